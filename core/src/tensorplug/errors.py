@@ -1,0 +1,122 @@
+"""The exception tree, refusals, and the one place where driver errors become ours."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Literal
+
+
+class TensorplugError(Exception):
+    """Root of every error that tensorplug raises on purpose."""
+
+
+class ShapeError(TensorplugError, ValueError):
+    """Shapes, strides or offsets that an op or a buffer cannot accept."""
+
+
+class DTypeError(TensorplugError, TypeError):
+    """An element type that an op, a device or a conversion cannot accept."""
+
+
+class GraphError(TensorplugError, ValueError):
+    """A graph, a binding or a schedule that contradicts itself."""
+
+
+class OptionError(TensorplugError, ValueError):
+    """A device string, an environment variable or an option that means nothing."""
+
+
+class FormatError(TensorplugError, ValueError):
+    """A file or its metadata is damaged, truncated or of an unknown kind."""
+
+
+class OutOfMemory(TensorplugError, MemoryError):
+    """A device or the host cannot give the memory asked for."""
+
+
+class BufferTooLarge(OutOfMemory):
+    """One buffer larger than the largest single buffer of its type."""
+
+    def __init__(self, where: str, size: int, limit: int) -> None:
+        super().__init__(
+            f"{where}: a buffer of {size} bytes exceeds the largest single buffer, {limit} bytes; "
+            "split it, or allocate tensors one by one"
+        )
+
+
+class DeviceError(TensorplugError, RuntimeError):
+    """A device or its driver failed."""
+
+
+class DeviceLost(DeviceError):
+    """A device is gone: nothing on it can be reached any more."""
+
+
+class Unsupported(TensorplugError, RuntimeError):
+    """No given backend can run an op, or an ability is missing."""
+
+
+class BackendNotFound(TensorplugError, LookupError):
+    """No installed distribution or device answers to a name."""
+
+
+class BackendUnavailable(TensorplugError, RuntimeError):
+    """An installed backend cannot be used here; the cause is chained."""
+
+
+class StateError(TensorplugError, RuntimeError):
+    """The object is in no state for this call."""
+
+
+class Closed(StateError):
+    """The object was closed."""
+
+
+class NotAllocated(StateError):
+    """A tensor has no memory yet, or its memory is not visible to the host."""
+
+
+class LiveChildren(StateError):
+    """A parent cannot close while its children are open."""
+
+
+class ConcurrentUse(StateError):
+    """Two threads entered an object that belongs to one."""
+
+
+class SchedulerBusy(ConcurrentUse):
+    """Two schedules of one scheduler were asked to run at once."""
+
+
+class StaleResult(StateError):
+    """The memory of a result was reused by a later run."""
+
+
+class Aborted(TensorplugError, RuntimeError):
+    """A run was stopped by its abort callback or observer."""
+
+
+
+ErrorTable = Mapping[type[BaseException], type[TensorplugError]]
+
+
+@contextmanager
+def map_driver_errors(table: ErrorTable, doing: str) -> Iterator[None]:
+    """Raise our error for a driver's, chained; `table` lists narrow types first."""
+    try:
+        yield
+    except TensorplugError:
+        raise
+    except tuple(table) as theirs:
+        ours = next(ours for kind, ours in table.items() if isinstance(theirs, kind))
+        raise ours(f"{doing}: {theirs}") from theirs
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """An expected "no" with its reason; falsy."""
+
+    reason: str
+
+    def __bool__(self) -> Literal[False]:
+        return False
