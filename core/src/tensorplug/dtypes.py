@@ -119,7 +119,9 @@ def dtype(what: "str | int | DType | np.dtype[np.generic]") -> DType:
         return _by_name(what)
     found = _BY_NUMPY.get(np.dtype(what))
     if found is None:
-        raise DTypeError(f"dtype: NumPy type {what} has no tensor type; use one of {_names(_BY_NUMPY)}")
+        raise DTypeError(
+            f"dtype: NumPy type {what} has no tensor type; use one of {_names(_BY_NUMPY)}"
+        )
     return found
 
 
@@ -127,7 +129,9 @@ def _by_id(number: int) -> DType:
     if number in _BY_ID:
         return _BY_ID[number]
     if number in REMOVED_IDS:
-        raise DTypeError(f"dtype: type id {number} was removed from the format; convert the file anew")
+        raise DTypeError(
+            f"dtype: type id {number} was removed from the format; convert the file anew"
+        )
     raise DTypeError(f"dtype: unknown type id {number}; known ids are 0 to {max(_BY_ID)}")
 
 

@@ -96,7 +96,6 @@ class Aborted(TensorplugError, RuntimeError):
     """A run was stopped by its abort callback or observer."""
 
 
-
 ErrorTable = Mapping[type[BaseException], type[TensorplugError]]
 
 

@@ -1,0 +1,267 @@
+"""`Backend`: one in-order stream of a device; `Plan`: a graph made ready to run; `Event`: a mark."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Protocol, final, runtime_checkable
+
+from tensorplug.buffer import Buffer, BufferType, BufferUsage, as_bytes
+from tensorplug.graph import Bindings, BoundGraph
+from tensorplug.lifetime import Resource, Turnstile
+from tensorplug.placing import place
+from tensorplug.tensor import Array, Storage, Tensor
+
+if TYPE_CHECKING:
+    from tensorplug.device import Device
+
+
+class Event(ABC):
+    """A mark in a stream. One that was never recorded counts as reached."""
+
+    @abstractmethod
+    def synchronize(self) -> None:
+        """Block the host until the mark is reached."""
+
+    @property
+    @abstractmethod
+    def done(self) -> bool:
+        """Whether the mark is reached."""
+
+
+class Plan(Resource, ABC):
+    """A bound graph with everything resolved that can be: `run()` queues it on its backend."""
+
+    def __init__(self, backend: "Backend", bound: BoundGraph) -> None:
+        super().__init__(backend)
+        self.backend = backend
+        self.bound = bound
+        self._turn = Turnstile(f"plan on {backend.name}")
+
+    @final
+    def run(self) -> None:
+        """Queue the whole graph; returns before it is done where the backend is asynchronous."""
+        self.check_open()
+        with self._turn, self.backend._turn:
+            self._run()
+
+    @final
+    def rebind(self, bound: BoundGraph) -> None:
+        """Take other places, or another graph with the same structural key."""
+        self.check_open()
+        self.bound = bound
+        self._rebind()
+
+    @abstractmethod
+    def _run(self) -> None:
+        """Queue the work."""
+
+    @abstractmethod
+    def _rebind(self) -> None:
+        """`self.bound` has changed: resolve addresses again."""
+
+    def __repr__(self) -> str:
+        state = "closed" if self.closed else f"{len(self.bound.graph.nodes)} nodes"
+        return f"<{type(self).__name__} {self.backend.name}, {state}>"
+
+
+class NodePlan(Plan):
+    """The plan of a backend that brings none of its own: a loop over the nodes."""
+
+    def _run(self) -> None:
+        graph, bindings = self.bound.graph, self.bound.bindings
+        for node in graph.nodes:
+            if graph.computes(node) and node.size:
+                self.backend._compute(node, bindings)
+
+    def _rebind(self) -> None:
+        """Addresses are looked up at each run."""
+
+
+class Backend(Resource, ABC):
+    """One in-order stream of a device. Belongs to one thread at a time."""
+
+    def __init__(self, device: "Device") -> None:
+        super().__init__(device)
+        self.device = device
+        self._turn = Turnstile(f"backend {device.name}")
+
+    @property
+    def name(self) -> str:
+        """Name of the device."""
+        return self.device.name
+
+    @property
+    def buffer_type(self) -> BufferType:
+        """The kind of memory this backend computes in unless told otherwise."""
+        return self.device.buffer_type
+
+    @final
+    def plan(self, bound: BoundGraph) -> Plan:
+        """Make `bound` ready to run. Raises Unsupported for what the device cannot do."""
+        self.check_open()
+        return self._plan(bound)
+
+    @final
+    def compute(self, bound: BoundGraph) -> None:
+        """Run a graph once and wait for it."""
+        with self.plan(bound) as plan:
+            plan.run()
+            self.synchronize()
+
+    @final
+    def synchronize(self) -> None:
+        """Wait until all queued work is done; errors of that work are raised here."""
+        self.check_open()
+        self._synchronize()
+
+    @final
+    def place(
+        self,
+        name: str,
+        data: Array | Sequence[Any],
+        *,
+        usage: BufferUsage = BufferUsage.ANY,
+        buffer_type: BufferType | None = None,
+    ) -> Tensor:
+        """Return a persistent tensor with a copy of `data` in a buffer of its own."""
+        return place(name, data, buffer_type or self.buffer_type, usage=usage)
+
+    @abstractmethod
+    def _compute(self, node: Tensor, bindings: Bindings) -> None:
+        """Queue one node: not a view, not empty; `bindings.where(tensor)` says what lies where."""
+
+    def _plan(self, bound: BoundGraph) -> Plan:
+        return NodePlan(self, bound)
+
+    def _synchronize(self) -> None:
+        """Wait for queued work; nothing to do where all work is done at once."""
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.name}{', closed' if self.closed else ''}>"
+
+
+@runtime_checkable
+class SupportsEvents(Protocol):
+    """A stream that can be marked and can wait for another stream's mark."""
+
+    def record(self) -> Event:
+        """Mark all work queued so far."""
+        ...
+
+    def accepts(self, event: Event) -> bool:
+        """Whether `wait` can order this stream after `event`."""
+        ...
+
+    def wait(self, event: Event) -> None:
+        """Start work queued from now on after `event`."""
+        ...
+
+
+@runtime_checkable
+class SupportsAsyncTransfer(Protocol):
+    """A stream that copies between host and device in order with its other work.
+
+    Host memory stays alive and unchanged until the next `synchronize()`.
+    """
+
+    def write_async(self, buffer: Buffer, offset: int, data: memoryview) -> None:
+        """Queue a copy of host bytes to `offset` of `buffer`."""
+        ...
+
+    def read_async(self, buffer: Buffer, offset: int, out: memoryview) -> None:
+        """Queue a copy from `offset` of `buffer` to host bytes."""
+        ...
+
+
+@runtime_checkable
+class SupportsAsyncCopy(Protocol):
+    """A stream that takes copies from another stream's memory."""
+
+    def copy_async(self, source: Backend, start: Storage, target: Storage, size: int) -> bool:
+        """Queue a copy that starts after all work queued on `source`; False if it cannot be done.
+
+        Work queued on this stream later starts after the copy.
+        """
+        ...
+
+
+@runtime_checkable
+class SupportsOptimize(Protocol):
+    """A backend that may put the nodes of its part of a graph in another order."""
+
+    def optimize(self, nodes: Sequence[Tensor]) -> Sequence[Tensor]:
+        """Return the same nodes in an order that keeps every dependency."""
+        ...
+
+
+@runtime_checkable
+class SupportsThreads(Protocol):
+    """A backend whose work is done by a number of host threads."""
+
+    threads: int
+
+
+@runtime_checkable
+class SupportsAbort(Protocol):
+    """A backend that asks between nodes whether to go on."""
+
+    abort_callback: Callable[[], bool] | None
+    """Returns True to stop; the run then raises Aborted."""
+
+
+@runtime_checkable
+class SupportsReference(Protocol):
+    """A backend that can use its plain kernels in place of its fast ones."""
+
+    use_reference: bool
+
+
+@runtime_checkable
+class SupportsThreadPool(Protocol):
+    """A backend that can share a pool of threads with others."""
+
+    def set_thread_pool(self, pool: object | None) -> None:
+        """Use `pool`, made by the same distribution, or one's own again."""
+        ...
+
+
+@runtime_checkable
+class SupportsCollectives(Protocol):
+    """A device that sums tensors over several of its kind by itself."""
+
+    def all_reduce(
+        self, backends: Sequence[Backend], places: Sequence[Storage], node: Tensor
+    ) -> bool:
+        """Sum the copies of `node` at `places` into each; False if this cannot be done here."""
+        ...
+
+
+def order_after(first: Backend, then: Backend) -> None:
+    """Start work queued on `then` from now on after all work queued on `first` so far."""
+    if first is then:
+        return
+    if isinstance(first, SupportsEvents) and isinstance(then, SupportsEvents):
+        event = first.record()
+        if then.accepts(event):
+            then.wait(event)
+            return
+    first.synchronize()
+
+
+def write_async(backend: Backend, place: Storage, data: memoryview | Array) -> None:
+    """Copy host bytes in order with `backend`'s work; at once where it cannot queue copies."""
+    view = as_bytes(data)
+    if isinstance(backend, SupportsAsyncTransfer):
+        backend.write_async(place.buffer, place.offset, view)
+        return
+    backend.synchronize()
+    place.buffer.write(place.offset, view)
+
+
+def read_async(backend: Backend, place: Storage, out: memoryview | Array) -> None:
+    """Copy to host bytes in order with `backend`'s work; at once where it cannot queue copies."""
+    view = as_bytes(out)
+    if isinstance(backend, SupportsAsyncTransfer):
+        backend.read_async(place.buffer, place.offset, view)
+        return
+    backend.synchronize()
+    place.buffer.read_into(place.offset, view)

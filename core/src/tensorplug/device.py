@@ -1,0 +1,277 @@
+"""`Device`: a piece of hardware that opens backends and owns kinds of memory."""
+
+import enum
+import inspect
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Protocol, final, runtime_checkable
+
+from tensorplug.backend import (
+    Backend,
+    SupportsAbort,
+    SupportsAsyncCopy,
+    SupportsAsyncTransfer,
+    SupportsEvents,
+    SupportsThreads,
+)
+from tensorplug.buffer import Buffer, BufferType
+from tensorplug.errors import OptionError, Refusal
+from tensorplug.lifetime import Resource
+from tensorplug.tensor import Array, Tensor
+
+
+class DeviceType(enum.Enum):
+    """What kind of hardware a device is; the order is that of preference."""
+
+    GPU = "gpu"
+    """Has memory of its own."""
+    IGPU = "igpu"
+    """Shares the host's memory."""
+    ACCEL = "accel"
+    """Works beside the CPU, on the CPU's memory."""
+    CPU = "cpu"
+    META = "meta"
+    """Several devices that act as one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+    """Abilities of a device, for people and reports; code asks with `isinstance`."""
+
+    async_transfer: bool
+    async_copy: bool
+    events: bool
+    host_buffer: bool
+    host_import: bool
+    mmap: bool
+    threads: bool
+    abort: bool
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceInfo:
+    """Facts about a device. Sizes are bytes, 0 where there is no memory to report.
+
+    `hardware_id` is the same for one piece of hardware seen through two backends: a lower-case PCI
+    address (`0000:c1:00.0`) or a UUID; empty where there is none.
+    """
+
+    name: str
+    description: str
+    type: DeviceType
+    memory_free: int
+    memory_total: int
+    hardware_id: str
+    capabilities: Capabilities
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """Bytes free and in all."""
+
+    free: int
+    total: int
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One option that a device string may carry: `cpu?threads=2`."""
+
+    name: str
+    kind: type
+    default: Any
+    help: str
+    choices: tuple[Any, ...] = ()
+
+    def parse(self, value: Any, where: str) -> Any:
+        """Return `value` in the option's type. Raises OptionError."""
+        try:
+            parsed = _parse_bool(value) if self.kind is bool else self.kind(value)
+        except (TypeError, ValueError) as error:
+            raise OptionError(
+                f"{where}: option {self.name}={value!r} is no {self.kind.__name__}; {self.help}"
+            ) from error
+        if self.choices and parsed not in self.choices:
+            known = ", ".join(str(c) for c in self.choices)
+            raise OptionError(f"{where}: option {self.name}={value!r}; choose from {known}")
+        return parsed
+
+
+def _parse_bool(value: Any) -> bool:
+    if isinstance(value, bool):
+        return value
+    table = {"1": True, "true": True, "yes": True, "on": True}
+    table |= {"0": False, "false": False, "no": False, "off": False}
+    return table[str(value).lower()] if str(value).lower() in table else bool(int(value))
+
+
+class Device(Resource, ABC):
+    """A piece of hardware. Thread-safe. `name` is `backend:index`, such as `opencl:0`."""
+
+    backend_class: ClassVar[type[Backend]]
+    """What `open()` returns; its abilities are the device's."""
+    options: ClassVar[tuple[Option, ...]] = ()
+    """What `open()` and device strings may set."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self.name = name
+
+    # --- facts -----------------------------------------------------------------------------
+
+    @property
+    @abstractmethod
+    def description(self) -> str:
+        """The hardware's model name."""
+
+    @property
+    @abstractmethod
+    def type(self) -> DeviceType:
+        """What kind of hardware this is."""
+
+    @abstractmethod
+    def memory(self) -> Memory:
+        """Bytes free now and in all; zeros where there is nothing to report."""
+
+    @property
+    def hardware_id(self) -> str:
+        """PCI address or UUID of the hardware, or an empty string."""
+        return ""
+
+    @property
+    def mmap(self) -> bool:
+        """Whether loading from memory-mapped files is a good idea."""
+        return True
+
+    @property
+    def info(self) -> DeviceInfo:
+        """All facts at this moment."""
+        memory = self.memory()
+        return DeviceInfo(
+            self.name,
+            self.description,
+            self.type,
+            memory.free,
+            memory.total,
+            self.hardware_id,
+            self.capabilities,
+        )
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """Which optional abilities the device and its backends have."""
+        return Capabilities(
+            async_transfer=has_ability(self.backend_class, SupportsAsyncTransfer),
+            async_copy=has_ability(self.backend_class, SupportsAsyncCopy),
+            events=has_ability(self.backend_class, SupportsEvents),
+            host_buffer=self.host_buffer_type is not None,
+            host_import=isinstance(self, SupportsHostImport),
+            mmap=self.mmap,
+            threads=has_ability(self.backend_class, SupportsThreads),
+            abort=has_ability(self.backend_class, SupportsAbort),
+        )
+
+    # --- memory ----------------------------------------------------------------------------
+
+    @property
+    @abstractmethod
+    def buffer_type(self) -> BufferType:
+        """The memory that computes fastest."""
+
+    @property
+    def host_buffer_type(self) -> BufferType | None:
+        """Host memory that transfers fastest (pinned), or None."""
+        return None
+
+    @property
+    def extra_buffer_types(self) -> Sequence[BufferType]:
+        """Memory with layouts of the device's own, for weights."""
+        return ()
+
+    def supports_buffer_type(self, buffer_type: BufferType) -> bool:
+        """Whether ops of this device can read and write tensors in such memory."""
+        return buffer_type.device is self
+
+    # --- work ------------------------------------------------------------------------------
+
+    @final
+    def supports(
+        self, node: Tensor, source_types: Mapping[Tensor, BufferType] | None = None
+    ) -> bool | Refusal:
+        """Whether this device can compute `node`: True, or a reason why not.
+
+        `source_types` tells in which memory sources lie that are placed already.
+        """
+        if node.is_leaf or node.is_view:
+            return True
+        return self._supports(node, source_types or {})
+
+    def offload(self, node: Tensor) -> bool:
+        """Whether `node` is worth computing here though its weights are in host memory."""
+        return False
+
+    @final
+    def open(self, **options: Any) -> Backend:
+        """Return a new stream. Raises OptionError, DeviceError, OutOfMemory."""
+        self.check_open()
+        return self._open(self.parse_options(options))
+
+    @final
+    def parse_options(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Return every option with its value. Raises OptionError for unknown ones."""
+        known = {o.name: o for o in self.options}
+        unknown = sorted(set(given) - set(known))
+        if unknown:
+            names = ", ".join(known) or "none"
+            raise OptionError(f"{self.name}: unknown option {unknown[0]!r}; known options: {names}")
+        return {
+            name: option.parse(given[name], self.name) if name in given else option.default
+            for name, option in known.items()
+        }
+
+    @abstractmethod
+    def _open(self, options: dict[str, Any]) -> Backend:
+        """Return a new stream; `options` are complete and typed."""
+
+    @abstractmethod
+    def _supports(self, node: Tensor, source_types: Mapping[Tensor, BufferType]) -> bool | Refusal:
+        """Decide for one node that is not a view; `Refusal` carries the reason."""
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.name}{', closed' if self.closed else ''}>"
+
+
+@runtime_checkable
+class SupportsHostImport(Protocol):
+    """A device that computes on host memory without copying it."""
+
+    def import_host(self, memory: Array, *, largest_tensor: int = 0) -> Buffer:
+        """Wrap contiguous host memory; it stays alive with the buffer.
+
+        A device with a limit on buffers maps larger memory as overlapping parts, so that a tensor of
+        `largest_tensor` bytes lies whole in one of them.
+        """
+        ...
+
+
+@runtime_checkable
+class SupportsNuma(Protocol):
+    """A device that can spread its memory and threads over the nodes of a NUMA machine."""
+
+    def init_numa(self, strategy: str) -> None:
+        """Choose `disabled`, `distribute`, `isolate`, `numactl` or `mirror`."""
+        ...
+
+    @property
+    def is_numa(self) -> bool:
+        """Whether the machine has more than one node."""
+        ...
+
+
+def has_ability(kind: type, ability: Any) -> bool:
+    """Whether instances of class `kind` have what a `Supports*` protocol asks for."""
+    wanted = [name for name in vars(ability) if not name.startswith("_")]
+    wanted += [name for name in inspect.get_annotations(ability) if name not in wanted]
+    declared = {name for base in kind.__mro__ for name in inspect.get_annotations(base)}
+    return all(name in declared or any(name in vars(b) for b in kind.__mro__) for name in wanted)

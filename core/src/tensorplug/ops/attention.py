@@ -1,0 +1,85 @@
+"""Attention in one op."""
+
+from tensorplug.dtypes import F32
+from tensorplug.ops.matmul import WEIGHTS
+from tensorplug.ops.rules import ONLY_F32, always
+from tensorplug.ops.softmax import MASKS
+from tensorplug.ops.table import Call, Op, Param, Shape, Source, apply, register_op
+from tensorplug.tensor import Tensor
+
+
+def _attended(call: Call) -> Shape:
+    q, k, v, mask, sinks = (call.get(s) for s in ("q", "k", "v", "mask", "sinks"))
+    assert q is not None
+    assert k is not None
+    assert v is not None
+    if q.ne[0] != k.ne[0]:
+        raise call.fail(f"head sizes of q and k differ: {q.ne[0]} and {k.ne[0]}")
+    if k.ne[1] != v.ne[1] or k.ne[2:] != v.ne[2:]:
+        raise call.fail("k and v differ in positions, heads or batch")
+    if not k.ne[2] or q.ne[2] % k.ne[2] or not k.ne[3] or q.ne[3] % k.ne[3]:
+        raise call.fail("the heads or the batch of q are no multiple of those of k")
+    if mask is not None:
+        if mask.ne[0] != k.ne[1] or mask.ne[1] < q.ne[1]:
+            raise call.fail("mask must be [positions of k, at least the tokens of q]")
+        if q.ne[2] % mask.ne[2] or q.ne[3] % mask.ne[3]:
+            raise call.fail("mask does not repeat over the heads and batch of q")
+    elif call.params["max_bias"]:
+        raise call.fail("max_bias needs a mask to slope")
+    if sinks is not None and sinks.ne != (q.ne[2], 1, 1, 1):
+        raise call.fail("sinks must have one element for each head of q")
+    return (v.ne[0], q.ne[2], q.ne[1], q.ne[3]), max(q.rank, 3)
+
+
+FLASH_ATTN_EXT = register_op(
+    Op(
+        "flash_attn_ext",
+        sources=(
+            Source("q", ONLY_F32),
+            Source("k", WEIGHTS),
+            Source("v", WEIGHTS),
+            Source("mask", MASKS, optional=True),
+            Source("sinks", ONLY_F32, optional=True),
+        ),
+        params=(
+            Param("scale", float, required=True),
+            Param("max_bias", float, default=0.0),
+            Param("softcap", float, default=0.0),
+        ),
+        shape=_attended,
+        dtype=always(F32),
+        formula="y = softmax(cap(scale * k q) + slope * mask) v, cap(z) = softcap * tanh(z / softcap)",
+        origin="Dao et al. 2022, arXiv:2205.14135",
+    )
+)
+
+
+def flash_attn_ext(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: Tensor | None = None,
+    sinks: Tensor | None = None,
+    *,
+    scale: float,
+    max_bias: float = 0.0,
+    softcap: float = 0.0,
+    name: str = "",
+) -> Tensor:
+    """Attention of `q` [d, tokens, heads, batch] to `k` [d, n, kv heads, b] and `v` [e, n, kv heads, b].
+
+    `mask` is f32 or f16 [n, at least tokens, ...]; heads of `q` share those of `k` in groups. The
+    result is f32 [e, heads, tokens, batch]: heads and tokens have changed places. Raises ShapeError.
+    """
+    return apply(
+        FLASH_ATTN_EXT,
+        q,
+        k,
+        v,
+        mask,
+        sinks,
+        scale=float(scale),
+        max_bias=float(max_bias),
+        softcap=float(softcap),
+        name=name,
+    )

@@ -1,0 +1,209 @@
+"""Copies: to other memory, other layout, other type; joined, tiled, or into a part of a tensor."""
+
+from tensorplug.dtypes import DType
+from tensorplug.dtypes import dtype as dtype_of
+from tensorplug.ops.rules import ANY, ONLY_F32, PLAIN, same_shape_as, same_type_as
+from tensorplug.ops.table import Alias, Call, Op, Param, Shape, Source, apply, register_op
+from tensorplug.tensor import Ne, Tensor, ne_of
+
+DUP = register_op(
+    Op(
+        "dup",
+        sources=(Source("x", ANY),),
+        shape=same_shape_as("x"),
+        dtype=same_type_as("x"),
+        formula="y = x in memory of its own, contiguous",
+    )
+)
+
+
+def _contiguous_shape(call: Call) -> Shape:
+    x, wanted = call["x"], call.params["ne"]
+    if not wanted:
+        return x.ne, x.rank
+    assert isinstance(wanted, tuple)
+    a, b, c, d = (n if isinstance(n, int) else -1 for n in wanted)
+    if a * b * c * d != x.size:
+        raise call.fail(f"{x.size} elements do not fill sizes {wanted}")
+    return (a, b, c, d), call.int("rank")
+
+
+CONT = register_op(
+    Op(
+        "cont",
+        sources=(Source("x", ANY),),
+        params=(Param("ne", tuple, default=()), Param("rank", int, default=0)),
+        shape=_contiguous_shape,
+        dtype=same_type_as("x"),
+        formula="y = x without gaps, elements in order, perhaps in another shape",
+    )
+)
+
+
+def _target_shape(call: Call) -> Shape:
+    x, target = call["x"], call["target"]
+    if x.size != target.size:
+        raise call.fail(f"{x.size} elements do not fill {target.size}")
+    return target.ne, target.rank
+
+
+def _over_target(call: Call) -> Alias:
+    return Alias(call["target"], 0, call["target"].nb)
+
+
+CPY = register_op(
+    Op(
+        "cpy",
+        sources=(Source("x", ANY), Source("target", ANY)),
+        shape=_target_shape,
+        dtype=same_type_as("target"),
+        alias=_over_target,
+        writes=True,
+        formula="target = x, element by element in order, converted; y is target",
+    )
+)
+
+
+def _cast_type(call: Call) -> DType:
+    name = call.params["to"]
+    assert isinstance(name, str)
+    return dtype_of(name)
+
+
+CAST = register_op(
+    Op(
+        "cast",
+        sources=(Source("x", ANY),),
+        params=(Param("to", str, required=True),),
+        shape=same_shape_as("x"),
+        dtype=_cast_type,
+        formula="y = x converted to another type, contiguous",
+    )
+)
+
+
+def _joined(call: Call) -> Shape:
+    a, b, dim = call["a"], call["b"], call.int("dim")
+    if not 0 <= dim < 4:
+        raise call.fail(f"dim = {dim} is not between 0 and 3")
+    if a.dtype is not b.dtype:
+        raise call.fail(f"types differ: {a.dtype.name} and {b.dtype.name}")
+    if any(a.ne[i] != b.ne[i] for i in range(4) if i != dim):
+        raise call.fail(f"sizes differ outside dimension {dim}")
+    ne = list(a.ne)
+    ne[dim] += b.ne[dim]
+    return (ne[0], ne[1], ne[2], ne[3]), max(a.rank, b.rank, dim + 1)
+
+
+CONCAT = register_op(
+    Op(
+        "concat",
+        sources=(Source("a", PLAIN), Source("b", PLAIN)),
+        params=(Param("dim", int, default=0),),
+        shape=_joined,
+        dtype=same_type_as("a"),
+        formula="y = b after a along dim (ggml order)",
+    )
+)
+
+
+def _tiled(call: Call) -> Shape:
+    x, wanted = call["x"], call.params["ne"]
+    assert isinstance(wanted, tuple)
+    a, b, c, d = (n if isinstance(n, int) else 0 for n in wanted)
+    ne: Ne = (a, b, c, d)
+    if any(not n or m % n for n, m in zip(x.ne, ne, strict=True)):
+        raise call.fail(f"x does not repeat to sizes {wanted}")
+    return ne, call.int("rank")
+
+
+REPEAT = register_op(
+    Op(
+        "repeat",
+        sources=(Source("x", PLAIN),),
+        params=(Param("ne", tuple, required=True), Param("rank", int, required=True)),
+        shape=_tiled,
+        dtype=same_type_as("x"),
+        formula="y = copies of x side by side",
+    )
+)
+
+
+def _part_fits(call: Call) -> None:
+    a, part = call["a"], call["part"]
+    last = call.int("offset") + part.ne[0] * a.dtype.size
+    for n, stride in zip(part.ne[1:], ("nb1", "nb2", "nb3"), strict=True):
+        last += (n - 1) * call.int(stride)
+    if not a.is_contiguous or call.int("offset") < 0 or last > a.nbytes:
+        raise call.fail(f"the part ends at byte {last} of {a.nbytes}, or a has gaps")
+
+
+def _into_part(name: str, formula: str) -> Op:
+    return register_op(
+        Op(
+            name,
+            sources=(Source("a", ONLY_F32), Source("part", ONLY_F32)),
+            params=tuple(Param(p, int, required=True) for p in ("nb1", "nb2", "nb3", "offset")),
+            shape=same_shape_as("a"),
+            dtype=same_type_as("a"),
+            check=(_part_fits,),
+            in_place=("a",),
+            formula=formula,
+        )
+    )
+
+
+ACC = _into_part("acc", "y = a; view(y, nb1, nb2, nb3, offset) += part")
+SET = _into_part("set", "y = a; view(y, nb1, nb2, nb3, offset) = part")
+
+
+def dup(x: Tensor, *, name: str = "") -> Tensor:
+    """A contiguous copy of `x`, any type."""
+    return apply(DUP, x, name=name)
+
+
+def cont(x: Tensor, shape: tuple[int, ...] | None = None, *, name: str = "") -> Tensor:
+    """`x` without gaps, any type; with `shape` (NumPy order) reshaped at the same time."""
+    if shape is None:
+        return apply(CONT, x, name=name)
+    ne, rank = ne_of(shape, "cont")
+    return apply(CONT, x, ne=ne, rank=rank, name=name)
+
+
+def cpy(x: Tensor, target: Tensor, *, name: str = "") -> Tensor:
+    """Write `x` into the memory of `target`, converted to its type; an effect.
+
+    Elements go in order; the shapes may differ, the number of elements not. The result is `target`
+    after the write.
+    """
+    return apply(CPY, x, target, name=name)
+
+
+def cast(x: Tensor, to: DType | str, *, name: str = "") -> Tensor:
+    """`x` converted to the type `to`, contiguous."""
+    return apply(CAST, x, to=dtype_of(to).name, name=name)
+
+
+def concat(a: Tensor, b: Tensor, *, dim: int = 0, name: str = "") -> Tensor:
+    """`b` after `a` along `dim`, ggml order: 0 is the fastest dimension. Types are equal."""
+    return apply(CONCAT, a, b, dim=dim, name=name)
+
+
+def repeat(x: Tensor, shape: tuple[int, ...], *, name: str = "") -> Tensor:
+    """Copies of `x` side by side up to `shape` (NumPy order), each size a multiple of x's."""
+    ne, rank = ne_of(shape, "repeat")
+    return apply(REPEAT, x, ne=ne, rank=rank, name=name)
+
+
+def acc(
+    a: Tensor, part: Tensor, *, nb1: int, nb2: int, nb3: int, offset: int, name: str = ""
+) -> Tensor:
+    """`a` with `part` added to the window of strides `nb1..nb3` bytes at `offset` bytes; f32."""
+    return apply(ACC, a, part, nb1=nb1, nb2=nb2, nb3=nb3, offset=offset, name=name)
+
+
+def set(
+    a: Tensor, part: Tensor, *, nb1: int, nb2: int, nb3: int, offset: int, name: str = ""
+) -> Tensor:
+    """`a` with `part` in the window of strides `nb1..nb3` bytes at `offset` bytes; f32."""
+    return apply(SET, a, part, nb1=nb1, nb2=nb2, nb3=nb3, offset=offset, name=name)

@@ -1,0 +1,173 @@
+"""Element by element: arithmetic of two tensors and of a tensor with constants."""
+
+from tensorplug.dtypes import F32
+from tensorplug.ops.rules import (
+    IDS,
+    ONLY_F32,
+    REAL,
+    always,
+    repeats_to,
+    same_shape_as,
+    same_type_as,
+)
+from tensorplug.ops.table import Call, Op, Param, Source, apply, register_op
+from tensorplug.tensor import Tensor
+
+
+def _binary(name: str, sign: str) -> Op:
+    return register_op(
+        Op(
+            name,
+            sources=(Source("a", REAL), Source("b", REAL)),
+            shape=same_shape_as("a"),
+            dtype=same_type_as("a"),
+            check=(repeats_to("b", "a"),),
+            in_place=("a", "b"),
+            formula=f"y = a {sign} repeat(b)",
+        )
+    )
+
+
+ADD = _binary("add", "+")
+SUB = _binary("sub", "-")
+MUL = _binary("mul", "*")
+DIV = _binary("div", "/")
+
+
+def _expert_bias(call: Call) -> None:
+    a, b, ids = call["a"], call["b"], call["ids"]
+    if a.ne[0] != b.ne[0] or ids.ne[0] != a.ne[1] or ids.ne[1] != a.ne[2]:
+        raise call.fail("b must have rows as long as a's, ids one entry for each row of a")
+
+
+ADD_ID = register_op(
+    Op(
+        "add_id",
+        sources=(Source("a", ONLY_F32), Source("b", ONLY_F32), Source("ids", IDS)),
+        shape=same_shape_as("a"),
+        dtype=same_type_as("a"),
+        check=(_expert_bias,),
+        in_place=("a",),
+        formula="y[:, i, j] = a[:, i, j] + b[:, ids[i, j]]",
+    )
+)
+
+SCALE = register_op(
+    Op(
+        "scale",
+        sources=(Source("x", REAL),),
+        params=(Param("scale", float, required=True), Param("bias", float, default=0.0)),
+        shape=same_shape_as("x"),
+        dtype=same_type_as("x"),
+        in_place=("x",),
+        formula="y = scale * x + bias",
+    )
+)
+
+CLAMP = register_op(
+    Op(
+        "clamp",
+        sources=(Source("x", REAL),),
+        params=(Param("min", float, required=True), Param("max", float, required=True)),
+        shape=same_shape_as("x"),
+        dtype=same_type_as("x"),
+        in_place=("x",),
+        formula="y = min(max(x, min), max)",
+    )
+)
+
+LEAKY_RELU = register_op(
+    Op(
+        "leaky_relu",
+        sources=(Source("x", REAL),),
+        params=(Param("slope", float, default=0.01),),
+        shape=same_shape_as("x"),
+        dtype=same_type_as("x"),
+        in_place=("x",),
+        formula="y = x if x > 0 else slope * x",
+    )
+)
+
+FILL = register_op(
+    Op(
+        "fill",
+        sources=(Source("x", REAL),),
+        params=(Param("value", float, required=True),),
+        shape=same_shape_as("x"),
+        dtype=same_type_as("x"),
+        in_place=("x",),
+        formula="y = value, in the shape of x",
+    )
+)
+
+
+def _arange_length(call: Call) -> tuple[tuple[int, int, int, int], int]:
+    start, stop, step = (call.params[k] for k in ("start", "stop", "step"))
+    assert isinstance(start, float)
+    assert isinstance(stop, float)
+    assert isinstance(step, float)
+    if step == 0 or (stop - start) / step < 0:
+        raise call.fail(f"no steps of {step} lead from {start} to {stop}")
+    return (-int(-(stop - start) // step), 1, 1, 1), 1
+
+
+ARANGE = register_op(
+    Op(
+        "arange",
+        sources=(),
+        params=tuple(Param(name, float, required=True) for name in ("start", "stop", "step")),
+        shape=_arange_length,
+        dtype=always(F32),
+        formula="y[i] = start + i * step, for ceil((stop - start) / step) elements",
+    )
+)
+
+
+def add(a: Tensor, b: Tensor, *, name: str = "") -> Tensor:
+    """Sum of `a` and `b`; `b` repeats to the shape of `a`. f32, f16, bf16; type of `a`."""
+    return apply(ADD, a, b, name=name)
+
+
+def sub(a: Tensor, b: Tensor, *, name: str = "") -> Tensor:
+    """Difference of `a` and `b`; `b` repeats to the shape of `a`. f32, f16, bf16; type of `a`."""
+    return apply(SUB, a, b, name=name)
+
+
+def mul(a: Tensor, b: Tensor, *, name: str = "") -> Tensor:
+    """Product of `a` and `b`; `b` repeats to the shape of `a`. f32, f16, bf16; type of `a`."""
+    return apply(MUL, a, b, name=name)
+
+
+def div(a: Tensor, b: Tensor, *, name: str = "") -> Tensor:
+    """Quotient of `a` and `b`; `b` repeats to the shape of `a`. f32, f16, bf16; type of `a`."""
+    return apply(DIV, a, b, name=name)
+
+
+def add_id(a: Tensor, b: Tensor, ids: Tensor, *, name: str = "") -> Tensor:
+    """Add to each row of `a` [n, used, tokens] the row of `b` [n, experts] that i32 `ids` names."""
+    return apply(ADD_ID, a, b, ids, name=name)
+
+
+def scale(x: Tensor, scale: float, *, bias: float = 0.0, name: str = "") -> Tensor:
+    """`scale * x + bias`."""
+    return apply(SCALE, x, scale=float(scale), bias=float(bias), name=name)
+
+
+def clamp(x: Tensor, min: float, max: float, *, name: str = "") -> Tensor:
+    """`x` held between `min` and `max`."""
+    return apply(CLAMP, x, min=float(min), max=float(max), name=name)
+
+
+def leaky_relu(x: Tensor, *, slope: float = 0.01, name: str = "") -> Tensor:
+    """`x` where it is positive, `slope * x` elsewhere."""
+    return apply(LEAKY_RELU, x, slope=float(slope), name=name)
+
+
+def fill(x: Tensor, value: float, *, name: str = "") -> Tensor:
+    """A tensor like `x` with `value` everywhere."""
+    return apply(FILL, x, value=float(value), name=name)
+
+
+def arange(start: float, stop: float, step: float = 1.0, *, name: str = "") -> Tensor:
+    """f32 vector from `start` on in steps of `step`, `stop` excluded."""
+    return apply(ARANGE, start=float(start), stop=float(stop), step=float(step), name=name)

@@ -1,0 +1,105 @@
+"""Gated linear units: an activated half times a plain half.
+
+With one source each row holds both halves, the activated one first (second with `swapped`), and the
+result has half the row. With two sources `x` is activated and `gate` is plain.
+"""
+
+from tensorplug.ops.rules import REAL, same_shapes, same_type_as
+from tensorplug.ops.table import Call, Op, Param, Shape, Source, apply, register_op
+from tensorplug.tensor import Tensor
+
+
+def _half_row(call: Call) -> Shape:
+    x = call["x"]
+    if call.get("gate") is not None:
+        return x.ne, x.rank
+    if x.ne[0] % 2:
+        raise call.fail("a row that holds both halves must have an even length")
+    return (x.ne[0] // 2, x.ne[1], x.ne[2], x.ne[3]), x.rank
+
+
+def _glu(name: str, formula: str, *, params: tuple[Param, ...] = ()) -> Op:
+    return register_op(
+        Op(
+            name,
+            sources=(Source("x", REAL), Source("gate", REAL, optional=True)),
+            params=(Param("swapped", bool, default=False), *params),
+            shape=_half_row,
+            dtype=same_type_as("x"),
+            check=(same_shapes("x", "gate"),),
+            formula=formula,
+            origin="Shazeer 2020, arXiv:2002.05202",
+        )
+    )
+
+
+GLU = {
+    "reglu": _glu("reglu", "y = relu(x) * gate"),
+    "geglu": _glu("geglu", "y = gelu(x) * gate"),
+    "swiglu": _glu("swiglu", "y = silu(x) * gate"),
+    "geglu_erf": _glu("geglu_erf", "y = gelu_erf(x) * gate"),
+    "geglu_quick": _glu("geglu_quick", "y = gelu_quick(x) * gate"),
+}
+
+SWIGLU_OAI = _glu(
+    "swiglu_oai",
+    "a = min(x, limit), b = clamp(gate, -limit, limit): y = a / (1 + exp(-alpha * a)) * (b + 1)",
+    params=(Param("alpha", float, default=1.702), Param("limit", float, default=7.0)),
+)
+
+
+def glu(
+    op: str, x: Tensor, gate: Tensor | None = None, *, swapped: bool = False, name: str = ""
+) -> Tensor:
+    """Gated linear unit `op`, one of the keys of `GLU`; f32, f16, bf16."""
+    return apply(GLU[op], x, gate, swapped=swapped, name=name)
+
+
+def reglu(
+    x: Tensor, gate: Tensor | None = None, *, swapped: bool = False, name: str = ""
+) -> Tensor:
+    """`relu(x) * gate`."""
+    return glu("reglu", x, gate, swapped=swapped, name=name)
+
+
+def geglu(
+    x: Tensor, gate: Tensor | None = None, *, swapped: bool = False, name: str = ""
+) -> Tensor:
+    """`gelu(x) * gate`."""
+    return glu("geglu", x, gate, swapped=swapped, name=name)
+
+
+def swiglu(
+    x: Tensor, gate: Tensor | None = None, *, swapped: bool = False, name: str = ""
+) -> Tensor:
+    """`silu(x) * gate`."""
+    return glu("swiglu", x, gate, swapped=swapped, name=name)
+
+
+def geglu_erf(
+    x: Tensor, gate: Tensor | None = None, *, swapped: bool = False, name: str = ""
+) -> Tensor:
+    """`gelu_erf(x) * gate`."""
+    return glu("geglu_erf", x, gate, swapped=swapped, name=name)
+
+
+def geglu_quick(
+    x: Tensor, gate: Tensor | None = None, *, swapped: bool = False, name: str = ""
+) -> Tensor:
+    """`gelu_quick(x) * gate`."""
+    return glu("geglu_quick", x, gate, swapped=swapped, name=name)
+
+
+def swiglu_oai(
+    x: Tensor,
+    gate: Tensor | None = None,
+    *,
+    alpha: float = 1.702,
+    limit: float = 7.0,
+    swapped: bool = False,
+    name: str = "",
+) -> Tensor:
+    """Clamped `swiglu` with slope `alpha` and `gate + 1`."""
+    return apply(
+        SWIGLU_OAI, x, gate, swapped=swapped, alpha=float(alpha), limit=float(limit), name=name
+    )

@@ -1,0 +1,70 @@
+"""Matrix products: rows against rows, with f32 results."""
+
+from tensorplug.dtypes import F32, INTEGERS
+from tensorplug.ops.rules import ANY, IDS, REAL, always
+from tensorplug.ops.table import Call, Op, Param, Shape, Source, apply, register_op
+from tensorplug.tensor import Tensor
+
+WEIGHTS = ANY - INTEGERS
+
+
+def _product(call: Call) -> Shape:
+    w, x = call["w"], call["x"]
+    if w.ne[0] != x.ne[0]:
+        raise call.fail(f"rows differ in length: {w.ne[0]} and {x.ne[0]}")
+    if not w.ne[2] or not w.ne[3] or x.ne[2] % w.ne[2] or x.ne[3] % w.ne[3]:
+        raise call.fail("w does not repeat over dimensions 2 and 3 of x")
+    if w.nb[0] > w.nb[1]:
+        raise call.fail("w must not be transposed; insert cont()")
+    return (w.ne[1], x.ne[1], x.ne[2], x.ne[3]), max(w.rank, x.rank)
+
+
+MUL_MAT = register_op(
+    Op(
+        "mul_mat",
+        sources=(Source("w", WEIGHTS), Source("x", REAL)),
+        params=(Param("precision", str, default="default"),),
+        shape=_product,
+        dtype=always(F32),
+        formula="y[n, m] = sum over k of w[k, n] * x[k, m]",
+    )
+)
+
+
+def _expert_product(call: Call) -> Shape:
+    w, x, ids = call["w"], call["x"], call["ids"]
+    if w.ne[0] != x.ne[0]:
+        raise call.fail(f"rows differ in length: {w.ne[0]} and {x.ne[0]}")
+    if w.ne[3] != 1 or x.ne[3] != 1 or ids.ne[2:] != (1, 1):
+        raise call.fail("w and x have three dimensions at most, ids two")
+    if ids.ne[1] != x.ne[2] or ids.ne[0] % x.ne[1]:
+        raise call.fail("ids must hold, for each token, a multiple of ne[1] of x")
+    return (w.ne[1], ids.ne[0], x.ne[2], 1), 3
+
+
+MUL_MAT_ID = register_op(
+    Op(
+        "mul_mat_id",
+        sources=(Source("w", WEIGHTS), Source("x", REAL), Source("ids", IDS)),
+        shape=_expert_product,
+        dtype=always(F32),
+        formula="y[:, i, t] = w[:, :, ids[i, t]] applied to x[:, i mod ne[1], t]",
+    )
+)
+
+
+def mul_mat(w: Tensor, x: Tensor, *, precision: str = "default", name: str = "") -> Tensor:
+    """Product of the rows of `x` with the rows of `w`: f32 [n, m, ...].
+
+    `w` is [k, n, a, b] of any float or block type, `x` is [k, m, c, d] f32, f16 or bf16; `c` and `d`
+    are multiples of `a` and `b`. In NumPy order this is `x @ w.T`. Raises ShapeError.
+    """
+    return apply(MUL_MAT, w, x, precision=precision, name=name)
+
+
+def mul_mat_id(w: Tensor, x: Tensor, ids: Tensor, *, name: str = "") -> Tensor:
+    """Product of each row of `x` with the expert matrix that `ids` names: f32 [n, used, tokens].
+
+    `w` is [k, n, experts], `x` is [k, used or 1, tokens], `ids` is i32 [used, tokens].
+    """
+    return apply(MUL_MAT_ID, w, x, ids, name=name)

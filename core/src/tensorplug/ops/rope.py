@@ -1,0 +1,95 @@
+"""Rotary position embedding."""
+
+from tensorplug.dtypes import F16, F32, I32
+from tensorplug.ops.rules import ONLY_F32, same_shape_as, same_type_as
+from tensorplug.ops.table import Call, Op, Param, Source, apply, register_op
+from tensorplug.tensor import Tensor
+
+MODES = ("normal", "neox", "mrope", "imrope", "vision")
+"""Which elements turn together: neighbours (normal), or halves of the rotated part (the others)."""
+
+
+def _fits(call: Call) -> None:
+    x, positions, factors = call["x"], call["positions"], call.get("factors")
+    dims, mode = call.int("dims"), call.params["mode"]
+    if mode not in MODES:
+        raise call.fail(f"unknown mode {mode!r}; modes are {', '.join(MODES)}")
+    if dims % 2 or not 0 < dims <= x.ne[0]:
+        raise call.fail(f"dims = {dims} is not even, positive and at most ne[0] of x")
+    per_token = 1 if mode in MODES[:2] else 4
+    if positions.ne != (x.ne[2] * per_token, 1, 1, 1):
+        raise call.fail(f"positions must be a vector of {per_token} for each of ne[2] of x")
+    if factors is not None and factors.ne[0] < dims // 2:
+        raise call.fail(f"factors must have at least {dims // 2} elements")
+
+
+ROPE = register_op(
+    Op(
+        "rope",
+        sources=(
+            Source("x", frozenset({F32, F16})),
+            Source("positions", frozenset({I32})),
+            Source("factors", ONLY_F32, optional=True),
+        ),
+        params=(
+            Param("dims", int, required=True),
+            Param("mode", str, default="normal"),
+            Param("base", float, default=10000.0),
+            Param("scale", float, default=1.0),
+            Param("original_context", int, default=0),
+            Param("ext_factor", float, default=0.0),
+            Param("attn_factor", float, default=1.0),
+            Param("beta_fast", float, default=32.0),
+            Param("beta_slow", float, default=1.0),
+            Param("sections", tuple, default=()),
+        ),
+        shape=same_shape_as("x"),
+        dtype=same_type_as("x"),
+        check=(_fits,),
+        in_place=("x",),
+        formula="pairs (a, b) of the first dims elements turn by position * scale * base**(-2i/dims)",
+        origin="Su et al. 2021, arXiv:2104.09864; Peng et al. 2023, arXiv:2309.00071 (YaRN)",
+    )
+)
+
+
+def rope(
+    x: Tensor,
+    positions: Tensor,
+    factors: Tensor | None = None,
+    *,
+    dims: int,
+    mode: str = "normal",
+    base: float = 10000.0,
+    scale: float = 1.0,
+    original_context: int = 0,
+    ext_factor: float = 0.0,
+    attn_factor: float = 1.0,
+    beta_fast: float = 32.0,
+    beta_slow: float = 1.0,
+    sections: tuple[int, ...] = (),
+    name: str = "",
+) -> Tensor:
+    """Turn pairs of elements of `x` [head size, heads, tokens, batch] by angles of their position.
+
+    `positions` is i32 [tokens] (four times as many for mrope, imrope, vision, whose `sections` give
+    the pairs per kind of position). `factors` divide the frequencies. `ext_factor`, `attn_factor`,
+    `beta_fast`, `beta_slow` and `original_context` are YaRN's. Raises ShapeError.
+    """
+    return apply(
+        ROPE,
+        x,
+        positions,
+        factors,
+        dims=dims,
+        mode=mode,
+        base=float(base),
+        scale=float(scale),
+        original_context=original_context,
+        ext_factor=float(ext_factor),
+        attn_factor=float(attn_factor),
+        beta_fast=float(beta_fast),
+        beta_slow=float(beta_slow),
+        sections=tuple(sections),
+        name=name,
+    )

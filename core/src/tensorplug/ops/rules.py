@@ -1,0 +1,86 @@
+"""Shape and type rules that families of ops share."""
+
+from tensorplug.dtypes import BF16, DTYPES, F16, F32, FLOATS, I32, I64, INTEGERS, DType
+from tensorplug.ops.table import Call, Check, Shape, ShapeRule, TypeRule
+from tensorplug.tensor import Ne, Tensor
+
+ANY = frozenset(DTYPES)
+PLAIN = FLOATS | INTEGERS
+REAL = frozenset({F32, F16, BF16})
+ONLY_F32 = frozenset({F32})
+IDS = frozenset({I32})
+ROW_IDS = frozenset({I32, I64})
+
+
+def same_shape_as(source: str) -> ShapeRule:
+    """The result has the sizes of `source`."""
+
+    def rule(call: Call) -> Shape:
+        return call[source].ne, call[source].rank
+
+    return rule
+
+
+def same_type_as(source: str) -> TypeRule:
+    """The result has the type of `source`."""
+
+    def rule(call: Call) -> DType:
+        return call[source].dtype
+
+    return rule
+
+
+def always(dtype: DType) -> TypeRule:
+    """The result has one type whatever the sources are."""
+    return lambda _call: dtype
+
+
+def one_per_row(source: str) -> ShapeRule:
+    """The result has one element for each row of `source`; the dimension stays, with size 1."""
+
+    def rule(call: Call) -> Shape:
+        x = call[source]
+        return (1, x.ne[1], x.ne[2], x.ne[3]), x.rank
+
+    return rule
+
+
+def scalar(_call: Call) -> Shape:
+    """The result is one element in one dimension."""
+    return (1, 1, 1, 1), 1
+
+
+def repeats_to(small: str, large: str) -> Check:
+    """Each size of `small` divides that of `large`."""
+
+    def check(call: Call) -> None:
+        if not can_repeat(call[small], call[large].ne):
+            raise call.fail(f"{small} does not repeat to the shape of {large}")
+
+    return check
+
+
+def can_repeat(small: Tensor, ne: Ne) -> bool:
+    """Whether copies of `small` side by side fill a tensor of sizes `ne`."""
+    return all(n != 0 and want % n == 0 for n, want in zip(small.ne, ne, strict=True)) or 0 in ne
+
+
+def same_shapes(first: str, second: str) -> Check:
+    """Both sources have equal sizes; an absent one passes."""
+
+    def check(call: Call) -> None:
+        a, b = call.get(first), call.get(second)
+        if a is not None and b is not None and a.ne != b.ne:
+            raise call.fail(f"{first} and {second} differ in shape")
+
+    return check
+
+
+def contiguous(source: str) -> Check:
+    """The source lies without gaps."""
+
+    def check(call: Call) -> None:
+        if not call[source].is_contiguous:
+            raise call.fail(f"{source} must be contiguous; insert cont()")
+
+    return check

@@ -1,0 +1,76 @@
+"""Softmax of rows, masks, and what masks are made with."""
+
+from tensorplug.dtypes import F16, F32
+from tensorplug.ops.rules import ONLY_F32, REAL, always, same_shape_as, same_type_as
+from tensorplug.ops.table import Call, Op, Param, Source, apply, register_op
+from tensorplug.tensor import Tensor
+
+MASKS = frozenset({F32, F16})
+
+
+def _mask_fits(call: Call) -> None:
+    x, mask, sinks = call["x"], call.get("mask"), call.get("sinks")
+    if mask is not None:
+        if mask.ne[0] != x.ne[0] or mask.ne[1] < x.ne[1]:
+            raise call.fail("mask must have x's row length and at least as many rows")
+        if x.ne[2] % mask.ne[2] or x.ne[3] % mask.ne[3]:
+            raise call.fail("mask does not repeat over dimensions 2 and 3 of x")
+    if sinks is not None and sinks.ne != (x.ne[2], 1, 1, 1):
+        raise call.fail("sinks must be a vector with one element for each head, ne[2] of x")
+    max_bias = call.params["max_bias"]
+    if max_bias and mask is None:
+        raise call.fail("max_bias needs a mask to slope")
+
+
+SOFT_MAX = register_op(
+    Op(
+        "soft_max",
+        sources=(
+            Source("x", ONLY_F32),
+            Source("mask", MASKS, optional=True),
+            Source("sinks", ONLY_F32, optional=True),
+        ),
+        params=(Param("scale", float, default=1.0), Param("max_bias", float, default=0.0)),
+        shape=same_shape_as("x"),
+        dtype=always(F32),
+        check=(_mask_fits,),
+        in_place=("x",),
+        formula="y = softmax over ne[0] of (scale * x + slope(head) * mask), sinks in the divisor",
+        origin="Press et al. 2021, arXiv:2108.12409 for the slopes of max_bias",
+    )
+)
+
+DIAG_MASK_INF = register_op(
+    Op(
+        "diag_mask_inf",
+        sources=(Source("x", REAL),),
+        params=(Param("n_past", int, default=0),),
+        shape=same_shape_as("x"),
+        dtype=same_type_as("x"),
+        in_place=("x",),
+        formula="y[i, j] = -inf if i > n_past + j else x[i, j]",
+    )
+)
+
+
+def soft_max(
+    x: Tensor,
+    mask: Tensor | None = None,
+    sinks: Tensor | None = None,
+    *,
+    scale: float = 1.0,
+    max_bias: float = 0.0,
+    name: str = "",
+) -> Tensor:
+    """Softmax of `scale * x + mask` over each row (`ne[0]`).
+
+    `x` is f32 [n, rows, heads, batch]; `mask` is f32 or f16 with rows of `n`, at least `rows` of them,
+    and repeats over dimensions 2 and 3; `max_bias` > 0 slopes it per head. `sinks` [heads] adds one
+    column per head that only the divisor sees. Raises ShapeError.
+    """
+    return apply(SOFT_MAX, x, mask, sinks, scale=float(scale), max_bias=float(max_bias), name=name)
+
+
+def diag_mask_inf(x: Tensor, *, n_past: int = 0, name: str = "") -> Tensor:
+    """`x` with -inf right of the diagonal that starts at column `n_past`."""
+    return apply(DIAG_MASK_INF, x, n_past=n_past, name=name)

@@ -1,0 +1,254 @@
+"""The op table: one record per op says everything about it but its kernel."""
+
+import difflib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from tensorplug.dtypes import DType
+from tensorplug.errors import DTypeError, GraphError, OptionError, ShapeError
+from tensorplug.tensor import Ne, Tensor, Value, contiguous_nb
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """One source of an op: its name, the types it may have, and whether it may be absent."""
+
+    name: str
+    types: frozenset[DType]
+    optional: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Param:
+    """One parameter of an op. Without a default it must be given."""
+
+    name: str
+    kind: type
+    default: Value = None
+    required: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """The arguments of one use of an op, by name; what the rules of the table look at."""
+
+    op: "Op"
+    operands: tuple[Tensor | None, ...]
+    params: Mapping[str, Value]
+
+    def __getitem__(self, name: str) -> Tensor:
+        found = self.get(name)
+        if found is None:
+            raise GraphError(f"{self.op.name}: source {name!r} is missing")
+        return found
+
+    def get(self, name: str) -> Tensor | None:
+        """The source called `name`, or None where it is absent."""
+        return self.operands[self.op.positions[name]]
+
+    def int(self, name: str) -> int:
+        """The integer parameter `name`."""
+        value = self.params[name]
+        if not isinstance(value, int):
+            raise OptionError(
+                f"{self.op.name}: parameter {name!r} must be an integer, got {value!r}"
+            )
+        return value
+
+    def fail(self, problem: str) -> ShapeError:
+        """Return the ShapeError that names op, shapes and `problem`."""
+        shapes = ", ".join(
+            f"{s.name} {list(t.shape)}"
+            for s, t in zip(self.op.sources, self.operands, strict=False)
+            if t is not None
+        )
+        return ShapeError(f"{self.op.name}: {problem}; got {shapes}")
+
+
+@dataclass(frozen=True, slots=True)
+class Alias:
+    """Memory that a result shares with a source: `offset` bytes into it, strides `nb`."""
+
+    source: Tensor
+    offset: int
+    nb: Ne
+
+
+Shape = tuple[Ne, int]
+ShapeRule = Callable[[Call], Shape]
+TypeRule = Callable[[Call], DType]
+AliasRule = Callable[[Call], Alias]
+Check = Callable[[Call], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Op:
+    """What an op takes and gives.
+
+    `in_place` names the sources over which the allocator may lay the result. `alias` gives the memory
+    of results that share it; with `writes` the op writes there (an effect), else it is a pure view.
+    """
+
+    name: str
+    sources: tuple[Source, ...]
+    shape: ShapeRule
+    dtype: TypeRule
+    params: tuple[Param, ...] = ()
+    check: tuple[Check, ...] = ()
+    in_place: tuple[str, ...] = ()
+    alias: AliasRule | None = None
+    writes: bool = False
+    formula: str = ""
+    origin: str = "ggml"
+
+    @property
+    def positions(self) -> Mapping[str, int]:
+        """Index of each source by name."""
+        return {s.name: i for i, s in enumerate(self.sources)}
+
+    @property
+    def is_view(self) -> bool:
+        """Whether results are other looks at memory, with nothing to compute."""
+        return self.alias is not None and not self.writes
+
+
+OPS: dict[str, Op] = {}
+"""All ops by name. Filled by `register_op`."""
+
+
+def register_op(op: Op) -> Op:
+    """Add `op` to the table. Ops of other distributions carry a prefix: `acme.foo`."""
+    if op.name in OPS:
+        raise GraphError(
+            f"register_op: {op.name!r} exists already; choose a name with your own prefix"
+        )
+    if not op.formula:
+        raise GraphError(f"register_op: {op.name!r} has no formula; say what it computes")
+    if op.writes and op.alias is None:
+        raise GraphError(f"register_op: {op.name!r} writes but names no memory; give an alias rule")
+    unknown = set(op.in_place) - {s.name for s in op.sources}
+    if unknown:
+        raise GraphError(f"register_op: {op.name!r} may replace unknown sources {sorted(unknown)}")
+    OPS[op.name] = op
+    return op
+
+
+def op(name: str) -> Op:
+    """Return the op called `name`. Raises GraphError with the nearest name."""
+    if name in OPS:
+        return OPS[name]
+    close = difflib.get_close_matches(name, OPS, n=1)
+    hint = f"did you mean {close[0]!r}?" if close else "see tensorplug.ops.OPS"
+    raise GraphError(f"op: unknown op {name!r}; {hint}")
+
+
+def apply(op: Op, *operands: Tensor | None, name: str = "", **params: Value) -> Tensor:
+    """Return the tensor that `op` computes. Raises ShapeError, DTypeError, OptionError, GraphError."""
+    call = Call(op, _bind_sources(op, operands), _bind_params(op, params))
+    for check in op.check:
+        check(call)
+    ne, rank = op.shape(call)
+    dtype = op.dtype(call)
+    if op.alias is None:
+        return Tensor(
+            dtype,
+            ne,
+            contiguous_nb(dtype, ne),
+            rank,
+            op.name,
+            call.operands,
+            call.params,
+            name=name,
+        )
+    alias = op.alias(call)
+    return Tensor(
+        dtype,
+        ne,
+        alias.nb,
+        rank,
+        op.name,
+        call.operands,
+        call.params,
+        view_of=alias.source.root,
+        view_offset=alias.source.view_offset + alias.offset,
+        writes=op.writes,
+        name=name,
+    )
+
+
+def in_place(node: Tensor) -> Tensor:
+    """Return `node` anew, computed over the memory of its first source: an effect on that memory.
+
+    Raises GraphError where the op cannot work in place or the layouts differ.
+    """
+    record = op(node.op)
+    target = next((t for t in _replaceable(record, node) if t.same_layout(node)), None)
+    if target is None:
+        raise GraphError(
+            f"in_place: {node} cannot replace a source: none of its kind has its layout"
+        )
+    return Tensor(
+        node.dtype,
+        node.ne,
+        node.nb,
+        node.rank,
+        node.op,
+        node.operands,
+        node.params,
+        view_of=target.root,
+        view_offset=target.view_offset,
+        writes=True,
+        name=node.name,
+    )
+
+
+def replaceable_sources(node: Tensor) -> tuple[Tensor, ...]:
+    """The sources over which the result of `node` may be laid, in order of preference."""
+    record = OPS.get(node.op)
+    return () if record is None or record.alias is not None else tuple(_replaceable(record, node))
+
+
+def _replaceable(record: Op, node: Tensor) -> list[Tensor]:
+    found = (node.operands[record.positions[name]] for name in record.in_place)
+    return [t for t in found if t is not None]
+
+
+def _bind_sources(op: Op, operands: tuple[Tensor | None, ...]) -> tuple[Tensor | None, ...]:
+    if len(operands) > len(op.sources):
+        raise GraphError(
+            f"{op.name}: {len(operands)} sources given, at most {len(op.sources)} taken"
+        )
+    padded = (*operands, *[None] * (len(op.sources) - len(operands)))
+    for source, tensor in zip(op.sources, padded, strict=True):
+        if tensor is None:
+            if not source.optional:
+                raise GraphError(f"{op.name}: source {source.name!r} is missing")
+        elif tensor.dtype not in source.types:
+            known = ", ".join(sorted(t.name for t in source.types))
+            raise DTypeError(
+                f"{op.name}: {source.name} {tensor} has type {tensor.dtype.name}; takes {known}"
+            )
+    return padded
+
+
+def _bind_params(op: Op, given: Mapping[str, Value]) -> Mapping[str, Value]:
+    known = {p.name: p for p in op.params}
+    unknown = sorted(set(given) - set(known))
+    if unknown:
+        raise OptionError(f"{op.name}: unknown parameters {unknown}; known are {sorted(known)}")
+    missing = [p.name for p in op.params if p.required and p.name not in given]
+    if missing:
+        raise OptionError(f"{op.name}: parameters {missing} are missing")
+    bound = {p.name: _coerce(op, p, given.get(p.name, p.default)) for p in op.params}
+    return MappingProxyType(bound)
+
+
+def _coerce(op: Op, param: Param, value: Value) -> Value:
+    if value is None or isinstance(value, param.kind):
+        return value
+    if param.kind is float and isinstance(value, int):
+        return float(value)
+    raise OptionError(
+        f"{op.name}: parameter {param.name!r} must be {param.kind.__name__}, got {value!r}"
+    )

@@ -1,0 +1,181 @@
+"""Other looks at the same memory; nothing is computed."""
+
+import math
+
+from tensorplug.errors import ShapeError
+from tensorplug.ops.rules import ANY, contiguous, same_type_as
+from tensorplug.ops.table import Alias, Call, Op, Param, Shape, Source, apply, register_op
+from tensorplug.tensor import Ne, Tensor, Value, contiguous_nb, ne_of, pad_ne
+
+
+def _four(value: Value) -> Ne:
+    assert isinstance(value, tuple)
+    a, b, c, d = (n if isinstance(n, int) else 0 for n in value)
+    return (a, b, c, d)
+
+
+def _param_shape(call: Call) -> Shape:
+    return _four(call.params["ne"]), call.int("rank")
+
+
+def _reshaped(call: Call) -> Alias:
+    x, ne = call["x"], _four(call.params["ne"])
+    if math.prod(ne) != x.size:
+        raise call.fail(f"{x.size} elements do not fill sizes {ne}")
+    return Alias(x, 0, contiguous_nb(x.dtype, ne))
+
+
+RESHAPE = register_op(
+    Op(
+        "reshape",
+        sources=(Source("x", ANY),),
+        params=(Param("ne", tuple, required=True), Param("rank", int, required=True)),
+        shape=_param_shape,
+        dtype=same_type_as("x"),
+        check=(contiguous("x"),),
+        alias=_reshaped,
+        formula="y = the memory of x in other sizes",
+    )
+)
+
+
+def _window(call: Call) -> Alias:
+    x, ne, nb = call["x"], _four(call.params["ne"]), _four(call.params["nb"])
+    offset = call.int("offset")
+    row = x.dtype.row_size(ne[0]) if x.dtype.is_block else x.dtype.size + (ne[0] - 1) * nb[0]
+    end = offset + row
+    for n, stride in zip(ne[1:], nb[1:], strict=True):
+        end += (n - 1) * stride
+    if min(nb) < 0 or offset < 0 or (0 not in ne and end > x.nbytes):
+        raise call.fail(f"the view covers bytes {offset} to {end} of {x.nbytes}")
+    return Alias(x, offset, nb)
+
+
+VIEW = register_op(
+    Op(
+        "view",
+        sources=(Source("x", ANY),),
+        params=(
+            Param("ne", tuple, required=True),
+            Param("rank", int, required=True),
+            Param("nb", tuple, required=True),
+            Param("offset", int, default=0),
+        ),
+        shape=_param_shape,
+        dtype=same_type_as("x"),
+        alias=_window,
+        formula="y = the memory of x from offset on, with other sizes and strides",
+    )
+)
+
+
+def _order(call: Call) -> Ne:
+    axes = _four(call.params["axes"])
+    if sorted(axes) != [0, 1, 2, 3]:
+        raise call.fail(f"axes {axes} are no order of 0, 1, 2, 3")
+    if call["x"].dtype.is_block and axes[0] != 0:
+        raise call.fail(
+            f"rows of {call['x'].dtype.name} hold blocks and cannot be split; use cast()"
+        )
+    return axes
+
+
+def _moved(sizes: Ne, axes: Ne) -> Ne:
+    moved = [0, 0, 0, 0]
+    for size, axis in zip(sizes, axes, strict=True):
+        moved[axis] = size
+    return (moved[0], moved[1], moved[2], moved[3])
+
+
+def _permuted_shape(call: Call) -> Shape:
+    x, axes = call["x"], _order(call)
+    rank = max([axes[i] + 1 for i in range(x.rank)], default=0)
+    return _moved(x.ne, axes), max(rank, x.rank)
+
+
+PERMUTE = register_op(
+    Op(
+        "permute",
+        sources=(Source("x", ANY),),
+        params=(Param("axes", tuple, required=True),),
+        shape=_permuted_shape,
+        dtype=same_type_as("x"),
+        alias=lambda call: Alias(call["x"], 0, _moved(call["x"].nb, _order(call))),
+        formula="y = x with dimension i moved to axes[i] (ggml order)",
+    )
+)
+
+
+def _swapped_shape(call: Call) -> Shape:
+    x = call["x"]
+    return (x.ne[1], x.ne[0], x.ne[2], x.ne[3]), max(x.rank, 2)
+
+
+def _swapped(call: Call) -> Alias:
+    x = call["x"]
+    # The strides of a transposed block type mean nothing by themselves; `x @ w.T` is what they are for.
+    return Alias(x, 0, (x.nb[1], x.nb[0], x.nb[2], x.nb[3]))
+
+
+TRANSPOSE = register_op(
+    Op(
+        "transpose",
+        sources=(Source("x", ANY),),
+        shape=_swapped_shape,
+        dtype=same_type_as("x"),
+        alias=_swapped,
+        formula="y = x with dimensions 0 and 1 swapped",
+    )
+)
+
+
+def reshape(x: Tensor, shape: tuple[int, ...], *, name: str = "") -> Tensor:
+    """A view of contiguous `x` with other sizes, NumPy order, at most one of them -1."""
+    if shape.count(-1) > 1 or any(n < -1 for n in shape):
+        raise ShapeError(f"reshape: {shape} leaves more than one size open")
+    known = math.prod(n for n in shape if n >= 0)
+    if -1 in shape:
+        if not known or x.size % known:
+            raise ShapeError(f"reshape: {x.size} elements of {x} do not fill {shape}")
+        shape = tuple(x.size // known if n == -1 else n for n in shape)
+    ne, rank = ne_of(shape, "reshape")
+    return apply(RESHAPE, x, ne=ne, rank=rank, name=name)
+
+
+def view(
+    x: Tensor,
+    ne: tuple[int, ...],
+    *,
+    nb: tuple[int, ...] | None = None,
+    offset: int = 0,
+    name: str = "",
+) -> Tensor:
+    """A window on the memory of `x`: sizes `ne` and strides `nb` in ggml order, `offset` in bytes.
+
+    `nb` gives the strides of dimensions 1 on; without it they are those of `x` as far as they go.
+    Raises ShapeError where the window leaves `x`.
+    """
+    sizes = pad_ne(ne)
+    steps = [x.nb[0], *(nb if nb is not None else x.nb[1 : len(ne)])]
+    while len(steps) < 4:
+        steps.append(
+            steps[-1] * sizes[len(steps) - 1] if len(steps) > 1 else x.dtype.row_size(sizes[0])
+        )
+    return apply(VIEW, x, ne=sizes, rank=len(ne), nb=tuple(steps), offset=offset, name=name)
+
+
+def permute(x: Tensor, axes: tuple[int, int, int, int], *, name: str = "") -> Tensor:
+    """A view of `x` with dimension `i` moved to `axes[i]`, ggml order."""
+    return apply(PERMUTE, x, axes=tuple(axes), name=name)
+
+
+def transpose(x: Tensor, *, name: str = "") -> Tensor:
+    """A view of `x` with its two fastest dimensions swapped."""
+    return apply(TRANSPOSE, x, name=name)
+
+
+def strided(
+    x: Tensor, ne: tuple[int, ...], nb: tuple[int, ...], *, rank: int, offset: int, name: str = ""
+) -> Tensor:
+    """A window on the memory of `x` with all four sizes and strides given, ggml order."""
+    return apply(VIEW, x, ne=tuple(ne), rank=rank, nb=tuple(nb), offset=offset, name=name)

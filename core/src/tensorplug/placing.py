@@ -1,0 +1,111 @@
+"""Memory for persistent tensors: one by one, or many at a time in as few buffers as fit."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from tensorplug.buffer import Buffer, BufferType, BufferUsage, MultiBuffer, as_bytes
+from tensorplug.dtypes import dtype as dtype_of
+from tensorplug.errors import GraphError, OutOfMemory, ShapeError
+from tensorplug.tensor import Array, Storage, Tensor, leaf
+
+
+def align(size: int, alignment: int) -> int:
+    """Round `size` up to a multiple of `alignment`."""
+    return -(-size // alignment) * alignment
+
+
+class LinearAllocator:
+    """Hands out the bytes of one buffer from front to back."""
+
+    def __init__(self, buffer: Buffer) -> None:
+        self.buffer = buffer
+        self.used = 0
+
+    def place(self, tensor: Tensor) -> Tensor:
+        """Return `tensor` with storage in the buffer. Raises OutOfMemory when it is full."""
+        if not tensor.is_leaf or tensor.storage is not None:
+            raise GraphError(f"{tensor}: only leafs without memory can be placed")
+        size = align(self.buffer.type.alloc_size(tensor), self.buffer.type.alignment)
+        if self.used + size > self.buffer.size:
+            raise OutOfMemory(
+                f"{self.buffer!r}: no room for {tensor}: {size} bytes needed, "
+                f"{self.buffer.size - self.used} of {self.buffer.size} left; allocate a larger buffer"
+            )
+        placed = replace(tensor, storage=Storage(self.buffer, self.used))
+        self.buffer.init_tensor(placed, self.used)
+        self.used += size
+        return placed
+
+
+def buffer_sizes(tensors: Sequence[Tensor], buffer_type: BufferType) -> list[int]:
+    """Bytes of each buffer that `allocate` would make, without allocating."""
+    return [size for size, _ in _batches(tensors, buffer_type)]
+
+
+def allocate(
+    tensors: Sequence[Tensor],
+    buffer_type: BufferType,
+    *,
+    usage: BufferUsage = BufferUsage.ANY,
+) -> tuple[list[Tensor], MultiBuffer]:
+    """Return `tensors` (leafs) with storage, in order, and the buffers that hold them.
+
+    A new buffer starts where the largest size of the type would be passed. When one allocation fails,
+    those before it are freed and the error is raised.
+    """
+    made: list[Buffer] = []
+    placed: list[Tensor] = []
+    try:
+        for size, batch in _batches(tensors, buffer_type):
+            made.append(buffer_type.alloc(size, usage))
+            linear = LinearAllocator(made[-1])
+            placed.extend(linear.place(tensor) for tensor in batch)
+    except BaseException:
+        for buffer in made:
+            buffer.close()
+        raise
+    return placed, MultiBuffer(made)
+
+
+def place(
+    name: str,
+    data: Array | Sequence[Any],
+    buffer_type: BufferType,
+    *,
+    usage: BufferUsage = BufferUsage.ANY,
+) -> Tensor:
+    """Return a persistent tensor with a copy of `data` in a buffer of its own."""
+    array = np.asarray(data)
+    spec = leaf(name, array.shape, dtype_of(array.dtype))
+    buffer = buffer_type.alloc(align(buffer_type.alloc_size(spec), buffer_type.alignment), usage)
+    placed = LinearAllocator(buffer).place(spec)
+    buffer.write_tensor(placed, 0, as_bytes(np.ascontiguousarray(array)))
+    return placed
+
+
+def place_in(tensor: Tensor, buffer: Buffer, offset: int) -> Tensor:
+    """Return `tensor` (a leaf) with storage at `offset` of `buffer`, checked against its size."""
+    size = buffer.type.alloc_size(tensor)
+    if offset % buffer.type.alignment or offset < 0 or offset + size > buffer.size:
+        raise ShapeError(
+            f"{buffer!r}: {tensor} cannot lie at byte {offset}: needs {size} bytes at a multiple of "
+            f"{buffer.type.alignment}, the buffer has {buffer.size}"
+        )
+    placed = replace(tensor, storage=Storage(buffer, offset))
+    buffer.init_tensor(placed, offset)
+    return placed
+
+
+def _batches(tensors: Sequence[Tensor], buffer_type: BufferType) -> list[tuple[int, list[Tensor]]]:
+    batches: list[tuple[int, list[Tensor]]] = []
+    for tensor in tensors:
+        size = align(buffer_type.alloc_size(tensor), buffer_type.alignment)
+        total = batches[-1][0] + size if batches else size
+        if not batches or total > buffer_type.max_size:
+            batches.append((size, [tensor]))
+        else:
+            batches[-1] = (total, [*batches[-1][1], tensor])
+    return batches or [(0, [])]

@@ -1,0 +1,125 @@
+"""Data of tensors: to and from the host, and between any two buffers."""
+
+from typing import Any
+
+import numpy as np
+
+from tensorplug.backend import Backend, SupportsAsyncCopy
+from tensorplug.buffer import Buffer, as_bytes
+from tensorplug.errors import DTypeError, ShapeError
+from tensorplug.graph import Bindings
+from tensorplug.tensor import Array, Storage, Tensor, array_view
+
+_NOWHERE = Bindings()
+
+
+def host_data(tensor: Tensor, data: Any) -> Array:
+    """Return `data` as the contiguous array that is stored for `tensor`.
+
+    Numbers are converted within their kind (float64 to f32, int64 to i32 when it fits). bf16 takes
+    uint16; block types take uint8 rows of stored bytes. Raises ShapeError, DTypeError.
+    """
+    array = np.asarray(data)
+    shape, kind = tensor.shape, tensor.dtype.storage
+    if tensor.dtype.is_block:
+        shape = (*tensor.shape[:-1], tensor.dtype.row_size(tensor.ne[0]))
+    if array.shape != shape:
+        raise ShapeError(f"{tensor}: takes data of shape {shape}, got {array.shape}")
+    if array.dtype != kind:
+        array = _converted(tensor, array, kind)
+    return np.ascontiguousarray(array)
+
+
+def _converted(tensor: Tensor, array: Array, kind: "np.dtype[np.generic]") -> Array:
+    if tensor.dtype.numpy is None or not np.can_cast(array.dtype, kind, "same_kind"):
+        raise DTypeError(
+            f"{tensor}: takes {kind} data, got {array.dtype}; convert it with .astype({kind.name!r})"
+        )
+    converted = array.astype(kind)
+    if kind.kind == "i" and not np.array_equal(converted, array):
+        raise DTypeError(f"{tensor}: values from {array.min()} to {array.max()} do not fit {kind}")
+    return converted
+
+
+def write(tensor: Tensor, data: Any, bindings: Bindings = _NOWHERE) -> None:
+    """Copy host `data` of the tensor's shape into its memory; done when this returns."""
+    place = bindings.where(tensor)
+    array = host_data(tensor, data)
+    if tensor.is_contiguous:
+        place.buffer.write_tensor(tensor, place.offset, as_bytes(array))
+    elif place.buffer.type.is_host:
+        array_view(tensor, place.buffer.host(), place.offset)[...] = array
+    else:
+        raise ShapeError(f"{tensor}: has gaps and lies in {place.buffer.type.name}; write its root")
+
+
+def read(tensor: Tensor, bindings: Bindings = _NOWHERE) -> Array:
+    """Return a copy of the tensor's data, shaped as `Tensor.numpy` shapes it."""
+    place = bindings.where(tensor)
+    span = np.empty(tensor.nbytes, np.uint8)
+    place.buffer.read_tensor(tensor, place.offset, as_bytes(span))
+    view = array_view(tensor, span, 0)
+    return view if tensor.is_contiguous else np.ascontiguousarray(view)
+
+
+def fill(tensor: Tensor, value: int, bindings: Bindings = _NOWHERE) -> None:
+    """Set every byte of the tensor's memory span to `value`."""
+    place = bindings.where(tensor)
+    place.buffer.fill(value, place.offset, tensor.nbytes)
+
+
+def copy_bytes(source: Storage, target: Storage, size: int) -> None:
+    """Copy `size` bytes between any two buffers, through the host where there is no shorter way."""
+    if source == target or not size:
+        return
+    source.buffer._check(source.offset, size, "copy")
+    target.buffer._check(target.offset, size, "copy")
+    if target.buffer._copy_from(source.buffer, source.offset, target.offset, size):
+        return
+    if source.buffer.type.is_host:
+        host = source.buffer.host()[source.offset : source.offset + size]
+        target.buffer.write(target.offset, host)
+    elif target.buffer.type.is_host:
+        host = target.buffer.host()[target.offset : target.offset + size]
+        source.buffer.read_into(source.offset, host)
+    else:
+        target.buffer.write(target.offset, source.buffer.read(source.offset, size))
+
+
+def copy(
+    source: Tensor,
+    target: Tensor,
+    source_bindings: Bindings = _NOWHERE,
+    target_bindings: Bindings = _NOWHERE,
+) -> None:
+    """Copy between tensors of one layout, any buffers. Raises ShapeError where layouts differ."""
+    _check_layouts(source, target)
+    start, end = source_bindings.where(source), target_bindings.where(target)
+    if start == end:
+        return
+    if _has_standard_layout(start) and _has_standard_layout(end):
+        copy_bytes(start, end, source.nbytes)
+        return
+    span = np.empty(source.nbytes, np.uint8)
+    start.buffer.read_tensor(source, start.offset, as_bytes(span))
+    end.buffer.write_tensor(target, end.offset, as_bytes(span))
+
+
+def _has_standard_layout(place: Storage) -> bool:
+    return type(place.buffer).write_tensor is Buffer.write_tensor
+
+
+def copy_async(source: Backend, target: Backend, start: Storage, end: Storage, size: int) -> None:
+    """Copy after all work queued on `source`, before any queued later on `target`."""
+    if isinstance(target, SupportsAsyncCopy) and target.copy_async(source, start, end, size):
+        return
+    source.synchronize()
+    target.synchronize()
+    copy_bytes(start, end, size)
+
+
+def _check_layouts(source: Tensor, target: Tensor) -> None:
+    if not source.same_layout(target):
+        raise ShapeError(
+            f"copy: {source} and {target} differ in type, sizes or strides; use cpy() in a graph"
+        )
