@@ -109,8 +109,8 @@ def _parse_bool(value: Any) -> bool:
 class Device(Resource, ABC):
     """A piece of hardware. Thread-safe. `name` is `backend:index`, such as `opencl:0`."""
 
-    backend_class: ClassVar[type[Backend]]
-    """What `open()` returns; its abilities are the device's."""
+    backend_class: type[Backend]
+    """What `open()` returns; its abilities are the device's. Set on the class or on the device."""
     options: ClassVar[tuple[Option, ...]] = ()
     """What `open()` and device strings may set."""
 

@@ -1,0 +1,96 @@
+"""The arithmetic of fake devices: a dozen ops in NumPy, one function each, in one table.
+
+A kernel takes the node, the array of its result and those of its sources, all in four dimensions,
+NumPy order. Writes (`cpy`, `set_rows`) get the memory they write to as the result.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from tensorplug.errors import GraphError
+from tensorplug.tensor import Array, Tensor
+
+Kernel = Callable[..., None]
+
+
+def _tiled(small: Array, shape: tuple[int, ...]) -> Array:
+    return np.tile(
+        small, [want // n if n else 0 for n, want in zip(small.shape, shape, strict=True)]
+    )
+
+
+def _number(node: Tensor, name: str) -> np.float32:
+    value: Any = node.params[name]
+    return np.float32(value)
+
+
+def _binary(function: Callable[[Array, Array], Any]) -> Kernel:
+    def kernel(_node: Tensor, out: Array, a: Array, b: Array) -> None:
+        out[...] = function(a, _tiled(b, a.shape))
+
+    return kernel
+
+
+def _scale(node: Tensor, out: Array, x: Array) -> None:
+    out[...] = _number(node, "scale") * x + _number(node, "bias")
+
+
+def _relu(_node: Tensor, out: Array, x: Array) -> None:
+    np.maximum(x, 0, out=out)
+
+
+def _soft_max(node: Tensor, out: Array, x: Array) -> None:
+    scaled = _number(node, "scale") * x
+    powers = np.exp(scaled - scaled.max(-1, keepdims=True))
+    out[...] = powers / powers.sum(-1, keepdims=True)
+
+
+def _sum_rows(_node: Tensor, out: Array, x: Array) -> None:
+    out[...] = x.sum(-1, keepdims=True)
+
+
+def _mul_mat(_node: Tensor, out: Array, w: Array, x: Array) -> None:
+    for axis in (0, 1):
+        w = np.repeat(w, x.shape[axis] // w.shape[axis], axis)
+    np.matmul(x, w.swapaxes(2, 3), out=out)
+
+
+def _in_order(_node: Tensor, out: Array, x: Array, *_target: Array) -> None:
+    # The source may lie in the memory that is written: a copy first.
+    out[...] = np.array(x).reshape(out.shape)
+
+
+def _get_rows(node: Tensor, out: Array, table: Array, ids: Array) -> None:
+    rows = _row_ids(node, ids[0], table)
+    out[...] = np.take_along_axis(table, rows, axis=2)
+
+
+def _set_rows(node: Tensor, out: Array, _table: Array, rows: Array, ids: Array) -> None:
+    spread = _tiled(ids[0], rows.shape[:3])
+    np.put_along_axis(out, _row_ids(node, spread, out), rows, axis=2)
+
+
+def _row_ids(node: Tensor, ids: Array, table: Array) -> Array:
+    if ids.size and (ids.min() < 0 or ids.max() >= table.shape[2]):
+        raise GraphError(
+            f"{node}: row ids from {ids.min()} to {ids.max()}, the table has {table.shape[2]} rows"
+        )
+    return ids[..., np.newaxis]
+
+
+KERNELS: Mapping[str, Kernel] = {
+    "add": _binary(np.add),
+    "sub": _binary(np.subtract),
+    "mul": _binary(np.multiply),
+    "scale": _scale,
+    "relu": _relu,
+    "soft_max": _soft_max,
+    "sum_rows": _sum_rows,
+    "mul_mat": _mul_mat,
+    "cpy": _in_order,
+    "cont": _in_order,
+    "get_rows": _get_rows,
+    "set_rows": _set_rows,
+}
