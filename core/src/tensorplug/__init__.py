@@ -180,6 +180,14 @@ from tensorplug.ops import (
     view,
     xielu,
 )
+from tensorplug.scheduler import (
+    Explanation,
+    InFlight,
+    Observer,
+    Results,
+    Schedule,
+    Scheduler,
+)
 from tensorplug.tensor import Flags, Storage, Tensor, input
 
 ANY = BufferUsage.ANY
@@ -249,15 +257,18 @@ __all__ = [
     "DeviceLost",
     "DeviceType",
     "Event",
+    "Explanation",
     "Flags",
     "FormatError",
     "Graph",
     "GraphError",
     "HostBuffer",
+    "InFlight",
     "LiveChildren",
     "Memory",
     "MultiBuffer",
     "NotAllocated",
+    "Observer",
     "Op",
     "Option",
     "OptionError",
@@ -265,6 +276,9 @@ __all__ = [
     "Param",
     "Plan",
     "Refusal",
+    "Results",
+    "Schedule",
+    "Scheduler",
     "SchedulerBusy",
     "ShapeError",
     "Source",

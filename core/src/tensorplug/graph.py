@@ -4,7 +4,6 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Self
 
 from tensorplug.errors import GraphError, NotAllocated
 from tensorplug.tensor import Storage, Tensor
@@ -38,20 +37,19 @@ class Graph:
         self.leafs = tuple(t for t in ordered if t.is_leaf)
         self._skipped = frozenset(everything - active)
 
-    @classmethod
-    def part(cls, nodes: Sequence[Tensor], outputs: Sequence[Tensor] = ()) -> Self:
+    def part(self, nodes: Sequence[Tensor], outputs: Sequence[Tensor] = ()) -> "Graph":
         """A graph of just these nodes, in this order; what they read from outside are its leafs."""
-        self = cls.__new__(cls)
+        part = Graph.__new__(Graph)
         inside = set(nodes)
         leafs: dict[Tensor, None] = {}
         for node in nodes:
             for source in (*node.sources, *([node.view_of] if node.view_of else [])):
                 if source not in inside:
                     leafs[source] = None
-        self.outputs, self.effects = tuple(outputs), ()
-        self.nodes, self.leafs = tuple(nodes), tuple(leafs)
-        self._skipped = frozenset()
-        return self
+        part.outputs, part.effects = tuple(outputs), ()
+        part.nodes, part.leafs = tuple(nodes), tuple(leafs)
+        part._skipped = self._skipped
+        return part
 
     def computes(self, node: Tensor) -> bool:
         """Whether `node` is computed: part of the chosen alternatives and not a pure view."""

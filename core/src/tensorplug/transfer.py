@@ -97,7 +97,7 @@ def copy(
     start, end = source_bindings.where(source), target_bindings.where(target)
     if start == end:
         return
-    if _has_standard_layout(start) and _has_standard_layout(end):
+    if has_standard_layout(start.buffer) and has_standard_layout(end.buffer):
         copy_bytes(start, end, source.nbytes)
         return
     span = np.empty(source.nbytes, np.uint8)
@@ -105,8 +105,9 @@ def copy(
     end.buffer.write_tensor(target, end.offset, as_bytes(span))
 
 
-def _has_standard_layout(place: Storage) -> bool:
-    return type(place.buffer).write_tensor is Buffer.write_tensor
+def has_standard_layout(buffer: Buffer) -> bool:
+    """Whether tensors lie in `buffer` byte for byte as their strides say."""
+    return type(buffer).write_tensor is Buffer.write_tensor
 
 
 def copy_async(source: Backend, target: Backend, start: Storage, end: Storage, size: int) -> None:

@@ -1,0 +1,215 @@
+"""The graph allocator: which bytes of which pool each tensor of a graph gets, and until when.
+
+Input is a timeline of steps; output is a map of offsets, so sizes are known without allocating. Memory
+is reused as soon as nothing later in the timeline touches it.
+"""
+
+import sys
+from bisect import insort
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from tensorplug.buffer import BufferType
+from tensorplug.errors import GraphError, OutOfMemory
+from tensorplug.graph import Graph
+from tensorplug.ops.table import replaceable_sources
+from tensorplug.placing import align
+from tensorplug.tensor import Tensor
+
+MAX_CHUNKS = 64
+"""Buffers of one pool; more means that `max_size` of the buffer type is far too small."""
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """Bytes `offset` to `offset + size` of chunk `chunk` of pool `pool`."""
+
+    pool: int
+    chunk: int
+    offset: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One moment of a timeline: `tensor` comes into being (or is written), `reads` are needed."""
+
+    tensor: Tensor
+    reads: tuple[Tensor, ...]
+    pool: int
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryMap:
+    """Slots of the roots of a timeline, and bytes of each chunk of each pool."""
+
+    slots: Mapping[Tensor, Slot]
+    sizes: tuple[tuple[int, ...], ...]
+
+    def pool_size(self, pool: int) -> int:
+        """Bytes of all chunks of a pool."""
+        return sum(self.sizes[pool])
+
+
+@dataclass(slots=True)
+class _Chunk:
+    """Free ranges (offset, size) of one buffer to be, sorted; `peak` is what will be allocated."""
+
+    limit: int
+    peak: int = 0
+    free: list[tuple[int, int]] = field(default_factory=list)
+
+
+class Pool:
+    """Offsets in as many chunks of one buffer type as are needed; no memory is touched."""
+
+    def __init__(self, index: int, buffer_type: BufferType) -> None:
+        self.index = index
+        self.type = buffer_type
+        self._chunks: list[_Chunk] = []
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Bytes of each chunk."""
+        return tuple(chunk.peak for chunk in self._chunks)
+
+    def alloc(self, size: int) -> Slot:
+        """Return the free range that fits best; grow or add a chunk where none fits."""
+        size = align(max(size, 1), self.type.alignment)
+        found = self._best_fit(size) or self._least_growth(size) or self._new_chunk(size)
+        chunk, at = self._chunks[found[0]], found[1]
+        offset, room = chunk.free[at]
+        if room == size:
+            del chunk.free[at]
+        else:
+            chunk.free[at] = (offset + size, room - size)
+        chunk.peak = max(chunk.peak, offset + size)
+        return Slot(self.index, found[0], offset, size)
+
+    def free(self, slot: Slot) -> None:
+        """Give a range back; it joins its neighbours."""
+        free = self._chunks[slot.chunk].free
+        insort(free, (slot.offset, slot.size))
+        at = free.index((slot.offset, slot.size))
+        for left in (at, at - 1):
+            if 0 <= left < len(free) - 1 and free[left][0] + free[left][1] == free[left + 1][0]:
+                free[left : left + 2] = [(free[left][0], free[left][1] + free[left + 1][1])]
+
+    def _best_fit(self, size: int) -> tuple[int, int] | None:
+        """The smallest range below a chunk's peak that holds `size`."""
+        fits = [
+            (room, c, i)
+            for c, chunk in enumerate(self._chunks)
+            for i, (offset, room) in enumerate(chunk.free)
+            if room >= size and offset + size <= chunk.peak
+        ]
+        return min(fits)[1:] if fits else None
+
+    def _least_growth(self, size: int) -> tuple[int, int] | None:
+        """The last range of the chunk whose peak rises least."""
+        fits = [
+            (chunk.free[-1][0] + size - chunk.peak, c, len(chunk.free) - 1)
+            for c, chunk in enumerate(self._chunks)
+            if chunk.free and chunk.free[-1][1] >= size
+        ]
+        return min(fits)[1:] if fits else None
+
+    def _new_chunk(self, size: int) -> tuple[int, int]:
+        if len(self._chunks) == MAX_CHUNKS:
+            raise OutOfMemory(
+                f"{self.type.name}: a graph needs more than {MAX_CHUNKS} buffers of at most "
+                f"{self.type.max_size} bytes"
+            )
+        limit = max(size, min(self.type.max_size, sys.maxsize))
+        self._chunks.append(_Chunk(limit, free=[(0, limit)]))
+        return len(self._chunks) - 1, 0
+
+
+def plan_memory(
+    steps: Sequence[Step],
+    pools: Sequence[BufferType],
+    *,
+    keep: Collection[Tensor] = (),
+    placed: Collection[Tensor] = (),
+) -> MemoryMap:
+    """Lay out the roots that `steps` bring into being.
+
+    Roots of `keep` are never freed nor replaced (outputs). Tensors of `placed`, and those with storage,
+    have memory of their own. `pools` may name one buffer type several times: it is one pool then.
+    """
+    shared = {id(t): i for i, t in reversed(list(enumerate(pools)))}
+    ready = [Pool(i, t) for i, t in enumerate(pools)]
+    last = _last_touches(steps)
+    kept = {t.root for t in keep}
+    outside = set(placed)
+    slots: dict[Tensor, Slot] = {}
+    expiring = _by_last(last, len(steps))
+    for now, step in enumerate(steps):
+        root = step.tensor.root
+        pool = ready[shared[id(pools[step.pool])]]
+        if root is step.tensor and root not in slots and root not in outside and not root.storage:
+            slots[root] = _replace(step, pool, slots, last, kept, now) or pool.alloc(
+                pool.type.alloc_size(root)
+            )
+        for dead in expiring[now]:
+            if dead in slots and dead not in kept and not _taken_over(dead, slots, steps[now]):
+                ready[slots[dead].pool].free(slots[dead])
+    return MemoryMap(slots, tuple(pool.sizes for pool in ready))
+
+
+def graph_steps(graph: Graph, pool: int = 0) -> list[Step]:
+    """The timeline of a graph on one pool: leafs that need memory first, then the nodes."""
+    leafs = [Step(t, (), pool) for t in graph.leafs if t.storage is None]
+    return leafs + [Step(node, node.sources, pool) for node in graph.nodes]
+
+
+def _last_touches(steps: Sequence[Step]) -> dict[Tensor, int]:
+    last: dict[Tensor, int] = {}
+    for now, step in enumerate(steps):
+        for tensor in (step.tensor, *step.reads):
+            last[tensor.root] = now
+    return last
+
+
+def _by_last(last: Mapping[Tensor, int], count: int) -> list[list[Tensor]]:
+    expiring: list[list[Tensor]] = [[] for _ in range(count)]
+    for tensor, now in last.items():
+        expiring[now].append(tensor)
+    return expiring
+
+
+def _replace(
+    step: Step,
+    pool: Pool,
+    slots: Mapping[Tensor, Slot],
+    last: Mapping[Tensor, int],
+    kept: Collection[Tensor],
+    now: int,
+) -> Slot | None:
+    """The slot of a source that dies here and over which the result may lie."""
+    node = step.tensor
+    roots = [t.root for t in step.reads]
+    for source in replaceable_sources(node):
+        root = source.root
+        slot = slots.get(root)
+        if slot is None or root not in roots:
+            continue  # lies elsewhere, or the step reads a copy in its place
+        whole = source.view_offset == 0 and source.nbytes == root.nbytes
+        dies = last[root] == now and roots.count(root) == 1 and root not in kept
+        fits = slot.pool == pool.index and pool.type.alloc_size(node) <= slot.size
+        if whole and dies and fits and source.same_layout(node):
+            return slot
+    return None
+
+
+def _taken_over(dead: Tensor, slots: Mapping[Tensor, Slot], step: Step) -> bool:
+    return dead is not step.tensor and slots.get(step.tensor) is slots[dead]
+
+
+def check_leafs(leafs: Iterable[Tensor]) -> None:
+    """Raise GraphError for a leaf that has no memory and that nobody will write."""
+    for leaf in leafs:
+        if leaf.storage is None and not leaf.is_input and leaf.is_leaf:
+            raise GraphError(
+                f"{leaf}: has no memory and is no input; place() it, or make it with input()"
+            )

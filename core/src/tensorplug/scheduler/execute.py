@@ -1,0 +1,221 @@
+"""Runs a schedule: inputs up, copies between devices, one plan per split, outputs down."""
+
+import contextlib
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+from tensorplug.backend import (
+    Backend,
+    Event,
+    SupportsEvents,
+    order_after,
+    read_async,
+)
+from tensorplug.buffer import as_bytes
+from tensorplug.errors import Aborted, GraphError, NotAllocated, StaleResult, TensorplugError
+from tensorplug.graph import Bindings, BoundGraph, Graph
+from tensorplug.scheduler.experts import copy_used_experts, uses_few_experts
+from tensorplug.scheduler.split import Copy, Split
+from tensorplug.tensor import Array, Storage, Tensor, array_view
+from tensorplug.transfer import copy as copy_tensor
+from tensorplug.transfer import copy_async, has_standard_layout, host_data, read
+
+if TYPE_CHECKING:
+    from tensorplug.scheduler.schedule import Batch, Schedule
+
+
+class Observer(Protocol):
+    """Looks at values while a graph runs; every value it wants costs a synchronisation."""
+
+    def wants(self, node: Tensor) -> bool:
+        """Whether to stop after `node` and show it."""
+        ...
+
+    def see(self, node: Tensor, value: Array) -> bool:
+        """Take the value of `node`; return False to cancel the run, which then raises Aborted."""
+        ...
+
+
+class Results:
+    """The outputs of one run. Valid until the scheduler runs anything again."""
+
+    def __init__(self, schedule: "Schedule", bindings: Bindings, serial: int) -> None:
+        self._schedule = schedule
+        self._bindings = bindings
+        self._serial = serial
+
+    def __getitem__(self, output: Tensor) -> Array:
+        """Wait for `output` and copy it to the host, NumPy order. Raises StaleResult, GraphError."""
+        self._check(output)
+        self._schedule.scheduler.synchronize()
+        return read(output, self._bindings)
+
+    def tensor(self, output: Tensor) -> Storage:
+        """Where `output` lies on its device, without waiting or copying."""
+        self._check(output)
+        return self._bindings.where(output)
+
+    def _check(self, output: Tensor) -> None:
+        graph = self._schedule.graph
+        if output not in graph.outputs and output not in graph.effects:
+            raise GraphError(f"{output}: is no output of {graph}; name it among the outputs")
+        persistent = output.root.storage is not None
+        if not persistent and self._serial != self._schedule.scheduler.runs:
+            raise StaleResult(
+                f"{output}: its memory was used by a later run of the same scheduler; read it before"
+            )
+
+
+class InFlight:
+    """A batch that was submitted; `result()` waits for it."""
+
+    def __init__(self, outputs: Mapping[Tensor, Array], waits: list[Event | Backend]) -> None:
+        self._outputs = dict(outputs)
+        self._waits = waits
+
+    @property
+    def done(self) -> bool:
+        """Whether waiting would return at once."""
+        return all(isinstance(w, Event) and w.done for w in self._waits)
+
+    def wait(self) -> None:
+        """Block until the batch is done; raises what its work raised."""
+        for waiting in self._waits:
+            waiting.synchronize()
+        self._waits = []
+
+    def abandon(self) -> None:
+        """Wait, and let errors of the batch go: nobody will read it."""
+        with contextlib.suppress(TensorplugError):
+            self.wait()
+
+    def __getitem__(self, output: Tensor) -> Array:
+        """Wait, and return the copy of `output` in host memory."""
+        if output not in self._outputs:
+            raise GraphError(f"{output}: is no output of the submitted graph")
+        self.wait()
+        return self._outputs[output]
+
+
+def run(schedule: "Schedule", inputs: Mapping[Tensor, Any], observer: Observer | None) -> Results:
+    """Queue one run on the next batch of `schedule`."""
+    scheduler = schedule.scheduler
+    with scheduler.turn:
+        scheduler.synchronize()
+        batch = schedule.take_batch()
+        scheduler.runs += 1
+        _upload(schedule, batch, inputs)
+        with _settled_on_failure(schedule):
+            for split, plan, bindings in zip(
+                schedule.splits, batch.plans, batch.locals, strict=True
+            ):
+                _bring(schedule, batch, split)
+                if observer is None:
+                    plan.run()
+                else:
+                    _run_observed(schedule, split, bindings, observer)
+        return Results(schedule, batch.bindings, scheduler.runs)
+
+
+def submit(schedule: "Schedule", inputs: Mapping[Tensor, Any]) -> InFlight:
+    """Queue one run and the reading of its outputs, beside batches already in flight."""
+    scheduler = schedule.scheduler
+    with scheduler.turn:
+        batch = schedule.take_batch()
+        scheduler.runs += 1
+        _upload(schedule, batch, inputs)
+        with _settled_on_failure(schedule):
+            for split, plan in zip(schedule.splits, batch.plans, strict=True):
+                # The arena is shared by the batches: what others still copy from it must be read.
+                for reader in scheduler.readers.pop(split.backend, ()):
+                    order_after(reader, scheduler.backends[split.backend])
+                _bring(schedule, batch, split)
+                for copy in split.copies:
+                    reader = scheduler.backends[split.backend]
+                    scheduler.readers.setdefault(copy.origin, set()).add(reader)
+                plan.run()
+            outputs = {t: _read_later(schedule, batch, t) for t in schedule.graph.outputs}
+            waits = [_mark(scheduler.backends[i]) for i in {s.backend for s in schedule.splits}]
+        batch.pending = InFlight(outputs, waits)
+        return batch.pending
+
+
+@contextlib.contextmanager
+def _settled_on_failure(schedule: "Schedule") -> Any:
+    """After an error wait for all that was queued, so that nothing runs on behind the caller's back."""
+    try:
+        yield
+    except BaseException:
+        for backend in schedule.scheduler.backends:
+            with contextlib.suppress(TensorplugError):
+                backend.synchronize()
+        schedule.scheduler.readers.clear()
+        raise
+
+
+def _upload(schedule: "Schedule", batch: "Batch", inputs: Mapping[Tensor, Any]) -> None:
+    known = schedule.graph.inputs
+    for tensor in inputs:
+        if tensor not in known:
+            names = ", ".join(str(t) for t in known) or "none"
+            raise GraphError(f"{tensor}: is no input of {schedule.graph}; its inputs: {names}")
+    missing = [t for t in known if t not in inputs and t not in batch.written]
+    if missing:
+        raise NotAllocated(f"{missing[0]}: has no value yet; give it to run()")
+    for tensor, data in inputs.items():
+        place = batch.bindings.where(tensor)
+        place.buffer.write_tensor(tensor, place.offset, as_bytes(host_data(tensor, data)))
+        if tensor in batch.places:
+            batch.written.add(tensor)
+
+
+def _bring(schedule: "Schedule", batch: "Batch", split: Split) -> None:
+    """Make the copies that `split` reads."""
+    scheduler = schedule.scheduler
+    target = scheduler.backends[split.backend]
+    for copy in split.copies:
+        if copy.source.nbytes:
+            _copy(scheduler.backends[copy.origin], target, copy, split, batch.bindings)
+
+
+def _copy(origin: Backend, target: Backend, copy: Copy, split: Split, bindings: Bindings) -> None:
+    start, end = bindings.where(copy.source), bindings.where(copy.target)
+    if not (has_standard_layout(start.buffer) and has_standard_layout(end.buffer)):
+        origin.synchronize()
+        target.synchronize()
+        copy_tensor(copy.source, copy.target, bindings, bindings)
+    elif uses_few_experts(copy, split):
+        copy_used_experts(origin, target, copy, split, bindings)
+    else:
+        copy_async(origin, target, start, end, copy.source.nbytes)
+
+
+def _read_later(schedule: "Schedule", batch: "Batch", output: Tensor) -> Array:
+    backend = schedule.scheduler.backends[schedule.layout.where[output].backend]
+    span = np.empty(output.nbytes, np.uint8)
+    if output.nbytes:
+        read_async(backend, batch.bindings.where(output), span)
+    return array_view(output, span, 0)
+
+
+def _mark(backend: Backend) -> Event | Backend:
+    return backend.record() if isinstance(backend, SupportsEvents) else backend
+
+
+def _run_observed(
+    schedule: "Schedule", split: Split, bindings: Bindings, observer: Observer
+) -> None:
+    """Run a split in segments that end where the observer wants to look."""
+    backend = schedule.scheduler.backends[split.backend]
+    start = 0
+    for i, node in enumerate(split.nodes):
+        wanted = schedule.graph.computes(node) and observer.wants(node)
+        if not wanted and i < len(split.nodes) - 1:
+            continue
+        segment: Graph = schedule.graph.part(split.nodes[start : i + 1])
+        start = i + 1
+        backend.compute(BoundGraph(segment, bindings))
+        if wanted and not observer.see(node, read(node, bindings)):
+            raise Aborted(f"{node}: the observer cancelled the run here")

@@ -1,0 +1,50 @@
+"""Copies of expert weights: only the experts that a batch uses go to the device."""
+
+import numpy as np
+
+from tensorplug.backend import Backend
+from tensorplug.errors import GraphError
+from tensorplug.graph import Bindings
+from tensorplug.scheduler.assign import is_weight
+from tensorplug.scheduler.split import Copy, Split
+from tensorplug.tensor import Storage
+from tensorplug.transfer import copy_async, read
+
+
+def uses_few_experts(copy: Copy, split: Split) -> bool:
+    """Whether `copy` brings host weights that only the first node of `split` reads, by expert."""
+    first = split.nodes[0]
+    readers = sum(copy.source in node.sources for node in split.nodes)
+    return (
+        first.op == "mul_mat_id"
+        and first.operands[0] is copy.source
+        and readers == 1
+        and is_weight(copy.source)
+    )
+
+
+def copy_used_experts(
+    origin: Backend, target: Backend, copy: Copy, split: Split, bindings: Bindings
+) -> None:
+    """Copy the experts whose numbers occur in the ids of the first node, runs of them at once."""
+    ids = split.nodes[0].operands[2]
+    assert ids is not None
+    origin.synchronize()
+    target.synchronize()
+    used = np.unique(read(ids, bindings))
+    weights = copy.source
+    if used.size and (used[0] < 0 or used[-1] >= weights.ne[2]):
+        raise GraphError(
+            f"{ids}: names expert {used[0] if used[0] < 0 else used[-1]} of {weights.ne[2]}"
+        )
+    start, end = bindings.where(weights), bindings.where(copy.target)
+    for run in np.split(used, np.flatnonzero(np.diff(used) != 1) + 1):
+        if run.size:
+            offset = int(run[0]) * weights.nb[2]
+            copy_async(
+                origin,
+                target,
+                Storage(start.buffer, start.offset + offset),
+                Storage(end.buffer, end.offset + offset),
+                run.size * weights.nb[2],
+            )

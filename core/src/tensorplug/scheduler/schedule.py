@@ -1,0 +1,219 @@
+"""`Schedule`: the immutable result of scheduling a graph, and its memory."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, final
+
+from tensorplug.allocator import MemoryMap, Step, check_leafs, plan_memory
+from tensorplug.backend import Plan
+from tensorplug.buffer import BufferType, MultiBuffer
+from tensorplug.errors import GraphError
+from tensorplug.graph import Bindings, BoundGraph, Graph
+from tensorplug.lifetime import Resource
+from tensorplug.placing import allocate
+from tensorplug.scheduler.assign import Choice, Choices
+from tensorplug.scheduler.execute import InFlight, Observer, Results, run, submit
+from tensorplug.scheduler.explain import Explanation, explain
+from tensorplug.scheduler.split import Split, localised
+from tensorplug.tensor import Storage, Tensor
+
+if TYPE_CHECKING:
+    from tensorplug.scheduler.scheduler import Scheduler
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """What planning found out about a graph: choices, splits and memory map. No memory is held."""
+
+    graph: Graph
+    where: Mapping[Tensor, Choice]
+    splits: tuple[Split, ...]
+    memory: MemoryMap
+    private: tuple[Tensor, ...]
+    """Leafs whose memory belongs to one batch: inputs, and with several batches the copies too."""
+
+
+def lay_out(
+    graph: Graph,
+    where: Choices,
+    splits: tuple[Split, ...],
+    pools: Sequence[BufferType],
+    *,
+    transient: Iterable[Tensor],
+    batches: int,
+) -> Layout:
+    """Plan the memory of a graph that is cut into `splits`."""
+    check_leafs(graph.leafs)
+    shared = frozenset(transient)
+    private = [t for t in graph.inputs if t not in shared or batches > 1]
+    copies = [copy for split in splits for copy in split.copies]
+    if batches > 1:
+        private.extend(copy.target for copy in copies)
+    steps = [Step(t, (), where[t].backend) for t in graph.inputs if t not in private]
+    for split in splits:
+        steps.extend(Step(c.target, (c.source,), split.backend) for c in split.copies)
+        for node in split.nodes:
+            roots = (node.root,) if node.writes else ()
+            steps.append(Step(node, (*localised(node, split.local), *roots), split.backend))
+    # What another device copies may still be in flight when its own device runs on: it stays.
+    keep = [*graph.outputs, *graph.effects, *(copy.source for copy in copies)]
+    memory = plan_memory(steps, pools, keep=keep, placed=private)
+    return Layout(graph, where, splits, memory, tuple(private))
+
+
+@dataclass(slots=True)
+class Batch:
+    """What one batch in flight has for itself: private memory, bindings and plans."""
+
+    places: Mapping[Tensor, Storage]
+    buffers: tuple[MultiBuffer, ...]
+    bindings: Bindings = field(default_factory=Bindings)
+    locals: list[Bindings] = field(default_factory=list)
+    plans: list[Plan] = field(default_factory=list)
+    written: set[Tensor] = field(default_factory=set)
+    generation: int = -1
+    pending: InFlight | None = None
+
+
+class Schedule(Resource):
+    """A planned graph: run it as often as you like. Made by `Scheduler.schedule`."""
+
+    def __init__(self, scheduler: "Scheduler", layout: Layout, batches: int) -> None:
+        super().__init__(scheduler)
+        self.scheduler = scheduler
+        self.layout = layout
+        self._batches: list[Batch] = []
+        try:
+            scheduler.arena.grow(layout.memory.sizes)
+            for _ in range(batches):
+                self._batches.append(self._new_batch())
+            self.ready(self._batches[0])
+        except BaseException:
+            self.close()
+            raise
+        self._next = 0
+
+    # --- facts -----------------------------------------------------------------------------
+
+    @property
+    def graph(self) -> Graph:
+        """The graph as the user built it."""
+        return self.layout.graph
+
+    @property
+    def splits(self) -> tuple[Split, ...]:
+        """Runs of nodes on one backend, in order."""
+        return self.layout.splits
+
+    @property
+    def batches(self) -> int:
+        """How many batches may be in flight: 4 with `parallel=True`, else 1."""
+        return len(self._batches)
+
+    def backend_of(self, tensor: Tensor) -> str:
+        """Name of the device that computes or holds `tensor`."""
+        if tensor not in self.layout.where:
+            raise GraphError(f"{tensor}: is no part of {self!r}")
+        return self.scheduler.backends[self.layout.where[tensor].backend].name
+
+    def explain(self) -> Explanation:
+        """What runs where, and why: a table with `str()`, data with `.to_json()`."""
+        return explain(self.layout, self.scheduler.field, self.scheduler.arena.pools)
+
+    # --- running ---------------------------------------------------------------------------
+
+    @final
+    def run(
+        self, inputs: Mapping[Tensor, Any] | None = None, *, observer: Observer | None = None
+    ) -> Results:
+        """Compute the graph once. Inputs not given keep their last value, transient ones must be given.
+
+        Returns when the work is queued; reading a result waits for it. Raises what backends raise;
+        the schedule can then be run again.
+        """
+        self.check_open()
+        return run(self, inputs or {}, observer)
+
+    @final
+    def submit(self, inputs: Mapping[Tensor, Any] | None = None) -> InFlight:
+        """Queue one batch and the reading of its outputs; up to `batches` are in flight at once.
+
+        Waits for the oldest batch where all places are taken.
+        """
+        self.check_open()
+        return submit(self, inputs or {})
+
+    def take_batch(self) -> Batch:
+        """The batch whose turn it is, bound to the arena as it is now."""
+        batch = self._batches[self._next]
+        self._next = (self._next + 1) % len(self._batches)
+        if batch.pending is not None:
+            batch.pending.wait()
+        self.ready(batch)
+        return batch
+
+    def ready(self, batch: Batch) -> None:
+        """Bind `batch` to the arena's buffers where they changed."""
+        arena = self.scheduler.arena
+        arena.grow(self.layout.memory.sizes)
+        if batch.generation == arena.generation:
+            return
+        slots = {t: arena.place(slot) for t, slot in self.layout.memory.slots.items()}
+        for tensor, place in slots.items():
+            place.buffer.init_tensor(tensor, place.offset)
+        batch.bindings = Bindings({**slots, **batch.places})
+        batch.locals = [
+            batch.bindings.with_places(
+                {source: batch.bindings.where(copy) for source, copy in split.local.items()}
+            )
+            for split in self.splits
+        ]
+        self._plan(batch)
+        batch.generation = arena.generation
+
+    def _plan(self, batch: Batch) -> None:
+        for i, (split, bindings) in enumerate(zip(self.splits, batch.locals, strict=True)):
+            bound = BoundGraph(self.part(split), bindings)
+            if i < len(batch.plans):
+                batch.plans[i].rebind(bound)
+            else:
+                batch.plans.append(self.scheduler.take_plan(split.backend, bound))
+
+    def part(self, split: Split) -> Graph:
+        """The graph of one split."""
+        return self.graph.part(split.nodes)
+
+    def _new_batch(self) -> Batch:
+        places: dict[Tensor, Storage] = {}
+        buffers: list[MultiBuffer] = []
+        by_pool: dict[int, list[Tensor]] = {}
+        homes = {c.target: s.backend for s in self.splits for c in s.copies}
+        for tensor in self.layout.private:
+            home = homes[tensor] if tensor in homes else self.layout.where[tensor].backend
+            by_pool.setdefault(home, []).append(tensor)
+        try:
+            for pool, tensors in by_pool.items():
+                placed, buffer = allocate(tensors, self.scheduler.arena.pools[pool])
+                buffers.append(buffer)
+                for tensor, with_memory in zip(tensors, placed, strict=True):
+                    assert with_memory.storage is not None
+                    places[tensor] = with_memory.storage
+        except BaseException:
+            for buffer in buffers:
+                buffer.close()
+            raise
+        return Batch(places, tuple(buffers))
+
+    def _close(self) -> None:
+        for batch in self._batches:
+            if batch.pending is not None:
+                batch.pending.abandon()
+            for split, plan in zip(self.splits, batch.plans, strict=False):
+                self.scheduler.give_plan(split.backend, plan)
+            for buffer in batch.buffers:
+                buffer.close()
+        self._batches = []
+
+    def __repr__(self) -> str:
+        state = "closed" if self.closed else f"{len(self.splits)} splits"
+        return f"<Schedule {len(self.graph.nodes)} nodes, {state}>"

@@ -1,0 +1,137 @@
+"""Cuts a graph with choices into splits: runs of nodes on one backend, and the copies they need."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from tensorplug.errors import GraphError
+from tensorplug.graph import Graph
+from tensorplug.scheduler.assign import Choices, Field, is_weight, placed_type
+from tensorplug.tensor import Flags, Ne, Tensor
+
+Key = tuple[int, Tensor, int, Ne, Ne, int]
+"""What makes two copies the same: backend, root, offset, sizes, strides, version of the root."""
+
+Order = Callable[[int, Sequence[Tensor]], Sequence[Tensor]]
+"""Reorders the nodes of one split for the backend with the given index."""
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """`source` as it is when the split starts, copied to `target` in the split's own memory."""
+
+    source: Tensor
+    target: Tensor
+    origin: int
+    """Index of the backend whose work `source` waits for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """Nodes that one backend runs in a row. `local` maps what they read to the copies they read."""
+
+    index: int
+    backend: int
+    nodes: tuple[Tensor, ...]
+    copies: tuple[Copy, ...]
+    local: Mapping[Tensor, Tensor]
+
+
+class _Draft:
+    def __init__(self, backend: int) -> None:
+        self.backend = backend
+        self.nodes: list[Tensor] = []
+        self.copies: list[Copy] = []
+        self.local: dict[Tensor, Tensor] = {}
+
+
+def split(graph: Graph, where: Choices, field: Field, order: Order) -> tuple[Split, ...]:
+    """Cut `graph`. Views neither start nor end a split."""
+    drafts: list[_Draft] = []
+    copies: dict[Key, Tensor] = {}
+    versions: dict[Tensor, int] = {}
+    for node in graph.nodes:
+        if node.is_view:
+            continue
+        backend = where[node].backend
+        foreign = [s for s in node.sources if needs_copy(s, node, backend, where, field)]
+        if not drafts or drafts[-1].backend != backend or _frees_weights(foreign, drafts[-1]):
+            drafts.append(_Draft(backend))
+        draft = drafts[-1]
+        for source in foreign:
+            key = _key(backend, source, versions)
+            if key not in copies:
+                copies[key] = _local_leaf(source, field.backends[backend].name, key[-1])
+                draft.copies.append(Copy(source, copies[key], _origin(source, where)))
+            draft.local[source] = copies[key]
+        draft.nodes.append(node)
+        if node.writes:
+            versions[node.root] = versions.get(node.root, 0) + 1
+    return tuple(
+        Split(i, d.backend, _ordered(d, order), tuple(d.copies), d.local)
+        for i, d in enumerate(drafts)
+    )
+
+
+def needs_copy(source: Tensor, node: Tensor, backend: int, where: Choices, field: Field) -> bool:
+    """Whether `backend` must read a copy of `source`. Where `node` writes, it is the memory itself."""
+    if node.writes and source.root is node.root:
+        return False
+    if where[source].backend == backend and placed_type(source) is None:
+        return False
+    return not field.reads(backend, source, where)
+
+
+def _origin(source: Tensor, where: Choices) -> int:
+    return where[source.root if source.is_view else source].backend
+
+
+def _key(backend: int, source: Tensor, versions: Mapping[Tensor, int]) -> Key:
+    version = versions.get(source.root, 0)
+    return (backend, source.root, source.view_offset, source.ne, source.nb, version)
+
+
+def _local_leaf(source: Tensor, backend: str, version: int) -> Tensor:
+    suffix = f"#{version}" if version else ""
+    return Tensor(
+        source.dtype,
+        source.ne,
+        source.nb,
+        source.rank,
+        flags=Flags.NONE,
+        name=f"{backend}#{source.name or source.serial}{suffix}",
+    )
+
+
+def _frees_weights(foreign: Sequence[Tensor], draft: _Draft) -> bool:
+    """Whether a new split lets the copy of an earlier foreign weight be reused for the next."""
+    return bool(draft.copies) and any(is_weight(s) and s not in draft.local for s in foreign)
+
+
+def _ordered(draft: _Draft, order: Order) -> tuple[Tensor, ...]:
+    wanted = tuple(order(draft.backend, tuple(draft.nodes)))
+    if wanted == tuple(draft.nodes):
+        return wanted
+    check_order(draft.nodes, wanted)
+    return wanted
+
+
+def check_order(nodes: Sequence[Tensor], wanted: Sequence[Tensor]) -> None:
+    """Raise GraphError unless `wanted` holds the same nodes and keeps what they depend on."""
+    if len(wanted) != len(nodes) or set(wanted) != set(nodes):
+        raise GraphError("optimize: the new order does not hold the same nodes")
+    place = {node: i for i, node in enumerate(wanted)}
+    touched: dict[Tensor, list[Tensor]] = {}
+    for node in nodes:
+        for tensor in (node, *node.sources):
+            for earlier in touched.get(tensor.root, ()):
+                writes = earlier.writes or node.writes or earlier is tensor.root
+                if earlier is not node and writes and place[earlier] > place[node]:
+                    raise GraphError(
+                        f"optimize: {node} was moved before {earlier}, which it follows"
+                    )
+            touched.setdefault(tensor.root, []).append(node)
+
+
+def localised(node: Tensor, local: Mapping[Tensor, Tensor]) -> tuple[Tensor, ...]:
+    """What `node` touches besides itself, with copies in place of what lies elsewhere."""
+    return tuple(local.get(s, s) for s in node.sources)
