@@ -1,0 +1,573 @@
+"""The scheduler on fake devices: where nodes go, what is copied, what the report says."""
+
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tensorplug as tp
+from tensorplug.backend import Backend
+from tensorplug.errors import (
+    GraphError,
+    NotAllocated,
+    OptionError,
+    OutOfMemory,
+    SchedulerBusy,
+    StaleResult,
+    Unsupported,
+)
+from tensorplug.tensor import Tensor
+from tensorplug.testing.null import NullDevice
+
+
+class Rig:
+    """A fast device with memory of its own, and a host device behind it."""
+
+    def __init__(self, **gpu: Any) -> None:
+        self.gpu = NullDevice("gpu:0", **gpu)
+        self.cpu = NullDevice("cpu:0", device_type=tp.DeviceType.CPU, host=True)
+        self.fast: Backend = self.gpu.open()
+        self.slow: Backend = self.cpu.open()
+        self.scheduler = tp.Scheduler([self.fast, self.slow])
+
+    def close(self) -> None:
+        self.scheduler.close(force=True)
+        self.gpu.close(force=True)
+        self.cpu.close(force=True)
+
+
+@pytest.fixture
+def rig() -> Iterator[Rig]:
+    made = Rig()
+    yield made
+    made.close()
+
+
+def made(**gpu: Any) -> Rig:
+    return Rig(**gpu)
+
+
+X = np.arange(8, dtype=np.float32).reshape(2, 4) - 3
+
+
+def x_in() -> Tensor:
+    return tp.input("x", (2, 4), tp.F32)
+
+
+# --- where nodes go ----------------------------------------------------------------------------
+
+
+def test_node_runs_where_its_weights_are(rig: Rig) -> None:
+    w = rig.fast.place("w", np.eye(4, dtype=np.float32), usage=tp.WEIGHTS)
+    y = tp.mul_mat(w, x_in())
+
+    schedule = rig.scheduler.schedule(y)
+
+    assert schedule.backend_of(y) == "gpu:0"
+
+
+def test_neighbours_of_accelerated_nodes_are_accelerated_too(rig: Rig) -> None:
+    w = rig.fast.place("w", np.eye(4, dtype=np.float32), usage=tp.WEIGHTS)
+    before = tp.relu(x_in())
+    after = tp.relu(tp.mul_mat(w, before))
+
+    schedule = rig.scheduler.schedule(after)
+
+    assert [schedule.backend_of(t) for t in (before, after)] == ["gpu:0", "gpu:0"]
+
+
+def test_node_without_weights_goes_to_the_first_backend_that_reads_its_sources(rig: Rig) -> None:
+    y = tp.relu(x_in())
+
+    assert rig.scheduler.schedule(y).backend_of(y) == "cpu:0"
+
+
+def test_node_that_the_fast_device_refuses_runs_on_the_other_and_the_report_says_why() -> None:
+    rig = made(ops={"mul_mat", "add"})
+    w = rig.fast.place("w", np.eye(4, dtype=np.float32), usage=tp.WEIGHTS)
+    a = tp.mul_mat(w, x_in(), name="a")
+    b = tp.relu(a, name="b")
+    c = tp.mul_mat(w, b, name="c")
+
+    schedule = rig.scheduler.schedule(c)
+    rows = {row.node: row for row in schedule.explain().nodes}
+
+    assert [rows[n].device for n in "abc"] == ["gpu:0", "cpu:0", "gpu:0"]
+    assert rows["b"].refusals == {"gpu:0": "gpu:0: does not do relu"}
+    assert rows["a"].cause == "its weights w lie in gpu:0"
+    rig.close()
+
+
+def test_pin_survives_all_passes(rig: Rig) -> None:
+    w = rig.fast.place("w", np.eye(4, dtype=np.float32), usage=tp.WEIGHTS)
+    y = tp.mul_mat(w, x_in())
+
+    schedule = rig.scheduler.schedule(y, pins={y: rig.slow})
+
+    assert schedule.backend_of(y) == "cpu:0"
+    np.testing.assert_array_equal(schedule.run({schedule.graph.inputs[0]: X})[y], X)
+
+
+def test_pin_to_a_device_that_refuses_names_the_reason() -> None:
+    rig = made(ops={"add"})
+    y = tp.relu(x_in(), name="y")
+
+    with pytest.raises(
+        Unsupported, match=r"'y'.*: pinned to gpu:0, which refuses it: gpu:0: does not do relu"
+    ):
+        rig.scheduler.schedule(y, pins={y: rig.fast})
+    rig.close()
+
+
+def test_node_that_nobody_computes_lists_every_refusal(rig: Rig) -> None:
+    y = tp.log(x_in(), name="y")
+
+    with pytest.raises(
+        Unsupported,
+        match=r"'y'.*: no backend can compute it: gpu:0: gpu:0: no kernel for log; "
+        r"cpu:0: cpu:0: no kernel for log; add a backend that can, such as cpu, as the last one",
+    ):
+        rig.scheduler.schedule(y)
+
+
+def test_work_on_host_weights_is_offloaded_where_the_device_wants_it() -> None:
+    rig = made(offloads={"mul_mat"})
+    w = rig.slow.place("w", np.eye(4, dtype=np.float32), usage=tp.WEIGHTS)
+    y = tp.mul_mat(w, x_in())
+
+    schedule = rig.scheduler.schedule(y)
+
+    assert schedule.backend_of(y) == "gpu:0"
+    assert schedule.explain().nodes[0].cause == "worth copying its weights"
+    rig.close()
+
+
+def test_offloading_can_be_switched_off() -> None:
+    rig = made(offloads={"mul_mat"})
+    w = rig.slow.place("w", np.eye(4, dtype=np.float32), usage=tp.WEIGHTS)
+    y = tp.mul_mat(w, x_in())
+
+    with tp.Scheduler([rig.fast, rig.slow], offload=False) as scheduler:
+        assert scheduler.schedule(y).backend_of(y) == "cpu:0"
+    rig.close()
+
+
+def test_write_into_memory_that_lies_on_a_device_happens_there(rig: Rig) -> None:
+    cache = rig.fast.place("cache", np.zeros((4, 4), np.float32))
+    written = tp.set_rows(cache, x_in(), tp.input("ids", (2,), tp.I32))
+
+    assert rig.scheduler.schedule([], effects=[written]).backend_of(written) == "gpu:0"
+
+
+def test_node_moves_to_a_higher_backend_that_shares_its_memory() -> None:
+    accel = NullDevice("accel:0", device_type=tp.DeviceType.ACCEL, ops={"mul_mat"}, host=True)
+    cpu = NullDevice("cpu:0", device_type=tp.DeviceType.CPU, host=True)
+    with accel.open() as first, cpu.open() as last:
+        kinds = {first: cpu.buffer_type}
+        w = last.place("w", np.eye(4, dtype=np.float32), usage=tp.WEIGHTS)
+        y = tp.mul_mat(w, tp.relu(x_in()))
+        with tp.Scheduler([first, last], buffer_types=kinds) as scheduler:
+            schedule = scheduler.schedule(y)
+
+            assert schedule.backend_of(y) == "accel:0"
+            assert schedule.explain().copies == ()
+
+
+def test_last_backend_must_be_readable_by_the_host() -> None:
+    a, b = NullDevice("a:0"), NullDevice("b:0")
+    with (
+        a.open() as first,
+        b.open() as last,
+        pytest.raises(OptionError, match="the last backend, b:0, computes in b:0, which the host"),
+    ):
+        tp.Scheduler([first, last])
+
+
+# --- splits and copies -------------------------------------------------------------------------
+
+
+def test_views_neither_start_nor_end_a_split(rig: Rig) -> None:
+    w = rig.fast.place("w", np.eye(4, dtype=np.float32), usage=tp.WEIGHTS)
+    y = tp.relu(tp.mul_mat(w, x_in()).reshape(4, 2)[:2])
+
+    assert len(rig.scheduler.schedule(y).splits) == 1
+
+
+def test_tensor_read_by_two_splits_of_a_device_is_copied_once() -> None:
+    rig = made(ops={"mul_mat"})
+    w = rig.fast.place("w", np.eye(4, dtype=np.float32), usage=tp.WEIGHTS)
+    x = x_in()
+    first = tp.mul_mat(w, x)
+    again = tp.mul_mat(w, tp.add(tp.relu(first), x))
+    both = tp.mul_mat(tp.cont(again), x)
+    schedule = rig.scheduler.schedule(both, pins={both: rig.fast})
+
+    copied = [c.tensor for c in schedule.explain().copies if c.target == "gpu:0"]
+
+    assert copied.count("x") == 1
+    rig.close()
+
+
+def test_write_between_two_reads_makes_a_second_copy(rig: Rig) -> None:
+    state = rig.slow.place("state", np.ones((2, 4), np.float32))
+    w = rig.fast.place("w", np.eye(4, dtype=np.float32), usage=tp.WEIGHTS)
+    x = x_in()
+    before = tp.mul_mat(w, state, name="before")
+    change = tp.cpy(x, state)
+    after = tp.mul_mat(w, state, name="after")
+
+    schedule = rig.scheduler.schedule([before, after], effects=[change])
+    results = schedule.run({x: X})
+
+    np.testing.assert_array_equal(results[before], np.ones((2, 4)))
+    np.testing.assert_array_equal(results[after], X)
+
+
+def test_effect_that_nothing_reads_is_not_dropped(rig: Rig) -> None:
+    state = rig.fast.place("state", np.zeros((2, 4), np.float32))
+    x = x_in()
+    y = tp.relu(x)
+
+    rig.scheduler.schedule(y, effects=[tp.cpy(x, state)]).run({x: X})
+    rig.fast.synchronize()
+
+    np.testing.assert_array_equal(tp.transfer.read(state), X)
+
+
+def test_cache_written_and_read_in_one_graph_sees_the_write(rig: Rig) -> None:
+    cache = rig.fast.place("cache", np.zeros((4, 4), np.float32))
+    x, ids = x_in(), tp.input("ids", (2,), tp.I32)
+    written = tp.set_rows(cache, x, ids)
+    y = tp.relu(cache[:3])
+
+    schedule = rig.scheduler.schedule(y, effects=[written])
+    first = schedule.run({x: X, ids: [0, 2]})[y]
+    second = schedule.run({x: X + 100, ids: [1, 3]})[y]
+
+    np.testing.assert_array_equal(first, np.maximum([X[0], X[0] * 0, X[1]], 0))
+    np.testing.assert_array_equal(second, np.maximum([X[0], X[0] + 100, X[1]], 0))
+
+
+def test_users_graph_is_not_changed(rig: Rig) -> None:
+    w = rig.fast.place("w", np.eye(4, dtype=np.float32), usage=tp.WEIGHTS)
+    graph = tp.Graph(tp.relu(tp.mul_mat(w, x_in())))
+    before = [(t, t.operands, t.storage) for t in graph.nodes]
+
+    for _ in range(2):
+        rig.scheduler.schedule(graph).run({graph.inputs[0]: X})
+
+    assert [(t, t.operands, t.storage) for t in graph.nodes] == before
+
+
+def test_inactive_alternative_is_not_computed(rig: Rig) -> None:
+    x = x_in()
+    graph = tp.forward_select([tp.relu(x), tp.scale(x, 2.0)], 1)
+
+    rig.scheduler.schedule(graph).run({x: X})
+
+    assert rig.cpu.computed == ["scale"]
+
+
+# --- running -----------------------------------------------------------------------------------
+
+
+def test_inputs_not_given_keep_their_value(rig: Rig) -> None:
+    x, b = x_in(), tp.input("b", (2, 4), tp.F32)
+    y = tp.add(x, b)
+    schedule = rig.scheduler.schedule(y)
+    schedule.run({x: X, b: X})
+
+    again = schedule.run({b: 0 * X})[y]
+
+    np.testing.assert_array_equal(again, X)
+
+
+def test_inputs_survive_the_runs_of_another_schedule(rig: Rig) -> None:
+    x, z = x_in(), tp.input("z", (64, 64), tp.F32)
+    y = tp.relu(x)
+    schedule = rig.scheduler.schedule(y)
+    schedule.run({x: X})
+    rig.scheduler.schedule(tp.relu(tp.relu(z))).run({z: np.ones((64, 64))})
+
+    np.testing.assert_array_equal(schedule.run()[y], np.maximum(X, 0))
+
+
+def test_transient_input_must_be_given_to_every_run(rig: Rig) -> None:
+    x = x_in()
+    schedule = rig.scheduler.schedule(tp.relu(x), transient=[x])
+    schedule.run({x: X})
+
+    with pytest.raises(NotAllocated, match=r"'x'.*: has no value yet; give it to run\(\)"):
+        schedule.run()
+
+
+def test_missing_input_is_named(rig: Rig) -> None:
+    schedule = rig.scheduler.schedule(tp.relu(x_in()))
+
+    with pytest.raises(NotAllocated, match=r"'x'.*: has no value yet; give it to run\(\)"):
+        schedule.run()
+
+
+def test_value_for_a_tensor_that_is_no_input_is_refused(rig: Rig) -> None:
+    x = x_in()
+    y = tp.relu(x, name="y")
+    schedule = rig.scheduler.schedule(y)
+
+    with pytest.raises(GraphError, match=r"'y'.*: is no input of .*; its inputs: <Tensor 'x'"):
+        schedule.run({x: X, y: X})
+
+
+def test_result_read_after_a_later_run_is_stale(rig: Rig) -> None:
+    x = x_in()
+    y = tp.relu(x)
+    schedule = rig.scheduler.schedule(y)
+    old = schedule.run({x: X})
+    schedule.run()
+
+    with pytest.raises(StaleResult, match="its memory was used by a later run"):
+        old[y]
+
+
+def test_only_outputs_can_be_read(rig: Rig) -> None:
+    x = x_in()
+    middle = tp.relu(x, name="middle")
+    results = rig.scheduler.schedule(tp.relu(middle)).run({x: X})
+
+    with pytest.raises(GraphError, match="'middle'.*: is no output of .*; name it among"):
+        results[middle]
+
+
+def test_rerun_allocates_nothing_and_plans_nothing(rig: Rig) -> None:
+    w = rig.fast.place("w", np.eye(4, dtype=np.float32), usage=tp.WEIGHTS)
+    x = x_in()
+    schedule = rig.scheduler.schedule(tp.relu(tp.mul_mat(w, x)))
+    schedule.run({x: X})
+    live = (rig.gpu.live_buffers, rig.cpu.live_buffers)
+    rig.gpu.fail("alloc")
+    rig.cpu.fail("alloc")
+
+    for _ in range(5):
+        schedule.run({x: X})
+
+    assert (rig.gpu.live_buffers, rig.cpu.live_buffers) == live
+
+
+def test_schedules_share_one_arena(rig: Rig) -> None:
+    def deep(n: int) -> tuple[Tensor, Tensor]:
+        z = tp.input("z", (n, n), tp.F32)
+        return z, tp.sum_rows(tp.add(tp.relu(z), z))
+
+    (a, small), (b, large) = deep(16), deep(64)
+    first = rig.scheduler.schedule(small)
+    second = rig.scheduler.schedule(large)
+    after_both = rig.scheduler.buffer_size(rig.slow)
+
+    assert after_both < 64 * 64 * 4 * 2
+    np.testing.assert_array_equal(first.run({a: np.ones((16, 16))})[small], np.full((16, 1), 32))
+    np.testing.assert_array_equal(second.run({b: np.ones((64, 64))})[large], np.full((64, 1), 128))
+    np.testing.assert_array_equal(first.run()[small], np.full((16, 1), 32))
+
+
+def test_sizes_are_known_without_allocating(rig: Rig) -> None:
+    y = tp.relu(x_in())
+
+    sizes = rig.scheduler.sizes(y)
+
+    assert sizes == {"cpu:0": 64}
+    assert rig.cpu.live_buffers == 0
+
+
+def test_reserve_makes_room_for_the_largest_graph(rig: Rig) -> None:
+    rig.scheduler.reserve(tp.relu(tp.input("z", (64, 64), tp.F32)))
+    size = rig.scheduler.buffer_size(rig.slow)
+
+    rig.scheduler.schedule(tp.relu(x_in()))
+
+    assert rig.scheduler.buffer_size(rig.slow) == size == 64 * 64 * 4
+
+
+def test_plan_of_a_closed_schedule_serves_the_next_graph_of_its_structure(rig: Rig) -> None:
+    x = x_in()
+    with rig.scheduler.schedule(tp.relu(x)) as schedule:
+        plan = schedule._batches[0].plans[0]
+    z = tp.input("z", (2, 4), tp.F32)
+    y = tp.relu(z)
+
+    again = rig.scheduler.schedule(y)
+
+    assert again._batches[0].plans[0] is plan
+    np.testing.assert_array_equal(again.run({z: X})[y], np.maximum(X, 0))
+
+
+# --- when something fails ----------------------------------------------------------------------
+
+
+def test_out_of_memory_leaves_earlier_schedules_usable() -> None:
+    rig = made()
+    device = NullDevice("cpu:0", device_type=tp.DeviceType.CPU, host=True, memory=4096)
+    with device.open() as backend, tp.Scheduler([backend]) as scheduler:
+        x = x_in()
+        y = tp.relu(x)
+        schedule = scheduler.schedule(y)
+        z = tp.input("z", (30, 30), tp.F32)
+
+        with pytest.raises(OutOfMemory):
+            scheduler.schedule(tp.relu(z))
+
+        np.testing.assert_array_equal(schedule.run({x: X})[y], np.maximum(X, 0))
+    rig.close()
+
+
+def test_growing_past_the_limit_names_sizes_and_remedy() -> None:
+    device = NullDevice("cpu:0", device_type=tp.DeviceType.CPU, host=True, memory=6000)
+    with device.open() as backend, tp.Scheduler([backend]) as scheduler:
+        scheduler.schedule(tp.relu(x_in()))
+
+        with pytest.raises(
+            OutOfMemory,
+            match=r"cpu:0: the compute buffer cannot grow from 64 to 8192 bytes .*; use a smaller "
+            "batch or context, or put layers on another device",
+        ):
+            scheduler.reserve(tp.relu(tp.input("z", (2048,), tp.F32)))
+
+        assert scheduler.buffer_size(backend) == 64
+
+
+@pytest.mark.parametrize("what", ["compute", "write"])
+def test_run_after_a_failed_run_is_right(what: str) -> None:
+    rig = made(asynchronous=True)
+    w = rig.fast.place("w", np.eye(4, dtype=np.float32), usage=tp.WEIGHTS)
+    x = x_in()
+    y = tp.relu(tp.mul_mat(w, tp.relu(x)))
+    schedule = rig.scheduler.schedule(y)
+    rig.gpu.fail(what)
+
+    with pytest.raises(tp.DeviceError, match=f"{what} failed as the test planned"):
+        schedule.run({x: X})[y]
+
+    np.testing.assert_array_equal(schedule.run({x: X})[y], np.maximum(X, 0))
+    rig.close()
+
+
+def test_two_threads_in_one_scheduler_are_told_so(rig: Rig) -> None:
+    x = x_in()
+    inside, leave = threading.Event(), threading.Event()
+
+    class Slow:
+        def wants(self, node: Tensor) -> bool:
+            return True
+
+        def see(self, node: Tensor, value: Any) -> bool:
+            inside.set()
+            return leave.wait(10)
+
+    schedule = rig.scheduler.schedule(tp.relu(x))
+    thread = threading.Thread(target=lambda: schedule.run({x: X}, observer=Slow()))
+    thread.start()
+    inside.wait(10)
+
+    with pytest.raises(SchedulerBusy, match="entered while another thread or call runs it"):
+        schedule.run({x: X})
+
+    leave.set()
+    thread.join()
+
+
+# --- observers ---------------------------------------------------------------------------------
+
+
+class Recorder:
+    def __init__(self, names: str, stop_at: str = "") -> None:
+        self.names, self.stop_at = names, stop_at
+        self.seen: dict[str, np.ndarray] = {}
+
+    def wants(self, node: Tensor) -> bool:
+        return node.name in self.names
+
+    def see(self, node: Tensor, value: np.ndarray) -> bool:
+        self.seen[node.name] = value
+        return node.name != self.stop_at
+
+
+def test_observer_sees_the_values_it_wants(rig: Rig) -> None:
+    w = rig.fast.place("w", np.eye(4, dtype=np.float32), usage=tp.WEIGHTS)
+    x = x_in()
+    a = tp.relu(x, name="a")
+    y = tp.scale(tp.mul_mat(w, a, name="b"), 2.0, name="c")
+    recorder = Recorder("ab")
+
+    result = rig.scheduler.schedule(y).run({x: X}, observer=recorder)[y]
+
+    assert list(recorder.seen) == ["a", "b"]
+    np.testing.assert_array_equal(recorder.seen["b"], np.maximum(X, 0))
+    np.testing.assert_array_equal(result, 2 * np.maximum(X, 0))
+
+
+def test_observer_that_says_no_cancels_all_splits() -> None:
+    rig = made(ops={"mul_mat"})
+    w = rig.fast.place("w", np.eye(4, dtype=np.float32), usage=tp.WEIGHTS)
+    x = x_in()
+    a = tp.mul_mat(w, x, name="a")
+    y = tp.mul_mat(w, tp.relu(a, name="b"), name="c")
+    schedule = rig.scheduler.schedule(y)
+
+    with pytest.raises(tp.Aborted, match="'b'.*: the observer cancelled the run here"):
+        schedule.run({x: X}, observer=Recorder("b", stop_at="b"))
+
+    assert rig.gpu.computed == ["mul_mat"]
+    np.testing.assert_array_equal(schedule.run({x: X})[y], np.maximum(X, 0))
+    rig.close()
+
+
+# --- reordering and experts --------------------------------------------------------------------
+
+
+def test_backend_may_reorder_nodes_but_not_past_what_they_need(rig: Rig) -> None:
+    x = x_in()
+    y = tp.relu(tp.scale(x, 2.0))
+    rig.slow.optimize = lambda nodes: nodes[::-1]  # type: ignore[attr-defined]
+
+    with pytest.raises(GraphError, match="optimize: .*relu.* was moved before .*scale"):
+        rig.scheduler.schedule(y)
+
+
+def test_reordered_independent_nodes_run_in_the_new_order(rig: Rig) -> None:
+    x = x_in()
+    y, z = tp.relu(x), tp.scale(x, 2.0)
+    rig.slow.optimize = lambda nodes: nodes[::-1]  # type: ignore[attr-defined]
+
+    schedule = rig.scheduler.schedule([y, z])
+    schedule.run({x: X})
+
+    assert rig.cpu.computed == ["scale", "relu"]
+
+
+def expert_product(node: Tensor, out: Any, w: Any, x: Any, ids: Any) -> None:
+    for t in range(x.shape[1]):
+        for i in range(ids.shape[3]):
+            out[0, t, i] = w[0, ids[0, 0, t, i]] @ x[0, t, i % x.shape[2]]
+
+
+def test_only_the_experts_in_use_are_copied() -> None:
+    kernels = {"mul_mat_id": expert_product}
+    rig = Rig(kernels=kernels, offloads={"mul_mat_id"})
+    rng = np.random.default_rng(1)
+    weights = rng.standard_normal((8, 4, 4)).astype(np.float32)
+    w = rig.slow.place("experts", weights, usage=tp.WEIGHTS)
+    x, ids = tp.input("x", (2, 1, 4), tp.F32), tp.input("ids", (2, 2), tp.I32)
+    y = tp.mul_mat_id(w, x, ids)
+    rig.cpu._kernels["mul_mat_id"] = expert_product
+    schedule = rig.scheduler.schedule(y)
+    values = rng.standard_normal((2, 1, 4)).astype(np.float32)
+    used = np.array([[1, 2], [6, 1]])
+
+    result = schedule.run({x: values, ids: used})[y]
+
+    assert schedule.backend_of(y) == "gpu:0"
+    expected = np.stack([[weights[e] @ values[t, 0] for e in used[t]] for t in range(2)])
+    np.testing.assert_allclose(result, expected, rtol=1e-5)
+    moved = [e.detail for e in rig.gpu.log if e.what == "write" and e.detail in (64, 128)]
+    assert moved == [128, 64]
+    rig.close()

@@ -1,0 +1,189 @@
+"""Random graphs on random mixtures of devices give what one device gives; a missing wait would not."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import tensorplug as tp
+from tensorplug.backend import Backend
+from tensorplug.errors import DeviceError, OutOfMemory
+from tensorplug.tensor import Tensor
+from tensorplug.testing.null import NullDevice
+from tensorplug.testing.timeline import Timeline
+
+SIDE = 4
+OPS = ("add", "mul", "relu", "scale", "mul_mat", "soft_max", "cont", "cpy", "sub")
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A program: each step names an op and the earlier values it uses. State is written by `cpy`."""
+
+    steps: tuple[tuple[str, int, int], ...]
+    outputs: tuple[int, ...]
+    homes: tuple[int, ...]
+    refused: tuple[frozenset[str], ...]
+    asynchronous: bool
+    parallel: bool
+    seed: int
+
+
+@st.composite
+def recipes(draw: st.DrawFn) -> Recipe:
+    count = draw(st.integers(2, 18))
+    steps = tuple(
+        (
+            draw(st.sampled_from(OPS)),
+            draw(st.integers(0, 3 + i)),
+            draw(st.integers(0, 3 + i)),
+        )
+        for i in range(count)
+    )
+    devices = draw(st.integers(1, 3))
+    return Recipe(
+        steps,
+        tuple(draw(st.lists(st.integers(4, 3 + count), min_size=1, max_size=3, unique=True))),
+        tuple(draw(st.integers(0, devices)) for _ in range(3)),
+        tuple(draw(st.frozensets(st.sampled_from(OPS), max_size=5)) for _ in range(devices)),
+        draw(st.booleans()),
+        draw(st.booleans()),
+        draw(st.integers(0, 2**16)),
+    )
+
+
+class Program:
+    """A recipe built on backends: two weights, one state, one input."""
+
+    def __init__(self, recipe: Recipe, backends: list[Backend]) -> None:
+        rng = np.random.default_rng(recipe.seed)
+        homes = [backends[min(h, len(backends) - 1)] for h in recipe.homes]
+        data = [rng.uniform(-1, 1, (SIDE, SIDE)).astype(np.float32) for _ in range(3)]
+        self.x = tp.input("x", (SIDE, SIDE), tp.F32)
+        self.state = homes[2].place("state", data[2])
+        values = [
+            self.x,
+            homes[0].place("w0", data[0], usage=tp.WEIGHTS),
+            homes[1].place("w1", data[1], usage=tp.WEIGHTS),
+            self.state,
+        ]
+        self.effects: list[Tensor] = []
+        for op, a, b in recipe.steps:
+            values.append(self._step(op, values[a], values[b]))
+        self.outputs = [*(values[i] for i in recipe.outputs), tp.scale(self.x, 1.0)]
+
+    def _step(self, op: str, a: Tensor, b: Tensor) -> Tensor:
+        if op == "cpy":
+            write = tp.cpy(a, self.state)
+            self.effects.append(write)
+            # The value goes on as a copy: the state itself may be written again.
+            return tp.cont(write)
+        if op in ("add", "mul", "sub", "mul_mat"):
+            return getattr(tp, op)(a, b)
+        if op == "scale":
+            return tp.scale(a, 0.5, bias=0.25)
+        return getattr(tp, op)(a)
+
+
+def results(recipe: Recipe, backends: list[Backend], *, parallel: bool) -> list[np.ndarray]:
+    program = Program(recipe, backends)
+    rng = np.random.default_rng(recipe.seed + 1)
+    inputs = [rng.uniform(-1, 1, (SIDE, SIDE)).astype(np.float32) for _ in range(6)]
+    with tp.Scheduler(backends, parallel=parallel) as scheduler:
+        schedule = scheduler.schedule(program.outputs, effects=program.effects)
+        found: list[np.ndarray] = []
+        if parallel:
+            flying = [schedule.submit({program.x: x}) for x in inputs]
+            found = [f[y] for f in flying for y in program.outputs]
+        else:
+            for x in inputs:
+                run = schedule.run({program.x: x})
+                found.extend(run[y] for y in program.outputs)
+        found.append(tp.transfer.read(program.state))
+    return found
+
+
+def alone(recipe: Recipe) -> list[np.ndarray]:
+    device = NullDevice("cpu:0", device_type=tp.DeviceType.CPU, host=True)
+    with device.open() as backend:
+        return results(recipe, [backend], parallel=False)
+
+
+def mixture(recipe: Recipe) -> list[NullDevice]:
+    timeline = Timeline(seed=recipe.seed)
+    devices = [
+        NullDevice(
+            f"null:{i}",
+            ops=frozenset(OPS) - refused,
+            asynchronous=recipe.asynchronous,
+            timeline=timeline,
+        )
+        for i, refused in enumerate(recipe.refused)
+    ]
+    return [*devices, NullDevice("cpu:0", device_type=tp.DeviceType.CPU, host=True)]
+
+
+@settings(max_examples=300, deadline=None, derandomize=True)
+@given(recipes())
+def test_any_mixture_of_devices_gives_the_same_values(recipe: Recipe) -> None:
+    devices = mixture(recipe)
+    backends = [d.open() for d in devices]
+
+    try:
+        found = results(recipe, backends, parallel=recipe.parallel)
+    except tp.Unsupported as error:
+        # State on a device that refuses to write it: the one refusal a mixture may meet.
+        assert "no backend that works there can compute it" in str(error)
+        return
+    finally:
+        for device in devices:
+            device.close(force=True)
+
+    for mine, theirs in zip(found, alone(recipe), strict=True):
+        np.testing.assert_allclose(mine, theirs, rtol=1e-5, atol=1e-6)
+
+
+@settings(max_examples=150, deadline=None, derandomize=True)
+@given(
+    recipes(),
+    st.sampled_from(["alloc", "write", "read", "copy", "compute"]),
+    st.integers(1, 30),
+    st.integers(0, 3),
+)
+def test_failure_anywhere_raises_a_typed_error_and_leaks_nothing(
+    recipe: Recipe, what: str, at: int, which: int
+) -> None:
+    devices = mixture(recipe)
+    backends = [d.open() for d in devices]
+    devices[which % len(devices)].fail(what, at=at)
+
+    try:
+        found = results(recipe, backends, parallel=recipe.parallel)
+    except (DeviceError, OutOfMemory, tp.Unsupported):
+        found = None
+    finally:
+        for device in devices:
+            device.close(force=True)
+
+    if found is not None:
+        for mine, theirs in zip(found, alone(recipe), strict=True):
+            np.testing.assert_allclose(mine, theirs, rtol=1e-5, atol=1e-6)
+    assert [d.live_buffers for d in devices] == [0] * len(devices)
+
+
+def test_lost_device_raises_device_lost() -> None:
+    gpu = NullDevice("null:0", asynchronous=True)
+    cpu = NullDevice("cpu:0", device_type=tp.DeviceType.CPU, host=True)
+    a, b = gpu.open(), cpu.open()
+    w = a.place("w", np.eye(4, dtype=np.float32), usage=tp.WEIGHTS)
+    x = tp.input("x", (4, 4), tp.F32)
+    y = tp.mul_mat(w, x)
+    with tp.Scheduler([a, b]) as scheduler:
+        schedule = scheduler.schedule(y)
+        schedule.run({x: np.eye(4)})
+        gpu.lose()
+
+        with pytest.raises(tp.DeviceLost, match="null:0: the device is gone"):
+            schedule.run({x: np.eye(4)})
