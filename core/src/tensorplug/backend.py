@@ -1,10 +1,11 @@
-"""`Backend`: one in-order stream of a device; `Plan`: a graph made ready to run; `Event`: a mark."""
+"""`Backend`: an in-order stream of a device; `Plan`: a graph ready to run; `Event`: a mark."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, final, runtime_checkable
 
 from tensorplug.buffer import Buffer, BufferType, BufferUsage, as_bytes
+from tensorplug.errors import GraphError, TensorplugError
 from tensorplug.graph import Bindings, BoundGraph
 from tensorplug.lifetime import Resource, Turnstile
 from tensorplug.placing import place
@@ -45,10 +46,13 @@ class Plan(Resource, ABC):
 
     @final
     def rebind(self, bound: BoundGraph) -> None:
-        """Take other places, or another graph with the same structural key."""
+        """Take other places, or another graph with the same structural key. Raises GraphError."""
         self.check_open()
-        self.bound = bound
-        self._rebind()
+        if bound.graph is not self.bound.graph and bound.graph.key != self.bound.graph.key:
+            raise GraphError(f"{self!r}: cannot run {bound.graph!r} of another structure; plan it")
+        with self._turn:
+            self.bound = bound
+            self._rebind()
 
     @abstractmethod
     def _run(self) -> None:
@@ -57,6 +61,9 @@ class Plan(Resource, ABC):
     @abstractmethod
     def _rebind(self) -> None:
         """`self.bound` has changed: resolve addresses again."""
+
+    def _finish(self) -> None:
+        self.backend.drain()
 
     def __repr__(self) -> str:
         state = "closed" if self.closed else f"{len(self.bound.graph.nodes)} nodes"
@@ -83,6 +90,7 @@ class Backend(Resource, ABC):
         super().__init__(device)
         self.device = device
         self._turn = Turnstile(f"backend {device.name}")
+        self._late_error: TensorplugError | None = None
 
     @property
     def name(self) -> str:
@@ -111,7 +119,18 @@ class Backend(Resource, ABC):
     def synchronize(self) -> None:
         """Wait until all queued work is done; errors of that work are raised here."""
         self.check_open()
+        error, self._late_error = self._late_error, None
+        if error is not None:
+            raise error
         self._synchronize()
+
+    @final
+    def drain(self) -> None:
+        """Wait until all queued work is done; its error waits for the next `synchronize()`."""
+        try:
+            self._synchronize()
+        except TensorplugError as error:
+            self._late_error = self._late_error or error
 
     @final
     def place(
@@ -133,7 +152,13 @@ class Backend(Resource, ABC):
         return NodePlan(self, bound)
 
     def _synchronize(self) -> None:
-        """Wait for queued work; nothing to do where all work is done at once."""
+        """Wait for queued work; nothing to do where all work is done at once.
+
+        Any thread may call this: a buffer waits for the streams of its device before it is freed.
+        """
+
+    def _finish(self) -> None:
+        self.drain()
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name}{', closed' if self.closed else ''}>"

@@ -149,7 +149,7 @@ class Buffer(Resource, ABC):
 
     @final
     def read_2d(self, offset: int, rows: int, *, row: int, stride: int) -> Array:
-        """Return `rows` rows of `row` bytes that lie `stride` bytes apart from `offset` on, packed."""
+        """Return `rows` rows of `row` bytes, packed, that lie `stride` bytes apart from `offset` on."""
         self._check(offset, self._span(rows * row, row, stride), "2D read")
         out = np.empty((rows, row), np.uint8)
         if out.size:
@@ -206,6 +206,9 @@ class Buffer(Resource, ABC):
 
     def _usage_changed(self) -> None:
         """Called after `usage` was set."""
+
+    def _finish(self) -> None:
+        self.type.device.drain()
 
     def _check(self, offset: int, size: int, doing: str) -> None:
         self.check_open()
@@ -301,6 +304,9 @@ class MultiBuffer(Resource):
     def _close(self) -> None:
         for part in self.parts:
             part.close()
+
+    def _abandon(self) -> None:
+        """Tensors may still lie in the parts, which go with the last of them."""
 
     def __repr__(self) -> str:
         state = "closed" if self.closed else f"{self.usage.name} {human(self.size)}"

@@ -230,6 +230,13 @@ class Device(Resource, ABC):
             for name, option in known.items()
         }
 
+    @final
+    def drain(self) -> None:
+        """Wait for the work of every open backend; its errors wait for their own `synchronize()`."""
+        for child in self.children:
+            if isinstance(child, Backend):
+                child.drain()
+
     @abstractmethod
     def _open(self, options: dict[str, Any]) -> Backend:
         """Return a new stream; `options` are complete and typed."""
@@ -249,8 +256,8 @@ class SupportsHostImport(Protocol):
     def import_host(self, memory: Array, *, largest_tensor: int = 0) -> Buffer:
         """Wrap contiguous host memory; it stays alive with the buffer.
 
-        A device with a limit on buffers maps larger memory as overlapping parts, so that a tensor of
-        `largest_tensor` bytes lies whole in one of them.
+        A device with a limit on buffers maps larger memory as overlapping parts, so that a tensor
+        of `largest_tensor` bytes lies whole in one of them.
         """
         ...
 

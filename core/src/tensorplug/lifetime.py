@@ -1,24 +1,30 @@
 """`Resource`: what owns memory or driver objects, closes in order, and knows who still uses it."""
 
+import itertools
 import sys
 import threading
 from types import TracebackType
 from typing import Self, final
-from weakref import WeakSet
+from weakref import ref
 
 from tensorplug.errors import Closed, ConcurrentUse, LiveChildren
 
 
 class Resource:
-    """Something with `close()` that works in `with`. Children hold their parents, not the reverse."""
+    """Something with `close()` that works in `with`. Children keep their parents alive."""
 
     def __init__(self, parent: "Resource | None" = None) -> None:
-        self._closed = False
-        self._children: WeakSet[Resource] = WeakSet()
-        self.parent = parent
         if parent is not None:
             parent.check_open()
-            parent._children.add(self)
+        self.parent = parent
+        self._children: dict[int, ref[Resource]] = {}
+        self._ages = itertools.count()
+        self._age = next(parent._ages) if parent is not None else 0
+        self._closing = threading.Lock()
+        self._orphaned = False
+        self._closed = False
+        if parent is not None:
+            parent._children[self._age] = ref(self)
 
     @property
     def closed(self) -> bool:
@@ -27,8 +33,9 @@ class Resource:
 
     @property
     def children(self) -> "list[Resource]":
-        """What was made from this and is still open."""
-        return [child for child in self._children if not child.closed]
+        """What was made from this and is still open, oldest first."""
+        living = (reference() for reference in list(self._children.values()))
+        return [child for child in living if child is not None and not child.closed]
 
     def check_open(self) -> None:
         """Raise Closed after `close()`."""
@@ -37,27 +44,38 @@ class Resource:
 
     @final
     def close(self, *, force: bool = False) -> None:
-        """Give back what this owns. A second call does nothing.
+        """Finish the work queued on this, then give back what it owns. A second call does nothing.
 
-        Raises LiveChildren while children are open; with `force` closes them first, newest last use
-        finished before.
+        Raises LiveChildren while children are open; with `force` closes them first, newest first.
         """
         if self._closed:
             return
         living = self.children
         if living and not force:
             names = ", ".join(repr(child) for child in living[:5])
+            many = "1 child is" if len(living) == 1 else f"{len(living)} children are"
             raise LiveChildren(
-                f"{self!r}: {len(living)} children are open: {names}; close them first, or use "
+                f"{self!r}: {many} open: {names}; close what was made from it first, or use "
                 "close(force=True)"
             )
-        for child in living:
+        for child in reversed(living):
             child.close(force=True)
-        self._closed = True
-        self._close()
+        try:
+            self._finish()
+        finally:
+            if self._closes_now():
+                self._close()
+                self._leave()
+
+    def _finish(self) -> None:
+        """Wait for queued work that uses what this owns; called before `_close`."""
 
     def _close(self) -> None:
-        """Give back what this owns; called once. Work queued on it must be finished here first."""
+        """Give back what this owns; called once, when no queued work uses it any more."""
+
+    def _abandon(self) -> None:
+        """Called in place of `_close` when nobody holds this any more."""
+        self._close()
 
     def __enter__(self) -> Self:
         self.check_open()
@@ -75,11 +93,33 @@ class Resource:
         # At interpreter exit drivers may be gone already: their memory goes with the process.
         if sys.is_finalizing() or getattr(self, "_closed", True):
             return
+        # Garbage in a cycle is finalized in any order: then the last child takes the parent along.
+        self._orphaned = True
+        if not self._children:
+            self._let_go()
+
+    def _let_go(self) -> None:
         self._closed = True
         try:
-            self._close()
+            self._finish()
+            self._abandon()
         except Exception:  # noqa: BLE001 - a finalizer has nobody to raise to
+            pass
+        finally:
+            self._leave()
+
+    def _leave(self) -> None:
+        parent = self.parent
+        if parent is None:
             return
+        parent._children.pop(self._age, None)
+        if parent._orphaned and not parent._children and not parent._closed:
+            parent._let_go()
+
+    def _closes_now(self) -> bool:
+        with self._closing:
+            first, self._closed = not self._closed, True
+        return first
 
 
 class Turnstile:
@@ -93,7 +133,8 @@ class Turnstile:
     def __enter__(self) -> None:
         if not self._lock.acquire(blocking=False):
             raise self._error(
-                f"{self._what}: entered while another thread or call runs it; give each thread its own"
+                f"{self._what}: entered while another thread or call runs it; give each thread "
+                "its own"
             )
 
     def __exit__(self, *_: object) -> None:

@@ -41,7 +41,8 @@ class Timeline:
     def run(self, stream: "Stream", position: int) -> None:
         """Do jobs until `stream` has done `position` of its own."""
         with self._lock:
-            while stream.done < position:
+            # A finalizer may wait for the stream whose job it interrupts: that wait cannot end.
+            while stream.done < position and not stream.busy:
                 ready = [s for s in self._streams if s.ready and s is not stream]
                 self._chance.choice([stream, *ready]).step()
 
@@ -53,18 +54,18 @@ class Stream:
         self.timeline = timeline
         self.done = 0
         self._jobs: deque[Job] = deque()
-        self._busy = False
+        self.busy = False
         self._error: TensorplugError | None = None
 
     @property
     def queued(self) -> int:
         """How many jobs were ever queued."""
-        return self.done + len(self._jobs) + self._busy
+        return self.done + len(self._jobs) + self.busy
 
     @property
     def ready(self) -> bool:
         """Whether a job could be done now."""
-        return bool(self._jobs) and not self._busy
+        return bool(self._jobs) and not self.busy
 
     def put(self, job: Job) -> None:
         """Queue `job`."""
@@ -73,14 +74,14 @@ class Stream:
     def step(self) -> None:
         """Do the next job."""
         job = self._jobs.popleft()
-        self._busy = True
+        self.busy = True
         try:
             job()
         except TensorplugError as error:
             self._error = self._error or error
             self.drop()
         finally:
-            self._busy = False
+            self.busy = False
             self.done += 1
 
     def drop(self) -> None:
