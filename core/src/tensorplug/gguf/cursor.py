@@ -1,0 +1,108 @@
+"""`Cursor`: reads a file in memory from front to back and never past its end."""
+
+import struct
+
+from tensorplug.errors import FormatError
+from tensorplug.gguf.strings import LENGTH_SIZE, Bytes, end_of_strings
+
+FETCH_AGAIN = "the file is truncated or damaged: fetch it again"
+CONVERT_ANEW = "convert the model anew"
+UPDATE = "use a newer tensorplug, or fetch the file again if it is damaged"
+
+MAX_NAME = 0xFFFF
+"""Bytes of the longest key; the format's own limit."""
+
+_U32 = struct.Struct("<I")
+_U64 = struct.Struct("<Q")
+
+
+class Cursor:
+    """A place in a file. Every read is told what it reads, and raises FormatError at the end."""
+
+    def __init__(self, memory: Bytes, path: str) -> None:
+        self.memory = memory
+        self.path = path
+        self.offset = 0
+
+    @property
+    def size(self) -> int:
+        """Bytes of the file."""
+        return self.memory.size
+
+    @property
+    def left(self) -> int:
+        """Bytes from here to the end of the file."""
+        return self.size - self.offset
+
+    def error(self, what: str, remedy: str = FETCH_AGAIN) -> FormatError:
+        """Return, for the caller to raise, an error that names the file."""
+        return FormatError(f"{self.path}: {what}; {remedy}")
+
+    def check(self, needed: int, what: str) -> None:
+        """Raise unless `needed` bytes are left."""
+        if needed > self.left:
+            raise self.error(
+                f"{what} at offset {self.offset} needs {needed} bytes, and {self.left} are left"
+            )
+
+    def skip(self, size: int, what: str) -> int:
+        """Step over `size` bytes; return where they begin."""
+        self.check(size, what)
+        start = self.offset
+        self.offset += size
+        return start
+
+    def take(self, size: int, what: str) -> bytes:
+        """Read `size` bytes."""
+        start = self.skip(size, what)
+        return self.memory[start : self.offset].tobytes()
+
+    def u32(self, what: str) -> int:
+        """Read a 32-bit count or id."""
+        return int(_U32.unpack(self.take(_U32.size, what))[0])
+
+    def u64(self, what: str) -> int:
+        """Read a 64-bit size."""
+        return int(_U64.unpack(self.take(_U64.size, what))[0])
+
+    def string(self, what: str) -> str:
+        """Read a string; bytes that are no UTF-8 become surrogates, as `surrogateescape` has it."""
+        return self._string_bytes(what).decode("utf-8", "surrogateescape")
+
+    def name(self, what: str) -> str:
+        """Read a key or a tensor's name: short, and UTF-8 throughout."""
+        raw = self._string_bytes(what, most=MAX_NAME)
+        try:
+            return raw.decode()
+        except UnicodeDecodeError as error:
+            raise self.error(f"{what} is not UTF-8: {quote(raw)}") from error
+
+    def skip_strings(self, count: int, what: str) -> int:
+        """Step over `count` strings without decoding them; return where they begin."""
+        self.check(count * LENGTH_SIZE, what)
+        start = self.offset
+        too_long = self.error(
+            f"{what} at offset {start}: its {count} strings need more than the {self.left} bytes "
+            "that are left"
+        )
+        try:
+            end = end_of_strings(self.memory, start, count)
+        except (struct.error, OverflowError):
+            raise too_long from None
+        if end > self.size:
+            raise too_long
+        self.offset = end
+        return start
+
+    def _string_bytes(self, what: str, most: int | None = None) -> bytes:
+        length = self.u64(f"the length of {what}")
+        if most is not None and length > most:
+            raise self.error(f"{what} is {length} bytes long, and at most {most} are allowed")
+        return self.take(length, what)
+
+
+def quote(value: object) -> str:
+    """Write a name or a value of a file for an error text, at most some 80 characters of it."""
+    long = isinstance(value, str | bytes) and len(value) > 80
+    text = repr(value[:80]) if isinstance(value, str | bytes) else repr(value)
+    return f"{text[:80]}..." if long or len(text) > 90 else text

@@ -1,0 +1,230 @@
+"""`open_gguf` and `GGUFFile`: a checked GGUF file whose data stays where it is."""
+
+import mmap
+import os
+import stat
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+import numpy as np
+
+from tensorplug.errors import Closed, FormatError
+from tensorplug.gguf.cursor import CONVERT_ANEW, UPDATE, Cursor, quote
+from tensorplug.gguf.metadata import MIN_ENTRY_SIZE, Metadata, read_metadata
+from tensorplug.gguf.strings import Bytes
+from tensorplug.gguf.tensors import MIN_INFO_SIZE, read_tensors
+
+MAGIC = b"GGUF"
+HEADER_SIZE = 24
+VERSIONS = (2, 3)
+DEFAULT_ALIGNMENT = 32
+ALIGNMENT_KEY = "general.alignment"
+
+LOOKALIKES = {
+    b"version https://git-lfs": ("is a Git LFS pointer", "fetch the model with git lfs pull"),
+    b"lmgg": ("is in the GGML format, which came before GGUF", CONVERT_ANEW),
+    b"fmgg": ("is in the GGMF format, which came before GGUF", CONVERT_ANEW),
+    b"tjgg": ("is in the GGJT format, which came before GGUF", CONVERT_ANEW),
+}
+"""What other files begin with: what each is, and the remedy."""
+
+KINDS: dict[type, str] = {
+    int: "an integer",
+    float: "a number",
+    bool: "a bool",
+    str: "a string",
+    list: "an array of strings",
+    np.ndarray: "an array of numbers",
+}
+"""What `require` can ask for, in words."""
+
+Kind = TypeVar("Kind")
+
+
+class GGUFFile:
+    """An open GGUF file. Read-only, and safe to share between threads. Made by `open_gguf`.
+
+    `close()` lets go of the file. Arrays from `memory` and `tensor_bytes` stay valid after it: the
+    file is unmapped when the last of them is gone. Nobody may shorten the file until then: reading
+    what is no longer there ends the process.
+    """
+
+    def __init__(self, memory: Bytes, path: Path) -> None:
+        """Read the file in `memory`, a read-only array. Raises FormatError."""
+        cursor = Cursor(memory, str(path))
+        header = _read_header(cursor)
+        self.path = path
+        self.version = header.version
+        self.metadata: Metadata = read_metadata(cursor, header.entries)
+        """Key-value pairs; arrays are decoded when they are asked for."""
+        self.alignment = _alignment(cursor, self.metadata)
+        """Bytes that tensor data begins at multiples of."""
+        self.tensors = read_tensors(cursor, header.tensors, self.alignment)
+        """Tensors by name, in the order of the file."""
+        self._memory: Bytes | None = memory
+
+    @property
+    def memory(self) -> Bytes:
+        """The whole file, read-only. Raises Closed."""
+        if self._memory is None:
+            raise Closed(f"{self.path}: is closed; open it again")
+        return self._memory
+
+    def tensor_bytes(self, name: str) -> Bytes:
+        """Return the stored bytes of a tensor, read-only, no copy. Raises FormatError, Closed."""
+        tensor = self.tensors.get(name)
+        if tensor is None:
+            raise FormatError(
+                f"{self.path}: there is no tensor {quote(name)} among {len(self.tensors)}; the "
+                "model is incomplete or of another architecture: use another file"
+            )
+        return self.memory[tensor.offset : tensor.end]
+
+    def require(self, key: str, kind: type[Kind]) -> Kind:
+        """Return a metadata value of one of the KINDS; `float` takes integers too.
+
+        Raises FormatError when it is absent or of another kind, Closed for arrays of closed files.
+        """
+        if key not in self.metadata:
+            raise FormatError(
+                f"{self.path}: metadata {quote(key)}, {KINDS[kind]}, is missing; the model is "
+                f"incomplete: use another file, or {CONVERT_ANEW}"
+            )
+        value: Any = self.metadata[key]
+        if kind is float and type(value) is int:
+            value = float(value)
+        if isinstance(value, kind) and isinstance(value, bool) == (kind is bool):
+            return value
+        raise FormatError(
+            f"{self.path}: metadata {quote(key)} is {self.metadata.describe(key)}, and "
+            f"{KINDS[kind]} is needed; use another file, or {CONVERT_ANEW}"
+        )
+
+    @property
+    def closed(self) -> bool:
+        """Whether `close()` has run."""
+        return self._memory is None
+
+    def close(self) -> None:
+        """Let go of the file; tensor records and metadata but arrays stay. May be repeated."""
+        # The mmap is never closed by hand: that fails while arrays over it live. It goes with
+        # the last of them.
+        self._memory = None
+        self.metadata.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        state = "closed" if self.closed else "open"
+        return (
+            f"<GGUFFile {self.path}, {len(self.metadata)} metadata entries, {len(self.tensors)} "
+            f"tensors, {state}>"
+        )
+
+
+def open_gguf(path: str | os.PathLike[str]) -> GGUFFile:
+    """Open and check a GGUF file. Raises FormatError, also when the file cannot be read.
+
+    All of the file but the tensors' data is checked here; nothing is allocated because of a size in
+    the file before that size was found to fit the file.
+    """
+    return GGUFFile(_map(Path(path)), Path(path))
+
+
+def _map(path: Path) -> Bytes:
+    try:
+        info = path.stat()
+        # Before it is opened: opening a pipe waits for a writer.
+        if not stat.S_ISREG(info.st_mode):
+            what = "a directory" if stat.S_ISDIR(info.st_mode) else "no regular file"
+            raise FormatError(f"{path}: is {what}; give the path of a GGUF file")
+        if not info.st_size:
+            raise FormatError(f"{path}: is empty; fetch it again")
+        with path.open("rb") as file:
+            mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    except FormatError:
+        raise
+    except (
+        OSError,
+        ValueError,
+    ) as error:  # ValueError: a path with a NUL, a file emptied meanwhile
+        reason = getattr(error, "strerror", None) or error
+        raise FormatError(f"{path}: {reason}; give the path of a readable GGUF file") from error
+    return np.frombuffer(mapped, np.uint8)
+
+
+@dataclass(frozen=True, slots=True)
+class _Header:
+    version: int
+    tensors: int
+    entries: int
+
+
+def _read_header(cursor: Cursor) -> _Header:
+    begin = cursor.memory[:HEADER_SIZE].tobytes()
+    if not begin.startswith(MAGIC[: len(begin)]):
+        raise _not_gguf(cursor, begin)
+    cursor.check(HEADER_SIZE, "the header")
+    cursor.skip(len(MAGIC), "the magic")
+    version = cursor.u32("the version")
+    if version not in VERSIONS:
+        raise _wrong_version(cursor, version)
+    header = _Header(version, cursor.u64("the tensor count"), cursor.u64("the metadata count"))
+    needed = header.tensors * MIN_INFO_SIZE + header.entries * MIN_ENTRY_SIZE
+    if needed > cursor.left:
+        raise cursor.error(
+            f"the header counts {header.tensors} tensors and {header.entries} metadata entries, "
+            f"which need at least {needed} bytes, and {cursor.left} are left"
+        )
+    return header
+
+
+def _not_gguf(cursor: Cursor, begin: bytes) -> FormatError:
+    for magic, (what, remedy) in LOOKALIKES.items():
+        if begin.startswith(magic):
+            return cursor.error(what, remedy)
+    return cursor.error(
+        f"is no GGUF file: it begins with {quote(begin[:4])}, not with {MAGIC!r}",
+        "give the path of a GGUF file",
+    )
+
+
+def _wrong_version(cursor: Cursor, version: int) -> FormatError:
+    swapped = int.from_bytes(version.to_bytes(4, "little"), "big")
+    if swapped in VERSIONS:
+        return cursor.error(
+            f"is a big-endian file of version {swapped}, and only little-endian files are read",
+            "convert its byte order with gguf-convert-endian",
+        )
+    if version == 1:
+        return cursor.error("is of version 1, and versions 2 and 3 are read", CONVERT_ANEW)
+    return cursor.error(
+        f"is of version {version}, and versions 2 and 3 are read",
+        UPDATE,
+    )
+
+
+def _alignment(cursor: Cursor, metadata: Metadata) -> int:
+    value = metadata.get(ALIGNMENT_KEY, DEFAULT_ALIGNMENT)
+    if type(value) is not int:
+        raise cursor.error(
+            f"metadata {ALIGNMENT_KEY!r} is {metadata.describe(ALIGNMENT_KEY)}, and an integer is "
+            "needed",
+            CONVERT_ANEW,
+        )
+    if value < 1 or value & (value - 1):
+        raise cursor.error(
+            f"metadata {ALIGNMENT_KEY!r} is {value}, and a power of two is needed", CONVERT_ANEW
+        )
+    return value
