@@ -172,9 +172,11 @@ def _upload(schedule: "Schedule", batch: "Batch", inputs: Mapping[Tensor, Any]) 
 
 
 def _bring(schedule: "Schedule", batch: "Batch", split: Split) -> None:
-    """Make the copies that `split` reads."""
+    """Wait for who still reads what `split` overwrites, and make the copies that it reads."""
     scheduler = schedule.scheduler
     target = scheduler.backends[split.backend]
+    for reader in split.after:
+        order_after(scheduler.backends[reader], target)
     for copy in split.copies:
         if copy.source.nbytes:
             _copy(scheduler.backends[copy.origin], target, copy, split, batch.bindings)

@@ -27,13 +27,17 @@ class Copy:
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """Nodes that one backend runs in a row. `local` maps what they read to the copies they read."""
+    """Nodes that one backend runs in a row. `local` maps what they read to the copies they read.
+
+    The split overwrites memory from which the backends in `after` still copy: it waits for them.
+    """
 
     index: int
     backend: int
     nodes: tuple[Tensor, ...]
     copies: tuple[Copy, ...]
     local: Mapping[Tensor, Tensor]
+    after: frozenset[int]
 
 
 class _Draft:
@@ -42,6 +46,7 @@ class _Draft:
         self.nodes: list[Tensor] = []
         self.copies: list[Copy] = []
         self.local: dict[Tensor, Tensor] = {}
+        self.after: set[int] = set()
 
 
 def split(graph: Graph, where: Choices, field: Field, order: Order) -> tuple[Split, ...]:
@@ -49,6 +54,7 @@ def split(graph: Graph, where: Choices, field: Field, order: Order) -> tuple[Spl
     drafts: list[_Draft] = []
     copies: dict[Key, Tensor] = {}
     versions: dict[Tensor, int] = {}
+    copying: dict[Tensor, set[int]] = {}
     for node in graph.nodes:
         if node.is_view:
             continue
@@ -62,12 +68,14 @@ def split(graph: Graph, where: Choices, field: Field, order: Order) -> tuple[Spl
             if key not in copies:
                 copies[key] = _local_leaf(source, field.backends[backend].name, key[-1])
                 draft.copies.append(Copy(source, copies[key], _origin(source, where)))
+                copying.setdefault(source.root, set()).add(backend)
             draft.local[source] = copies[key]
         draft.nodes.append(node)
         if node.writes:
             versions[node.root] = versions.get(node.root, 0) + 1
+            draft.after |= copying.pop(node.root, set()) - {backend}
     return tuple(
-        Split(i, d.backend, _ordered(d, order), tuple(d.copies), d.local)
+        Split(i, d.backend, _ordered(d, order), tuple(d.copies), d.local, frozenset(d.after))
         for i, d in enumerate(drafts)
     )
 

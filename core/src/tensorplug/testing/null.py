@@ -115,13 +115,15 @@ class NullBackend(Backend):
         super().__init__(device)
         self._stream = device.timeline.stream()
 
-    def queue(self, job: Callable[[], None]) -> None:
-        """Do `job` in order with the rest: now, or when somebody waits."""
+    def queue(self, job: Callable[[], None], after: NullEvent | None = None) -> None:
+        """Do `job` in order with the rest and after an event: now, or when somebody waits."""
         self.device.check_alive()
         if self.device.asynchronous:
-            self._stream.put(job)
-        else:
-            job()
+            self._stream.put(job, after)
+            return
+        if after is not None:
+            after.synchronize()
+        job()
 
     def mark(self) -> NullEvent:
         """An event after all work queued so far."""
@@ -145,6 +147,10 @@ class NullBackend(Backend):
         self.device.timeline.forget(self._stream)
 
 
+def _nothing() -> None:
+    """The job of a stream that only waits."""
+
+
 class _Events(NullBackend):
     def record(self) -> Event:
         self.device.check_alive()
@@ -156,7 +162,8 @@ class _Events(NullBackend):
     def wait(self, event: Event) -> None:
         if not self.accepts(event):
             raise Unsupported(f"{self.name}: cannot wait for {event!r} of another kind of device")
-        self.queue(event.synchronize)
+        assert isinstance(event, NullEvent)
+        self.queue(_nothing, after=event)
 
 
 class _AsyncTransfer(NullBackend):
@@ -177,9 +184,8 @@ class _AsyncCopy(NullBackend):
             and isinstance(to, NullBuffer)
         ):
             return False
-        if source is not self:
-            self.queue(source.mark().synchronize)
-        self.queue(partial(to.take_copy, from_, start.offset, target.offset, size))
+        after = None if source is self else source.mark()
+        self.queue(partial(to.take_copy, from_, start.offset, target.offset, size), after)
         return True
 
 

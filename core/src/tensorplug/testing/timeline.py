@@ -41,10 +41,12 @@ class Timeline:
     def run(self, stream: "Stream", position: int) -> None:
         """Do jobs until `stream` has done `position` of its own."""
         with self._lock:
-            # A finalizer may wait for the stream whose job it interrupts: that wait cannot end.
-            while stream.done < position and not stream.busy:
-                ready = [s for s in self._streams if s.ready and s is not stream]
-                self._chance.choice([stream, *ready]).step()
+            while stream.done < position:
+                ready = [s for s in self._streams if s.ready]
+                if not ready:
+                    # A finalizer waits for the stream whose job it interrupts: that cannot end.
+                    return
+                self._chance.choice(ready).step()
 
 
 class Stream:
@@ -53,7 +55,7 @@ class Stream:
     def __init__(self, timeline: Timeline) -> None:
         self.timeline = timeline
         self.done = 0
-        self._jobs: deque[Job] = deque()
+        self._jobs: deque[tuple[Job, NullEvent | None]] = deque()
         self.busy = False
         self._error: TensorplugError | None = None
 
@@ -64,16 +66,19 @@ class Stream:
 
     @property
     def ready(self) -> bool:
-        """Whether a job could be done now."""
-        return bool(self._jobs) and not self.busy
+        """Whether the next job could be done now: it waits for no other stream."""
+        if self.busy or not self._jobs:
+            return False
+        after = self._jobs[0][1]
+        return after is None or after.done
 
-    def put(self, job: Job) -> None:
-        """Queue `job`."""
-        self._jobs.append(job)
+    def put(self, job: Job, after: "NullEvent | None" = None) -> None:
+        """Queue `job`, to be done once the event is reached."""
+        self._jobs.append((job, after))
 
     def step(self) -> None:
         """Do the next job."""
-        job = self._jobs.popleft()
+        job, _ = self._jobs.popleft()
         self.busy = True
         try:
             job()
