@@ -1,0 +1,39 @@
+"""Rows taken from and written to a table of rows."""
+
+import numpy as np
+
+from tensorplug.errors import GraphError
+from tensorplug.tensor import Array, Tensor
+from tensorplug_cpu.reference.memory import Memory, encode
+from tensorplug_cpu.reference.table import moves
+
+
+def _checked(node: Tensor, ids: Array, rows: int) -> Array:
+    outside = ids[(ids < 0) | (ids >= rows)]
+    if outside.size:
+        raise GraphError(f"reference: {node}: row {outside[0]} of a table of {rows} rows")
+    return ids
+
+
+@moves("get_rows")
+def get_rows(node: Tensor, memory: Memory) -> None:
+    table, ids = (memory.value(t) for t in node.sources)
+    _checked(node, ids, table.shape[2])
+    y = np.empty(node.ne[::-1], table.dtype)
+    for b in range(table.shape[0]):
+        for a in range(table.shape[1]):
+            y[b, a] = table[b, a][ids[0, b, a]]
+    memory.store(node, y)
+
+
+@moves("set_rows")
+def set_rows(node: Tensor, memory: Memory) -> None:
+    table, rows, ids = node.sources
+    named = _checked(node, memory.value(ids)[0], table.ne[1])
+    # Rows that are not named keep their bytes: decoding and encoding them again might change them.
+    stored, slots = encode(node.dtype, memory.value(rows)), memory.window(node)
+    for b in range(rows.ne[3]):
+        for a in range(rows.ne[2]):
+            to = named[b % ids.ne[2], a % ids.ne[1]]
+            for row, at in enumerate(to):
+                slots[b, a, at] = stored[b, a, row]

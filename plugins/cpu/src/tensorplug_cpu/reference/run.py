@@ -1,0 +1,56 @@
+"""Evaluation of a graph, node by node."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from tensorplug.errors import GraphError, Unsupported
+from tensorplug.graph import Graph
+from tensorplug.tensor import Array, Tensor
+from tensorplug.transfer import host_data
+from tensorplug_cpu.reference.memory import Memory
+from tensorplug_cpu.reference.table import REFERENCE
+
+
+def compute(
+    outputs: Graph | Tensor | Sequence[Tensor], leaf_values: Mapping[Tensor, Any] | None = None
+) -> dict[Tensor, Array]:
+    """Return the values of all nodes of a graph, in their NumPy shapes, as they are after the run.
+
+    `leaf_values` gives what is stored in leafs (bf16 as uint16, block types as rows of bytes). A
+    leaf with storage of its own may be left out. Raises GraphError, Unsupported.
+    """
+    graph = outputs if isinstance(outputs, Graph) else Graph(outputs)
+    memory = execute(graph, leaf_values or {})
+    shown = [node for node in graph.nodes if node.is_view or graph.computes(node)]
+    return {node: memory.value(node).reshape(node.shape) for node in shown}
+
+
+def execute(graph: Graph, leaf_values: Mapping[Tensor, Any]) -> Memory:
+    """Return the memory that a run of `graph` leaves behind."""
+    memory = Memory()
+    for leaf in graph.leafs:
+        memory.add(leaf)
+        memory.window(leaf)[...] = _given(leaf, leaf_values).reshape(memory.window(leaf).shape)
+    with np.errstate(all="ignore"):
+        for node in graph.nodes:
+            if node.view_of is None:
+                memory.add(node)
+            if graph.computes(node):
+                _function(node)(node, memory)
+    return memory
+
+
+def _given(leaf: Tensor, leaf_values: Mapping[Tensor, Any]) -> Array:
+    if leaf in leaf_values:
+        return host_data(leaf, leaf_values[leaf])
+    if leaf.storage is None:
+        raise GraphError(f"reference: no value for {leaf}; give one in leaf_values")
+    return leaf.numpy()
+
+
+def _function(node: Tensor) -> Any:
+    if node.op not in REFERENCE:
+        raise Unsupported(f"reference: no function for op {node.op!r}; it is not one of ours")
+    return REFERENCE[node.op]

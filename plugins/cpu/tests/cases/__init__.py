@@ -1,0 +1,37 @@
+"""Cases of all ops as data, by the families of `tensorplug.ops`."""
+
+from . import (
+    attention,
+    copy,
+    elementwise,
+    glu,
+    matmul,
+    norm,
+    reduce,
+    rope,
+    rows,
+    softmax,
+    unary,
+)
+from .case import Arg, Built, Case, build
+
+_FAMILIES = (
+    elementwise,
+    unary,
+    glu,
+    reduce,
+    norm,
+    softmax,
+    rope,
+    matmul,
+    rows,
+    copy,
+    attention,
+)
+CASES: tuple[Case, ...] = tuple(case for family in _FAMILIES for case in family.CASES)
+"""What a device computes, or refuses with a reason of its own."""
+
+REFUSED: tuple[Case, ...] = (*copy.REFUSED, *rows.REFUSED)
+"""What every device refuses so far: encoding to types whose best block must be searched for."""
+
+__all__ = ["CASES", "REFUSED", "Arg", "Built", "Case", "build"]

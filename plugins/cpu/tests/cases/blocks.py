@@ -1,0 +1,55 @@
+"""Random blocks of types that have no encoder: any bytes will do, but scales must be sane."""
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+import tensorplug as tp
+
+Array = npt.NDArray[Any]
+
+HALF_SCALES: dict[tp.DType, tuple[int, ...]] = {
+    tp.Q1_0: (0,),
+    tp.Q2_0: (0,),
+    tp.Q8_1: (0, 2),
+    tp.Q2_K: (80, 82),
+    tp.Q3_K: (108,),
+    tp.Q4_K: (0, 2),
+    tp.Q5_K: (0, 2),
+    tp.Q6_K: (208,),
+    tp.IQ1_S: (0,),
+    tp.IQ2_XXS: (0,),
+    tp.IQ2_XS: (0,),
+    tp.IQ2_S: (0,),
+    tp.IQ3_XXS: (0,),
+    tp.IQ3_S: (0,),
+    tp.IQ4_NL: (0,),
+    tp.IQ4_XS: (0,),
+}
+"""Where in a block an f16 scale lies, in bytes."""
+
+
+def random_rows(rng: np.random.Generator, dtype: tp.DType, shape: tuple[int, ...]) -> Array:
+    """Stored rows of a tensor of `shape` (NumPy order): uint8, the last axis in bytes."""
+    count = int(np.prod(shape)) // dtype.block
+    blocks = rng.integers(0, 256, (count, dtype.size), np.uint8)
+    scales = rng.uniform(0.01, 0.02, (count, 2)) * rng.choice([-1, 1], (count, 2))
+    for column, at in enumerate(HALF_SCALES.get(dtype, ())):
+        blocks[:, at : at + 2] = scales[:, column : column + 1].astype("<f2").view(np.uint8)
+    if dtype is tp.Q8_K:
+        blocks[:, :4] = scales[:, :1].astype("<f4").view(np.uint8)
+    if dtype is tp.NVFP4:
+        blocks[:, :4] = rng.integers(0x20, 0x40, (count, 4))
+    if dtype is tp.IQ1_M:
+        _scatter_iq1_m_scale(blocks, scales[:, 0])
+    return blocks.reshape(*shape[:-1], dtype.row_size(shape[-1]))
+
+
+def _scatter_iq1_m_scale(blocks: Array, scales: Array) -> None:
+    """iq1_m keeps its f16 scale in the upper four bits of the four last 16-bit words."""
+    bits = scales.astype("<f2").view(np.uint16)
+    for word in range(4):
+        upper = 48 + 2 * word + 1
+        nibble = (bits >> (4 * word)) & 0xF
+        blocks[:, upper] = (blocks[:, upper] & 0x0F) | (nibble << 4).astype(np.uint8)

@@ -1,0 +1,115 @@
+"""Cases of element-by-element arithmetic."""
+
+import math
+
+import tensorplug as tp
+
+from .case import Arg, Case, among, integers, uniform
+
+REAL = (tp.F32, tp.F16, tp.BF16)
+BINARY = ("add", "sub", "mul", "div")
+EDGES = among(0.0, -0.0, 1.0, -1.0, 1e-30, -1e30, 3e38, math.inf, -math.inf, math.nan)
+
+_FULL = (7, 5, 3, 2)
+_REPEATED = [
+    (1, 5, 3, 2),
+    (7, 1, 1, 1),
+    (1, 1, 1, 1),
+    (7, 5, 1, 2),
+    (7, 1, 3, 1),
+    (7,),
+]
+
+
+def _pair(op: str, a: Arg, b: Arg, *, in_place: bool = False) -> Case:
+    return Case(op=op, args=(a, b), each=True, in_place=in_place)
+
+
+def _types(op: str) -> list[Case]:
+    return [_pair(op, Arg(_FULL, a), Arg(_FULL, b)) for a in REAL for b in REAL]
+
+
+def _repeats(op: str) -> list[Case]:
+    cases = [_pair(op, Arg(_FULL), Arg(ne)) for ne in _REPEATED]
+    cases.append(_pair(op, Arg((14, 10, 6, 4)), Arg((7, 5, 3, 2))))
+    cases.append(_pair(op, Arg((1000, 3)), Arg((1000,))))
+    cases.append(_pair(op, Arg((16, 4), tp.F16), Arg((4, 2))))
+    return cases
+
+
+def _layouts(op: str) -> list[Case]:
+    return [
+        _pair(op, Arg(_FULL, layout="transposed"), Arg(_FULL)),
+        _pair(op, Arg(_FULL), Arg(_FULL, layout="transposed")),
+        _pair(op, Arg(_FULL, layout="permuted"), Arg((7, 5, 3, 1), layout="rows")),
+        _pair(op, Arg(_FULL, tp.F16, layout="columns"), Arg((7, 1, 3, 2), layout="columns")),
+        _pair(op, Arg(_FULL, tp.BF16, layout="shifted"), Arg((7,), layout="shifted")),
+        _pair(op, Arg(_FULL), Arg((7,)), in_place=True),
+        _pair(op, Arg(_FULL, layout="rows"), Arg(_FULL), in_place=True),
+        _pair(op, Arg(_FULL, layout="transposed"), Arg(_FULL), in_place=True),
+        _pair(op, Arg((40,), data=EDGES), Arg((40,), data=EDGES)),
+        _pair(op, Arg((4, 0)), Arg((4, 1))),
+    ]
+
+
+_EXPERT = integers(0, 6)
+ADD_ID = [
+    Case(
+        op="add_id",
+        args=(
+            Arg((7, used, tokens)),
+            Arg((7, 6), layout=bias),
+            Arg((used, tokens), tp.I32, ids, _EXPERT),
+        ),
+        each=True,
+        in_place=in_place,
+    )
+    for used, tokens, bias, ids, in_place in [
+        (4, 5, "plain", "plain", False),
+        (1, 1, "plain", "plain", False),
+        (4, 5, "rows", "columns", False),
+        (2, 9, "plain", "plain", True),
+    ]
+]
+
+
+def _with_constants(op: str, **params: float) -> list[Case]:
+    x = uniform(-10, 10)
+    args = [Arg(_FULL, t, layout, x) for t in REAL for layout in ("plain", "transposed")]
+    args += [Arg(_FULL, layout="rows", data=x), Arg((3, 0)), Arg((1000,), data=x)]
+    cases = [Case(op=op, args=(arg,), params=params, each=True) for arg in args]
+    moved = Arg(_FULL, layout="shifted", data=x)
+    return [*cases, Case(op=op, args=(moved,), params=params, each=True, in_place=True)]
+
+
+CONSTANTS = [
+    *_with_constants("scale", scale=0.37),
+    *_with_constants("scale", scale=-2.0, bias=0.5),
+    *_with_constants("clamp", min=-0.5, max=2.5),
+    *_with_constants("leaky_relu", slope=0.1),
+    *_with_constants("fill", value=-1.25),
+    Case(op="fill", args=(Arg((5, 3)),), params={"value": math.inf}),
+    Case(
+        op="clamp",
+        args=(Arg((20,), data=among(-math.inf, math.inf, 0.0, 5.0)),),
+        params={"min": -1.0, "max": math.inf},
+    ),
+]
+
+ARANGE = [
+    Case(op="arange", params={"start": start, "stop": stop, "step": step}, each=True)
+    for start, stop, step in [
+        (0.0, 10.0, 1.0),
+        (0.0, 1.0, 0.3),
+        (5.0, -5.0, -2.0),
+        (-1.5, 1000.0, 0.25),
+        (3.0, 4.0, 7.0),
+    ]
+]
+
+CASES = [
+    *[case for op in BINARY for case in (*_types(op), *_repeats(op), *_layouts(op))],
+    *ADD_ID,
+    *CONSTANTS,
+    *ARANGE,
+]

@@ -1,0 +1,87 @@
+"""A built case in the memory of a device, with bytes around every tensor that nobody may write."""
+
+from dataclasses import dataclass
+
+import tensorplug as tp
+from tensorplug import transfer
+from tensorplug.placing import allocate
+from tensorplug.tensor import Tensor, leaf
+from tensorplug_cpu import reference
+
+from .case import Built, Case, build
+from .compare import difference
+
+SENTINEL = 0xA5
+_GUARD = leaf("guard", (256,), tp.I8)
+
+
+@dataclass(frozen=True, slots=True)
+class Laid:
+    """A built case and the memory of its tensors."""
+
+    case: Case
+    built: Built
+    bindings: tp.Bindings
+    buffers: tp.MultiBuffer
+
+    @property
+    def bound(self) -> tp.BoundGraph:
+        """What a backend plans."""
+        return tp.BoundGraph(self.built.graph, self.bindings)
+
+    @property
+    def roots(self) -> list[Tensor]:
+        """Leafs and nodes that have memory of their own."""
+        return _roots(self.built.graph)
+
+    def problem(self) -> str:
+        """What is wrong after a run, with what makes it happen again; empty where nothing is."""
+        found = self._wrong_values() or self._changed_leafs() or self._changed_guards()
+        return found and f"{self.case.id} (seed {self.case.seed}): {found}"
+
+    def _wrong_values(self) -> str:
+        root = self.built.node.root
+        wanted = reference.execute(self.built.graph, self.built.stored).value(root)
+        got = reference.decode(root.dtype, transfer.read(root, self.bindings))
+        return difference(self.case, self.built, got, wanted.reshape(root.shape))
+
+    def _changed_leafs(self) -> str:
+        for root, stored in self.built.stored.items():
+            if root is self.built.node.root:
+                continue
+            now = transfer.read(root, self.bindings)
+            if now.tobytes() != stored.tobytes():
+                return f"source {root} was changed"
+        return ""
+
+    def _changed_guards(self) -> str:
+        for part in self.buffers.parts:
+            changed = part.read(0, part.size) != SENTINEL
+            for root in self.roots:
+                place = self.bindings.where(root)
+                if place.buffer is part:
+                    changed[place.offset : place.offset + root.nbytes] = False
+            if changed.any():
+                return f"byte {int(changed.argmax())} outside all tensors was changed"
+        return ""
+
+
+def lay(case: Case, buffer_type: tp.BufferType) -> Laid:
+    """Build `case`, give its tensors memory of `buffer_type`, guarded, and write the leafs."""
+    built = build(case)
+    roots = _roots(built.graph)
+    wanted = [_GUARD]
+    for root in roots:
+        wanted += [leaf("", root.shape, root.dtype), _GUARD]
+    placed, buffers = allocate(wanted, buffer_type)
+    buffers.fill(SENTINEL)
+    homes = [t.storage for t in placed[1::2]]
+    places = {root: home for root, home in zip(roots, homes, strict=True) if home is not None}
+    bindings = tp.Bindings(places)
+    for root, stored in built.stored.items():
+        transfer.write(root, stored, bindings)
+    return Laid(case, built, bindings, buffers)
+
+
+def _roots(graph: tp.Graph) -> list[Tensor]:
+    return [t for t in (*graph.leafs, *graph.nodes) if t.view_of is None]

@@ -1,0 +1,90 @@
+"""Cases of matrix products: every type of weight, repeated weights, layouts, experts."""
+
+import itertools
+
+import tensorplug as tp
+from tensorplug.ops.matmul import WEIGHTS
+
+from .case import Arg, Case, distinct, integers
+from .elementwise import REAL
+
+LIMIT = 5e-4
+BLOCKS = sorted((t for t in WEIGHTS if t.is_block), key=lambda t: t.id)
+DECODED = [*REAL, tp.F64, *BLOCKS]
+
+
+def _product(w: Arg, x: Arg) -> Case:
+    return Case(op="mul_mat", args=(w, x), limit=LIMIT)
+
+
+TYPES = [
+    *[_product(Arg((256, 9), t), Arg((256, m))) for t in DECODED for m in (1, 5)],
+    *[_product(Arg((33, 6), a), Arg((33, 4), b)) for a in REAL for b in REAL],
+    *[_product(Arg((256, 6), t), Arg((256, 4), x)) for t in (tp.Q8_0, tp.Q4_K) for x in REAL[1:]],
+    *[_product(Arg((256, 3, 2), t, "rows"), Arg((256, 2, 4))) for t in BLOCKS],
+]
+
+SHAPES = [
+    _product(Arg(w, t), Arg(x))
+    for t in (tp.F32, tp.F16, tp.Q8_0)
+    for w, x in [
+        ((32, 5, 2), (32, 3, 4)),
+        ((32, 5, 2, 2), (32, 3, 4, 6)),
+        ((32, 5), (32, 3, 4, 2)),
+        ((32, 1), (32, 1)),
+        ((32, 1), (32, 7)),
+        ((32, 7), (32, 1, 3)),
+        ((320, 130), (320, 70)),
+        ((32, 5), (32,)),
+        ((32, 5), (32, 0)),
+        ((32, 0), (32, 3)),
+    ]
+] + [_product(Arg((1, 5)), Arg((1, 3))), _product(Arg((37, 41, 3)), Arg((37, 1, 3)))]
+
+LAYOUTS = [
+    _product(Arg((32, 5, 2), t, w), Arg((32, 3, 4), layout=x))
+    for t in (tp.F32, tp.F16, tp.Q4_0)
+    for w, x in [
+        ("permuted", "plain"),
+        ("rows", "columns"),
+        ("columns", "permuted"),
+        ("shifted", "rows"),
+        ("plain", "transposed"),
+        ("permuted", "permuted"),
+    ]
+]
+
+_EXPERTS = [
+    (Arg((64, 9, 4)), Arg((64, 1, 5)), Arg((2, 5), tp.I32, data=distinct(4))),
+    (Arg((64, 9, 4)), Arg((64, 2, 5)), Arg((2, 5), tp.I32, data=distinct(4))),
+    (Arg((64, 9, 4)), Arg((64, 2, 5)), Arg((4, 5), tp.I32, data=distinct(4))),
+    (Arg((64, 9, 4)), Arg((64, 1, 1)), Arg((1, 1), tp.I32, data=distinct(4))),
+    (Arg((64, 9, 8)), Arg((64, 3, 17)), Arg((3, 17), tp.I32, data=integers(0, 2))),
+    (
+        Arg((64, 9, 4), layout="rows"),
+        Arg((64, 2, 5), layout="permuted"),
+        Arg((2, 5), tp.I32, "columns", distinct(4)),
+    ),
+]
+
+EXPERTS = [
+    *[Case(op="mul_mat_id", args=args, limit=LIMIT) for args in _EXPERTS],
+    *[
+        Case(
+            op="mul_mat_id",
+            args=(
+                Arg((256, 3, 4), t),
+                Arg((256, 1, 3), x),
+                Arg((2, 3), tp.I32, data=distinct(4)),
+            ),
+            limit=LIMIT,
+        )
+        for t, x in [
+            *itertools.product(REAL, REAL),
+            (tp.F64, tp.F32),
+            *[(block, tp.F32) for block in BLOCKS],
+        ]
+    ],
+]
+
+CASES = [*TYPES, *SHAPES, *LAYOUTS, *EXPERTS]
