@@ -14,9 +14,9 @@ class Graph:
 
     Execution order is the order in which tensors were made. So sources come before what uses them,
     and accesses to the same memory keep the order of the program that built them. `effects` are
-    tensors whose writes must happen though nothing reads them. `inactive` alternatives belong to the
-    graph and to its memory map but are not computed, so that graphs which differ in nothing but the
-    choice have one topology.
+    tensors whose writes must happen though nothing reads them. `inactive` alternatives belong to
+    the graph and to its memory map but are not computed, so that graphs which differ in nothing but
+    the choice have one topology.
     """
 
     def __init__(
@@ -43,8 +43,8 @@ class Graph:
         inside = set(nodes)
         leafs: dict[Tensor, None] = {}
         for node in nodes:
-            for source in (*node.sources, *([node.view_of] if node.view_of else [])):
-                if source not in inside:
+            for source in (*node.sources, node.view_of):
+                if source is not None and source not in inside:
                     leafs[source] = None
         part.outputs, part.effects = tuple(outputs), ()
         part.nodes, part.leafs = tuple(nodes), tuple(leafs)
@@ -117,6 +117,11 @@ class Bindings:
         if not tensor.view_offset:
             return home
         return Storage(home.buffer, home.offset + tensor.view_offset)
+
+    def has(self, tensor: Tensor) -> bool:
+        """Whether `tensor` lies anywhere."""
+        root = tensor.root
+        return tensor in self._places or root in self._places or root.storage is not None
 
     def with_places(self, places: Mapping[Tensor, Storage]) -> "Bindings":
         """Return these bindings with `places` before them."""
