@@ -78,5 +78,5 @@ def test_leaving_the_loop_stops_the_comparison(pair: tuple[Backend, Backend]) ->
 def test_comparison_without_an_input_names_it(pair: tuple[Backend, Backend]) -> None:
     graph = tp.Graph(tp.relu(tp.input("x", (4, 4), tp.F32)))
 
-    with pytest.raises(GraphError, match="compare: input <Tensor 'x'.* has no value; give it in"):
+    with pytest.raises(GraphError, match=r"compare: input <Tensor 'x'.* has no value; give it in"):
         next(compare_backends(graph, *pair, {}))

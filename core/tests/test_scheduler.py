@@ -326,7 +326,7 @@ def test_result_read_after_a_later_run_is_stale(rig: Rig) -> None:
     old = schedule.run({x: X})
     schedule.run()
 
-    with pytest.raises(StaleResult, match="its memory was used by a later run"):
+    with pytest.raises(StaleResult, match=r"its memory was used by a later run"):
         old[y]
 
 
@@ -335,7 +335,7 @@ def test_only_outputs_can_be_read(rig: Rig) -> None:
     middle = tp.relu(x, name="middle")
     results = rig.scheduler.schedule(tp.relu(middle)).run({x: X})
 
-    with pytest.raises(GraphError, match="'middle'.*: is no output of .*; name it among"):
+    with pytest.raises(GraphError, match=r"'middle'.*: is no output of .*; name it among"):
         results[middle]
 
 
@@ -468,7 +468,7 @@ def test_two_threads_in_one_scheduler_are_told_so(rig: Rig) -> None:
     thread.start()
     inside.wait(10)
 
-    with pytest.raises(SchedulerBusy, match="entered while another thread or call runs it"):
+    with pytest.raises(SchedulerBusy, match=r"entered while another thread or call runs it"):
         schedule.run({x: X})
 
     leave.set()
@@ -513,7 +513,7 @@ def test_observer_that_says_no_cancels_all_splits() -> None:
     y = tp.mul_mat(w, tp.relu(a, name="b"), name="c")
     schedule = rig.scheduler.schedule(y)
 
-    with pytest.raises(tp.Aborted, match="'b'.*: the observer cancelled the run here"):
+    with pytest.raises(tp.Aborted, match=r"'b'.*: the observer cancelled the run here"):
         schedule.run({x: X}, observer=Recorder("b", stop_at="b"))
 
     assert rig.gpu.computed == ["mul_mat"]
@@ -529,7 +529,7 @@ def test_backend_may_reorder_nodes_but_not_past_what_they_need(rig: Rig) -> None
     y = tp.relu(tp.scale(x, 2.0))
     rig.slow.optimize = lambda nodes: nodes[::-1]  # type: ignore[attr-defined]
 
-    with pytest.raises(GraphError, match="optimize: .*relu.* was moved before .*scale"):
+    with pytest.raises(GraphError, match=r"optimize: .*relu.* was moved before .*scale"):
         rig.scheduler.schedule(y)
 
 

@@ -1,7 +1,7 @@
 """The graph allocator: which bytes of which pool each tensor of a graph gets, and until when.
 
-Input is a timeline of steps; output is a map of offsets, so sizes are known without allocating. Memory
-is reused as soon as nothing later in the timeline touches it.
+Input is a timeline of steps; output is a map of offsets, so sizes are known without allocating.
+Memory is reused as soon as nothing later in the timeline touches it.
 """
 
 import sys
@@ -134,8 +134,9 @@ def plan_memory(
 ) -> MemoryMap:
     """Lay out the roots that `steps` bring into being.
 
-    Roots of `keep` are never freed nor replaced (outputs). Tensors of `placed`, and those with storage,
-    have memory of their own. `pools` may name one buffer type several times: it is one pool then.
+    Roots of `keep` are never freed nor replaced (outputs). Tensors of `placed`, and those with
+    storage, have memory of their own. `pools` may name one buffer type several times: it is one
+    pool then.
     """
     shared = {id(t): i for i, t in reversed(list(enumerate(pools)))}
     ready = [Pool(i, t) for i, t in enumerate(pools)]

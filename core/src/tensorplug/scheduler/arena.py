@@ -65,6 +65,6 @@ class Arena:
             del self._chunks[pool][chunk:]
             self._chunks[pool].append(kind.alloc(former, BufferUsage.COMPUTE))
             raise OutOfMemory(
-                f"{kind.name}: the compute buffer cannot grow from {former} to {size} bytes ({error}); "
-                "use a smaller batch or context, or put layers on another device"
+                f"{kind.name}: the compute buffer cannot grow from {former} to {size} bytes "
+                f"({error}); use a smaller batch or context, or put layers on another device"
             ) from error

@@ -1,7 +1,7 @@
 """Which backend computes which node: pure passes, each adding choices with their causes.
 
-Backends are meant by their index; a lower index is a higher priority. The last one holds the inputs and
-is the fallback.
+Backends are meant by their index; a lower index is a higher priority. The last one holds the inputs
+and is the fallback.
 """
 
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
@@ -118,7 +118,8 @@ def pinned(pins: Mapping[Tensor, int], field: Field) -> Choices:
         answer = field.answer(backend, node)
         if isinstance(answer, Refusal):
             raise Unsupported(
-                f"{node}: pinned to {field.backends[backend].name}, which refuses it: {answer.reason}"
+                f"{node}: pinned to {field.backends[backend].name}, which refuses it: "
+                f"{answer.reason}"
             )
     return {node: Choice(backend, "pinned by the user") for node, backend in pins.items()}
 
@@ -280,7 +281,8 @@ def follow_roots(nodes: Iterable[Tensor], where: Choices, field: Field) -> Choic
             reason = getattr(field.answer(home, node), "reason", "")
             raise Unsupported(
                 f"{node}: writes into {node.root}, which is computed on "
-                f"{field.backends[home].name}, and that refuses the write: {reason}; pin {node.root}"
+                f"{field.backends[home].name}, and that refuses the write: {reason}; pin "
+                f"{node.root}"
             )
         found[node] = Choice(home, "writes into memory of this backend")
     return found

@@ -47,7 +47,7 @@ class Results:
         self._serial = serial
 
     def __getitem__(self, output: Tensor) -> Array:
-        """Wait for `output` and copy it to the host, NumPy order. Raises StaleResult, GraphError."""
+        """Wait for `output` and copy it to the host. Raises StaleResult, GraphError."""
         self._check(output)
         self._schedule.scheduler.synchronize()
         return read(output, self._bindings)
@@ -64,7 +64,8 @@ class Results:
         persistent = output.root.storage is not None
         if not persistent and self._serial != self._schedule.scheduler.runs:
             raise StaleResult(
-                f"{output}: its memory was used by a later run of the same scheduler; read it before"
+                f"{output}: its memory was used by a later run of the same scheduler; read it "
+                "before that"
             )
 
 
@@ -144,7 +145,7 @@ def submit(schedule: "Schedule", inputs: Mapping[Tensor, Any]) -> InFlight:
 
 @contextlib.contextmanager
 def _settled_on_failure(schedule: "Schedule") -> Any:
-    """After an error wait for all that was queued, so that nothing runs on behind the caller's back."""
+    """After an error wait for what was queued, so that nothing runs behind the caller's back."""
     try:
         yield
     except BaseException:

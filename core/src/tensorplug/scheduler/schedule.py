@@ -126,7 +126,7 @@ class Schedule(Resource):
     def run(
         self, inputs: Mapping[Tensor, Any] | None = None, *, observer: Observer | None = None
     ) -> Results:
-        """Compute the graph once. Inputs not given keep their last value, transient ones must be given.
+        """Compute the graph once. Inputs not given keep their last value; transient ones lose it.
 
         Returns when the work is queued; reading a result waits for it. Raises what backends raise;
         the schedule can then be run again.

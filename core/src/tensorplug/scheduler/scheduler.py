@@ -92,7 +92,7 @@ class Scheduler(Resource):
         effects: Iterable[Tensor] = (),
         pins: Mapping[Tensor, Backend] | None = None,
     ) -> None:
-        """Grow the compute memory for a graph, such as the largest one to come. Raises OutOfMemory."""
+        """Grow the compute memory for a graph, the largest one to come. Raises OutOfMemory."""
         with self.turn:
             self.arena.grow(self._lay_out(what, effects, pins, ()).memory.sizes)
 

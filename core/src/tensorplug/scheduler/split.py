@@ -81,7 +81,7 @@ def split(graph: Graph, where: Choices, field: Field, order: Order) -> tuple[Spl
 
 
 def needs_copy(source: Tensor, node: Tensor, backend: int, where: Choices, field: Field) -> bool:
-    """Whether `backend` must read a copy of `source`. Where `node` writes, it is the memory itself."""
+    """Whether `backend` must read a copy of `source`; never of the memory that `node` writes."""
     if node.writes and source.root is node.root:
         return False
     if where[source].backend == backend and placed_type(source) is None:
