@@ -326,6 +326,18 @@ def test_sinks_take_part_in_the_divisor_only():
     assert found[1, 0].tolist() == [0, 0]
 
 
+def test_row_that_sees_nothing_but_a_sink_is_zero():
+    x, sinks = f32([[[-math.inf, -math.inf]]], "x"), f32([0.0], "sinks")
+
+    assert value(tp.soft_max(x[0], None, sinks[0]), x, sinks).tolist() == [[[0, 0]]]
+
+
+def test_soft_max_takes_the_first_rows_of_a_longer_mask():
+    x, mask = f32(np.zeros((1, 2)), "x"), f32([[0.0, -math.inf], [-math.inf, 0.0]], "mask")
+
+    assert value(tp.soft_max(x[0], mask[0]), x, mask).tolist() == [[1, 0]]
+
+
 @pytest.mark.parametrize(
     ("heads", "wanted"),
     [
@@ -415,7 +427,7 @@ def test_rope_factors_divide_and_scale_multiplies_the_angle():
 def test_rope_with_equal_positions_of_all_kinds_is_neox(mode):
     x = random((2, 12))
 
-    found = _rope(x, [4, 9] * 4, dims=12, mode=mode, sections=(2, 2, 1, 1))
+    found = _rope(x, [4, 9] * 4, dims=12, mode=mode, sections=(2, 1, 1, 0))
 
     assert np.array_equal(found, _rope(x, [4, 9], dims=12, mode="neox"))
 
@@ -455,10 +467,11 @@ def test_rope_vision_starts_each_section_with_the_fastest_turn():
     assert np.arctan2(y[4:], y[:4]) == pytest.approx([1, 1 / 4, 1, 1 / 4], rel=1e-12)
 
 
-def test_rope_yarn_scales_slow_pairs_and_keeps_fast_ones():
+@pytest.mark.parametrize("ext_factor", [1.0, 0.4])
+def test_rope_yarn_scales_slow_pairs_and_keeps_fast_ones(ext_factor):
     """With base 10000 and 64 dims, pair i turns 512 / (2 pi 10000**(i/32)) times in the context."""
     x = np.tile([1.0, 0.0], 32)[None]
-    params = {"dims": 64, "scale": 0.25, "ext_factor": 1.0, "original_context": 512}
+    params = {"dims": 64, "scale": 0.25, "ext_factor": ext_factor, "original_context": 512}
     turns = [512 / (2 * math.pi) * 10000 ** (-i / 32) for i in range(32)]
     first = max(i for i in range(32) if turns[i] >= 32)
     last = min(i for i in range(32) if turns[i] <= 1)
@@ -466,7 +479,7 @@ def test_rope_yarn_scales_slow_pairs_and_keeps_fast_ones():
     y = _rope(x, [1], **params)[0]
 
     own = np.array([10000 ** (-i / 32) for i in range(32)])
-    share = np.clip((np.arange(32) - first) / (last - first), 0, 1)
+    share = 1 - ext_factor * (1 - np.clip((np.arange(32) - first) / (last - first), 0, 1))
     angles = np.arctan2(y[1::2], y[::2])
     assert angles == pytest.approx(own * (1 - share) + own / 4 * share, rel=1e-9)
     assert np.hypot(y[1::2], y[::2]) == pytest.approx(np.full(32, 1 + 0.1 * math.log(4)))

@@ -52,6 +52,12 @@ def test_bf16_keeps_nan_and_signs():
     assert found[2] == -math.inf
 
 
+def test_bf16_of_a_nan_whose_payload_lies_low_is_a_nan():
+    x = leaf("x", (1,), tp.F32), np.array([0x7F800001], np.uint32).view(np.float32)
+
+    assert math.isnan(value(tp.cast(x[0], tp.BF16), x)[0])
+
+
 def test_bf16_is_given_and_decoded_as_the_upper_half_of_f32():
     x = leaf("x", (3,), tp.BF16), np.array([0x3F80, 0xC000, 0x7F80], np.uint16)
 
@@ -264,6 +270,14 @@ def test_acc_adds_to_a_window_and_set_replaces_it():
 
     assert added.tolist() == [[1, 1, 1, 1], [1, 11, 21, 1], [1, 31, 41, 1]]
     assert replaced.tolist() == [[1, 1, 1, 1], [1, 10, 20, 1], [1, 30, 40, 1]]
+
+
+def test_windows_step_through_all_four_dimensions():
+    a, part = f32(np.zeros(24), "a"), f32(np.arange(1, 9).reshape(2, 2, 2, 1), "part")
+
+    found = value(tp.set(a[0], part[0], nb1=4, nb2=12, nb3=40, offset=8), a, part)
+
+    assert found.tolist() == [0, 0, 1, 2, 0, 3, 4, 0, 0, 0, 0, 0, 5, 6, 0, 7, 8, *[0] * 7]
 
 
 def test_alternatives_that_are_not_chosen_are_not_computed():

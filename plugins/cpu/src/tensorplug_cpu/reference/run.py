@@ -30,14 +30,15 @@ def compute(
 def execute(graph: Graph, leaf_values: Mapping[Tensor, Any]) -> Memory:
     """Return the memory that a run of `graph` leaves behind."""
     memory = Memory()
-    for leaf in graph.leafs:
-        memory.add(leaf)
-        memory.window(leaf)[...] = _given(leaf, leaf_values).reshape(memory.window(leaf).shape)
     with np.errstate(all="ignore"):
+        for leaf in graph.leafs:
+            memory.add(leaf)
+            slots = memory.window(leaf)
+            slots[...] = _given(leaf, leaf_values).reshape(slots.shape)
         for node in graph.nodes:
             if node.view_of is None:
                 memory.add(node)
-            if graph.computes(node):
+            if graph.computes(node) and node.size:
                 _function(node)(node, memory)
     return memory
 
