@@ -1,5 +1,8 @@
 """Runs tensor graphs on all the hardware a machine has, through separately installed backends."""
 
+from importlib import import_module
+from typing import TYPE_CHECKING
+
 from tensorplug.backend import (
     Backend,
     Event,
@@ -15,6 +18,7 @@ from tensorplug.backend import (
     SupportsThreads,
 )
 from tensorplug.buffer import Buffer, BufferType, BufferUsage, HostBuffer, MultiBuffer
+from tensorplug.candidate import Candidate, State
 from tensorplug.device import (
     Capabilities,
     Device,
@@ -180,6 +184,27 @@ from tensorplug.ops import (
     view,
     xielu,
 )
+from tensorplug.registry import (
+    Registry,
+    backends,
+    device,
+    devices,
+    features,
+    get_proc_address,
+    hardware,
+    init_backend_from_str,
+    load,
+    load_all,
+    load_all_from_path,
+    observe,
+    open,
+    open_best,
+    open_by_type,
+    refresh,
+    register,
+    register_device,
+    unload,
+)
 from tensorplug.scheduler import (
     Explanation,
     InFlight,
@@ -189,6 +214,20 @@ from tensorplug.scheduler import (
     Scheduler,
 )
 from tensorplug.tensor import Flags, Storage, Tensor, input
+
+if TYPE_CHECKING:
+    from tensorplug.hooks import hookimpl
+    from tensorplug.report import Report
+
+_LATER = {"hookimpl": "tensorplug.hooks", "Report": "tensorplug.report"}
+"""Names of plugin authors, imported when somebody asks for them."""
+
+
+def __getattr__(name: str) -> object:
+    if name not in _LATER:
+        raise AttributeError(f"module 'tensorplug' has no attribute {name!r}")
+    return getattr(import_module(_LATER[name]), name)
+
 
 ANY = BufferUsage.ANY
 WEIGHTS = BufferUsage.WEIGHTS
@@ -246,6 +285,7 @@ __all__ = [
     "BufferType",
     "BufferUsage",
     "Call",
+    "Candidate",
     "Capabilities",
     "Closed",
     "ConcurrentUse",
@@ -276,6 +316,8 @@ __all__ = [
     "Param",
     "Plan",
     "Refusal",
+    "Registry",
+    "Report",
     "Results",
     "Schedule",
     "Scheduler",
@@ -283,6 +325,7 @@ __all__ = [
     "ShapeError",
     "Source",
     "StaleResult",
+    "State",
     "StateError",
     "Storage",
     "SupportsAbort",
@@ -307,6 +350,7 @@ __all__ = [
     "arange",
     "argmax",
     "argsort",
+    "backends",
     "cast",
     "ceil",
     "clamp",
@@ -315,6 +359,8 @@ __all__ = [
     "cos",
     "cpy",
     "cumsum",
+    "device",
+    "devices",
     "diag_mask_inf",
     "div",
     "dtype",
@@ -322,6 +368,7 @@ __all__ = [
     "elu",
     "exp",
     "expm1",
+    "features",
     "fill",
     "flash_attn_ext",
     "floor",
@@ -332,15 +379,22 @@ __all__ = [
     "gelu",
     "gelu_erf",
     "gelu_quick",
+    "get_proc_address",
     "get_rows",
     "glu",
     "group_norm",
     "hardsigmoid",
     "hardswish",
+    "hardware",
+    "hookimpl",
     "in_place",
+    "init_backend_from_str",
     "input",
     "l2_norm",
     "leaky_relu",
+    "load",
+    "load_all",
+    "load_all_from_path",
     "log",
     "map_driver_errors",
     "mean",
@@ -349,8 +403,15 @@ __all__ = [
     "mul_mat_id",
     "neg",
     "norm",
+    "observe",
     "op",
+    "open",
+    "open_best",
+    "open_by_type",
     "permute",
+    "refresh",
+    "register",
+    "register_device",
     "register_op",
     "reglu",
     "relu",
@@ -383,6 +444,7 @@ __all__ = [
     "transpose",
     "trunc",
     "unary",
+    "unload",
     "view",
     "xielu",
 ]

@@ -1,0 +1,343 @@
+"""`Catalog`: the candidates of one registry with their plugins and devices."""
+
+import importlib
+import logging
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from tensorplug.candidate import Candidate, State
+from tensorplug.compat import shared_symbol
+from tensorplug.device import Device
+from tensorplug.discovery import discover, discover_in
+from tensorplug.errors import LiveChildren, OptionError
+from tensorplug.guard import Failure, attempt
+from tensorplug.hooks import Plugin
+from tensorplug.loading import Enlisted, enlist, enumerate_devices, load_plugin
+from tensorplug.report import Report
+from tensorplug.variables import Variables
+
+logger = logging.getLogger("tensorplug.registry")
+
+STATIC = "(this program)"
+"""The distribution of what a program registers by itself."""
+
+
+@dataclass(slots=True, eq=False)
+class Slot:
+    """A candidate and what was made of it."""
+
+    candidate: Candidate
+    plugin: Plugin | None = None
+    devices: list[Enlisted] | None = None
+    given: object = None
+    """The plugin object of a program that needs no import."""
+    unloaded: bool = False
+    busy: bool = False
+    """Its plugin runs at this moment: it may ask for other backends, not for itself."""
+
+    @property
+    def usable(self) -> bool:
+        """Whether it can stand for its backend."""
+        return self.candidate.state in (State.AVAILABLE, State.READY, State.SUPERSEDED)
+
+    @property
+    def name(self) -> str:
+        """Name of the backend in the spelling of look-ups."""
+        return self.candidate.name.lower()
+
+    @property
+    def order(self) -> tuple[int, int, str, str]:
+        """The best first: by TENSORPLUG_BACKENDS, score, distribution."""
+        c = self.candidate
+        return (c.rank, -c.score, c.project, c.folder)
+
+
+class Catalog:
+    """Who is installed, who works, who won. Its owner holds a lock around every call."""
+
+    def __init__(self, path: Sequence[str] | None, environ: Mapping[str, str]) -> None:
+        self._path = path
+        self._environ = environ
+        self._folders: list[str] = []
+        self._slots: list[Slot] = []
+        self._damaged: list[Candidate] = []
+        self._notes: list[str] = []
+        self._observers: list[Plugin] = []
+        self._variables = Variables()
+        self._scanned = False
+
+    # --- finding ---------------------------------------------------------------------------
+
+    def scan(self) -> None:
+        """Read the metadata on the path, once; nothing is imported."""
+        if not self._scanned:
+            self._scanned = True
+            self.rescan()
+
+    def rescan(self) -> None:
+        """Read the metadata again: what is new comes in, what is gone goes out, the rest stays."""
+        importlib.invalidate_caches()
+        self._scanned = True
+        self._variables = Variables.read(self._environ)
+        found = discover(self._path)
+        for folder in self._folders:
+            found += discover_in(folder)
+        before, self._slots, self._damaged = self._slots, [], []
+        self._admit(found, before)
+        for slot in before:
+            if slot.candidate.distribution == STATIC:
+                self._slots.append(slot)
+            elif slot not in self._slots:
+                self._drop(slot)
+        self._settle_all()
+
+    def add_folder(self, place: str | os.PathLike[str]) -> None:
+        """Look for distributions in a folder too; its modules come last on `sys.path`."""
+        self.scan()
+        if not Path(place).is_dir():
+            raise OptionError(f"load_all_from_path: {str(place)!r} is no folder")
+        folder = str(Path(place).resolve())
+        if folder in self._folders:
+            return
+        self._folders.append(folder)
+        if folder not in sys.path:
+            sys.path.append(folder)
+        importlib.invalidate_caches()
+        self._admit(discover_in(folder), [])
+
+    def _admit(self, found: Sequence[Candidate], before: Sequence[Slot]) -> None:
+        old = {(s.name, s.candidate.project, s.candidate.folder): s for s in before}
+        for fresh in found:
+            if not fresh.name:
+                self._damaged.append(fresh)
+                tell(fresh)
+                continue
+            if not fresh.state.refused:
+                fresh = self._variables.allow(fresh)
+            tell(fresh)
+            kept = old.get((fresh.name.lower(), fresh.project, fresh.folder))
+            if kept is None or fresh.state.refused or not (kept.plugin or kept.unloaded):
+                self._slots.append(Slot(fresh))
+                continue
+            self._slots.append(kept)
+            if kept.candidate.distribution != fresh.distribution:
+                self._note(
+                    f"{fresh.name}: {fresh.distribution} was installed over "
+                    f"{kept.candidate.distribution}, which is loaded; start the program again"
+                )
+            kept.candidate = replace(kept.candidate, rank=fresh.rank)
+
+    # --- loading ---------------------------------------------------------------------------
+
+    def load(self, name: str) -> None:
+        """Import and score the candidates called `name` that were not yet."""
+        self.scan()
+        for slot in self.slots(name):
+            if slot.candidate.state is State.FOUND and not slot.busy:
+                self._examine(slot)
+        self._settle(name)
+
+    def reload(self, name: str) -> None:
+        """Like `load`, and bring back what the program unloaded."""
+        self.scan()
+        for slot in self.slots(name):
+            if slot.unloaded:
+                slot.unloaded = False
+                slot.candidate = replace(slot.candidate, state=State.FOUND, reason="")
+        self.load(name)
+
+    def _examine(self, slot: Slot) -> None:
+        slot.busy = True
+        try:
+            slot.candidate, slot.plugin = load_plugin(slot.candidate, self._environ, slot.given)
+        finally:
+            slot.busy = False
+        tell(slot.candidate)
+
+    def enumerate(self, slot: Slot) -> list[Enlisted]:
+        """The devices of one candidate, asked for once; where that fails, the next takes over."""
+        if slot.devices is not None or slot.plugin is None or slot.busy:
+            return slot.devices or []
+        slot.busy = True
+        try:
+            slot.candidate, devices = enumerate_devices(slot.candidate, slot.plugin)
+        finally:
+            slot.busy = False
+        if devices:
+            slot.devices = devices
+            return devices
+        self._drop(slot)
+        tell(slot.candidate)
+        self._settle(slot.name)
+        heir = self.chosen(slot.name)
+        if heir is not None:
+            self._note(
+                f"{slot.name}: {heir.candidate.distribution} took over from "
+                f"{slot.candidate.distribution}, which is {slot.candidate.state.value}"
+            )
+        return []
+
+    def devices(self, name: str) -> list[Enlisted]:
+        """The devices of the backend called `name`, whichever distribution gives them."""
+        self.load(name)
+        while (slot := self.chosen(name)) is not None and not slot.busy:
+            if devices := self.enumerate(slot):
+                return devices
+        return []
+
+    def _settle(self, name: str) -> None:
+        """The best of the candidates called `name` stands for the backend; the others wait."""
+        best = self.chosen(name)
+        for slot in self.slots(name):
+            if not slot.usable or best is None:
+                continue
+            state = State.AVAILABLE if slot.devices is None else State.READY
+            reason = ""
+            if slot is not best:
+                state = State.SUPERSEDED
+                reason = (
+                    f"{best.candidate.distribution} comes first with score {best.candidate.score}; "
+                    f"open this one as {slot.candidate.spec}"
+                )
+            slot.candidate = replace(slot.candidate, state=state, reason=reason)
+
+    def _settle_all(self) -> None:
+        for name in self.names():
+            self._settle(name)
+
+    # --- looking ---------------------------------------------------------------------------
+
+    def names(self) -> list[str]:
+        """Names of all backends that were found, in the order of preference."""
+        slots = sorted(self._slots, key=lambda slot: (slot.candidate.rank, slot.name))
+        return list(dict.fromkeys(slot.name for slot in slots))
+
+    def slots(self, name: str | None = None) -> list[Slot]:
+        """All slots by name, or those of one name; the best first."""
+        if name is None:
+            return [slot for each in self.names() for slot in self.slots(each)]
+        return sorted((s for s in self._slots if s.name == name), key=lambda slot: slot.order)
+
+    def chosen(self, name: str) -> Slot | None:
+        """The slot that stands for a backend."""
+        return next((slot for slot in self.slots(name) if slot.usable), None)
+
+    def report(self) -> Report:
+        """Everything as it stands."""
+        candidates = [slot.candidate for slot in self.slots()]
+        complaints = tuple(self._variables.complaints(candidates))
+        everything = (*candidates, *self._damaged)
+        return Report(everything, self._variables.seen, complaints, tuple(self._notes))
+
+    def features(self, slot: Slot) -> dict[str, str]:
+        """What a plugin says about itself."""
+        found = slot.plugin.call("tensorplug_features") if slot.plugin is not None else None
+        return {str(key): str(value) for key, value in (found or {}).items()}
+
+    def extension(self, slot: Slot, symbol: str) -> Any:
+        """What a plugin calls `symbol`, or what all backends with the ability do."""
+        if slot.plugin is not None:
+            found = slot.plugin.call("tensorplug_extension", name=symbol)
+            if found is not None:
+                return found
+        return shared_symbol(symbol, [entry.device for entry in self.enumerate(slot)])
+
+    # --- observers -------------------------------------------------------------------------
+
+    def observe(self, observer: object) -> None:
+        """Tell `observer` too what is found."""
+        self._observers.append(Plugin("observer", observer))
+
+    def announce(self) -> Report:
+        """Tell all plugins and observers what is found."""
+        report = self.report()
+        plugins = [slot.plugin for slot in self.slots() if slot.plugin is not None]
+        for plugin in (*plugins, *self._observers):
+            self._call_safely(plugin, "tensorplug_loaded", report=report)
+        return report
+
+    def _call_safely(self, plugin: Plugin, hook: str, **arguments: Any) -> None:
+        result = attempt(lambda: plugin.call(hook, **arguments))
+        if isinstance(result, Failure):
+            logger.warning("%r: %s raised", plugin, hook, exc_info=result.error)
+
+    # --- adding and dropping ---------------------------------------------------------------
+
+    def register(self, name: str, given: object) -> Slot:
+        """Add a plugin object that is part of the program. A second time changes nothing."""
+        self.scan()
+        for slot in self.slots(name.lower()):
+            if slot.given is given:
+                return slot
+            if slot.given is not None:
+                raise OptionError(f"register {name}: the program has registered another {name}")
+        slot = Slot(Candidate(name=name, distribution=STATIC, value=repr(given)), given=given)
+        self._slots.append(slot)
+        self._examine(slot)
+        self._settle(slot.name)
+        return slot
+
+    def register_device(self, device: Device) -> None:
+        """Add one device that is part of the program, beside those of its backend, if any."""
+        name = device.name.partition(":")[0]
+        known = self.devices(name.lower())
+        if any(entry.device is device for entry in known):
+            return
+        if any(entry.device.name.lower() == device.name.lower() for entry in known):
+            raise OptionError(f"register {device!r}: there is another {device.name}; rename it")
+        if known:
+            known.append(enlist(device))
+            return
+        candidate = Candidate(name=name, distribution=STATIC, state=State.READY, score=1)
+        self._slots.append(Slot(candidate, devices=[enlist(device)]))
+
+    def unload(self, slots: Sequence[Slot]) -> None:
+        """Close devices and drop objects. Raises LiveChildren."""
+        devices = [entry.device for slot in slots for entry in slot.devices or []]
+        alive = [child for device in devices for child in device.children]
+        if alive:
+            names = ", ".join(repr(child) for child in alive[:5])
+            what = "1 object is" if len(alive) == 1 else f"{len(alive)} objects are"
+            raise LiveChildren(
+                f"unload {slots[0].candidate.name}: {what} open on its devices: {names}; close "
+                "what was made from them first"
+            )
+        for slot in slots:
+            self._drop(slot)
+            slot.unloaded = True
+            name = slot.candidate.name
+            slot.candidate = slot.candidate.refuse(
+                State.DISABLED, f"the program unloaded it; load({name!r}) brings it back"
+            )
+            self._settle(slot.name)
+
+    def _drop(self, slot: Slot) -> None:
+        devices, slot.devices = slot.devices or [], None
+        plugin, slot.plugin = slot.plugin, None
+        for entry in devices:
+            if not entry.device.children:
+                entry.device.close()
+        if plugin is not None:
+            self._call_safely(plugin, "tensorplug_unload")
+
+    def _note(self, note: str) -> None:
+        self._notes.append(note)
+        logger.info("%s", note)
+
+
+def tell(candidate: Candidate) -> None:
+    """Say in the log why a candidate cannot be used: loudly where somebody has to repair it."""
+    if candidate.state.refused:
+        level = logging.WARNING if candidate.state.broken else logging.INFO
+        logger.log(
+            level,
+            "%s (%s) %s: %s",
+            candidate.name or "metadata",
+            candidate.distribution,
+            candidate.state.value,
+            candidate.reason,
+        )
