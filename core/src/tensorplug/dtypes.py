@@ -1,7 +1,7 @@
 """Element and block types: one table of names, ids and sizes.
 
-Ids are the type numbers of the GGUF file format. A block type stores `block` elements in `size` bytes;
-rows (`ne[0]`) of block types hold whole blocks.
+Ids are the type numbers of the GGUF file format. A block type stores `block` elements in `size`
+bytes; rows (`ne[0]`) of block types hold whole blocks.
 """
 
 import difflib
@@ -16,8 +16,8 @@ from tensorplug.errors import DTypeError, ShapeError
 class DType:
     """One element or block type.
 
-    `size` is bytes per block of `block` elements. `numpy` is the name of the NumPy type that stores one
-    element, or None for block types and bf16, which NumPy cannot compute with.
+    `size` is bytes per block of `block` elements. `numpy` is the name of the NumPy type that stores
+    one element, or None for block types and bf16, which NumPy cannot compute with.
     """
 
     name: str
@@ -109,18 +109,20 @@ _BY_ID = {t.id: t for t in DTYPES}
 _BY_NUMPY = {np.dtype(t.numpy): t for t in DTYPES if t.numpy}
 
 
-def dtype(what: "str | int | DType | np.dtype[np.generic]") -> DType:
+def dtype(what: "str | int | DType | np.dtype[np.generic] | type[np.generic]") -> DType:
     """Return the type of a name (any case), a GGUF type id or a NumPy type. Raises DTypeError."""
     if isinstance(what, DType):
         return what
-    if isinstance(what, int):
-        return _by_id(what)
+    if isinstance(what, int | np.integer) and not isinstance(what, bool):
+        return _by_id(int(what))
     if isinstance(what, str):
         return _by_name(what)
+    if not isinstance(what, np.dtype | type):
+        raise DTypeError(f"dtype: {what!r} is no type; give a name, a GGUF type id or a NumPy type")
     found = _BY_NUMPY.get(np.dtype(what))
     if found is None:
         raise DTypeError(
-            f"dtype: NumPy type {what} has no tensor type; use one of {_names(_BY_NUMPY)}"
+            f"dtype: NumPy type {np.dtype(what)} has no tensor type; use one of {_names(_BY_NUMPY)}"
         )
     return found
 

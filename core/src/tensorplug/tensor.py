@@ -1,12 +1,13 @@
 """`Tensor`: frozen metadata of one value in a graph.
 
-Sizes are kept twice: `ne` and `nb` (ggml order: fastest dimension first; strides in bytes, four of each)
-and `shape` and `strides` (NumPy order, as many as the tensor has dimensions). Only persistent tensors
-own storage; all others get theirs from the bindings of a schedule.
+Sizes are kept twice: `ne` and `nb` (ggml order: fastest dimension first; strides in bytes, four of
+each) and `shape` and `strides` (NumPy order, as many as the tensor has dimensions). Only persistent
+tensors own storage; all others get theirs from the bindings of a schedule.
 """
 
 import enum
 import itertools
+import operator
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
@@ -107,8 +108,10 @@ class Tensor:
         """Bytes from the first to the last element, gaps between them included."""
         if self.size == 0:
             return 0
-        first = self.dtype.row_size(self.ne[0]) if self.dtype.is_block else self.dtype.size
+        if self.splits_blocks:
+            return self.sources[0].nbytes
         start = 1 if self.dtype.is_block else 0
+        first = self.dtype.row_size(self.ne[0]) if start else self.dtype.size
         return first + sum(
             (n - 1) * b for n, b in zip(self.ne[start:], self.nb[start:], strict=True)
         )
@@ -116,7 +119,9 @@ class Tensor:
     @property
     def is_contiguous(self) -> bool:
         """Whether the elements lie without gaps, in order; dimensions of size 1 do not count."""
-        return all(
+        if self.size == 0:
+            return True
+        return not self.splits_blocks and all(
             n == 1 or b == want
             for n, b, want in zip(self.ne, self.nb, contiguous_nb(self.dtype, self.ne), strict=True)
         )
@@ -124,7 +129,15 @@ class Tensor:
     @property
     def has_contiguous_rows(self) -> bool:
         """Whether each row lies without gaps."""
-        return self.nb[0] == self.dtype.size or self.ne[0] == 1
+        return not self.splits_blocks and (self.nb[0] == self.dtype.size or self.ne[0] == 1)
+
+    @property
+    def splits_blocks(self) -> bool:
+        """Whether this is a transposed block type: good for `x @ w.T` and for nothing else.
+
+        Its rows run across the blocks, which no strides can say.
+        """
+        return self.dtype.is_block and self.op == "transpose"
 
     # --- roles -----------------------------------------------------------------------------
 
@@ -171,6 +184,8 @@ class Tensor:
             )
         return array_view(self, home.buffer.host(), home.offset + self.view_offset)
 
+    __array_ufunc__ = None  # NumPy leaves `array + tensor` to us and never reads memory for it
+
     def __array__(self, dtype: "np.dtype[Any] | None" = None, *, copy: bool | None = None) -> Array:
         array = self.numpy()
         return np.array(array, dtype=dtype, copy=copy)
@@ -189,11 +204,11 @@ class Tensor:
 
     @property
     def T(self) -> "Tensor":  # noqa: N802 - NumPy's spelling
-        """The tensor with its two fastest dimensions swapped; a view."""
+        """The tensor with its last two dimensions swapped, a view; itself if it has fewer."""
         return OPERATORS["transpose"](self)
 
-    def reshape(self, *shape: int) -> "Tensor":
-        """A view with other sizes, NumPy order, at most one of them -1."""
+    def reshape(self, *shape: int | tuple[int, ...]) -> "Tensor":
+        """A view with other sizes, NumPy order, at most one of them -1; needs contiguous memory."""
         return OPERATORS["reshape"](self, shape)
 
     def __getitem__(self, index: Any) -> "Tensor":
@@ -231,6 +246,9 @@ class Tensor:
             raise TypeError(f"{self}: a scalar has no length")
         return self.shape[0]
 
+    def __bool__(self) -> bool:
+        raise TypeError(f"{self}: is neither true nor false; compare with None, or read its data")
+
     def __repr__(self) -> str:
         label = repr(self.name) if self.name else f"#{self.serial}"
         return f"<Tensor {label}, {self.op}, {self.dtype.name}{list(self.shape)}>"
@@ -243,7 +261,9 @@ def contiguous_nb(dtype: DType, ne: Ne) -> Ne:
 
 
 def pad_ne(sizes: tuple[int, ...]) -> Ne:
-    """Fill `sizes` (ggml order) with ones up to four."""
+    """Fill `sizes` (ggml order) with ones up to four. Raises ShapeError for more."""
+    if len(sizes) > MAX_RANK:
+        raise ShapeError(f"{len(sizes)} dimensions {sizes}; at most {MAX_RANK} are possible")
     a, b, c, d = (*sizes, 1, 1, 1, 1)[:MAX_RANK]
     return (a, b, c, d)
 
@@ -256,7 +276,7 @@ def ne_of(shape: tuple[int, ...] | list[int], where: str) -> tuple[Ne, int]:
         )
     if any(n < 0 for n in shape):
         raise ShapeError(f"{where}: negative size in shape {tuple(shape)}")
-    return pad_ne(tuple(int(n) for n in reversed(shape))), len(shape)
+    return pad_ne(tuple(operator.index(n) for n in reversed(shape))), len(shape)
 
 
 def leaf(
@@ -280,7 +300,15 @@ def input(name: str, shape: tuple[int, ...] | list[int], dtype: DType) -> Tensor
 
 
 def array_view(tensor: Tensor, memory: Array, offset: int) -> Array:
-    """View `memory` (uint8) from `offset` on as `tensor` lies in it, NumPy order, without a copy."""
+    """View `memory` (uint8) from `offset` on as `tensor` lies in it, without a copy.
+
+    The shape is `Tensor.shape`; the last dimension of block types counts bytes. Raises ShapeError.
+    """
+    if tensor.splits_blocks:
+        raise ShapeError(
+            f"{tensor}: is a transposed block type, whose elements have no addresses; "
+            f"use {tensor.sources[0]}"
+        )
     if offset < 0 or offset + tensor.nbytes > memory.size:
         raise ShapeError(
             f"{tensor}: needs bytes {offset} to {offset + tensor.nbytes} of a buffer of "
