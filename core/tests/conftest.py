@@ -1,10 +1,15 @@
 """Fixtures that tests of core share: the fake device in its main forms."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 
+import numpy as np
 import pytest
 
+import tensorplug as tp
+from tensorplug import transfer
 from tensorplug.testing.null import NullDevice
+
+Evaluate = Callable[[tp.Tensor, Mapping[tp.Tensor, np.ndarray]], np.ndarray]
 
 
 @pytest.fixture
@@ -26,3 +31,54 @@ def late() -> Iterator[NullDevice]:
     """A device that works only when somebody waits."""
     with NullDevice("late:0", asynchronous=True) as device:
         yield device
+
+
+@pytest.fixture
+def evaluate(host: NullDevice) -> Evaluate:
+    """What a graph gives when it is computed node by node, each in memory of its own."""
+
+    def run(outputs: tp.Tensor, inputs: Mapping[tp.Tensor, np.ndarray]) -> np.ndarray:
+        graph = tp.Graph(outputs)
+        roots = {t.root for t in (*graph.leafs, *graph.nodes) if t.root.storage is None}
+        places = {t: tp.Storage(host.buffer_type.alloc(t.nbytes), 0) for t in roots}
+        bindings = tp.Bindings(places)
+        for tensor, data in inputs.items():
+            transfer.write(tensor, data, bindings)
+        with host.open() as backend:
+            backend.compute(tp.BoundGraph(graph, bindings))
+        return transfer.read(outputs, bindings)
+
+    return run
+
+
+class Shelf:
+    """A folder of distributions on `sys.path`, and registries that look nowhere else."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def add(self, project: str, source: str | None = None, *, name: str = "acme", **more) -> None:
+        """Install a plugin; `source` is the text of its module."""
+        module = project.replace("-", "_")
+        write_distribution(
+            self.folder,
+            project,
+            **{"entry_points": {name: module}, "modules": {f"{module}.py": source or ""}, **more},
+        )
+
+    def registry(self, **environ: str) -> Registry:
+        """A registry that sees this folder and these variables."""
+        return Registry(path=[str(self.folder)], environ=environ)
+
+
+@pytest.fixture
+def shelf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shelf]:
+    """An empty folder for distributions; their modules are forgotten afterwards."""
+    folder = tmp_path / "site"
+    folder.mkdir()
+    monkeypatch.syspath_prepend(str(folder))
+    before = set(sys.modules)
+    yield Shelf(folder)
+    for name in set(sys.modules) - before:
+        if str(tmp_path) in str(getattr(sys.modules[name], "__file__", "")):
+            del sys.modules[name]

@@ -2,7 +2,7 @@
 
 from tensorplug.dtypes import F32
 from tensorplug.ops.matmul import WEIGHTS
-from tensorplug.ops.rules import ONLY_F32, always
+from tensorplug.ops.rules import ONLY_F32, always, repeat_over_batch
 from tensorplug.ops.softmax import MASKS
 from tensorplug.ops.table import Call, Op, Param, Shape, Source, apply, register_op
 from tensorplug.tensor import Tensor
@@ -17,12 +17,12 @@ def _attended(call: Call) -> Shape:
         raise call.fail(f"head sizes of q and k differ: {q.ne[0]} and {k.ne[0]}")
     if k.ne[1] != v.ne[1] or k.ne[2:] != v.ne[2:]:
         raise call.fail("k and v differ in positions, heads or batch")
-    if not k.ne[2] or q.ne[2] % k.ne[2] or not k.ne[3] or q.ne[3] % k.ne[3]:
+    if not repeat_over_batch(k, q):
         raise call.fail("the heads or the batch of q are no multiple of those of k")
     if mask is not None:
         if mask.ne[0] != k.ne[1] or mask.ne[1] < q.ne[1]:
             raise call.fail("mask must be [positions of k, at least the tokens of q]")
-        if q.ne[2] % mask.ne[2] or q.ne[3] % mask.ne[3]:
+        if not repeat_over_batch(mask, q):
             raise call.fail("mask does not repeat over the heads and batch of q")
     elif call.params["max_bias"]:
         raise call.fail("max_bias needs a mask to slope")
@@ -48,7 +48,7 @@ FLASH_ATTN_EXT = register_op(
         ),
         shape=_attended,
         dtype=always(F32),
-        formula="y = softmax(cap(scale * k q) + slope * mask) v, cap(z) = softcap * tanh(z / softcap)",
+        formula="y = softmax(cap(scale * k q) + slope * mask) v, cap(z) = softcap*tanh(z/softcap)",
         origin="Dao et al. 2022, arXiv:2205.14135",
     )
 )
@@ -66,10 +66,11 @@ def flash_attn_ext(
     softcap: float = 0.0,
     name: str = "",
 ) -> Tensor:
-    """Attention of `q` [d, tokens, heads, batch] to `k` [d, n, kv heads, b] and `v` [e, n, kv heads, b].
+    """Attention of `q` [d, tokens, heads, batch] to `k` [d, n, kv heads, b] and their values `v`.
 
-    `mask` is f32 or f16 [n, at least tokens, ...]; heads of `q` share those of `k` in groups. The
-    result is f32 [e, heads, tokens, batch]: heads and tokens have changed places. Raises ShapeError.
+    `v` is [e, n, kv heads, b]; `mask` is f32 or f16 [n, at least tokens, ...]; heads of `q` share
+    those of `k` in groups. The result is f32 [e, heads, tokens, batch]: heads and tokens have
+    changed places. Raises ShapeError.
     """
     return apply(
         FLASH_ATTN_EXT,

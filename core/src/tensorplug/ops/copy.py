@@ -2,7 +2,7 @@
 
 from tensorplug.dtypes import DType
 from tensorplug.dtypes import dtype as dtype_of
-from tensorplug.ops.rules import ANY, ONLY_F32, PLAIN, same_shape_as, same_type_as
+from tensorplug.ops.rules import ANY, ONLY_F32, PLAIN, can_repeat, same_shape_as, same_type_as
 from tensorplug.ops.table import Alias, Call, Op, Param, Shape, Source, apply, register_op
 from tensorplug.tensor import Ne, Tensor, ne_of
 
@@ -112,7 +112,7 @@ def _tiled(call: Call) -> Shape:
     assert isinstance(wanted, tuple)
     a, b, c, d = (n if isinstance(n, int) else 0 for n in wanted)
     ne: Ne = (a, b, c, d)
-    if any(not n or m % n for n, m in zip(x.ne, ne, strict=True)):
+    if not can_repeat(x, ne):
         raise call.fail(f"x does not repeat to sizes {wanted}")
     return ne, call.int("rank")
 

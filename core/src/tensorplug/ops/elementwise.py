@@ -1,5 +1,7 @@
 """Element by element: arithmetic of two tensors and of a tensor with constants."""
 
+import math
+
 from tensorplug.dtypes import F32
 from tensorplug.ops.rules import (
     IDS,
@@ -106,9 +108,9 @@ def _arange_length(call: Call) -> tuple[tuple[int, int, int, int], int]:
     assert isinstance(start, float)
     assert isinstance(stop, float)
     assert isinstance(step, float)
-    if step == 0 or (stop - start) / step < 0:
+    if not all(map(math.isfinite, (start, stop, step))) or not step or (stop - start) / step < 0:
         raise call.fail(f"no steps of {step} lead from {start} to {stop}")
-    return (-int(-(stop - start) // step), 1, 1, 1), 1
+    return (math.ceil((stop - start) / step), 1, 1, 1), 1
 
 
 ARANGE = register_op(

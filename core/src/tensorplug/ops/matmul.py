@@ -1,7 +1,7 @@
 """Matrix products: rows against rows, with f32 results."""
 
 from tensorplug.dtypes import F32, INTEGERS
-from tensorplug.ops.rules import ANY, IDS, REAL, always
+from tensorplug.ops.rules import ANY, IDS, REAL, always, divides, repeat_over_batch
 from tensorplug.ops.table import Call, Op, Param, Shape, Source, apply, register_op
 from tensorplug.tensor import Tensor
 
@@ -12,7 +12,7 @@ def _product(call: Call) -> Shape:
     w, x = call["w"], call["x"]
     if w.ne[0] != x.ne[0]:
         raise call.fail(f"rows differ in length: {w.ne[0]} and {x.ne[0]}")
-    if not w.ne[2] or not w.ne[3] or x.ne[2] % w.ne[2] or x.ne[3] % w.ne[3]:
+    if not repeat_over_batch(w, x):
         raise call.fail("w does not repeat over dimensions 2 and 3 of x")
     if w.nb[0] > w.nb[1]:
         raise call.fail("w must not be transposed; insert cont()")
@@ -37,7 +37,7 @@ def _expert_product(call: Call) -> Shape:
         raise call.fail(f"rows differ in length: {w.ne[0]} and {x.ne[0]}")
     if w.ne[3] != 1 or x.ne[3] != 1 or ids.ne[2:] != (1, 1):
         raise call.fail("w and x have three dimensions at most, ids two")
-    if ids.ne[1] != x.ne[2] or ids.ne[0] % x.ne[1]:
+    if ids.ne[1] != x.ne[2] or not divides(x.ne[1], ids.ne[0]):
         raise call.fail("ids must hold, for each token, a multiple of ne[1] of x")
     return (w.ne[1], ids.ne[0], x.ne[2], 1), 3
 
@@ -56,8 +56,8 @@ MUL_MAT_ID = register_op(
 def mul_mat(w: Tensor, x: Tensor, *, precision: str = "default", name: str = "") -> Tensor:
     """Product of the rows of `x` with the rows of `w`: f32 [n, m, ...].
 
-    `w` is [k, n, a, b] of any float or block type, `x` is [k, m, c, d] f32, f16 or bf16; `c` and `d`
-    are multiples of `a` and `b`. In NumPy order this is `x @ w.T`. Raises ShapeError.
+    `w` is [k, n, a, b] of any float or block type, `x` is [k, m, c, d] f32, f16 or bf16; `c` and
+    `d` are multiples of `a` and `b`. In NumPy order this is `x @ w.T`. Raises ShapeError.
     """
     return apply(MUL_MAT, w, x, precision=precision, name=name)
 

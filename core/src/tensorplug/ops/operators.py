@@ -1,11 +1,16 @@
 """What Python's operators on tensors build; they follow NumPy where the builders follow ggml."""
 
+import math
+import numbers
 import operator
 from typing import Any
 
+from tensorplug.dtypes import BF16, F16, F32, DType
 from tensorplug.errors import ShapeError
 from tensorplug.ops import copy, elementwise, matmul, unary, view
 from tensorplug.tensor import OPERATORS, Ne, Tensor
+
+# --- arithmetic --------------------------------------------------------------------------------
 
 
 def _common(a: Tensor, b: Tensor, sign: str) -> tuple[Ne, int]:
@@ -15,125 +20,194 @@ def _common(a: Tensor, b: Tensor, sign: str) -> tuple[Ne, int]:
             f"{sign}: shapes {list(a.shape)} and {list(b.shape)} do not broadcast; sizes must be "
             "equal or 1"
         )
-    a_, b_, c, d = (n if m == 1 else m for m, n in zip(a.ne, b.ne, strict=True))
-    return (a_, b_, c, d), max(a.rank, b.rank)
+    c, d, e, f = (n if m == 1 else m for m, n in zip(a.ne, b.ne, strict=True))
+    return (c, d, e, f), max(a.rank, b.rank)
 
 
 def _spread(x: Tensor, ne: Ne, rank: int) -> Tensor:
-    return x if x.ne == ne else copy.repeat(x, ne[:rank][::-1])
+    """`x` repeated to sizes `ne`, with `rank` dimensions; `x` itself where it has both."""
+    if x.ne != ne:
+        return copy.repeat(x, ne[:rank][::-1])
+    return x if x.rank == rank else view.strided(x, x.ne, x.nb, rank=rank, offset=0)
 
 
-def _add(a: Tensor, b: Tensor | float) -> Tensor:
-    if not isinstance(b, Tensor):
-        return elementwise.scale(a, 1.0, bias=b)
-    ne, rank = _common(a, b, "+")
-    # The sum is the same either way round; the side that has the full shape goes first.
-    first, second = (b, a) if a.ne != ne and b.ne == ne and a.dtype is b.dtype else (a, b)
-    return elementwise.add(_spread(first, ne, rank), second)
+def _promoted(a: DType, b: DType) -> DType:
+    """The type of a sum, as NumPy has it: the wider one; f32 for f16 with bf16."""
+    return F32 if a is not b and {a, b} <= {F32, F16, BF16} else a
 
 
-def _mul(a: Tensor, b: Tensor | float) -> Tensor:
-    if not isinstance(b, Tensor):
-        return elementwise.scale(a, b)
-    ne, rank = _common(a, b, "*")
-    first, second = (b, a) if a.ne != ne and b.ne == ne and a.dtype is b.dtype else (a, b)
-    return elementwise.mul(_spread(first, ne, rank), second)
+def _pair(a: Tensor, b: Tensor, sign: str) -> tuple[Tensor, Tensor]:
+    """`a` in the shape and type of the result, and `b`, which repeats over it."""
+    ne, rank = _common(a, b, sign)
+    to = _promoted(a.dtype, b.dtype)
+    return _spread(a if a.dtype is to else copy.cast(a, to), ne, rank), b
 
 
-def _sub(a: Tensor, b: Tensor | float) -> Tensor:
-    if not isinstance(b, Tensor):
-        return elementwise.scale(a, 1.0, bias=-b)
-    return elementwise.sub(_spread(a, *_common(a, b, "-")), b)
+def _commuted(a: Tensor, b: Tensor, sign: str) -> tuple[Tensor, Tensor]:
+    """As `_pair`, with the side first that has the shape and type of the result already."""
+    ne, rank = _common(a, b, sign)
+    wanted = (ne, rank, _promoted(a.dtype, b.dtype))
+    if (a.ne, a.rank, a.dtype) != wanted and (b.ne, b.rank, b.dtype) == wanted:
+        return b, a
+    return _pair(a, b, sign)
 
 
-def _rsub(a: Tensor, b: float) -> Tensor:
-    return elementwise.scale(a, -1.0, bias=b)
+def _number(value: Any, sign: str) -> float:
+    if isinstance(value, numbers.Real):
+        return float(value)
+    raise TypeError(
+        f"{sign}: takes tensors and numbers, got {type(value).__name__}; place() data first"
+    )
 
 
-def _div(a: Tensor, b: Tensor | float) -> Tensor:
-    if not isinstance(b, Tensor):
-        return elementwise.scale(a, 1.0 / b)
-    return elementwise.div(_spread(a, *_common(a, b, "/")), b)
+def _add(a: Tensor, b: Any) -> Tensor:
+    if isinstance(b, Tensor):
+        return elementwise.add(*_commuted(a, b, "+"))
+    return elementwise.scale(a, 1.0, bias=_number(b, "+"))
 
 
-def _matmul(a: Tensor, b: Tensor) -> Tensor:
+def _mul(a: Tensor, b: Any) -> Tensor:
+    if isinstance(b, Tensor):
+        return elementwise.mul(*_commuted(a, b, "*"))
+    return elementwise.scale(a, _number(b, "*"))
+
+
+def _sub(a: Tensor, b: Any) -> Tensor:
+    if isinstance(b, Tensor):
+        return elementwise.sub(*_pair(a, b, "-"))
+    return elementwise.scale(a, 1.0, bias=-_number(b, "-"))
+
+
+def _rsub(a: Tensor, b: Any) -> Tensor:
+    return elementwise.scale(a, -1.0, bias=_number(b, "-"))
+
+
+def _div(a: Tensor, b: Any) -> Tensor:
+    if isinstance(b, Tensor):
+        return elementwise.div(*_pair(a, b, "/"))
+    divisor = _number(b, "/")
+    return elementwise.scale(a, 1.0 / divisor if divisor else math.copysign(math.inf, divisor))
+
+
+# --- matrix products ---------------------------------------------------------------------------
+
+
+def _matmul(a: Tensor, b: Any) -> Tensor:
     """`a @ b`: `mul_mat(w, a)` where `b` is `w.T`; else `b` is transposed and copied first."""
+    if not isinstance(b, Tensor):
+        raise TypeError(f"@: takes tensors, got {type(b).__name__}; place() data first")
+    if not a.rank or not b.rank or a.ne[0] != b.ne[min(b.rank, 2) - 1]:
+        raise ShapeError(
+            f"@: shapes {list(a.shape)} and {list(b.shape)} do not match; the last size of the "
+            "left must equal the last but one of the right"
+        )
     if b.rank == 1:
-        return matmul.mul_mat(a, b)
-    weight = b.operands[0] if b.op == "transpose" else None
-    if weight is None:
-        if b.dtype.is_block:
-            raise ShapeError(
-                f"@: {b} of block type {b.dtype.name} cannot be transposed; write `x @ w.T` with `w` "
-                "stored as [outputs, inputs], or cast() it first"
-            )
-        weight = copy.cont(view.transpose(b))
-    if any(m < n and m == 1 for m, n in zip(a.ne[2:], weight.ne[2:], strict=True)):
-        ne = (a.ne[0], a.ne[1], max(a.ne[2], weight.ne[2]), max(a.ne[3], weight.ne[3]))
-        a = _spread(a, ne, max(a.rank, weight.rank))
-    return matmul.mul_mat(weight, a)
+        return _times_vector(a, b)
+    product = _times_rows(a, _rows_of(b))
+    return product if a.rank > 1 else view.reshape(product, (*b.shape[:-2], b.shape[-1]))
+
+
+def _times_vector(a: Tensor, b: Tensor) -> Tensor:
+    # Weights of a block type can only be on the left of mul_mat.
+    product = matmul.mul_mat(_packed(a), b) if a.rank == 2 else matmul.mul_mat(_packed(b), a)
+    return view.reshape(product, a.shape[:-1])
+
+
+def _rows_of(b: Tensor) -> Tensor:
+    """The tensor whose rows are the columns of `b`."""
+    if b.op == "transpose":
+        return _packed(b.sources[0])
+    if b.dtype.is_block:
+        raise ShapeError(
+            f"@: {b} of block type {b.dtype.name} cannot be transposed; write `x @ w.T` with `w` "
+            "stored as [outputs, inputs], or cast() it first"
+        )
+    return copy.cont(view.transpose(b))
+
+
+def _packed(x: Tensor) -> Tensor:
+    return x if x.has_contiguous_rows else copy.cont(x)
+
+
+def _times_rows(a: Tensor, w: Tensor) -> Tensor:
+    """`mul_mat(w, a)` with NumPy's broadcasting of the dimensions before the last two."""
+    pairs = list(zip(a.ne[2:], w.ne[2:], strict=True))
+    if any(m != n and 1 not in (m, n) for m, n in pairs):
+        raise ShapeError(
+            f"@: batches {list(a.shape[:-2])} and {list(w.shape[:-2])} do not broadcast; sizes "
+            "must be equal or 1"
+        )
+    c, d = (n if m == 1 else m for m, n in pairs)
+    ne = (a.ne[0], a.ne[1], c, d)
+    # mul_mat repeats `w` over the batches of `a` by itself, but not the other way round.
+    spread = a if a.ne == ne else _spread(a, ne, max(a.rank, w.rank))
+    return matmul.mul_mat(w, spread)
+
+
+# --- indexing ----------------------------------------------------------------------------------
 
 
 def _getitem(x: Tensor, index: Any) -> Tensor:
     """A view by integers, slices with positive steps, and `...`, NumPy order."""
     entries = _expand(x, index if isinstance(index, tuple) else (index,))
-    offset, ne, nb = 0, [], []
+    offset = 0
+    ne: list[int] = []
+    nb: list[int] = []
     for dim, entry in zip(range(x.rank - 1, -1, -1), entries, strict=True):
-        size, stride = x.ne[dim], x.nb[dim]
         block = x.dtype.block if dim == 0 else 1
-        if not isinstance(entry, slice):
-            start, count, step = _position(x, entry, size), 1, 1
-        else:
-            start, stop, step = entry.indices(size)
-            if step < 1:
-                raise ShapeError(f"{x}: a slice with step {step}; steps must be positive")
-            count = max(0, -(-(stop - start) // step))
+        start, count, step = _range(x, entry, x.ne[dim])
         if block > 1 and (start % block or count % block or step != 1):
             raise ShapeError(
-                f"{x}: slice {entry} cuts blocks of {block} elements; start and length must be multiples"
+                f"{x}: index {entry} cuts blocks of {block} elements; start and length must be "
+                "multiples"
             )
-        offset += start // block * stride
+        offset += start // block * x.nb[dim]
         if isinstance(entry, slice):
-            ne.append(count)
-            nb.append(stride * step)
-    if not ne:
-        ne, nb = [1], [x.nb[0]]
-    ne.reverse()
-    nb.reverse()
-    return _strided(x, ne, nb, offset)
-
-
-def _strided(x: Tensor, ne: list[int], nb: list[int], offset: int) -> Tensor:
-    padded = [*nb]
-    while len(padded) < 4:
-        padded.append(padded[-1] * max(ne[len(padded) - 1] if len(padded) <= len(ne) else 1, 1))
-    sizes = (*ne, 1, 1, 1, 1)[:4]
-    return view.strided(x, sizes, tuple(padded), rank=len(ne), offset=offset)
+            ne.insert(0, count)
+            nb.insert(0, x.nb[dim] * step)
+    # An empty view may start behind the end; it lies nowhere, so it may as well lie at the start.
+    return view.strided(x, tuple(ne), tuple(nb), rank=len(ne), offset=0 if 0 in ne else offset)
 
 
 def _expand(x: Tensor, entries: tuple[Any, ...]) -> list[Any]:
-    if entries.count(Ellipsis) > 1:
+    gaps = [i for i, entry in enumerate(entries) if entry is Ellipsis]
+    if len(gaps) > 1:
         raise ShapeError(f"{x}: more than one `...` in an index")
-    if Ellipsis not in entries:
-        entries = (*entries, Ellipsis)
-    at = entries.index(Ellipsis)
-    missing = x.rank - (len(entries) - 1)
+    at = gaps[0] if gaps else len(entries)
+    given = [entry for entry in entries if entry is not Ellipsis]
+    missing = x.rank - len(given)
     if missing < 0:
-        raise ShapeError(f"{x}: {len(entries) - 1} indices for {x.rank} dimensions")
-    return [*entries[:at], *[slice(None)] * missing, *entries[at + 1 :]]
+        raise ShapeError(f"{x}: {len(given)} indices for {x.rank} dimensions")
+    return [*given[:at], *[slice(None)] * missing, *given[at:]]
 
 
-def _position(x: Tensor, entry: Any, size: int) -> int:
+def _range(x: Tensor, entry: Any, size: int) -> tuple[int, int, int]:
+    """First position, count and step of one entry of an index."""
+    if isinstance(entry, slice):
+        start, stop, step = entry.indices(size)
+        if step < 1:
+            raise ShapeError(f"{x}: a slice with step {step}; steps must be positive")
+        return start, len(range(start, stop, step)), step
+    if isinstance(entry, bool) or not hasattr(entry, "__index__"):
+        raise TypeError(
+            f"{x}: index of type {type(entry).__name__}; takes integers, slices and `...`, and "
+            "get_rows() takes rows by number"
+        )
     at = operator.index(entry)
     if not -size <= at < size:
         raise IndexError(f"{x}: index {at} is outside a dimension of {size}")
-    return at % size
+    return at % size, 1, 1
+
+
+def _reshape(x: Tensor, sizes: tuple[Any, ...]) -> Tensor:
+    shape = sizes[0] if len(sizes) == 1 and isinstance(sizes[0], tuple | list) else sizes
+    return view.reshape(x, tuple(shape))
 
 
 OPERATORS.update(
     {
-        "transpose": view.transpose,
-        "reshape": lambda x, shape: view.reshape(x, tuple(shape)),
+        "transpose": lambda x: x if x.rank < 2 else view.transpose(x),
+        "reshape": _reshape,
         "getitem": _getitem,
         "matmul": _matmul,
         "add": _add,

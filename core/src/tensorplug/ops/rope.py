@@ -47,7 +47,7 @@ ROPE = register_op(
         dtype=same_type_as("x"),
         check=(_fits,),
         in_place=("x",),
-        formula="pairs (a, b) of the first dims elements turn by position * scale * base**(-2i/dims)",
+        formula="pairs i of the first dims elements turn by position * scale * base**(-2i/dims)",
         origin="Su et al. 2021, arXiv:2104.09864; Peng et al. 2023, arXiv:2309.00071 (YaRN)",
     )
 )

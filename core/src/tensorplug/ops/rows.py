@@ -1,7 +1,7 @@
 """Rows taken from and written to a table of rows."""
 
 from tensorplug.dtypes import F32, I32, DType
-from tensorplug.ops.rules import ANY, IDS, ONLY_F32, ROW_IDS, same_type_as
+from tensorplug.ops.rules import ANY, IDS, ONLY_F32, ROW_IDS, divides, same_type_as
 from tensorplug.ops.table import Alias, Call, Op, Shape, Source, apply, register_op
 from tensorplug.tensor import Tensor
 
@@ -34,7 +34,7 @@ def _scattered(call: Call) -> Shape:
         raise call.fail("rows must have the row length and dimensions 2 and 3 of table")
     if ids.ne[0] != rows.ne[1] or ids.ne[3] != 1:
         raise call.fail("ids must have one entry for each row")
-    if rows.ne[2] % ids.ne[1] or rows.ne[3] % ids.ne[2]:
+    if not (divides(ids.ne[1], rows.ne[2]) and divides(ids.ne[2], rows.ne[3])):
         raise call.fail("ids do not repeat over dimensions 2 and 3 of rows")
     return table.ne, table.rank
 
@@ -57,9 +57,9 @@ SET_ROWS = register_op(
 
 
 def get_rows(table: Tensor, ids: Tensor, *, name: str = "") -> Tensor:
-    """Rows of `table` [n, rows, a, b] that i32 `ids` [m, a, b] name: f32 [n, m, a, b]; i32 stays i32.
+    """Rows of `table` [n, rows, a, b] that i32 `ids` [m, a, b] name: f32 [n, m, a, b].
 
-    An id outside the table raises GraphError when the graph runs.
+    A table of i32 stays i32. An id outside the table raises GraphError when the graph runs.
     """
     return apply(GET_ROWS, table, ids, name=name)
 

@@ -62,7 +62,17 @@ def repeats_to(small: str, large: str) -> Check:
 
 def can_repeat(small: Tensor, ne: Ne) -> bool:
     """Whether copies of `small` side by side fill a tensor of sizes `ne`."""
-    return all(n != 0 and want % n == 0 for n, want in zip(small.ne, ne, strict=True)) or 0 in ne
+    return all(divides(n, want) for n, want in zip(small.ne, ne, strict=True))
+
+
+def divides(n: int, total: int) -> bool:
+    """Whether `total` is a multiple of `n`; nothing but 0 is one of 0."""
+    return total % n == 0 if n else total == 0
+
+
+def repeat_over_batch(small: Tensor, large: Tensor) -> bool:
+    """Whether dimensions 2 and 3 of `large` are multiples of those of `small`."""
+    return divides(small.ne[2], large.ne[2]) and divides(small.ne[3], large.ne[3])
 
 
 def same_shapes(first: str, second: str) -> Check:

@@ -1,7 +1,14 @@
 """Softmax of rows, masks, and what masks are made with."""
 
 from tensorplug.dtypes import F16, F32
-from tensorplug.ops.rules import ONLY_F32, REAL, always, same_shape_as, same_type_as
+from tensorplug.ops.rules import (
+    ONLY_F32,
+    REAL,
+    always,
+    repeat_over_batch,
+    same_shape_as,
+    same_type_as,
+)
 from tensorplug.ops.table import Call, Op, Param, Source, apply, register_op
 from tensorplug.tensor import Tensor
 
@@ -13,7 +20,7 @@ def _mask_fits(call: Call) -> None:
     if mask is not None:
         if mask.ne[0] != x.ne[0] or mask.ne[1] < x.ne[1]:
             raise call.fail("mask must have x's row length and at least as many rows")
-        if x.ne[2] % mask.ne[2] or x.ne[3] % mask.ne[3]:
+        if not repeat_over_batch(mask, x):
             raise call.fail("mask does not repeat over dimensions 2 and 3 of x")
     if sinks is not None and sinks.ne != (x.ne[2], 1, 1, 1):
         raise call.fail("sinks must be a vector with one element for each head, ne[2] of x")
@@ -64,9 +71,9 @@ def soft_max(
 ) -> Tensor:
     """Softmax of `scale * x + mask` over each row (`ne[0]`).
 
-    `x` is f32 [n, rows, heads, batch]; `mask` is f32 or f16 with rows of `n`, at least `rows` of them,
-    and repeats over dimensions 2 and 3; `max_bias` > 0 slopes it per head. `sinks` [heads] adds one
-    column per head that only the divisor sees. Raises ShapeError.
+    `x` is f32 [n, rows, heads, batch]; `mask` is f32 or f16 with rows of `n`, at least `rows` of
+    them, and repeats over dimensions 2 and 3; `max_bias` > 0 slopes it per head. `sinks` [heads]
+    adds one column per head that only the divisor sees. Raises ShapeError.
     """
     return apply(SOFT_MAX, x, mask, sinks, scale=float(scale), max_bias=float(max_bias), name=name)
 

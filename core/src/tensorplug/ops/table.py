@@ -1,9 +1,11 @@
 """The op table: one record per op says everything about it but its kernel."""
 
 import difflib
+import numbers
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
+from typing import Any
 
 from tensorplug.dtypes import DType
 from tensorplug.errors import DTypeError, GraphError, OptionError, ShapeError
@@ -63,7 +65,8 @@ class Call:
             for s, t in zip(self.op.sources, self.operands, strict=False)
             if t is not None
         )
-        return ShapeError(f"{self.op.name}: {problem}; got {shapes}")
+        got = f"; got {shapes}" if shapes else ""
+        return ShapeError(f"{self.op.name}: {problem}{got}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,8 +89,9 @@ Check = Callable[[Call], None]
 class Op:
     """What an op takes and gives.
 
-    `in_place` names the sources over which the allocator may lay the result. `alias` gives the memory
-    of results that share it; with `writes` the op writes there (an effect), else it is a pure view.
+    `in_place` names the sources over which the allocator may lay the result. `alias` gives the
+    memory of results that share it; with `writes` the op writes there (an effect), else it is a
+    pure view.
     """
 
     name: str
@@ -130,6 +134,10 @@ def register_op(op: Op) -> Op:
     unknown = set(op.in_place) - {s.name for s in op.sources}
     if unknown:
         raise GraphError(f"register_op: {op.name!r} may replace unknown sources {sorted(unknown)}")
+    names = [thing.name for thing in (*op.sources, *op.params)]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise GraphError(f"register_op: {op.name!r} has two sources or parameters called {twice!r}")
     OPS[op.name] = op
     return op
 
@@ -144,7 +152,10 @@ def op(name: str) -> Op:
 
 
 def apply(op: Op, *operands: Tensor | None, name: str = "", **params: Value) -> Tensor:
-    """Return the tensor that `op` computes. Raises ShapeError, DTypeError, OptionError, GraphError."""
+    """Return the tensor that `op` computes.
+
+    Raises ShapeError, DTypeError, OptionError, GraphError.
+    """
     call = Call(op, _bind_sources(op, operands), _bind_params(op, params))
     for check in op.check:
         check(call)
@@ -229,6 +240,11 @@ def _bind_sources(op: Op, operands: tuple[Tensor | None, ...]) -> tuple[Tensor |
             raise DTypeError(
                 f"{op.name}: {source.name} {tensor} has type {tensor.dtype.name}; takes {known}"
             )
+        elif tensor.splits_blocks:
+            raise ShapeError(
+                f"{op.name}: {source.name} {tensor} is a transposed block type; only `x @ w.T` "
+                "takes one, cast() it before it is transposed"
+            )
     return padded
 
 
@@ -245,10 +261,25 @@ def _bind_params(op: Op, given: Mapping[str, Value]) -> Mapping[str, Value]:
 
 
 def _coerce(op: Op, param: Param, value: Value) -> Value:
-    if value is None or isinstance(value, param.kind):
-        return value
-    if param.kind is float and isinstance(value, int):
-        return float(value)
+    if value is None and param.default is None and not param.required:
+        return None
+    plain: Value = _plain(value)
+    if param.kind is float and type(plain) is int:
+        return float(plain)
+    # A bool is an int to isinstance(), but hardly ever what a caller means by one.
+    if isinstance(plain, param.kind) and (param.kind is bool or not isinstance(plain, bool)):
+        return plain
     raise OptionError(
         f"{op.name}: parameter {param.name!r} must be {param.kind.__name__}, got {value!r}"
     )
+
+
+def _plain(value: Any) -> Any:
+    """`value` with NumPy's numbers turned into Python's."""
+    if isinstance(value, tuple):
+        return tuple(_plain(entry) for entry in value)
+    if isinstance(value, bool | str) or value is None:
+        return value
+    if isinstance(value, numbers.Integral):
+        return int(value)
+    return float(value) if isinstance(value, numbers.Real) else value

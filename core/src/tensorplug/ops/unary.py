@@ -189,7 +189,7 @@ def ceil(x: Tensor, *, name: str = "") -> Tensor:
 
 
 def round(x: Tensor, *, name: str = "") -> Tensor:
-    """Nearest integer, halves away from zero, of of each element."""
+    """Nearest integer, halves away from zero, of each element."""
     return apply(UNARY["round"], x, name=name)
 
 

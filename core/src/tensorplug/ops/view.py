@@ -2,15 +2,19 @@
 
 import math
 
+from tensorplug.dtypes import DType
 from tensorplug.errors import ShapeError
 from tensorplug.ops.rules import ANY, contiguous, same_type_as
 from tensorplug.ops.table import Alias, Call, Op, Param, Shape, Source, apply, register_op
-from tensorplug.tensor import Ne, Tensor, Value, contiguous_nb, ne_of, pad_ne
+from tensorplug.tensor import MAX_RANK, Ne, Tensor, Value, contiguous_nb, ne_of, pad_ne
 
 
 def _four(value: Value) -> Ne:
     assert isinstance(value, tuple)
-    a, b, c, d = (n if isinstance(n, int) else 0 for n in value)
+    whole = [n for n in value if isinstance(n, int)]
+    if len(value) != MAX_RANK or len(whole) != MAX_RANK:
+        raise ShapeError(f"view: takes {MAX_RANK} whole sizes, strides or axes, got {value}")
+    a, b, c, d = whole
     return (a, b, c, d)
 
 
@@ -41,14 +45,24 @@ RESHAPE = register_op(
 
 def _window(call: Call) -> Alias:
     x, ne, nb = call["x"], _four(call.params["ne"]), _four(call.params["nb"])
-    offset = call.int("offset")
-    row = x.dtype.row_size(ne[0]) if x.dtype.is_block else x.dtype.size + (ne[0] - 1) * nb[0]
-    end = offset + row
-    for n, stride in zip(ne[1:], nb[1:], strict=True):
-        end += (n - 1) * stride
-    if min(nb) < 0 or offset < 0 or (0 not in ne and end > x.nbytes):
+    offset, unit = call.int("offset"), x.dtype.size
+    if min(ne) < 0 or min(nb) < 0 or offset < 0:
+        raise call.fail(f"sizes {ne}, strides {nb} and offset {offset} must not be negative")
+    if x.dtype.is_block and nb[0] != unit:
+        raise call.fail(f"rows of {x.dtype.name} hold blocks of {unit} bytes, not {nb[0]}")
+    if offset % unit or any(n > 1 and step % unit for n, step in zip(ne, nb, strict=True)):
+        raise call.fail(f"strides {nb} and offset {offset} must be multiples of {unit} bytes")
+    end = offset + _reach(x.dtype, ne, nb)
+    if end > x.nbytes:
         raise call.fail(f"the view covers bytes {offset} to {end} of {x.nbytes}")
     return Alias(x, offset, nb)
+
+
+def _reach(dtype: DType, ne: Ne, nb: Ne) -> int:
+    """Bytes from the first to the last element."""
+    row = dtype.row_size(ne[0]) if dtype.is_block else dtype.size + (ne[0] - 1) * nb[0]
+    rest = sum((n - 1) * step for n, step in zip(ne[1:], nb[1:], strict=True))
+    return 0 if 0 in ne else row + rest
 
 
 VIEW = register_op(
@@ -113,7 +127,7 @@ def _swapped_shape(call: Call) -> Shape:
 
 def _swapped(call: Call) -> Alias:
     x = call["x"]
-    # The strides of a transposed block type mean nothing by themselves; `x @ w.T` is what they are for.
+    # The strides of a transposed block type mean nothing by themselves: Tensor.splits_blocks.
     return Alias(x, 0, (x.nb[1], x.nb[0], x.nb[2], x.nb[3]))
 
 
@@ -131,10 +145,10 @@ TRANSPOSE = register_op(
 
 def reshape(x: Tensor, shape: tuple[int, ...], *, name: str = "") -> Tensor:
     """A view of contiguous `x` with other sizes, NumPy order, at most one of them -1."""
-    if shape.count(-1) > 1 or any(n < -1 for n in shape):
+    if shape.count(-1) > 1:
         raise ShapeError(f"reshape: {shape} leaves more than one size open")
     known = math.prod(n for n in shape if n >= 0)
-    if -1 in shape:
+    if -1 in shape and min(shape) == -1:
         if not known or x.size % known:
             raise ShapeError(f"reshape: {x.size} elements of {x} do not fill {shape}")
         shape = tuple(x.size // known if n == -1 else n for n in shape)
@@ -155,13 +169,8 @@ def view(
     `nb` gives the strides of dimensions 1 on; without it they are those of `x` as far as they go.
     Raises ShapeError where the window leaves `x`.
     """
-    sizes = pad_ne(ne)
-    steps = [x.nb[0], *(nb if nb is not None else x.nb[1 : len(ne)])]
-    while len(steps) < 4:
-        steps.append(
-            steps[-1] * sizes[len(steps) - 1] if len(steps) > 1 else x.dtype.row_size(sizes[0])
-        )
-    return apply(VIEW, x, ne=sizes, rank=len(ne), nb=tuple(steps), offset=offset, name=name)
+    steps = (x.nb[0], *(nb if nb is not None else x.nb[1 : len(ne)]))
+    return strided(x, ne, steps, rank=len(ne), offset=offset, name=name)
 
 
 def permute(x: Tensor, axes: tuple[int, int, int, int], *, name: str = "") -> Tensor:
@@ -171,11 +180,21 @@ def permute(x: Tensor, axes: tuple[int, int, int, int], *, name: str = "") -> Te
 
 def transpose(x: Tensor, *, name: str = "") -> Tensor:
     """A view of `x` with its two fastest dimensions swapped."""
+    if x.splits_blocks:
+        return x.sources[0]
     return apply(TRANSPOSE, x, name=name)
 
 
 def strided(
     x: Tensor, ne: tuple[int, ...], nb: tuple[int, ...], *, rank: int, offset: int, name: str = ""
 ) -> Tensor:
-    """A window on the memory of `x` with all four sizes and strides given, ggml order."""
-    return apply(VIEW, x, ne=tuple(ne), rank=rank, nb=tuple(nb), offset=offset, name=name)
+    """A window on the memory of `x`: sizes `ne` and strides `nb` in ggml order, `offset` in bytes.
+
+    Missing sizes are 1, missing strides those of memory without gaps. Raises ShapeError.
+    """
+    sizes, steps = pad_ne(ne), [*nb] or [x.nb[0]]
+    if len(steps) == 1:
+        steps.append(sizes[0] // x.dtype.block * steps[0])
+    while len(steps) < MAX_RANK:
+        steps.append(steps[-1] * sizes[len(steps) - 1])
+    return apply(VIEW, x, ne=sizes, rank=rank, nb=tuple(steps), offset=offset, name=name)

@@ -1,4 +1,4 @@
-"""The arithmetic of fake devices: a dozen ops in NumPy, one function each, in one table.
+"""The arithmetic of fake devices: a few ops in NumPy, one function each, in one table.
 
 A kernel takes the node, the array of its result and those of its sources, all in four dimensions,
 NumPy order. Writes (`cpy`, `set_rows`) get the memory they write to as the result.
@@ -35,6 +35,10 @@ def _binary(function: Callable[[Array, Array], Any]) -> Kernel:
 
 def _scale(node: Tensor, out: Array, x: Array) -> None:
     out[...] = _number(node, "scale") * x + _number(node, "bias")
+
+
+def _repeat(_node: Tensor, out: Array, x: Array) -> None:
+    out[...] = _tiled(x, out.shape)
 
 
 def _relu(_node: Tensor, out: Array, x: Array) -> None:
@@ -84,6 +88,7 @@ KERNELS: Mapping[str, Kernel] = {
     "add": _binary(np.add),
     "sub": _binary(np.subtract),
     "mul": _binary(np.multiply),
+    "div": _binary(np.divide),
     "scale": _scale,
     "relu": _relu,
     "soft_max": _soft_max,
@@ -91,6 +96,8 @@ KERNELS: Mapping[str, Kernel] = {
     "mul_mat": _mul_mat,
     "cpy": _in_order,
     "cont": _in_order,
+    "cast": _in_order,
+    "repeat": _repeat,
     "get_rows": _get_rows,
     "set_rows": _set_rows,
 }
