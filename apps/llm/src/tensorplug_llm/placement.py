@@ -1,0 +1,90 @@
+"""Which device holds which layer."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tensorplug import Backend, DeviceType
+from tensorplug.errors import OptionError
+
+SHARE = 0.9
+"""Part of a device's free memory that layers may take; the rest is for computing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """The backend of each layer, of the embedding table and of the output matrix."""
+
+    layers: tuple[Backend, ...]
+    embedding: Backend
+    output: Backend
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Number of layers by device name."""
+        names = [backend.name for backend in self.layers]
+        return {name: names.count(name) for name in dict.fromkeys(names)}
+
+
+def distribute(sizes: Sequence[int], backends: Sequence[Backend]) -> tuple[int, ...]:
+    """How many layers, of `sizes` bytes each, every backend takes, by free memory.
+
+    Accelerators come first, in proportion to their free memory and as many layers as fit;
+    processors share the rest. A device that reports no memory is taken to have room.
+    """
+    counts = [0] * len(backends)
+    left = len(sizes)
+    largest = max(sizes, default=1)
+    processors = [i for i, b in enumerate(backends) if b.device.type is DeviceType.CPU]
+    others = [i for i in range(len(backends)) if i not in processors]
+    for group, is_last in ((others, not processors), (processors, True)):
+        free = {i: backends[i].device.memory().free for i in group}
+        room = {i: len(sizes) if not free[i] else int(free[i] * SHARE) // largest for i in group}
+        shares = _in_proportion(left, [free[i] or max(free.values(), default=1) for i in group])
+        for i, share in zip(group, shares, strict=True):
+            counts[i] = share if is_last else min(share, room[i])
+        left -= sum(counts[i] for i in group)
+    return tuple(counts)
+
+
+def _in_proportion(total: int, parts: Sequence[int]) -> list[int]:
+    """Cut `total` things in proportion to `parts`, none lost."""
+    whole = sum(parts) or 1
+    edges = [round(total * sum(parts[:i]) / whole) for i in range(len(parts))]
+    return [b - a for a, b in zip(edges, [*edges[1:], total], strict=True)] if parts else []
+
+
+def check_counts(counts: Sequence[int], layers: int, backends: Sequence[Backend]) -> list[int]:
+    """Return a count for each backend; one without a number takes the rest. Raises OptionError."""
+    names = ", ".join(b.name for b in backends)
+    if len(counts) > len(backends) or any(n < 0 for n in counts) or sum(counts) > layers:
+        raise OptionError(
+            f"layers: {', '.join(map(str, counts))} do not distribute {layers} layers over "
+            f"{names}; give at most one number for each device, none negative"
+        )
+    full = [*counts, *[0] * (len(backends) - len(counts))]
+    if len(counts) < len(backends):
+        full[len(counts)] += layers - sum(counts)
+    elif sum(counts) != layers:
+        raise OptionError(
+            f"layers: {', '.join(map(str, counts))} make {sum(counts)} of {layers} layers; give "
+            f"them all, or leave out the number for {backends[-1].name}"
+        )
+    return full
+
+
+def place(
+    sizes: Sequence[int],
+    backends: Sequence[Backend],
+    host: Backend,
+    *,
+    counts: Sequence[int] | None = None,
+    tied: bool,
+) -> Placement:
+    """Distribute layers of `sizes` bytes over `backends`, in order.
+
+    The output matrix follows the last layer. The embedding table is the same tensor where the two
+    are `tied`; else `host` looks it up, so that only the rows of a batch travel.
+    """
+    each = check_counts(counts, len(sizes), backends) if counts else distribute(sizes, backends)
+    homes = tuple(b for b, n in zip(backends, each, strict=True) for _ in range(n))
+    return Placement(homes, homes[-1] if tied else host, homes[-1])
