@@ -70,7 +70,7 @@ def flash_attn_ext(
 
     `v` is [e, n, kv heads, b]; `mask` is f32 or f16 [n, at least tokens, ...]; heads of `q` share
     those of `k` in groups. The result is f32 [e, heads, tokens, batch]: heads and tokens have
-    changed places. Raises ShapeError.
+    changed places. A row that sees nothing gives zeros. Raises ShapeError.
     """
     return apply(
         FLASH_ATTN_EXT,

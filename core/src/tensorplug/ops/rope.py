@@ -16,11 +16,30 @@ def _fits(call: Call) -> None:
         raise call.fail(f"unknown mode {mode!r}; modes are {', '.join(MODES)}")
     if dims % 2 or not 0 < dims <= x.ne[0]:
         raise call.fail(f"dims = {dims} is not even, positive and at most ne[0] of x")
-    per_token = 1 if mode in MODES[:2] else 4
-    if positions.ne != (x.ne[2] * per_token, 1, 1, 1):
-        raise call.fail(f"positions must be a vector of {per_token} for each of ne[2] of x")
-    if factors is not None and factors.ne[0] < dims // 2:
-        raise call.fail(f"factors must have at least {dims // 2} elements")
+    if mode == "vision" and dims * 2 != x.ne[0]:
+        raise call.fail(f"mode vision turns whole heads: dims = {dims} is not half of {x.ne[0]}")
+    sectioned = mode not in MODES[:2]
+    if positions.ne != (x.ne[2] * (4 if sectioned else 1), 1, 1, 1):
+        raise call.fail(
+            f"positions must be a vector of {4 if sectioned else 1} for each of ne[2] of x"
+        )
+    if sectioned:
+        _check_sections(call)
+    pairs = dims if mode == "vision" else dims // 2
+    if factors is not None and factors.ne[0] < pairs:
+        raise call.fail(f"factors must have at least {pairs} elements")
+    if call.params["ext_factor"] and call.int("original_context") <= 0:
+        raise call.fail("ext_factor needs original_context, the context length of the training")
+
+
+def _check_sections(call: Call) -> None:
+    sections = call.params["sections"]
+    assert isinstance(sections, tuple)
+    counts = [n for n in sections if isinstance(n, int) and n >= 0]
+    if not 1 <= len(counts) == len(sections) <= 4 or not sum(counts):
+        raise call.fail(
+            f"mode {call.params['mode']} needs sections: up to four counts of pairs, not {sections}"
+        )
 
 
 ROPE = register_op(

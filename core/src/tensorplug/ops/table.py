@@ -134,7 +134,7 @@ def register_op(op: Op) -> Op:
     unknown = set(op.in_place) - {s.name for s in op.sources}
     if unknown:
         raise GraphError(f"register_op: {op.name!r} may replace unknown sources {sorted(unknown)}")
-    names = [thing.name for thing in (*op.sources, *op.params)]
+    names = [*(s.name for s in op.sources), *(p.name for p in op.params)]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
         raise GraphError(f"register_op: {op.name!r} has two sources or parameters called {twice!r}")
