@@ -25,24 +25,19 @@ class SentencePieces:
     """Cuts text by a SentencePiece model made of the vocabulary, on first use."""
 
     def __init__(self, vocabulary: Vocabulary, scores: Floats, *, space_prefix: bool) -> None:
-        """Raises FormatError for a vocabulary that could not write every text."""
+        """Raises FormatError."""
         self._vocabulary = vocabulary
         self._scores = scores
         self._space_prefix = space_prefix
         self._bytes = byte_tokens(vocabulary)
-        self._unknown = vocabulary.special.get("unknown")
-        if self._unknown is None and not self._byte_fallback:
-            raise FormatError(
-                f"{KEY}tokens: {len(self._bytes)} of the 256 byte tokens and no unknown token, so "
-                f"some texts could not be written; {REMEDY}"
-            )
+        self._unknown = vocabulary.special["unknown"]  # DEFAULTS give every vocabulary one
 
     def encode(self, text: str, *, after_special: bool) -> list[int]:
         """Return the ids of a text without special tokens in it."""
         if self._space_prefix and after_special:
             text = " " + text
         ids: list[int] = self._processor.encode(text, out_type=int)
-        if self._byte_fallback or self._unknown is None:
+        if self._byte_fallback:
             return ids
         stranger = self._vocabulary.size
         return [self._unknown if id == stranger else id for id in ids]

@@ -1,0 +1,148 @@
+"""Chat templates: what they see, what they may do, how they fail."""
+
+from typing import Any
+
+import pytest
+
+from tensorplug.errors import FormatError, OptionError
+from tensorplug_llm.chat import ChatTemplate, encode_chat
+from tensorplug_llm.tokenizer import load_tokenizer
+
+CHATML = (
+    "{%- for message in messages %}\n"
+    "{{- '<|im_start|>' + message.role + '\\n' + message.content + '<|im_end|>\\n' }}\n"
+    "{%- endfor %}\n"
+    "{%- if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
+)
+HELLO = [{"role": "user", "content": "Hello"}]
+
+
+@pytest.mark.parametrize(
+    ("generation_prompt", "end"), [(True, "<|im_start|>assistant\n"), (False, "")]
+)
+def test_a_conversation_becomes_a_prompt(generation_prompt: bool, end: str) -> None:
+    messages = [*HELLO, {"role": "assistant", "content": "Hi"}]
+
+    prompt = ChatTemplate(CHATML).render(messages, add_generation_prompt=generation_prompt)
+
+    assert prompt == (
+        f"<|im_start|>user\nHello<|im_end|>\n<|im_start|>assistant\nHi<|im_end|>\n{end}"
+    )
+
+
+@pytest.mark.parametrize(
+    ("template", "prompt"),
+    [
+        ("{{ bos_token }}|{{ eos_token }}", "<s>|</s>"),
+        ("{% if true %}\n  yes\n  {% endif %}\nno", "  yes\nno"),
+        ("{{ messages[0] | tojson }}", '{"role": "user", "content": "Hello"}'),
+        ("{{ {'a': \"<é>'\"} | tojson(indent=1) }}", '{\n "a": "<é>\'"\n}'),
+        ("{% for i in range(9) %}{% if i == 2 %}{% break %}{% endif %}{{ i }}{% endfor %}", "01"),
+        ("{% generation %}{{ 'marked' }}{% endgeneration %}", "marked"),
+        ("{{ strftime_now('%%') }}", "%"),
+        ("{{ unheard_of }}", ""),
+        ("{{ topic }}", "tea"),
+        ("{{ messages[0]['content'].split('l')[0] }}", "He"),
+    ],
+)
+def test_templates_find_what_the_models_of_others_expect(template: str, prompt: str) -> None:
+    rendered = ChatTemplate(template).render(
+        HELLO, bos="<s>", eos="</s>", variables={"topic": "tea"}
+    )
+
+    assert rendered == prompt
+
+
+@pytest.mark.parametrize("metadata", [{}, {"tokenizer.chat_template": " "}])
+def test_a_model_without_a_template_is_told_apart(metadata: dict[str, Any]) -> None:
+    with pytest.raises(FormatError) as error:
+        ChatTemplate.from_metadata(metadata)
+
+    assert str(error.value) == (
+        "tokenizer.chat_template: the model has no chat template; it was not trained on "
+        "conversations, so give it a plain prompt"
+    )
+
+
+def test_the_template_of_a_model_is_found_in_its_metadata() -> None:
+    template = ChatTemplate.from_metadata({"tokenizer.chat_template": "{{ bos_token }}"})
+
+    assert template.render(HELLO, bos="<s>") == "<s>"
+
+
+BROKEN = "the model's template is broken, so give a plain prompt"
+FAILS = "fails on these messages: "
+
+
+@pytest.mark.parametrize(
+    ("template", "sentence"),
+    [
+        (
+            "\n{{ messages",
+            "line 2: unexpected end of template, expected 'end of print statement'.; ",
+        ),
+        ("{% frob %}", "line 1: Encountered unknown tag 'frob'.; "),
+        ("{{ messages[0].none.at_all }}", None),
+        ("{{ 1 / 0 }}", f"{FAILS}ZeroDivisionError: division by zero; "),
+        ("{{ range(10000000) }}", None),
+        ("{{ ''.__class__.__mro__ }}", None),
+        ("{{ messages.append(1) }}", None),
+        ("{% include 'secret' %}", None),
+        ("{{ '%s' | tojson }}{{ messages | tojson(nonsense=1) }}", None),
+        ("(" * 3 + "{{ " + "(" * 400 + "1" + ")" * 400 + " }}", None),
+    ],
+)
+def test_a_broken_or_forbidden_template_is_named(template: str, sentence: str | None) -> None:
+    with pytest.raises(FormatError) as error:
+        ChatTemplate(template).render(HELLO)
+
+    assert str(error.value).startswith(f"tokenizer.chat_template: {sentence or ''}")
+    assert str(error.value).endswith(BROKEN)
+
+
+def test_a_template_may_refuse_messages() -> None:
+    template = ChatTemplate("{{ raise_exception('Roles must alternate') }}")
+
+    with pytest.raises(OptionError) as error:
+        template.render(HELLO)
+
+    assert str(error.value) == (
+        "tokenizer.chat_template: refuses these messages: Roles must alternate; change their roles "
+        "or order"
+    )
+
+
+@pytest.mark.parametrize(
+    ("message", "keys"),
+    [
+        ({}, "[]"),
+        ({"role": "user"}, "['role']"),
+        ({"role": 1, "content": ""}, "['content', 'role']"),
+    ],
+)
+def test_messages_need_a_role_and_a_content(message: dict[str, Any], keys: str) -> None:
+    with pytest.raises(OptionError) as error:
+        ChatTemplate(CHATML).render([*HELLO, message])
+
+    assert str(error.value) == (
+        f"chat: message 2 has the keys {keys}; give it a role, such as 'user', and a content"
+    )
+
+
+@pytest.mark.parametrize("template", ["{{ bos_token }}a", "a"])
+@pytest.mark.parametrize(("add_bos", "ids"), [(True, [1, 3]), (False, None)])
+def test_a_conversation_begins_with_one_bos_token_at_most(
+    template: str, add_bos: bool, ids: list[int] | None
+) -> None:
+    tokenizer = load_tokenizer(
+        {
+            "tokenizer.ggml.model": "llama",
+            "tokenizer.ggml.tokens": ["<unk>", "<s>", "</s>", "a"],
+            "tokenizer.ggml.token_type": [2, 3, 3, 1],
+            "tokenizer.ggml.add_bos_token": add_bos,
+            "tokenizer.ggml.add_space_prefix": False,
+        }
+    )
+    as_the_template_says = [1, 3] if "bos" in template else [3]
+
+    assert encode_chat(tokenizer, ChatTemplate(template), HELLO) == (ids or as_the_template_says)
