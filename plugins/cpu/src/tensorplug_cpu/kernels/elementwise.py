@@ -1,0 +1,125 @@
+"""Element by element: arithmetic of two tensors and of a tensor with constants."""
+
+from collections.abc import Sequence
+from functools import partial
+
+import numpy as np
+
+from tensorplug.tensor import Array
+from tensorplug_cpu.kernels.ids import RowIds
+from tensorplug_cpu.layout import viewed
+from tensorplug_cpu.task import Operand, Task, kernel
+from tensorplug_cpu.threads import Step
+from tensorplug_cpu.tiles import TILE, WHOLE, Temporaries, tiled
+
+_ARITHMETIC = {"add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.divide}
+
+
+@kernel("add", "sub", "mul", "div")
+def arithmetic(task: Task) -> Sequence[Step]:
+    """Two tensors; the second repeats to the shape of the first."""
+    function = _ARITHMETIC[task.node.op]
+    a, b, out = repeated(task["a"], task["b"], task.out)
+
+    def tile(out: Array, sources: Sequence[Array], _: Temporaries) -> Sequence[Step]:
+        return [partial(function, *sources, out)]
+
+    return tiled(task, tile, [a, b], out=out, limit=WHOLE)
+
+
+def repeated(a: Operand, b: Operand, out: Operand) -> tuple[Operand, Operand, Operand]:
+    """Split dimensions so that copies of `b` side by side become plain broadcasting."""
+    large: list[int] = []
+    small: list[int] = []
+    for n, m in zip(out.array.shape, b.array.shape, strict=True):
+        large += [n // m, m] if m != 1 else [n, 1]
+        small += [1, m]
+    split = tuple(large)
+    return (
+        Operand(viewed(a.array, split), a.dtype),
+        Operand(viewed(b.array, tuple(small)), b.dtype),
+        Operand(viewed(out.array, split), out.dtype),
+    )
+
+
+@kernel("add_id")
+def add_id(task: Task) -> Sequence[Step]:
+    """Rows plus the rows that ids name."""
+    a, out, table = task["a"].array[0], task.out.array[0], task["b"].array[0, 0]
+    ids = RowIds(task, "ids", len(table))
+    tokens, used, row = out.shape
+    step = max(1, TILE // (used * row))
+    gathered = task.scratch((min(step, tokens), used, row))
+    chosen = ids.values.reshape(tokens, used)
+
+    def run() -> None:
+        ids()
+        for start in range(0, tokens, step):
+            part = slice(start, min(start + step, tokens))
+            rows = gathered[: part.stop - start]
+            table.take(chosen[part], axis=0, out=rows, mode="clip")
+            np.add(a[part], rows, out[part])
+
+    return [run]
+
+
+@kernel("scale")
+def scale(task: Task) -> Sequence[Step]:
+    """`scale * x + bias`."""
+    factor, bias = np.float32(task.number("scale")), np.float32(task.number("bias"))
+
+    def tile(out: Array, sources: Sequence[Array], _: Temporaries) -> Sequence[Step]:
+        (x,) = sources
+        steps: list[Step] = [partial(np.multiply, x, factor, out)]
+        return [*steps, partial(np.add, out, bias, out)] if bias else steps
+
+    return tiled(task, tile, [task["x"]])
+
+
+@kernel("clamp")
+def clamp(task: Task) -> Sequence[Step]:
+    """Values held between two bounds."""
+    low, high = np.float32(task.number("min")), np.float32(task.number("max"))
+
+    def tile(out: Array, sources: Sequence[Array], _: Temporaries) -> Sequence[Step]:
+        (x,) = sources
+        return [partial(np.maximum, x, low, out=out), partial(np.minimum, out, high, out=out)]
+
+    return tiled(task, tile, [task["x"]])
+
+
+@kernel("leaky_relu")
+def leaky_relu(task: Task) -> Sequence[Step]:
+    """Positive values, and the others scaled down."""
+    slope = np.float32(task.number("slope"))
+
+    def tile(out: Array, sources: Sequence[Array], scratch: Temporaries) -> Sequence[Step]:
+        (x,) = sources
+        positive, scaled = scratch(x.shape, np.bool_), scratch(x.shape)
+        return [
+            partial(np.greater, x, 0, positive),
+            partial(np.multiply, x, slope, scaled),
+            partial(np.copyto, scaled, x, where=positive),
+            partial(np.copyto, out, scaled),
+        ]
+
+    return tiled(task, tile, [task["x"]])
+
+
+@kernel("fill")
+def fill(task: Task) -> Sequence[Step]:
+    """One value everywhere."""
+    value = np.float32(task.number("value"))
+
+    def tile(out: Array, _: Sequence[Array], __: Temporaries) -> Sequence[Step]:
+        return [partial(np.copyto, out, value)]
+
+    return tiled(task, tile, [], limit=WHOLE)
+
+
+@kernel("arange")
+def arange(task: Task) -> Sequence[Step]:
+    """An even series, computed once."""
+    steps = np.arange(task.node.ne[0], dtype=np.float64)
+    values = (task.number("start") + steps * task.number("step")).astype(np.float32)
+    return [partial(np.copyto, task.out.array, values)]

@@ -1,0 +1,85 @@
+"""Rows taken from and written to a table of rows."""
+
+from collections.abc import Iterator, Sequence
+from functools import partial
+
+import numpy as np
+
+from tensorplug.dtypes import DType
+from tensorplug.tensor import Array
+from tensorplug_cpu.decode import decode_rows, rows_per_chunk
+from tensorplug_cpu.encode import encode_rows
+from tensorplug_cpu.kernels.ids import RowIds
+from tensorplug_cpu.task import Operand, Task, kernel
+from tensorplug_cpu.threads import Step
+from tensorplug_cpu.tiles import load
+
+
+@kernel("get_rows")
+def get_rows(task: Task) -> Sequence[Step]:
+    """Rows that ids name, decoded."""
+    table, out = task["table"], task.out.array
+    ids = RowIds(task, "ids", table.array.shape[2])
+    chosen = ids.values.reshape(task["ids"].array.shape)[0]
+    steps: list[Step] = [ids]
+    if table.array.dtype == out.dtype:
+        indices = np.ndindex(out.shape[:2])
+        return [ids, *(_take(table.array[i], chosen[i], out[i]) for i in indices)]
+    for part, rows in _chunks(task, table, task.node.ne[0], out.shape[2]):
+        for index in np.ndindex(out.shape[:2]):
+            steps.append(_take(table.array[index], chosen[index][part], rows))
+            steps.append(_widen(rows, table.dtype, out[index][part]))
+    return steps
+
+
+def _chunks(task: Task, table: Operand, row: int, count: int) -> Iterator[tuple[slice, Array]]:
+    """Ranges of `count` rows, few enough for the cache, and room for so many stored rows."""
+    at_once = min(count, rows_per_chunk(row))
+    stored = task.scratch((at_once, table.array.shape[3]), table.array.dtype)
+    for start in range(0, count, at_once):
+        part = slice(start, min(start + at_once, count))
+        yield part, stored[: part.stop - start]
+
+
+def _take(table: Array, ids: Array, out: Array) -> Step:
+    if table.flags.c_contiguous:
+        # The ids are checked; any mode but "raise" writes straight into `out`.
+        return partial(table.take, ids, axis=0, out=out, mode="clip")
+
+    def run() -> None:  # take() would copy the whole table first
+        out[...] = table[ids]
+
+    return run
+
+
+def _widen(rows: Array, kind: DType, out: Array) -> Step:
+    if kind.is_block:
+        return partial(decode_rows, kind, rows, out)
+    return load(rows, kind, out)
+
+
+@kernel("set_rows")
+def set_rows(task: Task) -> Sequence[Step]:
+    """Rows written where ids say, encoded to the type of the table."""
+    table, rows = task.out, task["rows"].array
+    ids = RowIds(task, "ids", table.array.shape[2])
+    if not ids.values.size or not rows.size:
+        return []
+    chosen = ids.values.reshape(task["ids"].array.shape)[0]
+    indices = [
+        ((a, b), chosen[a % chosen.shape[0], b % chosen.shape[1]])
+        for a, b in np.ndindex(rows.shape[:2])
+    ]
+    if table.dtype.numpy is not None:
+        return [ids, *(partial(table.array[i].__setitem__, at, rows[i]) for i, at in indices)]
+    steps: list[Step] = [ids]
+    packed = task.scratch((min(rows.shape[2], rows_per_chunk(rows.shape[3])), rows.shape[3]))
+    for part, room in _chunks(task, table, rows.shape[3], rows.shape[2]):
+        values = packed[: len(room)]
+        for index, at in indices:
+            steps += [
+                partial(np.copyto, values, rows[index][part]),
+                partial(encode_rows, table.dtype, values, room),
+                partial(table.array[index].__setitem__, at[part], room),
+            ]
+    return steps

@@ -1,0 +1,96 @@
+"""`CPUPlan`: a bound graph as a flat list of calls without arguments."""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tensorplug.backend import Plan
+from tensorplug.dtypes import F32
+from tensorplug.errors import Aborted, Unsupported
+from tensorplug.graph import Bindings, BoundGraph
+from tensorplug.tensor import Array, Tensor, array_view
+from tensorplug_cpu.kernels import KERNELS
+from tensorplug_cpu.memory import ExpandedBuffer
+from tensorplug_cpu.support import refusal
+from tensorplug_cpu.task import Operand, Task, Tools
+from tensorplug_cpu.threads import Step, blas_threads
+
+if TYPE_CHECKING:
+    from tensorplug_cpu.backend import CPUBackend
+
+
+class CPUPlan(Plan):
+    """Arrays, scratch memory and calls are prepared once; a run only makes the calls."""
+
+    backend: "CPUBackend"
+
+    def __init__(self, backend: "CPUBackend", bound: BoundGraph) -> None:
+        super().__init__(backend, bound)
+        self._rebind()
+
+    def _rebind(self) -> None:
+        graph, bindings = self.bound.graph, self.bound.bindings
+        tools = Tools(self.backend.workers)
+        with np.errstate(all="ignore"):
+            self._nodes = [
+                (node, prepare(node, bindings, tools, plain=self.backend.use_reference))
+                for node in graph.nodes
+                if graph.computes(node) and node.size
+            ]
+        self._steps = [step for _, steps in self._nodes for step in steps]
+
+    def _run(self) -> None:
+        abort = self.backend.abort_callback
+        with np.errstate(all="ignore"), blas_threads(self.backend.threads):
+            if abort is None:
+                for step in self._steps:
+                    step()
+            else:
+                self._run_until(abort)
+
+    def _run_until(self, abort: Callable[[], bool]) -> None:
+        for done, (node, steps) in enumerate(self._nodes):
+            if abort():
+                raise Aborted(
+                    f"{self.backend.name}: stopped by its abort callback before {node}, "
+                    f"after {done} of {len(self._nodes)} nodes"
+                )
+            for step in steps:
+                step()
+
+    def _close(self) -> None:
+        self._nodes, self._steps = [], []
+
+
+def prepare(
+    node: Tensor, bindings: Bindings, tools: Tools, *, plain: bool = False
+) -> Sequence[Step]:
+    """The steps of one node, by its kernel or its plain function. Raises Unsupported."""
+    reason = refusal(node, {})
+    if reason:
+        raise Unsupported(f"cpu: {node}: {reason}")
+    out = resolve(node, bindings)
+    if not out.array.flags.writeable:
+        raise Unsupported(f"cpu: {node}: writes into read-only memory; copy its root first")
+    if plain:
+        from tensorplug_cpu.plain import reference_steps  # noqa: PLC0415 - loads gguf, rarely used
+
+        return reference_steps(node, partial(resolve, bindings=bindings))
+    tools.scratch.begin()
+    operands = tuple(None if t is None else resolve(t, bindings) for t in node.operands)
+    steps = KERNELS[node.op](Task(node, out, operands, tools))
+    if node.writes:
+        tools.writes[node.root] = tools.writes.get(node.root, 0) + 1
+    return list(steps)
+
+
+def resolve(tensor: Tensor, bindings: Bindings) -> Operand:
+    """The memory of `tensor` as an array of four dimensions."""
+    place = bindings.where(tensor)
+    buffer = place.buffer
+    if isinstance(buffer, ExpandedBuffer):
+        return Operand(buffer.expanded(tensor, place.offset - tensor.view_offset), F32)
+    array: Array = array_view(tensor, buffer.host(), place.offset)
+    return Operand(array.reshape((1,) * (4 - array.ndim) + array.shape), tensor.dtype)

@@ -1,0 +1,90 @@
+"""What the kernels can do, and why not."""
+
+from collections.abc import Mapping
+
+from tensorplug.buffer import BufferType
+from tensorplug.dtypes import F32
+from tensorplug.tensor import Tensor
+from tensorplug_cpu.decode import can_decode
+from tensorplug_cpu.encode import can_encode
+from tensorplug_cpu.kernels import KERNELS
+from tensorplug_cpu.memory import ExpandedBufferType
+
+_BYTE_COPIES = frozenset({"dup", "cont", "cpy"})
+"""Ops that move stored bytes where both types are the same."""
+
+
+def refusal(node: Tensor, source_types: Mapping[Tensor, BufferType]) -> str:
+    """Why `node` cannot be computed; empty if it can."""
+    if node.op not in KERNELS:
+        return f"no kernel for {node.op}"
+    if _copies_bytes(node):
+        return _expanded_copy(node, source_types) or _transposed(node)
+    return (
+        _undecodable(node)
+        or _unencodable(node)
+        or _transposed(node)
+        or _expanded_write(node, source_types)
+        or _rope(node)
+    )
+
+
+def _copies_bytes(node: Tensor) -> bool:
+    return node.op in _BYTE_COPIES and node.sources[0].dtype is node.dtype
+
+
+def _undecodable(node: Tensor) -> str:
+    for source in node.sources:
+        if node.writes and source.root is node.root:
+            continue  # written, not read
+        if source.dtype.is_block and not can_decode(source.dtype):
+            return f"{node.op}: no decoder for {source.dtype.name}"
+    return ""
+
+
+def _unencodable(node: Tensor) -> str:
+    if node.dtype.is_block and not can_encode(node.dtype):
+        return f"{node.op}: no encoder for {node.dtype.name}"
+    return ""
+
+
+def _transposed(node: Tensor) -> str:
+    for tensor in (*node.sources, node):
+        if tensor.splits_blocks:
+            return (
+                f"{node.op}: the blocks of transposed {tensor.dtype.name} {tensor} cannot be read"
+            )
+    return ""
+
+
+def _expanded_write(node: Tensor, source_types: Mapping[Tensor, BufferType]) -> str:
+    if node.writes and isinstance(_memory_of(node.root, source_types), ExpandedBufferType):
+        return f"{node.op}: cannot write into {node.root}, which is stored expanded to f32"
+    return ""
+
+
+def _expanded_copy(node: Tensor, source_types: Mapping[Tensor, BufferType]) -> str:
+    source = node.sources[0]
+    if source.dtype is F32:
+        return ""
+    if isinstance(_memory_of(source, source_types), ExpandedBufferType):
+        return f"{node.op}: the {source.dtype.name} data of {source} is stored expanded to f32"
+    return ""
+
+
+def _memory_of(tensor: Tensor, source_types: Mapping[Tensor, BufferType]) -> BufferType | None:
+    known = source_types.get(tensor) or source_types.get(tensor.root)
+    if known is None and tensor.root.storage is not None:
+        return tensor.root.storage.buffer.type
+    return known
+
+
+def _rope(node: Tensor) -> str:
+    if node.op != "rope" or node.params["mode"] in ("normal", "neox"):
+        return ""
+    sections = node.params["sections"]
+    if not isinstance(sections, tuple) or not any(sections):
+        return f"rope: mode {node.params['mode']} needs sections that are not all zero"
+    if node.params["mode"] == "vision" and node.params["dims"] != node.ne[0] // 2:
+        return f"rope: mode vision turns whole heads: dims must be {node.ne[0] // 2}"
+    return ""

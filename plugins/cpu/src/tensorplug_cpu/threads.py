@@ -1,0 +1,90 @@
+"""`Workers`: threads that run prepared steps side by side; and how many the BLAS may use."""
+
+import os
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
+from functools import cache
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from threadpoolctl import ThreadpoolController  # type: ignore[import-untyped]  # has no types
+
+Step = Callable[[], object]
+"""Something prepared that takes no arguments."""
+
+
+def available_cores() -> int:
+    """Cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):  # absent on macOS and Windows
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+class Workers:
+    """A pool of `count` threads, the caller's own among them. Threads start on first use."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+        self._pool: ThreadPoolExecutor | None = None
+        self._lock = threading.Lock()
+
+    def run(self, steps: Sequence[Step]) -> None:
+        """Run all steps and wait; the first error is raised when all have ended."""
+        if self.count == 1 or len(steps) < 2:
+            for step in steps:
+                step()
+            return
+        waiting = [self._threads().submit(step) for step in steps[1:]]
+        try:
+            steps[0]()
+        finally:
+            errors = [future.exception() for future in waiting]
+        for error in errors:
+            if error is not None:
+                raise error
+
+    def close(self) -> None:
+        """End the threads; a later run starts new ones."""
+        with self._lock:
+            pool, self._pool = self._pool, None
+        if pool is not None:
+            pool.shutdown(wait=True)
+
+    def _threads(self) -> ThreadPoolExecutor:
+        with self._lock:
+            if self._pool is None:
+                self._pool = ThreadPoolExecutor(
+                    self.count - 1, "tensorplug-cpu", initializer=_quiet_arithmetic
+                )
+            return self._pool
+
+    def __repr__(self) -> str:
+        state = "asleep" if self._pool is None else "started"
+        return f"<Workers {self.count} threads, {state}>"
+
+
+def _quiet_arithmetic() -> None:
+    # NaN and infinity are values here, as on every other device: no warnings about them.
+    np.seterr(all="ignore")
+
+
+def split(total: int, parts: int) -> list[tuple[int, int]]:
+    """Cut `total` things into at most `parts` ranges of nearly equal length."""
+    parts = max(1, min(parts, total))
+    edges = [total * i // parts for i in range(parts + 1)]
+    return list(pairwise(edges))
+
+
+@cache
+def _blas() -> ThreadpoolController:
+    # NumPy has loaded its BLAS by now; looking for it takes a millisecond and is done once.
+    return ThreadpoolController()
+
+
+def blas_threads(count: int) -> AbstractContextManager[Any]:
+    """Limit the BLAS of this process to `count` threads while the context lasts."""
+    limited: AbstractContextManager[Any] = _blas().limit(limits=count, user_api="blas")
+    return limited
