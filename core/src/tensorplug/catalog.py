@@ -22,7 +22,7 @@ from tensorplug.variables import Variables
 
 logger = logging.getLogger("tensorplug.registry")
 
-STATIC = "(this program)"
+STATIC = "this-program"
 """The distribution of what a program registers by itself."""
 
 

@@ -4,6 +4,7 @@ import re
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, Protocol
 
 from importlib_metadata import (
@@ -131,7 +132,8 @@ def _damaged(distribution: Installed, error: Exception) -> Candidate:
     try:
         label = _label(distribution)
     except Exception:  # noqa: BLE001 - the name itself is what is damaged
-        label = "unknown"
+        folder = Path(str(distribution)).name
+        label = folder if folder.endswith("-info") else "unknown"
     return Candidate(
         name="",
         distribution=label,

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tensorplug.backend import Backend
-from tensorplug.candidate import Candidate
+from tensorplug.candidate import Candidate, State
 from tensorplug.device import Device, DeviceType
 from tensorplug.errors import BackendNotFound, BackendUnavailable, OptionError, TensorplugError
 from tensorplug.spec import (
@@ -264,7 +264,7 @@ class Registry:
     def _find(self, spec: DeviceSpec) -> Device:
         with self._lock:
             if spec.name in self._catalog.names():
-                return _pick([e.device for e in self._entries(spec)], spec, spec.name)
+                return _pick([e.device for e in self._entries(spec)], spec)
             if spec.name in HARDWARE:
                 wanted = hardware_id(spec.rest)
                 entry = next((e for e in self._enlisted() if e.hardware_id == wanted), None)
@@ -277,7 +277,7 @@ class Registry:
                 found = self.hardware(*SELECTORS[spec.name])
                 if not found:
                     raise self._none_of(spec.name)
-                return _pick(found, spec, f"this machine, for {spec.name},")
+                return _pick(found, spec)
             self._slots(spec)
             raise AssertionError("names without candidates raise above")
 
@@ -288,7 +288,7 @@ class Registry:
         return BackendNotFound(f"{what}: there is no device; {self._catalog.report().advice}")
 
 
-def _pick(devices: Sequence[Device], spec: DeviceSpec, owner: str) -> Device:
+def _pick(devices: Sequence[Device], spec: DeviceSpec) -> Device:
     full = f"{spec.name}:{spec.rest}"
     for device in devices:
         if device.name.lower() == full and spec.name not in SELECTORS:
@@ -297,15 +297,19 @@ def _pick(devices: Sequence[Device], spec: DeviceSpec, owner: str) -> Device:
         return devices[spec.index]
     names = ", ".join(device.name for device in devices)
     count = "1 device" if len(devices) == 1 else f"{len(devices)} devices"
-    raise BackendNotFound(f"{full}: {owner} has {count}: {names}")
+    raise BackendNotFound(f"{full}: {spec.name} has {count}: {names}")
 
 
 def _unavailable(spec: DeviceSpec, candidates: Sequence[Candidate]) -> BackendUnavailable:
     broken = sorted(candidates, key=lambda c: not c.state.broken)
-    told = "; ".join(f"{c.distribution} is {c.state.value}: {c.reason}" for c in broken)
+    told = "; ".join(f"{c.distribution} {_verb(c)}: {c.reason}" for c in broken)
     error = BackendUnavailable(f"{spec.name}: {told}")
     error.__cause__ = next((c.error for c in broken if c.error is not None), None)
     return error
+
+
+def _verb(candidate: Candidate) -> str:
+    return "failed" if candidate.state is State.FAILED else f"is {candidate.state.value}"
 
 
 _default = Registry()

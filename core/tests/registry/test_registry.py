@@ -1,0 +1,771 @@
+"""Looking up, opening, choosing, replacing and dropping backends."""
+
+import sys
+import threading
+import types
+
+import pytest
+
+import tensorplug as tp
+from tensorplug.candidate import State
+from tensorplug.device import DeviceType, Option
+from tensorplug.errors import (
+    BackendNotFound,
+    BackendUnavailable,
+    DeviceError,
+    LiveChildren,
+    OptionError,
+)
+from tensorplug.registry import Registry
+from tensorplug.testing.distributions import plugin_source, write_distribution
+from tensorplug.testing.null import NullDevice
+
+
+class Kind(NullDevice):
+    """A fake device of a kind, with an address and options."""
+
+    options = (Option("threads", int, 4, "number of threads"),)
+
+    def __init__(self, name, kind=DeviceType.GPU, *, address="", free=1 << 30, error=None):
+        super().__init__(name, device_type=kind, memory=free)
+        self.address = address
+        self.error = error
+        self.opened_with = None
+
+    @property
+    def hardware_id(self):
+        return self.address
+
+    def _open(self, options):
+        self.opened_with = options
+        if self.error is not None:
+            raise self.error
+        return super()._open(options)
+
+
+def plugin_of(*devices, score=1, extra=None):
+    module = types.SimpleNamespace(api_version=(0, 1), __name__="plugin")
+    module.tensorplug_score = tp.hookimpl(lambda: score)
+    module.tensorplug_devices = tp.hookimpl(lambda: list(devices))
+    for name, function in (extra or {}).items():
+        setattr(module, name, tp.hookimpl(function))
+    return module
+
+
+@pytest.fixture
+def registry(shelf):
+    """A registry of which the environment knows nothing."""
+    return shelf.registry()
+
+
+def names(devices):
+    return [device.name for device in devices]
+
+
+# --- nothing installed -------------------------------------------------------------------------
+
+
+def test_with_nothing_installed_everything_answers(registry):
+    report = registry.load_all()
+
+    assert (report.candidates, registry.devices(), registry.backends()) == ((), (), ())
+    assert str(report) == (
+        "no backend is installed; pip install tensorplug-cpu gives one that runs everywhere"
+    )
+
+
+@pytest.mark.parametrize(
+    ("spec", "text"),
+    [
+        ("cuda", "cuda: no installed backend has this name; pip install tensorplug-cuda"),
+        ("cuda:3", "cuda: no installed backend has this name; pip install tensorplug-cuda"),
+        (
+            "cpu",
+            "cpu: there is no device; no backend is installed; pip install tensorplug-cpu gives "
+            "one that runs everywhere",
+        ),
+        (
+            "best",
+            "best: there is no device; no backend is installed; pip install tensorplug-cpu gives "
+            "one that runs everywhere",
+        ),
+        ("pci:c1:00.0", "pci:c1:00.0: no device has this address; see tensorplug info"),
+    ],
+)
+def test_with_nothing_installed_a_name_says_what_to_install(registry, spec, text):
+    with pytest.raises(BackendNotFound) as caught:
+        registry.open(spec)
+
+    assert str(caught.value) == text
+
+
+# --- device strings ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("spec", "name"),
+    [
+        ("acme", "Acme:0"),
+        ("ACME:0", "Acme:0"),
+        ("acme:1", "Acme:1"),
+        ("gpu", "Acme:0"),
+        ("gpu:1", "Acme:1"),
+        ("gpu:2", "slow:0"),
+        ("igpu", "slow:0"),
+        ("accel", "slow:1"),
+        ("cpu", "slow:2"),
+        ("best", "Acme:0"),
+        ("pci:c1:00.0", "Acme:1"),
+        ("pci:0000:C1:00.0", "Acme:1"),
+        ("uuid:gpu-77", "slow:0"),
+    ],
+)
+def test_a_device_string_finds_its_device(registry, spec, name):
+    registry.register(
+        plugin_of(
+            Kind("slow:0", DeviceType.IGPU, address="GPU-77"),
+            Kind("slow:1", DeviceType.ACCEL),
+            Kind("slow:2", DeviceType.CPU),
+        ),
+        "slow",
+    )
+    registry.register(
+        plugin_of(Kind("Acme:0", free=2 << 30), Kind("Acme:1", address="0000:C1:00.0")), "Acme"
+    )
+
+    assert registry.device(spec).name == name
+
+
+@pytest.mark.parametrize(
+    ("spec", "text"),
+    [
+        ("acme:1", "acme:1: acme has 1 device: acme:0"),
+        ("acme:x", "acme:x: acme has 1 device: acme:0"),
+        ("gpu:5", "gpu:5: gpu has 1 device: acme:0"),
+        ("igpu", "igpu: no device of this kind here; devices: acme:0"),
+        ("acm", "acm: no installed backend has this name; did you mean 'acme'?"),
+        (
+            "acme@elsewhere",
+            "acme@elsewhere: this distribution offers no acme; installed: acme@this-program",
+        ),
+    ],
+)
+def test_a_device_string_that_misses_says_what_there_is(registry, spec, text):
+    registry.register(plugin_of(Kind("acme:0")), "acme")
+
+    with pytest.raises(BackendNotFound) as caught:
+        registry.device(spec)
+
+    assert str(caught.value) == text
+
+
+def test_a_device_may_have_a_name_that_is_no_index(registry):
+    registry.register(plugin_of(Kind("far:host:50/acme:0"), Kind("far:host:50/acme:1")), "far")
+
+    assert registry.device("far:HOST:50/acme:1").name == "far:host:50/acme:1"
+
+
+def test_a_backend_named_like_a_kind_comes_before_the_kind(registry):
+    registry.register(plugin_of(Kind("other:0", DeviceType.CPU)), "other")
+    registry.register(plugin_of(Kind("cpu:0", DeviceType.CPU, free=1)), "cpu")
+
+    assert registry.device("cpu").name == "cpu:0"
+
+
+def test_options_of_the_call_stand_above_those_of_the_string(registry):
+    device = Kind("acme:0")
+    registry.register(plugin_of(device), "acme")
+
+    registry.open("acme?threads=2", threads=3).close()
+    registry.open("acme?threads=2").close()
+
+    assert device.opened_with == {"threads": 2}
+
+
+def test_an_unknown_option_names_the_known_ones(registry):
+    registry.register(plugin_of(Kind("acme:0")), "acme")
+
+    with pytest.raises(OptionError) as caught:
+        registry.open("acme?speed=9")
+
+    assert str(caught.value) == "acme:0: unknown option 'speed'; known options: threads"
+
+
+def test_options_mean_nothing_to_a_device(registry):
+    with pytest.raises(OptionError) as caught:
+        registry.device("acme?threads=2")
+
+    assert str(caught.value) == (
+        "device 'acme?threads=2': options belong to open(), not to a device"
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "threads"),
+    [("ACME", "acme:0", 4), ("acme:1", "acme:1", 4), ("acme:threads=2", "acme:0", 2)],
+)
+def test_the_old_form_opens_too(registry, text, name, threads):
+    registry.register(plugin_of(Kind("acme:0"), Kind("acme:1")), "acme")
+
+    with registry.init_backend_from_str(text) as backend:
+        opened = backend.device
+
+    assert (opened.name, opened.opened_with) == (name, {"threads": threads})
+
+
+# --- order and choice --------------------------------------------------------------------------
+
+
+def test_devices_come_by_kind_then_free_memory_then_name(registry):
+    registry.register(
+        plugin_of(
+            Kind("b:0", DeviceType.CPU, free=9),
+            Kind("b:1", DeviceType.ACCEL),
+            Kind("b:2", DeviceType.IGPU),
+            Kind("b:3", free=5),
+            Kind("b:4", DeviceType.META),
+        ),
+        "b",
+    )
+    registry.register(plugin_of(Kind("a:0", free=5), Kind("a:1", free=7)), "a")
+
+    found = registry.devices()
+
+    assert names(found) == ["a:1", "a:0", "b:3", "b:2", "b:1", "b:0", "b:4"]
+    assert names(registry.devices(DeviceType.ACCEL, DeviceType.CPU)) == ["b:1", "b:0"]
+
+
+def test_the_variable_orders_backends_before_anything_else(shelf):
+    gpu = plugin_source(devices="return [NullDevice('fast:0')]")
+    cpu = plugin_source(
+        devices="return [NullDevice('slow:0', device_type=tensorplug.DeviceType.CPU)]"
+    )
+    shelf.add("fast-gpu", gpu, name="fast")
+    shelf.add("slow-cpu", cpu, name="slow")
+    registry = shelf.registry(TENSORPLUG_BACKENDS="slow,fast")
+
+    assert names(registry.devices()) == ["slow:0", "fast:0"]
+    assert registry.device("best").name == "slow:0"
+
+
+def test_one_piece_of_hardware_counts_once_when_nobody_chooses(registry):
+    registry.register(plugin_of(Kind("ocl:0", address="0000:01:00.0", free=3)), "ocl")
+    registry.register(plugin_of(Kind("cu:0", address="0000:01:00.0", free=4)), "cu")
+    registry.register(plugin_of(Kind("x:0", free=2), Kind("x:1", free=1)), "x")
+
+    assert names(registry.devices()) == ["cu:0", "ocl:0", "x:0", "x:1"]
+    assert names(registry.hardware()) == ["cu:0", "x:0", "x:1"]
+    assert registry.device("gpu:1").name == "x:0"
+
+
+def test_the_best_is_a_gpu_then_an_integrated_one_then_the_cpu(registry):
+    registry.register(
+        plugin_of(
+            Kind("a:0", DeviceType.CPU), Kind("a:1", DeviceType.ACCEL), Kind("a:2", DeviceType.IGPU)
+        ),
+        "a",
+    )
+
+    with registry.open() as best, registry.open_by_type(DeviceType.CPU) as cpu:
+        assert (best.name, cpu.name) == ("a:2", "a:0")
+
+
+def test_the_best_that_does_not_open_makes_way_for_the_next(registry, caplog):
+    bad = Kind("a:0", error=DeviceError("a:0: driver says no"))
+    registry.register(plugin_of(bad, Kind("a:1", DeviceType.CPU)), "a")
+
+    with registry.open_best() as best:
+        assert best.name == "a:1"
+
+    assert caplog.messages == ["a:0 does not open, the next is tried: a:0: driver says no"]
+
+
+def test_when_no_device_opens_the_first_cause_is_raised(registry):
+    bad = Kind("a:0", error=DeviceError("a:0: driver says no"))
+    registry.register(plugin_of(bad), "a")
+
+    with pytest.raises(BackendUnavailable) as caught:
+        registry.open_best()
+
+    assert str(caught.value) == "best: no device opens: a:0: driver says no"
+    assert caught.value.__cause__ is bad.error
+
+
+def test_asking_for_a_kind_that_is_not_there_names_what_is(registry):
+    registry.register(plugin_of(Kind("a:0")), "a")
+
+    with pytest.raises(BackendNotFound) as caught:
+        registry.open_by_type(DeviceType.CPU)
+
+    assert str(caught.value) == "cpu: no device of this kind here; devices: a:0"
+
+
+# --- several distributions, one name -----------------------------------------------------------
+
+
+def offer(shelf, project, score, devices="return [NullDevice('acme:0')]"):
+    shelf.add(project, plugin_source(score=f"return {score}", devices=devices))
+
+
+def test_the_better_score_stands_for_the_name_and_the_other_can_still_be_opened(shelf):
+    offer(shelf, "acme-plain", 5)
+    offer(shelf, "acme-simd", 20)
+    registry = shelf.registry()
+
+    simd, plain = registry.load_all().candidates
+    with registry.open("acme@acme-plain") as backend:
+        chosen = registry.device("acme")
+
+        assert backend.device is not chosen
+    assert (simd.spec, simd.state) == ("acme@acme-simd", State.AVAILABLE)
+    assert (plain.state, plain.reason) == (
+        State.SUPERSEDED,
+        "acme-simd 1.0 comes first with score 20; open this one as acme@acme-plain",
+    )
+    assert len(registry.devices()) == 1
+
+
+def test_equal_scores_go_by_distribution_name(shelf):
+    offer(shelf, "zebra", 5)
+    offer(shelf, "aardvark", 5)
+
+    assert [c.project for c in shelf.registry().load_all().candidates] == ["aardvark", "zebra"]
+
+
+def test_the_variable_can_put_a_worse_score_first(shelf):
+    offer(shelf, "acme-plain", 5)
+    offer(shelf, "acme-simd", 20)
+    registry = shelf.registry(TENSORPLUG_BACKENDS="acme@acme-plain,acme")
+
+    assert [c.project for c in registry.backends()] == ["acme-plain"]
+
+
+@pytest.mark.parametrize(
+    ("body", "state"),
+    [("raise RuntimeError('no driver')", State.FAILED), ("return []", State.UNSUPPORTED)],
+)
+def test_when_the_best_fails_later_the_next_takes_over(shelf, body, state):
+    offer(shelf, "acme-plain", 5)
+    offer(shelf, "acme-simd", 20, devices=body)
+    registry = shelf.registry()
+
+    devices = registry.devices()
+
+    report = registry.load_all()
+    assert names(devices) == ["acme:0"]
+    assert {c.project: c.state for c in report.candidates} == {
+        "acme-simd": state,
+        "acme-plain": State.READY,
+    }
+    assert report.notes == (
+        f"acme: acme-plain 1.0 took over from acme-simd 1.0, which is {state.value}",
+    )
+
+
+def test_opening_a_backend_falls_to_the_next_distribution_too(shelf):
+    offer(shelf, "acme-plain", 5)
+    offer(shelf, "acme-simd", 20, devices="raise RuntimeError('no driver')")
+
+    with shelf.registry().open("acme") as backend:
+        assert backend.name == "acme:0"
+
+
+def test_when_all_distributions_of_a_name_fail_all_are_named_the_broken_first(shelf):
+    shelf.add("acme-plain", plugin_source(score="return tensorplug.Refusal('no AVX2')"))
+    shelf.add("acme-simd", "raise ValueError('bad build')")
+
+    with pytest.raises(BackendUnavailable) as caught:
+        shelf.registry().open("acme")
+
+    assert str(caught.value) == (
+        "acme: acme-simd 1.0 failed: importing acme_simd raised ValueError: bad build; upgrade or "
+        "uninstall acme-simd, or set TENSORPLUG_DISABLE=acme; acme-plain 1.0 is unsupported: "
+        "no AVX2"
+    )
+    assert isinstance(caught.value.__cause__, ValueError)
+
+
+def test_a_disabled_backend_that_is_asked_for_says_which_variable_to_change(shelf):
+    shelf.add("acme-gpu")
+
+    with pytest.raises(BackendUnavailable) as caught:
+        shelf.registry(TENSORPLUG_DISABLE="acme").open("acme")
+
+    assert str(caught.value) == (
+        "acme: acme-gpu 1.0 is disabled: TENSORPLUG_DISABLE names acme; take it out to use the "
+        "backend"
+    )
+
+
+# --- loading, unloading, looking again ---------------------------------------------------------
+
+
+def test_load_returns_the_candidate_that_stands_for_the_name(shelf):
+    offer(shelf, "acme-plain", 5)
+    offer(shelf, "acme-simd", 20)
+
+    assert shelf.registry().load("ACME").distribution == "acme-simd 1.0"
+
+
+def test_unload_refuses_while_something_is_open_and_changes_nothing(shelf):
+    shelf.add("acme-gpu")
+    registry = shelf.registry()
+    with registry.open("acme"):
+        with pytest.raises(LiveChildren) as caught:
+            registry.unload("acme")
+
+        assert registry.device("acme").closed is False
+    assert str(caught.value) == (
+        "unload acme: 1 object is open on its devices: <NullBackend acme:0>; close what was made "
+        "from them first"
+    )
+
+
+def test_unload_refuses_while_a_buffer_is_open(shelf):
+    shelf.add("acme-gpu")
+    registry = shelf.registry()
+    buffer = registry.device("acme").buffer_type.alloc(64)
+
+    with buffer, pytest.raises(LiveChildren, match="NullBuffer"):
+        registry.unload("acme")
+
+
+def test_an_unloaded_backend_is_gone_until_it_is_loaded_again(shelf):
+    shelf.add("acme-gpu")
+    registry = shelf.registry()
+    old = registry.device("acme")
+
+    registry.unload("acme")
+
+    (acme,) = registry.load_all().candidates
+    assert old.closed
+    assert registry.devices() == ()
+    assert acme.state is State.DISABLED
+    assert acme.reason == "the program unloaded it; load('acme') brings it back"
+    assert "acme_gpu" in sys.modules
+    assert registry.load("acme").state is State.AVAILABLE
+    assert registry.device("acme") is not old
+
+
+def test_unloading_one_variant_lets_the_next_stand_for_the_name(shelf):
+    offer(shelf, "acme-plain", 5)
+    offer(shelf, "acme-simd", 20)
+    registry = shelf.registry()
+    registry.load_all()
+
+    registry.unload("acme@acme-simd")
+
+    assert [c.project for c in registry.backends()] == ["acme-plain"]
+
+
+def test_unload_tells_the_plugin_after_its_devices_are_closed(registry):
+    told = []
+    device = Kind("acme:0")
+    extra = {"tensorplug_unload": lambda: told.append(device.closed)}
+    registry.register(plugin_of(device, extra=extra), "acme")
+    registry.devices()
+
+    registry.unload("acme")
+
+    assert told == [True]
+
+
+def test_refresh_finds_what_was_installed_and_keeps_what_is_open(shelf):
+    shelf.add("acme-gpu")
+    registry = shelf.registry()
+    with registry.open("acme") as backend:
+        shelf.add("zeta-npu", plugin_source(devices="return [NullDevice('zeta:0')]"), name="zeta")
+
+        report = registry.refresh()
+
+        assert [(c.name, c.state) for c in report.candidates] == [
+            ("acme", State.READY),
+            ("zeta", State.AVAILABLE),
+        ]
+        assert registry.device("acme") is backend.device
+
+
+def test_refresh_forgets_what_was_uninstalled(shelf):
+    info = write_distribution(
+        shelf.folder,
+        "acme-gpu",
+        entry_points={"acme": "acme_gpu"},
+        modules={"acme_gpu.py": plugin_source()},
+    )
+    registry = shelf.registry()
+    device = registry.device("acme")
+    (info / "entry_points.txt").unlink()
+
+    report = registry.refresh()
+
+    assert (report.candidates, registry.devices(), device.closed) == ((), (), True)
+    with pytest.raises(BackendNotFound):
+        registry.open("acme")
+
+
+def test_refresh_tries_again_what_failed(shelf):
+    shelf.add("acme-gpu", "import acme_driver\n" + plugin_source())
+    registry = shelf.registry()
+    registry.load_all()
+    (shelf.folder / "acme_driver.py").write_text("")
+
+    (acme,) = registry.refresh().candidates
+
+    assert acme.state is State.AVAILABLE
+
+
+def test_refresh_reads_the_variables_again(shelf):
+    shelf.add("acme-gpu")
+    environ = {}
+    registry = Registry(path=[str(shelf.folder)], environ=environ)
+    device = registry.device("acme")
+    environ["TENSORPLUG_DISABLE"] = "acme"
+
+    (acme,) = registry.refresh().candidates
+
+    assert (acme.state, device.closed) == (State.DISABLED, True)
+
+
+def test_an_upgrade_of_what_is_loaded_waits_for_the_next_start(shelf):
+    shelf.add("acme-gpu", version="1.0")
+    registry = shelf.registry()
+    registry.load_all()
+    (shelf.folder / "acme_gpu-1.0.dist-info" / "METADATA").write_text(
+        "Metadata-Version: 2.1\nName: acme-gpu\nVersion: 2.0\n"
+    )
+
+    report = registry.refresh()
+
+    assert report.candidates[0].distribution == "acme-gpu 1.0"
+    assert report.notes == (
+        "acme: acme-gpu 2.0 was installed over acme-gpu 1.0, which is loaded; start the program "
+        "again",
+    )
+
+
+# --- folders -----------------------------------------------------------------------------------
+
+
+def test_a_folder_brings_its_backends_and_joins_the_end_of_the_path(shelf, tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    folder = tmp_path / "more"
+    write_distribution(
+        folder,
+        "acme-far",
+        entry_points={"acme": "acme_far.plugin"},
+        modules={"acme_far/__init__.py": "", "acme_far/plugin.py": plugin_source()},
+    )
+    registry = shelf.registry()
+    registry.load_all()
+
+    (acme,) = registry.load_all_from_path(folder).candidates
+    again = registry.load_all_from_path(folder).candidates
+
+    assert (acme.distribution, acme.state) == ("acme-far 1.0", State.AVAILABLE)
+    assert again == (acme,)
+    assert sys.path[-1] == str(folder)
+
+
+def test_a_module_that_comes_from_elsewhere_is_shadowed(shelf, tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    folder = tmp_path / "more"
+    write_distribution(
+        folder,
+        "json-gpu",
+        entry_points={"acme": "json.gpu"},
+        modules={"json/__init__.py": "", "json/gpu.py": plugin_source()},
+    )
+
+    (acme,) = shelf.registry().load_all_from_path(folder).candidates
+
+    assert acme.state is State.FAILED
+    assert acme.reason.startswith("shadowed: its module json.gpu comes from ")
+    assert acme.reason.endswith(
+        f" and not from {folder}; remove one of the two, or load the folder in a process of its own"
+    )
+
+
+def test_the_same_distribution_in_a_folder_does_not_replace_the_installed_one(
+    shelf, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    shelf.add("acme-gpu", version="1.0")
+    folder = tmp_path / "more"
+    modules = {"acme_gpu.py": plugin_source(score="return 99")}
+    write_distribution(
+        folder, "acme-gpu", version="2.0", entry_points={"acme": "acme_gpu"}, modules=modules
+    )
+    registry = shelf.registry()
+
+    report = registry.load_all_from_path(folder)
+
+    assert [(c.distribution, c.state) for c in report.candidates] == [
+        ("acme-gpu 1.0", State.AVAILABLE),
+        ("acme-gpu 2.0", State.FAILED),
+    ]
+
+
+def test_a_folder_that_is_none_is_refused(registry, tmp_path):
+    with pytest.raises(OptionError) as caught:
+        registry.load_all_from_path(tmp_path / "nowhere")
+
+    assert str(caught.value) == f"load_all_from_path: '{tmp_path / 'nowhere'}' is no folder"
+
+
+# --- what a program registers ------------------------------------------------------------------
+
+
+def test_registering_twice_changes_nothing(registry):
+    plugin = plugin_of(Kind("acme:0"))
+
+    first = registry.register(plugin, "acme")
+    second = registry.register(plugin, "acme")
+
+    assert first == second
+    assert names(registry.devices()) == ["acme:0"]
+
+
+def test_a_second_plugin_under_a_registered_name_is_refused(registry):
+    registry.register(plugin_of(Kind("acme:0")), "acme")
+
+    with pytest.raises(OptionError) as caught:
+        registry.register(plugin_of(Kind("acme:0")), "acme")
+
+    assert str(caught.value) == "register acme: the program has registered another acme"
+
+
+def test_a_registered_plugin_survives_a_refresh(registry):
+    registry.register(plugin_of(Kind("acme:0")), "acme")
+    device = registry.device("acme")
+
+    registry.refresh()
+
+    assert registry.device("acme") is device
+
+
+def test_a_device_can_be_registered_alone_and_only_once(registry):
+    device = Kind("acme:0")
+
+    registry.register_device(device)
+    registry.register_device(device)
+
+    assert registry.devices() == (device,)
+    assert registry.device("acme") is device
+
+
+def test_a_device_joins_those_of_its_backend(registry):
+    registry.register(plugin_of(Kind("acme:0")), "acme")
+
+    registry.register_device(Kind("acme:7"))
+
+    assert names(registry.devices()) == ["acme:0", "acme:7"]
+    assert registry.device("acme:7").name == "acme:7"
+
+
+def test_two_devices_of_one_name_are_refused(registry):
+    registry.register_device(Kind("acme:0"))
+
+    with pytest.raises(OptionError) as caught:
+        registry.register_device(Kind("acme:0"))
+
+    assert str(caught.value) == ("register <Kind acme:0>: there is another acme:0; rename it")
+
+
+def test_observers_and_plugins_hear_of_every_report(registry):
+    told = []
+    registry.observe(plugin_of(extra={"tensorplug_loaded": lambda report: told.append("observer")}))
+    extra = {"tensorplug_loaded": told.append}
+    registry.register(plugin_of(Kind("acme:0"), extra=extra), "acme")
+
+    report = registry.load_all()
+
+    assert told == [report, "observer"]
+
+
+def test_an_observer_that_raises_is_logged_and_no_more(registry, caplog):
+    def raises(report):
+        raise ValueError("no")
+
+    registry.observe(plugin_of(extra={"tensorplug_loaded": raises}))
+
+    assert registry.load_all().candidates == ()
+    assert caplog.messages == [
+        "<Plugin SimpleNamespace, tensorplug_devices, tensorplug_loaded, "
+        "tensorplug_score>: tensorplug_loaded raised"
+    ]
+
+
+# --- extras ------------------------------------------------------------------------------------
+
+
+def test_features_are_text(registry):
+    plugin = plugin_of(Kind("acme:0"), extra={"tensorplug_features": lambda: {"simd": 8}})
+    registry.register(plugin, "acme")
+    registry.register(plugin_of(Kind("b:0")), "b")
+
+    assert registry.features("acme") == {"simd": "8"}
+    assert registry.features("b") == {}
+
+
+def test_a_plugin_answers_for_its_own_symbols_and_ggml_names_work_by_ability(registry):
+    class Threaded(type(NullDevice().backend_class.__name__, (NullDevice().backend_class,), {})):
+        threads: int = 1
+
+    device = Kind("acme:0")
+    device.backend_class = Threaded
+    extra = {"tensorplug_extension": lambda name: 42 if name == "acme_answer" else None}
+    registry.register(plugin_of(device, extra=extra), "acme")
+
+    with registry.open("acme") as backend:
+        registry.get_proc_address("acme", "ggml_backend_set_n_threads")(backend, 3)
+
+        assert backend.threads == 3
+    assert registry.get_proc_address("acme", "acme_answer") == 42
+    assert registry.get_proc_address("acme", "ggml_backend_set_abort_callback") is None
+    assert registry.get_proc_address("acme", "ggml_backend_dev_get_extra_bufts")(device) == []
+    assert registry.get_proc_address("acme", "nothing") is None
+
+
+# --- threads and nesting -----------------------------------------------------------------------
+
+
+def test_many_threads_load_once_and_see_the_same_devices(shelf):
+    shelf.add("acme-gpu", "import time; time.sleep(0.05)\n" + plugin_source())
+    registry = shelf.registry()
+    gate = threading.Barrier(8)
+    seen = []
+
+    def look():
+        gate.wait()
+        seen.append(registry.devices())
+
+    threads = [threading.Thread(target=look) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert len(set(seen)) == 1
+    assert names(seen[0]) == ["acme:0"]
+
+
+def test_a_plugin_may_ask_for_the_devices_of_others_but_sees_none_of_its_own(registry):
+    seen = []
+
+    def gather():
+        seen.extend(registry.devices())
+        return [Kind("both:0")]
+
+    registry.register(plugin_of(extra={"tensorplug_devices": gather}), "both")
+    registry.register(plugin_of(Kind("acme:0")), "acme")
+
+    devices = registry.devices()
+
+    assert names(seen) == ["acme:0"]
+    assert names(devices) == ["acme:0", "both:0"]
+
+
+def test_the_module_functions_are_those_of_one_registry():
+    owners = {getattr(tp, name).__self__ for name in ("load_all", "open", "devices", "unload")}
+
+    assert len(owners) == 1
