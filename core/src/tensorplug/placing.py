@@ -8,7 +8,7 @@ import numpy as np
 
 from tensorplug.buffer import Buffer, BufferType, BufferUsage, MultiBuffer, as_bytes
 from tensorplug.dtypes import dtype as dtype_of
-from tensorplug.errors import GraphError, OutOfMemory, ShapeError
+from tensorplug.errors import BufferTooLarge, GraphError, OutOfMemory, ShapeError, Unsupported
 from tensorplug.tensor import Array, Storage, Tensor, leaf
 
 
@@ -21,18 +21,20 @@ class LinearAllocator:
     """Hands out the bytes of one buffer from front to back."""
 
     def __init__(self, buffer: Buffer) -> None:
+        alignment = buffer.type.alignment
+        if alignment < 1 or alignment & (alignment - 1):
+            raise ShapeError(f"{buffer.type!r}: alignment {alignment} is no power of two")
         self.buffer = buffer
         self.used = 0
 
     def place(self, tensor: Tensor) -> Tensor:
         """Return `tensor` with storage in the buffer. Raises OutOfMemory when it is full."""
-        if not tensor.is_leaf or tensor.storage is not None:
-            raise GraphError(f"{tensor}: only leafs without memory can be placed")
+        _check_placeable(tensor, self.buffer.type)
         size = align(self.buffer.type.alloc_size(tensor), self.buffer.type.alignment)
         if self.used + size > self.buffer.size:
             raise OutOfMemory(
                 f"{self.buffer!r}: no room for {tensor}: {size} bytes needed, "
-                f"{self.buffer.size - self.used} of {self.buffer.size} left; allocate a larger buffer"
+                f"{self.buffer.size - self.used} of {self.buffer.size} left; allocate a larger one"
             )
         placed = replace(tensor, storage=Storage(self.buffer, self.used))
         self.buffer.init_tensor(placed, self.used)
@@ -42,7 +44,7 @@ class LinearAllocator:
 
 def buffer_sizes(tensors: Sequence[Tensor], buffer_type: BufferType) -> list[int]:
     """Bytes of each buffer that `allocate` would make, without allocating."""
-    return [size for size, _ in _batches(tensors, buffer_type)]
+    return [size for size, _ in _batches(_homeless(tensors), buffer_type)]
 
 
 def allocate(
@@ -53,21 +55,21 @@ def allocate(
 ) -> tuple[list[Tensor], MultiBuffer]:
     """Return `tensors` (leafs) with storage, in order, and the buffers that hold them.
 
-    A new buffer starts where the largest size of the type would be passed. When one allocation fails,
-    those before it are freed and the error is raised.
+    Those that have storage already keep it. A new buffer starts where the largest size of the type
+    would be passed. When one allocation fails, those before it are freed and the error is raised.
     """
     made: list[Buffer] = []
-    placed: list[Tensor] = []
+    placed: dict[Tensor, Tensor] = {}
     try:
-        for size, batch in _batches(tensors, buffer_type):
+        for size, batch in _batches(_homeless(tensors), buffer_type):
             made.append(buffer_type.alloc(size, usage))
             linear = LinearAllocator(made[-1])
-            placed.extend(linear.place(tensor) for tensor in batch)
+            placed |= {tensor: linear.place(tensor) for tensor in batch}
     except BaseException:
         for buffer in made:
             buffer.close()
         raise
-    return placed, MultiBuffer(made)
+    return [placed.get(tensor, tensor) for tensor in tensors], MultiBuffer(made)
 
 
 def place(
@@ -81,18 +83,23 @@ def place(
     array = np.asarray(data)
     spec = leaf(name, array.shape, dtype_of(array.dtype))
     buffer = buffer_type.alloc(align(buffer_type.alloc_size(spec), buffer_type.alignment), usage)
-    placed = LinearAllocator(buffer).place(spec)
-    buffer.write_tensor(placed, 0, as_bytes(np.ascontiguousarray(array)))
+    try:
+        placed = LinearAllocator(buffer).place(spec)
+        buffer.write_tensor(placed, 0, as_bytes(np.ascontiguousarray(array)))
+    except BaseException:
+        buffer.close()
+        raise
     return placed
 
 
 def place_in(tensor: Tensor, buffer: Buffer, offset: int) -> Tensor:
     """Return `tensor` (a leaf) with storage at `offset` of `buffer`, checked against its size."""
+    _check_placeable(tensor, buffer.type)
     size = buffer.type.alloc_size(tensor)
     if offset % buffer.type.alignment or offset < 0 or offset + size > buffer.size:
         raise ShapeError(
-            f"{buffer!r}: {tensor} cannot lie at byte {offset}: needs {size} bytes at a multiple of "
-            f"{buffer.type.alignment}, the buffer has {buffer.size}"
+            f"{buffer!r}: {tensor} cannot lie at byte {offset}: needs {size} bytes at a multiple "
+            f"of {buffer.type.alignment}, the buffer has {buffer.size}"
         )
     placed = replace(tensor, storage=Storage(buffer, offset))
     buffer.init_tensor(placed, offset)
@@ -103,9 +110,24 @@ def _batches(tensors: Sequence[Tensor], buffer_type: BufferType) -> list[tuple[i
     batches: list[tuple[int, list[Tensor]]] = []
     for tensor in tensors:
         size = align(buffer_type.alloc_size(tensor), buffer_type.alignment)
-        total = batches[-1][0] + size if batches else size
-        if not batches or total > buffer_type.max_size:
-            batches.append((size, [tensor]))
+        if size > buffer_type.max_size:
+            raise BufferTooLarge(f"{buffer_type.name}: {tensor}", size, buffer_type.max_size)
+        if batches and batches[-1][0] + size <= buffer_type.max_size:
+            total, batch = batches[-1]
+            batch.append(tensor)
+            batches[-1] = (total + size, batch)
         else:
-            batches[-1] = (total, [*batches[-1][1], tensor])
+            batches.append((size, [tensor]))
     return batches or [(0, [])]
+
+
+def _homeless(tensors: Sequence[Tensor]) -> list[Tensor]:
+    """Tensors without storage, each once."""
+    return [tensor for tensor in dict.fromkeys(tensors) if tensor.storage is None]
+
+
+def _check_placeable(tensor: Tensor, buffer_type: BufferType) -> None:
+    if not tensor.is_leaf or tensor.storage is not None:
+        raise GraphError(f"{tensor}: only leafs without memory can be placed")
+    if not buffer_type.supports(tensor):
+        raise Unsupported(f"{buffer_type.name}: this memory does not take {tensor}")
