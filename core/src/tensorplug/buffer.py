@@ -4,7 +4,7 @@ import enum
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, final
+from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 
@@ -117,6 +117,7 @@ class Buffer(Resource, ABC):
     @final
     def read(self, offset: int, size: int) -> Array:
         """Return a copy of `size` bytes from `offset` as uint8."""
+        self._check(offset, size, "read")
         out = np.empty(size, np.uint8)
         self.read_into(offset, out)
         return out
@@ -126,14 +127,19 @@ class Buffer(Resource, ABC):
         """Copy bytes from `offset` into `out`, as many as it holds; done when this returns."""
         view = as_bytes(out)
         self._check(offset, view.nbytes, "read")
-        if view.nbytes:
-            self._read(offset, view)
+        if not view.nbytes:
+            return
+        if view.readonly:
+            raise DTypeError(f"{self!r}: cannot read into memory that is read-only")
+        self._read(offset, view)
 
     @final
     def fill(self, value: int, offset: int = 0, size: int | None = None) -> None:
         """Set `size` bytes from `offset` on (by default all) to `value`, 0 to 255."""
         size = self.size - offset if size is None else size
         self._check(offset, size, "fill")
+        if not 0 <= value <= 255:
+            raise ShapeError(f"{self!r}: fill with {value}; a byte is 0 to 255")
         if size:
             self._fill(offset, size, value)
 
@@ -149,7 +155,7 @@ class Buffer(Resource, ABC):
 
     @final
     def read_2d(self, offset: int, rows: int, *, row: int, stride: int) -> Array:
-        """Return `rows` rows of `row` bytes, packed, that lie `stride` bytes apart from `offset` on."""
+        """Return `rows` rows of `row` bytes, `stride` bytes apart from `offset` on, packed."""
         self._check(offset, self._span(rows * row, row, stride), "2D read")
         out = np.empty((rows, row), np.uint8)
         if out.size:
@@ -277,6 +283,8 @@ class MultiBuffer(Resource):
     def __init__(self, parts: Sequence[Buffer]) -> None:
         if not parts:
             raise ShapeError("MultiBuffer: no parts given; at least one is needed")
+        if any(part.type is not parts[0].type for part in parts):
+            raise ShapeError(f"MultiBuffer: parts of several types: {[p.type for p in parts]}")
         super().__init__(parts[0].type.device)
         self.type = parts[0].type
         self.parts = tuple(parts)
@@ -315,9 +323,13 @@ class MultiBuffer(Resource):
 
 def as_bytes(data: "memoryview | bytes | bytearray | Array") -> memoryview:
     """View contiguous data as bytes, without a copy."""
-    view = data.data if isinstance(data, np.ndarray) else memoryview(data)
+    # Arrays of some types (big-endian, extension types) have no memoryview of their own.
+    flat: Any = data
+    if isinstance(data, np.ndarray) and data.flags.c_contiguous:
+        flat = data.reshape(-1).view(np.uint8)
+    view = memoryview(flat)
     if not view.c_contiguous:
         raise DTypeError("transfer: host data must be C-contiguous; use numpy.ascontiguousarray()")
     if view.nbytes == 0:
-        return memoryview(b"")
+        return memoryview(bytearray())
     return view.cast("B")

@@ -232,7 +232,7 @@ class Device(Resource, ABC):
 
     @final
     def drain(self) -> None:
-        """Wait for the work of every open backend; its errors wait for their own `synchronize()`."""
+        """Wait for the work of every open backend; errors wait for its next `synchronize()`."""
         for child in self.children:
             if isinstance(child, Backend):
                 child.drain()

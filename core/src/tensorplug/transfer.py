@@ -6,7 +6,7 @@ import numpy as np
 
 from tensorplug.backend import Backend, SupportsAsyncCopy
 from tensorplug.buffer import Buffer, as_bytes
-from tensorplug.errors import DTypeError, ShapeError
+from tensorplug.errors import DTypeError, ShapeError, Unsupported
 from tensorplug.graph import Bindings
 from tensorplug.tensor import Array, Storage, Tensor, array_view
 
@@ -27,13 +27,20 @@ def host_data(tensor: Tensor, data: Any) -> Array:
         raise ShapeError(f"{tensor}: takes data of shape {shape}, got {array.shape}")
     if array.dtype != kind:
         array = _converted(tensor, array, kind)
-    return np.ascontiguousarray(array)
+    # Not ascontiguousarray(): that makes a vector of a scalar.
+    return np.asarray(array, order="C")
 
 
 def _converted(tensor: Tensor, array: Array, kind: "np.dtype[np.generic]") -> Array:
-    if tensor.dtype.numpy is None or not np.can_cast(array.dtype, kind, "same_kind"):
+    if tensor.dtype.numpy is None:
         raise DTypeError(
-            f"{tensor}: takes {kind} data, got {array.dtype}; convert it with .astype({kind.name!r})"
+            f"{tensor}: takes the stored bits of {tensor.dtype.name} as {kind}, got {array.dtype}; "
+            "encode the values first, or cast() them in a graph"
+        )
+    if not np.can_cast(array.dtype, kind, "same_kind"):
+        raise DTypeError(
+            f"{tensor}: takes {kind} data, got {array.dtype}; convert it with "
+            f".astype({kind.name!r})"
         )
     converted = array.astype(kind)
     if kind.kind == "i" and not np.array_equal(converted, array):
@@ -42,30 +49,85 @@ def _converted(tensor: Tensor, array: Array, kind: "np.dtype[np.generic]") -> Ar
 
 
 def write(tensor: Tensor, data: Any, bindings: Bindings = _NOWHERE) -> None:
-    """Copy host `data` of the tensor's shape into its memory; done when this returns."""
+    """Copy host `data` of the tensor's shape into its memory; done when this returns.
+
+    A tensor with gaps takes it row by row and leaves the gaps as they are. Raises ShapeError where
+    the elements of a row have gaps in memory that the host cannot see.
+    """
     place = bindings.where(tensor)
     array = host_data(tensor, data)
+    if not tensor.size:
+        return
     if tensor.is_contiguous:
         place.buffer.write_tensor(tensor, place.offset, as_bytes(array))
     elif place.buffer.type.is_host:
         array_view(tensor, place.buffer.host(), place.offset)[...] = array
     else:
-        raise ShapeError(f"{tensor}: has gaps and lies in {place.buffer.type.name}; write its root")
+        _write_rows(tensor, place, array)
+
+
+def _write_rows(tensor: Tensor, place: Storage, array: Array) -> None:
+    row = tensor.dtype.row_size(tensor.ne[0])
+    ordered = tensor.has_contiguous_rows and (tensor.ne[1] == 1 or tensor.nb[1] >= row)
+    if not ordered or not has_standard_layout(place.buffer):
+        raise ShapeError(
+            f"{tensor}: its rows have gaps in {place.buffer.type.name} memory; write the tensor it "
+            "is a view of"
+        )
+    for k, matrix in enumerate(array.reshape(-1, tensor.ne[1] * array.shape[-1])):
+        i, j = divmod(k, tensor.ne[2])
+        offset = place.offset + i * tensor.nb[3] + j * tensor.nb[2]
+        place.buffer.write_2d(offset, matrix, row=row, stride=max(row, tensor.nb[1]))
 
 
 def read(tensor: Tensor, bindings: Bindings = _NOWHERE) -> Array:
     """Return a copy of the tensor's data, shaped as `Tensor.numpy` shapes it."""
     place = bindings.where(tensor)
     span = np.empty(tensor.nbytes, np.uint8)
-    place.buffer.read_tensor(tensor, place.offset, as_bytes(span))
+    if tensor.size:
+        place.buffer.read_tensor(tensor, place.offset, as_bytes(span))
     view = array_view(tensor, span, 0)
     return view if tensor.is_contiguous else np.ascontiguousarray(view)
 
 
 def fill(tensor: Tensor, value: int, bindings: Bindings = _NOWHERE) -> None:
-    """Set every byte of the tensor's memory span to `value`."""
+    """Set every byte of a contiguous tensor to `value`. Raises ShapeError where it has gaps."""
+    if not tensor.is_contiguous:
+        raise ShapeError(f"{tensor}: has gaps, which belong to others; write() it")
     place = bindings.where(tensor)
     place.buffer.fill(value, place.offset, tensor.nbytes)
+
+
+def write_bytes(
+    tensor: Tensor,
+    data: memoryview | bytes | Array,
+    offset: int = 0,
+    bindings: Bindings = _NOWHERE,
+) -> None:
+    """Copy stored bytes into the tensor's memory span, from byte `offset` of it on."""
+    view = as_bytes(data)
+    place = _part(tensor, offset, view.nbytes, "write", bindings)
+    place.buffer.write(place.offset, view)
+
+
+def read_bytes(tensor: Tensor, offset: int, size: int, bindings: Bindings = _NOWHERE) -> Array:
+    """Return `size` stored bytes of the tensor's memory span, from byte `offset` of it on."""
+    place = _part(tensor, offset, size, "read", bindings)
+    return place.buffer.read(place.offset, size)
+
+
+def _part(tensor: Tensor, offset: int, size: int, doing: str, bindings: Bindings) -> Storage:
+    if offset < 0 or size < 0 or offset + size > tensor.nbytes:
+        raise ShapeError(
+            f"{tensor}: {doing} of bytes {offset} to {offset + size} is out of bounds; it has "
+            f"{tensor.nbytes}"
+        )
+    place = bindings.where(tensor)
+    if not has_standard_layout(place.buffer):
+        raise Unsupported(
+            f"{tensor}: {place.buffer.type.name} keeps it in a layout of its own; {doing} all of it"
+        )
+    return Storage(place.buffer, place.offset + offset)
 
 
 def copy_bytes(source: Storage, target: Storage, size: int) -> None:
@@ -95,14 +157,17 @@ def copy(
     """Copy between tensors of one layout, any buffers. Raises ShapeError where layouts differ."""
     _check_layouts(source, target)
     start, end = source_bindings.where(source), target_bindings.where(target)
-    if start == end:
+    if start == end or not source.size:
         return
-    if has_standard_layout(start.buffer) and has_standard_layout(end.buffer):
+    if not (has_standard_layout(start.buffer) and has_standard_layout(end.buffer)):
+        span = np.empty(source.nbytes, np.uint8)
+        start.buffer.read_tensor(source, start.offset, as_bytes(span))
+        end.buffer.write_tensor(target, end.offset, as_bytes(span))
+    elif source.nbytes == source.size // source.dtype.block * source.dtype.size:
         copy_bytes(start, end, source.nbytes)
-        return
-    span = np.empty(source.nbytes, np.uint8)
-    start.buffer.read_tensor(source, start.offset, as_bytes(span))
-    end.buffer.write_tensor(target, end.offset, as_bytes(span))
+    else:
+        # What lies between the elements of the target is not the source's to write.
+        write(target, read(source, source_bindings), target_bindings)
 
 
 def has_standard_layout(buffer: Buffer) -> bool:
