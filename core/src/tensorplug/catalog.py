@@ -141,6 +141,11 @@ class Catalog:
                 self._examine(slot)
         self._settle(name)
 
+    def load_all(self) -> None:
+        """Import and score every candidate that was not yet."""
+        for name in self.names():
+            self.load(name)
+
     def reload(self, name: str) -> None:
         """Like `load`, and bring back what the program unloaded."""
         self.scan()

@@ -9,7 +9,13 @@ from typing import TYPE_CHECKING, Any
 from tensorplug.backend import Backend
 from tensorplug.candidate import Candidate, State
 from tensorplug.device import Device, DeviceType
-from tensorplug.errors import BackendNotFound, BackendUnavailable, OptionError, TensorplugError
+from tensorplug.errors import (
+    BackendNotFound,
+    BackendUnavailable,
+    OptionError,
+    StateError,
+    TensorplugError,
+)
 from tensorplug.spec import (
     BEST,
     HARDWARE,
@@ -58,10 +64,8 @@ class Registry:
     def load_all(self) -> "Report":
         """Import every allowed backend and ask for its score. Failures are listed, never raised."""
         with self._lock:
-            catalog = self._catalog
-            for name in catalog.names():
-                catalog.load(name)
-            return catalog.announce()
+            self._catalog.load_all()
+            return self._catalog.announce()
 
     def load(self, name: str) -> Candidate:
         """Load one backend, `name` or `name@distribution`; brings back what was unloaded.
@@ -106,7 +110,7 @@ class Registry:
     def backends(self) -> tuple[Candidate, ...]:
         """The backends that stand for their names, in the order of preference."""
         with self._lock:
-            self.load_all()
+            self._catalog.load_all()
             chosen = (self._catalog.chosen(name) for name in self._catalog.names())
             return tuple(slot.candidate for slot in chosen if slot is not None)
 
@@ -246,8 +250,12 @@ class Registry:
         """The devices of a backend. Raises BackendNotFound, BackendUnavailable."""
         while True:
             # Each turn drops the candidate whose devices cannot be had, and the next takes over.
-            entries = self._catalog.enumerate(self._usable(spec)[0])
-            if entries:
+            slot = self._usable(spec)[0]
+            if slot.busy:
+                raise StateError(
+                    f"{spec.name}: its plugin asks for itself while it is being loaded"
+                )
+            if entries := self._catalog.enumerate(slot):
                 return entries
 
     def _enlisted(self) -> "list[Enlisted]":

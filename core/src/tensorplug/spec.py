@@ -55,6 +55,8 @@ def parse_spec(text: str) -> DeviceSpec:
         raise OptionError(f"device string {text!r}: no name to look for; write {GRAMMAR}")
     if colon and not rest:
         raise OptionError(f"device string {text!r}: nothing follows the colon; write {GRAMMAR}")
+    if at and name.lower() in RESERVED:
+        raise OptionError(f"device string {text!r}: {name} is no backend that has distributions")
     options = _parse_options(text, query) if question else {}
     return DeviceSpec(name.lower(), canonical(distribution), rest.lower(), options)
 

@@ -673,8 +673,12 @@ def test_two_devices_of_one_name_are_refused(registry):
 
 def test_observers_and_plugins_hear_of_every_report(registry):
     told = []
-    registry.observe(plugin_of(extra={"tensorplug_loaded": lambda report: told.append("observer")}))
-    extra = {"tensorplug_loaded": told.append}
+    registry.observe(plugin_of(extra={"tensorplug_loaded": lambda: told.append("observer")}))
+
+    def hear(report):
+        told.append(report)
+
+    extra = {"tensorplug_loaded": hear}
     registry.register(plugin_of(Kind("acme:0"), extra=extra), "acme")
 
     report = registry.load_all()
@@ -763,6 +767,16 @@ def test_a_plugin_may_ask_for_the_devices_of_others_but_sees_none_of_its_own(reg
 
     assert names(seen) == ["acme:0"]
     assert names(devices) == ["acme:0", "both:0"]
+
+
+def test_a_plugin_that_asks_for_itself_fails_and_does_not_hang(registry):
+    def ask_for_itself():
+        return [registry.device("me")]
+
+    registry.register(plugin_of(extra={"tensorplug_devices": ask_for_itself}), "me")
+
+    with pytest.raises(BackendUnavailable, match="me: its plugin asks for itself while it is"):
+        registry.device("me")
 
 
 def test_the_module_functions_are_those_of_one_registry():

@@ -37,6 +37,7 @@ def test_a_device_string_has_four_parts(text, name, distribution, rest, index, o
         (":1", f"no name to look for; {GRAMMAR}"),
         ("cpu@", f"no name to look for; {GRAMMAR}"),
         ("c pu", f"no name to look for; {GRAMMAR}"),
+        ("best@acme", "best is no backend that has distributions"),
         ("cpu:", f"nothing follows the colon; {GRAMMAR}"),
         ("cpu?", f"'' is no option; {GRAMMAR}"),
         ("cpu?threads", f"'threads' is no option; {GRAMMAR}"),
