@@ -172,12 +172,16 @@ def test_long_tokens_are_read() -> None:
     assert cut(spm(pieces), "a" * 4096 + "b") == ["a" * 4096, "<0x62>"]
 
 
-@pytest.mark.parametrize("size", [100_000, 2_000_000])
-def test_a_token_longer_than_any_real_one_is_refused_on_first_use(size: int) -> None:
-    tokenizer = load_tokenizer(spm({"a" * size: -1.0}))
+def test_a_token_longer_than_any_real_one_is_refused_on_first_use() -> None:
+    tokenizer = load_tokenizer(spm({"a" * 2_000_000: -1.0}))
 
-    with pytest.raises(FormatError, match=r"^tokenizer\.ggml\.tokens: .*long.*; the model file is"):
+    with pytest.raises(FormatError) as error:
         tokenizer.encode("a")
+
+    assert str(error.value) == (
+        "tokenizer.ggml.tokens: token 259 is 2000000 bytes long, and at most 1048575 can be read; "
+        f"{DAMAGED}"
+    )
 
 
 def test_a_space_comes_before_the_text_and_before_what_follows_a_special_token() -> None:
