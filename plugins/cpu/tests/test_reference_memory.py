@@ -228,7 +228,7 @@ def test_row_numbers_outside_the_table_are_refused(row):
         value(node, table, ids)
 
     assert str(caught.value) == (
-        f"reference: <Tensor 'rows', get_rows, f32[2, 2]>: row {row} of a table of 3 rows"
+        f"reference: <Tensor 'rows', get_rows, f32[2, 2]>: id {row} names no row; rows are 0 to 2"
     )
 
 

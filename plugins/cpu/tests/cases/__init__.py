@@ -5,6 +5,7 @@ from . import (
     copy,
     elementwise,
     glu,
+    large,
     matmul,
     norm,
     reduce,
@@ -28,10 +29,16 @@ _FAMILIES = (
     copy,
     attention,
 )
-CASES: tuple[Case, ...] = tuple(case for family in _FAMILIES for case in family.CASES)
+SMALL: tuple[Case, ...] = tuple(case for family in _FAMILIES for case in family.CASES)
+"""Every op, type and layout, with few elements."""
+
+LARGE: tuple[Case, ...] = tuple(large.CASES)
+"""A few that devices cut into tiles or share out to threads."""
+
+CASES = (*SMALL, *LARGE)
 """What a device computes, or refuses with a reason of its own."""
 
 REFUSED: tuple[Case, ...] = (*copy.REFUSED, *rows.REFUSED)
 """What every device refuses so far: encoding to types whose best block must be searched for."""
 
-__all__ = ["CASES", "REFUSED", "Arg", "Built", "Case", "build"]
+__all__ = ["CASES", "LARGE", "REFUSED", "SMALL", "Arg", "Built", "Case", "build"]

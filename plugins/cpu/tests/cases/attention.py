@@ -11,7 +11,7 @@ from .matmul import BLOCKS, LIMIT
 from .softmax import MASK, MASK_TYPES
 
 
-def _attention(
+def attention(
     q: Arg,
     k: Arg,
     v: Arg,
@@ -19,6 +19,7 @@ def _attention(
     sinks: Arg | None = None,
     **params: float,
 ) -> Case:
+    """Attention, by default with the usual scale."""
     scale = params.pop("scale", 1 / math.sqrt(q.ne[0]))
     return Case(
         op="flash_attn_ext",
@@ -33,7 +34,7 @@ _MASK = Arg((11, 5), tp.F16, data=MASK)
 _FLAT = Arg((64, 3, 2)), (64, 9, 2)
 
 SHAPES = [
-    _attention(Arg(q), Arg(k), Arg(v), Arg((k[1], q[1]), data=MASK))
+    attention(Arg(q), Arg(k), Arg(v), Arg((k[1], q[1]), data=MASK))
     for q, k, v in [
         ((32, 5, 4, 2), (32, 11, 2, 2), (32, 11, 2, 2)),
         ((32, 5, 4, 2), (32, 11, 1, 1), (32, 11, 1, 1)),
@@ -42,25 +43,27 @@ SHAPES = [
         ((64, 1, 1), (64, 1, 1), (64, 1, 1)),
         ((80, 40, 2), (80, 200, 2), (80, 200, 2)),
         ((8, 3), (8, 4), (8, 4)),
+        ((8, 3), (8, 0), (8, 0)),
+        ((8, 0, 2), (8, 4, 2), (8, 4, 2)),
     ]
 ]
 
 MASKS = [
     *[
-        _attention(_Q, Arg(_KV, tp.F16), Arg(_KV, tp.F16), Arg(ne, t, data=MASK), max_bias=bias)
+        attention(_Q, Arg(_KV, tp.F16), Arg(_KV, tp.F16), Arg(ne, t, data=MASK), max_bias=bias)
         for t, ne, bias in itertools.product(
             MASK_TYPES, [(11, 5), (11, 8), (11, 5, 4, 2), (11, 5, 2), (11, 5, 1, 2)], (0.0, 8.0)
         )
     ],
-    _attention(Arg((32, 5, 12)), Arg((32, 11, 4)), Arg((32, 11, 4)), _MASK, max_bias=4.0),
-    _attention(_Q, Arg(_KV), Arg(_KV)),
-    _attention(_Q, Arg(_KV), Arg(_KV), Arg((11, 5), tp.F16, "rows", MASK)),
-    _attention(_Q, Arg(_KV), Arg(_KV), Arg((11, 5), layout="columns", data=MASK)),
-    _attention(_Q, Arg(_KV), Arg(_KV), Arg((11, 5), data=among(-math.inf)), scale=1.0),
+    attention(Arg((32, 5, 12)), Arg((32, 11, 4)), Arg((32, 11, 4)), _MASK, max_bias=4.0),
+    attention(_Q, Arg(_KV), Arg(_KV)),
+    attention(_Q, Arg(_KV), Arg(_KV), Arg((11, 5), tp.F16, "rows", MASK)),
+    attention(_Q, Arg(_KV), Arg(_KV), Arg((11, 5), layout="columns", data=MASK)),
+    attention(_Q, Arg(_KV), Arg(_KV), Arg((11, 5), data=among(-math.inf)), scale=1.0),
 ]
 
 EXTRAS = [
-    _attention(_Q, Arg(_KV, t), Arg(_KV, t), mask, sinks, softcap=cap)
+    attention(_Q, Arg(_KV, t), Arg(_KV, t), mask, sinks, softcap=cap)
     for t in (tp.F32, tp.F16)
     for mask, sinks, cap in [
         (_MASK, None, 10.0),
@@ -70,7 +73,7 @@ EXTRAS = [
         (_MASK, Arg((4,)), 5.0),
     ]
 ] + [
-    _attention(
+    attention(
         Arg((32, 5, 4), data=uniform(-30, 30)),
         Arg((32, 11, 4), data=uniform(-30, 30)),
         Arg((32, 11, 4)),
@@ -78,23 +81,23 @@ EXTRAS = [
 ]
 
 TYPES = [
-    *[_attention(_FLAT[0], Arg(_FLAT[1], k), Arg(_FLAT[1], v)) for k in REAL for v in REAL],
+    *[attention(_FLAT[0], Arg(_FLAT[1], k), Arg(_FLAT[1], v)) for k in REAL for v in REAL],
     *[
-        _attention(Arg((256, 2, 2)), Arg((256, 7, 2), t), Arg((256, 7, 2), t))
+        attention(Arg((256, 2, 2)), Arg((256, 7, 2), t), Arg((256, 7, 2), t))
         for t in (tp.F64, *BLOCKS)
     ],
-    _attention(_FLAT[0], Arg(_FLAT[1], tp.Q8_0), Arg(_FLAT[1], tp.Q4_0)),
-    _attention(_FLAT[0], Arg(_FLAT[1], tp.F16), Arg(_FLAT[1], tp.Q8_0)),
+    attention(_FLAT[0], Arg(_FLAT[1], tp.Q8_0), Arg(_FLAT[1], tp.Q4_0)),
+    attention(_FLAT[0], Arg(_FLAT[1], tp.F16), Arg(_FLAT[1], tp.Q8_0)),
 ]
 
 LAYOUTS = [
-    _attention(Arg((32, 5, 4, 2), layout=q), Arg(_KV, t, k), Arg(_KV, t, v), _MASK)
+    attention(Arg((32, 5, 4, 2), layout=q), Arg(_KV, t, k), Arg(_KV, t, v), _MASK)
     for t in (tp.F32, tp.F16, tp.Q8_0)
     for q, k, v in [
         ("permuted", "permuted", "permuted"),
         ("columns", "rows", "columns"),
         ("rows", "plain", "shifted"),
     ]
-] + [_attention(_Q, Arg(_KV, tp.F16), Arg(_KV, tp.F16, "transposed"), _MASK)]
+] + [attention(_Q, Arg(_KV, tp.F16), Arg(_KV, tp.F16, "transposed"), _MASK)]
 
 CASES = [*SHAPES, *MASKS, *EXTRAS, *TYPES, *LAYOUTS]

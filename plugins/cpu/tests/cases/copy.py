@@ -49,24 +49,30 @@ SAME = [
 ]
 
 
-def _cast(x: Arg, to: tp.DType) -> Case:
+def cast(x: Arg, to: tp.DType) -> Case:
+    """`x` converted to another type."""
     compare = "encoded" if to.is_block and x.dtype is not to else "exact"
     return Case(op="cast", args=(x,), params={"to": to.name}, compare=compare)
 
 
 CAST = [
-    *[_cast(Arg((7, 5, 3, 2), a, data=_values(a)), b) for a in _PLAIN for b in _PLAIN],
-    *[_cast(Arg((256, 3), t), to) for t in BLOCKS for to in (tp.F32, tp.F16)],
-    *[_cast(Arg((256, 3), t), to) for t in REAL for to in _TARGETS],
-    *[_cast(Arg((256, 3), t), to) for t, to in [(tp.Q8_0, tp.Q4_0), (tp.Q4_K, tp.Q8_0)]],
-    *[_cast(Arg((44,), data=_EDGES), to) for to in (tp.F32, tp.F16, tp.BF16, tp.F64)],
-    *[_cast(Arg((64, 3), layout=layout), to) for layout in _LAYOUTS for to in (tp.F16, tp.Q8_0)],
-    _cast(Arg((64, 0)), tp.F16),
-    _cast(Arg((64, 2), data=uniform(0, 0)), tp.Q4_0),
+    *[cast(Arg((7, 5, 3, 2), a, data=_values(a)), b) for a in _PLAIN for b in _PLAIN],
+    *[cast(Arg((256, 3), t), to) for t in BLOCKS for to in (tp.F32, tp.F16)],
+    *[cast(Arg((256, 3), t), to) for t in REAL for to in _TARGETS],
+    *[cast(Arg((256, 3), t), to) for t, to in [(tp.Q8_0, tp.Q4_0), (tp.Q4_K, tp.Q8_0)]],
+    *[
+        cast(Arg((44,), t, data=_EDGES), to)
+        for t in REAL
+        for to in (tp.F32, tp.F16, tp.BF16, tp.F64)
+    ],
+    *[cast(Arg((64, 3), layout=layout), to) for layout in _LAYOUTS for to in (tp.F16, tp.Q8_0)],
+    cast(Arg((64, 0)), tp.F16),
+    cast(Arg((64, 2), data=uniform(0, 0)), tp.Q4_0),
 ]
 
 
-def _cpy(x: Arg, target: Arg) -> Case:
+def cpy(x: Arg, target: Arg) -> Case:
+    """`x` written into `target`."""
     encoded = target.dtype.is_block and x.dtype is not target.dtype
     return Case(op="cpy", args=(x, target), compare="encoded" if encoded else "exact")
 
@@ -81,28 +87,28 @@ _TO_PLAIN = [
 
 CPY = [
     *[
-        _cpy(Arg((8, 6, 3, 2), a, x, _values(a)), Arg((8, 6, 3, 2), b, y, _values(b)))
+        cpy(Arg((8, 6, 3, 2), a, x, _values(a)), Arg((8, 6, 3, 2), b, y, _values(b)))
         for (a, b), x, y in itertools.product(_TO_PLAIN, _LAYOUTS, _LAYOUTS)
     ],
-    *[_cpy(Arg((8, 6), a, data=_values(a)), Arg((8, 6), b)) for a in _PLAIN for b in _PLAIN],
+    *[cpy(Arg((8, 6), a, data=_values(a)), Arg((8, 6), b)) for a in _PLAIN for b in _PLAIN],
     *[
-        _cpy(Arg((64, 6, 2), t, x), Arg((64, 6, 2), t, y))
+        cpy(Arg((64, 6, 2), t, x), Arg((64, 6, 2), t, y))
         for t in (tp.Q4_0, tp.Q8_0)
         for x, y in [("plain", "rows"), ("rows", "columns"), ("permuted", "shifted")]
     ],
-    *[_cpy(Arg((256, 3), t), Arg((256, 3), t, "rows")) for t in BLOCKS],
+    *[cpy(Arg((256, 3), t), Arg((256, 3), t, "rows")) for t in BLOCKS],
     *[
-        _cpy(Arg((64, 6, 2), layout=x), Arg((64, 6, 2), t, y))
+        cpy(Arg((64, 6, 2), layout=x), Arg((64, 6, 2), t, y))
         for t in _TARGETS
         if t.block <= 64
         for x, y in [("plain", "rows"), ("transposed", "columns"), ("permuted", "plain")]
     ],
-    *[_cpy(Arg((256, 3), t), Arg((256, 3), layout="rows")) for t in BLOCKS],
-    _cpy(Arg((8, 6)), Arg((12, 4))),
-    _cpy(Arg((8, 6), layout="transposed"), Arg((3, 16), tp.F16, "rows")),
-    _cpy(Arg((64, 6), tp.Q8_0), Arg((128, 3), layout="columns")),
-    _cpy(Arg((64, 6), layout="rows"), Arg((128, 3), tp.Q8_0)),
-    _cpy(Arg((4, 0)), Arg((4, 0))),
+    *[cpy(Arg((256, 3), t), Arg((256, 3), layout="rows")) for t in BLOCKS],
+    cpy(Arg((8, 6)), Arg((12, 4))),
+    cpy(Arg((8, 6), layout="transposed"), Arg((3, 16), tp.F16, "rows")),
+    cpy(Arg((64, 6), tp.Q8_0), Arg((128, 3), layout="columns")),
+    cpy(Arg((64, 6), layout="rows"), Arg((128, 3), tp.Q8_0)),
+    cpy(Arg((4, 0)), Arg((4, 0))),
 ]
 
 
@@ -168,8 +174,8 @@ WINDOWS = [
 
 UNENCODED = [t for t in BLOCKS if t not in ENCODED]
 REFUSED = [
-    *[_cast(Arg((256, 3)), t) for t in UNENCODED],
-    *[_cpy(Arg((256, 3), tp.F16), Arg((256, 3), t)) for t in UNENCODED],
+    *[cast(Arg((256, 3)), t) for t in UNENCODED],
+    *[cpy(Arg((256, 3), tp.F16), Arg((256, 3), t)) for t in UNENCODED],
 ]
 
 CASES = [*SAME, *CAST, *CPY, *CONCAT, *REPEAT, *WINDOWS]

@@ -1,6 +1,7 @@
 """Cases of element-by-element arithmetic."""
 
 import math
+from collections.abc import Mapping
 
 import tensorplug as tp
 
@@ -21,45 +22,49 @@ _REPEATED = [
 ]
 
 
-def _pair(op: str, a: Arg, b: Arg, *, in_place: bool = False) -> Case:
+def binary(op: str, a: Arg, b: Arg, *, in_place: bool = False) -> Case:
+    """`op` of `a` and `b`, compared element by element."""
     return Case(op=op, args=(a, b), each=True, in_place=in_place)
 
 
 def _types(op: str) -> list[Case]:
-    return [_pair(op, Arg(_FULL, a), Arg(_FULL, b)) for a in REAL for b in REAL]
+    return [binary(op, Arg(_FULL, a), Arg(_FULL, b)) for a in REAL for b in REAL]
 
 
 def _repeats(op: str) -> list[Case]:
-    cases = [_pair(op, Arg(_FULL), Arg(ne)) for ne in _REPEATED]
-    cases.append(_pair(op, Arg((14, 10, 6, 4)), Arg((7, 5, 3, 2))))
-    cases.append(_pair(op, Arg((1000, 3)), Arg((1000,))))
-    cases.append(_pair(op, Arg((16, 4), tp.F16), Arg((4, 2))))
+    cases = [binary(op, Arg(_FULL), Arg(ne)) for ne in _REPEATED]
+    cases.append(binary(op, Arg((14, 10, 6, 4)), Arg((7, 5, 3, 2))))
+    cases.append(binary(op, Arg((1000, 3)), Arg((1000,))))
+    cases.append(binary(op, Arg((16, 4), tp.F16), Arg((4, 2))))
     return cases
 
 
 def _layouts(op: str) -> list[Case]:
     return [
-        _pair(op, Arg(_FULL, layout="transposed"), Arg(_FULL)),
-        _pair(op, Arg(_FULL), Arg(_FULL, layout="transposed")),
-        _pair(op, Arg(_FULL, layout="permuted"), Arg((7, 5, 3, 1), layout="rows")),
-        _pair(op, Arg(_FULL, tp.F16, layout="columns"), Arg((7, 1, 3, 2), layout="columns")),
-        _pair(op, Arg(_FULL, tp.BF16, layout="shifted"), Arg((7,), layout="shifted")),
-        _pair(op, Arg(_FULL), Arg((7,)), in_place=True),
-        _pair(op, Arg(_FULL, layout="rows"), Arg(_FULL), in_place=True),
-        _pair(op, Arg(_FULL, layout="transposed"), Arg(_FULL), in_place=True),
-        _pair(op, Arg((40,), data=EDGES), Arg((40,), data=EDGES)),
-        _pair(op, Arg((4, 0)), Arg((4, 1))),
+        binary(op, Arg(_FULL, layout="transposed"), Arg(_FULL)),
+        binary(op, Arg(_FULL), Arg(_FULL, layout="transposed")),
+        binary(op, Arg(_FULL, layout="permuted"), Arg((7, 5, 3, 1), layout="rows")),
+        binary(op, Arg(_FULL, tp.F16, layout="columns"), Arg((7, 1, 3, 2), layout="columns")),
+        binary(op, Arg(_FULL, tp.BF16, layout="shifted"), Arg((7,), layout="shifted")),
+        binary(op, Arg(_FULL), Arg((7,)), in_place=True),
+        binary(op, Arg(_FULL, layout="rows"), Arg(_FULL), in_place=True),
+        binary(op, Arg(_FULL, layout="transposed"), Arg(_FULL), in_place=True),
+        binary(op, Arg(_FULL, tp.F16), Arg((7,)), in_place=True),
+        binary(op, Arg(_FULL, tp.BF16), Arg(_FULL, tp.BF16), in_place=True),
+        binary(op, Arg((40,), data=EDGES), Arg((40,), data=EDGES)),
+        binary(op, Arg((40,), tp.F16, data=EDGES), Arg((40,), tp.BF16, data=EDGES)),
+        binary(op, Arg((4, 0)), Arg((4, 1))),
     ]
 
 
-_EXPERT = integers(0, 6)
+EXPERT = integers(0, 6)
 ADD_ID = [
     Case(
         op="add_id",
         args=(
             Arg((7, used, tokens)),
             Arg((7, 6), layout=bias),
-            Arg((used, tokens), tp.I32, ids, _EXPERT),
+            Arg((used, tokens), tp.I32, ids, EXPERT),
         ),
         each=True,
         in_place=in_place,
@@ -73,13 +78,19 @@ ADD_ID = [
 ]
 
 
+def constant(op: str, x: Arg, params: Mapping[str, float], *, in_place: bool = False) -> Case:
+    """`op` of `x` with numbers, compared element by element."""
+    return Case(op=op, args=(x,), params=params, each=True, in_place=in_place)
+
+
 def _with_constants(op: str, **params: float) -> list[Case]:
     x = uniform(-10, 10)
     args = [Arg(_FULL, t, layout, x) for t in REAL for layout in ("plain", "transposed")]
     args += [Arg(_FULL, layout="rows", data=x), Arg((3, 0)), Arg((1000,), data=x)]
-    cases = [Case(op=op, args=(arg,), params=params, each=True) for arg in args]
+    cases = [constant(op, arg, params) for arg in args]
     moved = Arg(_FULL, layout="shifted", data=x)
-    return [*cases, Case(op=op, args=(moved,), params=params, each=True, in_place=True)]
+    half = Arg(_FULL, tp.F16, data=x)
+    return [*cases, *[constant(op, arg, params, in_place=True) for arg in (moved, half)]]
 
 
 CONSTANTS = [

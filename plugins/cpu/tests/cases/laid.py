@@ -34,6 +34,11 @@ class Laid:
         """Leafs and nodes that have memory of their own."""
         return _roots(self.built.graph)
 
+    def write_leafs(self) -> None:
+        """Give the leafs their values."""
+        for root, stored in self.built.stored.items():
+            transfer.write(root, stored, self.bindings)
+
     def problem(self) -> str:
         """What is wrong after a run, with what makes it happen again; empty where nothing is."""
         found = self._wrong_values() or self._changed_leafs() or self._changed_guards()
@@ -47,7 +52,7 @@ class Laid:
 
     def _changed_leafs(self) -> str:
         for root, stored in self.built.stored.items():
-            if root is self.built.node.root:
+            if root is self.built.node.root or not self.bindings.where(root).buffer.type.is_host:
                 continue
             now = transfer.read(root, self.bindings)
             if now.tobytes() != stored.tobytes():
@@ -66,20 +71,25 @@ class Laid:
         return ""
 
 
-def lay(case: Case, buffer_type: tp.BufferType) -> Laid:
-    """Build `case`, give its tensors memory of `buffer_type`, guarded, and write the leafs."""
+def lay(case: Case, buffer_type: tp.BufferType, *, weights: tp.BufferType | None = None) -> Laid:
+    """Build `case` and give its tensors memory of `buffer_type`, guarded; leafs are all zero.
+
+    The first leaf lies in memory of the type `weights` if that is given, unguarded.
+    """
     built = build(case)
     roots = _roots(built.graph)
-    wanted = [_GUARD]
-    for root in roots:
-        wanted += [leaf("", root.shape, root.dtype), _GUARD]
-    placed, buffers = allocate(wanted, buffer_type)
+    stand_ins = [leaf("", root.shape, root.dtype) for root in roots]
+    guarded = [_GUARD, *[t for stand_in in stand_ins for t in (stand_in, _GUARD)]]
+    placed, buffers = allocate(guarded, buffer_type)
     buffers.fill(SENTINEL)
     homes = [t.storage for t in placed[1::2]]
+    if weights is not None:
+        apart, _ = allocate(stand_ins[:1], weights, usage=tp.WEIGHTS)
+        homes[0] = apart[0].storage
     places = {root: home for root, home in zip(roots, homes, strict=True) if home is not None}
     bindings = tp.Bindings(places)
-    for root, stored in built.stored.items():
-        transfer.write(root, stored, bindings)
+    for root in built.graph.leafs:
+        transfer.fill(root, 0, bindings)
     return Laid(case, built, bindings, buffers)
 
 

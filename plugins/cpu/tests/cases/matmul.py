@@ -1,11 +1,12 @@
 """Cases of matrix products: every type of weight, repeated weights, layouts, experts."""
 
 import itertools
+import math
 
 import tensorplug as tp
 from tensorplug.ops.matmul import WEIGHTS
 
-from .case import Arg, Case, distinct, integers
+from .case import Arg, Case, among, distinct, integers, uniform
 from .elementwise import REAL
 
 LIMIT = 5e-4
@@ -13,19 +14,20 @@ BLOCKS = sorted((t for t in WEIGHTS if t.is_block), key=lambda t: t.id)
 DECODED = [*REAL, tp.F64, *BLOCKS]
 
 
-def _product(w: Arg, x: Arg) -> Case:
+def product(w: Arg, x: Arg) -> Case:
+    """`mul_mat` of `w` and `x`."""
     return Case(op="mul_mat", args=(w, x), limit=LIMIT)
 
 
 TYPES = [
-    *[_product(Arg((256, 9), t), Arg((256, m))) for t in DECODED for m in (1, 5)],
-    *[_product(Arg((33, 6), a), Arg((33, 4), b)) for a in REAL for b in REAL],
-    *[_product(Arg((256, 6), t), Arg((256, 4), x)) for t in (tp.Q8_0, tp.Q4_K) for x in REAL[1:]],
-    *[_product(Arg((256, 3, 2), t, "rows"), Arg((256, 2, 4))) for t in BLOCKS],
+    *[product(Arg((256, 9), t), Arg((256, m))) for t in DECODED for m in (1, 5)],
+    *[product(Arg((33, 6), a), Arg((33, 4), b)) for a in REAL for b in REAL],
+    *[product(Arg((256, 6), t), Arg((256, 4), x)) for t in (tp.Q8_0, tp.Q4_K) for x in REAL[1:]],
+    *[product(Arg((256, 3, 2), t, "rows"), Arg((256, 2, 4))) for t in BLOCKS],
 ]
 
 SHAPES = [
-    _product(Arg(w, t), Arg(x))
+    product(Arg(w, t), Arg(x))
     for t in (tp.F32, tp.F16, tp.Q8_0)
     for w, x in [
         ((32, 5, 2), (32, 3, 4)),
@@ -39,10 +41,14 @@ SHAPES = [
         ((32, 5), (32, 0)),
         ((32, 0), (32, 3)),
     ]
-] + [_product(Arg((1, 5)), Arg((1, 3))), _product(Arg((37, 41, 3)), Arg((37, 1, 3)))]
+] + [
+    product(Arg((1, 5)), Arg((1, 3))),
+    product(Arg((37, 41, 3)), Arg((37, 1, 3))),
+    product(Arg((32, 5), data=uniform(0.1, 1)), Arg((32, 9), data=among(1.0, 2.0, math.inf))),
+]
 
 LAYOUTS = [
-    _product(Arg((32, 5, 2), t, w), Arg((32, 3, 4), layout=x))
+    product(Arg((32, 5, 2), t, w), Arg((32, 3, 4), layout=x))
     for t in (tp.F32, tp.F16, tp.Q4_0)
     for w, x in [
         ("permuted", "plain"),

@@ -18,6 +18,7 @@ _ARGS = (
     Arg((7, 5, 3, 2), layout="shifted"),
     Arg((64, 5), data=uniform(1e6, 2e6)),
     Arg((64, 5), data=uniform(-1e-4, 1e-4)),
+    Arg((9, 3), data=uniform(0, 0)),
     Arg((64, 0)),
 )
 

@@ -17,6 +17,7 @@ SUM = [
     Case(op="sum", args=(Arg((1000, 7), tp.BF16, data=uniform(0, 1)),)),
     Case(op="sum", args=(Arg((1,)),)),
     Case(op="sum", args=(Arg((4, 0)),)),
+    Case(op="sum_rows", args=(Arg((0, 5)),)),
     Case(op="sum", args=(Arg((9,), data=among(1.0, math.inf)),)),
 ]
 
@@ -27,6 +28,7 @@ ALONG_ROWS = [
         *[Arg(ne) for ne in _ROWS],
         *[Arg((7, 5, 3, 2), layout=layout) for layout in _LAYOUTS[1:]],
         Arg((4096, 2), data=uniform(0, 1)),
+        Arg((20, 3), data=among(1.0, 2.0, 3.0, math.inf)),
         Arg((9, 0)),
     )
 ]

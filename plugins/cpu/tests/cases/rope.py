@@ -28,7 +28,7 @@ def _counted(rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
 _COUNTED = Data("counted", lambda rng, shape: np.broadcast_to(_counted(rng, shape), shape))
 
 
-def _rope(
+def rope(
     x: Arg,
     *,
     positions: Data = _POSITIONS,
@@ -37,6 +37,7 @@ def _rope(
     in_place: bool = False,
     **params: Any,
 ) -> Case:
+    """Rope of `x` with as many positions and factors as its mode wants."""
     mode = params.get("mode", "normal")
     tokens = x.ne[2] * (1 if mode in ("normal", "neox") else 4)
     pairs = params["dims"] if mode == "vision" else params["dims"] // 2
@@ -49,7 +50,7 @@ def _rope(
 
 
 _PLAIN_MODES = [
-    _rope(Arg(ne, dtype, layout), mode=mode, dims=dims)
+    rope(Arg(ne, dtype, layout), mode=mode, dims=dims)
     for mode in ("normal", "neox")
     for dtype in _TYPES
     for ne, dims, layout in [
@@ -63,7 +64,7 @@ _PLAIN_MODES = [
 ]
 
 _SCALED = [
-    _rope(Arg((32, 3, 5)), mode=mode, dims=dims, factors=factors, base=base, **yarn)
+    rope(Arg((32, 3, 5)), mode=mode, dims=dims, factors=factors, base=base, **yarn)
     for mode in ("normal", "neox")
     for dims, base in [(32, 10000.0), (24, 1e6)]
     for factors in (False, True)
@@ -72,7 +73,7 @@ _SCALED = [
 ]
 
 _SECTIONED = [
-    _rope(Arg((32, 3, 5, 2), dtype), mode=mode, dims=dims, sections=sections, factors=factors)
+    rope(Arg((32, 3, 5, 2), dtype), mode=mode, dims=dims, sections=sections, factors=factors)
     for dtype in _TYPES
     for mode, dims, sections in [
         ("mrope", 32, (4, 6, 6, 0)),
@@ -89,14 +90,14 @@ _SECTIONED = [
 ]
 
 _MORE = [
-    _rope(Arg((32, 3, 5)), dims=32, positions=_COUNTED, layout="columns"),
-    _rope(Arg((32, 3, 5)), dims=32, mode="neox", positions=_COUNTED, layout="shifted"),
-    _rope(Arg((32, 3, 5)), dims=32, in_place=True),
-    _rope(Arg((32, 3, 5), layout="shifted"), dims=20, mode="neox", in_place=True),
-    _rope(Arg((32, 3, 5), tp.F16), dims=32, mode="neox", in_place=True),
-    _rope(Arg((32, 3, 5)), dims=32, mode="mrope", sections=(4, 6, 6, 0), **_YARN),
-    _rope(Arg((32, 3, 5)), dims=16, mode="vision", sections=(8, 8, 0, 0), in_place=True),
-    _rope(Arg((32, 3, 5), layout="transposed"), dims=32),
+    rope(Arg((32, 3, 5)), dims=32, positions=_COUNTED, layout="columns"),
+    rope(Arg((32, 3, 5)), dims=32, mode="neox", positions=_COUNTED, layout="shifted"),
+    rope(Arg((32, 3, 5)), dims=32, in_place=True),
+    rope(Arg((32, 3, 5), layout="shifted"), dims=20, mode="neox", in_place=True),
+    rope(Arg((32, 3, 5), tp.F16), dims=32, mode="neox", in_place=True),
+    rope(Arg((32, 3, 5)), dims=32, mode="mrope", sections=(4, 6, 6, 0), **_YARN),
+    rope(Arg((32, 3, 5)), dims=16, mode="vision", sections=(8, 8, 0, 0), in_place=True),
+    rope(Arg((32, 3, 5), layout="transposed"), dims=32),
 ]
 
 CASES = [*_PLAIN_MODES, *_SCALED, *_SECTIONED, *_MORE]

@@ -11,33 +11,35 @@ _INTEGERS = (tp.I8, tp.I16, tp.I32, tp.I64)
 _SMALL = integers(-100, 100)
 
 
-def _get(table: Arg, ids: Arg) -> Case:
+def get(table: Arg, ids: Arg) -> Case:
+    """`get_rows` of `table`."""
     return Case(op="get_rows", args=(table, ids))
 
 
 GET = [
-    *[_get(Arg((256, 6), t), Arg((4,), tp.I32, data=integers(0, 6))) for t in (*REAL, *BLOCKS)],
+    *[get(Arg((256, 6), t), Arg((4,), tp.I32, data=integers(0, 6))) for t in (*REAL, *BLOCKS)],
     *[
-        _get(Arg((256, 5, 2, 3), t), Arg((4, 2, 3), tp.I32, data=integers(0, 5)))
+        get(Arg((256, 5, 2, 3), t), Arg((4, 2, 3), tp.I32, data=integers(0, 5)))
         for t in (tp.F32, tp.F16, tp.Q4_0, tp.Q6_K)
     ],
     *[
-        _get(Arg((7, 6), t, data=_SMALL), Arg((9,), tp.I32, data=integers(0, 6)))
+        get(Arg((7, 6), t, data=_SMALL), Arg((9,), tp.I32, data=integers(0, 6)))
         for t in (*_INTEGERS, tp.F64)
     ],
     *[
-        _get(Arg((64, 6, 2), t, layout), Arg((4, 2), tp.I32, ids, integers(0, 6)))
+        get(Arg((64, 6, 2), t, layout), Arg((4, 2), tp.I32, ids, integers(0, 6)))
         for t in (tp.F32, tp.BF16, tp.Q8_0)
         for layout, ids in [("rows", "plain"), ("permuted", "columns"), ("columns", "rows")]
     ],
-    _get(Arg((1, 300)), Arg((1000,), tp.I32, data=integers(0, 300))),
-    _get(Arg((33, 1)), Arg((1,), tp.I32, data=integers(0, 1))),
-    _get(Arg((33, 4), layout="transposed"), Arg((3,), tp.I32, data=integers(0, 4))),
-    _get(Arg((33, 4)), Arg((0,), tp.I32, data=integers(0, 4))),
+    get(Arg((1, 300)), Arg((1000,), tp.I32, data=integers(0, 300))),
+    get(Arg((33, 1)), Arg((1,), tp.I32, data=integers(0, 1))),
+    get(Arg((33, 4), layout="transposed"), Arg((3,), tp.I32, data=integers(0, 4))),
+    get(Arg((33, 4)), Arg((0,), tp.I32, data=integers(0, 4))),
 ]
 
 
-def _set(table: Arg, rows: Arg, ids: Arg) -> Case:
+def put(table: Arg, rows: Arg, ids: Arg) -> Case:
+    """`set_rows` into `table`."""
     compare = "encoded" if table.dtype.is_block else "near"
     return Case(op="set_rows", args=(table, rows, ids), compare=compare)
 
@@ -46,17 +48,17 @@ _TABLES = [*REAL, tp.F64, *sorted(ENCODED, key=lambda t: t.id)]
 
 SET = [
     *[
-        _set(Arg((256, 9), t), Arg((256, 4)), Arg((4,), ids, data=distinct(9)))
+        put(Arg((256, 9), t), Arg((256, 4)), Arg((4,), ids, data=distinct(9)))
         for t in _TABLES
         for ids in (tp.I32, tp.I64)
     ],
     *[
-        _set(Arg((64, 9, 4, 2), t), Arg((64, 3, 4, 2)), Arg(ids, tp.I64, data=distinct(9)))
+        put(Arg((64, 9, 4, 2), t), Arg((64, 3, 4, 2)), Arg(ids, tp.I64, data=distinct(9)))
         for t in (tp.F32, tp.F16, tp.Q8_0)
         for ids in [(3,), (3, 4), (3, 2), (3, 4, 2), (3, 1, 2)]
     ],
     *[
-        _set(
+        put(
             Arg((64, 5, 2), t, table),
             Arg((64, 3, 2), layout=rows),
             Arg((3, 2), tp.I64, ids, distinct(5)),
@@ -69,11 +71,11 @@ SET = [
             ("shifted", "columns", "rows"),
         ]
     ],
-    _set(Arg((1, 300)), Arg((1, 70)), Arg((70,), tp.I64, data=distinct(300))),
-    _set(Arg((33, 9)), Arg((33, 4), layout="transposed"), Arg((4,), tp.I32, data=distinct(9))),
-    _set(Arg((33, 9)), Arg((33, 0)), Arg((0,), tp.I32, data=distinct(9))),
+    put(Arg((1, 300)), Arg((1, 70)), Arg((70,), tp.I64, data=distinct(300))),
+    put(Arg((33, 9)), Arg((33, 4), layout="transposed"), Arg((4,), tp.I32, data=distinct(9))),
+    put(Arg((33, 9)), Arg((33, 0)), Arg((0,), tp.I32, data=distinct(9))),
     *[
-        _set(
+        put(
             Arg((7, 9), t, data=_SMALL),
             Arg((7, 4), data=_SMALL),
             Arg((4,), tp.I64, data=distinct(9)),
@@ -83,7 +85,7 @@ SET = [
 ]
 
 REFUSED = [
-    _set(Arg((256, 9), t), Arg((256, 4)), Arg((4,), tp.I64, data=distinct(9)))
+    put(Arg((256, 9), t), Arg((256, 4)), Arg((4,), tp.I64, data=distinct(9)))
     for t in BLOCKS
     if t not in ENCODED
 ]

@@ -37,9 +37,13 @@ def _cases(op: str) -> list[Case]:
     for dtype, layout in zip(REAL, ("transposed", "columns", "permuted"), strict=True):
         data = wide if dtype is tp.F32 else _HALF_RANGES.get(op, wide)
         args += [Arg(_NE, dtype, "plain", data), Arg(_NE, dtype, layout, data)]
-    args += [Arg((60,), data=_edges(op)), Arg((50, 3), layout="rows", data=_near_zero(op))]
-    in_place = Case(op=op, args=(Arg(_NE, layout="shifted", data=wide),), each=True, in_place=True)
-    return [*[Case(op=op, args=(arg,), each=True) for arg in args], in_place]
+    args += [Arg((60,), dtype, data=_edges(op)) for dtype in (tp.F32, tp.BF16)]
+    args += [Arg((50, 3), layout="rows", data=_near_zero(op))]
+    over = [Arg(_NE, layout="shifted", data=wide), Arg(_NE, tp.BF16, data=_near_zero(op))]
+    return [
+        *[Case(op=op, args=(arg,), each=True) for arg in args],
+        *[Case(op=op, args=(arg,), each=True, in_place=True) for arg in over],
+    ]
 
 
 def _near_zero(op: str) -> Data:

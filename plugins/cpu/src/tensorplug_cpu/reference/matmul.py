@@ -3,6 +3,7 @@
 import numpy as np
 
 from tensorplug.tensor import Array
+from tensorplug_cpu.reference.rows import checked_ids
 from tensorplug_cpu.reference.table import Params, values
 
 
@@ -19,7 +20,8 @@ def mul_mat(_: Params, w: Array, x: Array) -> Array:
 
 @values("mul_mat_id")
 def mul_mat_id(_: Params, w: Array, x: Array, ids: Array) -> Array:
-    experts, tokens, chosen = w[0], x[0], ids[0, 0]
+    experts, tokens = w[0], x[0]
+    chosen = checked_ids("mul_mat_id", ids[0, 0], len(experts))
     y = np.empty((1, *chosen.shape, experts.shape[1]))
     for t, used in enumerate(chosen):
         for i, expert in enumerate(used):

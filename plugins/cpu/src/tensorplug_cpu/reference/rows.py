@@ -8,17 +8,20 @@ from tensorplug_cpu.reference.memory import Memory, encode
 from tensorplug_cpu.reference.table import moves
 
 
-def _checked(node: Tensor, ids: Array, rows: int) -> Array:
+def checked_ids(where: object, ids: Array, rows: int) -> Array:
+    """Return `ids`. Raises GraphError where one of them names none of `rows` rows."""
     outside = ids[(ids < 0) | (ids >= rows)]
     if outside.size:
-        raise GraphError(f"reference: {node}: row {outside[0]} of a table of {rows} rows")
+        raise GraphError(
+            f"reference: {where}: id {outside[0]} names no row; rows are 0 to {rows - 1}"
+        )
     return ids
 
 
 @moves("get_rows")
 def get_rows(node: Tensor, memory: Memory) -> None:
     table, ids = (memory.value(t) for t in node.sources)
-    _checked(node, ids, table.shape[2])
+    checked_ids(node, ids, table.shape[2])
     y = np.empty(node.ne[::-1], table.dtype)
     for b in range(table.shape[0]):
         for a in range(table.shape[1]):
@@ -29,7 +32,7 @@ def get_rows(node: Tensor, memory: Memory) -> None:
 @moves("set_rows")
 def set_rows(node: Tensor, memory: Memory) -> None:
     table, rows, ids = node.sources
-    named = _checked(node, memory.value(ids)[0], table.ne[1])
+    named = checked_ids(node, memory.value(ids)[0], table.ne[1])
     # Rows that are not named keep their bytes: decoding and encoding them again might change them.
     stored, slots = encode(node.dtype, memory.value(rows)), memory.window(node)
     for b in range(rows.ne[3]):

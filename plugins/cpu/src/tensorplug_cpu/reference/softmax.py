@@ -36,7 +36,7 @@ def sloped_mask(mask: Array, max_bias: float, shape: tuple[int, ...]) -> Array:
 
 def weights(scores: Array, sinks: Array | None) -> Array:
     """Softmax of each row; `sinks` add one term per head to the divisor."""
-    largest = np.max(scores, axis=-1, keepdims=True)
+    largest = np.max(scores, axis=-1, keepdims=True, initial=-np.inf)
     sink = None if sinks is None else sinks.reshape(1, -1, 1, 1)
     if sink is not None:
         largest = np.maximum(largest, sink)
