@@ -86,6 +86,18 @@ class Candidate:
         """The same candidate, stopped here."""
         return replace(self, state=state, reason=reason, error=error)
 
+    def supersede(self, best: "Candidate") -> "Candidate":
+        """The same candidate, usable but behind `best`."""
+        reason = (
+            f"{best.distribution} comes first with score {best.score}; open this one as {self.spec}"
+        )
+        return replace(self, state=State.SUPERSEDED, reason=reason)
+
+    @property
+    def order(self) -> tuple[int, int, str, str]:
+        """The best of one name first: by TENSORPLUG_BACKENDS, score, distribution."""
+        return (self.rank, -self.score, self.project, self.folder)
+
     def to_json(self) -> dict[str, object]:
         """What a report says about it, as plain data."""
         return {

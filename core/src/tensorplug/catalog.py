@@ -49,12 +49,6 @@ class Slot:
         """Name of the backend in the spelling of look-ups."""
         return self.candidate.name.lower()
 
-    @property
-    def order(self) -> tuple[int, int, str, str]:
-        """The best first: by TENSORPLUG_BACKENDS, score, distribution."""
-        c = self.candidate
-        return (c.rank, -c.score, c.project, c.folder)
-
 
 class Catalog:
     """Who is installed, who works, who won. Its owner holds a lock around every call."""
@@ -201,14 +195,9 @@ class Catalog:
             if not slot.usable or best is None:
                 continue
             state = State.AVAILABLE if slot.devices is None else State.READY
-            reason = ""
+            slot.candidate = replace(slot.candidate, state=state, reason="")
             if slot is not best:
-                state = State.SUPERSEDED
-                reason = (
-                    f"{best.candidate.distribution} comes first with score {best.candidate.score}; "
-                    f"open this one as {slot.candidate.spec}"
-                )
-            slot.candidate = replace(slot.candidate, state=state, reason=reason)
+                slot.candidate = slot.candidate.supersede(best.candidate)
 
     def _settle_all(self) -> None:
         for name in self.names():
@@ -225,7 +214,9 @@ class Catalog:
         """All slots by name, or those of one name; the best first."""
         if name is None:
             return [slot for each in self.names() for slot in self.slots(each)]
-        return sorted((s for s in self._slots if s.name == name), key=lambda slot: slot.order)
+        return sorted(
+            (s for s in self._slots if s.name == name), key=lambda slot: slot.candidate.order
+        )
 
     def chosen(self, name: str) -> Slot | None:
         """The slot that stands for a backend."""

@@ -140,6 +140,14 @@ class Registry:
         with self._lock:
             return tuple(e.device for e in self._enlisted() if not kinds or e.device.type in kinds)
 
+    def devices_of(self, name: str) -> tuple[Device, ...]:
+        """The devices of one backend, `name` or `name@distribution`, in its own order.
+
+        Raises BackendNotFound, BackendUnavailable.
+        """
+        with self._lock:
+            return tuple(entry.device for entry in self._entries(parse_spec(name)))
+
     def hardware(self, *kinds: DeviceType) -> tuple[Device, ...]:
         """Like `devices`, with hardware that two backends see only once: through the better one."""
         with self._lock:
@@ -331,6 +339,7 @@ register = _default.register
 register_device = _default.register_device
 observe = _default.observe
 devices = _default.devices
+devices_of = _default.devices_of
 hardware = _default.hardware
 device = _default.device
 open = _default.open  # noqa: A001 - tensorplug.open reads best

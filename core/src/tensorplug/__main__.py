@@ -1,0 +1,6 @@
+"""`python -m tensorplug`."""
+
+from tensorplug.cli import main
+
+if __name__ == "__main__":
+    main()

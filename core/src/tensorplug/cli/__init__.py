@@ -1,0 +1,84 @@
+"""The command `tensorplug`: what is installed, what works, what runs where."""
+
+import logging
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tensorplug.cli.diagnosis import diagnose
+from tensorplug.cli.explain import explain as explain_graph
+from tensorplug.cli.output import plain_errors, show
+from tensorplug.cli.survey import survey, survey_safely
+from tensorplug.errors import OptionError
+from tensorplug.registry import Registry
+
+app = typer.Typer(
+    help="Tensor graphs on all the hardware a machine has: what is installed, what works, and why.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Traceback = Annotated[
+    bool,
+    typer.Option("--traceback", envvar="TENSORPLUG_TRACEBACK", help="Show where an error is from."),
+]
+Timeout = Annotated[
+    float, typer.Option("--timeout", min=0.1, help="Seconds that each backend may take.")
+]
+
+
+@app.command()
+def info(
+    *,
+    safe: Annotated[
+        bool, typer.Option("--safe", help="Probe each backend in a process of its own.")
+    ] = False,
+    timeout: Timeout = 30.0,
+    json: Json = False,
+    traceback: Traceback = False,
+) -> None:
+    """List every installed backend with its state and every device with its memory."""
+    with plain_errors(traceback):
+        registry = Registry()
+        show(survey_safely(registry, timeout) if safe else survey(registry), json)
+
+
+@app.command()
+def doctor(*, timeout: Timeout = 30.0, json: Json = False, traceback: Traceback = False) -> None:
+    """Probe every backend in a process of its own; exit 1 if something is wrong."""
+    with plain_errors(traceback):
+        diagnosis = diagnose(Registry(), timeout)
+        show(diagnosis, json)
+        raise typer.Exit(0 if diagnosis.healthy else 1)
+
+
+@app.command()
+def explain(
+    *,
+    file: Annotated[
+        Path | None, typer.Argument(help="A graph saved with tensorplug.graphfile.save.")
+    ] = None,
+    example: Annotated[bool, typer.Option("--example", help="Explain a small graph.")] = False,
+    device: Annotated[
+        list[str] | None,
+        typer.Option("--device", help="A device, the preferred one first; repeat for more."),
+    ] = None,
+    json: Json = False,
+    traceback: Traceback = False,
+) -> None:
+    """Say what of a graph runs where, and why."""
+    with plain_errors(traceback):
+        if (file is None) is not example:
+            raise OptionError("explain: give either a FILE or --example")
+        show(explain_graph(Registry(), file, device or ()), json)
+
+
+def main() -> None:
+    """Run the command line."""
+    # The commands show what the log would say.
+    logging.getLogger("tensorplug").addHandler(logging.NullHandler())
+    app()

@@ -1,0 +1,85 @@
+"""`Diagnosis`: what `tensorplug doctor` shows."""
+
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import typer
+
+from tensorplug.cli.isolation import Check, Probe, probe
+from tensorplug.cli.probe import device_json
+from tensorplug.cli.survey import settle
+from tensorplug.registry import Registry
+from tensorplug.report import Report
+from tensorplug.text import table
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    """Every candidate, and what it did in a process of its own."""
+
+    report: Report
+    probes: tuple[Probe, ...]
+
+    @property
+    def healthy(self) -> bool:
+        """Whether nothing has to be repaired."""
+        return self.report.healthy and all(probe.healthy for probe in self.probes)
+
+    def to_json(self) -> dict[str, Any]:
+        """The same as plain data."""
+        return {
+            **self.report.to_json(),
+            "healthy": self.healthy,
+            "candidates": [
+                {
+                    **probe.candidate.to_json(),
+                    "healthy": probe.healthy,
+                    "devices": [device_json(device) for device in probe.devices],
+                    "checks": [asdict(check) for check in probe.checks],
+                }
+                for probe in self.probes
+            ],
+        }
+
+    def __str__(self) -> str:
+        head = ("backend", "distribution", "state", "ms", "result")
+        rows = [
+            (
+                probe.candidate.name or "-",
+                probe.candidate.distribution,
+                probe.candidate.state.value,
+                f"{probe.candidate.probe_ms:.0f}",
+                "; ".join(_results(probe)),
+            )
+            for probe in self.probes
+        ]
+        lines = table(head, rows) if rows else []
+        for i, patient in enumerate(self.probes, 1):
+            lines[i] = lines[i] if patient.healthy else typer.style(lines[i], fg="red")
+        notes = [f"note: {note}" for note in self.report.complaints]
+        verdict = "everything works" if self.healthy else "something is wrong"
+        return "\n".join([*lines, *notes, self.report.advice or verdict])
+
+
+def diagnose(registry: Registry, timeout: float) -> Diagnosis:
+    """Probe every candidate that metadata and variables let pass, each with its own time limit."""
+    report = registry.scan()
+    probes = [probe(candidate, timeout, work=True) for candidate in report.candidates]
+    settled = settle([p.candidate for p in probes])
+    return Diagnosis(
+        replace(report, candidates=tuple(settled)),
+        tuple(replace(p, candidate=c) for p, c in zip(probes, settled, strict=True)),
+    )
+
+
+def _results(probe: Probe) -> list[str]:
+    told = [probe.candidate.reason] if probe.candidate.reason else []
+    devices = dict.fromkeys(check.device for check in probe.checks)
+    return told + [_result(name, [c for c in probe.checks if c.device == name]) for name in devices]
+
+
+def _result(device: str, checks: list[Check]) -> str:
+    bad = next((check for check in checks if check.problem), None)
+    if bad is not None:
+        return f"{device}: {bad.step}: {bad.problem}"
+    return f"{device}: {', '.join(check.step for check in checks)} ok"

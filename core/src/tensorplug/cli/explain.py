@@ -1,0 +1,52 @@
+"""What `tensorplug explain` does: schedule a graph and say what runs where, and why."""
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+import numpy as np
+
+from tensorplug.backend import Backend
+from tensorplug.buffer import BufferUsage
+from tensorplug.device import DeviceType
+from tensorplug.dtypes import F32
+from tensorplug.graph import Graph
+from tensorplug.graphfile import load
+from tensorplug.ops import rms_norm, silu, soft_max
+from tensorplug.registry import Registry
+from tensorplug.scheduler import Explanation, Scheduler
+from tensorplug.tensor import input
+
+
+def explain(registry: Registry, path: Path | None, specs: Sequence[str]) -> Explanation:
+    """Schedule the graph in a file, or the example, on devices: those given, else all by order."""
+    with ExitStack() as stack:
+        backends = [stack.enter_context(b) for b in _open(registry, specs)]
+        graph = example(backends[0]) if path is None else load(path, memory=backends[0].buffer_type)
+        scheduler = stack.enter_context(Scheduler(backends))
+        with scheduler.schedule(graph) as schedule:
+            return schedule.explain()
+
+
+def example(backend: Backend) -> Graph:
+    """One block of a small network, its weights in the memory of `backend`."""
+    random = np.random.default_rng(0)
+    up, down = (
+        backend.place(name, random.normal(size=shape).astype(np.float32), usage=BufferUsage.WEIGHTS)
+        for name, shape in (("up", (256, 64)), ("down", (64, 256)))
+    )
+    x = input("x", (8, 64), F32)
+    hidden = silu(rms_norm(x, eps=1e-6) @ up.T).named("hidden")
+    return Graph(soft_max(x + hidden @ down.T).named("probabilities"))
+
+
+def _open(registry: Registry, specs: Sequence[str]) -> list[Backend]:
+    if specs:
+        return [registry.open(spec) for spec in specs]
+    kinds = (DeviceType.GPU, DeviceType.IGPU, DeviceType.CPU)
+    found = registry.hardware(*kinds)
+    if not found:
+        return [registry.open_best()]
+    # The last one holds the inputs, in memory that the host reads.
+    usable = found if found[-1].buffer_type.is_host else found[:1]
+    return [device.open() for device in usable]

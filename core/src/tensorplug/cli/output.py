@@ -1,0 +1,37 @@
+"""Reports to stdout as text or JSON, errors to stderr as one paragraph."""
+
+import json
+import textwrap
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Protocol
+
+import typer
+
+from tensorplug.errors import OptionError, TensorplugError
+
+
+class Showable(Protocol):
+    """A report: text for people, plain data for programs."""
+
+    def to_json(self) -> dict[str, Any]: ...
+
+
+def show(report: Showable, as_json: bool) -> None:
+    """Print a report; escape codes vanish where the output is no terminal."""
+    typer.echo(json.dumps(report.to_json(), indent=2) if as_json else str(report))
+
+
+@contextmanager
+def plain_errors(traceback: bool) -> Iterator[None]:
+    """Turn our errors into a paragraph: exit 2 for what the user wrote, 1 for what was found."""
+    try:
+        yield
+    except TensorplugError as error:
+        if traceback:
+            raise
+        text = f"error: {' '.join(str(error).split())}"
+        typer.echo(
+            textwrap.fill(text, 100, break_long_words=False, break_on_hyphens=False), err=True
+        )
+        raise typer.Exit(2 if isinstance(error, OptionError) else 1) from error

@@ -1,0 +1,132 @@
+"""What runs in the process of one plugin: load it, list its devices, make each of them work.
+
+Every step is written down before it starts, so that the parent knows what a crash or a hang was in.
+"""
+
+import json
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tensorplug.candidate import describe
+from tensorplug.device import Device, DeviceInfo
+from tensorplug.errors import DeviceError
+from tensorplug.graph import Bindings, BoundGraph, Graph
+from tensorplug.guard import Failure, attempt
+from tensorplug.ops import add
+from tensorplug.registry import Registry
+from tensorplug.tensor import Storage
+from tensorplug.variables import BACKENDS, DISABLE
+
+Say = Callable[[dict[str, Any]], None]
+SIZE = 1 << 20
+"""Bytes written and read back."""
+
+
+def main() -> None:
+    """Probe as the JSON in the first argument says; the answer goes to a file, line by line."""
+    request = json.loads(sys.argv[1])
+    with Path(request["answer"]).open("a", encoding="utf-8") as answer:
+
+        def say(line: dict[str, Any]) -> None:
+            answer.write(json.dumps(line) + "\n")
+            answer.flush()
+
+        devices = list_devices(request["spec"], say)
+        if request["work"]:
+            for device in devices:
+                try_out(device, say)
+        say({"done": True})
+    # Threads that a plugin left behind must not keep this process.
+    os._exit(0)
+
+
+def list_devices(spec: str, say: Say) -> tuple[Device, ...]:
+    """Load the candidate `spec` and nothing else, and write down how far it got."""
+    environ = {k: v for k, v in os.environ.items() if k not in (BACKENDS, DISABLE)}
+    registry = Registry(environ=environ)
+    say({"step": "it was imported and asked for its score"})
+    attempt(lambda: registry.load(spec))
+    say({"step": "it listed its devices"})
+    devices = attempt(lambda: registry.devices_of(spec))
+    found = () if isinstance(devices, Failure) else devices
+    candidate = next(c for c in registry.scan().candidates if c.name and c.spec == spec)
+    say({"candidate": candidate.to_json()})
+    for device in found:
+        say({"step": f"{device.name} told its facts"})
+        facts = attempt(partial(facts_of, device))
+        if isinstance(facts, Failure):
+            say({"check": [device.name, "facts", describe(facts.error)]})
+        else:
+            say({"device": facts})
+    return found
+
+
+class Trial:
+    """A device that is made to work, one step after the other."""
+
+    def __init__(self, device: Device) -> None:
+        self.device = device
+
+    def open(self) -> None:
+        """Open a stream."""
+        self.backend = self.device.open()
+
+    def memory(self) -> None:
+        """Write a buffer and read it back."""
+        kind = self.device.buffer_type
+        pattern = np.arange(min(SIZE, kind.max_size), dtype=np.uint8)
+        with kind.alloc(pattern.size) as buffer:
+            buffer.write(0, pattern)
+            if not np.array_equal(buffer.read(0, pattern.size), pattern):
+                raise DeviceError(f"{pattern.size} bytes did not come back as they were written")
+
+    def compute(self) -> None:
+        """Add a vector to itself; a device that does not do `add` passes."""
+        numbers = np.arange(8, dtype=np.float32)
+        x = self.backend.place("x", numbers)
+        node = add(x, x)
+        assert x.storage is not None
+        kind = self.backend.buffer_type
+        with x.storage.buffer, kind.alloc(kind.alloc_size(node)) as buffer:
+            if not self.device.supports(node):
+                return
+            self.backend.compute(BoundGraph(Graph(node), Bindings({node: Storage(buffer, 0)})))
+            got = buffer.read(0, node.nbytes).view(np.float32)
+            if not np.array_equal(got, numbers + numbers):
+                raise DeviceError(f"{numbers} + itself gave {got}")
+
+    def close(self) -> None:
+        """Close the stream."""
+        self.backend.close()
+
+
+STEPS = (Trial.open, Trial.memory, Trial.compute, Trial.close)
+
+
+def try_out(device: Device, say: Say) -> None:
+    """Take the steps until one fails."""
+    trial = Trial(device)
+    for step in STEPS:
+        say({"step": f"{device.name} was tried: {step.__name__}"})
+        result = attempt(partial(step, trial))
+        problem = describe(result.error) if isinstance(result, Failure) else ""
+        say({"check": [device.name, step.__name__, problem]})
+        if problem:
+            return
+
+
+def facts_of(device: Device) -> dict[str, Any]:
+    """What a device says about itself, as plain data."""
+    return device_json(device.info)
+
+
+def device_json(device: DeviceInfo) -> dict[str, Any]:
+    """The facts about a device as plain data."""
+    return {**asdict(device), "type": device.type.value}

@@ -1,0 +1,105 @@
+"""`Survey`: what `tensorplug info` shows."""
+
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from tensorplug.buffer import human
+from tensorplug.candidate import Candidate, describe
+from tensorplug.cli.isolation import probe
+from tensorplug.cli.probe import device_json
+from tensorplug.device import Device, DeviceInfo
+from tensorplug.guard import Failure, attempt
+from tensorplug.registry import Registry
+from tensorplug.report import Report
+from tensorplug.text import table
+
+
+@dataclass(frozen=True, slots=True)
+class Survey:
+    """Every candidate with its state, every device with its facts."""
+
+    report: Report
+    devices: tuple[DeviceInfo, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """The same as plain data."""
+        return {**self.report.to_json(), "devices": [device_json(d) for d in self.devices]}
+
+    def __str__(self) -> str:
+        lines = [str(self.report)]
+        if self.devices:
+            lines += ["", *device_table(self.devices)]
+        unset = [name for name, value in self.report.variables.items() if value is None]
+        if unset:
+            lines += ["", f"not set: {', '.join(unset)}"]
+        return "\n".join(lines)
+
+
+def survey(registry: Registry) -> Survey:
+    """Load everything in this process and list its devices."""
+    facts = {device.name: _facts(device) for device in registry.devices()}
+    report = registry.load_all()
+    silent = tuple(
+        f"{name} does not tell its facts: {describe(fact.error)}"
+        for name, fact in facts.items()
+        if isinstance(fact, Failure)
+    )
+    told = tuple(fact for fact in facts.values() if not isinstance(fact, Failure))
+    return Survey(replace(report, notes=report.notes + silent), told)
+
+
+def _facts(device: Device) -> DeviceInfo | Failure:
+    return attempt(lambda: device.info)
+
+
+def survey_safely(registry: Registry, timeout: float) -> Survey:
+    """List everything with each plugin in a process of its own: crashes and hangs are rows."""
+    report = registry.scan()
+    probes = [probe(candidate, timeout, work=False) for candidate in report.candidates]
+    settled = settle([p.candidate for p in probes])
+    devices = tuple(
+        device
+        for p, candidate in zip(probes, settled, strict=True)
+        for device in p.devices
+        if candidate is p.candidate
+    )
+    return Survey(replace(report, candidates=tuple(settled)), devices)
+
+
+def settle(candidates: list[Candidate]) -> list[Candidate]:
+    """Say which of several distributions stands for a name, as a registry would."""
+    best: dict[str, Candidate] = {}
+    for candidate in sorted(candidates, key=lambda c: c.order):
+        if not candidate.state.refused:
+            best.setdefault(candidate.name.lower(), candidate)
+    return [
+        candidate
+        if candidate.state.refused or best[candidate.name.lower()] is candidate
+        else candidate.supersede(best[candidate.name.lower()])
+        for candidate in candidates
+    ]
+
+
+def device_table(devices: tuple[DeviceInfo, ...]) -> list[str]:
+    """The facts about devices for people."""
+    head = ("device", "type", "free", "total", "hardware", "abilities", "description")
+    return table(
+        head,
+        [
+            (
+                device.name,
+                device.type.value,
+                human(device.memory_free) if device.memory_total else "-",
+                human(device.memory_total) if device.memory_total else "-",
+                device.hardware_id or "-",
+                _abilities(device),
+                device.description,
+            )
+            for device in devices
+        ],
+    )
+
+
+def _abilities(device: DeviceInfo) -> str:
+    names = [name for name, able in asdict(device.capabilities).items() if able]
+    return ",".join(names) or "-"
