@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, final, runtime_checkable
 
 from tensorplug.buffer import Buffer, BufferType, BufferUsage, as_bytes
-from tensorplug.errors import GraphError, TensorplugError
+from tensorplug.errors import GraphError, Refusal, TensorplugError, Unsupported
 from tensorplug.graph import Bindings, BoundGraph
 from tensorplug.lifetime import Resource, Turnstile
 from tensorplug.placing import place
@@ -149,6 +149,7 @@ class Backend(Resource, ABC):
         """Queue one node: not a view, not empty; `bindings.where(tensor)` says what lies where."""
 
     def _plan(self, bound: BoundGraph) -> Plan:
+        self._check_support(bound)
         return NodePlan(self, bound)
 
     def _synchronize(self) -> None:
@@ -159,6 +160,15 @@ class Backend(Resource, ABC):
 
     def _finish(self) -> None:
         self.drain()
+
+    def _check_support(self, bound: BoundGraph) -> None:
+        graph, bindings = bound.graph, bound.bindings
+        types = {t: bindings.where(t).buffer.type for t in graph.leafs if bindings.has(t)}
+        for node in graph.nodes:
+            answer = not graph.computes(node) or self.device.supports(node, types)
+            if not answer:
+                reason = answer.reason if isinstance(answer, Refusal) else f"{self.name} refuses it"
+                raise Unsupported(f"{node}: cannot run here: {reason}")
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name}{', closed' if self.closed else ''}>"

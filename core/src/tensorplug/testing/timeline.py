@@ -43,10 +43,19 @@ class Timeline:
         with self._lock:
             while stream.done < position:
                 ready = [s for s in self._streams if s.ready]
-                if not ready:
+                if ready:
+                    self._chance.choice(ready).step()
+                elif not self._run_others():
                     # A finalizer waits for the stream whose job it interrupts: that cannot end.
                     return
-                self._chance.choice(ready).step()
+
+    def _run_others(self) -> bool:
+        """Do what a stream of this timeline waits for in another one; False if none does."""
+        awaited = (stream.awaits for stream in self._streams)
+        event = next((e for e in awaited if e is not None and e.timeline is not self), None)
+        if event is not None:
+            event.synchronize()
+        return event is not None
 
 
 class Stream:
@@ -67,10 +76,13 @@ class Stream:
     @property
     def ready(self) -> bool:
         """Whether the next job could be done now: it waits for no other stream."""
-        if self.busy or not self._jobs:
-            return False
-        after = self._jobs[0][1]
-        return after is None or after.done
+        return bool(self._jobs) and not self.busy and self.awaits is None
+
+    @property
+    def awaits(self) -> "NullEvent | None":
+        """The event that the next job waits for, while it is not reached."""
+        event = self._jobs[0][1] if self._jobs else None
+        return None if event is None or event.done else event
 
     def put(self, job: Job, after: "NullEvent | None" = None) -> None:
         """Queue `job`, to be done once the event is reached."""
@@ -107,6 +119,11 @@ class NullEvent(Event):
         self.family = family
         self._stream = stream
         self._position = stream.queued
+
+    @property
+    def timeline(self) -> Timeline:
+        """The timeline of the stream."""
+        return self._stream.timeline
 
     @property
     def done(self) -> bool:
