@@ -12,7 +12,7 @@ from tensorplug_cpu.reference.table import Params, values
 
 def tiled(small: Array, shape: tuple[int, ...]) -> Array:
     """Copies of `small` side by side up to `shape`."""
-    times = [want // n for n, want in zip(small.shape, shape, strict=True)]
+    times = [want // max(n, 1) for n, want in zip(small.shape, shape, strict=True)]
     return np.tile(small, times)
 
 
