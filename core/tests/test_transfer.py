@@ -445,6 +445,29 @@ def test_copy_starts_after_the_source_s_work_and_before_the_target_s(
         device.close(force=True)
 
 
+@pytest.mark.parametrize("target_has", ABILITIES, ids=str)
+def test_copy_leaves_alone_what_the_target_still_reads(target_has) -> None:
+    nothing = (False, False, False)
+    devices = [late("late:0", Timeline(), nothing), late("odd:0", Timeline(), target_has)]
+    first, second = (device.open() for device in devices)
+    a, b = (device.buffer_type.alloc(16) for device in devices)
+    x = place_in(leaf("x", (4,), tp.F32), b, 0)
+    y = tp.scale(x, 1.0)
+    result = devices[1].buffer_type.alloc(16)
+    transfer.write(x, np.ones(4))
+    a.fill(0)
+    plan = second.plan(tp.BoundGraph(tp.Graph(y), tp.Bindings({y: Storage(result, 0)})))
+
+    plan.run()
+    transfer.copy_async(first, second, Storage(a, 0), Storage(b, 0), 16)
+    second.synchronize()
+
+    assert result.read(0, 16).view(np.float32).tolist() == [1] * 4
+    assert transfer.read(x).tolist() == [0] * 4
+    for device in devices:
+        device.close(force=True)
+
+
 @pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize("names", [("late:0", "late:1"), ("late:0", "odd:0")], ids=str)
 @pytest.mark.parametrize("abilities", [(True, True, True), (False, True, True)], ids=str)

@@ -78,6 +78,12 @@ def test_numpy_numbers_are_taken_as_they_are() -> None:
             "sizes (-1, 1, 1, 1), strides (4, -4, -4, -4) and offset 0 must not be negative",
         ),
         (
+            (-1, 2),
+            (16,),
+            0,
+            "sizes (-1, 2, 1, 1), strides (4, 16, 32, 32) and offset 0 must not be negative",
+        ),
+        (
             (2, 2),
             (-16,),
             16,

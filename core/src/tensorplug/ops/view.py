@@ -104,7 +104,7 @@ def _moved(sizes: Ne, axes: Ne) -> Ne:
 def _permuted_shape(call: Call) -> Shape:
     x, axes = call["x"], _order(call)
     rank = max([axes[i] + 1 for i in range(x.rank)], default=0)
-    return _moved(x.ne, axes), max(rank, x.rank)
+    return _moved(x.ne, axes), rank
 
 
 PERMUTE = register_op(
