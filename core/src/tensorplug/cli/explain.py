@@ -12,7 +12,7 @@ from tensorplug.device import DeviceType
 from tensorplug.dtypes import F32
 from tensorplug.graph import Graph
 from tensorplug.graphfile import load
-from tensorplug.ops import rms_norm, silu, soft_max
+from tensorplug.ops import relu, soft_max
 from tensorplug.registry import Registry
 from tensorplug.scheduler import Explanation, Scheduler
 from tensorplug.tensor import input
@@ -36,7 +36,7 @@ def example(backend: Backend) -> Graph:
         for name, shape in (("up", (256, 64)), ("down", (64, 256)))
     )
     x = input("x", (8, 64), F32)
-    hidden = silu(rms_norm(x, eps=1e-6) @ up.T).named("hidden")
+    hidden = relu(x @ up.T).named("hidden")
     return Graph(soft_max(x + hidden @ down.T).named("probabilities"))
 
 

@@ -1,7 +1,6 @@
 """Reports to stdout as text or JSON, errors to stderr as one paragraph."""
 
 import json
-import textwrap
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Protocol
@@ -30,8 +29,5 @@ def plain_errors(traceback: bool) -> Iterator[None]:
     except TensorplugError as error:
         if traceback:
             raise
-        text = f"error: {' '.join(str(error).split())}"
-        typer.echo(
-            textwrap.fill(text, 100, break_long_words=False, break_on_hyphens=False), err=True
-        )
+        typer.echo(f"error: {' '.join(str(error).split())}", err=True)
         raise typer.Exit(2 if isinstance(error, OptionError) else 1) from error
