@@ -214,7 +214,8 @@ class SupportsAsyncCopy(Protocol):
     def copy_async(self, source: Backend, start: Storage, target: Storage, size: int) -> bool:
         """Queue a copy that starts after all work queued on `source`; False if it cannot be done.
 
-        Work queued on this stream later starts after the copy.
+        Work queued on this stream later starts after the copy. Work queued on `source` later may
+        start before it: who writes the copied memory again orders that with `order_after`.
         """
         ...
 

@@ -55,7 +55,7 @@ class Graph:
         """Whether `node` is computed: part of the chosen alternatives and not a pure view."""
         return not node.is_view and node not in self._skipped
 
-    @property
+    @cached_property
     def inputs(self) -> tuple[Tensor, ...]:
         """Leafs that the user writes before a run."""
         return tuple(t for t in self.leafs if t.is_input)

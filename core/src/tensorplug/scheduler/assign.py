@@ -242,8 +242,8 @@ def choose_best(nodes: Iterable[Tensor], where: Choices, field: Field) -> Choice
 def _nobody(node: Tensor, field: Field) -> str:
     reasons = "; ".join(f"{name}: {why}" for name, why in field.refusals(node).items())
     return (
-        f"{node}: no backend can compute it: {reasons}; add a backend that can, such as cpu, as the "
-        "last one"
+        f"{node}: no backend can compute it: {reasons}; add a backend that can, such as cpu, as "
+        "the last one"
     )
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-PLUGIN = '''
+PLUGIN = """
 import tensorplug
 from tensorplug.testing.null import NullDevice
 
@@ -18,7 +18,7 @@ def tensorplug_score():
 @tensorplug.hookimpl
 def tensorplug_devices():
     {devices}
-'''
+"""
 
 
 def plugin_source(
