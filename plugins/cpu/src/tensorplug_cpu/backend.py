@@ -6,13 +6,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tensorplug.backend import Backend, Plan
-from tensorplug.buffer import BufferType
 from tensorplug.errors import OptionError
 from tensorplug.graph import Bindings, BoundGraph
 from tensorplug.tensor import Tensor
 from tensorplug_cpu.plan import CPUPlan, prepare
 from tensorplug_cpu.task import Tools
-from tensorplug_cpu.threads import Workers, blas_threads
+from tensorplug_cpu.threads import Team, Workers, blas_threads
 
 if TYPE_CHECKING:
     from tensorplug_cpu.device import CPUDevice
@@ -26,46 +25,36 @@ class CPUBackend(Backend):
     use_reference: bool = False
     """Whether plans made from now on use the plain f64 functions in place of the kernels."""
 
-    device: "CPUDevice"
-
-    def __init__(self, device: "CPUDevice", threads: int, *, expand: bool = False) -> None:
+    def __init__(self, device: "CPUDevice", threads: int) -> None:
         super().__init__(device)
-        self._own = self.workers = Workers(threads)
-        self._expand = expand
-
-    @property
-    def weights_buffer_type(self) -> BufferType:
-        """The kind of memory for weights, as the option `weights` says."""
-        return self.device.expanded if self._expand else self.device.buffer_type
+        self.team = Team(threads)
 
     @property
     def threads(self) -> int:
-        """Threads that plans made from now on share work out to; the BLAS follows at once."""
-        return self.workers.count
+        """Threads that kernels and the BLAS use."""
+        return self.team.count
 
     @threads.setter
     def threads(self, count: int) -> None:
         if count < 1:
             raise OptionError(f"{self.name}: threads={count}; at least one thread is needed")
-        if count != self._own.count or self.workers is not self._own:
-            self._own.close()
-            self._own = self.workers = Workers(count)
+        self.team.resize(count)
 
     def set_thread_pool(self, pool: object | None) -> None:
-        """Use `pool`, a `Workers`, from the next plan on; None for threads of one's own again."""
+        """Share `pool`, a `Workers`, with other backends; None for threads of one's own again."""
         if pool is not None and not isinstance(pool, Workers):
             raise OptionError(
                 f"{self.name}: {pool!r} is no thread pool of tensorplug-cpu; give a Workers object"
             )
-        self.workers = pool or self._own
+        self.team.share(pool)
 
     def _plan(self, bound: BoundGraph) -> Plan:
         return CPUPlan(self, bound)
 
     def _compute(self, node: Tensor, bindings: Bindings) -> None:
         with np.errstate(all="ignore"), blas_threads(self.threads):
-            for step in prepare(node, bindings, Tools(self.workers), plain=self.use_reference):
+            for step in prepare(node, bindings, Tools(self.team), plain=self.use_reference):
                 step()
 
     def _close(self) -> None:
-        self._own.close()
+        self.team.close()

@@ -1,4 +1,4 @@
-"""Stored rows to f32. Block types are decoded by the `gguf` package where it can."""
+"""Stored rows to f32: common types by our own decoders, the others by the `gguf` package."""
 
 from functools import cache
 from types import ModuleType
@@ -9,9 +9,11 @@ import numpy as np
 from tensorplug.dtypes import BF16, F16, F32, F64, DType
 from tensorplug.errors import Unsupported
 from tensorplug.tensor import Array
+from tensorplug_cpu.blocks import DECODERS
 from tensorplug_cpu.convert import bf16_to_f32, f16_to_f32
+from tensorplug_cpu.layout import viewed
 
-CHUNK = 1 << 16
+CHUNK = 1 << 17
 """Elements that are decoded at a time: with their temporaries they stay in a level-2 cache."""
 
 
@@ -40,9 +42,9 @@ def can_decode(dtype: DType) -> bool:
     """Whether values of `dtype` can be turned into f32."""
     if not dtype.is_block:
         return dtype.is_float
-    theirs = gguf_type(dtype)
+    theirs = None if dtype in DECODERS else gguf_type(dtype)
     if theirs is None:
-        return False
+        return dtype in DECODERS
     try:
         gguf_quants().dequantize(np.zeros((1, dtype.size), np.uint8), theirs)
     except NotImplementedError:
@@ -51,17 +53,15 @@ def can_decode(dtype: DType) -> bool:
 
 
 def decode_rows(dtype: DType, raw: Array, out: Array) -> None:
-    """Decode rows of stored bytes, uint8 [rows, bytes], into f32 [rows, elements].
-
-    The elements of a row lie without gaps on both sides.
-    """
-    simple = _PLAIN.get(dtype)
-    if simple is not None:
-        simple(raw.view(dtype.storage), out)
-        return
-    if not can_decode(dtype):
+    """Decode rows of stored bytes, uint8 [rows, bytes], into f32 [rows, elements] without gaps."""
+    if dtype in DECODERS:
+        DECODERS[dtype](raw.reshape(-1, dtype.size), viewed(out, (-1, dtype.block)))
+    elif dtype in _PLAIN:
+        _PLAIN[dtype](raw.view(dtype.storage), out)
+    elif can_decode(dtype):
+        np.copyto(out, gguf_quants().dequantize(raw, gguf_type(dtype)))
+    else:
         raise Unsupported(f"cpu: values of type {dtype.name} cannot be decoded")
-    np.copyto(out, gguf_quants().dequantize(raw, gguf_type(dtype)))
 
 
 def _copy(source: Array, out: Array) -> None:

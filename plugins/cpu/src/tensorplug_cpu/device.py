@@ -20,18 +20,14 @@ NUMA_STRATEGIES = ("disabled", "distribute", "isolate", "numactl", "mirror")
 
 
 class CPUDevice(Device):
-    """All cores that the process may use, as one device."""
+    """All cores that the process may use, as one device.
+
+    Weights may lie in memory of an extra buffer type, `cpu_f32`, which stores them expanded to f32.
+    """
 
     backend_class = CPUBackend
     options: ClassVar[tuple[Option, ...]] = (
         Option("threads", int, 0, "threads to compute with; 0 for all cores of the process"),
-        Option(
-            "weights",
-            str,
-            "stored",
-            "how weights lie in memory: as stored, or expanded to f32 (faster, larger)",
-            choices=("stored", "f32"),
-        ),
     )
 
     def __init__(self, name: str = "cpu:0") -> None:
@@ -39,7 +35,7 @@ class CPUDevice(Device):
         self._workers = Workers(available_cores())
         self._own = CPUBufferType(self)
         self._mapped = MappedBufferType(self)
-        self.expanded = ExpandedBufferType(self, self._workers)
+        self._expanded = ExpandedBufferType(self, self._workers)
 
     # --- facts -----------------------------------------------------------------------------
 
@@ -62,11 +58,11 @@ class CPUDevice(Device):
 
     @property
     def extra_buffer_types(self) -> Sequence[BufferType]:
-        return (self.expanded,)
+        return (self._expanded,)
 
     def supports_buffer_type(self, buffer_type: BufferType) -> bool:
         # Any memory that the host sees will do, whoever made it.
-        return buffer_type.is_host or buffer_type is self.expanded
+        return buffer_type.is_host or buffer_type is self._expanded
 
     def import_host(self, memory: Array, *, largest_tensor: int = 0) -> Buffer:
         """Wrap contiguous host memory, read-only or not, without a copy."""
@@ -80,7 +76,7 @@ class CPUDevice(Device):
             raise OptionError(
                 f"{self.name}: option threads={threads} is negative; use 0 for all cores"
             )
-        return CPUBackend(self, threads or available_cores(), expand=options["weights"] == "f32")
+        return CPUBackend(self, threads or available_cores())
 
     def _supports(self, node: Tensor, source_types: Mapping[Tensor, BufferType]) -> bool | Refusal:
         reason = refusal(node, source_types)

@@ -14,7 +14,7 @@ from tensorplug.tensor import Array, Tensor, array_view
 from tensorplug_cpu.kernels import KERNELS
 from tensorplug_cpu.memory import ExpandedBuffer
 from tensorplug_cpu.support import refusal
-from tensorplug_cpu.task import Operand, Task, Tools
+from tensorplug_cpu.task import Operand, Scratch, Task, Tools
 from tensorplug_cpu.threads import Step, blas_threads
 
 if TYPE_CHECKING:
@@ -28,11 +28,12 @@ class CPUPlan(Plan):
 
     def __init__(self, backend: "CPUBackend", bound: BoundGraph) -> None:
         super().__init__(backend, bound)
+        self._scratch = Scratch()
         self._rebind()
 
     def _rebind(self) -> None:
         graph, bindings = self.bound.graph, self.bound.bindings
-        tools = Tools(self.backend.workers)
+        tools = Tools(self.backend.team, self._scratch)
         with np.errstate(all="ignore"):
             self._nodes = [
                 (node, prepare(node, bindings, tools, plain=self.backend.use_reference))

@@ -16,7 +16,7 @@ from tensorplug.errors import GraphError
 from tensorplug.ops import OPS
 from tensorplug.tensor import Array, Tensor
 from tensorplug_cpu.memory import ALIGNMENT, aligned
-from tensorplug_cpu.threads import Step, Workers
+from tensorplug_cpu.threads import Step, Team
 
 
 class Scratch:
@@ -47,7 +47,7 @@ class Scratch:
 class Tools:
     """What the nodes of one plan share."""
 
-    workers: Workers
+    workers: Team
     scratch: Scratch = field(default_factory=Scratch)
     shared: dict[Hashable, Any] = field(default_factory=dict)
     writes: dict[Tensor, int] = field(default_factory=dict)

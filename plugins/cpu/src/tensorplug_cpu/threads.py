@@ -66,6 +66,36 @@ class Workers:
         return f"<Workers {self.count} threads, {state}>"
 
 
+class Team:
+    """The workers that a backend uses: its own, or those it shares with others."""
+
+    def __init__(self, count: int) -> None:
+        self._own = self._present = Workers(count)
+
+    @property
+    def count(self) -> int:
+        """How many threads there are."""
+        return self._present.count
+
+    def resize(self, count: int) -> None:
+        """Use `count` threads of its own."""
+        self._own.close()
+        self._own = self._present = Workers(count)
+
+    def share(self, workers: Workers | None) -> None:
+        """Use `workers` from now on, its own threads ended; None for its own again."""
+        self._own.close()
+        self._present = workers or self._own
+
+    def run(self, steps: Sequence[Step]) -> None:
+        """Run all steps and wait, on the workers of the moment."""
+        self._present.run(steps)
+
+    def close(self) -> None:
+        """End its own threads."""
+        self._own.close()
+
+
 def _quiet_arithmetic() -> None:
     # NaN and infinity are values here, as on every other device: no warnings about them.
     np.seterr(all="ignore")

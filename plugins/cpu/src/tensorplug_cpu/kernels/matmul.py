@@ -1,22 +1,23 @@
 """Matrix products, f32 throughout. Weights of other types are decoded a chunk of rows at a time."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 
 import numpy as np
 
 from tensorplug.dtypes import F32
 from tensorplug.tensor import Array
-from tensorplug_cpu.decode import CHUNK as DECODE_CHUNK
 from tensorplug_cpu.decode import decode_rows, rows_per_chunk
 from tensorplug_cpu.kernels.ids import RowIds
 from tensorplug_cpu.layout import can_join, join, viewed
 from tensorplug_cpu.task import Operand, Task, kernel
 from tensorplug_cpu.threads import Step, split
-from tensorplug_cpu.tiles import load, run_all, side_by_side
+from tensorplug_cpu.tiles import PARALLEL, load, run_all, side_by_side
 
 CHUNK = 1 << 19
 """Elements of a weight that are decoded before they are multiplied: 2 MiB of f32."""
+FEW = 4
+"""Rows of `x` up to which dot products with rows just decoded are faster than a matrix product."""
 
 
 def blas_ready(array: Array) -> bool:
@@ -48,10 +49,13 @@ def mul_mat(task: Task) -> Sequence[Step]:
     if w.dtype is F32 and blas_ready(w.array):
         weights = w.array[:, None, :, None].swapaxes(-1, -2)
         return [*steps, product(many_x, weights, many_out)]
+    room = decoding_room(task, w.array.shape[2], x.shape[3])
     matrices = [
         step
         for b, h in np.ndindex(batch, heads)
-        for step in _decoded(task, w, (b, h), many_x[b, :, h], many_out[b, :, h])
+        for step in decoded_product(
+            task, Operand(w.array[b, h], w.dtype), many_x[b, :, h], many_out[b, :, h], room
+        )
     ]
     return [*steps, *matrices]
 
@@ -72,36 +76,65 @@ def product(x: Array, w: Array, out: Array) -> Step:
     return partial(np.matmul, x, w, out)
 
 
-def _decoded(
-    task: Task, w: Operand, matrix: tuple[int, int], x: Array, out: Array
-) -> Sequence[Step]:
-    """Steps for a matrix of `w` that must be decoded: a chunk of rows, its product, the next."""
-    row = x.shape[-1]
-    rows = w.array[matrix]
-    chunk = max(1, min(len(rows), CHUNK // max(row, 1)))
-    room = task.scratch((chunk, row))
+def decoding_room(task: Task, rows: int, row: int) -> Array:
+    """Scratch for the rows of a weight that are decoded at a time."""
+    return task.scratch((max(1, min(rows, CHUNK // max(row, 1))), row))
+
+
+def decoded_product(task: Task, w: Operand, x: Array, out: Array, room: Array) -> Sequence[Step]:
+    """Steps for a matrix `w` [n, k] that must be decoded, x [..., m, k] and out [..., m, n]."""
+    if x.size <= FEW * x.shape[-1]:
+        return _dots(task, w, x, out, room)
     steps: list[Step] = []
-    for start in range(0, len(rows), chunk):
-        part = rows[start : start + chunk]
-        weights = room[: len(part)]
-        steps += decode_steps(task, Operand(part, w.dtype), weights)
-        steps.append(product(x, weights.T[None, None], out[..., start : start + chunk]))
+    for start in range(0, len(w.array), len(room)):
+        part = slice(start, min(start + len(room), len(w.array)))
+        weights = room[: part.stop - start]
+        lanes = [
+            list(_decoding(w, part.start + first, part.start + last, weights[first:last]))
+            for first, last in split(len(weights), _threads(task, weights.size))
+        ]
+        steps += side_by_side(task, lanes)
+        steps.append(product(x, weights.T[None, None], out[..., part]))
     return steps
 
 
-def decode_steps(task: Task, rows: Operand, out: Array) -> Sequence[Step]:
-    """Steps that turn stored rows into f32, shared out to the threads."""
-    decode = partial(decode_rows, rows.dtype) if rows.dtype.is_block else None
-    at_once = rows_per_chunk(out.shape[1])
+def _threads(task: Task, elements: int) -> int:
+    return task.tools.workers.count if elements >= PARALLEL else 1
+
+
+def _decoding(w: Operand, first: int, last: int, room: Array) -> Iterator[Step]:
+    """Steps that turn the rows `first` to `last` of `w` into f32, a chunk at a time."""
+    at_once = rows_per_chunk(room.shape[1])
+    for start in range(first, last, at_once):
+        part = slice(start, min(start + at_once, last))
+        weights = room[start - first : part.stop - first]
+        if w.dtype.is_block:
+            yield partial(decode_rows, w.dtype, w.array[part], weights)
+        else:
+            yield load(w.array[part], w.dtype, weights)
+
+
+def _dots(task: Task, w: Operand, x: Array, out: Array, room: Array) -> Sequence[Step]:
+    """Steps for few rows of `x`: each thread decodes rows and multiplies them while they are hot.
+
+    One dot product per row of `w`: the BLAS gives a whole matrix to threads of its own, for which
+    those of several callers would wait.
+    """
     lanes: list[list[Step]] = []
-    threads = task.tools.workers.count if out.size >= 2 * DECODE_CHUNK else 1
-    for first, last in split(len(out), threads):
+    parts = split(len(w.array), min(_threads(task, w.array.shape[0] * x.shape[-1]), len(room)))
+    at_once = min(rows_per_chunk(x.shape[-1]), len(room) // len(parts))
+    for lane, (first, last) in enumerate(parts):
         lanes.append([])
         for start in range(first, last, at_once):
-            part = slice(start, min(start + at_once, last))
-            stored, room = rows.array[part], out[part]
-            step = partial(decode, stored, room) if decode else load(stored, rows.dtype, room)
-            lanes[-1].append(step)
+            stop = min(start + at_once, last)
+            weights = room[lane * at_once :][: stop - start]
+            lanes[-1] += _decoding(w, start, stop, weights)
+            for index in np.ndindex(x.shape[:-1]):
+                target = out[index][start:stop]
+                step = partial(
+                    np.matmul, weights[:, None], x[index][None, :, None], target[:, None, None]
+                )
+                lanes[-1].append(step)
     return side_by_side(task, lanes)
 
 
@@ -123,10 +156,9 @@ class _Experts:
         self._from = self._slot % self._x.shape[1]
         self._rows = task.scratch((tokens * used, self._x.shape[2]))
         self._products = task.scratch((tokens * used, row))
-        self._direct = self._w.dtype is F32 and blas_ready(self._w.array)
-        width = self._x.shape[2]
-        self._chunk = max(1, min(row, CHUNK // max(width, 1)))
-        self._room = None if self._direct else task.scratch((self._chunk, width))
+        self._room = None
+        if not (self._w.dtype is F32 and blas_ready(self._w.array)):
+            self._room = decoding_room(task, row, self._x.shape[2])
 
     def run(self) -> None:
         for step in self._ready:
@@ -145,9 +177,6 @@ class _Experts:
         if self._room is None:
             np.matmul(rows, w.T, products)
         else:
-            for start in range(0, len(w), self._chunk):
-                part = w[start : start + self._chunk]
-                room = self._room[: len(part)]
-                run_all(decode_steps(self._task, Operand(part, self._w.dtype), room))
-                np.matmul(rows, room.T, products[:, start : start + self._chunk])
+            weights = Operand(w, self._w.dtype)
+            run_all(decoded_product(self._task, weights, rows, products, self._room))
         self._out[self._token[chosen], self._slot[chosen]] = products
