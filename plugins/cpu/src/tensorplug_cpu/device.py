@@ -35,7 +35,7 @@ class CPUDevice(Device):
         self._workers = Workers(available_cores())
         self._own = CPUBufferType(self)
         self._mapped = MappedBufferType(self)
-        self._expanded = ExpandedBufferType(self, self._workers)
+        self.expanded = ExpandedBufferType(self, self._workers)
 
     # --- facts -----------------------------------------------------------------------------
 
@@ -58,11 +58,11 @@ class CPUDevice(Device):
 
     @property
     def extra_buffer_types(self) -> Sequence[BufferType]:
-        return (self._expanded,)
+        return (self.expanded,)
 
     def supports_buffer_type(self, buffer_type: BufferType) -> bool:
         # Any memory that the host sees will do, whoever made it.
-        return buffer_type.is_host or buffer_type is self._expanded
+        return buffer_type.is_host or buffer_type is self.expanded
 
     def import_host(self, memory: Array, *, largest_tensor: int = 0) -> Buffer:
         """Wrap contiguous host memory, read-only or not, without a copy."""
