@@ -322,3 +322,20 @@ def test_buffer_is_told_of_each_tensor_and_may_run_out(null: NullDevice) -> None
         linear.place(f32(4, "c"))
 
     assert told == [("a", 0), ("b", 64)]
+
+
+def test_placed_data_is_stored_in_the_type_asked_for() -> None:
+    with NullDevice(host=True).open() as backend:
+        placed = backend.place("w", [[1.5, 2.5]], dtype=tp.F16)
+
+        assert (placed.dtype, placed.numpy().tolist()) == (tp.F16, [[1.5, 2.5]])
+
+
+def test_blocks_are_placed_from_their_stored_bytes() -> None:
+    rows = np.arange(2 * 34, dtype=np.uint8).reshape(2, 34)
+
+    with NullDevice(host=True).open() as backend:
+        placed = backend.place("w", rows, dtype="q8_0")
+
+        assert placed.shape == (2, 32)
+        np.testing.assert_array_equal(placed.numpy(), rows)

@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, final, runtime_checkable
 
 from tensorplug.buffer import Buffer, BufferType, BufferUsage, as_bytes
+from tensorplug.dtypes import DType
 from tensorplug.errors import GraphError, Refusal, TensorplugError, Unsupported
 from tensorplug.graph import Bindings, BoundGraph
 from tensorplug.lifetime import Resource, Turnstile
@@ -140,9 +141,10 @@ class Backend(Resource, ABC):
         *,
         usage: BufferUsage = BufferUsage.ANY,
         buffer_type: BufferType | None = None,
+        dtype: DType | str | None = None,
     ) -> Tensor:
         """Return a persistent tensor with a copy of `data` in a buffer of its own."""
-        return place(name, data, buffer_type or self.buffer_type, usage=usage)
+        return place(name, data, buffer_type or self.buffer_type, usage=usage, dtype=dtype)
 
     @abstractmethod
     def _compute(self, node: Tensor, bindings: Bindings) -> None:

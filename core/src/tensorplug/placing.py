@@ -7,8 +7,16 @@ from typing import Any
 import numpy as np
 
 from tensorplug.buffer import Buffer, BufferType, BufferUsage, MultiBuffer, as_bytes
+from tensorplug.dtypes import DType
 from tensorplug.dtypes import dtype as dtype_of
-from tensorplug.errors import BufferTooLarge, GraphError, OutOfMemory, ShapeError, Unsupported
+from tensorplug.errors import (
+    BufferTooLarge,
+    DTypeError,
+    GraphError,
+    OutOfMemory,
+    ShapeError,
+    Unsupported,
+)
 from tensorplug.tensor import Array, Storage, Tensor, leaf
 
 
@@ -78,18 +86,65 @@ def place(
     buffer_type: BufferType,
     *,
     usage: BufferUsage = BufferUsage.ANY,
+    dtype: DType | str | None = None,
 ) -> Tensor:
-    """Return a persistent tensor with a copy of `data` in a buffer of its own."""
+    """Return a persistent tensor with a copy of `data` in a buffer of its own.
+
+    Its type is that of `data`, or `dtype`; `host_data` says what each type takes.
+    """
     array = np.asarray(data)
-    spec = leaf(name, array.shape, dtype_of(array.dtype))
+    spec = _spec(name, array, dtype_of(array.dtype if dtype is None else dtype))
+    stored = host_data(spec, array)
     buffer = buffer_type.alloc(align(buffer_type.alloc_size(spec), buffer_type.alignment), usage)
     try:
         placed = LinearAllocator(buffer).place(spec)
-        buffer.write_tensor(placed, 0, as_bytes(np.ascontiguousarray(array)))
+        buffer.write_tensor(placed, 0, as_bytes(stored))
     except BaseException:
         buffer.close()
         raise
     return placed
+
+
+def _spec(name: str, array: Array, kind: DType) -> Tensor:
+    shape = array.shape
+    if kind.is_block and shape:
+        shape = (*shape[:-1], shape[-1] // kind.size * kind.block)
+    return leaf(name, shape, kind)
+
+
+def host_data(tensor: Tensor, data: Any) -> Array:
+    """Return `data` as the contiguous array that is stored for `tensor`.
+
+    Numbers are converted within their kind (float64 to f32, int64 to i32 when it fits). bf16 takes
+    uint16; block types take uint8 rows of stored bytes. Raises ShapeError, DTypeError.
+    """
+    array = np.asarray(data)
+    shape, kind = tensor.shape, tensor.dtype.storage
+    if tensor.dtype.is_block:
+        shape = (*tensor.shape[:-1], tensor.dtype.row_size(tensor.ne[0]))
+    if array.shape != shape:
+        raise ShapeError(f"{tensor}: takes data of shape {shape}, got {array.shape}")
+    if array.dtype != kind:
+        array = _converted(tensor, array, kind)
+    # Not ascontiguousarray(): that makes a vector of a scalar.
+    return np.asarray(array, order="C")
+
+
+def _converted(tensor: Tensor, array: Array, kind: "np.dtype[np.generic]") -> Array:
+    if tensor.dtype.numpy is None:
+        raise DTypeError(
+            f"{tensor}: takes the stored bits of {tensor.dtype.name} as {kind}, got {array.dtype}; "
+            "encode the values first, or cast() them in a graph"
+        )
+    if not np.can_cast(array.dtype, kind, "same_kind"):
+        raise DTypeError(
+            f"{tensor}: takes {kind} data, got {array.dtype}; convert it with "
+            f".astype({kind.name!r})"
+        )
+    converted = array.astype(kind)
+    if kind.kind == "i" and not np.array_equal(converted, array):
+        raise DTypeError(f"{tensor}: values from {array.min()} to {array.max()} do not fit {kind}")
+    return converted
 
 
 def place_in(tensor: Tensor, buffer: Buffer, offset: int) -> Tensor:

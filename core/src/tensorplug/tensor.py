@@ -166,8 +166,13 @@ class Tensor:
         return self.dtype is other.dtype and self.ne == other.ne and self.nb == other.nb
 
     def named(self, name: str) -> "Tensor":
-        """Return a copy with another name: another tensor, to be used in place of this one."""
-        return replace(self, name=name)
+        """Return a copy with another name: another tensor, to be used in place of this one.
+
+        It keeps the place of this one in execution order.
+        """
+        copy = replace(self, name=name)
+        object.__setattr__(copy, "serial", self.serial)
+        return copy
 
     # --- data ------------------------------------------------------------------------------
 

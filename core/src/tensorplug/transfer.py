@@ -6,46 +6,12 @@ import numpy as np
 
 from tensorplug.backend import Backend, SupportsAsyncCopy
 from tensorplug.buffer import Buffer, as_bytes
-from tensorplug.errors import DTypeError, ShapeError, Unsupported
+from tensorplug.errors import ShapeError, Unsupported
 from tensorplug.graph import Bindings
+from tensorplug.placing import host_data
 from tensorplug.tensor import Array, Storage, Tensor, array_view
 
 _NOWHERE = Bindings()
-
-
-def host_data(tensor: Tensor, data: Any) -> Array:
-    """Return `data` as the contiguous array that is stored for `tensor`.
-
-    Numbers are converted within their kind (float64 to f32, int64 to i32 when it fits). bf16 takes
-    uint16; block types take uint8 rows of stored bytes. Raises ShapeError, DTypeError.
-    """
-    array = np.asarray(data)
-    shape, kind = tensor.shape, tensor.dtype.storage
-    if tensor.dtype.is_block:
-        shape = (*tensor.shape[:-1], tensor.dtype.row_size(tensor.ne[0]))
-    if array.shape != shape:
-        raise ShapeError(f"{tensor}: takes data of shape {shape}, got {array.shape}")
-    if array.dtype != kind:
-        array = _converted(tensor, array, kind)
-    # Not ascontiguousarray(): that makes a vector of a scalar.
-    return np.asarray(array, order="C")
-
-
-def _converted(tensor: Tensor, array: Array, kind: "np.dtype[np.generic]") -> Array:
-    if tensor.dtype.numpy is None:
-        raise DTypeError(
-            f"{tensor}: takes the stored bits of {tensor.dtype.name} as {kind}, got {array.dtype}; "
-            "encode the values first, or cast() them in a graph"
-        )
-    if not np.can_cast(array.dtype, kind, "same_kind"):
-        raise DTypeError(
-            f"{tensor}: takes {kind} data, got {array.dtype}; convert it with "
-            f".astype({kind.name!r})"
-        )
-    converted = array.astype(kind)
-    if kind.kind == "i" and not np.array_equal(converted, array):
-        raise DTypeError(f"{tensor}: values from {array.min()} to {array.max()} do not fit {kind}")
-    return converted
 
 
 def write(tensor: Tensor, data: Any, bindings: Bindings = _NOWHERE) -> None:

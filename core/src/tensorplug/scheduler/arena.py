@@ -1,6 +1,6 @@
 """The compute memory of a scheduler: all its schedules hold offsets into the same buffers."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from tensorplug.allocator import Slot
 from tensorplug.buffer import Buffer, BufferType, BufferUsage
@@ -11,7 +11,9 @@ from tensorplug.tensor import Storage
 class Arena:
     """Buffers per pool; they grow and never shrink. `generation` counts the growths."""
 
-    def __init__(self, pools: Sequence[BufferType]) -> None:
+    def __init__(self, pools: Sequence[BufferType], settle: Callable[[], None]) -> None:
+        """`settle` waits for all who may still read the buffers, before one is freed."""
+        self._settle = settle
         self.pools = tuple(pools)
         self.generation = 0
         self._chunks: list[list[Buffer]] = [[] for _ in pools]
@@ -58,6 +60,7 @@ class Arena:
         former = old.size
         # Whoever is bound to the old buffer must look again, also when this fails half-way.
         self.generation += 1
+        self._settle()
         old.close()
         try:
             self._chunks[pool][chunk] = kind.alloc(size, BufferUsage.COMPUTE)

@@ -16,11 +16,12 @@ from tensorplug.backend import (
 from tensorplug.buffer import as_bytes
 from tensorplug.errors import Aborted, GraphError, NotAllocated, StaleResult, TensorplugError
 from tensorplug.graph import Bindings, BoundGraph, Graph
+from tensorplug.placing import host_data
 from tensorplug.scheduler.experts import copy_used_experts, uses_few_experts
 from tensorplug.scheduler.split import Copy, Split
 from tensorplug.tensor import Array, Storage, Tensor, array_view
 from tensorplug.transfer import copy as copy_tensor
-from tensorplug.transfer import copy_async, has_standard_layout, host_data, read
+from tensorplug.transfer import copy_async, has_standard_layout, read
 
 if TYPE_CHECKING:
     from tensorplug.scheduler.schedule import Batch, Schedule

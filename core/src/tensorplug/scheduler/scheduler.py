@@ -59,7 +59,7 @@ class Scheduler(Resource):
             )
         self.backends = tuple(backends)
         self.field = Field(self.backends, pools)
-        self.arena = Arena(pools)
+        self.arena = Arena(pools, self.synchronize)
         self.turn = Turnstile("scheduler", SchedulerBusy)
         self.runs = 0
         self.readers: dict[int, set[Backend]] = {}
@@ -166,6 +166,10 @@ class Scheduler(Resource):
         return self.backends.index(backend)
 
     def _close(self) -> None:
+        for backend in self.backends:
+            if not backend.closed:
+                # One device may still read what lies on another, which does not know of it.
+                backend.drain()
         for plans in self._plans.values():
             for plan in plans:
                 plan.close()

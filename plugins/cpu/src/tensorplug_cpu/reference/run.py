@@ -7,8 +7,8 @@ import numpy as np
 
 from tensorplug.errors import GraphError, Unsupported
 from tensorplug.graph import Graph
+from tensorplug.placing import host_data
 from tensorplug.tensor import Array, Tensor
-from tensorplug.transfer import host_data
 from tensorplug_cpu.reference.memory import Memory
 from tensorplug_cpu.reference.table import REFERENCE
 
