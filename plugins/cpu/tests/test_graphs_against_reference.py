@@ -65,7 +65,8 @@ def positions_change_between_two_uses(leafs):
     x, positions, later = leafs.random(3, 2, 8), leafs.given([0, 1, 2]), leafs.given([7, 8, 9])
     first = tp.rope(x, positions, dims=8, mode="neox")
     moved = tp.cpy(later, positions)
-    return [first, tp.rope(x, moved, dims=8, mode="neox"), tp.rope(x, moved, dims=8)]
+    second = [tp.rope(x, at, dims=8, mode="neox") for at in (moved, positions)]
+    return [first, *second, tp.rope(x, moved, dims=8)]
 
 
 def factors_differ_between_two_uses(leafs):

@@ -38,6 +38,7 @@ SHAPES = [
     for q, k, v in [
         ((32, 5, 4, 2), (32, 11, 2, 2), (32, 11, 2, 2)),
         ((32, 5, 4, 2), (32, 11, 1, 1), (32, 11, 1, 1)),
+        ((32, 5, 4, 4), (32, 11, 2, 2), (32, 11, 2, 2)),
         ((32, 5, 4), (32, 11, 4), (16, 11, 4)),
         ((33, 1, 6), (33, 70, 3), (7, 70, 3)),
         ((64, 1, 1), (64, 1, 1), (64, 1, 1)),
@@ -57,6 +58,7 @@ MASKS = [
     ],
     attention(Arg((32, 5, 12)), Arg((32, 11, 4)), Arg((32, 11, 4)), _MASK, max_bias=4.0),
     attention(_Q, Arg(_KV), Arg(_KV)),
+    attention(_Q, Arg(_KV), Arg(_KV), Arg((11, 5), data=uniform(-300, -290))),
     attention(_Q, Arg(_KV), Arg(_KV), Arg((11, 5), tp.F16, "rows", MASK)),
     attention(_Q, Arg(_KV), Arg(_KV), Arg((11, 5), layout="columns", data=MASK)),
     attention(_Q, Arg(_KV), Arg(_KV), Arg((11, 5), data=among(-math.inf)), scale=1.0),

@@ -58,6 +58,9 @@ LAYOUTS = [
         ("plain", "transposed"),
         ("permuted", "permuted"),
     ]
+] + [
+    product(Arg((32, 5)), Arg((32, 2, 3, 2), layout=layout))
+    for layout in ("permuted", "rows", "columns", "transposed")
 ]
 
 _EXPERTS = [
