@@ -77,6 +77,18 @@ def test_plan_bound_anew_reads_what_lies_in_the_new_memory(case, device, backend
     assert laid.problem() == ""
 
 
+@pytest.mark.parametrize("case", tight(SMALL), ids=case_id)
+def test_plain_kernels_in_bound_memory_give_the_same(case, device):
+    laid = lay(case, device.buffer_type)
+    laid.write_leafs()
+
+    with device.open() as plain:
+        plain.use_reference = True
+        plain.compute(laid.bound)
+
+    assert laid.problem() == ""
+
+
 @pytest.mark.parametrize("case", tight(LARGE), ids=case_id)
 def test_large_case_gives_the_same_on_one_thread(case, device):
     laid = lay(case, device.buffer_type)
