@@ -88,7 +88,7 @@ def hardware_id(text: str) -> str:
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """The nearest of `known` as a question, or an empty string."""
-    close = difflib.get_close_matches(name.lower(), sorted(known), n=1)
+    close = difflib.get_close_matches(name.lower(), sorted(known), n=1, cutoff=0.7)
     return f"did you mean {close[0]!r}?" if close else ""
 
 
@@ -99,7 +99,7 @@ def how_to_get(name: str, known: Iterable[str]) -> str:
         return HINTS[name]
     if hint := did_you_mean(name, {*installed, *RESERVED}):
         return hint
-    if close := difflib.get_close_matches(name, HINTS, n=1):
+    if close := difflib.get_close_matches(name, HINTS, n=1, cutoff=0.7):
         return f"did you mean {close[0]!r}? {HINTS[close[0]]}"
     if not installed:
         return f"no backend is installed; {HINTS['cpu']}"

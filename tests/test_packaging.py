@@ -1,0 +1,111 @@
+"""Distributions as users get them: what is in them, and that they work away from the checkout."""
+
+import json
+import tarfile
+import zipfile
+from pathlib import Path, PurePosixPath
+
+import pytest
+
+CONTENTS = {
+    "tensorplug": (
+        {"tensorplug/py.typed"},
+        ["[console_scripts]", "tensorplug = tensorplug.cli:main"],
+    ),
+    "tensorplug-cpu": (
+        {"tensorplug_cpu/py.typed"},
+        ["[tensorplug.backends]", "cpu = tensorplug_cpu.plugin"],
+    ),
+    "tensorplug-llm": (
+        {"tensorplug_llm/py.typed"},
+        ["[console_scripts]", "tensorplug-llm = tensorplug_llm.cli:main"],
+    ),
+}
+"""Every file that is no Python module, and the lines of the entry points."""
+
+
+def test_the_table_knows_every_member(members):
+    assert set(CONTENTS) == set(members)
+
+
+def files_of(wheel: Path) -> dict[str, str]:
+    """Texts of the files in a wheel."""
+    with zipfile.ZipFile(wheel) as archive:
+        return {name: archive.read(name).decode() for name in archive.namelist()}
+
+
+@pytest.mark.parametrize("name", CONTENTS)
+def test_a_wheel_has_every_module_and_just_the_data_files_of_the_table(wheels, members, name):
+    source = members[name] / "src"
+    modules = {p.relative_to(source).as_posix() for p in source.rglob("*.py")}
+    data, _ = CONTENTS[name]
+
+    files = {f for f in files_of(wheels[name]) if ".dist-info/" not in f}
+
+    assert files == modules | data
+
+
+@pytest.mark.parametrize("name", CONTENTS)
+def test_a_wheel_has_its_entry_points_licence_and_readme(wheels, members, name):
+    files = files_of(wheels[name])
+    info = {PurePosixPath(f).name: text for f, text in files.items() if ".dist-info/" in f}
+
+    assert info["entry_points.txt"].split("\n")[:-1] == CONTENTS[name][1]
+    assert info["LICENSE"] == (members[name] / "LICENSE").read_text()
+    assert "License-Expression: MIT" in info["METADATA"]
+    assert "Requires-Python: >=3.11" in info["METADATA"]
+    assert info["METADATA"].endswith((members[name] / "README.md").read_text())
+
+
+@pytest.mark.parametrize("name", CONTENTS)
+def test_an_sdist_has_what_the_project_has(built, members, name):
+    folder = members[name]
+    wanted = {
+        p.relative_to(folder).as_posix()
+        for part in ("src", "tests")
+        for p in (folder / part).rglob("*")
+        if p.is_file() and not any(part.startswith((".", "__pyc")) for part in p.parts)
+    }
+    wanted |= {"README.md", "LICENSE", "CHANGELOG.md", "pyproject.toml"}
+
+    with tarfile.open(built[name].sdist) as archive:
+        files = {m.name.partition("/")[2] for m in archive.getmembers() if m.isfile()}
+
+    assert files - wanted == {"PKG-INFO", ".gitignore"} & files
+    assert wanted <= files
+
+
+def test_core_alone_imports_loads_all_and_says_what_to_install(environment, wheels):
+    environment.install(wheels["tensorplug"])
+
+    answer = environment.output(
+        *("python", "-c", "import tensorplug as tp; print(tp.__file__); print(tp.load_all())")
+    )
+    info = environment.output("tensorplug", "info", "--json")
+
+    place, advice = answer.splitlines()
+    assert Path(place).is_relative_to(environment.site_packages)
+    assert advice == (
+        "no backend is installed; pip install tensorplug-cpu gives one that runs everywhere"
+    )
+    assert json.loads(info)["advice"] == advice
+    assert environment.run("tensorplug", "doctor").returncode == 1
+
+
+def test_everything_installed_from_wheels_works_away_from_the_checkout(environment, wheels):
+    environment.install(*wheels.values())
+
+    info = json.loads(environment.output("python", "-m", "tensorplug", "info", "--json"))
+    doctor = environment.output("tensorplug", "doctor")
+    places = environment.output(
+        "python",
+        "-c",
+        "import sys, tensorplug, tensorplug_cpu, tensorplug_llm; "
+        "print(tensorplug.__file__, tensorplug_cpu.__file__, tensorplug_llm.__file__, *sys.path)",
+    )
+
+    assert [(c["name"], c["state"]) for c in info["candidates"]] == [("cpu", "ready")]
+    assert [d["name"] for d in info["devices"]] == ["cpu:0"]
+    assert doctor.endswith("everything works\n")
+    assert str(Path(__file__).parents[1]) not in places
+    assert environment.run("tensorplug-llm", "--help").returncode == 0
