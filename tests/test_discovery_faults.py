@@ -142,7 +142,7 @@ def tensorplug(site: Path, *arguments: str) -> "subprocess.CompletedProcess[str]
         env={
             **os.environ,
             "PYTHONPATH": str(site),
-            "TENSORPLUG_BACKENDS": ",".join(NAMES - {""}),
+            "TENSORPLUG_BACKENDS": ",".join(sorted(NAMES - {""})),
             "TENSORPLUG_DISABLE": "switched-off",
         },
         timeout=120,

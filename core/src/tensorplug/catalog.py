@@ -6,14 +6,15 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from tensorplug.candidate import Candidate, State
+from tensorplug.candidate import Candidate, State, describe
 from tensorplug.compat import shared_symbol
 from tensorplug.device import Device
 from tensorplug.discovery import discover, discover_in
-from tensorplug.errors import LiveChildren, OptionError
+from tensorplug.errors import BackendUnavailable, LiveChildren, OptionError
 from tensorplug.guard import Failure, attempt
 from tensorplug.hooks import Plugin
 from tensorplug.loading import Enlisted, enlist, enumerate_devices, load_plugin
@@ -161,6 +162,7 @@ class Catalog:
         """The devices of one candidate, asked for once; where that fails, the next takes over."""
         if slot.devices is not None or slot.plugin is None or slot.busy:
             return slot.devices or []
+        stood_for_name = self.chosen(slot.name) is slot
         slot.busy = True
         try:
             slot.candidate, devices = enumerate_devices(slot.candidate, slot.plugin)
@@ -173,7 +175,7 @@ class Catalog:
         tell(slot.candidate)
         self._settle(slot.name)
         heir = self.chosen(slot.name)
-        if heir is not None:
+        if heir is not None and stood_for_name:
             self._note(
                 f"{slot.name}: {heir.candidate.distribution} took over from "
                 f"{slot.candidate.distribution}, which is {slot.candidate.state.value}"
@@ -231,16 +233,27 @@ class Catalog:
 
     def features(self, slot: Slot) -> dict[str, str]:
         """What a plugin says about itself."""
-        found = slot.plugin.call("tensorplug_features") if slot.plugin is not None else None
-        return {str(key): str(value) for key, value in (found or {}).items()}
+        found = self._ask(slot, "tensorplug_features") or {}
+        return {str(key): str(value) for key, value in found.items()}
 
     def extension(self, slot: Slot, symbol: str) -> Any:
         """What a plugin calls `symbol`, or what all backends with the ability do."""
-        if slot.plugin is not None:
-            found = slot.plugin.call("tensorplug_extension", name=symbol)
-            if found is not None:
-                return found
+        found = self._ask(slot, "tensorplug_extension", name=symbol)
+        if found is not None:
+            return found
+        if symbol == "ggml_backend_get_features":
+            return partial(self.features, slot)
         return shared_symbol(symbol, [entry.device for entry in self.enumerate(slot)])
+
+    def _ask(self, slot: Slot, hook: str, **arguments: Any) -> Any:
+        """What a plugin answers, None where it has no such hook. Raises BackendUnavailable."""
+        plugin = slot.plugin
+        answer = attempt(lambda: plugin.call(hook, **arguments)) if plugin is not None else None
+        if isinstance(answer, Failure):
+            raise BackendUnavailable(
+                f"{slot.name}: {hook} raised {describe(answer.error)}"
+            ) from answer.error
+        return answer
 
     # --- observers -------------------------------------------------------------------------
 
@@ -268,6 +281,7 @@ class Catalog:
         self.scan()
         for slot in self.slots(name.lower()):
             if slot.given is given:
+                self.reload(slot.name)
                 return slot
             if slot.given is not None:
                 raise OptionError(f"register {name}: the program has registered another {name}")
@@ -303,26 +317,35 @@ class Catalog:
                 "what was made from them first"
             )
         for slot in slots:
+            if slot.candidate.state.refused:
+                continue
+            loadable = slot.given is not None or slot.candidate.value
             self._drop(slot)
             slot.unloaded = True
             name = slot.candidate.name
             slot.candidate = slot.candidate.refuse(
                 State.DISABLED, f"the program unloaded it; load({name!r}) brings it back"
             )
+            if not loadable:
+                self._slots.remove(slot)
             self._settle(slot.name)
 
     def _drop(self, slot: Slot) -> None:
         devices, slot.devices = slot.devices or [], None
         plugin, slot.plugin = slot.plugin, None
         for entry in devices:
-            if not entry.device.children:
-                entry.device.close()
+            if entry.device.children:
+                continue  # its user keeps it alive and closes it
+            result = attempt(entry.device.close)
+            if isinstance(result, Failure):
+                logger.warning("%r: close raised", entry.device, exc_info=result.error)
         if plugin is not None:
             self._call_safely(plugin, "tensorplug_unload")
 
     def _note(self, note: str) -> None:
-        self._notes.append(note)
-        logger.info("%s", note)
+        if note not in self._notes:
+            self._notes.append(note)
+            logger.info("%s", note)
 
 
 def tell(candidate: Candidate) -> None:

@@ -298,10 +298,14 @@ class Registry:
             raise AssertionError("names without candidates raise above")
 
     def _none_of(self, what: str) -> BackendNotFound:
-        devices = ", ".join(entry.device.name for entry in self._enlisted())
+        with self._lock:
+            devices = ", ".join(entry.device.name for entry in self._enlisted())
+            report = self._catalog.report()
+        refused = [f"{c.name} ({c.state.value})" for c in report.candidates if c.state.refused]
+        more = f"; tensorplug info tells about {', '.join(refused)}" if refused else ""
         if devices:
-            return BackendNotFound(f"{what}: no device of this kind here; devices: {devices}")
-        return BackendNotFound(f"{what}: there is no device; {self._catalog.report().advice}")
+            return BackendNotFound(f"{what}: no device of this kind; devices: {devices}{more}")
+        return BackendNotFound(f"{what}: there is no device; {report.advice}{more}")
 
 
 def _pick(devices: Sequence[Device], spec: DeviceSpec) -> Device:

@@ -142,7 +142,7 @@ def test_a_device_string_finds_its_device(registry, spec, name):
         ("acme:1", "acme:1: acme has 1 device: acme:0"),
         ("acme:x", "acme:x: acme has 1 device: acme:0"),
         ("gpu:5", "gpu:5: gpu has 1 device: acme:0"),
-        ("igpu", "igpu: no device of this kind here; devices: acme:0"),
+        ("igpu", "igpu: no device of this kind; devices: acme:0"),
         ("acm", "acm: no installed backend has this name; did you mean 'acme'?"),
         (
             "acme@elsewhere",
@@ -297,7 +297,7 @@ def test_asking_for_a_kind_that_is_not_there_names_what_is(registry):
     with pytest.raises(BackendNotFound) as caught:
         registry.open_by_type(DeviceType.CPU)
 
-    assert str(caught.value) == "cpu: no device of this kind here; devices: a:0"
+    assert str(caught.value) == "cpu: no device of this kind; devices: a:0"
 
 
 # --- several distributions, one name -----------------------------------------------------------
@@ -400,6 +400,31 @@ def test_a_disabled_backend_that_is_asked_for_says_which_variable_to_change(shel
 # --- loading, unloading, looking again ---------------------------------------------------------
 
 
+def test_asking_for_a_kind_points_at_what_was_refused(shelf):
+    shelf.add("acme-gpu", "raise ValueError")
+    registry = shelf.registry()
+
+    with pytest.raises(BackendNotFound) as caught:
+        registry.device("gpu")
+
+    assert str(caught.value) == (
+        "gpu: there is no device; no backend can be used; pip install tensorplug-cpu gives one "
+        "that runs everywhere; tensorplug info tells about acme (failed)"
+    )
+
+
+def test_a_variant_that_fails_on_request_leaves_the_best_where_it_is(shelf):
+    offer(shelf, "acme-plain", 5, devices="raise RuntimeError('no driver')")
+    offer(shelf, "acme-simd", 20)
+    registry = shelf.registry()
+
+    with pytest.raises(BackendUnavailable, match=r"acme: acme-plain 1\.0 failed: "):
+        registry.open("acme@acme-plain")
+
+    assert registry.load_all().notes == ()
+    assert [c.project for c in registry.backends()] == ["acme-simd"]
+
+
 def test_load_returns_the_candidate_that_stands_for_the_name(shelf):
     offer(shelf, "acme-plain", 5)
     offer(shelf, "acme-simd", 20)
@@ -456,6 +481,37 @@ def test_unloading_one_variant_lets_the_next_stand_for_the_name(shelf):
     registry.unload("acme@acme-simd")
 
     assert [c.project for c in registry.backends()] == ["acme-plain"]
+
+
+def test_unload_does_not_open_a_way_around_the_variables(shelf):
+    shelf.add("acme-gpu")
+    registry = shelf.registry(TENSORPLUG_DISABLE="acme")
+    registry.unload("acme")
+
+    with pytest.raises(BackendUnavailable, match="TENSORPLUG_DISABLE names acme"):
+        registry.load("acme")
+
+
+def test_a_device_that_was_registered_alone_is_gone_when_unloaded(registry):
+    registry.register_device(Kind("acme:0"))
+
+    registry.unload("acme")
+
+    assert registry.load_all().candidates == ()
+
+
+def test_a_device_that_does_not_close_does_not_stop_an_unload(registry, caplog):
+    class Stuck(Kind):
+        def _close(self):
+            raise OSError("stuck")
+
+    registry.register(plugin_of(Stuck("acme:0")), "acme")
+    registry.devices()
+
+    registry.unload("acme")
+
+    assert registry.devices() == ()
+    assert caplog.messages == ["<Stuck acme:0, closed>: close raised"]
 
 
 def test_unload_tells_the_plugin_after_its_devices_are_closed(registry):
@@ -711,6 +767,19 @@ def test_features_are_text(registry):
     assert registry.features("b") == {}
 
 
+@pytest.mark.parametrize("error", [SystemExit(2), ValueError("no")], ids=repr)
+def test_an_extra_that_raises_is_an_error_with_its_cause(registry, error):
+    def raises():
+        raise error
+
+    registry.register(plugin_of(Kind("a:0"), extra={"tensorplug_features": raises}), "a")
+
+    with pytest.raises(BackendUnavailable, match="a: tensorplug_features raised ") as caught:
+        registry.features("a")
+
+    assert caught.value.__cause__ is error
+
+
 def test_a_plugin_answers_for_its_own_symbols_and_ggml_names_work_by_ability(registry):
     class Threaded(type(NullDevice().backend_class.__name__, (NullDevice().backend_class,), {})):
         threads: int = 1
@@ -727,6 +796,7 @@ def test_a_plugin_answers_for_its_own_symbols_and_ggml_names_work_by_ability(reg
     assert registry.get_proc_address("acme", "acme_answer") == 42
     assert registry.get_proc_address("acme", "ggml_backend_set_abort_callback") is None
     assert registry.get_proc_address("acme", "ggml_backend_dev_get_extra_bufts")(device) == []
+    assert registry.get_proc_address("acme", "ggml_backend_get_features")() == {}
     assert registry.get_proc_address("acme", "nothing") is None
 
 
