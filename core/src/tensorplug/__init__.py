@@ -18,7 +18,6 @@ from tensorplug.backend import (
     SupportsThreads,
 )
 from tensorplug.buffer import Buffer, BufferType, BufferUsage, HostBuffer, MultiBuffer
-from tensorplug.candidate import Candidate, State
 from tensorplug.device import (
     Capabilities,
     Device,
@@ -217,11 +216,17 @@ from tensorplug.scheduler import (
 from tensorplug.tensor import Flags, Storage, Tensor, input
 
 if TYPE_CHECKING:
+    from tensorplug.candidate import Candidate, State
     from tensorplug.hooks import hookimpl
     from tensorplug.report import Report
 
-_LATER = {"hookimpl": "tensorplug.hooks", "Report": "tensorplug.report"}
-"""Names of plugin authors, imported when somebody asks for them."""
+_LATER = {
+    "Candidate": "tensorplug.candidate",
+    "State": "tensorplug.candidate",
+    "Report": "tensorplug.report",
+    "hookimpl": "tensorplug.hooks",
+}
+"""Names that most programs never use, and where to import them from when one does."""
 
 
 def __getattr__(name: str) -> object:

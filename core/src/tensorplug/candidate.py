@@ -1,8 +1,9 @@
 """`Candidate`: one backend that some distribution offers: how far it got, and why no further."""
 
 import enum
-import re
 from dataclasses import dataclass, field, replace
+
+from tensorplug.spec import canonical
 
 
 class State(enum.Enum):
@@ -37,11 +38,6 @@ class State(enum.Enum):
 
 
 _REFUSED = (State.DISABLED, State.INCOMPATIBLE, State.UNSUPPORTED, State.FAILED)
-
-
-def canonical(project: str) -> str:
-    """The one spelling of a distribution's name: `Tensorplug_CPU` is `tensorplug-cpu`."""
-    return re.sub(r"[-_.]+", "-", project).lower()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,6 +93,10 @@ class Candidate:
     def order(self) -> tuple[int, int, str, str]:
         """The best of one name first: by TENSORPLUG_BACKENDS, score, distribution."""
         return (self.rank, -self.score, self.project, self.folder)
+
+    def __str__(self) -> str:
+        verb = "failed" if self.state is State.FAILED else f"is {self.state.value}"
+        return f"{self.distribution} {verb}: {self.reason}" if self.reason else self.distribution
 
     def to_json(self) -> dict[str, object]:
         """What a report says about it, as plain data."""

@@ -15,8 +15,8 @@ from importlib_metadata import (
 )
 from packaging.requirements import InvalidRequirement, Requirement
 
-from tensorplug.candidate import Candidate, State, canonical, describe
-from tensorplug.spec import NAME, RESERVED
+from tensorplug.candidate import Candidate, State, describe
+from tensorplug.spec import NAME, RESERVED, canonical
 
 GROUP = "tensorplug.backends"
 CORE = "tensorplug"

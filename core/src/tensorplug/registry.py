@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tensorplug.backend import Backend
-from tensorplug.candidate import Candidate, State
 from tensorplug.device import Device, DeviceType
 from tensorplug.errors import (
     BackendNotFound,
@@ -27,6 +26,7 @@ from tensorplug.spec import (
 )
 
 if TYPE_CHECKING:
+    from tensorplug.candidate import Candidate
     from tensorplug.catalog import Catalog, Slot
     from tensorplug.loading import Enlisted
     from tensorplug.report import Report
@@ -67,7 +67,7 @@ class Registry:
             self._catalog.load_all()
             return self._catalog.announce()
 
-    def load(self, name: str) -> Candidate:
+    def load(self, name: str) -> "Candidate":
         """Load one backend, `name` or `name@distribution`; brings back what was unloaded.
 
         Raises BackendNotFound, and BackendUnavailable with the cause chained.
@@ -107,14 +107,14 @@ class Registry:
         with self._lock:
             return self._catalog.report()
 
-    def backends(self) -> tuple[Candidate, ...]:
+    def backends(self) -> "tuple[Candidate, ...]":
         """The backends that stand for their names, in the order of preference."""
         with self._lock:
             self._catalog.load_all()
             chosen = (self._catalog.chosen(name) for name in self._catalog.names())
             return tuple(slot.candidate for slot in chosen if slot is not None)
 
-    def register(self, plugin: object, name: str) -> Candidate:
+    def register(self, plugin: object, name: str) -> "Candidate":
         """Add a plugin that is part of the program. A second time changes nothing."""
         with self._lock:
             return self._catalog.register(name, plugin).candidate
@@ -313,23 +313,19 @@ def _pick(devices: Sequence[Device], spec: DeviceSpec) -> Device:
     for device in devices:
         if device.name.lower() == full and spec.name not in SELECTORS:
             return device
-    if spec.index is not None and spec.index < len(devices):
-        return devices[spec.index]
+    if spec.number is not None and spec.number < len(devices):
+        return devices[spec.number]
     names = ", ".join(device.name for device in devices)
     count = "1 device" if len(devices) == 1 else f"{len(devices)} devices"
     raise BackendNotFound(f"{full}: {spec.name} has {count}: {names}")
 
 
-def _unavailable(spec: DeviceSpec, candidates: Sequence[Candidate]) -> BackendUnavailable:
+def _unavailable(spec: DeviceSpec, candidates: "Sequence[Candidate]") -> BackendUnavailable:
     broken = sorted(candidates, key=lambda c: not c.state.broken)
-    told = "; ".join(f"{c.distribution} {_verb(c)}: {c.reason}" for c in broken)
+    told = "; ".join(str(candidate) for candidate in broken)
     error = BackendUnavailable(f"{spec.name}: {told}")
     error.__cause__ = next((c.error for c in broken if c.error is not None), None)
     return error
-
-
-def _verb(candidate: Candidate) -> str:
-    return "failed" if candidate.state is State.FAILED else f"is {candidate.state.value}"
 
 
 _default = Registry()

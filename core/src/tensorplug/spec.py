@@ -3,10 +3,9 @@
 import difflib
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
+from typing import NamedTuple
 
-from tensorplug.candidate import canonical
 from tensorplug.errors import OptionError
 
 GRAMMAR = "NAME[@DISTRIBUTION][:INDEX][?KEY=VALUE&...]"
@@ -29,8 +28,12 @@ HINTS: Mapping[str, str] = MappingProxyType(
 """How to get backends that are known to exist."""
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceSpec:
+def canonical(project: str) -> str:
+    """The one spelling of a distribution's name: `Tensorplug_CPU` is `tensorplug-cpu`."""
+    return re.sub(r"[-_.]+", "-", project).lower()
+
+
+class DeviceSpec(NamedTuple):
     """A device string in its parts; `rest` is an index or the tail of a device's name."""
 
     name: str
@@ -39,7 +42,7 @@ class DeviceSpec:
     options: Mapping[str, str]
 
     @property
-    def index(self) -> int | None:
+    def number(self) -> int | None:
         """The index; 0 where the string has none, None where it has a device's name instead."""
         if not self.rest:
             return 0

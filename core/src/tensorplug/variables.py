@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from tensorplug.candidate import Candidate, State, canonical
-from tensorplug.spec import did_you_mean
+from tensorplug.candidate import Candidate, State
+from tensorplug.spec import canonical, did_you_mean
 
 BACKENDS = "TENSORPLUG_BACKENDS"
 DISABLE = "TENSORPLUG_DISABLE"

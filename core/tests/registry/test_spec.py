@@ -27,7 +27,7 @@ def test_a_device_string_has_four_parts(text, name, distribution, rest, index, o
     spec = parse_spec(text)
 
     assert (spec.name, spec.distribution, spec.rest) == (name, distribution, rest)
-    assert (spec.index, spec.options) == (index, options)
+    assert (spec.number, spec.options) == (index, options)
 
 
 @pytest.mark.parametrize(
