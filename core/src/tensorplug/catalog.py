@@ -19,6 +19,7 @@ from tensorplug.guard import Failure, attempt
 from tensorplug.hooks import Plugin
 from tensorplug.loading import Enlisted, enlist, enumerate_devices, load_plugin
 from tensorplug.report import Report
+from tensorplug.spec import is_backend_name
 from tensorplug.variables import Variables
 
 logger = logging.getLogger("tensorplug.registry")
@@ -279,6 +280,7 @@ class Catalog:
     def register(self, name: str, given: object) -> Slot:
         """Add a plugin object that is part of the program. A second time changes nothing."""
         self.scan()
+        _check_name(name)
         for slot in self.slots(name.lower()):
             if slot.given is given:
                 self.reload(slot.name)
@@ -294,6 +296,7 @@ class Catalog:
     def register_device(self, device: Device) -> None:
         """Add one device that is part of the program, beside those of its backend, if any."""
         name = device.name.partition(":")[0]
+        _check_name(name)
         known = self.devices(name.lower())
         if any(entry.device is device for entry in known):
             return
@@ -346,6 +349,13 @@ class Catalog:
         if note not in self._notes:
             self._notes.append(note)
             logger.info("%s", note)
+
+
+def _check_name(name: str) -> None:
+    if not is_backend_name(name):
+        raise OptionError(
+            f"register: the name {name!r} cannot stand in a device string; choose another"
+        )
 
 
 def tell(candidate: Candidate) -> None:

@@ -16,7 +16,7 @@ from importlib_metadata import (
 from packaging.requirements import InvalidRequirement, Requirement
 
 from tensorplug.candidate import Candidate, State, describe
-from tensorplug.spec import NAME, RESERVED, canonical
+from tensorplug.spec import canonical, is_backend_name
 
 GROUP = "tensorplug.backends"
 CORE = "tensorplug"
@@ -79,7 +79,7 @@ def _offers(distribution: Installed) -> Iterator[Candidate]:
 
 def _check_entry(entry: EntryPoint, label: str) -> Candidate:
     found = Candidate(name=entry.name, distribution=label, value=entry.value)
-    if not NAME.fullmatch(entry.name) or entry.name.lower() in RESERVED:
+    if not is_backend_name(entry.name):
         return found.refuse(
             State.FAILED,
             f"the name {entry.name!r} cannot stand in a device string; its author must rename it",

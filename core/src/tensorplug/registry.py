@@ -311,7 +311,7 @@ class Registry:
 def _pick(devices: Sequence[Device], spec: DeviceSpec) -> Device:
     full = f"{spec.name}:{spec.rest}"
     for device in devices:
-        if device.name.lower() == full and spec.name not in SELECTORS:
+        if device.name.lower() == full:
             return device
     if spec.number is not None and spec.number < len(devices):
         return devices[spec.number]

@@ -33,6 +33,11 @@ def canonical(project: str) -> str:
     return re.sub(r"[-_.]+", "-", project).lower()
 
 
+def is_backend_name(name: str) -> bool:
+    """Whether a backend may have this name: it can stand in a device string and means no kind."""
+    return NAME.fullmatch(name) is not None and name.lower() not in RESERVED
+
+
 class DeviceSpec(NamedTuple):
     """A device string in its parts; `rest` is an index or the tail of a device's name."""
 
@@ -46,7 +51,7 @@ class DeviceSpec(NamedTuple):
         """The index; 0 where the string has none, None where it has a device's name instead."""
         if not self.rest:
             return 0
-        return int(self.rest) if self.rest.isdecimal() else None
+        return int(self.rest) if re.fullmatch(r"[0-9]{1,9}", self.rest) else None
 
 
 def parse_spec(text: str) -> DeviceSpec:

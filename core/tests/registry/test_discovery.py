@@ -150,6 +150,22 @@ def test_of_a_distribution_twice_on_the_path_the_first_counts(shelf, tmp_path):
     assert only(registry).distribution == "acme-gpu 2.0"
 
 
+def test_what_only_the_hidden_version_of_a_distribution_offers_is_not_there(shelf, tmp_path):
+    shelf.add("acme-gpu", version="2.0")
+    old = tmp_path / "old"
+    write_distribution(old, "acme-gpu", version="1.0", entry_points={"acme-old": "acme_gpu"})
+    registry = Registry(path=[str(shelf.folder), str(old)], environ={})
+
+    assert only(registry).name == "acme"
+
+
+def test_a_pre_release_of_tensorplug_counts_as_its_version(shelf, monkeypatch):
+    monkeypatch.setattr("tensorplug.discovery._our_version", lambda: "0.2.0rc1")
+    shelf.add("acme-gpu", requires=["tensorplug>=0.1"])
+
+    assert only(shelf.registry()).state is State.FOUND
+
+
 # --- variables ---------------------------------------------------------------------------------
 
 

@@ -85,6 +85,11 @@ FAULTS = {
         "failed",
         f"tensorplug_score gave 'high', no number of 0 or more; {REMEDY}",
     ),
+    "score is a truth": (
+        plugin_source(score="return True"),
+        "failed",
+        f"tensorplug_score gave True, no number of 0 or more; {REMEDY}",
+    ),
     "score is negative": (
         plugin_source(score="return -1"),
         "failed",

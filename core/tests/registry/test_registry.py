@@ -176,10 +176,12 @@ def test_options_of_the_call_stand_above_those_of_the_string(registry):
     device = Kind("acme:0")
     registry.register(plugin_of(device), "acme")
 
-    registry.open("acme?threads=2", threads=3).close()
-    registry.open("acme?threads=2").close()
+    with registry.open("acme?threads=2"):
+        string = device.opened_with
+    with registry.open("acme?threads=2", threads=3):
+        both = device.opened_with
 
-    assert device.opened_with == {"threads": 2}
+    assert (string, both) == ({"threads": 2}, {"threads": 3})
 
 
 def test_an_unknown_option_names_the_known_ones(registry):
@@ -244,6 +246,7 @@ def test_the_variable_orders_backends_before_anything_else(shelf):
     shelf.add("slow-cpu", cpu, name="slow")
     registry = shelf.registry(TENSORPLUG_BACKENDS="slow,fast")
 
+    assert [candidate.name for candidate in registry.backends()] == ["slow", "fast"]
     assert names(registry.devices()) == ["slow:0", "fast:0"]
     assert registry.device("best").name == "slow:0"
 
@@ -278,6 +281,13 @@ def test_the_best_that_does_not_open_makes_way_for_the_next(registry, caplog):
         assert best.name == "a:1"
 
     assert caplog.messages == ["a:0 does not open, the next is tried: a:0: driver says no"]
+
+
+def test_an_option_that_the_best_does_not_have_is_the_callers_fault(registry):
+    registry.register(plugin_of(Kind("a:0"), Kind("a:1")), "a")
+
+    with pytest.raises(OptionError, match="a:0: unknown option 'speed'"):
+        registry.open_best(speed=9)
 
 
 def test_when_no_device_opens_the_first_cause_is_raised(registry):
@@ -317,6 +327,7 @@ def test_the_better_score_stands_for_the_name_and_the_other_can_still_be_opened(
         chosen = registry.device("acme")
 
         assert backend.device is not chosen
+        assert registry.load_all().candidates[1].state is State.SUPERSEDED
     assert (simd.spec, simd.state) == ("acme@acme-simd", State.AVAILABLE)
     assert (plain.state, plain.reason) == (
         State.SUPERSEDED,
@@ -688,6 +699,28 @@ def test_a_second_plugin_under_a_registered_name_is_refused(registry):
         registry.register(plugin_of(Kind("acme:0")), "acme")
 
     assert str(caught.value) == "register acme: the program has registered another acme"
+
+
+def test_registering_again_brings_back_what_was_unloaded(registry):
+    plugin = plugin_of(Kind("acme:0"))
+    registry.register(plugin, "acme")
+    registry.unload("acme")
+
+    assert registry.register(plugin, "acme").state is State.AVAILABLE
+
+
+@pytest.mark.parametrize("name", ["gpu", "my gpu", ""])
+def test_a_program_cannot_register_a_name_that_device_strings_do_not_take(registry, name):
+    text = f"register: the name {name!r} cannot stand in a device string; choose another"
+
+    for register in (
+        lambda: registry.register(plugin_of(), name),
+        lambda: registry.register_device(Kind(f"{name}:0")),
+    ):
+        with pytest.raises(OptionError) as caught:
+            register()
+
+        assert str(caught.value) == text
 
 
 def test_a_registered_plugin_survives_a_refresh(registry):

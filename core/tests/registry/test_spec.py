@@ -1,6 +1,10 @@
 """Device strings: what they mean, and what is said about those that mean nothing."""
 
+import contextlib
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tensorplug.errors import OptionError
 from tensorplug.spec import hardware_id, how_to_get, old_spec, parse_spec
@@ -50,6 +54,15 @@ def test_a_string_that_means_nothing_says_what_is_wrong(text, problem):
         parse_spec(text)
 
     assert str(caught.value) == f"device string {text!r}: {problem}"
+
+
+@given(st.text() | st.from_regex(r"[a-z]+(@[a-z-]*)?(:[0-9]*)?(\\?([a-z]+=?[^&]*&?)*)?"))
+def test_any_text_is_a_device_string_or_an_option_error(text):
+    with contextlib.suppress(OptionError):
+        spec = parse_spec(text)
+
+        assert spec.name
+        assert spec.number is None or spec.number >= 0
 
 
 @pytest.mark.parametrize(
