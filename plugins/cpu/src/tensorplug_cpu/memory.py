@@ -1,5 +1,6 @@
 """Kinds of host memory: our own, memory of others, and weights expanded to f32."""
 
+import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -10,7 +11,6 @@ from tensorplug.buffer import Buffer, BufferType, BufferUsage, HostBuffer
 from tensorplug.dtypes import BF16, F16, F32, DType
 from tensorplug.errors import Unsupported
 from tensorplug.tensor import Array, Tensor
-from tensorplug_cpu.convert import f32_to_bf16
 from tensorplug_cpu.decode import can_decode, decode_rows, rows_per_chunk
 from tensorplug_cpu.threads import Workers, split
 
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 ALIGNMENT = 64
 """A cache line, and the widest vector registers."""
+LARGEST = sys.maxsize - ALIGNMENT
+"""Bytes that an array can have, less what moves its start."""
 
 
 def aligned(size: int) -> Array:
@@ -33,6 +35,7 @@ class CPUBufferType(BufferType):
 
     name = "cpu"
     alignment = ALIGNMENT
+    max_size = LARGEST
     is_host = True
 
     def _alloc(self, size: int, usage: BufferUsage) -> Buffer:
@@ -62,6 +65,7 @@ class ExpandedBufferType(BufferType):
 
     name = "cpu_f32"
     alignment = ALIGNMENT
+    max_size = LARGEST
 
     def __init__(self, device: "Device", workers: Workers) -> None:
         super().__init__(device)
@@ -168,9 +172,13 @@ def _narrow(values: Array, target: Array) -> None:
     np.copyto(target, values, casting="same_kind")
 
 
+def _upper_halves(values: Array, target: Array) -> None:
+    np.copyto(target, values.view(np.uint32) >> 16, casting="unsafe")
+
+
 _NARROW: dict[DType, Callable[[Array, Array], None]] = {
     F32: _narrow,
     F16: _narrow,
-    BF16: f32_to_bf16,
+    BF16: _upper_halves,
 }
 """All exact: the values came from the type they go back to."""

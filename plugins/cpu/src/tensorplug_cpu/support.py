@@ -19,14 +19,8 @@ def refusal(node: Tensor, source_types: Mapping[Tensor, BufferType]) -> str:
     if node.op not in KERNELS:
         return f"no kernel for {node.op}"
     if _copies_bytes(node):
-        return _expanded_copy(node, source_types) or _transposed(node)
-    return (
-        _undecodable(node)
-        or _unencodable(node)
-        or _transposed(node)
-        or _expanded_write(node, source_types)
-        or _rope(node)
-    )
+        return _expanded_copy(node, source_types) or _expanded_write(node, source_types)
+    return _undecodable(node) or _unencodable(node) or _expanded_write(node, source_types)
 
 
 def _copies_bytes(node: Tensor) -> bool:
@@ -45,15 +39,6 @@ def _undecodable(node: Tensor) -> str:
 def _unencodable(node: Tensor) -> str:
     if node.dtype.is_block and not can_encode(node.dtype):
         return f"{node.op}: no encoder for {node.dtype.name}"
-    return ""
-
-
-def _transposed(node: Tensor) -> str:
-    for tensor in (*node.sources, node):
-        if tensor.splits_blocks:
-            return (
-                f"{node.op}: the blocks of transposed {tensor.dtype.name} {tensor} cannot be read"
-            )
     return ""
 
 
@@ -77,14 +62,3 @@ def _memory_of(tensor: Tensor, source_types: Mapping[Tensor, BufferType]) -> Buf
     if known is None and tensor.root.storage is not None:
         return tensor.root.storage.buffer.type
     return known
-
-
-def _rope(node: Tensor) -> str:
-    if node.op != "rope" or node.params["mode"] in ("normal", "neox"):
-        return ""
-    sections = node.params["sections"]
-    if not isinstance(sections, tuple) or not any(sections):
-        return f"rope: mode {node.params['mode']} needs sections that are not all zero"
-    if node.params["mode"] == "vision" and node.params["dims"] != node.ne[0] // 2:
-        return f"rope: mode vision turns whole heads: dims must be {node.ne[0] // 2}"
-    return ""

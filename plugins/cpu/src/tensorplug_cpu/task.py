@@ -26,6 +26,11 @@ class Scratch:
         self._block = aligned(0)
         self._used = 0
 
+    @property
+    def size(self) -> int:
+        """Bytes that are held for the nodes to come."""
+        return self._block.size
+
     def begin(self) -> None:
         """Start a node: what earlier nodes took may be taken again."""
         self._used = 0

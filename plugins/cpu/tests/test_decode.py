@@ -1,0 +1,152 @@
+"""Decoders and encoders against the `gguf` package, and half-precision numbers bit by bit."""
+
+import gguf
+import numpy as np
+import pytest
+
+import tensorplug as tp
+from tensorplug_cpu.blocks import DECODERS
+from tensorplug_cpu.convert import bf16_to_f32, f16_to_f32, f32_to_bf16
+from tensorplug_cpu.decode import can_decode, decode_rows
+from tensorplug_cpu.encode import can_encode, encode_rows
+
+UNDECODED = {tp.Q8_1, tp.Q8_K, tp.Q1_0, tp.Q2_0}
+ENCODED = {tp.Q4_0, tp.Q4_1, tp.Q5_0, tp.Q5_1, tp.Q8_0, tp.TQ1_0, tp.TQ2_0, tp.MXFP4}
+BLOCKS = [t for t in tp.DTYPES if t.is_block]
+
+
+@pytest.fixture(autouse=True)
+def quiet():
+    """Any bytes are valid input, scales that are infinite or NaN among them."""
+    with np.errstate(all="ignore"):
+        yield
+
+
+def theirs(dtype):
+    return gguf.GGMLQuantizationType(dtype.id)
+
+
+def bits(array):
+    """The bits of f32 values, all kinds of NaN alike."""
+    return np.where(np.isnan(array), np.uint32(0x7FC00000), array.view(np.uint32))
+
+
+# --- blocks ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", BLOCKS, ids=str)
+def test_all_block_types_are_decoded_but_those_that_gguf_lacks(dtype):
+    assert can_decode(dtype) is (dtype not in UNDECODED)
+
+
+@pytest.mark.parametrize("dtype", BLOCKS, ids=str)
+def test_block_types_are_encoded_where_gguf_does_it(dtype):
+    assert can_encode(dtype) is (dtype in ENCODED)
+
+
+@pytest.mark.parametrize("dtype", list(DECODERS), ids=str)
+def test_own_decoders_agree_with_gguf_bit_by_bit_on_any_bytes(dtype):
+    raw = np.random.default_rng(dtype.id).integers(0, 256, (64, 4 * dtype.size), dtype=np.uint8)
+    out = np.empty((64, 4 * dtype.block), np.float32)
+
+    decode_rows(dtype, raw, out)
+
+    np.testing.assert_array_equal(bits(out), bits(gguf.quants.dequantize(raw, theirs(dtype))))
+
+
+@pytest.mark.parametrize("dtype", list(DECODERS), ids=str)
+def test_every_byte_value_in_every_place_decodes_as_in_gguf(dtype):
+    raw = (np.arange(256)[:, None] + 37 * np.arange(dtype.size)).astype(np.uint8)
+    out = np.empty((256, dtype.block), np.float32)
+
+    decode_rows(dtype, raw, out)
+
+    np.testing.assert_array_equal(bits(out), bits(gguf.quants.dequantize(raw, theirs(dtype))))
+
+
+@pytest.mark.parametrize("dtype", [tp.Q4_K, tp.IQ4_XS], ids=str)
+def test_rows_with_gaps_between_them_are_decoded(dtype):
+    wide = np.random.default_rng(3).integers(0, 60, (8, 2 * dtype.size + 5), dtype=np.uint8)
+    raw = wide[::2, : 2 * dtype.size]
+    out = np.empty((4, 512), np.float32)
+
+    decode_rows(dtype, raw, out)
+
+    wanted = gguf.quants.dequantize(np.ascontiguousarray(raw), theirs(dtype))
+    np.testing.assert_array_equal(bits(out), bits(wanted))
+
+
+@pytest.mark.parametrize("dtype", sorted(ENCODED, key=lambda t: t.id), ids=str)
+def test_rows_are_encoded_as_gguf_encodes_them(dtype):
+    values = np.random.default_rng(4).normal(size=(3, 512)).astype(np.float32)
+    out = np.empty((3, dtype.row_size(512)), np.uint8)
+
+    encode_rows(dtype, values, out)
+
+    np.testing.assert_array_equal(out, gguf.quants.quantize(values, theirs(dtype)))
+
+
+def test_types_without_a_coder_raise_when_they_are_used_all_the_same():
+    raw, values = np.zeros((1, 292), np.uint8), np.zeros((1, 256), np.float32)
+
+    with pytest.raises(tp.Unsupported, match=r"^cpu: values of type q8_K cannot be decoded$"):
+        decode_rows(tp.Q8_K, raw, values)
+    with pytest.raises(tp.Unsupported, match=r"^cpu: values cannot be encoded as q8_K$"):
+        encode_rows(tp.Q8_K, values, raw)
+
+
+# --- half precision -------------------------------------------------------------------------
+
+ALL_BITS = np.arange(1 << 16, dtype=np.uint16)
+FINITE = ALL_BITS[(ALL_BITS & 0x7C00) != 0x7C00]
+
+
+@pytest.mark.parametrize("half", [ALL_BITS, FINITE], ids=["with infinities", "finite only"])
+def test_every_f16_is_widened_exactly(half):
+    source = half.view(np.float16)
+    out = np.empty(source.shape, np.float32)
+
+    f16_to_f32(source, out)
+
+    np.testing.assert_array_equal(bits(out), bits(source.astype(np.float32)))
+
+
+def test_f16_with_strides_is_widened():
+    source = FINITE[:2000].view(np.float16).reshape(40, 50)[:, ::2].T
+    out = np.empty(source.shape, np.float32)
+
+    f16_to_f32(source, out)
+
+    np.testing.assert_array_equal(out, source.astype(np.float32))
+
+
+def test_every_bf16_is_widened_and_rounded_back_to_itself():
+    wide = np.empty(ALL_BITS.shape, np.float32)
+    back = np.empty_like(ALL_BITS)
+
+    bf16_to_f32(ALL_BITS, wide)
+    f32_to_bf16(wide, back)
+
+    np.testing.assert_array_equal(wide.view(np.uint32), ALL_BITS.astype(np.uint32) << 16)
+    numbers = ~np.isnan(wide)
+    np.testing.assert_array_equal(back[numbers], ALL_BITS[numbers])
+
+
+@pytest.mark.parametrize(
+    ("given", "wanted"),
+    [
+        (0x3F808000, 0x3F80),  # a tie goes to the even neighbour below
+        (0x3F818000, 0x3F82),  # and above
+        (0x3F808001, 0x3F81),
+        (0x7F7FFFFF, 0x7F80),  # the largest f32 rounds to infinity
+        (0x7F800000, 0x7F80),
+        (0x7F800001, 0x7FC0),  # NaN whose upper half looks like infinity stays NaN
+        (0xFFFFFFFF, 0xFFFF),
+    ],
+)
+def test_f32_is_rounded_to_bf16_half_to_even(given, wanted):
+    out = np.empty(1, np.uint16)
+
+    f32_to_bf16(np.array([given], np.uint32).view(np.float32), out)
+
+    assert out[0] == wanted

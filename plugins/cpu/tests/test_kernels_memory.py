@@ -1,0 +1,203 @@
+"""Where results may lie: over a source, in tiles, in strides, with rows of no length."""
+
+import numpy as np
+import pytest
+
+import tensorplug as tp
+from tensorplug.ops import OPS, replaceable_sources
+from tensorplug.tensor import leaf
+from tensorplug_cpu import kernels, tiles
+from tensorplug_cpu.kernels import KERNELS
+from tensorplug_cpu.kernels.unary import FUNCTIONS
+
+from .running import run
+
+RNG = np.random.default_rng(11)
+LARGE = tiles.PARALLEL + 7
+
+A, B = leaf("a", (3, 5, 16), tp.F32), leaf("b", (3, 5, 16), tp.F32)
+IDS, TABLE = leaf("ids", (3, 5), tp.I32), leaf("table", (4, 16), tp.F32)
+AT, MASK = leaf("at", (3,), tp.I32), leaf("mask", (5, 16), tp.F32)
+VALUES = {
+    A: RNG.normal(size=A.shape).astype(np.float32),
+    B: RNG.uniform(1, 2, size=B.shape).astype(np.float32),
+    IDS: RNG.integers(0, 4, IDS.shape).astype(np.int32),
+    TABLE: RNG.normal(size=TABLE.shape).astype(np.float32),
+    AT: np.array([5, 0, 9], np.int32),
+    MASK: RNG.normal(size=MASK.shape).astype(np.float32),
+}
+WINDOW = {"nb1": 64, "nb2": 320, "nb3": 960, "offset": 64}
+IN_PLACE = [
+    *(tp.unary(name, A) for name in FUNCTIONS),
+    tp.xielu(A, alpha_n=0.5, alpha_p=0.5, beta=0.5, eps=-1e-6),
+    *(getattr(tp, name)(A, B) for name in ("add", "sub", "mul", "div")),
+    *(getattr(tp, name)(A, tp.reshape(MASK, (1, 5, 16))) for name in ("add", "mul")),
+    tp.add_id(A, TABLE, IDS),
+    tp.scale(A, 2.0, bias=1.0),
+    tp.clamp(A, -0.5, 0.5),
+    tp.leaky_relu(A, slope=0.1),
+    tp.fill(A, 3.0),
+    *(getattr(tp, name)(A) for name in ("norm", "rms_norm", "l2_norm")),
+    tp.soft_max(A, MASK, scale=0.5),
+    tp.diag_mask_inf(A, n_past=2),
+    *(tp.rope(A, AT, dims=8, mode=mode) for mode in ("normal", "neox")),
+    tp.acc(A, tp.reshape(MASK[:4], (1, 4, 16)), **WINDOW),
+    tp.set(A, tp.reshape(MASK[:4], (1, 4, 16)), **WINDOW),
+]
+
+
+def test_every_op_that_computes_has_a_kernel():
+    computing = {name for name, op in OPS.items() if not op.is_view and "." not in name}
+
+    assert computing <= set(KERNELS)
+
+
+def test_the_table_of_aliased_cases_names_every_op_that_may_be_laid_over_a_source():
+    possible = {name for name, op in OPS.items() if op.in_place and "." not in name}
+
+    assert {node.op for node in IN_PLACE} == possible
+
+
+@pytest.mark.parametrize("node", IN_PLACE, ids=lambda node: node.op)
+def test_result_laid_over_its_source_is_the_same(backend, node):
+    values = {t: v for t, v in VALUES.items() if t in tp.Graph(node).leafs}
+    apart = run(backend, node, values)
+    under = [source for source in replaceable_sources(node) if source.same_layout(node)]
+
+    found = [run(backend, node, values, {node: source}) for source in under]
+
+    assert found
+    for over in found:
+        np.testing.assert_array_equal(over, apart)
+
+
+@pytest.mark.parametrize("dtype", [tp.F16, tp.BF16], ids=str)
+def test_half_precision_result_laid_over_its_source_is_the_same(backend, dtype):
+    x = leaf("x", (40, 1000), dtype)
+    stored = RNG.normal(size=(40, 1000)).astype(np.float16).view(dtype.storage)
+    node = tp.gelu(x)
+
+    over = run(backend, node, {x: stored}, {node: x})
+
+    np.testing.assert_array_equal(over, run(backend, node, {x: stored}))
+
+
+# --- tiles ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "shape", [(LARGE,), (1, LARGE), (LARGE, 1), (7, LARGE // 7), (300, 9, 65), (2, 3, 700, 41)]
+)
+@pytest.mark.parametrize("dtype", [tp.F32, tp.F16], ids=str)
+def test_large_tensors_are_computed_whole(backend, shape, dtype):
+    x = leaf("x", shape, dtype)
+    data = RNG.uniform(-1, 1, size=shape).astype(dtype.storage)
+
+    found = run(backend, tp.sqr(x), {x: data})
+
+    np.testing.assert_array_equal(found, np.square(data.astype(np.float32)).astype(data.dtype))
+
+
+@pytest.mark.parametrize("shape", [(1,), (3, 1), (300, 1), (1, 700), (5, 1, 700)])
+def test_large_tensors_repeat_small_ones(backend, shape):
+    x, y = leaf("x", (5, 300, 700), tp.F32), leaf("y", shape, tp.F32)
+    data = RNG.normal(size=x.shape).astype(np.float32)
+    small = RNG.normal(size=shape).astype(np.float32)
+
+    found = run(backend, tp.mul(x, y), {x: data, y: small})
+
+    repeats = [n // m for n, m in zip(data.shape, (1,) * (3 - len(shape)) + shape, strict=True)]
+    np.testing.assert_array_equal(found, data * np.tile(small, repeats))
+
+
+@pytest.mark.parametrize("rows", [1, 31, 400])
+def test_rows_longer_than_a_tile_stay_whole(backend, rows):
+    x = leaf("x", (rows, tiles.TILE // 30), tp.F32)
+    data = RNG.normal(size=x.shape).astype(np.float32)
+
+    found = run(backend, tp.soft_max(x), {x: data})
+
+    np.testing.assert_allclose(found.sum(axis=1), 1, rtol=1e-5)
+
+
+def test_tiles_cover_every_element_once():
+    for shape in [(7, 5, 3), (1, 100), (100, 1), (64,)]:
+        for limit in (1, 4, 15, 1000):
+            for whole in range(2):
+                seen = np.zeros(shape, int)
+
+                for piece in tiles.tiles(shape, limit, whole):
+                    seen[piece] += 1
+
+                assert (seen == 1).all()
+
+
+# --- strides and empty rows -----------------------------------------------------------------
+
+NODES_OF_ONE = [
+    tp.silu,
+    tp.rms_norm,
+    tp.norm,
+    tp.soft_max,
+    tp.cumsum,
+    tp.sum_rows,
+    tp.mean,
+    tp.argsort,
+    tp.sum,
+    tp.cont,
+    lambda x: tp.cast(x, tp.F16),
+    lambda x: tp.top_k(x, 2),
+    lambda x: tp.repeat(x, tuple(2 * n for n in x.shape)),
+    tp.swiglu,
+    lambda x: tp.mul_mat(tp.cont(x), x),
+    lambda x: tp.flash_attn_ext(x, tp.cont(x), tp.cont(x), scale=1.0),
+]
+
+
+@pytest.mark.parametrize("make", NODES_OF_ONE)
+@pytest.mark.parametrize(
+    "look",
+    [
+        lambda x: tp.permute(x, (1, 0, 2, 3)),
+        lambda x: tp.permute(x, (2, 1, 0, 3)),
+        lambda x: x[::2, :, 1:5],
+        lambda x: x[:, ::2, ::2],
+    ],
+    ids=["rows and columns", "first and last", "part", "every second"],
+)
+def test_strided_sources_give_what_their_copies_give(backend, make, look):
+    x = leaf("x", (6, 4, 8), tp.F32)
+    data = RNG.normal(size=x.shape).astype(np.float32)
+    seen = look(x)
+    plain = leaf("plain", seen.shape, tp.F32)
+    copied = run(backend, tp.cont(seen), {x: data})
+
+    found = run(backend, make(seen), {x: data})
+
+    wanted = run(backend, make(plain), {plain: copied})
+    np.testing.assert_allclose(found, wanted, rtol=2e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("node", "wanted"),
+    [
+        (tp.sum_rows(leaf("x", (3, 0), tp.F32)), [[0], [0], [0]]),
+        (tp.mean(leaf("x", (2, 0), tp.F32)), [[np.nan], [np.nan]]),
+        (tp.sum(leaf("x", (3, 0), tp.F32)), [0]),
+        (tp.argmax(leaf("x", (2, 0), tp.F32)), [0, 0]),
+    ],
+    ids=lambda value: value.op if isinstance(value, tp.Tensor) else "",
+)
+def test_rows_of_no_length_have_a_value(backend, node, wanted):
+    values = {t: np.empty(t.shape, np.float32) for t in tp.Graph(node).leafs}
+
+    np.testing.assert_array_equal(run(backend, node, values), wanted)
+
+
+def test_families_of_kernels_are_those_of_the_ops():
+    names = {module.__name__.rsplit(".", 1)[1] for module in kernels.FAMILIES}
+
+    assert names == {
+        *("attention", "copy", "elementwise", "glu", "matmul", "norm", "reduce", "rope", "rows"),
+        *("softmax", "unary"),
+    }
