@@ -1,4 +1,4 @@
-"""Time per node of building, scheduling and re-running a chain of tiny sums on fake devices and cpu."""
+"""Time per node of building, scheduling and re-running a chain of tiny sums."""
 
 import json
 import statistics

@@ -1,4 +1,4 @@
-"""What `import tensorplug` and `load_all()` add to importing NumPy, in fresh processes, interleaved."""
+"""What importing tensorplug and `load_all()` add to importing NumPy, in fresh processes."""
 
 import json
 import statistics
