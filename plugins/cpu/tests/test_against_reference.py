@@ -5,7 +5,6 @@ from dataclasses import replace
 import pytest
 
 import tensorplug as tp
-from tensorplug_cpu.device import CPUDevice
 
 from .cases import CASES, LARGE, REFUSED, SMALL, Arg, Case, build
 from .cases.case import integers
@@ -39,18 +38,6 @@ def on_weights(case):
 
 def case_id(case):
     return case.id
-
-
-@pytest.fixture(scope="module")
-def device():
-    with CPUDevice("cpu:0") as device:
-        yield device
-
-
-@pytest.fixture(scope="module")
-def backend(device):
-    with device.open(threads=2) as backend:
-        yield backend
 
 
 @pytest.mark.parametrize("case", tight(CASES), ids=case_id)

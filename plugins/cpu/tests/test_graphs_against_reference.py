@@ -8,7 +8,6 @@ from tensorplug import transfer
 from tensorplug.placing import allocate
 from tensorplug.tensor import leaf
 from tensorplug_cpu import reference
-from tensorplug_cpu.device import CPUDevice
 
 
 class Leafs:
@@ -28,22 +27,15 @@ class Leafs:
         return tensor
 
 
-@pytest.fixture(scope="module")
-def device():
-    with CPUDevice("cpu:0") as device:
-        yield device
-
-
-def run(device, graph, stored):
+def run(backend, graph, stored):
     """Values of the outputs of `graph`, each root in memory of its own."""
     roots = [t for t in (*graph.leafs, *graph.nodes) if t.view_of is None]
-    placed, _ = allocate([leaf("", t.shape, t.dtype) for t in roots], device.buffer_type)
+    placed, _ = allocate([leaf("", t.shape, t.dtype) for t in roots], backend.buffer_type)
     places = {root: home.storage for root, home in zip(roots, placed, strict=True)}
     bindings = tp.Bindings(places)
     for tensor, data in stored.items():
         transfer.write(tensor, data, bindings)
-    with device.open(threads=2) as backend:
-        backend.compute(tp.BoundGraph(graph, bindings))
+    backend.compute(tp.BoundGraph(graph, bindings))
     return [
         reference.decode(t.dtype, transfer.read(t, bindings)).reshape(t.shape)
         for t in graph.outputs
@@ -143,13 +135,13 @@ PROGRAMS = [
 
 
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.__name__)
-def test_program_gives_what_the_reference_gives(program, device):
+def test_program_gives_what_the_reference_gives(program, backend):
     leafs = Leafs()
     graph = tp.Graph(program(leafs))
     memory = reference.execute(graph, leafs.stored)
     wanted = [memory.value(t).reshape(t.shape) for t in graph.outputs]
 
-    found = run(device, graph, leafs.stored)
+    found = run(backend, graph, leafs.stored)
 
     for got, want in zip(found, wanted, strict=True):
         assert got == pytest.approx(want, rel=1e-4, abs=2e-5)
@@ -184,13 +176,13 @@ def random_program(leafs):
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_random_program_gives_what_the_reference_gives(seed, device):
+def test_random_program_gives_what_the_reference_gives(seed, backend):
     leafs = Leafs(seed)
     graph = tp.Graph(random_program(leafs))
     memory = reference.execute(graph, leafs.stored)
     wanted = [memory.value(t).reshape(t.shape) for t in graph.outputs]
 
-    found = run(device, graph, leafs.stored)
+    found = run(backend, graph, leafs.stored)
 
     for got, want in zip(found, wanted, strict=True):
         assert got == pytest.approx(want, rel=1e-3, abs=1e-3)
