@@ -101,7 +101,10 @@ ALL_BITS = np.arange(1 << 16, dtype=np.uint16)
 FINITE = ALL_BITS[(ALL_BITS & 0x7C00) != 0x7C00]
 
 
-@pytest.mark.parametrize("half", [ALL_BITS, FINITE], ids=["with infinities", "finite only"])
+INFINITE = np.append(FINITE, np.uint16(0xFC00))
+
+
+@pytest.mark.parametrize("half", [ALL_BITS, FINITE, INFINITE], ids=["all", "finite", "infinite"])
 def test_every_f16_is_widened_exactly(half):
     source = half.view(np.float16)
     out = np.empty(source.shape, np.float32)

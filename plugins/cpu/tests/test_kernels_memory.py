@@ -1,5 +1,7 @@
 """Where results may lie: over a source, in tiles, in strides, with rows of no length."""
 
+import itertools
+
 import numpy as np
 import pytest
 
@@ -9,6 +11,7 @@ from tensorplug.tensor import leaf
 from tensorplug_cpu import kernels, tiles
 from tensorplug_cpu.kernels import KERNELS
 from tensorplug_cpu.kernels.unary import FUNCTIONS
+from tensorplug_cpu.threads import Team
 
 from .running import run
 
@@ -130,6 +133,52 @@ def test_tiles_cover_every_element_once():
                     seen[piece] += 1
 
                 assert (seen == 1).all()
+
+
+LONG, WIDE = leaf("long", (300, 1024), tp.F32), leaf("wide", (700, 512), tp.F16)
+FEW, SPOTS = leaf("few", (2, 512), tp.F32), leaf("spots", (300,), tp.I32)
+HEADS = tp.reshape(LONG, (300, 16, 64))
+BY_HEAD = tp.permute(HEADS, (0, 2, 1, 3))
+
+
+@pytest.mark.parametrize(
+    "node",
+    [
+        tp.gelu_erf(LONG),
+        tp.cast(tp.silu(tp.cast(LONG, tp.F16)), tp.F32),
+        tp.swiglu(LONG),
+        tp.norm(LONG),
+        tp.soft_max(tp.concat(LONG, LONG)),
+        tp.argsort(LONG, descending=True),
+        tp.rope(HEADS, SPOTS, dims=64, mode="neox"),
+        tp.mul_mat(WIDE, FEW),
+        tp.mul_mat(WIDE, tp.reshape(LONG, (600, 512))),
+        tp.flash_attn_ext(BY_HEAD, BY_HEAD, BY_HEAD, scale=0.1),
+    ],
+    ids=lambda node: node.op,
+)
+def test_threads_do_not_disturb_each_other(device, monkeypatch, node):
+    drawn = {t: RNG.normal(size=t.shape).astype(t.dtype.storage) for t in (LONG, WIDE, FEW)}
+    drawn[SPOTS] = np.arange(300, dtype=np.int32)
+    values = {t: v for t, v in drawn.items() if t in tp.Graph(node).leafs}
+    lanes_seen = []
+
+    def by_turns(team, steps):
+        """All lanes at once, a step of each in turn: what they share is overwritten for sure."""
+        lanes = [step.args[0] for step in steps]
+        lanes_seen.append(len(lanes))
+        for turn in itertools.zip_longest(*lanes, fillvalue=lambda: None):
+            for step in turn:
+                step()
+
+    with device.open(threads=1) as alone, device.open(threads=3) as backend:
+        wanted = run(alone, node, values)
+        monkeypatch.setattr(Team, "run", by_turns)
+
+        found = run(backend, node, values)
+
+    assert set(lanes_seen) == {3}
+    np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-4)
 
 
 # --- strides and empty rows -----------------------------------------------------------------
