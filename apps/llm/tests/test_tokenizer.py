@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tensorplug.errors import FormatError, OptionError
@@ -16,6 +16,7 @@ from tensorplug_llm.tokenizer.bpe import PRE_TYPES
 Metadata = dict[str, Any]
 
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = 1, 2, 3, 4, 5, 6
+FUZZ = settings(derandomize=True, deadline=None, max_examples=300)
 DAMAGED = "the model file is damaged or incomplete: fetch or convert it again"
 ALPHABET = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
 BYTE_CHARS = [chr(b) for b in ALPHABET] + [chr(256 + n) for n in range(256 - len(ALPHABET))]
@@ -326,11 +327,13 @@ def test_an_empty_token_is_never_found_in_a_text() -> None:
 # Back to text
 
 
+@FUZZ
 @given(st.text())
 def test_decoding_gives_back_the_encoded_text_of_bytes(text: str) -> None:
     assert BPE.decode(BPE.encode(text)) == text
 
 
+@FUZZ
 @given(st.text().filter(lambda text: "▁" not in text))
 def test_decoding_gives_back_the_encoded_text_of_pieces(text: str) -> None:
     assert SPM.decode(SPM.encode(text)) == text
@@ -568,6 +571,7 @@ def test_merges_are_checked_on_first_use(merge: str, problem: str) -> None:
 
 
 @EITHER_KIND
+@FUZZ
 @given(st.data())
 def test_damaged_values_raise_format_errors_and_nothing_else(
     make: Callable[..., Metadata], data: st.DataObject

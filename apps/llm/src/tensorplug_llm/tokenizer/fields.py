@@ -55,7 +55,8 @@ class Fields:
         """Return finite numbers, one per token; zeros when the key is absent."""
         if key not in self._metadata:
             return np.zeros(size, np.float32)
-        values = self._numbers(key, size, "iuf").astype(np.float32)
+        with np.errstate(over="ignore"):  # too large becomes infinite, and is refused below
+            values = self._numbers(key, size, "iuf").astype(np.float32)
         if not np.isfinite(values).all():
             raise FormatError(f"{key}: holds numbers that are not finite; {REMEDY}")
         return values
