@@ -1,5 +1,6 @@
 """`tensorplug-llm`: generate text, measure speed and perplexity."""
 
+import io
 import json
 import sys
 import traceback as tracebacks
@@ -101,6 +102,7 @@ def generate(  # noqa: PLR0913 - a parameter for each switch
         sampler = Sampler(temperature, top_k, top_p, min_p, seed)
         ids = _prompt_ids(loaded, prompt, chat=chat)
         generation = Generation(session, ids, tokens=tokens, sampler=sampler)
+        session.check(ids)
         if not as_json and not chat:
             typer.echo(prompt, nl=False)
         text = _stream(loaded, generation, show=not as_json)
@@ -286,4 +288,7 @@ def _bar(what: str, unit: str = "B") -> Iterator[Callable[[int, int], None]]:
 
 def main() -> None:
     """Entry point of the console script."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # A terminal may know fewer characters than a model.
+        sys.stdout.reconfigure(errors="replace")
     app()

@@ -28,6 +28,7 @@ class LanguageModel(Resource):
         file: GGUFFile,
         architecture: Architecture,
         hparams: HParams,
+        tokenizer: Tokenizer,
         weights: Weights,
         placement: Placement,
         backends: Sequence[Backend],
@@ -37,15 +38,10 @@ class LanguageModel(Resource):
         self.file = file
         self.architecture = architecture
         self.hparams = hparams
+        self.tokenizer = tokenizer
         self.weights = weights
         self.placement = placement
         self.backends = tuple(backends)
-        self.tokenizer: Tokenizer = load_tokenizer(file.metadata)
-        if self.tokenizer.vocab_size > hparams.vocabulary:
-            raise FormatError(
-                f"{file.path}: the tokenizer has {self.tokenizer.vocab_size} tokens, and the "
-                f"embedding table {hparams.vocabulary} rows; convert the model again"
-            )
         self.load_seconds = 0.0
         self._owned: list[Backend] = []
 
@@ -102,6 +98,7 @@ def load_model(
         architecture = architecture_of(file)
         hparams = architecture.read(file)
         needed = check_tensors(file, architecture.tensors(hparams))
+        tokenizer = _load_tokenizer(file, hparams)
         given = list(backends or ())
         if not given:
             given.append(_open(owned, "best"))
@@ -119,7 +116,7 @@ def load_model(
             looked_up=() if tied else ("token_embd.weight",),
             progress=progress,
         )
-        model = LanguageModel(file, architecture, hparams, loaded, placement, streams)
+        model = LanguageModel(file, architecture, hparams, tokenizer, loaded, placement, streams)
     except BaseException:
         file.close()
         for backend in owned:
@@ -128,6 +125,16 @@ def load_model(
     model._owned = owned
     model.load_seconds = time.perf_counter() - start
     return model
+
+
+def _load_tokenizer(file: GGUFFile, hparams: HParams) -> Tokenizer:
+    tokenizer = load_tokenizer(file.metadata)
+    if tokenizer.vocab_size > hparams.vocabulary:
+        raise FormatError(
+            f"{file.path}: the tokenizer has {tokenizer.vocab_size} tokens, and the embedding "
+            f"table {hparams.vocabulary} rows; convert the model again"
+        )
+    return tokenizer
 
 
 def _open(owned: list[Backend], spec: str) -> Backend:

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 import tensorplug as tp
-from tensorplug import DeviceType, DType, Results, Scheduler
+from tensorplug import BufferType, DeviceType, DType, Results, Scheduler
 from tensorplug.errors import OptionError
 from tensorplug.lifetime import Resource
 from tensorplug_llm.arch import Pass
@@ -55,22 +55,33 @@ class Session(Resource):
         """Time spent on building and planning graphs so far."""
         self._reaches = reaches(context)
         self._steps: dict[Shape, Step] = {}
-        homes = model.placement.layers
-        memories = {backend.buffer_type: backend.device for backend in homes}
-        self.cache = KVCache(
-            (hp.key_row, hp.value_row),
-            context,
-            [backend.buffer_type for backend in homes],
-            {
-                memory: kv or (tp.F32 if device.type is DeviceType.CPU else tp.F16)
-                for memory, device in memories.items()
-            },
-        )
+        homes = [backend.buffer_type for backend in model.placement.layers]
+        types = {memory: kv or _cache_type(memory) for memory in homes}
+        self.cache = KVCache((hp.key_row, hp.value_row), context, homes, types)
         self.scheduler = Scheduler(model.backends)
+
+    def check(self, ids: Sequence[int]) -> None:
+        """Raise OptionError unless `ids` are tokens of the model and fit the context."""
+        self.check_open()
+        if not len(ids):
+            raise OptionError("prompt: has no tokens; give at least one")
+        if self.position + len(ids) > self.context:
+            used = f", of which {self.position} are used" if self.position else ""
+            raise OptionError(
+                f"prompt: {len(ids)} tokens do not fit the context of {self.context} tokens{used}; "
+                "shorten the prompt, or ask for a larger context: this model can have "
+                f"{self.model.hparams.context}"
+            )
+        size = self.model.hparams.vocabulary
+        if min(ids) < 0 or max(ids) >= size:
+            raise OptionError(
+                f"prompt: has token ids from {min(ids)} to {max(ids)}, and this model knows 0 to "
+                f"{size - 1}"
+            )
 
     def prefill(self, ids: Sequence[int]) -> Logits:
         """Read tokens; return the logits [vocabulary] after the last. Raises OptionError."""
-        self._check(ids)
+        self.check(ids)
         for size in pieces(len(ids)):
             part, ids = ids[:size], ids[size:]
             results, step = self._run(part, size)
@@ -78,12 +89,12 @@ class Session(Resource):
 
     def decode(self, id: int) -> Logits:
         """Read one token; return the logits [vocabulary] after it. Raises OptionError."""
-        self._check((id,))
+        self.check((id,))
         return self._read(*self._run((id,), 1), 0)
 
     def score(self, ids: Sequence[int]) -> Iterator[Logits]:
         """Read tokens; yield the logits of all of them, [tokens, vocabulary] piece by piece."""
-        self._check(ids)
+        self.check(ids)
         most = MOST_LOGITS // self.model.hparams.vocabulary
         sizes = [size for size in BATCHES if size <= max(most, 1)]
         for size in pieces(len(ids), sizes):
@@ -139,24 +150,6 @@ class Session(Resource):
         step.plan(model.architecture.forward, building, self.scheduler)
         return step
 
-    def _check(self, ids: Sequence[int]) -> None:
-        self.check_open()
-        if not len(ids):
-            raise OptionError("prompt: has no tokens; give at least one")
-        if self.position + len(ids) > self.context:
-            used = f", of which {self.position} are used" if self.position else ""
-            raise OptionError(
-                f"prompt: {len(ids)} tokens do not fit the context of {self.context} tokens{used}; "
-                "shorten the prompt, or ask for a larger context: this model can have "
-                f"{self.model.hparams.context}"
-            )
-        size = self.model.hparams.vocabulary
-        if min(ids) < 0 or max(ids) >= size:
-            raise OptionError(
-                f"prompt: has token ids from {min(ids)} to {max(ids)}, and this model knows 0 to "
-                f"{size - 1}"
-            )
-
     def _close(self) -> None:
         for step in self._steps.values():
             step.close()
@@ -167,3 +160,7 @@ class Session(Resource):
     def __repr__(self) -> str:
         state = "closed" if self.closed else f"{self.position} of {self.context} tokens"
         return f"<Session {self.model.file.path.name}, {state}>"
+
+
+def _cache_type(memory: BufferType) -> DType:
+    return tp.F32 if memory.device.type is DeviceType.CPU else tp.F16

@@ -88,11 +88,13 @@ class Step:
         Padding sees as far as it would as a token, so that none of its rows is empty.
         """
         positions = self._positions[:, None]
-        future = self._columns > positions
-        self._mask[:] = np.where(future, -np.inf, 0)
+        hidden = self._columns > positions
+        self._mask.fill(0)
+        self._mask[hidden] = -np.inf
         if self._window:
-            far = positions - self._columns >= self._window
-            self._local_mask[:] = np.where(future | far, -np.inf, 0)
+            hidden |= positions - self._columns >= self._window
+            self._local_mask.fill(0)
+            self._local_mask[hidden] = -np.inf
 
     def close(self) -> None:
         """Give the plan back."""

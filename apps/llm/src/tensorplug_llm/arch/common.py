@@ -143,7 +143,8 @@ def linear(p: Pass, x: Tensor, name: str) -> Tensor:
 
 def norm(p: Pass, x: Tensor, name: str) -> Tensor:
     """RMS norm with the weight `name`."""
-    return tp.mul(tp.rms_norm(x, eps=p.hparams.norm_eps), p.weights[f"{name}.weight"], name=name)
+    normed = tp.rms_norm(x, eps=p.hparams.norm_eps, name=f"{name}.rms")
+    return tp.mul(normed, p.weights[f"{name}.weight"], name=name)
 
 
 def attention(p: Pass, layer: int, x: Tensor) -> Tensor:
