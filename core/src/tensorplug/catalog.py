@@ -171,6 +171,7 @@ class Catalog:
             slot.busy = False
         if devices:
             slot.devices = devices
+            self._settle(slot.name)
             return devices
         self._drop(slot)
         tell(slot.candidate)

@@ -63,8 +63,7 @@ def enumerate_devices(found: Candidate, plugin: Plugin) -> tuple[Candidate, list
         devices = _ask(found, "a device", lambda: [enlist(device) for device in given or ()])
         if not devices:
             raise _Stop(State.UNSUPPORTED, "it finds no device on this machine")
-        if found.state is not State.SUPERSEDED:
-            found = replace(found, state=State.READY)
+        found = replace(found, state=State.READY)
     except _Stop as stop:
         found = found.refuse(stop.state, stop.reason, stop.error)
     return _after(found, started), devices

@@ -197,6 +197,16 @@ def test_doctor_finds_wrong_numbers(shelf, run):
     assert "acme:0: compute: DeviceError: " in result.stdout
 
 
+def test_doctor_finds_memory_that_forgets(shelf, run):
+    forgets = "import tensorplug.testing.null as null\nnull.NullBuffer._read = lambda *_: None\n"
+    shelf.add("acme-gpu", plugin_source(top=forgets))
+
+    result = run("doctor")
+
+    assert result.exit_code == 1
+    assert "acme:0: memory: DeviceError: 1048576 bytes did not come back as they" in result.stdout
+
+
 def test_doctor_lets_pass_what_only_cannot_run_here_or_was_switched_off(shelf, run):
     shelf.add("acme-gpu")
     shelf.add("b-gpu", plugin_source(score="return tensorplug.Refusal('no B board')"), name="b")
@@ -276,6 +286,16 @@ def test_explain_takes_devices_in_the_order_given(shelf, run):
         "mul_mat": "acme:0",
     }
     assert {n["op"]: n["refusals"] for n in nodes}["relu"] == {"acme:0": "acme:0: does not do relu"}
+
+
+def test_explain_does_without_devices_that_cannot_work_together(shelf, run):
+    shelf.add(
+        "acme-gpu", plugin_source(devices="return [NullDevice('acme:0'), NullDevice('acme:1')]")
+    )
+
+    result = run("explain", "--example", "--json")
+
+    assert json.loads(result.stdout)["splits"] == ["acme:0"]
 
 
 def test_explain_reads_a_saved_graph(shelf, run, tmp_path):

@@ -22,7 +22,6 @@ from tensorplug.guard import Failure, attempt
 from tensorplug.ops import add
 from tensorplug.registry import Registry
 from tensorplug.tensor import Storage
-from tensorplug.variables import BACKENDS, DISABLE
 
 Say = Callable[[dict[str, Any]], None]
 SIZE = 1 << 20
@@ -49,8 +48,7 @@ def main() -> None:
 
 def list_devices(spec: str, say: Say) -> tuple[Device, ...]:
     """Load the candidate `spec` and nothing else, and write down how far it got."""
-    environ = {k: v for k, v in os.environ.items() if k not in (BACKENDS, DISABLE)}
-    registry = Registry(environ=environ)
+    registry = Registry()
     say({"step": "it was imported and asked for its score"})
     attempt(lambda: registry.load(spec))
     say({"step": "it listed its devices"})
