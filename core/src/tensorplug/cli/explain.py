@@ -43,7 +43,7 @@ def example(backend: Backend) -> Graph:
 def _open(registry: Registry, specs: Sequence[str]) -> list[Backend]:
     if specs:
         return [registry.open(spec) for spec in specs]
-    kinds = (DeviceType.GPU, DeviceType.IGPU, DeviceType.CPU)
+    kinds = (DeviceType.GPU, DeviceType.IGPU, DeviceType.ACCEL, DeviceType.CPU)
     found = registry.hardware(*kinds)
     if not found:
         return [registry.open_best()]
