@@ -4,11 +4,12 @@ import threading
 
 import numpy as np
 import pytest
+from threadpoolctl import ThreadpoolController
 
 import tensorplug as tp
 from tensorplug import transfer
 from tensorplug.tensor import leaf
-from tensorplug_cpu.threads import Workers
+from tensorplug_cpu.threads import Workers, blas_threads
 
 from .running import bind, run
 
@@ -245,6 +246,19 @@ def test_backends_of_one_device_run_in_several_threads_at_once(device):
 
     for i in range(4):
         np.testing.assert_allclose(found[i], X + i + 40, rtol=1e-6)
+
+
+def test_blas_has_its_threads_back_after_overlapping_runs():
+    libraries = ThreadpoolController().select(user_api="blas").lib_controllers
+    before = [library.num_threads for library in libraries]
+    first, second = blas_threads(1), blas_threads(3)
+
+    first.__enter__()
+    second.__enter__()
+    first.__exit__(None, None, None)
+    second.__exit__(None, None, None)
+
+    assert [library.num_threads for library in libraries] == before
 
 
 def test_reference_switch_computes_with_the_plain_functions(device):

@@ -9,7 +9,7 @@ from tensorplug.backend import Backend, Plan
 from tensorplug.errors import OptionError
 from tensorplug.graph import Bindings, BoundGraph
 from tensorplug.tensor import Tensor
-from tensorplug_cpu.plan import CPUPlan, prepare
+from tensorplug_cpu.plan import CPUPlan, looking, prepare
 from tensorplug_cpu.task import Tools
 from tensorplug_cpu.threads import Team, Workers, blas_threads
 
@@ -53,7 +53,9 @@ class CPUBackend(Backend):
 
     def _compute(self, node: Tensor, bindings: Bindings) -> None:
         with np.errstate(all="ignore"), blas_threads(self.threads):
-            for step in prepare(node, bindings, Tools(self.team), plain=self.use_reference):
+            for step in prepare(
+                node, looking(bindings), Tools(self.team), plain=self.use_reference
+            ):
                 step()
 
     def _close(self) -> None:

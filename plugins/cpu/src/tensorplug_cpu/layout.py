@@ -24,6 +24,9 @@ def can_join(array: Array, axis: int) -> bool:
 
 def join(array: Array, axis: int) -> Array:
     """Look at dimensions `axis` and `axis + 1` as one."""
+    if array.flags.c_contiguous:
+        n, m = array.shape[axis : axis + 2]
+        return array.reshape(*array.shape[:axis], n * m, *array.shape[axis + 2 :])
     shape, strides = list(array.shape), list(array.strides)
     n, m = shape[axis : axis + 2]
     step = strides[axis] if m == 1 else strides[axis + 1]

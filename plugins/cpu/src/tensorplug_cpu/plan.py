@@ -1,7 +1,7 @@
 """`CPUPlan`: a bound graph as a flat list of calls without arguments."""
 
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import cache, partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -32,11 +32,11 @@ class CPUPlan(Plan):
         self._rebind()
 
     def _rebind(self) -> None:
-        graph, bindings = self.bound.graph, self.bound.bindings
+        graph, look = self.bound.graph, looking(self.bound.bindings)
         tools = Tools(self.backend.team, self._scratch)
         with np.errstate(all="ignore"):
             self._nodes = [
-                (node, prepare(node, bindings, tools, plain=self.backend.use_reference))
+                (node, prepare(node, look, tools, plain=self.backend.use_reference))
                 for node in graph.nodes
                 if graph.computes(node) and node.size
             ]
@@ -65,22 +65,29 @@ class CPUPlan(Plan):
         self._nodes, self._steps = [], []
 
 
-def prepare(
-    node: Tensor, bindings: Bindings, tools: Tools, *, plain: bool = False
-) -> Sequence[Step]:
+Look = Callable[[Tensor], Operand]
+"""Where a tensor lies, as arrays."""
+
+
+def looking(bindings: Bindings) -> Look:
+    """`resolve` for these bindings, that remembers: most tensors are a result and a source."""
+    return cache(partial(resolve, bindings=bindings))
+
+
+def prepare(node: Tensor, look: Look, tools: Tools, *, plain: bool = False) -> Sequence[Step]:
     """The steps of one node, by its kernel or its plain function. Raises Unsupported."""
     reason = refusal(node, {})
     if reason:
         raise Unsupported(f"cpu: {node}: {reason}")
-    out = resolve(node, bindings)
+    out = look(node)
     if not out.array.flags.writeable:
         raise Unsupported(f"cpu: {node}: writes into read-only memory; copy its root first")
     if plain:
         from tensorplug_cpu.plain import reference_steps  # noqa: PLC0415 - loads gguf, rarely used
 
-        return reference_steps(node, partial(resolve, bindings=bindings))
+        return reference_steps(node, look)
     tools.scratch.begin()
-    operands = tuple(None if t is None else resolve(t, bindings) for t in node.operands)
+    operands = tuple(None if t is None else look(t) for t in node.operands)
     steps = KERNELS[node.op](Task(node, out, operands, tools))
     if node.writes:
         tools.writes[node.root] = tools.writes.get(node.root, 0) + 1

@@ -2,12 +2,11 @@
 
 import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
 from functools import cache
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 from threadpoolctl import ThreadpoolController  # type: ignore[import-untyped]  # has no types
@@ -108,13 +107,44 @@ def split(total: int, parts: int) -> list[tuple[int, int]]:
     return list(pairwise(edges))
 
 
+class _Blas:
+    """The BLAS of the process, whose number of threads all backends share."""
+
+    def __init__(self) -> None:
+        self._libraries = ThreadpoolController().select(user_api="blas").lib_controllers
+        self._before = [library.get_num_threads() for library in self._libraries]
+        self._users = 0
+        self._lock = threading.Lock()
+
+    @contextmanager
+    def limited(self, count: int) -> Iterator[None]:
+        """Use `count` threads; the last to leave restores what the first one found."""
+        with self._lock:
+            if not self._users:
+                self._before = [library.get_num_threads() for library in self._libraries]
+            self._users += 1
+            for library in self._libraries:
+                library.set_num_threads(count)
+        try:
+            yield
+        finally:
+            self._leave()
+
+    def _leave(self) -> None:
+        with self._lock:
+            self._users -= 1
+            if self._users:
+                return
+            for library, count in zip(self._libraries, self._before, strict=True):
+                library.set_num_threads(count)
+
+
 @cache
-def _blas() -> ThreadpoolController:
+def _blas() -> _Blas:
     # NumPy has loaded its BLAS by now; looking for it takes a millisecond and is done once.
-    return ThreadpoolController()
+    return _Blas()
 
 
-def blas_threads(count: int) -> AbstractContextManager[Any]:
+def blas_threads(count: int) -> AbstractContextManager[None]:
     """Limit the BLAS of this process to `count` threads while the context lasts."""
-    limited: AbstractContextManager[Any] = _blas().limit(limits=count, user_api="blas")
-    return limited
+    return _blas().limited(count)

@@ -68,6 +68,9 @@ def _grouped(array: Array, batch: int, heads: int) -> Array:
 
 def product(x: Array, w: Array, out: Array) -> Step:
     """`x @ w`, with as many rows in one matrix as the layouts of `x` and `out` allow."""
+    k, n = w.shape[-2:]
+    if 0 < w.size == k * n and x.flags.c_contiguous and out.flags.c_contiguous:
+        return partial(np.matmul, x.reshape(-1, k), w.reshape(k, n), out.reshape(-1, n))
     while x.ndim > 2 and w.shape[-3] == 1 and can_join(x, x.ndim - 3) and can_join(out, x.ndim - 3):
         axis = x.ndim - 3
         x, out, w = join(x, axis), join(out, axis), w.squeeze(axis)
