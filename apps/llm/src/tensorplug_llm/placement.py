@@ -1,6 +1,7 @@
 """Which device holds which layer."""
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from tensorplug import Backend, DeviceType
@@ -31,26 +32,27 @@ def distribute(sizes: Sequence[int], backends: Sequence[Backend]) -> tuple[int, 
     Accelerators come first, in proportion to their free memory and as many layers as fit;
     processors share the rest. A device that reports no memory is taken to have room.
     """
-    counts = [0] * len(backends)
-    left = len(sizes)
-    largest = max(sizes, default=1)
+    free = [b.device.memory().free for b in backends]
+    room = [int(n * SHARE) // max(sizes) if n else len(sizes) for n in free]
     processors = [i for i, b in enumerate(backends) if b.device.type is DeviceType.CPU]
     others = [i for i in range(len(backends)) if i not in processors]
-    for group, is_last in ((others, not processors), (processors, True)):
-        free = {i: backends[i].device.memory().free for i in group}
-        room = {i: len(sizes) if not free[i] else int(free[i] * SHARE) // largest for i in group}
-        shares = _in_proportion(left, [free[i] or max(free.values(), default=1) for i in group])
-        for i, share in zip(group, shares, strict=True):
-            counts[i] = share if is_last else min(share, room[i])
-        left -= sum(counts[i] for i in group)
+
+    counts = [0] * len(backends)
+    for i, share in _shares(len(sizes), others, free):
+        counts[i] = min(share, room[i])
+    for i in others:
+        counts[i] += min(room[i] - counts[i], len(sizes) - sum(counts))
+    for i, share in _shares(len(sizes) - sum(counts), processors or others, free):
+        counts[i] += share
     return tuple(counts)
 
 
-def _in_proportion(total: int, parts: Sequence[int]) -> list[int]:
-    """Cut `total` things in proportion to `parts`, none lost."""
-    whole = sum(parts) or 1
-    edges = [round(total * sum(parts[:i]) / whole) for i in range(len(parts))]
-    return [b - a for a, b in zip(edges, [*edges[1:], total], strict=True)] if parts else []
+def _shares(total: int, group: Sequence[int], free: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """Cut `total` layers over a group in proportion to free memory, none lost."""
+    # One that reports no memory counts as much as the largest of the others.
+    parts = [free[i] or max(free[j] for j in group) or 1 for i in group]
+    edges = [round(total * sum(parts[:n]) / sum(parts)) for n in range(len(parts) + 1)]
+    return zip(group, (b - a for a, b in itertools.pairwise(edges)), strict=True)
 
 
 def check_counts(counts: Sequence[int], layers: int, backends: Sequence[Backend]) -> list[int]:

@@ -1,0 +1,340 @@
+"""Sessions: every way to read a text gives the same logits, and decoding only runs plans."""
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import tensorplug as tp
+from tensorplug import Backend, Graph, Scheduler
+from tensorplug.errors import Closed, OptionError, OutOfMemory
+from tensorplug_cpu.plan import CPUPlan
+from tensorplug_llm import LanguageModel, Session, load_model
+from tensorplug_llm.arch import ARCHITECTURES
+from tensorplug_llm.kv_cache import reaches
+from tensorplug_llm.session import BATCHES, pieces
+
+from .gguf_files import random_tensors
+
+Write = Callable[..., Path]
+Open = Callable[..., Backend]
+
+CLOSE = {"rtol": 0, "atol": 2e-4}
+"""Logits of these models are about one; sums in another order differ by 1e-5."""
+LONG = [(7 * i + 3) % 256 for i in range(700)]
+
+
+@pytest.fixture
+def llama(model_file: Write, cpu: Backend) -> Iterator[LanguageModel]:
+    with load_model(model_file(), [cpu]) as model:
+        yield model
+
+
+def all_logits(session: Session, ids: Sequence[int]) -> np.ndarray:
+    session.rewind()
+    return np.concatenate(list(session.score(ids)))
+
+
+# --- equal ways to read --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", sorted(ARCHITECTURES))
+def test_one_by_one_and_all_at_once_give_equal_logits(
+    name: str, model_file: Write, cpu: Backend
+) -> None:
+    ids = LONG[:60]
+
+    with load_model(model_file(name), [cpu]) as model, model.session() as session:
+        expected = all_logits(session, ids)
+        session.rewind()
+        found = np.stack([session.decode(id) for id in ids])
+
+    np.testing.assert_allclose(found, expected, **CLOSE)
+
+
+@pytest.mark.parametrize("name", ["llama", "gemma3"])
+@pytest.mark.parametrize("count", [1, 2, 16, 17, 70, 257, 513, 700])
+def test_prompts_of_any_length_end_in_the_logits_of_their_last_token(
+    count: int, name: str, model_file: Write, cpu: Backend
+) -> None:
+    with load_model(model_file(name), [cpu]) as model, model.session() as session:
+        expected = all_logits(session, LONG[:count])[-1]
+        session.rewind()
+
+        np.testing.assert_allclose(session.prefill(LONG[:count]), expected, **CLOSE)
+        assert session.position == count
+
+
+def test_crossing_to_a_longer_reach_changes_nothing(llama: LanguageModel) -> None:
+    with llama.session() as session:
+        expected = all_logits(session, LONG[:262])
+        session.rewind()
+        session.prefill(LONG[:252])
+        found = np.stack([session.decode(id) for id in LONG[252:262]])
+
+    np.testing.assert_allclose(found, expected[252:], **CLOSE)
+
+
+def test_padding_may_pass_the_end_of_the_context(llama: LanguageModel) -> None:
+    with llama.session(context=20) as small, llama.session() as large:
+        expected = all_logits(large, LONG[:20])
+
+        small.prefill(LONG[:17])
+        found = np.stack([small.decode(id) for id in LONG[17:20]])
+
+    np.testing.assert_allclose(found, expected[17:], **CLOSE)
+
+
+def test_rewound_text_leaves_no_trace(llama: LanguageModel) -> None:
+    with llama.session() as session:
+        expected = session.prefill(LONG[:40])
+        session.prefill(LONG[100:400])
+        session.rewind(30)
+
+        np.testing.assert_allclose(session.prefill(LONG[30:40]), expected, **CLOSE)
+
+
+def test_sessions_of_one_model_do_not_disturb_each_other(llama: LanguageModel) -> None:
+    with llama.session() as one, llama.session() as other:
+        one.prefill(LONG[:30])
+        other.prefill(LONG[200:280])
+        found = one.decode(LONG[30])
+
+        one.rewind()
+        np.testing.assert_allclose(found, one.prefill(LONG[:31]), **CLOSE)
+
+
+def test_local_layers_forget_what_left_their_window(model_file: Write, cpu: Backend) -> None:
+    path = model_file("gemma3", metadata={"gemma3.attention.sliding_window_pattern": [True, True]})
+    kept = LONG[100:139]  # two layers that see 20 tokens each: 39 tokens decide
+
+    with load_model(path, [cpu]) as model, model.session() as session:
+        first = session.prefill([*LONG[:61], *kept])
+        session.rewind()
+        second = session.prefill([*LONG[300:361], *kept])
+        session.rewind()
+        other = session.prefill([*LONG[300:361], 9, *kept[1:]])
+
+    np.testing.assert_allclose(first, second, **CLOSE)
+    assert np.abs(first - other).max() > 1e-3
+
+
+def test_untied_output_matrix_is_used(model_file: Write, cpu: Backend) -> None:
+    doubled = 2 * random_tensors("llama", 0)["token_embd.weight"]
+    with load_model(model_file(), [cpu]) as model, model.session() as session:
+        expected = session.prefill(LONG[:5])
+
+    path = model_file(tensors={"output.weight": doubled})
+    with load_model(path, [cpu]) as model, model.session() as session:
+        np.testing.assert_allclose(session.prefill(LONG[:5]), 2 * expected, **CLOSE)
+
+
+# --- devices -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", sorted(ARCHITECTURES))
+def test_layers_on_two_devices_give_the_logits_of_one(
+    name: str, model_file: Write, walled: Open, cpu: Backend
+) -> None:
+    path = model_file(name)
+    with load_model(path, [cpu]) as model, model.session() as session:
+        expected = [session.prefill(LONG[:30]), session.decode(7)]
+
+    backends = [walled("walled:0"), walled("walled:1")]
+    with (
+        load_model(path, backends, layers=[1, 1]) as model,
+        model.session(kv=tp.F32) as session,
+    ):
+        found = [session.prefill(LONG[:30]), session.decode(7)]
+
+    np.testing.assert_allclose(found, expected, **CLOSE)
+
+
+@pytest.mark.parametrize(
+    ("kind", "size"), [(None, 4), (tp.F32, 4), (tp.F16, 2)], ids=["default", "f32", "f16"]
+)
+def test_cache_has_the_type_asked_for(
+    kind: tp.DType | None, size: int, llama: LanguageModel
+) -> None:
+    with llama.session(context=100, kv=kind) as session:
+        assert session.cache.nbytes == 2 * 2 * align64(101 * 16 * size)
+        assert np.isfinite(session.prefill(LONG[:20])).all()
+
+
+def align64(size: int) -> int:
+    return -(-size // 64) * 64
+
+
+def test_cache_on_other_devices_is_f16(model_file: Write, walled: Open) -> None:
+    with load_model(model_file(), [walled()]) as model, model.session() as session:
+        assert session.cache.keys[0].dtype is tp.F16
+
+
+def test_context_too_large_for_the_device_is_an_error_that_names_it(
+    model_file: Write, walled: Open
+) -> None:
+    with load_model(model_file(), [walled(limit=100_000)]) as model:
+        with pytest.raises(OutOfMemory, match=r"^walled:0: .* bytes asked for, 100000 left"):
+            model.session(context=1024)
+
+        with model.session(context=64) as session:
+            assert np.isfinite(session.prefill(LONG[:20])).all()
+
+
+# --- planned once --------------------------------------------------------------------------------
+
+
+class Spy:
+    """Counts calls of a method and passes them on."""
+
+    def __init__(self, patch: pytest.MonkeyPatch, kind: type, name: str) -> None:
+        self.calls = 0
+        original = getattr(kind, name)
+
+        def counted(*args: object, **options: object) -> object:
+            self.calls += 1
+            return original(*args, **options)
+
+        patch.setattr(kind, name, counted)
+
+
+def test_decoding_builds_schedules_plans_and_allocates_nothing(
+    llama: LanguageModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with llama.session() as session:
+        session.prefill(LONG[:5])
+        session.decode(1)
+        spies = [
+            Spy(monkeypatch, kind, name)
+            for kind, name in (
+                (Graph, "__init__"),
+                (tp.Tensor, "__post_init__"),
+                (Scheduler, "schedule"),
+                (CPUPlan, "__init__"),
+                (CPUPlan, "_rebind"),
+                (tp.BufferType, "alloc"),
+            )
+        ]
+
+        for id in LONG[:100]:
+            session.decode(id)
+
+        assert [spy.calls for spy in spies] == [0] * len(spies)
+
+
+def test_each_shape_is_planned_once(llama: LanguageModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    scheduled = Spy(monkeypatch, Scheduler, "schedule")
+
+    with llama.session() as session:
+        for _ in range(3):
+            session.rewind()
+            session.prefill(LONG[:600])
+            for id in LONG[600:610]:
+                session.decode(id)
+
+    # 512 tokens that see 512; 64, 16 and 16 tokens (88 in all) that see 1024; then one that does.
+    assert scheduled.calls == 4
+
+
+def test_prepared_shapes_need_no_plan_later(
+    llama: LanguageModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with llama.session() as session:
+        session.prefill(LONG[:250])
+        expected = all_logits(session, LONG[:262])
+        session.rewind(250)
+        session.prepare(1, 300)
+        scheduled = Spy(monkeypatch, Scheduler, "schedule")
+
+        found = np.stack([session.decode(id) for id in LONG[250:262]])
+
+    assert scheduled.calls == 0
+    np.testing.assert_allclose(found, expected[250:], **CLOSE)
+
+
+def test_all_shapes_share_one_arena(llama: LanguageModel, cpu: Backend) -> None:
+    with llama.session() as session:
+        session.prefill(LONG[:512])
+        size = session.scheduler.buffer_size(cpu)
+        session.prefill(LONG[:60])
+        session.decode(1)
+
+        assert session.scheduler.buffer_size(cpu) == size
+
+
+@pytest.mark.parametrize("count", [1, 2, 15, 16, 17, 31, 32, 33, 64, 65, 128, 300, 512, 513, 2000])
+def test_batches_hold_all_tokens_and_at_most_as_much_padding(count: int) -> None:
+    sizes = list(pieces(count))
+
+    assert set(sizes) <= set(BATCHES)
+    assert sum(sizes) >= count
+    assert sum(sizes[:-1]) < count
+    assert sum(sizes) <= max(16, 2 * count)
+
+
+@pytest.mark.parametrize(
+    ("context", "expected"),
+    [(1, (1,)), (256, (256,)), (257, (256, 257)), (2048, (256, 512, 1024, 2048))],
+)
+def test_reaches_double_up_to_the_context(context: int, expected: tuple[int, ...]) -> None:
+    assert reaches(context) == expected
+
+
+# --- refusals ------------------------------------------------------------------------------------
+
+
+def refusal(call: Callable[[], object]) -> str:
+    with pytest.raises(OptionError) as caught:
+        call()
+    return str(caught.value)
+
+
+def test_prompt_longer_than_the_context_is_refused(llama: LanguageModel) -> None:
+    with llama.session(context=10) as session:
+        assert refusal(lambda: session.prefill(LONG[:11])) == (
+            "prompt: 11 tokens do not fit the context of 10 tokens; shorten the prompt, or ask for "
+            "a larger context: this model can have 1024"
+        )
+        session.prefill(LONG[:10])
+        assert refusal(lambda: session.decode(1)) == (
+            "prompt: 1 tokens do not fit the context of 10 tokens, of which 10 are used; shorten "
+            "the prompt, or ask for a larger context: this model can have 1024"
+        )
+
+
+@pytest.mark.parametrize("ids", [[-1, 5], [5, 272]])
+def test_ids_outside_the_vocabulary_are_refused(ids: list[int], llama: LanguageModel) -> None:
+    with llama.session() as session:
+        assert refusal(lambda: session.prefill(ids)) == (
+            f"prompt: has token ids from {min(ids)} to {max(ids)}, and this model knows 0 to 271"
+        )
+
+
+def test_empty_prompt_is_refused(llama: LanguageModel) -> None:
+    with llama.session() as session:
+        assert refusal(lambda: session.prefill([])) == "prompt: has no tokens; give at least one"
+
+
+@pytest.mark.parametrize("context", [0, -5, 1025])
+def test_context_beyond_the_training_is_refused(context: int, llama: LanguageModel) -> None:
+    assert refusal(lambda: llama.session(context)) == (
+        f"context: {context} tokens; this model was trained for 1 to 1024"
+    )
+
+
+def test_rewinding_forward_is_refused(llama: LanguageModel) -> None:
+    with llama.session() as session:
+        session.prefill(LONG[:5])
+
+        assert refusal(lambda: session.rewind(6)) == (
+            "rewind: position 6 is not among the 5 tokens read"
+        )
+
+
+def test_closed_session_says_so(llama: LanguageModel) -> None:
+    session = llama.session()
+    session.close()
+
+    with pytest.raises(Closed):
+        session.decode(1)
