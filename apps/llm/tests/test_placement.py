@@ -40,6 +40,10 @@ def test_accelerators_alone_take_everything(walled: Open) -> None:
     assert distribute([GIB] * 9, backends) == (4, 5)
 
 
+def test_processor_alone_takes_everything(cpu: Backend) -> None:
+    assert distribute([GIB] * 9, [cpu]) == (9,)
+
+
 @pytest.mark.parametrize(
     ("given", "full"), [([2, 3], [2, 3]), ([4], [4, 1]), ([0, 5], [0, 5]), ([5], [5, 0])]
 )

@@ -51,7 +51,8 @@ def _shares(total: int, group: Sequence[int], free: Sequence[int]) -> Iterator[t
     """Cut `total` layers over a group in proportion to free memory, none lost."""
     # One that reports no memory counts as much as the largest of the others.
     parts = [free[i] or max(free[j] for j in group) or 1 for i in group]
-    edges = [round(total * sum(parts[:n]) / sum(parts)) for n in range(len(parts) + 1)]
+    whole = sum(parts) or 1
+    edges = [round(total * sum(parts[:n]) / whole) for n in range(len(parts) + 1)]
     return zip(group, (b - a for a, b in itertools.pairwise(edges)), strict=True)
 
 
