@@ -126,8 +126,8 @@ def test_node_that_nobody_computes_lists_every_refusal(rig: Rig) -> None:
 
     with pytest.raises(
         Unsupported,
-        match=r"'y'.*: no backend can compute it: gpu:0: gpu:0: no kernel for log; "
-        r"cpu:0: cpu:0: no kernel for log; add a backend that can, such as cpu, as the last one",
+        match=r"'y'.*: no backend can compute it: gpu:0: no kernel for log; "
+        r"cpu:0: no kernel for log; add a backend that can, such as cpu, as the last one",
     ):
         rig.scheduler.schedule(y)
 
@@ -570,4 +570,20 @@ def test_only_the_experts_in_use_are_copied() -> None:
     np.testing.assert_allclose(result, expected, rtol=1e-5)
     moved = [e.detail for e in rig.gpu.log if e.what == "write" and e.detail in (64, 128)]
     assert moved == [128, 64]
+    rig.close()
+
+
+def test_debug_log_holds_the_whole_explanation(rig: Rig, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level("DEBUG", logger="tensorplug.scheduler"):
+        schedule = rig.scheduler.schedule(tp.relu(x_in()))
+
+    assert str(schedule.explain()) in caplog.text
+
+
+def test_report_of_a_refusal_names_the_device_once() -> None:
+    rig = made(ops={"mul_mat"})
+
+    report = str(rig.scheduler.schedule(tp.relu(x_in())).explain())
+
+    assert "; refused by gpu:0: does not do relu" in report
     rig.close()

@@ -205,7 +205,10 @@ class Device(Resource, ABC):
         """
         if node.is_leaf or node.is_view:
             return True
-        return self._supports(node, source_types or {})
+        answer = self._supports(node, source_types or {})
+        if isinstance(answer, Refusal) and not answer.reason.startswith(f"{self.name}:"):
+            return Refusal(f"{self.name}: {answer.reason}")
+        return answer
 
     def offload(self, node: Tensor) -> bool:
         """Whether `node` is worth computing here though its weights are in host memory."""
@@ -243,7 +246,10 @@ class Device(Resource, ABC):
 
     @abstractmethod
     def _supports(self, node: Tensor, source_types: Mapping[Tensor, BufferType]) -> bool | Refusal:
-        """Decide for one node that is not a view; `Refusal` carries the reason."""
+        """Decide for one node that is not a view; `Refusal` carries the reason.
+
+        The public method puts the device's name before it.
+        """
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name}{', closed' if self.closed else ''}>"

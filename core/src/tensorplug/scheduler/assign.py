@@ -144,10 +144,8 @@ def anchor_placed(tensors: Iterable[Tensor], where: Choices, field: Field) -> Ch
 def _stranded(
     tensor: Tensor, kind: BufferType, willing: Sequence[int], field: Field
 ) -> Unsupported:
-    reasons = {
-        field.backends[i].name: str(getattr(field.answer(i, tensor), "reason", "")) for i in willing
-    }
-    why = "; ".join(f"{name}: {reason}" for name, reason in reasons.items())
+    refusals = field.refusals(tensor)
+    why = "; ".join(refusals[field.backends[i].name] for i in willing)
     return Unsupported(
         f"{tensor}: its memory is {kind.name}, and no backend that works there can compute it: "
         f"{why or 'no backend of this scheduler uses such memory'}"
@@ -240,7 +238,7 @@ def choose_best(nodes: Iterable[Tensor], where: Choices, field: Field) -> Choice
 
 
 def _nobody(node: Tensor, field: Field) -> str:
-    reasons = "; ".join(f"{name}: {why}" for name, why in field.refusals(node).items())
+    reasons = "; ".join(field.refusals(node).values())
     return (
         f"{node}: no backend can compute it: {reasons}; add a backend that can, such as cpu, as "
         "the last one"

@@ -112,6 +112,6 @@ def _table(rows: Sequence[NodeRow]) -> list[str]:
     lines = []
     for row, cell in zip(rows, cells, strict=True):
         padded = "  ".join(text.ljust(width) for text, width in zip(cell, widths, strict=False))
-        refused = "".join(f"; {name} refused: {why}" for name, why in row.refusals.items())
+        refused = "".join(f"; refused by {why}" for why in row.refusals.values())
         lines.append(f"  {padded}  {row.cause}{refused}")
     return lines

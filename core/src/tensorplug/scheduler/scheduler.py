@@ -82,8 +82,10 @@ class Scheduler(Resource):
         """
         with self.turn:
             layout = self._lay_out(what, effects, pins, transient)
-            logger.debug("scheduled %r in %d splits", layout.graph, len(layout.splits))
-            return Schedule(self, layout, BATCHES if self._parallel else 1)
+            schedule = Schedule(self, layout, BATCHES if self._parallel else 1)
+        if logger.isEnabledFor(logging.DEBUG):
+            logger.debug("scheduled %r:\n%s", layout.graph, schedule.explain())
+        return schedule
 
     def reserve(
         self,
