@@ -14,7 +14,7 @@ from tensorplug_llm.hparams import HParams, Rope
 PRINTABLE = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
 OTHERS = [byte for byte in range(256) if byte not in PRINTABLE]
 BYTES = [chr(byte) for byte in PRINTABLE] + [chr(256 + n) for n in range(len(OTHERS))]
-END = len(BYTES)
+END = len(BYTES) + 1
 """Id of the token that ends a text."""
 VOCABULARY = 272
 """Rows of the embedding table; a few more than there are tokens, as in some real models."""
@@ -39,8 +39,8 @@ MORE: Mapping[str, Mapping[str, Any]] = {
 TOKENIZER: Mapping[str, Any] = {
     "tokenizer.ggml.model": "gpt2",
     "tokenizer.ggml.pre": "gpt-2",
-    "tokenizer.ggml.tokens": [*BYTES, "<end>"],
-    "tokenizer.ggml.token_type": [1] * len(BYTES) + [3],
+    "tokenizer.ggml.tokens": [*BYTES, "he", "<end>"],
+    "tokenizer.ggml.token_type": [1] * (len(BYTES) + 1) + [3],
     "tokenizer.ggml.merges": ["h e"],
     "tokenizer.ggml.eos_token_id": END,
     "tokenizer.ggml.add_bos_token": False,

@@ -88,7 +88,7 @@ def test_vocabulary_larger_than_the_embedding_table_is_refused(
     path = model_file(tensors={"token_embd.weight": np.zeros((200, 32), np.float32)})
 
     assert refusal(path, cpu) == (
-        f"{path}: the tokenizer has 257 tokens, and the embedding table 200 rows; convert the "
+        f"{path}: the tokenizer has 258 tokens, and the embedding table 200 rows; convert the "
         "model again"
     )
 

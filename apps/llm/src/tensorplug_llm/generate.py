@@ -47,14 +47,15 @@ class Generation:
         self._prefill = self._first = self._decode = 0.0
 
     def __iter__(self) -> Iterator[int]:
-        stops = self.session.model.tokenizer.end_of_generation
+        tokenizer = self.session.model.tokenizer
         start = time.perf_counter()
         logits = self.session.prefill(self.prompt)
         self._prefill = time.perf_counter() - start
         while len(self.ids) < self.tokens:
-            chosen = self.sampler.sample(logits)
+            # Embedding tables may have rows to spare, which are no tokens.
+            chosen = self.sampler.sample(logits[: tokenizer.vocab_size])
             self._first = self._first or time.perf_counter() - start
-            if chosen in stops:
+            if chosen in tokenizer.end_of_generation:
                 self.finish = "stop"
                 return
             self.ids.append(chosen)

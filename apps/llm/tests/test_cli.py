@@ -1,0 +1,254 @@
+"""The commands: what they print where, and how they fail."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from tensorplug_llm.cli import app
+
+Write = Callable[..., Path]
+Run = Callable[..., Result]
+
+
+@pytest.fixture
+def run(model_file: Write) -> Run:
+    """Runs a command on a tiny llama; `{model}` in its arguments stands for the file."""
+    path = model_file()
+
+    def invoke(*arguments: str) -> Result:
+        return CliRunner().invoke(app, [a.format(model=path) for a in arguments])
+
+    return invoke
+
+
+CHEAP = ("--device", "cpu?threads=1")
+
+
+def test_generate_prints_the_prompt_and_its_continuation(run: Run) -> None:
+    result = run("generate", "{model}", "--prompt", "hello", "--tokens", "8", *CHEAP)
+
+    assert result.exit_code == 0
+    assert result.stdout.startswith("hello")
+    assert result.stdout.endswith("\n")
+    assert result.stderr.startswith("[")
+    assert "; cpu:0, 1 threads; loaded in " in result.stderr
+
+
+def test_generate_prints_one_json_object(run: Run) -> None:
+    result = run("generate", "{model}", "--prompt", "hello", "--tokens", "8", "--json", *CHEAP)
+
+    report = json.loads(result.stdout)
+    assert set(report) == {"prompt_ids", "ids", "text", "finish", "timings"}
+    assert len(report["prompt_ids"]) == 4  # the model's only merge makes one token of "he"
+    assert len(report["ids"]) <= 8
+    assert report["timings"]["generated_tokens"] == len(report["ids"])
+    assert result.stderr == ""
+
+
+def test_generate_streams_the_text_that_json_reports(run: Run) -> None:
+    shared = ("generate", "{model}", "--prompt", "abc", "--tokens", "20", *CHEAP)
+
+    text = json.loads(run(*shared, "--json").stdout)["text"]
+
+    assert run(*shared).stdout == f"abc{text}\n"
+
+
+def test_chat_prints_the_answer_alone(run: Run) -> None:
+    shared = ("generate", "{model}", "--prompt", "hi", "--tokens", "4", "--chat", *CHEAP)
+
+    report = json.loads(run(*shared, "--json").stdout)
+
+    assert len(report["prompt_ids"]) == len("<user>hi")
+    assert run(*shared).stdout == f"{report['text']}\n"
+
+
+def test_settings_of_the_sampler_arrive(run: Run) -> None:
+    shared = ("generate", "{model}", "--prompt", "a", "--json", "--tokens", "20", *CHEAP)
+    hot = ("--temperature", "2", "--top-k", "50", "--top-p", "0.9", "--min-p", "0.01")
+
+    texts = [
+        json.loads(run(*shared, *hot, "--seed", seed).stdout)["ids"] for seed in ("1", "1", "2")
+    ]
+
+    assert texts[0] == texts[1] != texts[2]
+
+
+@pytest.mark.parametrize("threads", ["1", "2"])
+def test_threads_are_set(threads: str, run: Run) -> None:
+    shared = ("bench", "{model}", "--prompt-tokens", "4", "--tokens", "2", "--repeat", "1")
+
+    assert json.loads(run(*shared, "--threads", threads, "--json").stdout)["threads"] == int(
+        threads
+    )
+
+
+def test_bench_prints_one_json_object(run: Run) -> None:
+    result = run(
+        "bench",
+        "{model}",
+        "--prompt-tokens",
+        "20",
+        "--tokens",
+        "4",
+        "--repeat",
+        "2",
+        "--json",
+        *CHEAP,
+    )
+
+    report = json.loads(result.stdout)
+    assert {
+        "prefill_tokens_per_s",
+        "decode_tokens_per_s",
+        "load_s",
+        "plan_s",
+        "first_token_s",
+        "peak_rss_mib",
+        "device",
+        "threads",
+    } <= set(report)
+    assert report["device"] == "cpu:0"
+    assert len(report["decode_series"]) == 2
+
+
+def test_perplexity_reads_a_text(run: Run, tmp_path: Path) -> None:
+    text = tmp_path / "text.txt"
+    text.write_text("to be or not to be, that is the question", encoding="utf-8")
+
+    report = json.loads(run("perplexity", "{model}", str(text), "--json", *CHEAP).stdout)
+
+    assert report["perplexity"] > 1
+    assert report["windows"] == 1
+    assert run("perplexity", "{model}", str(text), *CHEAP).stdout.startswith("perplexity ")
+
+
+# --- errors ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (
+            ("--context", "3"),
+            "prompt: 4 tokens do not fit the context of 3 tokens; shorten the prompt, or ask for a "
+            "larger context: this model can have 1024",
+        ),
+        (("--context", "5000"), "context: 5000 tokens; this model was trained for 1 to 1024"),
+        (
+            ("--layers", "7"),
+            "layers: 7 do not distribute 2 layers over cpu:0; give at most one number for each "
+            "device, none negative",
+        ),
+        (
+            ("--layers", "one"),
+            "--layers: 'one' is no list of numbers; give one for each device, such as 10,20",
+        ),
+        (("--kv", "q8"), "--kv: 'q8' is no type of the cache; choose f16 or f32"),
+        (("--temperature", "-1"), "sampling: temperature is -1.0; give a number of at least 0"),
+        (
+            ("--device", "cpu?threads=-1"),
+            "cpu:0: option threads=-1 is negative; use 0 for all cores",
+        ),
+    ],
+)
+def test_wrong_wishes_are_one_paragraph_on_stderr(
+    arguments: tuple[str, ...], message: str, run: Run
+) -> None:
+    result = run("generate", "{model}", "--prompt", "hello", *arguments)
+
+    assert result.exit_code == 1
+    assert result.stdout == ""
+    assert result.stderr == f"tensorplug-llm: {message}\n"
+
+
+def test_unknown_device_is_named(run: Run) -> None:
+    result = run("generate", "{model}", "--prompt", "hello", "--device", "abacus:0")
+
+    assert result.exit_code == 1
+    assert result.stderr.startswith("tensorplug-llm: abacus")
+    assert result.stderr.count("\n") == 1
+
+
+def test_missing_file_is_named(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "none.gguf"
+    result = run("generate", str(path), "--prompt", "hello")
+
+    assert result.exit_code == 1
+    assert result.stderr == (
+        f"tensorplug-llm: {path}: No such file or directory; give the path of a readable GGUF "
+        "file\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (None, "No such file or directory; give the path of a text"),
+        (b"\xff\xfe", "is no text in UTF-8 (invalid start byte); convert it"),
+    ],
+)
+def test_unreadable_text_is_named(
+    data: bytes | None, message: str, run: Run, tmp_path: Path
+) -> None:
+    text = tmp_path / "text.txt"
+    if data is not None:
+        text.write_bytes(data)
+
+    result = run("perplexity", "{model}", str(text), *CHEAP)
+
+    assert result.exit_code == 1
+    assert result.stderr == f"tensorplug-llm: {text}: {message}\n"
+
+
+def test_model_without_a_chat_template_says_so(model_file: Write) -> None:
+    path = model_file(metadata={"tokenizer.chat_template": None})
+
+    result = CliRunner().invoke(app, ["generate", str(path), "--prompt", "hi", "--chat"])
+
+    assert result.exit_code == 1
+    assert result.stderr.startswith("tensorplug-llm: tokenizer.chat_template: the model has no")
+
+
+def test_traceback_is_shown_when_asked_for(run: Run) -> None:
+    result = run("generate", "{model}", "--prompt", "hello", "--context", "3", "--traceback")
+
+    assert result.exit_code == 1
+    assert result.stderr.startswith("Traceback (most recent call last):")
+    assert "OptionError: prompt: 4 tokens" in result.stderr
+
+
+def test_interrupt_ends_quietly(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("tensorplug_llm.cli.load_model", interrupted)
+
+    result = run("generate", "{model}", "--prompt", "hello")
+
+    assert (result.exit_code, result.stdout, result.stderr) == (130, "", "")
+
+
+@pytest.mark.parametrize("arguments", [["generate"], ["generate", "m", "--tokens", "0"], ["sing"]])
+def test_wrong_usage_exits_with_2(arguments: list[str]) -> None:
+    assert CliRunner().invoke(app, arguments).exit_code == 2
+
+
+def test_console_script_survives_a_reader_that_leaves(model_file: Write) -> None:
+    command = [sys.executable, "-c", "from tensorplug_llm.cli import main; main()"]
+    arguments = ["generate", str(model_file()), "--prompt", "hello", "--tokens", "400", *CHEAP]
+
+    with subprocess.Popen(
+        [*command, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.read(5)
+        process.stdout.close()
+        complaints = process.stderr.read()
+
+    assert "Traceback" not in complaints

@@ -1,0 +1,108 @@
+"""Generation: one id after another until there is a reason to stop."""
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tensorplug import Backend
+from tensorplug_llm import LanguageModel, Session, load_model
+from tensorplug_llm.generate import Generation, Timings, generate
+from tensorplug_llm.sampling import Sampler
+
+PROMPT = [40, 41, 42, 43, 44]
+
+
+@pytest.fixture
+def session(model_file: Callable[..., Path], cpu: Backend) -> Iterator[Session]:
+    with load_model(model_file(), [cpu]) as model, model.session(64) as session:
+        yield session
+
+
+def ends_with(model: LanguageModel, id: int) -> None:
+    """Let `id` end a text."""
+    model.tokenizer.end_of_generation = frozenset({id})
+
+
+def test_each_id_is_the_likeliest_after_those_before(session: Session) -> None:
+    ids = list(generate(session, PROMPT, tokens=5))
+
+    for n, id in enumerate(ids):
+        session.rewind()
+        assert id == np.argmax(session.prefill([*PROMPT, *ids[:n]])[:258])
+
+
+def test_equal_seeds_give_equal_texts_and_others_do_not(session: Session) -> None:
+    texts = []
+    for seed in (1, 1, 2):
+        session.rewind()
+        sampler = Sampler(temperature=1.0, seed=seed)
+        texts.append(list(generate(session, PROMPT, tokens=20, sampler=sampler)))
+
+    assert texts[0] == texts[1] != texts[2]
+
+
+def test_generation_ends_after_the_tokens_asked_for(session: Session) -> None:
+    generation = Generation(session, PROMPT, tokens=7)
+
+    assert len(list(generation)) == len(generation.ids) == 7
+    assert generation.finish == "length"
+    assert session.position == len(PROMPT) + 6  # nobody needs the logits after the last
+
+
+def test_generation_ends_before_the_token_that_ends_the_text(session: Session) -> None:
+    ids = list(generate(session, PROMPT, tokens=10))
+    first = next(i for i in range(1, 10) if ids[i] not in ids[:i])
+    ends_with(session.model, ids[first])
+    session.rewind()
+    generation = Generation(session, PROMPT, tokens=10)
+
+    assert list(generation) == ids[:first]
+    assert generation.finish == "stop"
+
+
+def test_generation_ends_where_the_context_is_full(session: Session) -> None:
+    generation = Generation(session, PROMPT * 12, tokens=50)
+
+    assert len(list(generation)) == 5  # four are read again, the fifth finds no room
+    assert generation.finish == "context"
+
+
+def test_generation_continues_what_the_session_has_read(session: Session) -> None:
+    expected = list(generate(session, PROMPT, tokens=5))
+    session.rewind()
+    session.prefill(PROMPT[:3])
+
+    assert list(generate(session, PROMPT[3:], tokens=5)) == expected
+
+
+def test_spare_rows_of_the_embedding_table_are_never_chosen(session: Session) -> None:
+    tokens = session.model.tokenizer.vocab_size
+    sampler = Sampler(temperature=100.0, seed=3)
+
+    ids = list(generate(session, PROMPT, tokens=50, sampler=sampler))
+
+    assert session.model.hparams.vocabulary > tokens > max(ids)
+
+
+def test_timings_say_what_was_done(session: Session) -> None:
+    generation = Generation(session, PROMPT, tokens=6)
+
+    list(generation)
+
+    timings = generation.timings
+    assert (timings.prompt_tokens, timings.generated_tokens) == (5, 6)
+    assert timings.decode_tokens_per_s == pytest.approx(5 / timings.decode_s)
+    assert timings.prefill_tokens_per_s == pytest.approx(5 / timings.prefill_s)
+    assert 0 < timings.prefill_s <= timings.first_token_s
+    assert timings.load_s > 0
+    assert timings.plan_s > 0
+
+
+def test_timings_before_anything_ran_are_zero(session: Session) -> None:
+    timings = dataclasses.asdict(Generation(session, PROMPT).timings)
+
+    assert set(timings) == {field.name for field in dataclasses.fields(Timings)}
+    assert {timings[k] for k in timings if k not in ("load_s", "prompt_tokens")} == {0}
