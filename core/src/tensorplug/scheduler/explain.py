@@ -51,8 +51,8 @@ class Explanation:
 
     def __str__(self) -> str:
         lines = [
-            f"{len(self.nodes)} nodes in {len(self.splits)} splits, {len(self.copies)} copies of "
-            f"{human(sum(c.bytes for c in self.copies))} per run",
+            f"{_count(len(self.nodes), 'node')} in {_count(len(self.splits), 'split')}, "
+            f"{human(sum(c.bytes for c in self.copies))} copied per run",
             "compute memory: "
             + ", ".join(f"{name} {human(size)}" for name, size in self.memory.items()),
         ]
@@ -100,6 +100,10 @@ def explain(layout: "Layout", field: Field, pools: Sequence[BufferType]) -> Expl
         if layout.memory.pool_size(i)
     }
     return Explanation(nodes, copies, tuple(names[s.backend] for s in layout.splits), memory)
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def _label(tensor: Tensor) -> str:
