@@ -9,7 +9,7 @@ import pytest
 
 from tensorplug import Backend
 from tensorplug_llm import LanguageModel, Session, load_model
-from tensorplug_llm.generate import Generation, Timings, generate
+from tensorplug_llm.generation import Generation, Timings, generate
 from tensorplug_llm.sampling import Sampler
 
 PROMPT = [40, 41, 42, 43, 44]

@@ -20,7 +20,7 @@ from tensorplug_llm.bench import bench as measure_speed
 from tensorplug_llm.bench import device_names, thread_count
 from tensorplug_llm.chat import ChatTemplate, encode_chat
 from tensorplug_llm.engine import LanguageModel, load_model
-from tensorplug_llm.generate import Generation
+from tensorplug_llm.generation import Generation
 from tensorplug_llm.loader import WeightMode
 from tensorplug_llm.models import MODELS, find_model
 from tensorplug_llm.perplexity import WINDOW
