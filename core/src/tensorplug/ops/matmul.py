@@ -14,7 +14,7 @@ def _product(call: Call) -> Shape:
         raise call.fail(f"rows differ in length: {w.ne[0]} and {x.ne[0]}")
     if not repeat_over_batch(w, x):
         raise call.fail("w does not repeat over dimensions 2 and 3 of x")
-    if w.nb[0] > w.nb[1]:
+    if w.ne[0] > 1 and w.nb[0] > w.nb[1]:
         raise call.fail("w must not be transposed; insert cont()")
     return (w.ne[1], x.ne[1], x.ne[2], x.ne[3]), max(w.rank, x.rank)
 
