@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from tensorplug_llm.cli import app
+from tensorplug import Backend
+from tensorplug_llm.cli import app, progress_bar
 
 Write = Callable[..., Path]
 Run = Callable[..., Result]
@@ -231,6 +232,42 @@ def test_interrupt_ends_quietly(run: Run, monkeypatch: pytest.MonkeyPatch) -> No
     result = run("generate", "{model}", "--prompt", "hello")
 
     assert (result.exit_code, result.stdout, result.stderr) == (130, "", "")
+
+
+def test_full_device_is_one_paragraph(
+    run: Run, walled: Callable[..., Backend], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tensorplug_llm.cli.tp.open", lambda _: walled(limit=1000))
+
+    result = run("generate", "{model}", "--prompt", "hello")
+
+    assert result.exit_code == 1
+    assert result.stdout == ""
+    assert result.stderr.startswith("tensorplug-llm: walled:0: ")
+    assert result.stderr.endswith(" bytes asked for, 1000 left\n")
+    assert result.stderr.count("\n") == 1
+
+
+def test_progress_shows_on_terminals_only(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown = []
+    for is_terminal in (False, True):
+        monkeypatch.setattr(sys.stderr, "isatty", lambda answer=is_terminal: answer, raising=False)
+        with progress_bar("loading") as update:
+            update(1 << 20, 2 << 20)
+        shown.append(capsys.readouterr().err)
+
+    assert shown[0] == ""
+    assert "loading" in shown[1]
+
+
+def test_one_device_may_be_given_twice(run: Run) -> None:
+    shared = ("generate", "{model}", "--prompt", "hello", "--tokens", "5", "--json")
+
+    once, twice = (json.loads(run(*shared, *CHEAP * n).stdout)["ids"] for n in (1, 2))
+
+    assert once == twice
 
 
 @pytest.mark.parametrize("arguments", [["generate"], ["generate", "m", "--tokens", "0"], ["sing"]])

