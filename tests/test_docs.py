@@ -1,0 +1,65 @@
+"""What the documents say is true: programs run and print what is written, links lead on."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+FOLDERS = (".", "docs", "core", "plugins/*", "apps/*", "benchmarks")
+PAGES = sorted(page for folder in FOLDERS for page in ROOT.glob(f"{folder}/*.md"))
+PROGRAM = re.compile(r"```python\n(.*?)```(?:\s*```text\n(.*?)```)?", re.DOTALL)
+PROGRAMS = [
+    pytest.param(program, printed, id=f"{page.relative_to(ROOT)}-{i}")
+    for page in PAGES
+    for i, (program, printed) in enumerate(PROGRAM.findall(page.read_text(encoding="utf-8")))
+]
+LINKS = [
+    pytest.param(page, link, id=f"{page.relative_to(ROOT)}-{link}")
+    for page in PAGES
+    for link in re.findall(r"\]\(([^)#]+)\)", page.read_text(encoding="utf-8"))
+]
+COMMANDS = {
+    command
+    for page in PAGES
+    for block in re.findall(r"```console\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
+    for command in re.findall(r"(tensorplug(?:-llm)? [a-z]+)", block)
+}
+
+
+@pytest.mark.parametrize(("program", "printed"), PROGRAMS)
+def test_program_runs_and_prints_what_the_page_says(
+    program: str, printed: str, tmp_path: Path
+) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+
+    assert done.returncode == 0, done.stderr
+    assert not printed or done.stdout.rstrip() == printed.rstrip()
+
+
+@pytest.mark.parametrize(("page", "link"), LINKS)
+def test_link_leads_somewhere(page: Path, link: str) -> None:
+    assert (page.parent / link).exists()
+
+
+@pytest.mark.parametrize("command", sorted(COMMANDS))
+def test_command_of_a_page_exists(command: str) -> None:
+    tool, subcommand = command.split()
+    module = tool.replace("-", "_")
+
+    done = subprocess.run(
+        [sys.executable, "-c", f"from {module}.cli import main; main()", subcommand, "--help"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert done.returncode == 0, done.stderr
+
+
+def test_readme_is_short() -> None:
+    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 120

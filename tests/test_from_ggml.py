@@ -1,0 +1,61 @@
+"""docs/from-ggml.md names every item of ggml's interface once, and only symbols that exist."""
+
+import inspect
+import re
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+PAGE = Path(__file__).parents[1] / "docs" / "from-ggml.md"
+ROWS = [
+    [cell.strip() for cell in line.strip("|").split("|")]
+    for line in PAGE.read_text(encoding="utf-8").splitlines()
+    if re.match(r"\| [AB]-", line)
+]
+GROUPS = {
+    "TY": 14, "BT": 7, "BU": 15, "MB": 5, "TA": 5, "BE": 9, "GP": 4, "CP": 4, "EV": 5, "DV": 16,
+    "RG": 8, "RE": 10, "DL": 7, "CPU": 13, "SA": 14, "SP": 14, "SX": 6, "SE": 3, "GC": 7, "ME": 7,
+    "MT": 13,
+}  # fmt: skip
+SYMBOLS = sorted({s for row in ROWS for s in re.findall(r"`([\w.]+)`", row[2])})
+
+
+def exists(path: str) -> bool:
+    """Whether a dotted path below `tensorplug` or a plugin names something."""
+    names = (path if path.startswith("tensorplug_") else f"tensorplug.{path}").split(".")
+    depth = max(i for i in range(1, len(names) + 1) if find_module(".".join(names[:i])))
+    found: object = import_module(".".join(names[:depth]))
+    for name in names[depth:]:
+        declared = inspect.isclass(found) and any(
+            name in inspect.get_annotations(base) for base in found.__mro__
+        )
+        if not hasattr(found, name):
+            return declared
+        found = getattr(found, name)
+    return True
+
+
+def find_module(name: str) -> bool:
+    try:
+        return find_spec(name) is not None
+    except ModuleNotFoundError:
+        return False
+
+
+@pytest.mark.parametrize("symbol", SYMBOLS)
+def test_symbol_exists(symbol: str) -> None:
+    assert exists(symbol)
+
+
+def test_every_row_of_the_interface_stands_there_once() -> None:
+    expected = [f"A-{group}-{i:02}" for group, n in GROUPS.items() for i in range(1, n + 1)]
+
+    assert [row[0] for row in ROWS if row[0].startswith("A-")] == expected
+
+
+def test_every_row_has_a_symbol_or_says_why_not() -> None:
+    empty = [row[0] for row in ROWS if not re.search(r"`|not applicable|\*gap\*", row[2])]
+
+    assert empty == []
