@@ -3,7 +3,7 @@
 import difflib
 import numbers
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
@@ -105,11 +105,12 @@ class Op:
     writes: bool = False
     formula: str = ""
     origin: str = "ggml"
+    positions: Mapping[str, int] = field(init=False, compare=False)
+    """Index of each source by name."""
 
-    @property
-    def positions(self) -> Mapping[str, int]:
-        """Index of each source by name."""
-        return {s.name: i for i, s in enumerate(self.sources)}
+    def __post_init__(self) -> None:
+        positions = {source.name: i for i, source in enumerate(self.sources)}
+        object.__setattr__(self, "positions", MappingProxyType(positions))
 
     @property
     def is_view(self) -> bool:
