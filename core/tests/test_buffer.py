@@ -5,7 +5,8 @@ import pytest
 
 import tensorplug as tp
 from tensorplug.buffer import as_bytes, human
-from tensorplug.testing.null import NullDevice
+from tensorplug.errors import ShapeError
+from tensorplug.testing.null import NullBufferType, NullDevice
 
 
 @pytest.fixture(params=[False, True], ids=["private", "host"])
@@ -403,3 +404,15 @@ def test_bytes_of_an_array_are_the_array_itself() -> None:
     as_bytes(array)[0:4] = np.float32(1).tobytes()
 
     assert array[0] == 1
+
+
+class Stingy(NullBufferType):
+    def _alloc_size(self, tensor: tp.Tensor) -> int:
+        return tensor.nbytes - 1
+
+
+def test_buffer_type_that_gives_too_few_bytes_is_told_so() -> None:
+    kind = Stingy(NullDevice(), is_host=False, max_size=1 << 20)
+
+    with pytest.raises(ShapeError, match=r"says that .* takes 15 bytes, and it has 16; this is an"):
+        kind.alloc_size(tp.input("x", (4,), tp.F32))

@@ -70,7 +70,7 @@ def test_placed_tensor_keeps_name_type_and_flags(null: NullDevice) -> None:
 class Padded(NullBufferType):
     """Memory where each tensor takes 100 bytes more, and no f16."""
 
-    def alloc_size(self, tensor: tp.Tensor) -> int:
+    def _alloc_size(self, tensor: tp.Tensor) -> int:
         return tensor.nbytes + 100
 
     def supports(self, tensor: tp.Tensor) -> bool:

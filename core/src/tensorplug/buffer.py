@@ -67,9 +67,16 @@ class BufferType(ABC):
         with map_driver_errors({MemoryError: OutOfMemory}, f"{self.name}: {human(size)}"):
             return self._alloc(max(size, 1), usage)
 
+    @final
     def alloc_size(self, tensor: Tensor) -> int:
-        """Bytes that `tensor` takes here; more than its own where a layout or kernel needs it."""
-        return tensor.nbytes
+        """Bytes that `tensor` takes here, never fewer than its own. Raises ShapeError."""
+        size = self._alloc_size(tensor)
+        if size < tensor.nbytes:
+            raise ShapeError(
+                f"{self.name}: says that {tensor} takes {size} bytes, and it has {tensor.nbytes}; "
+                "this is an error of the backend"
+            )
+        return size
 
     def supports(self, tensor: Tensor) -> bool:
         """Whether `tensor` may be placed in this memory."""
@@ -78,6 +85,10 @@ class BufferType(ABC):
     @abstractmethod
     def _alloc(self, size: int, usage: BufferUsage) -> "Buffer":
         """Called with 0 < size <= max_size. Raise MemoryError or your driver's error when full."""
+
+    def _alloc_size(self, tensor: Tensor) -> int:
+        """Bytes for `tensor`: more than its own where a layout or kernel needs them."""
+        return tensor.nbytes
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name}>"

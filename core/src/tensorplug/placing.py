@@ -94,6 +94,7 @@ def place(
     """
     array = np.asarray(data)
     spec = _spec(name, array, dtype_of(array.dtype if dtype is None else dtype))
+    _check_placeable(spec, buffer_type)
     stored = host_data(spec, array)
     buffer = buffer_type.alloc(align(buffer_type.alloc_size(spec), buffer_type.alignment), usage)
     try:
@@ -164,6 +165,7 @@ def place_in(tensor: Tensor, buffer: Buffer, offset: int) -> Tensor:
 def _batches(tensors: Sequence[Tensor], buffer_type: BufferType) -> list[tuple[int, list[Tensor]]]:
     batches: list[tuple[int, list[Tensor]]] = []
     for tensor in tensors:
+        _check_placeable(tensor, buffer_type)
         size = align(buffer_type.alloc_size(tensor), buffer_type.alignment)
         if size > buffer_type.max_size:
             raise BufferTooLarge(f"{buffer_type.name}: {tensor}", size, buffer_type.max_size)

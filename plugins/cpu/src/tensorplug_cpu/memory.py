@@ -71,7 +71,7 @@ class ExpandedBufferType(BufferType):
         super().__init__(device)
         self.workers = workers
 
-    def alloc_size(self, tensor: Tensor) -> int:
+    def _alloc_size(self, tensor: Tensor) -> int:
         return tensor.size * 4
 
     def supports(self, tensor: Tensor) -> bool:
