@@ -3,7 +3,7 @@
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from tensorplug import ops
+from tensorplug import ops, transfer
 from tensorplug.backend import (
     Backend,
     Event,
@@ -118,28 +118,34 @@ from tensorplug.registry import (
     register_device,
     unload,
 )
-from tensorplug.scheduler import (
-    Explanation,
-    InFlight,
-    Observer,
-    Results,
-    Schedule,
-    Scheduler,
-)
 from tensorplug.tensor import Flags, Storage, Tensor, input
 
 if TYPE_CHECKING:
     from tensorplug.candidate import Candidate, State
     from tensorplug.hooks import hookimpl
     from tensorplug.report import Report
+    from tensorplug.scheduler import (
+        Explanation,
+        InFlight,
+        Observer,
+        Results,
+        Schedule,
+        Scheduler,
+    )
 
 _LATER = {
     "Candidate": "tensorplug.candidate",
     "State": "tensorplug.candidate",
     "Report": "tensorplug.report",
     "hookimpl": "tensorplug.hooks",
+    "Explanation": "tensorplug.scheduler",
+    "InFlight": "tensorplug.scheduler",
+    "Observer": "tensorplug.scheduler",
+    "Results": "tensorplug.scheduler",
+    "Schedule": "tensorplug.scheduler",
+    "Scheduler": "tensorplug.scheduler",
 }
-"""Names that most programs never use, and where to import them from when one does."""
+"""Names that are imported when first asked for, so that `import tensorplug` stays quick."""
 
 
 def __getattr__(name: str) -> object:
@@ -279,6 +285,7 @@ __all__ = [
     "refresh",
     "register",
     "register_device",
+    "transfer",
     "unload",
 ]
 __all__ += ops.__all__
