@@ -5,10 +5,9 @@ from dataclasses import replace
 import pytest
 
 import tensorplug as tp
-
-from .cases import CASES, LARGE, REFUSED, SMALL, Arg, Case, build
-from .cases.case import integers
-from .cases.laid import lay
+from tensorplug.testing.cases import CASES, LARGE, REFUSED, SMALL, Arg, Case, build
+from tensorplug.testing.cases.case import integers
+from tensorplug.testing.cases.laid import lay
 
 UNDECODED = {tp.Q8_1, tp.Q8_K, tp.Q1_0, tp.Q2_0}
 """Block types that the gguf package does not decode; the device copies them, no more."""

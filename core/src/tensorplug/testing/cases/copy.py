@@ -4,11 +4,10 @@ import itertools
 import math
 
 import tensorplug as tp
+from tensorplug.testing.cases.case import Arg, Case, Data, among, integers, uniform
+from tensorplug.testing.cases.elementwise import REAL
+from tensorplug.testing.cases.matmul import BLOCKS
 from tensorplug_cpu.reference.blocks import ENCODED
-
-from .case import Arg, Case, Data, among, integers, uniform
-from .elementwise import REAL
-from .matmul import BLOCKS
 
 _INTEGERS = (tp.I8, tp.I16, tp.I32, tp.I64)
 _PLAIN = (*REAL, tp.F64, *_INTEGERS)

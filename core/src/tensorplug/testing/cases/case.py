@@ -10,10 +10,9 @@ import numpy.typing as npt
 
 import tensorplug as tp
 from tensorplug.tensor import Tensor, leaf, pad_ne
+from tensorplug.testing.cases.blocks import random_rows
 from tensorplug_cpu.reference import compute, encode
 from tensorplug_cpu.reference.blocks import ENCODED
-
-from .blocks import random_rows
 
 Array = npt.NDArray[Any]
 Ne = tuple[int, ...]

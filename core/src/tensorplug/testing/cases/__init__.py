@@ -1,6 +1,6 @@
 """Cases of all ops as data, by the families of `tensorplug.ops`."""
 
-from . import (
+from tensorplug.testing.cases import (
     attention,
     copy,
     elementwise,
@@ -14,7 +14,7 @@ from . import (
     softmax,
     unary,
 )
-from .case import Arg, Built, Case, build
+from tensorplug.testing.cases.case import Arg, Built, Case, build
 
 _FAMILIES = (
     elementwise,

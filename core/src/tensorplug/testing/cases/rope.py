@@ -6,8 +6,7 @@ from typing import Any
 import numpy as np
 
 import tensorplug as tp
-
-from .case import Arg, Array, Case, Data, uniform
+from tensorplug.testing.cases.case import Arg, Array, Case, Data, uniform
 
 _TYPES = (tp.F32, tp.F16)
 _POSITIONS = Data("positions", lambda rng, shape: rng.integers(0, 500, shape))

@@ -3,9 +3,8 @@
 import math
 
 import tensorplug as tp
-
-from .case import Arg, Case, among, integers, uniform
-from .elementwise import REAL
+from tensorplug.testing.cases.case import Arg, Case, among, integers, uniform
+from tensorplug.testing.cases.elementwise import REAL
 
 _LAYOUTS = ("plain", "permuted", "transposed", "rows", "columns", "shifted")
 _ROWS = [(7, 5, 3, 2), (1, 4), (1000, 3), (33, 1, 2)]

@@ -6,9 +6,8 @@ import math
 import numpy as np
 
 import tensorplug as tp
-
-from .case import Arg, Array, Case, Data, among, uniform
-from .elementwise import REAL
+from tensorplug.testing.cases.case import Arg, Array, Case, Data, among, uniform
+from tensorplug.testing.cases.elementwise import REAL
 
 
 def _visible(rng: np.random.Generator, shape: tuple[int, ...]) -> Array:

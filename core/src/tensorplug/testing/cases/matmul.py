@@ -5,9 +5,8 @@ import math
 
 import tensorplug as tp
 from tensorplug.ops.matmul import WEIGHTS
-
-from .case import Arg, Case, among, distinct, integers, uniform
-from .elementwise import REAL
+from tensorplug.testing.cases.case import Arg, Case, among, distinct, integers, uniform
+from tensorplug.testing.cases.elementwise import REAL
 
 LIMIT = 5e-4
 BLOCKS = sorted((t for t in WEIGHTS if t.is_block), key=lambda t: t.id)

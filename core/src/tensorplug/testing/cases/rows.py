@@ -1,11 +1,10 @@
 """Cases of rows taken from and written to tables."""
 
 import tensorplug as tp
+from tensorplug.testing.cases.case import Arg, Case, distinct, integers
+from tensorplug.testing.cases.elementwise import REAL
+from tensorplug.testing.cases.matmul import BLOCKS
 from tensorplug_cpu.reference.blocks import ENCODED
-
-from .case import Arg, Case, distinct, integers
-from .elementwise import REAL
-from .matmul import BLOCKS
 
 _INTEGERS = (tp.I8, tp.I16, tp.I32, tp.I64)
 _SMALL = integers(-100, 100)

@@ -7,8 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 import tensorplug as tp
-
-from .case import Built, Case
+from tensorplug.testing.cases.case import Built, Case
 
 Array = npt.NDArray[Any]
 
@@ -75,14 +74,14 @@ def _encoded(_case: Case, built: Built, got: Array, wanted: Array) -> str:
     return _first(got, wanted, got != wanted, f"distance {apart:.3g} > {allowed:.3g}")
 
 
-def _order(case: Case, built: Built, got: Array, wanted: Array) -> str:
+def _order(_case: Case, built: Built, got: Array, wanted: Array) -> str:
     """The same values in order; equal ones may have changed places."""
     if not np.array_equal(np.sort(got, -1), np.broadcast_to(np.arange(got.shape[-1]), got.shape)):
         return "some row is no order of its indices"
     return _same_picks(built, got, wanted, sort=False)
 
 
-def _set(case: Case, built: Built, got: Array, wanted: Array) -> str:
+def _set(_case: Case, built: Built, got: Array, wanted: Array) -> str:
     """The same values, in any order."""
     ranks = np.sort(got, -1)
     if (np.diff(ranks, axis=-1) == 0).any() or got.min(initial=0) < 0:

@@ -6,10 +6,9 @@ import tensorplug as tp
 from tensorplug import transfer
 from tensorplug.placing import allocate
 from tensorplug.tensor import Tensor, leaf
+from tensorplug.testing.cases.case import Built, Case, build
+from tensorplug.testing.cases.compare import difference
 from tensorplug_cpu import reference
-
-from .case import Built, Case, build
-from .compare import difference
 
 SENTINEL = 0xA5
 _GUARD = leaf("guard", (256,), tp.I8)

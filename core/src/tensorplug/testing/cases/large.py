@@ -6,15 +6,14 @@ from typing import Any
 import numpy as np
 
 import tensorplug as tp
-
-from .attention import attention
-from .case import Arg, Array, Case, Data, among, distinct, integers, uniform
-from .copy import cast, cpy
-from .elementwise import EXPERT, binary, constant
-from .matmul import LIMIT, product
-from .rope import rope
-from .rows import get, put
-from .softmax import MASK, soft_max
+from tensorplug.testing.cases.attention import attention
+from tensorplug.testing.cases.case import Arg, Array, Case, Data, among, distinct, integers, uniform
+from tensorplug.testing.cases.copy import cast, cpy
+from tensorplug.testing.cases.elementwise import EXPERT, binary, constant
+from tensorplug.testing.cases.matmul import LIMIT, product
+from tensorplug.testing.cases.rope import rope
+from tensorplug.testing.cases.rows import get, put
+from tensorplug.testing.cases.softmax import MASK, soft_max
 
 
 def _late(rng: np.random.Generator, shape: tuple[int, ...]) -> Array:

@@ -4,11 +4,10 @@ import itertools
 import math
 
 import tensorplug as tp
-
-from .case import Arg, Case, among, uniform
-from .elementwise import REAL
-from .matmul import BLOCKS, LIMIT
-from .softmax import MASK, MASK_TYPES
+from tensorplug.testing.cases.case import Arg, Case, among, uniform
+from tensorplug.testing.cases.elementwise import REAL
+from tensorplug.testing.cases.matmul import BLOCKS, LIMIT
+from tensorplug.testing.cases.softmax import MASK, MASK_TYPES
 
 
 def attention(

@@ -1,6 +1,6 @@
 """Cases of rows divided by a statistic of themselves."""
 
-from .case import Arg, Case, uniform
+from tensorplug.testing.cases.case import Arg, Case, uniform
 
 _ROWS = ("norm", "rms_norm", "l2_norm")
 _EPS = {"norm": (1e-5, 0.1), "rms_norm": (1e-6, 0.1), "l2_norm": (1e-12, 10.0)}

@@ -2,9 +2,8 @@
 
 import tensorplug as tp
 from tensorplug.ops.glu import GLU
-
-from .case import Arg, Case, uniform
-from .elementwise import REAL
+from tensorplug.testing.cases.case import Arg, Case, uniform
+from tensorplug.testing.cases.elementwise import REAL
 
 _WIDE = uniform(-150, 150)
 _OPS = (*GLU, "swiglu_oai")

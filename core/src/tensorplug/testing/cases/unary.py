@@ -4,9 +4,8 @@ import math
 
 import tensorplug as tp
 from tensorplug.ops.unary import UNARY
-
-from .case import Arg, Case, Data, among, uniform
-from .elementwise import REAL
+from tensorplug.testing.cases.case import Arg, Case, Data, among, uniform
+from tensorplug.testing.cases.elementwise import REAL
 
 _NE = (7, 5, 3, 2)
 _WIDE = uniform(-150, 150)

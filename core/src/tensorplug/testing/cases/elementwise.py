@@ -4,8 +4,7 @@ import math
 from collections.abc import Mapping
 
 import tensorplug as tp
-
-from .case import Arg, Case, among, integers, uniform
+from tensorplug.testing.cases.case import Arg, Case, among, integers, uniform
 
 REAL = (tp.F32, tp.F16, tp.BF16)
 BINARY = ("add", "sub", "mul", "div")
