@@ -58,7 +58,8 @@ class Tensor:
 
     `operands` has one entry for each source of the op, None where an optional one is absent.
     `view_of` is the tensor whose memory this one shares, never itself a view; `view_offset` is in
-    bytes. `writes` says that computing this tensor writes into that memory.
+    bytes. `writes` says that computing this tensor writes into that memory, and into that of the
+    operands named in `also_writes`.
     """
 
     dtype: DType
@@ -74,6 +75,7 @@ class Tensor:
     flags: Flags = Flags.NONE
     name: str = ""
     storage: Storage | None = None
+    also_writes: tuple["Tensor", ...] = ()
     sources: tuple["Tensor", ...] = field(init=False)
     serial: int = field(init=False)
 
@@ -160,6 +162,11 @@ class Tensor:
     def root(self) -> "Tensor":
         """The tensor whose memory this one lies in: itself unless it is a view or a write."""
         return self if self.view_of is None else self.view_of
+
+    @property
+    def written_roots(self) -> tuple["Tensor", ...]:
+        """The roots whose memory computing this tensor changes, itself apart."""
+        return (self.root, *(t.root for t in self.also_writes)) if self.writes else ()
 
     def same_layout(self, other: "Tensor") -> bool:
         """Whether type, sizes and strides are equal."""

@@ -19,7 +19,8 @@ def refusal_of(case):
     """The reason for which the device must refuse `case`; empty where it must compute it."""
     types = [arg.dtype for arg in case.args if arg is not None]
     unread = [dtype for dtype in types if dtype in UNDECODED]
-    if not unread or (case.op in BYTE_COPIES and len(set(types)) == 1):
+    moved = case.op in BYTE_COPIES and len(set(types)) == 1 and "to" not in case.params
+    if not unread or moved:
         return ""
     return f"cpu:0: {case.op}: no decoder for {unread[0].name}"
 

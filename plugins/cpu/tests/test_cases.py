@@ -56,7 +56,7 @@ def _compared(case, got, wanted):
 NEAR = Case(op="neg", args=(Arg((3,)),), limit=1e-6)
 NEAR_EACH = Case(op="neg", args=(Arg((3,)),), limit=1e-6, each=True)
 EXACT = Case(op="neg", args=(Arg((3,)),), compare="exact")
-ENCODED = Case(op="cast", args=(Arg((32,)),), params={"to": "q8_0"}, compare="encoded")
+ENCODED = Case(op="dup", args=(Arg((32,)),), params={"to": "q8_0"}, compare="encoded")
 
 
 @pytest.mark.parametrize(

@@ -213,7 +213,7 @@ CODED, ODD = leaf("coded", (2, 256), tp.Q4_0), leaf("odd", (2, 256), tp.Q8_K)
     [
         (tp.mul_mat(ODD, X), "mul_mat: no decoder for q8_K"),
         (tp.get_rows(ODD, IDS), "get_rows: no decoder for q8_K"),
-        (tp.cast(X, tp.Q4_K), "cast: no encoder for q4_K"),
+        (tp.cast(X, tp.Q4_K), "dup: no encoder for q4_K"),
     ],
 )
 def test_op_on_a_type_without_a_coder_is_refused_with_its_reason(device, node, reason):

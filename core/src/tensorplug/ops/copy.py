@@ -6,13 +6,21 @@ from tensorplug.ops.rules import ANY, ONLY_F32, PLAIN, can_repeat, same_shape_as
 from tensorplug.ops.table import Alias, Call, Op, Param, Shape, Source, apply, register_op
 from tensorplug.tensor import Ne, Tensor, ne_of
 
+
+def _dup_type(call: Call) -> DType:
+    name = call.params["to"]
+    assert isinstance(name, str)
+    return dtype_of(name) if name else call["x"].dtype
+
+
 DUP = register_op(
     Op(
         "dup",
         sources=(Source("x", ANY),),
+        params=(Param("to", str, default=""),),
         shape=same_shape_as("x"),
-        dtype=same_type_as("x"),
-        formula="y = x in memory of its own, contiguous",
+        dtype=_dup_type,
+        formula="y = x in memory of its own, contiguous; of the type `to` where one is given",
     )
 )
 
@@ -60,24 +68,6 @@ CPY = register_op(
         alias=_over_target,
         writes=True,
         formula="target = x, element by element in order, converted; y is target",
-    )
-)
-
-
-def _cast_type(call: Call) -> DType:
-    name = call.params["to"]
-    assert isinstance(name, str)
-    return dtype_of(name)
-
-
-CAST = register_op(
-    Op(
-        "cast",
-        sources=(Source("x", ANY),),
-        params=(Param("to", str, required=True),),
-        shape=same_shape_as("x"),
-        dtype=_cast_type,
-        formula="y = x converted to another type, contiguous",
     )
 )
 
@@ -157,9 +147,9 @@ ACC = _into_part("acc", "y = a; view(y, nb1, nb2, nb3, offset) += part")
 SET = _into_part("set", "y = a; view(y, nb1, nb2, nb3, offset) = part")
 
 
-def dup(x: Tensor, *, name: str = "") -> Tensor:
-    """A contiguous copy of `x`, any type."""
-    return apply(DUP, x, name=name)
+def dup(x: Tensor, *, to: DType | str = "", name: str = "") -> Tensor:
+    """A contiguous copy of `x`, any type; converted where another type is named."""
+    return apply(DUP, x, to=dtype_of(to).name if to else "", name=name)
 
 
 def cont(x: Tensor, shape: tuple[int, ...] | None = None, *, name: str = "") -> Tensor:
@@ -180,8 +170,8 @@ def cpy(x: Tensor, target: Tensor, *, name: str = "") -> Tensor:
 
 
 def cast(x: Tensor, to: DType | str, *, name: str = "") -> Tensor:
-    """`x` converted to the type `to`, contiguous."""
-    return apply(CAST, x, to=dtype_of(to).name, name=name)
+    """`x` converted to the type `to`, contiguous: the op `dup`."""
+    return dup(x, to=dtype_of(to), name=name)
 
 
 def concat(a: Tensor, b: Tensor, *, dim: int = 0, name: str = "") -> Tensor:

@@ -91,7 +91,7 @@ class Op:
 
     `in_place` names the sources over which the allocator may lay the result. `alias` gives the
     memory of results that share it; with `writes` the op writes there (an effect), else it is a
-    pure view.
+    pure view. `also_writes` names further sources that it changes.
     """
 
     name: str
@@ -103,6 +103,7 @@ class Op:
     in_place: tuple[str, ...] = ()
     alias: AliasRule | None = None
     writes: bool = False
+    also_writes: tuple[str, ...] = ()
     formula: str = ""
     origin: str = "ggml"
     positions: Mapping[str, int] = field(init=False, compare=False)
@@ -132,9 +133,11 @@ def register_op(op: Op) -> Op:
         raise GraphError(f"register_op: {op.name!r} has no formula; say what it computes")
     if op.writes and op.alias is None:
         raise GraphError(f"register_op: {op.name!r} writes but names no memory; give an alias rule")
-    unknown = set(op.in_place) - {s.name for s in op.sources}
+    unknown = {*op.in_place, *op.also_writes} - {s.name for s in op.sources}
     if unknown:
         raise GraphError(f"register_op: {op.name!r} may replace unknown sources {sorted(unknown)}")
+    if op.also_writes and not op.writes:
+        raise GraphError(f"register_op: {op.name!r} writes further sources but is no write itself")
     names = [*(s.name for s in op.sources), *(p.name for p in op.params)]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
@@ -185,6 +188,7 @@ def apply(op: Op, *operands: Tensor | None, name: str = "", **params: Value) -> 
         view_of=alias.source.root,
         view_offset=alias.source.view_offset + alias.offset,
         writes=op.writes,
+        also_writes=tuple(call[name] for name in op.also_writes),
         name=name,
     )
 

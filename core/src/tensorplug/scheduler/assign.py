@@ -283,7 +283,26 @@ def follow_roots(nodes: Iterable[Tensor], where: Choices, field: Field) -> Choic
                 f"{node.root}"
             )
         found[node] = Choice(home, "writes into memory of this backend")
+    for node in nodes:
+        for tensor in node.also_writes:
+            _check_reachable(node, tensor, found, field)
     return found
+
+
+def _check_reachable(node: Tensor, tensor: Tensor, where: Choices, field: Field) -> None:
+    """Raise Unsupported unless `node` runs where the memory of `tensor` is, which it changes."""
+    here, home, kind = where[node].backend, where.get(tensor.root), placed_type(tensor)
+    if kind is not None:
+        reachable, place = field.accepts(here, kind), kind.name
+    elif home is not None:
+        reachable, place = home.backend == here, field.backends[home.backend].name
+    else:
+        return
+    if not reachable:
+        raise Unsupported(
+            f"{node}: runs on {field.backends[here].name} and writes into {tensor}, which lies in "
+            f"{place}; place both in memory of one device"
+        )
 
 
 def follow_neighbours(graph: Graph, where: Choices, field: Field) -> Choices:

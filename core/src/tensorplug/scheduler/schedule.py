@@ -53,8 +53,8 @@ def lay_out(
     for split in splits:
         steps.extend(Step(c.target, (c.source,), split.backend) for c in split.copies)
         for node in split.nodes:
-            roots = (node.root,) if node.writes else ()
-            steps.append(Step(node, (*localised(node, split.local), *roots), split.backend))
+            touched = (*localised(node, split.local), *node.written_roots)
+            steps.append(Step(node, touched, split.backend))
     # What another device copies may still be in flight when its own device runs on: it stays.
     keep = [*graph.outputs, *graph.effects, *(copy.source for copy in copies)]
     memory = plan_memory(steps, pools, keep=keep, placed=private)

@@ -71,9 +71,9 @@ def split(graph: Graph, where: Choices, field: Field, order: Order) -> tuple[Spl
                 copying.setdefault(source.root, set()).add(backend)
             draft.local[source] = copies[key]
         draft.nodes.append(node)
-        if node.writes:
-            versions[node.root] = versions.get(node.root, 0) + 1
-            draft.after |= copying.pop(node.root, set()) - {backend}
+        for root in node.written_roots:
+            versions[root] = versions.get(root, 0) + 1
+            draft.after |= copying.pop(root, set()) - {backend}
     return tuple(
         Split(i, d.backend, _ordered(d, order), tuple(d.copies), d.local, frozenset(d.after))
         for i, d in enumerate(drafts)
@@ -82,7 +82,7 @@ def split(graph: Graph, where: Choices, field: Field, order: Order) -> tuple[Spl
 
 def needs_copy(source: Tensor, node: Tensor, backend: int, where: Choices, field: Field) -> bool:
     """Whether `backend` must read a copy of `source`; never of the memory that `node` writes."""
-    if node.writes and source.root is node.root:
+    if source.root in node.written_roots:
         return False
     if where[source].backend == backend and placed_type(source) is None:
         return False

@@ -96,7 +96,7 @@ KERNELS: Mapping[str, Kernel] = {
     "mul_mat": _mul_mat,
     "cpy": _in_order,
     "cont": _in_order,
-    "cast": _in_order,
+    "dup": _in_order,
     "repeat": _repeat,
     "get_rows": _get_rows,
     "set_rows": _set_rows,

@@ -80,7 +80,7 @@ def prepare(node: Tensor, look: Look, tools: Tools, *, plain: bool = False) -> S
     if reason:
         raise Unsupported(f"cpu: {node}: {reason}")
     out = look(node)
-    if not out.array.flags.writeable:
+    if not all(look(t).array.flags.writeable for t in (node, *node.also_writes)):
         raise Unsupported(f"cpu: {node}: writes into read-only memory; copy its root first")
     if plain:
         from tensorplug_cpu.plain import reference_steps  # noqa: PLC0415 - loads gguf, rarely used
@@ -89,8 +89,8 @@ def prepare(node: Tensor, look: Look, tools: Tools, *, plain: bool = False) -> S
     tools.scratch.begin()
     operands = tuple(None if t is None else look(t) for t in node.operands)
     steps = KERNELS[node.op](Task(node, out, operands, tools))
-    if node.writes:
-        tools.writes[node.root] = tools.writes.get(node.root, 0) + 1
+    for root in node.written_roots:
+        tools.writes[root] = tools.writes.get(root, 0) + 1
     return list(steps)
 
 

@@ -43,8 +43,9 @@ def _unencodable(node: Tensor) -> str:
 
 
 def _expanded_write(node: Tensor, source_types: Mapping[Tensor, BufferType]) -> str:
-    if node.writes and isinstance(_memory_of(node.root, source_types), ExpandedBufferType):
-        return f"{node.op}: cannot write into {node.root}, which is stored expanded to f32"
+    for root in node.written_roots:
+        if isinstance(_memory_of(root, source_types), ExpandedBufferType):
+            return f"{node.op}: cannot write into {root}, which is stored expanded to f32"
     return ""
 
 

@@ -51,7 +51,7 @@ SAME = [
 def cast(x: Arg, to: tp.DType) -> Case:
     """`x` converted to another type."""
     compare = "encoded" if to.is_block and x.dtype is not to else "exact"
-    return Case(op="cast", args=(x,), params={"to": to.name}, compare=compare)
+    return Case(op="dup", args=(x,), params={"to": to.name}, compare=compare)
 
 
 CAST = [

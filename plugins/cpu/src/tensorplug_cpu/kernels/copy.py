@@ -17,7 +17,7 @@ from tensorplug_cpu.threads import Step
 from tensorplug_cpu.tiles import Temporaries, load, store, tiled, tiles
 
 
-@kernel("dup", "cont", "cast", "cpy")
+@kernel("dup", "cont", "cpy")
 def copy(task: Task) -> Sequence[Step]:
     """Elements in order, converted to the type of the result."""
     return copied(task, task["x"], task.out)

@@ -20,7 +20,7 @@ def copied(node: Tensor, memory: Memory) -> None:
         memory.store(node, memory.value(x).reshape(node.ne[::-1]))
 
 
-for _op in ("dup", "cont", "cpy", "cast"):
+for _op in ("dup", "cont", "cpy"):
     moves(_op)(copied)
 
 
