@@ -102,9 +102,20 @@ class Case:
         return "-".join([self.op, *sources, *params, *(["in_place"] if self.in_place else [])])
 
     @property
-    def seed(self) -> int:
-        """Seed of the values, the same in every run and on every machine."""
-        return zlib.crc32(self.id.encode())
+    def types(self) -> tuple[str, ...]:
+        """The types of the sources, and the type asked for where there is one."""
+        asked = self.params.get("to")
+        named = [arg.dtype.name for arg in self.args if arg is not None]
+        return (*named, asked) if isinstance(asked, str) else tuple(named)
+
+    @property
+    def layouts(self) -> tuple[str, ...]:
+        """How the sources lie in memory."""
+        return tuple(arg.layout for arg in self.args if arg is not None)
+
+    def seed(self, base: int = 0) -> int:
+        """Seed of the values, the same in every run and on every machine; `base` gives others."""
+        return zlib.crc32(f"{self.id}#{base}".encode() if base else self.id.encode())
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +124,8 @@ class Built:
 
     node: Tensor
     stored: dict[Tensor, Array]
+    label: str
+    seed: int
 
     @property
     def graph(self) -> tp.Graph:
@@ -125,9 +138,10 @@ class Built:
         return next(reversed(found.values()))
 
 
-def build(case: Case) -> Built:
-    """Return the graph of `case` and the values of its leafs."""
-    rng = np.random.default_rng(case.seed)
+def build(case: Case, base: int = 0) -> Built:
+    """Return the graph of `case` and the values of its leafs, drawn anew for each `base`."""
+    seed = case.seed(base)
+    rng = np.random.default_rng(seed)
     stored: dict[Tensor, Array] = {}
     operands: list[Tensor | None] = []
     for arg in case.args:
@@ -136,7 +150,7 @@ def build(case: Case) -> Built:
         if arg is not None and seen is not None:
             stored[seen.root] = _stored(rng, arg, seen.root)
     node = tp.apply(tp.OPS[case.op], *operands, **case.params)
-    return Built(tp.ops.in_place(node) if case.in_place else node, stored)
+    return Built(tp.ops.in_place(node) if case.in_place else node, stored, case.id, seed)
 
 
 def _stored(rng: np.random.Generator, arg: Arg, root: Tensor) -> Array:

@@ -8,6 +8,7 @@ from tensorplug.placing import allocate
 from tensorplug.tensor import Tensor, leaf
 from tensorplug.testing.cases.case import Built, Case, build
 from tensorplug.testing.cases.compare import difference
+from tensorplug.testing.cases.expected import expected
 from tensorplug_cpu import reference
 
 SENTINEL = 0xA5
@@ -22,6 +23,8 @@ class Laid:
     built: Built
     bindings: tp.Bindings
     buffers: tp.MultiBuffer
+    apart: tp.BufferType | None = None
+    """Memory of the first leaf, whose bytes are the device's own affair."""
 
     @property
     def bound(self) -> tp.BoundGraph:
@@ -38,20 +41,27 @@ class Laid:
         for root, stored in self.built.stored.items():
             transfer.write(root, stored, self.bindings)
 
+    @property
+    def results(self) -> tuple[Tensor, ...]:
+        """The roots that the node writes; most nodes write one."""
+        return self.built.node.written_roots or (self.built.node.root,)
+
     def problem(self) -> str:
         """What is wrong after a run, with what makes it happen again; empty where nothing is."""
         found = self._wrong_values() or self._changed_leafs() or self._changed_guards()
-        return found and f"{self.case.id} (seed {self.case.seed}): {found}"
+        return found and f"{self.case.id} (seed {self.built.seed}): {found}"
 
     def _wrong_values(self) -> str:
-        root = self.built.node.root
-        wanted = reference.execute(self.built.graph, self.built.stored).value(root)
-        got = reference.decode(root.dtype, transfer.read(root, self.bindings))
-        return difference(self.case, self.built, got, wanted.reshape(root.shape))
+        for root, wanted in zip(self.results, expected(self.built, self.results), strict=True):
+            got = reference.decode(root.dtype, transfer.read(root, self.bindings))
+            found = difference(self.case, self.built, got, wanted.reshape(root.shape))
+            if found:
+                return found
+        return ""
 
     def _changed_leafs(self) -> str:
         for root, stored in self.built.stored.items():
-            if root is self.built.node.root or not self.bindings.where(root).buffer.type.is_host:
+            if root in self.results or self.bindings.where(root).buffer.type is self.apart:
                 continue
             now = transfer.read(root, self.bindings)
             if now.tobytes() != stored.tobytes():
@@ -70,12 +80,18 @@ class Laid:
         return ""
 
 
-def lay(case: Case, buffer_type: tp.BufferType, *, weights: tp.BufferType | None = None) -> Laid:
+def lay(
+    case: Case,
+    buffer_type: tp.BufferType,
+    *,
+    weights: tp.BufferType | None = None,
+    base: int = 0,
+) -> Laid:
     """Build `case` and give its tensors memory of `buffer_type`, guarded; leafs are all zero.
 
     The first leaf lies in memory of the type `weights` if that is given, unguarded.
     """
-    built = build(case)
+    built = build(case, base)
     roots = _roots(built.graph)
     stand_ins = [leaf("", root.shape, root.dtype) for root in roots]
     guarded = [_GUARD, *[t for stand_in in stand_ins for t in (stand_in, _GUARD)]]
@@ -89,7 +105,7 @@ def lay(case: Case, buffer_type: tp.BufferType, *, weights: tp.BufferType | None
     bindings = tp.Bindings(places)
     for root in built.graph.leafs:
         transfer.fill(root, 0, bindings)
-    return Laid(case, built, bindings, buffers)
+    return Laid(case, built, bindings, buffers, weights)
 
 
 def _roots(graph: tp.Graph) -> list[Tensor]:

@@ -1,0 +1,61 @@
+"""One case on one device: computed, compared, judged."""
+
+import time
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from tensorplug.backend import Backend
+from tensorplug.device import Device
+from tensorplug.errors import Refusal
+from tensorplug.testing.cases import Case, build
+from tensorplug.testing.cases.laid import lay
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of a case: `passed`, `failed` or `refused`, and why."""
+
+    case: str
+    op: str
+    verdict: str
+    detail: str
+    seed: int
+    seconds: float
+
+    def to_json(self) -> dict[str, Any]:
+        """The same as plain data."""
+        return asdict(self)
+
+
+def refusal(case: Case, device: Device) -> str:
+    """Why `device` does not compute `case`; empty if it says that it does."""
+    answer = device.supports(build(case).node)
+    return answer.reason if isinstance(answer, Refusal) else ""
+
+
+def problem(case: Case, backend: Backend, *, base: int = 0) -> str:
+    """What is wrong with what `backend` computes for `case`; empty where nothing is.
+
+    Values are compared with the reference; sources and the bytes between tensors must be as before.
+    """
+    laid = lay(case, backend.buffer_type, base=base)
+    try:
+        laid.write_leafs()
+        backend.compute(laid.bound)
+        return laid.problem()
+    finally:
+        laid.buffers.close()
+
+
+def check(case: Case, backend: Backend, *, base: int = 0) -> Outcome:
+    """Run `case`; an exception is a failure with its type and its text."""
+    start = time.perf_counter()
+    verdict, detail = "refused", refusal(case, backend.device)
+    if not detail:
+        try:
+            detail = problem(case, backend, base=base)
+        except Exception as error:  # noqa: BLE001 - whatever a plugin raises is a finding
+            detail = f"{case.id} (seed {case.seed(base)}): {type(error).__name__}: {error}"
+        verdict = "failed" if detail else "passed"
+    seconds = time.perf_counter() - start
+    return Outcome(case.id, case.op, verdict, detail, case.seed(base), seconds)

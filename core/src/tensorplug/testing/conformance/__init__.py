@@ -1,0 +1,1 @@
+"""What `pytest --pyargs tensorplug.testing --device NAME` collects."""

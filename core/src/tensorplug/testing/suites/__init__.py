@@ -1,0 +1,1 @@
+"""Classes of tests that every backend inherits, one module for each contract."""

@@ -1,0 +1,58 @@
+"""`OpTests`: every op on a device gives what the reference gives."""
+
+from typing import Any
+
+import pytest
+
+from tensorplug.backend import Backend
+from tensorplug.device import Device
+from tensorplug.testing.cases import Case, build
+from tensorplug.testing.cases.laid import lay
+from tensorplug.testing.check import problem, refusal
+from tensorplug.testing.tiers import select
+
+
+class OpTests:
+    """Each case that the device does not refuse, computed and compared."""
+
+    def pytest_generate_tests(self, metafunc: Any) -> None:
+        """Hand out the cases of the tier that the command line asks for."""
+        if "case" not in metafunc.fixturenames:
+            return
+        option = metafunc.config.getoption
+        # Plans are the same code for all cases of an op: one of each type will do.
+        tier = "smoke" if metafunc.function.__name__ != "test_case" else option("tier", "ci")
+        cases = select(tier, seed=option("kit_seed", 0))
+        metafunc.parametrize("case", cases, ids=[case.id for case in cases])
+
+    def test_case(self, case: Case, device: Device, backend: Backend, kit_seed: int) -> None:
+        _skip_refused(case, device)
+
+        assert problem(case, backend, base=kit_seed) == ""
+
+    def test_plan_runs_again_and_where_it_is_bound_anew(
+        self, case: Case, device: Device, backend: Backend, kit_seed: int
+    ) -> None:
+        _skip_refused(case, device)
+        first, second = (lay(case, backend.buffer_type, base=kit_seed) for _ in range(2))
+
+        with backend.plan(first.bound) as plan:
+            for laid in (first, second):
+                plan.rebind(laid.bound)
+                laid.write_leafs()
+                plan.run()
+                backend.synchronize()
+
+        assert (first.problem(), second.problem()) == ("", "")
+
+    def test_leaf_and_view_are_never_refused(self, device: Device) -> None:
+        case = select("smoke", ops=["add"])[0]
+        sources = build(case).node.sources
+
+        assert [device.supports(source) for source in sources] == [True] * len(sources)
+
+
+def _skip_refused(case: Case, device: Device) -> None:
+    reason = refusal(case, device)
+    if reason:
+        pytest.skip(reason)

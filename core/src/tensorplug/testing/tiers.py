@@ -1,0 +1,70 @@
+"""Which cases a run takes: few that are quick, a slice for every change, or all of them."""
+
+import re
+import zlib
+from collections.abc import Callable, Hashable, Iterable, Sequence
+
+from tensorplug.errors import OptionError
+from tensorplug.testing.cases import CASES, Case
+
+TIERS = ("smoke", "ci", "full")
+ROTATION = 10
+"""In tier `ci` one case of so many runs besides the first of its kind; the seed chooses which."""
+
+
+def select(
+    tier: str = "full",
+    *,
+    seed: int = 0,
+    ops: Sequence[str] = (),
+    pattern: str = "",
+    cases: Iterable[Case] = CASES,
+) -> list[Case]:
+    """The cases of a tier, of some ops, whose ids match a regular expression. Raises OptionError.
+
+    `smoke` has one case for each op and type of its first source, `ci` one for each op, types and
+    layouts, and a rotating tenth of the others; `full` has all.
+    """
+    if tier not in TIERS:
+        raise OptionError(f"tier {tier!r} is unknown; tiers are {', '.join(TIERS)}")
+    wanted = list(cases)
+    if ops:
+        known = {case.op for case in wanted}
+        strange = sorted(set(ops) - known)
+        if strange:
+            raise OptionError(f"no case of op {strange[0]!r}; `tensorplug ops` lists the ops")
+        wanted = [case for case in wanted if case.op in ops]
+    if pattern:
+        try:
+            found = re.compile(pattern)
+        except re.error as error:
+            raise OptionError(f"pattern {pattern!r} is no regular expression: {error}") from error
+        wanted = [case for case in wanted if found.search(case.id)]
+    return _TIERS[tier](wanted, seed)
+
+
+def _smoke(cases: Sequence[Case], _seed: int) -> list[Case]:
+    return _firsts(cases, lambda case: (case.op, case.types[:1]))
+
+
+def _slice(cases: Sequence[Case], seed: int) -> list[Case]:
+    firsts = set(map(id, _firsts(cases, lambda case: (case.op, case.types, case.layouts))))
+    return [c for c in cases if id(c) in firsts or _turn(c) == seed % ROTATION]
+
+
+def _full(cases: Sequence[Case], _seed: int) -> list[Case]:
+    return list(cases)
+
+
+def _firsts(cases: Iterable[Case], kind: Callable[[Case], Hashable]) -> list[Case]:
+    found: dict[Hashable, Case] = {}
+    for case in cases:
+        found.setdefault(kind(case), case)
+    return list(found.values())
+
+
+def _turn(case: Case) -> int:
+    return zlib.crc32(case.id.encode()) % ROTATION
+
+
+_TIERS = {"smoke": _smoke, "ci": _slice, "full": _full}
