@@ -5,13 +5,14 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
 from tensorplug.backend import Backend, Event, Plan
-from tensorplug.buffer import Buffer, BufferType, BufferUsage
+from tensorplug.buffer import Buffer, BufferType
 from tensorplug.device import Device, DeviceType, Memory
+from tensorplug.dtypes import F64
 from tensorplug.errors import (
     DeviceError,
     DeviceLost,
@@ -23,7 +24,18 @@ from tensorplug.errors import (
 from tensorplug.graph import Bindings, BoundGraph
 from tensorplug.tensor import Array, Storage, Tensor, array_view
 from tensorplug.testing.arithmetic import KERNELS, Kernel
-from tensorplug.testing.timeline import NullEvent, Timeline
+from tensorplug.testing.nullmemory import NullBuffer, NullBufferType
+from tensorplug.testing.timeline import Gate, NullEvent, Timeline
+
+__all__ = [
+    "FAULTS",
+    "Entry",
+    "NullBackend",
+    "NullBuffer",
+    "NullBufferType",
+    "NullDevice",
+    "null_devices",
+]
 
 FAULTS = ("alloc", "write", "read", "copy", "compute")
 
@@ -33,74 +45,6 @@ class Entry(NamedTuple):
 
     what: str
     detail: str | int
-
-
-# --- memory ------------------------------------------------------------------------------------
-
-
-class NullBufferType(BufferType):
-    """Memory of a fake device; fresh memory is all ones: NaN as floats, -1 as integers."""
-
-    device: "NullDevice"
-
-    def __init__(self, device: "NullDevice", *, is_host: bool, max_size: int) -> None:
-        super().__init__(device)
-        self.name = device.name
-        self.is_host = is_host
-        self.max_size = max_size
-
-    def _alloc(self, size: int, usage: BufferUsage) -> Buffer:
-        self.device.take(size)
-        return NullBuffer(self, size, usage)
-
-
-class NullBuffer(Buffer):
-    """Bytes that only the device's work and explicit transfers reach, unless the host sees them."""
-
-    type: NullBufferType
-
-    def __init__(self, buffer_type: NullBufferType, size: int, usage: BufferUsage) -> None:
-        super().__init__(buffer_type, size, usage)
-        self._device = buffer_type.device
-        self._memory = np.full(size, 0xFF, np.uint8)
-
-    def host(self) -> Array:
-        if not self.type.is_host:
-            return super().host()
-        self.check_open()
-        return self._memory
-
-    def device_memory(self) -> Array:
-        """The bytes as the device sees them."""
-        return self._memory
-
-    def _write(self, offset: int, data: memoryview) -> None:
-        self._device.begin("write", data.nbytes)
-        self._memory[offset : offset + data.nbytes] = data
-
-    def _read(self, offset: int, out: memoryview) -> None:
-        self._device.begin("read", out.nbytes)
-        np.frombuffer(out, np.uint8)[:] = self._memory[offset : offset + out.nbytes]
-
-    def _fill(self, offset: int, size: int, value: int) -> None:
-        self._device.begin("write", size)
-        self._memory[offset : offset + size] = value
-
-    def _copy_from(self, source: Buffer, start: int, offset: int, size: int) -> bool:
-        if not isinstance(source, NullBuffer) or source.type.device is not self._device:
-            return False
-        self.take_copy(source, start, offset, size)
-        return True
-
-    def take_copy(self, source: "NullBuffer", start: int, offset: int, size: int) -> None:
-        """Copy bytes from any fake device's memory now."""
-        self._device.begin("copy", size)
-        self._memory[offset : offset + size] = source._memory[start : start + size]
-
-    def _close(self) -> None:
-        # Work that still comes here finds rubbish, as it would on a real device.
-        self._memory[...] = 0xFF
-        self._device.give(self.size)
 
 
 # --- streams -----------------------------------------------------------------------------------
@@ -113,7 +57,7 @@ class NullBackend(Backend):
 
     def __init__(self, device: "NullDevice") -> None:
         super().__init__(device)
-        self._stream = device.timeline.stream()
+        self._stream = device.timeline.stream(device.gate)
 
     def queue(self, job: Callable[[], None], after: NullEvent | None = None) -> None:
         """Do `job` in order with the rest and after an event: now, or when somebody waits."""
@@ -121,6 +65,7 @@ class NullBackend(Backend):
         if self.device.asynchronous:
             self._stream.put(job, after)
             return
+        self.device.pass_gate()
         if after is not None:
             after.synchronize()
         job()
@@ -209,13 +154,16 @@ class NullDevice(Device):
 
     `ops` are the ops it says yes to, by default those it has arithmetic for; `kernels` adds to that
     arithmetic or replaces it. `memory` is the limit in bytes, `max_size` that of one buffer; with
-    `host` the host sees the memory; `offloads` are the ops that `offload()` says yes to.
+    `host` the host sees the memory, with `host_buffer` there is a second kind that it sees;
+    `offloads` are the ops that `offload()` says yes to. Without `float64` it refuses ops with f64.
 
     With `asynchronous`, work is done only when somebody waits, in an order that `timeline` decides;
     devices overlap when they share one. Events, asynchronous transfers and copies come with
     `asynchronous` unless told otherwise. Devices whose names agree before the colon understand each
     other's events and copies.
     """
+
+    buffer_type_class: ClassVar[type[NullBufferType]] = NullBufferType
 
     def __init__(  # noqa: PLR0913 - a test names only what it is about
         self,
@@ -226,6 +174,8 @@ class NullDevice(Device):
         ops: Collection[str] | None = None,
         offloads: Collection[str] = (),
         host: bool = False,
+        host_buffer: bool = False,
+        float64: bool = True,
         max_size: int = 1 << 40,
         asynchronous: bool = False,
         events: bool | None = None,
@@ -241,6 +191,7 @@ class NullDevice(Device):
         ]
         self.asynchronous = asynchronous
         self.timeline = timeline or Timeline()
+        self.gate = Gate(name)
         self.log: list[Entry] = []
         self.live_buffers = 0
         self.used = 0
@@ -249,7 +200,14 @@ class NullDevice(Device):
         self._kernels = {**KERNELS, **(kernels or {})}
         self._ops = None if ops is None else frozenset(ops)
         self._offloads = frozenset(offloads)
-        self._buffer_type = NullBufferType(self, is_host=host, max_size=max_size)
+        kind = self.buffer_type_class
+        self._buffer_type = kind(self, is_host=host, max_size=max_size)
+        self._host_buffer_type = (
+            kind(self, is_host=True, max_size=max_size, name=f"{name} host")
+            if host_buffer
+            else None
+        )
+        self._float64 = float64
         self._calls: Counter[str] = Counter()
         self._faults: dict[tuple[str, int], TensorplugError] = {}
         self._lost = False
@@ -279,6 +237,19 @@ class NullDevice(Device):
         """Be gone: everything but closing raises DeviceLost from now on."""
         self._lost = True
 
+    def hang(self, *, limit: float = 5.0) -> None:
+        """Do nothing any more until `release()`, in another thread perhaps.
+
+        Who waits for the device waits too, `limit` seconds at most, and then gets a DeviceError.
+        Devices that share the timeline go on.
+        """
+        self.gate.shut(limit)
+
+    def release(self) -> None:
+        """Go on after `hang()`."""
+        self.gate.open()
+        self.timeline.wake()
+
     # --- facts -----------------------------------------------------------------------------
 
     @property
@@ -297,6 +268,10 @@ class NullDevice(Device):
     def buffer_type(self) -> NullBufferType:
         return self._buffer_type
 
+    @property
+    def host_buffer_type(self) -> NullBufferType | None:
+        return self._host_buffer_type
+
     def supports_buffer_type(self, buffer_type: BufferType) -> bool:
         return buffer_type.device is self or (self._buffer_type.is_host and buffer_type.is_host)
 
@@ -304,6 +279,8 @@ class NullDevice(Device):
         return node.op in self._offloads
 
     def _supports(self, node: Tensor, source_types: Mapping[Tensor, BufferType]) -> bool | Refusal:
+        if not self._float64 and any(t.dtype is F64 for t in (node, *node.sources)):
+            return Refusal(f"{self.name}: no float64, which {node.op} is asked for")
         if self._ops is not None:
             return node.op in self._ops or Refusal(f"{self.name}: does not do {node.op}")
         if node.op not in self._kernels:
@@ -325,6 +302,11 @@ class NullDevice(Device):
         """Raise DeviceLost after `lose()`."""
         if self._lost:
             raise DeviceLost(f"{self.name}: the device is gone; open another")
+
+    def pass_gate(self) -> None:
+        """Wait until the device does not hang."""
+        if self.gate.is_shut:
+            self.timeline.wait_for(self.gate)
 
     def begin(self, what: str, detail: str | int) -> None:
         """Count a call, raise what was planned for it, and write it down."""
@@ -372,3 +354,14 @@ class NullDevice(Device):
         memory = buffer.device_memory() if isinstance(buffer, NullBuffer) else buffer.host()
         array = array_view(tensor, memory, place.offset)
         return array[(np.newaxis,) * (4 - array.ndim)]
+
+
+def null_devices(
+    count: int, *, family: str = "null", seed: int = 0, **options: Any
+) -> list[NullDevice]:
+    """Return `count` devices that understand each other and share one timeline.
+
+    `options` are those of NullDevice and the same for all.
+    """
+    timeline = Timeline(seed)
+    return [NullDevice(f"{family}:{i}", timeline=timeline, **options) for i in range(count)]

@@ -6,9 +6,27 @@ from collections import deque
 from collections.abc import Callable
 
 from tensorplug.backend import Event
-from tensorplug.errors import TensorplugError
+from tensorplug.errors import DeviceError, TensorplugError
 
 Job = Callable[[], None]
+
+
+class Gate:
+    """Holds up the work of one fake device while it is shut."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.is_shut = False
+        self.limit = 0.0
+
+    def shut(self, limit: float) -> None:
+        """Hold up all work; who waits for it gives up after `limit` seconds."""
+        self.limit = limit
+        self.is_shut = True
+
+    def open(self) -> None:
+        """Let work go on."""
+        self.is_shut = False
 
 
 class Timeline:
@@ -21,12 +39,13 @@ class Timeline:
     def __init__(self, seed: int = 0) -> None:
         self._chance = random.Random(seed)
         self._streams: list[Stream] = []
+        self._worker = 0
         # A job may wait for another stream, and a finalizer may run while a job does.
-        self._lock = threading.RLock()
+        self._lock = threading.Condition(threading.RLock())
 
-    def stream(self) -> "Stream":
-        """Return a new stream."""
-        stream = Stream(self)
+    def stream(self, gate: Gate | None = None) -> "Stream":
+        """Return a new stream, which stands still while `gate` is shut."""
+        stream = Stream(self, gate or Gate(""))
         with self._lock:
             self._streams.append(stream)
         return stream
@@ -44,10 +63,38 @@ class Timeline:
             while stream.done < position:
                 ready = [s for s in self._streams if s.ready]
                 if ready:
-                    self._chance.choice(ready).step()
-                elif not self._run_others():
+                    self._step(self._chance.choice(ready))
+                    continue
+                if self._run_others():
+                    continue
+                held = next((s.gate for s in self._streams if s.held), None)
+                if held is None:
                     # A finalizer waits for the stream whose job it interrupts: that cannot end.
                     return
+                self.wait_for(held)
+
+    def wait_for(self, gate: Gate) -> None:
+        """Wait until `gate` is open. Raises DeviceError after its limit."""
+        if threading.get_ident() == self._worker:
+            # A job that has begun is done: others must not see it half.
+            return
+        with self._lock:
+            if not self._lock.wait_for(lambda: not gate.is_shut, gate.limit):
+                raise DeviceError(
+                    f"{gate.name}: hangs: nothing was done for {gate.limit:g} s; call release()"
+                )
+
+    def wake(self) -> None:
+        """Let those look again who wait for a gate."""
+        with self._lock:
+            self._lock.notify_all()
+
+    def _step(self, stream: "Stream") -> None:
+        before, self._worker = self._worker, threading.get_ident()
+        try:
+            stream.step()
+        finally:
+            self._worker = before
 
     def _run_others(self) -> bool:
         """Do what a stream of this timeline waits for in another one; False if none does."""
@@ -61,8 +108,9 @@ class Timeline:
 class Stream:
     """Jobs in order. One that fails takes those behind it along; `take_error` tells which."""
 
-    def __init__(self, timeline: Timeline) -> None:
+    def __init__(self, timeline: Timeline, gate: Gate) -> None:
         self.timeline = timeline
+        self.gate = gate
         self.done = 0
         self._jobs: deque[tuple[Job, NullEvent | None]] = deque()
         self.busy = False
@@ -76,6 +124,15 @@ class Stream:
     @property
     def ready(self) -> bool:
         """Whether the next job could be done now: it waits for no other stream."""
+        return not self.gate.is_shut and self._could_go_on
+
+    @property
+    def held(self) -> bool:
+        """Whether the gate is all that the next job waits for."""
+        return self.gate.is_shut and self._could_go_on
+
+    @property
+    def _could_go_on(self) -> bool:
         return bool(self._jobs) and not self.busy and self.awaits is None
 
     @property

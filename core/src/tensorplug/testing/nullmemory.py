@@ -1,0 +1,93 @@
+"""Memory of fake devices: bytes that only the device sees, unless the host may."""
+
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+
+from tensorplug.buffer import Buffer, BufferType, BufferUsage
+from tensorplug.tensor import Array
+
+if TYPE_CHECKING:
+    from tensorplug.testing.null import NullDevice
+
+
+class NullBufferType(BufferType):
+    """Memory of a fake device; fresh memory is all ones: NaN as floats, -1 as integers."""
+
+    device: "NullDevice"
+    buffer_class: ClassVar["type[NullBuffer]"]
+
+    def __init__(
+        self, device: "NullDevice", *, is_host: bool, max_size: int, name: str = ""
+    ) -> None:
+        super().__init__(device)
+        self.name = name or device.name
+        self.is_host = is_host
+        self.max_size = max_size
+
+    def _alloc(self, size: int, usage: BufferUsage) -> Buffer:
+        self.device.take(size)
+        return self.buffer_class(self, size, usage)
+
+
+class NullBuffer(Buffer):
+    """Bytes that only the device's work and explicit transfers reach, unless the host sees them."""
+
+    type: NullBufferType
+
+    def __init__(self, buffer_type: NullBufferType, size: int, usage: BufferUsage) -> None:
+        super().__init__(buffer_type, size, usage)
+        self._device = buffer_type.device
+        self._memory = _aligned(size, max(buffer_type.alignment, 1))
+
+    def host(self) -> Array:
+        if not self.type.is_host:
+            return super().host()
+        self.check_open()
+        return self._memory
+
+    def device_memory(self) -> Array:
+        """The bytes as the device sees them."""
+        return self._memory
+
+    def _write(self, offset: int, data: memoryview) -> None:
+        self._device.pass_gate()
+        self._device.begin("write", data.nbytes)
+        self._memory[offset : offset + data.nbytes] = data
+
+    def _read(self, offset: int, out: memoryview) -> None:
+        self._device.pass_gate()
+        self._device.begin("read", out.nbytes)
+        np.frombuffer(out, np.uint8)[:] = self._memory[offset : offset + out.nbytes]
+
+    def _fill(self, offset: int, size: int, value: int) -> None:
+        self._device.pass_gate()
+        self._device.begin("write", size)
+        self._memory[offset : offset + size] = value
+
+    def _copy_from(self, source: Buffer, start: int, offset: int, size: int) -> bool:
+        if not isinstance(source, NullBuffer) or source.type.device is not self._device:
+            return False
+        self.take_copy(source, start, offset, size)
+        return True
+
+    def take_copy(self, source: "NullBuffer", start: int, offset: int, size: int) -> None:
+        """Copy bytes from any fake device's memory now."""
+        self._device.pass_gate()
+        self._device.begin("copy", size)
+        self._memory[offset : offset + size] = source._memory[start : start + size]
+
+    def _close(self) -> None:
+        # Work that still comes here finds rubbish, as it would on a real device.
+        self._memory[...] = 0xFF
+        self._device.give(self.size)
+
+
+NullBufferType.buffer_class = NullBuffer
+
+
+def _aligned(size: int, alignment: int) -> Array:
+    """Return `size` bytes, all ones, that start at a multiple of `alignment`."""
+    memory = np.full(size + alignment, 0xFF, np.uint8)
+    start = -memory.ctypes.data % alignment
+    return memory[start : start + size]

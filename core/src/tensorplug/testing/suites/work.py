@@ -1,0 +1,174 @@
+"""`Work`: simple work that nearly every device can do, and the memory for it."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+import pytest
+
+import tensorplug as tp
+from tensorplug import transfer
+from tensorplug.backend import Backend, Plan
+from tensorplug.buffer import Buffer, BufferType
+from tensorplug.device import Device
+from tensorplug.lifetime import Resource
+from tensorplug.placing import place
+from tensorplug.tensor import Array, Tensor
+
+T = TypeVar("T", bound=Resource)
+
+UNTOUCHED = 0xA5
+"""What memory is filled with before work: finite as a float, and nobody's result."""
+
+
+class Step(NamedTuple):
+    """One op on one tensor, and what it does to an array."""
+
+    op: str
+    build: Callable[[Tensor], Tensor]
+    apply: Callable[[Array], Array]
+
+
+STEPS = (
+    Step("add", lambda x: tp.add(x, x), lambda a: a + a),
+    Step("dup", tp.dup, lambda a: a),
+)
+"""The ops that tests may use to have something computed, the best first."""
+
+
+def step_of(device: Device) -> Step | None:
+    """The first of STEPS that `device` supports."""
+    x = tp.input("x", (4, 4), tp.F32)
+    return next((step for step in STEPS if device.supports(step.build(x))), None)
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """A graph with memory and a plan: write inputs, run, read results."""
+
+    plan: Plan
+    bound: tp.BoundGraph
+
+    def write(self, inputs: Mapping[Tensor, Any]) -> None:
+        """Write inputs; done when this returns."""
+        for tensor, data in inputs.items():
+            transfer.write(tensor, data, self.bound.bindings)
+
+    def read(self, tensor: Tensor) -> Array:
+        """Copy the value of `tensor`, once its work is done."""
+        return transfer.read(tensor, self.bound.bindings)
+
+    def compute(self, inputs: Mapping[Tensor, Any] | None = None) -> list[Array]:
+        """Write inputs, run, wait, and return all outputs."""
+        self.write(inputs or {})
+        self.plan.run()
+        self.plan.backend.synchronize()
+        return [self.read(t) for t in self.bound.graph.outputs]
+
+
+class Work:
+    """What one test makes on a device; `close()` gives it all back."""
+
+    def __init__(self, device: Device) -> None:
+        self.device = device
+        self._made: list[Resource] = []
+
+    def open(self) -> Backend:
+        """A new stream."""
+        return self.keep(self.device.open())
+
+    def alloc(self, size: int, memory: BufferType | None = None) -> Buffer:
+        """A new buffer full of UNTOUCHED."""
+        buffer = self.keep((memory or self.device.buffer_type).alloc(size))
+        buffer.fill(UNTOUCHED)
+        return buffer
+
+    def place(self, data: Any, memory: BufferType | None = None) -> Tensor:
+        """A persistent tensor with `data`."""
+        tensor = place("x", np.asarray(data), memory or self.device.buffer_type)
+        assert tensor.storage is not None
+        self.keep(tensor.storage.buffer)
+        return tensor
+
+    def keep(self, resource: T) -> T:
+        """Close `resource` when the test ends."""
+        self._made.append(resource)
+        return resource
+
+    # --- computing -------------------------------------------------------------------------
+
+    @property
+    def step(self) -> Step:
+        """One op that the device supports; skips the test where there is none."""
+        step = step_of(self.device)
+        if step is None:
+            names = " nor ".join(step.op for step in STEPS)
+            pytest.skip(f"{self.device.name} supports neither {names}")
+        return step
+
+    def chain(self, x: Tensor, length: int = 1) -> Tensor:
+        """`length` steps after each other."""
+        for _ in range(length):
+            x = self.step.build(x)
+        return x
+
+    def after(self, array: Array, length: int = 1) -> Array:
+        """What a chain makes of `array`."""
+        for _ in range(length):
+            array = self.step.apply(array)
+        return array
+
+    def bind(
+        self, outputs: Tensor | Sequence[Tensor] | tp.Graph, memory: BufferType | None = None
+    ) -> tp.BoundGraph:
+        """A graph with a buffer for each tensor that has no memory of its own."""
+        graph = outputs if isinstance(outputs, tp.Graph) else tp.Graph(outputs)
+        roots = dict.fromkeys(t.root for t in (*graph.leafs, *graph.nodes))
+        kind = memory or self.device.buffer_type
+        places = {
+            t: tp.Storage(self.alloc(kind.alloc_size(t), kind), 0)
+            for t in roots
+            if t.storage is None
+        }
+        return tp.BoundGraph(graph, tp.Bindings(places))
+
+    def plan(
+        self,
+        outputs: Tensor | Sequence[Tensor] | tp.Graph,
+        backend: Backend | None = None,
+        memory: BufferType | None = None,
+    ) -> Planned:
+        """A plan of a graph, with memory for all of it, on `backend` or a stream of its own."""
+        bound = self.bind(outputs, memory)
+        return Planned(self.keep((backend or self.open()).plan(bound)), bound)
+
+    def close(self) -> None:
+        """Close what was made, newest first."""
+        for resource in reversed(self._made):
+            resource.close(force=True)
+        self._made.clear()
+
+
+class Suite:
+    """What all suites share. The fixture `device` comes from the class that inherits them."""
+
+    @pytest.fixture
+    def work(self, device: Device) -> Iterator[Work]:
+        """A place to make things in, cleared after the test."""
+        made = Work(device)
+        yield made
+        made.close()
+
+    @pytest.fixture(params=["buffer_type", "host_buffer_type"])
+    def memory(self, request: pytest.FixtureRequest, device: Device) -> BufferType:
+        """Each kind of memory of the device that holds any tensor."""
+        kind: BufferType | None = getattr(device, request.param)
+        if kind is None:
+            pytest.skip(f"{device.name} has no host buffers")
+        return kind
+
+
+def numbers(*shape: int, seed: int = 0) -> Array:
+    """Random small integers as f32: sums and doubles of them are exact."""
+    return np.random.default_rng(seed).integers(-99, 100, shape).astype(np.float32)

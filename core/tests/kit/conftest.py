@@ -1,0 +1,83 @@
+"""The devices that the suites are proved on."""
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+import tensorplug as tp
+from tensorplug.testing.null import NullDevice
+from tensorplug_cpu.device import CPUDevice
+
+DEVICES: dict[str, Callable[[], tp.Device]] = {
+    "plain": NullDevice,
+    "pinned": lambda: NullDevice("pinned:0", host_buffer=True, float64=False),
+    "host": lambda: NullDevice("host:0", host=True),
+    "late": lambda: NullDevice("late:0", asynchronous=True),
+    "late_host": lambda: NullDevice("late:0", asynchronous=True, host=True),
+    "small": lambda: NullDevice("small:0", memory=8 << 20, max_size=1 << 18),
+    "bare": lambda: NullDevice(
+        "bare:0", asynchronous=True, events=False, async_transfer=False, async_copy=False
+    ),
+    "able": lambda: NullDevice("able:0", events=True, async_transfer=True, async_copy=True),
+    "only_dup": lambda: NullDevice("dup:0", ops=["dup"]),
+    "no_ops": lambda: NullDevice("no:0", ops=[]),
+    "cpu": CPUDevice,
+}
+
+
+@pytest.fixture(scope="class", params=DEVICES)
+def device(request) -> Iterator[tp.Device]:
+    """Each of DEVICES in turn."""
+    with DEVICES[request.param]() as made:
+        yield made
+
+
+SUITE = """
+import pytest
+from tensorplug.testing.suites.{module} import {name}
+
+
+class TestFaulty({name}):
+    @pytest.fixture(scope="class")
+    def device(self, request):
+        made = request.config.make_device()
+        yield made
+        made.close(force=True)
+"""
+
+
+class Recorder:
+    """Gives a run its device and notes which tests failed."""
+
+    def __init__(self, make_device: Callable[[], tp.Device]) -> None:
+        self._make_device = make_device
+        self.failed: set[str] = set()
+
+    def pytest_configure(self, config: pytest.Config) -> None:
+        config.make_device = self._make_device
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.failed and report.when == "call":
+            self.failed.add(report.location[2].partition(".")[2].partition("[")[0])
+
+
+Failures = Callable[..., set[str]]
+
+
+@pytest.fixture
+def failures(tmp_path) -> Failures:
+    """The names of the tests of a suite that fail on a device, among those that match `only`."""
+
+    def run(suite: type, make_device: Callable[[], tp.Device], only: str = "test") -> set[str]:
+        path = tmp_path / "test_faulty.py"
+        path.write_text(
+            SUITE.format(module=suite.__module__.rpartition(".")[2], name=suite.__name__)
+        )
+        recorder = Recorder(make_device)
+        options = ["-c", str(tmp_path / "none.ini"), "--rootdir", str(tmp_path), "--capture=no"]
+        options += ["-p", "no:terminal", "-p", "no:cacheprovider", "--import-mode=importlib"]
+        (tmp_path / "none.ini").write_text("[pytest]\n")
+        pytest.main([str(path), "-k", only, *options], plugins=[recorder])
+        return recorder.failed
+
+    return run
