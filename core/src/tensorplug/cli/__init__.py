@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from tensorplug.cli import kit
 from tensorplug.cli.diagnosis import diagnose
 from tensorplug.cli.explain import explain as explain_graph
 from tensorplug.cli.output import plain_errors, show
@@ -75,6 +76,11 @@ def explain(
         if (file is None) is not example:
             raise OptionError("explain: give either a FILE or --example")
         show(explain_graph(Registry(), file, device or ()), json)
+
+
+app.command("ops")(kit.ops)
+app.command("test")(kit.run_kit)
+app.command("certify")(kit.certify)
 
 
 def main() -> None:

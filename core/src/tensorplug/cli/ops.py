@@ -1,0 +1,58 @@
+"""What `tensorplug ops` shows: the op table."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tensorplug.ops.table import OPS, Op
+from tensorplug.text import table
+
+
+@dataclass(frozen=True, slots=True)
+class OpList:
+    """Ops in the order of the table."""
+
+    ops: Sequence[Op]
+
+    def to_json(self) -> dict[str, Any]:
+        """The same as plain data."""
+        return {"ops": [_record(op) for op in self.ops]}
+
+    def __str__(self) -> str:
+        rows = [(op.name, ", ".join(_named(s) for s in op.sources), op.formula) for op in self.ops]
+        count = sum(not op.is_view for op in self.ops)
+        total = f"{len(self.ops)} ops, {count} that compute and {len(self.ops) - count} views"
+        return "\n".join([*table(("op", "sources", "computes"), rows), "", total])
+
+
+def op_list() -> OpList:
+    """Every op that is registered, by name."""
+    return OpList([OPS[name] for name in sorted(OPS)])
+
+
+def _named(source: Any) -> str:
+    return f"[{source.name}]" if source.optional else str(source.name)
+
+
+def _record(op: Op) -> Mapping[str, Any]:
+    return {
+        "name": op.name,
+        "sources": [
+            {
+                "name": source.name,
+                "types": sorted(t.name for t in source.types),
+                "optional": source.optional,
+            }
+            for source in op.sources
+        ],
+        "params": [
+            {"name": p.name, "type": p.kind.__name__, "default": p.default, "required": p.required}
+            for p in op.params
+        ],
+        "view": op.is_view,
+        "writes": op.writes,
+        "also_writes": list(op.also_writes),
+        "in_place": list(op.in_place),
+        "formula": op.formula,
+        "origin": op.origin,
+    }

@@ -1,0 +1,140 @@
+"""A run of the kit from a program: cases on one or several processes, suites through pytest."""
+
+import csv
+import io
+import multiprocessing
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass, fields
+from functools import cache
+from typing import Any
+
+import tensorplug
+from tensorplug.backend import Backend
+from tensorplug.errors import DeviceError
+from tensorplug.testing.cases import CASES, Case
+from tensorplug.testing.check import Outcome, check
+from tensorplug.text import table
+
+Progress = Callable[[Outcome], None]
+CHUNK = 50
+"""Cases that a worker process takes at a time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What a device made of the kit."""
+
+    device: str
+    tier: str
+    seed: int
+    outcomes: tuple[Outcome, ...]
+
+    def count(self, verdict: str) -> int:
+        """How many cases and tests ended so."""
+        return sum(outcome.verdict == verdict for outcome in self.outcomes)
+
+    @property
+    def passed(self) -> bool:
+        """Whether nothing failed and something was computed."""
+        return self.count("failed") == 0 and self.count("passed") > 0
+
+    @property
+    def ops(self) -> tuple[str, ...]:
+        """Ops of which a case passed."""
+        done = {o.op for o in self.outcomes if o.verdict == "passed" and o.op}
+        return tuple(sorted(done))
+
+    def to_json(self) -> dict[str, Any]:
+        """The same as plain data: a summary, and one record for each case and test."""
+        summary = {
+            "device": self.device,
+            "tier": self.tier,
+            "seed": self.seed,
+            **{verdict: self.count(verdict) for verdict in ("passed", "failed", "refused")},
+            "ops": len(self.ops),
+        }
+        return {"summary": summary, "records": [o.to_json() for o in self.outcomes]}
+
+    def to_csv(self) -> str:
+        """One line for each case and test."""
+        return as_csv([f.name for f in fields(Outcome)], [o.to_json() for o in self.outcomes])
+
+    def __str__(self) -> str:
+        counts = Counter((o.op or "suites", o.verdict) for o in self.outcomes)
+        names = dict.fromkeys(o.op or "suites" for o in self.outcomes)
+        verdicts = ("passed", "failed", "refused")
+        rows = [[name, *(str(counts[name, v] or "-") for v in verdicts)] for name in names]
+        failures = [o for o in self.outcomes if o.verdict == "failed"]
+        lines = [*table(("op", *verdicts), rows), ""]
+        lines += [f"FAILED {o.detail}" for o in failures]
+        total = ", ".join(f"{self.count(v)} {v}" for v in verdicts)
+        return "\n".join([*lines, f"{self.device}: {total}, {len(self.ops)} ops; {self._again()}"])
+
+    def _again(self) -> str:
+        return f"tier {self.tier}, seed {self.seed}"
+
+
+def as_csv(head: Sequence[str], records: Sequence[dict[str, Any]]) -> str:
+    """Records as comma-separated lines under a head."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, head, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(records)
+    return text.getvalue().rstrip("\n")
+
+
+def run_cases(
+    spec: str,
+    cases: Sequence[Case],
+    *,
+    seed: int = 0,
+    jobs: int = 1,
+    progress: Progress | None = None,
+) -> list[Outcome]:
+    """Check `cases` on the device that `spec` names, in order. Raises DeviceError."""
+    found = []
+    for outcome in _outcomes(spec, cases, seed, jobs):
+        found.append(outcome)
+        if progress is not None:
+            progress(outcome)
+    return found
+
+
+def _outcomes(spec: str, cases: Sequence[Case], seed: int, jobs: int) -> Iterator[Outcome]:
+    if jobs <= 1:
+        with tensorplug.open(spec) as backend:
+            yield from (check(case, backend, base=seed) for case in cases)
+        return
+    chunks = [
+        [case.id for case in cases[start : start + CHUNK]] for start in range(0, len(cases), CHUNK)
+    ]
+    # Drivers do not survive a fork: each worker starts afresh and opens the device for itself.
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(jobs, context) as workers:
+        waiting = [workers.submit(_work, spec, chunk, seed) for chunk in chunks]
+        for chunk, future in zip(chunks, waiting, strict=True):
+            try:
+                yield from future.result()
+            except BrokenProcessPool as error:
+                raise DeviceError(
+                    f"{spec}: a worker process died, perhaps at one of the {len(chunk)} cases from "
+                    f"{chunk[0]} on; run with one job to see which"
+                ) from error
+
+
+def _work(spec: str, ids: Sequence[str], seed: int) -> list[Outcome]:
+    return [check(_by_id()[name], _stream(spec), base=seed) for name in ids]
+
+
+@cache
+def _by_id() -> dict[str, Case]:
+    tensorplug.load_all()
+    return {case.id: case for case in CASES}
+
+
+@cache
+def _stream(spec: str) -> Backend:
+    return tensorplug.open(spec)

@@ -1,0 +1,64 @@
+"""The suites of the kit (memory, transfers, plans, ...) through pytest, recorded."""
+
+import contextlib
+import io
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tensorplug.errors import TensorplugError
+from tensorplug.testing import conformance
+from tensorplug.testing.check import Outcome
+from tensorplug.testing.run import Progress
+
+_VERDICTS = {"passed": "passed", "failed": "failed", "skipped": "refused"}
+
+
+class Recorder:
+    """A pytest plugin that leaves out the cases of ops and keeps what became of the rest."""
+
+    def __init__(self, seed: int, progress: Progress | None) -> None:
+        self._seed = seed
+        self._progress = progress
+        self.outcomes: list[Outcome] = []
+
+    def pytest_collection_modifyitems(self, items: list[Any]) -> None:
+        """Cases of ops are run without pytest, which is quicker."""
+        items[:] = [item for item in items if item.originalname != "test_case"]
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Keep what became of a test: its call, or a setup or teardown that did not pass."""
+        if report.when != "call" and report.passed:
+            return
+        name = report.nodeid.rpartition("::")[2]
+        detail = "" if report.passed else _reason(report)
+        if report.failed:
+            detail = f"{name}: {detail}"
+        outcome = Outcome(name, "", _VERDICTS[report.outcome], detail, self._seed, report.duration)
+        self.outcomes.append(outcome)
+        if self._progress is not None:
+            self._progress(outcome)
+
+
+def _reason(report: pytest.TestReport) -> str:
+    if isinstance(report.longrepr, tuple):  # a skip: file, line, text
+        return report.longrepr[2].removeprefix("Skipped: ")
+    crash = getattr(report.longrepr, "reprcrash", None)
+    return crash.message if crash is not None else str(report.longrepr)
+
+
+def run_suites(spec: str, *, seed: int = 0, progress: Progress | None = None) -> list[Outcome]:
+    """Run all tests of the kit that are not cases of ops. Raises TensorplugError."""
+    recorder = Recorder(seed, progress)
+    printed = io.StringIO()
+    # The settings of the project in whose folder the user happens to be are none of our business.
+    arguments = ["-c", os.devnull, "-p", "no:cacheprovider", "--import-mode=importlib", "-q"]
+    arguments += ["--rootdir", str(Path(conformance.__file__).parent)]
+    arguments += ["--device", spec, "--kit-seed", str(seed)]
+    with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
+        status = pytest.main([*arguments, *conformance.__path__], plugins=[recorder])
+    if status not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
+        raise TensorplugError(f"{spec}: pytest could not run the suites: {printed.getvalue()}")
+    return recorder.outcomes

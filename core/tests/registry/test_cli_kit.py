@@ -1,0 +1,143 @@
+"""The commands `ops`, `test` and `certify`, on the cpu device."""
+
+import csv
+import io
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+import tensorplug as tp
+from tensorplug.cli import app
+
+
+@pytest.fixture
+def run():
+    """Run a command line; gives the exit status and what was printed."""
+
+    def call(*arguments):
+        done = CliRunner().invoke(app, [str(a) for a in arguments])
+        return done.exit_code, done.stdout, done.stderr
+
+    return call
+
+
+def test_ops_prints_a_record_for_each_op(run):
+    status, out, _ = run("ops", "--json")
+
+    records = {record["name"]: record for record in json.loads(out)["ops"]}
+    assert status == 0
+    assert set(records) == set(tp.OPS)
+    assert records["permute"]["view"]
+    assert records["cpy"]["writes"]
+    assert records["soft_max"]["in_place"] == ["x"]
+
+
+def test_ops_ends_with_how_many_there_are(run):
+    _, out, _ = run("ops")
+
+    computing = sum(not op.is_view for op in tp.OPS.values())
+    assert out.splitlines()[-1] == (
+        f"{len(tp.OPS)} ops, {computing} that compute and {len(tp.OPS) - computing} views"
+    )
+
+
+def test_json_has_a_summary_and_a_record_for_each_case(run):
+    status, out, _ = run("test", "--device", "cpu", "-o", "add", "--tier", "smoke", "--json")
+
+    result = json.loads(out)
+    summary, records = result["summary"], result["records"]
+    assert status == 0
+    assert summary == {
+        "device": "cpu:0",
+        "tier": "smoke",
+        "seed": 0,
+        "passed": len(records),
+        "failed": 0,
+        "refused": 0,
+        "ops": 1,
+    }
+    assert set(records[0]) == {"case", "op", "verdict", "detail", "seed", "seconds"}
+
+
+def test_csv_has_one_line_for_each_case(run):
+    _, out, _ = run("test", "--device", "cpu", "-o", "add", "--tier", "smoke", "--csv")
+
+    rows = list(csv.DictReader(io.StringIO(out)))
+    assert {row["verdict"] for row in rows} == {"passed"}
+    assert all(row["case"].startswith("add-") for row in rows)
+
+
+def test_cases_are_picked_by_a_regular_expression(run):
+    _, out, _ = run("test", "--device", "cpu", "-p", "^rope-f16.*neox", "--tier", "full", "--json")
+
+    cases = [record["case"] for record in json.loads(out)["records"]]
+    assert cases
+    assert all(case.startswith("rope-f16") and "neox" in case for case in cases)
+
+
+def test_another_seed_draws_other_values(run):
+    options = ("test", "--device", "cpu", "-o", "neg", "--tier", "smoke", "--json")
+
+    first, second = (json.loads(run(*options, "--seed", n)[1])["records"] for n in (0, 1))
+
+    assert [r["case"] for r in first] == [r["case"] for r in second]
+    assert all(a["seed"] != b["seed"] for a, b in zip(first, second, strict=True))
+
+
+def test_several_processes_give_the_same_records_in_the_same_order(run):
+    options = ("test", "--device", "cpu", "-o", "add", "-o", "scale", "--json")
+
+    alone, shared = (json.loads(run(*options, "-j", n)[1])["records"] for n in (1, 2))
+
+    assert [(r["case"], r["verdict"]) for r in alone] == [(r["case"], r["verdict"]) for r in shared]
+
+
+def test_support_mode_computes_nothing_and_gives_reasons(run):
+    status, out, _ = run("test", "--device", "cpu", "--mode", "support", "-o", "mul_mat", "--json")
+
+    result = json.loads(out)
+    assert status == 0
+    assert result["summary"]["supported"] + result["summary"]["refused"] == len(result["records"])
+    assert all(record["supported"] is (record["reason"] == "") for record in result["records"])
+
+
+def test_perf_mode_gives_times_and_rates(run):
+    _, out, _ = run(
+        "test", "--device", "cpu", "--mode", "perf", "-p", "^rms_norm-f32_640x512", "--json"
+    )
+
+    (record,) = json.loads(out)["records"]
+    assert record["microseconds"] > 0
+    assert record["gigabytes_per_second"] > 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["-o", "ropee"], "error: no case of op 'ropee'; `tensorplug ops` lists the ops\n"),
+        (["-p", "("], "error: pattern '(' is no regular expression: "),
+        (["-p", "nothing like it"], "error: no case matches 'nothing like it'; "),
+        (["--tier", "huge"], "error: tier 'huge' is unknown; tiers are smoke, ci, full\n"),
+        (["--mode", "fast"], "error: mode 'fast' is unknown; modes are test, perf, support\n"),
+        (["--json", "--csv"], "error: give either --json or --csv\n"),
+    ],
+)
+def test_wrong_choice_is_refused_with_a_sentence(run, arguments, message):
+    status, out, err = run("test", "--device", "cpu", *arguments)
+
+    assert (status, out) == (2, "")
+    assert err.startswith(message)
+
+
+def test_certify_writes_a_page_and_its_data(run, tmp_path):
+    status, out, _ = run("certify", "--device", "cpu", "--tier", "smoke", "-O", tmp_path)
+
+    page = (tmp_path / "certificate-cpu-0.md").read_text()
+    data = json.loads((tmp_path / "certificate-cpu-0.json").read_text())
+    assert status == 0
+    assert page.startswith("# cpu:0 passes the conformance kit (tier smoke)\n")
+    assert "`tensorplug certify --device cpu --tier smoke --seed 0`" in page
+    assert data["certified"]
+    assert data["summary"]["failed"] == 0
+    assert out.startswith(page.rstrip())
