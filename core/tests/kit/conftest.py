@@ -57,6 +57,7 @@ class Recorder:
         config.make_device = self._make_device
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        assert not (report.failed and report.when == "setup"), report.longreprtext
         if report.failed and report.when == "call":
             self.failed.add(report.location[2].partition(".")[2].partition("[")[0])
 
@@ -69,7 +70,8 @@ def failures(tmp_path) -> Failures:
     """The names of the tests of a suite that fail on a device, among those that match `only`."""
 
     def run(suite: type, make_device: Callable[[], tp.Device], only: str = "test") -> set[str]:
-        path = tmp_path / "test_faulty.py"
+        # Modules are kept by name from run to run.
+        path = tmp_path / f"test_faulty_{suite.__name__}.py"
         path.write_text(
             SUITE.format(module=suite.__module__.rpartition(".")[2], name=suite.__name__)
         )

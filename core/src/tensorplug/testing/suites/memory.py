@@ -1,4 +1,4 @@
-"""`MemoryTests`: what every kind of memory of a device does."""
+"""`MemoryTests`: what the memory of a device does."""
 
 import sys
 
@@ -8,9 +8,10 @@ import pytest
 import tensorplug as tp
 from tensorplug import transfer
 from tensorplug.buffer import BufferType, BufferUsage, MultiBuffer
-from tensorplug.device import Device, DeviceType
-from tensorplug.placing import LinearAllocator, allocate, buffer_sizes
+from tensorplug.device import Device, DeviceType, SupportsHostImport
+from tensorplug.placing import LinearAllocator, allocate, buffer_sizes, place_in
 from tensorplug.tensor import Array, Tensor, leaf
+from tensorplug.testing.suites.abilities import needs
 from tensorplug.testing.suites.work import UNTOUCHED, Suite, Work, numbers
 
 SIZES = (1, 3, 64, 100, 4097, 1 << 20)
@@ -341,11 +342,48 @@ class MemoryTests(Suite):
         seen = place.buffer.host()[place.offset : place.offset + 32].view(np.float32)
         np.testing.assert_array_equal(seen, work.after(numbers(8)))
 
-    def test_host_buffers_are_the_hosts(self, device: Device) -> None:
-        kind = device.host_buffer_type
-        if kind is None:
-            pytest.skip(f"{device.name} has no host buffers")
+    @needs("host_buffer")
+    def test_host_buffers_are_shared_with_the_host(self, work: Work, device: Device) -> None:
+        kind = _host_buffers(device)
+        buffers = [work.alloc(size, kind) for size in SIZES]
+
+        for i, buffer in enumerate(buffers):
+            buffer.host()[...] = i
+            buffer.fill(99, 0, 1)
+
         assert kind.is_host, f"the host cannot see {kind.name}, which host_buffer_type gives"
+        for i, (size, buffer) in enumerate(zip(SIZES, buffers, strict=True)):
+            assert buffer.size >= size
+            assert buffer.host().ctypes.data % kind.alignment == 0
+            assert buffer.read(0, size).tolist() == [99] + [i] * (size - 1)
+
+    @needs("host_buffer")
+    def test_host_buffer_beyond_the_largest_is_refused(self, device: Device) -> None:
+        kind = _host_buffers(device)
+
+        with pytest.raises(tp.BufferTooLarge):
+            kind.alloc(kind.max_size + 1)
+
+    @needs("host_import")
+    def test_imported_memory_is_the_hosts_own(self, work: Work, device: Device) -> None:
+        assert isinstance(device, SupportsHostImport)
+        array = numbers(1024)
+
+        buffer = work.keep(device.import_host(array))
+        array[7] = 1000
+
+        assert buffer.read(28, 4).view(np.float32).tolist() == [1000]
+        assert device.supports_buffer_type(buffer.type)
+
+    @needs("host_import")
+    def test_imported_memory_is_computed_on(self, work: Work, device: Device) -> None:
+        assert isinstance(device, SupportsHostImport)
+        data = numbers(1024)
+        buffer = work.keep(device.import_host(data))
+        x = place_in(leaf("x", (1024,), tp.F32), buffer, 0)
+        planned = work.plan(work.chain(x))
+
+        np.testing.assert_array_equal(planned.compute()[0], work.after(data))
 
     # --- memory with layouts of its own ----------------------------------------------------
 
@@ -383,6 +421,12 @@ def _in_blocks(shape: tuple[int, ...], dtype: tp.DType) -> tuple[int, ...]:
 
 def _like(array: Array) -> Tensor:
     return leaf("x", array.shape, tp.dtype(array.dtype))
+
+
+def _host_buffers(device: Device) -> BufferType:
+    kind = device.host_buffer_type
+    assert kind is not None
+    return kind
 
 
 def _span(start: int, size: int) -> range:

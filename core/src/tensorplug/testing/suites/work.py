@@ -120,27 +120,30 @@ class Work:
         return array
 
     def bind(
-        self, outputs: Tensor | Sequence[Tensor] | tp.Graph, memory: BufferType | None = None
+        self,
+        outputs: Tensor | Sequence[Tensor] | tp.Graph,
+        places: Mapping[Tensor, tp.Storage] | None = None,
     ) -> tp.BoundGraph:
-        """A graph with a buffer for each tensor that has no memory of its own."""
+        """A graph with a buffer for each tensor that has no memory of its own nor in `places`."""
         graph = outputs if isinstance(outputs, tp.Graph) else tp.Graph(outputs)
         roots = dict.fromkeys(t.root for t in (*graph.leafs, *graph.nodes))
-        kind = memory or self.device.buffer_type
-        places = {
-            t: tp.Storage(self.alloc(kind.alloc_size(t), kind), 0)
+        given = dict(places or {})
+        size_of = self.device.buffer_type.alloc_size
+        given |= {
+            t: tp.Storage(self.alloc(size_of(t)), 0)
             for t in roots
-            if t.storage is None
+            if t.storage is None and t not in given
         }
-        return tp.BoundGraph(graph, tp.Bindings(places))
+        return tp.BoundGraph(graph, tp.Bindings(given))
 
     def plan(
         self,
         outputs: Tensor | Sequence[Tensor] | tp.Graph,
         backend: Backend | None = None,
-        memory: BufferType | None = None,
+        places: Mapping[Tensor, tp.Storage] | None = None,
     ) -> Planned:
         """A plan of a graph, with memory for all of it, on `backend` or a stream of its own."""
-        bound = self.bind(outputs, memory)
+        bound = self.bind(outputs, places)
         return Planned(self.keep((backend or self.open()).plan(bound)), bound)
 
     def close(self) -> None:
@@ -160,13 +163,10 @@ class Suite:
         yield made
         made.close()
 
-    @pytest.fixture(params=["buffer_type", "host_buffer_type"])
-    def memory(self, request: pytest.FixtureRequest, device: Device) -> BufferType:
-        """Each kind of memory of the device that holds any tensor."""
-        kind: BufferType | None = getattr(device, request.param)
-        if kind is None:
-            pytest.skip(f"{device.name} has no host buffers")
-        return kind
+    @pytest.fixture
+    def memory(self, device: Device) -> BufferType:
+        """The memory that the device computes in."""
+        return device.buffer_type
 
 
 def numbers(*shape: int, seed: int = 0) -> Array:
