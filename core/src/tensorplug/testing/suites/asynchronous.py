@@ -1,0 +1,601 @@
+"""`AsyncTests`: who orders what. The contract in words is docs/async.md, line by line."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, cast
+
+import numpy as np
+import pytest
+
+import tensorplug as tp
+from tensorplug.backend import (
+    Backend,
+    Event,
+    SupportsAbort,
+    SupportsAsyncCopy,
+    SupportsAsyncTransfer,
+    SupportsEvents,
+    order_after,
+    read_async,
+    write_async,
+)
+from tensorplug.device import Device
+from tensorplug.tensor import Array, Storage
+from tensorplug.testing.suites.abilities import needs
+from tensorplug.testing.suites.work import UNTOUCHED, Planned, Suite, Work, numbers
+
+STEPS = 4
+"""Ops of each stage of a relay."""
+
+
+class ForeignEvent(Event):
+    """A mark in a stream that no device knows."""
+
+    def synchronize(self) -> None:
+        """Nothing is behind it."""
+
+    @property
+    def done(self) -> bool:
+        return True
+
+
+class AsyncTests(Suite):
+    """Streams, queued transfers, events, copies between streams, and errors of queued work.
+
+    Order between streams is tried `rounds` times on vectors of `elements` numbers: where a wait is
+    missing, a stream reads what lay there before.
+    """
+
+    rounds = 10
+    elements = 1 << 14
+
+    def break_next_op(self, device: Device) -> bool:
+        """Make the next op of `device` fail with a TensorplugError; False where nothing can.
+
+        Authors who can bring that about replace this; the tests of late errors are skipped else.
+        """
+        return False
+
+    # --- one stream ------------------------------------------------------------------------
+
+    def test_stream_does_plans_in_the_order_of_their_runs(self, work: Work) -> None:
+        relay = Relay(work, [work.open()] * 3, self.elements)
+
+        for seed in range(self.rounds):
+            relay.start(seed)
+            relay.run()
+            relay.check(seed)
+
+    def test_plans_that_feed_each_other_run_again_and_again(self, work: Work) -> None:
+        backend = work.open()
+        ring = Relay(work, [backend] * 2, 256, ring=True)
+        ring.start(0)
+
+        for _ in range(4):
+            ring.run()
+        backend.synchronize()
+
+        np.testing.assert_array_equal(ring.read(0), work.after(numbers(256), 8 * STEPS))
+
+    def test_work_is_done_once_synchronize_returns(self, work: Work) -> None:
+        relay = Relay(work, [work.open()], self.elements)
+
+        for seed in range(self.rounds):
+            relay.start(seed)
+            relay.run()
+            relay.check(seed)
+
+    def test_synchronize_of_an_idle_stream_returns(self, work: Work) -> None:
+        backend = work.open()
+
+        for _ in range(3):
+            backend.synchronize()
+
+        assert not backend.closed
+
+    def test_compute_waits_for_its_work(self, work: Work) -> None:
+        x = tp.input("x", (self.elements,), tp.F32)
+        bound = work.bind(work.chain(x, STEPS))
+        planned = Planned(work.keep(work.open().plan(bound)), bound)
+        planned.write({x: numbers(self.elements)})
+
+        planned.plan.backend.compute(bound)
+
+        np.testing.assert_array_equal(
+            planned.read(bound.graph.outputs[0]), work.after(numbers(self.elements), STEPS)
+        )
+
+    def test_streams_do_not_disturb_each_other(self, work: Work) -> None:
+        relays = [Relay(work, [work.open()] * 2, self.elements) for _ in range(3)]
+
+        for seed, relay in enumerate(relays):
+            relay.start(seed)
+        for relay in relays:
+            relay.run()
+
+        for seed, relay in reversed(list(enumerate(relays))):
+            relay.check(seed)
+
+    def test_drain_waits_for_all_streams(self, work: Work, device: Device) -> None:
+        relays = [Relay(work, [work.open()], self.elements) for _ in range(3)]
+        for seed, relay in enumerate(relays):
+            relay.start(seed)
+            relay.run()
+
+        device.drain()
+
+        for seed, relay in enumerate(relays):
+            np.testing.assert_array_equal(relay.read(), relay.wanted(seed))
+
+    def test_closing_waits_for_queued_work(self, work: Work) -> None:
+        for close in (Relay.close_input, Relay.close_plan, Relay.close_stream):
+            relay = Relay(work, [work.open()], self.elements)
+            relay.start(1)
+            relay.run()
+
+            close(relay)
+
+            np.testing.assert_array_equal(relay.read(), relay.wanted(1))
+
+    # --- queued transfers ------------------------------------------------------------------
+
+    def test_transfers_keep_their_place_among_the_work(self, work: Work) -> None:
+        backend = work.open()
+        relay = Relay(work, [backend], self.elements)
+        given = [numbers(self.elements, seed=seed) for seed in range(self.rounds)]
+        seen = [np.zeros(self.elements, np.float32) for _ in given]
+        relay.start(99)
+
+        for data, out in zip(given, seen, strict=True):
+            write_async(backend, relay.place(0), data)
+            relay.run()
+            read_async(backend, relay.place(-1), out)
+        backend.synchronize()
+
+        for data, out in zip(given, seen, strict=True):
+            np.testing.assert_array_equal(out, work.after(data, STEPS))
+
+    @needs("async_transfer")
+    def test_queued_write_has_arrived_after_synchronize(self, work: Work, device: Device) -> None:
+        backend, buffer = work.open(), work.alloc(400)
+        assert isinstance(backend, SupportsAsyncTransfer)
+        data = np.arange(100, dtype=np.uint8)
+
+        backend.write_async(buffer, 200, data.data)
+        backend.synchronize()
+
+        np.testing.assert_array_equal(buffer.read(200, 100), data)
+        assert set(buffer.read(0, 200).tolist()) == {UNTOUCHED}
+        assert set(buffer.read(300, 100).tolist()) == {UNTOUCHED}
+
+    @needs("async_transfer")
+    def test_queued_read_has_arrived_after_synchronize(self, work: Work, device: Device) -> None:
+        backend, buffer = work.open(), work.alloc(400)
+        assert isinstance(backend, SupportsAsyncTransfer)
+        out = np.zeros(12, np.uint8)
+
+        backend.read_async(buffer, 100, out[1:11].data)
+        backend.synchronize()
+
+        assert out.tolist() == [0, *[UNTOUCHED] * 10, 0]
+
+    @needs("async_transfer")
+    def test_host_memory_is_the_callers_again_after_synchronize(
+        self, work: Work, device: Device
+    ) -> None:
+        backend, buffer = work.open(), work.alloc(1000)
+        assert isinstance(backend, SupportsAsyncTransfer)
+        given, taken = np.full(1000, 7, np.uint8), np.zeros(1000, np.uint8)
+        backend.write_async(buffer, 0, given.data)
+        backend.read_async(buffer, 0, taken.data)
+        backend.synchronize()
+
+        given[...] = 8
+        taken[...] = 9
+        buffer.write(0, b"\x06")
+        backend.synchronize()
+
+        assert buffer.read(0, 1000).tolist() == [6] + [7] * 999
+        assert set(taken.tolist()) == {9}
+
+    @needs("async_transfer")
+    def test_nothing_is_transferred_in_order_too(self, work: Work, device: Device) -> None:
+        backend, buffer = work.open(), work.alloc(64)
+        assert isinstance(backend, SupportsAsyncTransfer)
+
+        backend.write_async(buffer, 64, memoryview(b""))
+        backend.read_async(buffer, 0, memoryview(bytearray()))
+        backend.synchronize()
+
+        assert set(buffer.read(0, 64).tolist()) == {UNTOUCHED}
+
+    # --- events ----------------------------------------------------------------------------
+
+    @needs("events")
+    def test_event_is_reached_once_the_host_has_waited_for_it(
+        self, work: Work, device: Device
+    ) -> None:
+        relay = Relay(work, [work.open()] * 2, self.elements)
+
+        for seed in range(self.rounds):
+            relay.start(seed)
+            relay.run()
+            event = _record(relay.streams[-1])
+            event.synchronize()
+            assert event.done
+            np.testing.assert_array_equal(relay.read(), relay.wanted(seed))
+
+    @needs("events")
+    def test_event_is_reached_once_its_stream_was_waited_for(
+        self, work: Work, device: Device
+    ) -> None:
+        relay = Relay(work, [work.open()], self.elements)
+        relay.start(0)
+        relay.run()
+
+        event = _record(relay.streams[0])
+        relay.streams[0].synchronize()
+
+        assert event.done
+
+    @needs("events")
+    def test_event_of_an_idle_stream_is_reached(self, work: Work, device: Device) -> None:
+        event = _record(work.open())
+
+        event.synchronize()
+
+        assert event.done
+
+    @needs("events")
+    def test_stream_that_waits_starts_after_the_event(self, work: Work, device: Device) -> None:
+        relay = Relay(work, [work.open(), work.open()], self.elements)
+
+        for seed in range(self.rounds):
+            relay.start(seed)
+            relay.run(_wait_for)
+            relay.check(seed)
+
+    @needs("events")
+    def test_waits_pass_from_stream_to_stream(self, work: Work, device: Device) -> None:
+        relay = Relay(work, [work.open() for _ in range(4)], self.elements)
+
+        for seed in range(self.rounds):
+            relay.start(seed)
+            relay.run(_wait_for)
+            relay.check(seed)
+
+    @needs("events")
+    def test_many_streams_wait_for_one_event(self, work: Work, device: Device) -> None:
+        first = Relay(work, [work.open()], self.elements)
+        readers = [work.open() for _ in range(3)]
+
+        for seed in range(self.rounds):
+            first.start(seed)
+            first.run()
+            event = _record(first.streams[0])
+            seen = [np.zeros(self.elements, np.float32) for _ in readers]
+            for reader, out in zip(readers, seen, strict=True):
+                cast("SupportsEvents", reader).wait(event)
+                read_async(reader, first.place(-1), out)
+            for reader, out in zip(readers, seen, strict=True):
+                reader.synchronize()
+                np.testing.assert_array_equal(out, first.wanted(seed))
+
+    @needs("events")
+    def test_stream_that_waits_for_itself_goes_on(self, work: Work, device: Device) -> None:
+        relay = Relay(work, [work.open()], self.elements)
+        relay.start(0)
+
+        _wait_for(relay.streams[0], relay.streams[0])
+        relay.run()
+        _wait_for(relay.streams[0], relay.streams[0])
+
+        relay.check(0)
+
+    @needs("events")
+    def test_wait_for_an_event_that_was_reached_holds_nothing_up(
+        self, work: Work, device: Device
+    ) -> None:
+        first, relay = work.open(), Relay(work, [work.open()], self.elements)
+        event = _record(first)
+        event.synchronize()
+        relay.start(0)
+
+        cast("SupportsEvents", relay.streams[0]).wait(event)
+        relay.run()
+
+        relay.check(0)
+
+    @needs("events")
+    def test_event_outlives_its_stream(self, work: Work, device: Device) -> None:
+        relay = Relay(work, [work.open()], self.elements)
+        relay.start(0)
+        relay.run()
+        event = _record(relay.streams[0])
+
+        relay.close_stream()
+        event.synchronize()
+
+        assert event.done
+        np.testing.assert_array_equal(relay.read(), relay.wanted(0))
+
+    @needs("events")
+    def test_events_of_its_own_are_accepted_and_foreign_ones_are_not(
+        self, work: Work, device: Device
+    ) -> None:
+        first, second = work.open(), work.open()
+        assert isinstance(second, SupportsEvents)
+
+        assert second.accepts(_record(first))
+        assert not second.accepts(ForeignEvent())
+
+    # --- copies between streams ------------------------------------------------------------
+
+    def test_copy_starts_after_the_source_and_before_the_target(self, work: Work) -> None:
+        first, second = (Relay(work, [work.open()], self.elements) for _ in range(2))
+
+        for seed in range(self.rounds):
+            first.start(seed)
+            second.start(99)
+            first.run()
+            _copy(first, second)
+            second.run()
+            second.streams[0].synchronize()
+            wanted = work.after(first.wanted(seed), STEPS)
+            np.testing.assert_array_equal(second.read(), wanted)
+
+    def test_copy_leaves_alone_what_the_target_still_reads(self, work: Work) -> None:
+        first, second = (Relay(work, [work.open()], self.elements) for _ in range(2))
+
+        for seed in range(self.rounds):
+            first.start(seed)
+            second.start(99)
+            second.run()
+            _copy(first, second)
+            second.streams[0].synchronize()
+            np.testing.assert_array_equal(second.read(), second.wanted(99))
+
+    @needs("async_copy")
+    def test_copy_between_streams_of_the_device_is_queued(self, work: Work, device: Device) -> None:
+        source, target = work.open(), work.open()
+        assert isinstance(target, SupportsAsyncCopy)
+        a, b = work.alloc(256), work.alloc(256)
+        a.fill(1)
+
+        assert target.copy_async(source, Storage(a, 16), Storage(b, 32), 64) is True
+        target.synchronize()
+
+        assert b.read(0, 256).tolist() == [UNTOUCHED] * 32 + [1] * 64 + [UNTOUCHED] * 160
+
+    @needs("async_copy")
+    def test_copy_to_its_own_stream_keeps_the_order(self, work: Work, device: Device) -> None:
+        backend, buffer = work.open(), work.alloc(200)
+        assert isinstance(backend, SupportsAsyncCopy)
+        data, seen = np.arange(100, dtype=np.uint8), np.zeros(100, np.uint8)
+
+        write_async(backend, Storage(buffer, 0), data)
+        copied = backend.copy_async(backend, Storage(buffer, 0), Storage(buffer, 100), 100)
+        read_async(backend, Storage(buffer, 100), seen)
+        backend.synchronize()
+
+        assert copied
+        np.testing.assert_array_equal(seen, data)
+
+    # --- order_after -----------------------------------------------------------------------
+
+    def test_order_after_orders_two_streams(self, work: Work) -> None:
+        relay = Relay(work, [work.open(), work.open()], self.elements)
+
+        for seed in range(self.rounds):
+            relay.start(seed)
+            relay.run(order_after)
+            relay.check(seed)
+
+    def test_order_after_both_ways_lets_streams_take_turns(self, work: Work) -> None:
+        first, second = work.open(), work.open()
+        ring = Relay(work, [first, second], self.elements, ring=True)
+        ring.start(0)
+
+        for _ in range(4):
+            ring.run(order_after)
+            order_after(second, first)
+        first.synchronize()
+
+        np.testing.assert_array_equal(ring.read(0), work.after(numbers(self.elements), 8 * STEPS))
+
+    def test_order_after_protects_what_another_stream_still_copies(self, work: Work) -> None:
+        first, second = work.open(), work.open()
+        source, target = work.alloc(4 * self.elements), work.alloc(4 * self.elements)
+        seen = [np.zeros(self.elements, np.float32) for _ in range(self.rounds)]
+        given = [numbers(self.elements, seed=seed) for seed in range(self.rounds)]
+
+        for data, out in zip(given, seen, strict=True):
+            write_async(first, Storage(source, 0), data)
+            tp.transfer.copy_async(
+                first, second, Storage(source, 0), Storage(target, 0), 4 * self.elements
+            )
+            read_async(second, Storage(target, 0), out)
+            order_after(second, first)
+        second.synchronize()
+
+        for data, out in zip(given, seen, strict=True):
+            np.testing.assert_array_equal(out, data)
+
+    def test_order_after_itself_changes_nothing(self, work: Work) -> None:
+        relay = Relay(work, [work.open()], self.elements)
+        relay.start(0)
+
+        order_after(relay.streams[0], relay.streams[0])
+        relay.run()
+
+        relay.check(0)
+
+    # --- errors ----------------------------------------------------------------------------
+
+    def test_error_of_queued_work_is_raised_once_and_the_stream_goes_on(
+        self, work: Work, device: Device
+    ) -> None:
+        relay = Relay(work, [work.open()], 64)
+        relay.start(0)
+        self._break_next_op(device)
+
+        with pytest.raises(tp.TensorplugError):
+            _run_and_wait(relay)
+        relay.streams[0].synchronize()
+        relay.start(1)
+        relay.run()
+
+        relay.check(1)
+
+    def test_error_of_one_stream_is_not_anothers(self, work: Work, device: Device) -> None:
+        bad, good = (Relay(work, [work.open()], 64) for _ in range(2))
+        bad.start(0)
+        self._break_next_op(device)
+
+        with pytest.raises(tp.TensorplugError):
+            _run_and_wait(bad)
+        good.start(1)
+        good.run()
+
+        good.check(1)
+
+    def test_error_of_drained_work_waits_for_synchronize(self, work: Work, device: Device) -> None:
+        relay = Relay(work, [work.open()], 64)
+        relay.start(0)
+        self._break_next_op(device)
+
+        with pytest.raises(tp.TensorplugError):
+            _run_drain_and_wait(relay, device)
+
+        relay.streams[0].synchronize()
+
+    @needs("abort")
+    def test_abort_stops_the_run_and_the_next_one_works(self, work: Work, device: Device) -> None:
+        relay = Relay(work, [work.open()], 64)
+        stream = relay.streams[0]
+        assert isinstance(stream, SupportsAbort)
+        relay.start(0)
+
+        stream.abort_callback = lambda: True
+        with pytest.raises(tp.Aborted):
+            _run_and_wait(relay)
+        stream.abort_callback = None
+        relay.start(1)
+        relay.run()
+
+        relay.check(1)
+
+    @needs("abort")
+    def test_abort_callback_that_says_no_changes_nothing(self, work: Work, device: Device) -> None:
+        relay = Relay(work, [work.open()], 64)
+        stream = relay.streams[0]
+        assert isinstance(stream, SupportsAbort)
+        stream.abort_callback = lambda: False
+        relay.start(0)
+
+        relay.run()
+
+        relay.check(0)
+
+    def _break_next_op(self, device: Device) -> None:
+        if not self.break_next_op(device):
+            pytest.skip(f"{device.name}: no way to make an op fail; see break_next_op")
+
+
+class Relay:
+    """Plans that hand a vector on from memory to memory, each on a stream of its own choice.
+
+    In a `ring` the last plan writes where the first one reads.
+    """
+
+    def __init__(
+        self, work: Work, streams: Sequence[Backend], elements: int, *, ring: bool = False
+    ) -> None:
+        self._work = work
+        self.elements = elements
+        self.streams = list(streams)
+        inputs = [tp.input("x", (elements,), tp.F32) for _ in streams]
+        size = work.device.buffer_type.alloc_size(inputs[0])
+        self._buffers = [work.alloc(size) for _ in streams]
+        self._buffers.append(self._buffers[0] if ring else work.alloc(size))
+        self._plans = [
+            self._plan(x, stream, i)
+            for i, (x, stream) in enumerate(zip(inputs, streams, strict=True))
+        ]
+
+    def _plan(self, x: tp.Tensor, stream: Backend, i: int) -> Planned:
+        y = self._work.chain(x, STEPS)
+        return self._work.plan(y, stream, {x: self.place(i), y: self.place(i + 1)})
+
+    def place(self, i: int) -> Storage:
+        """Where the `i`-th plan reads; the last is where the last one writes."""
+        return Storage(self._buffers[i], 0)
+
+    def start(self, seed: int) -> None:
+        """Put a vector where the first plan reads, and UNTOUCHED everywhere else."""
+        for buffer in self._buffers:
+            buffer.fill(UNTOUCHED)
+        self._buffers[0].write(0, numbers(self.elements, seed=seed))
+
+    def run(self, between: Callable[[Backend, Backend], Any] | None = None) -> None:
+        """Queue all plans; `between` orders each stream before the next."""
+        for i, planned in enumerate(self._plans):
+            if i and between is not None:
+                between(self.streams[i - 1], self.streams[i])
+            planned.plan.run()
+
+    def wanted(self, seed: int) -> Array:
+        """What arrives at the end."""
+        return self._work.after(numbers(self.elements, seed=seed), STEPS * len(self._plans))
+
+    def read(self, i: int = -1) -> Array:
+        """What lies at the end, or elsewhere, now."""
+        return self._buffers[i].read(0, 4 * self.elements).view(np.float32)
+
+    def check(self, seed: int) -> None:
+        """Wait for the last stream, and compare what arrived."""
+        self.streams[-1].synchronize()
+        np.testing.assert_array_equal(self.read(), self.wanted(seed))
+
+    def close_input(self) -> None:
+        """Close the memory that the first plan reads."""
+        self._buffers[0].close()
+
+    def close_plan(self) -> None:
+        """Close the last plan."""
+        self._plans[-1].plan.close()
+
+    def close_stream(self) -> None:
+        """Close the last stream and its plan."""
+        self.streams[-1].close(force=True)
+
+
+def _record(stream: Backend) -> Event:
+    assert isinstance(stream, SupportsEvents)
+    return stream.record()
+
+
+def _wait_for(first: Backend, then: Backend) -> None:
+    assert isinstance(then, SupportsEvents)
+    then.wait(_record(first))
+
+
+def _copy(source: Relay, target: Relay) -> None:
+    """Queue a copy from the end of one relay to the start of another."""
+    tp.transfer.copy_async(
+        source.streams[-1],
+        target.streams[0],
+        source.place(-1),
+        target.place(0),
+        4 * source.elements,
+    )
+
+
+def _run_and_wait(relay: Relay) -> None:
+    relay.run()
+    relay.streams[-1].synchronize()
+
+
+def _run_drain_and_wait(relay: Relay, device: Device) -> None:
+    relay.run()
+    device.drain()
+    relay.streams[-1].synchronize()
