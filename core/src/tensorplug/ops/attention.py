@@ -1,9 +1,12 @@
 """Attention in one op."""
 
+from collections.abc import Iterable
+
 from tensorplug.dtypes import F32
 from tensorplug.ops.matmul import WEIGHTS
 from tensorplug.ops.rules import ONLY_F32, always, repeat_over_batch
 from tensorplug.ops.softmax import MASKS
+from tensorplug.ops.split import PARTIAL, State, Way
 from tensorplug.ops.table import Call, Op, Param, Shape, Source, apply, register_op
 from tensorplug.tensor import Tensor
 
@@ -31,6 +34,25 @@ def _attended(call: Call) -> Shape:
     return (v.ne[0], q.ne[2], q.ne[1], q.ne[3]), max(q.rank, 3)
 
 
+def _parts(call: Call) -> Iterable[Way]:
+    q, mask = call["q"], call.get("mask")
+
+    def masked(axis: int) -> dict[str, State]:
+        return {} if mask is None or mask.ne[axis] == 1 else {"mask": axis}
+
+    if mask is None or mask.ne[1] == q.ne[1]:
+        yield Way({"q": 1, **masked(1)}, 2)
+    # Heads of q share those of k and v: both are cut, in the same proportion. The slope of a mask
+    # depends on the number of the head.
+    if not call.params["max_bias"] and (mask is None or mask.ne[2] in (1, q.ne[2])):
+        sinks: dict[str, State] = {} if call.get("sinks") is None else {"sinks": 0}
+        yield Way({"q": 2, "k": 2, "v": 2, **masked(2), **sinks}, 1)
+    if mask is None or mask.ne[3] in (1, q.ne[3]):
+        batches: dict[str, State] = {} if call["k"].ne[3] == 1 else {"k": 3, "v": 3}
+        yield Way({"q": 3, **batches, **masked(3)}, 3)
+    yield Way({"v": PARTIAL}, PARTIAL)
+
+
 FLASH_ATTN_EXT = register_op(
     Op(
         "flash_attn_ext",
@@ -48,6 +70,7 @@ FLASH_ATTN_EXT = register_op(
         ),
         shape=_attended,
         dtype=always(F32),
+        split=_parts,
         formula="y = softmax(cap(scale * k q) + slope * mask) v, cap(z) = softcap*tanh(z/softcap)",
         origin="Dao et al. 2022, arXiv:2205.14135",
     )

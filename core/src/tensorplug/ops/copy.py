@@ -1,8 +1,11 @@
 """Copies: to other memory, other layout, other type; joined, tiled, or into a part of a tensor."""
 
+from collections.abc import Iterable
+
 from tensorplug.dtypes import DType
 from tensorplug.dtypes import dtype as dtype_of
 from tensorplug.ops.rules import ANY, ONLY_F32, PLAIN, can_repeat, same_shape_as, same_type_as
+from tensorplug.ops.split import AXES, PARTIAL, Way, aligned, any_of, linear
 from tensorplug.ops.table import Alias, Call, Op, Param, Shape, Source, apply, register_op
 from tensorplug.tensor import Ne, Tensor, ne_of
 
@@ -20,6 +23,7 @@ DUP = register_op(
         params=(Param("to", str, default=""),),
         shape=same_shape_as("x"),
         dtype=_dup_type,
+        split=any_of(aligned("x"), linear("x")),
         formula="y = x in memory of its own, contiguous; of the type `to` where one is given",
     )
 )
@@ -36,6 +40,13 @@ def _contiguous_shape(call: Call) -> Shape:
     return (a, b, c, d), call.int("rank")
 
 
+def _kept_parts(call: Call) -> Iterable[Way]:
+    yield Way({"x": PARTIAL}, PARTIAL)
+    # Other sizes put elements of several slices into one.
+    if not call.params["ne"]:
+        yield from aligned("x")(call)
+
+
 CONT = register_op(
     Op(
         "cont",
@@ -43,6 +54,7 @@ CONT = register_op(
         params=(Param("ne", tuple, default=()), Param("rank", int, default=0)),
         shape=_contiguous_shape,
         dtype=same_type_as("x"),
+        split=_kept_parts,
         formula="y = x without gaps, elements in order, perhaps in another shape",
     )
 )
@@ -59,6 +71,10 @@ def _over_target(call: Call) -> Alias:
     return Alias(call["target"], 0, call["target"].nb)
 
 
+def _copied_parts(call: Call) -> Iterable[Way]:
+    return aligned("x", "target")(call) if call["x"].ne == call["target"].ne else ()
+
+
 CPY = register_op(
     Op(
         "cpy",
@@ -67,6 +83,7 @@ CPY = register_op(
         dtype=same_type_as("target"),
         alias=_over_target,
         writes=True,
+        split=_copied_parts,
         formula="target = x, element by element in order, converted; y is target",
     )
 )
@@ -85,6 +102,11 @@ def _joined(call: Call) -> Shape:
     return (ne[0], ne[1], ne[2], ne[3]), max(a.rank, b.rank, dim + 1)
 
 
+def _joined_parts(call: Call) -> Iterable[Way]:
+    yield Way({"a": PARTIAL, "b": PARTIAL}, PARTIAL)
+    yield from (Way({"a": axis, "b": axis}, axis) for axis in AXES if axis != call.int("dim"))
+
+
 CONCAT = register_op(
     Op(
         "concat",
@@ -92,6 +114,7 @@ CONCAT = register_op(
         params=(Param("dim", int, default=0),),
         shape=_joined,
         dtype=same_type_as("a"),
+        split=_joined_parts,
         formula="y = b after a along dim (ggml order)",
     )
 )
@@ -107,6 +130,14 @@ def _tiled(call: Call) -> Shape:
     return ne, call.int("rank")
 
 
+def _repeated_parts(call: Call) -> Iterable[Way]:
+    wanted = call.params["ne"]
+    assert isinstance(wanted, tuple)
+    kept = [axis for axis in AXES if call["x"].ne[axis] == wanted[axis]]
+    yield Way({"x": PARTIAL}, PARTIAL)
+    yield from aligned("x", axes=kept)(call)
+
+
 REPEAT = register_op(
     Op(
         "repeat",
@@ -114,6 +145,7 @@ REPEAT = register_op(
         params=(Param("ne", tuple, required=True), Param("rank", int, required=True)),
         shape=_tiled,
         dtype=same_type_as("x"),
+        split=_repeated_parts,
         formula="y = copies of x side by side",
     )
 )

@@ -1,6 +1,7 @@
 """Element by element: arithmetic of two tensors and of a tensor with constants."""
 
 import math
+from collections.abc import Iterable
 
 from tensorplug.dtypes import F32
 from tensorplug.ops.rules import (
@@ -12,11 +13,12 @@ from tensorplug.ops.rules import (
     same_shape_as,
     same_type_as,
 )
+from tensorplug.ops.split import PARTIAL, SplitRule, Way, aligned, any_of, linear, ways
 from tensorplug.ops.table import Call, Op, Param, Source, apply, register_op
 from tensorplug.tensor import Tensor
 
 
-def _binary(name: str, sign: str) -> Op:
+def _binary(name: str, sign: str, *summands: SplitRule) -> Op:
     return register_op(
         Op(
             name,
@@ -25,15 +27,16 @@ def _binary(name: str, sign: str) -> Op:
             dtype=same_type_as("a"),
             check=(repeats_to("b", "a"),),
             in_place=("a", "b"),
+            split=any_of(aligned("a", "b"), *summands),
             formula=f"y = a {sign} repeat(b)",
         )
     )
 
 
-ADD = _binary("add", "+")
-SUB = _binary("sub", "-")
-MUL = _binary("mul", "*")
-DIV = _binary("div", "/")
+ADD = _binary("add", "+", linear("a", "b"))
+SUB = _binary("sub", "-", linear("a", "b"))
+MUL = _binary("mul", "*", linear("a"), linear("b"))
+DIV = _binary("div", "/", linear("a"))
 
 
 def _expert_bias(call: Call) -> None:
@@ -50,9 +53,20 @@ ADD_ID = register_op(
         dtype=same_type_as("a"),
         check=(_expert_bias,),
         in_place=("a",),
+        split=ways(
+            Way({"a": 0, "b": 0}, 0),
+            Way({"a": 1, "ids": 0}, 1),
+            Way({"a": 2, "ids": 1}, 2),
+            Way({"a": PARTIAL, "b": PARTIAL}, PARTIAL),
+        ),
         formula="y[:, i, j] = a[:, i, j] + b[:, ids[i, j]]",
     )
 )
+
+
+def _scaled_summands(call: Call) -> Iterable[Way]:
+    return () if call.params["bias"] else linear("x")(call)
+
 
 SCALE = register_op(
     Op(
@@ -62,6 +76,7 @@ SCALE = register_op(
         shape=same_shape_as("x"),
         dtype=same_type_as("x"),
         in_place=("x",),
+        split=any_of(aligned("x"), _scaled_summands),
         formula="y = scale * x + bias",
     )
 )
@@ -74,6 +89,7 @@ CLAMP = register_op(
         shape=same_shape_as("x"),
         dtype=same_type_as("x"),
         in_place=("x",),
+        split=aligned("x"),
         formula="y = min(max(x, min), max)",
     )
 )
@@ -86,6 +102,7 @@ LEAKY_RELU = register_op(
         shape=same_shape_as("x"),
         dtype=same_type_as("x"),
         in_place=("x",),
+        split=aligned("x"),
         formula="y = x if x > 0 else slope * x",
     )
 )
@@ -98,6 +115,7 @@ FILL = register_op(
         shape=same_shape_as("x"),
         dtype=same_type_as("x"),
         in_place=("x",),
+        split=aligned("x"),
         formula="y = value, in the shape of x",
     )
 )

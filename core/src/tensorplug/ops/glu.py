@@ -4,7 +4,10 @@ With one source each row holds both halves, the activated one first (second with
 result has half the row. With two sources `x` is activated and `gate` is plain.
 """
 
+from collections.abc import Iterable
+
 from tensorplug.ops.rules import REAL, same_shapes, same_type_as
+from tensorplug.ops.split import Way, aligned
 from tensorplug.ops.table import Call, Op, Param, Shape, Source, apply, register_op
 from tensorplug.tensor import Tensor
 
@@ -18,6 +21,12 @@ def _half_row(call: Call) -> Shape:
     return (x.ne[0] // 2, x.ne[1], x.ne[2], x.ne[3]), x.rank
 
 
+def _parts(call: Call) -> Iterable[Way]:
+    # A row with both halves in it cannot be cut.
+    apart = call.get("gate") is not None
+    return aligned("x", "gate", axes=(0, 1, 2, 3) if apart else (1, 2, 3))(call)
+
+
 def _glu(name: str, formula: str, *, params: tuple[Param, ...] = ()) -> Op:
     return register_op(
         Op(
@@ -27,6 +36,7 @@ def _glu(name: str, formula: str, *, params: tuple[Param, ...] = ()) -> Op:
             shape=_half_row,
             dtype=same_type_as("x"),
             check=(same_shapes("x", "gate"),),
+            split=_parts,
             formula=formula,
             origin="Shazeer 2020, arXiv:2002.05202",
         )

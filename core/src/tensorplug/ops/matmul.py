@@ -1,7 +1,10 @@
 """Matrix products: rows against rows, with f32 results."""
 
+from collections.abc import Iterable
+
 from tensorplug.dtypes import F32, INTEGERS
 from tensorplug.ops.rules import ANY, IDS, REAL, always, divides, repeat_over_batch
+from tensorplug.ops.split import PARTIAL, Way, ways
 from tensorplug.ops.table import Call, Op, Param, Shape, Source, apply, register_op
 from tensorplug.tensor import Tensor
 
@@ -19,6 +22,19 @@ def _product(call: Call) -> Shape:
     return (w.ne[1], x.ne[1], x.ne[2], x.ne[3]), max(w.rank, x.rank)
 
 
+def _product_parts(call: Call) -> Iterable[Way]:
+    yield Way({"w": 1}, 0)
+    yield Way({"x": 1}, 1)
+    yield Way({"w": 0, "x": 0}, PARTIAL)
+    yield Way({"x": PARTIAL}, PARTIAL)
+    for axis in (2, 3):
+        # A w that repeats is cut where its repetitions are, or not at all.
+        if call["w"].ne[axis] > 1:
+            yield Way({"w": axis, "x": axis}, axis)
+        else:
+            yield Way({"x": axis}, axis)
+
+
 MUL_MAT = register_op(
     Op(
         "mul_mat",
@@ -26,6 +42,7 @@ MUL_MAT = register_op(
         params=(Param("precision", str, default="default"),),
         shape=_product,
         dtype=always(F32),
+        split=_product_parts,
         formula="y[n, m] = sum over k of w[k, n] * x[k, m]",
     )
 )
@@ -48,6 +65,12 @@ MUL_MAT_ID = register_op(
         sources=(Source("w", WEIGHTS), Source("x", REAL), Source("ids", IDS)),
         shape=_expert_product,
         dtype=always(F32),
+        split=ways(
+            Way({"w": 1}, 0),
+            Way({"w": 0, "x": 0}, PARTIAL),
+            Way({"x": 2, "ids": 1}, 2),
+            Way({"x": PARTIAL}, PARTIAL),
+        ),
         formula="y[:, i, t] = w[:, :, ids[i, t]] applied to x[:, i mod ne[1], t]",
     )
 )

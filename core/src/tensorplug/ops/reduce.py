@@ -10,8 +10,12 @@ from tensorplug.ops.rules import (
     same_type_as,
     scalar,
 )
+from tensorplug.ops.split import AXES, PARTIAL, Way, aligned, any_of, linear, ways
 from tensorplug.ops.table import Call, Op, Param, Shape, Source, apply, register_op
 from tensorplug.tensor import Tensor
+
+_ROWS = aligned("x", axes=AXES[1:])
+"""Rows have nothing to do with each other."""
 
 SUM = register_op(
     Op(
@@ -19,6 +23,7 @@ SUM = register_op(
         sources=(Source("x", REAL),),
         shape=scalar,
         dtype=same_type_as("x"),
+        split=any_of(linear("x"), ways(*(Way({"x": axis}, PARTIAL) for axis in AXES))),
         formula="y = sum of all elements",
     )
 )
@@ -28,6 +33,7 @@ SUM_ROWS = register_op(
         sources=(Source("x", ONLY_F32),),
         shape=one_per_row("x"),
         dtype=always(F32),
+        split=any_of(_ROWS, linear("x"), ways(Way({"x": 0}, PARTIAL))),
         formula="y[0, j] = sum over i of x[i, j]",
     )
 )
@@ -37,6 +43,7 @@ MEAN = register_op(
         sources=(Source("x", ONLY_F32),),
         shape=one_per_row("x"),
         dtype=always(F32),
+        split=any_of(_ROWS, linear("x")),
         formula="y[0, j] = mean over i of x[i, j]",
     )
 )
@@ -46,6 +53,7 @@ CUMSUM = register_op(
         sources=(Source("x", ONLY_F32),),
         shape=same_shape_as("x"),
         dtype=always(F32),
+        split=any_of(_ROWS, linear("x")),
         formula="y[i, j] = sum over k <= i of x[k, j]",
     )
 )
@@ -64,6 +72,7 @@ ARGMAX = register_op(
         sources=(Source("x", ONLY_F32),),
         shape=_row_count,
         dtype=always(I32),
+        split=ways(Way({"x": 1}, 0)),
         formula="y[j] = index of the first largest x[i, j] over i",
     )
 )
@@ -74,6 +83,7 @@ ARGSORT = register_op(
         params=(Param("descending", bool, default=False),),
         shape=same_shape_as("x"),
         dtype=always(I32),
+        split=_ROWS,
         formula="y[:, j] = indices that sort x[:, j]",
     )
 )
@@ -93,6 +103,7 @@ TOP_K = register_op(
         params=(Param("k", int, required=True),),
         shape=_first_k,
         dtype=always(I32),
+        split=_ROWS,
         formula="y[:, j] = indices of the k largest of x[:, j], in any order",
     )
 )

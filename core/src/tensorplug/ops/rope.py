@@ -1,7 +1,10 @@
 """Rotary position embedding."""
 
+from collections.abc import Iterable
+
 from tensorplug.dtypes import F16, F32, I32
 from tensorplug.ops.rules import ONLY_F32, same_shape_as, same_type_as
+from tensorplug.ops.split import Way, aligned
 from tensorplug.ops.table import Call, Op, Param, Source, apply, register_op
 from tensorplug.tensor import Tensor
 
@@ -42,6 +45,13 @@ def _check_sections(call: Call) -> None:
         )
 
 
+def _parts(call: Call) -> Iterable[Way]:
+    yield from aligned("x", axes=(1, 3))(call)
+    # Several kinds of positions lie one after another, so those of a few tokens are no slice.
+    if call.params["mode"] in MODES[:2]:
+        yield Way({"x": 2, "positions": 0}, 2)
+
+
 ROPE = register_op(
     Op(
         "rope",
@@ -66,6 +76,7 @@ ROPE = register_op(
         dtype=same_type_as("x"),
         check=(_fits,),
         in_place=("x",),
+        split=_parts,
         formula="pairs i of the first dims elements turn by position * scale * base**(-2i/dims)",
         origin="Su et al. 2021, arXiv:2104.09864; Peng et al. 2023, arXiv:2309.00071 (YaRN)",
     )

@@ -2,6 +2,7 @@
 
 from tensorplug.dtypes import F32, I32, DType
 from tensorplug.ops.rules import ANY, IDS, ONLY_F32, ROW_IDS, divides, same_type_as
+from tensorplug.ops.split import Way, ways
 from tensorplug.ops.table import Alias, Call, Op, Shape, Source, apply, register_op
 from tensorplug.tensor import Tensor
 
@@ -23,6 +24,12 @@ GET_ROWS = register_op(
         sources=(Source("table", ANY), Source("ids", IDS)),
         shape=_gathered,
         dtype=_decoded,
+        split=ways(
+            Way({"table": 0}, 0),
+            Way({"ids": 0}, 1),
+            Way({"table": 2, "ids": 1}, 2),
+            Way({"table": 3, "ids": 2}, 3),
+        ),
         formula="y[:, i] = table[:, ids[i]], decoded to f32",
     )
 )
@@ -51,6 +58,7 @@ SET_ROWS = register_op(
         dtype=same_type_as("table"),
         alias=_over_table,
         writes=True,
+        split=ways(Way({"table": 0, "rows": 0}, 0)),
         formula="table[:, ids[i]] = rows[:, i], encoded to the type of table; y is table",
     )
 )

@@ -1,5 +1,7 @@
 """Softmax of rows, masks, and what masks are made with."""
 
+from collections.abc import Iterable
+
 from tensorplug.dtypes import F16, F32
 from tensorplug.ops.rules import (
     ONLY_F32,
@@ -9,6 +11,7 @@ from tensorplug.ops.rules import (
     same_shape_as,
     same_type_as,
 )
+from tensorplug.ops.split import State, Way, aligned
 from tensorplug.ops.table import Call, Op, Param, Source, apply, register_op
 from tensorplug.tensor import Tensor
 
@@ -29,6 +32,18 @@ def _mask_fits(call: Call) -> None:
         raise call.fail("max_bias needs a mask to slope")
 
 
+def _parts(call: Call) -> Iterable[Way]:
+    x, mask, sinks = call["x"], call.get("mask"), call.get("sinks")
+    if mask is None or mask.ne[1] == x.ne[1]:
+        yield from aligned("x", "mask", axes=(1,))(call)
+    # The slope of a mask depends on the number of the head.
+    if not call.params["max_bias"]:
+        heads: dict[str, State] = {} if sinks is None else {"sinks": 0}
+        for way in aligned("x", "mask", axes=(2,))(call):
+            yield Way({**way.sources, **heads}, 2)
+    yield from aligned("x", "mask", axes=(3,))(call)
+
+
 SOFT_MAX = register_op(
     Op(
         "soft_max",
@@ -42,6 +57,7 @@ SOFT_MAX = register_op(
         dtype=always(F32),
         check=(_mask_fits,),
         in_place=("x",),
+        split=_parts,
         formula="y = softmax over ne[0] of (scale * x + slope(head) * mask), sinks in the divisor",
         origin="Press et al. 2021, arXiv:2108.12409 for the slopes of max_bias",
     )
@@ -55,6 +71,7 @@ DIAG_MASK_INF = register_op(
         shape=same_shape_as("x"),
         dtype=same_type_as("x"),
         in_place=("x",),
+        split=aligned("x", axes=(2, 3)),
         formula="y[i, j] = -inf if i > n_past + j else x[i, j]",
     )
 )

@@ -9,6 +9,7 @@ from typing import Any
 
 from tensorplug.dtypes import DType
 from tensorplug.errors import DTypeError, GraphError, OptionError, ShapeError
+from tensorplug.ops.split import SplitRule, whole
 from tensorplug.tensor import Ne, Tensor, Value, contiguous_nb
 
 
@@ -91,7 +92,8 @@ class Op:
 
     `in_place` names the sources over which the allocator may lay the result. `alias` gives the
     memory of results that share it; with `writes` the op writes there (an effect), else it is a
-    pure view. `also_writes` names further sources that it changes.
+    pure view. `also_writes` names further sources that it changes. `split` lists the ways to run
+    the op on parts of its sources, on several devices.
     """
 
     name: str
@@ -104,6 +106,7 @@ class Op:
     alias: AliasRule | None = None
     writes: bool = False
     also_writes: tuple[str, ...] = ()
+    split: SplitRule = whole
     formula: str = ""
     origin: str = "ggml"
     positions: Mapping[str, int] = field(init=False, compare=False)

@@ -1,10 +1,12 @@
 """Other looks at the same memory; nothing is computed."""
 
 import math
+from collections.abc import Iterable
 
 from tensorplug.dtypes import DType
 from tensorplug.errors import ShapeError
 from tensorplug.ops.rules import ANY, contiguous, same_type_as
+from tensorplug.ops.split import AXES, PARTIAL, Way, ways
 from tensorplug.ops.table import Alias, Call, Op, Param, Shape, Source, apply, register_op
 from tensorplug.tensor import MAX_RANK, Ne, Tensor, Value, contiguous_nb, ne_of, pad_ne
 
@@ -29,6 +31,17 @@ def _reshaped(call: Call) -> Alias:
     return Alias(x, 0, contiguous_nb(x.dtype, ne))
 
 
+def _reshaped_parts(call: Call) -> Iterable[Way]:
+    """A dimension that keeps its size and what lies before it can be cut."""
+    before, after = call["x"].ne, _four(call.params["ne"])
+    yield Way({"x": PARTIAL}, PARTIAL)
+    for axis in AXES:
+        for to in AXES:
+            same = math.prod(before[:axis]) == math.prod(after[:to])
+            if before[axis] > 1 and same and before[axis] == after[to]:
+                yield Way({"x": axis}, to)
+
+
 RESHAPE = register_op(
     Op(
         "reshape",
@@ -38,6 +51,7 @@ RESHAPE = register_op(
         dtype=same_type_as("x"),
         check=(contiguous("x"),),
         alias=_reshaped,
+        split=_reshaped_parts,
         formula="y = the memory of x in other sizes",
     )
 )
@@ -107,6 +121,11 @@ def _permuted_shape(call: Call) -> Shape:
     return _moved(x.ne, axes), rank
 
 
+def _permuted_parts(call: Call) -> Iterable[Way]:
+    yield Way({"x": PARTIAL}, PARTIAL)
+    yield from (Way({"x": axis}, to) for axis, to in enumerate(_order(call)))
+
+
 PERMUTE = register_op(
     Op(
         "permute",
@@ -115,6 +134,7 @@ PERMUTE = register_op(
         shape=_permuted_shape,
         dtype=same_type_as("x"),
         alias=lambda call: Alias(call["x"], 0, _moved(call["x"].nb, _order(call))),
+        split=_permuted_parts,
         formula="y = x with dimension i moved to axes[i] (ggml order)",
     )
 )
@@ -138,6 +158,7 @@ TRANSPOSE = register_op(
         shape=_swapped_shape,
         dtype=same_type_as("x"),
         alias=_swapped,
+        split=ways(*(Way({"x": axis}, to) for axis, to in enumerate((1, 0, 2, 3)))),
         formula="y = x with dimensions 0 and 1 swapped",
     )
 )
