@@ -1,0 +1,15 @@
+"""Encoders of block types: searches for the block that is nearest to its values.
+
+Each module holds a family of formats and ends with a table `ENCODERS` of its own; the tables are
+joined here. To add a family, import its module and add its table to the union below. An encoder
+takes `values`, f32 [blocks, elements of a block], and `weights` of the same shape (how much an
+error of each value counts) or None, both without gaps, and returns the blocks, uint8 [blocks,
+bytes of a block]. It is called with at most a few hundred blocks at a time, so its temporaries
+may be several times as large as its input, and from several threads at once.
+"""
+
+from tensorplug.dtypes import DType
+from tensorplug_cpu.encoders import simple
+from tensorplug_cpu.encoders.common import Encoder
+
+ENCODERS: dict[DType, Encoder] = {**simple.ENCODERS}
