@@ -195,9 +195,11 @@ def test_fault_is_caught(failures, monkeypatch, fault: str) -> None:
     assert failures(AsyncTests, make_device, test) == {test}
 
 
-def test_every_line_of_the_written_contract_names_a_test_and_every_test_is_named() -> None:
-    document = Path(__file__).parents[3] / "docs" / "async.md"
+DOCUMENT = Path(__file__).parents[3] / "docs" / "async.md"
 
-    named = re.findall(r"`(test_\w+)`", document.read_text(encoding="utf-8"))
+
+@pytest.mark.skipif(not DOCUMENT.exists(), reason="the documents are not here")
+def test_every_line_of_the_written_contract_names_a_test_and_every_test_is_named() -> None:
+    named = re.findall(r"`(test_\w+)`", DOCUMENT.read_text(encoding="utf-8"))
 
     assert sorted(named) == sorted(name for name in dir(AsyncTests) if name.startswith("test_"))

@@ -142,8 +142,15 @@ class Work:
         backend: Backend | None = None,
         places: Mapping[Tensor, tp.Storage] | None = None,
     ) -> Planned:
-        """A plan of a graph, with memory for all of it, on `backend` or a stream of its own."""
+        """A plan of a graph, with memory for all of it, on `backend` or a stream of its own.
+
+        Skips the test where the device refuses a node.
+        """
         bound = self.bind(outputs, places)
+        for node in filter(bound.graph.computes, bound.graph.nodes):
+            answer = self.device.supports(node)
+            if isinstance(answer, tp.Refusal):
+                pytest.skip(answer.reason)
         return Planned(self.keep((backend or self.open()).plan(bound)), bound)
 
     def close(self) -> None:
