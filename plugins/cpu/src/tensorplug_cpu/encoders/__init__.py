@@ -9,7 +9,15 @@ may be several times as large as its input, and from several threads at once.
 """
 
 from tensorplug.dtypes import DType
-from tensorplug_cpu.encoders import simple
+from tensorplug_cpu.encoders import k, legacy, nl, simple
 from tensorplug_cpu.encoders.common import Encoder
+from tensorplug_cpu.encoders.legacy import ROW_WEIGHTS
 
-ENCODERS: dict[DType, Encoder] = {**simple.ENCODERS}
+__all__ = ["ENCODERS", "ROW_WEIGHTS"]
+
+ENCODERS: dict[DType, Encoder] = {
+    **simple.ENCODERS,
+    **legacy.ENCODERS,
+    **k.ENCODERS,
+    **nl.ENCODERS,
+}

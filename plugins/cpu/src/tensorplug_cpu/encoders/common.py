@@ -83,3 +83,12 @@ def nibbles(codes: Array, group: int) -> Array:
     pairs = codes.reshape(len(codes), -1, 2, group)
     packed: Array = pairs[:, :, 0] | (pairs[:, :, 1] << 4)
     return packed.reshape(len(codes), -1)
+
+
+def packed_pairs(codes: Array, group: int) -> Array:
+    """Codes of two bits [blocks, n]: of each 4 * `group`, the first quarter in the lowest bits."""
+    fours = codes.reshape(len(codes), -1, 4, group)
+    packed: Array = fours[:, :, 0].copy()
+    for i in (1, 2, 3):
+        packed |= fours[:, :, i] << (2 * i)
+    return packed.reshape(len(codes), -1)
