@@ -1,0 +1,105 @@
+"""What the oracle tests found, and the section of `docs/verification.md` that says so."""
+
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+PLAIN = ("f32", "f16", "bf16", "f64", "i8", "i16", "i32", "i64")
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What became of one comparison.
+
+    The verdict is `same`, `differs`, `refused` by ggml, `otherwise` where ggml is known to do
+    something else, or `ours` where our device refuses; `detail` says why it is not `same`.
+    """
+
+    op: str
+    types: tuple[str, ...]
+    verdict: str
+    detail: str = ""
+    error: float = 0.0
+    peer: str = "ggml"
+
+
+@dataclass(slots=True)
+class Ledger:
+    """All findings of a run."""
+
+    version: str = ""
+    findings: list[Finding] = field(default_factory=list)
+
+    def section(self) -> str:
+        """The findings as Markdown: a table of ops and a table of types."""
+        counts = {v: self._count(v) for v in ("same", "refused", "otherwise", "differs")}
+        return "\n".join(
+            [
+                f"Compared with ggml {self.version}: {counts['same']} results are the same, "
+                f"{counts['differs']} differ. ggml refuses {counts['refused']} cases (types or "
+                f"layouts that its CPU kernels do not take) and computes {counts['otherwise']} "
+                "otherwise for a reason that we know. The error is the normalised mean square "
+                "error of the worst case; 0 means equal values.",
+                "",
+                *self._ops(),
+                "",
+                "By type of any source; the decoders agree in every bit where it says so:",
+                "",
+                *self._types(),
+            ]
+        )
+
+    def _count(self, verdict: str) -> int:
+        return sum(f.verdict == verdict for f in self.findings)
+
+    def _ops(self) -> Iterable[str]:
+        yield "| op | compared with | types | same | refused | otherwise | worst error |"
+        yield "|---|---|---|---|---|---|---|"
+        by_op: dict[str, list[Finding]] = defaultdict(list)
+        for finding in self.findings:
+            if finding.op != "decode":
+                by_op[finding.op].append(finding)
+        for op, findings in sorted(by_op.items()):
+            same = [f for f in findings if f.verdict == "same"]
+            peers = ", ".join(sorted({f.peer for f in same})) or "nothing"
+            counts = [
+                sum(f.verdict == verdict for f in findings)
+                for verdict in ("same", "refused", "otherwise")
+            ]
+            worst = max((f.error for f in same), default=0.0)
+            types = _short({f.types[0] for f in same if f.types})
+            yield _row(op, peers, types, *counts, f"{worst:.1g}")
+
+    def _types(self) -> Iterable[str]:
+        yield "| type | blocks decoded | ops | same | refused | worst error of products |"
+        yield "|---|---|---|---|---|---|"
+        by_type: dict[str, list[Finding]] = defaultdict(list)
+        for finding in self.findings:
+            for name in set(finding.types):
+                by_type[name].append(finding)
+        for name, findings in by_type.items():
+            same = [f for f in findings if f.verdict == "same"]
+            decoded = [f for f in findings if f.op == "decode"]
+            decoders = {f.verdict for f in decoded}
+            products = [f.error for f in same if f.op in ("mul_mat", "mul_mat_id")]
+            yield _row(
+                name,
+                ", ".join(sorted(decoders)),
+                len({f.op for f in same if f.op != "decode"}),
+                sum(f.op != "decode" for f in same),
+                sum(f.verdict == "refused" and f.op != "decode" for f in findings),
+                f"{max(products):.1g}" if products else "",
+            )
+
+
+def _row(*cells: object) -> str:
+    return "| " + " | ".join(map(str, cells)) + " |"
+
+
+def _short(types: set[str]) -> str:
+    """The types of a cell: all of them, or how many blocks there are beside the plain ones."""
+    plain = [
+        name for name in ("f32", "f16", "bf16", "f64", "i8", "i16", "i32", "i64") if name in types
+    ]
+    blocks = len(types) - len(plain)
+    return ", ".join([*plain, *([f"{blocks} of blocks"] if blocks else [])])

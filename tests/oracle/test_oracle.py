@@ -1,0 +1,21 @@
+"""Our device and our reference beside the real ggml: the same graphs, the same inputs."""
+
+import pytest
+from oracle.builders import BUILDERS
+from oracle.judge import chosen, examine
+
+import tensorplug as tp
+from tensorplug.testing.cases import CASES
+
+pytestmark = pytest.mark.oracle
+
+
+@pytest.mark.parametrize("case", chosen(CASES), ids=lambda case: case.id)
+def test_case_gives_what_ggml_gives(case, oracle, backend, note):
+    finding = note(examine(case, oracle, backend))
+
+    assert finding.detail == ""
+
+
+def test_every_op_has_a_builder_of_ggml_or_a_formula():
+    assert set(tp.OPS) - set(BUILDERS) == set()
