@@ -1,6 +1,7 @@
 """The devices that the suites are proved on."""
 
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import pytest
 
@@ -8,27 +9,37 @@ import tensorplug as tp
 from tensorplug.testing.null import NullDevice
 from tensorplug_cpu.device import CPUDevice
 
+
+def null(name: str, **options) -> Callable[[], NullDevice]:
+    """Makes fake devices that remember nothing, so that they leave nothing behind."""
+    return partial(NullDevice, name, logs=False, **options)
+
+
 DEVICES: dict[str, Callable[[], tp.Device]] = {
-    "plain": NullDevice,
-    "pinned": lambda: NullDevice("pinned:0", host_buffer=True, float64=False),
-    "host": lambda: NullDevice("host:0", host=True),
-    "late": lambda: NullDevice("late:0", asynchronous=True),
-    "late_host": lambda: NullDevice("late:0", asynchronous=True, host=True),
-    "small": lambda: NullDevice("small:0", memory=8 << 20, max_size=1 << 18),
-    "bare": lambda: NullDevice(
-        "bare:0", asynchronous=True, events=False, async_transfer=False, async_copy=False
-    ),
-    "able": lambda: NullDevice("able:0", events=True, async_transfer=True, async_copy=True),
-    "only_dup": lambda: NullDevice("dup:0", ops=["dup"]),
-    "no_ops": lambda: NullDevice("no:0", ops=[]),
+    "plain": null("null:0"),
+    "pinned": null("pinned:0", host_buffer=True, float64=False),
+    "host": null("host:0", host=True),
+    "late": null("late:0", asynchronous=True),
+    "late_host": null("late:0", asynchronous=True, host=True),
+    "small": null("small:0", memory=8 << 20, max_size=1 << 18),
+    "bare": null("bare:0", asynchronous=True, events=False, async_transfer=False, async_copy=False),
+    "able": null("able:0", events=True, async_transfer=True, async_copy=True),
+    "only_dup": null("dup:0", ops=["dup"]),
+    "no_ops": null("no:0", ops=[]),
     "cpu": CPUDevice,
 }
 
 
 @pytest.fixture(scope="class", params=DEVICES)
-def device(request) -> Iterator[tp.Device]:
+def device_maker(request) -> Callable[[], tp.Device]:
+    """What makes each of DEVICES in turn."""
+    return DEVICES[request.param]
+
+
+@pytest.fixture(scope="class")
+def device(device_maker) -> Iterator[tp.Device]:
     """Each of DEVICES in turn."""
-    with DEVICES[request.param]() as made:
+    with device_maker() as made:
         yield made
 
 

@@ -23,7 +23,7 @@ def wrong(backend):
 
 
 def halved(task):
-    """A kernel for `dup` and `cont` that leaves the last element as it was."""
+    """A kernel for `dup` that leaves the last element as it was."""
     x, out = task["x"].array, task.out.array
 
     def step():
@@ -43,21 +43,21 @@ def test_kernel_that_skips_the_last_element_is_found_and_printed(backend, monkey
 
 
 def test_kernel_that_ignores_the_layout_of_a_view_is_found_and_printed(backend, monkeypatch):
-    monkeypatch.setitem(kernels.KERNELS, "abs", unaware_of_views)
+    monkeypatch.setitem(kernels.KERNELS, "cont", unaware_of_views)
 
     program = wrong(backend)
 
     assert len(program.lines) <= 3
-    assert "tp.abs(" in str(program)
+    assert "tp.cont(" in str(program)
 
 
 def unaware_of_views(task):
-    """A kernel for `abs` that reads as many elements as it needs from the first on, in order."""
+    """A kernel for `cont` that reads as many elements as it needs from the first on, in order."""
     x, out = task["x"].array, task.out.array
     straight = np.lib.stride_tricks.as_strided(x, (out.size,), (x.itemsize,))
 
     def step():
-        np.copyto(out.reshape(-1), np.abs(straight))
+        np.copyto(out.reshape(-1), straight)
 
     return [step]
 

@@ -156,6 +156,7 @@ class NullDevice(Device):
     arithmetic or replaces it. `memory` is the limit in bytes, `max_size` that of one buffer; with
     `host` the host sees the memory, with `host_buffer` there is a second kind that it sees;
     `offloads` are the ops that `offload()` says yes to. Without `float64` it refuses ops with f64.
+    `log` grows for ever; without `logs` it stays empty.
 
     With `asynchronous`, work is done only when somebody waits, in an order that `timeline` decides;
     devices overlap when they share one. Events, asynchronous transfers and copies come with
@@ -183,6 +184,7 @@ class NullDevice(Device):
         async_copy: bool | None = None,
         timeline: Timeline | None = None,
         kernels: Mapping[str, Kernel] | None = None,
+        logs: bool = True,
     ) -> None:
         super().__init__(name)
         wanted = (events, async_transfer, async_copy)
@@ -193,6 +195,7 @@ class NullDevice(Device):
         self.timeline = timeline or Timeline()
         self.gate = Gate(name)
         self.log: list[Entry] = []
+        self._logs = logs
         self.live_buffers = 0
         self.used = 0
         self._type = device_type
@@ -316,7 +319,7 @@ class NullDevice(Device):
             planned = self._faults.pop((what, self._calls[what]), None)
             if planned is not None:
                 raise planned
-            self.log.append(Entry(what, detail))
+            self._note(what, detail)
 
     def take(self, size: int) -> None:
         """Account for a new buffer of `size` bytes."""
@@ -336,7 +339,11 @@ class NullDevice(Device):
         with self._lock:
             self.used -= size
             self.live_buffers -= 1
-            self.log.append(Entry("free", size))
+            self._note("free", size)
+
+    def _note(self, what: str, detail: str | int) -> None:
+        if self._logs:
+            self.log.append(Entry(what, detail))
 
     def compute(self, node: Tensor, bindings: Bindings) -> None:
         """Do one node now."""
