@@ -3,6 +3,7 @@
 import itertools
 import sys
 import threading
+from collections.abc import Callable
 from types import TracebackType
 from typing import Self, final
 from weakref import ref
@@ -89,9 +90,10 @@ class Resource:
     ) -> None:
         self.close(force=True)
 
-    def __del__(self) -> None:
-        # At interpreter exit drivers may be gone already: their memory goes with the process.
-        if sys.is_finalizing() or getattr(self, "_closed", True):
+    def __del__(self, _finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
+        # At interpreter exit drivers may be gone already, and so may be the names of modules: their
+        # memory goes with the process.
+        if _finalizing() or getattr(self, "_closed", True):
             return
         # Garbage in a cycle is finalized in any order: then the last child takes the parent along.
         self._orphaned = True

@@ -20,9 +20,10 @@ import pytest
 from tensorplug.backend import Backend
 from tensorplug.device import Device
 from tensorplug.testing.suites.ops import OpTests
+from tensorplug.testing.suites.random import RandomTests
 
 
-class DeviceTests(OpTests):
+class DeviceTests(OpTests, RandomTests):
     """Every contract of a device. Subclasses give the fixture `device`; abilities decide skips."""
 
     known_gaps: ClassVar[Mapping[str, str]] = {}

@@ -23,6 +23,8 @@ class TestDevice(DeviceTests):
     def backend(cls, request: pytest.FixtureRequest) -> Iterator[Backend]:
         spec = request.config.getoption("device")
         if not spec:
-            pytest.fail("name a device: pytest --pyargs tensorplug.testing --device cpu", False)
+            pytest.fail(
+                "name a device: pytest --pyargs tensorplug.testing --device cpu", pytrace=False
+            )
         with tensorplug.open(spec) as backend:
             yield backend
