@@ -9,25 +9,10 @@ from tensorplug.testing.cases import CASES, LARGE, REFUSED, SMALL, Arg, Case, bu
 from tensorplug.testing.cases.case import integers
 from tensorplug.testing.cases.laid import lay
 
-UNDECODED = {tp.Q8_1, tp.Q8_K, tp.Q1_0, tp.Q2_0}
-"""Block types that the gguf package does not decode; the device copies them, no more."""
-
-BYTE_COPIES = {"dup", "cont", "cpy"}
-
-
-def refusal_of(case):
-    """The reason for which the device must refuse `case`; empty where it must compute it."""
-    types = [arg.dtype for arg in case.args if arg is not None]
-    unread = [dtype for dtype in types if dtype in UNDECODED]
-    moved = case.op in BYTE_COPIES and len(set(types)) == 1 and "to" not in case.params
-    if not unread or moved:
-        return ""
-    return f"cpu:0: {case.op}: no decoder for {unread[0].name}"
-
 
 def tight(cases):
     """Products here are in f32 whatever the weights are, so even they keep the default limit."""
-    return [replace(c, limit=min(c.limit, 1e-7)) for c in cases if not refusal_of(c)]
+    return [replace(c, limit=min(c.limit, 1e-7)) for c in cases]
 
 
 def on_weights(case):
@@ -95,13 +80,6 @@ def test_weights_expanded_to_f32_give_the_same(case, device, backend):
     backend.compute(laid.bound)
 
     assert laid.problem() == ""
-
-
-@pytest.mark.parametrize("case", list(filter(refusal_of, CASES)), ids=case_id)
-def test_case_of_a_type_without_a_decoder_is_refused(case, device):
-    answer = device.supports(build(case).node)
-
-    assert answer == tp.Refusal(refusal_of(case))
 
 
 @pytest.mark.parametrize("case", REFUSED, ids=case_id)

@@ -9,7 +9,23 @@ from collections.abc import Callable
 
 import numpy as np
 
-from tensorplug.dtypes import Q2_K, Q3_K, Q4_0, Q4_1, Q4_K, Q5_0, Q5_1, Q5_K, Q6_K, Q8_0, DType
+from tensorplug.dtypes import (
+    Q1_0,
+    Q2_0,
+    Q2_K,
+    Q3_K,
+    Q4_0,
+    Q4_1,
+    Q4_K,
+    Q5_0,
+    Q5_1,
+    Q5_K,
+    Q6_K,
+    Q8_0,
+    Q8_1,
+    Q8_K,
+    DType,
+)
 from tensorplug.tensor import Array
 
 Decoder = Callable[[Array, Array], None]
@@ -58,6 +74,31 @@ def _shifted(out: Array, offsets: Array, sign: int) -> None:
 
 def _q8_0(blocks: Array, out: Array) -> None:
     _scaled(_field(blocks, 2, 32).view(np.int8), _half(blocks, 0), out)
+
+
+def _q8_1(blocks: Array, out: Array) -> None:
+    # The f16 at byte 2 is the sum of the values, for products.
+    _scaled(_field(blocks, 4, 32).view(np.int8), _half(blocks, 0), out)
+
+
+def _q8_k(blocks: Array, out: Array) -> None:
+    # The last 32 bytes are sums of 16 codes each, for products.
+    scales = _field(blocks, 0, 4).view(np.float32)
+    _scaled(_field(blocks, 4, 256).view(np.int8), scales, out)
+
+
+def _q1_0(blocks: Array, out: Array) -> None:
+    codes = np.unpackbits(_field(blocks, 2, 16), axis=1, bitorder="little")
+    codes <<= 1
+    codes -= 1  # wraps around; read as signed it is right
+    _scaled(codes.view(np.int8), _half(blocks, 0), out)
+
+
+def _q2_0(blocks: Array, out: Array) -> None:
+    packed = _field(blocks, 2, 16).reshape(-1, 1)
+    codes = (packed >> np.array([0, 2, 4, 6], np.uint8)) & 3
+    codes -= 1  # wraps around; read as signed it is right
+    _scaled(codes.view(np.int8).reshape(-1, 64), _half(blocks, 0), out)
 
 
 def _q4_0(blocks: Array, out: Array) -> None:
@@ -163,6 +204,10 @@ def _q6_k(blocks: Array, out: Array) -> None:
 
 DECODERS: dict[DType, Decoder] = {
     Q8_0: _q8_0,
+    Q8_1: _q8_1,
+    Q8_K: _q8_k,
+    Q1_0: _q1_0,
+    Q2_0: _q2_0,
     Q4_0: _q4_0,
     Q4_1: _q4_1,
     Q5_0: _q5_0,

@@ -1,4 +1,7 @@
-"""Random blocks of types that have no encoder: any bytes will do, but scales must be sane."""
+"""Random blocks, where any bytes will do: they hold codes that no encoder would choose.
+
+Only scales must be sane.
+"""
 
 from typing import Any
 
@@ -28,6 +31,9 @@ HALF_SCALES: dict[tp.DType, tuple[int, ...]] = {
     tp.IQ4_XS: (0,),
 }
 """Where in a block an f16 scale lies, in bytes."""
+
+SCATTERED = frozenset({*HALF_SCALES, tp.Q8_K, tp.NVFP4, tp.IQ1_M})
+"""Types whose blocks are drawn by `random_rows`."""
 
 
 def random_rows(rng: np.random.Generator, dtype: tp.DType, shape: tuple[int, ...]) -> Array:

@@ -10,9 +10,8 @@ import numpy.typing as npt
 
 import tensorplug as tp
 from tensorplug.tensor import Tensor, leaf, pad_ne
-from tensorplug.testing.cases.blocks import random_rows
+from tensorplug.testing.cases.blocks import SCATTERED, random_rows
 from tensorplug_cpu.reference import compute, encode
-from tensorplug_cpu.reference.blocks import ENCODED
 
 Array = npt.NDArray[Any]
 Ne = tuple[int, ...]
@@ -154,7 +153,7 @@ def build(case: Case, base: int = 0) -> Built:
 
 
 def _stored(rng: np.random.Generator, arg: Arg, root: Tensor) -> Array:
-    if arg.dtype.is_block and arg.dtype not in ENCODED:
+    if arg.dtype in SCATTERED:
         return random_rows(rng, arg.dtype, root.shape)
     values = arg.data.draw(rng, root.ne[::-1]).reshape(root.shape)
     slots = encode(arg.dtype, values)

@@ -27,8 +27,25 @@ STEPS: dict[tp.DType, float] = {
     tp.TQ1_0: 1,
     tp.TQ2_0: 1,
     tp.MXFP4: 1 / 2,
+    tp.NVFP4: 1 / 3,
+    tp.Q8_1: 1 / 127,
+    tp.Q8_K: 1 / 127,
+    tp.Q1_0: 2,
+    tp.Q2_0: 1,
+    tp.Q2_K: 2 / 3,
+    tp.Q3_K: 1 / 3,
+    tp.Q4_K: 2 / 15,
+    tp.Q5_K: 2 / 31,
+    tp.Q6_K: 1 / 31,
+    tp.IQ4_NL: 24 / 113,
+    tp.IQ4_XS: 24 / 113,
+    **dict.fromkeys((tp.IQ1_S, tp.IQ1_M), 2),
+    **dict.fromkeys((tp.IQ2_XXS, tp.IQ2_XS, tp.IQ2_S, tp.IQ3_XXS, tp.IQ3_S), 2),
 }
-"""Distance of neighbouring values of a block, as a share of its largest one."""
+"""Distance of neighbouring values of a block, as a share of its largest one.
+
+Codebooks of signs and magnitudes: a value and its negative.
+"""
 
 
 def difference(case: Case, built: Built, got: Array, wanted: Array) -> str:

@@ -18,12 +18,12 @@ PASSES = 5
 
 class Trials(NamedTuple):
     """Which scales to try for codes 0 to `top`: those that spread the values over `top` + `first`,
-    then `step` more codes, `count` times. `absolute`: errors count as they are, not squared."""
+    then `step` more codes, `steps` times. `absolute`: errors count as they are, not squared."""
 
     top: int
     first: float
     step: float
-    count: int
+    steps: int
     absolute: bool = False
 
 
@@ -44,13 +44,13 @@ def fit_affine(x: Array, weights: Array, trials: Trials) -> Affine:
     sum_w, sum_x = total(weights), total(weights * x)
     inverse = np.float32(trials.top) / (high - low)
     scale, codes = 1 / inverse, _rounded(x, low, inverse, trials.top)
-    error = _affine_error(x, weights, codes, (scale, low), trials.absolute)
-    for i in range(trials.count + 1):
+    error = _affine_error(x, weights, codes, (scale, low), trials)
+    for i in range(trials.steps + 1):
         spread = np.float32(trials.first) + np.float32(trials.step) * np.float32(i)
         inverse = (spread + np.float32(trials.top)) / (high - low)
         tried = _rounded(x, low, inverse, trials.top)
         slope, offset, solvable = _least_squares(x, weights, tried, (sum_w, sum_x))
-        missed = _affine_error(x, weights, tried, (slope, offset), trials.absolute)
+        missed = _affine_error(x, weights, tried, (slope, offset), trials)
         better = solvable & (missed < error)
         np.copyto(codes, tried, where=better)
         np.copyto(error, missed, where=better)
@@ -88,13 +88,13 @@ def _least_squares(
 
 
 def _affine_error(
-    x: Array, weights: Array, codes: Array, line: tuple[Array, Array], absolute: bool
+    x: Array, weights: Array, codes: Array, line: tuple[Array, Array], trials: Trials
 ) -> Array:
     scale, low = line
     error = codes * scale
     error += low
     error -= x
-    (np.abs if absolute else np.square)(error, out=error)
+    (np.abs if trials.absolute else np.square)(error, out=error)
     error *= weights
     return total(error)
 
@@ -105,22 +105,24 @@ def fit_signed(x: Array, weights: Array, half: int) -> tuple[Array, Array]:
     none = np.abs(peak) < TINY
     peak = np.where(none, np.float32(1), peak)
     weighted = weights * x
-    scale = best = chosen = None
-    for step in (0, *range(-9, 0), *range(1, 10)):
-        inverse = -(np.float32(half) + np.float32(0.1) * np.float32(step)) / peak
+
+    def sums(inverse: Array) -> tuple[Array, Array]:
         codes = _signed_codes(x, inverse, half)
-        sum_xl = total(weighted * codes)
         squares = weights * codes
         squares *= codes
-        sum_l2 = total(squares)
-        if scale is None:
-            scale = divided(sum_xl, sum_l2)
-            best, chosen = scale * sum_xl, inverse
-            continue
+        return total(weighted * codes), total(squares)
+
+    chosen = -np.float32(half) / peak
+    sum_xl, sum_l2 = sums(chosen)
+    scale = divided(sum_xl, sum_l2)
+    best = scale * sum_xl
+    for step in (*range(-9, 0), *range(1, 10)):
+        inverse = -(np.float32(half) + np.float32(0.1) * np.float32(step)) / peak
+        sum_xl, sum_l2 = sums(inverse)
         better = (sum_l2 > 0) & (sum_xl * sum_xl > best * sum_l2)
-        scale = np.where(better, sum_xl / sum_l2, scale)
-        best = np.where(better, scale * sum_xl, best)
-        chosen = np.where(better, inverse, chosen)
+        np.copyto(scale, sum_xl / sum_l2, where=better)
+        np.copyto(best, scale * sum_xl, where=better)
+        np.copyto(chosen, inverse, where=better)
     codes = _signed_codes(x, chosen, half) + np.float32(half)
     scale[none] = 0
     codes[:, none] = 0
@@ -139,17 +141,19 @@ def fit_positive(x: Array, weights: Array, top: int) -> tuple[Array, Array]:
     peak = x.max(axis=0)
     none = peak < TINY
     peak = np.where(none, np.float32(1), peak)
-    error = chosen = None
-    for step in (0, *range(-4, 0), *range(1, 5)):
-        inverse = (np.float32(0.1) * np.float32(step) + np.float32(top)) / peak
+
+    def error_of(inverse: Array) -> Array:
         missed = x - _positive_codes(x, inverse, top) * (1 / inverse)
-        off = total(weights * missed * missed)
-        if error is None:
-            error, chosen = off, inverse
-            continue
-        better = off < error
-        error = np.where(better, off, error)
-        chosen = np.where(better, inverse, chosen)
+        return total(weights * missed * missed)
+
+    chosen = np.float32(top) / peak
+    error = error_of(chosen)
+    for step in (*range(-4, 0), *range(1, 5)):
+        inverse = (np.float32(0.1) * np.float32(step) + np.float32(top)) / peak
+        missed = error_of(inverse)
+        better = missed < error
+        np.copyto(error, missed, where=better)
+        np.copyto(chosen, inverse, where=better)
     codes = _positive_codes(x, chosen, top)
     sums = _refined(x, weights, codes, (0, top))
     scale = divided(*sums)

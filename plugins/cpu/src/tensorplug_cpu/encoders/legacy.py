@@ -33,7 +33,7 @@ def _signed(values: Array, weights: Array | None, bits: int) -> Array:
 def _affine(values: Array, weights: Array | None, bits: int) -> Array:
     """f16 scale, f16 minimum, then codes."""
     assert weights is not None
-    trials = Trials(top=(1 << bits) - 1, first=-0.9, step=0.05, count=36)
+    trials = Trials(top=(1 << bits) - 1, first=-0.9, step=0.05, steps=36)
     codes, scale, below = fit_affine(columns(values), columns(weights), trials)
     head = [as_bytes(scale, "<f2"), as_bytes(-below, "<f2")]
     return np.concatenate([*head, *_packed(codes, bits)], axis=1)

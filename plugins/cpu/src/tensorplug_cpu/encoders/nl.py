@@ -1,6 +1,7 @@
 """IQ4 formats: codes of four bits that stand for a table of 16 values, dense around zero."""
 
 from functools import cache
+from itertools import pairwise
 
 import numpy as np
 
@@ -16,7 +17,6 @@ from tensorplug_cpu.encoders.common import (
     joined,
     nibbles,
     packed_pairs,
-    through_half,
     total,
 )
 
@@ -34,7 +34,7 @@ def _starts() -> list[np.float32]:
     Half-way between two values the upper is; differences are rounded, so it begins a little below.
     """
     starts = []
-    for below, above in zip(TABLE, TABLE[1:], strict=False):
+    for below, above in pairwise(TABLE):
         start = (below + above) / np.float32(2)
         while (lower := np.nextafter(start, np.float32(-np.inf))) - below >= above - lower:
             start = lower

@@ -1,7 +1,8 @@
 """Values of block types, and blocks of values.
 
-The `gguf` package decodes most types exactly as ggml does. The few that it does not know are
-spelled out here.
+The `gguf` package decodes most types exactly as ggml does, and encodes some. The few that it does
+not decode are spelled out here. Where it does not encode, the device's encoder is used: a search
+has no second, simpler definition, and is compared with ggml instead.
 """
 
 # NumPy types most of what its functions return as Any.
@@ -29,9 +30,12 @@ from tensorplug.dtypes import (
 )
 from tensorplug.errors import Unsupported
 from tensorplug.tensor import Array
+from tensorplug_cpu.encoders import ENCODERS
 
-ENCODED = frozenset({Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, TQ1_0, TQ2_0, MXFP4})
-"""Types that values can be encoded to. The others need a search for the best block."""
+_PACKAGED = frozenset({Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, TQ1_0, TQ2_0, MXFP4})
+
+ENCODED = _PACKAGED | ENCODERS.keys()
+"""Types that values can be encoded to."""
 
 
 def decode_rows(dtype: DType, rows: Array) -> Array:
@@ -55,8 +59,11 @@ def encode_rows(dtype: DType, values: Array) -> Array:
     shape = (*values.shape[:-1], dtype.row_size(values.shape[-1]))
     if not values.size:
         return np.empty(shape, np.uint8)
-    kind = gguf.GGMLQuantizationType(dtype.id)
     flat = np.ascontiguousarray(values, np.float32).reshape(-1, values.shape[-1])
+    if dtype not in _PACKAGED:
+        with np.errstate(all="ignore"):
+            return ENCODERS[dtype](flat.reshape(-1, dtype.block), None).reshape(shape)
+    kind = gguf.GGMLQuantizationType(dtype.id)
     encoded: Array = gguf.quants.quantize(flat, kind).reshape(shape)
     return encoded
 
