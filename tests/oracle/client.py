@@ -112,6 +112,8 @@ class Oracle:
             return Refusal(self._last_words())
         finally:
             watch.cancel()
+        if verdict == "error":
+            raise AssertionError(f"the worker failed:\n{found}")
         return Refusal(found) if verdict == "refused" else found
 
     def _started(self) -> "subprocess.Popen[bytes]":

@@ -2,13 +2,15 @@
 
 Questions come on stdin, answers go to stdout, both pickled plain data. A question is `None` (who
 are you?), `("decode", type, bytes, elements)` or `("run", records, outputs)`; see `client.program`.
-An answer is `("ok", what was asked for)` or `("refused", reason)`.
+An answer is `("ok", what was asked for)`, `("refused", reason)` or, where the fault is ours,
+`("error", traceback)`.
 """
 
 import os
 import pickle
 import resource
 import sys
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -42,6 +44,8 @@ def answer(ggml: Ggml, question: Any) -> tuple[str, Any]:
         return "ok", ANSWERS[kind](ggml, *arguments)
     except Refused as reason:
         return "refused", str(reason)
+    except Exception:  # noqa: BLE001 - told on the other side, with where it was
+        return "error", traceback.format_exc()
 
 
 def run(

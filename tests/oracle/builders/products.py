@@ -1,0 +1,52 @@
+"""Matrix products, softmax, attention, rope."""
+
+from oracle.builders.table import Use, builds, direct
+from oracle.ggml import Ggml, Refused, counts
+
+direct("mul_mat_id")
+direct("diag_mask_inf", arguments="i n_past")
+
+
+@builds("mul_mat")
+def _mul_mat(ggml: Ggml, use: Use) -> int:
+    if use.params["precision"] != "default":
+        raise Refused("precisions of ggml are others")
+    return ggml.build("ggml_mul_mat", "tt", *use.sources)
+
+
+@builds("soft_max")
+def _soft_max(ggml: Ggml, use: Use) -> int:
+    x, mask, sinks = use.sources
+    numbers = use.params["scale"], use.params["max_bias"]
+    node = ggml.build("ggml_soft_max_ext", "ttff", x, mask, *numbers)
+    if sinks:
+        ggml.typed("ggml_soft_max_add_sinks", "-tt")(node, sinks)
+    return node
+
+
+@builds("flash_attn_ext")
+def _flash_attn_ext(ggml: Ggml, use: Use) -> int:
+    *operands, sinks = use.sources
+    numbers = [use.params[name] for name in ("scale", "max_bias", "softcap")]
+    node = ggml.build("ggml_flash_attn_ext", "ttttfff", *operands, *numbers)
+    if sinks:
+        ggml.typed("ggml_flash_attn_ext_add_sinks", "-tt")(node, sinks)
+    return node
+
+
+ROPE_MODES = {"normal": 0, "neox": 2, "mrope": 8, "vision": 24, "imrope": 40}
+"""`GGML_ROPE_TYPE_*`."""
+
+
+@builds("rope")
+def _rope(ggml: Ggml, use: Use) -> int:
+    params, mode = use.params, ROPE_MODES[use.params["mode"]]
+    names = ("base", "scale", "ext_factor", "attn_factor", "beta_fast", "beta_slow")
+    numbers = [params[name] for name in names]
+    context = params["original_context"]
+    if mode < ROPE_MODES["mrope"]:
+        ints = (params["dims"], mode, context)
+        return ggml.build("ggml_rope_ext", "tttiiiffffff", *use.sources, *ints, *numbers)
+    sections = counts([*params["sections"], 0, 0, 0][:4])
+    ints = (params["dims"], sections, mode, context)
+    return ggml.build("ggml_rope_multi", "tttitiiffffff", *use.sources, *ints, *numbers)
