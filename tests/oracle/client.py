@@ -97,6 +97,17 @@ class Oracle:
         found = self.ask(("decode", dtype.id, rows.tobytes(), elements))
         return found if isinstance(found, Refusal) else np.frombuffer(found, np.float32)
 
+    def encode(
+        self, dtype: tp.DType, values: Array, importance: Array | None = None
+    ) -> Array | Refusal:
+        """Stored rows of f32 values, as the tools of ggml encode them."""
+        row, size = values.shape[1], dtype.row_size(values.shape[1])
+        weights = None if importance is None else importance.tobytes()
+        found = self.ask(("encode", dtype.id, values.tobytes(), row, size, weights))
+        if isinstance(found, Refusal):
+            return found
+        return np.frombuffer(found, np.uint8).reshape(len(values), size)
+
     def ask(self, question: Any) -> Any:
         """The answer to `question`, or a Refusal."""
         process = self._started()

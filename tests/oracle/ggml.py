@@ -116,6 +116,7 @@ SIGNATURES = {
     "ggml_new_graph": "tt",
     "ggml_build_forward_expand": "-tt",
     "ggml_get_type_traits": "ti",
+    "ggml_quantize_chunk": "zittlllt",
     "ggml_log_set": "-tt",
     "ggml_backend_alloc_ctx_tensors": "ttt",
     "ggml_backend_buffer_free": "-t",
@@ -230,6 +231,15 @@ class Ggml:
         values = ctypes.create_string_buffer(4 * elements)
         traits.to_float(data, ctypes.addressof(values), elements)
         return values.raw
+
+    def encoded(
+        self, type_id: int, values: bytes, row: int, size: int, importance: bytes | None
+    ) -> bytes:
+        """Stored rows of f32 values, `row` of them each and `size` bytes, as ggml's tools do it."""
+        rows = len(values) // (4 * row)
+        data = ctypes.create_string_buffer(rows * size)
+        self("ggml_quantize_chunk", type_id, values, data, 0, rows, row, importance)
+        return data.raw
 
     def _be_quiet(self) -> None:
         kind = ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.c_char_p, Pointer)

@@ -4,6 +4,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+CODERS = ("decode", "encode")
 PLAIN = ("f32", "f16", "bf16", "f64", "i8", "i16", "i32", "i64")
 
 
@@ -43,7 +44,9 @@ class Ledger:
                 "",
                 *self._ops(),
                 "",
-                "By type of any source; the decoders agree in every bit where it says so:",
+                "By type of any source. Decoders must agree in every bit; `other blocks` is the "
+                "share of blocks that ggml encodes otherwise; `products` has the worst error of "
+                "`mul_mat` and `mul_mat_id`.",
                 "",
                 *self._types(),
             ]
@@ -57,7 +60,7 @@ class Ledger:
         yield "|---|---|---|---|---|---|---|"
         by_op: dict[str, list[Finding]] = defaultdict(list)
         for finding in self.findings:
-            if finding.op != "decode":
+            if finding.op not in CODERS:
                 by_op[finding.op].append(finding)
         for op, findings in sorted(by_op.items()):
             same = [f for f in findings if f.verdict == "same"]
@@ -71,23 +74,24 @@ class Ledger:
             yield _row(op, peers, types, *counts, f"{worst:.1g}")
 
     def _types(self) -> Iterable[str]:
-        yield "| type | blocks decoded | ops | same | refused | worst error of products |"
-        yield "|---|---|---|---|---|---|"
+        yield "| type | decoder | other blocks | ops | same | refused | products |"
+        yield "|---|---|---|---|---|---|---|"
         by_type: dict[str, list[Finding]] = defaultdict(list)
         for finding in self.findings:
             for name in set(finding.types):
                 by_type[name].append(finding)
         for name, findings in by_type.items():
             same = [f for f in findings if f.verdict == "same"]
-            decoded = [f for f in findings if f.op == "decode"]
-            decoders = {f.verdict for f in decoded}
+            decoders = {f.verdict for f in findings if f.op == "decode"}
+            others = [f for f in findings if f.op == "encode" and f.verdict != "refused"]
             products = [f.error for f in same if f.op in ("mul_mat", "mul_mat_id")]
             yield _row(
                 name,
                 ", ".join(sorted(decoders)),
-                len({f.op for f in same if f.op != "decode"}),
-                sum(f.op != "decode" for f in same),
-                sum(f.verdict == "refused" and f.op != "decode" for f in findings),
+                f"{max(f.error for f in others):.2%}" if others else "",
+                len({f.op for f in same} - {*CODERS}),
+                sum(f.op not in CODERS for f in same),
+                sum(f.verdict == "refused" and f.op not in CODERS for f in findings),
                 f"{max(products):.1g}" if products else "",
             )
 

@@ -1,7 +1,8 @@
 """A process that runs ggml: it may end at a failed assertion, and the tests do not.
 
 Questions come on stdin, answers go to stdout, both pickled plain data. A question is `None` (who
-are you?), `("decode", type, bytes, elements)` or `("run", records, outputs)`; see `client.program`.
+are you?), `("run", records, outputs)`, see `client.program`, or `("decode", ...)` and
+`("encode", ...)` with the arguments of `Ggml.decoded` and `Ggml.encoded`.
 An answer is `("ok", what was asked for)`, `("refused", reason)` or, where the fault is ours,
 `("error", traceback)`.
 """
@@ -84,7 +85,11 @@ def build(
     return BUILDERS[use.op](ggml, use)
 
 
-ANSWERS: dict[str, Callable[..., Any]] = {"run": run, "decode": Ggml.decoded}
+ANSWERS: dict[str, Callable[..., Any]] = {
+    "run": run,
+    "decode": Ggml.decoded,
+    "encode": Ggml.encoded,
+}
 
 if __name__ == "__main__":
     main()

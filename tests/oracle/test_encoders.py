@@ -1,0 +1,101 @@
+"""Values of every kind, encoded by ggml and by us, with and without importance.
+
+Searching encoders may choose another block where two are equally good to within rounding: 99 of
+100 blocks must be the same in every bit, and the weighted error no more than 1.001 of that of ggml.
+"""
+
+import numpy as np
+import pytest
+from oracle.ggml import Ggml, NoLibrary, Refused, library_folder
+from oracle.report import Finding
+
+import tensorplug as tp
+from tensorplug_cpu.decode import decode_rows
+from tensorplug_cpu.encode import PACKAGED, encode_rows
+from tensorplug_cpu.encoders import ENCODERS, simple
+
+pytestmark = pytest.mark.oracle
+
+ROWS, ELEMENTS = 32, 1024
+TYPES = sorted(ENCODERS.keys() | PACKAGED, key=lambda t: t.id)
+EXACT = simple.ENCODERS.keys() | PACKAGED
+"""Types whose blocks follow from their values, at least where nothing is weighted."""
+
+SHAPE = (ROWS, ELEMENTS)
+VALUES = {
+    "normal": lambda rng: rng.normal(size=SHAPE),
+    "heavy-tailed": lambda rng: 0.02 * rng.standard_t(1.5, size=SHAPE),
+    "tiny": lambda rng: 1e-6 * rng.normal(size=SHAPE),
+    "positive": lambda rng: np.abs(rng.normal(size=SHAPE)),
+    "in steps": lambda rng: rng.integers(-8, 9, size=SHAPE) / 4 + 0.0,
+    "sparse": lambda rng: np.where(rng.random(SHAPE) < 0.05, rng.normal(size=SHAPE), 0.0),
+    "zeros": lambda rng: np.zeros(SHAPE),
+    "constant rows": lambda rng: np.broadcast_to(rng.normal(size=(ROWS, 1)), SHAPE),
+}
+IMPORTANCE = {
+    "none": lambda rng: None,
+    "random": lambda rng: (rng.chisquare(1, ELEMENTS) + 1e-3).astype(np.float32),
+    "even": lambda rng: np.ones(ELEMENTS, np.float32),
+}
+
+
+@pytest.fixture(scope="module")
+def ggml():
+    try:
+        return Ggml(library_folder())
+    except NoLibrary as error:
+        pytest.skip(str(error))
+
+
+def encoded_by(ggml, dtype, values, importance):
+    """Blocks by the encoder that writes files, or by the only one that there is."""
+    out = np.zeros((len(values), dtype.row_size(values.shape[1])), np.uint8)
+    places = values.ctypes.data, out.ctypes.data
+    if dtype in (tp.Q8_1, tp.Q8_K):
+        ggml.typed(f"quantize_row_{dtype.name}_ref", "-ttl")(*places, values.size)
+        return out
+    weights = importance.ctypes.data if importance is not None else None
+    if weights is None and ggml.typed("ggml_quantize_requires_imatrix", "bi")(dtype.id):
+        raise Refused(f"{dtype.name} needs importance")
+    encode = ggml.typed("ggml_quantize_chunk", "zittlllt")
+    assert encode(dtype.id, *places, 0, *values.shape, weights) == out.nbytes
+    return out
+
+
+def decoded(dtype, raw):
+    out = np.empty(SHAPE, np.float32)
+    decode_rows(dtype, raw, out)
+    return out.astype(np.float64)
+
+
+def compared(ggml, dtype, values, importance):
+    """A finding about the blocks of `values`."""
+    types = ("f32", dtype.name)
+    try:
+        theirs = encoded_by(ggml, dtype, values, importance)
+    except Refused as reason:
+        return Finding("encode", types, "refused", str(reason))
+    ours = np.empty_like(theirs)
+    encode_rows(dtype, values, ours, importance)
+    blocks = [raw.reshape(-1, dtype.size) for raw in (ours, theirs)]
+    same = float(np.mean((blocks[0] == blocks[1]).all(axis=1)))
+    got, wanted = decoded(dtype, ours), decoded(dtype, theirs)
+    weights = 1.0 if importance is None else importance
+    our_error, their_error = (np.sum(weights * (found - values) ** 2) for found in (got, wanted))
+    exact = dtype in EXACT and (importance is None or dtype not in ENCODERS)
+    good = same >= (1 if exact else 0.99) and our_error <= 1.001 * their_error
+    detail = f"{same:.2%} of blocks are the same, errors {our_error:.6g} and {their_error:.6g}"
+    apart = float(np.sum((got - wanted) ** 2) / max(np.sum(wanted**2), 1e-300))
+    return Finding("encode", types, "same" if good else "differs", "" if good else detail, apart)
+
+
+@pytest.mark.parametrize("weights", IMPORTANCE)
+@pytest.mark.parametrize("kind", VALUES)
+@pytest.mark.parametrize("dtype", TYPES, ids=str)
+def test_values_are_encoded_as_by_ggml(dtype, kind, weights, ggml, note):
+    rng = np.random.default_rng(dtype.id)
+    values = np.ascontiguousarray(VALUES[kind](rng), np.float32)
+
+    finding = compared(ggml, dtype, values, IMPORTANCE[weights](rng))
+
+    assert note(finding).detail == ""
