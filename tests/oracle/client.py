@@ -56,7 +56,7 @@ def _record(tensor: Tensor, index: dict[Tensor, int], stored: Array | None) -> d
         "ne": tensor.ne,
         "nb": tensor.nb,
         "operands": [None if t is None else index[t] for t in tensor.operands],
-        "params": dict(tensor.params),
+        "params": {k: v for k, v in tensor.params.items() if not callable(v)},
         "data": None if stored is None else stored.tobytes(),
     }
 

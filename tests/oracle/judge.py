@@ -1,4 +1,4 @@
-"""One case on ggml, on our device and in the reference: which limit, what ggml gets wrong."""
+"""One case on ggml, on our device and in the reference, and how near they must be."""
 
 from collections import defaultdict
 from collections.abc import Iterable
@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from oracle.client import Oracle, Refusal, outputs
+from oracle.known import reason
 from oracle.report import Finding
 
 import tensorplug as tp
@@ -46,22 +47,6 @@ PRODUCTS = frozenset(_PRODUCTS.split())
 PICKS = frozenset({"argmax", "argsort", "top_k"})
 """Ops whose results are indices."""
 
-ENCODING = frozenset({"dup", "cpy", "set_rows"})
-"""Ops that write blocks."""
-
-_QUICK = "ops of ggml take its quick encoder; ours searches, as its tools do (see the encoders)"
-_HALVES = "vector code of ggml rounds halves to even, its reference code and ours away from zero"
-_UNCHECKED = "ggml takes the rows for contiguous and does not check it"
-_BEYOND = "the table of ggml ends where f16 does"
-OTHERWISE: dict[str, tuple[frozenset[str], str]] = {
-    "clamp": (frozenset({"rows"}), "ggml takes the rows for evenly spaced and does not check it"),
-    **dict.fromkeys(("sum", "mean", "argmax", "get_rows"), (frozenset({"transposed"}), _UNCHECKED)),
-    "leaky_relu": (frozenset({"transposed", "rows"}), _UNCHECKED),
-    "argsort": (frozenset({"transposed", "permuted"}), _UNCHECKED),
-    "top_k": (frozenset({"transposed", "permuted", "columns"}), _UNCHECKED),
-}
-"""Layouts that ggml accepts and reads wrongly, by op."""
-
 
 def examine(case: Case, oracle: Oracle, backend: Backend) -> Finding:
     """Compare what ggml computes for `case` with what `backend` and the reference compute."""
@@ -72,13 +57,14 @@ def examine(case: Case, oracle: Oracle, backend: Backend) -> Finding:
     answer = backend.device.supports(built.node)
     if isinstance(answer, tp.Refusal):
         return Finding(case.op, case.types, "ours", answer.reason)
-    ours = _on_device(case, backend)
-    detail = _first_problem(case, built, ours, wanted) or _first_problem(
-        case, built, _in_reference(built), wanted
-    )
+    ours, plain = _on_device(case, backend), _in_reference(built)
+    between = _first_problem(case, built, ours, plain)
+    detail = _first_problem(case, built, ours, wanted) or _first_problem(case, built, plain, wanted)
+    known = reason(case)
+    if between or (detail and not known):
+        return Finding(case.op, case.types, "differs", between or detail)
     if detail:
-        reason = excuse(case)
-        return Finding(case.op, case.types, "otherwise" if reason else "differs", reason or detail)
+        return Finding(case.op, case.types, "otherwise", known)
     return Finding(case.op, case.types, "same", error=_worst(case, ours, wanted))
 
 
@@ -125,20 +111,6 @@ def limit(case: Case) -> float:
         types = {arg.dtype for arg in case.args if arg is not None and not arg.dtype.is_integer}
         return STRICT if types == {tp.F32} else NARROW
     return LIMITS.get(case.op, STRICT)
-
-
-def excuse(case: Case) -> str:
-    """Why ggml may differ from everybody else on a case; empty where it may not."""
-    layouts, reason = OTHERWISE.get(case.op, (frozenset(), ""))
-    if layouts.intersection(case.layouts):
-        return reason
-    if case.op in ENCODING and "iq4_nl" in case.types:
-        return _QUICK
-    if case.op in ENCODING and case.types[-1] in ("q8_0", "q8_1"):
-        return _HALVES
-    tags = {arg.data.tag for arg in case.args if arg is not None}
-    quick = case.op in ("gelu_quick", "geglu_quick")
-    return _BEYOND if quick and any("1e+30" in tag for tag in tags) else ""
 
 
 def error(got: Array, wanted: Array) -> float:

@@ -40,13 +40,22 @@ ROPE_MODES = {"normal": 0, "neox": 2, "mrope": 8, "vision": 24, "imrope": 40}
 
 @builds("rope")
 def _rope(ggml: Ggml, use: Use) -> int:
+    return _turned(ggml, use, "")
+
+
+@builds("rope_back")
+def _rope_back(ggml: Ggml, use: Use) -> int:
+    return _turned(ggml, use, "_back")
+
+
+def _turned(ggml: Ggml, use: Use, way: str) -> int:
     params, mode = use.params, ROPE_MODES[use.params["mode"]]
     names = ("base", "scale", "ext_factor", "attn_factor", "beta_fast", "beta_slow")
     numbers = [params[name] for name in names]
     context = params["original_context"]
     if mode < ROPE_MODES["mrope"]:
         ints = (params["dims"], mode, context)
-        return ggml.build("ggml_rope_ext", "tttiiiffffff", *use.sources, *ints, *numbers)
+        return ggml.build(f"ggml_rope_ext{way}", "tttiiiffffff", *use.sources, *ints, *numbers)
     sections = counts([*params["sections"], 0, 0, 0][:4])
     ints = (params["dims"], sections, mode, context)
-    return ggml.build("ggml_rope_multi", "tttitiiffffff", *use.sources, *ints, *numbers)
+    return ggml.build(f"ggml_rope_multi{way}", "tttitiiffffff", *use.sources, *ints, *numbers)

@@ -1,0 +1,74 @@
+"""What ggml takes without a check and computes otherwise, with the reason of each."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tensorplug.testing.cases.case import Case
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """A deviation of ggml: for which ops, for which of their cases, and why."""
+
+    ops: str
+    applies: Callable[[Case], bool]
+    reason: str
+
+
+def reason(case: Case) -> str:
+    """Why ggml may differ from everybody else on a case; empty where it may not."""
+    found = (k.reason for k in KNOWN if case.op in k.ops.split() and k.applies(case))
+    return next(found, "")
+
+
+def _laid(*layouts: str) -> Callable[[Case], bool]:
+    """Some source has one of these layouts."""
+    return lambda case: not set(layouts).isdisjoint(case.layouts)
+
+
+def _huge(case: Case) -> bool:
+    """Some value lies beyond the range of f16."""
+    return any(arg is not None and "1e+30" in arg.data.tag for arg in case.args)
+
+
+def _mixed(case: Case) -> bool:
+    return len(set(case.types)) > 1
+
+
+def _single(case: Case) -> bool:
+    """Rows have one element."""
+    return case.args[0] is not None and case.args[0].ne[0] == 1
+
+
+_UNCHECKED = "ggml takes the rows for contiguous and does not check it"
+_UNEVEN = "ggml takes the rows for evenly spaced and does not check it"
+
+KNOWN = (
+    Known("sum mean argmax get_rows", _laid("transposed"), _UNCHECKED),
+    Known("leaky_relu", _laid("transposed", "rows"), _UNCHECKED),
+    Known("argsort", _laid("transposed", "permuted"), _UNCHECKED),
+    Known("top_k", _laid("transposed", "permuted", "columns"), _UNCHECKED),
+    Known("clamp", _laid("rows"), _UNEVEN),
+    Known(
+        "silu_back cross_entropy_loss", _laid("permuted", "transposed", "rows", "columns"), _UNEVEN
+    ),
+    Known("silu_back", _mixed, "ggml reads both sources as of one type and does not check it"),
+    Known("rms_norm_back", _single, "nearly all cancels in a row of one; f32 of ggml keeps less"),
+    Known("gelu_quick geglu_quick", _huge, "the table of ggml ends where f16 does"),
+    Known(
+        "dup cpy set_rows",
+        lambda case: "iq4_nl" in case.types,
+        "ops of ggml take its quick encoder; ours searches, as its tools do",
+    ),
+    Known(
+        "dup cpy set_rows",
+        lambda case: case.types[-1] in ("q8_0", "q8_1"),
+        "vector code of ggml rounds halves to even, its reference code and ours away from zero",
+    ),
+    Known(
+        "flash_attn_ext",
+        lambda case: case.args[3] is not None and case.args[3].dtype.name == "f32",
+        "older ggml takes any mask for f16",
+    ),
+)
+"""The first that applies is told. Elsewhere ggml must agree, and everywhere our two must."""
