@@ -31,6 +31,9 @@ def save(graph: Graph, path: str | os.PathLike[str]) -> None:
     strange = next((t for t in graph.leafs if not t.is_leaf or t.view_of is not None), None)
     if strange is not None:
         raise GraphError(f"save {graph!r}: {strange} is computed elsewhere; save the whole graph")
+    called = next((t for t in graph.nodes if any(map(callable, t.params.values()))), None)
+    if called is not None:
+        raise GraphError(f"save {graph!r}: {called} calls a Python function; no file can hold one")
     index = {tensor: i for i, tensor in enumerate((*graph.leafs, *graph.nodes))}
     skipped = [t for t in graph.nodes if not t.is_view and not graph.computes(t)]
     content = {

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 MAX_RANK = 4
 Ne = tuple[int, int, int, int]
-Value = int | float | bool | str | None | tuple["Value", ...]
+Value = int | float | bool | str | None | tuple["Value", ...] | Callable[..., Any]
 Array = npt.NDArray[Any]
 
 _serials = itertools.count()

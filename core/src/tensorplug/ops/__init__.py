@@ -2,7 +2,17 @@
 
 from tensorplug.ops import operators as _operators  # noqa: F401 - gives Tensor its operators
 from tensorplug.ops.attention import flash_attn_ext
+from tensorplug.ops.backward import (
+    cross_entropy_loss,
+    cross_entropy_loss_back,
+    flash_attn_back,
+    rms_norm_back,
+    rope_back,
+    silu_back,
+    soft_max_back,
+)
 from tensorplug.ops.copy import acc, cast, concat, cont, cpy, dup, repeat, set
+from tensorplug.ops.custom import custom, map_custom1, map_custom2, map_custom3
 from tensorplug.ops.elementwise import (
     add,
     add_id,
@@ -18,10 +28,12 @@ from tensorplug.ops.elementwise import (
 from tensorplug.ops.glu import geglu, geglu_erf, geglu_quick, glu, reglu, swiglu, swiglu_oai
 from tensorplug.ops.matmul import mul_mat, mul_mat_id
 from tensorplug.ops.norm import group_norm, l2_norm, norm, rms_norm
+from tensorplug.ops.optimizer import opt_step_adamw, opt_step_sgd
 from tensorplug.ops.reduce import argmax, argsort, cumsum, mean, sum, sum_rows, top_k
 from tensorplug.ops.rope import rope
 from tensorplug.ops.rows import get_rows, set_rows
 from tensorplug.ops.softmax import diag_mask_inf, soft_max
+from tensorplug.ops.ssm import ssm_conv
 from tensorplug.ops.table import (
     OPS,
     Call,
@@ -87,7 +99,10 @@ __all__ = [
     "cont",
     "cos",
     "cpy",
+    "cross_entropy_loss",
+    "cross_entropy_loss_back",
     "cumsum",
+    "custom",
     "diag_mask_inf",
     "div",
     "dup",
@@ -95,6 +110,7 @@ __all__ = [
     "exp",
     "expm1",
     "fill",
+    "flash_attn_back",
     "flash_attn_ext",
     "floor",
     "geglu",
@@ -112,6 +128,9 @@ __all__ = [
     "l2_norm",
     "leaky_relu",
     "log",
+    "map_custom1",
+    "map_custom2",
+    "map_custom3",
     "mean",
     "mul",
     "mul_mat",
@@ -119,6 +138,8 @@ __all__ = [
     "neg",
     "norm",
     "op",
+    "opt_step_adamw",
+    "opt_step_sgd",
     "permute",
     "register_op",
     "reglu",
@@ -127,7 +148,9 @@ __all__ = [
     "replaceable_sources",
     "reshape",
     "rms_norm",
+    "rms_norm_back",
     "rope",
+    "rope_back",
     "round",
     "scale",
     "set",
@@ -135,11 +158,14 @@ __all__ = [
     "sgn",
     "sigmoid",
     "silu",
+    "silu_back",
     "sin",
     "soft_max",
+    "soft_max_back",
     "softplus",
     "sqr",
     "sqrt",
+    "ssm_conv",
     "step",
     "strided",
     "sub",

@@ -2,16 +2,20 @@
 
 from tensorplug.testing.cases import (
     attention,
+    backward,
     copy,
+    custom,
     elementwise,
     glu,
     large,
     matmul,
     norm,
+    optimizer,
     reduce,
     rope,
     rows,
     softmax,
+    ssm,
     unary,
 )
 from tensorplug.testing.cases.case import Arg, Built, Case, build
@@ -27,7 +31,11 @@ _FAMILIES = (
     matmul,
     rows,
     copy,
+    custom,
+    optimizer,
+    backward,
     attention,
+    ssm,
 )
 SMALL: tuple[Case, ...] = tuple(case for family in _FAMILIES for case in family.CASES)
 """Every op, type and layout, with few elements."""

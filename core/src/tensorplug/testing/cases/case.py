@@ -97,7 +97,9 @@ class Case:
     def id(self) -> str:
         """All that sets this case apart, in one word."""
         sources = ["none" if arg is None else str(arg) for arg in self.args]
-        params = [f"{k}={v}".replace(" ", "") for k, v in self.params.items()]
+        params = [
+            f"{k}={getattr(v, '__name__', v)}".replace(" ", "") for k, v in self.params.items()
+        ]
         return "-".join([self.op, *sources, *params, *(["in_place"] if self.in_place else [])])
 
     @property

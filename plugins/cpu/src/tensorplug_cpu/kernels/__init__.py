@@ -2,15 +2,19 @@
 
 from tensorplug_cpu.kernels import (
     attention,
+    backward,
     copy,
+    custom,
     elementwise,
     glu,
     matmul,
     norm,
+    optimizer,
     reduce,
     rope,
     rows,
     softmax,
+    ssm,
     unary,
 )
 from tensorplug_cpu.task import KERNELS, Kernel, Operand, Scratch, Task, Tools, kernel
@@ -18,6 +22,9 @@ from tensorplug_cpu.task import KERNELS, Kernel, Operand, Scratch, Task, Tools, 
 FAMILIES = (
     attention,
     copy,
+    custom,
+    optimizer,
+    backward,
     elementwise,
     glu,
     matmul,
@@ -26,6 +33,7 @@ FAMILIES = (
     rope,
     rows,
     softmax,
+    ssm,
     unary,
 )
 

@@ -22,7 +22,8 @@ class Angles:
     rope nodes that share positions and parameters; the first of them refreshes it.
     """
 
-    def __init__(self, task: Task) -> None:
+    def __init__(self, task: Task, *, back: bool) -> None:
+        self._way = -1 if back else 1
         self._positions = task["positions"].array[0, 0, 0]
         factors = task.get("factors")
         self._factors = None if factors is None else factors.array[0, 0, 0]
@@ -45,7 +46,7 @@ class Angles:
         if self._factors is not None:
             angles /= self._factors[: self.pairs]
         angles, size = self._yarn(angles)
-        cosines, sines = np.cos(angles) * size, np.sin(angles) * size
+        cosines, sines = np.cos(angles) * size, np.sin(angles) * (self._way * size)
         if len(self.turns) == 1:
             self.turns[0].real[:, 0], self.turns[0].imag[:, 0] = cosines, sines
             return
@@ -116,11 +117,12 @@ def _sections(task: Task) -> tuple[int, int, int, int]:
     return a, b, c, d
 
 
-def _angles(task: Task) -> tuple[Angles, Sequence[Step]]:
+def _angles(task: Task, *, back: bool) -> tuple[Angles, Sequence[Step]]:
     """The tables that this node uses, and the steps that it must run for them."""
     factors = task.source("factors") if task.get("factors") is not None else None
     key = (
         "rope",
+        back,
         tuple(task.node.params.items()),
         task.node.ne[0],
         task.tools.version(task.source("positions")),
@@ -129,21 +131,26 @@ def _angles(task: Task) -> tuple[Angles, Sequence[Step]]:
     known = task.tools.shared.get(key)
     if known is not None:
         return known, []
-    made = task.tools.shared[key] = Angles(task)
+    made = task.tools.shared[key] = Angles(task, back=back)
     return made, [made.refresh]
 
 
 @kernel("rope")
 def rope(task: Task) -> Sequence[Step]:
     """Turn the first pairs of each head, copy what is left."""
-    angles, steps = _angles(task)
-    turned = 2 * angles.pairs
-    x = Operand(task["x"].array[..., :turned], task["x"].dtype)
-    out = Operand(task.out.array[..., :turned], task.out.dtype)
+    return turned(task)
+
+
+def turned(task: Task, *, back: bool = False) -> Sequence[Step]:
+    """Steps that turn pairs, or turn them back, and copy what is left of each head."""
+    angles, steps = _angles(task, back=back)
+    width = 2 * angles.pairs
+    x = Operand(task["x"].array[..., :width], task["x"].dtype)
+    out = Operand(task.out.array[..., :width], task.out.dtype)
     kind = _neighbours if len(angles.turns) == 1 else _halves
     result = [*steps, *kind(task, angles, x, out)]
-    if turned < task.node.ne[0]:
-        rest = slice(turned, None)
+    if width < task.node.ne[0]:
+        rest = slice(width, None)
         result.append(partial(np.copyto, task.out.array[..., rest], task["x"].array[..., rest]))
     return result
 

@@ -13,15 +13,19 @@ and nothing here is shared with the kernels.
 
 from tensorplug_cpu.reference import (
     attention,
+    backward,
     copy,
+    custom,
     elementwise,
     glu,
     matmul,
     norm,
+    optimizer,
     reduce,
     rope,
     rows,
     softmax,
+    ssm,
     unary,
 )
 from tensorplug_cpu.reference.memory import Memory, decode, encode
@@ -39,7 +43,11 @@ FAMILIES = (
     matmul,
     rows,
     copy,
+    custom,
+    optimizer,
+    backward,
     attention,
+    ssm,
 )
 """The modules whose functions fill `REFERENCE`, named like those of `tensorplug.ops`."""
 

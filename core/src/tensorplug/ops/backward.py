@@ -1,0 +1,220 @@
+"""Gradients: what comes back through an op, given what comes back to its result."""
+
+from collections.abc import Iterable
+
+from tensorplug.dtypes import F32
+from tensorplug.ops.rope import ROPE
+from tensorplug.ops.rules import (
+    ONLY_F32,
+    REAL,
+    always,
+    same_shape_as,
+    same_shapes,
+    same_type_as,
+    scalar,
+)
+from tensorplug.ops.split import AXES, PARTIAL, Way, aligned, any_of, linear
+from tensorplug.ops.table import Call, Op, Param, Shape, Source, apply, register_op
+from tensorplug.tensor import Tensor
+
+SILU_BACK = register_op(
+    Op(
+        "silu_back",
+        sources=(Source("grad", REAL), Source("x", REAL)),
+        shape=same_shape_as("grad"),
+        dtype=same_type_as("grad"),
+        check=(same_shapes("grad", "x"),),
+        in_place=("grad",),
+        split=any_of(aligned("grad", "x"), linear("grad")),
+        formula="y = grad * s * (1 + x * (1 - s)), s = 1 / (1 + exp(-x))",
+    )
+)
+
+RMS_NORM_BACK = register_op(
+    Op(
+        "rms_norm_back",
+        sources=(Source("grad", ONLY_F32), Source("x", ONLY_F32)),
+        params=(Param("eps", float, default=1e-6),),
+        shape=same_shape_as("grad"),
+        dtype=always(F32),
+        check=(same_shapes("grad", "x"),),
+        in_place=("grad",),
+        split=any_of(aligned("grad", "x", axes=AXES[1:]), linear("grad")),
+        formula="y = r * (grad - x * r**2 * mean(x * grad)), r = 1 / sqrt(mean(x**2) + eps)",
+    )
+)
+
+SOFT_MAX_BACK = register_op(
+    Op(
+        "soft_max_back",
+        sources=(Source("grad", ONLY_F32), Source("y", ONLY_F32)),
+        params=(Param("scale", float, default=1.0),),
+        shape=same_shape_as("grad"),
+        dtype=always(F32),
+        check=(same_shapes("grad", "y"),),
+        in_place=("grad",),
+        split=any_of(aligned("grad", "y", axes=AXES[1:]), linear("grad")),
+        formula="scale * y * (grad - sum over i of y[i] * grad[i])",
+    )
+)
+
+ROPE_BACK = register_op(
+    Op(
+        "rope_back",
+        sources=ROPE.sources,
+        params=ROPE.params,
+        shape=ROPE.shape,
+        dtype=ROPE.dtype,
+        check=ROPE.check,
+        in_place=("x",),
+        split=any_of(ROPE.split, linear("x")),
+        formula="rope with all angles the other way round",
+        origin=ROPE.origin,
+    )
+)
+
+
+def _labelled(call: Call) -> None:
+    if not call["logits"].size:
+        raise call.fail("there are no logits")
+    if "grad" in call.op.positions and call["grad"].size != 1:
+        raise call.fail("grad must be one element, the gradient of the loss")
+
+
+CROSS_ENTROPY_LOSS = register_op(
+    Op(
+        "cross_entropy_loss",
+        sources=(Source("logits", ONLY_F32), Source("labels", ONLY_F32)),
+        shape=scalar,
+        dtype=always(F32),
+        check=(same_shapes("logits", "labels"), _labelled),
+        formula="y = -sum(labels * log(softmax(logits))) / rows",
+    )
+)
+
+CROSS_ENTROPY_LOSS_BACK = register_op(
+    Op(
+        "cross_entropy_loss_back",
+        sources=(
+            Source("grad", ONLY_F32),
+            Source("logits", ONLY_F32),
+            Source("labels", ONLY_F32),
+        ),
+        shape=same_shape_as("logits"),
+        dtype=always(F32),
+        check=(same_shapes("logits", "labels"), _labelled),
+        split=linear("grad"),
+        formula="y = grad * (softmax(logits) - labels) / rows",
+    )
+)
+
+
+def _gradients(call: Call) -> Shape:
+    q, k, v, grad = (call[name] for name in ("q", "k", "v", "grad"))
+    if q.ne[0] != k.ne[0] or k.ne[1] != v.ne[0] or k.ne[2:] != v.ne[2:]:
+        raise call.fail("k must be [size, positions, ...] and v [positions, value size, ...]")
+    if q.ne[2:] != k.ne[2:]:
+        raise call.fail("q, k and v must have the same heads and batch")
+    if grad.ne != (v.ne[1], q.ne[1], q.ne[2], q.ne[3]):
+        raise call.fail(f"grad must have ne {(v.ne[1], q.ne[1], q.ne[2], q.ne[3])}")
+    if call.params["masked"] and k.ne[1] < q.ne[1]:
+        raise call.fail(f"a causal mask needs at least {q.ne[1]} positions")
+    return (q.size + k.size + v.size, 1, 1, 1), 1
+
+
+def _gradient_parts(_call: Call) -> Iterable[Way]:
+    return (Way({"grad": PARTIAL}, PARTIAL),)
+
+
+FLASH_ATTN_BACK = register_op(
+    Op(
+        "flash_attn_back",
+        sources=tuple(Source(name, ONLY_F32) for name in ("q", "k", "v", "grad")),
+        params=(Param("masked", bool, default=False),),
+        shape=_gradients,
+        dtype=always(F32),
+        split=_gradient_parts,
+        formula="gradients of v softmax(k q / sqrt(size)): those of q, of k, of v, in a row",
+        origin="the chain rule; ggml has the op but no kernel for its present attention",
+    )
+)
+
+
+def silu_back(grad: Tensor, x: Tensor, *, name: str = "") -> Tensor:
+    """Gradient of `silu(x)`, in the shape and type of `grad`; f32, f16, bf16."""
+    return apply(SILU_BACK, grad, x, name=name)
+
+
+def rms_norm_back(grad: Tensor, x: Tensor, *, eps: float = 1e-6, name: str = "") -> Tensor:
+    """Gradient of `rms_norm(x, eps)`, of the shape of both; f32."""
+    return apply(RMS_NORM_BACK, grad, x, eps=float(eps), name=name)
+
+
+def soft_max_back(grad: Tensor, y: Tensor, *, scale: float = 1.0, name: str = "") -> Tensor:
+    """Gradient of `y = soft_max(x, scale=scale)`, of the shape of both; f32."""
+    return apply(SOFT_MAX_BACK, grad, y, scale=float(scale), name=name)
+
+
+def rope_back(
+    x: Tensor,
+    positions: Tensor,
+    factors: Tensor | None = None,
+    *,
+    dims: int,
+    mode: str = "normal",
+    base: float = 10000.0,
+    scale: float = 1.0,
+    original_context: int = 0,
+    ext_factor: float = 0.0,
+    attn_factor: float = 1.0,
+    beta_fast: float = 32.0,
+    beta_slow: float = 1.0,
+    sections: tuple[int, ...] = (),
+    name: str = "",
+) -> Tensor:
+    """Gradient of `rope` with the same parameters, given that of its result, `x`."""
+    return apply(
+        ROPE_BACK,
+        x,
+        positions,
+        factors,
+        dims=dims,
+        mode=mode,
+        base=float(base),
+        scale=float(scale),
+        original_context=original_context,
+        ext_factor=float(ext_factor),
+        attn_factor=float(attn_factor),
+        beta_fast=float(beta_fast),
+        beta_slow=float(beta_slow),
+        sections=tuple(sections),
+        name=name,
+    )
+
+
+def cross_entropy_loss(logits: Tensor, labels: Tensor, *, name: str = "") -> Tensor:
+    """Mean over rows of the cross entropy of `labels` and softmax(`logits`): f32, one element.
+
+    Both are f32 of one shape; each row of `labels` sums to 1.
+    """
+    return apply(CROSS_ENTROPY_LOSS, logits, labels, name=name)
+
+
+def cross_entropy_loss_back(
+    grad: Tensor, logits: Tensor, labels: Tensor, *, name: str = ""
+) -> Tensor:
+    """Gradient of `cross_entropy_loss` with respect to `logits`; `grad` is that of the loss."""
+    return apply(CROSS_ENTROPY_LOSS_BACK, grad, logits, labels, name=name)
+
+
+def flash_attn_back(
+    q: Tensor, k: Tensor, v: Tensor, grad: Tensor, *, masked: bool = False, name: str = ""
+) -> Tensor:
+    """Gradients of attention, as one f32 vector: those of `q`, of `k` and of `v` one after another.
+
+    `q` is [size, tokens, heads, batch], `k` [size, positions, heads, batch], `v` [positions, value
+    size, heads, batch] and `grad`, that of the result, [value size, tokens, heads, batch] (`ne`
+    order). Scores are scaled by 1 / sqrt(size); with `masked` token i sees the positions up to
+    i + positions - tokens. Raises ShapeError.
+    """
+    return apply(FLASH_ATTN_BACK, q, k, v, grad, masked=masked, name=name)

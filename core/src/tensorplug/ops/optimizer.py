@@ -1,0 +1,66 @@
+"""Steps of an optimizer: they write new values over weights and over the state that goes along."""
+
+from tensorplug.ops.rules import ONLY_F32, same_shape_as, same_shapes, same_type_as
+from tensorplug.ops.split import aligned
+from tensorplug.ops.table import Alias, Call, Check, Op, Source, apply, register_op
+from tensorplug.tensor import Tensor
+
+
+def _over_weights(call: Call) -> Alias:
+    return Alias(call["x"], 0, call["x"].nb)
+
+
+def _settings(count: int) -> Check:
+    def check(call: Call) -> None:
+        if call["settings"].ne != (count, 1, 1, 1):
+            raise call.fail(f"settings must be a vector of {count} numbers")
+
+    return check
+
+
+OPT_STEP_ADAMW = register_op(
+    Op(
+        "opt_step_adamw",
+        sources=tuple(Source(name, ONLY_F32) for name in ("x", "grad", "m", "v", "settings")),
+        shape=same_shape_as("x"),
+        dtype=same_type_as("x"),
+        check=(*(same_shapes("x", name) for name in ("grad", "m", "v")), _settings(7)),
+        alias=_over_weights,
+        writes=True,
+        also_writes=("m", "v"),
+        split=aligned("x", "grad", "m", "v"),
+        formula="m += (1 - b1) * (grad - m); v += (1 - b2) * (grad**2 - v); "
+        "x = x * (1 - rate * decay) - rate * m * c1 / (sqrt(v * c2) + eps); y is x",
+        origin="Loshchilov and Hutter 2017, arXiv:1711.05101",
+    )
+)
+
+OPT_STEP_SGD = register_op(
+    Op(
+        "opt_step_sgd",
+        sources=tuple(Source(name, ONLY_F32) for name in ("x", "grad", "settings")),
+        shape=same_shape_as("x"),
+        dtype=same_type_as("x"),
+        check=(same_shapes("x", "grad"), _settings(2)),
+        alias=_over_weights,
+        writes=True,
+        split=aligned("x", "grad"),
+        formula="x = x * (1 - rate * decay) - rate * grad; y is x",
+    )
+)
+
+
+def opt_step_adamw(
+    x: Tensor, grad: Tensor, m: Tensor, v: Tensor, settings: Tensor, *, name: str = ""
+) -> Tensor:
+    """Take a step of AdamW: write `x` and its moments `m` and `v`, all f32 of one shape.
+
+    `settings` is f32 [7]: rate, b1, b2, eps, decay, and the corrections c1 = 1 / (1 - b1**t) and
+    c2 = 1 / (1 - b2**t) of step t. The result is `x` after the step. Raises ShapeError.
+    """
+    return apply(OPT_STEP_ADAMW, x, grad, m, v, settings, name=name)
+
+
+def opt_step_sgd(x: Tensor, grad: Tensor, settings: Tensor, *, name: str = "") -> Tensor:
+    """Take a step of gradient descent: write `x`; `settings` is f32 [2]: rate and decay."""
+    return apply(OPT_STEP_SGD, x, grad, settings, name=name)

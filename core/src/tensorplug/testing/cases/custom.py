@@ -1,0 +1,89 @@
+"""Cases of functions of the user."""
+
+from typing import Any
+
+import tensorplug as tp
+from tensorplug.testing.cases.case import Arg, Case, Data, integers, uniform
+
+Array = Any
+
+
+def doubled(y: Array, a: Array) -> None:
+    """Twice `a`."""
+    y[...] = a + a
+
+
+def first_of_two(y: Array, a: Array, b: Array) -> None:
+    """`a`, and the first element of `b` added where it is an integer."""
+    y[...] = a + b.flat[0]
+
+
+def chosen(y: Array, a: Array, b: Array, c: Array) -> None:
+    """`b` where `a` is positive, else `c`."""
+    y[...] = b
+    y[a <= 0] = c[a <= 0]
+
+
+def lengths(y: Array, *sources: Array) -> None:
+    """How many elements each source has."""
+    y[...] = [source.size for source in sources]
+
+
+def constant(y: Array) -> None:
+    """Seven, from nothing."""
+    y[...] = 7
+
+
+def same(y: Array, a: Array, *_more: Array) -> None:
+    """`a`, whatever its bits mean."""
+    y[...] = a
+
+
+_PLAIN = (tp.F32, tp.F16, tp.F64, tp.I8, tp.I16, tp.I32, tp.I64)
+_LAYOUTS = ("plain", "permuted", "transposed", "rows", "columns", "shifted")
+
+
+def _values(dtype: tp.DType) -> Data:
+    return integers(-50, 50) if dtype.is_integer else uniform(-1, 1)
+
+
+def _arg(dtype: tp.DType, layout: str = "plain") -> Arg:
+    return Arg((7, 5, 3, 2), dtype, layout, _values(dtype))
+
+
+CASES = [
+    *[
+        Case(op="map_custom1", args=(_arg(t, layout),), params={"function": doubled})
+        for t in _PLAIN
+        for layout in _LAYOUTS
+    ],
+    *[
+        Case(op="map_custom2", args=(_arg(t), _arg(t)), params={"function": first_of_two})
+        for t in _PLAIN
+    ],
+    *[
+        Case(op="map_custom3", args=(_arg(t), _arg(t), _arg(t)), params={"function": chosen})
+        for t in _PLAIN
+    ],
+    *[
+        Case(
+            op="custom",
+            args=tuple(Arg((n,), kind) for n, kind in enumerate(_PLAIN[:count], 1)),
+            params={"function": lengths, "ne": (count, 1, 1, 1), "rank": 1, "to": to.name},
+        )
+        for count, to in [(1, tp.F32), (3, tp.I32), (7, tp.I64)]
+    ],
+    *[
+        Case(op=f"map_custom{n}", args=(_arg(tp.BF16),) * n, params={"function": same})
+        for n in (1, 2, 3)
+    ],
+    *[
+        Case(
+            op="custom",
+            args=(_arg(t),) * 10,
+            params={"function": same, "ne": (7, 5, 3, 2), "rank": 4, "to": t.name},
+        )
+        for t in (*_PLAIN, tp.BF16)
+    ],
+    Case(op="custom", params={"function": constant, "ne": (3, 2, 1, 1), "rank": 2}),
+]
