@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from oracle.client import Oracle, Refusal, outputs
+from oracle.formulas import FORMULAS
 from oracle.known import reason
 from oracle.report import Finding
 
@@ -66,6 +67,27 @@ def examine(case: Case, oracle: Oracle, backend: Backend) -> Finding:
     if detail:
         return Finding(case.op, case.types, "otherwise", known)
     return Finding(case.op, case.types, "same", error=_worst(case, ours, wanted))
+
+
+def examine_formula(case: Case, backend: Backend) -> Finding:
+    """Compare what the formula of `case` gives with what `backend` and the reference compute."""
+    built = build(case)
+    peer, formula = FORMULAS[case.op]
+    answer = backend.device.supports(built.node)
+    if isinstance(answer, tp.Refusal):
+        return Finding(case.op, case.types, "ours", answer.reason, peer=peer)
+    (wanted,) = outputs(built)
+    sources = [_value(source, built) for source in built.node.sources]
+    values = [formula(built.node.params, sources).reshape(wanted.ne[::-1])]
+    ours, plain = _on_device(case, backend), _in_reference(built)
+    detail = _first_problem(case, built, ours, values) or _first_problem(case, built, plain, values)
+    verdict = "differs" if detail else "same"
+    return Finding(case.op, case.types, verdict, detail, _worst(case, ours, values), peer)
+
+
+def _value(tensor: tp.Tensor, built: Built) -> Array:
+    """The values of a source, in four dimensions."""
+    return reference.execute(tp.Graph(tp.dup(tensor)), built.stored).value(tensor)
 
 
 def _on_device(case: Case, backend: Backend) -> list[Array]:

@@ -1,0 +1,64 @@
+"""Direct formulas for ops that ggml has no kernel for, or none that it tests itself.
+
+A formula gets our parameters and the values of the sources, float64 in four dimensions, slowest
+first, and returns those of the result.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[Any]
+Formula = Callable[[Mapping[str, Any], list[Array]], Array]
+FORMULAS: dict[str, tuple[str, Formula]] = {}
+"""The formula of an op, and what it is called in the table."""
+
+
+def formula(peer: str, *ops: str) -> Callable[[Formula], Formula]:
+    """Register the decorated function for `ops`."""
+
+    def register(function: Formula) -> Formula:
+        FORMULAS.update(dict.fromkeys(ops, (peer, function)))
+        return function
+
+    return register
+
+
+@formula("the function itself", "map_custom1", "map_custom2", "map_custom3", "custom")
+def _called(params: Mapping[str, Any], sources: list[Array]) -> Array:
+    shape = params.get("ne", sources[0].shape[::-1] if sources else ())[::-1]
+    result = np.zeros(shape)
+    flat = "rank" in params and params["rank"] < 2
+    params["function"](result.ravel() if flat else result, *sources)
+    return result
+
+
+STEP = 1e-30
+"""Of a derivative by a complex step there is no cancellation, so it may be this small."""
+
+
+@formula("complex-step derivative", "flash_attn_back")
+def _flash_attn_back(params: Mapping[str, Any], sources: list[Array]) -> Array:
+    *operands, grad = sources
+    found = []
+    for i, operand in enumerate(operands):
+        moved = operand.astype(complex)
+        for at in np.ndindex(operand.shape):
+            moved[at] += 1j * STEP
+            q, k, v = (*operands[:i], moved, *operands[i + 1 :])
+            found.append(np.sum(grad * _attended(q, k, v, params["masked"])).imag / STEP)
+            moved[at] -= 1j * STEP
+    return np.reshape(found, (1, 1, 1, -1))
+
+
+def _attended(q: Array, k: Array, v: Array, masked: bool) -> Array:
+    """Attention of q [.., tokens, size] to k [.., positions, size] and v [.., width, positions]."""
+    scores = q @ np.swapaxes(k, -1, -2) / np.sqrt(q.shape[-1])
+    tokens, positions = scores.shape[-2:]
+    if masked:
+        hidden = np.arange(positions) > np.arange(tokens)[:, None] + positions - tokens
+        scores = np.where(hidden, -np.inf, scores)
+    weights = np.exp(scores - scores.real.max(-1, keepdims=True))
+    return weights / weights.sum(-1, keepdims=True) @ np.swapaxes(v, -1, -2)
