@@ -49,6 +49,7 @@ KNOWN = (
     Known("argsort", _laid("transposed", "permuted"), _UNCHECKED),
     Known("top_k", _laid("transposed", "permuted", "columns"), _UNCHECKED),
     Known("clamp", _laid("rows"), _UNEVEN),
+    Known("ssm_conv", _laid("rows", "columns"), _UNEVEN),
     Known(
         "silu_back cross_entropy_loss", _laid("permuted", "transposed", "rows", "columns"), _UNEVEN
     ),

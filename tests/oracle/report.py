@@ -40,7 +40,7 @@ class Ledger:
                 f"{counts['differs']} differ. ggml refuses {counts['refused']} cases (types or "
                 f"layouts that its CPU kernels do not take) and computes {counts['otherwise']} "
                 "otherwise for a reason that we know. The error is the normalised mean square "
-                "error of the worst case; 0 means equal values.",
+                "error of the worst case; 0 means equal values. Views are compared as sources.",
                 "",
                 *self._ops(),
                 "",
@@ -49,6 +49,10 @@ class Ledger:
                 "`mul_mat` and `mul_mat_id`.",
                 "",
                 *self._types(),
+                "",
+                "Why ggml computes cases otherwise:",
+                "",
+                *self._reasons(),
             ]
         )
 
@@ -94,6 +98,15 @@ class Ledger:
                 sum(f.verdict == "refused" and f.op not in CODERS for f in findings),
                 f"{max(products):.1g}" if products else "",
             )
+
+    def _reasons(self) -> Iterable[str]:
+        ops: dict[str, list[str]] = defaultdict(list)
+        for finding in self.findings:
+            if finding.verdict == "otherwise":
+                ops[finding.detail].append(finding.op)
+        for reason, names in sorted(ops.items()):
+            counted = (f"`{name}` ({names.count(name)})" for name in sorted(set(names)))
+            yield f"- {', '.join(counted)}: {reason}."
 
 
 def _row(*cells: object) -> str:
