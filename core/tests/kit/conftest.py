@@ -50,7 +50,8 @@ from tensorplug.testing.suites.{module} import {name}
 
 class TestFaulty({name}):
     @pytest.fixture(scope="class")
-    def device(self, request):
+    @classmethod
+    def device(cls, request):
         made = request.config.make_device()
         yield made
         made.close(force=True)
