@@ -13,7 +13,7 @@ from typing import Any
 from tensorplug.candidate import Candidate, State, describe
 from tensorplug.compat import shared_symbol
 from tensorplug.device import Device
-from tensorplug.discovery import discover, discover_in
+from tensorplug.discovery import OpModule, discover, discover_in
 from tensorplug.errors import BackendUnavailable, LiveChildren, OptionError
 from tensorplug.guard import Failure, attempt
 from tensorplug.hooks import Plugin
@@ -62,6 +62,7 @@ class Catalog:
         self._slots: list[Slot] = []
         self._damaged: list[Candidate] = []
         self._notes: list[str] = []
+        self._op_modules: list[OpModule] = []
         self._observers: list[Plugin] = []
         self._variables = Variables()
         self._scanned = False
@@ -79,7 +80,8 @@ class Catalog:
         importlib.invalidate_caches()
         self._scanned = True
         self._variables = Variables.read(self._environ)
-        found = discover(self._path)
+        self._op_modules = []
+        found = discover(self._path, self._op_modules)
         for folder in self._folders:
             found += discover_in(folder)
         before, self._slots, self._damaged = self._slots, [], []
@@ -141,6 +143,16 @@ class Catalog:
         """Import and score every candidate that was not yet."""
         for name in self.names():
             self.load(name)
+        self._load_ops()
+
+    def _load_ops(self) -> None:
+        """Import the modules with which distributions register ops of their own, once."""
+        while self._op_modules:
+            found = self._op_modules.pop(0)
+            result = attempt(found.entry.load)
+            if isinstance(result, Failure):
+                module, why = found.entry.value, describe(result.error)
+                self._note(f"{found.distribution}: its ops, {module}, are missing: {why}")
 
     def reload(self, name: str) -> None:
         """Like `load`, and bring back what the program unloaded."""

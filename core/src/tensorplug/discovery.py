@@ -3,7 +3,7 @@
 import re
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -19,6 +19,7 @@ from tensorplug.candidate import Candidate, State, describe
 from tensorplug.spec import canonical, is_backend_name
 
 GROUP = "tensorplug.backends"
+OPS_GROUP = "tensorplug.ops"
 CORE = "tensorplug"
 
 
@@ -39,17 +40,27 @@ class Installed(Protocol):
 _PROJECT = re.compile(r"\s*([A-Za-z0-9._-]*[A-Za-z0-9])")
 
 
-def discover(path: Sequence[str] | None = None) -> list[Candidate]:
+@dataclass(frozen=True, slots=True)
+class OpModule:
+    """A module with which a distribution registers ops of its own."""
+
+    distribution: str
+    entry: EntryPoint
+
+
+def discover(
+    path: Sequence[str] | None = None, ops: list[OpModule] | None = None
+) -> list[Candidate]:
     """Every backend that distributions on `path`, by default `sys.path`, offer, and damaged ones.
 
-    Distributions are read one by one: a single malformed file anywhere on the path makes a look-up
-    over all of them raise.
+    Modules that register ops are added to `ops`. Distributions are read one by one: a single
+    malformed file anywhere on the path makes a look-up over all of them raise.
     """
     found: dict[tuple[str, str], Candidate] = {}
     damaged: list[Candidate] = []
     first: dict[str, Installed] = {}
     for distribution in distributions(path=list(sys.path if path is None else path)):
-        for candidate in _offers(distribution):
+        for candidate in _offers(distribution, [] if ops is None else ops):
             if not candidate.name:
                 damaged.append(candidate)
             # Of a distribution that is on the path twice, Python would import the first.
@@ -63,12 +74,14 @@ def discover_in(folder: str) -> list[Candidate]:
     return [replace(candidate, folder=folder) for candidate in discover([folder])]
 
 
-def _offers(distribution: Installed) -> Iterator[Candidate]:
+def _offers(distribution: Installed, ops: list[OpModule]) -> Iterator[Candidate]:
     try:
-        entries = [e for e in distribution.entry_points if e.group == GROUP]
+        offered = [e for e in distribution.entry_points if e.group in (GROUP, OPS_GROUP)]
+        entries = [e for e in offered if e.group == GROUP]
         # Read only where needed: names and requirements take far longer than entry points.
-        label = _label(distribution) if entries else ""
+        label = _label(distribution) if offered else ""
         needs = (distribution.requires or []) if entries else []
+        ops += [OpModule(label, e) for e in offered if e.group == OPS_GROUP]
     except Exception as error:  # noqa: BLE001 - other people's files: anything may be wrong in them
         yield _damaged(distribution, error)
         return

@@ -9,6 +9,7 @@ import typer
 from tensorplug.cli.ops import op_list
 from tensorplug.cli.output import plain_errors, show
 from tensorplug.errors import OptionError
+from tensorplug.registry import Registry
 
 Device = Annotated[str, typer.Option("--device", help="The device: opencl:0, cpu@tensorplug-cpu.")]
 Tier = Annotated[str, typer.Option("--tier", help="How much: smoke, ci or full.")]
@@ -35,6 +36,8 @@ def ops(
     """List every op: sources, types, parameters, what it computes."""
     with plain_errors(traceback):
         if not markdown:
+            # Distributions may bring ops of their own.
+            Registry().load_all()
             show(op_list(), json)
             return
         from tensorplug.cli.conformance import Choice, support

@@ -2,7 +2,7 @@
 
 import difflib
 import numbers
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
@@ -84,6 +84,9 @@ ShapeRule = Callable[[Call], Shape]
 TypeRule = Callable[[Call], DType]
 AliasRule = Callable[[Call], Alias]
 Check = Callable[[Call], None]
+Reference = Callable[..., Any]
+"""From params and the sources' values (float64 or int64, four dimensions, NumPy order, None where
+absent) to the values of the result."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +97,10 @@ class Op:
     memory of results that share it; with `writes` the op writes there (an effect), else it is a
     pure view. `also_writes` names further sources that it changes. `split` lists the ways to run
     the op on parts of its sources, on several devices.
+
+    An op of another distribution brings its `reference`, which the cpu device computes where it has
+    no kernel, and its `cases`, a function that returns those of the conformance kit; ours are
+    in tensorplug-cpu and in `tensorplug.testing.cases`.
     """
 
     name: str
@@ -107,6 +114,8 @@ class Op:
     writes: bool = False
     also_writes: tuple[str, ...] = ()
     split: SplitRule = whole
+    reference: Reference | None = None
+    cases: Callable[[], Iterable[Any]] | None = None
     formula: str = ""
     origin: str = "ggml"
     positions: Mapping[str, int] = field(init=False, compare=False)

@@ -14,8 +14,9 @@ from typing import Any
 import tensorplug
 from tensorplug.backend import Backend
 from tensorplug.errors import DeviceError
-from tensorplug.testing.cases import CASES, Case
+from tensorplug.testing.cases import Case
 from tensorplug.testing.check import Outcome, check
+from tensorplug.testing.tiers import all_cases
 from tensorplug.text import table
 
 Progress = Callable[[Outcome], None]
@@ -132,7 +133,7 @@ def _work(spec: str, ids: Sequence[str], seed: int) -> list[Outcome]:
 @cache
 def _by_id() -> dict[str, Case]:
     tensorplug.load_all()
-    return {case.id: case for case in CASES}
+    return {case.id: case for case in all_cases()}
 
 
 @cache

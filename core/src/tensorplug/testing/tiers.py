@@ -5,6 +5,7 @@ import zlib
 from collections.abc import Callable, Hashable, Iterable, Sequence
 
 from tensorplug.errors import OptionError
+from tensorplug.ops.table import OPS
 from tensorplug.testing.cases import CASES, Case
 
 TIERS = ("smoke", "ci", "full")
@@ -18,7 +19,7 @@ def select(
     seed: int = 0,
     ops: Sequence[str] = (),
     pattern: str = "",
-    cases: Iterable[Case] = CASES,
+    cases: Iterable[Case] | None = None,
 ) -> list[Case]:
     """The cases of a tier, of some ops, whose ids match a regular expression. Raises OptionError.
 
@@ -27,7 +28,7 @@ def select(
     """
     if tier not in TIERS:
         raise OptionError(f"tier {tier!r} is unknown; tiers are {', '.join(TIERS)}")
-    wanted = list(cases)
+    wanted = all_cases() if cases is None else list(cases)
     if ops:
         known = {case.op for case in wanted}
         strange = sorted(set(ops) - known)
@@ -41,6 +42,12 @@ def select(
             raise OptionError(f"pattern {pattern!r} is no regular expression: {error}") from error
         wanted = [case for case in wanted if found.search(case.id)]
     return _TIERS[tier](wanted, seed)
+
+
+def all_cases() -> list[Case]:
+    """Our cases, and those that other distributions bring with their ops."""
+    brought = [op.cases() for op in OPS.values() if op.cases is not None]
+    return [*CASES, *(case for cases in brought for case in cases)]
 
 
 def _smoke(cases: Sequence[Case], _seed: int) -> list[Case]:

@@ -3,9 +3,9 @@
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from tensorplug.errors import Unsupported
 from tensorplug.tensor import Array, Tensor
-from tensorplug_cpu.reference import REFERENCE, Memory, decode, encode
+from tensorplug_cpu.reference import Memory, decode, encode
+from tensorplug_cpu.reference.table import action
 from tensorplug_cpu.task import Operand
 from tensorplug_cpu.threads import Step
 
@@ -30,6 +30,4 @@ class BoundMemory(Memory):
 
 def reference_steps(node: Tensor, resolve: Callable[[Tensor], Operand]) -> Sequence[Step]:
     """The one step of `node` by its reference function. Raises Unsupported."""
-    if node.op not in REFERENCE:
-        raise Unsupported(f"cpu: {node}: no reference function for {node.op}")
-    return [partial(REFERENCE[node.op], node, BoundMemory(resolve))]
+    return [partial(action(node.op), node, BoundMemory(resolve))]

@@ -82,7 +82,7 @@ def prepare(node: Tensor, look: Look, tools: Tools, *, plain: bool = False) -> S
     out = look(node)
     if not all(look(t).array.flags.writeable for t in (node, *node.also_writes)):
         raise Unsupported(f"cpu: {node}: writes into read-only memory; copy its root first")
-    if plain:
+    if plain or node.op not in KERNELS:
         from tensorplug_cpu.plain import reference_steps  # noqa: PLC0415 - loads gguf, rarely used
 
         return reference_steps(node, look)

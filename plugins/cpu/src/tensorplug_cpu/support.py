@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 from tensorplug.buffer import BufferType
 from tensorplug.dtypes import F32
+from tensorplug.ops.table import OPS
 from tensorplug.tensor import Tensor
 from tensorplug_cpu.decode import can_decode
 from tensorplug_cpu.encode import can_encode
@@ -16,7 +17,7 @@ _BYTE_COPIES = frozenset({"dup", "cont", "cpy"})
 
 def refusal(node: Tensor, source_types: Mapping[Tensor, BufferType]) -> str:
     """Why `node` cannot be computed; empty if it can."""
-    if node.op not in KERNELS:
+    if node.op not in KERNELS and (node.op not in OPS or OPS[node.op].reference is None):
         return f"no kernel for {node.op}"
     if _copies_bytes(node):
         return _expanded_copy(node, source_types) or _expanded_write(node, source_types)

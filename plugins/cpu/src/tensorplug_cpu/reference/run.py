@@ -5,12 +5,12 @@ from typing import Any
 
 import numpy as np
 
-from tensorplug.errors import GraphError, Unsupported
+from tensorplug.errors import GraphError
 from tensorplug.graph import Graph
 from tensorplug.placing import host_data
 from tensorplug.tensor import Array, Tensor
 from tensorplug_cpu.reference.memory import Memory
-from tensorplug_cpu.reference.table import REFERENCE
+from tensorplug_cpu.reference.table import action
 
 
 def compute(
@@ -39,7 +39,7 @@ def execute(graph: Graph, leaf_values: Mapping[Tensor, Any]) -> Memory:
             if node.view_of is None:
                 memory.add(node)
             if graph.computes(node) and node.size:
-                _function(node)(node, memory)
+                action(node.op)(node, memory)
     return memory
 
 
@@ -49,9 +49,3 @@ def _given(leaf: Tensor, leaf_values: Mapping[Tensor, Any]) -> Array:
     if leaf.storage is None:
         raise GraphError(f"reference: no value for {leaf}; give one in leaf_values")
     return leaf.numpy()
-
-
-def _function(node: Tensor) -> Any:
-    if node.op not in REFERENCE:
-        raise Unsupported(f"reference: no function for op {node.op!r}; it is not one of ours")
-    return REFERENCE[node.op]

@@ -3,6 +3,8 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from tensorplug.errors import Unsupported
+from tensorplug.ops.table import OPS
 from tensorplug.tensor import Array, Tensor
 from tensorplug_cpu.reference.memory import Memory
 
@@ -19,14 +21,32 @@ def values(op: str) -> Callable[[Function], Function]:
     """Enter a function from the values of the sources to the values of the result."""
 
     def enter(function: Function) -> Function:
-        def act(node: Tensor, memory: Memory) -> None:
-            operands = [None if t is None else memory.value(t) for t in node.operands]
-            memory.store(node, function(node.params, *operands))
-
-        REFERENCE[op] = act
+        REFERENCE[op] = _acting(function)
         return function
 
     return enter
+
+
+def _acting(function: Function) -> Action:
+    def act(node: Tensor, memory: Memory) -> None:
+        operands = [None if t is None else memory.value(t) for t in node.operands]
+        memory.store(node, function(node.params, *operands))
+
+    return act
+
+
+def action(op: str) -> Action:
+    """What computing `op` does: by the table, or by what its own distribution gave for it.
+
+    Raises Unsupported.
+    """
+    known = REFERENCE.get(op)
+    if known is not None:
+        return known
+    given = OPS[op].reference if op in OPS else None
+    if given is None:
+        raise Unsupported(f"reference: no function for op {op!r}; its register_op() gives none")
+    return _acting(given)
 
 
 def moves(op: str) -> Callable[[Action], Action]:
