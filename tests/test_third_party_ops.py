@@ -109,7 +109,10 @@ def test_scheduler_kit_and_fallback_treat_a_foreign_op_like_ours(environment, wh
     told = json.loads(environment.output("python", "-c", PROGRAM))
     listed = json.loads(environment.output("tensorplug", "ops", "--json"))["ops"]
     tested = json.loads(
-        environment.output("tensorplug", "test", "--device", "cpu", "-o", "acme.snake", "--json")
+        environment.output(
+            *("tensorplug", "test", "--device", "cpu", "-o", "acme.snake"),
+            *("--tier", "full", "--json"),
+        )
     )
 
     assert told["notes"] == []
