@@ -205,7 +205,7 @@ def test_op_that_writes_into_read_only_memory_is_refused_when_planned(device, ba
 # --- refusals -------------------------------------------------------------------------------
 
 X, IDS = leaf("x", (2, 256), tp.F32), leaf("ids", (2,), tp.I32)
-CODED = leaf("coded", (2, 256), tp.Q4_0)
+CODED, ODD = leaf("coded", (2, 256), tp.Q4_0), leaf("odd", (2, 256), tp.IQ1_S)
 
 
 @pytest.mark.parametrize(
@@ -219,7 +219,7 @@ def test_op_on_a_type_without_an_encoder_is_refused_with_its_reason(device, node
     assert device.supports(node) == tp.Refusal(f"cpu:0: {reason}")
 
 
-@pytest.mark.parametrize("node", [tp.cont(ODD), tp.cpy(ODD, leaf("y", (2, 256), tp.Q8_K))])
+@pytest.mark.parametrize("node", [tp.cont(ODD), tp.cpy(ODD, leaf("y", (2, 256), tp.IQ1_S))])
 def test_bytes_of_any_type_can_be_copied(device, node):
     assert device.supports(node) is True
 
