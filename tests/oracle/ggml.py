@@ -117,6 +117,9 @@ SIGNATURES = {
     "ggml_build_forward_expand": "-tt",
     "ggml_get_type_traits": "ti",
     "ggml_quantize_chunk": "zittlllt",
+    "ggml_quantize_requires_imatrix": "bi",
+    "quantize_row_q8_1_ref": "-ttl",
+    "quantize_row_q8_K_ref": "-ttl",
     "ggml_log_set": "-tt",
     "ggml_backend_alloc_ctx_tensors": "ttt",
     "ggml_backend_buffer_free": "-t",
@@ -129,6 +132,10 @@ SIGNATURES = {
     "ggml_backend_cpu_set_use_ref": "-tb",
 }
 """Functions that are no builders of tensors: the result, then the arguments, `-` for void."""
+
+
+ACTIVATIONS = {9: "quantize_row_q8_1_ref", 15: "quantize_row_q8_K_ref"}
+"""Encoders of types that no file has, by the number of the type: not public, but there."""
 
 
 class Ggml:
@@ -235,9 +242,18 @@ class Ggml:
     def encoded(
         self, type_id: int, values: bytes, row: int, size: int, importance: bytes | None
     ) -> bytes:
-        """Stored rows of f32 values, `row` of them each and `size` bytes, as ggml's tools do it."""
+        """Stored rows of f32 values: `row` of them and `size` bytes in each.
+
+        The encoder is that which writes files, or for types of activations the only one there is.
+        Raises Refused where the type cannot do without importance.
+        """
         rows = len(values) // (4 * row)
         data = ctypes.create_string_buffer(rows * size)
+        if type_id in ACTIVATIONS:
+            self(ACTIVATIONS[type_id], values, data, rows * row)
+            return data.raw
+        if importance is None and self("ggml_quantize_requires_imatrix", type_id):
+            raise Refused("the encoder of ggml needs importance")
         self("ggml_quantize_chunk", type_id, values, data, 0, rows, row, importance)
         return data.raw
 
