@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 import tensorplug as tp
-from tensorplug.testing.cases import CASES, LARGE, REFUSED, SMALL, Arg, Case, build
+from tensorplug.testing.cases import LARGE, REFUSED, SMALL, Arg, Case, build
 from tensorplug.testing.cases.case import integers
 from tensorplug.testing.cases.laid import lay
 
@@ -25,7 +25,7 @@ def case_id(case):
     return case.id
 
 
-@pytest.mark.parametrize("case", tight(CASES), ids=case_id)
+@pytest.mark.parametrize("case", tight((*SMALL, *LARGE)), ids=case_id)
 def test_case_gives_what_the_reference_gives(case, device, backend):
     laid = lay(case, device.buffer_type)
     laid.write_leafs()
@@ -72,7 +72,7 @@ def test_large_case_gives_the_same_on_one_thread(case, device):
     assert laid.problem() == ""
 
 
-@pytest.mark.parametrize("case", list(filter(on_weights, tight(CASES))), ids=case_id)
+@pytest.mark.parametrize("case", list(filter(on_weights, tight((*SMALL, *LARGE)))), ids=case_id)
 def test_weights_expanded_to_f32_give_the_same(case, device, backend):
     laid = lay(case, device.buffer_type, weights=device.expanded)
     laid.write_leafs()

@@ -7,6 +7,7 @@ from tensorplug.testing.cases import (
     custom,
     elementwise,
     glu,
+    grid,
     large,
     matmul,
     norm,
@@ -43,10 +44,14 @@ SMALL: tuple[Case, ...] = tuple(case for family in _FAMILIES for case in family.
 LARGE: tuple[Case, ...] = tuple(large.CASES)
 """A few that devices cut into tiles or share out to threads."""
 
-CASES = (*SMALL, *LARGE)
+_SEEN = frozenset(case.id for case in (*SMALL, *LARGE))
+GRID: tuple[Case, ...] = tuple(case for case in grid.CASES if case.id not in _SEEN)
+"""The same ops over wider grids of shapes, layouts, types and parameters."""
+
+CASES = (*SMALL, *LARGE, *GRID)
 """What a device computes, or refuses with a reason of its own."""
 
 REFUSED: tuple[Case, ...] = (*copy.REFUSED, *rows.REFUSED)
 """What every device refuses so far: encoding to types whose best block must be searched for."""
 
-__all__ = ["CASES", "LARGE", "REFUSED", "SMALL", "Arg", "Built", "Case", "build"]
+__all__ = ["CASES", "GRID", "LARGE", "REFUSED", "SMALL", "Arg", "Built", "Case", "build"]
