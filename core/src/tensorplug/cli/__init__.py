@@ -10,6 +10,7 @@ from tensorplug.cli import kit
 from tensorplug.cli.diagnosis import diagnose
 from tensorplug.cli.explain import explain as explain_graph
 from tensorplug.cli.output import plain_errors, show
+from tensorplug.cli.quantize import quantize
 from tensorplug.cli.survey import survey, survey_safely
 from tensorplug.errors import OptionError
 from tensorplug.registry import Registry
@@ -81,6 +82,7 @@ def explain(
 app.command("ops")(kit.ops)
 app.command("test")(kit.run_kit)
 app.command("certify")(kit.certify)
+app.command("quantize")(quantize)
 
 
 def main() -> None:

@@ -1,0 +1,225 @@
+"""The command `quantize`: a GGUF file written anew with weights in another type."""
+
+import os
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tensorplug.buffer import human
+from tensorplug.cli.output import plain_errors, show
+from tensorplug.dtypes import DTYPES, DType, dtype
+from tensorplug.errors import DTypeError, OptionError, TensorplugError
+from tensorplug.gguf import open_gguf
+from tensorplug.text import table
+
+if TYPE_CHECKING:
+    from tensorplug_cpu.quantize.choice import Choice
+
+Done = Callable[["Choice", int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Quantized:
+    """What was written."""
+
+    source: Path
+    target: Path
+    dtype: DType
+    choices: Sequence["Choice"]
+    seconds: float
+
+    @property
+    def sizes(self) -> tuple[int, int]:
+        """Bytes of all tensors, before and now."""
+        return sum(c.tensor.nbytes for c in self.choices), sum(c.nbytes for c in self.choices)
+
+    def to_json(self) -> dict[str, Any]:
+        before, now = self.sizes
+        return {
+            "source": str(self.source),
+            "target": str(self.target),
+            "type": self.dtype.name,
+            "bytes_before": before,
+            "bytes": now,
+            "seconds": round(self.seconds, 3),
+            "tensors": [
+                {
+                    "name": c.tensor.name,
+                    "ne": list(c.tensor.ne[: c.tensor.rank]),
+                    "from": c.tensor.dtype.name,
+                    "to": c.dtype.name,
+                    "bytes": c.nbytes,
+                    "note": c.note,
+                }
+                for c in self.choices
+            ],
+        }
+
+    def __str__(self) -> str:
+        before, now = self.sizes
+        counts = Counter((c.dtype.name, c.note) for c in self.choices)
+        held: Counter[tuple[str, str]] = Counter()
+        for choice in self.choices:
+            held[choice.dtype.name, choice.note] += choice.nbytes
+        rows = [
+            (name, str(count), human(held[name, note]), note)
+            for (name, note), count in counts.most_common()
+        ]
+        return "\n".join(
+            [
+                *table(("type", "tensors", "size", "note"), rows),
+                "",
+                f"{self.target}: {human(now)} of tensors, {human(before)} before, "
+                f"in {self.seconds:.1f} s",
+            ]
+        )
+
+
+def quantize(
+    source: Annotated[Path, typer.Argument(metavar="IN", help="A model in f32, f16 or bf16.")],
+    target: Annotated[Path, typer.Argument(metavar="OUT", help="The file to write.")],
+    *,
+    wanted: Annotated[str, typer.Option("--type", help="Type of the weights: Q4_K, Q6_K, Q8_0.")],
+    importance: Annotated[
+        Path | None,
+        typer.Option("--importance", help="What matters, as llama-imatrix writes it (GGUF)."),
+    ] = None,
+    pure: Annotated[
+        bool, typer.Option("--pure", help="No better type for the weights of the logits.")
+    ] = False,
+    requantize: Annotated[
+        bool, typer.Option("--requantize", help="Take weights that were quantised before.")
+    ] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace OUT if it is there.")] = False,
+    threads: Annotated[
+        int, typer.Option("--threads", min=0, help="Threads; 0 for one per processor.")
+    ] = 0,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    traceback: Annotated[
+        bool,
+        typer.Option(
+            "--traceback", envvar="TENSORPLUG_TRACEBACK", help="Show where an error is from."
+        ),
+    ] = False,
+) -> None:
+    """Write a GGUF file anew with its weights in another type."""
+    with plain_errors(traceback):
+        _check_paths(source, target, force=force)
+        job = Job(source, target, _type_named(wanted), importance, pure, requantize, threads)
+        show(run(job), json)
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What is to be done, as the command line says it."""
+
+    source: Path
+    target: Path
+    dtype: DType
+    importance: Path | None
+    pure: bool
+    requantize: bool
+    threads: int
+
+
+def run(job: Job) -> Quantized:
+    """Write the new file. Raises OptionError, FormatError, TensorplugError."""
+    try:
+        from tensorplug_cpu.quantize.choice import check_type, choose
+        from tensorplug_cpu.quantize.importance import read_importance
+        from tensorplug_cpu.quantize.write import check_source, write
+    except ImportError as error:
+        raise TensorplugError(
+            f"quantize: the encoders cannot be imported ({error}); "
+            "pip install 'tensorplug[quantize]'"
+        ) from error
+    check_type(job.dtype, importance=job.importance is not None)
+    known = read_importance(job.importance) if job.importance else {}
+    begin = time.perf_counter()
+    with open_gguf(job.source) as file:
+        check_source(file, requantize=job.requantize)
+        choices = tuple(choose(file, job.dtype, known=known, pure=job.pure))
+        threads = job.threads or os.cpu_count() or 1
+        with _progress(choices) as done:
+            write(file, job.target, job.dtype, choices, known, threads=threads, done=done)
+    return Quantized(job.source, job.target, job.dtype, choices, time.perf_counter() - begin)
+
+
+def _type_named(name: str) -> DType:
+    base, _, size = name.rpartition("_")
+    if size.upper() in ("S", "M", "L") and base.lower() in {t.name.lower() for t in DTYPES}:
+        raise OptionError(f"quantize: {name} is a mix of several types; give {base}")
+    try:
+        return dtype(name)
+    except DTypeError as error:
+        raise OptionError(f"quantize: {error}") from error
+
+
+def _check_paths(source: Path, target: Path, *, force: bool) -> None:
+    """Raise OptionError where a file is missing or in the way."""
+    if not source.is_file():
+        raise OptionError(f"quantize: there is no file {source}")
+    if not target.parent.is_dir():
+        raise OptionError(f"quantize: there is no folder {target.parent} to write into; make it")
+    if target.is_dir():
+        raise OptionError(f"quantize: {target} is a folder; name a file in it")
+    if not target.exists():
+        return
+    if target.samefile(source):
+        raise OptionError(f"quantize: {target} is the file to read; write to another one")
+    if not force:
+        raise OptionError(f"quantize: {target} is there already; give --force to replace it")
+
+
+@contextmanager
+def _progress(choices: Sequence["Choice"]) -> Iterator[Done]:
+    """A progress bar on a terminal; elsewhere a line on stderr for each tensor."""
+    shown = sys.stderr.isatty()
+    if not shown:
+        yield _lines(choices)
+        return
+    try:
+        from tqdm import tqdm  # type: ignore[import-untyped]  # ships no types
+    except ImportError as error:
+        raise TensorplugError(
+            f"quantize: no progress bar ({error}); pip install 'tensorplug[quantize]'"
+        ) from error
+    with tqdm(total=sum(map(_elements, choices)), unit="el", unit_scale=True, leave=False) as bar:
+
+        def done(choice: "Choice", elements: int) -> None:
+            bar.set_description_str(f"{choice.tensor.name} -> {choice.dtype}", refresh=False)
+            bar.update(elements)
+
+        yield done
+
+
+def _lines(choices: Sequence["Choice"]) -> Done:
+    """Prints a line once all elements of a tensor are done."""
+    left = {choice.tensor.name: _elements(choice) for choice in choices}
+    places = {choice.tensor.name: i for i, choice in enumerate(choices, 1)}
+
+    def done(choice: "Choice", elements: int) -> None:
+        tensor = choice.tensor
+        left[tensor.name] -= elements
+        if left[tensor.name] > 0:
+            return
+        note = f" ({choice.note})" if choice.note else ""
+        typer.echo(
+            f"[{places[tensor.name]}/{len(choices)}] {tensor.name}: {tensor.dtype} -> "
+            f"{choice.dtype}{note}",
+            err=True,
+        )
+
+    return done
+
+
+def _elements(choice: "Choice") -> int:
+    a, b, c, d = choice.tensor.ne
+    return a * b * c * d

@@ -1,0 +1,344 @@
+"""The command `quantize`, on a tiny model: what it writes, what it keeps, what it refuses."""
+
+import json
+import sys
+
+import gguf
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+import tensorplug as tp
+from tensorplug.cli import app
+from tensorplug.gguf import open_gguf
+from tensorplug_cpu.decode import decode_rows
+
+WIDE, NARROW = 256, 96
+TENSORS = {
+    "token_embd.weight": (12, WIDE),
+    "blk.0.attn_norm.weight": (WIDE,),
+    "blk.0.attn_q.weight": (WIDE, WIDE),
+    "blk.0.attn_output.weight": (WIDE, NARROW),
+    "blk.0.ffn_gate_inp.weight": (4, WIDE),
+    "blk.0.ffn_up_exps.weight": (4, 8, WIDE),
+    "blk.0.conv.weight": (6, 4),
+    "blk.0.attn_q.bias": (WIDE,),
+    "output.weight": (12, WIDE),
+}
+"""Shapes in NumPy order."""
+
+
+def values(name):
+    rng = np.random.default_rng(len(name))
+    return rng.normal(size=TENSORS[name]).astype(np.float32)
+
+
+def write(path, tensors, metadata=()):
+    writer = gguf.GGUFWriter(path, "llama")
+    writer.add_string("general.name", "tiny")
+    writer.add_float32("llama.rope.freq_base", 10000.0)
+    writer.add_array("tokenizer.ggml.tokens", ["a", "b", "é"])
+    writer.add_array("tokenizer.ggml.token_type", [1, 1, 3])
+    for key, value in metadata:
+        writer.add_uint32(key, value)
+    for name, data in tensors.items():
+        writer.add_tensor(name, data)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+@pytest.fixture
+def model(tmp_path):
+    return write(tmp_path / "in.gguf", {name: values(name) for name in TENSORS})
+
+
+@pytest.fixture
+def importance(tmp_path):
+    """What matters to two weights; the last expert was never chosen."""
+    rng = np.random.default_rng(1)
+    return write(
+        tmp_path / "importance.gguf",
+        {
+            "blk.0.attn_q.weight.in_sum2": rng.uniform(0, 9, (1, WIDE)).astype(np.float32),
+            "blk.0.attn_q.weight.counts": np.float32([[3]]),
+            "blk.0.ffn_up_exps.weight.in_sum2": rng.uniform(0, 9, (4, WIDE)).astype(np.float32),
+            "blk.0.ffn_up_exps.weight.counts": np.float32([[3], [1], [2], [0]]),
+        },
+    )
+
+
+@pytest.fixture
+def run(tmp_path):
+    """Quantise to `out.gguf`; gives the exit status, stdout and stderr."""
+
+    def call(source, *options, out=tmp_path / "out.gguf"):
+        done = CliRunner().invoke(app, ["quantize", str(source), str(out), *map(str, options)])
+        return done.exit_code, done.stdout, done.stderr
+
+    return call
+
+
+def types(path):
+    with open_gguf(path) as file:
+        return {tensor.name: tensor.dtype.name for tensor in file.tensors.values()}
+
+
+def test_weights_take_the_type_and_all_else_stays(model, run, tmp_path):
+    status, _, _ = run(model, "--type", "Q4_K")
+
+    assert status == 0
+    assert types(tmp_path / "out.gguf") == {
+        "token_embd.weight": "q4_K",
+        "blk.0.attn_norm.weight": "f32",
+        "blk.0.attn_q.weight": "q4_K",
+        "blk.0.attn_output.weight": "q5_0",
+        "blk.0.ffn_gate_inp.weight": "f32",
+        "blk.0.ffn_up_exps.weight": "q4_K",
+        "blk.0.conv.weight": "f16",
+        "blk.0.attn_q.bias": "f32",
+        "output.weight": "q6_K",
+    }
+
+
+@pytest.mark.parametrize("name", ["q4_0", "q8_0", "Q2_K", "Q5_K", "iq4_nl", "nvfp4", "bf16"])
+def test_both_readers_find_the_values_nearly_as_they_were(model, run, tmp_path, name):
+    run(model, "--type", name, "--pure")
+
+    reader = gguf.GGUFReader(tmp_path / "out.gguf")
+    with open_gguf(tmp_path / "out.gguf") as file:
+        for theirs, ours in zip(reader.tensors, file.tensors.values(), strict=True):
+            wanted = values(ours.name)
+            found = np.empty(wanted.shape, np.float32).reshape(-1, ours.ne[0])
+            raw = file.tensor_bytes(ours.name).reshape(len(found), -1)
+            decode_rows(ours.dtype, raw, found)
+            np.testing.assert_array_equal(
+                np.asarray(theirs.data).view(np.uint8).ravel(), raw.ravel()
+            )
+            assert np.mean(np.square(found.reshape(wanted.shape) - wanted)) < 0.1
+
+
+def test_metadata_is_copied_and_says_what_the_file_is_now(model, run, tmp_path):
+    run(model, "--type", "Q4_K")
+
+    with open_gguf(tmp_path / "out.gguf") as file:
+        found = {key: file.metadata[key] for key in file.metadata}
+    tokens, kinds = found.pop("tokenizer.ggml.tokens"), found.pop("tokenizer.ggml.token_type")
+    assert (tokens, kinds.tolist(), kinds.dtype) == (["a", "b", "é"], [1, 1, 3], np.int32)
+    assert found == {
+        "general.architecture": "llama",
+        "general.name": "tiny",
+        "llama.rope.freq_base": 10000.0,
+        "general.file_type": gguf.LlamaFileType.MOSTLY_Q4_K_S,
+        "general.quantization_version": 2,
+    }
+
+
+def test_pure_leaves_the_logits_in_the_type_asked_for(model, run, tmp_path):
+    run(model, "--type", "Q4_K", "--pure")
+
+    assert types(tmp_path / "out.gguf")["output.weight"] == "q4_K"
+
+
+def test_embedding_that_makes_the_logits_too_takes_a_better_type(run, tmp_path):
+    tied = write(tmp_path / "in.gguf", {"token_embd.weight": values("token_embd.weight")})
+
+    run(tied, "--type", "Q2_K")
+
+    assert types(tmp_path / "out.gguf") == {"token_embd.weight": "q6_K"}
+
+
+def test_importance_changes_the_weights_it_names_and_no_other(model, importance, run, tmp_path):
+    plain, weighted = tmp_path / "plain.gguf", tmp_path / "weighted.gguf"
+    run(model, "--type", "Q4_K", out=plain)
+
+    status, _, _ = run(model, "--type", "Q4_K", "--importance", importance, out=weighted)
+
+    with open_gguf(plain) as before, open_gguf(weighted) as after:
+        changed = {
+            name
+            for name in TENSORS
+            if not np.array_equal(before.tensor_bytes(name), after.tensor_bytes(name))
+        }
+    assert status == 0
+    assert changed == {"blk.0.attn_q.weight", "blk.0.ffn_up_exps.weight"}
+
+
+def test_number_of_threads_changes_nothing(model, importance, run, tmp_path):
+    one, many = tmp_path / "one.gguf", tmp_path / "many.gguf"
+
+    for count, out in ((1, one), (3, many)):
+        run(model, "--type", "Q4_K", "--importance", importance, "--threads", count, out=out)
+
+    assert one.read_bytes() == many.read_bytes()
+
+
+def test_each_tensor_is_a_line_where_there_is_no_terminal(model, run):
+    _, _, err = run(model, "--type", "Q4_K")
+
+    lines = err.splitlines()
+    assert len(lines) == len(TENSORS)
+    assert lines[3] == (
+        "[4/9] blk.0.attn_output.weight: f32 -> q5_0 (rows of 96 are no whole blocks of q4_K)"
+    )
+
+
+def test_json_has_a_record_for_each_tensor(model, run, tmp_path):
+    _, out, _ = run(model, "--type", "Q4_K", "--json")
+
+    result = json.loads(out)
+    assert result["type"] == "q4_K"
+    assert result["target"] == str(tmp_path / "out.gguf")
+    assert result["bytes"] == sum(tensor["bytes"] for tensor in result["tensors"])
+    assert result["tensors"][0] == {
+        "name": "token_embd.weight",
+        "ne": [WIDE, 12],
+        "from": "f32",
+        "to": "q4_K",
+        "bytes": 12 * tp.Q4_K.size,
+        "note": "",
+    }
+
+
+def test_summary_ends_with_both_sizes(model, run, tmp_path):
+    _, out, _ = run(model, "--type", "Q8_0")
+
+    assert out.splitlines()[-1].startswith(f"{tmp_path / 'out.gguf'}: ")
+    assert " of tensors, 414.1 KiB before, in " in out.splitlines()[-1]
+
+
+# --- refusals -------------------------------------------------------------------------------
+
+
+def test_file_that_is_there_is_replaced_only_by_force(model, run, tmp_path):
+    (tmp_path / "out.gguf").write_bytes(b"mine")
+
+    status, _, err = run(model, "--type", "Q4_K")
+    forced, _, _ = run(model, "--type", "Q4_K", "--force", out=(other := tmp_path / "b.gguf"))
+
+    assert (status, err) == (
+        2,
+        f"error: quantize: {tmp_path / 'out.gguf'} is there already; give --force to replace it\n",
+    )
+    assert (tmp_path / "out.gguf").read_bytes() == b"mine"
+    assert forced == 0
+    assert other.exists()
+
+
+def test_force_replaces_the_file_that_is_there(model, run, tmp_path):
+    (tmp_path / "out.gguf").write_bytes(b"mine")
+
+    status, _, _ = run(model, "--type", "Q4_K", "--force")
+
+    assert status == 0
+    assert types(tmp_path / "out.gguf")["blk.0.attn_q.weight"] == "q4_K"
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--type", "Q8_K"], "q8_K is no type for weights; try q4_K, q6_K or q8_0"),
+        (["--type", "i32"], "i32 is no type for weights; try q4_K, q6_K or q8_0"),
+        (["--type", "Q4_K_M"], "Q4_K_M is a mix of several types; give Q4_K\n"),
+        (["--type", "Q9"], "dtype: unknown type 'Q9'"),
+    ],
+)
+def test_type_that_files_cannot_have_is_refused(model, run, options, message):
+    status, _, err = run(model, *options)
+
+    assert status == 2
+    assert err.startswith(f"error: quantize: {message}")
+
+
+def test_source_that_is_missing_is_refused(run, tmp_path):
+    status, _, err = run(tmp_path / "none.gguf", "--type", "Q4_K")
+
+    assert (status, err) == (2, f"error: quantize: there is no file {tmp_path / 'none.gguf'}\n")
+
+
+def test_folder_that_is_missing_is_refused(model, run, tmp_path):
+    status, _, err = run(model, "--type", "Q4_K", out=tmp_path / "none" / "out.gguf")
+
+    assert (status, err) == (
+        2,
+        f"error: quantize: there is no folder {tmp_path / 'none'} to write into; make it\n",
+    )
+
+
+def test_model_is_not_written_over_itself(model, run):
+    status, _, err = run(model, "--type", "Q4_K", "--force", out=model)
+
+    assert (status, err) == (
+        2,
+        f"error: quantize: {model} is the file to read; write to another one\n",
+    )
+
+
+def test_weights_that_were_quantised_before_are_taken_only_when_asked(model, run, tmp_path):
+    run(model, "--type", "Q8_0")
+
+    refused, _, err = run(tmp_path / "out.gguf", "--type", "Q4_K", out=tmp_path / "b.gguf")
+    taken, _, _ = run(
+        tmp_path / "out.gguf", "--type", "Q4_K", "--requantize", out=tmp_path / "b.gguf"
+    )
+
+    assert refused == 1
+    assert err.startswith(f"error: {tmp_path / 'out.gguf'}: has weights in q8_0, ")
+    assert taken == 0
+    assert types(tmp_path / "b.gguf")["blk.0.attn_q.weight"] == "q4_K"
+
+
+def test_part_of_a_model_is_refused(run, tmp_path):
+    part = write(tmp_path / "in.gguf", {"a.weight": values("output.weight")}, [("split.count", 3)])
+
+    status, _, err = run(part, "--type", "Q4_K")
+
+    assert (status, err) == (1, f"error: {part}: is one of 3 parts of a model; merge them first\n")
+
+
+def test_value_that_is_no_number_is_refused_and_leaves_no_file(run, tmp_path):
+    wild = values("output.weight")
+    wild[3, 3] = np.nan
+    model = write(tmp_path / "in.gguf", {"a.weight": wild})
+
+    status, _, err = run(model, "--type", "Q4_K")
+
+    assert status == 1
+    assert err.startswith(f"error: {model}: tensor 'a.weight' holds values that are infinite")
+    assert [path.name for path in tmp_path.iterdir()] == ["in.gguf"]
+
+
+def test_importance_of_another_model_is_refused(model, run, tmp_path):
+    other = write(
+        tmp_path / "importance.gguf",
+        {
+            "blk.0.attn_q.weight.in_sum2": np.ones((1, 64), np.float32),
+            "blk.0.attn_q.weight.counts": np.float32([[3]]),
+        },
+    )
+
+    status, _, err = run(model, "--type", "Q4_K", "--importance", other)
+
+    assert status == 1
+    assert err.splitlines()[-1] == (
+        "error: quantize: importance of 1 x 64 values for 1 matrices with 256 columns, tensor "
+        "'blk.0.attn_q.weight'; it is of another model"
+    )
+
+
+def test_file_without_importance_is_refused(model, run):
+    status, _, err = run(model, "--type", "Q4_K", "--importance", model)
+
+    assert status == 1
+    assert err.startswith(f"error: {model}: holds no importance, ")
+
+
+def test_missing_encoders_are_named_with_what_to_install(model, run, monkeypatch):
+    monkeypatch.setitem(sys.modules, "tensorplug_cpu.quantize.choice", None)
+
+    status, _, err = run(model, "--type", "Q4_K")
+
+    assert status == 1
+    assert err.endswith("pip install 'tensorplug[quantize]'\n")

@@ -1,0 +1,1 @@
+"""GGUF files written anew with weights in another type: what `tensorplug quantize` does."""

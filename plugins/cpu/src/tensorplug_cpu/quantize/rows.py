@@ -1,0 +1,77 @@
+"""The rows of one tensor in another type, by several threads."""
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import Executor
+
+import numpy as np
+
+from tensorplug.errors import FormatError
+from tensorplug.gguf import GGUFFile
+from tensorplug.tensor import Array
+from tensorplug_cpu.decode import decode_rows
+from tensorplug_cpu.encode import encode_rows
+from tensorplug_cpu.quantize.choice import Choice
+
+SLAB = 1 << 18
+"""Elements that one thread takes at a time."""
+
+
+def converted(
+    file: GGUFFile,
+    choice: Choice,
+    importance: Array | None,
+    pool: Executor,
+    done: Callable[[int], None],
+) -> Array:
+    """The bytes of a tensor in its new type, uint8. `done` hears of elements as they are encoded.
+
+    `importance` is f32 [matrices, columns]; one matrix stands for all. Raises FormatError for
+    importance of other sizes, and for values that are not finite.
+    """
+    tensor = choice.tensor
+    raw = file.tensor_bytes(tensor.name)
+    if choice.dtype is tensor.dtype:
+        done(int(np.prod(tensor.ne)))
+        return raw
+    columns, rows, *matrices = tensor.ne
+    _check_importance(choice, importance)
+    source = raw.reshape(-1, tensor.dtype.row_size(columns))
+    out = np.empty((len(source), choice.row_size), np.uint8)
+
+    def convert(part: slice) -> int:
+        values = np.empty((part.stop - part.start, columns), np.float32)
+        decode_rows(tensor.dtype, source[part], values)
+        if not np.isfinite(values).all():
+            raise FormatError(
+                f"{file.path}: tensor {tensor.name!r} holds values that are infinite or not a "
+                "number; convert the model anew"
+            )
+        weights = None
+        if importance is not None:
+            weights = importance[part.start // rows % len(importance)]
+        with np.errstate(over="ignore"):  # what f16 cannot hold becomes infinite
+            encode_rows(choice.dtype, values, out[part], weights)
+        return int(values.size)
+
+    for count in pool.map(convert, _parts(columns, rows, matrices[0] * matrices[1])):
+        done(count)
+    return out
+
+
+def _check_importance(choice: Choice, importance: Array | None) -> None:
+    ne = choice.tensor.ne
+    if importance is None or importance.shape in ((1, ne[0]), (ne[2], ne[0])):
+        return
+    raise FormatError(
+        f"quantize: importance of {importance.shape[0]} x {importance.shape[1]} values for "
+        f"{ne[2]} matrices with {ne[0]} columns, tensor {choice.tensor.name!r}; it is of another "
+        "model"
+    )
+
+
+def _parts(columns: int, rows: int, matrices: int) -> Iterator[slice]:
+    """Rows of one matrix each, about `SLAB` elements."""
+    high = max(1, SLAB // columns)
+    for first in range(0, rows * matrices, rows):
+        for row in range(first, first + rows, high):
+            yield slice(row, min(row + high, first + rows))

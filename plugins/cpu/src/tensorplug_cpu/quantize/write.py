@@ -1,0 +1,129 @@
+"""The new file: metadata as it was, then tensor after tensor."""
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+
+from tensorplug.dtypes import DType
+from tensorplug.errors import FormatError, TensorplugError
+from tensorplug.gguf import GGUFFile
+from tensorplug.tensor import Array
+from tensorplug_cpu.quantize.choice import Choice
+from tensorplug_cpu.quantize.rows import converted
+
+REPLACED = frozenset(
+    {"general.architecture", "general.alignment", "general.file_type"}
+    | {"general.quantization_version"}
+)
+
+
+def write(
+    file: GGUFFile,
+    target: Path,
+    dtype: DType,
+    choices: Sequence[Choice],
+    importance: Mapping[str, Array],
+    *,
+    threads: int,
+    done: Callable[[Choice, int], None],
+) -> None:
+    """Write `target` with the tensors of `file` in the types of `choices`.
+
+    `done` hears how many elements of a tensor were encoded. A file that fails half-way leaves
+    nothing behind, and a file that was there before stays. Raises FormatError, TensorplugError.
+    """
+    with _temporary(target) as place, ThreadPoolExecutor(threads) as pool:
+        writer = gguf.GGUFWriter(place, file.require("general.architecture", str))
+        try:
+            _describe(writer, file, dtype)
+            for choice in choices:
+                _announce(writer, choice)
+            writer.write_header_to_file()
+            writer.write_kv_data_to_file()
+            writer.write_ti_data_to_file()
+            for choice in choices:
+                weights = importance.get(choice.tensor.name)
+
+                def count(elements: int, choice: Choice = choice) -> None:
+                    done(choice, elements)
+
+                writer.write_tensor_data(converted(file, choice, weights, pool, count))
+        finally:
+            writer.close()
+
+
+@contextmanager
+def _temporary(target: Path) -> Iterator[Path]:
+    """A name beside `target` that becomes `target` when all went well."""
+    place = target.with_name(f".{target.name}.{os.getpid()}.part")
+    try:
+        yield place
+        place.replace(target)
+    except OSError as error:
+        raise TensorplugError(f"quantize: cannot write {target}: {error}") from error
+    finally:
+        place.unlink(missing_ok=True)
+
+
+def _describe(writer: gguf.GGUFWriter, file: GGUFFile, dtype: DType) -> None:
+    """Copy metadata; say what the file is now."""
+    for key, field in gguf.GGUFReader(file.path).fields.items():
+        if key in REPLACED or key.startswith("GGUF."):
+            continue
+        value = _value(field)
+        if value != []:  # the package cannot write an empty array
+            writer.add_key_value(key, value, field.types[0], field.types[-1])
+    if file.alignment != gguf.GGUF_DEFAULT_ALIGNMENT:
+        writer.add_custom_alignment(file.alignment)
+    writer.add_file_type(file_type(dtype))
+    writer.add_quantization_version(gguf.GGML_QUANT_VERSION)
+
+
+def _value(field: gguf.ReaderField) -> Any:
+    """A value to be written; strings as bytes, for not all are UTF-8."""
+    kinds = gguf.GGUFValueType
+    if field.types[-1] is not kinds.STRING:
+        return field.contents()
+    if field.types[0] is kinds.STRING:
+        return field.parts[-1].tobytes()
+    return [field.parts[place].tobytes() for place in field.data]
+
+
+def file_type(dtype: DType) -> int:
+    """The number that says of which type most weights of a file are."""
+    known = gguf.LlamaFileType.__members__
+    name = dtype.name.upper()
+    for key in (f"ALL_{name}", f"MOSTLY_{name}", f"MOSTLY_{name}_S", f"MOSTLY_{name}_MOE"):
+        if key in known:
+            return int(known[key])
+    return int(gguf.LlamaFileType.GUESSED)
+
+
+def _announce(writer: gguf.GGUFWriter, choice: Choice) -> None:
+    tensor = choice.tensor
+    writer.add_tensor_info(
+        tensor.name,
+        tensor.ne[: tensor.rank][::-1],
+        np.dtype(np.float32),  # the shape is in elements
+        choice.nbytes,
+        gguf.GGMLQuantizationType(choice.dtype.id),
+    )
+
+
+def check_source(file: GGUFFile, *, requantize: bool) -> None:
+    """Raise FormatError for a part of a model, and for one that was quantised before."""
+    parts = file.metadata.get("split.count", 1)
+    if isinstance(parts, int) and parts > 1:
+        raise FormatError(f"{file.path}: is one of {parts} parts of a model; merge them first")
+    blocks = sorted({t.dtype.name for t in file.tensors.values() if t.dtype.is_block})
+    if blocks and not requantize:
+        raise FormatError(
+            f"{file.path}: has weights in {', '.join(blocks)}, and to encode them once more loses "
+            "twice; start from f32, f16 or bf16, or give --requantize"
+        )
