@@ -99,6 +99,9 @@ LAYOUTS = [
         ("columns", "rows", "columns"),
         ("rows", "plain", "shifted"),
     ]
-] + [attention(_Q, Arg(_KV, tp.F16), Arg(_KV, tp.F16, "transposed"), _MASK)]
+] + [
+    attention(_Q, Arg(_KV, tp.F16), Arg(_KV, tp.F16, "transposed"), _MASK),
+    attention(_Q, Arg(_KV), Arg(_KV), None, Arg((4,), layout="spaced", data=uniform(-9, 9))),
+]
 
 CASES = [*SHAPES, *MASKS, *EXTRAS, *TYPES, *LAYOUTS]

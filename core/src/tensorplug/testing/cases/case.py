@@ -200,6 +200,13 @@ def _shifted(arg: Arg) -> Tensor:
     return tp.strided(root, wanted.ne, wanted.nb, rank=len(arg.ne), offset=arg.dtype.size)
 
 
+def _every_second_element(arg: Arg) -> Tensor:
+    a, b, c, d = pad_ne(arg.ne)
+    root = _leaf(arg, (2 * a, b, c, d))
+    nb = (2 * root.nb[0], root.nb[1], root.nb[2], root.nb[3])
+    return tp.strided(root, (a, b, c, d), nb, rank=len(arg.ne), offset=root.nb[0])
+
+
 LAYOUTS: dict[str, Callable[[Arg], Tensor]] = {
     "plain": _plain,
     "permuted": _permuted,
@@ -207,6 +214,7 @@ LAYOUTS: dict[str, Callable[[Arg], Tensor]] = {
     "rows": _every_second_row,
     "columns": _columns,
     "shifted": _shifted,
+    "spaced": _every_second_element,
 }
 
 

@@ -34,6 +34,14 @@ def constant(y: Array) -> None:
     y[...] = 7
 
 
+def all_added(y: Array, *sources: Array) -> None:
+    """Each element of each source counts, by its place."""
+    y[...] = sum(
+        float((source * range(1, source.shape[-1] + 1)).sum()) * n
+        for n, source in enumerate(sources, 1)
+    )
+
+
 def same(y: Array, a: Array, *_more: Array) -> None:
     """`a`, whatever its bits mean."""
     y[...] = a
@@ -85,5 +93,20 @@ CASES = [
         )
         for t in (*_PLAIN, tp.BF16)
     ],
+    Case(
+        op="map_custom2",
+        args=(_arg(tp.F32, "transposed"), Arg((2, 3), layout="transposed")),
+        params={"function": all_added},
+    ),
+    Case(
+        op="map_custom3",
+        args=(_arg(tp.F32, "rows"), Arg((5, 3), layout="rows"), Arg((4, 3), layout="transposed")),
+        params={"function": all_added},
+    ),
+    Case(
+        op="custom",
+        args=tuple(Arg((3, n), layout="transposed") for n in range(2, 12)),
+        params={"function": all_added, "ne": (4, 1, 1, 1), "rank": 1},
+    ),
     Case(op="custom", params={"function": constant, "ne": (3, 2, 1, 1), "rank": 2}),
 ]

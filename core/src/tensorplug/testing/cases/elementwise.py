@@ -52,6 +52,7 @@ def _layouts(op: str) -> list[Case]:
         binary(op, Arg(_FULL, tp.BF16), Arg(_FULL, tp.BF16), in_place=True),
         binary(op, Arg((40,), data=EDGES), Arg((40,), data=EDGES)),
         binary(op, Arg((40,), tp.F16, data=EDGES), Arg((40,), tp.BF16, data=EDGES)),
+        binary(op, Arg(_FULL, layout="spaced"), Arg((7, 5, 1, 2), layout="spaced")),
         binary(op, Arg((4, 0)), Arg((4, 1))),
     ]
 
@@ -73,7 +74,15 @@ ADD_ID = [
         (1, 1, "plain", "plain", False),
         (4, 5, "rows", "columns", False),
         (2, 9, "plain", "plain", True),
+        (4, 5, "spaced", "spaced", False),
     ]
+] + [
+    Case(
+        op="add_id",
+        args=(Arg((7, 4, 5), layout=a), Arg((7, 6)), Arg((4, 5), tp.I32, data=EXPERT)),
+        each=True,
+    )
+    for a in ("permuted", "rows", "columns", "transposed")
 ]
 
 

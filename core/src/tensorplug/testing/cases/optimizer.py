@@ -17,9 +17,14 @@ _ADAMW, _SGD = Data("adamw", _adamw), uniform(0.01, 0.1)
 
 
 def adamw(ne: tuple[int, ...], x: str = "plain", state: str = "plain") -> Case:
-    """A step of weights in one layout, with state in another."""
+    """A step of weights and gradients in one layout, with state in another."""
     positive = uniform(0, 1)
-    args = (Arg(ne, layout=x), Arg(ne), Arg(ne, layout=state), Arg(ne, layout=state, data=positive))
+    args = (
+        Arg(ne, layout=x),
+        Arg(ne, layout=x),
+        Arg(ne, layout=state),
+        Arg(ne, layout=state, data=positive),
+    )
     return Case(op="opt_step_adamw", args=(*args, Arg((7,), data=_ADAMW)))
 
 

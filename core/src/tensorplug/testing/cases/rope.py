@@ -43,7 +43,7 @@ def rope(
     args = (
         x,
         Arg((tokens,), tp.I32, layout, positions),
-        Arg((pairs,), data=_FACTORS) if factors else None,
+        Arg((pairs,), layout=layout, data=_FACTORS) if factors else None,
     )
     return Case(op="rope", args=args, params=params, in_place=in_place)
 
@@ -97,6 +97,8 @@ _MORE = [
     rope(Arg((32, 3, 5)), dims=32, mode="mrope", sections=(4, 6, 6, 0), **_YARN),
     rope(Arg((32, 3, 5)), dims=16, mode="vision", sections=(8, 8, 0, 0), in_place=True),
     rope(Arg((32, 3, 5), layout="transposed"), dims=32),
+    rope(Arg((32, 3, 5)), dims=32, layout="spaced"),
+    rope(Arg((32, 3, 5), layout="spaced"), dims=32, mode="neox", factors=True, layout="spaced"),
 ]
 
 CASES = [*_PLAIN_MODES, *_SCALED, *_SECTIONED, *_MORE]

@@ -78,6 +78,8 @@ SINKS = [
     soft_max(_X, Arg((7, 5), tp.F16, data=MASK), Arg((4,), data=uniform(5, 9))),
     soft_max(_X, Arg((7, 5), data=MASK), Arg((4,)), scale=0.3, max_bias=4.0),
     soft_max(Arg((24, 3, 2), data=uniform(-90, -80)), None, Arg((2,))),
+    soft_max(_X, None, Arg((4,), layout="spaced", data=uniform(-9, 9))),
+    soft_max(Arg((7, 5, 4, 2), layout="spaced"), Arg((7, 5), layout="spaced", data=MASK)),
 ]
 
 DIAGONAL = [
