@@ -52,15 +52,7 @@ def test_group_without_a_library_fails_and_says_how_to_get_one(tmp_path):
     some = str(here.with_name("test_decoders.py"))
 
     done = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "pytest",
-            "-q",
-            "-m",
-            "oracle",
-            str(here.with_name("test_decoders.py")),
-        ],
+        [sys.executable, "-m", "pytest", "-q", "-m", "oracle", some],
         cwd=here.parents[2],
         env={**os.environ, "TENSORPLUG_ORACLE": str(tmp_path)},
         capture_output=True,
