@@ -54,7 +54,7 @@ class LifetimeTests(Suite):
         """A second object for the same hardware, which a test may close. Replace to have it."""
         pytest.skip("no device that a test may close; replace the fixture spare_device")
 
-    @pytest.fixture(autouse=True)
+    @pytest.fixture
     def quick_collection(self) -> Iterator[None]:
         """Keep the garbage collector to what the test makes."""
         gc.freeze()
@@ -246,6 +246,7 @@ class LifetimeTests(Suite):
         assert _open_children(device) == before
         assert unraisable == []
 
+    @pytest.mark.usefixtures("quick_collection")
     def test_memory_dropped_while_work_uses_it_is_given_back_after_that_work(
         self, work: Work, device: Device
     ) -> None:
@@ -289,6 +290,7 @@ class LifetimeTests(Suite):
 
     # --- leaks -----------------------------------------------------------------------------
 
+    @pytest.mark.usefixtures("quick_collection")
     def test_graphs_leave_nothing_behind(self, work: Work, device: Device) -> None:
         def once() -> None:
             x = tp.input("x", (1 << 14,), tp.F32)
@@ -301,6 +303,7 @@ class LifetimeTests(Suite):
 
         _check_leaks(device, once, self.graphs, held=3 << 16)
 
+    @pytest.mark.usefixtures("quick_collection")
     def test_dropped_graphs_leave_nothing_behind(self, work: Work, device: Device) -> None:
         def once() -> None:
             _loose_run(work, device)
@@ -309,6 +312,7 @@ class LifetimeTests(Suite):
 
         _check_leaks(device, once, self.graphs, held=2 << 16)
 
+    @pytest.mark.usefixtures("quick_collection")
     def test_schedules_leave_nothing_behind(self, work: Work, device: Device) -> None:
         def once() -> None:
             x = tp.input("x", (1 << 14,), tp.F32)
@@ -321,6 +325,7 @@ class LifetimeTests(Suite):
 
         _check_leaks(device, once, self.graphs, held=1 << 16)
 
+    @pytest.mark.usefixtures("quick_collection")
     def test_streams_leave_nothing_behind(self, device: Device) -> None:
         def once() -> None:
             with device.open() as backend:
@@ -328,6 +333,7 @@ class LifetimeTests(Suite):
 
         _check_leaks(device, once, self.graphs // 10, held=0)
 
+    @pytest.mark.usefixtures("quick_collection")
     def test_buffers_leave_nothing_behind(self, device: Device) -> None:
         def once() -> None:
             with device.buffer_type.alloc(min(1 << 16, device.buffer_type.max_size)) as buffer:
@@ -336,7 +342,7 @@ class LifetimeTests(Suite):
         _check_leaks(device, once, self.graphs, held=1 << 16)
 
     @pytest.fixture
-    def unraisable(self, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    def unraisable(self, quick_collection: None, monkeypatch: pytest.MonkeyPatch) -> list[str]:
         """What finalizers raise during the test."""
         seen: list[str] = []
         monkeypatch.setattr(sys, "unraisablehook", lambda args: seen.append(repr(args.exc_value)))
