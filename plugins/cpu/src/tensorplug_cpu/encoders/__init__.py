@@ -9,7 +9,7 @@ may be several times as large as its input, and from several threads at once.
 """
 
 from tensorplug.dtypes import DType
-from tensorplug_cpu.encoders import iq2, k, legacy, nl, simple
+from tensorplug_cpu.encoders import iq2, iq3, k, legacy, nl, simple
 from tensorplug_cpu.encoders.common import Encoder
 from tensorplug_cpu.encoders.legacy import ROW_WEIGHTS
 
@@ -21,4 +21,5 @@ ENCODERS: dict[DType, Encoder] = {
     **k.ENCODERS,
     **nl.ENCODERS,
     **iq2.ENCODERS,
+    **iq3.ENCODERS,
 }

@@ -84,7 +84,7 @@ def _improved(
 
 XS = Search(top=5, step=0.1, tries=9, tiny=1e-15, even_signs=True)
 S = Search(top=5, step=0.1, tries=9, tiny=1e-8, even_signs=False)
-XXS = Search(top=5, step=0.1, tries=6, tiny=1e-15, even_signs=True, again=True, start=first_scale)
+XXS = Search(top=5, step=0.1, tries=6, tiny=1e-15, even_signs=True, again="all", start=first_scale)
 
 S_UNIT = np.float32(0.9875)
 """IQ2_S stores its unit a little smaller: that lowers the error on average."""

@@ -9,6 +9,7 @@ scale. Arrays of groups are [tuples, width, groups], so that all groups are sear
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
@@ -26,9 +27,9 @@ class Search:
 
     Scales are tried that put the largest magnitude at `top + step * k`, for k from `-tries` to
     `tries`; groups whose magnitudes all lie below `tiny` become zeros. With `even_signs` the
-    number of negative values in eight must be even. With `again` all tuples are looked for a last
-    time, not only those from outside the grid. `start` gives another first scale and what plays
-    the part of the largest magnitude.
+    number of negative values in eight must be even. `again` says which tuples are placed a last
+    time: those from outside the grid, all of groups with such a tuple, or all. `start` gives
+    another first scale and what plays the part of the largest magnitude.
     """
 
     top: int
@@ -36,7 +37,7 @@ class Search:
     tries: int
     tiny: float
     even_signs: bool
-    again: bool = False
+    again: Literal["outside", "touched", "all"] = "outside"
     start: Callable[[Array, Array], tuple[Array, Array]] | None = None
 
     def tops(self) -> Array:
@@ -163,12 +164,19 @@ def _refined(
     problem: Problem, how: Search, kept: Array, on_grid: Array, scale: Array
 ) -> tuple[Array, Array]:
     """Place tuples anew at the scale that was found, and fit the scale to them once more."""
-    where = (scale > 0) & (~on_grid | how.again)
+    where = _AGAIN[how.again](~on_grid) & (scale > 0)
     tuples = problem.rounded(divided(ONE, scale))
     numbers = np.where(where, problem.placed(tuples, scale, where), kept)
     top_sum, bottom = problem.fitted(numbers)
     changed = where.any(axis=0) & (bottom > 0)
     return numbers, np.where(changed, divided(top_sum, bottom), scale)
+
+
+_AGAIN: dict[str, Callable[[Array], Array]] = {
+    "outside": lambda outside: outside,
+    "touched": lambda outside: np.broadcast_to(outside.any(axis=0), outside.shape),
+    "all": np.ones_like,
+}
 
 
 def spread(values: Array, factor: int) -> Array:
