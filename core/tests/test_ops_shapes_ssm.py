@@ -13,12 +13,29 @@ def t(*ne: int, dtype: tp.DType = F32) -> Tensor:
     return tp.input("x", ne[::-1], dtype)
 
 
+def scan(K: int = 1, **other: Tensor) -> Tensor:  # noqa: N803 - the name in ggml
+    """A scan of 7 tokens of 2 sequences with 5 states [16, 8, 4] to start from."""
+    sources = {
+        "s": t(16, 8, 4, 5),
+        "x": t(8, 4, 7, 2),
+        "dt": t(4, 7, 2),
+        "a": t(1, 4),
+        "b": t(16, 2, 7, 2),
+        "c": t(16, 2, 7, 2),
+        "ids": t(2, dtype=I32),
+    }
+    return tp.ssm_scan(**(sources | other), K=K)
+
+
 # builder call, ne, rank
 SHAPES = {
     "conv": (lambda: tp.ssm_conv(t(10, 6, 2), t(4, 6)), (6, 7, 2), 3),
     "conv of one sequence": (lambda: tp.ssm_conv(t(10, 6), t(4, 6)), (6, 7), 2),
     "conv of a vector": (lambda: tp.ssm_conv(t(4), t(4)), (1, 1), 2),
     "conv of nothing but the past": (lambda: tp.ssm_conv(t(3, 6), t(4, 6)), (6, 0), 2),
+    "scan": (scan, (8 * 4 * 7 * 2 + 16 * 8 * 4 * 2,), 1),
+    "scan that keeps states": (lambda: scan(K=3), (8 * 4 * 7 * 2 + 3 * 16 * 8 * 4 * 2,), 1),
+    "scan with a decay for each element": (lambda: scan(a=t(16, 4)), (448 + 1024,), 1),
 }
 
 
@@ -57,6 +74,54 @@ REFUSED = [
         "got x [6, 2], kernel [6, 4]",
     ),
 ]
+_SCAN = {
+    "s": "[5, 4, 8, 16]",
+    "x": "[2, 7, 4, 8]",
+    "dt": "[2, 7, 4]",
+    "a": "[4, 1]",
+    "b": "[2, 7, 2, 16]",
+    "c": "[2, 7, 2, 16]",
+    "ids": "[2]",
+}
+REFUSED_SCANS = [
+    (
+        {"x": t(9, 4, 7, 2)},
+        "x must be [8, 4, tokens, sequences], as s is [n, dim, heads]",
+        {"x": "[2, 7, 4, 9]"},
+    ),
+    (
+        {"dt": t(4, 6, 2)},
+        "dt must be [4, 7, 2]: heads, tokens, sequences",
+        {"dt": "[2, 6, 4]"},
+    ),
+    ({"a": t(2, 4)}, "a must be [1, 4] or [16, 4]: one or n for each head", {"a": "[4, 2]"}),
+    (
+        {"b": t(16, 3, 7, 2)},
+        "b must be [16, groups, 7, 2] with groups that divide the 4 heads",
+        {"b": "[2, 7, 3, 16]"},
+    ),
+    (
+        {"c": t(15, 2, 7, 2)},
+        "c must be [16, groups, 7, 2] with groups that divide the 4 heads",
+        {"c": "[2, 7, 2, 15]"},
+    ),
+    ({"c": t(16, 4, 7, 2)}, "b and c have 2 and 4 groups", {"c": "[2, 7, 4, 16]"}),
+    (
+        {"ids": t(3, dtype=I32)},
+        "ids must be a vector of 2, one for each sequence",
+        {"ids": "[3]"},
+    ),
+    ({"K": 0}, "K = 0 states are to be kept; it must be at least 1", {}),
+]
+
+
+@pytest.mark.parametrize(("other", "problem", "shown"), REFUSED_SCANS)
+def test_scan_of_what_does_not_fit_is_refused_with_the_sizes(other, problem, shown) -> None:
+    with pytest.raises(tp.ShapeError) as error:
+        scan(**other)
+
+    got = ", ".join(f"{name} {shape}" for name, shape in (_SCAN | shown).items())
+    assert str(error.value) == f"ssm_scan: {problem}; got {got}"
 
 
 @pytest.mark.parametrize(("build", "message"), REFUSED)

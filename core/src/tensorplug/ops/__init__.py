@@ -33,7 +33,7 @@ from tensorplug.ops.reduce import argmax, argsort, cumsum, mean, sum, sum_rows, 
 from tensorplug.ops.rope import rope
 from tensorplug.ops.rows import get_rows, set_rows
 from tensorplug.ops.softmax import diag_mask_inf, soft_max
-from tensorplug.ops.ssm import ssm_conv
+from tensorplug.ops.ssm import ssm_conv, ssm_scan
 from tensorplug.ops.table import (
     OPS,
     Call,
@@ -166,6 +166,7 @@ __all__ = [
     "sqr",
     "sqrt",
     "ssm_conv",
+    "ssm_scan",
     "step",
     "strided",
     "sub",

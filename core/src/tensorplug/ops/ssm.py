@@ -1,9 +1,9 @@
 """State space models (Mamba): the convolution over time, and the selective scan."""
 
 from tensorplug.dtypes import F32
-from tensorplug.ops.rules import ONLY_F32, always
+from tensorplug.ops.rules import IDS, ONLY_F32, always
 from tensorplug.ops.split import PARTIAL, Way, ways
-from tensorplug.ops.table import Call, Op, Shape, Source, apply, register_op
+from tensorplug.ops.table import Call, Op, Param, Shape, Source, apply, register_op
 from tensorplug.tensor import Tensor
 
 
@@ -39,6 +39,56 @@ SSM_CONV = register_op(
 )
 
 
+def packed(call: Call, outputs: int, state: int) -> int:
+    """Elements of a result that packs `outputs` elements and then K states of `state` each."""
+    if call.int("K") < 1:
+        raise call.fail(f"K = {call.int('K')} states are to be kept; it must be at least 1")
+    return outputs + call.int("K") * state
+
+
+def _scanned(call: Call) -> Shape:
+    s, x, dt, a = (call[name] for name in ("s", "x", "dt", "a"))
+    (size, dim, heads, _), (_, _, tokens, sequences) = s.ne, x.ne
+    if x.ne[:2] != (dim, heads):
+        raise call.fail(f"x must be [{dim}, {heads}, tokens, sequences], as s is [n, dim, heads]")
+    if dt.ne != (heads, tokens, sequences, 1):
+        raise call.fail(f"dt must be [{heads}, {tokens}, {sequences}]: heads, tokens, sequences")
+    if a.ne not in ((1, heads, 1, 1), (size, heads, 1, 1)):
+        raise call.fail(f"a must be [1, {heads}] or [{size}, {heads}]: one or n for each head")
+    for name in "bc":
+        n, groups, *others = call[name].ne
+        if n != size or groups < 1 or heads % groups or others != [tokens, sequences]:
+            raise call.fail(
+                f"{name} must be [{size}, groups, {tokens}, {sequences}] with groups that divide "
+                f"the {heads} heads"
+            )
+    if call["b"].ne[1] != call["c"].ne[1]:
+        raise call.fail(f"b and c have {call['b'].ne[1]} and {call['c'].ne[1]} groups")
+    if call["ids"].ne != (sequences, 1, 1, 1):
+        raise call.fail(f"ids must be a vector of {sequences}, one for each sequence")
+    return (packed(call, x.size, size * dim * heads * sequences), 1, 1, 1), 1
+
+
+SSM_SCAN = register_op(
+    Op(
+        "ssm_scan",
+        sources=(
+            *(Source(name, ONLY_F32) for name in ("s", "x", "dt", "a", "b", "c")),
+            Source("ids", IDS),
+        ),
+        params=(Param("K", int, default=1),),
+        shape=_scanned,
+        dtype=always(F32),
+        split=ways(
+            Way({"s": PARTIAL, "x": PARTIAL}, PARTIAL),
+            Way({"s": PARTIAL, "b": PARTIAL}, PARTIAL),
+        ),
+        formula="d = softplus(dt), s = s * exp(d * a) + d * x * b, y = sum over n of s * c",
+        origin="Gu and Dao 2023, arXiv:2312.00752; Dao and Gu 2024, arXiv:2405.21060",
+    )
+)
+
+
 def ssm_conv(x: Tensor, kernel: Tensor, *, name: str = "") -> Tensor:
     """Convolve each channel of `x` over time, looking back.
 
@@ -47,3 +97,27 @@ def ssm_conv(x: Tensor, kernel: Tensor, *, name: str = "") -> Tensor:
     have changed places. Raises ShapeError.
     """
     return apply(SSM_CONV, x, kernel, name=name)
+
+
+def ssm_scan(
+    s: Tensor,
+    x: Tensor,
+    dt: Tensor,
+    a: Tensor,
+    b: Tensor,
+    c: Tensor,
+    ids: Tensor,
+    *,
+    K: int = 1,  # noqa: N803 - the name in ggml
+    name: str = "",
+) -> Tensor:
+    """Selective scan of Mamba (`a` [n, heads], dim 1) and Mamba-2 (`a` [1, heads]).
+
+    `s` is f32 [n, dim, heads, states], `x` [dim, heads, tokens, sequences], `dt` [heads, tokens,
+    sequences], `b` and `c` [n, groups, tokens, sequences] (head h is of group h // (heads /
+    groups)), `ids` i32 [sequences]: the state that each sequence starts from. The result is a
+    vector: outputs like `x`, then `K` states [n, dim, heads, sequences], the last one first, each
+    one token before the other; those from before the first token are zero. Raises ShapeError; an
+    id that names no state is a GraphError at run time.
+    """
+    return apply(SSM_SCAN, s, x, dt, a, b, c, ids, K=K, name=name)
