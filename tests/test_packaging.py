@@ -10,7 +10,10 @@ import pytest
 CONTENTS = {
     "tensorplug": (
         {"tensorplug/py.typed"},
-        ["[console_scripts]", "tensorplug = tensorplug.cli:main"],
+        [
+            *("[console_scripts]", "tensorplug = tensorplug.cli:main", ""),
+            *("[pytest11]", "tensorplug = tensorplug_pytest"),
+        ],
     ),
     "tensorplug-cpu": (
         {"tensorplug_cpu/py.typed"},

@@ -210,10 +210,6 @@ def test_fused_ops_pass_where_nobody_looks_between(failures) -> None:
     assert failures(GraphTests, planning_with(Fused), f"{PLAIN} and rms_norm_mul") == set()
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="the scheduler lets cpu read memory in place before the stream that fills it is done",
-)
 def test_cpu_waits_for_an_asynchronous_device_whose_memory_the_host_sees(failures) -> None:
     late = partial(NullDevice, "late:0", asynchronous=True, host=True)
 

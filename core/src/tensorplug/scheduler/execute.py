@@ -134,9 +134,9 @@ def submit(schedule: "Schedule", inputs: Mapping[Tensor, Any]) -> InFlight:
                 for reader in scheduler.readers.pop(split.backend, ()):
                     order_after(reader, scheduler.backends[split.backend])
                 _bring(schedule, batch, split)
-                for copy in split.copies:
-                    reader = scheduler.backends[split.backend]
-                    scheduler.readers.setdefault(copy.origin, set()).add(reader)
+                reader = scheduler.backends[split.backend]
+                for lender in (*(copy.origin for copy in split.copies), *split.after):
+                    scheduler.readers.setdefault(lender, set()).add(reader)
                 plan.run()
             outputs = {t: _read_later(schedule, batch, t) for t in schedule.graph.outputs}
             waits = [_mark(scheduler.backends[i]) for i in {s.backend for s in schedule.splits}]

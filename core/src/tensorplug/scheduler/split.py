@@ -29,7 +29,8 @@ class Copy:
 class Split:
     """Nodes that one backend runs in a row. `local` maps what they read to the copies they read.
 
-    The split overwrites memory from which the backends in `after` still copy: it waits for them.
+    The split reads in place what the backends in `after` compute, or overwrites memory that they
+    still read: it waits for them.
     """
 
     index: int
@@ -55,6 +56,7 @@ def split(graph: Graph, where: Choices, field: Field, order: Order) -> tuple[Spl
     copies: dict[Key, Tensor] = {}
     versions: dict[Tensor, int] = {}
     copying: dict[Tensor, set[int]] = {}
+    shared = _Shared()
     for node in graph.nodes:
         if node.is_view:
             continue
@@ -62,7 +64,9 @@ def split(graph: Graph, where: Choices, field: Field, order: Order) -> tuple[Spl
         foreign = [s for s in node.sources if needs_copy(s, node, backend, where, field)]
         if not drafts or drafts[-1].backend != backend or _frees_weights(foreign, drafts[-1]):
             drafts.append(_Draft(backend))
+            drafts[-1].after |= shared.borrowers(backend)
         draft = drafts[-1]
+        draft.after |= shared.waits(node, backend, foreign)
         for source in foreign:
             key = _key(backend, source, versions)
             if key not in copies:
@@ -78,6 +82,29 @@ def split(graph: Graph, where: Choices, field: Field, order: Order) -> tuple[Spl
         Split(i, d.backend, _ordered(d, order), tuple(d.copies), d.local, frozenset(d.after))
         for i, d in enumerate(drafts)
     )
+
+
+class _Shared:
+    """Memory that several backends use in place: who computed it, and who has read it since."""
+
+    def __init__(self) -> None:
+        self._writers: dict[Tensor, int] = {}
+        self._lent: dict[int, set[int]] = {}
+
+    def waits(self, node: Tensor, backend: int, foreign: Sequence[Tensor]) -> set[int]:
+        """The other backends whose work `node` needs in place."""
+        used = [s.root for s in node.sources if s not in foreign]
+        owners = {self._writers[r] for r in (*used, *node.written_roots) if r in self._writers}
+        owners.discard(backend)
+        for owner in owners:
+            self._lent.setdefault(owner, set()).add(backend)
+        for root in (node.root, *node.written_roots):
+            self._writers[root] = backend
+        return owners
+
+    def borrowers(self, backend: int) -> set[int]:
+        """The backends that have read its memory in place since it was last asked."""
+        return self._lent.pop(backend, set())
 
 
 def needs_copy(source: Tensor, node: Tensor, backend: int, where: Choices, field: Field) -> bool:

@@ -19,11 +19,30 @@ import pytest
 
 from tensorplug.backend import Backend
 from tensorplug.device import Device
-from tensorplug.testing.suites.ops import OpTests
-from tensorplug.testing.suites.random import RandomTests
+
+# The suites assert in plain words; pytest then says what was compared.
+pytest.register_assert_rewrite("tensorplug.testing.suites")
+
+from tensorplug.testing.suites.asynchronous import AsyncTests  # noqa: E402 - after the line above
+from tensorplug.testing.suites.graphs import GraphTests  # noqa: E402
+from tensorplug.testing.suites.lifetime import LifetimeTests  # noqa: E402
+from tensorplug.testing.suites.memory import MemoryTests  # noqa: E402
+from tensorplug.testing.suites.ops import OpTests  # noqa: E402
+from tensorplug.testing.suites.plans import PlanTests  # noqa: E402
+from tensorplug.testing.suites.random import RandomTests  # noqa: E402
+from tensorplug.testing.suites.transfer import TransferTests  # noqa: E402
 
 
-class DeviceTests(OpTests, RandomTests):
+class DeviceTests(
+    OpTests,
+    RandomTests,
+    GraphTests,
+    PlanTests,
+    MemoryTests,
+    TransferTests,
+    AsyncTests,
+    LifetimeTests,
+):
     """Every contract of a device. Subclasses give the fixture `device`; abilities decide skips."""
 
     known_gaps: ClassVar[Mapping[str, str]] = {}

@@ -24,7 +24,7 @@ from tensorplug.errors import ShapeError, Unsupported
 from tensorplug.tensor import Array
 from tensorplug_cpu.convert import f32_to_bf16
 from tensorplug_cpu.decode import gguf_quants, gguf_type
-from tensorplug_cpu.encoders import ENCODERS, ROW_WEIGHTS
+from tensorplug_cpu.encoders import ENCODERS, NEEDS_IMPORTANCE, ROW_WEIGHTS
 
 CHUNK = 1 << 16
 """Elements that are encoded at a time: a search holds some ten arrays of that length."""
@@ -34,9 +34,13 @@ PACKAGED = frozenset({Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, TQ1_0, TQ2_0, MXFP4})
 
 
 @cache
-def can_encode(dtype: DType) -> bool:
-    """Whether f32 values can be turned into `dtype`."""
-    return dtype in ENCODERS or dtype in PACKAGED if dtype.is_block else dtype.is_float
+def can_encode(dtype: DType, *, importance: bool = False) -> bool:
+    """Whether f32 values can be turned into `dtype`, by themselves or weighed by `importance`."""
+    if not dtype.is_block:
+        return dtype.is_float
+    if dtype in NEEDS_IMPORTANCE and not importance:
+        return False
+    return dtype in PACKAGED or dtype in ENCODERS
 
 
 def encode_rows(dtype: DType, values: Array, out: Array, importance: Array | None = None) -> None:
@@ -50,7 +54,7 @@ def encode_rows(dtype: DType, values: Array, out: Array, importance: Array | Non
     if simple is not None:
         simple(values, out.view(dtype.storage))
         return
-    if not can_encode(dtype):
+    if not can_encode(dtype, importance=importance is not None):
         raise Unsupported(f"cpu: values cannot be encoded as {dtype.name}")
     if importance is not None and importance.shape != values.shape[1:]:
         raise ShapeError(

@@ -8,12 +8,15 @@ bytes of a block]. It is called with at most a few hundred blocks at a time, so 
 may be several times as large as its input, and from several threads at once.
 """
 
-from tensorplug.dtypes import DType
+from tensorplug.dtypes import IQ1_S, IQ2_XS, IQ2_XXS, DType
 from tensorplug_cpu.encoders import iq2, iq3, k, legacy, nl, simple
 from tensorplug_cpu.encoders.common import Encoder
 from tensorplug_cpu.encoders.legacy import ROW_WEIGHTS
 
-__all__ = ["ENCODERS", "ROW_WEIGHTS"]
+__all__ = ["ENCODERS", "NEEDS_IMPORTANCE", "ROW_WEIGHTS"]
+
+NEEDS_IMPORTANCE = frozenset({IQ1_S, IQ2_XXS, IQ2_XS})
+"""Formats so coarse that an encoder must know which columns count: no op can write them."""
 
 ENCODERS: dict[DType, Encoder] = {
     **simple.ENCODERS,

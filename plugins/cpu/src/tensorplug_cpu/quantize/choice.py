@@ -43,9 +43,7 @@ from tensorplug.dtypes import (
 from tensorplug.errors import OptionError
 from tensorplug.gguf import GGUFFile, GGUFTensor
 from tensorplug_cpu.encode import can_encode
-
-NEEDS_IMPORTANCE = frozenset({IQ1_S, IQ2_XXS, IQ2_XS})
-"""Types too coarse to be of use without."""
+from tensorplug_cpu.encoders import NEEDS_IMPORTANCE
 
 SHORTER: dict[DType, DType] = {
     **dict.fromkeys(
@@ -95,7 +93,7 @@ class Choice:
 
 def check_type(dtype: DType, *, importance: bool) -> None:
     """Raise OptionError where files cannot be stored in `dtype`."""
-    if dtype in (Q8_1, Q8_K) or dtype is F64 or not can_encode(dtype):
+    if dtype in (Q8_1, Q8_K) or dtype is F64 or not can_encode(dtype, importance=True):
         raise OptionError(f"quantize: {dtype.name} is no type for weights; try q4_K, q6_K or q8_0")
     if dtype in NEEDS_IMPORTANCE and not importance:
         raise OptionError(

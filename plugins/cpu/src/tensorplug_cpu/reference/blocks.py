@@ -30,12 +30,12 @@ from tensorplug.dtypes import (
 )
 from tensorplug.errors import Unsupported
 from tensorplug.tensor import Array
-from tensorplug_cpu.encoders import ENCODERS
+from tensorplug_cpu.encoders import ENCODERS, NEEDS_IMPORTANCE
 
 _PACKAGED = frozenset({Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, TQ1_0, TQ2_0, MXFP4})
 
-ENCODED = _PACKAGED | ENCODERS.keys()
-"""Types that values can be encoded to."""
+ENCODED = _PACKAGED | (ENCODERS.keys() - NEEDS_IMPORTANCE)
+"""Types that values can be encoded to by themselves."""
 
 
 def decode_rows(dtype: DType, rows: Array) -> Array:
