@@ -50,11 +50,14 @@ def _flash_attn_back(params: Mapping[str, Any], sources: list[Array]) -> Array:
             q, k, v = (*operands[:i], moved, *operands[i + 1 :])
             found.append(np.sum(grad * _attended(q, k, v, params["masked"])).imag / STEP)
             moved[at] -= 1j * STEP
+        found += [0.0] * (-len(found) % 4)
     return np.reshape(found, (1, 1, 1, -1))
 
 
 def _attended(q: Array, k: Array, v: Array, masked: bool) -> Array:
     """Attention of q [.., tokens, size] to k [.., positions, size] and v [.., width, positions]."""
+    for axis in (0, 1):
+        k, v = (np.repeat(x, q.shape[axis] // x.shape[axis], axis) for x in (k, v))
     scores = q @ np.swapaxes(k, -1, -2) / np.sqrt(q.shape[-1])
     tokens, positions = scores.shape[-2:]
     if masked:
@@ -62,3 +65,23 @@ def _attended(q: Array, k: Array, v: Array, masked: bool) -> Array:
         scores = np.where(hidden, -np.inf, scores)
     weights = np.exp(scores - scores.real.max(-1, keepdims=True))
     return weights / weights.sum(-1, keepdims=True) @ np.swapaxes(v, -1, -2)
+
+
+@formula("sum over windows", "im2col_back")
+def _im2col_back(params: Mapping[str, Any], sources: list[Array]) -> Array:
+    """Each gradient of a window is added where its element came from."""
+    grad, kernel = sources
+    width, height, channels, images = (*params["ne"], 1, 1, 1)[:4]
+    kh, kw = kernel.shape[2:]
+    s0, s1, p0, p1, d0, d1 = (params[name] for name in ("s0", "s1", "p0", "p1", "d0", "d1"))
+    if not params["is_2d"]:
+        height, channels, images = 1, height, channels
+        kh, kw, s1, p1, d1 = 1, kernel.shape[3], 1, 0, 1
+    across, down = grad.shape[2], grad.shape[1] if params["is_2d"] else 1
+    given = grad.reshape(images, down, across, channels, kh, kw)
+    found = np.zeros((images, channels, height, width))
+    for n, v, u, c, j, i in np.ndindex(given.shape):
+        row, column = v * s1 + j * d1 - p1, u * s0 + i * d0 - p0
+        if 0 <= row < height and 0 <= column < width:
+            found[n, c, row, column] += given[n, v, u, c, j, i]
+    return found

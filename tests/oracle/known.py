@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 from tensorplug.testing.cases.case import Case
 
-
 MANY = 16
 """Results from which on the errors of single ones weigh little."""
 

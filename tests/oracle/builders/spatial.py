@@ -1,6 +1,7 @@
 """Convolutions, pooling, images, windows."""
 
-from oracle.builders.table import direct
+from oracle.builders.table import Use, builds, direct
+from oracle.ggml import Ggml, sizes
 
 _PLACES = "i s0, i s1, i p0, i p1, i d0, i d1"
 
@@ -16,3 +17,27 @@ direct("win_part", arguments="i w")
 direct("win_unpart", arguments="i w0, i h0, i w")
 direct("get_rel_pos", arguments="i qh, i kh")
 direct("add_rel_pos")
+
+IM2COL = ("s0", "s1", "p0", "p1", "d0", "d1")
+IM2COL_3D = ("s0", "s1", "s2", "p0", "p1", "p2", "d0", "d1", "d2")
+
+
+@builds("im2col")
+def _im2col(ggml: Ggml, use: Use) -> int:
+    numbers = [use.params[name] for name in IM2COL]
+    flat, to = use.params["is_2d"], use.node["type"]
+    return ggml.build("ggml_im2col", "ttiiiiiibi", *use.sources, *numbers, flat, to)
+
+
+@builds("im2col_back")
+def _im2col_back(ggml: Ggml, use: Use) -> int:
+    numbers = [use.params[name] for name in IM2COL]
+    ne, flat = sizes(use.node["ne"]), use.params["is_2d"]
+    return ggml.build("ggml_im2col_back", "tttiiiiiib", *use.sources, ne, *numbers, flat)
+
+
+@builds("im2col_3d")
+def _im2col_3d(ggml: Ggml, use: Use) -> int:
+    numbers = [use.params[name] for name in IM2COL_3D]
+    channels, to = use.params["n_channels"], use.node["type"]
+    return ggml.build("ggml_im2col_3d", "ttliiiiiiiiii", *use.sources, channels, *numbers, to)
