@@ -63,7 +63,7 @@ def _attended(q: Array, k: Array, v: Array, masked: bool) -> Array:
     if masked:
         hidden = np.arange(positions) > np.arange(tokens)[:, None] + positions - tokens
         scores = np.where(hidden, -np.inf, scores)
-    weights = np.exp(scores - scores.real.max(-1, keepdims=True))
+    weights = np.exp(scores - scores.real.max(-1, keepdims=True, initial=-np.inf))
     return weights / weights.sum(-1, keepdims=True) @ np.swapaxes(v, -1, -2)
 
 

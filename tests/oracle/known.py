@@ -52,6 +52,13 @@ def _few_products(case: Case) -> bool:
     return w.dtype.is_block and w.ne[1] * math.prod(x.ne[1:]) < MANY
 
 
+def _before_the_first(case: Case) -> bool:
+    """States are asked for from before the first token."""
+    x = case.args[1]
+    assert x is not None
+    return x.ne[2] < case.params.get("K", 1)
+
+
 _UNCHECKED = "ggml takes the rows for contiguous and does not check it"
 _UNEVEN = "ggml takes the rows for evenly spaced and does not check it"
 
@@ -68,6 +75,7 @@ KNOWN = (
     Known("silu_back", _mixed, "ggml reads both sources as of one type and does not check it"),
     Known("rms_norm_back", _single, "nearly all cancels in a row of one; f32 of ggml keeps less"),
     Known("mul_mat", _few_products, "ggml rounds activations to 8 bits, and few results cancel"),
+    Known("ssm_scan", _before_the_first, "ggml does not write states from before the first token"),
     Known("gelu_quick geglu_quick", _huge, "the table of ggml ends where f16 does"),
     Known(
         "dup cpy set_rows",
