@@ -1,9 +1,12 @@
 """Gradients, steps of optimizers, functions of the user: shapes, effects, refusals, schedules."""
 
+from dataclasses import dataclass
+
 import numpy as np
 import pytest
 
 import tensorplug as tp
+from tensorplug import graphfile
 from tensorplug.dtypes import F16, F32, I32
 from tensorplug.tensor import leaf
 from tensorplug_cpu.device import CPUDevice
@@ -26,7 +29,12 @@ SHAPES = {
     ),
     "flash_attn_back": (
         lambda: tp.flash_attn_back(t(2, 3, 8), t(2, 7, 8), t(2, 5, 7), t(2, 3, 5)),
-        (2 * 3 * 8 + 2 * 7 * 8 + 2 * 5 * 7,),
+        (2 * 3 * 8 + 2 * 7 * 8 + 2 * 5 * 7 + 2,),
+        F32,
+    ),
+    "flash_attn_back of groups": (
+        lambda: tp.flash_attn_back(t(6, 3, 8), t(2, 7, 8), t(2, 5, 7), t(6, 3, 5), masked=True),
+        (6 * 3 * 8 + 2 * 7 * 8 + 2 * 5 * 7 + 2,),
         F32,
     ),
     "opt_step_adamw": (
@@ -48,7 +56,15 @@ def test_result_has_the_shape_and_type_of_its_op(op):
 
     node = build()
 
-    assert (node.op, node.shape, node.dtype) == (op, shape, dtype)
+    assert (node.op, node.shape, node.dtype) == (op.split()[0], shape, dtype)
+
+
+@dataclass
+class Unhashable:
+    """A callable that is compared by value."""
+
+    def __call__(self, y):
+        y[...] = 1
 
 
 REFUSALS = [
@@ -91,8 +107,30 @@ REFUSALS = [
     ),
     (
         lambda: tp.custom([t(1)] * 11, print, (1,)),
-        "custom: a result of f32 from 11 sources; takes at most 10 sources and gives no block "
-        "types",
+        "custom: 11 sources given, at most 10 taken",
+    ),
+    (
+        lambda: tp.flash_attn_back(t(3, 3, 8), t(2, 7, 8), t(2, 5, 7), t(3, 3, 5)),
+        "flash_attn_back: the heads or the batch of q are no multiple of those of k; got q "
+        "[3, 3, 8], k [2, 7, 8], v [2, 5, 7], grad [3, 3, 5]",
+    ),
+    (
+        lambda: tp.flash_attn_back(t(3, 0), t(7, 0), t(5, 7), t(3, 5)),
+        "flash_attn_back: the head size is 0; got q [3, 0], k [7, 0], v [5, 7], grad [3, 5]",
+    ),
+    (
+        lambda: tp.custom([], print, (3, 33), "q8_0"),
+        "q8_0: a row of 33 elements is no multiple of the block length 32; pad the row",
+    ),
+    (
+        lambda: tp.map_custom1(t(1), print, n_tasks=-2),
+        "map_custom1: n_tasks = -2; takes a number of calls, -1 for one on each thread, or 0 for "
+        "one call without `ith` and `nth`",
+    ),
+    (
+        lambda: tp.map_custom1(t(1), Unhashable()),
+        "map_custom1: function Unhashable() has no hash, and graphs that call it could not be "
+        "compared; pass a method of it, or a lambda",
     ),
     (
         lambda: tp.map_custom1(t(1), 3),
@@ -177,13 +215,86 @@ def test_error_in_a_function_of_the_user_names_the_node_and_keeps_the_cause():
     assert isinstance(caught.value.__cause__, ValueError)
 
 
+def run_on_cpu(node, values, threads=2):
+    with (
+        CPUDevice("cpu:0") as device,
+        device.open(threads=threads) as backend,
+        tp.Scheduler([backend]) as scheduler,
+    ):
+        return scheduler.schedule(node).run(values)
+
+
+def test_function_is_called_once_for_each_part_of_the_work():
+    calls = []
+    x = tp.input("x", (3,), F32)
+    node = tp.map_custom1(x, lambda y, a, ith, nth: calls.append((ith, nth)), n_tasks=5)
+
+    run_on_cpu(node, {x: np.zeros(3, np.float32)})
+
+    assert sorted(calls) == [(i, 5) for i in range(5)]
+
+
+def test_function_is_called_on_each_thread_where_that_is_asked_for():
+    calls = []
+    x = tp.input("x", (3,), F32)
+    node = tp.map_custom1(x, lambda y, a, ith, nth: calls.append((ith, nth)), n_tasks=-1)
+
+    run_on_cpu(node, {x: np.zeros(3, np.float32)}, threads=3)
+
+    assert sorted(calls) == [(0, 3), (1, 3), (2, 3)]
+
+
+def failing_part(y, a, ith, nth):
+    if ith == 1:
+        raise ValueError(f"part {ith} of {nth}")
+
+
+def test_error_in_a_part_of_the_work_names_the_node_too():
+    x = tp.input("x", (3,), F32)
+    node = tp.map_custom1(x, failing_part, n_tasks=3, name="mine")
+
+    with pytest.raises(tp.GraphError) as caught:
+        run_on_cpu(node, {x: np.zeros(3, np.float32)})
+
+    assert str(caught.value) == (
+        "<Tensor 'mine', map_custom1, f32[3]>: its function failing_part raised ValueError: part 1 "
+        "of 3"
+    )
+
+
+def overwriting(y, a):
+    a[...] = 1
+
+
+def test_function_cannot_write_into_its_sources():
+    x = tp.input("x", (3,), F32)
+
+    with pytest.raises(tp.GraphError) as caught:
+        run_on_cpu(tp.map_custom1(x, overwriting, name="mine"), {x: np.zeros(3, np.float32)})
+
+    assert str(caught.value) == (
+        "<Tensor 'mine', map_custom1, f32[3]>: its function overwriting raised ValueError: "
+        "assignment destination is read-only"
+    )
+
+
+def test_function_is_refused_weights_that_are_stored_otherwise():
+    weights = t(3, 4, dtype=F16)
+    with CPUDevice("cpu:0") as device:
+        answer = device.supports(tp.map_custom1(weights, failing), {weights: device.expanded})
+
+    assert answer == tp.Refusal(
+        f"cpu:0: map_custom1: the f16 data of {weights} is stored expanded to f32"
+    )
+
+
 def test_graph_that_calls_a_function_cannot_be_saved(tmp_path):
     graph = tp.Graph(tp.map_custom1(t(3), failing, name="mine"))
 
     with pytest.raises(tp.GraphError) as caught:
-        tp.graphfile.save(graph, tmp_path / "graph.json")
+        graphfile.save(graph, tmp_path / "graph.json")
 
     assert str(caught.value) == (
-        f"save {graph!r}: <Tensor 'mine', map_custom1, f32[3]> calls a Python function; no file can "
-        "hold one"
+        f"save {graph!r}: <Tensor 'mine', map_custom1, f32[3]> calls a Python function; no file "
+        "can hold one"
     )

@@ -8,6 +8,7 @@ from tensorplug.ops.rules import (
     ONLY_F32,
     REAL,
     always,
+    repeat_over_batch,
     same_shape_as,
     same_shapes,
     same_type_as,
@@ -109,17 +110,23 @@ CROSS_ENTROPY_LOSS_BACK = register_op(
 )
 
 
+UNIT = 4
+"""Each gradient of attention starts at a multiple of so many elements: 16 bytes, as in ggml."""
+
+
 def _gradients(call: Call) -> Shape:
     q, k, v, grad = (call[name] for name in ("q", "k", "v", "grad"))
+    if not q.ne[0]:
+        raise call.fail("the head size is 0")
     if q.ne[0] != k.ne[0] or k.ne[1] != v.ne[0] or k.ne[2:] != v.ne[2:]:
         raise call.fail("k must be [size, positions, ...] and v [positions, value size, ...]")
-    if q.ne[2:] != k.ne[2:]:
-        raise call.fail("q, k and v must have the same heads and batch")
+    if not repeat_over_batch(k, q):
+        raise call.fail("the heads or the batch of q are no multiple of those of k")
     if grad.ne != (v.ne[1], q.ne[1], q.ne[2], q.ne[3]):
         raise call.fail(f"grad must have ne {(v.ne[1], q.ne[1], q.ne[2], q.ne[3])}")
     if call.params["masked"] and k.ne[1] < q.ne[1]:
         raise call.fail(f"a causal mask needs at least {q.ne[1]} positions")
-    return (q.size + k.size + v.size, 1, 1, 1), 1
+    return (sum(-(-t.size // UNIT) * UNIT for t in (q, k, v)), 1, 1, 1), 1
 
 
 def _gradient_parts(_call: Call) -> Iterable[Way]:
@@ -134,8 +141,8 @@ FLASH_ATTN_BACK = register_op(
         shape=_gradients,
         dtype=always(F32),
         split=_gradient_parts,
-        formula="gradients of v softmax(k q / sqrt(size)): those of q, of k, of v, in a row",
-        origin="the chain rule; ggml has the op but no kernel for its present attention",
+        formula="gradients of softmax(q k / sqrt(size)) v: those of q, k and v, padded by zeros",
+        origin="the chain rule; packed as by ggml, whose kernel was never adapted to its attention",
     )
 )
 
@@ -212,9 +219,10 @@ def flash_attn_back(
 ) -> Tensor:
     """Gradients of attention, as one f32 vector: those of `q`, of `k` and of `v` one after another.
 
-    `q` is [size, tokens, heads, batch], `k` [size, positions, heads, batch], `v` [positions, value
-    size, heads, batch] and `grad`, that of the result, [value size, tokens, heads, batch] (`ne`
-    order). Scores are scaled by 1 / sqrt(size); with `masked` token i sees the positions up to
-    i + positions - tokens. Raises ShapeError.
+    Each starts at a multiple of 16 bytes (`UNIT` elements), with zeros between. `q` is [size,
+    tokens, heads, batch], `k` [size, positions, kv heads, b], `v` [positions, value size, kv heads,
+    b] and `grad`, that of the result, [value size, tokens, heads, batch] (`ne` order); heads of `q`
+    share those of `k` in groups. Scores are scaled by 1 / sqrt(size); with `masked` token i sees
+    the positions up to i + positions - tokens. Raises ShapeError.
     """
     return apply(FLASH_ATTN_BACK, q, k, v, grad, masked=masked, name=name)

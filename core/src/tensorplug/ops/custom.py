@@ -5,16 +5,37 @@ from typing import Any
 
 from tensorplug.dtypes import DType
 from tensorplug.dtypes import dtype as dtype_of
-from tensorplug.errors import GraphError
-from tensorplug.ops.rules import PLAIN, same_shape_as, same_type_as
+from tensorplug.errors import GraphError, OptionError
+from tensorplug.ops.rules import ANY, same_shape_as, same_type_as
 from tensorplug.ops.table import Call, Op, Param, Shape, Source, apply, register_op
-from tensorplug.tensor import Tensor, ne_of
+from tensorplug.tensor import Array, Tensor, Value, ne_of
 
 MOST_SOURCES = 10
+ALL_THREADS = -1
+"""For `n_tasks`: as many calls as the device has threads."""
 Function = Callable[..., Any]
 """Called with the array of the result, to be filled, and those of the sources, NumPy order."""
 
-_FUNCTION = Param("function", Callable, required=True)  # type: ignore[arg-type]  # an ABC
+_PARAMS = (
+    Param("function", Callable, required=True),  # type: ignore[arg-type]  # an ABC
+    Param("n_tasks", int, default=0),
+)
+
+
+def _callable(call: Call) -> None:
+    function, tasks = call.params["function"], call.int("n_tasks")
+    try:
+        hash(function)
+    except TypeError as error:
+        raise OptionError(
+            f"{call.op.name}: function {function!r} has no hash, and graphs that call it could not "
+            "be compared; pass a method of it, or a lambda"
+        ) from error
+    if tasks < ALL_THREADS:
+        raise OptionError(
+            f"{call.op.name}: n_tasks = {tasks}; takes a number of calls, {ALL_THREADS} for one on "
+            "each thread, or 0 for one call without `ith` and `nth`"
+        )
 
 
 def _map(count: int) -> Op:
@@ -22,10 +43,11 @@ def _map(count: int) -> Op:
     return register_op(
         Op(
             f"map_custom{count}",
-            sources=tuple(Source(name, PLAIN) for name in names),
-            params=(_FUNCTION,),
+            sources=tuple(Source(name, ANY) for name in names),
+            params=_PARAMS,
             shape=same_shape_as("a"),
             dtype=same_type_as("a"),
+            check=(_callable,),
             formula=f"function(y, {', '.join(names)}) fills y, which is like a",
         )
     )
@@ -44,37 +66,74 @@ def _wanted(call: Call) -> Shape:
 CUSTOM = register_op(
     Op(
         "custom",
-        sources=tuple(Source(f"s{i}", PLAIN, optional=True) for i in range(MOST_SOURCES)),
+        sources=tuple(Source(f"s{i}", ANY, optional=True) for i in range(MOST_SOURCES)),
         params=(
-            _FUNCTION,
+            *_PARAMS,
             Param("ne", tuple, required=True),
             Param("rank", int, required=True),
             Param("to", str, default="f32"),
         ),
         shape=_wanted,
         dtype=lambda call: dtype_of(str(call.params["to"])),
+        check=(_callable,),
         formula="function(y, s0, s1, ...) fills y, of the sizes ne and the type `to`",
     )
 )
 
+CALLING = frozenset(op.name for op in (MAP_CUSTOM1, MAP_CUSTOM2, MAP_CUSTOM3, CUSTOM))
+"""Ops that call a function of the user."""
 
-def map_custom1(a: Tensor, function: Function, *, name: str = "") -> Tensor:
+
+def call_function(node: Tensor, result: Array, sources: Sequence[Array], **part: int) -> None:
+    """Let the function of `node` fill `result`; devices and the reference call it here.
+
+    Arrays have four dimensions and come in those of the tensors, sources read-only. `part` is empty
+    or `ith` and `nth`. Raises GraphError from whatever the function raises.
+    """
+    function = node.params["function"]
+    assert callable(function)
+    given = [_seen(array, tensor) for array, tensor in zip(sources, node.sources, strict=True)]
+    for array in given:
+        array.flags.writeable = False
+    try:
+        function(_seen(result, node), *given, **part)
+    except Exception as error:
+        name = getattr(function, "__qualname__", repr(function))
+        raise GraphError(
+            f"{node}: its function {name} raised {type(error).__name__}: {error}"
+        ) from error
+
+
+def _seen(array: Array, tensor: Tensor) -> Array:
+    """A view in the dimensions of `tensor`; the last counts bytes for block types."""
+    lost = 4 - tensor.rank
+    return array.reshape(array.shape[lost:])
+
+
+def map_custom1(a: Tensor, function: Function, *, n_tasks: int = 0, name: str = "") -> Tensor:
     """Call `function(y, a)` to fill a result like `a`.
 
-    Arrays have the NumPy shapes of the tensors; bf16 comes as uint16. What the function raises
-    comes out as GraphError, with the node's name, where the graph runs.
+    Arrays have the NumPy shapes of the tensors; bf16 comes as uint16, block types as bytes, and
+    sources are read-only. With `n_tasks` other than 0 there are so many calls, side by side (-1:
+    one on each thread), that share the work: each gets its number `ith` and their count `nth` as
+    keywords. What the function raises comes out as GraphError, with the node's name, where the
+    graph runs. The function needs a hash; a graph that calls one cannot be saved.
     """
-    return apply(MAP_CUSTOM1, a, function=function, name=name)
+    return apply(MAP_CUSTOM1, a, function=function, n_tasks=n_tasks, name=name)
 
 
-def map_custom2(a: Tensor, b: Tensor, function: Function, *, name: str = "") -> Tensor:
-    """Call `function(y, a, b)` to fill a result like `a`."""
-    return apply(MAP_CUSTOM2, a, b, function=function, name=name)
+def map_custom2(
+    a: Tensor, b: Tensor, function: Function, *, n_tasks: int = 0, name: str = ""
+) -> Tensor:
+    """Call `function(y, a, b)` to fill a result like `a`; see `map_custom1`."""
+    return apply(MAP_CUSTOM2, a, b, function=function, n_tasks=n_tasks, name=name)
 
 
-def map_custom3(a: Tensor, b: Tensor, c: Tensor, function: Function, *, name: str = "") -> Tensor:
-    """Call `function(y, a, b, c)` to fill a result like `a`."""
-    return apply(MAP_CUSTOM3, a, b, c, function=function, name=name)
+def map_custom3(
+    a: Tensor, b: Tensor, c: Tensor, function: Function, *, n_tasks: int = 0, name: str = ""
+) -> Tensor:
+    """Call `function(y, a, b, c)` to fill a result like `a`; see `map_custom1`."""
+    return apply(MAP_CUSTOM3, a, b, c, function=function, n_tasks=n_tasks, name=name)
 
 
 def custom(
@@ -83,14 +142,15 @@ def custom(
     shape: tuple[int, ...],
     to: DType | str = "f32",
     *,
+    n_tasks: int = 0,
     name: str = "",
 ) -> Tensor:
-    """Call `function(y, *sources)` to fill a result of `shape` (NumPy order) and the type `to`."""
-    kind = dtype_of(to)
-    if kind.is_block or len(sources) > MOST_SOURCES:
-        raise GraphError(
-            f"custom: a result of {kind.name} from {len(sources)} sources; takes at most "
-            f"{MOST_SOURCES} sources and gives no block types"
-        )
+    """Call `function(y, *sources)` to fill a result of `shape` (NumPy order) and the type `to`.
+
+    Takes up to ten sources; for the rest see `map_custom1`. Raises GraphError, ShapeError.
+    """
+    if len(sources) > MOST_SOURCES:
+        raise GraphError(f"custom: {len(sources)} sources given, at most {MOST_SOURCES} taken")
     ne, rank = ne_of(shape, "custom")
-    return apply(CUSTOM, *sources, function=function, ne=ne, rank=rank, to=kind.name, name=name)
+    wanted: dict[str, Value] = {"ne": ne, "rank": rank, "to": dtype_of(to).name}
+    return apply(CUSTOM, *sources, function=function, n_tasks=n_tasks, name=name, **wanted)

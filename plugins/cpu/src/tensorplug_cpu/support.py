@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 from tensorplug.buffer import BufferType
 from tensorplug.dtypes import F32
+from tensorplug.ops.custom import CALLING
 from tensorplug.ops.table import OPS
 from tensorplug.tensor import Tensor
 from tensorplug_cpu.decode import can_decode
@@ -19,8 +20,11 @@ def refusal(node: Tensor, source_types: Mapping[Tensor, BufferType]) -> str:
     """Why `node` cannot be computed; empty if it can."""
     if node.op not in KERNELS and (node.op not in OPS or OPS[node.op].reference is None):
         return f"no kernel for {node.op}"
+    if node.op in CALLING:
+        return next(filter(None, (_expanded(node, s, source_types) for s in node.sources)), "")
     if _copies_bytes(node):
-        return _expanded_copy(node, source_types) or _expanded_write(node, source_types)
+        copied = node.sources[0]
+        return _expanded(node, copied, source_types) or _expanded_write(node, source_types)
     return _undecodable(node) or _unencodable(node) or _expanded_write(node, source_types)
 
 
@@ -50,8 +54,7 @@ def _expanded_write(node: Tensor, source_types: Mapping[Tensor, BufferType]) -> 
     return ""
 
 
-def _expanded_copy(node: Tensor, source_types: Mapping[Tensor, BufferType]) -> str:
-    source = node.sources[0]
+def _expanded(node: Tensor, source: Tensor, source_types: Mapping[Tensor, BufferType]) -> str:
     if source.dtype is F32:
         return ""
     if isinstance(_memory_of(source, source_types), ExpandedBufferType):

@@ -1,10 +1,14 @@
 """Cases of gradients; those of rope have the parameters of the cases of rope."""
 
+import itertools
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
-from tensorplug.testing.cases import rope
+import tensorplug as tp
+from tensorplug.testing.cases import grid, rope
 from tensorplug.testing.cases.case import Arg, Array, Case, Data, among, uniform
 from tensorplug.testing.cases.elementwise import REAL
 
@@ -66,9 +70,40 @@ SOFT_MAX = [
         for a, b in zip(_LAYOUTS, _LAYOUTS[::-1], strict=True)
     ],
     replace(two("soft_max_back", Arg((7, 5)), Arg((7, 5), data=SHARES)), in_place=True),
+    *[
+        two("soft_max_back", Arg((n, 3, *rest), layout=a), Arg((n, 3, *rest), data=SHARES))
+        for n in (2, 31, 32, 127, 513)
+        for rest, a in [((1,), "plain"), ((2, 2), "rows"), ((1, 3), "permuted")]
+    ],
+    *[
+        two("soft_max_back", Arg((n, 4)), Arg((n, 4), data=SHARES), scale=scale)
+        for n in (64, 1024)
+        for scale in (0.0, 0.125, 12.0)
+    ],
 ]
 
-ROPE = [replace(case, op="rope_back") for case in rope.CASES]
+
+_EXTRAS: list[Mapping[str, Any]] = [
+    {},
+    {"ext_factor": 0.6, "original_context": 128, "scale": 1.4, "attn_factor": 0.8},
+]
+
+
+def _turns_back() -> Iterator[Case]:
+    for dtype, mode, (width, dims), heads, factors, extra in itertools.product(
+        (tp.F32, tp.F16),
+        ("normal", "neox"),
+        [(128, 128), (96, 96), (80, 20), (80, 32), (64, 2)],
+        (1, 5),
+        (False, True),
+        _EXTRAS,
+    ):
+        yield rope.rope(
+            Arg((width, heads, 4), dtype), mode=mode, dims=dims, factors=factors, **extra
+        )
+
+
+ROPE = [replace(case, op="rope_back") for case in (*rope.CASES, *grid.TURNS, *_turns_back())]
 
 LOSS = [
     *[
@@ -99,13 +134,20 @@ LOSS = [
 
 
 def _attention(
-    size: int, width: int, tokens: int, positions: int, rest: tuple[int, int], layout: str
+    size: int,
+    width: int,
+    tokens: int,
+    positions: int,
+    rest: tuple[int, int],
+    layout: str = "plain",
+    groups: tuple[int, int] = (1, 1),
 ) -> Case:
+    more = (rest[0] * groups[0], rest[1] * groups[1])
     args = (
-        Arg((size, tokens, *rest), layout=layout),
+        Arg((size, tokens, *more), layout=layout),
         Arg((size, positions, *rest), layout=layout),
         Arg((positions, width, *rest), layout=layout),
-        Arg((width, tokens, *rest), layout=layout),
+        Arg((width, tokens, *more), layout=layout),
     )
     return Case(op="flash_attn_back", args=args, params={"masked": positions > tokens})
 
@@ -116,6 +158,10 @@ ATTENTION = [
     for tokens, positions in [(4, 4), (3, 7), (1, 5), (5, 3)]
     for rest in [(1, 1), (3, 2)]
     for layout in ("plain", "permuted")
+] + [
+    _attention(size, 3, tokens, positions, rest, groups=groups)
+    for size, (tokens, positions) in itertools.product((2, 7), [(3, 3), (2, 5), (0, 2), (2, 0)])
+    for rest, groups in [((2, 1), (3, 1)), ((1, 1), (4, 2)), ((2, 2), (2, 3))]
 ]
 
 CASES = [*SILU, *RMS_NORM, *SOFT_MAX, *ROPE, *LOSS, *ATTENTION]

@@ -47,6 +47,11 @@ def same(y: Array, a: Array, *_more: Array) -> None:
     y[...] = a
 
 
+def tripled(y: Array, a: Array, *, ith: int = 0, nth: int = 1) -> None:
+    """Three times `a`, each part its own rows."""
+    y[ith::nth] = a[ith::nth] * 3
+
+
 _PLAIN = (tp.F32, tp.F16, tp.F64, tp.I8, tp.I16, tp.I32, tp.I64)
 _LAYOUTS = ("plain", "permuted", "transposed", "rows", "columns", "shifted")
 
@@ -92,6 +97,35 @@ CASES = [
             params={"function": same, "ne": (7, 5, 3, 2), "rank": 4, "to": t.name},
         )
         for t in (*_PLAIN, tp.BF16)
+    ],
+    *[
+        Case(
+            op="map_custom1",
+            args=(Arg((7, 5), t, layout, _values(t)),),
+            params={"function": tripled, "n_tasks": n},
+        )
+        for t in (tp.F32, tp.I32)
+        for layout in ("plain", "transposed")
+        for n in (-1, 0, 1, 2, 5, 9)
+    ],
+    *[
+        Case(
+            op="map_custom2",
+            args=(Arg((256, 3), t, layout), Arg((4,))),
+            params={"function": same},
+            compare="exact",
+        )
+        for t in (tp.Q8_0, tp.Q4_0, tp.Q4_K, tp.IQ2_XXS)
+        for layout in ("plain", "rows")
+    ],
+    *[
+        Case(
+            op="custom",
+            args=(Arg((256, 3, 2), t),),
+            params={"function": same, "ne": (256, 3, 2, 1), "rank": 3, "to": t.name},
+            compare="exact",
+        )
+        for t in (tp.Q8_0, tp.MXFP4, tp.Q6_K)
     ],
     Case(
         op="map_custom2",

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from tensorplug.ops.backward import UNIT
 from tensorplug.tensor import Array
 from tensorplug_cpu.kernels.rope import turned
 from tensorplug_cpu.task import Task, kernel
@@ -67,19 +68,31 @@ def cross_entropy_loss_back(_: Params, grad: Array, logits: Array, labels: Array
 @whole("flash_attn_back")
 def flash_attn_back(p: Params, q: Array, k: Array, v: Array, grad: Array) -> Array:
     """Gradients of q, k and v in a row; scores are computed anew."""
+    if not k.shape[2]:
+        return _packed(np.zeros_like(q), k, v)
+    # Axes are [batch of k, its copies in q, heads of k, their copies in q, rows, columns].
+    batch, heads = k.shape[:2]
+    groups = (batch, q.shape[0] // batch, heads, q.shape[1] // heads)
+    queries, grads = (x.reshape(*groups, *x.shape[2:]) for x in (q, grad))
+    keys, wide = k[:, None, :, None], v[:, None, :, None]
     scale = _F32(q.shape[-1] ** -0.5)
-    scores = np.matmul(q, k.swapaxes(2, 3)) * scale
+    scores = np.matmul(queries, keys.swapaxes(-1, -2)) * scale
     if p["masked"]:
-        tokens, positions = scores.shape[2:]
+        tokens, positions = scores.shape[-2:]
         hidden = np.triu(np.ones((tokens, positions), bool), positions - tokens + 1)
         scores[..., hidden] = -np.inf
     share = np.exp(scores - scores.max(-1, keepdims=True))
     share /= share.sum(-1, keepdims=True)
-    back = np.matmul(grad, v)
+    back = np.matmul(grads, wide)
     back = share * (back - np.einsum("...i,...i->...", share, back)[..., None]) * scale
-    parts = (
-        np.matmul(back, k),
-        np.matmul(back.swapaxes(2, 3), q),
-        np.matmul(grad.swapaxes(2, 3), share),
+    return _packed(
+        np.matmul(back, keys),
+        np.matmul(back.swapaxes(-1, -2), queries).sum((1, 3)),
+        np.matmul(grads.swapaxes(-1, -2), share).sum((1, 3)),
     )
-    return np.concatenate([part.reshape(-1) for part in parts]).reshape(1, 1, 1, -1)
+
+
+def _packed(*parts: Array) -> Array:
+    """Arrays one after another, each with zeros up to a multiple of `UNIT` elements."""
+    padded = [np.pad(part.reshape(-1), (0, -part.size % UNIT)) for part in parts]
+    return np.concatenate(padded).reshape(1, 1, 1, -1)

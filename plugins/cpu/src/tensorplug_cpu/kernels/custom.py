@@ -1,31 +1,20 @@
 """Functions of the user, called with arrays on the memory of the graph."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from functools import partial
 
-from tensorplug.errors import GraphError
+from tensorplug.ops.custom import CALLING, call_function
 from tensorplug_cpu.task import Task, kernel
+from tensorplug_cpu.threads import Step
 
 
-@kernel("map_custom1", "map_custom2", "map_custom3", "custom")
-def call(task: Task) -> Sequence[Callable[[], None]]:
-    """One call per run. Raises GraphError from whatever the function raises."""
-    node, function = task.node, task.node.params["function"]
-    assert callable(function)
-    result = task.out.array.reshape(node.shape)
-    given = [
-        operand.array.reshape(source.shape)
-        for operand, source in zip(
-            (o for o in task.operands if o is not None), node.sources, strict=True
-        )
-    ]
-
-    def step() -> None:
-        try:
-            function(result, *given)
-        except Exception as error:
-            name = getattr(function, "__qualname__", repr(function))
-            raise GraphError(
-                f"{node}: its function {name} raised {type(error).__name__}: {error}"
-            ) from error
-
-    return [step]
+@kernel(*sorted(CALLING))
+def call(task: Task) -> Sequence[Step]:
+    """One call per run, or one for each part of the work, on all threads."""
+    sources = [operand.array for operand in task.operands if operand is not None]
+    once = partial(call_function, task.node, task.out.array, sources)
+    count, workers = task.integer("n_tasks"), task.tools.workers
+    if not count:
+        return [once]
+    nth = workers.count if count < 0 else count
+    return [partial(workers.run, [partial(once, ith=ith, nth=nth) for ith in range(nth)])]

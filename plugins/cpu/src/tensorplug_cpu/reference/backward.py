@@ -61,15 +61,19 @@ def cross_entropy_loss_back(_: Params, grad: Array, logits: Array, labels: Array
 def flash_attn_back(p: Params, q: Array, k: Array, v: Array, grad: Array) -> Array:
     scale = q.shape[-1] ** -0.5
     dq, dk, dv = np.zeros(q.shape), np.zeros(k.shape), np.zeros(v.shape)
-    for head in np.ndindex(q.shape[:2]):
-        for i in range(q.shape[2]):
-            seen = k.shape[2] - q.shape[2] + i + 1 if p["masked"] else k.shape[2]
-            scores = scale * k[head][:seen] @ q[head][i]
-            share = np.exp(scores - scores.max())
-            share /= share.sum()
-            dv[head][:, :seen] += np.outer(grad[head][i], share)
-            back = grad[head][i] @ v[head][:, :seen]
-            back = share * (back - share @ back)
-            dq[head][i] = scale * back @ k[head][:seen]
-            dk[head][:seen] += scale * np.outer(back, q[head][i])
-    return np.concatenate([dq.ravel(), dk.ravel(), dv.ravel()]).reshape(1, 1, 1, -1)
+    for batch, head, i in np.ndindex(q.shape[:3] if k.size else (0, 0, 0)):
+        seen = k.shape[2] - q.shape[2] + i + 1 if p["masked"] else k.shape[2]
+        # Neighbouring heads of q share one of k and v, and so do neighbours in the batch.
+        at = (batch * k.shape[0] // q.shape[0], head * k.shape[1] // q.shape[1])
+        of = (batch, head, i)
+        scores = scale * k[at][:seen] @ q[of]
+        share = np.exp(scores - scores.max())
+        share /= share.sum()
+        dv[at][:, :seen] += np.outer(grad[of], share)
+        back = grad[of] @ v[at][:, :seen]
+        back = share * (back - share @ back)
+        dq[of] = scale * back @ k[at][:seen]
+        dk[at][:seen] += scale * np.outer(back, q[of])
+    # ggml starts each of them at a multiple of 16 bytes, four elements.
+    padded = [np.pad(part.ravel(), (0, -part.size % 4)) for part in (dq, dk, dv)]
+    return np.concatenate(padded).reshape(1, 1, 1, -1)

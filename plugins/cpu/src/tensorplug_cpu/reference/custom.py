@@ -2,21 +2,26 @@
 
 import numpy as np
 
+from tensorplug.ops.custom import CALLING, call_function
 from tensorplug.tensor import Tensor
 from tensorplug_cpu.reference.memory import Memory
 from tensorplug_cpu.reference.table import moves
 
 
 def called(node: Tensor, memory: Memory) -> None:
-    """Let the function of the node fill a fresh array."""
-    sources = [memory.window(t).reshape(t.shape) for t in node.sources]
+    """Let the function of the node fill a fresh array, part after part."""
+    sources = [memory.window(t) for t in node.sources]
     window = memory.window(node)
-    result = np.zeros(node.shape, window.dtype)
-    function = node.params["function"]
-    assert callable(function)
-    function(result, *sources)
-    window[...] = result.reshape(window.shape)
+    result = np.zeros(window.shape, window.dtype)
+    count = node.params["n_tasks"]
+    assert isinstance(count, int)
+    nth = 1 if count < 0 else count
+    if not nth:
+        call_function(node, result, sources)
+    for ith in range(nth):
+        call_function(node, result, sources, ith=ith, nth=nth)
+    window[...] = result
 
 
-for _op in ("map_custom1", "map_custom2", "map_custom3", "custom"):
+for _op in sorted(CALLING):
     moves(_op)(called)
