@@ -9,7 +9,7 @@ may be several times as large as its input, and from several threads at once.
 """
 
 from tensorplug.dtypes import IQ1_S, IQ2_XS, IQ2_XXS, DType
-from tensorplug_cpu.encoders import iq2, iq3, k, legacy, nl, simple
+from tensorplug_cpu.encoders import iq1, iq2, iq3, k, legacy, nl, simple
 from tensorplug_cpu.encoders.common import Encoder
 from tensorplug_cpu.encoders.legacy import ROW_WEIGHTS
 
@@ -23,6 +23,7 @@ ENCODERS: dict[DType, Encoder] = {
     **legacy.ENCODERS,
     **k.ENCODERS,
     **nl.ENCODERS,
+    **iq1.ENCODERS,
     **iq2.ENCODERS,
     **iq3.ENCODERS,
 }

@@ -6,7 +6,6 @@ Scales are odd multiples of a unit, 0 to 15 standing for 1 to 31 units.
 import numpy as np
 
 from tensorplug.dtypes import IQ2_S, IQ2_XS, IQ2_XXS, DType
-from tensorplug.errors import OptionError
 from tensorplug.tensor import Array
 from tensorplug_cpu.encoders.common import Encoder, as_bytes, divided, nibbles, packed_pairs, total
 from tensorplug_cpu.encoders.iq_grid import grid
@@ -14,6 +13,7 @@ from tensorplug_cpu.encoders.iq_search import (
     ONE,
     Search,
     by_block,
+    needed,
     quantised,
     search,
     signs_and_scales,
@@ -90,20 +90,10 @@ S_UNIT = np.float32(0.9875)
 """IQ2_S stores its unit a little smaller: that lowers the error on average."""
 
 
-def required(dtype: DType, weights: Array | None) -> Array:
-    """The weights. Raises OptionError where there are none."""
-    if weights is None:
-        raise OptionError(
-            f"cpu: {dtype.name} cannot be encoded without importance weights, its grid is too "
-            "coarse; give the importance of each column, or choose a type such as iq2_s or q2_K"
-        )
-    return weights
-
-
 def _iq2_xxs(values: Array, weights: Array | None) -> Array:
     """f16 unit, then eight times 4 bytes of points and 4 of 4 x 7 bits signs and 4 bits scale."""
     blocks = len(values)
-    weight = weighed(values, required(IQ2_XXS, weights), spread(values, 1))
+    weight = weighed(values, needed(IQ2_XXS, weights), spread(values, 1))
     fit = search(grid("IQ2_XXS"), XXS, values.reshape(-1, 32), weight.reshape(-1, 32))
     scales, unit = quantised(fit.scale.reshape(blocks, 8), 16)
     points = by_block(fit.numbers, blocks).astype(np.uint8).reshape(blocks, 8, 4)
@@ -115,7 +105,7 @@ def _iq2_xxs(values: Array, weights: Array | None) -> Array:
 def _iq2_xs(values: Array, weights: Array | None) -> Array:
     """f16 unit, 32 words of 9 bits point and 7 bits signs, 16 scales of 4 bits."""
     blocks = len(values)
-    weight = weighed(values, required(IQ2_XS, weights), spread(values, 1))
+    weight = weighed(values, needed(IQ2_XS, weights), spread(values, 1))
     fit = search(grid("IQ2_XS"), XS, values.reshape(-1, 16), weight.reshape(-1, 16))
     scales, unit = quantised(fit.scale.reshape(blocks, 16), 16)
     words = fit.numbers | (fit.signs & np.int32(127)) << 9

@@ -12,11 +12,10 @@ from tensorplug_cpu.encoders.iq_grid import grid
 from tensorplug_cpu.encoders.iq_search import (
     Search,
     by_block,
+    own_weights,
     quantised,
     search,
     signs_and_scales,
-    spread,
-    weighed,
 )
 
 XXS = Search(top=15, step=0.2, tries=15, tiny=1e-8, even_signs=True)
@@ -26,17 +25,10 @@ XXS_UNIT, S_UNIT = np.float32(1.0125), np.float32(1.033)
 """Units are stored a little larger than they were found: that lowers the error on average."""
 
 
-def _weights(values: Array, importance: Array | None) -> Array:
-    if importance is None:
-        squares: Array = np.square(values)
-        return squares
-    return weighed(values, importance, spread(values, 2))
-
-
 def _iq3_xxs(values: Array, weights: Array | None) -> Array:
     """f16 unit, 64 bytes of points, then eight times 4 x 7 bits of signs and 4 bits of scale."""
     blocks = len(values)
-    weight = _weights(values, weights)
+    weight = own_weights(values, weights)
     fit = search(grid("IQ3_XXS"), XXS, values.reshape(-1, 32), weight.reshape(-1, 32))
     scales, unit = quantised(fit.scale.reshape(blocks, 8), 16)
     fields = [
@@ -50,7 +42,7 @@ def _iq3_xxs(values: Array, weights: Array | None) -> Array:
 def _iq3_s(values: Array, weights: Array | None) -> Array:
     """f16 unit, low bytes of 64 points, their ninth bits, 32 bytes of signs, 8 scales."""
     blocks = len(values)
-    weight = _weights(values, weights)
+    weight = own_weights(values, weights)
     fit = search(grid("IQ3_S"), S, values.reshape(-1, 32), weight.reshape(-1, 32))
     scales, unit = quantised(fit.scale.reshape(blocks, 8), 16)
     numbers = by_block(fit.numbers, blocks)

@@ -13,6 +13,8 @@ from typing import Literal
 
 import numpy as np
 
+from tensorplug.dtypes import DType
+from tensorplug.errors import OptionError
 from tensorplug.tensor import Array
 from tensorplug_cpu.encoders.common import as_bytes, divided, total
 from tensorplug_cpu.encoders.iq_grid import Grid
@@ -190,6 +192,24 @@ def weighed(values: Array, importance: Array, spread_of_block: Array) -> Array:
     """Weights of squared errors: importance grows with magnitude, [blocks, elements]."""
     weight: Array = importance * np.sqrt(spread_of_block + np.square(values))
     return weight
+
+
+def own_weights(values: Array, importance: Array | None) -> Array:
+    """Weights of squared errors, from the values alone where no importance is known."""
+    if importance is None:
+        squares: Array = np.square(values)
+        return squares
+    return weighed(values, importance, spread(values, 2))
+
+
+def needed(dtype: DType, importance: Array | None) -> Array:
+    """The importance of the values. Raises OptionError where there is none."""
+    if importance is None:
+        raise OptionError(
+            f"cpu: {dtype.name} cannot be encoded without importance, its grid is too coarse; give "
+            "the importance of each column, or choose a type such as iq2_s or q2_K"
+        )
+    return importance
 
 
 def quantised(scale: Array, codes: int) -> tuple[Array, Array]:
