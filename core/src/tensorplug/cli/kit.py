@@ -1,4 +1,4 @@
-"""The commands of the conformance kit: `ops`, `test`, `certify`."""
+"""The commands for authors of backends: `ops`, `test`, `certify`, `new-backend`."""
 
 import json as json_text
 from pathlib import Path
@@ -8,6 +8,7 @@ import typer
 
 from tensorplug.cli.ops import op_list
 from tensorplug.cli.output import plain_errors, show
+from tensorplug.cli.scaffold import scaffold
 from tensorplug.errors import OptionError
 from tensorplug.registry import Registry
 
@@ -103,3 +104,17 @@ def certify(
         page, data = certificate.write(folder, text)
         typer.echo(text if json else f"{certificate}\n\nwritten to {page} and {data}")
         raise typer.Exit(0 if certificate.run.passed else 1)
+
+
+def new_backend(
+    *,
+    name: Annotated[str, typer.Argument(help="Name of the backend, as in a device string.")],
+    folder: Annotated[
+        Path | None, typer.Option("--into", help="Where to write it; by default tensorplug-NAME.")
+    ] = None,
+    json: Json = False,
+    traceback: Traceback = False,
+) -> None:
+    """Write a complete distribution of a new backend, to be filled in."""
+    with plain_errors(traceback):
+        show(scaffold(name, folder), json)

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 import tensorplug as tp
-from tensorplug.buffer import BufferUsage
+from tensorplug.buffer import BufferType, BufferUsage
 from tensorplug.placing import place
 from tensorplug.tensor import Array, Tensor
 from tensorplug.testing.suites.work import Work
@@ -16,11 +16,12 @@ class Draw:
     """Makes leafs with random values; `given` and `stored` say what lies in them.
 
     Shapes are in NumPy order. Inputs are written before each run and differ from run to run;
-    weights and caches lie in the device's memory.
+    weights lie in the device's memory, caches there or in memory of the type `caches_in`.
     """
 
-    def __init__(self, work: Work, seed: int) -> None:
+    def __init__(self, work: Work, seed: int, caches_in: BufferType | None = None) -> None:
         self._work = work
+        self._cache_type = caches_in or work.device.buffer_type
         self._rng = np.random.default_rng(seed)
         self._spans: dict[Tensor, tuple[float, float]] = {}
         self._rows: dict[Tensor, int] = {}
@@ -64,8 +65,9 @@ class Draw:
         return self._place("scales", self._uniform(0.5, 1.5, (size,)), tp.F32)
 
     def cache(self, *shape: int, dtype: tp.DType = tp.F16) -> Tensor:
-        """Memory on the device that graphs write to, full of numbers at first."""
-        tensor = self._place("cache", encode(dtype, self._uniform(-1, 1, shape)), dtype)
+        """Memory that graphs write to, full of numbers at first."""
+        data = encode(dtype, self._uniform(-1, 1, shape))
+        tensor = self._place("cache", data, dtype, self._cache_type)
         self.caches.append(tensor)
         return tensor
 
@@ -81,9 +83,11 @@ class Draw:
             **{t: _causal(t, past) for t, past in self._masks.items()},
         }
 
-    def _place(self, name: str, data: Any, dtype: tp.DType) -> Tensor:
-        usage, kind = BufferUsage.WEIGHTS, self._work.device.buffer_type
-        tensor = place(name, data, kind, usage=usage, dtype=dtype)
+    def _place(
+        self, name: str, data: Any, dtype: tp.DType, kind: BufferType | None = None
+    ) -> Tensor:
+        memory = kind or self._work.device.buffer_type
+        tensor = place(name, data, memory, usage=BufferUsage.WEIGHTS, dtype=dtype)
         assert tensor.storage is not None
         self._work.keep(tensor.storage.buffer)
         self.stored[tensor] = data

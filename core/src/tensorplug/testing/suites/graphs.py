@@ -74,10 +74,13 @@ class Trial:
 
     def __init__(self, work: Work, fallback: Backend, name: str) -> None:
         self._work, self._fallback = work, fallback
-        self._draw = Draw(work, zlib.crc32(name.encode()))
         self._limit = GRAPHS[name].limit
-        built = GRAPHS[name].build(self._draw)
-        self.graph = tp.Graph(built)
+        self._draw = Draw(work, zlib.crc32(name.encode()))
+        self.graph = tp.Graph(GRAPHS[name].build(self._draw))
+        if not all(work.device.supports(n) for n in self.graph.nodes if n.writes):
+            # A device that writes no caches leaves them to the one that does.
+            self._draw = Draw(work, zlib.crc32(name.encode()), fallback.buffer_type)
+            self.graph = tp.Graph(GRAPHS[name].build(self._draw))
         self.backend = work.open()
         ops = [n for n in self.graph.nodes if not n.is_view and work.device.supports(n)]
         if not ops:

@@ -1,0 +1,80 @@
+"""What `tensorplug new-backend` does: writes a complete distribution from the template."""
+
+from dataclasses import dataclass
+from importlib.resources import files
+from importlib.resources.abc import Traversable
+from pathlib import Path
+from typing import Any
+
+from tensorplug.errors import OptionError
+from tensorplug.spec import is_backend_name
+
+SUFFIX = ".txt"
+"""Files of the template are texts to this package, not modules of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scaffold:
+    """A distribution that was written."""
+
+    name: str
+    folder: Path
+    written: tuple[Path, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """The same as plain data."""
+        return {
+            "name": self.name,
+            "folder": str(self.folder),
+            "written": [path.relative_to(self.folder).as_posix() for path in self.written],
+        }
+
+    def __str__(self) -> str:
+        lines = [f"  {path.relative_to(self.folder).as_posix()}" for path in self.written]
+        return "\n".join(
+            [
+                f"wrote {self.folder}:",
+                *lines,
+                "",
+                f"pip install {self.folder} && tensorplug certify --device {self.name}",
+            ]
+        )
+
+
+def scaffold(name: str, folder: Path | None = None) -> Scaffold:
+    """Write the distribution `tensorplug-NAME` into a new folder. Raises OptionError."""
+    if not is_backend_name(name) or not name.isidentifier() or name != name.lower():
+        raise OptionError(
+            f"new-backend: the name {name!r} must be lower-case letters, digits and underscores"
+        )
+    place = folder if folder is not None else Path(f"tensorplug-{name}")
+    if place.exists() and any(place.iterdir()):
+        raise OptionError(f"new-backend: {place} is there and not empty; choose another --into")
+    written = [
+        _write(source, _renamed(path, name), place, name)
+        for path, source in sorted(_walk(files("tensorplug.cli") / "template"))
+    ]
+    return Scaffold(name, place, tuple(written))
+
+
+def _walk(folder: Traversable, prefix: str = "") -> list[tuple[str, Traversable]]:
+    found: list[tuple[str, Traversable]] = []
+    for entry in folder.iterdir():
+        path = f"{prefix}{entry.name}"
+        if entry.is_dir():
+            found += _walk(entry, f"{path}/")
+        elif path.endswith(SUFFIX):
+            found.append((path.removesuffix(SUFFIX), entry))
+    return found
+
+
+def _write(source: Traversable, path: str, folder: Path, name: str) -> Path:
+    target = folder / path
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.write_text(_renamed(source.read_text(encoding="utf-8"), name), encoding="utf-8")
+    return target
+
+
+def _renamed(text: str, name: str) -> str:
+    title = "".join(word.capitalize() for word in name.split("_"))
+    return text.replace("Template", title).replace("template", name)

@@ -1,0 +1,1 @@
+"""The template backend of tensorplug."""

@@ -1,0 +1,129 @@
+"""The device: its memory, its stream, and which ops it computes."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from tensorplug.backend import Backend
+from tensorplug.buffer import Buffer, BufferType, BufferUsage, as_bytes
+from tensorplug.device import Device, DeviceType, Memory
+from tensorplug.dtypes import F32
+from tensorplug.errors import OutOfMemory, Refusal, map_driver_errors
+from tensorplug.graph import Bindings
+from tensorplug.tensor import Array, Tensor
+from tensorplug_template import driver
+
+OPS = frozenset({"add", "mul", "scale", "relu", "dup", "mul_mat", "rms_norm"})
+NUMBERS = {"scale": ("scale", "bias"), "rms_norm": ("eps",)}
+"""Parameters that kernels take."""
+
+
+class TemplateBufferType(BufferType):
+    """Memory of the card."""
+
+    def __init__(self, device: "TemplateDevice") -> None:
+        super().__init__(device)
+        self.name = device.name
+
+    def _alloc(self, size: int, usage: BufferUsage) -> Buffer:
+        with map_driver_errors({driver.DriverError: OutOfMemory}, self.name):
+            return TemplateBuffer(self, size, usage, driver.malloc(size))
+
+
+class TemplateBuffer(Buffer):
+    """A range of it; offsets and sizes are checked before these methods are called."""
+
+    def __init__(
+        self, buffer_type: BufferType, size: int, usage: BufferUsage, handle: int
+    ) -> None:
+        super().__init__(buffer_type, size, usage)
+        self.handle = handle
+
+    def _write(self, offset: int, data: memoryview) -> None:
+        driver.upload(self.handle, offset, data)
+
+    def _read(self, offset: int, out: memoryview) -> None:
+        driver.download(self.handle, offset, out)
+
+    def _fill(self, offset: int, size: int, value: int) -> None:
+        driver.fill(self.handle, offset, size, value)
+
+    def _copy_from(self, source: Buffer, start: int, offset: int, size: int) -> bool:
+        if not isinstance(source, TemplateBuffer):
+            return False  # through the host, then
+        driver.copy(self.handle, offset, source.handle, start, size)
+        return True
+
+    def _close(self) -> None:
+        driver.free(self.handle)
+
+
+class TemplateBackend(Backend):
+    """A stream that does its work at once; one that queues it has `_synchronize` too."""
+
+    def _compute(self, node: Tensor, bindings: Bindings) -> None:
+        numbers = {name: node.params[name] for name in NUMBERS.get(node.op, ())}
+        arrays = [_view(tensor, bindings) for tensor in (node, *node.sources)]
+        driver.launch(node.op, *arrays, **numbers)
+
+
+def _view(tensor: Tensor, bindings: Bindings) -> Array:
+    """What a kernel is given: four sizes and strides, slowest first, from where the tensor lies."""
+    place = bindings.where(tensor)
+    assert isinstance(place.buffer, TemplateBuffer)
+    return driver.view(place.buffer.handle, place.offset, tensor.ne[::-1], tensor.nb[::-1])
+
+
+class TemplateDevice(Device):
+    """One card."""
+
+    backend_class = TemplateBackend
+
+    def __init__(self, name: str, index: int) -> None:
+        super().__init__(name)
+        self._index = index
+        self._memory = TemplateBufferType(self)
+
+    @property
+    def description(self) -> str:
+        return "Template card"
+
+    @property
+    def type(self) -> DeviceType:
+        return DeviceType.ACCEL
+
+    def memory(self) -> Memory:
+        return Memory(driver.CAPACITY - driver.used(), driver.CAPACITY)
+
+    @property
+    def buffer_type(self) -> BufferType:
+        return self._memory
+
+    def import_host(self, memory: Array, *, largest_tensor: int = 0) -> Buffer:
+        """Compute on memory that somebody else owns; it stays alive with the buffer."""
+        flat = np.frombuffer(as_bytes(memory), np.uint8)
+        return TemplateBuffer(self._memory, flat.size, BufferUsage.ANY, driver.wrap(flat))
+
+    def _open(self, options: dict[str, Any]) -> Backend:
+        return TemplateBackend(self)
+
+    def _supports(self, node: Tensor, source_types: Mapping[Tensor, BufferType]) -> bool | Refusal:
+        if node.op not in OPS:
+            return Refusal(f"no kernel for {node.op}")
+        strange = next((t for t in (node, *node.sources) if t.dtype is not F32), None)
+        if strange is not None:
+            return Refusal(f"{node.op}: no kernel for {strange.dtype.name}")
+        if node.op in ("add", "mul") and not _broadcasts(node.sources[1], node):
+            return Refusal(f"{node.op}: no kernel for sources that repeat more than one element")
+        if node.op == "mul_mat" and not _broadcasts_batch(node.sources[0], node.sources[1]):
+            return Refusal("mul_mat: no kernel for weights that repeat over part of the batch")
+        return True
+
+
+def _broadcasts(small: Tensor, large: Tensor) -> bool:
+    return all(n in (1, m) for n, m in zip(small.ne, large.ne, strict=True))
+
+
+def _broadcasts_batch(w: Tensor, x: Tensor) -> bool:
+    return all(n in (1, m) for n, m in zip(w.ne[2:], x.ne[2:], strict=True))

@@ -1,0 +1,20 @@
+"""The whole conformance kit on the template device."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from tensorplug.testing.kit import DeviceTests
+from tensorplug_template.device import TemplateDevice
+
+
+class TestTemplate(DeviceTests):
+    """Every contract of a device. What it refuses is skipped with its reason."""
+
+    known_gaps = {}  # a shell pattern for `test_name[case]`: why it fails for now
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def device(cls) -> Iterator[TemplateDevice]:
+        with TemplateDevice("template:0", 0) as device:
+            yield device
