@@ -3,6 +3,7 @@
 from typing import Any
 
 import tensorplug as tp
+from tensorplug.ops.rules import ANY
 from tensorplug.testing.cases.case import Arg, Case, Data, integers, uniform
 
 Array = Any
@@ -53,6 +54,7 @@ def tripled(y: Array, a: Array, *, ith: int = 0, nth: int = 1) -> None:
 
 
 _PLAIN = (tp.F32, tp.F16, tp.F64, tp.I8, tp.I16, tp.I32, tp.I64)
+_BLOCKS = sorted((t for t in ANY if t.is_block), key=lambda t: t.id)
 _LAYOUTS = ("plain", "permuted", "transposed", "rows", "columns", "shifted")
 
 
@@ -120,12 +122,22 @@ CASES = [
     ],
     *[
         Case(
+            op=f"map_custom{n}",
+            args=(Arg((256, 3), t),) * n,
+            params={"function": same},
+            compare="exact",
+        )
+        for n in (1, 2, 3)
+        for t in _BLOCKS
+    ],
+    *[
+        Case(
             op="custom",
-            args=(Arg((256, 3, 2), t),),
+            args=(Arg((256, 3, 2), t),) * 10,
             params={"function": same, "ne": (256, 3, 2, 1), "rank": 3, "to": t.name},
             compare="exact",
         )
-        for t in (tp.Q8_0, tp.MXFP4, tp.Q6_K)
+        for t in _BLOCKS
     ],
     Case(
         op="map_custom2",
