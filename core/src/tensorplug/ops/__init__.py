@@ -11,6 +11,13 @@ from tensorplug.ops.backward import (
     silu_back,
     soft_max_back,
 )
+from tensorplug.ops.conv import (
+    conv_2d,
+    conv_2d_dw,
+    conv_3d,
+    conv_transpose_1d,
+    conv_transpose_2d,
+)
 from tensorplug.ops.copy import acc, cast, concat, cont, cpy, dup, repeat, set
 from tensorplug.ops.custom import custom, map_custom1, map_custom2, map_custom3
 from tensorplug.ops.elementwise import (
@@ -26,6 +33,7 @@ from tensorplug.ops.elementwise import (
     sub,
 )
 from tensorplug.ops.glu import geglu, geglu_erf, geglu_quick, glu, reglu, swiglu, swiglu_oai
+from tensorplug.ops.im2col import col2im_1d, im2col, im2col_3d, im2col_back
 from tensorplug.ops.matmul import mul_mat, mul_mat_id
 from tensorplug.ops.norm import group_norm, l2_norm, norm, rms_norm
 from tensorplug.ops.optimizer import opt_step_adamw, opt_step_sgd
@@ -95,8 +103,14 @@ __all__ = [
     "cast",
     "ceil",
     "clamp",
+    "col2im_1d",
     "concat",
     "cont",
+    "conv_2d",
+    "conv_2d_dw",
+    "conv_3d",
+    "conv_transpose_1d",
+    "conv_transpose_2d",
     "cos",
     "cpy",
     "cross_entropy_loss",
@@ -124,6 +138,9 @@ __all__ = [
     "group_norm",
     "hardsigmoid",
     "hardswish",
+    "im2col",
+    "im2col_3d",
+    "im2col_back",
     "in_place",
     "l2_norm",
     "leaky_relu",

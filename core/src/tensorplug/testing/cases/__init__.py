@@ -3,11 +3,13 @@
 from tensorplug.testing.cases import (
     attention,
     backward,
+    conv,
     copy,
     custom,
     elementwise,
     glu,
     grid,
+    im2col,
     large,
     matmul,
     norm,
@@ -37,6 +39,8 @@ _FAMILIES = (
     backward,
     attention,
     ssm,
+    conv,
+    im2col,
 )
 SMALL: tuple[Case, ...] = tuple(case for family in _FAMILIES for case in family.CASES)
 """Every op, type and layout, with few elements."""

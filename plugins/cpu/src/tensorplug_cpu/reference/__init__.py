@@ -14,10 +14,12 @@ and nothing here is shared with the kernels.
 from tensorplug_cpu.reference import (
     attention,
     backward,
+    conv,
     copy,
     custom,
     elementwise,
     glu,
+    im2col,
     matmul,
     norm,
     optimizer,
@@ -48,6 +50,8 @@ FAMILIES = (
     backward,
     attention,
     ssm,
+    conv,
+    im2col,
 )
 """The modules whose functions fill `REFERENCE`, named like those of `tensorplug.ops`."""
 

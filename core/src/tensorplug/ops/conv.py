@@ -1,0 +1,251 @@
+"""Convolutions, computed at once: plain, by depth, transposed."""
+
+from tensorplug.dtypes import F32
+from tensorplug.ops.rules import ONLY_F32, REAL, always
+from tensorplug.ops.split import PARTIAL, Way, any_of, linear, ways
+from tensorplug.ops.table import Call, Op, Param, Shape, Source, apply, register_op
+from tensorplug.ops.windows import window_counts, window_params
+from tensorplug.tensor import Tensor
+
+_SOURCES = (Source("kernel", REAL), Source("x", ONLY_F32))
+_SUMS = any_of(linear("x"), linear("kernel"))
+
+
+def _filtered(call: Call) -> Shape:
+    kernel, x = call["kernel"], call["x"]
+    if kernel.ne[2] != x.ne[2]:
+        raise call.fail(f"kernel has {kernel.ne[2]} channels, ne[2], and x has {x.ne[2]}")
+    wide, high = window_counts(call, kernel.ne[:2], x.ne[:2])
+    return (wide, high, kernel.ne[3], x.ne[3]), max(x.rank, 3)
+
+
+CONV_2D = register_op(
+    Op(
+        "conv_2d",
+        sources=_SOURCES,
+        params=window_params(2),
+        shape=_filtered,
+        dtype=always(F32),
+        split=any_of(
+            _SUMS,
+            ways(Way({"kernel": 3}, 2), Way({"x": 3}, 3), Way({"kernel": 2, "x": 2}, PARTIAL)),
+        ),
+        formula="y[u, v, o, n] = sum over i, j, c of kernel[i, j, c, o] * "
+        "x[u*s0 + i*d0 - p0, v*s1 + j*d1 - p1, c, n]",
+    )
+)
+
+
+def conv_2d(
+    kernel: Tensor,
+    x: Tensor,
+    *,
+    s0: int = 1,
+    s1: int = 1,
+    p0: int = 0,
+    p1: int = 0,
+    d0: int = 1,
+    d1: int = 1,
+    name: str = "",
+) -> Tensor:
+    """Convolution of images `x` [w, h, channels, n] (f32): f32 [out w, out h, filters, n].
+
+    `kernel` is [kw, kh, channels, filters], f32, f16 or bf16 (all in `ne` order). Strides `s`,
+    zeros on both sides `p` and dilations `d`: 0 is the width, 1 the height. Raises ShapeError.
+    """
+    return apply(CONV_2D, kernel, x, s0=s0, s1=s1, p0=p0, p1=p1, d0=d0, d1=d1, name=name)
+
+
+def _filtered_by_depth(call: Call) -> Shape:
+    kernel, x = call["kernel"], call["x"]
+    if kernel.ne[2] != 1 or kernel.ne[3] != x.ne[2]:
+        raise call.fail(f"kernel must have 1 in ne[2] and the {x.ne[2]} channels of x in ne[3]")
+    wide, high = window_counts(call, kernel.ne[:2], x.ne[:2])
+    return (wide, high, x.ne[2], x.ne[3]), max(x.rank, 3)
+
+
+CONV_2D_DW = register_op(
+    Op(
+        "conv_2d_dw",
+        sources=_SOURCES,
+        params=window_params(2),
+        shape=_filtered_by_depth,
+        dtype=always(F32),
+        split=any_of(_SUMS, ways(Way({"kernel": 3, "x": 2}, 2), Way({"x": 3}, 3))),
+        formula="y[u, v, c, n] = sum over i, j of kernel[i, j, 0, c] * "
+        "x[u*s0 + i*d0 - p0, v*s1 + j*d1 - p1, c, n]",
+    )
+)
+
+
+def conv_2d_dw(
+    kernel: Tensor,
+    x: Tensor,
+    *,
+    s0: int = 1,
+    s1: int = 1,
+    p0: int = 0,
+    p1: int = 0,
+    d0: int = 1,
+    d1: int = 1,
+    name: str = "",
+) -> Tensor:
+    """Convolution of each channel with a filter of its own: f32 [out w, out h, channels, n].
+
+    `kernel` is [kw, kh, 1, channels], f32, f16 or bf16; `x` is f32 [w, h, channels, n]. Raises
+    ShapeError.
+    """
+    return apply(CONV_2D_DW, kernel, x, s0=s0, s1=s1, p0=p0, p1=p1, d0=d0, d1=d1, name=name)
+
+
+def _filtered_volume(call: Call) -> Shape:
+    kernel, x = call["kernel"], call["x"]
+    channels, batch, filters = (
+        call.int(name) for name in ("n_channels", "n_batch", "n_channels_out")
+    )
+    if min(channels, batch, filters) < 1 or x.ne[3] != channels * batch:
+        raise call.fail(f"ne[3] of x must be n_channels * n_batch = {channels} * {batch}")
+    if kernel.ne[3] != channels * filters:
+        raise call.fail(
+            f"ne[3] of kernel must be n_channels * n_channels_out = {channels} * {filters}"
+        )
+    wide, high, deep = window_counts(call, kernel.ne[:3], x.ne[:3])
+    return (wide, high, deep, filters * batch), 4
+
+
+CONV_3D = register_op(
+    Op(
+        "conv_3d",
+        sources=_SOURCES,
+        params=(
+            *window_params(3),
+            Param("n_channels", int, required=True),
+            Param("n_batch", int, default=1),
+            Param("n_channels_out", int, required=True),
+        ),
+        shape=_filtered_volume,
+        dtype=always(F32),
+        split=_SUMS,
+        formula="as conv_2d with depth in dim 2; dim 3 is channels and batch, or filters and batch",
+    )
+)
+
+
+def conv_3d(
+    kernel: Tensor,
+    x: Tensor,
+    *,
+    s0: int = 1,
+    s1: int = 1,
+    s2: int = 1,
+    p0: int = 0,
+    p1: int = 0,
+    p2: int = 0,
+    d0: int = 1,
+    d1: int = 1,
+    d2: int = 1,
+    n_channels: int,
+    n_batch: int = 1,
+    n_channels_out: int,
+    name: str = "",
+) -> Tensor:
+    """Convolution of volumes `x` [w, h, d, channels * n] (f32): f32 [.., .., .., filters * n].
+
+    `kernel` is [kw, kh, kd, channels * filters], f32, f16 or bf16, the channels of a filter one
+    after another. `s2`, `p2` and `d2` are those of the depth. Raises ShapeError.
+    """
+    strides = {"s0": s0, "s1": s1, "s2": s2, "p0": p0, "p1": p1, "p2": p2}
+    return apply(
+        CONV_3D,
+        kernel,
+        x,
+        **strides,
+        d0=d0,
+        d1=d1,
+        d2=d2,
+        n_channels=n_channels,
+        n_batch=n_batch,
+        n_channels_out=n_channels_out,
+        name=name,
+    )
+
+
+def _spread_signal(call: Call) -> Shape:
+    kernel, x = call["kernel"], call["x"]
+    stride, pad, dilation = (call.int(name) for name in ("s0", "p0", "d0"))
+    if stride < 1 or dilation < 1 or pad < 0:
+        raise call.fail(
+            f"s0 = {stride} and d0 = {dilation} must be positive, p0 = {pad} not negative"
+        )
+    if x.ne[2:] != (1, 1) or kernel.ne[3] != 1:
+        raise call.fail("x has two dimensions at most, kernel three")
+    if kernel.ne[2] != x.ne[1]:
+        raise call.fail(f"kernel has {kernel.ne[2]} channels, ne[2], and x has {x.ne[1]}, ne[1]")
+    if not (kernel.ne[0] and x.ne[0]):
+        raise call.fail("x and kernel must not be empty")
+    length = (x.ne[0] - 1) * stride + (kernel.ne[0] - 1) * dilation + 1 - 2 * pad
+    if length < 1:
+        raise call.fail(f"nothing is left once p0 = {pad} elements are cropped from both ends")
+    return (length, kernel.ne[1], 1, 1), 2
+
+
+CONV_TRANSPOSE_1D = register_op(
+    Op(
+        "conv_transpose_1d",
+        sources=_SOURCES,
+        params=window_params(1),
+        shape=_spread_signal,
+        dtype=always(F32),
+        split=any_of(_SUMS, ways(Way({"kernel": 1}, 1), Way({"kernel": 2, "x": 1}, PARTIAL))),
+        formula="y[u*s0 + i*d0 - p0, o] is the sum of kernel[i, o, c] * x[u, c] over i, u and c",
+    )
+)
+
+
+def conv_transpose_1d(
+    kernel: Tensor, x: Tensor, *, s0: int = 1, p0: int = 0, d0: int = 1, name: str = ""
+) -> Tensor:
+    """Spread each element of a signal `x` [l, channels] (f32): f32 [out l, filters].
+
+    `kernel` is [k, filters, channels], f32, f16 or bf16. The result has (l - 1) * s0 + (k - 1) * d0
+    + 1 elements, less `p0` that are cropped from each end. Raises ShapeError.
+    """
+    return apply(CONV_TRANSPOSE_1D, kernel, x, s0=s0, p0=p0, d0=d0, name=name)
+
+
+def _spread_image(call: Call) -> Shape:
+    kernel, x, stride = call["kernel"], call["x"], call.int("stride")
+    if stride < 1:
+        raise call.fail(f"stride = {stride} is not positive")
+    if kernel.ne[3] != x.ne[2]:
+        raise call.fail(f"kernel has {kernel.ne[3]} channels, ne[3], and x has {x.ne[2]}, ne[2]")
+    if not all((*kernel.ne[:2], *x.ne[:2])):
+        raise call.fail("x and kernel must not be empty")
+    wide, high = ((n - 1) * stride + k for n, k in zip(x.ne[:2], kernel.ne[:2], strict=True))
+    return (wide, high, kernel.ne[2], x.ne[3]), max(x.rank, 3)
+
+
+CONV_TRANSPOSE_2D = register_op(
+    Op(
+        "conv_transpose_2d",
+        sources=_SOURCES,
+        params=(Param("stride", int, default=1),),
+        shape=_spread_image,
+        dtype=always(F32),
+        split=any_of(
+            _SUMS,
+            ways(Way({"kernel": 2}, 2), Way({"x": 3}, 3), Way({"kernel": 3, "x": 2}, PARTIAL)),
+        ),
+        formula="y[u*stride + i, v*stride + j, o, n] is the sum of kernel[i, j, o, c] * "
+        "x[u, v, c, n] over i, j, u, v and c",
+    )
+)
+
+
+def conv_transpose_2d(kernel: Tensor, x: Tensor, *, stride: int = 1, name: str = "") -> Tensor:
+    """Spread each pixel of images `x` [w, h, channels, n] (f32): f32 [.., .., filters, n].
+
+    `kernel` is [kw, kh, filters, channels], f32, f16 or bf16; padding 0. The result is
+    (w - 1) * stride + kw wide, and so on. Raises ShapeError.
+    """
+    return apply(CONV_TRANSPOSE_2D, kernel, x, stride=stride, name=name)

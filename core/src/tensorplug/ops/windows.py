@@ -1,0 +1,43 @@
+"""Windows that slide over dimensions: their parameters, and how many of them there are."""
+
+from collections.abc import Sequence
+
+from tensorplug.ops.table import Call, Param
+
+
+def window_params(dims: int) -> tuple[Param, ...]:
+    """Stride `s0`, padding `p0` (zeros on both sides) and dilation `d0`; so on for each dimension.
+
+    Strides and dilations are 1, paddings 0 where nothing is given.
+    """
+    return tuple(
+        Param(f"{letter}{dim}", int, default=default)
+        for letter, default in (("s", 1), ("p", 0), ("d", 1))
+        for dim in range(dims)
+    )
+
+
+def window_counts(call: Call, kernel: Sequence[int], sizes: Sequence[int]) -> tuple[int, ...]:
+    """How many windows of `kernel` elements fit along each dimension of `sizes`.
+
+    Raises ShapeError where none fits or a parameter is out of range.
+    """
+    return tuple(
+        _window_count(call, dim, taps, size)
+        for dim, (taps, size) in enumerate(zip(kernel, sizes, strict=True))
+    )
+
+
+def _window_count(call: Call, dim: int, taps: int, size: int) -> int:
+    stride, pad, dilation = (call.int(f"{letter}{dim}") for letter in "spd")
+    if stride < 1 or dilation < 1 or pad < 0:
+        raise call.fail(
+            f"s{dim} = {stride} and d{dim} = {dilation} must be positive, p{dim} = {pad} not "
+            "negative"
+        )
+    span, room = dilation * (taps - 1) + 1, size + 2 * pad
+    if taps < 1 or span > room:
+        raise call.fail(
+            f"a window of {span} does not fit into the {room} elements of dimension {dim}"
+        )
+    return (room - span) // stride + 1
