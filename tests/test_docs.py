@@ -25,7 +25,7 @@ COMMANDS = {
     command
     for page in PAGES
     for block in re.findall(r"```console\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
-    for command in re.findall(r"(tensorplug(?:-llm)? [a-z]+)", block)
+    for command in re.findall(r"(tensorplug(?:-llm)? [a-z-]+)", block)
 }
 
 

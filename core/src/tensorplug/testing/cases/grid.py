@@ -7,6 +7,7 @@ matters), so that a device which passes there meets nothing new here.
 import itertools
 import math
 from collections.abc import Iterable, Iterator
+from typing import Any
 
 import tensorplug as tp
 from tensorplug.ops.glu import GLU
@@ -144,13 +145,14 @@ def _turns() -> Iterator[Case]:
     for mode, dtype, dims, heads in itertools.product(
         ("normal", "neox"), (tp.F32, tp.F16), (16, 40, 64, 80), (1, 6)
     ):
-        for extra, factors, width in [
+        variants: list[tuple[dict[str, Any], bool, int]] = [
             ({}, False, dims),
             ({}, True, dims),
             ({"scale": 0.7, "attn_factor": 1.4}, False, dims),
             ({"ext_factor": 0.75, "original_context": 512, "scale": 0.5}, False, dims),
             ({}, False, 2 * dims),
-        ]:
+        ]
+        for extra, factors, width in variants:
             yield rope(
                 Arg((width, heads, 3, 2), dtype), mode=mode, dims=dims, factors=factors, **extra
             )
