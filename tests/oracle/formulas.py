@@ -85,3 +85,16 @@ def _im2col_back(params: Mapping[str, Any], sources: list[Array]) -> Array:
         if 0 <= row < height and 0 <= column < width:
             found[n, c, row, column] += given[n, v, u, c, j, i]
     return found
+
+
+@formula("sum over taps", "conv_transpose_1d")
+def _conv_transpose_1d(params: Mapping[str, Any], sources: list[Array]) -> Array:
+    """Each element of the signal lays down the kernel, its taps `d0` apart."""
+    kernel, x = sources[0][0], sources[1][0, 0]
+    channels, filters, taps = kernel.shape
+    length = x.shape[1]
+    stride, crop, dilation = (params[name] for name in ("s0", "p0", "d0"))
+    found = np.zeros((filters, (length - 1) * stride + (taps - 1) * dilation + 1))
+    for c, u, i in np.ndindex(channels, length, taps):
+        found[:, u * stride + i * dilation] += kernel[c, :, i] * x[c, u]
+    return found[:, crop : found.shape[1] - crop]

@@ -70,6 +70,11 @@ KNOWN = (
     Known("clamp", _laid("rows"), _UNEVEN),
     Known("ssm_conv", _laid("rows", "columns"), _UNEVEN),
     Known(
+        "conv_2d_dw conv_transpose_2d im2col im2col_back",
+        _laid("permuted", "transposed", "rows", "columns"),
+        _UNEVEN,
+    ),
+    Known(
         "silu_back cross_entropy_loss", _laid("permuted", "transposed", "rows", "columns"), _UNEVEN
     ),
     Known("silu_back", _mixed, "ggml reads both sources as of one type and does not check it"),

@@ -7,6 +7,7 @@ _PLACES = "i s0, i s1, i p0, i p1, i d0, i d1"
 
 direct("conv_2d", "ggml_conv_2d_direct", _PLACES)
 direct("conv_2d_dw", "ggml_conv_2d_dw_direct", _PLACES)
+direct("conv_transpose_1d", arguments="i s0, i p0, i d0")
 direct("conv_transpose_2d", "ggml_conv_transpose_2d_p0", "i stride")
 direct("col2im_1d", arguments="i s0, i oc, i p0")
 direct("pad_reflect_1d", arguments="i p0, i p1")
@@ -26,14 +27,6 @@ def _conv_3d(ggml: Ggml, use: Use) -> int:
     names = (*IM2COL_3D, "n_channels", "n_batch", "n_channels_out")
     numbers = [use.params[name] for name in names]
     return ggml.build("ggml_conv_3d_direct", "tt" + "i" * len(names), *use.sources, *numbers)
-
-
-@builds("conv_transpose_1d")
-def _conv_transpose_1d(ggml: Ggml, use: Use) -> int:
-    padding, dilation = 0, 1  # ggml knows no others
-    return ggml.build(
-        "ggml_conv_transpose_1d", "ttiii", *use.sources, use.params["s0"], padding, dilation
-    )
 
 
 @builds("im2col")
