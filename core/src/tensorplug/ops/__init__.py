@@ -37,6 +37,7 @@ from tensorplug.ops.im2col import col2im_1d, im2col, im2col_3d, im2col_back
 from tensorplug.ops.matmul import mul_mat, mul_mat_id
 from tensorplug.ops.norm import group_norm, l2_norm, norm, rms_norm
 from tensorplug.ops.optimizer import opt_step_adamw, opt_step_sgd
+from tensorplug.ops.pool import pool_1d, pool_2d, pool_2d_back
 from tensorplug.ops.reduce import argmax, argsort, cumsum, mean, sum, sum_rows, top_k
 from tensorplug.ops.rope import rope
 from tensorplug.ops.rows import get_rows, set_rows
@@ -158,6 +159,9 @@ __all__ = [
     "opt_step_adamw",
     "opt_step_sgd",
     "permute",
+    "pool_1d",
+    "pool_2d",
+    "pool_2d_back",
     "register_op",
     "reglu",
     "relu",

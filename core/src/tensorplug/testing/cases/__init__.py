@@ -14,6 +14,7 @@ from tensorplug.testing.cases import (
     matmul,
     norm,
     optimizer,
+    pool,
     reduce,
     rope,
     rows,
@@ -41,6 +42,7 @@ _FAMILIES = (
     ssm,
     conv,
     im2col,
+    pool,
 )
 SMALL: tuple[Case, ...] = tuple(case for family in _FAMILIES for case in family.CASES)
 """Every op, type and layout, with few elements."""

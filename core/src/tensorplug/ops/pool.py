@@ -1,0 +1,182 @@
+"""The largest or the mean of each window of a signal or an image, and the way back."""
+
+from collections.abc import Iterable
+
+from tensorplug.dtypes import F16, F32
+from tensorplug.ops.rules import ONLY_F32, always
+from tensorplug.ops.split import PARTIAL, Way, aligned
+from tensorplug.ops.table import Call, Op, Param, Shape, Source, apply, register_op
+from tensorplug.tensor import Tensor
+
+KINDS = ("max", "avg")
+_PIXELS = frozenset({F32, F16})
+
+
+def _pooled(call: Call, dims: int) -> Shape:
+    x, kind = call["x"], call.params["kind"]
+    if kind not in KINDS:
+        raise call.fail(f"unknown kind {kind!r}; kinds are {', '.join(KINDS)}")
+    counts = tuple(_count(call, dim, x.ne[dim]) for dim in range(dims))
+    a, b, c, d = (*counts, *x.ne[dims:])
+    return (a, b, c, d), max(x.rank, dims)
+
+
+def _count(call: Call, dim: int, size: int) -> int:
+    length, step, pad = call.int(f"k{dim}"), call.int(f"s{dim}"), call.params[f"p{dim}"]
+    assert isinstance(pad, int | float)
+    if length < 1 or step < 1 or not pad >= 0:
+        raise call.fail(
+            f"k{dim} = {length} and s{dim} = {step} must be positive, p{dim} = {pad:g} not negative"
+        )
+    # A padding of half an element is one of a whole element at the end alone.
+    room = int(size + 2 * pad)
+    if length > room:
+        raise call.fail(
+            f"a window of {length} does not fit into the {room} elements of dimension {dim}"
+        )
+    return (room - length) // step + 1
+
+
+def _signal(call: Call) -> Shape:
+    return _pooled(call, 1)
+
+
+def _image(call: Call) -> Shape:
+    return _pooled(call, 2)
+
+
+def _signal_parts(call: Call) -> Iterable[Way]:
+    yield from aligned("x", axes=(1, 2, 3))(call)
+    yield from _summed(call, "x")
+
+
+def _image_parts(call: Call) -> Iterable[Way]:
+    yield from aligned("x", axes=(2, 3))(call)
+    yield from _summed(call, "x")
+
+
+def _summed(call: Call, name: str) -> Iterable[Way]:
+    if call.params["kind"] == "avg":
+        yield Way({name: PARTIAL}, PARTIAL)
+
+
+POOL_1D = register_op(
+    Op(
+        "pool_1d",
+        sources=(Source("x", _PIXELS),),
+        params=(
+            Param("kind", str, default="max"),
+            Param("k0", int, required=True),
+            Param("s0", int, default=1),
+            Param("p0", int, default=0),
+        ),
+        shape=_signal,
+        dtype=always(F32),
+        split=_signal_parts,
+        formula="the largest (at least the lowest f32), or the mean, of the elements of x in "
+        "window u, from u*s0 - p0 on; the mean of none is 0",
+    )
+)
+
+_WINDOW = (
+    Param("kind", str, default="max"),
+    Param("k0", int, required=True),
+    Param("k1", int, required=True),
+    Param("s0", int, default=1),
+    Param("s1", int, default=1),
+    Param("p0", float, default=0.0),
+    Param("p1", float, default=0.0),
+)
+
+POOL_2D = register_op(
+    Op(
+        "pool_2d",
+        sources=(Source("x", _PIXELS),),
+        params=_WINDOW,
+        shape=_image,
+        dtype=always(F32),
+        split=_image_parts,
+        formula="the largest (at least the lowest f32) of the elements of x in a window, or their "
+        "sum / (k0*k1)",
+    )
+)
+
+
+def _source(call: Call) -> Shape:
+    grad, x, wanted = call["grad"], call["x"], _image(call)[0]
+    if grad.ne != wanted:
+        raise call.fail(f"grad must have ne {wanted}, as the windows of x")
+    return x.ne, x.rank
+
+
+def _back_parts(call: Call) -> Iterable[Way]:
+    yield from aligned("grad", "x", axes=(2, 3))(call)
+    yield Way({"grad": PARTIAL}, PARTIAL)
+
+
+POOL_2D_BACK = register_op(
+    Op(
+        "pool_2d_back",
+        sources=(Source("grad", ONLY_F32), Source("x", _PIXELS)),
+        params=_WINDOW,
+        shape=_source,
+        dtype=always(F32),
+        split=_back_parts,
+        formula="what comes back to a window goes to the first of its largest elements, or in "
+        "parts of 1 / (k0*k1) to all",
+    )
+)
+
+
+def pool_1d(
+    x: Tensor, *, kind: str = "max", k0: int, s0: int = 1, p0: int = 0, name: str = ""
+) -> Tensor:
+    """The largest (`max`) or the mean (`avg`) of each window of `k0` elements of a row; f32.
+
+    `x` is f32 or f16, `p0` elements beyond either end count as missing: [n, ...] to [(n + 2 * p0 -
+    k0) // s0 + 1, ...]. A window with nothing inside gives the lowest f32, or 0. Raises ShapeError.
+    """
+    return apply(POOL_1D, x, kind=kind, k0=k0, s0=s0, p0=p0, name=name)
+
+
+def pool_2d(
+    x: Tensor,
+    *,
+    kind: str = "max",
+    k0: int,
+    k1: int,
+    s0: int = 1,
+    s1: int = 1,
+    p0: float = 0.0,
+    p1: float = 0.0,
+    name: str = "",
+) -> Tensor:
+    """The largest (`max`) or the mean (`avg`) of each window [k0, k1] of images [w, h, ...]; f32.
+
+    `x` is f32 or f16. What lies beyond the edges is no largest element, but counts as 0 in a mean
+    (other than in `pool_1d`). Paddings may be fractions: 0.5 is one element at the end alone.
+    Raises ShapeError.
+    """
+    window = {"k0": k0, "k1": k1, "s0": s0, "s1": s1}
+    return apply(POOL_2D, x, kind=kind, **window, p0=float(p0), p1=float(p1), name=name)
+
+
+def pool_2d_back(
+    grad: Tensor,
+    x: Tensor,
+    *,
+    kind: str = "max",
+    k0: int,
+    k1: int,
+    s0: int = 1,
+    s1: int = 1,
+    p0: float = 0.0,
+    p1: float = 0.0,
+    name: str = "",
+) -> Tensor:
+    """Gradient of `pool_2d(x)`, given that of its result, `grad`; f32 of the shape of `x`.
+
+    Where several elements of a window are the largest, the first has it all. Raises ShapeError.
+    """
+    window = {"k0": k0, "k1": k1, "s0": s0, "s1": s1}
+    return apply(POOL_2D_BACK, grad, x, kind=kind, **window, p0=float(p0), p1=float(p1), name=name)
