@@ -103,7 +103,9 @@ def _filtered_volume(call: Call) -> Shape:
     channels, batch, filters = (
         call.int(name) for name in ("n_channels", "n_batch", "n_channels_out")
     )
-    if min(channels, batch, filters) < 1 or x.ne[3] != channels * batch:
+    if filters < 1:
+        raise call.fail(f"n_channels_out = {filters} must be positive")
+    if min(channels, batch) < 1 or x.ne[3] != channels * batch:
         raise call.fail(f"ne[3] of x must be n_channels * n_batch = {channels} * {batch}")
     if kernel.ne[3] != channels * filters:
         raise call.fail(

@@ -1,5 +1,6 @@
 """The largest or the mean of each window of a signal or an image, and the way back."""
 
+import math
 from collections.abc import Iterable
 
 from tensorplug.dtypes import F16, F32
@@ -28,6 +29,8 @@ def _count(call: Call, dim: int, size: int) -> int:
         raise call.fail(
             f"k{dim} = {length} and s{dim} = {step} must be positive, p{dim} = {pad:g} not negative"
         )
+    if math.isinf(pad):
+        raise call.fail(f"p{dim} = {pad:g} is not finite")
     # A padding of half an element is one of a whole element at the end alone.
     room = int(size + 2 * pad)
     if length > room:
