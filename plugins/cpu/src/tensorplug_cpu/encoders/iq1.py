@@ -110,44 +110,39 @@ def _cut_apart(x: Array, weights: Array) -> Cut:
     """The best cut and shifts of each group of two tuples, each tuple with a shift of its own."""
     order = np.argsort(x, axis=0, kind="stable")
     best = Best(np.abs(x).max(axis=0))
-    low, middle, high = _terms(x, weights, order)
-    place = 0
-    head = np.zeros_like(low[0])
-    for i in range(len(x) + 1):
-        body = head.copy()
-        for j in range(i, len(x) + 1):
-            sums = body.copy()
-            for term in high[j:]:
-                sums += term
-            for side in range(4):
-                best.take(4 * place + side, sums[0, side], sums[1, side])
-            place += 1
-            if j < len(x):
-                body += middle[j]
-        if i < len(x):
-            head += low[i]
-    side = best.place % 4
-    return _upright(best, order, best.place // 4, np.stack([side >= 2, side % 2 == 1]))
-
-
-def _terms(x: Array, weights: Array, order: Array) -> Array:
-    """What each value adds to the sums at each level and pair of shifts, in rising order.
-
-    f32 [levels, elements, 2, 4, groups]: terms of w * x * q and of w * q * q; the pairs are both
-    up, only the second down, only the first down, both down.
-    """
     w = np.take_along_axis(weights, order, axis=0)
-    v = np.take_along_axis(x, order, axis=0)
-    second = order >= len(x) // 2
-    terms = np.empty((3, len(x), 2, 4, x.shape[1]), np.float32)
-    for side in range(4):
-        first_q, second_q = SHIFTED[side // 2], SHIFTED[side % 2]
-        for level in range(3):
-            q = np.where(second, second_q[level], first_q[level])
-            wq = w * q
-            terms[level, :, 0, side] = wq * v
-            terms[level, :, 1, side] = wq * q
-    return terms
+    terms = np.stack([w * np.take_along_axis(x, order, axis=0), w])
+    first = order < len(x) // 2
+    halves = [_Half(np.where(half, terms, np.float32(0))) for half in (first, ~first)]
+    for place, (i, j) in enumerate(_cuts(len(x))):
+        one, two = (half.fitted(i, j) for half in halves)
+        for pair in range(4):
+            top, bottom = (a + b for a, b in zip(one[pair // 2], two[pair % 2], strict=True))
+            best.take(4 * place + pair, top, bottom)
+    mixed = best.place % 4
+    return _upright(best, order, best.place // 4, np.stack([mixed >= 2, mixed % 2 == 1]))
+
+
+class _Half:
+    """Running sums of w * x and of w over one tuple of each group, [2, elements, groups]."""
+
+    def __init__(self, terms: Array) -> None:
+        self.sums, self.heavy = _running(terms[0]), _running(terms[1])
+        self.tops = [q[2] * self.sums[-1] for q in SHIFTED]
+        self.bottoms = [self.heavy[-1] * q[2] * q[2] for q in SHIFTED]
+
+    def fitted(self, i: int, j: int) -> list[tuple[Array, Array]]:
+        """Sums of w * x * q and of w * q * q for the cut (i, j), shifted up and shifted down.
+
+        They are what is left of the highest level for all: levels differ by one.
+        """
+        lower = self.sums[i] + self.sums[j]
+        fits = []
+        for q, top, bottom in zip(SHIFTED, self.tops, self.bottoms, strict=True):
+            squares = q * q
+            fewer = bottom + (squares[0] - squares[1]) * self.heavy[i]
+            fits.append((top - lower, fewer + (squares[1] - squares[2]) * self.heavy[j]))
+        return fits
 
 
 def _placed(points: Grid, cut: Cut, x: Array, weights: Array) -> tuple[Array, Array]:
