@@ -9,7 +9,7 @@ import numpy as np
 from tensorplug.tensor import Array
 from tensorplug_cpu.kernels.im2col import added
 from tensorplug_cpu.kernels.matmul import blas_ready
-from tensorplug_cpu.kernels.windows import Slide, along_last, packed, with_zeros
+from tensorplug_cpu.kernels.windows import Slide, packed, with_zeros
 from tensorplug_cpu.layout import viewed
 from tensorplug_cpu.task import Operand, Task, kernel
 from tensorplug_cpu.threads import Step, split
@@ -17,6 +17,7 @@ from tensorplug_cpu.tiles import PARALLEL, TILE, side_by_side, tiles
 
 COLUMNS = 1 << 20
 """Elements of windows that are held at a time: 4 MiB."""
+_ALL = (slice(None),) * 4
 
 
 @kernel("conv_2d")
@@ -38,7 +39,7 @@ def conv_3d(task: Task) -> Sequence[Step]:
 def _convolved(task: Task, x: Array, slide: Slide, out: Array) -> Sequence[Step]:
     """Steps for `x` [n, c, ...] and `out` [n, o, ...]: filters times columns, image by image."""
     filters, steps = packed(task, task["kernel"])
-    row = x.shape[1] * prod(slide.taps)
+    row, dims = x.shape[1] * prod(slide.taps), len(slide.taps)
     filters = filters.reshape(out.shape[1], row)
     pieces = list(tiles(out.shape[2:], max(1, COLUMNS // max(row, 1)), 0))
     columns = task.scratch((row * max(prod(out[0, 0][piece].shape) for piece in pieces),))
@@ -53,8 +54,7 @@ def _convolved(task: Task, x: Array, slide: Slide, out: Array) -> Sequence[Step]
             result.append(partial(np.copyto, slide.inside(image), source))
         windows = slide.windows(source if image is None else image)
         for piece in pieces:
-            seen = windows[along_last(piece)]
-            wanted = target[along_last(piece)]
+            seen, wanted = windows[(*_ALL[: 1 + dims], *piece)], target[(*_ALL[:1], *piece)]
             matrix, copying = _columns(task, seen, slide, columns)
             flat = viewed(wanted, (len(wanted), matrix.shape[1]))
             result += [*copying, partial(np.matmul, filters, matrix, flat)]
