@@ -86,6 +86,10 @@ class Oracle:
         self._end()
         self._errors.close()
 
+    def renew(self) -> None:
+        """End the process: what it does next, it does in fresh memory."""
+        self._end()
+
     def run(self, built: Built) -> list[Array] | Refusal:
         """The values of what a case computes, or why ggml does not compute them."""
         found = self.ask(("run", *program(built)))

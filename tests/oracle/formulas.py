@@ -98,3 +98,28 @@ def _conv_transpose_1d(params: Mapping[str, Any], sources: list[Array]) -> Array
     for c, u, i in np.ndindex(channels, length, taps):
         found[:, u * stride + i * dilation] += kernel[c, :, i] * x[c, u]
     return found[:, crop : found.shape[1] - crop]
+
+
+@formula("a walk over windows", "pool_2d_back")
+def _pool_2d_back(params: Mapping[str, Any], sources: list[Array]) -> Array:
+    """The gradient of a window goes to its first largest element, or in equal parts to all.
+
+    Where all is minus infinity there is no largest.
+    """
+    grad, x = sources
+    k0, k1, s0, s1, p0, p1 = (int(params[name]) for name in ("k0", "k1", "s0", "s1", "p0", "p1"))
+    found = np.zeros_like(x)
+    for n, c, v, u in np.ndindex(grad.shape):
+        top, left = v * s1 - p1, u * s0 - p0
+        window = (
+            n,
+            c,
+            slice(max(top, 0), max(top + k1, 0)),
+            slice(max(left, 0), max(left + k0, 0)),
+        )
+        part = found[window]
+        if params["kind"] == "avg":
+            part += grad[n, c, v, u] / (k0 * k1)
+        elif np.any(x[window] > -np.inf):
+            part[np.unravel_index(np.argmax(x[window]), part.shape)] += grad[n, c, v, u]
+    return found

@@ -35,6 +35,10 @@ def _huge(case: Case) -> bool:
     return any(arg is not None and "1e+30" in arg.data.tag for arg in case.args)
 
 
+def _with_nan(case: Case) -> bool:
+    return any(arg is not None and "nan" in arg.data.tag for arg in case.args)
+
+
 def _mixed(case: Case) -> bool:
     return len(set(case.types)) > 1
 
@@ -70,14 +74,19 @@ KNOWN = (
     Known("clamp", _laid("rows"), _UNEVEN),
     Known("ssm_conv", _laid("rows", "columns"), _UNEVEN),
     Known(
-        "conv_2d_dw conv_transpose_2d im2col im2col_back",
+        "conv_2d_dw conv_transpose_2d im2col im2col_back pool_1d pool_2d pool_2d_back",
         _laid("permuted", "transposed", "rows", "columns"),
         _UNEVEN,
     ),
     Known(
         "silu_back cross_entropy_loss", _laid("permuted", "transposed", "rows", "columns"), _UNEVEN
     ),
-    Known("silu_back", _mixed, "ggml reads both sources as of one type and does not check it"),
+    Known(
+        "silu_back pool_2d_back",
+        _mixed,
+        "ggml reads both sources as of one type and does not check it",
+    ),
+    Known("pool_1d pool_2d", _with_nan, "a maximum of ggml forgets NaN"),
     Known("rms_norm_back", _single, "nearly all cancels in a row of one; f32 of ggml keeps less"),
     Known("mul_mat", _few_products, "ggml rounds activations to 8 bits, and few results cancel"),
     Known("ssm_scan", _before_the_first, "ggml does not write states from before the first token"),

@@ -48,3 +48,30 @@ def _im2col_3d(ggml: Ggml, use: Use) -> int:
     numbers = [use.params[name] for name in IM2COL_3D]
     channels, to = use.params["n_channels"], use.node["type"]
     return ggml.build("ggml_im2col_3d", "ttliiiiiiiiii", *use.sources, channels, *numbers, to)
+
+
+POOLS = {"max": 0, "avg": 1}
+"""`enum ggml_op_pool`."""
+
+
+@builds("pool_1d")
+def _pool_1d(ggml: Ggml, use: Use) -> int:
+    numbers = [use.params[name] for name in ("k0", "s0", "p0")]
+    return ggml.build("ggml_pool_1d", "tiiii", *use.sources, POOLS[use.params["kind"]], *numbers)
+
+
+@builds("pool_2d")
+def _pool_2d(ggml: Ggml, use: Use) -> int:
+    return _pooled(ggml, use)
+
+
+@builds("pool_2d_back")
+def _pool_2d_back(ggml: Ggml, use: Use) -> int:
+    return _pooled(ggml, use)
+
+
+def _pooled(ggml: Ggml, use: Use) -> int:
+    numbers = [use.params[name] for name in ("k0", "k1", "s0", "s1", "p0", "p1")]
+    signature = "t" * len(use.sources) + "iiiiiff"
+    kind = POOLS[use.params["kind"]]
+    return ggml.build(f"ggml_{use.op}", signature, *use.sources, kind, *numbers)
