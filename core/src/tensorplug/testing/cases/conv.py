@@ -59,6 +59,8 @@ IMAGES = [
     conv((3, 3), (8, 8)),
     conv((2, 2, 3, 4), (2, 2, 3, 2)),
     conv((3, 3, 2, 4), (4, 4, 2, 0), {"p0": 1}),
+    conv((3, 3, 0, 4), (4, 4, 0, 2)),
+    conv((2, 2, 1, 3), (0, 1), {"p0": 1, "p1": 1}),
     conv((1, 1, 6, 4), (5, 4, 6, 2)),
     conv((1, 1, 6, 4), (5, 4, 6, 2), {"s0": 2, "s1": 2}),
     conv((1, 1, 6, 4), (5, 4, 6, 2), layouts=("plain", "transposed")),
@@ -143,6 +145,7 @@ SIGNALS = [
         for t in TYPES
         for layouts in _ALL_LAYOUTS
     ],
+    conv((3, 5, 0), (4, 0), op="conv_transpose_1d"),
     conv((50, 4, 2), (21, 2), {"s0": 3}, op="conv_transpose_1d"),
 ]
 
@@ -160,6 +163,7 @@ SPREAD = [
     ],
     conv((2, 2, 3, 1), (1, 1), op="conv_transpose_2d"),
     conv((3, 3, 2, 4), (3, 2, 4), {"stride": 5}, op="conv_transpose_2d"),
+    conv((3, 3, 2, 0), (3, 2, 0), op="conv_transpose_2d"),
 ]
 
 CASES = [*IMAGES, *BY_DEPTH, *VOLUMES, *SIGNALS, *SPREAD]

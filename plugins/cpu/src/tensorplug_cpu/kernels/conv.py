@@ -131,8 +131,8 @@ def conv_transpose_2d(task: Task) -> Sequence[Step]:
 def _spread(task: Task, x: Operand, filters: Array, slide: Slide, out: Array) -> Sequence[Step]:
     """Steps for `out` [n, o, ...]: pixels times filters [c, o, taps], added where they overlap."""
     pixels, steps = packed(task, x)
-    pixels = pixels.reshape(len(out), len(filters), -1)
-    row = prod(slide.taps) * pixels.shape[2]
+    taps, places = prod(slide.taps), prod(x.array.shape[-len(slide.taps) :])
+    pixels, row = pixels.reshape(len(out), len(filters), places), taps * places
     sums = out
     if any(slide.pads):
         sums = task.scratch((*out.shape[:2], *slide.padded(out.shape[2:])))
@@ -144,8 +144,8 @@ def _spread(task: Task, x: Operand, filters: Array, slide: Slide, out: Array) ->
         for start in range(0, out.shape[1], at_once):
             into = windows[n : n + 1, start : start + at_once]
             some = filters[:, start : start + at_once]
-            matrix = some.reshape(len(filters), -1)
-            product = room[: into.size].reshape(matrix.shape[1], -1)
+            matrix = viewed(some, (len(filters), some.shape[1] * taps))
+            product = room[: into.size].reshape(matrix.shape[1], places)
             result.append(partial(np.matmul, matrix.T, pixels[n], product))
             result += added(product.reshape(into.shape), into)
     return result if sums is out else [*result, partial(np.copyto, out, slide.inside(sums))]
