@@ -54,7 +54,7 @@ def encode_rows(dtype: DType, values: Array, out: Array, importance: Array | Non
     if simple is not None:
         simple(values, out.view(dtype.storage))
         return
-    if not can_encode(dtype, importance=importance is not None):
+    if not can_encode(dtype, importance=True):
         raise Unsupported(f"cpu: values cannot be encoded as {dtype.name}")
     if importance is not None and importance.shape != values.shape[1:]:
         raise ShapeError(
