@@ -21,12 +21,14 @@ RINGS = {"IQ2_XXS": 2, "IQ2_XS": 2, "IQ2_S": 1, "IQ3_XXS": 2, "IQ3_S": 3, "IQ1_S
 class Grid:
     """Points of a grid, and what each tuple of levels can become.
 
-    `points`: uint8 levels [width, points]. `numbers`: int32 [tuples], the number of the point, or
+    `points`: uint8 levels [width, points]; `places`, of the same shape, says where their costs lie
+    among those of all levels of a tuple. `numbers`: int32 [tuples], the number of the point, or
     -1. Candidates of tuple t are `candidates[first[t] : first[t] + count[t]]`, nearest first.
     """
 
     levels: int
     points: Array
+    places: Array
     numbers: Array
     first: Array
     count: Array
@@ -56,9 +58,9 @@ class Grid:
         owner = np.repeat(np.arange(len(tuples)), count)
         candidate = self.candidates[np.arange(len(owner)) + (self.first[tuples] - starts)[owner]]
         prices, at = costs.reshape(-1), owner * (self.width * self.levels)
-        price = prices[at + self.points[0, candidate]]
-        for i in range(1, self.width):
-            price += prices[at + self.points[i, candidate] + i * self.levels]
+        price = np.take(prices, at + self.places[0].take(candidate))
+        for place in self.places[1:]:
+            price += np.take(prices, at + place.take(candidate))
         cheapest = np.flatnonzero(price <= np.minimum.reduceat(price, starts)[owner])[::-1]
         best = self.candidates[self.first[tuples]]  # stays where a price is not a number
         best[owner[cheapest]] = candidate[cheapest]
@@ -87,6 +89,7 @@ def build(points: Array, levels: int, rings: int) -> Grid:
     return Grid(
         levels,
         np.ascontiguousarray(points.T, dtype=np.uint8),
+        np.ascontiguousarray((points + levels * np.arange(width)).T, dtype=np.intp),
         numbers,
         np.cumsum(count) - count,
         count,
@@ -105,4 +108,4 @@ def _candidates(tuples: Array, points: Array, rings: int) -> tuple[Array, Array]
         reach = np.where(np.isinf(farther), reach, farther)
     owner, point = np.nonzero(distance <= reach[:, None])
     order = np.lexsort((distance[owner, point], owner))  # stable: equal distances by number
-    return np.bincount(owner, minlength=len(tuples)), point[order].astype(np.int32)
+    return np.bincount(owner, minlength=len(tuples)), point[order]
