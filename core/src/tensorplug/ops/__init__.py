@@ -34,6 +34,7 @@ from tensorplug.ops.elementwise import (
 )
 from tensorplug.ops.glu import geglu, geglu_erf, geglu_quick, glu, reglu, swiglu, swiglu_oai
 from tensorplug.ops.im2col import col2im_1d, im2col, im2col_3d, im2col_back
+from tensorplug.ops.linear_attention import gated_delta_net, gated_linear_attn, rwkv_wkv6, rwkv_wkv7
 from tensorplug.ops.matmul import mul_mat, mul_mat_id
 from tensorplug.ops.norm import group_norm, l2_norm, norm, rms_norm
 from tensorplug.ops.optimizer import opt_step_adamw, opt_step_sgd
@@ -128,6 +129,8 @@ __all__ = [
     "flash_attn_back",
     "flash_attn_ext",
     "floor",
+    "gated_delta_net",
+    "gated_linear_attn",
     "geglu",
     "geglu_erf",
     "geglu_quick",
@@ -173,6 +176,8 @@ __all__ = [
     "rope",
     "rope_back",
     "round",
+    "rwkv_wkv6",
+    "rwkv_wkv7",
     "scale",
     "set",
     "set_rows",

@@ -11,6 +11,7 @@ from tensorplug.testing.cases import (
     grid,
     im2col,
     large,
+    linear_attention,
     matmul,
     norm,
     optimizer,
@@ -43,6 +44,7 @@ _FAMILIES = (
     conv,
     im2col,
     pool,
+    linear_attention,
 )
 SMALL: tuple[Case, ...] = tuple(case for family in _FAMILIES for case in family.CASES)
 """Every op, type and layout, with few elements."""

@@ -20,6 +20,7 @@ from tensorplug_cpu.reference import (
     elementwise,
     glu,
     im2col,
+    linear_attention,
     matmul,
     norm,
     optimizer,
@@ -54,6 +55,7 @@ FAMILIES = (
     ssm,
     conv,
     im2col,
+    linear_attention,
 )
 """The modules whose functions fill `REFERENCE`, named like those of `tensorplug.ops`."""
 
