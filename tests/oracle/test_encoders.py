@@ -37,6 +37,11 @@ IMPORTANCE = {
     "even": lambda rng: np.ones(ELEMENTS, np.float32),
 }
 
+OTHERWISE = {
+    ("iq3_s", "sparse"): "signs of groups that follow a group of zeros are stored in wrong places"
+}
+"""Where ggml is known to lose more than we do, by type and kind of values, and why."""
+
 
 def decoded(dtype, raw):
     out = np.empty(SHAPE, np.float32)
@@ -44,8 +49,11 @@ def decoded(dtype, raw):
     return out.astype(np.float64)
 
 
-def compared(oracle, dtype, values, importance):
-    """A finding about the blocks of `values`; its error is the share of blocks that differ."""
+def compared(oracle, dtype, values, importance, otherwise=""):
+    """A finding about the blocks of `values`; its error is the share of blocks that differ.
+
+    Blocks that differ may do so for the reason `otherwise`, as long as we lose less.
+    """
     theirs = oracle.encode(dtype, values, importance)
     if isinstance(theirs, Refusal):
         return Finding("encode", (dtype.name,), "refused", theirs.reason)
@@ -59,6 +67,8 @@ def compared(oracle, dtype, values, importance):
     exact = dtype in EXACT and (importance is None or dtype not in ENCODERS)
     good = same >= (1 if exact else 0.99) and our_error <= 1.001 * their_error
     detail = f"{same:.2%} of blocks are the same, errors {our_error:.6g} and {their_error:.6g}"
+    if otherwise and not good and our_error < their_error:
+        return Finding("encode", (dtype.name,), "otherwise", otherwise)
     verdict = "same" if good else "differs"
     return Finding("encode", (dtype.name,), verdict, "" if good else detail, 1 - same)
 
@@ -70,6 +80,7 @@ def test_values_are_encoded_as_by_ggml(dtype, kind, weights, oracle, note):
     rng = np.random.default_rng(dtype.id)
     values = np.ascontiguousarray(VALUES[kind](rng), np.float32)
 
-    finding = compared(oracle, dtype, values, IMPORTANCE[weights](rng))
+    known = OTHERWISE.get((dtype.name, kind), "")
+    finding = compared(oracle, dtype, values, IMPORTANCE[weights](rng), known)
 
     assert note(finding).detail == ""
