@@ -40,7 +40,10 @@ def _iq3_xxs(values: Array, weights: Array | None) -> Array:
 
 
 def _iq3_s(values: Array, weights: Array | None) -> Array:
-    """f16 unit, low bytes of 64 points, their ninth bits, 32 bytes of signs, 8 scales."""
+    """f16 unit, low bytes of 64 points, their ninth bits, 32 bytes of signs, 8 scales.
+
+    Behind a group of zeros ggml (0.25.3) stores points and signs in the wrong place; we do not.
+    """
     blocks = len(values)
     weight = own_weights(values, weights)
     fit = search(grid("IQ3_S"), S, values.reshape(-1, 32), weight.reshape(-1, 32))
