@@ -29,6 +29,8 @@ VALUES = {
     AT: np.array([5, 0, 9], np.int32),
     MASK: RNG.normal(size=MASK.shape).astype(np.float32),
 }
+KEYS = leaf("keys", (3, 1, 5, 4), tp.F32)
+VALUES[KEYS] = RNG.normal(size=KEYS.shape).astype(np.float32)
 WINDOW = {"nb1": 64, "nb2": 320, "nb3": 960, "offset": 64}
 IN_PLACE = [
     *(tp.unary(name, A) for name in FUNCTIONS),
@@ -45,6 +47,9 @@ IN_PLACE = [
     *(getattr(tp, name)(A, B) for name in ("silu_back", "rms_norm_back", "soft_max_back")),
     *(tp.rope_back(A, AT, dims=8, mode=mode) for mode in ("normal", "neox")),
     tp.diag_mask_inf(A, n_past=2),
+    tp.diag_mask_zero(A, n_past=2),
+    tp.add1(A, tp.reshape(MASK[:1, :1], (1,))),
+    tp.add_rel_pos(A, KEYS, KEYS),
     *(tp.rope(A, AT, dims=8, mode=mode) for mode in ("normal", "neox")),
     tp.acc(A, tp.reshape(MASK[:4], (1, 4, 16)), **WINDOW),
     tp.set(A, tp.reshape(MASK[:4], (1, 4, 16)), **WINDOW),

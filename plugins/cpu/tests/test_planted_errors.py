@@ -108,6 +108,8 @@ ALWAYS_CONTIGUOUS = {
     ("set", "a"),
     ("fill", "x"),
     ("cross_entropy_loss_back", "grad"),
+    ("add1", "b"),
+    *((op, "kernel") for op in ("im2col", "im2col_back", "im2col_3d")),
     *((op, "settings") for op in WRITERS),
 }
 """Sources that the op demands without gaps, does not read, or whose one element has no strides."""

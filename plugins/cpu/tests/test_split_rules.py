@@ -109,7 +109,7 @@ def carried_out(built, way, share):
 
 def can_be_cut(node, way):
     """Whether the sources of this case are there, large enough, and of types that can be summed."""
-    if PARTIAL in (*way.sources.values(), way.result) and node.dtype is not tp.F32:
+    if PARTIAL in (*way.sources.values(), way.result) and node.dtype not in (tp.F32, tp.I64):
         return False
     for tensor, state in pairs(node, way):
         if state is MIRRORED:

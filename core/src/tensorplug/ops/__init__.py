@@ -20,8 +20,10 @@ from tensorplug.ops.conv import (
 )
 from tensorplug.ops.copy import acc, cast, concat, cont, cpy, dup, repeat, set
 from tensorplug.ops.custom import custom, map_custom1, map_custom2, map_custom3
+from tensorplug.ops.diagonal import diag, diag_mask_zero, solve_tri, tri
 from tensorplug.ops.elementwise import (
     add,
+    add1,
     add_id,
     arange,
     clamp,
@@ -34,14 +36,16 @@ from tensorplug.ops.elementwise import (
 )
 from tensorplug.ops.glu import geglu, geglu_erf, geglu_quick, glu, reglu, swiglu, swiglu_oai
 from tensorplug.ops.im2col import col2im_1d, im2col, im2col_3d, im2col_back
+from tensorplug.ops.image import pad, pad_reflect_1d, roll, timestep_embedding, upscale
 from tensorplug.ops.linear_attention import gated_delta_net, gated_linear_attn, rwkv_wkv6, rwkv_wkv7
-from tensorplug.ops.matmul import mul_mat, mul_mat_id
+from tensorplug.ops.matmul import mul_mat, mul_mat_id, out_prod
 from tensorplug.ops.norm import group_norm, l2_norm, norm, rms_norm
 from tensorplug.ops.optimizer import opt_step_adamw, opt_step_sgd
 from tensorplug.ops.pool import pool_1d, pool_2d, pool_2d_back
-from tensorplug.ops.reduce import argmax, argsort, cumsum, mean, sum, sum_rows, top_k
+from tensorplug.ops.reduce import argmax, argsort, count_equal, cumsum, mean, sum, sum_rows, top_k
+from tensorplug.ops.repetition import repeat_back
 from tensorplug.ops.rope import rope
-from tensorplug.ops.rows import get_rows, set_rows
+from tensorplug.ops.rows import get_rows, get_rows_back, set_rows
 from tensorplug.ops.softmax import diag_mask_inf, soft_max
 from tensorplug.ops.ssm import ssm_conv, ssm_scan
 from tensorplug.ops.table import (
@@ -87,6 +91,7 @@ from tensorplug.ops.unary import (
     xielu,
 )
 from tensorplug.ops.view import permute, reshape, strided, transpose, view
+from tensorplug.ops.window import add_rel_pos, get_rel_pos, win_part, win_unpart
 
 __all__ = [
     "OPS",
@@ -97,7 +102,9 @@ __all__ = [
     "abs",
     "acc",
     "add",
+    "add1",
     "add_id",
+    "add_rel_pos",
     "apply",
     "arange",
     "argmax",
@@ -114,12 +121,15 @@ __all__ = [
     "conv_transpose_1d",
     "conv_transpose_2d",
     "cos",
+    "count_equal",
     "cpy",
     "cross_entropy_loss",
     "cross_entropy_loss_back",
     "cumsum",
     "custom",
+    "diag",
     "diag_mask_inf",
+    "diag_mask_zero",
     "div",
     "dup",
     "elu",
@@ -137,7 +147,9 @@ __all__ = [
     "gelu",
     "gelu_erf",
     "gelu_quick",
+    "get_rel_pos",
     "get_rows",
+    "get_rows_back",
     "glu",
     "group_norm",
     "hardsigmoid",
@@ -161,6 +173,9 @@ __all__ = [
     "op",
     "opt_step_adamw",
     "opt_step_sgd",
+    "out_prod",
+    "pad",
+    "pad_reflect_1d",
     "permute",
     "pool_1d",
     "pool_2d",
@@ -169,10 +184,12 @@ __all__ = [
     "reglu",
     "relu",
     "repeat",
+    "repeat_back",
     "replaceable_sources",
     "reshape",
     "rms_norm",
     "rms_norm_back",
+    "roll",
     "rope",
     "rope_back",
     "round",
@@ -189,6 +206,7 @@ __all__ = [
     "soft_max",
     "soft_max_back",
     "softplus",
+    "solve_tri",
     "sqr",
     "sqrt",
     "ssm_conv",
@@ -201,10 +219,15 @@ __all__ = [
     "swiglu",
     "swiglu_oai",
     "tanh",
+    "timestep_embedding",
     "top_k",
     "transpose",
+    "tri",
     "trunc",
     "unary",
+    "upscale",
     "view",
+    "win_part",
+    "win_unpart",
     "xielu",
 ]

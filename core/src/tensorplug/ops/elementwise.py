@@ -39,6 +39,25 @@ MUL = _binary("mul", "*", linear("a"), linear("b"))
 DIV = _binary("div", "/", linear("a"))
 
 
+def _one_element(call: Call) -> None:
+    if call["b"].size != 1:
+        raise call.fail("b must be one element")
+
+
+ADD1 = register_op(
+    Op(
+        "add1",
+        sources=(Source("a", REAL), Source("b", REAL)),
+        shape=same_shape_as("a"),
+        dtype=same_type_as("a"),
+        check=(_one_element,),
+        in_place=("a",),
+        split=any_of(aligned("a"), linear("a", "b")),
+        formula="y = a + b, b being one element",
+    )
+)
+
+
 def _expert_bias(call: Call) -> None:
     a, b, ids = call["a"], call["b"], call["ids"]
     if a.ne[0] != b.ne[0] or ids.ne[0] != a.ne[1] or ids.ne[1] != a.ne[2]:
@@ -146,6 +165,11 @@ ARANGE = register_op(
 def add(a: Tensor, b: Tensor, *, name: str = "") -> Tensor:
     """Sum of `a` and `b`; `b` repeats to the shape of `a`. f32, f16, bf16; type of `a`."""
     return apply(ADD, a, b, name=name)
+
+
+def add1(a: Tensor, b: Tensor, *, name: str = "") -> Tensor:
+    """Add the one element of `b` to each of `a`; f32, f16, bf16; type of `a`."""
+    return apply(ADD1, a, b, name=name)
 
 
 def sub(a: Tensor, b: Tensor, *, name: str = "") -> Tensor:

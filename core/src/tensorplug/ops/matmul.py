@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from tensorplug.dtypes import F32, INTEGERS
-from tensorplug.ops.rules import ANY, IDS, REAL, always, divides, repeat_over_batch
+from tensorplug.ops.rules import ANY, IDS, ONLY_F32, REAL, always, divides, repeat_over_batch
 from tensorplug.ops.split import PARTIAL, Way, ways
 from tensorplug.ops.table import Call, Op, Param, Shape, Source, apply, register_op
 from tensorplug.tensor import Tensor
@@ -76,6 +76,39 @@ MUL_MAT_ID = register_op(
 )
 
 
+def _outer(call: Call) -> Shape:
+    a, b = call["a"], call["b"]
+    if a.ne[1] != b.ne[1]:
+        raise call.fail(f"a and b differ in the number of rows: {a.ne[1]} and {b.ne[1]}")
+    if not repeat_over_batch(a, b):
+        raise call.fail("a does not repeat over dimensions 2 and 3 of b")
+    return (a.ne[0], b.ne[0], b.ne[2], b.ne[3]), max(a.rank, b.rank)
+
+
+def _outer_parts(call: Call) -> Iterable[Way]:
+    yield Way({"a": 0}, 0)
+    yield Way({"b": 0}, 1)
+    yield Way({"a": 1, "b": 1}, PARTIAL)
+    yield Way({"b": PARTIAL}, PARTIAL)
+    for axis in (2, 3):
+        if call["a"].ne[axis] > 1:
+            yield Way({"a": axis, "b": axis}, axis)
+        else:
+            yield Way({"b": axis}, axis)
+
+
+OUT_PROD = register_op(
+    Op(
+        "out_prod",
+        sources=(Source("a", WEIGHTS), Source("b", ONLY_F32)),
+        shape=_outer,
+        dtype=always(F32),
+        split=_outer_parts,
+        formula="y[i, j] = sum over k of a[i, k] * b[j, k]",
+    )
+)
+
+
 def mul_mat(w: Tensor, x: Tensor, *, precision: str = "default", name: str = "") -> Tensor:
     """Product of the rows of `x` with the rows of `w`: f32 [n, m, ...].
 
@@ -91,3 +124,11 @@ def mul_mat_id(w: Tensor, x: Tensor, ids: Tensor, *, name: str = "") -> Tensor:
     `w` is [k, n, experts], `x` is [k, used or 1, tokens], `ids` is i32 [used, tokens].
     """
     return apply(MUL_MAT_ID, w, x, ids, name=name)
+
+
+def out_prod(a: Tensor, b: Tensor, *, name: str = "") -> Tensor:
+    """Sum of outer products of the rows of `a` [m, k, ...] and `b` [n, k, ...]: f32 [m, n, ...].
+
+    `a` is of any float or block type and repeats over dimensions 2 and 3 of `b`, which is f32.
+    """
+    return apply(OUT_PROD, a, b, name=name)

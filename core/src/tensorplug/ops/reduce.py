@@ -1,12 +1,14 @@
 """Many elements to one, along rows or over all; running sums and orders of rows."""
 
-from tensorplug.dtypes import F32, I32
+from tensorplug.dtypes import F32, I32, I64
 from tensorplug.ops.rules import (
+    IDS,
     ONLY_F32,
     REAL,
     always,
     one_per_row,
     same_shape_as,
+    same_shapes,
     same_type_as,
     scalar,
 )
@@ -109,6 +111,19 @@ TOP_K = register_op(
 )
 
 
+COUNT_EQUAL = register_op(
+    Op(
+        "count_equal",
+        sources=(Source("a", IDS), Source("b", IDS)),
+        shape=scalar,
+        dtype=always(I64),
+        check=(same_shapes("a", "b"),),
+        split=ways(*(Way({"a": axis, "b": axis}, PARTIAL) for axis in AXES)),
+        formula="y = number of places at which a and b are equal",
+    )
+)
+
+
 def sum(x: Tensor, *, name: str = "") -> Tensor:
     """Sum of all elements, one element in one dimension."""
     return apply(SUM, x, name=name)
@@ -142,3 +157,8 @@ def argsort(x: Tensor, *, descending: bool = False, name: str = "") -> Tensor:
 def top_k(x: Tensor, k: int, *, name: str = "") -> Tensor:
     """i32 indices of the `k` largest elements of each row, in any order."""
     return apply(TOP_K, x, k=k, name=name)
+
+
+def count_equal(a: Tensor, b: Tensor, *, name: str = "") -> Tensor:
+    """Count the places at which i32 `a` and `b`, of one shape, are equal: i64, one element."""
+    return apply(COUNT_EQUAL, a, b, name=name)

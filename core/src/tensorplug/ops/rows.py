@@ -1,10 +1,10 @@
 """Rows taken from and written to a table of rows."""
 
-from tensorplug.dtypes import F32, I32, DType
-from tensorplug.ops.rules import ANY, IDS, ONLY_F32, ROW_IDS, divides, same_type_as
-from tensorplug.ops.split import Way, ways
-from tensorplug.ops.table import Alias, Call, Op, Shape, Source, apply, register_op
-from tensorplug.tensor import Tensor
+from tensorplug.dtypes import F16, F32, I32, DType
+from tensorplug.ops.rules import ANY, IDS, ONLY_F32, ROW_IDS, always, divides, same_type_as
+from tensorplug.ops.split import PARTIAL, Way, ways
+from tensorplug.ops.table import Alias, Call, Op, Param, Shape, Source, apply, register_op
+from tensorplug.tensor import Tensor, ne_of
 
 
 def _gathered(call: Call) -> Shape:
@@ -64,6 +64,30 @@ SET_ROWS = register_op(
 )
 
 
+def _rows_of(call: Call) -> Shape:
+    grad, ids, ne = call["grad"], call["ids"], call.params["ne"]
+    assert isinstance(ne, tuple)
+    a, b, c, d = (n if isinstance(n, int) else 0 for n in ne)
+    if (c, d) != (1, 1) or grad.ne[0] != a or grad.ne[2:] != (1, 1):
+        raise call.fail(f"grad and the table, {ne}, must be matrices with rows of one length")
+    if ids.ne != (grad.ne[1], 1, 1, 1):
+        raise call.fail("ids must be a vector with one entry for each row of grad")
+    return (a, b, 1, 1), 2
+
+
+GET_ROWS_BACK = register_op(
+    Op(
+        "get_rows_back",
+        sources=(Source("grad", frozenset({F32, F16})), Source("ids", IDS)),
+        params=(Param("ne", tuple, required=True),),
+        shape=_rows_of,
+        dtype=always(F32),
+        split=ways(Way({"grad": 0}, 0), Way({"grad": PARTIAL}, PARTIAL)),
+        formula="y[:, r] = sum of grad[:, i] over all i with ids[i] = r, for a table of sizes ne",
+    )
+)
+
+
 def get_rows(table: Tensor, ids: Tensor, *, name: str = "") -> Tensor:
     """Rows of `table` [n, rows, a, b] that i32 `ids` [m, a, b] name: f32 [n, m, a, b].
 
@@ -79,3 +103,13 @@ def set_rows(table: Tensor, rows: Tensor, ids: Tensor, *, name: str = "") -> Ten
     leave one of the rows. An id outside the table raises GraphError when the graph runs.
     """
     return apply(SET_ROWS, table, rows, ids, name=name)
+
+
+def get_rows_back(grad: Tensor, ids: Tensor, shape: tuple[int, int], *, name: str = "") -> Tensor:
+    """Gradient of `get_rows` with respect to a table of `shape` (rows, row length): f32.
+
+    `grad` is f32 or f16 [n, m], `ids` i32 [m]. An id outside the table raises GraphError when the
+    graph runs.
+    """
+    ne, _ = ne_of(shape, "get_rows_back")
+    return apply(GET_ROWS_BACK, grad, ids, ne=ne, name=name)

@@ -204,7 +204,8 @@ def _every_second_element(arg: Arg) -> Tensor:
     a, b, c, d = pad_ne(arg.ne)
     root = _leaf(arg, (2 * a, b, c, d))
     nb = (2 * root.nb[0], root.nb[1], root.nb[2], root.nb[3])
-    return tp.strided(root, (a, b, c, d), nb, rank=len(arg.ne), offset=root.nb[0])
+    offset = root.nb[0] if root.size else 0
+    return tp.strided(root, (a, b, c, d), nb, rank=len(arg.ne), offset=offset)
 
 
 LAYOUTS: dict[str, Callable[[Arg], Tensor]] = {

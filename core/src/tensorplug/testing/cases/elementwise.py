@@ -57,6 +57,13 @@ def _layouts(op: str) -> list[Case]:
     ]
 
 
+ADD1 = [
+    Case(op="add1", args=(Arg(_FULL, a, layout), Arg((1,), b)), each=True, in_place=in_place)
+    for a in REAL
+    for b in REAL
+    for layout, in_place in [("plain", False), ("permuted", False), ("shifted", True)]
+]
+
 EXPERT = integers(0, 6)
 ADD_ID = [
     Case(
@@ -128,6 +135,7 @@ ARANGE = [
 
 CASES = [
     *[case for op in BINARY for case in (*_types(op), *_repeats(op), *_layouts(op))],
+    *ADD1,
     *ADD_ID,
     *CONSTANTS,
     *ARANGE,

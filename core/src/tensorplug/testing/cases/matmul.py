@@ -95,4 +95,33 @@ EXPERTS = [
     ],
 ]
 
-CASES = [*TYPES, *SHAPES, *LAYOUTS, *EXPERTS]
+
+def outer(a: Arg, b: Arg) -> Case:
+    """`out_prod` of `a` and `b`."""
+    return Case(op="out_prod", args=(a, b), limit=LIMIT)
+
+
+_OUTER_LAYOUTS = ("plain", "permuted", "transposed", "rows", "columns", "shifted", "spaced")
+
+OUTER = [
+    *[
+        outer(Arg((m, k), t), Arg((n, k)))
+        for t in DECODED
+        for m, n, k in [(256, 1, 1), (256, 16, 3), (512, 3, 7)]
+    ],
+    *[
+        outer(Arg((m, k, *batch), t), Arg((n, k, *map(int.__mul__, batch, repeats))))
+        for t in (tp.F32, tp.F16, tp.Q4_0)
+        for m, n, k in [(256, 16, 16), (32, 1, 5), (64, 7, 1)]
+        for batch in [(1, 1), (3, 1), (2, 3)]
+        for repeats in itertools.product((1, 2), repeat=2)
+    ],
+    *[
+        outer(Arg((9, 5, 2, 3), t, a), Arg((7, 5, 2, 3), layout=b))
+        for t in (tp.F32, tp.F16, tp.BF16)
+        for a, b in itertools.product(_OUTER_LAYOUTS, _OUTER_LAYOUTS[:5])
+    ],
+    *[outer(Arg((m, k)), Arg((n, k))) for m in (1, 8, 33) for n in (1, 5) for k in (1, 2, 31)],
+]
+
+CASES = [*OUTER, *TYPES, *SHAPES, *LAYOUTS, *EXPERTS]

@@ -73,4 +73,15 @@ ORDERS = [
     Case(op="top_k", args=(Arg((300, 4), data=_TIES),), params={"k": 300}, compare="set"),
 ]
 
-CASES = [*SUM, *ALONG_ROWS, *ARGMAX, *ORDERS]
+COUNTS = [
+    Case(
+        op="count_equal",
+        args=(Arg(ne, tp.I32, a, _TIES), Arg(ne, tp.I32, b, _TIES)),
+        compare="exact",
+    )
+    for ne in [(7, 5, 3, 2), (1,), (4, 500), (4, 0)]
+    for a, b in [("plain", "plain"), ("permuted", "rows"), ("columns", "spaced")]
+    if ne[-1] or a == "plain"
+]
+
+CASES = [*COUNTS, *SUM, *ALONG_ROWS, *ARGMAX, *ORDERS]

@@ -83,10 +83,26 @@ SET = [
     ],
 ]
 
+
+def back(grad: Arg, ids: Arg, rows: int) -> Case:
+    """`get_rows_back` into a table of so many rows."""
+    return Case(op="get_rows_back", args=(grad, ids), params={"ne": (grad.ne[0], rows, 1, 1)})
+
+
+BACK = [
+    *[
+        back(Arg((n, count), t, layout), Arg((count,), tp.I32, ids, integers(0, rows)), rows)
+        for t in (tp.F32, tp.F16)
+        for n, count, rows in [(1, 1, 1), (256, 4, 5), (7, 20, 3), (33, 5, 80)]
+        for layout, ids in [("plain", "plain"), ("rows", "spaced"), ("transposed", "columns")]
+    ],
+    back(Arg((33, 0)), Arg((0,), tp.I32, data=integers(0, 4)), 4),
+]
+
 REFUSED = [
     put(Arg((256, 9), t), Arg((256, 4)), Arg((4,), tp.I64, data=distinct(9)))
     for t in BLOCKS
     if t not in ENCODED
 ]
 
-CASES = [*GET, *SET]
+CASES = [*GET, *SET, *BACK]

@@ -119,6 +119,7 @@ SCANS = [
     ssm_scan((8, 1, 20, 1, 5, 2), decays=8, params={"K": 3}),
     ssm_scan((8, 3, 20, 4, 5, 2), decays=8),
     ssm_scan(s=Arg((16, 8, 4, 7)), ids=Arg((2,), tp.I32, data=distinct(7))),
+    ssm_scan(s=Arg((16, 8, 4, 7)), ids=Arg((2,), tp.I32, "spaced", distinct(7))),
     ssm_scan((16, 8, 4, 2, 5, 3), s=Arg((16, 8, 4, 1)), ids=Arg((3,), tp.I32, data=uniform(0, 0))),
     *[
         ssm_scan(ids=Arg((2,), tp.I32, layout, integers(0, 2)))

@@ -11,6 +11,7 @@ from tensorplug_cpu.layout import viewed
 from tensorplug_cpu.task import Operand, Task, kernel
 from tensorplug_cpu.threads import Step
 from tensorplug_cpu.tiles import TILE, WHOLE, Temporaries, tiled
+from tensorplug_cpu.whole import Params, whole
 
 _ARITHMETIC = {"add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.divide}
 
@@ -123,3 +124,10 @@ def arange(task: Task) -> Sequence[Step]:
     steps = np.arange(task.node.ne[0], dtype=np.float64)
     values = (task.number("start") + steps * task.number("step")).astype(np.float32)
     return [partial(np.copyto, task.out.array, values)]
+
+
+@whole("add1")
+def add1(_: Params, a: Array, b: Array) -> Array:
+    """One number added to all."""
+    total: Array = a + b.flat[0]
+    return total

@@ -21,7 +21,7 @@ class RowIds:
     def __call__(self) -> None:
         """Read the ids. Raises GraphError for one that names no row."""
         self._shaped[...] = self._source
-        if np.maximum.reduce(self._unsigned) >= self._rows:
+        if self.values.size and np.maximum.reduce(self._unsigned) >= self._rows:
             wrong = self.values[self._unsigned >= self._rows][0]
             raise GraphError(
                 f"{self._where} holds {wrong}, which names no row; rows are 0 to {self._rows - 1}"

@@ -13,6 +13,7 @@ from tensorplug_cpu.layout import can_join, join, viewed
 from tensorplug_cpu.task import Operand, Task, kernel
 from tensorplug_cpu.threads import Step, split
 from tensorplug_cpu.tiles import PARALLEL, load, run_all, side_by_side
+from tensorplug_cpu.whole import Params, whole
 
 CHUNK = 1 << 19
 """Elements of a weight that are decoded before they are multiplied: 2 MiB of f32."""
@@ -183,3 +184,12 @@ class _Experts:
             weights = Operand(w, self._w.dtype)
             run_all(decoded_product(self._task, weights, rows, products, self._room))
         self._out[self._token[chosen], self._slot[chosen]] = products
+
+
+@whole("out_prod")
+def out_prod(_: Params, a: Array, b: Array) -> Array:
+    """Rows become columns, then it is a product; `a` repeats over groups of the batch."""
+    d, c = a.shape[:2]
+    grouped = b.reshape(d, b.shape[0] // max(d, 1), c, b.shape[1] // max(c, 1), *b.shape[2:])
+    product: Array = np.matmul(grouped.swapaxes(-1, -2), a[:, None, :, None])
+    return product.reshape(*b.shape[:2], *product.shape[-2:])

@@ -11,6 +11,7 @@ from tensorplug_cpu.layout import compact
 from tensorplug_cpu.task import Operand, Task, kernel
 from tensorplug_cpu.threads import Step
 from tensorplug_cpu.tiles import TILE, WHOLE, Temporaries, load, store, tiled, tiles
+from tensorplug_cpu.whole import Params, whole
 
 
 @kernel("sum")
@@ -105,3 +106,9 @@ def _ordered(task: Task, order: Callable[[Array], Array], *, negated: bool) -> S
 
     # Called f32 so that the indices are written as they are.
     return tiled(task, tile, [task["x"]], out=Operand(task.out.array, F32), whole=1)
+
+
+@whole("count_equal")
+def count_equal(_: Params, a: Array, b: Array) -> Array:
+    """How many places are equal."""
+    return np.full((1, 1, 1, 1), np.count_nonzero(a == b), np.int64)

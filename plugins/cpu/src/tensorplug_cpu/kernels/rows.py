@@ -13,6 +13,7 @@ from tensorplug_cpu.kernels.ids import RowIds
 from tensorplug_cpu.task import Operand, Task, kernel
 from tensorplug_cpu.threads import Step
 from tensorplug_cpu.tiles import load
+from tensorplug_cpu.whole import reader
 
 
 @kernel("get_rows")
@@ -83,3 +84,16 @@ def set_rows(task: Task) -> Sequence[Step]:
                 partial(table.array[index].__setitem__, at[part], room),
             ]
     return steps
+
+
+@kernel("get_rows_back")
+def get_rows_back(task: Task) -> Sequence[Step]:
+    """Rows of the gradient added where they were taken from."""
+    read, out = reader(task["grad"]), task.out.array[0, 0]
+    ids = RowIds(task, "ids", out.shape[0])
+
+    def add() -> None:
+        out[...] = 0
+        np.add.at(out, ids.values, read()[0, 0])
+
+    return [ids, add]

@@ -66,3 +66,8 @@ def fill(p: Params, x: Array) -> Array:
 def arange(p: Params) -> Array:
     count = int(np.ceil((p["stop"] - p["start"]) / p["step"]))
     return (p["start"] + p["step"] * np.arange(count)).reshape(1, 1, 1, count)
+
+
+@values("add1")
+def add1(_: Params, a: Array, b: Array) -> Array:
+    return a + b.reshape(-1)[0]

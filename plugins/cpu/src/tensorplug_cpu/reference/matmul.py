@@ -27,3 +27,13 @@ def mul_mat_id(_: Params, w: Array, x: Array, ids: Array) -> Array:
         for i, expert in enumerate(used):
             y[0, t, i] = experts[expert] @ tokens[t, i % tokens.shape[1]]
     return y
+
+
+@values("out_prod")
+def out_prod(_: Params, a: Array, b: Array) -> Array:
+    y = np.zeros((*b.shape[:2], b.shape[3], a.shape[3]))
+    for d, c in np.ndindex(b.shape[:2]):
+        weights = a[d * a.shape[0] // b.shape[0], c * a.shape[1] // b.shape[1]]
+        for k in range(b.shape[2]):
+            y[d, c] += np.outer(b[d, c, k], weights[k])
+    return y

@@ -5,7 +5,7 @@ import numpy as np
 from tensorplug.errors import GraphError
 from tensorplug.tensor import Array, Tensor
 from tensorplug_cpu.reference.memory import Memory, encode
-from tensorplug_cpu.reference.table import moves
+from tensorplug_cpu.reference.table import Params, moves, values
 
 
 def checked_ids(where: object, ids: Array, rows: int) -> Array:
@@ -40,3 +40,12 @@ def set_rows(node: Tensor, memory: Memory) -> None:
             to = named[b % ids.ne[2], a % ids.ne[1]]
             for row, at in enumerate(to):
                 slots[b, a, at] = stored[b, a, row]
+
+
+@values("get_rows_back")
+def get_rows_back(p: Params, grad: Array, ids: Array) -> Array:
+    y = np.zeros(p["ne"][::-1])
+    rows = checked_ids("get_rows_back", ids[0, 0, 0], y.shape[2])
+    for row, to in zip(grad[0, 0], rows, strict=True):
+        y[0, 0, to] += row
+    return y

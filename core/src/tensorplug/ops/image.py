@@ -1,0 +1,218 @@
+"""Images and signals resized, padded, rolled; the embedding of a time."""
+
+from typing import Any
+
+from tensorplug.dtypes import F32
+from tensorplug.ops.rules import ONLY_F32, always
+from tensorplug.ops.split import AXES, PARTIAL, Way, linear
+from tensorplug.ops.table import Call, Op, Param, Shape, Source, apply, register_op
+from tensorplug.tensor import Ne, Tensor, ne_of
+
+MODES = ("nearest", "bilinear", "bicubic")
+
+
+def _sizes(value: Any) -> Ne:
+    a, b, c, d = (n if isinstance(n, int) else 0 for n in value)
+    return a, b, c, d
+
+
+def _resized(call: Call) -> Shape:
+    ne = _sizes(call.params["ne"])
+    if min(ne) < 1 or min(call["x"].ne) < 1:
+        raise call.fail(f"cannot be resized to {ne}; sizes are positive")
+    if call.params["mode"] not in MODES:
+        raise call.fail(f"unknown mode {call.params['mode']!r}; modes are {', '.join(MODES)}")
+    if call.params["antialias"] and call.params["mode"] != "bilinear":
+        raise call.fail("antialias belongs to mode bilinear")
+    return ne, call.int("rank")
+
+
+def _resized_parts(call: Call) -> list[Way]:
+    x, ne = call["x"], _sizes(call.params["ne"])
+    kept = [axis for axis in (2, 3) if x.ne[axis] == ne[axis] > 1]
+    return [*(Way({"x": axis}, axis) for axis in kept), Way({"x": PARTIAL}, PARTIAL)]
+
+
+UPSCALE = register_op(
+    Op(
+        "upscale",
+        sources=(Source("x", ONLY_F32),),
+        params=(
+            Param("ne", tuple, required=True),
+            Param("rank", int, required=True),
+            Param("mode", str, default="nearest"),
+            Param("align_corners", bool, default=False),
+            Param("antialias", bool, default=False),
+        ),
+        shape=_resized,
+        dtype=always(F32),
+        split=_resized_parts,
+        formula="x at other sizes: interpolated along dimensions 0 and 1, nearest along 2 and 3",
+        origin="ggml; cubic convolution with a = -0.75, Keys 1981, doi:10.1109/TASSP.1981.1163711",
+    )
+)
+
+
+def _padded(call: Call) -> Shape:
+    x, pads = call["x"], call.params["pads"]
+    assert isinstance(pads, tuple)
+    if len(pads) != 8 or not all(isinstance(n, int) and n >= 0 for n in pads):
+        raise call.fail(f"pads = {pads} must be eight counts: left and right of each dimension")
+    counts = [n for n in pads if isinstance(n, int)]
+    ne = [x.ne[i] + counts[2 * i] + counts[2 * i + 1] for i in AXES]
+    if call.params["circular"] and any(n == 0 for n in x.ne):
+        raise call.fail("nothing goes round in an empty tensor")
+    rank = max([x.rank, *(i + 1 for i in AXES if ne[i] > 1)])
+    return (ne[0], ne[1], ne[2], ne[3]), rank
+
+
+def _unpadded_parts(call: Call) -> list[Way]:
+    pads = call.params["pads"]
+    assert isinstance(pads, tuple)
+    free = [axis for axis in AXES if pads[2 * axis : 2 * axis + 2] == (0, 0)]
+    kept = [Way({"x": axis}, axis) for axis in free if call["x"].ne[axis] > 1]
+    return [*kept, Way({"x": PARTIAL}, PARTIAL)]
+
+
+PAD = register_op(
+    Op(
+        "pad",
+        sources=(Source("x", ONLY_F32),),
+        params=(Param("pads", tuple, required=True), Param("circular", bool, default=False)),
+        shape=_padded,
+        dtype=always(F32),
+        split=_unpadded_parts,
+        formula="y = x between zeros, or between what comes round from its other end",
+    )
+)
+
+
+def _reflected(call: Call) -> Shape:
+    x, left, right = call["x"], call.int("p0"), call.int("p1")
+    if not (0 <= left < x.ne[0] and 0 <= right < x.ne[0]):
+        raise call.fail(f"p0 = {left} and p1 = {right} must be less than ne[0], {x.ne[0]}")
+    return (x.ne[0] + left + right, x.ne[1], x.ne[2], x.ne[3]), x.rank
+
+
+PAD_REFLECT_1D = register_op(
+    Op(
+        "pad_reflect_1d",
+        sources=(Source("x", ONLY_F32),),
+        params=(Param("p0", int, required=True), Param("p1", int, required=True)),
+        shape=_reflected,
+        dtype=always(F32),
+        split=lambda call: [
+            *(Way({"x": axis}, axis) for axis in AXES[1:] if call["x"].ne[axis] > 1),
+            *linear("x")(call),
+        ],
+        formula="y = x between mirror images of itself, the end elements not doubled",
+    )
+)
+
+
+def _rolled_parts(call: Call) -> list[Way]:
+    shifts = call.params["shifts"]
+    assert isinstance(shifts, tuple)
+    still = [axis for axis in AXES if shifts[axis] == 0 and call["x"].ne[axis] > 1]
+    return [*(Way({"x": axis}, axis) for axis in still), Way({"x": PARTIAL}, PARTIAL)]
+
+
+def _rolled(call: Call) -> Shape:
+    x, shifts = call["x"], call.params["shifts"]
+    assert isinstance(shifts, tuple)
+    if len(shifts) != 4 or not all(isinstance(n, int) for n in shifts):
+        raise call.fail(f"shifts = {shifts} must be four integers, one for each dimension")
+    for axis, shift in enumerate(shifts):
+        assert isinstance(shift, int)
+        if x.ne[axis] and abs(shift) >= x.ne[axis]:
+            raise call.fail(f"a shift of {shift} is no less than ne[{axis}], {x.ne[axis]}")
+    return x.ne, x.rank
+
+
+ROLL = register_op(
+    Op(
+        "roll",
+        sources=(Source("x", ONLY_F32),),
+        params=(Param("shifts", tuple, required=True),),
+        shape=_rolled,
+        dtype=always(F32),
+        split=_rolled_parts,
+        formula="y[i] = x[i - shift], round and round, along each dimension",
+    )
+)
+
+
+def _embedded(call: Call) -> Shape:
+    x, dim = call["x"], call.int("dim")
+    if dim < 2 or call.int("max_period") < 1:
+        raise call.fail(f"dim = {dim} must be 2 or more, max_period positive")
+    if x.ne[1:] != (1, 1, 1):
+        raise call.fail("x must be a vector of times")
+    return (dim, x.ne[0], 1, 1), 2
+
+
+TIMESTEP_EMBEDDING = register_op(
+    Op(
+        "timestep_embedding",
+        sources=(Source("x", ONLY_F32),),
+        params=(Param("dim", int, required=True), Param("max_period", int, default=10000)),
+        shape=_embedded,
+        dtype=always(F32),
+        split=lambda _call: (Way({"x": 0}, 1),),
+        formula="y[j, i] = cos(x[i] * f[j]), y[j + n, i] = sin(x[i] * f[j]), "
+        "f[j] = max_period**(-j / n), n = dim // 2",
+        origin="Ho et al. 2020, arXiv:2006.11239",
+    )
+)
+
+
+def upscale(
+    x: Tensor,
+    shape: tuple[int, ...],
+    *,
+    mode: str = "nearest",
+    align_corners: bool = False,
+    antialias: bool = False,
+    name: str = "",
+) -> Tensor:
+    """Resize f32 `x` to `shape` (NumPy order), up or down.
+
+    `mode` is nearest, bilinear or bicubic along the two fastest dimensions; the others take the
+    nearest. `align_corners` lets the outermost elements meet, instead of the outer edges of
+    elements. `antialias` widens the triangle of bilinear where it shrinks. Raises ShapeError.
+    """
+    ne, rank = ne_of(shape, "upscale")
+    return apply(
+        UPSCALE,
+        x,
+        ne=ne,
+        rank=rank,
+        mode=mode,
+        align_corners=align_corners,
+        antialias=antialias,
+        name=name,
+    )
+
+
+def pad(x: Tensor, pads: tuple[int, ...], *, circular: bool = False, name: str = "") -> Tensor:
+    """Pad f32 `x`: `pads` is (left, right) of dimension 0, then of 1, 2, 3; what is left out is 0.
+
+    With zeros, or with `circular` with what comes round from the other end.
+    """
+    filled = (*pads, *(0,) * (8 - len(pads)))
+    return apply(PAD, x, pads=filled, circular=circular, name=name)
+
+
+def pad_reflect_1d(x: Tensor, p0: int, p1: int, *, name: str = "") -> Tensor:
+    """Pad rows of f32 `x` by `p0` and `p1` elements that mirror its ends."""
+    return apply(PAD_REFLECT_1D, x, p0=p0, p1=p1, name=name)
+
+
+def roll(x: Tensor, shifts: tuple[int, ...], *, name: str = "") -> Tensor:
+    """Shift f32 `x` round along each dimension, `ne` order; what is left out is 0."""
+    return apply(ROLL, x, shifts=(*shifts, *(0,) * (4 - len(shifts))), name=name)
+
+
+def timestep_embedding(x: Tensor, dim: int, *, max_period: int = 10000, name: str = "") -> Tensor:
+    """Embed f32 times `x` [n] in cosines and sines: [dim, n]; the last row of an odd `dim` is 0."""
+    return apply(TIMESTEP_EMBEDDING, x, dim=dim, max_period=max_period, name=name)

@@ -1,0 +1,45 @@
+"""What comes back through `repeat`: copies that lay side by side are summed."""
+
+from collections.abc import Iterable
+
+from tensorplug.dtypes import F16, F32
+from tensorplug.ops.rules import divides, same_type_as
+from tensorplug.ops.split import AXES, Way, any_of, linear
+from tensorplug.ops.table import Call, Op, Param, Shape, Source, apply, register_op
+from tensorplug.tensor import Tensor, ne_of
+
+
+def _summed(call: Call) -> Shape:
+    x, wanted = call["x"], call.params["ne"]
+    assert isinstance(wanted, tuple)
+    a, b, c, d = (n if isinstance(n, int) else 0 for n in wanted)
+    if not all(divides(n, large) for n, large in zip((a, b, c, d), x.ne, strict=True)):
+        raise call.fail(f"sizes {wanted} do not repeat to those of x")
+    return (a, b, c, d), call.int("rank")
+
+
+def _kept_parts(call: Call) -> Iterable[Way]:
+    wanted = call.params["ne"]
+    assert isinstance(wanted, tuple)
+    x = call["x"]
+    kept = [axis for axis in AXES if x.ne[axis] == wanted[axis]]
+    return [Way({"x": axis}, axis) for axis in kept if x.ne[axis] > 1]
+
+
+REPEAT_BACK = register_op(
+    Op(
+        "repeat_back",
+        sources=(Source("x", frozenset({F32, F16})),),
+        params=(Param("ne", tuple, required=True), Param("rank", int, required=True)),
+        shape=_summed,
+        dtype=same_type_as("x"),
+        split=any_of(_kept_parts, linear("x")),
+        formula="y = sum of the parts of x that a repeat of y would have laid side by side",
+    )
+)
+
+
+def repeat_back(x: Tensor, shape: tuple[int, ...], *, name: str = "") -> Tensor:
+    """Sum the repetitions in `x` back to `shape` (NumPy order), which divides that of `x`."""
+    ne, rank = ne_of(shape, "repeat_back")
+    return apply(REPEAT_BACK, x, ne=ne, rank=rank, name=name)
