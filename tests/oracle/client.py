@@ -25,6 +25,8 @@ Array = npt.NDArray[Any]
 PATIENCE = 60.0
 """Seconds for one answer."""
 
+SPEECHLESS = "the process ended with status"
+
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
@@ -113,7 +115,16 @@ class Oracle:
         return np.frombuffer(found, np.uint8).reshape(len(values), size)
 
     def ask(self, question: Any) -> Any:
-        """The answer to `question`, or a Refusal."""
+        """The answer to `question`, or a Refusal.
+
+        A process that ends without a word is asked again in fresh memory: perhaps an earlier
+        question has made ggml write where it should not.
+        """
+        found = self._ask(question)
+        speechless = isinstance(found, Refusal) and found.reason.startswith(SPEECHLESS)
+        return self._ask(question) if speechless else found
+
+    def _ask(self, question: Any) -> Any:
         process = self._started()
         assert process.stdin is not None
         assert process.stdout is not None
@@ -157,7 +168,7 @@ class Oracle:
         told = [line for line in lines if re.search(r"\.(c|cpp|h):\d+:", line)]
         if told:
             return re.sub(r"^\S*/", "", told[0])
-        return f"the process ended with status {status}: {' '.join(lines[-1:])}"
+        return f"{SPEECHLESS} {status}: {' '.join(lines[-1:])}"
 
     def _end(self) -> int:
         process, self._process = self._process, None

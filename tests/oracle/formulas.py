@@ -123,3 +123,46 @@ def _pool_2d_back(params: Mapping[str, Any], sources: list[Array]) -> Array:
         elif np.any(x[window] > -np.inf):
             part[np.unravel_index(np.argmax(x[window]), part.shape)] += grad[n, c, v, u]
     return found
+
+
+@formula("NumPy", "add1")
+def _add1(_params: Mapping[str, Any], sources: list[Array]) -> Array:
+    a, b = sources
+    return a + b.item()
+
+
+@formula("NumPy", "diag_mask_zero")
+def _diag_mask_zero(params: Mapping[str, Any], sources: list[Array]) -> Array:
+    (x,) = sources
+    return np.where(np.tri(*x.shape[-2:], k=params["n_past"], dtype=bool), x, 0)
+
+
+@formula("NumPy", "win_part")
+def _win_part(params: Mapping[str, Any], sources: list[Array]) -> Array:
+    image, w = sources[0][0], params["w"]
+    height, width, channels = image.shape
+    high, wide = -(-height // w), -(-width // w)
+    padded = np.pad(image, [(0, high * w - height), (0, wide * w - width), (0, 0)])
+    return padded.reshape(high, w, wide, w, channels).swapaxes(1, 2)
+
+
+@formula("NumPy", "win_unpart")
+def _win_unpart(params: Mapping[str, Any], sources: list[Array]) -> Array:
+    w, width, height = (params[name] for name in ("w", "w0", "h0"))
+    high, wide = -(-height // w), -(-width // w)
+    windows = sources[0].reshape(high, wide, w, w, -1)
+    return windows.swapaxes(1, 2).reshape(high * w, wide * w, -1)[:height, :width]
+
+
+@formula("NumPy", "get_rel_pos")
+def _get_rel_pos(params: Mapping[str, Any], sources: list[Array]) -> Array:
+    query, key = np.ogrid[: params["qh"], : params["kh"]]
+    return sources[0][0, 0][query - key + params["kh"] - 1]
+
+
+@formula("NumPy", "add_rel_pos")
+def _add_rel_pos(_params: Mapping[str, Any], sources: list[Array]) -> Array:
+    x, by_column, by_row = sources
+    heads, rows, columns, keys = by_column.shape
+    scores = x.reshape(heads, rows, columns, keys, keys)
+    return scores + by_row[..., :, None] + by_column[..., None, :]

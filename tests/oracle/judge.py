@@ -80,7 +80,10 @@ def examine_formula(case: Case, backend: Backend) -> Finding:
         return Finding(case.op, case.types, "ours", answer.reason, peer=peer)
     (wanted,) = outputs(built)
     sources = [_value(source, built) for source in built.node.sources]
-    values = [formula(built.node.params, sources).reshape(wanted.ne[::-1])]
+    exact = formula(built.node.params, sources).reshape(wanted.ne[::-1])
+    if wanted.dtype in (tp.F16, tp.BF16):
+        exact = reference.decode(wanted.dtype, reference.encode(wanted.dtype, exact))
+    values = [exact]
     ours, plain = _on_device(case, backend), _in_reference(built)
     detail = _first_problem(case, built, ours, values) or _first_problem(case, built, plain, values)
     verdict = "differs" if detail else "same"

@@ -63,8 +63,26 @@ def _before_the_first(case: Case) -> bool:
     return x.ne[2] < case.params.get("K", 1)
 
 
+def _far(case: Case) -> bool:
+    """What comes round has gone round more than once."""
+    x, pads = case.args[0], case.params["pads"]
+    assert x is not None
+    sizes = [*x.ne, 1, 1, 1][:4]
+    return case.params["circular"] and any(pad > sizes[i // 2] for i, pad in enumerate(pads))
+
+
+def _deep(case: Case) -> bool:
+    """More than two dimensions."""
+    return case.args[0] is not None and math.prod(case.args[0].ne[2:]) > 1
+
+
 _UNCHECKED = "ggml takes the rows for contiguous and does not check it"
 _UNEVEN = "ggml takes the rows for evenly spaced and does not check it"
+
+_SPATIAL = """
+    conv_2d_dw conv_transpose_2d im2col im2col_back pool_1d pool_2d pool_2d_back win_part win_unpart
+    get_rel_pos
+"""
 
 KNOWN = (
     Known("sum mean argmax get_rows", _laid("transposed"), _UNCHECKED),
@@ -73,23 +91,31 @@ KNOWN = (
     Known("top_k", _laid("transposed", "permuted", "columns"), _UNCHECKED),
     Known("clamp", _laid("rows"), _UNEVEN),
     Known("ssm_conv", _laid("rows", "columns"), _UNEVEN),
-    Known(
-        "conv_2d_dw conv_transpose_2d im2col im2col_back pool_1d pool_2d pool_2d_back",
-        _laid("permuted", "transposed", "rows", "columns"),
-        _UNEVEN,
-    ),
+    Known(_SPATIAL, _laid("permuted", "transposed", "rows", "columns"), _UNEVEN),
     Known(
         "silu_back cross_entropy_loss", _laid("permuted", "transposed", "rows", "columns"), _UNEVEN
     ),
     Known(
-        "silu_back pool_2d_back",
+        "silu_back pool_2d_back add1",
         _mixed,
         "ggml reads both sources as of one type and does not check it",
     ),
     Known("pool_1d pool_2d", _with_nan, "a maximum of ggml forgets NaN"),
     Known("rms_norm_back", _single, "nearly all cancels in a row of one; f32 of ggml keeps less"),
     Known("mul_mat", _few_products, "ggml rounds activations to 8 bits, and few results cancel"),
-    Known("ssm_scan", _before_the_first, "ggml does not write states from before the first token"),
+    Known(
+        "ssm_scan rwkv_wkv6 rwkv_wkv7 gated_linear_attn gated_delta_net",
+        _before_the_first,
+        "ggml does not write states from before the first token",
+    ),
+    Known(
+        "rwkv_wkv7",
+        lambda case: case.args[0] is not None and case.args[0].ne[0] % 64 > 0,
+        "ggml works in steps of whole vectors and writes beyond heads that they do not fill",
+    ),
+    Known("pad", _far, "ggml goes round once only, and then reads elsewhere"),
+    Known("count_equal", _deep, "ggml finds its way through matrices only"),
+    Known("get_rel_pos", lambda case: case.types[0] == "bf16", "ggml calls the result f16"),
     Known("gelu_quick geglu_quick", _huge, "the table of ggml ends where f16 does"),
     Known(
         "dup cpy set_rows",

@@ -7,7 +7,7 @@ from oracle.builders.views import window
 from oracle.ggml import Ggml, Refused
 
 _NAMESAKES = """
-    add sub mul div add_id sqr sqrt log sin cos abs sgn neg step tanh elu relu sigmoid gelu
+    add sub mul div add1 add_id sqr sqrt log sin cos abs sgn neg step tanh elu relu sigmoid gelu
     gelu_quick gelu_erf silu hardswish hardsigmoid exp expm1 softplus floor ceil round trunc
     sum sum_rows mean cumsum argmax count_equal
 """

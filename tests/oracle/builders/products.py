@@ -4,7 +4,7 @@ from oracle.builders.table import Use, builds, direct
 from oracle.ggml import Ggml, Refused, counts
 
 direct("mul_mat_id")
-direct("diag_mask_inf", arguments="i n_past")
+direct("out_prod")
 
 
 @builds("mul_mat")

@@ -1,6 +1,7 @@
 """Recurrences along time, linear attention, sparse attention."""
 
-from oracle.builders.table import direct
+from oracle.builders.table import Use, builds, direct
+from oracle.ggml import Ggml
 
 _NAMESAKES = "ssm_conv rwkv_wkv6 rwkv_wkv7 dsv4_hc_pre dsv4_hc_post lightning_indexer"
 for _name in _NAMESAKES.split():
@@ -9,5 +10,10 @@ for _name in _NAMESAKES.split():
 direct("ssm_scan", arguments="l K")
 direct("gated_linear_attn", arguments="f scale")
 direct("gated_delta_net", arguments="l K")
-direct("solve_tri", arguments="b left, b lower, b uni")
 direct("dsv4_hc_comb", arguments="f eps, i n_iter")
+
+
+@builds("solve_tri")
+def _solve_tri(ggml: Ggml, use: Use) -> int:
+    left, lower, unit = True, True, False  # ggml knows no others
+    return ggml.build("ggml_solve_tri", "ttbbb", *use.sources, left, lower, unit)

@@ -11,7 +11,6 @@ direct("conv_transpose_1d", arguments="i s0, i p0, i d0")
 direct("conv_transpose_2d", "ggml_conv_transpose_2d_p0", "i stride")
 direct("col2im_1d", arguments="i s0, i oc, i p0")
 direct("pad_reflect_1d", arguments="i p0, i p1")
-direct("roll", arguments="i shift0, i shift1, i shift2, i shift3")
 direct("timestep_embedding", arguments="i dim, i max_period")
 direct("win_part", arguments="i w")
 direct("win_unpart", arguments="i w0, i h0, i w")
@@ -75,3 +74,25 @@ def _pooled(ggml: Ggml, use: Use) -> int:
     signature = "t" * len(use.sources) + "iiiiiff"
     kind = POOLS[use.params["kind"]]
     return ggml.build(f"ggml_{use.op}", signature, *use.sources, kind, *numbers)
+
+
+MODES = {"nearest": 0, "bilinear": 1, "bicubic": 2}
+FLAGS = {"align_corners": 1 << 8, "antialias": 1 << 9}
+"""`enum ggml_scale_mode` and `enum ggml_scale_flag`."""
+
+
+@builds("upscale")
+def _upscale(ggml: Ggml, use: Use) -> int:
+    mode = MODES[use.params["mode"]] | sum(FLAGS[name] for name in FLAGS if use.params[name])
+    return ggml.build("ggml_interpolate", "tllllu", *use.sources, *use.node["ne"], mode)
+
+
+@builds("pad")
+def _pad(ggml: Ggml, use: Use) -> int:
+    name = "ggml_pad_ext_circular" if use.params["circular"] else "ggml_pad_ext"
+    return ggml.build(name, "t" + "i" * 8, *use.sources, *use.params["pads"])
+
+
+@builds("roll")
+def _roll(ggml: Ggml, use: Use) -> int:
+    return ggml.build("ggml_roll", "tiiii", *use.sources, *use.params["shifts"])
