@@ -47,6 +47,7 @@ from tensorplug.ops.repetition import repeat_back
 from tensorplug.ops.rope import rope
 from tensorplug.ops.rows import get_rows, get_rows_back, set_rows
 from tensorplug.ops.softmax import diag_mask_inf, soft_max
+from tensorplug.ops.sparse import dsv4_hc_comb, dsv4_hc_post, dsv4_hc_pre, lightning_indexer
 from tensorplug.ops.ssm import ssm_conv, ssm_scan
 from tensorplug.ops.table import (
     OPS,
@@ -131,6 +132,9 @@ __all__ = [
     "diag_mask_inf",
     "diag_mask_zero",
     "div",
+    "dsv4_hc_comb",
+    "dsv4_hc_post",
+    "dsv4_hc_pre",
     "dup",
     "elu",
     "exp",
@@ -160,6 +164,7 @@ __all__ = [
     "in_place",
     "l2_norm",
     "leaky_relu",
+    "lightning_indexer",
     "log",
     "map_custom1",
     "map_custom2",

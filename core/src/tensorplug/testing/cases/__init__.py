@@ -23,6 +23,7 @@ from tensorplug.testing.cases import (
     rope,
     rows,
     softmax,
+    sparse,
     ssm,
     unary,
     window,
@@ -53,6 +54,7 @@ _FAMILIES = (
     im2col,
     pool,
     linear_attention,
+    sparse,
 )
 SMALL: tuple[Case, ...] = tuple(case for family in _FAMILIES for case in family.CASES)
 """Every op, type and layout, with few elements."""

@@ -32,6 +32,7 @@ from tensorplug_cpu.reference import (
     rope,
     rows,
     softmax,
+    sparse,
     ssm,
     unary,
     window,
@@ -64,6 +65,7 @@ FAMILIES = (
     conv,
     im2col,
     linear_attention,
+    sparse,
 )
 """The modules whose functions fill `REFERENCE`, named like those of `tensorplug.ops`."""
 
