@@ -38,10 +38,19 @@ def correct(K: int = 1, **other: Tensor) -> Tensor:  # noqa: N803 - the name in 
     return tp.gated_delta_net(**(sources | other), K=K)
 
 
-@pytest.mark.parametrize("op", SOURCES)
-def test_result_has_a_row_for_each_token_and_each_row_of_the_states(op: str) -> None:
-    node = attend(op)
+X, STATE = t(4, 3, 6), t(48, 2)
 
+
+@pytest.mark.parametrize(
+    "node",
+    [
+        tp.rwkv_wkv6(X, X, X, t(4, 3), X, STATE),
+        tp.rwkv_wkv7(X, X, X, X, X, X, STATE),
+        tp.gated_linear_attn(X, X, X, X, STATE, scale=2),
+    ],
+    ids=lambda node: node.op,
+)
+def test_result_has_a_row_for_each_token_and_each_row_of_the_states(node: Tensor) -> None:
     assert (node.ne, node.rank, node.dtype) == ((12, 6 + 4 * 2, 1, 1), 2, tp.F32)
 
 

@@ -17,9 +17,9 @@ from tensorplug_cpu.task import Operand, Task, kernel
 from tensorplug_cpu.threads import Step, split
 from tensorplug_cpu.tiles import Temporaries, load, tiled
 
-SCORES = 1 << 20
-"""Scores of single heads that are held at a time: 4 MiB."""
-DECODED = 1 << 20
+SCORES = 1 << 18
+"""Scores of single heads that are held at a time: 1 MiB, which stays in a level-2 cache."""
+DECODED = 1 << 18
 """Elements of keys that are decoded at a time."""
 
 
