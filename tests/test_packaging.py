@@ -7,9 +7,17 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 
+TEMPLATE = {
+    f"tensorplug/cli/template/{name}.txt"
+    for name in (
+        *("README.md", "pyproject.toml", "tests/test_template.py"),
+        *(f"src/tensorplug_template/{n}.py" for n in ("__init__", "device", "driver", "plugin")),
+        "src/tensorplug_template/py.typed",
+    )
+}
 CONTENTS = {
     "tensorplug": (
-        {"tensorplug/py.typed"},
+        {"tensorplug/py.typed", *TEMPLATE},
         [
             *("[console_scripts]", "tensorplug = tensorplug.cli:main", ""),
             *("[pytest11]", "tensorplug = tensorplug_pytest"),

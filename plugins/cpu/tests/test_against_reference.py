@@ -21,6 +21,11 @@ def on_weights(case):
     return weight is not None and weight.dtype not in (tp.F64, tp.I8, tp.I16, tp.I32, tp.I64)
 
 
+def one_of_each(cases):
+    """One case for each op, types and layouts: the ways to run a plan do not look at sizes."""
+    return list({(c.op, c.types, c.layouts, c.in_place): c for c in reversed(cases)}.values())
+
+
 def case_id(case):
     return case.id
 
@@ -36,7 +41,7 @@ def test_case_gives_what_the_reference_gives(case, device, backend):
     assert device.supports(laid.built.node) is True
 
 
-@pytest.mark.parametrize("case", tight(SMALL), ids=case_id)
+@pytest.mark.parametrize("case", one_of_each(tight(SMALL)), ids=case_id)
 def test_plan_bound_anew_reads_what_lies_in_the_new_memory(case, device, backend):
     elsewhere, laid = lay(case, device.buffer_type), lay(case, device.buffer_type)
 
@@ -49,7 +54,7 @@ def test_plan_bound_anew_reads_what_lies_in_the_new_memory(case, device, backend
     assert laid.problem() == ""
 
 
-@pytest.mark.parametrize("case", tight(SMALL), ids=case_id)
+@pytest.mark.parametrize("case", one_of_each(tight(SMALL)), ids=case_id)
 def test_plain_kernels_in_bound_memory_give_the_same(case, device):
     laid = lay(case, device.buffer_type)
     laid.write_leafs()
