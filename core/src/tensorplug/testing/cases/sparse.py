@@ -117,6 +117,7 @@ COMBS = [
         comb(layouts={"mixes": mixes, "scale": scale, "base": base})
         for mixes, scale, base in [
             ("rows", "shifted", "columns"),
+            ("plain", "spaced", "spaced"),
             ("columns", "columns", "shifted"),
             ("transposed", "plain", "transposed"),
         ]
