@@ -63,3 +63,17 @@ def test_command_of_a_page_exists(command: str) -> None:
 
 def test_readme_is_short() -> None:
     assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 120
+
+
+def test_the_page_of_ops_is_what_the_command_prints() -> None:
+    command = "from tensorplug.cli import main; main()"
+
+    done = subprocess.run(
+        [sys.executable, "-c", command, "ops", "--markdown", "--device", "cpu"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+
+    page = (ROOT / "docs" / "ops.md").read_text(encoding="utf-8")
+    assert page[page.index("| op |") :] == done.stdout

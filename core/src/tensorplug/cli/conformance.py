@@ -13,7 +13,7 @@ from tensorplug.errors import OptionError, TensorplugError
 try:
     from tqdm import tqdm  # type: ignore[import-untyped]  # ships no types
 
-    from tensorplug.testing.cases import Case
+    from tensorplug.testing.cases import REFUSED, Case
     from tensorplug.testing.cases.performance import PERFORMANCE
     from tensorplug.testing.check import Outcome
     from tensorplug.testing.performance import Figures, measure
@@ -96,8 +96,9 @@ def time(spec: str, choice: Choice) -> Figures:
 
 def support(spec: str, choice: Choice) -> Support:
     """Ask the device about cases; nothing is computed."""
+    refused = REFUSED if choice.everything and choice.tier == "full" else ()
     with tensorplug.open(spec) as backend:
-        return ask(backend.device, choice.cases())
+        return ask(backend.device, [*choice.cases(), *refused])
 
 
 def certify(spec: str, choice: Choice) -> Certificate:

@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from tensorplug.device import Device
-from tensorplug.ops.table import OPS
+from tensorplug.ops.table import OPS, Op
 from tensorplug.testing.cases import Case
 from tensorplug.testing.check import refusal
 from tensorplug.testing.run import as_csv
@@ -35,16 +35,19 @@ class Support:
     answers: tuple[Answer, ...]
 
     def cell(self, op: str) -> str:
-        """The types of the first source of `op`, those in parentheses with some cases refused."""
+        """The types of the first source of `op` that are computed; in parentheses some cases of."""
         of_type: dict[str, list[bool]] = {}
         for answer in self.answers:
             if answer.op == op:
                 of_type.setdefault(answer.types.partition(",")[0], []).append(answer.supported)
         whole = [name for name, yes in of_type.items() if all(yes)]
-        part = [name for name, yes in of_type.items() if any(yes) and not all(yes)]
+        part = [f"({name})" for name, yes in of_type.items() if any(yes) and not all(yes)]
+        none = [name for name, yes in of_type.items() if not any(yes)]
         if len(whole) == len(of_type):
             return "all" if whole else ""
-        return " ".join([*whole, *(f"({name})" for name in part)])
+        if len(whole) > len(part) + len(none):
+            return " ".join(["all but", *none, *part])
+        return " ".join([*whole, *part])
 
     def to_json(self) -> dict[str, Any]:
         """The same as plain data: a summary, and one record for each case."""
@@ -73,11 +76,25 @@ def ask(device: Device, cases: Iterable[Case]) -> Support:
 
 
 def as_markdown(supports: Sequence[Support]) -> str:
-    """A table op x backend of the types that are computed, for `docs/ops.md`."""
+    """A table op x type x backend of what is computed, for `docs/ops.md`."""
     names = [support.device.partition(":")[0] for support in supports]
-    lines = [f"| op | computes | {' | '.join(names)} |", "|---" * (len(names) + 2) + "|"]
+    head = ["op", "computes", "types", *names]
+    lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
     for op in OPS.values():
-        cells = ["view" if op.is_view else support.cell(op.name) or "-" for support in supports]
-        formula = op.formula.replace("|", "\\\\|")
+        if op.is_view:
+            cells = ["any", *("view" for _ in supports)]
+        else:
+            cells = [_types(op), *(support.cell(op.name) or "-" for support in supports)]
+        formula = op.formula.replace("|", "\\|")
         lines.append(f"| `{op.name}` | {formula} | {' | '.join(cells)} |")
     return "\n".join(lines)
+
+
+def _types(op: Op) -> str:
+    """The types of the first source, block types together."""
+    if not op.sources:
+        return "none"
+    types = sorted(op.sources[0].types, key=lambda dtype: dtype.id)
+    plain = [dtype.name for dtype in types if not dtype.is_block]
+    blocks = sum(dtype.is_block for dtype in types)
+    return " ".join([*plain, *([f"and {blocks} block types"] if blocks else [])])
