@@ -17,7 +17,7 @@ TEMPLATE = {
 }
 CONTENTS = {
     "tensorplug": (
-        {"tensorplug/py.typed", *TEMPLATE},
+        {"tensorplug/py.typed", "tensorplug/testing/cases/models.json", *TEMPLATE},
         [
             *("[console_scripts]", "tensorplug = tensorplug.cli:main", ""),
             *("[pytest11]", "tensorplug = tensorplug_pytest"),

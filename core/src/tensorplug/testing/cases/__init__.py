@@ -15,6 +15,7 @@ from tensorplug.testing.cases import (
     large,
     linear_attention,
     matmul,
+    models,
     norm,
     optimizer,
     pool,
@@ -66,10 +67,13 @@ _SEEN = frozenset(case.id for case in (*SMALL, *LARGE))
 GRID: tuple[Case, ...] = tuple(case for case in grid.CASES if case.id not in _SEEN)
 """The same ops over wider grids of shapes, layouts, types and parameters."""
 
-CASES = (*SMALL, *LARGE, *GRID)
+MODELS: tuple[Case, ...] = tuple(models.CASES)
+"""The ops of two real language models, as they are there."""
+
+CASES = (*SMALL, *LARGE, *GRID, *MODELS)
 """What a device computes, or refuses with a reason of its own."""
 
 REFUSED: tuple[Case, ...] = (*copy.REFUSED, *rows.REFUSED)
 """What every device refuses so far: encoding to types whose best block must be searched for."""
 
-__all__ = ["CASES", "GRID", "LARGE", "REFUSED", "SMALL", "Arg", "Built", "Case", "build"]
+__all__ = ["CASES", "GRID", "LARGE", "MODELS", "REFUSED", "SMALL", "Arg", "Built", "Case", "build"]

@@ -70,9 +70,12 @@ class Arg:
     dtype: tp.DType = tp.F32
     layout: str = "plain"
     data: Data = UNIT
+    nb: Ne = ()
+    """Strides in bytes, for the layout `strided`."""
 
     def __str__(self) -> str:
         layout = "" if self.layout == "plain" else f"~{self.layout}"
+        layout += "x".join(map(str, self.nb))
         data = "" if self.data is UNIT else f"@{self.data.tag}"
         return f"{self.dtype.name}_{'x'.join(map(str, self.ne))}{layout}{data}"
 
@@ -208,6 +211,14 @@ def _every_second_element(arg: Arg) -> Tensor:
     return tp.strided(root, (a, b, c, d), nb, rank=len(arg.ne), offset=offset)
 
 
+def _strided(arg: Arg) -> Tensor:
+    """Strides as they are given, in a leaf that just holds them."""
+    a, b, c, d = pad_ne(arg.nb)
+    seen = Tensor(arg.dtype, pad_ne(arg.ne), (a, b, c, d), len(arg.ne))
+    root = _leaf(arg, (-(-seen.nbytes // arg.dtype.size) * arg.dtype.block,))
+    return tp.strided(root, seen.ne, seen.nb, rank=len(arg.ne), offset=0)
+
+
 LAYOUTS: dict[str, Callable[[Arg], Tensor]] = {
     "plain": _plain,
     "permuted": _permuted,
@@ -216,6 +227,7 @@ LAYOUTS: dict[str, Callable[[Arg], Tensor]] = {
     "columns": _columns,
     "shifted": _shifted,
     "spaced": _every_second_element,
+    "strided": _strided,
 }
 
 

@@ -1,0 +1,56 @@
+"""The ops of real language models, with the sizes and strides that they have there.
+
+`models.json` is written by `apps/llm/tests/make_op_lists.py` from the graphs of SmolLM2-135M and
+Gemma 3 270M for one, five and sixteen tokens.
+"""
+
+import json
+from importlib.resources import files
+from typing import Any
+
+import tensorplug as tp
+from tensorplug.testing.cases.case import UNIT, Arg, Case, Data, distinct, integers
+from tensorplug.testing.cases.matmul import LIMIT
+from tensorplug.testing.cases.softmax import MASK
+
+
+def _case(entry: dict[str, Any]) -> Case:
+    op, sources = entry["op"], entry["sources"]
+    params = {k: tuple(v) if isinstance(v, list) else v for k, v in entry["params"].items()}
+    names = [source.name for source in tp.OPS[op].sources]
+    args = [
+        None if source is None else _arg(source, _data(op, name, sources))
+        for name, source in zip(names, sources, strict=False)
+    ]
+    return Case(op=op, args=tuple(args), params=params, limit=_LIMITS.get(op, 1e-6))
+
+
+_LIMITS = {"mul_mat": LIMIT, "mul_mat_id": LIMIT, "flash_attn_ext": LIMIT}
+
+
+def _arg(source: dict[str, Any], data: Data) -> Arg:
+    dtype, ne = tp.dtype(source["type"]), tuple(source["ne"])
+    if "nb" not in source:
+        return Arg(ne, dtype, data=data)
+    return Arg(ne, dtype, "strided", data, tuple(source["nb"]))
+
+
+def _data(op: str, name: str, sources: list[Any]) -> Data:
+    """Values that mean something to the op: rows that are there, masks."""
+    if name == "mask":
+        return MASK
+    if name == "positions":
+        return integers(0, 500)
+    if name == "ids":
+        rows = sources[0]["ne"][1]
+        return distinct(rows) if op == "set_rows" else integers(0, rows)
+    return UNIT
+
+
+def _load() -> list[Case]:
+    text = (files("tensorplug.testing.cases") / "models.json").read_text(encoding="utf-8")
+    entries = [entry for model in json.loads(text).values() for entry in model]
+    return list({case.id: case for case in map(_case, entries)}.values())
+
+
+CASES = _load()
