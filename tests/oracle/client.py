@@ -82,6 +82,8 @@ class Oracle:
         found = self.ask(None)
         assert not isinstance(found, Refusal), found.reason
         self.version: str = found
+        self.release = tuple(int(n) for n in re.findall(r"\d+", found.split()[0]))
+        """The numbers of the version; none where the library does not know it."""
 
     def close(self) -> None:
         """End the process."""

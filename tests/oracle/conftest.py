@@ -17,6 +17,7 @@ from tensorplug_cpu.backend import CPUBackend
 from tensorplug_cpu.device import CPUDevice
 
 LEDGER = Ledger()
+RECENT = (0, 25)
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
@@ -39,6 +40,14 @@ def oracle() -> Iterator[Oracle]:
     LEDGER.version = oracle.version
     yield oracle
     oracle.close()
+
+
+@pytest.fixture(scope="session")
+def recent(oracle: Oracle) -> Oracle:
+    """The ggml, if it searches for blocks as it does now."""
+    if oracle.release < RECENT:
+        pytest.skip(f"ggml {oracle.version} searches for some blocks otherwise than 0.25 does")
+    return oracle
 
 
 @pytest.fixture(scope="session")

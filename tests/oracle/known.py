@@ -12,17 +12,19 @@ MANY = 16
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """A deviation of ggml: for which ops, for which of their cases, and why."""
+    """A deviation of ggml: for which ops, for which of their cases, why, and until when."""
 
     ops: str
     applies: Callable[[Case], bool]
     reason: str
+    before: tuple[int, ...] = (99,)
+    """The first version known to be without it."""
 
 
-def reason(case: Case) -> str:
-    """Why ggml may differ from everybody else on a case; empty where it may not."""
-    found = (k.reason for k in KNOWN if case.op in k.ops.split() and k.applies(case))
-    return next(found, "")
+def reason(case: Case, release: tuple[int, ...]) -> str:
+    """Why the ggml of a version may differ from everybody else on a case; empty if it may not."""
+    told = [k for k in KNOWN if case.op in k.ops.split() and release < k.before]
+    return next((k.reason for k in told if k.applies(case)), "")
 
 
 def _laid(*layouts: str) -> Callable[[Case], bool]:
@@ -79,6 +81,9 @@ def _deep(case: Case) -> bool:
 _UNCHECKED = "ggml takes the rows for contiguous and does not check it"
 _UNEVEN = "ggml takes the rows for evenly spaced and does not check it"
 
+LATER = (0, 25)
+"""A version without what older ones did otherwise."""
+
 _SPATIAL = """
     conv_2d_dw conv_transpose_2d im2col im2col_back pool_1d pool_2d pool_2d_back win_part win_unpart
     get_rel_pos
@@ -131,6 +136,25 @@ KNOWN = (
         "flash_attn_ext",
         lambda case: case.args[3] is not None and case.args[3].dtype.name == "f32",
         "older ggml takes any mask for f16",
+        before=LATER,
+    ),
+    Known(
+        "ssm_scan",
+        lambda case: case.params.get("K", 1) > 1,
+        "older ggml keeps the last state only",
+        before=LATER,
+    ),
+    Known(
+        "conv_2d_dw",
+        lambda case: case.types[0] != "f32",
+        "older ggml takes any kernel for f32",
+        before=LATER,
+    ),
+    Known(
+        "conv_transpose_2d",
+        lambda case: case.args[1] is not None and math.prod(case.args[1].ne[3:]) > 1,
+        "older ggml transposes the first image only",
+        before=LATER,
     ),
 )
 """The first that applies is told. Elsewhere ggml must agree, and everywhere our two must."""

@@ -4,9 +4,6 @@ On all of these our blocks are those of ggml to the last bit; the group of zeros
 we part, on purpose.
 """
 
-import importlib.util
-import os
-
 import numpy as np
 import pytest
 from oracle.client import Refusal
@@ -16,13 +13,7 @@ from tensorplug_cpu.decode import decode_rows
 from tensorplug_cpu.encode import encode_rows
 from tensorplug_cpu.encoders import NEEDS_IMPORTANCE
 
-pytestmark = [
-    pytest.mark.oracle,
-    pytest.mark.skipif(
-        importlib.util.find_spec("llama_cpp") is None and "TENSORPLUG_ORACLE" not in os.environ,
-        reason="llama_cpp is not installed: its ggml is the one these blocks were compared with",
-    ),
-]
+pytestmark = pytest.mark.oracle
 
 TYPES = [tp.IQ1_S, tp.IQ1_M, tp.IQ2_XXS, tp.IQ2_XS, tp.IQ2_S, tp.IQ3_XXS, tp.IQ3_S]
 SHAPE = (64, 512)
@@ -55,36 +46,36 @@ def lost(dtype, raw, values):
 @pytest.mark.parametrize("weights", IMPORTANCE)
 @pytest.mark.parametrize("kind", VALUES)
 @pytest.mark.parametrize("dtype", TYPES, ids=str)
-def test_weighted_blocks_are_those_of_ggml(dtype, kind, weights, oracle):
+def test_weighted_blocks_are_those_of_ggml(dtype, kind, weights, recent):
     rng = np.random.default_rng(dtype.id)
     values = np.ascontiguousarray(VALUES[kind](rng), np.float32)
     importance = IMPORTANCE[weights](rng).astype(np.float32)
 
-    theirs = oracle.encode(dtype, values, importance)
+    theirs = recent.encode(dtype, values, importance)
 
     np.testing.assert_array_equal(encoded(dtype, values, importance), theirs)
 
 
 @pytest.mark.parametrize("kind", VALUES)
 @pytest.mark.parametrize("dtype", [t for t in TYPES if t not in NEEDS_IMPORTANCE], ids=str)
-def test_blocks_of_values_alone_are_those_of_ggml(dtype, kind, oracle):
+def test_blocks_of_values_alone_are_those_of_ggml(dtype, kind, recent):
     values = np.ascontiguousarray(VALUES[kind](np.random.default_rng(dtype.id)), np.float32)
 
-    theirs = oracle.encode(dtype, values)
+    theirs = recent.encode(dtype, values)
 
     np.testing.assert_array_equal(encoded(dtype, values, None), theirs)
 
 
 @pytest.mark.parametrize("dtype", sorted(NEEDS_IMPORTANCE, key=lambda t: t.id), ids=str)
-def test_ggml_too_refuses_the_coarsest_types_without_importance(dtype, oracle):
-    assert isinstance(oracle.encode(dtype, np.ones((1, 256), np.float32)), Refusal)
+def test_ggml_too_refuses_the_coarsest_types_without_importance(dtype, recent):
+    assert isinstance(recent.encode(dtype, np.ones((1, 256), np.float32)), Refusal)
 
 
-def test_iq3_s_loses_less_than_ggml_behind_a_group_of_zeros(oracle):
+def test_iq3_s_loses_less_than_ggml_behind_a_group_of_zeros(recent):
     values = np.random.default_rng(0).normal(size=(4, 256)).astype(np.float32)
     values[:, 32:64] = 0
 
-    theirs = oracle.encode(tp.IQ3_S, values)
+    theirs = recent.encode(tp.IQ3_S, values)
 
     ours = encoded(tp.IQ3_S, values, None)
     assert lost(tp.IQ3_S, ours, values) < 0.1 * lost(tp.IQ3_S, theirs, values)
