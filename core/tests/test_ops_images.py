@@ -132,8 +132,8 @@ REFUSALS = [
         "roll: a shift of 4 is no less than ne[0], 4; got x [2, 4]",
     ),
     (
-        lambda: tp.timestep_embedding(t(3), 1),
-        "timestep_embedding: dim = 1 must be 2 or more, max_period positive; got x [3]",
+        lambda: tp.timestep_embedding(t(3), 0),
+        "timestep_embedding: dim = 0 and max_period = 10000 must be positive; got x [3]",
     ),
     (
         lambda: tp.timestep_embedding(t(3, 2), 8),

@@ -144,8 +144,8 @@ ROLL = register_op(
 
 def _embedded(call: Call) -> Shape:
     x, dim = call["x"], call.int("dim")
-    if dim < 2 or call.int("max_period") < 1:
-        raise call.fail(f"dim = {dim} must be 2 or more, max_period positive")
+    if dim < 1 or call.int("max_period") < 1:
+        raise call.fail(f"dim = {dim} and max_period = {call.int('max_period')} must be positive")
     if x.ne[1:] != (1, 1, 1):
         raise call.fail("x must be a vector of times")
     return (dim, x.ne[0], 1, 1), 2

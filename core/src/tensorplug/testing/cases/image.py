@@ -16,9 +16,11 @@ def resized(x: Ne, ne: Ne, layout: str = "plain", **params: Any) -> Case:
 
 _MODES: list[dict[str, Any]] = [
     {"mode": "nearest"},
+    {"mode": "nearest", "align_corners": True},
     {"mode": "bilinear"},
     {"mode": "bilinear", "align_corners": True},
     {"mode": "bilinear", "antialias": True},
+    {"mode": "bilinear", "align_corners": True, "antialias": True},
     {"mode": "bicubic"},
     {"mode": "bicubic", "align_corners": True},
 ]
@@ -36,12 +38,14 @@ RESIZED = [
             ((1, 1, 2, 1), (3, 4, 2, 1)),
             ((8, 8, 1, 1), (1, 1, 1, 1)),
             ((16, 3, 1, 1), (3, 16, 1, 1)),
+            ((49, 7, 1, 1), (14, 35, 1, 1)),
+            ((12, 8, 3, 21), (5, 3, 21, 3)),
         ]
     ],
     *[
         resized((4, 5, 3, 2), (8, 3, 3, 2), layout, **mode)
         for layout in _LAYOUTS
-        for mode in (_MODES[0], _MODES[1], _MODES[4])
+        for mode in ({"mode": "nearest"}, {"mode": "bilinear"}, {"mode": "bicubic"})
     ],
 ]
 
@@ -110,7 +114,7 @@ TIMES = [
         params={"dim": dim, "max_period": period},
         limit=1e-6,
     )
-    for count, dim, period in [(2, 320, 10000), (1, 2, 10), (5, 33, 1000), (7, 64, 100)]
+    for count, dim, period in [(2, 320, 10000), (1, 2, 10), (5, 33, 1000), (7, 64, 100), (3, 1, 9)]
     for layout, data in [
         ("plain", integers(0, 100)),
         ("plain", uniform(0, 20)),

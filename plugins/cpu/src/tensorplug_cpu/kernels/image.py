@@ -19,28 +19,28 @@ def upscale(p: Params, x: Array) -> Array:
 
 
 def _nearest(large: int, small: int) -> Array:
-    picked: Array = (np.arange(large) * _F32(small / large)).astype(np.intp)
-    return picked
+    return _picked(large, small, _F32(large) / _F32(small))
+
+
+def _picked(large: int, small: int, factor: np.float32) -> Array:
+    """Where each new element is taken from; rounding of f32 decides, as in ggml."""
+    picked: Array = (np.arange(large, dtype=_F32) / factor).astype(np.intp)
+    return np.minimum(picked, small - 1)
 
 
 def _weights(p: Params, large: int, small: int) -> Array:
     """How much of each element each new one takes: f32 [large, small]."""
-    i, j = np.arange(large)[:, None], np.arange(small)
-    factor, shift = large / small, 0.0 if p["align_corners"] else 0.5
+    j = np.arange(small)
+    factor, shift = _F32(large) / _F32(small), _F32(0 if p["align_corners"] else 0.5)
     if p["align_corners"] and large > 1 and small > 1:
-        factor = (large - 1) / (small - 1)
+        factor = _F32(large - 1) / _F32(small - 1)
     if p["mode"] == "nearest":
-        chosen: Array = (j == np.minimum((i / factor).astype(int), small - 1)).astype(_F32)
+        chosen: Array = (j == _picked(large, small, factor)[:, None]).astype(_F32)
         return chosen
+    centre = (np.arange(large, dtype=_F32)[:, None] + shift) / factor
     if p["antialias"]:
-        support, centre = max(1.0, 1 / factor), (i + shift) / factor
-        near = np.maximum(1 - np.abs(j - centre + shift) / support, 0)
-        first = (centre - support + shift).astype(int)
-        last = (centre + support + shift).astype(int)
-        near = np.where((j >= np.maximum(first, 0)) & (j < last), near, 0)
-        shares: Array = (near / near.sum(1, keepdims=True)).astype(_F32)
-        return shares
-    at = (i + shift) / factor - shift
+        return _widened(centre, shift, max(_F32(1), _F32(1) / factor), j)
+    at = centre.astype(np.float64) - shift
     spread = {"bilinear": _tent, "bicubic": _cubic}[p["mode"]]
     # Elements beyond the ends are those at the ends.
     beyond = np.arange(-3, small + 3)
@@ -48,6 +48,16 @@ def _weights(p: Params, large: int, small: int) -> Array:
     ends = (np.clip(beyond, 0, small - 1)[:, None] == j).astype(np.float64)
     folded: Array = (taken @ ends).astype(_F32)
     return folded
+
+
+def _widened(centre: Array, shift: np.float32, support: np.float32, j: Array) -> Array:
+    """Triangles cut off where f32, rounded, says that they end: that may be before they are 0."""
+    near = np.maximum(1 - np.abs(j - centre + shift) / support, 0)
+    first = np.maximum(centre - support + shift, 0).astype(int)
+    last = np.minimum(centre + support + shift, len(j)).astype(int)
+    near = np.where((j >= first) & (j < last), near, 0)
+    shares: Array = (near / near.sum(1, keepdims=True)).astype(_F32)
+    return shares
 
 
 def _tent(at: Array, j: Array) -> Array:

@@ -20,29 +20,35 @@ def upscale(p: Params, x: Array) -> Array:
     )
     rows, columns = (_weights(p, shape[i], x.shape[i]) for i in (2, 3))
     if p["antialias"]:
-        both = np.einsum("ji,abil,kl->abjk", rows, picked, columns)
-        return both / np.einsum("ji,kl->jk", rows, columns)
-    return np.einsum("ji,abil,kl->abjk", rows, picked, columns)
+        rows, columns = (w / w.sum(axis=1, keepdims=True) for w in (rows, columns))
+    return np.einsum("abjl,kl->abjk", np.einsum("ji,abil->abjl", rows, picked), columns)
 
 
 def _nearest(large: int, small: int) -> Array:
-    return np.array([int(i * small / large) for i in range(large)])
+    factor = np.float32(large) / np.float32(small)
+    return np.array([_taken(i, factor, small) for i in range(large)])
+
+
+def _taken(i: int, factor: np.float32, small: int) -> int:
+    # Which element is the nearest is a jump: the rounding of f32 belongs to the definition.
+    return min(int(np.float32(i) / factor), small - 1)
 
 
 def _weights(p: Params, large: int, small: int) -> Array:
     """How much of each element each new one takes: [large, small]."""
-    factor, shift = large / small, 0.5
+    factor, shift = np.float32(large) / np.float32(small), 0.5
     if p["align_corners"]:
         shift = 0.0
-        factor = (large - 1) / (small - 1) if large > 1 and small > 1 else factor
+        if large > 1 and small > 1:
+            factor = np.float32(large - 1) / np.float32(small - 1)
     weights = np.zeros((large, small))
     for i in range(large):
         if p["mode"] == "nearest":
-            weights[i, min(int(i / factor), small - 1)] = 1
+            weights[i, _taken(i, factor, small)] = 1
         elif p["antialias"]:
-            weights[i] = _triangle(i, factor, shift, small)
+            weights[i] = _triangle(i, factor, np.float32(shift), small)
         else:
-            at = (i + shift) / factor - shift
+            at = (i + shift) / float(factor) - shift
             for j, weight in _SHARES[p["mode"]](at, small):
                 weights[i, min(max(j, 0), small - 1)] += weight
     return weights
@@ -69,14 +75,17 @@ def _bicubic(at: float, _small: int) -> list[tuple[int, float]]:
 _SHARES = {"bilinear": _bilinear, "bicubic": _bicubic}
 
 
-def _triangle(i: int, factor: float, shift: float, small: int) -> Array:
-    """A triangle that is as wide as the new element where that is wider than the old ones."""
-    support = max(1.0, 1 / factor)
-    centre = (i + shift) / factor
+def _triangle(i: int, factor: np.float32, shift: np.float32, small: int) -> Array:
+    """A triangle that is as wide as the new element where that is wider than the old ones.
+
+    Its ends are whole numbers, found in f32: they jump too.
+    """
+    support = max(np.float32(1), np.float32(1) / factor)
+    centre = (np.float32(i) + shift) / factor
     weights = np.zeros(small)
-    first = max(0, int(centre - support + shift))
-    for j in range(first, min(small, int(centre + support + shift))):
-        weights[j] = max(0.0, 1 - abs(j - centre + shift) / support)
+    first, last = max(0, int(centre - support + shift)), int(centre + support + shift)
+    for j in range(first, min(small, last)):
+        weights[j] = max(0.0, 1 - abs(j - float(centre) + float(shift)) / float(support))
     return weights
 
 
