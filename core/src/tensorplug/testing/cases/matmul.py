@@ -96,9 +96,13 @@ EXPERTS = [
 ]
 
 
+_ZEROS, _LARGE = among(0.0, -0.0), uniform(-6e4, 6e4)
+_ODD = among(1.0, -2.0, math.inf, math.nan)
+
+
 def outer(a: Arg, b: Arg) -> Case:
     """`out_prod` of `a` and `b`."""
-    return Case(op="out_prod", args=(a, b), limit=LIMIT)
+    return Case(op="out_prod", args=(a, b))
 
 
 _OUTER_LAYOUTS = ("plain", "permuted", "transposed", "rows", "columns", "shifted", "spaced")
@@ -122,6 +126,27 @@ OUTER = [
         for a, b in itertools.product(_OUTER_LAYOUTS, _OUTER_LAYOUTS[:5])
     ],
     *[outer(Arg((m, k)), Arg((n, k))) for m in (1, 8, 33) for n in (1, 5) for k in (1, 2, 31)],
+    *[
+        outer(Arg((256, 5, 2, 3), t, a), Arg((3, 5, 4, 3), layout=b))
+        for t in BLOCKS
+        for a, b in [
+            ("rows", "transposed"),
+            ("permuted", "rows"),
+            ("columns", "plain"),
+            ("shifted", "spaced"),
+        ]
+    ],
+    *[
+        outer(Arg((256, k, 1, 3), t), Arg((n, k, 2, 3)))
+        for t in BLOCKS
+        for n, k in [(16, 1), (1, 16), (5, 33)]
+    ],
+    *[
+        outer(Arg((9, 3), t, data=data), Arg((5, 3), data=data))
+        for t in REAL
+        for data in (_ZEROS, _LARGE, _ODD)
+    ],
+    *[outer(Arg((m, k), t), Arg((n, k))) for t in REAL for m, n, k in [(9, 5, 0), (9, 0, 3)]],
 ]
 
 CASES = [*OUTER, *TYPES, *SHAPES, *LAYOUTS, *EXPERTS]
