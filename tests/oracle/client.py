@@ -68,7 +68,8 @@ def values(type_id: int, ne: tuple[int, ...], data: bytes) -> Array:
     dtype = tp.dtype(type_id)
     stored = np.frombuffer(data, dtype.storage)
     row = dtype.row_size(ne[0]) if dtype.is_block else ne[0]
-    return reference.decode(dtype, stored.reshape(*ne[:0:-1], row))
+    with np.errstate(invalid="ignore"):  # memory that ggml left unwritten may hold any NaN
+        return reference.decode(dtype, stored.reshape(*ne[:0:-1], row))
 
 
 class Oracle:

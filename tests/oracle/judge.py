@@ -81,7 +81,7 @@ def examine_formula(case: Case, backend: Backend) -> Finding:
     (wanted,) = outputs(built)
     sources = [_value(source, built) for source in built.node.sources]
     exact = formula(built.node.params, sources).reshape(wanted.ne[::-1])
-    if wanted.dtype in (tp.F16, tp.BF16):
+    if wanted.dtype in (tp.F16, tp.BF16) or case.compare == "encoded":
         exact = reference.decode(wanted.dtype, reference.encode(wanted.dtype, exact))
     values = [exact]
     ours, plain = _on_device(case, backend), _in_reference(built)

@@ -81,8 +81,8 @@ def _deep(case: Case) -> bool:
 _UNCHECKED = "ggml takes the rows for contiguous and does not check it"
 _UNEVEN = "ggml takes the rows for evenly spaced and does not check it"
 
-LATER = (0, 25)
-"""A version without what older ones did otherwise."""
+EARLIER, LATER = (0, 15), (0, 25)
+"""Versions without what older ones did otherwise."""
 
 _SPATIAL = """
     conv_2d_dw conv_transpose_2d im2col im2col_back pool_1d pool_2d pool_2d_back win_part win_unpart
@@ -137,6 +137,13 @@ KNOWN = (
         lambda case: case.args[3] is not None and case.args[3].dtype.name == "f32",
         "older ggml takes any mask for f16",
         before=LATER,
+    ),
+    Known("solve_tri", lambda _case: True, "the first one of ggml was wrong", before=EARLIER),
+    Known(
+        "upscale",
+        lambda case: case.params.get("antialias", False),
+        "older ggml does not know this flag and goes on without it",
+        before=EARLIER,
     ),
     Known(
         "ssm_scan",
