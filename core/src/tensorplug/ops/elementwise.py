@@ -3,8 +3,10 @@
 import math
 from collections.abc import Iterable
 
-from tensorplug.dtypes import F32
+from tensorplug.dtypes import F32, DType
+from tensorplug.dtypes import dtype as dtype_of
 from tensorplug.ops.rules import (
+    BLOCKS,
     IDS,
     ONLY_F32,
     REAL,
@@ -33,7 +35,33 @@ def _binary(name: str, sign: str, *summands: SplitRule) -> Op:
     )
 
 
-ADD = _binary("add", "+", linear("a", "b"))
+def _summands(call: Call) -> Iterable[Way]:
+    # Encoded summands do not add up to the encoded sum.
+    return () if call["a"].dtype.is_block else linear("a", "b")(call)
+
+
+def _sum_type(call: Call) -> DType:
+    name = call.params["to"]
+    assert isinstance(name, str)
+    wanted = dtype_of(name) if name else call["a"].dtype
+    if name and wanted not in REAL:
+        raise call.fail(f"the sum cannot be {name}; choose f32, f16 or bf16")
+    return wanted
+
+
+ADD = register_op(
+    Op(
+        "add",
+        sources=(Source("a", REAL | BLOCKS), Source("b", REAL)),
+        params=(Param("to", str, default=""),),
+        shape=same_shape_as("a"),
+        dtype=_sum_type,
+        check=(repeats_to("b", "a"),),
+        in_place=("a", "b"),
+        split=any_of(aligned("a", "b"), _summands),
+        formula="y = a + repeat(b), of the type of a or of the type `to`",
+    )
+)
 SUB = _binary("sub", "-", linear("a", "b"))
 MUL = _binary("mul", "*", linear("a"), linear("b"))
 DIV = _binary("div", "/", linear("a"))
@@ -47,12 +75,12 @@ def _one_element(call: Call) -> None:
 ADD1 = register_op(
     Op(
         "add1",
-        sources=(Source("a", REAL), Source("b", REAL)),
+        sources=(Source("a", REAL | BLOCKS), Source("b", REAL)),
         shape=same_shape_as("a"),
         dtype=same_type_as("a"),
         check=(_one_element,),
         in_place=("a",),
-        split=any_of(aligned("a"), linear("a", "b")),
+        split=any_of(aligned("a"), _summands),
         formula="y = a + b, b being one element",
     )
 )
@@ -162,13 +190,17 @@ ARANGE = register_op(
 )
 
 
-def add(a: Tensor, b: Tensor, *, name: str = "") -> Tensor:
-    """Sum of `a` and `b`; `b` repeats to the shape of `a`. f32, f16, bf16; type of `a`."""
-    return apply(ADD, a, b, name=name)
+def add(a: Tensor, b: Tensor, *, to: DType | str = "", name: str = "") -> Tensor:
+    """Sum of `a` and `b`; `b`, f32, f16 or bf16, repeats to the shape of `a`.
+
+    The result has the type of `a`, which may be a block type (decoded, added, encoded anew), or
+    the type `to`: f32, f16 or bf16.
+    """
+    return apply(ADD, a, b, to=dtype_of(to).name if to else "", name=name)
 
 
 def add1(a: Tensor, b: Tensor, *, name: str = "") -> Tensor:
-    """Add the one element of `b` to each of `a`; f32, f16, bf16; type of `a`."""
+    """Add the one element of `b`, f32, f16 or bf16, to each of `a`; type of `a`, blocks too."""
     return apply(ADD1, a, b, name=name)
 
 

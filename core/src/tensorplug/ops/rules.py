@@ -6,6 +6,7 @@ from tensorplug.tensor import Ne, Tensor
 
 ANY = frozenset(DTYPES)
 PLAIN = FLOATS | INTEGERS
+BLOCKS = frozenset(dtype for dtype in DTYPES if dtype.is_block)
 REAL = frozenset({F32, F16, BF16})
 ONLY_F32 = frozenset({F32})
 IDS = frozenset({I32})

@@ -253,9 +253,9 @@ def _bind_sources(op: Op, operands: tuple[Tensor | None, ...]) -> tuple[Tensor |
             if not source.optional:
                 raise GraphError(f"{op.name}: source {source.name!r} is missing")
         elif tensor.dtype not in source.types:
-            known = ", ".join(sorted(t.name for t in source.types))
             raise DTypeError(
-                f"{op.name}: {source.name} {tensor} has type {tensor.dtype.name}; takes {known}"
+                f"{op.name}: {source.name} {tensor} has type {tensor.dtype.name}; takes "
+                f"{_listed(source.types)}"
             )
         elif tensor.splits_blocks:
             raise ShapeError(
@@ -263,6 +263,19 @@ def _bind_sources(op: Op, operands: tuple[Tensor | None, ...]) -> tuple[Tensor |
                 "takes one, cast() it before it is transposed"
             )
     return padded
+
+
+def _listed(types: frozenset[DType]) -> str:
+    """Names of types; many block types are counted."""
+    plain = sorted(dtype.name for dtype in types if not dtype.is_block)
+    blocks = sorted(dtype.name for dtype in types if dtype.is_block)
+    if len(blocks) > FEW:
+        return f"{', '.join(plain)} and {len(blocks)} block types"
+    return ", ".join([*plain, *blocks])
+
+
+FEW = 5
+"""Block types that an error lists by name."""
 
 
 def _bind_params(op: Op, given: Mapping[str, Value]) -> Mapping[str, Value]:

@@ -8,6 +8,7 @@ import numpy as np
 from tensorplug.dtypes import F32, DType
 from tensorplug.tensor import Array
 from tensorplug_cpu.decode import decode_rows
+from tensorplug_cpu.encode import encode_rows
 from tensorplug_cpu.task import Operand, Task, kernel
 from tensorplug_cpu.tiles import load, store
 
@@ -66,6 +67,12 @@ def _decoded(stored: Array, kind: DType) -> Array:
 
 def write(values: Array, out: Operand) -> None:
     """Store f32 values, or integers, in the type of a result."""
+    if out.dtype.is_block:
+        rows = np.ascontiguousarray(values, np.float32).reshape(-1, values.shape[-1])
+        encoded = np.empty((len(rows), out.array.shape[-1]), np.uint8)
+        encode_rows(out.dtype, rows, encoded)
+        np.copyto(out.array, encoded.reshape(out.array.shape))
+        return
     if out.dtype.is_integer or out.dtype is F32:
         np.copyto(out.array, values, casting="unsafe")
     else:

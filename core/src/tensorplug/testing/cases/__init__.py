@@ -73,7 +73,7 @@ MODELS: tuple[Case, ...] = tuple(models.CASES)
 CASES = (*SMALL, *LARGE, *GRID, *MODELS)
 """What a device computes, or refuses with a reason of its own."""
 
-REFUSED: tuple[Case, ...] = (*copy.REFUSED, *rows.REFUSED)
+REFUSED: tuple[Case, ...] = (*copy.REFUSED, *rows.REFUSED, *elementwise.REFUSED)
 """What every device refuses so far: encoding to types whose best block must be searched for."""
 
 __all__ = ["CASES", "GRID", "LARGE", "MODELS", "REFUSED", "SMALL", "Arg", "Built", "Case", "build"]

@@ -4,7 +4,9 @@ import math
 from collections.abc import Mapping
 
 import tensorplug as tp
+from tensorplug.ops.rules import BLOCKS
 from tensorplug.testing.cases.case import Arg, Case, among, integers, uniform
+from tensorplug_cpu.reference.blocks import ENCODED
 
 REAL = (tp.F32, tp.F16, tp.BF16)
 BINARY = ("add", "sub", "mul", "div")
@@ -62,6 +64,30 @@ ADD1 = [
     for a in REAL
     for b in REAL
     for layout, in_place in [("plain", False), ("permuted", False), ("shifted", True)]
+]
+
+ENCODABLE = sorted((t for t in BLOCKS if t in ENCODED), key=lambda t: t.id)
+SUMS = [
+    *[
+        Case(op=op, args=(Arg((256, 3), t, layout), other), compare="encoded", in_place=in_place)
+        for t in ENCODABLE
+        for op, other, layout, in_place in [
+            ("add", Arg((256, 3), data=uniform(-0.1, 0.1)), "plain", False),
+            ("add", Arg((256, 1), tp.F16, data=uniform(-0.1, 0.1)), "shifted", True),
+            ("add", Arg((256, 3)), "rows", False),
+            ("add1", Arg((1,), data=uniform(-0.1, 0.1)), "columns", False),
+        ]
+    ],
+    *[
+        Case(op="add", args=(Arg((256, 3), t), Arg((256, 3), b)), params={"to": to.name})
+        for t in (*REAL, *ENCODABLE)
+        for b, to in [(tp.F32, tp.F32), (tp.F16, tp.F16), (tp.F32, tp.BF16)]
+    ],
+]
+REFUSED = [
+    Case(op=op, args=(Arg((256, 3), t), other), compare="encoded")
+    for t in sorted(BLOCKS - ENCODED, key=lambda t: t.id)
+    for op, other in [("add", Arg((256, 3))), ("add1", Arg((1,)))]
 ]
 
 EXPERT = integers(0, 6)
@@ -136,6 +162,7 @@ ARANGE = [
 CASES = [
     *[case for op in BINARY for case in (*_types(op), *_repeats(op), *_layouts(op))],
     *ADD1,
+    *SUMS,
     *ADD_ID,
     *CONSTANTS,
     *ARANGE,

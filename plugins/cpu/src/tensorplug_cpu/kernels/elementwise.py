@@ -11,7 +11,7 @@ from tensorplug_cpu.layout import viewed
 from tensorplug_cpu.task import Operand, Task, kernel
 from tensorplug_cpu.threads import Step
 from tensorplug_cpu.tiles import TILE, WHOLE, Temporaries, tiled
-from tensorplug_cpu.whole import Params, whole
+from tensorplug_cpu.whole import Params, reader, whole, write
 
 _ARITHMETIC = {"add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.divide}
 
@@ -19,6 +19,8 @@ _ARITHMETIC = {"add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.
 @kernel("add", "sub", "mul", "div")
 def arithmetic(task: Task) -> Sequence[Step]:
     """Two tensors; the second repeats to the shape of the first."""
+    if task["a"].dtype.is_block or task.out.dtype.is_block:
+        return encoded_sum(task)
     function = _ARITHMETIC[task.node.op]
     a, b, out = repeated(task["a"], task["b"], task.out)
 
@@ -26,6 +28,18 @@ def arithmetic(task: Task) -> Sequence[Step]:
         return [partial(function, *sources, out)]
 
     return tiled(task, tile, [a, b], out=out, limit=WHOLE)
+
+
+def encoded_sum(task: Task) -> Sequence[Step]:
+    """Blocks are decoded, added to, and encoded anew."""
+    read_a, read_b, shape = reader(task["a"]), reader(task["b"]), task.node.ne[::-1]
+
+    def step() -> None:
+        a, b = read_a(), read_b()
+        times = [large // max(small, 1) for large, small in zip(shape, b.shape, strict=True)]
+        write(a + np.tile(b, times), task.out)
+
+    return [step]
 
 
 def repeated(a: Operand, b: Operand, out: Operand) -> tuple[Operand, Operand, Operand]:
