@@ -123,12 +123,12 @@ KNOWN = (
     Known("get_rel_pos", lambda case: case.types[0] == "bf16", "ggml calls the result f16"),
     Known("gelu_quick geglu_quick", _huge, "the table of ggml ends where f16 does"),
     Known(
-        "dup cpy set_rows",
+        "dup cpy set_rows add add1",
         lambda case: "iq4_nl" in case.types,
         "ops of ggml take its quick encoder; ours searches, as its tools do",
     ),
     Known(
-        "dup cpy set_rows",
+        "dup cpy set_rows add add1",
         lambda case: case.types[-1] in ("q8_0", "q8_1"),
         "vector code of ggml rounds halves to even, its reference code and ours away from zero",
     ),

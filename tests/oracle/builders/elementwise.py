@@ -7,7 +7,7 @@ from oracle.builders.views import window
 from oracle.ggml import Ggml, Refused
 
 _NAMESAKES = """
-    add sub mul div add1 add_id sqr sqrt log sin cos abs sgn neg step tanh elu relu sigmoid gelu
+    sub mul div add1 add_id sqr sqrt log sin cos abs sgn neg step tanh elu relu sigmoid gelu
     gelu_quick gelu_erf silu hardswish hardsigmoid exp expm1 softplus floor ceil round trunc
     sum sum_rows mean cumsum argmax count_equal
 """
@@ -24,6 +24,15 @@ direct("l2_norm", arguments="f eps")
 direct("group_norm", arguments="i groups, f eps")
 direct("argsort", arguments="i descending")
 direct("top_k", arguments="i k")
+
+
+@builds("add")
+def _add(ggml: Ggml, use: Use) -> int:
+    a = use.seen[0]
+    assert a is not None
+    if a["type"] == use.node["type"]:
+        return ggml.build("ggml_add", "tt", *use.sources)
+    return ggml.build("ggml_add_cast", "tti", *use.sources, use.node["type"])
 
 
 @builds("leaky_relu")
