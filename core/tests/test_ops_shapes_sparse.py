@@ -105,6 +105,10 @@ REFUSED = [
         "dsv4_hc_pre: x must be [size, streams, tokens]",
     ),
     (
+        lambda: tp.dsv4_hc_pre(t(16, 0, 7), t(0, 7)),
+        "dsv4_hc_pre: x has no streams; it takes at least one",
+    ),
+    (
         lambda: tp.dsv4_hc_pre(t(16, 4, 7), t(3, 7)),
         "dsv4_hc_pre: weights must be [4, 7]: streams, tokens",
     ),

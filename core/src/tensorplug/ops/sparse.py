@@ -90,6 +90,8 @@ def _joined(call: Call) -> Shape:
     size, streams, tokens, more = x.ne
     if more != 1:
         raise call.fail("x must be [size, streams, tokens]")
+    if not streams:
+        raise call.fail("x has no streams; it takes at least one")
     if call.params["gated"]:
         if weights.ne != x.ne:
             raise call.fail("weights that are gates must have the shape of x")
