@@ -29,7 +29,7 @@ OPT_STEP_ADAMW = register_op(
         writes=True,
         also_writes=("m", "v"),
         split=aligned("x", "grad", "m", "v"),
-        formula="m += (1 - b1) * (grad - m); v += (1 - b2) * (grad**2 - v); "
+        formula="m = b1 * m + (1 - b1) * grad; v = b2 * v + (1 - b2) * grad**2; "
         "x = x * (1 - rate * decay) - rate * m * c1 / (sqrt(v * c2) + eps); y is x",
         origin="Loshchilov and Hutter 2017, arXiv:1711.05101",
     )

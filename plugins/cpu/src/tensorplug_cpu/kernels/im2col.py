@@ -32,7 +32,7 @@ def im2col(task: Task) -> Sequence[Step]:
 def im2col_3d(task: Task) -> Sequence[Step]:
     """Rows of volumes."""
     x, channels = task["x"], task.integer("n_channels")
-    volumes = viewed(x.array, (-1, channels, *x.array.shape[1:]))
+    volumes = viewed(x.array, (len(x.array) // channels, channels, *x.array.shape[1:]))
     slide = Slide.of(task.node.params, task["kernel"].array.shape[1:])
     return _rows(task, Operand(volumes, x.dtype), slide)
 

@@ -1,4 +1,4 @@
-"""Images resized, padded, rolled. Resizing is a product with a matrix along each dimension."""
+"""Images resized, padded, rolled. Resizing weighs a few elements along each dimension."""
 
 import numpy as np
 
@@ -14,8 +14,18 @@ def upscale(p: Params, x: Array) -> Array:
     d, c, high, wide = p["ne"][::-1]
     planes = x[_nearest(d, x.shape[0])][:, _nearest(c, x.shape[1])]
     rows, columns = _weights(p, high, x.shape[2]), _weights(p, wide, x.shape[3])
-    result: Array = np.matmul(np.matmul(rows, planes), columns.T)
-    return result
+    return _weighed(_weighed(planes, columns).swapaxes(2, 3), rows).swapaxes(2, 3)
+
+
+def _weighed(x: Array, weights: Array) -> Array:
+    """Sums along the last axis by weights [large, small]; what has none may be infinite or NaN."""
+    counting = np.argsort(weights == 0, axis=1, kind="stable")
+    most = int(np.count_nonzero(weights, axis=1).max())
+    total = np.zeros((*x.shape[:-1], len(weights)), _F32)
+    for taken in counting.T[:most]:
+        weight = weights[np.arange(len(weights)), taken]
+        total += np.where(weight == 0, _F32(0), x[..., taken] * weight)
+    return total
 
 
 def _nearest(large: int, small: int) -> Array:

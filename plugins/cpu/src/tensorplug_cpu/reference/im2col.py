@@ -27,8 +27,8 @@ def im2col(p: Params, kernel: Array, x: Array) -> Array:
 
 @values("im2col_3d")
 def im2col_3d(p: Params, kernel: Array, x: Array) -> Array:
-    channels = p["n_channels"]
-    y = rows_of_windows(p, kernel.shape[1:], x.reshape(-1, channels, *x.shape[1:]))
+    volumes = x.reshape(len(x) // p["n_channels"], p["n_channels"], *x.shape[1:])
+    y = rows_of_windows(p, kernel.shape[1:], volumes)
     return y.reshape(-1, *y.shape[2:])
 
 

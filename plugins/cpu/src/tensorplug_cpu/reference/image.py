@@ -21,7 +21,16 @@ def upscale(p: Params, x: Array) -> Array:
     rows, columns = (_weights(p, shape[i], x.shape[i]) for i in (2, 3))
     if p["antialias"]:
         rows, columns = (w / w.sum(axis=1, keepdims=True) for w in (rows, columns))
-    return np.einsum("abjl,kl->abjk", np.einsum("ji,abil->abjl", rows, picked), columns)
+    return _weighed(_weighed(picked, columns).swapaxes(2, 3), rows).swapaxes(2, 3)
+
+
+def _weighed(x: Array, weights: Array) -> Array:
+    """Sums along the last axis by weights [large, small]; what has none may be infinite or NaN."""
+    y = np.zeros((*x.shape[:-1], len(weights)))
+    for i, shares in enumerate(weights):
+        taken = np.flatnonzero(shares)
+        y[..., i] = x[..., taken] @ shares[taken]
+    return y
 
 
 def _nearest(large: int, small: int) -> Array:
@@ -121,5 +130,5 @@ def timestep_embedding(p: Params, x: Array) -> Array:
     for i, time in enumerate(times):
         for j in range(half):
             angle = time * math.exp(-math.log(p["max_period"]) * j / half)
-            y[0, 0, i, j], y[0, 0, i, j + half] = math.cos(angle), math.sin(angle)
+            y[0, 0, i, j], y[0, 0, i, j + half] = np.cos(angle), np.sin(angle)
     return y

@@ -16,7 +16,7 @@ def opt_step_adamw(node: Tensor, memory: Memory) -> None:
     rate, b1, b2, eps, decay, c1, c2 = memory.value(node.sources[4]).reshape(-1)
     m = b1 * m + (1 - b1) * grad
     v = b2 * v + (1 - b2) * grad**2
-    x = x - rate * decay * x - rate * (c1 * m) / (np.sqrt(c2 * v) + eps)
+    x = x * (1 - rate * decay) - rate * (c1 * m) / (np.sqrt(c2 * v) + eps)
     for tensor, values in zip((node, *node.also_writes), (x, m, v), strict=True):
         memory.store(tensor, values)
 
@@ -25,4 +25,4 @@ def opt_step_adamw(node: Tensor, memory: Memory) -> None:
 def opt_step_sgd(node: Tensor, memory: Memory) -> None:
     x, grad, settings = (memory.value(t) for t in node.sources)
     rate, decay = settings.reshape(-1)
-    memory.store(node, x - rate * decay * x - rate * grad)
+    memory.store(node, x * (1 - rate * decay) - rate * grad)

@@ -55,6 +55,6 @@ def pool_2d_back(p: Params, grad: Array, x: Array) -> Array:
         place = (n, c, window(p, 1, v, high), window(p, 0, u, wide))
         if p["kind"] == "avg":
             y[place] += grad[n, c, v, u] / (p["k0"] * p["k1"])
-        elif x[place].max(initial=LOWEST) > LOWEST:
-            y[place].flat[np.argmax(x[place])] += grad[n, c, v, u]
+        elif (seen := np.fmax(x[place], LOWEST)).max(initial=LOWEST) > LOWEST:
+            y[place].flat[np.argmax(seen)] += grad[n, c, v, u]
     return y
