@@ -12,7 +12,7 @@ PAGE = Path(__file__).parents[1] / "docs" / "from-ggml.md"
 ROWS = [
     [cell.strip() for cell in line.strip("|").split("|")]
     for line in PAGE.read_text(encoding="utf-8").splitlines()
-    if re.match(r"\| [AB]-", line)
+    if re.match(r"\| [ABC]-", line)
 ]
 GROUPS = {
     "TY": 14, "BT": 7, "BU": 15, "MB": 5, "TA": 5, "BE": 9, "GP": 4, "CP": 4, "EV": 5, "DV": 16,
