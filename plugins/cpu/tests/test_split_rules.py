@@ -190,6 +190,14 @@ def test_weights_split_by_outputs_and_then_by_inputs_leave_one_sum():
             {"a": PARTIAL},
             "set: has a partial, but every device needs its sources whole",
         ),
+        *[
+            (
+                tp.cast(leaf("x", (32,), tp.F32), to),
+                {"x": PARTIAL},
+                "dup: has x partial; it runs on parts with x split along 0",
+            )
+            for to in ("i32", "q8_0")
+        ],
     ],
 )
 def test_sources_that_are_split_otherwise_are_refused_with_the_ways_there_are(node, given, reason):

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from tensorplug.dtypes import DType
 from tensorplug.dtypes import dtype as dtype_of
 from tensorplug.ops.rules import ANY, ONLY_F32, PLAIN, can_repeat, same_shape_as, same_type_as
-from tensorplug.ops.split import AXES, PARTIAL, Way, aligned, any_of, linear
+from tensorplug.ops.split import AXES, PARTIAL, Way, aligned
 from tensorplug.ops.table import Alias, Call, Op, Param, Shape, Source, apply, register_op
 from tensorplug.tensor import Ne, Tensor, ne_of
 
@@ -16,6 +16,14 @@ def _dup_type(call: Call) -> DType:
     return dtype_of(name) if name else call["x"].dtype
 
 
+def _converted_parts(call: Call) -> Iterable[Way]:
+    # Integers and blocks of summands are not those of the sum.
+    wanted = _dup_type(call)
+    if wanted is call["x"].dtype or wanted.is_float:
+        yield Way({"x": PARTIAL}, PARTIAL)
+    yield from aligned("x")(call)
+
+
 DUP = register_op(
     Op(
         "dup",
@@ -23,7 +31,7 @@ DUP = register_op(
         params=(Param("to", str, default=""),),
         shape=same_shape_as("x"),
         dtype=_dup_type,
-        split=any_of(aligned("x"), linear("x")),
+        split=_converted_parts,
         formula="y = x in memory of its own, contiguous; of the type `to` where one is given",
     )
 )
