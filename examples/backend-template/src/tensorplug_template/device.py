@@ -34,9 +34,7 @@ class TemplateBufferType(BufferType):
 class TemplateBuffer(Buffer):
     """A range of it; offsets and sizes are checked before these methods are called."""
 
-    def __init__(
-        self, buffer_type: BufferType, size: int, usage: BufferUsage, handle: int
-    ) -> None:
+    def __init__(self, buffer_type: BufferType, size: int, usage: BufferUsage, handle: int) -> None:
         super().__init__(buffer_type, size, usage)
         self.handle = handle
 

@@ -1,7 +1,7 @@
 """A stand-in for a driver: put the binding of yours in its place and delete this file.
 
-Memory is known by handles that the host cannot look into. Work on them is done at once; where a real
-driver queues it, `Backend._synchronize` waits for it.
+Memory is known by handles that the host cannot look into. Work on them is done at once; where a
+real driver queues it, `Backend._synchronize` waits for it.
 """
 
 import itertools

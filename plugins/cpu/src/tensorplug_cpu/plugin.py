@@ -19,7 +19,7 @@ def tensorplug_score() -> int:
 @tensorplug.hookimpl
 def tensorplug_devices() -> Sequence[Device]:
     """One device: all cores of the process."""
-    from tensorplug_cpu.device import CPUDevice  # noqa: PLC0415 - kernels load on first use
+    from tensorplug_cpu.device import CPUDevice  # kernels load on first use
 
     return [CPUDevice("cpu:0")]
 
