@@ -1,0 +1,133 @@
+"""`OpenCLBackend`: an in-order queue of a device."""
+
+from typing import TYPE_CHECKING, Any
+
+import pyopencl as cl
+
+from tensorplug.backend import Backend, Event, Plan
+from tensorplug.buffer import Buffer
+from tensorplug.errors import DeviceError, map_driver_errors
+from tensorplug.graph import Bindings, BoundGraph
+from tensorplug.tensor import Storage, Tensor
+from tensorplug_opencl.memory import ERRORS, OpenCLBuffer
+from tensorplug_opencl.plan import OpenCLPlan, enqueue, prepare
+
+if TYPE_CHECKING:
+    from tensorplug_opencl.device import OpenCLDevice
+
+
+class OpenCLEvent(Event):
+    """A marker in a queue."""
+
+    def __init__(self, marker: Any, device: "OpenCLDevice") -> None:
+        self.marker = marker
+        self.device = device
+
+    def synchronize(self) -> None:
+        with map_driver_errors(ERRORS, f"{self.device.name}: event"):
+            self.marker.wait()
+
+    @property
+    def done(self) -> bool:
+        status = cl.command_execution_status
+        return bool(self.marker.command_execution_status == status.COMPLETE)
+
+
+class OpenCLBackend(Backend):
+    """Work runs in the order in which it was queued, while the host goes on."""
+
+    device: "OpenCLDevice"
+
+    def __init__(self, device: "OpenCLDevice", queue: Any) -> None:
+        super().__init__(device)
+        self.queue = queue
+        self._held: list[Any] = []
+
+    # --- work ------------------------------------------------------------------------------
+
+    def _plan(self, bound: BoundGraph) -> Plan:
+        self._check_support(bound)
+        return OpenCLPlan(self, bound)
+
+    def _compute(self, node: Tensor, bindings: Bindings) -> None:
+        enqueue(self, prepare(self.device, node, bindings))
+
+    def _synchronize(self) -> None:
+        with map_driver_errors(ERRORS, self.name):
+            self.queue.finish()
+        self._held.clear()
+
+    def _close(self) -> None:
+        self.queue = None
+
+    # --- transfers -------------------------------------------------------------------------
+
+    def write_async(self, buffer: Buffer, offset: int, data: memoryview) -> None:
+        """Queue a copy of host bytes to `offset` of `buffer`."""
+        buffer._check(offset, data.nbytes, "write")
+        if not isinstance(buffer, OpenCLBuffer) or buffer._device is not self.device:
+            self.synchronize()
+            buffer.write(offset, data)
+        elif data.nbytes:
+            self._copy(buffer.memory, data, dst_offset=offset, is_blocking=False)
+            self._held.append(data)
+
+    def read_async(self, buffer: Buffer, offset: int, out: memoryview) -> None:
+        """Queue a copy from `offset` of `buffer` to host bytes."""
+        buffer._check(offset, out.nbytes, "read")
+        if not isinstance(buffer, OpenCLBuffer) or buffer._device is not self.device:
+            self.synchronize()
+            buffer.read_into(offset, out)
+        elif out.nbytes:
+            self._copy(out, buffer.memory, src_offset=offset, is_blocking=False)
+            self._held.append(out)
+
+    def copy_async(self, source: Backend, start: Storage, target: Storage, size: int) -> bool:
+        """Queue a copy within the device that starts after all work queued on `source`."""
+        if not isinstance(source, OpenCLBackend) or source.device is not self.device:
+            return False
+        here, there = target.buffer, start.buffer
+        if not isinstance(here, OpenCLBuffer) or not isinstance(there, OpenCLBuffer):
+            return False
+        if here._device is not self.device or there._device is not self.device:
+            return False
+        apart = start.offset + size <= target.offset or target.offset + size <= start.offset
+        if here is there and not apart:
+            return False
+        there._check(start.offset, size, "copy")
+        here._check(target.offset, size, "copy")
+        if source is not self:
+            self.wait(source.record())
+        self._copy(
+            here.memory,
+            there.memory,
+            byte_count=size,
+            src_offset=start.offset,
+            dst_offset=target.offset,
+        )
+        return True
+
+    def _copy(self, target: Any, source: Any, **options: Any) -> None:
+        with map_driver_errors(ERRORS, f"{self.name}: copy"):
+            cl.enqueue_copy(self.queue, target, source, **options)
+
+    # --- events ----------------------------------------------------------------------------
+
+    def record(self) -> Event:
+        """Mark all work queued so far."""
+        with map_driver_errors(ERRORS, f"{self.name}: event"):
+            marker = cl.enqueue_marker(self.queue)
+            # Another queue may wait for the mark only once it is on its way.
+            self.queue.flush()
+        return OpenCLEvent(marker, self.device)
+
+    def accepts(self, event: Event) -> bool:
+        """Whether `wait` can order this queue after `event`: those of the same device."""
+        return isinstance(event, OpenCLEvent) and event.device is self.device
+
+    def wait(self, event: Event) -> None:
+        """Start work queued from now on after `event`."""
+        if not isinstance(event, OpenCLEvent):
+            raise DeviceError(f"{self.name}: cannot wait for {event!r} of another kind")
+        with map_driver_errors(ERRORS, f"{self.name}: event"):
+            cl.enqueue_barrier(self.queue, wait_for=[event.marker])

@@ -1,0 +1,99 @@
+"""`OpenCLDevice`: a device of an OpenCL platform."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pyopencl as cl
+
+from tensorplug.backend import Backend
+from tensorplug.buffer import Buffer, BufferType, BufferUsage, as_bytes
+from tensorplug.device import Device, DeviceType, Memory
+from tensorplug.errors import DeviceLost, Refusal, map_driver_errors
+from tensorplug.tensor import Array, Tensor
+from tensorplug_opencl import facts
+from tensorplug_opencl.backend import OpenCLBackend
+from tensorplug_opencl.kernels import LOWERINGS
+from tensorplug_opencl.memory import ERRORS, ImportedBuffer, OpenCLBufferType, PinnedBufferType
+from tensorplug_opencl.programs import Programs
+from tensorplug_simt.lowering import lower
+from tensorplug_simt.program import Program
+
+
+class OpenCLDevice(Device):
+    """One device with a context of its own, opened on first use."""
+
+    backend_class = OpenCLBackend
+
+    def __init__(self, name: str, driver: Any) -> None:
+        super().__init__(name)
+        self.driver = driver
+        self.facts = facts.of(driver)
+        self.allocated = 0
+        with map_driver_errors({cl.Error: DeviceLost}, f"{name}: context"):
+            self.context = cl.Context([driver])
+            self.transfers = cl.CommandQueue(self.context)
+        self.programs = Programs(self.context, driver, facts.extensions(driver))
+        self._memory = OpenCLBufferType(self)
+        self._pinned = PinnedBufferType(self)
+
+    # --- facts -----------------------------------------------------------------------------
+
+    @property
+    def description(self) -> str:
+        return f"{self.driver.name.strip()} ({self.driver.platform.name.strip()})"
+
+    @property
+    def type(self) -> DeviceType:
+        return facts.device_type(self.driver)
+
+    @property
+    def hardware_id(self) -> str:
+        return facts.hardware_id(self.driver)
+
+    def memory(self) -> Memory:
+        total = int(self.driver.global_mem_size)
+        return Memory(max(total - self.allocated, 0), total)
+
+    # --- memory ----------------------------------------------------------------------------
+
+    @property
+    def buffer_type(self) -> BufferType:
+        return self._memory
+
+    @property
+    def host_buffer_type(self) -> BufferType | None:
+        return self._pinned
+
+    def supports_buffer_type(self, buffer_type: BufferType) -> bool:
+        return buffer_type is self._memory
+
+    def import_host(self, memory: Array, *, largest_tensor: int = 0) -> Buffer:
+        """Compute on host memory: without a copy where the device shares the host's memory."""
+        flat = np.frombuffer(as_bytes(memory), np.uint8)
+        flags = cl.mem_flags.USE_HOST_PTR
+        flags |= cl.mem_flags.READ_WRITE if flat.flags.writeable else cl.mem_flags.READ_ONLY
+        with map_driver_errors(ERRORS, f"{self.name}: import of {flat.size} bytes"):
+            mapped = cl.Buffer(self.context, flags, hostbuf=flat)
+        return ImportedBuffer(self._memory, flat.size, BufferUsage.ANY, mapped, flat)
+
+    # --- work ------------------------------------------------------------------------------
+
+    def lower(self, node: Tensor) -> Program | Refusal:
+        """The launches of a node, or why there are none."""
+        return lower(node, self.facts, LOWERINGS)
+
+    def scratch(self, node: Tensor) -> int:
+        """Bytes of scratch memory that the kernels of `node` need."""
+        program = self.lower(node)
+        return program.scratch if isinstance(program, Program) else 0
+
+    def _open(self, options: dict[str, Any]) -> Backend:
+        with map_driver_errors({cl.Error: DeviceLost}, f"{self.name}: queue"):
+            return OpenCLBackend(self, cl.CommandQueue(self.context))
+
+    def _supports(self, node: Tensor, source_types: Mapping[Tensor, BufferType]) -> bool | Refusal:
+        if not node.size:
+            return True
+        answer = self.lower(node)
+        return answer if isinstance(answer, Refusal) else True

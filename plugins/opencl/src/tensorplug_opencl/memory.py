@@ -1,0 +1,183 @@
+"""Memory of a device, pinned host memory, and host memory that the device computes on."""
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyopencl as cl
+
+from tensorplug.buffer import Buffer, BufferType, BufferUsage, HostBuffer
+from tensorplug.errors import DeviceError, OutOfMemory, map_driver_errors
+from tensorplug.tensor import Array, Tensor
+from tensorplug_simt.program import Program
+
+if TYPE_CHECKING:
+    from tensorplug_opencl.device import OpenCLDevice
+
+ERRORS = {cl.MemoryError: OutOfMemory, cl.Error: DeviceError}
+
+
+class OpenCLBufferType(BufferType):
+    """Memory of the device. A tensor's kernels may need scratch memory, which follows it."""
+
+    device: "OpenCLDevice"
+    alignment = 128
+
+    def __init__(self, device: "OpenCLDevice") -> None:
+        super().__init__(device)
+        self.name = device.name
+        self.max_size = int(device.driver.max_mem_alloc_size)
+
+    def _alloc(self, size: int, usage: BufferUsage) -> Buffer:
+        device = self.device
+        free = device.memory().free
+        if size > free:
+            raise OutOfMemory(f"{self.name}: {size} bytes needed, {free} available")
+        with map_driver_errors(ERRORS, f"{self.name}: {size} bytes"):
+            memory = cl.Buffer(device.context, cl.mem_flags.READ_WRITE, size)
+        return OpenCLBuffer(self, size, usage, memory)
+
+    def _alloc_size(self, tensor: Tensor) -> int:
+        return (
+            scratch_start(tensor) + self.device.scratch(tensor)
+            if tensor.op != "none"
+            else tensor.nbytes
+        )
+
+
+def scratch_start(tensor: Tensor) -> int:
+    """Bytes from the start of a tensor to the scratch memory of its kernels."""
+    return -(-tensor.nbytes // 128) * 128
+
+
+class OpenCLBuffer(Buffer):
+    """A memory object. Kernels get all of it and an offset, so offsets need no alignment."""
+
+    type: OpenCLBufferType
+
+    def __init__(
+        self, buffer_type: OpenCLBufferType, size: int, usage: BufferUsage, memory: Any
+    ) -> None:
+        super().__init__(buffer_type, size, usage)
+        self.memory = memory
+        self._device = buffer_type.device
+        self._device.allocated += size
+
+    def _write(self, offset: int, data: memoryview) -> None:
+        with map_driver_errors(ERRORS, f"{self!r}: write of {data.nbytes} bytes"):
+            cl.enqueue_copy(self._device.transfers, self.memory, data, dst_offset=offset)
+
+    def _read(self, offset: int, out: memoryview) -> None:
+        with map_driver_errors(ERRORS, f"{self!r}: read of {out.nbytes} bytes"):
+            cl.enqueue_copy(self._device.transfers, out, self.memory, src_offset=offset)
+
+    def _fill(self, offset: int, size: int, value: int) -> None:
+        with map_driver_errors(ERRORS, f"{self!r}: fill of {size} bytes"):
+            pattern = np.full(1, value, np.uint8)
+            cl.enqueue_fill_buffer(
+                self._device.transfers, self.memory, pattern, offset, size
+            ).wait()
+
+    def _write_2d(self, offset: int, data: memoryview, row: int, stride: int) -> None:
+        self._copy_2d(self.memory, data, offset, data.nbytes, row, stride)
+
+    def _read_2d(self, offset: int, out: memoryview, row: int, stride: int) -> None:
+        self._copy_2d(out, self.memory, offset, out.nbytes, row, stride)
+
+    def _copy_2d(
+        self, target: Any, source: Any, offset: int, size: int, row: int, stride: int
+    ) -> None:
+        with map_driver_errors(ERRORS, f"{self!r}: 2D copy of {size} bytes"):
+            cl.enqueue_copy(
+                self._device.transfers,
+                target,
+                source,
+                buffer_origin=(offset, 0, 0),
+                host_origin=(0, 0, 0),
+                region=(row, size // row, 1),
+                buffer_pitches=(stride,),
+                host_pitches=(row,),
+            )
+
+    def _copy_from(self, source: Buffer, start: int, offset: int, size: int) -> bool:
+        if not isinstance(source, OpenCLBuffer) or source._device is not self._device:
+            return False
+        if source is self and start < offset + size and offset < start + size:
+            return False  # copies within one object must not overlap
+        with map_driver_errors(ERRORS, f"{self!r}: copy of {size} bytes"):
+            cl.enqueue_copy(
+                self._device.transfers,
+                self.memory,
+                source.memory,
+                byte_count=size,
+                src_offset=start,
+                dst_offset=offset,
+            ).wait()
+        return True
+
+    def _close(self) -> None:
+        self._device.allocated -= self.size
+        self.memory.release()
+
+
+class ImportedBuffer(OpenCLBuffer):
+    """Host memory that the device computes on without a copy; `owner` keeps it alive."""
+
+    def __init__(
+        self,
+        buffer_type: OpenCLBufferType,
+        size: int,
+        usage: BufferUsage,
+        memory: Any,
+        owner: Array,
+    ) -> None:
+        super().__init__(buffer_type, size, usage, memory)
+        self._owner: Array | None = owner
+
+    def _close(self) -> None:
+        super()._close()
+        self._owner = None
+
+
+class PinnedBufferType(BufferType):
+    """Host memory that the driver can reach without copying it first."""
+
+    device: "OpenCLDevice"
+    is_host = True
+
+    def __init__(self, device: "OpenCLDevice") -> None:
+        super().__init__(device)
+        self.name = f"{device.name}_host"
+
+    def _alloc(self, size: int, usage: BufferUsage) -> Buffer:
+        device = self.device
+        flags = cl.mem_flags.READ_WRITE | cl.mem_flags.ALLOC_HOST_PTR
+        with map_driver_errors(ERRORS, f"{self.name}: {size} bytes"):
+            memory = cl.Buffer(device.context, flags, size)
+            both = cl.map_flags.READ | cl.map_flags.WRITE
+            mapped, _ = cl.enqueue_map_buffer(
+                device.transfers, memory, both, 0, (size,), np.uint8, is_blocking=True
+            )
+        return PinnedBuffer(self, mapped, usage, memory)
+
+
+class PinnedBuffer(HostBuffer):
+    """A memory object that is mapped for its whole life."""
+
+    type: PinnedBufferType
+
+    def __init__(
+        self, buffer_type: PinnedBufferType, mapped: Array, usage: BufferUsage, memory: Any
+    ) -> None:
+        super().__init__(buffer_type, mapped, usage)
+        self._object = memory
+
+    def _close(self) -> None:
+        # The mapping ends when the last array that looks at it is gone; the driver holds the
+        # object until then.
+        super()._close()
+        self._object = None
+
+
+def program_fits(program: Program, limit: int) -> bool:
+    """Whether the scratch memory of a program is within `limit` bytes."""
+    return program.scratch <= limit

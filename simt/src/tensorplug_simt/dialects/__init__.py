@@ -1,0 +1,1 @@
+"""Dialects: how one kernel text is spelled in each language."""

@@ -1,0 +1,34 @@
+"""`Dialect`: a language of kernels."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.resources import files
+
+from tensorplug_simt.program import Kernel
+
+
+@dataclass(frozen=True, slots=True)
+class Dialect:
+    """A language: its header, and how the head of a kernel function is written."""
+
+    name: str
+    header: str
+    """Resource with the macros of the shared texts, `package:path`."""
+    head: Callable[[Kernel], str]
+
+
+def read_resource(where: str) -> str:
+    """The text of a resource `package:path`."""
+    package, path = where.split(":")
+    return files(package).joinpath(path).read_text(encoding="utf-8")
+
+
+def _opencl_head(kernel: Kernel) -> str:
+    buffers = [
+        f"__global {'' if name in kernel.writes else 'const '}uchar* {name}_base"
+        for name in kernel.buffers
+    ]
+    return f"__kernel void {kernel.name}({', '.join(buffers)}, {kernel.name}_parameters p)"
+
+
+OPENCL = Dialect("opencl", "tensorplug_simt:dialects/opencl.h", _opencl_head)

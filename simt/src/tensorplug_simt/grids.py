@@ -1,0 +1,58 @@
+"""Launches of common shapes: an item for each element, a group for each row."""
+
+from collections.abc import Mapping
+
+from tensorplug.dtypes import DType
+from tensorplug.tensor import Tensor
+from tensorplug_simt.facts import Facts
+from tensorplug_simt.program import Kernel, Launch, Number, Region, blocks_of, launch
+
+Places = Mapping[str, Tensor | Region]
+
+
+def per_element(
+    kernel: Kernel,
+    places: Places,
+    count: int,
+    facts: Facts,
+    *,
+    defines: Mapping[str, int | str] | None = None,
+    types: Mapping[str, DType] | None = None,
+    **numbers: Number,
+) -> Launch:
+    """One item for each of `count` elements: `FLAT_INDEX`, to be compared with `p.count`."""
+    size = facts.flat_group
+    return launch(
+        kernel,
+        places,
+        groups=(blocks_of(count, size),),
+        local=(size,),
+        defines=defines,
+        types=types,
+        count=count,
+        **numbers,
+    )
+
+
+def per_row(
+    kernel: Kernel,
+    places: Places,
+    rows: tuple[int, int, int],
+    facts: Facts,
+    *,
+    defines: Mapping[str, int | str] | None = None,
+    types: Mapping[str, DType] | None = None,
+    **numbers: Number,
+) -> Launch:
+    """One group of `GROUP_SIZE` items for each row: `GROUP_X`, `GROUP_Y` and `GROUP_Z` are its
+    indices 1, 2 and 3. The group is one item on wide devices."""
+    size = facts.row_group
+    return launch(
+        kernel,
+        places,
+        groups=rows,
+        local=(size,),
+        defines={"GROUP_SIZE": size, **(defines or {})},
+        types=types,
+        **numbers,
+    )

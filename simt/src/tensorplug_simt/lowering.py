@@ -1,0 +1,65 @@
+"""From nodes to programs: tables of functions by op."""
+
+from collections.abc import Callable, Mapping
+from typing import TypeVar
+
+from tensorplug.dtypes import BF16, F16, F32, DType
+from tensorplug.errors import Refusal
+from tensorplug.tensor import Tensor
+from tensorplug_simt.facts import Facts
+from tensorplug_simt.program import Program
+
+Lowering = Callable[[Tensor, Facts], Program]
+"""From a node to launches. Raises NoKernel where there is no kernel for it."""
+
+SHARED: dict[str, Lowering] = {}
+"""The shared lowerings by op. A backend's own table comes before it."""
+
+LIMIT = 2**31 - 1
+"""Counts beyond this do not fit the kernels' integers."""
+
+SMALL_FLOATS: frozenset[DType] = frozenset({F32, F16, BF16})
+"""The types that most kernels load and store."""
+
+F = TypeVar("F", bound=Lowering)
+
+
+class NoKernel(Exception):
+    """A node for which there is no kernel; the text is the reason, without the op's name."""
+
+
+def lowers(*ops: str, table: dict[str, Lowering] = SHARED) -> Callable[[F], F]:
+    """Enter a function into `table` as the lowering of `ops`."""
+
+    def enter(function: F) -> F:
+        for op in ops:
+            table[op] = function
+        return function
+
+    return enter
+
+
+def lower(node: Tensor, facts: Facts, table: Mapping[str, Lowering] = SHARED) -> Program | Refusal:
+    """The program of one node that is no view, or the reason why there is none."""
+    lowering = table.get(node.op)
+    if lowering is None:
+        return Refusal(f"no kernel for {node.op}")
+    try:
+        for tensor in (node, *node.sources):
+            if tensor.size > LIMIT:
+                raise NoKernel(f"{tensor} has more than {LIMIT} elements")
+        return lowering(node, facts)
+    except NoKernel as reason:
+        return Refusal(f"{node.op}: {reason}")
+
+
+def need_types(node: Tensor, known: frozenset[DType] = SMALL_FLOATS) -> None:
+    """Raise NoKernel unless the types of `node` and its sources are all in `known`."""
+    for tensor in (node, *node.sources):
+        need_type(tensor, known)
+
+
+def need_type(tensor: Tensor, known: frozenset[DType] = SMALL_FLOATS) -> None:
+    """Raise NoKernel unless the type of `tensor` is in `known`."""
+    if tensor.dtype not in known:
+        raise NoKernel(f"no kernel for {tensor.dtype.name}")

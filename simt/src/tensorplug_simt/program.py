@@ -1,0 +1,173 @@
+"""What a lowering makes: `Program`, a list of `Launch`es of `Kernel`s on `Region`s of memory."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from types import MappingProxyType
+
+import numpy as np
+
+from tensorplug.dtypes import DType
+from tensorplug.errors import ShapeError
+from tensorplug.tensor import Ne, Tensor
+
+Number = int | float
+Grid = tuple[int, int, int]
+
+KINDS: Mapping[str, str] = MappingProxyType(
+    {"int": "<i4", "uint": "<u4", "long": "<i8", "float": "<f4"}
+)
+"""Types of the numbers that a kernel may take, in its language and in NumPy's."""
+
+PLACE = np.dtype([("off", "<i8"), ("nb", "<i8", 4), ("ne", "<i4", 4)], align=True)
+"""How a kernel sees a tensor: bytes to its first element, strides in bytes, sizes."""
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A kernel text: the section `name` of the resource `text`, and what it is given.
+
+    It is called with one pointer to bytes for each of `buffers`, then one block of parameters: a
+    `place` for each buffer, under its name, then the `numbers` (name, kind of `KINDS`).
+    `writes` names the buffers that it changes; `text` is `package:path`.
+    """
+
+    name: str
+    text: str
+    buffers: tuple[str, ...]
+    writes: tuple[str, ...]
+    numbers: tuple[tuple[str, str], ...] = ()
+
+    @cached_property
+    def parameters(self) -> "np.dtype[np.void]":
+        """The layout of the parameter block."""
+        fields = [(name, PLACE) for name in self.buffers]
+        numbers = [(name, np.dtype(KINDS[kind])) for name, kind in self.numbers]
+        return np.dtype([*fields, *numbers], align=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Region:
+    """Memory that a kernel sees as a tensor: that of `tensor`, or scratch where there is none.
+
+    `offset` is in bytes from the start of the tensor, or of the scratch memory.
+    """
+
+    tensor: Tensor | None
+    dtype: DType
+    ne: Ne
+    nb: Ne
+    offset: int = 0
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes from the first to the last element."""
+        if 0 in self.ne:
+            return 0
+        block = self.dtype.is_block
+        first = self.dtype.row_size(self.ne[0]) if block else self.dtype.size
+        start = 1 if block else 0
+        rest = zip(self.ne[start:], self.nb[start:], strict=True)
+        return first + sum((n - 1) * b for n, b in rest)
+
+
+def region(tensor: Tensor) -> Region:
+    """A tensor as it is."""
+    return Region(tensor, tensor.dtype, tensor.ne, tensor.nb)
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """One launch of a kernel: `groups` groups of `local` work items.
+
+    `types` are the element types that the text is compiled for, by the name of a buffer or another
+    role; `defines` are further constants of the text. Sizes of tensors are never among them.
+    """
+
+    kernel: Kernel
+    regions: Mapping[str, Region]
+    numbers: Mapping[str, Number]
+    groups: Grid
+    local: Grid
+    types: Mapping[str, DType]
+    defines: Mapping[str, int | str] = field(default_factory=dict)
+
+    @property
+    def variant(self) -> tuple[object, ...]:
+        """What decides the compiled program: two launches with the same variant share it."""
+        return (
+            self.kernel.text,
+            self.kernel.name,
+            tuple(sorted((role, t.name) for role, t in self.types.items())),
+            tuple(sorted(self.defines.items())),
+        )
+
+    def parameters(self, offsets: Mapping[str, int]) -> "np.ndarray[tuple[int], np.dtype[np.void]]":
+        """The parameter block; `offsets` are bytes to the start of each region's buffer."""
+        block = np.zeros(1, self.kernel.parameters)
+        for name, place in self.regions.items():
+            block[name]["off"] = offsets[name]
+            block[name]["nb"] = place.nb
+            block[name]["ne"] = place.ne
+        for name, number in self.numbers.items():
+            block[name] = number
+        return block
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """The launches that compute a node or a group of nodes, in order; `scratch` is in bytes."""
+
+    launches: tuple[Launch, ...]
+    scratch: int = 0
+
+
+def launch(
+    kernel: Kernel,
+    places: Mapping[str, Tensor | Region],
+    *,
+    groups: Sequence[int],
+    local: Sequence[int] = (1,),
+    types: Mapping[str, DType] | None = None,
+    defines: Mapping[str, int | str] | None = None,
+    **numbers: Number,
+) -> Launch:
+    """A launch of `kernel` on `places`; absent buffers get the first one, with sizes of 0.
+
+    Raises ShapeError for numbers that are not the kernel's and for sizes that no kernel can index.
+    """
+    regions = {n: p if isinstance(p, Region) else region(p) for n, p in places.items()}
+    first = next(iter(regions.values()))
+    absent = Region(first.tensor, first.dtype, (0, 0, 0, 0), (0, 0, 0, 0), first.offset)
+    ordered = {name: regions.get(name, absent) for name in kernel.buffers}
+    named = {name for name, _ in kernel.numbers}
+    if named != numbers.keys() or not regions.keys() <= set(kernel.buffers):
+        raise ShapeError(
+            f"kernel {kernel.name}: takes {sorted(named)} on {kernel.buffers}, got "
+            f"{sorted(numbers)} on {sorted(regions)}"
+        )
+    used = {name: place.dtype for name, place in regions.items()}
+    return Launch(
+        kernel,
+        ordered,
+        numbers,
+        _grid(groups),
+        _grid(local),
+        {**used, **(types or {})},
+        dict(defines or {}),
+    )
+
+
+def _grid(sizes: Sequence[int]) -> Grid:
+    x, y, z = (*sizes, 1, 1)[:3]
+    return (max(x, 1), max(y, 1), max(z, 1))
+
+
+def scratch(dtype: DType, ne: Ne, nb: Ne, offset: int = 0) -> Region:
+    """Scratch memory seen as a tensor, `offset` bytes into the scratch memory of the program."""
+    return Region(None, dtype, ne, nb, offset)
+
+
+def blocks_of(count: int, size: int) -> int:
+    """How many parts of `size` cover `count`."""
+    return -(-count // size)
