@@ -71,8 +71,8 @@ class OpenCLDevice(Device):
     def import_host(self, memory: Array, *, largest_tensor: int = 0) -> Buffer:
         """Compute on host memory: without a copy where the device shares the host's memory."""
         flat = np.frombuffer(as_bytes(memory), np.uint8)
-        flags = cl.mem_flags.USE_HOST_PTR
-        flags |= cl.mem_flags.READ_WRITE if flat.flags.writeable else cl.mem_flags.READ_ONLY
+        access = cl.mem_flags.READ_WRITE if flat.flags.writeable else cl.mem_flags.READ_ONLY
+        flags = cl.mem_flags.USE_HOST_PTR | access
         with map_driver_errors(ERRORS, f"{self.name}: import of {flat.size} bytes"):
             mapped = cl.Buffer(self.context, flags, hostbuf=flat)
         return ImportedBuffer(self._memory, flat.size, BufferUsage.ANY, mapped, flat)

@@ -1,19 +1,23 @@
 """Memory of a device, pinned host memory, and host memory that the device computes on."""
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyopencl as cl
 
 from tensorplug.buffer import Buffer, BufferType, BufferUsage, HostBuffer
-from tensorplug.errors import DeviceError, OutOfMemory, map_driver_errors
+from tensorplug.errors import DeviceError, OutOfMemory, TensorplugError, map_driver_errors
 from tensorplug.tensor import Array, Tensor
-from tensorplug_simt.program import Program
 
 if TYPE_CHECKING:
     from tensorplug_opencl.device import OpenCLDevice
 
-ERRORS = {cl.MemoryError: OutOfMemory, cl.Error: DeviceError}
+ERRORS: Mapping[type[BaseException], type[TensorplugError]] = MappingProxyType(
+    {cl.MemoryError: OutOfMemory, cl.Error: DeviceError}
+)
+"""What the driver's errors are here."""
 
 
 class OpenCLBufferType(BufferType):
@@ -176,8 +180,3 @@ class PinnedBuffer(HostBuffer):
         # object until then.
         super()._close()
         self._object = None
-
-
-def program_fits(program: Program, limit: int) -> bool:
-    """Whether the scratch memory of a program is within `limit` bytes."""
-    return program.scratch <= limit

@@ -1,8 +1,9 @@
-"""The kernels of this backend: its own, and the shared ones that it adopts."""
+"""The kernels of this backend: its own, by family, and the shared ones that it adopts."""
 
+from tensorplug_opencl.kernels.table import OWN
 from tensorplug_simt import families
 from tensorplug_simt.lowering import SHARED
 
 __all__ = ["LOWERINGS", "families"]
 
-LOWERINGS = dict(SHARED)
+LOWERINGS = {**SHARED, **OWN}
