@@ -63,3 +63,11 @@ def need_type(tensor: Tensor, known: frozenset[DType] = SMALL_FLOATS) -> None:
     """Raise NoKernel unless the type of `tensor` is in `known`."""
     if tensor.dtype not in known:
         raise NoKernel(f"no kernel for {tensor.dtype.name}")
+
+
+def number(node: Tensor, name: str) -> float:
+    """The numeric parameter `name` of a node."""
+    value = node.params[name]
+    if not isinstance(value, int | float):
+        raise NoKernel(f"parameter {name} is {value!r}, no number")
+    return value
