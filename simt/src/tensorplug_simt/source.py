@@ -1,4 +1,4 @@
-"""The complete text of a kernel: dialect, constants, types, parameters, and the kernel's section."""
+"""The complete text of a kernel: dialect, constants, types, parameters, its section."""
 
 import re
 from functools import cache
@@ -12,11 +12,10 @@ COMMON = "tensorplug_simt:kernels/common.k"
 _MARK = re.compile(r"^//: (\w+)$", re.MULTILINE)
 
 
-def source(launch: Launch, dialect: Dialect, extra: str = "") -> str:
-    """The text of the one kernel of `launch`; `extra` comes first (extensions of a device)."""
+def source(launch: Launch, dialect: Dialect) -> str:
+    """The text of the one kernel of `launch`."""
     kernel = launch.kernel
     parts = [
-        extra,
         read_resource(dialect.header),
         "".join(f"#define {name} {value}\n" for name, value in sorted(launch.defines.items())),
         read_resource(COMMON),

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import pyopencl as cl
@@ -11,8 +12,8 @@ from tensorplug.buffer import Buffer, BufferType, BufferUsage, as_bytes
 from tensorplug.device import Device, DeviceType, Memory
 from tensorplug.errors import DeviceLost, Refusal, map_driver_errors
 from tensorplug.tensor import Array, Tensor
-from tensorplug_opencl import facts
 from tensorplug_opencl.backend import OpenCLBackend
+from tensorplug_opencl.facts import device_type, facts_of, hardware_id
 from tensorplug_opencl.kernels import LOWERINGS
 from tensorplug_opencl.memory import ERRORS, ImportedBuffer, OpenCLBufferType, PinnedBufferType
 from tensorplug_opencl.programs import Programs
@@ -28,14 +29,15 @@ class OpenCLDevice(Device):
     def __init__(self, name: str, driver: Any) -> None:
         super().__init__(name)
         self.driver = driver
-        self.facts = facts.of(driver)
+        self.facts = facts_of(driver)
         self.allocated = 0
         with map_driver_errors({cl.Error: DeviceLost}, f"{name}: context"):
             self.context = cl.Context([driver])
             self.transfers = cl.CommandQueue(self.context)
-        self.programs = Programs(self.context, driver, facts.extensions(driver))
+        self.programs = Programs(self.context, driver)
         self._memory = OpenCLBufferType(self)
         self._pinned = PinnedBufferType(self)
+        self._lowered: WeakKeyDictionary[Tensor, Program | Refusal] = WeakKeyDictionary()
 
     # --- facts -----------------------------------------------------------------------------
 
@@ -45,11 +47,11 @@ class OpenCLDevice(Device):
 
     @property
     def type(self) -> DeviceType:
-        return facts.device_type(self.driver)
+        return device_type(self.driver)
 
     @property
     def hardware_id(self) -> str:
-        return facts.hardware_id(self.driver)
+        return hardware_id(self.driver)
 
     def memory(self) -> Memory:
         total = int(self.driver.global_mem_size)
@@ -81,7 +83,10 @@ class OpenCLDevice(Device):
 
     def lower(self, node: Tensor) -> Program | Refusal:
         """The launches of a node, or why there are none."""
-        return lower(node, self.facts, LOWERINGS)
+        known = self._lowered.get(node)
+        if known is None:
+            known = self._lowered[node] = lower(node, self.facts, LOWERINGS)
+        return known
 
     def scratch(self, node: Tensor) -> int:
         """Bytes of scratch memory that the kernels of `node` need."""

@@ -5,9 +5,11 @@ driver. A driver that pip installed has no file there, so it gets one in a folde
 links to the system's, which the loader is told of before it first looks.
 """
 
+import atexit
 import importlib.metadata
 import importlib.util
 import os
+import shutil
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -19,8 +21,6 @@ SYSTEM = Path("/etc/OpenCL/vendors")
 PACKAGED: Mapping[str, str] = {"intel-opencl-rt": "libintelocl.so"}
 """Drivers that pip installs: distribution and library."""
 VENDORS = "OCL_ICD_VENDORS"
-
-_folder: tempfile.TemporaryDirectory[str] | None = None
 
 
 def missing() -> str:
@@ -72,12 +72,11 @@ def features() -> dict[str, str]:
 
 def find_packaged() -> None:
     """Tell the loader of drivers that pip installed. Does nothing where the user chose drivers."""
-    global _folder  # noqa: PLW0603 - lives as long as the process, as the loader's list does
     libraries = list(_packaged_libraries())
     if not libraries or VENDORS in os.environ or sys.platform != "linux":
         return
-    _folder = tempfile.TemporaryDirectory(prefix="tensorplug-opencl-", ignore_cleanup_errors=True)
-    folder = Path(_folder.name)
+    folder = Path(tempfile.mkdtemp(prefix="tensorplug-opencl-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
     for file in _system_files():
         (folder / file.name).symlink_to(file)
     for i, library in enumerate(libraries):

@@ -18,10 +18,9 @@ from tensorplug_simt.source import source
 class Programs:
     """The compiled programs of one device. Thread-safe."""
 
-    def __init__(self, context: Any, device: Any, extensions: str) -> None:
+    def __init__(self, context: Any, device: Any) -> None:
         self._context = context
         self._device = device
-        self._extensions = extensions
         self._built: dict[tuple[object, ...], Any] = {}
         self._lock = threading.Lock()
 
@@ -39,7 +38,7 @@ class Programs:
         return cl.Kernel(program, launch.kernel.name)
 
     def _build(self, launch: Launch) -> Any:
-        text = source(launch, OPENCL, self._extensions)
+        text = source(launch, OPENCL)
         program = cl.Program(self._context, text)
         try:
             with warnings.catch_warnings():

@@ -1,0 +1,52 @@
+"""Memory of a device: its limits, and host memory that it computes on."""
+
+import numpy as np
+import pytest
+
+import tensorplug as tp
+from tensorplug.errors import BufferTooLarge, OutOfMemory
+
+
+def test_buffer_beyond_the_largest_is_refused_by_its_size(device):
+    limit = device.buffer_type.max_size
+
+    with pytest.raises(BufferTooLarge, match=str(limit)):
+        device.buffer_type.alloc(limit + 1)
+
+
+def test_memory_that_is_not_there_is_reported_with_both_sizes(device, monkeypatch):
+    monkeypatch.setattr(device, "allocated", int(device.driver.global_mem_size) - 100)
+
+    with pytest.raises(OutOfMemory, match="1000 bytes needed, 100 available"):
+        device.buffer_type.alloc(1000)
+
+
+def test_memory_in_use_is_not_free(device):
+    before = device.memory().free
+
+    with device.buffer_type.alloc(1 << 20):
+        assert device.memory().free == before - (1 << 20)
+
+    assert device.memory().free == before
+
+
+def test_kernel_sees_what_the_host_wrote_into_imported_memory(device, stream):
+    data = np.arange(64, dtype=np.float32)
+    with device.import_host(data) as buffer:
+        x = tp.Tensor(
+            tp.F32, (64, 1, 1, 1), (4, 256, 256, 256), 1, name="x", storage=tp.Storage(buffer, 0)
+        )
+        y = tp.scale(x, scale=2.0)
+        with tp.Scheduler([stream]).schedule(y) as run:
+            assert run.run()[y].tolist() == (2 * data).tolist()
+
+
+def test_read_only_memory_can_be_imported(device, stream):
+    data = np.frombuffer(np.arange(64, dtype=np.float32).tobytes(), np.float32)
+    with device.import_host(data) as buffer:
+        x = tp.Tensor(
+            tp.F32, (64, 1, 1, 1), (4, 256, 256, 256), 1, name="x", storage=tp.Storage(buffer, 0)
+        )
+        y = tp.scale(x, scale=2.0)
+        with tp.Scheduler([stream]).schedule(y) as run:
+            assert run.run()[y].tolist() == (2 * data).tolist()
