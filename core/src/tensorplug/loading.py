@@ -22,7 +22,7 @@ _KINDS = list(DeviceType)
 
 
 class Enlisted(NamedTuple):
-    """A device with its place among all: by kind, free memory, name."""
+    """A device with its place among all: by kind, free memory (processors share one), name."""
 
     device: Device
     order: tuple[int, int, str]
@@ -31,7 +31,9 @@ class Enlisted(NamedTuple):
 
 def enlist(device: Device) -> Enlisted:
     """Ask a device for what decides its place."""
-    order = (_KINDS.index(device.type), -device.memory().free, device.name.lower())
+    # Every backend of a processor uses the host's memory, whatever it says is free of it.
+    free = 0 if device.type is DeviceType.CPU else device.memory().free
+    order = (_KINDS.index(device.type), -free, device.name.lower())
     return Enlisted(device, order, device.hardware_id.lower())
 
 

@@ -135,7 +135,7 @@ class Registry:
         """Every device, or every device of these kinds, in the order of preference.
 
         That is: TENSORPLUG_BACKENDS, then GPU, IGPU, ACCEL, CPU, then free memory when they were
-        first asked for, then name.
+        first asked for (processors share one memory), then name.
         """
         with self._lock:
             return tuple(e.device for e in self._enlisted() if not kinds or e.device.type in kinds)

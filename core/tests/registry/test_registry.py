@@ -218,6 +218,13 @@ def test_the_old_form_opens_too(registry, text, name, threads):
 # --- order and choice --------------------------------------------------------------------------
 
 
+def test_processors_come_by_name_as_they_share_one_memory(registry):
+    registry.register(plugin_of(Kind("b:0", DeviceType.CPU, free=9)), "b")
+    registry.register(plugin_of(Kind("a:0", DeviceType.CPU, free=5)), "a")
+
+    assert [device.name for device in registry.devices()] == ["a:0", "b:0"]
+
+
 def test_devices_come_by_kind_then_free_memory_then_name(registry):
     registry.register(
         plugin_of(
