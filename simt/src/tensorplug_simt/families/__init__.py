@@ -1,5 +1,15 @@
 """The shared lowerings, by family. Importing this module fills `SHARED`."""
 
-from tensorplug_simt.families import elementwise
+from tensorplug_simt.families import (
+    conv,
+    elementwise,
+    pool,
+    upscale,
+)
 
-__all__ = ["elementwise"]
+__all__ = [
+    "conv",
+    "elementwise",
+    "pool",
+    "upscale",
+]

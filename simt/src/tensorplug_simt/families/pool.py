@@ -1,0 +1,68 @@
+"""The largest or the mean of each window of a signal or an image, and the way back."""
+
+from tensorplug.tensor import Tensor
+from tensorplug_simt.facts import Facts
+from tensorplug_simt.grids import per_element
+from tensorplug_simt.lowering import lowers, need_types, number
+from tensorplug_simt.program import Kernel, Program
+
+TEXT = "tensorplug_simt:kernels/pool.k"
+_WINDOW = tuple((f"{letter}{dim}", "int") for letter in "ksp" for dim in range(2))
+
+POOLED = Kernel(
+    "pooled",
+    TEXT,
+    ("x", "y"),
+    ("y",),
+    (("count", "uint"), ("flat", "int"), ("largest", "int"), *_WINDOW),
+)
+POOL_BACK = Kernel(
+    "pool_back",
+    TEXT,
+    ("grad", "x", "y"),
+    ("y",),
+    (("count", "uint"), ("largest", "int"), *_WINDOW),
+)
+
+
+def _window(node: Tensor, dims: int) -> dict[str, int]:
+    """Lengths, steps and paddings; a fraction of a padding is one at the end alone."""
+    names = [f"{letter}{dim}" for letter in "ksp" for dim in range(2)]
+    return {
+        name: int(number(node, name)) if name[1] == "0" or dims == 2 else int(name[0] != "p")
+        for name in names
+    }
+
+
+@lowers("pool_1d", "pool_2d")
+def pool(node: Tensor, facts: Facts) -> Program:
+    """Each result from the elements of its window."""
+    need_types(node)
+    (x,) = node.sources
+    dims = 1 if node.op == "pool_1d" else 2
+    launch = per_element(
+        POOLED,
+        {"x": x, "y": node},
+        node.size,
+        facts,
+        flat=int(dims == 1),
+        largest=int(node.params["kind"] == "max"),
+        **_window(node, dims),
+    )
+    return Program((launch,))
+
+
+@lowers("pool_2d_back")
+def pool_2d_back(node: Tensor, facts: Facts) -> Program:
+    """Each element from the windows that have it."""
+    need_types(node)
+    grad, x = node.sources
+    launch = per_element(
+        POOL_BACK,
+        {"grad": grad, "x": x, "y": node},
+        node.size,
+        facts,
+        largest=int(node.params["kind"] == "max"),
+        **_window(node, 2),
+    )
+    return Program((launch,))
