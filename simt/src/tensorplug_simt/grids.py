@@ -18,7 +18,8 @@ def per_element(
     *,
     defines: Mapping[str, int | str] | None = None,
     types: Mapping[str, DType] | None = None,
-    **numbers: Number,
+    numbers: Mapping[str, Number] | None = None,
+    **more: Number,
 ) -> Launch:
     """One item for each of `count` elements: `FLAT_INDEX`, to be compared with `p.count`."""
     size = facts.flat_group
@@ -29,8 +30,7 @@ def per_element(
         local=(size,),
         defines=defines,
         types=types,
-        count=count,
-        **numbers,
+        numbers={"count": count, **(numbers or {}), **more},
     )
 
 
@@ -42,7 +42,8 @@ def per_row(
     *,
     defines: Mapping[str, int | str] | None = None,
     types: Mapping[str, DType] | None = None,
-    **numbers: Number,
+    numbers: Mapping[str, Number] | None = None,
+    **more: Number,
 ) -> Launch:
     """One group of `GROUP_SIZE` items for each row: `GROUP_X`, `GROUP_Y` and `GROUP_Z` are its
     indices 1, 2 and 3. The group is one item on wide devices."""
@@ -54,5 +55,5 @@ def per_row(
         local=(size,),
         defines={"GROUP_SIZE": size, **(defines or {})},
         types=types,
-        **numbers,
+        numbers={**(numbers or {}), **more},
     )

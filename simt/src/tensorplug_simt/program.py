@@ -130,27 +130,30 @@ def launch(
     local: Sequence[int] = (1,),
     types: Mapping[str, DType] | None = None,
     defines: Mapping[str, int | str] | None = None,
-    **numbers: Number,
+    numbers: Mapping[str, Number] | None = None,
+    **more: Number,
 ) -> Launch:
     """A launch of `kernel` on `places`; absent buffers get the first one, with sizes of 0.
 
+    Numbers come as keywords, or together as `numbers`.
     Raises ShapeError for numbers that are not the kernel's and for sizes that no kernel can index.
     """
     regions = {n: p if isinstance(p, Region) else region(p) for n, p in places.items()}
     first = next(iter(regions.values()))
     absent = Region(first.tensor, first.dtype, (0, 0, 0, 0), (0, 0, 0, 0), first.offset)
     ordered = {name: regions.get(name, absent) for name in kernel.buffers}
+    given = {**(numbers or {}), **more}
     named = {name for name, _ in kernel.numbers}
-    if named != numbers.keys() or not regions.keys() <= set(kernel.buffers):
+    if named != given.keys() or not regions.keys() <= set(kernel.buffers):
         raise ShapeError(
             f"kernel {kernel.name}: takes {sorted(named)} on {kernel.buffers}, got "
-            f"{sorted(numbers)} on {sorted(regions)}"
+            f"{sorted(given)} on {sorted(regions)}"
         )
     used = {name: place.dtype for name, place in regions.items()}
     return Launch(
         kernel,
         ordered,
-        numbers,
+        given,
         _grid(groups),
         _grid(local),
         {**used, **(types or {})},

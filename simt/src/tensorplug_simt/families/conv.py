@@ -136,10 +136,12 @@ def _filtered(
         deep=deep,
         filters=counts[0],
         channels=counts[1],
-        **_sizes("filter", f.ne[:dims]),
-        **_sizes("x", x.ne[:dims]),
-        **_steps(node, dims),
-        **strides,
+        numbers={
+            **_sizes("filter", f.ne[:dims]),
+            **_sizes("x", x.ne[:dims]),
+            **_steps(node, dims),
+            **strides,
+        },
     )
     return Program((launch,))
 
@@ -151,7 +153,7 @@ def conv_transpose_1d(node: Tensor, facts: Facts) -> Program:
     f, x = node.sources
     steps = {name: n for name, n in _steps(node, 1).items() if name.endswith("0")}
     places = {"filter": f, "x": x, "y": node}
-    return Program((per_element(SPREAD_SIGNAL, places, node.size, facts, **steps),))
+    return Program((per_element(SPREAD_SIGNAL, places, node.size, facts, numbers=steps),))
 
 
 @lowers("conv_transpose_2d")
@@ -168,7 +170,7 @@ def conv_transpose_2d(node: Tensor, facts: Facts) -> Program:
 def im2col(node: Tensor, facts: Facts) -> Program:
     """Each element of a row from the pixel that the window has there."""
     need_types(node)
-    f, x = node.sources
+    _, x = node.sources
     if node.params["is_2d"]:
         y = Region(node, node.dtype, node.ne, node.nb)
         strides = _strides("x", i=x.nb[0], j=x.nb[1], l=0, c=x.nb[2], n=x.nb[3])
@@ -200,10 +202,12 @@ def _windows(
         node.size,
         facts,
         deep=deep,
-        **_sizes("filter", f.ne[:dims]),
-        **_sizes("x", x.ne[:dims]),
-        **_steps(node, dims),
-        **strides,
+        numbers={
+            **_sizes("filter", f.ne[:dims]),
+            **_sizes("x", x.ne[:dims]),
+            **_steps(node, dims),
+            **strides,
+        },
     )
     return Program((launch,))
 
@@ -227,9 +231,7 @@ def im2col_back(node: Tensor, facts: Facts) -> Program:
         wide=grad.ne[1],
         high=grad.ne[2] if dims == 2 else 1,
         channels=node.ne[dims],
-        **sizes,
-        **steps,
-        **rows,
+        numbers={**sizes, **steps, **rows},
     )
     return Program((launch,))
 
@@ -241,7 +243,5 @@ def col2im_1d(node: Tensor, facts: Facts) -> Program:
     (x,) = node.sources
     step, channels, crop = (int(str(node.params[name])) for name in ("s0", "oc", "p0"))
     size = x.ne[0] // channels
-    launch = per_element(
-        PIECES, {"x": x, "y": node}, node.size, facts, s0=step, p0=crop, size=size
-    )
+    launch = per_element(PIECES, {"x": x, "y": node}, node.size, facts, s0=step, p0=crop, size=size)
     return Program((launch,))

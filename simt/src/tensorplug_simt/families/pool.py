@@ -47,7 +47,7 @@ def pool(node: Tensor, facts: Facts) -> Program:
         facts,
         flat=int(dims == 1),
         largest=int(node.params["kind"] == "max"),
-        **_window(node, dims),
+        numbers=_window(node, dims),
     )
     return Program((launch,))
 
@@ -63,6 +63,6 @@ def pool_2d_back(node: Tensor, facts: Facts) -> Program:
         node.size,
         facts,
         largest=int(node.params["kind"] == "max"),
-        **_window(node, 2),
+        numbers=_window(node, 2),
     )
     return Program((launch,))
