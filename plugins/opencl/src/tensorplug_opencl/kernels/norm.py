@@ -1,0 +1,48 @@
+"""Rows divided by a statistic of themselves."""
+
+from tensorplug.dtypes import F32
+from tensorplug.tensor import Tensor
+from tensorplug_opencl.kernels.table import OWN
+from tensorplug_simt.facts import Facts
+from tensorplug_simt.grids import per_row
+from tensorplug_simt.lowering import lowers, need_types, number
+from tensorplug_simt.program import Kernel, Program, Region, blocks_of, region
+
+TEXT = "tensorplug_opencl:kernels/norm.cl"
+
+NORM = Kernel(
+    "norm", TEXT, ("x", "y"), ("y",), (("centred", "int"), ("whole", "int"), ("eps", "float"))
+)
+GROUP_NORM = Kernel(
+    "group_norm", TEXT, ("x", "y"), ("y",), (("together", "int"), ("eps", "float"))
+)
+
+
+@lowers("norm", "rms_norm", "l2_norm", table=OWN)
+def norm(node: Tensor, facts: Facts) -> Program:
+    """Rows less their mean (norm), over the root of their mean square or over their length."""
+    need_types(node, frozenset({F32}))
+    (x,) = node.sources
+    kind = {"centred": int(node.op == "norm"), "whole": int(node.op == "l2_norm")}
+    eps = number(node, "eps")
+    return Program((per_row(NORM, {"x": x, "y": node}, node.ne[1:], facts, eps=eps, **kind),))
+
+
+@lowers("group_norm", table=OWN)
+def group_norm(node: Tensor, facts: Facts) -> Program:
+    """Groups of channels, each normalised as one row."""
+    need_types(node, frozenset({F32}))
+    (x,) = node.sources
+    together = blocks_of(node.ne[2], int(number(node, "groups")))
+    groups = (blocks_of(node.ne[2], together), node.ne[3], 1)
+    places = {"x": _planes(x), "y": _planes(node)}
+    numbers = {"together": together, "eps": number(node, "eps")}
+    return Program((per_row(GROUP_NORM, places, groups, facts, **numbers),))
+
+
+def _planes(x: Tensor) -> Region:
+    """`x` with each channel as one row, where its rows follow each other."""
+    (width, height, channels, batch), nb = x.ne, x.nb
+    if nb[1] != width * nb[0]:
+        return region(x)
+    return Region(x, x.dtype, (width * height, 1, channels, batch), nb)
