@@ -11,7 +11,7 @@ from tensorplug_template.device import TemplateDevice
 class TestTemplate(DeviceTests):
     """Every contract of a device. What it refuses is skipped with its reason."""
 
-    known_gaps = {}  # a shell pattern for `test_name[case]`: why it fails for now
+    known_gaps = {}  # such as "test_case[sqr-*": "why it fails for now"
 
     @pytest.fixture(scope="class")
     @classmethod

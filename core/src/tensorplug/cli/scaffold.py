@@ -29,6 +29,11 @@ class Scaffold:
             "written": [path.relative_to(self.folder).as_posix() for path in self.written],
         }
 
+    @property
+    def _requirement(self) -> str:
+        """The folder as pip takes it: a bare word would be a name on the index."""
+        return str(self.folder) if self.folder.is_absolute() else f"./{self.folder.as_posix()}"
+
     def __str__(self) -> str:
         lines = [f"  {path.relative_to(self.folder).as_posix()}" for path in self.written]
         return "\n".join(
@@ -36,7 +41,7 @@ class Scaffold:
                 f"wrote {self.folder}:",
                 *lines,
                 "",
-                f"pip install {self.folder} && tensorplug certify --device {self.name}",
+                f"pip install {self._requirement} && tensorplug test --device {self.name}",
             ]
         )
 

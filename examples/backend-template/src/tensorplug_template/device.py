@@ -70,7 +70,8 @@ def _view(tensor: Tensor, bindings: Bindings) -> Array:
     """What a kernel is given: four sizes and strides, slowest first, from where the tensor lies."""
     place = bindings.where(tensor)
     assert isinstance(place.buffer, TemplateBuffer)
-    return driver.view(place.buffer.handle, place.offset, tensor.ne[::-1], tensor.nb[::-1])
+    kind, shape, strides = tensor.dtype.storage, tensor.ne[::-1], tensor.nb[::-1]
+    return driver.view(place.buffer.handle, place.offset, kind, shape, strides)
 
 
 class TemplateDevice(Device):

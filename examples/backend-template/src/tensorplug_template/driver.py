@@ -70,14 +70,17 @@ def copy(target: int, to: int, source: int, start: int, size: int) -> None:
     _memory[target][to : to + size] = _memory[source][start : start + size].copy()
 
 
-def view(handle: int, offset: int, shape: tuple[int, ...], strides: tuple[int, ...]) -> np.ndarray:
-    """f32 numbers in memory, for kernels only: what a pointer is on a real card."""
-    return np.ndarray(shape, np.float32, _memory[handle], offset, strides)
+def view(
+    handle: int, offset: int, kind: np.dtype, shape: tuple[int, ...], strides: tuple[int, ...]
+) -> np.ndarray:
+    """Numbers in memory, for kernels only: what a pointer is on a real card."""
+    return np.ndarray(shape, kind, _memory[handle], offset, strides)
 
 
 def launch(kernel: str, out: np.ndarray, *sources: np.ndarray, **numbers: float) -> None:
     """Run a kernel."""
-    _KERNELS[kernel](out, *sources, **numbers)
+    with np.errstate(all="ignore"):  # infinities and NaN are results like others
+        _KERNELS[kernel](out, *sources, **numbers)
 
 
 def _add(out: np.ndarray, a: np.ndarray, b: np.ndarray) -> None:
