@@ -51,6 +51,12 @@ class TooEarly(NullEvent):
         self._position -= 1
 
 
+class AlwaysDone(NullEvent):
+    """Says that it is reached, whatever is still queued."""
+
+    done = True
+
+
 class NeverDone(NullEvent):
     """Says that it is not reached."""
 
@@ -159,6 +165,10 @@ FAULTS = {
     "event that is never reached": (
         device_with(NeverDone, _synchronize=lambda self: NullEvent(self._stream, "").synchronize()),
         "test_event_is_reached_once_its_stream_was_waited_for",
+    ),
+    "event that is reached too early": (
+        device_with(AlwaysDone),
+        "test_event_is_not_reached_before_its_work_is_done",
     ),
     "foreign events accepted": (
         device_with(accepts=accept),

@@ -235,6 +235,18 @@ class AsyncTests(Suite):
         assert event.done
 
     @needs("events")
+    def test_event_is_not_reached_before_its_work_is_done(self, work: Work, device: Device) -> None:
+        relay = Relay(work, [work.open()] * 2, self.elements)
+
+        for seed in range(self.rounds):
+            relay.start(seed)
+            relay.run()
+            event = _record(relay.streams[-1])
+            seen = relay.read() if event.done else relay.wanted(seed)
+            event.synchronize()
+            np.testing.assert_array_equal(seen, relay.wanted(seed))
+
+    @needs("events")
     def test_event_of_an_idle_stream_is_reached(self, work: Work, device: Device) -> None:
         event = _record(work.open())
 
