@@ -1,6 +1,7 @@
 """The commands `ops`, `test` and `certify`, on the cpu device."""
 
 import csv
+import importlib.metadata
 import io
 import json
 
@@ -141,3 +142,32 @@ def test_certify_writes_a_page_and_its_data(run, tmp_path):
     assert data["certified"]
     assert data["summary"]["failed"] == 0
     assert out.startswith(page.rstrip())
+
+
+def test_certificate_names_the_distribution_of_the_device(run, tmp_path):
+    _, out, _ = run("certify", "--device", "cpu", "--tier", "smoke", "-O", tmp_path, "--json")
+
+    version = importlib.metadata.version("tensorplug-cpu")
+    assert json.loads(out)["environment"]["versions"].startswith(f"tensorplug-cpu {version}, ")
+
+
+def test_perf_mode_shares_nothing_out(run):
+    done = run("test", "--device", "cpu", "--mode", "perf", "-o", "add", "-j", "2")
+
+    assert done == (2, "", "error: mode perf times one case after another; leave -j out\n")
+
+
+@pytest.mark.parametrize(
+    ("into", "shown"), [(None, "./tensorplug-acme"), ("there", "./there"), ("/", "")]
+)
+def test_new_backend_ends_with_a_command_that_pip_takes_for_a_folder(
+    run, tmp_path, monkeypatch, into, shown
+):
+    monkeypatch.chdir(tmp_path)
+    absolute = tmp_path / "absolute"
+    options = {None: [], "there": ["--into", "there"], "/": ["--into", absolute]}[into]
+
+    _, out, _ = run("new-backend", "acme", *options)
+
+    last = out.splitlines()[-1]
+    assert last == f"pip install {shown or absolute} && tensorplug test --device acme"

@@ -26,13 +26,15 @@ class Certificate:
     run: "Run"
     spec: str
     info: DeviceInfo
+    origin: str
+    """The distribution that the device is from: `tensorplug-cpu 0.3.0`."""
 
     def to_json(self) -> dict[str, Any]:
         """The same as plain data."""
         return {
             "certified": self.run.passed,
             "device": {**asdict(self.info), "type": self.info.type.value},
-            "environment": _environment(),
+            "environment": self._environment(),
             **self.run.to_json(),
         }
 
@@ -59,12 +61,22 @@ class Certificate:
             ),
             "ops": f"{len(run.ops)} of {sum(not op.is_view for op in OPS.values())} that compute",
             "abilities": ", ".join(k for k, v in asdict(info.capabilities).items() if v) or "none",
-            **_environment(),
+            **self._environment(),
             "again": f"`{again}`",
         }
         rows = [f"| {name} | {value} |" for name, value in facts.items()]
         title = f"# {info.name} {verdict} the conformance kit (tier {run.tier})"
         return [title, "", "| | |", "|---|---|", *rows]
+
+    def _environment(self) -> dict[str, str]:
+        names = ("tensorplug", "tensorplug-cpu", "numpy")
+        known = [f"{name} {importlib.metadata.version(name)}" for name in names]
+        versions = ", ".join(dict.fromkeys([self.origin, *known]))
+        return {
+            "versions": f"{versions}, Python {platform.python_version()}",
+            "system": f"{platform.system()} {platform.release()} ({platform.machine()})",
+            "date": datetime.now(UTC).date().isoformat(),
+        }
 
     def _ops(self) -> list[str]:
         counts = Counter((o.op, o.verdict) for o in self.run.outcomes)
@@ -98,13 +110,3 @@ _VERDICTS = ("passed", "failed", "refused")
 def _more(entries: Any) -> list[str]:
     rest = len(entries) - LONGEST
     return [f"- and {rest} more, in the JSON report"] if rest > 0 else []
-
-
-def _environment() -> dict[str, str]:
-    names = ("tensorplug", "tensorplug-cpu", "numpy")
-    versions = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in names)
-    return {
-        "versions": f"Python {platform.python_version()}, {versions}",
-        "system": f"{platform.system()} {platform.release()} ({platform.machine()})",
-        "date": datetime.now(UTC).date().isoformat(),
-    }

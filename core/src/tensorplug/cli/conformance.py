@@ -54,7 +54,11 @@ class Choice:
 
     def _some(self, found: list[Case]) -> list[Case]:
         if not found:
-            raise OptionError(f"no case matches {self.pattern!r}; leave -p out to see all ids")
+            of = f" of {', '.join(self.ops)}" if self.ops else ""
+            raise OptionError(
+                f"no case{of} matches {self.pattern!r}; "
+                "--mode support --csv --tier full lists all ids"
+            )
         return found
 
 
@@ -85,7 +89,9 @@ def judge(spec: str, choice: Choice) -> Run:
 
 
 def time(spec: str, choice: Choice) -> Figures:
-    """Time the cases of mode `perf`."""
+    """Time the cases of mode `perf`; tiers do not matter here. Raises OptionError."""
+    if choice.jobs > 1:
+        raise OptionError("mode perf times one case after another; leave -j out")
     cases, figures = choice.performance(), []
     with tensorplug.open(spec) as backend, _progress("timed", len(cases)) as done:
         for case in cases:
@@ -103,9 +109,13 @@ def support(spec: str, choice: Choice) -> Support:
 
 def certify(spec: str, choice: Choice) -> Certificate:
     """Run the kit and put its one-page report together."""
+    candidates = tensorplug.load_all().candidates
     run = judge(spec, choice)
     with tensorplug.open(spec) as backend:
-        return Certificate(run, spec, backend.device.info)
+        info = backend.device.info
+    name = info.name.partition(":")[0]
+    origin = next(c.distribution for c in candidates if c.name == name and not c.state.refused)
+    return Certificate(run, spec, info, origin)
 
 
 MODES: dict[str, Callable[[str, Choice], Result]] = {

@@ -1,7 +1,9 @@
 """One case on one device: computed, compared, judged."""
 
 import time
+import traceback
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 from tensorplug.backend import Backend
@@ -27,6 +29,21 @@ class Outcome:
         return asdict(self)
 
 
+OURS = frozenset({"tensorplug", "contextlib", "numpy"})
+"""Packages whose lines say little about a fault of a backend."""
+
+
+def located(error: BaseException) -> str:
+    """Type and text of `error`, and the innermost line that is not of OURS: where to look."""
+    text = f"{type(error).__name__}: {error}"
+    frames = [
+        (Path(frame.f_code.co_filename).name, line)
+        for frame, line in traceback.walk_tb(error.__traceback__)
+        if str(frame.f_globals.get("__name__")).partition(".")[0] not in OURS
+    ]
+    return f"{text} ({frames[-1][0]}:{frames[-1][1]})" if frames else text
+
+
 def refusal(case: Case, device: Device) -> str:
     """Why `device` does not compute `case`; empty if it says that it does."""
     answer = device.supports(build(case).node)
@@ -50,12 +67,12 @@ def problem(case: Case, backend: Backend, *, base: int = 0) -> str:
 def check(case: Case, backend: Backend, *, base: int = 0) -> Outcome:
     """Run `case`; an exception is a failure with its type and its text."""
     start = time.perf_counter()
-    verdict, detail = "refused", refusal(case, backend.device)
-    if not detail:
-        try:
+    try:
+        verdict, detail = "refused", refusal(case, backend.device)
+        if not detail:
             detail = problem(case, backend, base=base)
-        except Exception as error:  # noqa: BLE001 - whatever a plugin raises is a finding
-            detail = f"{case.id} (seed {case.seed(base)}): {type(error).__name__}: {error}"
-        verdict = "failed" if detail else "passed"
+            verdict = "failed" if detail else "passed"
+    except Exception as error:  # noqa: BLE001 - whatever a plugin raises is a finding
+        verdict, detail = "failed", f"{case.id} (seed {case.seed(base)}): {located(error)}"
     seconds = time.perf_counter() - start
     return Outcome(case.id, case.op, verdict, detail, case.seed(base), seconds)

@@ -20,6 +20,8 @@ from tensorplug.testing.tiers import all_cases
 from tensorplug.text import table
 
 Progress = Callable[[Outcome], None]
+SHOWN = 5
+"""Failures of one op or test, and reasons, that are written out for people."""
 CHUNK = 50
 """Cases that a worker process takes at a time."""
 
@@ -68,11 +70,32 @@ class Run:
         names = dict.fromkeys(o.op or "suites" for o in self.outcomes)
         verdicts = ("passed", "failed", "refused")
         rows = [[name, *(str(counts[name, v] or "-") for v in verdicts)] for name in names]
-        failures = [o for o in self.outcomes if o.verdict == "failed"]
-        lines = [*table(("op", *verdicts), rows), ""]
-        lines += [f"FAILED {o.detail}" for o in failures]
+        lines = [*table(("op", *verdicts), rows), "", *self._failures()]
         total = ", ".join(f"{self.count(v)} {v}" for v in verdicts)
-        return "\n".join([*lines, f"{self.device}: {total}, {len(self.ops)} ops; {self._again()}"])
+        lines.append(f"{self.device}: {total}, {len(self.ops)} ops; {self._again()}")
+        return "\n".join([*lines, *self._nothing_passed()])
+
+    def _failures(self) -> list[str]:
+        """The first failures of each op and test; one mistake often fails a hundred cases."""
+        failures: dict[str, list[str]] = {}
+        for outcome in self.outcomes:
+            if outcome.verdict == "failed":
+                what = outcome.op or outcome.case.partition("[")[0]
+                failures.setdefault(what, []).append(f"FAILED {outcome.detail}")
+        lines = []
+        for what, failed in failures.items():
+            lines += failed[:SHOWN]
+            if len(failed) > SHOWN:
+                lines.append(f"FAILED {len(failed) - SHOWN} more of {what}; --csv has all")
+        return lines
+
+    def _nothing_passed(self) -> list[str]:
+        """Why a run without failures did not pass: nothing was computed."""
+        if self.passed or self.count("failed"):
+            return []
+        reasons = Counter(o.detail for o in self.outcomes).most_common(SHOWN)
+        head = "nothing was computed, which counts as a failure; most often refused:"
+        return [head, *(f"  {count} x {reason}" for reason, count in reasons)]
 
     def _again(self) -> str:
         return f"tier {self.tier}, seed {self.seed}"

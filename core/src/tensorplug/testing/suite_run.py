@@ -46,7 +46,11 @@ def _reason(report: pytest.TestReport) -> str:
     if isinstance(report.longrepr, tuple):  # a skip: file, line, text
         return report.longrepr[2].removeprefix("Skipped: ")
     crash = getattr(report.longrepr, "reprcrash", None)
-    return crash.message if crash is not None else str(report.longrepr)
+    if crash is None:
+        return str(report.longrepr)
+    # What NumPy says begins with an empty line.
+    kind, _, message = crash.message.partition(":")
+    return f"{kind}: {message.strip()} ({Path(crash.path).name}:{crash.lineno})"
 
 
 def run_suites(spec: str, *, seed: int = 0, progress: Progress | None = None) -> list[Outcome]:

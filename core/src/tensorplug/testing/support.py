@@ -5,9 +5,10 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from tensorplug.device import Device
+from tensorplug.errors import DeviceError
 from tensorplug.ops.table import OPS, Op
 from tensorplug.testing.cases import Case
-from tensorplug.testing.check import refusal
+from tensorplug.testing.check import located, refusal
 from tensorplug.testing.run import as_csv
 from tensorplug.text import table
 
@@ -70,9 +71,18 @@ def ask(device: Device, cases: Iterable[Case]) -> Support:
     """Ask `device` about every case; nothing is computed."""
     answers = []
     for case in cases:
-        reason = refusal(case, device)
+        reason = _asked(case, device)
         answers.append(Answer(case.id, case.op, ",".join(case.types), not reason, reason))
     return Support(device.name, tuple(answers))
+
+
+def _asked(case: Case, device: Device) -> str:
+    try:
+        return refusal(case, device)
+    except Exception as error:
+        raise DeviceError(
+            f"{device.name}: supports() has no answer to {case.id}: {located(error)}"
+        ) from error
 
 
 def as_markdown(supports: Sequence[Support]) -> str:

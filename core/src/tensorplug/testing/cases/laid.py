@@ -76,8 +76,21 @@ class Laid:
                 if place.buffer is part:
                     changed[place.offset : place.offset + root.nbytes] = False
             if changed.any():
-                return f"byte {int(changed.argmax())} outside all tensors was changed"
+                at = int(changed.argmax())
+                return f"byte {at} outside all tensors was changed{self._after(part, at)}"
         return ""
+
+    def _after(self, part: tp.Buffer, at: int) -> str:
+        """Which tensor ends before byte `at` of `part`, and how far; empty before the first."""
+        ends = [
+            (place.offset + root.nbytes, root)
+            for root in self.roots
+            if (place := self.bindings.where(root)).buffer is part and place.offset < at
+        ]
+        if not ends:
+            return ""
+        end, root = max(ends, key=lambda found: found[0])
+        return f", {at - end} after the end of {root}"
 
 
 def lay(

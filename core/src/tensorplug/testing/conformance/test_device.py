@@ -7,7 +7,10 @@ import pytest
 import tensorplug
 from tensorplug.backend import Backend
 from tensorplug.device import Device
+from tensorplug.errors import TensorplugError
 from tensorplug.testing.kit import DeviceTests
+
+WRONG_USE = int(pytest.ExitCode.USAGE_ERROR)
 
 
 class TestDevice(DeviceTests):
@@ -23,8 +26,11 @@ class TestDevice(DeviceTests):
     def backend(cls, request: pytest.FixtureRequest) -> Iterator[Backend]:
         spec = request.config.getoption("device")
         if not spec:
-            pytest.fail(
-                "name a device: pytest --pyargs tensorplug.testing --device cpu", pytrace=False
-            )
-        with tensorplug.open(spec) as backend:
+            pytest.exit("name a device: pytest --pyargs tensorplug.testing --device cpu", WRONG_USE)
+        try:
+            backend = tensorplug.open(spec)
+        except TensorplugError as error:
+            # Without its device each of thousands of tests would say the same.
+            pytest.exit(f"--device {spec}: {error}", WRONG_USE)
+        with backend:
             yield backend

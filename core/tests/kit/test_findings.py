@@ -1,0 +1,125 @@
+"""What the kit says about a device that is wrong, and about one that computes nothing."""
+
+import pytest
+
+from tensorplug.errors import DeviceError
+from tensorplug.testing.cases.laid import lay
+from tensorplug.testing.check import Outcome, check
+from tensorplug.testing.null import NullDevice
+from tensorplug.testing.run import SHOWN, Run
+from tensorplug.testing.support import ask
+from tensorplug.testing.tiers import select
+from tensorplug_pytest import pytest_collection_modifyitems
+
+CASE = select("smoke", ops=["add"])[0]
+
+
+class Confused(NullDevice):
+    """Has no answer to what it is asked."""
+
+    def _supports(self, node, source_types):
+        raise KeyError(node.op)
+
+
+@pytest.fixture
+def confused():
+    with Confused("confused:0") as device:
+        yield device
+
+
+def outcome(case: str, op: str, verdict: str, detail: str = "") -> Outcome:
+    return Outcome(case, op, verdict, detail, 0, 0.0)
+
+
+def lines_of(*outcomes: Outcome) -> list[str]:
+    return str(Run("acme:0", "ci", 0, outcomes)).splitlines()
+
+
+def test_error_of_a_device_is_a_failure_that_names_the_line(confused):
+    with confused.open() as backend:
+        found = check(CASE, backend)
+
+    assert found.verdict == "failed"
+    assert found.detail.startswith(f"{CASE.id} (seed {CASE.seed()}): KeyError: 'add' (test_find")
+
+
+def test_device_that_has_no_answer_is_an_error_with_the_case(confused):
+    with pytest.raises(DeviceError, match=r"^confused:0: supports\(\) has no answer to add-f32"):
+        ask(confused, [CASE])
+
+
+@pytest.mark.parametrize(("op", "what"), [("add", "add"), ("", "test_graph")])
+def test_many_failures_of_one_kind_are_counted(op, what):
+    failures = [outcome(f"test_graph[{i}]", op, "failed", f"no. {i}") for i in range(SHOWN + 2)]
+
+    lines = [line for line in lines_of(*failures) if line.startswith("FAILED")]
+
+    assert lines[:-1] == [f"FAILED no. {i}" for i in range(SHOWN)]
+    assert lines[-1] == f"FAILED 2 more of {what}; --csv has all"
+
+
+def test_run_in_which_all_was_refused_says_why_it_did_not_pass():
+    refusals = [outcome(f"rope-{i}", "rope", "refused", "no kernel for rope") for i in range(3)]
+
+    assert lines_of(*refusals)[-2:] == [
+        "nothing was computed, which counts as a failure; most often refused:",
+        "  3 x no kernel for rope",
+    ]
+
+
+def test_byte_behind_a_tensor_is_reported_with_that_tensor():
+    with NullDevice("null:0") as device, device.open() as backend:
+        laid = lay(CASE, backend.buffer_type)
+        laid.write_leafs()
+        backend.compute(laid.bound)
+        place = laid.bindings.where(laid.built.node)
+        end = place.offset + laid.built.node.nbytes
+        place.buffer.write(end + 4, b"!")
+
+        found = laid.problem()
+        laid.buffers.close()
+
+    wanted = f"byte {end + 4} outside all tensors was changed, 4 after the end of {laid.built.node}"
+    assert found.endswith(wanted)
+
+
+class Item:
+    """As much of a test as the plugin looks at."""
+
+    def __init__(self, cls: type, name: str) -> None:
+        self.cls = cls
+        self.nodeid = f"file.py::{cls.__name__}::{name}"
+        self.marks: list[str] = []
+
+    def add_marker(self, mark) -> None:
+        self.marks.append(mark.kwargs["reason"])
+
+
+def with_gaps(gaps: dict[str, str]) -> type:
+    return type("TestAcme", (), {"known_gaps": gaps, "test_case": None})
+
+
+@pytest.mark.parametrize(
+    ("pattern", "names"),
+    [
+        ("test_case[add-f32_7x5]", ["test_case[add-f32_7x5]"]),
+        ("test_case[add-*", ["test_case[add-f32_7x5]", "test_case[add-f16_7x5]"]),
+        ("test_case[[]add-f16*", ["test_case[add-f16_7x5]"]),
+        ("test_case", []),
+    ],
+)
+def test_gap_is_named_as_pytest_prints_it_or_by_a_pattern(pattern, names):
+    cls = with_gaps({pattern: "not yet"})
+    tests = ("add-f32_7x5", "add-f16_7x5", "mul-f32_7x5")
+    items = [Item(cls, f"test_case[{test}]") for test in tests]
+
+    pytest_collection_modifyitems(items)
+
+    assert [item.nodeid.rpartition("::")[2] for item in items if item.marks] == names
+
+
+def test_gap_without_a_test_gives_a_warning():
+    items = [Item(with_gaps({"test_cas[add-*": "not yet"}), "test_case[add-f32_7x5]")]
+
+    with pytest.warns(pytest.PytestWarning, match=r"TestAcme.known_gaps: 'test_cas\[add-\*' names"):
+        pytest_collection_modifyitems(items)
