@@ -4,6 +4,7 @@ from tensorplug_simt.families import (
     conv,
     elementwise,
     pool,
+    rope,
     upscale,
 )
 
@@ -11,5 +12,6 @@ __all__ = [
     "conv",
     "elementwise",
     "pool",
+    "rope",
     "upscale",
 ]

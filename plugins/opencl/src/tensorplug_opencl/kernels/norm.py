@@ -1,5 +1,7 @@
 """Rows divided by a statistic of themselves."""
 
+from typing import Any
+
 from tensorplug.dtypes import F32
 from tensorplug.tensor import Tensor
 from tensorplug_opencl.kernels.table import OWN
@@ -13,9 +15,7 @@ TEXT = "tensorplug_opencl:kernels/norm.cl"
 NORM = Kernel(
     "norm", TEXT, ("x", "y"), ("y",), (("centred", "int"), ("whole", "int"), ("eps", "float"))
 )
-GROUP_NORM = Kernel(
-    "group_norm", TEXT, ("x", "y"), ("y",), (("together", "int"), ("eps", "float"))
-)
+GROUP_NORM = Kernel("group_norm", TEXT, ("x", "y"), ("y",), (("together", "int"), ("eps", "float")))
 
 
 @lowers("norm", "rms_norm", "l2_norm", table=OWN)
@@ -23,9 +23,12 @@ def norm(node: Tensor, facts: Facts) -> Program:
     """Rows less their mean (norm), over the root of their mean square or over their length."""
     need_types(node, frozenset({F32}))
     (x,) = node.sources
-    kind = {"centred": int(node.op == "norm"), "whole": int(node.op == "l2_norm")}
-    eps = number(node, "eps")
-    return Program((per_row(NORM, {"x": x, "y": node}, node.ne[1:], facts, eps=eps, **kind),))
+    numbers: dict[str, Any] = {
+        "centred": int(node.op == "norm"),
+        "whole": int(node.op == "l2_norm"),
+        "eps": number(node, "eps"),
+    }
+    return Program((per_row(NORM, {"x": x, "y": node}, node.ne[1:], facts, **numbers),))
 
 
 @lowers("group_norm", table=OWN)
@@ -36,7 +39,7 @@ def group_norm(node: Tensor, facts: Facts) -> Program:
     together = blocks_of(node.ne[2], int(number(node, "groups")))
     groups = (blocks_of(node.ne[2], together), node.ne[3], 1)
     places = {"x": _planes(x), "y": _planes(node)}
-    numbers = {"together": together, "eps": number(node, "eps")}
+    numbers: dict[str, Any] = {"together": together, "eps": number(node, "eps")}
     return Program((per_row(GROUP_NORM, places, groups, facts, **numbers),))
 
 

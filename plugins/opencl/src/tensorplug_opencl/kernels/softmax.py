@@ -1,5 +1,7 @@
 """Softmax of rows."""
 
+from typing import Any
+
 from tensorplug.dtypes import F16, F32
 from tensorplug.tensor import Tensor
 from tensorplug_opencl.kernels.table import OWN
@@ -23,7 +25,7 @@ def soft_max(node: Tensor, facts: Facts) -> Program:
     need_types(node, frozenset({F32, F16}))
     named = zip(("x", "mask", "sinks"), node.operands, strict=True)
     places = {name: t for name, t in named if t is not None}
-    numbers = {name: number(node, name) for name in ("scale", "max_bias")}
+    numbers: dict[str, Any] = {name: number(node, name) for name in ("scale", "max_bias")}
     numbers["even"] = largest_power(node.ne[2])
     return Program((per_row(SOFT_MAX, {**places, "y": node}, node.ne[1:], facts, **numbers),))
 
