@@ -268,6 +268,31 @@ class SupportsHostImport(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class KernelText:
+    """One compiled variant of a kernel: the complete source, and whose text it is.
+
+    `origin` is `own` for a kernel of the backend, `shared` for one that it adopted; `defines` are
+    the constants that make the variant.
+    """
+
+    name: str
+    origin: str
+    defines: Mapping[str, Any]
+    source: str
+    suffix: str
+    """Ending of a file with the source, such as `.cl`."""
+
+
+@runtime_checkable
+class SupportsKernelTexts(Protocol):
+    """A device whose kernels are texts that it compiles."""
+
+    def kernel_texts(self, node: Tensor) -> Sequence[KernelText]:
+        """The kernels that compute `node`, in order; none where it is refused."""
+        ...
+
+
 @runtime_checkable
 class SupportsNuma(Protocol):
     """A device that can spread its memory and threads over the nodes of a NUMA machine."""

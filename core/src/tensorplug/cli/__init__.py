@@ -82,6 +82,7 @@ def explain(
 app.command("ops")(kit.ops)
 app.command("test")(kit.run_kit)
 app.command("certify")(kit.certify)
+app.command("kernels")(kit.kernels)
 app.command("new-backend")(kit.new_backend)
 app.command("quantize")(quantize)
 

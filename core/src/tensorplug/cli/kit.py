@@ -82,6 +82,26 @@ def run_kit(
         raise typer.Exit(0 if getattr(result, "passed", True) else 1)
 
 
+def kernels(
+    *,
+    device: Device,
+    dump: Annotated[
+        Path | None, typer.Option("--dump", help="A folder for the complete sources.")
+    ] = None,
+    tier: Tier = "full",
+    json: Json = False,
+    traceback: Traceback = False,
+) -> None:
+    """List the kernels that a device compiles for the kit's cases, and write their sources."""
+    with plain_errors(traceback):
+        from tensorplug.cli.kernels import kernels as kernels_of
+
+        found = kernels_of(device, tier)
+        if dump is not None:
+            found.dump(dump)
+        show(found, json)
+
+
 def certify(
     *,
     device: Device,

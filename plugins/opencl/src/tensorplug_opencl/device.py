@@ -1,6 +1,6 @@
 """`OpenCLDevice`: a device of an OpenCL platform."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -9,7 +9,7 @@ import pyopencl as cl
 
 from tensorplug.backend import Backend
 from tensorplug.buffer import Buffer, BufferType, BufferUsage, as_bytes
-from tensorplug.device import Device, DeviceType, Memory
+from tensorplug.device import Device, DeviceType, KernelText, Memory
 from tensorplug.errors import DeviceLost, Refusal, map_driver_errors
 from tensorplug.tensor import Array, Tensor
 from tensorplug_opencl.backend import OpenCLBackend
@@ -17,8 +17,10 @@ from tensorplug_opencl.facts import device_type, facts_of, hardware_id
 from tensorplug_opencl.kernels import LOWERINGS
 from tensorplug_opencl.memory import ERRORS, ImportedBuffer, OpenCLBufferType, PinnedBufferType
 from tensorplug_opencl.programs import Programs
+from tensorplug_simt.dialects.dialect import OPENCL
 from tensorplug_simt.lowering import lower
 from tensorplug_simt.program import Program
+from tensorplug_simt.source import source
 
 
 class OpenCLDevice(Device):
@@ -87,6 +89,21 @@ class OpenCLDevice(Device):
         if known is None:
             known = self._lowered[node] = lower(node, self.facts, LOWERINGS)
         return known
+
+    def kernel_texts(self, node: Tensor) -> Sequence[KernelText]:
+        """The complete sources of the kernels that compute `node`."""
+        program = self.lower(node)
+        launches = program.launches if isinstance(program, Program) else ()
+        return [
+            KernelText(
+                launch.kernel.name,
+                "own" if launch.kernel.text.startswith("tensorplug_opencl:") else "shared",
+                {**{role: t.name for role, t in launch.types.items()}, **launch.defines},
+                source(launch, OPENCL),
+                ".cl",
+            )
+            for launch in launches
+        ]
 
     def scratch(self, node: Tensor) -> int:
         """Bytes of scratch memory that the kernels of `node` need."""
