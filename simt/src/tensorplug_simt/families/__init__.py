@@ -5,6 +5,7 @@ from tensorplug_simt.families import (
     elementwise,
     pool,
     rope,
+    rows,
     upscale,
 )
 
@@ -13,5 +14,6 @@ __all__ = [
     "elementwise",
     "pool",
     "rope",
+    "rows",
     "upscale",
 ]
