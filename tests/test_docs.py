@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-FOLDERS = (".", "docs", "core", "plugins/*", "apps/*", "benchmarks")
+FOLDERS = (".", "docs", "core", "simt", "plugins/*", "apps/*", "benchmarks")
 PAGES = sorted(page for folder in FOLDERS for page in ROOT.glob(f"{folder}/*.md"))
 PROGRAM = re.compile(r"```python\n(.*?)```(?:\s*```text\n(.*?)```)?", re.DOTALL)
 PROGRAMS = [
