@@ -354,7 +354,8 @@ class MemoryTests(Suite):
         assert kind.is_host, f"the host cannot see {kind.name}, which host_buffer_type gives"
         for i, (size, buffer) in enumerate(zip(SIZES, buffers, strict=True)):
             assert buffer.size >= size
-            assert buffer.host().ctypes.data % kind.alignment == 0
+            past = buffer.host().ctypes.data % kind.alignment
+            assert past == 0, f"{buffer} starts {past} B past a multiple of {kind.alignment}"
             assert buffer.read(0, size).tolist() == [99] + [i] * (size - 1)
 
     @needs("host_buffer")
