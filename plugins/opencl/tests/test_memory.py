@@ -1,10 +1,12 @@
 """Memory of a device: its limits, and host memory that it computes on."""
 
 import numpy as np
+import pyopencl as cl
 import pytest
 
 import tensorplug as tp
-from tensorplug.errors import BufferTooLarge, OutOfMemory
+from tensorplug.errors import BufferTooLarge, DeviceLost, OutOfMemory
+from tensorplug_opencl.device import OpenCLDevice
 
 
 def test_buffer_beyond_the_largest_is_refused_by_its_size(device):
@@ -15,7 +17,7 @@ def test_buffer_beyond_the_largest_is_refused_by_its_size(device):
 
 
 def test_memory_that_is_not_there_is_reported_with_both_sizes(device, monkeypatch):
-    monkeypatch.setattr(device, "allocated", int(device.driver.global_mem_size) - 100)
+    monkeypatch.setattr(device, "_allocated", int(device.driver.global_mem_size) - 100)
 
     with pytest.raises(OutOfMemory, match="1000 bytes needed, 100 available"):
         device.buffer_type.alloc(1000)
@@ -50,3 +52,12 @@ def test_read_only_memory_can_be_imported(device, stream):
         y = tp.scale(x, scale=2.0)
         with tp.Scheduler([stream]).schedule(y) as run:
             assert run.run()[y].tolist() == (2 * data).tolist()
+
+
+def test_driver_that_went_away_is_reported_as_a_lost_device(driver, monkeypatch):
+    def gone(devices):
+        raise cl.RuntimeError("Context", -2)  # CL_DEVICE_NOT_AVAILABLE
+
+    monkeypatch.setattr(cl, "Context", gone)
+    with OpenCLDevice("opencl:0", driver) as device, pytest.raises(DeviceLost, match="opencl:0"):
+        device.open()

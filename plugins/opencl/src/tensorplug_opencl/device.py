@@ -1,5 +1,6 @@
 """`OpenCLDevice`: a device of an OpenCL platform."""
 
+import threading
 from collections.abc import Mapping, Sequence
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -24,7 +25,7 @@ from tensorplug_simt.source import source
 
 
 class OpenCLDevice(Device):
-    """One device with a context of its own, opened on first use."""
+    """One device, with a context of its own that is made on first use."""
 
     backend_class = OpenCLBackend
 
@@ -32,11 +33,11 @@ class OpenCLDevice(Device):
         super().__init__(name)
         self.driver = driver
         self.facts = facts_of(driver)
-        self.allocated = 0
-        with map_driver_errors({cl.Error: DeviceLost}, f"{name}: context"):
-            self.context = cl.Context([driver])
-            self.transfers = cl.CommandQueue(self.context)
-        self.programs = Programs(self.context, driver)
+        self._lock = threading.RLock()
+        self._allocated = 0
+        self._context: Any = None
+        self._transfers: Any = None
+        self._programs: Programs | None = None
         self._memory = OpenCLBufferType(self)
         self._pinned = PinnedBufferType(self)
         self._lowered: WeakKeyDictionary[Tensor, Program | Refusal] = WeakKeyDictionary()
@@ -57,7 +58,38 @@ class OpenCLDevice(Device):
 
     def memory(self) -> Memory:
         total = int(self.driver.global_mem_size)
-        return Memory(max(total - self.allocated, 0), total)
+        return Memory(max(total - self._allocated, 0), total)
+
+    # --- what the driver gives -------------------------------------------------------------
+
+    @property
+    def context(self) -> Any:
+        """The driver's context. Raises DeviceLost."""
+        with self._lock, map_driver_errors({cl.Error: DeviceLost}, f"{self.name}: context"):
+            if self._context is None:
+                self._context = cl.Context([self.driver])
+            return self._context
+
+    @property
+    def transfers(self) -> Any:
+        """The queue of blocking transfers. Raises DeviceLost."""
+        with self._lock:
+            if self._transfers is None:
+                self._transfers = self.queue()
+            return self._transfers
+
+    @property
+    def programs(self) -> Programs:
+        """The compiled programs."""
+        with self._lock:
+            if self._programs is None:
+                self._programs = Programs(self.context, self.driver)
+            return self._programs
+
+    def queue(self) -> Any:
+        """A new in-order queue. Raises DeviceLost."""
+        with map_driver_errors({cl.Error: DeviceLost}, f"{self.name}: queue"):
+            return cl.CommandQueue(self.context)
 
     # --- memory ----------------------------------------------------------------------------
 
@@ -71,6 +103,11 @@ class OpenCLDevice(Device):
 
     def supports_buffer_type(self, buffer_type: BufferType) -> bool:
         return buffer_type is self._memory
+
+    def count(self, size: int) -> None:
+        """Remember that `size` more bytes are allocated; fewer where it is negative."""
+        with self._lock:
+            self._allocated += size
 
     def import_host(self, memory: Array, *, largest_tensor: int = 0) -> Buffer:
         """Compute on host memory: without a copy where the device shares the host's memory."""
@@ -111,8 +148,7 @@ class OpenCLDevice(Device):
         return program.scratch if isinstance(program, Program) else 0
 
     def _open(self, options: dict[str, Any]) -> Backend:
-        with map_driver_errors({cl.Error: DeviceLost}, f"{self.name}: queue"):
-            return OpenCLBackend(self, cl.CommandQueue(self.context))
+        return OpenCLBackend(self, self.queue())
 
     def _supports(self, node: Tensor, source_types: Mapping[Tensor, BufferType]) -> bool | Refusal:
         if not node.size:

@@ -64,7 +64,7 @@ class OpenCLBuffer(Buffer):
         super().__init__(buffer_type, size, usage)
         self.memory = memory
         self._device = buffer_type.device
-        self._device.allocated += size
+        self._device.count(size)
 
     def _write(self, offset: int, data: memoryview) -> None:
         with map_driver_errors(ERRORS, f"{self!r}: write of {data.nbytes} bytes"):
@@ -119,7 +119,7 @@ class OpenCLBuffer(Buffer):
         return True
 
     def _close(self) -> None:
-        self._device.allocated -= self.size
+        self._device.count(-self.size)
         self.memory.release()
 
 
