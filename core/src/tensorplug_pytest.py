@@ -5,24 +5,53 @@ It is loaded by every pytest run of an environment that has tensorplug, so it im
 
 import fnmatch
 import warnings
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 
+OPTIONS: dict[str, dict[str, Any]] = {
+    "device": {"help": "device that the kit tests: opencl:0, cpu@tensorplug-cpu"},
+    "tier": {
+        "default": "ci",
+        "choices": ("smoke", "ci", "full"),
+        "help": "how much of the kit runs: smoke, ci or full",
+    },
+    "kit-seed": {"type": int, "default": 0, "help": "base of the seeds of all cases"},
+}
+
+
 def pytest_addoption(parser: Any) -> None:
-    """Add the options of the kit; another plugin's option of the same name stays."""
+    """Add the options of the kit by names that nobody else has: `--tensorplug-device`."""
+    _add(parser, {f"--tensorplug-{name}": name for name in OPTIONS})
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_load_initial_conftests(parser: Any) -> Iterator[None]:
+    """Add `--device` and its like once everybody else had their turn; who has one keeps it.
+
+    Earlier, a project whose `conftest.py` adds an option of that name could not run its tests.
+    """
+    yield
+    names = {f"--{name}": name for name in OPTIONS}
+    _add(parser, {flag: name for flag, name in names.items() if _is_free(parser, flag)})
+
+
+def _add(parser: Any, flags: dict[str, str]) -> None:
     group = parser.getgroup("tensorplug", "tensorplug: conformance kit for backends")
-    options: dict[str, dict[str, Any]] = {
-        "--device": {"help": "device that the kit tests: opencl:0, cpu@tensorplug-cpu"},
-        "--tier": {"default": "ci", "help": "how much of the kit runs: smoke, ci or full"},
-        "--kit-seed": {"type": int, "default": 0, "help": "base of the seeds of all cases"},
-    }
-    for name, settings in options.items():
-        try:
-            group.addoption(name, **settings)
-        except ValueError:
-            continue
+    for flag, name in flags.items():
+        dest = f"tensorplug_{name.replace('-', '_')}"
+        group.addoption(flag, dest=dest, **OPTIONS[name])
+
+
+def _is_free(parser: Any, flag: str) -> bool:
+    """Whether no option has this name. pytest checks names within a group only."""
+    try:
+        _, unknown = parser.parse_known_and_unknown_args([f"{flag}=x"])
+    except pytest.UsageError:  # somebody's option, which takes other values
+        return False
+    return bool(unknown)
 
 
 def pytest_collection_modifyitems(items: list[Any]) -> None:

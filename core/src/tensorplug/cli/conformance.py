@@ -84,7 +84,7 @@ def judge(spec: str, choice: Choice) -> Run:
         outcomes = run_cases(spec, cases, seed=choice.seed, jobs=choice.jobs, progress=done)
     if choice.everything:
         with _progress("suites", None) as done:
-            outcomes += run_suites(spec, seed=choice.seed, progress=done)
+            outcomes += run_suites(spec, tier=choice.tier, seed=choice.seed, progress=done)
     return Run(_device_name(spec), choice.tier, choice.seed, tuple(outcomes))
 
 

@@ -68,6 +68,6 @@ class DeviceTests(
     @classmethod
     def kit_seed(cls, request: pytest.FixtureRequest) -> int:
         """Base of all seeds: `--kit-seed`."""
-        seed = request.config.getoption("kit_seed", 0)
+        seed = request.config.getoption("tensorplug_kit_seed", 0)
         assert isinstance(seed, int)
         return seed

@@ -3,6 +3,7 @@
 import contextlib
 import io
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -48,21 +49,38 @@ def _reason(report: pytest.TestReport) -> str:
     crash = getattr(report.longrepr, "reprcrash", None)
     if crash is None:
         return str(report.longrepr)
-    # What NumPy says begins with an empty line.
-    kind, _, message = crash.message.partition(":")
+    # What NumPy says begins with an empty line; pytest repeats a text that was asserted to be empty.
+    kind, _, message = crash.message.partition("\nassert not ")[0].partition(":")
     return f"{kind}: {message.strip()} ({Path(crash.path).name}:{crash.lineno})"
 
 
-def run_suites(spec: str, *, seed: int = 0, progress: Progress | None = None) -> list[Outcome]:
+def run_suites(
+    spec: str, *, tier: str = "ci", seed: int = 0, progress: Progress | None = None
+) -> list[Outcome]:
     """Run all tests of the kit that are not cases of ops. Raises TensorplugError."""
     recorder = Recorder(seed, progress)
     printed = io.StringIO()
     # The settings of the project in whose folder the user happens to be are none of our business.
     arguments = ["-c", os.devnull, "-p", "no:cacheprovider", "--import-mode=importlib", "-q"]
-    arguments += ["--rootdir", str(Path(conformance.__file__).parent)]
-    arguments += ["--device", spec, "--kit-seed", str(seed)]
-    with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
+    arguments += ["--rootdir", str(Path(conformance.__file__).parent), "-p", "tensorplug_pytest"]
+    for name, value in {"device": spec, "tier": tier, "kit-seed": str(seed)}.items():
+        arguments += [f"--tensorplug-{name}", value]
+    with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed), _alone():
         status = pytest.main([*arguments, *conformance.__path__], plugins=[recorder])
     if status not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
         raise TensorplugError(f"{spec}: pytest could not run the suites: {printed.getvalue()}")
     return recorder.outcomes
+
+
+@contextlib.contextmanager
+def _alone() -> Iterator[None]:
+    """Keep pytest from plugins and options that are there for the user's own tests."""
+    before = dict(os.environ)
+    for name in ("PYTEST_ADDOPTS", "PYTEST_PLUGINS"):
+        os.environ.pop(name, None)
+    os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)

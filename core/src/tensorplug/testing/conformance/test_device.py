@@ -24,9 +24,13 @@ class TestDevice(DeviceTests):
     @pytest.fixture(scope="class")
     @classmethod
     def backend(cls, request: pytest.FixtureRequest) -> Iterator[Backend]:
-        spec = request.config.getoption("device")
+        spec = request.config.getoption("tensorplug_device", None)
         if not spec:
-            pytest.exit("name a device: pytest --pyargs tensorplug.testing --device cpu", WRONG_USE)
+            pytest.exit(
+                "name a device: pytest --pyargs tensorplug.testing --device cpu "
+                "(--tensorplug-device where another plugin has an option --device)",
+                WRONG_USE,
+            )
         try:
             backend = tensorplug.open(spec)
         except TensorplugError as error:

@@ -28,7 +28,7 @@ class RandomTests:
     def test_random_graphs_give_what_the_reference_gives(
         self, backend: Backend, kit_seed: int, request: pytest.FixtureRequest
     ) -> None:
-        examples = EXAMPLES[request.config.getoption("tier", "ci")]
+        examples = EXAMPLES[request.config.getoption("tensorplug_tier", "ci")]
 
         # Shrinking is worth its time; explaining is not: the program says it all.
         @settings(
