@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-
 OPTIONS: dict[str, dict[str, Any]] = {
     "device": {"help": "device that the kit tests: opencl:0, cpu@tensorplug-cpu"},
     "tier": {

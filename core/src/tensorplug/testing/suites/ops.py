@@ -21,7 +21,8 @@ class OpTests:
             return
         option = metafunc.config.getoption
         # Plans are the same code for all cases of an op: one of each type will do.
-        tier = "smoke" if metafunc.function.__name__ != "test_case" else option("tensorplug_tier", "ci")
+        whole = metafunc.function.__name__ == "test_case"
+        tier = option("tensorplug_tier", "ci") if whole else "smoke"
         cases = select(tier, seed=option("tensorplug_kit_seed", 0))
         metafunc.parametrize("case", cases, ids=[case.id for case in cases])
 
