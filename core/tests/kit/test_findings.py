@@ -1,5 +1,7 @@
 """What the kit says about a device that is wrong, and about one that computes nothing."""
 
+import re
+
 import pytest
 
 from tensorplug.errors import DeviceError
@@ -123,3 +125,16 @@ def test_gap_without_a_test_gives_a_warning():
 
     with pytest.warns(pytest.PytestWarning, match=r"TestAcme.known_gaps: 'test_cas\[add-\*' names"):
         pytest_collection_modifyitems(items)
+
+
+def test_difference_says_what_was_got_and_what_was_wanted():
+    with NullDevice("null:0") as device, device.open() as backend:
+        laid = lay(CASE, backend.buffer_type)
+        laid.write_leafs()
+        place = laid.bindings.where(laid.built.node)
+        place.buffer.fill(0, place.offset, laid.built.node.nbytes)
+
+        found = laid.problem()
+        laid.buffers.close()
+
+    assert re.search(r"first at \(0, 0, 0, 0\): 0\.0, wanted -?\d+\.\d+$", found)

@@ -49,7 +49,7 @@ def _reason(report: pytest.TestReport) -> str:
     crash = getattr(report.longrepr, "reprcrash", None)
     if crash is None:
         return str(report.longrepr)
-    # What NumPy says begins with an empty line; pytest repeats a text that was asserted to be empty.
+    # NumPy's text begins with an empty line; pytest repeats one that was asserted to be empty.
     kind, _, message = crash.message.partition("\nassert not ")[0].partition(":")
     return f"{kind}: {message.strip()} ({Path(crash.path).name}:{crash.lineno})"
 

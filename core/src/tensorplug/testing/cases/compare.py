@@ -131,7 +131,8 @@ def _same(got: Array, wanted: Array) -> Array:
 def _first(got: Array, wanted: Array, wrong: Array, problem: str) -> str:
     at = tuple(int(i) for i in np.argwhere(wrong)[0])
     count = int(wrong.sum())
-    return f"{problem}; {count} of {got.size} differ, first at {at}: {got[at]!r} for {wanted[at]!r}"
+    pair = f"{got[at].item()!r}, wanted {wanted[at].item()!r}"
+    return f"{problem}; {count} of {got.size} differ, first at {at}: {pair}"
 
 
 _WAYS: dict[str, Callable[[Case, Built, Array, Array], str]] = {
