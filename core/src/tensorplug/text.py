@@ -1,5 +1,7 @@
-"""Plain tables for people."""
+"""Words for people: plain tables, how a process ended."""
 
+import contextlib
+import signal
 from collections.abc import Sequence
 
 
@@ -12,3 +14,12 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
         ).rstrip()
         for row in (head, *rows)
     ]
+
+
+def ending(status: int) -> str:
+    """How a process ended, by the exit status that Python has of it: `SIGSEGV`, `status 3`."""
+    if status >= 0:
+        return f"status {status}"
+    with contextlib.suppress(ValueError):
+        return signal.Signals(-status).name
+    return f"signal {-status}"

@@ -13,6 +13,7 @@ from typing import Any
 
 from tensorplug.candidate import Candidate, State
 from tensorplug.device import Capabilities, DeviceInfo, DeviceType
+from tensorplug.text import ending
 
 # The child looks for modules where this process does, whatever its working directory.
 _START = "import json, sys; sys.path[:] = json.loads(sys.argv.pop(1)); "
@@ -115,16 +116,8 @@ def _lost(
         )
     words = f"; its last words: {errors[-1]}" if errors else ""
     return candidate.refuse(
-        State.FAILED, f"it ends its process with {_ending(status)} while {during}; {remedy}{words}"
+        State.FAILED, f"it ends its process with {ending(status)} while {during}; {remedy}{words}"
     )
-
-
-def _ending(status: int) -> str:
-    if status >= 0:
-        return f"status {status}"
-    with contextlib.suppress(ValueError):
-        return signal.Signals(-status).name
-    return f"signal {-status}"
 
 
 def _lines(file: Path) -> list[str]:

@@ -15,7 +15,15 @@ from tensorplug.registry import Registry
 Device = Annotated[str, typer.Option("--device", help="The device: opencl:0, cpu@tensorplug-cpu.")]
 Tier = Annotated[str, typer.Option("--tier", help="How much: smoke, ci or full.")]
 Seed = Annotated[int, typer.Option("--seed", help="Base of the seeds of all cases.")]
-Jobs = Annotated[int, typer.Option("-j", "--jobs", min=1, help="Processes to share cases out to.")]
+Jobs = Annotated[
+    int,
+    typer.Option(
+        "-j",
+        "--jobs",
+        min=1,
+        help="Processes to share cases out to; from 2 on a crash costs no more than its case.",
+    ),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Traceback = Annotated[
     bool,

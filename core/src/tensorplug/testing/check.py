@@ -72,7 +72,7 @@ def check(case: Case, backend: Backend, *, base: int = 0) -> Outcome:
         if not detail:
             detail = problem(case, backend, base=base)
             verdict = "failed" if detail else "passed"
-    except Exception as error:  # noqa: BLE001 - whatever a plugin raises is a finding
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - all is a finding
         verdict, detail = "failed", f"{case.id} (seed {case.seed(base)}): {located(error)}"
     seconds = time.perf_counter() - start
     return Outcome(case.id, case.op, verdict, detail, case.seed(base), seconds)

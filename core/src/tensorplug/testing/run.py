@@ -2,28 +2,20 @@
 
 import csv
 import io
-import multiprocessing
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, fields
-from functools import cache
 from typing import Any
 
 import tensorplug
-from tensorplug.backend import Backend
-from tensorplug.errors import DeviceError
 from tensorplug.testing.cases import Case
 from tensorplug.testing.check import Outcome, check
-from tensorplug.testing.tiers import all_cases
+from tensorplug.testing.workers import share_out
 from tensorplug.text import table
 
 Progress = Callable[[Outcome], None]
 SHOWN = 5
 """Failures of one op or test, and reasons, that are written out for people."""
-CHUNK = 50
-"""Cases that a worker process takes at a time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,45 +112,19 @@ def run_cases(
 ) -> list[Outcome]:
     """Check `cases` on the device that `spec` names, in order. Raises DeviceError."""
     found = []
-    for outcome in _outcomes(spec, cases, seed, jobs):
-        found.append(outcome)
+    for place, outcome in _outcomes(spec, cases, seed, jobs):
+        found.append((place, outcome))
         if progress is not None:
             progress(outcome)
-    return found
+    return [outcome for _, outcome in sorted(found, key=lambda each: each[0])]
 
 
-def _outcomes(spec: str, cases: Sequence[Case], seed: int, jobs: int) -> Iterator[Outcome]:
-    if jobs <= 1:
-        with tensorplug.open(spec) as backend:
-            yield from (check(case, backend, base=seed) for case in cases)
-        return
-    chunks = [
-        [case.id for case in cases[start : start + CHUNK]] for start in range(0, len(cases), CHUNK)
-    ]
-    # Drivers do not survive a fork: each worker starts afresh and opens the device for itself.
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(jobs, context) as workers:
-        waiting = [workers.submit(_work, spec, chunk, seed) for chunk in chunks]
-        for chunk, future in zip(chunks, waiting, strict=True):
-            try:
-                yield from future.result()
-            except BrokenProcessPool as error:
-                raise DeviceError(
-                    f"{spec}: a worker process died, perhaps at one of the {len(chunk)} cases from "
-                    f"{chunk[0]} on; run with one job to see which"
-                ) from error
-
-
-def _work(spec: str, ids: Sequence[str], seed: int) -> list[Outcome]:
-    return [check(_by_id()[name], _stream(spec), base=seed) for name in ids]
-
-
-@cache
-def _by_id() -> dict[str, Case]:
-    tensorplug.load_all()
-    return {case.id: case for case in all_cases()}
-
-
-@cache
-def _stream(spec: str) -> Backend:
-    return tensorplug.open(spec)
+def _outcomes(
+    spec: str, cases: Sequence[Case], seed: int, jobs: int
+) -> Iterator[tuple[int, Outcome]]:
+    with tensorplug.open(spec) as backend:
+        if jobs <= 1:
+            yield from enumerate(check(case, backend, base=seed) for case in cases)
+            return
+    # The device is there, and closed again: it may be one that only a single process can open.
+    yield from share_out(spec, cases, seed=seed, jobs=jobs)
