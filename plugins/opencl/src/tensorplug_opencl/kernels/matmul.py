@@ -2,6 +2,8 @@
 
 from tensorplug.dtypes import F64
 from tensorplug.tensor import Tensor
+from tensorplug_opencl.kernels import wide
+from tensorplug_opencl.kernels.operands import operands, rows_in_order
 from tensorplug_opencl.kernels.table import OWN
 from tensorplug_simt.facts import Facts
 from tensorplug_simt.grids import per_element
@@ -30,6 +32,8 @@ def mul_mat(node: Tensor, facts: Facts) -> Program:
     """y[n, m] = sum over k of w[k, n] * x[k, m]."""
     w, x = node.sources
     need_products(w, x)
+    if facts.wide and w.ne[0] and node.size and rows_in_order(w):
+        return wide.product(operands(node, facts), facts)
     return general(PRODUCT, node, facts)
 
 

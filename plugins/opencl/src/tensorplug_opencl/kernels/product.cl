@@ -52,3 +52,10 @@ KERNEL_HEAD {
   }
   store_f32(AT(y, i0, i1, i2, i3), sum);
 }
+
+//: pack
+// Rows of f32 without gaps.
+KERNEL_HEAD {
+  UNFLATTEN_Y
+  store_f32(y_base + p.y.off + 4 * (long)flat, load_x(AT(x, i0, i1, i2, i3)));
+}

@@ -1,0 +1,140 @@
+"""Products of matrices on an OpenCL device, each beside NumPy's product of the same shape in f32.
+
+`matvec` walks matrices that together exceed the caches, one row of x: GB of stored weights per
+second. `matmul` multiplies one matrix with many rows of x: GFLOP per second. NumPy's times are
+taken in turn with the device's, so that both see the same machine; `ratio` is NumPy's time by ours.
+Shapes whose rows are no whole blocks of a type are left out.
+"""
+
+import argparse
+import json
+import time
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+import tensorplug as tp
+from tensorplug_cpu import reference
+
+TYPES = "f32 f16 bf16 q8_0 q4_0 q4_1 q5_0 q5_1 q4_K q5_K q6_K"
+COLD = "2048x2048"
+SHAPES = "2048x2048 640x2048 2048x640 640x1024"
+TILE = 16
+"""Rows that are encoded; a matrix repeats them."""
+
+
+def weights(dtype: tp.DType, k: int, n: int) -> np.ndarray:
+    """Stored rows of a [k, n] matrix."""
+    rows = np.random.default_rng(0).standard_normal((TILE, k)).astype(np.float32)
+    stored = reference.encode(dtype, rows).reshape(TILE, -1)
+    return np.tile(stored, (-(-n // TILE), 1))[:n]
+
+
+def seconds(works: dict[str, Callable[[], object]], repeats: int) -> dict[str, float]:
+    """The best time of each, taken in turn: other work on the machine only adds."""
+    times: dict[str, list[float]] = {name: [] for name in works}
+    for _ in range(repeats + 1):
+        for name, work in works.items():
+            start = time.perf_counter()
+            work()
+            times[name].append(time.perf_counter() - start)
+    return {name: min(taken[1:]) for name, taken in times.items()}
+
+
+def measured(
+    backend: tp.Backend, dtype: tp.DType, sizes: tuple[int, int, int], count: int, repeats: int
+) -> dict[str, float]:
+    """Seconds of `count` products [k, n] with [k, m] on the device, and of as many by NumPy."""
+    k, n, m = sizes
+    stored = weights(dtype, k, n)
+    data = np.random.default_rng(1).standard_normal((m, k)).astype(np.float32)
+    matrices = [backend.place(f"w{i}", stored, dtype=dtype, usage=tp.WEIGHTS) for i in range(count)]
+    x = backend.place("x", data)
+    graph = tp.Graph([tp.mul_mat(w, x) for w in matrices])
+    plain = np.ones((max(count * stored.nbytes // (4 * k * n), 1), n, k), np.float32)
+    out = np.empty((m, n), np.float32)
+
+    def walk() -> None:
+        for w in plain:
+            np.matmul(data, w.T, out=out)
+
+    with tp.Scheduler([backend]) as scheduler:
+        schedule = scheduler.schedule(graph)
+
+        def run() -> None:
+            schedule.run({})
+            backend.synchronize()
+
+        taken = seconds({"device": run, "numpy": walk}, repeats)
+    for w in (*matrices, x):
+        w.storage.buffer.close()
+    return {
+        "device": taken["device"] / count,
+        "numpy": taken["numpy"] / len(plain),
+        "bytes": stored.nbytes,
+    }
+
+
+def sizes_of(text: str, m: int, dtype: tp.DType) -> Iterator[tuple[int, int, int]]:
+    for shape in text.split():
+        k, n = map(int, shape.split("x"))
+        if k % dtype.block == 0:
+            yield k, n, m
+
+
+def report(arguments: argparse.Namespace) -> Iterator[dict[str, object]]:
+    """One record for each product."""
+    with tp.open(arguments.device) as backend:
+        for name in arguments.types.split():
+            dtype = tp.dtype(name)
+            for m in map(int, arguments.few.split()):
+                for sizes in sizes_of(arguments.cold, m, dtype):
+                    size = dtype.row_size(sizes[0]) * sizes[1]
+                    count = max(arguments.mib * 2**20 // size, 1)
+                    took = measured(backend, dtype, sizes, count, arguments.repeats)
+                    rate = round(took["bytes"] / took["device"] / 1e9, 1)
+                    plain = round(4 * sizes[0] * sizes[1] / took["numpy"] / 1e9, 1)
+                    yield {
+                        **named("matvec", name, sizes, took),
+                        "GB/s": rate,
+                        "numpy GB/s": plain,
+                    }
+            for sizes in sizes_of(arguments.shapes, arguments.rows, dtype):
+                took = measured(backend, dtype, sizes, 1, arguments.repeats)
+                work = 2 * sizes[0] * sizes[1] * sizes[2] / 1e9
+                yield {
+                    **named("matmul", name, sizes, took),
+                    "GFLOP/s": round(work / took["device"]),
+                    "numpy GFLOP/s": round(work / took["numpy"]),
+                }
+
+
+def named(
+    kind: str, name: str, sizes: tuple[int, int, int], took: dict[str, float]
+) -> dict[str, object]:
+    return {
+        "kind": kind,
+        "type": name,
+        "k, n, m": sizes,
+        "us": round(took["device"] * 1e6),
+        "ratio": round(took["numpy"] / took["device"], 2),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--device", default="opencl:0")
+    parser.add_argument("--types", default=TYPES)
+    parser.add_argument("--cold", default=COLD, help="KxN of matvec, several in one string")
+    parser.add_argument("--few", default="1", help="rows of x of matvec")
+    parser.add_argument("--mib", type=int, default=192, help="MiB of weights that matvec walks")
+    parser.add_argument("--shapes", default=SHAPES, help="KxN of matmul")
+    parser.add_argument("--rows", type=int, default=512, help="rows of x of matmul")
+    parser.add_argument("--repeats", type=int, default=9)
+    tp.load_all()
+    for record in report(parser.parse_args()):
+        print(json.dumps(record), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,63 @@
+"""Products of matrices on processors: items stream rows of weights."""
+
+from tensorplug_opencl.kernels.operands import Operands
+from tensorplug_simt.facts import Facts
+from tensorplug_simt.program import Kernel, Launch, Program, blocks_of, launch
+
+TEXT = "tensorplug_opencl:kernels/wide.cl"
+REPEATS = (("repeat2", "int"), ("repeat3", "int"))
+
+MATVEC = Kernel("matvec", TEXT, ("w", "x", "y"), ("y",), (*REPEATS, ("rows", "int")))
+MATMUL = Kernel(
+    "matmul", TEXT, ("w", "x", "y"), ("y",), (*REPEATS, ("rows", "int"), ("panels", "int"))
+)
+
+COLUMNS = (1, 2, 4, 8)
+"""How many rows of `x` a matvec may take at once."""
+SHARES = 8
+"""Parts of the work for each unit: the driver hands what is left to the units that are free."""
+PANEL = 32
+"""Rows of `w` that are decoded together."""
+STEP = 32
+"""Rows of `x` in the smallest part of a product: decoding a panel is worth that many."""
+
+
+def product(these: Operands, facts: Facts) -> Program:
+    """A matvec for few rows of `x`, a blocked product for many."""
+    few = these.x.ne[1] <= COLUMNS[-1]
+    main = matvec(these, facts) if few else matmul(these, facts)
+    return Program((*these.before, main), these.scratch)
+
+
+def matvec(these: Operands, facts: Facts) -> Launch:
+    """Each item reads neighbouring rows of `w`: one stream for each unit."""
+    n, m = these.w.ne[1], these.x.ne[1]
+    rows = blocks_of(n, max(SHARES * facts.units // these.matrices, 1))
+    columns = next(c for c in COLUMNS if c >= m)
+    return launch(
+        MATVEC,
+        {"w": these.w, "x": these.x, "y": these.y},
+        groups=(blocks_of(n, rows), 1, these.matrices),
+        defines={"COLS": columns},
+        repeat2=these.repeat2,
+        repeat3=these.repeat3,
+        rows=rows,
+    )
+
+
+def matmul(these: Operands, facts: Facts) -> Launch:
+    """Each item decodes panels of `w` and multiplies them with the rows of `x`, or a share."""
+    m, panels = these.x.ne[1], blocks_of(these.w.ne[1], PANEL)
+    each = blocks_of(panels, max(SHARES * facts.units // these.matrices, 1))
+    items = blocks_of(panels, each) * these.matrices
+    parts = min(blocks_of(2 * facts.units, items), blocks_of(m, STEP))
+    rows = blocks_of(blocks_of(m, parts), STEP) * STEP
+    return launch(
+        MATMUL,
+        {"w": these.w, "x": these.x, "y": these.y},
+        groups=(blocks_of(panels, each), blocks_of(m, rows), these.matrices),
+        repeat2=these.repeat2,
+        repeat3=these.repeat3,
+        rows=rows,
+        panels=each,
+    )
