@@ -2,6 +2,7 @@
 
 from tensorplug_simt.families import (
     conv,
+    copy,
     elementwise,
     pool,
     rope,
@@ -11,6 +12,7 @@ from tensorplug_simt.families import (
 
 __all__ = [
     "conv",
+    "copy",
     "elementwise",
     "pool",
     "rope",

@@ -1,25 +1,58 @@
 """Numbers as blocks: an item for each block."""
 
-from tensorplug.dtypes import DType
+from math import prod
+
+from tensorplug.dtypes import (
+    IQ4_NL,
+    MXFP4,
+    NVFP4,
+    Q1_0,
+    Q2_0,
+    Q4_0,
+    Q4_1,
+    Q5_0,
+    Q5_1,
+    Q8_0,
+    Q8_1,
+    Q8_K,
+    TQ1_0,
+    TQ2_0,
+    DType,
+)
 from tensorplug.tensor import Tensor
 from tensorplug_simt.facts import Facts
+from tensorplug_simt.families.copying import reshaped
 from tensorplug_simt.grids import per_element
 from tensorplug_simt.lowering import NoKernel
-from tensorplug_simt.program import Kernel, Launch
+from tensorplug_simt.program import Kernel, Launch, Region
 
 TEXT = "tensorplug_simt:kernels/encode.k"
 
 COPIED = Kernel("blocks_copied", TEXT, ("x", "y"), ("y",), (("count", "uint"),))
 PUT = Kernel("blocks_put", TEXT, ("x", "ids", "y"), ("y",), (("count", "uint"),))
 
-ENCODERS: frozenset[DType] = frozenset()
-"""Block types that follow from their values without a search."""
+ENCODERS: frozenset[DType] = frozenset(
+    {Q1_0, Q2_0, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q8_1, Q8_K, IQ4_NL, TQ1_0, TQ2_0, MXFP4, NVFP4}
+)
+"""Block types that the text can write: those that need no long search."""
 
 
 def need_encoder(dtype: DType) -> None:
     """Raise NoKernel unless values can be written as blocks of `dtype`."""
     if dtype not in ENCODERS:
         raise NoKernel(f"no encoder for {dtype.name}")
+
+
+def encoded(x: Region, y: Region, facts: Facts) -> Launch:
+    """Elements of `x` in order as the blocks of `y`."""
+    defines: dict[str, int | str] = {}
+    if x.ne != y.ne:
+        same = reshaped(x, y.ne)
+        x, y = (same, y) if same is not None else (x, reshaped(y, x.ne) or y)
+        if x.ne != y.ne:
+            defines["RESHAPED"] = 1
+    count = prod(y.ne) // y.dtype.block
+    return per_element(COPIED, {"x": x, "y": y}, count, facts, defines=defines)
 
 
 def rows_encoded(rows: Tensor, ids: Tensor, table: Tensor, facts: Facts) -> Launch:
