@@ -1,5 +1,7 @@
 """What the reference gives is kept on disk, by case, seed and the text of the reference."""
 
+import sqlite3
+
 import numpy as np
 import pytest
 
@@ -84,12 +86,50 @@ def test_folder_that_cannot_be_made_costs_time_only(tmp_path, monkeypatch, runs)
     assert len(runs) == 2
 
 
-def test_damaged_file_costs_time_only(kept, runs):
+def test_damaged_file_begins_anew(kept, runs):
     values()
     expected._file.cache_clear()
     (path,) = kept.glob("*.sqlite")
     path.write_bytes(b"no database" * 100)
 
     values()
+    values()
 
     assert len(runs) == 2
+
+
+@pytest.mark.parametrize("damage", [b"", b"no archive", b"PK\x03\x04" + bytes(100)])
+def test_damaged_result_is_computed_and_kept_anew(kept, runs, damage):
+    first = values()
+    (path,) = kept.glob("*.sqlite")
+    with sqlite3.connect(path) as base:
+        base.execute("UPDATE results SET arrays = ?", (damage,))
+
+    second, third = values(), values()
+
+    assert len(runs) == 2
+    np.testing.assert_array_equal(first, second)
+    np.testing.assert_array_equal(first, third)
+
+
+def test_file_that_another_process_writes_is_read(kept, runs):
+    first = values()
+    (path,) = kept.glob("*.sqlite")
+    with sqlite3.connect(path, isolation_level=None) as other:
+        other.execute("BEGIN IMMEDIATE")
+
+        second = values()
+
+    assert len(runs) == 1
+    np.testing.assert_array_equal(first, second)
+
+
+def test_files_of_old_references_are_deleted(kept, monkeypatch):
+    monkeypatch.setattr(expected, "KEPT", 2)
+    for hash_of_reference in ("first", "second", "third"):
+        expected._file.cache_clear()
+        monkeypatch.setattr(expected, "reference_hash", lambda name=hash_of_reference: name)
+        values()
+
+    assert len(list(kept.glob("reference-*.sqlite"))) == 2
+    assert (kept / "reference-third.sqlite").exists()

@@ -1,10 +1,13 @@
 """What the reference gives for a case, kept on disk where computing it takes long."""
 
+import contextlib
 import hashlib
 import io
 import os
 import sqlite3
 import time
+import zipfile
+import zlib
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
@@ -21,6 +24,8 @@ from tensorplug_cpu import reference
 Array = npt.NDArray[Any]
 SLOW = 0.01
 """Seconds from which on a result is worth a row in the file."""
+KEPT = 8
+"""Files that stay: of environments in use side by side, and of the last few releases."""
 
 
 def expected(built: Built, roots: Sequence[Tensor]) -> list[Array]:
@@ -59,11 +64,36 @@ def _file(_process: int) -> sqlite3.Connection | None:
         folder = cache_folder()
         folder.mkdir(parents=True, exist_ok=True)
         path = folder / f"reference-{reference_hash()}.sqlite"
-        base = sqlite3.connect(path, timeout=30, check_same_thread=False)
-        base.execute("CREATE TABLE IF NOT EXISTS results (key TEXT PRIMARY KEY, arrays BLOB)")
+        try:
+            base = _opened(path)
+        except sqlite3.OperationalError:  # locked, or no place to write
+            raise
+        except sqlite3.DatabaseError:  # no database: a disk was full, or a process was killed
+            path.unlink()
+            base = _opened(path)
+        _forget_all_but(path)
     except (OSError, sqlite3.Error):
         return None  # results are computed anew: slower, and nothing worse
     return base
+
+
+def _opened(path: Path) -> sqlite3.Connection:
+    base = sqlite3.connect(path, timeout=30, check_same_thread=False)
+    try:
+        base.execute("CREATE TABLE IF NOT EXISTS results (key TEXT PRIMARY KEY, arrays BLOB)")
+    except sqlite3.Error:
+        base.close()
+        raise
+    return base
+
+
+def _forget_all_but(used: Path) -> None:
+    """Delete the oldest files: each change of the reference begins another."""
+    with contextlib.suppress(OSError):  # not ours to delete, or another process was quicker
+        others = [path for path in used.parent.glob("reference-*.sqlite") if path != used]
+        others.sort(key=lambda path: path.stat().st_mtime)
+        for path in others[: 1 - KEPT]:
+            path.unlink()
 
 
 def _key(built: Built) -> str:
@@ -78,10 +108,15 @@ def _look_up(built: Built) -> list[Array] | None:
         row = base.execute("SELECT arrays FROM results WHERE key = ?", (_key(built),)).fetchone()
     except sqlite3.Error:
         return None
-    if row is None:
-        return None
-    with np.load(io.BytesIO(row[0])) as arrays:
-        return [arrays[name] for name in arrays.files]
+    return None if row is None else _unpacked(row[0])
+
+
+def _unpacked(packed: bytes) -> list[Array] | None:
+    try:
+        with np.load(io.BytesIO(packed)) as arrays:
+            return [arrays[name] for name in arrays.files]
+    except (ValueError, OSError, EOFError, zipfile.BadZipFile, zlib.error):
+        return None  # damaged: it is computed and kept anew
 
 
 def _keep(built: Built, values: Sequence[Array]) -> None:
