@@ -4,9 +4,13 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 from tensorplug.errors import GraphError, NotAllocated
 from tensorplug.tensor import Storage, Tensor
+
+if TYPE_CHECKING:
+    from tensorplug.fusion import Group
 
 
 class Graph:
@@ -37,7 +41,15 @@ class Graph:
         self.leafs = tuple(t for t in ordered if t.is_leaf)
         self._skipped = frozenset(everything - active)
 
-    def part(self, nodes: Sequence[Tensor], outputs: Sequence[Tensor] = ()) -> "Graph":
+    groups: "tuple[Group, ...]" = ()
+    """Nodes that are computed together, each group at the place of its last node."""
+
+    def part(
+        self,
+        nodes: Sequence[Tensor],
+        outputs: Sequence[Tensor] = (),
+        groups: "Sequence[Group]" = (),
+    ) -> "Graph":
         """A graph of just these nodes, in this order; what they read from outside are its leafs."""
         part = Graph.__new__(Graph)
         inside = set(nodes)
@@ -49,6 +61,7 @@ class Graph:
         part.outputs, part.effects = tuple(outputs), ()
         part.nodes, part.leafs = tuple(nodes), tuple(leafs)
         part._skipped = self._skipped
+        part.groups = tuple(groups)
         return part
 
     def computes(self, node: Tensor) -> bool:
@@ -66,6 +79,15 @@ class Graph:
         return Counter(source for node in self.nodes for source in node.sources)
 
     @cached_property
+    def readers(self) -> Mapping[Tensor, tuple[Tensor, ...]]:
+        """The nodes that have each tensor as a source, views too."""
+        found: dict[Tensor, tuple[Tensor, ...]] = {}
+        for node in self.nodes:
+            for source in set(node.sources):
+                found[source] = (*found.get(source, ()), node)
+        return found
+
+    @cached_property
     def key(self) -> tuple[object, ...]:
         """What two graphs of the same structure have in common: ops, types, layouts, edges."""
         index = {t: i for i, t in enumerate((*self.leafs, *self.nodes))}
@@ -74,6 +96,7 @@ class Graph:
             tuple(_node_key(t, index) for t in self.nodes),
             tuple(index[t] for t in self.outputs),
             tuple(i for i, t in enumerate(self.nodes) if t in self._skipped),
+            tuple((g.pattern.name, tuple(index[n] for n in g.nodes)) for g in self.groups),
         )
 
     def __repr__(self) -> str:
