@@ -116,7 +116,11 @@ def test_perf_mode_gives_times_and_rates(run):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["-o", "ropee"], "error: no case of op 'ropee'; `tensorplug ops` lists the ops\n"),
+        (["-o", "ropee"], "error: no case of op 'ropee'; did you mean 'rope'?\n"),
+        (["-o", "MUL_MAT"], "error: no case of op 'MUL_MAT'; did you mean 'mul_mat'?\n"),
+        (["-o", "qqqq"], "error: no case of op 'qqqq'; `tensorplug ops` lists the ops\n"),
+        (["-o", "reshape"], "error: no case of op 'reshape'; it is a view and computes nothing; "),
+        (["-o", "neg", "--mode", "perf"], "error: no case of op 'neg'; here are those of add, "),
         (["-p", "("], "error: pattern '(' is no regular expression: "),
         (["-p", "nothing like it"], "error: no case matches 'nothing like it'; "),
         (["--tier", "huge"], "error: tier 'huge' is unknown; tiers are smoke, ci, full\n"),
@@ -171,3 +175,50 @@ def test_new_backend_ends_with_a_command_that_pip_takes_for_a_folder(
 
     last = out.splitlines()[-1]
     assert last == f"pip install {shown or absolute} && tensorplug test --device acme"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--json", "--markdown"], "error: ops: give either --json or --markdown\n"),
+        (["--device", "cpu"], "error: ops: --device is a column of the table; give --markdown "),
+    ],
+)
+def test_switches_of_ops_that_exclude_each_other_are_refused(run, arguments, message):
+    status, out, err = run("ops", *arguments)
+
+    assert (status, out) == (2, "")
+    assert err.startswith(message)
+
+
+def test_certify_says_at_once_that_it_cannot_write(run, tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setattr("tensorplug.cli.conformance.certify", lambda *_: pytest.fail("it ran"))
+
+    status, out, err = run("certify", "--device", "cpu", "-O", tmp_path / "file")
+
+    assert (status, out) == (1, "")
+    assert err.startswith("error: [Errno 17] File exists: ")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (
+            ["cpu"],
+            "error: new-backend: cpu is a backend that exists (pip install tensorplug-cpu); ",
+        ),
+        (["acme", "--into", "file"], "error: new-backend: file is there and no empty folder; "),
+        (["gpu"], "error: new-backend: the name 'gpu' must be "),
+    ],
+)
+def test_new_backend_refuses_what_would_be_in_the_way(
+    run, tmp_path, monkeypatch, arguments, message
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "file").write_text("")
+
+    status, out, err = run("new-backend", *arguments)
+
+    assert (status, out) == (2, "")
+    assert err.startswith(message)

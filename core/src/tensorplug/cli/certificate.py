@@ -40,7 +40,6 @@ class Certificate:
 
     def write(self, folder: Path, text: str) -> tuple[Path, Path]:
         """Write both reports into `folder`; `text` is the JSON one. Returns their paths."""
-        folder.mkdir(parents=True, exist_ok=True)
         stem = f"certificate-{self.info.name.replace(':', '-')}"
         page, data = folder / f"{stem}.md", folder / f"{stem}.json"
         page.write_text(f"{self}\n", encoding="utf-8")

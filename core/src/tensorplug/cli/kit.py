@@ -44,6 +44,10 @@ def ops(
 ) -> None:
     """List every op: sources, types, parameters, what it computes."""
     with plain_errors(traceback):
+        if markdown and json:
+            raise OptionError("ops: give either --json or --markdown")
+        if device and not markdown:
+            raise OptionError("ops: --device is a column of the table; give --markdown as well")
         if not markdown:
             # Distributions may bring ops of their own.
             Registry().load_all()
@@ -127,6 +131,7 @@ def certify(
         from tensorplug.cli.conformance import Choice
         from tensorplug.cli.conformance import certify as certified
 
+        folder.mkdir(parents=True, exist_ok=True)  # before minutes are spent
         certificate = certified(device, Choice(tier=tier, seed=seed, jobs=jobs))
         text = json_text.dumps(certificate.to_json(), indent=2)
         page, data = certificate.write(folder, text)

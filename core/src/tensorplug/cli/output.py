@@ -26,8 +26,8 @@ def plain_errors(traceback: bool) -> Iterator[None]:
     """Turn our errors into a paragraph: exit 2 for what the user wrote, 1 for what was found."""
     try:
         yield
-    except TensorplugError as error:
-        if traceback:
+    except (TensorplugError, OSError) as error:
+        if traceback or isinstance(error, BrokenPipeError):  # typer ends quietly where a pipe does
             raise
         typer.echo(f"error: {' '.join(str(error).split())}", err=True)
         raise typer.Exit(2 if isinstance(error, OptionError) else 1) from error

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from tensorplug.errors import OptionError
-from tensorplug.spec import is_backend_name
+from tensorplug.spec import HINTS, is_backend_name
 
 SUFFIX = ".txt"
 """Files of the template are texts to this package, not modules of it."""
@@ -52,9 +52,15 @@ def scaffold(name: str, folder: Path | None = None) -> Scaffold:
         raise OptionError(
             f"new-backend: the name {name!r} must be lower-case letters, digits and underscores"
         )
+    if name in HINTS:
+        raise OptionError(
+            f"new-backend: {name} is a backend that exists ({HINTS[name]}); choose another name"
+        )
     place = folder if folder is not None else Path(f"tensorplug-{name}")
-    if place.exists() and any(place.iterdir()):
-        raise OptionError(f"new-backend: {place} is there and not empty; choose another --into")
+    if place.exists() and (not place.is_dir() or any(place.iterdir())):
+        raise OptionError(
+            f"new-backend: {place} is there and no empty folder; choose another --into"
+        )
     written = [
         _write(source, _renamed(path, name), place, name)
         for path, source in sorted(_walk(files("tensorplug.cli") / "template"))

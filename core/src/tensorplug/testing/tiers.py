@@ -6,6 +6,7 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 
 from tensorplug.errors import OptionError
 from tensorplug.ops.table import OPS
+from tensorplug.spec import did_you_mean
 from tensorplug.testing.cases import CASES, Case
 
 TIERS = ("smoke", "ci", "full")
@@ -30,10 +31,7 @@ def select(
         raise OptionError(f"tier {tier!r} is unknown; tiers are {', '.join(TIERS)}")
     wanted = all_cases() if cases is None else list(cases)
     if ops:
-        known = {case.op for case in wanted}
-        strange = sorted(set(ops) - known)
-        if strange:
-            raise OptionError(f"no case of op {strange[0]!r}; `tensorplug ops` lists the ops")
+        _check_ops(ops, {case.op for case in wanted})
         wanted = [case for case in wanted if case.op in ops]
     if pattern:
         try:
@@ -42,6 +40,20 @@ def select(
             raise OptionError(f"pattern {pattern!r} is no regular expression: {error}") from error
         wanted = [case for case in wanted if found.search(case.id)]
     return _TIERS[tier](wanted, seed)
+
+
+def _check_ops(ops: Iterable[str], known: set[str]) -> None:
+    """Raise OptionError with a remedy for the first op that has no cases."""
+    strange = next((name for name in ops if name not in known), None)
+    if strange is None:
+        return
+    if strange not in OPS:
+        remedy = did_you_mean(strange, known) or "`tensorplug ops` lists the ops"
+    elif OPS[strange].is_view:
+        remedy = "it is a view and computes nothing; other ops are tested on views"
+    else:
+        remedy = f"here are those of {', '.join(sorted(known))}"
+    raise OptionError(f"no case of op {strange!r}; {remedy}")
 
 
 def all_cases() -> list[Case]:
