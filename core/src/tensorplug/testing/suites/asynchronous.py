@@ -1,18 +1,11 @@
 """`AsyncTests`: who orders what. The contract in words is docs/async.md, line by line."""
 
-from typing import cast
-
 import numpy as np
-import pytest
 
 import tensorplug as tp
 from tensorplug.backend import (
-    Backend,
-    Event,
-    SupportsAbort,
     SupportsAsyncCopy,
     SupportsAsyncTransfer,
-    SupportsEvents,
     order_after,
     read_async,
     write_async,
@@ -20,37 +13,14 @@ from tensorplug.backend import (
 from tensorplug.device import Device
 from tensorplug.tensor import Storage
 from tensorplug.testing.suites.abilities import needs
+from tensorplug.testing.suites.events import EventTests
+from tensorplug.testing.suites.late_errors import LateErrorTests
 from tensorplug.testing.suites.relay import STEPS, Relay
-from tensorplug.testing.suites.work import UNTOUCHED, Planned, Suite, Work, numbers
+from tensorplug.testing.suites.work import UNTOUCHED, Planned, Work, numbers
 
 
-class ForeignEvent(Event):
-    """A mark in a stream that no device knows."""
-
-    def synchronize(self) -> None:
-        """Nothing is behind it."""
-
-    @property
-    def done(self) -> bool:
-        return True
-
-
-class AsyncTests(Suite):
-    """Streams, queued transfers, events, copies between streams, and errors of queued work.
-
-    Order between streams is tried `rounds` times on vectors of `elements` numbers: where a wait is
-    missing, a stream reads what lay there before.
-    """
-
-    rounds = 10
-    elements = 1 << 14
-
-    def break_next_op(self, device: Device) -> bool:
-        """Make the next op of `device` fail with a TensorplugError; False where nothing can.
-
-        Authors who can bring that about replace this; the tests of late errors are skipped else.
-        """
-        return False
+class AsyncTests(EventTests, LateErrorTests):
+    """Streams, queued transfers, events, copies between streams, and errors of queued work."""
 
     # --- one stream ------------------------------------------------------------------------
 
@@ -205,138 +175,6 @@ class AsyncTests(Suite):
 
         assert set(buffer.read(0, 64).tolist()) == {UNTOUCHED}
 
-    # --- events ----------------------------------------------------------------------------
-
-    @needs("events")
-    def test_event_is_reached_once_the_host_has_waited_for_it(
-        self, work: Work, device: Device
-    ) -> None:
-        relay = Relay(work, [work.open()] * 2, self.elements)
-
-        for seed in range(self.rounds):
-            relay.start(seed)
-            relay.run()
-            event = _record(relay.streams[-1])
-            event.synchronize()
-            assert event.done
-            np.testing.assert_array_equal(relay.read(), relay.wanted(seed))
-
-    @needs("events")
-    def test_event_is_reached_once_its_stream_was_waited_for(
-        self, work: Work, device: Device
-    ) -> None:
-        relay = Relay(work, [work.open()], self.elements)
-        relay.start(0)
-        relay.run()
-
-        event = _record(relay.streams[0])
-        relay.streams[0].synchronize()
-
-        assert event.done
-
-    @needs("events")
-    def test_event_is_not_reached_before_its_work_is_done(self, work: Work, device: Device) -> None:
-        relay = Relay(work, [work.open()] * 2, self.elements)
-
-        for seed in range(self.rounds):
-            relay.start(seed)
-            relay.run()
-            event = _record(relay.streams[-1])
-            seen = relay.read() if event.done else relay.wanted(seed)
-            event.synchronize()
-            np.testing.assert_array_equal(seen, relay.wanted(seed))
-
-    @needs("events")
-    def test_event_of_an_idle_stream_is_reached(self, work: Work, device: Device) -> None:
-        event = _record(work.open())
-
-        event.synchronize()
-
-        assert event.done
-
-    @needs("events")
-    def test_stream_that_waits_starts_after_the_event(self, work: Work, device: Device) -> None:
-        relay = Relay(work, [work.open(), work.open()], self.elements)
-
-        for seed in range(self.rounds):
-            relay.start(seed)
-            relay.run(_wait_for)
-            relay.check(seed)
-
-    @needs("events")
-    def test_waits_pass_from_stream_to_stream(self, work: Work, device: Device) -> None:
-        relay = Relay(work, [work.open() for _ in range(4)], self.elements)
-
-        for seed in range(self.rounds):
-            relay.start(seed)
-            relay.run(_wait_for)
-            relay.check(seed)
-
-    @needs("events")
-    def test_many_streams_wait_for_one_event(self, work: Work, device: Device) -> None:
-        first = Relay(work, [work.open()], self.elements)
-        readers = [work.open() for _ in range(3)]
-
-        for seed in range(self.rounds):
-            first.start(seed)
-            first.run()
-            event = _record(first.streams[0])
-            seen = [np.zeros(self.elements, np.float32) for _ in readers]
-            for reader, out in zip(readers, seen, strict=True):
-                cast("SupportsEvents", reader).wait(event)
-                read_async(reader, first.place(-1), out)
-            for reader, out in zip(readers, seen, strict=True):
-                reader.synchronize()
-                np.testing.assert_array_equal(out, first.wanted(seed))
-
-    @needs("events")
-    def test_stream_that_waits_for_itself_goes_on(self, work: Work, device: Device) -> None:
-        relay = Relay(work, [work.open()], self.elements)
-        relay.start(0)
-
-        _wait_for(relay.streams[0], relay.streams[0])
-        relay.run()
-        _wait_for(relay.streams[0], relay.streams[0])
-
-        relay.check(0)
-
-    @needs("events")
-    def test_wait_for_an_event_that_was_reached_holds_nothing_up(
-        self, work: Work, device: Device
-    ) -> None:
-        first, relay = work.open(), Relay(work, [work.open()], self.elements)
-        event = _record(first)
-        event.synchronize()
-        relay.start(0)
-
-        cast("SupportsEvents", relay.streams[0]).wait(event)
-        relay.run()
-
-        relay.check(0)
-
-    @needs("events")
-    def test_event_outlives_its_stream(self, work: Work, device: Device) -> None:
-        relay = Relay(work, [work.open()], self.elements)
-        relay.start(0)
-        relay.run()
-        event = _record(relay.streams[0])
-
-        relay.close_stream()
-        event.synchronize()
-
-        assert event.done
-        np.testing.assert_array_equal(relay.read(), relay.wanted(0))
-
-    @needs("events")
-    def test_events_of_its_own_are_accepted_and_foreign_ones_are_not(
-        self, work: Work, device: Device
-    ) -> None:
-        first, second = work.open(), work.open()
-        assert isinstance(second, SupportsEvents)
-
-        assert second.accepts(_record(first))
-        assert not second.accepts(ForeignEvent())
-
     # --- copies between streams ------------------------------------------------------------
 
     def test_copy_starts_after_the_source_and_before_the_target(self, work: Work) -> None:
@@ -438,87 +276,6 @@ class AsyncTests(Suite):
 
         relay.check(0)
 
-    # --- errors ----------------------------------------------------------------------------
-
-    def test_error_of_queued_work_is_raised_once_and_the_stream_goes_on(
-        self, work: Work, device: Device
-    ) -> None:
-        relay = Relay(work, [work.open()], 64)
-        relay.start(0)
-        self._break_next_op(device)
-
-        with pytest.raises(tp.TensorplugError):
-            _run_and_wait(relay)
-        relay.streams[0].synchronize()
-        relay.start(1)
-        relay.run()
-
-        relay.check(1)
-
-    def test_error_of_one_stream_is_not_anothers(self, work: Work, device: Device) -> None:
-        bad, good = (Relay(work, [work.open()], 64) for _ in range(2))
-        bad.start(0)
-        self._break_next_op(device)
-
-        with pytest.raises(tp.TensorplugError):
-            _run_and_wait(bad)
-        good.start(1)
-        good.run()
-
-        good.check(1)
-
-    def test_error_of_drained_work_waits_for_synchronize(self, work: Work, device: Device) -> None:
-        relay = Relay(work, [work.open()], 64)
-        relay.start(0)
-        self._break_next_op(device)
-
-        with pytest.raises(tp.TensorplugError):
-            _run_drain_and_wait(relay, device)
-
-        relay.streams[0].synchronize()
-
-    @needs("abort")
-    def test_abort_stops_the_run_and_the_next_one_works(self, work: Work, device: Device) -> None:
-        relay = Relay(work, [work.open()], 64)
-        stream = relay.streams[0]
-        assert isinstance(stream, SupportsAbort)
-        relay.start(0)
-
-        stream.abort_callback = lambda: True
-        with pytest.raises(tp.Aborted):
-            _run_and_wait(relay)
-        stream.abort_callback = None
-        relay.start(1)
-        relay.run()
-
-        relay.check(1)
-
-    @needs("abort")
-    def test_abort_callback_that_says_no_changes_nothing(self, work: Work, device: Device) -> None:
-        relay = Relay(work, [work.open()], 64)
-        stream = relay.streams[0]
-        assert isinstance(stream, SupportsAbort)
-        stream.abort_callback = lambda: False
-        relay.start(0)
-
-        relay.run()
-
-        relay.check(0)
-
-    def _break_next_op(self, device: Device) -> None:
-        if not self.break_next_op(device):
-            pytest.skip(f"{device.name}: no way to make an op fail; see break_next_op")
-
-
-def _record(stream: Backend) -> Event:
-    assert isinstance(stream, SupportsEvents)
-    return stream.record()
-
-
-def _wait_for(first: Backend, then: Backend) -> None:
-    assert isinstance(then, SupportsEvents)
-    then.wait(_record(first))
-
 
 def _copy(source: Relay, target: Relay) -> None:
     """Queue a copy from the end of one relay to the start of another."""
@@ -529,14 +286,3 @@ def _copy(source: Relay, target: Relay) -> None:
         target.place(0),
         4 * source.elements,
     )
-
-
-def _run_and_wait(relay: Relay) -> None:
-    relay.run()
-    relay.streams[-1].synchronize()
-
-
-def _run_drain_and_wait(relay: Relay, device: Device) -> None:
-    relay.run()
-    device.drain()
-    relay.streams[-1].synchronize()

@@ -8,7 +8,7 @@ import numpy as np
 import tensorplug as tp
 from tensorplug.backend import Backend
 from tensorplug.tensor import Array, Storage
-from tensorplug.testing.suites.work import UNTOUCHED, Planned, Work, numbers
+from tensorplug.testing.suites.work import UNTOUCHED, Planned, Suite, Work, numbers
 
 STEPS = 4
 """Ops of each stage of a relay."""
@@ -80,3 +80,13 @@ class Relay:
     def close_stream(self) -> None:
         """Close the last stream and its plan."""
         self.streams[-1].close(force=True)
+
+
+class RelaySuite(Suite):
+    """Order is tried `rounds` times on vectors of `elements` numbers.
+
+    Where a wait is missing, a stream reads what lay there before.
+    """
+
+    rounds = 10
+    elements = 1 << 14
