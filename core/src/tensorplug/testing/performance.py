@@ -2,7 +2,7 @@
 
 import statistics
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, fields
 from math import prod
 from typing import Any
@@ -139,9 +139,3 @@ _OPERATIONS: dict[str, Callable[[Tensor], int]] = {
     "conv_2d_dw": _depthwise,
     "flash_attn_ext": _attention,
 }
-
-
-def measure_all(backend: Backend, cases: Iterable[Case], *, base: int = 0) -> Figures:
-    """The figures of all `cases` on `backend`."""
-    found = tuple(measure(case, backend, base=base) for case in cases)
-    return Figures(backend.device.name, found)

@@ -32,6 +32,26 @@ def solve(n: int, k: int, batch: tuple[int, ...], a: str = "plain", b: str = "pl
     return Case(op="solve_tri", args=args)
 
 
+def masks(op: str) -> list[Case]:
+    """Cases of an op that writes one number over a triangle."""
+    variants = [
+        ("plain", 0, False),
+        ("plain", 2, False),
+        ("rows", 9, False),
+        ("transposed", 1, False),
+        ("shifted", 0, True),
+    ]
+    return [
+        Case(
+            op=op,
+            args=(Arg((7, 5, 3, 2), dtype, layout),),
+            params={"n_past": past},
+            in_place=in_place,
+        )
+        for dtype, (layout, past, in_place) in itertools.product(REAL, variants)
+    ]
+
+
 DIAG = [
     *[Case(op="diag", args=(Arg((n, 1, *rest)),)) for n in (1, 9, 64) for rest in [(), (3, 2)]],
     *[Case(op="diag", args=(Arg((7, 1, 3, 2), layout=layout),)) for layout in _LAYOUTS],
@@ -39,24 +59,7 @@ DIAG = [
 ]
 
 MASKS = [
-    *[
-        Case(
-            op="diag_mask_zero",
-            args=(Arg((7, 5, 3, 2), dtype, layout),),
-            params={"n_past": past},
-            in_place=in_place,
-        )
-        for dtype, (layout, past, in_place) in itertools.product(
-            REAL,
-            [
-                ("plain", 0, False),
-                ("plain", 2, False),
-                ("rows", 9, False),
-                ("transposed", 1, False),
-                ("shifted", 0, True),
-            ],
-        )
-    ],
+    *masks("diag_mask_zero"),
     *[
         Case(op="tri", args=(Arg((n, n, 3, 2), dtype, layout),), params={"kind": kind})
         for kind in TRIANGLES

@@ -7,7 +7,7 @@ import numpy as np
 
 import tensorplug as tp
 from tensorplug.testing.cases.case import Arg, Array, Case, Data, among, uniform
-from tensorplug.testing.cases.elementwise import REAL
+from tensorplug.testing.cases.diagonal import masks
 
 
 def _visible(rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
@@ -82,23 +82,4 @@ SINKS = [
     soft_max(Arg((7, 5, 4, 2), layout="spaced"), Arg((7, 5), layout="spaced", data=MASK)),
 ]
 
-DIAGONAL = [
-    Case(
-        op="diag_mask_inf",
-        args=(Arg((7, 5, 3, 2), dtype, layout),),
-        params={"n_past": past},
-        in_place=in_place,
-    )
-    for dtype, (layout, past, in_place) in itertools.product(
-        REAL,
-        [
-            ("plain", 0, False),
-            ("plain", 2, False),
-            ("rows", 9, False),
-            ("transposed", 1, False),
-            ("shifted", 0, True),
-        ],
-    )
-]
-
-CASES = [*PLAIN, *MASKED, *SINKS, *DIAGONAL]
+CASES = [*PLAIN, *MASKED, *SINKS, *masks("diag_mask_inf")]
