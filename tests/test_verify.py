@@ -1,0 +1,122 @@
+"""The script `verify`: which tests a part runs, what it records, what it finds old."""
+
+import importlib.util
+import subprocess
+import sys
+from importlib.machinery import SourceFileLoader
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+ROW = "| small | {shard} | {commit} | 2026-01-01 | cpu | Python | 5 | {failed} | 0 |\n"
+
+
+@pytest.fixture
+def verify(tmp_path, monkeypatch):
+    """The script, at work in a repository with one suite of two test files and one commit."""
+    loader = SourceFileLoader("verify", str(ROOT / "verify"))
+    module = importlib.util.module_from_spec(importlib.util.spec_from_loader("verify", loader))
+    monkeypatch.setattr("sys.dont_write_bytecode", True)
+    # Dataclasses look for the module of their class by its name.
+    monkeypatch.setitem(sys.modules, "verify", module)
+    loader.exec_module(module)
+    for name in ("a", "b"):
+        test = f"def test_{name}(): pass\n"
+        (tmp_path / "code").mkdir(exist_ok=True)
+        (tmp_path / "code" / f"test_{name}.py").write_text(test)
+    monkeypatch.setattr(module, "ROOT", tmp_path)
+    monkeypatch.setattr(module, "RECORDS", tmp_path / "verification.md")
+    monkeypatch.setattr(module, "SUITES", {"small": module.Suite(("code",), ("code",))})
+    git(tmp_path, "init", "--quiet")
+    commit(tmp_path)
+    return module
+
+
+def git(folder: Path, *arguments: str) -> str:
+    who = ("-c", "user.name=somebody", "-c", "user.email=somebody@example.org")
+    command = ["git", "-C", str(folder), *who, *arguments]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+
+
+def commit(folder: Path) -> str:
+    """Commit the code; gives the short name of the commit."""
+    git(folder, "add", "code")
+    git(folder, "commit", "--quiet", "-m", "change")
+    return git(folder, "rev-parse", "--short", "HEAD")
+
+
+def call(verify, monkeypatch, *arguments: str) -> int:
+    monkeypatch.setattr("sys.argv", ["verify", *arguments])
+    return verify.main()
+
+
+def test_part_of_a_suite_is_run_and_recorded(verify, monkeypatch):
+    status = call(verify, monkeypatch, "small", "--shard", "2/2")
+
+    last = verify.RECORDS.read_text().splitlines()[-1]
+    commit = git(verify.ROOT, "rev-parse", "--short", "HEAD")
+    assert status == 0
+    assert last.startswith(f"| small | 2/2 | {commit} |")
+    assert last.endswith("| 1 | 0 | 0 |")
+
+
+def test_parts_have_all_files_between_them(verify):
+    parts = [verify.select("small", (i, 2)) for i in (1, 2)]
+
+    assert parts == [["code/test_a.py"], ["code/test_b.py"]]
+
+
+def test_more_parts_than_files_are_refused(verify, monkeypatch):
+    with pytest.raises(SystemExit, match=r"^verify: small has 2 test files, too few for 3 parts$"):
+        call(verify, monkeypatch, "small", "--shard", "1/3")
+
+
+@pytest.mark.parametrize("shard", ["3/2", "0/2", "2", "a/b", "-1/2", "1/0", "1/2/3"])
+def test_part_that_is_none_is_wrong_use(verify, monkeypatch, capsys, shard):
+    with pytest.raises(SystemExit) as ended:
+        call(verify, monkeypatch, "small", f"--shard={shard}")
+
+    assert ended.value.code == 2
+    assert f"{shard!r} is no part of a whole; write 2/3" in capsys.readouterr().err
+
+
+def test_run_that_comes_to_no_report_leaves_no_record(verify, monkeypatch):
+    suite = verify.Suite(("code", "--no-such-option"), ("code",))
+    monkeypatch.setattr(verify, "SUITES", {"small": suite})
+
+    status = call(verify, monkeypatch, "small")
+
+    assert status == pytest.ExitCode.USAGE_ERROR
+    assert not verify.RECORDS.exists()
+
+
+@pytest.mark.parametrize(
+    ("shard", "of", "failed", "said"),
+    [
+        ("1/1", "HEAD", 0, ""),
+        ("1/1", "HEAD~1", 0, "small: recorded at {commit}, 1 commits ago\n"),
+        ("1/2", "HEAD~1", 0, "small: recorded at {commit}, part 1/2, 1 commits ago\n"),
+        ("1/1", "HEAD", 3, "small: 3 failed at {commit}\n"),
+    ],
+)
+def test_stale_names_suites_whose_record_is_old_or_had_failures(
+    verify, monkeypatch, capsys, shard, of, failed, said
+):
+    (verify.ROOT / "code" / "test_c.py").write_text("")
+    commit(verify.ROOT)
+    at = git(verify.ROOT, "rev-parse", "--short", of)
+    verify.RECORDS.write_text(ROW.format(shard=shard, commit=at, failed=failed))
+
+    status = call(verify, monkeypatch, "--stale")
+
+    assert (status, capsys.readouterr().out) == (0, said.format(commit=at))
+
+
+def test_stale_says_where_a_record_is_of_an_unknown_commit(verify, monkeypatch, capsys):
+    verify.RECORDS.write_text(ROW.format(shard="1/1", commit="abcdef1", failed=0))
+
+    call(verify, monkeypatch, "--stale")
+
+    said = "small: recorded at abcdef1, which this clone does not have\n"
+    assert capsys.readouterr().out == said
