@@ -8,6 +8,7 @@ import numpy as np
 from gguf import quants
 
 from tensorplug.dtypes import (
+    F64,
     IQ1_M,
     IQ1_S,
     IQ2_S,
@@ -93,7 +94,12 @@ def part_text(name: str) -> str:
 
 @cache
 def block_text(dtype: DType) -> str:
-    """The text of `decode_NAME(block, i)`, element `i` of a block; empty for element types."""
+    """The text of `decode_NAME(block, i)`, element `i` of a block; of what loads and stores f64.
+
+    Empty for other element types, which all programs know.
+    """
+    if dtype is F64:
+        return read_resource("tensorplug_simt:kernels/f64.k")
     if not dtype.is_block:
         return ""
     parts = "".join(part_text(name) for name in PARTS.get(dtype, ()))

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from math import gcd, prod
 
-from tensorplug.dtypes import I8, I16, I32, I64, DType
+from tensorplug.dtypes import F64, I8, I16, I32, I64, INTEGERS, DType
 from tensorplug.tensor import Ne, contiguous_nb
 from tensorplug_simt.facts import Facts
 from tensorplug_simt.grids import per_element, per_row
@@ -54,6 +54,11 @@ def reshaped(place: Region, ne: Ne) -> Region | None:
     return replace(place, ne=ne, nb=contiguous_nb(place.dtype, ne))
 
 
+def _through_integers(x: DType, y: DType) -> bool:
+    """Whether f32 would be too narrow, or is not meant."""
+    return x is y or (not x.is_block and {x, y} <= INTEGERS | {F64})
+
+
 def copies(x: Region, y: Region, facts: Facts) -> tuple[Launch, ...]:
     """Launches that copy `x` to `y`, of as many elements; only `x` may hold blocks unless both do.
 
@@ -67,8 +72,7 @@ def copies(x: Region, y: Region, facts: Facts) -> tuple[Launch, ...]:
     if x.ne != y.ne:
         same = reshaped(x, y.ne)
         x, y = (same, y) if same is not None else (x, reshaped(y, x.ne) or y)
-    whole = raw or (x.dtype.is_integer and y.dtype.is_integer)
-    defines: dict[str, int | str] = {"RAW": 1} if whole else {}
+    defines: dict[str, int | str] = {"RAW": 1} if _through_integers(x.dtype, y.dtype) else {}
     if x.ne != y.ne:
         defines["RESHAPED"] = 1
         return (per_element(ANY, {"x": x, "y": y}, prod(y.ne), facts, defines=defines),)
@@ -151,5 +155,5 @@ def _tiles(x: Region, y: Region, facts: Facts, defines: dict[str, int | str]) ->
     groups = (blocks_of(y.ne[0], SIDE), blocks_of(y.ne[1], SIDE), y.ne[2] * y.ne[3])
     defines = {**defines, "GROUP_SIZE": size, "SIDE": SIDE}
     if "RAW" in defines:
-        defines["TILE_TYPE"] = TILE_TYPES[x.dtype]
+        defines["TILE_TYPE"] = TILE_TYPES[UNITS[x.dtype.size]]
     return launch(TILES, {"x": x, "y": y}, groups=groups, local=(size,), defines=defines)

@@ -4,6 +4,7 @@ from math import prod
 
 from tensorplug.dtypes import (
     IQ4_NL,
+    IQ4_XS,
     MXFP4,
     NVFP4,
     Q1_0,
@@ -32,7 +33,23 @@ COPIED = Kernel("blocks_copied", TEXT, ("x", "y"), ("y",), (("count", "uint"),))
 PUT = Kernel("blocks_put", TEXT, ("x", "ids", "y"), ("y",), (("count", "uint"),))
 
 ENCODERS: frozenset[DType] = frozenset(
-    {Q1_0, Q2_0, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q8_1, Q8_K, IQ4_NL, TQ1_0, TQ2_0, MXFP4, NVFP4}
+    {
+        Q1_0,
+        Q2_0,
+        Q4_0,
+        Q4_1,
+        Q5_0,
+        Q5_1,
+        Q8_0,
+        Q8_1,
+        Q8_K,
+        IQ4_NL,
+        IQ4_XS,
+        TQ1_0,
+        TQ2_0,
+        MXFP4,
+        NVFP4,
+    }
 )
 """Block types that the text can write: those that need no long search."""
 

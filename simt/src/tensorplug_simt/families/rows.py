@@ -1,6 +1,6 @@
 """Rows taken from and written to a table of rows."""
 
-from tensorplug.dtypes import BF16, F16, F32, I32, INTEGERS, DType
+from tensorplug.dtypes import FLOATS, I32, INTEGERS, DType
 from tensorplug.tensor import Tensor
 from tensorplug_simt.facts import Facts
 from tensorplug_simt.families.encode import need_encoder, rows_encoded
@@ -17,7 +17,7 @@ SUMMED = Kernel("rows_summed", TEXT, ("grad", "ids", "y"), ("y",), (("count", "u
 PART = 1024
 """Elements of a row that one group takes: long rows keep several busy."""
 
-NUMBERS: frozenset[DType] = INTEGERS | {F32, F16, BF16}
+NUMBERS: frozenset[DType] = INTEGERS | FLOATS
 
 
 @lowers("get_rows")
