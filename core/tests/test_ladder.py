@@ -16,6 +16,8 @@ LADDER = [
     "buffer",
     "placing",
     "graph",
+    "fusion",
+    "patterns",
     "backend",
     "device",
     "transfer",

@@ -32,11 +32,17 @@ class Slot:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One moment of a timeline: `tensor` comes into being (or is written), `reads` are needed."""
+    """One moment of a timeline: `tensor` comes into being (or is written), `reads` are needed.
+
+    `also` come into being at the same moment. The result may lie over those of `over`; by default
+    what the op says.
+    """
 
     tensor: Tensor
     reads: tuple[Tensor, ...]
     pool: int
+    also: tuple[Tensor, ...] = ()
+    over: tuple[Tensor, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,8 +152,11 @@ def plan_memory(
     slots: dict[Tensor, Slot] = {}
     expiring = _by_last(last, len(steps))
     for now, step in enumerate(steps):
-        root = step.tensor.root
         pool = ready[shared[id(pools[step.pool])]]
+        for more in step.also:
+            if more not in slots and more not in outside:
+                slots[more] = pool.alloc(pool.type.alloc_size(more))
+        root = step.tensor.root
         if root is step.tensor and root not in slots and root not in outside and not root.storage:
             slots[root] = _replace(step, pool, slots, last, kept, now) or pool.alloc(
                 pool.type.alloc_size(root)
@@ -167,7 +176,7 @@ def graph_steps(graph: Graph, pool: int = 0) -> list[Step]:
 def _last_touches(steps: Sequence[Step]) -> dict[Tensor, int]:
     last: dict[Tensor, int] = {}
     for now, step in enumerate(steps):
-        for tensor in (step.tensor, *step.reads):
+        for tensor in (step.tensor, *step.also, *step.reads):
             last[tensor.root] = now
     return last
 
@@ -190,7 +199,7 @@ def _replace(
     """The slot of a source that dies here and over which the result may lie."""
     node = step.tensor
     roots = [t.root for t in step.reads]
-    for source in replaceable_sources(node):
+    for source in replaceable_sources(node) if step.over is None else step.over:
         root = source.root
         slot = slots.get(root)
         if slot is None or root not in roots:

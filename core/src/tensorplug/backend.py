@@ -14,6 +14,7 @@ from tensorplug.tensor import Array, Storage, Tensor
 
 if TYPE_CHECKING:
     from tensorplug.device import Device
+    from tensorplug.fusion import Group
 
 
 class Event(ABC):
@@ -166,11 +167,17 @@ class Backend(Resource, ABC):
     def _check_support(self, bound: BoundGraph) -> None:
         graph, bindings = bound.graph, bound.bindings
         types = {t: bindings.where(t).buffer.type for t in graph.leafs if bindings.has(t)}
+        grouped = {node for group in graph.groups for node in group.nodes}
+        for group in graph.groups:
+            self._require(group, answer=self.device.supports_group(group, types))
         for node in graph.nodes:
-            answer = not graph.computes(node) or self.device.supports(node, types)
-            if not answer:
-                reason = answer.reason if isinstance(answer, Refusal) else f"{self.name} refuses it"
-                raise Unsupported(f"{node}: cannot run here: {reason}")
+            if graph.computes(node) and node not in grouped:
+                self._require(node, answer=self.device.supports(node, types))
+
+    def _require(self, what: "Tensor | Group", *, answer: bool | Refusal) -> None:
+        if not answer:
+            reason = answer.reason if isinstance(answer, Refusal) else f"{self.name} refuses it"
+            raise Unsupported(f"{what}: cannot run here: {reason}")
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name}{', closed' if self.closed else ''}>"

@@ -17,6 +17,7 @@ from tensorplug.backend import (
 )
 from tensorplug.buffer import Buffer, BufferType
 from tensorplug.errors import OptionError, Refusal
+from tensorplug.fusion import Group, Pattern
 from tensorplug.lifetime import Resource
 from tensorplug.tensor import Array, Tensor
 
@@ -206,9 +207,23 @@ class Device(Resource, ABC):
         if node.is_leaf or node.is_view:
             return True
         answer = self._supports(node, source_types or {})
-        if isinstance(answer, Refusal) and not answer.reason.startswith(f"{self.name}:"):
-            return Refusal(f"{self.name}: {answer.reason}")
-        return answer
+        return self._signed(answer) if isinstance(answer, Refusal) else answer
+
+    @final
+    def supports_group(
+        self, group: Group, source_types: Mapping[Tensor, BufferType] | None = None
+    ) -> bool | Refusal:
+        """Whether this device computes `group` as one: True, or a reason why not.
+
+        Asked of devices that have `fusions`; `source_types` is that of `supports`.
+        """
+        answer = self._supports_group(group, source_types or {})
+        return self._signed(answer) if isinstance(answer, Refusal) else answer
+
+    def _signed(self, refusal: Refusal) -> Refusal:
+        """`refusal` with the name of the device before its reason."""
+        known = refusal.reason.startswith(f"{self.name}:")
+        return refusal if known else Refusal(f"{self.name}: {refusal.reason}")
 
     def offload(self, node: Tensor) -> bool:
         """Whether `node` is worth computing here though its weights are in host memory."""
@@ -251,8 +266,31 @@ class Device(Resource, ABC):
         The public method puts the device's name before it.
         """
 
+    def _supports_group(
+        self, group: Group, source_types: Mapping[Tensor, BufferType]
+    ) -> bool | Refusal:
+        """Decide for one group of a pattern in `fusions`; each of its nodes is supported alone."""
+        return Refusal(f"no kernel for {group.pattern.name}")
+
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name}{', closed' if self.closed else ''}>"
+
+
+@runtime_checkable
+class SupportsFusion(Protocol):
+    """A device that computes groups of nodes as one.
+
+    Its plans find the groups in `bound.graph.groups`. Nodes in `group.inner` have no memory.
+    """
+
+    fusions: Sequence[Pattern]
+    """What it has kernels for."""
+
+    def supports_group(
+        self, group: Group, source_types: Mapping[Tensor, BufferType] | None = None
+    ) -> bool | Refusal:
+        """Whether it computes `group` as one, or a reason why not; `Device` has this method."""
+        ...
 
 
 @runtime_checkable

@@ -107,6 +107,8 @@ def run(schedule: "Schedule", inputs: Mapping[Tensor, Any], observer: Observer |
     with scheduler.turn:
         scheduler.synchronize()
         batch = schedule.take_batch()
+        if observer is not None:
+            batch = schedule.unfused(batch)
         scheduler.runs += 1
         _upload(schedule, batch, inputs)
         with _settled_on_failure(schedule):

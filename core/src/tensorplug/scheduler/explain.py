@@ -14,7 +14,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class NodeRow:
-    """One node: its split, its device, the cause, and who refused it why."""
+    """One node: its split, its device, the cause, and who refused it why.
+
+    `fused` is the pattern and the last node of the group in which it is computed, if any.
+    """
 
     split: int
     node: str
@@ -23,6 +26,17 @@ class NodeRow:
     device: str
     cause: str
     refusals: dict[str, str]
+    fused: str
+
+
+@dataclass(frozen=True, slots=True)
+class UnfusedRow:
+    """Nodes that follow a pattern and that their device does not compute as one, and why."""
+
+    split: int
+    pattern: str
+    nodes: tuple[str, ...]
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +58,7 @@ class Explanation:
     copies: tuple[CopyRow, ...]
     splits: tuple[str, ...]
     memory: dict[str, int]
+    unfused: tuple[UnfusedRow, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """The same as plain data."""
@@ -70,6 +85,12 @@ class Explanation:
 def explain(layout: "Layout", field: Field, pools: Sequence[BufferType]) -> Explanation:
     """Put a layout into words."""
     names = [backend.name for backend in field.backends]
+    fused = {
+        node: f"{group.pattern.name} ending in {_label(group.last)}"
+        for split in layout.splits
+        for group in split.groups
+        for node in group.nodes
+    }
     nodes = tuple(
         NodeRow(
             split.index,
@@ -79,6 +100,7 @@ def explain(layout: "Layout", field: Field, pools: Sequence[BufferType]) -> Expl
             names[split.backend],
             layout.where[node].cause,
             field.refusals(node),
+            fused.get(node, ""),
         )
         for split in layout.splits
         for node in split.nodes
@@ -99,7 +121,13 @@ def explain(layout: "Layout", field: Field, pools: Sequence[BufferType]) -> Expl
         for i, pool in enumerate(pools)
         if layout.memory.pool_size(i)
     }
-    return Explanation(nodes, copies, tuple(names[s.backend] for s in layout.splits), memory)
+    unfused = tuple(
+        UnfusedRow(split.index, group.pattern.name, tuple(map(_label, group.nodes)), reason)
+        for split in layout.splits
+        for group, reason in split.refused
+    )
+    devices = tuple(names[s.backend] for s in layout.splits)
+    return Explanation(nodes, copies, devices, memory, unfused)
 
 
 def _count(number: int, noun: str) -> str:
@@ -117,5 +145,6 @@ def _table(rows: Sequence[NodeRow]) -> list[str]:
     for row, cell in zip(rows, cells, strict=True):
         padded = "  ".join(text.ljust(width) for text, width in zip(cell, widths, strict=False))
         refused = "".join(f"; refused by {why}" for why in row.refusals.values())
-        lines.append(f"  {padded}  {row.cause}{refused}")
+        fused = f"; fused into {row.fused}" if row.fused else ""
+        lines.append(f"  {padded}  {row.cause}{fused}{refused}")
     return lines

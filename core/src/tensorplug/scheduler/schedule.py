@@ -1,7 +1,7 @@
 """`Schedule`: the immutable result of scheduling a graph, and its memory."""
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, final
 
 from tensorplug.allocator import MemoryMap, Step, check_leafs, plan_memory
@@ -46,19 +46,42 @@ def lay_out(
     check_leafs(graph.leafs)
     shared = frozenset(transient)
     private = [t for t in graph.inputs if t not in shared or batches > 1]
-    copies = [copy for split in splits for copy in split.copies]
     if batches > 1:
-        private.extend(copy.target for copy in copies)
+        private.extend(copy.target for split in splits for copy in split.copies)
+    memory = _plan_splits(graph, where, splits, pools, private)
+    return Layout(graph, where, splits, memory, tuple(private))
+
+
+def _plan_splits(
+    graph: Graph,
+    where: Mapping[Tensor, Choice],
+    splits: Sequence[Split],
+    pools: Sequence[BufferType],
+    private: Sequence[Tensor],
+) -> MemoryMap:
     steps = [Step(t, (), where[t].backend) for t in graph.inputs if t not in private]
     for split in splits:
         steps.extend(Step(c.target, (c.source,), split.backend) for c in split.copies)
-        for node in split.nodes:
-            touched = (*localised(node, split.local), *node.written_roots)
-            steps.append(Step(node, touched, split.backend))
+        steps.extend(_node_steps(split))
     # What another device copies may still be in flight when its own device runs on: it stays.
-    keep = [*graph.outputs, *graph.effects, *(copy.source for copy in copies)]
-    memory = plan_memory(steps, pools, keep=keep, placed=private)
-    return Layout(graph, where, splits, memory, tuple(private))
+    copied = [copy.source for split in splits for copy in split.copies]
+    keep = [*graph.outputs, *graph.effects, *copied]
+    return plan_memory(steps, pools, keep=keep, placed=private)
+
+
+def _node_steps(split: Split) -> Iterator[Step]:
+    """The steps of its nodes: one for each group, at the place of the last node."""
+    grouped = {node for group in split.groups for node in group.nodes}
+    ends = {group.last: group for group in split.groups}
+    for node in split.nodes:
+        if node in ends:
+            group = ends[node]
+            touched = (*localised(group.inputs, split.local), *node.written_roots)
+            also = tuple(t.root for t in group.outputs if t is not node)
+            yield Step(node, touched, split.backend, also, group.replaceable)
+        elif node not in grouped:
+            touched = (*localised(node.sources, split.local), *node.written_roots)
+            yield Step(node, touched, split.backend)
 
 
 @dataclass(slots=True)
@@ -83,6 +106,7 @@ class Schedule(Resource):
         self.scheduler = scheduler
         self.layout = layout
         self._batches: list[Batch] = []
+        self._unfused: MemoryMap | None = None
         try:
             scheduler.arena.grow(layout.memory.sizes)
             for _ in range(batches):
@@ -158,7 +182,30 @@ class Schedule(Resource):
         arena.grow(self.layout.memory.sizes)
         if batch.generation == arena.generation:
             return
-        slots = {t: arena.place(slot) for t, slot in self.layout.memory.slots.items()}
+        self._bind(batch, self.layout.memory)
+        self._plan(batch)
+        batch.generation = arena.generation
+
+    def unfused(self, batch: Batch) -> Batch:
+        """`batch` with memory for every node, for who looks at them; its inputs are the same.
+
+        It has no plans: its splits are computed node by node.
+        """
+        if not any(split.groups for split in self.splits):
+            return batch
+        arena, layout = self.scheduler.arena, self.layout
+        if self._unfused is None:
+            plain = [replace(split, groups=()) for split in self.splits]
+            self._unfused = _plan_splits(
+                self.graph, layout.where, plain, arena.pools, layout.private
+            )
+        arena.grow(self._unfused.sizes)
+        spread = replace(batch)
+        self._bind(spread, self._unfused)
+        return spread
+
+    def _bind(self, batch: Batch, memory: MemoryMap) -> None:
+        slots = {t: self.scheduler.arena.place(slot) for t, slot in memory.slots.items()}
         for tensor, place in slots.items():
             place.buffer.init_tensor(tensor, place.offset)
         batch.bindings = Bindings({**slots, **batch.places})
@@ -168,8 +215,6 @@ class Schedule(Resource):
             )
             for split in self.splits
         ]
-        self._plan(batch)
-        batch.generation = arena.generation
 
     def _plan(self, batch: Batch) -> None:
         for i, (split, bindings) in enumerate(zip(self.splits, batch.locals, strict=True)):
@@ -181,7 +226,7 @@ class Schedule(Resource):
 
     def part(self, split: Split) -> Graph:
         """The graph of one split."""
-        return self.graph.part(split.nodes)
+        return self.graph.part(split.nodes, groups=split.groups)
 
     def _new_batch(self) -> Batch:
         places: dict[Tensor, Storage] = {}

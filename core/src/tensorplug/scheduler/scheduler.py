@@ -1,15 +1,18 @@
 """`Scheduler`: turns graphs into schedules for several backends."""
 
 import logging
+import os
 from collections.abc import Iterable, Mapping, Sequence
 
 from tensorplug.backend import Backend, Plan, SupportsOptimize
 from tensorplug.buffer import BufferType
 from tensorplug.errors import GraphError, OptionError, SchedulerBusy
+from tensorplug.fusion import FUSION
 from tensorplug.graph import BoundGraph, Graph
 from tensorplug.lifetime import Resource, Turnstile
 from tensorplug.scheduler.arena import Arena
 from tensorplug.scheduler.assign import Field, assign
+from tensorplug.scheduler.fuse import fused
 from tensorplug.scheduler.schedule import Layout, Schedule, lay_out
 from tensorplug.scheduler.split import split
 from tensorplug.tensor import Tensor
@@ -74,14 +77,17 @@ class Scheduler(Resource):
         effects: Iterable[Tensor] = (),
         pins: Mapping[Tensor, Backend] | None = None,
         transient: Iterable[Tensor] = (),
+        fuse: bool = True,
     ) -> Schedule:
         """Plan a graph, or the graph of these outputs and `effects`.
 
         `pins` fixes the backend of tensors. `transient` inputs give up their memory once they are
-        read, and must be given to every run. Raises Unsupported, OutOfMemory, GraphError.
+        read, and must be given to every run. Devices that can do so compute groups of nodes as one
+        unless `fuse` is False or TENSORPLUG_FUSION is 0. Raises Unsupported, OutOfMemory,
+        GraphError.
         """
         with self.turn:
-            layout = self._lay_out(what, effects, pins, transient)
+            layout = self._lay_out(what, effects, pins, transient, fuse=fuse)
             schedule = Schedule(self, layout, BATCHES if self._parallel else 1)
         if logger.isEnabledFor(logging.DEBUG):
             logger.debug("scheduled %r:\n%s", layout.graph, schedule.explain())
@@ -148,6 +154,8 @@ class Scheduler(Resource):
         effects: Iterable[Tensor],
         pins: Mapping[Tensor, Backend] | None,
         transient: Iterable[Tensor],
+        *,
+        fuse: bool = True,
     ) -> Layout:
         self.check_open()
         graph = what if isinstance(what, Graph) else Graph(what, effects=effects)
@@ -155,6 +163,8 @@ class Scheduler(Resource):
         fixed = {t: self._index(b) for t, b in (pins or {}).items()}
         where = assign(graph, self.field, fixed, offload=self._offload)
         parts = split(graph, where, self.field, self._optimize)
+        if fuse and os.environ.get(FUSION, "1") != "0":
+            parts = fused(graph, parts, self.field)
         batches = BATCHES if self._parallel else 1
         return lay_out(graph, where, parts, self.arena.pools, transient=transient, batches=batches)
 

@@ -1,9 +1,10 @@
 """Cuts a graph with choices into splits: runs of nodes on one backend, and the copies they need."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from tensorplug.errors import GraphError
+from tensorplug.fusion import Group
 from tensorplug.graph import Graph
 from tensorplug.scheduler.assign import Choices, Field, is_weight, placed_type
 from tensorplug.tensor import Flags, Ne, Tensor
@@ -30,7 +31,8 @@ class Split:
     """Nodes that one backend runs in a row. `local` maps what they read to the copies they read.
 
     The split reads in place what the backends in `after` compute, or overwrites memory that they
-    still read: it waits for them.
+    still read: it waits for them. Nodes of one of `groups` are computed as one; `refused` are
+    groups that the device does not take, with its reasons.
     """
 
     index: int
@@ -39,6 +41,8 @@ class Split:
     copies: tuple[Copy, ...]
     local: Mapping[Tensor, Tensor]
     after: frozenset[int]
+    groups: tuple[Group, ...] = ()
+    refused: tuple[tuple[Group, str], ...] = ()
 
 
 class _Draft:
@@ -167,6 +171,6 @@ def check_order(nodes: Sequence[Tensor], wanted: Sequence[Tensor]) -> None:
             touched.setdefault(tensor.root, []).append(node)
 
 
-def localised(node: Tensor, local: Mapping[Tensor, Tensor]) -> tuple[Tensor, ...]:
-    """What `node` touches besides itself, with copies in place of what lies elsewhere."""
-    return tuple(local.get(s, s) for s in node.sources)
+def localised(sources: Iterable[Tensor], local: Mapping[Tensor, Tensor]) -> tuple[Tensor, ...]:
+    """`sources` with copies in place of what lies elsewhere."""
+    return tuple(local.get(s, s) for s in sources)

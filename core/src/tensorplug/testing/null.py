@@ -3,13 +3,13 @@
 import itertools
 import threading
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from tensorplug.backend import Backend, Event, Plan
+from tensorplug.backend import Backend, Event, NodePlan, Plan
 from tensorplug.buffer import Buffer, BufferType
 from tensorplug.device import Device, DeviceType, Memory
 from tensorplug.dtypes import F64
@@ -21,9 +21,12 @@ from tensorplug.errors import (
     TensorplugError,
     Unsupported,
 )
+from tensorplug.fusion import Group, Pattern
 from tensorplug.graph import Bindings, BoundGraph
+from tensorplug.patterns import PATTERNS
 from tensorplug.tensor import Array, Storage, Tensor, array_view
 from tensorplug.testing.arithmetic import KERNELS, Kernel
+from tensorplug.testing.nullfusion import compute_group
 from tensorplug.testing.nullmemory import NullBuffer, NullBufferType
 from tensorplug.testing.timeline import Gate, NullEvent, Timeline
 
@@ -48,6 +51,22 @@ class Entry(NamedTuple):
 
 
 # --- streams -----------------------------------------------------------------------------------
+
+
+class NullPlan(NodePlan):
+    """A loop over nodes and groups, each group at the place of its last node."""
+
+    backend: "NullBackend"
+
+    def _run(self) -> None:
+        graph, bindings = self.bound.graph, self.bound.bindings
+        ends = {group.last: group for group in graph.groups}
+        grouped = {node for group in graph.groups for node in group.nodes}
+        for node in graph.nodes:
+            if node in ends:
+                self.backend.compute_group(ends[node], bindings)
+            elif node not in grouped and graph.computes(node) and node.size:
+                self.backend._compute(node, bindings)
 
 
 class NullBackend(Backend):
@@ -76,7 +95,12 @@ class NullBackend(Backend):
 
     def _plan(self, bound: BoundGraph) -> Plan:
         self.device.check_alive()
-        return super()._plan(bound)
+        self._check_support(bound)
+        return NullPlan(self, bound) if bound.graph.groups else NodePlan(self, bound)
+
+    def compute_group(self, group: Group, bindings: Bindings) -> None:
+        """Queue all nodes of a group."""
+        self.queue(partial(self.device.compute_group, group, bindings))
 
     def _compute(self, node: Tensor, bindings: Bindings) -> None:
         self.queue(partial(self.device.compute, node, bindings))
@@ -155,7 +179,9 @@ class NullDevice(Device):
     `ops` are the ops it says yes to, by default those it has arithmetic for; `kernels` adds to that
     arithmetic or replaces it. `memory` is the limit in bytes, `max_size` that of one buffer; with
     `host` the host sees the memory, with `host_buffer` there is a second kind that it sees;
-    `offloads` are the ops that `offload()` says yes to. Without `float64` it refuses ops with f64.
+    `offloads` are the ops that `offload()` says yes to. `fusions` are the patterns that it computes
+    as one: node by node in scratch memory, after the outputs' memory was spoilt. Without `float64`
+    it refuses ops with f64.
     `log` grows for ever; without `logs` it stays empty.
 
     With `asynchronous`, work is done only when somebody waits, in an order that `timeline` decides;
@@ -184,6 +210,7 @@ class NullDevice(Device):
         async_copy: bool | None = None,
         timeline: Timeline | None = None,
         kernels: Mapping[str, Kernel] | None = None,
+        fusions: Sequence[Pattern] = PATTERNS,
         logs: bool = True,
     ) -> None:
         super().__init__(name)
@@ -194,6 +221,7 @@ class NullDevice(Device):
         self.asynchronous = asynchronous
         self.timeline = timeline or Timeline()
         self.gate = Gate(name)
+        self.fusions = tuple(fusions)
         self.log: list[Entry] = []
         self._logs = logs
         self.live_buffers = 0
@@ -227,6 +255,11 @@ class NullDevice(Device):
     def computed(self) -> list[str]:
         """Ops in the order in which they were done."""
         return [str(detail) for what, detail in self.log if what == "compute"]
+
+    @property
+    def fused(self) -> list[str]:
+        """Patterns of the groups in the order in which they were done."""
+        return [str(detail) for what, detail in self.log if what == "group"]
 
     def fail(self, what: str, *, at: int = 1, error: TensorplugError | None = None) -> None:
         """Raise `error` at the `at`-th call from now on, once; `what` is one of FAULTS."""
@@ -295,6 +328,11 @@ class NullDevice(Device):
             return Refusal(f"{self.name}: no kernel for soft_max with a mask")
         return True
 
+    def _supports_group(
+        self, group: Group, source_types: Mapping[Tensor, BufferType]
+    ) -> bool | Refusal:
+        return True
+
     def _open(self, options: dict[str, Any]) -> Backend:
         self.check_alive()
         return self.backend_class(self)
@@ -345,21 +383,32 @@ class NullDevice(Device):
         if self._logs:
             self.log.append(Entry(what, detail))
 
-    def compute(self, node: Tensor, bindings: Bindings) -> None:
-        """Do one node now."""
+    def compute_group(self, group: Group, bindings: Bindings) -> None:
+        """Do the nodes of a group now."""
+        self._note("group", group.pattern.name)
+        compute_group(self, group, bindings)
+
+    def compute(
+        self, node: Tensor, bindings: Bindings, scratch: Mapping[Tensor, Array] | None = None
+    ) -> None:
+        """Do one node now; roots in `scratch` lie there."""
         self.begin("compute", node.op)
         kernel = self._kernels.get(node.op)
         if kernel is None:
             raise Unsupported(f"{self.name}: no kernel for {node}")
-        arrays = [self._array(t, bindings) for t in (node, *node.sources)]
+        arrays = [self.array(t, bindings, scratch or {}) for t in (node, *node.sources)]
         with np.errstate(all="ignore"):
             kernel(node, *arrays)
 
-    def _array(self, tensor: Tensor, bindings: Bindings) -> Array:
-        place = bindings.where(tensor)
-        buffer = place.buffer
-        memory = buffer.device_memory() if isinstance(buffer, NullBuffer) else buffer.host()
-        array = array_view(tensor, memory, place.offset)
+    def array(self, tensor: Tensor, bindings: Bindings, scratch: Mapping[Tensor, Array]) -> Array:
+        """The elements of `tensor`, in four dimensions."""
+        if tensor.root in scratch:
+            array = array_view(tensor, scratch[tensor.root], tensor.view_offset)
+        else:
+            place = bindings.where(tensor)
+            buffer = place.buffer
+            memory = buffer.device_memory() if isinstance(buffer, NullBuffer) else buffer.host()
+            array = array_view(tensor, memory, place.offset)
         return array[(np.newaxis,) * (4 - array.ndim)]
 
 
