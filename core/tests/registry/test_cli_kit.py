@@ -222,3 +222,17 @@ def test_new_backend_refuses_what_would_be_in_the_way(
 
     assert (status, out) == (2, "")
     assert err.startswith(message)
+
+
+def test_case_that_cannot_be_timed_costs_no_other(run, monkeypatch):
+    def timed(case, backend, base):
+        raise ValueError(f"no time for {case.op}")
+
+    monkeypatch.setattr("tensorplug.testing.performance._timed", timed)
+
+    status, out, _ = run("test", "--device", "cpu", "--mode", "perf", "-o", "rms_norm", "--json")
+
+    records = json.loads(out)["records"]
+    assert status == 1
+    assert records
+    assert all(r["failed"] and "ValueError: no time for rms_norm" in r["refusal"] for r in records)

@@ -11,7 +11,7 @@ from tensorplug.backend import Backend
 from tensorplug.tensor import Tensor
 from tensorplug.testing.cases import Case
 from tensorplug.testing.cases.laid import lay
-from tensorplug.testing.check import refusal
+from tensorplug.testing.check import located, refusal
 from tensorplug.testing.run import as_csv
 from tensorplug.text import table
 
@@ -26,11 +26,13 @@ class Figure:
 
     case: str
     op: str
-    runs: int
-    microseconds: float
-    gigabytes_per_second: float
-    gigaflops_per_second: float
+    runs: int = 0
+    microseconds: float = 0.0
+    gigabytes_per_second: float = 0.0
+    gigaflops_per_second: float = 0.0
     refusal: str = ""
+    failed: bool = False
+    """Whether the device took the case, and could not do it."""
 
     def to_json(self) -> dict[str, Any]:
         """The same as plain data."""
@@ -43,6 +45,11 @@ class Figures:
 
     device: str
     figures: tuple[Figure, ...]
+
+    @property
+    def passed(self) -> bool:
+        """Whether the device did all that it took."""
+        return not any(figure.failed for figure in self.figures)
 
     def to_json(self) -> dict[str, Any]:
         """The same as plain data: a summary, and one record for each case."""
@@ -70,17 +77,24 @@ def _row(figure: Figure) -> list[str]:
 
 
 def measure(case: Case, backend: Backend, *, base: int = 0) -> Figure:
-    """Plan `case` once and run it for a while, after a run to warm up."""
-    reason = refusal(case, backend.device)
-    if reason:
-        return Figure(case.id, case.op, 0, 0.0, 0.0, 0.0, reason)
+    """Plan `case` once and run it for a while, after a run to warm up; an error is its refusal."""
+    try:
+        reason = refusal(case, backend.device)
+        return Figure(case.id, case.op, refusal=reason) if reason else _timed(case, backend, base)
+    except Exception as error:  # noqa: BLE001 - one case that fails must not cost the others
+        return Figure(case.id, case.op, refusal=located(error), failed=True)
+
+
+def _timed(case: Case, backend: Backend, base: int) -> Figure:
     laid = lay(case, backend.buffer_type, base=base)
-    laid.write_leafs()
-    with backend.plan(laid.bound) as plan:
-        once = _seconds(plan.run, backend, 1)
-        runs = max(1, int(MINIMUM / SAMPLES / max(once, 1e-7)))
-        seconds = statistics.median(_seconds(plan.run, backend, runs) for _ in range(SAMPLES))
-    laid.buffers.close()
+    try:
+        laid.write_leafs()
+        with backend.plan(laid.bound) as plan:
+            once = _seconds(plan.run, backend, 1)
+            runs = max(1, int(MINIMUM / SAMPLES / max(once, 1e-7)))
+            seconds = statistics.median(_seconds(plan.run, backend, runs) for _ in range(SAMPLES))
+    finally:
+        laid.buffers.close()
     node = laid.built.node
     moved = node.nbytes + sum(source.nbytes for source in node.sources)
     work = operations(node)
