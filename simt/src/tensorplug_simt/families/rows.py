@@ -12,7 +12,8 @@ TEXT = "tensorplug_simt:kernels/rows.k"
 
 TAKEN = Kernel("rows_taken", TEXT, ("table", "ids", "y"), ("y",), (("parts", "int"),))
 PUT = Kernel("rows_put", TEXT, ("rows", "ids", "table"), ("table",))
-SUMMED = Kernel("rows_summed", TEXT, ("grad", "ids", "y"), ("y",), (("count", "uint"),))
+CLEARED = Kernel("rows_cleared", TEXT, ("y",), ("y",), (("count", "uint"),))
+ADDED = Kernel("rows_added", TEXT, ("grad", "ids", "y"), ("y",), (("count", "uint"),))
 
 PART = 1024
 """Elements of a row that one group takes: long rows keep several busy."""
@@ -46,7 +47,10 @@ def set_rows(node: Tensor, facts: Facts) -> Program:
         return Program((rows_encoded(rows, ids, node, facts),))
     need_type(node, NUMBERS)
     places = {"rows": rows, "ids": ids, "table": node}
-    return Program((per_row(PUT, places, (rows.ne[1], rows.ne[2], rows.ne[3]), facts),))
+    flat = rows.has_contiguous_rows and node.has_contiguous_rows
+    grid = (rows.ne[1], rows.ne[2], rows.ne[3])
+    defines: dict[str, int | str] = {"FLAT": 1} if flat else {}
+    return Program((per_row(PUT, places, grid, facts, defines=defines),))
 
 
 @lowers("get_rows_back")
@@ -55,5 +59,8 @@ def get_rows_back(node: Tensor, facts: Facts) -> Program:
     grad, ids = node.sources
     need_type(grad, NUMBERS)
     need_type(ids, frozenset({I32}))
+    cleared = per_element(CLEARED, {"y": node}, node.size, facts)
+    if not ids.size:
+        return Program((cleared,))
     places = {"grad": grad, "ids": ids, "y": node}
-    return Program((per_element(SUMMED, places, node.size, facts),))
+    return Program((cleared, per_element(ADDED, places, node.ne[0], facts)))
