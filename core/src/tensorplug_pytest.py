@@ -5,7 +5,7 @@ It is loaded by every pytest run of an environment that has tensorplug, so it im
 
 import fnmatch
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pytest
@@ -58,9 +58,8 @@ def pytest_collection_modifyitems(items: list[Any]) -> None:
 
     A pattern without any test of its class is most likely misspelt: it gives a warning.
     """
-    classes = {cls for item in items if (cls := getattr(item, "cls", None)) is not None}
-    for cls in classes:
-        for pattern in getattr(cls, "known_gaps", None) or ():
+    for cls in {cls for item in items if (cls := getattr(item, "cls", None)) is not None}:
+        for pattern in _gaps(cls):
             if not fnmatch.filter(dir(cls), pattern.partition("[")[0]):
                 warnings.warn(
                     f"{cls.__name__}.known_gaps: {pattern!r} names no test of the class",
@@ -68,13 +67,17 @@ def pytest_collection_modifyitems(items: list[Any]) -> None:
                     stacklevel=1,
                 )
     for item in items:
-        gaps = getattr(getattr(item, "cls", None), "known_gaps", None)
-        if not gaps:
-            continue
         name = item.nodeid.rpartition("::")[2]
+        gaps = _gaps(getattr(item, "cls", None))
         reason = next((r for pattern, r in gaps.items() if _covers(pattern, name)), None)
         if reason is not None:
             item.add_marker(pytest.mark.xfail(strict=True, reason=reason))
+
+
+def _gaps(cls: type | None) -> Mapping[str, str]:
+    """The known gaps of a test class; none for a class that means something else by the name."""
+    gaps = getattr(cls, "known_gaps", None)
+    return gaps if isinstance(gaps, Mapping) else {}
 
 
 def _covers(pattern: str, name: str) -> bool:

@@ -35,6 +35,40 @@ def run_pytest(folder: Path, *arguments: str) -> tuple[int, str]:
     return done.returncode, done.stdout + done.stderr
 
 
+GAPS = """
+class TestAcme:
+    known_gaps = {known_gaps}
+
+    def test_one(self):
+        assert {outcome}
+"""
+
+
+@pytest.mark.parametrize(
+    ("outcome", "said"),
+    [
+        (False, "XFAIL test_gaps.py::TestAcme::test_one - no kernel yet"),
+        (True, "[XPASS(strict)] no kernel yet"),
+    ],
+)
+def test_known_gap_is_strict_both_ways_and_gives_its_reason(tmp_path, outcome, said):
+    gaps = {"test_one": "no kernel yet"}
+    (tmp_path / "test_gaps.py").write_text(GAPS.format(known_gaps=gaps, outcome=outcome))
+
+    status, printed = run_pytest(tmp_path, "-rx")
+
+    assert status == int(outcome)
+    assert said in printed
+
+
+def test_known_gaps_of_another_kind_are_left_alone(tmp_path):
+    (tmp_path / "test_gaps.py").write_text(GAPS.format(known_gaps=["test_one", 3], outcome=True))
+
+    status, said = run_pytest(tmp_path, "-W", "error")
+
+    assert status == 0, said
+
+
 @pytest.mark.parametrize("dest", ["device", "emulated"])
 @pytest.mark.parametrize(("file", "loading"), [("conftest.py", ()), ("foreign.py", ("-pforeign",))])
 def test_project_with_an_option_of_the_same_name_keeps_it(tmp_path, file, loading, dest):
