@@ -5,9 +5,13 @@ from tensorplug_simt.families import (
     copy,
     elementwise,
     layout,
+    linear_attention,
     pool,
     rope,
     rows,
+    solve,
+    sparse,
+    ssm,
     upscale,
 )
 
@@ -16,8 +20,12 @@ __all__ = [
     "copy",
     "elementwise",
     "layout",
+    "linear_attention",
     "pool",
     "rope",
     "rows",
+    "solve",
+    "sparse",
+    "ssm",
     "upscale",
 ]

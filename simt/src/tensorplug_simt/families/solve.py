@@ -1,0 +1,21 @@
+"""Triangular systems."""
+
+from tensorplug.dtypes import F32
+from tensorplug.tensor import Tensor
+from tensorplug_simt.facts import Facts
+from tensorplug_simt.lowering import lowers, need_types
+from tensorplug_simt.program import Kernel, Program, blocks_of, launch
+
+SOLVE_TRI = Kernel("solve_tri", "tensorplug_simt:kernels/solve.k", ("a", "b", "y"), ("y",))
+_TOGETHER = 32
+"""Columns of a group."""
+
+
+@lowers("solve_tri")
+def solve_tri(node: Tensor, _: Facts) -> Program:
+    """The columns x for which a x = b, with a lower triangle."""
+    need_types(node, frozenset({F32}))
+    a, b = node.sources
+    places = {"a": a, "b": b, "y": node}
+    groups = (blocks_of(node.ne[0], _TOGETHER), node.ne[2], node.ne[3])
+    return Program((launch(SOLVE_TRI, places, groups=groups, local=(_TOGETHER,)),))

@@ -1,0 +1,106 @@
+"""Scores of positions for sparse attention, and the mixing of residual streams."""
+
+from tensorplug.dtypes import F32
+from tensorplug.tensor import Tensor
+from tensorplug_simt.facts import Facts
+from tensorplug_simt.grids import per_element
+from tensorplug_simt.lowering import (
+    SMALL_FLOATS,
+    NoKernel,
+    lowers,
+    need_type,
+    need_types,
+    number,
+)
+from tensorplug_simt.program import Kernel, Program, blocks_of, launch
+
+TEXT = "tensorplug_simt:kernels/sparse.k"
+LARGEST = 512
+"""The largest key that an item can hold."""
+MOST = 32
+"""The most streams whose matrix an item can hold."""
+_TOGETHER, _TOKENS = 32, 4
+"""Positions of a group; tokens for which a decoded key is used."""
+
+INDEXER = Kernel(
+    "lightning_indexer", TEXT, ("q", "k", "weights", "mask", "y"), ("y",), (("tokens", "int"),)
+)
+COMB = Kernel(
+    "dsv4_hc_comb",
+    TEXT,
+    ("mixes", "scale", "base", "y"),
+    ("y",),
+    (("count", "uint"), ("rounds", "int"), ("eps", "float")),
+)
+PRE = Kernel(
+    "dsv4_hc_pre",
+    TEXT,
+    ("x", "weights", "y"),
+    ("y",),
+    (("count", "uint"), ("gated", "int"), ("scale", "float")),
+)
+POST = Kernel(
+    "dsv4_hc_post", TEXT, ("x", "residual", "post", "comb", "y"), ("y",), (("count", "uint"),)
+)
+
+
+@lowers("lightning_indexer")
+def lightning_indexer(node: Tensor, _: Facts) -> Program:
+    """The weighted sum over heads of scores that are not negative, and a mask."""
+    q, k, weights, mask = node.sources
+    for tensor in (q, weights, mask, *(() if k.dtype.is_block else (k,))):
+        need_type(tensor, SMALL_FLOATS)
+    size, _, tokens, batch = q.ne
+    if size > LARGEST:
+        raise NoKernel(f"keys of {size} elements; the kernel ends at {LARGEST}")
+    if k.dtype.is_block and size % k.dtype.block:
+        raise NoKernel(f"keys of {size} elements end within a block of {k.dtype.name}")
+    places = {"q": q, "k": k, "weights": weights, "mask": mask, "y": node}
+    groups = (blocks_of(node.ne[0], _TOGETHER), blocks_of(tokens, _TOKENS), batch)
+    defines = {"SIZE": size}
+    return Program(
+        (
+            launch(
+                INDEXER,
+                places,
+                groups=groups,
+                local=(_TOGETHER,),
+                defines=defines,
+                tokens=_TOKENS,
+            ),
+        )
+    )
+
+
+@lowers("dsv4_hc_comb")
+def dsv4_hc_comb(node: Tensor, facts: Facts) -> Program:
+    """A matrix for each token, whose rows and columns have sums of 1."""
+    need_types(node, frozenset({F32}))
+    streams, _, tokens, _ = node.ne
+    if streams > MOST:
+        raise NoKernel(f"{streams} streams; the kernel ends at {MOST}")
+    places = dict(zip(COMB.buffers, (*node.sources, node), strict=True))
+    rounds, eps = int(number(node, "n_iter")), number(node, "eps")
+    size = {"STREAMS": streams}
+    return Program(
+        (per_element(COMB, places, tokens, facts, defines=size, rounds=rounds, eps=eps),)
+    )
+
+
+@lowers("dsv4_hc_pre")
+def dsv4_hc_pre(node: Tensor, facts: Facts) -> Program:
+    """The sum of the streams, by weight."""
+    need_types(node, frozenset({F32}))
+    x, weights = node.sources
+    places = {"x": x, "weights": weights, "y": node}
+    gated, scale = int(bool(node.params["gated"])), number(node, "scale")
+    return Program((per_element(PRE, places, node.size, facts, gated=gated, scale=scale),))
+
+
+@lowers("dsv4_hc_post")
+def dsv4_hc_post(node: Tensor, facts: Facts) -> Program:
+    """What is added to each stream, and the streams mixed."""
+    need_types(node, frozenset({F32}))
+    named = zip(("x", "residual", "post", "comb"), node.operands, strict=True)
+    places = {name: t for name, t in named if t is not None}
+    return Program((per_element(POST, {**places, "y": node}, node.size, facts),))

@@ -1,0 +1,46 @@
+"""State space models: convolution over time, selective scan."""
+
+from tensorplug.dtypes import F32, I32, I64
+from tensorplug.tensor import Tensor
+from tensorplug_simt.facts import Facts
+from tensorplug_simt.grids import per_element
+from tensorplug_simt.lowering import NoKernel, lowers, need_type, need_types, number
+from tensorplug_simt.program import Kernel, Program
+
+TEXT = "tensorplug_simt:kernels/ssm.k"
+LARGEST = 256
+"""The most states that an item can hold."""
+
+SSM_CONV = Kernel("ssm_conv", TEXT, ("x", "weights", "y"), ("y",), (("count", "uint"),))
+SSM_SCAN = Kernel(
+    "ssm_scan",
+    TEXT,
+    ("s", "x", "dt", "a", "b", "c", "ids", "y"),
+    ("y",),
+    (("count", "uint"), ("slots", "int")),
+)
+
+
+@lowers("ssm_conv")
+def ssm_conv(node: Tensor, facts: Facts) -> Program:
+    """Each channel convolved over time, looking back."""
+    need_types(node, frozenset({F32}))
+    x, weights = node.sources
+    places = {"x": x, "weights": weights, "y": node}
+    return Program((per_element(SSM_CONV, places, node.size, facts),))
+
+
+@lowers("ssm_scan")
+def ssm_scan(node: Tensor, facts: Facts) -> Program:
+    """An item for each row of states, over all tokens of its sequence."""
+    *floats, ids = node.sources
+    for tensor in floats:
+        need_type(tensor, frozenset({F32}))
+    need_type(ids, frozenset({I32, I64}))
+    s, x = floats[:2]
+    if s.ne[0] > LARGEST:
+        raise NoKernel(f"{s.ne[0]} states for each element; the kernel ends at {LARGEST}")
+    places = dict(zip(SSM_SCAN.buffers, (*node.sources, node), strict=True))
+    rows, slots = x.ne[0] * x.ne[1] * x.ne[3], int(number(node, "K"))
+    size = {"SIZE": s.ne[0]}
+    return Program((per_element(SSM_SCAN, places, rows, facts, defines=size, slots=slots),))
