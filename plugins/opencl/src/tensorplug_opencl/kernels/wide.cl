@@ -12,12 +12,33 @@
 #endif
 
 typedef GLOBAL const uchar* bytes;
-#define BYTES16(p) vload16(0, (p))
-#define LOW_HALVES(q) convert_float16((q) & (uchar16)15)
-#define HIGH_HALVES(q) convert_float16((q) >> (uchar16)4)
-#define WHOLE(w) convert_float16(w)
-#define TIMES(a, b, c) fma((a), (float16)(b), (float16)(c))
 
+// Compilers for x86 may turn a half into a float by hand where the processor has an instruction.
+#if defined(__F16C__) && defined(__clang__)
+#define HALF(p) __builtin_load_halff((GLOBAL const half*)(p))
+#else
+#define HALF(p) load_f16(p)
+#endif
+#define BYTES16(p) vload16(0, (p))
+// 32 bytes, to be shifted and masked together.
+#define FOURS(p) (uint8)(as_uint4(BYTES16(p)), as_uint4(BYTES16((p) + 16)))
+#define FIRST16(q) as_uchar16((q).lo)
+#define SECOND16(q) as_uchar16((q).hi)
+#define WORDS16(p) convert_uint16(BYTES16(p))
+#define TIMES(a, b, c) fma((a), (float16)(b), (float16)(c))
+#define LANES (uint16)(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15)
+
+// d * q + m of the codes q in the low four bits of 16 words: looked up where that is one instruction.
+#if defined(__AVX512F__) && defined(__clang__)
+typedef float16 line;
+#define LINE(d, m) TIMES(convert_float16(LANES), d, m)
+DEVICE float16 ON_LINE(line l, uint16 q) { return __builtin_ia32_permvarsf512(l, as_int16(q)); }
+#else
+typedef struct { float d, m; } line;
+DEVICE line line_of(float d, float m) { line l = {d, m}; return l; }
+#define LINE(d, m) line_of(d, m)
+#define ON_LINE(l, q) TIMES(convert_float16(as_int16((q) & 15u)), (l).d, (l).m)
+#endif
 #if defined(w_is_f32)
 typedef int head;
 DEVICE head begin(bytes b) { return 0; }
@@ -41,92 +62,90 @@ DEVICE void part(bytes b, const head* h, int j, float16* lo, float16* hi) {
 }
 #elif defined(w_is_q8_0)
 typedef struct { float d; } head;
-DEVICE head begin(bytes b) { head h = {load_f16(b)}; return h; }
+DEVICE head begin(bytes b) { head h = {HALF(b)}; return h; }
 DEVICE void part(bytes b, const head* h, int j, float16* lo, float16* hi) {
   *lo = h->d * convert_float16(vload16(0, (GLOBAL const char*)(b + 2)));
   *hi = h->d * convert_float16(vload16(1, (GLOBAL const char*)(b + 2)));
 }
-#elif defined(w_is_q4_0)
-typedef struct { float d; } head;
-DEVICE head begin(bytes b) { head h = {load_f16(b)}; return h; }
-DEVICE void part(bytes b, const head* h, int j, float16* lo, float16* hi) {
-  const uchar16 q = BYTES16(b + 2);
-  *lo = TIMES(LOW_HALVES(q), h->d, -8.0f * h->d);
-  *hi = TIMES(HIGH_HALVES(q), h->d, -8.0f * h->d);
+#elif defined(w_is_q4_0) || defined(w_is_q4_1)
+typedef struct { line l; } head;
+#ifdef w_is_q4_0
+#define CODES 2
+DEVICE head begin(bytes b) {
+  const float d = HALF(b);
+  head h = {LINE(d, -8.0f * d)};
+  return h;
 }
-#elif defined(w_is_q4_1)
-typedef struct { float d, m; } head;
-DEVICE head begin(bytes b) { head h = {load_f16(b), load_f16(b + 2)}; return h; }
+#else
+#define CODES 4
+DEVICE head begin(bytes b) { head h = {LINE(HALF(b), HALF(b + 2))}; return h; }
+#endif
 DEVICE void part(bytes b, const head* h, int j, float16* lo, float16* hi) {
-  const uchar16 q = BYTES16(b + 4);
-  *lo = TIMES(LOW_HALVES(q), h->d, h->m);
-  *hi = TIMES(HIGH_HALVES(q), h->d, h->m);
+  const uint16 q = WORDS16(b + CODES);
+  *lo = ON_LINE(h->l, q);
+  *hi = ON_LINE(h->l, q >> 4);
 }
 #elif defined(w_is_q5_0) || defined(w_is_q5_1)
-// Bit i of the fifth bits, moved to bit 4 of lane i.
-#define FIFTH(bits, first) (rotate((uint16)(bits), (first) - (uint16)(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15)) & 16)
 typedef struct { float d, m; uint fifth; } head;
 #ifdef w_is_q5_0
 #define CODES 6
 DEVICE head begin(bytes b) {
-  const float d = load_f16(b);
+  const float d = HALF(b);
   head h = {d, -16.0f * d, as_uint(vload4(0, b + 2))};
   return h;
 }
 #else
 #define CODES 8
 DEVICE head begin(bytes b) {
-  head h = {load_f16(b), load_f16(b + 2), as_uint(vload4(0, b + 4))};
+  head h = {HALF(b), HALF(b + 2), as_uint(vload4(0, b + 4))};
   return h;
 }
 #endif
+// Bit `first` of the fifth bits to bit 4 of the first word, the next to that of the second.
+#define FIFTH(bits, first) (rotate((uint16)(bits), (36u - first) - LANES) & 16u)
 DEVICE void part(bytes b, const head* h, int j, float16* lo, float16* hi) {
-  const uchar16 q = BYTES16(b + CODES);
-  const uint16 low = convert_uint16(q & (uchar16)15) | FIFTH(h->fifth, 36u);
-  const uint16 high = convert_uint16(q >> (uchar16)4) | FIFTH(h->fifth, 20u);
-  *lo = TIMES(convert_float16(as_int16(low)), h->d, h->m);
-  *hi = TIMES(convert_float16(as_int16(high)), h->d, h->m);
+  const uint16 q = WORDS16(b + CODES);
+  *lo = TIMES(convert_float16(as_int16((q & 15u) | FIFTH(h->fifth, 0))), h->d, h->m);
+  *hi = TIMES(convert_float16(as_int16((q >> 4) | FIFTH(h->fifth, 16))), h->d, h->m);
 }
 #elif defined(w_is_q4_K) || defined(w_is_q5_K)
 typedef struct { float d[8], m[8]; } head;
 DEVICE head begin(bytes b) {
-  const float d = load_f16(b), m = -load_f16(b + 2);
-  const uint a = as_uint(vload4(0, b + 4)), c = as_uint(vload4(0, b + 8)), e = as_uint(vload4(0, b + 12));
-  const uint low = 0x0f0f0f0fu, six = 0x3f3f3f3fu;
-  const float8 scales = d * convert_float8(as_uchar8((uint2)(a & six, (e & low) | (a >> 2 & 0x30303030u))));
-  const float8 minima = m * convert_float8(as_uchar8((uint2)(c & six, (e >> 4 & low) | (c >> 2 & 0x30303030u))));
+  const float d = HALF(b), m = -HALF(b + 2);
+  const uint a = as_uint(vload4(0, b + 4)), c = as_uint(vload4(0, b + 8));
+  const uint e = as_uint(vload4(0, b + 12)), six = 0x3f3f3f3fu, four = 0x0f0f0f0fu, two = 0x30303030u;
   head h;
-  vstore8(scales, 0, h.d);
-  vstore8(minima, 0, h.m);
+  vstore8(d * convert_float8(as_uchar8((uint2)(a & six, (e & four) | (a >> 2 & two)))), 0, h.d);
+  vstore8(m * convert_float8(as_uchar8((uint2)(c & six, (e >> 4 & four) | (c >> 2 & two)))), 0, h.m);
   return h;
 }
 DEVICE void part(bytes b, const head* h, int j, float16* lo, float16* hi) {
-  const uchar s = (uchar)(4 * (j & 1));
 #ifdef w_is_q4_K
+  const line l = LINE(h->d[j], h->m[j]);
   bytes codes = b + 16 + (j >> 1) * 32;
-  const uchar16 low = BYTES16(codes) >> s & (uchar16)15, high = BYTES16(codes + 16) >> s & (uchar16)15;
+  *lo = ON_LINE(l, WORDS16(codes) >> 4 * (j & 1));
+  *hi = ON_LINE(l, WORDS16(codes + 16) >> 4 * (j & 1));
 #else
   bytes codes = b + 48 + (j >> 1) * 32;
-  const uchar16 low = (BYTES16(codes) >> s & (uchar16)15) | (BYTES16(b + 16) >> (uchar)j & (uchar16)1) << (uchar16)4;
-  const uchar16 high = (BYTES16(codes + 16) >> s & (uchar16)15) | (BYTES16(b + 32) >> (uchar)j & (uchar16)1) << (uchar16)4;
+  const uint8 low = FOURS(codes) >> 4 * (j & 1) & 0x0f0f0f0fu;
+  const uint8 q = low | (FOURS(b + 16) >> j << 4 & 0x10101010u);
+  *lo = TIMES(convert_float16(FIRST16(q)), h->d[j], h->m[j]);
+  *hi = TIMES(convert_float16(SECOND16(q)), h->d[j], h->m[j]);
 #endif
-  *lo = TIMES(convert_float16(low), h->d[j], h->m[j]);
-  *hi = TIMES(convert_float16(high), h->d[j], h->m[j]);
 }
 #elif defined(w_is_q6_K)
 typedef struct { float d[16]; } head;
 DEVICE head begin(bytes b) {
   head h;
-  vstore16(load_f16(b + 208) * convert_float16(vload16(0, (GLOBAL const char*)(b + 192))), 0, h.d);
+  vstore16(HALF(b + 208) * convert_float16(vload16(0, (GLOBAL const char*)(b + 192))), 0, h.d);
   return h;
 }
 DEVICE void part(bytes b, const head* h, int j, float16* lo, float16* hi) {
-  bytes low = b + (j >> 2) * 64 + (j & 1) * 32, high = b + 128 + (j >> 2) * 32;
-  const uchar s = (uchar)(2 * (j & 2)), t = (uchar)(2 * (j & 3));
-  const uchar16 first = (BYTES16(low) >> s & (uchar16)15) | (BYTES16(high) >> t & (uchar16)3) << (uchar16)4;
-  const uchar16 second = (BYTES16(low + 16) >> s & (uchar16)15) | (BYTES16(high + 16) >> t & (uchar16)3) << (uchar16)4;
-  *lo = h->d[2 * j] * convert_float16(as_char16(first - (uchar16)32));
-  *hi = h->d[2 * j + 1] * convert_float16(as_char16(second - (uchar16)32));
+  const uint8 low = FOURS(b + (j >> 2) * 64 + (j & 1) * 32) >> 2 * (j & 2) & 0x0f0f0f0fu;
+  const uint8 high = FOURS(b + 128 + (j >> 2) * 32) >> 2 * (j & 3) << 4 & 0x30303030u;
+  const uint8 q = low | high;
+  *lo = h->d[2 * j] * convert_float16(as_char16(FIRST16(q) - (uchar16)32));
+  *hi = h->d[2 * j + 1] * convert_float16(as_char16(SECOND16(q) - (uchar16)32));
 }
 #else
 typedef int head;
@@ -153,41 +172,49 @@ DEVICE float sum16(float16 v) {
 }
 
 //: matvec
-// Up to COLS rows of `x` against `p.rows` rows of `w`, which an item reads from one end to the other.
+// Up to COLS rows of `x` against `p.rows` rows of `w`, which an item reads from one end to the other,
+// AT_ONCE side by side: sums that do not wait for each other.
+#define AT_ONCE (COLS > 2 ? 1 : PARTS > 1 ? 2 : 4 / COLS)
+#define EVERY(name, count) _Pragma("unroll") for (int name = 0; name < count; name++)
+
 KERNEL_HEAD {
   const int first = GROUP_X * p.rows;
   const int last = min(first + p.rows, p.w.ne[1]);
   const int i2 = GROUP_Z % p.x.ne[2], i3 = GROUP_Z / p.x.ne[2];
-  const int m0 = GROUP_Y * COLS;
   const int blocks = p.w.ne[0] / (32 * PARTS);
   GLOBAL const float* x[COLS];
-#pragma unroll
-  for (int c = 0; c < COLS; c++) x[c] = (GLOBAL const float*)ROW(x, min(m0 + c, p.x.ne[1] - 1), i2, i3);
-  for (int row = first; row < last; row++) {
-    bytes w = ROW(w, row, i2 / p.repeat2, i3 / p.repeat3);
-    float16 even[COLS], odd[COLS];
-#pragma unroll
-    for (int c = 0; c < COLS; c++) even[c] = odd[c] = 0.0f;
-    int k = 0;
-    bytes b = w;
-    for (int block = 0; block < blocks; block++, b += BLOCK_BYTES) {
-      const head h = begin(b);
-#pragma unroll
-      for (int j = 0; j < PARTS; j++, k += 32) {
-        float16 lo, hi;
-        part(b, &h, j, &lo, &hi);
-#pragma unroll
-        for (int c = 0; c < COLS; c++) {
-          even[c] = fma(lo, vload16(0, x[c] + k), even[c]);
-          odd[c] = fma(hi, vload16(1, x[c] + k), odd[c]);
-        }
-      }
+  EVERY(c, COLS) x[c] = (GLOBAL const float*)ROW(x, min(c, p.x.ne[1] - 1), i2, i3);
+  for (int row = first; row < last; row += AT_ONCE) {
+    bytes w[AT_ONCE];
+    float16 even[AT_ONCE][COLS], odd[AT_ONCE][COLS];
+    EVERY(r, AT_ONCE) {
+      // Rows beyond the last are copies of it, whose results nobody stores.
+      w[r] = ROW(w, min(row + r, last - 1), i2 / p.repeat2, i3 / p.repeat3);
+      EVERY(c, COLS) even[r][c] = odd[r][c] = 0.0f;
     }
-#pragma unroll
-    for (int c = 0; c < COLS; c++) {
-      float sum = sum16(even[c] + odd[c]);
-      for (int rest = k; rest < p.w.ne[0]; rest++) sum += REST_AT(w, rest) * x[c][rest];
-      if (m0 + c < p.x.ne[1]) *(GLOBAL float*)AT(y, row, m0 + c, i2, i3) = sum;
+    int k = 0;
+    for (int block = 0; block < blocks; block++) {
+      head h[AT_ONCE];
+      EVERY(r, AT_ONCE) h[r] = begin(w[r]);
+      EVERY(j, PARTS) {
+        EVERY(r, AT_ONCE) {
+          float16 lo, hi;
+          part(w[r], &h[r], j, &lo, &hi);
+          EVERY(c, COLS) {
+            even[r][c] = fma(lo, vload16(0, x[c] + k), even[r][c]);
+            odd[r][c] = fma(hi, vload16(1, x[c] + k), odd[r][c]);
+          }
+        }
+        k += 32;
+      }
+      EVERY(r, AT_ONCE) w[r] += BLOCK_BYTES;
+    }
+    EVERY(r, AT_ONCE) {
+      EVERY(c, COLS) {
+        float sum = sum16(even[r][c] + odd[r][c]);
+        for (int rest = 0; k + rest < p.w.ne[0]; rest++) sum += REST_AT(w[r], rest) * x[c][k + rest];
+        if (row + r < last && c < p.x.ne[1]) *(GLOBAL float*)AT(y, row + r, c, i2, i3) = sum;
+      }
     }
   }
 }
