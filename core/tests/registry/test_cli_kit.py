@@ -4,6 +4,9 @@ import csv
 import importlib.metadata
 import io
 import json
+import re
+import subprocess
+import sys
 
 import pytest
 from typer.testing import CliRunner
@@ -236,3 +239,39 @@ def test_case_that_cannot_be_timed_costs_no_other(run, monkeypatch):
     assert status == 1
     assert records
     assert all(r["failed"] and "ValueError: no time for rms_norm" in r["refusal"] for r in records)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "what", "extra"),
+    [
+        (["test", "--device", "cpu"], "the conformance kit", "testing"),
+        (["certify", "--device", "cpu"], "the conformance kit", "testing"),
+        (["kernels", "--device", "cpu"], "the conformance kit", "testing"),
+        (["ops", "--markdown"], "the conformance kit", "testing"),
+        (
+            ["quantize", "in.gguf", "out.gguf", "--type", "q8_0"],
+            "quantize: the encoders",
+            "quantize",
+        ),
+    ],
+)
+def test_command_without_its_extra_names_it_in_a_line(tmp_path, arguments, what, extra):
+    (tmp_path / "in.gguf").write_bytes(b"")
+    program = (
+        "import sys; sys.modules.update({'tensorplug_cpu': None, 'tqdm': None}); "
+        "from tensorplug.cli import main; main()"
+    )
+
+    done = subprocess.run(
+        [sys.executable, "-c", program, *arguments],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert (done.returncode, done.stdout) == (1, "")
+    assert re.fullmatch(
+        rf"error: {what} cannot be imported \(.*\); pip install 'tensorplug\[{extra}\]'\n",
+        done.stderr,
+    )

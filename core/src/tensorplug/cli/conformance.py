@@ -8,9 +8,10 @@ from typing import Any, Protocol
 
 import tensorplug
 from tensorplug.cli.certificate import Certificate
-from tensorplug.errors import OptionError, TensorplugError
+from tensorplug.cli.output import needs_extra
+from tensorplug.errors import OptionError
 
-try:
+with needs_extra("the conformance kit", "testing"):
     from tqdm import tqdm  # type: ignore[import-untyped]  # ships no types
 
     from tensorplug.testing.cases import REFUSED, Case
@@ -21,10 +22,6 @@ try:
     from tensorplug.testing.suite_run import run_suites
     from tensorplug.testing.support import Support, ask
     from tensorplug.testing.tiers import select
-except ImportError as error:
-    raise TensorplugError(
-        f"the conformance kit cannot be imported ({error}); pip install 'tensorplug[testing]'"
-    ) from error
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,11 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import tensorplug
+from tensorplug.cli.output import needs_extra
 from tensorplug.device import KernelText, SupportsKernelTexts
 from tensorplug.errors import Unsupported
-from tensorplug.testing.cases import build
-from tensorplug.testing.tiers import select
 from tensorplug.text import table
+
+with needs_extra("the conformance kit", "testing"):
+    from tensorplug.testing.cases import build
+    from tensorplug.testing.tiers import select
 
 
 @dataclass(frozen=True, slots=True)

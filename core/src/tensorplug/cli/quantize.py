@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tensorplug.buffer import human
-from tensorplug.cli.output import plain_errors, show
+from tensorplug.cli.output import needs_extra, plain_errors, show
 from tensorplug.dtypes import DTYPES, DType, dtype
-from tensorplug.errors import DTypeError, OptionError, TensorplugError
+from tensorplug.errors import DTypeError, OptionError
 from tensorplug.gguf import open_gguf
 from tensorplug.text import table
 
@@ -131,15 +131,10 @@ class Job:
 
 def run(job: Job) -> Quantized:
     """Write the new file. Raises OptionError, FormatError, TensorplugError."""
-    try:
+    with needs_extra("quantize: the encoders", "quantize"):
         from tensorplug_cpu.quantize.choice import check_type, choose
         from tensorplug_cpu.quantize.importance import read_importance
         from tensorplug_cpu.quantize.write import check_source, write
-    except ImportError as error:
-        raise TensorplugError(
-            f"quantize: the encoders cannot be imported ({error}); "
-            "pip install 'tensorplug[quantize]'"
-        ) from error
     check_type(job.dtype, importance=job.importance is not None)
     known = read_importance(job.importance) if job.importance else {}
     begin = time.perf_counter()
@@ -185,12 +180,8 @@ def _progress(choices: Sequence["Choice"]) -> Iterator[Done]:
     if not shown:
         yield _lines(choices)
         return
-    try:
+    with needs_extra("quantize: the progress bar", "quantize"):
         from tqdm import tqdm  # type: ignore[import-untyped]  # ships no types
-    except ImportError as error:
-        raise TensorplugError(
-            f"quantize: no progress bar ({error}); pip install 'tensorplug[quantize]'"
-        ) from error
     with tqdm(total=sum(map(_elements, choices)), unit="el", unit_scale=True, leave=False) as bar:
 
         def done(choice: "Choice", elements: int) -> None:
