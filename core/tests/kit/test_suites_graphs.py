@@ -8,6 +8,7 @@ import pytest
 
 import tensorplug as tp
 from tensorplug.backend import NodePlan
+from tensorplug.testing.anykernel import ALL_KERNELS
 from tensorplug.testing.null import NullDevice
 from tensorplug.testing.suites.graphs import GraphTests
 from tensorplug_cpu.device import CPUDevice
@@ -29,6 +30,8 @@ null = partial(NullDevice, logs=False)
 DEVICES = {
     "few_ops": partial(null, "null:0"),
     "more_ops": partial(null, "more:0", kernels=MORE),
+    "all_ops": partial(null, "all:0", kernels=ALL_KERNELS),
+    "all_ops_late": partial(null, "all:0", kernels=ALL_KERNELS, asynchronous=True),
     "host": partial(null, "host:0", host=True),
     "late": partial(null, "late:0", asynchronous=True, kernels=MORE),
     "bare": partial(
@@ -84,7 +87,7 @@ class FusedProduct(Fused):
 
 def planning_with(plan: type[NodePlan], **options):
     def make() -> NullDevice:
-        device = NullDevice("faulty:0", kernels=MORE, **options)
+        device = NullDevice("faulty:0", kernels=MORE, fusions=(), **options)
 
         def planned(self, bound):
             self._check_support(bound)

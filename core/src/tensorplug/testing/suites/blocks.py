@@ -36,6 +36,29 @@ def _add_many(draw: Draw) -> Tensor:
     return total
 
 
+def _chain(draw: Draw, op: str, terms: int) -> Tensor:
+    total = draw.input(3, 40)
+    for turn in range(terms):
+        term = draw.input(3, 40)
+        combine = tp.add if op == "add" else tp.mul
+        total = combine(total, term) if turn % 2 else combine(term, total)
+    return total
+
+
+def _activation_mul(draw: Draw, op: str) -> Tensor:
+    x, other = draw.input(5, 48), draw.input(5, 48)
+    return other * tp.unary(op, x)
+
+
+def _relu_sqr(draw: Draw) -> Tensor:
+    return tp.sqr(tp.relu(draw.input(6, 40)))
+
+
+def _snake(draw: Draw) -> Tensor:
+    x, a, inv_b = draw.input(6, 40), draw.input(6, 1), draw.input(6, 1)
+    return x + tp.sqr(tp.sin(x * a)) * inv_b
+
+
 def _mul_add(draw: Draw) -> Tensor:
     return draw.input(3, 4, 33) * draw.input(33) + draw.input(4, 33)
 
@@ -80,6 +103,25 @@ def _rms_norm_mul_add(draw: Draw) -> Tensor:
     return tp.rms_norm(draw.input(2, 7, 64)) * draw.scales(64) + draw.input(2, 7, 64)
 
 
+def _group_norm_mul_add(draw: Draw) -> Tensor:
+    normed = tp.group_norm(draw.input(6, 4, 16), 2)
+    return normed * draw.input(6, 1, 1) + draw.input(6, 1, 1)
+
+
+def _residuals(draw: Draw) -> list[Tensor]:
+    """Sums that are read again after their norms, and at last an output."""
+    x, normed = draw.input(5, 64), draw.input(5, 64)
+    for _ in range(3):
+        x = x + normed
+        normed = tp.rms_norm(x)
+    return [x, normed]
+
+
+def _add_norm_mul_add(draw: Draw) -> list[Tensor]:
+    residual = draw.input(4, 32) + draw.input(4, 32)
+    return [tp.norm(residual) * draw.scales(32) + draw.input(32), tp.relu(residual)]
+
+
 def _add_rms_norm(draw: Draw) -> list[Tensor]:
     residual = draw.input(7, 64) + draw.input(7, 64)
     return [tp.rms_norm(residual) * draw.scales(64), residual]
@@ -92,6 +134,12 @@ def _rms_norm_mul_rope(draw: Draw, mode: str) -> Tensor:
 
 def _rope_set_rows(draw: Draw, mode: str) -> Tensor:
     turned = tp.rope(draw.input(5, 2, 32), draw.positions(5), dims=32, mode=mode)
+    return tp.set_rows(draw.cache(16, 64), turned.reshape(5, 64), draw.rows(5, 16))
+
+
+def _rms_norm_mul_rope_set_rows(draw: Draw, mode: str) -> Tensor:
+    heads = tp.rms_norm(draw.input(5, 2, 32)) * draw.scales(32)
+    turned = tp.rope(heads, draw.positions(5), dims=32, mode=mode)
     return tp.set_rows(draw.cache(16, 64), turned.reshape(5, 64), draw.rows(5, 16))
 
 
@@ -139,6 +187,12 @@ def _gated_with_bias(draw: Draw) -> Tensor:
     x = draw.input(1, 64)
     gate, up = (x @ draw.weights(96, 64).T + draw.input(96) for _ in range(2))
     return tp.swiglu(gate, up)
+
+
+def _gated_with_one_bias(draw: Draw) -> Tensor:
+    x = draw.input(2, 64)
+    gate, up = (x @ draw.weights(96, 64).T for _ in range(2))
+    return tp.swiglu_oai(gate, up + draw.input(96))
 
 
 def _gated_halves(draw: Draw, op: str) -> Tensor:
@@ -300,6 +354,51 @@ def _experts_with_bias(draw: Draw) -> Tensor:
     return mixed[:, 0] + mixed[:, 1]
 
 
+def _gated_experts(draw: Draw, tokens: int) -> Tensor:
+    x, ids = draw.input(tokens, 1, 64), draw.rows(CHOSEN * tokens, EXPERTS).reshape(tokens, CHOSEN)
+    gate, up = (
+        tp.add_id(
+            tp.mul_mat_id(draw.weights(EXPERTS, 32, 64), x, ids), draw.input(EXPERTS, 32), ids
+        )
+        for _ in range(2)
+    )
+    return tp.swiglu(gate, up)
+
+
+def _combined(draw: Draw, chosen: int) -> Tensor:
+    mixed = draw.input(4, chosen, 32) * draw.input(4, chosen, 1)
+    total = mixed[:, 0]
+    for i in range(1, chosen):
+        total = total + mixed[:, i]
+    return total
+
+
+def _sorted_routing(draw: Draw, kind: str) -> list[Tensor]:
+    """Experts by a sort of all scores, as most models choose them."""
+    logits = draw.input(9, EXPERTS, low=-4, high=4)
+    scores = {
+        "soft_max": tp.soft_max,
+        "sigmoid": tp.sigmoid,
+        "softplus": lambda x: tp.sqrt(tp.softplus(x)),
+        "late": lambda x: x,
+    }[kind](logits)
+    ranked = scores + draw.input(EXPERTS) if kind == "sigmoid" else scores
+    ids = tp.argsort(ranked, descending=True)[:, :CHOSEN]
+    picked = tp.get_rows(scores.reshape(9, EXPERTS, 1), ids).reshape(9, CHOSEN)
+    if kind == "late":
+        return [ids, tp.soft_max(picked)]
+    shares = picked / tp.clamp(tp.sum_rows(picked), 1e-4, 1e4)
+    return [ids, tp.scale(shares, 2.5).reshape(9, CHOSEN, 1)]
+
+
+# --- state spaces ------------------------------------------------------------------------------
+
+
+def _ssm_conv_silu(draw: Draw, *, bias: bool) -> Tensor:
+    conv = tp.ssm_conv(draw.input(2, 12, 9), draw.weights(12, 4))
+    return tp.silu(conv + draw.input(12) if bias else conv)
+
+
 # --- layers ------------------------------------------------------------------------------------
 
 
@@ -326,6 +425,17 @@ GRAPHS: dict[str, WholeGraph] = {
     "add_many": WholeGraph(_add_many, EXACT),
     "mul_add": WholeGraph(_mul_add, EXACT),
     "scale_add_relu": WholeGraph(_scale_add_relu, EXACT),
+    **{
+        f"{op}_chain_{terms}": WholeGraph(partial(_chain, op=op, terms=terms), EXACT)
+        for op in ("add", "mul")
+        for terms in (2, 7, 8, 19)
+    },
+    **{
+        f"{op}_mul": WholeGraph(partial(_activation_mul, op=op), NEAR)
+        for op in ("silu", "sigmoid", "softplus")
+    },
+    "relu_sqr": WholeGraph(_relu_sqr, EXACT),
+    "snake": WholeGraph(_snake, NEAR),
     "softcap": WholeGraph(_softcap, NEAR),
     "diamond": WholeGraph(_diamond, EXACT),
     "norm_by_hand": WholeGraph(_by_hand_norm, EXACT),
@@ -334,11 +444,20 @@ GRAPHS: dict[str, WholeGraph] = {
     "rms_norm_mul": WholeGraph(_rms_norm_mul, EXACT),
     "rms_norm_mul_odd": WholeGraph(partial(_rms_norm_mul, width=77), EXACT),
     "rms_norm_mul_add": WholeGraph(_rms_norm_mul_add, EXACT),
+    "group_norm_mul_add": WholeGraph(_group_norm_mul_add, EXACT),
+    "residuals": WholeGraph(_residuals, EXACT),
+    "add_norm_mul_add": WholeGraph(_add_norm_mul_add, EXACT),
     "add_rms_norm": WholeGraph(_add_rms_norm, EXACT),
     "rms_norm_mul_rope": WholeGraph(partial(_rms_norm_mul_rope, mode="normal"), NEAR),
     "rms_norm_mul_rope_neox": WholeGraph(partial(_rms_norm_mul_rope, mode="neox"), NEAR),
     "rope_set_rows": WholeGraph(partial(_rope_set_rows, mode="normal"), NEAR),
     "rope_set_rows_neox": WholeGraph(partial(_rope_set_rows, mode="neox"), NEAR),
+    **{
+        f"rms_norm_mul_rope_set_rows_{mode}": WholeGraph(
+            partial(_rms_norm_mul_rope_set_rows, mode=mode), NEAR
+        )
+        for mode in ("normal", "neox")
+    },
     "rope_part_norm": WholeGraph(_rope_part, NEAR),
     **{
         f"product_bias_{dtype.name}_{tokens}": WholeGraph(
@@ -358,6 +477,7 @@ GRAPHS: dict[str, WholeGraph] = {
     },
     "gated_swiglu_q8_0": WholeGraph(partial(_gated, op="swiglu", tokens=1, dtype=tp.Q8_0), CLOSE),
     "gated_with_bias": WholeGraph(_gated_with_bias, CLOSE),
+    "gated_with_one_bias": WholeGraph(_gated_with_one_bias, CLOSE),
     "gated_halves_swiglu": WholeGraph(partial(_gated_halves, op="swiglu"), CLOSE),
     "gated_halves_geglu": WholeGraph(partial(_gated_halves, op="geglu"), CLOSE),
     "gated_by_hand": WholeGraph(_gated_by_hand, NEAR),
@@ -390,6 +510,14 @@ GRAPHS: dict[str, WholeGraph] = {
         f"routing_{kind}": WholeGraph(partial(_routing, kind=kind), CLOSE)
         for kind in ("soft_max", "sigmoid", "late", "raw")
     },
+    **{
+        f"sorted_routing_{kind}": WholeGraph(partial(_sorted_routing, kind=kind), CLOSE)
+        for kind in ("soft_max", "sigmoid", "softplus", "late")
+    },
+    **{f"combined_{k}": WholeGraph(partial(_combined, chosen=k), EXACT) for k in (2, 6, 15)},
+    **{f"gated_experts_{n}": WholeGraph(partial(_gated_experts, tokens=n), CLOSE) for n in (1, 4)},
+    "ssm_conv_silu": WholeGraph(partial(_ssm_conv_silu, bias=False), NEAR),
+    "ssm_conv_add_silu": WholeGraph(partial(_ssm_conv_silu, bias=True), NEAR),
     "mixture_1": WholeGraph(partial(_mixture, tokens=1, dtype=tp.F32), CLOSE),
     "mixture_9": WholeGraph(partial(_mixture, tokens=9, dtype=tp.F32), CLOSE),
     "mixture_q8_0": WholeGraph(partial(_mixture, tokens=4, dtype=tp.Q8_0), CLOSE),

@@ -10,7 +10,7 @@ import pytest
 
 import tensorplug as tp
 from tensorplug.backend import Backend
-from tensorplug.device import Device
+from tensorplug.device import Device, SupportsFusion
 from tensorplug.tensor import Array, Tensor
 from tensorplug.testing.suites.blocks import GRAPHS
 from tensorplug.testing.suites.drawing import Draw
@@ -24,6 +24,8 @@ RUNS = 3
 
 class GraphTests(Suite):
     """Graphs as models have them, against the float64 reference.
+
+    Where the device computes groups of nodes as one, each is run with and without that in turn.
 
     Four ways each: all that the device does on the device, so that kernels may be fused; the same
     with every value an output, so that none may; with every second op on cpu, so that values go
@@ -91,9 +93,13 @@ class Trial:
     def check(self, graph: tp.Graph, pins: Mapping[Tensor, Backend]) -> None:
         """Run `graph` and compare all its outputs; caches go on from run to run."""
         scheduler = self._work.keep(tp.Scheduler([self.backend, self._fallback]))
-        schedule = self._work.keep(scheduler.schedule(graph, pins=pins))
+        fusing = isinstance(self._work.device, SupportsFusion)
+        schedules = [
+            self._work.keep(scheduler.schedule(graph, pins=pins, fuse=fuse))
+            for fuse in ((True, False) if fusing else (False,))
+        ]
         stored = dict(self._draw.stored)
-        for run in range(RUNS):
+        for run, schedule in itertools.product(range(RUNS), schedules):
             inputs = self._draw.inputs()
             memory = reference.execute(graph, {**stored, **inputs})
             results = schedule.run(inputs)
