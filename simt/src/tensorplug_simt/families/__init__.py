@@ -1,6 +1,7 @@
 """The shared lowerings, by family. Importing this module fills `SHARED`."""
 
 from tensorplug_simt.families import (
+    attention_back,
     conv,
     copy,
     elementwise,
@@ -16,6 +17,7 @@ from tensorplug_simt.families import (
 )
 
 __all__ = [
+    "attention_back",
     "conv",
     "copy",
     "elementwise",

@@ -50,7 +50,7 @@ def lightning_indexer(node: Tensor, _: Facts) -> Program:
     q, k, weights, mask = node.sources
     for tensor in (q, weights, mask, *(() if k.dtype.is_block else (k,))):
         need_type(tensor, SMALL_FLOATS)
-    size, _, tokens, batch = q.ne
+    size, tokens, batch = q.ne[0], q.ne[2], q.ne[3]
     if size > LARGEST:
         raise NoKernel(f"keys of {size} elements; the kernel ends at {LARGEST}")
     if k.dtype.is_block and size % k.dtype.block:

@@ -39,8 +39,8 @@ def flash_attn_ext(node: Tensor, facts: Facts) -> Program:
     places: dict[str, Tensor | Region] = {name: t for name, t in named if t is not None}
     q, k, v = node.sources[:3]
     _check(node)
-    if k.ne[0] > _LONGEST or v.ne[0] > _LONGEST:
-        raise NoKernel(f"heads of {max(k.ne[0], v.ne[0])} elements; kernels end at {_LONGEST}")
+    if not 0 < k.ne[0] <= _LONGEST or v.ne[0] > _LONGEST:
+        raise NoKernel(f"heads of {k.ne[0]} and {v.ne[0]} elements; kernels take 1 to {_LONGEST}")
     rows = q.ne[1] * q.ne[2] // k.ne[2]
     together = _rows(rows, k.ne[0], facts)
     tiles = blocks_of(rows, together)
