@@ -1,4 +1,4 @@
-"""Random graphs on random mixtures of devices give what one device gives."""
+"""Random graphs on random mixtures of devices, which fuse, give what one gives that does not."""
 
 from dataclasses import dataclass
 
@@ -11,11 +11,15 @@ import tensorplug as tp
 from tensorplug.backend import Backend
 from tensorplug.errors import DeviceError, OutOfMemory
 from tensorplug.tensor import Tensor
+from tensorplug.testing.anykernel import ALL_KERNELS
 from tensorplug.testing.null import NullDevice
 from tensorplug.testing.timeline import Timeline
 
 SIDE = 4
-OPS = ("add", "mul", "relu", "scale", "mul_mat", "soft_max", "cont", "cpy", "sub")
+OPS = (
+    *("add", "mul", "relu", "scale", "mul_mat", "soft_max", "cont", "cpy", "sub"),
+    *("rms_norm", "sqr", "sigmoid"),
+)
 
 
 @dataclass(frozen=True)
@@ -109,7 +113,9 @@ def results(recipe: Recipe, backends: list[Backend], *, parallel: bool) -> list[
 
 
 def alone(recipe: Recipe) -> list[np.ndarray]:
-    device = NullDevice("cpu:0", device_type=tp.DeviceType.CPU, host=True)
+    device = NullDevice(
+        "cpu:0", device_type=tp.DeviceType.CPU, host=True, kernels=ALL_KERNELS, fusions=()
+    )
     with device.open() as backend:
         return results(recipe, [backend], parallel=recipe.parallel)
 
@@ -122,6 +128,7 @@ def mixture(recipe: Recipe) -> list[NullDevice]:
             ops=frozenset(OPS) - refused,
             asynchronous=recipe.asynchronous,
             timeline=timeline,
+            kernels=ALL_KERNELS,
         )
         for i, refused in enumerate(recipe.refused)
     ]
@@ -131,6 +138,7 @@ def mixture(recipe: Recipe) -> list[NullDevice]:
         host=True,
         asynchronous=recipe.asynchronous,
         timeline=timeline,
+        kernels=ALL_KERNELS,
     )
     return [*devices, host]
 
