@@ -178,6 +178,10 @@ def _last_lies_over_an_inner_node() -> list[Tensor]:
     return [tp.in_place(tp.rms_norm(x_of()) * x_of(8))]
 
 
+def _last_lies_over_its_weight() -> list[Tensor]:
+    return [tp.in_place(x_of() * tp.rms_norm(x_of()))]
+
+
 def _inner_node_writes_its_source() -> list[Tensor]:
     return [tp.in_place(tp.rms_norm(x_of() * 2.0)) * x_of(8)]
 
@@ -215,6 +219,7 @@ def _expert_counted_twice() -> list[Tensor]:
         _weight_is_made_of_the_norm,
         _norm_is_repeated_by_the_weight,
         _last_lies_over_an_inner_node,
+        _last_lies_over_its_weight,
         _inner_node_writes_its_source,
         _product_with_another_x,
         _experts_sorted_the_other_way,
@@ -262,7 +267,7 @@ def test_write_into_the_memory_that_is_read_stays_apart() -> None:
     assert found(effects=(write,)) == []
 
 
-def test_node_that_was_given_memory_is_no_inner_node(null: NullDevice) -> None:
+def test_nodes_outside_those_that_run_together_are_not_grouped() -> None:
     graph = tp.Graph(tp.rms_norm(x_of()) * x_of(8))
 
     assert find_groups(graph, PATTERNS, nodes=graph.nodes[1:]) == ()
@@ -356,6 +361,16 @@ def test_outputs_of_a_group_lie_apart(scheduler) -> None:
     slots = _memory(scheduler, y, transient=(x, a))
 
     assert len({slots[t].offset for t in (x, a, total, y)}) == 4
+
+
+def test_output_that_nobody_reads_later_gives_its_memory_back(scheduler) -> None:
+    x = x_of(64, 64)
+    y = tp.rms_norm(x + x) * x
+    for _ in range(3):
+        y = tp.sum_rows(tp.cont(y.T))
+        y = tp.rms_norm(y + x) * x
+
+    assert len({slot.offset for slot in _memory(scheduler, y, transient=()).values()}) <= 4
 
 
 def test_fusion_is_switched_off_by_argument_and_variable(device, scheduler, monkeypatch) -> None:

@@ -1,5 +1,6 @@
 """Random graphs on random mixtures of devices, which fuse, give what one gives that does not."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,6 +21,17 @@ OPS = (
     *("add", "mul", "relu", "scale", "mul_mat", "soft_max", "cont", "cpy", "sub"),
     *("rms_norm", "sqr", "sigmoid"),
 )
+COMPOSED: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "scaled_norm": lambda a, b: tp.rms_norm(a) * b,
+    "shifted_norm": lambda a, b: b + b * tp.rms_norm(a),
+    "norm_of_sum": lambda a, b: tp.rms_norm(b + a) * a,
+    "gated": lambda a, b: b * tp.sigmoid(a),
+    "squared": lambda a, _b: tp.sqr(tp.relu(a)),
+    "chain": lambda a, b: a + b + a + b,
+    "product_and_bias": lambda a, b: tp.mul_mat(a, b) + a,
+    "residual": lambda a, b: (total := a + b) - tp.rms_norm(total) * b,
+}
+"""Several ops that devices may fuse."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +52,7 @@ def recipes(draw: st.DrawFn) -> Recipe:
     count = draw(st.integers(2, 18))
     steps = tuple(
         (
-            draw(st.sampled_from(OPS)),
+            draw(st.sampled_from([*OPS, *COMPOSED])),
             draw(st.integers(0, 3 + i)),
             draw(st.integers(0, 3 + i)),
         )
@@ -84,6 +96,8 @@ class Program:
             self.effects.append(write)
             # The value goes on as a copy: the state itself may be written again.
             return tp.cont(write)
+        if op in COMPOSED:
+            return COMPOSED[op](a, b)
         if op in ("add", "mul", "sub", "mul_mat"):
             return getattr(tp, op)(a, b)
         if op == "scale":
