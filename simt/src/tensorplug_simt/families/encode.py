@@ -9,10 +9,15 @@ from tensorplug.dtypes import (
     NVFP4,
     Q1_0,
     Q2_0,
+    Q2_K,
+    Q3_K,
     Q4_0,
     Q4_1,
+    Q4_K,
     Q5_0,
     Q5_1,
+    Q5_K,
+    Q6_K,
     Q8_0,
     Q8_1,
     Q8_K,
@@ -33,25 +38,10 @@ COPIED = Kernel("blocks_copied", TEXT, ("x", "y"), ("y",), (("count", "uint"),))
 PUT = Kernel("blocks_put", TEXT, ("x", "ids", "y"), ("y",), (("count", "uint"),))
 
 ENCODERS: frozenset[DType] = frozenset(
-    {
-        Q1_0,
-        Q2_0,
-        Q4_0,
-        Q4_1,
-        Q5_0,
-        Q5_1,
-        Q8_0,
-        Q8_1,
-        Q8_K,
-        IQ4_NL,
-        IQ4_XS,
-        TQ1_0,
-        TQ2_0,
-        MXFP4,
-        NVFP4,
-    }
+    {Q1_0, Q2_0, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q8_1, Q8_K, Q2_K, Q3_K, Q4_K, Q5_K, Q6_K}
+    | {IQ4_NL, IQ4_XS, TQ1_0, TQ2_0, MXFP4, NVFP4}
 )
-"""Block types that the text can write: those that need no long search."""
+"""Block types that the text can write: all but those that search grids."""
 
 
 def need_encoder(dtype: DType) -> None:
