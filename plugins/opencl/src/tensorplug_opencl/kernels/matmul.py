@@ -2,7 +2,7 @@
 
 from tensorplug.dtypes import F64
 from tensorplug.tensor import Tensor
-from tensorplug_opencl.kernels import wide
+from tensorplug_opencl.kernels import tiled, wide
 from tensorplug_opencl.kernels.operands import operands, rows_in_order
 from tensorplug_opencl.kernels.table import OWN
 from tensorplug_simt.facts import Facts
@@ -32,9 +32,17 @@ def mul_mat(node: Tensor, facts: Facts) -> Program:
     """y[n, m] = sum over k of w[k, n] * x[k, m]."""
     w, x = node.sources
     need_products(w, x)
-    if facts.wide and w.ne[0] and node.size and rows_in_order(w):
-        return wide.product(operands(node, facts), facts)
-    return general(PRODUCT, node, facts)
+    return fast(node, facts) or general(PRODUCT, node, facts)
+
+
+def fast(node: Tensor, facts: Facts) -> Program | None:
+    """The program of this kind of device; None where it has none for these layouts and sizes."""
+    w, x = node.sources[:2]
+    if not all(t.size for t in (w, x, node)):
+        return None
+    if facts.wide:
+        return wide.product(operands(node), facts) if rows_in_order(w) else None
+    return tiled.product(operands(node), facts) if tiled.can_tile(facts) else None
 
 
 @lowers("out_prod", table=OWN)
@@ -60,5 +68,8 @@ def mul_mat_id(node: Tensor, facts: Facts) -> Program:
     """y[:, i, t] = w[:, :, ids[i, t]] applied to x[:, i mod ne[1], t]."""
     w, x, ids = node.sources
     need_products(w, x)
+    quick = fast(node, facts)
+    if quick is not None:
+        return quick
     places = {"w": w, "x": x, "ids": ids, "y": node}
     return Program((per_element(EXPERT_PRODUCT, places, node.size, facts),))

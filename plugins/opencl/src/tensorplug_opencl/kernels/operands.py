@@ -1,48 +1,74 @@
 """What kernels of matrix products multiply: `Operands`, with rows of f32 and few matrices."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
-from tensorplug.dtypes import F32
+from tensorplug.dtypes import F32, I32, DType
 from tensorplug.tensor import Ne, Tensor
 from tensorplug_simt.facts import Facts
 from tensorplug_simt.grids import per_element
-from tensorplug_simt.program import Kernel, Launch, Region, region, scratch
+from tensorplug_simt.program import Kernel, Launch, Program, Region, launch, region, scratch
 
-PACK = Kernel(
-    "pack",
-    "tensorplug_opencl:kernels/product.cl",
-    ("x", "y"),
-    ("y",),
-    (("count", "uint"),),
-)
+TEXT = "tensorplug_opencl:kernels/product.cl"
+PACK = Kernel("pack", TEXT, ("x", "y"), ("y",), (("count", "uint"),))
+LISTS = Kernel("expert_lists", TEXT, ("ids", "lists", "y"), ("lists", "y"), (("experts", "int"),))
 
 
 @dataclass(frozen=True, slots=True)
 class Operands:
     """`y` = rows of `x` against rows of `w`, matrix by matrix.
 
-    Matrix [c, d] of `x` meets matrix [c // repeat2, d // repeat3] of `w`. `before` makes `x` in
-    `scratch` bytes of scratch memory, where it is not that of a node.
+    Matrix [c, d] of `x` meets matrix [c // repeat2, d // repeat3] of `w`. With `experts`, there is
+    either one matrix for each row of `y`, and `ids` among `experts`, or one for each expert, and
+    the `lists` of its rows. `before` makes what lies in `scratch` bytes of scratch memory.
     """
 
     w: Region
     x: Region
     y: Region
+    experts: dict[str, Tensor | Region] = field(default_factory=dict)
     before: tuple[Launch, ...] = ()
     scratch: int = 0
 
     @property
-    def repeat2(self) -> int:
-        return self.x.ne[2] // self.w.ne[2]
-
-    @property
-    def repeat3(self) -> int:
-        return self.x.ne[3] // self.w.ne[3]
+    def repeats(self) -> dict[str, int]:
+        """How many matrices of `x` meet one of `w`."""
+        if self.experts:
+            return {"repeat2": 1, "repeat3": 1}
+        repeat2, repeat3 = (self.x.ne[axis] // self.w.ne[axis] for axis in (2, 3))
+        return {"repeat2": repeat2, "repeat3": repeat3}
 
     @property
     def matrices(self) -> int:
-        """How many matrices of `x` there are."""
-        return self.x.ne[2] * self.x.ne[3]
+        """How many matrices kernels go through."""
+        if "lists" in self.experts:
+            return self.w.ne[2]
+        return self.pairs if self.experts else self.x.ne[2] * self.x.ne[3]
+
+    @property
+    def pairs(self) -> int:
+        """Rows of `y`, over all tokens."""
+        return self.y.ne[1] * self.y.ne[2]
+
+    @property
+    def rows(self) -> int:
+        """Rows of `x` that meet one matrix of `w`, at most."""
+        if "lists" in self.experts:
+            return self.pairs
+        return 1 if self.experts else self.x.ne[1]
+
+    @property
+    def places(self) -> dict[str, Tensor | Region]:
+        """What kernels are given."""
+        return {"w": self.w, "x": self.x, **self.experts, "y": self.y}
+
+    @property
+    def defines(self) -> dict[str, int | str]:
+        """What kernels of experts are told."""
+        return {"EXPERTS": 1} if self.experts else {}
+
+    def program(self, product: Launch) -> Program:
+        """The launch after those that make its operands."""
+        return Program((*self.before, product), self.scratch)
 
 
 def rows_in_order(w: Tensor) -> bool:
@@ -50,39 +76,75 @@ def rows_in_order(w: Tensor) -> bool:
     return w.nb[0] == w.dtype.size or w.ne[0] == w.dtype.block
 
 
-def operands(node: Tensor, facts: Facts) -> Operands:
-    """The operands of a `mul_mat`; `x` is copied unless its rows are f32 without gaps."""
-    w, x = node.sources
-    ready, before, size = packed(x, facts)
-    return joined(Operands(region(w), ready, region(node), before, size))
+def operands(node: Tensor) -> Operands:
+    """The operands of a `mul_mat` or `mul_mat_id` as they are."""
+    w, x = (region(source) for source in node.sources[:2])
+    these = Operands(w, x, region(node))
+    if node.op == "mul_mat":
+        return _joined(these)
+    ids = node.sources[2]
+    if these.pairs < 2 * w.ne[2]:
+        return replace(these, experts={"ids": ids})
+    return _listed(these, ids)
 
 
-def packed(x: Tensor, facts: Facts) -> tuple[Region, tuple[Launch, ...], int]:
-    """`x` with rows of f32 without gaps, what makes it so, and bytes of scratch memory for that."""
+def _listed(these: Operands, ids: Tensor) -> Operands:
+    """The rows sorted by their experts first."""
+    experts = these.w.ne[2]
+    lists = _space((experts + 1 + these.pairs, 1, 1, 1), I32.size, I32, these.scratch)
+    sort = launch(
+        LISTS,
+        {"ids": ids, "lists": lists, "y": these.y},
+        groups=(experts + 1,),
+        experts=experts,
+    )
+    return replace(
+        these,
+        experts={"lists": lists},
+        before=(*these.before, sort),
+        scratch=these.scratch + _aligned(lists.nbytes),
+    )
+
+
+def packed(these: Operands, facts: Facts) -> Operands:
+    """The same with rows of `x` of f32 without gaps."""
+    x = these.x
     if x.dtype is F32 and (x.nb[0] == F32.size or x.ne[0] == 1):
-        return region(x), (), 0
-    y = scratch(F32, x.ne, _strides(x.ne))
-    return y, (per_element(PACK, {"x": x, "y": y}, x.size, facts),), F32.size * x.size
+        return these
+    y = _space(x.ne, F32.size, F32, these.scratch)
+    count = x.ne[0] * x.ne[1] * x.ne[2] * x.ne[3]
+    pack = per_element(PACK, {"x": x, "y": y}, count, facts)
+    return replace(
+        these,
+        x=y,
+        before=(*these.before, pack),
+        scratch=these.scratch + _aligned(y.nbytes),
+    )
 
 
-def _strides(ne: Ne) -> Ne:
+def _space(ne: Ne, size: int, dtype: DType, offset: int) -> Region:
+    """Scratch memory without gaps."""
     a, b, c, _ = ne
-    return (F32.size, F32.size * a, F32.size * a * b, F32.size * a * b * c)
+    return scratch(dtype, ne, (size, size * a, size * a * b, size * a * b * c), offset)
 
 
-def joined(these: Operands) -> Operands:
+def _aligned(size: int) -> int:
+    return -(-size // 128) * 128
+
+
+def _joined(these: Operands) -> Operands:
     """The matrices of `x` that meet one of `w` as one matrix, where steps allow it."""
     for axis in (2, 3):
         repeat = these.x.ne[axis] // these.w.ne[axis]
         if axis == 3 and these.x.ne[2] > 1:
             return these
-        x, y = (_joined(place, axis, repeat) for place in (these.x, these.y))
+        x, y = (_join(place, axis, repeat) for place in (these.x, these.y))
         if x is not None and y is not None:
             these = replace(these, x=x, y=y)
     return these
 
 
-def _joined(place: Region, axis: int, repeat: int) -> Region | None:
+def _join(place: Region, axis: int, repeat: int) -> Region | None:
     """`repeat` matrices along `axis` as the rows of one; None where they have no common step."""
     rows, ne, nb = place.ne[1], list(place.ne), list(place.nb)
     if rows > 1 and nb[axis] != rows * nb[1]:

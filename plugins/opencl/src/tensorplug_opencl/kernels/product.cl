@@ -41,6 +41,37 @@ KERNEL_HEAD {
   store_f32(AT(y, i0, i1, i2, i3), sum);
 }
 
+//: expert_lists
+// Which pairs (i, t) of `ids`, as i + t * ne[1] of `y`, each expert serves: where its list starts,
+// for each expert and for the end, then the lists. The item after the last expert clears the rows
+// of `y` whose id names none.
+KERNEL_HEAD {
+  const int expert = FLAT_INDEX;
+  if (expert > p.experts) return;
+  const int used = p.ids.ne[0], tokens = p.ids.ne[1];
+  GLOBAL int* lists = (GLOBAL int*)(lists_base + p.lists.off);
+  int start = 0;
+  for (int t = 0; t < tokens; t++) {
+    for (int i = 0; i < used; i++) {
+      const int id = *(GLOBAL const int*)AT(ids, i, t, 0, 0);
+      start += id >= 0 && id < expert;
+    }
+  }
+  lists[expert] = start;
+  int next = p.experts + 1 + start;
+  for (int t = 0; t < tokens; t++) {
+    for (int i = 0; i < used; i++) {
+      const int id = *(GLOBAL const int*)AT(ids, i, t, 0, 0);
+      if (expert < p.experts) {
+        if (id == expert) lists[next++] = i + t * used;
+      } else if (id < 0 || id >= p.experts) {
+        GLOBAL float* y = (GLOBAL float*)ROW(y, i, t, 0);
+        for (int k = 0; k < p.y.ne[0]; k++) y[k] = 0.0f;
+      }
+    }
+  }
+}
+
 //: outer_product
 KERNEL_HEAD {
   UNFLATTEN_Y

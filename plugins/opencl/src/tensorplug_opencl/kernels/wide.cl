@@ -165,6 +165,17 @@ DEVICE void part(bytes b, const head* h, int j, float16* lo, float16* hi) {
 #define REST_AT(row, k) load_w((row) + (long)(k) * w_bytes)
 #endif
 
+// With EXPERTS, row `m` of `x` and `y` is that of a pair (i, t) of `ids`, and `w` that of an expert.
+#ifdef EXPERTS
+#define W_ROW(n) ROW(w, n, expert, 0)
+#define X_ROW(m) ROW(x, PAIR(m) % p.y.ne[1] % p.x.ne[1], PAIR(m) / p.y.ne[1], 0)
+#define Y_ROW(m) ROW(y, PAIR(m) % p.y.ne[1], PAIR(m) / p.y.ne[1], 0)
+#else
+#define W_ROW(n) ROW(w, n, i2 / p.repeat2, i3 / p.repeat3)
+#define X_ROW(m) ROW(x, m, i2, i3)
+#define Y_ROW(m) ROW(y, m, i2, i3)
+#endif
+
 DEVICE float sum16(float16 v) {
   const float8 a = v.lo + v.hi;
   const float4 b = a.lo + a.hi;
@@ -180,16 +191,27 @@ DEVICE float sum16(float16 v) {
 KERNEL_HEAD {
   const int first = GROUP_X * p.rows;
   const int last = min(first + p.rows, p.w.ne[1]);
-  const int i2 = GROUP_Z % p.x.ne[2], i3 = GROUP_Z / p.x.ne[2];
   const int blocks = p.w.ne[0] / (32 * PARTS);
   GLOBAL const float* x[COLS];
-  EVERY(c, COLS) x[c] = (GLOBAL const float*)ROW(x, min(c, p.x.ne[1] - 1), i2, i3);
+#ifdef EXPERTS
+#define PAIR(m) GROUP_Z
+  const int columns = 1;
+  const int expert = *(GLOBAL const int*)AT(ids, PAIR(0) % p.y.ne[1], PAIR(0) / p.y.ne[1], 0, 0);
+  if (expert < 0 || expert >= p.w.ne[2]) {
+    for (int row = first; row < last; row++) ((GLOBAL float*)Y_ROW(0))[row] = 0.0f;
+    return;
+  }
+#else
+  const int columns = p.x.ne[1];
+  const int i2 = GROUP_Z % p.x.ne[2], i3 = GROUP_Z / p.x.ne[2];
+#endif
+  EVERY(c, COLS) x[c] = (GLOBAL const float*)X_ROW(min(c, columns - 1));
   for (int row = first; row < last; row += AT_ONCE) {
     bytes w[AT_ONCE];
     float16 even[AT_ONCE][COLS], odd[AT_ONCE][COLS];
     EVERY(r, AT_ONCE) {
       // Rows beyond the last are copies of it, whose results nobody stores.
-      w[r] = ROW(w, min(row + r, last - 1), i2 / p.repeat2, i3 / p.repeat3);
+      w[r] = W_ROW(min(row + r, last - 1));
       EVERY(c, COLS) even[r][c] = odd[r][c] = 0.0f;
     }
     int k = 0;
@@ -213,7 +235,7 @@ KERNEL_HEAD {
       EVERY(c, COLS) {
         float sum = sum16(even[r][c] + odd[r][c]);
         for (int rest = 0; k + rest < p.w.ne[0]; rest++) sum += REST_AT(w[r], rest) * x[c][k + rest];
-        if (row + r < last && c < p.x.ne[1]) *(GLOBAL float*)AT(y, row + r, c, i2, i3) = sum;
+        if (row + r < last && c < columns) ((GLOBAL float*)Y_ROW(c))[row + r] = sum;
       }
     }
   }
@@ -250,19 +272,28 @@ DEVICE void fill(LOCAL float* panel, bytes w, long step, int rows, int k0, int d
 
 KERNEL_HEAD {
   LOCAL float panel[DEPTH * 32];
-  const int n = p.w.ne[1], rows = p.x.ne[1], length = p.w.ne[0];
+  const int n = p.w.ne[1], length = p.w.ne[0];
+#ifdef EXPERTS
+#define LIST(i) *(GLOBAL const int*)AT(lists, i, 0, 0, 0)
+#undef PAIR
+#define PAIR(m) LIST(p.w.ne[2] + 1 + start + (m))
+  const int expert = GROUP_Z, start = LIST(expert), rows = LIST(expert + 1) - start;
+#else
+  const int rows = p.x.ne[1];
   const int i2 = GROUP_Z % p.x.ne[2], i3 = GROUP_Z / p.x.ne[2];
+#endif
   const int first = GROUP_Y * p.rows, last = min(first + p.rows, rows);
   const int end = min((GROUP_X + 1) * p.panels * 32, n);
+  if (first >= last) return;
   for (int n0 = GROUP_X * p.panels * 32; n0 < end; n0 += 32) {
-    bytes w = ROW(w, n0, i2 / p.repeat2, i3 / p.repeat3);
+    bytes w = W_ROW(n0);
     const int count = min(n - n0, 32);
     for (int k0 = 0; k0 < length; k0 += DEPTH) {
       const int depth = min(length - k0, DEPTH);
       fill(panel, w, p.w.nb[1], count, k0, depth);
       for (int m = first; m < last; m += ROWS) {
 #define START(i) \
-  GLOBAL const float* x##i = (GLOBAL const float*)ROW(x, min(m + i, rows - 1), i2, i3) + k0; \
+  GLOBAL const float* x##i = (GLOBAL const float*)X_ROW(min(m + i, rows - 1)) + k0; \
   float16 a##i = 0.0f, b##i = 0.0f;
         EACH(START)
         for (int k = 0; k < depth; k++) {
@@ -272,7 +303,7 @@ KERNEL_HEAD {
         }
 #define FINISH(i) \
   if (m + i < last) { \
-    GLOBAL float* y = (GLOBAL float*)AT(y, n0, m + i, i2, i3); \
+    GLOBAL float* y = (GLOBAL float*)Y_ROW(m + i) + n0; \
     if (count == 32) { \
       if (k0) a##i += vload16(0, y), b##i += vload16(1, y); \
       vstore16(a##i, 0, y); \

@@ -1,15 +1,15 @@
 """Products of matrices on processors: items stream rows of weights."""
 
-from tensorplug_opencl.kernels.operands import Operands
+from tensorplug_opencl.kernels.operands import Operands, packed
 from tensorplug_simt.facts import Facts
 from tensorplug_simt.program import Kernel, Launch, Program, blocks_of, launch
 
 TEXT = "tensorplug_opencl:kernels/wide.cl"
 REPEATS = (("repeat2", "int"), ("repeat3", "int"))
 
-MATVEC = Kernel("matvec", TEXT, ("w", "x", "y"), ("y",), (*REPEATS, ("rows", "int")))
+MATVEC = Kernel("matvec", TEXT, ("w", "x", "ids", "y"), ("y",), (*REPEATS, ("rows", "int")))
 MATMUL = Kernel(
-    "matmul", TEXT, ("w", "x", "y"), ("y",), (*REPEATS, ("rows", "int"), ("panels", "int"))
+    "matmul", TEXT, ("w", "x", "lists", "y"), ("y",), (*REPEATS, ("rows", "int"), ("panels", "int"))
 )
 
 COLUMNS = (1, 2, 4, 8)
@@ -24,40 +24,39 @@ STEP = 32
 
 def product(these: Operands, facts: Facts) -> Program:
     """A matvec for few rows of `x`, a blocked product for many."""
-    few = these.x.ne[1] <= COLUMNS[-1]
-    main = matvec(these, facts) if few else matmul(these, facts)
-    return Program((*these.before, main), these.scratch)
+    ready = packed(these, facts)
+    many = "lists" in ready.experts or ready.rows > COLUMNS[-1]
+    return ready.program(matmul(ready, facts) if many else matvec(ready, facts))
 
 
 def matvec(these: Operands, facts: Facts) -> Launch:
     """Each item reads neighbouring rows of `w`: one stream for each unit."""
-    n, m = these.w.ne[1], these.x.ne[1]
+    n = these.w.ne[1]
     rows = blocks_of(n, max(SHARES * facts.units // these.matrices, 1))
-    columns = next(c for c in COLUMNS if c >= m)
+    columns = next(c for c in COLUMNS if c >= these.rows)
     return launch(
         MATVEC,
-        {"w": these.w, "x": these.x, "y": these.y},
+        these.places,
         groups=(blocks_of(n, rows), 1, these.matrices),
-        defines={"COLS": columns},
-        repeat2=these.repeat2,
-        repeat3=these.repeat3,
+        defines={"COLS": columns, **these.defines},
+        **these.repeats,
         rows=rows,
     )
 
 
 def matmul(these: Operands, facts: Facts) -> Launch:
     """Each item decodes panels of `w` and multiplies them with the rows of `x`, or a share."""
-    m, panels = these.x.ne[1], blocks_of(these.w.ne[1], PANEL)
+    panels = blocks_of(these.w.ne[1], PANEL)
     each = blocks_of(panels, max(SHARES * facts.units // these.matrices, 1))
     items = blocks_of(panels, each) * these.matrices
-    parts = min(blocks_of(2 * facts.units, items), blocks_of(m, STEP))
-    rows = blocks_of(blocks_of(m, parts), STEP) * STEP
+    parts = min(blocks_of(2 * facts.units, items), blocks_of(these.rows, STEP))
+    rows = blocks_of(blocks_of(these.rows, parts), STEP) * STEP
     return launch(
         MATMUL,
-        {"w": these.w, "x": these.x, "y": these.y},
-        groups=(blocks_of(panels, each), blocks_of(m, rows), these.matrices),
-        repeat2=these.repeat2,
-        repeat3=these.repeat3,
+        these.places,
+        groups=(blocks_of(panels, each), blocks_of(these.rows, rows), these.matrices),
+        defines=these.defines,
+        **these.repeats,
         rows=rows,
         panels=each,
     )
