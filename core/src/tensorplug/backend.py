@@ -73,13 +73,15 @@ class Plan(Resource, ABC):
 
 
 class NodePlan(Plan):
-    """The plan of a backend that brings none of its own: a loop over the nodes."""
+    """The plan of a backend that brings none of its own: a loop over nodes and groups."""
 
     def _run(self) -> None:
-        graph, bindings = self.bound.graph, self.bound.bindings
-        for node in graph.nodes:
-            if graph.computes(node) and node.size:
-                self.backend._compute(node, bindings)
+        bindings = self.bound.bindings
+        for work in self.bound.graph.work:
+            if isinstance(work, Tensor):
+                self.backend._compute(work, bindings)
+            else:
+                self.backend._compute_group(work, bindings)
 
     def _rebind(self) -> None:
         """Addresses are looked up at each run."""
@@ -150,6 +152,13 @@ class Backend(Resource, ABC):
     @abstractmethod
     def _compute(self, node: Tensor, bindings: Bindings) -> None:
         """Queue one node: not a view, not empty; `bindings.where(tensor)` says what lies where."""
+
+    def _compute_group(self, group: "Group", bindings: Bindings) -> None:
+        """Queue all nodes of a group; those in `group.inner` have no memory.
+
+        Only the groups come here that `Device.supports_group` takes.
+        """
+        raise Unsupported(f"{self.name}: takes {group} and has no _compute_group() for it")
 
     def _plan(self, bound: BoundGraph) -> Plan:
         self._check_support(bound)

@@ -280,7 +280,7 @@ class Device(Resource, ABC):
 class SupportsFusion(Protocol):
     """A device that computes groups of nodes as one.
 
-    Its plans find the groups in `bound.graph.groups`. Nodes in `group.inner` have no memory.
+    Its plans find them in `bound.graph.work`, or its backends have `_compute_group`.
     """
 
     fusions: Sequence[Pattern]

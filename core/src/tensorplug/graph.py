@@ -69,6 +69,17 @@ class Graph:
         return not node.is_view and node not in self._skipped
 
     @cached_property
+    def work(self) -> "tuple[Tensor | Group, ...]":
+        """What there is to do, in order: nodes with elements, and groups in place of theirs."""
+        grouped = {node for group in self.groups for node in group.nodes}
+        ends = {group.last: group for group in self.groups}
+        return tuple(
+            ends.get(node, node)
+            for node in self.nodes
+            if node in ends or (node not in grouped and self.computes(node) and node.size)
+        )
+
+    @cached_property
     def inputs(self) -> tuple[Tensor, ...]:
         """Leafs that the user writes before a run."""
         return tuple(t for t in self.leafs if t.is_input)

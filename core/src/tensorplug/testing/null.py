@@ -9,7 +9,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from tensorplug.backend import Backend, Event, NodePlan, Plan
+from tensorplug.backend import Backend, Event, Plan
 from tensorplug.buffer import Buffer, BufferType
 from tensorplug.device import Device, DeviceType, Memory
 from tensorplug.dtypes import F64
@@ -53,22 +53,6 @@ class Entry(NamedTuple):
 # --- streams -----------------------------------------------------------------------------------
 
 
-class NullPlan(NodePlan):
-    """A loop over nodes and groups, each group at the place of its last node."""
-
-    backend: "NullBackend"
-
-    def _run(self) -> None:
-        graph, bindings = self.bound.graph, self.bound.bindings
-        ends = {group.last: group for group in graph.groups}
-        grouped = {node for group in graph.groups for node in group.nodes}
-        for node in graph.nodes:
-            if node in ends:
-                self.backend.compute_group(ends[node], bindings)
-            elif node not in grouped and graph.computes(node) and node.size:
-                self.backend._compute(node, bindings)
-
-
 class NullBackend(Backend):
     """A stream without optional abilities: at once, or late if its device is asynchronous."""
 
@@ -95,11 +79,9 @@ class NullBackend(Backend):
 
     def _plan(self, bound: BoundGraph) -> Plan:
         self.device.check_alive()
-        self._check_support(bound)
-        return NullPlan(self, bound) if bound.graph.groups else NodePlan(self, bound)
+        return super()._plan(bound)
 
-    def compute_group(self, group: Group, bindings: Bindings) -> None:
-        """Queue all nodes of a group."""
+    def _compute_group(self, group: Group, bindings: Bindings) -> None:
         self.queue(partial(self.device.compute_group, group, bindings))
 
     def _compute(self, node: Tensor, bindings: Bindings) -> None:

@@ -376,12 +376,13 @@ def _combined(draw: Draw, chosen: int) -> Tensor:
 def _sorted_routing(draw: Draw, kind: str) -> list[Tensor]:
     """Experts by a sort of all scores, as most models choose them."""
     logits = draw.input(9, EXPERTS, low=-4, high=4)
-    scores = {
+    score: dict[str, Callable[[Tensor], Tensor]] = {
         "soft_max": tp.soft_max,
         "sigmoid": tp.sigmoid,
         "softplus": lambda x: tp.sqrt(tp.softplus(x)),
         "late": lambda x: x,
-    }[kind](logits)
+    }
+    scores = score[kind](logits)
     ranked = scores + draw.input(EXPERTS) if kind == "sigmoid" else scores
     ids = tp.argsort(ranked, descending=True)[:, :CHOSEN]
     picked = tp.get_rows(scores.reshape(9, EXPERTS, 1), ids).reshape(9, CHOSEN)
