@@ -40,6 +40,10 @@ float largest_of(float16 a) {
 
 #define KEYS ((DK + 15) / 16)
 #define VALUES ((DV + 15) / 16)
+// Sums stay in registers only where the loops over them are unrolled.
+#define ROWWISE _Pragma("unroll") for (int r = 0; r < ROWS; r++)
+#define KEYWISE _Pragma("unroll") for (int c = 0; c < KEYS; c++)
+#define VALUEWISE for (int c = 0; c < VALUES; c++)
 
 // Elements 16 c to 16 c + 15 of a row, zeros beyond its end.
 #define PART(role, ROLE, size) \
@@ -92,7 +96,7 @@ KERNEL_HEAD {
   int token[ROWS], head[ROWS];
   float16 q[ROWS][KEYS], y[ROWS][VALUES], powers[ROWS];
   float top[ROWS], total[ROWS], slope[ROWS];
-  for (int r = 0; r < ROWS; r++) {
+  ROWWISE {
     // Rows beyond the last compute it again, and are not stored.
     const int row = min(tile * ROWS + r, rows - 1);
     token[r] = row / group;
@@ -101,20 +105,20 @@ KERNEL_HEAD {
     total[r] = 0.0f;
     slope[r] = slope_of(head[r], p.max_bias, p.even);
     __global const uchar* from = ROW(q, token[r], head[r], batch);
-    for (int c = 0; c < KEYS; c++) {
+    KEYWISE {
       float t[16];
       for (int i = 0; i < 16; i++)
         t[i] = 16 * c + i < DK ? p.scale * load_q(from + (16 * c + i) * p.q.nb[0]) : 0.0f;
       q[r][c] = vload16(0, t);
     }
-    for (int c = 0; c < VALUES; c++) y[r][c] = 0.0f;
+    VALUEWISE y[r][c] = 0.0f;
   }
   for (int first = start; first < stop; first += 16) {
     const int count = min(16, stop - first);
     float16 added[ROWS];
 #ifdef mask_bytes
     float16 seen = -INFINITY;
-    for (int r = 0; r < ROWS; r++) {
+    ROWWISE {
       __global const uchar* mask = ROW(mask, token[r], head[r] % p.mask.ne[2], batch % p.mask.ne[3]);
       float t[16];
       for (int i = 0; i < 16; i++)
@@ -127,22 +131,22 @@ KERNEL_HEAD {
 #else
     float t[16];
     for (int i = 0; i < 16; i++) t[i] = i < count ? 0.0f : -INFINITY;
-    for (int r = 0; r < ROWS; r++) added[r] = vload16(0, t);
+    ROWWISE added[r] = vload16(0, t);
 #endif
     float scores[ROWS][16];
     for (int i = 0; i < 16; i++)
-      for (int r = 0; r < ROWS; r++) scores[r][i] = 0.0f;
+      ROWWISE scores[r][i] = 0.0f;
     for (int i = 0; i < count; i++) {
       __global const uchar* row = ROW(k, first + i, kv_head, kv_batch);
       float16 sums[ROWS];
-      for (int r = 0; r < ROWS; r++) sums[r] = 0.0f;
-      for (int c = 0; c < KEYS; c++) {
+      ROWWISE sums[r] = 0.0f;
+      KEYWISE {
         const float16 part = K16(row, c);
-        for (int r = 0; r < ROWS; r++) sums[r] += q[r][c] * part;
+        ROWWISE sums[r] += q[r][c] * part;
       }
-      for (int r = 0; r < ROWS; r++) scores[r][i] = total_of(sums[r]);
+      ROWWISE scores[r][i] = total_of(sums[r]);
     }
-    for (int r = 0; r < ROWS; r++) {
+    ROWWISE {
       float16 score = vload16(0, scores[r]);
       if (p.softcap != 0.0f) score = p.softcap * tanh(score);
       score += added[r];
@@ -151,22 +155,22 @@ KERNEL_HEAD {
       powers[r] = exp(score - larger);
       total[r] = total[r] * shrink + total_of(powers[r]);
       if (larger > top[r])
-        for (int c = 0; c < VALUES; c++) y[r][c] *= shrink;
+        VALUEWISE y[r][c] *= shrink;
       top[r] = larger;
       vstore16(powers[r], 0, scores[r]);
     }
     __global const uchar* values = ROW(v, first, kv_head, kv_batch);
-    for (int c = 0; c < VALUES; c++) {
+    VALUEWISE {
       float16 sums[ROWS];
-      for (int r = 0; r < ROWS; r++) sums[r] = y[r][c];
+      ROWWISE sums[r] = y[r][c];
       for (int i = 0; i < count; i++) {
         const float16 part = V16(values + i * p.v.nb[1], c);
-        for (int r = 0; r < ROWS; r++) sums[r] += scores[r][i] * part;
+        ROWWISE sums[r] += scores[r][i] * part;
       }
-      for (int r = 0; r < ROWS; r++) y[r][c] = sums[r];
+      ROWWISE y[r][c] = sums[r];
     }
   }
-  for (int r = 0; r < ROWS; r++) {
+  ROWWISE {
     if (tile * ROWS + r >= rows) return;
     float factor = 1.0f;
     __global float* to;
@@ -185,7 +189,7 @@ KERNEL_HEAD {
 #endif
       factor = total[r] == 0.0f ? 0.0f : factor / total[r];
     }
-    for (int c = 0; c < VALUES; c++) {
+    VALUEWISE {
       const float16 value = y[r][c] * factor;
       if (DV % 16 == 0 || 16 * c + 16 <= DV) {
         vstore16(value, c, to);
