@@ -1,46 +1,124 @@
-"""Elements one by one: scale, sums and products with broadcasting."""
+"""Elements one by one: functions of one element, arithmetic with broadcasting, with constants."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from tensorplug.tensor import Tensor
+from tensorplug.dtypes import F32
+from tensorplug.ops.unary import UNARY as FUNCTIONS
+from tensorplug.tensor import Tensor, contiguous_nb
 from tensorplug_simt.facts import Facts
+from tensorplug_simt.families.elements import COUNT, TEXT, alike
+from tensorplug_simt.families.encode import encoded, need_encoder
 from tensorplug_simt.grids import per_element
-from tensorplug_simt.lowering import lowers, need_types
-from tensorplug_simt.program import Kernel, Program
+from tensorplug_simt.lowering import NoKernel, lowers, need_type, need_types, number
+from tensorplug_simt.program import Kernel, Launch, Program, Region, region, scratch
 
-TEXT = "tensorplug_simt:kernels/elementwise.k"
+_XY, _Y = ("x", "y"), ("y",)
+UNARY = Kernel("unary", TEXT, _XY, _Y, (COUNT,))
+SCALE = Kernel("scale", TEXT, _XY, _Y, (COUNT, ("scale", "float"), ("bias", "float")))
+CONSTANT = Kernel("constant", TEXT, _XY, _Y, (COUNT, ("c0", "float"), ("c1", "float")))
+XIELU_NUMBERS = ("alpha_n", "alpha_p", "beta", "eps")
+XIELU = Kernel("xielu", TEXT, _XY, _Y, (COUNT, *((name, "float") for name in XIELU_NUMBERS)))
+BINARY = Kernel("binary", TEXT, ("a", "b", "y"), _Y, (COUNT,))
+EXPERTS_ADDED = Kernel("experts_added", TEXT, ("a", "b", "ids", "y"), _Y, (COUNT,))
+ARANGE = Kernel("arange", TEXT, _Y, _Y, (COUNT, ("start", "float"), ("step", "float")))
+MASKED_INF = Kernel("masked_inf", TEXT, _XY, _Y, (COUNT, ("n_past", "int")))
 
-SCALE = Kernel(
-    "scale", TEXT, ("x", "y"), ("y",), (("count", "uint"), ("scale", "float"), ("bias", "float"))
+OPERATORS: Mapping[str, str] = MappingProxyType(
+    {"add": "+", "add1": "+", "sub": "-", "mul": "*", "div": "/"}
 )
-BINARY = Kernel("binary", TEXT, ("a", "b", "y"), ("y",), (("count", "uint"),))
+CONSTANTS: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "clamp": ("min", "max"),
+        "leaky_relu": ("slope",),
+        "fill": ("value",),
+    }
+)
+"""The parameters that the kernel takes as c0 and c1."""
 
-OPERATORS: Mapping[str, str] = MappingProxyType({"add": "+", "sub": "-", "mul": "*", "div": "/"})
+
+@lowers(*FUNCTIONS)
+def unary(node: Tensor, facts: Facts) -> Program:
+    """y = f(x)."""
+    need_types(node)
+    places = {"x": node.sources[0], "y": node}
+    return Program((alike(UNARY, places, facts, defines={"FUNCTION": f"of_{node.op}"}),))
 
 
 @lowers("scale")
 def scale(node: Tensor, facts: Facts) -> Program:
     """y = scale * x + bias."""
     need_types(node)
-    (x,) = node.sources
-    defines = {"FLAT": 1} if x.is_contiguous and node.is_contiguous else {}
-    numbers = {"scale": node.params["scale"], "bias": node.params["bias"]}
-    return Program(
-        (per_element(SCALE, {"x": x, "y": node}, node.size, facts, defines=defines, **numbers),)
-    )
+    numbers = {"scale": number(node, "scale"), "bias": number(node, "bias")}
+    return Program((alike(SCALE, {"x": node.sources[0], "y": node}, facts, numbers=numbers),))
 
 
-@lowers("add", "sub", "mul", "div")
-def binary(node: Tensor, facts: Facts) -> Program:
-    """y = a op repeat(b)."""
+@lowers(*CONSTANTS)
+def constant(node: Tensor, facts: Facts) -> Program:
+    """y = f(x, constants)."""
     need_types(node)
+    c0, c1 = (*(number(node, name) for name in CONSTANTS[node.op]), 0.0)[:2]
+    places = {"x": node.sources[0], "y": node}
+    defines = {"FUNCTION": f"of_{node.op}"}
+    numbers = {"c0": c0, "c1": c1}
+    return Program((alike(CONSTANT, places, facts, defines=defines, numbers=numbers),))
+
+
+@lowers("xielu")
+def xielu(node: Tensor, facts: Facts) -> Program:
+    """y = xielu(x)."""
+    need_types(node)
+    numbers = {name: number(node, name) for name in XIELU_NUMBERS}
+    return Program((alike(XIELU, {"x": node.sources[0], "y": node}, facts, numbers=numbers),))
+
+
+@lowers(*OPERATORS)
+def binary(node: Tensor, facts: Facts) -> Program:
+    """y = a op repeat(b); a sum may be of blocks, which are encoded anew."""
+    a, b = node.sources
+    need_type(b)
+    if a.splits_blocks:
+        raise NoKernel("blocks that a transposition would split")
+    if not a.dtype.is_block:
+        need_type(a)
+    if not node.dtype.is_block:
+        need_type(node)
+        return Program((_binary(node, region(node), facts),))
+    need_encoder(node.dtype)
+    sums = scratch(F32, node.ne, contiguous_nb(F32, node.ne))
+    launches = (_binary(node, sums, facts), encoded(sums, region(node), facts))
+    return Program(launches, scratch=sums.nbytes)
+
+
+def _binary(node: Tensor, y: Region, facts: Facts) -> Launch:
     a, b = node.sources
     defines: dict[str, int | str] = {"OPERATOR": OPERATORS[node.op]}
-    if all(t.is_contiguous for t in (a, b, node)):
-        if a.ne == b.ne:
-            defines |= {"FLAT": 1, "SAME": 1}
-        elif b.rows == 1 and b.ne[0] == a.ne[0]:
-            defines["FLAT"] = 1
-    places = {"a": a, "b": b, "y": node}
-    return Program((per_element(BINARY, places, node.size, facts, defines=defines),))
+    if 1 < b.ne[0] < a.ne[0]:
+        defines["WRAP"] = 1
+    return alike(BINARY, {"a": a, "b": b, "y": y}, facts, defines=defines)
+
+
+@lowers("add_id")
+def add_id(node: Tensor, facts: Facts) -> Program:
+    """y[:, i, j] = a[:, i, j] + b[:, ids[i, j]]."""
+    a, b, ids = node.sources
+    need_type(a)
+    need_type(b)
+    places = {"a": a, "b": b, "ids": ids, "y": node}
+    return Program((per_element(EXPERTS_ADDED, places, node.size, facts),))
+
+
+@lowers("arange")
+def arange(node: Tensor, facts: Facts) -> Program:
+    """y[i] = start + i * step."""
+    start, step = number(node, "start"), number(node, "step")
+    return Program((per_element(ARANGE, {"y": node}, node.size, facts, start=start, step=step),))
+
+
+@lowers("diag_mask_inf")
+def diag_mask_inf(node: Tensor, facts: Facts) -> Program:
+    """Minus infinity right of diagonal n_past."""
+    need_types(node)
+    places = {"x": node.sources[0], "y": node}
+    n_past = int(number(node, "n_past"))
+    return Program((per_element(MASKED_INF, places, node.size, facts, n_past=n_past),))
