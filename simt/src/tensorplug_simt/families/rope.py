@@ -12,7 +12,7 @@ from tensorplug_simt.program import Kernel, Program, blocks_of, launch
 RUNGS = 12
 """Bits of the number of a pair."""
 
-_INTEGERS = ("pairs", "heads", "neighbours", "sectioned", "interleaved", "restart")
+_INTEGERS = ("pairs", "heads", "sectioned", "interleaved", "restart")
 _SIZES = ("size0", "size1", "size2", "size3")
 _FLOATS = ("scale", "ext_factor", "low", "width", "size", "way")
 _LADDER = tuple(f"rung{i}" for i in range(RUNGS))
@@ -30,7 +30,9 @@ ROPE = Kernel(
 )
 
 _TOGETHER = 32
-"""Pairs of a group."""
+"""Items of a group that have a pair each."""
+_LANES = 16
+"""Pairs of an item that is alone in its group."""
 _HEADS = 4
 """Heads that one item turns where there are many items: they share the work for the angle."""
 
@@ -52,19 +54,24 @@ def rope(node: Tensor, facts: Facts) -> Program:
     if factors is not None:
         need_type(factors, frozenset({F32}))
         places["factors"] = factors
-    packed = all(t.nb[0] == t.dtype.size for t in (x, node))
+    lanes, together = (_LANES, 1) if facts.wide else (1, _TOGETHER)
+    defines: dict[str, int | str] = {"LANES": lanes}
+    if all(t.nb[0] == t.dtype.size for t in (x, node)):
+        defines["PACKED"] = 1
+    if node.params["mode"] == "normal":
+        defines["NEIGHBOURS"] = 1
     return Program(
         (
             launch(
                 ROPE,
                 places,
-                groups=(x.ne[2], blocks_of(pairs, _TOGETHER), x.ne[3] * parts),
-                local=(_TOGETHER,),
-                defines={"PACKED": 1} if packed else {},
+                groups=(x.ne[2], blocks_of(pairs, lanes * together), x.ne[3] * parts),
+                local=(together,),
+                defines=defines,
                 pairs=pairs,
                 heads=heads,
                 way=-1.0 if node.op == "rope_back" else 1.0,
-                **_mode(node),
+                **_sections(node),
                 **_ladder(node, pairs),
                 **_yarn(node),
             ),
@@ -72,13 +79,12 @@ def rope(node: Tensor, facts: Facts) -> Program:
     )
 
 
-def _mode(node: Tensor) -> dict[str, Any]:
-    """Which elements turn together, and how sections share out the pairs."""
+def _sections(node: Tensor) -> dict[str, Any]:
+    """How sections share out the pairs."""
     mode, sections = node.params["mode"], node.params["sections"]
     assert isinstance(sections, tuple)
     sizes = [*(n for n in sections if isinstance(n, int)), 0, 0, 0, 0][:4]
     return {
-        "neighbours": int(mode == "normal"),
         "sectioned": int(mode not in ("normal", "neox")),
         "interleaved": int(mode == "imrope"),
         "restart": int(mode == "vision"),
