@@ -117,6 +117,8 @@ def _alike(
     across = [i for i in (1, 2, 3) if x.nb[i] == x.dtype.size and y.ne[i] >= 8]
     if starts[1] and across and y.ne[0] >= 8:
         return _tiles(*_turned(x, y, across[0]), facts, defines)
+    if y.ne[0] >= LONG_ROW:
+        return row_copies(x, y, facts, {**defines, "STEPS": 1})
     return per_element(ANY, places, prod(y.ne), facts, defines=defines)
 
 
@@ -136,7 +138,7 @@ def _flat(
 
 
 def row_copies(x: Region, y: Region, facts: Facts, defines: dict[str, int | str]) -> Launch:
-    """Groups for rows, which are contiguous in both; those of `x` come round where `y` has more."""
+    """Groups for rows, with gaps where STEPS is defined; `x` comes round where `y` has more."""
     parts = blocks_of(y.ne[0], PART)
     grid = (y.ne[1] * parts, y.ne[2], y.ne[3])
     defines = {**defines, "PART": PART}

@@ -5,20 +5,20 @@ from types import MappingProxyType
 
 from tensorplug.tensor import Tensor
 from tensorplug_simt.facts import Facts
-from tensorplug_simt.families.copying import copies
-from tensorplug_simt.grids import per_element
+from tensorplug_simt.families.copying import LONG_ROW, PART, copies
+from tensorplug_simt.grids import per_element, per_row
 from tensorplug_simt.lowering import LIMIT, NoKernel, lowers, need_types, number
-from tensorplug_simt.program import Kernel, Program, Region, blocks_of, region
+from tensorplug_simt.program import Kernel, Number, Program, Region, blocks_of, region
 
 TEXT = "tensorplug_simt:kernels/layout.k"
 
-_COUNT = ("count", "uint")
+_COUNTS = (("count", "uint"), ("parts", "int"))
 _PADS = tuple((name, "int") for name in ("kind", "l0", "l1", "l2", "l3"))
-PADDED = Kernel("padded", TEXT, ("x", "y"), ("y",), (_COUNT, *_PADS))
-BANDED = Kernel("banded", TEXT, ("x", "y"), ("y",), (_COUNT, ("first", "int"), ("last", "int")))
-PARTED = Kernel("parted", TEXT, ("x", "y"), ("y",), (_COUNT, ("w", "int"), ("across", "int")))
-JOINED = Kernel("joined", TEXT, ("x", "y"), ("y",), (_COUNT, ("w", "int"), ("across", "int")))
-POSITIONED = Kernel("positioned", TEXT, ("x", "across", "down", "y"), ("y",), (_COUNT,))
+PADDED = Kernel("padded", TEXT, ("x", "y"), ("y",), (*_COUNTS, *_PADS))
+BANDED = Kernel("banded", TEXT, ("x", "y"), ("y",), (*_COUNTS, ("first", "int"), ("last", "int")))
+PARTED = Kernel("parted", TEXT, ("x", "y"), ("y",), (*_COUNTS, ("w", "int"), ("across", "int")))
+JOINED = Kernel("joined", TEXT, ("x", "y"), ("y",), (*_COUNTS, ("w", "int"), ("across", "int")))
+POSITIONED = Kernel("positioned", TEXT, ("x", "across", "down", "y"), ("y",), _COUNTS)
 
 ZEROS, ROUND, MIRROR = range(3)
 """What stands around x, as its kernel names it."""
@@ -34,6 +34,18 @@ BANDS: Mapping[str, tuple[int, int]] = MappingProxyType(
 """First and last diagonal of each kind of triangle."""
 
 
+def _each_place(
+    kernel: Kernel, places: Mapping[str, Tensor], node: Tensor, facts: Facts, **numbers: Number
+) -> Program:
+    """One launch over all elements of `node`: by rows where those are long."""
+    if node.ne[0] < LONG_ROW:
+        numbers["parts"] = 1
+        return Program((per_element(kernel, places, node.size, facts, numbers=numbers),))
+    numbers |= {"count": node.size, "parts": blocks_of(node.ne[0], PART)}
+    grid = (node.ne[1] * int(numbers["parts"]), node.ne[2], node.ne[3])
+    return Program((per_row(kernel, places, grid, facts, defines={"PART": PART}, numbers=numbers),))
+
+
 def _counts(node: Tensor, name: str) -> tuple[int, ...]:
     value = node.params[name]
     if not isinstance(value, tuple) or not all(isinstance(n, int) for n in value):
@@ -45,9 +57,7 @@ def _padded(node: Tensor, facts: Facts, kind: int, before: tuple[int, ...]) -> P
     need_types(node)
     places = {"x": node.sources[0], "y": node}
     l0, l1, l2, l3 = before
-    return Program(
-        (per_element(PADDED, places, node.size, facts, kind=kind, l0=l0, l1=l1, l2=l2, l3=l3),)
-    )
+    return _each_place(PADDED, places, node, facts, kind=kind, l0=l0, l1=l1, l2=l2, l3=l3)
 
 
 @lowers("pad")
@@ -72,7 +82,7 @@ def roll(node: Tensor, facts: Facts) -> Program:
 def _banded(node: Tensor, facts: Facts, first: int, last: int) -> Program:
     need_types(node)
     places = {"x": node.sources[0], "y": node}
-    return Program((per_element(BANDED, places, node.size, facts, first=first, last=last),))
+    return _each_place(BANDED, places, node, facts, first=first, last=last)
 
 
 @lowers("diag")
@@ -110,7 +120,7 @@ def add_rel_pos(node: Tensor, facts: Facts) -> Program:
     x, across, down = node.sources
     need_types(node)
     places = {"x": x, "across": across, "down": down, "y": node}
-    return Program((per_element(POSITIONED, places, node.size, facts),))
+    return _each_place(POSITIONED, places, node, facts)
 
 
 @lowers("win_part")
@@ -121,7 +131,7 @@ def win_part(node: Tensor, facts: Facts) -> Program:
     w = int(number(node, "w"))
     places = {"x": x, "y": node}
     across = blocks_of(x.ne[1], w)
-    return Program((per_element(PARTED, places, node.size, facts, w=w, across=across),))
+    return _each_place(PARTED, places, node, facts, w=w, across=across)
 
 
 @lowers("win_unpart")
@@ -131,4 +141,4 @@ def win_unpart(node: Tensor, facts: Facts) -> Program:
     w = int(number(node, "w"))
     places = {"x": node.sources[0], "y": node}
     across = blocks_of(node.ne[1], w)
-    return Program((per_element(JOINED, places, node.size, facts, w=w, across=across),))
+    return _each_place(JOINED, places, node, facts, w=w, across=across)
