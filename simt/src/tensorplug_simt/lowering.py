@@ -5,12 +5,16 @@ from typing import TypeVar
 
 from tensorplug.dtypes import BF16, F16, F32, DType
 from tensorplug.errors import Refusal
+from tensorplug.fusion import Group
 from tensorplug.tensor import Tensor
 from tensorplug_simt.facts import Facts
 from tensorplug_simt.program import Program
 
 Lowering = Callable[[Tensor, Facts], Program]
 """From a node to launches. Raises NoKernel where there is no kernel for it."""
+
+GroupLowering = Callable[[Group, Facts], Program]
+"""From a group of nodes to launches, which may not need scratch memory. Raises NoKernel."""
 
 SHARED: dict[str, Lowering] = {}
 """The shared lowerings by op. A backend's own table comes before it."""
@@ -22,6 +26,7 @@ SMALL_FLOATS: frozenset[DType] = frozenset({F32, F16, BF16})
 """The types that most kernels load and store."""
 
 F = TypeVar("F", bound=Lowering)
+G = TypeVar("G", bound=GroupLowering)
 
 
 class NoKernel(Exception):
@@ -51,6 +56,30 @@ def lower(node: Tensor, facts: Facts, table: Mapping[str, Lowering] = SHARED) ->
         return lowering(node, facts)
     except NoKernel as reason:
         return Refusal(f"{node.op}: {reason}")
+
+
+def lowers_group(*patterns: str, table: dict[str, GroupLowering]) -> Callable[[G], G]:
+    """Enter a function into `table` as the lowering of groups of `patterns`."""
+
+    def enter(function: G) -> G:
+        for pattern in patterns:
+            table[pattern] = function
+        return function
+
+    return enter
+
+
+def lower_group(
+    group: Group, facts: Facts, table: Mapping[str, GroupLowering]
+) -> Program | Refusal:
+    """The program of a group of nodes, or the reason why there is none."""
+    lowering = table.get(group.pattern.name)
+    if lowering is None:
+        return Refusal(f"no kernel for {group.pattern.name}")
+    try:
+        return lowering(group, facts)
+    except NoKernel as reason:
+        return Refusal(f"{group.pattern.name}: {reason}")
 
 
 def need_types(node: Tensor, known: frozenset[DType] = SMALL_FLOATS) -> None:

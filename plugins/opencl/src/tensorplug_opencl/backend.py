@@ -7,6 +7,7 @@ import pyopencl as cl
 from tensorplug.backend import Backend, Event, Plan
 from tensorplug.buffer import Buffer
 from tensorplug.errors import DeviceError, map_driver_errors
+from tensorplug.fusion import Group
 from tensorplug.graph import Bindings, BoundGraph
 from tensorplug.tensor import Storage, Tensor
 from tensorplug_opencl.memory import ERRORS, OpenCLBuffer
@@ -51,6 +52,9 @@ class OpenCLBackend(Backend):
 
     def _compute(self, node: Tensor, bindings: Bindings) -> None:
         enqueue(self, prepare(self.device, node, bindings))
+
+    def _compute_group(self, group: Group, bindings: Bindings) -> None:
+        enqueue(self, prepare(self.device, group, bindings))
 
     def _synchronize(self) -> None:
         with map_driver_errors(ERRORS, self.name):

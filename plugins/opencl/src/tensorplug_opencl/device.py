@@ -12,14 +12,15 @@ from tensorplug.backend import Backend
 from tensorplug.buffer import Buffer, BufferType, BufferUsage, as_bytes
 from tensorplug.device import Device, DeviceType, KernelText, Memory
 from tensorplug.errors import DeviceLost, Refusal, map_driver_errors
+from tensorplug.fusion import Group
 from tensorplug.tensor import Array, Tensor
 from tensorplug_opencl.backend import OpenCLBackend
 from tensorplug_opencl.facts import device_type, facts_of, hardware_id
-from tensorplug_opencl.kernels import LOWERINGS
+from tensorplug_opencl.kernels import FUSIONS, GROUPS, LOWERINGS
 from tensorplug_opencl.memory import ERRORS, ImportedBuffer, OpenCLBufferType, PinnedBufferType
 from tensorplug_opencl.programs import Programs
 from tensorplug_simt.dialects.dialect import OPENCL
-from tensorplug_simt.lowering import lower
+from tensorplug_simt.lowering import lower, lower_group
 from tensorplug_simt.program import Program
 from tensorplug_simt.source import source
 
@@ -28,6 +29,7 @@ class OpenCLDevice(Device):
     """One device, with a context of its own that is made on first use."""
 
     backend_class = OpenCLBackend
+    fusions = FUSIONS
 
     def __init__(self, name: str, driver: Any) -> None:
         super().__init__(name)
@@ -127,6 +129,13 @@ class OpenCLDevice(Device):
             known = self._lowered[node] = lower(node, self.facts, LOWERINGS)
         return known
 
+    def lower_work(self, work: Tensor | Group) -> Program | Refusal:
+        """The launches of a node or of a group of nodes, or why there are none."""
+        return self.lower(work) if isinstance(work, Tensor) else self._lower_group(work)
+
+    def _lower_group(self, group: Group) -> Program | Refusal:
+        return lower_group(group, self.facts, GROUPS)
+
     def kernel_texts(self, node: Tensor) -> Sequence[KernelText]:
         """The complete sources of the kernels that compute `node`."""
         program = self.lower(node)
@@ -154,4 +163,10 @@ class OpenCLDevice(Device):
         if not node.size:
             return True
         answer = self.lower(node)
+        return answer if isinstance(answer, Refusal) else True
+
+    def _supports_group(
+        self, group: Group, source_types: Mapping[Tensor, BufferType]
+    ) -> bool | Refusal:
+        answer = self._lower_group(group)
         return answer if isinstance(answer, Refusal) else True

@@ -7,6 +7,7 @@ import pyopencl as cl
 
 from tensorplug.backend import Plan
 from tensorplug.errors import Refusal, ShapeError, Unsupported, map_driver_errors
+from tensorplug.fusion import Group
 from tensorplug.graph import Bindings, BoundGraph
 from tensorplug.tensor import Storage, Tensor
 from tensorplug_opencl.memory import ERRORS, OpenCLBuffer, scratch_start
@@ -37,10 +38,7 @@ class OpenCLPlan(Plan):
     def _rebind(self) -> None:
         graph, bindings = self.bound.graph, self.bound.bindings
         self._ready = [
-            ready
-            for node in graph.nodes
-            if graph.computes(node) and node.size
-            for ready in prepare(self.backend.device, node, bindings)
+            ready for work in graph.work for ready in prepare(self.backend.device, work, bindings)
         ]
 
     def _run(self) -> None:
@@ -50,13 +48,14 @@ class OpenCLPlan(Plan):
         self._ready = []
 
 
-def prepare(device: "OpenCLDevice", node: Tensor, bindings: Bindings) -> list[Ready]:
-    """The launches of a node with all arguments set. Raises Unsupported, ShapeError."""
-    program = device.lower(node)
+def prepare(device: "OpenCLDevice", work: Tensor | Group, bindings: Bindings) -> list[Ready]:
+    """The launches of a node or a group with all arguments set. Raises Unsupported, ShapeError."""
+    program = device.lower_work(work)
     if isinstance(program, Refusal):
-        raise Unsupported(f"{device.name}: {node}: {program.reason}")
-    home = bindings.where(node)
-    free = Storage(home.buffer, home.offset + scratch_start(node))
+        raise Unsupported(f"{device.name}: {work}: {program.reason}")
+    last = work if isinstance(work, Tensor) else work.last
+    home = bindings.where(last)
+    free = Storage(home.buffer, home.offset + scratch_start(last))
     return [_bind(device, launch, bindings, free) for launch in program.launches]
 
 

@@ -111,3 +111,52 @@ KERNEL_HEAD {
     for (int j = 0; j < p.x.ne[1]; j++)
       scaled(ROW(y, j, c, GROUP_Y), p.y.nb[0], ROW(x, j, c, GROUP_Y), p.x.nb[0], n, mean, factor);
 }
+
+//: norm_fused
+// y = normalised(x) * weight + bias, or of sum = x + other, which is a result too. Rows have no gaps.
+// An item reads again only what it wrote itself.
+KERNEL_HEAD {
+  GROUP_SCRATCH(scratch);
+  const int n = p.x.ne[0];
+  __global const float* x = (__global const float*)ROW(x, GROUP_X, GROUP_Y, GROUP_Z);
+  __global float* y = (__global float*)ROW(y, GROUP_X, GROUP_Y, GROUP_Z);
+#define REPEATED(name) \
+  ((__global const float*)ROW(name, GROUP_X % p.name.ne[1], GROUP_Y % p.name.ne[2], GROUP_Z % p.name.ne[3]))
+#ifdef ADDED
+  __global const float* other = REPEATED(other);
+  __global float* sum = (__global float*)ROW(sum, GROUP_X, GROUP_Y, GROUP_Z);
+  int k = ITEM_X;
+#if GROUP_SIZE == 1
+  for (; k + 16 <= n; k += 16) vstore16(vload16(0, x + k) + vload16(0, other + k), 0, sum + k);
+#endif
+  for (; k < n; k += GROUP_SIZE) sum[k] = x[k] + other[k];
+  x = sum;
+#endif
+  __global const uchar* row = (__global const uchar*)x;
+  float mean = 0.0f;
+  if (p.centred) mean = GROUP_SUM(sum_of(row, 4, n), scratch) / n;
+  const float factor = 1.0f / sqrt(GROUP_SUM(squares_of(row, 4, n, mean), scratch) / n + p.eps);
+  int i = ITEM_X;
+#ifdef SCALED
+  __global const float* weight = REPEATED(weight);
+#define WEIGHED(value, j) ((value) * weight[j])
+#define WEIGHED16(value, j) ((value) * vload16(0, weight + (j)))
+#else
+#define WEIGHED(value, j) (value)
+#define WEIGHED16(value, j) (value)
+#endif
+#ifdef SHIFTED
+  __global const float* bias = REPEATED(bias);
+#define MOVED(value, j) ((value) + bias[j])
+#define MOVED16(value, j) ((value) + vload16(0, bias + (j)))
+#else
+#define MOVED(value, j) (value)
+#define MOVED16(value, j) (value)
+#endif
+#if GROUP_SIZE == 1
+  for (; i + 16 <= n; i += 16) {
+    vstore16(MOVED16(WEIGHED16((vload16(0, x + i) - mean) * factor, i), i), 0, y + i);
+  }
+#endif
+  for (; i < n; i += GROUP_SIZE) y[i] = MOVED(WEIGHED((x[i] - mean) * factor, i), i);
+}

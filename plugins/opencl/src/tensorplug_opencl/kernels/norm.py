@@ -3,17 +3,25 @@
 from typing import Any
 
 from tensorplug.dtypes import F32
+from tensorplug.fusion import Group
 from tensorplug.tensor import Tensor
-from tensorplug_opencl.kernels.table import OWN
+from tensorplug_opencl.kernels.table import GROUPS, OWN
 from tensorplug_simt.facts import Facts
 from tensorplug_simt.grids import per_row
-from tensorplug_simt.lowering import lowers, need_types, number
+from tensorplug_simt.lowering import NoKernel, lowers, lowers_group, need_type, need_types, number
 from tensorplug_simt.program import Kernel, Program, Region, blocks_of, region
 
 TEXT = "tensorplug_opencl:kernels/norm.cl"
 
 NORM = Kernel(
     "norm", TEXT, ("x", "y"), ("y",), (("centred", "int"), ("whole", "int"), ("eps", "float"))
+)
+NORM_FUSED = Kernel(
+    "norm_fused",
+    TEXT,
+    ("x", "other", "weight", "bias", "sum", "y"),
+    ("sum", "y"),
+    (("centred", "int"), ("eps", "float")),
 )
 GROUP_NORM = Kernel("group_norm", TEXT, ("x", "y"), ("y",), (("together", "int"), ("eps", "float")))
 
@@ -49,3 +57,34 @@ def _planes(x: Tensor) -> Region:
     if nb[1] != width * nb[0]:
         return region(x)
     return Region(x, x.dtype, (width * height, 1, channels, batch), nb)
+
+
+@lowers_group("norm_mul", "add_norm", table=GROUPS)
+def norm_fused(group: Group, facts: Facts) -> Program:
+    """A norm with the sum before it, or the factor and the summand after it."""
+    normed = group["normed"]
+    if normed.op == "group_norm":
+        raise NoKernel("no fused kernel for group_norm")
+    added = "sum" in group
+    x = group["a"] if added else group["x"]
+    if added and x.ne != group["sum"].ne:
+        raise NoKernel("no kernel for a sum that is larger than its first source")
+    places = {"x": x, "y": group.last}
+    if added:
+        places |= {"other": group["b"], "sum": group["sum"]}
+    places |= {name: group[name] for name in ("weight", "bias") if name in group}
+    for tensor in places.values():
+        need_type(tensor, frozenset({F32}))
+        if tensor.nb[0] != 4 or tensor.ne[0] != normed.ne[0]:
+            raise NoKernel(f"no kernel for the layout of {tensor}")
+    kinds = {"ADDED": added, "SCALED": "weight" in group, "SHIFTED": "bias" in group}
+    launch = per_row(
+        NORM_FUSED,
+        places,
+        normed.ne[1:],
+        facts,
+        defines={name: 1 for name, there in kinds.items() if there},
+        centred=int(normed.op == "norm"),
+        eps=number(normed, "eps"),
+    )
+    return Program((launch,))

@@ -1,6 +1,9 @@
-"""The lowerings to kernels of this backend's own, by op."""
+"""The lowerings to kernels of this backend's own."""
 
-from tensorplug_simt.lowering import Lowering
+from tensorplug_simt.lowering import GroupLowering, Lowering
 
 OWN: dict[str, Lowering] = {}
-"""Comes before the shared lowerings."""
+"""By op; comes before the shared lowerings."""
+
+GROUPS: dict[str, GroupLowering] = {}
+"""By fusion pattern."""
