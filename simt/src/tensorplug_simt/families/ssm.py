@@ -5,11 +5,13 @@ from tensorplug.tensor import Tensor
 from tensorplug_simt.facts import Facts
 from tensorplug_simt.grids import per_element
 from tensorplug_simt.lowering import NoKernel, lowers, need_type, need_types, number
-from tensorplug_simt.program import Kernel, Program
+from tensorplug_simt.program import Kernel, Program, blocks_of, launch
 
 TEXT = "tensorplug_simt:kernels/ssm.k"
 LARGEST = 256
 """The most states that an item can hold."""
+_LANES = 16
+"""States that an item updates at a time where it is alone in its group."""
 
 SSM_CONV = Kernel("ssm_conv", TEXT, ("x", "weights", "y"), ("y",), (("count", "uint"),))
 SSM_SCAN = Kernel(
@@ -42,5 +44,20 @@ def ssm_scan(node: Tensor, facts: Facts) -> Program:
         raise NoKernel(f"{s.ne[0]} states for each element; the kernel ends at {LARGEST}")
     places = dict(zip(SSM_SCAN.buffers, (*node.sources, node), strict=True))
     rows, slots = x.ne[0] * x.ne[1] * x.ne[3], int(number(node, "K"))
-    size = {"SIZE": s.ne[0]}
-    return Program((per_element(SSM_SCAN, places, rows, facts, defines=size, slots=slots),))
+    lanes, together = (min(_LANES, s.ne[0]), 1) if facts.wide else (1, facts.flat_group)
+    defines: dict[str, int | str] = {"SIZE": s.ne[0], "LANES": lanes}
+    if all(places[name].nb[0] == F32.size for name in "abc"):
+        defines["PACKED"] = 1
+    return Program(
+        (
+            launch(
+                SSM_SCAN,
+                places,
+                groups=(blocks_of(rows, together),),
+                local=(together,),
+                defines=defines,
+                count=rows,
+                slots=slots,
+            ),
+        )
+    )
