@@ -3,7 +3,6 @@
 import threading
 from collections.abc import Mapping, Sequence
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import numpy as np
 import pyopencl as cl
@@ -42,7 +41,6 @@ class OpenCLDevice(Device):
         self._programs: Programs | None = None
         self._memory = OpenCLBufferType(self)
         self._pinned = PinnedBufferType(self)
-        self._lowered: WeakKeyDictionary[Tensor, Program | Refusal] = WeakKeyDictionary()
 
     # --- facts -----------------------------------------------------------------------------
 
@@ -124,10 +122,7 @@ class OpenCLDevice(Device):
 
     def lower(self, node: Tensor) -> Program | Refusal:
         """The launches of a node, or why there are none."""
-        known = self._lowered.get(node)
-        if known is None:
-            known = self._lowered[node] = lower(node, self.facts, LOWERINGS)
-        return known
+        return lower(node, self.facts, LOWERINGS)
 
     def lower_work(self, work: Tensor | Group) -> Program | Refusal:
         """The launches of a node or of a group of nodes, or why there are none."""
