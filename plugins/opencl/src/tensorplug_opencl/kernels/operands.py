@@ -30,12 +30,14 @@ class Operands:
     scratch: int = 0
 
     @property
-    def repeats(self) -> dict[str, int]:
-        """How many matrices of `x` meet one of `w`."""
-        if self.experts:
-            return {"repeat2": 1, "repeat3": 1}
-        repeat2, repeat3 = (self.x.ne[axis] // self.w.ne[axis] for axis in (2, 3))
-        return {"repeat2": repeat2, "repeat3": repeat3}
+    def repeat2(self) -> int:
+        """How many matrices of `x` along dimension 2 meet one of `w`."""
+        return 1 if self.experts else self.x.ne[2] // self.w.ne[2]
+
+    @property
+    def repeat3(self) -> int:
+        """How many matrices of `x` along dimension 3 meet one of `w`."""
+        return 1 if self.experts else self.x.ne[3] // self.w.ne[3]
 
     @property
     def matrices(self) -> int:

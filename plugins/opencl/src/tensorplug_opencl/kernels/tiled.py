@@ -41,7 +41,8 @@ def rows(these: Operands, facts: Facts) -> Launch:
         groups=(these.w.ne[1], 1, these.matrices),
         local=(size,),
         defines={"GROUP_SIZE": size, "COLS": columns, **these.defines},
-        **these.repeats,
+        repeat2=these.repeat2,
+        repeat3=these.repeat3,
     )
 
 
@@ -54,5 +55,6 @@ def tiles(these: Operands) -> Launch:
         groups=groups,
         local=(TILE_GROUP,),
         defines=these.defines,
-        **these.repeats,
+        repeat2=these.repeat2,
+        repeat3=these.repeat3,
     )

@@ -11,6 +11,7 @@
 #define BLOCK_BYTES w_bytes
 #endif
 
+#define EVERY(name, count) _Pragma("unroll") for (int name = 0; name < count; name++)
 typedef GLOBAL const uchar* bytes;
 
 // Compilers for x86 may turn a half into a float by hand where the processor has an instruction.
@@ -184,10 +185,9 @@ DEVICE float sum16(float16 v) {
 
 //: matvec
 // Up to COLS rows of `x` against `p.rows` rows of `w`, which an item reads from one end to the other,
-// AT_ONCE side by side: sums that do not wait for each other.
-#define AT_ONCE (COLS > 2 ? 1 : PARTS > 1 ? 2 : 4 / COLS)
-#define EVERY(name, count) _Pragma("unroll") for (int name = 0; name < count; name++)
-
+// AT_ONCE side by side, in SUMS sums each that do not wait for each other.
+#define AT_ONCE (COLS > 1 || PARTS > 1 ? 2 : 4)
+#define SUMS (COLS > 2 ? 1 : 2)
 KERNEL_HEAD {
   const int first = GROUP_X * p.rows;
   const int last = min(first + p.rows, p.w.ne[1]);
@@ -208,11 +208,11 @@ KERNEL_HEAD {
   EVERY(c, COLS) x[c] = (GLOBAL const float*)X_ROW(min(c, columns - 1));
   for (int row = first; row < last; row += AT_ONCE) {
     bytes w[AT_ONCE];
-    float16 even[AT_ONCE][COLS], odd[AT_ONCE][COLS];
+    float16 sums[AT_ONCE][COLS][SUMS];
     EVERY(r, AT_ONCE) {
       // Rows beyond the last are copies of it, whose results nobody stores.
       w[r] = W_ROW(min(row + r, last - 1));
-      EVERY(c, COLS) even[r][c] = odd[r][c] = 0.0f;
+      EVERY(c, COLS) sums[r][c][0] = sums[r][c][SUMS - 1] = 0.0f;
     }
     int k = 0;
     for (int block = 0; block < blocks; block++) {
@@ -223,8 +223,8 @@ KERNEL_HEAD {
           float16 lo, hi;
           part(w[r], &h[r], j, &lo, &hi);
           EVERY(c, COLS) {
-            even[r][c] = fma(lo, vload16(0, x[c] + k), even[r][c]);
-            odd[r][c] = fma(hi, vload16(1, x[c] + k), odd[r][c]);
+            sums[r][c][0] = fma(lo, vload16(0, x[c] + k), sums[r][c][0]);
+            sums[r][c][SUMS - 1] = fma(hi, vload16(1, x[c] + k), sums[r][c][SUMS - 1]);
           }
         }
         k += 32;
@@ -233,7 +233,7 @@ KERNEL_HEAD {
     }
     EVERY(r, AT_ONCE) {
       EVERY(c, COLS) {
-        float sum = sum16(even[r][c] + odd[r][c]);
+        float sum = sum16(SUMS > 1 ? sums[r][c][0] + sums[r][c][SUMS - 1] : sums[r][c][0]);
         for (int rest = 0; k + rest < p.w.ne[0]; rest++) sum += REST_AT(w[r], rest) * x[c][k + rest];
         if (row + r < last && c < columns) ((GLOBAL float*)Y_ROW(c))[row + r] = sum;
       }
@@ -247,24 +247,39 @@ KERNEL_HEAD {
 #define DEPTH 256
 #define ROWS 8
 
-DEVICE void fill(LOCAL float* panel, bytes w, long step, int rows, int k0, int depth) {
-  for (int r = 0; r < 32; r++) {
-    // Rows beyond the last are copies of it, whose results nobody stores.
-    bytes row = w + min(r, rows - 1) * step;
-    bytes b = row + (long)(k0 / (32 * PARTS)) * BLOCK_BYTES;
-    LOCAL float* to = panel + r;
-    int k = 0;
-    for (; k + 32 * PARTS <= depth; b += BLOCK_BYTES) {
-      const head h = begin(b);
-      for (int j = 0; j < PARTS; j++, k += 32) {
-        float16 v[2];
-        part(b, &h, j, &v[0], &v[1]);
-        const float* one = (const float*)v;
-#pragma unroll
-        for (int i = 0; i < 32; i++) to[(k + i) * 32] = one[i];
-      }
+// 16 x 16 elements, rows for columns: four perfect shuffles of their 256 places.
+DEVICE void turn(float16* rows, LOCAL float* to) {
+  float16 a[16], b[16];
+  EVERY(i, 16) a[i] = rows[i];
+  EVERY(shuffles, 4) {
+    EVERY(i, 8) {
+      b[2 * i].even = a[i].lo;
+      b[2 * i].odd = a[i + 8].lo;
+      b[2 * i + 1].even = a[i].hi;
+      b[2 * i + 1].odd = a[i + 8].hi;
     }
-    for (; k < depth; k++) to[k * 32] = REST_AT(row, k0 + k);
+    EVERY(i, 16) a[i] = b[i];
+  }
+  EVERY(i, 16) vstore16(a[i], 2 * i, to);
+}
+
+// Elements k0 to k0 + depth of 16 rows as `depth` groups of 16. Rows beyond the last are copies of
+// it, whose results nobody stores.
+DEVICE void fill(LOCAL float* panel, bytes w, long step, int rows, int k0, int depth) {
+  int k = 0;
+  for (; k + 32 * PARTS <= depth; k += 32 * PARTS) {
+    bytes b = w + (long)((k0 + k) / (32 * PARTS)) * BLOCK_BYTES;
+    head h[16];
+    for (int r = 0; r < 16; r++) h[r] = begin(b + min(r, rows - 1) * step);
+    for (int j = 0; j < PARTS; j++) {
+      float16 lo[16], hi[16];
+      for (int r = 0; r < 16; r++) part(b + min(r, rows - 1) * step, &h[r], j, &lo[r], &hi[r]);
+      turn(lo, panel + (k + 32 * j) * 32);
+      turn(hi, panel + (k + 32 * j + 16) * 32);
+    }
+  }
+  for (; k < depth; k++) {
+    for (int r = 0; r < 16; r++) panel[k * 32 + r] = REST_AT(w + min(r, rows - 1) * step, k0 + k);
   }
 }
 
@@ -290,7 +305,10 @@ KERNEL_HEAD {
     const int count = min(n - n0, 32);
     for (int k0 = 0; k0 < length; k0 += DEPTH) {
       const int depth = min(length - k0, DEPTH);
-      fill(panel, w, p.w.nb[1], count, k0, depth);
+      for (int half_ = 0; half_ < 32; half_ += 16) {
+        const int from = min(half_, count - 1);
+        fill(panel + half_, w + from * p.w.nb[1], p.w.nb[1], count - from, k0, depth);
+      }
       for (int m = first; m < last; m += ROWS) {
 #define START(i) \
   GLOBAL const float* x##i = (GLOBAL const float*)X_ROW(min(m + i, rows - 1)) + k0; \

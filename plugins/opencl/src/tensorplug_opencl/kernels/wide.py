@@ -39,7 +39,8 @@ def matvec(these: Operands, facts: Facts) -> Launch:
         these.places,
         groups=(blocks_of(n, rows), 1, these.matrices),
         defines={"COLS": columns, **these.defines},
-        **these.repeats,
+        repeat2=these.repeat2,
+        repeat3=these.repeat3,
         rows=rows,
     )
 
@@ -56,7 +57,8 @@ def matmul(these: Operands, facts: Facts) -> Launch:
         these.places,
         groups=(blocks_of(panels, each), blocks_of(these.rows, rows), these.matrices),
         defines=these.defines,
-        **these.repeats,
+        repeat2=these.repeat2,
+        repeat3=these.repeat3,
         rows=rows,
         panels=each,
     )
