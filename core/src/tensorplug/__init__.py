@@ -26,6 +26,7 @@ from tensorplug.device import (
     DeviceType,
     Memory,
     Option,
+    SupportsFusion,
     SupportsHostImport,
     SupportsNuma,
 )
@@ -253,6 +254,7 @@ __all__ = [
     "SupportsAsyncTransfer",
     "SupportsCollectives",
     "SupportsEvents",
+    "SupportsFusion",
     "SupportsHostImport",
     "SupportsNuma",
     "SupportsOptimize",

@@ -8,8 +8,12 @@ import pytest
 
 import tensorplug as tp
 from tensorplug.backend import NodePlan
+from tensorplug.fusion import find_groups
+from tensorplug.patterns import PATTERNS
 from tensorplug.testing.anykernel import ALL_KERNELS
 from tensorplug.testing.null import NullDevice
+from tensorplug.testing.suites.blocks import GRAPHS
+from tensorplug.testing.suites.drawing import Draw
 from tensorplug.testing.suites.graphs import GraphTests
 from tensorplug_cpu.device import CPUDevice
 
@@ -51,6 +55,31 @@ class TestGraphs(GraphTests):
     def device(cls, request):
         with DEVICES[request.param]() as made:
             yield made
+
+
+class Apart:
+    """What a Draw asks of its surroundings, for graphs that nobody runs."""
+
+    def __init__(self, device: tp.Device) -> None:
+        self.device = device
+        self.kept = []
+
+    def keep(self, resource):
+        self.kept.append(resource)
+        return resource
+
+
+def test_every_fusion_pattern_is_in_some_graph() -> None:
+    found: set[str] = set()
+    with null("null:0") as device:
+        work = Apart(device)
+        for whole in GRAPHS.values():
+            groups = find_groups(tp.Graph(whole.build(Draw(work, 0))), PATTERNS)
+            found.update(group.pattern.name for group in groups)
+        for buffer in work.kept:
+            buffer.close()
+
+    assert found == {pattern.name for pattern in PATTERNS}
 
 
 # --- planted faults ----------------------------------------------------------------------------
