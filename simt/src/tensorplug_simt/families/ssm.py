@@ -44,7 +44,7 @@ def ssm_scan(node: Tensor, facts: Facts) -> Program:
         raise NoKernel(f"{s.ne[0]} states for each element; the kernel ends at {LARGEST}")
     places = dict(zip(SSM_SCAN.buffers, (*node.sources, node), strict=True))
     rows, slots = x.ne[0] * x.ne[1] * x.ne[3], int(number(node, "K"))
-    lanes, together = (min(_LANES, s.ne[0]), 1) if facts.wide else (1, facts.flat_group)
+    lanes, together = (max(1, min(_LANES, s.ne[0])), 1) if facts.wide else (1, facts.flat_group)
     defines: dict[str, int | str] = {"SIZE": s.ne[0], "LANES": lanes}
     if all(places[name].nb[0] == F32.size for name in "abc"):
         defines["PACKED"] = 1
