@@ -34,8 +34,7 @@ null = partial(NullDevice, logs=False)
 DEVICES = {
     "few_ops": partial(null, "null:0"),
     "more_ops": partial(null, "more:0", kernels=MORE),
-    "all_ops": partial(null, "all:0", kernels=ALL_KERNELS),
-    "all_ops_late": partial(null, "all:0", kernels=ALL_KERNELS, asynchronous=True),
+    "all_ops": partial(null, "all:0", kernels=ALL_KERNELS, asynchronous=True),
     "host": partial(null, "host:0", host=True),
     "late": partial(null, "late:0", asynchronous=True, kernels=MORE),
     "bare": partial(
