@@ -34,11 +34,19 @@ typedef GLOBAL const uchar* bytes;
 typedef float16 line;
 #define LINE(d, m) TIMES(convert_float16(LANES), d, m)
 DEVICE float16 ON_LINE(line l, uint16 q) { return __builtin_ia32_permvarsf512(l, as_int16(q)); }
+#define ON_TABLE(t, q) ON_LINE(convert_float16(vload16(0, t)), q)
 #else
 typedef struct { float d, m; } line;
 DEVICE line line_of(float d, float m) { line l = {d, m}; return l; }
 #define LINE(d, m) line_of(d, m)
 #define ON_LINE(l, q) TIMES(convert_float16(as_int16((q) & 15u)), (l).d, (l).m)
+DEVICE float16 ON_TABLE(TABLE const char* t, uint16 words) {
+  float found[16];
+  uint q[16];
+  vstore16(words & 15u, 0, q);
+  for (int i = 0; i < 16; i++) found[i] = t[q[i]];
+  return vload16(0, found);
+}
 #endif
 #if defined(w_is_f32)
 typedef int head;
@@ -147,6 +155,71 @@ DEVICE void part(bytes b, const head* h, int j, float16* lo, float16* hi) {
   const uint8 q = low | high;
   *lo = h->d[2 * j] * convert_float16(as_char16(FIRST16(q) - (uchar16)32));
   *hi = h->d[2 * j + 1] * convert_float16(as_char16(SECOND16(q) - (uchar16)32));
+}
+#elif defined(w_is_q2_K)
+typedef struct { float d[16], m[16]; } head;
+DEVICE head begin(bytes b) {
+  const uchar16 both = BYTES16(b);
+  head h;
+  vstore16(HALF(b + 80) * convert_float16(both & (uchar16)15), 0, h.d);
+  vstore16(-HALF(b + 82) * convert_float16(both >> (uchar16)4), 0, h.m);
+  return h;
+}
+DEVICE void part(bytes b, const head* h, int j, float16* lo, float16* hi) {
+  const uint8 q = FOURS(b + 16 + (j >> 2) * 32) >> 2 * (j & 3) & 0x03030303u;
+  *lo = TIMES(convert_float16(FIRST16(q)), h->d[2 * j], h->m[2 * j]);
+  *hi = TIMES(convert_float16(SECOND16(q)), h->d[2 * j + 1], h->m[2 * j + 1]);
+}
+#elif defined(w_is_q3_K)
+typedef struct { float d[16]; } head;
+DEVICE head begin(bytes b) {
+  const uint a = as_uint(vload4(0, b + 96)), c = as_uint(vload4(0, b + 100));
+  const uint4 high = (uint4)as_uint(vload4(0, b + 104)) >> (uint4)(0, 2, 4, 6) & 0x03030303u;
+  const uint4 all = ((uint4)(a, c, a >> 4, c >> 4) & 0x0f0f0f0fu) | high << 4;
+  head h;
+  vstore16(HALF(b + 108) * convert_float16(as_char16(all) - (char16)32), 0, h.d);
+  return h;
+}
+DEVICE void part(bytes b, const head* h, int j, float16* lo, float16* hi) {
+  const uint8 low = FOURS(b + 32 + (j >> 2) * 32) >> 2 * (j & 3) & 0x03030303u;
+  const uint8 q = low | (FOURS(b) >> j & 0x01010101u) << 2;
+  *lo = h->d[2 * j] * convert_float16(as_char16(FIRST16(q)) - (char16)4);
+  *hi = h->d[2 * j + 1] * convert_float16(as_char16(SECOND16(q)) - (char16)4);
+}
+#elif defined(w_is_iq4_nl)
+typedef struct { float d; } head;
+DEVICE head begin(bytes b) { head h = {HALF(b)}; return h; }
+DEVICE void part(bytes b, const head* h, int j, float16* lo, float16* hi) {
+  const uint16 q = WORDS16(b + 2);
+  *lo = h->d * ON_TABLE(values_iq4, q);
+  *hi = h->d * ON_TABLE(values_iq4, q >> 4);
+}
+#elif defined(w_is_iq4_xs)
+typedef struct { float d[8]; } head;
+DEVICE head begin(bytes b) {
+  const float d = HALF(b);
+  const uint high = b[2] | (uint)b[3] << 8;
+  head h;
+  EVERY(g, 8) h.d[g] = d * ((int)((b[4 + g / 2] >> 4 * (g & 1) & 15) | (high >> 2 * g & 3u) << 4) - 32);
+  return h;
+}
+DEVICE void part(bytes b, const head* h, int j, float16* lo, float16* hi) {
+  const uint16 q = WORDS16(b + 8 + 16 * j);
+  *lo = h->d[j] * ON_TABLE(values_iq4, q);
+  *hi = h->d[j] * ON_TABLE(values_iq4, q >> 4);
+}
+#elif defined(w_is_mxfp4)
+// Values are doubled, so the scale is halved: 2^-128 and 2^-127 are no normal numbers.
+typedef struct { float d; } head;
+DEVICE head begin(bytes b) {
+  const uint e = b[0];
+  head h = {BITS_FLOAT(e > 1u ? (e - 1u) << 23 : 0x200000u << e)};
+  return h;
+}
+DEVICE void part(bytes b, const head* h, int j, float16* lo, float16* hi) {
+  const uint16 q = WORDS16(b + 1);
+  *lo = h->d * ON_TABLE(values_fp4, q);
+  *hi = h->d * ON_TABLE(values_fp4, q >> 4);
 }
 #else
 typedef int head;
