@@ -54,9 +54,9 @@ def test_op_without_lowering_is_refused_by_name():
 
 
 def test_type_without_kernel_is_refused_by_name():
-    a, b = (tp.input(name, (4, 32), dtype) for name, dtype in (("a", tp.Q8_0), ("b", tp.F32)))
+    a, b = (tp.input(name, (4, 256), dtype) for name, dtype in (("a", tp.IQ2_XXS), ("b", tp.F32)))
 
-    assert lower(tp.add(a, b), GPU) == Refusal("add: no kernel for q8_0")
+    assert lower(tp.add(a, b), GPU) == Refusal("add: no encoder for iq2_xxs")
 
 
 def test_numbers_that_are_not_the_kernels_are_an_error():

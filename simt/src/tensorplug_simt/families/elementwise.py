@@ -3,15 +3,15 @@
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from tensorplug.dtypes import F32
 from tensorplug.ops.unary import UNARY as FUNCTIONS
-from tensorplug.tensor import Tensor, contiguous_nb
+from tensorplug.tensor import Tensor
 from tensorplug_simt.facts import Facts
 from tensorplug_simt.families.elements import COUNT, TEXT, alike
-from tensorplug_simt.families.encode import encoded, need_encoder
+from tensorplug_simt.families.encode import TEXT as BLOCKS
+from tensorplug_simt.families.encode import need_encoder
 from tensorplug_simt.grids import per_element
 from tensorplug_simt.lowering import NoKernel, lowers, need_type, need_types, number
-from tensorplug_simt.program import Kernel, Launch, Program, Region, region, scratch
+from tensorplug_simt.program import Kernel, Program
 
 _XY, _Y = ("x", "y"), ("y",)
 UNARY = Kernel("unary", TEXT, _XY, _Y, (COUNT,))
@@ -20,6 +20,7 @@ CONSTANT = Kernel("constant", TEXT, _XY, _Y, (COUNT, ("c0", "float"), ("c1", "fl
 XIELU_NUMBERS = ("alpha_n", "alpha_p", "beta", "eps")
 XIELU = Kernel("xielu", TEXT, _XY, _Y, (COUNT, *((name, "float") for name in XIELU_NUMBERS)))
 BINARY = Kernel("binary", TEXT, ("a", "b", "y"), _Y, (COUNT,))
+BLOCKS_ADDED = Kernel("blocks_added", BLOCKS, ("a", "b", "y"), _Y, (COUNT,))
 EXPERTS_ADDED = Kernel("experts_added", TEXT, ("a", "b", "ids", "y"), _Y, (COUNT,))
 ARANGE = Kernel("arange", TEXT, _Y, _Y, (COUNT, ("start", "float"), ("step", "float")))
 MASKED_INF = Kernel("masked_inf", TEXT, _XY, _Y, (COUNT, ("n_past", "int")))
@@ -81,21 +82,16 @@ def binary(node: Tensor, facts: Facts) -> Program:
         raise NoKernel("blocks that a transposition would split")
     if not a.dtype.is_block:
         need_type(a)
-    if not node.dtype.is_block:
-        need_type(node)
-        return Program((_binary(node, region(node), facts),))
-    need_encoder(node.dtype)
-    sums = scratch(F32, node.ne, contiguous_nb(F32, node.ne))
-    launches = (_binary(node, sums, facts), encoded(sums, region(node), facts))
-    return Program(launches, scratch=sums.nbytes)
-
-
-def _binary(node: Tensor, y: Region, facts: Facts) -> Launch:
-    a, b = node.sources
+    places = {"a": a, "b": b, "y": node}
+    if node.dtype.is_block:
+        need_encoder(node.dtype)
+        blocks = node.size // node.dtype.block
+        return Program((per_element(BLOCKS_ADDED, places, blocks, facts),))
+    need_type(node)
     defines: dict[str, int | str] = {"OPERATOR": OPERATORS[node.op]}
     if 1 < b.ne[0] < a.ne[0]:
         defines["WRAP"] = 1
-    return alike(BINARY, {"a": a, "b": b, "y": y}, facts, defines=defines)
+    return Program((alike(BINARY, places, facts, defines=defines),))
 
 
 @lowers("add_id")
