@@ -56,6 +56,18 @@ float largest_of(float16 a) {
 #define HALVES16(row, c) vload_half16((c), (__global const half*)(row))
 #define SHORTS16(row, c) as_float16(convert_uint16(vload16((c), (__global const ushort*)(row))) << 16)
 
+// The types of cached keys and values: 32 elements with a scale before them.
+#define BYTES16(row, c) bytes_part((row) + (c) / 2 * 34, (c) % 2)
+#define NIBBLES16(row, c) nibbles_part((row) + (c) / 2 * 18, (c) % 2)
+float16 bytes_part(__global const uchar* block, int upper) {
+  const char16 codes = vload16(upper, (__global const char*)(block + 2));
+  return load_f16(block) * convert_float16(codes);
+}
+float16 nibbles_part(__global const uchar* block, int upper) {
+  const uchar16 both = vload16(0, block + 2);
+  return load_f16(block) * (convert_float16(upper ? both >> (uchar16)4 : both & (uchar16)15) - 8.0f);
+}
+
 #if k_block > 1
 #define K_AT(row, i) decode_k((row) + (i) / k_block * k_bytes, (i) % k_block)
 #else
@@ -72,6 +84,10 @@ float largest_of(float16 a) {
 #define K16(row, c) HALVES16(row, c)
 #elif defined(K_PACKED) && DK % 16 == 0 && defined(k_is_bf16)
 #define K16(row, c) SHORTS16(row, c)
+#elif defined(k_is_q8_0)
+#define K16(row, c) BYTES16(row, c)
+#elif defined(k_is_q4_0)
+#define K16(row, c) NIBBLES16(row, c)
 #else
 PART(k, K_AT, DK)
 #define K16(row, c) k_part(row, c, p.k.nb[0])
@@ -82,6 +98,10 @@ PART(k, K_AT, DK)
 #define V16(row, c) HALVES16(row, c)
 #elif defined(V_PACKED) && DV % 16 == 0 && defined(v_is_bf16)
 #define V16(row, c) SHORTS16(row, c)
+#elif defined(v_is_q8_0)
+#define V16(row, c) BYTES16(row, c)
+#elif defined(v_is_q4_0)
+#define V16(row, c) NIBBLES16(row, c)
 #else
 PART(v, V_AT, DV)
 #define V16(row, c) v_part(row, c, p.v.nb[0])
