@@ -132,6 +132,25 @@ def test_chain_of_nine_is_cut_after_eight() -> None:
     assert found(total) == ["+".join(["add"] * 8), "add+add"]
 
 
+@pytest.mark.parametrize(
+    ("look", "fused"),
+    [
+        (lambda t: t, 1),
+        (lambda t: t.reshape(32), 1),
+        (lambda t: t.reshape(2, 16).reshape(8, 4), 1),
+        (lambda t: t.T, 0),
+        (lambda t: t[:2], 0),
+        (lambda t: t[1:], 0),
+        (lambda t: t[:, :4], 0),
+    ],
+)
+def test_value_perhaps_reshaped_has_the_same_elements_in_the_same_order(look, fused) -> None:
+    both = pattern("both", "a = relu(x)", "b = tanh(~a)")
+    graph = tp.Graph(tp.tanh(look(tp.relu(x_of()))))
+
+    assert len(find_groups(graph, [both])) == fused
+
+
 # --- what is not -------------------------------------------------------------------------------
 
 
@@ -204,6 +223,21 @@ def _soft_max_with_a_mask() -> list[Tensor]:
     return [ids, tp.get_rows(scores.reshape(4, 8, 1), ids)]
 
 
+def _experts_of_the_second_rank() -> list[Tensor]:
+    logits = x_of(4, 8)
+    ids = tp.argsort(logits, descending=True)[:, 2:4]
+    return [ids, tp.soft_max(tp.get_rows(logits.reshape(4, 8, 1), ids).reshape(4, 2))]
+
+
+def _part_of_each_expert() -> list[Tensor]:
+    mixed = x_of(4, 2, 8) * x_of(4, 2, 1)
+    return [mixed[:, 0, :4] + mixed[:, 1, :4]]
+
+
+def _product_is_repeated_by_the_bias() -> list[Tensor]:
+    return [x_of(3, 4, 6) + tp.mul_mat(x_of(6, 8), x_of(4, 8))]
+
+
 def _expert_counted_twice() -> list[Tensor]:
     mixed = x_of(4, 2, 8) * x_of(4, 2, 1)
     return [mixed[:, 0] + mixed[:, 0]]
@@ -224,6 +258,9 @@ def _expert_counted_twice() -> list[Tensor]:
         _product_with_another_x,
         _experts_sorted_the_other_way,
         _soft_max_with_a_mask,
+        _experts_of_the_second_rank,
+        _part_of_each_expert,
+        _product_is_repeated_by_the_bias,
         _expert_counted_twice,
     ],
 )
@@ -251,9 +288,10 @@ def test_write_after_the_group_does_no_harm() -> None:
     assert found(y, effects=(tp.cpy(x_of(), x),)) == ["rms_norm+mul"]
 
 
-def test_reader_of_the_sum_between_keeps_the_group_apart() -> None:
+@pytest.mark.parametrize("part", [lambda t: t, lambda t: t[:2], lambda t: t.reshape(32)])
+def test_reader_of_the_sum_between_keeps_the_group_apart(part) -> None:
     residual = x_of() + x_of()
-    early = tp.relu(residual)
+    early = tp.relu(part(residual))
     normed = tp.rms_norm(residual)
 
     assert found(early, normed) == []
@@ -447,6 +485,35 @@ class Recorder:
     def see(self, node: Tensor, value: np.ndarray) -> bool:
         self.seen[node] = value.copy()
         return True
+
+
+def test_observed_run_that_needs_more_memory_gets_it(device) -> None:
+    x = x_of(64, 64)
+    early, late = tp.relu(x), tp.rms_norm(x)
+    gate, up = tp.mul_mat(x, late), tp.mul_mat(early, late)
+    y = tp.swiglu(gate, up)
+    values = np.random.default_rng(1).uniform(-1, 1, (64, 64)).astype(np.float32)
+    with device.open() as backend, tp.Scheduler([backend]) as scheduler:
+        schedule = scheduler.schedule([early, y])
+        runs = []
+        for observer in (None, Recorder(), None):
+            got = schedule.run({x: values}, observer=observer)
+            runs.append((got[early], got[y]))
+
+    for again in runs[1:]:
+        np.testing.assert_array_equal(again, runs[0])
+
+
+def test_results_lie_where_the_run_put_them_after_an_observed_one(scheduler) -> None:
+    x = x_of()
+    first = tp.rms_norm(x)
+    other = tp.scale(x, 3.0)
+    y = first * x
+    schedule = scheduler.schedule([other, y])
+    expected = schedule.run({x: X})[y]
+    schedule.run({x: X * 2}, observer=Recorder())
+
+    assert np.array_equal(schedule.run({x: X})[y], expected)
 
 
 @pytest.mark.parametrize("parallel", [False, True])

@@ -315,8 +315,6 @@ def _reshaped(tensor: Tensor) -> Iterator[Tensor]:
         below = tensor.sources[0]
         if not below.is_contiguous or below.size != tensor.size:
             return
-        if below.view_offset != tensor.view_offset:
-            return
         tensor = below
         yield tensor
 
