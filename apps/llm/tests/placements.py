@@ -1,0 +1,16 @@
+"""Where the tests run whole models: on every kind of device here, and over several."""
+
+import pytest
+
+import tensorplug as tp
+
+_OPENCL = [d.name for d in tp.devices() if d.name.startswith("opencl:")]
+
+FEW = [("cpu",), *((name,) for name in _OPENCL[:1]), *((name, "cpu") for name in _OPENCL[:1])]
+"""Devices of one model, in the order of its layers."""
+
+_MORE = [*((name,) for name in _OPENCL[1:]), *(("cpu", *_OPENCL) for _ in _OPENCL[1:2])]
+
+PLACEMENTS = [*FEW, *_MORE]
+SLOW_PLACEMENTS = [*FEW, *(pytest.param(devices, marks=pytest.mark.slow) for devices in _MORE)]
+"""The same for models that take their time."""
