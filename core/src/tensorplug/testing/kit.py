@@ -25,14 +25,14 @@ from tensorplug.device import Device
 if "tensorplug.testing.suites" not in sys.modules:
     pytest.register_assert_rewrite("tensorplug.testing.suites")
 
-from tensorplug.testing.suites.asynchronous import AsyncTests  # noqa: E402 - after the line above
-from tensorplug.testing.suites.graphs import GraphTests  # noqa: E402
-from tensorplug.testing.suites.lifetime import LifetimeTests  # noqa: E402
-from tensorplug.testing.suites.memory import MemoryTests  # noqa: E402
-from tensorplug.testing.suites.ops import OpTests  # noqa: E402
-from tensorplug.testing.suites.plans import PlanTests  # noqa: E402
-from tensorplug.testing.suites.random import RandomTests  # noqa: E402
-from tensorplug.testing.suites.transfer import TransferTests  # noqa: E402
+from tensorplug.testing.suites.asynchronous import AsyncTests
+from tensorplug.testing.suites.graphs import GraphTests
+from tensorplug.testing.suites.lifetime import LifetimeTests
+from tensorplug.testing.suites.memory import MemoryTests
+from tensorplug.testing.suites.ops import OpTests
+from tensorplug.testing.suites.plans import PlanTests
+from tensorplug.testing.suites.random import RandomTests
+from tensorplug.testing.suites.transfer import TransferTests
 
 
 class DeviceTests(
