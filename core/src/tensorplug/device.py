@@ -48,6 +48,7 @@ class Capabilities:
     mmap: bool
     threads: bool
     abort: bool
+    fusion: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,6 +172,7 @@ class Device(Resource, ABC):
             mmap=self.mmap,
             threads=has_ability(self.backend_class, SupportsThreads),
             abort=has_ability(self.backend_class, SupportsAbort),
+            fusion=isinstance(self, SupportsFusion),
         )
 
     # --- memory ----------------------------------------------------------------------------

@@ -42,7 +42,7 @@ def test_info_shows_backends_devices_and_variables(shelf, run):
     acme = next(line.split() for line in lines if line.startswith("acme "))
     assert acme[:5] == ["acme", "acme-gpu", "1.0", "ready", "10"]
     assert [line for line in lines if line.startswith("acme:0")] == [
-        "acme:0  gpu   1.0 MiB  1.0 MiB  -         mmap       a fake device for tests"
+        "acme:0  gpu   1.0 MiB  1.0 MiB  -         mmap,fusion  a fake device for tests"
     ]
     assert "TENSORPLUG_BACKENDS=acme" in lines
     assert "not set: TENSORPLUG_DISABLE" in lines
