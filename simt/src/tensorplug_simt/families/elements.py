@@ -47,19 +47,22 @@ def by_rows(
     """Groups for parts of rows of the place `y`."""
     y = places["y"]
     size = facts.flat_group
-    steps = {f"STEP_{name}": _step(name, place) for name, place in places.items()}
     return launch(
         kernel,
         places,
         groups=(y.ne[1], blocks_of(y.ne[0], size), y.ne[2] * y.ne[3]),
         local=(size,),
-        defines={**defines, **steps, "ROWS": 1},
+        defines={**defines, **steps(places), "ROWS": 1},
         numbers={**numbers, "count": y.ne[0]},
     )
 
 
+def steps(places: Mapping[str, Region]) -> dict[str, str]:
+    """What the text calls STEP_x for each place x: the bytes between neighbours in a row."""
+    return {f"STEP_{name}": _step(name, place) for name, place in places.items()}
+
+
 def _step(name: str, place: Region) -> str:
-    """The bytes from one element of a row to the next, as the kernel's text."""
     if place.ne[0] == 1:
         return "0"
     return f"{name}_bytes" if place.nb[0] == place.dtype.size else f"p.{name}.nb[0]"

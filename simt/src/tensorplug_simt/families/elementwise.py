@@ -16,7 +16,7 @@ from tensorplug_simt.program import Kernel, Program
 _XY, _Y = ("x", "y"), ("y",)
 UNARY = Kernel("unary", TEXT, _XY, _Y, (COUNT,))
 SCALE = Kernel("scale", TEXT, _XY, _Y, (COUNT, ("scale", "float"), ("bias", "float")))
-CONSTANT = Kernel("constant", TEXT, _XY, _Y, (COUNT, ("c0", "float"), ("c1", "float")))
+CONSTANT = Kernel("with_constants", TEXT, _XY, _Y, (COUNT, ("c0", "float"), ("c1", "float")))
 XIELU_NUMBERS = ("alpha_n", "alpha_p", "beta", "eps")
 XIELU = Kernel("xielu", TEXT, _XY, _Y, (COUNT, *((name, "float") for name in XIELU_NUMBERS)))
 BINARY = Kernel("binary", TEXT, ("a", "b", "y"), _Y, (COUNT,))
