@@ -8,8 +8,10 @@ Shapes whose rows are no whole blocks of a type are left out.
 
 import argparse
 import json
+import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 
 import numpy as np
 
@@ -17,8 +19,10 @@ import tensorplug as tp
 from tensorplug_cpu import reference
 
 TYPES = "f32 f16 bf16 q8_0 q4_0 q4_1 q5_0 q5_1 q4_K q5_K q6_K"
-COLD = "2048x2048"
+COLD = "2048x8192"
 SHAPES = "2048x2048 640x2048 2048x640 640x1024"
+MATRICES = 3
+"""Matrices that NumPy walks, which exceed the caches too."""
 TILE = 16
 """Rows that are encoded; a matrix repeats them."""
 
@@ -30,49 +34,47 @@ def weights(dtype: tp.DType, k: int, n: int) -> np.ndarray:
     return np.tile(stored, (-(-n // TILE), 1))[:n]
 
 
-def seconds(works: dict[str, Callable[[], object]], repeats: int) -> dict[str, float]:
-    """The best time of each, taken in turn: other work on the machine only adds."""
-    times: dict[str, list[float]] = {name: [] for name in works}
+def best(works: Sequence[Sequence[Callable[[], object]]], repeats: int) -> list[float]:
+    """The best seconds of each kind of work, a product of each in turn.
+
+    Single products are short enough to fall between what else runs on the machine.
+    """
+    times = [math.inf] * len(works)
     for _ in range(repeats + 1):
-        for name, work in works.items():
-            start = time.perf_counter()
-            work()
-            times[name].append(time.perf_counter() - start)
-    return {name: min(taken[1:]) for name, taken in times.items()}
+        for turn in zip(*works, strict=True):
+            for i, work in enumerate(turn):
+                start = time.perf_counter()
+                work()
+                times[i] = min(times[i], time.perf_counter() - start)
+    return times
 
 
 def measured(
     backend: tp.Backend, dtype: tp.DType, sizes: tuple[int, int, int], count: int, repeats: int
-) -> dict[str, float]:
-    """Seconds of `count` products [k, n] with [k, m] on the device, and of as many by NumPy."""
+) -> tuple[float, float]:
+    """Seconds of a product [k, n] with [k, m] on the device and by NumPy, walking `count`."""
     k, n, m = sizes
     stored = weights(dtype, k, n)
     data = np.random.default_rng(1).standard_normal((m, k)).astype(np.float32)
     matrices = [backend.place(f"w{i}", stored, dtype=dtype, usage=tp.WEIGHTS) for i in range(count)]
     x = backend.place("x", data)
-    graph = tp.Graph([tp.mul_mat(w, x) for w in matrices])
-    plain = np.ones((max(count * stored.nbytes // (4 * k * n), 1), n, k), np.float32)
+    plain = np.ones((min(count, MATRICES), n, k), np.float32)
     out = np.empty((m, n), np.float32)
-
-    def walk() -> None:
-        for w in plain:
-            np.matmul(data, w.T, out=out)
-
     with tp.Scheduler([backend]) as scheduler:
-        schedule = scheduler.schedule(graph)
+        schedules = [scheduler.schedule(tp.mul_mat(w, x)) for w in matrices]
 
-        def run() -> None:
-            schedule.run({})
+        def on_device(i: int) -> None:
+            schedules[i].run({})
             backend.synchronize()
 
-        taken = seconds({"device": run, "numpy": walk}, repeats)
+        def in_numpy(i: int) -> None:
+            np.matmul(data, plain[i % len(plain)].T, out=out)
+
+        works = [[partial(f, i) for i in range(count)] for f in (on_device, in_numpy)]
+        device, numpy = best(works, repeats)
     for w in (*matrices, x):
         w.storage.buffer.close()
-    return {
-        "device": taken["device"] / count,
-        "numpy": taken["numpy"] / len(plain),
-        "bytes": stored.nbytes,
-    }
+    return device, numpy
 
 
 def sizes_of(text: str, m: int, dtype: tp.DType) -> Iterator[tuple[int, int, int]]:
@@ -89,35 +91,35 @@ def report(arguments: argparse.Namespace) -> Iterator[dict[str, object]]:
             dtype = tp.dtype(name)
             for m in map(int, arguments.few.split()):
                 for sizes in sizes_of(arguments.cold, m, dtype):
-                    size = dtype.row_size(sizes[0]) * sizes[1]
-                    count = max(arguments.mib * 2**20 // size, 1)
+                    stored = dtype.row_size(sizes[0]) * sizes[1]
+                    count = max(arguments.mib * 2**20 // stored, 1)
                     took = measured(backend, dtype, sizes, count, arguments.repeats)
-                    rate = round(took["bytes"] / took["device"] / 1e9, 1)
-                    plain = round(4 * sizes[0] * sizes[1] / took["numpy"] / 1e9, 1)
-                    yield {
-                        **named("matvec", name, sizes, took),
-                        "GB/s": rate,
-                        "numpy GB/s": plain,
-                    }
+                    plain = 4 * sizes[0] * sizes[1]
+                    yield record("matvec", name, sizes, took, "GB/s", (stored, plain))
             for sizes in sizes_of(arguments.shapes, arguments.rows, dtype):
                 took = measured(backend, dtype, sizes, 1, arguments.repeats)
-                work = 2 * sizes[0] * sizes[1] * sizes[2] / 1e9
-                yield {
-                    **named("matmul", name, sizes, took),
-                    "GFLOP/s": round(work / took["device"]),
-                    "numpy GFLOP/s": round(work / took["numpy"]),
-                }
+                work = 2 * math.prod(sizes)
+                yield record("matmul", name, sizes, took, "GFLOP/s", (work, work))
 
 
-def named(
-    kind: str, name: str, sizes: tuple[int, int, int], took: dict[str, float]
+def record(
+    kind: str,
+    name: str,
+    sizes: tuple[int, int, int],
+    took: tuple[float, float],
+    unit: str,
+    work: tuple[int, int],
 ) -> dict[str, object]:
+    """Speeds of the device and of NumPy."""
+    device, numpy = took
     return {
         "kind": kind,
         "type": name,
         "k, n, m": sizes,
-        "us": round(took["device"] * 1e6),
-        "ratio": round(took["numpy"] / took["device"], 2),
+        "us": round(device * 1e6),
+        unit: round(work[0] / device / 1e9, 1),
+        f"numpy {unit}": round(work[1] / numpy / 1e9, 1),
+        "ratio": round(numpy / device, 2),
     }
 
 

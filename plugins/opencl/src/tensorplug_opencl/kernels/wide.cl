@@ -257,10 +257,43 @@ DEVICE float sum16(float16 v) {
 }
 
 //: matvec
-// Up to COLS rows of `x` against `p.rows` rows of `w`, which an item reads from one end to the other,
-// AT_ONCE side by side, in SUMS sums each that do not wait for each other.
-#define AT_ONCE (COLS > 1 || PARTS > 1 ? 2 : 4)
-#define SUMS (COLS > 2 ? 1 : 2)
+// Up to COLS rows of `x` against `p.rows` rows of `w`, which an item reads from one end to the other
+// as AT_ONCE streams: decoding takes its time, and streams that are far apart are fetched ahead.
+// Bare numbers come in one stream; more of them would fall on the same lines of the caches. SUMS
+// sums of a row do not wait for each other.
+#if COLS > 2
+#define AT_ONCE 2
+#define SUMS 1
+#elif w_block > 1
+#define AT_ONCE (PARTS > 1 || COLS > 1 ? 2 : 4)
+#define SUMS 2
+#else
+#define AT_ONCE 1
+#define SUMS (8 / COLS)
+#endif
+#define UNROLLED (SUMS > 2 * PARTS ? SUMS / (2 * PARTS) : 1)
+
+// Multiplies `count` blocks of each stream, and moves on to the next.
+#define BLOCKS(count) { \
+  EVERY(u, count) { \
+    head h[AT_ONCE]; \
+    EVERY(r, AT_ONCE) h[r] = begin(w[r] + u * BLOCK_BYTES); \
+    EVERY(j, PARTS) { \
+      const int t = u * PARTS + j, a = 2 * t % SUMS, b = (2 * t + 1) % SUMS; \
+      EVERY(r, AT_ONCE) { \
+        float16 lo, hi; \
+        part(w[r] + u * BLOCK_BYTES, &h[r], j, &lo, &hi); \
+        EVERY(c, COLS) { \
+          sums[r][c][a] = fma(lo, vload16(2 * t, x[c] + k), sums[r][c][a]); \
+          sums[r][c][b] = fma(hi, vload16(2 * t + 1, x[c] + k), sums[r][c][b]); \
+        } \
+      } \
+    } \
+  } \
+  EVERY(r, AT_ONCE) w[r] += count * BLOCK_BYTES; \
+  k += 32 * PARTS * count; \
+}
+
 KERNEL_HEAD {
   const int first = GROUP_X * p.rows;
   const int last = min(first + p.rows, p.w.ne[1]);
@@ -279,36 +312,27 @@ KERNEL_HEAD {
   const int i2 = GROUP_Z % p.x.ne[2], i3 = GROUP_Z / p.x.ne[2];
 #endif
   EVERY(c, COLS) x[c] = (GLOBAL const float*)X_ROW(min(c, columns - 1));
-  for (int row = first; row < last; row += AT_ONCE) {
+  const int span = (last - first + AT_ONCE - 1) / AT_ONCE;
+  for (int row = first; row < first + span; row++) {
     bytes w[AT_ONCE];
     float16 sums[AT_ONCE][COLS][SUMS];
     EVERY(r, AT_ONCE) {
       // Rows beyond the last are copies of it, whose results nobody stores.
-      w[r] = W_ROW(min(row + r, last - 1));
-      EVERY(c, COLS) sums[r][c][0] = sums[r][c][SUMS - 1] = 0.0f;
+      w[r] = W_ROW(min(row + r * span, last - 1));
+      EVERY(c, COLS) EVERY(i, SUMS) sums[r][c][i] = 0.0f;
     }
-    int k = 0;
-    for (int block = 0; block < blocks; block++) {
-      head h[AT_ONCE];
-      EVERY(r, AT_ONCE) h[r] = begin(w[r]);
-      EVERY(j, PARTS) {
-        EVERY(r, AT_ONCE) {
-          float16 lo, hi;
-          part(w[r], &h[r], j, &lo, &hi);
-          EVERY(c, COLS) {
-            sums[r][c][0] = fma(lo, vload16(0, x[c] + k), sums[r][c][0]);
-            sums[r][c][SUMS - 1] = fma(hi, vload16(1, x[c] + k), sums[r][c][SUMS - 1]);
-          }
-        }
-        k += 32;
-      }
-      EVERY(r, AT_ONCE) w[r] += BLOCK_BYTES;
-    }
+    int k = 0, block = 0;
+    for (; block + UNROLLED <= blocks; block += UNROLLED) BLOCKS(UNROLLED)
+#if w_block <= 128
+    for (; block < blocks; block++) BLOCKS(1)
+#endif
     EVERY(r, AT_ONCE) {
       EVERY(c, COLS) {
-        float sum = sum16(SUMS > 1 ? sums[r][c][0] + sums[r][c][SUMS - 1] : sums[r][c][0]);
+        float16 all = sums[r][c][0];
+        for (int i = 1; i < SUMS; i++) all += sums[r][c][i];
+        float sum = sum16(all);
         for (int rest = 0; k + rest < p.w.ne[0]; rest++) sum += REST_AT(w[r], rest) * x[c][k + rest];
-        if (row + r < last && c < columns) ((GLOBAL float*)Y_ROW(c))[row + r] = sum;
+        if (row + r * span < last && c < columns) ((GLOBAL float*)Y_ROW(c))[row + r * span] = sum;
       }
     }
   }
