@@ -74,7 +74,7 @@ class Laid:
             for root in self.roots:
                 place = self.bindings.where(root)
                 if place.buffer is part:
-                    changed[place.offset : place.offset + root.nbytes] = False
+                    changed[place.offset : place.offset + _room(root, part.type)] = False
             if changed.any():
                 at = int(changed.argmax())
                 return f"byte {at} outside all tensors was changed{self._after(part, at)}"
@@ -106,7 +106,7 @@ def lay(
     """
     built = build(case, base)
     roots = _roots(built.graph)
-    stand_ins = [leaf("", root.shape, root.dtype) for root in roots]
+    stand_ins = [_stand_in(root, buffer_type) for root in roots]
     guarded = [_GUARD, *[t for stand_in in stand_ins for t in (stand_in, _GUARD)]]
     placed, buffers = allocate(guarded, buffer_type)
     buffers.fill(SENTINEL)
@@ -119,6 +119,17 @@ def lay(
     for root in built.graph.leafs:
         transfer.fill(root, 0, bindings)
     return Laid(case, built, bindings, buffers, weights)
+
+
+def _room(root: Tensor, memory: tp.BufferType) -> int:
+    """Bytes that are the root's to write: kernels may have scratch memory behind a result."""
+    return root.nbytes if root.is_leaf else memory.alloc_size(root)
+
+
+def _stand_in(root: Tensor, memory: tp.BufferType) -> Tensor:
+    """A leaf of the size of `root` in `memory`: bytes where that is more than the root's own."""
+    room = _room(root, memory)
+    return leaf("", (room,), tp.I8) if room > root.nbytes else leaf("", root.shape, root.dtype)
 
 
 def _roots(graph: tp.Graph) -> list[Tensor]:
