@@ -18,6 +18,7 @@ ABILITIES = {
     "mmap": "wish for mapped files",
     "threads": "threads to set",
     "abort": "abort callback",
+    "fusion": "fused groups",
 }
 """What each field of `Capabilities` is called in a reason."""
 
