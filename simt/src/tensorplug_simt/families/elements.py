@@ -1,6 +1,7 @@
 """Launches that read and write elements at the same place of several tensors."""
 
 from collections.abc import Mapping
+from math import prod
 
 from tensorplug.tensor import Tensor
 from tensorplug_simt.facts import Facts
@@ -10,6 +11,8 @@ from tensorplug_simt.program import Kernel, Launch, Number, Region, blocks_of, l
 
 TEXT = "tensorplug_simt:kernels/elementwise.k"
 COUNT = ("count", "uint")
+CHUNK = 1024
+"""Elements that one item of a wide device computes one after another."""
 
 
 def alike(
@@ -19,22 +22,48 @@ def alike(
     *,
     defines: Mapping[str, int | str] | None = None,
     numbers: Mapping[str, Number] | None = None,
+    indices: bool = False,
 ) -> Launch:
     """An item for each element of the place `y`, with the elements there of all other places.
 
     The text calls these SPOT(name). Places with other sizes than `y` are the text's own matter.
+    `indices` says that the text asks for i0 to i3.
     """
     regions = {n: p if isinstance(p, Region) else region(p) for n, p in places.items()}
     y = regions["y"]
     rest = dict(defines or {})
-    plain = [r for r in regions.values() if not r.dtype.is_block]
-    in_order = all(r.ne == y.ne and is_contiguous(r) for r in regions.values())
-    if in_order and len(plain) == len(regions):
-        rest["FLAT"] = 1
-    elif y.ne[0] >= LONG_ROW:
+    count = prod(y.ne)
+    same = all(r.ne == y.ne and not r.dtype.is_block for r in regions.values())
+    if same and not indices and all(map(is_contiguous, regions.values())):
+        return _in_order(kernel, regions, facts, rest, {**(numbers or {}), "count": count})
+    if count and y.ne[0] >= LONG_ROW:
         return by_rows(kernel, regions, facts, rest, numbers or {})
-    count = y.ne[0] * y.ne[1] * y.ne[2] * y.ne[3]
     return per_element(kernel, regions, count, facts, defines=rest, numbers=numbers)
+
+
+def _in_order(
+    kernel: Kernel,
+    places: Mapping[str, Region],
+    facts: Facts,
+    defines: Mapping[str, int | str],
+    numbers: Mapping[str, Number],
+) -> Launch:
+    items, size, chunk = _shared(int(numbers["count"]), facts)
+    return launch(
+        kernel,
+        places,
+        groups=(items,),
+        local=(size,),
+        defines={**defines, **chunk, "FLAT": 1},
+        numbers=numbers,
+    )
+
+
+def _shared(count: int, facts: Facts) -> tuple[int, int, dict[str, int]]:
+    """Groups for `count` elements, items in each, and the define that says how many an item has."""
+    if facts.wide:
+        return blocks_of(count, CHUNK), 1, {"CHUNK": CHUNK}
+    return blocks_of(count, facts.flat_group), facts.flat_group, {}
 
 
 def by_rows(
@@ -46,13 +75,13 @@ def by_rows(
 ) -> Launch:
     """Groups for parts of rows of the place `y`."""
     y = places["y"]
-    size = facts.flat_group
+    parts, size, chunk = _shared(y.ne[0], facts)
     return launch(
         kernel,
         places,
-        groups=(y.ne[1], blocks_of(y.ne[0], size), y.ne[2] * y.ne[3]),
+        groups=(y.ne[1], parts, y.ne[2] * y.ne[3]),
         local=(size,),
-        defines={**defines, **steps(places), "ROWS": 1},
+        defines={**defines, **steps(places), **chunk, "ROWS": 1},
         numbers={**numbers, "count": y.ne[0]},
     )
 

@@ -101,7 +101,7 @@ def add_id(node: Tensor, facts: Facts) -> Program:
     need_type(a)
     need_type(b)
     places = {"a": a, "b": b, "ids": ids, "y": node}
-    return Program((per_element(EXPERTS_ADDED, places, node.size, facts),))
+    return Program((alike(EXPERTS_ADDED, places, facts, indices=True),))
 
 
 @lowers("arange")
@@ -116,5 +116,5 @@ def diag_mask_inf(node: Tensor, facts: Facts) -> Program:
     """Minus infinity right of diagonal n_past."""
     need_types(node)
     places = {"x": node.sources[0], "y": node}
-    n_past = int(number(node, "n_past"))
-    return Program((per_element(MASKED_INF, places, node.size, facts, n_past=n_past),))
+    numbers = {"n_past": int(number(node, "n_past"))}
+    return Program((alike(MASKED_INF, places, facts, numbers=numbers, indices=True),))
