@@ -21,6 +21,7 @@ LADDER = [
     "backend",
     "device",
     "transfer",
+    "trace",
 ]
 ROOT = Path(tensorplug.__file__).parent
 

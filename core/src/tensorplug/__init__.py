@@ -14,6 +14,7 @@ from tensorplug.backend import (
     SupportsCollectives,
     SupportsEvents,
     SupportsOptimize,
+    SupportsProfiling,
     SupportsReference,
     SupportsThreadPool,
     SupportsThreads,
@@ -133,6 +134,7 @@ if TYPE_CHECKING:
         Schedule,
         Scheduler,
     )
+    from tensorplug.trace import Trace
 
 _LATER = {
     "Candidate": "tensorplug.candidate",
@@ -145,6 +147,7 @@ _LATER = {
     "Results": "tensorplug.scheduler",
     "Schedule": "tensorplug.scheduler",
     "Scheduler": "tensorplug.scheduler",
+    "Trace": "tensorplug.trace",
 }
 """Names that are imported when first asked for, so that `import tensorplug` stays quick."""
 
@@ -258,11 +261,13 @@ __all__ = [
     "SupportsHostImport",
     "SupportsNuma",
     "SupportsOptimize",
+    "SupportsProfiling",
     "SupportsReference",
     "SupportsThreadPool",
     "SupportsThreads",
     "Tensor",
     "TensorplugError",
+    "Trace",
     "Unsupported",
     "backends",
     "device",

@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, final, runtime_checkable
 
 from tensorplug.buffer import Buffer, BufferType, BufferUsage, as_bytes
@@ -235,6 +236,27 @@ class SupportsAsyncCopy(Protocol):
         Work queued on this stream later starts after the copy. Work queued on `source` later may
         start before it: who writes the copied memory again orders that with `order_after`.
         """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceSpan:
+    """What a stream did from `start` to `end`, nanoseconds of `time.perf_counter_ns`."""
+
+    name: str
+    start: int
+    end: int
+
+
+@runtime_checkable
+class SupportsProfiling(Protocol):
+    """A stream that can time its own work."""
+
+    profile: bool
+    """Whether work queued from now on is timed."""
+
+    def take_spans(self) -> Sequence[DeviceSpan]:
+        """What was timed and is done, in order, each once."""
         ...
 
 

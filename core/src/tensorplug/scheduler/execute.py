@@ -2,6 +2,7 @@
 
 import contextlib
 from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -25,6 +26,7 @@ from tensorplug.transfer import copy_async, has_standard_layout, read
 
 if TYPE_CHECKING:
     from tensorplug.scheduler.schedule import Batch, Schedule
+    from tensorplug.scheduler.scheduler import Scheduler
 
 
 class Observer(Protocol):
@@ -51,7 +53,8 @@ class Results:
         """Wait for `output` and copy it to the host. Raises StaleResult, GraphError."""
         self._check(output)
         self._schedule.scheduler.synchronize()
-        return read(output, self._bindings)
+        with span(self._schedule.scheduler, f"read {output.name}", bytes=output.nbytes):
+            return read(output, self._bindings)
 
     def tensor(self, output: Tensor) -> Storage:
         """Where `output` lies on its device, without waiting or copying."""
@@ -116,10 +119,11 @@ def run(schedule: "Schedule", inputs: Mapping[Tensor, Any], observer: Observer |
                 schedule.splits, batch.plans, batch.locals, strict=True
             ):
                 _bring(schedule, batch, split)
-                if observer is None:
-                    plan.run()
-                else:
-                    _run_observed(schedule, split, bindings, observer)
+                with _split_span(scheduler, split):
+                    if observer is None:
+                        plan.run()
+                    else:
+                        _run_observed(schedule, split, bindings, observer)
         return Results(schedule, batch.bindings, scheduler.runs)
 
 
@@ -139,11 +143,29 @@ def submit(schedule: "Schedule", inputs: Mapping[Tensor, Any]) -> InFlight:
                 reader = scheduler.backends[split.backend]
                 for lender in (*(copy.origin for copy in split.copies), *split.after):
                     scheduler.readers.setdefault(lender, set()).add(reader)
-                plan.run()
+                with _split_span(scheduler, split):
+                    plan.run()
             outputs = {t: _read_later(schedule, batch, t) for t in schedule.graph.outputs}
             waits = [_mark(scheduler.backends[i]) for i in {s.backend for s in schedule.splits}]
         batch.pending = InFlight(outputs, waits)
         return batch.pending
+
+
+def span(
+    scheduler: "Scheduler",
+    name: str,
+    backend: Backend | None = None,
+    source: Backend | None = None,
+    **facts: Any,
+) -> AbstractContextManager[None]:
+    """What happens inside, in the trace of `scheduler` if it has one."""
+    trace = scheduler.trace
+    return nullcontext() if trace is None else trace.span(name, backend, source, **facts)
+
+
+def _split_span(scheduler: "Scheduler", split: Split) -> AbstractContextManager[None]:
+    name = f"{split.nodes[0].op} to {split.nodes[-1].op}"
+    return span(scheduler, name, scheduler.backends[split.backend], nodes=len(split.nodes))
 
 
 @contextlib.contextmanager
@@ -170,7 +192,8 @@ def _upload(schedule: "Schedule", batch: "Batch", inputs: Mapping[Tensor, Any]) 
         raise NotAllocated(f"{missing[0]}: has no value yet; give it to run()")
     for tensor, data in inputs.items():
         place = batch.bindings.where(tensor)
-        place.buffer.write_tensor(tensor, place.offset, as_bytes(host_data(tensor, data)))
+        with span(schedule.scheduler, f"write {tensor.name}", bytes=tensor.nbytes):
+            place.buffer.write_tensor(tensor, place.offset, as_bytes(host_data(tensor, data)))
         if tensor in batch.places:
             batch.written.add(tensor)
 
@@ -183,7 +206,9 @@ def _bring(schedule: "Schedule", batch: "Batch", split: Split) -> None:
         order_after(scheduler.backends[reader], target)
     for copy in split.copies:
         if copy.source.nbytes:
-            _copy(scheduler.backends[copy.origin], target, copy, split, batch.bindings)
+            origin, size = scheduler.backends[copy.origin], copy.source.nbytes
+            with span(scheduler, f"copy {copy.source.name}", target, origin, bytes=size):
+                _copy(origin, target, copy, split, batch.bindings)
 
 
 def _copy(origin: Backend, target: Backend, copy: Copy, split: Split, bindings: Bindings) -> None:

@@ -12,10 +12,12 @@ from tensorplug.graph import BoundGraph, Graph
 from tensorplug.lifetime import Resource, Turnstile
 from tensorplug.scheduler.arena import Arena
 from tensorplug.scheduler.assign import Field, assign
+from tensorplug.scheduler.execute import span
 from tensorplug.scheduler.fuse import fused
 from tensorplug.scheduler.schedule import Layout, Schedule, lay_out
 from tensorplug.scheduler.split import split
 from tensorplug.tensor import Tensor
+from tensorplug.trace import Trace
 
 logger = logging.getLogger("tensorplug.scheduler")
 
@@ -30,8 +32,8 @@ class Scheduler(Resource):
 
     The last backend holds the inputs: its memory must be the host's. `buffer_types` replaces the
     memory in which a backend computes. With `offload` a device may take work whose weights lie in
-    host memory when it finds that worth the copy. Belongs to one thread; its schedules never run at
-    once (SchedulerBusy).
+    host memory when it finds that worth the copy. What runs is recorded in `trace`. Belongs to one
+    thread; its schedules never run at once (SchedulerBusy).
     """
 
     def __init__(
@@ -41,6 +43,7 @@ class Scheduler(Resource):
         parallel: bool = False,
         offload: bool = True,
         buffer_types: Mapping[Backend, BufferType] | None = None,
+        trace: Trace | None = None,
     ) -> None:
         if not backends:
             raise OptionError(
@@ -66,6 +69,9 @@ class Scheduler(Resource):
         self.turn = Turnstile("scheduler", SchedulerBusy)
         self.runs = 0
         self.readers: dict[int, set[Backend]] = {}
+        self.trace = trace
+        if trace is not None:
+            trace.add(*backends)
         self._parallel = parallel
         self._offload = offload
         self._plans: dict[tuple[int, tuple[object, ...]], list[Plan]] = {}
@@ -86,7 +92,7 @@ class Scheduler(Resource):
         unless `fuse` is False or TENSORPLUG_FUSION is 0. Raises Unsupported, OutOfMemory,
         GraphError.
         """
-        with self.turn:
+        with self.turn, span(self, "schedule"):
             layout = self._lay_out(what, effects, pins, transient, fuse=fuse)
             schedule = Schedule(self, layout, BATCHES if self._parallel else 1)
         if logger.isEnabledFor(logging.DEBUG):
@@ -127,8 +133,11 @@ class Scheduler(Resource):
 
     def synchronize(self) -> None:
         """Wait for all queued work of all backends."""
-        for backend in self.backends:
-            backend.synchronize()
+        with span(self, "wait"):
+            for backend in self.backends:
+                backend.synchronize()
+        if self.trace is not None:
+            self.trace.collect()
 
     def take_plan(self, backend: int, bound: BoundGraph) -> Plan:
         """A plan for `bound`: one of the same structure, bound anew, or a new one."""

@@ -1,0 +1,180 @@
+"""`Trace`: what ran when, one track for each stream, as Chrome's trace events.
+
+The file opens in Perfetto (ui.perfetto.dev) and in chrome://tracing. Format: "Trace Event Format",
+Google, 2016. Times are those of `time.perf_counter_ns`.
+"""
+
+import json
+import threading
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from time import perf_counter_ns
+from types import TracebackType
+from typing import Any, Self
+
+from tensorplug.backend import Backend, SupportsProfiling
+
+HOST = "host"
+"""The track of what the program's own threads do."""
+MOST_SPANS = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Something that took time on a track: `start` and `end` in nanoseconds."""
+
+    track: str
+    name: str
+    start: int
+    end: int
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Arrow:
+    """A copy: from what ran last on track `source` before `span` to `span`."""
+
+    source: str
+    span: Span
+
+
+class Trace:
+    """Spans of the schedulers that are given it: `Scheduler(backends, trace=trace)`.
+
+    In `with`, the file at `path` is written at the end. Streams that time their own work show that;
+    of all others the host's time is shown, which for asynchronous ones is that of queueing. At most
+    `limit` spans are kept, and it is written how many were not. Thread-safe.
+    """
+
+    def __init__(self, path: str | Path | None = None, *, limit: int = MOST_SPANS) -> None:
+        self.path = None if path is None else Path(path)
+        self.limit = limit
+        self.dropped = 0
+        self._spans: list[Span] = []
+        self._arrows: list[Arrow] = []
+        self._streams: dict[Backend, str] = {}
+        self._lock = threading.Lock()
+
+    # --- recording -------------------------------------------------------------------------
+
+    def add(self, *backends: Backend) -> None:
+        """Give each stream a track, and let it time its work if it can."""
+        for backend in backends:
+            with self._lock:
+                same = sum(b.name == backend.name for b in self._streams if b is not backend)
+                name = f"{backend.name} stream {same + 1}" if same else backend.name
+                self._streams.setdefault(backend, name)
+            if isinstance(backend, SupportsProfiling):
+                backend.profile = True
+
+    @contextmanager
+    def span(
+        self, name: str, backend: Backend | None = None, source: Backend | None = None, **facts: Any
+    ) -> Iterator[None]:
+        """Record what happens inside on the track of `backend`, or of the host.
+
+        What a stream that times its own work is given, the host queues: it is on the host's track.
+        An arrow leads there from the track of `source`.
+        """
+        start = perf_counter_ns()
+        try:
+            yield
+        finally:
+            track = HOST if backend is None else self._track(backend)
+            made = Span(track, name, start, perf_counter_ns(), facts)
+            arrow = None if source is None else Arrow(self._streams[source], made)
+            self._keep(made, arrow)
+
+    def collect(self) -> None:
+        """Take the spans of streams that time their own work, which has been waited for."""
+        for backend, track in list(self._streams.items()):
+            if isinstance(backend, SupportsProfiling):
+                for done in backend.take_spans():
+                    self._keep(Span(track, done.name, done.start, done.end))
+
+    def _track(self, backend: Backend) -> str:
+        return HOST if isinstance(backend, SupportsProfiling) else self._streams[backend]
+
+    def _keep(self, span: Span, arrow: Arrow | None = None) -> None:
+        with self._lock:
+            if len(self._spans) >= self.limit:
+                self.dropped += 1
+                return
+            self._spans.append(span)
+            if arrow is not None:
+                self._arrows.append(arrow)
+
+    # --- reading ---------------------------------------------------------------------------
+
+    @property
+    def spans(self) -> tuple[Span, ...]:
+        """All spans so far, in the order of their beginnings."""
+        with self._lock:
+            return tuple(sorted(self._spans, key=lambda s: (s.start, -s.end)))
+
+    def to_json(self) -> dict[str, Any]:
+        """The trace events as plain data; times are microseconds from the first span."""
+        spans = self.spans
+        begin = spans[0].start if spans else 0
+        tracks = [HOST, *self._streams.values()]
+        numbers = {track: i for i, track in enumerate(tracks)}
+
+        def at(time: int, track: str) -> dict[str, Any]:
+            return {"pid": 1, "tid": numbers[track], "ts": (time - begin) / 1000}
+
+        events: list[dict[str, Any]] = [
+            {"ph": "M", "pid": 1, "tid": i, "name": "thread_name", "args": {"name": track}}
+            for track, i in numbers.items()
+        ]
+        for span in spans:
+            took = {"dur": (span.end - span.start) / 1000, "args": dict(span.facts)}
+            events.append({"ph": "X", "name": span.name, **at(span.start, span.track), **took})
+        for i, (arrow, origin) in enumerate(self._origins(spans)):
+            tail = min(origin.end, arrow.span.start)
+            common = {"name": "copy", "cat": "copy", "id": i}
+            events.append({"ph": "s", **common, **at(tail, origin.track)})
+            head = at(arrow.span.start, arrow.span.track)
+            events.append({"ph": "f", "bp": "e", **common, **head})
+        facts = {"dropped_spans": self.dropped} if self.dropped else {}
+        return {"traceEvents": events, "displayTimeUnit": "ms", "otherData": facts}
+
+    def _origins(self, spans: tuple[Span, ...]) -> Iterator[tuple[Arrow, Span]]:
+        """Each arrow with the span that began last on its source's track before it."""
+        by_track: dict[str, list[Span]] = {}
+        for span in spans:
+            by_track.setdefault(span.track, []).append(span)
+        for arrow in list(self._arrows):
+            there = by_track.get(arrow.source, [])
+            found = bisect_right(there, arrow.span.start, key=lambda s: s.start)
+            if found:
+                yield arrow, there[found - 1]
+
+    def save(self, path: str | Path) -> None:
+        """Write the trace events to a file."""
+        Path(path).write_text(json.dumps(self.to_json()), encoding="utf-8")
+
+    def close(self) -> None:
+        """Wait for the streams, take their spans, end the timing, and write the file."""
+        for backend in self._streams:
+            if isinstance(backend, SupportsProfiling) and not backend.closed:
+                backend.drain()
+        self.collect()
+        for backend in self._streams:
+            if isinstance(backend, SupportsProfiling) and not backend.closed:
+                backend.profile = False
+        if self.path is not None:
+            self.save(self.path)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
