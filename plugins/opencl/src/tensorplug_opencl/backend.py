@@ -1,10 +1,12 @@
 """`OpenCLBackend`: an in-order queue of a device."""
 
+from collections.abc import Sequence
+from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any
 
 import pyopencl as cl
 
-from tensorplug.backend import Backend, Event, Plan
+from tensorplug.backend import Backend, DeviceSpan, Event, Plan
 from tensorplug.buffer import Buffer
 from tensorplug.errors import DeviceError, map_driver_errors
 from tensorplug.fusion import Group
@@ -34,6 +36,24 @@ class OpenCLEvent(Event):
         return bool(self.marker.command_execution_status == status.COMPLETE)
 
 
+class Clock:
+    """Events of timed work, and how far the device's clock is ahead of the host's."""
+
+    def __init__(self, queue: Any) -> None:
+        marker = cl.enqueue_marker(queue)
+        marker.wait()
+        self._ahead = marker.profile.end - perf_counter_ns()
+        self.events: list[tuple[str, Any]] = []
+
+    def take(self) -> list[DeviceSpan]:
+        """The spans of all events so far, each once."""
+        events, self.events = self.events, []
+        return [
+            DeviceSpan(name, event.profile.start - self._ahead, event.profile.end - self._ahead)
+            for name, event in events
+        ]
+
+
 class OpenCLBackend(Backend):
     """Work runs in the order in which it was queued, while the host goes on."""
 
@@ -43,6 +63,31 @@ class OpenCLBackend(Backend):
         super().__init__(device)
         self.queue = queue
         self._held: list[Any] = []
+        self._clock: Clock | None = None
+
+    # --- timing ----------------------------------------------------------------------------
+
+    @property
+    def profile(self) -> bool:
+        """Whether work queued from now on is timed, which makes queueing it slower."""
+        return self._clock is not None
+
+    @profile.setter
+    def profile(self, wanted: bool) -> None:
+        if wanted == self.profile:
+            return
+        self.drain()
+        self.queue = self.device.queue(timed=wanted)
+        self._clock = Clock(self.queue) if wanted else None
+
+    def take_spans(self) -> Sequence[DeviceSpan]:
+        """What was timed since the last call; all of it has been waited for."""
+        return self._clock.take() if self._clock is not None else ()
+
+    def timed(self, name: str, event: Any) -> None:
+        """Remember the event of queued work where work is timed."""
+        if self._clock is not None:
+            self._clock.events.append((name, event))
 
     # --- work ------------------------------------------------------------------------------
 
@@ -113,7 +158,7 @@ class OpenCLBackend(Backend):
 
     def _copy(self, target: Any, source: Any, **options: Any) -> None:
         with map_driver_errors(ERRORS, f"{self.name}: copy"):
-            cl.enqueue_copy(self.queue, target, source, **options)
+            self.timed("copy", cl.enqueue_copy(self.queue, target, source, **options))
 
     # --- events ----------------------------------------------------------------------------
 

@@ -86,10 +86,14 @@ class OpenCLDevice(Device):
                 self._programs = Programs(self.context, self.driver)
             return self._programs
 
-    def queue(self) -> Any:
-        """A new in-order queue. Raises DeviceLost."""
+    def queue(self, *, timed: bool = False) -> Any:
+        """A new in-order queue, whose events know their times where it is `timed`.
+
+        Raises DeviceLost.
+        """
+        kinds = cl.command_queue_properties
         with map_driver_errors({cl.Error: DeviceLost}, f"{self.name}: queue"):
-            return cl.CommandQueue(self.context)
+            return cl.CommandQueue(self.context, properties=kinds.PROFILING_ENABLE if timed else 0)
 
     # --- memory ----------------------------------------------------------------------------
 

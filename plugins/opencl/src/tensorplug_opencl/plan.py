@@ -87,5 +87,9 @@ def enqueue(backend: "OpenCLBackend", launches: Sequence[Ready]) -> None:
     """Queue the launches."""
     queue, put = backend.queue, cl.enqueue_nd_range_kernel
     with map_driver_errors(ERRORS, f"{backend.name}: launch"):
+        if backend.profile:
+            for kernel, size, local in launches:
+                backend.timed(kernel.function_name, put(queue, kernel, size, local))
+            return
         for kernel, size, local in launches:
             put(queue, kernel, size, local)
