@@ -9,13 +9,14 @@ import tensorplug as tp
 
 def test_trace_shows_when_kernels_ran(device, stream):
     x = tp.input("x", (64, 64), tp.F32)
-    y = tp.relu(tp.scale(x, scale=2.0))
+    doubled = tp.scale(x, scale=2.0)
+    y = tp.relu(doubled)
     before = perf_counter_ns()
     with (
         tp.open("cpu") as cpu,
         tp.Trace() as trace,
         tp.Scheduler([stream, cpu], trace=trace) as scheduler,
-        scheduler.schedule(y) as run,
+        scheduler.schedule(y, pins={doubled: stream, y: stream}) as run,
     ):
         run.run({x: np.ones((64, 64), np.float32)})[y]
     after = perf_counter_ns()
