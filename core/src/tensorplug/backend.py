@@ -18,6 +18,33 @@ if TYPE_CHECKING:
     from tensorplug.fusion import Group
 
 
+Place = Storage | memoryview
+"""Memory of a buffer, or of the host."""
+
+
+class Watch(Protocol):
+    """Hears what streams are asked for, in the order in which they are asked."""
+
+    def runs(self, stream: "Backend", bound: BoundGraph) -> None:
+        """`stream` is about to queue a plan."""
+        ...
+
+    def moves(self, by: "Backend | None", source: Place, target: Place | None, size: int) -> None:
+        """A stream copies `size` bytes in order with its work, or the host does so now.
+
+        Without a `target` the host just looks at them.
+        """
+        ...
+
+    def ordered(self, first: "Backend", then: "Backend") -> None:
+        """Work queued on `then` from now on starts after all work queued on `first` so far."""
+        ...
+
+    def synchronized(self, stream: "Backend") -> None:
+        """The host has waited for `stream`."""
+        ...
+
+
 class Event(ABC):
     """A mark in a stream. One that was never recorded counts as reached."""
 
@@ -45,6 +72,8 @@ class Plan(Resource, ABC):
         """Queue the whole graph; returns before it is done where the backend is asynchronous."""
         self.check_open()
         with self._turn, self.backend._turn:
+            for watch in self.backend.watches:
+                watch.runs(self.backend, self.bound)
             self._run()
 
     @final
@@ -91,6 +120,9 @@ class NodePlan(Plan):
 class Backend(Resource, ABC):
     """One in-order stream of a device. Belongs to one thread at a time."""
 
+    watches: "tuple[Watch, ...]" = ()
+    """Who hears what this stream is asked for."""
+
     def __init__(self, device: "Device") -> None:
         super().__init__(device)
         self.device = device
@@ -127,7 +159,11 @@ class Backend(Resource, ABC):
         error, self._late_error = self._late_error, None
         if error is not None:
             raise error
-        self._synchronize()
+        try:
+            self._synchronize()
+        finally:
+            for watch in self.watches:
+                watch.synchronized(self)
 
     @final
     def drain(self) -> None:
@@ -319,6 +355,8 @@ def order_after(first: Backend, then: Backend) -> None:
         event = first.record()
         if then.accepts(event):
             then.wait(event)
+            for watch in then.watches:
+                watch.ordered(first, then)
             return
     first.synchronize()
 
@@ -327,9 +365,11 @@ def write_async(backend: Backend, place: Storage, data: memoryview | Array) -> N
     """Copy host bytes in order with `backend`'s work; at once where it cannot queue copies."""
     view = as_bytes(data)
     if isinstance(backend, SupportsAsyncTransfer):
+        tell_of_move(backend, backend, view, place, view.nbytes)
         backend.write_async(place.buffer, place.offset, view)
         return
     backend.synchronize()
+    tell_of_move(backend, None, view, place, view.nbytes)
     place.buffer.write(place.offset, view)
 
 
@@ -337,7 +377,17 @@ def read_async(backend: Backend, place: Storage, out: memoryview | Array) -> Non
     """Copy to host bytes in order with `backend`'s work; at once where it cannot queue copies."""
     view = as_bytes(out)
     if isinstance(backend, SupportsAsyncTransfer):
+        tell_of_move(backend, backend, place, view, view.nbytes)
         backend.read_async(place.buffer, place.offset, view)
         return
     backend.synchronize()
+    tell_of_move(backend, None, place, view, view.nbytes)
     place.buffer.read_into(place.offset, view)
+
+
+def tell_of_move(
+    whom: Backend, by: Backend | None, source: Place, target: Place | None, size: int
+) -> None:
+    """Tell who watches the stream `whom` of a copy, done by a stream or now by the host."""
+    for watch in whom.watches:
+        watch.moves(by, source, target, size)

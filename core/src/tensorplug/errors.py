@@ -92,6 +92,10 @@ class StaleResult(StateError):
     """The memory of a result was reused by a later run."""
 
 
+class HazardError(TensorplugError, RuntimeError):
+    """Two accesses to the same bytes that nothing orders; found by a sanitizer."""
+
+
 class Aborted(TensorplugError, RuntimeError):
     """A run was stopped by its abort callback or observer."""
 

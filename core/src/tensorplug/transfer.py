@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from tensorplug.backend import Backend, SupportsAsyncCopy
+from tensorplug.backend import Backend, SupportsAsyncCopy, tell_of_move
 from tensorplug.buffer import Buffer, as_bytes
 from tensorplug.errors import ShapeError, Unsupported
 from tensorplug.graph import Bindings
@@ -144,9 +144,13 @@ def has_standard_layout(buffer: Buffer) -> bool:
 def copy_async(source: Backend, target: Backend, start: Storage, end: Storage, size: int) -> None:
     """Copy after all work queued on `source`, before any queued later on `target`."""
     if isinstance(target, SupportsAsyncCopy) and target.copy_async(source, start, end, size):
+        for watch in target.watches:
+            watch.ordered(source, target)
+        tell_of_move(target, target, start, end, size)
         return
     source.synchronize()
     target.synchronize()
+    tell_of_move(target, None, start, end, size)
     copy_bytes(start, end, size)
 
 

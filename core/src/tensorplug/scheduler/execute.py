@@ -13,10 +13,12 @@ from tensorplug.backend import (
     SupportsEvents,
     order_after,
     read_async,
+    tell_of_move,
 )
 from tensorplug.buffer import as_bytes
 from tensorplug.errors import Aborted, GraphError, NotAllocated, StaleResult, TensorplugError
 from tensorplug.graph import Bindings, BoundGraph, Graph
+from tensorplug.hazards import Sanitizer
 from tensorplug.placing import host_data
 from tensorplug.scheduler.experts import copy_used_experts, uses_few_experts
 from tensorplug.scheduler.split import Copy, Split
@@ -53,6 +55,7 @@ class Results:
         """Wait for `output` and copy it to the host. Raises StaleResult, GraphError."""
         self._check(output)
         self._schedule.scheduler.synchronize()
+        _host_touches(self._schedule.scheduler, output, self._bindings.where(output))
         with span(self._schedule.scheduler, f"read {output.name}", bytes=output.nbytes):
             return read(output, self._bindings)
 
@@ -76,9 +79,15 @@ class Results:
 class InFlight:
     """A batch that was submitted; `result()` waits for it."""
 
-    def __init__(self, outputs: Mapping[Tensor, Array], waits: list[Event | Backend]) -> None:
+    def __init__(
+        self,
+        outputs: Mapping[Tensor, Array],
+        waits: list[Event | Backend],
+        sanitizer: Sanitizer | None = None,
+    ) -> None:
         self._outputs = dict(outputs)
         self._waits = waits
+        self._sanitizer = sanitizer
 
     @property
     def done(self) -> bool:
@@ -101,6 +110,8 @@ class InFlight:
         if output not in self._outputs:
             raise GraphError(f"{output}: is no output of the submitted graph")
         self.wait()
+        if self._sanitizer is not None:
+            self._sanitizer.shows(output, self._outputs[output])
         return self._outputs[output]
 
 
@@ -146,8 +157,8 @@ def submit(schedule: "Schedule", inputs: Mapping[Tensor, Any]) -> InFlight:
                 with _split_span(scheduler, split):
                     plan.run()
             outputs = {t: _read_later(schedule, batch, t) for t in schedule.graph.outputs}
-            waits = [_mark(scheduler.backends[i]) for i in {s.backend for s in schedule.splits}]
-        batch.pending = InFlight(outputs, waits)
+            waits = [_mark(scheduler, i) for i in {s.backend for s in schedule.splits}]
+        batch.pending = InFlight(outputs, waits, scheduler.sanitizer)
         return batch.pending
 
 
@@ -192,6 +203,7 @@ def _upload(schedule: "Schedule", batch: "Batch", inputs: Mapping[Tensor, Any]) 
         raise NotAllocated(f"{missing[0]}: has no value yet; give it to run()")
     for tensor, data in inputs.items():
         place = batch.bindings.where(tensor)
+        _host_touches(schedule.scheduler, tensor, place, writes=True)
         with span(schedule.scheduler, f"write {tensor.name}", bytes=tensor.nbytes):
             place.buffer.write_tensor(tensor, place.offset, as_bytes(host_data(tensor, data)))
         if tensor in batch.places:
@@ -207,6 +219,7 @@ def _bring(schedule: "Schedule", batch: "Batch", split: Split) -> None:
     for copy in split.copies:
         if copy.source.nbytes:
             origin, size = scheduler.backends[copy.origin], copy.source.nbytes
+            _about(scheduler, copy.source)
             with span(scheduler, f"copy {copy.source.name}", target, origin, bytes=size):
                 _copy(origin, target, copy, split, batch.bindings)
 
@@ -216,6 +229,7 @@ def _copy(origin: Backend, target: Backend, copy: Copy, split: Split, bindings: 
     if not (has_standard_layout(start.buffer) and has_standard_layout(end.buffer)):
         origin.synchronize()
         target.synchronize()
+        tell_of_move(target, None, start, end, copy.source.nbytes)
         copy_tensor(copy.source, copy.target, bindings, bindings)
     elif uses_few_experts(copy, split):
         copy_used_experts(origin, target, copy, split, bindings)
@@ -227,12 +241,29 @@ def _read_later(schedule: "Schedule", batch: "Batch", output: Tensor) -> Array:
     backend = schedule.scheduler.backends[schedule.layout.where[output].backend]
     span = np.empty(output.nbytes, np.uint8)
     if output.nbytes:
+        _about(schedule.scheduler, output)
         read_async(backend, batch.bindings.where(output), span)
     return array_view(output, span, 0)
 
 
-def _mark(backend: Backend) -> Event | Backend:
-    return backend.record() if isinstance(backend, SupportsEvents) else backend
+def _mark(scheduler: "Scheduler", index: int) -> Event | Backend:
+    backend, sanitizer = scheduler.backends[index], scheduler.sanitizer
+    if not isinstance(backend, SupportsEvents):
+        return backend
+    event = backend.record()
+    return event if sanitizer is None else sanitizer.marked(backend, event)
+
+
+def _about(scheduler: "Scheduler", tensor: Tensor) -> None:
+    if scheduler.sanitizer is not None:
+        scheduler.sanitizer.about(tensor)
+
+
+def _host_touches(
+    scheduler: "Scheduler", tensor: Tensor, place: Storage, *, writes: bool = False
+) -> None:
+    if scheduler.sanitizer is not None:
+        scheduler.sanitizer.touches(tensor, place, writes=writes)
 
 
 def _run_observed(

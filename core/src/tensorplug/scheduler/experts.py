@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from tensorplug.backend import Backend
+from tensorplug.backend import Backend, tell_of_move
 from tensorplug.errors import GraphError
 from tensorplug.graph import Bindings
 from tensorplug.scheduler.assign import is_weight
@@ -31,6 +31,7 @@ def copy_used_experts(
     assert ids is not None
     origin.synchronize()
     target.synchronize()
+    tell_of_move(target, None, bindings.where(ids), None, ids.nbytes)
     used = np.unique(read(ids, bindings))
     weights = copy.source
     if used.size and (used[0] < 0 or used[-1] >= weights.ne[2]):

@@ -9,6 +9,7 @@ from tensorplug.buffer import BufferType
 from tensorplug.errors import GraphError, OptionError, SchedulerBusy
 from tensorplug.fusion import FUSION
 from tensorplug.graph import BoundGraph, Graph
+from tensorplug.hazards import SANITIZE, Sanitizer
 from tensorplug.lifetime import Resource, Turnstile
 from tensorplug.scheduler.arena import Arena
 from tensorplug.scheduler.assign import Field, assign
@@ -32,8 +33,10 @@ class Scheduler(Resource):
 
     The last backend holds the inputs: its memory must be the host's. `buffer_types` replaces the
     memory in which a backend computes. With `offload` a device may take work whose weights lie in
-    host memory when it finds that worth the copy. What runs is recorded in `trace`. Belongs to one
-    thread; its schedules never run at once (SchedulerBusy).
+    host memory when it finds that worth the copy. What runs is recorded in `trace`. With
+    `sanitize` (by default where TENSORPLUG_SANITIZE is 1) all that is queued is checked, slowly:
+    accesses to the same bytes that nothing orders raise HazardError. Belongs to one thread; its
+    schedules never run at once (SchedulerBusy).
     """
 
     def __init__(
@@ -44,6 +47,7 @@ class Scheduler(Resource):
         offload: bool = True,
         buffer_types: Mapping[Backend, BufferType] | None = None,
         trace: Trace | None = None,
+        sanitize: bool | None = None,
     ) -> None:
         if not backends:
             raise OptionError(
@@ -72,6 +76,8 @@ class Scheduler(Resource):
         self.trace = trace
         if trace is not None:
             trace.add(*backends)
+        wanted = os.environ.get(SANITIZE) == "1" if sanitize is None else sanitize
+        self.sanitizer = Sanitizer(*backends) if wanted else None
         self._parallel = parallel
         self._offload = offload
         self._plans: dict[tuple[int, tuple[object, ...]], list[Plan]] = {}
@@ -196,6 +202,8 @@ class Scheduler(Resource):
                 plan.close()
         self._plans.clear()
         self.arena.close()
+        if self.sanitizer is not None:
+            self.sanitizer.close()
 
     def __repr__(self) -> str:
         names = ", ".join(b.name for b in self.backends)

@@ -1,0 +1,359 @@
+"""Hazards: which bytes work reads and writes, what happens before what, and a check of both.
+
+Two accesses conflict when they share a byte and one of them writes. Conflicting accesses of two
+streams, or of a stream and the host, must be ordered; `Sanitizer` raises HazardError where they are
+not, even when the result happens to be right.
+"""
+
+import enum
+import threading
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from tensorplug.backend import Backend, Event, Place
+from tensorplug.buffer import Buffer
+from tensorplug.errors import HazardError
+from tensorplug.fusion import Group
+from tensorplug.graph import Bindings, BoundGraph
+from tensorplug.tensor import Array, Storage, Tensor
+
+SANITIZE = "TENSORPLUG_SANITIZE"
+"""The environment variable that checks what every scheduler queues when it is 1."""
+
+
+class Host(enum.Enum):
+    """What is no stream and no buffer: the program's own thread, and its memory."""
+
+    THREAD = "the host"
+    MEMORY = "host memory"
+
+
+Stream = Backend | Host
+Clock = dict[Stream, int]
+"""How much of each stream's work is known to be done."""
+
+
+# --- ranges ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """Bytes `start` to `end` of a buffer, or addresses in host memory.
+
+    With a `stride`, only the first `width` bytes of every `stride` from `start` on.
+    """
+
+    buffer: Buffer | Host
+    start: int
+    end: int
+    width: int = 0
+    stride: int = 0
+
+    def overlaps(self, other: "Range") -> bool:
+        """Whether both may hold a byte. Exact for columns of one layout, else by their spans."""
+        if self.buffer is not other.buffer or self.start >= other.end or other.start >= self.end:
+            return False
+        stride = self.stride or other.stride
+        mine, theirs = self._width(stride), other._width(stride)
+        if not mine or not theirs:
+            return True
+        gap = (other.start - self.start) % stride
+        return gap < mine or gap + theirs > stride
+
+    def _width(self, stride: int) -> int:
+        """Bytes in each `stride`, or 0 where this does not lie in columns of it."""
+        if self.stride:
+            return self.width if self.stride == stride else 0
+        size = self.end - self.start
+        return size if size <= stride else 0
+
+    def __str__(self) -> str:
+        columns = f", {self.width} of every {self.stride}" if self.stride else ""
+        where = self.buffer.value if isinstance(self.buffer, Host) else repr(self.buffer)
+        return f"bytes {self.start} to {self.end}{columns} of {where}"
+
+
+def range_of(tensor: Tensor, place: Storage) -> Range:
+    """The bytes of the elements of `tensor` at `place`: its span, or its columns."""
+    end = place.offset + tensor.nbytes
+    width, stride = 0, tensor.nb[1]
+    if tensor.has_contiguous_rows and tensor.rows > 1:
+        row = tensor.dtype.row_size(tensor.ne[0])
+        outer = zip(tensor.ne[1:], tensor.nb[1:], strict=True)
+        if row < stride and all(b % stride == 0 for n, b in outer if n > 1):
+            width = row
+    return Range(place.buffer, place.offset, end, width, stride if width else 0)
+
+
+def range_at(place: Place, size: int) -> Range:
+    """`size` bytes at a place of a buffer, or those of host memory."""
+    if isinstance(place, Storage):
+        return Range(place.buffer, place.offset, place.offset + size)
+    address = np.frombuffer(place, np.uint8).ctypes.data if size else 0
+    return Range(Host.MEMORY, address, address + size)
+
+
+# --- accesses ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """Who reads or writes which bytes: `work` says what for, `tensor` whose bytes they are."""
+
+    range: Range
+    tensor: str
+    work: str
+    writes: bool = False
+
+    def __str__(self) -> str:
+        verb = "writes" if self.writes else "reads"
+        return f"{self.work} {verb} {self.tensor or 'memory'}, {self.range}"
+
+
+def accesses(work: Tensor | Group, bindings: Bindings) -> tuple[Access, ...]:
+    """What a node or a fused group reads, and then what it writes, its scratch memory included.
+
+    Inner nodes of a group have no memory. Tensors without elements access nothing.
+    """
+    reads, made = work.sources if isinstance(work, Tensor) else work.inputs, _made(work)
+    written = (*made, *(t for node in made for t in node.also_writes))
+    name = work.op if isinstance(work, Tensor) else str(work)
+    found = [_access(t, bindings, name, writes=False) for t in dict.fromkeys(reads) if t.nbytes]
+    found += [_access(t, bindings, name, writes=True) for t in written if t.nbytes]
+    return tuple(found)
+
+
+def _made(work: Tensor | Group) -> tuple[Tensor, ...]:
+    """The nodes with memory."""
+    if isinstance(work, Tensor):
+        return (work,)
+    return tuple(node for node in work.nodes if node not in work.inner)
+
+
+def _access(tensor: Tensor, bindings: Bindings, work: str, *, writes: bool) -> Access:
+    place = bindings.where(tensor)
+    if writes and tensor.view_of is None and not tensor.is_leaf:
+        # A kernel's scratch memory lies behind the result and is written with it.
+        span = range_at(place, place.buffer.type.alloc_size(tensor))
+        return Access(span, str(tensor), work, writes=True)
+    return Access(range_of(tensor, place), str(tensor), work, writes=writes)
+
+
+def conflicts(first: Iterable[Access], second: Iterable[Access]) -> bool:
+    """Whether the order of two pieces of work matters: a write of one meets bytes of the other."""
+    theirs = tuple(second)
+    return any(_clash(a, b) for a in first for b in theirs)
+
+
+def _clash(a: Access, b: Access) -> bool:
+    return (a.writes or b.writes) and a.range.overlaps(b.range)
+
+
+# --- what happens before what ------------------------------------------------------------------
+
+
+class Clocks:
+    """Vector clocks: for each stream, and the host, how much of the others' work it comes after."""
+
+    def __init__(self) -> None:
+        self._clocks: dict[Stream, Clock] = {}
+
+    def of(self, stream: Stream) -> Clock:
+        """What work queued on `stream` now comes after; its own entry is the work so far."""
+        return self._clocks.setdefault(stream, {})
+
+    def queue(self, stream: Stream) -> int:
+        """Count a piece of work of `stream`: it comes after all that the host has waited for."""
+        clock = self.of(stream)
+        self._join(clock, self.of(Host.THREAD))
+        clock[stream] = clock.get(stream, 0) + 1
+        return clock[stream]
+
+    def order(self, first: Stream, then: Stream) -> None:
+        """Work of `then` from now on comes after the work of `first` so far."""
+        self._join(self.of(then), self.of(first))
+
+    def mark(self, stream: Stream) -> Clock:
+        """What is done once the work of `stream` so far is done."""
+        return dict(self.of(stream))
+
+    def reach(self, mark: Mapping[Stream, int]) -> None:
+        """The host has waited for a mark."""
+        self._join(self.of(Host.THREAD), mark)
+
+    @staticmethod
+    def _join(clock: Clock, other: Mapping[Stream, int]) -> None:
+        for stream, count in other.items():
+            if count > clock.get(stream, 0):
+                clock[stream] = count
+
+
+# --- the sanitizer -----------------------------------------------------------------------------
+
+
+class Marked(Event):
+    """An event of a stream; who waits for it tells the sanitizer."""
+
+    def __init__(self, event: Event, reached: Callable[[], None]) -> None:
+        self._event = event
+        self._reached = reached
+
+    def synchronize(self) -> None:
+        self._event.synchronize()
+        self._reached()
+
+    @property
+    def done(self) -> bool:
+        return self._event.done
+
+
+@dataclass(slots=True)
+class _History:
+    """What one stream did to one buffer: the count of each piece of work, and its access."""
+
+    counts: list[int]
+    accesses: list[Access]
+
+    def after(self, count: int) -> Sequence[Access]:
+        """The accesses of later work."""
+        return self.accesses[bisect_right(self.counts, count) :]
+
+    def forget(self, count: int) -> None:
+        """Drop the accesses of work up to `count`."""
+        known = bisect_right(self.counts, count)
+        del self.counts[:known], self.accesses[:known]
+
+
+class Sanitizer:
+    """Hears what streams are asked for, and raises HazardError for unordered conflicts.
+
+    It knows orders that were asked for: waits for events, copies that follow their source, and the
+    host's `synchronize()`. That devices keep them is what the conformance kit tests. Thread-safe.
+    """
+
+    def __init__(self, *streams: Backend) -> None:
+        self._clocks = Clocks()
+        self._done: dict[Buffer | Host, dict[Stream, _History]] = {}
+        self._subject = ""
+        self._lock = threading.RLock()
+        self._streams = streams
+        for stream in streams:
+            stream.watches = (*stream.watches, self)
+
+    def close(self) -> None:
+        """Hear nothing any more."""
+        for stream in self._streams:
+            stream.watches = tuple(w for w in stream.watches if w is not self)
+        self._done.clear()
+
+    # --- what streams tell (`Watch`) -------------------------------------------------------
+
+    def runs(self, stream: Backend, bound: BoundGraph) -> None:
+        """`stream` is about to queue a plan."""
+        with self._lock:
+            self._queue(
+                stream, (a for work in bound.graph.work for a in accesses(work, bound.bindings))
+            )
+
+    def moves(self, by: Backend | None, source: Place, target: Place | None, size: int) -> None:
+        """A stream copies `size` bytes in order with its work, or the host does so now."""
+        if not size:
+            return
+        with self._lock:
+            found = [Access(range_at(source, size), self._subject, "a copy")]
+            if target is not None:
+                span = range_at(target, size)
+                found.append(Access(span, self._subject, "a copy", writes=True))
+            self._queue(by or Host.THREAD, found)
+
+    def ordered(self, first: Backend, then: Backend) -> None:
+        """Work queued on `then` from now on starts after all work queued on `first` so far."""
+        with self._lock:
+            self._clocks.order(first, then)
+
+    def synchronized(self, stream: Backend) -> None:
+        """The host has waited for `stream`."""
+        self._reach(self._clocks.mark(stream))
+
+    # --- what the scheduler tells ----------------------------------------------------------
+
+    def about(self, tensor: Tensor) -> None:
+        """What is copied next is this tensor."""
+        self._subject = str(tensor)
+
+    def marked(self, stream: Backend, event: Event) -> Event:
+        """`event` as one whose waiting is heard; it was recorded on `stream` just now."""
+        with self._lock:
+            mark = self._clocks.mark(stream)
+        return Marked(event, lambda: self._reach(mark))
+
+    def touches(self, tensor: Tensor, place: Storage, *, writes: bool = False) -> None:
+        """The host reads or writes `tensor` now."""
+        self._by_host(tensor, range_at(place, tensor.nbytes), writes=writes)
+
+    def shows(self, tensor: Tensor, value: Array) -> None:
+        """The host hands out `value`, which `tensor` was read into."""
+        start = value.ctypes.data
+        self._by_host(tensor, Range(Host.MEMORY, start, start + tensor.nbytes), writes=False)
+
+    # --- checking --------------------------------------------------------------------------
+
+    def _by_host(self, tensor: Tensor, span: Range, *, writes: bool) -> None:
+        work = "an upload" if writes else "a result"
+        with self._lock:
+            self._queue(Host.THREAD, (Access(span, str(tensor), work, writes=writes),))
+
+    def _queue(self, stream: Stream, wanted: Iterable[Access]) -> None:
+        count = self._clocks.queue(stream)
+        clock = self._clocks.of(stream)
+        for access in wanted:
+            for other, earlier in self._unordered(stream, access.range.buffer, clock):
+                if _clash(earlier, access):
+                    raise HazardError(_hazard(other, earlier, stream, access))
+            if stream is not Host.THREAD:
+                # The host is done when it goes on: all that comes later comes after.
+                self._keep(stream, count, access)
+
+    def _unordered(
+        self, stream: Stream, buffer: Buffer | Host, clock: Clock
+    ) -> Iterator[tuple[Stream, Access]]:
+        for other, history in self._done.get(buffer, {}).items():
+            if other is not stream:
+                for earlier in history.after(clock.get(other, 0)):
+                    yield other, earlier
+
+    def _keep(self, stream: Stream, count: int, access: Access) -> None:
+        history = self._done.setdefault(access.range.buffer, {}).setdefault(
+            stream, _History([], [])
+        )
+        history.counts.append(count)
+        history.accesses.append(access)
+
+    def _reach(self, mark: Mapping[Stream, int]) -> None:
+        with self._lock:
+            self._clocks.reach(mark)
+            known = self._clocks.of(Host.THREAD)
+            for buffer, streams in list(self._done.items()):
+                for stream, history in list(streams.items()):
+                    history.forget(known.get(stream, 0))
+                    if not history.counts:
+                        del streams[stream]
+                if not streams:
+                    del self._done[buffer]
+
+
+def _hazard(first: Stream, earlier: Access, then: Stream, later: Access) -> str:
+    wait = f"order_after({_name(first)}, {_name(then)})"
+    if then is Host.THREAD:
+        wait = f"{_name(first)}.synchronize()"
+    return (
+        f"{_name(then)}: {later}, while on {_name(first)} {earlier}: nothing orders them; "
+        f"{wait} is missing between the two"
+    )
+
+
+def _name(stream: Stream) -> str:
+    return stream.value if isinstance(stream, Host) else stream.name
