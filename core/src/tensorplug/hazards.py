@@ -239,15 +239,23 @@ class Sanitizer:
         self._done: dict[Buffer | Host, dict[Stream, _History]] = {}
         self._subject = ""
         self._lock = threading.RLock()
-        self._streams = streams
+        self._names: dict[Backend, str] = {}
         for stream in streams:
+            same = sum(stream.name == other.name for other in self._names)
+            self._names[stream] = f"{stream.name} stream {same + 1}" if same else stream.name
             stream.watches = (*stream.watches, self)
 
     def close(self) -> None:
         """Hear nothing any more."""
-        for stream in self._streams:
+        for stream in self._names:
             stream.watches = tuple(w for w in stream.watches if w is not self)
         self._done.clear()
+
+    @property
+    def pending(self) -> int:
+        """How many accesses are remembered: those that the host has not waited for."""
+        streams = (stream for found in self._done.values() for stream in found.values())
+        return sum(len(history.counts) for history in streams)
 
     # --- what streams tell (`Watch`) -------------------------------------------------------
 
@@ -312,7 +320,7 @@ class Sanitizer:
         for access in wanted:
             for other, earlier in self._unordered(stream, access.range.buffer, clock):
                 if _clash(earlier, access):
-                    raise HazardError(_hazard(other, earlier, stream, access))
+                    raise HazardError(self._report(other, earlier, stream, access))
             if stream is not Host.THREAD:
                 # The host is done when it goes on: all that comes later comes after.
                 self._keep(stream, count, access)
@@ -344,16 +352,17 @@ class Sanitizer:
                 if not streams:
                     del self._done[buffer]
 
+    def _report(self, first: Stream, earlier: Access, then: Stream, later: Access) -> str:
+        before, now = self._name(first), self._name(then)
+        wait = f"{before}.synchronize()"
+        if then is not Host.THREAD:
+            wait = f"order_after({before}, {now})"
+        return (
+            f"{now}: {later}, while on {before} {earlier}: nothing orders them; {wait} is missing "
+            "between the two"
+        )
 
-def _hazard(first: Stream, earlier: Access, then: Stream, later: Access) -> str:
-    wait = f"order_after({_name(first)}, {_name(then)})"
-    if then is Host.THREAD:
-        wait = f"{_name(first)}.synchronize()"
-    return (
-        f"{_name(then)}: {later}, while on {_name(first)} {earlier}: nothing orders them; "
-        f"{wait} is missing between the two"
-    )
-
-
-def _name(stream: Stream) -> str:
-    return stream.value if isinstance(stream, Host) else stream.name
+    def _name(self, stream: Stream) -> str:
+        if isinstance(stream, Host):
+            return stream.value
+        return self._names.get(stream, stream.name)
