@@ -22,6 +22,7 @@ LADDER = [
     "device",
     "transfer",
     "trace",
+    "hazards",
 ]
 ROOT = Path(tensorplug.__file__).parent
 

@@ -1,7 +1,7 @@
 """Random graphs on random mixtures of devices, which fuse, give what one gives that does not."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
 
 import numpy as np
 import pytest
@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 import tensorplug as tp
 from tensorplug.backend import Backend
 from tensorplug.errors import DeviceError, OutOfMemory
+from tensorplug.scheduler import execute
 from tensorplug.tensor import Tensor
 from tensorplug.testing.anykernel import ALL_KERNELS
 from tensorplug.testing.null import NullDevice
@@ -105,11 +106,13 @@ class Program:
         return getattr(tp, op)(a)
 
 
-def results(recipe: Recipe, backends: list[Backend], *, parallel: bool) -> list[np.ndarray]:
+def results(
+    recipe: Recipe, backends: list[Backend], *, parallel: bool, sanitize: bool | None = None
+) -> list[np.ndarray]:
     program = Program(recipe, backends)
     rng = np.random.default_rng(recipe.seed + 1)
     inputs = [rng.uniform(-1, 1, (SIDE, SIDE)).astype(np.float32) for _ in range(6)]
-    with tp.Scheduler(backends, parallel=parallel) as scheduler:
+    with tp.Scheduler(backends, parallel=parallel, sanitize=sanitize) as scheduler:
         schedule = scheduler.schedule(program.outputs, effects=program.effects)
         found: list[np.ndarray] = []
         if parallel:
@@ -134,25 +137,51 @@ def alone(recipe: Recipe) -> list[np.ndarray]:
         return results(recipe, [backend], parallel=recipe.parallel)
 
 
-def mixture(recipe: Recipe) -> list[NullDevice]:
+@dataclass(frozen=True)
+class Abilities:
+    """What a device can queue; devices of two families do not understand each other's events."""
+
+    asynchronous: bool = True
+    events: bool = True
+    async_transfer: bool = True
+    async_copy: bool = True
+    family: str = "null"
+
+
+@st.composite
+def abilities(draw: st.DrawFn) -> Abilities:
+    flags = [draw(st.booleans()) for _ in range(4)]
+    return Abilities(*flags, family=draw(st.sampled_from(["null", "other"])))
+
+
+def mixture(recipe: Recipe, able: Sequence[Abilities] = ()) -> list[NullDevice]:
+    """The devices of `recipe` with the host's last, by default all of one family."""
     timeline = Timeline(seed=recipe.seed)
+    default = Abilities(*[recipe.asynchronous] * 4)
+    (last, *first) = able or (default,) * 4
+
+    def options(mine: Abilities) -> dict[str, bool]:
+        found = asdict(mine)
+        del found["family"]
+        return found
+
     devices = [
         NullDevice(
-            f"null:{i}",
+            f"{mine.family}:{i}",
             ops=frozenset(OPS) - refused,
-            asynchronous=recipe.asynchronous,
             timeline=timeline,
             kernels=ALL_KERNELS,
+            **options(mine),
         )
-        for i, refused in enumerate(recipe.refused)
+        for i, (refused, mine) in enumerate(zip(recipe.refused, first, strict=False))
     ]
     host = NullDevice(
-        "null:9",
+        f"{last.family}:9",
         device_type=tp.DeviceType.CPU,
         host=True,
-        asynchronous=recipe.asynchronous,
         timeline=timeline,
         kernels=ALL_KERNELS,
+        **options(last),
     )
     return [*devices, host]
 
@@ -173,6 +202,72 @@ def test_any_mixture_of_devices_gives_the_same_values(recipe: Recipe) -> None:
 
     for mine, theirs in zip(found, alone(recipe), strict=True):
         np.testing.assert_allclose(mine, theirs, rtol=1e-5, atol=1e-6)
+
+
+@settings(max_examples=200, deadline=None, derandomize=True)
+@given(recipes(), st.tuples(*[abilities()] * 4))
+def test_sanitizer_finds_nothing_whatever_devices_can_queue(
+    recipe: Recipe, able: tuple[Abilities, ...]
+) -> None:
+    devices = mixture(recipe, able)
+    backends = [d.open() for d in devices]
+
+    try:
+        found = results(recipe, backends, parallel=recipe.parallel, sanitize=True)
+    except tp.Unsupported:
+        return
+    finally:
+        for device in devices:
+            device.close(force=True)
+
+    for mine, theirs in zip(found, alone(recipe), strict=True):
+        np.testing.assert_allclose(mine, theirs, rtol=1e-5, atol=1e-6)
+
+
+def forget_waits(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(execute, "order_after", lambda _first, _then: None)
+
+
+def forget_batches(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(execute.InFlight, "wait", lambda _flight: None)
+
+
+def forget_runs(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(tp.Scheduler, "synchronize", lambda _scheduler: None)
+
+
+@pytest.mark.parametrize(
+    ("mistake", "examples"), [(forget_waits, 150), (forget_batches, 30), (forget_runs, 30)]
+)
+def test_no_mistake_that_changes_a_value_escapes_the_sanitizer(
+    mistake: Callable[[pytest.MonkeyPatch], None], examples: int
+) -> None:
+    reported = 0
+
+    @settings(max_examples=examples, deadline=None, derandomize=True, database=None)
+    @given(recipes())
+    def check(recipe: Recipe) -> None:
+        nonlocal reported
+        devices = mixture(recipe, (Abilities(),) * 4)
+        backends = [d.open() for d in devices]
+        try:
+            with pytest.MonkeyPatch.context() as patch:
+                mistake(patch)
+                found = results(recipe, backends, parallel=recipe.parallel, sanitize=True)
+        except tp.Unsupported:
+            return
+        except tp.HazardError:
+            reported += 1
+            return
+        finally:
+            for device in devices:
+                device.close(force=True)
+        for mine, theirs in zip(found, alone(recipe), strict=True):
+            np.testing.assert_allclose(mine, theirs, rtol=1e-5, atol=1e-6)
+
+    check()
+
+    assert reported
 
 
 @settings(max_examples=150, deadline=None, derandomize=True)
