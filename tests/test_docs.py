@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+import tensorplug
+
 ROOT = Path(__file__).parents[1]
 FOLDERS = (".", "docs", "core", "simt", "plugins/*", "apps/*", "benchmarks")
 PAGES = sorted(page for folder in FOLDERS for page in ROOT.glob(f"{folder}/*.md"))
@@ -65,11 +67,16 @@ def test_readme_is_short() -> None:
     assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 120
 
 
+@pytest.mark.skipif(
+    not any(device.name.startswith("opencl:") for device in tensorplug.devices()),
+    reason="no OpenCL driver is installed",
+)
 def test_the_page_of_ops_is_what_the_command_prints() -> None:
     command = "from tensorplug.cli import main; main()"
+    devices = ("--device", "cpu", "--device", "opencl:0")
 
     done = subprocess.run(
-        [sys.executable, "-c", command, "ops", "--markdown", "--device", "cpu"],
+        [sys.executable, "-c", command, "ops", "--markdown", *devices],
         capture_output=True,
         text=True,
         check=True,
