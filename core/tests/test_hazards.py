@@ -392,6 +392,29 @@ def test_scheduler_without_mistakes_is_not_reported(program: Program, lacks: str
     rig.close()
 
 
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_memory_that_both_devices_see_is_not_overwritten_while_one_reads(program: Program) -> None:
+    rig = Rig(host=True)
+    program(rig)
+    rig.close()
+
+
+@pytest.mark.parametrize("parallel", [False, True])
+def test_streams_that_share_memory_take_turns_in_it(rig: Rig, *, parallel: bool) -> None:
+    other = rig.gpu.open()
+    a = tp.mul_mat(rig.w, rig.state)
+    b = tp.mul_mat(rig.w, a)
+    c = tp.mul_mat(rig.w, rig.state)  # where a was, which the first stream still reads
+    d = b + c + rig.x
+    pins = {a: rig.fast, b: rig.fast, c: other, d.sources[0]: rig.fast, d: rig.slow}
+    options = {"parallel": parallel, "sanitize": True}
+    with tp.Scheduler([rig.fast, other, rig.slow], **options) as planner:
+        plan = planner.schedule(d, pins=pins)
+        flying = [plan.submit({rig.x: X + i}) for i in range(6)]
+
+        assert float(flying[-1][d][0, 1]) == 2.0 + 6.0
+
+
 # --- planted mistakes --------------------------------------------------------------------------
 
 

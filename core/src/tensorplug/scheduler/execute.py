@@ -153,7 +153,7 @@ def submit(schedule: "Schedule", inputs: Mapping[Tensor, Any]) -> InFlight:
                 _bring(schedule, batch, split)
                 reader = scheduler.backends[split.backend]
                 for lender in (*(copy.origin for copy in split.copies), *split.after):
-                    scheduler.readers.setdefault(lender, set()).add(reader)
+                    _hold(scheduler, lender, reader)
                 with _split_span(scheduler, split):
                     plan.run()
             outputs = {t: _read_later(schedule, batch, t) for t in schedule.graph.outputs}
@@ -238,12 +238,22 @@ def _copy(origin: Backend, target: Backend, copy: Copy, split: Split, bindings: 
 
 
 def _read_later(schedule: "Schedule", batch: "Batch", output: Tensor) -> Array:
-    backend = schedule.scheduler.backends[schedule.layout.where[output].backend]
+    home = schedule.layout.where[output].backend
+    backend = schedule.scheduler.backends[home]
     span = np.empty(output.nbytes, np.uint8)
     if output.nbytes:
         _about(schedule.scheduler, output)
         read_async(backend, batch.bindings.where(output), span)
+        _hold(schedule.scheduler, home, backend)
     return array_view(output, span, 0)
+
+
+def _hold(scheduler: "Scheduler", lender: int, reader: Backend) -> None:
+    """Let all streams that compute in the memory of `lender` wait for `reader` of it."""
+    pools = scheduler.arena.pools
+    for i, (pool, backend) in enumerate(zip(pools, scheduler.backends, strict=True)):
+        if pool is pools[lender] and backend is not reader:
+            scheduler.readers.setdefault(i, set()).add(reader)
 
 
 def _mark(scheduler: "Scheduler", index: int) -> Event | Backend:

@@ -68,7 +68,8 @@ def split(graph: Graph, where: Choices, field: Field, order: Order) -> tuple[Spl
         foreign = [s for s in node.sources if needs_copy(s, node, backend, where, field)]
         if not drafts or drafts[-1].backend != backend or _frees_weights(foreign, drafts[-1]):
             drafts.append(_Draft(backend))
-            drafts[-1].after |= shared.borrowers(backend)
+            beside = _beside(backend, drafts, field)
+            drafts[-1].after |= beside | shared.borrowers(backend, *beside)
         draft = drafts[-1]
         draft.after |= shared.waits(node, backend, foreign)
         for source in foreign:
@@ -94,21 +95,35 @@ class _Shared:
     def __init__(self) -> None:
         self._writers: dict[Tensor, int] = {}
         self._lent: dict[int, set[int]] = {}
+        self._readers: dict[Tensor, set[int]] = {}
 
     def waits(self, node: Tensor, backend: int, foreign: Sequence[Tensor]) -> set[int]:
-        """The other backends whose work `node` needs in place."""
+        """The other backends whose work `node` needs in place, or that read what it overwrites."""
         used = [s.root for s in node.sources if s not in foreign]
         owners = {self._writers[r] for r in (*used, *node.written_roots) if r in self._writers}
         owners.discard(backend)
         for owner in owners:
             self._lent.setdefault(owner, set()).add(backend)
+        late = {r for root in node.written_roots for r in self._readers.pop(root, ())}
         for root in (node.root, *node.written_roots):
             self._writers[root] = backend
-        return owners
+        for root in used:
+            self._readers.setdefault(root, set()).add(backend)
+        return owners | (late - {backend})
 
-    def borrowers(self, backend: int) -> set[int]:
-        """The backends that have read its memory in place since it was last asked."""
-        return self._lent.pop(backend, set())
+    def borrowers(self, backend: int, *beside: int) -> set[int]:
+        """Who has read its memory, or that of those `beside` it, in place since it was last asked.
+
+        `beside` are streams that use the same memory: each waits for the one that was asked before.
+        """
+        found = {b for owner in (backend, *beside) for b in self._lent.pop(owner, ())}
+        return found - {backend}
+
+
+def _beside(backend: int, drafts: Sequence[_Draft], field: Field) -> set[int]:
+    """Other streams that compute in the same memory: what one is done with, the next overwrites."""
+    kinds = field.buffer_types
+    return {d.backend for d in drafts if kinds[d.backend] is kinds[backend]} - {backend}
 
 
 def needs_copy(source: Tensor, node: Tensor, backend: int, where: Choices, field: Field) -> bool:
