@@ -1,14 +1,15 @@
 """Traces: what is recorded of a run, and the events that are written."""
 
 import json
+import threading
 from collections.abc import Iterator, Sequence
 
 import numpy as np
 import pytest
 
 import tensorplug as tp
-from tensorplug.backend import DeviceSpan
-from tensorplug.testing.null import NullBackend, NullDevice
+from tensorplug.backend import SupportsProfiling
+from tensorplug.testing.null import NullDevice, null_devices
 from tensorplug.trace import HOST
 
 DATA = np.ones((4, 8), np.float32)
@@ -28,6 +29,20 @@ def traced_run(streams: Sequence[tp.Backend], trace: tp.Trace) -> np.ndarray:
     pins = {doubled: streams[0], y: streams[-1]}
     with tp.Scheduler(streams, trace=trace) as scheduler, scheduler.schedule(y, pins=pins) as run:
         return run.run({x: DATA})[y]
+
+
+def tracks(trace: tp.Trace) -> list[str]:
+    events = trace.to_json()["traceEvents"]
+    return [e["args"]["name"] for e in events if e["name"] == "thread_name"]
+
+
+def arrows(trace: tp.Trace) -> set[tuple[str, str]]:
+    """The tracks from which and to which arrows lead."""
+    events, names = trace.to_json()["traceEvents"], tracks(trace)
+    tails = {e["id"]: e for e in events if e["ph"] == "s"}
+    heads = {e["id"]: e for e in events if e["ph"] == "f"}
+    assert all(tails[i]["ts"] <= heads[i]["ts"] for i in heads)
+    return {(names[tails[i]["tid"]], names[heads[i]["tid"]]) for i in heads}
 
 
 def names(trace: tp.Trace, track: str) -> list[str]:
@@ -53,11 +68,7 @@ def test_copy_has_its_bytes_and_an_arrow_from_where_the_data_was_made(streams) -
 
     copy = next(span for span in trace.spans if span.name == "copy doubled")
     assert copy.facts == {"bytes": DATA.nbytes}
-    events = trace.to_json()["traceEvents"]
-    tracks = {e["tid"]: e["args"]["name"] for e in events if e["ph"] == "M"}
-    tails = {e["id"]: tracks[e["tid"]] for e in events if e["ph"] == "s"}
-    heads = {e["id"]: tracks[e["tid"]] for e in events if e["ph"] == "f"}
-    assert ("null:0", "host:0") in {(tails[i], heads[i]) for i in tails}
+    assert ("null:0", "host:0") in arrows(trace)
 
 
 def test_times_begin_at_nought_and_are_in_order(streams) -> None:
@@ -78,7 +89,8 @@ def test_file_is_written_at_the_end(streams, tmp_path) -> None:
         traced_run(streams, trace)
 
     events = json.loads(path.read_text())["traceEvents"]
-    assert {e["args"]["name"] for e in events if e["ph"] == "M"} == {HOST, "null:0", "host:0"}
+    named = {e["args"]["name"] for e in events if e["ph"] == "M"}
+    assert named == {"tensorplug", HOST, "null:0", "host:0"}
 
 
 def test_spans_beyond_the_limit_are_counted_not_kept(streams) -> None:
@@ -95,47 +107,92 @@ def test_two_streams_of_one_device_have_tracks_of_their_own(null: NullDevice) ->
     with null.open() as first, null.open() as second:
         trace.add(first, second)
 
-    events = trace.to_json()["traceEvents"]
-    assert [e["args"]["name"] for e in events] == [HOST, "null:0", "null:0 stream 2"]
+    assert tracks(trace) == [HOST, "null:0", "null:0 stream 2"]
 
 
-class TimedBackend(NullBackend):
-    """A stream that says how long its work took: a second for each node."""
+def test_batches_in_flight_show_uploads_work_and_reads(streams) -> None:
+    trace = tp.Trace()
+    x = tp.input("x", (4, 8), tp.F32)
+    y = tp.add(x, x, name="y")
+    with tp.Scheduler(streams, parallel=True, trace=trace) as scheduler:
+        plan = scheduler.schedule(y, pins={y: streams[0]})
+        flying = [plan.submit({x: DATA * i}) for i in range(3)]
+        assert [float(f[y][0, 0]) for f in flying] == [0, 2, 4]
 
-    profile = False
+    assert names(trace, HOST).count("write x") == 3
+    assert names(trace, "null:0").count("add to add") == 3
+    assert names(trace, "null:0").count("read y") == 3
 
-    def __init__(self, device: NullDevice) -> None:
-        super().__init__(device)
-        self.timed: list[DeviceSpan] = []
 
-    def _compute(self, node: tp.Tensor, bindings: tp.Bindings) -> None:
-        super()._compute(node, bindings)
-        if self.profile:
-            self.timed.append(DeviceSpan(node.op, 0, 10**9))
+def test_schedulers_of_two_threads_share_a_trace() -> None:
+    trace = tp.Trace()
 
-    def take_spans(self) -> Sequence[DeviceSpan]:
-        taken, self.timed = self.timed, []
-        return taken
+    def work(device: NullDevice) -> None:
+        with device, device.open() as stream:
+            for _ in range(5):
+                traced_run([stream], trace)
+
+    devices = [NullDevice(f"host:{i}", host=True) for i in range(2)]
+    threads = [threading.Thread(target=work, args=(device,)) for device in devices]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert [len(names(trace, d.name)) for d in devices] == [5, 5]
+
+
+# --- streams that time their own work ----------------------------------------------------------
 
 
 @pytest.fixture
-def timed(null: NullDevice) -> Iterator[TimedBackend]:
-    with TimedBackend(null) as stream:
-        yield stream
+def timed() -> Iterator[list[tp.Backend]]:
+    """Two late streams that time what they do, the last in host memory."""
+    first, last = null_devices(2, asynchronous=True, profiling=True, host=True)
+    with first, last, first.open() as one, last.open() as two:
+        yield [one, two]
 
 
-def test_stream_that_times_its_work_shows_that(timed: TimedBackend, host: NullDevice) -> None:
+def test_late_stream_shows_when_it_worked_and_the_host_when_it_queued(timed) -> None:
     trace = tp.Trace()
-    with host.open() as last:
-        traced_run([timed, last], trace)
 
-    spans = [span for span in trace.spans if span.track == "null:0"]
-    assert [(span.name, span.end - span.start) for span in spans] == [("add", 10**9)]
-    assert "add to add" in names(trace, HOST)
+    traced_run(timed, trace)
+
+    queued = next(s for s in trace.spans if s.name == "mul to mul")
+    done = next(s for s in trace.spans if s.name == "mul")
+    assert (queued.track, queued.facts["stream"], done.track) == (HOST, "null:1", "null:1")
+    assert queued.end <= done.start <= done.end
 
 
-def test_stream_times_nothing_after_the_trace(timed: TimedBackend, host: NullDevice) -> None:
-    with host.open() as last, tp.Trace() as trace:
-        traced_run([timed, last], trace)
+def test_order_of_streams_is_the_order_of_what_they_did(timed) -> None:
+    trace = tp.Trace()
 
-    assert not timed.profile
+    traced_run(timed, trace)
+
+    done = [(s.track, s.name) for s in trace.spans if s.track != HOST]
+    assert done == [("null:0", "add"), ("null:1", "mul")]
+
+
+def test_copy_that_waits_points_back_to_what_the_stream_did(host: NullDevice) -> None:
+    trace = tp.Trace()
+    late = NullDevice("late:0", asynchronous=True, profiling=True)
+    with late, late.open() as first, host.open() as last:
+        traced_run([first, last], trace)
+
+    assert ("late:0", "host:0") in arrows(trace)
+
+
+def test_stream_times_nothing_before_and_after_the_trace(timed) -> None:
+    assert isinstance(timed[0], SupportsProfiling)
+    assert not timed[0].profile
+
+    with tp.Trace() as trace:
+        trace.add(*timed)
+        assert timed[0].profile
+
+    assert not timed[0].profile
+
+
+def test_devices_time_nothing_unless_they_can(null: NullDevice) -> None:
+    with null.open() as stream:
+        assert not isinstance(stream, SupportsProfiling)

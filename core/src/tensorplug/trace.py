@@ -35,7 +35,7 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Arrow:
-    """A copy: from what ran last on track `source` before `span` to `span`."""
+    """A copy: from what stream `source` did last before `span` was over, to `span`."""
 
     source: str
     span: Span
@@ -76,14 +76,18 @@ class Trace:
     ) -> Iterator[None]:
         """Record what happens inside on the track of `backend`, or of the host.
 
-        What a stream that times its own work is given, the host queues: it is on the host's track.
-        An arrow leads there from the track of `source`.
+        What a stream that times its own work is given, the host queues: it is on the host's track,
+        and its facts name the stream. An arrow leads there from what `source` did last.
         """
+        track = HOST
+        if backend is not None:
+            track = self._streams[backend]
+            if isinstance(backend, SupportsProfiling):
+                facts["stream"], track = track, HOST
         start = perf_counter_ns()
         try:
             yield
         finally:
-            track = HOST if backend is None else self._track(backend)
             made = Span(track, name, start, perf_counter_ns(), facts)
             arrow = None if source is None else Arrow(self._streams[source], made)
             self._keep(made, arrow)
@@ -94,9 +98,6 @@ class Trace:
             if isinstance(backend, SupportsProfiling):
                 for done in backend.take_spans():
                     self._keep(Span(track, done.name, done.start, done.end))
-
-    def _track(self, backend: Backend) -> str:
-        return HOST if isinstance(backend, SupportsProfiling) else self._streams[backend]
 
     def _keep(self, span: Span, arrow: Arrow | None = None) -> None:
         with self._lock:
@@ -126,6 +127,9 @@ class Trace:
             return {"pid": 1, "tid": numbers[track], "ts": (time - begin) / 1000}
 
         events: list[dict[str, Any]] = [
+            {"ph": "M", "pid": 1, "name": "process_name", "args": {"name": "tensorplug"}}
+        ]
+        events += [
             {"ph": "M", "pid": 1, "tid": i, "name": "thread_name", "args": {"name": track}}
             for track, i in numbers.items()
         ]
@@ -133,24 +137,25 @@ class Trace:
             took = {"dur": (span.end - span.start) / 1000, "args": dict(span.facts)}
             events.append({"ph": "X", "name": span.name, **at(span.start, span.track), **took})
         for i, (arrow, origin) in enumerate(self._origins(spans)):
-            tail = min(origin.end, arrow.span.start)
             common = {"name": "copy", "cat": "copy", "id": i}
-            events.append({"ph": "s", **common, **at(tail, origin.track)})
-            head = at(arrow.span.start, arrow.span.track)
+            events.append({"ph": "s", **common, **at(origin.end, origin.track)})
+            head = at(max(origin.end, arrow.span.start), arrow.span.track)
             events.append({"ph": "f", "bp": "e", **common, **head})
         facts = {"dropped_spans": self.dropped} if self.dropped else {}
         return {"traceEvents": events, "displayTimeUnit": "ms", "otherData": facts}
 
     def _origins(self, spans: tuple[Span, ...]) -> Iterator[tuple[Arrow, Span]]:
-        """Each arrow with the span that began last on its source's track before it."""
-        by_track: dict[str, list[Span]] = {}
-        for span in spans:
-            by_track.setdefault(span.track, []).append(span)
+        """Each arrow with the span from which it comes: the last to end, on time."""
+        by_stream: dict[str, list[Span]] = {}
+        for span in sorted(spans, key=lambda s: s.end):
+            by_stream.setdefault(span.facts.get("stream", span.track), []).append(span)
         for arrow in list(self._arrows):
-            there = by_track.get(arrow.source, [])
-            found = bisect_right(there, arrow.span.start, key=lambda s: s.start)
-            if found:
-                yield arrow, there[found - 1]
+            there = by_stream.get(arrow.source, [])
+            last = bisect_right(there, arrow.span.end, key=lambda s: s.end) - 1
+            if last >= 0 and there[last] is arrow.span:
+                last -= 1
+            if last >= 0:
+                yield arrow, there[last]
 
     def save(self, path: str | Path) -> None:
         """Write the trace events to a file."""

@@ -18,7 +18,6 @@ from tensorplug.backend import (
 from tensorplug.buffer import as_bytes
 from tensorplug.errors import Aborted, GraphError, NotAllocated, StaleResult, TensorplugError
 from tensorplug.graph import Bindings, BoundGraph, Graph
-from tensorplug.hazards import Sanitizer
 from tensorplug.placing import host_data
 from tensorplug.scheduler.experts import copy_used_experts, uses_few_experts
 from tensorplug.scheduler.split import Copy, Split
@@ -83,11 +82,11 @@ class InFlight:
         self,
         outputs: Mapping[Tensor, Array],
         waits: list[Event | Backend],
-        sanitizer: Sanitizer | None = None,
+        scheduler: "Scheduler",
     ) -> None:
         self._outputs = dict(outputs)
         self._waits = waits
-        self._sanitizer = sanitizer
+        self._scheduler = scheduler
 
     @property
     def done(self) -> bool:
@@ -96,8 +95,11 @@ class InFlight:
 
     def wait(self) -> None:
         """Block until the batch is done; raises what its work raised."""
-        for waiting in self._waits:
-            waiting.synchronize()
+        if not self._waits:
+            return
+        with span(self._scheduler, "wait for a batch"):
+            for waiting in self._waits:
+                waiting.synchronize()
         self._waits = []
 
     def abandon(self) -> None:
@@ -110,8 +112,8 @@ class InFlight:
         if output not in self._outputs:
             raise GraphError(f"{output}: is no output of the submitted graph")
         self.wait()
-        if self._sanitizer is not None:
-            self._sanitizer.shows(output, self._outputs[output])
+        if self._scheduler.sanitizer is not None:
+            self._scheduler.sanitizer.shows(output, self._outputs[output])
         return self._outputs[output]
 
 
@@ -149,7 +151,7 @@ def submit(schedule: "Schedule", inputs: Mapping[Tensor, Any]) -> InFlight:
             for split, plan in zip(schedule.splits, batch.plans, strict=True):
                 # The arena is shared by the batches: what others still copy from it must be read.
                 for reader in scheduler.readers.pop(split.backend, ()):
-                    order_after(reader, scheduler.backends[split.backend])
+                    _order(scheduler, reader, scheduler.backends[split.backend])
                 _bring(schedule, batch, split)
                 reader = scheduler.backends[split.backend]
                 for lender in (*(copy.origin for copy in split.copies), *split.after):
@@ -158,7 +160,7 @@ def submit(schedule: "Schedule", inputs: Mapping[Tensor, Any]) -> InFlight:
                     plan.run()
             outputs = {t: _read_later(schedule, batch, t) for t in schedule.graph.outputs}
             waits = [_mark(scheduler, i) for i in {s.backend for s in schedule.splits}]
-        batch.pending = InFlight(outputs, waits, scheduler.sanitizer)
+        batch.pending = InFlight(outputs, waits, scheduler)
         return batch.pending
 
 
@@ -215,13 +217,18 @@ def _bring(schedule: "Schedule", batch: "Batch", split: Split) -> None:
     scheduler = schedule.scheduler
     target = scheduler.backends[split.backend]
     for reader in split.after:
-        order_after(scheduler.backends[reader], target)
+        _order(scheduler, scheduler.backends[reader], target)
     for copy in split.copies:
         if copy.source.nbytes:
             origin, size = scheduler.backends[copy.origin], copy.source.nbytes
             _about(scheduler, copy.source)
             with span(scheduler, f"copy {copy.source.name}", target, origin, bytes=size):
                 _copy(origin, target, copy, split, batch.bindings)
+
+
+def _order(scheduler: "Scheduler", first: Backend, then: Backend) -> None:
+    with span(scheduler, f"wait for {first.name}", then):
+        order_after(first, then)
 
 
 def _copy(origin: Backend, target: Backend, copy: Copy, split: Split, bindings: Bindings) -> None:
@@ -240,12 +247,13 @@ def _copy(origin: Backend, target: Backend, copy: Copy, split: Split, bindings: 
 def _read_later(schedule: "Schedule", batch: "Batch", output: Tensor) -> Array:
     home = schedule.layout.where[output].backend
     backend = schedule.scheduler.backends[home]
-    span = np.empty(output.nbytes, np.uint8)
+    out = np.empty(output.nbytes, np.uint8)
     if output.nbytes:
         _about(schedule.scheduler, output)
-        read_async(backend, batch.bindings.where(output), span)
+        with span(schedule.scheduler, f"read {output.name}", backend, bytes=output.nbytes):
+            read_async(backend, batch.bindings.where(output), out)
         _hold(schedule.scheduler, home, backend)
-    return array_view(output, span, 0)
+    return array_view(output, out, 0)
 
 
 def _hold(scheduler: "Scheduler", lender: int, reader: Backend) -> None:

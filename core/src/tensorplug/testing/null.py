@@ -5,11 +5,12 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
+from time import perf_counter_ns
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from tensorplug.backend import Backend, Event, Plan
+from tensorplug.backend import Backend, DeviceSpan, Event, Plan
 from tensorplug.buffer import Buffer, BufferType
 from tensorplug.device import Device, DeviceType, Memory
 from tensorplug.dtypes import F64
@@ -62,7 +63,7 @@ class NullBackend(Backend):
         super().__init__(device)
         self._stream = device.timeline.stream(device.gate)
 
-    def queue(self, job: Callable[[], None], after: NullEvent | None = None) -> None:
+    def queue(self, what: str, job: Callable[[], None], after: NullEvent | None = None) -> None:
         """Do `job` in order with the rest and after an event: now, or when somebody waits."""
         self.device.check_alive()
         if self.device.asynchronous:
@@ -82,10 +83,10 @@ class NullBackend(Backend):
         return super()._plan(bound)
 
     def _compute_group(self, group: Group, bindings: Bindings) -> None:
-        self.queue(partial(self.device.compute_group, group, bindings))
+        self.queue(group.pattern.name, partial(self.device.compute_group, group, bindings))
 
     def _compute(self, node: Tensor, bindings: Bindings) -> None:
-        self.queue(partial(self.device.compute, node, bindings))
+        self.queue(node.op, partial(self.device.compute, node, bindings))
 
     def _synchronize(self) -> None:
         self.device.check_alive()
@@ -114,15 +115,15 @@ class _Events(NullBackend):
         if not self.accepts(event):
             raise Unsupported(f"{self.name}: cannot wait for {event!r} of another kind of device")
         assert isinstance(event, NullEvent)
-        self.queue(_nothing, after=event)
+        self.queue("wait", _nothing, after=event)
 
 
 class _AsyncTransfer(NullBackend):
     def write_async(self, buffer: Buffer, offset: int, data: memoryview) -> None:
-        self.queue(partial(buffer.write, offset, data))
+        self.queue("write", partial(buffer.write, offset, data))
 
     def read_async(self, buffer: Buffer, offset: int, out: memoryview) -> None:
-        self.queue(partial(buffer.read_into, offset, out))
+        self.queue("read", partial(buffer.read_into, offset, out))
 
 
 class _AsyncCopy(NullBackend):
@@ -136,15 +137,37 @@ class _AsyncCopy(NullBackend):
         ):
             return False
         after = None if source is self else source.mark()
-        self.queue(partial(to.take_copy, from_, start.offset, target.offset, size), after)
+        job = partial(to.take_copy, from_, start.offset, target.offset, size)
+        self.queue("copy", job, after)
         return True
+
+
+class _Profiling(NullBackend):
+    profile = False
+
+    def __init__(self, device: "NullDevice") -> None:
+        super().__init__(device)
+        self._spans: list[DeviceSpan] = []
+
+    def queue(self, what: str, job: Callable[[], None], after: NullEvent | None = None) -> None:
+        timed = self.profile and job is not _nothing
+        super().queue(what, partial(self._time, what, job) if timed else job, after)
+
+    def take_spans(self) -> Sequence[DeviceSpan]:
+        taken, self._spans = self._spans, []
+        return taken
+
+    def _time(self, what: str, job: Callable[[], None]) -> None:
+        start = perf_counter_ns()
+        job()
+        self._spans.append(DeviceSpan(what, start, perf_counter_ns()))
 
 
 def _backend_class(*mixins: type[NullBackend]) -> type[NullBackend]:
     return type("NullBackend", (*mixins, NullBackend), {}) if mixins else NullBackend
 
 
-_ABILITIES = (_Events, _AsyncTransfer, _AsyncCopy)
+_ABILITIES = (_Events, _AsyncTransfer, _AsyncCopy, _Profiling)
 _BACKENDS = {
     flags: _backend_class(*itertools.compress(_ABILITIES, flags))
     for flags in itertools.product((False, True), repeat=len(_ABILITIES))
@@ -168,8 +191,8 @@ class NullDevice(Device):
 
     With `asynchronous`, work is done only when somebody waits, in an order that `timeline` decides;
     devices overlap when they share one. Events, asynchronous transfers and copies come with
-    `asynchronous` unless told otherwise. Devices whose names agree before the colon understand each
-    other's events and copies.
+    `asynchronous` unless told otherwise; with `profiling` streams time their work. Devices whose
+    names agree before the colon understand each other's events and copies.
     """
 
     buffer_type_class: ClassVar[type[NullBufferType]] = NullBufferType
@@ -190,6 +213,7 @@ class NullDevice(Device):
         events: bool | None = None,
         async_transfer: bool | None = None,
         async_copy: bool | None = None,
+        profiling: bool = False,
         timeline: Timeline | None = None,
         kernels: Mapping[str, Kernel] | None = None,
         fusions: Sequence[Pattern] = PATTERNS,
@@ -198,7 +222,7 @@ class NullDevice(Device):
         super().__init__(name)
         wanted = (events, async_transfer, async_copy)
         self.backend_class = _BACKENDS[
-            tuple(asynchronous if flag is None else flag for flag in wanted)
+            (*(asynchronous if flag is None else flag for flag in wanted), profiling)
         ]
         self.asynchronous = asynchronous
         self.timeline = timeline or Timeline()
