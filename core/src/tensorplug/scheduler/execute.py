@@ -55,7 +55,7 @@ class Results:
         self._check(output)
         self._schedule.scheduler.synchronize()
         _host_touches(self._schedule.scheduler, output, self._bindings.where(output))
-        with span(self._schedule.scheduler, f"read {output.name}", bytes=output.nbytes):
+        with span(self._schedule.scheduler, f"read {_label(output)}", bytes=output.nbytes):
             return read(output, self._bindings)
 
     def tensor(self, output: Tensor) -> Storage:
@@ -176,6 +176,10 @@ def span(
     return nullcontext() if trace is None else trace.span(name, backend, source, **facts)
 
 
+def _label(tensor: Tensor) -> str:
+    return tensor.name or f"{tensor.op} #{tensor.serial}"
+
+
 def _split_span(scheduler: "Scheduler", split: Split) -> AbstractContextManager[None]:
     name = f"{split.nodes[0].op} to {split.nodes[-1].op}"
     return span(scheduler, name, scheduler.backends[split.backend], nodes=len(split.nodes))
@@ -206,7 +210,7 @@ def _upload(schedule: "Schedule", batch: "Batch", inputs: Mapping[Tensor, Any]) 
     for tensor, data in inputs.items():
         place = batch.bindings.where(tensor)
         _host_touches(schedule.scheduler, tensor, place, writes=True)
-        with span(schedule.scheduler, f"write {tensor.name}", bytes=tensor.nbytes):
+        with span(schedule.scheduler, f"write {_label(tensor)}", bytes=tensor.nbytes):
             place.buffer.write_tensor(tensor, place.offset, as_bytes(host_data(tensor, data)))
         if tensor in batch.places:
             batch.written.add(tensor)
@@ -222,7 +226,7 @@ def _bring(schedule: "Schedule", batch: "Batch", split: Split) -> None:
         if copy.source.nbytes:
             origin, size = scheduler.backends[copy.origin], copy.source.nbytes
             _about(scheduler, copy.source)
-            with span(scheduler, f"copy {copy.source.name}", target, origin, bytes=size):
+            with span(scheduler, f"copy {_label(copy.source)}", target, origin, bytes=size):
                 _copy(origin, target, copy, split, batch.bindings)
 
 
@@ -250,7 +254,7 @@ def _read_later(schedule: "Schedule", batch: "Batch", output: Tensor) -> Array:
     out = np.empty(output.nbytes, np.uint8)
     if output.nbytes:
         _about(schedule.scheduler, output)
-        with span(schedule.scheduler, f"read {output.name}", backend, bytes=output.nbytes):
+        with span(schedule.scheduler, f"read {_label(output)}", backend, bytes=output.nbytes):
             read_async(backend, batch.bindings.where(output), out)
         _hold(schedule.scheduler, home, backend)
     return array_view(output, out, 0)
