@@ -1,6 +1,8 @@
 """`Facts`: what a lowering may know of a device."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
 
 
 @dataclass(frozen=True, slots=True)
@@ -9,17 +11,23 @@ class Facts:
 
     `wide` devices (processors) run one work item at a time and want long vectors in it: a row is
     one item's work. On others a row is the work of a group. `subgroup` is the number of items that
-    exchange values without barriers, 0 where there is no such thing.
+    exchange values without barriers, 0 where there is no such thing; a guess unless
+    `subgroup_required`. `int_dot` devices multiply vectors of bytes; `int8_activations` allows
+    kernels to round activations to 8 bits for that. `choices` are variants of kernels that were
+    found to be fast, by the class of work that a family of kernels makes up.
     """
 
     wide: bool
     max_group: int = 256
     local_memory: int = 32 * 1024
     subgroup: int = 0
+    subgroup_required: bool = False
     fp16: bool = False
     fp64: bool = False
     int_dot: bool = False
+    int8_activations: bool = False
     units: int = 1
+    choices: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}), hash=False)
 
     @property
     def row_group(self) -> int:

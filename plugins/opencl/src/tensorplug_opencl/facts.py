@@ -6,10 +6,19 @@ from typing import Any
 import pyopencl as cl
 
 from tensorplug.device import DeviceType
+from tensorplug.errors import OptionError
 from tensorplug_simt.facts import Facts
 
 WIDE = "TENSORPLUG_OPENCL_WIDE"
 """Set to 0, processors get the kernels of GPUs; set to 1, GPUs get those of processors."""
+
+REQUIRED = "cl_intel_required_subgroup_size"
+
+LIMITS = "TENSORPLUG_OPENCL_LIMITS"
+"""Set to `device`, kernels may take as many items and as much local memory as the device grants."""
+
+ACTIVATIONS = "TENSORPLUG_OPENCL_ACTIVATIONS"
+"""Set to `q8`, products with few rows may round them to 8 bits; `f32` is the default."""
 
 MAX_GROUP = 256
 LOCAL_MEMORY = 32 * 1024
@@ -17,30 +26,55 @@ LOCAL_MEMORY = 32 * 1024
 
 
 def facts_of(driver: Any) -> Facts:
-    """What lowerings may know of a device."""
+    """What lowerings may know of a device. Raises OptionError for settings that mean nothing."""
     extensions = driver.extensions.split()
-    forced = os.environ.get(WIDE, "").strip()
+    lifted = _setting(LIMITS, ("gpu", "device")) == "device"
+    group, memory = int(driver.max_work_group_size), int(driver.local_mem_size)
+    style = style_forced()
+    newer = version_of(driver) >= (2, 0)
     return Facts(
-        wide=forced == "1" if forced else bool(driver.type & cl.device_type.CPU),
-        max_group=min(int(driver.max_work_group_size), MAX_GROUP),
-        local_memory=min(int(driver.local_mem_size), LOCAL_MEMORY),
-        subgroup=_subgroup(driver, extensions),
+        wide=style == "1" if style else bool(driver.type & cl.device_type.CPU),
+        max_group=group if lifted else min(group, MAX_GROUP),
+        local_memory=memory if lifted else min(memory, LOCAL_MEMORY),
+        subgroup=_subgroup(driver, extensions) if newer else 0,
+        subgroup_required=REQUIRED in extensions,
         fp16="cl_khr_fp16" in extensions,
         fp64="cl_khr_fp64" in extensions,
-        int_dot="cl_khr_integer_dot_product" in extensions,
+        int_dot=newer and "cl_khr_integer_dot_product" in extensions,
+        int8_activations=_setting(ACTIVATIONS, ("f32", "q8")) == "q8",
         units=int(driver.max_compute_units),
     )
 
 
+def version_of(driver: Any) -> tuple[int, int]:
+    """The version of OpenCL that a device has."""
+    major, minor = driver.version.split()[1].split(".")[:2]
+    return int(major), int(minor)
+
+
+def style_forced() -> str:
+    """`0` or `1` where the user wants the kernels of GPUs or of processors; else empty."""
+    return os.environ.get(WIDE, "").strip()
+
+
+def _setting(name: str, choices: tuple[str, ...]) -> str:
+    """The value of an environment variable, or the first of `choices`. Raises OptionError."""
+    value = os.environ.get(name, "").strip() or choices[0]
+    if value not in choices:
+        raise OptionError(f"{name}={value!r}: choose from {', '.join(choices)}")
+    return value
+
+
 def _subgroup(driver: Any, extensions: list[str]) -> int:
-    """Items that exchange values without barriers, where kernels can rely on a number of them."""
-    if "cl_intel_required_subgroup_size" in extensions:
+    """Items of a sub-group; 0 where kernels cannot add up values within one.
+
+    NVIDIA's driver knows warps but no sub-groups.
+    """
+    if REQUIRED in extensions:
         return 16
-    for name in ("warp_size_nv", "wavefront_width_amd"):
-        size = _ask(driver, name)
-        if size:
-            return int(size)
-    return 0
+    if "cl_khr_subgroups" not in extensions and not _ask(driver, "max_num_sub_groups"):
+        return 0
+    return int(_ask(driver, "wavefront_width_amd") or 32)
 
 
 def device_type(driver: Any) -> DeviceType:

@@ -10,9 +10,13 @@ import platformdirs
 import pyopencl as cl
 
 from tensorplug.errors import DeviceError
+from tensorplug_opencl.facts import version_of
 from tensorplug_simt.dialects.dialect import OPENCL
 from tensorplug_simt.program import Launch
 from tensorplug_simt.source import source
+
+NEWER = frozenset({"SUBGROUP", "DOT"})
+"""Constants of kernels that need more than OpenCL C 1.2, which every device has."""
 
 
 class Programs:
@@ -43,15 +47,22 @@ class Programs:
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", cl.CompilerWarning)  # drivers log every build
-                return program.build(["-cl-std=CL1.2"], cache_dir=str(_cache()))
+                return program.build([self._language(launch)], cache_dir=str(cache_folder()))
         except cl.RuntimeError as error:
             raise DeviceError(
                 f"{self._device.name}: the driver {self._device.driver_version} cannot compile "
                 f"kernel {launch.kernel.name} {dict(launch.defines)}: {error}"
             ) from error
 
+    def _language(self, launch: Launch) -> str:
+        """The OpenCL C that every device has, and a newer one where the kernel needs it."""
+        if not NEWER & launch.defines.keys():
+            return "-cl-std=CL1.2"
+        return "-cl-std=CL3.0" if version_of(self._device) >= (3, 0) else "-cl-std=CL2.0"
 
-def _cache() -> Path:
+
+def cache_folder() -> Path:
+    """Where programs and choices are kept on disk."""
     folder = (
         Path(os.environ.get("TENSORPLUG_CACHE") or platformdirs.user_cache_dir("tensorplug"))
         / "opencl"

@@ -2,8 +2,8 @@
 
 from tensorplug.dtypes import F64
 from tensorplug.tensor import Tensor
-from tensorplug_opencl.kernels import tiled, wide
-from tensorplug_opencl.kernels.operands import operands, rows_in_order
+from tensorplug_opencl.kernels import variants
+from tensorplug_opencl.kernels.operands import operands
 from tensorplug_opencl.kernels.table import OWN
 from tensorplug_simt.facts import Facts
 from tensorplug_simt.grids import per_element
@@ -36,13 +36,10 @@ def mul_mat(node: Tensor, facts: Facts) -> Program:
 
 
 def fast(node: Tensor, facts: Facts) -> Program | None:
-    """The program of this kind of device; None where it has none for these layouts and sizes."""
-    w, x = node.sources[:2]
-    if not all(t.size for t in (w, x, node)):
+    """The program that suits the device; None where it has none for these layouts and sizes."""
+    if not all(t.size for t in (*node.sources[:2], node)):
         return None
-    if facts.wide:
-        return wide.product(operands(node), facts) if rows_in_order(w) else None
-    return tiled.product(operands(node), facts) if tiled.can_tile(facts) else None
+    return variants.product(operands(node), facts)
 
 
 @lowers("out_prod", table=OWN)

@@ -10,7 +10,11 @@ from tensorplug_simt.program import Kernel, Launch, Program, Region, launch, reg
 
 TEXT = "tensorplug_opencl:kernels/product.cl"
 PACK = Kernel("pack", TEXT, ("x", "y"), ("y",), (("count", "uint"),))
+QUANTISE = Kernel("quantise", TEXT, ("x", "y"), ("y",), (("count", "uint"),))
 LISTS = Kernel("expert_lists", TEXT, ("ids", "lists", "y"), ("lists", "y"), (("experts", "int"),))
+
+RECORD = 16
+"""Elements of a record of quantised rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +77,7 @@ class Operands:
         return Program((*self.before, product), self.scratch)
 
 
-def rows_in_order(w: Tensor) -> bool:
+def rows_in_order(w: Tensor | Region) -> bool:
     """Whether the rows of `w` have no gaps within them."""
     return w.nb[0] == w.dtype.size or w.ne[0] == w.dtype.block
 
@@ -120,6 +124,21 @@ def packed(these: Operands, facts: Facts) -> Operands:
         these,
         x=y,
         before=(*these.before, pack),
+        scratch=these.scratch + _aligned(y.nbytes),
+    )
+
+
+def quantised(these: Operands, facts: Facts) -> Operands:
+    """The same with rows of `x` of records: 16 signed bytes, their scale, sum times scale."""
+    k, rows, *rest = these.x.ne
+    words = k // RECORD * (RECORD // 4 + 2)
+    y = _space((words, rows, rest[0], rest[1]), I32.size, I32, these.scratch)
+    count = k // RECORD * rows * rest[0] * rest[1]
+    quantise = per_element(QUANTISE, {"x": these.x, "y": y}, count, facts)
+    return replace(
+        these,
+        x=y,
+        before=(*these.before, quantise),
         scratch=these.scratch + _aligned(y.nbytes),
     )
 

@@ -90,3 +90,33 @@ KERNEL_HEAD {
   UNFLATTEN_Y
   store_f32(y_base + p.y.off + 4 * (long)flat, load_x(AT(x, i0, i1, i2, i3)));
 }
+
+//: quantise
+// Records of 16 signed bytes, their scale, and their sum times the scale. What is not finite makes
+// the scale NaN.
+KERNEL_HEAD {
+  const uint flat = FLAT_INDEX;
+  if (flat >= p.count) return;
+  const uint parts = (uint)p.x.ne[0] / 16u, row = flat / parts, matrix = row / (uint)p.x.ne[1];
+  const int i1 = (int)(row % (uint)p.x.ne[1]);
+  const int i2 = (int)(matrix % (uint)p.x.ne[2]), i3 = (int)(matrix / (uint)p.x.ne[2]);
+  GLOBAL const uchar* x = AT(x, 16 * (long)(flat % parts), i1, i2, i3);
+  float values[16], largest = 0.0f, odd = 0.0f;
+  for (int i = 0; i < 16; i++) {
+    values[i] = load_x(x + i * p.x.nb[0]);
+    largest = fmax(largest, fabs(values[i]));
+    odd += values[i] * 0.0f;
+  }
+  // Numbers so small that their inverse is none count as 0.
+  const float inverse = largest > 1e-30f ? 127.0f / largest : 0.0f;
+  GLOBAL uchar* record = y_base + p.y.off + 24 * (long)flat;
+  int sum = 0;
+  for (int i = 0; i < 16; i++) {
+    const char code = convert_char_sat_rte(values[i] * inverse);
+    ((GLOBAL char*)record)[i] = code;
+    sum += code;
+  }
+  const float scale = largest / 127.0f + odd;
+  store_f32(record + 16, scale);
+  store_f32(record + 20, scale * sum);
+}

@@ -1,6 +1,12 @@
-"""Products of matrices on GPUs: groups share rows."""
+"""Products of matrices on GPUs: lanes share rows, groups share tiles."""
 
-from tensorplug_opencl.kernels.operands import Operands
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import NamedTuple
+
+from tensorplug import dtypes
+from tensorplug.dtypes import DType
+from tensorplug_opencl.kernels.operands import Operands, packed, quantised
 from tensorplug_simt.facts import Facts
 from tensorplug_simt.program import Kernel, Launch, Program, blocks_of, launch
 
@@ -12,49 +18,139 @@ TILE_PRODUCT = Kernel("tile_product", TEXT, ("w", "x", "lists", "y"), ("y",), RE
 
 COLUMNS = (1, 2, 4, 8)
 """How many rows of `x` may meet a row of `w` at once."""
+ROWS = 2
+"""Rows of `w` that a team takes at once."""
+TEAMS = 4
+"""Sub-groups of a group."""
 GROUP = 64
-"""Items that share a row."""
-TILE = 64
-"""Rows and columns of the results of a group."""
-TILE_GROUP = 256
-"""Items that share a tile: each has 4 x 4 of it."""
+"""Items of a group that is a team."""
+
+CODED: frozenset[DType] = frozenset(
+    getattr(dtypes, name)
+    for name in ("Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q4_K", "Q5_K", "Q6_K", "Q2_K", "Q3_K")
+)
+"""Types whose elements are bytes on a line, which integer dot products multiply."""
 
 
-def product(these: Operands, facts: Facts) -> Program:
-    """A group for each row of `w` for few rows of `x`, tiles for many."""
-    many = "lists" in these.experts or these.rows > COLUMNS[-1]
-    return these.program(tiles(these) if many else rows(these, facts))
+class Tile(NamedTuple):
+    """Sizes of a tile and of an item's share of it, and how deep it is."""
+
+    n: int
+    m: int
+    item_n: int
+    item_m: int
+    depth: int = 16
+
+    @property
+    def items(self) -> int:
+        """Items of a group."""
+        return self.n // self.item_n * (self.m // self.item_m)
+
+    @property
+    def local_memory(self) -> int:
+        """Bytes of local memory."""
+        return (self.n + self.m + 2) * self.depth * 4
+
+    def fits(self, facts: Facts) -> bool:
+        """Whether a group may be so large."""
+        return self.items <= facts.max_group and self.local_memory <= facts.local_memory
+
+    def count(self, these: Operands) -> int:
+        """Groups that cover a product."""
+        each = blocks_of(these.w.ne[1], self.n) * blocks_of(these.rows, self.m)
+        return each * these.matrices
 
 
-def can_tile(facts: Facts) -> bool:
-    """Whether groups are large enough for tiles."""
-    return facts.max_group >= TILE_GROUP
+TILES: Mapping[str, Tile] = MappingProxyType(
+    {
+        "tile256x128": Tile(256, 128, 8, 8),
+        "tile128x128": Tile(128, 128, 8, 8),
+        "tile128x64": Tile(128, 64, 8, 4),
+        "tile64x64": Tile(64, 64, 4, 4),
+        "tile64x32": Tile(64, 32, 8, 4),
+    }
+)
+"""By name, the largest first. The first one needs more items than GPUs are asked for."""
 
 
-def rows(these: Operands, facts: Facts) -> Launch:
-    """A group for each row of `w`."""
-    size = min(GROUP, facts.row_group)
-    columns = next(c for c in COLUMNS if c >= these.rows)
-    return launch(
-        ROW_PRODUCT,
-        these.places,
-        groups=(these.w.ne[1], 1, these.matrices),
-        local=(size,),
-        defines={"GROUP_SIZE": size, "COLS": columns, **these.defines},
-        repeat2=these.repeat2,
-        repeat3=these.repeat3,
-    )
+def best_tile(these: Operands, facts: Facts) -> str:
+    """The largest tile that gives every unit two groups and is half full; else the smallest."""
+    for name, tile in TILES.items():
+        full = tile.n < 2 * these.w.ne[1] and tile.m < 2 * these.rows
+        if full and tile.fits(facts) and tile.count(these) >= 2 * facts.units:
+            return name
+    return tuple(TILES)[-1]
 
 
-def tiles(these: Operands) -> Launch:
+def tiles(these: Operands, tile: Tile) -> Program:
     """A group for each tile of results."""
-    groups = (blocks_of(these.w.ne[1], TILE), blocks_of(these.rows, TILE), these.matrices)
-    return launch(
+    product = launch(
         TILE_PRODUCT,
         these.places,
-        groups=groups,
-        local=(TILE_GROUP,),
-        defines=these.defines,
+        groups=(blocks_of(these.w.ne[1], tile.n), blocks_of(these.rows, tile.m), these.matrices),
+        local=(tile.items,),
+        defines={
+            "TILE_N": tile.n,
+            "TILE_M": tile.m,
+            "ITEM_N": tile.item_n,
+            "ITEM_M": tile.item_m,
+            "DEPTH": tile.depth,
+            **these.defines,
+        },
         repeat2=these.repeat2,
         repeat3=these.repeat3,
     )
+    return these.program(product)
+
+
+def rows(these: Operands, facts: Facts, *, subgroups: bool, int8: bool = False) -> Program:
+    """A team of lanes for neighbouring rows of `w`: a sub-group, or a group."""
+    ready = quantised(these, facts) if int8 else packed(these, facts)
+    team = _subgroups(facts) if subgroups else _group(facts)
+    defines: dict[str, int | str] = {
+        "ROWS": ROWS,
+        "COLS": next(c for c in COLUMNS if c >= these.rows),
+        **team.defines,
+        **these.defines,
+    }
+    w = these.w
+    if not w.dtype.is_block and w.nb[0] != w.dtype.size:
+        defines["APART"] = 1
+    if int8:
+        defines["INT8"] = 1
+        if facts.int_dot:
+            defines["DOT"] = 1
+    return ready.program(_rows(ready, team, defines))
+
+
+def _rows(ready: Operands, team: "Team", defines: dict[str, int | str]) -> Launch:
+    return launch(
+        ROW_PRODUCT,
+        ready.places,
+        groups=(blocks_of(ready.w.ne[1], team.rows), 1, ready.matrices),
+        local=(team.items,),
+        defines=defines,
+        repeat2=ready.repeat2,
+        repeat3=ready.repeat3,
+    )
+
+
+class Team(NamedTuple):
+    """Items of a group, the rows that they take, and what the kernel is told of them."""
+
+    items: int
+    rows: int
+    defines: dict[str, int | str]
+
+
+def _subgroups(facts: Facts) -> Team:
+    """Several sub-groups. The kernel asks for their real size where none can be required."""
+    defines: dict[str, int | str] = {"SUBGROUP": 1, "GROUP_ROWS": TEAMS * ROWS}
+    if facts.subgroup_required:
+        defines["REQUIRED_SUBGROUP"] = facts.subgroup
+    return Team(min(TEAMS * facts.subgroup, facts.max_group), TEAMS * ROWS, defines)
+
+
+def _group(facts: Facts) -> Team:
+    size = min(GROUP, facts.row_group)
+    return Team(size, ROWS, {"GROUP_SIZE": size, "GROUP_ROWS": ROWS})
