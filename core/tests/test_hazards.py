@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import tensorplug as tp
+from tensorplug import transfer
 from tensorplug.allocator import plan_memory
 from tensorplug.backend import Backend, order_after, read_async, write_async
 from tensorplug.buffer import Buffer
@@ -15,8 +16,9 @@ from tensorplug.errors import HazardError
 from tensorplug.fusion import find_groups
 from tensorplug.graph import Bindings
 from tensorplug.hazards import Access, Clocks, Host, Range, Sanitizer, accesses, conflicts, range_of
+from tensorplug.marks import Mark
 from tensorplug.scheduler import execute, schedule, scheduler, split
-from tensorplug.tensor import Storage
+from tensorplug.tensor import Array, Storage
 from tensorplug.testing.anykernel import ALL_KERNELS
 from tensorplug.testing.null import NullDevice
 from tensorplug.testing.timeline import Timeline
@@ -257,6 +259,39 @@ def test_order_the_wrong_way_round_is_reported(pair: Pair) -> None:
         write_async(pair.b, pair.memory, memoryview(bytes(64)))
 
 
+def test_mark_orders_what_was_queued_before_it(pair: Pair) -> None:
+    write_async(pair.a, pair.memory, pair.view)
+    mark = Mark(pair.a)
+    write_async(pair.a, pair.other, pair.view)
+
+    mark.order(pair.b)
+
+    write_async(pair.b, pair.memory, memoryview(bytes(64)))
+    with pytest.raises(HazardError, match="while on late:0 a copy writes"):
+        write_async(pair.b, pair.other, memoryview(bytes(64)))
+
+
+def test_mark_that_the_host_waits_for_orders_all_that_it_queues(pair: Pair) -> None:
+    write_async(pair.a, pair.memory, pair.view)
+    mark = Mark(pair.a)
+    write_async(pair.a, pair.other, pair.view)
+
+    mark.synchronize()
+
+    assert pair.sanitizer.pending == 2  # what the second copy reads and writes
+    write_async(pair.b, pair.memory, memoryview(bytes(64)))
+
+
+def test_every_sanitizer_of_a_stream_hears_of_a_mark(pair: Pair) -> None:
+    other = Sanitizer(pair.a, pair.b)
+    write_async(pair.a, pair.memory, pair.view)
+
+    Mark(pair.a).order(pair.b)
+
+    write_async(pair.b, pair.memory, memoryview(bytes(64)))
+    other.close()
+
+
 def test_copy_comes_after_the_work_of_its_source(pair: Pair) -> None:
     write_async(pair.a, pair.memory, pair.view)
 
@@ -415,6 +450,34 @@ def test_streams_that_share_memory_take_turns_in_it(rig: Rig, *, parallel: bool)
         assert float(flying[-1][d][0, 1]) == 2.0 + 6.0
 
 
+def test_schedules_on_streams_that_share_memory_take_turns_in_it(rig: Rig) -> None:
+    streams = (rig.fast, rig.gpu.open())
+    states = [rig.fast.place(f"state {i}", np.zeros((4, 4), np.float32)) for i in range(2)]
+    y = tp.scale(rig.x, 2.0)
+    with tp.Scheduler([*streams, rig.slow], parallel=True, sanitize=True) as planner:
+        plans = []
+        for stream, state in zip(streams, states, strict=True):
+            inner = tp.mul_mat(rig.w, rig.x)
+            write = tp.cpy(tp.mul_mat(rig.w, inner), state)
+            pins = {y: rig.slow, inner: stream, write.sources[0]: stream, write: stream}
+            plans.append(planner.schedule(y, effects=[write], pins=pins))
+        for i in range(3):
+            for plan in plans:
+                plan.submit({rig.x: X + i})
+        planner.synchronize()
+
+        assert [float(tp.transfer.read(state)[0, 0]) for state in states] == [2.0, 2.0]
+
+
+def test_batch_that_follows_a_run_waits_for_it(rig: Rig) -> None:
+    z = tp.relu(rig.state) + rig.x
+    with rig.scheduler() as planner:
+        plan = planner.schedule(z, pins={z: rig.slow, z.sources[0]: rig.fast})
+        plan.run({rig.x: X})
+
+        assert float(plan.submit({rig.x: X + 1})[z][0, 1]) == 3.0
+
+
 # --- planted mistakes --------------------------------------------------------------------------
 
 
@@ -424,6 +487,19 @@ def nothing(*_: object) -> None:
 
 def skip_order_after(patch: pytest.MonkeyPatch, rig: Rig) -> None:
     patch.setattr(execute, "order_after", nothing)
+    patch.setattr(Mark, "order", nothing)
+
+
+def mark_before_the_copies(patch: pytest.MonkeyPatch, rig: Rig) -> None:
+    early: dict[Backend, Mark] = {}
+    bring = execute._bring
+
+    def careless(*args: Any) -> Any:
+        early.update({stream: Mark(stream) for stream in (rig.fast, rig.slow)})
+        return bring(*args)
+
+    patch.setattr(execute, "_bring", careless)
+    patch.setattr(execute, "Mark", lambda stream: early.get(stream) or Mark(stream))
 
 
 def ignore_split_after(patch: pytest.MonkeyPatch, rig: Rig) -> None:
@@ -434,9 +510,9 @@ def ignore_split_after(patch: pytest.MonkeyPatch, rig: Rig) -> None:
 
 
 def forget_readers(patch: pytest.MonkeyPatch, rig: Rig) -> None:
-    class Forgetful(dict[int, set[Backend]]):
-        def setdefault(self, _key: int, default: set[Backend] | None = None) -> set[Backend]:
-            return default or set()
+    class Forgetful(dict[int, dict[Backend, Mark]]):
+        def setdefault(self, _key: int, default: Any = None) -> dict[Backend, Mark]:
+            return dict(default)
 
     made = tp.Scheduler.__init__
 
@@ -447,14 +523,33 @@ def forget_readers(patch: pytest.MonkeyPatch, rig: Rig) -> None:
     patch.setattr(tp.Scheduler, "__init__", init)
 
 
-def copy_without_waiting_for_the_source(patch: pytest.MonkeyPatch, rig: Rig) -> None:
+def copy_at_once(patch: pytest.MonkeyPatch, rig: Rig) -> None:
+    """Let copies be made by the host, as between devices that can queue none."""
     patch.setattr(type(rig.slow), "copy_async", lambda *_: False)
+    patch.setattr(transfer, "SupportsAsyncTransfer", ())
+
+
+def copy_without_waiting_for_the_source(patch: pytest.MonkeyPatch, rig: Rig) -> None:
+    copy_at_once(patch, rig)
     patch.setattr(rig.fast, "synchronize", nothing)
 
 
 def copy_without_waiting_for_the_target(patch: pytest.MonkeyPatch, rig: Rig) -> None:
-    patch.setattr(type(rig.slow), "copy_async", lambda *_: False)
+    copy_at_once(patch, rig)
     patch.setattr(rig.slow, "synchronize", nothing)
+
+
+def copy_through_the_host_without_waiting(patch: pytest.MonkeyPatch, rig: Rig) -> None:
+    patch.setattr(type(rig.slow), "copy_async", lambda *_: False)
+    patch.setattr(transfer, "order_after", nothing)
+
+
+def share_host_memory_among_batches(patch: pytest.MonkeyPatch, rig: Rig) -> None:
+    shared: dict[int, Array] = {}
+    patch.setattr(type(rig.slow), "copy_async", lambda *_: False)
+    patch.setattr(
+        execute, "_staging", lambda *a: shared.setdefault(a[-1], np.empty(a[-1], np.uint8))
+    )
 
 
 def take_a_batch_without_waiting(patch: pytest.MonkeyPatch, rig: Rig) -> None:
@@ -485,6 +580,7 @@ Mistake = Callable[[pytest.MonkeyPatch, Rig], None]
     [
         (skip_order_after, generator, r"order_after\(null:9, null:0\) is missing"),
         (forget_readers, generator, r"order_after\(null:9, null:0\) is missing"),
+        (mark_before_the_copies, generator, r"order_after\(null:9, null:0\) is missing"),
         (take_a_batch_without_waiting, pipeline, "the host: an upload writes <Tensor 'x'"),
         (mark_one_stream_only, pipeline, "null:9"),
         (copy_without_waiting_for_the_source, runs, "while on null:0 mul_mat writes"),
@@ -492,6 +588,16 @@ Mistake = Callable[[pytest.MonkeyPatch, Rig], None]
             copy_without_waiting_for_the_target,
             runs,
             "the host: a copy writes .* null:9 scale reads",
+        ),
+        (
+            copy_through_the_host_without_waiting,
+            pipeline,
+            "null:9: a copy reads .* host memory, while on null:0 a copy writes",
+        ),
+        (
+            share_host_memory_among_batches,
+            generator,
+            "null:0: a copy writes .* host memory, while on null:9 a copy reads",
         ),
         (run_without_waiting, runs, r"null:0.synchronize\(\) is missing"),
         (skip_order_after, overwritten_state, "null:0: cpy writes"),

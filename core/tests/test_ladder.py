@@ -19,6 +19,7 @@ LADDER = [
     "fusion",
     "patterns",
     "backend",
+    "marks",
     "device",
     "transfer",
     "trace",

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 import tensorplug as tp
 from tensorplug.backend import Backend
 from tensorplug.errors import DeviceError, OutOfMemory
+from tensorplug.marks import Mark
 from tensorplug.scheduler import execute
 from tensorplug.tensor import Tensor
 from tensorplug.testing.anykernel import ALL_KERNELS
@@ -226,6 +227,7 @@ def test_sanitizer_finds_nothing_whatever_devices_can_queue(
 
 def forget_waits(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(execute, "order_after", lambda _first, _then: None)
+    patch.setattr(Mark, "order", lambda _mark, _then: None)
 
 
 def forget_batches(patch: pytest.MonkeyPatch) -> None:

@@ -16,6 +16,7 @@ from tensorplug.tensor import Array, Storage, Tensor
 if TYPE_CHECKING:
     from tensorplug.device import Device
     from tensorplug.fusion import Group
+    from tensorplug.marks import Mark
 
 
 Place = Storage | memoryview
@@ -42,6 +43,14 @@ class Watch(Protocol):
 
     def synchronized(self, stream: "Backend") -> None:
         """The host has waited for `stream`."""
+        ...
+
+    def marked(self, mark: "Mark") -> None:
+        """All work queued on the stream of `mark` so far is what it stands for."""
+        ...
+
+    def reached(self, mark: "Mark", then: "Backend | None") -> None:
+        """Work queued on `then` from now on starts after `mark`; None: the host waited for it."""
         ...
 
 

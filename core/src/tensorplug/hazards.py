@@ -8,16 +8,18 @@ not, even when the result happens to be right.
 import enum
 import threading
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from tensorplug.backend import Backend, Event, Place
+from tensorplug.backend import Backend, Place
 from tensorplug.buffer import Buffer
 from tensorplug.errors import HazardError
 from tensorplug.fusion import Group
 from tensorplug.graph import Bindings, BoundGraph
+from tensorplug.marks import Mark
 from tensorplug.tensor import Array, Storage, Tensor
 
 SANITIZE = "TENSORPLUG_SANITIZE"
@@ -180,9 +182,9 @@ class Clocks:
         """What is done once the work of `stream` so far is done."""
         return dict(self.of(stream))
 
-    def reach(self, mark: Mapping[Stream, int]) -> None:
-        """The host has waited for a mark."""
-        self._join(self.of(Host.THREAD), mark)
+    def reach(self, mark: Mapping[Stream, int], then: Stream = Host.THREAD) -> None:
+        """What `then` does from now on comes after a mark: the host has waited for it."""
+        self._join(self.of(then), mark)
 
     @staticmethod
     def _join(clock: Clock, other: Mapping[Stream, int]) -> None:
@@ -192,22 +194,6 @@ class Clocks:
 
 
 # --- the sanitizer -----------------------------------------------------------------------------
-
-
-class Marked(Event):
-    """An event of a stream; who waits for it tells the sanitizer."""
-
-    def __init__(self, event: Event, reached: Callable[[], None]) -> None:
-        self._event = event
-        self._reached = reached
-
-    def synchronize(self) -> None:
-        self._event.synchronize()
-        self._reached()
-
-    @property
-    def done(self) -> bool:
-        return self._event.done
 
 
 @dataclass(slots=True)
@@ -237,6 +223,7 @@ class Sanitizer:
     def __init__(self, *streams: Backend) -> None:
         self._clocks = Clocks()
         self._done: dict[Buffer | Host, dict[Stream, _History]] = {}
+        self._marks: WeakKeyDictionary[Mark, Clock] = WeakKeyDictionary()
         self._subject = ""
         self._lock = threading.RLock()
         self._names: dict[Backend, str] = {}
@@ -284,19 +271,29 @@ class Sanitizer:
 
     def synchronized(self, stream: Backend) -> None:
         """The host has waited for `stream`."""
-        self._reach(self._clocks.mark(stream))
+        with self._lock:
+            self._reach(self._clocks.mark(stream))
+
+    def marked(self, mark: Mark) -> None:
+        """All work queued on the stream of `mark` so far is what it stands for."""
+        with self._lock:
+            self._marks[mark] = self._clocks.mark(mark.stream)
+
+    def reached(self, mark: Mark, then: Backend | None) -> None:
+        """Work queued on `then` from now on starts after `mark`; None: the host waited for it."""
+        with self._lock:
+            # One that was made before this listened stands for work that it knows nothing of.
+            clock = self._marks.get(mark, {})
+            if then is None:
+                self._reach(clock)
+            else:
+                self._clocks.reach(clock, then)
 
     # --- what the scheduler tells ----------------------------------------------------------
 
     def about(self, tensor: Tensor) -> None:
         """What is copied next is this tensor."""
         self._subject = str(tensor)
-
-    def marked(self, stream: Backend, event: Event) -> Event:
-        """`event` as one whose waiting is heard; it was recorded on `stream` just now."""
-        with self._lock:
-            mark = self._clocks.mark(stream)
-        return Marked(event, lambda: self._reach(mark))
 
     def touches(self, tensor: Tensor, place: Storage, *, writes: bool = False) -> None:
         """The host reads or writes `tensor` now."""
@@ -341,16 +338,15 @@ class Sanitizer:
         history.accesses.append(access)
 
     def _reach(self, mark: Mapping[Stream, int]) -> None:
-        with self._lock:
-            self._clocks.reach(mark)
-            known = self._clocks.of(Host.THREAD)
-            for buffer, streams in list(self._done.items()):
-                for stream, history in list(streams.items()):
-                    history.forget(known.get(stream, 0))
-                    if not history.counts:
-                        del streams[stream]
-                if not streams:
-                    del self._done[buffer]
+        self._clocks.reach(mark)
+        known = self._clocks.of(Host.THREAD)
+        for buffer, streams in list(self._done.items()):
+            for stream, history in list(streams.items()):
+                history.forget(known.get(stream, 0))
+                if not history.counts:
+                    del streams[stream]
+            if not streams:
+                del self._done[buffer]
 
     def _report(self, first: Stream, earlier: Access, then: Stream, later: Access) -> str:
         before, now = self._name(first), self._name(then)

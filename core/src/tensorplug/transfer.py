@@ -1,10 +1,19 @@
 """Data of tensors: to and from the host, and between any two buffers."""
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from tensorplug.backend import Backend, SupportsAsyncCopy, tell_of_move
+from tensorplug.backend import (
+    Backend,
+    SupportsAsyncCopy,
+    SupportsAsyncTransfer,
+    order_after,
+    read_async,
+    tell_of_move,
+    write_async,
+)
 from tensorplug.buffer import Buffer, as_bytes
 from tensorplug.errors import ShapeError, Unsupported
 from tensorplug.graph import Bindings
@@ -141,17 +150,55 @@ def has_standard_layout(buffer: Buffer) -> bool:
     return type(buffer).write_tensor is Buffer.write_tensor
 
 
-def copy_async(source: Backend, target: Backend, start: Storage, end: Storage, size: int) -> None:
-    """Copy after all work queued on `source`, before any queued later on `target`."""
+def copy_async(
+    source: Backend,
+    target: Backend,
+    start: Storage,
+    end: Storage,
+    size: int,
+    staging: Callable[[int], Array] | None = None,
+) -> Backend | None:
+    """Copy after all work queued on `source`, before any queued later on `target`.
+
+    Return the stream that reads `start` in order with its work, or None where that is done. Where
+    the two know no events of each other, the host waits for `source`; for the target too where it
+    cannot queue transfers. `staging` gives so many bytes of host memory to a copy between two
+    memories that the host does not see, and keeps them until both streams were waited for; without
+    it such a copy waits for both.
+    """
     if isinstance(target, SupportsAsyncCopy) and target.copy_async(source, start, end, size):
         for watch in target.watches:
             watch.ordered(source, target)
         tell_of_move(target, target, start, end, size)
-        return
+        return target
+    start.buffer._check(start.offset, size, "copy")
+    end.buffer._check(end.offset, size, "copy")
+    if isinstance(target, SupportsAsyncTransfer) and start.buffer.type.is_host:
+        order_after(source, target)
+        tell_of_move(target, target, start, end, size)
+        target.write_async(end.buffer, end.offset, _host_span(start, size))
+        return target
+    if isinstance(target, SupportsAsyncTransfer) and staging is not None:
+        between = staging(size)
+        read_async(source, start, between)
+        order_after(source, target)
+        write_async(target, end, between)
+        return source
+    if isinstance(source, SupportsAsyncTransfer) and end.buffer.type.is_host:
+        order_after(target, source)
+        tell_of_move(source, source, start, end, size)
+        source.read_async(start.buffer, start.offset, _host_span(end, size))
+        order_after(source, target)
+        return source
     source.synchronize()
     target.synchronize()
     tell_of_move(target, None, start, end, size)
     copy_bytes(start, end, size)
+    return None
+
+
+def _host_span(place: Storage, size: int) -> memoryview:
+    return as_bytes(place.buffer.host()[place.offset : place.offset + size])
 
 
 def _check_layouts(source: Tensor, target: Tensor) -> None:

@@ -1,25 +1,20 @@
 """Runs a schedule: inputs up, copies between devices, one plan per split, outputs down."""
 
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from tensorplug.backend import (
-    Backend,
-    Event,
-    SupportsEvents,
-    order_after,
-    read_async,
-    tell_of_move,
-)
+from tensorplug.backend import Backend, order_after, read_async, tell_of_move
 from tensorplug.buffer import as_bytes
 from tensorplug.errors import Aborted, GraphError, NotAllocated, StaleResult, TensorplugError
 from tensorplug.graph import Bindings, BoundGraph, Graph
+from tensorplug.marks import Mark
 from tensorplug.placing import host_data
-from tensorplug.scheduler.experts import copy_used_experts, uses_few_experts
+from tensorplug.scheduler.experts import copy_used_experts, expert_ids, uses_few_experts
 from tensorplug.scheduler.split import Copy, Split
 from tensorplug.tensor import Array, Storage, Tensor, array_view
 from tensorplug.transfer import copy as copy_tensor
@@ -81,7 +76,7 @@ class InFlight:
     def __init__(
         self,
         outputs: Mapping[Tensor, Array],
-        waits: list[Event | Backend],
+        waits: list[Mark],
         scheduler: "Scheduler",
     ) -> None:
         self._outputs = dict(outputs)
@@ -91,15 +86,15 @@ class InFlight:
     @property
     def done(self) -> bool:
         """Whether waiting would return at once."""
-        return all(isinstance(w, Event) and w.done for w in self._waits)
+        return all(mark.done for mark in self._waits)
 
     def wait(self) -> None:
         """Block until the batch is done; raises what its work raised."""
         if not self._waits:
             return
         with span(self._scheduler, "wait for a batch"):
-            for waiting in self._waits:
-                waiting.synchronize()
+            for mark in self._waits:
+                mark.synchronize()
         self._waits = []
 
     def abandon(self) -> None:
@@ -127,6 +122,7 @@ def run(schedule: "Schedule", inputs: Mapping[Tensor, Any], observer: Observer |
             batch = schedule.unfused(batch)
         scheduler.runs += 1
         _upload(schedule, batch, inputs)
+        scheduler.loose = True
         with _settled_on_failure(schedule):
             for split, plan, bindings in zip(
                 schedule.splits, batch.plans, batch.locals, strict=True
@@ -144,22 +140,22 @@ def submit(schedule: "Schedule", inputs: Mapping[Tensor, Any]) -> InFlight:
     """Queue one run and the reading of its outputs, beside batches already in flight."""
     scheduler = schedule.scheduler
     with scheduler.turn:
+        if scheduler.loose:
+            scheduler.synchronize()
         batch = schedule.take_batch()
         scheduler.runs += 1
         _upload(schedule, batch, inputs)
         with _settled_on_failure(schedule):
             for split, plan in zip(schedule.splits, batch.plans, strict=True):
-                # The arena is shared by the batches: what others still copy from it must be read.
-                for reader in scheduler.readers.pop(split.backend, ()):
-                    _order(scheduler, reader, scheduler.backends[split.backend])
-                _bring(schedule, batch, split)
-                reader = scheduler.backends[split.backend]
-                for lender in (*(copy.origin for copy in split.copies), *split.after):
-                    _hold(scheduler, lender, reader)
+                _enter(scheduler, split)
+                _hold(scheduler, _bring(schedule, batch, split))
                 with _split_span(scheduler, split):
                     plan.run()
+                _leave(scheduler, split)
             outputs = {t: _read_later(schedule, batch, t) for t in schedule.graph.outputs}
-            waits = [_mark(scheduler, i) for i in {s.backend for s in schedule.splits}]
+            where = schedule.layout.where
+            busy = {s.backend for s in schedule.splits} | {where[t].backend for t in outputs}
+            waits = [_mark(scheduler, i) for i in busy]
         batch.pending = InFlight(outputs, waits, scheduler)
         return batch.pending
 
@@ -195,6 +191,7 @@ def _settled_on_failure(schedule: "Schedule") -> Any:
             with contextlib.suppress(TensorplugError):
                 backend.synchronize()
         schedule.scheduler.readers.clear()
+        schedule.scheduler.users.clear()
         raise
 
 
@@ -216,36 +213,75 @@ def _upload(schedule: "Schedule", batch: "Batch", inputs: Mapping[Tensor, Any]) 
             batch.written.add(tensor)
 
 
-def _bring(schedule: "Schedule", batch: "Batch", split: Split) -> None:
-    """Wait for who still reads what `split` overwrites, and make the copies that it reads."""
+def _enter(scheduler: "Scheduler", split: Split) -> None:
+    """Wait for earlier batches, and other schedules, that use the memory in which `split` works."""
+    then = scheduler.backends[split.backend]
+    # The arena is shared by the batches: what others still copy from it must be read.
+    for mark in scheduler.readers.pop(split.backend, {}).values():
+        _order_mark(scheduler, mark, then)
+    user = scheduler.users.get(scheduler.arena.pools[split.backend])
+    if user is not None and user.stream is not then:
+        _order_mark(scheduler, user, then)
+
+
+def _leave(scheduler: "Scheduler", split: Split) -> None:
+    """Note who uses memory of others from now on: lent to `split`, or shared with it."""
+    backend = scheduler.backends[split.backend]
+    _hold(scheduler, ((lender, backend) for lender in split.after))
+    if len(scheduler.sharers[split.backend]) > 1:
+        scheduler.users[scheduler.arena.pools[split.backend]] = Mark(backend)
+
+
+def _bring(schedule: "Schedule", batch: "Batch", split: Split) -> list[tuple[int, Backend]]:
+    """Wait for who still reads what `split` overwrites, and make the copies that it reads.
+
+    Returns which lender's memory which stream reads for them.
+    """
     scheduler = schedule.scheduler
     target = scheduler.backends[split.backend]
+    lent: list[tuple[int, Backend]] = []
     for reader in split.after:
-        _order(scheduler, scheduler.backends[reader], target)
+        with span(scheduler, f"wait for {scheduler.backends[reader].name}", target):
+            order_after(scheduler.backends[reader], target)
     for copy in split.copies:
         if copy.source.nbytes:
             origin, size = scheduler.backends[copy.origin], copy.source.nbytes
             _about(scheduler, copy.source)
             with span(scheduler, f"copy {_label(copy.source)}", target, origin, bytes=size):
-                _copy(origin, target, copy, split, batch.bindings)
+                stream = _copy(schedule, batch, split, copy)
+            if stream is not None:
+                lent.append((copy.origin, stream))
+    return lent
 
 
-def _order(scheduler: "Scheduler", first: Backend, then: Backend) -> None:
-    with span(scheduler, f"wait for {first.name}", then):
-        order_after(first, then)
+def _order_mark(scheduler: "Scheduler", mark: Mark, then: Backend) -> None:
+    with span(scheduler, f"wait for {mark.stream.name}", then):
+        mark.order(then)
 
 
-def _copy(origin: Backend, target: Backend, copy: Copy, split: Split, bindings: Bindings) -> None:
+def _copy(schedule: "Schedule", batch: "Batch", split: Split, copy: Copy) -> Backend | None:
+    """Make one copy, or queue it; returns the stream that still reads its source, if any."""
+    backends, bindings = schedule.scheduler.backends, batch.bindings
+    origin, target = backends[copy.origin], backends[split.backend]
     start, end = bindings.where(copy.source), bindings.where(copy.target)
     if not (has_standard_layout(start.buffer) and has_standard_layout(end.buffer)):
         origin.synchronize()
         target.synchronize()
         tell_of_move(target, None, start, end, copy.source.nbytes)
         copy_tensor(copy.source, copy.target, bindings, bindings)
-    elif uses_few_experts(copy, split):
-        copy_used_experts(origin, target, copy, split, bindings)
-    else:
-        copy_async(origin, target, start, end, copy.source.nbytes)
+        return None
+    if uses_few_experts(copy, split):
+        chooser = backends[schedule.layout.where[expert_ids(split).root].backend]
+        return copy_used_experts(origin, target, chooser, copy, split, bindings)
+    staging = partial(_staging, batch, copy.target)
+    return copy_async(origin, target, start, end, copy.source.nbytes, staging)
+
+
+def _staging(batch: "Batch", target: Tensor, size: int) -> Array:
+    """Host memory of a batch, for a copy to `target`: free again when the batch is done."""
+    if target not in batch.staging:
+        batch.staging[target] = np.empty(size, np.uint8)
+    return batch.staging[target]
 
 
 def _read_later(schedule: "Schedule", batch: "Batch", output: Tensor) -> Array:
@@ -256,24 +292,26 @@ def _read_later(schedule: "Schedule", batch: "Batch", output: Tensor) -> Array:
         _about(schedule.scheduler, output)
         with span(schedule.scheduler, f"read {_label(output)}", backend, bytes=output.nbytes):
             read_async(backend, batch.bindings.where(output), out)
-        _hold(schedule.scheduler, home, backend)
+        _hold(schedule.scheduler, [(home, backend)])
     return array_view(output, out, 0)
 
 
-def _hold(scheduler: "Scheduler", lender: int, reader: Backend) -> None:
-    """Let all streams that compute in the memory of `lender` wait for `reader` of it."""
-    pools = scheduler.arena.pools
-    for i, (pool, backend) in enumerate(zip(pools, scheduler.backends, strict=True)):
-        if pool is pools[lender] and backend is not reader:
-            scheduler.readers.setdefault(i, set()).add(reader)
+def _hold(scheduler: "Scheduler", lent: Iterable[tuple[int, Backend]]) -> None:
+    """Let all streams that compute in the memory of a lender wait for its reader as it is now.
+
+    What the reader is given later holds nobody up.
+    """
+    marks: dict[Backend, Mark] = {}
+    for lender, reader in lent:
+        for i in scheduler.sharers[lender]:
+            if scheduler.backends[i] is not reader:
+                if reader not in marks:
+                    marks[reader] = Mark(reader)
+                scheduler.readers.setdefault(i, {})[reader] = marks[reader]
 
 
-def _mark(scheduler: "Scheduler", index: int) -> Event | Backend:
-    backend, sanitizer = scheduler.backends[index], scheduler.sanitizer
-    if not isinstance(backend, SupportsEvents):
-        return backend
-    event = backend.record()
-    return event if sanitizer is None else sanitizer.marked(backend, event)
+def _mark(scheduler: "Scheduler", index: int) -> Mark:
+    return Mark(scheduler.backends[index])
 
 
 def _about(scheduler: "Scheduler", tensor: Tensor) -> None:

@@ -7,7 +7,7 @@ from tensorplug.errors import GraphError
 from tensorplug.graph import Bindings
 from tensorplug.scheduler.assign import is_weight
 from tensorplug.scheduler.split import Copy, Split
-from tensorplug.tensor import Storage
+from tensorplug.tensor import Storage, Tensor
 from tensorplug.transfer import copy_async, read
 
 
@@ -23,14 +23,22 @@ def uses_few_experts(copy: Copy, split: Split) -> bool:
     )
 
 
-def copy_used_experts(
-    origin: Backend, target: Backend, copy: Copy, split: Split, bindings: Bindings
-) -> None:
-    """Copy the experts whose numbers occur in the ids of the first node, runs of them at once."""
+def expert_ids(split: Split) -> Tensor:
+    """The tensor that says which experts the first node of `split` uses."""
     ids = split.nodes[0].operands[2]
     assert ids is not None
-    origin.synchronize()
-    target.synchronize()
+    return ids
+
+
+def copy_used_experts(
+    origin: Backend, target: Backend, chooser: Backend, copy: Copy, split: Split, bindings: Bindings
+) -> Backend | None:
+    """Copy the experts whose numbers occur in the ids of the first node, runs of them at once.
+
+    The host waits for `chooser`, which makes the ids. Returns who still reads the weights.
+    """
+    ids = expert_ids(split)
+    chooser.synchronize()
     tell_of_move(target, None, bindings.where(ids), None, ids.nbytes)
     used = np.unique(read(ids, bindings))
     weights = copy.source
@@ -39,13 +47,15 @@ def copy_used_experts(
             f"{ids}: names expert {used[0] if used[0] < 0 else used[-1]} of {weights.ne[2]}"
         )
     start, end = bindings.where(weights), bindings.where(copy.target)
+    reader: Backend | None = None
     for run in np.split(used, np.flatnonzero(np.diff(used) != 1) + 1):
         if run.size:
             offset = int(run[0]) * weights.nb[2]
-            copy_async(
+            reader = copy_async(
                 origin,
                 target,
                 Storage(start.buffer, start.offset + offset),
                 Storage(end.buffer, end.offset + offset),
                 run.size * weights.nb[2],
             )
+    return reader

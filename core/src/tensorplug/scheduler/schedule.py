@@ -15,7 +15,7 @@ from tensorplug.scheduler.assign import Choice, Choices
 from tensorplug.scheduler.execute import InFlight, Observer, Results, run, submit
 from tensorplug.scheduler.explain import Explanation, explain
 from tensorplug.scheduler.split import Split, localised
-from tensorplug.tensor import Storage, Tensor
+from tensorplug.tensor import Array, Storage, Tensor
 
 if TYPE_CHECKING:
     from tensorplug.scheduler.scheduler import Scheduler
@@ -94,6 +94,8 @@ class Batch:
     locals: list[Bindings] = field(default_factory=list)
     plans: list[Plan] = field(default_factory=list)
     written: set[Tensor] = field(default_factory=set)
+    staging: dict[Tensor, Array] = field(default_factory=dict)
+    """Host memory through which copies go from device to device."""
     generation: int = -1
     pending: InFlight | None = None
 

@@ -11,6 +11,7 @@ from tensorplug.fusion import FUSION
 from tensorplug.graph import BoundGraph, Graph
 from tensorplug.hazards import SANITIZE, Sanitizer
 from tensorplug.lifetime import Resource, Turnstile
+from tensorplug.marks import Mark
 from tensorplug.scheduler.arena import Arena
 from tensorplug.scheduler.assign import Field, assign
 from tensorplug.scheduler.execute import span
@@ -72,7 +73,16 @@ class Scheduler(Resource):
         self.arena = Arena(pools, self.synchronize)
         self.turn = Turnstile("scheduler", SchedulerBusy)
         self.runs = 0
-        self.readers: dict[int, set[Backend]] = {}
+        self.sharers = tuple(
+            tuple(i for i, other in enumerate(pools) if other is pool) for pool in pools
+        )
+        """For each stream the indices of all that compute in the same memory, its own too."""
+        self.readers: dict[int, dict[Backend, Mark]] = {}
+        """What a stream waits for before it overwrites its memory: other streams that read it."""
+        self.users: dict[BufferType, Mark] = {}
+        """Who computed last in memory that several streams share."""
+        self.loose = False
+        """Whether the last run was not submitted: it holds nobody back, so all is waited for."""
         self.trace = trace
         if trace is not None:
             trace.add(*backends)
@@ -142,6 +152,7 @@ class Scheduler(Resource):
         with span(self, "wait"):
             for backend in self.backends:
                 backend.synchronize()
+        self.loose = False
         if self.trace is not None:
             self.trace.collect()
 

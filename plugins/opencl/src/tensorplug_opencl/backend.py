@@ -1,5 +1,6 @@
 """`OpenCLBackend`: an in-order queue of a device."""
 
+from collections import deque
 from collections.abc import Sequence
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any
@@ -13,7 +14,7 @@ from tensorplug.fusion import Group
 from tensorplug.graph import Bindings, BoundGraph
 from tensorplug.tensor import Storage, Tensor
 from tensorplug_opencl.memory import ERRORS, OpenCLBuffer
-from tensorplug_opencl.plan import OpenCLPlan, enqueue, prepare
+from tensorplug_opencl.plan import OpenCLPlan, bind, enqueue, place
 
 if TYPE_CHECKING:
     from tensorplug_opencl.device import OpenCLDevice
@@ -67,7 +68,7 @@ class OpenCLBackend(Backend):
     def __init__(self, device: "OpenCLDevice", queue: Any) -> None:
         super().__init__(device)
         self.queue = queue
-        self._held: list[Any] = []
+        self._held: deque[tuple[Any, memoryview]] = deque()
         self._clock: Clock | None = None
 
     # --- timing ----------------------------------------------------------------------------
@@ -101,10 +102,14 @@ class OpenCLBackend(Backend):
         return OpenCLPlan(self, bound)
 
     def _compute(self, node: Tensor, bindings: Bindings) -> None:
-        enqueue(self, prepare(self.device, node, bindings))
+        self._launch(node, bindings)
 
     def _compute_group(self, group: Group, bindings: Bindings) -> None:
-        enqueue(self, prepare(self.device, group, bindings))
+        self._launch(group, bindings)
+
+    def _launch(self, work: Tensor | Group, bindings: Bindings) -> None:
+        placed = place(self.device, work, bindings)
+        enqueue(self, [bind(self.device, [part]) for part in placed])
 
     def _synchronize(self) -> None:
         with map_driver_errors(ERRORS, self.name):
@@ -123,8 +128,7 @@ class OpenCLBackend(Backend):
             self.synchronize()
             buffer.write(offset, data)
         elif data.nbytes:
-            self._copy(buffer.memory, data, dst_offset=offset, is_blocking=False)
-            self._held.append(data)
+            self._hold(self._copy(buffer.memory, data, dst_offset=offset, is_blocking=False), data)
 
     def read_async(self, buffer: Buffer, offset: int, out: memoryview) -> None:
         """Queue a copy from `offset` of `buffer` to host bytes."""
@@ -133,8 +137,7 @@ class OpenCLBackend(Backend):
             self.synchronize()
             buffer.read_into(offset, out)
         elif out.nbytes:
-            self._copy(out, buffer.memory, src_offset=offset, is_blocking=False)
-            self._held.append(out)
+            self._hold(self._copy(out, buffer.memory, src_offset=offset, is_blocking=False), out)
 
     def copy_async(self, source: Backend, start: Storage, target: Storage, size: int) -> bool:
         """Queue a copy within the device that starts after all work queued on `source`."""
@@ -161,9 +164,21 @@ class OpenCLBackend(Backend):
         )
         return True
 
-    def _copy(self, target: Any, source: Any, **options: Any) -> None:
+    def _copy(self, target: Any, source: Any, **options: Any) -> Any:
         with map_driver_errors(ERRORS, f"{self.name}: copy"):
-            self.timed("copy", cl.enqueue_copy(self.queue, target, source, **options))
+            event = cl.enqueue_copy(self.queue, target, source, **options)
+        self.timed("copy", event)
+        return event
+
+    def _hold(self, event: Any, data: memoryview) -> None:
+        """Keep the event of a transfer until it is over, and the host memory with it.
+
+        PyOpenCL waits for such a transfer when its event is dropped.
+        """
+        over = cl.command_execution_status.COMPLETE
+        while self._held and self._held[0][0].command_execution_status <= over:
+            self._held.popleft()
+        self._held.append((event, data))
 
     # --- events ----------------------------------------------------------------------------
 

@@ -1,0 +1,44 @@
+"""`Mark`: a point in the work of a stream that the host, or another stream, waits for."""
+
+from tensorplug.backend import Backend, Event, SupportsEvents
+
+
+class Mark:
+    """All that was queued on `stream` so far.
+
+    A stream without events is waited for whole: what was queued on it since then too.
+    """
+
+    def __init__(self, stream: Backend) -> None:
+        self.stream = stream
+        self._event: Event | None = None
+        if isinstance(stream, SupportsEvents):
+            self._event = stream.record()
+            for watch in stream.watches:
+                watch.marked(self)
+
+    @property
+    def done(self) -> bool:
+        """Whether it is known that waiting would return at once."""
+        return self._event is not None and self._event.done
+
+    def synchronize(self) -> None:
+        """Block the host until the mark is reached."""
+        if self._event is None:
+            self.stream.synchronize()
+            return
+        self._event.synchronize()
+        for watch in self.stream.watches:
+            watch.reached(self, None)
+
+    def order(self, then: Backend) -> None:
+        """Start work queued on `then` from now on after the mark."""
+        if then is self.stream:
+            return
+        event = self._event
+        if event is None or not isinstance(then, SupportsEvents) or not then.accepts(event):
+            self.synchronize()
+            return
+        then.wait(event)
+        for watch in then.watches:
+            watch.reached(self, then)
