@@ -30,7 +30,7 @@ class Built:
 
 
 def build(folder: Path, out: Path, *what: str) -> list[Path]:
-    """Build distributions of the project in `folder`; hatchling is taken from this environment."""
+    """Build distributions of the project in `folder`; backends are taken from this environment."""
     command = [sys.executable, "-m", "build", "--no-isolation", *what, "--outdir", str(out)]
     subprocess.run([*command, str(folder)], check=True, capture_output=True, cwd=out.parent)
     return sorted(out.iterdir())

@@ -1,0 +1,122 @@
+#include "pool.h"
+
+#if defined(__x86_64__) || defined(__i386__)
+#include <immintrin.h>
+#endif
+
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::steady_clock;
+
+constexpr int SPINS = 4000; // some 50 microseconds, longer than any wait between small nodes
+constexpr milliseconds POLL_EVERY{5};
+constexpr milliseconds LONG{1000};
+
+inline void pause() {
+#if defined(__x86_64__) || defined(__i386__)
+    _mm_pause();
+#elif defined(__aarch64__)
+    asm volatile("yield");
+#endif
+}
+
+} // namespace
+
+void Gate::wait(const std::atomic<uint32_t> &value, uint32_t old, milliseconds patience) {
+    for (int i = 0; i < SPINS; i++) {
+        if (value.load(std::memory_order_acquire) != old) return;
+        pause();
+    }
+    std::unique_lock<std::mutex> lock(mutex_);
+    // Either we see the change, or who made it sees us: both sides are sequentially consistent.
+    sleepers_.fetch_add(1);
+    changed_.wait_for(lock, patience, [&] { return value.load() != old; });
+    sleepers_.fetch_sub(1);
+}
+
+void Gate::open() {
+    if (sleepers_.load() == 0) return;
+    std::lock_guard<std::mutex> lock(mutex_);
+    changed_.notify_all();
+}
+
+Pool::~Pool() {
+    closing_.store(true);
+    jobs_.fetch_add(1);
+    gate_.open();
+    for (auto &thread : threads_) thread.join();
+}
+
+void Pool::start() {
+    for (int i = (int)threads_.size() + 1; i < count_; i++) {
+        threads_.emplace_back([this, i] { work(i); });
+    }
+}
+
+void Pool::work(int thread) {
+    uint32_t seen = 0;
+    for (;;) {
+        while (jobs_.load() == seen) gate_.wait(jobs_, seen, LONG);
+        seen++;
+        if (closing_.load()) return;
+        job_(what_, *this, thread);
+        ended_.fetch_add(1);
+        gate_.open();
+    }
+}
+
+Outcome Pool::run(Job job, void *what, Poll poll) {
+    std::lock_guard<std::mutex> lock(turn_);
+    start();
+    job_ = job, what_ = what, poll_ = poll;
+    cause_ = Outcome{DONE, 0, 0};
+    arrived_.store(0), ended_.store(0), stop_.store(0);
+    next_poll_ = steady_clock::now() + POLL_EVERY;
+    jobs_.fetch_add(1);
+    gate_.open();
+    job(what, *this, 0);
+    const auto others = (uint32_t)(count_ - 1);
+    for (uint32_t n; (n = ended_.load()) != others;) {
+        gate_.wait(ended_, n, POLL_EVERY);
+        ask(0);
+    }
+    return cause_;
+}
+
+bool Pool::barrier(int thread) {
+    if (count_ == 1) return !stopped(thread);
+    const uint32_t phase = phase_.load();
+    if (arrived_.fetch_add(1) + 1 == count_) {
+        arrived_.store(0);
+        phase_.fetch_add(1);
+        gate_.open();
+    } else {
+        while (phase_.load() == phase) {
+            if (stop_.load()) return false;
+            gate_.wait(phase_, phase, POLL_EVERY);
+            ask(thread);
+        }
+    }
+    return stop_.load(std::memory_order_relaxed) == 0;
+}
+
+bool Pool::stopped(int thread) {
+    ask(thread);
+    return stop_.load(std::memory_order_relaxed) != 0;
+}
+
+void Pool::stop(Outcome cause) {
+    int none = 0;
+    if (!stop_.compare_exchange_strong(none, 1)) return;
+    cause_ = cause;
+    // Sleepers of a barrier that will never fill wake up by themselves within POLL_EVERY.
+}
+
+void Pool::ask(int thread) {
+    if (thread != 0 || poll_ == nullptr || stop_.load(std::memory_order_relaxed)) return;
+    const auto now = steady_clock::now();
+    if (now < next_poll_) return;
+    if (poll_() != 0) stop(Outcome{ABORTED, 0, 0});
+    next_poll_ = steady_clock::now() + POLL_EVERY;
+}

@@ -1,0 +1,67 @@
+// Threads that run one job together: the caller's own and `count - 1` more.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "program.h"
+
+// Asked every few milliseconds by the calling thread; anything but 0 stops the run.
+using Poll = int (*)();
+
+// Waits in two steps: looks for a while without giving up the processor, then sleeps.
+class Gate {
+  public:
+    // Returns when `value` differs from `old`, or after `patience` has passed asleep.
+    void wait(const std::atomic<uint32_t> &value, uint32_t old, std::chrono::milliseconds patience);
+    // To be called after `value` has changed.
+    void open();
+
+  private:
+    std::mutex mutex_;
+    std::condition_variable changed_;
+    std::atomic<int> sleepers_{0};
+};
+
+class Pool {
+  public:
+    using Job = void (*)(void *what, Pool &pool, int thread);
+
+    explicit Pool(int count) : count_(count) {}
+    ~Pool();
+    int count() const { return count_; }
+
+    // Calls `job` on every thread and returns when all have ended it. One job at a time.
+    Outcome run(Job job, void *what, Poll poll);
+
+    // Waits until every thread of the job is here; false where the job is to end now.
+    bool barrier(int thread);
+    // Whether the job is to end now. Kernels ask between portions of work.
+    bool stopped(int thread);
+    // Ends the job; the first cause stays.
+    void stop(Outcome cause);
+
+  private:
+    void start();
+    void work(int thread);
+    void ask(int thread);
+
+    const int count_;
+    std::vector<std::thread> threads_;
+    std::mutex turn_;
+    Gate gate_;
+    std::atomic<uint32_t> jobs_{0}, phase_{0}, ended_{0};
+    std::atomic<int> arrived_{0};
+    std::atomic<int> stop_{0};
+    std::atomic<bool> closing_{false};
+    Job job_ = nullptr;
+    void *what_ = nullptr;
+    Poll poll_ = nullptr;
+    std::chrono::steady_clock::time_point next_poll_;
+    Outcome cause_{};
+};

@@ -1,0 +1,52 @@
+// What the kernels that go row by row share.
+#pragma once
+
+#include "blocks.h"
+#include "level.h"
+
+namespace {
+
+struct Span {
+    int64_t first, last;
+};
+
+// This thread's contiguous share of `total` things, in multiples of `step`.
+inline Span share(int64_t total, const Part &part, int64_t step = 1) {
+    const int64_t units = (total + step - 1) / step;
+    const int64_t first = units * part.thread / part.threads * step;
+    const int64_t last = units * (part.thread + 1) / part.threads * step;
+    return {first < total ? first : total, last < total ? last : total};
+}
+
+inline int64_t row_count(const Operand &t) { return t.ne[1] * t.ne[2] * t.ne[3]; }
+
+struct Place {
+    int64_t i1, i2, i3;
+};
+
+inline Place place(const Operand &t, int64_t row) {
+    const int64_t rest = row / t.ne[1];
+    return {row % t.ne[1], rest % t.ne[2], rest / t.ne[2]};
+}
+
+inline char *at(const Operand &t, int64_t i1, int64_t i2, int64_t i3) {
+    return t.data + i1 * t.nb[1] + i2 * t.nb[2] + i3 * t.nb[3];
+}
+inline char *at(const Operand &t, const Place &p) { return at(t, p.i1, p.i2, p.i3); }
+// Of a tensor that repeats.
+inline char *at_repeated(const Operand &t, const Place &p) {
+    return at(t, p.i1 % t.ne[1], p.i2 % t.ne[2], p.i3 % t.ne[3]);
+}
+
+constexpr int64_t ROWS_BETWEEN_LOOKS = 64; // before a thread looks whether the run is to stop
+
+inline bool give_up(Part &part, int64_t row) { return row % ROWS_BETWEEN_LOOKS == 0 && part.stopped(); }
+
+// Calls `f` with each vector of a row: the index of its first element, and how many there are.
+#define EACH_VECTOR(i, count, n)                                                                                       \
+    for (int64_t i = 0, count = 0; count = (n) - i < W ? (n) - i : W, i < (n); i += W)
+
+inline vf load_some(const float *p, int64_t count) { return count == W ? vload(p) : vload(p, (int)count); }
+inline void store_some(float *p, vf a, int64_t count) { count == W ? vstore(p, a) : vstore(p, a, (int)count); }
+
+} // namespace

@@ -1,0 +1,161 @@
+// The functions that Python calls. A plain C interface: one library serves every Python.
+#include <cstring>
+
+#include "level.h"
+
+#define EXPORT extern "C" __attribute__((visibility("default")))
+
+namespace {
+
+struct Known {
+    const Level *level;
+    bool (*runs)();
+};
+
+#if defined(TP_X86)
+bool runs_avx2() {
+    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
+}
+bool runs_avx512() {
+    return runs_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+           __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
+           __builtin_cpu_supports("avx512vnni");
+}
+#endif
+
+// Slowest first.
+const Known LEVELS[] = {
+    {&BASELINE, [] { return true; }},
+#if defined(TP_X86)
+    {&AVX2, runs_avx2},
+    {&AVX512, runs_avx512},
+#endif
+};
+constexpr int LEVEL_COUNT = sizeof(LEVELS) / sizeof(LEVELS[0]);
+
+// Work that is not worth waking a second thread for, in elements of the result.
+constexpr int64_t SMALL = 4096;
+
+int64_t elements(const Operand &t) { return t.ne[0] * t.ne[1] * t.ne[2] * t.ne[3]; }
+
+bool is_alone(const Node &node) {
+    switch (node.op) {
+    case MUL_MAT: return elements(node.out) * node.src[0].ne[0] < 4 * SMALL;
+    case ATTENTION: return elements(node.out) * node.src[1].ne[1] < 4 * SMALL;
+    default: return elements(node.out) < SMALL;
+    }
+}
+
+struct Range {
+    const char *first, *last;
+    bool meets(const Range &other) const { return first < other.last && other.first < last; }
+};
+
+Range range(const Operand &t) {
+    int64_t last = 0;
+    for (int d = 0; d < 4; d++) {
+        if (t.ne[d] == 0) return {t.data, t.data};
+        // Rows of blocks: the first dimension counts elements, its stride a whole block; too far is safe.
+        last += (t.ne[d] - 1) * t.nb[d];
+    }
+    return {t.data, t.data + last + t.nb[0]};
+}
+
+// What nodes since the last wait read and wrote.
+class Open {
+  public:
+    bool conflicts(const Node &node) const {
+        const Range out = range(node.out);
+        for (const Range &w : written_) {
+            if (w.meets(out)) return true;
+            for (const Operand &s : node.src) {
+                if (s.type != NO_TYPE && w.meets(range(s))) return true;
+            }
+        }
+        for (const Range &r : read_) {
+            if (r.meets(out)) return true;
+        }
+        return false;
+    }
+    void add(const Node &node) {
+        written_.push_back(range(node.out));
+        for (const Operand &s : node.src) {
+            if (s.type != NO_TYPE) read_.push_back(range(s));
+        }
+    }
+    void clear() { written_.clear(), read_.clear(); }
+
+  private:
+    std::vector<Range> written_, read_;
+};
+
+struct Run {
+    const Level *level;
+    const Node *nodes;
+    int count;
+    char *scratch;
+};
+
+void job(void *what, Pool &pool, int thread) {
+    const Run &run = *static_cast<Run *>(what);
+    for (int i = 0; i < run.count; i++) {
+        const Node &node = run.nodes[i];
+        if (node.flags & WAIT) {
+            if (!pool.barrier(thread)) return;
+        } else if (pool.stopped(thread)) {
+            return;
+        }
+        const bool alone = node.flags & ALONE;
+        if (alone && thread != 0) continue;
+        Part part{pool, alone ? 0 : thread, alone ? 1 : pool.count(), run.scratch, i};
+        run.level->compute(node, part);
+    }
+}
+
+} // namespace
+
+EXPORT int tpn_abi() { return ABI; }
+EXPORT int64_t tpn_node_size() { return sizeof(Node); }
+
+// The name of a level, slowest first, or null; `*usable` says whether this processor runs it.
+EXPORT const char *tpn_level(int index, int *usable) {
+    if (index < 0 || index >= LEVEL_COUNT) return nullptr;
+    *usable = LEVELS[index].runs();
+    return LEVELS[index].level->name;
+}
+
+EXPORT Pool *tpn_pool_new(int threads) { return threads < 1 ? nullptr : new Pool(threads); }
+EXPORT void tpn_pool_delete(Pool *pool) { delete pool; }
+
+// Marks where threads must wait for each other; addresses must be known. Returns the bytes of scratch that
+// the program needs, or -1 - i where node i is not of this level's kernels.
+EXPORT int64_t tpn_prepare(int level, Node *nodes, int count, int threads) {
+    if (level < 0 || level >= LEVEL_COUNT) return -1;
+    int64_t most = 0;
+    Open open;
+    bool scratch_used = false, last_alone = true;
+    for (int i = 0; i < count; i++) {
+        Node &node = nodes[i];
+        const int64_t scratch = LEVELS[level].level->scratch(node, threads);
+        if (scratch < 0) return -1 - i;
+        most = scratch > most ? scratch : most;
+        const bool alone = threads == 1 || is_alone(node);
+        // What one thread does alone, one node after the other, needs no waiting.
+        const bool apart = !open.conflicts(node) && !(scratch && scratch_used);
+        const bool wait = i > 0 && threads > 1 && !(alone && last_alone) && !apart;
+        if (wait) open.clear(), scratch_used = false;
+        open.add(node);
+        // Alone among nodes that all share, it still has to be waited for by those that read it.
+        last_alone = (wait || i == 0) ? alone : last_alone && alone;
+        scratch_used = scratch_used || scratch > 0;
+        node.flags = (wait ? WAIT : 0) | (alone && threads > 1 ? ALONE : 0);
+    }
+    return most;
+}
+
+// Runs a prepared program. `poll` may be null.
+EXPORT int tpn_run(int level, Pool *pool, const Node *nodes, int count, char *scratch, Poll poll, Outcome *outcome) {
+    Run run{LEVELS[level].level, nodes, count, scratch};
+    *outcome = pool->run(job, &run, poll);
+    return outcome->code;
+}

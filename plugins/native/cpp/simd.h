@@ -1,0 +1,198 @@
+// Vectors of floats, as wide as the level allows: `vf` holds W of them. A comparison with NaN is false, and
+// vmax and vmin then give their second argument.
+//
+// Everything here has internal linkage: were the linker to merge a function of two levels, it could pick the
+// one that this processor cannot run.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+
+#if defined(__AVX2__)
+#include <immintrin.h>
+#endif
+
+namespace {
+
+#if defined(__AVX512F__)
+
+typedef __m512 vf;
+constexpr int W = 16;
+inline vf vload(const float *p) { return _mm512_loadu_ps(p); }
+inline void vstore(float *p, vf a) { _mm512_storeu_ps(p, a); }
+inline vf vload(const float *p, int n) { return _mm512_maskz_loadu_ps((__mmask16)((1u << n) - 1), p); }
+inline void vstore(float *p, vf a, int n) { _mm512_mask_storeu_ps(p, (__mmask16)((1u << n) - 1), a); }
+inline vf vset(float x) { return _mm512_set1_ps(x); }
+inline vf vadd(vf a, vf b) { return _mm512_add_ps(a, b); }
+inline vf vsub(vf a, vf b) { return _mm512_sub_ps(a, b); }
+inline vf vmul(vf a, vf b) { return _mm512_mul_ps(a, b); }
+inline vf vdiv(vf a, vf b) { return _mm512_div_ps(a, b); }
+inline vf vfma(vf a, vf b, vf c) { return _mm512_fmadd_ps(a, b, c); }
+inline vf vmax(vf a, vf b) { return _mm512_max_ps(a, b); }
+inline vf vmin(vf a, vf b) { return _mm512_min_ps(a, b); }
+inline float vsum(vf a) { return _mm512_reduce_add_ps(a); }
+// x * 2**n for a whole n.
+inline vf vscale2(vf x, vf n) { return _mm512_scalef_ps(x, n); }
+inline vf vround(vf x) { return _mm512_roundscale_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
+inline vf vload16(const uint16_t *p) { return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)p)); }
+inline vf vloadb16(const uint16_t *p) {
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)p)), 16));
+}
+inline void vstore16(uint16_t *p, vf a) {
+    _mm256_storeu_si256((__m256i *)p, _mm512_cvtps_ph(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+}
+
+#elif defined(__AVX2__)
+
+typedef __m256 vf;
+constexpr int W = 8;
+inline __m256i first_lanes(int n) {
+    return _mm256_cmpgt_epi32(_mm256_set1_epi32(n), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
+}
+inline vf vload(const float *p) { return _mm256_loadu_ps(p); }
+inline void vstore(float *p, vf a) { _mm256_storeu_ps(p, a); }
+inline vf vload(const float *p, int n) { return _mm256_maskload_ps(p, first_lanes(n)); }
+inline void vstore(float *p, vf a, int n) { _mm256_maskstore_ps(p, first_lanes(n), a); }
+inline vf vset(float x) { return _mm256_set1_ps(x); }
+inline vf vadd(vf a, vf b) { return _mm256_add_ps(a, b); }
+inline vf vsub(vf a, vf b) { return _mm256_sub_ps(a, b); }
+inline vf vmul(vf a, vf b) { return _mm256_mul_ps(a, b); }
+inline vf vdiv(vf a, vf b) { return _mm256_div_ps(a, b); }
+inline vf vfma(vf a, vf b, vf c) { return _mm256_fmadd_ps(a, b, c); }
+inline vf vmax(vf a, vf b) { return _mm256_max_ps(a, b); }
+inline vf vmin(vf a, vf b) { return _mm256_min_ps(a, b); }
+inline float vsum(vf a) {
+    __m128 s = _mm_add_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
+    s = _mm_add_ps(s, _mm_movehl_ps(s, s));
+    return _mm_cvtss_f32(_mm_add_ss(s, _mm_movehdup_ps(s)));
+}
+inline vf vround(vf x) { return _mm256_round_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
+inline vf vscale2(vf x, vf n) {
+    // In two steps: 2**n alone may be too large or too small for a float.
+    const __m256i whole = _mm256_cvtps_epi32(n), half = _mm256_srai_epi32(whole, 1);
+    const __m256i rest = _mm256_sub_epi32(whole, half), bias = _mm256_set1_epi32(127);
+    const vf a = _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_add_epi32(half, bias), 23));
+    const vf b = _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_add_epi32(rest, bias), 23));
+    return vmul(vmul(x, a), b);
+}
+inline vf vload16(const uint16_t *p) { return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)p)); }
+inline vf vloadb16(const uint16_t *p) {
+    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)p)), 16));
+}
+inline void vstore16(uint16_t *p, vf a) {
+    _mm_storeu_si128((__m128i *)p, _mm256_cvtps_ph(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+}
+
+#else
+
+// Plain C++; compilers make vectors of the loops where the machine has any.
+struct vf {
+    float at[4];
+};
+constexpr int W = 4;
+#define EACH(expression)                                                                                               \
+    vf r;                                                                                                              \
+    for (int i = 0; i < W; i++) r.at[i] = expression;                                                                  \
+    return r
+inline vf vload(const float *p) { EACH(p[i]); }
+inline void vstore(float *p, vf a) {
+    for (int i = 0; i < W; i++) p[i] = a.at[i];
+}
+inline vf vload(const float *p, int n) { EACH(i < n ? p[i] : 0.0f); }
+inline void vstore(float *p, vf a, int n) {
+    for (int i = 0; i < n; i++) p[i] = a.at[i];
+}
+inline vf vset(float x) { EACH(x); }
+inline vf vadd(vf a, vf b) { EACH(a.at[i] + b.at[i]); }
+inline vf vsub(vf a, vf b) { EACH(a.at[i] - b.at[i]); }
+inline vf vmul(vf a, vf b) { EACH(a.at[i] * b.at[i]); }
+inline vf vdiv(vf a, vf b) { EACH(a.at[i] / b.at[i]); }
+inline vf vfma(vf a, vf b, vf c) { EACH(a.at[i] * b.at[i] + c.at[i]); }
+inline vf vmax(vf a, vf b) { EACH(a.at[i] > b.at[i] ? a.at[i] : b.at[i]); }
+inline vf vmin(vf a, vf b) { EACH(a.at[i] < b.at[i] ? a.at[i] : b.at[i]); }
+inline float vsum(vf a) { return (a.at[0] + a.at[2]) + (a.at[1] + a.at[3]); }
+inline vf vround(vf x) { EACH(std::nearbyintf(x.at[i])); }
+inline vf vscale2(vf x, vf n) { EACH(std::ldexp(x.at[i], std::isnan(n.at[i]) ? 0 : (int)n.at[i])); }
+
+#endif
+
+inline float half_to_float(uint16_t h) {
+#if defined(__F16C__)
+    return _cvtsh_ss(h);
+#else
+    const uint32_t sign = (uint32_t)(h & 0x8000) << 16, magnitude = h & 0x7fff;
+    uint32_t bits = magnitude << 13;
+    float value;
+    std::memcpy(&value, &bits, 4);
+    value *= 0x1p112f; // the exponents are biased by 15 and 127; this makes subnormal numbers right too
+    std::memcpy(&bits, &value, 4);
+    if (magnitude >= 0x7c00) bits = 0x7f800000 | magnitude << 13;
+    bits |= sign;
+    std::memcpy(&value, &bits, 4);
+    return value;
+#endif
+}
+
+inline uint16_t float_to_half(float value) {
+#if defined(__F16C__)
+    return _cvtss_sh(value, _MM_FROUND_TO_NEAREST_INT);
+#else
+    uint32_t bits;
+    std::memcpy(&bits, &value, 4);
+    const uint16_t sign = (uint16_t)(bits >> 16 & 0x8000);
+    bits &= 0x7fffffff;
+    if (bits > 0x7f800000) return sign | 0x7e00 | (bits >> 13 & 0x1ff);
+    if (bits >= 0x477ff000) return sign | 0x7c00; // 65520 and above
+    float magnitude;
+    if (bits < 0x38800000) { // subnormal: adding 0.5 makes the processor round at the right bit
+        std::memcpy(&magnitude, &bits, 4);
+        magnitude += 0.5f;
+        std::memcpy(&bits, &magnitude, 4);
+        return sign | (uint16_t)(bits - 0x3f000000);
+    }
+    return sign | (uint16_t)((bits + 0xfff + (bits >> 13 & 1) - 0x38000000) >> 13);
+#endif
+}
+
+inline float bf16_to_float(uint16_t b) {
+    const uint32_t bits = (uint32_t)b << 16;
+    float value;
+    std::memcpy(&value, &bits, 4);
+    return value;
+}
+
+inline uint16_t float_to_bf16(float value) {
+    uint32_t bits;
+    std::memcpy(&bits, &value, 4);
+    if ((bits & 0x7fffffff) > 0x7f800000) return (uint16_t)(bits >> 16 | 0x40);
+    return (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+}
+
+#if !defined(__AVX2__)
+inline vf vload16(const uint16_t *p) { EACH(half_to_float(p[i])); }
+inline vf vloadb16(const uint16_t *p) { EACH(bf16_to_float(p[i])); }
+inline void vstore16(uint16_t *p, vf a) {
+    for (int i = 0; i < W; i++) p[i] = float_to_half(a.at[i]);
+}
+#undef EACH
+#endif
+
+// exp(x) to about one unit in the last place; NaN stays NaN, large x gives infinity, -infinity gives 0.
+inline vf vexp(vf x) {
+    x = vmin(vset(89.0f), vmax(vset(-104.0f), x));
+    const vf n = vround(vmul(x, vset(1.44269504f)));
+    // ln 2 in two parts, the first of few bits, so that n times it is exact (Cody and Waite 1980).
+    vf r = vfma(n, vset(-0.693359375f), x);
+    r = vfma(n, vset(2.12194440e-4f), r);
+    vf p = vset(1.9875691500e-4f);
+    p = vfma(p, r, vset(1.3981999507e-3f));
+    p = vfma(p, r, vset(8.3334519073e-3f));
+    p = vfma(p, r, vset(4.1665795894e-2f));
+    p = vfma(p, r, vset(1.6666665459e-1f));
+    p = vfma(p, r, vset(0.5f));
+    p = vfma(p, vmul(r, r), r);
+    return vscale2(vadd(p, vset(1.0f)), n);
+}
+
+} // namespace

@@ -1,0 +1,102 @@
+// The product that all large products are made of: a few rows of x, packed, times a panel of w.
+#pragma once
+
+#include "rows.h"
+
+namespace {
+
+#if defined(__AVX512F__)
+constexpr int ROWS = 12;
+#elif defined(__AVX2__)
+constexpr int ROWS = 6;
+#else
+constexpr int ROWS = 4;
+#endif
+constexpr int COLUMNS = 2 * W; // of a panel
+constexpr int DEPTH = 256;     // of a panel: with the rows that meet it, it stays in the first-level cache
+
+// c [M, COLUMNS] = (or +=) x w: x is packed [depth, M], w [depth, COLUMNS] in steps of `step` floats.
+template <int M> void multiply_tile(int64_t depth, const float *x, const float *w, int64_t step, float *c, int64_t ldc, bool add) {
+    vf a[M][2];
+    for (int i = 0; i < M; i++) {
+        a[i][0] = add ? vload(c + i * ldc) : vset(0);
+        a[i][1] = add ? vload(c + i * ldc + W) : vset(0);
+    }
+    for (int64_t k = 0; k < depth; k++, x += M, w += step) {
+        const vf w0 = vload(w), w1 = vload(w + W);
+        for (int i = 0; i < M; i++) {
+            const vf same = vset(x[i]);
+            a[i][0] = vfma(same, w0, a[i][0]);
+            a[i][1] = vfma(same, w1, a[i][1]);
+        }
+    }
+    for (int i = 0; i < M; i++) {
+        vstore(c + i * ldc, a[i][0]);
+        vstore(c + i * ldc + W, a[i][1]);
+    }
+}
+
+typedef void (*Tile)(int64_t depth, const float *x, const float *w, int64_t step, float *c, int64_t ldc, bool add);
+
+// By number of rows, less one.
+const Tile TILES[ROWS] = {
+    multiply_tile<1>,  multiply_tile<2>,  multiply_tile<3>,  multiply_tile<4>,
+#if defined(__AVX2__)
+    multiply_tile<5>,  multiply_tile<6>,
+#endif
+#if defined(__AVX512F__)
+    multiply_tile<7>,  multiply_tile<8>,  multiply_tile<9>,  multiply_tile<10>,
+    multiply_tile<11>, multiply_tile<12>,
+#endif
+};
+
+// As multiply_tile, for a panel of which only `columns` are wanted.
+inline void multiply_part(int m, int64_t depth, const float *x, const float *w, int64_t step, float *c, int64_t ldc, bool add, int64_t columns) {
+    if (columns == COLUMNS) return TILES[m - 1](depth, x, w, step, c, ldc, add);
+    float whole[ROWS * COLUMNS];
+    TILES[m - 1](depth, x, w, step, whole, COLUMNS, false);
+    for (int i = 0; i < m; i++) {
+        for (int64_t j = 0; j < columns; j++) {
+            c[i * ldc + j] = whole[i * COLUMNS + j] + (add ? c[i * ldc + j] : 0.0f);
+        }
+    }
+}
+
+// How many rows make a tile, so that the tiles of m rows are of nearly one size.
+inline int64_t rows_of_tile(int64_t m) {
+    const int64_t tiles = (m + ROWS - 1) / ROWS;
+    return (m + tiles - 1) / tiles;
+}
+
+// panel [n, COLUMNS] = rows [COLUMNS, n] transposed; rows in steps of DEPTH.
+inline void transpose(const float *rows, int64_t n, float *panel) {
+    int64_t k = 0;
+#if defined(__AVX2__)
+    for (; k + 8 <= n; k += 8) {
+        for (int c = 0; c < COLUMNS; c += 8) {
+            const float *from = rows + c * DEPTH + k;
+            __m256 r[8], t[8];
+            for (int i = 0; i < 8; i++) r[i] = _mm256_loadu_ps(from + i * DEPTH);
+            for (int i = 0; i < 8; i += 2) {
+                t[i] = _mm256_unpacklo_ps(r[i], r[i + 1]);
+                t[i + 1] = _mm256_unpackhi_ps(r[i], r[i + 1]);
+            }
+            for (int i = 0; i < 8; i += 4) {
+                r[i] = _mm256_shuffle_ps(t[i], t[i + 2], 0x44);
+                r[i + 1] = _mm256_shuffle_ps(t[i], t[i + 2], 0xee);
+                r[i + 2] = _mm256_shuffle_ps(t[i + 1], t[i + 3], 0x44);
+                r[i + 3] = _mm256_shuffle_ps(t[i + 1], t[i + 3], 0xee);
+            }
+            for (int i = 0; i < 4; i++) {
+                _mm256_storeu_ps(panel + (k + i) * COLUMNS + c, _mm256_permute2f128_ps(r[i], r[i + 4], 0x20));
+                _mm256_storeu_ps(panel + (k + i + 4) * COLUMNS + c, _mm256_permute2f128_ps(r[i], r[i + 4], 0x31));
+            }
+        }
+    }
+#endif
+    for (; k < n; k++) {
+        for (int c = 0; c < COLUMNS; c++) panel[k * COLUMNS + c] = rows[c * DEPTH + k];
+    }
+}
+
+} // namespace

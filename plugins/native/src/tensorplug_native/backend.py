@@ -1,0 +1,96 @@
+"""`NativeBackend`: the stream of the processor. Work is done when `run()` returns."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from tensorplug.backend import Plan
+from tensorplug.errors import OptionError
+from tensorplug.graph import BoundGraph
+from tensorplug_cpu.backend import CPUBackend
+from tensorplug_cpu.plan import CPUPlan
+from tensorplug_cpu.threads import Workers
+from tensorplug_native.library import Level, Poll
+from tensorplug_native.plan import NativePlan
+from tensorplug_native.pool import Pool
+
+if TYPE_CHECKING:
+    from tensorplug_native.device import NativeDevice
+
+
+class NativeBackend(CPUBackend):
+    """Runs plans on `threads` threads: those of a pool, or NumPy's where a node has no kernel."""
+
+    def __init__(self, device: "NativeDevice", threads: int, level: Level) -> None:
+        super().__init__(device, threads)
+        self.level = level
+        self.watch = Watch()
+        self._own = self._present = Pool(threads)
+
+    @property
+    def pool(self) -> Pool:
+        """The threads of the moment."""
+        return self._present
+
+    @property
+    def threads(self) -> int:
+        """Threads that kernels and the BLAS use."""
+        return self.team.count
+
+    @threads.setter
+    def threads(self, count: int) -> None:
+        if count < 1:
+            raise OptionError(f"{self.name}: threads={count}; at least one thread is needed")
+        self.team.resize(count)
+        self._own.close()
+        self._own = self._present = Pool(count)
+
+    def set_thread_pool(self, pool: object | None) -> None:
+        """Share `pool`, a `Pool`, with other backends; None for threads of one's own again.
+
+        NumPy's kernels share a `Workers` of tensorplug-cpu.
+        """
+        if pool is None or isinstance(pool, Workers):
+            self.team.share(pool)
+        elif not isinstance(pool, Pool):
+            raise OptionError(
+                f"{self.name}: {pool!r} is no thread pool of tensorplug-native; give a Pool object"
+            )
+        if pool is None or isinstance(pool, Pool):
+            self._own.close()
+            self._present = pool or self._own
+
+    def _plan(self, bound: BoundGraph) -> Plan:
+        return CPUPlan(self, bound) if self.use_reference else NativePlan(self, bound)
+
+    def _close(self) -> None:
+        self._own.close()
+        super()._close()
+
+
+class Watch:
+    """What a running program asks every few milliseconds: whether to go on.
+
+    Being asked is also when Python sees Ctrl-C: the error waits here until the run has ended.
+    """
+
+    def __init__(self) -> None:
+        self._abort: Callable[[], bool] | None = None
+        self._error: BaseException | None = None
+        self.poll = Poll(self._ask)
+
+    def begin(self, abort: Callable[[], bool] | None) -> None:
+        """Start a run that `abort` may stop."""
+        self._abort, self._error = abort, None
+
+    def end(self) -> None:
+        """Raise what came up during the run."""
+        error, self._error = self._error, None
+        if error is not None:
+            raise error
+
+    def _ask(self) -> int:
+        try:
+            return int(self._abort is not None and self._abort())
+        except BaseException as error:  # noqa: BLE001 - no error can pass through the library
+            self._error = error
+            return 1

@@ -1,0 +1,31 @@
+"""`NativeDevice`: the processor and the host's memory, with compiled kernels."""
+
+from typing import Any, ClassVar
+
+from tensorplug.backend import Backend
+from tensorplug.device import Option
+from tensorplug.errors import OptionError
+from tensorplug_cpu.backend import CPUBackend
+from tensorplug_cpu.device import CPUDevice
+from tensorplug_cpu.threads import available_cores
+from tensorplug_native.backend import NativeBackend
+from tensorplug_native.library import AUTO, library
+
+
+class NativeDevice(CPUDevice):
+    """The device of tensorplug-cpu with its memory and kernels, and faster ones for many ops."""
+
+    backend_class: type[CPUBackend] = NativeBackend
+    options: ClassVar[tuple[Option, ...]] = (
+        *CPUDevice.options,
+        Option("level", str, AUTO, "instruction-set level of the kernels: baseline, avx2, avx512"),
+    )
+
+    def _open(self, options: dict[str, Any]) -> Backend:
+        threads = options["threads"]
+        if threads < 0:
+            raise OptionError(
+                f"{self.name}: option threads={threads} is negative; use 0 for all cores"
+            )
+        level = library().level(options["level"])
+        return NativeBackend(self, threads or available_cores(), level)

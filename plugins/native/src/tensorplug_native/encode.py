@@ -1,0 +1,144 @@
+"""`Encoder`: nodes as records of a program, by a table of rules; what no rule takes is NumPy's."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from tensorplug.ops import OPS
+from tensorplug.tensor import Array, Tensor
+from tensorplug_cpu.plan import Look
+from tensorplug_cpu.task import Operand, Task, Tools
+from tensorplug_native.program import NO_TYPE, NODE, Code, address, write_operand
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """One operand of a record: memory that starts `offset` bytes into `tensor`.
+
+    Without a tensor it is memory of the plan's own. `row` is the number of elements of a row.
+    """
+
+    operand: Operand
+    row: int
+    tensor: Tensor | None = None
+    offset: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """What a rule makes of a node."""
+
+    code: Code
+    out: Slot
+    sources: tuple[Slot | None, ...]
+    floats: tuple[float, ...] = ()
+    integers: tuple[int, ...] = ()
+
+
+Rule = Callable[[Task], Sequence[Draft]]
+"""The records for a node; none where the kernels cannot do it."""
+
+RULES: dict[str, Rule] = {}
+"""Rules by op name. Filled by `rule`, when `tensorplug_native.rules` is imported."""
+
+
+def rule(*names: str) -> Callable[[Rule], Rule]:
+    """Register a rule for ops."""
+
+    def register(function: Rule) -> Rule:
+        for name in names:
+            RULES[name] = function
+        return function
+
+    return register
+
+
+@dataclass(frozen=True, slots=True)
+class Encoded:
+    """One record of a program, and what it was made of."""
+
+    node: Tensor
+    draft: Draft
+    record: Array
+
+    @property
+    def slots(self) -> tuple[Slot | None, ...]:
+        """The operands: the result, then the sources."""
+        return (self.draft.out, *self.draft.sources)
+
+    def complaint(self, value: int) -> str:
+        """What is wrong with an id of `value`: sources are a table, or rows, and ids."""
+        table = self.draft.out if self.node.writes else self.draft.sources[0]
+        ids = self.node.operands[OPS[self.node.op].positions["ids"]]
+        assert table is not None
+        return (
+            f"{self.node}: ids {ids} holds {value}, which names no row; rows are 0 to "
+            f"{table.operand.array.shape[2] - 1}"
+        )
+
+
+def encode(node: Tensor, rules: Mapping[str, Rule], look: Look, tools: Tools) -> Sequence[Encoded]:
+    """The records of `node` by its rule; none where NumPy has to compute it. Raises ShapeError.
+
+    `look` has checked that every operand lies within its buffer.
+    """
+    known = rules.get(node.op)
+    if known is None or not _apart(node):
+        return []
+    operands = tuple(None if t is None else look(t) for t in node.operands)
+    task = Task(node, look(node), operands, tools)
+    if not task.out.array.flags.writeable or any(not o.array.size for o in operands if o):
+        return []
+    return [Encoded(node, draft, _record(draft)) for draft in known(task)]
+
+
+def _apart(node: Tensor) -> bool:
+    """Whether the memory that `node` writes is that of no source, or exactly that of one."""
+    if not node.writes:
+        return True
+    named = OPS[node.op].alias
+    for source in node.sources:
+        if source.root is not node.root or (named is not None and source is node.sources[-1]):
+            continue
+        if not (source.same_layout(node) and source.view_offset == node.view_offset):
+            return False
+    return True
+
+
+def _record(draft: Draft) -> Array:
+    record = np.zeros((), NODE)
+    record["op"] = draft.code
+    record["f"][: len(draft.floats)] = draft.floats
+    record["i"][: len(draft.integers)] = draft.integers
+    record["src"]["type"] = NO_TYPE
+    write_operand(record["out"], draft.out.operand, draft.out.row)
+    for target, slot in zip(record["src"], draft.sources, strict=False):
+        if slot is not None:
+            write_operand(target, slot.operand, slot.row)
+    return record
+
+
+# --- what rules are written with -----------------------------------------------------------------
+
+
+def result(task: Task, operand: Operand | None = None) -> Slot:
+    """The result of the node, or a look at it that starts where it does."""
+    return _slot(operand or task.out, task.out, task.node)
+
+
+def source(task: Task, name: str, operand: Operand | None = None) -> Slot:
+    """The source called `name`, or `operand`, which is a part of it."""
+    return _slot(operand or task[name], task[name], task.source(name))
+
+
+def optional(task: Task, name: str) -> Slot | None:
+    """The source called `name`, or None where it is absent."""
+    return None if task.get(name) is None else source(task, name)
+
+
+def _slot(operand: Operand, whole: Operand, tensor: Tensor) -> Slot:
+    row = operand.array.shape[3]
+    if operand.dtype.is_block:
+        row = row // operand.dtype.size * operand.dtype.block
+    return Slot(operand, row, tensor, address(operand.array) - address(whole.array))

@@ -1,0 +1,175 @@
+"""`NativePlan`: nodes in a row with compiled kernels as one program, NumPy's steps in between."""
+
+import ctypes
+from collections.abc import Iterable, Sequence
+from itertools import groupby
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tensorplug.errors import Aborted, GraphError
+from tensorplug.graph import BoundGraph, Graph
+from tensorplug.tensor import Array, Tensor
+from tensorplug_cpu.memory import aligned
+from tensorplug_cpu.plan import CPUPlan, Look, looking, prepare
+from tensorplug_cpu.task import Tools
+from tensorplug_cpu.threads import Step, blas_threads
+from tensorplug_native.encode import Encoded, encode
+from tensorplug_native.library import ABORTED, BAD_ROW, Outcome, library
+from tensorplug_native.program import address
+from tensorplug_native.rules import RULES
+
+if TYPE_CHECKING:
+    from tensorplug_native.backend import NativeBackend
+
+
+class Program:
+    """Nodes that the library computes in one call."""
+
+    def __init__(self, encoded: Iterable[Encoded]) -> None:
+        self.encoded = list(encoded)
+        self._records = np.array([e.record for e in self.encoded])
+        self._start = address(self._records)
+        self._prepared: tuple[int, int] | None = None
+        self._scratch: Array = aligned(0)
+
+    def move(self, look: Look) -> bool:
+        """Take other addresses; False where something lies there in another way."""
+        for record, encoded in zip(self._records, self.encoded, strict=True):
+            for i, slot in enumerate(encoded.slots):
+                if slot is None or slot.tensor is None:
+                    continue
+                operand = look(slot.tensor)
+                if operand.dtype is not slot.operand.dtype:
+                    return False
+                target = record["out"] if i == 0 else record["src"][i - 1]
+                target["data"] = address(operand.array) + slot.offset
+        self._prepared = None
+        return True
+
+    def run(self, backend: "NativeBackend") -> Outcome:
+        """Compute all nodes, or stop early and say why."""
+        functions, level, pool = library(), backend.level.index, backend.pool
+        count = len(self.encoded)
+        if self._prepared != (level, pool.count):
+            size = functions.prepare(level, self._start, count, pool.count)
+            if size < 0:
+                node = self.encoded[-1 - size].node
+                raise GraphError(f"{backend.name}: {node}: its record has no kernel")
+            self._scratch = aligned(size)
+            self._prepared = (level, pool.count)
+        outcome = Outcome()
+        functions.run(
+            *(level, pool.handle, self._start, count, address(self._scratch)),
+            *(backend.watch.poll, ctypes.byref(outcome)),
+        )
+        return outcome
+
+
+class Part:
+    """Nodes in a row: a program, or steps of NumPy."""
+
+    def __init__(self, nodes: Sequence[Tensor], program: Program | None = None) -> None:
+        self.nodes = nodes
+        self.program = program
+        self.steps: list[Step] = []
+
+    def bind(self, look: Look, tools: Tools) -> None:
+        """Prepare the steps of NumPy."""
+        self.steps = [step for node in self.nodes for step in prepare(node, look, tools)]
+
+
+class NativePlan(CPUPlan):
+    """Programs and steps are prepared once; a run makes one call for each of them."""
+
+    backend: "NativeBackend"
+
+    def __init__(self, backend: "NativeBackend", bound: BoundGraph) -> None:
+        self._parts: list[Part] = []
+        self._planned: Graph | None = None
+        super().__init__(backend, bound)
+
+    def _rebind(self) -> None:
+        graph, look = self.bound.graph, looking(self.bound.bindings)
+        with np.errstate(all="ignore"):
+            if self._planned is not graph or not self._move(look):
+                self._parts = self._encode(graph, look)
+                self._planned = graph
+
+    def _move(self, look: Look) -> bool:
+        """Keep all programs and take the addresses anew; False where that does not do."""
+        tools = Tools(self.backend.team, self._scratch)
+        for part in self._parts:
+            if part.program is None:
+                part.bind(look, tools)
+            elif not part.program.move(look):
+                return False
+            else:
+                _count_writes(part.nodes, tools)
+        return True
+
+    def _encode(self, graph: Graph, look: Look) -> list[Part]:
+        tools = Tools(self.backend.team, self._scratch)
+        work: list[tuple[Tensor, Sequence[Encoded]]] = []
+        parts = []
+        for node in graph.nodes:
+            if graph.computes(node) and node.size:
+                work.append((node, encode(node, RULES, look, tools)))
+                _count_writes([node], tools)
+        tools.writes.clear()
+        for is_native, group in groupby(work, lambda pair: bool(pair[1])):
+            pairs = list(group)
+            nodes = [node for node, _ in pairs]
+            part = Part(nodes)
+            if is_native:
+                part.program = Program(e for _, encoded in pairs for e in encoded)
+                _count_writes(nodes, tools)
+            else:
+                part.bind(look, tools)
+            parts.append(part)
+        return parts
+
+    def _run(self) -> None:
+        abort = self.backend.abort_callback
+        done = 0
+        for part in self._parts:
+            if abort is not None and abort():
+                raise self._aborted("before", part, done)
+            if part.program is None:
+                self._run_steps(part.steps)
+            else:
+                self._run_program(part, part.program, done)
+            done += len(part.nodes)
+
+    def _run_steps(self, steps: Sequence[Step]) -> None:
+        with np.errstate(all="ignore"), blas_threads(self.backend.threads):
+            for step in steps:
+                step()
+
+    def _run_program(self, part: Part, program: Program, done: int) -> None:
+        watch = self.backend.watch
+        watch.begin(self.backend.abort_callback)
+        outcome = program.run(self.backend)
+        watch.end()
+        if outcome.code == ABORTED:
+            raise self._aborted("after", part, done)
+        if outcome.code == BAD_ROW:
+            raise GraphError(program.encoded[outcome.node].complaint(outcome.value))
+
+    def _aborted(self, when: str, part: Part, done: int) -> Aborted:
+        count = sum(len(p.nodes) for p in self._parts)
+        return Aborted(
+            f"{self.backend.name}: stopped by its abort callback {when} {part.nodes[0]}, "
+            f"after {done} of {count} nodes"
+        )
+
+    def _close(self) -> None:
+        self._parts = []
+        super()._close()
+
+
+def _count_writes(nodes: Iterable[Tensor], tools: Tools) -> None:
+    """Note that what `nodes` write has changed, for what later nodes share."""
+    for node in nodes:
+        for root in node.written_roots:
+            tools.writes[root] = tools.writes.get(root, 0) + 1
