@@ -19,8 +19,12 @@ def test_sizes_of_tensors_need_no_new_program(device, stream):
     assert counts == [2, 2, 2, 2]
 
 
+def nonsense(_launch, _dialect, *, parts):
+    return "__kernel void scale(nonsense"
+
+
 def test_text_that_does_not_compile_names_driver_kernel_and_log(device, stream, monkeypatch):
-    monkeypatch.setattr(programs, "source", lambda launch, dialect: "__kernel void scale(nonsense")
+    monkeypatch.setattr(programs, "source", nonsense)
     x = tp.input("x", (4,), tp.F32)
 
     with pytest.raises(DeviceError, match=r"(?s)cannot compile kernel scale.*error"):
@@ -30,7 +34,7 @@ def test_text_that_does_not_compile_names_driver_kernel_and_log(device, stream, 
 def test_failed_build_leaves_the_device_usable(device, stream, monkeypatch):
     x = tp.input("x", (4,), tp.F32)
     with monkeypatch.context() as broken:
-        broken.setattr(programs, "source", lambda launch, dialect: "__kernel void scale(nonsense")
+        broken.setattr(programs, "source", nonsense)
         with pytest.raises(DeviceError):
             tp.Scheduler([stream]).schedule(tp.scale(x, scale=2.0))
 

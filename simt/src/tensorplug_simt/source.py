@@ -12,20 +12,22 @@ COMMON = "tensorplug_simt:kernels/common.k"
 _MARK = re.compile(r"^//: (\w+)$", re.MULTILINE)
 
 
-def source(launch: Launch, dialect: Dialect) -> str:
-    """The text of the one kernel of `launch`."""
+def source(launch: Launch, dialect: Dialect, *, parts: int = 0) -> str:
+    """The text of the one kernel of `launch`; with `parts`, of launches merged into one."""
     kernel = launch.kernel
-    parts = [
+    body = section(kernel.text, kernel.name)
+    pieces = [
+        "#define MERGED 1\n" if parts else "",
         read_resource(dialect.header),
         "".join(f"#define {name} {value}\n" for name, value in sorted(launch.defines.items())),
         read_resource(COMMON),
         *(block_text(t) for t in sorted(set(launch.types.values()), key=lambda t: t.id)),
         "".join(_role(role, dtype) for role, dtype in sorted(launch.types.items())),
         _parameters(kernel),
-        f"#define KERNEL_HEAD {dialect.head(kernel)}\n",
-        section(kernel.text, kernel.name),
+        _merged_head(kernel, dialect, parts) if parts else _head(kernel, dialect),
+        body.replace("KERNEL_HEAD {", "KERNEL_HEAD { KERNEL_START") if parts else body,
     ]
-    return "\n".join(part for part in parts if part)
+    return "\n".join(piece for piece in pieces if piece)
 
 
 @cache
@@ -55,3 +57,21 @@ def _parameters(kernel: Kernel) -> str:
     places = "".join(f"  place {name};\n" for name in kernel.buffers)
     numbers = "".join(f"  {kind} {name};\n" for name, kind in kernel.numbers)
     return f"typedef struct {{\n{places}{numbers}}} {kernel.name}_parameters;\n"
+
+
+def _head(kernel: Kernel, dialect: Dialect) -> str:
+    return f"#define KERNEL_HEAD {dialect.head(kernel, f'{kernel.name}_parameters p')}\n"
+
+
+def _merged_head(kernel: Kernel, dialect: Dialect, parts: int) -> str:
+    """Each group finds its part by its number, and counts from the part's first group on."""
+    name = kernel.name
+    passed = "".join(f" + (number_ >= all_.starts[{i}])" for i in range(1, parts))
+    return (
+        f"typedef struct {{\n  {name}_parameters each[{parts}];\n  int starts[{parts}];\n"
+        f"}} {name}_parts;\n"
+        f"#define KERNEL_HEAD {dialect.head(kernel, f'{name}_parts all_')}\n"
+        f"#define KERNEL_START const int number_ = LAUNCH_GROUP_X, part_ = 0{passed}; "
+        f"const int group_ = number_ - all_.starts[part_]; "
+        f"const {name}_parameters p = all_.each[part_];\n"
+    )

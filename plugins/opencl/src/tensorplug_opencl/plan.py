@@ -1,7 +1,7 @@
 """`OpenCLPlan`: every launch with its arguments set; a run only enqueues."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import pyopencl as cl
 
@@ -11,6 +11,7 @@ from tensorplug.fusion import Group
 from tensorplug.graph import Bindings, BoundGraph
 from tensorplug.tensor import Storage, Tensor
 from tensorplug_opencl.memory import ERRORS, OpenCLBuffer, scratch_start
+from tensorplug_simt.merging import Placed, merged, merged_groups, merged_parameters, most_parts
 from tensorplug_simt.program import Launch, Region
 
 if TYPE_CHECKING:
@@ -37,9 +38,9 @@ class OpenCLPlan(Plan):
 
     def _rebind(self) -> None:
         graph, bindings = self.bound.graph, self.bound.bindings
-        self._ready = [
-            ready for work in graph.work for ready in prepare(self.backend.device, work, bindings)
-        ]
+        device = self.backend.device
+        placed = [part for work in graph.work for part in place(device, work, bindings)]
+        self._ready = [bind(device, parts) for parts in merged(placed)]
 
     def _run(self) -> None:
         enqueue(self.backend, self._ready)
@@ -48,31 +49,29 @@ class OpenCLPlan(Plan):
         self._ready = []
 
 
-def prepare(device: "OpenCLDevice", work: Tensor | Group, bindings: Bindings) -> list[Ready]:
-    """The launches of a node or a group with all arguments set. Raises Unsupported, ShapeError."""
+def place(device: "OpenCLDevice", work: Tensor | Group, bindings: Bindings) -> list[Placed]:
+    """The launches of a node or a group, and where they work. Raises Unsupported, ShapeError."""
     program = device.lower_work(work)
     if isinstance(program, Refusal):
         raise Unsupported(f"{device.name}: {work}: {program.reason}")
     last = work if isinstance(work, Tensor) else work.last
     home = bindings.where(last)
     free = Storage(home.buffer, home.offset + scratch_start(last))
-    return [_bind(device, launch, bindings, free) for launch in program.launches]
+    return [_placed(launch, bindings, free) for launch in program.launches]
 
 
-def _bind(device: "OpenCLDevice", launch: Launch, bindings: Bindings, free: Storage) -> Ready:
-    kernel = device.programs.kernel(launch)
-    offsets = {}
-    for i, (name, region) in enumerate(launch.regions.items()):
-        place = bindings.where(region.tensor) if region.tensor is not None else free
-        offsets[name] = place.offset + region.offset
-        kernel.set_arg(i, _memory(place, region, offsets[name]))
-    kernel.set_arg(len(offsets), launch.parameters(offsets))
-    x, y, z = launch.groups
-    a, b, c = launch.local
-    return Ready(kernel, (x * a, y * b, z * c), launch.local)
+def _placed(launch: Launch, bindings: Bindings, free: Storage) -> Placed:
+    buffers, offsets = [], []
+    for region in launch.regions.values():
+        here = bindings.where(region.tensor) if region.tensor is not None else free
+        offset = here.offset + region.offset
+        _check(here, region, offset)
+        buffers.append(here.buffer)
+        offsets.append(offset)
+    return Placed(launch, tuple(buffers), tuple(offsets))
 
 
-def _memory(place: Storage, region: Region, offset: int) -> Any:
+def _check(place: Storage, region: Region, offset: int) -> None:
     buffer = place.buffer
     if not isinstance(buffer, OpenCLBuffer):
         raise Unsupported(f"{region.tensor}: lies in {buffer!r}, which kernels cannot reach")
@@ -80,7 +79,24 @@ def _memory(place: Storage, region: Region, offset: int) -> Any:
         raise ShapeError(
             f"{region.tensor}: bytes {offset} to {offset + region.nbytes} are beyond {buffer!r}"
         )
-    return buffer.memory
+
+
+def bind(device: "OpenCLDevice", parts: Sequence[Placed]) -> Ready:
+    """One launch for `parts`, with its arguments set."""
+    first, several = parts[0], len(parts) > 1
+    launch = first.launch
+    if several:
+        kernel = device.programs.kernel(launch, most_parts(launch.kernel))
+        block, groups = merged_parameters(parts), merged_groups(parts)
+    else:
+        kernel = device.programs.kernel(launch)
+        block, groups = launch.parameters(first.named_offsets), launch.groups
+    for i, buffer in enumerate(first.buffers):
+        kernel.set_arg(i, cast("OpenCLBuffer", buffer).memory)
+    kernel.set_arg(len(first.buffers), block)
+    x, y, z = groups
+    a, b, c = launch.local
+    return Ready(kernel, (x * a, y * b, z * c), launch.local)
 
 
 def enqueue(backend: "OpenCLBackend", launches: Sequence[Ready]) -> None:

@@ -33,16 +33,20 @@ class Programs:
         """How many programs were built or loaded."""
         return len(self._built)
 
-    def kernel(self, launch: Launch) -> Any:
-        """A kernel object of its own for `launch`. Raises DeviceError with the compiler's log."""
+    def kernel(self, launch: Launch, parts: int = 0) -> Any:
+        """A kernel object of its own for `launch`, or for `parts` like it merged into one.
+
+        Raises DeviceError with the compiler's log.
+        """
+        variant = (*launch.variant, parts)
         with self._lock:
-            program = self._built.get(launch.variant)
+            program = self._built.get(variant)
             if program is None:
-                program = self._built[launch.variant] = self._build(launch)
+                program = self._built[variant] = self._build(launch, parts)
         return cl.Kernel(program, launch.kernel.name)
 
-    def _build(self, launch: Launch) -> Any:
-        text = source(launch, OPENCL)
+    def _build(self, launch: Launch, parts: int) -> Any:
+        text = source(launch, OPENCL, parts=parts)
         program = cl.Program(self._context, text)
         try:
             with warnings.catch_warnings():

@@ -14,7 +14,8 @@ class Dialect:
     name: str
     header: str
     """Resource with the macros of the shared texts, `package:path`."""
-    head: Callable[[Kernel], str]
+    head: Callable[[Kernel, str], str]
+    """From a kernel and the declaration of its parameter block."""
 
 
 def read_resource(where: str) -> str:
@@ -23,12 +24,12 @@ def read_resource(where: str) -> str:
     return files(package).joinpath(path).read_text(encoding="utf-8")
 
 
-def _opencl_head(kernel: Kernel) -> str:
+def _opencl_head(kernel: Kernel, block: str) -> str:
     buffers = [
         f"__global {'' if name in kernel.writes else 'const '}uchar* {name}_base"
         for name in kernel.buffers
     ]
-    return f"__kernel void {kernel.name}({', '.join(buffers)}, {kernel.name}_parameters p)"
+    return f"__kernel void {kernel.name}({', '.join(buffers)}, {block})"
 
 
 OPENCL = Dialect("opencl", "tensorplug_simt:dialects/opencl.h", _opencl_head)

@@ -3,7 +3,7 @@
 #define GLOBAL __global
 #define LOCAL __local
 #define TABLE __constant
-#define GROUP_X ((int)get_group_id(0))
+#define LAUNCH_GROUP_X ((int)get_group_id(0))
 #define GROUP_Y ((int)get_group_id(1))
 #define GROUP_Z ((int)get_group_id(2))
 #define ITEM_X ((int)get_local_id(0))
@@ -13,8 +13,30 @@
 #define BITS_FLOAT(x) as_float(x)
 #define SIGNED_BYTE(x) ((int)(char)(x))
 
+// Compilers for x86 may turn a half into a float by hand where the processor has an instruction.
+#if defined(__F16C__) && defined(__clang__)
+DEVICE float load_f16(GLOBAL const uchar* p) { return __builtin_load_halff((GLOBAL const half*)p); }
+#else
 DEVICE float load_f16(GLOBAL const uchar* p) { return vload_half(0, (GLOBAL const half*)p); }
+#endif
 DEVICE void store_f16(GLOBAL uchar* p, float x) { vstore_half_rte(x, 0, (GLOBAL half*)p); }
 DEVICE int atomic_next(GLOBAL int* p) { return atomic_inc(p); }
 #define LOCAL_X ((int)get_local_size(0))
+// In launches merged into one, groups are counted from the first of their part on.
+#ifdef MERGED
+#define GROUP_X group_
+#define FLAT_INDEX ((uint)(GROUP_X * LOCAL_X + ITEM_X))
+#else
+#define GROUP_X LAUNCH_GROUP_X
 #define FLAT_INDEX ((uint)get_global_id(0))
+#endif
+
+// 16 halves as floats.
+#if defined(__AVX512F__) && defined(__clang__)
+DEVICE float16 load_halves16(GLOBAL const uchar* p) {
+  const short16 halves = vload16(0, (GLOBAL const short*)p);
+  return __builtin_ia32_vcvtph2ps512_mask(halves, (float16)0.0f, (ushort)65535, 4);
+}
+#else
+DEVICE float16 load_halves16(GLOBAL const uchar* p) { return vload_half16(0, (GLOBAL const half*)p); }
+#endif

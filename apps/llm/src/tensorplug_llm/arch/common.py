@@ -154,9 +154,11 @@ def attention(p: Pass, layer: int, x: Tensor) -> Tensor:
     turn = hp.local_rope if is_local else hp.rope
     mask = p.inputs.local_mask if is_local else p.inputs.mask
 
-    q = _heads(p, x, f"{block}.attn_q", hp.heads, turn)
-    k = _heads(p, x, f"{block}.attn_k", hp.kv_heads, turn)
-    v = linear(p, x, f"{block}.attn_v")
+    # Like work follows like: backends may do neighbours at once.
+    q, k, v = (linear(p, x, f"{block}.attn_{part}") for part in "qkv")
+    q = _heads(p, q, f"{block}.attn_q", hp.heads)
+    k = _heads(p, k, f"{block}.attn_k", hp.kv_heads)
+    q, k = (_turned(p, y, f"{block}.attn_{part}", turn) for part, y in (("q", q), ("k", k)))
     writes = p.cache.write(layer, tp.reshape(k, (p.tokens, hp.key_row)), v, p.inputs.rows)
     p.writes.extend(writes)
     keys, values = (by_head(table, hp.kv_heads, p.reach) for table in writes)
@@ -173,13 +175,16 @@ def attention(p: Pass, layer: int, x: Tensor) -> Tensor:
     return linear(p, flat, f"{block}.attn_output")
 
 
-def _heads(p: Pass, x: Tensor, name: str, heads: int, turn: Rope) -> Tensor:
-    """Queries or keys [key length, heads, tokens], normed where the model says so, and turned."""
-    y = tp.reshape(linear(p, x, name), (p.tokens, heads, p.hparams.key_length))
-    if f"{name}_norm.weight" in p.weights:
-        y = norm(p, y, f"{name}_norm")
+def _heads(p: Pass, x: Tensor, name: str, heads: int) -> Tensor:
+    """Queries or keys [key length, heads, tokens], normed where the model says so."""
+    y = tp.reshape(x, (p.tokens, heads, p.hparams.key_length))
+    return norm(p, y, f"{name}_norm") if f"{name}_norm.weight" in p.weights else y
+
+
+def _turned(p: Pass, x: Tensor, name: str, turn: Rope) -> Tensor:
+    """`x` turned by the positions of its tokens."""
     return tp.rope(
-        y,
+        x,
         p.inputs.positions,
         p.weights.get("rope_freqs.weight"),
         dims=turn.dims,

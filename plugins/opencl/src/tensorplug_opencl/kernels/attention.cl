@@ -53,7 +53,7 @@ float largest_of(float16 a) {
     return vload16(0, t); \
   }
 #define FLOATS16(row, c) vload16((c), (__global const float*)(row))
-#define HALVES16(row, c) vload_half16((c), (__global const half*)(row))
+#define HALVES16(row, c) load_halves16((row) + 32 * (c))
 #define SHORTS16(row, c) as_float16(convert_uint16(vload16((c), (__global const ushort*)(row))) << 16)
 
 // The types of cached keys and values: 32 elements with a scale before them.

@@ -14,12 +14,7 @@
 #define EVERY(name, count) _Pragma("unroll") for (int name = 0; name < count; name++)
 typedef GLOBAL const uchar* bytes;
 
-// Compilers for x86 may turn a half into a float by hand where the processor has an instruction.
-#if defined(__F16C__) && defined(__clang__)
-#define HALF(p) __builtin_load_halff((GLOBAL const half*)(p))
-#else
 #define HALF(p) load_f16(p)
-#endif
 #define BYTES16(p) vload16(0, (p))
 // 32 bytes, to be shifted and masked together.
 #define FOURS(p) (uint8)(as_uint4(BYTES16(p)), as_uint4(BYTES16((p) + 16)))
@@ -28,16 +23,6 @@ typedef GLOBAL const uchar* bytes;
 #define WORDS16(p) convert_uint16(BYTES16(p))
 #define TIMES(a, b, c) fma((a), (float16)(b), (float16)(c))
 #define LANES (uint16)(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15)
-
-// 16 halves as floats.
-#if defined(__AVX512F__) && defined(__clang__)
-DEVICE float16 HALVES(bytes p) {
-  const short16 halves = vload16(0, (GLOBAL const short*)p);
-  return __builtin_ia32_vcvtph2ps512_mask(halves, (float16)0.0f, (ushort)65535, 4);
-}
-#else
-#define HALVES(p) vload_half16(0, (GLOBAL const half*)(p))
-#endif
 
 // d * q + m of the codes q in the low four bits of 16 words: looked up where that is one instruction.
 #if defined(__AVX512F__) && defined(__clang__)
@@ -76,8 +61,8 @@ DEVICE void part(bytes b, const head* h, int j, float16* lo, float16* hi) {
 typedef int head;
 DEVICE head begin(bytes b) { return 0; }
 DEVICE void part(bytes b, const head* h, int j, float16* lo, float16* hi) {
-  *lo = HALVES(b);
-  *hi = HALVES(b + 32);
+  *lo = load_halves16(b);
+  *hi = load_halves16(b + 32);
 }
 #elif defined(w_is_q8_0)
 typedef struct { float d; } head;

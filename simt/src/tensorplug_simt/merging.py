@@ -1,0 +1,110 @@
+"""Neighbouring launches of one kernel that do not depend on each other, made into one launch.
+
+A language model multiplies the same rows with several matrices, turns queries and keys, stores keys
+and values: the same kernel several times over, and small work costs little more than its launch.
+A merged launch has the groups of all its parts one after the other along x, and a parameter block
+with a part for each; see `source.merged_source`.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from tensorplug.buffer import Buffer
+from tensorplug_simt.program import Grid, Kernel, Launch
+
+LARGEST_BLOCK = 960
+"""Bytes of a merged parameter block: OpenCL promises 1024 for all arguments of a kernel."""
+MOST_PARTS = 4
+"""Launches in one."""
+
+Span = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Placed:
+    """A launch, with the buffer of each region and the bytes from its start to the region."""
+
+    launch: Launch
+    buffers: tuple[Buffer, ...]
+    offsets: tuple[int, ...]
+
+    @property
+    def named_offsets(self) -> dict[str, int]:
+        """The offsets by the names of the kernel's buffers."""
+        return dict(zip(self.launch.regions, self.offsets, strict=True))
+
+    @cached_property
+    def spans(self) -> tuple[tuple[int, ...], tuple[tuple[int, Span], ...]]:
+        """Which of the regions are written, and the bytes of each in its buffer."""
+        regions = self.launch.regions
+        written = tuple(i for i, name in enumerate(regions) if name in self.launch.kernel.writes)
+        ends = zip(self.buffers, self.offsets, regions.values(), strict=True)
+        return written, tuple((id(b), (start, start + r.nbytes)) for b, start, r in ends)
+
+    def disturbs(self, other: "Placed") -> bool:
+        """Whether one of the two writes what the other reads or writes."""
+        return _writes_into(self, other) or _writes_into(other, self)
+
+
+def _writes_into(writer: Placed, other: Placed) -> bool:
+    written, mine = writer.spans
+    theirs = other.spans[1]
+    return any(
+        mine[i][0] == buffer and mine[i][1][0] < end and start < mine[i][1][1]
+        for i in written
+        for buffer, (start, end) in theirs
+    )
+
+
+def most_parts(kernel: Kernel) -> int:
+    """How many launches of `kernel` fit one parameter block."""
+    size = kernel.parameters.itemsize + np.dtype(np.int32).itemsize
+    return min(MOST_PARTS, LARGEST_BLOCK // size)
+
+
+def merged(placed: Iterable[Placed]) -> list[tuple[Placed, ...]]:
+    """All launches in their order, neighbours that may be one launch together."""
+    found: list[tuple[Placed, ...]] = []
+    for next_ in placed:
+        if found and _may_join(found[-1], next_):
+            found[-1] = (*found[-1], next_)
+        else:
+            found.append((next_,))
+    return found
+
+
+def _may_join(parts: tuple[Placed, ...], next_: Placed) -> bool:
+    first, new = parts[0].launch, next_.launch
+    return (
+        new.kernel is first.kernel
+        and len(parts) < most_parts(new.kernel)
+        and new.local == first.local
+        and new.groups[1:] == first.groups[1:]
+        and all(a is b for a, b in zip(parts[0].buffers, next_.buffers, strict=True))
+        and new.variant == first.variant
+        and not any(part.disturbs(next_) for part in parts)
+    )
+
+
+def merged_groups(parts: Sequence[Placed]) -> Grid:
+    """The groups of a merged launch."""
+    _, y, z = parts[0].launch.groups
+    return (sum(part.launch.groups[0] for part in parts), y, z)
+
+
+def merged_parameters(parts: Sequence[Placed]) -> "np.ndarray[tuple[int], np.dtype[np.void]]":
+    """The parameter block of a merged launch: a part for each launch, and its first groups."""
+    kernel = parts[0].launch.kernel
+    count = most_parts(kernel)
+    each = (kernel.parameters, (count,))
+    block = np.zeros(1, np.dtype([("each", *each), ("starts", "<i4", (count,))], align=True))
+    block["starts"] = np.iinfo(np.int32).max
+    start = 0
+    for i, part in enumerate(parts):
+        block["each"][0, i] = part.launch.parameters(part.named_offsets)[0]
+        block["starts"][0, i] = start
+        start += part.launch.groups[0]
+    return block
