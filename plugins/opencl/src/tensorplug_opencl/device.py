@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,10 +15,17 @@ from tensorplug.errors import DeviceLost, Refusal, map_driver_errors
 from tensorplug.fusion import Group
 from tensorplug.tensor import Array, Tensor
 from tensorplug_opencl.backend import OpenCLBackend
-from tensorplug_opencl.facts import device_type, facts_of, hardware_id
+from tensorplug_opencl.facts import (
+    device_type,
+    facts_of,
+    hardware_id,
+    style_forced,
+    tuning_wanted,
+)
 from tensorplug_opencl.kernels import FUSIONS, GROUPS, LOWERINGS
 from tensorplug_opencl.memory import ERRORS, ImportedBuffer, OpenCLBufferType, PinnedBufferType
 from tensorplug_opencl.programs import Programs
+from tensorplug_opencl.tuning import Tuner, remembered
 from tensorplug_simt.dialects.dialect import OPENCL
 from tensorplug_simt.lowering import lower, lower_group
 from tensorplug_simt.program import Program
@@ -34,6 +42,11 @@ class OpenCLDevice(Device):
         super().__init__(name)
         self.driver = driver
         self.facts = facts_of(driver)
+        self._tuner: Tuner | None = None
+        if not style_forced():
+            # A forced style would make choices that nobody wants once it is gone.
+            self.facts = replace(self.facts, choices=remembered(driver))
+            self._tuner = Tuner(self) if tuning_wanted() else None
         self._lock = threading.RLock()
         self._allocated = 0
         self._context: Any = None
@@ -130,7 +143,11 @@ class OpenCLDevice(Device):
 
     def lower_work(self, work: Tensor | Group) -> Program | Refusal:
         """The launches of a node or of a group of nodes, or why there are none."""
-        return self.lower(work) if isinstance(work, Tensor) else self._lower_group(work)
+        if not isinstance(work, Tensor):
+            return self._lower_group(work)
+        if self._tuner is not None:
+            self._tuner.tune(work)
+        return self.lower(work)
 
     def _lower_group(self, group: Group) -> Program | Refusal:
         return lower_group(group, self.facts, GROUPS)
@@ -151,9 +168,11 @@ class OpenCLDevice(Device):
         ]
 
     def scratch(self, node: Tensor) -> int:
-        """Bytes of scratch memory that the kernels of `node` need."""
+        """Bytes of scratch memory that the kernels of `node` need, whichever are chosen later."""
         program = self.lower(node)
-        return program.scratch if isinstance(program, Program) else 0
+        if not isinstance(program, Program):
+            return 0
+        return max(program.scratch, self._tuner.scratch(node) if self._tuner is not None else 0)
 
     def _open(self, options: dict[str, Any]) -> Backend:
         return OpenCLBackend(self, self.queue())

@@ -20,6 +20,9 @@ LIMITS = "TENSORPLUG_OPENCL_LIMITS"
 ACTIVATIONS = "TENSORPLUG_OPENCL_ACTIVATIONS"
 """Set to `q8`, products with few rows may round them to 8 bits; `f32` is the default."""
 
+TUNE = "TENSORPLUG_OPENCL_TUNE"
+"""Set to 1, the fastest variant of a product is found by timing all of them, and kept on disk."""
+
 MAX_GROUP = 256
 LOCAL_MEMORY = 32 * 1024
 """What kernels may take of a group's items and memory: processors offer far more than GPUs do."""
@@ -55,6 +58,11 @@ def version_of(driver: Any) -> tuple[int, int]:
 def style_forced() -> str:
     """`0` or `1` where the user wants the kernels of GPUs or of processors; else empty."""
     return os.environ.get(WIDE, "").strip()
+
+
+def tuning_wanted() -> bool:
+    """Whether to time variants. Raises OptionError."""
+    return _setting(TUNE, ("0", "1")) == "1"
 
 
 def _setting(name: str, choices: tuple[str, ...]) -> str:

@@ -3,7 +3,7 @@
 from tensorplug.dtypes import F64
 from tensorplug.tensor import Tensor
 from tensorplug_opencl.kernels import variants
-from tensorplug_opencl.kernels.operands import operands
+from tensorplug_opencl.kernels.operands import Operands, operands
 from tensorplug_opencl.kernels.table import OWN
 from tensorplug_simt.facts import Facts
 from tensorplug_simt.grids import per_element
@@ -37,9 +37,15 @@ def mul_mat(node: Tensor, facts: Facts) -> Program:
 
 def fast(node: Tensor, facts: Facts) -> Program | None:
     """The program that suits the device; None where it has none for these layouts and sizes."""
-    if not all(t.size for t in (*node.sources[:2], node)):
+    these = operands_of(node)
+    return variants.product(these, facts) if these is not None else None
+
+
+def operands_of(node: Tensor) -> Operands | None:
+    """The operands of a product that has several variants; None for other nodes."""
+    if node.op not in ("mul_mat", "mul_mat_id") or node.sources[0].dtype is F64:
         return None
-    return variants.product(operands(node), facts)
+    return operands(node) if all(t.size for t in (*node.sources[:2], node)) else None
 
 
 @lowers("out_prod", table=OWN)
