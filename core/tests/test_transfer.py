@@ -468,6 +468,48 @@ def test_copy_leaves_alone_what_the_target_still_reads(target_has) -> None:
         device.close(force=True)
 
 
+@pytest.mark.parametrize(
+    ("source", "target", "staged", "reader"),
+    [
+        ({"name": "late:0"}, {"name": "late:1"}, False, "target"),
+        ({"name": "host:0", "host": True, "events": False}, {"name": "late:0"}, False, "target"),
+        (
+            {"name": "late:0"},
+            {"name": "host:0", "host": True, "async_transfer": False},
+            False,
+            "source",
+        ),
+        ({"name": "late:0"}, {"name": "odd:0"}, True, "source"),
+        ({"name": "late:0"}, {"name": "odd:0"}, False, None),
+    ],
+    ids=["taken", "from the host", "to the host", "through the host", "at once"],
+)
+def test_copy_says_who_still_reads_the_source(source, target, staged: bool, reader) -> None:
+    devices = [NullDevice(asynchronous=True, **options) for options in (source, target)]
+    first, second = (device.open() for device in devices)
+    a, b = (device.buffer_type.alloc(4) for device in devices)
+    a.write(0, b"data")
+    memory = [np.empty(4, np.uint8)]
+
+    found = transfer.copy_async(
+        first, second, Storage(a, 0), Storage(b, 0), 4, (lambda _: memory[0]) if staged else None
+    )
+    second.synchronize()
+
+    assert found is {"source": first, "target": second, None: None}[reader]
+    assert b.read(0, 4).tobytes() == b"data"
+    for device in devices:
+        device.close(force=True)
+
+
+def test_copy_out_of_bounds_between_devices_is_refused(late, host) -> None:
+    with late.open() as target, host.open() as source:
+        a, b = (d.buffer_type.alloc(4) for d in (host, late))
+
+        with pytest.raises(tp.ShapeError, match="copy of bytes 2 to 6 is out of bounds"):
+            transfer.copy_async(source, target, Storage(a, 2), Storage(b, 0), 4)
+
+
 @pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize("names", [("late:0", "late:1"), ("late:0", "odd:0")], ids=str)
 @pytest.mark.parametrize("abilities", [(True, True, True), (False, True, True)], ids=str)

@@ -186,6 +186,22 @@ FAULTS = {
         device_with(copy_async=copy_refused),
         "test_copy_between_streams_of_the_device_is_queued",
     ),
+    "queued write before the rest, of host memory that somebody computes in": (
+        device_with(write_async=write_before_the_rest),
+        "test_copy_from_host_memory_keeps_its_place_among_the_work",
+    ),
+    "host memory given back before it is read": (
+        device_with(_synchronize=nothing),
+        "test_copy_from_host_memory_keeps_its_place_among_the_work",
+    ),
+    "queued read at once, to host memory that somebody computes in": (
+        device_with(read_async=read_at_once),
+        "test_copy_to_host_memory_is_there_for_who_computes_in_it",
+    ),
+    "queued read at once, for another device": (
+        device_with(read_async=read_at_once),
+        "test_copies_through_the_host_keep_their_place_among_the_work",
+    ),
     "error of queued work swallowed": (
         device_with(_synchronize=swallow),
         "test_error_of_queued_work_is_raised_once_and_the_stream_goes_on",

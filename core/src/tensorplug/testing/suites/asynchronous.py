@@ -11,7 +11,8 @@ from tensorplug.backend import (
     write_async,
 )
 from tensorplug.device import Device
-from tensorplug.tensor import Storage
+from tensorplug.tensor import Array, Storage
+from tensorplug.testing.null import NullDevice
 from tensorplug.testing.suites.abilities import needs
 from tensorplug.testing.suites.events import EventTests
 from tensorplug.testing.suites.late_errors import LateErrorTests
@@ -226,6 +227,65 @@ class AsyncTests(EventTests, LateErrorTests):
 
         assert copied
         np.testing.assert_array_equal(seen, data)
+
+    # --- copies to and from other devices --------------------------------------------------
+
+    def test_copy_from_host_memory_keeps_its_place_among_the_work(self, work: Work) -> None:
+        relay = Relay(work, [work.open()], self.elements)
+        (stream,), size = relay.streams, 4 * self.elements
+        seen = np.zeros(self.elements, np.float32)
+        with NullDevice("outside:0", host=True) as outside, outside.open() as other:
+            memory = outside.buffer_type.alloc(size)
+
+            for seed in range(self.rounds):
+                relay.start(99)
+                memory.write(0, numbers(self.elements, seed=seed))
+                relay.run()
+                read_async(stream, relay.place(-1), seen)
+                tp.transfer.copy_async(other, stream, Storage(memory, 0), relay.place(0), size)
+                relay.run()
+                order_after(stream, other)
+                memory.fill(UNTOUCHED)
+                relay.check(seed)
+                np.testing.assert_array_equal(seen, relay.wanted(99))
+
+    def test_copy_to_host_memory_is_there_for_who_computes_in_it(self, work: Work) -> None:
+        relay, size = Relay(work, [work.open()], self.elements), 4 * self.elements
+        with NullDevice("outside:0", host=True) as outside, outside.open() as other:
+            memory = outside.buffer_type.alloc(size)
+
+            for seed in range(self.rounds):
+                relay.start(seed)
+                relay.run()
+                tp.transfer.copy_async(
+                    relay.streams[0], other, relay.place(-1), Storage(memory, 0), size
+                )
+                other.synchronize()
+                found = memory.host()[:size].view(np.float32)
+                np.testing.assert_array_equal(found, relay.wanted(seed))
+
+    def test_copies_through_the_host_keep_their_place_among_the_work(self, work: Work) -> None:
+        relay = Relay(work, [work.open()], self.elements)
+        (stream,), size = relay.streams, 4 * self.elements
+        between: list[Array] = []
+        with NullDevice("outside:0", asynchronous=True) as outside, outside.open() as other:
+            memory = Storage(outside.buffer_type.alloc(size), 0)
+
+            def staging(size: int) -> Array:
+                between.append(np.empty(size, np.uint8))
+                return between[-1]
+
+            for seed in range(self.rounds):
+                seen = np.zeros(self.elements, np.float32)
+                relay.start(99)
+                write_async(other, memory, numbers(self.elements, seed=seed))
+                tp.transfer.copy_async(other, stream, memory, relay.place(0), size, staging)
+                relay.run()
+                tp.transfer.copy_async(stream, other, relay.place(-1), memory, size, staging)
+                read_async(other, memory, seen)
+                other.synchronize()
+                relay.check(seed)
+                np.testing.assert_array_equal(seen, relay.wanted(seed))
 
     # --- order_after -----------------------------------------------------------------------
 
