@@ -14,12 +14,11 @@ from tensorplug.transfer import copy_async, read
 def uses_few_experts(copy: Copy, split: Split) -> bool:
     """Whether `copy` brings host weights that only the first node of `split` reads, by expert."""
     first = split.nodes[0]
-    readers = sum(copy.source in node.sources for node in split.nodes)
     return (
         first.op == "mul_mat_id"
         and first.operands[0] is copy.source
-        and readers == 1
         and is_weight(copy.source)
+        and sum(copy.source in node.sources for node in split.nodes) == 1
     )
 
 
