@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tensorplug_opencl.drivers import VENDORS
-from tensorplug_opencl.facts import WIDE
+from tensorplug_opencl.facts import ACTIVATIONS, WIDE
 
 LIBRARY = Path("/usr/lib/oclgrind/liboclgrind-rt-icd.so")
 FAMILIES = {
@@ -16,6 +16,7 @@ FAMILIES = {
     "sums": "sum count_equal cross_entropy_loss cross_entropy_loss_back argmax cumsum repeat_back",
     "sorts": "argsort top_k",
     "products": "mul_mat mul_mat_id out_prod",
+    "products of bytes": "mul_mat mul_mat_id",
     "attention": "flash_attn_ext flash_attn_back rope",
     "elements": "add mul silu swiglu geglu scale concat cont repeat get_rows_back pad roll",
     "recurrences": "ssm_conv ssm_scan rwkv_wkv6 rwkv_wkv7 gated_linear_attn gated_delta_net",
@@ -38,6 +39,7 @@ def test_kernels_race_for_nothing_and_stay_in_bounds(family, wide, tmp_path):
         **os.environ,
         VENDORS: str(tmp_path),
         WIDE: wide,
+        ACTIVATIONS: "q8" if family == "products of bytes" else "f32",
         "OCLGRIND_DATA_RACES": "1",
         "OCLGRIND_LOG": str(log),
         "TENSORPLUG_CACHE": str(tmp_path),

@@ -100,10 +100,12 @@ class Tuner:
                 if perf_counter() > deadline:
                     return ""
                 times[name] = self._time(program, memory, min(times.values(), default=math.inf))
-        if not times:
-            return ""
+        return self._quickest(times, valid[0]) if times else ""
+
+    @staticmethod
+    def _quickest(times: Mapping[str, float], usual: str) -> str:
         quickest = min(times, key=lambda name: times[name])
-        return quickest if times[quickest] < MARGIN * times[valid[0]] else valid[0]
+        return quickest if times[quickest] < MARGIN * times[usual] else usual
 
     def _time(self, program: Program, memory: Mapping[Any, Any], best: float) -> float:
         """Seconds of one run, infinite where the driver cannot do it. Hopeless ones run once."""

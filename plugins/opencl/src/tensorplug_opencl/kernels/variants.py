@@ -35,12 +35,8 @@ def variants(these: Operands, facts: Facts) -> list[str]:
 
 
 def _matvecs(these: Operands, facts: Facts) -> list[str]:
-    found = [SUBGROUP] if facts.subgroup else []
-    found.append(GROUP)
-    if facts.int8_activations and these.w.dtype in tiled.CODED:
-        # Without an instruction for it, only a measurement can tell whether it is faster.
-        found.insert(0 if facts.int_dot else len(found), INT8)
-    return found
+    rounded = [INT8] if facts.int8_activations and these.w.dtype in tiled.CODED else []
+    return [*rounded, *([SUBGROUP] if facts.subgroup else []), GROUP]
 
 
 def _tiles(these: Operands, facts: Facts) -> list[str]:

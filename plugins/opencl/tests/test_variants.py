@@ -1,0 +1,217 @@
+"""Every way to multiply matrices, on every driver: all types, odd sizes, experts, layouts."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import tensorplug as tp
+from tensorplug.ops.matmul import WEIGHTS
+from tensorplug_cpu.reference.blocks import decode_rows
+from tensorplug_opencl.kernels.matmul import operands_of
+from tensorplug_opencl.kernels.tiled import CODED, COLUMNS, TILES
+from tensorplug_opencl.kernels.variants import variants
+
+TYPES = sorted(set(WEIGHTS) - {tp.F64}, key=lambda t: t.id)
+BYTES = sorted(CODED, key=lambda t: t.id)
+MATVECS = ("wide", "subgroup", "group")
+SOME = (tp.F32, tp.F16, tp.Q4_0, tp.Q6_K)
+NEAR = 2e-5
+"""Error of sums of floats, as a share of the sum of the magnitudes."""
+
+
+class Always(Mapping):
+    """The same choice for all products."""
+
+    def __init__(self, variant: str) -> None:
+        self.variant = variant
+
+    def __getitem__(self, key: str) -> str:
+        return self.variant
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(())
+
+    def __len__(self) -> int:
+        return 0
+
+
+def choose(device, variant, node) -> None:
+    """Make the device compute `node` by `variant`; skips where it cannot."""
+    grants = {"max_group": 1024, "local_memory": 1 << 16} if variant == "tile256x128" else {}
+    facts = replace(device.facts, choices=Always(variant), int8_activations=True, **grants)
+    wide = replace(facts, wide=variant == "wide")
+    if variant not in variants(operands_of(node), wide):
+        pytest.skip(f"{device.description} has no {variant}")
+    device.facts = wide
+
+
+def stored_and_values(rng, dtype, *shape):
+    """What lies in memory, and the numbers it stands for."""
+    if not dtype.is_block:
+        values = rng.standard_normal(shape).astype(np.float32)
+        stored = (values.view(np.uint32) >> 16).astype(np.uint16) if dtype is tp.BF16 else None
+        stored = values.astype(dtype.storage) if stored is None else stored
+        back = (stored.astype(np.uint32) << 16).view(np.float32) if dtype is tp.BF16 else stored
+        return stored, back.astype(np.float64)
+    # Without the highest bit of their exponents, scales are numbers below 2.
+    sizes = (*shape[:-1], dtype.row_size(shape[-1]))
+    stored = rng.integers(0, 256, sizes, np.uint8) & np.uint8(0xBF)
+    rows = decode_rows(dtype, stored.reshape(-1, sizes[-1]))
+    return stored, rows.reshape(shape).astype(np.float64)
+
+
+def check(got, w, x, near=NEAR) -> None:
+    """Compare `x @ w.T` with `got`, which may be off by a share of the sum of magnitudes."""
+    wanted, size = x @ w.swapaxes(-1, -2), np.abs(x) @ np.abs(w).swapaxes(-1, -2)
+    far = np.abs(got - wanted) > near * size + 1e-30
+    assert not far.any(), (got[far][:3], wanted[far][:3], np.argwhere(far)[:3])
+
+
+def product(device, stream, variant, dtype, n, m, k):
+    """`check` of one product."""
+    rng = np.random.default_rng(n + m + k)
+    stored, w = stored_and_values(rng, dtype, n, k)
+    x = rng.standard_normal((m, k)).astype(np.float32)
+    a, b = tp.input("w", (n, k), dtype), tp.input("x", (m, k), tp.F32)
+    y = tp.mul_mat(a, b)
+    choose(device, variant, y)
+
+    with tp.Scheduler([stream]).schedule(y) as run:
+        got = run.run({a: stored, b: x})[y]
+
+    check(got, w, rounded(x) if variant == "int8" else x.astype(np.float64))
+
+
+def rounded(x):
+    """`x` as the kernels round it to bytes: a scale for each 16 elements."""
+    parts = x.reshape(*x.shape[:-1], -1, 16)
+    largest = np.abs(parts).max(-1, keepdims=True)
+    codes = np.rint(parts * (np.float32(127) / largest)).astype(np.float64)
+    return (codes * (largest / np.float32(127))).reshape(x.shape)
+
+
+@pytest.mark.parametrize("dtype", TYPES, ids=lambda t: t.name)
+@pytest.mark.parametrize("variant", ["subgroup", "group"])
+def test_teams_of_lanes_multiply_every_type(device, stream, variant, dtype):
+    product(device, stream, variant, dtype, 7, 3, 768 if dtype.is_block else 259)
+
+
+@pytest.mark.parametrize("dtype", BYTES, ids=lambda t: t.name)
+def test_bytes_times_bytes_is_exact_but_for_the_rounding_of_x(device, stream, dtype):
+    product(device, stream, "int8", dtype, 7, 3, 768)
+
+
+@pytest.mark.parametrize("dtype", SOME, ids=lambda t: t.name)
+@pytest.mark.parametrize("m", [1, 3, 8])
+@pytest.mark.parametrize("n", [1, 67])
+@pytest.mark.parametrize("variant", [*MATVECS, "int8"])
+def test_few_rows_of_odd_sizes(device, stream, variant, dtype, n, m):
+    product(device, stream, variant, dtype, n, m, 256)
+
+
+@pytest.mark.parametrize("dtype", SOME, ids=lambda t: t.name)
+@pytest.mark.parametrize("variant", TILES)
+def test_tiles_of_odd_sizes(device, stream, variant, dtype):
+    product(device, stream, variant, dtype, 301, 141, 256)
+
+
+@pytest.mark.parametrize("variant", [*MATVECS, "int8"])
+def test_each_matrix_of_weights_serves_several(device, stream, variant):
+    rng = np.random.default_rng(0)
+    stored, w = stored_and_values(rng, tp.Q4_K, 2, 5, 256)
+    x = rng.standard_normal((6, 3, 256)).astype(np.float32)
+    a, b = tp.input("w", (2, 5, 256), tp.Q4_K), tp.input("x", (6, 3, 256), tp.F32)
+    y = tp.mul_mat(a, b)
+    choose(device, variant, y)
+
+    with tp.Scheduler([stream]).schedule(y) as run:
+        got = run.run({a: stored, b: x})[y]
+
+    exact = rounded(x) if variant == "int8" else x.astype(np.float64)
+    check(got, np.repeat(w, 3, axis=0), exact)
+
+
+@pytest.mark.parametrize("tokens", [2, 40], ids=["each alone", "sorted"])
+@pytest.mark.parametrize("variant", [*MATVECS, "int8", *TILES])
+def test_experts(device, stream, variant, tokens):
+    rng = np.random.default_rng(0)
+    stored, w = stored_and_values(rng, tp.Q5_0, 4, 71, 64)
+    x = rng.standard_normal((tokens, 1, 64)).astype(np.float32)
+    chosen = rng.permuted(np.tile(np.arange(4, dtype=np.int32), (tokens, 1)), axis=1)[:, :2]
+    a, b = tp.input("w", (4, 71, 64), tp.Q5_0), tp.input("x", x.shape, tp.F32)
+    ids = tp.input("ids", (tokens, 2), tp.I32)
+    y = tp.mul_mat_id(a, b, ids)
+    choose(device, variant, y)
+
+    with tp.Scheduler([stream]).schedule(y) as run:
+        got = run.run({a: stored, b: x, ids: chosen})[y]
+
+    exact = rounded(x) if variant == "int8" else x.astype(np.float64)
+    check(got[:, :, None], w[chosen], exact[:, :, None])
+
+
+@pytest.mark.parametrize("variant", ["subgroup", "group", "int8"])
+def test_products_of_the_same_rows_side_by_side(device, stream, variant):
+    rng = np.random.default_rng(0)
+    held = [stored_and_values(rng, tp.Q8_0, n, 96) for n in (64, 33, 1)]
+    x = rng.standard_normal((1, 96)).astype(np.float32)
+    b = tp.input("x", (1, 96), tp.F32)
+    weights = [tp.input(f"w{i}", w.shape, tp.Q8_0) for i, (_, w) in enumerate(held)]
+    ys = [tp.mul_mat(a, b) for a in weights]
+    choose(device, variant, ys[0])
+
+    with tp.Scheduler([stream]).schedule(ys) as run:
+        got = run.run({b: x, **dict(zip(weights, [s for s, _ in held], strict=True))})
+
+    exact = rounded(x) if variant == "int8" else x.astype(np.float64)
+    for y, (_, w) in zip(ys, held, strict=True):
+        check(got[y], w, exact)
+
+
+def test_prompts_of_any_length_share_few_programs_on_gpus(device, stream):
+    device.facts = replace(device.facts, wide=False, choices={})
+    w = stream.place("w", np.ones((400, 64), np.float32))
+    counts = []
+    for tokens in (1, 2, 3, 7, 9, 33, 70, 150, 300, 500):
+        x = tp.input("x", (tokens, 64), tp.F32)
+        y = tp.mul_mat(w, x)
+        with tp.Scheduler([stream]).schedule(y) as run:
+            assert (run.run({x: np.ones((tokens, 64), np.float32)})[y] == 64).all()
+        counts.append(device.programs.count)
+
+    assert counts[3] == len(COLUMNS)
+    assert counts[-1] <= len(COLUMNS) + len(TILES) - 1
+
+
+def test_rounding_to_bytes_moves_no_number_by_more_than_half_a_step(device, stream):
+    rng = np.random.default_rng(0)
+    values = rng.standard_normal((16, 64)).astype(np.float32)
+    x = np.float32(10.0) ** rng.integers(-20, 20, (1, 4)).repeat(16, 1) * values[:1]
+    stored = np.zeros((64, 2, 34), np.uint8)
+    stored[..., :2] = np.full(1, 1.0, np.float16).view(np.uint8)
+    stored[np.arange(64), np.arange(64) // 32, 2 + np.arange(64) % 32] = 1
+    a, b = tp.input("w", (64, 64), tp.Q8_0), tp.input("x", (1, 64), tp.F32)
+    y = tp.mul_mat(a, b)
+    choose(device, "int8", y)
+
+    with tp.Scheduler([stream]).schedule(y) as run:
+        got = run.run({a: stored.reshape(64, -1), b: x})[y]
+
+    half_steps = np.abs(x.reshape(-1, 16)).max(1).repeat(16) / 254
+    assert (np.abs(got - x) <= half_steps * (1 + 1e-5)).all()
+
+
+@pytest.mark.parametrize("odd", [np.inf, -np.inf, np.nan])
+def test_rows_rounded_to_bytes_that_are_not_finite_give_nan(device, stream, odd):
+    x = np.ones((2, 64), np.float32)
+    x[1, 7] = odd
+    a, b = tp.input("w", (3, 64), tp.Q8_0), tp.input("x", (2, 64), tp.F32)
+    y = tp.mul_mat(a, b)
+    choose(device, "int8", y)
+
+    with tp.Scheduler([stream]).schedule(y) as run:
+        got = run.run({a: np.zeros((3, 68), np.uint8), b: x})[y]
+
+    assert np.isnan(got).all(axis=1).tolist() == [False, True]
