@@ -111,6 +111,14 @@ def test_few_rows_of_odd_sizes(device, stream, variant, dtype, n, m):
     product(device, stream, variant, dtype, n, m, 256)
 
 
+@pytest.mark.parametrize("guess", [8, 32, 64])
+@pytest.mark.parametrize("variant", ["subgroup", "int8"])
+def test_sub_groups_may_have_another_size_than_was_guessed(device, stream, variant, guess):
+    known = device.facts.subgroup and guess
+    device.facts = replace(device.facts, subgroup=known, subgroup_required=False)
+    product(device, stream, variant, tp.Q4_0, 67, 2, 256)
+
+
 @pytest.mark.parametrize("dtype", SOME, ids=lambda t: t.name)
 @pytest.mark.parametrize("variant", TILES)
 def test_tiles_of_odd_sizes(device, stream, variant, dtype):
