@@ -259,7 +259,8 @@ class SupportsEvents(Protocol):
 class SupportsAsyncTransfer(Protocol):
     """A stream that copies between host and device in order with its other work.
 
-    Host memory stays alive and unchanged until the next `synchronize()`.
+    Host memory stays alive and unchanged until the next `synchronize()`, or until an event that was
+    recorded behind the transfer is reached.
     """
 
     def write_async(self, buffer: Buffer, offset: int, data: memoryview) -> None:

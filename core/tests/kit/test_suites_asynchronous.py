@@ -158,6 +158,10 @@ FAULTS = {
         device_with(TooEarly),
         "test_event_is_reached_once_the_host_has_waited_for_it",
     ),
+    "event before the last queued read": (
+        device_with(TooEarly),
+        "test_host_memory_is_the_callers_again_once_an_event_behind_it_is_reached",
+    ),
     "event that the host does not wait for": (
         device_with(Unordered, _synchronize=lambda self: NullEvent(self._stream, "").synchronize()),
         "test_event_is_reached_once_the_host_has_waited_for_it",

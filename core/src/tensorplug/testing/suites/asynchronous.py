@@ -6,6 +6,7 @@ import tensorplug as tp
 from tensorplug.backend import (
     SupportsAsyncCopy,
     SupportsAsyncTransfer,
+    SupportsEvents,
     order_after,
     read_async,
     write_async,
@@ -164,6 +165,27 @@ class AsyncTests(EventTests, LateErrorTests):
 
         assert buffer.read(0, 1000).tolist() == [6] + [7] * 999
         assert set(taken.tolist()) == {9}
+
+    @needs("events", "async_transfer")
+    def test_host_memory_is_the_callers_again_once_an_event_behind_it_is_reached(
+        self, work: Work, device: Device
+    ) -> None:
+        relay = Relay(work, [work.open()], self.elements)
+        (stream,) = relay.streams
+        assert isinstance(stream, SupportsEvents)
+
+        for seed in range(self.rounds):
+            given, taken = numbers(self.elements, seed=seed), np.zeros(self.elements, np.float32)
+            relay.start(99)
+            write_async(stream, relay.place(0), given)
+            relay.run()
+            read_async(stream, relay.place(-1), taken)
+            event = stream.record()
+            relay.run()
+            event.synchronize()
+            given[...] = 0
+            np.testing.assert_array_equal(taken, relay.wanted(seed))
+            relay.check(seed)
 
     @needs("async_transfer")
     def test_nothing_is_transferred_in_order_too(self, work: Work, device: Device) -> None:
