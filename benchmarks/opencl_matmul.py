@@ -2,7 +2,7 @@
 
 `matvec` walks matrices that together exceed the caches, one row of x: GB of stored weights per
 second. `matmul` multiplies one matrix with many rows of x: GFLOP per second. NumPy's times are
-taken in turn with the device's, so that both see the same machine; `ratio` is NumPy's time by ours.
+taken right after the device's, so that both see the same machine; `ratio` is NumPy's time by ours.
 Shapes whose rows are no whole blocks of a type are left out.
 """
 
@@ -10,8 +10,7 @@ import argparse
 import json
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
@@ -23,6 +22,8 @@ COLD = "2048x8192"
 SHAPES = "2048x2048 640x2048 2048x640 640x1024"
 MATRICES = 3
 """Matrices that NumPy walks, which exceed the caches too."""
+SLEEP = 0.2
+"""Seconds; OpenBLAS's threads spin for a while after each product."""
 TILE = 16
 """Rows that are encoded; a matrix repeats them."""
 
@@ -34,19 +35,15 @@ def weights(dtype: tp.DType, k: int, n: int) -> np.ndarray:
     return np.tile(stored, (-(-n // TILE), 1))[:n]
 
 
-def best(works: Sequence[Sequence[Callable[[], object]]], repeats: int) -> list[float]:
-    """The best seconds of each kind of work, a product of each in turn.
-
-    Single products are short enough to fall between what else runs on the machine.
-    """
-    times = [math.inf] * len(works)
+def best(work: Callable[[], object], repeats: int) -> float:
+    """The best seconds of `work`, after the threads of what ran before have gone to sleep."""
+    time.sleep(SLEEP)
+    times = []
     for _ in range(repeats + 1):
-        for turn in zip(*works, strict=True):
-            for i, work in enumerate(turn):
-                start = time.perf_counter()
-                work()
-                times[i] = min(times[i], time.perf_counter() - start)
-    return times
+        start = time.perf_counter()
+        work()
+        times.append(time.perf_counter() - start)
+    return min(times)
 
 
 def measured(
@@ -60,21 +57,21 @@ def measured(
     x = backend.place("x", data)
     plain = np.ones((min(count, MATRICES), n, k), np.float32)
     out = np.empty((m, n), np.float32)
-    with tp.Scheduler([backend]) as scheduler:
-        schedules = [scheduler.schedule(tp.mul_mat(w, x)) for w in matrices]
+    products = [tp.mul_mat(w, x) for w in matrices]
+    with tp.Scheduler([backend]) as scheduler, scheduler.schedule(products) as schedule:
 
-        def on_device(i: int) -> None:
-            schedules[i].run({})
+        def on_device() -> None:
+            schedule.run({})
             backend.synchronize()
 
-        def in_numpy(i: int) -> None:
-            np.matmul(data, plain[i % len(plain)].T, out=out)
+        def in_numpy() -> None:
+            for i in range(count):
+                np.matmul(data, plain[i % len(plain)].T, out=out)
 
-        works = [[partial(f, i) for i in range(count)] for f in (on_device, in_numpy)]
-        device, numpy = best(works, repeats)
+        device, numpy = best(on_device, repeats), best(in_numpy, repeats)
     for w in (*matrices, x):
         w.storage.buffer.close()
-    return device, numpy
+    return device / count, numpy / count
 
 
 def sizes_of(text: str, m: int, dtype: tp.DType) -> Iterator[tuple[int, int, int]]:

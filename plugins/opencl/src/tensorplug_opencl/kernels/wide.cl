@@ -260,7 +260,7 @@ DEVICE float sum16(float16 v) {
 #define AT_ONCE 2
 #define SUMS 1
 #elif w_block > 1
-#define AT_ONCE (PARTS > 1 || COLS > 1 ? 2 : 4)
+#define AT_ONCE 2
 #define SUMS 2
 #else
 #define AT_ONCE 1
@@ -268,10 +268,23 @@ DEVICE float sum16(float16 v) {
 #endif
 #define UNROLLED (SUMS > 2 * PARTS ? SUMS / (2 * PARTS) : 1)
 
+// Processors fetch ahead within a page by themselves; what is AHEAD bytes on may be on the next.
+#if defined(__x86_64__) && defined(__clang__)
+#define AHEAD 2048
+#define FETCH_AHEAD(p) { \
+  EVERY(line, (BLOCK_BYTES + 63) / 64) { \
+    __builtin_prefetch((const void*)(ulong)((p) + AHEAD + 64 * line)); \
+  } \
+}
+#else
+#define FETCH_AHEAD(p)
+#endif
+
 // Multiplies `count` blocks of each stream, and moves on to the next.
 #define BLOCKS(count) { \
   EVERY(u, count) { \
     head h[AT_ONCE]; \
+    EVERY(r, AT_ONCE) FETCH_AHEAD(w[r] + u * BLOCK_BYTES) \
     EVERY(r, AT_ONCE) h[r] = begin(w[r] + u * BLOCK_BYTES); \
     EVERY(j, PARTS) { \
       const int t = u * PARTS + j, a = 2 * t % SUMS, b = (2 * t + 1) % SUMS; \

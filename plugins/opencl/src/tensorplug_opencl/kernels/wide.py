@@ -14,7 +14,7 @@ MATMUL = Kernel(
 
 COLUMNS = (1, 2, 4, 8)
 """How many rows of `x` a matvec may take at once."""
-SHARES = 8
+SHARES = 4
 """Parts of the work for each unit: the driver hands what is left to the units that are free."""
 PANEL = 32
 """Rows of `w` that are decoded together."""
