@@ -114,7 +114,8 @@ class OpenCLBackend(Backend):
     def _synchronize(self) -> None:
         with map_driver_errors(ERRORS, self.name):
             self.queue.finish()
-        self._held.clear()
+        # Any thread may wait: what another one holds at this moment stays in the old deque.
+        self._held = deque()
 
     def _close(self) -> None:
         self.queue = None
@@ -176,9 +177,10 @@ class OpenCLBackend(Backend):
         PyOpenCL waits for such a transfer when its event is dropped.
         """
         over = cl.command_execution_status.COMPLETE
-        while self._held and self._held[0][0].command_execution_status <= over:
-            self._held.popleft()
-        self._held.append((event, data))
+        held = self._held
+        while held and held[0][0].command_execution_status <= over:
+            held.popleft()
+        held.append((event, data))
 
     # --- events ----------------------------------------------------------------------------
 
