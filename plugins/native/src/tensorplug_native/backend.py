@@ -1,6 +1,6 @@
 """`NativeBackend`: the stream of the processor. Work is done when `run()` returns."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from tensorplug.backend import Plan
@@ -76,7 +76,9 @@ class Watch:
     def __init__(self) -> None:
         self._abort: Callable[[], bool] | None = None
         self._error: BaseException | None = None
-        self.poll = Poll(self._ask)
+        answers = self._answers()
+        next(answers)
+        self.poll = Poll(answers.__next__)
 
     def begin(self, abort: Callable[[], bool] | None) -> None:
         """Start a run that `abort` may stop."""
@@ -88,9 +90,16 @@ class Watch:
         if error is not None:
             raise error
 
-    def _ask(self) -> int:
-        try:
-            return int(self._abort is not None and self._abort())
-        except BaseException as error:  # noqa: BLE001 - no error can pass through the library
-            self._error = error
-            return 1
+    def _answers(self) -> Iterator[int]:
+        # No error can pass through the library. Python raises KeyboardInterrupt when a function
+        # starts, before its first `try`; in a generator that goes on, it does so within the `try`.
+        answer = 0
+        while True:
+            try:
+                while True:
+                    yield answer
+                    answer = int(self._abort is not None and self._abort())
+            except GeneratorExit:
+                return
+            except BaseException as error:  # noqa: BLE001 - raised when the run has ended
+                self._error, answer = error, 1

@@ -5,11 +5,21 @@ from typing import Any, ClassVar
 from tensorplug.backend import Backend
 from tensorplug.device import Option
 from tensorplug.errors import OptionError
+from tensorplug.tensor import Tensor
 from tensorplug_cpu.backend import CPUBackend
 from tensorplug_cpu.device import CPUDevice
+from tensorplug_cpu.memory import ExpandedBufferType
 from tensorplug_cpu.threads import available_cores
 from tensorplug_native.backend import NativeBackend
 from tensorplug_native.library import AUTO, library
+from tensorplug_native.rules import READABLE
+
+
+class UnreadBufferType(ExpandedBufferType):
+    """Weights expanded to f32, of those types alone that the kernels cannot read as they are."""
+
+    def supports(self, tensor: Tensor) -> bool:
+        return tensor.dtype not in READABLE and super().supports(tensor)
 
 
 class NativeDevice(CPUDevice):
@@ -20,6 +30,10 @@ class NativeDevice(CPUDevice):
         *CPUDevice.options,
         Option("level", str, AUTO, "instruction-set level of the kernels: baseline, avx2, avx512"),
     )
+
+    def __init__(self, name: str = "cpu:0") -> None:
+        super().__init__(name)
+        self.expanded = UnreadBufferType(self, self._workers)
 
     def _open(self, options: dict[str, Any]) -> Backend:
         threads = options["threads"]

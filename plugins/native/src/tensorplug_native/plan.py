@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tensorplug.dtypes import DType
 from tensorplug.errors import Aborted, GraphError
 from tensorplug.graph import BoundGraph, Graph
 from tensorplug.tensor import Array, Tensor
@@ -33,19 +34,15 @@ class Program:
         self._prepared: tuple[int, int] | None = None
         self._scratch: Array = aligned(0)
 
-    def move(self, look: Look) -> bool:
-        """Take other addresses; False where something lies there in another way."""
+    def move(self, look: Look) -> None:
+        """Take other addresses."""
         for record, encoded in zip(self._records, self.encoded, strict=True):
             for i, slot in enumerate(encoded.slots):
                 if slot is None or slot.tensor is None:
                     continue
-                operand = look(slot.tensor)
-                if operand.dtype is not slot.operand.dtype:
-                    return False
                 target = record["out"] if i == 0 else record["src"][i - 1]
-                target["data"] = address(operand.array) + slot.offset
+                target["data"] = address(look(slot.tensor).array) + slot.offset
         self._prepared = None
-        return True
 
     def run(self, backend: "NativeBackend") -> Outcome:
         """Compute all nodes, or stop early and say why."""
@@ -86,27 +83,30 @@ class NativePlan(CPUPlan):
 
     def __init__(self, backend: "NativeBackend", bound: BoundGraph) -> None:
         self._parts: list[Part] = []
-        self._planned: Graph | None = None
+        self._planned: tuple[Graph, Sequence[DType]] | None = None
         super().__init__(backend, bound)
 
     def _rebind(self) -> None:
-        graph, look = self.bound.graph, looking(self.bound.bindings)
+        graph, bindings = self.bound.graph, self.bound.bindings
+        look = looking(bindings)
+        # Weights may lie expanded to f32: then they are of another type than they seem.
+        leafs = (t for t in graph.leafs if t.size and not t.splits_blocks and bindings.has(t))
+        planned = graph, [look(t).dtype for t in leafs]
         with np.errstate(all="ignore"):
-            if self._planned is not graph or not self._move(look):
-                self._parts = self._encode(graph, look)
-                self._planned = graph
+            if planned == self._planned:
+                self._move(look)
+            else:
+                self._parts, self._planned = self._encode(graph, look), planned
 
-    def _move(self, look: Look) -> bool:
-        """Keep all programs and take the addresses anew; False where that does not do."""
+    def _move(self, look: Look) -> None:
+        """Keep all programs and take the addresses anew."""
         tools = Tools(self.backend.team, self._scratch)
         for part in self._parts:
             if part.program is None:
                 part.bind(look, tools)
-            elif not part.program.move(look):
-                return False
             else:
+                part.program.move(look)
                 _count_writes(part.nodes, tools)
-        return True
 
     def _encode(self, graph: Graph, look: Look) -> list[Part]:
         tools = Tools(self.backend.team, self._scratch)

@@ -1,0 +1,40 @@
+"""Graphs with memory from a device, for tests that run them without a scheduler."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import tensorplug as tp
+from tensorplug import transfer
+from tensorplug.placing import allocate
+from tensorplug.tensor import Array, Tensor, leaf
+
+
+def bind(
+    device: tp.Device,
+    graph: tp.Graph,
+    values: Mapping[Tensor, Any],
+    over: Mapping[Tensor, Tensor] | None = None,
+) -> tp.Bindings:
+    """Bindings in memory of `device` with leafs written; `over` lays a node over another tensor."""
+    over = over or {}
+    roots = [t for t in (*graph.leafs, *graph.nodes) if t.view_of is None and t.storage is None]
+    homeless = [t for t in roots if t not in over]
+    placed, _ = allocate([leaf(t.name, t.shape, t.dtype) for t in homeless], device.buffer_type)
+    places = {t: p.storage for t, p in zip(homeless, placed, strict=True) if p.storage is not None}
+    bindings = tp.Bindings({**places, **{t: places[source] for t, source in over.items()}})
+    for tensor, value in values.items():
+        transfer.write(tensor, value, bindings)
+    return bindings
+
+
+def run(
+    backend: tp.Backend,
+    node: Tensor,
+    values: Mapping[Tensor, Any],
+    over: Mapping[Tensor, Tensor] | None = None,
+) -> Array:
+    """The value of `node` after one run."""
+    graph = tp.Graph(node)
+    bindings = bind(backend.device, graph, values, over)
+    backend.compute(tp.BoundGraph(graph, bindings))
+    return transfer.read(node, bindings)

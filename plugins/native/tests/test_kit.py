@@ -1,0 +1,28 @@
+"""The conformance kit at each instruction-set level."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from tensorplug.testing.kit import DeviceTests
+from tensorplug_native.device import NativeDevice
+from tensorplug_native.library import VARIABLE
+
+
+class KitTests(DeviceTests):
+    level: str
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def device(cls) -> Iterator[NativeDevice]:
+        with pytest.MonkeyPatch.context() as patch, NativeDevice("cpu:0") as device:
+            patch.setenv(VARIABLE, cls.level)
+            yield device
+
+
+class TestBaseline(KitTests):
+    level = "baseline"
+
+
+class TestBest(KitTests):
+    level = "auto"

@@ -1,0 +1,72 @@
+"""The library: its levels, and what a damaged program or installation gives."""
+
+import numpy as np
+import pytest
+
+import tensorplug as tp
+from tensorplug_native import library as module
+from tensorplug_native import plugin
+from tensorplug_native.library import VARIABLE, Library, library, location
+from tensorplug_native.program import NODE, Code, address
+
+
+def test_baseline_runs_everywhere_and_the_best_level_is_used(device):
+    levels = list(library().levels)
+
+    with device.open() as backend:
+        assert levels[0] == "baseline"
+        assert backend.level.name == levels[-1]
+
+
+def test_an_option_comes_before_the_variable_that_names_a_level(device, monkeypatch):
+    monkeypatch.setenv(VARIABLE, "baseline")
+    best = list(library().levels)[-1]
+
+    with device.open() as plain, device.open(level=best) as named:
+        assert (plain.level.name, named.level.name) == ("baseline", best)
+
+
+def test_a_level_that_is_not_there_is_refused_with_those_that_are(device, monkeypatch):
+    monkeypatch.setenv(VARIABLE, "sse9")
+
+    with pytest.raises(tp.OptionError) as caught:
+        device.open()
+
+    assert str(caught.value) == (
+        f"tensorplug-native: {VARIABLE}=sse9: this processor and this build have "
+        f"{', '.join(library().levels)}; choose one of them, or auto"
+    )
+
+
+def test_without_the_library_the_plugin_gives_itself_no_score(monkeypatch):
+    monkeypatch.setattr(module, "location", lambda: None)
+
+    score = plugin.tensorplug_score()
+
+    assert score == tp.Refusal("built without a compiler")
+
+
+def test_a_library_of_another_build_is_refused(monkeypatch):
+    path = location()
+    monkeypatch.setattr(module, "ABI", 0)
+
+    with pytest.raises(tp.BackendUnavailable) as caught:
+        Library(path)
+
+    assert str(caught.value) == (
+        f"tensorplug-native: {path} is of another build: interface 1 with nodes of "
+        f"{NODE.itemsize} bytes, wanted 0 with {NODE.itemsize}; install the distribution anew"
+    )
+
+
+@pytest.mark.parametrize(
+    "damage", [{"op": -1}, {"op": 99}, {"op": Code.MUL_MAT}, {"op": Code.COPY}], ids=str
+)
+def test_a_record_that_no_kernel_knows_is_refused_before_it_runs(damage):
+    nodes = np.zeros(2, NODE)
+    nodes["src"]["type"] = nodes["out"]["type"] = -1
+    nodes[0]["op"] = Code.ADD
+    for name, value in damage.items():
+        nodes[1][name] = value
+
+    assert library().prepare(0, address(nodes), 2, 1) == -2

@@ -1,0 +1,267 @@
+"""Plans: one program where all nodes have kernels, NumPy in between, bound anew, stopped."""
+
+import signal
+import threading
+import time
+
+import numpy as np
+import pytest
+
+import tensorplug as tp
+from tensorplug import transfer
+from tensorplug_native.pool import Pool
+
+from .running import bind, run
+
+RNG = np.random.default_rng(5)
+X = RNG.normal(size=(4, 64)).astype(np.float32)
+
+
+def chain(n):
+    """`n` nodes that each add 1."""
+    x = tp.input("x", (4, 64), tp.F32)
+    node = x
+    for _ in range(n):
+        node = node + 1.0
+    return x, node
+
+
+def parts(plan):
+    """For each part of a plan whether it is a program, and the ops of its nodes."""
+    return [(p.program is not None, *(n.op for n in p.nodes)) for p in plan._parts]
+
+
+# --- what runs where ------------------------------------------------------------------------
+
+
+def test_nodes_with_kernels_are_one_program_and_numpy_computes_the_others(device, backend):
+    x = tp.input("x", (4, 64), tp.F32)
+    node = tp.soft_max(tp.cumsum(tp.rms_norm(x) * x))
+    graph = tp.Graph(node)
+    bindings = bind(device, graph, {x: X})
+
+    with backend.plan(tp.BoundGraph(graph, bindings)) as plan:
+        found = parts(plan)
+        plan.run()
+
+    assert found == [(True, "rms_norm", "mul"), (False, "cumsum"), (True, "soft_max")]
+    values = np.cumsum(X * X / np.sqrt((X**2).mean(1, keepdims=True) + 1e-6), 1)
+    wanted = np.exp(values - values.max(1, keepdims=True))
+    wanted /= wanted.sum(1, keepdims=True)
+    np.testing.assert_allclose(transfer.read(node, bindings), wanted, rtol=1e-4, atol=1e-7)
+
+
+@pytest.mark.parametrize(
+    ("make", "op"),
+    [
+        (lambda x: tp.rope(x, tp.input("at", (3,), tp.I32), dims=8, mode="mrope"), "rope"),
+        (lambda x: tp.add(tp.cast(x, tp.F16), x), "add"),
+        (lambda x: tp.mul_mat(tp.input("w", (5, 256), tp.IQ4_XS), x), "mul_mat"),
+        (lambda x: tp.cpy(x[:2], x[1:3]), "cpy"),
+        (lambda x: tp.rms_norm(x.T), "rms_norm"),
+    ],
+    ids=["mode", "type", "weights", "overlap", "layout"],
+)
+def test_what_a_kernel_cannot_do_is_left_to_numpy(device, backend, make, op):
+    shape = (3, 2, 8) if op == "rope" else (3, 256)
+    node = make(tp.input("x", shape, tp.F32)) if op != "rope" else None
+    if node is None:
+        at = tp.input("at", (12,), tp.I32)
+        x = tp.input("x", shape, tp.F32)
+        node = tp.rope(x, at, dims=8, mode="mrope", sections=(2, 1, 1, 0))
+    graph = tp.Graph([], effects=[node]) if node.writes else tp.Graph(node)
+
+    with backend.plan(tp.BoundGraph(graph, bind(device, graph, {}))) as plan:
+        assert parts(plan)[-1] == (False, op)
+
+
+def test_a_row_number_outside_its_table_stops_the_run(device, backend):
+    table, ids = tp.input("table", (5, 32), tp.F32), tp.input("ids", (3,), tp.I32)
+    node = tp.get_rows(table, ids)
+    values = {table: np.ones((5, 32), np.float32), ids: np.array([0, 7, 1], np.int32)}
+
+    with pytest.raises(tp.GraphError) as caught:
+        run(backend, node, values)
+
+    assert str(caught.value) == (f"{node}: ids {ids} holds 7, which names no row; rows are 0 to 4")
+
+
+def test_a_wrong_row_is_found_before_anything_is_written(device, backend):
+    table, rows = tp.input("table", (5, 32), tp.F32), tp.input("rows", (2, 32), tp.F32)
+    ids = tp.input("ids", (2,), tp.I32)
+    node = tp.set_rows(table, rows, ids)
+    graph = tp.Graph([], effects=[node])
+    zeros, ones = np.zeros((5, 32), np.float32), np.ones((2, 32), np.float32)
+    values = {table: zeros, rows: ones, ids: np.array([1, -1], np.int32)}
+    bindings = bind(device, graph, values)
+
+    with pytest.raises(tp.GraphError, match=r"ids .* holds -1, which names no row"):
+        backend.compute(tp.BoundGraph(graph, bindings))
+
+    assert not transfer.read(table, bindings).any()
+
+
+# --- binding anew ---------------------------------------------------------------------------
+
+
+def test_binding_anew_changes_addresses_and_keeps_the_program(device, backend):
+    x, node = chain(3)
+    graph = tp.Graph(node)
+    first, second = bind(device, graph, {x: X}), bind(device, graph, {x: 3 * X})
+    with backend.plan(tp.BoundGraph(graph, first)) as plan:
+        programs = [part.program for part in plan._parts]
+        plan.rebind(tp.BoundGraph(graph, second))
+        plan.run()
+
+        assert [part.program for part in plan._parts] == programs
+    np.testing.assert_allclose(transfer.read(node, second), 3 * X + 3, rtol=1e-6)
+
+
+def test_weights_that_lie_expanded_in_new_memory_are_encoded_anew(device, backend):
+    w, x = tp.input("w", (5, 256), tp.IQ4_XS), tp.input("x", (1, 256), tp.F32)
+    node = tp.mul_mat(w, x)
+    graph = tp.Graph(node)
+    data = np.zeros((5, tp.IQ4_XS.row_size(256)), np.uint8)
+    plain = bind(device, graph, {x: np.ones((1, 256), np.float32), w: data})
+    home = device.expanded.alloc(5 * 256 * 4)
+    expanded = plain.with_places({w: tp.Storage(home, 0)})
+    home.write_tensor(w, 0, data.data.cast("B"))
+    with backend.plan(tp.BoundGraph(graph, plain)) as plan:
+        before = parts(plan)
+        plan.rebind(tp.BoundGraph(graph, expanded))
+        plan.run()
+
+        assert (before, parts(plan)) == ([(False, "mul_mat")], [(True, "mul_mat")])
+    assert not transfer.read(node, expanded).any()
+    home.close()
+
+
+def test_angles_follow_positions_that_the_graph_itself_changes(device, backend):
+    x, at = tp.input("x", (4, 2, 8), tp.F32), tp.input("at", (4,), tp.I32)
+    zero = tp.input("zero", (4,), tp.I32)
+    data = RNG.normal(size=(4, 2, 8)).astype(np.float32)
+    before = tp.rope(x, at, dims=8)
+    written = tp.cpy(zero, at)
+    after = tp.rope(x, at, dims=8)
+    graph = tp.Graph([before, after], effects=[written])
+    values = {x: data, at: np.arange(4, dtype=np.int32), zero: np.zeros(4, np.int32)}
+    bindings = bind(device, graph, values)
+
+    backend.compute(tp.BoundGraph(graph, bindings))
+
+    assert not np.allclose(transfer.read(before, bindings), data)
+    np.testing.assert_array_equal(transfer.read(after, bindings), data)
+
+
+# --- threads --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3, 5])
+def test_nodes_that_depend_on_each_other_wait_whatever_the_number_of_threads(device, threads):
+    x = tp.input("x", (96, 1024), tp.F32)
+    node = x
+    for i in range(40):
+        node = tp.reshape(tp.cont(node.T), (96, 1024)) if i % 4 == 3 else node * 0.5 + x
+    data = RNG.normal(size=(96, 1024)).astype(np.float32)
+    wanted = data
+    for i in range(40):
+        wanted = wanted.T.copy().reshape(96, 1024) if i % 4 == 3 else wanted * 0.5 + data
+
+    with device.open(threads=threads) as backend:
+        for _ in range(5):
+            found = run(backend, node, {x: data})
+
+            np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-6)
+
+
+def test_number_of_threads_may_change_between_runs_of_a_plan(device, backend):
+    x, node = chain(3)
+    graph = tp.Graph(node)
+    bindings = bind(device, graph, {x: X})
+    with device.open(threads=1) as stream, stream.plan(tp.BoundGraph(graph, bindings)) as plan:
+        for threads in (1, 3, 2):
+            stream.threads = threads
+            plan.run()
+
+            assert stream.pool.count == stream.threads == threads
+    np.testing.assert_allclose(transfer.read(node, bindings), X + 3, rtol=1e-6)
+
+
+def test_two_streams_share_a_pool_from_two_threads(device):
+    pool = Pool(2)
+    x = tp.input("x", (96, 1024), tp.F32)
+    node = tp.soft_max(x * 2.0)
+    data = np.zeros((96, 1024), np.float32)
+    found = []
+
+    def work():
+        with device.open(threads=1) as stream:
+            stream.set_thread_pool(pool)
+            found.extend(run(stream, node, {x: data}) for _ in range(20))
+
+    threads = [threading.Thread(target=work) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    pool.close()
+
+    assert len(found) == 40
+    assert all(np.allclose(values, 1 / 1024) for values in found)
+
+
+def test_a_pool_of_another_kind_is_refused(backend):
+    with pytest.raises(tp.OptionError) as caught:
+        backend.set_thread_pool(object())
+
+    assert "is no thread pool of tensorplug-native; give a Pool object" in str(caught.value)
+
+
+# --- stopping -------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def long_plan(device, backend):
+    """A plan of one node that takes seconds."""
+    w, x = tp.input("w", (2048, 4096), tp.F32), tp.input("x", (4096, 4096), tp.F32)
+    graph = tp.Graph(tp.mul_mat(w, x))
+    with backend.plan(tp.BoundGraph(graph, bind(device, graph, {}))) as plan:
+        yield plan
+
+
+def test_abort_stops_within_a_node_and_the_stream_goes_on(device, backend, long_plan):
+    asked = []
+    backend.abort_callback = lambda: bool(asked.append(time.perf_counter())) or len(asked) > 2
+    try:
+        with pytest.raises(tp.Aborted) as caught:
+            long_plan.run()
+    finally:
+        ended, backend.abort_callback = time.perf_counter(), None
+
+    (node,) = long_plan.bound.graph.nodes
+    assert str(caught.value) == (
+        f"cpu:0: stopped by its abort callback after {node}, after 0 of 1 nodes"
+    )
+    assert ended - asked[-1] < 0.5  # some milliseconds, on a machine with nothing else to do
+    x, chained = chain(3)
+    np.testing.assert_allclose(run(backend, chained, {x: X}), X + 3, rtol=1e-6)
+
+
+def test_errors_of_the_abort_callback_are_raised_by_the_run(backend, long_plan):
+    answers = iter([False])
+    backend.abort_callback = lambda: next(answers)
+    try:
+        with pytest.raises(StopIteration):
+            long_plan.run()
+    finally:
+        backend.abort_callback = None
+
+
+def test_ctrl_c_stops_a_run_within_a_node(long_plan):
+    timer = threading.Timer(0.05, signal.raise_signal, [signal.SIGINT])
+    timer.start()
+
+    with pytest.raises(KeyboardInterrupt):
+        long_plan.run()
+
+    timer.join()
