@@ -75,6 +75,7 @@ def older(tmp_path_factory):
     return wheel
 
 
+@pytest.mark.long
 def test_plugin_of_the_minor_before_works_with_fewer_arguments_and_abilities(
     environment, wheels, older
 ):

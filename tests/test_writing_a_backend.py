@@ -94,6 +94,7 @@ def author(environment, wheels, tmp_path_factory):
     return author
 
 
+@pytest.mark.long
 def test_following_the_page_leads_to_a_certified_wheel(author):
     page = (author.folder / "certificate-acme-0.md").read_text()
     data = json.loads((author.folder / "certificate-acme-0.json").read_text())
@@ -104,10 +105,12 @@ def test_following_the_page_leads_to_a_certified_wheel(author):
     assert data["summary"]["failed"] == 0
 
 
+@pytest.mark.long
 def test_the_page_takes_few_steps(author):
     assert author.steps <= MOST_STEPS
 
 
+@pytest.mark.long
 def test_info_shows_the_device_of_the_new_backend(author):
     assert re.search(r"^acme:0 .*Acme card$", author.printed["tensorplug info"], re.MULTILINE)
 

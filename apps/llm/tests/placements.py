@@ -12,5 +12,9 @@ FEW = [("cpu",), *((name,) for name in _OPENCL[:1]), *((name, "cpu") for name in
 _MORE = [*((name,) for name in _OPENCL[1:]), *(("cpu", *_OPENCL) for _ in _OPENCL[1:2])]
 
 PLACEMENTS = [*FEW, *_MORE]
-SLOW_PLACEMENTS = [*FEW, *(pytest.param(devices, marks=pytest.mark.slow) for devices in _MORE)]
+SLOW_PLACEMENTS = [
+    *FEW[:1],
+    *(pytest.param(devices, marks=pytest.mark.long) for devices in FEW[1:]),
+    *(pytest.param(devices, marks=pytest.mark.slow) for devices in _MORE),
+]
 """The same for models that take their time."""

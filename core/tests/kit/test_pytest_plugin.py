@@ -107,6 +107,7 @@ def test_plugin_knows_the_tiers_of_the_kit():
     assert OPTIONS["tier"]["choices"] == TIERS
 
 
+@pytest.mark.long
 def test_suites_run_without_the_plugins_and_options_of_the_user(monkeypatch):
     monkeypatch.setenv("PYTEST_ADDOPTS", "--no-such-option")
     monkeypatch.setenv("PYTEST_PLUGINS", "no_such_plugin")

@@ -9,7 +9,7 @@ from typing import Any
 from tensorplug.backend import Backend
 from tensorplug.device import Device
 from tensorplug.errors import Refusal
-from tensorplug.testing.cases import Case, build
+from tensorplug.testing.cases import Case, node_of
 from tensorplug.testing.cases.laid import lay
 
 
@@ -46,7 +46,7 @@ def located(error: BaseException) -> str:
 
 def refusal(case: Case, device: Device) -> str:
     """Why `device` does not compute `case`; empty if it says that it does."""
-    answer = device.supports(build(case).node)
+    answer = device.supports(node_of(case))
     return answer.reason if isinstance(answer, Refusal) else ""
 
 

@@ -29,7 +29,7 @@ from tensorplug.testing.cases import (
     unary,
     window,
 )
-from tensorplug.testing.cases.case import Arg, Built, Case, build
+from tensorplug.testing.cases.case import Arg, Built, Case, build, node_of
 
 _FAMILIES = (
     elementwise,
@@ -76,4 +76,16 @@ CASES = (*SMALL, *LARGE, *GRID, *MODELS)
 REFUSED: tuple[Case, ...] = (*copy.REFUSED, *rows.REFUSED, *elementwise.REFUSED)
 """What every device refuses so far: encoding to types whose best block must be searched for."""
 
-__all__ = ["CASES", "GRID", "LARGE", "MODELS", "REFUSED", "SMALL", "Arg", "Built", "Case", "build"]
+__all__ = [
+    "CASES",
+    "GRID",
+    "LARGE",
+    "MODELS",
+    "REFUSED",
+    "SMALL",
+    "Arg",
+    "Built",
+    "Case",
+    "build",
+    "node_of",
+]

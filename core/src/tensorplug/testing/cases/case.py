@@ -146,15 +146,27 @@ def build(case: Case, base: int = 0) -> Built:
     """Return the graph of `case` and the values of its leafs, drawn anew for each `base`."""
     seed = case.seed(base)
     rng = np.random.default_rng(seed)
-    stored: dict[Tensor, Array] = {}
-    operands: list[Tensor | None] = []
-    for arg in case.args:
-        seen = None if arg is None else LAYOUTS[arg.layout](arg)
-        operands.append(seen)
-        if arg is not None and seen is not None:
-            stored[seen.root] = _stored(rng, arg, seen.root)
+    operands = _operands(case)
+    stored = {
+        seen.root: _stored(rng, arg, seen.root)
+        for arg, seen in zip(case.args, operands, strict=True)
+        if arg is not None and seen is not None
+    }
+    return Built(_node(case, operands), stored, case.id, seed)
+
+
+def node_of(case: Case) -> Tensor:
+    """The node under test alone: to ask a device about it takes no values."""
+    return _node(case, _operands(case))
+
+
+def _operands(case: Case) -> list[Tensor | None]:
+    return [None if arg is None else LAYOUTS[arg.layout](arg) for arg in case.args]
+
+
+def _node(case: Case, operands: list[Tensor | None]) -> Tensor:
     node = tp.apply(tp.OPS[case.op], *operands, **case.params)
-    return Built(tp.ops.in_place(node) if case.in_place else node, stored, case.id, seed)
+    return tp.ops.in_place(node) if case.in_place else node
 
 
 def _stored(rng: np.random.Generator, arg: Arg, root: Tensor) -> Array:

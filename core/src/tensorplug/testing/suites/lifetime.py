@@ -5,7 +5,7 @@ import itertools
 import sys
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -53,13 +53,6 @@ class LifetimeTests(Suite):
     def spare_device(self) -> Device:
         """A second object for the same hardware, which a test may close. Replace to have it."""
         pytest.skip("no device that a test may close; replace the fixture spare_device")
-
-    @pytest.fixture
-    def quick_collection(self) -> Iterator[None]:
-        """Keep the garbage collector to what the test makes."""
-        gc.freeze()
-        yield
-        gc.unfreeze()
 
     # --- closing ---------------------------------------------------------------------------
 

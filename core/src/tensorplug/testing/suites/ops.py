@@ -6,7 +6,7 @@ import pytest
 
 from tensorplug.backend import Backend
 from tensorplug.device import Device
-from tensorplug.testing.cases import Case, build
+from tensorplug.testing.cases import Case, node_of
 from tensorplug.testing.cases.laid import lay
 from tensorplug.testing.check import problem, refusal
 from tensorplug.testing.tiers import select
@@ -50,7 +50,7 @@ class OpTests:
 
     def test_leaf_and_view_are_never_refused(self, device: Device) -> None:
         case = select("smoke", ops=["add"])[0]
-        sources = build(case).node.sources
+        sources = node_of(case).sources
 
         assert [device.supports(source) for source in sources] == [True] * len(sources)
 

@@ -182,6 +182,7 @@ class PlanTests(Suite):
             planned.compute({x: numbers(100)})[0], work.after(numbers(100), 2)
         )
 
+    @pytest.mark.usefixtures("quick_collection")
     def test_plan_lets_go_of_memory_it_was_bound_to(self, work: Work) -> None:
         x = tp.input("x", (100,), tp.F32)
         y, backend = work.chain(x, 2), work.open()
@@ -197,6 +198,7 @@ class PlanTests(Suite):
 
         assert [buffer() for buffer in buffers] == [None, None], "the plan holds old memory"
 
+    @pytest.mark.usefixtures("quick_collection")
     def test_closed_plan_lets_go_of_its_memory(self, work: Work) -> None:
         x = tp.input("x", (100,), tp.F32)
         y, backend = work.chain(x, 2), work.open()

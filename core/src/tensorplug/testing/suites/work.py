@@ -1,5 +1,6 @@
 """`Work`: simple work that nearly every device can do, and the memory for it."""
 
+import gc
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
@@ -171,6 +172,19 @@ class Suite:
         made = Work(device)
         yield made
         made.close()
+
+    @pytest.fixture
+    def quick_collection(self) -> Iterator[None]:
+        """Keep the garbage collector to what the test makes.
+
+        Where a program froze what it had before, it stays so: else each collection from here on
+        would look at all of that again.
+        """
+        frozen = gc.get_freeze_count()
+        gc.freeze()
+        yield
+        if not frozen:
+            gc.unfreeze()
 
     @pytest.fixture
     def memory(self, device: Device) -> BufferType:
