@@ -14,14 +14,14 @@ ROW = "| small | {shard} | {commit} | 2026-01-01 | cpu | Python | 5 | {failed} |
 
 @pytest.fixture
 def verify(tmp_path, monkeypatch):
-    """The script, at work in a repository with one suite of two test files and one commit."""
+    """The script, at work in a repository with one suite of three tests and one commit."""
     loader = SourceFileLoader("verify", str(ROOT / "verify"))
     module = importlib.util.module_from_spec(importlib.util.spec_from_loader("verify", loader))
     monkeypatch.setattr("sys.dont_write_bytecode", True)
     # Dataclasses look for the module of their class by its name.
     monkeypatch.setitem(sys.modules, "verify", module)
     loader.exec_module(module)
-    for name in ("a", "b"):
+    for name in ("a", "b", "c"):
         test = f"def test_{name}(): pass\n"
         (tmp_path / "code").mkdir(exist_ok=True)
         (tmp_path / "code" / f"test_{name}.py").write_text(test)
@@ -52,24 +52,21 @@ def call(verify, monkeypatch, *arguments: str) -> int:
 
 
 def test_part_of_a_suite_is_run_and_recorded(verify, monkeypatch):
-    status = call(verify, monkeypatch, "small", "--shard", "2/2")
+    status = call(verify, monkeypatch, "small", "--shard", "2/3")
 
     last = verify.RECORDS.read_text().splitlines()[-1]
     commit = git(verify.ROOT, "rev-parse", "--short", "HEAD")
     assert status == 0
-    assert last.startswith(f"| small | 2/2 | {commit} |")
+    assert last.startswith(f"| small | 2/3 | {commit} |")
     assert last.endswith("| 1 | 0 | 0 |")
 
 
-def test_parts_have_all_files_between_them(verify):
-    parts = [verify.select("small", (i, 2)) for i in (1, 2)]
+def test_parts_have_all_tests_between_them(verify, monkeypatch):
+    for part in ("1/3", "2/3", "3/3"):
+        call(verify, monkeypatch, "small", "--shard", part)
 
-    assert parts == [["code/test_a.py"], ["code/test_b.py"]]
-
-
-def test_more_parts_than_files_are_refused(verify, monkeypatch):
-    with pytest.raises(SystemExit, match=r"^verify: small has 2 test files, too few for 3 parts$"):
-        call(verify, monkeypatch, "small", "--shard", "1/3")
+    rows = [row for row in verify.RECORDS.read_text().splitlines() if row.startswith("| small")]
+    assert [row.split("|")[7].strip() for row in rows] == ["1", "1", "1"]
 
 
 @pytest.mark.parametrize("shard", ["3/2", "0/2", "2", "a/b", "-1/2", "1/0", "1/2/3"])
@@ -96,14 +93,20 @@ def test_run_that_comes_to_no_report_leaves_no_record(verify, monkeypatch):
     [
         ("1/1", "HEAD", 0, ""),
         ("1/1", "HEAD~1", 0, "small: recorded at {commit}, 1 commits ago\n"),
-        ("1/2", "HEAD~1", 0, "small: recorded at {commit}, part 1/2, 1 commits ago\n"),
+        (
+            "2/2",
+            "HEAD~1",
+            0,
+            "small: no record of part 1/2; run ./verify small --shard 1/2\n"
+            "small: recorded at {commit}, part 2/2, 1 commits ago\n",
+        ),
         ("1/1", "HEAD", 3, "small: 3 failed at {commit}\n"),
     ],
 )
 def test_stale_names_suites_whose_record_is_old_or_had_failures(
     verify, monkeypatch, capsys, shard, of, failed, said
 ):
-    (verify.ROOT / "code" / "test_c.py").write_text("")
+    (verify.ROOT / "code" / "test_d.py").write_text("")
     commit(verify.ROOT)
     at = git(verify.ROOT, "rev-parse", "--short", of)
     verify.RECORDS.write_text(ROW.format(shard=shard, commit=at, failed=failed))
@@ -120,3 +123,13 @@ def test_stale_says_where_a_record_is_of_an_unknown_commit(verify, monkeypatch, 
 
     said = "small: recorded at abcdef1, which this clone does not have\n"
     assert capsys.readouterr().out == said
+
+
+@pytest.mark.parametrize(("failed", "wanted"), [(0, 0), (3, 1)])
+def test_strict_stale_exits_with_1_where_it_has_something_to_say(
+    verify, monkeypatch, failed, wanted
+):
+    commit = git(verify.ROOT, "rev-parse", "--short", "HEAD")
+    verify.RECORDS.write_text(ROW.format(shard="1/1", commit=commit, failed=failed))
+
+    assert call(verify, monkeypatch, "--stale", "--strict") == wanted

@@ -3,12 +3,22 @@
 It is loaded by every pytest run of an environment that has tensorplug, so it imports nothing else.
 """
 
+import argparse
 import fnmatch
 import warnings
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pytest
+
+
+def shard_of(text: str) -> tuple[int, int]:
+    """`I/N` as numbers, for argparse."""
+    part, slash, parts = text.partition("/")
+    if not (slash and part.isdecimal() and parts.isdecimal() and 1 <= int(part) <= int(parts)):
+        raise argparse.ArgumentTypeError(f"{text!r} is no part of a whole; write 2/3")
+    return int(part), int(parts)
+
 
 OPTIONS: dict[str, dict[str, Any]] = {
     "device": {"help": "device that the kit tests: opencl:0, cpu@tensorplug-cpu"},
@@ -19,11 +29,19 @@ OPTIONS: dict[str, dict[str, Any]] = {
     },
     "kit-seed": {"type": int, "default": 0, "help": "base of the seeds of all cases"},
 }
+SHARD = {
+    "type": shard_of,
+    "default": (1, 1),
+    "metavar": "I/N",
+    "help": "every N-th test, from I on",
+}
 
 
 def pytest_addoption(parser: Any) -> None:
     """Add the options of the kit by names that nobody else has: `--tensorplug-device`."""
     _add(parser, {f"--tensorplug-{name}": name for name in OPTIONS})
+    group = parser.getgroup("tensorplug")
+    group.addoption("--tensorplug-shard", dest="tensorplug_shard", **SHARD)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -53,7 +71,20 @@ def _is_free(parser: Any, flag: str) -> bool:
     return bool(unknown)
 
 
-def pytest_collection_modifyitems(items: list[Any]) -> None:
+@pytest.hookimpl(wrapper=True)
+def pytest_collection_modifyitems(config: Any, items: list[Any]) -> Iterator[None]:
+    """Mark known gaps; keep the part of the tests that `--tensorplug-shard` names."""
+    _mark_gaps(items)
+    yield
+    part, parts = config.getoption("tensorplug_shard")
+    mine = items[part - 1 :: parts]
+    if len(mine) < len(items):
+        chosen = set(mine)
+        config.hook.pytest_deselected(items=[item for item in items if item not in chosen])
+        items[:] = mine
+
+
+def _mark_gaps(items: list[Any]) -> None:
     """Mark what a class lists in `known_gaps` (pattern: reason) as a strict expected failure.
 
     A pattern without any test of its class is most likely misspelt: it gives a warning.
