@@ -2,7 +2,7 @@
 #include "attention.h"
 #include "copy.h"
 #include "elementwise.h"
-#include "matmul.h"
+#include "int8.h"
 #include "norm.h"
 #include "rope.h"
 
@@ -10,7 +10,7 @@ namespace {
 
 void (*const KERNELS[OPS])(const Node &, Part &) = {
     arithmetic<Add>, arithmetic<Sub>, arithmetic<Mul>, arithmetic<Div>, scale, rms_norm, soft_max, rope_table,
-    rope, glu, get_rows, set_rows, copy, mul_mat, attention,
+    rope, glu, get_rows, set_rows, copy, product, attention,
 };
 
 void compute(const Node &node, Part &part) { KERNELS[node.op](node, part); }
@@ -21,7 +21,7 @@ bool readable(const Operand &t) { return row_type(t.type) != nullptr; }
 int64_t scratch(const Node &node, int threads) {
     if (node.op < 0 || node.op >= OPS) return -1;
     switch (node.op) {
-    case MUL_MAT: return readable(node.src[0]) && is_plain(node.src[1].type) ? mul_mat_scratch(node, threads) : -1;
+    case MUL_MAT: return readable(node.src[0]) && is_plain(node.src[1].type) ? product_scratch(node, threads) : -1;
     case ATTENTION: return readable(node.src[1]) && readable(node.src[2]) ? attention_scratch(node, threads) : -1;
     case GET_ROWS: return readable(node.src[0]) ? 0 : -1;
     case SET_ROWS: return is_plain(node.out.type) ? 0 : -1;

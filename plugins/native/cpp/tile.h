@@ -68,15 +68,15 @@ inline int64_t rows_of_tile(int64_t m) {
     return (m + tiles - 1) / tiles;
 }
 
-// panel [n, COLUMNS] = rows [COLUMNS, n] transposed; rows in steps of DEPTH.
-inline void transpose(const float *rows, int64_t n, float *panel) {
+// panel [n, COLUMNS] = rows [COLUMNS, n] transposed; rows in steps of STEP. Bits are moved, whatever they mean.
+template <int STEP = DEPTH> void transpose(const float *rows, int64_t n, float *panel) {
     int64_t k = 0;
 #if defined(__AVX2__)
     for (; k + 8 <= n; k += 8) {
         for (int c = 0; c < COLUMNS; c += 8) {
-            const float *from = rows + c * DEPTH + k;
+            const float *from = rows + c * STEP + k;
             __m256 r[8], t[8];
-            for (int i = 0; i < 8; i++) r[i] = _mm256_loadu_ps(from + i * DEPTH);
+            for (int i = 0; i < 8; i++) r[i] = _mm256_loadu_ps(from + i * STEP);
             for (int i = 0; i < 8; i += 2) {
                 t[i] = _mm256_unpacklo_ps(r[i], r[i + 1]);
                 t[i + 1] = _mm256_unpackhi_ps(r[i], r[i + 1]);
@@ -95,7 +95,7 @@ inline void transpose(const float *rows, int64_t n, float *panel) {
     }
 #endif
     for (; k < n; k++) {
-        for (int c = 0; c < COLUMNS; c++) panel[k * COLUMNS + c] = rows[c * DEPTH + k];
+        for (int c = 0; c < COLUMNS; c++) panel[k * COLUMNS + c] = rows[c * STEP + k];
     }
 }
 

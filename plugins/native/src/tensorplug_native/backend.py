@@ -20,9 +20,12 @@ if TYPE_CHECKING:
 class NativeBackend(CPUBackend):
     """Runs plans on `threads` threads: those of a pool, or NumPy's where a node has no kernel."""
 
-    def __init__(self, device: "NativeDevice", threads: int, level: Level) -> None:
+    def __init__(
+        self, device: "NativeDevice", threads: int, level: Level, activations: str = "f32"
+    ) -> None:
         super().__init__(device, threads)
         self.level = level
+        self.activations = activations
         self.watch = Watch()
         self._own = self._present = Pool(threads)
 

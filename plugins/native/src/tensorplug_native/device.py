@@ -14,6 +14,8 @@ from tensorplug_native.backend import NativeBackend
 from tensorplug_native.library import AUTO, library
 from tensorplug_native.rules import READABLE
 
+ACTIVATIONS = ("f32", "int8")
+
 
 class UnreadBufferType(ExpandedBufferType):
     """Weights expanded to f32, of those types alone that the kernels cannot read as they are."""
@@ -29,6 +31,9 @@ class NativeDevice(CPUDevice):
     options: ClassVar[tuple[Option, ...]] = (
         *CPUDevice.options,
         Option("level", str, AUTO, "instruction-set level of the kernels: baseline, avx2, avx512"),
+        Option(
+            "activations", str, "f32", "what products round x to where that is faster", ACTIVATIONS
+        ),
     )
 
     def __init__(self, name: str = "cpu:0") -> None:
@@ -42,4 +47,4 @@ class NativeDevice(CPUDevice):
                 f"{self.name}: option threads={threads} is negative; use 0 for all cores"
             )
         level = library().level(options["level"])
-        return NativeBackend(self, threads or available_cores(), level)
+        return NativeBackend(self, threads or available_cores(), level, options["activations"])

@@ -18,7 +18,7 @@ from tensorplug_cpu.threads import Step, blas_threads
 from tensorplug_native.encode import Encoded, encode
 from tensorplug_native.library import ABORTED, BAD_ROW, Outcome, library
 from tensorplug_native.program import address
-from tensorplug_native.rules import RULES
+from tensorplug_native.rules import ACTIVATIONS, RULES
 
 if TYPE_CHECKING:
     from tensorplug_native.backend import NativeBackend
@@ -110,6 +110,7 @@ class NativePlan(CPUPlan):
 
     def _encode(self, graph: Graph, look: Look) -> list[Part]:
         tools = Tools(self.backend.team, self._scratch)
+        tools.shared[ACTIVATIONS] = self.backend.activations
         work: list[tuple[Tensor, Sequence[Encoded]]] = []
         parts = []
         for node in graph.nodes:

@@ -27,11 +27,14 @@ from tensorplug_cpu.task import Operand, Task
 from tensorplug_native.encode import RULES, Draft, Slot, optional, result, rule, source
 from tensorplug_native.program import Code
 
-__all__ = ["RULES"]
+__all__ = ["ACTIVATIONS", "READABLE", "RULES"]
 
 PLAIN = frozenset({F32, F16, BF16})
 READABLE = PLAIN | {Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q4_K, Q5_K, Q6_K}
 """Types whose rows the kernels decode."""
+
+ACTIVATIONS = "activations"
+"""What rules find in `Tools.shared`: the option of the stream of that name."""
 
 _ARITHMETIC = {"add": Code.ADD, "sub": Code.SUB, "mul": Code.MUL, "div": Code.DIV}
 _ACTIVATIONS = {"reglu": 0, "geglu": 1, "swiglu": 2, "geglu_quick": 3}
@@ -212,7 +215,10 @@ def mul_mat(task: Task) -> Sequence[Draft]:
     """Rows of weights of any readable type; sums in f32."""
     if not (dense(task["w"], *READABLE) and dense(task.out, F32)):
         return []
-    return [Draft(Code.MUL_MAT, result(task), (source(task, "w"), source(task, "x")))]
+    may_round = task.node.params["precision"] == "default"
+    rounds = may_round and task.tools.shared.get(ACTIVATIONS) == "int8"
+    sources = (source(task, "w"), source(task, "x"))
+    return [Draft(Code.MUL_MAT, result(task), sources, integers=(int(rounds),))]
 
 
 @rule("flash_attn_ext")
