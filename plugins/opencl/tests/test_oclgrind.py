@@ -1,29 +1,29 @@
-"""Kernels under oclgrind, which reports races and accesses out of bounds; it is slow."""
+"""Kernels under oclgrind, which reports races and accesses out of bounds; it is slow.
 
+Its compiler makes calls of `llvm.usub.sat` that its interpreter does not know, and then has no
+kernel (INVALID_KERNEL_NAME): optimisation is off. Pinned memory of it starts at any address, and
+the suites of memory insist on alignment: only cases of ops run here.
+"""
+
+import csv
+import io
 import os
 import subprocess
 import sys
+import zlib
 from pathlib import Path
 
 import pytest
 
+from tensorplug.testing.tiers import select
 from tensorplug_opencl.drivers import VENDORS
-from tensorplug_opencl.facts import ACTIVATIONS, WIDE
+from tensorplug_opencl.facts import WIDE
 
-VARIANTS = Path(__file__).with_name("test_variants.py")
 LIBRARY = Path("/usr/lib/oclgrind/liboclgrind-rt-icd.so")
-FAMILIES = {
-    "rows": "norm rms_norm l2_norm group_norm soft_max soft_max_back rms_norm_back sum_rows mean",
-    "sums": "sum count_equal cross_entropy_loss cross_entropy_loss_back argmax cumsum repeat_back",
-    "sorts": "argsort top_k",
-    "products": "mul_mat mul_mat_id out_prod",
-    "products of bytes": "mul_mat mul_mat_id",
-    "attention": "flash_attn_ext flash_attn_back rope",
-    "elements": "add mul silu swiglu geglu scale concat cont repeat get_rows_back pad roll",
-    "recurrences": "ssm_conv ssm_scan rwkv_wkv6 rwkv_wkv7 gated_linear_attn gated_delta_net",
-    "images": "conv_2d im2col im2col_back pool_2d pool_2d_back upscale conv_transpose_2d",
-}
+PARTS = 8
+"""Runs that share out the ops: a process that stops at one costs no more than its part."""
 PROGRAM = "from tensorplug.cli import main; main()"
+OPS = sorted({case.op for case in select("smoke")})
 
 pytestmark = [
     pytest.mark.slow,
@@ -32,41 +32,32 @@ pytestmark = [
 
 
 @pytest.mark.parametrize("wide", ["0", "1"], ids=["groups", "items"])
-@pytest.mark.parametrize("family", FAMILIES)
-def test_kernels_race_for_nothing_and_stay_in_bounds(family, wide, tmp_path):
-    ops = [word for op in FAMILIES[family].split() for word in ("-o", op)]
-    command = ["-c", PROGRAM, "test", "--device", "opencl:0", "--tier", "smoke", *ops]
-
-    done, found = run(
-        command, tmp_path, {WIDE: wide, ACTIVATIONS: "q8" if "bytes" in family else "f32"}
-    )
-
-    assert done.returncode == 0, done.stdout
-    assert found == ""
-
-
-def test_every_variant_of_products_races_for_nothing_and_stays_in_bounds(tmp_path):
-    command = ["-m", "pytest", "-q", str(VARIANTS), "-k", "experts or serves or teams or bytes"]
-
-    done, found = run(command, tmp_path, {})
-
-    assert done.returncode == 0, done.stdout
-    assert found == ""
-
-
-def run(command, folder, settings):
-    """What Python did on oclgrind's device, and what oclgrind found."""
-    (folder / "oclgrind.icd").write_text(f"{LIBRARY}\n")
-    log = folder / "oclgrind.log"
+@pytest.mark.parametrize("part", range(PARTS))
+def test_kernels_race_for_nothing_and_stay_in_bounds(part, wide, tmp_path):
+    (tmp_path / "oclgrind.icd").write_text(f"{LIBRARY}\n")
+    log = tmp_path / "oclgrind.log"
     environment = {
         **os.environ,
-        **settings,
-        VENDORS: str(folder),
+        VENDORS: str(tmp_path),
+        WIDE: wide,
+        "OCLGRIND_BUILD_OPTIONS": "-cl-opt-disable",
         "OCLGRIND_DATA_RACES": "1",
         "OCLGRIND_LOG": str(log),
-        "TENSORPLUG_CACHE": str(folder),
+        "TENSORPLUG_CACHE": str(tmp_path),
     }
+    ops = [op for op in OPS if zlib.crc32(op.encode()) % PARTS == part]
+    chosen = [word for op in ops for word in ("-o", op)]
+    command = ["test", "--device", "opencl:0", "--tier", "smoke", "--csv", *chosen]
+
     done = subprocess.run(
-        [sys.executable, *command], env=environment, capture_output=True, text=True, check=False
+        [sys.executable, "-c", PROGRAM, *command],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
     )
-    return done, log.read_text() if log.exists() else ""
+
+    records = list(csv.DictReader(io.StringIO(done.stdout)))
+    assert [record["detail"] for record in records if record["verdict"] == "failed"] == []
+    assert done.returncode == 0, done.stderr
+    assert not log.exists() or log.read_text() == ""
