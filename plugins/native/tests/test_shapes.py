@@ -1,0 +1,95 @@
+"""Sizes at which kernels change their ways: parts of tiles and blocks; against NumPy."""
+
+import numpy as np
+import pytest
+
+import tensorplug as tp
+from tensorplug_cpu.device import CPUDevice
+
+from .running import run
+
+
+@pytest.fixture(scope="module")
+def numpy():
+    with CPUDevice("cpu:0") as device, device.open(threads=1) as backend:
+        yield backend
+
+
+@pytest.fixture(scope="module")
+def three(device, backend):
+    """Three threads, so that shares are uneven, at the level of `backend`."""
+    with device.open(threads=3, level=backend.level.name) as stream:
+        yield stream
+
+
+def numbers(*shape, seed=0):
+    return np.random.default_rng([seed, *shape]).normal(size=shape).astype(np.float32)
+
+
+def causal(tokens, positions, window):
+    """0 or -inf: each token sees `window` positions up to its own, counted from the end."""
+    at = np.arange(positions - tokens, positions)[:, None]
+    columns = np.arange(positions)
+    hidden = (columns > at) | (columns <= at - window)
+    return np.where(hidden, -np.inf, 0).astype(np.float32)
+
+
+@pytest.mark.parametrize("softcap", [0.0, 5.0])
+@pytest.mark.parametrize("kv", [tp.F32, tp.F16, tp.Q8_0], ids=str)
+@pytest.mark.parametrize(
+    ("tokens", "positions", "heads", "kv_heads", "size"),
+    [
+        (1, 70, 4, 1, 64),
+        (4, 65, 2, 2, 32),
+        (5, 64, 3, 1, 32),
+        (13, 13, 9, 3, 64),
+        (50, 129, 2, 1, 96),
+        (101, 200, 4, 2, 288),
+    ],
+)
+def test_attention_is_that_of_numpy(
+    numpy, three, tokens, positions, heads, kv_heads, size, kv, softcap
+):
+    q, mask, sinks = (
+        tp.input(name, shape, tp.F32)
+        for name, shape in [
+            ("q", (heads, tokens, size)),
+            ("mask", (tokens, positions)),
+            ("sinks", (heads,)),
+        ]
+    )
+    k, v = (tp.input(name, (kv_heads, positions, size), tp.F32) for name in "kv")
+    table = [tp.cast(t, kv) if kv is not tp.F32 else t for t in (k, v)]
+    node = tp.flash_attn_ext(q, *table, mask, sinks, scale=0.1, softcap=softcap)
+    values = {t: numbers(*t.shape, seed=i) for i, t in enumerate((q, k, v, sinks))}
+    values[mask] = causal(tokens, positions, window=40)
+
+    found = run(three, node, values)
+
+    np.testing.assert_allclose(found, run(numpy, node, values), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [tp.F32, tp.F16, tp.Q5_0, tp.Q4_K], ids=str)
+@pytest.mark.parametrize("rows", [1, 2, 4, 5, 12, 13, 29])
+@pytest.mark.parametrize("outputs", [1, 7, 64, 99])
+def test_product_is_that_of_numpy(numpy, three, dtype, rows, outputs):
+    w, x = tp.input("w", (outputs, 768), tp.F32), tp.input("x", (rows, 768), tp.F32)
+    node = tp.mul_mat(tp.cast(w, dtype) if dtype is not tp.F32 else w, x)
+    values = {w: numbers(outputs, 768), x: numbers(rows, 768, seed=1)}
+
+    found = run(three, node, values)
+
+    np.testing.assert_allclose(found, run(numpy, node, values), rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("dtype", [tp.F32, tp.F16, tp.BF16], ids=str)
+@pytest.mark.parametrize("row", [1, 15, 33, 257])
+def test_rows_without_multiples_of_a_vector(numpy, three, dtype, row):
+    x, w = tp.input("x", (7, row), tp.F32), tp.input("w", (5, row), tp.F32)
+    narrow = tp.cast(w, dtype) if dtype is not tp.F32 else w
+    node = tp.soft_max(tp.mul_mat(narrow, tp.rms_norm(tp.geglu(x, x) * x)))
+    values = {x: numbers(7, row), w: numbers(5, row, seed=1)}
+
+    found = run(three, node, values)
+
+    np.testing.assert_allclose(found, run(numpy, node, values), rtol=1e-4, atol=1e-6)
