@@ -5,6 +5,7 @@ It is loaded by every pytest run of an environment that has tensorplug, so it im
 
 import argparse
 import fnmatch
+import itertools
 import warnings
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -33,7 +34,7 @@ SHARD = {
     "type": shard_of,
     "default": (1, 1),
     "metavar": "I/N",
-    "help": "every N-th test, from I on",
+    "help": "every N-th test or group of them, from I on",
 }
 
 
@@ -77,11 +78,18 @@ def pytest_collection_modifyitems(config: Any, items: list[Any]) -> Iterator[Non
     _mark_gaps(items)
     yield
     part, parts = config.getoption("tensorplug_shard")
-    mine = items[part - 1 :: parts]
-    if len(mine) < len(items):
+    if parts > 1:
+        groups = [list(group) for _, group in itertools.groupby(items, _shared)]
+        mine = [item for group in groups[part - 1 :: parts] for item in group]
         chosen = set(mine)
         config.hook.pytest_deselected(items=[item for item in items if item not in chosen])
         items[:] = mine
+
+
+def _shared(item: Any) -> tuple[str, str]:
+    """Equal for neighbours with the same parameters: they may share what was long in the making."""
+    file, _, name = item.nodeid.partition("::")
+    return file, name.partition("[")[2] or name
 
 
 def _mark_gaps(items: list[Any]) -> None:

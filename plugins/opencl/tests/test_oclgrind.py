@@ -1,8 +1,8 @@
 """Kernels under oclgrind, which reports races and accesses out of bounds; it is slow.
 
 Its compiler makes calls of `llvm.usub.sat` that its interpreter does not know, and then has no
-kernel (INVALID_KERNEL_NAME): optimisation is off. Pinned memory of it starts at any address, and
-the suites of memory insist on alignment: only cases of ops run here.
+kernel (INVALID_KERNEL_NAME): optimisation is off. Its mapped memory is less aligned than it says,
+and the suites of memory insist on that: only cases of ops run here.
 """
 
 import csv

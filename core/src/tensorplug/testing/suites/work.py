@@ -174,17 +174,12 @@ class Suite:
         made.close()
 
     @pytest.fixture
-    def quick_collection(self) -> Iterator[None]:
+    def quick_collection(self) -> None:
         """Keep the garbage collector to what the test makes.
 
-        Where a program froze what it had before, it stays so: else each collection from here on
-        would look at all of that again.
+        Nothing is thawed after it: each collection from here on would look at all of that again.
         """
-        frozen = gc.get_freeze_count()
         gc.freeze()
-        yield
-        if not frozen:
-            gc.unfreeze()
 
     @pytest.fixture
     def memory(self, device: Device) -> BufferType:
