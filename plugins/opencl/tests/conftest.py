@@ -1,6 +1,7 @@
 """Devices of every driver that is installed here."""
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -8,6 +9,7 @@ from tensorplug_opencl import drivers
 from tensorplug_opencl.backend import OpenCLBackend
 from tensorplug_opencl.device import OpenCLDevice
 
+HERE = Path(__file__).parent
 PROCESSOR = 1 << 1
 """OpenCL's bit for processors; PyOpenCL is not imported where there is no driver."""
 
@@ -22,6 +24,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize("driver", params, ids=names, scope="class")
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """At tier smoke further drivers of the same processor run a part: compiling takes minutes.
 
@@ -29,10 +32,19 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """
     if config.getoption("tensorplug_tier") != "smoke":
         return
+    for item in items:
+        if item.path.name == "test_variants.py" and item.path.parent == HERE and _is_long(item):
+            item.add_marker(pytest.mark.long)
     thin, seen = _second_drivers(), set()
     out = {item for item in items if _driver_of(item) in thin and _is_left_out(item, seen)}
     config.hook.pytest_deselected(items=list(out))
     items[:] = [item for item in items if item not in out]
+
+
+def _is_long(item: pytest.Item) -> bool:
+    """Three types of four of each way to multiply: each is a program that takes a second."""
+    spec = getattr(item, "callspec", None)
+    return spec is not None and spec.indices.get("dtype", 0) % 4 != 0
 
 
 def _second_drivers() -> set[object]:
