@@ -107,6 +107,19 @@ PART(v, V_AT, DV)
 #define V16(row, c) v_part(row, c, p.v.nb[0])
 #endif
 
+// The rows of a head lie apart, where processors do not look ahead.
+#if defined(__x86_64__) && defined(__clang__)
+#define FETCH(at, bytes) \
+  for (int l = 0; l < (bytes); l += 64) __builtin_prefetch((const void*)(ulong)((at) + l));
+#define FETCH_AHEAD \
+  for (int i = 16; i < min(32, stop - first); i++) { \
+    FETCH(ROW(k, first + i, kv_head, kv_batch), DK * k_bytes / k_block) \
+    FETCH(ROW(v, first + i - 16, kv_head, kv_batch), DV * v_bytes / v_block) \
+  }
+#else
+#define FETCH_AHEAD
+#endif
+
 KERNEL_HEAD {
   const int kv_head = GROUP_Y, batch = GROUP_Z;
   const int tile = GROUP_X % p.tiles, split = GROUP_X / p.tiles;
@@ -156,6 +169,7 @@ KERNEL_HEAD {
     float scores[ROWS][16];
     for (int i = 0; i < 16; i++)
       ROWWISE scores[r][i] = 0.0f;
+    FETCH_AHEAD
     for (int i = 0; i < count; i++) {
       __global const uchar* row = ROW(k, first + i, kv_head, kv_batch);
       float16 sums[ROWS];

@@ -42,7 +42,7 @@ def flash_attn_ext(node: Tensor, facts: Facts) -> Program:
     if not 0 < k.ne[0] <= _LONGEST or v.ne[0] > _LONGEST:
         raise NoKernel(f"heads of {k.ne[0]} and {v.ne[0]} elements; kernels take 1 to {_LONGEST}")
     rows = q.ne[1] * q.ne[2] // k.ne[2]
-    together = _rows(rows, k.ne[0], facts)
+    together = _rows(rows, k.ne[2] * q.ne[3], k.ne[0], facts)
     tiles = blocks_of(rows, together)
     share = _share(k.ne[1], tiles * k.ne[2] * q.ne[3], facts)
     splits = max(1, blocks_of(k.ne[1], share))
@@ -78,10 +78,12 @@ def _check(node: Tensor) -> None:
             raise NoKernel(f"rows of {tensor.ne[0]} end within a block of {tensor.dtype.name}")
 
 
-def _rows(rows: int, size: int, facts: Facts) -> int:
-    """Rows that share keys and are computed together."""
+def _rows(rows: int, others: int, size: int, facts: Facts) -> int:
+    """Rows that share keys and are computed together; there are so many `others` beside them."""
     if facts.wide:
-        return 4 if rows > 2 else max(rows, 1)
+        rows = max(rows, 1)
+        fewest = min(facts.units, rows * others)
+        return next(n for n in (4, 2, 1) if n < 2 * rows and blocks_of(rows, n) * others >= fewest)
     # Queries of so many rows and a tile of keys and scores fit 32 KiB.
     most = 16 if size <= 256 else 8 if size <= 640 else 4
     return min(most, 4 if rows <= 4 else 8 if rows <= 8 else 16)
