@@ -3,8 +3,9 @@
 // Each type says how long a block is, how many groups of 32 codes it has, whether each 16 codes have a scale of
 // their own (HALVES), whether a minimum is added (MIN), and reads
 //   scales(block, d, m)  d[GROUPS] (two for each group with HALVES) and m[GROUPS]
-//   codes(block, group)  32 signed codes
-//   floats(block, group, out)  the same as floats
+//   raw(block, group)      32 codes as bytes, ZERO more than they are
+//   codes(block, group)    the same as signed numbers
+//   floats(block, group, out)  and as floats
 // so that an element is d * code + m.
 #pragma once
 
@@ -20,9 +21,9 @@ typedef __m256i Codes;
 inline Codes load32(const byte *p) { return _mm256_loadu_si256((const __m256i *)p); }
 // Low halves of 16 bytes, then their high halves.
 inline Codes nibbles16(const byte *p) {
-    const __m128i both = _mm_loadu_si128((const __m128i *)p);
-    const __m256i wide = _mm256_set_m128i(_mm_srli_epi16(both, 4), both);
-    return _mm256_and_si256(wide, _mm256_set1_epi8(15));
+    const __m256i twice = _mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *)p));
+    const __m256i moved = _mm256_srlv_epi32(twice, _mm256_setr_epi32(0, 0, 0, 0, 4, 4, 4, 4));
+    return _mm256_and_si256(moved, _mm256_set1_epi8(15));
 }
 inline Codes nibbles32(const byte *p, bool high) {
     const __m256i both = load32(p);
@@ -43,8 +44,12 @@ inline Codes spread(uint32_t bits, char value) {
 // `value` in each of 32 bytes whose bit `bit` is set.
 inline Codes spread_bit(const byte *p, int bit, char value) {
     const __m256i mask = _mm256_set1_epi8((char)(1 << bit));
+#if defined(__AVX512VL__) && defined(__AVX512BW__)
+    return _mm256_maskz_set1_epi8(_mm256_test_epi8_mask(load32(p), mask), value);
+#else
     const __m256i set = _mm256_cmpeq_epi8(_mm256_and_si256(load32(p), mask), mask);
     return _mm256_and_si256(set, _mm256_set1_epi8(value));
+#endif
 }
 // Two bits of each of 32 bytes, times 16.
 inline Codes pairs(const byte *p, int shift) {
@@ -152,6 +157,8 @@ template <> struct Block<Q8_0> {
     static constexpr int SIZE = 34, GROUPS = 1;
     static constexpr bool MIN = false, HALVES = false;
     static void scales(const byte *b, float *d, float *) { d[0] = half_at(b); }
+    static constexpr int ZERO = 128;
+    static Codes raw(const byte *b, int) { return minus(load32(b + 2), -128); }
     static Codes codes(const byte *b, int) { return load32(b + 2); }
     static void floats(const byte *b, int g, vf *out) { to_floats(codes(b, g), out); }
 };
@@ -160,7 +167,9 @@ template <> struct Block<Q4_0> {
     static constexpr int SIZE = 18, GROUPS = 1;
     static constexpr bool MIN = false, HALVES = false;
     static void scales(const byte *b, float *d, float *) { d[0] = half_at(b); }
-    static Codes codes(const byte *b, int) { return minus(nibbles16(b + 2), 8); }
+    static constexpr int ZERO = 8;
+    static Codes raw(const byte *b, int) { return nibbles16(b + 2); }
+    static Codes codes(const byte *b, int g) { return minus(raw(b, g), ZERO); }
     FLOATS(nibble_floats16(b + 2, -8, out))
 };
 
@@ -168,7 +177,9 @@ template <> struct Block<Q4_1> {
     static constexpr int SIZE = 20, GROUPS = 1;
     static constexpr bool MIN = true, HALVES = false;
     static void scales(const byte *b, float *d, float *m) { d[0] = half_at(b), m[0] = half_at(b + 2); }
-    static Codes codes(const byte *b, int) { return nibbles16(b + 4); }
+    static constexpr int ZERO = 0;
+    static Codes raw(const byte *b, int) { return nibbles16(b + 4); }
+    static Codes codes(const byte *b, int g) { return raw(b, g); }
     FLOATS(nibble_floats16(b + 4, 0, out))
 };
 
@@ -176,7 +187,9 @@ template <> struct Block<Q5_0> {
     static constexpr int SIZE = 22, GROUPS = 1;
     static constexpr bool MIN = false, HALVES = false;
     static void scales(const byte *b, float *d, float *) { d[0] = half_at(b); }
-    static Codes codes(const byte *b, int) { return minus(merge(nibbles16(b + 6), spread(word_at(b + 2), 16)), 16); }
+    static constexpr int ZERO = 16;
+    static Codes raw(const byte *b, int) { return merge(nibbles16(b + 6), spread(word_at(b + 2), 16)); }
+    static Codes codes(const byte *b, int g) { return minus(raw(b, g), ZERO); }
     FLOATS(nibble_floats16(b + 6, -16, word_at(b + 2), out))
 };
 
@@ -184,27 +197,40 @@ template <> struct Block<Q5_1> {
     static constexpr int SIZE = 24, GROUPS = 1;
     static constexpr bool MIN = true, HALVES = false;
     static void scales(const byte *b, float *d, float *m) { d[0] = half_at(b), m[0] = half_at(b + 2); }
-    static Codes codes(const byte *b, int) { return merge(nibbles16(b + 8), spread(word_at(b + 4), 16)); }
+    static constexpr int ZERO = 0;
+    static Codes raw(const byte *b, int) { return merge(nibbles16(b + 8), spread(word_at(b + 4), 16)); }
+    static Codes codes(const byte *b, int g) { return raw(b, g); }
     FLOATS(nibble_floats16(b + 8, 0, word_at(b + 4), out))
 };
 
-// Eight scales and eight minima of six bits in twelve bytes.
+// Four numbers of a byte each, times `factor`.
+inline void four_floats(uint32_t bytes, float factor, float *out) {
+#if defined(__AVX2__)
+    const __m128i whole = _mm_cvtepu8_epi32(_mm_cvtsi32_si128((int)bytes));
+    _mm_storeu_ps(out, _mm_mul_ps(_mm_cvtepi32_ps(whole), _mm_set1_ps(factor)));
+#else
+    for (int i = 0; i < 4; i++) out[i] = factor * (float)(bytes >> 8 * i & 255);
+#endif
+}
+
+// Eight scales and eight minima of six bits in twelve bytes: the first four of each lie in the low six bits of a byte;
+// the others have four bits in the last four bytes, and two where those of the first four end.
 inline void six_bit_pairs(const byte *b, float *d, float *m) {
     const float scale = half_at(b), least = -half_at(b + 2);
-    const byte *p = b + 4;
-    for (int i = 0; i < 4; i++) {
-        d[i] = scale * (float)(p[i] & 63);
-        m[i] = least * (float)(p[i + 4] & 63);
-        d[i + 4] = scale * (float)((p[i + 8] & 15) | (p[i] >> 6 << 4));
-        m[i + 4] = least * (float)((p[i + 8] >> 4) | (p[i + 4] >> 6 << 4));
-    }
+    const uint32_t first = word_at(b + 4), second = word_at(b + 8), rest = word_at(b + 12);
+    four_floats(first & 0x3f3f3f3f, scale, d);
+    four_floats((rest & 0x0f0f0f0f) | (first >> 2 & 0x30303030), scale, d + 4);
+    four_floats(second & 0x3f3f3f3f, least, m);
+    four_floats((rest >> 4 & 0x0f0f0f0f) | (second >> 2 & 0x30303030), least, m + 4);
 }
 
 template <> struct Block<Q4_K> {
     static constexpr int SIZE = 144, GROUPS = 8;
     static constexpr bool MIN = true, HALVES = false;
     static void scales(const byte *b, float *d, float *m) { six_bit_pairs(b, d, m); }
-    static Codes codes(const byte *b, int g) { return nibbles32(b + 16 + g / 2 * 32, g & 1); }
+    static constexpr int ZERO = 0;
+    static Codes raw(const byte *b, int g) { return nibbles32(b + 16 + g / 2 * 32, g & 1); }
+    static Codes codes(const byte *b, int g) { return raw(b, g); }
     FLOATS(nibble_floats32(b + 16 + g / 2 * 32, g & 1, out))
 };
 
@@ -212,9 +238,11 @@ template <> struct Block<Q5_K> {
     static constexpr int SIZE = 176, GROUPS = 8;
     static constexpr bool MIN = true, HALVES = false;
     static void scales(const byte *b, float *d, float *m) { six_bit_pairs(b, d, m); }
-    static Codes codes(const byte *b, int g) {
+    static constexpr int ZERO = 0;
+    static Codes raw(const byte *b, int g) {
         return merge(nibbles32(b + 48 + g / 2 * 32, g & 1), spread_bit(b + 16, g, 16));
     }
+    static Codes codes(const byte *b, int g) { return raw(b, g); }
     FLOATS(nibble_floats32(b + 48 + g / 2 * 32, g & 1, bits_of(b + 16, g), out))
 };
 
@@ -223,15 +251,24 @@ template <> struct Block<Q6_K> {
     static constexpr bool MIN = false, HALVES = true;
     static void scales(const byte *b, float *d, float *) {
         const float scale = half_at(b + 208);
+#if defined(__AVX2__)
+        for (int i = 0; i < 16; i += 8) {
+            const __m256i whole = _mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)(b + 192 + i)));
+            _mm256_storeu_ps(d + i, _mm256_mul_ps(_mm256_cvtepi32_ps(whole), _mm256_set1_ps(scale)));
+        }
+#else
         for (int i = 0; i < 16; i++) d[i] = scale * (float)(int8_t)b[192 + i];
+#endif
     }
-    static Codes codes(const byte *b, int g) {
+    static constexpr int ZERO = 32;
+    static Codes raw(const byte *b, int g) {
         // Each half of a block: 64 bytes whose low, then high halves make two groups each, and 32 bytes with two
         // more bits for each of the four.
         const int half = g / 4, quarter = g % 4;
         const Codes low = nibbles32(b + 64 * half + 32 * (quarter & 1), quarter >> 1);
-        return minus(merge(low, pairs(b + 128 + 32 * half, 2 * quarter)), 32);
+        return merge(low, pairs(b + 128 + 32 * half, 2 * quarter));
     }
+    static Codes codes(const byte *b, int g) { return minus(raw(b, g), ZERO); }
     static void floats(const byte *b, int g, vf *out) { to_floats(codes(b, g), out); }
 };
 

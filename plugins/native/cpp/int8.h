@@ -10,8 +10,8 @@ namespace {
 constexpr int ROWS8 = 6;
 constexpr int GROUP = 32; // values of x that share a scale
 
-// A panel of w: codes as bytes from 0 on, 128 more than they are, four of a column side by side; and the scale
-// and minimum of each column for each part of `PART` codes.
+// A panel of w: raw codes, four of a column side by side; and the scale and minimum of each column for each part
+// of `PART` codes.
 template <int PART> struct Panel8 {
     alignas(64) uint8_t codes[DEPTH * COLUMNS];
     alignas(64) float d[DEPTH / PART * COLUMNS], m[DEPTH / PART * COLUMNS];
@@ -34,8 +34,7 @@ template <int TYPE> void read_panel(const char *rows, int64_t step, int64_t colu
                 if (B::MIN) panel.m[first * COLUMNS + c] = m[p];
             }
             for (int g = 0; g < B::GROUPS; g++) {
-                const __m256i codes = _mm256_xor_si256(B::codes(block, g), _mm256_set1_epi8((char)0x80));
-                _mm256_storeu_si256((__m256i *)(bytes + c * DEPTH + i + 32 * g), codes);
+                _mm256_storeu_si256((__m256i *)(bytes + c * DEPTH + i + 32 * g), B::raw(block, g));
             }
         }
     }
@@ -46,7 +45,7 @@ template <int TYPE> void read_panel(const char *rows, int64_t step, int64_t colu
 struct Packed8 {
     int8_t *values;
     float *d, *sums;
-    int32_t *shifts; // -128 times the sum of a part
+    int32_t *shifts; // what the raw codes of w are too large by, times the sum of a part, to be taken off
 };
 
 template <int PART> Packed8 packed8(const Operand &x, char *room) {
@@ -59,12 +58,24 @@ template <int PART> Packed8 packed8(const Operand &x, char *room) {
     return p;
 }
 
+// Rounds 32 values to eight bits; returns their scale, and sums of 16 codes each.
+inline float round_group(const float *values, int8_t *codes, int *halves) {
+    const __m512 a = _mm512_loadu_ps(values), b = _mm512_loadu_ps(values + 16);
+    const float most = _mm512_reduce_max_ps(_mm512_max_ps(_mm512_abs_ps(a), _mm512_abs_ps(b)));
+    const __m512 inverse = _mm512_set1_ps(most > 0 ? 127 / most : 0);
+    const __m512i qa = _mm512_cvtps_epi32(_mm512_mul_ps(a, inverse)), qb = _mm512_cvtps_epi32(_mm512_mul_ps(b, inverse));
+    _mm_storeu_si128((__m128i *)codes, _mm512_cvtsepi32_epi8(qa));
+    _mm_storeu_si128((__m128i *)(codes + 16), _mm512_cvtsepi32_epi8(qb));
+    halves[0] = _mm512_reduce_add_epi32(qa), halves[1] = _mm512_reduce_add_epi32(qb);
+    return most / 127;
+}
+
 inline int64_t rows_of_tile8(int64_t m) {
     const int64_t tiles = (m + ROWS8 - 1) / ROWS8;
     return (m + tiles - 1) / tiles;
 }
 
-template <int PART> void pack8(const Operand &x, const Packed8 &packed, float *row, Part &part) {
+template <int PART> void pack8(const Operand &x, const Packed8 &packed, int zero, float *row, Part &part) {
     const int64_t k = x.ne[0], m = x.ne[1], tile = rows_of_tile8(m);
     const Span rows = share(row_count(x), part);
     for (int64_t r = rows.first; r < rows.last; r++) {
@@ -75,22 +86,16 @@ template <int PART> void pack8(const Operand &x, const Packed8 &packed, float *r
         const int64_t start = r - p.i1 + first, lane = p.i1 - first;
         int8_t *out = packed.values + start * k + lane * 4;
         for (int64_t i = 0; i < k; i += GROUP) {
-            const __m512 a = _mm512_loadu_ps(values + i), b = _mm512_loadu_ps(values + i + 16);
-            const float most = _mm512_reduce_max_ps(_mm512_max_ps(_mm512_abs_ps(a), _mm512_abs_ps(b)));
-            const float d = most / 127, inverse = most > 0 ? 127 / most : 0;
-            const __m512i qa = _mm512_cvtps_epi32(_mm512_mul_ps(a, _mm512_set1_ps(inverse)));
-            const __m512i qb = _mm512_cvtps_epi32(_mm512_mul_ps(b, _mm512_set1_ps(inverse)));
             alignas(16) int8_t codes[GROUP];
-            _mm_store_si128((__m128i *)codes, _mm512_cvtsepi32_epi8(qa));
-            _mm_store_si128((__m128i *)(codes + 16), _mm512_cvtsepi32_epi8(qb));
+            int halves[2];
+            const float d = round_group(values + i, codes, halves);
             for (int j = 0; j < GROUP; j += 4) std::memcpy(out + (i + j) * width, codes + j, 4);
-            const int halves[2] = {_mm512_reduce_add_epi32(qa), _mm512_reduce_add_epi32(qb)};
             for (int h = 0; h < GROUP / PART; h++) {
                 const int sum = PART == 16 ? halves[h] : halves[0] + halves[1];
                 const int64_t at = start * (k / PART) + (i / PART + h) * width + lane;
                 packed.d[at] = d;
                 packed.sums[at] = d * (float)sum;
-                packed.shifts[at] = -128 * sum;
+                packed.shifts[at] = -zero * sum;
             }
         }
     }
@@ -160,7 +165,7 @@ template <int TYPE> void mul_mat_int8(const Node &node, Part &part) {
     const Operand &w = node.src[0], &x = node.src[1], &out = node.out;
     const int64_t k = w.ne[0], n = w.ne[1], m = x.ne[1], tile = rows_of_tile8(m);
     const Packed8 packed = packed8<PART>(x, part.scratch);
-    pack8<PART>(x, packed, (float *)(part.scratch + packed_size(node)) + part.thread * k, part);
+    pack8<PART>(x, packed, Block<TYPE>::ZERO, (float *)(part.scratch + packed_size(node)) + part.thread * k, part);
     if (!part.barrier()) return;
     Panel8<PART> panel;
     const int64_t panels = (n + COLUMNS - 1) / COLUMNS;
@@ -183,21 +188,122 @@ template <int TYPE> void mul_mat_int8(const Node &node, Part &part) {
     }
 }
 
+// One row of x, rounded: codes, scales, scaled sums, and what is taken off in each lane of a dot product.
+struct Row8 {
+    int8_t *codes;
+    float *d, *sums;
+    int32_t *shifts;
+
+    Row8(char *room, int64_t k) {
+        codes = (int8_t *)room;
+        d = (float *)(room + aligned(k));
+        sums = d + aligned(k / GROUP);
+        shifts = (int32_t *)(sums + aligned(k / GROUP));
+    }
+    static int64_t size(int64_t k) { return aligned(k) + 2 * 4 * aligned(k / GROUP) + k; }
+
+    void round(const float *values, int64_t k, int zero) {
+        for (int64_t g = 0; g < k / GROUP; g++) {
+            int halves[2];
+            d[g] = round_group(values + g * GROUP, codes + g * GROUP, halves);
+            sums[g] = d[g] * (float)(halves[0] + halves[1]);
+            const __m256i c = _mm256_loadu_si256((const __m256i *)(codes + g * GROUP));
+            const __m256i lanes = _mm256_dpbusd_epi32(_mm256_setzero_si256(), _mm256_set1_epi8(1), c);
+            _mm256_storeu_si256((__m256i *)(shifts + g * 8), _mm256_mullo_epi32(lanes, _mm256_set1_epi32(-zero)));
+        }
+    }
+};
+
+// Dot products of R rows, `step` bytes apart, with x.
+template <int TYPE, int R> void dots8(const char *row, int64_t step, const Row8 &x, int64_t n, float *out) {
+    typedef Block<TYPE> B;
+    __m256 sums[R];
+    float least[R];
+    for (int r = 0; r < R; r++) sums[r] = _mm256_setzero_ps(), least[r] = 0;
+    const byte *block = (const byte *)row;
+    for (int64_t first = 0; first < n / GROUP; first += B::GROUPS, block += B::SIZE) {
+        if (R > 1) prefetch<R>(row, (const char *)block - row, B::SIZE);
+        for (int r = 0; r < R; r++) {
+            float d[2 * B::GROUPS], m[B::GROUPS];
+            B::scales(block + r * step, d, m);
+            for (int g = 0; g < B::GROUPS; g++) {
+                const int64_t at = first + g;
+                const __m256i c = _mm256_loadu_si256((const __m256i *)(x.codes + at * GROUP));
+                const __m256i shift = _mm256_loadu_si256((const __m256i *)(x.shifts + at * 8));
+                const __m256i dot = _mm256_dpbusd_epi32(shift, B::raw(block + r * step, g), c);
+                __m256 scale;
+                if (B::HALVES) {
+                    int64_t both;
+                    std::memcpy(&both, d + 2 * g, 8);
+                    const __m256 twice = _mm256_castsi256_ps(_mm256_set1_epi64x(both));
+                    const __m256i which = _mm256_setr_epi32(0, 0, 0, 0, 1, 1, 1, 1);
+                    scale = _mm256_mul_ps(_mm256_permutevar_ps(twice, which), _mm256_set1_ps(x.d[at]));
+                } else {
+                    scale = _mm256_set1_ps(d[g] * x.d[at]);
+                }
+                sums[r] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(dot), scale, sums[r]);
+                if (B::MIN) least[r] += m[g] * x.sums[at];
+            }
+        }
+    }
+    for (int r = 0; r < R; r++) {
+        __m128 s = _mm_add_ps(_mm256_castps256_ps128(sums[r]), _mm256_extractf128_ps(sums[r], 1));
+        s = _mm_add_ps(s, _mm_movehl_ps(s, s));
+        out[r] = _mm_cvtss_f32(_mm_add_ss(s, _mm_movehdup_ps(s))) + least[r];
+    }
+}
+
+// A single row of x. Each thread rounds it for itself: that is quicker than to wait for each other.
+template <int TYPE> void mul_vec_int8(const Node &node, Part &part) {
+    const Operand &w = node.src[0], &x = node.src[1], &out = node.out;
+    const int64_t k = w.ne[0], n = w.ne[1];
+    char *room = part.scratch + part.thread * (Row8::size(k) + aligned(k * 4));
+    float *copy = (float *)(room + Row8::size(k));
+    Row8 rounded(room, k);
+    const int64_t between = LOOK_EVERY / k / AT_ONCE * AT_ONCE + AT_ONCE;
+    const Span all = share(n * x.ne[2] * x.ne[3], part, AT_ONCE);
+    int64_t matrix = -1, looked = all.first;
+    for (int64_t item = all.first; item < all.last;) {
+        const int64_t i2 = item / n % x.ne[2], i3 = item / n / x.ne[2];
+        if (matrix != item / n) {
+            matrix = item / n;
+            read_row(x, {0, i2, i3}, copy);
+            rounded.round(copy, k, Block<TYPE>::ZERO);
+        }
+        const int64_t row = item % n, left = n - row < all.last - item ? n - row : all.last - item;
+        const char *weights = at(w, row, i2 / (x.ne[2] / w.ne[2]), i3 / (x.ne[3] / w.ne[3]));
+        float *results = (float *)at(out, 0, i2, i3) + row;
+        const int64_t count = left >= AT_ONCE ? AT_ONCE : 1;
+        (count == 1 ? dots8<TYPE, 1> : dots8<TYPE, AT_ONCE>)(weights, w.nb[1], rounded, k, results);
+        item += count;
+        if (item - looked < between) continue;
+        if (part.stopped()) return;
+        looked = item;
+    }
+}
+
 inline int64_t int8_scratch(const Node &node, int threads) {
-    return packed_size(node) + threads * node.src[1].ne[0] * 4;
+    const int64_t k = node.src[1].ne[0];
+    if (node.src[1].ne[1] == 1) return threads * (Row8::size(k) + aligned(k * 4));
+    return packed_size(node) + threads * k * 4;
+}
+
+template <int TYPE> void product_int8(const Node &node, Part &part) {
+    if (node.src[1].ne[1] == 1) return mul_vec_int8<TYPE>(node, part);
+    mul_mat_int8<TYPE>(node, part);
 }
 
 // The kernel for a type; null where there is none.
 inline void (*int8_kernel(int type))(const Node &, Part &) {
     switch (type) {
-    case Q8_0: return mul_mat_int8<Q8_0>;
-    case Q4_0: return mul_mat_int8<Q4_0>;
-    case Q4_1: return mul_mat_int8<Q4_1>;
-    case Q5_0: return mul_mat_int8<Q5_0>;
-    case Q5_1: return mul_mat_int8<Q5_1>;
-    case Q4_K: return mul_mat_int8<Q4_K>;
-    case Q5_K: return mul_mat_int8<Q5_K>;
-    case Q6_K: return mul_mat_int8<Q6_K>;
+    case Q8_0: return product_int8<Q8_0>;
+    case Q4_0: return product_int8<Q4_0>;
+    case Q4_1: return product_int8<Q4_1>;
+    case Q5_0: return product_int8<Q5_0>;
+    case Q5_1: return product_int8<Q5_1>;
+    case Q4_K: return product_int8<Q4_K>;
+    case Q5_K: return product_int8<Q5_K>;
+    case Q6_K: return product_int8<Q6_K>;
     default: return nullptr;
     }
 }
@@ -209,9 +315,10 @@ inline void (*int8_kernel(int))(const Node &, Part &) { return nullptr; }
 
 #endif
 
-// i[0] asks for x in eight bits; few rows of x are as fast in f32, bound by the memory.
+// i[0] asks for x in eight bits; two to four rows of x are as fast in f32.
 inline bool wants_int8(const Node &node) {
-    return node.i[0] && node.src[1].ne[1] > FEW && int8_kernel(node.src[0].type) != nullptr;
+    const int64_t rows = node.src[1].ne[1];
+    return node.i[0] && (rows == 1 || rows > FEW) && int8_kernel(node.src[0].type) != nullptr;
 }
 
 inline void product(const Node &node, Part &part) {
