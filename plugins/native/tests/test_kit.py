@@ -20,6 +20,7 @@ class KitTests(DeviceTests):
             yield device
 
 
+@pytest.mark.long
 class TestBaseline(KitTests):
     level = "baseline"
 

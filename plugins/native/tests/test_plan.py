@@ -1,8 +1,10 @@
 """Plans: one program where all nodes have kernels, NumPy in between, bound anew, stopped."""
 
+import gc
 import signal
 import threading
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,6 +15,7 @@ from tensorplug_native.pool import Pool
 
 from .running import bind, run
 
+TASKS = Path("/proc/self/task")
 RNG = np.random.default_rng(5)
 X = RNG.normal(size=(4, 64)).astype(np.float32)
 
@@ -208,6 +211,28 @@ def test_two_streams_share_a_pool_from_two_threads(device):
 
     assert len(found) == 40
     assert all(np.allclose(values, 1 / 1024) for values in found)
+
+
+@pytest.mark.skipif(not TASKS.is_dir(), reason="the system does not list threads")
+def test_threads_end_with_their_stream_and_with_the_last_reference_to_a_pool(device):
+    x, node = chain(1)
+    before = len(list(TASKS.iterdir()))
+
+    with device.open(threads=5) as stream:
+        run(stream, node, {x: X})
+        during = len(list(TASKS.iterdir()))
+    closed = len(list(TASKS.iterdir()))
+    pool = Pool(5)
+    with device.open(threads=1) as stream:
+        stream.set_thread_pool(pool)
+        run(stream, node, {x: X})
+    shared = repr(pool), len(list(TASKS.iterdir()))
+    del pool, stream
+    gc.collect()
+
+    assert (during - before, closed - before) == (4, 0)
+    assert (shared[0], shared[1] - before) == ("<Pool 5 threads, started>", 4)
+    assert len(list(TASKS.iterdir())) == before
 
 
 def test_a_pool_of_another_kind_is_refused(backend):
