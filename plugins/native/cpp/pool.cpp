@@ -9,7 +9,10 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::steady_clock;
 
-constexpr int SPINS = 4000; // some 50 microseconds, longer than any wait between small nodes
+constexpr int SPINS = 2000; // some 25 microseconds, longer than any wait between small nodes
+constexpr int SPINS_BETWEEN_YIELDS = 100;
+// Where other programs run, a thread that has gone to sleep may get its processor back only after milliseconds.
+constexpr std::chrono::microseconds AWAKE{1000};
 constexpr milliseconds POLL_EVERY{5};
 constexpr milliseconds LONG{1000};
 
@@ -28,6 +31,14 @@ void Gate::wait(const std::atomic<uint32_t> &value, uint32_t old, milliseconds p
         if (value.load(std::memory_order_acquire) != old) return;
         pause();
     }
+    const auto end = steady_clock::now() + AWAKE;
+    do {
+        for (int i = 0; i < SPINS_BETWEEN_YIELDS; i++) {
+            if (value.load(std::memory_order_acquire) != old) return;
+            pause();
+        }
+        std::this_thread::yield();
+    } while (steady_clock::now() < end);
     std::unique_lock<std::mutex> lock(mutex_);
     // Either we see the change, or who made it sees us: both sides are sequentially consistent.
     sleepers_.fetch_add(1);
