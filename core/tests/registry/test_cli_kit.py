@@ -148,7 +148,8 @@ def test_certify_prints_the_page_that_it_writes(run, tmp_path):
 
 
 def test_certify_writes_a_page_and_its_data(run, tmp_path):
-    arguments = ("certify", "--device", "cpu", "--tier", "smoke", "-O", tmp_path, "--json")
+    device = "cpu@tensorplug-cpu"
+    arguments = ("certify", "--device", device, "--tier", "smoke", "-O", tmp_path, "--json")
     status, out, _ = run(*arguments)
 
     version = importlib.metadata.version("tensorplug-cpu")
@@ -156,7 +157,7 @@ def test_certify_writes_a_page_and_its_data(run, tmp_path):
     data = json.loads((tmp_path / "certificate-cpu-0.json").read_text())
     assert status == 0
     assert page.startswith("# cpu:0 passes the conformance kit (tier smoke)\n")
-    assert "`tensorplug certify --device cpu --tier smoke --seed 0`" in page
+    assert "`tensorplug certify --device cpu@tensorplug-cpu --tier smoke --seed 0`" in page
     assert data["certified"]
     assert data["summary"]["failed"] == 0
     assert json.loads(out)["environment"]["versions"].startswith(f"tensorplug-cpu {version}, ")

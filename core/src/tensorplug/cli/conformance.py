@@ -7,9 +7,11 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import tensorplug
+from tensorplug.candidate import Candidate, State
 from tensorplug.cli.certificate import Certificate
 from tensorplug.cli.output import needs_extra
 from tensorplug.errors import OptionError
+from tensorplug.spec import parse_spec
 
 with needs_extra("the conformance kit", "testing"):
     from tqdm import tqdm  # type: ignore[import-untyped]  # ships no types
@@ -111,8 +113,15 @@ def certify(spec: str, choice: Choice) -> Certificate:
     with tensorplug.open(spec) as backend:
         info = backend.device.info
     name = info.name.partition(":")[0]
-    origin = next(c.distribution for c in candidates if c.name == name and not c.state.refused)
-    return Certificate(run, spec, info, origin)
+    return Certificate(run, spec, info, _origin(name, parse_spec(spec).distribution, candidates))
+
+
+def _origin(name: str, project: str, candidates: Sequence[Candidate]) -> str:
+    """The distribution called `project`, or else the one in use, that offers the backend `name`."""
+    offers = [c for c in candidates if c.name == name and not c.state.refused]
+    named = [c for c in offers if c.project == project]
+    used = [c for c in offers if c.state is not State.SUPERSEDED]
+    return (named or used)[0].distribution
 
 
 MODES: dict[str, Callable[[str, Choice], Result]] = {
