@@ -75,7 +75,7 @@ def _is_free(parser: Any, flag: str) -> bool:
 @pytest.hookimpl(wrapper=True)
 def pytest_collection_modifyitems(config: Any, items: list[Any]) -> Iterator[None]:
     """Mark known gaps; keep the part of the tests that `--tensorplug-shard` names."""
-    _mark_gaps(items)
+    mark_gaps(items)
     yield
     part, parts = config.getoption("tensorplug_shard")
     if parts > 1:
@@ -92,7 +92,7 @@ def _shared(item: Any) -> tuple[str, str]:
     return file, name.partition("[")[2] or name
 
 
-def _mark_gaps(items: list[Any]) -> None:
+def mark_gaps(items: list[Any]) -> None:
     """Mark what a class lists in `known_gaps` (pattern: reason) as a strict expected failure.
 
     A pattern without any test of its class is most likely misspelt: it gives a warning.

@@ -11,7 +11,7 @@ from tensorplug.testing.null import NullDevice
 from tensorplug.testing.run import SHOWN, Run
 from tensorplug.testing.support import ask
 from tensorplug.testing.tiers import select
-from tensorplug_pytest import pytest_collection_modifyitems
+from tensorplug_pytest import mark_gaps
 
 CASE = select("smoke", ops=["add"])[0]
 
@@ -115,7 +115,7 @@ def test_gap_is_named_as_pytest_prints_it_or_by_a_pattern(pattern, names):
     tests = ("add-f32_7x5", "add-f16_7x5", "mul-f32_7x5")
     items = [Item(cls, f"test_case[{test}]") for test in tests]
 
-    pytest_collection_modifyitems(items)
+    mark_gaps(items)
 
     assert [item.nodeid.rpartition("::")[2] for item in items if item.marks] == names
 
@@ -124,7 +124,7 @@ def test_gap_without_a_test_gives_a_warning():
     items = [Item(with_gaps({"test_cas[add-*": "not yet"}), "test_case[add-f32_7x5]")]
 
     with pytest.warns(pytest.PytestWarning, match=r"TestAcme.known_gaps: 'test_cas\[add-\*' names"):
-        pytest_collection_modifyitems(items)
+        mark_gaps(items)
 
 
 def test_difference_says_what_was_got_and_what_was_wanted():
