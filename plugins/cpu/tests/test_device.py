@@ -18,12 +18,11 @@ from tensorplug.device import SupportsHostImport, SupportsNuma
 from tensorplug.placing import place_in
 from tensorplug.tensor import leaf
 from tensorplug.testing.null import NullDevice
+from tensorplug.testing.running import run
 from tensorplug_cpu import host, plugin
 from tensorplug_cpu.device import CPUDevice
 from tensorplug_cpu.kernels import KERNELS
 from tensorplug_cpu.threads import available_cores
-
-from .running import run
 
 # --- facts ----------------------------------------------------------------------------------
 

@@ -7,8 +7,7 @@ import pytest
 
 import tensorplug as tp
 from tensorplug.tensor import leaf
-
-from .running import run
+from tensorplug.testing.running import run
 
 RNG = np.random.default_rng(10)
 

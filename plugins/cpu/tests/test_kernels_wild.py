@@ -8,9 +8,9 @@ import pytest
 import tensorplug as tp
 from tensorplug.testing.cases.case import Arg, Case, among, uniform
 from tensorplug.testing.cases.laid import lay
+from tensorplug.testing.running import run
 
 from .leafs import f32, value
-from .running import run
 
 WILD = among(math.inf, -math.inf, math.nan, 0.5, -1, 2)
 SMALL = uniform(0.1, 0.5)

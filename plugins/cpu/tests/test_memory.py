@@ -10,8 +10,7 @@ import tensorplug as tp
 from tensorplug import transfer
 from tensorplug.placing import allocate, place_in
 from tensorplug.tensor import leaf
-
-from .running import run
+from tensorplug.testing.running import run
 
 RNG = np.random.default_rng(5)
 EXPANDABLE = [t for t in tp.DTYPES if t in {tp.F32, tp.F16, tp.BF16} or t.is_block]

@@ -6,9 +6,8 @@ import pytest
 import tensorplug as tp
 from tensorplug.testing.cases import LARGE, SMALL
 from tensorplug.testing.cases.laid import lay
+from tensorplug.testing.running import run
 from tensorplug_native.library import library
-
-from .running import run
 
 BEST = list(library().levels)[-1]
 PRODUCTS = [case for case in (*SMALL, *LARGE) if case.op == "mul_mat"]

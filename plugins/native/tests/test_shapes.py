@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 
 import tensorplug as tp
+from tensorplug.testing.running import run
 from tensorplug_cpu.device import CPUDevice
-
-from .running import run
 
 
 @pytest.fixture(scope="module")

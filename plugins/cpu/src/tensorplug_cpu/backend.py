@@ -38,6 +38,9 @@ class CPUBackend(Backend):
     def threads(self, count: int) -> None:
         if count < 1:
             raise OptionError(f"{self.name}: threads={count}; at least one thread is needed")
+        self._resize(count)
+
+    def _resize(self, count: int) -> None:
         self.team.resize(count)
 
     def set_thread_pool(self, pool: object | None) -> None:

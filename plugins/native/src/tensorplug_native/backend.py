@@ -34,16 +34,8 @@ class NativeBackend(CPUBackend):
         """The threads of the moment."""
         return self._present
 
-    @property
-    def threads(self) -> int:
-        """Threads that kernels and the BLAS use."""
-        return self.team.count
-
-    @threads.setter
-    def threads(self, count: int) -> None:
-        if count < 1:
-            raise OptionError(f"{self.name}: threads={count}; at least one thread is needed")
-        self.team.resize(count)
+    def _resize(self, count: int) -> None:
+        super()._resize(count)
         self._own.close()
         self._own = self._present = Pool(count)
 

@@ -1,6 +1,6 @@
 """`OpenCLPlan`: every launch with its arguments set; a run only enqueues."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import pyopencl as cl
@@ -12,7 +12,7 @@ from tensorplug.graph import Bindings, BoundGraph
 from tensorplug.tensor import Storage, Tensor
 from tensorplug_opencl.memory import ERRORS, OpenCLBuffer, scratch_start
 from tensorplug_simt.merging import Placed, merged, merged_groups, merged_parameters, most_parts
-from tensorplug_simt.program import Launch, Region
+from tensorplug_simt.program import Grid, Launch, Region
 
 if TYPE_CHECKING:
     from tensorplug_opencl.backend import OpenCLBackend
@@ -91,12 +91,20 @@ def bind(device: "OpenCLDevice", parts: Sequence[Placed]) -> Ready:
     else:
         kernel = device.programs.kernel(launch)
         block, groups = launch.parameters(first.named_offsets), launch.groups
-    for i, buffer in enumerate(first.buffers):
-        kernel.set_arg(i, cast("OpenCLBuffer", buffer).memory)
-    kernel.set_arg(len(first.buffers), block)
+    memory = [cast("OpenCLBuffer", buffer).memory for buffer in first.buffers]
+    return with_arguments(kernel, memory, block, groups, launch.local)
+
+
+def with_arguments(
+    kernel: Any, memory: Iterable[Any], block: Any, groups: Grid, local: Grid
+) -> Ready:
+    """`kernel` with its memory and its parameter block, for so many groups."""
+    arguments = (*memory, block)
+    for i, argument in enumerate(arguments):
+        kernel.set_arg(i, argument)
     x, y, z = groups
-    a, b, c = launch.local
-    return Ready(kernel, (x * a, y * b, z * c), launch.local)
+    a, b, c = local
+    return Ready(kernel, (x * a, y * b, z * c), local)
 
 
 def enqueue(backend: "OpenCLBackend", launches: Sequence[Ready]) -> None:

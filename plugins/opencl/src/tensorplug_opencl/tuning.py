@@ -30,6 +30,7 @@ from tensorplug_opencl.kernels import operands, tiled, wide
 from tensorplug_opencl.kernels.matmul import operands_of
 from tensorplug_opencl.kernels.operands import Operands
 from tensorplug_opencl.kernels.variants import class_of, program_of, variants
+from tensorplug_opencl.plan import Ready, with_arguments
 from tensorplug_opencl.programs import cache_folder
 from tensorplug_simt.dialects.dialect import read_resource
 from tensorplug_simt.program import Launch, Program
@@ -168,17 +169,15 @@ def _memory(
             buffer.release()
 
 
-def _bind(device: "OpenCLDevice", launch: Launch, memory: Mapping[Any, Any]) -> Any:
+def _bind(device: "OpenCLDevice", launch: Launch, memory: Mapping[Any, Any]) -> Ready:
+    regions = launch.regions
+    block = launch.parameters({name: region.offset for name, region in regions.items()})
+    places = [memory[region.tensor] for region in regions.values()]
     kernel = device.programs.kernel(launch)
-    for i, region in enumerate(launch.regions.values()):
-        kernel.set_arg(i, memory[region.tensor])
-    offsets = {name: region.offset for name, region in launch.regions.items()}
-    kernel.set_arg(len(offsets), launch.parameters(offsets))
-    size = tuple(g * n for g, n in zip(launch.groups, launch.local, strict=True))
-    return kernel, size, launch.local
+    return with_arguments(kernel, places, block, launch.groups, launch.local)
 
 
-def _run(queue: Any, ready: list[Any]) -> float:
+def _run(queue: Any, ready: list[Ready]) -> float:
     """Seconds from the first launch to the end of the last."""
     start = perf_counter()
     for kernel, size, local in ready:

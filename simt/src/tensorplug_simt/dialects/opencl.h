@@ -40,3 +40,10 @@ DEVICE float16 load_halves16(GLOBAL const uchar* p) {
 #else
 DEVICE float16 load_halves16(GLOBAL const uchar* p) { return vload_half16(0, (GLOBAL const half*)p); }
 #endif
+
+// Asks for the cache line of `p`, where the compiler has a word for it.
+#if defined(__x86_64__) && defined(__clang__)
+#define PREFETCH(p) __builtin_prefetch((const void*)(ulong)(p))
+#else
+#define PREFETCH(p)
+#endif

@@ -108,17 +108,12 @@ PART(v, V_AT, DV)
 #endif
 
 // The rows of a head lie apart, where processors do not look ahead.
-#if defined(__x86_64__) && defined(__clang__)
-#define FETCH(at, bytes) \
-  for (int l = 0; l < (bytes); l += 64) __builtin_prefetch((const void*)(ulong)((at) + l));
+#define FETCH(at, bytes) for (int l = 0; l < (bytes); l += 64) { PREFETCH((at) + l); }
 #define FETCH_AHEAD \
   for (int i = 16; i < min(32, stop - first); i++) { \
     FETCH(ROW(k, first + i, kv_head, kv_batch), DK * k_bytes / k_block) \
     FETCH(ROW(v, first + i - 16, kv_head, kv_batch), DV * v_bytes / v_block) \
   }
-#else
-#define FETCH_AHEAD
-#endif
 
 KERNEL_HEAD {
   const int kv_head = GROUP_Y, batch = GROUP_Z;

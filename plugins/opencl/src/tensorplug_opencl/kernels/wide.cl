@@ -269,16 +269,10 @@ DEVICE float sum16(float16 v) {
 #define UNROLLED (SUMS > 2 * PARTS ? SUMS / (2 * PARTS) : 1)
 
 // Processors fetch ahead within a page by themselves; what is AHEAD bytes on may be on the next.
-#if defined(__x86_64__) && defined(__clang__)
 #define AHEAD 2048
 #define FETCH_AHEAD(p) { \
-  EVERY(line, (BLOCK_BYTES + 63) / 64) { \
-    __builtin_prefetch((const void*)(ulong)((p) + AHEAD + 64 * line)); \
-  } \
+  EVERY(line, (BLOCK_BYTES + 63) / 64) { PREFETCH((p) + AHEAD + 64 * line); } \
 }
-#else
-#define FETCH_AHEAD(p)
-#endif
 
 // Multiplies `count` blocks of each stream, and moves on to the next.
 #define BLOCKS(count) { \
