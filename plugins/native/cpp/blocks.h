@@ -393,6 +393,7 @@ struct RowType {
 };
 
 template <int TYPE> constexpr RowType block_type() {
+    static_assert(32 * Block<TYPE>::GROUPS == type_size(TYPE)->block && Block<TYPE>::SIZE == type_size(TYPE)->size);
     return {TYPE, 32 * Block<TYPE>::GROUPS, Block<TYPE>::SIZE, decode<TYPE>, dots<TYPE, 1>, dots<TYPE, 4>};
 }
 

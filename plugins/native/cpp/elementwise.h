@@ -96,8 +96,6 @@ template <class F> void gated(const Node &node, Part &part) {
     }
 }
 
-enum Activation { RELU, GELU, SILU, GELU_QUICK };
-
 inline void glu(const Node &node, Part &part) {
     switch (node.i[0]) {
     case RELU: return gated<Relu>(node, part);

@@ -8,12 +8,40 @@
 
 namespace {
 
-void (*const KERNELS[OPS])(const Node &, Part &) = {
-    arithmetic<Add>, arithmetic<Sub>, arithmetic<Mul>, arithmetic<Div>, scale, rms_norm, soft_max, rope_table,
-    rope, glu, get_rows, set_rows, copy, product, attention,
+struct Kernel {
+    Op op;
+    void (*compute)(const Node &, Part &);
 };
 
-void compute(const Node &node, Part &part) { KERNELS[node.op](node, part); }
+// In the order of the ops.
+constexpr Kernel KERNELS[] = {
+    {ADD, arithmetic<Add>},
+    {SUB, arithmetic<Sub>},
+    {MUL, arithmetic<Mul>},
+    {DIV, arithmetic<Div>},
+    {SCALE, scale},
+    {RMS_NORM, rms_norm},
+    {SOFT_MAX, soft_max},
+    {ROPE_TABLE, rope_table},
+    {ROPE, rope},
+    {GLU, glu},
+    {GET_ROWS, get_rows},
+    {SET_ROWS, set_rows},
+    {COPY, copy},
+    {MUL_MAT, product},
+    {ATTENTION, attention},
+};
+
+constexpr bool in_order() {
+    int op = 0;
+    for (const Kernel &kernel : KERNELS) {
+        if (kernel.op != op++) return false;
+    }
+    return op == OPS;
+}
+static_assert(in_order(), "KERNELS must have one line for each op, in the order of tables.h");
+
+void compute(const Node &node, Part &part) { KERNELS[node.op].compute(node, part); }
 
 bool readable(const Operand &t) { return row_type(t.type) != nullptr; }
 

@@ -6,6 +6,7 @@ import pytest
 import tensorplug as tp
 from tensorplug_native import library as module
 from tensorplug_native import plugin
+from tensorplug_native.headers import interface
 from tensorplug_native.library import VARIABLE, Library, library, location
 from tensorplug_native.program import NODE, Code, address
 
@@ -48,13 +49,13 @@ def test_without_the_library_the_plugin_gives_itself_no_score(monkeypatch):
 
 def test_a_library_of_another_build_is_refused(monkeypatch):
     path = location()
-    monkeypatch.setattr(module, "ABI", 0)
+    monkeypatch.setattr(module, "interface", lambda: 0)
 
     with pytest.raises(tp.BackendUnavailable) as caught:
         Library(path)
 
     assert str(caught.value) == (
-        f"tensorplug-native: {path} is of another build: interface 1 with nodes of "
+        f"tensorplug-native: {path} is of another build: interface {interface()} with nodes of "
         f"{NODE.itemsize} bytes, wanted 0 with {NODE.itemsize}; install the distribution anew"
     )
 

@@ -9,7 +9,8 @@ from functools import cache
 from typing import Any
 
 from tensorplug.errors import BackendUnavailable, OptionError
-from tensorplug_native.program import ABI, NODE
+from tensorplug_native.headers import interface
+from tensorplug_native.program import NODE
 
 VARIABLE = "TENSORPLUG_NATIVE_LEVEL"
 """Names the instruction-set level of streams that are opened without the option `level`."""
@@ -23,10 +24,6 @@ class Outcome(ctypes.Structure):
     """How a run ended."""
 
     _fields_ = (("code", ctypes.c_int32), ("node", ctypes.c_int32), ("value", ctypes.c_int64))
-
-
-ABORTED = 1
-BAD_ROW = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,10 +56,11 @@ class Library:
     def _check(path: str, loaded: ctypes.CDLL) -> None:
         abi = _function(loaded, "tpn_abi", ctypes.c_int)()
         size = _function(loaded, "tpn_node_size", ctypes.c_int64)()
-        if (abi, size) != (ABI, NODE.itemsize):
+        if (abi, size) != (interface(), NODE.itemsize):
             raise BackendUnavailable(
                 f"tensorplug-native: {path} is of another build: interface {abi} with nodes of "
-                f"{size} bytes, wanted {ABI} with {NODE.itemsize}; install the distribution anew"
+                f"{size} bytes, wanted {interface()} with {NODE.itemsize}; install the "
+                f"distribution anew"
             )
 
     @staticmethod

@@ -16,8 +16,8 @@ from tensorplug_cpu.plan import CPUPlan, Look, looking, prepare
 from tensorplug_cpu.task import Tools
 from tensorplug_cpu.threads import Step, blas_threads
 from tensorplug_native.encode import Encoded, encode
-from tensorplug_native.library import ABORTED, BAD_ROW, Outcome, library
-from tensorplug_native.program import address
+from tensorplug_native.library import Outcome, library
+from tensorplug_native.program import Ending, address
 from tensorplug_native.rules import ACTIVATIONS, RULES
 
 if TYPE_CHECKING:
@@ -152,9 +152,9 @@ class NativePlan(CPUPlan):
         watch.begin(self.backend.abort_callback)
         outcome = program.run(self.backend)
         watch.end()
-        if outcome.code == ABORTED:
+        if outcome.code == Ending.ABORTED:
             raise self._aborted("after", part, done)
-        if outcome.code == BAD_ROW:
+        if outcome.code == Ending.BAD_ROW:
             raise GraphError(program.encoded[outcome.node].complaint(outcome.value))
 
     def _aborted(self, when: str, part: Part, done: int) -> Aborted:

@@ -1,4 +1,7 @@
-"""The program of a plan as the library reads it: the structures of `cpp/program.h` in NumPy."""
+"""The program of a plan as the library reads it: its structures and numbers.
+
+This is the one place for what Python and C++ share: `headers` writes `cpp/tables.h` from it.
+"""
 
 from enum import IntEnum
 
@@ -7,18 +10,19 @@ import numpy as np
 from tensorplug.tensor import Array
 from tensorplug_cpu.task import Operand
 
-ABI = 1
 SOURCES = 5
 NO_TYPE = -1
+"""What an absent source has in place of a type."""
 
 OPERAND = np.dtype(
     [("data", "u8"), ("ne", "i8", 4), ("nb", "i8", 4), ("type", "i4"), ("reserved", "i4")]
 )
+"""Sizes and byte strides, fastest dimension first, as in ggml."""
 NODE = np.dtype(
     [
         ("op", "i4"),
-        ("flags", "i4"),
-        ("f", "f4", 8),
+        ("flags", "i4"),  # of the node's place in the program, set by the library
+        ("f", "f4", 8),  # parameters, by op
         ("i", "i4", 8),
         ("out", OPERAND),
         ("src", OPERAND, SOURCES),
@@ -27,7 +31,7 @@ NODE = np.dtype(
 
 
 class Code(IntEnum):
-    """What a node computes."""
+    """What a node computes; a kernel for each stands in `cpp/kernels.cpp`, in the same order."""
 
     ADD = 0
     SUB = 1
@@ -44,6 +48,23 @@ class Code(IntEnum):
     COPY = 12
     MUL_MAT = 13
     ATTENTION = 14
+
+
+class Activation(IntEnum):
+    """The functions of gated units."""
+
+    RELU = 0
+    GELU = 1
+    SILU = 2
+    GELU_QUICK = 3
+
+
+class Ending(IntEnum):
+    """How a run ended."""
+
+    DONE = 0
+    ABORTED = 1
+    BAD_ROW = 2
 
 
 def address(array: Array) -> int:

@@ -25,7 +25,7 @@ from tensorplug.tensor import Array
 from tensorplug_cpu.memory import aligned
 from tensorplug_cpu.task import Operand, Task
 from tensorplug_native.encode import RULES, Draft, Slot, optional, result, rule, source
-from tensorplug_native.program import Code
+from tensorplug_native.program import Activation, Code
 
 __all__ = ["ACTIVATIONS", "READABLE", "RULES"]
 
@@ -37,7 +37,12 @@ ACTIVATIONS = "activations"
 """What rules find in `Tools.shared`: the option of the stream of that name."""
 
 _ARITHMETIC = {"add": Code.ADD, "sub": Code.SUB, "mul": Code.MUL, "div": Code.DIV}
-_ACTIVATIONS = {"reglu": 0, "geglu": 1, "swiglu": 2, "geglu_quick": 3}
+_ACTIVATIONS = {
+    "reglu": Activation.RELU,
+    "geglu": Activation.GELU,
+    "swiglu": Activation.SILU,
+    "geglu_quick": Activation.GELU_QUICK,
+}
 
 
 def dense(operand: Operand | None, *types: DType) -> bool:

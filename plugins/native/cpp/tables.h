@@ -1,0 +1,142 @@
+// Written by tensorplug_native/headers.py from core's types and program.py; change those.
+#pragma once
+
+#include <cstdint>
+
+constexpr int ABI = 1019309191;
+constexpr int SOURCES = 5;
+
+// Type numbers of GGUF.
+enum Type : int32_t {
+    F32 = 0,
+    F16 = 1,
+    Q4_0 = 2,
+    Q4_1 = 3,
+    Q5_0 = 6,
+    Q5_1 = 7,
+    Q8_0 = 8,
+    Q8_1 = 9,
+    Q2_K = 10,
+    Q3_K = 11,
+    Q4_K = 12,
+    Q5_K = 13,
+    Q6_K = 14,
+    Q8_K = 15,
+    IQ2_XXS = 16,
+    IQ2_XS = 17,
+    IQ3_XXS = 18,
+    IQ1_S = 19,
+    IQ4_NL = 20,
+    IQ3_S = 21,
+    IQ2_S = 22,
+    IQ4_XS = 23,
+    I8 = 24,
+    I16 = 25,
+    I32 = 26,
+    I64 = 27,
+    F64 = 28,
+    IQ1_M = 29,
+    BF16 = 30,
+    TQ1_0 = 34,
+    TQ2_0 = 35,
+    MXFP4 = 39,
+    NVFP4 = 40,
+    Q1_0 = 41,
+    Q2_0 = 42,
+    NO_TYPE = -1,
+};
+
+// Elements and bytes of a block, by type.
+struct TypeSize {
+    int32_t type, block, size;
+};
+constexpr TypeSize TYPE_SIZES[] = {
+    {F32, 1, 4},
+    {F16, 1, 2},
+    {Q4_0, 32, 18},
+    {Q4_1, 32, 20},
+    {Q5_0, 32, 22},
+    {Q5_1, 32, 24},
+    {Q8_0, 32, 34},
+    {Q8_1, 32, 36},
+    {Q2_K, 256, 84},
+    {Q3_K, 256, 110},
+    {Q4_K, 256, 144},
+    {Q5_K, 256, 176},
+    {Q6_K, 256, 210},
+    {Q8_K, 256, 292},
+    {IQ2_XXS, 256, 66},
+    {IQ2_XS, 256, 74},
+    {IQ3_XXS, 256, 98},
+    {IQ1_S, 256, 50},
+    {IQ4_NL, 32, 18},
+    {IQ3_S, 256, 110},
+    {IQ2_S, 256, 82},
+    {IQ4_XS, 256, 136},
+    {I8, 1, 1},
+    {I16, 1, 2},
+    {I32, 1, 4},
+    {I64, 1, 8},
+    {F64, 1, 8},
+    {IQ1_M, 256, 56},
+    {BF16, 1, 2},
+    {TQ1_0, 256, 54},
+    {TQ2_0, 256, 66},
+    {MXFP4, 32, 17},
+    {NVFP4, 64, 36},
+    {Q1_0, 128, 18},
+    {Q2_0, 64, 18},
+};
+
+enum Op : int32_t {
+    ADD = 0,
+    SUB = 1,
+    MUL = 2,
+    DIV = 3,
+    SCALE = 4,
+    RMS_NORM = 5,
+    SOFT_MAX = 6,
+    ROPE_TABLE = 7,
+    ROPE = 8,
+    GLU = 9,
+    GET_ROWS = 10,
+    SET_ROWS = 11,
+    COPY = 12,
+    MUL_MAT = 13,
+    ATTENTION = 14,
+    OPS = 15,
+};
+
+enum Activation : int32_t {
+    RELU = 0,
+    GELU = 1,
+    SILU = 2,
+    GELU_QUICK = 3,
+    ACTIVATIONS = 4,
+};
+
+enum Ending : int32_t {
+    DONE = 0,
+    ABORTED = 1,
+    BAD_ROW = 2,
+};
+
+struct Operand {
+    char *data;
+    int64_t ne[4];
+    int64_t nb[4];
+    int32_t type;
+    int32_t reserved;
+};
+
+struct Node {
+    int32_t op;
+    int32_t flags;
+    float f[8];
+    int32_t i[8];
+    Operand out;
+    Operand src[5];
+};
+
+static_assert(sizeof(Operand) == 80);
+static_assert(sizeof(Node) == 552);
