@@ -26,17 +26,31 @@ inline Sharing sharing(const Node &node) {
 
 inline bool by_rows(const Node &node) { return node.src[0].ne[1] <= FEW_TOKENS; }
 
-// Bytes for one thread. By rows: scores with all positions, a decoded row, and a sum. By blocks: queries, scores,
-// weights, sums, decoded values; the largest score of each row and its total.
+// Parts that the positions of a row are cut into, so that all threads have work where there are few rows.
+inline int64_t parts_of_row(const Node &node, int threads) {
+    constexpr int64_t SHORTEST = 64, EACH = 8; // positions of a part; parts for each thread
+    const int64_t rows = row_count(node.src[0]), wanted = (EACH * threads + rows - 1) / rows;
+    const int64_t most = node.src[1].ne[1] / SHORTEST;
+    return wanted < most ? wanted : most > 1 ? most : 1;
+}
+
+// Bytes of what a part of a row gives: its largest score, its total, and the weighted sum of its values.
+inline int64_t partial_size(const Node &node) { return aligned((2 + node.src[2].ne[0]) * 4); }
+
+// Bytes for one thread. By rows: scores of all positions, and a decoded row. By blocks: queries, scores, weights,
+// sums, decoded values; the largest score of each row and its total.
 inline int64_t attention_room(const Node &node) {
     const Operand &k = node.src[1], &v = node.src[2];
-    if (by_rows(node)) return aligned(k.ne[1] * 4) + 2 * aligned(v.ne[0] * 4);
+    if (by_rows(node)) return aligned(k.ne[1] * 4) + aligned(v.ne[0] * 4);
     const int64_t rows = sharing(node).rows;
     return aligned(rows * k.ne[0] * 4) + 2 * aligned(rows * BLOCK * 4) + aligned(rows * v.ne[0] * 4) +
            aligned(BLOCK * v.ne[0] * 4) + 2 * aligned(rows * 4);
 }
 
-inline int64_t attention_scratch(const Node &node, int threads) { return threads * attention_room(node); }
+inline int64_t attention_scratch(const Node &node, int threads) {
+    const int64_t partials = by_rows(node) ? row_count(node.src[0]) * parts_of_row(node, threads) : 0;
+    return partials * partial_size(node) + threads * attention_room(node);
+}
 
 // Takes arrays of floats from a thread's room, one after the other.
 struct Room {
@@ -90,43 +104,124 @@ inline void write_mean(const float *sum, float total, int64_t n, float *out) {
     EACH_VECTOR(j, count, n) store_some(out + j, vdiv(load_some(sum + j, count), divisor), count);
 }
 
-// One row of q after the other; positions that the mask hides are passed over.
-inline void attention_by_rows(const Node &node, Part &part) {
-    const Operand &q = node.src[0], &k = node.src[1], &v = node.src[2], &mask = node.src[3];
-    const RowType *keys = row_type(k.type), *values = row_type(v.type);
-    const int64_t positions = k.ne[1], size = v.ne[0], tokens = q.ne[1];
-    Room room{part.scratch + part.thread * attention_room(node)};
-    float *scores = room.floats(positions), *decoded = room.floats(size), *sum = room.floats(size);
-    const Span rows = share(row_count(q), part);
-    for (int64_t row = rows.first; row < rows.last; row++) {
-        if (part.stopped()) return;
-        const int64_t token = row % tokens, head = row / tokens % q.ne[2], batch = row / tokens / q.ne[2];
-        const float *query = (const float *)at(q, token, head, batch);
-        const int64_t kv_head = head / (q.ne[2] / k.ne[2]), kv_batch = batch / (q.ne[3] / k.ne[3]);
-        const char *bias = mask_row(node, token, head, batch);
-        for (int64_t i = 0; i < positions; i++) {
-            scores[i] = 0;
-            if (bias && is_hidden(mask, bias, i)) continue;
-            keys->dot(at(k, i, kv_head, kv_batch), 0, query, k.ne[0], scores + i);
+// sum += weights x rows, for `count` rows of `size` values.
+template <int TYPE>
+void add_weighted(const char *rows, int64_t step, const float *weights, int64_t count, int64_t size, float *sum) {
+    constexpr int64_t VECTORS_AT_ONCE = 4;
+    int64_t j = 0;
+    for (; j + VECTORS_AT_ONCE * W <= size; j += VECTORS_AT_ONCE * W) {
+        vf a[VECTORS_AT_ONCE];
+        for (int v = 0; v < VECTORS_AT_ONCE; v++) a[v] = vload(sum + j + v * W);
+        for (int64_t i = 0; i < count; i++) {
+            if (weights[i] == 0) continue;
+            const vf weight = vset(weights[i]);
+            for (int v = 0; v < VECTORS_AT_ONCE; v++) a[v] = vfma(weight, load_floats<TYPE>(rows + i * step, j + v * W), a[v]);
         }
-        finish_scores(node, scores, positions, bias, slope(head, q.ne[2], node.f[1]));
-        float start, total;
-        begin_row(node, head, start, total);
-        const float top = largest(scores, positions, start);
-        total = total * std::exp(start - top) + exponentials(scores, positions, top);
-        for (int64_t j = 0; j < size; j++) sum[j] = 0;
-        for (int64_t i = 0; i < positions; i++) {
-            if (scores[i] == 0) continue;
-            const char *value = at(v, i, kv_head, kv_batch);
-            const float *x = (const float *)value;
-            if (v.type != F32) values->decode(value, 0, size, decoded), x = decoded;
-            const vf weight = vset(scores[i]);
-            EACH_VECTOR(j, count, size) {
-                store_some(sum + j, vfma(weight, load_some(x + j, count), load_some(sum + j, count)), count);
-            }
-        }
-        write_mean(sum, total, size, (float *)at(node.out, head, token, batch));
+        for (int v = 0; v < VECTORS_AT_ONCE; v++) vstore(sum + j + v * W, a[v]);
     }
+    for (; j < size; j++) {
+        for (int64_t i = 0; i < count; i++) {
+            if (weights[i] != 0) sum[j] += weights[i] * load_float<TYPE>(rows + i * step, j);
+        }
+    }
+}
+
+inline void add_weighted(const Operand &v, const char *rows, const float *weights, int64_t count, float *decoded, float *sum) {
+    const int64_t size = v.ne[0], step = v.nb[1];
+    switch (v.type) {
+    case F32: return add_weighted<F32>(rows, step, weights, count, size, sum);
+    case F16: return add_weighted<F16>(rows, step, weights, count, size, sum);
+    case BF16: return add_weighted<BF16>(rows, step, weights, count, size, sum);
+    }
+    for (int64_t i = 0; i < count; i++) {
+        if (weights[i] == 0) continue;
+        row_type(v.type)->decode(rows + i * step, 0, size, decoded);
+        add_weighted<F32>((const char *)decoded, 0, weights + i, 1, size, sum);
+    }
+}
+
+// A row of q and the keys and values that it meets.
+struct Row {
+    int64_t token, head, batch;
+    const float *query;
+    const char *keys, *values, *bias;
+
+    Row(const Node &node, int64_t row) {
+        const Operand &q = node.src[0], &k = node.src[1], &v = node.src[2];
+        token = row % q.ne[1], head = row / q.ne[1] % q.ne[2], batch = row / q.ne[1] / q.ne[2];
+        query = (const float *)at(q, token, head, batch);
+        const int64_t kv_head = head / (q.ne[2] / k.ne[2]), kv_batch = batch / (q.ne[3] / k.ne[3]);
+        keys = at(k, 0, kv_head, kv_batch), values = at(v, 0, kv_head, kv_batch);
+        bias = mask_row(node, token, head, batch);
+    }
+};
+
+// The largest score of positions [first, last), the total of what they weigh relative to it, and the weighted sum
+// of their values. Positions that the mask hides are passed over.
+inline void attend(const Node &node, const Row &row, int64_t first, int64_t last, float *scores, float *decoded, float *partial) {
+    const Operand &k = node.src[1], &v = node.src[2], &mask = node.src[3];
+    const RowType *type = row_type(k.type);
+    for (int64_t i = first; i < last; i += AT_ONCE) {
+        const int64_t count = last - i < AT_ONCE ? last - i : AT_ONCE;
+        bool hidden = row.bias != nullptr;
+        for (int64_t j = 0; j < count; j++) {
+            hidden = hidden && is_hidden(mask, row.bias, i + j);
+            scores[i - first + j] = 0;
+        }
+        if (hidden) continue;
+        if (count == AT_ONCE) {
+            type->dot4(row.keys + i * k.nb[1], k.nb[1], row.query, k.ne[0], scores + i - first);
+            continue;
+        }
+        for (int64_t j = 0; j < count; j++) type->dot(row.keys + (i + j) * k.nb[1], 0, row.query, k.ne[0], scores + i - first + j);
+    }
+    const int64_t count = last - first;
+    const char *bias = row.bias ? row.bias + first * (mask.type == F16 ? 2 : 4) : nullptr;
+    finish_scores(node, scores, count, bias, slope(row.head, node.src[0].ne[2], node.f[1]));
+    partial[0] = largest(scores, count, LOWEST);
+    partial[1] = exponentials(scores, count, partial[0]);
+    for (int64_t j = 0; j < v.ne[0]; j++) partial[2 + j] = 0;
+    add_weighted(v, row.values + first * v.nb[1], scores, count, decoded, partial + 2);
+}
+
+// Adds up the parts of a row, into its first, with the sink of its head.
+inline void join_parts(const Node &node, const Row &row, char *partials, int64_t parts) {
+    const int64_t size = node.src[2].ne[0], step = partial_size(node) / 4;
+    float *sum = (float *)partials, top, total;
+    begin_row(node, row.head, top, total);
+    const float start = top;
+    for (int64_t p = 0; p < parts; p++) top = sum[p * step] > top ? sum[p * step] : top;
+    total *= std::exp(start - top);
+    for (int64_t p = 0; p < parts; p++) {
+        const float *part = sum + p * step;
+        const float factor = std::exp(part[0] - top);
+        total += factor * part[1];
+        if (p == 0) {
+            multiply(sum + 2, size, factor);
+        } else {
+            add_weighted<F32>((const char *)(part + 2), 0, &factor, 1, size, sum + 2);
+        }
+    }
+    write_mean(sum + 2, total, size, (float *)at(node.out, row.head, row.token, row.batch));
+}
+
+// Few tokens: each row of q for itself, in parts of its positions.
+inline void attention_by_rows(const Node &node, Part &part) {
+    const int64_t rows = row_count(node.src[0]), parts = parts_of_row(node, part.threads), positions = node.src[1].ne[1];
+    const int64_t size = partial_size(node);
+    Room room{part.scratch + rows * parts * size + part.thread * attention_room(node)};
+    float *scores = room.floats(positions), *decoded = room.floats(node.src[2].ne[0]);
+    Turns turns(rows * parts, 1, 1, part);
+    for (Span turn; !part.stopped() && turns.next(turn);) {
+        const Row row(node, turn.first / parts);
+        char *partial = part.scratch + turn.first * size;
+        const int64_t p = turn.first % parts;
+        attend(node, row, positions * p / parts, positions * (p + 1) / parts, scores, decoded, (float *)partial);
+        if (parts == 1) join_parts(node, row, partial, 1);
+    }
+    if (parts == 1 || !part.barrier()) return;
+    const Span own = share(rows, part);
+    for (int64_t row = own.first; row < own.last; row++) join_parts(node, Row(node, row), part.scratch + row * parts * size, parts);
 }
 
 // Rows of q that share keys, against a block of positions at a time (Dao et al. 2022).

@@ -260,25 +260,26 @@ template <int TYPE> void mul_vec_int8(const Node &node, Part &part) {
     char *room = part.scratch + part.thread * (Row8::size(k) + aligned(k * 4));
     float *copy = (float *)(room + Row8::size(k));
     Row8 rounded(room, k);
-    const int64_t between = LOOK_EVERY / k / AT_ONCE * AT_ONCE + AT_ONCE;
-    const Span all = share(n * x.ne[2] * x.ne[3], part, AT_ONCE);
-    int64_t matrix = -1, looked = all.first;
-    for (int64_t item = all.first; item < all.last;) {
+    Turns turns = turns_of_few(node, part);
+    Span turn{0, 0};
+    int64_t matrix = -1;
+    for (int64_t item = 0;;) {
+        if (item == turn.last) {
+            if (part.stopped() || !turns.next(turn)) return;
+            item = turn.first;
+        }
         const int64_t i2 = item / n % x.ne[2], i3 = item / n / x.ne[2];
         if (matrix != item / n) {
             matrix = item / n;
             read_row(x, {0, i2, i3}, copy);
             rounded.round(copy, k, Block<TYPE>::ZERO);
         }
-        const int64_t row = item % n, left = n - row < all.last - item ? n - row : all.last - item;
+        const int64_t row = item % n, left = n - row < turn.last - item ? n - row : turn.last - item;
         const char *weights = at(w, row, i2 / (x.ne[2] / w.ne[2]), i3 / (x.ne[3] / w.ne[3]));
         float *results = (float *)at(out, 0, i2, i3) + row;
         const int64_t count = left >= AT_ONCE ? AT_ONCE : 1;
         (count == 1 ? dots8<TYPE, 1> : dots8<TYPE, AT_ONCE>)(weights, w.nb[1], rounded, k, results);
         item += count;
-        if (item - looked < between) continue;
-        if (part.stopped()) return;
-        looked = item;
     }
 }
 

@@ -10,10 +10,26 @@ struct Part {
     int thread, threads; // those that share this node; one where it is computed alone
     char *scratch;       // shared by all threads, as large as `scratch` of the level says
     int index;           // of the node
+    std::atomic<int32_t> *taken; // for each thread, portions of the node taken from its range; 0 at first
+    int64_t taken_step;          // from a thread's to the next one's
 
     bool barrier() { return threads == 1 ? !pool.stopped(thread) : pool.barrier(thread); }
     bool stopped() { return pool.stopped(thread); }
 };
+
+struct Span {
+    int64_t first, last;
+};
+
+// A thread's contiguous share of `total` things, in multiples of `step`.
+inline Span share_of(int64_t total, int thread, int threads, int64_t step = 1) {
+    const int64_t units = (total + step - 1) / step;
+    const int64_t first = units * thread / threads * step, last = units * (thread + 1) / threads * step;
+    return {first < total ? first : total, last < total ? last : total};
+}
+
+// Rows of weights whose dot products with one row of x share the loads of x.
+constexpr int64_t AT_ONCE = 4;
 
 struct Level {
     const char *name;

@@ -6,8 +6,6 @@
 namespace {
 
 constexpr int64_t FEW = 4;       // rows of x up to which dot products are faster than tiles
-constexpr int64_t AT_ONCE = 4;   // rows of w whose dot products share the loads of x
-constexpr int64_t LOOK_EVERY = 1 << 18; // elements of w between looks whether the run is to stop
 
 // x as f32 rows without gaps: itself, or a copy at `room`.
 inline bool is_plain_rows(const Operand &x) { return x.type == F32 && x.nb[0] == 4; }
@@ -26,6 +24,15 @@ inline int64_t mul_mat_scratch(const Node &node, int threads) {
     return copies + (x.ne[1] > 1 ? threads * aligned(x.ne[0] * 4) : 0);
 }
 
+// Rows of w for all rows of x alike, in portions: some for each thread, neither tiny nor huge.
+inline Turns turns_of_few(const Node &node, const Part &part) {
+    constexpr int64_t EACH = 4, LEAST = 1 << 13, MOST = 1 << 17; // bytes of w
+    const Operand &w = node.src[0], &x = node.src[1];
+    const int64_t total = w.ne[1] * x.ne[2] * x.ne[3], row = w.nb[1] > 0 ? w.nb[1] : 1;
+    const int64_t bytes = total * row / part.threads / EACH;
+    return Turns(total, AT_ONCE, (bytes < LEAST ? LEAST : bytes > MOST ? MOST : bytes) / row + 1, part);
+}
+
 inline void read_row(const Operand &x, const Place &p, float *out) {
     const char *row = at(x, p);
     if (x.nb[0] == (x.type == F32 ? 4 : 2)) return row_type(x.type)->decode(row, 0, x.ne[0], out);
@@ -36,8 +43,7 @@ inline void read_row(const Operand &x, const Place &p, float *out) {
     }
 }
 
-// Few rows of x: dot products with the rows of w where they lie. Each thread has one contiguous range of w, so
-// that the memory sees few long streams.
+// Few rows of x: dot products with the rows of w where they lie.
 inline void mul_mat_few(const Node &node, Part &part) {
     const Operand &w = node.src[0], &out = node.out;
     Operand x = node.src[1];
@@ -53,12 +59,15 @@ inline void mul_mat_few(const Node &node, Part &part) {
         room += packed_size(node);
     }
     float *decoded = (float *)(room + part.thread * aligned(k * 4));
-    const int64_t between = LOOK_EVERY / (k > 0 ? k : 1) / AT_ONCE * AT_ONCE + AT_ONCE;
-    const Span all = share(n * x.ne[2] * x.ne[3], part, AT_ONCE);
-    int64_t looked = all.first;
-    for (int64_t item = all.first; item < all.last;) {
+    Turns turns = turns_of_few(node, part);
+    Span turn{0, 0};
+    for (int64_t item = 0;;) {
+        if (item == turn.last) {
+            if (part.stopped() || !turns.next(turn)) return;
+            item = turn.first;
+        }
         const int64_t i2 = item / n % x.ne[2], i3 = item / n / x.ne[2];
-        const int64_t row = item % n, left = n - row < all.last - item ? n - row : all.last - item;
+        const int64_t row = item % n, left = n - row < turn.last - item ? n - row : turn.last - item;
         const char *weights = at(w, row, i2 / (x.ne[2] / w.ne[2]), i3 / (x.ne[3] / w.ne[3]));
         const float *xs = (const float *)at(x, 0, i2, i3);
         float *results = (float *)at(out, 0, i2, i3) + row;
@@ -74,10 +83,6 @@ inline void mul_mat_few(const Node &node, Part &part) {
             }
         }
         item += count;
-        if (item - looked >= between) {
-            if (part.stopped()) return;
-            looked = item;
-        }
     }
 }
 

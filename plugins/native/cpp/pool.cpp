@@ -13,7 +13,6 @@ constexpr int SPINS = 2000; // some 25 microseconds, longer than any wait betwee
 constexpr int SPINS_BETWEEN_YIELDS = 100;
 // Where other programs run, a thread that has gone to sleep may get its processor back only after milliseconds.
 constexpr std::chrono::microseconds AWAKE{1000};
-constexpr milliseconds POLL_EVERY{5};
 constexpr milliseconds LONG{1000};
 
 inline void pause() {
@@ -93,23 +92,6 @@ Outcome Pool::run(Job job, void *what, Poll poll) {
         ask(0);
     }
     return cause_;
-}
-
-bool Pool::barrier(int thread) {
-    if (count_ == 1) return !stopped(thread);
-    const uint32_t phase = phase_.load();
-    if (arrived_.fetch_add(1) + 1 == count_) {
-        arrived_.store(0);
-        phase_.fetch_add(1);
-        gate_.open();
-    } else {
-        while (phase_.load() == phase) {
-            if (stop_.load()) return false;
-            gate_.wait(phase_, phase, POLL_EVERY);
-            ask(thread);
-        }
-    }
-    return stop_.load(std::memory_order_relaxed) == 0;
 }
 
 bool Pool::stopped(int thread) {

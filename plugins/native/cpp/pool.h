@@ -39,14 +39,37 @@ class Pool {
     // Calls `job` on every thread and returns when all have ended it. One job at a time.
     Outcome run(Job job, void *what, Poll poll);
 
-    // Waits until every thread of the job is here; false where the job is to end now.
-    bool barrier(int thread);
+    // Waits until every thread of the job is here; false where the job is to end now. `idle` is called meanwhile, as
+    // long as it returns true.
+    template <class Idle> bool barrier(int thread, Idle idle) {
+        if (count_ == 1) return !stopped(thread);
+        const uint32_t phase = phase_.load();
+        if (arrived_.fetch_add(1) + 1 == count_) {
+            arrived_.store(0);
+            phase_.fetch_add(1);
+            gate_.open();
+            return stop_.load(std::memory_order_relaxed) == 0;
+        }
+        bool more = true;
+        while (phase_.load(std::memory_order_acquire) == phase) {
+            if (stop_.load(std::memory_order_relaxed)) return false;
+            if (more && (more = idle())) continue;
+            gate_.wait(phase_, phase, POLL_EVERY);
+            ask(thread);
+        }
+        return stop_.load(std::memory_order_relaxed) == 0;
+    }
+    bool barrier(int thread) {
+        return barrier(thread, [] { return false; });
+    }
     // Whether the job is to end now. Kernels ask between portions of work.
     bool stopped(int thread);
     // Ends the job; the first cause stays.
     void stop(Outcome cause);
 
   private:
+    static constexpr std::chrono::milliseconds POLL_EVERY{5};
+
     void start();
     void work(int thread);
     void ask(int thread);

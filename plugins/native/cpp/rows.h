@@ -6,17 +6,36 @@
 
 namespace {
 
-struct Span {
-    int64_t first, last;
-};
-
-// This thread's contiguous share of `total` things, in multiples of `step`.
 inline Span share(int64_t total, const Part &part, int64_t step = 1) {
-    const int64_t units = (total + step - 1) / step;
-    const int64_t first = units * part.thread / part.threads * step;
-    const int64_t last = units * (part.thread + 1) / part.threads * step;
-    return {first < total ? first : total, last < total ? last : total};
+    return share_of(total, part.thread, part.threads, step);
 }
+
+// Portions of `total` things that threads take as they come: each from its own contiguous range, so that the memory
+// sees few long streams, then what is left of the others' ranges, so that none waits for one that came late.
+class Turns {
+  public:
+    Turns(int64_t total, int64_t step, int64_t portion, const Part &part)
+        : total_(total), step_(step), portion_((portion + step - 1) / step * step), part_(part) {}
+
+    // False where nothing is left.
+    bool next(Span &span) {
+        for (; tried_ < part_.threads; tried_++) {
+            const int owner = (part_.thread + tried_) % part_.threads;
+            const Span all = share_of(total_, owner, part_.threads, step_);
+            const int64_t turn = part_.taken[owner * part_.taken_step].fetch_add(1, std::memory_order_relaxed);
+            const int64_t first = all.first + turn * portion_;
+            if (first >= all.last) continue;
+            span = {first, first + portion_ < all.last ? first + portion_ : all.last};
+            return true;
+        }
+        return false;
+    }
+
+  private:
+    const int64_t total_, step_, portion_;
+    const Part &part_;
+    int tried_ = 0;
+};
 
 inline int64_t row_count(const Operand &t) { return t.ne[1] * t.ne[2] * t.ne[3]; }
 
