@@ -11,7 +11,7 @@ import json
 import math
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -55,14 +55,15 @@ class Peer:
                 return
             yield call("ggml_backend_buft_name", "st")(kind).decode(), kind
 
-    def seconds(
-        self, dtype: tp.DType, shape: tuple[int, int, int], count: int, repeats: int, kind: int
-    ) -> float:
-        """Seconds of a walk over `count` products in one graph. Raises Refused."""
+    @contextmanager
+    def walk(
+        self, dtype: tp.DType, shape: tuple[int, int, int], count: int, kind: int
+    ) -> Iterator[Callable[[], float]]:
+        """A function that walks over `count` products in one graph: its seconds. Raises Refused."""
         k, n, m = shape
         ggml = self.ggml
         rows = np.random.default_rng(0).standard_normal((TILE, k)).astype(np.float32)
-        stored = self._stored(dtype, rows)
+        stored = self.stored(dtype, rows)
         with ggml.opened(count + 8), self._weights(dtype, (k, n), count, kind) as weights:
             x = ggml.build("ggml_new_tensor_2d", "ill", F32, k, m)
             results = [ggml.build("ggml_mul_mat", "tt", w, x) for w in weights]
@@ -77,9 +78,16 @@ class Peer:
                 ggml.write(
                     x, np.random.default_rng(1).standard_normal((m, k), np.float32).tobytes()
                 )
-                return min(self._run(graph) for _ in range(repeats + 1))
+                yield lambda: self._run(graph)
 
-    def _stored(self, dtype: tp.DType, rows: "np.ndarray") -> bytes:
+    def seconds(
+        self, dtype: tp.DType, shape: tuple[int, int, int], count: int, repeats: int, kind: int
+    ) -> float:
+        """The best seconds of a walk over `count` products. Raises Refused."""
+        with self.walk(dtype, shape, count, kind) as run:
+            return min(run() for _ in range(repeats + 1))
+
+    def stored(self, dtype: tp.DType, rows: "np.ndarray") -> bytes:
         size = dtype.row_size(rows.shape[1])
         if dtype is tp.F32:
             return rows.tobytes()
