@@ -1,7 +1,7 @@
 // What the kernels that go row by row share.
 #pragma once
 
-#include "blocks.h"
+#include "decode.h"
 #include "level.h"
 
 namespace {

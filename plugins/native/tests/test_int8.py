@@ -7,17 +7,34 @@ import tensorplug as tp
 from tensorplug.testing.cases import LARGE, SMALL
 from tensorplug.testing.cases.laid import lay
 from tensorplug.testing.running import run
-from tensorplug_native.library import library
+from tensorplug_cpu.device import CPUDevice
+from tensorplug_native.rules import READABLE
 
-BEST = list(library().levels)[-1]
+from .streams import LEVELS
+
 PRODUCTS = [case for case in (*SMALL, *LARGE) if case.op == "mul_mat"]
-TYPES = [tp.Q8_0, tp.Q4_0, tp.Q4_1, tp.Q5_0, tp.Q5_1, tp.Q4_K, tp.Q5_K, tp.Q6_K]
+TYPES = sorted((t for t in READABLE if t.is_block), key=lambda t: t.id)
+SCALES: dict[tp.DType, tuple[int, ...]] = {
+    **dict.fromkeys((tp.Q4_1, tp.Q5_1, tp.Q4_K, tp.Q5_K), (0, 2)),
+    tp.Q2_K: (80, 82),
+    tp.Q3_K: (108,),
+    tp.Q6_K: (208,),
+    tp.MXFP4: (),
+}
+"""Where in a block an f16 scale lies, in bytes; elsewhere at its beginning."""
 
 
 @pytest.fixture(scope="module")
-def rounding(device):
-    with device.open(threads=2, activations="int8") as backend:
+def numpy():
+    with CPUDevice("cpu:0") as device, device.open(threads=1) as backend:
         yield backend
+
+
+@pytest.fixture(scope="module", params=[level for level in LEVELS if level != "baseline"])
+def rounding(device, request):
+    """A stream that rounds, with uneven shares."""
+    with device.open(threads=3, level=request.param, activations="int8") as stream:
+        yield stream
 
 
 @pytest.mark.parametrize("case", PRODUCTS, ids=lambda case: case.id)
@@ -30,26 +47,57 @@ def test_product_is_as_near_as_the_kit_asks(case, device, rounding):
     assert laid.problem() == ""
 
 
-def product(dtype, precision="default"):
-    """A product of random blocks with 13 rows, and its values."""
+def stored(dtype, rows, k):
+    """Rows of random blocks with scales that are about one hundredth."""
     rng = np.random.default_rng(3)
-    blocks = rng.integers(0, 256, (70 * 768 // dtype.block, dtype.size), dtype=np.uint8)
-    for at in {tp.Q6_K: (208,)}.get(dtype, (0, 2)):
+    blocks = rng.integers(0, 256, (rows * k // dtype.block, dtype.size), dtype=np.uint8)
+    for at in SCALES.get(dtype, (0,)):
         blocks[:, at : at + 2] = np.frombuffer(np.float16(0.01).tobytes(), np.uint8)
-    w, x = tp.input("w", (70, 768), dtype), tp.input("x", (13, 768), tp.F32)
-    values = {w: blocks.reshape(70, -1), x: rng.normal(size=(13, 768)).astype(np.float32)}
-    return tp.apply(tp.OPS["mul_mat"], w, x, precision=precision), values
+    if dtype is tp.MXFP4:
+        blocks[:, 0] = rng.integers(118, 122, len(blocks))
+    return blocks.reshape(rows, -1)
 
 
-@pytest.mark.skipif(BEST != "avx512", reason="this processor has no integer dot products")
+def product(dtype, precision="default", rows=13, k=768, outputs=70):
+    """A product of random blocks with `rows` rows, and its values."""
+    w, x = tp.input("w", (outputs, k), dtype), tp.input("x", (rows, k), tp.F32)
+    values = np.random.default_rng(4).normal(size=(rows, k)).astype(np.float32)
+    node = tp.apply(tp.OPS["mul_mat"], w, x, precision=precision)
+    return node, {w: stored(dtype, outputs, k), x: values}
+
+
+def distance(found, wanted):
+    return np.linalg.norm(found - wanted) / np.linalg.norm(wanted)
+
+
+def as_rounded(x):
+    """What is left of `x` when each 32 values share a scale and have eight bits."""
+    groups = x.reshape(-1, 32)
+    scales = np.abs(groups).max(1, keepdims=True) / np.float32(127)
+    return (np.rint(groups / scales) * scales).reshape(x.shape)
+
+
+@pytest.mark.parametrize("outputs", [1, 7, 70])
+@pytest.mark.parametrize("rows", [1, 2, 5, 8, 9, 33])
 @pytest.mark.parametrize("dtype", TYPES, ids=str)
-def test_rounding_changes_results_by_less_than_a_hundredth(device, backend, rounding, dtype):
-    node, values = product(dtype)
+def test_products_are_those_of_numpy_with_rounded_values(numpy, rounding, dtype, rows, outputs):
+    for k in (dtype.block, 32 * 9 if dtype.block == 32 else 1280):
+        node, values = product(dtype, rows=rows, k=k, outputs=outputs)
+        w, x = values
+        rounded = {w: values[w], x: as_rounded(values[x])}
 
-    exact, rounded = run(backend, node, values), run(rounding, node, values)
+        found = run(rounding, node, values)
 
-    apart = np.linalg.norm(rounded - exact) / np.linalg.norm(exact)
-    assert 1e-4 < apart < 1e-2
+        assert distance(found, run(numpy, node, rounded)) < 1e-4
+
+
+@pytest.mark.parametrize("rows", [1, 2, 5, 33])
+@pytest.mark.parametrize("dtype", TYPES, ids=str)
+def test_products_in_floats_are_those_of_numpy(numpy, backend, dtype, rows):
+    for k in (dtype.block, 32 * 9 if dtype.block == 32 else 1280):
+        node, values = product(dtype, rows=rows, k=k, outputs=7)
+
+        assert distance(run(backend, node, values), run(numpy, node, values)) < 1e-5
 
 
 def test_a_node_that_asks_for_f32_is_not_rounded(backend, rounding):

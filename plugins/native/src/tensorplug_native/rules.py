@@ -11,6 +11,10 @@ from tensorplug.dtypes import (
     F32,
     I32,
     I64,
+    IQ4_NL,
+    MXFP4,
+    Q2_K,
+    Q3_K,
     Q4_0,
     Q4_1,
     Q4_K,
@@ -30,7 +34,10 @@ from tensorplug_native.program import Activation, Code
 __all__ = ["ACTIVATIONS", "READABLE", "RULES"]
 
 PLAIN = frozenset({F32, F16, BF16})
-READABLE = PLAIN | {Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q4_K, Q5_K, Q6_K}
+READABLE = PLAIN | {
+    *(Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, IQ4_NL, MXFP4),
+    *(Q2_K, Q3_K, Q4_K, Q5_K, Q6_K),
+}
 """Types whose rows the kernels decode."""
 
 ACTIVATIONS = "activations"

@@ -1,0 +1,155 @@
+// Rows of any type: as floats, and their dot products with floats.
+#pragma once
+
+#include "superblocks.h"
+
+namespace {
+
+// Floats as blocks of one group of 32 are read with these.
+template <int TYPE> inline vf load_floats(const char *p, int64_t i) {
+    if constexpr (TYPE == F32) return vload((const float *)p + i);
+    if constexpr (TYPE == F16) return vload16((const uint16_t *)p + i);
+    if constexpr (TYPE == BF16) return vloadb16((const uint16_t *)p + i);
+}
+template <int TYPE> inline float load_float(const char *p, int64_t i) {
+    if constexpr (TYPE == F32) return ((const float *)p)[i];
+    if constexpr (TYPE == F16) return half_to_float(((const uint16_t *)p)[i]);
+    if constexpr (TYPE == BF16) return bf16_to_float(((const uint16_t *)p)[i]);
+}
+
+constexpr bool is_plain(int type) { return type == F32 || type == F16 || type == BF16; }
+
+template <class B> constexpr int PARTS = B::HALVES ? 2 * B::GROUPS : B::GROUPS; // of a block, each with a scale
+
+// Elements `first` to `first + n` of a row as floats; both are multiples of a block for block types.
+template <int TYPE> void decode(const char *row, int64_t first, int64_t n, float *out) {
+    if constexpr (is_plain(TYPE)) {
+        const char *p = row + first * (TYPE == F32 ? 4 : 2);
+        int64_t i = 0;
+        for (; i + W <= n; i += W) vstore(out + i, load_floats<TYPE>(p, i));
+        for (; i < n; i++) out[i] = load_float<TYPE>(p, i);
+    } else {
+        typedef Block<TYPE> B;
+        const byte *block = (const byte *)row + first / (32 * B::GROUPS) * B::SIZE;
+        float d[PARTS<B>], m[PARTS<B>];
+        for (int64_t i = 0; i < n; i += 32 * B::GROUPS, block += B::SIZE) {
+            B::scales(block, d, m);
+            for (int g = 0; g < B::GROUPS; g++) {
+                vf codes[VECTORS];
+                B::floats(block, g, codes);
+                for (int v = 0; v < VECTORS; v++) {
+                    const int p = B::HALVES ? 2 * g + v * W / 16 : g;
+                    vf x = vmul(codes[v], vset(d[p]));
+                    if (B::MIN) x = vadd(x, vset(m[p]));
+                    vstore(out + i + 32 * g + v * W, x);
+                }
+            }
+        }
+    }
+}
+
+constexpr int64_t AHEAD = 8192; // bytes: some 200 ns at the speed of the memory
+
+// Asks for `n` bytes that follow `done` bytes of R rows. Rows side by side make several short streams, which
+// processors do not foresee: without this, four rows at a time are read at a sixth of the speed of one.
+template <int R> inline void prefetch(const char *rows, int64_t done, int64_t n) {
+    const char *p = rows + AHEAD + done * R;
+    for (int64_t i = 0; i < n * R; i += 64) __builtin_prefetch(p + i);
+}
+
+// Dot products of R rows, `step` bytes apart, with x.
+template <int TYPE, int R> void dots(const char *row, int64_t step, const float *x, int64_t n, float *out) {
+    if constexpr (is_plain(TYPE)) {
+        vf a[R][2];
+        for (int r = 0; r < R; r++) a[r][0] = a[r][1] = vset(0);
+        int64_t i = 0;
+        for (; i + 2 * W <= n; i += 2 * W) {
+            constexpr int64_t SIZE = TYPE == F32 ? 4 : 2;
+            if (R > 1) prefetch<R>(row, i * SIZE, 2 * W * SIZE);
+            const vf x0 = vload(x + i), x1 = vload(x + i + W);
+            for (int r = 0; r < R; r++) {
+                a[r][0] = vfma(load_floats<TYPE>(row + r * step, i), x0, a[r][0]);
+                a[r][1] = vfma(load_floats<TYPE>(row + r * step, i + W), x1, a[r][1]);
+            }
+        }
+        for (int r = 0; r < R; r++) {
+            float sum = vsum(vadd(a[r][0], a[r][1]));
+            for (int64_t j = i; j < n; j++) sum += load_float<TYPE>(row + r * step, j) * x[j];
+            out[r] = sum;
+        }
+    } else {
+        typedef Block<TYPE> B;
+        float d[R][PARTS<B>], m[R][PARTS<B>];
+        vf sums[R][2];
+        for (int r = 0; r < R; r++) sums[r][0] = sums[r][1] = vset(0);
+        const byte *block = (const byte *)row;
+        for (int64_t i = 0; i < n; i += 32 * B::GROUPS, block += B::SIZE) {
+            if (R > 1) prefetch<R>(row, (const char *)block - row, B::SIZE);
+            for (int r = 0; r < R; r++) B::scales(block + r * step, d[r], m[r]);
+            for (int g = 0; g < B::GROUPS; g++) {
+                const float *xg = x + i + 32 * g;
+                vf xs[VECTORS];
+                for (int v = 0; v < VECTORS; v++) xs[v] = vload(xg + v * W);
+                constexpr int HALF = VECTORS / (B::HALVES ? 2 : 1), COUNT = VECTORS / HALF;
+                vf totals[COUNT];
+                for (int h = 0; B::MIN && h < COUNT; h++) {
+                    totals[h] = xs[h * HALF];
+                    for (int v = 1; v < HALF; v++) totals[h] = vadd(totals[h], xs[h * HALF + v]);
+                }
+                for (int r = 0; r < R; r++) {
+                    vf codes[VECTORS];
+                    B::floats(block + r * step, g, codes);
+                    for (int h = 0; h < COUNT; h++) {
+                        const int p = COUNT * g + h;
+                        vf part = vmul(codes[h * HALF], xs[h * HALF]);
+                        for (int v = 1; v < HALF; v++) part = vfma(codes[h * HALF + v], xs[h * HALF + v], part);
+                        sums[r][h] = vfma(vset(d[r][p]), part, sums[r][h]);
+                        if (B::MIN) sums[r][1] = vfma(vset(m[r][p]), totals[h], sums[r][1]);
+                    }
+                }
+            }
+        }
+        for (int r = 0; r < R; r++) out[r] = vsum(vadd(sums[r][0], sums[r][1]));
+    }
+}
+
+// What the kernels do with rows of one type.
+struct RowType {
+    int type, block, size; // elements and bytes of a block
+    void (*decode)(const char *row, int64_t first, int64_t n, float *out);
+    void (*dot)(const char *row, int64_t step, const float *x, int64_t n, float *out);
+    void (*dot4)(const char *row, int64_t step, const float *x, int64_t n, float *out);
+};
+
+template <int TYPE> constexpr RowType block_type() {
+    static_assert(32 * Block<TYPE>::GROUPS == type_size(TYPE)->block && Block<TYPE>::SIZE == type_size(TYPE)->size);
+    return {TYPE, 32 * Block<TYPE>::GROUPS, Block<TYPE>::SIZE, decode<TYPE>, dots<TYPE, 1>, dots<TYPE, 4>};
+}
+
+const RowType ROW_TYPES[] = {
+    {F32, 1, 4, decode<F32>, dots<F32, 1>, dots<F32, 4>},
+    {F16, 1, 2, decode<F16>, dots<F16, 1>, dots<F16, 4>},
+    {BF16, 1, 2, decode<BF16>, dots<BF16, 1>, dots<BF16, 4>},
+    block_type<Q8_0>(),
+    block_type<Q4_0>(),
+    block_type<Q4_1>(),
+    block_type<Q5_0>(),
+    block_type<Q5_1>(),
+    block_type<IQ4_NL>(),
+    block_type<MXFP4>(),
+    block_type<Q2_K>(),
+    block_type<Q3_K>(),
+    block_type<Q4_K>(),
+    block_type<Q5_K>(),
+    block_type<Q6_K>(),
+};
+
+// The functions for a type; null where there are none.
+inline const RowType *row_type(int type) {
+    for (const RowType &known : ROW_TYPES) {
+        if (known.type == type) return &known;
+    }
+    return nullptr;
+}
+
+} // namespace

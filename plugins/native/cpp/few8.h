@@ -1,0 +1,217 @@
+// Few rows of x, rounded, against rows of w where they lie.
+#pragma once
+
+#include "round8.h"
+
+namespace {
+
+#if defined(TP_INT8)
+
+constexpr int GROUPS8 = 8; // of a unit: a block of 256 codes, or eight blocks of 32
+constexpr int64_t FEW8 = 8; // rows of x up to which this is faster than tiles
+
+// 256 values of a row of x, rounded: codes; what is taken off the sums of each group, by lane; and for each part of
+// w its scale and its scaled sum.
+struct alignas(64) Unit8 {
+    int8_t codes[GROUPS8 * GROUP];
+    int32_t shifts[GROUPS8 * 8];
+    float d[16], sums[16];
+};
+
+inline int64_t units_of(int64_t k) { return (k / GROUP + GROUPS8 - 1) / GROUPS8; }
+
+// Past the end of a row everything is zero.
+template <int TYPE> void round_row(const float *values, int64_t k, Unit8 *units) {
+    constexpr int EACH = GROUP / part_of<TYPE>();
+    for (int64_t g = 0; g < units_of(k) * GROUPS8; g++) {
+        Unit8 &unit = units[g / GROUPS8];
+        const int64_t at = g % GROUPS8;
+        int8_t *codes = unit.codes + at * GROUP;
+        int halves[2] = {0, 0};
+        float d = 0;
+        if (g < k / GROUP) d = round_group(values + g * GROUP, codes, halves);
+        else std::memset(codes, 0, GROUP);
+        for (int h = 0; h < EACH; h++) {
+            unit.d[at * EACH + h] = d;
+            unit.sums[at * EACH + h] = d * (float)(EACH == 2 ? halves[h] : halves[0] + halves[1]);
+        }
+        if (EXCESS<TYPE> == 0) continue;
+        const __m256i ones = _mm256_set1_epi8(1), c = _mm256_loadu_si256((const __m256i *)codes);
+        const __m256i fours = _mm256_madd_epi16(_mm256_maddubs_epi16(ones, c), _mm256_set1_epi16(1));
+        const __m256i off = _mm256_mullo_epi32(fours, _mm256_set1_epi32(-EXCESS<TYPE>));
+        _mm256_storeu_si256((__m256i *)(unit.shifts + at * 8), off);
+    }
+}
+
+#if defined(__AVX512VNNI__)
+
+constexpr int TOGETHER = 2; // groups in a vector
+
+template <int TYPE> inline vi stored_groups(const byte *unit, int g) {
+    typedef Block<TYPE> B;
+    const byte *second = B::GROUPS == 1 ? unit + B::SIZE : unit;
+    return _mm512_inserti64x4(_mm512_castsi256_si512(stored_codes<TYPE>(unit, g)), stored_codes<TYPE>(second, g + 1), 1);
+}
+
+// The scale of each lane.
+template <bool HALVES> inline vf spread_scales(const __m256 *scales, int g) {
+    const __m512i lane = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+    const int first = HALVES ? 2 * g % 8 : g;
+    const __m512i which = _mm512_add_epi32(_mm512_srli_epi32(lane, HALVES ? 2 : 3), _mm512_set1_epi32(first));
+    return _mm512_permutexvar_ps(which, _mm512_castps256_ps512(scales[HALVES ? g / 4 : 0]));
+}
+
+#else
+
+constexpr int TOGETHER = 1;
+
+template <int TYPE> inline vi stored_groups(const byte *unit, int g) { return stored_codes<TYPE>(unit, g); }
+
+template <bool HALVES> inline vf spread_scales(const __m256 *scales, int g) {
+    const float *floats = (const float *)scales;
+    if (!HALVES) return _mm256_set1_ps(floats[g]);
+    return _mm256_insertf128_ps(_mm256_set1_ps(floats[2 * g]), _mm_set1_ps(floats[2 * g + 1]), 1);
+}
+
+#endif
+
+// Eight f16 numbers, `step` bytes apart.
+inline __m256 eight_halves(const byte *p, int step) {
+    short h[8];
+    for (int i = 0; i < 8; i++) std::memcpy(h + i, p + i * step, 2);
+    return _mm256_cvtph_ps(_mm_setr_epi16(h[0], h[1], h[2], h[3], h[4], h[5], h[6], h[7]));
+}
+
+// The scales and minima of a unit.
+template <int TYPE> inline void unit_scales(const byte *unit, __m256 *d, __m256 *m) {
+    typedef Block<TYPE> B;
+    if constexpr (B::GROUPS > 1) {
+        B::scales(unit, (float *)d, (float *)m);
+    } else if constexpr (TYPE == MXFP4) {
+        float each[8];
+        for (int i = 0; i < 8; i++) B::scales(unit + i * B::SIZE, each + i, nullptr);
+        d[0] = _mm256_loadu_ps(each);
+    } else {
+        d[0] = eight_halves(unit, B::SIZE);
+        if (B::MIN) m[0] = eight_halves(unit + 2, B::SIZE);
+    }
+}
+
+// Sums of R rows of w, `step` bytes apart, with M rows of x, `next` units apart.
+template <int TYPE, int R, int M> struct Sums8 {
+    typedef Block<TYPE> B;
+    static constexpr int EIGHTS = B::HALVES ? 2 : 1;
+    vf sums[R][M];
+    __m256 least[R][M];
+
+    Sums8() {
+        for (int r = 0; r < R; r++) {
+            for (int j = 0; j < M; j++) sums[r][j] = vset(0), least[r][j] = _mm256_setzero_ps();
+        }
+    }
+
+    void add(const byte *unit, int64_t step, const Unit8 *x, int64_t next) {
+        for (int r = 0; r < R; r++) {
+            const byte *w = unit + r * step;
+            __m256 d[EIGHTS], m[EIGHTS], scales[M][EIGHTS];
+            unit_scales<TYPE>(w, d, m);
+            for (int j = 0; j < M; j++) {
+                for (int e = 0; e < EIGHTS; e++) {
+                    const Unit8 &xs = x[j * next];
+                    scales[j][e] = _mm256_mul_ps(d[e], _mm256_load_ps(xs.d + 8 * e));
+                    if (B::MIN) least[r][j] = _mm256_fmadd_ps(m[e], _mm256_load_ps(xs.sums + 8 * e), least[r][j]);
+                }
+            }
+            for (int g = 0; g < GROUPS8; g += TOGETHER) {
+                const vi codes = B::GROUPS == 1 ? stored_groups<TYPE>(w + g * B::SIZE, 0) : stored_groups<TYPE>(w, g);
+                for (int j = 0; j < M; j++) {
+                    const Unit8 &xs = x[j * next];
+                    const vi start = EXCESS<TYPE> ? iload(xs.shifts + 8 * g) : iset(0);
+                    const vf dot = ifloat(dot_bytes<SIGNED<TYPE>>(start, codes, iload(xs.codes + g * GROUP)));
+                    sums[r][j] = vfma(dot, spread_scales<B::HALVES>(scales[j], g), sums[r][j]);
+                }
+            }
+        }
+    }
+
+    float total(int r, int j) const {
+        if (!B::MIN) return vsum(sums[r][j]);
+        const __m128 half = _mm_add_ps(_mm256_castps256_ps128(least[r][j]), _mm256_extractf128_ps(least[r][j], 1));
+        const __m128 s = _mm_add_ps(half, _mm_movehl_ps(half, half));
+        return vsum(sums[r][j]) + _mm_cvtss_f32(_mm_add_ss(s, _mm_movehdup_ps(s)));
+    }
+};
+
+// Products of R rows of w, `step` bytes apart, with M rows of x: out[j * out_step + r].
+template <int TYPE, int R, int M> void dots8(const char *rows, int64_t step, const Unit8 *x, int64_t k, float *out, int64_t out_step) {
+    typedef Block<TYPE> B;
+    constexpr int64_t SIZE = B::SIZE * (GROUPS8 / B::GROUPS);
+    const int64_t units = units_of(k), whole = k / (GROUP * GROUPS8);
+    Sums8<TYPE, R, M> sums;
+    const byte *unit = (const byte *)rows;
+    for (int64_t u = 0; u < whole; u++, unit += SIZE) {
+        if (R > 1) prefetch<R>(rows, (const char *)unit - rows, SIZE);
+        sums.add(unit, step, x + u, units);
+    }
+    if (B::GROUPS == 1 && whole < units) {
+        byte last[R * SIZE] = {};
+        for (int r = 0; r < R; r++) std::memcpy(last + r * SIZE, unit + r * step, (k / GROUP - whole * GROUPS8) * B::SIZE);
+        sums.add(last, SIZE, x + whole, units);
+    }
+    for (int j = 0; j < M; j++) {
+        for (int r = 0; r < R; r++) out[j * out_step + r] = sums.total(r, j);
+    }
+}
+
+template <int TYPE> struct Few8 {
+    typedef void (*Dots)(const char *, int64_t, const Unit8 *, int64_t, float *, int64_t);
+    static constexpr Dots SEVERAL[4] = {dots8<TYPE, 1, 1>, dots8<TYPE, 1, 2>, dots8<TYPE, 1, 3>, dots8<TYPE, 1, 4>};
+
+    // Products of `count` rows of w, at most AT_ONCE, with m rows of x.
+    static void rows(const char *w, int64_t step, int64_t count, const Unit8 *x, int64_t m, int64_t k, float *out, int64_t out_step) {
+        if (m == 1 && count == AT_ONCE) return dots8<TYPE, AT_ONCE, 1>(w, step, x, k, out, 0);
+        for (int64_t r = 0; r < count; r++) {
+            for (int64_t j = 0; j < m; j += 4) {
+                const int64_t some = m - j < 4 ? m - j : 4;
+                SEVERAL[some - 1](w + r * step, step, x + j * units_of(k), k, out + r + j * out_step, out_step);
+            }
+        }
+    }
+};
+
+inline int64_t few8_room(int64_t k, int64_t m) { return m * units_of(k) * (int64_t)sizeof(Unit8) + aligned(k * 4); }
+
+// Each thread rounds x for itself: that is quicker than to wait for each other.
+template <int TYPE> void mul_few8(const Node &node, Part &part) {
+    const Operand &w = node.src[0], &x = node.src[1], &out = node.out;
+    const int64_t k = w.ne[0], n = w.ne[1], m = x.ne[1];
+    char *room = part.scratch + part.thread * few8_room(k, m);
+    Unit8 *rounded = (Unit8 *)room;
+    float *copy = (float *)(rounded + m * units_of(k));
+    Turns turns = turns_of_few(node, part);
+    Span turn{0, 0};
+    int64_t matrix = -1;
+    for (int64_t item = 0;;) {
+        if (item == turn.last) {
+            if (part.stopped() || !turns.next(turn)) return;
+            item = turn.first;
+        }
+        const int64_t i2 = item / n % x.ne[2], i3 = item / n / x.ne[2];
+        if (matrix != item / n) {
+            matrix = item / n;
+            for (int64_t j = 0; j < m; j++) {
+                read_row(x, {j, i2, i3}, copy);
+                round_row<TYPE>(copy, k, rounded + j * units_of(k));
+            }
+        }
+        const int64_t row = item % n, left = n - row < turn.last - item ? n - row : turn.last - item;
+        const char *weights = at(w, row, i2 / (x.ne[2] / w.ne[2]), i3 / (x.ne[3] / w.ne[3]));
+        const int64_t count = left < AT_ONCE ? left : AT_ONCE;
+        Few8<TYPE>::rows(weights, w.nb[1], count, rounded, m, k, (float *)at(out, 0, i2, i3) + row, out.nb[1] / 4);
+        item += count;
+    }
+}
+
+#endif
+
+} // namespace

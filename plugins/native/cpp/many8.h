@@ -1,0 +1,187 @@
+// Many rows of x, rounded: panels of codes of w meet all tiles of x.
+#pragma once
+
+#include "round8.h"
+
+namespace {
+
+#if defined(TP_INT8)
+
+#if defined(__AVX512VNNI__)
+constexpr int ROWS8 = 6;
+#else
+constexpr int ROWS8 = 4;
+#endif
+
+// A panel of w: stored codes, four of a column side by side; and the scale and minimum of each column for each part
+// of `PART` codes.
+template <int PART> struct Panel8 {
+    alignas(64) uint8_t codes[DEPTH * COLUMNS];
+    alignas(64) float d[DEPTH / PART * COLUMNS], m[DEPTH / PART * COLUMNS];
+};
+
+template <int TYPE> void read_panel(const char *rows, int64_t step, int64_t columns, int64_t k0, int64_t depth, Panel8<part_of<TYPE>()> &panel) {
+    typedef Block<TYPE> B;
+    alignas(64) uint8_t bytes[COLUMNS * DEPTH];
+    for (int64_t c = 0; c < COLUMNS; c++) {
+        const byte *block = (const byte *)rows + (c < columns ? c : columns - 1) * step + k0 / (32 * B::GROUPS) * B::SIZE;
+        int64_t first = 0;
+        for (int64_t i = 0; i < depth; i += 32 * B::GROUPS, block += B::SIZE) {
+            float d[PARTS<B>], m[PARTS<B>];
+            B::scales(block, d, m);
+            for (int p = 0; p < PARTS<B>; p++, first++) {
+                panel.d[first * COLUMNS + c] = d[p];
+                if (B::MIN) panel.m[first * COLUMNS + c] = m[p];
+            }
+            for (int g = 0; g < B::GROUPS; g++) {
+                _mm256_storeu_si256((__m256i *)(bytes + c * DEPTH + i + 32 * g), stored_codes<TYPE>(block, g));
+            }
+        }
+    }
+    transpose<DEPTH / 4>((const float *)bytes, depth / 4, (float *)panel.codes);
+}
+
+// Tiles of x: values [k / 4, rows, 4], and for each part its scale, and its sum as an integer and scaled.
+struct Packed8 {
+    int8_t *values;
+    float *d, *sums;
+    int32_t *shifts; // what the stored codes of w are too large by, times the sum of a part, to be taken off
+};
+
+template <int PART> Packed8 packed8(const Operand &x, char *room) {
+    const int64_t n = row_count(x) * x.ne[0];
+    Packed8 p;
+    p.values = (int8_t *)room;
+    p.d = (float *)(room + aligned(n));
+    p.sums = p.d + n / PART;
+    p.shifts = (int32_t *)(p.sums + n / PART);
+    return p;
+}
+
+inline int64_t rows_of_tile8(int64_t m) {
+    const int64_t tiles = (m + ROWS8 - 1) / ROWS8;
+    return (m + tiles - 1) / tiles;
+}
+
+template <int PART> void pack8(const Operand &x, const Packed8 &packed, int zero, float *row, Part &part) {
+    const int64_t k = x.ne[0], m = x.ne[1], tile = rows_of_tile8(m);
+    const Span rows = share(row_count(x), part);
+    for (int64_t r = rows.first; r < rows.last; r++) {
+        const Place p = place(x, r);
+        const float *values = (const float *)at(x, p);
+        if (!is_plain_rows(x)) read_row(x, p, row), values = row;
+        const int64_t first = p.i1 / tile * tile, width = m - first < tile ? m - first : tile;
+        const int64_t start = r - p.i1 + first, lane = p.i1 - first;
+        int8_t *out = packed.values + start * k + lane * 4;
+        for (int64_t i = 0; i < k; i += GROUP) {
+            alignas(16) int8_t codes[GROUP];
+            int halves[2];
+            const float d = round_group(values + i, codes, halves);
+            for (int j = 0; j < GROUP; j += 4) std::memcpy(out + (i + j) * width, codes + j, 4);
+            for (int h = 0; h < GROUP / PART; h++) {
+                const int sum = PART == 16 ? halves[h] : halves[0] + halves[1];
+                const int64_t at = start * (k / PART) + (i / PART + h) * width + lane;
+                packed.d[at] = d;
+                packed.sums[at] = d * (float)sum;
+                packed.shifts[at] = -zero * sum;
+            }
+        }
+    }
+}
+
+// c [M, COLUMNS] = (or +=) x w.
+template <int M, int PART, bool MIN, bool Signed> void multiply_tile8(int64_t depth, const Packed8 &x, const Panel8<PART> &w, float *c, int64_t ldc, bool add) {
+    vf sums[M][2];
+    for (int i = 0; i < M; i++) {
+        sums[i][0] = add ? vload(c + i * ldc) : vset(0);
+        sums[i][1] = add ? vload(c + i * ldc + W) : vset(0);
+    }
+    const int8_t *values = x.values;
+    const uint8_t *codes = w.codes;
+    for (int64_t p = 0; p < depth / PART; p++) {
+        Dots<Signed> dots[M][2];
+        for (int i = 0; i < M; i++) {
+            dots[i][0].start(iset(x.shifts[p * M + i]));
+            dots[i][1].start(iset(x.shifts[p * M + i]));
+        }
+        for (int s = 0; s < PART / 4; s++, values += 4 * M, codes += 4 * COLUMNS) {
+            const vi w0 = iload(codes), w1 = iload(codes + 4 * W);
+            for (int i = 0; i < M; i++) {
+                int32_t four;
+                std::memcpy(&four, values + 4 * i, 4);
+                const vi same = iset(four);
+                dots[i][0].step(w0, same, s);
+                dots[i][1].step(w1, same, s);
+            }
+        }
+        const vf d0 = vload(w.d + p * COLUMNS), d1 = vload(w.d + p * COLUMNS + W);
+        for (int i = 0; i < M; i++) {
+            const vf d = vset(x.d[p * M + i]);
+            sums[i][0] = vfma(ifloat(dots[i][0].end()), vmul(d, d0), sums[i][0]);
+            sums[i][1] = vfma(ifloat(dots[i][1].end()), vmul(d, d1), sums[i][1]);
+        }
+        if (!MIN) continue;
+        const vf m0 = vload(w.m + p * COLUMNS), m1 = vload(w.m + p * COLUMNS + W);
+        for (int i = 0; i < M; i++) {
+            const vf sum = vset(x.sums[p * M + i]);
+            sums[i][0] = vfma(sum, m0, sums[i][0]);
+            sums[i][1] = vfma(sum, m1, sums[i][1]);
+        }
+    }
+    for (int i = 0; i < M; i++) {
+        vstore(c + i * ldc, sums[i][0]);
+        vstore(c + i * ldc + W, sums[i][1]);
+    }
+}
+
+template <int TYPE> void multiply_part8(int64_t m, int64_t depth, const Packed8 &x, const Panel8<part_of<TYPE>()> &w, float *c, int64_t ldc, bool add, int64_t columns) {
+    constexpr int PART = part_of<TYPE>();
+    constexpr bool MIN = Block<TYPE>::MIN, S = SIGNED<TYPE>;
+    static constexpr decltype(&multiply_tile8<1, PART, MIN, S>) tiles[ROWS8] = {
+        multiply_tile8<1, PART, MIN, S>, multiply_tile8<2, PART, MIN, S>, multiply_tile8<3, PART, MIN, S>,
+        multiply_tile8<4, PART, MIN, S>,
+#if defined(__AVX512VNNI__)
+        multiply_tile8<5, PART, MIN, S>, multiply_tile8<6, PART, MIN, S>,
+#endif
+    };
+    if (columns == COLUMNS) return tiles[m - 1](depth, x, w, c, ldc, add);
+    float whole[ROWS8 * COLUMNS];
+    tiles[m - 1](depth, x, w, whole, COLUMNS, false);
+    for (int64_t i = 0; i < m; i++) {
+        for (int64_t j = 0; j < columns; j++) {
+            c[i * ldc + j] = whole[i * COLUMNS + j] + (add ? c[i * ldc + j] : 0.0f);
+        }
+    }
+}
+
+template <int TYPE> void mul_many8(const Node &node, Part &part) {
+    constexpr int PART = part_of<TYPE>();
+    const Operand &w = node.src[0], &x = node.src[1], &out = node.out;
+    const int64_t k = w.ne[0], n = w.ne[1], m = x.ne[1], tile = rows_of_tile8(m);
+    const Packed8 packed = packed8<PART>(x, part.scratch);
+    pack8<PART>(x, packed, EXCESS<TYPE>, (float *)(part.scratch + packed_size(node)) + part.thread * k, part);
+    if (!part.barrier()) return;
+    Panel8<PART> panel;
+    const int64_t panels = (n + COLUMNS - 1) / COLUMNS;
+    const Span all = share(panels * x.ne[2] * x.ne[3], part);
+    for (int64_t item = all.first; item < all.last; item++) {
+        const int64_t matrix = item / panels, i2 = matrix % x.ne[2], i3 = matrix / x.ne[2];
+        const int64_t column = item % panels * COLUMNS, columns = n - column < COLUMNS ? n - column : COLUMNS;
+        const char *weights = at(w, column, i2 / (x.ne[2] / w.ne[2]), i3 / (x.ne[3] / w.ne[3]));
+        for (int64_t k0 = 0; k0 < k; k0 += DEPTH) {
+            if (part.stopped()) return;
+            const int64_t depth = k - k0 < DEPTH ? k - k0 : DEPTH;
+            read_panel<TYPE>(weights, w.nb[1], columns, k0, depth, panel);
+            for (int64_t j = 0; j < m; j += tile) {
+                const int64_t height = m - j < tile ? m - j : tile, start = matrix * m + j;
+                const int64_t parts = start * (k / PART) + k0 / PART * height;
+                const Packed8 here = {packed.values + start * k + k0 * height, packed.d + parts, packed.sums + parts, packed.shifts + parts};
+                multiply_part8<TYPE>(height, depth, here, panel, (float *)at(out, j, i2, i3) + column, out.nb[1] / 4, k0 > 0, columns);
+            }
+        }
+    }
+}
+
+#endif
+
+} // namespace

@@ -1,0 +1,110 @@
+// Rounding of x to eight bits, 32 values to a scale, and sums of products of bytes: what each level has for them.
+#pragma once
+
+#include "matmul.h"
+
+#if defined(__AVX2__)
+#define TP_INT8 // the level has dot products of bytes
+#endif
+
+namespace {
+
+constexpr int GROUP = 32; // values of x that share a scale
+
+#if defined(TP_INT8)
+
+// Without VNNI, products of bytes are summed in pairs to 16 bits, which codes above 63 could overflow: such types
+// keep their signed codes, and products are made of magnitudes, with the sign of the code given to x.
+#if defined(__AVX512VNNI__)
+template <int TYPE> constexpr bool SIGNED = false;
+#else
+template <int TYPE> constexpr bool SIGNED = Block<TYPE>::ZERO == 128;
+#endif
+
+// What stored codes are larger by than the codes.
+template <int TYPE> constexpr int EXCESS = SIGNED<TYPE> ? 0 : Block<TYPE>::ZERO;
+template <int TYPE> inline Codes stored_codes(const byte *b, int g) {
+    if constexpr (SIGNED<TYPE>) return Block<TYPE>::codes(b, g);
+    else return Block<TYPE>::raw(b, g);
+}
+
+#if defined(__AVX512VNNI__)
+
+typedef __m512i vi;
+inline vi iload(const void *p) { return _mm512_loadu_si512(p); }
+inline vi iset(int32_t a) { return _mm512_set1_epi32(a); }
+inline vf ifloat(vi a) { return _mm512_cvtepi32_ps(a); }
+
+// Sums of products of four bytes side by side, over a few steps; `Signed` as above.
+template <bool Signed> struct Dots {
+    vi sum;
+    void start(vi from) { sum = from; }
+    void step(vi w, vi x, int) { sum = _mm512_dpbusd_epi32(sum, w, x); }
+    vi end() const { return sum; }
+};
+
+template <bool Signed> inline vi dot_bytes(vi from, vi w, vi x) { return _mm512_dpbusd_epi32(from, w, x); }
+
+#else
+
+typedef __m256i vi;
+inline vi iload(const void *p) { return _mm256_loadu_si256((const __m256i *)p); }
+inline vi iset(int32_t a) { return _mm256_set1_epi32(a); }
+inline vf ifloat(vi a) { return _mm256_cvtepi32_ps(a); }
+inline vi pairs_to_fours(vi a) { return _mm256_madd_epi16(a, _mm256_set1_epi16(1)); }
+
+template <bool Signed> inline vi dot_bytes(vi from, vi w, vi x) {
+    if (Signed) x = _mm256_sign_epi8(x, w), w = _mm256_abs_epi8(w);
+    return _mm256_add_epi32(from, pairs_to_fours(_mm256_maddubs_epi16(w, x)));
+}
+
+template <bool Signed> struct Dots {
+    vi sum, pairs;
+    void start(vi from) { sum = from, pairs = iset(0); }
+    void step(vi w, vi x, int s) {
+        if (Signed) {
+            sum = dot_bytes<Signed>(sum, w, x);
+            return;
+        }
+        const vi products = _mm256_maddubs_epi16(w, x);
+        // 16 bits hold four products of codes up to 63.
+        if (s % 2 == 0) pairs = products;
+        else sum = _mm256_add_epi32(sum, pairs_to_fours(_mm256_add_epi16(pairs, products)));
+    }
+    vi end() const { return sum; }
+};
+
+#endif
+
+// Rounds 32 values; returns their scale, and sums of 16 codes each.
+inline float round_group(const float *values, int8_t *codes, int *halves) {
+    constexpr int VECTORS8 = 4;
+    __m256 v[VECTORS8];
+    for (int i = 0; i < VECTORS8; i++) v[i] = _mm256_loadu_ps(values + 8 * i);
+    const __m256 sign = _mm256_set1_ps(-0.0f);
+    __m256 most = _mm256_andnot_ps(sign, v[0]);
+    for (int i = 1; i < VECTORS8; i++) most = _mm256_max_ps(most, _mm256_andnot_ps(sign, v[i]));
+    __m128 m = _mm_max_ps(_mm256_castps256_ps128(most), _mm256_extractf128_ps(most, 1));
+    m = _mm_max_ps(m, _mm_movehl_ps(m, m));
+    const float largest = _mm_cvtss_f32(_mm_max_ss(m, _mm_movehdup_ps(m)));
+    const __m256 inverse = _mm256_set1_ps(largest > 0 ? 127 / largest : 0);
+    __m256i q[VECTORS8];
+    for (int i = 0; i < VECTORS8; i++) q[i] = _mm256_cvtps_epi32(_mm256_mul_ps(v[i], inverse));
+    // Packing goes by halves of a vector, so that fours of bytes have to be put in order again.
+    const __m256i bytes = _mm256_packs_epi16(_mm256_packs_epi32(q[0], q[1]), _mm256_packs_epi32(q[2], q[3]));
+    const __m256i order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
+    _mm256_storeu_si256((__m256i *)codes, _mm256_permutevar8x32_epi32(bytes, order));
+    for (int h = 0; h < 2; h++) {
+        const __m256i both = _mm256_add_epi32(q[2 * h], q[2 * h + 1]);
+        __m128i s = _mm_add_epi32(_mm256_castsi256_si128(both), _mm256_extracti128_si256(both, 1));
+        s = _mm_add_epi32(s, _mm_unpackhi_epi64(s, s));
+        halves[h] = _mm_cvtsi128_si32(_mm_add_epi32(s, _mm_shuffle_epi32(s, 1)));
+    }
+    return largest / 127;
+}
+
+template <int TYPE> constexpr int part_of() { return Block<TYPE>::HALVES ? 16 : 32; } // codes of w that share a scale
+
+#endif
+
+} // namespace

@@ -1,0 +1,98 @@
+// Block types of 256 codes whose scales are numbers of a few bits themselves.
+#pragma once
+
+#include "blocks.h"
+
+namespace {
+
+// Eight scales and eight minima of six bits in twelve bytes: the first four of each lie in the low six bits of a byte;
+// the others have four bits in the last four bytes, and two where those of the first four end.
+inline void six_bit_pairs(const byte *b, float *d, float *m) {
+    const float scale = half_at(b), least = -half_at(b + 2);
+    const uint32_t first = word_at(b + 4), second = word_at(b + 8), rest = word_at(b + 12);
+    const uint32_t scales = (rest & 0x0f0f0f0f) | (first >> 2 & 0x30303030);
+    const uint32_t minima = (rest >> 4 & 0x0f0f0f0f) | (second >> 2 & 0x30303030);
+    eight_floats(words(first & 0x3f3f3f3f, scales), scale, d);
+    eight_floats(words(second & 0x3f3f3f3f, minima), least, m);
+}
+
+template <> struct Block<Q2_K> {
+    static constexpr int SIZE = 84, GROUPS = 8;
+    static constexpr bool MIN = true, HALVES = true;
+    static void scales(const byte *b, float *d, float *m) {
+        const float scale = half_at(b + 80), least = -half_at(b + 82);
+        for (int i = 0; i < 16; i += 8) {
+            const uint64_t both = long_at(b + i), low = 0x0f0f0f0f0f0f0f0full;
+            eight_floats(both & low, scale, d + i);
+            eight_floats(both >> 4 & low, least, m + i);
+        }
+    }
+    static constexpr int ZERO = 0;
+    // 32 bytes hold two bits of each of four groups.
+    static Codes raw(const byte *b, int g) { return pairs(b + 16 + g / 4 * 32, g % 4 * 2); }
+    static Codes codes(const byte *b, int g) { return raw(b, g); }
+    static void floats(const byte *b, int g, vf *out) { to_floats(codes(b, g), out); }
+};
+
+template <> struct Block<Q3_K> {
+    static constexpr int SIZE = 110, GROUPS = 8;
+    static constexpr bool MIN = false, HALVES = true;
+    // Sixteen scales of six bits, 32 too large: four bits of each in eight bytes, two in the four that follow.
+    static void scales(const byte *b, float *d, float *) {
+        const float scale = half_at(b + 108);
+        const uint64_t four = long_at(b + 96), low = 0x0f0f0f0f0f0f0f0full;
+        const uint32_t two = word_at(b + 104), top = 0x30303030;
+        eight_floats((four & low) | words(two << 4 & top, two << 2 & top), scale, d);
+        eight_floats((four >> 4 & low) | words(two & top, two >> 2 & top), scale, d + 8);
+        for (int i = 0; i < 16; i++) d[i] -= 32 * scale;
+    }
+    static constexpr int ZERO = 4;
+    static Codes raw(const byte *b, int g) {
+        return merge(pairs(b + 32 + g / 4 * 32, g % 4 * 2), spread_bit(b, g, 4));
+    }
+    static Codes codes(const byte *b, int g) { return minus(raw(b, g), ZERO); }
+    static void floats(const byte *b, int g, vf *out) { to_floats(codes(b, g), out); }
+};
+
+template <> struct Block<Q4_K> {
+    static constexpr int SIZE = 144, GROUPS = 8;
+    static constexpr bool MIN = true, HALVES = false;
+    static void scales(const byte *b, float *d, float *m) { six_bit_pairs(b, d, m); }
+    static constexpr int ZERO = 0;
+    static Codes raw(const byte *b, int g) { return nibbles32(b + 16 + g / 2 * 32, g & 1); }
+    static Codes codes(const byte *b, int g) { return raw(b, g); }
+    FLOATS(nibble_floats32(b + 16 + g / 2 * 32, g & 1, out))
+};
+
+template <> struct Block<Q5_K> {
+    static constexpr int SIZE = 176, GROUPS = 8;
+    static constexpr bool MIN = true, HALVES = false;
+    static void scales(const byte *b, float *d, float *m) { six_bit_pairs(b, d, m); }
+    static constexpr int ZERO = 0;
+    static Codes raw(const byte *b, int g) {
+        return merge(nibbles32(b + 48 + g / 2 * 32, g & 1), spread_bit(b + 16, g, 16));
+    }
+    static Codes codes(const byte *b, int g) { return raw(b, g); }
+    FLOATS(nibble_floats32(b + 48 + g / 2 * 32, g & 1, bits_of(b + 16, g), out))
+};
+
+template <> struct Block<Q6_K> {
+    static constexpr int SIZE = 210, GROUPS = 8;
+    static constexpr bool MIN = false, HALVES = true;
+    static void scales(const byte *b, float *d, float *) {
+        const float scale = half_at(b + 208);
+        for (int i = 0; i < 16; i += 8) eight_signed_floats(long_at(b + 192 + i), scale, d + i);
+    }
+    static constexpr int ZERO = 32;
+    static Codes raw(const byte *b, int g) {
+        // Each half of a block: 64 bytes whose low, then high halves make two groups each, and 32 bytes with two
+        // more bits for each of the four.
+        const int half = g / 4, quarter = g % 4;
+        const Codes low = nibbles32(b + 64 * half + 32 * (quarter & 1), quarter >> 1);
+        return merge(low, times16(pairs(b + 128 + 32 * half, 2 * quarter)));
+    }
+    static Codes codes(const byte *b, int g) { return minus(raw(b, g), ZERO); }
+    static void floats(const byte *b, int g, vf *out) { to_floats(codes(b, g), out); }
+};
+
+} // namespace
