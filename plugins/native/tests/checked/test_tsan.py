@@ -1,0 +1,23 @@
+"""Programs of many nodes, on shared and own pools, stopped at times, with ThreadSanitizer."""
+
+import os
+import subprocess
+
+import pytest
+
+from .building import build
+
+SECONDS = 60
+
+pytestmark = pytest.mark.slow
+
+
+def test_threads_race_for_nothing(together, tmp_path):
+    replay = build(tmp_path, "replay", "TP_CHECKS=ON", "TP_SANITIZE=thread")
+    environment = {**os.environ, "TSAN_OPTIONS": "halt_on_error=1"}
+    command = [str(replay), "threads", str(together), str(SECONDS)]
+
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+
+    assert done.returncode == 0, (done.stdout + done.stderr)[-8000:]
+    assert " 0 wrong" in done.stdout
