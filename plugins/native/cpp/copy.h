@@ -1,24 +1,10 @@
 // Rows taken from and written to tables, and copies between layouts and types.
 #pragma once
 
-#include "rows.h"
+#include "elementwise.h"
+#include "encode.h"
 
 namespace {
-
-inline void store_row(int type, const float *values, int64_t n, char *out, int64_t step) {
-    const bool dense = step == (type == F32 ? 4 : 2);
-    if (type == F32) {
-        for (int64_t i = 0; i < n; i++) *(float *)(out + i * step) = values[i];
-        return;
-    }
-    if (type == BF16) {
-        for (int64_t i = 0; i < n; i++) *(uint16_t *)(out + i * step) = float_to_bf16(values[i]);
-        return;
-    }
-    int64_t i = 0;
-    for (; dense && i + W <= n; i += W) vstore16((uint16_t *)out + i, vload(values + i));
-    for (; i < n; i++) *(uint16_t *)(out + i * step) = float_to_half(values[i]);
-}
 
 inline int64_t id_at(const Operand &ids, int64_t i0, int64_t i1, int64_t i2) {
     const char *p = ids.data + i0 * ids.nb[0] + i1 * ids.nb[1] + i2 * ids.nb[2];
@@ -41,18 +27,33 @@ inline bool good_ids(const Operand &ids, int64_t rows, Part &part) {
     return true;
 }
 
-// Rows of src[0] that the ids of src[1] name, as f32.
+// Bytes that `n` elements of a row without gaps take.
+inline int64_t bytes_of(int type, int64_t n) {
+    const TypeSize &size = *type_size(type);
+    return n / size.block * size.size;
+}
+
+// Rows of src[0] that the ids of src[1] name, as f32, or as they are.
 inline void get_rows(const Node &node, Part &part) {
     const Operand &table = node.src[0], &ids = node.src[1], &out = node.out;
     if (!good_ids(ids, table.ne[1], part)) return;
-    const RowType *type = row_type(table.type);
     const Span rows = share(row_count(out), part);
     for (int64_t row = rows.first; row < rows.last; row++) {
         if (give_up(part, row)) return;
         const Place p = place(out, row);
-        const int64_t id = id_at(ids, p.i1, p.i2, p.i3);
-        type->decode(at(table, id, p.i2, p.i3), 0, out.ne[0], (float *)at(out, p));
+        const char *from = at(table, id_at(ids, p.i1, p.i2, p.i3), p.i2, p.i3);
+        if (out.type == table.type) {
+            std::memcpy(at(out, p), from, (size_t)bytes_of(out.type, out.ne[0]));
+        } else {
+            row_type(table.type)->decode(from, 0, out.ne[0], (float *)at(out, p));
+        }
     }
+}
+
+// f32 as numbers or blocks without gaps.
+inline void write_values(int type, const float *values, int64_t n, char *out) {
+    if (is_plain(type)) return store_row(type, values, n, out, type_size(type)->size);
+    encoder(type)(values, n, (byte *)out);
 }
 
 // Rows of src[0] to where the ids of src[1] say. Threads share columns, not rows: where two ids are equal, the
@@ -61,52 +62,76 @@ inline void set_rows(const Node &node, Part &part) {
     const Operand &rows = node.src[0], &ids = node.src[1], &out = node.out;
     if (!good_ids(ids, out.ne[1], part)) return;
     const Span columns = share(out.ne[0], part, 32);
-    const int64_t size = out.type == F32 ? 4 : 2;
     for (int64_t row = 0; row < row_count(rows) && columns.first < columns.last; row++) {
+        if (give_up(part, row)) return;
         const Place p = place(rows, row);
         const int64_t id = id_at(ids, p.i1, p.i2 % ids.ne[1], p.i3 % ids.ne[2]);
-        char *target = at(out, id, p.i2, p.i3) + columns.first * size;
-        store_row(out.type, (const float *)at(rows, p) + columns.first, columns.last - columns.first, target, size);
+        char *target = at(out, id, p.i2, p.i3) + bytes_of(out.type, columns.first);
+        write_values(out.type, (const float *)at(rows, p) + columns.first, columns.last - columns.first, target);
     }
 }
 
-inline float number_at(int type, const char *p) {
-    return type == F32 ? *(const float *)p : type == F16 ? half_to_float(*(const uint16_t *)p)
-                                                         : bf16_to_float(*(const uint16_t *)p);
+// Rows of src[0] plus those of src[1] that the ids of src[2] name.
+inline void add_rows(const Node &node, Part &part) {
+    const Operand &a = node.src[0], &table = node.src[1], &ids = node.src[2];
+    if (!good_ids(ids, table.ne[1], part)) return;
+    each_tile(node.out, part, [&](const Place &p, int64_t first, int64_t n) {
+        const float *x = (const float *)at(a, p) + first;
+        const float *y = (const float *)at(table, id_at(ids, p.i1, p.i2, 0), 0, 0) + first;
+        float *z = (float *)at(node.out, p) + first;
+        EACH_VECTOR(i, count, n) store_some(z + i, vadd(load_some(x + i, count), load_some(y + i, count)), count);
+    });
 }
 
-// Element by element, tensors of one shape, f32, f16 and bf16.
+// `n` numbers of `size` bytes, whatever they are.
+inline void copy_numbers(const char *from, int64_t from_step, char *to, int64_t to_step, int64_t n, int64_t size) {
+    if (from_step == size && to_step == size) return (void)std::memmove(to, from, (size_t)(n * size));
+    for (int64_t i = 0; i < n; i++) std::memcpy(to + i * to_step, from + i * from_step, (size_t)size);
+}
+
+// Element by element, tensors of one shape. Of one type as they are; others by way of f32.
 inline void copy(const Node &node, Part &part) {
     const Operand &x = node.src[0], &out = node.out;
-    const bool dense = x.nb[0] == (x.type == F32 ? 4 : 2);
-    const RowType *type = row_type(x.type);
-    const int64_t n = out.ne[0], size = x.type == F32 ? 4 : 2;
-    // One long row is shared by its columns.
-    const bool by_rows = row_count(out) >= part.threads;
-    const Span rows = by_rows ? share(row_count(out), part) : Span{0, row_count(out)};
-    const Span columns = by_rows ? Span{0, n} : share(n, part, 64);
-    constexpr int64_t TILE = 256;
-    float values[TILE];
-    for (int64_t row = rows.first; row < rows.last; row++) {
-        if (give_up(part, row)) return;
-        const Place p = place(out, row);
+    const TypeSize &size = *type_size(out.type);
+    each_tile(out, part, [&](const Place &p, int64_t first, int64_t n) {
         const char *from = at(x, p);
-        char *target = at(out, p);
-        if (dense && x.type == out.type && out.nb[0] == size) {
-            std::memmove(target + columns.first * size, from + columns.first * size,
-                         (size_t)((columns.last - columns.first) * size));
-            continue;
+        char *to = at(out, p);
+        if (x.type == out.type && size.block > 1) {
+            std::memmove(to + bytes_of(x.type, first), from + bytes_of(x.type, first), (size_t)bytes_of(x.type, n));
+        } else if (x.type == out.type) {
+            copy_numbers(from + first * x.nb[0], x.nb[0], to + first * out.nb[0], out.nb[0], n, size.size);
+        } else {
+            float room[TILE];
+            const float *values = room;
+            if (is_plain(x.type)) values = some_of_row(x, from, first, n, room);
+            else row_type(x.type)->decode(from, first, n, room);
+            if (is_plain(out.type)) store_row(out.type, values, n, to + first * out.nb[0], out.nb[0]);
+            else write_values(out.type, values, n, to + bytes_of(out.type, first));
         }
-        for (int64_t i = columns.first; i < columns.last; i += TILE) {
-            const int64_t count = columns.last - i < TILE ? columns.last - i : TILE;
-            if (dense) {
-                type->decode(from, i, count, values);
-            } else {
-                for (int64_t j = 0; j < count; j++) values[j] = number_at(x.type, from + (i + j) * x.nb[0]);
-            }
-            store_row(out.type, values, count, target + i * out.nb[0], out.nb[0]);
+    });
+}
+
+// Copies of src[0] side by side, of any type of number.
+inline void repeat(const Node &node, Part &part) {
+    const Operand &x = node.src[0], &out = node.out;
+    const int64_t size = type_size(out.type)->size, period = x.ne[0];
+    each_tile(out, part, [&](const Place &p, int64_t first, int64_t n) {
+        const char *from = at_repeated(x, p);
+        char *to = at(out, p) + first * out.nb[0];
+        for (int64_t done = 0, count; done < n; done += count) {
+            const int64_t start = (first + done) % period;
+            count = period - start < n - done ? period - start : n - done;
+            copy_numbers(from + start * x.nb[0], x.nb[0], to + done * out.nb[0], out.nb[0], count, size);
         }
-    }
+    });
+}
+
+inline bool writable(int type) { return is_plain(type) || encoder(type) != nullptr; }
+
+inline int64_t copy_scratch(const Node &node) {
+    const int from = node.src[0].type, to = node.out.type;
+    if (type_size(from) == nullptr || type_size(to) == nullptr) return -1;
+    return from == to || (row_type(from) != nullptr && writable(to)) ? 0 : -1;
 }
 
 } // namespace

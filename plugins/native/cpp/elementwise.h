@@ -1,108 +1,99 @@
-// Element by element: arithmetic of two tensors, of a tensor with constants, and gated units.
+// Element by element: functions of one tensor, and of two of which the second repeats. Types are f32, f16 and bf16, in
+// any layout.
 #pragma once
 
+#include "functions.h"
 #include "rows.h"
 
 namespace {
 
-struct Add {
-    static vf of(vf a, vf b) { return vadd(a, b); }
-};
-struct Sub {
-    static vf of(vf a, vf b) { return vsub(a, b); }
-};
-struct Mul {
-    static vf of(vf a, vf b) { return vmul(a, b); }
-};
-struct Div {
-    static vf of(vf a, vf b) { return vdiv(a, b); }
+constexpr int64_t TILE = 512; // elements that are computed at a time
+
+// Calls `each` with this thread's parts of the result: a row, its first element, how many there are.
+template <class Each> void each_tile(const Operand &out, Part &part, Each each) {
+    const int64_t tiles = (out.ne[0] + TILE - 1) / TILE;
+    const Span all = share(row_count(out) * tiles, part);
+    for (int64_t item = all.first; item < all.last; item++) {
+        if (give_up(part, item)) return;
+        const int64_t first = item % tiles * TILE, left = out.ne[0] - first;
+        each(place(out, item / tiles), first, left < TILE ? left : TILE);
+    }
+}
+
+// Where results go: to their place, or to `room` until `finish` converts them.
+struct Target {
+    const Operand &out;
+    char *start;
+    float *values;
+
+    Target(const Operand &out, const Place &p, int64_t first, float *room) : out(out) {
+        start = at(out, p) + first * out.nb[0];
+        values = is_dense_f32(out) ? (float *)start : room;
+    }
+    void finish(int64_t n) const {
+        if (!is_dense_f32(out)) store_row(out.type, values, n, start, out.nb[0]);
+    }
 };
 
-// f32; rows without gaps; b repeats.
-template <class F> void arithmetic(const Node &node, Part &part) {
-    const Operand &a = node.src[0], &b = node.src[1], &out = node.out;
-    const Span rows = share(row_count(out), part);
-    const int64_t n = b.ne[0];
-    for (int64_t row = rows.first; row < rows.last; row++) {
-        if (give_up(part, row)) return;
-        const Place p = place(out, row);
-        const float *x = (const float *)at(a, p), *y = (const float *)at_repeated(b, p);
-        float *z = (float *)at(out, p);
-        if (n == 1) {
-            const vf same = vset(*y);
-            EACH_VECTOR(i, count, out.ne[0]) store_some(z + i, F::of(load_some(x + i, count), same), count);
-            continue;
-        }
-        for (int64_t start = 0; start < out.ne[0]; start += n) {
-            EACH_VECTOR(i, count, n) {
-                const vf value = F::of(load_some(x + start + i, count), load_some(y + i, count));
-                store_some(z + start + i, value, count);
+// i[0] names the function, f are its parameters.
+inline void map(const Node &node, Part &part) {
+    const Operand &x = node.src[0];
+    const auto function = MAPPINGS[node.i[0]].compute;
+    each_tile(node.out, part, [&](const Place &p, int64_t first, int64_t n) {
+        float from[TILE], to[TILE];
+        const Target target(node.out, p, first, to);
+        // What fills a tensor has no source.
+        const float *xs = x.type == NO_TYPE ? to : some_of_row(x, at(x, p), first, n, from);
+        function(xs, n, node.f, target.values);
+        target.finish(n);
+    });
+}
+
+// As map, of two tensors; the second repeats.
+inline void join(const Node &node, Part &part) {
+    const Operand &a = node.src[0], &b = node.src[1];
+    const auto function = JOININGS[node.i[0]].compute;
+    const int64_t period = b.ne[0];
+    each_tile(node.out, part, [&](const Place &p, int64_t first, int64_t n) {
+        float left[TILE], right[TILE], to[TILE];
+        const Target target(node.out, p, first, to);
+        const float *xs = some_of_row(a, at(a, p), first, n, left);
+        const char *row = at_repeated(b, p);
+        if (period == 1) {
+            const float same = number_at(b.type, row);
+            for (int64_t i = 0; i < n; i++) right[i] = same;
+            function(xs, right, n, node.f, target.values);
+        } else {
+            for (int64_t done = 0, count; done < n; done += count) {
+                const int64_t start = (first + done) % period;
+                count = period - start < n - done ? period - start : n - done;
+                const float *ys = some_of_row(b, row, start, count, right);
+                function(xs + done, ys, count, node.f, target.values + done);
             }
         }
-    }
+        target.finish(n);
+    });
 }
 
-// f[0] * x + f[1]
-inline void scale(const Node &node, Part &part) {
-    const Span rows = share(row_count(node.out), part);
-    const vf factor = vset(node.f[0]), bias = vset(node.f[1]);
-    const bool biased = node.f[1] != 0.0f;
-    for (int64_t row = rows.first; row < rows.last; row++) {
-        if (give_up(part, row)) return;
-        const Place p = place(node.out, row);
-        const float *x = (const float *)at(node.src[0], p);
-        float *z = (float *)at(node.out, p);
-        EACH_VECTOR(i, count, node.out.ne[0]) {
-            const vf value = vmul(load_some(x + i, count), factor);
-            store_some(z + i, biased ? vadd(value, bias) : value, count);
-        }
-    }
+// x where it may be seen, f[0] where column > i[0] + row.
+inline void mask(const Node &node, Part &part) {
+    const Operand &x = node.src[0];
+    each_tile(node.out, part, [&](const Place &p, int64_t first, int64_t n) {
+        float from[TILE], to[TILE];
+        const Target target(node.out, p, first, to);
+        const float *xs = some_of_row(x, at(x, p), first, n, from);
+        const int64_t seen = node.i[0] + p.i1 + 1 - first;
+        for (int64_t i = 0; i < n; i++) target.values[i] = i < seen ? xs[i] : node.f[0];
+        target.finish(n);
+    });
 }
 
-struct Relu {
-    static vf of(vf x) { return vmax(vset(0), x); }
-};
-struct Silu {
-    static vf of(vf x) { return vdiv(x, vadd(vset(1), vexp(vsub(vset(0), x)))); }
-};
-struct GeluQuick {
-    static vf of(vf x) { return vdiv(x, vadd(vset(1), vexp(vmul(x, vset(-1.702f))))); }
-};
-struct Gelu {
-    // 0.5 * x * (1 + tanh(u)) = x / (1 + exp(-2 * u))
-    static vf of(vf x) {
-        const vf cubic = vfma(vmul(x, x), vset(0.044715f), vset(1));
-        const vf u = vmul(vmul(x, vset(-2 * 0.79788456080286535588f)), cubic);
-        return vdiv(x, vadd(vset(1), vexp(u)));
-    }
-};
+inline bool is_plain_or_absent(const Operand &t) { return t.type == NO_TYPE || is_plain(t.type); }
 
-// activation(src[0]) * src[1], f32 rows without gaps.
-template <class F> void gated(const Node &node, Part &part) {
-    const Operand &out = node.out;
-    // One long row is shared by its columns.
-    const bool by_rows = row_count(out) >= part.threads;
-    const Span rows = by_rows ? share(row_count(out), part) : Span{0, row_count(out)};
-    const Span columns = by_rows ? Span{0, out.ne[0]} : share(out.ne[0], part, 64);
-    for (int64_t row = rows.first; row < rows.last; row++) {
-        if (give_up(part, row)) return;
-        const Place p = place(out, row);
-        const float *x = (const float *)at(node.src[0], p) + columns.first;
-        const float *gate = (const float *)at(node.src[1], p) + columns.first;
-        float *z = (float *)at(out, p) + columns.first;
-        EACH_VECTOR(i, count, columns.last - columns.first) {
-            store_some(z + i, vmul(F::of(load_some(x + i, count)), load_some(gate + i, count)), count);
-        }
-    }
-}
-
-inline void glu(const Node &node, Part &part) {
-    switch (node.i[0]) {
-    case RELU: return gated<Relu>(node, part);
-    case GELU: return gated<Gelu>(node, part);
-    case SILU: return gated<Silu>(node, part);
-    default: return gated<GeluQuick>(node, part);
-    }
+inline int64_t elementwise_scratch(const Node &node, int functions) {
+    const bool known = node.i[0] >= 0 && node.i[0] < functions;
+    const bool types = is_plain(node.out.type) && is_plain_or_absent(node.src[0]) && is_plain_or_absent(node.src[1]);
+    return known && types ? 0 : -1;
 }
 
 } // namespace

@@ -2,7 +2,7 @@
 #include "attention.h"
 #include "copy.h"
 #include "elementwise.h"
-#include "int8.h"
+#include "experts.h"
 #include "norm.h"
 #include "rope.h"
 
@@ -15,20 +15,22 @@ struct Kernel {
 
 // In the order of the ops.
 constexpr Kernel KERNELS[] = {
-    {ADD, arithmetic<Add>},
-    {SUB, arithmetic<Sub>},
-    {MUL, arithmetic<Mul>},
-    {DIV, arithmetic<Div>},
-    {SCALE, scale},
-    {RMS_NORM, rms_norm},
+    {MAP, map},
+    {JOIN, join},
+    {NORM, norm},
+    {REDUCE, reduce},
     {SOFT_MAX, soft_max},
     {ROPE_TABLE, rope_table},
     {ROPE, rope},
-    {GLU, glu},
     {GET_ROWS, get_rows},
     {SET_ROWS, set_rows},
+    {ADD_ROWS, add_rows},
     {COPY, copy},
+    {REPEAT, repeat},
+    {MASK, mask},
+    {ORDER, order},
     {MUL_MAT, product},
+    {MUL_MAT_ID, experts},
     {ATTENTION, attention},
 };
 
@@ -51,9 +53,16 @@ int64_t scratch(const Node &node, int threads) {
     switch (node.op) {
     case MUL_MAT: return readable(node.src[0]) && is_plain(node.src[1].type) ? product_scratch(node, threads) : -1;
     case ATTENTION: return readable(node.src[1]) && readable(node.src[2]) ? attention_scratch(node, threads) : -1;
-    case GET_ROWS: return readable(node.src[0]) ? 0 : -1;
-    case SET_ROWS: return is_plain(node.out.type) ? 0 : -1;
-    case COPY: return is_plain(node.src[0].type) && is_plain(node.out.type) ? 0 : -1;
+    case MUL_MAT_ID:
+        return readable(node.src[0]) && is_plain(node.src[1].type) ? experts_scratch(node, threads) : -1;
+    case MAP: return elementwise_scratch(node, MAPS);
+    case JOIN: return elementwise_scratch(node, JOINS);
+    case MASK: return elementwise_scratch(node, 1 << 30);
+    case GET_ROWS: return readable(node.src[0]) || node.src[0].type == I32 ? 0 : -1;
+    case SET_ROWS: return writable(node.out.type) ? 0 : -1;
+    case COPY: return copy_scratch(node);
+    case REPEAT: return type_size(node.out.type) != nullptr ? 0 : -1;
+    case ORDER: return threads * node.src[0].ne[0] * 4;
     default: return 0;
     }
 }

@@ -1,34 +1,135 @@
-// Rows divided by a statistic of themselves, and softmax. Results may lie over the source.
+// Rows divided by a statistic of themselves, reduced, ordered; and softmax. Results may lie over the source.
 #pragma once
+
+#include <algorithm>
 
 #include "rows.h"
 
 namespace {
 
-inline float sum_of_squares(const float *x, int64_t n) {
-    vf a = vset(0), b = vset(0);
-    int64_t i = 0;
-    for (; i + 2 * W <= n; i += 2 * W) {
-        const vf x0 = vload(x + i), x1 = vload(x + i + W);
-        a = vfma(x0, x0, a);
-        b = vfma(x1, x1, b);
+constexpr int64_t CHUNK = 4096; // elements that are added up in f32 before they are added to a sum in f64
+
+// The sum of f(x) over a row.
+template <class F> inline double sum_of(const float *x, int64_t n, F f) {
+    double total = 0;
+    for (int64_t start = 0; start < n; start += CHUNK) {
+        const int64_t end = n - start < CHUNK ? n : start + CHUNK;
+        vf a = vset(0), b = vset(0);
+        int64_t i = start;
+        for (; i + 2 * W <= end; i += 2 * W) {
+            a = vadd(a, f(vload(x + i)));
+            b = vadd(b, f(vload(x + i + W)));
+        }
+        for (; i < end; i += W) {
+            // What is beyond the end must not count, whatever f makes of zeros.
+            const int64_t count = end - i < W ? end - i : W;
+            float lanes[W];
+            vstore(lanes, f(load_some(x + i, count)));
+            for (int64_t j = 0; j < count; j++) total += (double)lanes[j];
+        }
+        total += (double)vsum(vadd(a, b));
     }
-    float sum = vsum(vadd(a, b));
-    for (; i < n; i++) sum += x[i] * x[i];
-    return sum;
+    return total;
 }
 
-// x / sqrt(mean(x**2) + f[0])
-inline void rms_norm(const Node &node, Part &part) {
-    const int64_t n = node.out.ne[0];
-    const Span rows = share(row_count(node.out), part);
+inline double sum_of_squares(const float *x, int64_t n) {
+    return sum_of(x, n, [](vf v) { return vmul(v, v); });
+}
+
+// What is taken off each element of a row, and what the rest is divided by.
+struct Statistic {
+    float mean, divisor;
+};
+
+inline Statistic statistic(int kind, const float *x, int64_t n, float eps) {
+    if (kind == RMS) return {0, std::sqrt((float)(sum_of_squares(x, n) / (double)n) + eps)};
+    if (kind == LENGTH) {
+        const float length = std::sqrt((float)sum_of_squares(x, n));
+        return {0, length > eps || length != length ? length : eps};
+    }
+    const float mean = (float)(sum_of(x, n, [](vf v) { return v; }) / (double)n);
+    const vf shift = vset(mean);
+    const double squares = sum_of(x, n, [&](vf v) { return vmul(vsub(v, shift), vsub(v, shift)); });
+    return {mean, std::sqrt((float)(squares / (double)n) + eps)};
+}
+
+// Rows divided by what i[0] names, f[0] is its eps; src: x, weight, bias, addend. Where there are any, the addend is
+// added first, its sum kept as second result, and weight and bias applied last.
+inline void norm(const Node &node, Part &part) {
+    const Operand &x = node.src[0], &weight = node.src[1], &bias = node.src[2], &addend = node.src[3];
+    const Operand &out = node.out;
+    const int64_t n = out.ne[0];
+    const Span rows = share(row_count(out), part);
     for (int64_t row = rows.first; row < rows.last; row++) {
         if (give_up(part, row)) return;
-        const Place p = place(node.out, row);
-        const float *x = (const float *)at(node.src[0], p);
-        float *z = (float *)at(node.out, p);
-        const vf divisor = vset(std::sqrt(sum_of_squares(x, n) / (float)n + node.f[0]));
-        EACH_VECTOR(i, count, n) store_some(z + i, vdiv(load_some(x + i, count), divisor), count);
+        const Place p = place(out, row);
+        const float *from = (const float *)at(x, p);
+        float *z = (float *)at(out, p);
+        if (addend.type != NO_TYPE) {
+            const float *more = (const float *)at_repeated(addend, p);
+            float *sum = (float *)at(node.also, p);
+            EACH_VECTOR(i, count, n) {
+                store_some(sum + i, vadd(load_some(from + i, count), load_some(more + i, count)), count);
+            }
+            from = sum;
+        }
+        const Statistic s = statistic(node.i[0], from, n, node.f[0]);
+        const float *factors = weight.type == NO_TYPE ? nullptr : (const float *)at_repeated(weight, p);
+        const float *shifts = bias.type == NO_TYPE ? nullptr : (const float *)at_repeated(bias, p);
+        const vf mean = vset(s.mean), divisor = vset(s.divisor);
+        EACH_VECTOR(i, count, n) {
+            vf value = vdiv(vsub(load_some(from + i, count), mean), divisor);
+            if (factors != nullptr) value = vmul(value, load_some(factors + i, count));
+            if (shifts != nullptr) value = vadd(value, load_some(shifts + i, count));
+            store_some(z + i, value, count);
+        }
+    }
+}
+
+// The index of the first NaN, or of the first of the largest.
+inline int32_t place_of_largest(const float *x, int64_t n) {
+    int64_t best = 0;
+    for (int64_t i = 1; i < n && x[best] == x[best]; i++) best = x[i] > x[best] || x[i] != x[i] ? i : best;
+    return (int32_t)best;
+}
+
+// One element for each row: i[0] says what.
+inline void reduce(const Node &node, Part &part) {
+    const Operand &x = node.src[0], &out = node.out;
+    const Span rows = share(row_count(x), part);
+    for (int64_t row = rows.first; row < rows.last; row++) {
+        if (give_up(part, row)) return;
+        const Place p = place(x, row);
+        const float *from = (const float *)at(x, p);
+        if (node.i[0] == ARGMAX) {
+            *(int32_t *)(out.data + row * out.nb[0]) = place_of_largest(from, x.ne[0]);
+            continue;
+        }
+        const double sum = sum_of(from, x.ne[0], [](vf v) { return v; });
+        *(float *)at(out, p) = (float)(node.i[0] == MEAN ? sum / (double)x.ne[0] : sum);
+    }
+}
+
+// The first out.ne[0] of the indices that sort each row, i[0]: largest first. NaN goes last either way.
+inline void order(const Node &node, Part &part) {
+    const Operand &x = node.src[0], &out = node.out;
+    const int64_t n = x.ne[0];
+    const bool descending = node.i[0];
+    int32_t *indices = (int32_t *)part.scratch + part.thread * n;
+    const Span rows = share(row_count(x), part);
+    for (int64_t row = rows.first; row < rows.last; row++) {
+        if (part.stopped()) return;
+        const Place p = place(x, row);
+        const float *from = (const float *)at(x, p);
+        for (int64_t i = 0; i < n; i++) indices[i] = (int32_t)i;
+        const auto before = [=](int32_t a, int32_t b) {
+            const float u = from[a], v = from[b];
+            if (u != v) return v != v ? u == u : descending ? u > v : u < v;
+            return a < b; // so that equal ones keep their order
+        };
+        if (out.ne[0] == n) std::sort(indices, indices + n, before);
+        else std::partial_sort(indices, indices + out.ne[0], indices + n, before);
+        std::memcpy(at(out, p), indices, (size_t)out.ne[0] * 4);
     }
 }
 

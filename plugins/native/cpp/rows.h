@@ -2,6 +2,7 @@
 #pragma once
 
 #include "decode.h"
+#include "functions.h"
 #include "level.h"
 
 namespace {
@@ -61,11 +62,38 @@ constexpr int64_t ROWS_BETWEEN_LOOKS = 64; // before a thread looks whether the 
 
 inline bool give_up(Part &part, int64_t row) { return row % ROWS_BETWEEN_LOOKS == 0 && part.stopped(); }
 
-// Calls `f` with each vector of a row: the index of its first element, and how many there are.
-#define EACH_VECTOR(i, count, n)                                                                                       \
-    for (int64_t i = 0, count = 0; count = (n) - i < W ? (n) - i : W, i < (n); i += W)
+inline bool is_dense_f32(const Operand &t) { return t.type == F32 && t.nb[0] == 4; }
 
-inline vf load_some(const float *p, int64_t count) { return count == W ? vload(p) : vload(p, (int)count); }
-inline void store_some(float *p, vf a, int64_t count) { count == W ? vstore(p, a) : vstore(p, a, (int)count); }
+inline float number_at(int type, const char *p) {
+    return type == F32 ? *(const float *)p : type == F16 ? half_to_float(*(const uint16_t *)p)
+                                                         : bf16_to_float(*(const uint16_t *)p);
+}
+
+// `n` elements of a row of f32, f16 or bf16, from `first` on: where they lie, or as f32 in `room`.
+inline const float *some_of_row(const Operand &t, const char *row, int64_t first, int64_t n, float *room) {
+    if (is_dense_f32(t)) return (const float *)row + first;
+    if (t.nb[0] == type_size(t.type)->size) {
+        row_type(t.type)->decode(row, first, n, room);
+        return room;
+    }
+    for (int64_t i = 0; i < n; i++) room[i] = number_at(t.type, row + (first + i) * t.nb[0]);
+    return room;
+}
+
+// Writes f32 as f32, f16 or bf16, `step` bytes apart.
+inline void store_row(int type, const float *values, int64_t n, char *out, int64_t step) {
+    const bool dense = step == (type == F32 ? 4 : 2);
+    if (type == F32) {
+        for (int64_t i = 0; i < n; i++) *(float *)(out + i * step) = values[i];
+        return;
+    }
+    if (type == BF16) {
+        for (int64_t i = 0; i < n; i++) *(uint16_t *)(out + i * step) = float_to_bf16(values[i]);
+        return;
+    }
+    int64_t i = 0;
+    for (; dense && i + W <= n; i += W) vstore16((uint16_t *)out + i, vload(values + i));
+    for (; i < n; i++) *(uint16_t *)(out + i * step) = float_to_half(values[i]);
+}
 
 } // namespace

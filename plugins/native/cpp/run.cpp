@@ -1,4 +1,5 @@
 // The functions that Python calls. A plain C interface: one library serves every Python.
+#include <algorithm>
 #include <cstring>
 
 #include "level.h"
@@ -40,7 +41,11 @@ int64_t elements(const Operand &t) { return t.ne[0] * t.ne[1] * t.ne[2] * t.ne[3
 
 bool is_alone(const Node &node) {
     switch (node.op) {
-    case MUL_MAT: return elements(node.out) * node.src[0].ne[0] < 4 * SMALL;
+    case MUL_MAT:
+    case MUL_MAT_ID: return elements(node.out) * node.src[0].ne[0] < 4 * SMALL;
+    case NORM:
+    case REDUCE:
+    case ORDER: return elements(node.src[0]) < SMALL;
     case ATTENTION: return elements(node.out) * node.src[1].ne[1] < 4 * SMALL;
     default: return elements(node.out) < SMALL;
     }
@@ -65,20 +70,12 @@ Range range(const Operand &t) {
 class Open {
   public:
     bool conflicts(const Node &node) const {
-        const Range out = range(node.out);
-        for (const Range &w : written_) {
-            if (w.meets(out)) return true;
-            for (const Operand &s : node.src) {
-                if (s.type != NO_TYPE && w.meets(range(s))) return true;
-            }
-        }
-        for (const Range &r : read_) {
-            if (r.meets(out)) return true;
-        }
-        return false;
+        return meets_written(node.out) || meets_read(node.out) || meets_written(node.also) || meets_read(node.also) ||
+               std::any_of(node.src, node.src + SOURCES, [this](const Operand &s) { return meets_written(s); });
     }
     void add(const Node &node) {
         written_.push_back(range(node.out));
+        if (node.also.type != NO_TYPE) written_.push_back(range(node.also));
         for (const Operand &s : node.src) {
             if (s.type != NO_TYPE) read_.push_back(range(s));
         }
@@ -86,6 +83,14 @@ class Open {
     void clear() { written_.clear(), read_.clear(); }
 
   private:
+    static bool meets(const std::vector<Range> &ranges, const Operand &t) {
+        if (t.type == NO_TYPE) return false;
+        const Range wanted = range(t);
+        return std::any_of(ranges.begin(), ranges.end(), [&](const Range &r) { return r.meets(wanted); });
+    }
+    bool meets_written(const Operand &t) const { return meets(written_, t); }
+    bool meets_read(const Operand &t) const { return meets(read_, t); }
+
     std::vector<Range> written_, read_;
 };
 

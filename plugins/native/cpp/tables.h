@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-constexpr int ABI = 1019309191;
+constexpr int ABI = 696826879;
 constexpr int SOURCES = 5;
 
 // Type numbers of GGUF.
@@ -89,30 +89,87 @@ constexpr TypeSize TYPE_SIZES[] = {
 };
 
 enum Op : int32_t {
+    MAP = 0,
+    JOIN = 1,
+    NORM = 2,
+    REDUCE = 3,
+    SOFT_MAX = 4,
+    ROPE_TABLE = 5,
+    ROPE = 6,
+    GET_ROWS = 7,
+    SET_ROWS = 8,
+    ADD_ROWS = 9,
+    COPY = 10,
+    REPEAT = 11,
+    MASK = 12,
+    ORDER = 13,
+    MUL_MAT = 14,
+    MUL_MAT_ID = 15,
+    ATTENTION = 16,
+    OPS = 17,
+};
+
+enum MapFunction : int32_t {
+    SQR = 0,
+    SQRT = 1,
+    LOG = 2,
+    SIN = 3,
+    COS = 4,
+    ABS = 5,
+    SGN = 6,
+    NEG = 7,
+    STEP = 8,
+    TANH = 9,
+    ELU = 10,
+    RELU = 11,
+    SIGMOID = 12,
+    GELU = 13,
+    GELU_QUICK = 14,
+    GELU_ERF = 15,
+    SILU = 16,
+    HARDSWISH = 17,
+    HARDSIGMOID = 18,
+    EXP = 19,
+    EXPM1 = 20,
+    SOFTPLUS = 21,
+    FLOOR = 22,
+    CEIL = 23,
+    ROUND = 24,
+    TRUNC = 25,
+    XIELU = 26,
+    SCALE = 27,
+    CLAMP = 28,
+    LEAKY_RELU = 29,
+    FILL = 30,
+    MAPS = 31,
+};
+
+enum JoinFunction : int32_t {
     ADD = 0,
     SUB = 1,
     MUL = 2,
     DIV = 3,
-    SCALE = 4,
-    RMS_NORM = 5,
-    SOFT_MAX = 6,
-    ROPE_TABLE = 7,
-    ROPE = 8,
-    GLU = 9,
-    GET_ROWS = 10,
-    SET_ROWS = 11,
-    COPY = 12,
-    MUL_MAT = 13,
-    ATTENTION = 14,
-    OPS = 15,
+    REGLU = 4,
+    GEGLU = 5,
+    SWIGLU = 6,
+    GEGLU_ERF = 7,
+    GEGLU_QUICK = 8,
+    SWIGLU_OAI = 9,
+    JOINS = 10,
 };
 
-enum Activation : int32_t {
-    RELU = 0,
-    GELU = 1,
-    SILU = 2,
-    GELU_QUICK = 3,
-    ACTIVATIONS = 4,
+enum NormKind : int32_t {
+    RMS = 0,
+    CENTRED = 1,
+    LENGTH = 2,
+    NORMS = 3,
+};
+
+enum Reduction : int32_t {
+    SUM = 0,
+    MEAN = 1,
+    ARGMAX = 2,
+    REDUCTIONS = 3,
 };
 
 enum Ending : int32_t {
@@ -133,10 +190,11 @@ struct Node {
     int32_t op;
     int32_t flags;
     float f[8];
-    int32_t i[8];
+    int32_t i[16];
     Operand out;
+    Operand also;
     Operand src[5];
 };
 
 static_assert(sizeof(Operand) == 80);
-static_assert(sizeof(Node) == 552);
+static_assert(sizeof(Node) == 664);

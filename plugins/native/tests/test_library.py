@@ -66,7 +66,7 @@ def test_a_library_of_another_build_is_refused(monkeypatch):
 def test_a_record_that_no_kernel_knows_is_refused_before_it_runs(damage):
     nodes = np.zeros(2, NODE)
     nodes["src"]["type"] = nodes["out"]["type"] = -1
-    nodes[0]["op"] = Code.ADD
+    nodes[0]["op"] = Code.ROPE
     for name, value in damage.items():
         nodes[1][name] = value
 

@@ -57,7 +57,7 @@ def test_nodes_with_kernels_are_one_program_and_numpy_computes_the_others(device
     ("make", "op"),
     [
         (lambda x: tp.rope(x, tp.input("at", (3,), tp.I32), dims=8, mode="mrope"), "rope"),
-        (lambda x: tp.add(tp.cast(x, tp.F16), x), "add"),
+        (lambda x: tp.add(tp.cast(x, tp.Q8_0), x), "add"),
         (lambda x: tp.mul_mat(tp.input("w", (5, 256), tp.IQ4_XS), x), "mul_mat"),
         (lambda x: tp.cpy(x[:2], x[1:3]), "cpy"),
         (lambda x: tp.rms_norm(x.T), "rms_norm"),

@@ -1,6 +1,6 @@
 """`Encoder`: nodes as records of a program, by a table of rules; what no rule takes is NumPy's."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -34,6 +34,19 @@ class Draft:
     sources: tuple[Slot | None, ...]
     floats: tuple[float, ...] = ()
     integers: tuple[int, ...] = ()
+    also: Slot | None = None
+    """A second result."""
+    rows: int = 0
+    """How many rows ids may name."""
+
+    def slots(self, record: Array) -> Iterator[tuple[Array, Slot]]:
+        """The operands that are there, each with its part of `record`."""
+        yield record["out"], self.out
+        if self.also is not None:
+            yield record["also"], self.also
+        for target, slot in zip(record["src"], self.sources, strict=False):
+            if slot is not None:
+                yield target, slot
 
 
 Rule = Callable[[Task], Sequence[Draft]]
@@ -62,19 +75,12 @@ class Encoded:
     draft: Draft
     record: Array
 
-    @property
-    def slots(self) -> tuple[Slot | None, ...]:
-        """The operands: the result, then the sources."""
-        return (self.draft.out, *self.draft.sources)
-
     def complaint(self, value: int) -> str:
-        """What is wrong with an id of `value`: sources are a table, or rows, and ids."""
-        table = self.draft.out if self.node.writes else self.draft.sources[0]
+        """What is wrong with an id of `value`."""
         ids = self.node.operands[OPS[self.node.op].positions["ids"]]
-        assert table is not None
         return (
             f"{self.node}: ids {ids} holds {value}, which names no row; rows are 0 to "
-            f"{table.operand.array.shape[2] - 1}"
+            f"{self.draft.rows - 1}"
         )
 
 
@@ -111,11 +117,9 @@ def _record(draft: Draft) -> Array:
     record["op"] = draft.code
     record["f"][: len(draft.floats)] = draft.floats
     record["i"][: len(draft.integers)] = draft.integers
-    record["src"]["type"] = NO_TYPE
-    write_operand(record["out"], draft.out.operand, draft.out.row)
-    for target, slot in zip(record["src"], draft.sources, strict=False):
-        if slot is not None:
-            write_operand(target, slot.operand, slot.row)
+    record["src"]["type"] = record["also"]["type"] = NO_TYPE
+    for target, slot in draft.slots(record):
+        write_operand(target, slot.operand, slot.row)
     return record
 
 

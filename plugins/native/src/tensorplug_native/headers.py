@@ -12,7 +12,18 @@ from pathlib import Path
 import numpy as np
 
 from tensorplug.dtypes import DTYPES
-from tensorplug_native.program import NO_TYPE, NODE, OPERAND, SOURCES, Activation, Code, Ending
+from tensorplug_native.program import (
+    NO_TYPE,
+    NODE,
+    OPERAND,
+    SOURCES,
+    Code,
+    Ending,
+    Join,
+    Map,
+    Norm,
+    Reduction,
+)
 
 TITLE = """\
 // Written by tensorplug_native/headers.py from core's types and program.py; change those.
@@ -48,7 +59,10 @@ def _tables() -> str:
             *(f"    {{{t.name.upper()}, {t.block}, {t.size}}}," for t in DTYPES),
             "};\n",
             _enum("Op", {**_members(Code), "OPS": len(Code)}),
-            _enum("Activation", {**_members(Activation), "ACTIVATIONS": len(Activation)}),
+            _enum("MapFunction", {**_members(Map), "MAPS": len(Map)}),
+            _enum("JoinFunction", {**_members(Join), "JOINS": len(Join)}),
+            _enum("NormKind", {**_members(Norm), "NORMS": len(Norm)}),
+            _enum("Reduction", {**_members(Reduction), "REDUCTIONS": len(Reduction)}),
             _enum("Ending", _members(Ending)),
             _struct("Operand", OPERAND),
             _struct("Node", NODE),

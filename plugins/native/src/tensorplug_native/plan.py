@@ -37,11 +37,9 @@ class Program:
     def move(self, look: Look) -> None:
         """Take other addresses."""
         for record, encoded in zip(self._records, self.encoded, strict=True):
-            for i, slot in enumerate(encoded.slots):
-                if slot is None or slot.tensor is None:
-                    continue
-                target = record["out"] if i == 0 else record["src"][i - 1]
-                target["data"] = address(look(slot.tensor).array) + slot.offset
+            for target, slot in encoded.draft.slots(record):
+                if slot.tensor is not None:
+                    target["data"] = address(look(slot.tensor).array) + slot.offset
         self._prepared = None
 
     def run(self, backend: "NativeBackend") -> Outcome:

@@ -23,8 +23,9 @@ NODE = np.dtype(
         ("op", "i4"),
         ("flags", "i4"),  # of the node's place in the program, set by the library
         ("f", "f4", 8),  # parameters, by op
-        ("i", "i4", 8),
+        ("i", "i4", 16),
         ("out", OPERAND),
+        ("also", OPERAND),  # a second result
         ("src", OPERAND, SOURCES),
     ]
 )
@@ -33,30 +34,90 @@ NODE = np.dtype(
 class Code(IntEnum):
     """What a node computes; a kernel for each stands in `cpp/kernels.cpp`, in the same order."""
 
+    MAP = 0
+    JOIN = 1
+    NORM = 2
+    REDUCE = 3
+    SOFT_MAX = 4
+    ROPE_TABLE = 5
+    ROPE = 6
+    GET_ROWS = 7
+    SET_ROWS = 8
+    ADD_ROWS = 9
+    COPY = 10
+    REPEAT = 11
+    MASK = 12
+    ORDER = 13
+    MUL_MAT = 14
+    MUL_MAT_ID = 15
+    ATTENTION = 16
+
+
+class Map(IntEnum):
+    """Functions of one element; `cpp/elementwise.h` has them in the same order."""
+
+    SQR = 0
+    SQRT = 1
+    LOG = 2
+    SIN = 3
+    COS = 4
+    ABS = 5
+    SGN = 6
+    NEG = 7
+    STEP = 8
+    TANH = 9
+    ELU = 10
+    RELU = 11
+    SIGMOID = 12
+    GELU = 13
+    GELU_QUICK = 14
+    GELU_ERF = 15
+    SILU = 16
+    HARDSWISH = 17
+    HARDSIGMOID = 18
+    EXP = 19
+    EXPM1 = 20
+    SOFTPLUS = 21
+    FLOOR = 22
+    CEIL = 23
+    ROUND = 24
+    TRUNC = 25
+    XIELU = 26
+    SCALE = 27
+    CLAMP = 28
+    LEAKY_RELU = 29
+    FILL = 30
+
+
+class Join(IntEnum):
+    """Functions of an element of each of two tensors, as `Map`."""
+
     ADD = 0
     SUB = 1
     MUL = 2
     DIV = 3
-    SCALE = 4
-    RMS_NORM = 5
-    SOFT_MAX = 6
-    ROPE_TABLE = 7
-    ROPE = 8
-    GLU = 9
-    GET_ROWS = 10
-    SET_ROWS = 11
-    COPY = 12
-    MUL_MAT = 13
-    ATTENTION = 14
+    REGLU = 4
+    GEGLU = 5
+    SWIGLU = 6
+    GEGLU_ERF = 7
+    GEGLU_QUICK = 8
+    SWIGLU_OAI = 9
 
 
-class Activation(IntEnum):
-    """The functions of gated units."""
+class Norm(IntEnum):
+    """What rows are divided by."""
 
-    RELU = 0
-    GELU = 1
-    SILU = 2
-    GELU_QUICK = 3
+    RMS = 0
+    CENTRED = 1
+    LENGTH = 2
+
+
+class Reduction(IntEnum):
+    """What becomes of a row."""
+
+    SUM = 0
+    MEAN = 1
+    ARGMAX = 2
 
 
 class Ending(IntEnum):

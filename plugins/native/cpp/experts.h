@@ -1,0 +1,121 @@
+// Products with matrices that ids choose: mixtures of experts. Rows of one expert go together, as a product of their
+// own.
+#pragma once
+
+#include "copy.h"
+#include "int8.h"
+
+namespace {
+
+// Room that threads share: the rows of x and of the result, expert by expert, then what one product needs; and for
+// each thread the order of the rows, and its counters of portions for each product.
+struct ExpertRoom {
+    int64_t rows, results, product, order, counters; // where each starts
+    int64_t order_size, counters_size;               // of a thread
+    int64_t size;
+
+    int64_t *order_of(const Part &part) const { return (int64_t *)(part.scratch + order + part.thread * order_size); }
+    // Threads must wait for each other before they take portions.
+    void clear_counters(const Part &part) const {
+        std::memset(part.scratch + counters + part.thread * counters_size, 0, (size_t)counters_size);
+    }
+    Part product_part(const Part &part, int64_t index) const {
+        auto *taken = (std::atomic<int32_t> *)(part.scratch + counters) + index;
+        return {part.pool, part.thread, part.threads, part.scratch + product, part.index, taken, counters_size / 4};
+    }
+};
+
+// The product of expert `e` with `m` rows at `x`, results at `out`; both without gaps.
+inline Node expert_product(const Node &node, int64_t e, char *x, char *out, int64_t m) {
+    Node one = node;
+    Operand &w = one.src[0];
+    w.data += e * w.nb[2];
+    w.ne[2] = 1;
+    const auto matrix = [m](char *data, int64_t row) {
+        return Operand{data, {row, m, 1, 1}, {4, row * 4, m * row * 4, m * row * 4}, F32, 0};
+    };
+    one.src[1] = matrix(x, w.ne[0]);
+    one.out = matrix(out, w.ne[1]);
+    return one;
+}
+
+inline ExpertRoom expert_room(const Node &node, int threads) {
+    const Operand &w = node.src[0];
+    const int64_t count = node.out.ne[1] * node.out.ne[2];
+    ExpertRoom room;
+    room.rows = 0;
+    room.results = aligned(count * w.ne[0] * 4);
+    room.product = room.results + aligned(count * w.ne[1] * 4);
+    int64_t most = 0;
+    // One row, as many as dot products serve, and all of them: what lies between needs no more.
+    for (const int64_t m : {(int64_t)1, FEW < count ? FEW : count, count}) {
+        const int64_t size = product_scratch(expert_product(node, 0, nullptr, nullptr, m), threads);
+        most = size > most ? size : most;
+    }
+    room.order = room.product + aligned(most);
+    room.order_size = aligned((count + w.ne[2] + 1) * 8);
+    room.counters = room.order + threads * room.order_size;
+    room.counters_size = aligned((w.ne[2] > count ? w.ne[2] : count) * 4);
+    room.size = room.counters + threads * room.counters_size;
+    return room;
+}
+
+inline int64_t experts_scratch(const Node &node, int threads) {
+    if (node.out.ne[1] * node.out.ne[2] == 0) return 0;
+    return expert_room(node, threads).size;
+}
+
+// Rows in the order of their experts; `starts[e]` is where those of expert e begin. Each thread finds it for itself.
+inline void sort_rows(const Operand &ids, int64_t experts, int64_t *starts, int64_t *order) {
+    const int64_t used = ids.ne[0], count = used * ids.ne[1];
+    for (int64_t e = 0; e <= experts; e++) starts[e] = 0;
+    for (int64_t i = 0; i < count; i++) starts[id_at(ids, i % used, i / used, 0) + 1]++;
+    for (int64_t e = 0; e < experts; e++) starts[e + 1] += starts[e];
+    for (int64_t i = 0; i < count; i++) order[starts[id_at(ids, i % used, i / used, 0)]++] = i;
+    for (int64_t e = experts; e > 0; e--) starts[e] = starts[e - 1];
+    starts[0] = 0;
+}
+
+// One token: each row where it lies.
+inline void experts_of_token(const Node &node, const ExpertRoom &room, Part &part) {
+    const Operand &x = node.src[1], &ids = node.src[2], &out = node.out;
+    if (!part.barrier()) return;
+    for (int64_t i = 0; i < out.ne[1]; i++) {
+        const Node one = expert_product(node, id_at(ids, i, 0, 0), at(x, i % x.ne[1], 0, 0), at(out, i, 0, 0), 1);
+        // What the product before this one left in the scratch memory may still be read.
+        if (i > 0 && product_scratch(one, part.threads) > 0 && !part.barrier()) return;
+        Part inner = room.product_part(part, i);
+        product(one, inner);
+    }
+}
+
+// src: w, x, ids; i[0] as for MUL_MAT.
+inline void experts(const Node &node, Part &part) {
+    const Operand &w = node.src[0], &x = node.src[1], &ids = node.src[2], &out = node.out;
+    const int64_t used = out.ne[1], count = used * out.ne[2], k = w.ne[0], n = w.ne[1];
+    if (!good_ids(ids, w.ne[2], part)) return;
+    const ExpertRoom room = expert_room(node, part.threads);
+    room.clear_counters(part);
+    if (out.ne[2] == 1 && is_plain_rows(x)) return experts_of_token(node, room, part);
+    int64_t *starts = room.order_of(part), *order = starts + w.ne[2] + 1;
+    sort_rows(ids, w.ne[2], starts, order);
+    char *rows = part.scratch + room.rows, *results = part.scratch + room.results;
+    const Span all = share(count, part);
+    for (int64_t i = all.first; i < all.last; i++) {
+        if (give_up(part, i)) return;
+        read_row(x, {order[i] % used % x.ne[1], order[i] / used, 0}, (float *)rows + i * k);
+    }
+    if (!part.barrier()) return;
+    for (int64_t e = 0; e < w.ne[2]; e++) {
+        const int64_t first = starts[e], m = starts[e + 1] - first;
+        if (m == 0) continue;
+        Part inner = room.product_part(part, e);
+        product(expert_product(node, e, rows + first * k * 4, results + first * n * 4, m), inner);
+        if (!part.barrier()) return;
+    }
+    for (int64_t i = all.first; i < all.last; i++) {
+        std::memcpy(at(out, order[i] % used, order[i] / used, 0), results + i * n * 4, (size_t)n * 4);
+    }
+}
+
+} // namespace

@@ -1,0 +1,47 @@
+"""Products with weights of any readable type, and attention."""
+
+from collections.abc import Sequence
+
+from tensorplug.dtypes import F16, F32, I32
+from tensorplug_cpu.task import Task
+from tensorplug_native.encode import Draft, optional, result, rule, source
+from tensorplug_native.program import Code
+from tensorplug_native.rules.common import ACTIVATIONS, PLAIN, READABLE, dense, dense_f32
+
+
+@rule("mul_mat")
+def mul_mat(task: Task) -> Sequence[Draft]:
+    """Rows of weights of any readable type; sums in f32."""
+    if not (dense(task["w"], *READABLE) and dense(task.out, F32)):
+        return []
+    may_round = task.node.params["precision"] == "default"
+    rounds = may_round and task.tools.shared.get(ACTIVATIONS) == "int8"
+    sources = (source(task, "w"), source(task, "x"))
+    return [Draft(Code.MUL_MAT, result(task), sources, integers=(int(rounds),))]
+
+
+@rule("mul_mat_id")
+def mul_mat_id(task: Task) -> Sequence[Draft]:
+    """Each row against the matrix that its id names."""
+    fits = dense(task["w"], *READABLE) and dense(task.out, F32) and task["x"].dtype in PLAIN
+    if not (fits and task["ids"].dtype is I32):
+        return []
+    rounds = task.tools.shared.get(ACTIVATIONS) == "int8"
+    sources = tuple(source(task, name) for name in ("w", "x", "ids"))
+    experts = task["w"].array.shape[1]
+    return [Draft(Code.MUL_MAT_ID, result(task), sources, (), (int(rounds),), rows=experts)]
+
+
+@rule("flash_attn_ext")
+def flash_attn_ext(task: Task) -> Sequence[Draft]:
+    """Keys and values of any readable type."""
+    fits = dense_f32(task, "q", "sinks") and dense(task.get("mask"), F32, F16)
+    if not (fits and dense(task["k"], *READABLE) and dense(task["v"], *READABLE)):
+        return []
+    sources = (
+        *(source(task, name) for name in "qkv"),
+        optional(task, "mask"),
+        optional(task, "sinks"),
+    )
+    floats = tuple(task.number(name) for name in ("scale", "max_bias", "softcap"))
+    return [Draft(Code.ATTENTION, result(task), sources, floats)]
