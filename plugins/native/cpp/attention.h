@@ -86,7 +86,17 @@ inline const char *mask_row(const Node &node, int64_t token, int64_t head, int64
     return mask.type == NO_TYPE ? nullptr : at(mask, token, head % mask.ne[2], batch % mask.ne[3]);
 }
 
-inline bool is_hidden(const Operand &mask, const char *row, int64_t i) { return mask_at(mask, row, i) == -INFINITY; }
+inline bool sees_some(const Operand &mask, const char *row, int64_t first, int64_t count) {
+    // Without a branch in the loop, for the compiler to use vectors.
+    constexpr uint16_t HIDDEN = 0xfc00; // minus infinity in f16
+    int some = 0;
+    if (mask.type == F32) {
+        for (int64_t i = first; i < first + count; i++) some |= ((const float *)row)[i] != -INFINITY;
+    } else {
+        for (int64_t i = first; i < first + count; i++) some |= ((const uint16_t *)row)[i] != HIDDEN;
+    }
+    return some != 0;
+}
 
 // What the sink of a head, if it has one, gives to start from: the largest score, and the total.
 inline void begin_row(const Node &node, int64_t head, float &top, float &total) {
@@ -163,12 +173,10 @@ inline void attend(const Node &node, const Row &row, int64_t first, int64_t last
     const RowType *type = row_type(k.type);
     for (int64_t i = first; i < last; i += AT_ONCE) {
         const int64_t count = last - i < AT_ONCE ? last - i : AT_ONCE;
-        bool hidden = row.bias != nullptr;
-        for (int64_t j = 0; j < count; j++) {
-            hidden = hidden && is_hidden(mask, row.bias, i + j);
-            scores[i - first + j] = 0;
+        if (row.bias && !sees_some(mask, row.bias, i, count)) {
+            for (int64_t j = 0; j < count; j++) scores[i - first + j] = 0;
+            continue;
         }
-        if (hidden) continue;
         if (count == AT_ONCE) {
             type->dot4(row.keys + i * k.nb[1], k.nb[1], row.query, k.ne[0], scores + i - first);
             continue;
@@ -282,13 +290,12 @@ class Shared {
     }
 
     bool all_hidden(int64_t first, int64_t count) const {
-        if (node_.src[3].type == NO_TYPE) return false;
-        // From the end, where those of the last tokens are the first to be seen.
-        for (int64_t row = rows_ - 1; row >= 0; row--) {
-            const char *mask = bias(row);
-            for (int64_t i = 0; i < count; i++) {
-                if (!is_hidden(node_.src[3], mask, first + i)) return false;
-            }
+        const Operand &mask = node_.src[3];
+        if (mask.type == NO_TYPE) return false;
+        // From the end, where those of the last tokens are the first to be seen. Heads may share the mask.
+        const int64_t rows = mask.ne[2] == 1 ? tokens_ : rows_;
+        for (int64_t row = rows - 1; row >= 0; row--) {
+            if (sees_some(mask, bias(row), first, count)) return false;
         }
         return true;
     }
@@ -330,7 +337,9 @@ class Shared {
             totals_[row] = totals_[row] * change + exponentials(scores, count, top);
             if (change != 1.0f) multiply(sums_ + row * size, size, change);
             tops_[row] = top;
-            pack_row(scores, count, row, weights_);
+        }
+        for (int64_t row = 0; row < rows_; row += tile_) {
+            interleave(scores_ + row * BLOCK, BLOCK, height(row), count, weights_ + row * count);
         }
     }
 
@@ -380,9 +389,10 @@ inline void attention(const Node &node, Part &part) {
     const Sharing s = sharing(node);
     const int64_t kv_heads = node.src[1].ne[2], units = s.tiles * kv_heads * node.src[0].ne[3];
     Shared shared(node, part.scratch + part.thread * attention_room(node));
-    // In turns: later tokens of a text see more.
-    for (int64_t unit = part.thread; unit < units; unit += part.threads) {
-        const int64_t rest = unit / s.tiles;
+    // One by one: later tokens of a text see more.
+    Turns turns(units, 1, 1, part);
+    for (Span turn; turns.next(turn);) {
+        const int64_t unit = turn.first, rest = unit / s.tiles;
         shared.compute(unit % s.tiles * s.tokens, rest % kv_heads, rest / kv_heads, part);
         if (part.stopped()) return;
     }

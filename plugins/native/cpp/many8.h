@@ -163,9 +163,9 @@ template <int TYPE> void mul_many8(const Node &node, Part &part) {
     if (!part.barrier()) return;
     Panel8<PART> panel;
     const int64_t panels = (n + COLUMNS - 1) / COLUMNS;
-    const Span all = share(panels * x.ne[2] * x.ne[3], part);
-    for (int64_t item = all.first; item < all.last; item++) {
-        const int64_t matrix = item / panels, i2 = matrix % x.ne[2], i3 = matrix / x.ne[2];
+    Turns turns(panels * x.ne[2] * x.ne[3], 1, 1, part);
+    for (Span turn; turns.next(turn);) {
+        const int64_t item = turn.first, matrix = item / panels, i2 = matrix % x.ne[2], i3 = matrix / x.ne[2];
         const int64_t column = item % panels * COLUMNS, columns = n - column < COLUMNS ? n - column : COLUMNS;
         const char *weights = at(w, column, i2 / (x.ne[2] / w.ne[2]), i3 / (x.ne[3] / w.ne[3]));
         for (int64_t k0 = 0; k0 < k; k0 += DEPTH) {

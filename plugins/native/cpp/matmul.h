@@ -5,6 +5,7 @@
 
 namespace {
 
+constexpr int64_t PORTIONS = 4;  // of each thread, so that one that is done helps the others
 constexpr int64_t FEW = 4;       // rows of x up to which dot products are faster than tiles
 
 // x as f32 rows without gaps: itself, or a copy at `room`.
@@ -26,10 +27,10 @@ inline int64_t mul_mat_scratch(const Node &node, int threads) {
 
 // Rows of w for all rows of x alike, in portions: some for each thread, neither tiny nor huge.
 inline Turns turns_of_few(const Node &node, const Part &part) {
-    constexpr int64_t EACH = 4, LEAST = 1 << 13, MOST = 1 << 17; // bytes of w
+    constexpr int64_t LEAST = 1 << 13, MOST = 1 << 17; // bytes of w
     const Operand &w = node.src[0], &x = node.src[1];
     const int64_t total = w.ne[1] * x.ne[2] * x.ne[3], row = w.nb[1] > 0 ? w.nb[1] : 1;
-    const int64_t bytes = total * row / part.threads / EACH;
+    const int64_t bytes = total * row / part.threads / PORTIONS;
     return Turns(total, AT_ONCE, (bytes < LEAST ? LEAST : bytes > MOST ? MOST : bytes) / row + 1, part);
 }
 
@@ -119,8 +120,14 @@ inline void mul_mat_many(const Node &node, Part &part) {
     if (!part.barrier()) return;
     alignas(64) float rows[COLUMNS * DEPTH], panel[DEPTH * COLUMNS];
     const int64_t panels = (n + COLUMNS - 1) / COLUMNS;
-    const Span all = share(panels * x.ne[2] * x.ne[3], part);
-    for (int64_t first = all.first; first < all.last;) {
+    const int64_t total = panels * x.ne[2] * x.ne[3];
+    Turns turns(total, 1, total / part.threads / PORTIONS, part);
+    Span all{0, 0};
+    for (int64_t first = 0;;) {
+        if (first == all.last) {
+            if (!turns.next(all)) return;
+            first = all.first;
+        }
         const int64_t matrix = first / panels, i2 = matrix % x.ne[2], i3 = matrix / x.ne[2];
         const int64_t last = (matrix + 1) * panels < all.last ? (matrix + 1) * panels : all.last;
         const char *weights = at(w, 0, i2 / (x.ne[2] / w.ne[2]), i3 / (x.ne[3] / w.ne[3]));

@@ -68,6 +68,31 @@ inline int64_t rows_of_tile(int64_t m) {
     return (m + tiles - 1) / tiles;
 }
 
+// out [n, height] = rows [height, n] transposed, for a tile; rows lie `step` floats apart.
+inline void interleave(const float *rows, int64_t step, int64_t height, int64_t n, float *out) {
+    int64_t r = 0;
+#if defined(__AVX2__)
+    for (; r + 4 <= height; r += 4) {
+        const float *from = rows + r * step;
+        int64_t i = 0;
+        for (; i + 4 <= n; i += 4) {
+            __m128 a = _mm_loadu_ps(from + i), b = _mm_loadu_ps(from + step + i);
+            __m128 c = _mm_loadu_ps(from + 2 * step + i), d = _mm_loadu_ps(from + 3 * step + i);
+            _MM_TRANSPOSE4_PS(a, b, c, d);
+            float *to = out + i * height + r;
+            _mm_storeu_ps(to, a), _mm_storeu_ps(to + height, b);
+            _mm_storeu_ps(to + 2 * height, c), _mm_storeu_ps(to + 3 * height, d);
+        }
+        for (; i < n; i++) {
+            for (int64_t j = 0; j < 4; j++) out[i * height + r + j] = from[j * step + i];
+        }
+    }
+#endif
+    for (; r < height; r++) {
+        for (int64_t i = 0; i < n; i++) out[i * height + r] = rows[r * step + i];
+    }
+}
+
 // panel [n, COLUMNS] = rows [COLUMNS, n] transposed; rows in steps of STEP. Bits are moved, whatever they mean.
 template <int STEP = DEPTH> void transpose(const float *rows, int64_t n, float *panel) {
     int64_t k = 0;
