@@ -1,6 +1,7 @@
 // All kernels of one instruction-set level: TP_LEVEL is its name in C++, TP_NAME the one for people.
 #include "attention.h"
 #include "copy.h"
+#include "conv.h"
 #include "elementwise.h"
 #include "experts.h"
 #include "norm.h"
@@ -29,6 +30,10 @@ constexpr Kernel KERNELS[] = {
     {REPEAT, repeat},
     {MASK, mask},
     {ORDER, order},
+    {IM2COL, im2col},
+    {COL2IM, col2im},
+    {CONV_DW, conv_dw},
+    {POOL, pool},
     {MUL_MAT, product},
     {MUL_MAT_ID, experts},
     {ATTENTION, attention},
@@ -62,6 +67,8 @@ int64_t scratch(const Node &node, int threads) {
     case SET_ROWS: return writable(node.out.type) ? 0 : -1;
     case COPY: return copy_scratch(node);
     case REPEAT: return type_size(node.out.type) != nullptr ? 0 : -1;
+    case IM2COL: return is_plain(node.src[0].type) && is_plain(node.out.type) ? 0 : -1;
+    case CONV_DW: return is_plain(node.src[0].type) ? 0 : -1;
     case ORDER: return threads * node.src[0].ne[0] * 4;
     default: return 0;
     }

@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-constexpr int ABI = 696826879;
+constexpr int ABI = 1103054650;
 constexpr int SOURCES = 5;
 
 // Type numbers of GGUF.
@@ -103,10 +103,14 @@ enum Op : int32_t {
     REPEAT = 11,
     MASK = 12,
     ORDER = 13,
-    MUL_MAT = 14,
-    MUL_MAT_ID = 15,
-    ATTENTION = 16,
-    OPS = 17,
+    IM2COL = 14,
+    COL2IM = 15,
+    CONV_DW = 16,
+    POOL = 17,
+    MUL_MAT = 18,
+    MUL_MAT_ID = 19,
+    ATTENTION = 20,
+    OPS = 21,
 };
 
 enum MapFunction : int32_t {

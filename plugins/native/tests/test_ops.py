@@ -244,3 +244,40 @@ def test_numbers_of_any_type_are_joined_and_repeated(numpy, device, three, dtype
 
     np.testing.assert_array_equal(found, run(numpy, node, values))
     assert is_program(device, three, node)
+
+
+# --- windows --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", [tp.F32, tp.F16], ids=str)
+@pytest.mark.parametrize(
+    ("channels", "filters", "params"),
+    [
+        (3, 9, {}),
+        (2, 3, {"s0": 2, "s1": 3, "p0": 1, "p1": 4, "d0": 3, "d1": 2}),
+        (48, 40, {"p0": 1, "p1": 1}),
+    ],
+    ids=["plain", "sliding", "pieces"],
+)
+def test_images_are_convolved(numpy, device, three, channels, filters, params, dtype):
+    kernel, x = leaf("k", filters, channels, 3, 4), leaf("x", 2, channels, 61, 67)
+    node = tp.apply(tp.OPS["conv_2d"], tp.cast(kernel, dtype), x, **params)
+    values = {kernel: numbers(*kernel.shape), x: numbers(*x.shape)}
+
+    found = run(three, node, values)
+
+    np.testing.assert_allclose(found, run(numpy, node, values), rtol=1e-4, atol=1e-4)
+    assert is_program(device, three, node)
+
+
+@pytest.mark.parametrize(("step", "pad", "dilation"), [(1, 0, 1), (3, 4, 1), (2, 1, 5)])
+@pytest.mark.parametrize("filters", [1, 300])
+def test_signals_are_spread(numpy, device, three, filters, step, pad, dilation):
+    kernel, x = leaf("k", 7, filters, 8), leaf("x", 7, 301)
+    node = tp.conv_transpose_1d(kernel, x, s0=step, p0=pad, d0=dilation)
+    values = {kernel: numbers(*kernel.shape), x: numbers(*x.shape)}
+
+    found = run(three, node, values)
+
+    np.testing.assert_allclose(found, run(numpy, node, values), rtol=1e-4, atol=1e-4)
+    assert is_program(device, three, node)

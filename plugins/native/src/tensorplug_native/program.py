@@ -48,9 +48,13 @@ class Code(IntEnum):
     REPEAT = 11
     MASK = 12
     ORDER = 13
-    MUL_MAT = 14
-    MUL_MAT_ID = 15
-    ATTENTION = 16
+    IM2COL = 14
+    COL2IM = 15
+    CONV_DW = 16
+    POOL = 17
+    MUL_MAT = 18
+    MUL_MAT_ID = 19
+    ATTENTION = 20
 
 
 class Map(IntEnum):

@@ -1,7 +1,17 @@
 """Which nodes the kernels compute, and what their records hold, by family."""
 
 from tensorplug_native.encode import RULES
-from tensorplug_native.rules import copy, elementwise, products, rope, rows
+from tensorplug_native.rules import conv, copy, elementwise, products, rope, rows
 from tensorplug_native.rules.common import ACTIVATIONS, READABLE
 
-__all__ = ["ACTIVATIONS", "READABLE", "RULES", "copy", "elementwise", "products", "rope", "rows"]
+__all__ = [
+    "ACTIVATIONS",
+    "READABLE",
+    "RULES",
+    "conv",
+    "copy",
+    "elementwise",
+    "products",
+    "rope",
+    "rows",
+]
