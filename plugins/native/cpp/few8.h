@@ -1,14 +1,14 @@
 // Few rows of x, rounded, against rows of w where they lie.
 #pragma once
 
-#include "round8.h"
+#include "pairs8.h"
 
 namespace {
 
 #if defined(TP_INT8)
 
 constexpr int GROUPS8 = 8; // of a unit: a block of 256 codes, or eight blocks of 32
-constexpr int64_t FEW8 = 8; // rows of x up to which this is faster than tiles
+constexpr int64_t FEW8 = FEW; // rows of x up to which this is faster than tiles
 
 // 256 values of a row of x, rounded: codes; what is taken off the sums of each group, by lane; and for each part of
 // w its scale and its scaled sum.
@@ -43,43 +43,21 @@ template <int TYPE> void round_row(const float *values, int64_t k, Unit8 *units)
     }
 }
 
-#if defined(__AVX512VNNI__)
-
-constexpr int TOGETHER = 2; // groups in a vector
-
-template <int TYPE> inline vi stored_groups(const byte *unit, int g) {
-    typedef Block<TYPE> B;
-    const byte *second = B::GROUPS == 1 ? unit + B::SIZE : unit;
-    return _mm512_inserti64x4(_mm512_castsi256_si512(stored_codes<TYPE>(unit, g)), stored_codes<TYPE>(second, g + 1), 1);
-}
-
-// The scale of each lane.
-template <bool HALVES> inline vf spread_scales(const __m256 *scales, int g) {
-    const __m512i lane = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
-    const int first = HALVES ? 2 * g % 8 : g;
-    const __m512i which = _mm512_add_epi32(_mm512_srli_epi32(lane, HALVES ? 2 : 3), _mm512_set1_epi32(first));
-    return _mm512_permutexvar_ps(which, _mm512_castps256_ps512(scales[HALVES ? g / 4 : 0]));
-}
-
-#else
-
-constexpr int TOGETHER = 1;
-
-template <int TYPE> inline vi stored_groups(const byte *unit, int g) { return stored_codes<TYPE>(unit, g); }
-
-template <bool HALVES> inline vf spread_scales(const __m256 *scales, int g) {
-    const float *floats = (const float *)scales;
-    if (!HALVES) return _mm256_set1_ps(floats[g]);
-    return _mm256_insertf128_ps(_mm256_set1_ps(floats[2 * g]), _mm_set1_ps(floats[2 * g + 1]), 1);
-}
-
-#endif
-
 // Eight f16 numbers, `step` bytes apart.
 inline __m256 eight_halves(const byte *p, int step) {
     short h[8];
     for (int i = 0; i < 8; i++) std::memcpy(h + i, p + i * step, 2);
     return _mm256_cvtph_ps(_mm_setr_epi16(h[0], h[1], h[2], h[3], h[4], h[5], h[6], h[7]));
+}
+
+// Eight scales of MXFP4, as `half_of_power` makes them, `step` bytes apart.
+inline __m256 eight_powers(const byte *p, int step) {
+    uint64_t bytes = 0;
+    for (int i = 0; i < 8; i++) bytes |= (uint64_t)p[i * step] << 8 * i;
+    const __m256i e = _mm256_cvtepu8_epi32(_mm_cvtsi64_si128((long long)bytes)), two = _mm256_set1_epi32(2);
+    const __m256i normal = _mm256_slli_epi32(_mm256_sub_epi32(e, _mm256_set1_epi32(1)), 23);
+    const __m256i small = _mm256_sllv_epi32(_mm256_set1_epi32(0x00200000), e);
+    return _mm256_castsi256_ps(_mm256_blendv_epi8(normal, small, _mm256_cmpgt_epi32(two, e)));
 }
 
 // The scales and minima of a unit.
@@ -88,9 +66,7 @@ template <int TYPE> inline void unit_scales(const byte *unit, __m256 *d, __m256 
     if constexpr (B::GROUPS > 1) {
         B::scales(unit, (float *)d, (float *)m);
     } else if constexpr (TYPE == MXFP4) {
-        float each[8];
-        for (int i = 0; i < 8; i++) B::scales(unit + i * B::SIZE, each + i, nullptr);
-        d[0] = _mm256_loadu_ps(each);
+        d[0] = eight_powers(unit, B::SIZE);
     } else {
         d[0] = eight_halves(unit, B::SIZE);
         if (B::MIN) m[0] = eight_halves(unit + 2, B::SIZE);
@@ -101,12 +77,16 @@ template <int TYPE> inline void unit_scales(const byte *unit, __m256 *d, __m256 
 template <int TYPE, int R, int M> struct Sums8 {
     typedef Block<TYPE> B;
     static constexpr int EIGHTS = B::HALVES ? 2 : 1;
-    vf sums[R][M];
+    static constexpr int CHAINS = M == 1 ? 2 : 1; // so that additions need not wait for each other
+    vf sums[R][M][CHAINS];
     __m256 least[R][M];
 
     Sums8() {
         for (int r = 0; r < R; r++) {
-            for (int j = 0; j < M; j++) sums[r][j] = vset(0), least[r][j] = _mm256_setzero_ps();
+            for (int j = 0; j < M; j++) {
+                for (int c = 0; c < CHAINS; c++) sums[r][j][c] = vset(0);
+                least[r][j] = _mm256_setzero_ps();
+            }
         }
     }
 
@@ -122,23 +102,26 @@ template <int TYPE, int R, int M> struct Sums8 {
                     if (B::MIN) least[r][j] = _mm256_fmadd_ps(m[e], _mm256_load_ps(xs.sums + 8 * e), least[r][j]);
                 }
             }
+#pragma GCC unroll 8
             for (int g = 0; g < GROUPS8; g += TOGETHER) {
-                const vi codes = B::GROUPS == 1 ? stored_groups<TYPE>(w + g * B::SIZE, 0) : stored_groups<TYPE>(w, g);
+                const vi codes = stored_groups<TYPE>(w, g);
                 for (int j = 0; j < M; j++) {
                     const Unit8 &xs = x[j * next];
                     const vi start = EXCESS<TYPE> ? iload(xs.shifts + 8 * g) : iset(0);
                     const vf dot = ifloat(dot_bytes<SIGNED<TYPE>>(start, codes, iload(xs.codes + g * GROUP)));
-                    sums[r][j] = vfma(dot, spread_scales<B::HALVES>(scales[j], g), sums[r][j]);
+                    vf &sum = sums[r][j][g / TOGETHER % CHAINS];
+                    sum = vfma(dot, spread_scales<B::HALVES>(scales[j], g), sum);
                 }
             }
         }
     }
 
     float total(int r, int j) const {
-        if (!B::MIN) return vsum(sums[r][j]);
+        const float sum = vsum(CHAINS == 1 ? sums[r][j][0] : vadd(sums[r][j][0], sums[r][j][1 % CHAINS]));
+        if (!B::MIN) return sum;
         const __m128 half = _mm_add_ps(_mm256_castps256_ps128(least[r][j]), _mm256_extractf128_ps(least[r][j], 1));
         const __m128 s = _mm_add_ps(half, _mm_movehl_ps(half, half));
-        return vsum(sums[r][j]) + _mm_cvtss_f32(_mm_add_ss(s, _mm_movehdup_ps(s)));
+        return sum + _mm_cvtss_f32(_mm_add_ss(s, _mm_movehdup_ps(s)));
     }
 };
 

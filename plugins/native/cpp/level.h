@@ -41,4 +41,5 @@ extern const Level BASELINE;
 #if defined(TP_X86)
 extern const Level AVX2;
 extern const Level AVX512;
+extern const Level AVX512_BF16;
 #endif

@@ -16,29 +16,40 @@ constexpr int ROWS8 = 4;
 // A panel of w: stored codes, four of a column side by side; and the scale and minimum of each column for each part
 // of `PART` codes.
 template <int PART> struct Panel8 {
-    alignas(64) uint8_t codes[DEPTH * COLUMNS];
-    alignas(64) float d[DEPTH / PART * COLUMNS], m[DEPTH / PART * COLUMNS];
+    uint8_t *codes;
+    float *d, *m;
+
+    static int64_t size(int64_t depth) { return aligned(depth * COLUMNS) + 2 * aligned(depth / PART * COLUMNS * 4); }
+    Panel8(char *room, int64_t depth) {
+        codes = (uint8_t *)room;
+        d = (float *)(room + aligned(depth * COLUMNS));
+        m = d + aligned(depth / PART * COLUMNS * 4) / 4;
+    }
 };
 
-template <int TYPE> void read_panel(const char *rows, int64_t step, int64_t columns, int64_t k0, int64_t depth, Panel8<part_of<TYPE>()> &panel) {
+template <int TYPE> void read_panel8(const char *rows, int64_t step, int64_t columns, int64_t k0, int64_t depth, const Panel8<part_of<TYPE>()> &panel) {
     typedef Block<TYPE> B;
+    constexpr int64_t PART = part_of<TYPE>(), BLOCK_CODES = 32 * B::GROUPS;
     alignas(64) uint8_t bytes[COLUMNS * DEPTH];
-    for (int64_t c = 0; c < COLUMNS; c++) {
-        const byte *block = (const byte *)rows + (c < columns ? c : columns - 1) * step + k0 / (32 * B::GROUPS) * B::SIZE;
-        int64_t first = 0;
-        for (int64_t i = 0; i < depth; i += 32 * B::GROUPS, block += B::SIZE) {
-            float d[PARTS<B>], m[PARTS<B>];
-            B::scales(block, d, m);
-            for (int p = 0; p < PARTS<B>; p++, first++) {
-                panel.d[first * COLUMNS + c] = d[p];
-                if (B::MIN) panel.m[first * COLUMNS + c] = m[p];
-            }
-            for (int g = 0; g < B::GROUPS; g++) {
-                _mm256_storeu_si256((__m256i *)(bytes + c * DEPTH + i + 32 * g), stored_codes<TYPE>(block, g));
+    for (int64_t some = 0; some < depth; some += DEPTH) {
+        const int64_t n = depth - some < DEPTH ? depth - some : DEPTH;
+        for (int64_t c = 0; c < COLUMNS; c++) {
+            const byte *block = (const byte *)rows + (c < columns ? c : columns - 1) * step + (k0 + some) / BLOCK_CODES * B::SIZE;
+            int64_t at = some / PART * COLUMNS + c;
+            for (int64_t i = 0; i < n; i += BLOCK_CODES, block += B::SIZE) {
+                float d[PARTS<B>], m[PARTS<B>];
+                B::scales(block, d, m);
+                for (int p = 0; p < PARTS<B>; p++, at += COLUMNS) {
+                    panel.d[at] = d[p];
+                    if (B::MIN) panel.m[at] = m[p];
+                }
+                for (int g = 0; g < B::GROUPS; g++) {
+                    _mm256_storeu_si256((__m256i *)(bytes + c * DEPTH + i + 32 * g), stored_codes<TYPE>(block, g));
+                }
             }
         }
+        transpose<DEPTH / 4>((const float *)bytes, n / 4, (float *)(panel.codes + some * COLUMNS));
     }
-    transpose<DEPTH / 4>((const float *)bytes, depth / 4, (float *)panel.codes);
 }
 
 // Tiles of x: values [k / 4, rows, 4], and for each part its scale, and its sum as an integer and scaled.
@@ -154,25 +165,35 @@ template <int TYPE> void multiply_part8(int64_t m, int64_t depth, const Packed8 
     }
 }
 
+// Elements of a panel: with their scales they stay in the second-level cache, as `PANEL` says.
+inline int64_t panel_depth8(int64_t k) { return k < PANEL ? k : PANEL; }
+
+// Bytes for a thread: a row of x and a panel.
+template <int TYPE> int64_t many8_room(int64_t k) {
+    return aligned(k * 4) + Panel8<part_of<TYPE>()>::size(panel_depth8(k));
+}
+
 template <int TYPE> void mul_many8(const Node &node, Part &part) {
     constexpr int PART = part_of<TYPE>();
     const Operand &w = node.src[0], &x = node.src[1], &out = node.out;
     const int64_t k = w.ne[0], n = w.ne[1], m = x.ne[1], tile = rows_of_tile8(m);
     const Packed8 packed = packed8<PART>(x, part.scratch);
-    pack8<PART>(x, packed, EXCESS<TYPE>, (float *)(part.scratch + packed_size(node)) + part.thread * k, part);
+    char *room = part.scratch + packed_size(node) + part.thread * many8_room<TYPE>(k);
+    pack8<PART>(x, packed, EXCESS<TYPE>, (float *)room, part);
     if (!part.barrier()) return;
-    Panel8<PART> panel;
+    const int64_t most = panel_depth8(k);
+    const Panel8<PART> panel(room + aligned(k * 4), most);
     const int64_t panels = (n + COLUMNS - 1) / COLUMNS;
     Turns turns(panels * x.ne[2] * x.ne[3], 1, 1, part);
     for (Span turn; turns.next(turn);) {
         const int64_t item = turn.first, matrix = item / panels, i2 = matrix % x.ne[2], i3 = matrix / x.ne[2];
         const int64_t column = item % panels * COLUMNS, columns = n - column < COLUMNS ? n - column : COLUMNS;
         const char *weights = at(w, column, i2 / (x.ne[2] / w.ne[2]), i3 / (x.ne[3] / w.ne[3]));
-        for (int64_t k0 = 0; k0 < k; k0 += DEPTH) {
-            if (part.stopped()) return;
-            const int64_t depth = k - k0 < DEPTH ? k - k0 : DEPTH;
-            read_panel<TYPE>(weights, w.nb[1], columns, k0, depth, panel);
+        for (int64_t k0 = 0; k0 < k; k0 += most) {
+            const int64_t depth = k - k0 < most ? k - k0 : most;
+            read_panel8<TYPE>(weights, w.nb[1], columns, k0, depth, panel);
             for (int64_t j = 0; j < m; j += tile) {
+                if (part.stopped()) return;
                 const int64_t height = m - j < tile ? m - j : tile, start = matrix * m + j;
                 const int64_t parts = start * (k / PART) + k0 / PART * height;
                 const Packed8 here = {packed.values + start * k + k0 * height, packed.d + parts, packed.sums + parts, packed.shifts + parts};

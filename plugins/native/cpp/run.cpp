@@ -22,6 +22,7 @@ bool runs_avx512() {
            __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
            __builtin_cpu_supports("avx512vnni");
 }
+bool runs_avx512_bf16() { return runs_avx512() && __builtin_cpu_supports("avx512bf16"); }
 #endif
 
 // Slowest first.
@@ -30,6 +31,7 @@ const Known LEVELS[] = {
 #if defined(TP_X86)
     {&AVX2, runs_avx2},
     {&AVX512, runs_avx512},
+    {&AVX512_BF16, runs_avx512_bf16},
 #endif
 };
 constexpr int LEVEL_COUNT = sizeof(LEVELS) / sizeof(LEVELS[0]);

@@ -42,9 +42,13 @@ template <> struct Block<Q3_K> {
         const float scale = half_at(b + 108);
         const uint64_t four = long_at(b + 96), low = 0x0f0f0f0f0f0f0f0full;
         const uint32_t two = word_at(b + 104), top = 0x30303030;
-        eight_floats((four & low) | words(two << 4 & top, two << 2 & top), scale, d);
-        eight_floats((four >> 4 & low) | words(two & top, two >> 2 & top), scale, d + 8);
-        for (int i = 0; i < 16; i++) d[i] -= 32 * scale;
+        eight_signed_floats(less32((four & low) | words(two << 4 & top, two << 2 & top)), scale, d);
+        eight_signed_floats(less32((four >> 4 & low) | words(two & top, two >> 2 & top)), scale, d + 8);
+    }
+    // Of bytes below 64, without borrowing from the next one.
+    static uint64_t less32(uint64_t bytes) {
+        const uint64_t tops = 0x8080808080808080ull;
+        return ((bytes | tops) - 0x2020202020202020ull) ^ tops;
     }
     static constexpr int ZERO = 4;
     static Codes raw(const byte *b, int g) {

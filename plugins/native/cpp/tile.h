@@ -13,10 +13,22 @@ constexpr int ROWS = 6;
 constexpr int ROWS = 4;
 #endif
 constexpr int COLUMNS = 2 * W; // of a panel
-constexpr int DEPTH = 256;     // of a panel: with the rows that meet it, it stays in the first-level cache
+constexpr int DEPTH = 256;     // of what is read or transposed at once: it stays in the first-level cache
+
+// What four bytes of a tile or a panel hold, and how their product is added.
+struct Floats {
+    static constexpr int HELD = 1;
+    static vf add(vf x, vf w, vf sum) { return vfma(x, w, sum); }
+};
+#if defined(__AVX512BF16__)
+struct Bf16Pairs {
+    static constexpr int HELD = 2;
+    static vf add(vf x, vf w, vf sum) { return _mm512_dpbf16_ps(sum, (__m512bh)x, (__m512bh)w); }
+};
+#endif
 
 // c [M, COLUMNS] = (or +=) x w: x is packed [depth, M], w [depth, COLUMNS] in steps of `step` floats.
-template <int M> void multiply_tile(int64_t depth, const float *x, const float *w, int64_t step, float *c, int64_t ldc, bool add) {
+template <int M, class Held> void multiply_tile(int64_t depth, const float *x, const float *w, int64_t step, float *c, int64_t ldc, bool add) {
     vf a[M][2];
     for (int i = 0; i < M; i++) {
         a[i][0] = add ? vload(c + i * ldc) : vset(0);
@@ -26,8 +38,8 @@ template <int M> void multiply_tile(int64_t depth, const float *x, const float *
         const vf w0 = vload(w), w1 = vload(w + W);
         for (int i = 0; i < M; i++) {
             const vf same = vset(x[i]);
-            a[i][0] = vfma(same, w0, a[i][0]);
-            a[i][1] = vfma(same, w1, a[i][1]);
+            a[i][0] = Held::add(same, w0, a[i][0]);
+            a[i][1] = Held::add(same, w1, a[i][1]);
         }
     }
     for (int i = 0; i < M; i++) {
@@ -39,22 +51,22 @@ template <int M> void multiply_tile(int64_t depth, const float *x, const float *
 typedef void (*Tile)(int64_t depth, const float *x, const float *w, int64_t step, float *c, int64_t ldc, bool add);
 
 // By number of rows, less one.
-const Tile TILES[ROWS] = {
-    multiply_tile<1>,  multiply_tile<2>,  multiply_tile<3>,  multiply_tile<4>,
+template <class Held> const Tile TILES[ROWS] = {
+    multiply_tile<1, Held>,  multiply_tile<2, Held>,  multiply_tile<3, Held>,  multiply_tile<4, Held>,
 #if defined(__AVX2__)
-    multiply_tile<5>,  multiply_tile<6>,
+    multiply_tile<5, Held>,  multiply_tile<6, Held>,
 #endif
 #if defined(__AVX512F__)
-    multiply_tile<7>,  multiply_tile<8>,  multiply_tile<9>,  multiply_tile<10>,
-    multiply_tile<11>, multiply_tile<12>,
+    multiply_tile<7, Held>,  multiply_tile<8, Held>,  multiply_tile<9, Held>,  multiply_tile<10, Held>,
+    multiply_tile<11, Held>, multiply_tile<12, Held>,
 #endif
 };
 
 // As multiply_tile, for a panel of which only `columns` are wanted.
-inline void multiply_part(int m, int64_t depth, const float *x, const float *w, int64_t step, float *c, int64_t ldc, bool add, int64_t columns) {
-    if (columns == COLUMNS) return TILES[m - 1](depth, x, w, step, c, ldc, add);
+template <class Held = Floats> void multiply_part(int m, int64_t depth, const float *x, const float *w, int64_t step, float *c, int64_t ldc, bool add, int64_t columns) {
+    if (columns == COLUMNS) return TILES<Held>[m - 1](depth, x, w, step, c, ldc, add);
     float whole[ROWS * COLUMNS];
-    TILES[m - 1](depth, x, w, step, whole, COLUMNS, false);
+    TILES<Held>[m - 1](depth, x, w, step, whole, COLUMNS, false);
     for (int i = 0; i < m; i++) {
         for (int64_t j = 0; j < columns; j++) {
             c[i * ldc + j] = whole[i * COLUMNS + j] + (add ? c[i * ldc + j] : 0.0f);

@@ -91,6 +91,29 @@ def test_products_are_those_of_numpy_with_rounded_values(numpy, rounding, dtype,
         assert distance(found, run(numpy, node, rounded)) < 1e-4
 
 
+def as_bf16(x):
+    """`x` rounded to bf16, to even where it is a tie."""
+    bits = x.view(np.uint32)
+    return ((bits + 0x7FFF + (bits >> 16 & 1)) & 0xFFFF0000).view(np.float32)
+
+
+ROUNDED_BF16 = {"avx512_bf16": as_bf16}
+"""By level: how `x` is rounded for weights in bf16; other levels leave it as it is."""
+
+
+@pytest.mark.parametrize("k", [1, 31, 33, 257, 5000])
+def test_weights_in_bf16_meet_values_rounded_to_bf16_at_most(numpy, rounding, k):
+    w, x = tp.input("w", (37, k), tp.BF16), tp.input("x", (13, k), tp.F32)
+    node, rng = tp.mul_mat(w, x), np.random.default_rng(5)
+    values = {t: rng.normal(size=t.shape).astype(np.float32) for t in (w, x)}
+    values[w] = (as_bf16(values[w]).view(np.uint32) >> 16).astype(np.uint16)
+    seen = {w: values[w], x: ROUNDED_BF16.get(rounding.level.name, np.copy)(values[x])}
+
+    found = run(rounding, node, values)
+
+    assert distance(found, run(numpy, node, seen)) < 1e-5
+
+
 @pytest.mark.parametrize("rows", [1, 2, 5, 33])
 @pytest.mark.parametrize("dtype", TYPES, ids=str)
 def test_products_in_floats_are_those_of_numpy(numpy, backend, dtype, rows):

@@ -30,7 +30,10 @@ class NativeDevice(CPUDevice):
     backend_class: type[CPUBackend] = NativeBackend
     options: ClassVar[tuple[Option, ...]] = (
         *CPUDevice.options,
-        Option("level", str, AUTO, "instruction-set level of the kernels: baseline, avx2, avx512"),
+        Option(
+            *("level", str, AUTO),
+            "instruction-set level of the kernels: baseline, avx2, avx512, avx512_bf16",
+        ),
         Option(
             "activations", str, "f32", "what products round x to where that is faster", ACTIVATIONS
         ),

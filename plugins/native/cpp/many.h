@@ -1,0 +1,109 @@
+// Products of rows of w with many rows of x: panels of w meet tiles of x.
+#pragma once
+
+#include "few.h"
+
+namespace {
+
+// Elements of a panel, in fours of bytes: it stays in the second-level cache while all tiles of x pass, and results
+// are written once. To add to them again and again is slow where they lie multiples of a page apart.
+constexpr int64_t PANEL = 2048;
+
+template <class Held> int64_t held_of(int64_t k) { return (k + Held::HELD - 1) / Held::HELD; }
+
+// Bytes of scratch: x packed, and for each thread a panel and a tile of x.
+template <class Held> int64_t many_scratch(const Node &node, int threads) {
+    const int64_t k = node.src[1].ne[0], held = held_of<Held>(k);
+    const int64_t panel = (held < PANEL ? held : PANEL) * COLUMNS * 4;
+    return aligned(row_count(node.src[1]) * held * 4) + threads * (aligned(panel) + ROWS * aligned(k * 4));
+}
+
+#if defined(__AVX512BF16__)
+// Rounds a row to bf16, in its place; an odd one ends with zero.
+inline void round_to_bf16(float *row, int64_t k) {
+    uint16_t *out = (uint16_t *)row;
+    for (int64_t i = 0; i < k; i += W) {
+        const vf some = k - i < W ? vload(row + i, (int)(k - i)) : vload(row + i);
+        const __m256i rounded = (__m256i)_mm512_cvtneps_pbh(some);
+        // No further than the values that have been read.
+        _mm256_mask_storeu_epi16(out + i, (__mmask16)(k - i < W ? (1u << (k - i + (k & 1))) - 1 : 0xffff), rounded);
+    }
+}
+#endif
+
+// Rows of x side by side, tile by tile: the first four bytes of all rows of a tile, then the next. `room` holds the
+// rows of one tile.
+template <class Held> void pack(const Operand &x, float *packed, float *room, Part &part) {
+    const int64_t k = x.ne[0], held = held_of<Held>(k), m = x.ne[1], tile = rows_of_tile(m), row_size = aligned(k * 4) / 4;
+    const int64_t tiles = (m + tile - 1) / tile;
+    const Span all = share(tiles * x.ne[2] * x.ne[3], part);
+    for (int64_t item = all.first; item < all.last; item++) {
+        const int64_t matrix = item / tiles, i1 = item % tiles * tile, height = m - i1 < tile ? m - i1 : tile;
+        const Place p{i1, matrix % x.ne[2], matrix / x.ne[2]};
+        const float *rows = (const float *)at(x, p);
+        int64_t step = x.nb[1] / 4;
+        if (Held::HELD > 1 || !is_plain_rows(x) || x.nb[1] % 4) {
+            for (int64_t r = 0; r < height; r++) {
+                read_row(x, {i1 + r, p.i2, p.i3}, room + r * row_size);
+#if defined(__AVX512BF16__)
+                if (Held::HELD > 1) round_to_bf16(room + r * row_size, k);
+#endif
+            }
+            rows = room, step = row_size;
+        }
+        interleave(rows, step, height, held, packed + (matrix * m + i1) * held);
+    }
+}
+
+// `n` elements of a row of w, from `first` on, as a panel holds them.
+template <class Held> void read_some(const RowType *type, const char *row, int64_t first, int64_t n, float *out) {
+    if (Held::HELD == 1) return type->decode(row, first, n, out);
+    if (n % Held::HELD) out[n / Held::HELD] = 0;
+    std::memcpy(out, row + first * type->size, n * type->size);
+}
+
+// `depth` elements, from `k0` on, of rows of w, `step` bytes apart; past the last row, any row does: nobody looks at
+// the result.
+template <class Held> void read_panel(const RowType *type, const char *rows, int64_t step, int64_t columns, int64_t k0, int64_t depth, float *panel) {
+    constexpr int64_t SOME = DEPTH * Held::HELD;
+    alignas(64) float some[COLUMNS * DEPTH];
+    for (int64_t i = 0; i < depth; i += SOME) {
+        const int64_t n = depth - i < SOME ? depth - i : SOME;
+        for (int64_t c = 0; c < COLUMNS; c++) {
+            read_some<Held>(type, rows + (c < columns ? c : columns - 1) * step, k0 + i, n, some + c * DEPTH);
+        }
+        transpose(some, held_of<Held>(n), panel + i / Held::HELD * COLUMNS);
+    }
+}
+
+template <class Held> void mul_mat_many(const Node &node, Part &part) {
+    const Operand &w = node.src[0], &x = node.src[1], &out = node.out;
+    const RowType *type = row_type(w.type);
+    const int64_t k = w.ne[0], held = held_of<Held>(k), n = w.ne[1], m = x.ne[1], tile = rows_of_tile(m);
+    const int64_t all_packed = aligned(row_count(x) * held * 4);
+    const int64_t own = (many_scratch<Held>(node, part.threads) - all_packed) / part.threads;
+    float *packed = (float *)part.scratch;
+    float *room = (float *)(part.scratch + all_packed + part.thread * own), *panel = room + ROWS * aligned(k * 4) / 4;
+    pack<Held>(x, packed, room, part);
+    if (!part.barrier()) return;
+    const int64_t panels = (n + COLUMNS - 1) / COLUMNS;
+    Turns turns(panels * x.ne[2] * x.ne[3], 1, 1, part);
+    for (Span turn; turns.next(turn);) {
+        const int64_t item = turn.first, matrix = item / panels, i2 = matrix % x.ne[2], i3 = matrix / x.ne[2];
+        const int64_t column = item % panels * COLUMNS, columns = n - column < COLUMNS ? n - column : COLUMNS;
+        const char *weights = at(w, column, i2 / (x.ne[2] / w.ne[2]), i3 / (x.ne[3] / w.ne[3]));
+        for (int64_t k0 = 0; k0 < k; k0 += PANEL * Held::HELD) {
+            const int64_t depth = k - k0 < PANEL * Held::HELD ? k - k0 : PANEL * Held::HELD;
+            read_panel<Held>(type, weights, w.nb[1], columns, k0, depth, panel);
+            for (int64_t j = 0; j < m; j += tile) {
+                if (part.stopped()) return;
+                const int64_t height = m - j < tile ? m - j : tile;
+                const float *xs = packed + (matrix * m + j) * held + k0 / Held::HELD * height;
+                float *c = (float *)at(out, j, i2, i3) + column;
+                multiply_part<Held>((int)height, held_of<Held>(depth), xs, panel, COLUMNS, c, out.nb[1] / 4, k0 > 0, columns);
+            }
+        }
+    }
+}
+
+} // namespace
