@@ -12,6 +12,7 @@ from tensorplug_cpu.reference.blocks import decode_rows
 from tensorplug_opencl.kernels.matmul import operands_of
 from tensorplug_opencl.kernels.tiled import CODED, COLUMNS, TILES
 from tensorplug_opencl.kernels.variants import variants
+from tensorplug_opencl.kernels.wide import STREAMED
 
 TYPES = sorted(set(WEIGHTS) - {tp.F64}, key=lambda t: t.id)
 BYTES = sorted(CODED, key=lambda t: t.id)
@@ -109,6 +110,12 @@ def test_bytes_times_bytes_is_exact_but_for_the_rounding_of_x(device, stream, dt
 @pytest.mark.parametrize("variant", [*MATVECS, "int8"])
 def test_few_rows_of_odd_sizes(device, stream, variant, dtype, n, m):
     product(device, stream, variant, dtype, n, m, 256)
+
+
+@pytest.mark.parametrize("dtype", sorted(STREAMED, key=lambda t: t.id), ids=lambda t: t.name)
+@pytest.mark.parametrize("length", [32, 6144 + 96], ids=["a block", "more than is sorted at once"])
+def test_one_row_of_any_length(device, stream, dtype, length):
+    product(device, stream, "wide", dtype, 5, 1, -(-length // dtype.block) * dtype.block)
 
 
 @pytest.mark.parametrize("guess", [8, 32, 64])

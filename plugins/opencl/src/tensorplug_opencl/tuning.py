@@ -192,7 +192,8 @@ def _run(queue: Any, ready: list[Ready]) -> float:
 @cache
 def kernels_id() -> str:
     """A short name for the texts that are timed: another one after every change."""
-    texts = "".join(read_resource(text) for text in (operands.TEXT, tiled.TEXT, wide.TEXT))
+    names = (operands.TEXT, tiled.TEXT, wide.TEXT, wide.STREAM_TEXT)
+    texts = "".join(read_resource(name) for name in names)
     return hashlib.sha256(texts.encode()).hexdigest()[:16]
 
 

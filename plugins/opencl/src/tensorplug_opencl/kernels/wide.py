@@ -1,17 +1,25 @@
 """Products of matrices on processors: items stream rows of weights."""
 
+from tensorplug import dtypes
+from tensorplug.dtypes import DType
 from tensorplug_opencl.kernels.operands import Operands, packed
 from tensorplug_simt.facts import Facts
 from tensorplug_simt.program import Kernel, Launch, Program, blocks_of, launch
 
 TEXT = "tensorplug_opencl:kernels/wide.cl"
+STREAM_TEXT = "tensorplug_opencl:kernels/stream.cl"
 REPEATS = (("repeat2", "int"), ("repeat3", "int"))
 
 MATVEC = Kernel("matvec", TEXT, ("w", "x", "ids", "y"), ("y",), (*REPEATS, ("rows", "int")))
+STREAM = Kernel("stream", STREAM_TEXT, MATVEC.buffers, MATVEC.writes, MATVEC.numbers)
 MATMUL = Kernel(
     "matmul", TEXT, ("w", "x", "lists", "y"), ("y",), (*REPEATS, ("rows", "int"), ("panels", "int"))
 )
 
+STREAMED: frozenset[DType] = frozenset(
+    getattr(dtypes, name) for name in ("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q4_K", "Q5_K", "Q6_K")
+)
+"""Types of which one row of `x` meets codes before scales, in a kernel of its own."""
 COLUMNS = (1, 2, 4, 8)
 """How many rows of `x` a matvec may take at once."""
 SHARES = 4
@@ -33,12 +41,13 @@ def matvec(these: Operands, facts: Facts) -> Launch:
     """Each item reads neighbouring rows of `w`: one stream for each unit."""
     n = these.w.ne[1]
     rows = blocks_of(n, max(SHARES * facts.units // these.matrices, 1))
-    columns = next(c for c in COLUMNS if c >= these.rows)
+    stream = these.rows == 1 and these.w.dtype in STREAMED
+    columns = {} if stream else {"COLS": next(c for c in COLUMNS if c >= these.rows)}
     return launch(
-        MATVEC,
+        STREAM if stream else MATVEC,
         these.places,
         groups=(blocks_of(n, rows), 1, these.matrices),
-        defines={"COLS": columns, **these.defines},
+        defines={**columns, **these.defines},
         repeat2=these.repeat2,
         repeat3=these.repeat3,
         rows=rows,
