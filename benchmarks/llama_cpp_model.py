@@ -5,6 +5,7 @@ It needs llama-cpp-python and nothing of tensorplug.
 
 import argparse
 import json
+import resource
 import statistics
 import time
 from collections.abc import Sequence
@@ -20,15 +21,17 @@ BATCH = 512
 def measured(
     path: str, threads: int, prompt_tokens: int, tokens: int, repeat: int
 ) -> dict[str, float]:
-    """Medians of reading a prompt and of continuing one."""
+    """Medians of reading a prompt and of continuing one; seconds of loading, and peak memory."""
     silent = llama.llama_log_callback(lambda *_: None)
     llama.llama_log_set(silent, None)
     llama.llama_backend_init()
+    begin = time.perf_counter()
     model = llama.llama_model_load_from_file(path.encode(), llama.llama_model_default_params())
     options = llama.llama_context_default_params()
     options.n_ctx, options.n_batch, options.n_ubatch = 2 * BATCH, BATCH, BATCH
     options.n_threads = options.n_threads_batch = threads
     context = llama.llama_init_from_model(model, options)
+    load = time.perf_counter() - begin
     vocabulary = llama.llama_vocab_n_tokens(llama.llama_model_get_vocab(model))
     prompt = [(7919 * i + 1) % vocabulary for i in range(prompt_tokens)]
 
@@ -54,7 +57,12 @@ def measured(
         for _ in range(tokens):
             chosen = read([chosen])
         decode.append(tokens / (time.perf_counter() - begin))
-    return {"prefill": statistics.median(prefill[1:]), "decode": statistics.median(decode[1:])}
+    return {
+        "prefill": statistics.median(prefill[1:]),
+        "decode": statistics.median(decode[1:]),
+        "load_s": load,
+        "peak_rss_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+    }
 
 
 def main() -> None:

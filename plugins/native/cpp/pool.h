@@ -86,5 +86,6 @@ class Pool {
     void *what_ = nullptr;
     Poll poll_ = nullptr;
     std::chrono::steady_clock::time_point next_poll_;
+    uint32_t looks_ = 0; // of the calling thread
     Outcome cause_{};
 };
