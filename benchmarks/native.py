@@ -1,4 +1,4 @@
-"""The compiled kernels beside llama.cpp and ggml, all in one run: JSON, and a picture of the ratios.
+"""The compiled kernels beside llama.cpp and ggml, in one run: JSON, and a picture of the ratios.
 
 Models are read and continued in fresh processes, ours and theirs in turns; with each round goes
 what the memory and the processor give at that moment (`ceilings.py`), of which shares are taken.
