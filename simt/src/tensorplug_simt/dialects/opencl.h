@@ -33,14 +33,11 @@ DEVICE int atomic_next(GLOBAL int* p) { return atomic_inc(p); }
 
 // 16 halves as floats.
 #if defined(__AVX512F__) && defined(__clang__)
-DEVICE float16 halves16(short16 halves) {
+DEVICE float16 load_halves16(GLOBAL const uchar* p) {
+  const short16 halves = vload16(0, (GLOBAL const short*)p);
   return __builtin_ia32_vcvtph2ps512_mask(halves, (float16)0.0f, (ushort)65535, 4);
 }
-DEVICE float16 load_halves16(GLOBAL const uchar* p) {
-  return halves16(vload16(0, (GLOBAL const short*)p));
-}
 #else
-DEVICE float16 halves16(short16 halves) { return vload_half16(0, (const half*)&halves); }
 DEVICE float16 load_halves16(GLOBAL const uchar* p) { return vload_half16(0, (GLOBAL const half*)p); }
 #endif
 

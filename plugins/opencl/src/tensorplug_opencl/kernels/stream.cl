@@ -31,6 +31,13 @@ typedef float16 number16 __attribute__((aligned(4)));
 #define NTH(i, v, a, b, c, d) \
   ((i) == 0 ? (v).s##a : (i) == 1 ? (v).s##b : (i) == 2 ? (v).s##c : (v).s##d)
 
+// 8 halves as floats.
+#if defined(__F16C__) && defined(__clang__)
+DEVICE float8 halves8(short8 halves) { return __builtin_ia32_vcvtph2ps256(halves); }
+#else
+DEVICE float8 halves8(short8 halves) { return vload_half8(0, (const half*)&halves); }
+#endif
+
 #if w_block == 32
 // Four blocks, or the first `n` of them and copies. Those are counted as 0.
 #define UNITS 1
@@ -50,9 +57,9 @@ typedef struct {
 DEVICE head begin(bytes b, int n) {
   head h;
   h.start = FROM_EACH(0);
-  const uint16 dm = FIRST(h.start);
-  h.d = COUNTED(halves16(convert_short16(as_int16(dm << 16) >> 16)));
-  h.m = COUNTED(halves16(convert_short16(as_int16(dm) >> 16)));
+  const float8 dm = halves8(as_short8(h.start.s048c));
+  h.d = COUNTED(dm.s0000222244446666);
+  h.m = COUNTED(dm.s1111333355557777);
   return h;
 }
 #endif
@@ -103,8 +110,8 @@ DEVICE head begin(bytes b, int n) {
   const uint4 v = WORDS4(b);
   const uint4 low = v.ywzw >> (uint4)(0, 0, 0, 4) & (uint4)(six, four, six, four);
   const uint4 high = v.yyzz >> (uint4)(2) & (uint4)(0, two, 0, two);
-  const short16 dm = as_short2(v.x).s0000000011111111;
-  head h = {halves16(dm) * convert_float16(as_uchar16(low | high))};
+  const float8 dm = halves8(as_short8(v));
+  head h = {dm.s0000000011111111 * convert_float16(as_uchar16(low | high))};
   return h;
 }
 #define SCALES(h, i) \
