@@ -289,3 +289,24 @@ def test_console_script_survives_a_reader_that_leaves(model_file: Write) -> None
         complaints = process.stderr.read()
 
     assert "Traceback" not in complaints
+
+
+def test_parts_of_every_layer_say_what_whole_layers_say(run: Run) -> None:
+    shared = ("generate", "{model}", "--prompt", "abc", "--tokens", "8", "--json", *CHEAP)
+
+    both = run(*shared, *CHEAP, "--split", "tensor", "--ratio", "3,1")
+
+    assert both.exit_code == 0
+    assert json.loads(both.stdout)["ids"] == json.loads(run(*shared).stdout)["ids"]
+
+
+def test_ratio_that_is_no_list_of_numbers_is_refused(run: Run) -> None:
+    result = run(
+        "generate", "{model}", "--prompt", "a", "--split", "tensor", "--ratio", "x", *CHEAP
+    )
+
+    assert result.exit_code == 1
+    assert result.stderr == (
+        "tensorplug-llm: --ratio: 'x' is no list of numbers; give one for each device, such as "
+        "3,1\n"
+    )

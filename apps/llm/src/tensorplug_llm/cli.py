@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 import typer
 from tqdm import tqdm  # type: ignore[import-untyped]  # ships no types
@@ -19,7 +19,7 @@ from tensorplug.errors import OptionError, TensorplugError
 from tensorplug_llm.bench import bench as measure_speed
 from tensorplug_llm.bench import device_names, thread_count
 from tensorplug_llm.chat import ChatTemplate, encode_chat
-from tensorplug_llm.engine import LanguageModel, load_model
+from tensorplug_llm.engine import LanguageModel, Split, load_model
 from tensorplug_llm.generation import Generation
 from tensorplug_llm.loader import WeightMode
 from tensorplug_llm.models import MODELS, find_model
@@ -36,6 +36,7 @@ app = typer.Typer(
 )
 
 INTERRUPTED = 130
+N = TypeVar("N", int, float)
 KV_TYPES = {"f16": tp.F16, "f32": tp.F32}
 
 Model = Annotated[str, typer.Argument(help=f"Path of a GGUF file, or {' or '.join(MODELS)}.")]
@@ -46,6 +47,13 @@ Devices = Annotated[
 Layers = Annotated[
     str | None,
     typer.Option(help="Layers for each device, such as 10,20; by free memory without it."),
+]
+Splits = Annotated[
+    Split, typer.Option("--split", help="Devices take layers, or parts of every layer (tensor).")
+]
+Ratio = Annotated[
+    str | None,
+    typer.Option(help="With --split tensor, the part of each device, such as 3,1; else even."),
 ]
 Threads = Annotated[int | None, typer.Option(min=1, help="Threads of devices that have such.")]
 Weights = Annotated[
@@ -86,6 +94,8 @@ def generate(  # noqa: PLR0913 - a parameter for each switch
     chat: Annotated[bool, typer.Option("--chat", help="Answer by the chat template.")] = False,
     device: Devices = None,
     layers: Layers = None,
+    split: Splits = Split.LAYER,
+    ratio: Ratio = None,
     threads: Threads = None,
     weights: Weights = WeightMode.AUTO,
     context: Context = None,
@@ -96,7 +106,7 @@ def generate(  # noqa: PLR0913 - a parameter for each switch
     """Continue a prompt."""
     with (
         reporting(traceback=traceback),
-        _loaded(model, device, layers, threads, weights) as loaded,
+        _loaded(model, device, (layers, split, ratio), threads, weights) as loaded,
         loaded.session(context, kv=_kv_type(kv)) as session,
     ):
         sampler = Sampler(temperature, top_k, top_p, min_p, seed)
@@ -122,6 +132,8 @@ def bench(  # noqa: PLR0913 - a parameter for each switch
     repeat: Annotated[int, typer.Option(min=1, help="Timed runs of each series.")] = 5,
     device: Devices = None,
     layers: Layers = None,
+    split: Splits = Split.LAYER,
+    ratio: Ratio = None,
     threads: Threads = None,
     weights: Weights = WeightMode.AUTO,
     as_json: Json = False,
@@ -130,7 +142,7 @@ def bench(  # noqa: PLR0913 - a parameter for each switch
     """Measure how fast a model reads prompts and generates text."""
     with (
         reporting(traceback=traceback),
-        _loaded(model, device, layers, threads, weights) as loaded,
+        _loaded(model, device, (layers, split, ratio), threads, weights) as loaded,
     ):
         report = measure_speed(loaded, prompt_tokens=prompt_tokens, tokens=tokens, repeat=repeat)
         typer.echo(json.dumps(asdict(report)) if as_json else report)
@@ -144,6 +156,8 @@ def perplexity(  # noqa: PLR0913 - a parameter for each switch
     window: Annotated[int, typer.Option(min=4, help="Tokens read at a time.")] = WINDOW,
     device: Devices = None,
     layers: Layers = None,
+    split: Splits = Split.LAYER,
+    ratio: Ratio = None,
     threads: Threads = None,
     weights: Weights = WeightMode.AUTO,
     as_json: Json = False,
@@ -152,7 +166,7 @@ def perplexity(  # noqa: PLR0913 - a parameter for each switch
     """Measure how well a model predicts a text."""
     with (
         reporting(traceback=traceback),
-        _loaded(model, device, layers, threads, weights) as loaded,
+        _loaded(model, device, (layers, split, ratio), threads, weights) as loaded,
         progress_bar("windows", "") as bar,
     ):
         text = _read_text(file)
@@ -167,12 +181,17 @@ def perplexity(  # noqa: PLR0913 - a parameter for each switch
 def _loaded(
     model: str,
     device: list[str] | None,
-    layers: str | None,
+    shares: tuple[str | None, Split, str | None],
     threads: int | None,
     weights: WeightMode,
 ) -> Iterator[LanguageModel]:
-    """A model on opened devices; both are closed afterwards."""
-    counts = _counts(layers)
+    """A model on opened devices; both are closed afterwards.
+
+    `shares` are the options --layers, --split and --ratio.
+    """
+    layers, split, ratio = shares
+    counts = _numbers("--layers", layers, int, "10,20")
+    parts = _numbers("--ratio", ratio, float, "3,1")
     with progress_bar("assembling") as bar:
         path = find_model(model, bar)
     tp.load_all()
@@ -181,7 +200,15 @@ def _loaded(
         backends.extend(tp.open(spec) for spec in device or ["best"])
         _set_threads(backends, threads)
         with progress_bar("loading") as bar:
-            loaded = load_model(path, backends, layers=counts, weights=weights, progress=bar)
+            loaded = load_model(
+                path,
+                backends,
+                layers=counts,
+                split=split,
+                ratio=parts,
+                weights=weights,
+                progress=bar,
+            )
         with loaded:
             yield loaded
     finally:
@@ -189,14 +216,14 @@ def _loaded(
             backend.close(force=True)
 
 
-def _counts(layers: str | None) -> list[int] | None:
-    if layers is None:
+def _numbers(option: str, text: str | None, kind: type[N], example: str) -> list[N] | None:
+    if text is None:
         return None
     try:
-        return [int(count) for count in layers.split(",")]
+        return [kind(part) for part in text.split(",")]
     except ValueError:
         raise OptionError(
-            f"--layers: {layers!r} is no list of numbers; give one for each device, such as 10,20"
+            f"{option}: {text!r} is no list of numbers; give one for each device, such as {example}"
         ) from None
 
 

@@ -1,23 +1,41 @@
 """`LanguageModel` and `load_model`: a GGUF file with its weights on the devices."""
 
+import enum
 import os
 import time
 from collections.abc import Sequence
 
 import tensorplug as tp
-from tensorplug import Backend, DType
+from tensorplug import Backend, DType, SupportsThreads, meta
 from tensorplug.errors import FormatError, OptionError
 from tensorplug.gguf import GGUFFile, GGUFTensor, open_gguf
 from tensorplug.lifetime import Resource
 from tensorplug_llm.arch import Architecture, architecture_of
 from tensorplug_llm.hparams import HParams
-from tensorplug_llm.loader import Progress, WeightMode, Weights, check_tensors, load_weights
+from tensorplug_llm.loader import (
+    Progress,
+    WeightMode,
+    Weights,
+    add_output,
+    check_tensors,
+    load_weights,
+)
 from tensorplug_llm.placement import Placement, place
 from tensorplug_llm.session import Session
+from tensorplug_llm.tensor_split import tensor_policy
 from tensorplug_llm.tokenizer import Tokenizer, load_tokenizer
 
 DEFAULT_CONTEXT = 2048
 """Tokens of context unless asked for otherwise, or the model's own where that is less."""
+
+
+class Split(enum.StrEnum):
+    """What several devices have of a model."""
+
+    LAYER = "layer"
+    """Each has some of the layers."""
+    TENSOR = "tensor"
+    """Each has a part of every layer; they compute at the same time."""
 
 
 class LanguageModel(Resource):
@@ -43,7 +61,7 @@ class LanguageModel(Resource):
         self.placement = placement
         self.backends = tuple(backends)
         self.load_seconds = 0.0
-        self._owned: list[Backend] = []
+        self._owned: list[Resource] = []
 
     def session(self, context: int | None = None, *, kv: DType | None = None) -> Session:
         """Begin a text of up to `context` tokens. Raises OptionError, OutOfMemory.
@@ -56,8 +74,8 @@ class LanguageModel(Resource):
     def _close(self) -> None:
         self.weights.close()
         self.file.close()
-        for backend in self._owned:
-            backend.close(force=True)
+        for resource in reversed(self._owned):
+            resource.close(force=True)
 
     def __repr__(self) -> str:
         state = "closed" if self.closed else ", ".join(b.name for b in self.backends)
@@ -80,19 +98,22 @@ def load_model(
     backends: Sequence[Backend] | None = None,
     *,
     layers: Sequence[int] | None = None,
+    split: Split | str = Split.LAYER,
+    ratio: Sequence[float] | None = None,
     weights: WeightMode | str = WeightMode.AUTO,
     progress: Progress | None = None,
 ) -> LanguageModel:
     """Open a GGUF file and load its weights onto `backends`, by default the best one there is.
 
-    `layers` says how many layers each backend takes; without it free memory decides. A `cpu`
-    backend joins them where the host cannot read the memory of the last one. Backends that were
-    given stay open when the model is closed. Raises FormatError, OptionError, OutOfMemory,
-    BackendNotFound.
+    `layers` says how many layers each backend takes; without it free memory decides. With `split`
+    `tensor` the devices of the backends have parts of every layer, in the proportions of `ratio`,
+    by default evenly. A `cpu` backend joins them where the host cannot read the memory of the last
+    one. Backends that were given stay open when the model is closed. Raises FormatError,
+    OptionError, OutOfMemory, BackendNotFound.
     """
     start = time.perf_counter()
     mode = WeightMode(weights)
-    owned: list[Backend] = []
+    owned: list[Resource] = []
     file = open_gguf(path)
     try:
         architecture = architecture_of(file)
@@ -102,29 +123,78 @@ def load_model(
         given = list(backends or ())
         if not given:
             given.append(_open(owned, "best"))
+        is_tensor = _check_split(split, layers, ratio)
+        if is_tensor:
+            given = [_joined(owned, given, file, hparams, ratio)]
         streams = list(given)
         if not streams[-1].buffer_type.is_host:
             streams.append(_open(owned, "cpu"))
         tied = "output.weight" not in file.tensors
         placement = place(
-            _layer_sizes(needed, hparams), given, streams[-1], counts=layers, tied=tied
+            _layer_sizes(needed, hparams),
+            given,
+            streams[-1],
+            counts=layers,
+            tied=tied and not is_tensor,
         )
         loaded = load_weights(
             file,
             {t.name: _home(t.name, placement).device for t in needed},
             mode=mode,
-            looked_up=() if tied else ("token_embd.weight",),
+            looked_up=() if tied and not is_tensor else ("token_embd.weight",),
             progress=progress,
         )
+        if tied and is_tensor:
+            # The host looks rows up; the devices have the same table cut for the logits.
+            add_output(file, loaded, placement.output.device)
         model = LanguageModel(file, architecture, hparams, tokenizer, loaded, placement, streams)
     except BaseException:
         file.close()
-        for backend in owned:
-            backend.close(force=True)
+        for resource in reversed(owned):
+            resource.close(force=True)
         raise
     model._owned = owned
     model.load_seconds = time.perf_counter() - start
     return model
+
+
+def _check_split(
+    split: Split | str, layers: Sequence[int] | None, ratio: Sequence[float] | None
+) -> bool:
+    """Whether every layer is cut. Raises OptionError."""
+    if split not in list(Split):
+        raise OptionError(f"split: {split!r} is unknown; choose {' or '.join(Split)}")
+    if split == Split.TENSOR and layers is not None:
+        raise OptionError("layers: every device has a part of each layer; give a ratio instead")
+    if split == Split.LAYER and ratio is not None:
+        raise OptionError("ratio: goes with the split tensor; give layers instead")
+    return split == Split.TENSOR
+
+
+def _joined(
+    owned: list[Resource],
+    given: Sequence[Backend],
+    file: GGUFFile,
+    hparams: HParams,
+    ratio: Sequence[float] | None,
+) -> Backend:
+    """One stream over the devices of `given`, each with as many threads."""
+    parts = ratio or [1.0] * len(given)
+    if len(parts) != len(given):
+        names = ", ".join(b.name for b in given)
+        raise OptionError(
+            f"ratio: {', '.join(map(str, parts))} has {len(parts)} parts for {names}; give one for "
+            "each device"
+        )
+    device = meta.device([b.device for b in given], tensor_policy(hparams, parts, file.tensors))
+    owned.append(device)
+    joined = device.open()
+    owned.append(joined)
+    assert isinstance(joined, meta.MetaBackend)
+    for stream, theirs in zip(joined.streams, given, strict=True):
+        if isinstance(stream, SupportsThreads) and isinstance(theirs, SupportsThreads):
+            stream.threads = theirs.threads
+    return joined
 
 
 def _load_tokenizer(file: GGUFFile, hparams: HParams) -> Tokenizer:
@@ -137,7 +207,7 @@ def _load_tokenizer(file: GGUFFile, hparams: HParams) -> Tokenizer:
     return tokenizer
 
 
-def _open(owned: list[Backend], spec: str) -> Backend:
+def _open(owned: list[Resource], spec: str) -> Backend:
     backend = tp.open(spec)
     owned.append(backend)
     return backend

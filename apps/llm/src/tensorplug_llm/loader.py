@@ -121,6 +121,13 @@ def load_weights(
     return Weights(placed, buffers)
 
 
+def add_output(file: GGUFFile, weights: Weights, device: Device) -> None:
+    """Place the embedding table once more, on `device`, as the output matrix."""
+    more = load_weights(file, {"token_embd.weight": device})
+    weights.tensors["output.weight"] = more.tensors["token_embd.weight"]
+    weights.buffers, more.buffers = (*weights.buffers, *more.buffers), ()
+
+
 @dataclass(frozen=True, slots=True)
 class _Group:
     """Tensors that are brought to one kind of memory in one way."""

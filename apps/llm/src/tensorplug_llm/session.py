@@ -11,6 +11,7 @@ import tensorplug as tp
 from tensorplug import BufferType, DeviceType, DType, Results, Scheduler
 from tensorplug.errors import OptionError
 from tensorplug.lifetime import Resource
+from tensorplug.meta import MetaDevice
 from tensorplug_llm.arch import Pass
 from tensorplug_llm.kv_cache import KVCache, reaches
 from tensorplug_llm.step import Shape, Step
@@ -163,4 +164,6 @@ class Session(Resource):
 
 
 def _cache_type(memory: BufferType) -> DType:
-    return tp.F32 if memory.device.type is DeviceType.CPU else tp.F16
+    device = memory.device
+    each = device.devices if isinstance(device, MetaDevice) else (device,)
+    return tp.F32 if all(d.type is DeviceType.CPU for d in each) else tp.F16

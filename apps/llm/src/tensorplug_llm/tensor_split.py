@@ -1,0 +1,88 @@
+"""How the weights and caches of a model are cut for several devices that compute each layer."""
+
+from collections.abc import Mapping, Sequence
+
+from tensorplug import Tensor
+from tensorplug.gguf import GGUFTensor
+from tensorplug.meta import Policy, SplitState, cut, deal
+from tensorplug_llm.hparams import HParams
+
+CACHES = ("cache_k", "cache_v")
+
+
+def tensor_policy(
+    hparams: HParams, ratio: Sequence[float], tensors: Mapping[str, GGUFTensor]
+) -> Policy:
+    """The policy of a meta device for a model, in the proportions of `ratio`.
+
+    Attention is cut by heads, the feed-forward block by its inner rows, the output matrix by
+    tokens of the vocabulary: each block needs one sum over the devices, the logits are gathered.
+    Norms are on every device. `tensors` are those of the file.
+    """
+    shares = _Shares(hparams, ratio, tensors)
+
+    def policy(tensor: Tensor) -> SplitState | None:
+        return shares.state_of(tensor.name)
+
+    return policy
+
+
+class _Shares:
+    def __init__(
+        self, hparams: HParams, ratio: Sequence[float], tensors: Mapping[str, GGUFTensor]
+    ) -> None:
+        self._hp = hparams
+        self._ratio = ratio
+        self._tensors = tensors
+
+    def state_of(self, name: str) -> SplitState | None:
+        """The state of a weight or a cache."""
+        first, _, rest = name.partition(".")
+        if first in CACHES:
+            sizes = self._attention(int(rest)).get("attn_" + first[-1])
+            return cut(0, sizes) if sizes else None
+        if first in ("output", "token_embd"):
+            axis = 0 if rest == "bias" else 1
+            return cut(axis, deal(self._hp.vocabulary, self._ratio))
+        if first != "blk":
+            return None
+        layer, _, rest = rest.partition(".")
+        block, _, kind = rest.partition(".")
+        sizes = {**self._attention(int(layer)), **self._feed_forward(int(layer))}.get(block)
+        if not sizes:
+            return None
+        if block in ("attn_output", "ffn_down"):
+            # Their bias is added once, to the sum.
+            return cut(0, sizes) if kind == "weight" else None
+        return cut(1 if kind == "weight" else 0, sizes)
+
+    def _attention(self, layer: int) -> dict[str, tuple[int, ...]]:
+        """Rows of each device; nothing where heads cannot be cut without cutting blocks."""
+        hp, block = self._hp, self._block(f"blk.{layer}.attn_output.weight")
+        if hp.kv_heads == 1:
+            # All heads share one of keys and values, which every device has.
+            heads = self._units(hp.heads, hp.value_length, block)
+            found = {"attn_q": hp.key_length, "attn_output": hp.value_length}
+        else:
+            group = hp.heads // hp.kv_heads
+            heads = self._units(hp.kv_heads, group * hp.value_length, block)
+            found = {
+                "attn_q": group * hp.key_length,
+                "attn_k": hp.key_length,
+                "attn_v": hp.value_length,
+                "attn_output": group * hp.value_length,
+            }
+        return {name: tuple(n * size for n in heads) for name, size in found.items() if heads}
+
+    def _feed_forward(self, layer: int) -> dict[str, tuple[int, ...]]:
+        block = self._block(f"blk.{layer}.ffn_down.weight")
+        rows = deal(self._hp.feed_forward, self._ratio, unit=block)
+        return dict.fromkeys(("ffn_gate", "ffn_up", "ffn_down"), rows)
+
+    def _units(self, count: int, size: int, block: int) -> tuple[int, ...]:
+        """Deal out `count` things of `size` elements, as many together as fill whole blocks."""
+        fitting = [n for n in range(1, count + 1) if count % n == 0 and n * size % block == 0]
+        return deal(count, self._ratio, unit=fitting[0]) if fitting else ()
+
+    def _block(self, name: str) -> int:
+        return self._tensors[name].dtype.block

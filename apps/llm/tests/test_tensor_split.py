@@ -1,0 +1,134 @@
+"""Every layer on several devices at once: the tokens of one device, and what is moved for them."""
+
+from contextlib import ExitStack
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import tensorplug as tp
+from tensorplug.errors import OptionError
+from tensorplug.meta import MetaBackend
+from tensorplug_llm import generate, load_model
+
+from . import tiny_models
+
+DATA = Path(__file__).with_name("llama_cpp_tiny.npz")
+LIMITS = {"gemma3": 1e-3}
+OPENCL = [d.name for d in tp.devices() if d.name.startswith("opencl:")]
+
+
+@pytest.mark.parametrize("ratio", [(1, 1), (3, 1), (1, 1, 1), (1, 0, 2)], ids=str)
+@pytest.mark.parametrize("name", tiny_models.TINY_MODELS)
+def test_logits_on_parts_of_every_layer_are_those_of_llama_cpp(name, ratio, walled, tmp_path):
+    path = tmp_path / "model.gguf"
+    tiny_models.write(name, path)
+    ids = tiny_models.prompt(name)
+    expected = np.load(DATA)[name]
+    backends = [walled(f"walled:{i}") for i in range(len(ratio))]
+
+    with (
+        load_model(path, backends, split="tensor", ratio=ratio) as model,
+        model.session(128, kv=tp.F32) as session,
+    ):
+        found = np.concatenate(list(session.score(ids[:-3])))
+        rest = [session.decode(id) for id in ids[-3:]]
+
+    found = np.concatenate([found, rest])
+    assert np.linalg.norm(found - expected) < LIMITS.get(name, 1e-4) * np.linalg.norm(expected)
+
+
+@pytest.mark.parametrize("ratio", [None, (2, 1)], ids=str)
+@pytest.mark.parametrize(
+    "devices", [("cpu", "cpu"), *(("cpu", name) for name in OPENCL[:1])], ids="+".join
+)
+def test_devices_of_any_kind_say_the_tokens_that_one_says(devices, ratio, tmp_path):
+    path = tmp_path / "model.gguf"
+    tiny_models.write("llama", path)
+    ids = tiny_models.prompt("llama")
+
+    with ExitStack() as opened:
+        backends = [opened.enter_context(tp.open(name)) for name in devices]
+        said = [
+            say(path, ids, backends[:1]),
+            say(path, ids, backends, split="tensor", ratio=ratio),
+        ]
+
+    assert said[0] == said[1]
+
+
+def say(path, ids, backends, **options):
+    with load_model(path, backends, **options) as model, model.session(128, kv=tp.F32) as session:
+        return list(generate(session, ids, tokens=20))
+
+
+def test_token_costs_two_sums_for_each_layer_and_the_logits(walled, tmp_path):
+    path, sizes = tmp_path / "model.gguf", tiny_models.TINY_MODELS["llama"]
+    tiny_models.write("llama", path)
+
+    with (
+        load_model(path, [walled("walled:0"), walled("walled:1")], split="tensor") as model,
+        model.session(128) as session,
+    ):
+        session.prefill([1, 5, 9])
+        stream = model.placement.output
+        assert isinstance(stream, MetaBackend)
+        before = stream.moved
+        session.decode(7)
+        moved = stream.moved - before
+
+    sums = 2 * sizes.layers * 2 * sizes.embedding
+    assert moved == 4 * (sums + model.hparams.vocabulary)
+
+
+def test_devices_have_their_part_of_weights_and_caches(walled, tmp_path):
+    path = tmp_path / "model.gguf"
+    tiny_models.write("llama", path)
+
+    with (
+        load_model(path, [walled("walled:0"), walled("walled:1")], split="tensor") as model,
+        model.session(128) as session,
+    ):
+        weights = model.weights.tensors
+        found = {
+            name: state_of(weights[f"blk.2.{name}.weight"])
+            for name in ("attn_q", "attn_k", "attn_output", "ffn_down", "ffn_norm")
+        }
+        found["cache"] = state_of(session.cache.values[2])
+
+    assert found == {
+        "attn_q": "axis 1: 32+32",
+        "attn_k": "axis 1: 16+16",
+        "attn_output": "axis 0: 32+32",
+        "ffn_down": "axis 0: 48+48",
+        "ffn_norm": "mirrored",
+        "cache": "axis 0: 16+16",
+    }
+
+
+def state_of(tensor):
+    """How a tensor is stored."""
+    region = tensor.storage.buffer.region_of(tensor, tensor.storage.offset)
+    return "mirrored" if region is None else str(region.state)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            {"split": "tensor", "ratio": (1, 2, 3)},
+            "ratio: 1, 2, 3 has 3 parts for cpu:0; give one for each device",
+        ),
+        ({"ratio": (1,)}, "ratio: goes with the split tensor; give layers instead"),
+        (
+            {"split": "tensor", "layers": [1]},
+            "layers: every device has a part of each layer; give a ratio instead",
+        ),
+        ({"split": "rows"}, "split: 'rows' is unknown; choose layer or tensor"),
+    ],
+)
+def test_splits_that_cannot_be_are_refused(options, message, cpu, model_file):
+    with pytest.raises(OptionError) as caught:
+        load_model(model_file(), [cpu], **options)
+
+    assert str(caught.value) == message
