@@ -2,6 +2,8 @@
 //
 //   replay run FILE [THREADS]      at each level that this processor has; results are compared
 //   replay threads FILE SECONDS    from two streams, on shared and own pools, stopped at times
+//   replay fuzz FILE SECONDS SEED  damaged at random
+#include "fuzz.h"
 #include "threads.h"
 
 namespace {
@@ -48,12 +50,13 @@ int run_all(const std::vector<Program> &programs, const std::vector<std::string>
 } // namespace
 
 int main(int count, char **arguments) {
-    if (count < 3) return std::fprintf(stderr, "replay run|threads FILE [NUMBER]\n"), 2;
+    if (count < 3) return std::fprintf(stderr, "replay run|threads|fuzz FILE [NUMBER [SEED]]\n"), 2;
     const std::string mode = arguments[1];
     const std::vector<Program> programs = read_programs(arguments[2]);
     const std::vector<std::string> levels = usable_levels();
     const double number = count > 3 ? std::atof(arguments[3]) : 2;
     if (mode == "run") return run_all(programs, levels, (int)number);
     if (mode == "threads") return run_threads(programs, (int)levels.size(), number);
+    if (mode == "fuzz") return run_fuzz(programs, (int)levels.size(), number, count > 4 ? (unsigned)std::atoi(arguments[4]) : 0);
     return 2;
 }

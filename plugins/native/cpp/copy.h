@@ -130,7 +130,6 @@ inline bool writable(int type) { return is_plain(type) || encoder(type) != nullp
 
 inline int64_t copy_scratch(const Node &node) {
     const int from = node.src[0].type, to = node.out.type;
-    if (type_size(from) == nullptr || type_size(to) == nullptr) return -1;
     return from == to || (row_type(from) != nullptr && writable(to)) ? 0 : -1;
 }
 

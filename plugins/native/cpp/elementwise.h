@@ -88,12 +88,4 @@ inline void mask(const Node &node, Part &part) {
     });
 }
 
-inline bool is_plain_or_absent(const Operand &t) { return t.type == NO_TYPE || is_plain(t.type); }
-
-inline int64_t elementwise_scratch(const Node &node, int functions) {
-    const bool known = node.i[0] >= 0 && node.i[0] < functions;
-    const bool types = is_plain(node.out.type) && is_plain_or_absent(node.src[0]) && is_plain_or_absent(node.src[1]);
-    return known && types ? 0 : -1;
-}
-
 } // namespace

@@ -1,5 +1,6 @@
 // All kernels of one instruction-set level: TP_LEVEL is its name in C++, TP_NAME the one for people.
 #include "attention.h"
+#include "check.h"
 #include "copy.h"
 #include "conv.h"
 #include "elementwise.h"
@@ -11,32 +12,34 @@ namespace {
 
 struct Kernel {
     Op op;
+    int sources; // that must be there
+    bool (*fits)(const Node &);
     void (*compute)(const Node &, Part &);
 };
 
 // In the order of the ops.
 constexpr Kernel KERNELS[] = {
-    {MAP, map},
-    {JOIN, join},
-    {NORM, norm},
-    {REDUCE, reduce},
-    {SOFT_MAX, soft_max},
-    {ROPE_TABLE, rope_table},
-    {ROPE, rope},
-    {GET_ROWS, get_rows},
-    {SET_ROWS, set_rows},
-    {ADD_ROWS, add_rows},
-    {COPY, copy},
-    {REPEAT, repeat},
-    {MASK, mask},
-    {ORDER, order},
-    {IM2COL, im2col},
-    {COL2IM, col2im},
-    {CONV_DW, conv_dw},
-    {POOL, pool},
-    {MUL_MAT, product},
-    {MUL_MAT_ID, experts},
-    {ATTENTION, attention},
+    {MAP, 0, fits_map, map},
+    {JOIN, 2, fits_join, join},
+    {NORM, 1, fits_norm, norm},
+    {REDUCE, 1, fits_reduce, reduce},
+    {SOFT_MAX, 1, fits_soft_max, soft_max},
+    {ROPE_TABLE, 2, fits_rope_table, rope_table},
+    {ROPE, 2, fits_rope, rope},
+    {GET_ROWS, 2, fits_get_rows, get_rows},
+    {SET_ROWS, 2, fits_set_rows, set_rows},
+    {ADD_ROWS, 3, fits_add_rows, add_rows},
+    {COPY, 1, fits_copy, copy},
+    {REPEAT, 1, fits_repeat, repeat},
+    {MASK, 1, fits_mask_op, mask},
+    {ORDER, 1, fits_order, order},
+    {IM2COL, 1, fits_im2col, im2col},
+    {COL2IM, 1, fits_col2im, col2im},
+    {CONV_DW, 2, fits_conv_dw, conv_dw},
+    {POOL, 1, fits_pool, pool},
+    {MUL_MAT, 2, fits_mul_mat, product},
+    {MUL_MAT_ID, 3, fits_experts, experts},
+    {ATTENTION, 3, fits_attention, attention},
 };
 
 constexpr bool in_order() {
@@ -55,20 +58,15 @@ bool readable(const Operand &t) { return row_type(t.type) != nullptr; }
 // Bytes of scratch; -1 for what the kernels do not know, so that a damaged program is not run.
 int64_t scratch(const Node &node, int threads) {
     if (node.op < 0 || node.op >= OPS) return -1;
+    const Kernel &kernel = KERNELS[node.op];
+    if (!has_operands(node, kernel.sources) || !kernel.fits(node)) return -1;
     switch (node.op) {
-    case MUL_MAT: return readable(node.src[0]) && is_plain(node.src[1].type) ? product_scratch(node, threads) : -1;
+    case MUL_MAT: return readable(node.src[0]) ? product_scratch(node, threads) : -1;
     case ATTENTION: return readable(node.src[1]) && readable(node.src[2]) ? attention_scratch(node, threads) : -1;
-    case MUL_MAT_ID:
-        return readable(node.src[0]) && is_plain(node.src[1].type) ? experts_scratch(node, threads) : -1;
-    case MAP: return elementwise_scratch(node, MAPS);
-    case JOIN: return elementwise_scratch(node, JOINS);
-    case MASK: return elementwise_scratch(node, 1 << 30);
-    case GET_ROWS: return readable(node.src[0]) || node.src[0].type == I32 ? 0 : -1;
+    case MUL_MAT_ID: return readable(node.src[0]) ? experts_scratch(node, threads) : -1;
+    case GET_ROWS: return readable(node.src[0]) || node.out.type == node.src[0].type ? 0 : -1;
     case SET_ROWS: return writable(node.out.type) ? 0 : -1;
     case COPY: return copy_scratch(node);
-    case REPEAT: return type_size(node.out.type) != nullptr ? 0 : -1;
-    case IM2COL: return is_plain(node.src[0].type) && is_plain(node.out.type) ? 0 : -1;
-    case CONV_DW: return is_plain(node.src[0].type) ? 0 : -1;
     case ORDER: return threads * node.src[0].ne[0] * 4;
     default: return 0;
     }

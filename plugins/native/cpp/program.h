@@ -21,10 +21,8 @@ namespace {
 
 // Elements and bytes of a block; null for numbers that are no type.
 constexpr const TypeSize *type_size(int type) {
-    for (const TypeSize &known : TYPE_SIZES) {
-        if (known.type == type) return &known;
-    }
-    return nullptr;
+    constexpr int COUNT = sizeof(TYPE_SIZES) / sizeof(TYPE_SIZES[0]);
+    return type >= 0 && type < COUNT && TYPE_SIZES[type].block ? &TYPE_SIZES[type] : nullptr;
 }
 
 } // namespace

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "check.h"
 #include "level.h"
 
 #define EXPORT extern "C" __attribute__((visibility("default")))
@@ -39,8 +40,6 @@ constexpr int LEVEL_COUNT = sizeof(LEVELS) / sizeof(LEVELS[0]);
 // Work that is not worth waking a second thread for, in elements of the result.
 constexpr int64_t SMALL = 4096;
 
-int64_t elements(const Operand &t) { return t.ne[0] * t.ne[1] * t.ne[2] * t.ne[3]; }
-
 bool is_alone(const Node &node) {
     switch (node.op) {
     case MUL_MAT:
@@ -58,40 +57,44 @@ struct Range {
     bool meets(const Range &other) const { return first < other.last && other.first < last; }
 };
 
-Range range(const Operand &t) {
-    int64_t last = 0;
-    for (int d = 0; d < 4; d++) {
-        if (t.ne[d] == 0) return {t.data, t.data};
-        // Rows of blocks: the first dimension counts elements, its stride a whole block; too far is safe.
-        last += (t.ne[d] - 1) * t.nb[d];
+Range range(const Operand &t) { return {t.data, t.data + extent(t)}; }
+
+// The memory of a node.
+struct Touched {
+    Range results[2], sources[SOURCES];
+    int writes = 1, reads = 0;
+
+    explicit Touched(const Node &node) {
+        results[0] = range(node.out);
+        if (node.also.type != NO_TYPE) results[writes++] = range(node.also);
+        for (const Operand &s : node.src) {
+            if (s.type != NO_TYPE) sources[reads++] = range(s);
+        }
     }
-    return {t.data, t.data + last + t.nb[0]};
-}
+};
 
 // What nodes since the last wait read and wrote.
 class Open {
   public:
-    bool conflicts(const Node &node) const {
-        return meets_written(node.out) || meets_read(node.out) || meets_written(node.also) || meets_read(node.also) ||
-               std::any_of(node.src, node.src + SOURCES, [this](const Operand &s) { return meets_written(s); });
-    }
-    void add(const Node &node) {
-        written_.push_back(range(node.out));
-        if (node.also.type != NO_TYPE) written_.push_back(range(node.also));
-        for (const Operand &s : node.src) {
-            if (s.type != NO_TYPE) read_.push_back(range(s));
+    bool conflicts(const Touched &node) const {
+        for (int r = 0; r < node.writes; r++) {
+            if (meets(written_, node.results[r]) || meets(read_, node.results[r])) return true;
         }
+        for (int s = 0; s < node.reads; s++) {
+            if (meets(written_, node.sources[s])) return true;
+        }
+        return false;
+    }
+    void add(const Touched &node) {
+        written_.insert(written_.end(), node.results, node.results + node.writes);
+        read_.insert(read_.end(), node.sources, node.sources + node.reads);
     }
     void clear() { written_.clear(), read_.clear(); }
 
   private:
-    static bool meets(const std::vector<Range> &ranges, const Operand &t) {
-        if (t.type == NO_TYPE) return false;
-        const Range wanted = range(t);
-        return std::any_of(ranges.begin(), ranges.end(), [&](const Range &r) { return r.meets(wanted); });
+    static bool meets(const std::vector<Range> &ranges, const Range &range) {
+        return std::any_of(ranges.begin(), ranges.end(), [&](const Range &r) { return r.meets(range); });
     }
-    bool meets_written(const Operand &t) const { return meets(written_, t); }
-    bool meets_read(const Operand &t) const { return meets(read_, t); }
 
     std::vector<Range> written_, read_;
 };
@@ -183,9 +186,9 @@ EXPORT Pool *tpn_pool_new(int threads) { return threads < 1 ? nullptr : new Pool
 EXPORT void tpn_pool_delete(Pool *pool) { delete pool; }
 
 // Marks where threads must wait for each other; addresses must be known. Returns the bytes of scratch that
-// the program needs, or -1 - i where node i is not of this level's kernels.
+// the program needs, or -1 - i where no kernel of this level may compute node i (see check.h).
 EXPORT int64_t tpn_prepare(int level, Node *nodes, int count, int threads) {
-    if (level < 0 || level >= LEVEL_COUNT) return -1;
+    if (level < 0 || level >= LEVEL_COUNT || count < 0 || threads < 1 || threads > MOST_THREADS) return -1;
     int64_t most = 0;
     Open open;
     bool scratch_used = false, last_alone = true;
@@ -195,11 +198,12 @@ EXPORT int64_t tpn_prepare(int level, Node *nodes, int count, int threads) {
         if (scratch < 0) return -1 - i;
         most = scratch > most ? scratch : most;
         const bool alone = threads == 1 || is_alone(node);
+        const Touched touched(node);
         // What one thread does alone, one node after the other, needs no waiting.
-        const bool apart = !open.conflicts(node) && !(scratch && scratch_used);
+        const bool apart = !open.conflicts(touched) && !(scratch && scratch_used);
         const bool wait = i > 0 && threads > 1 && !(alone && last_alone) && !apart;
         if (wait) open.clear(), scratch_used = false;
-        open.add(node);
+        open.add(touched);
         // Alone among nodes that all share, it still has to be waited for by those that read it.
         last_alone = (wait || i == 0) ? alone : last_alone && alone;
         scratch_used = scratch_used || scratch > 0;

@@ -58,16 +58,3 @@ def test_a_library_of_another_build_is_refused(monkeypatch):
         f"tensorplug-native: {path} is of another build: interface {interface()} with nodes of "
         f"{NODE.itemsize} bytes, wanted 0 with {NODE.itemsize}; install the distribution anew"
     )
-
-
-@pytest.mark.parametrize(
-    "damage", [{"op": -1}, {"op": 99}, {"op": Code.MUL_MAT}, {"op": Code.COPY}], ids=str
-)
-def test_a_record_that_no_kernel_knows_is_refused_before_it_runs(damage):
-    nodes = np.zeros(2, NODE)
-    nodes["src"]["type"] = nodes["out"]["type"] = -1
-    nodes[0]["op"] = Code.ROPE
-    for name, value in damage.items():
-        nodes[1][name] = value
-
-    assert library().prepare(0, address(nodes), 2, 1) == -2

@@ -94,9 +94,14 @@ def encode(node: Tensor, rules: Mapping[str, Rule], look: Look, tools: Tools) ->
         return []
     operands = tuple(None if t is None else look(t) for t in node.operands)
     task = Task(node, look(node), operands, tools)
-    if not task.out.array.flags.writeable or any(not o.array.size for o in operands if o):
+    if not task.out.array.flags.writeable or not all(map(_usable, (task.out, *operands))):
         return []
     return [Encoded(node, draft, _record(draft)) for draft in known(task)]
+
+
+def _usable(operand: Operand | None) -> bool:
+    """Whether there is something, where the processor expects numbers of its size to lie."""
+    return operand is None or (operand.array.size > 0 and operand.array.flags.aligned)
 
 
 def _apart(node: Tensor) -> bool:

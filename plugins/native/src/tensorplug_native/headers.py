@@ -53,10 +53,10 @@ def _tables() -> str:
             f"constexpr int SOURCES = {SOURCES};\n",
             "// Type numbers of GGUF.",
             _enum("Type", {**{t.name.upper(): t.id for t in DTYPES}, "NO_TYPE": NO_TYPE}),
-            "// Elements and bytes of a block, by type.",
-            "struct TypeSize {\n    int32_t type, block, size;\n};",
+            "// Elements and bytes of a block, by type number.",
+            "struct TypeSize {\n    int32_t block, size;\n};",
             "constexpr TypeSize TYPE_SIZES[] = {",
-            *(f"    {{{t.name.upper()}, {t.block}, {t.size}}}," for t in DTYPES),
+            *_type_sizes(),
             "};\n",
             _enum("Op", {**_members(Code), "OPS": len(Code)}),
             _enum("MapFunction", {**_members(Map), "MAPS": len(Map)}),
@@ -70,6 +70,15 @@ def _tables() -> str:
             f"static_assert(sizeof(Node) == {NODE.itemsize});\n",
         )
     )
+
+
+def _type_sizes() -> list[str]:
+    known = {t.id: t for t in DTYPES}
+    numbers = range(max(known) + 1)
+    return [
+        f"    {{{t.block}, {t.size}}}, // {t}" if (t := known.get(number)) else "    {0, 0},"
+        for number in numbers
+    ]
 
 
 def _members(numbers: type[IntEnum]) -> dict[str, int]:
