@@ -15,8 +15,8 @@
 
 namespace {
 
-constexpr int64_t LARGE = 1 << 20;     // elements: more take too long
-constexpr int64_t MUCH = 1 << 28;      // bytes of scratch
+constexpr int64_t LARGE = 1 << 20; // elements: more take too long
+constexpr int64_t MUCH = 1 << 28;  // bytes of scratch
 
 typedef std::mt19937 Random;
 
@@ -50,10 +50,10 @@ void damage_operand(Operand &t, const std::vector<Operand *> &others, int64_t si
 }
 
 void damage(Node &node, int64_t size, Random &random) {
-    std::vector<Operand *> operands = {&node.out};
-    for (Operand &s : node.src) operands.push_back(&s);
+    std::vector<Operand *> all = {&node.out, &node.also};
+    for (Operand &s : node.src) all.push_back(&s);
     // Often in the same way twice: shapes that agree come farther.
-    Operand &t = *operands[random() % operands.size()], &u = *operands[random() % operands.size()];
+    Operand &t = *all[random() % all.size()], &u = *all[random() % all.size()];
     switch (random() % 12) {
     case 0: node.op = random() % 4 ? (int32_t)(random() % OPS) : (int32_t)random(); break;
     case 1: node.i[random() % 8] = (int32_t)odd_number(random, node.i[0]); break;
@@ -63,7 +63,7 @@ void damage(Node &node, int64_t size, Random &random) {
         t.ne[d] = u.ne[d] = random() % 40;
         break;
     }
-    default: damage_operand(t, operands, size, random);
+    default: damage_operand(t, all, size, random);
     }
 }
 
@@ -77,16 +77,14 @@ int64_t reach(const Operand &t, int64_t size) {
 }
 
 // Leaves open to access what the operands describe; false where that is not all in memory.
-bool open_only(const std::vector<Node> &nodes, const Memory &memory) {
+bool open_only(std::vector<Node> nodes, const Memory &memory) {
     const int64_t size = (int64_t)memory.size();
     std::vector<std::pair<int64_t, int64_t>> open;
-    for (const Node &node : nodes) {
-        for (int s = -1; s < SOURCES; s++) {
-            const Operand &t = s < 0 ? node.out : node.src[s];
-            if (t.type == NO_TYPE) continue;
-            const int64_t bytes = reach(t, size);
+    for (Node &node : nodes) {
+        for (const Operand *t : operands(node)) {
+            const int64_t bytes = reach(*t, size);
             if (bytes < 0) return false;
-            open.push_back({(intptr_t)t.data, bytes});
+            open.push_back({(intptr_t)t->data, bytes});
         }
     }
     ASAN_POISON_MEMORY_REGION(memory.data(), memory.size());

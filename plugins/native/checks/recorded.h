@@ -85,14 +85,21 @@ inline std::vector<Program> read_programs(const char *path) {
     return programs;
 }
 
+// The operands of a node that are there.
+inline std::vector<Operand *> operands(Node &node) {
+    std::vector<Operand *> found = {&node.out};
+    if (node.also.type != NO_TYPE) found.push_back(&node.also);
+    for (Operand &s : node.src) {
+        if (s.type != NO_TYPE) found.push_back(&s);
+    }
+    return found;
+}
+
 // The nodes with addresses in memory that starts at `base`, where they had places.
 inline std::vector<Node> placed(const std::vector<Node> &nodes, char *base) {
     std::vector<Node> out = nodes;
     for (Node &node : out) {
-        node.out.data = base + (intptr_t)node.out.data;
-        for (Operand &s : node.src) {
-            if (s.type != NO_TYPE) s.data = base + (intptr_t)s.data;
-        }
+        for (Operand *t : operands(node)) t->data = base + (intptr_t)t->data;
     }
     return out;
 }

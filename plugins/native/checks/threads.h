@@ -19,8 +19,10 @@ struct Counts {
 // Makes an id of a table name no row, if the program has one; false where it has none.
 bool spoil(const std::vector<Node> &nodes) {
     for (const Node &node : nodes) {
-        if (node.op != GET_ROWS && node.op != SET_ROWS) continue;
-        std::memset(node.src[1].data, 0xff, node.src[1].type == I64 ? 8 : 4);
+        const Operand *ids = node.op == GET_ROWS || node.op == SET_ROWS ? &node.src[1]
+                             : node.op == MUL_MAT_ID || node.op == ADD_ROWS ? &node.src[2] : nullptr;
+        if (ids == nullptr) continue;
+        std::memset(ids->data, 0xff, ids->type == I64 ? 8 : 4);
         return true;
     }
     return false;

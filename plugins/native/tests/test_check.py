@@ -51,30 +51,30 @@ def changed(record, where, value):
 
 
 def test_records_of_plans_are_taken(records):
-    assert len(records) == 7
+    assert len(records) == 6
     assert not any(refused(record, threads=2) for record in records.values())
 
 
 @pytest.mark.parametrize(
     ("code", "where", "value"),
     [
-        (Code.ADD, ("op",), 999),
-        (Code.ADD, ("op",), -1),
-        (Code.ADD, ("out", "ne", 1), 7),
-        (Code.ADD, ("out", "ne", 1), -6),
-        (Code.ADD, ("out", "ne", 2), 0),
-        (Code.ADD, ("out", "nb", 1), -256),
-        (Code.ADD, ("out", "nb", 1), 1 << 60),
-        (Code.ADD, ("out", "nb", 0), 8),
-        (Code.ADD, ("out", "type"), tp.F16.id),
-        (Code.ADD, ("out", "type"), 5),
-        (Code.ADD, ("out", "type"), 4444),
-        (Code.ADD, ("out", "type"), NO_TYPE),
-        (Code.ADD, ("out", "data"), 0),
-        (Code.ADD, ("out", "data"), 4097),
-        (Code.ADD, ("src", 1, "ne", 0), 63),
-        (Code.ADD, ("src", 1, "type"), NO_TYPE),
-        (Code.GLU, ("i", 0), 99),
+        (Code.JOIN, ("op",), 999),
+        (Code.JOIN, ("op",), -1),
+        (Code.JOIN, ("out", "ne", 1), 7),
+        (Code.JOIN, ("out", "ne", 1), -6),
+        (Code.JOIN, ("out", "ne", 2), 0),
+        (Code.SOFT_MAX, ("out", "nb", 1), -256),
+        (Code.SOFT_MAX, ("out", "nb", 1), 1 << 60),
+        (Code.SOFT_MAX, ("out", "nb", 0), 8),
+        (Code.SOFT_MAX, ("out", "type"), tp.F16.id),
+        (Code.JOIN, ("out", "type"), 5),
+        (Code.JOIN, ("out", "type"), 4444),
+        (Code.JOIN, ("out", "type"), NO_TYPE),
+        (Code.JOIN, ("out", "data"), 0),
+        (Code.JOIN, ("out", "data"), 4097),
+        (Code.JOIN, ("src", 1, "ne", 0), 63),
+        (Code.JOIN, ("src", 1, "type"), NO_TYPE),
+        (Code.JOIN, ("i", 0), 99),
         (Code.COPY, ("src", 0, "type"), tp.I32.id),
         (Code.COPY, ("src", 0, "ne", 0), 65),
         (Code.SOFT_MAX, ("src", 0, "ne", 1), 5),
@@ -117,7 +117,7 @@ def test_ids_that_the_node_itself_would_write_are_refused(records):
 
 @pytest.mark.parametrize(("count", "threads"), [(-1, 1), (1, 0), (1, -3), (1, 1 << 20)])
 def test_impossible_numbers_of_nodes_and_threads_are_refused(records, count, threads):
-    nodes = np.array([records[Code.ADD]])
+    nodes = np.array([records[Code.JOIN]])
 
     assert library().prepare(0, address(nodes), count, threads) == -1
 
@@ -137,7 +137,7 @@ numbers = st.one_of(st.integers(-2, 70), st.integers(-(1 << 63), (1 << 63) - 1))
 @settings(max_examples=200, derandomize=True, deadline=None)
 @given(st.data())
 def test_what_is_taken_has_a_result_of_the_sizes_of_its_sources(records, data):
-    record = records[Code.ADD]
+    record = records[Code.JOIN]
     for _ in range(data.draw(st.integers(1, 3))):
         operand = data.draw(st.sampled_from([("out",), ("src", 0), ("src", 1)]))
         field, at = data.draw(st.sampled_from(["ne", "nb"])), data.draw(st.integers(0, 3))

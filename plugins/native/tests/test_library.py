@@ -1,6 +1,5 @@
 """The library: its levels, and what a damaged program or installation gives."""
 
-import numpy as np
 import pytest
 
 import tensorplug as tp
@@ -8,7 +7,7 @@ from tensorplug_native import library as module
 from tensorplug_native import plugin
 from tensorplug_native.headers import interface
 from tensorplug_native.library import VARIABLE, Library, library, location
-from tensorplug_native.program import NODE, Code, address
+from tensorplug_native.program import NODE
 
 
 def test_baseline_runs_everywhere_and_the_best_level_is_used(device):

@@ -84,7 +84,7 @@ def written(recordings: Sequence[Recording]) -> bytes:
 
 def _operands(records: np.ndarray) -> Iterator[np.ndarray]:
     for at in range(len(records)):
-        operands = (records[at]["out"], *records[at]["src"])
+        operands = (records[at]["out"], records[at]["also"], *records[at]["src"])
         yield from (operand for operand in operands if operand["type"] != NO_TYPE)
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from tensorplug_native.library import VARIABLE, library
 
-from .building import build, runtime
+from .building import ADDRESS, build, runtime
 
 HERE = Path(__file__).parent
 RUNNER = HERE / "instrumented.py"
@@ -20,8 +20,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory):
-    options = ("TP_SANITIZE=address,undefined", "CMAKE_CXX_FLAGS=-fno-sanitize-recover=all")
-    return build(tmp_path_factory.mktemp("asan"), "native", *options)
+    return build(tmp_path_factory.mktemp("asan"), "native", *ADDRESS)
 
 
 def run(built: Path, level: str, *arguments: str) -> None:

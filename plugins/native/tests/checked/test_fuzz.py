@@ -5,7 +5,7 @@ import subprocess
 
 import pytest
 
-from .building import build
+from .building import ADDRESS, build
 
 SECONDS = 120
 
@@ -14,9 +14,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def replay(tmp_path_factory):
-    flags = "CMAKE_CXX_FLAGS=-fno-sanitize-recover=all"
-    options = ("TP_CHECKS=ON", "TP_SANITIZE=address,undefined", flags)
-    return build(tmp_path_factory.mktemp("fuzz"), "replay", *options)
+    return build(tmp_path_factory.mktemp("fuzz"), "replay", "TP_CHECKS=ON", *ADDRESS)
 
 
 def run(*command):

@@ -5,7 +5,7 @@ import subprocess
 
 import pytest
 
-from .building import build
+from .building import THREAD, build
 
 SECONDS = 60
 
@@ -13,7 +13,7 @@ pytestmark = pytest.mark.slow
 
 
 def test_threads_race_for_nothing(together, tmp_path):
-    replay = build(tmp_path, "replay", "TP_CHECKS=ON", "TP_SANITIZE=thread")
+    replay = build(tmp_path, "replay", "TP_CHECKS=ON", *THREAD)
     environment = {**os.environ, "TSAN_OPTIONS": "halt_on_error=1"}
     command = [str(replay), "threads", str(together), str(SECONDS)]
 
