@@ -52,20 +52,31 @@ class BufferType(ABC):
     """Bytes of the largest single buffer."""
     is_host: bool = False
     """Whether the host can read the memory, and tensors lie in it in their standard layout."""
+    only_shared: bool = False
+    """Whether plans have memory of their own for nodes that nobody else reads."""
 
     def __init__(self, device: "Device") -> None:
         self.device = device
 
     @final
-    def alloc(self, size: int, usage: BufferUsage = BufferUsage.ANY) -> "Buffer":
-        """Return a buffer of at least `size` bytes. Raises OutOfMemory, BufferTooLarge."""
+    def alloc(
+        self,
+        size: int,
+        usage: BufferUsage = BufferUsage.ANY,
+        *,
+        tensors: Sequence[Tensor] = (),
+    ) -> "Buffer":
+        """Return a buffer of at least `size` bytes. Raises OutOfMemory, BufferTooLarge.
+
+        `tensors` are what will be placed in it, where that is known: all of it then.
+        """
         if size < 0:
             raise ShapeError(f"{self.name}: a buffer of {size} bytes; sizes are not negative")
         if size > self.max_size:
             raise BufferTooLarge(self.name, size, self.max_size)
         self.device.check_open()
         with map_driver_errors({MemoryError: OutOfMemory}, f"{self.name}: {human(size)}"):
-            return self._alloc(max(size, 1), usage)
+            return self._alloc_for(tensors, max(size, 1), usage)
 
     @final
     def alloc_size(self, tensor: Tensor) -> int:
@@ -85,6 +96,10 @@ class BufferType(ABC):
     @abstractmethod
     def _alloc(self, size: int, usage: BufferUsage) -> "Buffer":
         """Called with 0 < size <= max_size. Raise MemoryError or your driver's error when full."""
+
+    def _alloc_for(self, tensors: Sequence[Tensor], size: int, usage: BufferUsage) -> "Buffer":
+        """The same where it is known what will lie in the buffer; no tensors: it is not known."""
+        return self._alloc(size, usage)
 
     def _alloc_size(self, tensor: Tensor) -> int:
         """Bytes for `tensor`: more than its own where a layout or kernel needs them."""

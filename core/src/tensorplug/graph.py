@@ -157,6 +157,10 @@ class Bindings:
         root = tensor.root
         return tensor in self._places or root in self._places or root.storage is not None
 
+    def names(self, tensor: Tensor) -> bool:
+        """Whether the table has a place for `tensor` itself, be it a view or not."""
+        return tensor in self._places
+
     def with_places(self, places: Mapping[Tensor, Storage]) -> "Bindings":
         """Return these bindings with `places` before them."""
         return Bindings({**self._places, **places})

@@ -118,13 +118,17 @@ class Access:
 def accesses(work: Tensor | Group, bindings: Bindings) -> tuple[Access, ...]:
     """What a node or a fused group reads, and then what it writes, its scratch memory included.
 
-    Inner nodes of a group have no memory. Tensors without elements access nothing.
+    Inner nodes of a group have no memory, nor have nodes that are a plan's own affair. Tensors
+    without elements access nothing.
     """
     reads, made = work.sources if isinstance(work, Tensor) else work.inputs, _made(work)
     written = (*made, *(t for node in made for t in node.also_writes))
     name = work.op if isinstance(work, Tensor) else str(work)
-    found = [_access(t, bindings, name, writes=False) for t in dict.fromkeys(reads) if t.nbytes]
-    found += [_access(t, bindings, name, writes=True) for t in written if t.nbytes]
+    seen = [t for t in dict.fromkeys(reads) if t.nbytes and bindings.has(t)]
+    found = [_access(t, bindings, name, writes=False) for t in seen]
+    found += [
+        _access(t, bindings, name, writes=True) for t in written if t.nbytes and bindings.has(t)
+    ]
     return tuple(found)
 
 

@@ -70,7 +70,7 @@ def allocate(
     placed: dict[Tensor, Tensor] = {}
     try:
         for size, batch in _batches(_homeless(tensors), buffer_type):
-            made.append(buffer_type.alloc(size, usage))
+            made.append(buffer_type.alloc(size, usage, tensors=batch))
             linear = LinearAllocator(made[-1])
             placed |= {tensor: linear.place(tensor) for tensor in batch}
     except BaseException:
@@ -96,7 +96,8 @@ def place(
     spec = _spec(name, array, dtype_of(array.dtype if dtype is None else dtype))
     _check_placeable(spec, buffer_type)
     stored = host_data(spec, array)
-    buffer = buffer_type.alloc(align(buffer_type.alloc_size(spec), buffer_type.alignment), usage)
+    size = align(buffer_type.alloc_size(spec), buffer_type.alignment)
+    buffer = buffer_type.alloc(size, usage, tensors=[spec])
     try:
         placed = LinearAllocator(buffer).place(spec)
         buffer.write_tensor(placed, 0, as_bytes(stored))

@@ -46,7 +46,8 @@ def _parts(call: Call) -> Iterable[Way]:
     # depends on the number of the head.
     if not call.params["max_bias"] and (mask is None or mask.ne[2] in (1, q.ne[2])):
         sinks: dict[str, State] = {} if call.get("sinks") is None else {"sinks": 0}
-        yield Way({"q": 2, "k": 2, "v": 2, **masked(2), **sinks}, 1)
+        heads: dict[str, State] = {} if call["k"].ne[2] == 1 else {"k": 2, "v": 2}
+        yield Way({"q": 2, **heads, **masked(2), **sinks}, 1)
     if mask is None or mask.ne[3] in (1, q.ne[3]):
         batches: dict[str, State] = {} if call["k"].ne[3] == 1 else {"k": 3, "v": 3}
         yield Way({"q": 3, **batches, **masked(3)}, 3)

@@ -25,6 +25,7 @@ GET_ROWS = register_op(
         shape=_gathered,
         dtype=_decoded,
         split=ways(
+            Way({"table": PARTIAL}, PARTIAL),
             Way({"table": 0}, 0),
             Way({"ids": 0}, 1),
             Way({"table": 2, "ids": 1}, 2),

@@ -14,6 +14,7 @@ from tensorplug.errors import Refusal
 
 if TYPE_CHECKING:
     from tensorplug.ops.table import Call
+    from tensorplug.tensor import Tensor, Value
 
 AXES = (0, 1, 2, 3)
 
@@ -35,13 +36,43 @@ State = int | Share
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """One way to run an op on parts: sources that are not named are mirrored."""
+    """One way to run an op on parts: sources that are not named are mirrored.
+
+    `within` is the range along the cut dimension of the first source that the result covers, for
+    results that do not cover all of it.
+    """
 
     sources: Mapping[str, State]
     result: State
+    within: tuple[int, int] | None = None
 
 
 SplitRule = Callable[["Call"], Iterable[Way]]
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One device's part of a use of an op: its sources, and `size` of the cut result dimension.
+
+    `begin` is where the range `way.within` starts in this device's slice of the first source.
+    """
+
+    way: Way
+    operands: "tuple[Tensor | None, ...]"
+    size: int
+    begin: int = 0
+
+
+PartRule = Callable[["Call", Part], "Mapping[str, Value]"]
+"""The parameters of a part, from those of the whole."""
+
+
+def resized(call: "Call", part: Part) -> "Mapping[str, Value]":
+    """Where the parameter `ne` gives the sizes of the result, it gives those of its slice."""
+    ne, axis = call.params.get("ne"), part.way.result
+    if not isinstance(ne, tuple) or not ne or not isinstance(axis, int):
+        return call.params
+    return {**call.params, "ne": (*ne[:axis], part.size, *ne[axis + 1 :])}
 
 
 def whole(_call: "Call") -> Iterable[Way]:

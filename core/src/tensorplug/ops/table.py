@@ -9,7 +9,7 @@ from typing import Any
 
 from tensorplug.dtypes import DType
 from tensorplug.errors import DTypeError, GraphError, OptionError, ShapeError
-from tensorplug.ops.split import SplitRule, whole
+from tensorplug.ops.split import PartRule, SplitRule, resized, whole
 from tensorplug.tensor import Ne, Tensor, Value, contiguous_nb
 
 
@@ -96,7 +96,7 @@ class Op:
     `in_place` names the sources over which the allocator may lay the result. `alias` gives the
     memory of results that share it; with `writes` the op writes there (an effect), else it is a
     pure view. `also_writes` names further sources that it changes. `split` lists the ways to run
-    the op on parts of its sources, on several devices.
+    the op on parts of its sources, on several devices, and `part` gives the parameters of a part.
 
     An op of another distribution brings its `reference`, which the cpu device computes where it has
     no kernel, and its `cases`, a function that returns those of the conformance kit; ours are
@@ -114,6 +114,7 @@ class Op:
     writes: bool = False
     also_writes: tuple[str, ...] = ()
     split: SplitRule = whole
+    part: PartRule = resized
     reference: Reference | None = None
     cases: Callable[[], Iterable[Any]] | None = None
     formula: str = ""

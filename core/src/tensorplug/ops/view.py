@@ -1,12 +1,12 @@
 """Other looks at the same memory; nothing is computed."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from tensorplug.dtypes import DType
 from tensorplug.errors import ShapeError
 from tensorplug.ops.rules import ANY, contiguous, same_type_as
-from tensorplug.ops.split import AXES, PARTIAL, Way, ways
+from tensorplug.ops.split import AXES, PARTIAL, Part, Way, resized, ways
 from tensorplug.ops.table import Alias, Call, Op, Param, Shape, Source, apply, register_op
 from tensorplug.tensor import MAX_RANK, Ne, Tensor, Value, contiguous_nb, ne_of, pad_ne
 
@@ -32,13 +32,13 @@ def _reshaped(call: Call) -> Alias:
 
 
 def _reshaped_parts(call: Call) -> Iterable[Way]:
-    """A dimension that keeps its size and what lies before it can be cut."""
+    """A dimension can be cut that ends where one of the result ends: slices lie in one piece."""
     before, after = call["x"].ne, _four(call.params["ne"])
     yield Way({"x": PARTIAL}, PARTIAL)
     for axis in AXES:
         for to in AXES:
-            same = math.prod(before[:axis]) == math.prod(after[:to])
-            if before[axis] > 1 and same and before[axis] == after[to]:
+            same = math.prod(before[: axis + 1]) == math.prod(after[: to + 1])
+            if before[axis] > 1 and after[to] > 1 and same:
                 yield Way({"x": axis}, to)
 
 
@@ -79,6 +79,54 @@ def _reach(dtype: DType, ne: Ne, nb: Ne) -> int:
     return 0 if 0 in ne else row + rest
 
 
+def _window_parts(call: Call) -> Iterable[Way]:
+    """A dimension can be cut along which one dimension of the window moves, the others not."""
+    yield Way({"x": PARTIAL}, PARTIAL)
+    x = call["x"]
+    if x.is_contiguous and not x.splits_blocks:
+        for axis in AXES:
+            way = _window_way(call, axis) if x.ne[axis] > 1 else None
+            if way is not None:
+                yield way
+
+
+def _window_way(call: Call, axis: int) -> Way | None:
+    x, ne, nb = call["x"], _four(call.params["ne"]), _four(call.params["nb"])
+    per, unit, period = _along(x, axis)
+    counts = (-(-ne[0] // x.dtype.block), *ne[1:])
+    moving = [i for i in AXES if counts[i] > 1 and nb[i] % period]
+    to = max(moving, key=lambda i: nb[i], default=None)
+    if to is None or nb[to] % unit:
+        return None
+    step, inside = nb[to], call.int("offset") % period
+    extent = x.dtype.size + sum((counts[i] - 1) * nb[i] for i in moving if i != to)
+    first = inside // step * (step // unit) * per
+    last = first + counts[to] * (step // unit) * per
+    if inside % step + extent > step or last > x.ne[axis]:
+        return None
+    return Way({"x": axis}, to, (first, last))
+
+
+def _along(x: Tensor, axis: int) -> tuple[int, int, int]:
+    """Elements that lie together along `axis` of `x`, their bytes, and those of all along it."""
+    per = x.dtype.block if axis == 0 else 1
+    return per, x.nb[axis], x.nb[axis] * (x.ne[axis] // per)
+
+
+def _window_part(call: Call, part: Part) -> Mapping[str, Value]:
+    """Strides and offset beyond the cut dimension shrink with it."""
+    axis, local = part.way.sources["x"], part.operands[0]
+    if not isinstance(axis, int) or local is None:
+        return call.params
+    per, unit, period = _along(call["x"], axis)
+    mine = _along(local, axis)[2]
+    outer, inside = divmod(call.int("offset"), period)
+    rest = inside - part.way.within[0] // per * unit if part.way.within else inside
+    nb = tuple(n // period * mine if n % period == 0 else n for n in _four(call.params["nb"]))
+    offset = outer * mine + part.begin // per * unit + rest
+    return {**resized(call, part), "nb": nb, "offset": offset}
+
+
 VIEW = register_op(
     Op(
         "view",
@@ -92,6 +140,8 @@ VIEW = register_op(
         shape=_param_shape,
         dtype=same_type_as("x"),
         alias=_window,
+        split=_window_parts,
+        part=_window_part,
         formula="y = the memory of x from offset on, with other sizes and strides",
     )
 )
@@ -158,7 +208,10 @@ TRANSPOSE = register_op(
         shape=_swapped_shape,
         dtype=same_type_as("x"),
         alias=_swapped,
-        split=ways(*(Way({"x": axis}, to) for axis, to in enumerate((1, 0, 2, 3)))),
+        split=ways(
+            Way({"x": PARTIAL}, PARTIAL),
+            *(Way({"x": axis}, to) for axis, to in enumerate((1, 0, 2, 3))),
+        ),
         formula="y = x with dimensions 0 and 1 swapped",
     )
 )

@@ -58,15 +58,39 @@ def _plan_splits(
     splits: Sequence[Split],
     pools: Sequence[BufferType],
     private: Sequence[Tensor],
+    *,
+    every_node: bool = False,
 ) -> MemoryMap:
     steps = [Step(t, (), where[t].backend) for t in graph.inputs if t not in private]
     for split in splits:
         steps.extend(Step(c.target, (c.source,), split.backend) for c in split.copies)
-        steps.extend(_node_steps(split))
+        if pools[split.backend].only_shared and not every_node:
+            steps.append(_split_step(split, shared_nodes(graph, splits, split)))
+        else:
+            steps.extend(_node_steps(split))
     # What another device copies may still be in flight when its own device runs on: it stays.
     copied = [copy.source for split in splits for copy in split.copies]
     keep = [*graph.outputs, *graph.effects, *copied]
     return plan_memory(steps, pools, keep=keep, placed=private)
+
+
+def shared_nodes(graph: Graph, splits: Sequence[Split], split: Split) -> tuple[Tensor, ...]:
+    """Roots of a split that others read: later splits, copies, the user."""
+    others = [other for other in splits if other is not split]
+    read = {t.root for t in (*graph.outputs, *graph.effects)}
+    read |= {s.root for other in others for node in other.nodes for s in node.sources}
+    read |= {root for other in others for node in other.nodes for root in node.written_roots}
+    read |= {copy.source.root for other in others for copy in other.copies}
+    return tuple(node for node in split.nodes if node in read)
+
+
+def _split_step(split: Split, shared: Sequence[Tensor]) -> Step:
+    """All of a split at once, for memory of which it needs some for what others read alone."""
+    read = tuple(s for node in split.nodes for s in localised(node.sources, split.local))
+    touched = (*read, *(root for node in split.nodes for root in node.written_roots))
+    outside = tuple(t for t in touched if t.root not in split.nodes)
+    first = shared[0] if shared else split.nodes[-1]
+    return Step(first, (*outside, *shared), split.backend, tuple(shared[1:]), ())
 
 
 def _node_steps(split: Split) -> Iterator[Step]:
@@ -193,13 +217,19 @@ class Schedule(Resource):
 
         It has no plans: its splits are computed node by node.
         """
-        if not any(split.groups for split in self.splits):
-            return batch
         arena, layout = self.scheduler.arena, self.layout
+        spares = any(arena.pools[split.backend].only_shared for split in self.splits)
+        if not spares and not any(split.groups for split in self.splits):
+            return batch
         if self._unfused is None:
             plain = [replace(split, groups=()) for split in self.splits]
             self._unfused = _plan_splits(
-                self.graph, layout.where, plain, arena.pools, layout.private
+                self.graph,
+                layout.where,
+                plain,
+                arena.pools,
+                layout.private,
+                every_node=True,
             )
         arena.grow(self._unfused.sizes)
         spread = replace(batch)

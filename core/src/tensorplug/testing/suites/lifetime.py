@@ -404,5 +404,5 @@ def _objects() -> Counter[str]:
 
 def _free(device: Device) -> int:
     """Free bytes of memory that is the device's alone; what the host has changes by itself."""
-    shared = (DeviceType.CPU, DeviceType.IGPU, DeviceType.ACCEL)
+    shared = (DeviceType.CPU, DeviceType.IGPU, DeviceType.ACCEL, DeviceType.META)
     return 0 if device.type in shared else device.memory().free

@@ -1,0 +1,296 @@
+"""Memory of several devices that looks like one: the same bytes everywhere, or slices."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tensorplug.buffer import Buffer, BufferType, BufferUsage
+from tensorplug.meta.local import like, local_ne
+from tensorplug.meta.state import WHOLE, SplitState
+from tensorplug.placing import align
+from tensorplug.tensor import Array, Storage, Tensor, array_view
+
+if TYPE_CHECKING:
+    from tensorplug.meta.device import MetaDevice
+
+
+@dataclass(frozen=True, slots=True)
+class Region:
+    """Bytes of a meta buffer that hold one tensor dealt out in `state`: where its slices lie."""
+
+    offset: int
+    tensor: Tensor
+    state: SplitState
+    slices: tuple[Tensor, ...]
+
+    @property
+    def end(self) -> int:
+        """The first byte after the tensor."""
+        return self.offset + self.tensor.nbytes
+
+    def holds(self, tensor: Tensor, offset: int) -> bool:
+        """Whether this is `tensor` at `offset`, whatever its name."""
+        return offset == self.offset and self.tensor.same_layout(tensor)
+
+    def read(self) -> Array:
+        """The bytes of the whole."""
+        out = np.empty(self.tensor.nbytes, np.uint8)
+        array = array_view(self.tensor, out, 0)
+        for d, part in enumerate(self.slices):
+            if part.size:
+                assert part.storage is not None
+                data = part.storage.buffer.read(part.storage.offset, part.nbytes)
+                put(array, part, self.state, d, array_view(part, data, 0))
+        return out
+
+    def write(self, data: Array) -> None:
+        """Deal out the bytes of the whole."""
+        array = array_view(self.tensor, data, 0)
+        for d, part in enumerate(self.slices):
+            if part.size:
+                assert part.storage is not None
+                mine = np.ascontiguousarray(take(array, part, self.state, d))
+                part.storage.buffer.write(part.storage.offset, mine.reshape(-1).view(np.uint8))
+
+
+def take(whole: Array, part: Tensor, state: SplitState, device: int) -> Array:
+    """The slice of one device of an array of the whole, as `array_view` gives it."""
+    if not isinstance(state.axis, int):
+        return whole
+    axis, per, unit = _along(whole, part, state.axis)
+    ranges = [np.arange(a // per * unit, (a + n) // per * unit) for a, n in state.pieces(device)]
+    return np.take(whole, np.concatenate(ranges), axis)
+
+
+def put(whole: Array, part: Tensor, state: SplitState, device: int, data: Array) -> None:
+    """Put the slice of one device into an array of the whole."""
+    if not isinstance(state.axis, int):
+        whole[...] = data
+        return
+    axis, per, unit = _along(whole, part, state.axis)
+    done = 0
+    for start, size in state.pieces(device):
+        count = size // per * unit
+        here, there = (slice(None),) * axis, start // per * unit
+        whole[(*here, slice(there, there + count))] = data[(*here, slice(done, done + count))]
+        done += count
+
+
+def _along(whole: Array, part: Tensor, axis: int) -> tuple[int, int, int]:
+    """NumPy's number of an axis, and elements of tensor and array that are one step along it."""
+    block = axis == 0 and part.dtype.is_block
+    return whole.ndim - 1 - axis, *((part.dtype.block, part.dtype.size) if block else (1, 1))
+
+
+class MetaBufferType(BufferType):
+    """The memory of a meta device: of one kind on each of its devices."""
+
+    only_shared = True
+
+    device: "MetaDevice"
+
+    def __init__(self, device: "MetaDevice", kinds: Sequence[BufferType]) -> None:
+        super().__init__(device)
+        self.kinds = tuple(kinds)
+        self.name = device.name
+        self.alignment = max(kind.alignment for kind in kinds)
+        self.max_size = min(kind.max_size for kind in kinds)
+
+    def supports(self, tensor: Tensor) -> bool:
+        return all(kind.supports(tensor) for kind in self.kinds)
+
+    def _alloc(self, size: int, usage: BufferUsage) -> Buffer:
+        return MetaBuffer(self, size, usage, alloc_all(self.kinds, size, usage))
+
+    def _alloc_for(self, tensors: Sequence[Tensor], size: int, usage: BufferUsage) -> Buffer:
+        if usage is BufferUsage.COMPUTE or all(self.device.split_of(t) == WHOLE for t in tensors):
+            return self._alloc(size, usage)
+        return MetaBuffer(self, size, usage, None)
+
+    def _alloc_size(self, tensor: Tensor) -> int:
+        return max(kind.alloc_size(tensor) for kind in self.kinds)
+
+
+def alloc_all(kinds: Sequence[BufferType], size: int, usage: BufferUsage) -> tuple[Buffer, ...]:
+    """A buffer of each kind, or none: OutOfMemory frees those that were made."""
+    made: list[Buffer] = []
+    try:
+        made.extend(kind.alloc(size, usage) for kind in kinds)
+    except BaseException:
+        for buffer in made:
+            buffer.close()
+        raise
+    return tuple(made)
+
+
+class MetaBuffer(Buffer):
+    """Bytes that each device has all of, but for tensors that are dealt out in slices.
+
+    A buffer that is made for tensors of which some are cut has memory for their slices alone, and
+    for other bytes once somebody writes them.
+    """
+
+    type: MetaBufferType
+
+    def __init__(
+        self,
+        buffer_type: MetaBufferType,
+        size: int,
+        usage: BufferUsage,
+        copies: tuple[Buffer, ...] | None,
+    ) -> None:
+        super().__init__(buffer_type, size, usage)
+        self._meta = buffer_type.device
+        self._copies = copies
+        self._regions: list[Region] = []
+        self._owned: list[Buffer] = []
+        self._gap_value = 0
+        """What bytes between tensors are as long as they have no memory."""
+
+    # --- where things lie --------------------------------------------------------------------
+
+    @property
+    def copies(self) -> tuple[Buffer, ...]:
+        """The buffers with the bytes that each device has all of."""
+        if self._copies is None:
+            self._copies = alloc_all(self.type.kinds, self.size, self.usage)
+            for copy in self._copies:
+                copy.fill(self._gap_value)
+        return self._copies
+
+    @property
+    def regions(self) -> tuple[Region, ...]:
+        """Tensors that are dealt out, in no order."""
+        return tuple(self._regions)
+
+    def region_of(self, tensor: Tensor, offset: int) -> Region | None:
+        """The region of `tensor`; other tensors that lie over it turn its bytes into plain ones."""
+        end = offset + tensor.nbytes
+        touched = [r for r in self._regions if r.offset < end and offset < r.end]
+        if len(touched) == 1 and touched[0].holds(tensor, offset):
+            return touched[0]
+        for region in touched:
+            self._dissolve(region)
+        return None
+
+    def init_tensor(self, tensor: Tensor, offset: int) -> None:
+        if not tensor.is_leaf or not tensor.size or self.usage is BufferUsage.COMPUTE:
+            return
+        state = self._meta.split_of(tensor)
+        if state == WHOLE and self._copies is not None:
+            return
+        self.region_of(tensor, offset)
+        self._regions = [r for r in self._regions if not r.holds(tensor, offset)]
+        slices = []
+        for d, kind in enumerate(self.type.kinds):
+            part = like(tensor, local_ne(tensor, state, d))
+            buffer = kind.alloc(align(max(kind.alloc_size(part), 1), kind.alignment), self.usage)
+            self._owned.append(buffer)
+            slices.append(_placed(part, buffer))
+        self._regions.append(Region(offset, tensor, state, tuple(slices)))
+        self._regions.sort(key=lambda r: r.offset)
+
+    def reset(self) -> None:
+        self._regions.clear()
+        self._free_slices()
+
+    def _dissolve(self, region: Region) -> None:
+        """Give every device all bytes of a region."""
+        data = region.read()
+        self._regions.remove(region)
+        for copy in self.copies:
+            copy.write(region.offset, data)
+        self._meta.generation += 1
+
+    # --- bytes ---------------------------------------------------------------------------------
+
+    def _parts(self, offset: int, size: int) -> list[tuple[int, int, Region | None]]:
+        """Cut a range at the ends of regions: (start, end, region or None)."""
+        found: list[tuple[int, int, Region | None]] = []
+        at, end = offset, offset + size
+        for region in self._regions:
+            if region.end <= at or region.offset >= end:
+                continue
+            if region.offset > at:
+                found.append((at, region.offset, None))
+            found.append((max(at, region.offset), min(end, region.end), region))
+            at = min(end, region.end)
+        return [*found, (at, end, None)] if at < end else found
+
+    def is_plain(self, offset: int, size: int) -> bool:
+        """Whether every device has all bytes of a range."""
+        return all(region is None for _, _, region in self._parts(offset, size))
+
+    def _write(self, offset: int, data: memoryview) -> None:
+        for start, end, region in self._parts(offset, data.nbytes):
+            piece = data[start - offset : end - offset]
+            if region is None:
+                for copy in self.copies:
+                    copy.write(start, piece)
+                continue
+            whole = end - start == region.tensor.nbytes
+            stored = np.empty(region.tensor.nbytes, np.uint8) if whole else region.read()
+            stored[start - region.offset : end - region.offset] = np.frombuffer(piece, np.uint8)
+            region.write(stored)
+
+    def _read(self, offset: int, out: memoryview) -> None:
+        target = np.frombuffer(out, np.uint8)
+        for start, end, region in self._parts(offset, out.nbytes):
+            here = target[start - offset : end - offset]
+            if region is None and self._copies is None:
+                here[:] = self._gap_value
+            elif region is None:
+                self.copies[0].read_into(start, here)
+            else:
+                here[:] = region.read()[start - region.offset : end - region.offset]
+
+    def _fill(self, offset: int, size: int, value: int) -> None:
+        for start, end, region in self._parts(offset, size):
+            if region is not None and end - start == region.tensor.nbytes:
+                for part in region.slices:
+                    place = part.storage
+                    assert place is not None
+                    place.buffer.fill(value, place.offset, part.nbytes)
+            elif region is not None:
+                self._write(start, memoryview(bytes([value]) * (end - start)))
+            elif self._copies is not None or size < self.size:
+                for copy in self.copies:
+                    copy.fill(value, start, end - start)
+        if size == self.size:
+            self._gap_value = value
+
+    def _copy_from(self, source: Buffer, start: int, offset: int, size: int) -> bool:
+        if not isinstance(source, MetaBuffer) or source._meta is not self._meta:
+            return False
+        if not (source.is_plain(start, size) and self.is_plain(offset, size)):
+            return False
+        pairs = list(zip(source.copies, self.copies, strict=True))
+        return all(mine._copy_from(theirs, start, offset, size) for theirs, mine in pairs)
+
+    # --- life ----------------------------------------------------------------------------------
+
+    def _usage_changed(self) -> None:
+        for buffer in (*(self._copies or ()), *self._owned):
+            buffer.usage = self.usage
+
+    def _free_slices(self) -> None:
+        for buffer in self._owned:
+            buffer.close()
+        self._owned.clear()
+
+    def _close(self) -> None:
+        self._free_slices()
+        for buffer in self._copies or ():
+            buffer.close()
+        self._regions = []
+        self._copies = None
+
+
+def _placed(part: Tensor, buffer: Buffer) -> Tensor:
+    placed = Tensor(
+        part.dtype, part.ne, part.nb, part.rank, name=part.name, storage=Storage(buffer, 0)
+    )
+    buffer.init_tensor(placed, 0)
+    return placed

@@ -1,0 +1,206 @@
+"""How a node runs on several devices: the way of its op's split rule that moves fewest bytes."""
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from tensorplug.dtypes import F32
+from tensorplug.errors import Refusal
+from tensorplug.meta.state import SUMMANDS, WHOLE, SplitState
+from tensorplug.ops.split import MIRRORED, PARTIAL, Way, split_state
+from tensorplug.ops.table import OPS, Call
+from tensorplug.tensor import Tensor
+
+States = Sequence[SplitState | None]
+"""One for each operand, None for an absent one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A way to run a node: what its operands must be, and what the result is then.
+
+    Without a `way` every device computes all of it. `begins` is where the part that the result
+    covers starts in each device's slice of the first operand. `cost` is what is moved for it.
+    """
+
+    way: Way | None
+    wanted: States
+    result: SplitState
+    begins: tuple[int, ...]
+    cost: "Cost"
+    why: str
+
+
+class Cost(NamedTuple):
+    """Stored tensors that are gathered, which undoes that they were cut; bytes moved."""
+
+    stored: int = 0
+    bytes: int = 0
+
+
+def gather_bytes(tensor: Tensor, devices: int) -> int:
+    """Bytes that devices receive when each gets the slices of all others."""
+    return (devices - 1) * tensor.nbytes
+
+
+def reduce_bytes(tensor: Tensor, devices: int) -> int:
+    """Bytes that devices receive in a butterfly: the excess over a power of two joins one each."""
+    pairs = devices.bit_length() - 1
+    whole = 1 << pairs
+    return (2 * (devices - whole) + whole * pairs) * tensor.nbytes
+
+
+def call_of(node: Tensor) -> Call:
+    """The use of an op that `node` is."""
+    return Call(OPS[node.op], node.operands, node.params)
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """A node, the states of its operands, and what matters for the choice of its way.
+
+    Operands in `fixed` are written and stay what they are: ways that want them otherwise are left
+    out. `exported` results are gathered in the end. `lonely` says whether a tensor has one reader:
+    only then summands that travel on are not summed for somebody else as well.
+    """
+
+    node: Tensor
+    states: States
+    devices: int
+    fixed: Collection[int] = ()
+    exported: bool = False
+    lonely: Callable[[Tensor], bool] = lambda _: True
+
+    @property
+    def names(self) -> list[str]:
+        """Names of the operands."""
+        return [source.name for source in OPS[self.node.op].sources]
+
+
+def choices(use: Use) -> list[Choice]:
+    """The ways to run a node, best first; running it whole on every device is always one."""
+    call, states = call_of(use.node), use.states
+    whole = [None if s is None else WHOLE for s in states]
+    mirrored = Choice(None, whole, WHOLE, (), _cost(use, whole), "its sources are mirrored")
+    if whole == list(states):
+        return [mirrored]
+    found = [
+        candidate
+        for way in call.op.split(call)
+        for candidate in _candidates(use, way)
+        if all(candidate.wanted[i] == states[i] for i in use.fixed)
+    ]
+    found.sort(key=lambda c: (c.cost, sum(a != b for a, b in zip(c.wanted, states, strict=True))))
+    better = [c for c in found if c.cost <= mirrored.cost]
+    worse = [c for c in found if c.cost > mirrored.cost]
+    return [*better, replace(mirrored, why=_why_whole(call, states)), *worse]
+
+
+def _why_whole(call: Call, states: States) -> str:
+    answer = split_state(call, [None if s is None else s.axis for s in states])
+    return answer.reason if isinstance(answer, Refusal) else "moves fewer bytes than its parts"
+
+
+def _candidates(use: Use, way: Way) -> Iterator[Choice]:
+    names, node = use.names, use.node
+    axes = [way.sources.get(n, MIRRORED) for n in names]
+    if any(n in way.sources and s is None for n, s in zip(names, use.states, strict=True)):
+        return
+    sums = PARTIAL in (*axes, way.result)
+    if sums and (node.dtype is not F32 or not _has_summands(use, axes)):
+        return
+    for reference in _references(axes, use.states):
+        made = _wanted(use, way, axes, reference)
+        if made is not None:
+            wanted, result, begins = made
+            now = _cost(use, wanted)
+            cost = Cost(now.stored, now.bytes + _later(use, result))
+            yield Choice(way, wanted, result, begins, cost, _why(names, wanted))
+
+
+def _later(use: Use, result: SplitState) -> int:
+    """Bytes that a result in this state makes others move."""
+    if result != SUMMANDS:
+        return gather_bytes(use.node, use.devices) if use.exported else 0
+    shared = [
+        t
+        for t, s in zip(use.node.operands, use.states, strict=True)
+        if t is not None and s == SUMMANDS and not use.lonely(t)
+    ]
+    return sum(reduce_bytes(t, use.devices) for t in (use.node, *shared))
+
+
+def _has_summands(use: Use, axes: Sequence[object]) -> bool:
+    """Whether a way with summands in it applies: one source has them, where some must."""
+    if PARTIAL not in axes:
+        return True
+    summed = [
+        (t, s)
+        for a, t, s in zip(axes, use.node.operands, use.states, strict=True)
+        if a is PARTIAL and t is not None
+    ]
+    return all(t.dtype is F32 for t, _ in summed) and any(s == SUMMANDS for _, s in summed)
+
+
+def _references(axes: Sequence[object], states: States) -> list[int | None]:
+    """Operands that are cut already as a way wants them: the others follow one of these."""
+    cut = [i for i, a in enumerate(axes) if isinstance(a, int)]
+    if not cut:
+        return [None]
+    return [i for i in cut if (s := states[i]) is not None and s.axis == axes[i]]
+
+
+def _wanted(
+    use: Use, way: Way, axes: Sequence[object], reference: int | None
+) -> tuple[States, SplitState, tuple[int, ...]] | None:
+    """What operands and result are where the cut is that of `reference`; None if that cannot be."""
+    node, operands = use.node, use.node.operands
+    cut = use.states[reference] if reference is not None else None
+    wanted: list[SplitState | None] = []
+    for axis, tensor in zip(axes, operands, strict=True):
+        state: SplitState | None = WHOLE
+        if tensor is None:
+            wanted.append(None)
+            continue
+        if axis is PARTIAL:
+            state = SUMMANDS
+        elif isinstance(axis, int) and cut is not None:
+            state = cut.scaled(axis, tensor.ne[axis])
+            if state is None or not state.fits(tensor) or tensor.splits_blocks:
+                same = state is not None and state == cut and tensor is operands[reference or 0]
+                if not same:
+                    return None
+        wanted.append(state)
+    if not isinstance(way.result, int):
+        return wanted, SUMMANDS, ()
+    if cut is None:
+        return None
+    begins: tuple[int, ...] = ()
+    if way.within is not None:
+        ranged = cut.within(*way.within)
+        if ranged is None:
+            return None
+        cut, begins = ranged
+    result = cut.scaled(way.result, node.ne[way.result])
+    if result is None or not (result.fits(node) or node.splits_blocks):
+        return None
+    return wanted, result, begins
+
+
+def _cost(use: Use, wanted: States) -> Cost:
+    stored = moved = 0
+    for tensor, have, want in zip(use.node.operands, use.states, wanted, strict=True):
+        if tensor is None or have is None or have in (want, WHOLE):
+            continue
+        moved += (reduce_bytes if have == SUMMANDS else gather_bytes)(tensor, use.devices)
+        stored += tensor.root.storage is not None
+    return Cost(stored, moved)
+
+
+def _why(names: Sequence[str], wanted: States) -> str:
+    parts = [
+        f"{name} {'partial' if s == SUMMANDS else f'cut along {s.axis}'}"
+        for name, s in zip(names, wanted, strict=True)
+        if s is not None and s != WHOLE
+    ]
+    return f"runs on parts with {' and '.join(parts)}"

@@ -1,0 +1,263 @@
+"""`Converter`: knows what each device has of each tensor, and adds the steps that change it."""
+
+from collections.abc import Callable, Sequence
+
+from tensorplug.device import Device
+from tensorplug.meta.local import as_is, like, local_ne, slice_of
+from tensorplug.meta.program import AllReduce, Exchange, Held, Home, Move, Program, Redeal, Segment
+from tensorplug.meta.state import SUMMANDS, WHOLE, SplitState
+from tensorplug.ops.copy import cont
+from tensorplug.ops.elementwise import add
+from tensorplug.ops.table import in_place
+from tensorplug.tensor import Tensor
+
+Lookup = Callable[[Tensor], Held]
+
+
+class Converter:
+    """The tensors of a graph as the devices have them while a program is built.
+
+    What is known of views and copies of a root is forgotten when the root is written.
+    """
+
+    def __init__(
+        self, devices: Sequence[Device], root: Lookup, view: Lookup, rooted: Lookup
+    ) -> None:
+        self.program = Program(len(devices), homes=[{} for _ in devices])
+        self._devices = devices
+        self._find_root = root
+        self._find_view = view
+        self._find_rooted = rooted
+        self._known: dict[Tensor, dict[tuple[Tensor, SplitState | None, bool], Held]] = {}
+        self._pending: list[list[Tensor]] = [[] for _ in devices]
+
+    # --- what is known -----------------------------------------------------------------------
+
+    def held(self, tensor: Tensor) -> Held:
+        """What the devices have of `tensor` as it is."""
+        known = self._known.setdefault(tensor.root, {})
+        key = (tensor, None, False)
+        if key not in known:
+            find = self._find_root if tensor.root is tensor else self._find_view
+            # Finding a view may change what is known of its root.
+            found = find(tensor)
+            self._known[tensor.root][key] = found
+        return self._known[tensor.root][key]
+
+    def rest(self, root: Tensor, held: Held) -> None:
+        """From now on `held` is what the devices have of `root`."""
+        self._known[root] = {(root, None, False): held}
+
+    def forget(self, root: Tensor) -> None:
+        """Forget views and copies of a root, whose values were overwritten."""
+        self.rest(root, self.held(root))
+
+    def at_home(self, tensor: Tensor, state: SplitState, of: Tensor | None) -> Held:
+        """Leafs in the memory that was given for `of`; without it they are all zero."""
+        leafs = tuple(
+            as_is(tensor) if state == WHOLE else like(tensor, local_ne(tensor, state, d))
+            for d in range(len(self._devices))
+        )
+        for d, leaf in enumerate(leafs):
+            self.program.homes[d][leaf] = Home(of)
+        return Held(state, leafs)
+
+    def nothing(self, leaf: Tensor, device: int) -> Tensor:
+        """`leaf`, which is all zero or has no elements, in memory of zeros."""
+        self.program.homes[device][leaf] = Home(None)
+        return leaf
+
+    def summand(self, held: Held, device: int) -> Tensor:
+        """What a device has of `held`: zeros where it has no summand."""
+        local = held.locals[device]
+        if held.state != SUMMANDS or device in held.holders:
+            return local
+        return self.nothing(like(local, local.ne), device)
+
+    # --- steps -------------------------------------------------------------------------------
+
+    def compute(self, node: Tensor, device: int) -> None:
+        """Let a device compute `node` next."""
+        self._pending[device].append(node)
+
+    def flush(self) -> None:
+        """End the segment that is being collected."""
+        if any(self._pending):
+            self.program.steps.append(Segment(tuple(map(tuple, self._pending))))
+        self._pending = [[] for _ in self._devices]
+
+    def redeal(self, tensor: Tensor, source: Held, target: Held) -> None:
+        """Copy between two forms of a tensor through the host."""
+        self.flush()
+        self.program.steps.append(Redeal(tensor, source, target))
+
+    # --- other states ------------------------------------------------------------------------
+
+    def get(self, tensor: Tensor, wanted: SplitState, *, contiguous: bool = False) -> Held:
+        """`tensor` in another state; slices of what is mirrored have gaps unless told otherwise."""
+        held = self.held(tensor)
+        if held.state == wanted:
+            return held
+        key = (tensor, wanted, contiguous)
+        known = self._known[tensor.root]
+        if key not in known:
+            found = self._converted(tensor, held, wanted, contiguous=contiguous)
+            if found.state == self.held(tensor).state == wanted:
+                return found
+            self._known[tensor.root][key] = found
+            return found
+        return known[key]
+
+    def _converted(
+        self, tensor: Tensor, held: Held, wanted: SplitState, *, contiguous: bool
+    ) -> Held:
+        if held.state == SUMMANDS:
+            self._reduce(tensor.root)
+            return self.get(tensor, wanted, contiguous=contiguous)
+        if wanted == WHOLE and tensor.splits_blocks:
+            return self._find_rooted(tensor)
+        if wanted == WHOLE:
+            return self._gathered(tensor, held)
+        if held.state != WHOLE:
+            held = self.get(tensor, WHOLE)
+        if wanted == SUMMANDS:
+            return Held(SUMMANDS, held.locals, frozenset({0}))
+        return self._sliced(tensor, held, wanted, contiguous=contiguous)
+
+    def _sliced(self, tensor: Tensor, held: Held, wanted: SplitState, *, contiguous: bool) -> Held:
+        slices = [slice_of(local, wanted, d) for d, local in enumerate(held.locals)]
+        if any(s is None for s in slices):
+            return self._fresh(tensor, held, wanted)
+        found = []
+        for d, view in enumerate(slices):
+            assert view is not None
+            if not view.size:
+                found.append(self.nothing(view, d) if view.is_leaf else view)
+            elif view.is_contiguous or not contiguous:
+                found.append(view)
+            elif not self._devices[d].supports(cont(view)):
+                return self._fresh(tensor, held, wanted)
+            else:
+                found.append(cont(view))
+                self.compute(found[-1], d)
+        return Held(wanted, tuple(found))
+
+    def _fresh(self, tensor: Tensor, held: Held, wanted: SplitState) -> Held:
+        """`tensor` in another state in new memory, through the host."""
+        made = Held(
+            wanted,
+            tuple(like(tensor, local_ne(tensor, wanted, d)) for d in range(len(self._devices))),
+        )
+        self._home_empty(made)
+        self.redeal(tensor, held, made)
+        return made
+
+    def _home_empty(self, held: Held) -> None:
+        for d, local in enumerate(held.locals):
+            if not local.size:
+                self.nothing(local, d)
+
+    def _gathered(self, tensor: Tensor, held: Held, target: Held | None = None) -> Held:
+        """All of a cut tensor on every device."""
+        made = target or Held(WHOLE, tuple(like(tensor, tensor.ne) for _ in self._devices))
+        if not _in_one_piece(tensor, held):
+            self.redeal(tensor, held, made)
+            return made
+        axis = held.state.axis
+        assert isinstance(axis, int)
+        per = tensor.dtype.block if axis == 0 else 1
+        unit = made.locals[0].nb[axis]
+        moves = []
+        for source, local in enumerate(held.locals):
+            begin = 0
+            for start, size in held.state.pieces(source):
+                moves += [
+                    Move(source, local, to, end, size // per * unit, begin, start // per * unit)
+                    for to, end in enumerate(made.locals)
+                ]
+                begin += size // per * unit
+        self.flush()
+        self.program.steps.append(Exchange(tuple(moves)))
+        return made
+
+    def deliver(self, node: Tensor, home: SplitState, *, only: bool) -> None:
+        """Bring a result to the memory given for it; with `only` no other form of it is kept."""
+        held = self.held(node)
+        if held.state == SUMMANDS and home == WHOLE:
+            self._settle(node, held)
+            held = self._reduce(node)
+        if held.state == home:
+            self._settle(node, held)
+            return
+        target = self.at_home(node, home, node)
+        if home == WHOLE:
+            self._gathered(node, held, target)
+        else:
+            self.redeal(node, self.get(node, WHOLE), target)
+        if only:
+            self.rest(node, target)
+        elif home == WHOLE:
+            self._known[node][node, WHOLE, False] = target
+
+    def _settle(self, node: Tensor, held: Held) -> None:
+        """The result is computed where it is to lie."""
+        for d, local in enumerate(held.locals):
+            self.program.homes[d].setdefault(local, Home(node))
+
+    # --- sums ----------------------------------------------------------------------------------
+
+    def _reduce(self, root: Tensor) -> Held:
+        """Replace the summands of a root by their sum, in place."""
+        held = self.held(root)
+        self.flush()
+        steps = _butterfly(held)
+        everyone = len(held.holders) == len(self._devices)
+        self.program.steps.append(AllReduce(root, held.locals, everyone, tuple(steps)))
+        self.rest(root, Held(WHOLE, held.locals))
+        return self.held(root)
+
+
+def _butterfly(held: Held) -> list[Segment | Exchange]:
+    """Sum over the holders in pairs; those beyond a power of two give theirs first."""
+    places = sorted(held.holders)
+    count, most = len(held.locals), 1 << (len(places).bit_length() - 1)
+    size = held.locals[0].nbytes
+    steps: list[Segment | Exchange] = []
+
+    def add_from(pairs: Sequence[tuple[int, int]]) -> None:
+        """Each pair is (who gives, who adds)."""
+        moves, sums = [], [() for _ in range(count)]  # type: list[Move], list[tuple[Tensor, ...]]
+        for giver, adder in pairs:
+            mine = held.locals[adder]
+            received = like(mine, mine.ne)
+            moves.append(Move(giver, held.locals[giver], adder, received, size))
+            sums[adder] = (in_place(add(mine, received)),)
+        if moves:
+            steps.extend((Exchange(tuple(moves)), Segment(tuple(sums))))
+
+    add_from([(places[i], places[i - most]) for i in range(most, len(places))])
+    offset = most // 2
+    while offset:
+        add_from([(places[i ^ offset], places[i]) for i in range(most)])
+        offset //= 2
+    rest = [d for d in range(count) if d not in places[:most]]
+    if rest:
+        # Each of the others gets the sum from another device.
+        steps.append(
+            Exchange(
+                tuple(
+                    Move(places[i % most], held.locals[places[i % most]], d, held.locals[d], size)
+                    for i, d in enumerate(rest)
+                )
+            )
+        )
+    return steps
+
+
+def _in_one_piece(tensor: Tensor, held: Held) -> bool:
+    """Whether the slices lie one after the other in the whole, each without gaps."""
+    axis = held.state.axis
+    assert isinstance(axis, int)
+    return all(n == 1 for n in tensor.ne[axis + 1 :]) and all(
+        local.is_contiguous for local in held.locals
+    )

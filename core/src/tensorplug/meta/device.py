@@ -1,0 +1,292 @@
+"""`MetaDevice`: several devices that act as one, and its streams."""
+
+import itertools
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tensorplug.backend import (
+    Backend,
+    Event,
+    Plan,
+    SupportsAsyncCopy,
+    SupportsAsyncTransfer,
+    SupportsEvents,
+)
+from tensorplug.buffer import Buffer, BufferType
+from tensorplug.device import Device, DeviceType, Memory, has_ability
+from tensorplug.errors import OptionError, Refusal, TensorplugError
+from tensorplug.graph import Bindings, BoundGraph, Graph
+from tensorplug.meta.buffer import MetaBuffer, MetaBufferType
+from tensorplug.meta.build import build
+from tensorplug.meta.explain import SplitTable, table_of
+from tensorplug.meta.plan import MetaPlan, home_of
+from tensorplug.meta.policy import Policy, policy_called
+from tensorplug.meta.state import MOST_DEVICES, WHOLE, SplitState
+from tensorplug.ops.split import MIRRORED
+from tensorplug.scheduler.arena import Arena
+from tensorplug.tensor import Storage, Tensor
+from tensorplug.transfer import copy_async
+
+
+class MetaBackend(Backend):
+    """One stream on each of the devices."""
+
+    device: "MetaDevice"
+
+    def __init__(self, device: "MetaDevice") -> None:
+        super().__init__(device)
+        opened: list[Backend] = []
+        try:
+            opened.extend(d.open() for d in device.devices)
+        except BaseException:
+            for stream in opened:
+                stream.close()
+            raise
+        self.streams = tuple(opened)
+        self.arena = Arena(device.buffer_type.kinds, self._synchronize)
+        self.moved = 0
+        """Bytes that devices have received from each other in all runs."""
+
+    def _plan(self, bound: BoundGraph) -> Plan:
+        self._check_support(bound)
+        return MetaPlan(self, bound)
+
+    def _compute(self, node: Tensor, bindings: Bindings) -> None:
+        with MetaPlan(self, BoundGraph(Graph(node).part([node]), bindings)) as plan:
+            plan.run()
+
+    def _synchronize(self) -> None:
+        errors = []
+        for stream in self.streams:
+            try:
+                stream.synchronize()
+            except TensorplugError as error:
+                errors.append(error)
+        if errors:
+            raise errors[0]
+
+    def _close(self) -> None:
+        self.arena.close()
+        for stream in self.streams:
+            stream.close(force=True)
+
+
+# --- abilities -----------------------------------------------------------------------------------
+
+
+class MetaEvent(Event):
+    """A mark in the stream of each device."""
+
+    def __init__(self, marks: Sequence[Event]) -> None:
+        self.marks = tuple(marks)
+
+    def synchronize(self) -> None:
+        for mark in self.marks:
+            mark.synchronize()
+
+    @property
+    def done(self) -> bool:
+        return all(mark.done for mark in self.marks)
+
+
+class _Events(MetaBackend):
+    def record(self) -> Event:
+        self.check_open()
+        return MetaEvent([s.record() for s in self.streams if isinstance(s, SupportsEvents)])
+
+    def accepts(self, event: Event) -> bool:
+        return isinstance(event, MetaEvent) and all(
+            s.accepts(mark)
+            for s in self.streams
+            if isinstance(s, SupportsEvents)
+            for mark in event.marks
+        )
+
+    def wait(self, event: Event) -> None:
+        if not isinstance(event, MetaEvent):
+            event.synchronize()
+            return
+        for stream in self.streams:
+            for mark in event.marks:
+                if isinstance(stream, SupportsEvents):
+                    stream.wait(mark)
+
+
+class _AsyncTransfer(MetaBackend):
+    def write_async(self, buffer: Buffer, offset: int, data: memoryview) -> None:
+        assert isinstance(buffer, MetaBuffer)
+        buffer._check(offset, data.nbytes, "write")
+        if not buffer.is_plain(offset, data.nbytes):
+            self._synchronize()
+            buffer.write(offset, data)
+            return
+        for stream, copy in zip(self.streams, buffer.copies, strict=True):
+            assert isinstance(stream, SupportsAsyncTransfer)
+            stream.write_async(copy, offset, data)
+
+    def read_async(self, buffer: Buffer, offset: int, out: memoryview) -> None:
+        assert isinstance(buffer, MetaBuffer)
+        buffer._check(offset, out.nbytes, "read")
+        if not buffer.is_plain(offset, out.nbytes):
+            self._synchronize()
+            buffer.read_into(offset, out)
+            return
+        stream = self.streams[0]
+        assert isinstance(stream, SupportsAsyncTransfer)
+        stream.read_async(buffer.copies[0], offset, out)
+
+
+class _AsyncCopy(MetaBackend):
+    def copy_async(self, source: Backend, start: Storage, target: Storage, size: int) -> bool:
+        a, b = start.buffer, target.buffer
+        if not (
+            isinstance(source, MetaBackend)
+            and source.device is self.device
+            and isinstance(a, MetaBuffer)
+            and isinstance(b, MetaBuffer)
+            and a.is_plain(start.offset, size)
+            and b.is_plain(target.offset, size)
+        ):
+            return False
+        for d, (theirs, mine) in enumerate(zip(source.streams, self.streams, strict=True)):
+            copy_async(
+                theirs,
+                mine,
+                Storage(a.copies[d], start.offset),
+                Storage(b.copies[d], target.offset),
+                size,
+            )
+        return True
+
+
+_ABILITIES: tuple[tuple[type[MetaBackend], Any], ...] = (
+    (_Events, SupportsEvents),
+    (_AsyncTransfer, SupportsAsyncTransfer),
+    (_AsyncCopy, SupportsAsyncCopy),
+)
+
+
+def _backend_class(flags: tuple[bool, ...]) -> type[MetaBackend]:
+    mixins = tuple(itertools.compress([mixin for mixin, _ in _ABILITIES], flags))
+    return type("MetaBackend", (*mixins, MetaBackend), {}) if mixins else MetaBackend
+
+
+_BACKENDS = {
+    flags: _backend_class(flags)
+    for flags in itertools.product((False, True), repeat=len(_ABILITIES))
+}
+
+
+# --- the device ----------------------------------------------------------------------------------
+
+
+class MetaDevice(Device):
+    """Devices that hold slices of tensors and compute on them at the same time.
+
+    Its streams have the abilities that the streams of all its devices have. It owns none of them.
+    """
+
+    backend_class: type[MetaBackend]
+
+    def __init__(self, devices: Sequence[Device], policy: Policy) -> None:
+        """Made by `meta.device`."""
+        super().__init__(f"meta({'+'.join(d.name for d in devices)})")
+        for each in devices:
+            each.check_open()
+        self.devices = tuple(devices)
+        self.policy = policy
+        self.generation = 0
+        """Counts changes of what lies where that plans must know of."""
+        self._buffer_type = MetaBufferType(self, [d.buffer_type for d in devices])
+        flags = tuple(
+            all(has_ability(d.backend_class, ability) for d in devices) for _, ability in _ABILITIES
+        )
+        self.backend_class = _BACKENDS[flags]
+
+    @property
+    def description(self) -> str:
+        return " + ".join(d.description for d in self.devices)
+
+    @property
+    def type(self) -> DeviceType:
+        return DeviceType.META
+
+    def memory(self) -> Memory:
+        """The sums over the devices; processors share the host's memory, which counts once."""
+        processors = [d for d in self.devices if d.type is DeviceType.CPU]
+        each = [d.memory() for d in self.devices if d not in processors[1:]]
+        return Memory(sum(m.free for m in each), sum(m.total for m in each))
+
+    @property
+    def buffer_type(self) -> MetaBufferType:
+        return self._buffer_type
+
+    def offload(self, node: Tensor) -> bool:
+        return any(d.offload(node) for d in self.devices)
+
+    def split_of(self, tensor: Tensor) -> SplitState:
+        """How the policy stores a tensor that gets memory here. Raises OptionError."""
+        if tensor.is_input or not tensor.size:
+            return WHOLE
+        state = self.policy(tensor)
+        if state is None or state.axis is MIRRORED:
+            return WHOLE
+        state.check(tensor, len(self.devices))
+        return state
+
+    def explain(self, graph: Graph, bindings: Bindings | None = None) -> SplitTable:
+        """The state of every tensor of `graph` and why; nothing is computed.
+
+        Leafs without memory count as mirrored, and so do the outputs in the end.
+        """
+        where = bindings or Bindings()
+        wanted = {t.root for t in (*graph.leafs, *graph.outputs)}
+
+        def home(root: Tensor) -> SplitState | None:
+            if where.has(root):
+                return home_of(root, where)
+            return WHOLE if root in wanted else None
+
+        return table_of(build(graph, self.devices, home, where.names), self.name)
+
+    def _supports(self, node: Tensor, source_types: Mapping[Tensor, BufferType]) -> bool | Refusal:
+        for d, device in enumerate(self.devices):
+            types = {
+                t: kind.kinds[d] if isinstance(kind, MetaBufferType) else kind
+                for t, kind in source_types.items()
+            }
+            answer = device.supports(node, types)
+            if not answer:
+                return answer
+        return True
+
+    def _open(self, options: dict[str, Any]) -> Backend:
+        return self.backend_class(self)
+
+
+def device(
+    devices: Sequence[Device],
+    split: Policy | str = "mirrored",
+    *,
+    ratio: Sequence[float] | None = None,
+) -> MetaDevice:
+    """Make one device of several.
+
+    `split` says how tensors are stored that get memory of their own: weights, caches. It is called
+    with each and returns a SplitState, or None for all of it on every device; or it names one of
+    `POLICIES`, which cut in the proportions of `ratio`, by default evenly. How results are split
+    follows from that. Raises OptionError.
+    """
+    if not 1 <= len(devices) <= MOST_DEVICES:
+        raise OptionError(
+            f"meta.device: {len(devices)} devices given; it takes 1 to {MOST_DEVICES}"
+        )
+    if ratio is not None and len(ratio) != len(devices):
+        raise OptionError(
+            f"meta.device: ratio {tuple(ratio)} for {len(devices)} devices; give one part for each"
+        )
+    if isinstance(split, str):
+        return MetaDevice(devices, policy_called(split, tuple(ratio or [1] * len(devices))))
+    if ratio is not None:
+        raise OptionError("meta.device: ratio goes with a named policy; a function has its own")
+    return MetaDevice(devices, split)

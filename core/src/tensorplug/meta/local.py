@@ -1,0 +1,81 @@
+"""Tensors of single devices: slices, parts of nodes, memory to receive in."""
+
+from collections.abc import Sequence
+
+from tensorplug.meta.choose import Choice, call_of
+from tensorplug.meta.state import SplitState
+from tensorplug.ops.split import Part
+from tensorplug.ops.table import OPS, apply, in_place
+from tensorplug.ops.view import strided
+from tensorplug.tensor import Ne, Tensor, contiguous_nb
+
+
+def local_ne(tensor: Tensor, state: SplitState, device: int) -> Ne:
+    """Sizes of what one device has of `tensor`."""
+    axis = state.axis
+    if not isinstance(axis, int):
+        return tensor.ne
+    ne = (*tensor.ne[:axis], state.size(device), *tensor.ne[axis + 1 :])
+    return (ne[0], ne[1], ne[2], ne[3])
+
+
+def like(tensor: Tensor, ne: Ne) -> Tensor:
+    """A leaf without gaps of the type of `tensor`."""
+    return Tensor(tensor.dtype, ne, contiguous_nb(tensor.dtype, ne), tensor.rank, name=tensor.name)
+
+
+def as_is(tensor: Tensor) -> Tensor:
+    """A leaf of the type, sizes and strides of `tensor`."""
+    return Tensor(tensor.dtype, tensor.ne, tensor.nb, tensor.rank, name=tensor.name)
+
+
+def slice_of(whole: Tensor, state: SplitState, device: int) -> Tensor | None:
+    """The slice of a device as a view of `whole`; None where it is not in one piece."""
+    ne, pieces, axis = local_ne(whole, state, device), state.pieces(device), state.axis
+    if not isinstance(axis, int) or len(pieces) > 1 or whole.splits_blocks:
+        return None
+    if not pieces:
+        return like(whole, ne)
+    per = whole.dtype.block if axis == 0 else 1
+    offset = pieces[0][0] // per * whole.nb[axis]
+    return strided(whole, ne, whole.nb, rank=whole.rank, offset=offset, name=whole.name)
+
+
+def is_in_place(node: Tensor) -> bool:
+    """Whether `node` was laid over a source though its op does not say so."""
+    return node.writes and OPS[node.op].alias is None
+
+
+def written_operands(node: Tensor) -> list[int]:
+    """Indices of the operands whose memory computing `node` changes."""
+    also = set(node.also_writes)
+    if not node.writes:
+        return []
+    target = aliased(node)
+    return [i for i, t in enumerate(node.operands) if t is not None and (t is target or t in also)]
+
+
+def aliased(node: Tensor) -> Tensor:
+    """The operand whose memory `node`, a view or a write, shares."""
+    record = OPS[node.op]
+    if record.alias is not None:
+        return record.alias(call_of(node)).source
+    named = (node.operands[record.positions[name]] for name in record.in_place)
+    return next(t for t in named if t is not None and _over(node, t))
+
+
+def _over(node: Tensor, source: Tensor) -> bool:
+    here = (source.root, source.view_offset) == (node.root, node.view_offset)
+    return here and source.same_layout(node)
+
+
+def part_of(node: Tensor, choice: Choice, operands: Sequence[Tensor | None], device: int) -> Tensor:
+    """The part of `node` that one device computes. Raises what ops raise where it cannot be."""
+    record, params = OPS[node.op], node.params
+    if choice.way is not None:
+        begin = choice.begins[device] if choice.begins else 0
+        size = choice.result.size(device) if choice.result.is_cut else 0
+        part = Part(choice.way, tuple(operands), size, begin)
+        params = record.part(call_of(node), part)
+    made = apply(record, *operands, name=node.name, **params)
+    return in_place(made) if is_in_place(node) else made

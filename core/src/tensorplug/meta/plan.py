@@ -1,0 +1,179 @@
+"""`MetaPlan`: a program with memory, one plan for each segment and device, ready to run."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from tensorplug.allocator import MemoryMap, Step, plan_memory
+from tensorplug.backend import Plan
+from tensorplug.buffer import Buffer, BufferType, BufferUsage
+from tensorplug.errors import Unsupported
+from tensorplug.graph import Bindings, BoundGraph
+from tensorplug.meta import program as steps
+from tensorplug.meta.buffer import MetaBuffer
+from tensorplug.meta.build import build
+from tensorplug.meta.exchange import exchange, redeal, sum_up
+from tensorplug.meta.state import WHOLE, SplitState
+from tensorplug.tensor import Storage, Tensor
+
+if TYPE_CHECKING:
+    from tensorplug.meta.device import MetaBackend
+
+
+class MetaPlan(Plan):
+    """Runs the segments of a graph on all devices, and exchanges what they need of each other."""
+
+    backend: "MetaBackend"
+
+    def __init__(self, backend: "MetaBackend", bound: BoundGraph) -> None:
+        super().__init__(backend, bound)
+        self.program = steps.Program(len(backend.streams))
+        self._plans: dict[steps.Segment, list[Plan]] = {}
+        self._zeros: list[Buffer] = []
+        self._places: list[Bindings] = []
+        self._memory: list[MemoryMap] = []
+        self._generations = (-1, -1)
+        self._rebind()
+
+    # --- planning ----------------------------------------------------------------------------
+
+    def _rebind(self) -> None:
+        device, bindings = self.backend.device, self.bound.bindings
+        self.program = build(
+            self.bound.graph,
+            device.devices,
+            lambda root: home_of(root, bindings),
+            bindings.names,
+        )
+        self._memory = [
+            lay_out(self.program, d, kind) for d, kind in enumerate(device.buffer_type.kinds)
+        ]
+        self._bind()
+
+    def _bind(self) -> None:
+        """Give every tensor its place, and plan the segments."""
+        self._drop()
+        backend = self.backend
+        backend.arena.grow([memory.sizes[0] for memory in self._memory])
+        self._zeros = self._make_zeros()
+        self._places = [self._places_of(d) for d in range(len(backend.streams))]
+        for step in steps.flat(self.program.steps):
+            if isinstance(step, steps.Segment):
+                self._plans[step] = [
+                    stream.plan(BoundGraph(self.bound.graph.part(nodes), places))
+                    for stream, nodes, places in zip(
+                        backend.streams, step.nodes, self._places, strict=True
+                    )
+                    if nodes
+                ]
+        self._generations = self._now()
+
+    def _now(self) -> tuple[int, int]:
+        return self.backend.device.generation, self.backend.arena.generation
+
+    def _places_of(self, device: int) -> Bindings:
+        arena = self.backend.arena
+        slots = self._memory[device].slots
+        places = {t: arena.place(replace(slot, pool=device)) for t, slot in slots.items()}
+        for tensor, home in self.program.homes[device].items():
+            places[tensor] = self._place_of(home, device)
+        for tensor, place in places.items():
+            place.buffer.init_tensor(tensor, place.offset)
+        return Bindings(places)
+
+    def _place_of(self, home: steps.Home, device: int) -> Storage:
+        if home.of is None:
+            return Storage(self._zeros[device], 0)
+        place = self.bound.bindings.where(home.of)
+        assert isinstance(place.buffer, MetaBuffer)
+        region = place.buffer.region_of(home.of, place.offset)
+        if region is None:
+            return Storage(place.buffer.copies[device], place.offset)
+        found = region.slices[device].storage
+        assert found is not None
+        return found
+
+    def _make_zeros(self) -> list[Buffer]:
+        sizes = [
+            [t.nbytes for t, home in homes.items() if home.of is None]
+            for homes in self.program.homes
+        ]
+        if not any(sizes):
+            return []
+        made = []
+        for kind, wanted in zip(self.backend.device.buffer_type.kinds, sizes, strict=True):
+            made.append(kind.alloc(max([64, *wanted]), BufferUsage.COMPUTE))
+            made[-1].fill(0)
+        return made
+
+    # --- running -----------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        if self._generations[0] != self.backend.device.generation:
+            self._rebind()
+        elif self._generations != self._now():
+            self._bind()
+        for step in self.program.steps:
+            self._do(step)
+        self.backend.moved += self.program.moved
+
+    def _do(self, step: steps.Step) -> None:
+        streams = self.backend.streams
+        if isinstance(step, steps.Segment):
+            for plan in self._plans[step]:
+                plan.run()
+        elif isinstance(step, steps.Exchange):
+            exchange(step, streams, self._places)
+        elif isinstance(step, steps.Redeal):
+            redeal(step, streams, self._places)
+        elif not sum_up(step, streams, self._places):
+            for each in step.steps:
+                self._do(each)
+
+    def _drop(self) -> None:
+        for plans in self._plans.values():
+            for plan in plans:
+                plan.close()
+        for buffer in self._zeros:
+            buffer.close()
+        self._plans, self._zeros = {}, []
+
+    def _close(self) -> None:
+        self._drop()
+        self._places = []
+
+
+def home_of(root: Tensor, bindings: Bindings) -> SplitState | None:
+    """How a root lies in the memory given for it; None for a node without. Raises Unsupported."""
+    if not bindings.has(root) and not root.is_leaf:
+        return None
+    place = bindings.where(root)
+    if not isinstance(place.buffer, MetaBuffer):
+        raise Unsupported(
+            f"{root}: lies in {place.buffer.type.name}, which is not the memory of a meta device"
+        )
+    region = place.buffer.region_of(root, place.offset) if root.nbytes else None
+    return WHOLE if region is None else region.state
+
+
+def lay_out(program: steps.Program, device: int, kind: BufferType) -> MemoryMap:
+    """Plan the memory of one device for the tensors that have no home."""
+    timeline: list[Step] = []
+    for step in steps.flat(program.steps):
+        timeline.extend(_moments(step, device))
+    return plan_memory(timeline, [kind], placed=program.homes[device])
+
+
+def _moments(step: steps.Step, device: int) -> Sequence[Step]:
+    if isinstance(step, steps.Segment):
+        return [Step(n, (*n.sources, *n.written_roots), 0) for n in step.nodes[device]]
+    if isinstance(step, steps.Exchange):
+        read = [m.start for m in step.moves if m.source == device]
+        made = [m.end for m in step.moves if m.target == device]
+    else:
+        assert isinstance(step, steps.Redeal)
+        read, made = [step.source.locals[device]], [step.target.locals[device]]
+    touched = [*made, *read]
+    if not touched:
+        return []
+    return [Step(touched[0], tuple(read), 0, tuple(t.root for t in made), ())]

@@ -1,0 +1,54 @@
+"""Policies: how tensors that get memory of their own are stored on several devices."""
+
+import difflib
+from collections.abc import Callable, Mapping, Sequence
+
+from tensorplug.errors import OptionError
+from tensorplug.meta.state import SplitState, cut, deal
+from tensorplug.ops.split import AXES
+from tensorplug.tensor import Tensor
+
+Policy = Callable[[Tensor], SplitState | None]
+"""From a tensor to its state; None where each device has all of it."""
+Rule = Callable[[Tensor, Sequence[float]], SplitState | None]
+
+
+def _mirrored(_tensor: Tensor, _ratio: Sequence[float]) -> SplitState | None:
+    return None
+
+
+def _rows(tensor: Tensor, ratio: Sequence[float]) -> SplitState | None:
+    """Rows of matrices, so that products are split by outputs; vectors are mirrored."""
+    return cut(1, deal(tensor.ne[1], ratio)) if tensor.ne[1] > 1 else None
+
+
+def _columns(tensor: Tensor, ratio: Sequence[float]) -> SplitState | None:
+    """Rows are cut, so that products are summed; those of less than two blocks are mirrored."""
+    block = tensor.dtype.block
+    return cut(0, deal(tensor.ne[0], ratio, unit=block)) if tensor.ne[0] > block else None
+
+
+def _slowest(tensor: Tensor, ratio: Sequence[float]) -> SplitState | None:
+    """The slowest dimension of more than one element."""
+    axis = max((a for a in AXES if tensor.ne[a] > 1), default=0)
+    unit = tensor.dtype.block if axis == 0 else 1
+    return cut(axis, deal(tensor.ne[axis], ratio, unit=unit)) if tensor.size > 1 else None
+
+
+POLICIES: Mapping[str, Rule] = {
+    "mirrored": _mirrored,
+    "rows": _rows,
+    "columns": _columns,
+    "slowest": _slowest,
+}
+"""Policies by name."""
+
+
+def policy_called(name: str, ratio: Sequence[float]) -> Policy:
+    """The policy called `name` with its proportions. Raises OptionError with the nearest name."""
+    rule = POLICIES.get(name)
+    if rule is None:
+        close = difflib.get_close_matches(name, POLICIES, n=1)
+        hint = f"did you mean {close[0]!r}?" if close else f"known are {', '.join(POLICIES)}"
+        raise OptionError(f"meta.device: unknown policy {name!r}; {hint}")
+    return lambda tensor: rule(tensor, ratio)

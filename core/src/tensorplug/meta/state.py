@@ -1,0 +1,140 @@
+"""`SplitState`: which device has what of a tensor."""
+
+import itertools
+import operator
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tensorplug.errors import OptionError
+from tensorplug.ops.split import AXES, MIRRORED, PARTIAL, State
+from tensorplug.tensor import Tensor
+
+MOST_DEVICES = 16
+
+
+@dataclass(frozen=True, slots=True)
+class SplitState:
+    """What each device has of a tensor: all of it, a slice along `axis`, or a summand.
+
+    `sizes` are elements along the axis, one row for each segment, one column for each device. A
+    tensor that is several tensors in one (a fused QKV matrix) has a segment for each of them; a
+    device has its part of every segment, in order.
+    """
+
+    axis: State
+    sizes: tuple[tuple[int, ...], ...] = ()
+
+    def __post_init__(self) -> None:
+        cut = isinstance(self.axis, int)
+        if (cut and self.axis not in AXES) or cut != bool(self.sizes):
+            raise OptionError(
+                f"SplitState: axis {self.axis!r} with {len(self.sizes)} segments; an axis from 0 "
+                "to 3 has at least one, mirrored and partial have none"
+            )
+        widths = {len(row) for row in self.sizes}
+        if len(widths) > 1 or any(n < 0 for row in self.sizes for n in row):
+            raise OptionError(
+                f"SplitState: sizes {self.sizes}; each segment has one size, not negative, for "
+                "each device"
+            )
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether each device has a slice."""
+        return isinstance(self.axis, int)
+
+    @property
+    def length(self) -> int:
+        """Elements along the axis of the whole tensor."""
+        return sum(map(sum, self.sizes))
+
+    def size(self, device: int) -> int:
+        """Elements along the axis of the slice of one device."""
+        return sum(row[device] for row in self.sizes)
+
+    def pieces(self, device: int) -> tuple[tuple[int, int], ...]:
+        """The ranges (start, size) of the whole that the slice of one device is made of."""
+        edges = [0, *itertools.accumulate(n for row in self.sizes for n in row)]
+        width = len(self.sizes[0])
+        found = [
+            (edges[i * width + device], row[device])
+            for i, row in enumerate(self.sizes)
+            if row[device]
+        ]
+        return tuple(found)
+
+    def scaled(self, axis: int, length: int) -> "SplitState | None":
+        """The same proportions along another axis of another length; None where they are not whole.
+
+        Segments stay segments.
+        """
+        mine = self.length
+        if not mine or any(n * length % mine for row in self.sizes for n in row):
+            return None
+        return SplitState(axis, tuple(tuple(n * length // mine for n in r) for r in self.sizes))
+
+    def within(self, start: int, stop: int) -> "tuple[SplitState, tuple[int, ...]] | None":
+        """The state of a range of whole segments, and where it begins in each device's slice."""
+        edges = [0, *itertools.accumulate(sum(row) for row in self.sizes)]
+        if start not in edges or stop not in edges or start >= stop:
+            return None
+        before = self.sizes[: edges.index(start)]
+        rows = self.sizes[len(before) : edges.index(stop)]
+        begins = tuple(sum(row[d] for row in before) for d in range(len(self.sizes[0])))
+        return SplitState(self.axis, rows), begins
+
+    def check(self, tensor: Tensor, devices: int) -> None:
+        """Raise OptionError unless `tensor` can be stored so on so many devices."""
+        if self.axis is MIRRORED:
+            return
+        if self.axis is PARTIAL or not isinstance(self.axis, int):
+            raise OptionError(f"{tensor}: cannot be stored as summands; cut or mirror it")
+        if len(self.sizes[0]) != devices or self.length != tensor.ne[self.axis]:
+            raise OptionError(
+                f"{tensor}: {self} does not cut dimension {self.axis}, of {tensor.ne[self.axis]} "
+                f"elements, over {devices} devices; deal() cuts a size by ratio"
+            )
+        if not self.fits(tensor):
+            raise OptionError(
+                f"{tensor}: {self} cuts blocks of {tensor.dtype.block} elements; use "
+                f"deal(..., unit={tensor.dtype.block})"
+            )
+
+    def fits(self, tensor: Tensor) -> bool:
+        """Whether no block of `tensor` is cut."""
+        block = tensor.dtype.block if self.axis == 0 else 1
+        return all(n % block == 0 for row in self.sizes for n in row)
+
+    def __str__(self) -> str:
+        if not self.is_cut:
+            return repr(self.axis)
+        groups = [(row, len(list(same))) for row, same in itertools.groupby(self.sizes)]
+        rows = ["+".join(map(str, row)) + (f" x{n}" if n > 1 else "") for row, n in groups]
+        return f"axis {self.axis}: {', '.join(rows)}"
+
+
+WHOLE = SplitState(MIRRORED)
+SUMMANDS = SplitState(PARTIAL)
+
+
+def cut(axis: int, *segments: Sequence[int], repeat: int = 1) -> SplitState:
+    """A tensor cut along `axis` (ggml order): sizes for each device, one sequence per segment.
+
+    The segments follow each other `repeat` times. Raises OptionError.
+    """
+    rows = tuple(tuple(operator.index(n) for n in row) for row in segments)
+    return SplitState(axis, rows * repeat)
+
+
+def deal(size: int, ratio: Sequence[float], *, unit: int = 1) -> tuple[int, ...]:
+    """Cut `size` elements in the proportions of `ratio`, at multiples of `unit`; none is lost.
+
+    Raises OptionError.
+    """
+    if not ratio or any(part < 0 for part in ratio) or not sum(ratio):
+        raise OptionError(f"deal: ratio {tuple(ratio)}; give a part, not negative, for each device")
+    if unit < 1 or size % unit:
+        raise OptionError(f"deal: {size} elements are no multiple of the unit {unit}")
+    whole, units = sum(ratio), size // unit
+    edges = [round(units * sum(ratio[:i]) / whole) * unit for i in range(len(ratio) + 1)]
+    return tuple(b - a for a, b in itertools.pairwise(edges))
