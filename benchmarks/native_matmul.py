@@ -1,10 +1,10 @@
 """Products by the compiled kernels beside ggml's, by type of weight, in turns in one process.
 
-With one row of x a walk over matrices that together exceed the caches: GB of stored weights per
-second, also as a share of what both processors read in the same run. With many rows one matrix:
-GFLOP per second. A figure is the median of the rounds, a ratio that of the rounds' ratios, by
-which `ratio` compares with ggml's plain kernels and `repacked` with those whose weights it lays
-out anew, where it has such. ggml is found as `ggml_matmul.py` finds it.
+With few rows of x a walk over matrices that together exceed the caches, for one row as GB of stored
+weights per second and as a share of what the threads read in the same run; with many rows one
+matrix. All but one row: GFLOP per second. A figure is the median of the rounds, a ratio that of the
+rounds' ratios: `ratio` compares with ggml's plain kernels and `repacked` with those whose weights
+it lays out anew, where it has such. ggml is found as `ggml_matmul.py` finds it.
 """
 
 import argparse
@@ -31,6 +31,8 @@ from oracle.ggml import Refused
 TYPES = "f32 f16 bf16 q8_0 q4_0 q4_1 q5_0 q5_1 q2_K q3_K q4_K q5_K q6_K iq4_nl mxfp4"
 PAUSE = 0.02
 """Seconds until the threads of what ran before are asleep."""
+MANY = 128
+"""Rows of x from which on one product takes long enough to be measured alone."""
 READ = 1 << 28
 """Bytes that are read to find the speed of the memory."""
 
@@ -129,7 +131,8 @@ def report(arguments: argparse.Namespace) -> Iterator[dict[str, object]]:
         for m in map(int, arguments.rows.split()):
             for name in arguments.types.split():
                 dtype = tp.dtype(name)
-                count = max(arguments.mib * 2**20 // (dtype.row_size(k) * n), 1) if m < TILE else 1
+                matrix = dtype.row_size(k) * n
+                count = max(arguments.mib * 2**20 // matrix, 1) if m < MANY else 1
                 values = np.random.default_rng(0).standard_normal((TILE, k)).astype(np.float32)
                 stored = peer.stored(dtype, values)
                 with ExitStack() as stack:

@@ -48,7 +48,7 @@ inline ExpertRoom expert_room(const Node &node, int threads) {
     room.product = room.results + aligned(count * w.ne[1] * 4);
     int64_t most = 0;
     // One row, as many as dot products serve, and all of them: what lies between needs no more.
-    for (const int64_t m : {(int64_t)1, FEW < count ? FEW : count, count}) {
+    for (const int64_t m : {(int64_t)1, FEW8 < count ? FEW8 : count, FEW < count ? FEW : count, count}) {
         const int64_t size = product_scratch(expert_product(node, 0, nullptr, nullptr, m), threads);
         most = size > most ? size : most;
     }

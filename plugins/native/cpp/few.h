@@ -6,7 +6,8 @@
 namespace {
 
 constexpr int64_t PORTIONS = 4; // of each thread, so that one that is done helps the others
-constexpr int64_t FEW = 8;      // rows of x up to which dot products are faster than tiles
+constexpr int64_t FEW = 16;     // rows of x up to which dot products are faster than tiles
+constexpr int64_t FEW8 = 4;     // the same where x is rounded to eight bits
 
 // x as f32 rows without gaps: itself, or a copy at `room`.
 inline bool is_plain_rows(const Operand &x) { return x.type == F32 && x.nb[0] == 4; }
@@ -18,11 +19,15 @@ inline int64_t packed_size(const Node &node) {
     return aligned(x.ne[0] * x.ne[1] * x.ne[2] * x.ne[3] * 4);
 }
 
-constexpr int64_t DECODED = 2; // rows of w that are decoded at once
+#if defined(__AVX512F__)
+constexpr int64_t DECODED = 4; // rows of w that are decoded at once
+#else
+constexpr int64_t DECODED = 2;
+#endif
 
-inline int64_t few_scratch(const Node &node, int threads) {
+template <class Held> int64_t few_scratch(const Node &node, int threads) {
     const Operand &x = node.src[1];
-    const int64_t copies = is_plain_rows(x) ? 0 : packed_size(node);
+    const int64_t copies = Held::HELD > 1 || !is_plain_rows(x) ? packed_size(node) : 0;
     return copies + (x.ne[1] > 1 ? threads * DECODED * aligned(x.ne[0] * 4) : 0);
 }
 
@@ -45,54 +50,89 @@ inline void read_row(const Operand &x, const Place &p, float *out) {
     }
 }
 
-// Products of R rows of w with M rows of x, both in floats and in steps of floats: out[j * out_step + r].
-template <int R, int M> void products(const float *w, int64_t w_step, const float *x, int64_t x_step, int64_t k, float *out, int64_t out_step) {
+// Rows of memory that are wanted soon: `step` bytes apart, of which `each` are asked for with every vector of a row.
+struct Soon {
+    const char *rows;
+    int64_t step, each;
+};
+
+// Products of R rows of w with M rows of x, both held in `k` fours of bytes and in steps of them: out[j * out_step + r].
+// Memory would be waited for in short bursts, so the next rows of w are asked for meanwhile.
+template <int R, int M, class Held> void products(const float *w, int64_t w_step, const Soon *soon, const float *x, int64_t x_step, int64_t k, float *out, int64_t out_step) {
     vf sums[R][M];
     for (int r = 0; r < R; r++) {
         for (int j = 0; j < M; j++) sums[r][j] = vset(0);
     }
     int64_t i = 0;
-    for (; i + W <= k; i += W) {
+    for (int64_t done = 0; i + W <= k; i += W) {
+        if (soon) {
+            for (int r = 0; r < R; r++) __builtin_prefetch(soon->rows + r * soon->step + done);
+            done += soon->each;
+        }
         vf ws[R];
         for (int r = 0; r < R; r++) ws[r] = vload(w + r * w_step + i);
         for (int j = 0; j < M; j++) {
             const vf xs = vload(x + j * x_step + i);
-            for (int r = 0; r < R; r++) sums[r][j] = vfma(ws[r], xs, sums[r][j]);
+            for (int r = 0; r < R; r++) sums[r][j] = Held::add(xs, ws[r], sums[r][j]);
+        }
+    }
+    if (i < k) { // the last of them, the rest being zero
+        for (int j = 0; j < M; j++) {
+            const vf xs = vload(x + j * x_step + i, (int)(k - i));
+            for (int r = 0; r < R; r++) sums[r][j] = Held::add(xs, vload(w + r * w_step + i, (int)(k - i)), sums[r][j]);
         }
     }
     for (int j = 0; j < M; j++) {
-        for (int r = 0; r < R; r++) {
-            float sum = vsum(sums[r][j]);
-            for (int64_t rest = i; rest < k; rest++) sum += w[r * w_step + rest] * x[j * x_step + rest];
-            out[j * out_step + r] = sum;
-        }
+        for (int r = 0; r < R; r++) out[j * out_step + r] = vsum(sums[r][j]);
     }
 }
 
-// The same for `count` rows of w, at most DECODED, and m rows of x.
-inline void few_products(const float *w, int64_t w_step, int64_t count, const float *x, int64_t x_step, int64_t m, int64_t k, float *out, int64_t out_step) {
-    typedef void (*Products)(const float *, int64_t, const float *, int64_t, int64_t, float *, int64_t);
-    static constexpr int64_t MOST = 4;
-    static constexpr Products BY_COUNT[DECODED][MOST] = {
-        {products<1, 1>, products<1, 2>, products<1, 3>, products<1, 4>},
-        {products<2, 1>, products<2, 2>, products<2, 3>, products<2, 4>},
+// The same for R rows of w and m rows of x.
+template <int R, class Held> void few_products(const float *w, int64_t w_step, const Soon &soon, const float *x, int64_t x_step, int64_t m, int64_t k, float *out, int64_t out_step) {
+    constexpr int64_t MOST = 4;
+    static constexpr decltype(&products<R, 1, Held>) BY_ROWS[MOST] = {
+        products<R, 1, Held>, products<R, 2, Held>, products<R, 3, Held>, products<R, 4, Held>,
     };
     for (int64_t j = 0; j < m; j += MOST) {
         const int64_t some = m - j < MOST ? m - j : MOST;
-        BY_COUNT[count - 1][some - 1](w, w_step, x + j * x_step, x_step, k, out + j * out_step, out_step);
+        BY_ROWS[some - 1](w, w_step, j ? nullptr : &soon, x + j * x_step, x_step, k, out + j * out_step, out_step);
     }
 }
 
-// Few rows of x: dot products with the rows of w where they lie.
-inline void mul_mat_few(const Node &node, Part &part) {
+#if defined(__AVX512BF16__)
+// Rounds a row to bf16, in its place; an odd one ends with zero.
+inline void round_to_bf16(float *row, int64_t k) {
+    uint16_t *out = (uint16_t *)row;
+    for (int64_t i = 0; i < k; i += W) {
+        const vf some = k - i < W ? vload(row + i, (int)(k - i)) : vload(row + i);
+        const __m256i rounded = (__m256i)_mm512_cvtneps_pbh(some);
+        // No further than the values that have been read.
+        _mm256_mask_storeu_epi16(out + i, (__mmask16)(k - i < W ? (1u << (k - i + (k & 1))) - 1 : 0xffff), rounded);
+    }
+}
+#endif
+
+// A row of x as `Held` wants it.
+template <class Held> void read_held(const Operand &x, const Place &p, float *out) {
+    read_row(x, p, out);
+#if defined(__AVX512BF16__)
+    if (Held::HELD > 1) round_to_bf16(out, x.ne[0]);
+#endif
+}
+
+// Few rows of x: dot products with the rows of w where they lie, or decoded where they are not held so already.
+template <class Held> void mul_mat_few(const Node &node, Part &part) {
     const Operand &w = node.src[0], &out = node.out;
     Operand x = node.src[1];
     const RowType *type = row_type(w.type);
     const int64_t k = w.ne[0], n = w.ne[1], m = x.ne[1], row_size = aligned(k * 4) / 4;
+    const bool held = Held::HELD > 1 || (w.type == F32 && w.nb[1] % 4 == 0);
     char *room = part.scratch;
-    if (!is_plain_rows(x)) {
+    if (Held::HELD > 1 || !is_plain_rows(x)) {
         const Span rows = share(row_count(x), part);
-        for (int64_t row = rows.first; row < rows.last; row++) read_row(x, place(x, row), (float *)room + row * k);
+        for (int64_t row = rows.first; row < rows.last; row++) {
+            read_held<Held>(x, place(x, row), (float *)room + row * k);
+        }
         if (!part.barrier()) return;
         x.data = room, x.nb[0] = 4;
         for (int d = 1; d < 4; d++) x.nb[d] = x.nb[d - 1] * (d == 1 ? k : x.ne[d - 1]);
@@ -111,14 +151,18 @@ inline void mul_mat_few(const Node &node, Part &part) {
         const char *weights = at(w, row, i2 / (x.ne[2] / w.ne[2]), i3 / (x.ne[3] / w.ne[3]));
         const float *xs = (const float *)at(x, 0, i2, i3);
         float *results = (float *)at(out, 0, i2, i3) + row;
-        int64_t count = left >= AT_ONCE ? AT_ONCE : 1;
         if (m == 1) {
+            const int64_t count = left >= AT_ONCE ? AT_ONCE : 1;
             (count == 1 ? type->dot : type->dot4)(weights, w.nb[1], xs, k, results);
-        } else {
-            count = left < DECODED ? left : DECODED;
-            for (int64_t r = 0; r < count; r++) type->decode(weights + r * w.nb[1], 0, k, decoded + r * row_size);
-            few_products(decoded, row_size, count, xs, x.nb[1] / 4, m, k, results, out.nb[1] / 4);
+            item += count;
+            continue;
         }
+        const int64_t count = left >= DECODED ? DECODED : 1;
+        for (int64_t r = 0; r < count && !held; r++) type->decode(weights + r * w.nb[1], 0, k, decoded + r * row_size);
+        const float *rows = held ? (const float *)weights : decoded;
+        const Soon soon{weights + count * w.nb[1], w.nb[1], W * Held::HELD * type->size / type->block};
+        const auto few = count == 1 ? few_products<1, Held> : few_products<DECODED, Held>;
+        few(rows, held ? w.nb[1] / 4 : row_size, soon, xs, x.nb[1] / 4, m, k / Held::HELD, results, out.nb[1] / 4);
         item += count;
     }
 }

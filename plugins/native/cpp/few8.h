@@ -1,14 +1,11 @@
 // Few rows of x, rounded, against rows of w where they lie.
 #pragma once
 
-#include "pairs8.h"
+#include "units8.h"
 
 namespace {
 
 #if defined(TP_INT8)
-
-constexpr int GROUPS8 = 8; // of a unit: a block of 256 codes, or eight blocks of 32
-constexpr int64_t FEW8 = FEW; // rows of x up to which this is faster than tiles
 
 // 256 values of a row of x, rounded: codes; what is taken off the sums of each group, by lane; and for each part of
 // w its scale and its scaled sum.
@@ -40,36 +37,6 @@ template <int TYPE> void round_row(const float *values, int64_t k, Unit8 *units)
         const __m256i fours = _mm256_madd_epi16(_mm256_maddubs_epi16(ones, c), _mm256_set1_epi16(1));
         const __m256i off = _mm256_mullo_epi32(fours, _mm256_set1_epi32(-EXCESS<TYPE>));
         _mm256_storeu_si256((__m256i *)(unit.shifts + at * 8), off);
-    }
-}
-
-// Eight f16 numbers, `step` bytes apart.
-inline __m256 eight_halves(const byte *p, int step) {
-    short h[8];
-    for (int i = 0; i < 8; i++) std::memcpy(h + i, p + i * step, 2);
-    return _mm256_cvtph_ps(_mm_setr_epi16(h[0], h[1], h[2], h[3], h[4], h[5], h[6], h[7]));
-}
-
-// Eight scales of MXFP4, as `half_of_power` makes them, `step` bytes apart.
-inline __m256 eight_powers(const byte *p, int step) {
-    uint64_t bytes = 0;
-    for (int i = 0; i < 8; i++) bytes |= (uint64_t)p[i * step] << 8 * i;
-    const __m256i e = _mm256_cvtepu8_epi32(_mm_cvtsi64_si128((long long)bytes)), two = _mm256_set1_epi32(2);
-    const __m256i normal = _mm256_slli_epi32(_mm256_sub_epi32(e, _mm256_set1_epi32(1)), 23);
-    const __m256i small = _mm256_sllv_epi32(_mm256_set1_epi32(0x00200000), e);
-    return _mm256_castsi256_ps(_mm256_blendv_epi8(normal, small, _mm256_cmpgt_epi32(two, e)));
-}
-
-// The scales and minima of a unit.
-template <int TYPE> inline void unit_scales(const byte *unit, __m256 *d, __m256 *m) {
-    typedef Block<TYPE> B;
-    if constexpr (B::GROUPS > 1) {
-        B::scales(unit, (float *)d, (float *)m);
-    } else if constexpr (TYPE == MXFP4) {
-        d[0] = eight_powers(unit, B::SIZE);
-    } else {
-        d[0] = eight_halves(unit, B::SIZE);
-        if (B::MIN) m[0] = eight_halves(unit + 2, B::SIZE);
     }
 }
 
@@ -128,7 +95,7 @@ template <int TYPE, int R, int M> struct Sums8 {
 // Products of R rows of w, `step` bytes apart, with M rows of x: out[j * out_step + r].
 template <int TYPE, int R, int M> void dots8(const char *rows, int64_t step, const Unit8 *x, int64_t k, float *out, int64_t out_step) {
     typedef Block<TYPE> B;
-    constexpr int64_t SIZE = B::SIZE * (GROUPS8 / B::GROUPS);
+    constexpr int64_t SIZE = UNIT_SIZE<TYPE>;
     const int64_t units = units_of(k), whole = k / (GROUP * GROUPS8);
     Sums8<TYPE, R, M> sums;
     const byte *unit = (const byte *)rows;
@@ -148,18 +115,14 @@ template <int TYPE, int R, int M> void dots8(const char *rows, int64_t step, con
 
 template <int TYPE> struct Few8 {
     typedef void (*Dots)(const char *, int64_t, const Unit8 *, int64_t, float *, int64_t);
-    static constexpr Dots SEVERAL[4] = {dots8<TYPE, 1, 1>, dots8<TYPE, 1, 2>, dots8<TYPE, 1, 3>, dots8<TYPE, 1, 4>};
+    static constexpr Dots SEVERAL[FEW8] = {dots8<TYPE, 1, 1>, dots8<TYPE, 1, 2>, dots8<TYPE, 1, 3>, dots8<TYPE, 1, 4>};
 
-    // Products of `count` rows of w, at most AT_ONCE, with m rows of x. Where several threads wait for the memory, one
-    // stream for each of them is up to a fifth faster than AT_ONCE streams; types with less to read have to compute.
+    // Products of `count` rows of w, at most AT_ONCE, with m rows of x, at most FEW8. Where several threads wait for the
+    // memory, one stream for each of them is up to a fifth faster than AT_ONCE streams; types with less to read have to
+    // compute.
     static void rows(const char *w, int64_t step, int64_t count, const Unit8 *x, int64_t m, int64_t k, float *out, int64_t out_step, int threads) {
         if (m == 1 && count == AT_ONCE && (TYPE != Q8_0 || threads == 1)) return dots8<TYPE, AT_ONCE, 1>(w, step, x, k, out, 0);
-        for (int64_t r = 0; r < count; r++) {
-            for (int64_t j = 0; j < m; j += 4) {
-                const int64_t some = m - j < 4 ? m - j : 4;
-                SEVERAL[some - 1](w + r * step, step, x + j * units_of(k), k, out + r + j * out_step, out_step);
-            }
-        }
+        for (int64_t r = 0; r < count; r++) SEVERAL[m - 1](w + r * step, step, x, k, out + r, out_step);
     }
 };
 

@@ -18,19 +18,6 @@ template <class Held> int64_t many_scratch(const Node &node, int threads) {
     return aligned(row_count(node.src[1]) * held * 4) + threads * (aligned(panel) + ROWS * aligned(k * 4));
 }
 
-#if defined(__AVX512BF16__)
-// Rounds a row to bf16, in its place; an odd one ends with zero.
-inline void round_to_bf16(float *row, int64_t k) {
-    uint16_t *out = (uint16_t *)row;
-    for (int64_t i = 0; i < k; i += W) {
-        const vf some = k - i < W ? vload(row + i, (int)(k - i)) : vload(row + i);
-        const __m256i rounded = (__m256i)_mm512_cvtneps_pbh(some);
-        // No further than the values that have been read.
-        _mm256_mask_storeu_epi16(out + i, (__mmask16)(k - i < W ? (1u << (k - i + (k & 1))) - 1 : 0xffff), rounded);
-    }
-}
-#endif
-
 // Rows of x side by side, tile by tile: the first four bytes of all rows of a tile, then the next. `room` holds the
 // rows of one tile.
 template <class Held> void pack(const Operand &x, float *packed, float *room, Part &part) {
@@ -43,12 +30,7 @@ template <class Held> void pack(const Operand &x, float *packed, float *room, Pa
         const float *rows = (const float *)at(x, p);
         int64_t step = x.nb[1] / 4;
         if (Held::HELD > 1 || !is_plain_rows(x) || x.nb[1] % 4) {
-            for (int64_t r = 0; r < height; r++) {
-                read_row(x, {i1 + r, p.i2, p.i3}, room + r * row_size);
-#if defined(__AVX512BF16__)
-                if (Held::HELD > 1) round_to_bf16(room + r * row_size, k);
-#endif
-            }
+            for (int64_t r = 0; r < height; r++) read_held<Held>(x, {i1 + r, p.i2, p.i3}, room + r * row_size);
             rows = room, step = row_size;
         }
         interleave(rows, step, height, held, packed + (matrix * m + i1) * held);
@@ -69,8 +51,12 @@ template <class Held> void read_panel(const RowType *type, const char *rows, int
     alignas(64) float some[COLUMNS * DEPTH];
     for (int64_t i = 0; i < depth; i += SOME) {
         const int64_t n = depth - i < SOME ? depth - i : SOME;
+        const int64_t size = n / type->block * type->size, done = (k0 + i) / type->block * type->size;
         for (int64_t c = 0; c < COLUMNS; c++) {
-            read_some<Held>(type, rows + (c < columns ? c : columns - 1) * step, k0 + i, n, some + c * DEPTH);
+            const char *row = rows + (c < columns ? c : columns - 1) * step;
+            // Rows are read a little at a time, which processors do not foresee.
+            for (int64_t next = 0; next < size; next += 64) __builtin_prefetch(row + done + size + next);
+            read_some<Held>(type, row, k0 + i, n, some + c * DEPTH);
         }
         transpose(some, held_of<Held>(n), panel + i / Held::HELD * COLUMNS);
     }

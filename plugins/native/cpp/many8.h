@@ -1,17 +1,13 @@
 // Many rows of x, rounded: panels of codes of w meet all tiles of x.
 #pragma once
 
-#include "round8.h"
+#include "units8.h"
 
 namespace {
 
 #if defined(TP_INT8)
 
-#if defined(__AVX512VNNI__)
 constexpr int ROWS8 = 6;
-#else
-constexpr int ROWS8 = 4;
-#endif
 
 // A panel of w: stored codes, four of a column side by side; and the scale and minimum of each column for each part
 // of `PART` codes.
@@ -27,28 +23,42 @@ template <int PART> struct Panel8 {
     }
 };
 
+// The codes of a unit, and its scales and minima.
+template <int TYPE> inline void read_unit8(const byte *unit, uint8_t *codes, float *d, float *m) {
+    constexpr int EIGHTS = Block<TYPE>::HALVES ? 2 : 1;
+    __m256 scales[EIGHTS], minima[EIGHTS];
+    unit_scales<TYPE>(unit, scales, minima);
+    for (int e = 0; e < EIGHTS; e++) {
+        _mm256_store_ps(d + 8 * e, scales[e]);
+        if (Block<TYPE>::MIN) _mm256_store_ps(m + 8 * e, minima[e]);
+    }
+#pragma GCC unroll 8
+    for (int g = 0; g < GROUPS8; g += TOGETHER) istore(codes + g * GROUP, stored_groups<TYPE>(unit, g));
+}
+
 template <int TYPE> void read_panel8(const char *rows, int64_t step, int64_t columns, int64_t k0, int64_t depth, const Panel8<part_of<TYPE>()> &panel) {
     typedef Block<TYPE> B;
-    constexpr int64_t PART = part_of<TYPE>(), BLOCK_CODES = 32 * B::GROUPS;
-    alignas(64) uint8_t bytes[COLUMNS * DEPTH];
+    constexpr int64_t PART = part_of<TYPE>(), UNIT_PARTS = DEPTH / PART, SIZE = UNIT_SIZE<TYPE>;
+    static_assert(DEPTH == GROUPS8 * GROUP, "a unit is what is transposed at once");
+    alignas(64) uint8_t codes[COLUMNS * DEPTH];
+    alignas(64) float d[COLUMNS * UNIT_PARTS], m[COLUMNS * UNIT_PARTS];
     for (int64_t some = 0; some < depth; some += DEPTH) {
         const int64_t n = depth - some < DEPTH ? depth - some : DEPTH;
         for (int64_t c = 0; c < COLUMNS; c++) {
-            const byte *block = (const byte *)rows + (c < columns ? c : columns - 1) * step + (k0 + some) / BLOCK_CODES * B::SIZE;
-            int64_t at = some / PART * COLUMNS + c;
-            for (int64_t i = 0; i < n; i += BLOCK_CODES, block += B::SIZE) {
-                float d[PARTS<B>], m[PARTS<B>];
-                B::scales(block, d, m);
-                for (int p = 0; p < PARTS<B>; p++, at += COLUMNS) {
-                    panel.d[at] = d[p];
-                    if (B::MIN) panel.m[at] = m[p];
-                }
-                for (int g = 0; g < B::GROUPS; g++) {
-                    _mm256_storeu_si256((__m256i *)(bytes + c * DEPTH + i + 32 * g), stored_codes<TYPE>(block, g));
-                }
+            const byte *unit = (const byte *)rows + (c < columns ? c : columns - 1) * step + (k0 + some) / DEPTH * SIZE;
+            byte last[SIZE];
+            if (n < DEPTH) { // the end of a row
+                std::memset(last, 0, SIZE);
+                std::memcpy(last, unit, n / GROUP * B::SIZE);
+                unit = last;
             }
+            // Rows are read a little at a time, which processors do not foresee.
+            for (int64_t i = 0; i < SIZE; i += 64) __builtin_prefetch(unit + SIZE + i);
+            read_unit8<TYPE>(unit, codes + c * DEPTH, d + c * UNIT_PARTS, m + c * UNIT_PARTS);
         }
-        transpose<DEPTH / 4>((const float *)bytes, n / 4, (float *)(panel.codes + some * COLUMNS));
+        transpose<DEPTH / 4>((const float *)codes, n / 4, (float *)(panel.codes + some * COLUMNS));
+        transpose<UNIT_PARTS>(d, n / PART, panel.d + some / PART * COLUMNS);
+        if (B::MIN) transpose<UNIT_PARTS>(m, n / PART, panel.m + some / PART * COLUMNS);
     }
 }
 
@@ -100,6 +110,13 @@ template <int PART> void pack8(const Operand &x, const Packed8 &packed, int zero
     }
 }
 
+// The same four bytes all over.
+inline vi four_of(const int8_t *bytes) {
+    int32_t four;
+    std::memcpy(&four, bytes, 4);
+    return iset(four);
+}
+
 // c [M, COLUMNS] = (or +=) x w.
 template <int M, int PART, bool MIN, bool Signed> void multiply_tile8(int64_t depth, const Packed8 &x, const Panel8<PART> &w, float *c, int64_t ldc, bool add) {
     vf sums[M][2];
@@ -110,26 +127,22 @@ template <int M, int PART, bool MIN, bool Signed> void multiply_tile8(int64_t de
     const int8_t *values = x.values;
     const uint8_t *codes = w.codes;
     for (int64_t p = 0; p < depth / PART; p++) {
-        Dots<Signed> dots[M][2];
-        for (int i = 0; i < M; i++) {
-            dots[i][0].start(iset(x.shifts[p * M + i]));
-            dots[i][1].start(iset(x.shifts[p * M + i]));
-        }
-        for (int s = 0; s < PART / 4; s++, values += 4 * M, codes += 4 * COLUMNS) {
+        vi dots[M][2];
+        for (int i = 0; i < M; i++) dots[i][0] = dots[i][1] = iset(x.shifts[p * M + i]);
+        for (int s = 0; s < PART / 8; s++, values += 8 * M, codes += 8 * COLUMNS) {
             const vi w0 = iload(codes), w1 = iload(codes + 4 * W);
+            const vi next0 = iload(codes + 4 * COLUMNS), next1 = iload(codes + 4 * COLUMNS + 4 * W);
             for (int i = 0; i < M; i++) {
-                int32_t four;
-                std::memcpy(&four, values + 4 * i, 4);
-                const vi same = iset(four);
-                dots[i][0].step(w0, same, s);
-                dots[i][1].step(w1, same, s);
+                const vi same = four_of(values + 4 * i), next = four_of(values + 4 * M + 4 * i);
+                dots[i][0] = dot_bytes<Signed>(dots[i][0], w0, same, next0, next);
+                dots[i][1] = dot_bytes<Signed>(dots[i][1], w1, same, next1, next);
             }
         }
         const vf d0 = vload(w.d + p * COLUMNS), d1 = vload(w.d + p * COLUMNS + W);
         for (int i = 0; i < M; i++) {
             const vf d = vset(x.d[p * M + i]);
-            sums[i][0] = vfma(ifloat(dots[i][0].end()), vmul(d, d0), sums[i][0]);
-            sums[i][1] = vfma(ifloat(dots[i][1].end()), vmul(d, d1), sums[i][1]);
+            sums[i][0] = vfma(ifloat(dots[i][0]), vmul(d, d0), sums[i][0]);
+            sums[i][1] = vfma(ifloat(dots[i][1]), vmul(d, d1), sums[i][1]);
         }
         if (!MIN) continue;
         const vf m0 = vload(w.m + p * COLUMNS), m1 = vload(w.m + p * COLUMNS + W);
@@ -150,10 +163,7 @@ template <int TYPE> void multiply_part8(int64_t m, int64_t depth, const Packed8 
     constexpr bool MIN = Block<TYPE>::MIN, S = SIGNED<TYPE>;
     static constexpr decltype(&multiply_tile8<1, PART, MIN, S>) tiles[ROWS8] = {
         multiply_tile8<1, PART, MIN, S>, multiply_tile8<2, PART, MIN, S>, multiply_tile8<3, PART, MIN, S>,
-        multiply_tile8<4, PART, MIN, S>,
-#if defined(__AVX512VNNI__)
-        multiply_tile8<5, PART, MIN, S>, multiply_tile8<6, PART, MIN, S>,
-#endif
+        multiply_tile8<4, PART, MIN, S>, multiply_tile8<5, PART, MIN, S>, multiply_tile8<6, PART, MIN, S>,
     };
     if (columns == COLUMNS) return tiles[m - 1](depth, x, w, c, ldc, add);
     float whole[ROWS8 * COLUMNS];

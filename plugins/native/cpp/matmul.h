@@ -5,30 +5,37 @@
 
 namespace {
 
-// i[0] says that x may be rounded.
-inline bool wants_bf16(const Node &node) {
+template <class Held> struct Products {
+    static int64_t scratch(const Node &node, int threads) {
+        return node.src[1].ne[1] <= FEW ? few_scratch<Held>(node, threads) : many_scratch<Held>(node, threads);
+    }
+    static void multiply(const Node &node, Part &part) {
+        node.src[1].ne[1] <= FEW ? mul_mat_few<Held>(node, part) : mul_mat_many<Held>(node, part);
+    }
+};
+
 #if defined(__AVX512BF16__)
-    return node.i[0] && node.src[0].type == BF16;
-#else
-    (void)node;
-    return false;
-#endif
+// i[0] says that x may be rounded. One row of x waits for the memory alone.
+inline bool wants_bf16(const Node &node) {
+    const Operand &w = node.src[0];
+    const int64_t rows = node.src[1].ne[1];
+    const bool in_pairs = w.ne[0] % 2 == 0 && w.nb[1] % 4 == 0;
+    return node.i[0] && w.type == BF16 && (rows > FEW || (rows > 1 && in_pairs));
 }
+#endif
 
 inline int64_t mul_mat_scratch(const Node &node, int threads) {
-    if (node.src[1].ne[1] <= FEW) return few_scratch(node, threads);
 #if defined(__AVX512BF16__)
-    if (wants_bf16(node)) return many_scratch<Bf16Pairs>(node, threads);
+    if (wants_bf16(node)) return Products<Bf16Pairs>::scratch(node, threads);
 #endif
-    return many_scratch<Floats>(node, threads);
+    return Products<Floats>::scratch(node, threads);
 }
 
 inline void mul_mat(const Node &node, Part &part) {
-    if (node.src[1].ne[1] <= FEW) return mul_mat_few(node, part);
 #if defined(__AVX512BF16__)
-    if (wants_bf16(node)) return mul_mat_many<Bf16Pairs>(node, part);
+    if (wants_bf16(node)) return Products<Bf16Pairs>::multiply(node, part);
 #endif
-    mul_mat_many<Floats>(node, part);
+    Products<Floats>::multiply(node, part);
 }
 
 } // namespace

@@ -32,23 +32,21 @@ template <int TYPE> inline Codes stored_codes(const byte *b, int g) {
 
 typedef __m512i vi;
 inline vi iload(const void *p) { return _mm512_loadu_si512(p); }
+inline void istore(void *p, vi a) { _mm512_storeu_si512(p, a); }
 inline vi iset(int32_t a) { return _mm512_set1_epi32(a); }
 inline vf ifloat(vi a) { return _mm512_cvtepi32_ps(a); }
 
-// Sums of products of four bytes side by side, over a few steps; `Signed` as above.
-template <bool Signed> struct Dots {
-    vi sum;
-    void start(vi from) { sum = from; }
-    void step(vi w, vi x, int) { sum = _mm512_dpbusd_epi32(sum, w, x); }
-    vi end() const { return sum; }
-};
-
+// Adds products of bytes, four side by side to a sum; `Signed` as above. The second is for two vectors each.
 template <bool Signed> inline vi dot_bytes(vi from, vi w, vi x) { return _mm512_dpbusd_epi32(from, w, x); }
+template <bool Signed> inline vi dot_bytes(vi from, vi w0, vi x0, vi w1, vi x1) {
+    return dot_bytes<Signed>(dot_bytes<Signed>(from, w0, x0), w1, x1);
+}
 
 #else
 
 typedef __m256i vi;
 inline vi iload(const void *p) { return _mm256_loadu_si256((const __m256i *)p); }
+inline void istore(void *p, vi a) { _mm256_storeu_si256((__m256i *)p, a); }
 inline vi iset(int32_t a) { return _mm256_set1_epi32(a); }
 inline vf ifloat(vi a) { return _mm256_cvtepi32_ps(a); }
 inline vi pairs_to_fours(vi a) { return _mm256_madd_epi16(a, _mm256_set1_epi16(1)); }
@@ -58,21 +56,12 @@ template <bool Signed> inline vi dot_bytes(vi from, vi w, vi x) {
     return _mm256_add_epi32(from, pairs_to_fours(_mm256_maddubs_epi16(w, x)));
 }
 
-template <bool Signed> struct Dots {
-    vi sum, pairs;
-    void start(vi from) { sum = from, pairs = iset(0); }
-    void step(vi w, vi x, int s) {
-        if (Signed) {
-            sum = dot_bytes<Signed>(sum, w, x);
-            return;
-        }
-        const vi products = _mm256_maddubs_epi16(w, x);
-        // 16 bits hold four products of codes up to 63.
-        if (s % 2 == 0) pairs = products;
-        else sum = _mm256_add_epi32(sum, pairs_to_fours(_mm256_add_epi16(pairs, products)));
-    }
-    vi end() const { return sum; }
-};
+template <bool Signed> inline vi dot_bytes(vi from, vi w0, vi x0, vi w1, vi x1) {
+    if (Signed) return dot_bytes<Signed>(dot_bytes<Signed>(from, w0, x0), w1, x1);
+    // 16 bits hold four products of codes up to 63.
+    const vi products = _mm256_add_epi16(_mm256_maddubs_epi16(w0, x0), _mm256_maddubs_epi16(w1, x1));
+    return _mm256_add_epi32(from, pairs_to_fours(products));
+}
 
 #endif
 

@@ -1,9 +1,14 @@
-// Codes of two groups in one vector of 64 bytes, and how their scales are spread over the lanes of their sums.
+// Units of 256 codes: a block, or eight blocks of 32. Their codes, by as many groups as a vector holds, and scales.
 #pragma once
 
 #include "round8.h"
 
 namespace {
+
+#if defined(TP_INT8)
+constexpr int GROUPS8 = 8; // of a unit
+template <int TYPE> constexpr int64_t UNIT_SIZE = Block<TYPE>::SIZE * (GROUPS8 / Block<TYPE>::GROUPS);
+#endif
 
 #if defined(__AVX512VNNI__)
 
@@ -83,6 +88,40 @@ template <bool HALVES> inline vf spread_scales(const __m256 *scales, int g) {
     const float *floats = (const float *)scales;
     if (!HALVES) return _mm256_set1_ps(floats[g]);
     return _mm256_insertf128_ps(_mm256_set1_ps(floats[2 * g]), _mm_set1_ps(floats[2 * g + 1]), 1);
+}
+
+#endif
+
+#if defined(TP_INT8)
+
+// Eight f16 numbers, `step` bytes apart.
+inline __m256 eight_halves(const byte *p, int step) {
+    short h[8];
+    for (int i = 0; i < 8; i++) std::memcpy(h + i, p + i * step, 2);
+    return _mm256_cvtph_ps(_mm_setr_epi16(h[0], h[1], h[2], h[3], h[4], h[5], h[6], h[7]));
+}
+
+// Eight scales of MXFP4, as `half_of_power` makes them, `step` bytes apart.
+inline __m256 eight_powers(const byte *p, int step) {
+    uint64_t bytes = 0;
+    for (int i = 0; i < 8; i++) bytes |= (uint64_t)p[i * step] << 8 * i;
+    const __m256i e = _mm256_cvtepu8_epi32(_mm_cvtsi64_si128((long long)bytes)), two = _mm256_set1_epi32(2);
+    const __m256i normal = _mm256_slli_epi32(_mm256_sub_epi32(e, _mm256_set1_epi32(1)), 23);
+    const __m256i small = _mm256_sllv_epi32(_mm256_set1_epi32(0x00200000), e);
+    return _mm256_castsi256_ps(_mm256_blendv_epi8(normal, small, _mm256_cmpgt_epi32(two, e)));
+}
+
+// The scales and minima of a unit.
+template <int TYPE> inline void unit_scales(const byte *unit, __m256 *d, __m256 *m) {
+    typedef Block<TYPE> B;
+    if constexpr (B::GROUPS > 1) {
+        B::scales(unit, (float *)d, (float *)m);
+    } else if constexpr (TYPE == MXFP4) {
+        d[0] = eight_powers(unit, B::SIZE);
+    } else {
+        d[0] = eight_halves(unit, B::SIZE);
+        if (B::MIN) m[0] = eight_halves(unit + 2, B::SIZE);
+    }
 }
 
 #endif
