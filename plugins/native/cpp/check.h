@@ -137,13 +137,23 @@ inline bool fits_rope_table(const Node &node) {
            dense(rates) && rates.ne[0] >= out.ne[1] && (is_absent(factors) || (is_f32(factors) && factors.ne[0] >= out.ne[1]));
 }
 
-inline bool fits_rope(const Node &node) {
-    const Operand &table = node.src[1], &out = node.out;
-    return fits_rows(node) && is_rope_table(table) && table.ne[2] >= out.ne[2] && 2 * table.ne[1] <= out.ne[0];
-}
-
 // Ids that the node itself wrote would not be those that were looked at.
 inline bool fits_ids(const Operand &ids, const Operand &out) { return is_id(ids) && !meet(out, ids); }
+
+// Rows of x [head, heads, tokens] as they are in a table with a row for each token.
+inline bool fits_rope_to_rows(const Node &node) {
+    const Operand &x = node.src[0], &table = node.src[1], &ids = node.src[3], &out = node.out;
+    return fits_ids(ids, out) && dense_f32(x) && dense(out) && is_multiple(x.ne[0], type_size(out.type)->block) &&
+           x.ne[1] <= out.ne[0] / x.ne[0] && x.ne[2] <= ids.ne[0] && x.ne[3] == 1 && table.ne[2] >= x.ne[2];
+}
+
+inline bool fits_rope(const Node &node) {
+    const Operand &x = node.src[0], &table = node.src[1], &weight = node.src[2], &out = node.out;
+    if (!is_rope_table(table) || table.ne[1] > x.ne[0] / 2) return false;
+    if (node.i[1] && (is_absent(weight) || !dense_f32(weight) || weight.ne[0] != x.ne[0])) return false;
+    if (!is_absent(node.src[3])) return fits_rope_to_rows(node);
+    return fits_rows(node) && table.ne[2] >= out.ne[2];
+}
 
 inline bool fits_get_rows(const Node &node) {
     const Operand &table = node.src[0], &ids = node.src[1], &out = node.out;
@@ -221,6 +231,22 @@ inline bool fits_experts(const Node &node) {
     const bool chosen = ids.ne[0] == out.ne[1] && ids.ne[1] == out.ne[2] && ids.ne[2] == 1 && out.ne[3] == 1;
     return fits_ids(ids, out) && chosen && dense(w) && is_float(x) && dense_f32(out) && w.ne[0] == x.ne[0] &&
            out.ne[0] == w.ne[1] && x.ne[2] >= out.ne[2] && w.ne[0] <= MOST_ELEMENTS / (out.ne[1] * out.ne[2]) &&
+           w.ne[0] <= MOST_WORK / elements(out);
+}
+
+// A bias [n, matrices] of w [k, n, matrices].
+inline bool fits_bias(const Operand &bias, const Operand &w) {
+    return is_absent(bias) || (dense_f32(bias) && bias.ne[0] == w.ne[1] && bias.ne[1] >= w.ne[2]);
+}
+
+// w [k, n, experts] and x [k, 1 or used] with ids [used], else one matrix and one row; out [n, used].
+inline bool fits_matvec(const Node &node) {
+    const Operand &w = node.src[0], &x = node.src[1], &ids = node.src[2], &second = node.src[4], &out = node.out;
+    const bool chosen = is_absent(ids) ? w.ne[2] == 1 && out.ne[1] == 1 : fits_ids(ids, out) && ids.ne[0] == out.ne[1];
+    const bool paired = is_absent(second) ||
+                        (dense(second) && same_shape(second, w) && node.i[1] >= 0 && node.i[1] < JOINS);
+    return chosen && paired && dense(w) && is_float(x) && dense_f32(out) && w.ne[0] == x.ne[0] && out.ne[0] == w.ne[1] &&
+           fits_bias(node.src[3], w) && (is_absent(second) || fits_bias(node.src[5], w)) &&
            w.ne[0] <= MOST_WORK / elements(out);
 }
 

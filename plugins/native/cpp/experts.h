@@ -2,8 +2,7 @@
 // own.
 #pragma once
 
-#include "copy.h"
-#include "int8.h"
+#include "matvec.h"
 
 namespace {
 
@@ -61,7 +60,7 @@ inline ExpertRoom expert_room(const Node &node, int threads) {
 }
 
 inline int64_t experts_scratch(const Node &node, int threads) {
-    if (node.out.ne[1] * node.out.ne[2] == 0) return 0;
+    if (node.out.ne[2] == 1) return matvec_scratch(node, threads);
     return expert_room(node, threads).size;
 }
 
@@ -76,27 +75,14 @@ inline void sort_rows(const Operand &ids, int64_t experts, int64_t *starts, int6
     starts[0] = 0;
 }
 
-// One token: each row where it lies.
-inline void experts_of_token(const Node &node, const ExpertRoom &room, Part &part) {
-    const Operand &x = node.src[1], &ids = node.src[2], &out = node.out;
-    if (!part.barrier()) return;
-    for (int64_t i = 0; i < out.ne[1]; i++) {
-        const Node one = expert_product(node, id_at(ids, i, 0, 0), at(x, i % x.ne[1], 0, 0), at(out, i, 0, 0), 1);
-        // What the product before this one left in the scratch memory may still be read.
-        if (i > 0 && product_scratch(one, part.threads) > 0 && !part.barrier()) return;
-        Part inner = room.product_part(part, i);
-        product(one, inner);
-    }
-}
-
 // src: w, x, ids; i[0] as for MUL_MAT.
 inline void experts(const Node &node, Part &part) {
     const Operand &w = node.src[0], &x = node.src[1], &ids = node.src[2], &out = node.out;
     const int64_t used = out.ne[1], count = used * out.ne[2], k = w.ne[0], n = w.ne[1];
+    if (out.ne[2] == 1) return matvec(node, part);
     if (!good_ids(ids, w.ne[2], part)) return;
     const ExpertRoom room = expert_room(node, part.threads);
     room.clear_counters(part);
-    if (out.ne[2] == 1 && is_plain_rows(x)) return experts_of_token(node, room, part);
     int64_t *starts = room.order_of(part), *order = starts + w.ne[2] + 1;
     sort_rows(ids, w.ne[2], starts, order);
     char *rows = part.scratch + room.rows, *results = part.scratch + room.results;

@@ -6,14 +6,17 @@
 
 namespace {
 
-#if defined(TP_INT8)
-
-// The product for one type of weight, and its bytes of scratch.
+// The product for one type of weight, and its bytes of scratch; one row of x rounded, and its products with at most
+// AT_ONCE rows of w.
 struct Kernel8 {
     int type;
     void (*multiply)(const Node &node, Part &part);
     int64_t (*scratch)(const Node &node, int threads);
+    void (*round)(const float *x, int64_t k, char *rounded);
+    void (*rows)(const char *w, int64_t step, int64_t count, const char *rounded, int64_t k, float *out, int threads);
 };
+
+#if defined(TP_INT8)
 
 template <int TYPE> void multiply8(const Node &node, Part &part) {
     if (node.src[1].ne[1] <= FEW8) return mul_few8<TYPE>(node, part);
@@ -26,7 +29,17 @@ template <int TYPE> int64_t scratch8(const Node &node, int threads) {
     return packed_size(node) + threads * many8_room<TYPE>(k);
 }
 
-template <int TYPE> constexpr Kernel8 kernel8() { return {TYPE, multiply8<TYPE>, scratch8<TYPE>}; }
+inline int64_t rounded_size(int64_t k) { return units_of(k) * (int64_t)sizeof(Unit8); }
+
+template <int TYPE> void round8(const float *x, int64_t k, char *rounded) { round_row<TYPE>(x, k, (Unit8 *)rounded); }
+
+template <int TYPE> void rows8(const char *w, int64_t step, int64_t count, const char *rounded, int64_t k, float *out, int threads) {
+    Few8<TYPE>::rows(w, step, count, (const Unit8 *)rounded, 1, k, out, 0, threads);
+}
+
+template <int TYPE> constexpr Kernel8 kernel8() {
+    return {TYPE, multiply8<TYPE>, scratch8<TYPE>, round8<TYPE>, rows8<TYPE>};
+}
 
 constexpr Kernel8 KERNELS8[] = {
     kernel8<Q8_0>(), kernel8<Q4_0>(), kernel8<Q4_1>(),   kernel8<Q5_0>(),
@@ -34,14 +47,16 @@ constexpr Kernel8 KERNELS8[] = {
     kernel8<Q3_K>(), kernel8<Q4_K>(), kernel8<Q5_K>(),   kernel8<Q6_K>(),
 };
 
-// The kernel for a node; null where there is none, or x may not be rounded, as i[0] says.
-inline const Kernel8 *kernel8_of(const Node &node) {
-    if (!node.i[0]) return nullptr;
+// The kernels for a type; null where there are none.
+inline const Kernel8 *kernel8_of(int type) {
     for (const Kernel8 &known : KERNELS8) {
-        if (known.type == node.src[0].type) return &known;
+        if (known.type == type) return &known;
     }
     return nullptr;
 }
+
+// Those for a node, where x may be rounded, as i[0] says.
+inline const Kernel8 *kernel8_of(const Node &node) { return node.i[0] ? kernel8_of(node.src[0].type) : nullptr; }
 
 inline void product(const Node &node, Part &part) {
     if (const Kernel8 *kernel = kernel8_of(node)) return kernel->multiply(node, part);
@@ -55,6 +70,8 @@ inline int64_t product_scratch(const Node &node, int threads) {
 
 #else
 
+inline int64_t rounded_size(int64_t) { return 0; }
+inline const Kernel8 *kernel8_of(int) { return nullptr; }
 inline void product(const Node &node, Part &part) { mul_mat(node, part); }
 inline int64_t product_scratch(const Node &node, int threads) { return mul_mat_scratch(node, threads); }
 

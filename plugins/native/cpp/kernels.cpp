@@ -39,6 +39,7 @@ constexpr Kernel KERNELS[] = {
     {POOL, 1, fits_pool, pool},
     {MUL_MAT, 2, fits_mul_mat, product},
     {MUL_MAT_ID, 3, fits_experts, experts},
+    {MATVEC, 2, fits_matvec, matvec},
     {ATTENTION, 3, fits_attention, attention},
 };
 
@@ -64,6 +65,15 @@ int64_t scratch(const Node &node, int threads) {
     case MUL_MAT: return readable(node.src[0]) ? product_scratch(node, threads) : -1;
     case ATTENTION: return readable(node.src[1]) && readable(node.src[2]) ? attention_scratch(node, threads) : -1;
     case MUL_MAT_ID: return readable(node.src[0]) ? experts_scratch(node, threads) : -1;
+    case MATVEC: {
+        const bool second = is_absent(node.src[4]) || readable(node.src[4]);
+        return readable(node.src[0]) && second ? matvec_scratch(node, threads) : -1;
+    }
+    case ROPE: {
+        // Rows that are not turned where they lie.
+        const bool whole = !node.i[1] && is_absent(node.src[3]);
+        return writable(node.out.type) && (whole || node.src[0].ne[0] <= TILE) ? 0 : -1;
+    }
     case GET_ROWS: return readable(node.src[0]) || node.out.type == node.src[0].type ? 0 : -1;
     case SET_ROWS: return writable(node.out.type) ? 0 : -1;
     case COPY: return copy_scratch(node);

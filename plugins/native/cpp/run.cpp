@@ -43,7 +43,11 @@ constexpr int64_t SMALL = 4096;
 bool is_alone(const Node &node) {
     switch (node.op) {
     case MUL_MAT:
-    case MUL_MAT_ID: return elements(node.out) * node.src[0].ne[0] < 4 * SMALL;
+    case MUL_MAT_ID:
+    case MATVEC: return elements(node.out) * node.src[0].ne[0] < 4 * SMALL;
+    // Results are small, or memory of which little is written.
+    case SET_ROWS:
+    case ROPE:
     case NORM:
     case REDUCE:
     case ORDER: return elements(node.src[0]) < SMALL;
@@ -130,7 +134,8 @@ class Ahead {
             if (left_ <= 0 || next_ >= run_.count) return false;
             const Node &node = run_.nodes[next_++];
             const Operand &w = node.src[0];
-            if (node.op != MUL_MAT || row_count(node.src[1]) != 1) continue;
+            const bool whole = node.op == MUL_MAT || (node.op == MATVEC && node.src[2].type == NO_TYPE);
+            if (!whole || row_count(node.src[1]) != 1) continue;
             const Span rows = share_of(w.ne[1], thread_, threads_, AT_ONCE);
             at_ = w.data + rows.first * w.nb[1], end_ = w.data + rows.last * w.nb[1];
         }

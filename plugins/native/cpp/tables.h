@@ -3,8 +3,8 @@
 
 #include <cstdint>
 
-constexpr int ABI = 1860757711;
-constexpr int SOURCES = 5;
+constexpr int ABI = 950390468;
+constexpr int SOURCES = 6;
 
 // Type numbers of GGUF.
 enum Type : int32_t {
@@ -117,8 +117,9 @@ enum Op : int32_t {
     POOL = 17,
     MUL_MAT = 18,
     MUL_MAT_ID = 19,
-    ATTENTION = 20,
-    OPS = 21,
+    MATVEC = 20,
+    ATTENTION = 21,
+    OPS = 22,
 };
 
 enum MapFunction : int32_t {
@@ -205,8 +206,8 @@ struct Node {
     int32_t i[16];
     Operand out;
     Operand also;
-    Operand src[5];
+    Operand src[6];
 };
 
 static_assert(sizeof(Operand) == 80);
-static_assert(sizeof(Node) == 664);
+static_assert(sizeof(Node) == 744);

@@ -32,7 +32,7 @@ class CPUPlan(Plan):
         self._rebind()
 
     def _rebind(self) -> None:
-        graph, look = self.bound.graph, looking(self.bound.bindings)
+        graph, look = self.bound.graph, looking(self._bindings())
         tools = Tools(self.backend.team, self._scratch)
         with np.errstate(all="ignore"):
             self._nodes = [
@@ -41,6 +41,10 @@ class CPUPlan(Plan):
                 if graph.computes(node) and node.size
             ]
         self._steps = [step for _, steps in self._nodes for step in steps]
+
+    def _bindings(self) -> Bindings:
+        """Where the tensors of the graph lie."""
+        return self.bound.bindings
 
     def _run(self) -> None:
         abort = self.backend.abort_callback

@@ -7,10 +7,9 @@ from tensorplug.backend import Plan
 from tensorplug.errors import OptionError
 from tensorplug.graph import BoundGraph
 from tensorplug_cpu.backend import CPUBackend
-from tensorplug_cpu.plan import CPUPlan
 from tensorplug_cpu.threads import Workers
 from tensorplug_native.library import Level, Poll
-from tensorplug_native.plan import NativePlan
+from tensorplug_native.plan import NativePlan, ReferencePlan
 from tensorplug_native.pool import Pool
 
 if TYPE_CHECKING:
@@ -55,7 +54,7 @@ class NativeBackend(CPUBackend):
             self._present = pool or self._own
 
     def _plan(self, bound: BoundGraph) -> Plan:
-        return CPUPlan(self, bound) if self.use_reference else NativePlan(self, bound)
+        return ReferencePlan(self, bound) if self.use_reference else NativePlan(self, bound)
 
     def _close(self) -> None:
         self._own.close()

@@ -1,16 +1,20 @@
 """`NativeDevice`: the processor and the host's memory, with compiled kernels."""
 
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from tensorplug.backend import Backend
+from tensorplug.buffer import BufferType
 from tensorplug.device import Option
-from tensorplug.errors import OptionError
+from tensorplug.errors import OptionError, Refusal
+from tensorplug.fusion import Group
 from tensorplug.tensor import Tensor
 from tensorplug_cpu.backend import CPUBackend
 from tensorplug_cpu.device import CPUDevice
 from tensorplug_cpu.memory import ExpandedBufferType
 from tensorplug_cpu.threads import available_cores
 from tensorplug_native.backend import NativeBackend
+from tensorplug_native.fusions import PATTERNS, refusal
 from tensorplug_native.library import AUTO, library
 from tensorplug_native.rules import READABLE
 
@@ -39,6 +43,8 @@ class NativeDevice(CPUDevice):
         ),
     )
 
+    fusions = PATTERNS
+
     def __init__(self, name: str = "cpu:0") -> None:
         super().__init__(name)
         self.expanded = UnreadBufferType(self, self._workers)
@@ -51,3 +57,8 @@ class NativeDevice(CPUDevice):
             )
         level = library().level(options["level"])
         return NativeBackend(self, threads or available_cores(), level, options["activations"])
+
+    def _supports_group(
+        self, group: Group, source_types: Mapping[Tensor, BufferType]
+    ) -> bool | Refusal:
+        return refusal(group)

@@ -44,9 +44,9 @@ class Draft:
         yield record["out"], self.out
         if self.also is not None:
             yield record["also"], self.also
-        for target, slot in zip(record["src"], self.sources, strict=False):
-            if slot is not None:
-                yield target, slot
+        for target, given in zip(record["src"], self.sources, strict=False):
+            if given is not None:
+                yield target, given
 
 
 Rule = Callable[[Task], Sequence[Draft]]
@@ -96,7 +96,12 @@ def encode(node: Tensor, rules: Mapping[str, Rule], look: Look, tools: Tools) ->
     task = Task(node, look(node), operands, tools)
     if not task.out.array.flags.writeable or not all(map(_usable, (task.out, *operands))):
         return []
-    return [Encoded(node, draft, _record(draft)) for draft in known(task)]
+    return [encoded(node, draft) for draft in known(task)]
+
+
+def encoded(node: Tensor, draft: Draft) -> Encoded:
+    """The record of a draft; `node` is whose ids it checks."""
+    return Encoded(node, draft, _record(draft))
 
 
 def _usable(operand: Operand | None) -> bool:
@@ -123,8 +128,8 @@ def _record(draft: Draft) -> Array:
     record["f"][: len(draft.floats)] = draft.floats
     record["i"][: len(draft.integers)] = draft.integers
     record["src"]["type"] = record["also"]["type"] = NO_TYPE
-    for target, slot in draft.slots(record):
-        write_operand(target, slot.operand, slot.row)
+    for target, given in draft.slots(record):
+        write_operand(target, given.operand, given.row)
     return record
 
 
@@ -133,12 +138,12 @@ def _record(draft: Draft) -> Array:
 
 def result(task: Task, operand: Operand | None = None) -> Slot:
     """The result of the node, or a look at it that starts where it does."""
-    return _slot(operand or task.out, task.out, task.node)
+    return slot(operand or task.out, task.out, task.node)
 
 
 def source(task: Task, name: str, operand: Operand | None = None) -> Slot:
     """The source called `name`, or `operand`, which is a part of it."""
-    return _slot(operand or task[name], task[name], task.source(name))
+    return slot(operand or task[name], task[name], task.source(name))
 
 
 def optional(task: Task, name: str) -> Slot | None:
@@ -146,7 +151,8 @@ def optional(task: Task, name: str) -> Slot | None:
     return None if task.get(name) is None else source(task, name)
 
 
-def _slot(operand: Operand, whole: Operand, tensor: Tensor) -> Slot:
+def slot(operand: Operand, whole: Operand, tensor: Tensor) -> Slot:
+    """`operand`, which is `tensor`, whole, or a part of it."""
     row = operand.array.shape[3]
     if operand.dtype.is_block:
         row = row // operand.dtype.size * operand.dtype.block

@@ -7,15 +7,18 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tensorplug.buffer import Buffer
 from tensorplug.dtypes import DType
 from tensorplug.errors import Aborted, GraphError
-from tensorplug.graph import BoundGraph, Graph
-from tensorplug.tensor import Array, Tensor
+from tensorplug.fusion import Group
+from tensorplug.graph import Bindings, BoundGraph, Graph
+from tensorplug.tensor import Array, Storage, Tensor
 from tensorplug_cpu.memory import aligned
 from tensorplug_cpu.plan import CPUPlan, Look, looking, prepare
 from tensorplug_cpu.task import Tools
 from tensorplug_cpu.threads import Step, blas_threads
 from tensorplug_native.encode import Encoded, encode
+from tensorplug_native.fusions import encode_group
 from tensorplug_native.library import Outcome, library
 from tensorplug_native.program import Ending, address
 from tensorplug_native.rules import ACTIVATIONS, RULES
@@ -109,20 +112,22 @@ class NativePlan(CPUPlan):
     def _encode(self, graph: Graph, look: Look) -> list[Part]:
         tools = Tools(self.backend.team, self._scratch)
         tools.shared[ACTIVATIONS] = self.backend.activations
-        work: list[tuple[Tensor, Sequence[Encoded]]] = []
+        work: list[tuple[Sequence[Tensor], Sequence[Encoded]]] = []
         parts = []
-        for node in graph.nodes:
-            if graph.computes(node) and node.size:
-                work.append((node, encode(node, RULES, look, tools)))
-                _count_writes([node], tools)
+        for item in graph.work:
+            nodes = item.nodes if isinstance(item, Group) else (item,)
+            if isinstance(item, Group):
+                work.append((nodes, encode_group(item, look, tools)))
+            else:
+                work.append((nodes, encode(item, RULES, look, tools)))
+            _count_writes(nodes, tools)
         tools.writes.clear()
         for is_native, group in groupby(work, lambda pair: bool(pair[1])):
             pairs = list(group)
-            nodes = [node for node, _ in pairs]
-            part = Part(nodes)
+            part = Part([node for nodes, _ in pairs for node in nodes])
             if is_native:
-                part.program = Program(e for _, encoded in pairs for e in encoded)
-                _count_writes(nodes, tools)
+                part.program = Program(e for _, records in pairs for e in records)
+                _count_writes(part.nodes, tools)
             else:
                 part.bind(look, tools)
             parts.append(part)
@@ -165,6 +170,29 @@ class NativePlan(CPUPlan):
     def _close(self) -> None:
         self._parts = []
         super()._close()
+
+
+class ReferencePlan(CPUPlan):
+    """Node after node in NumPy; the nodes inside groups get memory of the plan's own."""
+
+    _rooms: Sequence[Buffer] = ()
+
+    def _bindings(self) -> Bindings:
+        self._leave()
+        inner = [node for group in self.bound.graph.groups for node in group.inner]
+        kind = self.backend.device.buffer_type
+        self._rooms = [kind.alloc(kind.alloc_size(node)) for node in inner]
+        places = {n: Storage(room, 0) for n, room in zip(inner, self._rooms, strict=True)}
+        return self.bound.bindings.with_places(places)
+
+    def _leave(self) -> None:
+        rooms, self._rooms = self._rooms, ()
+        for room in rooms:
+            room.close()
+
+    def _close(self) -> None:
+        super()._close()
+        self._leave()
 
 
 def _count_writes(nodes: Iterable[Tensor], tools: Tools) -> None:

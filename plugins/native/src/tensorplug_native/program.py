@@ -10,7 +10,7 @@ import numpy as np
 from tensorplug.tensor import Array
 from tensorplug_cpu.task import Operand
 
-SOURCES = 5
+SOURCES = 6
 NO_TYPE = -1
 """What an absent source has in place of a type."""
 
@@ -54,7 +54,8 @@ class Code(IntEnum):
     POOL = 17
     MUL_MAT = 18
     MUL_MAT_ID = 19
-    ATTENTION = 20
+    MATVEC = 20
+    ATTENTION = 21
 
 
 class Map(IntEnum):

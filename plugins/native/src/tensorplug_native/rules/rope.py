@@ -19,10 +19,18 @@ def rope(task: Task) -> Sequence[Draft]:
     params = task.node.params
     if params["mode"] not in ("normal", "neox") or not dense_f32(task, "x", "factors"):
         return []
+    table, drafts = turning(task)
+    halves = int(params["mode"] == "neox")
+    sources = (source(task, "x"), table)
+    return [*drafts, Draft(Code.ROPE, result(task), sources, integers=(halves,))]
+
+
+def turning(task: Task) -> tuple[Slot, list[Draft]]:
+    """The table of turns of a rope, and what computes it where no node before it does."""
     factors = task.source("factors") if task.get("factors") is not None else None
     key = (
         "native rope",
-        tuple(params.items()),
+        tuple(task.node.params.items()),
         task.tools.version(task.source("positions")),
         None if factors is None else task.tools.version(factors),
     )
@@ -31,9 +39,7 @@ def rope(task: Task) -> Sequence[Draft]:
         table, draft = _rope_table(task)
         task.tools.shared[key] = table
         drafts.append(draft)
-    halves = int(params["mode"] == "neox")
-    sources = (source(task, "x"), table)
-    return [*drafts, Draft(Code.ROPE, result(task), sources, integers=(halves,))]
+    return table, drafts
 
 
 def _rope_table(task: Task) -> tuple[Slot, Draft]:

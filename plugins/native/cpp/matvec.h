@@ -1,0 +1,92 @@
+// Products with one row of x, and what follows them: a bias, and a gated unit with the product of a second matrix. Ids
+// may choose the matrices, for experts of one token.
+#pragma once
+
+#include "copy.h"
+#include "int8.h"
+
+namespace {
+
+constexpr int64_t ROWS_TOGETHER = 16; // of w, before what follows is computed
+
+// A matrix, its bias, and the row of x as its rows need it.
+struct Side {
+    const Operand &w, &bias;
+    const Kernel8 *rounding; // null where x stays f32
+    char *rounded;
+    int threads;
+
+    Side(const Operand &w, const Operand &bias, bool rounds, char *room, int threads)
+        : w(w), bias(bias), rounding(rounds ? kernel8_of(w.type) : nullptr), rounded(room), threads(threads) {}
+
+    void prepare(const float *x) const {
+        if (rounding != nullptr) rounding->round(x, w.ne[0], rounded);
+    }
+
+    // out = rows [first, first + count) of matrix `e`, times x, plus the bias.
+    void multiply(const float *x, int64_t e, int64_t first, int64_t count, float *out) const {
+        for (int64_t r = 0; r < count; r += AT_ONCE) {
+            const char *rows = at(w, first + r, e, 0);
+            const int64_t some = count - r < AT_ONCE ? count - r : AT_ONCE;
+            if (rounding != nullptr) rounding->rows(rows, w.nb[1], some, rounded, w.ne[0], out + r, threads);
+            else if (some == AT_ONCE) row_type(w.type)->dot4(rows, w.nb[1], x, w.ne[0], out + r);
+            else for (int64_t i = 0; i < some; i++) row_type(w.type)->dot(rows + i * w.nb[1], 0, x, w.ne[0], out + r + i);
+        }
+        if (bias.type == NO_TYPE) return;
+        const float *more = (const float *)at(bias, e, 0, 0) + first;
+        for (int64_t i = 0; i < count; i++) out[i] += more[i];
+    }
+};
+
+// Bytes for one thread: x as f32, and rounded for each of two matrices.
+inline int64_t matvec_room(const Node &node) {
+    const int64_t k = node.src[0].ne[0];
+    return aligned(k * 4) + 2 * aligned(rounded_size(k));
+}
+
+inline int64_t matvec_scratch(const Node &node, int threads) { return threads * matvec_room(node); }
+
+inline Turns turns_of_matvec(const Node &node, int64_t slots, const Part &part) {
+    constexpr int64_t LEAST = 1 << 13, MOST = 1 << 17; // bytes of w
+    const int64_t second = node.src[4].type == NO_TYPE ? 0 : node.src[4].nb[1], row = node.src[0].nb[1] + second;
+    const int64_t total = node.src[0].ne[1] * slots, bytes = total * row / part.threads / PORTIONS;
+    const int64_t portion = (bytes < LEAST ? LEAST : bytes > MOST ? MOST : bytes) / (row > 0 ? row : 1) + 1;
+    return Turns(total, AT_ONCE, portion, part);
+}
+
+// src: w, x, ids, bias, second w, its bias; i[0] as for MUL_MAT, i[1] the unit and f its parameters. Without ids there
+// is one matrix.
+inline void matvec(const Node &node, Part &part) {
+    const Operand &w = node.src[0], &x = node.src[1], &ids = node.src[2], &out = node.out;
+    const bool chosen = ids.type != NO_TYPE, paired = node.src[4].type != NO_TYPE;
+    if (chosen && !good_ids(ids, w.ne[2], part)) return;
+    const int64_t k = w.ne[0], n = w.ne[1], slots = chosen ? ids.ne[0] : 1;
+    float *row = (float *)(part.scratch + part.thread * matvec_room(node));
+    char *rounded = (char *)row + aligned(k * 4);
+    const Side first(w, node.src[3], node.i[0], rounded, part.threads);
+    const Side second(node.src[4], node.src[5], node.i[0], rounded + aligned(rounded_size(k)), part.threads);
+    Turns turns = turns_of_matvec(node, slots, part);
+    int64_t ready = -1;
+    for (Span turn{0, 0}; !part.stopped() && turns.next(turn);) {
+        for (int64_t item = turn.first, count; item < turn.last; item += count) {
+            const int64_t slot = item / n, start = item % n, left = n - start < turn.last - item ? n - start : turn.last - item;
+            count = left < ROWS_TOGETHER ? left : ROWS_TOGETHER;
+            if (ready != slot % x.ne[1]) {
+                ready = slot % x.ne[1];
+                read_row(x, {ready, 0, 0}, row);
+                first.prepare(row);
+                if (paired) second.prepare(row);
+            }
+            const int64_t e = chosen ? id_at(ids, slot, 0, 0) : 0;
+            float a[ROWS_TOGETHER], b[ROWS_TOGETHER];
+            first.multiply(row, e, start, count, a);
+            if (paired) {
+                second.multiply(row, e, start, count, b);
+                JOININGS[node.i[1]].compute(a, b, count, node.f, a);
+            }
+            std::memcpy(at(out, slot, 0, 0) + start * 4, a, (size_t)count * 4);
+        }
+    }
+}
+
+} // namespace
