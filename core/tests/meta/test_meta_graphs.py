@@ -285,6 +285,18 @@ def test_write_that_cannot_be_cut_gathers_the_memory_and_deals_it_out_again(grou
     np.testing.assert_array_equal(result, 2 * wanted)
 
 
+def test_what_was_gathered_before_a_write_is_gathered_again_after_it(group):
+    both = group(2, named(state=cut(0, (4, 4))))
+    state, x = both.place("state", numbers(2, 8)), tp.input("x", (2, 8), tp.F32)
+    before, write, after = tp.rms_norm(state), tp.cpy(x, state), tp.rms_norm(state)
+
+    results = both.run([before, after], {x: numbers(2, 8, seed=1)}, effects=[write])
+
+    for result, data in zip(results, (numbers(2, 8), numbers(2, 8, seed=1)), strict=True):
+        wanted = data / np.sqrt(np.mean(data * data, -1, keepdims=True) + 1e-6)
+        np.testing.assert_allclose(result, wanted, 1e-5)
+
+
 def test_part_that_a_device_refuses_is_computed_whole_with_its_reason(group):
     class Picky(NullDevice):
         def _supports(self, node, source_types):
