@@ -18,6 +18,8 @@ TYPES = sorted(set(WEIGHTS) - {tp.F64}, key=lambda t: t.id)
 BYTES = sorted(CODED, key=lambda t: t.id)
 MATVECS = ("wide", "subgroup", "group")
 SOME = (tp.F32, tp.F16, tp.Q4_0, tp.Q6_K)
+ROUNDED = {"int8": 16, "wide_int8": 128}
+"""Elements of `x` for each scale where a variant rounds them to bytes."""
 NEAR = 2e-5
 """Error of sums of floats, as a share of the sum of the magnitudes."""
 
@@ -42,7 +44,7 @@ def choose(device, variant, node) -> None:
     """Make the device compute `node` by `variant`; skips where it cannot."""
     grants = {"max_group": 1024, "local_memory": 1 << 16} if variant == "tile256x128" else {}
     facts = replace(device.facts, choices=Always(variant), int8_activations=True, **grants)
-    wide = replace(facts, wide=variant == "wide")
+    wide = replace(facts, wide=variant in ("wide", "wide_int8"))
     if variant not in variants(operands_of(node), wide):
         pytest.skip(f"{device.description} has no {variant}")
     device.facts = wide
@@ -82,15 +84,18 @@ def product(device, stream, variant, dtype, n, m, k):
     with tp.Scheduler([stream]).schedule(y) as run:
         got = run.run({a: stored, b: x})[y]
 
-    check(got, w, rounded(x) if variant == "int8" else x.astype(np.float64))
+    exact = x.astype(np.float64)
+    check(got, w, rounded(x, ROUNDED[variant]) if variant in ROUNDED else exact)
 
 
-def rounded(x):
-    """`x` as the kernels round it to bytes: a scale for each 16 elements."""
-    parts = x.reshape(*x.shape[:-1], -1, 16)
+def rounded(x, size=16):
+    """`x` as the kernels round it to bytes: a scale for each `size` elements."""
+    length = x.shape[-1]
+    x = np.pad(x, [*[(0, 0)] * (x.ndim - 1), (0, -length % size)])
+    parts = x.reshape(*x.shape[:-1], -1, size)
     largest = np.abs(parts).max(-1, keepdims=True)
     codes = np.rint(parts * (np.float32(127) / largest)).astype(np.float64)
-    return (codes * (largest / np.float32(127))).reshape(x.shape)
+    return (codes * (largest / np.float32(127))).reshape(x.shape)[..., :length]
 
 
 @pytest.mark.parametrize("dtype", TYPES, ids=lambda t: t.name)
@@ -114,8 +119,9 @@ def test_few_rows_of_odd_sizes(device, stream, variant, dtype, n, m):
 
 @pytest.mark.parametrize("dtype", sorted(STREAMED, key=lambda t: t.id), ids=lambda t: t.name)
 @pytest.mark.parametrize("length", [32, 6144 + 96], ids=["a block", "more than is sorted at once"])
-def test_one_row_of_any_length(device, stream, dtype, length):
-    product(device, stream, "wide", dtype, 5, 1, -(-length // dtype.block) * dtype.block)
+@pytest.mark.parametrize("variant", ["wide", "wide_int8"])
+def test_one_row_of_any_length(device, stream, variant, dtype, length):
+    product(device, stream, variant, dtype, 5, 1, -(-length // dtype.block) * dtype.block)
 
 
 @pytest.mark.parametrize("guess", [8, 32, 64])
@@ -216,6 +222,20 @@ def test_rounding_to_bytes_moves_no_number_by_more_than_half_a_step(device, stre
 
     half_steps = np.abs(x.reshape(-1, 16)).max(1).repeat(16) / 254
     assert (np.abs(got - x) <= half_steps * (1 + 1e-5)).all()
+
+
+@pytest.mark.parametrize("odd", [np.inf, np.nan])
+def test_one_row_rounded_to_bytes_that_is_not_finite_gives_nan(device, stream, odd):
+    x = np.ones((1, 64), np.float32)
+    x[0, 40] = odd
+    a, b = tp.input("w", (3, 64), tp.Q4_1), tp.input("x", (1, 64), tp.F32)
+    y = tp.mul_mat(a, b)
+    choose(device, "wide_int8", y)
+
+    with tp.Scheduler([stream]).schedule(y) as run:
+        got = run.run({a: np.zeros((3, 40), np.uint8), b: x})[y]
+
+    assert np.isnan(got).all()
 
 
 @pytest.mark.parametrize("odd", [np.inf, -np.inf, np.nan])

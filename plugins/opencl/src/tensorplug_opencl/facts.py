@@ -18,7 +18,7 @@ LIMITS = "TENSORPLUG_OPENCL_LIMITS"
 """Set to `device`, kernels may take as many items and as much local memory as the device grants."""
 
 ACTIVATIONS = "TENSORPLUG_OPENCL_ACTIVATIONS"
-"""Set to `q8`, products with few rows may round them to 8 bits; `f32` is the default."""
+"""Set to `int8`, products with few rows may round them to 8 bits; `f32` is the default."""
 
 TUNE = "TENSORPLUG_OPENCL_TUNE"
 """Set to 1, the fastest variant of a product is found by timing all of them, and kept on disk."""
@@ -44,7 +44,7 @@ def facts_of(driver: Any) -> Facts:
         fp16="cl_khr_fp16" in extensions,
         fp64="cl_khr_fp64" in extensions,
         int_dot=newer and "cl_khr_integer_dot_product" in extensions,
-        int8_activations=_setting(ACTIVATIONS, ("f32", "q8")) == "q8",
+        int8_activations=_setting(ACTIVATIONS, ("f32", "int8")) == "int8",
         units=int(driver.max_compute_units),
     )
 

@@ -9,6 +9,8 @@
 // and the next GROUP in the high ones (NIBBLES), or in bytes of two vectors of words. SCALES (and
 // MINIMA) are those of the words, for low codes and high ones. SUMS multiplies the sums of `x` that
 // minima meet; without minima, it is what all codes are moved by.
+//
+// With INT8, `x` becomes bytes, and codes meet it as integers.
 
 #define EVERY(name, count) _Pragma("unroll") for (int name = 0; name < count; name++)
 typedef GLOBAL const uchar* bytes;
@@ -186,10 +188,95 @@ DEVICE float sum16(float16 v) {
 // do that within a page by themselves; what is AHEAD bytes on may be on the next.
 #define AT_ONCE 2
 #define AHEAD 2048
-// Elements of `x` that are sorted at once, in local memory.
+// Elements of `x` that are prepared at once, in local memory.
 #define DEPTH 6144
-// Vectors of a unit of them: what meets low codes 0 to 3 and the sum of it, then high codes.
-#define SORTED 10
+
+// Adds products of low codes, and of high ones.
+#if w_block == 32
+#define ADD(factors, a, b) sums[0] = fma(factors(h, 0), (a) + (b), sums[0]);
+#else
+#define ADD(factors, a, b) \
+  sums[0] = fma(factors(h, 2 * j), (a), sums[0]); \
+  sums[1] = fma(factors(h, 2 * j + 1), (b), sums[1]);
+#endif
+
+#ifdef INT8
+// `x` as bytes with a scale for each unit, which is NaN where a number is not finite. Vectors of a
+// unit: the bytes that meet low codes, those for high codes, the sums of both, the scale.
+#define PREPARED 5
+#ifdef NIBBLES
+#define LOW_BYTES (low & FOURS)
+#define HIGH_BYTES (low >> 4 & FOURS)
+#else
+#define LOW_BYTES (low & MASK * 0x01010101u)
+#define HIGH_BYTES (high & MASK * 0x01010101u)
+#endif
+
+// For each word the sum of four products of codes below 64 and signed bytes.
+#if defined(__AVX512BW__) && defined(__clang__)
+typedef char char64 __attribute__((ext_vector_type(64)));
+typedef short short32 __attribute__((ext_vector_type(32)));
+DEVICE int16 dots(uint16 codes, uint16 x) {
+  const short32 pairs = __builtin_ia32_pmaddubsw512(
+      __builtin_astype(codes, char64), __builtin_astype(x, char64));
+  return __builtin_ia32_pmaddwd512(pairs, (short32)(1));
+}
+#else
+DEVICE int16 dots(uint16 codes, uint16 x) {
+  int16 sum = 0;
+  EVERY(i, 4) sum += as_int16(codes >> 8 * i & 255u) * (as_int16(x << (24 - 8 * i)) >> 24);
+  return sum;
+}
+#endif
+
+DEVICE void round_half(const float16* in, float scale, float inverse, LOCAL float16* to) {
+  uint4 parts[4];
+  EVERY(i, 4) parts[i] = as_uint4(convert_char16(convert_int16_rte(in[i] * inverse)));
+  const uint16 all = (uint16)(parts[0], parts[1], parts[2], parts[3]);
+  const int16 sums = dots((uint16)(0x01010101u), all);
+  to[0] = as_float16(all);
+#ifdef MINIMA
+  to[2] = SUMS * scale * convert_float16(sums);
+#else
+  to[2] = as_float16(sums * (int)SUMS);
+#endif
+}
+
+DEVICE void prepare(const float16* low, const float16* high, LOCAL float16* to) {
+  float16 most = 0.0f, odd = 0.0f;
+  EVERY(i, 4) {
+    most = fmax(most, fmax(fabs(low[i]), fabs(high[i])));
+    odd += (low[i] + high[i]) * 0.0f;
+  }
+  const float8 most8 = fmax(most.lo, most.hi);
+  const float4 most4 = fmax(most8.lo, most8.hi);
+  const float largest = fmax(fmax(most4.x, most4.y), fmax(most4.z, most4.w));
+  // Numbers so small that their inverse is none count as 0.
+  const float scale = largest / 127.0f + sum16(odd);
+  const float inverse = largest > 1e-30f ? 127.0f / largest : 0.0f;
+  round_half(low, scale, inverse, to);
+  round_half(high, scale, inverse, to + 1);
+  to[4] = scale;
+}
+
+#ifdef MINIMA
+#define START(i) 0
+#else
+#define START(i) as_int16(x[i])
+#endif
+DEVICE void add(bytes b, int n, int j, const head* h, LOCAL const float16* x, float16* sums) {
+  uint16 low, high;
+  words(b, n, j, h, &low, &high);
+  const int16 lows = dots(LOW_BYTES, as_uint16(x[0])) + START(2);
+  const int16 highs = dots(HIGH_BYTES, as_uint16(x[1])) + START(3);
+  ADD(SCALES, x[4] * convert_float16(lows), x[4] * convert_float16(highs))
+#ifdef MINIMA
+  ADD(MINIMA, x[2], x[3])
+#endif
+}
+#else
+// Vectors of a unit: what meets low codes 0 to 3 and the sum of it, then high codes.
+#define PREPARED 10
 
 // 64 elements by their places in words, and their sums.
 DEVICE void sort(const float16* in, float4 factors, LOCAL float16* to) {
@@ -204,17 +291,15 @@ DEVICE void sort(const float16* in, float4 factors, LOCAL float16* to) {
   to[4] = SUMS * ((x0 + x1) + (x2 + x3));
 }
 
+DEVICE void prepare(const float16* low, const float16* high, LOCAL float16* to) {
+  sort(low, LOW_FACTORS, to);
+  sort(high, HIGH_FACTORS, to + 5);
+}
+
 #ifdef MINIMA
 #define START(i) (float16)(0.0f)
 #else
 #define START(i) x[i]
-#endif
-#if w_block == 32
-#define ADD(factors, a, b) sums[0] = fma(factors(h, 0), (a) + (b), sums[0]);
-#else
-#define ADD(factors, a, b) \
-  sums[0] = fma(factors(h, 2 * j), (a), sums[0]); \
-  sums[1] = fma(factors(h, 2 * j + 1), (b), sums[1]);
 #endif
 DEVICE void add(bytes b, int n, int j, const head* h, LOCAL const float16* x, float16* sums) {
   uint16 low, high;
@@ -229,6 +314,7 @@ DEVICE void add(bytes b, int n, int j, const head* h, LOCAL const float16* x, fl
   ADD(MINIMA, x[4], x[9])
 #endif
 }
+#endif
 
 // Multiplies a block of each stream, or `n` blocks, and moves on.
 #define BLOCK(n) { \
@@ -238,14 +324,14 @@ DEVICE void add(bytes b, int n, int j, const head* h, LOCAL const float16* x, fl
     h[r] = begin(w[r], n); \
   } \
   EVERY(j, UNITS) { \
-    EVERY(r, AT_ONCE) add(w[r], n, j, &h[r], here + SORTED * j, sums[r]); \
+    EVERY(r, AT_ONCE) add(w[r], n, j, &h[r], here + PREPARED * j, sums[r]); \
   } \
   EVERY(r, AT_ONCE) w[r] += BLOCK_BYTES; \
-  here += SORTED * UNITS; \
+  here += PREPARED * UNITS; \
 }
 
 KERNEL_HEAD {
-  LOCAL float16 sorted[DEPTH / 128 * SORTED];
+  LOCAL float16 prepared[DEPTH / 128 * PREPARED];
   const int first = GROUP_X * p.rows, last = min(first + p.rows, p.w.ne[1]);
 #ifdef EXPERTS
   const int expert = *(GLOBAL const int*)AT(ids, GROUP_Z % p.y.ne[1], GROUP_Z / p.y.ne[1], 0, 0);
@@ -268,9 +354,7 @@ KERNEL_HEAD {
         low[i] = at < depth ? *(GLOBAL const number16*)(x + at) : (float16)(0.0f);
         high[i] = at < depth ? *(GLOBAL const number16*)(x + at + GROUP) : (float16)(0.0f);
       }
-      LOCAL float16* to = sorted + k / 128 * SORTED;
-      sort(low, LOW_FACTORS, to);
-      sort(high, HIGH_FACTORS, to + SORTED / 2);
+      prepare(low, high, prepared + k / 128 * PREPARED);
     }
     for (int row = first; row < first + span; row++) {
       bytes w[AT_ONCE];
@@ -280,7 +364,7 @@ KERNEL_HEAD {
         w[r] = W_ROW(min(row + r * span, last - 1)) + (long)(start / (128 * UNITS)) * BLOCK_BYTES;
         sums[r][0] = sums[r][1] = 0.0f;
       }
-      LOCAL const float16* here = sorted;
+      LOCAL const float16* here = prepared;
       int k = 0;
       for (; k + 128 * UNITS <= depth; k += 128 * UNITS) BLOCK(4)
 #if UNITS == 1

@@ -1,8 +1,9 @@
 """Ways to compute a product of matrices, which of them are valid, and which one is taken.
 
-Variants are `wide` (processors), `subgroup` and `group` (a team of lanes for each row, of a
-sub-group or a group), `int8` (with `x` rounded to 8 bits) and the tiles. The choice is the first
-valid one by the facts of the device, unless its `choices` name another for products of that class.
+Variants are `wide` (processors), `wide_int8` (the same with one row of `x` rounded to 8 bits),
+`subgroup` and `group` (a team of lanes for each row, of a sub-group or a group), `int8` (with `x`
+rounded to 8 bits) and the tiles. The choice is the first valid one by the facts of the device,
+unless its `choices` name another for products of that class.
 """
 
 from tensorplug_opencl.kernels import tiled, wide
@@ -10,7 +11,8 @@ from tensorplug_opencl.kernels.operands import Operands, rows_in_order
 from tensorplug_simt.facts import Facts
 from tensorplug_simt.program import Program
 
-WIDE, SUBGROUP, GROUP, INT8 = "wide", "subgroup", "group", "int8"
+WIDE, WIDE_INT8 = "wide", "wide_int8"
+SUBGROUP, GROUP, INT8 = "subgroup", "group", "int8"
 
 
 def product(these: Operands, facts: Facts) -> Program | None:
@@ -30,8 +32,13 @@ def few(these: Operands) -> bool:
 def variants(these: Operands, facts: Facts) -> list[str]:
     """The valid variants; the first one is best by facts alone."""
     grouped = _matvecs(these, facts) if few(these) else _tiles(these, facts)
-    streamed = [WIDE] if facts.wide and rows_in_order(these.w) else []
-    return streamed + grouped
+    return _streams(these, facts) + grouped
+
+
+def _streams(these: Operands, facts: Facts) -> list[str]:
+    if not (facts.wide and rows_in_order(these.w)):
+        return []
+    return [WIDE_INT8, WIDE] if facts.int8_activations and wide.streams(these) else [WIDE]
 
 
 def _matvecs(these: Operands, facts: Facts) -> list[str]:
@@ -47,8 +54,8 @@ def _tiles(these: Operands, facts: Facts) -> list[str]:
 
 def program_of(variant: str, these: Operands, facts: Facts) -> Program:
     """The program of one variant."""
-    if variant == WIDE:
-        return wide.product(these, facts)
+    if variant in (WIDE, WIDE_INT8):
+        return wide.product(these, facts, int8=variant == WIDE_INT8)
     tile = tiled.TILES.get(variant)
     if tile is not None:
         return tiled.tiles(these, tile)
@@ -61,5 +68,5 @@ def class_of(these: Operands, facts: Facts) -> str:
     kind = "lists" if "lists" in these.experts else "experts" if these.experts else "matrices"
     sizes = (these.w.ne[0], these.w.ne[1], these.rows, these.matrices)
     shape = "x".join(str(1 << max(size - 1, 0).bit_length()) for size in sizes)
-    q8 = " q8" if facts.int8_activations else ""
-    return f"{kind} {these.w.dtype.name} {these.x.dtype.name} {shape}{q8}"
+    int8 = " int8" if facts.int8_activations else ""
+    return f"{kind} {these.w.dtype.name} {these.x.dtype.name} {shape}{int8}"

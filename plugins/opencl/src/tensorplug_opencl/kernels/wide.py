@@ -30,24 +30,30 @@ STEP = 32
 """Rows of `x` in the smallest part of a product: decoding a panel is worth that many."""
 
 
-def product(these: Operands, facts: Facts) -> Program:
-    """A matvec for few rows of `x`, a blocked product for many."""
+def streams(these: Operands) -> bool:
+    """Whether one row of `x` meets codes before scales."""
+    return "lists" not in these.experts and these.rows == 1 and these.w.dtype in STREAMED
+
+
+def product(these: Operands, facts: Facts, *, int8: bool = False) -> Program:
+    """A matvec for few rows of `x`, a blocked product for many; `int8` where `streams` holds."""
     ready = packed(these, facts)
     many = "lists" in ready.experts or ready.rows > COLUMNS[-1]
-    return ready.program(matmul(ready, facts) if many else matvec(ready, facts))
+    return ready.program(matmul(ready, facts) if many else matvec(ready, facts, int8=int8))
 
 
-def matvec(these: Operands, facts: Facts) -> Launch:
+def matvec(these: Operands, facts: Facts, *, int8: bool) -> Launch:
     """Each item reads neighbouring rows of `w`: one stream for each unit."""
     n = these.w.ne[1]
     rows = blocks_of(n, max(SHARES * facts.units // these.matrices, 1))
-    stream = these.rows == 1 and these.w.dtype in STREAMED
-    columns = {} if stream else {"COLS": next(c for c in COLUMNS if c >= these.rows)}
+    stream = streams(these)
+    columns = {"COLS": next(c for c in COLUMNS if c >= these.rows)}
+    kind = ({"INT8": 1} if int8 else {}) if stream else columns
     return launch(
         STREAM if stream else MATVEC,
         these.places,
         groups=(blocks_of(n, rows), 1, these.matrices),
-        defines={**columns, **these.defines},
+        defines={**kind, **these.defines},
         repeat2=these.repeat2,
         repeat3=these.repeat3,
         rows=rows,
