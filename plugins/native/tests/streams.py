@@ -20,6 +20,6 @@ def device() -> Iterator[NativeDevice]:
 
 @pytest.fixture(scope="module", params=LEVELS)
 def backend(device: NativeDevice, request: pytest.FixtureRequest) -> Iterator[NativeBackend]:
-    with device.open(threads=2, level=request.param) as backend:
+    with device.open(threads=2, level=request.param, activations="f32") as backend:
         assert isinstance(backend, NativeBackend)
         yield backend

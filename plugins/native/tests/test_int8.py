@@ -137,4 +137,4 @@ def test_rounding_is_asked_for_by_one_of_two_words(device):
     with pytest.raises(tp.OptionError) as caught:
         device.open(activations="int4")
 
-    assert str(caught.value) == ("cpu:0: option activations='int4'; choose from f32, int8")
+    assert str(caught.value) == ("cpu:0: option activations='int4'; choose from auto, int8, f32")

@@ -28,7 +28,7 @@ def numpy():
 @pytest.fixture(scope="module")
 def three(device, backend):
     """Three threads, so that shares are uneven, at the level of `backend`."""
-    with device.open(threads=3, level=backend.level.name) as stream:
+    with device.open(threads=3, level=backend.level.name, activations="f32") as stream:
         yield stream
 
 

@@ -20,7 +20,7 @@ class NativeBackend(CPUBackend):
     """Runs plans on `threads` threads: those of a pool, or NumPy's where a node has no kernel."""
 
     def __init__(
-        self, device: "NativeDevice", threads: int, level: Level, activations: str = "f32"
+        self, device: "NativeDevice", threads: int, level: Level, activations: str
     ) -> None:
         super().__init__(device, threads)
         self.level = level

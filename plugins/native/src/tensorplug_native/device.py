@@ -1,5 +1,6 @@
 """`NativeDevice`: the processor and the host's memory, with compiled kernels."""
 
+import os
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
@@ -18,7 +19,9 @@ from tensorplug_native.fusions import PATTERNS, refusal
 from tensorplug_native.library import AUTO, library
 from tensorplug_native.rules import READABLE
 
-ACTIVATIONS = ("f32", "int8")
+VARIABLE = "TENSORPLUG_NATIVE_ACTIVATIONS"
+"""The option `activations` of streams that are opened without it."""
+ACTIVATIONS = ("int8", "f32")
 
 
 class UnreadBufferType(ExpandedBufferType):
@@ -39,7 +42,8 @@ class NativeDevice(CPUDevice):
             "instruction-set level of the kernels: baseline, avx2, avx512, avx512_bf16",
         ),
         Option(
-            "activations", str, "f32", "what products round x to where that is faster", ACTIVATIONS
+            *("activations", str, AUTO, "what products may round x to where that is faster"),
+            (AUTO, *ACTIVATIONS),
         ),
     )
 
@@ -56,9 +60,19 @@ class NativeDevice(CPUDevice):
                 f"{self.name}: option threads={threads} is negative; use 0 for all cores"
             )
         level = library().level(options["level"])
-        return NativeBackend(self, threads or available_cores(), level, options["activations"])
+        activations = _activations(options["activations"])
+        return NativeBackend(self, threads or available_cores(), level, activations)
 
     def _supports_group(
         self, group: Group, source_types: Mapping[Tensor, BufferType]
     ) -> bool | Refusal:
         return refusal(group)
+
+
+def _activations(wanted: str) -> str:
+    chosen = os.environ.get(VARIABLE) or ACTIVATIONS[0] if wanted == AUTO else wanted
+    if chosen not in ACTIVATIONS:
+        raise OptionError(
+            f"tensorplug-native: {VARIABLE}={chosen}; choose from {', '.join(ACTIVATIONS)}"
+        )
+    return chosen

@@ -24,10 +24,10 @@ TOGETHER = 12
 
 
 def recordings(
-    device: NativeDevice, ops: Collection[str] = RULES, **options: object
+    device: NativeDevice, ops: Collection[str] = RULES, activations: str = "f32"
 ) -> Iterator[Recording]:
     """What the cases of `ops` give, as far as they are programs."""
-    with device.open(threads=1, **options) as backend:
+    with device.open(threads=1, activations=activations) as backend:
         assert isinstance(backend, NativeBackend)
         for case in SMALL:
             if case.op not in ops:
