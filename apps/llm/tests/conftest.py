@@ -13,6 +13,15 @@ from tensorplug_cpu.memory import CPUBufferType
 from .gguf_files import write_model
 
 
+@pytest.fixture(scope="module", autouse=True)
+def exact_arithmetic() -> Iterator[None]:
+    """Devices are compared in f32: nothing rounds activations that is not told to."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TENSORPLUG_NATIVE_ACTIVATIONS", "f32")
+        patch.setenv("TENSORPLUG_OPENCL_ACTIVATIONS", "f32")
+        yield
+
+
 class WalledBufferType(CPUBufferType):
     """Memory of one device; the host has to copy."""
 
