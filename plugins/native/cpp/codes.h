@@ -85,9 +85,9 @@ inline Codes merge(Codes a, Codes b) { EACH(a.at[i] | b.at[i]); }
 inline Codes minus(Codes a, char b) { EACH(a.at[i] - b); }
 #undef EACH
 inline vf codes_at(Codes c, int i) {
-    vf r;
-    for (int j = 0; j < W; j++) r.at[j] = c.at[i * W + j];
-    return r;
+    float lanes[W];
+    for (int j = 0; j < W; j++) lanes[j] = c.at[i * W + j];
+    return vload(lanes);
 }
 #endif
 

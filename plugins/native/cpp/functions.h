@@ -26,6 +26,11 @@ inline vf vpick(vf a, vf b, vf x, vf y) { return _mm256_blendv_ps(y, x, _mm256_c
 inline vf vsqrt(vf x) { return _mm256_sqrt_ps(x); }
 inline vf vfloor(vf x) { return _mm256_floor_ps(x); }
 inline vf vtrunc(vf x) { return _mm256_round_ps(x, _MM_FROUND_TO_ZERO | _MM_FROUND_NO_EXC); }
+#elif defined(TP_NEON)
+inline vf vpick(vf a, vf b, vf x, vf y) { return vbslq_f32(vcgtq_f32(a, b), x, y); }
+inline vf vsqrt(vf x) { return vsqrtq_f32(x); }
+inline vf vfloor(vf x) { return vrndmq_f32(x); }
+inline vf vtrunc(vf x) { return vrndq_f32(x); }
 #else
 inline vf vpick(vf a, vf b, vf x, vf y) {
     float as[W], bs[W], xs[W], ys[W];

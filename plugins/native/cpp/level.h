@@ -42,4 +42,6 @@ extern const Level BASELINE;
 extern const Level AVX2;
 extern const Level AVX512;
 extern const Level AVX512_BF16;
+#elif defined(TP_ARM64)
+extern const Level NEON;
 #endif

@@ -4,8 +4,13 @@
 
 #include "check.h"
 #include "level.h"
+#include "processor.h"
 
+#if defined(_WIN32)
+#define EXPORT extern "C" __declspec(dllexport)
+#else
 #define EXPORT extern "C" __attribute__((visibility("default")))
+#endif
 
 namespace {
 
@@ -14,18 +19,6 @@ struct Known {
     bool (*runs)();
 };
 
-#if defined(TP_X86)
-bool runs_avx2() {
-    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
-}
-bool runs_avx512() {
-    return runs_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-           __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
-           __builtin_cpu_supports("avx512vnni");
-}
-bool runs_avx512_bf16() { return runs_avx512() && __builtin_cpu_supports("avx512bf16"); }
-#endif
-
 // Slowest first.
 const Known LEVELS[] = {
     {&BASELINE, [] { return true; }},
@@ -33,6 +26,8 @@ const Known LEVELS[] = {
     {&AVX2, runs_avx2},
     {&AVX512, runs_avx512},
     {&AVX512_BF16, runs_avx512_bf16},
+#elif defined(TP_ARM64)
+    {&NEON, [] { return true; }},
 #endif
 };
 constexpr int LEVEL_COUNT = sizeof(LEVELS) / sizeof(LEVELS[0]);

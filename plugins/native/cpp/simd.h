@@ -11,6 +11,8 @@
 
 #if defined(__AVX2__)
 #include <immintrin.h>
+#elif defined(TP_NEON)
+#include <arm_neon.h>
 #endif
 
 namespace {
@@ -84,7 +86,47 @@ inline void vstore16(uint16_t *p, vf a) {
     _mm_storeu_si128((__m128i *)p, _mm256_cvtps_ph(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
 }
 
+#elif defined(TP_NEON)
+
+typedef float32x4_t vf;
+constexpr int W = 4;
+inline vf vload(const float *p) { return vld1q_f32(p); }
+inline void vstore(float *p, vf a) { vst1q_f32(p, a); }
+inline vf vload(const float *p, int n) {
+    float lanes[4] = {0, 0, 0, 0};
+    std::memcpy(lanes, p, (size_t)n * 4);
+    return vld1q_f32(lanes);
+}
+inline void vstore(float *p, vf a, int n) {
+    float lanes[4];
+    vst1q_f32(lanes, a);
+    std::memcpy(p, lanes, (size_t)n * 4);
+}
+inline vf vset(float x) { return vdupq_n_f32(x); }
+inline vf vadd(vf a, vf b) { return vaddq_f32(a, b); }
+inline vf vsub(vf a, vf b) { return vsubq_f32(a, b); }
+inline vf vmul(vf a, vf b) { return vmulq_f32(a, b); }
+inline vf vdiv(vf a, vf b) { return vdivq_f32(a, b); }
+inline vf vfma(vf a, vf b, vf c) { return vfmaq_f32(c, a, b); }
+inline vf vmax(vf a, vf b) { return vbslq_f32(vcgtq_f32(a, b), a, b); }
+inline vf vmin(vf a, vf b) { return vbslq_f32(vcltq_f32(a, b), a, b); }
+inline float vsum(vf a) { return vaddvq_f32(a); }
+inline vf vround(vf x) { return vrndnq_f32(x); }
+inline vf vscale2(vf x, vf n) {
+    // In two steps: 2**n alone may be too large or too small for a float.
+    const int32x4_t whole = vcvtnq_s32_f32(n), half = vshrq_n_s32(whole, 1);
+    const int32x4_t rest = vsubq_s32(whole, half), bias = vdupq_n_s32(127);
+    const vf a = vreinterpretq_f32_s32(vshlq_n_s32(vaddq_s32(half, bias), 23));
+    const vf b = vreinterpretq_f32_s32(vshlq_n_s32(vaddq_s32(rest, bias), 23));
+    return vmul(vmul(x, a), b);
+}
+inline vf vload16(const uint16_t *p) { return vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(p))); }
+inline vf vloadb16(const uint16_t *p) { return vreinterpretq_f32_u32(vshll_n_u16(vld1_u16(p), 16)); }
+inline void vstore16(uint16_t *p, vf a) { vst1_u16(p, vreinterpret_u16_f16(vcvt_f16_f32(a))); }
+
 #else
+
+#define TP_PLAIN // vectors are arrays
 
 // Plain C++; compilers make vectors of the loops where the machine has any.
 struct vf {
@@ -169,7 +211,7 @@ inline uint16_t float_to_bf16(float value) {
     return (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
 }
 
-#if !defined(__AVX2__)
+#if defined(TP_PLAIN)
 inline vf vload16(const uint16_t *p) { EACH(half_to_float(p[i])); }
 inline vf vloadb16(const uint16_t *p) { EACH(bf16_to_float(p[i])); }
 inline void vstore16(uint16_t *p, vf a) {

@@ -39,7 +39,7 @@ class NativeDevice(CPUDevice):
         *CPUDevice.options,
         Option(
             *("level", str, AUTO),
-            "instruction-set level of the kernels: baseline, avx2, avx512, avx512_bf16",
+            "instruction-set level of the kernels: baseline, avx2, avx512, avx512_bf16, neon",
         ),
         Option(
             *("activations", str, AUTO, "what products may round x to where that is faster"),

@@ -1,0 +1,48 @@
+// What an x86 processor and its system offer, asked from the processor itself: the same with every compiler.
+#pragma once
+
+#if defined(TP_X86)
+#include <cpuid.h>
+
+#include <cstdint>
+
+namespace {
+
+enum Register { EAX, EBX, ECX, EDX };
+
+// One bit of what `cpuid` says.
+struct Feature {
+    unsigned leaf, sub;
+    Register where;
+    int bit;
+};
+
+constexpr Feature FMA{1, 0, ECX, 12}, SAVES{1, 0, ECX, 27}, F16C{1, 0, ECX, 29}, AVX2_{7, 0, EBX, 5};
+constexpr Feature AVX512_F{7, 0, EBX, 16}, AVX512_DQ{7, 0, EBX, 17}, AVX512_BW{7, 0, EBX, 30};
+constexpr Feature AVX512_VL{7, 0, EBX, 31}, AVX512_VNNI{7, 0, ECX, 11}, AVX512_BF16_{7, 1, EAX, 5};
+
+inline bool has(const Feature &feature) {
+    unsigned r[4];
+    if (!__get_cpuid_count(feature.leaf, feature.sub, r, r + 1, r + 2, r + 3)) return false;
+    return r[feature.where] >> feature.bit & 1;
+}
+
+// Whether the system keeps these registers when it switches threads.
+inline bool keeps(uint32_t registers) {
+    if (!has(SAVES)) return false;
+    uint32_t low, high;
+    __asm__ volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
+    return (low & registers) == registers;
+}
+
+constexpr uint32_t VECTORS_OF_256 = 0x06, VECTORS_OF_512 = 0xe6; // the latter with their masks
+
+inline bool runs_avx2() { return keeps(VECTORS_OF_256) && has(FMA) && has(F16C) && has(AVX2_); }
+inline bool runs_avx512() {
+    return runs_avx2() && keeps(VECTORS_OF_512) && has(AVX512_F) && has(AVX512_BW) && has(AVX512_DQ) && has(AVX512_VL) &&
+           has(AVX512_VNNI);
+}
+inline bool runs_avx512_bf16() { return runs_avx512() && has(AVX512_BF16_); }
+
+} // namespace
+#endif
