@@ -19,7 +19,8 @@ inline vi each_byte(int a) { return _mm512_set1_epi8((char)a); }
 inline vi by_group(int first, int second) {
     return _mm512_inserti64x4(iset(first), _mm256_set1_epi32(second), 1);
 }
-inline vi bytes_by_group(int first, int second) { return by_group(first * 0x01010101, second * 0x01010101); }
+inline int four_bytes(int byte) { return (int)((unsigned)byte * 0x01010101u); }
+inline vi bytes_by_group(int first, int second) { return by_group(four_bytes(first), four_bytes(second)); }
 inline vi table_of(const int8_t *values, int excess) {
     const __m128i table = _mm_loadu_si128((const __m128i *)values);
     return _mm512_broadcast_i32x4(_mm_add_epi8(table, _mm_set1_epi8((char)excess)));
