@@ -56,9 +56,20 @@ struct Soon {
     int64_t step, each;
 };
 
-// Products of R rows of w with M rows of x, both held in `k` fours of bytes and in steps of them: out[j * out_step + r].
-// Memory would be waited for in short bursts, so the next rows of w are asked for meanwhile.
-template <int R, int M, class Held> void products(const float *w, int64_t w_step, const Soon *soon, const float *x, int64_t x_step, int64_t k, float *out, int64_t out_step) {
+// A vector of a row of plain type as `Held` multiplies it; `some` for the end of a row, the rest being zero.
+template <class Held, int TYPE> inline vf load_held(const char *row, int64_t i) {
+    if constexpr (Held::HELD > 1) return vload((const float *)row + i);
+    else return load_floats<TYPE>(row, i);
+}
+template <class Held, int TYPE> inline vf load_held(const char *row, int64_t i, int some) {
+    float values[W] = {};
+    for (int j = 0; j < some; j++) values[j] = load_float<Held::HELD == 1 ? TYPE : F32>(row, i + j);
+    return vload(values);
+}
+
+// Products of R rows of w, `step` bytes apart, with M rows of x of `k` fours of bytes: out[j * out_step + r]. Memory would
+// be waited for in short bursts, so the next rows of w are asked for meanwhile.
+template <int R, int M, class Held, int TYPE> void products(const char *w, int64_t step, const Soon *soon, const float *x, int64_t x_step, int64_t k, float *out, int64_t out_step) {
     vf sums[R][M];
     for (int r = 0; r < R; r++) {
         for (int j = 0; j < M; j++) sums[r][j] = vset(0);
@@ -70,17 +81,16 @@ template <int R, int M, class Held> void products(const float *w, int64_t w_step
             done += soon->each;
         }
         vf ws[R];
-        for (int r = 0; r < R; r++) ws[r] = vload(w + r * w_step + i);
+        for (int r = 0; r < R; r++) ws[r] = load_held<Held, TYPE>(w + r * step, i);
         for (int j = 0; j < M; j++) {
             const vf xs = vload(x + j * x_step + i);
             for (int r = 0; r < R; r++) sums[r][j] = Held::add(xs, ws[r], sums[r][j]);
         }
     }
-    if (i < k) { // the last of them, the rest being zero
-        for (int j = 0; j < M; j++) {
-            const vf xs = vload(x + j * x_step + i, (int)(k - i));
-            for (int r = 0; r < R; r++) sums[r][j] = Held::add(xs, vload(w + r * w_step + i, (int)(k - i)), sums[r][j]);
-        }
+    const int some = (int)(k - i);
+    for (int j = 0; j < M && some; j++) {
+        const vf xs = vload(x + j * x_step + i, some);
+        for (int r = 0; r < R; r++) sums[r][j] = Held::add(xs, load_held<Held, TYPE>(w + r * step, i, some), sums[r][j]);
     }
     for (int j = 0; j < M; j++) {
         for (int r = 0; r < R; r++) out[j * out_step + r] = vsum(sums[r][j]);
@@ -88,15 +98,31 @@ template <int R, int M, class Held> void products(const float *w, int64_t w_step
 }
 
 // The same for R rows of w and m rows of x.
-template <int R, class Held> void few_products(const float *w, int64_t w_step, const Soon &soon, const float *x, int64_t x_step, int64_t m, int64_t k, float *out, int64_t out_step) {
+template <int R, class Held, int TYPE> void few_products(const char *w, int64_t step, const Soon &soon, const float *x, int64_t x_step, int64_t m, int64_t k, float *out, int64_t out_step) {
     constexpr int64_t MOST = 4;
-    static constexpr decltype(&products<R, 1, Held>) BY_ROWS[MOST] = {
-        products<R, 1, Held>, products<R, 2, Held>, products<R, 3, Held>, products<R, 4, Held>,
+    static constexpr decltype(&products<R, 1, Held, TYPE>) BY_ROWS[MOST] = {
+        products<R, 1, Held, TYPE>, products<R, 2, Held, TYPE>, products<R, 3, Held, TYPE>, products<R, 4, Held, TYPE>,
     };
     for (int64_t j = 0; j < m; j += MOST) {
         const int64_t some = m - j < MOST ? m - j : MOST;
-        BY_ROWS[some - 1](w, w_step, j ? nullptr : &soon, x + j * x_step, x_step, k, out + j * out_step, out_step);
+        BY_ROWS[some - 1](w, step, j ? nullptr : &soon, x + j * x_step, x_step, k, out + j * out_step, out_step);
     }
+}
+
+// What is called for one row of w, and for DECODED of them. Rows of no plain type are decoded to f32 first.
+struct FewProducts {
+    typedef decltype(&few_products<1, Floats, F32>) Function;
+    Function one, several;
+    bool plain;
+};
+template <class Held, int TYPE> constexpr FewProducts few_of(bool plain) {
+    return {few_products<1, Held, TYPE>, few_products<DECODED, Held, TYPE>, plain};
+}
+template <class Held> FewProducts few_of(int type) {
+    if constexpr (Held::HELD > 1) return few_of<Held, BF16>(true);
+    if (type == F16) return few_of<Held, F16>(true);
+    if (type == BF16) return few_of<Held, BF16>(true);
+    return few_of<Held, F32>(type == F32);
 }
 
 #if defined(__AVX512BF16__)
@@ -120,13 +146,13 @@ template <class Held> void read_held(const Operand &x, const Place &p, float *ou
 #endif
 }
 
-// Few rows of x: dot products with the rows of w where they lie, or decoded where they are not held so already.
+// Few rows of x: dot products with the rows of w where they lie, or decoded.
 template <class Held> void mul_mat_few(const Node &node, Part &part) {
     const Operand &w = node.src[0], &out = node.out;
     Operand x = node.src[1];
     const RowType *type = row_type(w.type);
     const int64_t k = w.ne[0], n = w.ne[1], m = x.ne[1], row_size = aligned(k * 4) / 4;
-    const bool held = Held::HELD > 1 || (w.type == F32 && w.nb[1] % 4 == 0);
+    const FewProducts few = few_of<Held>(w.type);
     char *room = part.scratch;
     if (Held::HELD > 1 || !is_plain_rows(x)) {
         const Span rows = share(row_count(x), part);
@@ -158,11 +184,13 @@ template <class Held> void mul_mat_few(const Node &node, Part &part) {
             continue;
         }
         const int64_t count = left >= DECODED ? DECODED : 1;
-        for (int64_t r = 0; r < count && !held; r++) type->decode(weights + r * w.nb[1], 0, k, decoded + r * row_size);
-        const float *rows = held ? (const float *)weights : decoded;
+        for (int64_t r = 0; r < count && !few.plain; r++) {
+            type->decode(weights + r * w.nb[1], 0, k, decoded + r * row_size);
+        }
         const Soon soon{weights + count * w.nb[1], w.nb[1], W * Held::HELD * type->size / type->block};
-        const auto few = count == 1 ? few_products<1, Held> : few_products<DECODED, Held>;
-        few(rows, held ? w.nb[1] / 4 : row_size, soon, xs, x.nb[1] / 4, m, k / Held::HELD, results, out.nb[1] / 4);
+        const char *rows = few.plain ? weights : (const char *)decoded;
+        const int64_t step = few.plain ? w.nb[1] : row_size * 4;
+        (count == 1 ? few.one : few.several)(rows, step, soon, xs, x.nb[1] / 4, m, k / Held::HELD, results, out.nb[1] / 4);
         item += count;
     }
 }

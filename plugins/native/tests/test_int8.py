@@ -91,6 +91,22 @@ def test_products_are_those_of_numpy_with_rounded_values(numpy, rounding, dtype,
         assert distance(found, run(numpy, node, rounded)) < 1e-4
 
 
+@pytest.mark.parametrize("rows", [1, 4, 33])
+@pytest.mark.parametrize("byte", [0x00, 0x7F, 0x80, 0xFF])
+@pytest.mark.parametrize("dtype", TYPES, ids=str)
+def test_sums_of_the_largest_codes_do_not_overflow(numpy, rounding, dtype, byte, rows):
+    node, values = product(dtype, rows=rows, k=512, outputs=3)
+    w, x = values
+    codes = values[w].reshape(-1, dtype.size)
+    keep = [at + i for at in SCALES.get(dtype, (0,)) for i in (0, 1)] or [0]
+    codes[:, np.setdiff1d(np.arange(dtype.size), keep)] = byte
+    values[x][:] = np.where(np.arange(512) % 3, 1, -1)
+
+    found = run(rounding, node, values)
+
+    np.testing.assert_allclose(found, run(numpy, node, values), rtol=1e-4, atol=1e-4)
+
+
 def as_bf16(x):
     """`x` rounded to bf16, to even where it is a tie."""
     bits = x.view(np.uint32)
