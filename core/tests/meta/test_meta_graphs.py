@@ -190,6 +190,21 @@ def test_bias_is_cut_with_what_it_is_added_to(group):
     assert both.states(y) == ["axis 0: 5+1"] * 3
 
 
+def test_each_device_computes_groups_of_its_nodes_as_one(group):
+    both = group(2, named(w=cut(1, (5, 3))))
+    w, x = both.place("w", numbers(8, 8)), tp.input("x", (4, 8), tp.F32)
+    y = tp.rms_norm(x) * x
+    z = tp.swiglu(y @ w.T, y @ w.T)
+
+    (result,) = both.run([z], {x: numbers(4, 8)})
+
+    data = numbers(4, 8)
+    normed = data / np.sqrt(np.mean(data * data, -1, keepdims=True) + 1e-6) * data
+    h = normed @ numbers(8, 8).T
+    np.testing.assert_allclose(result, h / (1 + np.exp(-h)) * h, 1e-5, 1e-6)
+    assert all(device.fused for device in both.simple)
+
+
 # --- attention -----------------------------------------------------------------------------------
 
 HEAD, TOKENS, ROWS = 4, 3, 8

@@ -1,18 +1,18 @@
 """`MetaPlan`: a program with memory, one plan for each segment and device, ready to run."""
 
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from tensorplug.allocator import MemoryMap, Step, plan_memory
+from tensorplug.allocator import MemoryMap
 from tensorplug.backend import Plan
-from tensorplug.buffer import Buffer, BufferType, BufferUsage
+from tensorplug.buffer import Buffer, BufferUsage
 from tensorplug.errors import Unsupported
 from tensorplug.graph import Bindings, BoundGraph
 from tensorplug.meta import program as steps
 from tensorplug.meta.buffer import MetaBuffer
 from tensorplug.meta.build import build
 from tensorplug.meta.exchange import exchange, redeal, sum_up
+from tensorplug.meta.layout import Groups, fused, lay_out
 from tensorplug.meta.state import WHOLE, SplitState
 from tensorplug.tensor import Storage, Tensor
 
@@ -32,6 +32,7 @@ class MetaPlan(Plan):
         self._zeros: list[Buffer] = []
         self._places: list[Bindings] = []
         self._memory: list[MemoryMap] = []
+        self._groups: list[Groups] = []
         self._generations = (-1, -1)
         self._rebind()
 
@@ -45,8 +46,10 @@ class MetaPlan(Plan):
             lambda root: home_of(root, bindings),
             bindings.names,
         )
+        self._groups = [fused(self.program, d, each) for d, each in enumerate(device.devices)]
         self._memory = [
-            lay_out(self.program, d, kind) for d, kind in enumerate(device.buffer_type.kinds)
+            lay_out(self.program, d, kind, self._groups[d])
+            for d, kind in enumerate(device.buffer_type.kinds)
         ]
         self._bind()
 
@@ -60,13 +63,14 @@ class MetaPlan(Plan):
         for step in steps.flat(self.program.steps):
             if isinstance(step, steps.Segment):
                 self._plans[step] = [
-                    stream.plan(BoundGraph(self.bound.graph.part(nodes), places))
-                    for stream, nodes, places in zip(
-                        backend.streams, step.nodes, self._places, strict=True
-                    )
-                    if nodes
+                    self._plan_nodes(step, d) for d, nodes in enumerate(step.nodes) if nodes
                 ]
         self._generations = self._now()
+
+    def _plan_nodes(self, segment: steps.Segment, device: int) -> Plan:
+        groups = self._groups[device].get(segment, ())
+        part = self.bound.graph.part(segment.nodes[device], groups=groups)
+        return self.backend.streams[device].plan(BoundGraph(part, self._places[device]))
 
     def _now(self) -> tuple[int, int]:
         return self.backend.device.generation, self.backend.arena.generation
@@ -154,26 +158,3 @@ def home_of(root: Tensor, bindings: Bindings) -> SplitState | None:
         )
     region = place.buffer.region_of(root, place.offset) if root.nbytes else None
     return WHOLE if region is None else region.state
-
-
-def lay_out(program: steps.Program, device: int, kind: BufferType) -> MemoryMap:
-    """Plan the memory of one device for the tensors that have no home."""
-    timeline: list[Step] = []
-    for step in steps.flat(program.steps):
-        timeline.extend(_moments(step, device))
-    return plan_memory(timeline, [kind], placed=program.homes[device])
-
-
-def _moments(step: steps.Step, device: int) -> Sequence[Step]:
-    if isinstance(step, steps.Segment):
-        return [Step(n, (*n.sources, *n.written_roots), 0) for n in step.nodes[device]]
-    if isinstance(step, steps.Exchange):
-        read = [m.start for m in step.moves if m.source == device]
-        made = [m.end for m in step.moves if m.target == device]
-    else:
-        assert isinstance(step, steps.Redeal)
-        read, made = [step.source.locals[device]], [step.target.locals[device]]
-    touched = [*made, *read]
-    if not touched:
-        return []
-    return [Step(touched[0], tuple(read), 0, tuple(t.root for t in made), ())]

@@ -67,7 +67,7 @@ def _plan_splits(
         if pools[split.backend].only_shared and not every_node:
             steps.append(_split_step(split, shared_nodes(graph, splits, split)))
         else:
-            steps.extend(_node_steps(split))
+            steps.extend(node_steps(split))
     # What another device copies may still be in flight when its own device runs on: it stays.
     copied = [copy.source for split in splits for copy in split.copies]
     keep = [*graph.outputs, *graph.effects, *copied]
@@ -93,7 +93,7 @@ def _split_step(split: Split, shared: Sequence[Tensor]) -> Step:
     return Step(first, (*outside, *shared), split.backend, tuple(shared[1:]), ())
 
 
-def _node_steps(split: Split) -> Iterator[Step]:
+def node_steps(split: Split) -> Iterator[Step]:
     """The steps of its nodes: one for each group, at the place of the last node."""
     grouped = {node for group in split.groups for node in group.nodes}
     ends = {group.last: group for group in split.groups}

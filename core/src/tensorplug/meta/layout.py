@@ -1,0 +1,75 @@
+"""What one device does for a program: which nodes it computes as one, and the memory it needs."""
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from tensorplug.allocator import MemoryMap, Step, plan_memory
+from tensorplug.buffer import BufferType
+from tensorplug.device import Device, SupportsFusion
+from tensorplug.fusion import Group, find_groups
+from tensorplug.graph import Graph
+from tensorplug.meta import program as steps
+from tensorplug.scheduler.schedule import node_steps
+from tensorplug.scheduler.split import Split
+from tensorplug.tensor import Tensor
+
+Groups = Mapping[steps.Segment, tuple[Group, ...]]
+
+
+def fused(program: steps.Program, index: int, device: Device) -> Groups:
+    """The groups of each segment that a device computes as one."""
+    segments = [s for s in steps.flat(program.steps) if isinstance(s, steps.Segment)]
+    nodes = [node for segment in segments for node in segment.nodes[index]]
+    if not isinstance(device, SupportsFusion) or not nodes:
+        return {}
+    shared = [*_exchanged(program, index), *(n for n in nodes if n in program.homes[index])]
+    writes = [node for node in nodes if node.writes]
+    if not shared and not writes:
+        return {}
+    graph = Graph(shared, effects=writes)
+    return {
+        segment: find_groups(
+            graph,
+            device.fusions,
+            lambda group: bool(device.supports_group(group)),
+            nodes=segment.nodes[index],
+        )
+        for segment in segments
+        if segment.nodes[index]
+    }
+
+
+def _exchanged(program: steps.Program, index: int) -> Iterator[Tensor]:
+    """What others read of a device, or what reductions change."""
+    for step in steps.flat(program.steps):
+        if isinstance(step, steps.Exchange):
+            yield from (m.start for m in step.moves if m.source == index)
+            yield from (m.end for m in step.moves if m.target == index)
+        elif isinstance(step, steps.Redeal):
+            yield step.source.locals[index]
+    for step in program.steps:
+        if isinstance(step, steps.AllReduce):
+            yield step.locals[index]
+
+
+def lay_out(program: steps.Program, index: int, kind: BufferType, groups: Groups) -> MemoryMap:
+    """Plan the memory of one device for the tensors that have no home."""
+    timeline: list[Step] = []
+    for step in steps.flat(program.steps):
+        timeline.extend(_moments(step, index, groups))
+    return plan_memory(timeline, [kind], placed=program.homes[index])
+
+
+def _moments(step: steps.Step, index: int, groups: Groups) -> Sequence[Step]:
+    if isinstance(step, steps.Segment):
+        nodes, found = step.nodes[index], groups.get(step, ())
+        return list(node_steps(Split(0, 0, nodes, (), {}, frozenset(), found)))
+    if isinstance(step, steps.Exchange):
+        read = [m.start for m in step.moves if m.source == index]
+        made = [m.end for m in step.moves if m.target == index]
+    else:
+        assert isinstance(step, steps.Redeal)
+        read, made = [step.source.locals[index]], [step.target.locals[index]]
+    touched = [*made, *read]
+    if not touched:
+        return []
+    return [Step(touched[0], tuple(read), 0, tuple(t.root for t in made), ())]
