@@ -1,5 +1,6 @@
 """Graphs on several devices: states, what is moved, and the result of one device."""
 
+import contextlib
 import math
 
 import numpy as np
@@ -7,6 +8,7 @@ import pytest
 
 import tensorplug as tp
 from tensorplug import meta, transfer
+from tensorplug.hazards import Sanitizer
 from tensorplug.meta import cut, deal
 from tensorplug.testing.anykernel import ALL_KERNELS
 from tensorplug.testing.null import NullDevice, null_devices
@@ -203,6 +205,44 @@ def test_each_device_computes_groups_of_its_nodes_as_one(group):
     h = normed @ numbers(8, 8).T
     np.testing.assert_allclose(result, h / (1 + np.exp(-h)) * h, 1e-5, 1e-6)
     assert all(device.fused for device in both.simple)
+
+
+@pytest.mark.parametrize("parallel", [False, True])
+def test_group_beside_another_device_is_ordered_as_the_sanitizer_demands(group, parallel):
+    both = group(2, named(up=cut(1, (9, 3)), down=cut(0, (9, 3))), asynchronous=True)
+    up, down = both.place("up", numbers(12, 8)), both.place("down", numbers(6, 12, seed=1))
+    x = tp.input("x", (5, 8), tp.F32)
+    h = tp.scale(x, 2.0)
+    y = tp.scale(feed_forward(up, down, h), 0.5)
+    found = []
+    with NullDevice("host:0", host=True, kernels=ALL_KERNELS) as host, host.open() as last:
+        with tp.Scheduler([both.backend, last], parallel=parallel, sanitize=True) as scheduler:
+            schedule = scheduler.schedule(y, pins={h: last, y: last})
+            flights = [schedule.submit({x: numbers(5, 8, seed=seed)}) for seed in range(6)]
+            found = [flight[y] for flight in flights[-schedule.batches :]]
+
+    seeds = range(6 - len(found), 6)
+    for result, seed in zip(found, seeds, strict=True):
+        data = 2 * numbers(5, 8, seed=seed)
+        wanted = np.maximum(data @ numbers(12, 8).T, 0) @ numbers(6, 12, seed=1).T / 2
+        np.testing.assert_allclose(result, wanted, 1e-5, 1e-6)
+
+
+@pytest.mark.parametrize("count", [2, 3, 4])
+def test_exchanges_are_ordered_as_the_sanitizer_demands(group, count):
+    parts = deal(12, [1] * count)
+    both = group(count, named(up=cut(1, parts), down=cut(0, parts)), asynchronous=True)
+    up, down = both.place("up", numbers(12, 8)), both.place("down", numbers(8, 12, seed=1))
+    x = tp.input("x", (5, 8), tp.F32)
+    y = x
+    for _ in range(3):
+        y = tp.rms_norm(feed_forward(up, down, y)) + tp.soft_max(y @ up.T) @ down.T
+
+    with contextlib.closing(Sanitizer(*both.backend.streams)):
+        results = [both.run([y], {x: numbers(5, 8)})[0] for _ in range(3)]
+
+    for result in results:
+        np.testing.assert_array_equal(result, results[0])
 
 
 # --- attention -----------------------------------------------------------------------------------

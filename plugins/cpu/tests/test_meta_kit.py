@@ -7,7 +7,9 @@ import pytest
 
 from tensorplug import meta
 from tensorplug.meta.buffer import MetaBuffer
+from tensorplug.testing.anykernel import ALL_KERNELS
 from tensorplug.testing.kit import DeviceTests
+from tensorplug.testing.null import null_devices
 from tensorplug.testing.suites.graphs import GraphTests
 from tensorplug.testing.suites.memory import MemoryTests
 from tensorplug.testing.suites.ops import OpTests
@@ -83,3 +85,15 @@ class TestTwoMirrored(DeviceTests):
     @classmethod
     def device(cls):
         yield from several(2, "mirrored", (1, 1))
+
+
+@pytest.mark.long
+class TestThreeThatWorkLate(DeviceTests):
+    """Streams with events, asynchronous transfers and copies, in an order that nobody knows."""
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def device(cls):
+        simple = null_devices(3, asynchronous=True, kernels=ALL_KERNELS, logs=False, memory=1 << 28)
+        with meta.device(simple, "slowest") as device:
+            yield device
