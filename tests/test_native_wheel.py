@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -13,12 +14,42 @@ import pytest
 COMPILER = shutil.which(os.environ.get("CXX", "c++"))
 
 
-@pytest.fixture(scope="module")
-def pure(members: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The wheel that is built where the compiler does not work."""
+COMPILERS = re.compile(
+    r"(.+-)?(cc|c\+\+|gcc|g\+\+|clang(\+\+|-cl)?|icx|icpx)(-[\d.]+)?"
+)
+"""Names of programs that compile."""
+
+
+def without_compilers(folder: Path) -> str:
+    """A value of PATH that leads to all programs but compilers, through links in `folder`."""
+    folder.mkdir()
+    found = [
+        program
+        for place in os.environ["PATH"].split(os.pathsep)
+        for program in sorted(Path(place).glob("*"))
+        if not COMPILERS.fullmatch(program.name)
+    ]
+    # The first of a name is the one that would be run.
+    for name, program in {program.name: program for program in reversed(found)}.items():
+        (folder / name).symlink_to(program)
+    return str(folder)
+
+
+@pytest.fixture(scope="module", params=["broken", "none"])
+def pure(
+    members: dict[str, Path],
+    tmp_path_factory: pytest.TempPathFactory,
+    request: pytest.FixtureRequest,
+) -> Path:
+    """The wheel that is built where the compiler does not work, or where there is none."""
     out = tmp_path_factory.mktemp("pure")
     command = [sys.executable, "-m", "build", "--no-isolation", "--wheel", "--outdir", str(out)]
-    environ = {**os.environ, "CXX": "no-such-compiler"}
+    environ = {name: value for name, value in os.environ.items() if name not in ("CC", "CXX")}
+    if request.param == "broken":
+        environ["CXX"] = "no-such-compiler"
+    else:
+        environ["PATH"] = without_compilers(tmp_path_factory.mktemp("bin") / "bin")
+        assert shutil.which("c++", path=environ["PATH"]) is None
     subprocess.run(
         [*command, str(members["tensorplug-native"])], check=True, capture_output=True, env=environ
     )
