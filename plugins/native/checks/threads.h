@@ -19,9 +19,10 @@ struct Counts {
 // Makes an id of a table name no row, if the program has one; false where it has none.
 bool spoil(const std::vector<Node> &nodes) {
     for (const Node &node : nodes) {
-        const Operand *ids = node.op == GET_ROWS || node.op == SET_ROWS ? &node.src[1]
-                             : node.op == MUL_MAT_ID || node.op == ADD_ROWS ? &node.src[2] : nullptr;
-        if (ids == nullptr) continue;
+        const bool second = node.op == GET_ROWS || node.op == SET_ROWS;
+        const bool third = node.op == MUL_MAT_ID || node.op == ADD_ROWS || node.op == MATVEC;
+        const Operand *ids = second ? &node.src[1] : third ? &node.src[2] : node.op == ROPE ? &node.src[3] : nullptr;
+        if (ids == nullptr || ids->type == NO_TYPE) continue;
         std::memset(ids->data, 0xff, ids->type == I64 ? 8 : 4);
         return true;
     }

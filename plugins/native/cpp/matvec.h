@@ -7,7 +7,7 @@
 
 namespace {
 
-constexpr int64_t ROWS_TOGETHER = 16; // of w, before what follows is computed
+constexpr int64_t ROWS_TOGETHER = 256; // of w, before those of a second: the memory is read best in long streams
 
 // A matrix, its bias, and the row of x as its rows need it.
 struct Side {
@@ -64,7 +64,9 @@ inline void matvec(const Node &node, Part &part) {
     float *row = (float *)(part.scratch + part.thread * matvec_room(node));
     char *rounded = (char *)row + aligned(k * 4);
     const Side first(w, node.src[3], node.i[0], rounded, part.threads);
-    const Side second(node.src[4], node.src[5], node.i[0], rounded + aligned(rounded_size(k)), part.threads);
+    // Of one type, both matrices need x in the same way.
+    const bool alike = node.src[4].type == w.type;
+    const Side second(node.src[4], node.src[5], node.i[0], alike ? rounded : rounded + aligned(rounded_size(k)), part.threads);
     Turns turns = turns_of_matvec(node, slots, part);
     int64_t ready = -1;
     for (Span turn{0, 0}; !part.stopped() && turns.next(turn);) {
@@ -75,7 +77,7 @@ inline void matvec(const Node &node, Part &part) {
                 ready = slot % x.ne[1];
                 read_row(x, {ready, 0, 0}, row);
                 first.prepare(row);
-                if (paired) second.prepare(row);
+                if (paired && !alike) second.prepare(row);
             }
             const int64_t e = chosen ? id_at(ids, slot, 0, 0) : 0;
             float a[ROWS_TOGETHER], b[ROWS_TOGETHER];
