@@ -28,7 +28,7 @@ inline bool by_rows(const Node &node) { return node.src[0].ne[1] <= FEW_TOKENS; 
 
 // Parts that the positions of a row are cut into, so that all threads have work where there are few rows.
 inline int64_t parts_of_row(const Node &node, int threads) {
-    constexpr int64_t SHORTEST = 64, EACH = 8; // positions of a part; parts for each thread
+    constexpr int64_t SHORTEST = 128, EACH = 2; // positions of a part; parts for each thread
     const int64_t rows = row_count(node.src[0]), wanted = (EACH * threads + rows - 1) / rows;
     const int64_t most = node.src[1].ne[1] / SHORTEST;
     return wanted < most ? wanted : most > 1 ? most : 1;
@@ -78,7 +78,10 @@ inline void finish_scores(const Node &node, float *scores, int64_t n, const char
         }
         return;
     }
-    for (int64_t i = 0; i < n; i++) scores[i] += factor * half_to_float(((const uint16_t *)bias)[i]);
+    const uint16_t *mask = (const uint16_t *)bias;
+    int64_t i = 0;
+    for (; i + W <= n; i += W) vstore(scores + i, vfma(vload16(mask + i), vset(factor), vload(scores + i)));
+    for (; i < n; i++) scores[i] += factor * half_to_float(mask[i]);
 }
 
 inline const char *mask_row(const Node &node, int64_t token, int64_t head, int64_t batch) {
