@@ -214,12 +214,14 @@ def test_group_beside_another_device_is_ordered_as_the_sanitizer_demands(group, 
     x = tp.input("x", (5, 8), tp.F32)
     h = tp.scale(x, 2.0)
     y = tp.scale(feed_forward(up, down, h), 0.5)
-    found = []
-    with NullDevice("host:0", host=True, kernels=ALL_KERNELS) as host, host.open() as last:
-        with tp.Scheduler([both.backend, last], parallel=parallel, sanitize=True) as scheduler:
-            schedule = scheduler.schedule(y, pins={h: last, y: last})
-            flights = [schedule.submit({x: numbers(5, 8, seed=seed)}) for seed in range(6)]
-            found = [flight[y] for flight in flights[-schedule.batches :]]
+    with (
+        NullDevice("host:0", host=True, kernels=ALL_KERNELS) as host,
+        host.open() as last,
+        tp.Scheduler([both.backend, last], parallel=parallel, sanitize=True) as scheduler,
+    ):
+        schedule = scheduler.schedule(y, pins={h: last, y: last})
+        flights = [schedule.submit({x: numbers(5, 8, seed=seed)}) for seed in range(6)]
+        found = [flight[y] for flight in flights[-schedule.batches :]]
 
     seeds = range(6 - len(found), 6)
     for result, seed in zip(found, seeds, strict=True):

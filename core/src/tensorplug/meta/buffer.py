@@ -1,7 +1,9 @@
 """Memory of several devices that looks like one: the same bytes everywhere, or slices."""
 
+from bisect import bisect_left, bisect_right, insort
 from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -21,14 +23,10 @@ class Region:
     """Bytes of a meta buffer that hold one tensor dealt out in `state`: where its slices lie."""
 
     offset: int
+    end: int
     tensor: Tensor
     state: SplitState
     slices: tuple[Tensor, ...]
-
-    @property
-    def end(self) -> int:
-        """The first byte after the tensor."""
-        return self.offset + self.tensor.nbytes
 
     def holds(self, tensor: Tensor, offset: int) -> bool:
         """Whether this is `tensor` at `offset`, whatever its name."""
@@ -167,8 +165,7 @@ class MetaBuffer(Buffer):
 
     def region_of(self, tensor: Tensor, offset: int) -> Region | None:
         """The region of `tensor`; other tensors that lie over it turn its bytes into plain ones."""
-        end = offset + tensor.nbytes
-        touched = [r for r in self._regions if r.offset < end and offset < r.end]
+        touched = self._touched(offset, offset + tensor.nbytes)
         if len(touched) == 1 and touched[0].holds(tensor, offset):
             return touched[0]
         for region in touched:
@@ -189,8 +186,8 @@ class MetaBuffer(Buffer):
             buffer = kind.alloc(align(max(kind.alloc_size(part), 1), kind.alignment), self.usage)
             self._owned.append(buffer)
             slices.append(_placed(part, buffer))
-        self._regions.append(Region(offset, tensor, state, tuple(slices)))
-        self._regions.sort(key=lambda r: r.offset)
+        region = Region(offset, offset + tensor.nbytes, tensor, state, tuple(slices))
+        insort(self._regions, region, key=attrgetter("offset"))
 
     def reset(self) -> None:
         self._regions.clear()
@@ -210,14 +207,18 @@ class MetaBuffer(Buffer):
         """Cut a range at the ends of regions: (start, end, region or None)."""
         found: list[tuple[int, int, Region | None]] = []
         at, end = offset, offset + size
-        for region in self._regions:
-            if region.end <= at or region.offset >= end:
-                continue
+        for region in self._touched(offset, end):
             if region.offset > at:
                 found.append((at, region.offset, None))
             found.append((max(at, region.offset), min(end, region.end), region))
             at = min(end, region.end)
         return [*found, (at, end, None)] if at < end else found
+
+    def _touched(self, offset: int, end: int) -> list[Region]:
+        """The regions that a range overlaps, in order; no two regions overlap."""
+        first = bisect_right(self._regions, offset, key=attrgetter("end"))
+        last = bisect_left(self._regions, end, key=attrgetter("offset"))
+        return self._regions[first:last]
 
     def is_plain(self, offset: int, size: int) -> bool:
         """Whether every device has all bytes of a range."""
