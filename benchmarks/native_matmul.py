@@ -75,7 +75,7 @@ def reader(threads: int) -> Iterator[Run]:
 
         def run() -> float:
             start = time.perf_counter()
-            list(pool.map(lambda share: share @ share, shares))
+            list(pool.map(lambda share: np.dot(share, share), shares))
             return time.perf_counter() - start
 
         yield run
@@ -168,7 +168,7 @@ def main() -> None:
     parser.add_argument("--types", default=TYPES)
     parser.add_argument("--matrix", default="2048x2048", help="KxN")
     parser.add_argument("--rows", default="1 512", help="rows of x, several in one string")
-    parser.add_argument("--mib", type=int, default=96, help="MiB of weights that few rows walk")
+    parser.add_argument("--mib", type=int, default=192, help="MiB of weights that few rows walk")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--level", default="auto")
     parser.add_argument("--activations", default="int8")
