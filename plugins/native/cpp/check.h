@@ -157,8 +157,9 @@ inline bool fits_rope(const Node &node) {
 
 inline bool fits_get_rows(const Node &node) {
     const Operand &table = node.src[0], &ids = node.src[1], &out = node.out;
-    return fits_ids(ids, out) && dense(table) && dense(out) && (is_f32(out) || out.type == table.type) &&
-           out.ne[0] == table.ne[0] && out.ne[1] <= ids.ne[0] && out.ne[2] <= ids.ne[1] && out.ne[3] <= ids.ne[2] &&
+    const bool types = dense(table) && dense(out) && (is_f32(out) || out.type == table.type);
+    return fits_ids(ids, out) && !meet(out, table) && types && out.ne[0] == table.ne[0] &&
+           out.ne[1] <= ids.ne[0] && out.ne[2] <= ids.ne[1] && out.ne[3] <= ids.ne[2] &&
            out.ne[2] <= table.ne[2] && out.ne[3] <= table.ne[3];
 }
 
