@@ -3,6 +3,10 @@
 #if defined(__x86_64__) || defined(__i386__)
 #include <immintrin.h>
 #endif
+#if defined(__linux__)
+#include <pthread.h>
+#include <sched.h>
+#endif
 
 namespace {
 
@@ -22,6 +26,39 @@ inline void pause() {
 #elif defined(__aarch64__)
     asm volatile("yield");
 #endif
+}
+
+// Keeps a thread on one processor until its end; negative ones mean any.
+class Pinned {
+  public:
+    explicit Pinned(int processor) {
+#if defined(__linux__)
+        if (processor < 0 || pthread_getaffinity_np(pthread_self(), sizeof before_, &before_) != 0) return;
+        cpu_set_t set;
+        CPU_ZERO(&set);
+        CPU_SET(processor, &set);
+        is_ = pthread_setaffinity_np(pthread_self(), sizeof set, &set) == 0;
+#else
+        (void)processor;
+#endif
+    }
+    ~Pinned() {
+#if defined(__linux__)
+        if (is_) pthread_setaffinity_np(pthread_self(), sizeof before_, &before_);
+#endif
+    }
+    Pinned(const Pinned &) = delete;
+    Pinned &operator=(const Pinned &) = delete;
+
+#if defined(__linux__)
+  private:
+    bool is_ = false;
+    cpu_set_t before_;
+#endif
+};
+
+int processor_of(const std::vector<int> &processors, int thread) {
+    return processors.empty() ? -1 : processors[(size_t)thread % processors.size()];
 }
 
 } // namespace
@@ -66,6 +103,7 @@ void Pool::start() {
 }
 
 void Pool::work(int thread) {
+    const Pinned pinned(processor_of(processors_, thread));
     uint32_t seen = 0;
     for (;;) {
         while (jobs_.load() == seen) gate_.wait(jobs_, seen, LONG);
@@ -80,6 +118,7 @@ void Pool::work(int thread) {
 Outcome Pool::run(Job job, void *what, Poll poll) {
     std::lock_guard<std::mutex> lock(turn_);
     start();
+    const Pinned pinned(processor_of(processors_, 0));
     job_ = job, what_ = what, poll_ = poll;
     cause_ = Outcome{DONE, 0, 0};
     arrived_.store(0), ended_.store(0), stop_.store(0);

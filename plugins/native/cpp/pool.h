@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <mutex>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "program.h"
@@ -32,7 +33,8 @@ class Pool {
   public:
     using Job = void (*)(void *what, Pool &pool, int thread);
 
-    explicit Pool(int count) : count_(count) {}
+    // Thread i runs on `processors[i % size]`, the caller's own while it runs a job; anywhere where there are none.
+    explicit Pool(int count, std::vector<int> processors = {}) : count_(count), processors_(std::move(processors)) {}
     ~Pool();
     int count() const { return count_; }
 
@@ -75,6 +77,7 @@ class Pool {
     void ask(int thread);
 
     const int count_;
+    const std::vector<int> processors_;
     std::vector<std::thread> threads_;
     std::mutex turn_;
     Gate gate_;

@@ -182,7 +182,11 @@ EXPORT const char *tpn_level(int index, int *usable) {
     return LEVELS[index].level->name;
 }
 
-EXPORT Pool *tpn_pool_new(int threads) { return threads < 1 ? nullptr : new Pool(threads); }
+// `count` processors for the threads; none where they may run anywhere.
+EXPORT Pool *tpn_pool_new(int threads, const int *processors, int count) {
+    if (threads < 1 || count < 0) return nullptr;
+    return new Pool(threads, std::vector<int>(processors, processors + count));
+}
 EXPORT void tpn_pool_delete(Pool *pool) { delete pool; }
 
 // Marks where threads must wait for each other; addresses must be known. Returns the bytes of scratch that

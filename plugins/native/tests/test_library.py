@@ -1,5 +1,10 @@
 """The library: its levels, and what a damaged program or installation gives."""
 
+import os
+import sys
+from pathlib import Path
+
+import numpy as np
 import pytest
 
 import tensorplug as tp
@@ -57,3 +62,35 @@ def test_a_library_of_another_build_is_refused(monkeypatch):
         f"tensorplug-native: {path} is of another build: interface {interface()} with nodes of "
         f"{NODE.itemsize} bytes, wanted 0 with {NODE.itemsize}; install the distribution anew"
     )
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="threads are pinned on Linux only")
+def test_threads_stay_on_the_processors_that_they_are_given(device):
+    chosen = max(os.sched_getaffinity(0))
+
+    with device.open(threads=2, affinity=str(chosen)) as backend:
+        found = where_threads_are(backend)
+
+    assert found == {chosen}
+    assert chosen in os.sched_getaffinity(0)
+
+
+def where_threads_are(backend):
+    """Processors that the threads of the pool, which start with a run, may use."""
+    before = set(Path("/proc/self/task").iterdir())
+    x = tp.input("x", (4, 8), tp.F32)
+    with tp.Scheduler([backend]) as scheduler, scheduler.schedule(x + x) as run:
+        run.run({x: np.zeros((4, 8), np.float32)})
+        started = set(Path("/proc/self/task").iterdir()) - before
+        return {cpu for task in started for cpu in os.sched_getaffinity(int(task.name))}
+
+
+@pytest.mark.parametrize("text", ["a", "1-", "-1", "0,x", "2-1"])
+def test_an_affinity_that_names_no_processors_is_refused(device, text):
+    with pytest.raises(tp.OptionError, match=r"is no processor; give numbers such as 0,2 or 4-7"):
+        device.open(affinity=text)
+
+
+def test_a_processor_that_is_not_there_is_refused(device):
+    with pytest.raises(tp.OptionError, match="Pool: processor 4000 is none"):
+        device.open(affinity="4000")

@@ -1,6 +1,6 @@
 """`NativeBackend`: the stream of the processor. Work is done when `run()` returns."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from tensorplug.backend import Plan
@@ -20,13 +20,18 @@ class NativeBackend(CPUBackend):
     """Runs plans on `threads` threads: those of a pool, or NumPy's where a node has no kernel."""
 
     def __init__(
-        self, device: "NativeDevice", threads: int, level: Level, activations: str
+        self,
+        device: "NativeDevice",
+        threads: int,
+        level: Level,
+        activations: str,
+        processors: Sequence[int] = (),
     ) -> None:
         super().__init__(device, threads)
         self.level = level
         self.activations = activations
         self.watch = Watch()
-        self._own = self._present = Pool(threads)
+        self._own = self._present = Pool(threads, processors)
 
     @property
     def pool(self) -> Pool:
@@ -36,7 +41,7 @@ class NativeBackend(CPUBackend):
     def _resize(self, count: int) -> None:
         super()._resize(count)
         self._own.close()
-        self._own = self._present = Pool(count)
+        self._own = self._present = Pool(count, self._own.processors)
 
     def set_thread_pool(self, pool: object | None) -> None:
         """Share `pool`, a `Pool`, with other backends; None for threads of one's own again.

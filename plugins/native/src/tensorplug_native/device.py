@@ -17,6 +17,7 @@ from tensorplug_cpu.threads import available_cores
 from tensorplug_native.backend import NativeBackend
 from tensorplug_native.fusions import PATTERNS, refusal
 from tensorplug_native.library import AUTO, library
+from tensorplug_native.pool import parse_processors
 from tensorplug_native.rules import READABLE
 
 VARIABLE = "TENSORPLUG_NATIVE_ACTIVATIONS"
@@ -42,6 +43,10 @@ class NativeDevice(CPUDevice):
             "instruction-set level of the kernels: baseline, avx2, avx512, avx512_bf16, neon",
         ),
         Option(
+            *("affinity", str, ""),
+            "processors that the threads stay on, such as 0,2 or 4-7; empty for any",
+        ),
+        Option(
             *("activations", str, AUTO, "what products may round x to where that is faster"),
             (AUTO, *ACTIVATIONS),
         ),
@@ -61,7 +66,9 @@ class NativeDevice(CPUDevice):
             )
         level = library().level(options["level"])
         activations = _activations(options["activations"])
-        return NativeBackend(self, threads or available_cores(), level, activations)
+        processors = parse_processors(options["affinity"])
+        count = threads or available_cores()
+        return NativeBackend(self, count, level, activations, processors)
 
     def _supports_group(
         self, group: Group, source_types: Mapping[Tensor, BufferType]

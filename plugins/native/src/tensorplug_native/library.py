@@ -40,7 +40,10 @@ class Library:
     def __init__(self, path: str) -> None:
         loaded = ctypes.CDLL(path)
         where, size = ctypes.c_void_p, ctypes.c_int64
-        self.pool_new = _function(loaded, "tpn_pool_new", where, ctypes.c_int)
+        self.pool_new = _function(
+            *(loaded, "tpn_pool_new", where, ctypes.c_int),
+            *(ctypes.POINTER(ctypes.c_int), ctypes.c_int),
+        )
         self.pool_delete = _function(loaded, "tpn_pool_delete", None, where)
         self.prepare = _function(
             loaded, "tpn_prepare", size, ctypes.c_int, where, ctypes.c_int, ctypes.c_int
