@@ -10,6 +10,11 @@ from tensorplug_native.library import library
 
 LEVELS = tuple(library().levels)
 """What this processor runs, slowest first."""
+EACH_LEVEL = [
+    pytest.param(level, marks=[] if level in (LEVELS[0], LEVELS[-1]) else pytest.mark.long)
+    for level in LEVELS
+]
+"""The same for tests of which there are thousands: those between the first and the last wait."""
 
 
 @pytest.fixture(scope="module")
@@ -18,7 +23,7 @@ def device() -> Iterator[NativeDevice]:
         yield device
 
 
-@pytest.fixture(scope="module", params=LEVELS)
+@pytest.fixture(scope="module", params=EACH_LEVEL)
 def backend(device: NativeDevice, request: pytest.FixtureRequest) -> Iterator[NativeBackend]:
     with device.open(threads=2, level=request.param, activations="f32") as backend:
         assert isinstance(backend, NativeBackend)
