@@ -14,9 +14,7 @@ import pytest
 COMPILER = shutil.which(os.environ.get("CXX", "c++"))
 
 
-COMPILERS = re.compile(
-    r"(.+-)?(cc|c\+\+|gcc|g\+\+|clang(\+\+|-cl)?|icx|icpx)(-[\d.]+)?"
-)
+COMPILERS = re.compile(r"(.+-)?(cc|c\+\+|gcc|g\+\+|clang(\+\+|-cl)?|icx|icpx)(-[\d.]+)?")
 """Names of programs that compile."""
 
 

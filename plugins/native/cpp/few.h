@@ -31,13 +31,18 @@ template <class Held> int64_t few_scratch(const Node &node, int threads) {
     return copies + (x.ne[1] > 1 ? threads * DECODED * aligned(x.ne[0] * 4) : 0);
 }
 
-// Rows of w for all rows of x alike, in portions: some for each thread, neither tiny nor huge.
-inline Turns turns_of_few(const Node &node, const Part &part) {
-    constexpr int64_t LEAST = 1 << 13, MOST = 1 << 17; // bytes of w
-    const Operand &w = node.src[0], &x = node.src[1];
-    const int64_t total = w.ne[1] * x.ne[2] * x.ne[3], row = w.nb[1] > 0 ? w.nb[1] : 1;
+// `total` rows of weights, each of `row` bytes, in portions: some for each thread, neither tiny nor huge.
+inline Turns turns_of_rows(int64_t total, int64_t row, const Part &part) {
+    constexpr int64_t LEAST = 1 << 13, MOST = 1 << 17; // bytes
+    row = row > 0 ? row : 1;
     const int64_t bytes = total * row / part.threads / PORTIONS;
     return Turns(total, AT_ONCE, (bytes < LEAST ? LEAST : bytes > MOST ? MOST : bytes) / row + 1, part);
+}
+
+// Rows of w for all rows of x alike.
+inline Turns turns_of_few(const Node &node, const Part &part) {
+    const Operand &w = node.src[0], &x = node.src[1];
+    return turns_of_rows(w.ne[1] * x.ne[2] * x.ne[3], w.nb[1], part);
 }
 
 inline void read_row(const Operand &x, const Place &p, float *out) {

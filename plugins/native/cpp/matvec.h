@@ -47,11 +47,8 @@ inline int64_t matvec_room(const Node &node) {
 inline int64_t matvec_scratch(const Node &node, int threads) { return threads * matvec_room(node); }
 
 inline Turns turns_of_matvec(const Node &node, int64_t slots, const Part &part) {
-    constexpr int64_t LEAST = 1 << 13, MOST = 1 << 17; // bytes of w
-    const int64_t second = node.src[4].type == NO_TYPE ? 0 : node.src[4].nb[1], row = node.src[0].nb[1] + second;
-    const int64_t total = node.src[0].ne[1] * slots, bytes = total * row / part.threads / PORTIONS;
-    const int64_t portion = (bytes < LEAST ? LEAST : bytes > MOST ? MOST : bytes) / (row > 0 ? row : 1) + 1;
-    return Turns(total, AT_ONCE, portion, part);
+    const int64_t second = node.src[4].type == NO_TYPE ? 0 : node.src[4].nb[1];
+    return turns_of_rows(node.src[0].ne[1] * slots, node.src[0].nb[1] + second, part);
 }
 
 // src: w, x, ids, bias, second w, its bias; i[0] as for MUL_MAT, i[1] the unit and f its parameters. Without ids there
