@@ -52,7 +52,7 @@ CONTENTS = {
 """Patterns of all files that are no Python modules, and the lines of the entry points."""
 COMPILED = {"tensorplug_native/_native.so"}
 """Files that are made when a wheel is built."""
-SOURCES = ("src", "tests", "cpp", "CMakeLists.txt")
+SOURCES = ("src", "tests", "cpp", "checks", "CMakeLists.txt")
 """What an sdist has of a project, as far as it is there."""
 
 
