@@ -57,7 +57,8 @@ template <int TYPE, int R, int M> struct Sums8 {
         }
     }
 
-    void add(const byte *unit, int64_t step, const Unit8 *x, int64_t next) {
+    // The first `groups` of a unit; those behind them are zero in x.
+    void add(const byte *unit, int64_t step, const Unit8 *x, int64_t next, int groups = GROUPS8) {
         for (int r = 0; r < R; r++) {
             const byte *w = unit + r * step;
             __m256 d[EIGHTS], m[EIGHTS], scales[M][EIGHTS];
@@ -71,6 +72,7 @@ template <int TYPE, int R, int M> struct Sums8 {
             }
 #pragma GCC unroll 8
             for (int g = 0; g < GROUPS8; g += TOGETHER) {
+                if (g >= groups) break;
                 const vi codes = stored_groups<TYPE>(w, g);
                 for (int j = 0; j < M; j++) {
                     const Unit8 &xs = x[j * next];
@@ -105,8 +107,9 @@ template <int TYPE, int R, int M> void dots8(const char *rows, int64_t step, con
     }
     if (B::GROUPS == 1 && whole < units) {
         byte last[R * SIZE] = {};
-        for (int r = 0; r < R; r++) std::memcpy(last + r * SIZE, unit + r * step, (k / GROUP - whole * GROUPS8) * B::SIZE);
-        sums.add(last, SIZE, x + whole, units);
+        const int64_t groups = k / GROUP - whole * GROUPS8;
+        for (int r = 0; r < R; r++) std::memcpy(last + r * SIZE, unit + r * step, groups * B::SIZE);
+        sums.add(last, SIZE, x + whole, units, (int)groups);
     }
     for (int j = 0; j < M; j++) {
         for (int r = 0; r < R; r++) out[j * out_step + r] = sums.total(r, j);
