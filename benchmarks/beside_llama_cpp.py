@@ -91,24 +91,35 @@ def compare(arguments: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--device", default="opencl:0")
+def parser_of(description: str, device: str) -> argparse.ArgumentParser:
+    """The arguments of comparisons with llama.cpp."""
+    parser = argparse.ArgumentParser(description=description.splitlines()[0])
+    parser.add_argument("--device", default=device)
     parser.add_argument(
         "--models", default="gemma3-270m smollm2-135m", help="several in one string"
     )
     parser.add_argument("--peer", default=sys.executable, help="a Python with llama-cpp-python")
     parser.add_argument("--products", action=argparse.BooleanOptionalAction, default=True)
-    parser.add_argument("--threads", type=int, default=os.cpu_count())
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--repeat", type=int, default=3, help="timed runs in each process")
     parser.add_argument("--out", type=Path, help="file for the JSON; printed without it")
-    arguments = parser.parse_args()
-    text = json.dumps(compare(arguments), indent=1)
-    if arguments.out is None:
+    return parser
+
+
+def report(results: dict[str, Any], out: Path | None) -> None:
+    """Write the results to `out`, or print them."""
+    text = json.dumps(results, indent=1)
+    if out is None:
         print(text)
     else:
-        arguments.out.write_text(text + "\n", encoding="utf-8")
+        out.write_text(text + "\n", encoding="utf-8")
+
+
+def main() -> None:
+    parser = parser_of(__doc__, "opencl:0")
+    parser.add_argument("--threads", type=int, default=os.cpu_count())
+    arguments = parser.parse_args()
+    report(compare(arguments), arguments.out)
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-from beside_llama_cpp import HERE, Figures, output
+from beside_llama_cpp import HERE, Figures, output, parser_of, report
 
 from tensorplug.gguf import open_gguf
 from tensorplug_llm.models import find_model
@@ -144,27 +144,14 @@ def picture(results: dict[str, Any]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--device", default="cpu")
-    parser.add_argument(
-        "--models", default="gemma3-270m smollm2-135m", help="several in one string"
-    )
-    parser.add_argument("--peer", default=sys.executable, help="a Python with llama-cpp-python")
-    parser.add_argument("--products", action=argparse.BooleanOptionalAction, default=True)
+    parser = parser_of(__doc__, "cpu")
     parser.add_argument("--threads", default="2 1", help="several in one string")
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--repeat", type=int, default=3, help="timed runs in each process")
-    parser.add_argument("--out", type=Path, help="file for the JSON; printed without it")
     parser.add_argument("--svg", type=Path, help="where to draw the ratios")
     arguments = parser.parse_args()
     results = compare(arguments)
-    text = json.dumps(results, indent=1)
     if arguments.svg is not None:
         arguments.svg.write_text(picture(results), encoding="utf-8")
-    if arguments.out is None:
-        print(text)
-    else:
-        arguments.out.write_text(text + "\n", encoding="utf-8")
+    report(results, arguments.out)
 
 
 if __name__ == "__main__":

@@ -65,8 +65,6 @@ inline bool repeats(const Operand &part, const Operand &whole, int first = 0) {
     return true;
 }
 
-inline int64_t elements(const Operand &t) { return t.ne[0] * t.ne[1] * t.ne[2] * t.ne[3]; }
-
 inline bool is_choice(const Node &node, int count) { return node.i[0] >= 0 && node.i[0] < count; }
 
 // --- by op ---------------------------------------------------------------------------------------------------------

@@ -15,8 +15,7 @@ inline bool is_plain_rows(const Operand &x) { return x.type == F32 && x.nb[0] ==
 inline int64_t aligned(int64_t bytes) { return (bytes + 63) / 64 * 64; }
 
 inline int64_t packed_size(const Node &node) {
-    const Operand &x = node.src[1];
-    return aligned(x.ne[0] * x.ne[1] * x.ne[2] * x.ne[3] * 4);
+    return aligned(elements(node.src[1]) * 4);
 }
 
 #if defined(__AVX512F__)

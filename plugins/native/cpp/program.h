@@ -25,4 +25,7 @@ constexpr const TypeSize *type_size(int type) {
     return type >= 0 && type < COUNT && TYPE_SIZES[type].block ? &TYPE_SIZES[type] : nullptr;
 }
 
+inline int64_t row_count(const Operand &t) { return t.ne[1] * t.ne[2] * t.ne[3]; }
+inline int64_t elements(const Operand &t) { return t.ne[0] * row_count(t); }
+
 } // namespace

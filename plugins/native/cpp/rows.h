@@ -38,8 +38,6 @@ class Turns {
     int tried_ = 0;
 };
 
-inline int64_t row_count(const Operand &t) { return t.ne[1] * t.ne[2] * t.ne[3]; }
-
 struct Place {
     int64_t i1, i2, i3;
 };

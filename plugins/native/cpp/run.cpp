@@ -142,7 +142,6 @@ class Ahead {
 
   private:
     static constexpr int64_t BUDGET = 1 << 16, STEP = 1 << 10; // bytes: less than half of a second-level cache; a few hundred ns
-    static int64_t row_count(const Operand &x) { return x.ne[1] * x.ne[2] * x.ne[3]; }
 
     const Run &run_;
     const int thread_, threads_;

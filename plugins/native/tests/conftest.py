@@ -10,8 +10,8 @@ def is_compiled() -> bool:
 
 
 if is_compiled():
-    from .streams import backend, device
+    from .streams import backend, device, numpy, three
 
-    __all__ = ["backend", "device"]
+    __all__ = ["backend", "device", "numpy", "three"]
 else:
     collect_ignore_glob = ["test_*.py", "checked"]

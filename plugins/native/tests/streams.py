@@ -1,9 +1,13 @@
-"""Fixtures: one device for all tests of a module, and streams of two threads at each level."""
+"""Fixtures: a device for all tests of a module, its streams at each level, and one of NumPy."""
 
 from collections.abc import Iterator
 
+import numpy as np
 import pytest
 
+from tensorplug.backend import Backend
+from tensorplug.tensor import Array
+from tensorplug_cpu.device import CPUDevice
 from tensorplug_native.backend import NativeBackend
 from tensorplug_native.device import NativeDevice
 from tensorplug_native.library import library
@@ -27,3 +31,22 @@ def backend(device: NativeDevice, request: pytest.FixtureRequest) -> Iterator[Na
     with device.open(threads=2, level=request.param, activations="f32") as backend:
         assert isinstance(backend, NativeBackend)
         yield backend
+
+
+@pytest.fixture(scope="module")
+def three(device: NativeDevice, backend: NativeBackend) -> Iterator[Backend]:
+    """Three threads, so that shares are uneven, at the level of `backend`."""
+    with device.open(threads=3, level=backend.level.name, activations="f32") as stream:
+        yield stream
+
+
+@pytest.fixture(scope="module")
+def numpy() -> Iterator[Backend]:
+    """What results are compared with."""
+    with CPUDevice("cpu:0") as device, device.open(threads=1) as backend:
+        yield backend
+
+
+def numbers(*shape: int, seed: int = 0) -> Array:
+    """Normal f32 numbers, others for each shape and seed."""
+    return np.random.default_rng([seed, *shape]).normal(size=shape).astype(np.float32)

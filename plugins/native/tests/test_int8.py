@@ -7,7 +7,6 @@ import tensorplug as tp
 from tensorplug.testing.cases import LARGE, SMALL
 from tensorplug.testing.cases.laid import lay
 from tensorplug.testing.running import run
-from tensorplug_cpu.device import CPUDevice
 from tensorplug_native.rules import READABLE
 
 from .streams import LEVELS
@@ -22,12 +21,6 @@ SCALES: dict[tp.DType, tuple[int, ...]] = {
     tp.MXFP4: (),
 }
 """Where in a block an f16 scale lies, in bytes; elsewhere at its beginning."""
-
-
-@pytest.fixture(scope="module")
-def numpy():
-    with CPUDevice("cpu:0") as device, device.open(threads=1) as backend:
-        yield backend
 
 
 @pytest.fixture(scope="module", params=[level for level in LEVELS if level != "baseline"])

@@ -9,31 +9,15 @@ import pytest
 import tensorplug as tp
 from tensorplug import transfer
 from tensorplug.testing.running import bind, run
-from tensorplug_cpu.device import CPUDevice
 from tensorplug_native.program import Join, Map
 from tensorplug_native.rules import RULES
 from tensorplug_native.rules.common import READABLE, WRITABLE
 
+from .streams import numbers
+
 README = Path(__file__).parents[1] / "README.md"
 BLOCKS = sorted((t for t in READABLE if t.is_block), key=lambda t: t.id)
 WRITTEN = sorted((t for t in WRITABLE if t.is_block), key=lambda t: t.id)
-
-
-@pytest.fixture(scope="module")
-def numpy():
-    with CPUDevice("cpu:0") as device, device.open(threads=1) as backend:
-        yield backend
-
-
-@pytest.fixture(scope="module")
-def three(device, backend):
-    """Three threads, so that shares are uneven, at the level of `backend`."""
-    with device.open(threads=3, level=backend.level.name, activations="f32") as stream:
-        yield stream
-
-
-def numbers(*shape, seed=0):
-    return np.random.default_rng([seed, *shape]).normal(size=shape).astype(np.float32)
 
 
 def leaf(name, *shape, dtype=tp.F32):

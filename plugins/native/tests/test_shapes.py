@@ -5,24 +5,8 @@ import pytest
 
 import tensorplug as tp
 from tensorplug.testing.running import run
-from tensorplug_cpu.device import CPUDevice
 
-
-@pytest.fixture(scope="module")
-def numpy():
-    with CPUDevice("cpu:0") as device, device.open(threads=1) as backend:
-        yield backend
-
-
-@pytest.fixture(scope="module")
-def three(device, backend):
-    """Three threads, so that shares are uneven, at the level of `backend`."""
-    with device.open(threads=3, level=backend.level.name, activations="f32") as stream:
-        yield stream
-
-
-def numbers(*shape, seed=0):
-    return np.random.default_rng([seed, *shape]).normal(size=shape).astype(np.float32)
+from .streams import numbers
 
 
 def causal(tokens, positions, window):
