@@ -33,3 +33,14 @@ def _opencl_head(kernel: Kernel, block: str) -> str:
 
 
 OPENCL = Dialect("opencl", "tensorplug_simt:dialects/opencl.h", _opencl_head)
+
+
+def _cuda_head(kernel: Kernel, block: str) -> str:
+    buffers = [
+        f"{'' if name in kernel.writes else 'const '}uchar* {name}_base" for name in kernel.buffers
+    ]
+    arguments = ", ".join([*buffers, f"const __grid_constant__ {block}"])
+    return f'extern "C" __global__ void {kernel.name}({arguments} FOLDS)'
+
+
+CUDA = Dialect("cuda", "tensorplug_simt:dialects/cuda.h", _cuda_head)

@@ -2,6 +2,7 @@
 #define DEVICE static inline
 #define GLOBAL __global
 #define LOCAL __local
+#define LOCAL_POINTER __local
 #define TABLE __constant
 #define LAUNCH_GROUP_X ((int)get_group_id(0))
 #define GROUP_Y ((int)get_group_id(1))

@@ -1,0 +1,61 @@
+// CUDA C++ 17, without any header: NVRTC needs no files of a toolkit for it.
+typedef unsigned char uchar;
+typedef unsigned short ushort;
+typedef unsigned int uint;
+// Texts mean 64 bits by a long, and a sign by a char, on every system.
+#define long long long
+#define ulong unsigned long
+#define char signed char
+
+#define DEVICE static __device__ inline
+#define GLOBAL
+#define LOCAL __shared__
+#define LOCAL_POINTER
+// Not constant memory: items read a table at different places, one after the other there.
+#define TABLE static __device__
+
+// Grids that are longer along y or z than a launch may be lie along x alone; see `cuda.grid`.
+#ifdef FOLDED
+#define FOLDS , const int fold_x, const int fold_y
+#define LAUNCH_GROUP_X ((int)(blockIdx.x % (uint)fold_x))
+#define GROUP_Y ((int)(blockIdx.x / (uint)fold_x % (uint)fold_y))
+#define GROUP_Z ((int)(blockIdx.x / (uint)fold_x / (uint)fold_y))
+#else
+#define FOLDS
+#define LAUNCH_GROUP_X ((int)blockIdx.x)
+#define GROUP_Y ((int)blockIdx.y)
+#define GROUP_Z ((int)blockIdx.z)
+#endif
+#define ITEM_X ((int)threadIdx.x)
+#define ITEM_Y ((int)threadIdx.y)
+#define LOCAL_X ((int)blockDim.x)
+// In launches merged into one, groups are counted from the first of their part on.
+#ifdef MERGED
+#define GROUP_X group_
+#else
+#define GROUP_X LAUNCH_GROUP_X
+#endif
+#define FLAT_INDEX ((uint)(GROUP_X * LOCAL_X + ITEM_X))
+
+#define LOCAL_BARRIER __syncthreads()
+#define FLOAT_BITS(x) __float_as_uint(x)
+#define BITS_FLOAT(x) __uint_as_float(x)
+#define SIGNED_BYTE(x) ((int)(char)(x))
+
+// The emulator has these two of its own.
+#ifndef TENSORPLUG_EMULATED
+static __device__ inline float half_bits_to_float(ushort bits) {
+  float value;
+  asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"(bits));
+  return value;
+}
+static __device__ inline ushort float_to_half_bits(float value) {
+  ushort bits;
+  asm("cvt.rn.f16.f32 %0, %1;" : "=h"(bits) : "f"(value));
+  return bits;
+}
+#endif
+DEVICE float load_f16(const uchar* p) { return half_bits_to_float(*(const ushort*)p); }
+DEVICE void store_f16(uchar* p, float x) { *(ushort*)p = float_to_half_bits(x); }
+DEVICE int atomic_next(int* p) { return atomicAdd(p, 1); }
+#define PREFETCH(p)
