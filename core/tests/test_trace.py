@@ -1,5 +1,6 @@
 """Traces: what is recorded of a run, and the events that are written."""
 
+import gc
 import json
 import threading
 from collections.abc import Iterator, Sequence
@@ -196,3 +197,40 @@ def test_stream_times_nothing_before_and_after_the_trace(timed) -> None:
 def test_devices_time_nothing_unless_they_can(null: NullDevice) -> None:
     with null.open() as stream:
         assert not isinstance(stream, SupportsProfiling)
+
+
+# --- traces that last longer than their streams ------------------------------------------------
+
+
+def test_stream_that_takes_the_place_of_a_closed_one_has_its_track(null: NullDevice) -> None:
+    trace = tp.Trace()
+    with null.open() as first:
+        trace.add(first)
+    with null.open() as second:
+        trace.add(second)
+
+    assert tracks(trace) == [HOST, "null:0"]
+
+
+def test_trace_keeps_no_stream_alive(null: NullDevice) -> None:
+    trace = tp.Trace()
+    stream = null.open()
+    trace.add(stream)
+
+    del stream
+    gc.collect()
+
+    assert null.children == []
+    assert tracks(trace) == [HOST, "null:0"]
+
+
+def test_what_a_stream_timed_is_kept_when_it_closes() -> None:
+    trace = tp.Trace()
+    device = NullDevice("host:0", host=True, asynchronous=True, profiling=True)
+    x = tp.input("x", (4, 8), tp.F32)
+    with device, device.open() as stream, tp.Scheduler([stream], trace=trace) as scheduler:
+        scheduler.schedule(tp.add(x, x)).run({x: DATA})
+
+    trace.close()
+
+    assert names(trace, "host:0") == ["add"]

@@ -4,22 +4,31 @@ The file opens in Perfetto (ui.perfetto.dev) and in chrome://tracing. Format: "T
 Google, 2016. Times are those of `time.perf_counter_ns`.
 """
 
+import atexit
 import json
+import logging
+import os
 import threading
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from time import perf_counter_ns
 from types import TracebackType
 from typing import Any, Self
+from weakref import WeakKeyDictionary
 
 from tensorplug.backend import Backend, SupportsProfiling
+
+logger = logging.getLogger("tensorplug.trace")
 
 HOST = "host"
 """The track of what the program's own threads do."""
 MOST_SPANS = 1_000_000
+VARIABLE = "TENSORPLUG_TRACE"
+"""Names the file in which schedulers that are given no trace record what they do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +64,9 @@ class Trace:
         self.dropped = 0
         self._spans: list[Span] = []
         self._arrows: list[Arrow] = []
-        self._streams: dict[Backend, str] = {}
+        self._tracks = [HOST]
+        # A trace lasts longer than the streams, and keeps none of them from being closed.
+        self._streams: WeakKeyDictionary[Backend, str] = WeakKeyDictionary()
         self._lock = threading.Lock()
 
     # --- recording -------------------------------------------------------------------------
@@ -64,11 +75,19 @@ class Trace:
         """Give each stream a track, and let it time its work if it can."""
         for backend in backends:
             with self._lock:
-                same = sum(b.name == backend.name for b in self._streams if b is not backend)
-                name = f"{backend.name} stream {same + 1}" if same else backend.name
-                self._streams.setdefault(backend, name)
+                self._name(backend)
             if isinstance(backend, SupportsProfiling):
                 backend.profile = True
+
+    def _name(self, backend: Backend) -> None:
+        if backend in self._streams:
+            return
+        taken = {track for other, track in self._streams.items() if not other.closed}
+        names = (f"{backend.name} stream {i}" for i in range(2, len(taken) + 2))
+        name = next(n for n in (backend.name, *names) if n not in taken)
+        self._streams[backend] = name
+        if name not in self._tracks:
+            self._tracks.append(name)
 
     @contextmanager
     def span(
@@ -120,8 +139,7 @@ class Trace:
         """The trace events as plain data; times are microseconds from the first span."""
         spans = self.spans
         begin = spans[0].start if spans else 0
-        tracks = [HOST, *self._streams.values()]
-        numbers = {track: i for i, track in enumerate(tracks)}
+        numbers = {track: i for i, track in enumerate(self._tracks)}
 
         def at(time: int, track: str) -> dict[str, Any]:
             return {"pid": 1, "tid": numbers[track], "ts": (time - begin) / 1000}
@@ -141,7 +159,9 @@ class Trace:
             events.append({"ph": "s", **common, **at(origin.end, origin.track)})
             head = at(max(origin.end, arrow.span.start), arrow.span.track)
             events.append({"ph": "f", "bp": "e", **common, **head})
-        facts = {"dropped_spans": self.dropped} if self.dropped else {}
+        facts = {"begin_ns": begin}
+        if self.dropped:
+            facts["dropped_spans"] = self.dropped
         return {"traceEvents": events, "displayTimeUnit": "ms", "otherData": facts}
 
     def _origins(self, spans: tuple[Span, ...]) -> Iterator[tuple[Arrow, Span]]:
@@ -163,11 +183,12 @@ class Trace:
 
     def close(self) -> None:
         """Wait for the streams, take their spans, end the timing, and write the file."""
-        for backend in self._streams:
+        streams = list(self._streams)
+        for backend in streams:
             if isinstance(backend, SupportsProfiling) and not backend.closed:
                 backend.drain()
         self.collect()
-        for backend in self._streams:
+        for backend in streams:
             if isinstance(backend, SupportsProfiling) and not backend.closed:
                 backend.profile = False
         if self.path is not None:
@@ -183,3 +204,34 @@ class Trace:
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+
+_starting = threading.Lock()
+
+
+def of_process() -> Trace | None:
+    """The trace that TENSORPLUG_TRACE asks for, None where it is not set.
+
+    All schedulers of the process share it. It is written when the process ends, to the file that
+    the variable names; in a folder to a file `PID.json`, so that processes do not meet in one.
+    """
+    path = os.environ.get(VARIABLE)
+    if not path:
+        return None
+    with _starting:
+        return _started(path)
+
+
+@cache
+def _started(path: str) -> Trace:
+    trace = Trace()
+    atexit.register(_end, trace, Path(path))
+    return trace
+
+
+def _end(trace: Trace, path: Path) -> None:
+    trace.close()
+    try:
+        trace.save(path / f"{os.getpid()}.json" if path.is_dir() else path)
+    except OSError as error:
+        logger.error("%s=%s: the trace cannot be written: %s", VARIABLE, path, error)

@@ -12,6 +12,7 @@ from tensorplug.cli.explain import explain as explain_graph
 from tensorplug.cli.output import plain_errors, show
 from tensorplug.cli.quantize import quantize
 from tensorplug.cli.survey import survey, survey_safely
+from tensorplug.cli.tracing import NothingRecorded, record
 from tensorplug.errors import OptionError
 from tensorplug.registry import Registry
 
@@ -77,6 +78,40 @@ def explain(
         if (file is None) is not example:
             raise OptionError("explain: give either a FILE or --example")
         show(explain_graph(Registry(), file, device or ()), json)
+
+
+@app.command(context_settings={"ignore_unknown_options": True})
+def trace(
+    *,
+    command: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="COMMAND",
+            help="A command, a .py file, or -m MODULE; put -- before it if it has options.",
+        ),
+    ],
+    out: Annotated[
+        Path, typer.Option("-o", "--out", help="The file to write, for ui.perfetto.dev.")
+    ] = Path("trace.json"),
+    json: Annotated[
+        bool, typer.Option("--json", help="Print JSON; what the command prints goes to stderr.")
+    ] = False,
+    traceback: Traceback = False,
+) -> None:
+    """Run a command and write what ran when on each device; exits as the command does."""
+    with plain_errors(traceback):
+        try:
+            recorded = record(command, out, quiet=json)
+        except NothingRecorded as nothing:
+            if traceback:
+                raise
+            typer.echo(f"error: {nothing}", err=True)
+            raise typer.Exit(nothing.status or 1) from nothing
+        if json:
+            show(recorded, as_json=True)
+        else:
+            typer.echo(str(recorded), err=True)
+        raise typer.Exit(recorded.status)
 
 
 app.command("ops")(kit.ops)

@@ -19,7 +19,7 @@ from tensorplug.scheduler.fuse import fused
 from tensorplug.scheduler.schedule import Layout, Schedule, lay_out
 from tensorplug.scheduler.split import split
 from tensorplug.tensor import Tensor
-from tensorplug.trace import Trace
+from tensorplug.trace import Trace, of_process
 
 logger = logging.getLogger("tensorplug.scheduler")
 
@@ -34,10 +34,10 @@ class Scheduler(Resource):
 
     The last backend holds the inputs: its memory must be the host's. `buffer_types` replaces the
     memory in which a backend computes. With `offload` a device may take work whose weights lie in
-    host memory when it finds that worth the copy. What runs is recorded in `trace`. With
-    `sanitize` (by default where TENSORPLUG_SANITIZE is 1) all that is queued is checked, slowly:
-    accesses to the same bytes that nothing orders raise HazardError. Belongs to one thread; its
-    schedules never run at once (SchedulerBusy).
+    host memory when it finds that worth the copy. What runs is recorded in `trace`, by default in
+    the file that TENSORPLUG_TRACE names. With `sanitize` (by default where TENSORPLUG_SANITIZE is
+    1) all that is queued is checked, slowly: accesses to the same bytes that nothing orders raise
+    HazardError. Belongs to one thread; its schedules never run at once (SchedulerBusy).
     """
 
     def __init__(
@@ -83,9 +83,9 @@ class Scheduler(Resource):
         """Who computed last in memory that several streams share."""
         self.loose = False
         """Whether the last run was not submitted: it holds nobody back, so all is waited for."""
-        self.trace = trace
-        if trace is not None:
-            trace.add(*backends)
+        self.trace = of_process() if trace is None else trace
+        if self.trace is not None:
+            self.trace.add(*backends)
         wanted = os.environ.get(SANITIZE) == "1" if sanitize is None else sanitize
         self.sanitizer = Sanitizer(*backends) if wanted else None
         self._parallel = parallel
@@ -208,6 +208,8 @@ class Scheduler(Resource):
             if not backend.closed:
                 # One device may still read what lies on another, which does not know of it.
                 backend.drain()
+        if self.trace is not None:
+            self.trace.collect()
         for plans in self._plans.values():
             for plan in plans:
                 plan.close()

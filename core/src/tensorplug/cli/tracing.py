@@ -1,0 +1,226 @@
+"""What `tensorplug trace` does: run a command, and join what its processes recorded."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tempfile
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from tensorplug.buffer import human
+from tensorplug.errors import OptionError, TensorplugError
+from tensorplug.text import ending, table
+from tensorplug.trace import VARIABLE
+
+Event = dict[str, Any]
+STDERR = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Track:
+    """What one stream, or the host, did in one process; overlapping spans count once."""
+
+    process: int
+    name: str
+    spans: int
+    busy_ms: float
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """A command that ran, and what was recorded of it."""
+
+    command: tuple[str, ...]
+    status: int
+    """Of the command; 128 and the signal's number where a signal ended it."""
+    path: Path
+    processes: int
+    duration_ms: float
+    """From the first span to the end of the last."""
+    copies: int
+    copied_bytes: int
+    dropped_spans: int
+    tracks: tuple[Track, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """The same as plain data."""
+        return {**asdict(self), "path": str(self.path)}
+
+    def __str__(self) -> str:
+        several = self.processes > 1
+        rows = [
+            (
+                f"{track.process} {track.name}" if several else track.name,
+                str(track.spans),
+                f"{track.busy_ms:.1f}",
+                f"{track.busy_ms / max(self.duration_ms, 1e-9):.0%}",
+            )
+            for track in self.tracks
+        ]
+        lost = f"; {self.dropped_spans} spans did not fit" if self.dropped_spans else ""
+        return "\n".join(
+            [
+                f"{self.path}: {self.duration_ms:.1f} ms; copies between devices: {self.copies}, "
+                f"{human(self.copied_bytes)}{lost}",
+                *table(("track", "spans", "busy ms", "share"), rows),
+                "open it in ui.perfetto.dev",
+            ]
+        )
+
+
+class NothingRecorded(TensorplugError):
+    """No process of a command recorded anything; `status` is that of the command."""
+
+    def __init__(self, message: str, status: int) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+def record(command: Sequence[str], path: Path, *, quiet: bool = False) -> Recorded:
+    """Run `command` and write what its processes did to `path`.
+
+    With `quiet` its output goes to stderr. Raises OptionError where the command cannot start,
+    NothingRecorded.
+    """
+    if not path.parent.is_dir():
+        raise OptionError(f"trace: there is no folder {path.parent} to write into; make it")
+    if path.is_dir():
+        raise OptionError(f"trace: {path} is a folder; name a file in it")
+    with tempfile.TemporaryDirectory(prefix="tensorplug-trace-") as folder:
+        status = _run(command, folder, quiet=quiet)
+        parts = _parts(Path(folder))
+    if not parts:
+        how = "" if status == 0 else f" and ended with {ending(status)}"
+        raise NothingRecorded(
+            f"trace: {command[0]} recorded nothing{how}; recorded is what a tensorplug.Scheduler "
+            "without a trace of its own does, in processes that no signal ends",
+            _shell_status(status),
+        )
+    joined = _join(parts, Path(command[0]).name)
+    path.write_text(json.dumps(joined), encoding="utf-8")
+    return _summary(joined, tuple(command), _shell_status(status), path)
+
+
+# --- the command -------------------------------------------------------------------------------
+
+
+def _run(command: Sequence[str], folder: str, *, quiet: bool) -> int:
+    """Run the command to its end; returns its status as `subprocess` has it."""
+    environ = {**os.environ, VARIABLE: folder}
+    try:
+        process = subprocess.Popen(_found(command), env=environ, stdout=STDERR if quiet else None)
+    except OSError as error:
+        raise OptionError(f"trace: {command[0]} cannot be run: {error}") from error
+    with process:
+        while True:
+            try:
+                return process.wait()
+            except KeyboardInterrupt:
+                # The terminal has told the command too: it ends in its own way, and is recorded.
+                continue
+
+
+def _found(command: Sequence[str]) -> list[str]:
+    """The command as it is started: scripts and modules of Python by this Python."""
+    name, *arguments = command
+    if name == "-m":
+        return [sys.executable, "-m", *arguments]
+    if name.endswith(".py"):
+        if not Path(name).is_file():
+            raise OptionError(f"trace: there is no file {name}")
+        return [sys.executable, name, *arguments]
+    # A program of this environment first, also where the environment is not activated.
+    places = (sysconfig.get_path("scripts"), None)
+    found = next((path for place in places if (path := shutil.which(name, path=place))), None)
+    if found is None:
+        raise OptionError(
+            f"trace: {name} is no command; give one that is on PATH, a .py file, or -m MODULE, "
+            "after --"
+        )
+    return [found, *arguments]
+
+
+def _shell_status(status: int) -> int:
+    return status if status >= 0 else 128 - status
+
+
+# --- the trace ---------------------------------------------------------------------------------
+
+
+def _parts(folder: Path) -> dict[int, Mapping[str, Any]]:
+    """What each process recorded, by its id; without those that recorded no span."""
+    found = {
+        int(path.stem): json.loads(path.read_text(encoding="utf-8"))
+        for path in sorted(folder.glob("*.json"))
+    }
+    return {pid: part for pid, part in found.items() if _spans(part)}
+
+
+def _spans(trace: Mapping[str, Any]) -> list[Event]:
+    return [event for event in trace["traceEvents"] if event["ph"] == "X"]
+
+
+def _join(parts: Mapping[int, Mapping[str, Any]], name: str) -> dict[str, Any]:
+    """One trace of several processes, on one clock."""
+    begin = min(part["otherData"]["begin_ns"] for part in parts.values())
+    events: list[Event] = []
+    for i, (pid, part) in enumerate(parts.items()):
+        later = (part["otherData"]["begin_ns"] - begin) / 1000
+        for event in part["traceEvents"]:
+            moved = {**event, "pid": pid}
+            if "ts" in event:
+                moved["ts"] = event["ts"] + later
+            if "id" in event:
+                moved["id"] = event["id"] * len(parts) + i
+            if event["name"] == "process_name":
+                moved["args"] = {"name": name if len(parts) == 1 else f"{name} ({pid})"}
+            events.append(moved)
+    dropped = sum(part["otherData"].get("dropped_spans", 0) for part in parts.values())
+    facts = {"begin_ns": begin, "dropped_spans": dropped}
+    return {"traceEvents": events, "displayTimeUnit": "ms", "otherData": facts}
+
+
+def _summary(
+    trace: Mapping[str, Any], command: tuple[str, ...], status: int, path: Path
+) -> Recorded:
+    spans = _spans(trace)
+    names = {
+        (event["pid"], event["tid"]): event["args"]["name"]
+        for event in trace["traceEvents"]
+        if event["name"] == "thread_name"
+    }
+    by_track: dict[tuple[int, int], list[Event]] = {track: [] for track in names}
+    for event in spans:
+        by_track[event["pid"], event["tid"]].append(event)
+    tracks = tuple(
+        Track(pid, names[pid, tid], len(events), round(_busy(events) / 1000, 3))
+        for (pid, tid), events in by_track.items()
+    )
+    copies = [e["args"]["bytes"] for e in spans if e["name"].startswith("copy ")]
+    duration = max(e["ts"] + e["dur"] for e in spans) - min(e["ts"] for e in spans)
+    return Recorded(
+        command,
+        status,
+        path,
+        len({pid for pid, _ in names}),
+        round(duration / 1000, 3),
+        len(copies),
+        sum(copies),
+        trace["otherData"]["dropped_spans"],
+        tracks,
+    )
+
+
+def _busy(events: Iterable[Event]) -> float:
+    """Microseconds in which at least one of the spans lasted."""
+    busy, until = 0.0, 0.0
+    for event in sorted(events, key=lambda e: e["ts"]):
+        end = event["ts"] + event["dur"]
+        busy += max(0.0, end - max(event["ts"], until))
+        until = max(until, end)
+    return busy
