@@ -35,6 +35,10 @@ CONTENTS = {
         {"tensorplug_opencl/py.typed", "tensorplug_opencl/kernels/*.cl"},
         ["[tensorplug.backends]", "opencl = tensorplug_opencl.plugin"],
     ),
+    "tensorplug-cuda": (
+        {"tensorplug_cuda/py.typed"},
+        ["[tensorplug.backends]", "cuda = tensorplug_cuda.plugin"],
+    ),
     "tensorplug-simt": (
         {
             "tensorplug_simt/py.typed",
@@ -141,7 +145,7 @@ def test_everything_installed_from_wheels_works_away_from_the_checkout(environme
 
     used = [c for c in info["candidates"] if c["state"] != "superseded"]
     states = {c["name"]: c["state"] for c in used}
-    assert states.keys() == {"cpu", "opencl"}
+    assert states.keys() == {"cpu", "opencl", "cuda"}
     assert states["cpu"] == "ready"
     assert "cpu:0" in [d["name"] for d in info["devices"]]
     assert doctor.endswith("everything works\n")

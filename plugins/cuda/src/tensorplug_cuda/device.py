@@ -1,0 +1,181 @@
+"""`CudaDevice`: a GPU, or one of several devices that share one."""
+
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, ClassVar
+
+from cupy import cuda
+
+from tensorplug.backend import Backend
+from tensorplug.buffer import Buffer, BufferType
+from tensorplug.device import Device, DeviceType, KernelText, Memory, Option
+from tensorplug.errors import OutOfMemory, Refusal
+from tensorplug.fusion import Group
+from tensorplug.tensor import Array, Tensor
+from tensorplug_cuda.backend import CudaBackend
+from tensorplug_cuda.errors import driver_errors
+from tensorplug_cuda.facts import Gpu
+from tensorplug_cuda.hostmemory import PinnedBufferType, Registration, import_host
+from tensorplug_cuda.kernels import FUSIONS, GROUPS, LOWERINGS
+from tensorplug_cuda.memory import CudaBufferType
+from tensorplug_cuda.programs import Programs
+from tensorplug_simt.dialects.cuda import cuda_source
+from tensorplug_simt.lowering import lower, lower_group
+from tensorplug_simt.program import Program
+
+ENOUGH_ROWS = 32
+"""Rows for which it pays to bring weights from the host over the bus."""
+ROWS_OF: Mapping[str, int] = {"mul_mat": 1, "mul_mat_id": 2}
+"""The dimension of the result that counts rows, of ops with weights."""
+
+
+class CudaDevice(Device):
+    """A GPU. With `shares` it is one of so many devices on it, each with its part of the memory."""
+
+    backend_class = CudaBackend
+    fusions = FUSIONS
+    options: ClassVar[tuple[Option, ...]] = (
+        Option("stream", int, 0, "address of a cudaStream_t of another library to queue work on"),
+    )
+
+    def __init__(self, name: str, gpu: Gpu, *, share: int = 0, shares: int = 1) -> None:
+        super().__init__(name)
+        self.gpu = gpu
+        self.ordinal = gpu.ordinal
+        self.facts = gpu.facts
+        self.total = gpu.memory // shares
+        self._place = f", part {share + 1} of {shares}" if shares > 1 else ""
+        self._shares = shares
+        self._lock = threading.RLock()
+        self._allocated = 0
+        self._stream: Any = None
+        self._memory = CudaBufferType(self)
+        self._pinned = PinnedBufferType(self)
+        self.programs = Programs(self)
+
+    # --- facts -----------------------------------------------------------------------------
+
+    @property
+    def description(self) -> str:
+        return f"{self.gpu.name}{self._place}"
+
+    @property
+    def type(self) -> DeviceType:
+        return self.gpu.type
+
+    @property
+    def hardware_id(self) -> str:
+        return self.gpu.pci
+
+    def memory(self) -> Memory:
+        with driver_errors(f"{self.name}: memory"), self.current():
+            free, _ = cuda.runtime.memGetInfo()
+        if self._shares > 1:
+            free = min(free, self.total - self._allocated)
+        return Memory(max(min(free, self.total), 0), self.total)
+
+    # --- what the driver gives -------------------------------------------------------------
+
+    @contextmanager
+    def current(self) -> Iterator[None]:
+        """Make the GPU the one that calls of this thread mean, inside."""
+        with cuda.Device(self.ordinal):
+            yield
+
+    @contextmanager
+    def moving(self, doing: str) -> Iterator[Any]:
+        """A stream for a blocking transfer, which is over at the end. Raises DeviceError."""
+        with driver_errors(doing), self.current():
+            with self._lock:
+                if self._stream is None:
+                    self._stream = cuda.Stream(non_blocking=True)
+            yield self._stream
+            self._stream.synchronize()
+
+    # --- memory ----------------------------------------------------------------------------
+
+    @property
+    def buffer_type(self) -> BufferType:
+        return self._memory
+
+    @property
+    def host_buffer_type(self) -> BufferType | None:
+        return self._pinned
+
+    def supports_buffer_type(self, buffer_type: BufferType) -> bool:
+        return buffer_type is self._memory
+
+    def need(self, size: int) -> None:
+        """Raise OutOfMemory where the device's part of the GPU's memory has no `size` bytes."""
+        free = self.total - self._allocated
+        if size > free:
+            raise OutOfMemory(f"{self.name}: {size} bytes needed, {free} available")
+
+    def count(self, size: int) -> None:
+        """Remember that `size` more bytes are allocated; fewer where it is negative."""
+        with self._lock:
+            self._allocated += size
+
+    def import_host(self, memory: Array, *, largest_tensor: int = 0) -> Buffer:
+        """Compute on host memory where it lies, over the bus. Raises Unsupported."""
+        return import_host(self._memory, memory)
+
+    def register_host(self, memory: Array) -> Registration:
+        """Pin host memory where it lies, so that transfers of it are fast, until it is closed."""
+        return Registration(self, memory)
+
+    # --- work ------------------------------------------------------------------------------
+
+    def lower(self, node: Tensor) -> Program | Refusal:
+        """The launches of a node, or why there are none."""
+        return lower(node, self.facts, LOWERINGS)
+
+    def lower_work(self, work: Tensor | Group) -> Program | Refusal:
+        """The launches of a node or of a group of nodes, or why there are none."""
+        return self.lower(work) if isinstance(work, Tensor) else self._lower_group(work)
+
+    def _lower_group(self, group: Group) -> Program | Refusal:
+        return lower_group(group, self.facts, GROUPS)
+
+    def kernel_texts(self, node: Tensor) -> Sequence[KernelText]:
+        """The complete sources of the kernels that compute `node`."""
+        program = self.lower(node)
+        launches = program.launches if isinstance(program, Program) else ()
+        return [
+            KernelText(
+                launch.kernel.name,
+                "own" if launch.kernel.text.startswith("tensorplug_cuda:") else "shared",
+                {**{role: t.name for role, t in launch.types.items()}, **launch.defines},
+                cuda_source(launch),
+                ".cu",
+            )
+            for launch in launches
+        ]
+
+    def scratch(self, node: Tensor) -> int:
+        """Bytes of scratch memory that the kernels of `node` need."""
+        program = self.lower(node)
+        return program.scratch if isinstance(program, Program) else 0
+
+    def offload(self, node: Tensor) -> bool:
+        axis = ROWS_OF.get(node.op)
+        return axis is not None and node.ne[axis] >= ENOUGH_ROWS
+
+    def _open(self, options: dict[str, Any]) -> Backend:
+        with driver_errors(f"{self.name}: stream"), self.current():
+            theirs = options["stream"]
+            stream = cuda.ExternalStream(theirs) if theirs else cuda.Stream(non_blocking=True)
+        return CudaBackend(self, stream)
+
+    def _supports(self, node: Tensor, source_types: Mapping[Tensor, BufferType]) -> bool | Refusal:
+        if not node.size:
+            return True
+        answer = self.lower(node)
+        return answer if isinstance(answer, Refusal) else True
+
+    def _supports_group(
+        self, group: Group, source_types: Mapping[Tensor, BufferType]
+    ) -> bool | Refusal:
+        answer = self._lower_group(group)
+        return answer if isinstance(answer, Refusal) else True

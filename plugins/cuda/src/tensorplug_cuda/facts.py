@@ -1,0 +1,87 @@
+"""Facts about a GPU, as its driver tells them."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
+
+from cupy.cuda import runtime
+
+from tensorplug.device import DeviceType
+from tensorplug_simt.facts import Facts
+
+WARP = 32
+"""Items that exchange values without barriers, on every GPU so far."""
+INT_DOT = (6, 1)
+"""The first compute capability with a product of four bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """One GPU. `pci` and `uuid` are as people write them, `capability` is (major, minor).
+
+    `memory` and `local_memory` (of one group) are bytes.
+    """
+
+    ordinal: int
+    name: str
+    capability: tuple[int, int]
+    pci: str
+    uuid: str
+    units: int
+    memory: int
+    largest_group: int
+    local_memory: int
+    integrated: bool
+    host_pointers: bool
+    """Whether kernels reach registered host memory under its own address."""
+
+    @property
+    def type(self) -> DeviceType:
+        """What kind of hardware it is."""
+        return DeviceType.IGPU if self.integrated else DeviceType.GPU
+
+    @property
+    def facts(self) -> Facts:
+        """What lowerings may know of it."""
+        return Facts(
+            wide=False,
+            max_group=self.largest_group,
+            local_memory=self.local_memory,
+            subgroup=WARP,
+            subgroup_required=True,
+            fp16=True,
+            fp64=True,
+            int_dot=self.capability >= INT_DOT,
+            units=self.units,
+        )
+
+    def __str__(self) -> str:
+        major, minor = self.capability
+        identity = f", GPU-{self.uuid}" if self.uuid else ""
+        return f"sm_{major}{minor}, {self.pci}{identity}"
+
+
+def gpu(ordinal: int) -> Gpu:
+    """The facts of the GPU that CUDA calls `ordinal`."""
+    known: Mapping[str, Any] = runtime.getDeviceProperties(ordinal)
+    return Gpu(
+        ordinal=ordinal,
+        name=known["name"].decode(),
+        capability=(known["major"], known["minor"]),
+        pci=runtime.deviceGetPCIBusId(ordinal).lower()[-12:],
+        uuid=_uuid(known.get("uuid", b"")),
+        units=known["multiProcessorCount"],
+        memory=known["totalGlobalMem"],
+        largest_group=known["maxThreadsPerBlock"],
+        local_memory=known["sharedMemPerBlock"],
+        integrated=bool(known["integrated"]),
+        host_pointers=bool(known.get("canUseHostPointerForRegisteredMem", 0)),
+    )
+
+
+def _uuid(raw: bytes) -> str:
+    """16 bytes as people write them; empty where CuPy cut them at a byte of zero."""
+    if len(raw) != 16:
+        return ""
+    return str(UUID(bytes=bytes(raw)))

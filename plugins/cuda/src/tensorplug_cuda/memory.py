@@ -1,0 +1,137 @@
+"""Memory of a GPU, and what may lie in it: buffers of ours, and arrays of others."""
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from cupy.cuda import Memory, MemoryPointer, runtime
+
+from tensorplug.buffer import Buffer, BufferType, BufferUsage
+from tensorplug.tensor import Tensor
+from tensorplug_cuda.errors import driver_errors
+
+if TYPE_CHECKING:
+    from tensorplug_cuda.device import CudaDevice
+
+TO_DEVICE, TO_HOST, WITHIN = 1, 2, 3
+"""CUDA's numbers for the directions of a copy."""
+
+
+def address(data: memoryview) -> int:
+    """Where host bytes lie."""
+    place: int = np.frombuffer(data, np.uint8).__array_interface__["data"][0]
+    return place
+
+
+class CudaBufferType(BufferType):
+    """Memory of the GPU. A tensor's kernels may need scratch memory, which follows it."""
+
+    device: "CudaDevice"
+    alignment = 128
+
+    def __init__(self, device: "CudaDevice") -> None:
+        super().__init__(device)
+        self.name = device.name
+        self.max_size = device.total
+
+    def _alloc(self, size: int, usage: BufferUsage) -> Buffer:
+        device = self.device
+        device.need(size)
+        # From the driver itself, not from CuPy's pool: what is closed is free for everybody again.
+        with driver_errors(f"{self.name}: {size} bytes"), device.current():
+            memory = MemoryPointer(Memory(size), 0)
+        return CudaBuffer(self, size, usage, memory)
+
+    def _alloc_size(self, tensor: Tensor) -> int:
+        if tensor.op == "none":
+            return tensor.nbytes
+        return scratch_start(tensor) + self.device.scratch(tensor)
+
+
+def scratch_start(tensor: Tensor) -> int:
+    """Bytes from the start of a tensor to the scratch memory of its kernels."""
+    return -(-tensor.nbytes // 128) * 128
+
+
+class CudaBuffer(Buffer):
+    """Memory at an address of the GPU's. Blocking transfers have a stream of their own."""
+
+    type: CudaBufferType
+
+    def __init__(
+        self, buffer_type: CudaBufferType, size: int, usage: BufferUsage, memory: Any
+    ) -> None:
+        super().__init__(buffer_type, size, usage)
+        self.memory = memory
+        self.address: int = memory.ptr
+        self.owner = buffer_type.device
+        self._count(size)
+
+    def _write(self, offset: int, data: memoryview) -> None:
+        with self._moving("write", data.nbytes) as stream:
+            start = self.address + offset
+            runtime.memcpyAsync(start, address(data), data.nbytes, TO_DEVICE, stream.ptr)
+
+    def _read(self, offset: int, out: memoryview) -> None:
+        with self._moving("read", out.nbytes) as stream:
+            start = self.address + offset
+            runtime.memcpyAsync(address(out), start, out.nbytes, TO_HOST, stream.ptr)
+
+    def _fill(self, offset: int, size: int, value: int) -> None:
+        with self._moving("fill", size) as stream:
+            runtime.memsetAsync(self.address + offset, value, size, stream.ptr)
+
+    def _write_2d(self, offset: int, data: memoryview, row: int, stride: int) -> None:
+        with self._moving("2D write", data.nbytes) as stream:
+            start, rows = self.address + offset, data.nbytes // row
+            runtime.memcpy2DAsync(
+                start, stride, address(data), row, row, rows, TO_DEVICE, stream.ptr
+            )
+
+    def _read_2d(self, offset: int, out: memoryview, row: int, stride: int) -> None:
+        with self._moving("2D read", out.nbytes) as stream:
+            start, rows = self.address + offset, out.nbytes // row
+            runtime.memcpy2DAsync(address(out), row, start, stride, row, rows, TO_HOST, stream.ptr)
+
+    def _copy_from(self, source: Buffer, start: int, offset: int, size: int) -> bool:
+        if not isinstance(source, CudaBuffer) or overlap(source, start, self, offset, size):
+            return False
+        with self._moving("copy", size) as stream:
+            queue_copy(source, start, self, offset, size, stream)
+        return True
+
+    def _moving(self, what: str, size: int) -> "Any":
+        return self.owner.moving(f"{self!r}: {what} of {size} bytes")
+
+    def _count(self, size: int) -> None:
+        self.owner.count(size)
+
+    def _close(self) -> None:
+        self._count(-self.size)
+        # An array that views the memory keeps it; the buffer itself lets go of it.
+        self.memory = None
+
+
+class ForeignBuffer(CudaBuffer):
+    """Memory of somebody else, who lives as long as the buffer."""
+
+    def _count(self, size: int) -> None:
+        """What others allocate is theirs to count."""
+
+
+def overlap(source: CudaBuffer, start: int, target: CudaBuffer, offset: int, size: int) -> bool:
+    """Whether a copy of `size` bytes would read what it writes."""
+    first, second = source.address + start, target.address + offset
+    return first < second + size and second < first + size
+
+
+def queue_copy(
+    source: CudaBuffer, start: int, target: CudaBuffer, offset: int, size: int, stream: Any
+) -> None:
+    """Queue a copy within a GPU or from one to another; through the host where they have no link,
+    which the driver sees to."""
+    here, there = target.owner.ordinal, source.owner.ordinal
+    to, of = target.address + offset, source.address + start
+    if here == there:
+        runtime.memcpyAsync(to, of, size, WITHIN, stream.ptr)
+    else:
+        runtime.memcpyPeerAsync(to, here, of, there, size, stream.ptr)

@@ -1,0 +1,166 @@
+"""`CudaPlan`: launches that are prepared once, and a CUDA graph of them all.
+
+The first run queues them one by one: kernels are loaded by their first launch, which must not fall
+into a capture. The second run captures them, and from then on a run is one launch. A plan that is
+bound anew starts again, so one that runs once for each binding is never captured.
+"""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
+
+import numpy as np
+from cupy.cuda import driver, runtime
+
+from tensorplug.backend import Plan
+from tensorplug.errors import Refusal, ShapeError, Unsupported
+from tensorplug.fusion import Group
+from tensorplug.graph import Bindings, BoundGraph
+from tensorplug.tensor import Storage, Tensor
+from tensorplug_cuda.errors import driver_errors
+from tensorplug_cuda.memory import CudaBuffer, scratch_start
+from tensorplug_simt.dialects.cuda import grid, is_folded
+from tensorplug_simt.merging import Placed, merged, merged_groups, merged_parameters, most_parts
+from tensorplug_simt.program import Grid, Launch, Region
+
+if TYPE_CHECKING:
+    from tensorplug_cuda.backend import CudaBackend
+    from tensorplug_cuda.device import CudaDevice
+
+FEWEST = 2
+"""Launches that are worth a graph: one costs as much as the graph does."""
+
+
+class Ready(NamedTuple):
+    """A function of the GPU with its groups, their items, and its arguments."""
+
+    name: str
+    function: Any
+    groups: Grid
+    local: Grid
+    arguments: tuple[Any, ...]
+
+
+class CudaPlan(Plan):
+    """Queues its launches, then captures them, then launches what was captured."""
+
+    backend: "CudaBackend"
+
+    def __init__(self, backend: "CudaBackend", bound: BoundGraph) -> None:
+        super().__init__(backend, bound)
+        self._graph: Any = None
+        self.refusal = ""
+        """Why the launches cannot be captured; empty as long as they may be."""
+        self._rebind()
+
+    @property
+    def captured(self) -> bool:
+        """Whether a run is one launch."""
+        return self._graph is not None
+
+    @property
+    def launches(self) -> int:
+        """How many launches a run has where it is not captured."""
+        return len(self._ready)
+
+    def _rebind(self) -> None:
+        graph, bindings = self.bound.graph, self.bound.bindings
+        device = self.backend.device
+        self._drop_graph()
+        placed = [part for work in graph.work for part in place(device, work, bindings)]
+        self._ready = [ready(device, parts) for parts in merged(placed)]
+        self._ran = False
+
+    def _run(self) -> None:
+        backend = self.backend
+        with driver_errors(f"{backend.name}: launch"), backend.device.current():
+            if backend.profile or not self._ran:
+                enqueue(backend, self._ready)
+            elif self._graph is not None or self._capture():
+                self._graph.launch(backend.stream)
+            else:
+                enqueue(backend, self._ready)
+        self._ran = True
+
+    def _capture(self) -> bool:
+        """Make a graph of the launches, once; whether there is one."""
+        if self.refusal or len(self._ready) < FEWEST:
+            return False
+        stream = self.backend.stream
+        try:
+            # Relaxed: what the collector of garbage frees meanwhile does not spoil the capture.
+            stream.begin_capture(runtime.streamCaptureModeRelaxed)
+            try:
+                enqueue(self.backend, self._ready)
+            finally:
+                graph = stream.end_capture()
+        except (RuntimeError, driver.CUDADriverError) as error:
+            self.refusal = str(error)
+            return False
+        self._graph = graph
+        return True
+
+    def _drop_graph(self) -> None:
+        if self._graph is not None:
+            # A graph that still runs may not go.
+            self.backend.drain()
+            self._graph = None
+
+    def _close(self) -> None:
+        self._graph = None
+        self._ready = []
+
+
+def place(device: "CudaDevice", work: Tensor | Group, bindings: Bindings) -> list[Placed]:
+    """The launches of a node or a group, and where they work. Raises Unsupported, ShapeError."""
+    program = device.lower_work(work)
+    if isinstance(program, Refusal):
+        raise Unsupported(f"{device.name}: {work}: {program.reason}")
+    last = work if isinstance(work, Tensor) else work.last
+    home = bindings.where(last)
+    free = Storage(home.buffer, home.offset + scratch_start(last))
+    return [_placed(device, launch, bindings, free) for launch in program.launches]
+
+
+def _placed(device: "CudaDevice", launch: Launch, bindings: Bindings, free: Storage) -> Placed:
+    buffers, offsets = [], []
+    for region in launch.regions.values():
+        here = bindings.where(region.tensor) if region.tensor is not None else free
+        offset = here.offset + region.offset
+        _check(device, here, region, offset)
+        buffers.append(here.buffer)
+        offsets.append(offset)
+    return Placed(launch, tuple(buffers), tuple(offsets))
+
+
+def _check(device: "CudaDevice", place: Storage, region: Region, offset: int) -> None:
+    buffer = place.buffer
+    if not isinstance(buffer, CudaBuffer) or buffer.owner is not device:
+        raise Unsupported(f"{region.tensor}: lies in {buffer!r}, which kernels cannot reach")
+    if offset < 0 or offset + region.nbytes > buffer.size:
+        raise ShapeError(
+            f"{region.tensor}: bytes {offset} to {offset + region.nbytes} are beyond {buffer!r}"
+        )
+
+
+def ready(device: "CudaDevice", parts: Sequence[Placed]) -> Ready:
+    """One launch for `parts`, with its arguments: the memory, then the parameter block by value."""
+    first = parts[0]
+    launch, count = first.launch, 0
+    if len(parts) > 1:
+        count = most_parts(launch.kernel)
+        block, groups = merged_parameters(parts), merged_groups(parts)
+    else:
+        block, groups = launch.parameters(first.named_offsets), launch.groups
+    function = device.programs.kernel(launch, parts=count, folded=is_folded(groups))
+    memory = [cast("CudaBuffer", buffer).memory for buffer in first.buffers]
+    sizes, more = grid(groups)
+    arguments = (*memory, block, *(np.int32(number) for number in more))
+    return Ready(launch.kernel.name, function, sizes, launch.local, arguments)
+
+
+def enqueue(backend: "CudaBackend", launches: Sequence[Ready]) -> None:
+    """Queue the launches one by one; each is timed where the stream is profiled."""
+    stream = backend.stream
+    for name, function, groups, local, arguments in launches:
+        with backend.timed(name):
+            function(groups, local, arguments, stream=stream)

@@ -1,0 +1,104 @@
+"""Kernels: compiled and run by the emulator of tensorplug-simt."""
+
+import math
+from typing import Any
+
+import numpy as np
+
+from cupy._machine import CUDARuntimeError, alive, machine
+from cupy.cuda.compiler import CompileException
+from cupy.cuda.driver import CUDADriverError
+from cupy.cuda.memory import MemoryPointer
+
+MOST_ITEMS, MOST_DEEP = 1024, 64
+LONGEST = (2**31 - 1, 65535, 65535)
+PARAMETERS = 4096
+"""Bytes of all arguments of a kernel, as every GPU grants them."""
+
+
+class RawModule:
+    """A text, compiled when a function of it is first asked for."""
+
+    def __init__(self, *, code: str, options: tuple[str, ...] = (), backend: str = "nvrtc") -> None:
+        if not isinstance(options, tuple):
+            raise TypeError("Expected tuple, got list")
+        self.code = code
+        self.options = options
+
+    def get_function(self, name: str) -> "RawKernel":
+        return RawKernel(self, name)
+
+
+class RawKernel:
+    """A kernel by name; `kernel` is its function on the current GPU."""
+
+    def __init__(self, module: RawModule, name: str) -> None:
+        self._module = module
+        self.name = name
+
+    @property
+    def kernel(self) -> "Function":
+        machine.no_capture("a kernel is loaded")
+        return Function(self._module, self.name)
+
+
+class Function:
+    """A kernel on the GPU that was current when it was loaded."""
+
+    def __init__(self, module: RawModule, name: str) -> None:
+        self.ordinal = machine.current
+        self._run = compiled(module.code, module.options, name)
+
+    def __call__(
+        self,
+        grid: tuple[int, ...],
+        block: tuple[int, ...],
+        args: Any,
+        shared_mem: int = 0,
+        stream: Any = None,
+    ) -> None:
+        assert stream is not None, "the stand-in has no current stream"
+        with machine.lock:
+            self._check(grid, block, stream.queue.ordinal)
+            machine.check(self.ordinal)
+            values = [_value(arg) for arg in args]
+            if sum(len(value) for value in values) > PARAMETERS:
+                raise CUDADriverError(1, "too many bytes of arguments")
+            pointers = [arg.ptr for arg in args if isinstance(arg, MemoryPointer)]
+            used = [machine.reachable(pointer, self.ordinal) for pointer in pointers]
+            machine.launches += 1
+
+            def job() -> None:
+                alive(used)
+                try:
+                    self._run(grid, block, values, shared_mem)
+                except RuntimeError as error:
+                    raise CUDARuntimeError(700, str(error)) from error
+
+            stream.queue.put(job)
+
+    def _check(self, grid: tuple[int, ...], block: tuple[int, ...], ordinal: int) -> None:
+        if machine.current != self.ordinal or ordinal != self.ordinal:
+            raise CUDADriverError(400, "a function, a stream or the current GPU is another's")
+        if any(not 1 <= n <= most for n, most in zip(grid, LONGEST, strict=True)):
+            raise CUDADriverError(1, f"a grid of {grid}")
+        if not 1 <= math.prod(block) <= MOST_ITEMS or block[2] > MOST_DEEP:
+            raise CUDADriverError(1, f"groups of {block}")
+
+
+def _value(arg: Any) -> bytes:
+    """The bytes of an argument, as they are at this moment."""
+    if isinstance(arg, MemoryPointer):
+        return np.uint64(arg.ptr).tobytes()
+    if isinstance(arg, np.ndarray):
+        if arg.size != 1:
+            raise TypeError(f"Unsupported type {type(arg)}: an array of {arg.size} elements")
+        return arg.tobytes()
+    if isinstance(arg, np.generic):
+        return arg.tobytes()
+    raise TypeError(f"Unsupported type {type(arg)}")
+
+
+def compiled(code: str, options: tuple[str, ...], name: str) -> Any:
+    """What runs a kernel: `run(grid, block, values, shared_mem)`."""
+    raise CompileException(f"no emulator for {name}")

@@ -1,0 +1,303 @@
+"""Machines with GPUs that are not there: who has which memory, what streams still have to do.
+
+Memory of a GPU is memory of this process behind a wall: every address that is given to CUDA is
+looked up. Work that is queued waits until somebody waits for it, so that whoever forgets to wait
+sees old bytes. What a real GPU would do on its own time happens bit by bit when an event is looked
+at.
+"""
+
+import bisect
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+GUARD = 256
+"""Bytes around each allocation that nobody may write; also what its address is a multiple of."""
+PATTERN = 0xA5
+UNWRITTEN = 0xFF
+"""What new memory holds: floats of it are no numbers."""
+
+INVALID_VALUE, OUT_OF_MEMORY, NO_DEVICE, INVALID_DEVICE = 1, 2, 100, 101
+INVALID_HANDLE, NOT_READY, ILLEGAL_ADDRESS = 400, 600, 700
+ALREADY_REGISTERED, NOT_REGISTERED = 712, 713
+CAPTURE_UNSUPPORTED, CAPTURE_INVALIDATED, CAPTURE_ISOLATION = 900, 901, 905
+NAMES = {
+    1: "cudaErrorInvalidValue: invalid argument",
+    2: "cudaErrorMemoryAllocation: out of memory",
+    100: "cudaErrorNoDevice: no CUDA-capable device is detected",
+    101: "cudaErrorInvalidDevice: invalid device ordinal",
+    400: "cudaErrorInvalidResourceHandle: invalid resource handle",
+    700: "cudaErrorIllegalAddress: an illegal memory access was encountered",
+    712: "cudaErrorHostMemoryAlreadyRegistered: part of the memory is registered already",
+    713: "cudaErrorHostMemoryNotRegistered: the memory is not registered",
+    900: "cudaErrorStreamCaptureUnsupported: operation not permitted when stream is capturing",
+    901: "cudaErrorStreamCaptureInvalidated: operation failed due to a previous error in capture",
+    905: "cudaErrorStreamCaptureIsolation: dependency on a stream outside of the capture",
+}
+
+
+class CUDARuntimeError(RuntimeError):
+    """What CuPy raises for a status of the runtime."""
+
+    def __init__(self, status: int, detail: str = "") -> None:
+        super().__init__(NAMES.get(status, f"status {status}") + (f" ({detail})" if detail else ""))
+        self.status = status
+
+
+@dataclass(eq=False)
+class Allocation:
+    """Memory that CUDA knows: of GPU `ordinal`, or of the host where that is None."""
+
+    start: int
+    size: int
+    ordinal: int | None
+    backing: Any = None
+    freed: bool = False
+
+    @property
+    def end(self) -> int:
+        return self.start + self.size
+
+
+@dataclass
+class Gpu:
+    """A GPU: what its properties say, and what went wrong on it for good."""
+
+    memory: int = 1 << 28
+    allocated: int = 0
+    error: CUDARuntimeError | None = None
+    properties: dict[str, Any] = field(default_factory=dict)
+
+
+class Queue:
+    """The work of one stream, in order."""
+
+    def __init__(self, ordinal: int, ptr: int) -> None:
+        self.ordinal = ordinal
+        self.ptr = ptr
+        self.jobs: deque[Callable[[], None]] = deque()
+        self.queued = 0
+        self.done = 0
+        self.captured: list[Callable[[], None]] | None = None
+        self.invalid = False
+
+    def put(self, job: Callable[[], None]) -> None:
+        """Queue a job, or capture it."""
+        if self.captured is not None:
+            self.captured.append(job)
+            return
+        self.jobs.append(job)
+        self.queued += 1
+
+    def run(self, end: int) -> None:
+        """Do all jobs before number `end`."""
+        gpu = machine.gpus[self.ordinal]
+        while self.done < end and self.jobs:
+            job = self.jobs.popleft()
+            try:
+                if gpu.error is None:
+                    job()
+            except CUDARuntimeError as error:
+                gpu.error = error
+            finally:
+                self.done += 1
+
+    def forbid(self, what: str) -> None:
+        """Fail for what may not be done while this stream captures, which ends the capture."""
+        if self.captured is not None:
+            self.invalid = True
+            raise CUDARuntimeError(CAPTURE_UNSUPPORTED, what)
+
+
+class Machine:
+    """The GPUs of a process, their memory and streams."""
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+        self.thread = threading.local()
+        self.reset()
+
+    def reset(self, gpus: int = 1, memory: int = 1 << 28) -> None:
+        """A machine with so many GPUs of so many bytes, on which nothing was done yet."""
+        self.gpus = [Gpu(memory, properties=_properties(i, memory)) for i in range(gpus)]
+        self.starts: list[int] = []
+        self.allocations: dict[int, Allocation] = {}
+        self.queues: dict[int, Queue] = {}
+        self.faults: list[str] = []
+        self.launches = 0
+        self.graph_launches = 0
+        self.captures = 0
+        self.next_stream = 0x1000
+
+    # --- the device that calls mean --------------------------------------------------------
+
+    @property
+    def current(self) -> int:
+        """The GPU that calls of this thread mean."""
+        return getattr(self.thread, "ordinal", 0)
+
+    @current.setter
+    def current(self, ordinal: int) -> None:
+        self.gpu(ordinal)
+        self.thread.ordinal = ordinal
+
+    def gpu(self, ordinal: int) -> Gpu:
+        """A GPU by number."""
+        if not self.gpus:
+            raise CUDARuntimeError(NO_DEVICE)
+        if not 0 <= ordinal < len(self.gpus):
+            raise CUDARuntimeError(INVALID_DEVICE)
+        return self.gpus[ordinal]
+
+    def check(self, ordinal: int) -> None:
+        """Raise what went wrong on a GPU."""
+        error = self.gpu(ordinal).error
+        if error is not None:
+            raise error
+
+    # --- memory ----------------------------------------------------------------------------
+
+    def malloc(self, size: int) -> Allocation:
+        """Memory of the current GPU, with guards around it."""
+        with self.lock:
+            self.no_capture("memory is allocated")
+            self.check(self.current)
+            gpu = self.gpu(self.current)
+            if gpu.allocated + size > gpu.memory:
+                raise CUDARuntimeError(OUT_OF_MEMORY)
+            backing = np.full(size + 3 * GUARD, PATTERN, np.uint8)
+            offset = GUARD + -(backing.ctypes.data + GUARD) % GUARD
+            backing[offset : offset + size] = UNWRITTEN
+            gpu.allocated += size
+            made = Allocation(backing.ctypes.data + offset, size, self.current, backing)
+            return self.know(made)
+
+    def free(self, allocation: Allocation) -> None:
+        """Give memory of a GPU back, once the GPU has done what it has to do."""
+        with self.lock:
+            assert allocation.ordinal is not None
+            self.synchronize_device(allocation.ordinal, capturing=True)
+            self.gpus[allocation.ordinal].allocated -= allocation.size
+            inside = slice(allocation.start - allocation.backing.ctypes.data, None)
+            before = allocation.backing[: inside.start]
+            after = allocation.backing[inside.start + allocation.size :]
+            if (before != PATTERN).any() or (after != PATTERN).any():
+                self.faults.append(f"something wrote outside of {allocation.size} bytes")
+            self.forget(allocation)
+
+    def know(self, allocation: Allocation) -> Allocation:
+        """Enter memory into what CUDA knows."""
+        with self.lock:
+            bisect.insort(self.starts, allocation.start)
+            self.allocations[allocation.start] = allocation
+            return allocation
+
+    def forget(self, allocation: Allocation) -> None:
+        """Take memory out of what CUDA knows."""
+        with self.lock:
+            allocation.freed = True
+            if self.allocations.get(allocation.start) is allocation:
+                self.starts.remove(allocation.start)
+                del self.allocations[allocation.start]
+
+    def find(self, address: int) -> Allocation | None:
+        """The memory that an address lies in; None for plain memory of the host."""
+        at = bisect.bisect_right(self.starts, address) - 1
+        if at < 0:
+            return None
+        found = self.allocations[self.starts[at]]
+        return found if address < found.end else None
+
+    def on_gpu(self, address: int, size: int, ordinal: int | None = None) -> int:
+        """The GPU whose memory `size` bytes from `address` on are; fails for all others."""
+        found = self.find(address)
+        if found is None or found.ordinal is None:
+            raise CUDARuntimeError(INVALID_VALUE, "memory of the host in place of a GPU's")
+        if address + size > found.end:
+            raise CUDARuntimeError(INVALID_VALUE, f"{size} bytes go beyond the allocation")
+        if ordinal is not None and found.ordinal != ordinal:
+            raise CUDARuntimeError(INVALID_VALUE, f"memory of GPU {found.ordinal}")
+        return found.ordinal
+
+    def on_host(self, address: int) -> None:
+        """Fail for memory of a GPU."""
+        found = self.find(address)
+        if found is not None and found.ordinal is not None:
+            raise CUDARuntimeError(INVALID_VALUE, "memory of a GPU in place of the host's")
+
+    def reachable(self, address: int, ordinal: int) -> Allocation:
+        """The memory at `address`, which kernels of a GPU must be able to reach."""
+        found = self.find(address)
+        if found is None:
+            raise CUDARuntimeError(ILLEGAL_ADDRESS, "plain memory of the host, or freed memory")
+        if found.ordinal not in (None, ordinal):
+            raise CUDARuntimeError(ILLEGAL_ADDRESS, f"memory of GPU {found.ordinal}")
+        return found
+
+    # --- streams ---------------------------------------------------------------------------
+
+    def new_queue(self) -> Queue:
+        """A stream of the current GPU."""
+        with self.lock:
+            self.check(self.current)
+            self.next_stream += 16
+            queue = self.queues[self.next_stream] = Queue(self.current, self.next_stream)
+            return queue
+
+    def queue(self, ptr: int) -> Queue:
+        """The stream with a handle."""
+        if ptr not in self.queues:
+            raise CUDARuntimeError(INVALID_HANDLE, "no such stream, or the legacy default stream")
+        return self.queues[ptr]
+
+    def no_capture(self, what: str) -> None:
+        """Fail for what a plan may not do while any stream captures.
+
+        CUDA allows some of it in relaxed mode; our own code has to do without.
+        """
+        for queue in self.queues.values():
+            queue.forbid(what)
+
+    def synchronize_device(self, ordinal: int, *, capturing: bool = False) -> None:
+        """Do all work of a GPU."""
+        with self.lock:
+            for queue in [q for q in self.queues.values() if q.ordinal == ordinal]:
+                if not capturing:
+                    queue.forbid("the device is waited for")
+                queue.run(queue.queued)
+
+
+def view(address: int, size: int) -> Any:
+    """Bytes at an address."""
+    import ctypes
+
+    return np.ctypeslib.as_array((ctypes.c_uint8 * size).from_address(address))
+
+
+def alive(allocations: Sequence[Allocation]) -> None:
+    """Fail where memory was freed before the work that uses it."""
+    if any(allocation.freed for allocation in allocations):
+        raise CUDARuntimeError(ILLEGAL_ADDRESS, "memory that was freed")
+
+
+def _properties(ordinal: int, memory: int) -> dict[str, Any]:
+    return {
+        "name": b"emulated GPU",
+        "major": 8,
+        "minor": 0,
+        "uuid": bytes(range(ordinal, ordinal + 16)),
+        "multiProcessorCount": 2,
+        "totalGlobalMem": memory,
+        "maxThreadsPerBlock": 1024,
+        "sharedMemPerBlock": 48 * 1024,
+        "integrated": 0,
+        "canUseHostPointerForRegisteredMem": 1,
+        "warpSize": 32,
+    }
+
+
+machine = Machine()

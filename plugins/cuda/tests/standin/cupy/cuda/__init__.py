@@ -1,0 +1,217 @@
+"""Devices, streams, events and graphs."""
+
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+
+from cupy._machine import (
+    CAPTURE_INVALIDATED,
+    CAPTURE_ISOLATION,
+    INVALID_HANDLE,
+    CUDARuntimeError,
+    Queue,
+    machine,
+    view,
+)
+from cupy.cuda import compiler, driver, memory, runtime
+from cupy.cuda.memory import Memory, MemoryPointer, UnownedMemory
+
+__all__ = ["Memory", "MemoryPointer", "UnownedMemory", "compiler", "driver", "memory", "runtime"]
+
+
+class Device:
+    """A GPU; the one that calls mean inside `with`."""
+
+    def __init__(self, device: int | None = None) -> None:
+        self.id = machine.current if device is None else device
+        machine.gpu(self.id)
+        self._before: list[int] = []
+
+    def __enter__(self) -> "Device":
+        self._before.append(machine.current)
+        machine.current = self.id
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        machine.current = self._before.pop()
+
+    def synchronize(self) -> None:
+        machine.synchronize_device(self.id)
+        machine.check(self.id)
+
+
+class Event:
+    """A mark; those that were never recorded are done."""
+
+    def __init__(
+        self, block: bool = False, disable_timing: bool = False, interprocess: bool = False
+    ) -> None:
+        self.ordinal = machine.current
+        self.timed = not disable_timing
+        self.queue: Queue | None = None
+        self.position = 0
+
+    @property
+    def done(self) -> bool:
+        """Whether the work before it is done; some of it is done each time somebody asks."""
+        with machine.lock:
+            if self.queue is None:
+                return True
+            self.queue.forbid("an event is looked at")
+            self.queue.run(min(self.queue.done + 1, self.position))
+            return self.queue.done >= self.position
+
+    def record(self, stream: "_Stream | None" = None) -> None:
+        assert stream is not None, "the stand-in has no current stream"
+        stream.record(self)
+
+    def synchronize(self) -> None:
+        with machine.lock:
+            if self.queue is not None:
+                self.queue.forbid("an event is waited for")
+                self.queue.run(self.position)
+                machine.check(self.queue.ordinal)
+
+
+class _Stream:
+    """What streams of all kinds do."""
+
+    queue: Queue
+
+    @property
+    def ptr(self) -> int:
+        return self.queue.ptr
+
+    @property
+    def device_id(self) -> int:
+        return self.queue.ordinal
+
+    @property
+    def done(self) -> bool:
+        with machine.lock:
+            self.queue.run(self.queue.done + 1)
+            return self.queue.done >= self.queue.queued
+
+    def synchronize(self) -> None:
+        with machine.lock:
+            self.queue.forbid("the stream is waited for")
+            self.queue.run(self.queue.queued)
+            machine.check(self.queue.ordinal)
+
+    def record(self, event: Event | None = None) -> Event:
+        with machine.lock:
+            event = Event() if event is None else event
+            if event.ordinal != self.queue.ordinal:
+                raise CUDARuntimeError(INVALID_HANDLE, "an event of another GPU")
+            machine.check(self.queue.ordinal)
+            if self.queue.captured is None:
+                event.queue, event.position = self.queue, self.queue.queued
+            return event
+
+    def wait_event(self, event: Event) -> None:
+        with machine.lock:
+            first, position = event.queue, event.position
+            if self.queue.captured is not None and first is not None:
+                self.queue.invalid = True
+                raise CUDARuntimeError(CAPTURE_ISOLATION)
+            if first is not None:
+                self.queue.put(lambda: first.run(position))
+
+    def begin_capture(self, mode: int | None = None) -> None:
+        with machine.lock:
+            self.queue.forbid("a capture begins")
+            self.queue.captured, self.queue.invalid = [], False
+
+    def end_capture(self) -> "Graph":
+        with machine.lock:
+            captured, self.queue.captured = self.queue.captured, None
+            if captured is None:
+                raise CUDARuntimeError(1, "no capture has begun")
+            if self.queue.invalid:
+                raise CUDARuntimeError(CAPTURE_INVALIDATED)
+            machine.captures += 1
+            return Graph(captured, self.queue.ordinal)
+
+    def is_capturing(self) -> bool:
+        return self.queue.captured is not None
+
+
+class Stream(_Stream):
+    """A stream of the current GPU."""
+
+    def __init__(self, null: bool = False, non_blocking: bool = False) -> None:
+        assert non_blocking, "the backend's streams wait for nobody's default stream"
+        self.queue = machine.new_queue()
+
+
+class ExternalStream(_Stream):
+    """Somebody else's stream."""
+
+    def __init__(self, ptr: int, device_id: int = -1) -> None:
+        self.queue = machine.queue(ptr)
+
+
+class Graph:
+    """Work that was captured."""
+
+    def __init__(self, jobs: "list[Callable[[], None]]", ordinal: int) -> None:
+        self._jobs = jobs
+        self._ordinal = ordinal
+
+    def launch(self, stream: _Stream | None = None) -> None:
+        assert stream is not None, "the stand-in has no current stream"
+        with machine.lock:
+            if stream.queue.ordinal != self._ordinal:
+                raise CUDARuntimeError(INVALID_HANDLE, "a graph of another GPU")
+            machine.check(self._ordinal)
+            machine.graph_launches += 1
+            for job in self._jobs:
+                stream.queue.put(job)
+
+
+class PinnedMemory:
+    """Pinned memory of the host, given back with this object."""
+
+    def __init__(self, size: int, flags: int = 0) -> None:
+        self.size = size
+        self._allocation = runtime.pinned(size)
+        self.ptr = self._allocation.start
+
+    def __del__(self) -> None:
+        if hasattr(self, "_allocation"):
+            machine.forget(self._allocation)
+
+
+class PinnedMemoryPointer:
+    """A place in pinned memory, which it keeps alive; has the buffer protocol."""
+
+    def __new__(cls, mem: PinnedMemory, offset: int) -> Any:
+        # Classes have no buffer protocol before Python 3.12: an array with an owner stands for it.
+        array = view(mem.ptr + offset, mem.size - offset).view(_Owned)
+        array.mem = mem
+        return array
+
+
+class _Owned(np.ndarray[Any, Any]):
+    """An array that keeps the memory it views."""
+
+    mem: Any = None
+
+    def __array_finalize__(self, other: Any) -> None:
+        self.mem = getattr(other, "mem", None)
+
+
+def get_elapsed_time(start: Event, end: Event) -> float:
+    """Milliseconds between two marks: their places in the stream, as there is no clock."""
+    if not (start.timed and end.timed):
+        raise CUDARuntimeError(INVALID_HANDLE, "an event without timing")
+    if not (start.done and end.done):
+        raise CUDARuntimeError(600, "an event is not reached")
+    return (end.position - start.position) * 1e-3

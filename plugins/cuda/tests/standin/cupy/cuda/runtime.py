@@ -1,0 +1,154 @@
+"""The runtime's functions, as far as the backend calls them."""
+
+from typing import Any
+
+import numpy as np
+
+from cupy._machine import (
+    ALREADY_REGISTERED,
+    INVALID_VALUE,
+    NOT_REGISTERED,
+    Allocation,
+    CUDARuntimeError,
+    alive,
+    machine,
+    view,
+)
+
+__all__ = ["CUDARuntimeError"]
+
+hostAllocPortable = 1
+streamCaptureModeGlobal, streamCaptureModeThreadLocal, streamCaptureModeRelaxed = 0, 1, 2
+memcpyHostToDevice, memcpyDeviceToHost, memcpyDeviceToDevice = 1, 2, 3
+PAGE = 4096
+
+
+def getDeviceCount() -> int:
+    machine.gpu(0)
+    return len(machine.gpus)
+
+
+def getDeviceProperties(device: int) -> dict[str, Any]:
+    return dict(machine.gpu(device).properties)
+
+
+def deviceGetPCIBusId(device: int) -> str:
+    machine.gpu(device)
+    return f"0000:{0x41 + device:02X}:00.0"
+
+
+def runtimeGetVersion() -> int:
+    return 13000
+
+
+def driverGetVersion() -> int:
+    return 13020
+
+
+def memGetInfo() -> tuple[int, int]:
+    gpu = machine.gpu(machine.current)
+    machine.check(machine.current)
+    return gpu.memory - gpu.allocated, gpu.memory
+
+
+def memset(ptr: int, value: int, size: int) -> None:
+    machine.no_capture("memory is set at once")
+    machine.on_gpu(ptr, size)
+    view(ptr, size)[:] = value
+
+
+def memsetAsync(ptr: int, value: int, size: int, stream: int) -> None:
+    with machine.lock:
+        machine.on_gpu(ptr, size)
+        _queue(stream, [ptr], lambda: view(ptr, size).fill(value))
+
+
+def memcpyAsync(dst: int, src: int, size: int, kind: int, stream: int) -> None:
+    with machine.lock:
+        _check(dst, src, size, size, kind)
+        _queue(stream, [dst, src], lambda: _move(dst, src, size))
+
+
+def memcpyPeerAsync(
+    dst: int, dstDevice: int, src: int, srcDevice: int, size: int, stream: int
+) -> None:
+    with machine.lock:
+        machine.on_gpu(dst, size, dstDevice)
+        machine.on_gpu(src, size, srcDevice)
+        _queue(stream, [dst, src], lambda: _move(dst, src, size))
+
+
+def memcpy2DAsync(
+    dst: int, dpitch: int, src: int, spitch: int, width: int, height: int, kind: int, stream: int
+) -> None:
+    if width > min(dpitch, spitch):
+        raise CUDARuntimeError(INVALID_VALUE, "rows are longer than their pitch")
+    with machine.lock:
+        _check(dst, src, (height - 1) * dpitch + width, (height - 1) * spitch + width, kind)
+
+        def rows() -> None:
+            for i in range(height):
+                _move(dst + i * dpitch, src + i * spitch, width)
+
+        _queue(stream, [dst, src], rows)
+
+
+def hostRegister(ptr: int, size: int, flags: int) -> None:
+    with machine.lock:
+        machine.no_capture("memory is registered")
+        first, last = ptr // PAGE, (ptr + size - 1) // PAGE
+        for known in machine.allocations.values():
+            if known.ordinal is None and known.backing is None:
+                other = known.start // PAGE, (known.end - 1) // PAGE
+                if first <= other[1] and other[0] <= last:
+                    raise CUDARuntimeError(ALREADY_REGISTERED)
+        machine.know(Allocation(ptr, size, None))
+
+
+def hostUnregister(ptr: int) -> None:
+    with machine.lock:
+        known = machine.allocations.get(ptr)
+        if known is None or known.ordinal is not None:
+            raise CUDARuntimeError(NOT_REGISTERED)
+        machine.forget(known)
+
+
+def pinned(size: int) -> Allocation:
+    """Pinned memory of the host."""
+    with machine.lock:
+        machine.no_capture("memory is pinned")
+        backing = np.empty(size + PAGE, np.uint8)
+        start = backing.ctypes.data + -backing.ctypes.data % PAGE
+        return machine.know(Allocation(start, size, None, backing))
+
+
+def _check(dst: int, src: int, to: int, of: int, kind: int) -> None:
+    """Fail for memory of another kind than `kind` says."""
+    if kind == memcpyHostToDevice:
+        machine.on_gpu(dst, to)
+        machine.on_host(src)
+    elif kind == memcpyDeviceToHost:
+        machine.on_gpu(src, of)
+        machine.on_host(dst)
+    elif kind == memcpyDeviceToDevice:
+        machine.on_gpu(src, of, machine.on_gpu(dst, to))
+    else:
+        raise CUDARuntimeError(INVALID_VALUE, f"a copy of kind {kind}")
+
+
+def _move(dst: int, src: int, size: int) -> None:
+    view(dst, size)[:] = view(src, size)
+
+
+def _queue(stream: int, addresses: "list[int]", job: Any) -> None:
+    queue = machine.queue(stream)
+    machine.check(queue.ordinal)
+    if queue.captured is not None and any(machine.find(a) is None for a in addresses):
+        queue.forbid("memory that is not pinned is copied")
+    used = [found for found in map(machine.find, addresses) if found is not None]
+
+    def guarded() -> None:
+        alive(used)
+        job()
+
+    queue.put(guarded)

@@ -1,0 +1,132 @@
+"""Memory of a GPU, and host memory that it reaches; emulated."""
+
+import numpy as np
+import pytest
+
+import tensorplug as tp
+from tensorplug.errors import BufferTooLarge, DeviceLost, OutOfMemory
+
+
+def test_buffer_beyond_the_largest_is_refused_by_its_size(device):
+    limit = device.buffer_type.max_size
+
+    with pytest.raises(BufferTooLarge, match=str(limit)):
+        device.buffer_type.alloc(limit + 1)
+
+
+def test_memory_that_is_not_there_is_reported_with_both_sizes(device, monkeypatch):
+    monkeypatch.setattr(device, "_allocated", device.total - 100)
+
+    with pytest.raises(OutOfMemory, match="cuda:0: 1000 bytes needed, 100 available"):
+        device.buffer_type.alloc(1000)
+
+
+def test_memory_that_others_took_is_out_of_memory_too(device, machine):
+    machine.gpus[0].allocated = device.total
+
+    with pytest.raises(OutOfMemory, match="cuda:0: 1000 bytes: cudaErrorMemoryAllocation"):
+        device.buffer_type.alloc(1000)
+
+
+def test_memory_in_use_is_not_free(device):
+    before = device.memory().free
+
+    with device.buffer_type.alloc(1 << 20):
+        assert device.memory().free == before - (1 << 20)
+
+    assert device.memory().free == before
+
+
+def test_new_memory_holds_what_the_host_writes(device):
+    data = np.arange(64, dtype=np.uint8)
+    with device.buffer_type.alloc(64) as buffer:
+        buffer.write(0, data)
+        buffer.fill(7, 8, 8)
+
+        got = buffer.read(0, 64)
+
+    assert got.tolist() == [*range(8), *[7] * 8, *range(16, 64)]
+
+
+def test_rows_are_written_and_read_apart(device):
+    rows = np.arange(12, dtype=np.uint8).reshape(3, 4)
+    with device.buffer_type.alloc(32) as buffer:
+        buffer.fill(0)
+        buffer.write_2d(2, rows, row=4, stride=10)
+
+        got = buffer.read_2d(2, 3, row=4, stride=10)
+        around = buffer.read(0, 32)
+
+    assert got.tolist() == rows.tolist()
+    assert np.flatnonzero(around).tolist() == [3, 4, 5, 12, 13, 14, 15, 22, 23, 24, 25]
+
+
+def test_queued_transfers_are_done_once_somebody_waits(device, stream):
+    data, got = np.arange(16, dtype=np.uint8), np.zeros(16, np.uint8)
+    with device.buffer_type.alloc(16) as buffer:
+        buffer.fill(0)
+        stream.write_async(buffer, 0, data.data)
+        stream.read_async(buffer, 0, got.data)
+        stream.synchronize()
+
+    assert got.tolist() == data.tolist()
+
+
+def test_pinned_memory_outlives_its_buffer_in_arrays(device):
+    with device.host_buffer_type.alloc(100) as buffer:
+        array = buffer.host()
+        array[:] = 3
+
+    assert (array == 3).all()
+    assert array.ctypes.data % 64 == 0
+
+
+def test_registered_memory_is_known_to_the_driver_until_it_is_closed(device, machine):
+    data = np.arange(8192, dtype=np.uint8)
+
+    with device.register_host(data) as held:
+        inside = machine.find(data.ctypes.data)
+        assert repr(held) == "<Registration cuda:0, 8192 bytes>"
+
+    assert inside is not None
+    assert inside.ordinal is None
+    assert machine.find(data.ctypes.data) is None
+
+
+def test_memory_that_is_registered_already_is_an_error_with_its_cause(device):
+    data = np.zeros(8192, np.uint8)
+
+    with device.register_host(data), pytest.raises(tp.DeviceError, match="AlreadyRegistered"):
+        device.register_host(data[100:])
+
+
+def test_imported_memory_reads_and_writes_the_array(device):
+    data = np.arange(4096, dtype=np.uint8)
+    with device.buffer_type.alloc(4096) as other, device.import_host(data) as buffer:
+        assert buffer.memory.ptr == data.ctypes.data
+        assert device.memory().free == device.total - other.size
+
+
+def test_memory_of_others_is_not_counted_as_ours(device):
+    before = device._allocated
+    with device.import_host(np.zeros(4096, np.uint8)):
+        assert device._allocated == before
+
+
+def test_system_where_kernels_do_not_reach_host_memory_says_so(machine):
+    from tensorplug_cuda.enumeration import devices
+
+    machine.gpus[0].properties["canUseHostPointerForRegisteredMem"] = 0
+    (device,) = devices()
+
+    with device, pytest.raises(tp.Unsupported, match=r"do not reach host memory.*place\(\) it"):
+        device.import_host(np.zeros(4096, np.uint8))
+
+
+def test_gpu_that_failed_for_good_is_a_lost_device(device, machine):
+    from cupy.cuda.runtime import CUDARuntimeError
+
+    machine.gpus[0].error = CUDARuntimeError(719, "a kernel failed")
+    with pytest.raises(DeviceLost, match=r"cuda:0: 64 bytes: status 719 \(a kernel failed\)"):
+        device.buffer_type.alloc(64)
+    machine.gpus[0].error = None
