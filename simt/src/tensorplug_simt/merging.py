@@ -41,8 +41,8 @@ class Placed:
         """Which of the regions are written, and the bytes of each in its buffer."""
         regions = self.launch.regions
         written = tuple(i for i, name in enumerate(regions) if name in self.launch.kernel.writes)
-        ends = zip(self.buffers, self.offsets, regions.values(), strict=True)
-        return written, tuple((id(b), (start, start + r.nbytes)) for b, start, r in ends)
+        places = zip(self.buffers, self.offsets, (r.span for r in regions.values()), strict=True)
+        return written, tuple((id(b), (at + low, at + high)) for b, at, (low, high) in places)
 
     def disturbs(self, other: "Placed") -> bool:
         """Whether one of the two writes what the other reads or writes."""

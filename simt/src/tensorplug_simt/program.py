@@ -70,6 +70,17 @@ class Region:
         rest = zip(self.ne[start:], self.nb[start:], strict=True)
         return first + sum((n - 1) * b for n, b in rest)
 
+    @property
+    def span(self) -> tuple[int, int]:
+        """The lowest of its bytes and the end of the highest, counted from its first element.
+
+        Elements lie before the first one where strides are negative.
+        """
+        if 0 in self.ne:
+            return 0, 0
+        below = sum((n - 1) * b for n, b in zip(self.ne, self.nb, strict=True) if b < 0)
+        return below, self.nbytes - below
+
 
 def region(tensor: Tensor) -> Region:
     """A tensor as it is."""

@@ -1,0 +1,126 @@
+"""The system's C++ compiler: whether there is one, and shared objects of it, kept on disk."""
+
+import hashlib
+import os
+import shlex
+import shutil
+import subprocess
+import tempfile
+from functools import cache
+from pathlib import Path
+
+from platformdirs import user_cache_path
+
+from tensorplug.errors import DeviceError, Unsupported
+
+HERE = Path(__file__).parent
+HEADERS = ("runtime.h", "switch.h", "languages/cuda.h")
+
+KEPT = 64
+"""Shared objects that stay on disk."""
+
+COMMON = ("-std=c++17", "-O1", "-fPIC", "-fvisibility=hidden", f"-I{HERE}")
+CHECKED = (
+    # A function of the runtime is called before each access to memory that is no plain variable.
+    "-fsanitize=kernel-address",
+    *("--param", "asan-instrumentation-with-call-threshold=0"),
+    *("--param", "asan-stack=0"),
+    *("--param", "asan-globals=0"),
+    "-fno-sanitize-address-use-after-scope",
+    # Steps are rounded one by one, and bytes may be read as numbers.
+    *("-ffp-contract=off", "-fno-strict-aliasing", "-fno-math-errno"),
+    # Accesses stay as the kernel has them.
+    *("-fno-tree-vectorize", "-fno-store-merging", "-fno-tree-loop-distribute-patterns"),
+    "-w",
+)
+
+
+@cache
+def compiler() -> tuple[str, ...]:
+    """The command of the compiler, `CXX` before `g++`; empty where there is none."""
+    command = shlex.split(os.environ.get("CXX", "")) or ["g++"]
+    return tuple(command) if shutil.which(command[0]) else ()
+
+
+@cache
+def missing() -> str:
+    """Why nothing can be emulated here; empty where it can."""
+    if os.name != "posix":
+        return "the emulator of kernels needs Linux"
+    if not compiler():
+        return "the emulator of kernels needs GCC's g++, which is not installed (CXX names another)"
+    if b"__clang__" in _run("-dM", "-E", "-x", "c++", os.devnull):
+        return f"the emulator of kernels needs GCC, and {compiler()[0]} is clang; set CXX to a g++"
+    return ""
+
+
+def shared_object(text: str) -> Path:
+    """`text` compiled with checked accesses and linked to the runtime.
+
+    Raises Unsupported where there is no compiler, DeviceError with its messages.
+    """
+    if missing():
+        raise Unsupported(missing())
+    path = _folder() / f"{_key(text)}.so"
+    if not path.exists():
+        _build(text, path)
+    path.touch()
+    return path
+
+
+def _build(text: str, path: Path) -> None:
+    with tempfile.TemporaryDirectory(dir=path.parent) as name:
+        folder = Path(name)
+        (folder / "kernels.cpp").write_text(text, encoding="utf-8")
+        kernels, made = folder / "kernels.o", folder / "kernels.so"
+        _run(*COMMON, *CHECKED, "-c", str(folder / "kernels.cpp"), "-o", str(kernels))
+        options = ("-shared", "-Wl,-Bsymbolic", "-pthread", "-lm")
+        _run(str(kernels), str(_runtime(folder)), "-o", str(made), *options)
+        made.replace(path)
+    _forget_oldest(path.parent)
+
+
+def _runtime(folder: Path) -> Path:
+    """The object of the runtime, which all shared objects have a copy of."""
+    path = _folder() / f"{_key((HERE / 'runtime.cpp').read_text(encoding='utf-8'))}.o"
+    if not path.exists():
+        made = folder / "runtime.o"
+        _run(*COMMON, "-c", str(HERE / "runtime.cpp"), "-o", str(made))
+        made.replace(path)
+    return path
+
+
+def _run(*options: str) -> bytes:
+    command = [*compiler(), *options]
+    done = subprocess.run(command, capture_output=True, check=False)
+    if done.returncode:
+        messages = done.stderr.decode(errors="replace")
+        raise DeviceError(
+            f"emulator: {compiler()[0]} cannot compile the kernels:\n{messages[:4000]}"
+        )
+    return done.stdout
+
+
+@cache
+def _environment() -> str:
+    """All that objects depend on besides their own text."""
+    parts = [" ".join((*compiler(), *COMMON, *CHECKED)), _run("--version").decode(errors="replace")]
+    parts += [(HERE / name).read_text(encoding="utf-8") for name in HEADERS]
+    return "\0".join(parts)
+
+
+def _key(text: str) -> str:
+    return hashlib.sha256(f"{_environment()}\0{text}".encode()).hexdigest()[:24]
+
+
+def _folder() -> Path:
+    chosen = os.environ.get("TENSORPLUG_CACHE")
+    folder = (Path(chosen) if chosen else user_cache_path("tensorplug")) / "emulator"
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def _forget_oldest(folder: Path) -> None:
+    found = sorted(folder.glob("*.so"), key=lambda path: path.stat().st_mtime)
+    for path in found[:-KEPT]:
+        path.unlink(missing_ok=True)

@@ -1,0 +1,371 @@
+// Groups of work items on a processor: an item is a fiber, which runs until it waits or ends.
+#include "runtime.h"
+
+#include <link.h>
+#include <sys/mman.h>
+
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <mutex>
+#include <vector>
+
+#include "switch.h"
+
+simt_size simt_item, simt_group, simt_local_size, simt_groups;
+unsigned simt_lane;
+
+namespace {
+
+const size_t STACK = 256 * 1024, GUARD = 64 * 1024;
+const unsigned SLOT = 16, GENERATIONS = 4;
+
+enum State { FRESH, READY, AT_BARRIER, AT_WARP, ENDED };
+
+struct Fiber {
+  char* low;  // of the stack
+  Context context;
+};
+
+struct Item {
+  State state;
+  Fiber* fiber;
+};
+
+struct Warp {
+  unsigned members, waiting, mask, generation;
+  unsigned votes[GENERATIONS];
+  alignas(SLOT) unsigned char given[SIMT_WARP][SLOT];
+  alignas(SLOT) unsigned char taken[GENERATIONS][SIMT_WARP][SLOT];
+};
+
+struct Span {
+  uintptr_t start, end;
+};
+
+std::mutex one_at_a_time;
+std::vector<Fiber*> idle;
+std::vector<Item> items;
+std::vector<Warp> warps;
+std::vector<unsigned> order;
+std::vector<Span> constants;  // what may be read of this library
+Context scheduler;
+unsigned running, at_barrier, ended;
+bool moved;
+char problem[512];
+const char* kernel_name;
+const simt_request* request;
+void (*kernel_body)(void**);
+Span shared_memory;
+unsigned last_hit;
+
+void stop() { simt_switch(&items[running].fiber->context, &scheduler); }
+
+template <class... A> void fail(const char* format, A... values) {
+  if (!problem[0]) snprintf(problem, sizeof problem, format, values...);
+  stop();
+}
+
+void enter(unsigned index) {
+  const simt_size& size = simt_local_size;
+  running = index;
+  simt_item = {index % size.x, index / size.x % size.y, index / (size.x * size.y)};
+  simt_lane = index % SIMT_WARP;
+  simt_switch(&scheduler, &items[index].fiber->context);
+}
+
+void wait_as(State state) {
+  const unsigned me = running;
+  items[me].state = state;
+  stop();
+}
+
+void fiber_main() {
+  for (;;) {  // a fiber serves one item after the other
+    kernel_body(request->arguments);
+    items[running].state = ENDED;
+    ended++;
+    moved = true;
+    stop();
+  }
+}
+
+Fiber* take_fiber() {
+  if (!idle.empty()) {
+    Fiber* fiber = idle.back();
+    idle.pop_back();
+    return fiber;
+  }
+  void* memory = mmap(nullptr, GUARD + STACK, PROT_READ | PROT_WRITE,
+                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (memory == MAP_FAILED) abort();
+  mprotect(memory, GUARD, PROT_NONE);
+  Fiber* fiber = new Fiber{(char*)memory + GUARD, {}};
+  simt_prepare(&fiber->context, fiber->low, STACK, fiber_main);
+  return fiber;
+}
+
+// Forgets items that will not go on: their fibers start anew.
+void drop_items() {
+  for (Item& item : items) {
+    if (!item.fiber) continue;
+    simt_prepare(&item.fiber->context, item.fiber->low, STACK, fiber_main);
+    idle.push_back(item.fiber);
+    item.fiber = nullptr;
+  }
+}
+
+void explain_stall() {
+  unsigned states[ENDED + 1] = {};
+  for (const Item& item : items) states[item.state]++;
+  snprintf(problem, sizeof problem,
+           "kernel %s: divergent barrier in group (%u, %u, %u): of %u items %u wait at a barrier of the "
+           "group, %u at one of a warp, %u have ended",
+           kernel_name, simt_group.x, simt_group.y, simt_group.z, (unsigned)items.size(),
+           states[AT_BARRIER], states[AT_WARP], states[ENDED]);
+}
+
+void run_round() {
+  for (unsigned index : order) {
+    Item& item = items[index];
+    if (item.state == FRESH) item.fiber = take_fiber();
+    if (item.state > READY) continue;
+    item.state = READY;
+    moved = true;
+    enter(index);
+    if (problem[0]) return;
+    if (item.state == ENDED) {
+      idle.push_back(item.fiber);
+      item.fiber = nullptr;
+    }
+  }
+}
+
+unsigned random_below(unsigned& state, unsigned n) {
+  state ^= state << 13;
+  state ^= state >> 17;
+  state ^= state << 5;
+  return state % n;
+}
+
+void set_order(unsigned& random) {
+  const unsigned n = order.size();
+  for (unsigned i = 0; i < n; i++) order[i] = request->order == 1 ? n - 1 - i : i;
+  if (request->order != 2) return;
+  for (unsigned i = n; i > 1; i--) std::swap(order[i - 1], order[random_below(random, i)]);
+}
+
+void run_group(unsigned& random) {
+  const unsigned n = items.size();
+  if (shared_memory.end > shared_memory.start)
+    memset((void*)shared_memory.start, 0xff, shared_memory.end - shared_memory.start);
+  for (unsigned i = 0; i < n; i++) items[i] = {FRESH, nullptr};
+  for (unsigned w = 0; w < warps.size(); w++) {
+    const unsigned left = n - w * SIMT_WARP;
+    warps[w].members = left >= SIMT_WARP ? ~0u : (1u << left) - 1u;
+    warps[w].waiting = 0;
+  }
+  at_barrier = ended = 0;
+  while (ended < n && !problem[0]) {
+    set_order(random);
+    moved = false;
+    run_round();
+    if (!moved && !problem[0]) explain_stall();
+  }
+}
+
+// --- accesses ----------------------------------------------------------------------------------
+
+int find_constants(dl_phdr_info* info, size_t, void* own) {
+  std::vector<Span> found;
+  bool mine = false;
+  for (int i = 0; i < info->dlpi_phnum; i++) {
+    const ElfW(Phdr)& part = info->dlpi_phdr[i];
+    if (part.p_type != PT_LOAD) continue;
+    const Span span = {info->dlpi_addr + part.p_vaddr, info->dlpi_addr + part.p_vaddr + part.p_memsz};
+    if ((uintptr_t)own >= span.start && (uintptr_t)own < span.end) mine = true;
+    if (!(part.p_flags & PF_W)) found.push_back(span);
+  }
+  if (mine) constants = found;
+  return mine;
+}
+
+bool within(const Span& span, uintptr_t at, size_t bytes) {
+  return at >= span.start && at + bytes <= span.end;
+}
+
+bool is_own(uintptr_t at, size_t bytes, bool writes) {
+  const Fiber* fiber = items[running].fiber;
+  if (within({(uintptr_t)fiber->low, (uintptr_t)fiber->low + STACK}, at, bytes)) return true;
+  if (within(shared_memory, at, bytes)) return true;
+  if (writes) return false;
+  for (const Span& span : constants)
+    if (within(span, at, bytes)) return true;
+  return false;
+}
+
+// The memory that `at` is in, else that which is nearest.
+const simt_memory* nearest(uintptr_t at) {
+  const simt_memory* best = nullptr;
+  uintptr_t least = ~(uintptr_t)0;
+  for (unsigned i = 0; i < request->memories; i++) {
+    const simt_memory& one = request->memory[i];
+    const uintptr_t end = one.address + one.size;
+    const uintptr_t distance = at < one.address ? one.address - at : at < end ? 0 : at - end + 1;
+    if (distance < least) {
+      least = distance;
+      best = &one;
+    }
+  }
+  return best;
+}
+
+void report(uintptr_t at, size_t bytes, bool writes, const char* what) {
+  char where[160];
+  const simt_memory* memory = nearest(at);
+  const intptr_t into_shared = (intptr_t)(at - shared_memory.start);
+  if (shared_memory.end > shared_memory.start && into_shared >= -4096 &&
+      at < shared_memory.end + 4096) {
+    snprintf(where, sizeof where, "offset %ld of its local memory of %lu bytes", (long)into_shared,
+             (unsigned long)(shared_memory.end - shared_memory.start));
+  } else if (memory) {
+    snprintf(where, sizeof where, "offset %ld of buffer %s of %lu bytes",
+             (long)(at - memory->address), memory->name, memory->size);
+  } else {
+    snprintf(where, sizeof where, "address %lx; it has no buffers", (unsigned long)at);
+  }
+  fail("kernel %s: %s %lu bytes at %s%s, by item (%u, %u, %u) of group (%u, %u, %u)", kernel_name,
+       writes ? "writes" : "reads", (unsigned long)bytes, where, what, simt_item.x, simt_item.y,
+       simt_item.z, simt_group.x, simt_group.y, simt_group.z);
+}
+
+bool may_access(const simt_memory& one, uintptr_t at, size_t bytes, bool writes) {
+  return at >= one.address && at - one.address + bytes <= one.size && (one.writable || !writes);
+}
+
+void check(uintptr_t at, size_t bytes, bool writes, bool whole) {
+  if (whole && at % bytes != 0) {
+    report(at, bytes, writes, ", which is not aligned to its size");
+    return;
+  }
+  if (last_hit < request->memories && may_access(request->memory[last_hit], at, bytes, writes)) return;
+  if (is_own(at, bytes, writes)) return;
+  bool inside = false;
+  for (unsigned i = 0; i < request->memories; i++) {
+    if (may_access(request->memory[i], at, bytes, writes)) {
+      last_hit = i;
+      return;
+    }
+    inside = inside || may_access(request->memory[i], at, bytes, false);
+  }
+  report(at, bytes, writes, inside ? ", which it may only read" : ", which is outside");
+}
+
+}  // namespace
+
+// The compiler calls these before each access of a kernel.
+#define CHECKS(bytes) \
+  extern "C" void __asan_load##bytes##_noabort(uintptr_t at) { check(at, bytes, false, true); } \
+  extern "C" void __asan_store##bytes##_noabort(uintptr_t at) { check(at, bytes, true, true); }
+CHECKS(1)
+CHECKS(2)
+CHECKS(4)
+CHECKS(8)
+CHECKS(16)
+extern "C" void __asan_loadN_noabort(uintptr_t at, size_t bytes) { check(at, bytes, false, false); }
+extern "C" void __asan_storeN_noabort(uintptr_t at, size_t bytes) { check(at, bytes, true, false); }
+extern "C" void __asan_handle_no_return() {}
+
+void simt_group_barrier() {
+  moved = true;
+  if (++at_barrier < items.size()) {
+    wait_as(AT_BARRIER);
+    return;
+  }
+  at_barrier = 0;
+  for (Item& item : items)
+    if (item.state == AT_BARRIER) item.state = READY;
+  // Who comes last does not go on first: it waits for its turn.
+  wait_as(READY);
+}
+
+namespace {
+
+// Gives `mine` and a vote to the warp; the generation in which they lie when all of `mask` came.
+unsigned meet(unsigned mask, const void* mine, unsigned bytes, int vote) {
+  Warp& warp = warps[running / SIMT_WARP];
+  const unsigned me = running, bit = 1u << simt_lane;
+  // Lanes that a short last warp does not have never come.
+  mask &= warp.members;
+  if (!(mask & bit)) fail("kernel %s: lane %u is not in the mask %08x", kernel_name, simt_lane, mask);
+  if (warp.waiting && warp.mask != mask)
+    fail("kernel %s: lanes of a warp wait with masks %08x and %08x", kernel_name, warp.mask, mask);
+  if (!warp.waiting) {
+    warp.mask = mask;
+    warp.votes[(warp.generation + 1) % GENERATIONS] = 0;
+  }
+  moved = true;
+  const unsigned next = (warp.generation + 1) % GENERATIONS;
+  memcpy(warp.taken[next][simt_lane], mine, bytes);
+  if (vote) warp.votes[next] |= bit;
+  warp.waiting |= bit;
+  if (warp.waiting != mask) {
+    wait_as(AT_WARP);
+    return next;
+  }
+  warp.generation = next;
+  warp.waiting = 0;
+  const unsigned first = me / SIMT_WARP * SIMT_WARP;
+  for (unsigned lane = 0; lane < SIMT_WARP && first + lane < items.size(); lane++)
+    if (mask >> lane & 1 && first + lane != me) items[first + lane].state = READY;
+  wait_as(READY);
+  return next;
+}
+
+}  // namespace
+
+void simt_warp_barrier(unsigned mask) { meet(mask, nullptr, 0, 0); }
+
+void simt_exchange(unsigned mask, const void* mine, void* out, unsigned source, unsigned bytes) {
+  const unsigned place = meet(mask, mine, bytes, 0);
+  const Warp& warp = warps[running / SIMT_WARP];
+  if (!(mask >> source & 1)) fail("kernel %s: lane %u reads lane %u, which is not in the mask %08x",
+                                  kernel_name, simt_lane, source, mask);
+  memcpy(out, warp.taken[place][source], bytes);
+}
+
+unsigned simt_ballot(unsigned mask, int yes) {
+  const unsigned place = meet(mask, nullptr, 0, yes);
+  return warps[running / SIMT_WARP].votes[place];
+}
+
+const char* simt_launch(const char* kernel, void (*body)(void**), const simt_request* wanted,
+                        void* shared, void* shared_end) {
+  const std::lock_guard<std::mutex> lock(one_at_a_time);
+  if (constants.empty()) dl_iterate_phdr(find_constants, (void*)&simt_launch);
+  problem[0] = 0;
+  kernel_name = kernel;
+  kernel_body = body;
+  request = wanted;
+  shared_memory = {(uintptr_t)shared, (uintptr_t)shared_end};
+  simt_groups = wanted->groups;
+  simt_local_size = wanted->local;
+  last_hit = 0;
+  const unsigned n = simt_local_size.x * simt_local_size.y * simt_local_size.z;
+  items.assign(n, {FRESH, nullptr});
+  order.resize(n);
+  warps.assign((n + SIMT_WARP - 1) / SIMT_WARP, Warp());
+  unsigned random = wanted->seed * 2654435761u | 1u;
+  for (unsigned z = 0; z < simt_groups.z; z++)
+    for (unsigned y = 0; y < simt_groups.y; y++)
+      for (unsigned x = 0; x < simt_groups.x; x++) {
+        simt_group = {x, y, z};
+        run_group(random);
+        if (problem[0]) {
+          drop_items();
+          return problem;
+        }
+      }
+  return nullptr;
+}

@@ -1,0 +1,70 @@
+// What a language's header is written with: where an item is, barriers, exchanges within a warp.
+// One launch at a time; items are fibers of one thread of the processor.
+#pragma once
+
+struct simt_size {
+  unsigned x, y, z;
+};
+
+// Memory that a kernel was given. `name` is for messages.
+struct simt_memory {
+  const char* name;
+  unsigned long address, size;
+  int writable;
+};
+
+struct simt_request {
+  void** arguments;  // one address for each argument
+  simt_size groups, local;
+  const simt_memory* memory;
+  unsigned memories;
+  int order;  // of items: 0 forward, 1 reverse, 2 shuffled by `seed`
+  unsigned seed;
+};
+
+extern "C" {
+// The item that runs.
+extern simt_size simt_item, simt_group, simt_local_size, simt_groups;
+extern unsigned simt_lane;
+
+// All items of the group come here, or none.
+void simt_group_barrier();
+// All items of the warp that are in `mask` come here with the same mask.
+void simt_warp_barrier(unsigned mask);
+// As above; `mine` goes to the others, and what lane `source` gave comes back in `out`.
+void simt_exchange(unsigned mask, const void* mine, void* out, unsigned source, unsigned bytes);
+// Bit i is whether lane i of `mask` came with `yes`.
+unsigned simt_ballot(unsigned mask, int yes);
+
+// Runs a kernel; what went wrong, or null. The text stays until the next launch.
+const char* simt_launch(const char* kernel, void (*body)(void**), const simt_request* request,
+                        void* shared, void* shared_end);
+}
+
+const unsigned SIMT_WARP = 32;
+
+// Calls a kernel with arguments of its own types.
+template <int... I> struct simt_indices {};
+template <int N, int... I> struct simt_count : simt_count<N - 1, N - 1, I...> {};
+template <int... I> struct simt_count<0, I...> { typedef simt_indices<I...> all; };
+template <class... A, int... I>
+__attribute__((no_sanitize_address)) void simt_apply(void (*kernel)(A...), void** p, simt_indices<I...>) {
+  kernel(*(A*)p[I]...);
+}
+template <class... A> void simt_call(void (*kernel)(A...), void** p) {
+  simt_apply(kernel, p, typename simt_count<sizeof...(A)>::all());
+}
+
+// Local memory of a kernel has a section of its own, so that its bounds are known and it can be
+// filled for each group.
+#define SIMT_STRING_(x) #x
+#define SIMT_STRING(x) SIMT_STRING_(x)
+#define SIMT_SHARED static __attribute__((section(SIMT_STRING(SIMT_SECTION))))
+// Texts may have macros for short and long names of types, so these are not used here.
+#define SIMT_EXPORT_(kernel, section) \
+  extern "C" unsigned __start_##section[] __attribute__((weak, visibility("hidden"))); \
+  extern "C" unsigned __stop_##section[] __attribute__((weak, visibility("hidden"))); \
+  extern "C" __attribute__((visibility("default"))) const void* emulated_##kernel(const simt_request* r) { \
+    return simt_launch(#kernel, [](void** p) { simt_call(kernel, p); }, r, __start_##section, __stop_##section); \
+  }
+#define SIMT_EXPORT(kernel, section) SIMT_EXPORT_(kernel, section)
