@@ -298,6 +298,18 @@ def test_explain_does_without_devices_that_cannot_work_together(shelf, run):
     assert json.loads(result.stdout)["splits"] == ["acme:0"]
 
 
+def test_explain_draws_a_page(shelf, run, tmp_path):
+    shelf.add("acme-gpu", plugin_source(devices=CPU.replace("cpu:0", "acme:0")))
+
+    result = run("explain", "--example", "--html", tmp_path / "page.html")
+
+    page = (tmp_path / "page.html").read_text()
+    assert result.exit_code == 0
+    assert "split 0 on acme:0" in result.stdout
+    assert "<title>The example on acme:0</title>" in page
+    assert page.count('class="row ') == 5
+
+
 def test_explain_reads_a_saved_graph(shelf, run, tmp_path):
     shelf.add("acme-gpu", plugin_source(devices=CPU.replace("cpu:0", "acme:0")))
     x = tp.input("x", (2, 3), tp.F32)

@@ -70,6 +70,10 @@ def explain(
         list[str] | None,
         typer.Option("--device", help="A device, the preferred one first; repeat for more."),
     ] = None,
+    html: Annotated[
+        Path | None,
+        typer.Option("--html", help="Draw it on a page: graph, devices, copies, memory."),
+    ] = None,
     json: Json = False,
     traceback: Traceback = False,
 ) -> None:
@@ -77,7 +81,11 @@ def explain(
     with plain_errors(traceback):
         if (file is None) is not example:
             raise OptionError("explain: give either a FILE or --example")
-        show(explain_graph(Registry(), file, device or ()), json)
+        told = explain_graph(Registry(), file, device or ())
+        if html is not None:
+            title = "The example" if file is None else file.name
+            html.write_text(told.to_html(f"{title} on {', '.join(told.devices)}"), encoding="utf-8")
+        show(told, json)
 
 
 @app.command(context_settings={"ignore_unknown_options": True})

@@ -8,8 +8,8 @@ from tensorplug.device import Device, SupportsFusion
 from tensorplug.fusion import Group, find_groups
 from tensorplug.graph import Graph
 from tensorplug.meta import program as steps
-from tensorplug.scheduler.schedule import node_steps
 from tensorplug.scheduler.split import Split
+from tensorplug.scheduler.timeline import node_steps
 from tensorplug.tensor import Tensor
 
 Groups = Mapping[steps.Segment, tuple[Group, ...]]

@@ -4,8 +4,11 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
+from tensorplug.allocator import Slot
 from tensorplug.buffer import BufferType, human
+from tensorplug.picture.page import page
 from tensorplug.scheduler.assign import Field
+from tensorplug.scheduler.timeline import kept, timeline
 from tensorplug.tensor import Tensor
 
 if TYPE_CHECKING:
@@ -16,7 +19,8 @@ if TYPE_CHECKING:
 class NodeRow:
     """One node: its split, its device, the cause, and who refused it why.
 
-    `fused` is the pattern and the last node of the group in which it is computed, if any.
+    `fused` is the pattern and the last node of the group in which it is computed, if any. `reads`
+    are the numbers of the nodes whose results it reads or overwrites.
     """
 
     split: int
@@ -27,6 +31,7 @@ class NodeRow:
     cause: str
     refusals: dict[str, str]
     fused: str
+    reads: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,18 +56,52 @@ class CopyRow:
 
 
 @dataclass(frozen=True, slots=True)
+class BufferRow:
+    """A compute buffer: the memory it is of, the first device that computes in it, its bytes."""
+
+    memory: str
+    device: str
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class PlaceRow:
+    """Where a tensor lies in the compute buffer with number `buffer`: from node to node, inclusive.
+
+    `offset` and `bytes` are those that the allocator gave it.
+    """
+
+    tensor: str
+    buffer: int
+    offset: int
+    bytes: int
+    first: int
+    last: int
+
+
+@dataclass(frozen=True, slots=True)
 class Explanation:
-    """A schedule in words. `memory` is bytes of compute buffers by buffer type."""
+    """A schedule in words. `memory` is bytes of compute buffers by buffer type.
+
+    Nodes are numbered in the order of `nodes`. `places` says what lies in `buffers` when.
+    """
 
     nodes: tuple[NodeRow, ...]
     copies: tuple[CopyRow, ...]
     splits: tuple[str, ...]
     memory: dict[str, int]
     unfused: tuple[UnfusedRow, ...] = ()
+    devices: tuple[str, ...] = ()
+    buffers: tuple[BufferRow, ...] = ()
+    places: tuple[PlaceRow, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """The same as plain data."""
         return asdict(self)
+
+    def to_html(self, title: str = "A schedule") -> str:
+        """The same as a page that needs nothing else: graph, devices, copies, memory over time."""
+        return page(self, title)
 
     def __str__(self) -> str:
         lines = [
@@ -85,6 +124,8 @@ class Explanation:
 def explain(layout: "Layout", field: Field, pools: Sequence[BufferType]) -> Explanation:
     """Put a layout into words."""
     names = [backend.name for backend in field.backends]
+    order = [node for split in layout.splits for node in split.nodes]
+    reads = dict(zip(order, _reads(order), strict=True))
     fused = {
         node: f"{group.pattern.name} ending in {_label(group.last)}"
         for split in layout.splits
@@ -101,6 +142,7 @@ def explain(layout: "Layout", field: Field, pools: Sequence[BufferType]) -> Expl
             layout.where[node].cause,
             field.refusals(node),
             fused.get(node, ""),
+            reads[node],
         )
         for split in layout.splits
         for node in split.nodes
@@ -127,7 +169,73 @@ def explain(layout: "Layout", field: Field, pools: Sequence[BufferType]) -> Expl
         for group, reason in split.refused
     )
     devices = tuple(names[s.backend] for s in layout.splits)
-    return Explanation(nodes, copies, devices, memory, unfused)
+    buffers, places = _memory(layout, order, names, pools)
+    return Explanation(nodes, copies, devices, memory, unfused, tuple(names), buffers, places)
+
+
+def _reads(order: Sequence[Tensor]) -> list[tuple[int, ...]]:
+    """For each node the numbers of those that made, or changed last, what it uses."""
+    found: list[tuple[int, ...]] = []
+    made: dict[Tensor, int] = {}
+    for number, node in enumerate(order):
+        used = (*(s.root for s in node.sources), *node.written_roots)
+        found.append(tuple(sorted({made[root] for root in used if root in made})))
+        for root in (node.root, *node.written_roots):
+            made[root] = number
+    return found
+
+
+def _memory(
+    layout: "Layout", order: Sequence[Tensor], names: Sequence[str], pools: Sequence[BufferType]
+) -> tuple[tuple[BufferRow, ...], tuple[PlaceRow, ...]]:
+    """The compute buffers, and from when to when what lies in them."""
+    graph, splits = layout.graph, layout.splits
+    steps = timeline(graph, layout.where, splits, pools, layout.private)
+    numbers = {node: number for number, node in enumerate(order)}
+    moments = _moments([numbers.get(step.tensor) for step in steps], len(order))
+    slots = layout.memory.slots
+    first: dict[Tensor, int] = {}
+    last: dict[Tensor, int] = {}
+    for moment, step in zip(moments, steps, strict=True):
+        for tensor in (step.tensor, *step.also, *step.reads):
+            first.setdefault(tensor.root, moment)
+            last[tensor.root] = moment
+    last |= {tensor.root: len(order) - 1 for tensor in kept(graph, splits)}
+    holders: dict[Slot, Tensor] = {}
+    for tensor in sorted(slots, key=first.__getitem__):
+        former = holders.get(slots[tensor])
+        if former is not None and last[former] == first[tensor]:
+            # The result lies over what it is computed from.
+            last[former] = max(last[former] - 1, first[former])
+        holders[slots[tensor]] = tensor
+    chunks = [
+        (pool, i) for pool, sizes in enumerate(layout.memory.sizes) for i in range(len(sizes))
+    ]
+    buffers = tuple(
+        BufferRow(pools[pool].name, names[pool], layout.memory.sizes[pool][i]) for pool, i in chunks
+    )
+    index = {chunk: number for number, chunk in enumerate(chunks)}
+    places = tuple(
+        PlaceRow(
+            _label(tensor),
+            index[slot.pool, slot.chunk],
+            slot.offset,
+            slot.size,
+            first[tensor],
+            last[tensor],
+        )
+        for tensor, slot in slots.items()
+    )
+    return buffers, places
+
+
+def _moments(numbers: Sequence[int | None], count: int) -> list[int]:
+    """The number of the node at each step; of what is no node, that of the next one."""
+    moments, ahead = [], max(count - 1, 0)
+    for number in reversed(numbers):
+        ahead = ahead if number is None else number
+        moments.append(ahead)
+    return moments[::-1]
 
 
 def _count(number: int, noun: str) -> str:

@@ -1,10 +1,10 @@
 """`Schedule`: the immutable result of scheduling a graph, and its memory."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, final
 
-from tensorplug.allocator import MemoryMap, Step, check_leafs, plan_memory
+from tensorplug.allocator import MemoryMap, check_leafs, plan_memory
 from tensorplug.backend import Plan
 from tensorplug.buffer import BufferType, MultiBuffer
 from tensorplug.errors import GraphError
@@ -14,7 +14,8 @@ from tensorplug.placing import allocate
 from tensorplug.scheduler.assign import Choice, Choices
 from tensorplug.scheduler.execute import InFlight, Observer, Results, run, submit
 from tensorplug.scheduler.explain import Explanation, explain
-from tensorplug.scheduler.split import Split, localised
+from tensorplug.scheduler.split import Split
+from tensorplug.scheduler.timeline import kept, timeline
 from tensorplug.tensor import Array, Storage, Tensor
 
 if TYPE_CHECKING:
@@ -61,51 +62,8 @@ def _plan_splits(
     *,
     every_node: bool = False,
 ) -> MemoryMap:
-    steps = [Step(t, (), where[t].backend) for t in graph.inputs if t not in private]
-    for split in splits:
-        steps.extend(Step(c.target, (c.source,), split.backend) for c in split.copies)
-        if pools[split.backend].only_shared and not every_node:
-            steps.append(_split_step(split, shared_nodes(graph, splits, split)))
-        else:
-            steps.extend(node_steps(split))
-    # What another device copies may still be in flight when its own device runs on: it stays.
-    copied = [copy.source for split in splits for copy in split.copies]
-    keep = [*graph.outputs, *graph.effects, *copied]
-    return plan_memory(steps, pools, keep=keep, placed=private)
-
-
-def shared_nodes(graph: Graph, splits: Sequence[Split], split: Split) -> tuple[Tensor, ...]:
-    """Roots of a split that others read: later splits, copies, the user."""
-    others = [other for other in splits if other is not split]
-    read = {t.root for t in (*graph.outputs, *graph.effects)}
-    read |= {s.root for other in others for node in other.nodes for s in node.sources}
-    read |= {root for other in others for node in other.nodes for root in node.written_roots}
-    read |= {copy.source.root for other in others for copy in other.copies}
-    return tuple(node for node in split.nodes if node in read)
-
-
-def _split_step(split: Split, shared: Sequence[Tensor]) -> Step:
-    """All of a split at once, for memory of which it needs some for what others read alone."""
-    read = tuple(s for node in split.nodes for s in localised(node.sources, split.local))
-    touched = (*read, *(root for node in split.nodes for root in node.written_roots))
-    outside = tuple(t for t in touched if t.root not in split.nodes)
-    first = shared[0] if shared else split.nodes[-1]
-    return Step(first, (*outside, *shared), split.backend, tuple(shared[1:]), ())
-
-
-def node_steps(split: Split) -> Iterator[Step]:
-    """The steps of its nodes: one for each group, at the place of the last node."""
-    grouped = {node for group in split.groups for node in group.nodes}
-    ends = {group.last: group for group in split.groups}
-    for node in split.nodes:
-        if node in ends:
-            group = ends[node]
-            touched = (*localised(group.inputs, split.local), *node.written_roots)
-            also = tuple(t.root for t in group.outputs if t is not node)
-            yield Step(node, touched, split.backend, also, group.replaceable)
-        elif node not in grouped:
-            touched = (*localised(node.sources, split.local), *node.written_roots)
-            yield Step(node, touched, split.backend)
+    steps = timeline(graph, where, splits, pools, private, every_node=every_node)
+    return plan_memory(steps, pools, keep=kept(graph, splits), placed=private)
 
 
 @dataclass(slots=True)
