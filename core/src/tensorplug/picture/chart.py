@@ -173,9 +173,9 @@ def _memory(
         )
         wide, high = (place.last + 1 - place.first) * scale.step, place.bytes * zoom
         if high >= 13 and wide >= LETTER * len(place.tensor) + 8:
-            y = base + place.offset * zoom + high / 2 + 4
+            middle = base + place.offset * zoom + high / 2 + 4
             lines.append(
-                f'<text class="label" x="{scale.at(place.first) + 4}" y="{y:.1f}">'
+                f'<text class="label" x="{scale.at(place.first) + 4}" y="{middle:.1f}">'
                 f"{escape(place.tensor)}</text>"
             )
     return lines
