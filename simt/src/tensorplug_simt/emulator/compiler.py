@@ -16,7 +16,7 @@ from tensorplug.errors import DeviceError, Unsupported
 HERE = Path(__file__).parent
 HEADERS = ("runtime.h", "switch.h", "languages/cuda.h")
 
-KEPT = 64
+KEPT = 1024
 """Shared objects that stay on disk."""
 
 COMMON = ("-std=c++17", "-O1", "-fPIC", "-fvisibility=hidden", f"-I{HERE}")
