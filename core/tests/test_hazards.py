@@ -13,10 +13,10 @@ from tensorplug.allocator import plan_memory
 from tensorplug.backend import Backend, order_after, read_async, write_async
 from tensorplug.buffer import Buffer
 from tensorplug.errors import HazardError
-from tensorplug.fusion import find_groups
 from tensorplug.graph import Bindings
 from tensorplug.hazards import Access, Clocks, Host, Range, Sanitizer, accesses, conflicts, range_of
 from tensorplug.marks import Mark
+from tensorplug.matching import find_groups
 from tensorplug.scheduler import execute, schedule, scheduler, split
 from tensorplug.tensor import Array, Storage
 from tensorplug.testing.anykernel import ALL_KERNELS

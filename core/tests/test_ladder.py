@@ -17,6 +17,7 @@ LADDER = [
     "placing",
     "graph",
     "fusion",
+    "matching",
     "patterns",
     "backend",
     "marks",

@@ -1,5 +1,7 @@
 """Fusion: `Pattern`s of nodes that one kernel may compute, and the `Group`s found in a graph.
 
+`matching` finds them.
+
 A pattern reads like its formula, one line for each node:
 
     pattern("norm_mul", "normed = rms_norm(x)", "scaled = mul(normed, weight)")
@@ -12,13 +14,12 @@ free. A line that starts with `?` is optional: where it is left out, its first s
 
 import itertools
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from types import MappingProxyType
 
 from tensorplug.errors import GraphError, Refusal
-from tensorplug.graph import Graph
 from tensorplug.ops.table import OPS
 from tensorplug.tensor import Tensor
 
@@ -26,6 +27,9 @@ COMMUTATIVE = frozenset({"add", "mul"})
 """Ops whose first two sources may change places."""
 FUSION = "TENSORPLUG_FUSION"
 """The environment variable that switches fusion off when it is 0."""
+
+MANY = 64
+"""Sources of an op that is not known."""
 
 _LINE = re.compile(r"(\w+) = ([\w|.]+)\(([^()]*)\)")
 
@@ -61,6 +65,31 @@ class Condition:
         return len(found) < len(self.names) or self.test(*found)
 
 
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """Where a source of a step comes from, as a pattern writes it."""
+
+    name: str
+    """Empty where the source may be anything, `-` where it must be absent."""
+    reshaped: bool
+    ops: frozenset[str] | None
+    """Those of the step called `name`; None where it is none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """A variant of a pattern, ready to be looked for."""
+
+    pattern: "Pattern"
+    steps: Mapping[str, Step]
+    slots: Mapping[str, tuple[Slot, ...]]
+    last: str
+    needs: Mapping[str, int]
+    """How many nodes of which op there must be, views apart."""
+    most_readers: Mapping[str, int]
+    """How many readers a step may have of which the form knows; for steps seen inside alone."""
+
+
 @dataclass(frozen=True)
 class Pattern:
     """Nodes that a device may compute as one, in one or several variants.
@@ -80,6 +109,11 @@ class Pattern:
     def __post_init__(self) -> None:
         for steps in self.variants:
             _check(self.name, steps)
+
+    @cached_property
+    def forms(self) -> tuple[Form, ...]:
+        """Its variants, ready to be looked for."""
+        return tuple(_form(self, {step.name: step for step in v}) for v in self.variants)
 
     def __str__(self) -> str:
         return f"{self.name}: {'; '.join(map(str, self.variants[0]))}"
@@ -195,6 +229,32 @@ def _check(name: str, steps: Sequence[Step]) -> None:
         )
 
 
+def _form(whole: Pattern, steps: Steps) -> Form:
+    last = next(reversed(steps))
+    slots = {name: tuple(_slot(source, steps) for source in s.sources) for name, s in steps.items()}
+    named = Counter(slot.name for of_step in slots.values() for slot in of_step)
+    # A source that the form does not name may be a look at one that it does.
+    free = named[""] + sum(_arity(s.ops) - len(s.sources) for s in steps.values())
+    inner = [name for name in steps if name != last and name not in whole.outputs]
+    needs = Counter(s.ops[0] for s in steps.values() if len(s.ops) == 1 and not _views(s.ops[0]))
+    return Form(whole, steps, slots, last, needs, {name: named[name] + free for name in inner})
+
+
+def _slot(source: str, steps: Steps) -> Slot:
+    name = source.removeprefix("~")
+    ops = frozenset(steps[name].ops) if name in steps else None
+    return Slot("" if name == "_" else name, name != source, ops)
+
+
+def _arity(ops: Iterable[str]) -> int:
+    """The most sources that one of `ops` takes."""
+    return max(len(OPS[op].sources) if op in OPS else MANY for op in ops)
+
+
+def _views(op: str) -> bool:
+    return op not in OPS or OPS[op].is_view
+
+
 def same_shape(*names: str) -> Condition:
     """All of `names` have the same sizes: nothing is repeated."""
     return Condition(
@@ -214,192 +274,3 @@ def leading(part: str, whole: str) -> Condition:
         (part, whole),
         lambda p, w: (p.view_offset, p.nb, p.ne[1:]) == (w.view_offset, w.nb, w.ne[1:]),
     )
-
-
-# --- finding groups ----------------------------------------------------------------------------
-
-
-def find_groups(
-    graph: Graph,
-    patterns: Iterable[Pattern],
-    accepts: Accepts | None = None,
-    *,
-    nodes: Sequence[Tensor] | None = None,
-) -> tuple[Group, ...]:
-    """Groups among `nodes`, by default all of `graph`: the longest first, none sharing a node.
-
-    `nodes` are in the order in which they will run; `accepts` says whether a device takes a group.
-    Returned in the order of their last nodes.
-    """
-    order = [n for n in (graph.nodes if nodes is None else nodes) if graph.computes(n)]
-    site = _Site(graph, order)
-    by_op: dict[str, list[Tensor]] = {}
-    for node in order:
-        by_op.setdefault(node.op, []).append(node)
-    forms = [(p, {s.name: s for s in steps}) for p in patterns for steps in p.variants]
-    forms.sort(key=lambda form: len(form[1]), reverse=True)
-    taken: set[Tensor] = set()
-    found: list[Group] = []
-    for shape, steps in forms:
-        last = next(reversed(steps.values()))
-        for node in (n for op in last.ops for n in by_op.get(op, ())):
-            if node in taken:
-                continue
-            group = _first(shape, steps, node, site, taken)
-            if group is not None and (accepts is None or accepts(group)):
-                found.append(group)
-                taken.update(group.nodes)
-    return tuple(sorted(found, key=lambda group: site.place[group.last]))
-
-
-def _first(
-    shape: Pattern, steps: Steps, node: Tensor, site: "_Site", taken: set[Tensor]
-) -> Group | None:
-    for bound in _match(steps, next(reversed(steps)), node, {}):
-        if all(condition.met(bound) for condition in shape.where):
-            group = site.group(shape, steps, bound)
-            if group is not None and taken.isdisjoint(group.nodes):
-                return group
-    return None
-
-
-def _match(steps: Steps, name: str, tensor: Tensor, bound: Bound) -> Iterator[Bound]:
-    """All ways in which `tensor` is what the pattern calls `name`, given what is `bound`."""
-    if name in bound:
-        if bound[name] is tensor:
-            yield bound
-        return
-    if name not in steps:
-        yield {**bound, name: tensor}
-        return
-    if tensor.op not in steps[name].ops:
-        return
-    wanted = steps[name].sources
-    for operands in _orders(tensor):
-        yield from _match_sources(steps, wanted, operands, {**bound, name: tensor})
-
-
-def _orders(tensor: Tensor) -> list[tuple[Tensor | None, ...]]:
-    given = tensor.operands
-    if tensor.op in COMMUTATIVE and given[0] is not given[1]:
-        return [given, (given[1], given[0], *given[2:])]
-    return [given]
-
-
-def _match_sources(
-    steps: Steps,
-    wanted: Sequence[str],
-    operands: Sequence[Tensor | None],
-    bound: Bound,
-) -> Iterator[Bound]:
-    if not wanted:
-        yield bound
-        return
-    given = operands[0] if operands else None
-    for more in _match_source(steps, wanted[0], given, bound):
-        yield from _match_sources(steps, wanted[1:], operands[1:], more)
-
-
-def _match_source(steps: Steps, wanted: str, given: Tensor | None, bound: Bound) -> Iterator[Bound]:
-    if wanted == "_" or (wanted == "-" and given is None):
-        yield bound
-    elif given is not None and wanted != "-":
-        for tensor in _reshaped(given) if wanted.startswith("~") else (given,):
-            yield from _match(steps, wanted.removeprefix("~"), tensor, bound)
-
-
-def _reshaped(tensor: Tensor) -> Iterator[Tensor]:
-    """`tensor`, and what it is a reshaped view of: the same elements in the same order."""
-    yield tensor
-    while tensor.is_view and tensor.is_contiguous:
-        below = tensor.sources[0]
-        if not below.is_contiguous or below.size != tensor.size:
-            return
-        tensor = below
-        yield tensor
-
-
-class _Site:
-    """The nodes that will run, where each stands, and who reads what in the whole graph."""
-
-    def __init__(self, graph: Graph, order: Sequence[Tensor]) -> None:
-        self.graph = graph
-        self.order = order
-        self.place = {node: i for i, node in enumerate(order)}
-        self.wanted = {*graph.outputs, *graph.effects}
-
-    def group(self, shape: Pattern, steps: Steps, bound: Bound) -> Group | None:
-        """The group of a match, or None where it cannot run as one."""
-        members = _members([bound[name] for name in steps])
-        nodes = [t for t in members if not t.is_view]
-        if any(node not in self.place or not node.size for node in nodes):
-            return None
-        nodes.sort(key=self.place.__getitem__)
-        last = bound[next(reversed(steps))]
-        outputs = (*(bound[name] for name in shape.outputs if name in steps), last)
-        inputs = tuple(dict.fromkeys(s for t in members for s in t.sources if s not in members))
-        group = Group(shape, MappingProxyType(dict(bound)), tuple(nodes), outputs, inputs)
-        others = [t for name, t in bound.items() if name not in steps]
-        closed = self._is_closed(members, outputs) and _is_apart(members, (*inputs, *others))
-        if nodes[-1] is last and closed and _writes_only_last(group) and self._can_wait(group):
-            return group
-        return None
-
-    def _is_closed(self, members: Mapping[Tensor, None], outputs: Sequence[Tensor]) -> bool:
-        """Whether nothing outside needs the value of a member that is no output."""
-        return all(
-            t not in self.wanted and all(r in members for r in self.graph.readers.get(t, ()))
-            for t in members
-            if t not in outputs
-        )
-
-    def _can_wait(self, group: Group) -> bool:
-        """Whether nothing between its nodes changes what the group reads, or reads what it makes.
-
-        The nodes run at the place of the last one, so all but that one run later than they would.
-        """
-        first, end = self.place[group.nodes[0]], self.place[group.last]
-        reads = {t.root for t in group.inputs}
-        late = {t.root for t in group.outputs if t is not group.last}
-        inside = set(group.nodes)
-        return not any(
-            node not in inside
-            and (reads.intersection(node.written_roots) or late & {s.root for s in node.sources})
-            for node in self.order[first:end]
-        )
-
-
-def _members(tensors: Sequence[Tensor]) -> dict[Tensor, None]:
-    """The nodes of a match and the views between them."""
-    members = dict.fromkeys(tensors)
-    for node in tensors:
-        for source in node.sources:
-            between = []
-            while source.is_view and source not in members:
-                between.append(source)
-                source = source.sources[0]
-            if source in members:
-                members.update(dict.fromkeys(between))
-    return members
-
-
-def _is_apart(members: Mapping[Tensor, None], others: Iterable[Tensor]) -> bool:
-    """Whether what the group reads from outside is not made by the group itself."""
-    roots = {t.root for t in members if not t.writes}
-    return all(t not in members and t.root not in roots for t in others)
-
-
-def _writes_only_last(group: Group) -> bool:
-    """Whether no node but the last writes memory of others, and that none which the group reads.
-
-    An in-place node would lay its result over what other nodes of the group still read.
-    """
-    for node in group.nodes[:-1]:
-        if node.writes or node.root.storage is not None:
-            return False
-    last = group.last
-    if not last.writes:
-        return last.storage is None
-    written = set(last.written_roots)
-    touched = [t for t in group.inputs if t.root in written]
-    return OPS[last.op].writes and len(touched) == 1 and not last.also_writes

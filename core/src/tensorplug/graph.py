@@ -90,12 +90,12 @@ class Graph:
         return Counter(source for node in self.nodes for source in node.sources)
 
     @cached_property
-    def readers(self) -> Mapping[Tensor, tuple[Tensor, ...]]:
+    def readers(self) -> Mapping[Tensor, Sequence[Tensor]]:
         """The nodes that have each tensor as a source, views too."""
-        found: dict[Tensor, tuple[Tensor, ...]] = {}
+        found: dict[Tensor, list[Tensor]] = {}
         for node in self.nodes:
-            for source in set(node.sources):
-                found[source] = (*found.get(source, ()), node)
+            for source in dict.fromkeys(node.sources):
+                found.setdefault(source, []).append(node)
         return found
 
     @cached_property

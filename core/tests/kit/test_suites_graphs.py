@@ -8,7 +8,7 @@ import pytest
 
 import tensorplug as tp
 from tensorplug.backend import NodePlan
-from tensorplug.fusion import find_groups
+from tensorplug.matching import find_groups
 from tensorplug.patterns import PATTERNS
 from tensorplug.testing.anykernel import ALL_KERNELS
 from tensorplug.testing.null import NullDevice

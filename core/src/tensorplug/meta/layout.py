@@ -5,8 +5,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from tensorplug.allocator import MemoryMap, Step, plan_memory
 from tensorplug.buffer import BufferType
 from tensorplug.device import Device, SupportsFusion
-from tensorplug.fusion import Group, find_groups
+from tensorplug.fusion import Group
 from tensorplug.graph import Graph
+from tensorplug.matching import find_groups
 from tensorplug.meta import program as steps
 from tensorplug.scheduler.split import Split
 from tensorplug.scheduler.timeline import node_steps

@@ -5,8 +5,9 @@ from dataclasses import replace
 
 from tensorplug.device import Device, SupportsFusion
 from tensorplug.errors import Refusal
-from tensorplug.fusion import Group, find_groups
+from tensorplug.fusion import Group
 from tensorplug.graph import Graph
+from tensorplug.matching import Finder
 from tensorplug.scheduler.assign import Field, placed_type
 from tensorplug.scheduler.split import Split
 
@@ -14,11 +15,18 @@ from tensorplug.scheduler.split import Split
 def fused(graph: Graph, splits: Sequence[Split], field: Field) -> tuple[Split, ...]:
     """`splits` with the groups that their devices take, and the reasons for those refused."""
     devices = [backend.device for backend in field.backends]
-    return tuple(_fused(graph, split, devices[split.backend]) for split in splits)
+    finders = {
+        i: Finder(graph, device.fusions)
+        for i, device in enumerate(devices)
+        if isinstance(device, SupportsFusion)
+    }
+    return tuple(
+        _fused(split, devices[split.backend], finders.get(split.backend)) for split in splits
+    )
 
 
-def _fused(graph: Graph, split: Split, device: Device) -> Split:
-    if not isinstance(device, SupportsFusion):
+def _fused(split: Split, device: Device, finder: Finder | None) -> Split:
+    if finder is None or not isinstance(device, SupportsFusion):
         return split
     refused: list[tuple[Group, str]] = []
 
@@ -29,5 +37,5 @@ def _fused(graph: Graph, split: Split, device: Device) -> Split:
             refused.append((group, answer.reason))
         return bool(answer)
 
-    groups = find_groups(graph, device.fusions, accepts, nodes=split.nodes)
+    groups = finder.groups(split.nodes, accepts)
     return replace(split, groups=groups, refused=tuple(refused))
