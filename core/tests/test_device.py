@@ -282,8 +282,10 @@ def test_op_claimed_without_a_kernel_fails_when_it_runs() -> None:
 
 
 @pytest.mark.parametrize("what", FAULTS)
-def test_each_kind_of_call_can_fail(null: NullDevice, what: str) -> None:
+def test_each_kind_of_call_can_fail(what: str) -> None:
+    null = NullDevice(events=True)
     backend = null.open()
+    assert isinstance(backend, tp.SupportsEvents)
     a, b = (backend.place(name, np.zeros(4, np.float32)) for name in "ab")
     graph = tp.BoundGraph(tp.Graph(tp.in_place(tp.relu(a))), tp.Bindings())
     uses = {
@@ -292,6 +294,10 @@ def test_each_kind_of_call_can_fail(null: NullDevice, what: str) -> None:
         "read": lambda: tp.transfer.read(a),
         "copy": lambda: tp.transfer.copy(a, b),
         "compute": lambda: backend.compute(graph),
+        "plan": lambda: backend.compute(graph),
+        "queue": lambda: backend.compute(graph),
+        "event": backend.record,
+        "wait": backend.synchronize,
     }
     mine = tp.DeviceError("mine")
     null.fail(what, at=2, error=mine)

@@ -235,7 +235,7 @@ def forget_batches(patch: pytest.MonkeyPatch) -> None:
 
 
 def forget_runs(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(tp.Scheduler, "synchronize", lambda _scheduler: None)
+    patch.setattr(tp.Scheduler, "synchronize", lambda *_: None)
 
 
 @pytest.mark.parametrize(
@@ -300,7 +300,7 @@ def test_failure_anywhere_raises_a_typed_error_and_leaks_nothing(
     assert [d.live_buffers for d in devices] == [0] * len(devices)
 
 
-def test_lost_device_raises_device_lost() -> None:
+def test_lost_device_is_the_cause_of_the_error() -> None:
     gpu = NullDevice("null:0", asynchronous=True)
     cpu = NullDevice("cpu:0", device_type=tp.DeviceType.CPU, host=True)
     a, b = gpu.open(), cpu.open()
@@ -312,5 +312,7 @@ def test_lost_device_raises_device_lost() -> None:
         schedule.run({x: np.eye(4)})
         gpu.lose()
 
-        with pytest.raises(tp.DeviceLost, match="null:0: the device is gone"):
+        with pytest.raises(tp.RunFailed, match="null:0: the device is gone") as error:
             schedule.run({x: np.eye(4)})
+
+    assert isinstance(error.value.__cause__, tp.DeviceLost)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol, final, runtime_checkable
 
 from tensorplug.buffer import Buffer, BufferType, BufferUsage, as_bytes
 from tensorplug.dtypes import DType
-from tensorplug.errors import GraphError, Refusal, TensorplugError, Unsupported
+from tensorplug.errors import GraphError, Refusal, TensorplugError, Unsupported, blaming
 from tensorplug.graph import Bindings, BoundGraph
 from tensorplug.lifetime import Resource, Turnstile
 from tensorplug.placing import place
@@ -80,7 +80,7 @@ class Plan(Resource, ABC):
     def run(self) -> None:
         """Queue the whole graph; returns before it is done where the backend is asynchronous."""
         self.check_open()
-        with self._turn, self.backend._turn:
+        with self._turn, self.backend._turn, blaming(self.backend.device):
             for watch in self.backend.watches:
                 watch.runs(self.backend, self.bound)
             self._run()
@@ -91,7 +91,7 @@ class Plan(Resource, ABC):
         self.check_open()
         if bound.graph is not self.bound.graph and bound.graph.key != self.bound.graph.key:
             raise GraphError(f"{self!r}: cannot run {bound.graph!r} of another structure; plan it")
-        with self._turn:
+        with self._turn, blaming(self.backend.device):
             self.bound = bound
             self._rebind()
 
@@ -116,11 +116,16 @@ class NodePlan(Plan):
 
     def _run(self) -> None:
         bindings = self.bound.bindings
-        for work in self.bound.graph.work:
-            if isinstance(work, Tensor):
-                self.backend._compute(work, bindings)
-            else:
-                self.backend._compute_group(work, bindings)
+        work: Tensor | Group | None = None
+        try:
+            for work in self.bound.graph.work:
+                if isinstance(work, Tensor):
+                    self.backend._compute(work, bindings)
+                else:
+                    self.backend._compute_group(work, bindings)
+        except TensorplugError as error:
+            error.node = error.node or str(work)
+            raise
 
     def _rebind(self) -> None:
         """Addresses are looked up at each run."""
@@ -152,7 +157,8 @@ class Backend(Resource, ABC):
     def plan(self, bound: BoundGraph) -> Plan:
         """Make `bound` ready to run. Raises Unsupported for what the device cannot do."""
         self.check_open()
-        return self._plan(bound)
+        with blaming(self.device):
+            return self._plan(bound)
 
     @final
     def compute(self, bound: BoundGraph) -> None:
@@ -166,13 +172,19 @@ class Backend(Resource, ABC):
         """Wait until all queued work is done; errors of that work are raised here."""
         self.check_open()
         error, self._late_error = self._late_error, None
-        if error is not None:
-            raise error
-        try:
-            self._synchronize()
-        finally:
-            for watch in self.watches:
-                watch.synchronized(self)
+        with blaming(self.device):
+            if error is not None:
+                raise error
+            try:
+                self._synchronize()
+            finally:
+                for watch in self.watches:
+                    watch.synchronized(self)
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether it is known that the next `synchronize()` raises."""
+        return self._late_error is not None or self._has_failed()
 
     @final
     def drain(self) -> None:
@@ -215,6 +227,10 @@ class Backend(Resource, ABC):
 
         Any thread may call this: a buffer waits for the streams of its device before it is freed.
         """
+
+    def _has_failed(self) -> bool:
+        """Whether queued work has failed and `_synchronize` will say so; no waiting."""
+        return False
 
     def _finish(self) -> None:
         self.drain()
@@ -362,9 +378,11 @@ def order_after(first: Backend, then: Backend) -> None:
     if first is then:
         return
     if isinstance(first, SupportsEvents) and isinstance(then, SupportsEvents):
-        event = first.record()
+        with blaming(first.device):
+            event = first.record()
         if then.accepts(event):
-            then.wait(event)
+            with blaming(then.device):
+                then.wait(event)
             for watch in then.watches:
                 watch.ordered(first, then)
             return
@@ -376,7 +394,8 @@ def write_async(backend: Backend, place: Storage, data: memoryview | Array) -> N
     view = as_bytes(data)
     if isinstance(backend, SupportsAsyncTransfer):
         tell_of_move(backend, backend, view, place, view.nbytes)
-        backend.write_async(place.buffer, place.offset, view)
+        with blaming(backend.device):
+            backend.write_async(place.buffer, place.offset, view)
         return
     backend.synchronize()
     tell_of_move(backend, None, view, place, view.nbytes)
@@ -388,7 +407,8 @@ def read_async(backend: Backend, place: Storage, out: memoryview | Array) -> Non
     view = as_bytes(out)
     if isinstance(backend, SupportsAsyncTransfer):
         tell_of_move(backend, backend, place, view, view.nbytes)
-        backend.read_async(place.buffer, place.offset, view)
+        with blaming(backend.device):
+            backend.read_async(place.buffer, place.offset, view)
         return
     backend.synchronize()
     tell_of_move(backend, None, place, view, view.nbytes)

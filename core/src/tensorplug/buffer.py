@@ -15,6 +15,7 @@ from tensorplug.errors import (
     OutOfMemory,
     ShapeError,
     Unsupported,
+    blaming,
     map_driver_errors,
 )
 from tensorplug.lifetime import Resource
@@ -75,7 +76,8 @@ class BufferType(ABC):
         if size > self.max_size:
             raise BufferTooLarge(self.name, size, self.max_size)
         self.device.check_open()
-        with map_driver_errors({MemoryError: OutOfMemory}, f"{self.name}: {human(size)}"):
+        doing = f"{self.name}: {human(size)}"
+        with blaming(self.device), map_driver_errors({MemoryError: OutOfMemory}, doing):
             return self._alloc_for(tensors, max(size, 1), usage)
 
     @final
@@ -138,7 +140,8 @@ class Buffer(Resource, ABC):
         view = as_bytes(data)
         self._check(offset, view.nbytes, "write")
         if view.nbytes:
-            self._write(offset, view)
+            with blaming(self.type.device):
+                self._write(offset, view)
 
     @final
     def read(self, offset: int, size: int) -> Array:
@@ -157,7 +160,8 @@ class Buffer(Resource, ABC):
             return
         if view.readonly:
             raise DTypeError(f"{self!r}: cannot read into memory that is read-only")
-        self._read(offset, view)
+        with blaming(self.type.device):
+            self._read(offset, view)
 
     @final
     def fill(self, value: int, offset: int = 0, size: int | None = None) -> None:
@@ -167,7 +171,8 @@ class Buffer(Resource, ABC):
         if not 0 <= value <= 255:
             raise ShapeError(f"{self!r}: fill with {value}; a byte is 0 to 255")
         if size:
-            self._fill(offset, size, value)
+            with blaming(self.type.device):
+                self._fill(offset, size, value)
 
     @final
     def write_2d(

@@ -3,11 +3,20 @@
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Literal
+from types import TracebackType
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from tensorplug.device import Device
 
 
 class TensorplugError(Exception):
     """Root of every error that tensorplug raises on purpose."""
+
+    devices: "tuple[Device, ...]" = ()
+    """Through which devices it came, the innermost first, where that is known."""
+    node: str = ""
+    """What was being computed, where that is known."""
 
 
 class ShapeError(TensorplugError, ValueError):
@@ -50,6 +59,39 @@ class DeviceError(TensorplugError, RuntimeError):
 
 class DeviceLost(DeviceError):
     """A device is gone: nothing on it can be reached any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunState:
+    """How far a run came that a device broke off; devices by name, splits by index."""
+
+    devices: tuple[str, ...]
+    """Which failed."""
+    cause: str
+    """"gone", "out of memory", "hung" or "failed"."""
+    doing: str
+    """What the run was at, such as "split 1 (mul_mat to relu)" or "copy x"."""
+    node: str
+    """The node that was being computed; empty where the device works late and does not say."""
+    split: int | None
+    """The split that was being queued; None before the first and after the last."""
+    splits: int
+    completed: tuple[int, ...]
+    """Splits that are known to be done."""
+    held: Mapping[str, int]
+    """Bytes still held on the devices that failed: compute memory and tensors."""
+    remedy: str
+
+
+class RunFailed(DeviceError):
+    """A device failed in the middle of a schedule; its own error is the cause.
+
+    All streams that still answer have been waited for.
+    """
+
+    def __init__(self, text: str, state: RunState) -> None:
+        super().__init__(text)
+        self.state = state
 
 
 class Unsupported(TensorplugError, RuntimeError):
@@ -113,6 +155,27 @@ def map_driver_errors(table: ErrorTable, doing: str) -> Iterator[None]:
     except tuple(table) as theirs:
         ours = next(ours for kind, ours in table.items() if isinstance(theirs, kind))
         raise ours(f"{doing}: {theirs}") from theirs
+
+
+class blaming:  # noqa: N801 - reads as what it does: `with blaming(device)`
+    """Adds `device` to those through which an error came."""
+
+    __slots__ = ("_device",)
+
+    def __init__(self, device: "Device") -> None:
+        self._device = device
+
+    def __enter__(self) -> None:
+        """Nothing to do until something fails."""
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if isinstance(error, TensorplugError) and self._device not in error.devices:
+            error.devices = (*error.devices, self._device)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,7 @@
 """`Mark`: a point in the work of a stream that the host, or another stream, waits for."""
 
 from tensorplug.backend import Backend, Event, SupportsEvents
+from tensorplug.errors import blaming
 
 
 class Mark:
@@ -13,7 +14,8 @@ class Mark:
         self.stream = stream
         self._event: Event | None = None
         if isinstance(stream, SupportsEvents):
-            self._event = stream.record()
+            with blaming(stream.device):
+                self._event = stream.record()
             for watch in stream.watches:
                 watch.marked(self)
 
@@ -23,11 +25,15 @@ class Mark:
         return self._event is not None and self._event.done
 
     def synchronize(self) -> None:
-        """Block the host until the mark is reached."""
+        """Block the host until the mark is reached. Raises what the stream's work raised."""
         if self._event is None:
             self.stream.synchronize()
             return
-        self._event.synchronize()
+        with blaming(self.stream.device):
+            self._event.synchronize()
+        if self.stream.has_failed:
+            # The event is reached, and yet the work before it is not done.
+            self.stream.synchronize()
         for watch in self.stream.watches:
             watch.reached(self, None)
 
@@ -39,6 +45,7 @@ class Mark:
         if event is None or not isinstance(then, SupportsEvents) or not then.accepts(event):
             self.synchronize()
             return
-        then.wait(event)
+        with blaming(then.device):
+            then.wait(event)
         for watch in then.watches:
             watch.reached(self, then)

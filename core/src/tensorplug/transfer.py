@@ -15,7 +15,7 @@ from tensorplug.backend import (
     write_async,
 )
 from tensorplug.buffer import Buffer, as_bytes
-from tensorplug.errors import ShapeError, Unsupported
+from tensorplug.errors import ShapeError, Unsupported, blaming
 from tensorplug.graph import Bindings
 from tensorplug.placing import host_data
 from tensorplug.tensor import Array, Storage, Tensor, array_view
@@ -111,8 +111,9 @@ def copy_bytes(source: Storage, target: Storage, size: int) -> None:
         return
     source.buffer._check(source.offset, size, "copy")
     target.buffer._check(target.offset, size, "copy")
-    if target.buffer._copy_from(source.buffer, source.offset, target.offset, size):
-        return
+    with blaming(target.buffer.type.device):
+        if target.buffer._copy_from(source.buffer, source.offset, target.offset, size):
+            return
     if source.buffer.type.is_host:
         host = source.buffer.host()[source.offset : source.offset + size]
         target.buffer.write(target.offset, host)
@@ -166,7 +167,11 @@ def copy_async(
     memories that the host does not see, and keeps them until both streams were waited for; without
     it such a copy waits for both.
     """
-    if isinstance(target, SupportsAsyncCopy) and target.copy_async(source, start, end, size):
+    with blaming(target.device):
+        queued = isinstance(target, SupportsAsyncCopy) and target.copy_async(
+            source, start, end, size
+        )
+    if queued:
         for watch in target.watches:
             watch.ordered(source, target)
         tell_of_move(target, target, start, end, size)
@@ -176,7 +181,8 @@ def copy_async(
     if isinstance(target, SupportsAsyncTransfer) and start.buffer.type.is_host:
         order_after(source, target)
         tell_of_move(target, target, start, end, size)
-        target.write_async(end.buffer, end.offset, _host_span(start, size))
+        with blaming(target.device):
+            target.write_async(end.buffer, end.offset, _host_span(start, size))
         return target
     if isinstance(target, SupportsAsyncTransfer) and staging is not None:
         between = staging(size)
@@ -187,7 +193,8 @@ def copy_async(
     if isinstance(source, SupportsAsyncTransfer) and end.buffer.type.is_host:
         order_after(target, source)
         tell_of_move(source, source, start, end, size)
-        source.read_async(start.buffer, start.offset, _host_span(end, size))
+        with blaming(source.device):
+            source.read_async(start.buffer, start.offset, _host_span(end, size))
         order_after(source, target)
         return source
     source.synchronize()

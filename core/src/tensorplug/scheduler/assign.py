@@ -11,7 +11,7 @@ from tensorplug.backend import Backend
 from tensorplug.buffer import BufferType, BufferUsage
 from tensorplug.errors import GraphError, Refusal, Unsupported
 from tensorplug.graph import Graph
-from tensorplug.tensor import Tensor
+from tensorplug.tensor import Storage, Tensor
 
 SMALL_WEIGHTS = frozenset({"rope", "flash_attn_ext"})
 """Ops whose weights (frequency factors, sinks) are too small to decide where the op runs."""
@@ -31,9 +31,16 @@ Choices = dict[Tensor, Choice]
 class Field:
     """The backends of a scheduler and what they answer; answers are kept."""
 
-    def __init__(self, backends: Sequence[Backend], buffer_types: Sequence[BufferType]) -> None:
+    def __init__(
+        self,
+        backends: Sequence[Backend],
+        buffer_types: Sequence[BufferType],
+        moved: Mapping[Tensor, Storage],
+    ) -> None:
+        """`moved` says where persistent tensors lie now that no longer lie in their storage."""
         self.backends = backends
         self.buffer_types = buffer_types
+        self.moved = moved
         self._answers: dict[tuple[int, Tensor], bool | Refusal] = {}
         self._accepts: dict[tuple[int, int], bool] = {}
 
@@ -50,7 +57,7 @@ class Field:
         """True, or why `backend` cannot compute `node`."""
         key = (backend, node)
         if key not in self._answers:
-            placed = {s: t for s in node.sources if (t := placed_type(s)) is not None}
+            placed = {s: t for s in node.sources if (t := self.placed_type(s)) is not None}
             self._answers[key] = self.backends[backend].device.supports(node, placed)
         return self._answers[key]
 
@@ -65,9 +72,14 @@ class Field:
             self._accepts[key] = self.backends[backend].device.supports_buffer_type(kind)
         return self._accepts[key]
 
+    def placed_type(self, tensor: Tensor) -> BufferType | None:
+        """The type of the buffer that holds `tensor` already, or None."""
+        storage = self.moved.get(tensor.root, tensor.root.storage)
+        return None if storage is None else storage.buffer.type
+
     def memory_of(self, tensor: Tensor, where: Mapping[Tensor, Choice]) -> BufferType | None:
         """The type of memory in which `tensor` lies or will lie, as far as it is known."""
-        placed = placed_type(tensor)
+        placed = self.placed_type(tensor)
         if placed is not None:
             return placed
         choice = where.get(tensor) or where.get(tensor.root)
@@ -82,12 +94,6 @@ class Field:
         """Every backend that refuses `node`, with its reason."""
         answers = ((b.name, self.answer(i, node)) for i, b in enumerate(self.backends))
         return {name: a.reason for name, a in answers if isinstance(a, Refusal)}
-
-
-def placed_type(tensor: Tensor) -> BufferType | None:
-    """The type of the buffer that holds `tensor` already, or None."""
-    storage = tensor.root.storage
-    return None if storage is None else storage.buffer.type
 
 
 def assign(graph: Graph, field: Field, pins: Mapping[Tensor, int], *, offload: bool) -> Choices:
@@ -128,7 +134,7 @@ def anchor_placed(tensors: Iterable[Tensor], where: Choices, field: Field) -> Ch
     """Tensors that have memory stay with the first backend that reads it and can compute them."""
     found = dict(where)
     for tensor in tensors:
-        kind = placed_type(tensor)
+        kind = field.placed_type(tensor)
         if kind is None or tensor in found:
             continue
         willing = [i for i in range(len(field.backends)) if field.accepts(i, kind)]
@@ -184,7 +190,7 @@ def is_weight(tensor: Tensor) -> bool:
 
 
 def _beside(node: Tensor, weight: Tensor, field: Field) -> Choice | None:
-    kind = placed_type(weight)
+    kind = field.placed_type(weight)
     for i in range(len(field.backends)):
         if kind is not None and field.accepts(i, kind) and field.can(i, node):
             return Choice(i, f"its weights {weight.name or 'are'!s} lie in {kind.name}")
@@ -192,7 +198,7 @@ def _beside(node: Tensor, weight: Tensor, field: Field) -> Choice | None:
 
 
 def _offloaded(node: Tensor, weight: Tensor, field: Field) -> Choice | None:
-    kind = placed_type(weight)
+    kind = field.placed_type(weight)
     if kind is None or not kind.is_host:
         return None
     for i in range(field.fallback):
@@ -291,7 +297,7 @@ def follow_roots(nodes: Iterable[Tensor], where: Choices, field: Field) -> Choic
 
 def _check_reachable(node: Tensor, tensor: Tensor, where: Choices, field: Field) -> None:
     """Raise Unsupported unless `node` runs where the memory of `tensor` is, which it changes."""
-    here, home, kind = where[node].backend, where.get(tensor.root), placed_type(tensor)
+    here, home, kind = where[node].backend, where.get(tensor.root), field.placed_type(tensor)
     if kind is not None:
         reachable, place = field.accepts(here, kind), kind.name
     elif home is not None:

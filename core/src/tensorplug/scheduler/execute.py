@@ -1,8 +1,7 @@
 """Runs a schedule: inputs up, copies between devices, one plan per split, outputs down."""
 
-import contextlib
 from collections.abc import Iterable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -10,13 +9,21 @@ import numpy as np
 
 from tensorplug.backend import Backend, order_after, read_async, tell_of_move
 from tensorplug.buffer import as_bytes
-from tensorplug.errors import Aborted, GraphError, NotAllocated, StaleResult, TensorplugError
+from tensorplug.errors import (
+    Aborted,
+    GraphError,
+    NotAllocated,
+    RunFailed,
+)
 from tensorplug.graph import Bindings, BoundGraph, Graph
 from tensorplug.marks import Mark
 from tensorplug.placing import host_data
 from tensorplug.scheduler.experts import copy_used_experts, expert_ids, uses_few_experts
+from tensorplug.scheduler.failure import Attempt
+from tensorplug.scheduler.results import InFlight, Results
 from tensorplug.scheduler.split import Copy, Split
-from tensorplug.tensor import Array, Storage, Tensor, array_view
+from tensorplug.scheduler.telling import about, host_touches, label, span
+from tensorplug.tensor import Array, Tensor, array_view
 from tensorplug.transfer import copy as copy_tensor
 from tensorplug.transfer import copy_async, has_standard_layout, read
 
@@ -37,143 +44,75 @@ class Observer(Protocol):
         ...
 
 
-class Results:
-    """The outputs of one run. Valid until the scheduler runs anything again."""
-
-    def __init__(self, schedule: "Schedule", bindings: Bindings, serial: int) -> None:
-        self._schedule = schedule
-        self._bindings = bindings
-        self._serial = serial
-
-    def __getitem__(self, output: Tensor) -> Array:
-        """Wait for `output` and copy it to the host. Raises StaleResult, GraphError."""
-        self._check(output)
-        self._schedule.scheduler.synchronize()
-        _host_touches(self._schedule.scheduler, output, self._bindings.where(output))
-        with span(self._schedule.scheduler, f"read {_label(output)}", bytes=output.nbytes):
-            return read(output, self._bindings)
-
-    def tensor(self, output: Tensor) -> Storage:
-        """Where `output` lies on its device, without waiting or copying."""
-        self._check(output)
-        return self._bindings.where(output)
-
-    def _check(self, output: Tensor) -> None:
-        graph = self._schedule.graph
-        if output not in graph.outputs and output not in graph.effects:
-            raise GraphError(f"{output}: is no output of {graph}; name it among the outputs")
-        persistent = output.root.storage is not None
-        if not persistent and self._serial != self._schedule.scheduler.runs:
-            raise StaleResult(
-                f"{output}: its memory was used by a later run of the same scheduler; read it "
-                "before that"
-            )
-
-
-class InFlight:
-    """A batch that was submitted; `result()` waits for it."""
-
-    def __init__(
-        self,
-        outputs: Mapping[Tensor, Array],
-        waits: list[Mark],
-        scheduler: "Scheduler",
-    ) -> None:
-        self._outputs = dict(outputs)
-        self._waits = waits
-        self._scheduler = scheduler
-
-    @property
-    def done(self) -> bool:
-        """Whether waiting would return at once."""
-        return all(mark.done for mark in self._waits)
-
-    def wait(self) -> None:
-        """Block until the batch is done; raises what its work raised."""
-        if not self._waits:
-            return
-        with span(self._scheduler, "wait for a batch"):
-            for mark in self._waits:
-                mark.synchronize()
-        self._waits = []
-
-    def abandon(self) -> None:
-        """Wait, and let errors of the batch go: nobody will read it."""
-        with contextlib.suppress(TensorplugError):
-            self.wait()
-
-    def __getitem__(self, output: Tensor) -> Array:
-        """Wait, and return the copy of `output` in host memory."""
-        if output not in self._outputs:
-            raise GraphError(f"{output}: is no output of the submitted graph")
-        self.wait()
-        if self._scheduler.sanitizer is not None:
-            self._scheduler.sanitizer.shows(output, self._outputs[output])
-        return self._outputs[output]
-
-
 def run(schedule: "Schedule", inputs: Mapping[Tensor, Any], observer: Observer | None) -> Results:
-    """Queue one run on the next batch of `schedule`."""
+    """Queue one run on the next batch of `schedule`, and once more where a device is replaced."""
     scheduler = schedule.scheduler
-    with scheduler.turn:
-        scheduler.synchronize()
-        batch = schedule.take_batch()
-        if observer is not None:
-            batch = schedule.unfused(batch)
-        scheduler.runs += 1
-        _upload(schedule, batch, inputs)
-        scheduler.loose = True
-        with _settled_on_failure(schedule):
-            for split, plan, bindings in zip(
-                schedule.splits, batch.plans, batch.locals, strict=True
-            ):
-                _bring(schedule, batch, split)
-                with _split_span(scheduler, split):
-                    if observer is None:
-                        plan.run()
-                    else:
-                        _run_observed(schedule, split, bindings, observer)
-        return Results(schedule, batch.bindings, scheduler.runs)
+    while True:
+        attempt = Attempt(scheduler, schedule)
+        try:
+            with scheduler.turn, attempt:
+                schedule.prepare()
+                if not scheduler.rescue.owes:
+                    return _run(attempt, schedule, inputs, observer)
+        except RunFailed as failure:
+            scheduler.rescue.recover(failure)
+            inputs = attempt.inputs or inputs
+        else:
+            scheduler.rescue.restore()
+
+
+def _run(
+    attempt: Attempt,
+    schedule: "Schedule",
+    inputs: Mapping[Tensor, Any],
+    observer: Observer | None,
+) -> Results:
+    scheduler = schedule.scheduler
+    scheduler.synchronize(attempt)
+    batch = schedule.take_batch()
+    if observer is not None:
+        batch = schedule.unfused(batch)
+    scheduler.runs += 1
+    _upload(attempt, schedule, batch, inputs)
+    scheduler.loose = True
+    for split, plan, bindings in zip(schedule.splits, batch.plans, batch.locals, strict=True):
+        _bring(schedule, batch, split, attempt)
+        with _split_span(scheduler, split):
+            attempt.runs()
+            if observer is None:
+                plan.run()
+            else:
+                _run_observed(schedule, split, bindings, observer)
+    attempt.leaves()
+    values = scheduler.rescue.finish(attempt, schedule, batch)
+    return Results(schedule, batch.bindings, scheduler.runs, values)
 
 
 def submit(schedule: "Schedule", inputs: Mapping[Tensor, Any]) -> InFlight:
     """Queue one run and the reading of its outputs, beside batches already in flight."""
     scheduler = schedule.scheduler
-    with scheduler.turn:
+    attempt = Attempt(scheduler, schedule)
+    with scheduler.turn, attempt:
+        schedule.prepare()
         if scheduler.loose:
-            scheduler.synchronize()
+            scheduler.synchronize(attempt)
         batch = schedule.take_batch()
         scheduler.runs += 1
-        _upload(schedule, batch, inputs)
-        with _settled_on_failure(schedule):
-            for split, plan in zip(schedule.splits, batch.plans, strict=True):
-                _enter(scheduler, split)
-                _hold(scheduler, _bring(schedule, batch, split))
-                with _split_span(scheduler, split):
-                    plan.run()
-                _leave(scheduler, split)
-            outputs = {t: _read_later(schedule, batch, t) for t in schedule.graph.outputs}
-            where = schedule.layout.where
-            busy = {s.backend for s in schedule.splits} | {where[t].backend for t in outputs}
-            waits = [_mark(scheduler, i) for i in busy]
-        batch.pending = InFlight(outputs, waits, scheduler)
+        _upload(attempt, schedule, batch, inputs)
+        for split, plan in zip(schedule.splits, batch.plans, strict=True):
+            _enter(scheduler, split)
+            _hold(scheduler, _bring(schedule, batch, split, attempt))
+            with _split_span(scheduler, split):
+                attempt.runs()
+                plan.run()
+            _leave(scheduler, split)
+        attempt.leaves()
+        outputs = {t: _read_later(attempt, schedule, batch, t) for t in schedule.graph.outputs}
+        where = schedule.layout.where
+        busy = {s.backend for s in schedule.splits} | {where[t].backend for t in outputs}
+        waits = [_mark(scheduler, i) for i in busy]
+        batch.pending = InFlight(outputs, waits, schedule)
         return batch.pending
-
-
-def span(
-    scheduler: "Scheduler",
-    name: str,
-    backend: Backend | None = None,
-    source: Backend | None = None,
-    **facts: Any,
-) -> AbstractContextManager[None]:
-    """What happens inside, in the trace of `scheduler` if it has one."""
-    trace = scheduler.trace
-    return nullcontext() if trace is None else trace.span(name, backend, source, **facts)
-
-
-def _label(tensor: Tensor) -> str:
-    return tensor.name or f"{tensor.op} #{tensor.serial}"
 
 
 def _split_span(scheduler: "Scheduler", split: Split) -> AbstractContextManager[None]:
@@ -181,33 +120,23 @@ def _split_span(scheduler: "Scheduler", split: Split) -> AbstractContextManager[
     return span(scheduler, name, scheduler.backends[split.backend], nodes=len(split.nodes))
 
 
-@contextlib.contextmanager
-def _settled_on_failure(schedule: "Schedule") -> Any:
-    """After an error wait for what was queued, so that nothing runs behind the caller's back."""
-    try:
-        yield
-    except BaseException:
-        for backend in schedule.scheduler.backends:
-            with contextlib.suppress(TensorplugError):
-                backend.synchronize()
-        schedule.scheduler.readers.clear()
-        schedule.scheduler.users.clear()
-        raise
-
-
-def _upload(schedule: "Schedule", batch: "Batch", inputs: Mapping[Tensor, Any]) -> None:
+def _upload(
+    attempt: Attempt, schedule: "Schedule", batch: "Batch", inputs: Mapping[Tensor, Any]
+) -> None:
     known = schedule.graph.inputs
     for tensor in inputs:
         if tensor not in known:
             names = ", ".join(str(t) for t in known) or "none"
             raise GraphError(f"{tensor}: is no input of {schedule.graph}; its inputs: {names}")
+    inputs = schedule.scheduler.rescue.keep(attempt, batch, inputs)
     missing = [t for t in known if t not in inputs and t not in batch.written]
     if missing:
         raise NotAllocated(f"{missing[0]}: has no value yet; give it to run()")
     for tensor, data in inputs.items():
         place = batch.bindings.where(tensor)
-        _host_touches(schedule.scheduler, tensor, place, writes=True)
-        with span(schedule.scheduler, f"write {_label(tensor)}", bytes=tensor.nbytes):
+        attempt.does("writes", tensor, schedule.home_of(tensor))
+        host_touches(schedule.scheduler, tensor, place, writes=True)
+        with span(schedule.scheduler, f"write {label(tensor)}", bytes=tensor.nbytes):
             place.buffer.write_tensor(tensor, place.offset, as_bytes(host_data(tensor, data)))
         if tensor in batch.places:
             batch.written.add(tensor)
@@ -232,7 +161,9 @@ def _leave(scheduler: "Scheduler", split: Split) -> None:
         scheduler.users[scheduler.arena.pools[split.backend]] = Mark(backend)
 
 
-def _bring(schedule: "Schedule", batch: "Batch", split: Split) -> list[tuple[int, Backend]]:
+def _bring(
+    schedule: "Schedule", batch: "Batch", split: Split, attempt: Attempt
+) -> list[tuple[int, Backend]]:
     """Wait for who still reads what `split` overwrites, and make the copies that it reads.
 
     Returns which lender's memory which stream reads for them.
@@ -240,14 +171,16 @@ def _bring(schedule: "Schedule", batch: "Batch", split: Split) -> list[tuple[int
     scheduler = schedule.scheduler
     target = scheduler.backends[split.backend]
     lent: list[tuple[int, Backend]] = []
+    attempt.enters(split, target)
     for reader in split.after:
         with span(scheduler, f"wait for {scheduler.backends[reader].name}", target):
             order_after(scheduler.backends[reader], target)
     for copy in split.copies:
         if copy.source.nbytes:
             origin, size = scheduler.backends[copy.origin], copy.source.nbytes
-            _about(scheduler, copy.source)
-            with span(scheduler, f"copy {_label(copy.source)}", target, origin, bytes=size):
+            about(scheduler, copy.source)
+            attempt.does("copies", copy.source, target)
+            with span(scheduler, f"copy {label(copy.source)}", target, origin, bytes=size):
                 stream = _copy(schedule, batch, split, copy)
             if stream is not None:
                 lent.append((copy.origin, stream))
@@ -284,13 +217,14 @@ def _staging(batch: "Batch", target: Tensor, size: int) -> Array:
     return batch.staging[target]
 
 
-def _read_later(schedule: "Schedule", batch: "Batch", output: Tensor) -> Array:
+def _read_later(attempt: Attempt, schedule: "Schedule", batch: "Batch", output: Tensor) -> Array:
     home = schedule.layout.where[output].backend
     backend = schedule.scheduler.backends[home]
     out = np.empty(output.nbytes, np.uint8)
     if output.nbytes:
-        _about(schedule.scheduler, output)
-        with span(schedule.scheduler, f"read {_label(output)}", backend, bytes=output.nbytes):
+        about(schedule.scheduler, output)
+        attempt.does("reads", output, backend)
+        with span(schedule.scheduler, f"read {label(output)}", backend, bytes=output.nbytes):
             read_async(backend, batch.bindings.where(output), out)
         _hold(schedule.scheduler, [(home, backend)])
     return array_view(output, out, 0)
@@ -312,18 +246,6 @@ def _hold(scheduler: "Scheduler", lent: Iterable[tuple[int, Backend]]) -> None:
 
 def _mark(scheduler: "Scheduler", index: int) -> Mark:
     return Mark(scheduler.backends[index])
-
-
-def _about(scheduler: "Scheduler", tensor: Tensor) -> None:
-    if scheduler.sanitizer is not None:
-        scheduler.sanitizer.about(tensor)
-
-
-def _host_touches(
-    scheduler: "Scheduler", tensor: Tensor, place: Storage, *, writes: bool = False
-) -> None:
-    if scheduler.sanitizer is not None:
-        scheduler.sanitizer.touches(tensor, place, writes=writes)
 
 
 def _run_observed(

@@ -8,7 +8,7 @@ from tensorplug.errors import Refusal
 from tensorplug.fusion import Group
 from tensorplug.graph import Graph
 from tensorplug.matching import Finder
-from tensorplug.scheduler.assign import Field, placed_type
+from tensorplug.scheduler.assign import Field
 from tensorplug.scheduler.split import Split
 
 
@@ -21,17 +21,17 @@ def fused(graph: Graph, splits: Sequence[Split], field: Field) -> tuple[Split, .
         if isinstance(device, SupportsFusion)
     }
     return tuple(
-        _fused(split, devices[split.backend], finders.get(split.backend)) for split in splits
+        _fused(split, devices[split.backend], finders.get(split.backend), field) for split in splits
     )
 
 
-def _fused(split: Split, device: Device, finder: Finder | None) -> Split:
+def _fused(split: Split, device: Device, finder: Finder | None, field: Field) -> Split:
     if finder is None or not isinstance(device, SupportsFusion):
         return split
     refused: list[tuple[Group, str]] = []
 
     def accepts(group: Group) -> bool:
-        placed = {t: kind for t in group.inputs if (kind := placed_type(t)) is not None}
+        placed = {t: kind for t in group.inputs if (kind := field.placed_type(t)) is not None}
         answer = device.supports_group(group, placed)
         if isinstance(answer, Refusal):
             refused.append((group, answer.reason))

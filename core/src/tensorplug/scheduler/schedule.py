@@ -1,19 +1,20 @@
 """`Schedule`: the immutable result of scheduling a graph, and its memory."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, final
 
 from tensorplug.allocator import MemoryMap, check_leafs, plan_memory
-from tensorplug.backend import Plan
+from tensorplug.backend import Backend, Plan
 from tensorplug.buffer import BufferType, MultiBuffer
 from tensorplug.errors import GraphError
 from tensorplug.graph import Bindings, BoundGraph, Graph
 from tensorplug.lifetime import Resource
 from tensorplug.placing import allocate
 from tensorplug.scheduler.assign import Choice, Choices
-from tensorplug.scheduler.execute import InFlight, Observer, Results, run, submit
+from tensorplug.scheduler.execute import Observer, run, submit
 from tensorplug.scheduler.explain import Explanation, explain
+from tensorplug.scheduler.results import InFlight, Results
 from tensorplug.scheduler.split import Split
 from tensorplug.scheduler.timeline import kept, timeline
 from tensorplug.tensor import Array, Storage, Tensor
@@ -72,6 +73,7 @@ class Batch:
 
     places: Mapping[Tensor, Storage]
     buffers: tuple[MultiBuffer, ...]
+    kept: dict[Tensor, Array]
     bindings: Bindings = field(default_factory=Bindings)
     locals: list[Bindings] = field(default_factory=list)
     plans: list[Plan] = field(default_factory=list)
@@ -85,21 +87,47 @@ class Batch:
 class Schedule(Resource):
     """A planned graph: run it as often as you like. Made by `Scheduler.schedule`."""
 
-    def __init__(self, scheduler: "Scheduler", layout: Layout, batches: int) -> None:
+    def __init__(
+        self, scheduler: "Scheduler", plan_again: Callable[[], Layout], batches: int
+    ) -> None:
         super().__init__(scheduler)
         self.scheduler = scheduler
-        self.layout = layout
+        self.kept: list[dict[Tensor, Array]] = [{} for _ in range(batches)]
+        """For each batch the last values of its inputs, where devices may be replaced."""
+        self._plan_again = plan_again
         self._batches: list[Batch] = []
-        self._unfused: MemoryMap | None = None
+        self._next = 0
         try:
-            scheduler.arena.grow(layout.memory.sizes)
-            for _ in range(batches):
-                self._batches.append(self._new_batch())
-            self.ready(self._batches[0])
+            self.prepare()
         except BaseException:
             self.close()
             raise
-        self._next = 0
+
+    def prepare(self) -> None:
+        """Plan for the devices that the scheduler has now, unless that is done."""
+        if self._batches:
+            return
+        self.layout = self._plan_again()
+        self._unfused: MemoryMap | None = None
+        try:
+            self.scheduler.arena.grow(self.layout.memory.sizes)
+            for kept in self.kept:
+                self._batches.append(self._new_batch(kept))
+            self.ready(self._batches[0])
+        except BaseException:
+            self.release()
+            raise
+
+    def release(self) -> None:
+        """Give plans and memory back; they come anew with the next run."""
+        for batch in self._batches:
+            if batch.pending is not None:
+                batch.pending.abandon()
+            for split, plan in zip(self.splits, batch.plans, strict=False):
+                self.scheduler.give_plan(split.backend, plan)
+            for buffer in batch.buffers:
+                buffer.close()
+        self._batches = []
 
     # --- facts -----------------------------------------------------------------------------
 
@@ -116,13 +144,21 @@ class Schedule(Resource):
     @property
     def batches(self) -> int:
         """How many batches may be in flight: 4 with `parallel=True`, else 1."""
-        return len(self._batches)
+        return len(self.kept)
 
     def backend_of(self, tensor: Tensor) -> str:
         """Name of the device that computes or holds `tensor`."""
         if tensor not in self.layout.where:
             raise GraphError(f"{tensor}: is no part of {self!r}")
-        return self.scheduler.backends[self.layout.where[tensor].backend].name
+        return self.home_of(tensor).name
+
+    def home_of(self, tensor: Tensor) -> Backend:
+        """The backend that computes or holds `tensor`."""
+        return self.scheduler.backends[self.layout.where[tensor].backend]
+
+    def private_buffers(self) -> list[MultiBuffer]:
+        """The memory that batches have for themselves."""
+        return [buffer for batch in self._batches for buffer in batch.buffers]
 
     def explain(self) -> Explanation:
         """What runs where, and why: a table with `str()`, data with `.to_json()`."""
@@ -198,7 +234,8 @@ class Schedule(Resource):
         slots = {t: self.scheduler.arena.place(slot) for t, slot in memory.slots.items()}
         for tensor, place in slots.items():
             place.buffer.init_tensor(tensor, place.offset)
-        batch.bindings = Bindings({**slots, **batch.places})
+        moved = self.scheduler.rescue.moved
+        batch.bindings = Bindings({**moved, **slots, **batch.places})
         batch.locals = [
             batch.bindings.with_places(
                 {source: batch.bindings.where(copy) for source, copy in split.local.items()}
@@ -218,7 +255,7 @@ class Schedule(Resource):
         """The graph of one split."""
         return self.graph.part(split.nodes, groups=split.groups)
 
-    def _new_batch(self) -> Batch:
+    def _new_batch(self, kept: dict[Tensor, Array]) -> Batch:
         places: dict[Tensor, Storage] = {}
         buffers: list[MultiBuffer] = []
         by_pool: dict[int, list[Tensor]] = {}
@@ -237,17 +274,10 @@ class Schedule(Resource):
             for buffer in buffers:
                 buffer.close()
             raise
-        return Batch(places, tuple(buffers))
+        return Batch(places, tuple(buffers), kept)
 
     def _close(self) -> None:
-        for batch in self._batches:
-            if batch.pending is not None:
-                batch.pending.abandon()
-            for split, plan in zip(self.splits, batch.plans, strict=False):
-                self.scheduler.give_plan(split.backend, plan)
-            for buffer in batch.buffers:
-                buffer.close()
-        self._batches = []
+        self.release()
 
     def __repr__(self) -> str:
         state = "closed" if self.closed else f"{len(self.splits)} splits"

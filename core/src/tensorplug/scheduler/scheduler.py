@@ -3,22 +3,26 @@
 import logging
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 
 from tensorplug.backend import Backend, Plan, SupportsOptimize
 from tensorplug.buffer import BufferType
-from tensorplug.errors import GraphError, OptionError, SchedulerBusy
+from tensorplug.errors import GraphError, OptionError, RunFailed, SchedulerBusy
 from tensorplug.fusion import FUSION
-from tensorplug.graph import BoundGraph, Graph
+from tensorplug.graph import Bindings, BoundGraph, Graph
 from tensorplug.hazards import SANITIZE, Sanitizer
 from tensorplug.lifetime import Resource, Turnstile
 from tensorplug.marks import Mark
 from tensorplug.scheduler.arena import Arena
 from tensorplug.scheduler.assign import Field, assign
-from tensorplug.scheduler.execute import span
+from tensorplug.scheduler.failure import Attempt
 from tensorplug.scheduler.fuse import fused
+from tensorplug.scheduler.rescue import Restore, Source, policy
+from tensorplug.scheduler.results import InFlight
 from tensorplug.scheduler.schedule import Layout, Schedule, lay_out
 from tensorplug.scheduler.split import split
-from tensorplug.tensor import Tensor
+from tensorplug.scheduler.telling import span
+from tensorplug.tensor import Storage, Tensor
 from tensorplug.trace import Trace, of_process
 
 logger = logging.getLogger("tensorplug.scheduler")
@@ -37,7 +41,8 @@ class Scheduler(Resource):
     host memory when it finds that worth the copy. What runs is recorded in `trace`, by default in
     the file that TENSORPLUG_TRACE names. With `sanitize` (by default where TENSORPLUG_SANITIZE is
     1) all that is queued is checked, slowly: accesses to the same bytes that nothing orders raise
-    HazardError. Belongs to one thread; its schedules never run at once (SchedulerBusy).
+    HazardError. A device that fails in a run raises RunFailed; with `on_failure` "replan" the run
+    begins again without it. Belongs to one thread; its schedules never run at once (SchedulerBusy).
     """
 
     def __init__(
@@ -49,6 +54,7 @@ class Scheduler(Resource):
         buffer_types: Mapping[Backend, BufferType] | None = None,
         trace: Trace | None = None,
         sanitize: bool | None = None,
+        on_failure: str = "raise",
     ) -> None:
         if not backends:
             raise OptionError(
@@ -68,11 +74,28 @@ class Scheduler(Resource):
                 f"Scheduler: the last backend, {backends[-1].name}, computes in {pools[-1].name}, "
                 "which the host cannot read; end the list with a backend such as cpu"
             )
-        self.backends = tuple(backends)
-        self.field = Field(self.backends, pools)
-        self.arena = Arena(pools, self.synchronize)
         self.turn = Turnstile("scheduler", SchedulerBusy)
         self.runs = 0
+        self.flying: list[InFlight] = []
+        """Batches that were submitted and not waited for yet, oldest first."""
+        self.failed: Attempt | None = None
+        """The last run that a device broke off."""
+        self.rescue = policy(on_failure)(self)
+        self.trace = of_process() if trace is None else trace
+        if self.trace is not None:
+            self.trace.add(*backends)
+        wanted = os.environ.get(SANITIZE) == "1" if sanitize is None else sanitize
+        self.sanitizer = Sanitizer(*backends) if wanted else None
+        self._parallel = parallel
+        self._offload = offload
+        self._plans: dict[tuple[int, tuple[object, ...]], list[Plan]] = {}
+        self.use(backends, pools)
+
+    def use(self, backends: Sequence[Backend], pools: Sequence[BufferType]) -> None:
+        """Compute on `backends` in memory of `pools` from now on; nothing is planned yet."""
+        self.backends = tuple(backends)
+        self.field = Field(self.backends, pools, self.rescue.moved)
+        self.arena = Arena(pools, self.synchronize)
         self.sharers = tuple(
             tuple(i for i, other in enumerate(pools) if other is pool) for pool in pools
         )
@@ -83,14 +106,8 @@ class Scheduler(Resource):
         """Who computed last in memory that several streams share."""
         self.loose = False
         """Whether the last run was not submitted: it holds nobody back, so all is waited for."""
-        self.trace = of_process() if trace is None else trace
-        if self.trace is not None:
-            self.trace.add(*backends)
-        wanted = os.environ.get(SANITIZE) == "1" if sanitize is None else sanitize
-        self.sanitizer = Sanitizer(*backends) if wanted else None
-        self._parallel = parallel
-        self._offload = offload
-        self._plans: dict[tuple[int, tuple[object, ...]], list[Plan]] = {}
+
+    # --- planning --------------------------------------------------------------------------
 
     def schedule(
         self,
@@ -108,11 +125,12 @@ class Scheduler(Resource):
         unless `fuse` is False or TENSORPLUG_FUSION is 0. Raises Unsupported, OutOfMemory,
         GraphError.
         """
+        graph = what if isinstance(what, Graph) else Graph(what, effects=effects)
+        plan = partial(self._lay_out, graph, (), pins, tuple(transient), fuse=fuse)
         with self.turn, span(self, "schedule"):
-            layout = self._lay_out(what, effects, pins, transient, fuse=fuse)
-            schedule = Schedule(self, layout, BATCHES if self._parallel else 1)
+            schedule = self.rescue.plan(lambda: Schedule(self, plan, self._batches))
         if logger.isEnabledFor(logging.DEBUG):
-            logger.debug("scheduled %r:\n%s", layout.graph, schedule.explain())
+            logger.debug("scheduled %r:\n%s", graph, schedule.explain())
         return schedule
 
     def reserve(
@@ -147,14 +165,63 @@ class Scheduler(Resource):
         pool = self.arena.pools[index]
         return 0 if pool in self.arena.pools[:index] else self.arena.size(pool)
 
-    def synchronize(self) -> None:
-        """Wait for all queued work of all backends."""
+    def synchronize(self, attempt: Attempt | None = None) -> None:
+        """Wait for all queued work of all backends. Raises RunFailed.
+
+        The failure is that of `attempt`, where the wait is part of one.
+        """
+        if attempt is None:
+            attempt = Attempt(self)
+            with attempt:
+                self.synchronize(attempt)
+            return
         with span(self, "wait"):
             for backend in self.backends:
+                attempt.does("waits", None, backend)
                 backend.synchronize()
         self.loose = False
         if self.trace is not None:
             self.trace.collect()
+
+    # --- when a device fails ---------------------------------------------------------------
+
+    def add_sources(self, sources: Mapping[Tensor, Source]) -> None:
+        """Say where the bytes of tensors come from that never change, for on_failure="replan"."""
+        self.rescue.sources.update(sources)
+
+    def add_states(self, states: Iterable[Tensor], restore: Restore) -> None:
+        """Name tensors that graphs write, and who makes them what they were before a failed run.
+
+        Tensors of a lost device are zero in memory of another one when `restore` is called. It may
+        run schedules of this scheduler. For on_failure="replan".
+        """
+        self.rescue.states.update(dict.fromkeys(states, restore))
+
+    def place_of(self, tensor: Tensor) -> Storage:
+        """Where a persistent tensor lies now: its storage, or where it was brought after that."""
+        return Bindings(self.rescue.moved).where(tensor)
+
+    def note_failure(self, attempt: Attempt, failure: RunFailed) -> None:
+        """Let nobody read what `attempt`, or a batch in flight, did not finish."""
+        self.failed = attempt
+        failed = attempt.failed
+        for flight in tuple(self.flying):
+            if not flight.settle(failure, failed):
+                # Those behind it may have read what it did not finish.
+                failed = tuple(backend.device for backend in self.backends)
+
+    def release(self) -> None:
+        """Give back what was planned and all compute memory; it comes anew with the next run."""
+        for child in self.children:
+            if isinstance(child, Schedule):
+                child.release()
+        for plans in self._plans.values():
+            for plan in plans:
+                plan.close()
+        self._plans.clear()
+        self.arena.close()
+
+    # --- for its schedules -----------------------------------------------------------------
 
     def take_plan(self, backend: int, bound: BoundGraph) -> Plan:
         """A plan for `bound`: one of the same structure, bound anew, or a new one."""
@@ -185,14 +252,20 @@ class Scheduler(Resource):
     ) -> Layout:
         self.check_open()
         graph = what if isinstance(what, Graph) else Graph(what, effects=effects)
+        self.rescue.move(graph)
         self.field.forget()
-        fixed = {t: self._index(b) for t, b in (pins or {}).items()}
+        pinned = self.rescue.without_lost(pins or {})
+        fixed = {t: self._index(b) for t, b in pinned.items()}
         where = assign(graph, self.field, fixed, offload=self._offload)
         parts = split(graph, where, self.field, self._optimize)
         if fuse and os.environ.get(FUSION, "1") != "0":
             parts = fused(graph, parts, self.field)
-        batches = BATCHES if self._parallel else 1
-        return lay_out(graph, where, parts, self.arena.pools, transient=transient, batches=batches)
+        pools = self.arena.pools
+        return lay_out(graph, where, parts, pools, transient=transient, batches=self._batches)
+
+    @property
+    def _batches(self) -> int:
+        return BATCHES if self._parallel else 1
 
     def _optimize(self, backend: int, nodes: Sequence[Tensor]) -> Sequence[Tensor]:
         stream = self.backends[backend]
@@ -210,11 +283,8 @@ class Scheduler(Resource):
                 backend.drain()
         if self.trace is not None:
             self.trace.collect()
-        for plans in self._plans.values():
-            for plan in plans:
-                plan.close()
-        self._plans.clear()
-        self.arena.close()
+        self.release()
+        self.rescue.close()
         if self.sanitizer is not None:
             self.sanitizer.close()
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from tensorplug.errors import GraphError
 from tensorplug.fusion import Group
 from tensorplug.graph import Graph
-from tensorplug.scheduler.assign import Choices, Field, is_weight, placed_type
+from tensorplug.scheduler.assign import Choices, Field, is_weight
 from tensorplug.tensor import Flags, Ne, Tensor
 
 Key = tuple[int, Tensor, int, Ne, Ne, int]
@@ -130,7 +130,7 @@ def needs_copy(source: Tensor, node: Tensor, backend: int, where: Choices, field
     """Whether `backend` must read a copy of `source`; never of the memory that `node` writes."""
     if source.root in node.written_roots:
         return False
-    if where[source].backend == backend and placed_type(source) is None:
+    if where[source].backend == backend and field.placed_type(source) is None:
         return False
     return not field.reads(backend, source, where)
 

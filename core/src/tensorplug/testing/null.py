@@ -1,8 +1,6 @@
 """`NullDevice`: a fake device with memory of its own, a limit on it, faults and late streams."""
 
 import itertools
-import threading
-from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from time import perf_counter_ns
@@ -16,17 +14,18 @@ from tensorplug.device import Device, DeviceType, Memory
 from tensorplug.dtypes import F64
 from tensorplug.errors import (
     DeviceError,
-    DeviceLost,
     OutOfMemory,
     Refusal,
     TensorplugError,
     Unsupported,
+    blaming,
 )
 from tensorplug.fusion import Group, Pattern
 from tensorplug.graph import Bindings, BoundGraph
 from tensorplug.patterns import PATTERNS
 from tensorplug.tensor import Array, Storage, Tensor, array_view
 from tensorplug.testing.arithmetic import KERNELS, Kernel
+from tensorplug.testing.faults import FAULTS, Faults
 from tensorplug.testing.nullfusion import compute_group
 from tensorplug.testing.nullmemory import NullBuffer, NullBufferType
 from tensorplug.testing.timeline import Gate, NullEvent, Timeline
@@ -40,8 +39,6 @@ __all__ = [
     "NullDevice",
     "null_devices",
 ]
-
-FAULTS = ("alloc", "write", "read", "copy", "compute")
 
 
 class Entry(NamedTuple):
@@ -65,7 +62,7 @@ class NullBackend(Backend):
 
     def queue(self, what: str, job: Callable[[], None], after: NullEvent | None = None) -> None:
         """Do `job` in order with the rest and after an event: now, or when somebody waits."""
-        self.device.check_alive()
+        self.device.faults.meet("queue")
         if self.device.asynchronous:
             self._stream.put(job, after)
             return
@@ -79,7 +76,7 @@ class NullBackend(Backend):
         return NullEvent(self._stream, self.device.family)
 
     def _plan(self, bound: BoundGraph) -> Plan:
-        self.device.check_alive()
+        self.device.faults.meet("plan")
         return super()._plan(bound)
 
     def _compute_group(self, group: Group, bindings: Bindings) -> None:
@@ -88,8 +85,11 @@ class NullBackend(Backend):
     def _compute(self, node: Tensor, bindings: Bindings) -> None:
         self.queue(node.op, partial(self.device.compute, node, bindings))
 
+    def _has_failed(self) -> bool:
+        return self._stream.has_failed
+
     def _synchronize(self) -> None:
-        self.device.check_alive()
+        self.device.faults.meet("wait")
         self.mark().synchronize()
         error = self._stream.take_error()
         if error is not None:
@@ -105,7 +105,7 @@ def _nothing() -> None:
 
 class _Events(NullBackend):
     def record(self) -> Event:
-        self.device.check_alive()
+        self.device.faults.meet("event")
         return self.mark()
 
     def accepts(self, event: Event) -> bool:
@@ -245,10 +245,7 @@ class NullDevice(Device):
             else None
         )
         self._float64 = float64
-        self._calls: Counter[str] = Counter()
-        self._faults: dict[tuple[str, int], TensorplugError] = {}
-        self._lost = False
-        self._lock = threading.RLock()
+        self.faults = Faults(name)
 
     # --- what tests ask and do -------------------------------------------------------------
 
@@ -269,22 +266,37 @@ class NullDevice(Device):
 
     def fail(self, what: str, *, at: int = 1, error: TensorplugError | None = None) -> None:
         """Raise `error` at the `at`-th call from now on, once; `what` is one of FAULTS."""
-        if what not in FAULTS:
-            raise ValueError(f"fail: {what!r} is none of {', '.join(FAULTS)}")
         kind = OutOfMemory if what == "alloc" else DeviceError
         planned = error or kind(f"{self.name}: {what} failed as the test planned")
-        self._faults[what, self._calls[what] + at] = planned
 
-    def lose(self) -> None:
-        """Be gone: everything but closing raises DeviceLost from now on."""
-        self._lost = True
+        def strike() -> None:
+            raise planned
 
-    def hang(self, *, limit: float = 5.0) -> None:
+        self.faults.plan(what, at, strike)
+
+    def lose(self, what: str = "", *, at: int = 1) -> None:
+        """Be gone: everything but closing raises DeviceLost from now on, its memory is rubbish.
+
+        With `what`, one of FAULTS, from the `at`-th such call on.
+        """
+        if what:
+            self.faults.plan(what, at, self._vanish)
+            return
+        self.faults.lost = True
+        for child in self.children:
+            if isinstance(child, NullBuffer):
+                child.spoil()
+
+    def hang(self, what: str = "", *, at: int = 1, limit: float = 5.0) -> None:
         """Do nothing any more until `release()`, in another thread perhaps.
 
         Who waits for the device waits too, `limit` seconds at most, and then gets a DeviceError.
-        Devices that share the timeline go on.
+        Devices that share the timeline go on. With `what`, one of FAULTS, from the `at`-th such
+        call on.
         """
+        if what:
+            self.faults.plan(what, at, partial(self.hang, limit=limit))
+            return
         self.gate.shut(limit)
 
     def release(self) -> None:
@@ -343,12 +355,16 @@ class NullDevice(Device):
         self.check_alive()
         return self.backend_class(self)
 
+    def _vanish(self) -> None:
+        self.lose()
+        self.check_alive()
+
     # --- for its buffers and streams -------------------------------------------------------
 
     def check_alive(self) -> None:
         """Raise DeviceLost after `lose()`."""
-        if self._lost:
-            raise DeviceLost(f"{self.name}: the device is gone; open another")
+        with blaming(self):
+            self.faults.check_alive()
 
     def pass_gate(self) -> None:
         """Wait until the device does not hang."""
@@ -357,17 +373,13 @@ class NullDevice(Device):
 
     def begin(self, what: str, detail: str | int) -> None:
         """Count a call, raise what was planned for it, and write it down."""
-        with self._lock:
-            self.check_alive()
-            self._calls[what] += 1
-            planned = self._faults.pop((what, self._calls[what]), None)
-            if planned is not None:
-                raise planned
-            self._note(what, detail)
+        with blaming(self):
+            self.faults.meet(what)
+        self._note(what, detail)
 
     def take(self, size: int) -> None:
         """Account for a new buffer of `size` bytes."""
-        with self._lock:
+        with self.faults.lock:
             free = self._total - self.used
             if size > free:
                 raise OutOfMemory(
@@ -380,7 +392,7 @@ class NullDevice(Device):
 
     def give(self, size: int) -> None:
         """Account for a buffer that was closed."""
-        with self._lock:
+        with self.faults.lock:
             self.used -= size
             self.live_buffers -= 1
             self._note("free", size)

@@ -74,12 +74,17 @@ class NullBuffer(Buffer):
     def take_copy(self, source: "NullBuffer", start: int, offset: int, size: int) -> None:
         """Copy bytes from any fake device's memory now."""
         self._device.pass_gate()
+        source._device.check_alive()
         self._device.begin("copy", size)
         self._memory[offset : offset + size] = source._memory[start : start + size]
 
+    def spoil(self) -> None:
+        """Forget what was here."""
+        self._memory[...] = 0xFF
+
     def _close(self) -> None:
         # Work that still comes here finds rubbish, as it would on a real device.
-        self._memory[...] = 0xFF
+        self.spoil()
         self._device.give(self.size)
 
 

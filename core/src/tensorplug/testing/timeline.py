@@ -163,6 +163,11 @@ class Stream:
         self.done += len(self._jobs)
         self._jobs.clear()
 
+    @property
+    def has_failed(self) -> bool:
+        """Whether there is an error to take."""
+        return self._error is not None
+
     def take_error(self) -> TensorplugError | None:
         """Return the first error since the last call."""
         error, self._error = self._error, None

@@ -1,0 +1,190 @@
+"""`Attempt`: how far one run came, and the one error that says so where a device breaks it off."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from itertools import takewhile
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from tensorplug.backend import Backend
+from tensorplug.buffer import human
+from tensorplug.device import Device
+from tensorplug.errors import (
+    DeviceError,
+    DeviceLost,
+    OutOfMemory,
+    RunFailed,
+    RunState,
+    TensorplugError,
+)
+from tensorplug.scheduler.split import Split
+from tensorplug.tensor import Tensor
+
+if TYPE_CHECKING:
+    from tensorplug.scheduler.schedule import Schedule
+    from tensorplug.scheduler.scheduler import Scheduler
+
+FAILURES = (DeviceError, OutOfMemory)
+"""What a device raises that failed; all else is the program's."""
+
+CAUSES: tuple[tuple[type[TensorplugError], str, str], ...] = (
+    (DeviceLost, "gone", ""),
+    (OutOfMemory, "out of memory", "use a smaller batch or context, or put layers elsewhere, or "),
+    (DeviceError, "failed", "run again, or "),
+)
+"""Kinds of errors, narrow ones first: in a word, and what may help against each."""
+
+WITHOUT_IT = "make a scheduler without {names}, or one with on_failure='replan'"
+
+
+class Attempt:
+    """One run, or what else a scheduler asks of its devices. Used with `with`.
+
+    An error of a device leaves as RunFailed, after all streams were waited for that still answer.
+    """
+
+    def __init__(
+        self,
+        scheduler: "Scheduler",
+        schedule: "Schedule | None" = None,
+        kinds: tuple[type[TensorplugError], ...] = FAILURES,
+    ) -> None:
+        self.scheduler = scheduler
+        self.schedule = schedule
+        self.serial = 0
+        """The run that was the last when this one failed."""
+        self.inputs: Mapping[Tensor, Any] | None = None
+        """Copies of all inputs, where the run may begin again."""
+        self.split: int | None = None
+        self.begun = 0
+        """How many splits may have changed memory."""
+        self.failed: tuple[Device, ...] = ()
+        self.failure: RunFailed | None = None
+        self._kinds = kinds
+        self._doing: tuple[str, Tensor | None] = ("prepares", None)
+        self._backend: Backend | None = None
+
+    def does(self, what: str, tensor: Tensor | None, backend: Backend) -> None:
+        """Note that `backend` now moves `tensor`, or is waited for."""
+        self._doing, self._backend = (what, tensor), backend
+
+    def enters(self, split: Split, backend: Backend) -> None:
+        """Note that the copies of `split` come next."""
+        self.split, self._backend = split.index, backend
+        self._doing = ("brings what is read by", None)
+
+    def runs(self) -> None:
+        """Note that the nodes of the split come next."""
+        assert self.split is not None
+        self._doing, self.begun = ("runs", None), self.split + 1
+
+    def leaves(self) -> None:
+        """Note that all splits are queued."""
+        self.split, self._doing = None, ("finishes", None)
+
+    def __enter__(self) -> None:
+        """Nothing to do until something fails."""
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if error is None or isinstance(error, RunFailed):
+            return
+        late = self._settle()
+        if not isinstance(error, self._kinds):
+            return
+        scheduler = self.scheduler
+        self.failed = self._blamed(error, late)
+        self.failure = RunFailed("", self._state(error))
+        self.failure.args = (f"{_text(self.failure.state)}: {error}{_facts(self.failure.state)}",)
+        self.serial = scheduler.runs
+        scheduler.note_failure(self, self.failure)
+        raise self.failure from error
+
+    def _settle(self) -> list[TensorplugError]:
+        """Wait for what was queued, so that nothing runs behind the caller's back."""
+        late: list[TensorplugError] = []
+        for backend in self.scheduler.backends:
+            try:
+                backend.synchronize()
+            except TensorplugError as error:
+                late.append(error)
+        self.scheduler.readers.clear()
+        self.scheduler.users.clear()
+        return late
+
+    def _blamed(
+        self, error: TensorplugError, late: Iterable[TensorplugError]
+    ) -> tuple[Device, ...]:
+        ours = [backend.device for backend in self.scheduler.backends]
+        errors = [error, *(e for e in late if isinstance(e, FAILURES))]
+        firsts = [next((d for d in e.devices if d in ours), None) for e in errors]
+        found = tuple(dict.fromkeys(device for device in firsts if device is not None))
+        if found or self._backend is None:
+            return found
+        return (self._backend.device,)
+
+    def _state(self, error: TensorplugError) -> RunState:
+        splits = () if self.schedule is None else self.schedule.splits
+        names = tuple(device.name for device in self.failed)
+        cause, hint = next((word, hint) for kind, word, hint in CAUSES if isinstance(error, kind))
+        backends = self.scheduler.backends
+        queued = splits[: self.begun if self.split is None else self.split]
+        sound = takewhile(lambda s: backends[s.backend].device not in self.failed, queued)
+        return RunState(
+            devices=names,
+            cause=cause,
+            doing=_described(*self._doing, self.split, splits),
+            node=error.node,
+            split=self.split,
+            splits=len(splits),
+            completed=tuple(s.index for s in sound),
+            held=self._held(),
+            remedy=hint + WITHOUT_IT.format(names=" and ".join(names) or "the device"),
+        )
+
+    def _held(self) -> dict[str, int]:
+        arena = self.scheduler.arena
+        held = {pool.name: arena.size(pool) for pool in arena.pools if pool.device in self.failed}
+        if self.schedule is not None:
+            for buffer in self.schedule.private_buffers():
+                if buffer.type.device in self.failed:
+                    held[buffer.type.name] = held.get(buffer.type.name, 0) + buffer.size
+            for root in persistent(self.schedule.graph.leafs):
+                if self.scheduler.place_of(root).buffer.type.device in self.failed:
+                    held[root.name or f"#{root.serial}"] = root.nbytes
+        return {name: size for name, size in held.items() if size}
+
+
+def persistent(tensors: Iterable[Tensor]) -> list[Tensor]:
+    """The roots among those of `tensors` that have memory of their own, each once."""
+    return [t for t in dict.fromkeys(t.root for t in tensors) if t.storage is not None]
+
+
+def hopeless(failure: RunFailed, reason: str) -> RunFailed:
+    """`failure` as it is raised where nothing can be done without the device, and why."""
+    text = str(failure).removesuffix(failure.state.remedy) + reason
+    return RunFailed(text, replace(failure.state, remedy=reason))
+
+
+def _described(what: str, tensor: Tensor | None, split: int | None, splits: Sequence[Split]) -> str:
+    subject = "" if tensor is None else f" {tensor.name or f'{tensor.op} #{tensor.serial}'}"
+    if split is None:
+        return f"{what}{subject}" if subject else f"{what} the run"
+    nodes = splits[split].nodes
+    where = f"split {split} of {len(splits)} ({nodes[0].op} to {nodes[-1].op})"
+    return f"{what}{subject} for {where}" if subject else f"{what} {where}"
+
+
+def _text(state: RunState) -> str:
+    node = f", at {state.node}" if state.node else ""
+    return f"{' and '.join(state.devices) or 'a device'}: {state.cause} as it {state.doing}{node}"
+
+
+def _facts(state: RunState) -> str:
+    done = ", ".join(map(str, state.completed)) or "none"
+    held = ", ".join(f"{name} {human(size)}" for name, size in state.held.items()) or "nothing"
+    return f"; splits done: {done}; held there: {held}; {state.remedy}"

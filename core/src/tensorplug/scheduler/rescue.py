@@ -1,0 +1,285 @@
+"""What a scheduler does when a device fails: raise, or plan anew on the devices that are left."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
+
+from tensorplug.backend import Backend
+from tensorplug.buffer import MultiBuffer, as_bytes
+from tensorplug.device import Device
+from tensorplug.errors import (
+    DeviceError,
+    DeviceLost,
+    GraphError,
+    OptionError,
+    OutOfMemory,
+    RunFailed,
+)
+from tensorplug.graph import Graph
+from tensorplug.ops.table import OPS
+from tensorplug.placing import allocate, host_data
+from tensorplug.scheduler.failure import Attempt, hopeless, persistent
+from tensorplug.scheduler.results import read_now
+from tensorplug.tensor import Array, Storage, Tensor
+
+if TYPE_CHECKING:
+    from tensorplug.scheduler.schedule import Batch, Schedule
+    from tensorplug.scheduler.scheduler import Scheduler
+
+Source = Callable[[], Any]
+"""Gives the stored bytes of a tensor that never changes, as an array."""
+Restore = Callable[[], None]
+"""Makes states what they were before the run that failed; may run schedules."""
+T = TypeVar("T")
+
+OVERWRITES = {"cpy": "target", "set_rows": "table"}
+"""Ops that write into a source without reading it: done twice they leave what they leave once."""
+
+
+class Raise:
+    """The policy "raise": the error says all there is to know; the next run starts afresh."""
+
+    owes = False
+    """Whether states must be restored before anything runs."""
+
+    def __init__(self, scheduler: "Scheduler") -> None:
+        self.scheduler = scheduler
+        self.moved: dict[Tensor, Storage] = {}
+        """Where persistent tensors lie now whose device was lost."""
+        self.sources: dict[Tensor, Source] = {}
+        self.states: dict[Tensor, Restore] = {}
+
+    def keep(
+        self, attempt: Attempt, batch: "Batch", inputs: Mapping[Tensor, Any]
+    ) -> Mapping[Tensor, Any]:
+        """What is to be uploaded, of the inputs that are given."""
+        return inputs
+
+    def finish(
+        self, attempt: Attempt, schedule: "Schedule", batch: "Batch"
+    ) -> Mapping[Tensor, Array] | None:
+        """Outputs of a run that is queued, where they are read at once."""
+        return None
+
+    def plan(self, make: Callable[[], T]) -> T:
+        """Make a schedule."""
+        return make()
+
+    def recover(self, failure: RunFailed) -> None:
+        """Make the next attempt possible, or raise `failure`."""
+        raise failure
+
+    def restore(self) -> None:
+        """Bring states back; nobody has the turn of the scheduler meanwhile."""
+
+    def move(self, graph: Graph) -> None:
+        """Bring what `graph` reads away from lost devices."""
+
+    def without_lost(self, pins: Mapping[Tensor, Backend]) -> Mapping[Tensor, Backend]:
+        """`pins` to backends that are left."""
+        return pins
+
+    def close(self) -> None:
+        """Give back the memory of tensors that were moved."""
+
+
+class Replan(Raise):
+    """The policy "replan": a device that failed is left out, and the run begins again.
+
+    Each run waits for its end, and its outputs are read then, so that no failure comes later.
+    """
+
+    def __init__(self, scheduler: "Scheduler") -> None:
+        super().__init__(scheduler)
+        self._lost: set[Device] = set()
+        self._gone: list[Backend] = []
+        self._owed: dict[Restore, None] = {}
+        self._buffers: list[MultiBuffer] = []
+
+    @property
+    def owes(self) -> bool:  # type: ignore[override]  # decided anew at each run
+        return bool(self._owed)
+
+    def keep(
+        self, attempt: Attempt, batch: "Batch", inputs: Mapping[Tensor, Any]
+    ) -> Mapping[Tensor, Any]:
+        batch.kept.update({t: host_data(t, data).copy() for t, data in inputs.items()})
+        attempt.inputs = dict(batch.kept)
+        return {t: v for t, v in batch.kept.items() if t in inputs or t not in batch.written}
+
+    def finish(
+        self, attempt: Attempt, schedule: "Schedule", batch: "Batch"
+    ) -> Mapping[Tensor, Array] | None:
+        graph = schedule.graph
+        self.scheduler.synchronize(attempt)
+        values = {y: read_now(attempt, schedule, batch.bindings, y) for y in graph.outputs}
+        for root in written(graph.nodes):
+            # What the graph made of an input is not what was given.
+            batch.kept.pop(root, None)
+        return values
+
+    def plan(self, make: Callable[[], T]) -> T:
+        while True:
+            try:
+                with Attempt(self.scheduler, kinds=(DeviceError,)):
+                    return make()
+            except RunFailed as failure:
+                self.recover(failure)
+
+    def recover(self, failure: RunFailed) -> None:
+        attempt, scheduler = self.scheduler.failed, self.scheduler
+        if attempt is None or attempt.failure is not failure or not attempt.failed:
+            raise failure
+        left = [b for b in scheduler.backends if b.device not in attempt.failed]
+        pools = [scheduler.arena.pools[scheduler.backends.index(b)] for b in left]
+        if not left:
+            raise hopeless(failure, "no device is left: open one and make a new scheduler")
+        if len(left) > 1 and not pools[-1].is_host:
+            raise hopeless(
+                failure, f"the last one left, {left[-1].name}, has memory the host cannot read"
+            )
+        self._owed.update(dict.fromkeys(self._to_restore(attempt, failure)))
+        self._lost.update(attempt.failed)
+        self._gone.extend(b for b in scheduler.backends if b not in left)
+        scheduler.release()
+        scheduler.use(left, pools)
+
+    def restore(self) -> None:
+        while self._owed:
+            restore = next(iter(self._owed))
+            del self._owed[restore]
+            try:
+                restore()
+            except BaseException:
+                self._owed[restore] = None
+                raise
+
+    def move(self, graph: Graph) -> None:
+        if not self._lost:
+            return
+        for root in persistent(graph.leafs):
+            if self._is_lost(root):
+                self._move(root, graph)
+
+    def without_lost(self, pins: Mapping[Tensor, Backend]) -> Mapping[Tensor, Backend]:
+        return {node: backend for node, backend in pins.items() if backend not in self._gone}
+
+    def close(self) -> None:
+        for buffer in self._buffers:
+            buffer.close()
+        self._buffers = []
+
+    def _is_lost(self, root: Tensor, failed: Iterable[Device] = ()) -> bool:
+        device = self.scheduler.place_of(root).buffer.type.device
+        return device in self._lost or device in failed
+
+    def _to_restore(self, attempt: Attempt, failure: RunFailed) -> list[Restore]:
+        """Who must bring states back before the run can begin again. Raises RunFailed."""
+        schedule = attempt.schedule
+        if schedule is None:
+            return []
+        begun = [n for s in schedule.splits[: attempt.begun] for n in s.nodes]
+        changed = [root for root in written(begun) if not repeatable(begun, root)]
+        changing = written(schedule.graph.nodes)
+        owed: list[Restore] = []
+        for root in persistent(schedule.graph.leafs):
+            lost = self._is_lost(root, attempt.failed)
+            if root in self.states and (lost or root in changed):
+                owed.append(self.states[root])
+            elif root in changed:
+                raise hopeless(
+                    failure,
+                    f"{root} was written, perhaps in part, and writing it again would give "
+                    "something else: say with add_states() who restores it",
+                )
+            elif lost and root in changing:
+                raise hopeless(failure, f"{root} lay there: say with add_states() who restores it")
+            elif lost and root not in self.sources:
+                raise hopeless(
+                    failure, f"{root} lay there: say with add_sources() where it comes from"
+                )
+        return owed
+
+    def _move(self, root: Tensor, graph: Graph) -> None:
+        data: Array | None = None
+        if root in self.states:
+            self._owed[self.states[root]] = None
+        elif root in self.sources:
+            data = np.asarray(self.sources[root]())
+            if data.nbytes != root.nbytes:
+                raise GraphError(f"{root}: its source gives {data.nbytes} bytes")
+        else:
+            raise DeviceLost(
+                f"{root}: lay on a device that was lost; say with add_sources() where it comes "
+                "from, or with add_states() who restores it"
+            )
+        place = self._room_for(root, graph)
+        if data is None:
+            place.buffer.fill(0)
+        else:
+            place.buffer.write_tensor(
+                replace(root, storage=place), place.offset, as_bytes(np.ascontiguousarray(data))
+            )
+        self.moved[root] = place
+
+    def _room_for(self, root: Tensor, graph: Graph) -> Storage:
+        """Memory of the first backend that does all that `graph` does with `root`, if it fits."""
+        spec = replace(root, storage=None)
+        assert root.storage is not None
+        users = [n for n in graph.nodes if any(s.root is root for s in n.sources)]
+        backends = self.scheduler.backends
+        for backend in (*(b for b in backends[:-1] if _does_all(b, users, root)), backends[-1]):
+            try:
+                (placed,), buffer = allocate(
+                    [spec], backend.buffer_type, usage=root.storage.buffer.usage
+                )
+            except OutOfMemory:
+                if backend is backends[-1]:
+                    raise
+                continue
+            self._buffers.append(buffer)
+            assert placed.storage is not None
+            return placed.storage
+        raise AssertionError("the last backend gives memory or raises")
+
+
+POLICIES: Mapping[str, type[Raise]] = {"raise": Raise, "replan": Replan}
+
+
+def policy(name: str) -> type[Raise]:
+    """The policy called `name`. Raises OptionError."""
+    if name not in POLICIES:
+        raise OptionError(f"Scheduler: on_failure={name!r}; choose from {', '.join(POLICIES)}")
+    return POLICIES[name]
+
+
+def written(nodes: Iterable[Tensor]) -> list[Tensor]:
+    """The roots that `nodes` write, which are not their own, each once."""
+    return list(dict.fromkeys(root for node in nodes for root in node.written_roots))
+
+
+def repeatable(nodes: Sequence[Tensor], root: Tensor) -> bool:
+    """Whether `nodes`, run again after a part of them ran, leave in `root` what they would have.
+
+    So it is where they only overwrite it, and read it only when all of that is done.
+    """
+    writes = [i for i, node in enumerate(nodes) if root in node.written_roots]
+    if not all(nodes[i].op in OVERWRITES for i in writes):
+        return False
+    return not any(_reads(node, root) for node in nodes[: writes[-1] + 1]) if writes else True
+
+
+def _reads(node: Tensor, root: Tensor) -> bool:
+    sources = list(node.operands)
+    if root in node.written_roots and node.op in OVERWRITES:
+        sources.pop(OPS[node.op].positions[OVERWRITES[node.op]])
+    return any(source is not None and source.root is root for source in sources)
+
+
+def _does_all(backend: Backend, users: Iterable[Tensor], root: Tensor) -> bool:
+    kind = backend.buffer_type
+    return kind.supports(root) and all(
+        backend.device.supports(n, {s: kind for s in n.sources if s.root is root}) for n in users
+    )

@@ -1,0 +1,139 @@
+"""What a run gives: `Results`, and `InFlight` for a batch that was submitted."""
+
+import contextlib
+from collections.abc import Collection, Mapping
+from typing import TYPE_CHECKING
+
+from tensorplug.device import Device
+from tensorplug.errors import GraphError, RunFailed, StaleResult, TensorplugError
+from tensorplug.graph import Bindings
+from tensorplug.marks import Mark
+from tensorplug.scheduler.failure import Attempt
+from tensorplug.scheduler.telling import host_touches, label, span
+from tensorplug.tensor import Array, Storage, Tensor
+from tensorplug.transfer import read
+
+if TYPE_CHECKING:
+    from tensorplug.scheduler.schedule import Schedule
+
+
+class Results:
+    """The outputs of one run. Valid until the scheduler runs anything again."""
+
+    def __init__(
+        self,
+        schedule: "Schedule",
+        bindings: Bindings,
+        serial: int,
+        values: Mapping[Tensor, Array] | None = None,
+    ) -> None:
+        """`values` are outputs that were read already."""
+        self._schedule = schedule
+        self._bindings = bindings
+        self._serial = serial
+        self._values = values or {}
+
+    def __getitem__(self, output: Tensor) -> Array:
+        """Wait for `output` and copy it to the host. Raises StaleResult, GraphError, RunFailed."""
+        self._check(output)
+        if output in self._values:
+            return self._values[output]
+        scheduler = self._schedule.scheduler
+        attempt = Attempt(scheduler, self._schedule)
+        attempt.begun = len(self._schedule.splits)
+        with attempt:
+            attempt.leaves()
+            scheduler.synchronize(attempt)
+            return read_now(attempt, self._schedule, self._bindings, output)
+
+    def tensor(self, output: Tensor) -> Storage:
+        """Where `output` lies on its device, without waiting or copying."""
+        self._check(output)
+        return self._bindings.where(output)
+
+    def _check(self, output: Tensor) -> None:
+        graph, scheduler = self._schedule.graph, self._schedule.scheduler
+        if output not in graph.outputs and output not in graph.effects:
+            raise GraphError(f"{output}: is no output of {graph}; name it among the outputs")
+        persistent = output.root.storage is not None
+        if not persistent and self._serial != scheduler.runs:
+            raise StaleResult(
+                f"{output}: its memory was used by a later run of the same scheduler; read it "
+                "before that"
+            )
+        failed = scheduler.failed
+        if failed is not None and failed.failure is not None and failed.serial == self._serial:
+            raise failed.failure
+
+
+class InFlight:
+    """A batch that was submitted; `result()` waits for it."""
+
+    def __init__(
+        self,
+        outputs: Mapping[Tensor, Array],
+        waits: list[Mark],
+        schedule: "Schedule",
+    ) -> None:
+        self._outputs = dict(outputs)
+        self._waits = waits
+        self._schedule = schedule
+        self._scheduler = schedule.scheduler
+        self._failure: RunFailed | None = None
+        self._scheduler.flying.append(self)
+
+    @property
+    def done(self) -> bool:
+        """Whether waiting would return at once."""
+        return all(mark.done for mark in self._waits)
+
+    def wait(self) -> None:
+        """Block until the batch is done; raises what its work raised."""
+        if self._failure is not None:
+            raise self._failure
+        if not self._waits:
+            return
+        attempt = Attempt(self._scheduler, self._schedule)
+        attempt.begun = len(self._schedule.splits)
+        with attempt, span(self._scheduler, "wait for a batch"):
+            attempt.leaves()
+            for mark in self._waits:
+                attempt.does("waits for", None, mark.stream)
+                mark.synchronize()
+        self._land()
+
+    def _land(self, failure: RunFailed | None = None) -> None:
+        self._waits, self._failure = [], failure
+        self._scheduler.flying.remove(self)
+
+    def settle(self, failure: RunFailed, failed: Collection[Device]) -> bool:
+        """After a failure, and waiting: whether the batch is done without the devices `failed`.
+
+        Else it raises `failure` from now on: what it gave is not known.
+        """
+        sound = not any(mark.stream.device in failed for mark in self._waits)
+        self._land(None if sound else failure)
+        return sound
+
+    def abandon(self) -> None:
+        """Wait, and let errors of the batch go: nobody will read it."""
+        with contextlib.suppress(TensorplugError):
+            self.wait()
+
+    def __getitem__(self, output: Tensor) -> Array:
+        """Wait, and return the copy of `output` in host memory."""
+        if output not in self._outputs:
+            raise GraphError(f"{output}: is no output of the submitted graph")
+        self.wait()
+        if self._scheduler.sanitizer is not None:
+            self._scheduler.sanitizer.shows(output, self._outputs[output])
+        return self._outputs[output]
+
+
+def read_now(attempt: Attempt, schedule: "Schedule", bindings: Bindings, output: Tensor) -> Array:
+    """Copy `output`, which is computed, to the host."""
+    scheduler = schedule.scheduler
+    attempt.does("reads", output, schedule.home_of(output))
+    host_touches(scheduler, output, bindings.where(output))
+    with span(scheduler, f"read {label(output)}", bytes=output.nbytes):
+        return read(output, bindings)
