@@ -186,6 +186,16 @@ def test_tensors_say_type_sizes_and_place(model: Path) -> None:
     ]
 
 
+def test_what_was_released_can_be_read_again(model: Path) -> None:
+    with open_gguf(model) as file:
+        before = file.memory.tobytes()
+
+        file.release(0, len(before))
+        file.release(len(before) - 1, 100)
+
+        assert file.memory.tobytes() == before
+
+
 def test_tensor_bytes_are_the_stored_ones_without_a_copy(model: Path) -> None:
     with open_gguf(model) as file:
         raw = file.tensor_bytes("matrix")

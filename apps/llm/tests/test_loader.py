@@ -157,7 +157,10 @@ def test_devices_with_their_own_memory_get_copies_and_report_progress(
 
 @pytest.mark.parametrize(
     ("mode", "reason"),
-    [("f32", "walled:0 cannot store weights expanded to f32; leave the option out")],
+    [
+        ("f32", "walled:0 cannot store weights expanded to f32; leave the option out"),
+        ("packed", "walled:0 cannot pack weights; leave the option out"),
+    ],
 )
 def test_wishes_that_no_device_can_grant_are_refused(
     mode: str, reason: str, model_file: Write, walled: Open

@@ -53,6 +53,8 @@ class BufferType(ABC):
     """Bytes of the largest single buffer."""
     is_host: bool = False
     """Whether the host can read the memory, and tensors lie in it in their standard layout."""
+    for_weights: bool = False
+    """Whether weights that it supports are read fastest here, so that they should lie here."""
     only_shared: bool = False
     """Whether plans have memory of their own for nodes that nobody else reads."""
 

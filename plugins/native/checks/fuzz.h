@@ -37,7 +37,7 @@ int64_t odd_number(Random &random, int64_t old) {
 void damage_operand(Operand &t, const std::vector<Operand *> &others, int64_t size, Random &random) {
     const Operand &other = *others[random() % others.size()];
     const unsigned d = random() % 4, e = random() % 4;
-    switch (random() % 8) {
+    switch (random() % 9) {
     case 0: t.type = random() % 4 ? (int32_t)(random() % 44) - 1 : (int32_t)random(); break;
     case 1: t.data = (char *)(intptr_t)(random() % (uint64_t)size / 4 * 4); break;
     case 2: t.nb[d] = odd_number(random, t.nb[d]); break;
@@ -45,6 +45,7 @@ void damage_operand(Operand &t, const std::vector<Operand *> &others, int64_t si
     case 4: t.ne[d] = other.ne[e]; break;
     case 5: std::swap(t.ne[d], t.ne[e]), std::swap(t.nb[d], t.nb[e]); break;
     case 6: t = other; break;
+    case 7: t.layout = random() % 4 ? IN_PANELS : (int32_t)random(); break;
     default: t.ne[d] = odd_number(random, t.ne[d]);
     }
 }

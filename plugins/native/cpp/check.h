@@ -2,7 +2,7 @@
 // kernel leaves the memory that the operands describe. Addresses themselves are the caller's to know.
 #pragma once
 
-#include "program.h"
+#include "panels.h"
 
 namespace {
 
@@ -259,11 +259,31 @@ inline bool fits_attention(const Node &node) {
            fits_sinks(node.src[4], q.ne[2]);
 }
 
+// Whether `t` is a matrix of whole panels.
+inline bool fits_panels(const Operand &t) {
+    const PanelForm *form = panel_form(t.type);
+    return form != nullptr && t.layout == IN_PANELS && is_multiple(t.ne[1], PANEL_ROWS) && t.ne[2] == 1 && t.ne[3] == 1 &&
+           t.nb[1] == t.ne[0] / type_size(t.type)->block * form->size();
+}
+
+// Whether source `s` of an op may lie in panels.
+inline bool reads_panels(const Node &node, int s) {
+    switch (node.op) {
+    case MUL_MAT:
+    case GET_ROWS: return s == 0;
+    case MATVEC: return (s == 0 || s == 4) && is_absent(node.src[2]);
+    default: return false;
+    }
+}
+
 // Whether the operands are tensors, and as many as an op wants: the first `sources` are not absent.
 inline bool has_operands(const Node &node, int sources) {
     if (extent(node.out) < 0 || (!is_absent(node.also) && extent(node.also) < 0)) return false;
+    if (node.out.layout != IN_ROWS || (!is_absent(node.also) && node.also.layout != IN_ROWS)) return false;
     for (int s = 0; s < SOURCES; s++) {
-        if (is_absent(node.src[s]) ? s < sources : extent(node.src[s]) < 0) return false;
+        const Operand &t = node.src[s];
+        if (is_absent(t) ? s < sources : extent(t) < 0) return false;
+        if (!is_absent(t) && t.layout != IN_ROWS && !(reads_panels(node, s) && fits_panels(t))) return false;
     }
     return true;
 }

@@ -3,6 +3,7 @@
 
 #include "elementwise.h"
 #include "encode.h"
+#include "panels.h"
 
 namespace {
 
@@ -38,10 +39,11 @@ inline void get_rows(const Node &node, Part &part) {
     const Operand &table = node.src[0], &ids = node.src[1], &out = node.out;
     if (!good_ids(ids, table.ne[1], part)) return;
     const Span rows = share(row_count(out), part);
+    const PlainRows plain(table, part.scratch + part.thread * PlainRows::size(table, 1));
     for (int64_t row = rows.first; row < rows.last; row++) {
         if (give_up(part, row)) return;
         const Place p = place(out, row);
-        const char *from = at(table, id_at(ids, p.i1, p.i2, p.i3), p.i2, p.i3);
+        const char *from = plain.get(id_at(ids, p.i1, p.i2, p.i3), 1, p.i2, p.i3);
         if (out.type == table.type) {
             std::memcpy(at(out, p), from, (size_t)bytes_of(out.type, out.ne[0]));
         } else {

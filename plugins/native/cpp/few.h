@@ -1,6 +1,7 @@
 // Products of rows of w, of any type that has a decoder, with few rows of x: dot products in f32.
 #pragma once
 
+#include "panels.h"
 #include "tile.h"
 
 namespace {
@@ -24,24 +25,33 @@ constexpr int64_t DECODED = 4; // rows of w that are decoded at once
 constexpr int64_t DECODED = 2;
 #endif
 
+// Bytes for a thread: rows of w as f32, and out of panels.
+inline int64_t few_room(const Node &node) {
+    const int64_t decoded = node.src[1].ne[1] > 1 ? DECODED * aligned(node.src[0].ne[0] * 4) : 0;
+    return decoded + PlainRows::size(node.src[0], AT_ONCE);
+}
+
 template <class Held> int64_t few_scratch(const Node &node, int threads) {
     const Operand &x = node.src[1];
     const int64_t copies = Held::HELD > 1 || !is_plain_rows(x) ? packed_size(node) : 0;
-    return copies + (x.ne[1] > 1 ? threads * DECODED * aligned(x.ne[0] * 4) : 0);
+    return copies + threads * few_room(node);
 }
 
+// Rows of w that a thread takes at least.
+inline int64_t rows_at_once(const Operand &w) { return in_panels(w) ? PANEL_ROWS : AT_ONCE; }
+
 // `total` rows of weights, each of `row` bytes, in portions: some for each thread, neither tiny nor huge.
-inline Turns turns_of_rows(int64_t total, int64_t row, const Part &part) {
+inline Turns turns_of_rows(int64_t total, int64_t row, int64_t step, const Part &part) {
     constexpr int64_t LEAST = 1 << 13, MOST = 1 << 17; // bytes
     row = row > 0 ? row : 1;
     const int64_t bytes = total * row / part.threads / PORTIONS;
-    return Turns(total, AT_ONCE, (bytes < LEAST ? LEAST : bytes > MOST ? MOST : bytes) / row + 1, part);
+    return Turns(total, step, (bytes < LEAST ? LEAST : bytes > MOST ? MOST : bytes) / row + 1, part);
 }
 
 // Rows of w for all rows of x alike.
 inline Turns turns_of_few(const Node &node, const Part &part) {
     const Operand &w = node.src[0], &x = node.src[1];
-    return turns_of_rows(w.ne[1] * x.ne[2] * x.ne[3], w.nb[1], part);
+    return turns_of_rows(w.ne[1] * x.ne[2] * x.ne[3], w.nb[1], rows_at_once(w), part);
 }
 
 inline void read_row(const Operand &x, const Place &p, float *out) {
@@ -168,7 +178,9 @@ template <class Held> void mul_mat_few(const Node &node, Part &part) {
         for (int d = 1; d < 4; d++) x.nb[d] = x.nb[d - 1] * (d == 1 ? k : x.ne[d - 1]);
         room += packed_size(node);
     }
-    float *decoded = (float *)room + part.thread * DECODED * row_size;
+    room += part.thread * few_room(node);
+    float *decoded = (float *)room;
+    const PlainRows plain(w, room + few_room(node) - PlainRows::size(w, AT_ONCE));
     Turns turns = turns_of_few(node, part);
     Span turn{0, 0};
     for (int64_t item = 0;;) {
@@ -178,16 +190,15 @@ template <class Held> void mul_mat_few(const Node &node, Part &part) {
         }
         const int64_t i2 = item / n % x.ne[2], i3 = item / n / x.ne[2];
         const int64_t row = item % n, left = n - row < turn.last - item ? n - row : turn.last - item;
-        const char *weights = at(w, row, i2 / (x.ne[2] / w.ne[2]), i3 / (x.ne[3] / w.ne[3]));
+        const int64_t wanted = m == 1 ? AT_ONCE : DECODED, count = left >= wanted ? wanted : 1;
+        const char *weights = plain.get(row, count, i2 / (x.ne[2] / w.ne[2]), i3 / (x.ne[3] / w.ne[3]));
         const float *xs = (const float *)at(x, 0, i2, i3);
         float *results = (float *)at(out, 0, i2, i3) + row;
         if (m == 1) {
-            const int64_t count = left >= AT_ONCE ? AT_ONCE : 1;
             (count == 1 ? type->dot : type->dot4)(weights, w.nb[1], xs, k, results);
             item += count;
             continue;
         }
-        const int64_t count = left >= DECODED ? DECODED : 1;
         for (int64_t r = 0; r < count && !few.plain; r++) {
             type->decode(weights + r * w.nb[1], 0, k, decoded + r * row_size);
         }

@@ -2,34 +2,43 @@
 #pragma once
 
 #include "few8.h"
-#include "many8.h"
+#include "panels8.h"
 
 namespace {
 
 // The product for one type of weight, and its bytes of scratch; one row of x rounded, and its products with at most
-// AT_ONCE rows of w.
+// AT_ONCE rows of w; the same for a panel of w.
 struct Kernel8 {
     int type;
     void (*multiply)(const Node &node, Part &part);
     int64_t (*scratch)(const Node &node, int threads);
     void (*round)(const float *x, int64_t k, char *rounded);
     void (*rows)(const char *w, int64_t step, int64_t count, const char *rounded, int64_t k, float *out, int threads);
+    void (*round_for_panels)(const float *x, int64_t k, char *rounded);
+    void (*panel)(const char *w, const char *rounded, int64_t k, float *out);
 };
 
 #if defined(TP_INT8)
 
 template <int TYPE> void multiply8(const Node &node, Part &part) {
-    if (node.src[1].ne[1] <= FEW8) return mul_few8<TYPE>(node, part);
-    mul_many8<TYPE>(node, part);
+    const int64_t m = node.src[1].ne[1];
+    if (in_panels(node.src[0])) return m == 1 ? mul_panels8<TYPE>(node, part) : mul_many8<TYPE, unfold_panels8<TYPE>>(node, part);
+    if (m <= FEW8) return mul_few8<TYPE>(node, part);
+    mul_many8<TYPE, read_panel8<TYPE>>(node, part);
 }
 
 template <int TYPE> int64_t scratch8(const Node &node, int threads) {
     const int64_t k = node.src[1].ne[0], m = node.src[1].ne[1];
-    if (m <= FEW8) return threads * few8_room(k, m);
+    if (in_panels(node.src[0]) && m == 1) return threads * panel_room(k);
+    if (!in_panels(node.src[0]) && m <= FEW8) return threads * few8_room(k, m);
     return packed_size(node) + threads * many8_room<TYPE>(k);
 }
 
-inline int64_t rounded_size(int64_t k) { return units_of(k) * (int64_t)sizeof(Unit8); }
+// For rows or panels.
+inline int64_t rounded_size(int64_t k) {
+    const int64_t units = units_of(k) * (int64_t)sizeof(Unit8);
+    return units > panel_room(k) ? units : panel_room(k);
+}
 
 template <int TYPE> void round8(const float *x, int64_t k, char *rounded) { round_row<TYPE>(x, k, (Unit8 *)rounded); }
 
@@ -37,8 +46,12 @@ template <int TYPE> void rows8(const char *w, int64_t step, int64_t count, const
     Few8<TYPE>::rows(w, step, count, (const Unit8 *)rounded, 1, k, out, 0, threads);
 }
 
+template <int TYPE> void panel8(const char *w, const char *rounded, int64_t k, float *out) {
+    panel_dots<TYPE>(w, packed_row8<part_of<TYPE>()>(k, (char *)rounded), k, out);
+}
+
 template <int TYPE> constexpr Kernel8 kernel8() {
-    return {TYPE, multiply8<TYPE>, scratch8<TYPE>, round8<TYPE>, rows8<TYPE>};
+    return {TYPE, multiply8<TYPE>, scratch8<TYPE>, round8<TYPE>, rows8<TYPE>, round_for_panels<TYPE>, panel8<TYPE>};
 }
 
 constexpr Kernel8 KERNELS8[] = {

@@ -74,7 +74,10 @@ int64_t scratch(const Node &node, int threads) {
         const bool whole = !node.i[1] && is_absent(node.src[3]);
         return writable(node.out.type) && (whole || node.src[0].ne[0] <= TILE) ? 0 : -1;
     }
-    case GET_ROWS: return readable(node.src[0]) || node.out.type == node.src[0].type ? 0 : -1;
+    case GET_ROWS: {
+        const bool known = readable(node.src[0]) || node.out.type == node.src[0].type;
+        return known ? threads * PlainRows::size(node.src[0], 1) : -1;
+    }
     case SET_ROWS: return writable(node.out.type) ? 0 : -1;
     case COPY: return copy_scratch(node);
     case ORDER: return threads * node.src[0].ne[0] * 4;

@@ -15,7 +15,8 @@ template <class Held> int64_t held_of(int64_t k) { return (k + Held::HELD - 1) /
 template <class Held> int64_t many_scratch(const Node &node, int threads) {
     const int64_t k = node.src[1].ne[0], held = held_of<Held>(k);
     const int64_t panel = (held < PANEL ? held : PANEL) * COLUMNS * 4;
-    return aligned(row_count(node.src[1]) * held * 4) + threads * (aligned(panel) + ROWS * aligned(k * 4));
+    const int64_t plain = PlainRows::size(node.src[0], COLUMNS);
+    return aligned(row_count(node.src[1]) * held * 4) + threads * (aligned(panel) + ROWS * aligned(k * 4) + plain);
 }
 
 // Rows of x side by side, tile by tile: the first four bytes of all rows of a tile, then the next. `room` holds the
@@ -70,6 +71,7 @@ template <class Held> void mul_mat_many(const Node &node, Part &part) {
     const int64_t own = (many_scratch<Held>(node, part.threads) - all_packed) / part.threads;
     float *packed = (float *)part.scratch;
     float *room = (float *)(part.scratch + all_packed + part.thread * own), *panel = room + ROWS * aligned(k * 4) / 4;
+    const PlainRows plain(w, (char *)room + own - PlainRows::size(w, COLUMNS));
     pack<Held>(x, packed, room, part);
     if (!part.barrier()) return;
     const int64_t panels = (n + COLUMNS - 1) / COLUMNS;
@@ -77,7 +79,7 @@ template <class Held> void mul_mat_many(const Node &node, Part &part) {
     for (Span turn; turns.next(turn);) {
         const int64_t item = turn.first, matrix = item / panels, i2 = matrix % x.ne[2], i3 = matrix / x.ne[2];
         const int64_t column = item % panels * COLUMNS, columns = n - column < COLUMNS ? n - column : COLUMNS;
-        const char *weights = at(w, column, i2 / (x.ne[2] / w.ne[2]), i3 / (x.ne[3] / w.ne[3]));
+        const char *weights = plain.get(column, columns, i2 / (x.ne[2] / w.ne[2]), i3 / (x.ne[3] / w.ne[3]));
         for (int64_t k0 = 0; k0 < k; k0 += PANEL * Held::HELD) {
             const int64_t depth = k - k0 < PANEL * Held::HELD ? k - k0 : PANEL * Held::HELD;
             read_panel<Held>(type, weights, w.nb[1], columns, k0, depth, panel);

@@ -84,29 +84,33 @@ inline int64_t rows_of_tile8(int64_t m) {
     return (m + tiles - 1) / tiles;
 }
 
+// A row of x as row `lane` of the `width` rows of a tile, which begins after `start` rows.
+template <int PART> void pack_row8(const float *values, int64_t k, const Packed8 &packed, int64_t start, int64_t width, int64_t lane, int zero) {
+    int8_t *out = packed.values + start * k + lane * 4;
+    for (int64_t i = 0; i < k; i += GROUP) {
+        alignas(16) int8_t codes[GROUP];
+        int halves[2];
+        const float d = round_group(values + i, codes, halves);
+        for (int j = 0; j < GROUP; j += 4) std::memcpy(out + (i + j) * width, codes + j, 4);
+        for (int h = 0; h < GROUP / PART; h++) {
+            const int sum = PART == 16 ? halves[h] : halves[0] + halves[1];
+            const int64_t at = start * (k / PART) + (i / PART + h) * width + lane;
+            packed.d[at] = d;
+            packed.sums[at] = d * (float)sum;
+            packed.shifts[at] = -zero * sum;
+        }
+    }
+}
+
 template <int PART> void pack8(const Operand &x, const Packed8 &packed, int zero, float *row, Part &part) {
-    const int64_t k = x.ne[0], m = x.ne[1], tile = rows_of_tile8(m);
+    const int64_t m = x.ne[1], tile = rows_of_tile8(m);
     const Span rows = share(row_count(x), part);
     for (int64_t r = rows.first; r < rows.last; r++) {
         const Place p = place(x, r);
         const float *values = (const float *)at(x, p);
         if (!is_plain_rows(x)) read_row(x, p, row), values = row;
         const int64_t first = p.i1 / tile * tile, width = m - first < tile ? m - first : tile;
-        const int64_t start = r - p.i1 + first, lane = p.i1 - first;
-        int8_t *out = packed.values + start * k + lane * 4;
-        for (int64_t i = 0; i < k; i += GROUP) {
-            alignas(16) int8_t codes[GROUP];
-            int halves[2];
-            const float d = round_group(values + i, codes, halves);
-            for (int j = 0; j < GROUP; j += 4) std::memcpy(out + (i + j) * width, codes + j, 4);
-            for (int h = 0; h < GROUP / PART; h++) {
-                const int sum = PART == 16 ? halves[h] : halves[0] + halves[1];
-                const int64_t at = start * (k / PART) + (i / PART + h) * width + lane;
-                packed.d[at] = d;
-                packed.sums[at] = d * (float)sum;
-                packed.shifts[at] = -zero * sum;
-            }
-        }
+        pack_row8<PART>(values, x.ne[0], packed, r - p.i1 + first, width, p.i1 - first, zero);
     }
 }
 
@@ -183,7 +187,9 @@ template <int TYPE> int64_t many8_room(int64_t k) {
     return aligned(k * 4) + Panel8<part_of<TYPE>()>::size(panel_depth8(k));
 }
 
-template <int TYPE> void mul_many8(const Node &node, Part &part) {
+// `Read` is read_panel8 for rows, or its like for panels.
+template <int TYPE, void (*Read)(const char *, int64_t, int64_t, int64_t, int64_t, const Panel8<part_of<TYPE>()> &)>
+void mul_many8(const Node &node, Part &part) {
     constexpr int PART = part_of<TYPE>();
     const Operand &w = node.src[0], &x = node.src[1], &out = node.out;
     const int64_t k = w.ne[0], n = w.ne[1], m = x.ne[1], tile = rows_of_tile8(m);
@@ -201,7 +207,7 @@ template <int TYPE> void mul_many8(const Node &node, Part &part) {
         const char *weights = at(w, column, i2 / (x.ne[2] / w.ne[2]), i3 / (x.ne[3] / w.ne[3]));
         for (int64_t k0 = 0; k0 < k; k0 += most) {
             const int64_t depth = k - k0 < most ? k - k0 : most;
-            read_panel8<TYPE>(weights, w.nb[1], columns, k0, depth, panel);
+            Read(weights, w.nb[1], columns, k0, depth, panel);
             for (int64_t j = 0; j < m; j += tile) {
                 if (part.stopped()) return;
                 const int64_t height = m - j < tile ? m - j : tile, start = matrix * m + j;

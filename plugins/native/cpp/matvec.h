@@ -9,28 +9,39 @@ namespace {
 
 constexpr int64_t ROWS_TOGETHER = 256; // of w, before those of a second: the memory is read best in long streams
 
-// A matrix, its bias, and the row of x as its rows need it.
+// A matrix, its bias, and the row of x as its rows need it. Where x stays f32, `room` is for rows out of panels.
 struct Side {
     const Operand &w, &bias;
     const Kernel8 *rounding; // null where x stays f32
-    char *rounded;
+    char *room;
     int threads;
 
     Side(const Operand &w, const Operand &bias, bool rounds, char *room, int threads)
-        : w(w), bias(bias), rounding(rounds ? kernel8_of(w.type) : nullptr), rounded(room), threads(threads) {}
+        : w(w), bias(bias), rounding(rounds ? kernel8_of(w.type) : nullptr), room(room), threads(threads) {}
+
+    static int64_t size(const Operand &w) {
+        const int64_t rows = aligned(rounded_size(w.ne[0])), plain = PlainRows::size(w, AT_ONCE);
+        return rows > plain ? rows : plain;
+    }
 
     void prepare(const float *x) const {
-        if (rounding != nullptr) rounding->round(x, w.ne[0], rounded);
+        if (rounding != nullptr) (in_panels(w) ? rounding->round_for_panels : rounding->round)(x, w.ne[0], room);
     }
 
     // out = rows [first, first + count) of matrix `e`, times x, plus the bias.
     void multiply(const float *x, int64_t e, int64_t first, int64_t count, float *out) const {
-        for (int64_t r = 0; r < count; r += AT_ONCE) {
-            const char *rows = at(w, first + r, e, 0);
-            const int64_t some = count - r < AT_ONCE ? count - r : AT_ONCE;
-            if (rounding != nullptr) rounding->rows(rows, w.nb[1], some, rounded, w.ne[0], out + r, threads);
-            else if (some == AT_ONCE) row_type(w.type)->dot4(rows, w.nb[1], x, w.ne[0], out + r);
-            else for (int64_t i = 0; i < some; i++) row_type(w.type)->dot(rows + i * w.nb[1], 0, x, w.ne[0], out + r + i);
+        const int64_t k = w.ne[0], step = w.nb[1];
+        if (rounding != nullptr && in_panels(w)) {
+            for (int64_t r = 0; r < count; r += PANEL_ROWS) rounding->panel(at(w, first + r, e, 0), room, k, out + r);
+        } else {
+            const PlainRows plain(w, room);
+            for (int64_t r = 0; r < count; r += AT_ONCE) {
+                const int64_t some = count - r < AT_ONCE ? count - r : AT_ONCE;
+                const char *rows = plain.get(first + r, some, e, 0);
+                if (rounding != nullptr) rounding->rows(rows, step, some, room, k, out + r, threads);
+                else if (some == AT_ONCE) row_type(w.type)->dot4(rows, step, x, k, out + r);
+                else for (int64_t i = 0; i < some; i++) row_type(w.type)->dot(rows + i * step, 0, x, k, out + r + i);
+            }
         }
         if (bias.type == NO_TYPE) return;
         const float *more = (const float *)at(bias, e, 0, 0) + first;
@@ -38,17 +49,19 @@ struct Side {
     }
 };
 
-// Bytes for one thread: x as f32, and rounded for each of two matrices.
+// Bytes for one thread: x as f32, and what each of two matrices needs.
 inline int64_t matvec_room(const Node &node) {
-    const int64_t k = node.src[0].ne[0];
-    return aligned(k * 4) + 2 * aligned(rounded_size(k));
+    const int64_t second = node.src[4].type == NO_TYPE ? 0 : Side::size(node.src[4]);
+    return aligned(node.src[0].ne[0] * 4) + Side::size(node.src[0]) + second;
 }
 
 inline int64_t matvec_scratch(const Node &node, int threads) { return threads * matvec_room(node); }
 
 inline Turns turns_of_matvec(const Node &node, int64_t slots, const Part &part) {
-    const int64_t second = node.src[4].type == NO_TYPE ? 0 : node.src[4].nb[1];
-    return turns_of_rows(node.src[0].ne[1] * slots, node.src[0].nb[1] + second, part);
+    const Operand &w = node.src[0], &other = node.src[4];
+    const bool paired = other.type != NO_TYPE;
+    const int64_t step = paired && in_panels(other) ? PANEL_ROWS : rows_at_once(w);
+    return turns_of_rows(w.ne[1] * slots, w.nb[1] + (paired ? other.nb[1] : 0), step, part);
 }
 
 // src: w, x, ids, bias, second w, its bias; i[0] as for MUL_MAT, i[1] the unit and f its parameters. Without ids there
@@ -59,11 +72,11 @@ inline void matvec(const Node &node, Part &part) {
     if (chosen && !good_ids(ids, w.ne[2], part)) return;
     const int64_t k = w.ne[0], n = w.ne[1], slots = chosen ? ids.ne[0] : 1;
     float *row = (float *)(part.scratch + part.thread * matvec_room(node));
-    char *rounded = (char *)row + aligned(k * 4);
-    const Side first(w, node.src[3], node.i[0], rounded, part.threads);
-    // Of one type, both matrices need x in the same way.
-    const bool alike = node.src[4].type == w.type;
-    const Side second(node.src[4], node.src[5], node.i[0], alike ? rounded : rounded + aligned(rounded_size(k)), part.threads);
+    char *room = (char *)row + aligned(k * 4);
+    const Side first(w, node.src[3], node.i[0], room, part.threads);
+    // Of one type and layout, both matrices need x in the same way.
+    const bool alike = node.src[4].type == w.type && node.src[4].layout == w.layout;
+    const Side second(node.src[4], node.src[5], node.i[0], alike ? room : room + Side::size(w), part.threads);
     Turns turns = turns_of_matvec(node, slots, part);
     int64_t ready = -1;
     for (Span turn{0, 0}; !part.stopped() && turns.next(turn);) {

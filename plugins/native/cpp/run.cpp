@@ -4,6 +4,7 @@
 
 #include "check.h"
 #include "level.h"
+#include "panels.h"
 #include "processor.h"
 
 #if defined(_WIN32)
@@ -131,7 +132,7 @@ class Ahead {
             const Operand &w = node.src[0];
             const bool whole = node.op == MUL_MAT || (node.op == MATVEC && node.src[2].type == NO_TYPE);
             if (!whole || row_count(node.src[1]) != 1) continue;
-            const Span rows = share_of(w.ne[1], thread_, threads_, AT_ONCE);
+            const Span rows = share_of(w.ne[1], thread_, threads_, in_panels(w) ? PANEL_ROWS : AT_ONCE);
             at_ = w.data + rows.first * w.nb[1], end_ = w.data + rows.last * w.nb[1];
         }
         for (int64_t i = 0; i < STEP; i += LINE) __builtin_prefetch(at_ + i, 0, 2);
@@ -187,6 +188,25 @@ EXPORT Pool *tpn_pool_new(int threads, const int *processors, int count) {
     return new Pool(threads, std::vector<int>(processors, processors + count));
 }
 EXPORT void tpn_pool_delete(Pool *pool) { delete pool; }
+
+// `panels` panels of rows of `k` elements that lie without gaps, or those rows again; false for what has no panels.
+EXPORT int tpn_pack(int type, const char *rows, int64_t k, int64_t panels, char *out) {
+    const PanelForm *form = panel_form(type);
+    if (form == nullptr || k < 1 || k % type_size(type)->block || panels < 0) return 0;
+    const int64_t blocks = k / type_size(type)->block, size = blocks * form->size() * PANEL_ROWS;
+    for (int64_t p = 0; p < panels; p++) pack_panel(*form, rows + p * size, blocks, out + p * size);
+    return 1;
+}
+
+EXPORT int tpn_unpack(int type, const char *packed, int64_t k, int64_t panels, char *out) {
+    const PanelForm *form = panel_form(type);
+    if (form == nullptr || k < 1 || k % type_size(type)->block || panels < 0) return 0;
+    const int64_t blocks = k / type_size(type)->block, row = blocks * form->size();
+    for (int64_t r = 0; r < panels * PANEL_ROWS; r++) {
+        unpack_row(*form, packed + r / PANEL_ROWS * PANEL_ROWS * row, r % PANEL_ROWS, blocks, out + r * row);
+    }
+    return 1;
+}
 
 // Marks where threads must wait for each other; addresses must be known. Returns the bytes of scratch that
 // the program needs, or -1 - i where no kernel of this level may compute node i (see check.h).

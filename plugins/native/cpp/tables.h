@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-constexpr int ABI = 950390468;
+constexpr int ABI = 1399910701;
 constexpr int SOURCES = 6;
 
 // Type numbers of GGUF.
@@ -191,12 +191,17 @@ enum Ending : int32_t {
     BAD_ROW = 2,
 };
 
+enum Layout : int32_t {
+    IN_ROWS = 0,
+    IN_PANELS = 1,
+};
+
 struct Operand {
     char *data;
     int64_t ne[4];
     int64_t nb[4];
     int32_t type;
-    int32_t reserved;
+    int32_t layout;
 };
 
 struct Node {

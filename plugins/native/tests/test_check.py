@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 import tensorplug as tp
 from tensorplug.testing.running import bind
 from tensorplug_native.library import library
-from tensorplug_native.program import NO_TYPE, NODE, Code, address
+from tensorplug_native.program import NO_TYPE, NODE, Code, Layout, address
 
 LEVELS = [level.index for level in library().levels.values()]
 HUGE = 1 << 40
@@ -84,6 +84,11 @@ def test_records_of_plans_are_taken(records):
         (Code.MUL_MAT, ("src", 0, "type"), tp.IQ1_S.id),
         (Code.MUL_MAT, ("src", 0, "type"), tp.I32.id),
         (Code.MUL_MAT, ("out", "nb", 1), 258),
+        (Code.MUL_MAT, ("src", 0, "layout"), Layout.IN_PANELS),
+        (Code.MUL_MAT, ("src", 1, "layout"), Layout.IN_PANELS),
+        (Code.JOIN, ("src", 0, "layout"), Layout.IN_PANELS),
+        (Code.JOIN, ("out", "layout"), Layout.IN_PANELS),
+        (Code.GET_ROWS, ("src", 0, "layout"), 2),
         (Code.GET_ROWS, ("src", 1, "type"), tp.F32.id),
         (Code.GET_ROWS, ("src", 1, "ne", 0), 2),
         (Code.GET_ROWS, ("out", "ne", 2), 2),

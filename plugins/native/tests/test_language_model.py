@@ -5,6 +5,7 @@ import importlib.util
 import numpy as np
 import pytest
 
+from tensorplug.transfer import read
 from tensorplug_cpu.device import CPUDevice
 
 llm = pytest.importorskip("tensorplug_llm", reason="tensorplug-llm is not installed")
@@ -15,10 +16,13 @@ PROMPT = [1, 5345, 2121, 253, 655, 28, 665, 436, 253, 1165, 4192, 617]
 TOKENS = 16
 
 
-def greedy(backend):
+def greedy(backend, weights="auto"):
     """Tokens after PROMPT, and the logits that chose them."""
     path = llm.find_model("smollm2-135m")
-    with llm.load_model(path, [backend]) as model, model.session(64) as session:
+    with (
+        llm.load_model(path, [backend], weights=weights) as model,
+        model.session(64) as session,
+    ):
         logits = [session.prefill(PROMPT)]
         for _ in range(TOKENS):
             logits.append(session.decode(int(logits[-1].argmax())).copy())
@@ -31,8 +35,36 @@ def wanted():
         return greedy(numpy)
 
 
-def test_text_and_logits_are_those_of_numpy(backend, wanted):
-    tokens, logits = greedy(backend)
+@pytest.mark.parametrize("weights", ["mapped", "packed"])
+def test_text_and_logits_are_those_of_numpy(weights, backend, wanted):
+    tokens, logits = greedy(backend, weights)
 
     assert tokens == wanted[0]
     assert np.linalg.norm(logits - wanted[1]) < 1e-4 * np.linalg.norm(wanted[1])
+
+
+def test_matrices_lie_in_panels_with_the_values_of_the_file(backend, monkeypatch):
+    monkeypatch.setattr("tensorplug_llm.loader.SLAB", 1 << 16)
+    done = []
+    path = llm.find_model("smollm2-135m")
+
+    with llm.load_model(
+        path, [backend], weights="packed", progress=lambda *step: done.append(step)
+    ) as model:
+        for name, tensor in model.weights.tensors.items():
+            is_packed = tensor.storage.buffer.type is backend.device.panels
+            stored = model.file.tensor_bytes(name)
+
+            assert is_packed == (len(tensor.shape) > 1)
+            assert np.array_equal(read(tensor).view(np.uint8).ravel(), stored)
+    assert len(done) > len(model.weights.tensors)
+    assert done[-1][0] == done[-1][1]
+
+
+def test_weights_are_packed_by_default_where_rows_are_rounded(device, backend):
+    path = llm.find_model("smollm2-135m")
+
+    with llm.load_model(path, [backend]) as model:
+        home = model.weights.tensors["blk.0.ffn_up.weight"].storage.buffer.type
+
+    assert (home is device.panels) == device.panels.for_weights

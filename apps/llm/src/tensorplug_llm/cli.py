@@ -57,7 +57,10 @@ Ratio = Annotated[
 ]
 Threads = Annotated[int | None, typer.Option(min=1, help="Threads of devices that have such.")]
 Weights = Annotated[
-    WeightMode, typer.Option(help="In memory expanded to f32, or as they lie in the file.")
+    WeightMode,
+    typer.Option(
+        help="Expanded to f32, packed for the device's kernels, or as they lie in the file."
+    ),
 ]
 Context = Annotated[int | None, typer.Option(min=1, help="Most tokens of prompt and text.")]
 Kv = Annotated[str | None, typer.Option("--kv", help="Type of the attention cache: f16 or f32.")]

@@ -1,4 +1,4 @@
-"""Weights: checked against what the architecture expects, then mapped, expanded or uploaded."""
+"""Weights: checked against what the architecture expects, then mapped, packed or uploaded."""
 
 import enum
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -10,7 +10,7 @@ from tensorplug.errors import FormatError, OptionError
 from tensorplug.gguf import GGUFFile, GGUFTensor
 from tensorplug.lifetime import Resource
 from tensorplug.placing import allocate, place_in
-from tensorplug.tensor import leaf
+from tensorplug.tensor import Storage, leaf
 from tensorplug_llm.arch import Expected
 
 Progress = Callable[[int, int], None]
@@ -18,14 +18,23 @@ Progress = Callable[[int, int], None]
 
 EXPANDED = "_f32"
 """How the names of buffer types end that store weights decoded to f32."""
+PACKED = "_panels"
+"""How those end that store the blocks of weights in another order."""
+
+SLAB_ROWS = 256
+"""Rows are written by multiples of these, which all layouts of packed weights keep together."""
+SLAB = 8 << 20
+"""Bytes of a file that are brought into memory of its own at once."""
 
 
 class WeightMode(enum.StrEnum):
     """How weights lie in the memory of devices that can use the file where it is."""
 
     AUTO = "auto"
-    """Expanded to f32 where that fits in half of the free memory, else mapped."""
+    """Expanded to f32 where that is read faster and fits in half of the free memory; in a layout of
+    the device's own where it has one and that is read faster; else mapped."""
     F32 = "f32"
+    PACKED = "packed"
     MAPPED = "mapped"
 
 
@@ -156,36 +165,41 @@ def _group(
     mode: WeightMode,
     looked_up: frozenset[str],
 ) -> list[_Group]:
-    """Decide for each tensor of one device: expanded, mapped or uploaded."""
+    """Decide for each tensor of one device: expanded, packed, mapped or uploaded."""
     mappable = device.buffer_type.is_host and isinstance(device, SupportsHostImport)
-    wide = _expanding(device)
-    expanded: list[GGUFTensor] = []
-    if wide is not None and mode is not WeightMode.MAPPED:
-        expanded = [
-            t
-            for t in tensors
-            if t.dtype is not tp.F32 and t.name not in looked_up and wide.supports(_spec(t))
-        ]
+    computed = [t for t in tensors if t.name not in looked_up]
+    wide, packed = _extra(device, EXPANDED), _extra(device, PACKED)
+    groups: list[_Group] = []
+    if wide is not None and mode in (WeightMode.AUTO, WeightMode.F32):
+        expanded = [t for t in computed if t.dtype is not tp.F32 and wide.supports(_spec(t))]
         needed = sum(wide.alloc_size(_spec(t)) for t in expanded)
-        if mode is WeightMode.AUTO and needed > device.memory().free // 2:
-            expanded = []
-    rest = [t for t in tensors if t not in expanded]
-    groups = [_Group(device, device.buffer_type, rest, mapped=mappable)]
-    if wide is not None and expanded:
-        groups.append(_Group(device, wide, expanded))
+        if mode is WeightMode.F32 or needed <= device.memory().free // 2:
+            groups.append(_Group(device, wide, expanded))
+    wanted = mode is WeightMode.PACKED or (mode is WeightMode.AUTO and _is_preferred(packed))
+    if packed is not None and wanted:
+        groups.append(_Group(device, packed, [t for t in computed if packed.supports(_spec(t))]))
+    moved = {t.name for group in groups for t in group.tensors}
+    rest = [t for t in tensors if t.name not in moved]
+    groups.append(_Group(device, device.buffer_type, rest, mapped=mappable))
     return [group for group in groups if group.tensors]
 
 
-def _expanding(device: Device) -> BufferType | None:
-    return next((k for k in device.extra_buffer_types if k.name.endswith(EXPANDED)), None)
+def _extra(device: Device, ending: str) -> BufferType | None:
+    return next((k for k in device.extra_buffer_types if k.name.endswith(ending)), None)
+
+
+def _is_preferred(memory: BufferType | None) -> bool:
+    return memory is not None and memory.for_weights
 
 
 def _check_mode(mode: WeightMode, devices: Sequence[Device]) -> None:
     names = ", ".join(device.name for device in devices)
-    if mode is WeightMode.F32 and not any(map(_expanding, devices)):
-        raise OptionError(
-            f"weights: {names} cannot store weights expanded to f32; leave the option out"
-        )
+    for wanted, ending, what in (
+        (WeightMode.F32, EXPANDED, "store weights expanded to f32"),
+        (WeightMode.PACKED, PACKED, "pack weights"),
+    ):
+        if mode is wanted and not any(_extra(device, ending) for device in devices):
+            raise OptionError(f"weights: {names} cannot {what}; leave the option out")
     if mode is WeightMode.MAPPED and not any(isinstance(d, SupportsHostImport) for d in devices):
         raise OptionError(
             f"weights: {names} cannot use the file where it is mapped; leave the option out"
@@ -232,6 +246,24 @@ def _copy(
     for entry, tensor in zip(group.tensors, with_memory, strict=True):
         home = tensor.storage
         assert home is not None
-        home.buffer.write_tensor(tensor, home.offset, file.tensor_bytes(entry.name).data)
+        if group.memory.name.endswith(PACKED):
+            _write_in_slabs(file, entry, home, report)
+        else:
+            home.buffer.write_tensor(tensor, home.offset, file.tensor_bytes(entry.name).data)
+            report.add(entry.nbytes)
         placed[entry.name] = tensor
-        report.add(entry.nbytes)
+
+
+def _write_in_slabs(file: GGUFFile, entry: GGUFTensor, home: Storage, report: _Report) -> None:
+    """Write a matrix some rows at a time, so that the file and its copy are not both in memory."""
+    data = file.tensor_bytes(entry.name).data
+    width, rows = entry.ne[0], entry.ne[1]
+    size = entry.dtype.row_size(width)
+    step = max(SLAB // size // SLAB_ROWS, 1) * SLAB_ROWS
+    for first in range(0, rows, step):
+        count = min(step, rows - first)
+        start, stop = first * size, (first + count) * size
+        slab = leaf(entry.name, (count, width), entry.dtype)
+        home.buffer.write_tensor(slab, home.offset + start, data[start:stop])
+        file.release(entry.offset + start, stop - start)
+        report.add(stop - start)

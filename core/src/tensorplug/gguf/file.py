@@ -82,6 +82,19 @@ class GGUFFile:
             )
         return self.memory[tensor.offset : tensor.end]
 
+    def release(self, offset: int, size: int) -> None:
+        """Let the system take back memory of a part of the file that has been read, in bytes.
+
+        What lies there stays readable; it comes from the disk again, or from its cache.
+        """
+        mapped = getattr(self.memory.base, "obj", None)  # of the memoryview that NumPy keeps
+        if not isinstance(mapped, mmap.mmap) or not hasattr(mmap, "MADV_DONTNEED"):
+            return  # not a file, or a system that does not take hints
+        first = -(-offset // mmap.PAGESIZE) * mmap.PAGESIZE
+        last = min(offset + size, len(mapped)) // mmap.PAGESIZE * mmap.PAGESIZE
+        if first < last:
+            mapped.madvise(mmap.MADV_DONTNEED, first, last - first)
+
     def require(self, key: str, kind: type[Kind]) -> Kind:
         """Return a metadata value of one of the KINDS; `float` takes integers too.
 

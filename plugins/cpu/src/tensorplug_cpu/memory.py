@@ -12,6 +12,7 @@ from tensorplug.dtypes import BF16, F16, F32, DType
 from tensorplug.errors import Unsupported
 from tensorplug.tensor import Array, Tensor
 from tensorplug_cpu.decode import can_decode, decode_rows, rows_per_chunk
+from tensorplug_cpu.operand import Operand
 from tensorplug_cpu.threads import Workers, split
 
 if TYPE_CHECKING:
@@ -100,6 +101,9 @@ class ExpandedBuffer(Buffer):
             f"{self!r}: holds tensors expanded to f32, not in their own layout; read() copies what "
             "can be given back"
         )
+
+    def operand(self, tensor: Tensor, offset: int) -> Operand:
+        return Operand(self.expanded(tensor, offset), F32)
 
     def expanded(self, tensor: Tensor, offset: int) -> Array:
         """View `tensor`, whose root starts at `offset`, as f32 of four dimensions, NumPy order."""

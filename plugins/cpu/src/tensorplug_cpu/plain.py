@@ -4,9 +4,9 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from tensorplug.tensor import Array, Tensor
+from tensorplug_cpu.operand import Operand
 from tensorplug_cpu.reference import Memory, decode, encode
 from tensorplug_cpu.reference.table import action
-from tensorplug_cpu.task import Operand
 from tensorplug_cpu.threads import Step
 
 

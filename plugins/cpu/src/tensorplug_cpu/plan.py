@@ -7,14 +7,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tensorplug.backend import Plan
-from tensorplug.dtypes import F32
 from tensorplug.errors import Aborted, Unsupported
 from tensorplug.graph import Bindings, BoundGraph
 from tensorplug.tensor import Array, Tensor, array_view
 from tensorplug_cpu.kernels import KERNELS
-from tensorplug_cpu.memory import ExpandedBuffer
+from tensorplug_cpu.operand import Operand, OwnLayout
 from tensorplug_cpu.support import refusal
-from tensorplug_cpu.task import Operand, Scratch, Task, Tools
+from tensorplug_cpu.task import Scratch, Task, Tools
 from tensorplug_cpu.threads import Step, blas_threads
 
 if TYPE_CHECKING:
@@ -32,7 +31,7 @@ class CPUPlan(Plan):
         self._rebind()
 
     def _rebind(self) -> None:
-        graph, look = self.bound.graph, looking(self._bindings())
+        graph, look = self.bound.graph, self._look()
         tools = Tools(self.backend.team, self._scratch)
         with np.errstate(all="ignore"):
             self._nodes = [
@@ -42,9 +41,9 @@ class CPUPlan(Plan):
             ]
         self._steps = [step for _, steps in self._nodes for step in steps]
 
-    def _bindings(self) -> Bindings:
+    def _look(self) -> "Look":
         """Where the tensors of the graph lie."""
-        return self.bound.bindings
+        return looking(self.bound.bindings)
 
     def _run(self) -> None:
         abort = self.backend.abort_callback
@@ -102,7 +101,7 @@ def resolve(tensor: Tensor, bindings: Bindings) -> Operand:
     """The memory of `tensor` as an array of four dimensions."""
     place = bindings.where(tensor)
     buffer = place.buffer
-    if isinstance(buffer, ExpandedBuffer):
-        return Operand(buffer.expanded(tensor, place.offset - tensor.view_offset), F32)
+    if isinstance(buffer, OwnLayout):
+        return buffer.operand(tensor, place.offset - tensor.view_offset)
     array: Array = array_view(tensor, buffer.host(), place.offset)
     return Operand(array.reshape((1,) * (4 - array.ndim) + array.shape), tensor.dtype)

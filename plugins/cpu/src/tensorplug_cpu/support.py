@@ -49,7 +49,7 @@ def _unencodable(node: Tensor) -> str:
 
 def _expanded_write(node: Tensor, source_types: Mapping[Tensor, BufferType]) -> str:
     for root in node.written_roots:
-        if isinstance(_memory_of(root, source_types), ExpandedBufferType):
+        if isinstance(memory_of(root, source_types), ExpandedBufferType):
             return f"{node.op}: cannot write into {root}, which is stored expanded to f32"
     return ""
 
@@ -57,12 +57,13 @@ def _expanded_write(node: Tensor, source_types: Mapping[Tensor, BufferType]) -> 
 def _expanded(node: Tensor, source: Tensor, source_types: Mapping[Tensor, BufferType]) -> str:
     if source.dtype is F32:
         return ""
-    if isinstance(_memory_of(source, source_types), ExpandedBufferType):
+    if isinstance(memory_of(source, source_types), ExpandedBufferType):
         return f"{node.op}: the {source.dtype.name} data of {source} is stored expanded to f32"
     return ""
 
 
-def _memory_of(tensor: Tensor, source_types: Mapping[Tensor, BufferType]) -> BufferType | None:
+def memory_of(tensor: Tensor, source_types: Mapping[Tensor, BufferType]) -> BufferType | None:
+    """In which memory `tensor` lies, where that is known."""
     known = source_types.get(tensor) or source_types.get(tensor.root)
     if known is None and tensor.root.storage is not None:
         return tensor.root.storage.buffer.type

@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from tensorplug.dtypes import DType
 from tensorplug.errors import GraphError
 from tensorplug.ops import OPS
 from tensorplug.tensor import Array, Tensor
 from tensorplug_cpu.memory import ALIGNMENT, aligned
+from tensorplug_cpu.operand import Operand
 from tensorplug_cpu.threads import Step, Team
 
 
@@ -60,18 +60,6 @@ class Tools:
     def version(self, tensor: Tensor) -> tuple[Tensor, int]:
         """A key for the present contents of `tensor`: itself and the writes to its root so far."""
         return tensor, self.writes.get(tensor.root, 0)
-
-
-@dataclass(frozen=True, slots=True)
-class Operand:
-    """A source or a result as it lies in memory.
-
-    `array` has four dimensions in NumPy order; for block types the last counts bytes. `dtype` says
-    what the array holds: f32 for a weight that is stored expanded, whatever the tensor's own type.
-    """
-
-    array: Array
-    dtype: DType
 
 
 @dataclass(frozen=True, slots=True)

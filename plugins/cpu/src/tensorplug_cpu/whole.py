@@ -9,7 +9,8 @@ from tensorplug.dtypes import F32, DType
 from tensorplug.tensor import Array
 from tensorplug_cpu.decode import decode_rows
 from tensorplug_cpu.encode import encode_rows
-from tensorplug_cpu.task import Operand, Task, kernel
+from tensorplug_cpu.operand import Operand
+from tensorplug_cpu.task import Task, kernel
 from tensorplug_cpu.tiles import load, store
 
 Params = Mapping[str, Any]

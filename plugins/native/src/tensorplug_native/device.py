@@ -1,7 +1,7 @@
 """`NativeDevice`: the processor and the host's memory, with compiled kernels."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from tensorplug.backend import Backend
@@ -14,15 +14,19 @@ from tensorplug_cpu.backend import CPUBackend
 from tensorplug_cpu.device import CPUDevice
 from tensorplug_cpu.memory import ExpandedBufferType
 from tensorplug_cpu.threads import available_cores
+from tensorplug_native import panels
 from tensorplug_native.backend import NativeBackend
 from tensorplug_native.fusions import PATTERNS, refusal
 from tensorplug_native.library import AUTO, library
+from tensorplug_native.panels import PanelBufferType
 from tensorplug_native.pool import parse_processors
 from tensorplug_native.rules import READABLE
 
 VARIABLE = "TENSORPLUG_NATIVE_ACTIVATIONS"
 """The option `activations` of streams that are opened without it."""
 ACTIVATIONS = ("int8", "f32")
+INT8_LEVELS = frozenset({"avx2", "avx512", "avx512_bf16"})
+"""Those with products of bytes."""
 
 
 class UnreadBufferType(ExpandedBufferType):
@@ -57,6 +61,14 @@ class NativeDevice(CPUDevice):
     def __init__(self, name: str = "cpu:0") -> None:
         super().__init__(name)
         self.expanded = UnreadBufferType(self, self._workers)
+        self.panels = PanelBufferType(self, self._workers, for_weights=_rounds_by_default())
+
+    @property
+    def extra_buffer_types(self) -> Sequence[BufferType]:
+        return (*super().extra_buffer_types, self.panels)
+
+    def supports_buffer_type(self, buffer_type: BufferType) -> bool:
+        return buffer_type is self.panels or super().supports_buffer_type(buffer_type)
 
     def _open(self, options: dict[str, Any]) -> Backend:
         threads = options["threads"]
@@ -70,10 +82,19 @@ class NativeDevice(CPUDevice):
         count = threads or available_cores()
         return NativeBackend(self, count, level, activations, processors)
 
+    def _supports(self, node: Tensor, source_types: Mapping[Tensor, BufferType]) -> bool | Refusal:
+        reason = panels.refusal(node, source_types)
+        return Refusal(reason) if reason else super()._supports(node, source_types)
+
     def _supports_group(
         self, group: Group, source_types: Mapping[Tensor, BufferType]
     ) -> bool | Refusal:
         return refusal(group)
+
+
+def _rounds_by_default() -> bool:
+    """Whether streams that are opened without options have products of bytes."""
+    return _activations(AUTO) == "int8" and library().level(AUTO).name in INT8_LEVELS
 
 
 def _activations(wanted: str) -> str:

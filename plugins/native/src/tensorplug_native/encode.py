@@ -7,8 +7,9 @@ import numpy as np
 
 from tensorplug.ops import OPS
 from tensorplug.tensor import Array, Tensor
+from tensorplug_cpu.operand import Operand
 from tensorplug_cpu.plan import Look
-from tensorplug_cpu.task import Operand, Task, Tools
+from tensorplug_cpu.task import Task, Tools
 from tensorplug_native.program import NO_TYPE, NODE, Code, address, write_operand
 
 

@@ -52,6 +52,9 @@ class Library:
             *(loaded, "tpn_run", ctypes.c_int, ctypes.c_int, where, where),
             *(ctypes.c_int, where, Poll, ctypes.POINTER(Outcome)),
         )
+        move = (ctypes.c_int, where, ctypes.c_int64, ctypes.c_int64, where)
+        self.pack = _function(loaded, "tpn_pack", ctypes.c_int, *move)
+        self.unpack = _function(loaded, "tpn_unpack", ctypes.c_int, *move)
         self._check(path, loaded)
         self.levels = self._usable_levels(loaded)
 

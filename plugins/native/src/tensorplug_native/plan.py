@@ -11,15 +11,17 @@ from tensorplug.buffer import Buffer
 from tensorplug.dtypes import DType
 from tensorplug.errors import Aborted, GraphError
 from tensorplug.fusion import Group
-from tensorplug.graph import Bindings, BoundGraph, Graph
+from tensorplug.graph import BoundGraph, Graph
 from tensorplug.tensor import Array, Storage, Tensor
 from tensorplug_cpu.memory import aligned
+from tensorplug_cpu.operand import Operand
 from tensorplug_cpu.plan import CPUPlan, Look, looking, prepare
 from tensorplug_cpu.task import Tools
 from tensorplug_cpu.threads import Step, blas_threads
 from tensorplug_native.encode import Encoded, encode
 from tensorplug_native.fusions import encode_group
 from tensorplug_native.library import Outcome, library
+from tensorplug_native.panels import InRows
 from tensorplug_native.program import Ending, address
 from tensorplug_native.rules import ACTIVATIONS, RULES
 
@@ -74,7 +76,9 @@ class Part:
 
     def bind(self, look: Look, tools: Tools) -> None:
         """Prepare the steps of NumPy."""
-        self.steps = [step for node in self.nodes for step in prepare(node, look, tools)]
+        rows = InRows(look)
+        steps = [step for node in self.nodes for step in prepare(node, rows, tools)]
+        self.steps = [*rows.refresh, *steps]
 
 
 class NativePlan(CPUPlan):
@@ -84,15 +88,15 @@ class NativePlan(CPUPlan):
 
     def __init__(self, backend: "NativeBackend", bound: BoundGraph) -> None:
         self._parts: list[Part] = []
-        self._planned: tuple[Graph, Sequence[DType]] | None = None
+        self._planned: tuple[Graph, Sequence[tuple[DType, type[Operand]]]] | None = None
         super().__init__(backend, bound)
 
     def _rebind(self) -> None:
         graph, bindings = self.bound.graph, self.bound.bindings
         look = looking(bindings)
-        # Weights may lie expanded to f32: then they are of another type than they seem.
+        # Weights may lie expanded to f32, or in panels: they are not what they seem.
         leafs = (t for t in graph.leafs if t.size and not t.splits_blocks and bindings.has(t))
-        planned = graph, [look(t).dtype for t in leafs]
+        planned = graph, [(look(t).dtype, type(look(t))) for t in leafs]
         with np.errstate(all="ignore"):
             if planned == self._planned:
                 self._move(look)
@@ -177,13 +181,19 @@ class ReferencePlan(CPUPlan):
 
     _rooms: Sequence[Buffer] = ()
 
-    def _bindings(self) -> Bindings:
+    def _look(self) -> Look:
         self._leave()
         inner = [node for group in self.bound.graph.groups for node in group.inner]
         kind = self.backend.device.buffer_type
         self._rooms = [kind.alloc(kind.alloc_size(node)) for node in inner]
         places = {n: Storage(room, 0) for n, room in zip(inner, self._rooms, strict=True)}
-        return self.bound.bindings.with_places(places)
+        self._rows = InRows(looking(self.bound.bindings.with_places(places)))
+        return self._rows
+
+    def _run(self) -> None:
+        for step in self._rows.refresh:
+            step()
+        super()._run()
 
     def _leave(self) -> None:
         rooms, self._rooms = self._rooms, ()

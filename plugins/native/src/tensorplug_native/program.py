@@ -8,14 +8,14 @@ from enum import IntEnum
 import numpy as np
 
 from tensorplug.tensor import Array
-from tensorplug_cpu.task import Operand
+from tensorplug_cpu.operand import Operand
 
 SOURCES = 6
 NO_TYPE = -1
 """What an absent source has in place of a type."""
 
 OPERAND = np.dtype(
-    [("data", "u8"), ("ne", "i8", 4), ("nb", "i8", 4), ("type", "i4"), ("reserved", "i4")]
+    [("data", "u8"), ("ne", "i8", 4), ("nb", "i8", 4), ("type", "i4"), ("layout", "i4")]
 )
 """Sizes and byte strides, fastest dimension first, as in ggml."""
 NODE = np.dtype(
@@ -56,6 +56,15 @@ class Code(IntEnum):
     MUL_MAT_ID = 19
     MATVEC = 20
     ATTENTION = 21
+
+
+class Layout(IntEnum):
+    """How the rows of an operand lie in memory."""
+
+    IN_ROWS = 0
+    """One behind the other, as tensors do."""
+    IN_PANELS = 1
+    """Sixteen of them side by side; see `cpp/panels.h`."""
 
 
 class Map(IntEnum):
@@ -139,6 +148,10 @@ def address(array: Array) -> int:
     return start
 
 
+class PanelOperand(Operand):
+    """A matrix whose rows lie in panels; `array` has the sizes and strides of its rows."""
+
+
 def write_operand(record: Array, operand: Operand, row: int) -> None:
     """Describe `operand`, whose rows have `row` elements, in a record of type OPERAND.
 
@@ -152,3 +165,4 @@ def write_operand(record: Array, operand: Operand, row: int) -> None:
     record["ne"] = (row, *array.shape[-2::-1])
     record["nb"] = nb
     record["type"] = dtype.id
+    record["layout"] = Layout.IN_PANELS if isinstance(operand, PanelOperand) else Layout.IN_ROWS

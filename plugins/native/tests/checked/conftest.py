@@ -1,6 +1,6 @@
 """Recorded programs of the kit's cases: each alone, and several in one."""
 
-from collections.abc import Collection, Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -8,6 +8,7 @@ import pytest
 
 import tensorplug as tp
 from tensorplug.testing.cases import SMALL
+from tensorplug.testing.cases.case import Case
 from tensorplug.testing.cases.laid import lay
 from tensorplug.testing.running import bind
 from tensorplug_cpu.plan import looking
@@ -16,6 +17,7 @@ from tensorplug_native.device import NativeDevice
 from tensorplug_native.program import address
 from tensorplug_native.rules import RULES
 
+from ..panel_cases import LOOKUPS, PRODUCTS  # noqa: TID252 - tests have no importable name
 from .recording import Recording, recorded, recorded_case, written
 
 LIMIT = 1e-7
@@ -24,15 +26,16 @@ TOGETHER = 12
 
 
 def recordings(
-    device: NativeDevice, ops: Collection[str] = RULES, activations: str = "f32"
+    device: NativeDevice,
+    cases: Iterable[Case],
+    activations: str = "f32",
+    weights: tp.BufferType | None = None,
 ) -> Iterator[Recording]:
-    """What the cases of `ops` give, as far as they are programs."""
+    """What the cases give, as far as they are programs."""
     with device.open(threads=1, activations=activations) as backend:
         assert isinstance(backend, NativeBackend)
-        for case in SMALL:
-            if case.op not in ops:
-                continue
-            laid = lay(case, device.buffer_type)
+        for case in cases:
+            laid = lay(case, device.buffer_type, weights=weights)
             laid.write_leafs()
             rounds = backend.activations == "int8" and case.op == "mul_mat"
             found = recorded_case(laid, backend, case.limit if rounds else LIMIT)
@@ -60,12 +63,17 @@ def chain(device: NativeDevice) -> Recording:
 
 @pytest.fixture(scope="session")
 def alone(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A file with a program for each case; products also with `x` in eight bits."""
+    """A file with a program for each case; products also with `x` in eight bits, and panels."""
     path = tmp_path_factory.mktemp("programs") / "alone"
+    products = [case for case in SMALL if case.op == "mul_mat"]
     with NativeDevice("cpu:0") as device, path.open("wb") as file:
-        file.writelines(written([found]) for found in recordings(device))
-        rounded = recordings(device, {"mul_mat"}, activations="int8")
-        file.writelines(written([found]) for found in rounded)
+        for found in (
+            recordings(device, [case for case in SMALL if case.op in RULES]),
+            recordings(device, products, "int8"),
+            recordings(device, [*PRODUCTS, *LOOKUPS], "f32", device.panels),
+            recordings(device, PRODUCTS, "int8", device.panels),
+        ):
+            file.writelines(written([recording]) for recording in found)
     return path
 
 
@@ -74,7 +82,7 @@ def together(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A file with programs of several cases each, and of one long chain."""
     path = tmp_path_factory.mktemp("programs") / "together"
     with NativeDevice("cpu:0") as device, path.open("wb") as file:
-        found = [*recordings(device)]
+        found = [*recordings(device, [case for case in SMALL if case.op in RULES])]
         # Of every n-th case, so that ops meet others.
         steps = -(-len(found) // TOGETHER)
         file.writelines(written(found[start::steps]) for start in range(steps))

@@ -301,7 +301,8 @@ class MemoryTests(HostMemoryTests):
     def test_extra_memory_takes_tensors_in_bytes_of_its_own(
         self, work: Work, device: Device
     ) -> None:
-        specs = [leaf("w", _in_blocks((4, 256), dtype), dtype) for dtype in tp.DTYPES]
+        # As many rows as layouts may want to keep together.
+        specs = [leaf("w", _in_blocks((64, 256), dtype), dtype) for dtype in tp.DTYPES]
 
         for kind in device.extra_buffer_types:
             taken = [spec for spec in specs if kind.supports(spec)]

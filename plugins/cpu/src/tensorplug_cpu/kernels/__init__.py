@@ -26,7 +26,8 @@ from tensorplug_cpu.kernels import (
     unary,
     window,
 )
-from tensorplug_cpu.task import KERNELS, Kernel, Operand, Scratch, Task, Tools, kernel
+from tensorplug_cpu.operand import Operand
+from tensorplug_cpu.task import KERNELS, Kernel, Scratch, Task, Tools, kernel
 
 FAMILIES = (
     attention,

@@ -12,7 +12,8 @@ from tensorplug_cpu.decode import decode_rows
 from tensorplug_cpu.kernels.matmul import blas_ready, product
 from tensorplug_cpu.kernels.softmax import slopes
 from tensorplug_cpu.layout import viewed
-from tensorplug_cpu.task import Operand, Task, kernel
+from tensorplug_cpu.operand import Operand
+from tensorplug_cpu.task import Task, kernel
 from tensorplug_cpu.threads import Step, split
 from tensorplug_cpu.tiles import Temporaries, load, tiled
 

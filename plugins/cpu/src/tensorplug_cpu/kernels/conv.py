@@ -11,7 +11,8 @@ from tensorplug_cpu.kernels.im2col import added
 from tensorplug_cpu.kernels.matmul import blas_ready
 from tensorplug_cpu.kernels.windows import Slide, packed, with_zeros
 from tensorplug_cpu.layout import viewed
-from tensorplug_cpu.task import Operand, Task, kernel
+from tensorplug_cpu.operand import Operand
+from tensorplug_cpu.task import Task, kernel
 from tensorplug_cpu.threads import Step, split
 from tensorplug_cpu.tiles import PARALLEL, TILE, side_by_side, tiles
 

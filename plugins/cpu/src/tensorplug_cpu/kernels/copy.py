@@ -12,7 +12,8 @@ from tensorplug_cpu.decode import decode_rows, rows_per_chunk
 from tensorplug_cpu.encode import encode_rows
 from tensorplug_cpu.kernels.elementwise import repeated
 from tensorplug_cpu.layout import same_memory, viewed
-from tensorplug_cpu.task import Operand, Task, kernel
+from tensorplug_cpu.operand import Operand
+from tensorplug_cpu.task import Task, kernel
 from tensorplug_cpu.threads import Step
 from tensorplug_cpu.tiles import Temporaries, load, store, tiled, tiles
 

@@ -8,7 +8,8 @@ import numpy as np
 from tensorplug.tensor import Array
 from tensorplug_cpu.kernels.ids import RowIds
 from tensorplug_cpu.layout import viewed
-from tensorplug_cpu.task import Operand, Task, kernel
+from tensorplug_cpu.operand import Operand
+from tensorplug_cpu.task import Task, kernel
 from tensorplug_cpu.threads import Step
 from tensorplug_cpu.tiles import TILE, WHOLE, Temporaries, tiled
 from tensorplug_cpu.whole import Params, reader, whole, write

@@ -7,7 +7,8 @@ import numpy as np
 
 from tensorplug.tensor import Array
 from tensorplug_cpu.kernels.unary import FUNCTIONS
-from tensorplug_cpu.task import Operand, Task, kernel
+from tensorplug_cpu.operand import Operand
+from tensorplug_cpu.task import Task, kernel
 from tensorplug_cpu.threads import Step
 from tensorplug_cpu.tiles import Temporaries, tiled
 

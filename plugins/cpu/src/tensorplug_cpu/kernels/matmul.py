@@ -10,7 +10,8 @@ from tensorplug.tensor import Array
 from tensorplug_cpu.decode import decode_rows, rows_per_chunk
 from tensorplug_cpu.kernels.ids import RowIds
 from tensorplug_cpu.layout import can_join, join, viewed
-from tensorplug_cpu.task import Operand, Task, kernel
+from tensorplug_cpu.operand import Operand
+from tensorplug_cpu.task import Task, kernel
 from tensorplug_cpu.threads import Step, split
 from tensorplug_cpu.tiles import PARALLEL, load, run_all, side_by_side
 from tensorplug_cpu.whole import Params, whole

@@ -10,7 +10,8 @@ from tensorplug.dtypes import F32
 from tensorplug.tensor import Array
 from tensorplug_cpu.kernels.im2col import added
 from tensorplug_cpu.kernels.windows import Slide, along_last, converted
-from tensorplug_cpu.task import Operand, Task, kernel
+from tensorplug_cpu.operand import Operand
+from tensorplug_cpu.task import Task, kernel
 from tensorplug_cpu.threads import Step, split
 from tensorplug_cpu.tiles import PARALLEL, TILE, side_by_side, tiles
 

@@ -8,7 +8,8 @@ import numpy as np
 from tensorplug.dtypes import F32
 from tensorplug.tensor import Array
 from tensorplug_cpu.layout import compact
-from tensorplug_cpu.task import Operand, Task, kernel
+from tensorplug_cpu.operand import Operand
+from tensorplug_cpu.task import Task, kernel
 from tensorplug_cpu.threads import Step
 from tensorplug_cpu.tiles import TILE, WHOLE, Temporaries, load, store, tiled, tiles
 from tensorplug_cpu.whole import Params, whole

@@ -10,7 +10,8 @@ from tensorplug.tensor import Array
 from tensorplug_cpu.decode import decode_rows, rows_per_chunk
 from tensorplug_cpu.encode import encode_rows
 from tensorplug_cpu.kernels.ids import RowIds
-from tensorplug_cpu.task import Operand, Task, kernel
+from tensorplug_cpu.operand import Operand
+from tensorplug_cpu.task import Task, kernel
 from tensorplug_cpu.threads import Step
 from tensorplug_cpu.tiles import load
 from tensorplug_cpu.whole import reader

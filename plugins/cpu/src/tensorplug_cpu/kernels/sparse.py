@@ -13,7 +13,8 @@ from tensorplug_cpu.kernels.softmax import normalised
 from tensorplug_cpu.kernels.sums import sum_of_products
 from tensorplug_cpu.kernels.unary import FUNCTIONS
 from tensorplug_cpu.layout import viewed
-from tensorplug_cpu.task import Operand, Task, kernel
+from tensorplug_cpu.operand import Operand
+from tensorplug_cpu.task import Task, kernel
 from tensorplug_cpu.threads import Step, split
 from tensorplug_cpu.tiles import Temporaries, load, tiled
 

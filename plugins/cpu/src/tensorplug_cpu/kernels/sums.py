@@ -8,7 +8,8 @@ import numpy as np
 
 from tensorplug.dtypes import F32
 from tensorplug.tensor import Array
-from tensorplug_cpu.task import Operand, Task
+from tensorplug_cpu.operand import Operand
+from tensorplug_cpu.task import Task
 from tensorplug_cpu.threads import Step
 from tensorplug_cpu.tiles import Temporaries, tiled
 

@@ -10,7 +10,8 @@ from numpy.lib.stride_tricks import as_strided
 
 from tensorplug.dtypes import F32, DType
 from tensorplug.tensor import Array
-from tensorplug_cpu.task import Operand, Task
+from tensorplug_cpu.operand import Operand
+from tensorplug_cpu.task import Task
 from tensorplug_cpu.threads import Step
 from tensorplug_cpu.tiles import load, store
 

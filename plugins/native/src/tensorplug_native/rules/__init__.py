@@ -2,10 +2,11 @@
 
 from tensorplug_native.encode import RULES
 from tensorplug_native.rules import conv, copy, elementwise, products, rope, rows
-from tensorplug_native.rules.common import ACTIVATIONS, READABLE
+from tensorplug_native.rules.common import ACTIVATIONS, BLOCKS, READABLE
 
 __all__ = [
     "ACTIVATIONS",
+    "BLOCKS",
     "READABLE",
     "RULES",
     "conv",

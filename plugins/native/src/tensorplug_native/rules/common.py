@@ -23,14 +23,14 @@ from tensorplug.dtypes import (
     DType,
 )
 from tensorplug_cpu.memory import aligned
-from tensorplug_cpu.task import Operand, Task
+from tensorplug_cpu.operand import Operand
+from tensorplug_cpu.task import Task
 from tensorplug_native.encode import Slot
 
 PLAIN = frozenset({F32, F16, BF16})
-READABLE = PLAIN | {
-    *(Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, IQ4_NL, MXFP4),
-    *(Q2_K, Q3_K, Q4_K, Q5_K, Q6_K),
-}
+BLOCKS = frozenset({Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, IQ4_NL, MXFP4, Q2_K, Q3_K, Q4_K, Q5_K, Q6_K})
+"""Block types whose rows the kernels decode, also out of panels."""
+READABLE = PLAIN | BLOCKS
 """Types whose rows the kernels decode."""
 WRITABLE = PLAIN | {Q8_0, Q4_0, Q4_1, Q5_0, Q5_1}
 """Types into which the kernels turn f32."""

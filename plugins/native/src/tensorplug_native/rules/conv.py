@@ -5,7 +5,8 @@ from math import prod
 
 from tensorplug.dtypes import F32
 from tensorplug.tensor import Array
-from tensorplug_cpu.task import Operand, Task
+from tensorplug_cpu.operand import Operand
+from tensorplug_cpu.task import Task
 from tensorplug_native.encode import Draft, Slot, result, rule, source
 from tensorplug_native.program import Code
 from tensorplug_native.rules.common import dense, dense_f32, own, plain

@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from typing import cast
 
 from tensorplug.dtypes import F32, I32, I64
-from tensorplug_cpu.task import Operand, Task
+from tensorplug_cpu.operand import Operand
+from tensorplug_cpu.task import Task
 from tensorplug_native.encode import Draft, result, rule, source
 from tensorplug_native.program import Code, Map
 from tensorplug_native.rules.common import READABLE, WRITABLE, dense, dense_f32

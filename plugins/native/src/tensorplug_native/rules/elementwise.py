@@ -5,7 +5,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from tensorplug.dtypes import F32, I32
-from tensorplug_cpu.task import Operand, Task
+from tensorplug_cpu.operand import Operand
+from tensorplug_cpu.task import Task
 from tensorplug_native.encode import Draft, result, rule, source
 from tensorplug_native.program import Code, Join, Map
 from tensorplug_native.rules.common import dense, dense_f32, flat, plain

@@ -7,7 +7,8 @@ import numpy as np
 
 from tensorplug.dtypes import I64
 from tensorplug.tensor import Array
-from tensorplug_cpu.task import Operand, Task
+from tensorplug_cpu.operand import Operand
+from tensorplug_cpu.task import Task
 from tensorplug_native.encode import Draft, Slot, optional, result, rule, source
 from tensorplug_native.program import Code
 from tensorplug_native.rules.common import dense_f32, own

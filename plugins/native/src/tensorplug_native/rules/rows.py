@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 
 from tensorplug.dtypes import F16, F32, I32
-from tensorplug_cpu.task import Operand, Task
+from tensorplug_cpu.operand import Operand
+from tensorplug_cpu.task import Task
 from tensorplug_native.encode import Draft, optional, result, rule, source
 from tensorplug_native.program import Code, Norm, Reduction
 from tensorplug_native.rules.common import dense, dense_f32

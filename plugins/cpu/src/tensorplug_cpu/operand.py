@@ -1,0 +1,28 @@
+"""`Operand`: a tensor as it lies in memory; and buffers that have layouts of their own."""
+
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+from tensorplug.dtypes import DType
+from tensorplug.tensor import Array, Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Operand:
+    """A source or a result as it lies in memory.
+
+    `array` has four dimensions in NumPy order; for block types the last counts bytes. `dtype` says
+    what the array holds: f32 for a weight that is stored expanded, whatever the tensor's own type.
+    """
+
+    array: Array
+    dtype: DType
+
+
+@runtime_checkable
+class OwnLayout(Protocol):
+    """A buffer in which tensors do not lie in their standard layout."""
+
+    def operand(self, tensor: Tensor, offset: int) -> Operand:
+        """`tensor` as it lies here, its root starting at `offset`."""
+        ...
