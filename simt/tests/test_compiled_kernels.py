@@ -3,114 +3,66 @@
 That is all: nothing here ran. Limits are of registers, spills and local memory.
 """
 
-from collections.abc import Iterable
-
 import pytest
 
 from tensorplug.errors import DeviceError
-from tensorplug.testing.cases import node_of
 from tensorplug.testing.tiers import select
 from tensorplug_simt import families, nvrtc  # noqa: F401 - fills the table of lowerings
-from tensorplug_simt.dialects.cuda import cuda_options
-from tensorplug_simt.dialects.dialect import CUDA
+from tensorplug_simt.evidence import (
+    ARCHITECTURES,
+    Limits,
+    compile_problems,
+    first_launches,
+    launches_of,
+)
 from tensorplug_simt.facts import Facts
-from tensorplug_simt.lowering import lower
-from tensorplug_simt.nvrtc import Usage, compiled
-from tensorplug_simt.packing import Piece, pieces
-from tensorplug_simt.program import Launch, Program
+from tensorplug_simt.nvrtc import compiled
 
 pytestmark = pytest.mark.skipif(bool(nvrtc.missing()), reason=nvrtc.missing())
+in_turns = pytest.mark.parametrize("turn", range(4), ids=ARCHITECTURES)
 
-ARCHITECTURES = ("sm_75", "sm_80", "sm_90", "sm_100")
 GPU = Facts(wide=False, subgroup=32, fp16=True, fp64=True, int_dot=True)
-
-REGISTERS = 64
-MORE_REGISTERS = {
+LIMITS = Limits(
+    registers=64,
     # Blocks of 256 values, or rows of states, which an item has for itself.
-    "attend_back_columns": 128,
-    "attend_back_rows": 128,
-    "blocks_added": 255,
-    "blocks_copied": 255,
-    "blocks_put": 255,
-    "gated_delta_net": 255,
-    "gated_linear_attn": 255,
-    "lightning_indexer": 255,
-    "rwkv_wkv6": 255,
-    "rwkv_wkv7": 255,
-}
-SPILLED = {"blocks_put": 256, "blocks_copied": 256, "lightning_indexer": 256}
-"""Bytes; all other kernels spill none."""
-LOCAL_MEMORY = 48 * 1024
-FILE_OF_REGISTERS = 65536
-"""Of a multiprocessor: a group that takes more cannot be launched."""
+    more_registers={
+        "attend_back_columns": 128,
+        "attend_back_rows": 128,
+        "blocks_added": 255,
+        "blocks_copied": 255,
+        "blocks_put": 255,
+        "gated_delta_net": 255,
+        "gated_linear_attn": 255,
+        "lightning_indexer": 255,
+        "rwkv_wkv6": 255,
+        "rwkv_wkv7": 255,
+    },
+    spilled={"blocks_put": 256, "blocks_copied": 256, "lightning_indexer": 256},
+)
 
 
-def _launches(tier: str) -> list[Launch]:
-    """One launch of each program that the cases of a tier are lowered to."""
-    programs = (lower(node_of(case), GPU) for case in select(tier))
-    found = [launch for p in programs if isinstance(p, Program) for launch in p.launches]
-    return list({launch.variant: launch for launch in found}.values())
-
-
-def _firsts(launches: Iterable[Launch]) -> list[Launch]:
-    """The first launch of each kernel."""
-    found: dict[str, Launch] = {}
-    for launch in launches:
-        found.setdefault(launch.kernel.name, launch)
-    return list(found.values())
-
-
-def _too_much(piece: Piece, usage: Usage) -> list[str]:
-    """Which limits a kernel passes."""
-    x, y, z = piece.launch.local
-    name = piece.launch.kernel.name
-    rules = {
-        "registers": (usage.registers, MORE_REGISTERS.get(name, REGISTERS)),
-        "spilled bytes": (usage.spilled, SPILLED.get(name, 0)),
-        "bytes of local memory": (usage.local, LOCAL_MEMORY),
-        "registers of a group": (-(-usage.registers // 8) * 8 * x * y * z, FILE_OF_REGISTERS),
-    }
-    where = f"{usage.name} for {usage.architecture}"
-    return [f"{where}: {n} {what}, {most} at most" for what, (n, most) in rules.items() if n > most]
-
-
-def _problems(launches: list[Launch], architecture: str) -> list[str]:
-    """Compile as few texts as options allow; what is missing of them, or too much."""
-    every = pieces(launches, CUDA)
-    problems = []
-    for options in {cuda_options(piece.launch) for piece in every}:
-        part = {piece.name: piece for piece in every if cuda_options(piece.launch) == options}
-        text = "".join(piece.text for piece in part.values())
-        usages = {usage.name: usage for usage in compiled(text, architecture, options)}
-        problems += [f"{name} is not among the compiled" for name in part if name not in usages]
-        problems += [line for name in usages for line in _too_much(part[name], usages[name])]
-    return problems
-
-
-@pytest.mark.parametrize("turn", range(4), ids=ARCHITECTURES)
+@in_turns
 def test_each_kernel_compiles_for_one_architecture(turn):
-    launches = _firsts(_launches("smoke"))[turn::4]
+    launches = first_launches(launches_of(select("smoke"), GPU))[turn::4]
 
-    assert _problems(launches, ARCHITECTURES[turn]) == []
+    assert compile_problems(launches, ARCHITECTURES[turn], LIMITS) == []
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("turn", range(4), ids=ARCHITECTURES)
+@in_turns
 def test_each_quick_program_compiles_for_one_architecture(turn):
-    launches = _launches("smoke")[turn::4]
+    launches = launches_of(select("smoke"), GPU)[turn::4]
 
-    assert _problems(launches, ARCHITECTURES[turn]) == []
+    assert compile_problems(launches, ARCHITECTURES[turn], LIMITS) == []
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_every_program_compiles(architecture):
-    launches = _launches("full")
-
-    problems = _problems(launches, architecture)
+    launches = launches_of(select("full"), GPU)
 
     assert len(launches) > 1000
-    assert problems == []
+    assert compile_problems(launches, architecture, LIMITS) == []
 
 
 def test_what_does_not_compile_is_an_error_with_the_log():
@@ -131,3 +83,12 @@ def test_usage_tells_registers_and_local_memory():
     assert (usage.name, usage.architecture) == ("kept", "sm_90")
     assert (usage.stack, usage.spilled, usage.local) == (0, 0, 256)
     assert usage.registers > 4
+
+
+def test_limits_name_what_is_passed():
+    (launch,) = launches_of(select("smoke", ops=["sum_rows"], pattern="f32")[:1], GPU)
+
+    (problem,) = compile_problems([launch], "sm_90", Limits(registers=8))
+
+    assert problem.startswith("summed_rows_0 {")
+    assert problem.endswith(" registers, at most 8")

@@ -7,16 +7,14 @@ from collections.abc import Iterator
 
 import pytest
 
-from tensorplug.backend import Backend
-from tensorplug.testing.cases import Case, node_of
-from tensorplug.testing.check import check
 from tensorplug.testing.tiers import select
 from tensorplug_simt import families  # noqa: F401 - fills the table of lowerings
 from tensorplug_simt.emulator import Order, missing
 from tensorplug_simt.emulator.device import EmulatedDevice
-from tensorplug_simt.program import Program
+from tensorplug_simt.evidence import emulation_problems, first_cases, supported
 
 pytestmark = pytest.mark.skipif(bool(missing()), reason=missing())
+in_each_order = pytest.mark.parametrize("order", Order, ids=lambda order: order.name.lower())
 
 
 @pytest.fixture(scope="module")
@@ -25,37 +23,12 @@ def device() -> Iterator[EmulatedDevice]:
         yield device
 
 
-@pytest.fixture
-def stream(device: EmulatedDevice, order: Order) -> Iterator[Backend]:
-    device.emulator.order = order
-    with device.open() as stream:
-        yield stream
+@in_each_order
+def test_each_kernel_computes_its_first_case(device, order):
+    cases = first_cases(device, select("smoke"))
 
-
-def _supported(device: EmulatedDevice, tier: str) -> list[Case]:
-    return [case for case in select(tier) if device.supports(node_of(case))]
-
-
-def _kernels(device: EmulatedDevice, case: Case) -> frozenset[str]:
-    program = device.lower(node_of(case))
-    launches = program.launches if isinstance(program, Program) else ()
-    return frozenset(launch.kernel.name for launch in launches)
-
-
-def _problems(device: EmulatedDevice, stream: Backend, cases: list[Case]) -> list[str]:
-    device.prepare(map(node_of, cases))
-    outcomes = [check(case, stream) for case in cases]
-    return [f"{o.case}: {o.detail}" for o in outcomes if o.verdict != "passed"]
-
-
-@pytest.mark.parametrize("order", Order, ids=lambda order: order.name.lower())
-def test_each_kernel_computes_its_first_case(device, stream, order):
-    firsts = {_kernels(device, case): case for case in reversed(_supported(device, "smoke"))}
-
-    problems = _problems(device, stream, list(firsts.values()))
-
-    assert len(firsts) > 60
-    assert problems == []
+    assert len(cases) > 60
+    assert emulation_problems(device, cases, order) == []
 
 
 @pytest.mark.parametrize(
@@ -65,11 +38,9 @@ def test_each_kernel_computes_its_first_case(device, stream, order):
         pytest.param("full", 8000, marks=pytest.mark.slow),
     ],
 )
-@pytest.mark.parametrize("order", Order, ids=lambda order: order.name.lower())
-def test_kernels_compute_the_cases_of_the_kit(device, stream, order, tier, count):
-    cases = _supported(device, tier)
-
-    problems = _problems(device, stream, cases)
+@in_each_order
+def test_kernels_compute_the_cases_of_the_kit(device, order, tier, count):
+    cases = supported(device, select(tier))
 
     assert len(cases) > count
-    assert problems == []
+    assert emulation_problems(device, cases, order) == []

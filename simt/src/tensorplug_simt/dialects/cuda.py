@@ -1,7 +1,5 @@
 """CUDA: the source of a launch, how it is compiled, and the grid that it is launched with."""
 
-from collections.abc import Sequence
-
 from tensorplug_simt.dialects.dialect import CUDA
 from tensorplug_simt.program import Grid, Launch
 from tensorplug_simt.source import rounds_each_step, source
@@ -35,6 +33,6 @@ def cuda_source(launch: Launch, *, parts: int = 0, folded: bool = False) -> str:
     return f"#define FOLDED 1\n{text}" if folded else text
 
 
-def cuda_options(launch: Launch) -> Sequence[str]:
+def cuda_options(launch: Launch) -> tuple[str, ...]:
     """Options of NVRTC for `cuda_source`, besides the architecture."""
     return ("--std=c++17", *(["--fmad=false"] if rounds_each_step(launch) else []))

@@ -1,0 +1,171 @@
+"""Products of matrices: `mul_mat`, `mul_mat_id`, `out_prod`."""
+
+from tensorplug.dtypes import F64, I32
+from tensorplug.tensor import Tensor
+from tensorplug_cuda.kernels.table import OWN
+from tensorplug_simt.facts import Facts
+from tensorplug_simt.grids import per_element
+from tensorplug_simt.lowering import NoKernel, lowers, need_type
+from tensorplug_simt.program import Kernel, Launch, Program, Region, blocks_of, launch, scratch
+
+TEXT = "tensorplug_cuda:kernels/product.cu"
+MATVEC_TEXT = "tensorplug_cuda:kernels/matvec.cu"
+
+_WXY, _Y = ("w", "x", "y"), ("y",)
+_REPEATS = (("repeat2", "int"), ("repeat3", "int"))
+_COUNT = (("count", "uint"),)
+
+PRODUCT = Kernel("product", TEXT, _WXY, _Y, (*_COUNT, *_REPEATS))
+OUTER = Kernel("outer_product", TEXT, _WXY, _Y, (*_COUNT, *_REPEATS))
+EXPERT_PRODUCT = Kernel("expert_product", TEXT, ("w", "x", "ids", "y"), _Y, _COUNT)
+WARP_PRODUCT = Kernel("warp_product", TEXT, _WXY, _Y, _REPEATS)
+TILED_PRODUCT = Kernel("tiled_product", TEXT, _WXY, _Y, _REPEATS)
+ROUNDED = Kernel("rounded", MATVEC_TEXT, ("x", "y"), _Y, _COUNT)
+MATVEC = Kernel("matvec", MATVEC_TEXT, ("w", "x", "ids", "y"), _Y, _REPEATS)
+
+ITEMS = 128
+"""Of a group that has a warp, or a part of one, for each row of weights."""
+COLUMNS = 8
+"""Columns that one pass over weights serves at most."""
+FEW_COLUMNS = 16
+"""More columns are worth tiles."""
+SIDE, TILE_ITEMS = 64, 256
+"""Results along both sides of a tile, and items of its group."""
+STEP = 32
+"""Elements with a scale of their own in a rounded column."""
+
+
+@lowers("mul_mat", table=OWN)
+def mul_mat(node: Tensor, facts: Facts) -> Program:
+    """y[n, m] = sum over k of w[k, n] * x[k, m]."""
+    w, x = node.sources
+    _need_products(w, x)
+    if not (w.size and x.size and node.size):
+        return _general(PRODUCT, node, facts)
+    if _is_bytewise(w, facts) and x.ne[1] <= FEW_COLUMNS:
+        return _matvec(node, facts)
+    if x.ne[1] <= FEW_COLUMNS:
+        return Program((_warp_product(node),))
+    groups = (blocks_of(w.ne[1], SIDE), blocks_of(x.ne[1], SIDE), node.ne[2] * node.ne[3])
+    tiled = launch(
+        TILED_PRODUCT,
+        {"w": w, "x": x, "y": node},
+        groups=groups,
+        local=(TILE_ITEMS,),
+        numbers=_repeats(w, x),
+    )
+    return Program((tiled,))
+
+
+@lowers("mul_mat_id", table=OWN)
+def mul_mat_id(node: Tensor, facts: Facts) -> Program:
+    """y[:, i, t] = w[:, :, ids[i, t]] applied to x[:, i mod ne[1], t]."""
+    w, x, ids = node.sources
+    _need_products(w, x)
+    if _is_bytewise(w, facts) and w.size and x.size and node.size:
+        return _matvec(node, facts)
+    places = {"w": w, "x": x, "ids": ids, "y": node}
+    return Program((per_element(EXPERT_PRODUCT, places, node.size, facts),))
+
+
+@lowers("out_prod", table=OWN)
+def out_prod(node: Tensor, facts: Facts) -> Program:
+    """y[i, j] = sum over k of a[i, k] * b[j, k]."""
+    _need_products(*node.sources)
+    return _general(OUTER, node, facts)
+
+
+def _need_products(w: Tensor, x: Tensor) -> None:
+    if w.dtype is F64:
+        raise NoKernel("no kernel for f64")
+    need_type(x)
+
+
+def _is_bytewise(w: Tensor, facts: Facts) -> bool:
+    """Whether rows of `w` are multiplied with columns that are rounded to bytes."""
+    rows_in_order = w.nb[0] == w.dtype.size or w.ne[0] == w.dtype.block
+    return w.dtype.is_block and facts.int_dot and rows_in_order
+
+
+def _matvec(node: Tensor, facts: Facts) -> Program:
+    """Columns are rounded first, then weights go through once for `COLUMNS` of them."""
+    w, x = node.sources[:2]
+    codes = _codes(x)
+    count = x.size // STEP
+    together = facts.flat_group // STEP
+    rounded = launch(
+        ROUNDED,
+        {"x": x, "y": codes},
+        groups=(blocks_of(count, together),),
+        local=(facts.flat_group,),
+        count=count,
+    )
+    lanes = _lanes(w.ne[0])
+    places: dict[str, Tensor | Region] = {"w": w, "x": codes, "y": node}
+    numbers: dict[str, int | float] = {"repeat2": 1, "repeat3": 1}
+    if node.op == "mul_mat_id":
+        places["ids"], columns, experts = node.sources[2], 1, {"EXPERTS": 1}
+        grid = (node.ne[1], node.ne[2])
+    else:
+        columns, experts = _power(min(x.ne[1], COLUMNS)), {}
+        numbers = _repeats(w, x)
+        grid = (blocks_of(x.ne[1], columns), node.ne[2] * node.ne[3])
+    product = launch(
+        MATVEC,
+        places,
+        groups=(blocks_of(w.ne[1], ITEMS // lanes), *grid),
+        local=(ITEMS,),
+        defines={"LANES": lanes, "COLUMNS": columns, **experts},
+        numbers=numbers,
+    )
+    return Program((rounded, product), scratch=codes.nbytes)
+
+
+def _codes(x: Tensor) -> Region:
+    """Scratch memory for rounded columns: a byte for each element, 8 for each 32 of them."""
+    words = blocks_of(x.ne[0] + x.ne[0] // STEP * 8, 16) * 4
+    row = words * I32.size
+    nb = (I32.size, row, row * x.ne[1], row * x.ne[1] * x.ne[2])
+    return scratch(I32, (words, *x.ne[1:]), nb)
+
+
+def _lanes(length: int) -> int:
+    """Items for each row: fewer where rows are so short that many would have nothing to do."""
+    parts = length // STEP
+    return 32 if parts >= 4 * 32 else 16 if parts >= 2 * 16 else 8
+
+
+def _power(count: int) -> int:
+    """The lowest power of two that is not below `count`."""
+    return 1 << (count - 1).bit_length()
+
+
+def _warp_product(node: Tensor) -> Launch:
+    w, x = node.sources
+    columns = _power(min(x.ne[1], COLUMNS))
+    groups = (
+        blocks_of(w.ne[1], ITEMS // 32),
+        blocks_of(x.ne[1], columns),
+        node.ne[2] * node.ne[3],
+    )
+    return launch(
+        WARP_PRODUCT,
+        {"w": w, "x": x, "y": node},
+        groups=groups,
+        local=(ITEMS,),
+        defines={"COLUMNS": columns},
+        numbers=_repeats(w, x),
+    )
+
+
+def _general(kernel: Kernel, node: Tensor, facts: Facts) -> Program:
+    """An item for each result; each matrix of `w` serves several of `x`."""
+    w, x = node.sources
+    places = {"w": w, "x": x, "y": node}
+    return Program((per_element(kernel, places, node.size, facts, numbers=_repeats(w, x)),))
+
+
+def _repeats(w: Tensor, x: Tensor) -> dict[str, int | float]:
+    """How many matrices of `x` meet one of `w`, along dimensions 2 and 3."""
+    repeat2, repeat3 = (x.ne[axis] // max(w.ne[axis], 1) for axis in (2, 3))
+    return {"repeat2": repeat2, "repeat3": repeat3}

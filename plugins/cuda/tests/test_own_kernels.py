@@ -1,0 +1,97 @@
+"""The kernels of this backend alone: compiled for four generations of GPUs, and emulated.
+
+Nothing here ran on a GPU, and none of it needs CuPy.
+"""
+
+from collections.abc import Iterator
+
+import pytest
+
+from tensorplug.testing.tiers import select
+from tensorplug_cuda.kernels import LOWERINGS
+from tensorplug_cuda.kernels.table import OWN
+from tensorplug_simt import emulator, nvrtc
+from tensorplug_simt.emulator import Order
+from tensorplug_simt.emulator.device import EmulatedDevice
+from tensorplug_simt.evidence import (
+    ARCHITECTURES,
+    Limits,
+    compile_problems,
+    emulation_problems,
+    first_cases,
+    first_launches,
+    launches_of,
+    supported,
+)
+from tensorplug_simt.facts import Facts
+
+needs_nvrtc = pytest.mark.skipif(bool(nvrtc.missing()), reason=nvrtc.missing())
+needs_emulator = pytest.mark.skipif(bool(emulator.missing()), reason=emulator.missing())
+in_turns = pytest.mark.parametrize("turn", range(4), ids=ARCHITECTURES)
+in_each_order = pytest.mark.parametrize("order", Order, ids=lambda order: order.name.lower())
+
+OPS = sorted(OWN)
+GPU = Facts(
+    wide=False,
+    max_group=1024,
+    local_memory=48 * 1024,
+    subgroup=32,
+    subgroup_required=True,
+    fp16=True,
+    fp64=True,
+    int_dot=True,
+    units=16,
+)
+LIMITS = Limits(registers=64, more_registers={"matvec": 96, "tiled_product": 128})
+
+
+@pytest.fixture(scope="module")
+def device() -> Iterator[EmulatedDevice]:
+    with EmulatedDevice(facts=GPU, lowerings=LOWERINGS) as device:
+        yield device
+
+
+@needs_nvrtc
+@in_turns
+def test_each_kernel_compiles_for_one_architecture(turn):
+    launches = first_launches(launches_of(select("full", ops=OPS), GPU, LOWERINGS))
+
+    assert compile_problems(launches[turn::4], ARCHITECTURES[turn], LIMITS) == []
+
+
+@needs_nvrtc
+@pytest.mark.long
+@in_turns
+def test_each_quick_program_compiles_for_one_architecture(turn):
+    launches = launches_of(select("smoke", ops=OPS), GPU, LOWERINGS)[turn::4]
+
+    assert compile_problems(launches, ARCHITECTURES[turn], LIMITS) == []
+
+
+@needs_nvrtc
+@pytest.mark.slow
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_every_program_compiles(architecture):
+    launches = launches_of(select("full", ops=OPS), GPU, LOWERINGS)
+
+    assert compile_problems(launches, architecture, LIMITS) == []
+
+
+@needs_emulator
+@in_each_order
+def test_each_kernel_computes_its_first_case(device, order):
+    cases = first_cases(device, select("full", ops=OPS))
+
+    assert emulation_problems(device, cases, order) == []
+
+
+@needs_emulator
+@pytest.mark.parametrize(
+    "tier",
+    [pytest.param("smoke", marks=pytest.mark.long), pytest.param("full", marks=pytest.mark.slow)],
+)
+@in_each_order
+def test_kernels_compute_the_cases_of_the_kit(device, order, tier):
+    cases = supported(device, select(tier, ops=OPS))
+
+    assert emulation_problems(device, cases, order) == []
