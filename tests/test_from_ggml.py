@@ -19,6 +19,8 @@ GROUPS = {
     "RG": 8, "RE": 10, "DL": 7, "CPU": 13, "SA": 14, "SP": 14, "SX": 6, "SE": 3, "GC": 7, "ME": 7,
     "MT": 13,
 }  # fmt: skip
+LATER = {"UI": 25, "UR": 12, "US": 20, "UM": 14, "UP": 20, "UG": 8}
+"""Groups of what ggml has gained since, with the numbers of their rows."""
 SYMBOLS = sorted({s for row in ROWS for s in re.findall(r"`([\w.]+)`", row[2])})
 
 
@@ -53,6 +55,13 @@ def test_every_row_of_the_interface_stands_there_once() -> None:
     expected = [f"A-{group}-{i:02}" for group, n in GROUPS.items() for i in range(1, n + 1)]
 
     assert [row[0] for row in ROWS if row[0].startswith("A-")] == expected
+
+
+def test_every_row_of_what_came_later_stands_there_once() -> None:
+    expected = {f"B-{group}-{i:02}" for group, n in LATER.items() for i in range(1, n + 1)}
+    found = [row[0] for row in ROWS if row[0].startswith("B-")]
+
+    assert sorted(found) == sorted(expected)
 
 
 def test_every_row_has_a_symbol_or_says_why_not() -> None:
