@@ -16,7 +16,7 @@ from tensorplug.fusion import Group
 from tensorplug.graph import Bindings, BoundGraph
 from tensorplug.tensor import Storage, Tensor
 from tensorplug_cuda.errors import driver_errors
-from tensorplug_cuda.memory import TO_DEVICE, TO_HOST, CudaBuffer, address, overlap, queue_copy
+from tensorplug_cuda.memory import ANY_WAY, CudaBuffer, address, overlap, queue_copy
 from tensorplug_cuda.plan import CudaPlan, enqueue, place, ready
 
 if TYPE_CHECKING:
@@ -139,7 +139,7 @@ class CudaBackend(Backend):
         elif data.nbytes:
             with self._queueing("write"):
                 start, size = buffer.address + offset, data.nbytes
-                runtime.memcpyAsync(start, address(data), size, TO_DEVICE, self.stream.ptr)
+                runtime.memcpyAsync(start, address(data), size, ANY_WAY, self.stream.ptr)
                 self._hold(data)
 
     def read_async(self, buffer: Buffer, offset: int, out: memoryview) -> None:
@@ -151,7 +151,7 @@ class CudaBackend(Backend):
         elif out.nbytes:
             with self._queueing("read"):
                 start, size = buffer.address + offset, out.nbytes
-                runtime.memcpyAsync(address(out), start, size, TO_HOST, self.stream.ptr)
+                runtime.memcpyAsync(address(out), start, size, ANY_WAY, self.stream.ptr)
                 self._hold(out)
 
     def copy_async(self, source: Backend, start: Storage, target: Storage, size: int) -> bool:

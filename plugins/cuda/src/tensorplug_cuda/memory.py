@@ -12,8 +12,8 @@ from tensorplug_cuda.errors import driver_errors
 if TYPE_CHECKING:
     from tensorplug_cuda.device import CudaDevice
 
-TO_DEVICE, TO_HOST, WITHIN = 1, 2, 3
-"""CUDA's numbers for the directions of a copy."""
+ANY_WAY = 4
+"""CUDA's number for a copy whose direction the addresses tell: imported memory is the host's."""
 
 
 def address(data: memoryview) -> int:
@@ -69,12 +69,12 @@ class CudaBuffer(Buffer):
     def _write(self, offset: int, data: memoryview) -> None:
         with self._moving("write", data.nbytes) as stream:
             start = self.address + offset
-            runtime.memcpyAsync(start, address(data), data.nbytes, TO_DEVICE, stream.ptr)
+            runtime.memcpyAsync(start, address(data), data.nbytes, ANY_WAY, stream.ptr)
 
     def _read(self, offset: int, out: memoryview) -> None:
         with self._moving("read", out.nbytes) as stream:
             start = self.address + offset
-            runtime.memcpyAsync(address(out), start, out.nbytes, TO_HOST, stream.ptr)
+            runtime.memcpyAsync(address(out), start, out.nbytes, ANY_WAY, stream.ptr)
 
     def _fill(self, offset: int, size: int, value: int) -> None:
         with self._moving("fill", size) as stream:
@@ -83,14 +83,12 @@ class CudaBuffer(Buffer):
     def _write_2d(self, offset: int, data: memoryview, row: int, stride: int) -> None:
         with self._moving("2D write", data.nbytes) as stream:
             start, rows = self.address + offset, data.nbytes // row
-            runtime.memcpy2DAsync(
-                start, stride, address(data), row, row, rows, TO_DEVICE, stream.ptr
-            )
+            runtime.memcpy2DAsync(start, stride, address(data), row, row, rows, ANY_WAY, stream.ptr)
 
     def _read_2d(self, offset: int, out: memoryview, row: int, stride: int) -> None:
         with self._moving("2D read", out.nbytes) as stream:
             start, rows = self.address + offset, out.nbytes // row
-            runtime.memcpy2DAsync(address(out), row, start, stride, row, rows, TO_HOST, stream.ptr)
+            runtime.memcpy2DAsync(address(out), row, start, stride, row, rows, ANY_WAY, stream.ptr)
 
     def _copy_from(self, source: Buffer, start: int, offset: int, size: int) -> bool:
         if not isinstance(source, CudaBuffer) or overlap(source, start, self, offset, size):
@@ -132,6 +130,6 @@ def queue_copy(
     here, there = target.owner.ordinal, source.owner.ordinal
     to, of = target.address + offset, source.address + start
     if here == there:
-        runtime.memcpyAsync(to, of, size, WITHIN, stream.ptr)
+        runtime.memcpyAsync(to, of, size, ANY_WAY, stream.ptr)
     else:
         runtime.memcpyPeerAsync(to, here, of, there, size, stream.ptr)

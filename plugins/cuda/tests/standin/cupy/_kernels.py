@@ -1,14 +1,17 @@
 """Kernels: compiled and run by the emulator of tensorplug-simt."""
 
 import math
+from functools import cache
 from typing import Any
 
 import numpy as np
 
-from cupy._machine import CUDARuntimeError, alive, machine
+from cupy._machine import ILLEGAL_ADDRESS, CUDARuntimeError, alive, machine
 from cupy.cuda.compiler import CompileException
 from cupy.cuda.driver import CUDADriverError
 from cupy.cuda.memory import MemoryPointer
+from tensorplug.errors import DeviceError
+from tensorplug_simt.emulator import Library, Memory, library, missing
 
 MOST_ITEMS, MOST_DEEP = 1024, 64
 LONGEST = (2**31 - 1, 65535, 65535)
@@ -47,7 +50,8 @@ class Function:
 
     def __init__(self, module: RawModule, name: str) -> None:
         self.ordinal = machine.current
-        self._run = compiled(module.code, module.options, name)
+        self.name = name
+        self._library = compiled(module.code)
 
     def __call__(
         self,
@@ -68,12 +72,16 @@ class Function:
             used = [machine.reachable(pointer, self.ordinal) for pointer in pointers]
             machine.launches += 1
 
+            if shared_mem:
+                raise CUDADriverError(1, "the stand-in grants no local memory by the launch")
+            memory = [Memory(f"argument {i}", a.start, a.size) for i, a in enumerate(used)]
+
             def job() -> None:
                 alive(used)
                 try:
-                    self._run(grid, block, values, shared_mem)
-                except RuntimeError as error:
-                    raise CUDARuntimeError(700, str(error)) from error
+                    self._library.launch(self.name, grid, block, values, memory)
+                except DeviceError as error:
+                    raise CUDARuntimeError(ILLEGAL_ADDRESS, str(error)) from error
 
             stream.queue.put(job)
 
@@ -99,6 +107,12 @@ def _value(arg: Any) -> bytes:
     raise TypeError(f"Unsupported type {type(arg)}")
 
 
-def compiled(code: str, options: tuple[str, ...], name: str) -> Any:
-    """What runs a kernel: `run(grid, block, values, shared_mem)`."""
-    raise CompileException(f"no emulator for {name}")
+@cache
+def compiled(code: str) -> Library:
+    """The kernels of a text. Raises what CuPy raises where it does not compile."""
+    if missing():
+        raise CompileException(missing())
+    try:
+        return library(code)
+    except DeviceError as error:
+        raise CompileException(str(error)) from error

@@ -7,6 +7,7 @@ at.
 """
 
 import bisect
+import ctypes
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -84,6 +85,7 @@ class Queue:
         self.done = 0
         self.captured: list[Callable[[], None]] | None = None
         self.invalid = False
+        self.retired = False
 
     def put(self, job: Callable[[], None]) -> None:
         """Queue a job, or capture it."""
@@ -212,22 +214,21 @@ class Machine:
         found = self.allocations[self.starts[at]]
         return found if address < found.end else None
 
+    def inside(self, address: int, size: int) -> Allocation | None:
+        """The memory that `size` bytes lie in; None for plain memory of the host."""
+        found = self.find(address)
+        if found is not None and address + size > found.end:
+            raise CUDARuntimeError(INVALID_VALUE, f"{size} bytes go beyond the allocation")
+        return found
+
     def on_gpu(self, address: int, size: int, ordinal: int | None = None) -> int:
         """The GPU whose memory `size` bytes from `address` on are; fails for all others."""
-        found = self.find(address)
+        found = self.inside(address, size)
         if found is None or found.ordinal is None:
             raise CUDARuntimeError(INVALID_VALUE, "memory of the host in place of a GPU's")
-        if address + size > found.end:
-            raise CUDARuntimeError(INVALID_VALUE, f"{size} bytes go beyond the allocation")
         if ordinal is not None and found.ordinal != ordinal:
             raise CUDARuntimeError(INVALID_VALUE, f"memory of GPU {found.ordinal}")
         return found.ordinal
-
-    def on_host(self, address: int) -> None:
-        """Fail for memory of a GPU."""
-        found = self.find(address)
-        if found is not None and found.ordinal is not None:
-            raise CUDARuntimeError(INVALID_VALUE, "memory of a GPU in place of the host's")
 
     def reachable(self, address: int, ordinal: int) -> Allocation:
         """The memory at `address`, which kernels of a GPU must be able to reach."""
@@ -248,6 +249,13 @@ class Machine:
             queue = self.queues[self.next_stream] = Queue(self.current, self.next_stream)
             return queue
 
+    def retire(self, queue: Queue) -> None:
+        """Forget a stream that nobody holds any more, once its work is done."""
+        with self.lock:
+            queue.retired = True
+            if not queue.jobs:
+                self.queues.pop(queue.ptr, None)
+
     def queue(self, ptr: int) -> Queue:
         """The stream with a handle."""
         if ptr not in self.queues:
@@ -259,22 +267,22 @@ class Machine:
 
         CUDA allows some of it in relaxed mode; our own code has to do without.
         """
-        for queue in self.queues.values():
+        for queue in list(self.queues.values()):
             queue.forbid(what)
 
     def synchronize_device(self, ordinal: int, *, capturing: bool = False) -> None:
         """Do all work of a GPU."""
         with self.lock:
-            for queue in [q for q in self.queues.values() if q.ordinal == ordinal]:
+            for queue in [q for q in list(self.queues.values()) if q.ordinal == ordinal]:
                 if not capturing:
                     queue.forbid("the device is waited for")
                 queue.run(queue.queued)
+                if queue.retired:
+                    self.retire(queue)
 
 
 def view(address: int, size: int) -> Any:
     """Bytes at an address."""
-    import ctypes
-
     return np.ctypeslib.as_array((ctypes.c_uint8 * size).from_address(address))
 
 

@@ -1,10 +1,9 @@
 """Devices, streams, events and graphs."""
 
+import ctypes
 from collections.abc import Callable
 from types import TracebackType
 from typing import Any
-
-import numpy as np
 
 from cupy._machine import (
     CAPTURE_INVALIDATED,
@@ -13,7 +12,6 @@ from cupy._machine import (
     CUDARuntimeError,
     Queue,
     machine,
-    view,
 )
 from cupy.cuda import compiler, driver, memory, runtime
 from cupy.cuda.memory import Memory, MemoryPointer, UnownedMemory
@@ -150,6 +148,10 @@ class Stream(_Stream):
         assert non_blocking, "the backend's streams wait for nobody's default stream"
         self.queue = machine.new_queue()
 
+    def __del__(self) -> None:
+        if hasattr(self, "queue"):
+            machine.retire(self.queue)
+
 
 class ExternalStream(_Stream):
     """Somebody else's stream."""
@@ -186,6 +188,8 @@ class PinnedMemory:
 
     def __del__(self) -> None:
         if hasattr(self, "_allocation"):
+            for ordinal in range(len(machine.gpus)):
+                machine.synchronize_device(ordinal, capturing=True)
             machine.forget(self._allocation)
 
 
@@ -193,19 +197,11 @@ class PinnedMemoryPointer:
     """A place in pinned memory, which it keeps alive; has the buffer protocol."""
 
     def __new__(cls, mem: PinnedMemory, offset: int) -> Any:
-        # Classes have no buffer protocol before Python 3.12: an array with an owner stands for it.
-        array = view(mem.ptr + offset, mem.size - offset).view(_Owned)
-        array.mem = mem
-        return array
-
-
-class _Owned(np.ndarray[Any, Any]):
-    """An array that keeps the memory it views."""
-
-    mem: Any = None
-
-    def __array_finalize__(self, other: Any) -> None:
-        self.mem = getattr(other, "mem", None)
+        # Classes have no buffer protocol before Python 3.12; those of ctypes do.
+        kind = type("PinnedMemoryPointer", (ctypes.c_uint8 * (mem.size - offset),), {})
+        pointer = kind.from_address(mem.ptr + offset)
+        pointer.mem, pointer.ptr = mem, mem.ptr + offset
+        return pointer
 
 
 def get_elapsed_time(start: Event, end: Event) -> float:

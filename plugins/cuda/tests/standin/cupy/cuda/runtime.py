@@ -19,7 +19,7 @@ __all__ = ["CUDARuntimeError"]
 
 hostAllocPortable = 1
 streamCaptureModeGlobal, streamCaptureModeThreadLocal, streamCaptureModeRelaxed = 0, 1, 2
-memcpyHostToDevice, memcpyDeviceToHost, memcpyDeviceToDevice = 1, 2, 3
+memcpyDefault = 4
 PAGE = 4096
 
 
@@ -59,7 +59,8 @@ def memset(ptr: int, value: int, size: int) -> None:
 
 def memsetAsync(ptr: int, value: int, size: int, stream: int) -> None:
     with machine.lock:
-        machine.on_gpu(ptr, size)
+        if machine.inside(ptr, size) is None:
+            raise CUDARuntimeError(INVALID_VALUE, "plain memory of the host")
         _queue(stream, [ptr], lambda: view(ptr, size).fill(value))
 
 
@@ -123,17 +124,15 @@ def pinned(size: int) -> Allocation:
 
 
 def _check(dst: int, src: int, to: int, of: int, kind: int) -> None:
-    """Fail for memory of another kind than `kind` says."""
-    if kind == memcpyHostToDevice:
-        machine.on_gpu(dst, to)
-        machine.on_host(src)
-    elif kind == memcpyDeviceToHost:
-        machine.on_gpu(src, of)
-        machine.on_host(dst)
-    elif kind == memcpyDeviceToDevice:
-        machine.on_gpu(src, of, machine.on_gpu(dst, to))
-    else:
-        raise CUDARuntimeError(INVALID_VALUE, f"a copy of kind {kind}")
+    """Fail for copies that go beyond what CUDA knows, and for those that a GPU has no part in."""
+    if kind != memcpyDefault:
+        raise CUDARuntimeError(INVALID_VALUE, f"the stand-in knows no copy of kind {kind}")
+    known = [machine.inside(dst, to), machine.inside(src, of)]
+    if not any(known):
+        raise CUDARuntimeError(INVALID_VALUE, "plain memory of the host on both sides")
+    gpus = {found.ordinal for found in known if found is not None and found.ordinal is not None}
+    if len(gpus) > 1:
+        raise CUDARuntimeError(INVALID_VALUE, "two GPUs, which memcpyPeer is for")
 
 
 def _move(dst: int, src: int, size: int) -> None:

@@ -1,0 +1,30 @@
+"""The conformance kit on the emulated GPU."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from tensorplug.device import Device
+from tensorplug.testing.kit import DeviceTests
+from tensorplug_simt.emulator import missing
+
+pytestmark = [pytest.mark.long, pytest.mark.skipif(bool(missing()), reason=missing())]
+
+
+class TestEmulated(DeviceTests):
+    """Every contract of a device, emulated."""
+
+    graphs = 100
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def device(cls) -> Iterator[Device]:
+        from cupy._machine import machine
+
+        from tensorplug_cuda.enumeration import devices
+
+        machine.reset()
+        (device,) = devices()
+        with device:
+            yield device
+        assert machine.faults == []

@@ -1,0 +1,201 @@
+"""Plans: launches one by one, captured, bound anew; emulated."""
+
+import numpy as np
+import pytest
+
+import tensorplug as tp
+from tensorplug_simt.emulator import missing
+
+pytestmark = pytest.mark.skipif(bool(missing()), reason=missing())
+
+X = np.arange(32, dtype=np.float32)
+
+
+@pytest.fixture
+def chain(stream):
+    """A plan of three launches that follow each other, and where its input and result lie."""
+    x = tp.input("x", (32,), tp.F32)
+    steps = [tp.scale(x, 2.0)]
+    steps += [tp.scale(steps[-1], 3.0)]
+    steps += [tp.scale(steps[-1], 5.0)]
+    return Chain(stream, x, steps)
+
+
+class Chain:
+    """A graph of steps with memory of its own, planned on a stream."""
+
+    def __init__(self, stream, x, steps):
+        self.stream, self.x, self.steps = stream, x, steps
+        self.buffers = []
+        self.plan = stream.plan(self.bound())
+
+    def bound(self):
+        """The graph in new memory."""
+        self.buffers.append(self.stream.device.buffer_type.alloc(4 * 128))
+        buffer = self.buffers[-1]
+        places = {t: tp.Storage(buffer, 128 * i) for i, t in enumerate([self.x, *self.steps])}
+        buffer.fill(0)
+        buffer.write(0, X)
+        return tp.BoundGraph(tp.Graph(self.steps[-1]), tp.Bindings(places))
+
+    def result(self, which=-1):
+        """What lies in the memory of the last step."""
+        return self.buffers[which].read(3 * 128, 128).view(np.float32)
+
+
+def test_first_run_launches_one_by_one_and_the_second_captures(chain, machine):
+    for _ in range(4):
+        chain.plan.run()
+    chain.stream.synchronize()
+
+    assert (chain.result() == 30 * X).all()
+    assert (machine.captures, machine.graph_launches) == (1, 3)
+    assert machine.launches == 3 + 3
+    assert chain.plan.captured
+
+
+def test_captured_plan_sees_inputs_that_changed(chain):
+    for _ in range(2):
+        chain.plan.run()
+    chain.stream.synchronize()
+    chain.buffers[0].write(0, 2 * X)
+
+    chain.plan.run()
+    chain.stream.synchronize()
+
+    assert (chain.result() == 60 * X).all()
+
+
+def test_plan_in_other_memory_is_captured_anew(chain, machine):
+    for _ in range(3):
+        chain.plan.run()
+
+    chain.plan.rebind(chain.bound())
+    captured = chain.plan.captured
+    for _ in range(3):
+        chain.plan.run()
+    chain.stream.synchronize()
+
+    assert not captured
+    assert machine.captures == 2
+    assert (chain.result(0) == 30 * X).all()
+    assert (chain.result(1) == 30 * X).all()
+
+
+def test_plan_that_is_bound_anew_for_each_run_is_never_captured(chain, machine):
+    for _ in range(3):
+        chain.plan.rebind(chain.bound())
+        chain.plan.run()
+    chain.stream.synchronize()
+
+    assert machine.captures == 0
+    assert (chain.result() == 30 * X).all()
+
+
+def test_single_launch_is_not_captured(stream, machine):
+    x = tp.input("x", (32,), tp.F32)
+    y = tp.scale(x, 2.0)
+    with tp.Scheduler([stream]).schedule(y) as run:
+        got = [run.run({x: X})[y] for _ in range(3)]
+
+    assert machine.captures == 0
+    assert all((each == 2 * X).all() for each in got)
+
+
+def test_stream_that_cannot_capture_goes_on_launch_by_launch(chain, machine, monkeypatch):
+    def refuse(*_args):
+        raise RuntimeError("cannot capture on the default (legacy) stream")
+
+    monkeypatch.setattr(chain.stream.stream, "begin_capture", refuse)
+    for _ in range(3):
+        chain.plan.run()
+    chain.stream.synchronize()
+
+    assert chain.plan.refusal == "cannot capture on the default (legacy) stream"
+    assert not chain.plan.captured
+    assert machine.launches == 9
+    assert (chain.result() == 30 * X).all()
+
+
+def test_capture_that_fails_half_way_is_ended_and_nothing_is_lost(chain, machine, monkeypatch):
+    from cupy.cuda.runtime import CUDARuntimeError
+
+    from tensorplug_cuda import plan
+
+    real = plan.enqueue
+
+    def spoiled(backend, launches):
+        real(backend, launches)
+        if backend.stream.is_capturing():
+            backend.stream.queue.invalid = True
+            raise CUDARuntimeError(900, "spoiled")
+
+    monkeypatch.setattr(plan, "enqueue", spoiled)
+    for _ in range(3):
+        chain.plan.run()
+    chain.stream.synchronize()
+
+    assert chain.plan.refusal.startswith("cudaErrorStreamCapture")
+    assert not chain.stream.stream.is_capturing()
+    assert machine.graph_launches == 0
+    assert (chain.result() == 30 * X).all()
+
+
+def test_traced_plan_is_timed_launch_by_launch(chain, machine):
+    for _ in range(2):
+        chain.plan.run()
+    chain.stream.profile = True
+    chain.plan.run()
+    chain.stream.synchronize()
+
+    spans = chain.stream.take_spans()
+
+    assert [span.name for span in spans] == ["scale"] * 3
+    assert all(span.start <= span.end for span in spans)
+    assert machine.graph_launches == 1
+    assert list(chain.stream.take_spans()) == []
+
+
+def test_closing_a_plan_waits_for_its_graph(chain):
+    for _ in range(2):
+        chain.plan.run()
+
+    chain.plan.close()
+
+    assert (chain.result() == 30 * X).all()
+
+
+def test_memory_of_another_device_is_out_of_reach(machine, monkeypatch):
+    from tensorplug_cuda.enumeration import devices
+
+    monkeypatch.setenv("TENSORPLUG_CUDA_EMULATED", "2")
+    first, second = devices()
+    x = tp.input("x", (32,), tp.F32)
+    y = tp.scale(x, 2.0)
+    with first, second, first.open() as stream, second.buffer_type.alloc(512) as theirs:
+        places = {x: tp.Storage(theirs, 0), y: tp.Storage(theirs, 256)}
+
+        with pytest.raises(tp.Unsupported, match="kernels cannot reach"):
+            stream.plan(tp.BoundGraph(tp.Graph(y), tp.Bindings(places)))
+
+
+def test_grids_that_are_long_along_y_are_folded(stream):
+    x = tp.input("x", (70_000, 1, 3), tp.F32)
+    data = np.arange(210_000, dtype=np.float32).reshape(70_000, 1, 3)
+
+    y = tp.repeat(x, (70_000, 2, 3))
+
+    with tp.Scheduler([stream]).schedule(y) as run:
+        got = run.run({x: data})[y]
+
+    assert (got == data).all()
+
+
+def test_kernel_that_does_not_compile_is_named_with_the_compilers_words(stream, monkeypatch):
+    from tensorplug_cuda import programs
+
+    monkeypatch.setattr(programs, "cuda_source", lambda *_, **__: "nonsense")
+    x = tp.input("x", (4,), tp.F32)
+
+    with pytest.raises(tp.DeviceError, match=r"(?s)cuda:0: kernel scale .*cannot be compiled"):
+        tp.Scheduler([stream]).schedule(tp.scale(x, 2.0))
