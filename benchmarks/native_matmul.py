@@ -21,6 +21,7 @@ from pathlib import Path
 import numpy as np
 
 import tensorplug as tp
+from tensorplug.tensor import leaf
 from tensorplug_cpu.threads import blas_threads
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
@@ -40,9 +41,21 @@ Run = Callable[[], float]
 """Runs once and returns the seconds that it took."""
 
 
+def memory_for(backend: tp.Backend, weights: tp.Tensor, layout: str) -> tp.BufferType:
+    """Where weights lie best, as loaders choose it; or, with the layout `rows`, as they are."""
+    extra = backend.device.extra_buffer_types if layout == "auto" else ()
+    best = (kind for kind in extra if kind.for_weights and kind.supports(weights))
+    return next(best, backend.buffer_type)
+
+
 @contextmanager
 def our_walk(
-    backend: tp.Backend, stored: bytes, dtype: tp.DType, sizes: tuple[int, int, int], count: int
+    backend: tp.Backend,
+    stored: bytes,
+    dtype: tp.DType,
+    sizes: tuple[int, int, int],
+    count: int,
+    layout: str,
 ) -> Iterator[Run]:
     """A function that walks over `count` products [k, n] with [k, m] in one plan."""
     k, n, m = sizes
@@ -51,7 +64,11 @@ def our_walk(
     if not dtype.is_block:
         matrix = matrix.view(dtype.storage)
     x = np.random.default_rng(1).standard_normal((m, k), np.float32)
-    places = [backend.place(f"w{i}", matrix, dtype=dtype, usage=tp.WEIGHTS) for i in range(count)]
+    where = memory_for(backend, leaf("w", (n, k), dtype), layout)
+    places = [
+        backend.place(f"w{i}", matrix, dtype=dtype, usage=tp.WEIGHTS, buffer_type=where)
+        for i in range(count)
+    ]
     places.append(backend.place("x", x))
     products = [tp.mul_mat(w, places[-1]) for w in places[:-1]]
     with tp.Scheduler([backend]) as scheduler, scheduler.schedule(products) as schedule:
@@ -63,8 +80,8 @@ def our_walk(
             return time.perf_counter() - start
 
         yield run
-    for leaf in places:
-        leaf.storage.buffer.close()
+    for placed in places:
+        placed.storage.buffer.close()
 
 
 @contextmanager
@@ -136,7 +153,7 @@ def report(arguments: argparse.Namespace) -> Iterator[dict[str, object]]:
                 values = np.random.default_rng(0).standard_normal((TILE, k)).astype(np.float32)
                 stored = peer.stored(dtype, values)
                 with ExitStack() as stack:
-                    ours = our_walk(backend, stored, dtype, (k, n, m), count)
+                    ours = our_walk(backend, stored, dtype, (k, n, m), count, arguments.layout)
                     runs = {"ours": stack.enter_context(ours)}
                     for kind, address in kinds.items():
                         walk = peer.walk(dtype, (k, n, m), count, address)
@@ -172,6 +189,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--level", default="auto")
     parser.add_argument("--activations", default="int8")
+    parser.add_argument("--layout", default="auto", choices=("auto", "rows"))
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--repeats", type=int, default=2, help="walks in a turn; the best counts")
     tp.load_all()

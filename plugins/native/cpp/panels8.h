@@ -138,8 +138,6 @@ template <int TYPE> inline void panel_scale(const byte *b, int p, int slice, vf 
     }
 }
 
-constexpr int64_t PANEL_AHEAD = 4096; // bytes
-
 // A row of x as products with panels need it.
 template <int PART> Packed8 packed_row8(int64_t k, char *room) {
     const Operand row{nullptr, {k, 1, 1, 1}, {}, F32, 0};
@@ -160,7 +158,7 @@ template <int TYPE> void panel_dots(const char *panel, const Packed8 &x, int64_t
     for (int s = 0; s < SLICES; s++) sums[s][0] = sums[s][1] = least[s] = vset(0);
     const byte *block = (const byte *)panel;
     for (int64_t i = 0; i < k; i += GROUP * B::GROUPS, block += SIZE) {
-        for (int64_t j = 0; j < SIZE; j += 64) __builtin_prefetch(block + PANEL_AHEAD + j);
+        for (int64_t j = 0; j < SIZE; j += 64) __builtin_prefetch(block + AHEAD + j);
 #pragma GCC unroll 8
         for (int g = 0; g < B::GROUPS; g++) {
             const int8_t *values = x.values + i + g * GROUP;
@@ -195,7 +193,7 @@ template <int TYPE> void unfold_panels8(const char *panels, int64_t row, int64_t
         const char *panel = panels + (column < columns ? column : 0) * row;
         const byte *block = (const byte *)panel + k0 / WIDE * B::SIZE * PANEL_ROWS;
         for (int64_t i = 0; i < depth; i += WIDE, block += B::SIZE * PANEL_ROWS) {
-            for (int64_t j = 0; j < B::SIZE * PANEL_ROWS; j += 64) __builtin_prefetch(block + PANEL_AHEAD + j);
+            for (int64_t j = 0; j < B::SIZE * PANEL_ROWS; j += 64) __builtin_prefetch(block + AHEAD + j);
 #pragma GCC unroll 8
             for (int g = 0; g < B::GROUPS; g++) {
                 for (int s = 0; s < SLICES; s++) {

@@ -56,6 +56,7 @@ def test_matrices_lie_in_panels_with_the_values_of_the_file(backend, monkeypatch
             stored = model.file.tensor_bytes(name)
 
             assert is_packed == (len(tensor.shape) > 1)
+            assert tensor.storage.buffer.type.name != "cpu_mapped"
             assert np.array_equal(read(tensor).view(np.uint8).ravel(), stored)
     assert len(done) > len(model.weights.tensors)
     assert done[-1][0] == done[-1][1]

@@ -178,6 +178,8 @@ def _group(
     wanted = mode is WeightMode.PACKED or (mode is WeightMode.AUTO and _is_preferred(packed))
     if packed is not None and wanted:
         groups.append(_Group(device, packed, [t for t in computed if packed.supports(_spec(t))]))
+        # Vectors lie all over the file: mapped, they would keep much of it in memory.
+        groups.append(_Group(device, device.buffer_type, [t for t in computed if t.rank == 1]))
     moved = {t.name for group in groups for t in group.tensors}
     rest = [t for t in tensors if t.name not in moved]
     groups.append(_Group(device, device.buffer_type, rest, mapped=mappable))
@@ -250,6 +252,7 @@ def _copy(
             _write_in_slabs(file, entry, home, report)
         else:
             home.buffer.write_tensor(tensor, home.offset, file.tensor_bytes(entry.name).data)
+            file.release(entry.offset, entry.nbytes)
             report.add(entry.nbytes)
         placed[entry.name] = tensor
 
