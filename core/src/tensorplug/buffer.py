@@ -19,7 +19,7 @@ from tensorplug.errors import (
     map_driver_errors,
 )
 from tensorplug.lifetime import Resource
-from tensorplug.tensor import Array, Tensor
+from tensorplug.tensor import Array, Tensor, array_view
 
 if TYPE_CHECKING:
     from tensorplug.device import Device
@@ -200,6 +200,14 @@ class Buffer(Resource, ABC):
         raise NotAllocated(
             f"{self!r}: the host cannot see {self.type.name} memory; read() copies it"
         )
+
+    def shared(self, tensor: Tensor, offset: int) -> Any:
+        """An array with DLPack of `tensor` as it lies at `offset`, without a copy.
+
+        NumPy's where the host sees the memory; NotAllocated is raised for other memory unless a
+        backend knows arrays of it.
+        """
+        return array_view(tensor, self.host(), offset)
 
     # --- tensors ---------------------------------------------------------------------------
 

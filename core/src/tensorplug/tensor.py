@@ -189,12 +189,21 @@ class Tensor:
         bf16 comes as uint16; block types come as bytes, the last dimension being bytes per row.
         Raises NotAllocated where there is no memory, or none that the host can see.
         """
+        home = self._home()
+        return array_view(self, home.buffer.host(), home.offset + self.view_offset)
+
+    def _shared(self) -> Any:
+        """What other libraries view the memory through; `Buffer.shared` says whose array it is."""
+        home = self._home()
+        return home.buffer.shared(self, home.offset + self.view_offset)
+
+    def _home(self) -> Storage:
         home = self.root.storage
         if home is None:
             raise NotAllocated(
                 f"{self}: has no memory of its own; read it from the results of a run"
             )
-        return array_view(self, home.buffer.host(), home.offset + self.view_offset)
+        return home
 
     __array_ufunc__ = None  # NumPy leaves `array + tensor` to us and never reads memory for it
 
@@ -203,11 +212,11 @@ class Tensor:
         return np.array(array, dtype=dtype, copy=copy)
 
     def __dlpack__(self, **options: Any) -> Any:
-        return self.numpy().__dlpack__(**options)
+        return self._shared().__dlpack__(**options)
 
     def __dlpack_device__(self) -> tuple[int, int]:
-        self.numpy()
-        return (1, 0)  # kDLCPU: numpy() has raised for everything else
+        place: tuple[int, int] = self._shared().__dlpack_device__()
+        return place
 
     def __buffer__(self, flags: int, /) -> memoryview:
         return self.numpy().data

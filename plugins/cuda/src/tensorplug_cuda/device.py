@@ -10,6 +10,7 @@ from cupy import cuda
 from tensorplug.backend import Backend
 from tensorplug.buffer import Buffer, BufferType
 from tensorplug.device import Device, DeviceType, KernelText, Memory, Option
+from tensorplug.dtypes import DType
 from tensorplug.errors import OutOfMemory, Refusal
 from tensorplug.fusion import Group
 from tensorplug.tensor import Array, Tensor
@@ -17,6 +18,7 @@ from tensorplug_cuda.backend import CudaBackend
 from tensorplug_cuda.errors import driver_errors
 from tensorplug_cuda.facts import Gpu
 from tensorplug_cuda.hostmemory import PinnedBufferType, Registration, import_host
+from tensorplug_cuda.importing import import_array
 from tensorplug_cuda.kernels import FUSIONS, GROUPS, LOWERINGS
 from tensorplug_cuda.memory import CudaBufferType
 from tensorplug_cuda.programs import Programs
@@ -121,9 +123,21 @@ class CudaDevice(Device):
         """Compute on host memory where it lies, over the bus. Raises Unsupported."""
         return import_host(self._memory, memory)
 
+    def import_array(self, name: str, array: Any, *, dtype: DType | str | None = None) -> Tensor:
+        """A persistent tensor of another library's array on this GPU, without a copy.
+
+        It comes by DLPack or `__cuda_array_interface__` and lives as long as the tensor's buffer.
+        With `dtype` its bytes are elements of that type, `uint16` as bf16 for example. Work that
+        still writes it is the caller's to wait for. Raises DeviceError, DTypeError, ShapeError.
+        """
+        return import_array(self._memory, name, array, dtype)
+
     def register_host(self, memory: Array) -> Registration:
         """Pin host memory where it lies, so that transfers of it are fast, until it is closed."""
         return Registration(self, memory)
+
+    def _close(self) -> None:
+        self._stream = None
 
     # --- work ------------------------------------------------------------------------------
 

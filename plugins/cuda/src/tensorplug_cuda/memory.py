@@ -7,6 +7,7 @@ from cupy.cuda import Memory, MemoryPointer, runtime
 
 from tensorplug.buffer import Buffer, BufferType, BufferUsage
 from tensorplug.tensor import Tensor
+from tensorplug_cuda.arrays import array_of
 from tensorplug_cuda.errors import driver_errors
 
 if TYPE_CHECKING:
@@ -97,7 +98,11 @@ class CudaBuffer(Buffer):
             queue_copy(source, start, self, offset, size, stream)
         return True
 
-    def _moving(self, what: str, size: int) -> "Any":
+    def shared(self, tensor: Tensor, offset: int) -> Any:
+        self.check_open()
+        return array_of(tensor, self.memory + offset)
+
+    def _moving(self, what: str, size: int) -> Any:
         return self.owner.moving(f"{self!r}: {what} of {size} bytes")
 
     def _count(self, size: int) -> None:
