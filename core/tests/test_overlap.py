@@ -215,13 +215,26 @@ def test_mark_is_waited_for_without_later_work() -> None:
         assert [e.detail for e in device.log if e.what == "write"] == [8]
 
 
-def test_mark_of_a_stream_without_events_is_never_known_to_be_done() -> None:
+def test_mark_of_a_stream_without_events_is_done_once_all_of_it_was_waited_for() -> None:
     with late("late:0", events=False) as device, device.open() as stream:
         mark = Mark(stream)
+        early = mark.done
+        stream.synchronize()
+        later = Mark(stream)
+
+        assert (early, mark.done, later.done) == (False, True, False)
+
+
+def test_mark_that_somebody_waited_for_is_not_waited_for_again() -> None:
+    with late("late:0", events=False) as device, device.open() as stream:
+        buffer = device.buffer_type.alloc(64)
+        mark = Mark(stream)
+        stream.synchronize()
+        tp.backend.write_async(stream, tp.Storage(buffer, 0), bytes(8))
 
         mark.synchronize()
 
-        assert not mark.done
+        assert [e for e in device.log if e.what == "write"] == []
 
 
 def test_mark_does_not_hold_up_its_own_stream() -> None:

@@ -1,5 +1,6 @@
 """`Backend`: an in-order stream of a device; `Plan`: a graph ready to run; `Event`: a mark."""
 
+import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -142,6 +143,9 @@ class Backend(Resource, ABC):
         self.device = device
         self._turn = Turnstile(f"backend {device.name}")
         self._late_error: TensorplugError | None = None
+        self._counting = threading.Lock()
+        self._moments = 0
+        self._waited = 0
 
     @property
     def name(self) -> str:
@@ -175,11 +179,24 @@ class Backend(Resource, ABC):
         with blaming(self.device):
             if error is not None:
                 raise error
+            begun = self.moment()
             try:
                 self._synchronize()
             finally:
                 for watch in self.watches:
                     watch.synchronized(self)
+        with self._counting:
+            self._waited = max(self._waited, begun)
+
+    def moment(self) -> int:
+        """A number for now, which `waited_since` takes."""
+        with self._counting:
+            self._moments += 1
+            return self._moments
+
+    def waited_since(self, moment: int) -> bool:
+        """Whether somebody has waited for all work that was queued before `moment`."""
+        return self._waited > moment
 
     @property
     def has_failed(self) -> bool:

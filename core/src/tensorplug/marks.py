@@ -7,12 +7,14 @@ from tensorplug.errors import blaming
 class Mark:
     """All that was queued on `stream` so far.
 
-    A stream without events is waited for whole: what was queued on it since then too.
+    A stream without events is waited for whole: what was queued on it since then too, unless
+    somebody has waited for it already.
     """
 
     def __init__(self, stream: Backend) -> None:
         self.stream = stream
         self._event: Event | None = None
+        self._moment = stream.moment()
         if isinstance(stream, SupportsEvents):
             with blaming(stream.device):
                 self._event = stream.record()
@@ -22,12 +24,15 @@ class Mark:
     @property
     def done(self) -> bool:
         """Whether it is known that waiting would return at once."""
-        return self._event is not None and self._event.done
+        if self._event is None:
+            return self.stream.waited_since(self._moment)
+        return self._event.done
 
     def synchronize(self) -> None:
         """Block the host until the mark is reached. Raises what the stream's work raised."""
         if self._event is None:
-            self.stream.synchronize()
+            if not self.done or self.stream.has_failed:
+                self.stream.synchronize()
             return
         with blaming(self.stream.device):
             self._event.synchronize()

@@ -1,13 +1,13 @@
 """Runs a schedule: inputs up, copies between devices, one plan per split, outputs down."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from tensorplug.backend import Backend, order_after, read_async, tell_of_move
+from tensorplug.backend import Backend, SupportsEvents, order_after, read_async, tell_of_move
 from tensorplug.buffer import as_bytes
 from tensorplug.errors import (
     Aborted,
@@ -101,7 +101,8 @@ def submit(schedule: "Schedule", inputs: Mapping[Tensor, Any]) -> InFlight:
         _upload(attempt, schedule, batch, inputs)
         for split, plan in zip(schedule.splits, batch.plans, strict=True):
             _enter(scheduler, split)
-            _hold(scheduler, _bring(schedule, batch, split, attempt))
+            lent = _bring(schedule, batch, split, attempt)
+            _hold(scheduler, _unsettled(schedule, lent))
             with _split_span(scheduler, split):
                 attempt.runs()
                 plan.run()
@@ -166,7 +167,7 @@ def _bring(
 ) -> list[tuple[int, Backend]]:
     """Wait for who still reads what `split` overwrites, and make the copies that it reads.
 
-    Returns which lender's memory which stream reads for them.
+    Returns which lender's memory, shared by all batches, which stream reads for them.
     """
     scheduler = schedule.scheduler
     target = scheduler.backends[split.backend]
@@ -182,9 +183,30 @@ def _bring(
             attempt.does("copies", copy.source, target)
             with span(scheduler, f"copy {label(copy.source)}", target, origin, bytes=size):
                 stream = _copy(schedule, batch, split, copy)
-            if stream is not None:
+            if stream is not None and copy.source.root not in batch.places:
                 lent.append((copy.origin, stream))
     return lent
+
+
+def _unsettled(
+    schedule: "Schedule", lent: Sequence[tuple[int, Backend]]
+) -> list[tuple[int, Backend]]:
+    """Wait for readers without events, now that they have nothing but copies; return the others.
+
+    The next batch would wait for all that they are given from now on.
+    """
+    scheduler = schedule.scheduler
+    working = {split.backend for split in schedule.splits}
+    late = [
+        (lender, reader)
+        for lender, reader in lent
+        if not isinstance(reader, SupportsEvents)
+        and any(i in working for i in scheduler.sharers[lender])
+    ]
+    for reader in dict.fromkeys(reader for _, reader in late):
+        with span(scheduler, f"wait for {reader.name}"):
+            reader.synchronize()
+    return [pair for pair in lent if pair not in late]
 
 
 def _order_mark(scheduler: "Scheduler", mark: Mark, then: Backend) -> None:
