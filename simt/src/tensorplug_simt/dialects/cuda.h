@@ -59,3 +59,17 @@ DEVICE float load_f16(const uchar* p) { return half_bits_to_float(*(const ushort
 DEVICE void store_f16(uchar* p, float x) { *(ushort*)p = float_to_half_bits(x); }
 DEVICE int atomic_next(int* p) { return atomicAdd(p, 1); }
 #define PREFETCH(p)
+
+// Sums and maxima over a warp, for all of its items; a maximum is NaN where there is one.
+#define WARP_SIZE 32
+#define WHOLE_WARP 0xffffffffu
+DEVICE float warp_sum(float value) {
+  for (int other = WARP_SIZE / 2; other > 0; other >>= 1) value += __shfl_xor_sync(WHOLE_WARP, value, other);
+  return value;
+}
+DEVICE float larger(float a, float b) { return !(a >= b) && a == a ? b : a; }
+DEVICE float warp_max(float value) {
+  for (int other = WARP_SIZE / 2; other > 0; other >>= 1)
+    value = larger(value, __shfl_xor_sync(WHOLE_WARP, value, other));
+  return value;
+}

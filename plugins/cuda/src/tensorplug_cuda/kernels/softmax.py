@@ -1,0 +1,41 @@
+"""Softmax of rows."""
+
+from typing import Any
+
+from tensorplug.dtypes import F16, F32
+from tensorplug.tensor import Tensor
+from tensorplug_cuda.kernels.rows import group_size, per_group
+from tensorplug_cuda.kernels.table import OWN
+from tensorplug_simt.facts import Facts
+from tensorplug_simt.lowering import lowers, need_types, number
+from tensorplug_simt.program import Kernel, Program
+
+SOFT_MAX = Kernel(
+    "soft_max",
+    "tensorplug_cuda:kernels/softmax.cu",
+    ("x", "mask", "sinks", "y"),
+    ("y",),
+    (("scale", "float"), ("max_bias", "float"), ("even", "int")),
+)
+
+KEPT = 8
+"""Elements of a row that an item holds in registers; longer rows lie in memory meanwhile."""
+
+
+@lowers("soft_max", table=OWN)
+def soft_max(node: Tensor, facts: Facts) -> Program:
+    """Softmax of scale * x + slope * mask, sinks in the divisor only."""
+    need_types(node, frozenset({F32, F16}))
+    named = zip(("x", "mask", "sinks"), node.operands, strict=True)
+    places = {name: t for name, t in named if t is not None}
+    numbers: dict[str, Any] = {name: number(node, name) for name in ("scale", "max_bias")}
+    numbers["even"] = largest_power(node.ne[2])
+    items = group_size(node.ne[0], facts)
+    defines = {"KEPT": KEPT if node.ne[0] <= KEPT * items else 0}
+    launch = per_group(SOFT_MAX, {**places, "y": node}, node.ne[1:], items, numbers, defines)
+    return Program((launch,))
+
+
+def largest_power(heads: int) -> int:
+    """The largest power of two that is at most `heads`: how many slopes belong to one base."""
+    return 1 << (max(heads, 1).bit_length() - 1)
