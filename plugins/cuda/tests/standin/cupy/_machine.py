@@ -133,6 +133,7 @@ class Machine:
         self.launches = 0
         self.graph_launches = 0
         self.captures = 0
+        self.waits = 0
         self.next_stream = 0x1000
 
     # --- the device that calls mean --------------------------------------------------------
@@ -273,6 +274,7 @@ class Machine:
     def synchronize_device(self, ordinal: int, *, capturing: bool = False) -> None:
         """Do all work of a GPU."""
         with self.lock:
+            self.waits += 1
             for queue in [q for q in list(self.queues.values()) if q.ordinal == ordinal]:
                 if not capturing:
                     queue.forbid("the device is waited for")

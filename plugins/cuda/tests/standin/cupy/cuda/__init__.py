@@ -74,6 +74,7 @@ class Event:
         with machine.lock:
             if self.queue is not None:
                 self.queue.forbid("an event is waited for")
+                machine.waits += 1
                 self.queue.run(self.position)
                 machine.check(self.queue.ordinal)
 
@@ -100,6 +101,7 @@ class _Stream:
     def synchronize(self) -> None:
         with machine.lock:
             self.queue.forbid("the stream is waited for")
+            machine.waits += 1
             self.queue.run(self.queue.queued)
             machine.check(self.queue.ordinal)
 

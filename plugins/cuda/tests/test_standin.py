@@ -1,0 +1,204 @@
+"""The stand-in for CuPy says no where CUDA or CuPy would, and at times before they would."""
+
+import numpy as np
+import pytest
+
+TEXT = """
+extern "C" __global__ void doubled(const float* x, float* y) {
+  y[threadIdx.x] = 2 * x[threadIdx.x];
+}
+extern "C" __global__ void beyond(float* x) { x[threadIdx.x + 16] = 0; }
+"""
+
+
+@pytest.fixture
+def cuda(machine):
+    from cupy import cuda
+
+    return cuda
+
+
+@pytest.fixture
+def queue(cuda):
+    return cuda.Stream(non_blocking=True)
+
+
+@pytest.fixture
+def kernels(cuda):
+    from cupy import RawModule
+
+    from tensorplug_simt.emulator import missing
+
+    if missing():
+        pytest.skip(missing())
+    module = RawModule(code=TEXT)
+    return {name: module.get_function(name).kernel for name in ("doubled", "beyond")}
+
+
+def pointer(cuda, size=64):
+    return cuda.MemoryPointer(cuda.Memory(size), 0)
+
+
+def fails(status):
+    from cupy.cuda.runtime import CUDARuntimeError
+
+    return pytest.raises(CUDARuntimeError, match=status)
+
+
+def test_kernel_runs_when_somebody_waits(cuda, queue, kernels):
+    import cupy
+
+    x, y = (cupy.ndarray((16,), np.float32, pointer(cuda)) for _ in range(2))
+    x.set(np.arange(16))
+
+    kernels["doubled"]((1, 1, 1), (16, 1, 1), (x.data, y.data), stream=queue)
+    before = y.get()
+    queue.synchronize()
+
+    assert np.isnan(before).all()
+    assert y.get().tolist() == list(range(0, 32, 2))
+
+
+def test_numbers_reach_a_kernel_as_they_were_when_it_was_queued(cuda, queue, kernels):
+    import cupy
+
+    module = cupy.RawModule(code='extern "C" __global__ void put(int* x, int n) { *x = n; }')
+    put, x, number = module.get_function("put").kernel, pointer(cuda), np.full(1, 7, np.int32)
+
+    put((1, 1, 1), (1, 1, 1), (x, number), stream=queue)
+    number[0] = 9
+    queue.synchronize()
+
+    assert cupy.ndarray((1,), np.int32, x).get().tolist() == [7]
+
+
+@pytest.mark.parametrize(
+    ("grid", "block"),
+    [((1, 65536, 1), (1, 1, 1)), ((0, 1, 1), (1, 1, 1)), ((1, 1, 1), (64, 32, 1))],
+)
+def test_launches_of_sizes_that_no_gpu_has_are_refused(cuda, queue, kernels, grid, block):
+    from cupy.cuda.driver import CUDADriverError
+
+    with pytest.raises(CUDADriverError):
+        kernels["beyond"](grid, block, (pointer(cuda),), stream=queue)
+
+
+def test_array_of_the_host_is_no_argument(cuda, queue, kernels):
+    with pytest.raises(TypeError, match="Unsupported type"):
+        kernels["beyond"]((1, 1, 1), (1, 1, 1), (np.zeros(16, np.float32),), stream=queue)
+
+
+def test_kernel_that_leaves_its_memory_loses_the_gpu(cuda, queue, kernels, machine):
+    kernels["beyond"]((1, 1, 1), (1, 1, 1), (pointer(cuda),), stream=queue)
+
+    with fails("IllegalAddress"):
+        queue.synchronize()
+    with fails("IllegalAddress"):
+        cuda.Memory(16)
+    machine.gpus[0].error = None
+
+
+def test_memory_of_another_gpu_is_out_of_reach_of_kernels(cuda, kernels, queue, machine):
+    machine.gpus.append(type(machine.gpus[0])())
+    with cuda.Device(1):
+        theirs = pointer(cuda)
+
+    with fails("memory of GPU 1"):
+        kernels["beyond"]((1, 1, 1), (1, 1, 1), (theirs,), stream=queue)
+
+
+def test_stream_of_another_gpu_takes_no_launch(cuda, kernels, machine):
+    from cupy.cuda.driver import CUDADriverError
+
+    machine.gpus.append(type(machine.gpus[0])())
+    with cuda.Device(1):
+        theirs = cuda.Stream(non_blocking=True)
+
+    with pytest.raises(CUDADriverError, match="another's"):
+        kernels["beyond"]((1, 1, 1), (1, 1, 1), (pointer(cuda),), stream=theirs)
+
+
+def test_array_of_a_gpu_does_not_become_one_of_the_host(cuda):
+    import cupy
+
+    with pytest.raises(TypeError, match="Implicit conversion"):
+        np.add(cupy.empty(4, np.float32), 1)
+
+
+def test_copies_stay_within_what_was_allocated(cuda, queue):
+    data, memory = np.zeros(128, np.uint8), pointer(cuda)
+
+    with fails("go beyond the allocation"):
+        cuda.runtime.memcpyAsync(memory.ptr, data.ctypes.data, 128, 4, queue.ptr)
+
+
+def test_copies_between_gpus_say_so(cuda, queue, machine):
+    machine.gpus.append(type(machine.gpus[0])())
+    here = pointer(cuda)
+    with cuda.Device(1):
+        there = pointer(cuda)
+
+    with fails("two GPUs"):
+        cuda.runtime.memcpyAsync(here.ptr, there.ptr, 16, 4, queue.ptr)
+
+
+CAPTURED = {
+    "allocation": lambda cuda, queue, event: cuda.Memory(16),
+    "pinned allocation": lambda cuda, queue, event: cuda.PinnedMemory(16),
+    "waiting for the stream": lambda cuda, queue, event: queue.synchronize(),
+    "waiting for the GPU": lambda cuda, queue, event: cuda.Device(0).synchronize(),
+    "an event from outside": lambda cuda, queue, event: queue.wait_event(event),
+    "a capture in a capture": lambda cuda, queue, event: queue.begin_capture(),
+}
+
+
+@pytest.mark.parametrize("act", CAPTURED.values(), ids=CAPTURED)
+def test_what_spoils_a_capture_fails_and_so_does_its_end(cuda, queue, act):
+    event = cuda.Stream(non_blocking=True).record()
+    queue.begin_capture()
+
+    with fails("StreamCapture"):
+        act(cuda, queue, event)
+
+    with fails("StreamCaptureInvalidated"):
+        queue.end_capture()
+
+
+def test_captured_work_is_done_by_its_graph_alone(cuda, queue, kernels):
+    import cupy
+
+    x, y = (cupy.ndarray((16,), np.float32, pointer(cuda)) for _ in range(2))
+    x.set(np.ones(16))
+    queue.begin_capture()
+    kernels["doubled"]((1, 1, 1), (16, 1, 1), (x.data, y.data), stream=queue)
+    graph = queue.end_capture()
+
+    queue.synchronize()
+    before = y.get()
+    graph.launch(queue)
+    queue.synchronize()
+
+    assert np.isnan(before).all()
+    assert y.get().tolist() == [2] * 16
+
+
+def test_writing_beside_an_allocation_is_noticed_when_it_is_freed(cuda, machine):
+    from cupy._machine import view
+
+    memory = cuda.Memory(16)
+    view(memory.ptr + 16, 1)[:] = 0
+
+    del memory
+
+    assert machine.faults == ["something wrote outside of 16 bytes"]
+    machine.faults.clear()
+
+
+def test_work_on_freed_memory_is_an_error(cuda, queue, machine):
+    memory, data = cuda.Memory(16), np.zeros(16, np.uint8)
+    cuda.runtime.memcpyAsync(memory.ptr, data.ctypes.data, 16, 4, queue.ptr)
+    machine.forget(memory._allocation)
+
+    with fails("memory that was freed"):
+        queue.synchronize()
+    machine.gpus[0].error = None

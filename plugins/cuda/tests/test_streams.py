@@ -1,0 +1,163 @@
+"""Streams, events, and copies from GPU to GPU; emulated.
+
+Emulated streams do nothing until somebody waits for them, so what nobody ordered is seen.
+"""
+
+import numpy as np
+import pytest
+
+import tensorplug as tp
+from tensorplug.backend import order_after
+from tensorplug.errors import DeviceError
+from tensorplug.testing.suites.events import ForeignEvent
+from tensorplug_simt.emulator import missing
+
+DATA = np.arange(16, dtype=np.uint8)
+X = np.arange(8, dtype=np.float32).reshape(2, 4)
+
+needs_kernels = pytest.mark.skipif(bool(missing()), reason=missing())
+
+
+@pytest.fixture(params=["two GPUs", "two parts of one GPU"])
+def pair(request, machine, monkeypatch):
+    """Two devices."""
+    from tensorplug_cuda.enumeration import devices
+
+    machine.reset(gpus=2 if request.param == "two GPUs" else 1)
+    monkeypatch.setenv("TENSORPLUG_CUDA_EMULATED", str(2 // len(machine.gpus)))
+    first, second = devices()
+    with first, second:
+        yield first, second
+
+
+def filled(device, value=0):
+    """16 bytes of a device."""
+    buffer = device.buffer_type.alloc(16)
+    buffer.fill(value)
+    return buffer
+
+
+def test_streams_that_nobody_orders_see_old_bytes(device):
+    buffer, seen = filled(device), np.zeros(16, np.uint8)
+    with device.open() as first, device.open() as second:
+        first.write_async(buffer, 0, DATA.data)
+        second.read_async(buffer, 0, seen.data)
+        second.synchronize()
+
+    assert not seen.any()
+
+
+def test_stream_that_waits_for_an_event_sees_what_came_before(device):
+    buffer, seen = filled(device), np.zeros(16, np.uint8)
+    with device.open() as first, device.open() as second:
+        first.write_async(buffer, 0, DATA.data)
+        event = first.record()
+        second.wait(event)
+        second.read_async(buffer, 0, seen.data)
+        before = event.done
+        second.synchronize()
+
+    assert seen.tolist() == DATA.tolist()
+    assert (before, event.done) == (True, True)
+
+
+def test_event_is_reached_when_its_work_is_done(device, stream):
+    buffer = filled(device)
+    for _ in range(2):
+        stream.copy_async(stream, tp.Storage(buffer, 0), tp.Storage(buffer, 8), 8)
+    event = stream.record()
+
+    seen = [event.done for _ in range(3)]
+
+    assert seen == [False, True, True]
+
+
+def test_streams_of_two_devices_wait_for_each_other(pair):
+    first, second = pair
+    there, seen = filled(second), np.zeros(16, np.uint8)
+    with first.open() as one, second.open() as two:
+        two.write_async(there, 0, DATA.data)
+        order_after(two, one)
+        here = filled(first)
+        one.copy_async(one, tp.Storage(there, 0), tp.Storage(here, 0), 16)
+        one.read_async(here, 0, seen.data)
+        one.synchronize()
+
+    assert seen.tolist() == DATA.tolist()
+
+
+def test_copy_between_devices_starts_after_the_work_of_its_source(pair):
+    first, second = pair
+    here, there = filled(first), filled(second)
+    with first.open() as one, second.open() as two:
+        one.write_async(here, 0, DATA.data)
+
+        taken = two.copy_async(one, tp.Storage(here, 4), tp.Storage(there, 8), 8)
+        two.synchronize()
+
+        assert taken
+    assert there.read(0, 16).tolist() == [*[0] * 8, *DATA[4:12].tolist()]
+
+
+def test_blocking_copy_between_devices_needs_no_host(pair):
+    first, second = pair
+    here, there = filled(first, 7), filled(second)
+
+    assert there._copy_from(here, 0, 4, 8)
+
+    assert there.read(0, 16).tolist() == [*[0] * 4, *[7] * 8, *[0] * 4]
+
+
+def test_copy_over_itself_is_left_to_others(device, stream):
+    buffer = filled(device)
+
+    assert not stream.copy_async(stream, tp.Storage(buffer, 0), tp.Storage(buffer, 4), 8)
+    assert stream.copy_async(stream, tp.Storage(buffer, 0), tp.Storage(buffer, 8), 8)
+
+
+def test_event_of_another_kind_cannot_be_waited_for(device, stream):
+    assert not stream.accepts(ForeignEvent())
+    with pytest.raises(DeviceError, match="cuda:0: cannot wait for"):
+        stream.wait(ForeignEvent())
+
+
+def test_host_memory_of_a_queued_transfer_is_kept(device, stream):
+    buffer = filled(device)
+    stream.write_async(buffer, 0, np.full(16, 9, np.uint8).data)
+
+    stream.synchronize()
+
+    assert set(buffer.read(0, 16).tolist()) == {9}
+    assert not stream._held
+
+
+@needs_kernels
+def test_batches_are_queued_without_waiting_for_the_gpu(stream, machine):
+    x = tp.input("x", (2, 4), tp.F32)
+    y = tp.scale(tp.relu(x), 2.0)
+    with tp.open("cpu") as cpu, tp.Scheduler([stream, cpu], parallel=True) as scheduler:
+        plan = scheduler.schedule(y)
+        before = machine.waits
+
+        flying = [plan.submit({x: X + i}) for i in range(4)]
+        waited = machine.waits - before
+
+        for i, batch in enumerate(flying):
+            np.testing.assert_array_equal(batch[y], 2 * (X + i))
+    assert waited == 0
+
+
+@needs_kernels
+def test_graph_over_two_devices_gives_what_one_gives(pair):
+    first, second = pair
+    x = tp.input("x", (2, 4), tp.F32)
+    middle = tp.scale(x, 3.0)
+    y = tp.scale(middle, 2.0) + x
+    with first.open() as one, second.open() as two, tp.open("cpu") as cpu:
+        streams = [one, two, cpu]
+        with tp.Scheduler(streams, sanitize=True) as scheduler:
+            plan = scheduler.schedule(y, pins={middle: one, y: two})
+            got = [plan.run({x: X + i})[y] for i in range(4)]
+
+    for i, each in enumerate(got):
+        np.testing.assert_array_equal(each, 7 * (X + i))
