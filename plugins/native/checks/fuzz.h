@@ -129,7 +129,7 @@ void run_damaged(const Program &program, int level, Pool *pool, Random &random, 
 int run_fuzz(const std::vector<Program> &programs, int levels, double seconds, unsigned seed) {
     Random random(seed);
     Fates fates;
-    Pool *pools[] = {tpn_pool_new(1), tpn_pool_new(3)};
+    Pool *pools[] = {new_pool(1), new_pool(3)};
     const auto end = std::chrono::steady_clock::now() + std::chrono::duration<double>(seconds);
     while (std::chrono::steady_clock::now() < end) {
         const Program &program = programs[random() % programs.size()];

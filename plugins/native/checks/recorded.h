@@ -15,11 +15,14 @@
 extern "C" {
 int tpn_abi();
 const char *tpn_level(int index, int *usable);
-Pool *tpn_pool_new(int threads);
+Pool *tpn_pool_new(int threads, const int *processors, int count);
 void tpn_pool_delete(Pool *pool);
 int64_t tpn_prepare(int level, Node *nodes, int count, int threads);
 int tpn_run(int level, Pool *pool, const Node *nodes, int count, char *scratch, Poll poll, Outcome *outcome);
 }
+
+// Threads that may run anywhere.
+inline Pool *new_pool(int threads) { return tpn_pool_new(threads, nullptr, 0); }
 
 constexpr int64_t ALIGNMENT = 64;
 

@@ -32,7 +32,7 @@ std::string run_once(const Program &program, int level, Pool *pool) {
 }
 
 int run_all(const std::vector<Program> &programs, const std::vector<std::string> &levels, int threads) {
-    Pool *pool = tpn_pool_new(threads);
+    Pool *pool = new_pool(threads);
     int wrong = 0;
     for (size_t level = 0; level < levels.size(); level++) {
         for (size_t i = 0; i < programs.size(); i++) {

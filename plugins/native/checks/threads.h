@@ -32,9 +32,9 @@ bool spoil(const std::vector<Node> &nodes) {
 void stream(const std::vector<Program> &programs, int levels, Pool *shared, double seconds, unsigned seed, Counts &counts) {
     std::mt19937 random(seed);
     const auto end = std::chrono::steady_clock::now() + std::chrono::duration<double>(seconds);
-    Pool *own = tpn_pool_new(2);
+    Pool *own = new_pool(2);
     while (std::chrono::steady_clock::now() < end) {
-        if (random() % 50 == 0) tpn_pool_delete(own), own = tpn_pool_new(1 + (int)(random() % 4));
+        if (random() % 50 == 0) tpn_pool_delete(own), own = new_pool(1 + (int)(random() % 4));
         const Program &program = programs[random() % programs.size()];
         Pool *pool = random() % 2 ? shared : own;
         const int level = (int)(random() % (unsigned)levels), count = (int)program.nodes.size();
@@ -62,7 +62,7 @@ void stream(const std::vector<Program> &programs, int levels, Pool *shared, doub
 }
 
 int run_threads(const std::vector<Program> &programs, int levels, double seconds) {
-    Pool *shared = tpn_pool_new(3);
+    Pool *shared = new_pool(3);
     Counts counts[2];
     std::thread other([&] { stream(programs, levels, shared, seconds, 1, counts[1]); });
     stream(programs, levels, shared, seconds, 0, counts[0]);

@@ -7,14 +7,6 @@ namespace {
 
 #if defined(TP_INT8)
 
-// 256 values of a row of x, rounded: codes; what is taken off the sums of each group, by lane; and for each part of
-// w its scale and its scaled sum.
-struct alignas(64) Unit8 {
-    int8_t codes[GROUPS8 * GROUP];
-    int32_t shifts[GROUPS8 * 8];
-    float d[16], sums[16];
-};
-
 inline int64_t units_of(int64_t k) { return (k / GROUP + GROUPS8 - 1) / GROUPS8; }
 
 // Past the end of a row everything is zero.
@@ -32,11 +24,7 @@ template <int TYPE> void round_row(const float *values, int64_t k, Unit8 *units)
             unit.d[at * EACH + h] = d;
             unit.sums[at * EACH + h] = d * (float)(EACH == 2 ? halves[h] : halves[0] + halves[1]);
         }
-        if (EXCESS<TYPE> == 0) continue;
-        const __m256i ones = _mm256_set1_epi8(1), c = _mm256_loadu_si256((const __m256i *)codes);
-        const __m256i fours = _mm256_madd_epi16(_mm256_maddubs_epi16(ones, c), _mm256_set1_epi16(1));
-        const __m256i off = _mm256_mullo_epi32(fours, _mm256_set1_epi32(-EXCESS<TYPE>));
-        _mm256_storeu_si256((__m256i *)(unit.shifts + at * 8), off);
+        if (EXCESS<TYPE>) sum_fours(codes, -EXCESS<TYPE>, unit.shifts + at * 8);
     }
 }
 
@@ -46,13 +34,13 @@ template <int TYPE, int R, int M> struct Sums8 {
     static constexpr int EIGHTS = B::HALVES ? 2 : 1;
     static constexpr int CHAINS = M == 1 ? 2 : 1; // so that additions need not wait for each other
     vf sums[R][M][CHAINS];
-    __m256 least[R][M];
+    Eight least[R][M];
 
     Sums8() {
         for (int r = 0; r < R; r++) {
             for (int j = 0; j < M; j++) {
                 for (int c = 0; c < CHAINS; c++) sums[r][j][c] = vset(0);
-                least[r][j] = _mm256_setzero_ps();
+                least[r][j] = eight_zeros();
             }
         }
     }
@@ -61,25 +49,22 @@ template <int TYPE, int R, int M> struct Sums8 {
     void add(const byte *unit, int64_t step, const Unit8 *x, int64_t next, int groups = GROUPS8) {
         for (int r = 0; r < R; r++) {
             const byte *w = unit + r * step;
-            __m256 d[EIGHTS], m[EIGHTS], scales[M][EIGHTS];
+            Eight d[EIGHTS], m[EIGHTS], scales[M][EIGHTS];
             unit_scales<TYPE>(w, d, m);
             for (int j = 0; j < M; j++) {
                 for (int e = 0; e < EIGHTS; e++) {
                     const Unit8 &xs = x[j * next];
-                    scales[j][e] = _mm256_mul_ps(d[e], _mm256_load_ps(xs.d + 8 * e));
-                    if (B::MIN) least[r][j] = _mm256_fmadd_ps(m[e], _mm256_load_ps(xs.sums + 8 * e), least[r][j]);
+                    scales[j][e] = times(d[e], load_eight(xs.d + 8 * e));
+                    if (B::MIN) least[r][j] = plus_product(m[e], load_eight(xs.sums + 8 * e), least[r][j]);
                 }
             }
 #pragma GCC unroll 8
             for (int g = 0; g < GROUPS8; g += TOGETHER) {
                 if (g >= groups) break;
-                const vi codes = stored_groups<TYPE>(w, g);
+                const auto codes = stored_groups<TYPE>(w, g);
                 for (int j = 0; j < M; j++) {
-                    const Unit8 &xs = x[j * next];
-                    const vi start = EXCESS<TYPE> ? iload(xs.shifts + 8 * g) : iset(0);
-                    const vf dot = ifloat(dot_bytes<SIGNED<TYPE>>(start, codes, iload(xs.codes + g * GROUP)));
                     vf &sum = sums[r][j][g / TOGETHER % CHAINS];
-                    sum = vfma(dot, spread_scales<B::HALVES>(scales[j], g), sum);
+                    sum = add_groups<TYPE>(codes, x[j * next], scales[j], g, sum);
                 }
             }
         }
@@ -87,10 +72,7 @@ template <int TYPE, int R, int M> struct Sums8 {
 
     float total(int r, int j) const {
         const float sum = vsum(CHAINS == 1 ? sums[r][j][0] : vadd(sums[r][j][0], sums[r][j][1 % CHAINS]));
-        if (!B::MIN) return sum;
-        const __m128 half = _mm_add_ps(_mm256_castps256_ps128(least[r][j]), _mm256_extractf128_ps(least[r][j], 1));
-        const __m128 s = _mm_add_ps(half, _mm_movehl_ps(half, half));
-        return sum + _mm_cvtss_f32(_mm_add_ss(s, _mm_movehdup_ps(s)));
+        return B::MIN ? sum + sum_of(least[r][j]) : sum;
     }
 };
 

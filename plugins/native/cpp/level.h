@@ -44,4 +44,5 @@ extern const Level AVX512;
 extern const Level AVX512_BF16;
 #elif defined(TP_ARM64)
 extern const Level NEON;
+extern const Level NEON_DOT;
 #endif

@@ -26,17 +26,18 @@ template <int PART> struct Panel8 {
 // The codes of a unit, and its scales and minima.
 template <int TYPE> inline void read_unit8(const byte *unit, uint8_t *codes, float *d, float *m) {
     constexpr int EIGHTS = Block<TYPE>::HALVES ? 2 : 1;
-    __m256 scales[EIGHTS], minima[EIGHTS];
+    Eight scales[EIGHTS], minima[EIGHTS];
     unit_scales<TYPE>(unit, scales, minima);
     for (int e = 0; e < EIGHTS; e++) {
-        _mm256_store_ps(d + 8 * e, scales[e]);
-        if (Block<TYPE>::MIN) _mm256_store_ps(m + 8 * e, minima[e]);
+        store_eight(d + 8 * e, scales[e]);
+        if (Block<TYPE>::MIN) store_eight(m + 8 * e, minima[e]);
     }
 #pragma GCC unroll 8
     for (int g = 0; g < GROUPS8; g += TOGETHER) istore(codes + g * GROUP, stored_groups<TYPE>(unit, g));
 }
 
-template <int TYPE> void read_panel8(const char *rows, int64_t step, int64_t columns, int64_t k0, int64_t depth, const Panel8<part_of<TYPE>()> &panel) {
+// `depth` codes from `k0` on of `columns` rows of a matrix from row `first` on.
+template <int TYPE> void read_panel8(const char *matrix, int64_t step, int64_t first, int64_t columns, int64_t k0, int64_t depth, const Panel8<part_of<TYPE>()> &panel) {
     typedef Block<TYPE> B;
     constexpr int64_t PART = part_of<TYPE>(), UNIT_PARTS = DEPTH / PART, SIZE = UNIT_SIZE<TYPE>;
     static_assert(DEPTH == GROUPS8 * GROUP, "a unit is what is transposed at once");
@@ -45,7 +46,7 @@ template <int TYPE> void read_panel8(const char *rows, int64_t step, int64_t col
     for (int64_t some = 0; some < depth; some += DEPTH) {
         const int64_t n = depth - some < DEPTH ? depth - some : DEPTH;
         for (int64_t c = 0; c < COLUMNS; c++) {
-            const byte *unit = (const byte *)rows + (c < columns ? c : columns - 1) * step + (k0 + some) / DEPTH * SIZE;
+            const byte *unit = (const byte *)matrix + (first + (c < columns ? c : columns - 1)) * step + (k0 + some) / DEPTH * SIZE;
             byte last[SIZE];
             if (n < DEPTH) { // the end of a row
                 std::memset(last, 0, SIZE);
@@ -188,7 +189,7 @@ template <int TYPE> int64_t many8_room(int64_t k) {
 }
 
 // `Read` is read_panel8 for rows, or its like for panels.
-template <int TYPE, void (*Read)(const char *, int64_t, int64_t, int64_t, int64_t, const Panel8<part_of<TYPE>()> &)>
+template <int TYPE, void (*Read)(const char *, int64_t, int64_t, int64_t, int64_t, int64_t, const Panel8<part_of<TYPE>()> &)>
 void mul_many8(const Node &node, Part &part) {
     constexpr int PART = part_of<TYPE>();
     const Operand &w = node.src[0], &x = node.src[1], &out = node.out;
@@ -204,10 +205,10 @@ void mul_many8(const Node &node, Part &part) {
     for (Span turn; turns.next(turn);) {
         const int64_t item = turn.first, matrix = item / panels, i2 = matrix % x.ne[2], i3 = matrix / x.ne[2];
         const int64_t column = item % panels * COLUMNS, columns = n - column < COLUMNS ? n - column : COLUMNS;
-        const char *weights = at(w, column, i2 / (x.ne[2] / w.ne[2]), i3 / (x.ne[3] / w.ne[3]));
+        const char *weights = at(w, 0, i2 / (x.ne[2] / w.ne[2]), i3 / (x.ne[3] / w.ne[3]));
         for (int64_t k0 = 0; k0 < k; k0 += most) {
             const int64_t depth = k - k0 < most ? k - k0 : most;
-            Read(weights, w.nb[1], columns, k0, depth, panel);
+            Read(weights, w.nb[1], column, columns, k0, depth, panel);
             for (int64_t j = 0; j < m; j += tile) {
                 if (part.stopped()) return;
                 const int64_t height = m - j < tile ? m - j : tile, start = matrix * m + j;

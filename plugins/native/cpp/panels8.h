@@ -28,7 +28,7 @@ inline vi in_each_lane(__m128i a) { return _mm512_broadcast_i32x4(a); }
 // 16 in each byte that has a bit of `bits`.
 inline vi sixteen_where(vi a, vi bits) { return _mm512_maskz_set1_epi8(_mm512_test_epi8_mask(a, bits), 16); }
 
-#else
+#elif defined(__AVX2__)
 
 inline vi each_byte(int a) { return _mm256_set1_epi8((char)a); }
 inline vi iadd(vi a, vi b) { return _mm256_add_epi32(a, b); }
@@ -49,6 +49,46 @@ inline vi table_of(const int8_t *values, int excess) {
     return in_each_lane(_mm_add_epi8(_mm_loadu_si128((const __m128i *)values), _mm_set1_epi8((char)excess)));
 }
 
+#else
+
+inline vi each_byte(int a) { return vreinterpretq_s32_s8(vdupq_n_s8((int8_t)a)); }
+inline vi iadd(vi a, vi b) { return vaddq_s32(a, b); }
+inline vi iand(vi a, vi b) { return vandq_s32(a, b); }
+inline vi ior(vi a, vi b) { return vorrq_s32(a, b); }
+inline vi ixor(vi a, vi b) { return veorq_s32(a, b); }
+inline vi high_nibbles(vi a) { return vreinterpretq_s32_u8(vshrq_n_u8(vreinterpretq_u8_s32(a), 4)); }
+inline vi left(vi a, vi n) { return vshlq_s32(a, n); }
+inline vi right(vi a, vi n) { return vreinterpretq_s32_u32(vshlq_u32(vreinterpretq_u32_s32(a), vnegq_s32(n))); }
+inline vi last_byte_signed(vi a) { return vshrq_n_s32(a, 24); }
+inline vi looked_up(vi table, vi at) {
+    return vreinterpretq_s32_s8(vqtbl1q_s8(vreinterpretq_s8_s32(table), vreinterpretq_u8_s32(at)));
+}
+inline vi bytes_at(const byte *p) {
+    const uint8x8_t four = vreinterpret_u8_u32(vdup_n_u32(word_at(p)));
+    return vreinterpretq_s32_u32(vmovl_u16(vget_low_u16(vmovl_u8(four))));
+}
+inline vi chosen(vi x, int limit, vi b, vi a) { return vbslq_s32(vcltq_s32(x, iset(limit)), b, a); }
+inline vf as_floats(vi bits) { return vreinterpretq_f32_s32(bits); }
+inline vi sixteen_where(vi a, vi bits) {
+    return iand(vreinterpretq_s32_u8(vtstq_u8(vreinterpretq_u8_s32(a), vreinterpretq_u8_s32(bits))), each_byte(16));
+}
+inline vi table_of(const int8_t *values, int excess) {
+    return vreinterpretq_s32_s8(vaddq_s8(vld1q_s8(values), vdupq_n_s8((int8_t)excess)));
+}
+
+#endif
+
+// Byte `b` of each word in all four bytes of it.
+#if defined(__AVX2__)
+inline vi repeated_byte(vi words, char b) {
+    const __m128i same = _mm_setr_epi8(b, b, b, b, 4 + b, 4 + b, 4 + b, 4 + b, 8 + b, 8 + b, 8 + b, 8 + b, 12 + b, 12 + b, 12 + b, 12 + b);
+    return looked_up(words, in_each_lane(same));
+}
+#else
+inline vi repeated_byte(vi words, char b) {
+    const int8x16_t first = {0, 0, 0, 0, 4, 4, 4, 4, 8, 8, 8, 8, 12, 12, 12, 12};
+    return looked_up(words, vreinterpretq_s32_s8(vaddq_s8(first, vdupq_n_s8(b))));
+}
 #endif
 
 inline vi left(vi a, int n) { return left(a, iset(n)); }
@@ -68,9 +108,7 @@ inline vi bits(vi words, int to_left, int mask) {
 inline vi number(vi words, int from, int mask) { return iand(right(words, from), iset(mask)); }
 // 16 in each byte of the codes 4 v to 4 v + 3 whose bit of `words` is set.
 inline vi fifth_bits(vi words, int v) {
-    const char b = (char)(v / 2);
-    const __m128i same = _mm_setr_epi8(b, b, b, b, 4 + b, 4 + b, 4 + b, 4 + b, 8 + b, 8 + b, 8 + b, 8 + b, 12 + b, 12 + b, 12 + b, 12 + b);
-    return sixteen_where(looked_up(words, in_each_lane(same)), iset(v % 2 ? (int)0x80402010u : 0x08040201));
+    return sixteen_where(repeated_byte(words, (char)(v / 2)), iset(v % 2 ? (int)0x80402010u : 0x08040201));
 }
 
 // Where the nibbles of a block of 32 begin.
@@ -185,27 +223,30 @@ template <int TYPE> void panel_dots(const char *panel, const Packed8 &x, int64_t
 }
 
 // The codes, scales and minima of a part of two panels, or of one: as `read_panel8`.
-template <int TYPE> void unfold_panels8(const char *panels, int64_t row, int64_t columns, int64_t k0, int64_t depth, const Panel8<part_of<TYPE>()> &out) {
+template <int TYPE> void unfold_panels8(const char *matrix, int64_t row, int64_t first, int64_t columns, int64_t k0, int64_t depth, const Panel8<part_of<TYPE>()> &out) {
     typedef Block<TYPE> B;
     constexpr int PART = part_of<TYPE>(), WIDE = GROUP * B::GROUPS, VECTORS8 = GROUP / 4;
-    for (int64_t column = 0; column < COLUMNS; column += PANEL_ROWS) {
+    constexpr int64_t TAKEN = COLUMNS < PANEL_ROWS ? COLUMNS : PANEL_ROWS; // rows of each panel
+    for (int64_t column = 0; column < COLUMNS; column += TAKEN) {
         // Past the last row, any row does.
-        const char *panel = panels + (column < columns ? column : 0) * row;
+        const int64_t row0 = first + (column < columns ? column : 0);
+        const int slice = TAKEN < PANEL_ROWS ? (int)(row0 % PANEL_ROWS) / W : 0;
+        const char *panel = matrix + (row0 - slice * W) * row;
         const byte *block = (const byte *)panel + k0 / WIDE * B::SIZE * PANEL_ROWS;
         for (int64_t i = 0; i < depth; i += WIDE, block += B::SIZE * PANEL_ROWS) {
             for (int64_t j = 0; j < B::SIZE * PANEL_ROWS; j += 64) __builtin_prefetch(block + AHEAD + j);
 #pragma GCC unroll 8
             for (int g = 0; g < B::GROUPS; g++) {
-                for (int s = 0; s < SLICES; s++) {
+                for (int s = 0; s < TAKEN / W; s++) {
                     const int64_t lane = column + s * W;
                     uint8_t *codes = out.codes + ((i + g * GROUP) * COLUMNS + lane * 4);
 #pragma GCC unroll 8
-                    for (int v = 0; v < VECTORS8; v++) istore(codes + v * COLUMNS * 4, panel_codes<TYPE>(block, g, v, s));
+                    for (int v = 0; v < VECTORS8; v++) istore(codes + v * COLUMNS * 4, panel_codes<TYPE>(block, g, v, slice + s));
 #pragma GCC unroll 2
                     for (int h = 0; h < GROUP / PART; h++) {
                         const int64_t at = ((i + g * GROUP) / PART + h) * COLUMNS + lane;
                         vf d, m;
-                        panel_scale<TYPE>(block, g * (GROUP / PART) + h, s, d, m);
+                        panel_scale<TYPE>(block, g * (GROUP / PART) + h, slice + s, d, m);
                         vstore(out.d + at, d);
                         if (B::MIN) vstore(out.m + at, m);
                     }

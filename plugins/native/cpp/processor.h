@@ -1,4 +1,4 @@
-// What an x86 processor and its system offer, asked from the processor itself: the same with every compiler.
+// What the processor and its system offer. On x86 the processor itself is asked: the same with every compiler.
 #pragma once
 
 #if defined(TP_X86)
@@ -43,6 +43,26 @@ inline bool runs_avx512() {
            has(AVX512_VNNI);
 }
 inline bool runs_avx512_bf16() { return runs_avx512() && has(AVX512_BF16_); }
+
+} // namespace
+#elif defined(TP_ARM64)
+#if defined(__linux__)
+#include <sys/auxv.h>
+#endif
+
+namespace {
+
+// Dot products of bytes.
+inline bool runs_neon_dot() {
+#if defined(__linux__)
+    constexpr unsigned long DOT_PRODUCTS = 1ul << 20; // HWCAP_ASIMDDP of Linux
+    return getauxval(AT_HWCAP) & DOT_PRODUCTS;
+#elif defined(__APPLE__)
+    return true; // on every Mac with ARM
+#else
+    return false; // nobody was asked
+#endif
+}
 
 } // namespace
 #endif

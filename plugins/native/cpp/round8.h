@@ -3,7 +3,7 @@
 
 #include "matmul.h"
 
-#if defined(__AVX2__)
+#if defined(__AVX2__) || defined(TP_NEON_DOT)
 #define TP_INT8 // the level has dot products of bytes
 #endif
 
@@ -14,7 +14,8 @@ constexpr int GROUP = 32; // values of x that share a scale
 #if defined(TP_INT8)
 
 // Without VNNI, products of bytes are summed in pairs to 16 bits, which codes above 63 could overflow: such types
-// keep their signed codes, and products are made of magnitudes, with the sign of the code given to x.
+// keep their signed codes, and products are made of magnitudes, with the sign of the code given to x. On ARM they do
+// because both factors are signed.
 #if defined(__AVX512VNNI__)
 template <int TYPE> constexpr bool SIGNED = false;
 #else
@@ -42,7 +43,7 @@ template <bool Signed> inline vi dot_bytes(vi from, vi w0, vi x0, vi w1, vi x1) 
     return dot_bytes<Signed>(dot_bytes<Signed>(from, w0, x0), w1, x1);
 }
 
-#else
+#elif defined(__AVX2__)
 
 typedef __m256i vi;
 inline vi iload(const void *p) { return _mm256_loadu_si256((const __m256i *)p); }
@@ -63,9 +64,26 @@ template <bool Signed> inline vi dot_bytes(vi from, vi w0, vi x0, vi w1, vi x1) 
     return _mm256_add_epi32(from, pairs_to_fours(products));
 }
 
+#else
+
+typedef int32x4_t vi;
+inline vi iload(const void *p) { return vreinterpretq_s32_s8(vld1q_s8((const int8_t *)p)); }
+inline void istore(void *p, vi a) { vst1q_s8((int8_t *)p, vreinterpretq_s8_s32(a)); }
+inline vi iset(int32_t a) { return vdupq_n_s32(a); }
+inline vf ifloat(vi a) { return vcvtq_f32_s32(a); }
+
+// Stored codes are signed or below 64: signed bytes all.
+template <bool> inline vi dot_bytes(vi from, vi w, vi x) {
+    return vdotq_s32(from, vreinterpretq_s8_s32(w), vreinterpretq_s8_s32(x));
+}
+template <bool Signed> inline vi dot_bytes(vi from, vi w0, vi x0, vi w1, vi x1) {
+    return dot_bytes<Signed>(dot_bytes<Signed>(from, w0, x0), w1, x1);
+}
+
 #endif
 
 // Rounds 32 values; returns their scale, and sums of 16 codes each.
+#if defined(__AVX2__)
 inline float round_group(const float *values, int8_t *codes, int *halves) {
     constexpr int VECTORS8 = 4;
     __m256 v[VECTORS8];
@@ -91,6 +109,30 @@ inline float round_group(const float *values, int8_t *codes, int *halves) {
     }
     return largest / 127;
 }
+#else
+inline float round_group(const float *values, int8_t *codes, int *halves) {
+    constexpr int VECTORS4 = 8;
+    vf v[VECTORS4], most = vset(0);
+    for (int i = 0; i < VECTORS4; i++) {
+        v[i] = vload(values + 4 * i);
+        most = vmax(most, vabsq_f32(v[i]));
+    }
+    const float largest = vmaxvq_f32(most);
+    const vf inverse = vset(largest > 0 ? 127 / largest : 0);
+    for (int h = 0; h < 2; h++) {
+        int16x8_t eight[2];
+        for (int i = 0; i < 2; i++) {
+            const vf *pair = v + 4 * h + 2 * i;
+            const vi a = vcvtnq_s32_f32(vmul(pair[0], inverse)), b = vcvtnq_s32_f32(vmul(pair[1], inverse));
+            eight[i] = vcombine_s16(vqmovn_s32(a), vqmovn_s32(b));
+        }
+        const int8x16_t bytes = vcombine_s8(vqmovn_s16(eight[0]), vqmovn_s16(eight[1]));
+        vst1q_s8(codes + 16 * h, bytes);
+        halves[h] = vaddlvq_s8(bytes);
+    }
+    return largest / 127;
+}
+#endif
 
 template <int TYPE> constexpr int part_of() { return Block<TYPE>::HALVES ? 16 : 32; } // codes of w that share a scale
 

@@ -29,6 +29,7 @@ const Known LEVELS[] = {
     {&AVX512_BF16, runs_avx512_bf16},
 #elif defined(TP_ARM64)
     {&NEON, [] { return true; }},
+    {&NEON_DOT, runs_neon_dot},
 #endif
 };
 constexpr int LEVEL_COUNT = sizeof(LEVELS) / sizeof(LEVELS[0]);

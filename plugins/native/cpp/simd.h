@@ -162,6 +162,8 @@ inline vf vscale2(vf x, vf n) { EACH(std::ldexp(x.at[i], std::isnan(n.at[i]) ? 0
 inline float half_to_float(uint16_t h) {
 #if defined(__F16C__)
     return _cvtsh_ss(h);
+#elif defined(TP_NEON)
+    return vgetq_lane_f32(vcvt_f32_f16(vreinterpret_f16_u16(vdup_n_u16(h))), 0);
 #else
     const uint32_t sign = (uint32_t)(h & 0x8000) << 16, magnitude = h & 0x7fff;
     uint32_t bits = magnitude << 13;

@@ -8,6 +8,51 @@ namespace {
 #if defined(TP_INT8)
 constexpr int GROUPS8 = 8; // of a unit
 template <int TYPE> constexpr int64_t UNIT_SIZE = Block<TYPE>::SIZE * (GROUPS8 / Block<TYPE>::GROUPS);
+
+// 256 values of a row of x, rounded: codes; what is taken off the sums of each group, by fours of codes; and for each
+// part of w its scale and its scaled sum.
+struct alignas(64) Unit8 {
+    int8_t codes[GROUPS8 * GROUP];
+    int32_t shifts[GROUPS8 * 8];
+    float d[16], sums[16];
+};
+#endif
+
+// Eight floats, for scales and minima.
+#if defined(__AVX2__)
+typedef __m256 Eight;
+inline Eight load_eight(const float *p) { return _mm256_load_ps(p); }
+inline void store_eight(float *p, Eight a) { _mm256_store_ps(p, a); }
+inline Eight eight_zeros() { return _mm256_setzero_ps(); }
+inline Eight times(Eight a, Eight b) { return _mm256_mul_ps(a, b); }
+inline Eight plus_product(Eight a, Eight b, Eight more) { return _mm256_fmadd_ps(a, b, more); }
+inline float sum_of(Eight a) {
+    const __m128 half = _mm_add_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
+    const __m128 s = _mm_add_ps(half, _mm_movehl_ps(half, half));
+    return _mm_cvtss_f32(_mm_add_ss(s, _mm_movehdup_ps(s)));
+}
+#elif defined(TP_INT8)
+struct Eight {
+    float at[8];
+};
+inline Eight load_eight(const float *p) {
+    Eight r;
+    std::memcpy(r.at, p, sizeof r.at);
+    return r;
+}
+inline void store_eight(float *p, const Eight &a) { std::memcpy(p, a.at, sizeof a.at); }
+inline Eight eight_zeros() { return {}; }
+inline Eight times(const Eight &a, const Eight &b) {
+    Eight r;
+    for (int i = 0; i < 8; i += W) vstore(r.at + i, vmul(vload(a.at + i), vload(b.at + i)));
+    return r;
+}
+inline Eight plus_product(const Eight &a, const Eight &b, const Eight &more) {
+    Eight r;
+    for (int i = 0; i < 8; i += W) vstore(r.at + i, vfma(vload(a.at + i), vload(b.at + i), vload(more.at + i)));
+    return r;
+}
+inline float sum_of(const Eight &a) { return vsum(vadd(vload(a.at), vload(a.at + W))); }
 #endif
 
 #if defined(__AVX512VNNI__)
@@ -69,7 +114,7 @@ template <int TYPE> inline vi stored_groups(const byte *unit, int g) {
 }
 
 // The scale of each lane.
-template <bool HALVES> inline vf spread_scales(const __m256 *scales, int g) {
+template <bool HALVES> inline vf spread_scales(const Eight *scales, int g) {
     const vi lane = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
     const int first = HALVES ? 2 * g % 8 : g;
     const vi which = _mm512_add_epi32(_mm512_srli_epi32(lane, HALVES ? 2 : 3), iset(first));
@@ -80,30 +125,46 @@ template <bool HALVES> inline vf spread_scales(const __m256 *scales, int g) {
 
 constexpr int TOGETHER = 1;
 
-template <int TYPE> inline vi stored_groups(const byte *unit, int g) {
+template <int TYPE> inline Codes stored_groups(const byte *unit, int g) {
     typedef Block<TYPE> B;
     return B::GROUPS == 1 ? stored_codes<TYPE>(unit + g * B::SIZE, 0) : stored_codes<TYPE>(unit, g);
 }
 
-template <bool HALVES> inline vf spread_scales(const __m256 *scales, int g) {
+#endif
+
+#if defined(__AVX2__)
+
+#if !defined(__AVX512VNNI__)
+template <bool HALVES> inline vf spread_scales(const Eight *scales, int g) {
     const float *floats = (const float *)scales;
     if (!HALVES) return _mm256_set1_ps(floats[g]);
     return _mm256_insertf128_ps(_mm256_set1_ps(floats[2 * g]), _mm_set1_ps(floats[2 * g + 1]), 1);
 }
-
 #endif
 
-#if defined(TP_INT8)
+// `sum` and the products of the stored codes of the groups at g with those of x, scaled.
+template <int TYPE> inline vf add_groups(vi codes, const Unit8 &x, const Eight *scales, int g, vf sum) {
+    const vi start = EXCESS<TYPE> ? iload(x.shifts + 8 * g) : iset(0);
+    const vf dot = ifloat(dot_bytes<SIGNED<TYPE>>(start, codes, iload(x.codes + g * GROUP)));
+    return vfma(dot, spread_scales<Block<TYPE>::HALVES>(scales, g), sum);
+}
+
+// Sums of each four of 32 codes, times `factor`.
+inline void sum_fours(const int8_t *codes, int factor, int32_t *out) {
+    const __m256i ones = _mm256_set1_epi8(1), c = _mm256_loadu_si256((const __m256i *)codes);
+    const __m256i fours = _mm256_madd_epi16(_mm256_maddubs_epi16(ones, c), _mm256_set1_epi16(1));
+    _mm256_storeu_si256((__m256i *)out, _mm256_mullo_epi32(fours, _mm256_set1_epi32(factor)));
+}
 
 // Eight f16 numbers, `step` bytes apart.
-inline __m256 eight_halves(const byte *p, int step) {
+inline Eight eight_halves(const byte *p, int step) {
     short h[8];
     for (int i = 0; i < 8; i++) std::memcpy(h + i, p + i * step, 2);
     return _mm256_cvtph_ps(_mm_setr_epi16(h[0], h[1], h[2], h[3], h[4], h[5], h[6], h[7]));
 }
 
 // Eight scales of MXFP4, as `half_of_power` makes them, `step` bytes apart.
-inline __m256 eight_powers(const byte *p, int step) {
+inline Eight eight_powers(const byte *p, int step) {
     uint64_t bytes = 0;
     for (int i = 0; i < 8; i++) bytes |= (uint64_t)p[i * step] << 8 * i;
     const __m256i e = _mm256_cvtepu8_epi32(_mm_cvtsi64_si128((long long)bytes)), two = _mm256_set1_epi32(2);
@@ -112,17 +173,49 @@ inline __m256 eight_powers(const byte *p, int step) {
     return _mm256_castsi256_ps(_mm256_blendv_epi8(normal, small, _mm256_cmpgt_epi32(two, e)));
 }
 
-// The scales and minima of a unit.
-template <int TYPE> inline void unit_scales(const byte *unit, __m256 *d, __m256 *m) {
+// The scales and minima of eight blocks of 32.
+template <int TYPE> inline void eight_scales(const byte *blocks, Eight *d, Eight *m) {
     typedef Block<TYPE> B;
-    if constexpr (B::GROUPS > 1) {
-        B::scales(unit, (float *)d, (float *)m);
-    } else if constexpr (TYPE == MXFP4) {
-        d[0] = eight_powers(unit, B::SIZE);
+    if constexpr (TYPE == MXFP4) {
+        d[0] = eight_powers(blocks, B::SIZE);
     } else {
-        d[0] = eight_halves(unit, B::SIZE);
-        if (B::MIN) m[0] = eight_halves(unit + 2, B::SIZE);
+        d[0] = eight_halves(blocks, B::SIZE);
+        if (B::MIN) m[0] = eight_halves(blocks + 2, B::SIZE);
     }
+}
+
+#elif defined(TP_INT8)
+
+inline void istore(void *p, const Codes &codes) { std::memcpy(p, codes.at, sizeof codes.at); }
+
+template <int TYPE> inline vf add_groups(const Codes &codes, const Unit8 &x, const Eight *scales, int g, vf sum) {
+    vi dots[2];
+    for (int h = 0; h < 2; h++) {
+        const vi start = EXCESS<TYPE> ? iload(x.shifts + 8 * g + 4 * h) : iset(0);
+        dots[h] = dot_bytes<SIGNED<TYPE>>(start, iload(codes.at + 16 * h), iload(x.codes + g * GROUP + 16 * h));
+    }
+    if (!Block<TYPE>::HALVES) return vfma(ifloat(vaddq_s32(dots[0], dots[1])), vset(scales[0].at[g]), sum);
+    const float *halves = scales[g / 4].at + 2 * g % 8;
+    return vfma(ifloat(dots[1]), vset(halves[1]), vfma(ifloat(dots[0]), vset(halves[0]), sum));
+}
+
+inline void sum_fours(const int8_t *codes, int factor, int32_t *out) {
+    const vi ones = vreinterpretq_s32_s8(vdupq_n_s8(1));
+    for (int i = 0; i < 8; i += W) vst1q_s32(out + i, vmulq_n_s32(dot_bytes<true>(iset(0), iload(codes + 4 * i), ones), factor));
+}
+
+template <int TYPE> inline void eight_scales(const byte *blocks, Eight *d, Eight *m) {
+    for (int i = 0; i < 8; i++) Block<TYPE>::scales(blocks + i * Block<TYPE>::SIZE, d->at + i, m->at + i);
+}
+
+#endif
+
+#if defined(TP_INT8)
+
+// The scales and minima of a unit.
+template <int TYPE> inline void unit_scales(const byte *unit, Eight *d, Eight *m) {
+    if constexpr (Block<TYPE>::GROUPS > 1) Block<TYPE>::scales(unit, (float *)d, (float *)m);
+    else eight_scales<TYPE>(unit, d, m);
 }
 
 #endif

@@ -25,7 +25,7 @@ from tensorplug_native.rules import READABLE
 VARIABLE = "TENSORPLUG_NATIVE_ACTIVATIONS"
 """The option `activations` of streams that are opened without it."""
 ACTIVATIONS = ("int8", "f32")
-INT8_LEVELS = frozenset({"avx2", "avx512", "avx512_bf16"})
+INT8_LEVELS = frozenset({"avx2", "avx512", "avx512_bf16", "neon_dot"})
 """Those with products of bytes."""
 
 
@@ -44,7 +44,7 @@ class NativeDevice(CPUDevice):
         *CPUDevice.options,
         Option(
             *("level", str, AUTO),
-            "instruction-set level of the kernels: baseline, avx2, avx512, avx512_bf16, neon",
+            "instruction set of the kernels: baseline; avx2, avx512, avx512_bf16; neon, neon_dot",
         ),
         Option(
             *("affinity", str, ""),

@@ -22,6 +22,8 @@ from .recording import Recording, recorded, recorded_case, written
 
 LIMIT = 1e-7
 """Of the normalised mean square error with sums in f32."""
+ROUNDED = 5e-4
+"""The same where `x` is rounded: what the kit allows products."""
 TOGETHER = 12
 
 
@@ -38,7 +40,7 @@ def recordings(
             laid = lay(case, device.buffer_type, weights=weights)
             laid.write_leafs()
             rounds = backend.activations == "int8" and case.op == "mul_mat"
-            found = recorded_case(laid, backend, case.limit if rounds else LIMIT)
+            found = recorded_case(laid, backend, ROUNDED if rounds else LIMIT)
             if found is not None:
                 yield found
 

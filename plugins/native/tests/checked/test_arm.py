@@ -27,4 +27,5 @@ def test_every_level_gives_what_the_reference_gives(alone, tmp_path):
     done = subprocess.run(command, capture_output=True, text=True, check=False)
 
     assert done.returncode == 0, (done.stdout + done.stderr)[-8000:]
-    assert [line.split(":")[0] for line in done.stdout.splitlines()] == ["baseline", "neon"]
+    levels = [line.split(":")[0] for line in done.stdout.splitlines()]
+    assert levels == ["baseline", "neon", "neon_dot"]
