@@ -36,7 +36,7 @@ CONTENTS = {
         ["[tensorplug.backends]", "opencl = tensorplug_opencl.plugin"],
     ),
     "tensorplug-cuda": (
-        {"tensorplug_cuda/py.typed"},
+        {"tensorplug_cuda/py.typed", "tensorplug_cuda/kernels/*.cu"},
         ["[tensorplug.backends]", "cuda = tensorplug_cuda.plugin"],
     ),
     "tensorplug-simt": (

@@ -93,6 +93,30 @@ def test_machine_on_which_no_gpu_works_says_why(devices, machine):
         devices()
 
 
+@pytest.mark.parametrize(("wanted", "bytes_"), [("", True), ("int8", True), ("f32", False)])
+def test_activations_are_rounded_unless_the_user_says_no(devices, monkeypatch, wanted, bytes_):
+    monkeypatch.setenv("TENSORPLUG_CUDA_ACTIVATIONS", wanted)
+
+    (device,) = devices()
+
+    assert (device.facts.int_dot, device.facts.int8_activations) == (bytes_, bytes_)
+
+
+def test_gpu_without_products_of_bytes_has_none(devices, machine):
+    machine.gpus[0].properties |= {"major": 6, "minor": 0}
+
+    (device,) = devices()
+
+    assert not device.facts.int_dot
+
+
+def test_activations_that_mean_nothing_are_refused(devices, monkeypatch):
+    monkeypatch.setenv("TENSORPLUG_CUDA_ACTIVATIONS", "fp8")
+
+    with pytest.raises(OptionError, match="TENSORPLUG_CUDA_ACTIVATIONS='fp8': choose from int8"):
+        devices()
+
+
 def test_features_tell_versions_and_gpus(machine):
     from tensorplug_cuda.plugin import tensorplug_features
 

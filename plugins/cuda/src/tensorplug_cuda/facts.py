@@ -1,5 +1,6 @@
 """Facts about a GPU, as its driver tells them."""
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -8,12 +9,15 @@ from uuid import UUID
 from cupy.cuda import runtime
 
 from tensorplug.device import DeviceType
+from tensorplug.errors import OptionError
 from tensorplug_simt.facts import Facts
 
 WARP = 32
 """Items that exchange values without barriers, on every GPU so far."""
 INT_DOT = (6, 1)
 """The first compute capability with a product of four bytes."""
+ACTIVATIONS = "TENSORPLUG_CUDA_ACTIVATIONS"
+"""Set to `f32`, no product rounds activations to 8 bits; `int8` is the default."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +47,8 @@ class Gpu:
 
     @property
     def facts(self) -> Facts:
-        """What lowerings may know of it."""
+        """What lowerings may know of it. Raises OptionError for a setting that means nothing."""
+        bytes_wanted = _activations() == "int8"
         return Facts(
             wide=False,
             max_group=self.largest_group,
@@ -52,7 +57,9 @@ class Gpu:
             subgroup_required=True,
             fp16=True,
             fp64=True,
-            int_dot=self.capability >= INT_DOT,
+            # Without products of bytes no kernel has a reason to round activations.
+            int_dot=bytes_wanted and self.capability >= INT_DOT,
+            int8_activations=bytes_wanted,
             units=self.units,
         )
 
@@ -78,6 +85,13 @@ def gpu(ordinal: int) -> Gpu:
         integrated=bool(known["integrated"]),
         host_pointers=bool(known.get("canUseHostPointerForRegisteredMem", 0)),
     )
+
+
+def _activations() -> str:
+    value = os.environ.get(ACTIVATIONS, "").strip() or "int8"
+    if value not in ("int8", "f32"):
+        raise OptionError(f"{ACTIVATIONS}={value!r}: choose from int8, f32")
+    return value
 
 
 def _uuid(raw: bytes) -> str:

@@ -1,0 +1,101 @@
+"""Tiny language models from file to logits, against llama.cpp's; emulated."""
+
+import importlib.util
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import tensorplug as tp
+from tensorplug_llm import load_model
+from tensorplug_simt.emulator import missing
+
+APP = Path(__file__).parents[3] / "apps" / "llm" / "tests"
+"""Where the models and what llama.cpp made of them are."""
+NAMES = ("llama", "llama-q4_0", "qwen3", "gemma3")
+LIMITS = {"gemma3": 1e-3}
+"""llama.cpp takes gemma3's activation from a table of halves; all else is plain F32."""
+TOKENS = 6
+
+pytestmark = [
+    pytest.mark.long,
+    pytest.mark.skipif(bool(missing()), reason=missing()),
+    pytest.mark.skipif(not APP.exists(), reason="the tests of tensorplug-llm are not here"),
+]
+
+
+@pytest.fixture(scope="module")
+def tiny():
+    """The module that writes the models."""
+    spec = importlib.util.spec_from_file_location("cuda_tiny_models", APP / "tiny_models.py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses look for their module
+    spec.loader.exec_module(module)
+    yield module
+    del sys.modules[spec.name]
+
+
+@pytest.fixture(params=NAMES)
+def case(request, tiny, tmp_path, monkeypatch):
+    """A model's name, file, prompt, and llama.cpp's logits of all positions in F32."""
+    monkeypatch.setenv("TENSORPLUG_CUDA_ACTIVATIONS", "f32")
+    path = tmp_path / "model.gguf"
+    tiny.write(request.param, path)
+    expected = np.load(APP / "llama_cpp_tiny.npz")[request.param]
+    return request.param, path, tiny.prompt(request.param), expected
+
+
+def away(found, expected):
+    """How far logits are from llama.cpp's, as a share of their length."""
+    return np.linalg.norm(found - expected) / np.linalg.norm(expected)
+
+
+def test_logits_of_a_prompt_are_those_of_llama_cpp(case, stream):
+    name, path, ids, expected = case
+    with load_model(path, [stream]) as model, model.session(128, kv=tp.F32) as session:
+        found = np.concatenate(list(session.score(ids)))
+
+    assert away(found, expected) < LIMITS.get(name, 1e-4)
+
+
+def test_tokens_one_by_one_are_launched_as_graphs_and_give_the_same(case, stream, machine):
+    name, path, ids, expected = case
+    with load_model(path, [stream]) as model, model.session(128, kv=tp.F32) as session:
+        found = np.stack([session.decode(id) for id in ids[:TOKENS]])
+
+    assert away(found, expected[:TOKENS]) < LIMITS.get(name, 1e-4)
+    assert machine.graph_launches >= TOKENS - 2
+
+
+@pytest.mark.parametrize("name", ["llama-q8_0", "llama-q4_0"])
+def test_rounded_activations_move_logits_by_some_percent(stream, tiny, tmp_path, name):
+    path = tmp_path / "model.gguf"
+    tiny.write(name, path)
+    expected = np.load(APP / "llama_cpp_tiny.npz")[name][:TOKENS]
+    with load_model(path, [stream]) as model, model.session(128, kv=tp.F32) as session:
+        found = np.stack([session.decode(id) for id in tiny.prompt(name)[:TOKENS]])
+
+    assert 0 < away(found, expected) < 0.08
+
+
+def test_layers_over_two_devices_give_the_same(machine, monkeypatch, tiny, tmp_path):
+    from tensorplug_cuda.enumeration import devices
+
+    monkeypatch.setenv("TENSORPLUG_CUDA_EMULATED", "2")
+    path = tmp_path / "model.gguf"
+    tiny.write("llama", path)
+    first, second = devices()
+    with (
+        first,
+        second,
+        first.open() as one,
+        second.open() as two,
+        load_model(path, [one, two]) as model,
+        model.session(128, kv=tp.F32) as session,
+    ):
+        found = np.concatenate(list(session.score(tiny.prompt("llama"))))
+        taken = [device.memory().free < device.total for device in (first, second)]
+
+    assert away(found, np.load(APP / "llama_cpp_tiny.npz")["llama"]) < 1e-4
+    assert taken == [True, True]
