@@ -553,7 +553,7 @@ def share_host_memory_among_batches(patch: pytest.MonkeyPatch, rig: Rig) -> None
 
 
 def take_a_batch_without_waiting(patch: pytest.MonkeyPatch, rig: Rig) -> None:
-    patch.setattr(execute.InFlight, "wait", nothing)
+    patch.setattr(execute.InFlight, "reach", nothing)
 
 
 def mark_one_stream_only(patch: pytest.MonkeyPatch, rig: Rig) -> None:

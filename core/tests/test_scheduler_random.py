@@ -231,7 +231,7 @@ def forget_waits(patch: pytest.MonkeyPatch) -> None:
 
 
 def forget_batches(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(execute.InFlight, "wait", lambda _flight: None)
+    patch.setattr(execute.InFlight, "reach", lambda _flight: None)
 
 
 def forget_runs(patch: pytest.MonkeyPatch) -> None:

@@ -61,6 +61,10 @@ class DeviceLost(DeviceError):
     """A device is gone: nothing on it can be reached any more."""
 
 
+class DeviceHung(DeviceError):
+    """A device does not answer within the limit it was given."""
+
+
 @dataclass(frozen=True, slots=True)
 class RunState:
     """How far a run came that a device broke off; devices by name, splits by index."""

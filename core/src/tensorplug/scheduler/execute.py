@@ -44,21 +44,25 @@ class Observer(Protocol):
         ...
 
 
-def run(schedule: "Schedule", inputs: Mapping[Tensor, Any], observer: Observer | None) -> Results:
-    """Queue one run on the next batch of `schedule`, and once more where a device is replaced."""
+def run(
+    schedule: "Schedule",
+    inputs: Mapping[Tensor, Any],
+    observer: Observer | None,
+    index: int | None = None,
+) -> Results:
+    """Queue one run on the next batch, or that of `index`; once more where a device is left out."""
     scheduler = schedule.scheduler
     while True:
-        attempt = Attempt(scheduler, schedule)
+        attempt = Attempt(scheduler, schedule, index=index)
         try:
             with scheduler.turn, attempt:
                 schedule.prepare()
                 if not scheduler.rescue.owes:
                     return _run(attempt, schedule, inputs, observer)
+            scheduler.rescue.restore()
         except RunFailed as failure:
             scheduler.rescue.recover(failure)
-            inputs = attempt.inputs or inputs
-        else:
-            scheduler.rescue.restore()
+            inputs, index = attempt.inputs or inputs, attempt.index
 
 
 def _run(
@@ -69,7 +73,7 @@ def _run(
 ) -> Results:
     scheduler = schedule.scheduler
     scheduler.synchronize(attempt)
-    batch = schedule.take_batch()
+    batch = schedule.take_batch(attempt)
     if observer is not None:
         batch = schedule.unfused(batch)
     scheduler.runs += 1
@@ -80,7 +84,7 @@ def _run(
         with _split_span(scheduler, split):
             attempt.runs()
             if observer is None:
-                plan.run()
+                scheduler.limit.call(plan.run, plan.backend.device)
             else:
                 _run_observed(schedule, split, bindings, observer)
     attempt.leaves()
@@ -90,30 +94,49 @@ def _run(
 
 def submit(schedule: "Schedule", inputs: Mapping[Tensor, Any]) -> InFlight:
     """Queue one run and the reading of its outputs, beside batches already in flight."""
+    scheduler, index = schedule.scheduler, None
+    while True:
+        attempt = Attempt(scheduler, schedule, index=index)
+        try:
+            with scheduler.turn, attempt:
+                schedule.prepare()
+                if not scheduler.rescue.owes:
+                    return _submit(attempt, schedule, inputs)
+            scheduler.rescue.restore()
+        except RunFailed as failure:
+            scheduler.rescue.recover(failure)
+            inputs, index = attempt.inputs or inputs, attempt.index
+
+
+def _submit(attempt: Attempt, schedule: "Schedule", inputs: Mapping[Tensor, Any]) -> InFlight:
     scheduler = schedule.scheduler
-    attempt = Attempt(scheduler, schedule)
-    with scheduler.turn, attempt:
-        schedule.prepare()
-        if scheduler.loose:
-            scheduler.synchronize(attempt)
-        batch = schedule.take_batch()
-        scheduler.runs += 1
-        _upload(attempt, schedule, batch, inputs)
-        for split, plan in zip(schedule.splits, batch.plans, strict=True):
-            _enter(scheduler, split)
-            lent = _bring(schedule, batch, split, attempt)
-            _hold(scheduler, _unsettled(schedule, lent))
-            with _split_span(scheduler, split):
-                attempt.runs()
-                plan.run()
-            _leave(scheduler, split)
-        attempt.leaves()
-        outputs = {t: _read_later(attempt, schedule, batch, t) for t in schedule.graph.outputs}
-        where = schedule.layout.where
-        busy = {s.backend for s in schedule.splits} | {where[t].backend for t in outputs}
-        waits = [_mark(scheduler, i) for i in busy]
-        batch.pending = InFlight(outputs, waits, schedule)
-        return batch.pending
+    if scheduler.loose:
+        scheduler.synchronize(attempt)
+    batch = schedule.take_batch(attempt)
+    scheduler.runs += 1
+    _upload(attempt, schedule, batch, inputs)
+    for split, plan in zip(schedule.splits, batch.plans, strict=True):
+        attempt.enters(split, plan.backend)
+        _enter(scheduler, split)
+        lent = _bring(schedule, batch, split, attempt)
+        _hold(scheduler, _unsettled(schedule, lent, attempt))
+        with _split_span(scheduler, split):
+            attempt.runs()
+            scheduler.limit.call(plan.run, plan.backend.device)
+        _leave(scheduler, split)
+    attempt.leaves()
+    outputs = {t: _read_later(attempt, schedule, batch, t) for t in schedule.graph.outputs}
+    where = schedule.layout.where
+    busy = {s.backend for s in schedule.splits} | {where[t].backend for t in outputs}
+    waits = [_mark(scheduler, i) for i in busy]
+    batch.pending = InFlight(outputs, waits, attempt, partial(_again, schedule, attempt))
+    return batch.pending
+
+
+def _again(schedule: "Schedule", attempt: Attempt) -> Mapping[Tensor, Array]:
+    """The outputs of a batch that was in flight when a device failed."""
+    results = run(schedule, attempt.inputs or {}, None, attempt.index)
+    return {output: results[output] for output in schedule.graph.outputs}
 
 
 def _split_span(scheduler: "Scheduler", split: Split) -> AbstractContextManager[None]:
@@ -138,7 +161,9 @@ def _upload(
         attempt.does("writes", tensor, schedule.home_of(tensor))
         host_touches(schedule.scheduler, tensor, place, writes=True)
         with span(schedule.scheduler, f"write {label(tensor)}", bytes=tensor.nbytes):
-            place.buffer.write_tensor(tensor, place.offset, as_bytes(host_data(tensor, data)))
+            content = as_bytes(host_data(tensor, data))
+            write = partial(place.buffer.write_tensor, tensor, place.offset, content)
+            schedule.scheduler.limit.call(write, place.buffer.type.device)
         if tensor in batch.places:
             batch.written.add(tensor)
 
@@ -175,21 +200,23 @@ def _bring(
     attempt.enters(split, target)
     for reader in split.after:
         with span(scheduler, f"wait for {scheduler.backends[reader].name}", target):
-            order_after(scheduler.backends[reader], target)
+            order = partial(order_after, scheduler.backends[reader], target)
+            scheduler.limit.call(order, target.device)
     for copy in split.copies:
         if copy.source.nbytes:
             origin, size = scheduler.backends[copy.origin], copy.source.nbytes
             about(scheduler, copy.source)
             attempt.does("copies", copy.source, target)
             with span(scheduler, f"copy {label(copy.source)}", target, origin, bytes=size):
-                stream = _copy(schedule, batch, split, copy)
+                make = partial(_copy, schedule, batch, split, copy)
+                stream = scheduler.limit.call(make, target.device)
             if stream is not None and copy.source.root not in batch.places:
                 lent.append((copy.origin, stream))
     return lent
 
 
 def _unsettled(
-    schedule: "Schedule", lent: Sequence[tuple[int, Backend]]
+    schedule: "Schedule", lent: Sequence[tuple[int, Backend]], attempt: Attempt
 ) -> list[tuple[int, Backend]]:
     """Wait for readers without events, now that they have nothing but copies; return the others.
 
@@ -204,14 +231,15 @@ def _unsettled(
         and any(i in working for i in scheduler.sharers[lender])
     ]
     for reader in dict.fromkeys(reader for _, reader in late):
+        attempt.does("waits for the reader of what is read by", None, reader)
         with span(scheduler, f"wait for {reader.name}"):
-            reader.synchronize()
+            scheduler.limit.call(reader.synchronize, reader.device)
     return [pair for pair in lent if pair not in late]
 
 
 def _order_mark(scheduler: "Scheduler", mark: Mark, then: Backend) -> None:
     with span(scheduler, f"wait for {mark.stream.name}", then):
-        mark.order(then)
+        scheduler.limit.call(partial(mark.order, then), then.device)
 
 
 def _copy(schedule: "Schedule", batch: "Batch", split: Split, copy: Copy) -> Backend | None:
@@ -247,7 +275,8 @@ def _read_later(attempt: Attempt, schedule: "Schedule", batch: "Batch", output: 
         about(schedule.scheduler, output)
         attempt.does("reads", output, backend)
         with span(schedule.scheduler, f"read {label(output)}", backend, bytes=output.nbytes):
-            read_async(backend, batch.bindings.where(output), out)
+            get = partial(read_async, backend, batch.bindings.where(output), out)
+            schedule.scheduler.limit.call(get, backend.device)
         _hold(schedule.scheduler, [(home, backend)])
     return array_view(output, out, 0)
 
@@ -282,6 +311,9 @@ def _run_observed(
             continue
         segment: Graph = schedule.graph.part(split.nodes[start : i + 1])
         start = i + 1
-        backend.compute(BoundGraph(segment, bindings))
-        if wanted and not observer.see(node, read(node, bindings)):
+        call = schedule.scheduler.limit.call
+        call(partial(backend.compute, BoundGraph(segment, bindings)), backend.device)
+        if not wanted:
+            continue
+        if not observer.see(node, call(partial(read, node, bindings), backend.device)):
             raise Aborted(f"{node}: the observer cancelled the run here")

@@ -1,6 +1,6 @@
 """`Attempt`: how far one run came, and the one error that says so where a device breaks it off."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import takewhile
 from types import TracebackType
@@ -11,6 +11,7 @@ from tensorplug.buffer import human
 from tensorplug.device import Device
 from tensorplug.errors import (
     DeviceError,
+    DeviceHung,
     DeviceLost,
     OutOfMemory,
     RunFailed,
@@ -29,11 +30,13 @@ FAILURES = (DeviceError, OutOfMemory)
 
 CAUSES: tuple[tuple[type[TensorplugError], str, str], ...] = (
     (DeviceLost, "gone", ""),
+    (DeviceHung, "hung", "what it may still use stays reserved: "),
     (OutOfMemory, "out of memory", "use a smaller batch or context, or put layers elsewhere, or "),
     (DeviceError, "failed", "run again, or "),
 )
 """Kinds of errors, narrow ones first: in a word, and what may help against each."""
 
+BRINGS = "brings what is read by"
 WITHOUT_IT = "make a scheduler without {names}, or one with on_failure='replan'"
 
 
@@ -48,9 +51,12 @@ class Attempt:
         scheduler: "Scheduler",
         schedule: "Schedule | None" = None,
         kinds: tuple[type[TensorplugError], ...] = FAILURES,
+        index: int | None = None,
     ) -> None:
         self.scheduler = scheduler
         self.schedule = schedule
+        self.index = index
+        """Which batch of the schedule is used; None until that is decided."""
         self.serial = 0
         """The run that was the last when this one failed."""
         self.inputs: Mapping[Tensor, Any] | None = None
@@ -61,7 +67,7 @@ class Attempt:
         self.failed: tuple[Device, ...] = ()
         self.failure: RunFailed | None = None
         self._kinds = kinds
-        self._doing: tuple[str, Tensor | None] = ("prepares", None)
+        self._doing: tuple[str, Tensor | None] = ("prepares the run", None)
         self._backend: Backend | None = None
 
     def does(self, what: str, tensor: Tensor | None, backend: Backend) -> None:
@@ -71,7 +77,7 @@ class Attempt:
     def enters(self, split: Split, backend: Backend) -> None:
         """Note that the copies of `split` come next."""
         self.split, self._backend = split.index, backend
-        self._doing = ("brings what is read by", None)
+        self._doing = (BRINGS, None)
 
     def runs(self) -> None:
         """Note that the nodes of the split come next."""
@@ -80,7 +86,14 @@ class Attempt:
 
     def leaves(self) -> None:
         """Note that all splits are queued."""
-        self.split, self._doing = None, ("finishes", None)
+        self.split, self._doing = None, ("finishes the run", None)
+
+    def nodes(self, on: Collection[Device] | None = None) -> Iterator[Tensor]:
+        """What may have been computed, by any device or by those named."""
+        splits = () if self.schedule is None else self.schedule.splits[: self.begun]
+        for split in splits:
+            if on is None or self.scheduler.backends[split.backend].device in on:
+                yield from split.nodes
 
     def __enter__(self) -> None:
         """Nothing to do until something fails."""
@@ -94,33 +107,44 @@ class Attempt:
         if error is None or isinstance(error, RunFailed):
             return
         late = self._settle()
-        if not isinstance(error, self._kinds):
-            return
-        scheduler = self.scheduler
+        if isinstance(error, self._kinds):
+            raise self._fail(error, late) from error
+        if self.scheduler.limit.stuck:
+            # The program's error goes on; the memory must not.
+            self._fail(late[0], late)
+
+    def _fail(self, error: TensorplugError, late: Sequence[TensorplugError]) -> RunFailed:
         self.failed = self._blamed(error, late)
-        self.failure = RunFailed("", self._state(error))
-        self.failure.args = (f"{_text(self.failure.state)}: {error}{_facts(self.failure.state)}",)
-        self.serial = scheduler.runs
-        scheduler.note_failure(self, self.failure)
-        raise self.failure from error
+        state = self._state(error)
+        self.failure = RunFailed(f"{_text(state)}: {error}{_facts(state)}", state)
+        self.serial = self.scheduler.runs
+        self.scheduler.note_failure(self, self.failure)
+        return self.failure
 
     def _settle(self) -> list[TensorplugError]:
         """Wait for what was queued, so that nothing runs behind the caller's back."""
         late: list[TensorplugError] = []
         for backend in self.scheduler.backends:
             try:
-                backend.synchronize()
+                self.scheduler.limit.call(backend.synchronize, backend.device)
             except TensorplugError as error:
                 late.append(error)
         self.scheduler.readers.clear()
         self.scheduler.users.clear()
         return late
 
+    @property
+    def _waits_for_others(self) -> bool:
+        """Whether who is at work may hang because another one does."""
+        return self._doing[0] in ("copies", BRINGS)
+
     def _blamed(
         self, error: TensorplugError, late: Iterable[TensorplugError]
     ) -> tuple[Device, ...]:
         ours = [backend.device for backend in self.scheduler.backends]
         errors = [error, *(e for e in late if isinstance(e, FAILURES))]
+        if isinstance(error, DeviceHung) and self._waits_for_others and len(errors) > 1:
+            del errors[0]
         firsts = [next((d for d in e.devices if d in ours), None) for e in errors]
         found = tuple(dict.fromkeys(device for device in firsts if device is not None))
         if found or self._backend is None:
@@ -173,7 +197,7 @@ def hopeless(failure: RunFailed, reason: str) -> RunFailed:
 def _described(what: str, tensor: Tensor | None, split: int | None, splits: Sequence[Split]) -> str:
     subject = "" if tensor is None else f" {tensor.name or f'{tensor.op} #{tensor.serial}'}"
     if split is None:
-        return f"{what}{subject}" if subject else f"{what} the run"
+        return f"{what}{subject}"
     nodes = splits[split].nodes
     where = f"split {split} of {len(splits)} ({nodes[0].op} to {nodes[-1].op})"
     return f"{what}{subject} for {where}" if subject else f"{what} {where}"

@@ -1,7 +1,9 @@
 """What a scheduler does when a device fails: raise, or plan anew on the devices that are left."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import logging
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
@@ -25,6 +27,7 @@ from tensorplug.scheduler.results import read_now
 from tensorplug.tensor import Array, Storage, Tensor
 
 if TYPE_CHECKING:
+    from tensorplug.scheduler.results import InFlight
     from tensorplug.scheduler.schedule import Batch, Schedule
     from tensorplug.scheduler.scheduler import Scheduler
 
@@ -33,6 +36,8 @@ Source = Callable[[], Any]
 Restore = Callable[[], None]
 """Makes states what they were before the run that failed; may run schedules."""
 T = TypeVar("T")
+
+logger = logging.getLogger("tensorplug.scheduler")
 
 OVERWRITES = {"cpy": "target", "set_rows": "table"}
 """Ops that write into a source without reading it: done twice they leave what they leave once."""
@@ -67,6 +72,9 @@ class Raise:
         """Make a schedule."""
         return make()
 
+    def unfinished(self, flight: "InFlight") -> None:
+        """Note a batch that was in flight when a device failed, the oldest first."""
+
     def recover(self, failure: RunFailed) -> None:
         """Make the next attempt possible, or raise `failure`."""
         raise failure
@@ -81,6 +89,10 @@ class Raise:
         """`pins` to backends that are left."""
         return pins
 
+    def forget(self) -> object:
+        """Let go of the memory of tensors that were moved, without closing it, and return it."""
+        return None
+
     def close(self) -> None:
         """Give back the memory of tensors that were moved."""
 
@@ -94,8 +106,11 @@ class Replan(Raise):
     def __init__(self, scheduler: "Scheduler") -> None:
         super().__init__(scheduler)
         self._lost: set[Device] = set()
+        self._spoilt: set[Tensor] = set()
+        """What a hung device may still write, wherever it lies."""
         self._gone: list[Backend] = []
         self._owed: dict[Restore, None] = {}
+        self._unfinished: list[InFlight] = []
         self._buffers: list[MultiBuffer] = []
 
     @property
@@ -105,20 +120,23 @@ class Replan(Raise):
     def keep(
         self, attempt: Attempt, batch: "Batch", inputs: Mapping[Tensor, Any]
     ) -> Mapping[Tensor, Any]:
-        batch.kept.update({t: host_data(t, data).copy() for t, data in inputs.items()})
-        attempt.inputs = dict(batch.kept)
-        return {t: v for t, v in batch.kept.items() if t in inputs or t not in batch.written}
+        given = {t: host_data(t, data).copy() for t, data in inputs.items()}
+        attempt.inputs = {**batch.kept, **given}
+        batch.kept.clear()
+        # What the graph makes of an input is not what was given.
+        changed = () if attempt.schedule is None else written(attempt.schedule.graph.nodes)
+        batch.kept.update({t: v for t, v in attempt.inputs.items() if t not in changed})
+        return {t: v for t, v in attempt.inputs.items() if t in inputs or t not in batch.written}
 
     def finish(
         self, attempt: Attempt, schedule: "Schedule", batch: "Batch"
     ) -> Mapping[Tensor, Array] | None:
         graph = schedule.graph
         self.scheduler.synchronize(attempt)
-        values = {y: read_now(attempt, schedule, batch.bindings, y) for y in graph.outputs}
-        for root in written(graph.nodes):
-            # What the graph made of an input is not what was given.
-            batch.kept.pop(root, None)
-        return values
+        return {y: read_now(attempt, schedule, batch.bindings, y) for y in graph.outputs}
+
+    def unfinished(self, flight: "InFlight") -> None:
+        self._unfinished.append(flight)
 
     def plan(self, make: Callable[[], T]) -> T:
         while True:
@@ -129,6 +147,7 @@ class Replan(Raise):
                 self.recover(failure)
 
     def recover(self, failure: RunFailed) -> None:
+        flights, self._unfinished = self._unfinished, []
         attempt, scheduler = self.scheduler.failed, self.scheduler
         if attempt is None or attempt.failure is not failure or not attempt.failed:
             raise failure
@@ -140,11 +159,18 @@ class Replan(Raise):
             raise hopeless(
                 failure, f"the last one left, {left[-1].name}, has memory the host cannot read"
             )
-        self._owed.update(dict.fromkeys(self._to_restore(attempt, failure)))
+        begun = [attempt] if attempt.schedule is not None else []
+        begun = [*(a for flight in flights if (a := flight.attempt) is not attempt), *begun]
+        self._owed.update(dict.fromkeys(self._to_restore(begun, failure, attempt.failed)))
         self._lost.update(attempt.failed)
         self._gone.extend(b for b in scheduler.backends if b not in left)
         scheduler.release()
         scheduler.use(left, pools)
+        # As text: the error refers to frames, and those to memory that is not needed any more.
+        logger.warning("%s; going on with %s", str(failure), ", ".join(b.name for b in left))
+        scheduler.failed = None
+        for flight in flights:
+            flight.run_again()
 
     def restore(self) -> None:
         while self._owed:
@@ -166,6 +192,10 @@ class Replan(Raise):
     def without_lost(self, pins: Mapping[Tensor, Backend]) -> Mapping[Tensor, Backend]:
         return {node: backend for node, backend in pins.items() if backend not in self._gone}
 
+    def forget(self) -> object:
+        forgotten, self._buffers = self._buffers, []
+        return forgotten
+
     def close(self) -> None:
         for buffer in self._buffers:
             buffer.close()
@@ -173,22 +203,25 @@ class Replan(Raise):
 
     def _is_lost(self, root: Tensor, failed: Iterable[Device] = ()) -> bool:
         device = self.scheduler.place_of(root).buffer.type.device
-        return device in self._lost or device in failed
+        return device in self._lost or device in failed or root in self._spoilt
 
-    def _to_restore(self, attempt: Attempt, failure: RunFailed) -> list[Restore]:
-        """Who must bring states back before the run can begin again. Raises RunFailed."""
-        schedule = attempt.schedule
-        if schedule is None:
-            return []
-        begun = [n for s in schedule.splits[: attempt.begun] for n in s.nodes]
-        changed = [root for root in written(begun) if not repeatable(begun, root)]
-        changing = written(schedule.graph.nodes)
+    def _to_restore(
+        self, attempts: Sequence[Attempt], failure: RunFailed, failed: Collection[Device]
+    ) -> list[Restore]:
+        """Who must bring states back before `attempts` can begin again. Raises RunFailed."""
+        begun = [node for attempt in attempts for node in attempt.nodes()]
+        if failure.state.cause == "hung":
+            theirs = written(node for attempt in attempts for node in attempt.nodes(on=failed))
+            self._spoilt.update(root for root in theirs if root.storage is not None)
+        graphs = [a.schedule.graph for a in attempts if a.schedule is not None]
+        changing = written(node for graph in graphs for node in graph.nodes)
         owed: list[Restore] = []
-        for root in persistent(schedule.graph.leafs):
-            lost = self._is_lost(root, attempt.failed)
-            if root in self.states and (lost or root in changed):
+        for root in persistent(leaf for graph in graphs for leaf in graph.leafs):
+            lost = self._is_lost(root, failed)
+            changed = not repeatable(begun, root)
+            if root in self.states and (lost or changed):
                 owed.append(self.states[root])
-            elif root in changed:
+            elif changed:
                 raise hopeless(
                     failure,
                     f"{root} was written, perhaps in part, and writing it again would give "
@@ -216,13 +249,15 @@ class Replan(Raise):
                 "from, or with add_states() who restores it"
             )
         place = self._room_for(root, graph)
+        moved = replace(root, storage=place)
         if data is None:
-            place.buffer.fill(0)
+            put = partial(place.buffer.fill, 0)
         else:
-            place.buffer.write_tensor(
-                replace(root, storage=place), place.offset, as_bytes(np.ascontiguousarray(data))
-            )
+            content = as_bytes(np.ascontiguousarray(data))
+            put = partial(place.buffer.write_tensor, moved, place.offset, content)
+        self.scheduler.limit.call(put, place.buffer.type.device)
         self.moved[root] = place
+        self._spoilt.discard(root)
 
     def _room_for(self, root: Tensor, graph: Graph) -> Storage:
         """Memory of the first backend that does all that `graph` does with `root`, if it fits."""

@@ -1,7 +1,8 @@
 """What a run gives: `Results`, and `InFlight` for a batch that was submitted."""
 
 import contextlib
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
+from functools import partial
 from typing import TYPE_CHECKING
 
 from tensorplug.device import Device
@@ -73,12 +74,15 @@ class InFlight:
         self,
         outputs: Mapping[Tensor, Array],
         waits: list[Mark],
-        schedule: "Schedule",
+        attempt: Attempt,
+        again: Callable[[], Mapping[Tensor, Array]],
     ) -> None:
+        """`again` runs the batch once more, after a failure."""
         self._outputs = dict(outputs)
         self._waits = waits
-        self._schedule = schedule
-        self._scheduler = schedule.scheduler
+        self._attempt = attempt
+        self._again = again
+        self._scheduler = attempt.scheduler
         self._failure: RunFailed | None = None
         self._scheduler.flying.append(self)
 
@@ -89,22 +93,40 @@ class InFlight:
 
     def wait(self) -> None:
         """Block until the batch is done; raises what its work raised."""
+        try:
+            self.reach()
+        except RunFailed as failure:
+            self._scheduler.rescue.recover(failure)
         if self._failure is not None:
             raise self._failure
+
+    def reach(self) -> None:
+        """Block until the batch is done; raises what breaks it off now."""
         if not self._waits:
             return
-        attempt = Attempt(self._scheduler, self._schedule)
-        attempt.begun = len(self._schedule.splits)
-        with attempt, span(self._scheduler, "wait for a batch"):
-            attempt.leaves()
+        with self._attempt, span(self._scheduler, "wait for a batch"):
             for mark in self._waits:
-                attempt.does("waits for", None, mark.stream)
-                mark.synchronize()
+                self._attempt.does("waits for a batch", None, mark.stream)
+                self._scheduler.limit.call(mark.synchronize, mark.stream.device)
         self._land()
 
     def _land(self, failure: RunFailed | None = None) -> None:
         self._waits, self._failure = [], failure
         self._scheduler.flying.remove(self)
+
+    def run_again(self) -> None:
+        """Get outputs after all, by another run."""
+        self._outputs = dict(self._again())
+        self._failure = None
+
+    @property
+    def attempt(self) -> Attempt:
+        """The run that made it."""
+        return self._attempt
+
+    def forget(self) -> object:
+        """Host memory that streams may still write."""
+        return self._outputs
 
     def settle(self, failure: RunFailed, failed: Collection[Device]) -> bool:
         """After a failure, and waiting: whether the batch is done without the devices `failed`.
@@ -136,4 +158,5 @@ def read_now(attempt: Attempt, schedule: "Schedule", bindings: Bindings, output:
     attempt.does("reads", output, schedule.home_of(output))
     host_touches(scheduler, output, bindings.where(output))
     with span(scheduler, f"read {label(output)}", bytes=output.nbytes):
-        return read(output, bindings)
+        device = bindings.where(output).buffer.type.device
+        return scheduler.limit.call(partial(read, output, bindings), device)

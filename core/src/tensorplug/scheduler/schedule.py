@@ -14,6 +14,7 @@ from tensorplug.placing import allocate
 from tensorplug.scheduler.assign import Choice, Choices
 from tensorplug.scheduler.execute import Observer, run, submit
 from tensorplug.scheduler.explain import Explanation, explain
+from tensorplug.scheduler.failure import Attempt
 from tensorplug.scheduler.results import InFlight, Results
 from tensorplug.scheduler.split import Split
 from tensorplug.scheduler.timeline import kept, timeline
@@ -129,6 +130,11 @@ class Schedule(Resource):
                 buffer.close()
         self._batches = []
 
+    def forget(self) -> object:
+        """Let go of plans and memory without closing them, and return them."""
+        forgotten, self._batches = self._batches, []
+        return forgotten
+
     # --- facts -----------------------------------------------------------------------------
 
     @property
@@ -187,12 +193,14 @@ class Schedule(Resource):
         self.check_open()
         return submit(self, inputs or {})
 
-    def take_batch(self) -> Batch:
-        """The batch whose turn it is, bound to the arena as it is now."""
-        batch = self._batches[self._next]
-        self._next = (self._next + 1) % len(self._batches)
+    def take_batch(self, attempt: Attempt) -> Batch:
+        """The batch of `attempt`, or the next one; bound to the arena as it is now."""
+        if attempt.index is None:
+            attempt.index = self._next
+            self._next = (self._next + 1) % len(self._batches)
+        batch = self._batches[attempt.index]
         if batch.pending is not None:
-            batch.pending.wait()
+            batch.pending.reach()
         self.ready(batch)
         return batch
 

@@ -2,7 +2,7 @@
 
 import logging
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 
 from tensorplug.backend import Backend, Plan, SupportsOptimize
@@ -17,6 +17,7 @@ from tensorplug.scheduler.arena import Arena
 from tensorplug.scheduler.assign import Field, assign
 from tensorplug.scheduler.failure import Attempt
 from tensorplug.scheduler.fuse import fused
+from tensorplug.scheduler.limit import Limit
 from tensorplug.scheduler.rescue import Restore, Source, policy
 from tensorplug.scheduler.results import InFlight
 from tensorplug.scheduler.schedule import Layout, Schedule, lay_out
@@ -42,7 +43,9 @@ class Scheduler(Resource):
     the file that TENSORPLUG_TRACE names. With `sanitize` (by default where TENSORPLUG_SANITIZE is
     1) all that is queued is checked, slowly: accesses to the same bytes that nothing orders raise
     HazardError. A device that fails in a run raises RunFailed; with `on_failure` "replan" the run
-    begins again without it. Belongs to one thread; its schedules never run at once (SchedulerBusy).
+    begins again without it. An upload, split, copy or wait that takes longer than `hang_limit`
+    seconds is given up: the device hangs. Belongs to one thread; its schedules never run at once
+    (SchedulerBusy).
     """
 
     def __init__(
@@ -55,6 +58,7 @@ class Scheduler(Resource):
         trace: Trace | None = None,
         sanitize: bool | None = None,
         on_failure: str = "raise",
+        hang_limit: float | None = None,
     ) -> None:
         if not backends:
             raise OptionError(
@@ -80,6 +84,9 @@ class Scheduler(Resource):
         """Batches that were submitted and not waited for yet, oldest first."""
         self.failed: Attempt | None = None
         """The last run that a device broke off."""
+        self.stopped: RunFailed | None
+        """Why nothing runs any more: a device hangs in memory that runs would use."""
+        self.limit = Limit(hang_limit)
         self.rescue = policy(on_failure)(self)
         self.trace = of_process() if trace is None else trace
         if self.trace is not None:
@@ -93,6 +100,7 @@ class Scheduler(Resource):
 
     def use(self, backends: Sequence[Backend], pools: Sequence[BufferType]) -> None:
         """Compute on `backends` in memory of `pools` from now on; nothing is planned yet."""
+        self.stopped = None
         self.backends = tuple(backends)
         self.field = Field(self.backends, pools, self.rescue.moved)
         self.arena = Arena(pools, self.synchronize)
@@ -127,8 +135,8 @@ class Scheduler(Resource):
         """
         graph = what if isinstance(what, Graph) else Graph(what, effects=effects)
         plan = partial(self._lay_out, graph, (), pins, tuple(transient), fuse=fuse)
-        with self.turn, span(self, "schedule"):
-            schedule = self.rescue.plan(lambda: Schedule(self, plan, self._batches))
+        with span(self, "schedule"):
+            schedule = self.rescue.plan(partial(self._make, plan))
         if logger.isEnabledFor(logging.DEBUG):
             logger.debug("scheduled %r:\n%s", graph, schedule.explain())
         return schedule
@@ -177,8 +185,8 @@ class Scheduler(Resource):
             return
         with span(self, "wait"):
             for backend in self.backends:
-                attempt.does("waits", None, backend)
-                backend.synchronize()
+                attempt.does("waits for queued work", None, backend)
+                self.limit.call(backend.synchronize, backend.device)
         self.loose = False
         if self.trace is not None:
             self.trace.collect()
@@ -204,11 +212,24 @@ class Scheduler(Resource):
     def note_failure(self, attempt: Attempt, failure: RunFailed) -> None:
         """Let nobody read what `attempt`, or a batch in flight, did not finish."""
         self.failed = attempt
+        if self.limit.stuck:
+            self.stopped = failure
+            self._abandon_memory()
         failed = attempt.failed
         for flight in tuple(self.flying):
             if not flight.settle(failure, failed):
+                self.rescue.unfinished(flight)
                 # Those behind it may have read what it did not finish.
                 failed = tuple(backend.device for backend in self.backends)
+
+    def _abandon_memory(self) -> None:
+        """Let go of all that a hung stream may still use, which is freed when its call returns."""
+        schedules = [child for child in self.children if isinstance(child, Schedule)]
+        used = [self.arena, self._plans, self.backends, self.rescue.forget()]
+        outputs = [flight.forget() for flight in self.flying]
+        self.limit.hold([*used, *outputs, *(schedule.forget() for schedule in schedules)])
+        self._plans = {}
+        self.arena = Arena(self.arena.pools, self.synchronize)
 
     def release(self) -> None:
         """Give back what was planned and all compute memory; it comes anew with the next run."""
@@ -252,6 +273,8 @@ class Scheduler(Resource):
     ) -> Layout:
         self.check_open()
         graph = what if isinstance(what, Graph) else Graph(what, effects=effects)
+        if self.stopped is not None:
+            raise self.stopped
         self.rescue.move(graph)
         self.field.forget()
         pinned = self.rescue.without_lost(pins or {})
@@ -271,6 +294,10 @@ class Scheduler(Resource):
         stream = self.backends[backend]
         return stream.optimize(nodes) if isinstance(stream, SupportsOptimize) else nodes
 
+    def _make(self, plan: Callable[[], Layout]) -> Schedule:
+        with self.turn:
+            return Schedule(self, plan, self._batches)
+
     def _index(self, backend: Backend) -> int:
         if backend not in self.backends:
             raise GraphError(f"{backend!r}: is no backend of this scheduler")
@@ -278,13 +305,16 @@ class Scheduler(Resource):
 
     def _close(self) -> None:
         for backend in self.backends:
-            if not backend.closed:
+            if not backend.closed and self.stopped is None:
                 # One device may still read what lies on another, which does not know of it.
                 backend.drain()
         if self.trace is not None:
             self.trace.collect()
         self.release()
         self.rescue.close()
+        self.limit.close()
+        # Errors refer to frames, and those to memory that a hung stream was left with.
+        self.failed = self.stopped = None
         if self.sanitizer is not None:
             self.sanitizer.close()
 

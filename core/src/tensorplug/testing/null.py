@@ -91,6 +91,7 @@ class NullBackend(Backend):
     def _synchronize(self) -> None:
         self.device.faults.meet("wait")
         self.mark().synchronize()
+        self.device.pass_gate()
         error = self._stream.take_error()
         if error is not None:
             raise error
