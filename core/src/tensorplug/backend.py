@@ -2,7 +2,7 @@
 
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, final, runtime_checkable
 
@@ -376,6 +376,15 @@ class SupportsThreadPool(Protocol):
 
     def set_thread_pool(self, pool: object | None) -> None:
         """Use `pool`, made by the same distribution, or one's own again."""
+        ...
+
+
+@runtime_checkable
+class SupportsNotes(Protocol):
+    """A plan that has something to say of its nodes, for `Schedule.explain`."""
+
+    def notes(self) -> Mapping[Tensor, str]:
+        """A short text for each node of which there is something to say."""
         ...
 
 

@@ -15,6 +15,7 @@ from tensorplug.errors import (
     StateError,
     TensorplugError,
 )
+from tensorplug.joined import Joined, join, joined
 from tensorplug.spec import (
     BEST,
     HARDWARE,
@@ -58,6 +59,7 @@ class Registry:
         self._path = path
         self._environ = os.environ if environ is None else environ
         self._made: Catalog | None = None
+        self._joined: dict[Joined, Device] = {}
 
     # --- what is installed -----------------------------------------------------------------
 
@@ -157,9 +159,13 @@ class Registry:
             return tuple(e.device for e in seen.values() if not kinds or e.device.type in kinds)
 
     def device(self, spec: str) -> Device:
-        """The device that a device string means. Raises BackendNotFound, BackendUnavailable."""
+        """The device that a device string means. Raises BackendNotFound, BackendUnavailable.
+
+        `meta:cpu+opencl:0?split=rows&ratio=3,1` is one device made of several, `split` being one of
+        `meta.POLICIES`, by default `rows`.
+        """
         parsed = parse_spec(spec)
-        if parsed.options:
+        if parsed.options and joined(parsed) is None:
             raise OptionError(f"device {spec!r}: options belong to open(), not to a device")
         return self._find(parsed)
 
@@ -170,6 +176,8 @@ class Registry:
         OptionError.
         """
         parsed = parse_spec(spec)
+        if joined(parsed) is not None:
+            return self._find(parsed).open(**options)
         given = {**parsed.options, **options}
         if parsed.name == BEST and not parsed.rest:
             return self.open_best(**given)
@@ -279,6 +287,9 @@ class Registry:
 
     def _find(self, spec: DeviceSpec) -> Device:
         with self._lock:
+            several = joined(spec)
+            if several is not None:
+                return self._join(several)
             if spec.name in self._catalog.names():
                 return _pick([e.device for e in self._entries(spec)], spec)
             if spec.name in HARDWARE:
@@ -296,6 +307,13 @@ class Registry:
                 return _pick(found, spec)
             self._slots(spec)
             raise AssertionError("names without candidates raise above")
+
+    def _join(self, wanted: Joined) -> Device:
+        parts = [self._find(parse_spec(part)) for part in wanted.parts]
+        made = self._joined.get(wanted)
+        if made is None or made.closed or getattr(made, "devices", ()) != tuple(parts):
+            made = self._joined[wanted] = join(parts, wanted)
+        return made
 
     def _none_of(self, what: str) -> BackendNotFound:
         with self._lock:

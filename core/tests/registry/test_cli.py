@@ -298,6 +298,19 @@ def test_explain_does_without_devices_that_cannot_work_together(shelf, run):
     assert json.loads(result.stdout)["splits"] == ["acme:0"]
 
 
+def test_explain_says_how_tensors_are_cut_over_several_devices(shelf, run, tmp_path):
+    both = "NullDevice('acme:0', host=True), NullDevice('acme:1', host=True)"
+    shelf.add("acme-gpu", plugin_source(devices=f"return [{both}]"))
+    arguments = ("--device", "meta:acme:0+acme:1?ratio=3,1", "--html", tmp_path / "page.html")
+
+    result = run("explain", "--example", *arguments)
+
+    note = "axis 0: 192+64: runs on parts with w cut along 1"
+    assert result.exit_code == 0
+    assert note in result.stdout
+    assert note in (tmp_path / "page.html").read_text()
+
+
 def test_explain_draws_a_page(shelf, run, tmp_path):
     shelf.add("acme-gpu", plugin_source(devices=CPU.replace("cpu:0", "acme:0")))
 

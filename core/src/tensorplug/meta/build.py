@@ -148,7 +148,7 @@ class _Builder:
         shape = f"{node.dtype.name}{list(node.shape)}"
         label = node.name or f"#{node.serial}"
         why = refused if refused and choice.way is None else choice.why
-        self._program.rows.append(Row(label, node.op, shape, str(result.state), why, moved))
+        self._program.rows[node] = Row(label, node.op, shape, str(result.state), why, moved)
 
     def _is_cut_below(self, target: Tensor | None) -> bool:
         """Whether the memory in which `target` lies is cut, whatever form it has itself."""

@@ -38,4 +38,4 @@ def table_of(program: Program, device: str) -> SplitTable:
     """Put a program into words."""
     sums = sum(isinstance(step, AllReduce) for step in program.steps)
     others = sum(isinstance(step, Exchange | Redeal) for step in program.steps)
-    return SplitTable(device, tuple(program.rows), program.moved, sums, others)
+    return SplitTable(device, tuple(program.rows.values()), program.moved, sums, others)

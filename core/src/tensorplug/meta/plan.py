@@ -1,11 +1,12 @@
 """`MetaPlan`: a program with memory, one plan for each segment and device, ready to run."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from tensorplug.allocator import MemoryMap
 from tensorplug.backend import Plan
-from tensorplug.buffer import Buffer, BufferUsage
+from tensorplug.buffer import Buffer, BufferUsage, human
 from tensorplug.errors import Unsupported
 from tensorplug.graph import Bindings, BoundGraph
 from tensorplug.meta import program as steps
@@ -35,6 +36,13 @@ class MetaPlan(Plan):
         self._groups: list[Groups] = []
         self._generations = (-1, -1)
         self._rebind()
+
+    def notes(self) -> Mapping[Tensor, str]:
+        """The state of every tensor and why, and what is moved for it."""
+        return {
+            node: f"{row.state}: {row.why}" + (f", {human(row.moved)} moved" if row.moved else "")
+            for node, row in self.program.rows.items()
+        }
 
     # --- planning ----------------------------------------------------------------------------
 

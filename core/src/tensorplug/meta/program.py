@@ -95,7 +95,7 @@ class Program:
     devices: int
     steps: list[Step] = field(default_factory=list)
     homes: list[dict[Tensor, Home]] = field(default_factory=list)
-    rows: list[Row] = field(default_factory=list)
+    rows: dict[Tensor, Row] = field(default_factory=dict)
 
     @property
     def moved(self) -> int:

@@ -136,9 +136,8 @@ def _from(copy: "CopyRow", colours: dict[str, str]) -> str:
 def _node(told: "Explanation", number: int, row: "NodeRow", colour: str) -> str:
     refusals = "; ".join(row.refusals.values())
     fused = f"fused into {row.fused}" if row.fused else ""
-    notes = "; ".join(
-        note for note in (fused, f"refused by {refusals}" if refusals else "") if note
-    )
+    refused = f"refused by {refusals}" if refusals else ""
+    notes = "; ".join(note for note in (row.note, fused, refused) if note)
     cells = (
         ("n", str(number)),
         ("name", row.node),
@@ -158,6 +157,7 @@ def _tip(told: "Explanation", row: "NodeRow") -> str:
     lines = [
         f"{row.node}: {row.op}, {row.result}",
         f"on {row.device}: {row.cause}",
+        row.note,
         f"fused into {row.fused}" if row.fused else "",
         *(f"refused by {reason}" for reason in row.refusals.values()),
         f"reads {', '.join(told.nodes[n].node for n in row.reads)}" if row.reads else "",

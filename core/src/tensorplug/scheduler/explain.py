@@ -1,6 +1,6 @@
 """`Explanation`: what runs where, and why, for people and for programs."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +20,8 @@ class NodeRow:
     """One node: its split, its device, the cause, and who refused it why.
 
     `fused` is the pattern and the last node of the group in which it is computed, if any. `reads`
-    are the numbers of the nodes whose results it reads or overwrites.
+    are the numbers of the nodes whose results it reads or overwrites. `note` is what its device
+    says of it.
     """
 
     split: int
@@ -32,6 +33,7 @@ class NodeRow:
     refusals: dict[str, str]
     fused: str
     reads: tuple[int, ...] = ()
+    note: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,8 +123,10 @@ class Explanation:
         return "\n".join(lines)
 
 
-def explain(layout: "Layout", field: Field, pools: Sequence[BufferType]) -> Explanation:
-    """Put a layout into words."""
+def explain(
+    layout: "Layout", field: Field, pools: Sequence[BufferType], notes: Mapping[Tensor, str]
+) -> Explanation:
+    """Put a layout into words, with what plans say of their nodes."""
     names = [backend.name for backend in field.backends]
     order = [node for split in layout.splits for node in split.nodes]
     reads = dict(zip(order, _reads(order), strict=True))
@@ -143,6 +147,7 @@ def explain(layout: "Layout", field: Field, pools: Sequence[BufferType]) -> Expl
             field.refusals(node),
             fused.get(node, ""),
             reads[node],
+            notes.get(node, ""),
         )
         for split in layout.splits
         for node in split.nodes
@@ -253,6 +258,7 @@ def _table(rows: Sequence[NodeRow]) -> list[str]:
     for row, cell in zip(rows, cells, strict=True):
         padded = "  ".join(text.ljust(width) for text, width in zip(cell, widths, strict=False))
         refused = "".join(f"; refused by {why}" for why in row.refusals.values())
-        fused = f"; fused into {row.fused}" if row.fused else ""
-        lines.append(f"  {padded}  {row.cause}{fused}{refused}")
+        more = f"; {row.note}" if row.note else ""
+        more += f"; fused into {row.fused}" if row.fused else ""
+        lines.append(f"  {padded}  {row.cause}{more}{refused}")
     return lines

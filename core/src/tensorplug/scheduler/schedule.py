@@ -1,11 +1,12 @@
 """`Schedule`: the immutable result of scheduling a graph, and its memory."""
 
+from collections import ChainMap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, final
 
 from tensorplug.allocator import MemoryMap, check_leafs, plan_memory
-from tensorplug.backend import Backend, Plan
+from tensorplug.backend import Backend, Plan, SupportsNotes
 from tensorplug.buffer import BufferType, MultiBuffer
 from tensorplug.errors import GraphError
 from tensorplug.graph import Bindings, BoundGraph, Graph
@@ -168,7 +169,9 @@ class Schedule(Resource):
 
     def explain(self) -> Explanation:
         """What runs where, and why: a table with `str()`, data with `.to_json()`."""
-        return explain(self.layout, self.scheduler.field, self.scheduler.arena.pools)
+        plans = self._batches[0].plans if self._batches else []
+        notes = ChainMap(*(dict(p.notes()) for p in plans if isinstance(p, SupportsNotes)))
+        return explain(self.layout, self.scheduler.field, self.scheduler.arena.pools, notes)
 
     # --- running ---------------------------------------------------------------------------
 
