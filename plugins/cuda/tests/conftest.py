@@ -25,6 +25,13 @@ def pytest_configure(config: pytest.Config) -> None:
         sys.path.insert(0, str(STANDIN))
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave out the kit where none of it would run: naming its thousands of cases takes seconds."""
+    wanted = config.option.markexpr
+    out = {"test_gpu.py": wanted != "gpu", "test_conformance.py": "not long" in wanted}
+    return True if out.get(collection_path.name) and collection_path.parent == HERE else None
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """At tier smoke the kit has a case of every third op: a compiler takes half a second for each.

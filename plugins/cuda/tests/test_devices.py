@@ -45,6 +45,7 @@ def test_integrated_gpu_shares_the_hosts_memory(devices, machine):
     (device,) = devices()
 
     assert device.type is DeviceType.IGPU
+    assert not device.info.capabilities.mmap
 
 
 def test_machine_without_gpus_has_no_devices(devices, machine):

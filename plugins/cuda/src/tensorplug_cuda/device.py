@@ -70,6 +70,11 @@ class CudaDevice(Device):
     def hardware_id(self) -> str:
         return self.gpu.pci
 
+    @property
+    def mmap(self) -> bool:
+        # Pages of a file that the GPU shares with the host would be read twice.
+        return not self.gpu.integrated
+
     def memory(self) -> Memory:
         with driver_errors(f"{self.name}: memory"), self.current():
             free, _ = cuda.runtime.memGetInfo()

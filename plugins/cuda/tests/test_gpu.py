@@ -1,0 +1,147 @@
+"""A real GPU: `pytest -m gpu plugins/cuda/tests`, on a machine with CuPy and a driver."""
+
+from collections.abc import Iterator
+from time import perf_counter
+
+import numpy as np
+import pytest
+
+import tensorplug as tp
+from tensorplug import transfer
+from tensorplug.device import Device
+from tensorplug.testing.kit import DeviceTests
+from tensorplug_cuda import drivers
+
+pytestmark = pytest.mark.gpu
+
+HOST_TIME = 50e-6
+"""Seconds that the host may take to queue a plan again, whatever the number of its launches."""
+
+
+def real_devices():
+    """The GPUs of this machine; skips where there are none, and says why."""
+    reason = drivers.missing()
+    if reason:
+        pytest.skip(reason)
+    import cupy
+
+    if hasattr(cupy, "EMULATED"):
+        pytest.skip("cupy is the stand-in of the tests here; run pytest -m gpu")
+    from tensorplug_cuda.enumeration import devices
+
+    return devices()
+
+
+@pytest.fixture
+def gpu() -> Iterator[Device]:
+    """The first GPU."""
+    with real_devices()[0] as device:
+        yield device
+
+
+class TestGPU(DeviceTests):
+    """Every contract of a device."""
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def device(cls) -> Iterator[Device]:
+        with real_devices()[0] as device:
+            yield device
+
+
+def long_chain(stream, length=200):
+    """A plan of many launches that follow each other, and where its result lies."""
+    x = stream.place("x", np.ones(64, np.float32))
+    steps = [x]
+    for i in range(length):
+        steps.append(tp.scale(steps[-1], 2.0 if i % 2 else 0.5))
+    buffer = stream.buffer_type.alloc(256 * length)
+    places = {step: tp.Storage(buffer, 256 * i) for i, step in enumerate(steps[1:])}
+    bound = tp.BoundGraph(tp.Graph(steps[-1]), tp.Bindings(places))
+    return stream.plan(bound), tp.Storage(buffer, 256 * (length - 1))
+
+
+def test_plan_becomes_a_graph_with_the_same_result(gpu):
+    with gpu.open() as stream:
+        plan, place = long_chain(stream)
+
+        for _ in range(5):
+            plan.run()
+        stream.synchronize()
+
+        assert (plan.captured, plan.refusal, plan.launches) == (True, "", 200)
+        assert (place.buffer.read(place.offset, 256).view(np.float32) == 1).all()
+
+
+def test_plan_that_runs_again_costs_the_host_little(gpu):
+    with gpu.open() as stream:
+        plan, _ = long_chain(stream)
+        for _ in range(3):
+            plan.run()
+        stream.synchronize()
+
+        times = []
+        for _ in range(20):
+            start = perf_counter()
+            plan.run()
+            times.append(perf_counter() - start)
+            stream.synchronize()
+
+    assert sorted(times)[10] < HOST_TIME
+
+
+def test_arrays_of_cupy_are_tensors_and_tensors_are_arrays_of_cupy(gpu):
+    import cupy
+
+    theirs = cupy.arange(12, dtype=cupy.float32).reshape(3, 4)
+    cupy.cuda.Device().synchronize()
+
+    ours = gpu.import_array("x", theirs)
+    back = cupy.from_dlpack(ours)
+
+    assert (ours.storage.buffer.address, back.data.ptr) == (theirs.data.ptr, theirs.data.ptr)
+    assert transfer.read(ours).tolist() == cupy.asnumpy(theirs).tolist()
+
+
+def test_work_is_queued_on_a_stream_of_cupys(gpu):
+    import cupy
+
+    theirs = cupy.cuda.Stream(non_blocking=True)
+    x = tp.input("x", (8,), tp.F32)
+    y = tp.scale(x, 2.0)
+    with gpu.open(stream=theirs.ptr) as stream, tp.Scheduler([stream]).schedule(y) as run:
+        got = run.run({x: np.ones(8, np.float32)})[y]
+
+    assert got.tolist() == [2.0] * 8
+
+
+def test_registered_memory_is_transferred(gpu):
+    data = np.arange(1 << 20, dtype=np.float32)
+    with (
+        gpu.register_host(data),
+        gpu.buffer_type.alloc(data.nbytes) as buffer,
+        gpu.open() as stream,
+    ):
+        stream.write_async(buffer, 0, memoryview(data).cast("B"))
+        stream.synchronize()
+        assert (buffer.read(0, data.nbytes).view(np.float32) == data).all()
+
+
+def test_parts_of_one_gpu_work_together(monkeypatch):
+    monkeypatch.setenv("TENSORPLUG_CUDA_EMULATED", "2")
+    first, second = real_devices()[:2]
+    x = tp.input("x", (1000,), tp.F32)
+    middle = tp.scale(x, 3.0)
+    y = tp.scale(middle, 2.0) + x
+    data = np.arange(1000, dtype=np.float32)
+    with (
+        first,
+        second,
+        first.open() as one,
+        second.open() as two,
+        tp.Scheduler([one, two], sanitize=True) as scheduler,
+    ):
+        run = scheduler.schedule(y, pins={middle: one, y: two})
+        got = [run.run({x: data + i})[y] for i in range(5)]
+
+    assert all((each == 7 * (data + i)).all() for i, each in enumerate(got))
