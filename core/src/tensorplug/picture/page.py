@@ -2,7 +2,7 @@
 
 from collections import Counter
 from html import escape
-from importlib.resources import files
+from pathlib import Path
 from string import Template
 from typing import TYPE_CHECKING
 
@@ -43,7 +43,7 @@ def page(told: "Explanation", title: str) -> str:
 
 
 def _part(name: str) -> str:
-    return files(__package__).joinpath(name).read_text(encoding="utf-8")
+    return Path(__file__).with_name(name).read_text(encoding="utf-8")
 
 
 def _summary(told: "Explanation") -> str:
