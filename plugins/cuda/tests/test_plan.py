@@ -189,13 +189,3 @@ def test_grids_that_are_long_along_y_are_folded(stream):
         got = run.run({x: data})[y]
 
     assert (got == data).all()
-
-
-def test_kernel_that_does_not_compile_is_named_with_the_compilers_words(stream, monkeypatch):
-    from tensorplug_cuda import programs
-
-    monkeypatch.setattr(programs, "cuda_source", lambda *_, **__: "nonsense")
-    x = tp.input("x", (4,), tp.F32)
-
-    with pytest.raises(tp.DeviceError, match=r"(?s)cuda:0: kernel scale .*cannot be compiled"):
-        tp.Scheduler([stream]).schedule(tp.scale(x, 2.0))

@@ -25,14 +25,18 @@ def queue(cuda):
 
 @pytest.fixture
 def kernels(cuda):
-    from cupy import RawModule
+    return {name: function_of(cuda, TEXT, name) for name in ("doubled", "beyond")}
 
+
+def function_of(cuda, text, name):
+    """A kernel of a text; skips where nothing can be emulated."""
     from tensorplug_simt.emulator import missing
 
     if missing():
         pytest.skip(missing())
-    module = RawModule(code=TEXT)
-    return {name: module.get_function(name).kernel for name in ("doubled", "beyond")}
+    module = cuda.function.Module()
+    module.load(cuda.compiler.compile_using_nvrtc(text)[0])
+    return module.get_function(name)
 
 
 def pointer(cuda, size=64):
@@ -62,8 +66,8 @@ def test_kernel_runs_when_somebody_waits(cuda, queue, kernels):
 def test_numbers_reach_a_kernel_as_they_were_when_it_was_queued(cuda, queue, kernels):
     import cupy
 
-    module = cupy.RawModule(code='extern "C" __global__ void put(int* x, int n) { *x = n; }')
-    put, x, number = module.get_function("put").kernel, pointer(cuda), np.full(1, 7, np.int32)
+    put = function_of(cuda, 'extern "C" __global__ void put(int* x, int n) { *x = n; }', "put")
+    x, number = pointer(cuda), np.full(1, 7, np.int32)
 
     put((1, 1, 1), (1, 1, 1), (x, number), stream=queue)
     number[0] = 9

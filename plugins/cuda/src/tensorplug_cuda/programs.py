@@ -1,14 +1,19 @@
-"""Compiled programs: built once per device and variant, kept on disk by CuPy.
+"""Compiled programs: built once per device and variant, and kept on disk.
 
-CuPy's files belong to one architecture, compiler, text and options; where they lie, its variable
-CUPY_CACHE_DIR says.
+CuPy's `RawModule` would do both, but it makes every program flush numbers below 2**-126 to zero.
 """
 
+import hashlib
+import os
+import tempfile
 import threading
+from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cupy import RawModule
-from cupy.cuda.compiler import CompileException
+import cupy
+import platformdirs
+from cupy.cuda import compiler, driver, function, runtime
 
 from tensorplug.errors import DeviceError
 from tensorplug_cuda.errors import driver_errors
@@ -48,17 +53,57 @@ class Programs:
     def _build(self, launch: Launch, text: str) -> Any:
         name, device = launch.kernel.name, self._device
         where = f"{device.name}: kernel {name} {dict(launch.defines)}"
-        module = RawModule(code=text, options=tuple(cuda_options(launch)))
-        try:
-            with driver_errors(where), device.current():
-                # The function of this device, not the wrapper that looks for it at each call.
-                return module.get_function(name).kernel
-        except CompileException as error:
-            raise DeviceError(f"{where} cannot be compiled: {error}") from error
-        except RuntimeError as error:
-            if "nvrtc" not in str(error):
-                raise
-            raise DeviceError(
-                f"{where}: CuPy finds no compiler; pip install nvidia-cuda-nvrtc (CUDA 13) or "
-                f"nvidia-cuda-nvrtc-cu12: {error}"
-            ) from error
+        options = tuple(cuda_options(launch))
+        with driver_errors(where), device.current():
+            file = self._file(text, options)
+            # A file that is not there, or not what it was: the program is built anew.
+            with suppress(OSError, driver.CUDADriverError):
+                return loaded(file.read_bytes(), name)
+            binary = compiled(where, text, options)
+            keep(file, binary)
+            return loaded(binary, name)
+
+    def _file(self, text: str, options: tuple[str, ...]) -> Path:
+        """Where the program of a text is kept: one file for each architecture and driver."""
+        capability = self._device.gpu.capability
+        made = (cupy.__version__, runtime.driverGetVersion(), capability, options, text)
+        return cache_folder() / f"{hashlib.sha256(repr(made).encode()).hexdigest()[:32]}.cubin"
+
+
+def compiled(where: str, text: str, options: tuple[str, ...]) -> bytes:
+    """The binary of a text for the current GPU. Raises DeviceError."""
+    try:
+        binary, _ = compiler.compile_using_nvrtc(text, options)
+    except compiler.CompileException as error:
+        raise DeviceError(f"{where} cannot be compiled: {error}") from error
+    except (runtime.CUDARuntimeError, driver.CUDADriverError):
+        raise
+    except RuntimeError as error:
+        raise DeviceError(
+            f"{where}: CuPy finds no compiler; pip install nvidia-cuda-nvrtc (CUDA 13) or "
+            f"nvidia-cuda-nvrtc-cu12: {error}"
+        ) from error
+    return bytes(binary)
+
+
+def loaded(binary: bytes, name: str) -> Any:
+    """The function `name` of a program, on the current GPU."""
+    module = function.Module()
+    module.load(binary)
+    return module.get_function(name)
+
+
+def keep(file: Path, binary: bytes) -> None:
+    """Write a file as a whole, so that readers never see half of it; nothing where none can be."""
+    with suppress(OSError):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        descriptor, name = tempfile.mkstemp(dir=file.parent, prefix=file.stem)
+        with os.fdopen(descriptor, "wb") as new:
+            new.write(binary)
+        Path(name).replace(file)
+
+
+def cache_folder() -> Path:
+    """Where programs are kept on disk."""
+    chosen = os.environ.get("TENSORPLUG_CACHE") or platformdirs.user_cache_dir("tensorplug")
+    return Path(chosen) / "cuda"

@@ -8,13 +8,12 @@ from typing import Any
 import numpy as np
 
 from cupy import cuda
-from cupy._kernels import RawKernel, RawModule
 from cupy._machine import machine, view
 
 __version__ = "emulated"
 EMULATED = True
 
-__all__ = ["RawKernel", "RawModule", "asarray", "cuda", "empty", "from_dlpack", "ndarray"]
+__all__ = ["asarray", "cuda", "empty", "from_dlpack", "ndarray"]
 
 
 class ndarray:

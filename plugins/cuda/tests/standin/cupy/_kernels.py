@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from cupy._machine import ILLEGAL_ADDRESS, CUDARuntimeError, alive, machine
-from cupy.cuda.compiler import CompileException
 from cupy.cuda.driver import CUDADriverError
+from cupy.cuda.errors import CompileException
 from cupy.cuda.memory import MemoryPointer
 from tensorplug.errors import DeviceError
 from tensorplug_simt.emulator import Library, Memory, library, missing
@@ -19,39 +19,26 @@ PARAMETERS = 4096
 """Bytes of all arguments of a kernel, as every GPU grants them."""
 
 
-class RawModule:
-    """A text, compiled when a function of it is first asked for."""
+class Module:
+    """A program; here its binary is its text."""
 
-    def __init__(self, *, code: str, options: tuple[str, ...] = (), backend: str = "nvrtc") -> None:
-        if not isinstance(options, tuple):
-            raise TypeError("Expected tuple, got list")
-        self.code = code
-        self.options = options
+    def load(self, cubin: bytes) -> None:
+        machine.no_capture("a program is loaded")
+        if cubin.startswith(b"damaged"):
+            raise CUDADriverError(200, "CUDA_ERROR_INVALID_IMAGE")
+        self._library = compiled(cubin.decode())
 
-    def get_function(self, name: str) -> "RawKernel":
-        return RawKernel(self, name)
-
-
-class RawKernel:
-    """A kernel by name; `kernel` is its function on the current GPU."""
-
-    def __init__(self, module: RawModule, name: str) -> None:
-        self._module = module
-        self.name = name
-
-    @property
-    def kernel(self) -> "Function":
-        machine.no_capture("a kernel is loaded")
-        return Function(self._module, self.name)
+    def get_function(self, name: str) -> "Function":
+        return Function(self._library, name)
 
 
 class Function:
     """A kernel on the GPU that was current when it was loaded."""
 
-    def __init__(self, module: RawModule, name: str) -> None:
+    def __init__(self, library: Library, name: str) -> None:
         self.ordinal = machine.current
         self.name = name
-        self._library = compiled(module.code)
+        self._library = library
 
     def __call__(
         self,
@@ -105,6 +92,15 @@ def _value(arg: Any) -> bytes:
     if isinstance(arg, np.generic):
         return arg.tobytes()
     raise TypeError(f"Unsupported type {type(arg)}")
+
+
+def compile_using_nvrtc(source: str, options: tuple[str, ...] = ()) -> tuple[bytes, None]:
+    """The binary of a text, and no names of templates."""
+    if not isinstance(options, tuple):
+        raise TypeError("can only concatenate tuple to tuple")
+    machine.compilations += 1
+    compiled(source)
+    return source.encode(), None
 
 
 @cache

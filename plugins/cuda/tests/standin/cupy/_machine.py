@@ -134,6 +134,7 @@ class Machine:
         self.graph_launches = 0
         self.captures = 0
         self.waits = 0
+        self.compilations = 0
         self.next_stream = 0x1000
 
     # --- the device that calls mean --------------------------------------------------------

@@ -13,10 +13,19 @@ from cupy._machine import (
     Queue,
     machine,
 )
-from cupy.cuda import compiler, driver, memory, runtime
+from cupy.cuda import compiler, driver, function, memory, runtime
 from cupy.cuda.memory import Memory, MemoryPointer, UnownedMemory
 
-__all__ = ["Memory", "MemoryPointer", "UnownedMemory", "compiler", "driver", "memory", "runtime"]
+__all__ = [
+    "Memory",
+    "MemoryPointer",
+    "UnownedMemory",
+    "compiler",
+    "driver",
+    "function",
+    "memory",
+    "runtime",
+]
 
 
 class Device:

@@ -1,5 +1,6 @@
-"""The compiler's complaint."""
+"""NVIDIA's compiler, for which the emulator's stands in."""
 
+from cupy._kernels import compile_using_nvrtc
+from cupy.cuda.errors import CompileException
 
-class CompileException(Exception):
-    """What CuPy raises for a text that does not compile."""
+__all__ = ["CompileException", "compile_using_nvrtc"]
