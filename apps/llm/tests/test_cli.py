@@ -310,3 +310,12 @@ def test_ratio_that_is_no_list_of_numbers_is_refused(run: Run) -> None:
         "tensorplug-llm: --ratio: 'x' is no list of numbers; give one for each device, such as "
         "3,1\n"
     )
+
+
+def test_policy_for_failures_is_passed_on(run: Run) -> None:
+    shared = ("generate", "{model}", "--prompt", "abc", "--tokens", "4", *CHEAP)
+
+    usual, careful = run(*shared), run(*shared, "--on-failure", "replan")
+
+    assert careful.stdout == usual.stdout
+    assert "choose from raise, replan" in run(*shared, "--on-failure", "retry").stderr

@@ -44,4 +44,4 @@ def test_commands_parse() -> None:
 def test_every_option_of_the_table_exists() -> None:
     known = {name for p in get_command(app).commands["generate"].params for name in p.opts}
 
-    assert set(re.findall(r"^\| `(--[a-z]+)", README, flags=re.MULTILINE)) <= known
+    assert set(re.findall(r"^\| `(--[a-z-]+)", README, flags=re.MULTILINE)) <= known

@@ -64,6 +64,9 @@ Weights = Annotated[
 ]
 Context = Annotated[int | None, typer.Option(min=1, help="Most tokens of prompt and text.")]
 Kv = Annotated[str | None, typer.Option("--kv", help="Type of the attention cache: f16 or f32.")]
+OnFailure = Annotated[
+    str, typer.Option(help="Where a device fails: raise, or replan on the devices that are left.")
+]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 Traceback = Annotated[bool, typer.Option("--traceback", help="Show where an error came from.")]
 
@@ -103,6 +106,7 @@ def generate(  # noqa: PLR0913 - a parameter for each switch
     weights: Weights = WeightMode.AUTO,
     context: Context = None,
     kv: Kv = None,
+    on_failure: OnFailure = "raise",
     as_json: Json = False,
     traceback: Traceback = False,
 ) -> None:
@@ -110,7 +114,7 @@ def generate(  # noqa: PLR0913 - a parameter for each switch
     with (
         reporting(traceback=traceback),
         _loaded(model, device, (layers, split, ratio), threads, weights) as loaded,
-        loaded.session(context, kv=_kv_type(kv)) as session,
+        loaded.session(context, kv=_kv_type(kv), on_failure=on_failure) as session,
     ):
         sampler = Sampler(temperature, top_k, top_p, min_p, seed)
         ids = _prompt_ids(loaded, prompt, chat=chat)

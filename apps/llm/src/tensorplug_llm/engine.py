@@ -3,13 +3,15 @@
 import enum
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 import tensorplug as tp
-from tensorplug import Backend, DType, SupportsThreads, meta
+from tensorplug import Backend, DType, SupportsThreads, Tensor, meta
 from tensorplug.errors import FormatError, OptionError
 from tensorplug.gguf import GGUFFile, GGUFTensor, open_gguf
 from tensorplug.lifetime import Resource
+from tensorplug.tensor import Array
 from tensorplug_llm.arch import Architecture, architecture_of
 from tensorplug_llm.hparams import HParams
 from tensorplug_llm.loader import (
@@ -63,13 +65,24 @@ class LanguageModel(Resource):
         self.load_seconds = 0.0
         self._owned: list[Resource] = []
 
-    def session(self, context: int | None = None, *, kv: DType | None = None) -> Session:
+    def session(
+        self,
+        context: int | None = None,
+        *,
+        kv: DType | None = None,
+        on_failure: str = "raise",
+    ) -> Session:
         """Begin a text of up to `context` tokens. Raises OptionError, OutOfMemory.
 
-        `kv` is the element type of the cache: by default f32 on processors, f16 elsewhere.
+        `kv` is the element type of the cache: by default f32 on processors, f16 elsewhere. With
+        `on_failure` "replan" the text goes on where a device fails, on those that are left.
         """
         self.check_open()
-        return Session(self, context_size(self.hparams, context), kv)
+        return Session(self, context_size(self.hparams, context), kv, on_failure)
+
+    def sources(self) -> dict[Tensor, Callable[[], Array]]:
+        """Where each weight can be read again."""
+        return {t: partial(self.file.tensor_bytes, t.name) for t in self.weights.tensors.values()}
 
     def _close(self) -> None:
         self.weights.close()

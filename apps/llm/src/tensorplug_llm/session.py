@@ -44,22 +44,31 @@ def pieces(count: int, sizes: Sequence[int] = BATCHES) -> Iterator[int]:
 class Session(Resource):
     """A text of up to `context` tokens: `prefill` reads more of it, `decode` one token."""
 
-    def __init__(self, model: "LanguageModel", context: int, kv: DType | None) -> None:
+    def __init__(
+        self, model: "LanguageModel", context: int, kv: DType | None, on_failure: str
+    ) -> None:
         """Made by `LanguageModel.session`."""
-        super().__init__(model)
         hp = model.hparams
+        homes = [backend.buffer_type for backend in model.placement.layers]
+        types = {memory: kv or _cache_type(memory) for memory in homes}
+        self.scheduler = Scheduler(model.backends, on_failure=on_failure)
+        self.cache = KVCache((hp.key_row, hp.value_row), context, homes, types)
+        # The model closes what is made from it: only now is this whole.
+        super().__init__(model)
         self.model = model
         self.context = context
         self.position = 0
         """Tokens read so far."""
         self.plan_seconds = 0.0
         """Time spent on building and planning graphs so far."""
+        self._ids: list[int] = []
+        """The tokens read so far, for a cache whose device is lost."""
         self._reaches = reaches(context)
         self._steps: dict[Shape, Step] = {}
-        homes = [backend.buffer_type for backend in model.placement.layers]
-        types = {memory: kv or _cache_type(memory) for memory in homes}
-        self.cache = KVCache((hp.key_row, hp.value_row), context, homes, types)
-        self.scheduler = Scheduler(model.backends)
+        self.scheduler.add_sources(model.sources())
+        self.scheduler.add_states(
+            (*self.cache.keys.values(), *self.cache.values.values()), self._read_again
+        )
 
     def check(self, ids: Sequence[int]) -> None:
         """Raise OptionError unless `ids` are tokens of the model and fit the context."""
@@ -109,6 +118,7 @@ class Session(Resource):
                 f"rewind: position {position} is not among the {self.position} tokens read"
             )
         self.position = position
+        del self._ids[position:]
 
     def prepare(self, tokens: int, seen: int) -> None:
         """Plan and try out all graphs that read batches of `tokens` until `seen` are read.
@@ -127,7 +137,16 @@ class Session(Resource):
         step = self._step(size, self.position + len(ids), all_logits=all_logits)
         results = step.run(ids, self.position)
         self.position += len(ids)
+        self._ids.extend(ids)
         return results, step
+
+    def _read_again(self) -> None:
+        """Fill the cache anew with the tokens read so far."""
+        ids = self._ids[: self.position]
+        self.rewind()
+        for size in pieces(len(ids)):
+            part, ids = ids[:size], ids[size:]
+            self._run(part, size)
 
     def _read(self, results: Results, step: Step, rows: int | slice) -> Logits:
         logits: Logits = results[step.logits][rows]

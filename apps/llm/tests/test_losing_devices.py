@@ -1,0 +1,84 @@
+"""A device dies while a text is written: the text goes on, and is the same."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import tensorplug as tp
+from tensorplug import Backend
+from tensorplug.buffer import Buffer
+from tensorplug.errors import DeviceLost, RunFailed
+from tensorplug_llm import load_model
+from tensorplug_llm.arch import ARCHITECTURES
+from tensorplug_llm.generation import generate
+
+Write = Callable[..., Path]
+Open = Callable[..., Backend]
+PROMPT = list(range(40, 70))
+
+
+class Dying:
+    """Lets a stream work for some waits, then never more; its memory is rubbish then."""
+
+    def __init__(self, patch: pytest.MonkeyPatch, stream: Backend, waits: int) -> None:
+        self.stream, self.left = stream, waits
+        patch.setattr(stream, "_synchronize", self._wait)
+
+    def _wait(self) -> None:
+        self.left -= 1
+        if self.left >= 0:
+            return
+        for child in self.stream.device.children:
+            if isinstance(child, Buffer):
+                child.fill(0xFF)
+        raise DeviceLost(f"{self.stream.name}: the device is gone")
+
+
+def text(streams: list[Backend], path: Path, on_failure: str) -> list[int]:
+    with (
+        load_model(path, streams, layers=[1, 1, 0]) as model,
+        model.session(64, kv=tp.F32, on_failure=on_failure) as session,
+    ):
+        return list(generate(session, PROMPT, tokens=12))
+
+
+@pytest.mark.parametrize("name", sorted(ARCHITECTURES))
+@pytest.mark.parametrize("waits", [20, 70])
+def test_text_is_the_same_though_a_device_dies(
+    name: str, waits: int, model_file: Write, walled: Open, cpu: Backend,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    path = model_file(name)
+    expected = text([walled("walled:0"), walled("walled:1"), cpu], path, "raise")
+    streams = [walled("walled:2"), walled("walled:3"), cpu]
+    dying = Dying(monkeypatch, streams[1], waits)
+
+    found = text(streams, path, "replan")
+
+    assert dying.left < 0
+    assert found == expected
+
+
+def test_both_devices_may_die_one_after_the_other(
+    model_file: Write, walled: Open, cpu: Backend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = model_file()
+    expected = text([walled("walled:0"), walled("walled:1"), cpu], path, "raise")
+    streams = [walled("walled:2"), walled("walled:3"), cpu]
+    dying = [Dying(monkeypatch, s, n) for s, n in zip(streams, (30, 40), strict=False)]
+
+    found = text(streams, path, "replan")
+
+    assert all(d.left < 0 for d in dying)
+    assert found == expected
+
+
+def test_text_ends_with_an_error_where_nobody_asked_to_go_on(
+    model_file: Write, walled: Open, cpu: Backend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    streams = [walled("walled:0"), walled("walled:1"), cpu]
+    Dying(monkeypatch, streams[1], 20)
+
+    with pytest.raises(RunFailed, match="walled:1: gone"):
+        text(streams, model_file(), "raise")
