@@ -10,7 +10,6 @@ from tensorplug.tensor import leaf
 from tensorplug.testing.cases.laid import lay
 from tensorplug.transfer import read
 from tensorplug_native.device import INT8_LEVELS, VARIABLE, NativeDevice
-from tensorplug_native.panels import HUGE_PAGE, in_huge_pages
 
 from .panel_cases import LOOKUPS, PRODUCTS, TYPES, width
 from .streams import EACH_LEVEL, LEVELS
@@ -170,14 +169,6 @@ def test_host_does_not_see_panels_as_tensors(device, place):
 
     with pytest.raises(TensorplugError, match="rows side by side"):
         tensor.storage.buffer.host()
-
-
-def test_large_memory_begins_where_a_huge_page_does():
-    memory = in_huge_pages(HUGE_PAGE + 100)
-
-    assert memory.size == HUGE_PAGE + 100
-    assert memory.ctypes.data % 64 == 0
-    memory[:] = 1
 
 
 def test_panels_are_preferred_where_rows_are_rounded(monkeypatch):
