@@ -18,7 +18,7 @@ def scaled() -> Launch:
 
 
 def test_kernel_takes_its_buffers_and_then_its_parameters_by_value(scaled):
-    head = 'extern "C" __global__ void scale(const uchar* x_base, uchar* y_base, '
+    head = 'extern "C" __global__ void tp_scale(const uchar* x_base, uchar* y_base, '
 
     assert f"{head}const __grid_constant__ scale_parameters p FOLDS)" in cuda_source(scaled)
 

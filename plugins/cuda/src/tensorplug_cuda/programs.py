@@ -17,7 +17,7 @@ from cupy.cuda import compiler, driver, function, runtime
 
 from tensorplug.errors import DeviceError
 from tensorplug_cuda.errors import driver_errors
-from tensorplug_simt.dialects.cuda import cuda_options, cuda_source
+from tensorplug_simt.dialects.cuda import cuda_options, cuda_source, symbol
 from tensorplug_simt.program import Launch
 
 if TYPE_CHECKING:
@@ -51,8 +51,8 @@ class Programs:
         return kernel
 
     def _build(self, launch: Launch, text: str) -> Any:
-        name, device = launch.kernel.name, self._device
-        where = f"{device.name}: kernel {name} {dict(launch.defines)}"
+        name, device = symbol(launch), self._device
+        where = f"{device.name}: kernel {launch.kernel.name} {dict(launch.defines)}"
         options = tuple(cuda_options(launch))
         with driver_errors(where), device.current():
             file = self._file(text, options)

@@ -23,13 +23,19 @@ def grid(groups: Grid) -> tuple[Grid, tuple[int, ...]]:
     return ((x * y * z, 1, 1), (x, y)) if is_folded(groups) else (groups, ())
 
 
+def symbol(launch: Launch) -> str:
+    """What the function of a launch is called: not `norm`, of which CUDA has one."""
+    return f"tp_{launch.kernel.name}"
+
+
 def cuda_source(launch: Launch, *, parts: int = 0, folded: bool = False) -> str:
-    """The complete CUDA C++ of the kernel of `launch`, of the name `launch.kernel.name`.
+    """The complete CUDA C++ of the kernel of `launch`, under its `symbol`.
 
     It takes a pointer for each of `launch.regions`, then the parameter block by value, then what
     `grid` says. With `parts` the block is that of launches merged into one.
     """
     text = source(launch, CUDA, parts=parts)
+    text = text.replace(f"void {launch.kernel.name}(", f"void {symbol(launch)}(", 1)
     return f"#define FOLDED 1\n{text}" if folded else text
 
 
