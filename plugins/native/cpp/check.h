@@ -104,6 +104,7 @@ inline bool fits_reduce(const Node &node) {
     const Operand &x = node.src[0], &out = node.out;
     if (!is_choice(node, REDUCTIONS) || !dense_f32(x)) return false;
     if (node.i[0] == ARGMAX) return out.type == I32 && out.ne[0] >= x.ne[1] * x.ne[2] * x.ne[3];
+    if (node.i[0] == RUNNING_SUM && !(dense_f32(out) && out.ne[0] == x.ne[0])) return false;
     return is_f32(out) && out.ne[1] == x.ne[1] && out.ne[2] == x.ne[2] && out.ne[3] == x.ne[3];
 }
 

@@ -73,6 +73,45 @@ template <int BITS> void encode_affine(const float *x, byte *out) {
     store_codes(codes, BITS == 5, out + 4);
 }
 
+// The code of the value of IQ4_VALUES nearest to x; half-way, with differences rounded, the upper.
+inline int nearest_iq4(float x) {
+    int code = 0;
+    for (int i = 0; i < 15; i++) code += x - (float)IQ4_VALUES[i] >= (float)IQ4_VALUES[i + 1] - x;
+    return code;
+}
+
+// For x * inverse as codes, with squares of x as weights: sums of values times x, and of values squared.
+inline void sums_iq4(const float *x, float inverse, float &with_x, float &squared) {
+    with_x = squared = 0;
+    for (int i = 0; i < 32; i++) {
+        const float value = IQ4_VALUES[nearest_iq4(x[i] * inverse)], weighted = x[i] * x[i] * value;
+        with_x += weighted * x[i], squared += weighted * value;
+    }
+}
+
+// The scale is the best of some that put the largest value near the first of the table.
+inline void encode_iq4_nl(const float *x, byte *out) {
+    constexpr int TRIES = 7;
+    constexpr float TINY = 1e-15f, FIRST = IQ4_VALUES[0];
+    float peak = x[0];
+    for (int i = 1; i < 32; i++) peak = std::fabs(x[i]) > std::fabs(peak) || (x[i] != x[i] && peak == peak) ? x[i] : peak;
+    float scale = 0, best = 0;
+    if (!(std::fabs(peak) < TINY)) {
+        float with_x, squared;
+        sums_iq4(x, 1 / (-peak / FIRST), with_x, squared);
+        scale = squared == 0 ? 0 : with_x / squared, best = scale * with_x;
+        for (int shift = -TRIES; shift <= TRIES; shift++) {
+            sums_iq4(x, ((float)shift + FIRST) / peak, with_x, squared);
+            if (squared > 0 && with_x * with_x > best * squared) scale = with_x / squared, best = scale * with_x;
+        }
+    }
+    const float id = inverse(scale);
+    int codes[32];
+    for (int i = 0; i < 32; i++) codes[i] = nearest_iq4(x[i] * id);
+    store_half(out, scale);
+    store_codes(codes, false, out + 2);
+}
+
 template <void (*BLOCK)(const float *, byte *), int SIZE> void encode_row(const float *values, int64_t n, byte *out) {
     for (int64_t i = 0; i < n; i += 32, out += SIZE) BLOCK(values + i, out);
 }
@@ -87,6 +126,7 @@ inline Encoder encoder(int type) {
     case Q5_0: return encode_row<encode_signed<5>, 22>;
     case Q4_1: return encode_row<encode_affine<4>, 20>;
     case Q5_1: return encode_row<encode_affine<5>, 24>;
+    case IQ4_NL: return encode_row<encode_iq4_nl, 18>;
     default: return nullptr;
     }
 }

@@ -93,7 +93,12 @@ inline int32_t place_of_largest(const float *x, int64_t n) {
     return (int32_t)best;
 }
 
-// One element for each row: i[0] says what.
+inline void running_sums(const float *x, int64_t n, float *out) {
+    double sum = 0;
+    for (int64_t i = 0; i < n; i++) sum += (double)x[i], out[i] = (float)sum;
+}
+
+// One element for each row, or as many: i[0] says what.
 inline void reduce(const Node &node, Part &part) {
     const Operand &x = node.src[0], &out = node.out;
     const Span rows = share(row_count(x), part);
@@ -103,6 +108,10 @@ inline void reduce(const Node &node, Part &part) {
         const float *from = (const float *)at(x, p);
         if (node.i[0] == ARGMAX) {
             *(int32_t *)(out.data + row * out.nb[0]) = place_of_largest(from, x.ne[0]);
+            continue;
+        }
+        if (node.i[0] == RUNNING_SUM) {
+            running_sums(from, x.ne[0], (float *)at(out, p));
             continue;
         }
         const double sum = sum_of(from, x.ne[0], [](vf v) { return v; });

@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-constexpr int ABI = 1399910701;
+constexpr int ABI = 271946229;
 constexpr int SOURCES = 6;
 
 // Type numbers of GGUF.
@@ -182,7 +182,8 @@ enum Reduction : int32_t {
     SUM = 0,
     MEAN = 1,
     ARGMAX = 2,
-    REDUCTIONS = 3,
+    RUNNING_SUM = 3,
+    REDUCTIONS = 4,
 };
 
 enum Ending : int32_t {

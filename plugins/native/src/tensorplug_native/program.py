@@ -132,6 +132,7 @@ class Reduction(IntEnum):
     SUM = 0
     MEAN = 1
     ARGMAX = 2
+    RUNNING_SUM = 3
 
 
 class Ending(IntEnum):

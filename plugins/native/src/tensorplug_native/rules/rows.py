@@ -36,15 +36,21 @@ def group_norm(task: Task) -> Sequence[Draft]:
     return [Draft(Code.NORM, result(task, target), sources, floats, (Norm.CENTRED,))]
 
 
-_REDUCTIONS = {"sum_rows": Reduction.SUM, "mean": Reduction.MEAN, "argmax": Reduction.ARGMAX}
+_REDUCTIONS = {
+    "sum_rows": Reduction.SUM,
+    "mean": Reduction.MEAN,
+    "argmax": Reduction.ARGMAX,
+    "cumsum": Reduction.RUNNING_SUM,
+}
 
 
 @rule(*_REDUCTIONS)
 def reduce(task: Task) -> Sequence[Draft]:
-    """One element for each row."""
-    if not dense(task["x"], F32):
-        return []
+    """One element for each row, or sums up to each element."""
     kind = _REDUCTIONS[task.node.op]
+    whole = kind is not Reduction.RUNNING_SUM or dense(task.out, F32)
+    if not (whole and dense(task["x"], F32)):
+        return []
     return [Draft(Code.REDUCE, result(task), (source(task, "x"),), integers=(kind,))]
 
 
