@@ -30,6 +30,7 @@ needs_emulator = pytest.mark.skipif(bool(emulator.missing()), reason=emulator.mi
 in_turns = pytest.mark.parametrize("turn", range(4), ids=ARCHITECTURES)
 in_each_order = pytest.mark.parametrize("order", Order, ids=lambda order: order.name.lower())
 
+LONG = pytest.mark.long
 OPS = sorted(OWN)
 GPU = Facts(
     wide=False,
@@ -42,7 +43,7 @@ GPU = Facts(
     int_dot=True,
     units=16,
 )
-LIMITS = Limits(registers=64, more_registers={"matvec": 96, "tiled_product": 128})
+LIMITS = Limits(registers=64, more_registers={"attend": 168, "matvec": 96, "tiled_product": 128})
 
 
 @pytest.fixture(scope="module")
@@ -51,16 +52,21 @@ def device() -> Iterator[EmulatedDevice]:
         yield device
 
 
+# No case at tier smoke has rows or positions in several parts.
+in_two_tiers = pytest.mark.parametrize("tier", ["smoke", pytest.param("full", marks=LONG)])
+
+
 @needs_nvrtc
 @in_turns
-def test_each_kernel_compiles_for_one_architecture(turn):
-    launches = first_launches(launches_of(select("full", ops=OPS), GPU, LOWERINGS))
+@in_two_tiers
+def test_each_kernel_compiles_for_one_architecture(turn, tier):
+    launches = first_launches(launches_of(select(tier, ops=OPS), GPU, LOWERINGS))
 
     assert compile_problems(launches[turn::4], ARCHITECTURES[turn], LIMITS) == []
 
 
 @needs_nvrtc
-@pytest.mark.long
+@LONG
 @in_turns
 def test_each_quick_program_compiles_for_one_architecture(turn):
     launches = launches_of(select("smoke", ops=OPS), GPU, LOWERINGS)[turn::4]
@@ -79,16 +85,16 @@ def test_every_program_compiles(architecture):
 
 @needs_emulator
 @in_each_order
-def test_each_kernel_computes_its_first_case(device, order):
-    cases = first_cases(device, select("full", ops=OPS))
+@in_two_tiers
+def test_each_kernel_computes_its_first_case(device, order, tier):
+    cases = first_cases(device, select(tier, ops=OPS))
 
     assert emulation_problems(device, cases, order) == []
 
 
 @needs_emulator
 @pytest.mark.parametrize(
-    "tier",
-    [pytest.param("smoke", marks=pytest.mark.long), pytest.param("full", marks=pytest.mark.slow)],
+    "tier", [pytest.param("smoke", marks=LONG), pytest.param("full", marks=pytest.mark.slow)]
 )
 @in_each_order
 def test_kernels_compute_the_cases_of_the_kit(device, order, tier):

@@ -51,7 +51,8 @@ std::vector<Warp> warps;
 std::vector<unsigned> order;
 std::vector<Span> constants;  // what may be read of this library
 Context scheduler;
-unsigned running, at_barrier, ended;
+unsigned running, at_barrier, ended, turn;
+int any_of[2];
 bool moved;
 char problem[512];
 const char* kernel_name;
@@ -166,7 +167,8 @@ void run_group(unsigned& random) {
     warps[w].members = left >= SIMT_WARP ? ~0u : (1u << left) - 1u;
     warps[w].waiting = 0;
   }
-  at_barrier = ended = 0;
+  at_barrier = ended = turn = 0;
+  any_of[0] = any_of[1] = 0;
   while (ended < n && !problem[0]) {
     set_order(random);
     moved = false;
@@ -277,17 +279,25 @@ extern "C" void __asan_loadN_noabort(uintptr_t at, size_t bytes) { check(at, byt
 extern "C" void __asan_storeN_noabort(uintptr_t at, size_t bytes) { check(at, bytes, true, false); }
 extern "C" void __asan_handle_no_return() {}
 
-void simt_group_barrier() {
+void simt_group_barrier() { simt_group_any(0); }
+
+int simt_group_any(int yes) {
+  const unsigned mine = turn;
+  any_of[mine] |= yes;
   moved = true;
   if (++at_barrier < items.size()) {
     wait_as(AT_BARRIER);
-    return;
+    return any_of[mine] != 0;
   }
   at_barrier = 0;
+  // Everybody has read the other one before coming here.
+  turn ^= 1;
+  any_of[turn] = 0;
   for (Item& item : items)
     if (item.state == AT_BARRIER) item.state = READY;
   // Who comes last does not go on first: it waits for its turn.
   wait_as(READY);
+  return any_of[mine] != 0;
 }
 
 namespace {

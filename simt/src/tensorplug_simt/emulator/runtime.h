@@ -29,6 +29,8 @@ extern unsigned simt_lane;
 
 // All items of the group come here, or none.
 void simt_group_barrier();
+// As above; whether any of them came with `yes`.
+int simt_group_any(int yes);
 // All items of the warp that are in `mask` come here with the same mask.
 void simt_warp_barrier(unsigned mask);
 // As above; `mine` goes to the others, and what lane `source` gave comes back in `out`.

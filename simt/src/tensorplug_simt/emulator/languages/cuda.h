@@ -134,6 +134,7 @@ SIMT_INLINE unsigned short float_to_half_bits(float value) {
 // --- together with others ------------------------------------------------------------------------
 
 SIMT_INLINE void __syncthreads() { simt_group_barrier(); }
+SIMT_INLINE int __syncthreads_or(int yes) { return simt_group_any(yes); }
 SIMT_INLINE void __syncwarp(unsigned mask = ~0u) { simt_warp_barrier(mask); }
 SIMT_INLINE void __threadfence() {}
 SIMT_INLINE void __threadfence_block() {}

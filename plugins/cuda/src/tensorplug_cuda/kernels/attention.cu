@@ -1,0 +1,170 @@
+// Attention: softmax of scores, times values, tile by tile of positions with the largest score so far.
+// Rows that share keys (tokens of the heads of one group) are numbered token * group + head.
+// A row's part of the positions ends as its largest score, its sum of powers and its DV values.
+
+#define LOWEST (-3.402823466e+38f)
+#define MINUS_INFINITY BITS_FLOAT(0xff800000u)
+
+// Element i of a row of keys or values.
+#if k_block > 1
+#define K_ELEMENT(row, i) decode_k((row) + (i) / k_block * k_bytes, (i) % k_block)
+#else
+#define K_ELEMENT(row, i) load_k((row) + (i) * p.k.nb[0])
+#endif
+#if v_block > 1
+#define V_ELEMENT(row, i) decode_v((row) + (i) / v_block * v_bytes, (i) % v_block)
+#else
+#define V_ELEMENT(row, i) load_v((row) + (i) * p.v.nb[0])
+#endif
+
+// How steep the mask of a head is. Heads up to the largest power of two take the powers of one base,
+// the rest the odd powers of its square root.
+DEVICE float slope_of(int head, float max_bias, int even) {
+  if (max_bias == 0.0f) return 1.0f;
+  const float power = head < even ? (float)(head + 1) : (head - even) + 0.5f;
+  return exp2(-max_bias / even * power);
+}
+
+//: attend
+// WARPS warps take ROWS rows, EACH of them alike, and a tile of positions, one for each lane. Keys and
+// values go through local memory DEPTH elements at a time; a lane has every 32nd value of a result.
+#define WARPS 4
+#define EACH (ROWS / WARPS)
+#define DEPTH 64
+#define VALUES ((DV + 31) / 32)
+#define ROWWISE _Pragma("unroll") for (int r = 0; r < EACH; r++)
+#define VALUEWISE _Pragma("unroll") for (int c = 0; c < VALUES; c++)
+
+// DEPTH elements from `d` on of 32 positions, zeros where there are none.
+#define KEEP(ELEMENT, name, size) \
+  LOCAL_BARRIER; \
+  for (int i = ITEM_X; i < 32 * DEPTH; i += 32 * WARPS) { \
+    const int at = first + i / DEPTH, e = d + i % DEPTH; \
+    float value = 0.0f; \
+    if (at < stop && e < (size)) value = ELEMENT(ROW(name, at, kv_head, kv_batch), e); \
+    kept[i / DEPTH][i % DEPTH] = value; \
+  } \
+  LOCAL_BARRIER;
+
+KERNEL_HEAD {
+  __shared__ float q[ROWS][DK];
+  __shared__ float kept[32][DEPTH + 1];
+  __shared__ float powers[ROWS][32];
+  const int kv_head = GROUP_Y, batch = GROUP_Z;
+  const int tile = GROUP_X % p.tiles, split = GROUP_X / p.tiles;
+  const int group = p.q.ne[2] / p.k.ne[2], kv_batch = batch / (p.q.ne[3] / p.k.ne[3]);
+  const int rows = group * p.q.ne[1], start = split * p.share;
+  const int stop = start + p.share < p.k.ne[1] ? start + p.share : p.k.ne[1];
+  const int warp = ITEM_X / 32, lane = ITEM_X % 32;
+  // Rows beyond the last compute it again, and are not stored.
+#define NUMBER(i) (tile * ROWS + (i) < rows ? tile * ROWS + (i) : rows - 1)
+#define TOKEN(i) (NUMBER(i) / group)
+#define HEAD(i) (kv_head * group + NUMBER(i) % group)
+  for (int i = ITEM_X; i < ROWS * DK; i += 32 * WARPS) {
+    const int r = i / DK, e = i % DK;
+    q[r][e] = p.scale * load_q(AT(q, e, TOKEN(r), HEAD(r), batch));
+  }
+  float y[EACH][VALUES], top[EACH], total[EACH];
+  ROWWISE {
+    top[r] = LOWEST;
+    total[r] = 0.0f;
+    VALUEWISE y[r][c] = 0.0f;
+  }
+  for (int first = start; first < stop; first += 32) {
+    float scores[EACH], added[EACH];
+    int visible = 0;
+    ROWWISE {
+      scores[r] = 0.0f;
+      added[r] = MINUS_INFINITY;
+      if (first + lane < stop) {
+#ifdef mask_bytes
+        const int i = warp * EACH + r, head = HEAD(i);
+        const uchar* mask = ROW(mask, TOKEN(i), head % p.mask.ne[2], batch % p.mask.ne[3]);
+        added[r] = slope_of(head, p.max_bias, p.even) * load_mask(mask + (long)(first + lane) * p.mask.nb[0]);
+#else
+        added[r] = 0.0f;
+#endif
+      }
+      visible |= added[r] != MINUS_INFINITY;
+    }
+    if (!__syncthreads_or(visible)) continue;
+    for (int d = 0; d < DK; d += DEPTH) {
+      KEEP(K_ELEMENT, k, DK)
+      const int depth = DEPTH < DK - d ? DEPTH : DK - d;
+      for (int e = 0; e < depth; e++) {
+        const float key = kept[lane][e];
+        ROWWISE scores[r] += q[warp * EACH + r][d + e] * key;
+      }
+    }
+    ROWWISE {
+      float score = scores[r];
+      if (p.softcap != 0.0f) score = p.softcap * tanh(score);
+      score += added[r];
+      // A maximum without NaN will do: the sum has it.
+      float larger = fmax(top[r], score);
+      for (int other = 16; other > 0; other >>= 1)
+        larger = fmax(larger, __shfl_xor_sync(WHOLE_WARP, larger, other));
+      const float shrink = exp(top[r] - larger), power = exp(score - larger);
+      top[r] = larger;
+      total[r] = total[r] * shrink + power;
+      VALUEWISE y[r][c] *= shrink;
+      powers[warp * EACH + r][lane] = power;
+    }
+    _Pragma("unroll") for (int d = 0; d < DV; d += DEPTH) {
+      KEEP(V_ELEMENT, v, DV)
+      for (int i = 0; i < 32; i++) {
+        ROWWISE {
+          const float power = powers[warp * EACH + r][i];
+          _Pragma("unroll") for (int c = 0; c < DEPTH / 32; c++)
+            if (d / 32 + c < VALUES) y[r][d / 32 + c] += power * kept[i][lane + 32 * c];
+        }
+      }
+    }
+  }
+  ROWWISE {
+    const int i = warp * EACH + r, token = TOKEN(i), head = HEAD(i);
+    float sum = warp_sum(total[r]), factor = 1.0f;
+    float* to;
+    if (p.splits > 1) {
+      to = (float*)ROW(part, split, (batch * p.q.ne[1] + token) * p.q.ne[2] + head, 0) + 2;
+    } else {
+      to = (float*)ROW(y, head, token, batch);
+#ifdef sinks_bytes
+      const float sink = load_sinks(AT(sinks, head, 0, 0, 0));
+      const float larger = fmax(top[r], sink);
+      factor = exp(top[r] - larger);
+      sum = sum * factor + exp(sink - larger);
+#endif
+      factor = sum == 0.0f ? 0.0f : factor / sum;
+    }
+    if (tile * ROWS + i < rows) {
+      if (p.splits > 1 && lane == 0) {
+        to[-2] = top[r];
+        to[-1] = sum;
+      }
+      VALUEWISE if (lane + 32 * c < DV) to[lane + 32 * c] = y[r][c] * factor;
+    }
+  }
+}
+
+//: attend_join
+// The parts of a row become its result: a group for each head, token and batch.
+KERNEL_HEAD {
+  const int row = (GROUP_Z * p.y.ne[2] + GROUP_Y) * p.y.ne[1] + GROUP_X;
+#define PART_OF(i) ((const float*)ROW(part, i, row, 0))
+  float top = LOWEST, total = 0.0f;
+  for (int i = 0; i < p.part.ne[1]; i++) top = fmax(top, PART_OF(i)[0]);
+#ifdef sinks_bytes
+  const float sink = load_sinks(AT(sinks, GROUP_X, 0, 0, 0));
+  top = fmax(top, sink);
+  total = exp(sink - top);
+#endif
+  for (int i = 0; i < p.part.ne[1]; i++) total += PART_OF(i)[1] * exp(PART_OF(i)[0] - top);
+  const float factor = total == 0.0f ? 0.0f : 1.0f / total;
+  float* to = (float*)ROW(y, GROUP_X, GROUP_Y, GROUP_Z);
+  for (int d = ITEM_X; d < p.y.ne[0]; d += GROUP_SIZE) {
+    float sum = 0.0f;
+    for (int i = 0; i < p.part.ne[1]; i++) sum += PART_OF(i)[d + 2] * exp(PART_OF(i)[0] - top);
+    to[d] = sum * factor;
+  }
+}
