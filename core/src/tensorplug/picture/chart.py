@@ -10,7 +10,7 @@ from tensorplug.buffer import human
 if TYPE_CHECKING:
     from tensorplug.scheduler.explain import BufferRow, CopyRow, Explanation
 
-LEFT, RIGHT = 132, 56
+LEFT, RIGHT = 144, 56
 WIDTH, NARROWEST, WIDEST = 1040, 1.0, 60.0
 """Pixels of all nodes together if they fit, and of one at least and at most."""
 LANE, BAR, GAP, PANEL = 38, 22, 12, 130
@@ -19,6 +19,8 @@ LEAST = 640
 """Pixels of the whole that its titles need."""
 LABEL, LETTER = 58, 7
 """Pixels that the bytes of a copy take, and a letter."""
+LONGEST = 18
+"""Letters of a device's name that are shown."""
 HEAD = 26
 DENSE = 120
 """Arrows from which on they are thin."""
@@ -153,7 +155,8 @@ def _memory(
     base = top + HEAD
     lines = [
         f'<text class="title" x="{LEFT}" y="{top + 17}">memory of {escape(buffer.memory)}: '
-        f"{human(buffer.bytes)} for {len(places)} tensors of {human(sum(p.bytes for p in places))}"
+        f"{human(buffer.bytes)}; tensors in it: {len(places)}, of "
+        f"{human(sum(p.bytes for p in places))}"
         "</text>",
         f'<rect class="lane" x="{LEFT}" y="{base}" height="{PANEL}" '
         f'width="{scale.count * scale.step:.1f}"/>',
@@ -186,4 +189,4 @@ def _tip(*lines: str) -> str:
 
 
 def _short(name: str) -> str:
-    return name if len(name) <= 18 else f"{name[:17]}…"
+    return name if len(name) <= LONGEST else f"{name[: LONGEST - 1]}…"
