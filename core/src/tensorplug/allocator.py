@@ -204,10 +204,10 @@ def _replace(
         slot = slots.get(root)
         if slot is None or root not in roots:
             continue  # lies elsewhere, or the step reads a copy in its place
-        whole = source.view_offset == 0 and source.nbytes == root.nbytes
-        dies = last[root] == now and roots.count(root) == 1 and root not in kept
-        fits = slot.pool == pool.index and pool.type.alloc_size(node) <= slot.size
-        if whole and dies and fits and source.same_layout(node):
+        if last[root] != now or roots.count(root) > 1 or root in kept or slot.pool != pool.index:
+            continue  # is needed later, or lies in other memory
+        whole = source is root or (source.view_offset == 0 and source.nbytes == root.nbytes)
+        if whole and source.same_layout(node) and pool.type.alloc_size(node) <= slot.size:
             return slot
     return None
 

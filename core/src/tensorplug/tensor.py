@@ -112,11 +112,9 @@ class Tensor:
             return 0
         if self.splits_blocks:
             return self.sources[0].nbytes
-        start = 1 if self.dtype.is_block else 0
-        first = self.dtype.row_size(self.ne[0]) if start else self.dtype.size
-        return first + sum(
-            (n - 1) * b for n, b in zip(self.ne[start:], self.nb[start:], strict=True)
-        )
+        ne, nb, kind = self.ne, self.nb, self.dtype
+        row = kind.row_size(ne[0]) if kind.is_block else kind.size + (ne[0] - 1) * nb[0]
+        return row + (ne[1] - 1) * nb[1] + (ne[2] - 1) * nb[2] + (ne[3] - 1) * nb[3]
 
     @property
     def is_contiguous(self) -> bool:

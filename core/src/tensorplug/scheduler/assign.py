@@ -74,7 +74,8 @@ class Field:
 
     def placed_type(self, tensor: Tensor) -> BufferType | None:
         """The type of the buffer that holds `tensor` already, or None."""
-        storage = self.moved.get(tensor.root, tensor.root.storage)
+        root = tensor.root
+        storage = self.moved.get(root, root.storage) if self.moved else root.storage
         return None if storage is None else storage.buffer.type
 
     def memory_of(self, tensor: Tensor, where: Mapping[Tensor, Choice]) -> BufferType | None:
@@ -202,7 +203,7 @@ def _offloaded(node: Tensor, weight: Tensor, field: Field) -> Choice | None:
     if kind is None or not kind.is_host:
         return None
     for i in range(field.fallback):
-        if field.can(i, node) and field.backends[i].device.offload(node):
+        if field.backends[i].device.offload(node) and field.can(i, node):
             return Choice(i, "worth copying its weights")
     return None
 

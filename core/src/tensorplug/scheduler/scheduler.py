@@ -246,7 +246,8 @@ class Scheduler(Resource):
 
     def take_plan(self, backend: int, bound: BoundGraph) -> Plan:
         """A plan for `bound`: one of the same structure, bound anew, or a new one."""
-        waiting = self._plans.get((backend, bound.graph.key))
+        # A key costs as much as a pass over the graph.
+        waiting = self._plans.get((backend, bound.graph.key)) if self._plans else None
         if not waiting:
             return self.backends[backend].plan(bound)
         plan = waiting.pop()
