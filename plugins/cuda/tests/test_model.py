@@ -79,10 +79,13 @@ def test_rounded_activations_move_logits_by_some_percent(stream, tiny, tmp_path,
     assert 0 < away(found, expected) < 0.08
 
 
-def test_layers_over_two_devices_give_the_same(machine, monkeypatch, tiny, tmp_path):
+@pytest.mark.parametrize("split", ["layer", "tensor"])
+@pytest.mark.parametrize("gpus", [1, 2], ids=["parts of a GPU", "GPUs"])
+def test_model_over_two_devices_gives_the_same(machine, monkeypatch, tiny, tmp_path, split, gpus):
     from tensorplug_cuda.enumeration import devices
 
-    monkeypatch.setenv("TENSORPLUG_CUDA_EMULATED", "2")
+    machine.reset(gpus=gpus)
+    monkeypatch.setenv("TENSORPLUG_CUDA_EMULATED", str(2 // gpus))
     path = tmp_path / "model.gguf"
     tiny.write("llama", path)
     first, second = devices()
@@ -91,7 +94,7 @@ def test_layers_over_two_devices_give_the_same(machine, monkeypatch, tiny, tmp_p
         second,
         first.open() as one,
         second.open() as two,
-        load_model(path, [one, two]) as model,
+        load_model(path, [one, two], split=split) as model,
         model.session(128, kv=tp.F32) as session,
     ):
         found = np.concatenate(list(session.score(tiny.prompt("llama"))))
