@@ -190,7 +190,7 @@ class Idle(tp.Plan):
 def rerun_alone(nodes: int) -> float:
     """Microseconds of a whole run of a schedule, without the work of its nodes."""
     with NullDevice(host=True) as device, device.open() as stream:
-        stream._plan = lambda bound: Idle(stream, bound)  # type: ignore[method-assign]
+        stream._plan = lambda bound: Idle(stream, bound)
         x, weight = (stream.place(name, np.ones(WIDTH, np.float32)) for name in "xw")
         with tp.Scheduler([stream]) as scheduler:
             plan = scheduler.schedule(chain(x, weight, nodes)[-1])

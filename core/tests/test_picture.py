@@ -188,6 +188,15 @@ def test_no_node_lies_on_the_way_of_a_value_to_its_readers() -> None:
     assert crossed == []
 
 
+def test_page_of_a_graph_that_computes_nothing_is_one(streams) -> None:
+    x = tp.input("x", (1, 8), tp.F32)
+    with tp.Scheduler(streams) as scheduler:
+        page = scheduler.schedule(x).explain().to_html()
+
+    assert 'class="row ' not in page
+    assert page.count("<div") == page.count("</div>")
+
+
 @pytest.mark.parametrize("nodes", [1, 1000])
 def test_page_is_as_large_as_its_graph(streams, nodes: int) -> None:
     y = tp.input("x", (1, 8), tp.F32)

@@ -72,7 +72,7 @@ class Paced(NullBackend):
 
 
 def paced(device: NullDevice, clock: Clock) -> NullDevice:
-    device.backend_class = partial(type("", (Paced, device.backend_class), {}), clock=clock)  # type: ignore[assignment]
+    device.backend_class = partial(type("", (Paced, device.backend_class), {}), clock=clock)
     return device
 
 

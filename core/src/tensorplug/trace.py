@@ -231,7 +231,11 @@ def _started(path: str) -> Trace:
 
 def _end(trace: Trace, path: Path) -> None:
     trace.close()
+    target = path / f"{os.getpid()}.json" if path.is_dir() else path
+    part = target.with_name(f"{target.name}.part")
     try:
-        trace.save(path / f"{os.getpid()}.json" if path.is_dir() else path)
+        # Whoever finds the file finds all of it, also where the process is killed meanwhile.
+        trace.save(part)
+        part.replace(target)
     except OSError as error:
         logger.error("%s=%s: the trace cannot be written: %s", VARIABLE, path, error)

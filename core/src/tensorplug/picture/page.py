@@ -114,7 +114,7 @@ def _rows(told: "Explanation", colours: dict[str, str]) -> tuple[list[str], dict
         tops[number] = lines * lanes.ROW
         rows.append(_node(told, number, row, colour))
         lines += 1
-    return [*rows, "</div>"], tops, lines * lanes.ROW
+    return [*rows, "</div>"] if rows else [], tops, lines * lanes.ROW
 
 
 def _head(told: "Explanation", split: int, colour: str, copies: "list[CopyRow]") -> str:
