@@ -67,9 +67,41 @@ def test_trace_goes_on_as_the_command_and_sums_up_on_stderr(trace, script, tmp_p
     assert result.exit_code == 3
     assert capfd.readouterr().out == "128.0\n"
     assert lines[0].startswith(f"{tmp_path / 'run.json'}: ")
-    assert lines[0].endswith(" ms; copies between devices: 2, 256 B")
+    assert lines[0].endswith(" for 0.0 ms; copies between devices: 2, 256 B")
     assert [line.split()[0] for line in lines[2:-1]] == ["host", "null:0", "host:0"]
     assert {e["name"] for e in events(tmp_path / "run.json")} >= {"write x", "copy x", "add"}
+
+
+def spans(pid, track, *times):
+    """Events of one track: from and to in milliseconds."""
+    yield {"ph": "M", "pid": pid, "tid": track, "name": "thread_name", "args": {"name": str(track)}}
+    for start, end in times:
+        begun = {"ts": 1000 * start, "dur": 1000 * (end - start)}
+        yield {"ph": "X", "pid": pid, "tid": track, "name": "add", "args": {}, **begun}
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "together"),
+    [
+        ([(0, 4)], [(4, 6)], 0),
+        ([(0, 4)], [(3, 6)], 1),
+        ([(0, 4), (5, 9)], [(1, 2), (3, 6)], 3),
+        ([(0, 4), (1, 9)], [(1, 2), (1, 2)], 1),
+    ],
+)
+def test_summary_says_how_long_streams_worked_side_by_side(
+    trace, tmp_path, first, second, together
+):
+    found = [*spans(1, 1, *first), *spans(1, 2, *second)]
+    kept = {"traceEvents": found, "otherData": {"begin_ns": 0}}
+    code = (
+        "import os, pathlib; folder = pathlib.Path(os.environ['TENSORPLUG_TRACE'])\n"
+        f"(folder / '1.json').write_text({json.dumps(kept)!r})"
+    )
+
+    result = trace(sys.executable, "-c", code)
+
+    assert f"side by side for {together:.1f} ms" in result.stderr
 
 
 def test_all_processes_of_a_command_are_in_one_trace(trace, script, tmp_path):

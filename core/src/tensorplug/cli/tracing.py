@@ -15,9 +15,11 @@ from typing import Any
 from tensorplug.buffer import human
 from tensorplug.errors import OptionError, TensorplugError
 from tensorplug.text import ending, table
-from tensorplug.trace import VARIABLE
+from tensorplug.trace import HOST, VARIABLE
 
 Event = dict[str, Any]
+Times = tuple[float, float]
+"""From when to when, in microseconds."""
 STDERR = 2
 
 
@@ -42,6 +44,8 @@ class Recorded:
     processes: int
     duration_ms: float
     """From the first span to the end of the last."""
+    side_by_side_ms: float
+    """In which two streams or more worked."""
     copies: int
     copied_bytes: int
     dropped_spans: int
@@ -65,7 +69,8 @@ class Recorded:
         lost = f"; {self.dropped_spans} spans did not fit" if self.dropped_spans else ""
         return "\n".join(
             [
-                f"{self.path}: {self.duration_ms:.1f} ms; copies between devices: {self.copies}, "
+                f"{self.path}: {self.duration_ms:.1f} ms, streams side by side for "
+                f"{self.side_by_side_ms:.1f} ms; copies between devices: {self.copies}, "
                 f"{human(self.copied_bytes)}{lost}",
                 *table(("track", "spans", "busy ms", "share"), rows),
                 "open it in ui.perfetto.dev",
@@ -198,9 +203,10 @@ def _summary(
     for event in spans:
         by_track[event["pid"], event["tid"]].append(event)
     tracks = tuple(
-        Track(pid, names[pid, tid], len(events), round(_busy(events) / 1000, 3))
+        Track(pid, names[pid, tid], len(events), round(_total(_merged(events)) / 1000, 3))
         for (pid, tid), events in by_track.items()
     )
+    streams = [_merged(by_track[track]) for track in names if names[track] != HOST]
     copies = [e["args"]["bytes"] for e in spans if e["name"].startswith("copy ")]
     duration = max(e["ts"] + e["dur"] for e in spans) - min(e["ts"] for e in spans)
     return Recorded(
@@ -209,6 +215,7 @@ def _summary(
         path,
         len({pid for pid, _ in names}),
         round(duration / 1000, 3),
+        round(_side_by_side(streams) / 1000, 3),
         len(copies),
         sum(copies),
         trace["otherData"]["dropped_spans"],
@@ -216,11 +223,30 @@ def _summary(
     )
 
 
-def _busy(events: Iterable[Event]) -> float:
-    """Microseconds in which at least one of the spans lasted."""
-    busy, until = 0.0, 0.0
+def _merged(events: Iterable[Event]) -> list[Times]:
+    """When at least one of the spans lasted, in order."""
+    found: list[Times] = []
     for event in sorted(events, key=lambda e: e["ts"]):
-        end = event["ts"] + event["dur"]
-        busy += max(0.0, end - max(event["ts"], until))
-        until = max(until, end)
-    return busy
+        start, end = event["ts"], event["ts"] + event["dur"]
+        if found and start <= found[-1][1]:
+            found[-1] = (found[-1][0], max(found[-1][1], end))
+        else:
+            found.append((start, end))
+    return found
+
+
+def _total(times: Iterable[Times]) -> float:
+    return sum(end - start for start, end in times)
+
+
+def _side_by_side(streams: Iterable[Iterable[Times]]) -> float:
+    """Microseconds in which at least two of the streams worked."""
+    changes = sorted(
+        change for times in streams for start, end in times for change in ((start, 1), (end, -1))
+    )
+    total, working, since = 0.0, 0, 0.0
+    for moment, change in changes:
+        if working > 1:
+            total += moment - since
+        working, since = working + change, moment
+    return total
