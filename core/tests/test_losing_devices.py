@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import tensorplug as tp
+from tensorplug import meta
 from tensorplug.backend import Backend
 from tensorplug.errors import DeviceLost, RunFailed
 from tensorplug.tensor import Tensor
@@ -298,6 +299,49 @@ def test_unknown_policy_is_refused(rig: Any) -> None:
         rig(on_failure="retry")
 
 
+def test_device_that_raises_even_when_its_memory_is_given_back_is_left_out(
+    rig: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    work = rig()
+    y = work.chain()
+    schedule = work.scheduler.schedule(y)
+    work.two.lose("compute")
+    give = work.two.give
+
+    def raises(size: int) -> None:
+        give(size)
+        raise DeviceLost("gpu:1: cannot free what is gone")
+
+    monkeypatch.setattr(work.two, "give", raises)
+
+    result = schedule.run({work.x: X})[y]
+
+    np.testing.assert_allclose(result, CHAIN, rtol=1e-6)
+    monkeypatch.undo()
+
+
+@pytest.mark.parametrize("what", ["compute", "write"])
+def test_device_made_of_several_is_left_out_whole(what: str) -> None:
+    parts = null_devices(2, family="part")
+    both = meta.device(parts, lambda t: meta.cut(1, (2, 2)) if t.name == "w" else None)
+    cpu = NullDevice("cpu:0", device_type=tp.DeviceType.CPU, host=True)
+    streams = [both.open(), cpu.open()]
+    x = tp.input("x", (4, 4), tp.F32)
+    with tp.Scheduler(streams, on_failure="replan") as scheduler:
+        w = streams[0].place("w", W, usage=tp.WEIGHTS)
+        scheduler.add_sources({w: lambda: W})
+        y = tp.relu(tp.mul_mat(w, x))
+        schedule = scheduler.schedule(y)
+        parts[1].lose(what)
+
+        result = schedule.run({x: X})[y]
+
+        np.testing.assert_allclose(result, np.maximum(X @ W.T, 0), rtol=1e-6)
+        assert [b.name for b in scheduler.backends] == ["cpu:0"]
+    for device in (both, *parts, cpu):
+        device.close(force=True)
+
+
 # --- states ------------------------------------------------------------------------------------
 
 
@@ -514,6 +558,11 @@ def test_what_a_hung_device_may_still_write_is_restored_elsewhere(hanging: Any) 
 
     np.testing.assert_allclose(result, X @ W.T, rtol=1e-6)
     assert work.scheduler.place_of(state) != state.storage
+
+
+def test_limit_of_no_time_is_refused(hanging: Any, rig: Any) -> None:
+    with pytest.raises(tp.OptionError, match="hang_limit=0; give seconds"):
+        rig(hang_limit=0)
 
 
 def test_call_within_the_limit_returns_what_it_returns(hanging: Any) -> None:

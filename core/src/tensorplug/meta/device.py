@@ -55,6 +55,9 @@ class MetaBackend(Backend):
         with MetaPlan(self, BoundGraph(Graph(node).part([node]), bindings)) as plan:
             plan.run()
 
+    def _has_failed(self) -> bool:
+        return any(stream.has_failed for stream in self.streams)
+
     def _synchronize(self) -> None:
         errors = []
         for stream in self.streams:

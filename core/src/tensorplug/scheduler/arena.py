@@ -1,6 +1,7 @@
 """The compute memory of a scheduler: all its schedules hold offsets into the same buffers."""
 
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 
 from tensorplug.allocator import Slot
 from tensorplug.buffer import Buffer, BufferType, BufferUsage
@@ -50,10 +51,11 @@ class Arena:
 
     def close(self) -> None:
         """Free everything."""
-        for chunks in self._chunks:
-            for buffer in chunks:
-                buffer.close()
-            chunks.clear()
+        with ExitStack() as stack:
+            for chunks in self._chunks:
+                for buffer in chunks:
+                    stack.callback(buffer.close)
+                chunks.clear()
 
     def _renew(self, pool: int, chunk: int, size: int) -> None:
         kind, old = self.pools[pool], self._chunks[pool][chunk]

@@ -1,5 +1,6 @@
 """What a scheduler does when a device fails: raise, or plan anew on the devices that are left."""
 
+import contextlib
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -18,6 +19,7 @@ from tensorplug.errors import (
     OptionError,
     OutOfMemory,
     RunFailed,
+    TensorplugError,
 )
 from tensorplug.graph import Graph
 from tensorplug.ops.table import OPS
@@ -164,7 +166,9 @@ class Replan(Raise):
         self._owed.update(dict.fromkeys(self._to_restore(begun, failure, attempt.failed)))
         self._lost.update(attempt.failed)
         self._gone.extend(b for b in scheduler.backends if b not in left)
-        scheduler.release()
+        with contextlib.suppress(TensorplugError):
+            # A device that is gone may raise even here.
+            scheduler.release()
         scheduler.use(left, pools)
         # As text: the error refers to frames, and those to memory that is not needed any more.
         logger.warning("%s; going on with %s", str(failure), ", ".join(b.name for b in left))

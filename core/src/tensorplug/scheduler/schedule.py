@@ -2,6 +2,7 @@
 
 from collections import ChainMap
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, final
 
@@ -122,14 +123,15 @@ class Schedule(Resource):
 
     def release(self) -> None:
         """Give plans and memory back; they come anew with the next run."""
-        for batch in self._batches:
-            if batch.pending is not None:
-                batch.pending.abandon()
-            for split, plan in zip(self.splits, batch.plans, strict=False):
-                self.scheduler.give_plan(split.backend, plan)
-            for buffer in batch.buffers:
-                buffer.close()
-        self._batches = []
+        batches, self._batches = self._batches, []
+        with ExitStack() as stack:
+            for batch in batches:
+                for buffer in batch.buffers:
+                    stack.callback(buffer.close)
+                if batch.pending is not None:
+                    batch.pending.abandon()
+                for split, plan in zip(self.splits, batch.plans, strict=False):
+                    self.scheduler.give_plan(split.backend, plan)
 
     def forget(self) -> object:
         """Let go of plans and memory without closing them, and return them."""

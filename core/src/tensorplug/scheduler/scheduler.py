@@ -3,6 +3,7 @@
 import logging
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from functools import partial
 
 from tensorplug.backend import Backend, Plan, SupportsOptimize
@@ -66,6 +67,8 @@ class Scheduler(Resource):
             )
         if len(set(backends)) != len(backends):
             raise OptionError("Scheduler: a backend is given twice; open one stream for each place")
+        if hang_limit is not None and hang_limit <= 0:
+            raise OptionError(f"Scheduler: hang_limit={hang_limit}; give seconds, or None for none")
         super().__init__()
         chosen = buffer_types or {}
         pools = [chosen.get(b, b.buffer_type) for b in backends]
@@ -233,14 +236,20 @@ class Scheduler(Resource):
 
     def release(self) -> None:
         """Give back what was planned and all compute memory; it comes anew with the next run."""
-        for child in self.children:
-            if isinstance(child, Schedule):
-                child.release()
-        for plans in self._plans.values():
-            for plan in plans:
-                plan.close()
-        self._plans.clear()
-        self.arena.close()
+        # All of it is given back, also where one of them raises.
+        with ExitStack() as stack:
+            stack.callback(self.arena.close)
+            stack.callback(self._close_plans)
+            for child in self.children:
+                if isinstance(child, Schedule):
+                    stack.callback(child.release)
+
+    def _close_plans(self) -> None:
+        with ExitStack() as stack:
+            for plans in self._plans.values():
+                for plan in plans:
+                    stack.callback(plan.close)
+            self._plans = {}
 
     # --- for its schedules -----------------------------------------------------------------
 
