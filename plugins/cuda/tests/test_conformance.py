@@ -28,3 +28,17 @@ class TestEmulated(DeviceTests):
         with device:
             yield device
         assert machine.faults == []
+
+    @pytest.fixture
+    def spare_device(self, device: Device) -> Device:
+        from tensorplug_cuda.enumeration import devices
+
+        (spare,) = devices()
+        return spare
+
+    def break_next_op(self, device: Device) -> bool:
+        """Make the next launch fail for want of registers, after which a GPU goes on."""
+        from cupy._machine import machine
+
+        machine.failing = True
+        return True

@@ -145,3 +145,14 @@ def test_work_goes_to_the_stream_of_another_library(device):
 
     with device.open(stream=theirs.ptr) as stream:
         assert stream.stream.ptr == theirs.ptr
+
+
+def test_complete_sources_of_kernels_are_told_with_whose_they_are(device):
+    x = tp.input("x", (4, 64), tp.F32)
+
+    (shared,) = device.kernel_texts(tp.scale(x, 2.0))
+    (own,) = device.kernel_texts(tp.rms_norm(x))
+
+    assert (shared.name, shared.origin, shared.suffix) == ("scale", "shared", ".cu")
+    assert (own.name, own.origin) == ("norm", "own")
+    assert 'extern "C" __global__ void tp_norm(' in own.source

@@ -15,6 +15,7 @@ from tensorplug_simt.emulator import Library, Memory, library, missing
 
 MOST_ITEMS, MOST_DEEP = 1024, 64
 LONGEST = (2**31 - 1, 65535, 65535)
+OUT_OF_RESOURCES = 701
 PARAMETERS = 4096
 """Bytes of all arguments of a kernel, as every GPU grants them."""
 
@@ -52,6 +53,9 @@ class Function:
         with machine.lock:
             self._check(grid, block, stream.queue.ordinal)
             machine.check(self.ordinal)
+            if machine.failing:
+                machine.failing = False
+                raise CUDADriverError(OUT_OF_RESOURCES, "as the test asked for")
             values = [_value(arg) for arg in args]
             if sum(len(value) for value in values) > PARAMETERS:
                 raise CUDADriverError(1, "too many bytes of arguments")

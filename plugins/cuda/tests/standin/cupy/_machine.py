@@ -135,6 +135,7 @@ class Machine:
         self.captures = 0
         self.waits = 0
         self.compilations = 0
+        self.failing = False
         self.next_stream = 0x1000
 
     # --- the device that calls mean --------------------------------------------------------
