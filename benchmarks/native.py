@@ -9,6 +9,7 @@ llama-cpp-python in the Python that `--peer` names, ggml from TENSORPLUG_ORACLE 
 
 import argparse
 import json
+import math
 import os
 import platform
 import statistics
@@ -103,44 +104,60 @@ def compare(arguments: argparse.Namespace) -> dict[str, Any]:
 # --- the picture -------------------------------------------------------------------------------
 
 
+WORDS = {"load_s": "time to load", "peak_rss_mib": "peak memory"}
+
+
 def bars(results: dict[str, Any]) -> Iterator[tuple[str, float]]:
     """Labels and ratios, in the order of the results."""
     for label, part in results.items():
         if isinstance(part, dict):
             for name, figures in part.items():
                 if isinstance(figures, dict):
-                    yield f"{label}: {name}", figures["ratio"]
+                    yield f"{label}: {WORDS.get(name, name)}", figures["ratio"]
     for line in results.get("nodes", ()):
         yield f"{line['nodes']} tiny nodes, threads: {line['threads']}", line["ratio"]
     for line in results.get("products", ()):
-        yield f"{line['type']} x {line['n']}", line["ratio"]
+        yield f"{line['type']} weights, rows of x: {line['n']}", line["ratio"]
+
+
+ENDS = ((min, math.floor), (max, math.ceil))
+LEFT, OCTAVE, STEP, TOP = 270, 110, 18, 52
+"""Pixels of labels, of a factor of two, of a bar and of the head."""
+TITLE = "Compiled kernels beside llama.cpp and ggml: times as fast, or times less taken"
 
 
 def picture(results: dict[str, Any]) -> str:
-    """A bar for each ratio, and a line where both are equal: SVG."""
+    """A bar for each ratio, from the line where both are equal; factors of two apart: SVG."""
     rows = list(bars(results))
-    left, unit, step = 300, 120, 18
-    most = max(ratio for _, ratio in rows)
-    width, height = left + unit * most + 60, step * (len(rows) + 2)
+    low, high = (edge(math.log2(bound(r for _, r in rows))) for bound, edge in ENDS)
+    low, high = min(low, -1), max(high, 1)
+    width, height = LEFT + OCTAVE * (high - low) + 60, TOP + STEP * len(rows) + 12
+
+    def place(ratio: float) -> float:
+        return LEFT + OCTAVE * (math.log2(ratio) - low)
+
     lines = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width:.0f}" height="{height}" '
-        'font-family="sans-serif" font-size="12">',
-        f'<rect width="{width:.0f}" height="{height}" fill="white"/>',
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" '
+        f'width="{width}" font-family="sans-serif" font-size="12">',
+        f'<rect width="{width}" height="{height}" fill="white"/>',
+        f'<text x="{LEFT}" y="18" font-size="14">{escape(TITLE)}</text>',
     ]
+    for octave in range(low, high + 1):
+        x, shade = place(2.0**octave), "#444" if octave == 0 else "#ddd"
+        lines += [
+            f'<path d="M{x:.0f} {TOP - 8}V{height - 8}" stroke="{shade}"/>',
+            f'<text x="{x:.0f}" y="{TOP - 12}" text-anchor="middle">{2.0**octave:g}</text>',
+        ]
     for i, (label, ratio) in enumerate(rows):
-        y = step * (i + 1)
+        y, (start, end) = TOP + STEP * i, sorted((place(1), place(ratio)))
         colour = "#2a7f62" if ratio >= 1 else "#b5482f"
         lines += [
-            f'<text x="{left - 8}" y="{y + 12}" text-anchor="end">{escape(label)}</text>',
-            f'<rect x="{left}" y="{y}" width="{unit * ratio:.0f}" height="14" fill="{colour}"/>',
-            f'<text x="{left + unit * ratio + 4:.0f}" y="{y + 12}">{ratio:.2f}</text>',
+            f'<text x="{LEFT - 8}" y="{y + 12}" text-anchor="end">{escape(label)}</text>',
+            f'<rect x="{start:.0f}" y="{y}" width="{max(end - start, 1):.0f}" height="14" '
+            f'fill="{colour}"/>',
+            f'<text x="{end + 4:.0f}" y="{y + 12}">{ratio:.2f}</text>',
         ]
-    lines += [
-        f'<path d="M{left + unit} {step - 6}V{height - step + 2}" stroke="black"/>',
-        f'<text x="{left + unit}" y="{height - 4}" text-anchor="middle">as the peer</text>',
-        "</svg>",
-    ]
-    return "\n".join(lines) + "\n"
+    return "\n".join([*lines, "</svg>"]) + "\n"
 
 
 def main() -> None:

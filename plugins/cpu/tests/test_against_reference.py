@@ -54,6 +54,7 @@ def test_plan_bound_anew_reads_what_lies_in_the_new_memory(case, device, backend
     assert laid.problem() == ""
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("case", one_of_each(tight(SMALL)), ids=case_id)
 def test_plain_kernels_in_bound_memory_give_the_same(case, device):
     laid = lay(case, device.buffer_type)
