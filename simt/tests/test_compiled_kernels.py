@@ -31,11 +31,13 @@ LIMITS = Limits(
         "blocks_added": 255,
         "blocks_copied": 255,
         "blocks_put": 255,
+        "dsv4_hc_comb": 128,
         "gated_delta_net": 255,
         "gated_linear_attn": 255,
         "lightning_indexer": 255,
         "rwkv_wkv6": 255,
         "rwkv_wkv7": 255,
+        "ssm_scan": 255,
     },
     spilled={"blocks_put": 256, "blocks_copied": 256, "lightning_indexer": 256},
 )
