@@ -4,6 +4,7 @@ Nothing here ran on a GPU, and none of it needs CuPy.
 """
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
@@ -41,6 +42,7 @@ GPU = Facts(
     fp16=True,
     fp64=True,
     int_dot=True,
+    int8_activations=True,
     units=16,
 )
 LIMITS = Limits(registers=64, more_registers={"attend": 168, "matvec": 96, "tiled_product": 128})
@@ -94,10 +96,28 @@ def test_each_kernel_computes_its_first_case(device, order, tier):
 
 @needs_emulator
 @pytest.mark.parametrize(
-    "tier", [pytest.param("smoke", marks=LONG), pytest.param("full", marks=pytest.mark.slow)]
+    "tier", [pytest.param("smoke", marks=LONG), pytest.param("ci", marks=pytest.mark.slow)]
 )
 @in_each_order
 def test_kernels_compute_the_cases_of_the_kit(device, order, tier):
     cases = supported(device, select(tier, ops=OPS))
 
     assert emulation_problems(device, cases, order) == []
+
+
+@needs_emulator
+@pytest.mark.slow
+def test_kernels_compute_every_case_of_the_kit_in_one_order(device):
+    cases = supported(device, select("full", ops=OPS))
+
+    assert emulation_problems(device, cases, Order.SHUFFLED) == []
+
+
+@needs_emulator
+@LONG
+def test_products_without_rounded_activations_are_as_near_as_those_of_floats():
+    cases = [replace(case, limit=1e-7) for case in select("smoke", ops=["mul_mat", "mul_mat_id"])]
+    facts = replace(GPU, int8_activations=False)
+
+    with EmulatedDevice(facts=facts, lowerings=LOWERINGS) as device:
+        assert emulation_problems(device, supported(device, cases)) == []

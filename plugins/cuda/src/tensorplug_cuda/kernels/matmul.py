@@ -84,7 +84,8 @@ def _need_products(w: Tensor, x: Tensor) -> None:
 def _is_bytewise(w: Tensor, facts: Facts) -> bool:
     """Whether rows of `w` are multiplied with columns that are rounded to bytes."""
     rows_in_order = w.nb[0] == w.dtype.size or w.ne[0] == w.dtype.block
-    return w.dtype.is_block and facts.int_dot and rows_in_order
+    allowed = facts.int_dot and facts.int8_activations
+    return w.dtype.is_block and allowed and rows_in_order
 
 
 def _matvec(node: Tensor, facts: Facts) -> Program:
