@@ -1,5 +1,6 @@
 """Looking up, opening, choosing, replacing and dropping backends."""
 
+import re
 import sys
 import threading
 import types
@@ -662,8 +663,8 @@ def test_a_device_of_several_cuts_as_its_string_says(pair, options, state):
 @pytest.mark.parametrize(
     ("text", "error", "sentence"),
     [
-        ("meta:acme:0+", OptionError, "a device is missing beside \\+; write meta:cpu\\+opencl:0"),
-        ("meta:acme:0+acne:1", BackendNotFound, "did you mean 'acme'\\?"),
+        ("meta:acme:0+", OptionError, "a device is missing beside a +; write meta:cpu+opencl:0"),
+        ("meta:acme:0+acne:1", BackendNotFound, "did you mean 'acme'?"),
         ("meta:acme:0+acme:7", BackendNotFound, "acme has 2 devices"),
         ("meta:acme:0+acme:1?splt=rows", OptionError, "no option 'splt'; it takes split and ratio"),
         ("meta:acme:0+acme:1?split=row", OptionError, "unknown policy 'row'; did you mean 'rows'"),
@@ -672,7 +673,7 @@ def test_a_device_of_several_cuts_as_its_string_says(pair, options, state):
     ],
 )
 def test_a_string_that_joins_nothing_says_why(pair, text, error, sentence):
-    with pytest.raises(error, match=sentence):
+    with pytest.raises(error, match=re.escape(sentence)):
         pair.open(text)
 
 
