@@ -1,5 +1,7 @@
 """Memory of a GPU, and pointers into it."""
 
+import sys
+from collections.abc import Callable
 from typing import Any
 
 from cupy._machine import CUDARuntimeError, machine
@@ -18,9 +20,9 @@ class Memory:
         self._allocation = machine.malloc(size)
         self.ptr = self._allocation.start
 
-    def __del__(self) -> None:
+    def __del__(self, _finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
         allocation = getattr(self, "_allocation", None)
-        if allocation is not None and not allocation.freed:
+        if allocation is not None and not allocation.freed and not _finalizing():
             machine.free(allocation)
 
 
