@@ -8,6 +8,7 @@ import pytest
 from tensorplug.errors import DeviceError
 from tensorplug.testing.tiers import select
 from tensorplug_simt import families, nvrtc  # noqa: F401 - fills the table of lowerings
+from tensorplug_simt.dialects.cuda import cuda_options, cuda_source
 from tensorplug_simt.evidence import (
     ARCHITECTURES,
     Limits,
@@ -65,6 +66,16 @@ def test_every_program_compiles(architecture):
 
     assert len(launches) > 1000
     assert compile_problems(launches, architecture, LIMITS) == []
+
+
+@pytest.mark.parametrize(("parts", "folded"), [(4, False), (0, True), (4, True)])
+def test_launches_merged_and_grids_folded_compile(parts, folded):
+    (launch,) = launches_of(select("smoke", ops=["sum_rows"], pattern="f32")[:1], GPU)
+    text = cuda_source(launch, parts=parts, folded=folded)
+
+    (usage,) = compiled(text, "sm_90", cuda_options(launch))
+
+    assert (usage.stack, usage.spilled) == (0, 0)
 
 
 def test_what_does_not_compile_is_an_error_with_the_log():

@@ -45,7 +45,10 @@ GPU = Facts(
     int8_activations=True,
     units=16,
 )
-LIMITS = Limits(registers=64, more_registers={"attend": 168, "matvec": 96, "tiled_product": 128})
+LIMITS = Limits(
+    registers=64,
+    more_registers={"attend": 168, "matvec": 128, "tiled_product": 128, "warp_product": 128},
+)
 
 
 @pytest.fixture(scope="module")

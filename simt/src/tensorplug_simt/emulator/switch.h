@@ -2,7 +2,7 @@
 #pragma once
 #include <cstddef>
 
-#if defined(__x86_64__)
+#if defined(__x86_64__) && !defined(SIMT_UCONTEXT)
 
 struct Context {
   void* stack;
@@ -44,7 +44,8 @@ inline void simt_prepare(Context* context, char* low, size_t size, void (*main)(
 }
 
 #else
-// The system's own switch also saves the signal mask, which makes it slow.
+// Other processors, or where SIMT_UCONTEXT asks for it. The system's own switch also saves the
+// signal mask, which makes it slow.
 #include <ucontext.h>
 
 struct Context {
