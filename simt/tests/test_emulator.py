@@ -26,6 +26,12 @@ extern "C" __global__ void turned_without_barrier(const float* x, float* y) {
   row[threadIdx.x] = x[threadIdx.x];
   y[threadIdx.x] = row[63 - threadIdx.x];
 }
+extern "C" __global__ void turned_within_a_warp(const float* x, float* y) {
+  __shared__ float row[64];
+  row[threadIdx.x] = x[threadIdx.x];
+  __syncwarp();
+  y[threadIdx.x] = row[blockDim.x - 1 - threadIdx.x];
+}
 extern "C" __global__ void beyond(const float* x, float* y, int at) { y[at] = x[0]; }
 extern "C" __global__ void before(const float* x, float* y, int at) { y[0] = x[at]; }
 extern "C" __global__ void into_source(float* x, float* y) { x[3] = y[0]; }
@@ -85,14 +91,27 @@ def test_items_add_up_through_shuffles_and_local_memory(kernels, order):
     assert y[0] == x.sum()
 
 
-def test_missing_barrier_changes_the_result_in_some_order(kernels):
-    results = set()
-    for order in Order:
-        x, y = _arrays()
-        _launch(kernels, "turned_without_barrier", (x, y), order=order)
-        results.add(y.tobytes())
+@pytest.mark.parametrize("order", Order, ids=lambda order: order.name.lower())
+def test_missing_barrier_is_an_error_in_any_order(kernels, order):
+    with pytest.raises(DeviceError) as error:
+        _launch(kernels, "turned_without_barrier", _arrays(), order=order)
 
-    assert len(results) > 1
+    assert "kernel turned_without_barrier: items " in str(error.value)
+    assert str(error.value).endswith(" bytes with no barrier between")
+
+
+@pytest.mark.parametrize("order", Order, ids=lambda order: order.name.lower())
+def test_barrier_of_a_warp_orders_its_items(kernels, order):
+    x, y = _arrays(32)
+
+    _launch(kernels, "turned_within_a_warp", (x, y), local=32, order=order)
+
+    np.testing.assert_array_equal(y, x[::-1])
+
+
+def test_barrier_of_a_warp_orders_no_items_of_another(kernels):
+    with pytest.raises(DeviceError, match="write and read offset"):
+        _launch(kernels, "turned_within_a_warp", _arrays())
 
 
 @pytest.mark.parametrize(

@@ -34,7 +34,7 @@ struct Item {
 };
 
 struct Warp {
-  unsigned members, waiting, mask, generation;
+  unsigned members, waiting, mask, generation, met;
   unsigned votes[GENERATIONS];
   alignas(SLOT) unsigned char given[SIMT_WARP][SLOT];
   alignas(SLOT) unsigned char taken[GENERATIONS][SIMT_WARP][SLOT];
@@ -44,12 +44,24 @@ struct Span {
   uintptr_t start, end;
 };
 
+// Who reached four bytes of local memory: an item, and how often its warp had met by then.
+struct Access {
+  unsigned long epoch;
+  unsigned item, met;
+};
+struct Word {
+  Access written, read;
+  bool read_by_many, read_by_warps;  // by other items too, by those of other warps
+};
+
 std::mutex one_at_a_time;
 std::vector<Fiber*> idle;
 std::vector<Item> items;
 std::vector<Warp> warps;
 std::vector<unsigned> order;
 std::vector<Span> constants;  // what may be read of this library
+std::vector<Word> words;      // of local memory
+unsigned long epoch;          // grows with each barrier of a group, and with each group
 Context scheduler;
 unsigned running, at_barrier, ended, turn;
 int any_of[2];
@@ -167,6 +179,7 @@ void run_group(unsigned& random) {
     warps[w].members = left >= SIMT_WARP ? ~0u : (1u << left) - 1u;
     warps[w].waiting = 0;
   }
+  epoch++;
   at_barrier = ended = turn = 0;
   any_of[0] = any_of[1] = 0;
   while (ended < n && !problem[0]) {
@@ -246,13 +259,56 @@ bool may_access(const simt_memory& one, uintptr_t at, size_t bytes, bool writes)
   return at >= one.address && at - one.address + bytes <= one.size && (one.writable || !writes);
 }
 
+// Whether nothing orders an earlier access of this epoch before one of the item that runs.
+bool clashes(const Access& other) {
+  if (other.epoch != epoch || other.item == running) return false;
+  return other.item / SIMT_WARP != running / SIMT_WARP || other.met == warps[running / SIMT_WARP].met;
+}
+
+void report_race(uintptr_t at, const Access& other, const char* what) {
+  fail("kernel %s: items %u and %u of group (%u, %u, %u) %s offset %lu of its local memory of %lu bytes "
+       "with no barrier between",
+       kernel_name, other.item, running, simt_group.x, simt_group.y, simt_group.z, what,
+       (unsigned long)(at - shared_memory.start), (unsigned long)(shared_memory.end - shared_memory.start));
+}
+
+// Numbers of local memory are written by one item, or read by any, from one barrier to the next.
+void check_race(uintptr_t at, bool writes) {
+  Word& word = words[(at - shared_memory.start) / 4];
+  const unsigned warp = running / SIMT_WARP;
+  const Access now = {epoch, running, warps[warp].met};
+  if (clashes(word.written)) report_race(at, word.written, writes ? "both write" : "write and read");
+  if (!writes) {
+    const bool same_warp = word.read.item / SIMT_WARP == warp;
+    if (word.read.epoch != epoch) {
+      word.read_by_many = word.read_by_warps = false;
+    } else if (!same_warp) {
+      word.read_by_many = word.read_by_warps = true;
+    } else if (word.read.item != running) {
+      // Items of the warp that read before it met are in order with all that follows.
+      word.read_by_many = word.read.met == now.met;
+    }
+    word.read = now;
+    return;
+  }
+  const bool now_too = word.read_by_many && word.read.met == now.met;
+  const bool others = word.read.epoch == epoch && (word.read_by_warps || now_too);
+  if (others || clashes(word.read)) report_race(at, word.read, "read and write");
+  word.written = now;
+}
+
 void check(uintptr_t at, size_t bytes, bool writes, bool whole) {
   if (whole && at % bytes != 0) {
     report(at, bytes, writes, ", which is not aligned to its size");
     return;
   }
   if (last_hit < request->memories && may_access(request->memory[last_hit], at, bytes, writes)) return;
-  if (is_own(at, bytes, writes)) return;
+  if (is_own(at, bytes, writes)) {
+    // Smaller numbers share their four bytes with neighbours.
+    if (bytes % 4 == 0 && within(shared_memory, at, bytes))
+      for (size_t i = 0; i < bytes; i += 4) check_race(at + i, writes);
+    return;
+  }
   bool inside = false;
   for (unsigned i = 0; i < request->memories; i++) {
     if (may_access(request->memory[i], at, bytes, writes)) {
@@ -290,6 +346,7 @@ int simt_group_any(int yes) {
     return any_of[mine] != 0;
   }
   at_barrier = 0;
+  epoch++;
   // Everybody has read the other one before coming here.
   turn ^= 1;
   any_of[turn] = 0;
@@ -325,6 +382,7 @@ unsigned meet(unsigned mask, const void* mine, unsigned bytes, int vote) {
     return next;
   }
   warp.generation = next;
+  warp.met++;
   warp.waiting = 0;
   const unsigned first = me / SIMT_WARP * SIMT_WARP;
   for (unsigned lane = 0; lane < SIMT_WARP && first + lane < items.size(); lane++)
@@ -366,6 +424,7 @@ const char* simt_launch(const char* kernel, void (*body)(void**), const simt_req
   items.assign(n, {FRESH, nullptr});
   order.resize(n);
   warps.assign((n + SIMT_WARP - 1) / SIMT_WARP, Warp());
+  words.resize((shared_memory.end - shared_memory.start + 3) / 4);
   unsigned random = wanted->seed * 2654435761u | 1u;
   for (unsigned z = 0; z < simt_groups.z; z++)
     for (unsigned y = 0; y < simt_groups.y; y++)
