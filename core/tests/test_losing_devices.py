@@ -409,6 +409,92 @@ def test_restoring_may_run_the_same_schedule(rig: Any) -> None:
     np.testing.assert_allclose(result, (4 * X + 6) @ W.T @ W.T, rtol=1e-5)
 
 
+def test_restoring_begins_anew_where_another_device_fails_in_it(rig: Any) -> None:
+    work = rig()
+    state, grown, y = counting(work, 1)
+    schedule = work.scheduler.schedule(y, effects=[grown])
+    calls: list[int] = []
+
+    def restore() -> None:
+        calls.append(len(work.scheduler.backends))
+        place = work.scheduler.place_of(state)
+        place.buffer.fill(0, place.offset, state.nbytes)
+        for i in range(3):
+            schedule.run({work.x: X + i})
+
+    work.scheduler.add_states([state], restore)
+    for i in range(3):
+        schedule.run({work.x: X + i})
+    work.two.lose("compute")
+    work.one.lose("compute", at=4)
+
+    result = schedule.run({work.x: X + 3})[y]
+
+    np.testing.assert_allclose(result, (4 * X + 6) @ W.T @ W.T, rtol=1e-5)
+    assert calls == [2, 1]
+
+
+def test_state_of_batches_in_flight_is_not_restored(rig: Any) -> None:
+    work = rig()
+    state, grown, y = counting(work, 2)
+    with tp.Scheduler(work.streams, parallel=True, on_failure="replan") as scheduler:
+        scheduler.add_sources({t: lambda: W for t in tp.Graph(y).leafs if t.name in ("w", "w1")})
+        scheduler.add_states([state], lambda: None)
+        schedule = scheduler.schedule(y, effects=[grown])
+        work.two.lose("compute", at=2)
+
+        with pytest.raises(RunFailed, match=r"'state'.* must be restored, .*: run\(\) them one"):
+            [schedule.submit({work.x: X})[y] for _ in range(3)]
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_batches_in_flight_are_right_without_a_device_that_is_lost(
+    rig: Any, asynchronous: bool
+) -> None:
+    work = rig(asynchronous=asynchronous)
+    y = work.chain()
+    with tp.Scheduler(work.streams, parallel=True, on_failure="replan") as scheduler:
+        scheduler.add_sources(work.scheduler.rescue.sources)
+        schedule = scheduler.schedule(y)
+        work.two.lose("compute", at=3)
+
+        flying = [schedule.submit({work.x: X + i}) for i in range(4)]
+        found = [flight[y] for flight in flying]
+
+    expected = [np.maximum((X + i) @ W.T @ W.T, 0) for i in range(4)]
+    np.testing.assert_allclose(found, expected, rtol=1e-6)
+
+
+def copying(work: Rig, on_failure: str) -> tuple[tp.Scheduler, Any, Tensor]:
+    """A batch in flight on the second device, which reads a weight of the first."""
+    w = work.weight(0)
+    y = tp.mul_mat(tp.cont(w), work.x)
+    pins = {y: work.streams[1], y.sources[0]: work.streams[1]}
+    scheduler = tp.Scheduler(work.streams, parallel=True, on_failure=on_failure)
+    scheduler.add_sources({w: lambda: W})
+    flight = scheduler.schedule(y, pins=pins).submit({work.x: X})
+    work.one.fail("read")
+    return scheduler, flight, y
+
+
+def test_batch_whose_copies_failed_is_not_taken_for_done(rig: Any) -> None:
+    scheduler, flight, y = copying(rig(asynchronous=True, async_copy=False), "raise")
+
+    with pytest.raises(RunFailed, match="gpu:0: failed"):
+        flight[y]
+
+    scheduler.close(force=True)
+
+
+def test_batch_whose_copies_failed_runs_again(rig: Any) -> None:
+    scheduler, flight, y = copying(rig(asynchronous=True, async_copy=False), "replan")
+
+    result = flight[y]
+
+    np.testing.assert_allclose(result, X @ W.T, rtol=1e-6)
+    scheduler.close(force=True)
+
+
 def test_rows_that_are_written_and_then_read_need_no_restoring(rig: Any) -> None:
     work = rig()
     table = work.streams[2].place("table", np.zeros((4, 4), np.float32))

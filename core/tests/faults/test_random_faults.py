@@ -61,7 +61,7 @@ class Recipe:
     @property
     def must_go_on(self) -> bool:
         """Whether losing any device but the host's must change nothing."""
-        safe = ("none", "restored") if self.parallel else ("none", "rows", "restored")
+        safe = ("none",) if self.parallel else ("none", "rows", "restored")
         return self.policy == "replan" and self.state in safe
 
 
@@ -333,7 +333,7 @@ def test_whatever_fails_or_hangs_anywhere_the_result_is_right_or_the_error_says_
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("first", range(1000, 1064, 2))
+@pytest.mark.parametrize("first", range(1000, 1032, 2))
 def test_at_every_point_the_result_is_right_or_the_error_says_so(first: int, record: Tally) -> None:
     tally = campaign(first, 2, {"fails": ALL, "is gone": ALL, "is full": ALL, "hangs": 8})
 

@@ -142,11 +142,14 @@ class Session(Resource):
 
     def _read_again(self) -> None:
         """Fill the cache anew with the tokens read so far."""
-        ids = self._ids[: self.position]
+        ids = rest = list(self._ids)
         self.rewind()
-        for size in pieces(len(ids)):
-            part, ids = ids[:size], ids[size:]
-            self._run(part, size)
+        try:
+            for size in pieces(len(ids)):
+                part, rest = rest[:size], rest[size:]
+                self._run(part, size)
+        finally:
+            self._ids, self.position = ids, len(ids)
 
     def _read(self, results: Results, step: Step, rows: int | slice) -> Logits:
         logits: Logits = results[step.logits][rows]

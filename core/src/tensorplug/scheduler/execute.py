@@ -96,7 +96,7 @@ def submit(schedule: "Schedule", inputs: Mapping[Tensor, Any]) -> InFlight:
     """Queue one run and the reading of its outputs, beside batches already in flight."""
     scheduler, index = schedule.scheduler, None
     while True:
-        attempt = Attempt(scheduler, schedule, index=index)
+        attempt = Attempt(scheduler, schedule, index=index, in_flight=True)
         try:
             with scheduler.turn, attempt:
                 schedule.prepare()
@@ -128,6 +128,7 @@ def _submit(attempt: Attempt, schedule: "Schedule", inputs: Mapping[Tensor, Any]
     outputs = {t: _read_later(attempt, schedule, batch, t) for t in schedule.graph.outputs}
     where = schedule.layout.where
     busy = {s.backend for s in schedule.splits} | {where[t].backend for t in outputs}
+    busy |= {scheduler.backends.index(stream) for stream in attempt.copiers}
     waits = [_mark(scheduler, i) for i in busy]
     batch.pending = InFlight(outputs, waits, attempt, partial(_again, schedule, attempt))
     return batch.pending
@@ -210,6 +211,8 @@ def _bring(
             with span(scheduler, f"copy {label(copy.source)}", target, origin, bytes=size):
                 make = partial(_copy, schedule, batch, split, copy)
                 stream = scheduler.limit.call(make, target.device)
+            if stream is not None:
+                attempt.copiers.add(stream)
             if stream is not None and copy.source.root not in batch.places:
                 lent.append((copy.origin, stream))
     return lent

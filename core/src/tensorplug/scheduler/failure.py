@@ -52,19 +52,27 @@ class Attempt:
         schedule: "Schedule | None" = None,
         kinds: tuple[type[TensorplugError], ...] = FAILURES,
         index: int | None = None,
+        *,
+        in_flight: bool = False,
     ) -> None:
         self.scheduler = scheduler
         self.schedule = schedule
         self.index = index
         """Which batch of the schedule is used; None until that is decided."""
+        self.in_flight = in_flight
+        """Whether others may be queued behind it before it is done."""
         self.serial = 0
         """The run that was the last when this one failed."""
         self.inputs: Mapping[Tensor, Any] | None = None
         """Copies of all inputs, where the run may begin again."""
         self.split: int | None = None
+        self.copiers: set[Backend] = set()
+        """Streams that copy between devices for it."""
         self.begun = 0
         """How many splits may have changed memory."""
         self.failed: tuple[Device, ...] = ()
+        self.disturbed: set[Device] = set()
+        """Devices whose queued work is not done, those that failed or that waited for them."""
         self.failure: RunFailed | None = None
         self._kinds = kinds
         self._doing: tuple[str, Tensor | None] = ("prepares the run", None)
@@ -95,6 +103,19 @@ class Attempt:
             if on is None or self.scheduler.backends[split.backend].device in on:
                 yield from split.nodes
 
+    def uses(self, devices: Collection[Device]) -> bool:
+        """Whether any of `devices` computes, holds or copies anything for it."""
+        if self.schedule is None:
+            return False
+        homes = map(self.schedule.home_of, self.schedule.graph.outputs)
+        return any(self._uses(split, devices) for split in self.schedule.splits) or any(
+            home.device in devices for home in homes
+        )
+
+    def _uses(self, split: Split, devices: Collection[Device]) -> bool:
+        streams = (split.backend, *(copy.origin for copy in split.copies))
+        return any(self.scheduler.backends[i].device in devices for i in streams)
+
     def __enter__(self) -> None:
         """Nothing to do until something fails."""
 
@@ -115,6 +136,8 @@ class Attempt:
 
     def _fail(self, error: TensorplugError, late: Sequence[TensorplugError]) -> RunFailed:
         self.failed = self._blamed(error, late)
+        self.disturbed = {device for e in (error, *late) for device in e.devices}
+        self.disturbed.update(self.failed)
         state = self._state(error)
         self.failure = RunFailed(f"{_text(state)}: {error}{_facts(state)}", state)
         self.serial = self.scheduler.runs
@@ -155,9 +178,8 @@ class Attempt:
         splits = () if self.schedule is None else self.schedule.splits
         names = tuple(device.name for device in self.failed)
         cause, hint = next((word, hint) for kind, word, hint in CAUSES if isinstance(error, kind))
-        backends = self.scheduler.backends
         queued = splits[: self.begun if self.split is None else self.split]
-        sound = takewhile(lambda s: backends[s.backend].device not in self.failed, queued)
+        sound = takewhile(lambda s: not self._uses(s, self.disturbed), queued)
         return RunState(
             devices=names,
             cause=cause,

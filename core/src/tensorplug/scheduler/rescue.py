@@ -112,6 +112,7 @@ class Replan(Raise):
         """What a hung device may still write, wherever it lies."""
         self._gone: list[Backend] = []
         self._owed: dict[Restore, None] = {}
+        self._restoring = False
         self._unfinished: list[InFlight] = []
         self._buffers: list[MultiBuffer] = []
 
@@ -149,6 +150,9 @@ class Replan(Raise):
                 self.recover(failure)
 
     def recover(self, failure: RunFailed) -> None:
+        if self._restoring:
+            # Restoring begins anew, from the run for which it is done.
+            raise failure
         flights, self._unfinished = self._unfinished, []
         attempt, scheduler = self.scheduler.failed, self.scheduler
         if attempt is None or attempt.failure is not failure or not attempt.failed:
@@ -177,14 +181,22 @@ class Replan(Raise):
             flight.run_again()
 
     def restore(self) -> None:
-        while self._owed:
-            restore = next(iter(self._owed))
-            del self._owed[restore]
-            try:
+        before, self._restoring = self._restoring, True
+        try:
+            while self._owed:
+                self._call(next(iter(self._owed)))
+        finally:
+            self._restoring = before
+
+    def _call(self, restore: Restore) -> None:
+        # Runs in `restore` need no restoring by itself; it is owed again where it does not end.
+        del self._owed[restore]
+        try:
+            with Attempt(self.scheduler):
                 restore()
-            except BaseException:
-                self._owed[restore] = None
-                raise
+        except BaseException:
+            self._owed[restore] = None
+            raise
 
     def move(self, graph: Graph) -> None:
         if not self._lost:
@@ -224,6 +236,12 @@ class Replan(Raise):
             lost = self._is_lost(root, failed)
             changed = not repeatable(begun, root)
             if root in self.states and (lost or changed):
+                if any(attempt.in_flight for attempt in attempts):
+                    raise hopeless(
+                        failure,
+                        f"{root} must be restored, and nobody knows as of which of the batches in "
+                        "flight: run() them one by one",
+                    )
                 owed.append(self.states[root])
             elif changed:
                 raise hopeless(

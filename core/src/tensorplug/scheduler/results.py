@@ -95,8 +95,12 @@ class InFlight:
         """Block until the batch is done; raises what its work raised."""
         try:
             self.reach()
+            self._check()
         except RunFailed as failure:
             self._scheduler.rescue.recover(failure)
+            self._check()
+
+    def _check(self) -> None:
         if self._failure is not None:
             raise self._failure
 
@@ -115,7 +119,9 @@ class InFlight:
         self._scheduler.flying.remove(self)
 
     def run_again(self) -> None:
-        """Get outputs after all, by another run."""
+        """Get outputs after all, by another run, unless nobody can want them any more."""
+        if self._attempt.schedule is None or self._attempt.schedule.closed:
+            return
         self._outputs = dict(self._again())
         self._failure = None
 
@@ -128,19 +134,19 @@ class InFlight:
         """Host memory that streams may still write."""
         return self._outputs
 
-    def settle(self, failure: RunFailed, failed: Collection[Device]) -> bool:
-        """After a failure, and waiting: whether the batch is done without the devices `failed`.
+    def settle(self, failure: RunFailed, disturbed: Collection[Device]) -> bool:
+        """After a failure, and waiting: whether the batch has nothing to do with `disturbed` ones.
 
         Else it raises `failure` from now on: what it gave is not known.
         """
-        sound = not any(mark.stream.device in failed for mark in self._waits)
+        sound = not self._attempt.uses(disturbed)
         self._land(None if sound else failure)
         return sound
 
     def abandon(self) -> None:
         """Wait, and let errors of the batch go: nobody will read it."""
         with contextlib.suppress(TensorplugError):
-            self.wait()
+            self.reach()
 
     def __getitem__(self, output: Tensor) -> Array:
         """Wait, and return the copy of `output` in host memory."""

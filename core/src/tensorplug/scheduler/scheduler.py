@@ -204,7 +204,9 @@ class Scheduler(Resource):
         """Name tensors that graphs write, and who makes them what they were before a failed run.
 
         Tensors of a lost device are zero in memory of another one when `restore` is called. It may
-        run schedules of this scheduler. For on_failure="replan".
+        run schedules of this scheduler; all that these write must be named. Where another device
+        fails in it, it is called again. Batches in flight are not restored: they raise RunFailed.
+        For on_failure="replan".
         """
         self.rescue.states.update(dict.fromkeys(states, restore))
 
@@ -218,12 +220,12 @@ class Scheduler(Resource):
         if self.limit.stuck:
             self.stopped = failure
             self._abandon_memory()
-        failed = attempt.failed
+        disturbed = attempt.disturbed
         for flight in tuple(self.flying):
-            if not flight.settle(failure, failed):
+            if not flight.settle(failure, disturbed):
                 self.rescue.unfinished(flight)
                 # Those behind it may have read what it did not finish.
-                failed = tuple(backend.device for backend in self.backends)
+                disturbed = {backend.device for backend in self.backends}
 
     def _abandon_memory(self) -> None:
         """Let go of all that a hung stream may still use, which is freed when its call returns."""
