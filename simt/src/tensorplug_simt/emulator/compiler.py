@@ -5,6 +5,7 @@ import os
 import shlex
 import shutil
 import subprocess
+import sys
 import tempfile
 from functools import cache
 from pathlib import Path
@@ -45,7 +46,7 @@ def compiler() -> tuple[str, ...]:
 @cache
 def missing() -> str:
     """Why nothing can be emulated here; empty where it can."""
-    if os.name != "posix":
+    if sys.platform != "linux":
         return "the emulator of kernels needs Linux"
     if not compiler():
         return "the emulator of kernels needs GCC's g++, which is not installed (CXX names another)"
