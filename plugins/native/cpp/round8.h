@@ -98,12 +98,13 @@ inline float round_group(const float *values, int8_t *codes, int *halves) {
     __m256i q[VECTORS8];
     for (int i = 0; i < VECTORS8; i++) q[i] = _mm256_cvtps_epi32(_mm256_mul_ps(v[i], inverse));
     // Packing goes by halves of a vector, so that fours of bytes have to be put in order again.
-    const __m256i bytes = _mm256_packs_epi16(_mm256_packs_epi32(q[0], q[1]), _mm256_packs_epi32(q[2], q[3]));
-    const __m256i order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
-    _mm256_storeu_si256((__m256i *)codes, _mm256_permutevar8x32_epi32(bytes, order));
+    const __m256i mixed = _mm256_packs_epi16(_mm256_packs_epi32(q[0], q[1]), _mm256_packs_epi32(q[2], q[3]));
+    const __m256i bytes = _mm256_permutevar8x32_epi32(mixed, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
+    _mm256_storeu_si256((__m256i *)codes, bytes);
+    // Of the bytes, which are small whatever the values were.
+    const __m256i pairs = _mm256_maddubs_epi16(_mm256_set1_epi8(1), bytes), fours = _mm256_madd_epi16(pairs, _mm256_set1_epi16(1));
     for (int h = 0; h < 2; h++) {
-        const __m256i both = _mm256_add_epi32(q[2 * h], q[2 * h + 1]);
-        __m128i s = _mm_add_epi32(_mm256_castsi256_si128(both), _mm256_extracti128_si256(both, 1));
+        __m128i s = h ? _mm256_extracti128_si256(fours, 1) : _mm256_castsi256_si128(fours);
         s = _mm_add_epi32(s, _mm_unpackhi_epi64(s, s));
         halves[h] = _mm_cvtsi128_si32(_mm_add_epi32(s, _mm_shuffle_epi32(s, 1)));
     }
