@@ -57,8 +57,8 @@ class NullBackend(Backend):
     device: "NullDevice"
 
     def __init__(self, device: "NullDevice") -> None:
-        super().__init__(device)
         self._stream = device.timeline.stream(device.gate)
+        super().__init__(device)
 
     def queue(self, what: str, job: Callable[[], None], after: NullEvent | None = None) -> None:
         """Do `job` in order with the rest and after an event: now, or when somebody waits."""
