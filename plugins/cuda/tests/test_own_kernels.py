@@ -47,7 +47,7 @@ GPU = Facts(
 )
 LIMITS = Limits(
     registers=64,
-    more_registers={"attend": 168, "matvec": 128, "tiled_product": 128, "warp_product": 128},
+    more_registers={"attend": 168, "matvec": 160, "tiled_product": 128, "warp_product": 128},
 )
 
 
