@@ -184,6 +184,8 @@ class Machine:
     def free(self, allocation: Allocation) -> None:
         """Give memory of a GPU back, once the GPU has done what it has to do."""
         with self.lock:
+            if not self.knows(allocation):
+                return  # of a machine that is no more
             assert allocation.ordinal is not None
             self.synchronize_device(allocation.ordinal, capturing=True)
             self.gpus[allocation.ordinal].allocated -= allocation.size
@@ -201,11 +203,15 @@ class Machine:
             self.allocations[allocation.start] = allocation
             return allocation
 
+    def knows(self, allocation: Allocation) -> bool:
+        """Whether memory is this machine's, and was not given back."""
+        return self.allocations.get(allocation.start) is allocation
+
     def forget(self, allocation: Allocation) -> None:
         """Take memory out of what CUDA knows."""
         with self.lock:
             allocation.freed = True
-            if self.allocations.get(allocation.start) is allocation:
+            if self.knows(allocation):
                 self.starts.remove(allocation.start)
                 del self.allocations[allocation.start]
 

@@ -198,7 +198,7 @@ class PinnedMemory:
         self.ptr = self._allocation.start
 
     def __del__(self) -> None:
-        if hasattr(self, "_allocation"):
+        if hasattr(self, "_allocation") and machine.knows(self._allocation):
             for ordinal in range(len(machine.gpus)):
                 machine.synchronize_device(ordinal, capturing=True)
             machine.forget(self._allocation)
