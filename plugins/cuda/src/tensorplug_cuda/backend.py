@@ -73,10 +73,11 @@ class CudaBackend(Backend):
     device: "CudaDevice"
 
     def __init__(self, device: "CudaDevice", stream: Any) -> None:
-        super().__init__(device)
         self.stream = stream
         self._held: deque[tuple[Any, memoryview]] = deque()
         self._clock: Clock | None = None
+        # Whole before other threads may wait for it.
+        super().__init__(device)
 
     # --- timing ----------------------------------------------------------------------------
 

@@ -66,10 +66,11 @@ class OpenCLBackend(Backend):
     device: "OpenCLDevice"
 
     def __init__(self, device: "OpenCLDevice", queue: Any) -> None:
-        super().__init__(device)
         self.queue = queue
         self._held: deque[tuple[Any, memoryview]] = deque()
         self._clock: Clock | None = None
+        # Whole before other threads may wait for it.
+        super().__init__(device)
 
     # --- timing ----------------------------------------------------------------------------
 
