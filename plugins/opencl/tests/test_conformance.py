@@ -4,6 +4,9 @@ from collections.abc import Iterator
 
 import pytest
 
+from tensorplug.backend import Backend
+from tensorplug.device import Device
+from tensorplug.testing.cases.case import Case
 from tensorplug.testing.kit import DeviceTests
 from tensorplug_opencl.device import OpenCLDevice
 
@@ -16,3 +19,9 @@ class TestOpenCL(DeviceTests):
     def device(cls, driver) -> Iterator[OpenCLDevice]:
         with OpenCLDevice("opencl:0", driver) as device:
             yield device
+
+    @pytest.mark.long
+    def test_plan_runs_again_and_where_it_is_bound_anew(
+        self, case: Case, device: Device, backend: Backend, kit_seed: int
+    ) -> None:
+        super().test_plan_runs_again_and_where_it_is_bound_anew(case, device, backend, kit_seed)
