@@ -136,10 +136,9 @@ def _check(device: "CudaDevice", place: Storage, region: Region, offset: int) ->
     buffer = place.buffer
     if not isinstance(buffer, CudaBuffer) or buffer.owner is not device:
         raise Unsupported(f"{region.tensor}: lies in {buffer!r}, which kernels cannot reach")
-    if offset < 0 or offset + region.nbytes > buffer.size:
-        raise ShapeError(
-            f"{region.tensor}: bytes {offset} to {offset + region.nbytes} are beyond {buffer!r}"
-        )
+    first, end = (offset + edge for edge in region.span)
+    if first < 0 or end > buffer.size:
+        raise ShapeError(f"{region.tensor}: bytes {first} to {end} are beyond {buffer!r}")
 
 
 def ready(device: "CudaDevice", parts: Sequence[Placed]) -> Ready:
