@@ -26,9 +26,9 @@ int64_t odd_number(Random &random, int64_t old) {
     case 1: return -(int64_t)(random() % 1000);
     case 2: return (int64_t)1 << random() % 63;
     case 3: return INT64_MAX - random() % 8;
-    case 4: return old + 1;
-    case 5: return old - 1;
-    case 6: return old * 2;
+    case 4: return (int64_t)((uint64_t)old + 1);
+    case 5: return (int64_t)((uint64_t)old - 1);
+    case 6: return (int64_t)((uint64_t)old * 2);
     case 7: return old / 2;
     default: return random() % 300;
     }
