@@ -228,8 +228,9 @@ inline bool fits_mul_mat(const Node &node) {
 // w [k, n, experts], x [k, 1 or used, tokens], ids [used, tokens], out [n, used, tokens].
 inline bool fits_experts(const Node &node) {
     const Operand &w = node.src[0], &x = node.src[1], &ids = node.src[2], &out = node.out;
-    const bool chosen = ids.ne[0] == out.ne[1] && ids.ne[1] == out.ne[2] && ids.ne[2] == 1 && out.ne[3] == 1;
-    return fits_ids(ids, out) && chosen && dense(w) && is_float(x) && dense_f32(out) && w.ne[0] == x.ne[0] &&
+    const bool chosen = ids.ne[0] == out.ne[1] && ids.ne[1] == out.ne[2] && ids.ne[2] == 1 && out.ne[3] == 1 && w.ne[3] == 1;
+    const bool alone = is_absent(node.src[3]) && is_absent(node.src[4]); // no bias, no second matrix
+    return fits_ids(ids, out) && chosen && alone && dense(w) && is_float(x) && dense_f32(out) && w.ne[0] == x.ne[0] &&
            out.ne[0] == w.ne[1] && x.ne[2] >= out.ne[2] && w.ne[0] <= MOST_ELEMENTS / (out.ne[1] * out.ne[2]) &&
            w.ne[0] <= MOST_WORK / elements(out);
 }
