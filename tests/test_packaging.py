@@ -17,7 +17,10 @@ TEMPLATE = {
 }
 CONTENTS = {
     "tensorplug": (
-        {"tensorplug/py.typed", "tensorplug/testing/cases/models.json", *TEMPLATE},
+        {
+            *("tensorplug/py.typed", "tensorplug/testing/cases/models.json", *TEMPLATE),
+            *(f"tensorplug/picture/page.{kind}" for kind in ("css", "html", "js")),
+        },
         [
             *("[console_scripts]", "tensorplug = tensorplug.cli:main", ""),
             *("[pytest11]", "tensorplug = tensorplug_pytest"),
@@ -43,6 +46,9 @@ CONTENTS = {
         {
             "tensorplug_simt/py.typed",
             "tensorplug_simt/dialects/*.h",
+            "tensorplug_simt/emulator/*.cpp",
+            "tensorplug_simt/emulator/*.h",
+            "tensorplug_simt/emulator/languages/*.h",
             "tensorplug_simt/kernels/*.k",
             "tensorplug_simt/kernels/blocks/*.k",
         },
@@ -144,9 +150,9 @@ def test_everything_installed_from_wheels_works_away_from_the_checkout(environme
     )
 
     used = [c for c in info["candidates"] if c["state"] != "superseded"]
-    states = {c["name"]: c["state"] for c in used}
-    assert states.keys() == {"cpu", "opencl", "cuda"}
-    assert states["cpu"] == "ready"
+    assert {c["name"] for c in used} == {"cpu", "opencl", "cuda"}
+    # Where there is no compiler, that of tensorplug-native is not.
+    assert "ready" in {c["state"] for c in used if c["name"] == "cpu"}
     assert "cpu:0" in [d["name"] for d in info["devices"]]
     assert doctor.endswith("everything works\n")
     assert str(Path(__file__).parents[1]) not in places
