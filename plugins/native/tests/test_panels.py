@@ -80,6 +80,13 @@ def test_blocks_are_given_back_bit_by_bit(dtype, device, place):
     assert np.array_equal(out, data)
 
 
+def test_threads_that_share_a_matrix_pack_all_of_it(place, monkeypatch):
+    monkeypatch.setattr("tensorplug_native.panels.ALONE", 0)
+    tensor, data = place(tp.Q4_0, rows=80)
+
+    assert np.array_equal(read(tensor).view(np.uint8).ravel(), data.ravel())
+
+
 def test_slabs_of_rows_make_the_same_panels_as_the_whole(device, place):
     whole, data = place(tp.Q4_K)
     parts, _ = place(tp.Q4_K)

@@ -252,9 +252,10 @@ def _copy(
             _write_in_slabs(file, entry, home, report)
         else:
             home.buffer.write_tensor(tensor, home.offset, file.tensor_bytes(entry.name).data)
-            file.release(entry.offset, entry.nbytes)
             report.add(entry.nbytes)
         placed[entry.name] = tensor
+    # Small tensors leave the pages in memory that they lie in, and those beside them.
+    file.release(0, file.memory.size)
 
 
 def _write_in_slabs(file: GGUFFile, entry: GGUFTensor, home: Storage, report: _Report) -> None:

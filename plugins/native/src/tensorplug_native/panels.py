@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from tensorplug.device import Device
 
 PANEL_ROWS = 16
+ALONE = 1 << 22
+"""Bytes below which waking a second thread takes longer than it helps."""
+
 READERS = {"mul_mat": "w", "get_rows": "x"}
 """Ops that read panels, and as which source."""
 
@@ -175,6 +178,7 @@ def _convert(function: Any, dtype: DType, row: int, source: Array, target: Array
 
 
 def _shares(tensor: Tensor, count: int) -> list[tuple[int, int]]:
-    """Bytes from and to, of whole panels, for each of `count` threads."""
+    """Bytes from and to, of whole panels, for each of at most `count` threads."""
+    count = count if tensor.nbytes >= ALONE else 1
     size = tensor.nb[1] * PANEL_ROWS
     return [(start * size, stop * size) for start, stop in split(tensor.ne[1] // PANEL_ROWS, count)]
