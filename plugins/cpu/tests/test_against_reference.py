@@ -41,6 +41,7 @@ def test_case_gives_what_the_reference_gives(case, device, backend):
     assert device.supports(laid.built.node) is True
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("case", one_of_each(tight(SMALL)), ids=case_id)
 def test_plan_bound_anew_reads_what_lies_in_the_new_memory(case, device, backend):
     elsewhere, laid = lay(case, device.buffer_type), lay(case, device.buffer_type)
