@@ -281,6 +281,15 @@ def test_errors_of_the_abort_callback_are_raised_by_the_run(backend, long_plan):
         backend.abort_callback = None
 
 
+@pytest.fixture
+def interruptible():
+    """Ctrl-C raises, also in a process that was started with it ignored, as in the background."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interruptible")
 def test_ctrl_c_stops_a_run_within_a_node(long_plan):
     timer = threading.Timer(0.05, signal.raise_signal, [signal.SIGINT])
     timer.start()
