@@ -42,6 +42,10 @@ CONTENTS = {
         {"tensorplug_cuda/py.typed", "tensorplug_cuda/kernels/*.cu"},
         ["[tensorplug.backends]", "cuda = tensorplug_cuda.plugin"],
     ),
+    "tensorplug-metal": (
+        {"tensorplug_metal/py.typed"},
+        ["[tensorplug.backends]", "metal = tensorplug_metal.plugin"],
+    ),
     "tensorplug-simt": (
         {
             "tensorplug_simt/py.typed",
@@ -150,7 +154,7 @@ def test_everything_installed_from_wheels_works_away_from_the_checkout(environme
     )
 
     used = [c for c in info["candidates"] if c["state"] != "superseded"]
-    assert {c["name"] for c in used} == {"cpu", "opencl", "cuda"}
+    assert {c["name"] for c in used} == {"cpu", "opencl", "cuda", "metal"}
     # Where there is no compiler, that of tensorplug-native is not.
     assert "ready" in {c["state"] for c in used if c["name"] == "cpu"}
     assert "cpu:0" in [d["name"] for d in info["devices"]]

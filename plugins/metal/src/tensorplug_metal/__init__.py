@@ -1,0 +1,1 @@
+"""The metal backend of tensorplug."""
