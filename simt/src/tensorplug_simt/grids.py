@@ -40,14 +40,15 @@ def per_row(
     rows: tuple[int, int, int],
     facts: Facts,
     *,
+    items: int = 0,
     defines: Mapping[str, int | str] | None = None,
     types: Mapping[str, DType] | None = None,
     numbers: Mapping[str, Number] | None = None,
     **more: Number,
 ) -> Launch:
     """One group of `GROUP_SIZE` items for each row: `GROUP_X`, `GROUP_Y` and `GROUP_Z` are its
-    indices 1, 2 and 3. The group is one item on wide devices."""
-    size = facts.row_group
+    indices 1, 2 and 3. There are as many items as `facts` say, one on wide devices, or `items`."""
+    size = items or facts.row_group
     return launch(
         kernel,
         places,

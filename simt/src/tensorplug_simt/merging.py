@@ -21,6 +21,7 @@ MOST_PARTS = 4
 """Launches in one."""
 
 Span = tuple[int, int]
+Block = np.ndarray[tuple[int], np.dtype[np.void]]
 
 
 @dataclass(frozen=True)
@@ -89,13 +90,24 @@ def _may_join(parts: tuple[Placed, ...], next_: Placed) -> bool:
     )
 
 
+def joined(parts: Sequence[Placed]) -> tuple[int, Block, Grid]:
+    """How many parts the text of a launch of `parts` has, its parameter block and its groups.
+
+    A single launch remains as it is: its text has 0 parts, as `source` says.
+    """
+    first = parts[0]
+    if len(parts) == 1:
+        return 0, first.launch.parameters(first.named_offsets), first.launch.groups
+    return most_parts(first.launch.kernel), merged_parameters(parts), merged_groups(parts)
+
+
 def merged_groups(parts: Sequence[Placed]) -> Grid:
     """The groups of a merged launch."""
     _, y, z = parts[0].launch.groups
     return (sum(part.launch.groups[0] for part in parts), y, z)
 
 
-def merged_parameters(parts: Sequence[Placed]) -> "np.ndarray[tuple[int], np.dtype[np.void]]":
+def merged_parameters(parts: Sequence[Placed]) -> Block:
     """The parameter block of a merged launch: a part for each launch, and its first groups."""
     kernel = parts[0].launch.kernel
     count = most_parts(kernel)

@@ -17,7 +17,8 @@ from tensorplug.graph import Bindings, BoundGraph
 from tensorplug.tensor import Storage, Tensor
 from tensorplug_cuda.errors import driver_errors
 from tensorplug_cuda.memory import ANY_WAY, CudaBuffer, address, overlap, queue_copy
-from tensorplug_cuda.plan import CudaPlan, enqueue, place, ready
+from tensorplug_cuda.plan import CudaPlan, enqueue, ready
+from tensorplug_simt.placing import place
 
 if TYPE_CHECKING:
     from tensorplug_cuda.device import CudaDevice

@@ -9,10 +9,9 @@ from cupy import cuda
 
 from tensorplug.backend import Backend
 from tensorplug.buffer import Buffer, BufferType
-from tensorplug.device import Device, DeviceType, KernelText, Memory, Option
+from tensorplug.device import DeviceType, KernelText, Memory, Option
 from tensorplug.dtypes import DType
-from tensorplug.errors import OutOfMemory, Refusal
-from tensorplug.fusion import Group
+from tensorplug.errors import OutOfMemory
 from tensorplug.tensor import Array, Tensor
 from tensorplug_cuda.backend import CudaBackend
 from tensorplug_cuda.errors import driver_errors
@@ -20,11 +19,10 @@ from tensorplug_cuda.facts import Gpu
 from tensorplug_cuda.hostmemory import PinnedBufferType, Registration, import_host
 from tensorplug_cuda.importing import import_array
 from tensorplug_cuda.kernels import FUSIONS, GROUPS, LOWERINGS
-from tensorplug_cuda.memory import CudaBufferType
+from tensorplug_cuda.memory import CudaBuffer, CudaBufferType
 from tensorplug_cuda.programs import Programs
+from tensorplug_simt.device import SimtDevice, texts_of
 from tensorplug_simt.dialects.cuda import cuda_source
-from tensorplug_simt.lowering import lower, lower_group
-from tensorplug_simt.program import Program
 
 ENOUGH_ROWS = 32
 """Rows for which it pays to bring weights from the host over the bus."""
@@ -32,10 +30,12 @@ ROWS_OF: Mapping[str, int] = {"mul_mat": 1, "mul_mat_id": 2}
 """The dimension of the result that counts rows, of ops with weights."""
 
 
-class CudaDevice(Device):
+class CudaDevice(SimtDevice):
     """A GPU. With `shares` it is one of so many devices on it, each with its part of the memory."""
 
     backend_class = CudaBackend
+    lowerings = LOWERINGS
+    groups = GROUPS
     fusions = FUSIONS
     options: ClassVar[tuple[Option, ...]] = (
         Option("stream", int, 0, "address of a cudaStream_t of another library to queue work on"),
@@ -110,8 +110,8 @@ class CudaDevice(Device):
     def host_buffer_type(self) -> BufferType | None:
         return self._pinned
 
-    def supports_buffer_type(self, buffer_type: BufferType) -> bool:
-        return buffer_type is self._memory
+    def reaches(self, buffer: Buffer) -> bool:
+        return isinstance(buffer, CudaBuffer) and buffer.owner is self
 
     def need(self, size: int) -> None:
         """Raise OutOfMemory where the device's part of the GPU's memory has no `size` bytes."""
@@ -146,36 +146,9 @@ class CudaDevice(Device):
 
     # --- work ------------------------------------------------------------------------------
 
-    def lower(self, node: Tensor) -> Program | Refusal:
-        """The launches of a node, or why there are none."""
-        return lower(node, self.facts, LOWERINGS)
-
-    def lower_work(self, work: Tensor | Group) -> Program | Refusal:
-        """The launches of a node or of a group of nodes, or why there are none."""
-        return self.lower(work) if isinstance(work, Tensor) else self._lower_group(work)
-
-    def _lower_group(self, group: Group) -> Program | Refusal:
-        return lower_group(group, self.facts, GROUPS)
-
     def kernel_texts(self, node: Tensor) -> Sequence[KernelText]:
         """The complete sources of the kernels that compute `node`."""
-        program = self.lower(node)
-        launches = program.launches if isinstance(program, Program) else ()
-        return [
-            KernelText(
-                launch.kernel.name,
-                "own" if launch.kernel.text.startswith("tensorplug_cuda:") else "shared",
-                {**{role: t.name for role, t in launch.types.items()}, **launch.defines},
-                cuda_source(launch),
-                ".cu",
-            )
-            for launch in launches
-        ]
-
-    def scratch(self, node: Tensor) -> int:
-        """Bytes of scratch memory that the kernels of `node` need."""
-        program = self.lower(node)
-        return program.scratch if isinstance(program, Program) else 0
+        return texts_of(self.lower(node), "tensorplug_cuda", cuda_source, ".cu")
 
     def offload(self, node: Tensor) -> bool:
         axis = ROWS_OF.get(node.op)
@@ -186,15 +159,3 @@ class CudaDevice(Device):
             theirs = options["stream"]
             stream = cuda.ExternalStream(theirs) if theirs else cuda.Stream(non_blocking=True)
         return CudaBackend(self, stream)
-
-    def _supports(self, node: Tensor, source_types: Mapping[Tensor, BufferType]) -> bool | Refusal:
-        if not node.size:
-            return True
-        answer = self.lower(node)
-        return answer if isinstance(answer, Refusal) else True
-
-    def _supports_group(
-        self, group: Group, source_types: Mapping[Tensor, BufferType]
-    ) -> bool | Refusal:
-        answer = self._lower_group(group)
-        return answer if isinstance(answer, Refusal) else True

@@ -5,10 +5,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from cupy.cuda import Memory, MemoryPointer, runtime
 
-from tensorplug.buffer import Buffer, BufferType, BufferUsage
+from tensorplug.buffer import Buffer, BufferUsage
 from tensorplug.tensor import Tensor
 from tensorplug_cuda.arrays import array_of
 from tensorplug_cuda.errors import driver_errors
+from tensorplug_simt.device import SimtBufferType
 
 if TYPE_CHECKING:
     from tensorplug_cuda.device import CudaDevice
@@ -23,15 +24,13 @@ def address(data: memoryview) -> int:
     return place
 
 
-class CudaBufferType(BufferType):
-    """Memory of the GPU. A tensor's kernels may need scratch memory, which follows it."""
+class CudaBufferType(SimtBufferType):
+    """Memory of the GPU."""
 
     device: "CudaDevice"
-    alignment = 128
 
     def __init__(self, device: "CudaDevice") -> None:
         super().__init__(device)
-        self.name = device.name
         self.max_size = device.total
 
     def _alloc(self, size: int, usage: BufferUsage) -> Buffer:
@@ -41,16 +40,6 @@ class CudaBufferType(BufferType):
         with driver_errors(f"{self.name}: {size} bytes"), device.current():
             memory = MemoryPointer(Memory(size), 0)
         return CudaBuffer(self, size, usage, memory)
-
-    def _alloc_size(self, tensor: Tensor) -> int:
-        if tensor.op == "none":
-            return tensor.nbytes
-        return scratch_start(tensor) + self.device.scratch(tensor)
-
-
-def scratch_start(tensor: Tensor) -> int:
-    """Bytes from the start of a tensor to the scratch memory of its kernels."""
-    return -(-tensor.nbytes // 128) * 128
 
 
 class CudaBuffer(Buffer):

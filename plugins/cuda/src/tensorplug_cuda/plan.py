@@ -12,15 +12,13 @@ import numpy as np
 from cupy.cuda import driver, runtime
 
 from tensorplug.backend import Plan
-from tensorplug.errors import Refusal, ShapeError, Unsupported
-from tensorplug.fusion import Group
-from tensorplug.graph import Bindings, BoundGraph
-from tensorplug.tensor import Storage, Tensor
+from tensorplug.graph import BoundGraph
 from tensorplug_cuda.errors import driver_errors
-from tensorplug_cuda.memory import CudaBuffer, scratch_start
+from tensorplug_cuda.memory import CudaBuffer
 from tensorplug_simt.dialects.cuda import grid, is_folded
-from tensorplug_simt.merging import Placed, merged, merged_groups, merged_parameters, most_parts
-from tensorplug_simt.program import Grid, Launch, Region
+from tensorplug_simt.merging import Placed, joined, merged
+from tensorplug_simt.placing import place
+from tensorplug_simt.program import Grid
 
 if TYPE_CHECKING:
     from tensorplug_cuda.backend import CudaBackend
@@ -110,46 +108,11 @@ class CudaPlan(Plan):
         self._ready = []
 
 
-def place(device: "CudaDevice", work: Tensor | Group, bindings: Bindings) -> list[Placed]:
-    """The launches of a node or a group, and where they work. Raises Unsupported, ShapeError."""
-    program = device.lower_work(work)
-    if isinstance(program, Refusal):
-        raise Unsupported(f"{device.name}: {work}: {program.reason}")
-    last = work if isinstance(work, Tensor) else work.last
-    home = bindings.where(last)
-    free = Storage(home.buffer, home.offset + scratch_start(last))
-    return [_placed(device, launch, bindings, free) for launch in program.launches]
-
-
-def _placed(device: "CudaDevice", launch: Launch, bindings: Bindings, free: Storage) -> Placed:
-    buffers, offsets = [], []
-    for region in launch.regions.values():
-        here = bindings.where(region.tensor) if region.tensor is not None else free
-        offset = here.offset + region.offset
-        _check(device, here, region, offset)
-        buffers.append(here.buffer)
-        offsets.append(offset)
-    return Placed(launch, tuple(buffers), tuple(offsets))
-
-
-def _check(device: "CudaDevice", place: Storage, region: Region, offset: int) -> None:
-    buffer = place.buffer
-    if not isinstance(buffer, CudaBuffer) or buffer.owner is not device:
-        raise Unsupported(f"{region.tensor}: lies in {buffer!r}, which kernels cannot reach")
-    first, end = (offset + edge for edge in region.span)
-    if first < 0 or end > buffer.size:
-        raise ShapeError(f"{region.tensor}: bytes {first} to {end} are beyond {buffer!r}")
-
-
 def ready(device: "CudaDevice", parts: Sequence[Placed]) -> Ready:
     """One launch for `parts`, with its arguments: the memory, then the parameter block by value."""
     first = parts[0]
-    launch, count = first.launch, 0
-    if len(parts) > 1:
-        count = most_parts(launch.kernel)
-        block, groups = merged_parameters(parts), merged_groups(parts)
-    else:
-        block, groups = launch.parameters(first.named_offsets), launch.groups
+    launch = first.launch
+    count, block, groups = joined(parts)
     function = device.programs.kernel(launch, parts=count, folded=is_folded(groups))
     memory = [cast("CudaBuffer", buffer).memory for buffer in first.buffers]
     sizes, more = grid(groups)

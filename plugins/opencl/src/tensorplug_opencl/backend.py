@@ -14,7 +14,8 @@ from tensorplug.fusion import Group
 from tensorplug.graph import Bindings, BoundGraph
 from tensorplug.tensor import Storage, Tensor
 from tensorplug_opencl.memory import ERRORS, OpenCLBuffer
-from tensorplug_opencl.plan import OpenCLPlan, bind, enqueue, place
+from tensorplug_opencl.plan import OpenCLPlan, bind, enqueue
+from tensorplug_simt.placing import place
 
 if TYPE_CHECKING:
     from tensorplug_opencl.device import OpenCLDevice

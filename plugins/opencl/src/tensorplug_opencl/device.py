@@ -1,8 +1,9 @@
 """`OpenCLDevice`: a device of an OpenCL platform."""
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ import pyopencl as cl
 
 from tensorplug.backend import Backend
 from tensorplug.buffer import Buffer, BufferType, BufferUsage, as_bytes
-from tensorplug.device import Device, DeviceType, KernelText, Memory
+from tensorplug.device import DeviceType, KernelText, Memory
 from tensorplug.errors import DeviceLost, Refusal, map_driver_errors
 from tensorplug.fusion import Group
 from tensorplug.tensor import Array, Tensor
@@ -23,19 +24,27 @@ from tensorplug_opencl.facts import (
     tuning_wanted,
 )
 from tensorplug_opencl.kernels import FUSIONS, GROUPS, LOWERINGS
-from tensorplug_opencl.memory import ERRORS, ImportedBuffer, OpenCLBufferType, PinnedBufferType
+from tensorplug_opencl.memory import (
+    ERRORS,
+    ImportedBuffer,
+    OpenCLBuffer,
+    OpenCLBufferType,
+    PinnedBufferType,
+)
 from tensorplug_opencl.programs import Programs
 from tensorplug_opencl.tuning import Tuner, remembered
+from tensorplug_simt.device import SimtDevice, texts_of
 from tensorplug_simt.dialects.dialect import OPENCL
-from tensorplug_simt.lowering import lower, lower_group
 from tensorplug_simt.program import Program
 from tensorplug_simt.source import source
 
 
-class OpenCLDevice(Device):
+class OpenCLDevice(SimtDevice):
     """One device, with a context of its own that is made on first use."""
 
     backend_class = OpenCLBackend
+    lowerings = LOWERINGS
+    groups = GROUPS
     fusions = FUSIONS
 
     def __init__(self, name: str, driver: Any) -> None:
@@ -118,8 +127,8 @@ class OpenCLDevice(Device):
     def host_buffer_type(self) -> BufferType | None:
         return self._pinned
 
-    def supports_buffer_type(self, buffer_type: BufferType) -> bool:
-        return buffer_type is self._memory
+    def reaches(self, buffer: Buffer) -> bool:
+        return isinstance(buffer, OpenCLBuffer)
 
     def count(self, size: int) -> None:
         """Remember that `size` more bytes are allocated; fewer where it is negative."""
@@ -137,35 +146,10 @@ class OpenCLDevice(Device):
 
     # --- work ------------------------------------------------------------------------------
 
-    def lower(self, node: Tensor) -> Program | Refusal:
-        """The launches of a node, or why there are none."""
-        return lower(node, self.facts, LOWERINGS)
-
     def lower_work(self, work: Tensor | Group) -> Program | Refusal:
-        """The launches of a node or of a group of nodes, or why there are none."""
-        if not isinstance(work, Tensor):
-            return self._lower_group(work)
-        if self._tuner is not None:
+        if self._tuner is not None and isinstance(work, Tensor):
             self._tuner.tune(work)
-        return self.lower(work)
-
-    def _lower_group(self, group: Group) -> Program | Refusal:
-        return lower_group(group, self.facts, GROUPS)
-
-    def kernel_texts(self, node: Tensor) -> Sequence[KernelText]:
-        """The complete sources of the kernels that compute `node`."""
-        program = self.lower(node)
-        launches = program.launches if isinstance(program, Program) else ()
-        return [
-            KernelText(
-                launch.kernel.name,
-                "own" if launch.kernel.text.startswith("tensorplug_opencl:") else "shared",
-                {**{role: t.name for role, t in launch.types.items()}, **launch.defines},
-                source(launch, OPENCL),
-                ".cl",
-            )
-            for launch in launches
-        ]
+        return super().lower_work(work)
 
     def scratch(self, node: Tensor) -> int:
         """Bytes of scratch memory that the kernels of `node` need, whichever are chosen later."""
@@ -174,17 +158,11 @@ class OpenCLDevice(Device):
             return 0
         return max(program.scratch, self._tuner.scratch(node) if self._tuner is not None else 0)
 
+    def kernel_texts(self, node: Tensor) -> Sequence[KernelText]:
+        """The complete sources of the kernels that compute `node`."""
+        return texts_of(
+            self.lower(node), "tensorplug_opencl", partial(source, dialect=OPENCL), ".cl"
+        )
+
     def _open(self, options: dict[str, Any]) -> Backend:
         return OpenCLBackend(self, self.queue())
-
-    def _supports(self, node: Tensor, source_types: Mapping[Tensor, BufferType]) -> bool | Refusal:
-        if not node.size:
-            return True
-        answer = self.lower(node)
-        return answer if isinstance(answer, Refusal) else True
-
-    def _supports_group(
-        self, group: Group, source_types: Mapping[Tensor, BufferType]
-    ) -> bool | Refusal:
-        answer = self._lower_group(group)
-        return answer if isinstance(answer, Refusal) else True

@@ -9,7 +9,8 @@ import pyopencl as cl
 
 from tensorplug.buffer import Buffer, BufferType, BufferUsage, HostBuffer
 from tensorplug.errors import DeviceError, OutOfMemory, TensorplugError, map_driver_errors
-from tensorplug.tensor import Array, Tensor
+from tensorplug.tensor import Array
+from tensorplug_simt.device import SimtBufferType
 
 if TYPE_CHECKING:
     from tensorplug_opencl.device import OpenCLDevice
@@ -20,15 +21,13 @@ ERRORS: Mapping[type[BaseException], type[TensorplugError]] = MappingProxyType(
 """What the driver's errors are here."""
 
 
-class OpenCLBufferType(BufferType):
-    """Memory of the device. A tensor's kernels may need scratch memory, which follows it."""
+class OpenCLBufferType(SimtBufferType):
+    """Memory of the device."""
 
     device: "OpenCLDevice"
-    alignment = 128
 
     def __init__(self, device: "OpenCLDevice") -> None:
         super().__init__(device)
-        self.name = device.name
         self.max_size = int(device.driver.max_mem_alloc_size)
 
     def _alloc(self, size: int, usage: BufferUsage) -> Buffer:
@@ -39,18 +38,6 @@ class OpenCLBufferType(BufferType):
         with map_driver_errors(ERRORS, f"{self.name}: {size} bytes"):
             memory = cl.Buffer(device.context, cl.mem_flags.READ_WRITE, size)
         return OpenCLBuffer(self, size, usage, memory)
-
-    def _alloc_size(self, tensor: Tensor) -> int:
-        return (
-            scratch_start(tensor) + self.device.scratch(tensor)
-            if tensor.op != "none"
-            else tensor.nbytes
-        )
-
-
-def scratch_start(tensor: Tensor) -> int:
-    """Bytes from the start of a tensor to the scratch memory of its kernels."""
-    return -(-tensor.nbytes // 128) * 128
 
 
 class OpenCLBuffer(Buffer):

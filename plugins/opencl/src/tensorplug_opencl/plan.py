@@ -6,13 +6,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 import pyopencl as cl
 
 from tensorplug.backend import Plan
-from tensorplug.errors import Refusal, ShapeError, Unsupported, map_driver_errors
-from tensorplug.fusion import Group
-from tensorplug.graph import Bindings, BoundGraph
-from tensorplug.tensor import Storage, Tensor
-from tensorplug_opencl.memory import ERRORS, OpenCLBuffer, scratch_start
-from tensorplug_simt.merging import Placed, merged, merged_groups, merged_parameters, most_parts
-from tensorplug_simt.program import Grid, Launch, Region
+from tensorplug.errors import map_driver_errors
+from tensorplug.graph import BoundGraph
+from tensorplug_opencl.memory import ERRORS, OpenCLBuffer
+from tensorplug_simt.merging import Placed, joined, merged
+from tensorplug_simt.placing import place
+from tensorplug_simt.program import Grid
 
 if TYPE_CHECKING:
     from tensorplug_opencl.backend import OpenCLBackend
@@ -49,49 +48,13 @@ class OpenCLPlan(Plan):
         self._ready = []
 
 
-def place(device: "OpenCLDevice", work: Tensor | Group, bindings: Bindings) -> list[Placed]:
-    """The launches of a node or a group, and where they work. Raises Unsupported, ShapeError."""
-    program = device.lower_work(work)
-    if isinstance(program, Refusal):
-        raise Unsupported(f"{device.name}: {work}: {program.reason}")
-    last = work if isinstance(work, Tensor) else work.last
-    home = bindings.where(last)
-    free = Storage(home.buffer, home.offset + scratch_start(last))
-    return [_placed(launch, bindings, free) for launch in program.launches]
-
-
-def _placed(launch: Launch, bindings: Bindings, free: Storage) -> Placed:
-    buffers, offsets = [], []
-    for region in launch.regions.values():
-        here = bindings.where(region.tensor) if region.tensor is not None else free
-        offset = here.offset + region.offset
-        _check(here, region, offset)
-        buffers.append(here.buffer)
-        offsets.append(offset)
-    return Placed(launch, tuple(buffers), tuple(offsets))
-
-
-def _check(place: Storage, region: Region, offset: int) -> None:
-    buffer = place.buffer
-    if not isinstance(buffer, OpenCLBuffer):
-        raise Unsupported(f"{region.tensor}: lies in {buffer!r}, which kernels cannot reach")
-    first, end = (offset + edge for edge in region.span)
-    if first < 0 or end > buffer.size:
-        raise ShapeError(f"{region.tensor}: bytes {first} to {end} are beyond {buffer!r}")
-
-
 def bind(device: "OpenCLDevice", parts: Sequence[Placed]) -> Ready:
     """One launch for `parts`, with its arguments set."""
-    first, several = parts[0], len(parts) > 1
-    launch = first.launch
-    if several:
-        kernel = device.programs.kernel(launch, most_parts(launch.kernel))
-        block, groups = merged_parameters(parts), merged_groups(parts)
-    else:
-        kernel = device.programs.kernel(launch)
-        block, groups = launch.parameters(first.named_offsets), launch.groups
+    first = parts[0]
+    count, block, groups = joined(parts)
+    kernel = device.programs.kernel(first.launch, count)
     memory = [cast("OpenCLBuffer", buffer).memory for buffer in first.buffers]
-    return with_arguments(kernel, memory, block, groups, launch.local)
+    return with_arguments(kernel, memory, block, groups, first.launch.local)
 
 
 def with_arguments(

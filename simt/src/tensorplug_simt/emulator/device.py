@@ -1,22 +1,22 @@
 """`EmulatedDevice`: the lowering and the kernels of a backend, on the processor."""
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
 from tensorplug.backend import Backend
 from tensorplug.buffer import Buffer, BufferType, BufferUsage
-from tensorplug.device import Device, DeviceType, Memory
-from tensorplug.errors import Refusal
+from tensorplug.device import DeviceType, Memory
 from tensorplug.graph import Bindings
 from tensorplug.tensor import Tensor
+from tensorplug_simt.device import SimtBufferType, SimtDevice
 from tensorplug_simt.emulator.emulator import Emulator
 from tensorplug_simt.facts import Facts
-from tensorplug_simt.lowering import SHARED, Lowering, lower
+from tensorplug_simt.lowering import SHARED, Lowering
+from tensorplug_simt.placing import ALIGNMENT, place
 from tensorplug_simt.program import Program
 
-ALIGNMENT = 256
 CAPACITY = 1 << 30
 """Bytes of a device; no more than a number, since memory is the host's."""
 
@@ -54,23 +54,11 @@ class EmulatedBuffer(Buffer):
         self._bytes = np.empty(0, np.uint8)
 
 
-class EmulatedBufferType(BufferType):
-    """Memory of the emulated device; scratch memory follows the tensor that needs it."""
-
-    device: "EmulatedDevice"
-    alignment = ALIGNMENT
-
-    def __init__(self, device: "EmulatedDevice") -> None:
-        super().__init__(device)
-        self.name = device.name
+class EmulatedBufferType(SimtBufferType):
+    """Memory of the emulated device."""
 
     def _alloc(self, size: int, usage: BufferUsage) -> Buffer:
         return EmulatedBuffer(self, size, usage)
-
-    def _alloc_size(self, tensor: Tensor) -> int:
-        program = self.device.lower(tensor) if tensor.op != "none" else None
-        scratch = program.scratch if isinstance(program, Program) else 0
-        return _after(tensor) + scratch if scratch else tensor.nbytes
 
 
 class EmulatedBackend(Backend):
@@ -79,20 +67,15 @@ class EmulatedBackend(Backend):
     device: "EmulatedDevice"
 
     def _compute(self, node: Tensor, bindings: Bindings) -> None:
-        program = self.device.lower(node)
-        assert isinstance(program, Program)  # asked before
-        self.device.emulator.prepare(program.launches)
-        for launch in program.launches:
-            places = {}
-            for name, region in launch.regions.items():
-                place = bindings.where(node if region.tensor is None else region.tensor)
-                assert isinstance(place.buffer, EmulatedBuffer)
-                scratch = _after(node) if region.tensor is None else 0
-                places[name] = place.buffer.address, place.offset + scratch + region.offset
-            self.device.emulator.run(launch, places)
+        placed, emulator = place(self.device, node, bindings), self.device.emulator
+        emulator.prepare(part.launch for part in placed)
+        for part in placed:
+            addresses = [cast("EmulatedBuffer", buffer).address for buffer in part.buffers]
+            places = zip(addresses, part.offsets, strict=True)
+            emulator.run(part.launch, dict(zip(part.launch.regions, places, strict=True)))
 
 
-class EmulatedDevice(Device):
+class EmulatedDevice(SimtDevice):
     """Kernels of a table of lowerings, as a device with `facts` would run them."""
 
     backend_class = EmulatedBackend
@@ -107,13 +90,9 @@ class EmulatedDevice(Device):
     ) -> None:
         super().__init__(name)
         self.emulator = emulator or Emulator()
-        self._facts = facts
-        self._lowerings = lowerings
+        self.facts = facts
+        self.lowerings = lowerings
         self._memory = EmulatedBufferType(self)
-
-    def lower(self, node: Tensor) -> Program | Refusal:
-        """The launches of a node, or why there are none."""
-        return lower(node, self._facts, self._lowerings)
 
     def prepare(self, nodes: Iterable[Tensor]) -> None:
         """Compile the kernels of many nodes at once."""
@@ -137,16 +116,8 @@ class EmulatedDevice(Device):
     def buffer_type(self) -> BufferType:
         return self._memory
 
+    def reaches(self, buffer: Buffer) -> bool:
+        return isinstance(buffer, EmulatedBuffer)
+
     def _open(self, options: dict[str, Any]) -> Backend:
         return EmulatedBackend(self)
-
-    def _supports(self, node: Tensor, source_types: Mapping[Tensor, BufferType]) -> bool | Refusal:
-        if not node.size:
-            return True
-        answer = self.lower(node)
-        return answer if isinstance(answer, Refusal) else True
-
-
-def _after(tensor: Tensor) -> int:
-    """Bytes from the start of a tensor to scratch memory behind it."""
-    return -(-tensor.nbytes // ALIGNMENT) * ALIGNMENT

@@ -4,10 +4,12 @@ from typing import Any
 
 from tensorplug.dtypes import F16, F32
 from tensorplug.tensor import Tensor
-from tensorplug_cuda.kernels.rows import group_size, per_group
+from tensorplug_cuda.kernels.rows import group_size
 from tensorplug_cuda.kernels.table import OWN
 from tensorplug_simt.facts import Facts
+from tensorplug_simt.grids import per_row
 from tensorplug_simt.lowering import lowers, need_types, number
+from tensorplug_simt.own.softmax import largest_power
 from tensorplug_simt.program import Kernel, Program
 
 SOFT_MAX = Kernel(
@@ -32,10 +34,13 @@ def soft_max(node: Tensor, facts: Facts) -> Program:
     numbers["even"] = largest_power(node.ne[2])
     items = group_size(node.ne[0], facts)
     defines = {"KEPT": KEPT if node.ne[0] <= KEPT * items else 0}
-    launch = per_group(SOFT_MAX, {**places, "y": node}, node.ne[1:], items, numbers, defines)
+    launch = per_row(
+        SOFT_MAX,
+        {**places, "y": node},
+        node.ne[1:],
+        facts,
+        items=items,
+        defines=defines,
+        numbers=numbers,
+    )
     return Program((launch,))
-
-
-def largest_power(heads: int) -> int:
-    """The largest power of two that is at most `heads`: how many slopes belong to one base."""
-    return 1 << (max(heads, 1).bit_length() - 1)

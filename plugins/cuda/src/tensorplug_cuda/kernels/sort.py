@@ -1,20 +1,12 @@
 """Orders of rows: argsort, and the places of the largest elements."""
 
-from tensorplug.dtypes import F32, I64
+from tensorplug.dtypes import F32
 from tensorplug.tensor import Tensor
 from tensorplug_cuda.kernels.table import OWN
 from tensorplug_simt.facts import Facts
-from tensorplug_simt.grids import per_element
-from tensorplug_simt.lowering import LIMIT, NoKernel, lowers, need_type
-from tensorplug_simt.program import (
-    Kernel,
-    Launch,
-    Program,
-    Region,
-    blocks_of,
-    launch,
-    scratch,
-)
+from tensorplug_simt.lowering import lowers, need_type
+from tensorplug_simt.own.sort import MERGE_NUMBERS, keys_of, merges
+from tensorplug_simt.program import Kernel, Program, Region, blocks_of, launch
 
 TEXT = "tensorplug_cuda:kernels/sort.cu"
 PART = 4096
@@ -28,13 +20,7 @@ SORT_PART = Kernel(
     ("keys", "y"),
     (("parts", "int"), ("descending", "int")),
 )
-MERGE_PARTS = Kernel(
-    "merge_parts",
-    TEXT,
-    ("keys", "y"),
-    ("keys", "y"),
-    (("count", "uint"), ("run", "int"), ("side", "int"), ("last", "int")),
-)
+MERGE_PARTS = Kernel("merge_parts", TEXT, ("keys", "y"), ("keys", "y"), MERGE_NUMBERS)
 
 
 @lowers("argsort", "top_k", table=OWN)
@@ -44,7 +30,7 @@ def order(node: Tensor, facts: Facts) -> Program:
     need_type(x, frozenset({F32}))
     descending = node.op == "top_k" or bool(node.params["descending"])
     parts = blocks_of(x.ne[0], PART)
-    keys = _keys(x)
+    keys = keys_of(x)
     places: dict[str, Tensor | Region] = {"x": x, "y": node}
     if parts > 1:
         places["keys"] = keys
@@ -60,38 +46,9 @@ def order(node: Tensor, facts: Facts) -> Program:
     )
     if parts == 1:
         return Program((first,))
-    return Program((first, *_merges(node, keys, facts)), scratch=keys.nbytes)
+    return Program((first, *merges(MERGE_PARTS, node, keys, PART, facts)), scratch=keys.nbytes)
 
 
 def _part(length: int) -> int:
     """Room in the memory of a group: less for short rows, so that more groups run at once."""
     return PART if length > PART // 8 else PART // 8 if length > PART // 64 else PART // 64
-
-
-def _merges(node: Tensor, keys: Region, facts: Facts) -> list[Launch]:
-    """Launches that double the length of sorted runs, from one half of `keys` to the other."""
-    length, rows = keys.ne[:2]
-    runs = [PART]
-    while runs[-1] * 2 < length:
-        runs.append(runs[-1] * 2)
-    return [
-        per_element(
-            MERGE_PARTS,
-            {"keys": keys, "y": node},
-            length * rows,
-            facts,
-            run=run,
-            side=i % 2,
-            last=int(run == runs[-1]),
-        )
-        for i, run in enumerate(runs)
-    ]
-
-
-def _keys(x: Tensor) -> Region:
-    """Scratch memory for two halves, each with a number for every element of x."""
-    length, rows = x.ne[0], x.rows
-    if 2 * x.size > LIMIT:
-        raise NoKernel(f"{x} has more than {LIMIT // 2} elements")
-    row = length * I64.size
-    return scratch(I64, (length, rows, 2, 1), (I64.size, row, row * rows, 2 * row * rows))

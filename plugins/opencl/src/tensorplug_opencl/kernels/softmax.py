@@ -8,6 +8,7 @@ from tensorplug_opencl.kernels.table import OWN
 from tensorplug_simt.facts import Facts
 from tensorplug_simt.grids import per_row
 from tensorplug_simt.lowering import lowers, need_types, number
+from tensorplug_simt.own.softmax import largest_power
 from tensorplug_simt.program import Kernel, Program
 
 SOFT_MAX = Kernel(
@@ -28,8 +29,3 @@ def soft_max(node: Tensor, facts: Facts) -> Program:
     numbers: dict[str, Any] = {name: number(node, name) for name in ("scale", "max_bias")}
     numbers["even"] = largest_power(node.ne[2])
     return Program((per_row(SOFT_MAX, {**places, "y": node}, node.ne[1:], facts, **numbers),))
-
-
-def largest_power(heads: int) -> int:
-    """The largest power of two that is at most `heads`: how many slopes belong to one base."""
-    return 1 << (max(heads, 1).bit_length() - 1)

@@ -1,0 +1,108 @@
+"""What devices whose work is lowered here have in common: support, scratch memory, kernel texts.
+
+A backend writes a subclass of `SimtDevice` with a subclass of `SimtBufferType` for its memory. Its
+streams and plans ask `placing.place` for launches; what queues them is the backend's own.
+"""
+
+from abc import abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from typing import ClassVar
+
+from tensorplug.buffer import Buffer, BufferType
+from tensorplug.device import Device, KernelText
+from tensorplug.errors import Refusal
+from tensorplug.fusion import Group
+from tensorplug.tensor import Tensor
+from tensorplug_simt.facts import Facts
+from tensorplug_simt.lowering import SHARED, GroupLowering, Lowering, lower, lower_group
+from tensorplug_simt.placing import ALIGNMENT, scratch_start
+from tensorplug_simt.program import Launch, Program
+
+
+class SimtDevice(Device):
+    """A device that computes what its tables lower. Subclasses set `facts` when they are made.
+
+    One with `groups` names their patterns in `fusions`; then it fuses (`SupportsFusion`).
+    """
+
+    facts: Facts
+    """What lowerings know of the hardware. Later ones may be lowered to other kernels, as long as
+    `scratch` has told a size that suffices for both."""
+    lowerings: Mapping[str, Lowering] = SHARED
+    """By op: `{**SHARED, **OWN}` where a backend has kernels of its own."""
+    groups: ClassVar[Mapping[str, GroupLowering]] = {}
+    """By fusion pattern."""
+
+    @abstractmethod
+    def reaches(self, buffer: Buffer) -> bool:
+        """Whether kernels of this device can work in `buffer`, which may be of any backend."""
+
+    def supports_buffer_type(self, buffer_type: BufferType) -> bool:
+        return buffer_type is self.buffer_type
+
+    def lower(self, node: Tensor) -> Program | Refusal:
+        """The launches of a node that is no view, or why there are none."""
+        return lower(node, self.facts, self.lowerings)
+
+    def lower_work(self, work: Tensor | Group) -> Program | Refusal:
+        """The launches of a node or group of nodes that is about to run, or why there are none.
+
+        `placing.place` calls it, so that a device may find out here which kernels are fastest.
+        """
+        return self.lower(work) if isinstance(work, Tensor) else self._lower_group(work)
+
+    def _lower_group(self, group: Group) -> Program | Refusal:
+        return lower_group(group, self.facts, self.groups)
+
+    def scratch(self, node: Tensor) -> int:
+        """Bytes of scratch memory that suffice for the kernels of `node`; 0 where it has none."""
+        program = self.lower(node)
+        return program.scratch if isinstance(program, Program) else 0
+
+    def _supports(self, node: Tensor, source_types: Mapping[Tensor, BufferType]) -> bool | Refusal:
+        if not node.size:
+            return True
+        answer = self.lower(node)
+        return answer if isinstance(answer, Refusal) else True
+
+    def _supports_group(
+        self, group: Group, source_types: Mapping[Tensor, BufferType]
+    ) -> bool | Refusal:
+        answer = self._lower_group(group)
+        return answer if isinstance(answer, Refusal) else True
+
+
+class SimtBufferType(BufferType):
+    """Memory of such a device. Scratch memory of a tensor's kernels follows the tensor."""
+
+    device: SimtDevice
+    alignment = ALIGNMENT
+
+    def __init__(self, device: SimtDevice) -> None:
+        super().__init__(device)
+        self.name = device.name
+
+    def _alloc_size(self, tensor: Tensor) -> int:
+        if tensor.op == "none":
+            return tensor.nbytes
+        return scratch_start(tensor) + self.device.scratch(tensor)
+
+
+def texts_of(
+    program: Program | Refusal, package: str, text: Callable[[Launch], str], suffix: str
+) -> Sequence[KernelText]:
+    """The kernels of a program, for `kernel_texts`: each as `text` writes it, none of a refusal.
+
+    Those whose text lies in `package` are the backend's own; `suffix` is that of a file of them.
+    """
+    launches = program.launches if isinstance(program, Program) else ()
+    return [
+        KernelText(
+            launch.kernel.name,
+            "own" if launch.kernel.text.startswith(f"{package}:") else "shared",
+            {**{role: t.name for role, t in launch.types.items()}, **launch.defines},
+            text(launch),
+            suffix,
+        )
+        for launch in launches
+    ]

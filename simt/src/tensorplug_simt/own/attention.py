@@ -1,0 +1,122 @@
+"""Attention in one op: few rows split their positions over groups, whose parts are then joined."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from tensorplug.dtypes import BF16, F16, F32
+from tensorplug.tensor import Tensor
+from tensorplug_simt.facts import Facts
+from tensorplug_simt.grids import Places, per_row
+from tensorplug_simt.lowering import NoKernel, need_type, number
+from tensorplug_simt.own.softmax import largest_power
+from tensorplug_simt.program import Kernel, Launch, Program, Region, blocks_of, launch, scratch
+
+BUFFERS = ("q", "k", "v", "mask", "sinks", "part", "y")
+NUMBERS = (
+    *((name, "int") for name in ("tiles", "splits", "share", "even")),
+    *((name, "float") for name in ("scale", "softcap", "max_bias")),
+)
+GROUPS = 4
+"""Groups for each unit of the device, where there are enough positions."""
+LONGEST = 1024
+"""The largest head size for which a group's memory holds queries."""
+
+
+def main_kernel(name: str, text: str) -> Kernel:
+    """A kernel that computes tiles of rows, or a part of them for a share of the positions."""
+    return Kernel(name, text, BUFFERS, ("part", "y"), NUMBERS)
+
+
+def join_kernel(text: str) -> Kernel:
+    """The kernel that makes results of the parts."""
+    return Kernel("attend_join", text, ("part", "sinks", "y"), ("y",))
+
+
+def check(node: Tensor) -> None:
+    """Raise NoKernel for types, layouts and sizes of heads that kernels do not take."""
+    q, k, v = node.sources[:3]
+    for tensor in node.sources[1:]:
+        if not tensor.dtype.is_block:
+            need_type(tensor, frozenset({F32, F16, BF16}))
+    need_type(q, frozenset({F32}))
+    if node.nb[0] != F32.size:
+        raise NoKernel("the result's elements do not follow each other")
+    for tensor in (k, v):
+        if tensor.dtype.is_block and tensor.ne[0] % tensor.dtype.block:
+            raise NoKernel(f"rows of {tensor.ne[0]} end within a block of {tensor.dtype.name}")
+    if not 0 < k.ne[0] <= LONGEST or v.ne[0] > LONGEST:
+        raise NoKernel(f"heads of {k.ne[0]} and {v.ne[0]} elements; kernels take 1 to {LONGEST}")
+
+
+def rows_of(node: Tensor) -> int:
+    """Rows of queries that share keys and values."""
+    q, k = node.sources[:2]
+    return q.ne[1] * q.ne[2] // k.ne[2]
+
+
+def attend(
+    kernels: tuple[Kernel, Kernel],
+    node: Tensor,
+    facts: Facts,
+    *,
+    together: int,
+    items: int,
+    shortest: int,
+    defines: Mapping[str, int] | None = None,
+) -> Program:
+    """The program of a node that `check` let pass, with the main kernel and the one that joins.
+
+    A group of `items` takes `together` rows; from `shortest` on positions are worth a group.
+    """
+    q, k, v = node.sources[:3]
+    main, join = kernels
+    named = zip(BUFFERS[:5], node.operands, strict=True)
+    places: dict[str, Tensor | Region] = {name: t for name, t in named if t is not None}
+    tiles = blocks_of(rows_of(node), together)
+    share = _share(k.ne[1], tiles * k.ne[2] * q.ne[3], shortest, facts)
+    splits = max(1, blocks_of(k.ne[1], share))
+    part = _parts(node, splits)
+    first = launch(
+        main,
+        places | {"part": part, "y": node} if splits > 1 else places | {"y": node},
+        groups=(tiles * splits, k.ne[2], q.ne[3]),
+        local=(items,),
+        defines={"ROWS": together, "DK": k.ne[0], "DV": v.ne[0], **(defines or {})},
+        tiles=tiles,
+        splits=splits,
+        share=share,
+        even=largest_power(q.ne[2]),
+        **_scales(node),
+    )
+    if splits == 1:
+        return Program((first,))
+    return Program((first, _joined(join, node, part, places, facts)), scratch=part.nbytes)
+
+
+def _share(positions: int, groups: int, shortest: int, facts: Facts) -> int:
+    """Positions of one group: a multiple of 32."""
+    splits = max(1, min(GROUPS * facts.units // max(groups, 1), positions // shortest))
+    return blocks_of(max(1, blocks_of(positions, splits)), 32) * 32
+
+
+def _scales(node: Tensor) -> dict[str, Any]:
+    """The numbers that scores are scaled, capped and sloped with."""
+    softcap = number(node, "softcap")
+    return {
+        "scale": number(node, "scale") / (softcap or 1.0),
+        "softcap": softcap,
+        "max_bias": number(node, "max_bias"),
+    }
+
+
+def _parts(node: Tensor, splits: int) -> Region:
+    """Scratch memory for the largest score, the sum and the values of each part of each row."""
+    width, heads, tokens, batch = node.ne
+    rows, row = heads * tokens * batch, (width + 2) * F32.size
+    nb = (F32.size, row, row * splits, row * splits * rows)
+    return scratch(F32, (width + 2, splits, rows, 1), nb)
+
+
+def _joined(kernel: Kernel, node: Tensor, part: Region, places: Places, facts: Facts) -> Launch:
+    sinks = {"sinks": places["sinks"]} if "sinks" in places else {}
+    return per_row(kernel, {"part": part, "y": node, **sinks}, node.ne[1:], facts)

@@ -1,0 +1,56 @@
+"""Where launches work: buffers and bytes of their regions, checked before anything is queued."""
+
+from typing import TYPE_CHECKING
+
+from tensorplug.errors import Refusal, ShapeError, Unsupported
+from tensorplug.fusion import Group
+from tensorplug.graph import Bindings
+from tensorplug.tensor import Storage, Tensor
+from tensorplug_simt.merging import Placed
+from tensorplug_simt.program import Launch, Region
+
+if TYPE_CHECKING:
+    from tensorplug_simt.device import SimtDevice
+
+ALIGNMENT = 128
+"""Bytes that tensors, and scratch memory behind them, start at multiples of."""
+
+
+def scratch_start(tensor: Tensor) -> int:
+    """Bytes from the start of a tensor to the scratch memory of its kernels."""
+    return -(-tensor.nbytes // ALIGNMENT) * ALIGNMENT
+
+
+def place(device: "SimtDevice", work: Tensor | Group, bindings: Bindings) -> list[Placed]:
+    """The launches of a node or a group, and where they work.
+
+    Every region lies in a buffer that the device reaches. The scratch memory follows the node, or
+    the last node of the group. Raises Unsupported, ShapeError.
+    """
+    program = device.lower_work(work)
+    if isinstance(program, Refusal):
+        raise Unsupported(f"{device.name}: {work}: {program.reason}")
+    last = work if isinstance(work, Tensor) else work.last
+    home = bindings.where(last)
+    free = Storage(home.buffer, home.offset + scratch_start(last))
+    return [_placed(device, launch, bindings, free) for launch in program.launches]
+
+
+def _placed(device: "SimtDevice", launch: Launch, bindings: Bindings, free: Storage) -> Placed:
+    buffers, offsets = [], []
+    for region in launch.regions.values():
+        here = bindings.where(region.tensor) if region.tensor is not None else free
+        offset = here.offset + region.offset
+        _check(device, here, region, offset)
+        buffers.append(here.buffer)
+        offsets.append(offset)
+    return Placed(launch, tuple(buffers), tuple(offsets))
+
+
+def _check(device: "SimtDevice", place: Storage, region: Region, offset: int) -> None:
+    buffer = place.buffer
+    if not device.reaches(buffer):
+        raise Unsupported(f"{region.tensor}: lies in {buffer!r}, which kernels cannot reach")
+    first, end = (offset + edge for edge in region.span)
+    if first < 0 or end > buffer.size:
+        raise ShapeError(f"{region.tensor}: bytes {first} to {end} are beyond {buffer!r}")
