@@ -291,6 +291,8 @@ WORDS = {
     ],
     "empty": [b""] * 30_000,
     "zero bytes, like lengths": [bytes(i % 40) for i in range(20_000)],
+    "single zero bytes": [b"%d\0" % i for i in range(3_000)],
+    "halves of characters": [[b"\xc3", b"\xa9", "é".encode()][i % 3] * 130 for i in range(3_000)],
     "lengths inside strings": [struct.pack("<QQ", 8, 1) * 2] * 20_000,
 }
 
@@ -307,7 +309,8 @@ def test_the_end_of_long_string_arrays_is_found(
 
     with open_gguf(write(raw)) as file:
         assert (file.metadata["after"], file.metadata["b"]) == (0, 55)
-        assert file.metadata["words"] == [word.decode() for word in words]
+        expected = [word.decode("utf-8", "surrogateescape") for word in words]
+        assert file.metadata["words"] == expected
 
 
 def test_repr_says_path_counts_and_state(model: Path) -> None:

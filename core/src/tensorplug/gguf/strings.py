@@ -6,11 +6,13 @@ import numpy as np
 import numpy.typing as npt
 
 Bytes = npt.NDArray[np.uint8]
+Offsets = npt.NDArray[np.intp]
+NONE = np.zeros(0, np.intp)
 
 LENGTH_SIZE = 8
 _length = struct.Struct("<Q").unpack_from
 
-# Walking 262,144 strings takes 18 ms one by one and 4 ms in leaps.
+# Walking 262,144 strings takes 18 ms one by one and 4 ms in leaps; decoding them 130 and 45 ms.
 _WINDOW = 1 << 16
 _WORTH_LEAPING = 1000
 _STEPS_AFTER_A_LEAP = 64
@@ -26,24 +28,63 @@ def end_of_strings(memory: Bytes, start: int, count: int) -> int:
     buffer = memory.data
     offset, left = start, count
     while left:
-        leapt = 0
-        if left >= _WORTH_LEAPING:
-            leapt, offset = _leap(memory, offset, left)
-            left -= leapt
-        # A file made of strings that stop every leap must not cost a leap for each of them.
-        stumbled = leapt < _WORTH_LEAPING // 2
-        steps = min(left, _STEPS_AFTER_A_STUMBLE if stumbled else _STEPS_AFTER_A_LEAP)
+        run, steps = _next(memory, offset, left)
+        if run.size:
+            offset += int(run[-1])
         for _ in range(steps):
             offset += LENGTH_SIZE + _length(buffer, offset)[0]
-        left -= steps
+        left -= steps + max(run.size - 1, 0)
     return offset
 
 
-def _leap(memory: Bytes, offset: int, most: int) -> tuple[int, int]:
-    """Step over up to `most` strings shorter than 256 bytes; return how many, and the new offset.
+def decode_strings(memory: Bytes, start: int, end: int, count: int) -> list[str]:
+    """Decode the `count` strings between `start` and `end`."""
+    memory = memory[start:end]
+    data = memory.tobytes()
+    strings: list[str] = []
+    offset = 0
+    while len(strings) < count:
+        run, steps = _next(memory, offset, count - len(strings))
+        if run.size:
+            strings += _decode_run(memory[offset:], run)
+            offset += int(run[-1])
+        for _ in range(steps):
+            first = offset + LENGTH_SIZE
+            offset = first + _length(data, offset)[0]
+            strings.append(str(data[first:offset], "utf-8", "surrogateescape"))
+    return strings
 
-    A byte that seven zero bytes follow may be the length of a short string. It is one where the
-    places found form a chain: each points to the next.
+
+def _decode_run(memory: Bytes, run: Offsets) -> list[str]:
+    """Decode the strings of a run at once: parted by single zero bytes, they are one text."""
+    text = memory[: run[-1]].copy()
+    lengths, ends = run[:-1], run[1:]
+    text[lengths] = 0
+    is_text = np.ones(text.size, np.bool_)
+    is_text[lengths + np.arange(1, LENGTH_SIZE)[:, None]] = False
+    parts = str(text[is_text], "utf-8", "surrogateescape").split("\0")[1:]
+    if len(parts) == lengths.size:
+        return parts
+    # Some have zero bytes of their own.
+    pairs = zip((lengths + LENGTH_SIZE).tolist(), ends.tolist(), strict=True)
+    return [str(memory[first:end], "utf-8", "surrogateescape") for first, end in pairs]
+
+
+def _next(memory: Bytes, offset: int, left: int) -> tuple[Offsets, int]:
+    """The run of strings that begins at `offset`, and how many to walk one by one behind it."""
+    run = _run(memory, offset, left) if left >= _WORTH_LEAPING else NONE
+    leapt = max(run.size - 1, 0)
+    # A file made of strings that stop every leap must not cost a leap for each of them.
+    stumbled = leapt < _WORTH_LEAPING // 2
+    steps = _STEPS_AFTER_A_STUMBLE if stumbled else _STEPS_AFTER_A_LEAP
+    return run, min(left - leapt, steps)
+
+
+def _run(memory: Bytes, offset: int, most: int) -> Offsets:
+    """Where up to `most` strings shorter than 256 bytes begin, and where the last of them ends.
+
+    Counted from `offset`. A byte that seven zero bytes follow may be the length of a short string.
+    It is one where the places found form a chain: each points to the next.
     """
     window = memory[offset : offset + _WINDOW]
     zero = window == 0
@@ -52,21 +93,8 @@ def _leap(memory: Bytes, offset: int, most: int) -> tuple[int, int]:
     seven = four[:-3] & four[3:]
     places = np.flatnonzero(seven)
     if not places.size or places[0]:
-        return 0, offset
+        return NONE
     targets = places + window[places] + LENGTH_SIZE
     breaks = np.flatnonzero(targets[:-1] != places[1:])
     links = int(breaks[0]) if breaks.size else places.size - 1
-    links = min(links, most)
-    return links, offset + int(places[links])
-
-
-def decode_strings(memory: Bytes, start: int, end: int, count: int) -> list[str]:
-    """Decode the `count` strings between `start` and `end`."""
-    data = memory[start:end].tobytes()
-    strings = []
-    offset = 0
-    for _ in range(count):
-        first = offset + LENGTH_SIZE
-        offset = first + _length(data, offset)[0]
-        strings.append(str(data[first:offset], "utf-8", "surrogateescape"))
-    return strings
+    return places[: min(links, most) + 1]

@@ -111,7 +111,7 @@ def _tokens(fields: Fields) -> list[str]:
 
 
 def _ids(tokens: list[str]) -> dict[str, int]:
-    ids = {token: id for id, token in enumerate(tokens)}
+    ids = dict(zip(tokens, range(len(tokens)), strict=True))
     if len(ids) < len(tokens):
         twice = next(id for id, token in enumerate(tokens) if ids[token] != id)
         raise FormatError(
