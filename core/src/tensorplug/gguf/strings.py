@@ -51,7 +51,7 @@ def decode_strings(memory: Bytes, start: int, end: int, count: int) -> list[str]
         for _ in range(steps):
             first = offset + LENGTH_SIZE
             offset = first + _length(data, offset)[0]
-            strings.append(str(data[first:offset], "utf-8", "surrogateescape"))
+            strings.append(_text(data[first:offset]))
     return strings
 
 
@@ -62,12 +62,16 @@ def _decode_run(memory: Bytes, run: Offsets) -> list[str]:
     text[lengths] = 0
     is_text = np.ones(text.size, np.bool_)
     is_text[lengths + np.arange(1, LENGTH_SIZE)[:, None]] = False
-    parts = str(text[is_text], "utf-8", "surrogateescape").split("\0")[1:]
+    parts = _text(text[is_text].tobytes()).split("\0")[1:]
     if len(parts) == lengths.size:
         return parts
     # Some have zero bytes of their own.
     pairs = zip((lengths + LENGTH_SIZE).tolist(), ends.tolist(), strict=True)
-    return [str(memory[first:end], "utf-8", "surrogateescape") for first, end in pairs]
+    return [_text(memory[first:end].tobytes()) for first, end in pairs]
+
+
+def _text(raw: bytes) -> str:
+    return raw.decode("utf-8", "surrogateescape")
 
 
 def _next(memory: Bytes, offset: int, left: int) -> tuple[Offsets, int]:
