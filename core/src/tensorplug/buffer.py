@@ -53,8 +53,6 @@ class BufferType(ABC):
     """Bytes of the largest single buffer."""
     is_host: bool = False
     """Whether the host can read the memory, and tensors lie in it in their standard layout."""
-    for_weights: bool = False
-    """Whether weights that it supports are read fastest here, so that they should lie here."""
     only_shared: bool = False
     """Whether plans have memory of their own for nodes that nobody else reads."""
 
@@ -96,6 +94,11 @@ class BufferType(ABC):
     def supports(self, tensor: Tensor) -> bool:
         """Whether `tensor` may be placed in this memory."""
         return True
+
+    @property
+    def for_weights(self) -> bool:
+        """Whether weights that it supports are read fastest here, so that they should lie here."""
+        return False
 
     @abstractmethod
     def _alloc(self, size: int, usage: BufferUsage) -> "Buffer":

@@ -12,8 +12,6 @@
 
 namespace {
 
-constexpr int64_t PANEL_ROWS = 16;
-
 // Bytes of a block before its words, and how many words there are; the rest lies behind them.
 struct PanelForm {
     int type, front, words;

@@ -3,8 +3,9 @@
 
 #include <cstdint>
 
-constexpr int ABI = 271946229;
+constexpr int ABI = 1834290436;
 constexpr int SOURCES = 6;
+constexpr int64_t PANEL_ROWS = 16;
 
 // Type numbers of GGUF.
 enum Type : int32_t {

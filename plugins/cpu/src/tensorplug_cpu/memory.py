@@ -12,7 +12,7 @@ from tensorplug.dtypes import BF16, F16, F32, DType
 from tensorplug.errors import Unsupported
 from tensorplug.tensor import Array, Tensor
 from tensorplug_cpu.decode import can_decode, decode_rows, rows_per_chunk
-from tensorplug_cpu.operand import Operand
+from tensorplug_cpu.operand import Operand, OwnLayoutBuffer
 from tensorplug_cpu.threads import Workers, split
 
 if TYPE_CHECKING:
@@ -87,14 +87,10 @@ def can_expand(dtype: DType) -> bool:
     return dtype in (F32, F16, BF16) or (dtype.is_block and can_decode(dtype))
 
 
-class ExpandedBuffer(Buffer):
+class ExpandedBuffer(OwnLayoutBuffer):
     """f32 memory behind tensors of other types. Offsets count bytes of the expanded layout."""
 
     type: ExpandedBufferType
-
-    def __init__(self, buffer_type: ExpandedBufferType, memory: Array, usage: BufferUsage) -> None:
-        super().__init__(buffer_type, memory.size, usage)
-        self._memory = memory
 
     def host(self) -> Array:
         raise Unsupported(
@@ -144,19 +140,6 @@ class ExpandedBuffer(Buffer):
         span = np.frombuffer(out, np.uint8)
         target = as_strided(span.view(tensor.dtype.storage), tensor.ne[::-1], tensor.nb[::-1])
         _NARROW[tensor.dtype](values, target)
-
-    def _write(self, offset: int, data: memoryview) -> None:
-        self._memory[offset : offset + data.nbytes] = data
-
-    def _read(self, offset: int, out: memoryview) -> None:
-        np.frombuffer(out, np.uint8)[:] = self._memory[offset : offset + out.nbytes]
-
-    def _fill(self, offset: int, size: int, value: int) -> None:
-        self._memory[offset : offset + size] = value
-
-    def _close(self) -> None:
-        # Arrays handed out keep the memory alive; the buffer itself lets go of it.
-        self._memory = np.empty(0, np.uint8)
 
 
 class _Decode:

@@ -11,7 +11,7 @@ from tensorplug.errors import Aborted, Unsupported
 from tensorplug.graph import Bindings, BoundGraph
 from tensorplug.tensor import Array, Tensor, array_view
 from tensorplug_cpu.kernels import KERNELS
-from tensorplug_cpu.operand import Operand, OwnLayout
+from tensorplug_cpu.operand import Operand, OwnLayoutBuffer
 from tensorplug_cpu.support import refusal
 from tensorplug_cpu.task import Scratch, Task, Tools
 from tensorplug_cpu.threads import Step, blas_threads
@@ -101,7 +101,7 @@ def resolve(tensor: Tensor, bindings: Bindings) -> Operand:
     """The memory of `tensor` as an array of four dimensions."""
     place = bindings.where(tensor)
     buffer = place.buffer
-    if isinstance(buffer, OwnLayout):
+    if isinstance(buffer, OwnLayoutBuffer):
         return buffer.operand(tensor, place.offset - tensor.view_offset)
     array: Array = array_view(tensor, buffer.host(), place.offset)
     return Operand(array.reshape((1,) * (4 - array.ndim) + array.shape), tensor.dtype)

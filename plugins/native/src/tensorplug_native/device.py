@@ -61,7 +61,7 @@ class NativeDevice(CPUDevice):
     def __init__(self, name: str = "cpu:0") -> None:
         super().__init__(name)
         self.expanded = UnreadBufferType(self, self._workers)
-        self.panels = PanelBufferType(self, self._workers, for_weights=_rounds_by_default())
+        self.panels = PanelBufferType(self, self._workers, _rounds_by_default)
 
     @property
     def extra_buffer_types(self) -> Sequence[BufferType]:

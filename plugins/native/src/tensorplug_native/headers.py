@@ -16,6 +16,7 @@ from tensorplug_native.program import (
     NO_TYPE,
     NODE,
     OPERAND,
+    PANEL_ROWS,
     SOURCES,
     Code,
     Ending,
@@ -51,7 +52,8 @@ def header() -> str:
 def _tables() -> str:
     return "\n".join(
         (
-            f"constexpr int SOURCES = {SOURCES};\n",
+            f"constexpr int SOURCES = {SOURCES};",
+            f"constexpr int64_t PANEL_ROWS = {PANEL_ROWS};\n",
             "// Type numbers of GGUF.",
             _enum("Type", {**{t.name.upper(): t.id for t in DTYPES}, "NO_TYPE": NO_TYPE}),
             "// Elements and bytes of a block, by type number.",

@@ -1,7 +1,7 @@
 """Weights in panels: sixteen rows side by side, as products with rounded rows read them fastest."""
 
 import mmap
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -12,18 +12,17 @@ from tensorplug.dtypes import DType
 from tensorplug.errors import Unsupported
 from tensorplug.tensor import Array, Tensor, array_view
 from tensorplug_cpu.memory import ALIGNMENT, LARGEST, aligned
-from tensorplug_cpu.operand import Operand
+from tensorplug_cpu.operand import Operand, OwnLayoutBuffer
 from tensorplug_cpu.plan import Look
 from tensorplug_cpu.support import memory_of
 from tensorplug_cpu.threads import Step, Workers, split
 from tensorplug_native.library import library
-from tensorplug_native.program import PanelOperand, address
+from tensorplug_native.program import PANEL_ROWS, PanelOperand, address
 from tensorplug_native.rules import BLOCKS
 
 if TYPE_CHECKING:
     from tensorplug.device import Device
 
-PANEL_ROWS = 16
 ALONE = 1 << 22
 """Bytes below which waking a second thread takes longer than it helps."""
 
@@ -41,10 +40,16 @@ class PanelBufferType(BufferType):
     alignment = ALIGNMENT
     max_size = LARGEST
 
-    def __init__(self, device: "Device", workers: Workers, *, for_weights: bool) -> None:
+    def __init__(
+        self, device: "Device", workers: Workers, is_preferred: Callable[[], bool]
+    ) -> None:
         super().__init__(device)
         self.workers = workers
-        self.for_weights = for_weights
+        self._is_preferred = is_preferred
+
+    @property
+    def for_weights(self) -> bool:
+        return self._is_preferred()
 
     def supports(self, tensor: Tensor) -> bool:
         is_matrix = tensor.is_leaf and tensor.is_contiguous and tensor.ne[2:] == (1, 1)
@@ -54,14 +59,10 @@ class PanelBufferType(BufferType):
         return PanelBuffer(self, in_small_pages(size), usage)
 
 
-class PanelBuffer(Buffer):
+class PanelBuffer(OwnLayoutBuffer):
     """Memory in which weights lie in panels."""
 
     type: PanelBufferType
-
-    def __init__(self, buffer_type: PanelBufferType, memory: Array, usage: BufferUsage) -> None:
-        super().__init__(buffer_type, memory.size, usage)
-        self._memory = memory
 
     def host(self) -> Array:
         raise Unsupported(
@@ -101,19 +102,6 @@ class PanelBuffer(Buffer):
         rows = np.empty(root.nbytes, np.uint8)
         unpack(root.dtype, root.ne[0], self._memory[start : start + root.nbytes], rows)
         np.frombuffer(out, np.uint8)[:] = rows[tensor.view_offset :][: out.nbytes]
-
-    def _write(self, offset: int, data: memoryview) -> None:
-        self._memory[offset : offset + data.nbytes] = data
-
-    def _read(self, offset: int, out: memoryview) -> None:
-        np.frombuffer(out, np.uint8)[:] = self._memory[offset : offset + out.nbytes]
-
-    def _fill(self, offset: int, size: int, value: int) -> None:
-        self._memory[offset : offset + size] = value
-
-    def _close(self) -> None:
-        # Arrays handed out keep the memory alive; the buffer itself lets go of it.
-        self._memory = np.empty(0, np.uint8)
 
 
 class InRows:

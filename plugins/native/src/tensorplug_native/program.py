@@ -11,6 +11,7 @@ from tensorplug.tensor import Array
 from tensorplug_cpu.operand import Operand
 
 SOURCES = 6
+PANEL_ROWS = 16
 NO_TYPE = -1
 """What an absent source has in place of a type."""
 
