@@ -49,8 +49,9 @@ def _placed(device: "SimtDevice", launch: Launch, bindings: Bindings, free: Stor
 
 def _check(device: "SimtDevice", place: Storage, region: Region, offset: int) -> None:
     buffer = place.buffer
+    what = region.tensor if region.tensor is not None else "scratch memory"
     if not device.reaches(buffer):
-        raise Unsupported(f"{region.tensor}: lies in {buffer!r}, which kernels cannot reach")
+        raise Unsupported(f"{what}: lies in {buffer!r}, which kernels cannot reach")
     first, end = (offset + edge for edge in region.span)
     if first < 0 or end > buffer.size:
-        raise ShapeError(f"{region.tensor}: bytes {first} to {end} are beyond {buffer!r}")
+        raise ShapeError(f"{what}: bytes {first} to {end} are beyond {buffer!r}")

@@ -1,29 +1,81 @@
 """Rows divided by a statistic of themselves: what kernels get, however many items they have."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from tensorplug.dtypes import F32
 from tensorplug.fusion import Group
 from tensorplug.tensor import Tensor
-from tensorplug_simt.grids import Places
-from tensorplug_simt.lowering import NoKernel, need_type, need_types, number
-from tensorplug_simt.program import Grid, Kernel, Region, blocks_of, region
+from tensorplug_simt.facts import Facts
+from tensorplug_simt.grids import Places, per_row
+from tensorplug_simt.lowering import (
+    GroupLowering,
+    Lowering,
+    NoKernel,
+    lowers,
+    lowers_group,
+    need_type,
+    need_types,
+    number,
+)
+from tensorplug_simt.program import Grid, Kernel, Program, Region, blocks_of, region
+
+Items = Callable[[int, Facts], int]
+"""How many items a group has that takes a row of so many elements."""
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class _Rows:
     """A launch but for its kernel and items: a group for each of `rows` of `length` elements."""
 
     places: Places
     rows: Grid
     length: int
     numbers: Mapping[str, Any]
-    defines: Mapping[str, int]
+    defines: Mapping[str, int] = field(default_factory=dict)
 
 
-def kernels(text: str) -> tuple[Kernel, Kernel, Kernel]:
+def lower_norms(
+    text: str,
+    own: dict[str, Lowering],
+    groups: dict[str, GroupLowering],
+    items: Items | None = None,
+) -> None:
+    """Enter lowerings to the kernels of `text` into a backend's tables.
+
+    `text` has the sections `norm`, `group_norm` and `norm_fused`, with the buffers and numbers that
+    `_kernels` names; `norm_fused` is compiled with ADDED, SCALED and SHIFTED for what is there.
+    Without `items` there are as many as `per_row` takes.
+    """
+    norm, group_norm, norm_fused = _kernels(text)
+
+    def program(kernel: Kernel, made: _Rows, facts: Facts) -> Program:
+        launch = per_row(
+            kernel,
+            made.places,
+            made.rows,
+            facts,
+            items=items(made.length, facts) if items is not None else 0,
+            defines=made.defines,
+            numbers=made.numbers,
+        )
+        return Program((launch,))
+
+    @lowers("norm", "rms_norm", "l2_norm", table=own)
+    def _(node: Tensor, facts: Facts) -> Program:
+        return program(norm, _norm(node), facts)
+
+    @lowers("group_norm", table=own)
+    def _(node: Tensor, facts: Facts) -> Program:
+        return program(group_norm, _group_norm(node), facts)
+
+    @lowers_group("norm_mul", "add_norm", table=groups)
+    def _(group: Group, facts: Facts) -> Program:
+        return program(norm_fused, _fused(group), facts)
+
+
+def _kernels(text: str) -> tuple[Kernel, Kernel, Kernel]:
     """The kernels in a text of a backend: of norms, of groups of channels, of fused groups."""
     eps = ("eps", "float")
     fused = ("x", "other", "weight", "bias", "sum", "y")
@@ -34,7 +86,7 @@ def kernels(text: str) -> tuple[Kernel, Kernel, Kernel]:
     )
 
 
-def norm(node: Tensor) -> Rows:
+def _norm(node: Tensor) -> _Rows:
     """Rows less their mean (norm), over the root of their mean square or over their length."""
     need_types(node, frozenset({F32}))
     (x,) = node.sources
@@ -43,10 +95,10 @@ def norm(node: Tensor) -> Rows:
         "whole": int(node.op == "l2_norm"),
         "eps": number(node, "eps"),
     }
-    return Rows({"x": x, "y": node}, node.ne[1:], x.ne[0], numbers, {})
+    return _Rows({"x": x, "y": node}, node.ne[1:], x.ne[0], numbers)
 
 
-def group_norm(node: Tensor) -> Rows:
+def _group_norm(node: Tensor) -> _Rows:
     """Groups of channels, each normalised as one row."""
     need_types(node, frozenset({F32}))
     (x,) = node.sources
@@ -54,7 +106,7 @@ def group_norm(node: Tensor) -> Rows:
     groups = (blocks_of(node.ne[2], together), node.ne[3], 1)
     numbers = {"together": together, "eps": number(node, "eps")}
     places = {"x": _planes(x), "y": _planes(node)}
-    return Rows(places, groups, places["x"].ne[0], numbers, {})
+    return _Rows(places, groups, places["x"].ne[0], numbers)
 
 
 def _planes(x: Tensor) -> Region:
@@ -65,7 +117,7 @@ def _planes(x: Tensor) -> Region:
     return Region(x, x.dtype, (width * height, 1, channels, batch), nb)
 
 
-def fused(group: Group) -> Rows:
+def _fused(group: Group) -> _Rows:
     """A norm with the sum before it, or the factor and the summand after it."""
     normed = group["normed"]
     if normed.op == "group_norm":
@@ -85,4 +137,4 @@ def fused(group: Group) -> Rows:
     kinds = {"ADDED": added, "SCALED": "weight" in group, "SHIFTED": "bias" in group}
     defines = {name: 1 for name, there in kinds.items() if there}
     numbers = {"centred": int(normed.op == "norm"), "eps": number(normed, "eps")}
-    return Rows(places, normed.ne[1:], normed.ne[0], numbers, defines)
+    return _Rows(places, normed.ne[1:], normed.ne[0], numbers, defines)
