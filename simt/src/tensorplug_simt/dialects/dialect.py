@@ -44,3 +44,16 @@ def _cuda_head(kernel: Kernel, block: str) -> str:
 
 
 CUDA = Dialect("cuda", "tensorplug_simt:dialects/cuda.h", _cuda_head)
+
+
+def _metal_head(kernel: Kernel, block: str) -> str:
+    kind, name = block.split()
+    buffers = [
+        f"device {'' if name in kernel.writes else 'const '}uchar* {name}_base [[buffer({place})]]"
+        for place, name in enumerate(kernel.buffers)
+    ]
+    parameters = f"constant {kind}& {name} [[buffer({len(buffers)})]]"
+    return f"kernel void {kernel.name}({', '.join([*buffers, parameters, 'METAL_PLACES'])})"
+
+
+METAL = Dialect("metal", "tensorplug_simt:dialects/metal.h", _metal_head)

@@ -15,7 +15,7 @@ from platformdirs import user_cache_path
 from tensorplug.errors import DeviceError, Unsupported
 
 HERE = Path(__file__).parent
-HEADERS = ("runtime.h", "switch.h", "languages/cuda.h")
+HEADERS = ("runtime.h", "switch.h", "languages/cuda.h", "languages/metal.h")
 
 KEPT = 1024
 """Shared objects that stay on disk."""
@@ -69,6 +69,13 @@ def shared_object(text: str) -> Path:
     return path
 
 
+def preprocessed(text: str, *options: str) -> str:
+    """`text` with its macros expanded and without comments. Raises as `shared_object` does."""
+    if missing():
+        raise Unsupported(missing())
+    return _run("-E", "-P", "-x", "c++", *options, "-", given=text).decode()
+
+
 def _build(text: str, path: Path) -> None:
     with tempfile.TemporaryDirectory(dir=path.parent) as name:
         folder = Path(name)
@@ -91,9 +98,9 @@ def _runtime(folder: Path) -> Path:
     return path
 
 
-def _run(*options: str) -> bytes:
+def _run(*options: str, given: str = "") -> bytes:
     command = [*compiler(), *options]
-    done = subprocess.run(command, capture_output=True, check=False)
+    done = subprocess.run(command, input=given.encode(), capture_output=True, check=False)
     if done.returncode:
         messages = done.stderr.decode(errors="replace")
         raise DeviceError(

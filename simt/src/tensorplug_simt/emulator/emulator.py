@@ -39,7 +39,8 @@ class Emulator:
         found = pieces(new, self._dialect)
         for start in range(0, len(found), TOGETHER):
             part = found[start : start + TOGETHER]
-            library = Library(head(self._language) + "".join(map(_exported, part)))
+            texts = "".join(_exported(piece, self._language) for piece in part)
+            library = Library(head(self._language) + texts)
             for piece in part:
                 self._known[piece.launch.variant] = (library, piece.name)
 
@@ -52,7 +53,12 @@ class Emulator:
         library, name = self._known[launch.variant]
         memory = [_memory(launch, buffer, sum(places[buffer])) for buffer in launch.regions]
         pointers = [np.uint64(places[buffer][0]).tobytes() for buffer in launch.regions]
-        block = launch.parameters({name: offset for name, (_, offset) in places.items()}).tobytes()
+        parameters = launch.parameters({name: offset for name, (_, offset) in places.items()})
+        block = parameters.tobytes()
+        if self._language.block_in_memory:
+            address = int(parameters.ctypes.data)
+            memory.append(Memory("of parameters", address, parameters.nbytes, writable=False))
+            block = np.uint64(address).tobytes()
         library.launch(
             name,
             launch.groups,
@@ -70,8 +76,10 @@ def _memory(launch: Launch, name: str, first: int) -> Memory:
     return Memory(name, first + low, high - low, name in launch.kernel.writes)
 
 
-def _exported(piece: Piece) -> str:
+def _exported(piece: Piece, language: Language) -> str:
     """A piece whose local memory has a section of its own, and what the library calls it by."""
     section = f"local_{piece.name}"
-    export = f"namespace in_{piece.name} {{ SIMT_EXPORT({piece.name}, {section}) }}\n"
-    return f"#define SIMT_SECTION {section}\n{piece.text}{export}#undef SIMT_SECTION\n"
+    text = language.prepared(piece.text)
+    export = language.exported(piece.text, piece.name, section)
+    known = f"namespace in_{piece.name} {{ {export} }}\n"
+    return f"#define SIMT_SECTION {section}\n{text}{known}#undef SIMT_SECTION\n"

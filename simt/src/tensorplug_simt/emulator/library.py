@@ -3,12 +3,17 @@
 import ctypes
 import enum
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from tensorplug.errors import DeviceError
 from tensorplug_simt.emulator.compiler import shared_object
 from tensorplug_simt.program import Grid
+
+
+def _in_order(_text: str, kernel: str, section: str) -> str:
+    """A kernel that takes its arguments in the order in which a launch has them."""
+    return f"SIMT_EXPORT({kernel}, {section})\n"
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +25,12 @@ class Language:
     """In the folder of the emulator: gives the names of the language, over `runtime.h`."""
     kernels: re.Pattern[str]
     """Matches the head of a kernel; its group is the name."""
+    prepared: Callable[[str], str] = str
+    """What the compiler is given in place of a text."""
+    exported: Callable[[str, str, str], str] = _in_order
+    """From a text, a kernel of it, and its section: what makes the kernel known."""
+    block_in_memory: bool = False
+    """Kernels get the address of the parameter block, not its bytes."""
 
 
 CUDA_LANGUAGE = Language(
@@ -125,8 +136,11 @@ def library(text: str, language: Language = CUDA_LANGUAGE) -> Library:
     The local memory of all kernels of a text counts as one range.
     """
     names = language.kernels.findall(text)
-    exports = "".join(f"SIMT_EXPORT({name}, local_memory)\n" for name in dict.fromkeys(names))
-    return Library(f"{head(language)}#define SIMT_SECTION local_memory\n{text}\n{exports}")
+    exports = "".join(
+        language.exported(text, name, "local_memory") for name in dict.fromkeys(names)
+    )
+    body = language.prepared(text)
+    return Library(f"{head(language)}#define SIMT_SECTION local_memory\n{body}\n{exports}")
 
 
 def head(language: Language) -> str:

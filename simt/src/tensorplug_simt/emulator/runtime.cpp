@@ -408,6 +408,19 @@ unsigned simt_ballot(unsigned mask, int yes) {
   return warps[running / SIMT_WARP].votes[place];
 }
 
+unsigned simt_gather(const void* mine, void* out, unsigned bytes) {
+  const unsigned place = meet(~0u, mine, bytes, 0);
+  const Warp& warp = warps[running / SIMT_WARP];
+  for (unsigned lane = 0; lane < SIMT_WARP; lane++)
+    memcpy((char*)out + lane * bytes, warp.taken[place][lane], bytes);
+  return warp.members;
+}
+
+void simt_fail(const char* what) {
+  fail("kernel %s: %s, by item (%u, %u, %u) of group (%u, %u, %u)", kernel_name, what, simt_item.x, simt_item.y,
+       simt_item.z, simt_group.x, simt_group.y, simt_group.z);
+}
+
 const char* simt_launch(const char* kernel, void (*body)(void**), const simt_request* wanted,
                         void* shared, void* shared_end) {
   const std::lock_guard<std::mutex> lock(one_at_a_time);

@@ -37,6 +37,10 @@ void simt_warp_barrier(unsigned mask);
 void simt_exchange(unsigned mask, const void* mine, void* out, unsigned source, unsigned bytes);
 // Bit i is whether lane i of `mask` came with `yes`.
 unsigned simt_ballot(unsigned mask, int yes);
+// All items of the warp come here; what each lane gave lies in `out`, and bit i is whether lane i is there.
+unsigned simt_gather(const void* mine, void* out, unsigned bytes);
+// Ends the launch: `what` is the reason.
+void simt_fail(const char* what);
 
 // Runs a kernel; what went wrong, or null. The text stays until the next launch.
 const char* simt_launch(const char* kernel, void (*body)(void**), const simt_request* request,
@@ -63,10 +67,12 @@ template <class... A> void simt_call(void (*kernel)(A...), void** p) {
 #define SIMT_STRING(x) SIMT_STRING_(x)
 #define SIMT_SHARED static __attribute__((section(SIMT_STRING(SIMT_SECTION))))
 // Texts may have macros for short and long names of types, so these are not used here.
-#define SIMT_EXPORT_(kernel, section) \
+#define SIMT_EXPORT_(kernel, section, call) \
   extern "C" unsigned __start_##section[] __attribute__((weak, visibility("hidden"))); \
   extern "C" unsigned __stop_##section[] __attribute__((weak, visibility("hidden"))); \
   extern "C" __attribute__((visibility("default"))) const void* emulated_##kernel(const simt_request* r) { \
-    return simt_launch(#kernel, [](void** p) { simt_call(kernel, p); }, r, __start_##section, __stop_##section); \
+    return simt_launch(#kernel, [](void** p) { call; }, r, __start_##section, __stop_##section); \
   }
-#define SIMT_EXPORT(kernel, section) SIMT_EXPORT_(kernel, section)
+// A kernel that takes its arguments in order, and one that `call` gives them to, out of `p`.
+#define SIMT_EXPORT(kernel, section) SIMT_EXPORT_(kernel, section, simt_call(kernel, p))
+#define SIMT_EXPORT_AS(kernel, section, call) SIMT_EXPORT_(kernel, section, call)
