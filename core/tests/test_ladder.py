@@ -25,6 +25,8 @@ LADDER = [
     "transfer",
     "trace",
     "hazards",
+    "footprints",
+    "concurrency",
 ]
 ROOT = Path(tensorplug.__file__).parent
 

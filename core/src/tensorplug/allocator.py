@@ -35,7 +35,7 @@ class Step:
     """One moment of a timeline: `tensor` comes into being (or is written), `reads` are needed.
 
     `also` come into being at the same moment. The result may lie over those of `over`; by default
-    what the op says.
+    what the op says. A step `beside` the one before it may happen together with that one.
     """
 
     tensor: Tensor
@@ -43,6 +43,7 @@ class Step:
     pool: int
     also: tuple[Tensor, ...] = ()
     over: tuple[Tensor, ...] | None = None
+    beside: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,11 +147,13 @@ def plan_memory(
     """
     shared = {id(t): i for i, t in reversed(list(enumerate(pools)))}
     ready = [Pool(i, t) for i, t in enumerate(pools)]
+    ends = stage_ends(steps)
     last = _last_touches(steps)
     kept = {t.root for t in keep}
+    fixed = kept | _shared_beside(steps, ends)
     outside = set(placed)
     slots: dict[Tensor, Slot] = {}
-    expiring = _by_last(last, len(steps))
+    expiring = _by_last(last, ends)
     for now, step in enumerate(steps):
         pool = ready[shared[id(pools[step.pool])]]
         for more in step.also:
@@ -158,11 +161,12 @@ def plan_memory(
                 slots[more] = pool.alloc(pool.type.alloc_size(more))
         root = step.tensor.root
         if root is step.tensor and root not in slots and root not in outside and not root.storage:
-            slots[root] = _replace(step, pool, slots, last, kept, now) or pool.alloc(
+            slots[root] = _replace(step, pool, slots, last, fixed, now) or pool.alloc(
                 pool.type.alloc_size(root)
             )
         for dead in expiring[now]:
-            if dead in slots and dead not in kept and not _taken_over(dead, slots, steps[now]):
+            heir = steps[last[dead]]
+            if dead in slots and dead not in kept and not _taken_over(dead, slots, heir):
                 ready[slots[dead].pool].free(slots[dead])
     return MemoryMap(slots, tuple(pool.sizes for pool in ready))
 
@@ -173,6 +177,31 @@ def graph_steps(graph: Graph, pool: int = 0) -> list[Step]:
     return leafs + [Step(node, node.sources, pool) for node in graph.nodes]
 
 
+def stage_ends(steps: Sequence[Step]) -> list[int]:
+    """For each step the last one that may happen together with it."""
+    ends = list(range(len(steps)))
+    for now in range(len(steps) - 2, -1, -1):
+        if steps[now + 1].beside:
+            ends[now] = ends[now + 1]
+    return ends
+
+
+def _shared_beside(steps: Sequence[Step], ends: Sequence[int]) -> set[Tensor]:
+    """Roots that several steps touch together when they are touched last: none replaces them."""
+    shared: set[Tensor] = set()
+    if not any(step.beside for step in steps):
+        return shared
+    before: dict[Tensor, int] = {}
+    for now, step in enumerate(steps):
+        for root in {t.root for t in (step.tensor, *step.also, *step.reads)}:
+            if before.get(root) == ends[now]:
+                shared.add(root)
+            else:
+                shared.discard(root)
+            before[root] = ends[now]
+    return shared
+
+
 def _last_touches(steps: Sequence[Step]) -> dict[Tensor, int]:
     last: dict[Tensor, int] = {}
     for now, step in enumerate(steps):
@@ -181,10 +210,10 @@ def _last_touches(steps: Sequence[Step]) -> dict[Tensor, int]:
     return last
 
 
-def _by_last(last: Mapping[Tensor, int], count: int) -> list[list[Tensor]]:
-    expiring: list[list[Tensor]] = [[] for _ in range(count)]
+def _by_last(last: Mapping[Tensor, int], ends: Sequence[int]) -> list[list[Tensor]]:
+    expiring: list[list[Tensor]] = [[] for _ in ends]
     for tensor, now in last.items():
-        expiring[now].append(tensor)
+        expiring[ends[now]].append(tensor)
     return expiring
 
 
@@ -193,7 +222,7 @@ def _replace(
     pool: Pool,
     slots: Mapping[Tensor, Slot],
     last: Mapping[Tensor, int],
-    kept: Collection[Tensor],
+    fixed: Collection[Tensor],
     now: int,
 ) -> Slot | None:
     """The slot of a source that dies here and over which the result may lie."""
@@ -204,7 +233,7 @@ def _replace(
         slot = slots.get(root)
         if slot is None or root not in roots:
             continue  # lies elsewhere, or the step reads a copy in its place
-        if last[root] != now or roots.count(root) > 1 or root in kept or slot.pool != pool.index:
+        if last[root] != now or roots.count(root) > 1 or root in fixed or slot.pool != pool.index:
             continue  # is needed later, or lies in other memory
         whole = source is root or (source.view_offset == 0 and source.nbytes == root.nbytes)
         if whole and source.same_layout(node) and pool.type.alloc_size(node) <= slot.size:

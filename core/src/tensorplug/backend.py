@@ -2,7 +2,7 @@
 
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, final, runtime_checkable
 
@@ -119,7 +119,7 @@ class NodePlan(Plan):
         bindings = self.bound.bindings
         work: Tensor | Group | None = None
         try:
-            for work in self.bound.graph.work:
+            for work in self._order():
                 if isinstance(work, Tensor):
                     self.backend._compute(work, bindings)
                 else:
@@ -127,6 +127,10 @@ class NodePlan(Plan):
         except TensorplugError as error:
             error.node = error.node or str(work)
             raise
+
+    def _order(self) -> "Iterable[Tensor | Group]":
+        """The nodes and groups as they are queued."""
+        return self.bound.graph.work
 
     def _rebind(self) -> None:
         """Addresses are looked up at each run."""
@@ -347,6 +351,18 @@ class SupportsOptimize(Protocol):
     def optimize(self, nodes: Sequence[Tensor]) -> Sequence[Tensor]:
         """Return the same nodes in an order that keeps every dependency."""
         ...
+
+
+@runtime_checkable
+class SupportsConcurrency(Protocol):
+    """A stream that runs work side by side and puts barriers where that must not be.
+
+    The scheduler puts its work into stages, `Graph.stages`, and gives what runs side by side memory
+    apart. `tensorplug.concurrency.placed` says where the barriers must stand.
+    """
+
+    ahead: int
+    """How many pieces of work to look ahead for some that may run now; 0 keeps their order."""
 
 
 @runtime_checkable

@@ -43,14 +43,20 @@ class Graph:
 
     groups: "tuple[Group, ...]" = ()
     """Nodes that are computed together, each group at the place of its last node."""
+    stages: "tuple[tuple[Tensor | Group, ...], ...]" = ()
+    """The work in order where parts of it may run side by side: all that is in one stage."""
 
     def part(
         self,
         nodes: Sequence[Tensor],
         outputs: Sequence[Tensor] = (),
         groups: "Sequence[Group]" = (),
+        stages: "Iterable[Sequence[Tensor | Group]]" = (),
     ) -> "Graph":
-        """A graph of just these nodes, in this order; what they read from outside are its leafs."""
+        """A graph of just these nodes, in this order; what they read from outside are its leafs.
+
+        `stages` hold all nodes and groups in the same order.
+        """
         part = Graph.__new__(Graph)
         inside = set(nodes)
         leafs: dict[Tensor, None] = {}
@@ -62,11 +68,16 @@ class Graph:
         part.nodes, part.leafs = tuple(nodes), tuple(leafs)
         part._skipped = self._skipped
         part.groups = tuple(groups)
+        busy = (tuple(piece for piece in stage if part._is_work(piece)) for stage in stages)
+        part.stages = tuple(stage for stage in busy if stage)
         return part
 
     def computes(self, node: Tensor) -> bool:
         """Whether `node` is computed: part of the chosen alternatives and not a pure view."""
         return not node.is_view and node not in self._skipped
+
+    def _is_work(self, piece: "Tensor | Group") -> bool:
+        return not isinstance(piece, Tensor) or (self.computes(piece) and piece.size > 0)
 
     @cached_property
     def work(self) -> "tuple[Tensor | Group, ...]":
@@ -76,7 +87,7 @@ class Graph:
         return tuple(
             ends.get(node, node)
             for node in self.nodes
-            if node in ends or (node not in grouped and self.computes(node) and node.size)
+            if node in ends or (node not in grouped and self._is_work(node))
         )
 
     @cached_property
@@ -108,6 +119,7 @@ class Graph:
             tuple(index[t] for t in self.outputs),
             tuple(i for i, t in enumerate(self.nodes) if t in self._skipped),
             tuple((g.pattern.name, tuple(index[n] for n in g.nodes)) for g in self.groups),
+            tuple(map(len, self.stages)),
         )
 
     def __repr__(self) -> str:

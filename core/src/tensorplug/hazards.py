@@ -36,6 +36,8 @@ class Host(enum.Enum):
 Stream = Backend | Host
 Clock = dict[Stream, int]
 """How much of each stream's work is known to be done."""
+Memory = Buffer | Host | Tensor
+"""What bytes are counted in."""
 
 
 # --- ranges ------------------------------------------------------------------------------------
@@ -45,10 +47,11 @@ Clock = dict[Stream, int]
 class Range:
     """Bytes `start` to `end` of a buffer, or addresses in host memory.
 
-    With a `stride`, only the first `width` bytes of every `stride` from `start` on.
+    With a `stride`, only the first `width` bytes of every `stride` from `start` on. A tensor that
+    has no memory yet stands for its own.
     """
 
-    buffer: Buffer | Host
+    buffer: "Memory"
     start: int
     end: int
     width: int = 0
@@ -80,14 +83,19 @@ class Range:
 
 def range_of(tensor: Tensor, place: Storage) -> Range:
     """The bytes of the elements of `tensor` at `place`: its span, or its columns."""
-    end = place.offset + tensor.nbytes
+    return range_in(place.buffer, place.offset, tensor)
+
+
+def range_in(memory: Memory, offset: int, tensor: Tensor) -> Range:
+    """The bytes of the elements of `tensor` from `offset` of `memory` on."""
+    end = offset + tensor.nbytes
     width, stride = 0, tensor.nb[1]
     if tensor.has_contiguous_rows and tensor.rows > 1:
         row = tensor.dtype.row_size(tensor.ne[0])
         outer = zip(tensor.ne[1:], tensor.nb[1:], strict=True)
         if row < stride and all(b % stride == 0 for n, b in outer if n > 1):
             width = row
-    return Range(place.buffer, place.offset, end, width, stride if width else 0)
+    return Range(memory, offset, end, width, stride if width else 0)
 
 
 def range_at(place: Place, size: int) -> Range:
@@ -121,10 +129,9 @@ def accesses(work: Tensor | Group, bindings: Bindings) -> tuple[Access, ...]:
     Inner nodes of a group have no memory, nor have nodes that are a plan's own affair. Tensors
     without elements access nothing.
     """
-    reads, made = work.sources if isinstance(work, Tensor) else work.inputs, _made(work)
-    written = (*made, *(t for node in made for t in node.also_writes))
+    reads, written = touched(work)
     name = work.op if isinstance(work, Tensor) else str(work)
-    seen = [t for t in dict.fromkeys(reads) if t.nbytes and bindings.has(t)]
+    seen = [t for t in reads if t.nbytes and bindings.has(t)]
     found = [_access(t, bindings, name, writes=False) for t in seen]
     found += [
         _access(t, bindings, name, writes=True) for t in written if t.nbytes and bindings.has(t)
@@ -132,11 +139,12 @@ def accesses(work: Tensor | Group, bindings: Bindings) -> tuple[Access, ...]:
     return tuple(found)
 
 
-def _made(work: Tensor | Group) -> tuple[Tensor, ...]:
-    """The nodes with memory."""
+def touched(work: Tensor | Group) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
+    """The tensors that a node or a fused group reads, each once, and those that it writes."""
     if isinstance(work, Tensor):
-        return (work,)
-    return tuple(node for node in work.nodes if node not in work.inner)
+        return tuple(dict.fromkeys(work.sources)), (work, *work.also_writes)
+    made = tuple(node for node in work.nodes if node not in work.inner)
+    return work.inputs, (*made, *(t for node in made for t in node.also_writes))
 
 
 def _access(tensor: Tensor, bindings: Bindings, work: str, *, writes: bool) -> Access:
@@ -156,6 +164,23 @@ def conflicts(first: Iterable[Access], second: Iterable[Access]) -> bool:
 
 def _clash(a: Access, b: Access) -> bool:
     return (a.writes or b.writes) and a.range.overlaps(b.range)
+
+
+def clash_beside(
+    works: Iterable[Tensor | Group], bindings: Bindings
+) -> tuple[Access, Access] | None:
+    """Two accesses of different pieces of work that must not run side by side, or None."""
+    found = [(i, a) for i, work in enumerate(works) for a in accesses(work, bindings)]
+    found.sort(key=lambda item: item[1].range.start)
+    open_: dict[Memory, list[tuple[int, Access]]] = {}
+    for number, access in found:
+        start = access.range.start
+        near = [item for item in open_.get(access.range.buffer, ()) if item[1].range.end > start]
+        for other, earlier in near:
+            if other != number and _clash(earlier, access):
+                return earlier, access
+        open_[access.range.buffer] = [*near, (number, access)]
+    return None
 
 
 # --- what happens before what ------------------------------------------------------------------
@@ -226,7 +251,7 @@ class Sanitizer:
 
     def __init__(self, *streams: Backend) -> None:
         self._clocks = Clocks()
-        self._done: dict[Buffer | Host, dict[Stream, _History]] = {}
+        self._done: dict[Memory, dict[Stream, _History]] = {}
         self._marks: WeakKeyDictionary[Mark, Clock] = WeakKeyDictionary()
         self._subject = ""
         self._lock = threading.RLock()
@@ -251,7 +276,14 @@ class Sanitizer:
     # --- what streams tell (`Watch`) -------------------------------------------------------
 
     def runs(self, stream: Backend, bound: BoundGraph) -> None:
-        """`stream` is about to queue a plan."""
+        """`stream` is about to queue a plan, whose stages run side by side."""
+        for stage in bound.graph.stages:
+            clash = clash_beside(stage, bound.bindings)
+            if clash is not None:
+                raise HazardError(
+                    f"{self._name(stream)}: {clash[1]}, while beside it {clash[0]}: a barrier is "
+                    "missing between the two"
+                )
         with self._lock:
             self._queue(
                 stream, (a for work in bound.graph.work for a in accesses(work, bound.bindings))
@@ -327,7 +359,7 @@ class Sanitizer:
                 self._keep(stream, count, access)
 
     def _unordered(
-        self, stream: Stream, buffer: Buffer | Host, clock: Clock
+        self, stream: Stream, buffer: Memory, clock: Clock
     ) -> Iterator[tuple[Stream, Access]]:
         for other, history in self._done.get(buffer, {}).items():
             if other is not stream:

@@ -229,7 +229,7 @@ class Schedule(Resource):
         if not spares and not any(split.groups for split in self.splits):
             return batch
         if self._unfused is None:
-            plain = [replace(split, groups=()) for split in self.splits]
+            plain = [replace(split, groups=(), stages=()) for split in self.splits]
             self._unfused = _plan_splits(
                 self.graph,
                 layout.where,
@@ -266,7 +266,7 @@ class Schedule(Resource):
 
     def part(self, split: Split) -> Graph:
         """The graph of one split."""
-        return self.graph.part(split.nodes, groups=split.groups)
+        return self.graph.part(split.nodes, groups=split.groups, stages=split.stages)
 
     def _new_batch(self, kept: dict[Tensor, Array]) -> Batch:
         places: dict[Tensor, Storage] = {}

@@ -8,6 +8,7 @@ from functools import partial
 
 from tensorplug.backend import Backend, Plan, SupportsOptimize
 from tensorplug.buffer import BufferType
+from tensorplug.concurrency import CONCURRENCY
 from tensorplug.errors import GraphError, OptionError, RunFailed, SchedulerBusy
 from tensorplug.fusion import FUSION
 from tensorplug.graph import Bindings, BoundGraph, Graph
@@ -15,6 +16,7 @@ from tensorplug.hazards import SANITIZE, Sanitizer
 from tensorplug.lifetime import Resource, Turnstile
 from tensorplug.marks import Mark
 from tensorplug.scheduler.arena import Arena
+from tensorplug.scheduler.arrange import arranged
 from tensorplug.scheduler.assign import Field, assign
 from tensorplug.scheduler.failure import Attempt
 from tensorplug.scheduler.fuse import fused
@@ -45,11 +47,12 @@ class Scheduler(Resource):
     1) all that is queued is checked, slowly: accesses to the same bytes that nothing orders raise
     HazardError. A device that fails in a run raises RunFailed; with `on_failure` "replan" the run
     begins again without it. An upload, split, copy or wait that takes longer than `hang_limit`
-    seconds is given up: the device hangs. Belongs to one thread; its schedules never run at once
-    (SchedulerBusy).
+    seconds is given up: the device hangs. Work of devices that run some of it side by side is put
+    into stages; with `ahead` that of all devices is, looking so many pieces of it ahead. Belongs to
+    one thread; its schedules never run at once (SchedulerBusy).
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - a program names only what it wants otherwise
         self,
         backends: Sequence[Backend],
         *,
@@ -60,6 +63,7 @@ class Scheduler(Resource):
         sanitize: bool | None = None,
         on_failure: str = "raise",
         hang_limit: float | None = None,
+        ahead: int | None = None,
     ) -> None:
         if not backends:
             raise OptionError(
@@ -69,6 +73,8 @@ class Scheduler(Resource):
             raise OptionError("Scheduler: a backend is given twice; open one stream for each place")
         if hang_limit is not None and hang_limit <= 0:
             raise OptionError(f"Scheduler: hang_limit={hang_limit}; give seconds, or None for none")
+        if ahead is not None and ahead < 0:
+            raise OptionError(f"Scheduler: ahead={ahead}; give 0 or more, or None to ask devices")
         super().__init__()
         chosen = buffer_types or {}
         pools = [chosen.get(b, b.buffer_type) for b in backends]
@@ -98,6 +104,7 @@ class Scheduler(Resource):
         self.sanitizer = Sanitizer(*backends) if wanted else None
         self._parallel = parallel
         self._offload = offload
+        self._ahead = ahead
         self._plans: dict[tuple[int, tuple[object, ...]], list[Plan]] = {}
         self.use(backends, pools)
 
@@ -295,6 +302,8 @@ class Scheduler(Resource):
         parts = split(graph, where, self.field, self._optimize)
         if fuse and os.environ.get(FUSION, "1") != "0":
             parts = fused(graph, parts, self.field)
+        if os.environ.get(CONCURRENCY, "1") != "0":
+            parts = arranged(parts, self.backends, self.rescue.moved, self._ahead)
         pools = self.arena.pools
         return lay_out(graph, where, parts, pools, transient=transient, batches=self._batches)
 

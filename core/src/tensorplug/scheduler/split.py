@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from tensorplug.errors import GraphError
+from tensorplug.concurrency import Stage, check_order
 from tensorplug.fusion import Group
 from tensorplug.graph import Graph
 from tensorplug.scheduler.assign import Choices, Field, is_weight
@@ -32,7 +32,8 @@ class Split:
 
     The split reads in place what the backends in `after` compute, or overwrites memory that they
     still read: it waits for them. Nodes of one of `groups` are computed as one; `refused` are
-    groups that the device does not take, with its reasons.
+    groups that the device does not take, with its reasons. `stages` hold the nodes and groups in
+    the same order where the device may run those of one stage side by side.
     """
 
     index: int
@@ -43,6 +44,7 @@ class Split:
     after: frozenset[int]
     groups: tuple[Group, ...] = ()
     refused: tuple[tuple[Group, str], ...] = ()
+    stages: tuple[Stage, ...] = ()
 
 
 class _Draft:
@@ -167,23 +169,6 @@ def _ordered(draft: _Draft, order: Order) -> tuple[Tensor, ...]:
         return wanted
     check_order(draft.nodes, wanted)
     return wanted
-
-
-def check_order(nodes: Sequence[Tensor], wanted: Sequence[Tensor]) -> None:
-    """Raise GraphError unless `wanted` holds the same nodes and keeps what they depend on."""
-    if len(wanted) != len(nodes) or set(wanted) != set(nodes):
-        raise GraphError("optimize: the new order does not hold the same nodes")
-    place = {node: i for i, node in enumerate(wanted)}
-    touched: dict[Tensor, list[Tensor]] = {}
-    for node in nodes:
-        for tensor in (node, *node.sources):
-            for earlier in touched.get(tensor.root, ()):
-                writes = earlier.writes or node.writes or earlier is tensor.root
-                if earlier is not node and writes and place[earlier] > place[node]:
-                    raise GraphError(
-                        f"optimize: {node} was moved before {earlier}, which it follows"
-                    )
-            touched.setdefault(tensor.root, []).append(node)
 
 
 def localised(sources: Iterable[Tensor], local: Mapping[Tensor, Tensor]) -> tuple[Tensor, ...]:

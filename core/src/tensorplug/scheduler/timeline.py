@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from tensorplug.allocator import Step
 from tensorplug.buffer import BufferType
+from tensorplug.concurrency import end_of, units
 from tensorplug.graph import Graph
 from tensorplug.scheduler.assign import Choice
 from tensorplug.scheduler.split import Split, localised
@@ -59,14 +60,13 @@ def _split_step(split: Split, shared: Sequence[Tensor]) -> Step:
 
 def node_steps(split: Split) -> Iterator[Step]:
     """The steps of its nodes: one for each group, at the place of the last node."""
-    grouped = {node for group in split.groups for node in group.nodes}
-    ends = {group.last: group for group in split.groups}
-    for node in split.nodes:
-        if node in ends:
-            group = ends[node]
-            touched = (*localised(group.inputs, split.local), *node.written_roots)
-            also = tuple(t.root for t in group.outputs if t is not node)
-            yield Step(node, touched, split.backend, also, group.replaceable)
-        elif node not in grouped:
-            touched = (*localised(node.sources, split.local), *node.written_roots)
-            yield Step(node, touched, split.backend)
+    beside = {end_of(work) for stage in split.stages for work in stage[1:]}
+    for work in units(split.nodes, split.groups):
+        if isinstance(work, Tensor):
+            touched = (*localised(work.sources, split.local), *work.written_roots)
+            yield Step(work, touched, split.backend, beside=work in beside)
+        else:
+            touched = (*localised(work.inputs, split.local), *work.last.written_roots)
+            also = tuple(t.root for t in work.outputs if t is not work.last)
+            over = work.replaceable
+            yield Step(work.last, touched, split.backend, also, over, beside=work.last in beside)

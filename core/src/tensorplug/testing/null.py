@@ -10,6 +10,7 @@ import numpy as np
 
 from tensorplug.backend import Backend, DeviceSpan, Event, Plan
 from tensorplug.buffer import Buffer, BufferType
+from tensorplug.concurrency import AHEAD
 from tensorplug.device import Device, DeviceType, Memory
 from tensorplug.dtypes import F64
 from tensorplug.errors import (
@@ -26,6 +27,7 @@ from tensorplug.patterns import PATTERNS
 from tensorplug.tensor import Array, Storage, Tensor, array_view
 from tensorplug.testing.arithmetic import KERNELS, Kernel
 from tensorplug.testing.faults import FAULTS, Faults
+from tensorplug.testing.nullconcurrency import SideBySide
 from tensorplug.testing.nullfusion import compute_group
 from tensorplug.testing.nullmemory import NullBuffer, NullBufferType
 from tensorplug.testing.timeline import Gate, NullEvent, Timeline
@@ -164,11 +166,19 @@ class _Profiling(NullBackend):
         self._spans.append(DeviceSpan(what, start, perf_counter_ns()))
 
 
+class _Concurrency(NullBackend):
+    ahead = AHEAD
+
+    def _plan(self, bound: BoundGraph) -> Plan:
+        super()._plan(bound)
+        return SideBySide(self, bound)
+
+
 def _backend_class(*mixins: type[NullBackend]) -> type[NullBackend]:
     return type("NullBackend", (*mixins, NullBackend), {}) if mixins else NullBackend
 
 
-_ABILITIES = (_Events, _AsyncTransfer, _AsyncCopy, _Profiling)
+_ABILITIES = (_Events, _AsyncTransfer, _AsyncCopy, _Profiling, _Concurrency)
 _BACKENDS = {
     flags: _backend_class(*itertools.compress(_ABILITIES, flags))
     for flags in itertools.product((False, True), repeat=len(_ABILITIES))
@@ -188,6 +198,7 @@ class NullDevice(Device):
     `offloads` are the ops that `offload()` says yes to. `fusions` are the patterns that it computes
     as one: node by node in scratch memory, after the outputs' memory was spoilt. Without `float64`
     it refuses ops with f64.
+    With `concurrent`, work between two barriers is done in an order that chance decides.
     `log` grows for ever; without `logs` it stays empty.
 
     With `asynchronous`, work is done only when somebody waits, in an order that `timeline` decides;
@@ -215,6 +226,7 @@ class NullDevice(Device):
         async_transfer: bool | None = None,
         async_copy: bool | None = None,
         profiling: bool = False,
+        concurrent: bool = False,
         timeline: Timeline | None = None,
         kernels: Mapping[str, Kernel] | None = None,
         fusions: Sequence[Pattern] = PATTERNS,
@@ -223,7 +235,7 @@ class NullDevice(Device):
         super().__init__(name)
         wanted = (events, async_transfer, async_copy)
         self.backend_class = _BACKENDS[
-            (*(asynchronous if flag is None else flag for flag in wanted), profiling)
+            (*(asynchronous if flag is None else flag for flag in wanted), profiling, concurrent)
         ]
         self.asynchronous = asynchronous
         self.timeline = timeline or Timeline()
