@@ -1,4 +1,4 @@
-"""Where the launches of a device work, and how much memory they need. Nothing is launched."""
+"""Where the launches of a device work, and the memory they need. Nothing is launched."""
 
 from collections.abc import Iterator
 
@@ -58,6 +58,17 @@ def test_tensors_that_nothing_computes_here_need_no_scratch_memory(device):
     sizes = [device.buffer_type.alloc_size(tensor) for tensor in (X, many)]
 
     assert sizes == [X.nbytes, 384]
+
+
+def test_memory_is_refused_beyond_what_the_device_has_left(device):
+    device.count(device.total)
+    device.count(-100)
+
+    device.need(100)
+    with pytest.raises(tp.OutOfMemory, match=r"^emulated:0: 101 bytes needed, 100 available$"):
+        device.need(101)
+
+    assert device.memory().free == 100
 
 
 def test_memory_that_ends_before_the_scratch_memory_does_is_an_error(device):

@@ -1,16 +1,17 @@
-"""What devices whose work is lowered here have in common: support, scratch memory, kernel texts.
+"""What devices whose work is lowered here have in common: support, memory, kernel texts.
 
 A backend writes a subclass of `SimtDevice` with a subclass of `SimtBufferType` for its memory. Its
 streams and plans ask `placing.place` for launches; what queues them is the backend's own.
 """
 
+import threading
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import ClassVar
 
 from tensorplug.buffer import Buffer, BufferType
-from tensorplug.device import Device, KernelText
-from tensorplug.errors import Refusal
+from tensorplug.device import Device, KernelText, Memory
+from tensorplug.errors import OutOfMemory, Refusal
 from tensorplug.fusion import Group
 from tensorplug.tensor import Tensor
 from tensorplug_simt.facts import Facts
@@ -20,11 +21,15 @@ from tensorplug_simt.program import Launch, Program
 
 
 class SimtDevice(Device):
-    """A device that computes what its tables lower. Subclasses set `facts` when they are made.
+    """A device that computes what its tables lower.
 
-    One with `groups` names their patterns in `fusions`; then it fuses (`SupportsFusion`).
+    Subclasses set `facts` and `total` when they are made; their memory asks `need` before it takes
+    some, and tells `count` when it has taken it and when it gives it back. One with `groups` names
+    their patterns in `fusions`; then it fuses (`SupportsFusion`).
     """
 
+    total: int
+    """Bytes of memory that it may take."""
     facts: Facts
     """What lowerings know of the hardware. Later ones may be lowered to other kernels, as long as
     `scratch` has told a size that suffices for both."""
@@ -33,12 +38,35 @@ class SimtDevice(Device):
     groups: ClassVar[Mapping[str, GroupLowering]] = {}
     """By fusion pattern."""
 
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self._lock = threading.RLock()
+        self._allocated = 0
+
+    # --- memory ----------------------------------------------------------------------------
+
+    def memory(self) -> Memory:
+        return Memory(max(self.total - self._allocated, 0), self.total)
+
+    def count(self, size: int) -> None:
+        """Remember that `size` more bytes are allocated; fewer where it is negative."""
+        with self._lock:
+            self._allocated += size
+
+    def need(self, size: int) -> None:
+        """Raise OutOfMemory where `size` bytes more are more than `total`."""
+        free = max(self.total - self._allocated, 0)
+        if size > free:
+            raise OutOfMemory(f"{self.name}: {size} bytes needed, {free} available")
+
     @abstractmethod
     def reaches(self, buffer: Buffer) -> bool:
         """Whether kernels of this device can work in `buffer`, which may be of any backend."""
 
     def supports_buffer_type(self, buffer_type: BufferType) -> bool:
         return buffer_type is self.buffer_type
+
+    # --- work ------------------------------------------------------------------------------
 
     def lower(self, node: Tensor) -> Program | Refusal:
         """The launches of a node that is no view, or why there are none."""

@@ -1,6 +1,5 @@
 """`CudaDevice`: a GPU, or one of several devices that share one."""
 
-import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, ClassVar
@@ -11,7 +10,6 @@ from tensorplug.backend import Backend
 from tensorplug.buffer import Buffer, BufferType
 from tensorplug.device import DeviceType, KernelText, Memory, Option
 from tensorplug.dtypes import DType
-from tensorplug.errors import OutOfMemory
 from tensorplug.tensor import Array, Tensor
 from tensorplug_cuda.backend import CudaBackend
 from tensorplug_cuda.errors import driver_errors
@@ -49,8 +47,6 @@ class CudaDevice(SimtDevice):
         self.total = gpu.memory // shares
         self._place = f", part {share + 1} of {shares}" if shares > 1 else ""
         self._shares = shares
-        self._lock = threading.RLock()
-        self._allocated = 0
         self._stream: Any = None
         self._memory = CudaBufferType(self)
         self._pinned = PinnedBufferType(self)
@@ -112,17 +108,6 @@ class CudaDevice(SimtDevice):
 
     def reaches(self, buffer: Buffer) -> bool:
         return isinstance(buffer, CudaBuffer) and buffer.owner is self
-
-    def need(self, size: int) -> None:
-        """Raise OutOfMemory where the device's part of the GPU's memory has no `size` bytes."""
-        free = self.total - self._allocated
-        if size > free:
-            raise OutOfMemory(f"{self.name}: {size} bytes needed, {free} available")
-
-    def count(self, size: int) -> None:
-        """Remember that `size` more bytes are allocated; fewer where it is negative."""
-        with self._lock:
-            self._allocated += size
 
     def import_host(self, memory: Array, *, largest_tensor: int = 0) -> Buffer:
         """Compute on host memory where it lies, over the bus. Raises Unsupported."""

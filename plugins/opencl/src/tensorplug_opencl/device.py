@@ -1,6 +1,5 @@
 """`OpenCLDevice`: a device of an OpenCL platform."""
 
-import threading
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
@@ -11,7 +10,7 @@ import pyopencl as cl
 
 from tensorplug.backend import Backend
 from tensorplug.buffer import Buffer, BufferType, BufferUsage, as_bytes
-from tensorplug.device import DeviceType, KernelText, Memory
+from tensorplug.device import DeviceType, KernelText
 from tensorplug.errors import DeviceLost, Refusal, map_driver_errors
 from tensorplug.fusion import Group
 from tensorplug.tensor import Array, Tensor
@@ -50,14 +49,13 @@ class OpenCLDevice(SimtDevice):
     def __init__(self, name: str, driver: Any) -> None:
         super().__init__(name)
         self.driver = driver
+        self.total = int(driver.global_mem_size)
         self.facts = facts_of(driver)
         self._tuner: Tuner | None = None
         if not style_forced():
             # A forced style would make choices that nobody wants once it is gone.
             self.facts = replace(self.facts, choices=remembered(driver))
             self._tuner = Tuner(self) if tuning_wanted() else None
-        self._lock = threading.RLock()
-        self._allocated = 0
         self._context: Any = None
         self._transfers: Any = None
         self._programs: Programs | None = None
@@ -77,10 +75,6 @@ class OpenCLDevice(SimtDevice):
     @property
     def hardware_id(self) -> str:
         return hardware_id(self.driver)
-
-    def memory(self) -> Memory:
-        total = int(self.driver.global_mem_size)
-        return Memory(max(total - self._allocated, 0), total)
 
     # --- what the driver gives -------------------------------------------------------------
 
@@ -129,11 +123,6 @@ class OpenCLDevice(SimtDevice):
 
     def reaches(self, buffer: Buffer) -> bool:
         return isinstance(buffer, OpenCLBuffer)
-
-    def count(self, size: int) -> None:
-        """Remember that `size` more bytes are allocated; fewer where it is negative."""
-        with self._lock:
-            self._allocated += size
 
     def import_host(self, memory: Array, *, largest_tensor: int = 0) -> Buffer:
         """Compute on host memory: without a copy where the device shares the host's memory."""

@@ -32,9 +32,7 @@ class OpenCLBufferType(SimtBufferType):
 
     def _alloc(self, size: int, usage: BufferUsage) -> Buffer:
         device = self.device
-        free = device.memory().free
-        if size > free:
-            raise OutOfMemory(f"{self.name}: {size} bytes needed, {free} available")
+        device.need(size)
         with map_driver_errors(ERRORS, f"{self.name}: {size} bytes"):
             memory = cl.Buffer(device.context, cl.mem_flags.READ_WRITE, size)
         return OpenCLBuffer(self, size, usage, memory)

@@ -7,7 +7,7 @@ import numpy as np
 
 from tensorplug.backend import Backend
 from tensorplug.buffer import Buffer, BufferType, BufferUsage
-from tensorplug.device import DeviceType, Memory
+from tensorplug.device import DeviceType
 from tensorplug.graph import Bindings
 from tensorplug.tensor import Tensor
 from tensorplug_simt.device import SimtBufferType, SimtDevice
@@ -90,6 +90,7 @@ class EmulatedDevice(SimtDevice):
     ) -> None:
         super().__init__(name)
         self.emulator = emulator or Emulator()
+        self.total = CAPACITY
         self.facts = facts
         self.lowerings = lowerings
         self._memory = EmulatedBufferType(self)
@@ -108,9 +109,6 @@ class EmulatedDevice(SimtDevice):
     @property
     def type(self) -> DeviceType:
         return DeviceType.ACCEL
-
-    def memory(self) -> Memory:
-        return Memory(CAPACITY, CAPACITY)
 
     @property
     def buffer_type(self) -> BufferType:
