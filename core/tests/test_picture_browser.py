@@ -13,7 +13,7 @@ import pytest
 import tensorplug as tp
 from tensorplug.testing.null import NullDevice
 
-NAMES = ("chromium", "chromium-headless-shell", "google-chrome", "chromium-browser", "chrome")
+NAMES = ("chromium-headless-shell", "chromium", "google-chrome", "chromium-browser", "chrome")
 BROWSER = next((path for name in NAMES if (path := shutil.which(name))), "")
 SCHEMES = {"dark": 0, "light": 1}
 
