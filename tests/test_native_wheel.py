@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
-COMPILER = shutil.which(os.environ.get("CXX", "c++"))
+pytestmark = pytest.mark.long
 
+COMPILER = shutil.which(os.environ.get("CXX", "c++"))
 
 COMPILERS = re.compile(r"(.+-)?(cc|c\+\+|gcc|g\+\+|clang(\+\+|-cl)?|icx|icpx)(-[\d.]+)?")
 """Names of programs that compile."""
