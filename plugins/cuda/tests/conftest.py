@@ -5,7 +5,7 @@ needs neither CuPy nor a driver. One process has one of them.
 """
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -71,13 +71,29 @@ def machine() -> Iterator[object]:
 
 
 @pytest.fixture
-def device(machine) -> "Iterator[CudaDevice]":
-    """The emulated GPU of a new machine."""
+def devices(machine) -> "Callable[[], list[CudaDevice]]":
+    """What lists the devices of a new machine."""
     from tensorplug_cuda.enumeration import devices
 
+    return devices
+
+
+@pytest.fixture
+def device(devices) -> "Iterator[CudaDevice]":
+    """The emulated GPU of a new machine."""
     (device,) = devices()
     with device:
         yield device
+
+
+@pytest.fixture(params=["two GPUs", "two parts of one GPU"])
+def pair(request, machine, devices, monkeypatch) -> "Iterator[tuple[CudaDevice, CudaDevice]]":
+    """Two devices."""
+    machine.reset(gpus=2 if request.param == "two GPUs" else 1)
+    monkeypatch.setenv("TENSORPLUG_CUDA_EMULATED", str(2 // len(machine.gpus)))
+    first, second = devices()
+    with first, second:
+        yield first, second
 
 
 @pytest.fixture

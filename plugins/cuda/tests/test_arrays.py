@@ -114,9 +114,7 @@ def test_array_that_starts_between_is_refused(cupy, device, theirs):
         device.import_array("x", odd)
 
 
-def test_array_of_another_gpu_is_refused(cupy, machine):
-    from tensorplug_cuda.enumeration import devices
-
+def test_array_of_another_gpu_is_refused(cupy, machine, devices):
     machine.reset(gpus=2)
     first, second = devices()
     with first, second:

@@ -9,13 +9,6 @@ from tensorplug.device import DeviceType
 from tensorplug.errors import DeviceError, OptionError
 
 
-@pytest.fixture
-def devices(machine):
-    from tensorplug_cuda.enumeration import devices
-
-    return devices
-
-
 def test_each_gpu_is_a_device_with_its_identity(devices, machine):
     machine.reset(gpus=2)
 

@@ -81,25 +81,18 @@ def test_rounded_activations_move_logits_by_some_percent(stream, tiny, tmp_path,
 
 
 @pytest.mark.parametrize("split", ["layer", "tensor"])
-@pytest.mark.parametrize("gpus", [1, 2], ids=["parts of a GPU", "GPUs"])
-def test_model_over_two_devices_gives_the_same(machine, monkeypatch, tiny, tmp_path, split, gpus):
-    from tensorplug_cuda.enumeration import devices
-
-    machine.reset(gpus=gpus)
-    monkeypatch.setenv("TENSORPLUG_CUDA_EMULATED", str(2 // gpus))
+def test_model_over_two_devices_gives_the_same(pair, tiny, tmp_path, split):
+    first, second = pair
     path = tmp_path / "model.gguf"
     tiny.write("llama", path)
-    first, second = devices()
     with (
-        first,
-        second,
         first.open() as one,
         second.open() as two,
         load_model(path, [one, two], split=split) as model,
         model.session(128, kv=tp.F32) as session,
     ):
         found = np.concatenate(list(session.score(tiny.prompt("llama"))))
-        taken = [device.memory().free < device.total for device in (first, second)]
+        taken = [device.memory().free < device.total for device in pair]
 
     assert away(found, np.load(APP / "llama_cpp_tiny.npz")["llama"]) < 1e-4
     assert taken == [True, True]

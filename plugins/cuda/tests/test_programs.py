@@ -25,9 +25,8 @@ def doubled(stream, count=4):
 
 
 @pytest.fixture
-def again(machine):
+def again(devices):
     """Compute it on a new device, as another process would."""
-    from tensorplug_cuda.enumeration import devices
 
     def compute():
         (device,) = devices()

@@ -20,18 +20,6 @@ X = np.arange(8, dtype=np.float32).reshape(2, 4)
 needs_kernels = pytest.mark.skipif(bool(missing()), reason=missing())
 
 
-@pytest.fixture(params=["two GPUs", "two parts of one GPU"])
-def pair(request, machine, monkeypatch):
-    """Two devices."""
-    from tensorplug_cuda.enumeration import devices
-
-    machine.reset(gpus=2 if request.param == "two GPUs" else 1)
-    monkeypatch.setenv("TENSORPLUG_CUDA_EMULATED", str(2 // len(machine.gpus)))
-    first, second = devices()
-    with first, second:
-        yield first, second
-
-
 def filled(device, value=0):
     """16 bytes of a device."""
     buffer = device.buffer_type.alloc(16)

@@ -1,5 +1,6 @@
 """Devices of every driver that is installed here."""
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from tensorplug_opencl.backend import OpenCLBackend
 from tensorplug_opencl.device import OpenCLDevice
 
 HERE = Path(__file__).parent
+OCLGRIND = Path("/usr/lib/oclgrind/liboclgrind-rt-icd.so")
 PROCESSOR = 1 << 1
 """OpenCL's bit for processors; PyOpenCL is not imported where there is no driver."""
 
@@ -75,6 +77,23 @@ def device(driver) -> Iterator[OpenCLDevice]:
     """A device of its own for each class of tests, or each test."""
     with OpenCLDevice("opencl:0", driver) as device:
         yield device
+
+
+@pytest.fixture
+def oclgrind(tmp_path: Path) -> Iterator[dict[str, str]]:
+    """The environment of a process whose one device is oclgrind, which must find no fault in it."""
+    if not OCLGRIND.exists():
+        pytest.skip("apt-get install oclgrind")
+    (tmp_path / "oclgrind.icd").write_text(f"{OCLGRIND}\n")
+    log = tmp_path / "oclgrind.log"
+    yield {
+        **os.environ,
+        drivers.VENDORS: str(tmp_path),
+        "OCLGRIND_DATA_RACES": "1",
+        "OCLGRIND_LOG": str(log),
+        "TENSORPLUG_CACHE": str(tmp_path),
+    }
+    assert not log.exists() or log.read_text() == ""
 
 
 @pytest.fixture

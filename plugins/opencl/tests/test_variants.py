@@ -72,17 +72,23 @@ def check(got, w, x, near=NEAR) -> None:
     assert not far.any(), (got[far][:3], wanted[far][:3], np.argwhere(far)[:3])
 
 
+def multiplied(device, stream, variant, dtype, stored, x):
+    """`x @ w.T` as a variant computes it; `stored` is what lies in memory of w."""
+    a = tp.input("w", (*stored.shape[:-1], x.shape[-1]), dtype)
+    b = tp.input("x", x.shape, tp.F32)
+    y = tp.mul_mat(a, b)
+    choose(device, variant, y)
+    with tp.Scheduler([stream]).schedule(y) as run:
+        return run.run({a: stored, b: x})[y]
+
+
 def product(device, stream, variant, dtype, n, m, k):
     """`check` of one product."""
     rng = np.random.default_rng(n + m + k)
     stored, w = stored_and_values(rng, dtype, n, k)
     x = rng.standard_normal((m, k)).astype(np.float32)
-    a, b = tp.input("w", (n, k), dtype), tp.input("x", (m, k), tp.F32)
-    y = tp.mul_mat(a, b)
-    choose(device, variant, y)
 
-    with tp.Scheduler([stream]).schedule(y) as run:
-        got = run.run({a: stored, b: x})[y]
+    got = multiplied(device, stream, variant, dtype, stored, x)
 
     exact = x.astype(np.float64)
     check(got, w, rounded(x, ROUNDED[variant]) if variant in ROUNDED else exact)
@@ -143,12 +149,8 @@ def test_each_matrix_of_weights_serves_several(device, stream, variant):
     rng = np.random.default_rng(0)
     stored, w = stored_and_values(rng, tp.Q4_K, 2, 5, 256)
     x = rng.standard_normal((6, 3, 256)).astype(np.float32)
-    a, b = tp.input("w", (2, 5, 256), tp.Q4_K), tp.input("x", (6, 3, 256), tp.F32)
-    y = tp.mul_mat(a, b)
-    choose(device, variant, y)
 
-    with tp.Scheduler([stream]).schedule(y) as run:
-        got = run.run({a: stored, b: x})[y]
+    got = multiplied(device, stream, variant, tp.Q4_K, stored, x)
 
     exact = rounded(x) if variant == "int8" else x.astype(np.float64)
     check(got, np.repeat(w, 3, axis=0), exact)
@@ -191,16 +193,28 @@ def test_products_of_the_same_rows_side_by_side(device, stream, variant):
         check(got[y], w, exact)
 
 
-def test_prompts_of_any_length_share_few_programs_on_gpus(device, stream):
-    device.facts = replace(device.facts, wide=False, choices={})
-    w = stream.place("w", np.ones((400, 64), np.float32))
-    counts = []
-    for tokens in (1, 2, 3, 7, 9, 33, 70, 150, 300, 500):
+def programs_after(device, stream, rows, prompts):
+    """How many programs there are after each product of so many rows with a prompt of a length."""
+    w = stream.place("w", np.ones((rows, 64), np.float32))
+    for tokens in prompts:
         x = tp.input("x", (tokens, 64), tp.F32)
         y = tp.mul_mat(w, x)
         with tp.Scheduler([stream]).schedule(y) as run:
             assert (run.run({x: np.ones((tokens, 64), np.float32)})[y] == 64).all()
-        counts.append(device.programs.count)
+        yield device.programs.count
+
+
+def test_prompts_of_any_length_share_few_programs(device, stream):
+    counts = list(programs_after(device, stream, 40, (1, 2, 3, 7, 33, 70, 500)))
+
+    assert counts == [1, 2, 3, 4, 5, 5, 5]
+
+
+def test_prompts_of_any_length_share_few_programs_on_gpus(device, stream):
+    device.facts = replace(device.facts, wide=False, choices={})
+    prompts = (1, 2, 3, 7, 9, 33, 70, 150, 300, 500)
+
+    counts = list(programs_after(device, stream, 400, prompts))
 
     assert counts[3] == len(COLUMNS)
     assert counts[-1] <= len(COLUMNS) + len(TILES) - 1
@@ -213,12 +227,8 @@ def test_rounding_to_bytes_moves_no_number_by_more_than_half_a_step(device, stre
     stored = np.zeros((64, 2, 34), np.uint8)
     stored[..., :2] = np.full(1, 1.0, np.float16).view(np.uint8)
     stored[np.arange(64), np.arange(64) // 32, 2 + np.arange(64) % 32] = 1
-    a, b = tp.input("w", (64, 64), tp.Q8_0), tp.input("x", (1, 64), tp.F32)
-    y = tp.mul_mat(a, b)
-    choose(device, "int8", y)
 
-    with tp.Scheduler([stream]).schedule(y) as run:
-        got = run.run({a: stored.reshape(64, -1), b: x})[y]
+    got = multiplied(device, stream, "int8", tp.Q8_0, stored.reshape(64, -1), x)
 
     half_steps = np.abs(x.reshape(-1, 16)).max(1).repeat(16) / 254
     assert (np.abs(got - x) <= half_steps * (1 + 1e-5)).all()
@@ -228,12 +238,8 @@ def test_rounding_to_bytes_moves_no_number_by_more_than_half_a_step(device, stre
 def test_one_row_rounded_to_bytes_that_is_not_finite_gives_nan(device, stream, odd):
     x = np.ones((1, 64), np.float32)
     x[0, 40] = odd
-    a, b = tp.input("w", (3, 64), tp.Q4_1), tp.input("x", (1, 64), tp.F32)
-    y = tp.mul_mat(a, b)
-    choose(device, "wide_int8", y)
 
-    with tp.Scheduler([stream]).schedule(y) as run:
-        got = run.run({a: np.zeros((3, 40), np.uint8), b: x})[y]
+    got = multiplied(device, stream, "wide_int8", tp.Q4_1, np.zeros((3, 40), np.uint8), x)
 
     assert np.isnan(got).all()
 
@@ -242,11 +248,7 @@ def test_one_row_rounded_to_bytes_that_is_not_finite_gives_nan(device, stream, o
 def test_rows_rounded_to_bytes_that_are_not_finite_give_nan(device, stream, odd):
     x = np.ones((2, 64), np.float32)
     x[1, 7] = odd
-    a, b = tp.input("w", (3, 64), tp.Q8_0), tp.input("x", (2, 64), tp.F32)
-    y = tp.mul_mat(a, b)
-    choose(device, "int8", y)
 
-    with tp.Scheduler([stream]).schedule(y) as run:
-        got = run.run({a: np.zeros((3, 68), np.uint8), b: x})[y]
+    got = multiplied(device, stream, "int8", tp.Q8_0, np.zeros((3, 68), np.uint8), x)
 
     assert np.isnan(got).all(axis=1).tolist() == [False, True]
