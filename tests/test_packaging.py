@@ -43,7 +43,7 @@ CONTENTS = {
         ["[tensorplug.backends]", "cuda = tensorplug_cuda.plugin"],
     ),
     "tensorplug-metal": (
-        {"tensorplug_metal/py.typed"},
+        {"tensorplug_metal/py.typed", "tensorplug_metal/kernels/*.metal"},
         ["[tensorplug.backends]", "metal = tensorplug_metal.plugin"],
     ),
     "tensorplug-simt": (

@@ -17,7 +17,8 @@ constant const uchar codes[2] = {1, 2};
 static inline float first(device const uchar* p, thread float* kept, int at) {
   const float value = *(device const float*)(p + at * 4);
   kept[0] = value;
-  return value * kept[0] * at;
+  const int place = at;
+  return value * kept[0] * (at >> place & 3);
 }
 template <typename T>
 static inline T twice(threadgroup const T* p) { return first(0, 0, 1) * p[0]; }

@@ -164,7 +164,8 @@ def _pointers(text: str) -> Iterator[str]:
     pointer = re.compile(rf"\b(?:{plain})(?:[234])?\s*(?:\*|&(?!&))\s*(\w*)")
     for match in pointer.finditer(text):
         before = re.split(r"[(),;{}<=]", text[: match.start()])[-1]
-        if not re.search(rf"\b(?:{'|'.join(SPACES)})\b", before):
+        is_declared = re.fullmatch(r"[\w\s:]*", before) and not re.search(r"\breturn\b", before)
+        if is_declared and not re.search(rf"\b(?:{'|'.join(SPACES)})\b", before):
             declared = " ".join((before + match[0]).split())
             yield f"{declared}: no address space"
 

@@ -37,6 +37,8 @@ class Kernel:
     buffers: tuple[str, ...]
     writes: tuple[str, ...]
     numbers: tuple[tuple[str, str], ...] = ()
+    parts: tuple[str, ...] = ()
+    """Resources that are put before the section, which others share."""
 
     @cached_property
     def parameters(self) -> "np.dtype[np.void]":

@@ -9,6 +9,8 @@ from tensorplug_simt.dialects.dialect import Dialect, read_resource
 from tensorplug_simt.program import Kernel, Launch
 
 COMMON = "tensorplug_simt:kernels/common.k"
+BYTES = "tensorplug_simt:kernels/bytes.k"
+"""A part of kernels that take weights of blocks 32 elements at a time: `unpack`."""
 _MARK = re.compile(r"^//: (\w+)$", re.MULTILINE)
 
 
@@ -23,6 +25,7 @@ def source(launch: Launch, dialect: Dialect, *, parts: int = 0) -> str:
         read_resource(COMMON),
         *(block_text(t) for t in sorted(set(launch.types.values()), key=lambda t: t.id)),
         "".join(_role(role, dtype) for role, dtype in sorted(launch.types.items())),
+        *map(read_resource, kernel.parts),
         _parameters(kernel),
         _merged_head(kernel, dialect, parts) if parts else _head(kernel, dialect),
         body.replace("KERNEL_HEAD {", "KERNEL_HEAD { KERNEL_START") if parts else body,

@@ -59,6 +59,9 @@ DEVICE float load_f16(const uchar* p) { return half_bits_to_float(*(const ushort
 DEVICE void store_f16(uchar* p, float x) { *(ushort*)p = float_to_half_bits(x); }
 DEVICE int atomic_next(int* p) { return atomicAdd(p, 1); }
 #define PREFETCH(p)
+#define BYTES_CHOSEN(x, y, places) __byte_perm(x, y, places)
+#define BYTES_LESS(a, b) __vsub4(a, b)
+#define BITS_SET(x) __popc(x)
 
 // Sums and maxima over a warp, for all of its items; a maximum is NaN where there is one.
 #define WARP_SIZE 32

@@ -37,7 +37,7 @@ inline void simt_switch(Context* from, Context* to) { simt_switch_stack(&from->s
 
 // `main` never returns. Functions expect a stack that is 8 bytes off a multiple of 16.
 inline void simt_prepare(Context* context, char* low, size_t size, void (*main)()) {
-  void** top = (void**)(low + size) - 2;
+  void** top = (void**)(low + size) - 1;
   *--top = (void*)main;
   for (int i = 0; i < 6; i++) *--top = nullptr;
   context->stack = top;

@@ -7,6 +7,7 @@ from tensorplug_simt.facts import Facts
 from tensorplug_simt.grids import per_element
 from tensorplug_simt.lowering import NoKernel, lowers, need_type
 from tensorplug_simt.program import Kernel, Launch, Program, Region, blocks_of, launch, scratch
+from tensorplug_simt.source import BYTES
 
 TEXT = "tensorplug_cuda:kernels/product.cu"
 MATVEC_TEXT = "tensorplug_cuda:kernels/matvec.cu"
@@ -21,7 +22,7 @@ EXPERT_PRODUCT = Kernel("expert_product", TEXT, ("w", "x", "ids", "y"), _Y, _COU
 WARP_PRODUCT = Kernel("warp_product", TEXT, _WXY, _Y, _REPEATS)
 TILED_PRODUCT = Kernel("tiled_product", TEXT, _WXY, _Y, _REPEATS)
 ROUNDED = Kernel("rounded", MATVEC_TEXT, ("x", "y"), _Y, _COUNT)
-MATVEC = Kernel("matvec", MATVEC_TEXT, ("w", "x", "ids", "y"), _Y, _REPEATS)
+MATVEC = Kernel("matvec", MATVEC_TEXT, ("w", "x", "ids", "y"), _Y, _REPEATS, (BYTES,))
 
 ITEMS = 128
 """Of a group that has a warp, or a part of one, for each row of weights."""
