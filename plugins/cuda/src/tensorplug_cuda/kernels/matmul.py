@@ -2,6 +2,7 @@
 
 from tensorplug.dtypes import F64, I32
 from tensorplug.tensor import Tensor
+from tensorplug_cuda.kernels import experts
 from tensorplug_cuda.kernels.table import OWN
 from tensorplug_simt.facts import Facts
 from tensorplug_simt.grids import per_element
@@ -19,7 +20,7 @@ _COUNT = (("count", "uint"),)
 PRODUCT = Kernel("product", TEXT, _WXY, _Y, (*_COUNT, *_REPEATS))
 OUTER = Kernel("outer_product", TEXT, _WXY, _Y, (*_COUNT, *_REPEATS))
 EXPERT_PRODUCT = Kernel("expert_product", TEXT, ("w", "x", "ids", "y"), _Y, _COUNT)
-WARP_PRODUCT = Kernel("warp_product", TEXT, _WXY, _Y, _REPEATS)
+WARP_PRODUCT = Kernel("warp_product", TEXT, ("w", "x", "ids", "y"), _Y, _REPEATS)
 TILED_PRODUCT = Kernel("tiled_product", TEXT, _WXY, _Y, _REPEATS)
 ROUNDED = Kernel("rounded", MATVEC_TEXT, ("x", "y"), _Y, _COUNT)
 MATVEC = Kernel("matvec", MATVEC_TEXT, ("w", "x", "ids", "y"), _Y, _REPEATS, (BYTES,))
@@ -43,10 +44,8 @@ def mul_mat(node: Tensor, facts: Facts) -> Program:
     _need_products(w, x)
     if not (w.size and x.size and node.size):
         return _general(PRODUCT, node, facts)
-    if _is_bytewise(w, facts) and x.ne[1] <= FEW_COLUMNS:
-        return _matvec(node, facts)
     if x.ne[1] <= FEW_COLUMNS:
-        return Program((_warp_product(node),))
+        return _few(node, facts)
     groups = (blocks_of(w.ne[1], SIDE), blocks_of(x.ne[1], SIDE), node.ne[2] * node.ne[3])
     tiled = launch(
         TILED_PRODUCT,
@@ -63,8 +62,10 @@ def mul_mat_id(node: Tensor, facts: Facts) -> Program:
     """y[:, i, t] = w[:, :, ids[i, t]] applied to x[:, i mod ne[1], t]."""
     w, x, ids = node.sources
     _need_products(w, x)
-    if _is_bytewise(w, facts) and w.size and x.size and node.size:
-        return _matvec(node, facts)
+    if w.size and x.size and node.size:
+        if experts.are_many(node):
+            return experts.tiles(node)
+        return _few(node, facts)
     places = {"w": w, "x": x, "ids": ids, "y": node}
     return Program((per_element(EXPERT_PRODUCT, places, node.size, facts),))
 
@@ -89,6 +90,13 @@ def _is_bytewise(w: Tensor, facts: Facts) -> bool:
     return w.dtype.is_block and allowed and rows_in_order
 
 
+def _few(node: Tensor, facts: Facts) -> Program:
+    """A product with few columns, for which weights go through once for some of them."""
+    if _is_bytewise(node.sources[0], facts):
+        return _matvec(node, facts)
+    return Program((_by_columns(WARP_PRODUCT, node, node.sources[1], ITEMS // 32, {}),))
+
+
 def _matvec(node: Tensor, facts: Facts) -> Program:
     """Columns are rounded first, then weights go through once for `COLUMNS` of them."""
     w, x = node.sources[:2]
@@ -103,24 +111,31 @@ def _matvec(node: Tensor, facts: Facts) -> Program:
         count=count,
     )
     lanes = _lanes(w.ne[0])
-    places: dict[str, Tensor | Region] = {"w": w, "x": codes, "y": node}
+    multiplied = _by_columns(MATVEC, node, codes, ITEMS // lanes, {"LANES": lanes})
+    return Program((rounded, multiplied), scratch=codes.nbytes)
+
+
+def _by_columns(
+    kernel: Kernel, node: Tensor, x: Tensor | Region, rows: int, defines: dict[str, int | str]
+) -> Launch:
+    """A group for `rows` rows of weights and some columns of `x`, or one column of each expert."""
+    w = node.sources[0]
+    places: dict[str, Tensor | Region] = {"w": w, "x": x, "y": node}
     numbers: dict[str, int | float] = {"repeat2": 1, "repeat3": 1}
     if node.op == "mul_mat_id":
-        places["ids"], columns, experts = node.sources[2], 1, {"EXPERTS": 1}
+        places["ids"], columns, defines = node.sources[2], 1, {**defines, "EXPERTS": 1}
         grid = (node.ne[1], node.ne[2])
     else:
-        columns, experts = _power(min(x.ne[1], COLUMNS)), {}
-        numbers = _repeats(w, x)
+        columns, numbers = _power(min(x.ne[1], COLUMNS)), _repeats(w, node)
         grid = (blocks_of(x.ne[1], columns), node.ne[2] * node.ne[3])
-    product = launch(
-        MATVEC,
+    return launch(
+        kernel,
         places,
-        groups=(blocks_of(w.ne[1], ITEMS // lanes), *grid),
+        groups=(blocks_of(w.ne[1], rows), *grid),
         local=(ITEMS,),
-        defines={"LANES": lanes, "COLUMNS": columns, **experts},
+        defines={**defines, "COLUMNS": columns},
         numbers=numbers,
     )
-    return Program((rounded, product), scratch=codes.nbytes)
 
 
 def _codes(x: Tensor) -> Region:
@@ -140,24 +155,6 @@ def _lanes(length: int) -> int:
 def _power(count: int) -> int:
     """The lowest power of two that is not below `count`."""
     return 1 << (count - 1).bit_length()
-
-
-def _warp_product(node: Tensor) -> Launch:
-    w, x = node.sources
-    columns = _power(min(x.ne[1], COLUMNS))
-    groups = (
-        blocks_of(w.ne[1], ITEMS // 32),
-        blocks_of(x.ne[1], columns),
-        node.ne[2] * node.ne[3],
-    )
-    return launch(
-        WARP_PRODUCT,
-        {"w": w, "x": x, "y": node},
-        groups=groups,
-        local=(ITEMS,),
-        defines={"COLUMNS": columns},
-        numbers=_repeats(w, x),
-    )
 
 
 def _general(kernel: Kernel, node: Tensor, facts: Facts) -> Program:

@@ -17,6 +17,46 @@
 #define W_AT(row, k) load_w((row) + (long)(k) * p.w.nb[0])
 #endif
 
+// A group of 256 items for SIDE rows of w (W_ROW) and WIDTH columns of x (X_ROW) from `row` on, with
+// `columns` of them left: each item has 4 * WIDTH / 16 results, to which both come DEPTH elements of
+// `depth` at a time. Neighbours load neighbouring elements of a row.
+#define SIDE 64
+#define DEPTH 16
+#define TILE \
+  __shared__ float ws[DEPTH][SIDE + 4]; \
+  __shared__ float xs[DEPTH][WIDTH + 4]; \
+  const int across = ITEM_X % 16, down = ITEM_X / 16; \
+  float sums[WIDTH / 16][4]; \
+  for (int j = 0; j < WIDTH / 16; j++) \
+    for (int i = 0; i < 4; i++) sums[j][i] = 0.0f; \
+  for (int start = 0; start < depth; start += DEPTH) { \
+    const int k = start + across, inside = k < depth; \
+    for (int i = down; i < SIDE; i += 16) { \
+      float value = 0.0f; \
+      if (inside && row + i < p.w.ne[1]) value = W_AT(W_ROW(i), k); \
+      ws[across][i] = value; \
+    } \
+    for (int j = down; j < WIDTH; j += 16) { \
+      float value = 0.0f; \
+      if (inside && j < columns) value = load_x(X_ROW(j) + (long)k * p.x.nb[0]); \
+      xs[across][j] = value; \
+    } \
+    LOCAL_BARRIER; \
+    for (int l = 0; l < DEPTH; l++) { \
+      float a[4]; \
+      for (int i = 0; i < 4; i++) a[i] = ws[l][across + 16 * i]; \
+      for (int j = 0; j < WIDTH / 16; j++) { \
+        const float b = xs[l][down + 16 * j]; \
+        for (int i = 0; i < 4; i++) sums[j][i] += a[i] * b; \
+      } \
+    } \
+    LOCAL_BARRIER; \
+  } \
+  for (int j = 0; j < WIDTH / 16; j++) \
+    for (int i = 0; i < 4; i++) \
+      if (row + across + 16 * i < p.y.ne[0] && down + 16 * j < columns) \
+        store_f32(Y_ROW(down + 16 * j) + (long)(row + across + 16 * i) * p.y.nb[0], sums[j][i]);
+
 //: product
 KERNEL_HEAD {
   UNFLATTEN_Y
@@ -52,7 +92,8 @@ KERNEL_HEAD {
 }
 
 //: warp_product
-// A warp for each row of w and COLUMNS rows of x: four elements at a time where they lie in order.
+// A warp for each row of w and COLUMNS rows of x, or EXPERTS: for each row of one expert's matrix and
+// one row of x. Four elements at a time where they lie in order.
 #if defined(x_is_f32) && (defined(w_is_f32) || defined(w_is_f16) || defined(w_is_bf16))
 #define IN_ORDER(pointer, role) ((ulong)(pointer) % (4 * role##_bytes) == 0 && p.role.nb[0] == role##_bytes)
 DEVICE float4 four_of(const uchar* w) {
@@ -74,8 +115,20 @@ DEVICE float4 four_of(const uchar* w) {
 KERNEL_HEAD {
   const int lane = ITEM_X % 32, i0 = GROUP_X * (LOCAL_X / 32) + ITEM_X / 32;
   if (i0 >= p.w.ne[1]) return;
+#ifdef EXPERTS
+  const int first = GROUP_Y, i2 = GROUP_Z, i3 = 0;
+  const int expert = *(const int*)AT(ids, first, i2, 0, 0);
+  if (expert < 0 || expert >= p.w.ne[2]) {
+    if (lane == 0) store_f32(AT(y, i0, first, i2, 0), 0.0f);
+    return;
+  }
+  const uchar* w = ROW(w, i0, expert, 0);
+#define COLUMN(c) (first % p.x.ne[1])
+#else
   const int first = GROUP_Y * COLUMNS, i2 = GROUP_Z % p.y.ne[2], i3 = GROUP_Z / p.y.ne[2];
   const uchar* w = ROW(w, i0, i2 / p.repeat2, i3 / p.repeat3);
+#define COLUMN(c) (first + (c) < p.x.ne[1] ? first + (c) : p.x.ne[1] - 1)
+#endif
   float sums[COLUMNS];
   for (int c = 0; c < COLUMNS; c++) sums[c] = 0.0f;
   int start = 0;
@@ -86,8 +139,7 @@ KERNEL_HEAD {
     for (int k = 4 * lane; k < start; k += 128) {
       const float4 a = four_of(w + (long)k * w_bytes);
       for (int c = 0; c < COLUMNS; c++) {
-        const int i1 = first + c < p.x.ne[1] ? first + c : p.x.ne[1] - 1;
-        const float4 b = *(const float4*)(ROW(x, i1, i2, i3) + 4 * (long)k);
+        const float4 b = *(const float4*)(ROW(x, COLUMN(c), i2, i3) + 4 * (long)k);
         sums[c] += a.x * b.x + a.y * b.y + (a.z * b.z + a.w * b.w);
       }
     }
@@ -95,10 +147,7 @@ KERNEL_HEAD {
 #endif
   for (int k = start + lane; k < p.w.ne[0]; k += 32) {
     const float value = W_AT(w, k);
-    for (int c = 0; c < COLUMNS; c++) {
-      const int i1 = first + c < p.x.ne[1] ? first + c : p.x.ne[1] - 1;
-      sums[c] += value * load_x(AT(x, k, i1, i2, i3));
-    }
+    for (int c = 0; c < COLUMNS; c++) sums[c] += value * load_x(AT(x, k, COLUMN(c), i2, i3));
   }
   for (int c = 0; c < COLUMNS; c++) {
     float sum = sums[c];
@@ -108,43 +157,72 @@ KERNEL_HEAD {
 }
 
 //: tiled_product
-// A group of 256 items for SIDE * SIDE results, 16 of them each, through local memory DEPTH deep.
-#define SIDE 64
-#define DEPTH 16
+// Tiles of matrices.
+#define WIDTH 64
 KERNEL_HEAD {
-  __shared__ float ws[DEPTH][SIDE + 4];
-  __shared__ float xs[DEPTH][SIDE + 4];
-  const int row = GROUP_X * SIDE, column = GROUP_Y * SIDE;
+  const int row = GROUP_X * SIDE, column = GROUP_Y * WIDTH, columns = p.x.ne[1] - column;
   const int i2 = GROUP_Z % p.y.ne[2], i3 = GROUP_Z / p.y.ne[2];
-  const int across = ITEM_X % 16, down = ITEM_X / 16;
-  float sums[4][4];
-  for (int i = 0; i < 4; i++)
-    for (int j = 0; j < 4; j++) sums[i][j] = 0.0f;
-  for (int start = 0; start < p.x.ne[0]; start += DEPTH) {
-    // Neighbours load neighbouring elements of a row.
-    for (int i = down; i < SIDE; i += 16) {
-      const int k = start + across, inside = k < p.x.ne[0];
-      float w = 0.0f, x = 0.0f;
-      if (inside && row + i < p.w.ne[1]) w = W_AT(ROW(w, row + i, i2 / p.repeat2, i3 / p.repeat3), k);
-      if (inside && column + i < p.x.ne[1]) x = load_x(AT(x, k, column + i, i2, i3));
-      ws[across][i] = w;
-      xs[across][i] = x;
-    }
-    LOCAL_BARRIER;
-    for (int k = 0; k < DEPTH; k++) {
-      float a[4], b[4];
-      for (int i = 0; i < 4; i++) {
-        a[i] = ws[k][across + 16 * i];
-        b[i] = xs[k][down + 16 * i];
-      }
-      for (int i = 0; i < 4; i++)
-        for (int j = 0; j < 4; j++) sums[i][j] += a[i] * b[j];
-    }
-    LOCAL_BARRIER;
+  const int depth = p.x.ne[0];
+#define W_ROW(i) ROW(w, row + (i), i2 / p.repeat2, i3 / p.repeat3)
+#define X_ROW(j) ROW(x, column + (j), i2, i3)
+#define Y_ROW(j) ROW(y, column + (j), i2, i3)
+  TILE
+}
+
+//: sorted_by_expert
+// A group for each expert, and one for ids that name none: the numbers of its rows of y in order,
+// which begin behind those of experts before it, and the tiles of up to WIDTH of them. An expert's
+// tiles have places of their own, so no group has to know how many those before it fill: there are
+// at least as many as START / WIDTH + the number of experts before.
+KERNEL_HEAD {
+  LOCAL int before[GROUP_SIZE], mine[GROUP_SIZE];
+  const int expert = GROUP_X, experts = p.experts, rows = p.ids.ne[0] * p.ids.ne[1];
+  const int each = (rows + GROUP_SIZE - 1) / GROUP_SIZE, first = ITEM_X * each;
+  const int last = first + each < rows ? first + each : rows;
+  int lower = 0, equal = 0;
+  for (int row = first; row < last; row++) {
+    const int id = *(const int*)AT(ids, row % p.ids.ne[0], row / p.ids.ne[0], 0, 0);
+    const int known = id >= 0 && id < experts ? id : experts;
+    lower += known < expert;
+    equal += known == expert;
   }
-  for (int j = 0; j < 4; j++)
-    for (int i = 0; i < 4; i++) {
-      const int i0 = row + across + 16 * i, i1 = column + down + 16 * j;
-      if (i0 < p.y.ne[0] && i1 < p.y.ne[1]) store_f32(AT(y, i0, i1, i2, i3), sums[i][j]);
-    }
+  before[ITEM_X] = lower;
+  mine[ITEM_X] = equal;
+  LOCAL_BARRIER;
+  int start = 0, count = 0, place = 0;
+  for (int i = 0; i < GROUP_SIZE; i++) {
+    start += before[i];
+    if (i == ITEM_X) place = count;
+    count += mine[i];
+  }
+  int* to = (int*)ROW(rows, 0, 0, 0) + start + place;
+  for (int row = first; row < last; row++) {
+    const int id = *(const int*)AT(ids, row % p.ids.ne[0], row / p.ids.ne[0], 0, 0);
+    if ((id >= 0 && id < experts ? id : experts) == expert) *to++ = row;
+  }
+  const int tile = start / WIDTH + expert;
+  const int next = expert < experts ? (start + count) / WIDTH + expert + 1 : p.tiles.ne[1];
+  for (int i = ITEM_X; tile + i < next; i += GROUP_SIZE) {
+    const int left = count - i * WIDTH;
+    *(int4*)ROW(tiles, tile + i, 0, 0) = make_int4(expert, start + i * WIDTH, left > 0 ? left : 0, 0);
+  }
+}
+
+//: expert_tiles
+// Tiles of rows that have one expert: 0 where there is none.
+KERNEL_HEAD {
+  LOCAL int numbers[WIDTH];
+  const int4 tile = *(const int4*)ROW(tiles, GROUP_Y, 0, 0);
+  const int expert = tile.x, columns = tile.z, row = GROUP_X * SIDE;
+  if (columns == 0) return;
+  for (int i = ITEM_X; i < WIDTH && i < columns; i += 256)
+    numbers[i] = ((const int*)ROW(rows, 0, 0, 0))[tile.y + i];
+  LOCAL_BARRIER;
+  const int depth = expert < p.w.ne[2] ? p.x.ne[0] : 0;
+#define SLOT(j) (numbers[j] % p.y.ne[1])
+#define TOKEN(j) (numbers[j] / p.y.ne[1])
+#define W_ROW(i) ROW(w, row + (i), expert, 0)
+#define X_ROW(j) ROW(x, SLOT(j) % p.x.ne[1], TOKEN(j), 0)
+#define Y_ROW(j) ROW(y, SLOT(j), TOKEN(j), 0)
+  TILE
 }
