@@ -33,7 +33,7 @@ OPS = sorted(OWN)
 
 @pytest.fixture(scope="module")
 def device() -> Iterator[EmulatedDevice]:
-    with emulated_metal(lowerings=LOWERINGS) as device:
+    with emulated_metal(LOWERINGS) as device:
         yield device
 
 

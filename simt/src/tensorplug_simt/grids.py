@@ -9,6 +9,19 @@ from tensorplug_simt.program import Kernel, Launch, Number, Region, blocks_of, l
 
 Places = Mapping[str, Tensor | Region]
 
+LARGEST = 512
+"""Items of a group that takes a row; each has several elements of a row of thousands."""
+EACH = 4
+"""Elements of a row that are worth an item."""
+
+
+def group_size(length: int, facts: Facts) -> int:
+    """Items for a row of `length`: whole warps, a power of two; more where rows are longer."""
+    size, largest = 32, min(LARGEST, facts.max_group)
+    while size < largest and size * EACH < length:
+        size *= 2
+    return size
+
 
 def per_element(
     kernel: Kernel,

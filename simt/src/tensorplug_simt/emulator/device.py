@@ -1,6 +1,7 @@
 """`EmulatedDevice`: the lowering and the kernels of a backend, on the processor."""
 
 from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 from typing import Any, cast
 
 import numpy as np
@@ -8,12 +9,15 @@ import numpy as np
 from tensorplug.backend import Backend
 from tensorplug.buffer import Buffer, BufferType, BufferUsage
 from tensorplug.device import DeviceType
+from tensorplug.errors import Refusal
+from tensorplug.fusion import Group
 from tensorplug.graph import Bindings
+from tensorplug.patterns import PATTERNS
 from tensorplug.tensor import Tensor
 from tensorplug_simt.device import SimtBufferType, SimtDevice
 from tensorplug_simt.emulator.emulator import Emulator
 from tensorplug_simt.facts import Facts
-from tensorplug_simt.lowering import SHARED, Lowering
+from tensorplug_simt.lowering import SHARED, GroupLowering, Lowering, lower_group
 from tensorplug_simt.placing import ALIGNMENT, place
 from tensorplug_simt.program import Program
 
@@ -67,7 +71,13 @@ class EmulatedBackend(Backend):
     device: "EmulatedDevice"
 
     def _compute(self, node: Tensor, bindings: Bindings) -> None:
-        placed, emulator = place(self.device, node, bindings), self.device.emulator
+        self._run(node, bindings)
+
+    def _compute_group(self, group: Group, bindings: Bindings) -> None:
+        self._run(group, bindings)
+
+    def _run(self, work: Tensor | Group, bindings: Bindings) -> None:
+        placed, emulator = place(self.device, work, bindings), self.device.emulator
         emulator.prepare(part.launch for part in placed)
         for part in placed:
             addresses = [cast("EmulatedBuffer", buffer).address for buffer in part.buffers]
@@ -87,13 +97,19 @@ class EmulatedDevice(SimtDevice):
         emulator: Emulator | None = None,
         facts: Facts = Facts(wide=False),  # noqa: B008 - frozen
         lowerings: Mapping[str, Lowering] = SHARED,
+        group_lowerings: Mapping[str, GroupLowering] = MappingProxyType({}),
     ) -> None:
         super().__init__(name)
+        self.fusions = tuple(pattern for pattern in PATTERNS if pattern.name in group_lowerings)
+        self._group_lowerings = group_lowerings
         self.emulator = emulator or Emulator()
         self.total = CAPACITY
         self.facts = facts
         self.lowerings = lowerings
         self._memory = EmulatedBufferType(self)
+
+    def _lower_group(self, group: Group) -> Program | Refusal:
+        return lower_group(group, self.facts, self._group_lowerings)
 
     def prepare(self, nodes: Iterable[Tensor]) -> None:
         """Compile the kernels of many nodes at once."""

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping
+from types import MappingProxyType
 
 from tensorplug_simt.dialects.dialect import METAL
 from tensorplug_simt.dialects.metal import APPLE
@@ -9,7 +10,7 @@ from tensorplug_simt.emulator.compiler import preprocessed
 from tensorplug_simt.emulator.device import EmulatedDevice
 from tensorplug_simt.emulator.emulator import Emulator
 from tensorplug_simt.emulator.library import Language
-from tensorplug_simt.lowering import SHARED, Lowering
+from tensorplug_simt.lowering import SHARED, GroupLowering, Lowering
 from tensorplug_simt.msl import Parameter, heads
 
 _LIBRARIES = re.compile(r"^[ \t]*#[ \t]*include[ \t]*<metal_\w+>[ \t]*$", re.MULTILINE)
@@ -57,8 +58,14 @@ METAL_LANGUAGE = Language(
 
 
 def emulated_metal(
-    name: str = "emulated-metal:0", lowerings: Mapping[str, Lowering] = SHARED
+    lowerings: Mapping[str, Lowering] = SHARED,
+    groups: Mapping[str, GroupLowering] = MappingProxyType({}),
 ) -> EmulatedDevice:
-    """A device that runs the kernels of a table of lowerings as Metal's, on the processor."""
-    emulator = Emulator(dialect=METAL, language=METAL_LANGUAGE)
-    return EmulatedDevice(name, emulator=emulator, facts=APPLE, lowerings=lowerings)
+    """A device that runs the kernels of tables of lowerings as Metal's, on the processor."""
+    return EmulatedDevice(
+        "emulated-metal:0",
+        emulator=Emulator(dialect=METAL, language=METAL_LANGUAGE),
+        facts=APPLE,
+        lowerings=lowerings,
+        group_lowerings=groups,
+    )

@@ -9,11 +9,16 @@ from tensorplug_simt.grids import per_row
 from tensorplug_simt.lowering import need_types, number
 from tensorplug_simt.program import Kernel, Program
 
+TEXT = "tensorplug_simt:kernels/softmax.k"
+"""For devices where a row is the work of a group; `soft_max_of` with KEPT."""
+SLOPE = "tensorplug_simt:kernels/slope.k"
+"""A part of its kernel, and of those of attention: `slope_of`."""
 
-def soft_max_kernel(text: str) -> Kernel:
+
+def soft_max_kernel(text: str, *parts: str) -> Kernel:
     """The section `soft_max` of `text`."""
     numbers = (("scale", "float"), ("max_bias", "float"), ("even", "int"))
-    return Kernel("soft_max", text, ("x", "mask", "sinks", "y"), ("y",), numbers)
+    return Kernel("soft_max", text, ("x", "mask", "sinks", "y"), ("y",), numbers, parts)
 
 
 def soft_max_of(kernel: Kernel, node: Tensor, facts: Facts, items: int, **defines: int) -> Program:

@@ -1,14 +1,26 @@
 """Rows sorted in parts, which are then merged two by two."""
 
-from tensorplug.dtypes import I64
+from tensorplug.dtypes import F32, I64
 from tensorplug.tensor import Tensor
 from tensorplug_simt.facts import Facts
 from tensorplug_simt.grids import per_element
-from tensorplug_simt.lowering import LIMIT, NoKernel
-from tensorplug_simt.program import Kernel, Launch, Region, scratch
+from tensorplug_simt.lowering import LIMIT, NoKernel, need_type
+from tensorplug_simt.program import Kernel, Launch, Program, Region, blocks_of, launch, scratch
+
+TEXT = "tensorplug_simt:kernels/sort.k"
+"""For devices where a part of a row is the work of a group: `by_groups`."""
 
 MERGE_NUMBERS = (("count", "uint"), ("run", "int"), ("side", "int"), ("last", "int"))
 """Of the parameter block of a kernel that merges."""
+
+SORT_PART = Kernel(
+    "sort_part",
+    TEXT,
+    ("x", "keys", "y"),
+    ("keys", "y"),
+    (("parts", "int"), ("descending", "int")),
+)
+MERGE_PARTS = Kernel("merge_parts", TEXT, ("keys", "y"), ("keys", "y"), MERGE_NUMBERS)
 
 
 def merges(kernel: Kernel, node: Tensor, keys: Region, part: int, facts: Facts) -> list[Launch]:
@@ -41,3 +53,37 @@ def keys_of(x: Tensor) -> Region:
         raise NoKernel(f"{x} has more than {LIMIT // 2} elements")
     row = length * I64.size
     return scratch(I64, (length, rows, 2, 1), (I64.size, row, row * rows, 2 * row * rows))
+
+
+def by_groups(node: Tensor, facts: Facts, *, largest: int, items: int) -> Program:
+    """Indices of each row in rising or falling order of the elements, or the first k of them.
+
+    A group of `items` at most sorts `largest` elements, a power of two, in 8 bytes each.
+    """
+    (x,) = node.sources
+    need_type(x, frozenset({F32}))
+    descending = node.op == "top_k" or bool(node.params["descending"])
+    parts = blocks_of(x.ne[0], largest)
+    keys = keys_of(x)
+    places: dict[str, Tensor | Region] = {"x": x, "y": node}
+    if parts > 1:
+        places["keys"] = keys
+    part = _part(x.ne[0], largest)
+    group = min(items, part // 2)
+    first = launch(
+        SORT_PART,
+        places,
+        groups=(parts * x.ne[1], x.ne[2], x.ne[3]),
+        local=(group,),
+        defines={"PART": part, "GROUP_SIZE": group},
+        parts=parts,
+        descending=int(descending),
+    )
+    if parts == 1:
+        return Program((first,))
+    return Program((first, *merges(MERGE_PARTS, node, keys, part, facts)), scratch=keys.nbytes)
+
+
+def _part(length: int, largest: int) -> int:
+    """Room in the memory of a group: less for short rows, so that more groups run at once."""
+    return next((part for part in (largest // 64, largest // 8) if length <= part), largest)

@@ -1,14 +1,14 @@
 """Softmax of rows."""
 
 from tensorplug.tensor import Tensor
-from tensorplug_cuda.kernels.rows import group_size
 from tensorplug_cuda.kernels.table import OWN
 from tensorplug_simt.facts import Facts
+from tensorplug_simt.grids import group_size
 from tensorplug_simt.lowering import lowers
-from tensorplug_simt.own.softmax import soft_max_kernel, soft_max_of
+from tensorplug_simt.own.softmax import SLOPE, TEXT, soft_max_kernel, soft_max_of
 from tensorplug_simt.program import Program
 
-SOFT_MAX = soft_max_kernel("tensorplug_cuda:kernels/softmax.cu")
+SOFT_MAX = soft_max_kernel(TEXT, SLOPE)
 
 KEPT = 8
 """Elements of a row that an item holds in registers; longer rows lie in memory meanwhile."""

@@ -1,12 +1,22 @@
 """The kernels of this backend: its own, by family, and the shared ones that it adopts."""
 
 from tensorplug.patterns import PATTERNS
-from tensorplug_metal.kernels import matmul
+from tensorplug_metal.kernels import chain, matmul, norm, softmax, sort
 from tensorplug_metal.kernels.table import GROUPS, OWN
 from tensorplug_simt import families
 from tensorplug_simt.lowering import SHARED
 
-__all__ = ["FUSIONS", "GROUPS", "LOWERINGS", "families", "matmul"]
+__all__ = [
+    "FUSIONS",
+    "GROUPS",
+    "LOWERINGS",
+    "chain",
+    "families",
+    "matmul",
+    "norm",
+    "softmax",
+    "sort",
+]
 
 LOWERINGS = {**SHARED, **OWN}
 FUSIONS = tuple(pattern for pattern in PATTERNS if pattern.name in GROUPS)

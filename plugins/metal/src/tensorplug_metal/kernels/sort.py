@@ -1,0 +1,18 @@
+"""Orders of rows: argsort, and the places of the largest elements."""
+
+from tensorplug.tensor import Tensor
+from tensorplug_metal.kernels.table import OWN
+from tensorplug_simt.facts import Facts
+from tensorplug_simt.lowering import lowers
+from tensorplug_simt.own.sort import by_groups
+from tensorplug_simt.program import Program
+
+PART = 2048
+"""Elements that are sorted in the memory of a group: half of what there is, for two groups."""
+ITEMS = 512
+
+
+@lowers("argsort", "top_k", table=OWN)
+def order(node: Tensor, facts: Facts) -> Program:
+    """Indices of each row in rising or falling order of the elements, or the first k of them."""
+    return by_groups(node, facts, largest=PART, items=ITEMS)

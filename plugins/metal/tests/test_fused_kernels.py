@@ -1,0 +1,114 @@
+"""Groups of nodes as one kernel, emulated: they give what their nodes give one by one."""
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+import tensorplug as tp
+from tensorplug import transfer
+from tensorplug.matching import find_groups
+from tensorplug.testing.running import bind
+from tensorplug_metal.kernels import FUSIONS, GROUPS, LOWERINGS
+from tensorplug_simt import emulator
+from tensorplug_simt.dialects.metal import metal_source
+from tensorplug_simt.emulator import Order, spaces
+from tensorplug_simt.emulator.device import EmulatedDevice
+from tensorplug_simt.emulator.metal import emulated_metal, expanded
+from tensorplug_simt.emulator.spaces import space_problems
+from tensorplug_simt.msl_rules import problems
+
+pytestmark = pytest.mark.skipif(bool(emulator.missing()), reason=emulator.missing())
+
+
+def leaf(name, *shape):
+    return tp.input(name, shape, tp.F32)
+
+
+def chain(op, count, length=96):
+    value = leaf("a", 5, length)
+    for i in range(count):
+        value = op(value, leaf(f"b{i}", 1 if i % 2 else 5, length))
+    return (value,)
+
+
+def norm_mul(op, *, bias=False, length=96):
+    scaled = tp.apply(tp.OPS[op], leaf("x", 5, length)) * leaf("w", length)
+    return (scaled + leaf("b", length) if bias else scaled,)
+
+
+def add_norm(op, *, weighted=True, length=96):
+    total = leaf("a", 5, length) + leaf("b", 1, length)
+    normed = tp.apply(tp.OPS[op], total)
+    return (normed * leaf("w", 5, length) if weighted else normed), total
+
+
+def snake():
+    x, a, b = leaf("x", 5, 33), leaf("a", 33), leaf("b", 33)
+    return (x + tp.sqr(tp.sin(x * a)) * b,)
+
+
+CASES = {
+    "norm_mul of rms_norm": lambda: norm_mul("rms_norm"),
+    "norm_mul with bias": lambda: norm_mul("norm", bias=True),
+    "norm_mul of odd rows": lambda: norm_mul("rms_norm", bias=True, length=33),
+    "add_norm of rms_norm": lambda: add_norm("rms_norm"),
+    "add_norm without weight": lambda: add_norm("norm", weighted=False),
+    "add_norm of odd rows": lambda: add_norm("rms_norm", length=33),
+    "add_chain of 2": lambda: chain(tp.add, 2),
+    "add_chain of 8": lambda: chain(tp.add, 8, 33),
+    "mul_chain of 3": lambda: chain(tp.mul, 3),
+    "snake of 33": snake,
+}
+
+
+@pytest.fixture(scope="module")
+def device() -> Iterator[EmulatedDevice]:
+    with emulated_metal(LOWERINGS, GROUPS) as device:
+        yield device
+
+
+def grouped(device, nodes):
+    """The graph of `nodes` without and with its groups."""
+    graph = tp.Graph(list(nodes))
+    groups = find_groups(graph, device.fusions, device.supports_group)
+    return graph, graph.part(graph.nodes, graph.outputs, groups)
+
+
+def outcome(device, graph):
+    rng = np.random.default_rng(3)
+    values = {t: rng.normal(size=t.shape).astype(np.float32) for t in graph.leafs}
+    bindings = bind(device, graph, values)
+    with device.open() as stream:
+        stream.compute(tp.BoundGraph(graph, bindings))
+    return [transfer.read(t, bindings) for t in graph.outputs]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("order", Order, ids=lambda order: order.name.lower())
+@pytest.mark.parametrize("name", CASES)
+def test_group_gives_what_its_nodes_give(device, name, order):
+    graph, fused = grouped(device, CASES[name]())
+    device.emulator.order = order
+
+    ours, theirs = outcome(device, fused), outcome(device, graph)
+
+    assert [group.pattern.name for group in fused.groups] == [name.split()[0]]
+    for found, wanted in zip(ours, theirs, strict=True):
+        np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-5)
+
+
+def test_every_fusion_has_a_case():
+    assert {name.split()[0] for name in CASES} == {pattern.name for pattern in FUSIONS}
+
+
+@pytest.mark.long
+@pytest.mark.skipif(bool(spaces.missing()), reason=spaces.missing())
+@pytest.mark.parametrize("name", CASES)
+def test_texts_of_groups_pass_clang_and_the_rules(device, name):
+    _, fused = grouped(device, CASES[name]())
+
+    texts = [metal_source(n) for g in fused.groups for n in device.lower_work(g).launches]
+
+    assert texts
+    assert [p for text in texts for p in (*space_problems(text), *problems(expanded(text)))] == []
