@@ -1,6 +1,7 @@
 """Work side by side: what the finder lets run at once, the order it gives, and its barriers."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from itertools import combinations
 
 import numpy as np
@@ -10,9 +11,11 @@ from hypothesis import strategies as st
 
 import tensorplug as tp
 from tensorplug import concurrency, footprints, hazards
-from tensorplug.concurrency import Concurrency, Stage, Work, arrange, placed, units
+from tensorplug.allocator import Step, plan_memory
+from tensorplug.concurrency import Concurrency, Stage, Work, arrange, check_order, placed, units
+from tensorplug.errors import GraphError
 from tensorplug.graph import Bindings
-from tensorplug.hazards import accesses, conflicts
+from tensorplug.hazards import Range, accesses, conflicts
 from tensorplug.matching import find_groups
 from tensorplug.patterns import PATTERNS
 from tensorplug.tensor import Storage, Tensor
@@ -333,3 +336,72 @@ def test_what_runs_side_by_side_lies_apart(side_by_side: NullDevice) -> None:
 def test_negative_look_ahead_is_refused(host: NullDevice) -> None:
     with host.open() as stream, pytest.raises(tp.OptionError, match="ahead=-1; give 0 or more"):
         tp.Scheduler([stream], ahead=-1)
+
+
+# --- memory and orders of others ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize("beside", [False, True])
+def test_memory_is_not_used_again_before_the_barrier(null: NullDevice, beside: bool) -> None:
+    x = x_in()
+    a = tp.relu(x)
+    b, c = tp.sum_rows(a), tp.mul_mat(x, x)
+    steps = [Step(a, (), 0), Step(b, (a,), 0), Step(c, (), 0, beside=beside)]
+
+    slots = plan_memory(steps, [null.buffer_type]).slots
+
+    assert (slots[c].offset == slots[a].offset) is not beside
+
+
+def test_result_does_not_lie_over_what_is_read_beside_it(null: NullDevice) -> None:
+    x = x_in()
+    a = tp.relu(x)
+    b, c = tp.relu(a), tp.scale(a, 2.0)
+    steps = [Step(a, (), 0), Step(b, (a,), 0), Step(c, (a,), 0, beside=True)]
+
+    slots = plan_memory(steps, [null.buffer_type]).slots
+
+    assert len({slots[t].offset for t in (a, b, c)}) == 3
+
+
+def test_order_of_a_backend_may_change_what_does_not_touch() -> None:
+    cache, x = x_in("cache"), tp.input("x", (2, 4), tp.F32)
+    writes = [tp.cpy(x, cache[0:2]), tp.cpy(x, cache[2:4])]
+    reads = [tp.relu(x), tp.sqr(x)]
+
+    check_order([*writes, *reads], [*reads[::-1], *writes[::-1]])
+
+
+def test_order_that_writes_what_is_still_read_is_refused() -> None:
+    cache, x = x_in("cache"), x_in()
+    read = tp.relu(cache, name="read")
+    write = tp.cpy(x, cache, name="write")
+
+    with pytest.raises(GraphError, match=r"'write', .* was moved before <Tensor 'read'"):
+        check_order([read, write], [write, read])
+
+
+@pytest.mark.parametrize(
+    "order", [arrange, lambda nodes: check_order(nodes, nodes[::-1])], ids=["arrange", "check"]
+)
+def test_cost_grows_with_the_nodes_alone(
+    monkeypatch: pytest.MonkeyPatch, order: Callable[[Sequence[Tensor]], object]
+) -> None:
+    looks = 0
+    overlaps = Range.overlaps
+
+    def counted(mine: Range, other: Range) -> bool:
+        nonlocal looks
+        looks += 1
+        return overlaps(mine, other)
+
+    monkeypatch.setattr(Range, "overlaps", counted)
+    cache, x = x_in("cache"), x_in()
+    state = tp.ops.in_place(tp.scale(cache, 2.0))
+    readers = [tp.add(x, cache) for _ in range(3000)]
+
+    order([*readers, state][:-1])
+    with suppress(GraphError):
+        order([*readers, state])
+
+    assert looks <= 2 * 3000 * footprints.MANY

@@ -9,10 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tensorplug as tp
+from tensorplug import allocator
+from tensorplug.allocator import Step
 from tensorplug.backend import Backend
+from tensorplug.concurrency import Stage, Work
 from tensorplug.errors import DeviceError, OutOfMemory
 from tensorplug.marks import Mark
-from tensorplug.scheduler import execute
+from tensorplug.scheduler import arrange, execute
 from tensorplug.tensor import Tensor
 from tensorplug.testing.anykernel import ALL_KERNELS
 from tensorplug.testing.null import NullDevice
@@ -155,7 +158,9 @@ def abilities(draw: st.DrawFn) -> Abilities:
     return Abilities(*flags, family=draw(st.sampled_from(["null", "other"])))
 
 
-def mixture(recipe: Recipe, able: Sequence[Abilities] = ()) -> list[NullDevice]:
+def mixture(
+    recipe: Recipe, able: Sequence[Abilities] = (), *, concurrent: bool = False
+) -> list[NullDevice]:
     """The devices of `recipe` with the host's last, by default all of one family."""
     timeline = Timeline(seed=recipe.seed)
     default = Abilities(*[recipe.asynchronous] * 4)
@@ -164,7 +169,7 @@ def mixture(recipe: Recipe, able: Sequence[Abilities] = ()) -> list[NullDevice]:
     def options(mine: Abilities) -> dict[str, bool]:
         found = asdict(mine)
         del found["family"]
-        return found
+        return {**found, "concurrent": concurrent}
 
     devices = [
         NullDevice(
@@ -223,6 +228,52 @@ def test_sanitizer_finds_nothing_whatever_devices_can_queue(
 
     for mine, theirs in zip(found, alone(recipe), strict=True):
         np.testing.assert_allclose(mine, theirs, rtol=1e-5, atol=1e-6)
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(recipes())
+def test_work_side_by_side_gives_the_same_values(recipe: Recipe) -> None:
+    devices = mixture(recipe, concurrent=True)
+    backends = [d.open() for d in devices]
+
+    try:
+        found = results(recipe, backends, parallel=recipe.parallel, sanitize=True)
+    except tp.Unsupported:
+        return
+    finally:
+        for device in devices:
+            device.close(force=True)
+
+    for mine, theirs in zip(found, alone(recipe), strict=True):
+        np.testing.assert_allclose(mine, theirs, rtol=1e-5, atol=1e-6)
+
+
+def one_stage(work: Sequence[Work], **_: object) -> tuple[Stage, ...]:
+    return (tuple(work),)
+
+
+def free_at_once(steps: Sequence[Step]) -> list[int]:
+    return list(range(len(steps)))
+
+
+@pytest.mark.parametrize(
+    ("where", "name", "mistake"),
+    [(arrange, "arrange", one_stage), (allocator, "stage_ends", free_at_once)],
+)
+def test_stages_with_hazards_are_reported(
+    monkeypatch: pytest.MonkeyPatch, where: object, name: str, mistake: object
+) -> None:
+    x = tp.input("x", (SIDE, SIDE), tp.F32)
+    values = [x]
+    for i in range(8):
+        values.append(tp.add(tp.scale(values[-1], 0.5), tp.relu(values[i // 2])))
+    monkeypatch.setattr(where, name, mistake)
+    device = NullDevice(concurrent=True, host=True)
+    with device, device.open() as stream, tp.Scheduler([stream], sanitize=True) as scheduler:
+        schedule = scheduler.schedule(values[-1], fuse=False)
+
+        with pytest.raises(tp.HazardError, match=r"beside it .*: a barrier is missing"):
+            schedule.run({x: np.ones((SIDE, SIDE), np.float32)})
 
 
 def forget_waits(patch: pytest.MonkeyPatch) -> None:

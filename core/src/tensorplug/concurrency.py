@@ -14,7 +14,7 @@ from tensorplug.errors import GraphError
 from tensorplug.footprints import Footprints
 from tensorplug.fusion import Group
 from tensorplug.graph import Bindings, BoundGraph
-from tensorplug.hazards import Range, accesses, range_in, range_of, touched
+from tensorplug.hazards import Range, range_in, range_of, ranges, touched
 from tensorplug.tensor import Tensor
 
 CONCURRENCY = "TENSORPLUG_CONCURRENCY"
@@ -222,11 +222,11 @@ def placed(bound: BoundGraph) -> Concurrency:
     trail = Footprints(max)
     stages: list[list[Work]] = []
     for work in bound.graph.work:
-        found = accesses(work, bound.bindings)
-        if not stages or any(trail.clashes(a.range, writes=a.writes) for a in found):
+        found = [(span, writes) for _, span, writes in ranges(work, bound.bindings)]
+        if not stages or any(trail.clashes(span, writes=writes) for span, writes in found):
             stages.append([])
             trail.clear()
-        for access in found:
-            trail.add(access.range, 0, writes=access.writes)
+        for span, writes in found:
+            trail.add(span, 0, writes=writes)
         stages[-1].append(work)
     return Concurrency(tuple(map(tuple, stages)))

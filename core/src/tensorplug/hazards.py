@@ -129,14 +129,26 @@ def accesses(work: Tensor | Group, bindings: Bindings) -> tuple[Access, ...]:
     Inner nodes of a group have no memory, nor have nodes that are a plan's own affair. Tensors
     without elements access nothing.
     """
-    reads, written = touched(work)
     name = work.op if isinstance(work, Tensor) else str(work)
-    seen = [t for t in reads if t.nbytes and bindings.has(t)]
-    found = [_access(t, bindings, name, writes=False) for t in seen]
-    found += [
-        _access(t, bindings, name, writes=True) for t in written if t.nbytes and bindings.has(t)
-    ]
-    return tuple(found)
+    return tuple(
+        Access(span, str(tensor), name, writes=writes)
+        for tensor, span, writes in ranges(work, bindings)
+    )
+
+
+def ranges(work: Tensor | Group, bindings: Bindings) -> Iterator[tuple[Tensor, Range, bool]]:
+    """The same as tensors, their bytes, and whether these are written."""
+    for writes, tensors in enumerate(touched(work)):
+        for tensor in tensors:
+            if tensor.nbytes and bindings.has(tensor):
+                yield tensor, _range(tensor, bindings.where(tensor), writes=writes > 0), writes > 0
+
+
+def _range(tensor: Tensor, place: Storage, *, writes: bool) -> Range:
+    if writes and tensor.view_of is None and not tensor.is_leaf:
+        # A kernel's scratch memory lies behind the result and is written with it.
+        return range_at(place, place.buffer.type.alloc_size(tensor))
+    return range_of(tensor, place)
 
 
 def touched(work: Tensor | Group) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
@@ -145,15 +157,6 @@ def touched(work: Tensor | Group) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...
         return tuple(dict.fromkeys(work.sources)), (work, *work.also_writes)
     made = tuple(node for node in work.nodes if node not in work.inner)
     return work.inputs, (*made, *(t for node in made for t in node.also_writes))
-
-
-def _access(tensor: Tensor, bindings: Bindings, work: str, *, writes: bool) -> Access:
-    place = bindings.where(tensor)
-    if writes and tensor.view_of is None and not tensor.is_leaf:
-        # A kernel's scratch memory lies behind the result and is written with it.
-        span = range_at(place, place.buffer.type.alloc_size(tensor))
-        return Access(span, str(tensor), work, writes=True)
-    return Access(range_of(tensor, place), str(tensor), work, writes=writes)
 
 
 def conflicts(first: Iterable[Access], second: Iterable[Access]) -> bool:
