@@ -207,3 +207,21 @@ def test_page_is_as_large_as_its_graph(streams, nodes: int) -> None:
 
     assert page.count('class="row ') == nodes
     assert len(page) < 12_000 + nodes * 900
+
+
+def test_what_may_run_side_by_side_has_a_band_and_barriers_are_counted() -> None:
+    x = tp.input("x", (8, 64), tp.F32)
+    a, b = tp.relu(x, name="a"), tp.scale(x, 2.0, name="b")
+    y = tp.soft_max(tp.add(a, b, name="c"), name="y")
+    device = NullDevice("host:0", host=True)
+    with device, device.open() as stream, tp.Scheduler([stream], ahead=64) as scheduler:
+        told = scheduler.schedule(y).explain()
+
+    page = Rows(told.to_html())
+
+    tips = [band["data-tip"] for band in page.by_class["stage"]]
+    assert tips == ["2 side by side\na\nb", *["alone between its barriers\n" + n for n in "cy"]]
+    assert [row["id"] for row in page.by_class["row"] if "many" in row["class"]] == ["n0", "n1"]
+    assert [row["id"] for row in page.by_class["barrier"]] == ["n2", "n3"]
+    assert "split 0 on host:0: 2 barriers among 4 pieces of work" in str(told)
+    assert told.to_json()["stages"][0] == {"split": 0, "work": ("a", "b"), "first": 0, "last": 1}

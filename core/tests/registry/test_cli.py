@@ -323,6 +323,15 @@ def test_explain_draws_a_page(shelf, run, tmp_path):
     assert page.count('class="row ') == 5
 
 
+def test_explain_shows_what_may_run_side_by_side(shelf, run):
+    shelf.add("acme-gpu", plugin_source(devices=CPU.replace("cpu:0", "acme:0")))
+
+    result = run("explain", "--example", "--ahead", "64")
+
+    assert result.exit_code == 0
+    assert "split 0 on acme:0: 3 barriers among 4 pieces of work" in result.stdout
+
+
 def test_explain_reads_a_saved_graph(shelf, run, tmp_path):
     shelf.add("acme-gpu", plugin_source(devices=CPU.replace("cpu:0", "acme:0")))
     x = tp.input("x", (2, 3), tp.F32)

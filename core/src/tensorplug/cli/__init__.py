@@ -74,6 +74,13 @@ def explain(
         Path | None,
         typer.Option("--html", help="Draw it on a page: graph, devices, copies, memory."),
     ] = None,
+    ahead: Annotated[
+        int | None,
+        typer.Option(
+            help="Show what may run side by side, looking so many nodes ahead, on all devices; "
+            "without it on those that do so.",
+        ),
+    ] = None,
     json: Json = False,
     traceback: Traceback = False,
 ) -> None:
@@ -81,7 +88,7 @@ def explain(
     with plain_errors(traceback):
         if (file is None) is not example:
             raise OptionError("explain: give either a FILE or --example")
-        told = explain_graph(Registry(), file, device or ())
+        told = explain_graph(Registry(), file, device or (), ahead)
         if html is not None:
             title = "The example" if file is None else file.name
             html.write_text(told.to_html(f"{title} on {', '.join(told.devices)}"), encoding="utf-8")

@@ -18,12 +18,17 @@ from tensorplug.scheduler import Explanation, Scheduler
 from tensorplug.tensor import input
 
 
-def explain(registry: Registry, path: Path | None, specs: Sequence[str]) -> Explanation:
-    """Schedule the graph in a file, or the example, on devices: those given, else all by order."""
+def explain(
+    registry: Registry, path: Path | None, specs: Sequence[str], ahead: int | None = None
+) -> Explanation:
+    """Schedule the graph in a file, or the example, on devices: those given, else all by order.
+
+    With `ahead` all work is put into stages.
+    """
     with ExitStack() as stack:
         backends = [stack.enter_context(b) for b in _open(registry, specs)]
         graph = example(backends[0]) if path is None else load(path, memory=backends[0].buffer_type)
-        scheduler = stack.enter_context(Scheduler(backends))
+        scheduler = stack.enter_context(Scheduler(backends, ahead=ahead))
         with scheduler.schedule(graph) as schedule:
             return schedule.explain()
 

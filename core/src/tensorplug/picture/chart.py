@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 LEFT, RIGHT = 144, 56
 WIDTH, NARROWEST, WIDEST = 1040, 1.0, 60.0
 """Pixels of all nodes together if they fit, and of one at least and at most."""
-LANE, BAR, GAP, PANEL = 38, 22, 12, 130
-"""Pixels of a device, of its work, between parts, and of a buffer."""
+LANE, BAR, BAND, GAP, PANEL = 38, 22, 6, 12, 130
+"""Pixels of a device, of its work, of what runs side by side, between parts, and of a buffer."""
 LEAST = 640
 """Pixels of the whole that its titles need."""
 LABEL, LETTER = 58, 7
@@ -54,7 +54,11 @@ def chart(told: "Explanation", colours: dict[str, str]) -> str:
     scale = Scale(len(told.nodes))
     tops = {device: HEAD + i * LANE for i, device in enumerate(told.devices)}
     firsts = _firsts(told)
-    parts = [*_devices(told, tops, firsts, scale, colours), *_copies(told, tops, firsts, scale)]
+    parts = [
+        *_devices(told, tops, firsts, scale, colours),
+        *_stages(told, tops, scale, colours),
+        *_copies(told, tops, firsts, scale),
+    ]
     top = HEAD + len(tops) * LANE + GAP
     for number, buffer in enumerate(told.buffers):
         parts += _memory(told, number, buffer, top, scale, colours[buffer.device])
@@ -114,6 +118,30 @@ def _devices(
             lines.append(
                 f'<text class="inside" x="{x}" y="{tops[device] + LANE // 2 + 4}">{split}</text>'
             )
+    return lines
+
+
+def _stages(
+    told: "Explanation", tops: dict[str, int], scale: Scale, colours: dict[str, str]
+) -> list[str]:
+    """A band for what may run side by side, and gaps between them where the barriers are."""
+    lines = []
+    for number, stage in enumerate(told.stages):
+        device = told.splits[stage.split]
+        count = len(stage.work)
+        told_of = _tip(
+            f"{count} side by side" if count > 1 else "alone between its barriers",
+            *stage.work[:NAMED],
+            *([f"and {count - NAMED} more"] if count > NAMED else []),
+        )
+        kind = "odd" if number % 2 else "even"
+        many = " many" if count > 1 else ""
+        lines.append(
+            f'<rect class="stage {kind}{many} {colours[device]}" '
+            f"{scale.box(stage.first, stage.last)} "
+            f'y="{tops[device] + (LANE + BAR) // 2 + 1}" height="{BAND}" '
+            f'data-i="{stage.first}" {told_of}/>'
+        )
     return lines
 
 

@@ -101,6 +101,7 @@ def _rows(told: "Explanation", colours: dict[str, str]) -> tuple[list[str], dict
     copies: dict[int, list[CopyRow]] = {}
     for copy in told.copies:
         copies.setdefault(copy.split, []).append(copy)
+    bands = _bands(told)
     rows: list[str] = []
     tops: dict[int, int] = {}
     lines, split = 0, -1
@@ -112,14 +113,28 @@ def _rows(told: "Explanation", colours: dict[str, str]) -> tuple[list[str], dict
             rows += [_from(copy, colours) for copy in before]
             lines += 1 + len(before)
         tops[number] = lines * lanes.ROW
-        rows.append(_node(told, number, row, colour))
+        rows.append(_node(told, number, row, f"{colour}{bands.get(number, '')}"))
         lines += 1
     return [*rows, "</div>"] if rows else [], tops, lines * lanes.ROW
+
+
+def _bands(told: "Explanation") -> dict[int, str]:
+    """Classes of the rows of nodes that may run side by side with others, and after barriers."""
+    found = {}
+    for number, stage in enumerate(told.stages):
+        kind = " odd" if number % 2 else " even"
+        many = " many" if len(stage.work) > 1 else ""
+        for node in range(stage.first, stage.last + 1):
+            found[node] = f"{kind}{many}"
+        found[stage.first] += " barrier" if stage.first else ""
+    return found
 
 
 def _head(told: "Explanation", split: int, colour: str, copies: "list[CopyRow]") -> str:
     count = _count(sum(row.split == split for row in told.nodes), "node")
     brought = f", {human(sum(c.bytes for c in copies))} copied here" if copies else ""
+    barriers = told.barriers(split)
+    brought += f", {barriers}" if barriers else ""
     return (
         f'<div class="head {colour}"><i></i>split {split} on {escape(told.splits[split])}'
         f"<small>{count}{brought}</small></div>"
@@ -133,7 +148,7 @@ def _from(copy: "CopyRow", colours: dict[str, str]) -> str:
     )
 
 
-def _node(told: "Explanation", number: int, row: "NodeRow", colour: str) -> str:
+def _node(told: "Explanation", number: int, row: "NodeRow", classes: str) -> str:
     refusals = "; ".join(row.refusals.values())
     fused = f"fused into {row.fused}" if row.fused else ""
     refused = f"refused by {refusals}" if refusals else ""
@@ -148,7 +163,7 @@ def _node(told: "Explanation", number: int, row: "NodeRow", colour: str) -> str:
     )
     spans = "".join(f'<span class="{kind}">{escape(text)}</span>' for kind, text in cells)
     return (
-        f'<div class="row {colour}" id="n{number}" data-i="{number}" '
+        f'<div class="row {classes}" id="n{number}" data-i="{number}" '
         f'data-tip="{escape(_tip(told, row))}">{spans}</div>'
     )
 

@@ -1,13 +1,15 @@
 """`Explanation`: what runs where, and why, for people and for programs."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from tensorplug.allocator import Slot
+from tensorplug.allocator import Slot, stage_ends
 from tensorplug.buffer import BufferType, human
+from tensorplug.concurrency import label
 from tensorplug.picture.page import page
 from tensorplug.scheduler.assign import Field
+from tensorplug.scheduler.split import Split
 from tensorplug.scheduler.timeline import kept, timeline
 from tensorplug.tensor import Tensor
 
@@ -34,6 +36,16 @@ class NodeRow:
     fused: str
     reads: tuple[int, ...] = ()
     note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class StageRow:
+    """Work between two barriers of a split, by names: nodes `first` to `last`, inclusive."""
+
+    split: int
+    work: tuple[str, ...]
+    first: int
+    last: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +97,8 @@ class PlaceRow:
 class Explanation:
     """A schedule in words. `memory` is bytes of compute buffers by buffer type.
 
-    Nodes are numbered in the order of `nodes`. `places` says what lies in `buffers` when.
+    Nodes are numbered in the order of `nodes`. `places` says what lies in `buffers` when. `stages`
+    are those of splits whose work may run side by side, with a barrier between each two.
     """
 
     nodes: tuple[NodeRow, ...]
@@ -96,6 +109,19 @@ class Explanation:
     devices: tuple[str, ...] = ()
     buffers: tuple[BufferRow, ...] = ()
     places: tuple[PlaceRow, ...] = ()
+    stages: tuple[StageRow, ...] = ()
+
+    def stages_of(self, split: int) -> list[StageRow]:
+        """The stages of one split, in order."""
+        return [stage for stage in self.stages if stage.split == split]
+
+    def barriers(self, split: int) -> str:
+        """How many barriers a split has, in words; empty where its work runs one by one."""
+        stages = self.stages_of(split)
+        if not stages:
+            return ""
+        work = _count(sum(len(stage.work) for stage in stages), "piece")
+        return f"{_count(len(stages) - 1, 'barrier')} among {work} of work"
 
     def to_json(self) -> dict[str, Any]:
         """The same as plain data."""
@@ -113,7 +139,8 @@ class Explanation:
             + ", ".join(f"{name} {human(size)}" for name, size in self.memory.items()),
         ]
         for i, device in enumerate(self.splits):
-            lines += ["", f"split {i} on {device}"]
+            barriers = self.barriers(i)
+            lines += ["", f"split {i} on {device}{barriers and ': '}{barriers}"]
             lines += [
                 f"  copy {c.tensor} from {c.origin}: {human(c.bytes)}"
                 for c in self.copies
@@ -175,7 +202,20 @@ def explain(
     )
     devices = tuple(names[s.backend] for s in layout.splits)
     buffers, places = _memory(layout, order, names, pools)
-    return Explanation(nodes, copies, devices, memory, unfused, tuple(names), buffers, places)
+    stages = tuple(_stages(layout.splits))
+    return Explanation(
+        nodes, copies, devices, memory, unfused, tuple(names), buffers, places, stages
+    )
+
+
+def _stages(splits: Sequence[Split]) -> Iterator[StageRow]:
+    first = 0
+    for split in splits:
+        for stage in split.stages:
+            count = sum(1 if isinstance(work, Tensor) else len(work.nodes) for work in stage)
+            yield StageRow(split.index, tuple(map(label, stage)), first, first + count - 1)
+            first += count
+        first += 0 if split.stages else len(split.nodes)
 
 
 def _reads(order: Sequence[Tensor]) -> list[tuple[int, ...]]:
@@ -201,17 +241,17 @@ def _memory(
     slots = layout.memory.slots
     first: dict[Tensor, int] = {}
     last: dict[Tensor, int] = {}
-    for moment, step in zip(moments, steps, strict=True):
+    for moment, end, step in zip(moments, stage_ends(steps), steps, strict=True):
         for tensor in (step.tensor, *step.also, *step.reads):
             first.setdefault(tensor.root, moment)
-            last[tensor.root] = moment
+            last[tensor.root] = moments[end]
     last |= {tensor.root: len(order) - 1 for tensor in kept(graph, splits)}
     holders: dict[Slot, Tensor] = {}
     for tensor in sorted(slots, key=first.__getitem__):
         former = holders.get(slots[tensor])
-        if former is not None and last[former] == first[tensor]:
+        if former is not None and last[former] >= first[tensor]:
             # The result lies over what it is computed from.
-            last[former] = max(last[former] - 1, first[former])
+            last[former] = max(first[tensor] - 1, first[former])
         holders[slots[tensor]] = tensor
     chunks = [
         (pool, i) for pool, sizes in enumerate(layout.memory.sizes) for i in range(len(sizes))
