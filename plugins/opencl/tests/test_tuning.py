@@ -15,6 +15,7 @@ from tensorplug_opencl.device import OpenCLDevice
 from tensorplug_opencl.facts import LIMITS, LOCAL_MEMORY, MAX_GROUP, TUNE, WIDE, facts_of
 from tensorplug_opencl.kernels.matmul import operands_of
 from tensorplug_opencl.kernels.variants import class_of, program_of, variants
+from tensorplug_simt import cache
 
 ROWS, LENGTH = 96, 512
 
@@ -200,7 +201,7 @@ def test_choices_hold_for_the_process_where_nothing_can_be_written(driver, monke
         raise OSError("no space left on device")
 
     monkeypatch.setenv(TUNE, "1")
-    monkeypatch.setattr(tuning.tempfile, "mkstemp", full)
+    monkeypatch.setattr(cache.tempfile, "mkstemp", full)
     with OpenCLDevice("opencl:0", driver) as device:
         compute(device)
         assert kind_of(device) in device.facts.choices

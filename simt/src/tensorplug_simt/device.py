@@ -7,7 +7,7 @@ streams and plans ask `placing.place` for launches; what queues them is the back
 import threading
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import ClassVar
+from types import MappingProxyType
 
 from tensorplug.buffer import Buffer, BufferType
 from tensorplug.device import Device, KernelText, Memory
@@ -35,7 +35,7 @@ class SimtDevice(Device):
     `scratch` has told a size that suffices for both."""
     lowerings: Mapping[str, Lowering] = SHARED
     """By op: `{**SHARED, **OWN}` where a backend has kernels of its own."""
-    groups: ClassVar[Mapping[str, GroupLowering]] = {}
+    groups: Mapping[str, GroupLowering] = MappingProxyType({})
     """By fusion pattern."""
 
     def __init__(self, name: str) -> None:

@@ -4,19 +4,17 @@ CuPy's `RawModule` would do both, but it makes every program flush numbers below
 """
 
 import hashlib
-import os
-import tempfile
-import threading
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import cupy
-import platformdirs
 from cupy.cuda import compiler, driver, function, runtime
 
 from tensorplug.errors import DeviceError
 from tensorplug_cuda.errors import driver_errors
+from tensorplug_simt.built import Built
+from tensorplug_simt.cache import cache_folder, write_whole
 from tensorplug_simt.dialects.cuda import cuda_options, cuda_source, symbol
 from tensorplug_simt.program import Launch
 
@@ -24,18 +22,12 @@ if TYPE_CHECKING:
     from tensorplug_cuda.device import CudaDevice
 
 
-class Programs:
+class Programs(Built):
     """The compiled programs of one device. Thread-safe."""
 
     def __init__(self, device: "CudaDevice") -> None:
+        super().__init__()
         self._device = device
-        self._built: dict[tuple[object, ...], Any] = {}
-        self._lock = threading.Lock()
-
-    @property
-    def count(self) -> int:
-        """How many programs were built or loaded."""
-        return len(self._built)
 
     def kernel(self, launch: Launch, *, parts: int = 0, folded: bool = False) -> Any:
         """The function of `launch`, or of `parts` like it merged into one, or with a folded grid.
@@ -43,14 +35,10 @@ class Programs:
         Raises DeviceError with the compiler's log.
         """
         variant = (*launch.variant, parts, folded)
-        with self._lock:
-            kernel = self._built.get(variant)
-            if kernel is None:
-                text = cuda_source(launch, parts=parts, folded=folded)
-                kernel = self._built[variant] = self._build(launch, text)
-        return kernel
+        return self.once(variant, lambda: self._build(launch, parts=parts, folded=folded))
 
-    def _build(self, launch: Launch, text: str) -> Any:
+    def _build(self, launch: Launch, *, parts: int, folded: bool) -> Any:
+        text = cuda_source(launch, parts=parts, folded=folded)
         name, device = symbol(launch), self._device
         where = f"{device.name}: kernel {launch.kernel.name} {dict(launch.defines)}"
         options = tuple(cuda_options(launch))
@@ -60,14 +48,17 @@ class Programs:
             with suppress(OSError, driver.CUDADriverError):
                 return loaded(file.read_bytes(), name)
             binary = compiled(where, text, options)
-            keep(file, binary)
+            with suppress(OSError):  # where nothing can be written, it is built anew each time
+                write_whole(file, binary)
             return loaded(binary, name)
 
     def _file(self, text: str, options: tuple[str, ...]) -> Path:
         """Where the program of a text is kept: one file for each architecture and driver."""
         capability = self._device.gpu.capability
         made = (cupy.__version__, runtime.driverGetVersion(), capability, options, text)
-        return cache_folder() / f"{hashlib.sha256(repr(made).encode()).hexdigest()[:32]}.cubin"
+        return (
+            cache_folder("cuda") / f"{hashlib.sha256(repr(made).encode()).hexdigest()[:32]}.cubin"
+        )
 
 
 def compiled(where: str, text: str, options: tuple[str, ...]) -> bytes:
@@ -91,19 +82,3 @@ def loaded(binary: bytes, name: str) -> Any:
     module = function.Module()
     module.load(binary)
     return module.get_function(name)
-
-
-def keep(file: Path, binary: bytes) -> None:
-    """Write a file as a whole, so that readers never see half of it; nothing where none can be."""
-    with suppress(OSError):
-        file.parent.mkdir(parents=True, exist_ok=True)
-        descriptor, name = tempfile.mkstemp(dir=file.parent, prefix=file.stem)
-        with os.fdopen(descriptor, "wb") as new:
-            new.write(binary)
-        Path(name).replace(file)
-
-
-def cache_folder() -> Path:
-    """Where programs are kept on disk."""
-    chosen = os.environ.get("TENSORPLUG_CACHE") or platformdirs.user_cache_dir("tensorplug")
-    return Path(chosen) / "cuda"

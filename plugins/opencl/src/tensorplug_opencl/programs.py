@@ -1,16 +1,15 @@
 """Compiled programs: built once per device and variant, kept on disk by PyOpenCL."""
 
-import os
-import threading
 import warnings
 from pathlib import Path
 from typing import Any
 
-import platformdirs
 import pyopencl as cl
 
 from tensorplug.errors import DeviceError
 from tensorplug_opencl.facts import version_of
+from tensorplug_simt import cache
+from tensorplug_simt.built import Built
 from tensorplug_simt.dialects.dialect import OPENCL
 from tensorplug_simt.program import Launch
 from tensorplug_simt.source import source
@@ -19,30 +18,20 @@ NEWER = frozenset({"SUBGROUP", "DOT"})
 """Constants of kernels that need more than OpenCL C 1.2, which every device has."""
 
 
-class Programs:
+class Programs(Built):
     """The compiled programs of one device. Thread-safe."""
 
     def __init__(self, context: Any, device: Any) -> None:
+        super().__init__()
         self._context = context
         self._device = device
-        self._built: dict[tuple[object, ...], Any] = {}
-        self._lock = threading.Lock()
-
-    @property
-    def count(self) -> int:
-        """How many programs were built or loaded."""
-        return len(self._built)
 
     def kernel(self, launch: Launch, parts: int = 0) -> Any:
         """A kernel object of its own for `launch`, or for `parts` like it merged into one.
 
         Raises DeviceError with the compiler's log.
         """
-        variant = (*launch.variant, parts)
-        with self._lock:
-            program = self._built.get(variant)
-            if program is None:
-                program = self._built[variant] = self._build(launch, parts)
+        program = self.once((*launch.variant, parts), lambda: self._build(launch, parts))
         return cl.Kernel(program, launch.kernel.name)
 
     def _build(self, launch: Launch, parts: int) -> Any:
@@ -67,9 +56,6 @@ class Programs:
 
 def cache_folder() -> Path:
     """Where programs and choices are kept on disk."""
-    folder = (
-        Path(os.environ.get("TENSORPLUG_CACHE") or platformdirs.user_cache_dir("tensorplug"))
-        / "opencl"
-    )
+    folder = cache.cache_folder("opencl")
     folder.mkdir(parents=True, exist_ok=True)
     return folder

@@ -8,8 +8,6 @@ cannot be read, or is about something else, counts as empty.
 import hashlib
 import json
 import math
-import os
-import tempfile
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -32,6 +30,7 @@ from tensorplug_opencl.kernels.operands import Operands
 from tensorplug_opencl.kernels.variants import class_of, program_of, variants
 from tensorplug_opencl.plan import Ready, with_arguments
 from tensorplug_opencl.programs import cache_folder
+from tensorplug_simt.cache import write_whole
 from tensorplug_simt.dialects.dialect import read_resource
 from tensorplug_simt.program import Launch, Program
 
@@ -231,10 +230,7 @@ def remember(driver: Any, choices: Mapping[str, str]) -> None:
             indent=1,
             sort_keys=True,
         )
-        descriptor, name = tempfile.mkstemp(dir=file.parent, prefix=file.stem)
-        with os.fdopen(descriptor, "w", encoding="utf-8") as new:
-            new.write(text)
-        Path(name).replace(file)
+        write_whole(file, text.encode())
 
 
 def _file(driver: Any) -> Path:

@@ -10,9 +10,8 @@ import tempfile
 from functools import cache
 from pathlib import Path
 
-from platformdirs import user_cache_path
-
 from tensorplug.errors import DeviceError, Unsupported
+from tensorplug_simt.cache import cache_folder
 
 HERE = Path(__file__).parent
 HEADERS = ("runtime.h", "switch.h", "languages/cuda.h", "languages/metal.h")
@@ -122,8 +121,7 @@ def _key(text: str) -> str:
 
 
 def _folder() -> Path:
-    chosen = os.environ.get("TENSORPLUG_CACHE")
-    folder = (Path(chosen) if chosen else user_cache_path("tensorplug")) / "emulator"
+    folder = cache_folder("emulator")
     folder.mkdir(parents=True, exist_ok=True)
     return folder
 

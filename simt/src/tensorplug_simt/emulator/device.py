@@ -9,7 +9,6 @@ import numpy as np
 from tensorplug.backend import Backend
 from tensorplug.buffer import Buffer, BufferType, BufferUsage
 from tensorplug.device import DeviceType
-from tensorplug.errors import Refusal
 from tensorplug.fusion import Group
 from tensorplug.graph import Bindings
 from tensorplug.patterns import PATTERNS
@@ -17,7 +16,7 @@ from tensorplug.tensor import Tensor
 from tensorplug_simt.device import SimtBufferType, SimtDevice
 from tensorplug_simt.emulator.emulator import Emulator
 from tensorplug_simt.facts import Facts
-from tensorplug_simt.lowering import SHARED, GroupLowering, Lowering, lower_group
+from tensorplug_simt.lowering import SHARED, GroupLowering, Lowering
 from tensorplug_simt.placing import ALIGNMENT, place
 from tensorplug_simt.program import Program
 
@@ -101,15 +100,12 @@ class EmulatedDevice(SimtDevice):
     ) -> None:
         super().__init__(name)
         self.fusions = tuple(pattern for pattern in PATTERNS if pattern.name in group_lowerings)
-        self._group_lowerings = group_lowerings
         self.emulator = emulator or Emulator()
         self.total = CAPACITY
         self.facts = facts
         self.lowerings = lowerings
+        self.groups = group_lowerings
         self._memory = EmulatedBufferType(self)
-
-    def _lower_group(self, group: Group) -> Program | Refusal:
-        return lower_group(group, self.facts, self._group_lowerings)
 
     def prepare(self, nodes: Iterable[Tensor]) -> None:
         """Compile the kernels of many nodes at once."""

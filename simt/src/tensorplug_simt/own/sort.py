@@ -10,20 +10,23 @@ from tensorplug_simt.program import Kernel, Launch, Program, Region, blocks_of, 
 TEXT = "tensorplug_simt:kernels/sort.k"
 """For devices where a part of a row is the work of a group: `by_groups`."""
 
-MERGE_NUMBERS = (("count", "uint"), ("run", "int"), ("side", "int"), ("last", "int"))
-"""Of the parameter block of a kernel that merges."""
-
-SORT_PART = Kernel(
-    "sort_part",
-    TEXT,
-    ("x", "keys", "y"),
-    ("keys", "y"),
-    (("parts", "int"), ("descending", "int")),
-)
-MERGE_PARTS = Kernel("merge_parts", TEXT, ("keys", "y"), ("keys", "y"), MERGE_NUMBERS)
+KEYS = ("keys", "y")
 
 
-def merges(kernel: Kernel, node: Tensor, keys: Region, part: int, facts: Facts) -> list[Launch]:
+def part_kernels(text: str) -> tuple[Kernel, Kernel]:
+    """The sections of `text` that sort a part of a row, and that merge two parts."""
+    parts = (("parts", "int"), ("descending", "int"))
+    merging = (("count", "uint"), ("run", "int"), ("side", "int"), ("last", "int"))
+    return (
+        Kernel("sort_part", text, ("x", *KEYS), KEYS, parts),
+        Kernel("merge_parts", text, KEYS, KEYS, merging),
+    )
+
+
+KERNELS = part_kernels(TEXT)
+
+
+def _merges(kernel: Kernel, node: Tensor, keys: Region, part: int, facts: Facts) -> list[Launch]:
     """Launches that double the length of sorted runs, from one half of `keys` to the other.
 
     At first runs have `part` elements.
@@ -46,6 +49,11 @@ def merges(kernel: Kernel, node: Tensor, keys: Region, part: int, facts: Facts) 
     ]
 
 
+def is_descending(node: Tensor) -> bool:
+    """Whether the largest elements come first."""
+    return node.op == "top_k" or bool(node.params["descending"])
+
+
 def keys_of(x: Tensor) -> Region:
     """Scratch memory for two halves, each with a number for every element of x."""
     length, rows = x.ne[0], x.rows
@@ -61,27 +69,34 @@ def by_groups(node: Tensor, facts: Facts, *, largest: int, items: int) -> Progra
     A group of `items` at most sorts `largest` elements, a power of two, in 8 bytes each.
     """
     (x,) = node.sources
+    part = _part(x.ne[0], largest)
+    return in_parts(KERNELS, node, facts, part=part, items=min(items, part // 2))
+
+
+def in_parts(
+    kernels: tuple[Kernel, Kernel], node: Tensor, facts: Facts, *, part: int, items: int
+) -> Program:
+    """The same with `part_kernels` and any size of parts and groups."""
+    (x,) = node.sources
+    sorting, merging = kernels
     need_type(x, frozenset({F32}))
-    descending = node.op == "top_k" or bool(node.params["descending"])
-    parts = blocks_of(x.ne[0], largest)
+    parts = blocks_of(x.ne[0], part)
     keys = keys_of(x)
     places: dict[str, Tensor | Region] = {"x": x, "y": node}
     if parts > 1:
         places["keys"] = keys
-    part = _part(x.ne[0], largest)
-    group = min(items, part // 2)
     first = launch(
-        SORT_PART,
+        sorting,
         places,
         groups=(parts * x.ne[1], x.ne[2], x.ne[3]),
-        local=(group,),
-        defines={"PART": part, "GROUP_SIZE": group},
+        local=(items,),
+        defines={"PART": part, "GROUP_SIZE": items},
         parts=parts,
-        descending=int(descending),
+        descending=int(is_descending(node)),
     )
     if parts == 1:
         return Program((first,))
-    return Program((first, *merges(MERGE_PARTS, node, keys, part, facts)), scratch=keys.nbytes)
+    return Program((first, *_merges(merging, node, keys, part, facts)), scratch=keys.nbytes)
 
 
 def _part(length: int, largest: int) -> int:

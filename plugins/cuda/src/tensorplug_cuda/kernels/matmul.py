@@ -1,12 +1,22 @@
 """Products of matrices: `mul_mat`, `mul_mat_id`, `out_prod`."""
 
-from tensorplug.dtypes import F64, I32
+from tensorplug.dtypes import I32
 from tensorplug.tensor import Tensor
 from tensorplug_cuda.kernels import experts
 from tensorplug_cuda.kernels.table import OWN
 from tensorplug_simt.facts import Facts
-from tensorplug_simt.grids import per_element
-from tensorplug_simt.lowering import NoKernel, lowers, need_type
+from tensorplug_simt.lowering import lowers
+from tensorplug_simt.own.product import (
+    COUNT,
+    REPEATS,
+    expert_kernel,
+    expert_product,
+    lower_out_prod,
+    need_product,
+    product,
+    product_kernel,
+    repeats,
+)
 from tensorplug_simt.program import Kernel, Launch, Program, Region, blocks_of, launch, scratch
 from tensorplug_simt.source import BYTES
 
@@ -14,16 +24,13 @@ TEXT = "tensorplug_cuda:kernels/product.cu"
 MATVEC_TEXT = "tensorplug_cuda:kernels/matvec.cu"
 
 _WXY, _Y = ("w", "x", "y"), ("y",)
-_REPEATS = (("repeat2", "int"), ("repeat3", "int"))
-_COUNT = (("count", "uint"),)
 
-PRODUCT = Kernel("product", TEXT, _WXY, _Y, (*_COUNT, *_REPEATS))
-OUTER = Kernel("outer_product", TEXT, _WXY, _Y, (*_COUNT, *_REPEATS))
-EXPERT_PRODUCT = Kernel("expert_product", TEXT, ("w", "x", "ids", "y"), _Y, _COUNT)
-WARP_PRODUCT = Kernel("warp_product", TEXT, ("w", "x", "ids", "y"), _Y, _REPEATS)
-TILED_PRODUCT = Kernel("tiled_product", TEXT, _WXY, _Y, _REPEATS)
-ROUNDED = Kernel("rounded", MATVEC_TEXT, ("x", "y"), _Y, _COUNT)
-MATVEC = Kernel("matvec", MATVEC_TEXT, ("w", "x", "ids", "y"), _Y, _REPEATS, (BYTES,))
+PRODUCT = product_kernel(TEXT)
+EXPERT_PRODUCT = expert_kernel(TEXT)
+WARP_PRODUCT = Kernel("warp_product", TEXT, ("w", "x", "ids", "y"), _Y, REPEATS)
+TILED_PRODUCT = Kernel("tiled_product", TEXT, _WXY, _Y, REPEATS)
+ROUNDED = Kernel("rounded", MATVEC_TEXT, ("x", "y"), _Y, COUNT)
+MATVEC = Kernel("matvec", MATVEC_TEXT, ("w", "x", "ids", "y"), _Y, REPEATS, (BYTES,))
 
 ITEMS = 128
 """Of a group that has a warp, or a part of one, for each row of weights."""
@@ -36,14 +43,16 @@ SIDE, TILE_ITEMS = 64, 256
 STEP = 32
 """Elements with a scale of their own in a rounded column."""
 
+lower_out_prod(TEXT, OWN)
+
 
 @lowers("mul_mat", table=OWN)
 def mul_mat(node: Tensor, facts: Facts) -> Program:
     """y[n, m] = sum over k of w[k, n] * x[k, m]."""
     w, x = node.sources
-    _need_products(w, x)
+    need_product(node)
     if not (w.size and x.size and node.size):
-        return _general(PRODUCT, node, facts)
+        return product(PRODUCT, node, facts)
     if x.ne[1] <= FEW_COLUMNS:
         return _few(node, facts)
     groups = (blocks_of(w.ne[1], SIDE), blocks_of(x.ne[1], SIDE), node.ne[2] * node.ne[3])
@@ -52,7 +61,7 @@ def mul_mat(node: Tensor, facts: Facts) -> Program:
         {"w": w, "x": x, "y": node},
         groups=groups,
         local=(TILE_ITEMS,),
-        numbers=_repeats(w, x),
+        numbers=repeats(w, x),
     )
     return Program((tiled,))
 
@@ -60,27 +69,13 @@ def mul_mat(node: Tensor, facts: Facts) -> Program:
 @lowers("mul_mat_id", table=OWN)
 def mul_mat_id(node: Tensor, facts: Facts) -> Program:
     """y[:, i, t] = w[:, :, ids[i, t]] applied to x[:, i mod ne[1], t]."""
-    w, x, ids = node.sources
-    _need_products(w, x)
+    w, x = node.sources[:2]
+    need_product(node)
     if w.size and x.size and node.size:
         if experts.are_many(node):
             return experts.tiles(node)
         return _few(node, facts)
-    places = {"w": w, "x": x, "ids": ids, "y": node}
-    return Program((per_element(EXPERT_PRODUCT, places, node.size, facts),))
-
-
-@lowers("out_prod", table=OWN)
-def out_prod(node: Tensor, facts: Facts) -> Program:
-    """y[i, j] = sum over k of a[i, k] * b[j, k]."""
-    _need_products(*node.sources)
-    return _general(OUTER, node, facts)
-
-
-def _need_products(w: Tensor, x: Tensor) -> None:
-    if w.dtype is F64:
-        raise NoKernel("no kernel for f64")
-    need_type(x)
+    return expert_product(EXPERT_PRODUCT, node, facts)
 
 
 def _is_bytewise(w: Tensor, facts: Facts) -> bool:
@@ -126,7 +121,7 @@ def _by_columns(
         places["ids"], columns, defines = node.sources[2], 1, {**defines, "EXPERTS": 1}
         grid = (node.ne[1], node.ne[2])
     else:
-        columns, numbers = _power(min(x.ne[1], COLUMNS)), _repeats(w, node)
+        columns, numbers = _power(min(x.ne[1], COLUMNS)), repeats(w, node)
         grid = (blocks_of(x.ne[1], columns), node.ne[2] * node.ne[3])
     return launch(
         kernel,
@@ -155,16 +150,3 @@ def _lanes(length: int) -> int:
 def _power(count: int) -> int:
     """The lowest power of two that is not below `count`."""
     return 1 << (count - 1).bit_length()
-
-
-def _general(kernel: Kernel, node: Tensor, facts: Facts) -> Program:
-    """An item for each result; each matrix of `w` serves several of `x`."""
-    w, x = node.sources
-    places = {"w": w, "x": x, "y": node}
-    return Program((per_element(kernel, places, node.size, facts, numbers=_repeats(w, x)),))
-
-
-def _repeats(w: Tensor, x: Tensor) -> dict[str, int | float]:
-    """How many matrices of `x` meet one of `w`, along dimensions 2 and 3."""
-    repeat2, repeat3 = (x.ne[axis] // max(w.ne[axis], 1) for axis in (2, 3))
-    return {"repeat2": repeat2, "repeat3": repeat3}

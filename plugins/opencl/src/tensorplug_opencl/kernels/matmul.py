@@ -6,33 +6,30 @@ from tensorplug_opencl.kernels import variants
 from tensorplug_opencl.kernels.operands import Operands, operands
 from tensorplug_opencl.kernels.table import OWN
 from tensorplug_simt.facts import Facts
-from tensorplug_simt.grids import per_element
-from tensorplug_simt.lowering import NoKernel, lowers, need_type
-from tensorplug_simt.program import Kernel, Program
+from tensorplug_simt.lowering import lowers
+from tensorplug_simt.own.product import (
+    expert_kernel,
+    expert_product,
+    lower_out_prod,
+    need_product,
+    product,
+    product_kernel,
+)
+from tensorplug_simt.program import Program
 
 TEXT = "tensorplug_opencl:kernels/product.cl"
-REPEATS = (("count", "uint"), ("repeat2", "int"), ("repeat3", "int"))
 
-PRODUCT = Kernel("product", TEXT, ("w", "x", "y"), ("y",), REPEATS)
-OUTER = Kernel("outer_product", TEXT, ("w", "x", "y"), ("y",), REPEATS)
-EXPERT_PRODUCT = Kernel(
-    "expert_product", TEXT, ("w", "x", "ids", "y"), ("y",), (("count", "uint"),)
-)
+PRODUCT = product_kernel(TEXT)
+EXPERT_PRODUCT = expert_kernel(TEXT)
 
-
-def need_products(w: Tensor, x: Tensor) -> None:
-    """Raise NoKernel for types that no kernel multiplies."""
-    if w.dtype is F64:
-        raise NoKernel("no kernel for f64")
-    need_type(x)
+lower_out_prod(TEXT, OWN)
 
 
 @lowers("mul_mat", table=OWN)
 def mul_mat(node: Tensor, facts: Facts) -> Program:
     """y[n, m] = sum over k of w[k, n] * x[k, m]."""
-    w, x = node.sources
-    need_products(w, x)
-    return fast(node, facts) or general(PRODUCT, node, facts)
+    need_product(node)
+    return fast(node, facts) or product(PRODUCT, node, facts)
 
 
 def fast(node: Tensor, facts: Facts) -> Program | None:
@@ -48,31 +45,8 @@ def operands_of(node: Tensor) -> Operands | None:
     return operands(node) if all(t.size for t in (*node.sources[:2], node)) else None
 
 
-@lowers("out_prod", table=OWN)
-def out_prod(node: Tensor, facts: Facts) -> Program:
-    """y[i, j] = sum over k of a[i, k] * b[j, k]."""
-    w, x = node.sources
-    need_products(w, x)
-    return general(OUTER, node, facts)
-
-
-def general(kernel: Kernel, node: Tensor, facts: Facts) -> Program:
-    """An item for each result; each matrix of `w` serves several of `x`."""
-    w, x = node.sources
-    repeat2, repeat3 = (x.ne[axis] // max(w.ne[axis], 1) for axis in (2, 3))
-    places = {"w": w, "x": x, "y": node}
-    return Program(
-        (per_element(kernel, places, node.size, facts, repeat2=repeat2, repeat3=repeat3),)
-    )
-
-
 @lowers("mul_mat_id", table=OWN)
 def mul_mat_id(node: Tensor, facts: Facts) -> Program:
     """y[:, i, t] = w[:, :, ids[i, t]] applied to x[:, i mod ne[1], t]."""
-    w, x, ids = node.sources
-    need_products(w, x)
-    quick = fast(node, facts)
-    if quick is not None:
-        return quick
-    places = {"w": w, "x": x, "ids": ids, "y": node}
-    return Program((per_element(EXPERT_PRODUCT, places, node.size, facts),))
+    need_product(node)
+    return fast(node, facts) or expert_product(EXPERT_PRODUCT, node, facts)
