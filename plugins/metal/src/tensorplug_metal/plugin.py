@@ -1,6 +1,6 @@
 """The entry point. Looks for macOS and PyObjC without importing Metal."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import tensorplug
 from tensorplug.device import Device
@@ -20,5 +20,15 @@ def tensorplug_score() -> int | Refusal:
 
 @tensorplug.hookimpl
 def tensorplug_devices() -> Sequence[Device]:
-    """None so far: there is no device to make of a GPU yet."""
-    return ()
+    """Every GPU on which a kernel runs."""
+    from tensorplug_metal.enumeration import devices
+
+    return devices()
+
+
+@tensorplug.hookimpl
+def tensorplug_features() -> Mapping[str, str]:
+    """Versions of macOS and of PyObjC, and what each GPU is."""
+    from tensorplug_metal.enumeration import features
+
+    return features()

@@ -1,0 +1,244 @@
+"""`MetalBackend`: a stream of a GPU."""
+
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import Metal
+import numpy as np
+
+from tensorplug.backend import Backend, DeviceSpan, Event, Plan
+from tensorplug.buffer import Buffer
+from tensorplug.concurrency import AHEAD
+from tensorplug.errors import DeviceError, OptionError
+from tensorplug.fusion import Group
+from tensorplug.graph import Bindings, BoundGraph
+from tensorplug.tensor import Storage, Tensor
+from tensorplug_metal.capture import Capture
+from tensorplug_metal.events import MetalEvent, Signals
+from tensorplug_metal.launches import encode, ready
+from tensorplug_metal.memory import Spot, Staged, can_copy, can_move, queue_copy, spot, staging
+from tensorplug_metal.plan import MetalPlan
+from tensorplug_metal.work import WorkQueue
+from tensorplug_simt.placing import place
+
+if TYPE_CHECKING:
+    from tensorplug_metal.device import MetalDevice
+
+MOST_COMMAND_BUFFERS = 8
+
+
+class Landing(NamedTuple):
+    """Bytes that go to the host once their copy is done."""
+
+    commands: Any
+    staged: Staged
+    out: memoryview
+
+
+class MetalBackend(Backend):
+    """Work runs in the order in which it was queued, while the host goes on.
+
+    Once the GPU has failed in the middle of work, the stream takes no more; a new one does.
+    """
+
+    device: "MetalDevice"
+    ahead = AHEAD
+    abort_callback: Callable[[], bool] | None = None
+    """Asked before every 64 launches; those before are done already, but for the last."""
+
+    def __init__(self, device: "MetalDevice", options: dict[str, Any]) -> None:
+        self.work = WorkQueue(device, device.name)
+        self.concurrent: bool = options["concurrent"]
+        """Whether plans made from now on run launches at the same time that need no barrier."""
+        self.ahead = AHEAD if self.concurrent else 0
+        self.indirect: bool = options["indirect"]
+        """Whether plans are recorded when they run again."""
+        self._command_buffers = 1
+        self._signals = Signals(device, self.work)
+        self._landings: deque[Landing] = deque()
+        self._landing = threading.Lock()
+        self._capture: Capture | None = None
+        self._timed: list[tuple[str, Any]] | None = None
+        # Whole before other threads may wait for it.
+        super().__init__(device)
+        self.command_buffers = options["command_buffers"]
+
+    @property
+    def command_buffers(self) -> int:
+        """How many command buffers a plan's launches are encoded into by threads, 1 to 8.
+
+        A first one, with 64 launches or a tenth of them, comes before these. Raises OptionError.
+        """
+        return self._command_buffers
+
+    @command_buffers.setter
+    def command_buffers(self, count: int) -> None:
+        if not 1 <= count <= MOST_COMMAND_BUFFERS:
+            raise OptionError(
+                f"{self.name}: {count} command buffers; choose 1 to {MOST_COMMAND_BUFFERS}"
+            )
+        self._command_buffers = count
+
+    # --- looking on ------------------------------------------------------------------------
+
+    def capture_next(self, path: str) -> None:
+        """Write the next run of a plan to `path`, a `.gputrace` for Xcode. Raises Unsupported."""
+        self._capture = Capture(self.work.handle, path)
+
+    @contextmanager
+    def capturing(self) -> Iterator[None]:
+        """Run what is inside in the capture that was asked for, if one was."""
+        capture, self._capture = self._capture, None
+        if capture is None:
+            yield
+            return
+        with capture:
+            yield
+            self.drain()
+
+    @property
+    def profile(self) -> bool:
+        """Whether work queued from now on is timed: launch by launch, without recordings."""
+        return self._timed is not None
+
+    @profile.setter
+    def profile(self, wanted: bool) -> None:
+        if wanted != self.profile:
+            self.drain()
+            self._timed = [] if wanted else None
+
+    def take_spans(self) -> Sequence[DeviceSpan]:
+        """What was timed since the last call; all of it has been waited for.
+
+        Metal's clock is that of `time.perf_counter_ns` on macOS.
+        """
+        if self._timed is None:
+            return ()
+        completed = Metal.MTLCommandBufferStatusCompleted
+        done = [(name, each) for name, each in self._timed if each.status() == completed]
+        self._timed = [(name, each) for name, each in self._timed if each.status() < completed]
+        return [
+            DeviceSpan(name, round(each.GPUStartTime() * 1e9), round(each.GPUEndTime() * 1e9))
+            for name, each in done
+        ]
+
+    @contextmanager
+    def queueing(self, name: str) -> Iterator[Any]:
+        """A command buffer that is committed at the end, and timed where the stream is profiled."""
+        with self.work.commands(name) as commands:
+            yield commands
+        if self._timed is not None:
+            self._timed.append((name, commands))
+
+    # --- work ------------------------------------------------------------------------------
+
+    def _plan(self, bound: BoundGraph) -> Plan:
+        self._check_support(bound)
+        return MetalPlan(self, bound)
+
+    def _compute(self, node: Tensor, bindings: Bindings) -> None:
+        self._launch(node, bindings)
+
+    def _compute_group(self, group: Group, bindings: Bindings) -> None:
+        self._launch(group, bindings)
+
+    def _launch(self, work: Tensor | Group, bindings: Bindings) -> None:
+        placed = place(self.device, work, bindings)
+        launches = ready(self.device, placed, concurrent=self.concurrent)
+        with self.queueing(str(work)) as commands, self.work.compute(commands) as encoder:
+            encode(encoder, launches)
+
+    def _synchronize(self) -> None:
+        self._signals.settle()
+        try:
+            self.work.finish()
+        finally:
+            self._land()
+
+    def _has_failed(self) -> bool:
+        return self.work.has_failed
+
+    def _close(self) -> None:
+        self._landings.clear()
+
+    # --- transfers -------------------------------------------------------------------------
+
+    def write_async(self, buffer: Buffer, offset: int, data: memoryview) -> None:
+        """Queue a copy of host bytes to `offset` of `buffer`."""
+        buffer._check(offset, data.nbytes, "write")
+        if not data.nbytes:
+            return
+        if not self._moves(buffer, offset, data.nbytes):
+            self.synchronize()
+            buffer.write(offset, data)
+            return
+        staged = staging(self.device, data.nbytes)
+        staged.memory[:] = data
+        self._queue_copy(staged.spot, spot(buffer, offset, data.nbytes), data.nbytes)
+
+    def read_async(self, buffer: Buffer, offset: int, out: memoryview) -> None:
+        """Queue a copy from `offset` of `buffer` to host bytes."""
+        buffer._check(offset, out.nbytes, "read")
+        if not out.nbytes:
+            return
+        if not self._moves(buffer, offset, out.nbytes):
+            self.synchronize()
+            buffer.read_into(offset, out)
+            return
+        staged = staging(self.device, out.nbytes)
+        commands = self._queue_copy(spot(buffer, offset, out.nbytes), staged.spot, out.nbytes)
+        self._landings.append(Landing(commands, staged, out))
+
+    def copy_async(self, source: Backend, start: Storage, target: Storage, size: int) -> bool:
+        """Queue a copy within the GPU that starts after all work queued on `source`."""
+        here, there = target.buffer, start.buffer
+        if not isinstance(source, MetalBackend) or source.device is not self.device:
+            return False
+        there._check(start.offset, size, "copy")
+        here._check(target.offset, size, "copy")
+        if not size or not can_copy(there, start.offset, here, target.offset, size):
+            return False
+        if source is not self:
+            self.wait(source.record())
+        self._queue_copy(spot(there, start.offset, size), spot(here, target.offset, size), size)
+        return True
+
+    def _moves(self, buffer: Buffer, offset: int, size: int) -> bool:
+        """Whether the GPU moves bytes: where it can, and it is busy or the host cannot."""
+        if not self.device.reaches(buffer) or not can_move(buffer, offset, size):
+            return False
+        return not self.work.idle or not buffer.type.is_host
+
+    def _queue_copy(self, source: Spot, target: Spot, size: int) -> Any:
+        with self.queueing("copy") as commands, self.work.blit(commands) as encoder:
+            queue_copy(encoder, source, target, size)
+        return commands
+
+    def _land(self) -> None:
+        """Give the host the bytes of copies that are done."""
+        with self._landing:
+            while self._landings:
+                commands, staged, out = self._landings[0]
+                if commands.status() < Metal.MTLCommandBufferStatusCompleted:
+                    return
+                np.frombuffer(out, np.uint8)[:] = staged.memory
+                self._landings.popleft()
+
+    # --- events ----------------------------------------------------------------------------
+
+    def record(self) -> Event:
+        """Mark all work queued so far."""
+        return self._signals.record(self._land)
+
+    def accepts(self, event: Event) -> bool:
+        """Whether `wait` can order this stream after `event`: those of every GPU of Metal's."""
+        return isinstance(event, MetalEvent)
+
+    def wait(self, event: Event) -> None:
+        """Start work queued from now on after `event`."""
+        if not isinstance(event, MetalEvent):
+            raise DeviceError(f"{self.name}: cannot wait for {event!r} of another kind")
+        self._signals.wait(event)

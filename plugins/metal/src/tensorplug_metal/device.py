@@ -1,0 +1,124 @@
+"""`MetalDevice`: a GPU of a Mac."""
+
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, ClassVar
+
+from tensorplug.backend import Backend
+from tensorplug.buffer import Buffer, BufferType
+from tensorplug.device import DeviceType, KernelText, Memory, Option
+from tensorplug.errors import Unsupported
+from tensorplug.tensor import Array, Tensor
+from tensorplug_metal.backend import MetalBackend
+from tensorplug_metal.facts import Gpu
+from tensorplug_metal.kernels import FUSIONS, GROUPS, LOWERINGS
+from tensorplug_metal.memory import HostBufferType, MetalBufferType, OnGpu, imported
+from tensorplug_metal.programs import Programs
+from tensorplug_metal.residency import Residency
+from tensorplug_metal.work import WorkQueue
+from tensorplug_simt.device import SimtDevice, texts_of
+from tensorplug_simt.dialects.metal import metal_source
+
+
+class MetalDevice(SimtDevice):
+    """A GPU, and `handle`, which is Metal's own object of it."""
+
+    backend_class = MetalBackend
+    lowerings = LOWERINGS
+    groups = GROUPS
+    fusions = FUSIONS
+    options: ClassVar[tuple[Option, ...]] = (
+        Option("command_buffers", int, 1, "encode plans by so many threads after a first part"),
+        Option("concurrent", bool, True, "run launches at the same time that need no barrier"),  # noqa: FBT003
+        Option("indirect", bool, True, "record plans that run again as indirect commands"),  # noqa: FBT003
+    )
+
+    def __init__(self, name: str, handle: Any, gpu: Gpu) -> None:
+        super().__init__(name)
+        self.handle = handle
+        self.gpu = gpu
+        self.facts = gpu.facts
+        self.total = gpu.working_set
+        self.residency = Residency(handle, name)
+        self._transfers = threading.Lock()
+        self._moving: WorkQueue | None = None
+        self.private = MetalBufferType(self, private=True)
+        """Memory that the host does not see."""
+        self._memory = MetalBufferType(self, private=False) if gpu.unified else self.private
+        self._host = HostBufferType(self)
+        self.programs = Programs(self)
+
+    # --- facts -----------------------------------------------------------------------------
+
+    @property
+    def description(self) -> str:
+        return self.gpu.name
+
+    @property
+    def type(self) -> DeviceType:
+        return self.gpu.type
+
+    def memory(self) -> Memory:
+        # Other libraries of the process take of it, too.
+        taken = max(self.handle.currentAllocatedSize(), self._allocated)
+        return Memory(max(self.total - taken, 0), self.total)
+
+    # --- memory ----------------------------------------------------------------------------
+
+    @property
+    def buffer_type(self) -> BufferType:
+        return self._memory
+
+    @property
+    def host_buffer_type(self) -> BufferType | None:
+        return self._host
+
+    @property
+    def extra_buffer_types(self) -> Sequence[BufferType]:
+        return (self.private,) if self.gpu.unified else ()
+
+    def supports_buffer_type(self, buffer_type: BufferType) -> bool:
+        return buffer_type in (self._memory, self.private, self._host)
+
+    def reaches(self, buffer: Buffer) -> bool:
+        return isinstance(buffer, OnGpu) and buffer.owner is self
+
+    def import_host(self, memory: Array, *, largest_tensor: int = 0) -> Buffer:
+        """Compute on host memory where it lies.
+
+        Memory beyond the largest buffer is seen through several that overlap, so that tensors of
+        at most `largest_tensor` bytes lie whole in one. Raises Unsupported, ShapeError.
+        """
+        if not self.gpu.unified:
+            raise Unsupported(f"{self.name}: has memory of its own; place() copies into it")
+        return imported(self._memory, memory, largest_tensor=largest_tensor)
+
+    @contextmanager
+    def moving(self, doing: str) -> Iterator[Any]:
+        """An encoder for blocking copies, which are over at the end. Raises DeviceError."""
+        with self._transfers:
+            if self._moving is None:
+                self._moving = WorkQueue(self, f"{self.name} transfers")
+            work = self._moving
+            try:
+                with work.commands(doing) as commands, work.blit(commands) as encoder:
+                    yield encoder
+                work.finish()
+            except BaseException:
+                # A queue that has failed takes no more work: the next transfer has a new one.
+                self._moving = None
+                raise
+
+    def _close(self) -> None:
+        self._moving = None
+        self.residency.close()
+
+    # --- work ------------------------------------------------------------------------------
+
+    def kernel_texts(self, node: Tensor) -> Sequence[KernelText]:
+        """The complete sources of the kernels that compute `node`."""
+        return texts_of(self.lower(node), "tensorplug_metal", metal_source, ".metal")
+
+    def _open(self, options: dict[str, Any]) -> Backend:
+        return MetalBackend(self, options)

@@ -1,0 +1,171 @@
+"""Memory of a GPU, and host memory that it reaches; emulated."""
+
+import mmap
+
+import numpy as np
+import pytest
+
+import tensorplug as tp
+from tensorplug.errors import OutOfMemory, ShapeError
+from tensorplug.placing import place_in
+from tensorplug.tensor import leaf
+from tensorplug_metal.pages import PAGE, cut
+from tensorplug_simt.emulator import missing
+
+pytestmark = pytest.mark.skipif(bool(missing()), reason=missing())
+
+
+def test_memory_that_is_not_there_is_reported_with_both_sizes(device):
+    device.count(device.total - 100)
+
+    with pytest.raises(OutOfMemory, match="metal:0: 1000 bytes needed, 100 available"):
+        device.buffer_type.alloc(1000)
+    device.count(100 - device.total)
+
+
+def test_memory_that_others_took_is_out_of_memory_too(device, machine):
+    machine.gpus[0].allocated = device.total
+
+    with pytest.raises(OutOfMemory, match="metal:0: 1000 bytes: Metal has no memory for it"):
+        device.buffer_type.alloc(1000)
+    machine.gpus[0].allocated = 0
+
+
+def test_memory_in_use_is_not_free(device):
+    before = device.memory().free
+
+    with device.buffer_type.alloc(1 << 20):
+        assert device.memory().free == before - (1 << 20)
+
+    assert device.memory().free == before
+
+
+def test_host_and_gpu_see_the_same_bytes(device):
+    with device.buffer_type.alloc(64) as buffer:
+        buffer.host()[:] = 3
+
+        assert set(buffer.views[0].handle.bytes.tolist()) == {3}
+
+
+def test_memory_that_an_array_shows_outlives_its_buffer(device):
+    with device.buffer_type.alloc(100) as buffer:
+        array = buffer.host()
+        array[:] = 3
+
+    assert (array == 3).all()
+
+
+@pytest.mark.parametrize(("offset", "size"), [(0, 16), (4, 8), (1, 2), (3, 9), (15, 1)])
+def test_private_memory_takes_and_gives_any_bytes(device, offset, size):
+    data = np.arange(100, 100 + size, dtype=np.uint8)
+    with device.private.alloc(16) as buffer:
+        buffer.write(0, np.arange(16, dtype=np.uint8))
+
+        buffer.write(offset, data)
+
+        expected = [*range(offset), *data.tolist(), *range(offset + size, 16)]
+        assert buffer.read(0, 16).tolist() == expected
+        assert buffer.read(offset, size).tolist() == data.tolist()
+
+
+@pytest.mark.parametrize(("offset", "size"), [(0, 16), (4, 8), (5, 6)])
+def test_private_memory_is_filled_in_part(device, offset, size):
+    with device.private.alloc(16) as buffer:
+        buffer.fill(1)
+        buffer.fill(7, offset, size)
+
+        rest = 16 - offset - size
+        assert buffer.read(0, 16).tolist() == [*[1] * offset, *[7] * size, *[1] * rest]
+
+
+def test_rows_are_written_and_read_apart(device):
+    rows = np.arange(12, dtype=np.uint8).reshape(3, 4)
+    with device.buffer_type.alloc(32) as buffer:
+        buffer.fill(0)
+        buffer.write_2d(2, rows, row=4, stride=10)
+
+        got = buffer.read_2d(2, 3, row=4, stride=10)
+        around = buffer.read(0, 32)
+
+    assert got.tolist() == rows.tolist()
+    assert np.flatnonzero(around).tolist() == [3, 4, 5, 12, 13, 14, 15, 22, 23, 24, 25]
+
+
+def test_host_buffers_start_at_pages_and_are_reached_where_they_lie(device):
+    with device.host_buffer_type.alloc(100) as buffer:
+        (view,) = buffer.views
+
+        assert buffer.host().ctypes.data % PAGE == 0
+        assert (view.handle.address, view.margin) == (buffer.host().ctypes.data, 0)
+        assert device.supports_buffer_type(buffer.type)
+
+
+def test_imported_memory_is_seen_with_the_pages_around_it(device):
+    data = np.frombuffer(mmap.mmap(-1, 2 * PAGE), np.uint8)[100:200]
+    with device.import_host(data) as buffer:
+        (view,) = buffer.views
+
+        assert (view.start, view.end, view.margin) == (0, 100, 100)
+        assert view.handle.address + view.margin == data.ctypes.data
+        assert device.memory().free == device.total
+
+
+def test_memory_that_metal_does_not_take_says_so(device, monkeypatch):
+    taken = "newBufferWithBytesNoCopy_length_options_deallocator_"
+    monkeypatch.setattr(type(device.handle), taken, lambda *_: None)
+
+    with pytest.raises(tp.Unsupported, match=r"Metal does not take .* place\(\) copies them"):
+        device.import_host(np.zeros(4096, np.uint8))
+
+
+@pytest.mark.parametrize("pages", [3, 5, 6, 7, 40, 101])
+@pytest.mark.parametrize("largest_tensor", [1, PAGE - 1, PAGE, 2 * PAGE + 1])
+def test_every_tensor_lies_whole_in_a_part(pages, largest_tensor):
+    size, most = pages * PAGE, 6 * PAGE
+
+    parts = cut(size, most, largest_tensor)
+
+    last = size - largest_tensor
+    lost = [
+        start
+        for start in (*range(0, last, PAGE // 4 + 1), last)
+        if not any(first <= start and start + largest_tensor <= end for first, end in parts)
+    ]
+    assert lost == []
+    assert all(end - first <= most and first % PAGE == 0 for first, end in parts)
+    assert parts[-1][1] == size
+
+
+def test_tensor_that_fits_no_part_is_refused():
+    with pytest.raises(ShapeError, match=f"a tensor of {5 * PAGE} bytes and the pages around"):
+        cut(100 * PAGE, 6 * PAGE, 5 * PAGE)
+
+
+def test_tensors_of_a_region_beyond_the_largest_buffer_are_computed_on(devices, machine):
+    machine.gpus[0].max_buffer = 4 * PAGE
+    (device,) = devices()
+    data = np.arange(10 * PAGE // 4, dtype=np.float32)
+    count = PAGE // 4
+    with device, device.open() as stream, device.import_host(data, largest_tensor=PAGE) as buffer:
+        views = len(buffer.views)
+        for start in range(0, 9 * PAGE, PAGE // 2 + 32):
+            x = place_in(leaf("x", (count,), tp.F32), buffer, start)
+            y = tp.scale(x, 2.0)
+            with tp.Scheduler([stream]).schedule(y) as run:
+                got = run.run({})[y]
+
+            assert (got == 2 * data[start // 4 : start // 4 + count]).all()
+
+    assert views == 5
+
+
+def test_tensor_across_the_parts_of_its_region_is_an_error(devices, machine):
+    machine.gpus[0].max_buffer = 4 * PAGE
+    (device,) = devices()
+    data = np.zeros(10 * PAGE // 4, np.float32)
+    with device, device.open() as stream, device.import_host(data) as buffer:
+        x = place_in(leaf("x", (PAGE,), tp.F32), buffer, 2 * PAGE)
+        y = tp.scale(x, 2.0)
+
+        with pytest.raises(ShapeError, match=r"lies across .*largest_tensor=\) makes them overlap"):
+            tp.Scheduler([stream]).schedule(y)
