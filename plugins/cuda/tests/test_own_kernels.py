@@ -8,8 +8,13 @@ from dataclasses import replace
 
 import pytest
 
+from tensorplug.fusion import Group
+from tensorplug.matching import find_groups
+from tensorplug.testing.suites.graphs import Trial
+from tensorplug.testing.suites.work import Work
 from tensorplug.testing.tiers import select
-from tensorplug_cuda.kernels import LOWERINGS
+from tensorplug_cpu.device import CPUDevice
+from tensorplug_cuda.kernels import GROUPS, LOWERINGS
 from tensorplug_cuda.kernels.table import OWN
 from tensorplug_simt import emulator, nvrtc
 from tensorplug_simt.emulator import Order
@@ -47,8 +52,30 @@ GPU = Facts(
 )
 LIMITS = Limits(
     registers=64,
-    more_registers={"attend": 168, "matvec": 160, "tiled_product": 128, "warp_product": 128},
+    more_registers={
+        "attend": 168,
+        "chain": 80,
+        "matvec": 160,
+        "tiled_product": 128,
+        "warp_product": 128,
+    },
 )
+
+FUSED = {
+    "add_chain_7": "add_chain",
+    "add_many": "add_chain",
+    "mul_chain_8": "mul_chain",
+    "silu_mul": "activation_mul",
+    "softplus_mul": "activation_mul",
+    "relu_sqr": "relu_sqr",
+    "snake": "snake",
+    "softcap": "softcap",
+    "rms_norm_mul_odd": "norm_mul",
+    "norm_mul_add": "norm_mul",
+    "add_norm_mul_add": "add_norm",
+    "combined_2": "moe_combine",
+}
+"""A pattern in each of these graphs of the kit."""
 
 
 @pytest.fixture(scope="module")
@@ -124,3 +151,55 @@ def test_products_without_rounded_activations_are_as_near_as_those_of_floats():
 
     with EmulatedDevice(facts=facts, lowerings=LOWERINGS) as device:
         assert emulation_problems(device, supported(device, cases)) == []
+
+
+@pytest.fixture
+def trial(request) -> Iterator[Trial]:
+    """A graph of the kit on an emulated device that fuses."""
+    with (
+        EmulatedDevice(facts=GPU, lowerings=LOWERINGS, group_lowerings=GROUPS) as device,
+        CPUDevice("cpu:kit") as cpu,
+        cpu.open() as fallback,
+    ):
+        work = Work(device)
+        yield Trial(work, fallback, request.param)
+        work.close()
+
+
+def groups_of(trial: Trial) -> list[Group]:
+    """What of the graph is fused."""
+    device = trial.backend.device
+    return list(find_groups(trial.graph, device.fusions, device.supports_group))
+
+
+in_fused_graphs = pytest.mark.parametrize(
+    ("trial", "pattern"), FUSED.items(), ids=FUSED, indirect=["trial"]
+)
+
+
+@needs_emulator
+@LONG
+@in_each_order
+@in_fused_graphs
+def test_fused_nodes_compute_what_the_reference_does(trial, pattern, order):
+    trial.backend.device.emulator.order = order
+
+    trial.check(trial.graph, dict.fromkeys(trial.nodes, trial.backend))
+
+    assert pattern in [group.pattern.name for group in groups_of(trial)]
+
+
+@needs_nvrtc
+@LONG
+@in_fused_graphs
+def test_fused_kernels_compile(trial, pattern):
+    programs = [trial.backend.device.lower_work(group) for group in groups_of(trial)]
+    launches = [launch for program in programs for launch in program.launches]
+
+    problems = [compile_problems(launches, architecture, LIMITS) for architecture in ARCHITECTURES]
+
+    assert problems == [[]] * len(ARCHITECTURES)
+
+
+def test_every_fusion_has_a_graph():
+    assert set(FUSED.values()) == GROUPS.keys()

@@ -48,6 +48,14 @@ def snake():
     return (x + tp.sqr(tp.sin(x * a)) * b,)
 
 
+def combined(experts=3):
+    mixed = leaf("experts", 4, experts, 33) * leaf("weights", 4, experts, 1)
+    total = mixed[:, 0]
+    for i in range(1, experts):
+        total = total + mixed[:, i]
+    return (total,)
+
+
 CASES = {
     "norm_mul of rms_norm": lambda: norm_mul("rms_norm"),
     "norm_mul with bias": lambda: norm_mul("norm", bias=True),
@@ -59,6 +67,10 @@ CASES = {
     "add_chain of 8": lambda: chain(tp.add, 8, 33),
     "mul_chain of 3": lambda: chain(tp.mul, 3),
     "snake of 33": snake,
+    "activation_mul of silu": lambda: (tp.silu(leaf("x", 5, 33)) * leaf("other", 5, 33),),
+    "relu_sqr of 33": lambda: (tp.sqr(tp.relu(leaf("x", 5, 33))),),
+    "softcap of 33": lambda: (tp.scale(tp.tanh(tp.scale(leaf("x", 5, 33), 0.2)), 5.0),),
+    "moe_combine of 3": combined,
 }
 
 

@@ -5,6 +5,7 @@ from tensorplug_cuda.kernels import attention, matmul, norm, softmax, sort
 from tensorplug_cuda.kernels.table import GROUPS, OWN
 from tensorplug_simt import families
 from tensorplug_simt.lowering import SHARED
+from tensorplug_simt.own.chains import CHAINS
 
 __all__ = [
     "FUSIONS",
@@ -19,4 +20,5 @@ __all__ = [
 ]
 
 LOWERINGS = {**SHARED, **OWN}
+GROUPS |= CHAINS
 FUSIONS = tuple(pattern for pattern in PATTERNS if pattern.name in GROUPS)

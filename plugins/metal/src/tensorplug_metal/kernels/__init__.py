@@ -1,16 +1,16 @@
 """The kernels of this backend: its own, by family, and the shared ones that it adopts."""
 
 from tensorplug.patterns import PATTERNS
-from tensorplug_metal.kernels import chain, matmul, norm, softmax, sort
+from tensorplug_metal.kernels import matmul, norm, softmax, sort
 from tensorplug_metal.kernels.table import GROUPS, OWN
 from tensorplug_simt import families
 from tensorplug_simt.lowering import SHARED
+from tensorplug_simt.own.chains import CHAINS
 
 __all__ = [
     "FUSIONS",
     "GROUPS",
     "LOWERINGS",
-    "chain",
     "families",
     "matmul",
     "norm",
@@ -19,4 +19,5 @@ __all__ = [
 ]
 
 LOWERINGS = {**SHARED, **OWN}
+GROUPS |= CHAINS
 FUSIONS = tuple(pattern for pattern in PATTERNS if pattern.name in GROUPS)

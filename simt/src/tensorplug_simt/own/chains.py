@@ -1,0 +1,111 @@
+"""Nodes after each other, element by element, in one pass."""
+
+from tensorplug.dtypes import F32
+from tensorplug.fusion import Group
+from tensorplug.patterns import LONGEST_CHAIN, MOST_EXPERTS
+from tensorplug.tensor import Tensor
+from tensorplug_simt.facts import Facts
+from tensorplug_simt.families.elements import COUNT, alike
+from tensorplug_simt.families.elements import TEXT as ELEMENTWISE
+from tensorplug_simt.families.elementwise import UNARY
+from tensorplug_simt.families.gates import GATED
+from tensorplug_simt.grids import per_element
+from tensorplug_simt.lowering import (
+    SMALL_FLOATS,
+    GroupLowering,
+    NoKernel,
+    lowers_group,
+    need_type,
+    number,
+)
+from tensorplug_simt.program import Kernel, Program
+
+TEXT = "tensorplug_simt:kernels/chains.k"
+_ADDED = tuple(f"b{i}" for i in range(1, LONGEST_CHAIN + 1))
+_CAP = ("inner", "inner_bias", "outer", "outer_bias")
+
+CHAIN = Kernel("chain", TEXT, ("a", *_ADDED, "y"), ("y",), (COUNT,))
+SNAKE = Kernel("snake", TEXT, ("x", "a", "inv_b", "y"), ("y",), (COUNT,))
+COMBINE = Kernel("combine", TEXT, ("experts", "weights", "y"), ("y",), (COUNT,))
+SOFTCAP = Kernel(
+    "softcap", ELEMENTWISE, ("x", "y"), ("y",), (COUNT, *((name, "float") for name in _CAP))
+)
+
+CHAINS: dict[str, GroupLowering] = {}
+"""By fusion pattern; a backend puts them into its own table."""
+
+
+@lowers_group("add_chain", "mul_chain", table=CHAINS)
+def chain(group: Group, facts: Facts) -> Program:
+    """a + b1 + ... + bn, or the product, n from 2 to 8."""
+    names = [name for name in ("a", *_ADDED) if name in group]
+    places = {**{name: group[name] for name in names}, "y": group.last}
+    _need_sources_that_fit(places)
+    kind = {"FACTORS": 1} if group.last.op == "mul" else {}
+    defines = {"COUNT": len(names) - 1, **kind}
+    return Program((per_element(CHAIN, places, group.last.size, facts, defines=defines),))
+
+
+@lowers_group("snake", table=CHAINS)
+def snake(group: Group, facts: Facts) -> Program:
+    """x + sin(a * x) ** 2 * inv_b."""
+    places = {**{name: group[name] for name in ("x", "a", "inv_b")}, "y": group.last}
+    _need_sources_that_fit(places)
+    return Program((per_element(SNAKE, places, group.last.size, facts),))
+
+
+@lowers_group("activation_mul", table=CHAINS)
+def activation_mul(group: Group, facts: Facts) -> Program:
+    """f(x) * other."""
+    places = {"x": group["x"], "gate": group["other"], "y": group.last}
+    _need_one_shape(places)
+    defines = {"FUNCTION": f"of_{group['active'].op}"}
+    return Program((alike(GATED, places, facts, defines=defines),))
+
+
+@lowers_group("relu_sqr", table=CHAINS)
+def relu_sqr(group: Group, facts: Facts) -> Program:
+    """relu(x) ** 2."""
+    places = {"x": group["x"], "y": group.last}
+    _need_one_shape(places)
+    return Program((alike(UNARY, places, facts, defines={"FUNCTION": "of_relu_sqr"}),))
+
+
+@lowers_group("softcap", table=CHAINS)
+def softcap(group: Group, facts: Facts) -> Program:
+    """A scaled tanh of what was scaled before."""
+    places = {"x": group["x"], "y": group.last}
+    _need_one_shape(places)
+    scales = [(group[name], key) for name in ("small", "y") for key in ("scale", "bias")]
+    numbers = {name: number(*of) for name, of in zip(_CAP, scales, strict=True)}
+    return Program((alike(SOFTCAP, places, facts, numbers=numbers),))
+
+
+@lowers_group("moe_combine", table=CHAINS)
+def combine(group: Group, facts: Facts) -> Program:
+    """The sum of each token's experts, weighted."""
+    experts, weights, y = group["experts"], group["weights"], group.last
+    taken = sum(f"v{i}" in group for i in range(MOST_EXPERTS))
+    if experts.ne[3] != 1 or experts.ne[1] != taken or y.ne != (experts.ne[0], experts.ne[2], 1, 1):
+        raise NoKernel(f"no kernel for {taken} of the rows of {experts}")
+    places = {"experts": experts, "weights": weights, "y": y}
+    for tensor in places.values():
+        need_type(tensor, frozenset({F32}))
+    return Program((per_element(COMBINE, places, y.size, facts),))
+
+
+def _need_sources_that_fit(places: dict[str, Tensor]) -> None:
+    """Raise NoKernel for other types, and for results smaller than what they are made of."""
+    result = places["y"]
+    for tensor in places.values():
+        need_type(tensor, frozenset({F32}))
+        if any(many % few for many, few in zip(result.ne, tensor.ne, strict=True)):
+            raise NoKernel(f"no kernel for a result of {result.shape} with {tensor.shape}")
+
+
+def _need_one_shape(places: dict[str, Tensor]) -> None:
+    """Raise NoKernel for other types, and for sources that come round."""
+    for tensor in places.values():
+        need_type(tensor, SMALL_FLOATS)
+        if tensor.ne != places["y"].ne:
+            raise NoKernel(f"no kernel for a result of {places['y'].shape} with {tensor.shape}")
