@@ -37,8 +37,10 @@ def device() -> Iterator[EmulatedDevice]:
         yield device
 
 
-def test_each_kernel_computes_its_first_case(device):
-    cases = first_cases(device, select("smoke", ops=OPS))
+# No case at tier smoke has many rows of attention, or rows and positions in several parts.
+@pytest.mark.parametrize("tier", ["smoke", pytest.param("full", marks=pytest.mark.long)])
+def test_each_kernel_computes_its_first_case(device, tier):
+    cases = first_cases(device, select(tier, ops=OPS))
 
     assert emulation_problems(device, cases, Order.SHUFFLED) == []
 

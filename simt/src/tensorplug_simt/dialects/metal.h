@@ -42,6 +42,8 @@ using namespace metal;
 #define BITS_FLOAT(x) as_type<float>((uint)(x))
 #define SIGNED_BYTE(x) ((int)(char)(x))
 #define PREFETCH(p)
+// Before loops over arrays that should lie in registers.
+#define UNROLLED _Pragma("clang loop unroll(full)")
 
 DEVICE float load_f16(GLOBAL const uchar* p) { return (float)*(GLOBAL const half*)p; }
 DEVICE void store_f16(GLOBAL uchar* p, float x) { *(GLOBAL half*)p = (half)x; }

@@ -11,6 +11,9 @@ from tensorplug_simt.lowering import NoKernel, need_type, number
 from tensorplug_simt.own.softmax import largest_power
 from tensorplug_simt.program import Kernel, Launch, Program, Region, blocks_of, launch, scratch
 
+JOIN_TEXT = "tensorplug_simt:kernels/attend_join.k"
+"""For devices where a row is the work of a group: `join_kernel`."""
+
 BUFFERS = ("q", "k", "v", "mask", "sinks", "part", "y")
 NUMBERS = (
     *((name, "int") for name in ("tiles", "splits", "share", "even")),

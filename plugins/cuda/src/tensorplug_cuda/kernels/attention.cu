@@ -146,25 +146,3 @@ KERNEL_HEAD {
     }
   }
 }
-
-//: attend_join
-// The parts of a row become its result: a group for each head, token and batch.
-KERNEL_HEAD {
-  const int row = (GROUP_Z * p.y.ne[2] + GROUP_Y) * p.y.ne[1] + GROUP_X;
-#define PART_OF(i) ((const float*)ROW(part, i, row, 0))
-  float top = LOWEST, total = 0.0f;
-  for (int i = 0; i < p.part.ne[1]; i++) top = fmax(top, PART_OF(i)[0]);
-#ifdef sinks_bytes
-  const float sink = load_sinks(AT(sinks, GROUP_X, 0, 0, 0));
-  top = fmax(top, sink);
-  total = exp(sink - top);
-#endif
-  for (int i = 0; i < p.part.ne[1]; i++) total += PART_OF(i)[1] * exp(PART_OF(i)[0] - top);
-  const float factor = total == 0.0f ? 0.0f : 1.0f / total;
-  float* to = (float*)ROW(y, GROUP_X, GROUP_Y, GROUP_Z);
-  for (int d = ITEM_X; d < p.y.ne[0]; d += GROUP_SIZE) {
-    float sum = 0.0f;
-    for (int i = 0; i < p.part.ne[1]; i++) sum += PART_OF(i)[d + 2] * exp(PART_OF(i)[0] - top);
-    to[d] = sum * factor;
-  }
-}

@@ -10,7 +10,7 @@ from tensorplug_simt.program import Program
 TEXT = "tensorplug_cuda:kernels/attention.cu"
 
 ATTEND = shared.main_kernel("attend", TEXT)
-JOIN = shared.join_kernel(TEXT)
+JOIN = shared.join_kernel(shared.JOIN_TEXT)
 
 ITEMS = 128
 SHORTEST = 128

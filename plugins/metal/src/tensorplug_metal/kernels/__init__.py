@@ -1,7 +1,7 @@
 """The kernels of this backend: its own, by family, and the shared ones that it adopts."""
 
 from tensorplug.patterns import PATTERNS
-from tensorplug_metal.kernels import matmul, norm, softmax, sort
+from tensorplug_metal.kernels import attention, matmul, norm, softmax, sort
 from tensorplug_metal.kernels.table import GROUPS, OWN
 from tensorplug_simt import families
 from tensorplug_simt.lowering import SHARED
@@ -11,6 +11,7 @@ __all__ = [
     "FUSIONS",
     "GROUPS",
     "LOWERINGS",
+    "attention",
     "families",
     "matmul",
     "norm",

@@ -28,12 +28,12 @@
   const int last = p.w.ne[1] - 1 - i0; \
   MATRIX_OF_W \
   float sums[ROWS][COLUMNS]; \
-  for (int r = 0; r < ROWS; r++) \
-    for (int c = 0; c < COLUMNS; c++) sums[r][c] = 0.0f;
+  UNROLLED for (int r = 0; r < ROWS; r++) \
+    UNROLLED for (int c = 0; c < COLUMNS; c++) sums[r][c] = 0.0f;
 #define ROW_OF_W(r) (w + (long)((r) < last ? (r) : last) * p.w.nb[1])
 #define FINISH \
-  for (int r = 0; r < ROWS; r++) \
-    for (int c = 0; c < COLUMNS; c++) { \
+  UNROLLED for (int r = 0; r < ROWS; r++) \
+    UNROLLED for (int c = 0; c < COLUMNS; c++) { \
       const float sum = simd_sum(sums[r][c]); \
       if (lane == 0 && r <= last && first + c < p.y.ne[1]) store_f32(AT(y, i0 + r, first + c, i2, i3), KNOWN(sum)); \
     }
@@ -43,7 +43,7 @@
 
 // 32 elements of x, and the sums of both halves.
 DEVICE void load_part(GLOBAL const uchar* x, long step, bool in_order, PRIVATE float4* v, PRIVATE float* ones) {
-  for (int j = 0; j < 8; j++) {
+  UNROLLED for (int j = 0; j < 8; j++) {
 #ifdef x_is_f32
     if (in_order) v[j] = ((GLOBAL const float4*)x)[j];
     else
@@ -63,7 +63,7 @@ DEVICE void load_part(GLOBAL const uchar* x, long step, bool in_order, PRIVATE f
 DEVICE float four_of(float4 v) { return v.x + v.y + (v.z + v.w); }
 DEVICE float part_product(PRIVATE const int* q, PRIVATE const float* s, PRIVATE const float* o, PRIVATE const float4* v, PRIVATE const float* ones) {
   float4 low = float4(0.0f), high = float4(0.0f);
-  for (int j = 0; j < 4; j++) {
+  UNROLLED for (int j = 0; j < 4; j++) {
     low += float4(as_type<char4>(q[j])) * v[j];
     high += float4(as_type<char4>(q[j + 4])) * v[j + 4];
   }
@@ -88,11 +88,11 @@ KERNEL_HEAD {
 #if COLUMNS == 1
     load_part(AT(x, 32 * at, COLUMN(0), i2, i3), p.x.nb[0], in_order, v, ones);
 #endif
-    for (int r = 0; r < ROWS; r++) {
+    UNROLLED for (int r = 0; r < ROWS; r++) {
       int q[8];
       float s[2], o[2];
       unpack(ROW_OF_W(r) + block, part, q, s, o);
-      for (int c = 0; c < COLUMNS; c++) {
+      UNROLLED for (int c = 0; c < COLUMNS; c++) {
 #if COLUMNS > 1
         load_part(AT(x, 32 * at, COLUMN(c), i2, i3), p.x.nb[0], in_order, v, ones);
 #endif
@@ -128,18 +128,18 @@ KERNEL_HEAD {
     start = p.w.ne[0] / 4 * 4;
     for (int k = 4 * lane; k < start; k += 128) {
       float4 v[COLUMNS];
-      for (int c = 0; c < COLUMNS; c++) v[c] = *(GLOBAL const float4*)(ROW(x, COLUMN(c), i2, i3) + 4 * (long)k);
-      for (int r = 0; r < ROWS; r++) {
+      UNROLLED for (int c = 0; c < COLUMNS; c++) v[c] = *(GLOBAL const float4*)(ROW(x, COLUMN(c), i2, i3) + 4 * (long)k);
+      UNROLLED for (int r = 0; r < ROWS; r++) {
         const float4 four = load_four(ROW_OF_W(r) + (long)k * w_bytes);
-        for (int c = 0; c < COLUMNS; c++) sums[r][c] += dot(four, v[c]);
+        UNROLLED for (int c = 0; c < COLUMNS; c++) sums[r][c] += dot(four, v[c]);
       }
     }
   }
 #endif
   for (int k = start + lane; k < p.w.ne[0]; k += 32) {
-    for (int r = 0; r < ROWS; r++) {
+    UNROLLED for (int r = 0; r < ROWS; r++) {
       const float value = load_w(ROW_OF_W(r) + (long)k * p.w.nb[0]);
-      for (int c = 0; c < COLUMNS; c++) sums[r][c] += value * load_x(AT(x, k, COLUMN(c), i2, i3));
+      UNROLLED for (int c = 0; c < COLUMNS; c++) sums[r][c] += value * load_x(AT(x, k, COLUMN(c), i2, i3));
     }
   }
   FINISH

@@ -22,8 +22,8 @@ KERNEL_HEAD {
   const int i2 = GROUP_Z % p.y.ne[2], i3 = GROUP_Z / p.y.ne[2];
   const int simdgroup = ITEM_X / 32, down = simdgroup % 2 * 32, across = simdgroup / 2 * 16;
   simdgroup_float8x8 sums[2][4];
-  for (int j = 0; j < 2; j++)
-    for (int i = 0; i < 4; i++) sums[j][i] = make_filled_simdgroup_matrix<float, 8, 8>(0.0f);
+  UNROLLED for (int j = 0; j < 2; j++)
+    UNROLLED for (int i = 0; i < 4; i++) sums[j][i] = make_filled_simdgroup_matrix<float, 8, 8>(0.0f);
   for (int start = 0; start < p.x.ne[0]; start += DEPTH) {
 #if w_block > 1
     // Half of the items unpack 32 weights each, the others take x.
@@ -60,10 +60,10 @@ KERNEL_HEAD {
     for (int k = 0; k < DEPTH; k += 8) {
       simdgroup_matrix<WEIGHT, 8, 8> w[4];
       simdgroup_float8x8 x;
-      for (int i = 0; i < 4; i++) simdgroup_load(w[i], ws + (down + 8 * i) * DEPTH + k, DEPTH, ulong2(0, 0), true);
-      for (int j = 0; j < 2; j++) {
+      UNROLLED for (int i = 0; i < 4; i++) simdgroup_load(w[i], ws + (down + 8 * i) * DEPTH + k, DEPTH, ulong2(0, 0), true);
+      UNROLLED for (int j = 0; j < 2; j++) {
         simdgroup_load(x, xs + (across + 8 * j) * DEPTH + k, DEPTH);
-        for (int i = 0; i < 4; i++) simdgroup_multiply_accumulate(sums[j][i], x, w[i], sums[j][i]);
+        UNROLLED for (int i = 0; i < 4; i++) simdgroup_multiply_accumulate(sums[j][i], x, w[i], sums[j][i]);
       }
     }
     LOCAL_BARRIER;
@@ -71,8 +71,8 @@ KERNEL_HEAD {
   // Whole tiles go to memory as they are, the others by way of the group's.
   const bool whole = row + ROWS <= p.y.ne[0] && column + COLUMNS <= p.y.ne[1] && p.y.nb[0] == 4;
   LOCAL_POINTER float* kept = edge + 64 * simdgroup;
-  for (int j = 0; j < 2; j++) {
-    for (int i = 0; i < 4; i++) {
+  UNROLLED for (int j = 0; j < 2; j++) {
+    UNROLLED for (int i = 0; i < 4; i++) {
       const int y0 = row + down + 8 * i, y1 = column + across + 8 * j;
       if (whole) {
         simdgroup_store(sums[j][i], (GLOBAL float*)AT(y, y0, y1, i2, i3), (ulong)(p.y.nb[1] / 4));
