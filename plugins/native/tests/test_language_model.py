@@ -35,6 +35,7 @@ def wanted():
         return greedy(numpy)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("weights", ["mapped", "packed"])
 def test_text_and_logits_are_those_of_numpy(weights, backend, wanted):
     tokens, logits = greedy(backend, weights)

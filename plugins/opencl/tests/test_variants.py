@@ -104,6 +104,7 @@ def rounded(x, size=16):
     return (codes * (largest / np.float32(127))).reshape(x.shape)[..., :length]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("dtype", TYPES, ids=lambda t: t.name)
 @pytest.mark.parametrize("variant", ["subgroup", "group"])
 def test_teams_of_lanes_multiply_every_type(device, stream, variant, dtype):
@@ -156,6 +157,7 @@ def test_each_matrix_of_weights_serves_several(device, stream, variant):
     check(got, np.repeat(w, 3, axis=0), exact)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("tokens", [2, 40], ids=["each alone", "sorted"])
 @pytest.mark.parametrize("variant", [*MATVECS, "int8", *TILES])
 def test_experts(device, stream, variant, tokens):
