@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tensorplug_simt.smoke import leave_out
+
 if TYPE_CHECKING:
     from tensorplug_cuda.backend import CudaBackend
     from tensorplug_cuda.device import CudaDevice
@@ -34,30 +36,8 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """At tier smoke the kit has a case of every third op: a compiler takes half a second for each.
-
-    The kernels of all cases run in the tests of tensorplug-simt, which compile many at once.
-    """
-    if config.getoption("tensorplug_tier") != "smoke":
-        return
-    cases = [item for item in items if item.path == HERE / "test_conformance.py" and _op(item)]
-    taken = list(dict.fromkeys(map(_op, cases)))[::3]
-    seen: set[tuple[object, str]] = set()
-    out = set()
-    for item in cases:
-        kind = (getattr(item, "originalname", ""), _op(item))
-        if kind in seen or _op(item) not in taken:
-            out.add(item)
-        seen.add(kind)
-    config.hook.pytest_deselected(items=list(out))
-    items[:] = [item for item in items if item not in out]
-
-
-def _op(item: pytest.Item) -> str:
-    """The op of a case of the kit; empty for other tests."""
-    spec = getattr(item, "callspec", None)
-    case = spec.params.get("case") if spec is not None else None
-    return case.op if case is not None else ""
+    """At tier smoke the kit has a case of every third op."""
+    leave_out(config, items, HERE / "test_conformance.py")
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ They are not kept on disk: macOS keeps what it has compiled, by its text.
 """
 
 import math
-import threading
 from typing import TYPE_CHECKING, Any
 
 import Metal
@@ -12,6 +11,7 @@ import Metal
 from tensorplug.errors import DeviceError
 from tensorplug_metal import system
 from tensorplug_metal.errors import made
+from tensorplug_simt.built import Built
 from tensorplug_simt.dialects.metal import FAST_MATH, metal_source, symbol
 from tensorplug_simt.program import Launch
 
@@ -22,18 +22,12 @@ MATH_MODES = (15, 0)
 """The first macOS that has them; before it there is one switch."""
 
 
-class Programs:
+class Programs(Built):
     """The pipelines of one device. Thread-safe."""
 
     def __init__(self, device: "MetalDevice") -> None:
+        super().__init__()
         self._device = device
-        self._built: dict[tuple[object, ...], Any] = {}
-        self._lock = threading.Lock()
-
-    @property
-    def count(self) -> int:
-        """How many pipelines were built."""
-        return len(self._built)
 
     def pipeline(self, launch: Launch, *, parts: int = 0) -> Any:
         """The pipeline of `launch`, or of `parts` like it merged into one.
@@ -42,11 +36,7 @@ class Programs:
         """
         items = math.prod(launch.local)
         variant = (*launch.variant, parts, items)
-        with self._lock:
-            found = self._built.get(variant)
-            if found is None:
-                found = self._built[variant] = self._build(launch, parts, items)
-        return found
+        return self.once(variant, lambda: self._build(launch, parts, items))
 
     def _build(self, launch: Launch, parts: int, items: int) -> Any:
         handle, name = self._device.handle, symbol(launch)

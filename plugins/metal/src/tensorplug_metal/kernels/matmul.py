@@ -1,11 +1,10 @@
 """Products of matrices: `mul_mat`, `mul_mat_id`, `out_prod`."""
 
-from tensorplug.dtypes import F64
 from tensorplug.tensor import Tensor
 from tensorplug_metal.kernels.table import OWN
 from tensorplug_simt.facts import Facts
-from tensorplug_simt.grids import per_element
-from tensorplug_simt.lowering import NoKernel, lowers, need_type
+from tensorplug_simt.lowering import NoKernel, lowers
+from tensorplug_simt.own.product import REPEATS, lower_out_prod, need_product, repeats
 from tensorplug_simt.program import Kernel, Launch, Program, Region, blocks_of, launch
 from tensorplug_simt.source import BYTES
 
@@ -13,13 +12,11 @@ TEXT = "tensorplug_metal:kernels/product.metal"
 MATVEC_TEXT = "tensorplug_metal:kernels/matvec.metal"
 
 _WXY, _WXIY, _Y = ("w", "x", "y"), ("w", "x", "ids", "y"), ("y",)
-_REPEATS = (("repeat2", "int"), ("repeat3", "int"))
 
-MATVEC = Kernel("matvec", MATVEC_TEXT, _WXIY, _Y, _REPEATS, (BYTES,))
-ROW_PRODUCT = Kernel("row_product", MATVEC_TEXT, _WXIY, _Y, _REPEATS)
-TILED_BLOCKS = Kernel("tiled_product", TEXT, _WXY, _Y, _REPEATS, (BYTES,))
-TILED_PRODUCT = Kernel("tiled_product", TEXT, _WXY, _Y, _REPEATS)
-OUTER = Kernel("outer_product", TEXT, _WXY, _Y, (("count", "uint"), *_REPEATS))
+MATVEC = Kernel("matvec", MATVEC_TEXT, _WXIY, _Y, REPEATS, (BYTES,))
+ROW_PRODUCT = Kernel("row_product", MATVEC_TEXT, _WXIY, _Y, REPEATS)
+TILED_BLOCKS = Kernel("tiled_product", TEXT, _WXY, _Y, REPEATS, (BYTES,))
+TILED_PRODUCT = Kernel("tiled_product", TEXT, _WXY, _Y, REPEATS)
 
 FEW_COLUMNS = 8
 """More columns are worth tiles; as many go through weights at once."""
@@ -28,12 +25,14 @@ ITEMS = 64
 TILE, TILE_ITEMS = (64, 32), 128
 """Results along both sides of a tile, and items of its group."""
 
+lower_out_prod(TEXT, OWN)
+
 
 @lowers("mul_mat", table=OWN)
 def mul_mat(node: Tensor, _facts: Facts) -> Program:
     """y[n, m] = sum over k of w[k, n] * x[k, m]."""
     w, x = node.sources
-    _need_products(w, x)
+    need_product(node)
     if x.ne[1] <= FEW_COLUMNS or not _has_rows(w):
         columns = _power(min(max(x.ne[1], 1), FEW_COLUMNS))
         grid = (blocks_of(x.ne[1], columns), node.ne[2] * node.ne[3])
@@ -44,7 +43,7 @@ def mul_mat(node: Tensor, _facts: Facts) -> Program:
         {"w": w, "x": x, "y": node},
         groups=groups,
         local=(TILE_ITEMS,),
-        numbers=_repeats(w, x),
+        numbers=repeats(w, x),
     )
     return Program((tiled,))
 
@@ -53,24 +52,9 @@ def mul_mat(node: Tensor, _facts: Facts) -> Program:
 def mul_mat_id(node: Tensor, _facts: Facts) -> Program:
     """y[:, i, t] = w[:, :, ids[i, t]] applied to x[:, i mod ne[1], t]."""
     w, x, ids = node.sources
-    _need_products(w, x)
+    need_product(node)
     places: dict[str, Tensor | Region] = {"w": w, "x": x, "ids": ids, "y": node}
     return Program((_by_rows(node, places, 1, (node.ne[1], node.ne[2]), {"EXPERTS": 1}),))
-
-
-@lowers("out_prod", table=OWN)
-def out_prod(node: Tensor, facts: Facts) -> Program:
-    """y[i, j] = sum over k of a[i, k] * b[j, k]."""
-    w, x = node.sources
-    _need_products(w, x)
-    places = {"w": w, "x": x, "y": node}
-    return Program((per_element(OUTER, places, node.size, facts, numbers=_repeats(w, x)),))
-
-
-def _need_products(w: Tensor, x: Tensor) -> None:
-    if w.dtype is F64:
-        raise NoKernel("no kernel for f64")
-    need_type(x)
 
 
 def _has_rows(w: Tensor) -> bool:
@@ -90,7 +74,7 @@ def _by_rows(
     if not _has_rows(w):
         raise NoKernel(f"rows of {w} have gaps between blocks")
     rows = 4 if columns <= 2 else 2
-    numbers = {"repeat2": 1, "repeat3": 1} if "EXPERTS" in defines else _repeats(w, x)
+    numbers = {"repeat2": 1, "repeat3": 1} if "EXPERTS" in defines else repeats(w, x)
     return launch(
         MATVEC if w.dtype.is_block else ROW_PRODUCT,
         places,
@@ -104,9 +88,3 @@ def _by_rows(
 def _power(count: int) -> int:
     """The lowest power of two that is not below `count`."""
     return 1 << (count - 1).bit_length()
-
-
-def _repeats(w: Tensor, x: Tensor) -> dict[str, int | float]:
-    """How many matrices of `x` meet one of `w`, along dimensions 2 and 3."""
-    repeat2, repeat3 = (x.ne[axis] // max(w.ne[axis], 1) for axis in (2, 3))
-    return {"repeat2": repeat2, "repeat3": repeat3}
