@@ -74,6 +74,16 @@ FUSED = {
     "norm_mul_add": "norm_mul",
     "add_norm_mul_add": "add_norm",
     "combined_2": "moe_combine",
+    "product_bias_bf16_7": "mul_mat_add",
+    "product_bias_q4_0_1": "mul_mat_add",
+    "product_residual": "mul_mat_add",
+    "gated_swiglu_q8_0": "mul_mat_glu",
+    "gated_geglu_6": "mul_mat_glu",
+    "gated_with_bias": "mul_mat_glu",
+    "gated_with_one_bias": "mul_mat_glu",
+    "experts_with_bias": "mul_mat_id_add",
+    "gated_experts_1": "mul_mat_id_glu",
+    "mixture_q8_0": "mul_mat_id_glu",
 }
 """A pattern in each of these graphs of the kit."""
 

@@ -38,7 +38,7 @@ class Kernel:
     writes: tuple[str, ...]
     numbers: tuple[tuple[str, str], ...] = ()
     parts: tuple[str, ...] = ()
-    """Resources that are put before the section, which others share."""
+    """Resources that others share: what they say for all kernels is put before the section."""
 
     @cached_property
     def parameters(self) -> "np.dtype[np.void]":

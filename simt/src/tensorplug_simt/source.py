@@ -25,7 +25,7 @@ def source(launch: Launch, dialect: Dialect, *, parts: int = 0) -> str:
         read_resource(COMMON),
         *(block_text(t) for t in sorted(set(launch.types.values()), key=lambda t: t.id)),
         "".join(_role(role, dtype) for role, dtype in sorted(launch.types.items())),
-        *map(read_resource, kernel.parts),
+        *(sections(part)[""] for part in kernel.parts),
         _parameters(kernel),
         _merged_head(kernel, dialect, parts) if parts else _head(kernel, dialect),
         body.replace("KERNEL_HEAD {", "KERNEL_HEAD { KERNEL_START") if parts else body,

@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
@@ -127,6 +128,10 @@ def _folder() -> Path:
 
 
 def _forget_oldest(folder: Path) -> None:
-    found = sorted(folder.glob("*.so"), key=lambda path: path.stat().st_mtime)
-    for path in found[:-KEPT]:
+    found = []
+    for path in folder.glob("*.so"):
+        # Another process may forget it meanwhile.
+        with suppress(FileNotFoundError):
+            found.append((path.stat().st_mtime, path))
+    for _, path in sorted(found)[:-KEPT]:
         path.unlink(missing_ok=True)

@@ -2,6 +2,7 @@
 
 from tensorplug.patterns import PATTERNS
 from tensorplug_cuda.kernels import attention, matmul, norm, softmax, sort
+from tensorplug_cuda.kernels.columns import ROOMY
 from tensorplug_cuda.kernels.table import GROUPS, OWN
 from tensorplug_simt import families
 from tensorplug_simt.lowering import SHARED
@@ -19,6 +20,6 @@ __all__ = [
     "sort",
 ]
 
-LOWERINGS = {**SHARED, **OWN}
+LOWERINGS = {**SHARED, **ROOMY, **OWN}
 GROUPS |= CHAINS
 FUSIONS = tuple(pattern for pattern in PATTERNS if pattern.name in GROUPS)

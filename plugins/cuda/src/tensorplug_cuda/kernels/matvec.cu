@@ -54,35 +54,26 @@ KERNEL_HEAD {
   const int lane = ITEM_X % LANES, i0 = (GROUP_X * LOCAL_X + ITEM_X) / LANES;
   // Items of rows beyond the last help to exchange sums.
   const int row = i0 < p.w.ne[1] ? i0 : p.w.ne[1] - 1;
-#ifdef EXPERTS
-  const int first = GROUP_Y, i2 = GROUP_Z, i3 = 0;
-  const int expert = *(const int*)AT(ids, first, i2, 0, 0);
-  if (expert < 0 || expert >= p.w.ne[2]) {
-    if (lane == 0 && i0 < p.w.ne[1]) store_f32(AT(y, i0, first, i2, 0), 0.0f);
-    return;
-  }
-  const uchar* w = ROW(w, row, expert, 0);
-#define COLUMN(c) (first % p.x.ne[1])
-#else
-  const int first = GROUP_Y * COLUMNS, i2 = GROUP_Z % p.y.ne[2], i3 = GROUP_Z / p.y.ne[2];
-  const uchar* w = ROW(w, row, i2 / p.repeat2, i3 / p.repeat3);
-#define COLUMN(c) (first + (c) < p.x.ne[1] ? first + (c) : p.x.ne[1] - 1)
-#endif
+  PLACE_COLUMNS
+  const uchar* w = MATRIX(w);
   float sums[COLUMNS];
   for (int c = 0; c < COLUMNS; c++) sums[c] = 0.0f;
+  WITH_GATE(const uchar* w2 = MATRIX(w2); float sums2[COLUMNS];)
+  WITH_GATE(for (int c = 0; c < COLUMNS; c++) sums2[c] = 0.0f;)
+#define ADD_PART(w, sums) \
+  { \
+    int q[8]; \
+    float s[2], o[2]; \
+    unpack(w + (long)(at / (w_block / 32)) * w_bytes, at % (w_block / 32), q, s, o); \
+    for (int c = 0; c < COLUMNS; c++) { \
+      const uchar* x = ROW(x, COLUMN(c), i2, i3); \
+      sums[c] += dot(q, s, o, x + 32 * at, *(const float2*)(x + p.w.ne[0] + 8 * at)); \
+    } \
+  }
   const int parts = p.w.ne[0] / 32;
   for (int at = lane; at < parts; at += LANES) {
-    int q[8];
-    float s[2], o[2];
-    unpack(w + (long)(at / (w_block / 32)) * w_bytes, at % (w_block / 32), q, s, o);
-    for (int c = 0; c < COLUMNS; c++) {
-      const uchar* x = ROW(x, COLUMN(c), i2, i3);
-      sums[c] += dot(q, s, o, x + 32 * at, *(const float2*)(x + p.w.ne[0] + 8 * at));
-    }
+    ADD_PART(w, sums)
+    WITH_GATE(ADD_PART(w2, sums2))
   }
-  for (int c = 0; c < COLUMNS; c++) {
-    float sum = sums[c];
-    for (int other = LANES / 2; other > 0; other >>= 1) sum += __shfl_xor_sync(WARP, sum, other);
-    if (lane == 0 && i0 < p.w.ne[1] && first + c < p.y.ne[1]) store_f32(AT(y, i0, first + c, i2, i3), sum);
-  }
+  FINISH(LANES)
 }

@@ -10,12 +10,14 @@
   const int i2 = (int)(matrix_ % (uint)p.y.ne[2]); \
   const int i3 = (int)(matrix_ / (uint)p.y.ne[2]);
 
-// Element `k` of the row of `w` at `row`.
+// Element `k` of the row of `w`, or of `w2` of the same type, at `row`.
 #if w_block > 1
-#define W_AT(row, k) decode_w((row) + (long)((k) / w_block) * p.w.nb[0], (k) % w_block)
+#define VALUE_AT(row, k, name) decode_w((row) + (long)((k) / w_block) * p.name.nb[0], (k) % w_block)
 #else
-#define W_AT(row, k) load_w((row) + (long)(k) * p.w.nb[0])
+#define VALUE_AT(row, k, name) load_w((row) + (long)(k) * p.name.nb[0])
 #endif
+#define W_AT(row, k) VALUE_AT(row, k, w)
+#define W2_AT(row, k) VALUE_AT(row, k, w2)
 
 // A group of 256 items for SIDE rows of w (W_ROW) and WIDTH columns of x (X_ROW) from `row` on, with
 // `columns` of them left: each item has 4 * WIDTH / 16 results, to which both come DEPTH elements of
@@ -113,47 +115,41 @@ DEVICE float4 four_of(const uchar* w) {
 }
 #endif
 KERNEL_HEAD {
-  const int lane = ITEM_X % 32, i0 = GROUP_X * (LOCAL_X / 32) + ITEM_X / 32;
+  const int lane = ITEM_X % 32, i0 = GROUP_X * (LOCAL_X / 32) + ITEM_X / 32, row = i0;
   if (i0 >= p.w.ne[1]) return;
-#ifdef EXPERTS
-  const int first = GROUP_Y, i2 = GROUP_Z, i3 = 0;
-  const int expert = *(const int*)AT(ids, first, i2, 0, 0);
-  if (expert < 0 || expert >= p.w.ne[2]) {
-    if (lane == 0) store_f32(AT(y, i0, first, i2, 0), 0.0f);
-    return;
-  }
-  const uchar* w = ROW(w, i0, expert, 0);
-#define COLUMN(c) (first % p.x.ne[1])
-#else
-  const int first = GROUP_Y * COLUMNS, i2 = GROUP_Z % p.y.ne[2], i3 = GROUP_Z / p.y.ne[2];
-  const uchar* w = ROW(w, i0, i2 / p.repeat2, i3 / p.repeat3);
-#define COLUMN(c) (first + (c) < p.x.ne[1] ? first + (c) : p.x.ne[1] - 1)
-#endif
+  PLACE_COLUMNS
+  const uchar* w = MATRIX(w);
   float sums[COLUMNS];
   for (int c = 0; c < COLUMNS; c++) sums[c] = 0.0f;
+  WITH_GATE(const uchar* w2 = MATRIX(w2); float sums2[COLUMNS];)
+  WITH_GATE(for (int c = 0; c < COLUMNS; c++) sums2[c] = 0.0f;)
   int start = 0;
 #ifdef IN_ORDER
+#define ADD_FOUR(sum, a) sum += (a).x * b.x + (a).y * b.y + ((a).z * b.z + (a).w * b.w);
   // Rows of x are alike: the first and the step between two tell of all.
-  if (IN_ORDER(w, w) && IN_ORDER(ROW(x, 0, i2, i3), x) && p.x.nb[1] % 16 == 0) {
+  if (IN_ORDER(w, w) WITH_GATE(&& IN_ORDER(w2, w2)) && IN_ORDER(ROW(x, 0, i2, i3), x) && p.x.nb[1] % 16 == 0) {
     start = p.w.ne[0] / 4 * 4;
     for (int k = 4 * lane; k < start; k += 128) {
       const float4 a = four_of(w + (long)k * w_bytes);
+      WITH_GATE(const float4 a2 = four_of(w2 + (long)k * w_bytes);)
       for (int c = 0; c < COLUMNS; c++) {
         const float4 b = *(const float4*)(ROW(x, COLUMN(c), i2, i3) + 4 * (long)k);
-        sums[c] += a.x * b.x + a.y * b.y + (a.z * b.z + a.w * b.w);
+        ADD_FOUR(sums[c], a)
+        WITH_GATE(ADD_FOUR(sums2[c], a2))
       }
     }
   }
 #endif
   for (int k = start + lane; k < p.w.ne[0]; k += 32) {
     const float value = W_AT(w, k);
-    for (int c = 0; c < COLUMNS; c++) sums[c] += value * load_x(AT(x, k, COLUMN(c), i2, i3));
+    WITH_GATE(const float value2 = W2_AT(w2, k);)
+    for (int c = 0; c < COLUMNS; c++) {
+      const float other = load_x(AT(x, k, COLUMN(c), i2, i3));
+      sums[c] += value * other;
+      WITH_GATE(sums2[c] += value2 * other;)
+    }
   }
-  for (int c = 0; c < COLUMNS; c++) {
-    float sum = sums[c];
-    for (int other = 16; other > 0; other >>= 1) sum += __shfl_xor_sync(0xffffffffu, sum, other);
-    if (lane == 0 && first + c < p.y.ne[1]) store_f32(AT(y, i0, first + c, i2, i3), sum);
-  }
+  FINISH(32)
 }
 
 //: tiled_product

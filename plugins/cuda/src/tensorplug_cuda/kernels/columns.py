@@ -1,0 +1,218 @@
+"""Products with few columns, by which weights go through once: alone, with a bias, or gated."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from tensorplug.dtypes import F32, I32
+from tensorplug.fusion import Group
+from tensorplug.ops.glu import GLU
+from tensorplug.tensor import Tensor
+from tensorplug_cuda.kernels import experts
+from tensorplug_cuda.kernels.table import GROUPS
+from tensorplug_simt.facts import Facts
+from tensorplug_simt.families.elements import TEXT as ELEMENTWISE
+from tensorplug_simt.families.gates import ACTIVATIONS
+from tensorplug_simt.lowering import SHARED, Lowering, NoKernel, lowers_group, need_type, number
+from tensorplug_simt.own.product import COUNT, REPEATS, need_product, repeats
+from tensorplug_simt.program import Kernel, Launch, Program, Region, blocks_of, launch, scratch
+from tensorplug_simt.source import BYTES
+
+TEXT = "tensorplug_cuda:kernels/product.cu"
+MATVEC_TEXT = "tensorplug_cuda:kernels/matvec.cu"
+FEW = "tensorplug_cuda:kernels/few.cu"
+
+_Y = ("y",)
+_PLAIN = ("w", "x", "ids", "y")
+_FUSED = ("w", "x", "ids", "bias", "w2", "bias2", "y")
+_LIMITS = (("alpha", "float"), ("limit", "float"))
+
+ROUNDED = Kernel("rounded", MATVEC_TEXT, ("x", "y"), _Y, COUNT)
+# Small blocks of parameters, so that several products are one launch.
+MATVEC = Kernel("matvec", MATVEC_TEXT, _PLAIN, _Y, REPEATS, (FEW, BYTES))
+WARP_PRODUCT = Kernel("warp_product", TEXT, _PLAIN, _Y, REPEATS, (FEW,))
+FUSED_MATVEC = Kernel(
+    "matvec", MATVEC_TEXT, _FUSED, _Y, (*REPEATS, *_LIMITS), (ELEMENTWISE, FEW, BYTES)
+)
+FUSED_PRODUCT = Kernel("warp_product", TEXT, _FUSED, _Y, (*REPEATS, *_LIMITS), (ELEMENTWISE, FEW))
+
+ITEMS = 128
+"""Of a group that has a warp, or a part of one, for each row of weights."""
+COLUMNS = 8
+"""Columns that one pass over weights serves at most."""
+GATED_COLUMNS = 4
+"""The same where two matrices go through at once."""
+FEW_COLUMNS = 16
+"""More columns are worth tiles."""
+STEP = 32
+"""Elements with a scale of their own in a rounded column."""
+PRODUCTS = ("mul_mat", "mul_mat_id")
+
+
+def few(node: Tensor, facts: Facts) -> Program:
+    """The program of a product with elements."""
+    return _program(node, node, {}, {}, facts)
+
+
+@lowers_group("mul_mat_add", "mul_mat_id_add", table=GROUPS)
+def biased(group: Group, facts: Facts) -> Program:
+    """A product, and a bias for its rows or for those of each expert."""
+    product = group["product"]
+    _need_few(product)
+    return _program(product, group.last, {"bias": _floats(group["bias"])}, {}, facts)
+
+
+@lowers_group("mul_mat_glu", "mul_mat_id_glu", table=GROUPS)
+def gated(group: Group, facts: Facts) -> Program:
+    """Two products of the same columns, one of them activated, times each other."""
+    gate, up, y = group["gate"], group["up"], group.last
+    w, w2 = group["w_gate"], group["w_up"]
+    _need_few(gate)
+    if (w.dtype, w.ne) != (w2.dtype, w2.ne) or gate.ne != up.ne or up.ne != y.ne:
+        raise NoKernel(f"no kernel for {w} beside {w2}")
+    if _is_bytewise(w, facts) != _is_bytewise(w2, facts):
+        raise NoKernel(f"no kernel for the layouts of {w} and {w2}")
+    places: dict[str, Tensor] = {"w2": w2}
+    biases = {"bias": group.get("gate_bias"), "bias2": group.get("up_bias")}
+    places |= {name: _floats(bias) for name, bias in biases.items() if bias is not None}
+    return _program(gate, y, places, _activation(y), facts)
+
+
+def _activation(y: Tensor) -> dict[str, int | str]:
+    return {"OAI": 1} if y.op == "swiglu_oai" else {"FUNCTION": ACTIVATIONS[y.op]}
+
+
+def _need_few(product: Tensor) -> None:
+    need_product(product)
+    if not takes_few(product):
+        raise NoKernel("many columns, which go through in tiles")
+
+
+def takes_few(product: Tensor) -> bool:
+    """Whether a product is computed here, and not in tiles."""
+    w, x = product.sources[:2]
+    if not (w.size and x.size and product.size):
+        return False
+    if product.op == "mul_mat_id":
+        return not experts.are_many(product)
+    return x.ne[1] <= FEW_COLUMNS
+
+
+def _floats(bias: Tensor) -> Tensor:
+    need_type(bias, frozenset({F32}))
+    return bias
+
+
+def _program(
+    product: Tensor,
+    y: Tensor,
+    more: Mapping[str, Tensor],
+    defines: dict[str, int | str],
+    facts: Facts,
+) -> Program:
+    """Columns are rounded to bytes where that suits the weights, then weights go through."""
+    w, x = product.sources[:2]
+    places = {**more, "y": y}
+    if not _is_bytewise(w, facts):
+        kernel = FUSED_PRODUCT if more else WARP_PRODUCT
+        return Program((_by_columns(kernel, product, x, places, ITEMS // 32, defines),))
+    codes, lanes = _codes(x), _lanes(w.ne[0])
+    kernel = FUSED_MATVEC if more else MATVEC
+    rows, defines = ITEMS // lanes, {**defines, "LANES": lanes}
+    multiplied = _by_columns(kernel, product, codes, places, rows, defines)
+    return Program((_rounded(x, codes, facts), multiplied), scratch=codes.nbytes)
+
+
+def _by_columns(
+    kernel: Kernel,
+    product: Tensor,
+    x: Tensor | Region,
+    more: Mapping[str, Tensor],
+    rows: int,
+    defines: dict[str, int | str],
+) -> Launch:
+    """A group for `rows` rows of weights and some columns of `x`, or one column of each expert."""
+    w = product.sources[0]
+    places: dict[str, Tensor | Region] = {"w": w, "x": x, **more}
+    numbers: dict[str, int | float] = {"repeat2": 1, "repeat3": 1}
+    if product.op == "mul_mat_id":
+        places["ids"], columns, defines = product.sources[2], 1, {**defines, "EXPERTS": 1}
+        grid = (product.ne[1], product.ne[2])
+    else:
+        most = GATED_COLUMNS if "w2" in more else COLUMNS
+        columns, numbers = _power(min(x.ne[1], most)), repeats(w, product)
+        grid = (blocks_of(x.ne[1], columns), product.ne[2] * product.ne[3])
+    if kernel.numbers != REPEATS:
+        oai = "OAI" in defines
+        numbers |= {n: number(more["y"], n) if oai else 0.0 for n, _ in _LIMITS}
+    return launch(
+        kernel,
+        places,
+        groups=(blocks_of(w.ne[1], rows), *grid),
+        local=(ITEMS,),
+        defines={**defines, "COLUMNS": columns},
+        numbers=numbers,
+    )
+
+
+def _is_bytewise(w: Tensor, facts: Facts) -> bool:
+    """Whether rows of `w` are multiplied with columns that are rounded to bytes."""
+    rows_in_order = w.nb[0] == w.dtype.size or w.ne[0] == w.dtype.block
+    allowed = facts.int_dot and facts.int8_activations
+    return w.dtype.is_block and allowed and rows_in_order
+
+
+def _rounded(x: Tensor, codes: Region, facts: Facts) -> Launch:
+    count, together = x.size // STEP, facts.flat_group // STEP
+    return launch(
+        ROUNDED,
+        {"x": x, "y": codes},
+        groups=(blocks_of(count, together),),
+        local=(facts.flat_group,),
+        count=count,
+    )
+
+
+def _codes(x: Tensor) -> Region:
+    """Scratch memory for rounded columns: a byte for each element, 8 for each 32 of them."""
+    words = blocks_of(x.ne[0] + x.ne[0] // STEP * 8, 16) * 4
+    row = words * I32.size
+    nb = (I32.size, row, row * x.ne[1], row * x.ne[1] * x.ne[2])
+    return scratch(I32, (words, *x.ne[1:]), nb)
+
+
+def _lanes(length: int) -> int:
+    """Items for each row: fewer where rows are so short that many would have nothing to do."""
+    parts = length // STEP
+    return 32 if parts >= 4 * 32 else 16 if parts >= 2 * 16 else 8
+
+
+def _power(count: int) -> int:
+    """The lowest power of two that is not below `count`."""
+    return 1 << (count - 1).bit_length()
+
+
+# --- room for columns behind the last node of a group ------------------------------------------
+
+
+def _with_room(shared: Lowering) -> Lowering:
+    def lowering(node: Tensor, facts: Facts) -> Program:
+        program = shared(node, facts)
+        return replace(program, scratch=max(program.scratch, _room(node, facts)))
+
+    return lowering
+
+
+def _room(node: Tensor, facts: Facts) -> int:
+    """Bytes for the rounded columns of products that `node` may be the end of a group with."""
+    found = 0
+    for source in node.sources:
+        if source.op in ("add", "add_id") and node.op in GATES:
+            found = max(found, _room(source, facts))
+        elif source.op in PRODUCTS and takes_few(source) and _is_bytewise(source.sources[0], facts):
+            found = max(found, _codes(source.sources[1]).nbytes)
+    return found
+
+
+GATES = (*GLU, "swiglu_oai")
+ROOMY: dict[str, Lowering] = {op: _with_room(SHARED[op]) for op in ("add", "add_id", *GATES)}
+"""Lowerings of nodes that may be the last of a group, by op: with scratch memory for the group."""
