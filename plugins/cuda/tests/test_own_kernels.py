@@ -84,6 +84,15 @@ FUSED = {
     "experts_with_bias": "mul_mat_id_add",
     "gated_experts_1": "mul_mat_id_glu",
     "mixture_q8_0": "mul_mat_id_glu",
+    "routing_soft_max": "topk_moe",
+    "routing_raw": "topk_moe",
+    "routing_sigmoid": "topk_moe",
+    "sorted_routing_soft_max": "topk_moe",
+    "sorted_routing_sigmoid": "topk_moe",
+    "sorted_routing_softplus": "topk_moe",
+    "sorted_routing_late": "topk_moe_late",
+    "ssm_conv_silu": "ssm_conv_silu",
+    "ssm_conv_add_silu": "ssm_conv_silu",
 }
 """A pattern in each of these graphs of the kit."""
 

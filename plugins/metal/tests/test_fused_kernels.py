@@ -71,6 +71,9 @@ CASES = {
     "relu_sqr of 33": lambda: (tp.sqr(tp.relu(leaf("x", 5, 33))),),
     "softcap of 33": lambda: (tp.scale(tp.tanh(tp.scale(leaf("x", 5, 33), 0.2)), 5.0),),
     "moe_combine of 3": combined,
+    "ssm_conv_silu with bias": lambda: (
+        tp.silu(tp.ssm_conv(leaf("x", 2, 12, 9), leaf("w", 12, 4)) + leaf("bias", 12)),
+    ),
 }
 
 

@@ -9,6 +9,7 @@ from tensorplug_simt.families.elements import COUNT, alike
 from tensorplug_simt.families.elements import TEXT as ELEMENTWISE
 from tensorplug_simt.families.elementwise import UNARY
 from tensorplug_simt.families.gates import GATED
+from tensorplug_simt.families.ssm import TEXT as SSM
 from tensorplug_simt.grids import per_element
 from tensorplug_simt.lowering import (
     SMALL_FLOATS,
@@ -30,6 +31,8 @@ COMBINE = Kernel("combine", TEXT, ("experts", "weights", "y"), ("y",), (COUNT,))
 SOFTCAP = Kernel(
     "softcap", ELEMENTWISE, ("x", "y"), ("y",), (COUNT, *((name, "float") for name in _CAP))
 )
+
+CONV = Kernel("ssm_conv", SSM, ("x", "weights", "bias", "y"), ("y",), (COUNT,))
 
 CHAINS: dict[str, GroupLowering] = {}
 """By fusion pattern; a backend puts them into its own table."""
@@ -92,6 +95,17 @@ def combine(group: Group, facts: Facts) -> Program:
     for tensor in places.values():
         need_type(tensor, frozenset({F32}))
     return Program((per_element(COMBINE, places, y.size, facts),))
+
+
+@lowers_group("ssm_conv_silu", table=CHAINS)
+def conv(group: Group, facts: Facts) -> Program:
+    """silu of a convolution over time, perhaps with a bias."""
+    places = {"x": group["x"], "weights": group["kernel"], "y": group.last}
+    if "bias" in group:
+        places["bias"] = group["bias"]
+    for tensor in places.values():
+        need_type(tensor, frozenset({F32}))
+    return Program((per_element(CONV, places, group.last.size, facts, defines={"SILU": 1}),))
 
 
 def _need_sources_that_fit(places: dict[str, Tensor]) -> None:

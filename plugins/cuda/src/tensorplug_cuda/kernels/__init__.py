@@ -1,7 +1,7 @@
 """The kernels of this backend: its own, by family, and the shared ones that it adopts."""
 
 from tensorplug.patterns import PATTERNS
-from tensorplug_cuda.kernels import attention, matmul, norm, softmax, sort
+from tensorplug_cuda.kernels import attention, matmul, norm, route, softmax, sort
 from tensorplug_cuda.kernels.columns import ROOMY
 from tensorplug_cuda.kernels.table import GROUPS, OWN
 from tensorplug_simt import families
@@ -16,6 +16,7 @@ __all__ = [
     "families",
     "matmul",
     "norm",
+    "route",
     "softmax",
     "sort",
 ]
