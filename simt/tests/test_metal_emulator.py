@@ -50,7 +50,7 @@ kernel void counted(device atomic_uint* count [[buffer(0)]], device float4* v [[
 """
 
 
-def run(kernel, groups, local, *arrays, text=TEXT, order=Order.FORWARD):
+def run(kernel, groups, local, *arrays, text=TEXT, order=Order.FORWARD, watched=False):
     """Launch a kernel with one buffer for each array; only those of floats may be written."""
     memory = [
         Memory(f"b{i}", a.ctypes.data, a.nbytes, writable=a.flags.writeable)
@@ -58,7 +58,7 @@ def run(kernel, groups, local, *arrays, text=TEXT, order=Order.FORWARD):
     ]
     pointers = [np.uint64(m.address).tobytes() for m in memory]
     library(text, METAL_LANGUAGE).launch(
-        kernel, (groups, 1, 1), (local, 1, 1), pointers, memory, order=order
+        kernel, (groups, 1, 1), (local, 1, 1), pointers, memory, order=order, watched=watched
     )
 
 
@@ -134,6 +134,56 @@ def test_planted_fault_is_found(fault):
             *("reversed", 1, 64, fixed(range(64)), y, fixed([64], np.int32)),
             text=TEXT.replace(before, after),
         )
+
+
+PASSED_ON = """
+#include <metal_stdlib>
+using namespace metal;
+kernel void passed_on(device float* x [[buffer(0)]], uint i [[thread_position_in_grid]]) {
+  x[i] = i;
+  threadgroup_barrier(mem_flags::KIND);
+  x[32 + (i ^ 1)] = x[i ^ 1];
+}
+"""
+
+
+def test_barrier_orders_the_kinds_of_memory_that_it_names():
+    x = np.zeros(64, np.float32)
+
+    with pytest.raises(DeviceError, match=r"write and read offset \d+ of buffer b0"):
+        run("passed_on", 1, 32, x, text=PASSED_ON.replace("KIND", "mem_threadgroup"), watched=True)
+    run("passed_on", 1, 32, x, text=PASSED_ON.replace("KIND", "mem_device"), watched=True)
+
+    assert x.tolist() == [*range(32), *range(32)]
+
+
+def test_nothing_orders_groups():
+    with pytest.raises(DeviceError, match="an item of another group both write offset 128 of"):
+        run(
+            *("passed_on", 2, 32, np.zeros(128, np.float32)),
+            text=PASSED_ON.replace("KIND", "mem_device"),
+            watched=True,
+        )
+
+
+def test_a_barrier_for_buffers_alone_does_not_order_local_memory():
+    wrong = TEXT.replace("mem_flags::mem_threadgroup", "mem_flags::mem_device")
+
+    with pytest.raises(DeviceError, match="local memory of 256 bytes with no barrier between"):
+        run(
+            *("reversed", 1, 64, fixed(range(64)), np.zeros(64, np.float32)),
+            fixed([64], np.int32),
+            text=wrong,
+        )
+
+
+def test_atomics_are_no_race():
+    count, v = np.zeros(1, np.uint32), np.zeros(64, np.float32)
+    text = TEXT.replace("if (i == 0) v[0] =", "if (i == 0) v[1] =")
+
+    run("counted", 2, 32, count, v, text=text, watched=True)
+
+    assert count[0] == 63 * 64 // 2
 
 
 def test_items_of_a_simdgroup_must_name_one_matrix():

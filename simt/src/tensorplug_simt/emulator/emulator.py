@@ -14,7 +14,10 @@ TOGETHER = 128
 
 
 class Emulator:
-    """Compiled kernels of one dialect, and the order in which their items run."""
+    """Compiled kernels of one dialect, and the order in which their items run.
+
+    Races in buffers are errors where they are `watched`.
+    """
 
     def __init__(
         self,
@@ -23,7 +26,9 @@ class Emulator:
         language: Language = CUDA_LANGUAGE,
         order: Order = Order.FORWARD,
         seed: int = 0,
+        watched: bool = True,
     ) -> None:
+        self.watched = watched
         self.order = order
         self.seed = seed
         self._dialect = dialect
@@ -67,6 +72,7 @@ class Emulator:
             memory,
             order=self.order,
             seed=self.seed,
+            watched=self.watched,
         )
 
 

@@ -80,6 +80,7 @@ class _Request(ctypes.Structure):
         ("memories", ctypes.c_uint),
         ("order", ctypes.c_int),
         ("seed", ctypes.c_uint),
+        ("watched", ctypes.c_int),
     )
 
 
@@ -99,10 +100,13 @@ class Library:
         *,
         order: Order = Order.FORWARD,
         seed: int = 0,
+        watched: bool = False,
     ) -> None:
         """Run a kernel to its end; `arguments` are the bytes of each, pointers as 8 bytes.
 
-        Raises DeviceError for accesses outside `memory`, misaligned ones, and divergent barriers.
+        Raises DeviceError for accesses outside `memory`, misaligned ones, divergent barriers, and
+        items that reach one number of local memory, or of `memory` where that is `watched`, one of
+        them writing, with nothing between.
         """
         ranges = list(memory)
         named = [_Memory(m.name.encode(), m.address, m.size, m.writable) for m in ranges]
@@ -116,6 +120,7 @@ class Library:
             len(named),
             order,
             seed,
+            watched,
         )
         problem = self._function(kernel)(ctypes.byref(request))
         if problem:

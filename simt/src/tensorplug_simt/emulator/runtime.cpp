@@ -4,6 +4,7 @@
 #include <link.h>
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -15,6 +16,7 @@
 
 simt_size simt_item, simt_group, simt_local_size, simt_groups;
 unsigned simt_lane;
+int simt_atomic;
 
 namespace {
 
@@ -44,7 +46,7 @@ struct Span {
   uintptr_t start, end;
 };
 
-// Who reached four bytes of local memory: an item, and how often its warp had met by then.
+// Who reached four bytes: an item, and how often its warp had met by then.
 struct Access {
   unsigned long epoch;
   unsigned item, met;
@@ -52,6 +54,16 @@ struct Access {
 struct Word {
   Access written, read;
   bool read_by_many, read_by_warps;  // by other items too, by those of other warps
+  bool read_by_groups;
+};
+
+// Memory in which it is watched who reaches what. An epoch ends where a barrier orders accesses to it.
+struct Watched {
+  bool lasts;                  // from group to group
+  unsigned long epoch, first;  // of all groups; the first of the group that runs
+  std::vector<Word> words;
+  // Whether an item of another group was there, which nothing orders.
+  bool by_others(const Access& access) const { return lasts && access.epoch && access.epoch < first; }
 };
 
 std::mutex one_at_a_time;
@@ -60,10 +72,10 @@ std::vector<Item> items;
 std::vector<Warp> warps;
 std::vector<unsigned> order;
 std::vector<Span> constants;  // what may be read of this library
-std::vector<Word> words;      // of local memory
-unsigned long epoch;          // grows with each barrier of a group, and with each group
+Watched local_memory = {false, 0, 0, {}}, buffers = {true, 0, 0, {}};
+std::vector<Span> areas;      // of buffers, which may lie over each other; their words follow on
 Context scheduler;
-unsigned running, at_barrier, ended, turn;
+unsigned running, at_barrier, ended, turn, ordered;
 int any_of[2];
 bool moved;
 char problem[512];
@@ -179,7 +191,8 @@ void run_group(unsigned& random) {
     warps[w].members = left >= SIMT_WARP ? ~0u : (1u << left) - 1u;
     warps[w].waiting = 0;
   }
-  epoch++;
+  local_memory.first = ++local_memory.epoch;
+  buffers.first = ++buffers.epoch;
   at_barrier = ended = turn = 0;
   any_of[0] = any_of[1] = 0;
   while (ended < n && !problem[0]) {
@@ -259,28 +272,40 @@ bool may_access(const simt_memory& one, uintptr_t at, size_t bytes, bool writes)
   return at >= one.address && at - one.address + bytes <= one.size && (one.writable || !writes);
 }
 
-// Whether nothing orders an earlier access of this epoch before one of the item that runs.
-bool clashes(const Access& other) {
-  if (other.epoch != epoch || other.item == running) return false;
+// Whether nothing orders an earlier access before one of the item that runs.
+bool clashes(const Watched& memory, const Access& other) {
+  if (memory.by_others(other)) return true;
+  if (other.epoch != memory.epoch || other.item == running) return false;
   return other.item / SIMT_WARP != running / SIMT_WARP || other.met == warps[running / SIMT_WARP].met;
 }
 
-void report_race(uintptr_t at, const Access& other, const char* what) {
-  fail("kernel %s: items %u and %u of group (%u, %u, %u) %s offset %lu of its local memory of %lu bytes "
-       "with no barrier between",
-       kernel_name, other.item, running, simt_group.x, simt_group.y, simt_group.z, what,
-       (unsigned long)(at - shared_memory.start), (unsigned long)(shared_memory.end - shared_memory.start));
+void report_race(uintptr_t at, const Access& other, bool of_groups, const char* what) {
+  char where[96];
+  if (within(shared_memory, at, 1)) {
+    snprintf(where, sizeof where, "its local memory of %lu bytes", (unsigned long)(shared_memory.end - shared_memory.start));
+    at -= shared_memory.start;
+  } else {
+    const simt_memory* memory = nearest(at);
+    snprintf(where, sizeof where, "buffer %s of %lu bytes", memory->name, memory->size);
+    at -= memory->address;
+  }
+  if (of_groups)
+    fail("kernel %s: item %u of group (%u, %u, %u) and an item of another group %s offset %lu of %s", kernel_name,
+         running, simt_group.x, simt_group.y, simt_group.z, what, (unsigned long)at, where);
+  fail("kernel %s: items %u and %u of group (%u, %u, %u) %s offset %lu of %s with no barrier between", kernel_name,
+       other.item, running, simt_group.x, simt_group.y, simt_group.z, what, (unsigned long)at, where);
 }
 
-// Numbers of local memory are written by one item, or read by any, from one barrier to the next.
-void check_race(uintptr_t at, bool writes) {
-  Word& word = words[(at - shared_memory.start) / 4];
+// Numbers are written by one item, or read by any, from one barrier to the next.
+void check_race(Watched& memory, Word& word, uintptr_t at, bool writes) {
   const unsigned warp = running / SIMT_WARP;
-  const Access now = {epoch, running, warps[warp].met};
-  if (clashes(word.written)) report_race(at, word.written, writes ? "both write" : "write and read");
+  const Access now = {memory.epoch, running, warps[warp].met};
+  if (clashes(memory, word.written))
+    report_race(at, word.written, memory.by_others(word.written), writes ? "both write" : "write and read");
   if (!writes) {
     const bool same_warp = word.read.item / SIMT_WARP == warp;
-    if (word.read.epoch != epoch) {
+    if (memory.by_others(word.read)) word.read_by_groups = true;
+    if (word.read.epoch != memory.epoch) {
       word.read_by_many = word.read_by_warps = false;
     } else if (!same_warp) {
       word.read_by_many = word.read_by_warps = true;
@@ -292,9 +317,50 @@ void check_race(uintptr_t at, bool writes) {
     return;
   }
   const bool now_too = word.read_by_many && word.read.met == now.met;
-  const bool others = word.read.epoch == epoch && (word.read_by_warps || now_too);
-  if (others || clashes(word.read)) report_race(at, word.read, "read and write");
+  const bool others = word.read.epoch == memory.epoch && (word.read_by_warps || now_too);
+  const bool of_groups = word.read_by_groups || memory.by_others(word.read);
+  if (others || of_groups || clashes(memory, word.read)) report_race(at, word.read, of_groups, "read and write");
   word.written = now;
+}
+
+void check_local_races(uintptr_t at, size_t bytes, bool writes) {
+  for (size_t i = 0; i < bytes; i += 4)
+    check_race(local_memory, local_memory.words[(at + i - shared_memory.start) / 4], at + i, writes);
+}
+
+void check_buffer_races(uintptr_t at, size_t bytes, bool writes) {
+  size_t before = 0;
+  for (const Span& area : areas) {
+    if (within(area, at, bytes)) {
+      for (size_t i = 0; i < bytes; i += 4)
+        check_race(buffers, buffers.words[(before + at + i - area.start) / 4], at + i, writes);
+      return;
+    }
+    before += area.end - area.start;
+  }
+}
+
+// Where buffers are, without what they have in common.
+void find_areas() {
+  areas.clear();
+  buffers.words.clear();
+  if (!request->watched) return;
+  std::vector<Span> all;
+  for (unsigned i = 0; i < request->memories; i++) {
+    const simt_memory& one = request->memory[i];
+    if (one.size) all.push_back({one.address / 4 * 4, (one.address + one.size + 3) / 4 * 4});
+  }
+  std::sort(all.begin(), all.end(), [](const Span& a, const Span& b) { return a.start < b.start; });
+  size_t bytes = 0;
+  for (const Span& one : all) {
+    if (!areas.empty() && one.start < areas.back().end) {
+      areas.back().end = std::max(areas.back().end, one.end);
+    } else {
+      areas.push_back(one);
+    }
+  }
+  for (const Span& area : areas) bytes += area.end - area.start;
+  buffers.words.resize(bytes / 4);
 }
 
 void check(uintptr_t at, size_t bytes, bool writes, bool whole) {
@@ -302,17 +368,21 @@ void check(uintptr_t at, size_t bytes, bool writes, bool whole) {
     report(at, bytes, writes, ", which is not aligned to its size");
     return;
   }
-  if (last_hit < request->memories && may_access(request->memory[last_hit], at, bytes, writes)) return;
+  // Smaller numbers share their four bytes with neighbours.
+  const bool watched = bytes % 4 == 0 && !simt_atomic;
+  if (last_hit < request->memories && may_access(request->memory[last_hit], at, bytes, writes)) {
+    if (watched) check_buffer_races(at, bytes, writes);
+    return;
+  }
   if (is_own(at, bytes, writes)) {
-    // Smaller numbers share their four bytes with neighbours.
-    if (bytes % 4 == 0 && within(shared_memory, at, bytes))
-      for (size_t i = 0; i < bytes; i += 4) check_race(at + i, writes);
+    if (watched && within(shared_memory, at, bytes)) check_local_races(at, bytes, writes);
     return;
   }
   bool inside = false;
   for (unsigned i = 0; i < request->memories; i++) {
     if (may_access(request->memory[i], at, bytes, writes)) {
       last_hit = i;
+      if (watched) check_buffer_races(at, bytes, writes);
       return;
     }
     inside = inside || may_access(request->memory[i], at, bytes, false);
@@ -340,13 +410,21 @@ void simt_group_barrier() { simt_group_any(0); }
 int simt_group_any(int yes) {
   const unsigned mine = turn;
   any_of[mine] |= yes;
+  simt_group_barrier_of(SIMT_ORDERS_LOCAL | SIMT_ORDERS_BUFFERS);
+  return any_of[mine] != 0;
+}
+
+void simt_group_barrier_of(unsigned kinds) {
+  if (!at_barrier) ordered = ~0u;
+  ordered &= kinds;
   moved = true;
   if (++at_barrier < items.size()) {
     wait_as(AT_BARRIER);
-    return any_of[mine] != 0;
+    return;
   }
   at_barrier = 0;
-  epoch++;
+  if (ordered & SIMT_ORDERS_LOCAL) local_memory.epoch++;
+  if (ordered & SIMT_ORDERS_BUFFERS) buffers.epoch++;
   // Everybody has read the other one before coming here.
   turn ^= 1;
   any_of[turn] = 0;
@@ -354,7 +432,6 @@ int simt_group_any(int yes) {
     if (item.state == AT_BARRIER) item.state = READY;
   // Who comes last does not go on first: it waits for its turn.
   wait_as(READY);
-  return any_of[mine] != 0;
 }
 
 namespace {
@@ -437,7 +514,10 @@ const char* simt_launch(const char* kernel, void (*body)(void**), const simt_req
   items.assign(n, {FRESH, nullptr});
   order.resize(n);
   warps.assign((n + SIMT_WARP - 1) / SIMT_WARP, Warp());
-  words.resize((shared_memory.end - shared_memory.start + 3) / 4);
+  // Local memory is new for each launch, as for each group.
+  local_memory.words.assign((shared_memory.end - shared_memory.start + 3) / 4, Word());
+  find_areas();
+  simt_atomic = 0;
   unsigned random = wanted->seed * 2654435761u | 1u;
   for (unsigned z = 0; z < simt_groups.z; z++)
     for (unsigned y = 0; y < simt_groups.y; y++)

@@ -20,6 +20,7 @@ struct simt_request {
   unsigned memories;
   int order;  // of items: 0 forward, 1 reverse, 2 shuffled by `seed`
   unsigned seed;
+  int watched;  // whether items that reach one number of `memory` with nothing between are an error
 };
 
 extern "C" {
@@ -27,8 +28,12 @@ extern "C" {
 extern simt_size simt_item, simt_group, simt_local_size, simt_groups;
 extern unsigned simt_lane;
 
-// All items of the group come here, or none.
+// Set while an item does what is one step for all others.
+extern int simt_atomic;
+
+// All items of the group come here, or none. The second orders what they do in some kinds of memory.
 void simt_group_barrier();
+void simt_group_barrier_of(unsigned kinds);
 // As above; whether any of them came with `yes`.
 int simt_group_any(int yes);
 // All items of the warp that are in `mask` come here with the same mask.
@@ -47,7 +52,12 @@ const char* simt_launch(const char* kernel, void (*body)(void**), const simt_req
                         void* shared, void* shared_end);
 }
 
-const unsigned SIMT_WARP = 32;
+const unsigned SIMT_WARP = 32, SIMT_ORDERS_LOCAL = 1, SIMT_ORDERS_BUFFERS = 2;
+
+struct simt_one_step {
+  simt_one_step() { simt_atomic = 1; }
+  ~simt_one_step() { simt_atomic = 0; }
+};
 
 // Calls a kernel with arguments of its own types.
 template <int... I> struct simt_indices {};

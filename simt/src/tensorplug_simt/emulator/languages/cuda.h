@@ -164,6 +164,7 @@ SIMT_INLINE int __all_sync(unsigned mask, int yes) { return simt_ballot(mask, !y
 // Items run one at a time, so these need no more.
 #define SIMT_ATOMIC(name, become) \
   template <class T, class U> SIMT_INLINE T name(T* p, U value) { \
+    const simt_one_step step; \
     const T old = *p, given = (T)value; \
     *p = become; \
     return old; \

@@ -188,7 +188,9 @@ template <class T, int N> SIMT_INLINE T dot(simt_vec<T, N> a, simt_vec<T, N> b) 
 
 enum class mem_flags { mem_none = 0, mem_device = 1, mem_threadgroup = 2, mem_texture = 4 };
 SIMT_INLINE mem_flags operator|(mem_flags a, mem_flags b) { return (mem_flags)((int)a | (int)b); }
-SIMT_INLINE void threadgroup_barrier(mem_flags) { simt_group_barrier(); }
+SIMT_INLINE void threadgroup_barrier(mem_flags kinds) {
+  simt_group_barrier_of((unsigned)kinds >> 1 & SIMT_ORDERS_LOCAL | (unsigned)kinds << 1 & SIMT_ORDERS_BUFFERS);
+}
 SIMT_INLINE void simdgroup_barrier(mem_flags) { simt_warp_barrier(~0u); }
 
 // All items of a simdgroup come to these, or none.
@@ -238,6 +240,7 @@ typedef atomic<int> atomic_int;
 typedef atomic<uint> atomic_uint;
 #define SIMT_ATOMIC(name, become) \
   template <class T> SIMT_INLINE T name(atomic<T>* p, T given, memory_order) { \
+    const simt_one_step step; \
     const T old = p->value; \
     p->value = become; \
     return old; \
@@ -248,8 +251,14 @@ SIMT_ATOMIC(atomic_fetch_max_explicit, old < given ? given : old)
 SIMT_ATOMIC(atomic_fetch_min_explicit, given < old ? given : old)
 SIMT_ATOMIC(atomic_fetch_or_explicit, old | given)
 SIMT_ATOMIC(atomic_exchange_explicit, given)
-template <class T> SIMT_INLINE T atomic_load_explicit(const atomic<T>* p, memory_order) { return p->value; }
-template <class T> SIMT_INLINE void atomic_store_explicit(atomic<T>* p, T given, memory_order) { p->value = given; }
+template <class T> SIMT_INLINE T atomic_load_explicit(const atomic<T>* p, memory_order) {
+  const simt_one_step step;
+  return p->value;
+}
+template <class T> SIMT_INLINE void atomic_store_explicit(atomic<T>* p, T given, memory_order) {
+  const simt_one_step step;
+  p->value = given;
+}
 
 // --- matrices of a simdgroup -------------------------------------------------------------------------
 
