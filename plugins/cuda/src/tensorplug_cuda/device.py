@@ -10,8 +10,9 @@ from tensorplug.backend import Backend
 from tensorplug.buffer import Buffer, BufferType
 from tensorplug.device import DeviceType, KernelText, Memory, Option
 from tensorplug.dtypes import DType
-from tensorplug.tensor import Array, Tensor
+from tensorplug.tensor import Array, Storage, Tensor
 from tensorplug_cuda.backend import CudaBackend
+from tensorplug_cuda.collectives import all_reduce
 from tensorplug_cuda.errors import driver_errors
 from tensorplug_cuda.facts import Gpu
 from tensorplug_cuda.hostmemory import PinnedBufferType, Registration, import_host
@@ -138,6 +139,11 @@ class CudaDevice(SimtDevice):
     def offload(self, node: Tensor) -> bool:
         axis = ROWS_OF.get(node.op)
         return axis is not None and node.ne[axis] >= ENOUGH_ROWS
+
+    def all_reduce(
+        self, backends: Sequence[CudaBackend], places: Sequence[Storage], node: Tensor
+    ) -> bool:
+        return all_reduce(backends, places, node)
 
     def _open(self, options: dict[str, Any]) -> Backend:
         with driver_errors(f"{self.name}: stream"), self.current():
