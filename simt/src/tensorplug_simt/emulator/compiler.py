@@ -63,9 +63,10 @@ def shared_object(text: str) -> Path:
     if missing():
         raise Unsupported(missing())
     path = _folder() / f"{_key(text)}.so"
-    if not path.exists():
+    try:
+        os.utime(path)  # used now; `touch` would make an empty file of one that was just forgotten
+    except FileNotFoundError:
         _build(text, path)
-    path.touch()
     return path
 
 
