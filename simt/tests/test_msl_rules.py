@@ -50,6 +50,7 @@ def test_sound_text_has_no_problems():
         ("float kept[2]", "float kernel[2]", "kernel: a word of the language is used as a name"),
         ("float kept[2]", "static float kept[2]", "f: a static variable"),
         ("float kept[2]", "float (*kept)(int)", "there are no pointers to functions"),
+        ("inline float first(", "inline float dot(", "dot: a function of Metal's has this name"),
         ("kept[0] = value;", "goto end; end:", "goto: there is no goto"),
         ("kept[0] = value;", "throw 1;", "throw: there are no exceptions"),
         ("kept[0] = value;", "kept[0] = first(p, kept, 1);", "first: calls itself"),

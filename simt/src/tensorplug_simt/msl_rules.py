@@ -44,6 +44,19 @@ OPERATIONS: Mapping[type[ast.operator], Callable[[int, int], int]] = {
 }
 """What lengths of arrays are made with."""
 
+_METALS = """
+abs absdiff acos acosh addsat all any asin asinh atan atan2 atanh ceil clamp clz copysign cos
+cosh cospi cross ctz degrees determinant distance distance_squared divide dot exp exp10 exp2
+extract_bits fabs faceforward fast fdim floor fma fmax fmax3 fmedian3 fmin fmin3 fmod fract
+frexp hadd ilogb insert_bits isfinite isinf isnan isnormal isordered isunordered ldexp length
+length_squared log log10 log2 mad24 madhi madsat max max3 median3 min min3 mix modf mul24 mulhi
+nextafter norm normalize not popcount pow powr precise radians reflect refract reverse_bits
+rhadd rint rotate round rsqrt saturate select sign signbit sin sincos sinh sinpi smoothstep sqrt
+step subsat tan tanh tanpi transpose trunc
+"""
+METALS = frozenset(_METALS.split())
+"""Functions of the standard library; calls of others of the same name could mean either."""
+
 ATTRIBUTES = frozenset(
     (
         "buffer",
@@ -177,6 +190,12 @@ def _names(text: str) -> Iterator[str]:
             yield f"{name}: a word of the language is used as a name"
 
 
+def _functions(text: str) -> Iterator[str]:
+    for function in functions(text):
+        if function.name in METALS or function.name.startswith(("simd_", "atomic_", "quad_")):
+            yield f"{function.name}: a function of Metal's has this name"
+
+
 def _calls(text: str) -> Iterator[str]:
     """No function comes back to itself."""
     found = functions(text)
@@ -248,6 +267,7 @@ RULES: tuple[Callable[[str], Iterator[str]], ...] = (
     _words,
     _pointers,
     _names,
+    _functions,
     _calls,
     _kernels,
     _local,
