@@ -9,8 +9,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pytest
 
+import tensorplug as tp
 from tensorplug_simt.smoke import leave_out
 
 if TYPE_CHECKING:
@@ -81,3 +83,35 @@ def stream(device: "CudaDevice") -> "Iterator[CudaBackend]":
     """One stream of the device."""
     with device.open() as stream:
         yield stream
+
+
+@pytest.fixture
+def chain(stream: "CudaBackend") -> "Chain":
+    """A plan of three launches, which make 0 to 31 thirty times as large."""
+    x = tp.input("x", (32,), tp.F32)
+    steps = [tp.scale(x, 2.0)]
+    steps += [tp.scale(steps[-1], 3.0)]
+    steps += [tp.scale(steps[-1], 5.0)]
+    return Chain(stream, x, steps)
+
+
+class Chain:
+    """A graph of steps with memory of its own, planned on a stream."""
+
+    def __init__(self, stream, x, steps):
+        self.stream, self.x, self.steps = stream, x, steps
+        self.buffers = []
+        self.plan = stream.plan(self.bound())
+
+    def bound(self):
+        """The graph in new memory."""
+        self.buffers.append(self.stream.device.buffer_type.alloc(4 * 128))
+        buffer = self.buffers[-1]
+        places = {t: tp.Storage(buffer, 128 * i) for i, t in enumerate([self.x, *self.steps])}
+        buffer.fill(0)
+        buffer.write(0, np.arange(32, dtype=np.float32))
+        return tp.BoundGraph(tp.Graph(self.steps[-1]), tp.Bindings(places))
+
+    def result(self, which=-1):
+        """What lies in the memory of the last step."""
+        return self.buffers[which].read(3 * 128, 128).view(np.float32)

@@ -1,8 +1,9 @@
 """`CudaPlan`: launches that are prepared once, and a CUDA graph of them all.
 
 The first run queues them one by one: kernels are loaded by their first launch, which must not fall
-into a capture. The second run captures them, and from then on a run is one launch. A plan that is
-bound anew starts again, so one that runs once for each binding is never captured.
+into a capture. The second run captures them, and from then on a run is one launch. A captured plan
+that is bound anew has its graph's arguments changed; where that cannot be, and one that is not
+captured yet, starts again, so one that runs once for each binding is never captured.
 """
 
 from collections.abc import Sequence
@@ -14,6 +15,7 @@ from cupy.cuda import driver, runtime
 from tensorplug.backend import Plan
 from tensorplug.graph import BoundGraph
 from tensorplug_cuda.errors import driver_errors
+from tensorplug_cuda.graphs import Captured
 from tensorplug_cuda.memory import CudaBuffer
 from tensorplug_simt.dialects.cuda import grid, is_folded
 from tensorplug_simt.merging import Placed, joined, merged
@@ -45,7 +47,7 @@ class CudaPlan(Plan):
 
     def __init__(self, backend: "CudaBackend", bound: BoundGraph) -> None:
         super().__init__(backend, bound)
-        self._graph: Any = None
+        self._graph: Captured | None = None
         self.refusal = ""
         """Why the launches cannot be captured; empty as long as they may be."""
         self._rebind()
@@ -63,26 +65,26 @@ class CudaPlan(Plan):
     def _rebind(self) -> None:
         graph, bindings = self.bound.graph, self.bound.bindings
         device = self.backend.device
-        self._drop_graph()
         placed = [part for work in graph.work for part in place(device, work, bindings)]
         self._ready = [ready(device, parts) for parts in merged(placed)]
-        self._ran = False
+        if self._graph is None or not self._rebind_graph(self._graph):
+            self._drop_graph()
+            self._ran = False
 
     def _run(self) -> None:
         backend = self.backend
         with driver_errors(f"{backend.name}: launch"), backend.device.current():
-            if backend.profile or not self._ran:
-                enqueue(backend, self._ready)
-            elif self._graph is not None or self._capture():
-                self._graph.launch(backend.stream)
+            graph = self._captured() if self._ran and not backend.profile else None
+            if graph is not None:
+                graph.launch(backend.stream)
             else:
                 enqueue(backend, self._ready)
         self._ran = True
 
-    def _capture(self) -> bool:
-        """Make a graph of the launches, once; whether there is one."""
-        if self.refusal or len(self._ready) < FEWEST:
-            return False
+    def _captured(self) -> Captured | None:
+        """The graph of the launches, which is made when it is first wanted; None without one."""
+        if self._graph is not None or self.refusal or len(self._ready) < FEWEST:
+            return self._graph
         stream = self.backend.stream
         try:
             # Relaxed: what the collector of garbage frees meanwhile does not spoil the capture.
@@ -93,9 +95,13 @@ class CudaPlan(Plan):
                 graph = stream.end_capture()
         except (RuntimeError, driver.CUDADriverError) as error:
             self.refusal = str(error)
-            return False
-        self._graph = graph
-        return True
+            return None
+        self._graph = Captured(graph, self._ready)
+        return self._graph
+
+    def _rebind_graph(self, graph: Captured) -> bool:
+        with self.backend.device.current():
+            return graph.rebind(self._ready)
 
     def _drop_graph(self) -> None:
         if self._graph is not None:

@@ -33,13 +33,43 @@ class Module:
         return Function(self._library, name)
 
 
+class Launch:
+    """A launch that waits in a stream or in a graph, with the bytes of its arguments."""
+
+    def __init__(
+        self,
+        function: "Function",
+        grid: tuple[int, ...],
+        block: tuple[int, ...],
+        values: list[bytes],
+        places: list[int],
+    ) -> None:
+        self.function, self.grid, self.block = function, grid, block
+        self.values, self.places = values, places
+        pointers = [int.from_bytes(values[i], "little") for i in places]
+        self._used = [machine.reachable(pointer, function.ordinal) for pointer in pointers]
+
+    def __call__(self) -> None:
+        alive(self._used)
+        memory = [Memory(f"argument {i}", a.start, a.size) for i, a in enumerate(self._used)]
+        function = self.function
+        try:
+            function.library.launch(function.name, self.grid, self.block, self.values, memory)
+        except DeviceError as error:
+            raise CUDARuntimeError(ILLEGAL_ADDRESS, str(error)) from error
+
+    def with_values(self, values: list[bytes]) -> "Launch":
+        """The same with other arguments."""
+        return Launch(self.function, self.grid, self.block, values, self.places)
+
+
 class Function:
     """A kernel on the GPU that was current when it was loaded."""
 
     def __init__(self, library: Library, name: str) -> None:
         self.ordinal = machine.current
         self.name = name
-        self._library = library
+        self.library = library
 
     def __call__(
         self,
@@ -59,21 +89,11 @@ class Function:
             values = [_value(arg) for arg in args]
             if sum(len(value) for value in values) > PARAMETERS:
                 raise CUDADriverError(1, "too many bytes of arguments")
-            pointers = [arg.ptr for arg in args if isinstance(arg, MemoryPointer)]
-            used = [machine.reachable(pointer, self.ordinal) for pointer in pointers]
-            machine.launches += 1
-
             if shared_mem:
                 raise CUDADriverError(1, "the stand-in grants no local memory by the launch")
-            memory = [Memory(f"argument {i}", a.start, a.size) for i, a in enumerate(used)]
-
-            def job() -> None:
-                alive(used)
-                try:
-                    self._library.launch(self.name, grid, block, values, memory)
-                except DeviceError as error:
-                    raise CUDARuntimeError(ILLEGAL_ADDRESS, str(error)) from error
-
+            places = [i for i, arg in enumerate(args) if isinstance(arg, MemoryPointer)]
+            job = Launch(self, grid, block, values, places)
+            machine.launches += 1
             stream.queue.put(job)
 
     def _check(self, grid: tuple[int, ...], block: tuple[int, ...], ordinal: int) -> None:

@@ -9,6 +9,7 @@ at.
 import bisect
 import ctypes
 import threading
+import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -137,6 +138,8 @@ class Machine:
         self.compilations = 0
         self.failing = False
         self.next_stream = 0x1000
+        self.graphs: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
+        self.node_updates = 0
 
     # --- the device that calls mean --------------------------------------------------------
 
@@ -270,6 +273,13 @@ class Machine:
         if ptr not in self.queues:
             raise CUDARuntimeError(INVALID_HANDLE, "no such stream, or the legacy default stream")
         return self.queues[ptr]
+
+    def know_graph(self, graph: Any) -> tuple[int, int]:
+        """Handles of a new graph, and of the same made ready to be launched."""
+        with self.lock:
+            self.next_stream += 16
+            self.graphs[self.next_stream] = self.graphs[self.next_stream + 1] = graph
+            return self.next_stream, self.next_stream + 1
 
     def no_capture(self, what: str) -> None:
         """Fail for what a plan may not do while any stream captures.

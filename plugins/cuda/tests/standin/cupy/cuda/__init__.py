@@ -172,11 +172,12 @@ class ExternalStream(_Stream):
 
 
 class Graph:
-    """Work that was captured."""
+    """Work that was captured; `cuda.bindings` finds it by its handles."""
 
     def __init__(self, jobs: "list[Callable[[], None]]", ordinal: int) -> None:
         self._jobs = jobs
         self._ordinal = ordinal
+        self.graph, self.graphExec = machine.know_graph(self)
 
     def launch(self, stream: _Stream | None = None) -> None:
         assert stream is not None, "the stand-in has no current stream"

@@ -1,0 +1,1 @@
+"""A stand-in for cuda-bindings: the part that the cuda backend calls."""
