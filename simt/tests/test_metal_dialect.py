@@ -5,6 +5,7 @@ import pytest
 import tensorplug as tp
 from tensorplug_simt import families  # noqa: F401 - fills the table of lowerings
 from tensorplug_simt.dialects.metal import APPLE, metal_source, symbol
+from tensorplug_simt.emulator import spaces
 from tensorplug_simt.lowering import lower
 from tensorplug_simt.msl import Parameter, heads
 from tensorplug_simt.program import Launch
@@ -37,6 +38,14 @@ def test_kernel_that_writes_blocks_rounds_each_step(scaled):
 
     assert "contract(off)" not in metal_source(scaled)
     assert "#pragma METAL fp contract(off)" in metal_source(encoded)
+
+
+@pytest.mark.skipif(bool(spaces.missing()), reason=spaces.missing())
+def test_launches_merged_keep_their_parameters_where_they_are(scaled):
+    text = metal_source(scaled, parts=3)
+
+    assert "constant scale_parameters& p = all_.each[part_];" in text
+    assert spaces.space_problems(text) == []
 
 
 @pytest.mark.parametrize(

@@ -82,5 +82,5 @@ def _merged_head(kernel: Kernel, dialect: Dialect, parts: int) -> str:
         f"#define KERNEL_HEAD {dialect.head(kernel, f'{name}_parts all_')}\n"
         f"#define KERNEL_START const int number_ = LAUNCH_GROUP_X, part_ = 0{passed}; "
         f"const int group_ = number_ - all_.starts[part_]; "
-        f"const {name}_parameters p = all_.each[part_];\n"
+        f"{dialect.part.format(kind=f'{name}_parameters')} = all_.each[part_];\n"
     )

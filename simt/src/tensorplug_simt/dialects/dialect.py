@@ -16,6 +16,8 @@ class Dialect:
     """Resource with the macros of the shared texts, `package:path`."""
     head: Callable[[Kernel, str], str]
     """From a kernel and the declaration of its parameter block."""
+    part: str = "const {kind} p"
+    """How a kernel of launches merged into one names the block of its part, of type `kind`."""
 
 
 def read_resource(where: str) -> str:
@@ -56,4 +58,4 @@ def _metal_head(kernel: Kernel, block: str) -> str:
     return f"kernel void {kernel.name}({', '.join([*buffers, parameters, 'METAL_PLACES'])})"
 
 
-METAL = Dialect("metal", "tensorplug_simt:dialects/metal.h", _metal_head)
+METAL = Dialect("metal", "tensorplug_simt:dialects/metal.h", _metal_head, part="constant {kind}& p")
