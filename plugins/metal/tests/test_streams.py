@@ -3,6 +3,8 @@
 Emulated queues do nothing until somebody waits for them, so what nobody ordered is seen.
 """
 
+from collections import deque
+
 import numpy as np
 import pytest
 
@@ -280,5 +282,45 @@ def test_profiled_work_is_timed_launch_by_launch(stream):
 
 @pytest.mark.parametrize("count", [0, 9, -1])
 def test_number_of_command_buffers_has_bounds(stream, count):
-    with pytest.raises(tp.OptionError, match=f"{count} command buffers; choose 1 to 8"):
+    told = f"option command_buffers={count}; choose from 1, 2, 3, 4, 5, 6, 7, 8"
+    with pytest.raises(tp.OptionError, match=told):
         stream.command_buffers = count
+
+
+# --- the collector of garbage ------------------------------------------------------------------
+
+
+def test_buffer_that_is_collected_while_another_is_added_stops_nobody(device, monkeypatch):
+    dropped = [device.buffer_type.alloc(64)]
+    kept = type(device.residency._set)
+    real = kept.addAllocation_
+
+    def add(known, buffer):
+        dropped.clear()
+        real(known, buffer)
+
+    monkeypatch.setattr(kept, "addAllocation_", add)
+
+    with device.buffer_type.alloc(64) as buffer:
+        assert [each.length() for each in device.residency._set.resident] == [64]
+        assert buffer.size == 64
+
+
+def test_buffer_that_is_collected_while_bytes_land_stops_nobody(device, stream):
+    dropped, seen = [device.private.alloc(64)], np.zeros(16, np.uint8)
+
+    class Dropping(deque):
+        def __getitem__(self, place):
+            found = super().__getitem__(place)
+            dropped.clear()
+            return found
+
+    with device.private.alloc(16) as buffer:
+        buffer.fill(7)
+        stream.read_async(buffer, 0, seen.data)
+        stream._landings = Dropping(stream._landings)
+
+        stream.synchronize()
+
+    assert set(seen.tolist()) == {7}
+    assert dropped == []

@@ -12,7 +12,8 @@ import numpy as np
 from tensorplug.backend import Backend, DeviceSpan, Event, Plan
 from tensorplug.buffer import Buffer
 from tensorplug.concurrency import AHEAD
-from tensorplug.errors import DeviceError, OptionError
+from tensorplug.device import Option
+from tensorplug.errors import DeviceError
 from tensorplug.fusion import Group
 from tensorplug.graph import Bindings, BoundGraph
 from tensorplug.tensor import Storage, Tensor
@@ -27,7 +28,13 @@ from tensorplug_simt.placing import place
 if TYPE_CHECKING:
     from tensorplug_metal.device import MetalDevice
 
-MOST_COMMAND_BUFFERS = 8
+COMMAND_BUFFERS = Option(
+    "command_buffers",
+    int,
+    1,
+    "encode plans by so many threads after a first part",
+    choices=tuple(range(1, 9)),
+)
 
 
 class Landing(NamedTuple):
@@ -47,7 +54,7 @@ class MetalBackend(Backend):
     device: "MetalDevice"
     ahead = AHEAD
     abort_callback: Callable[[], bool] | None = None
-    """Asked before every 64 launches; those before are done already, but for the last."""
+    """Asked before every 64 launches, when all but the 64 before are done."""
 
     def __init__(self, device: "MetalDevice", options: dict[str, Any]) -> None:
         self.work = WorkQueue(device, device.name)
@@ -56,15 +63,14 @@ class MetalBackend(Backend):
         self.ahead = AHEAD if self.concurrent else 0
         self.indirect: bool = options["indirect"]
         """Whether plans are recorded when they run again."""
-        self._command_buffers = 1
+        self._command_buffers: int = options["command_buffers"]
         self._signals = Signals(device, self.work)
         self._landings: deque[Landing] = deque()
-        self._landing = threading.Lock()
+        self._landing = threading.RLock()
         self._capture: Capture | None = None
         self._timed: list[tuple[str, Any]] | None = None
         # Whole before other threads may wait for it.
         super().__init__(device)
-        self.command_buffers = options["command_buffers"]
 
     @property
     def command_buffers(self) -> int:
@@ -76,11 +82,7 @@ class MetalBackend(Backend):
 
     @command_buffers.setter
     def command_buffers(self, count: int) -> None:
-        if not 1 <= count <= MOST_COMMAND_BUFFERS:
-            raise OptionError(
-                f"{self.name}: {count} command buffers; choose 1 to {MOST_COMMAND_BUFFERS}"
-            )
-        self._command_buffers = count
+        self._command_buffers = COMMAND_BUFFERS.parse(count, self.name)
 
     # --- looking on ------------------------------------------------------------------------
 
@@ -221,11 +223,13 @@ class MetalBackend(Backend):
         """Give the host the bytes of copies that are done."""
         with self._landing:
             while self._landings:
-                commands, staged, out = self._landings[0]
-                if commands.status() < Metal.MTLCommandBufferStatusCompleted:
+                landing = self._landings[0]
+                if landing.commands.status() < Metal.MTLCommandBufferStatusCompleted:
                     return
-                np.frombuffer(out, np.uint8)[:] = staged.memory
-                self._landings.popleft()
+                # The collector of garbage may have come here meanwhile, and given it.
+                if self._landings and self._landings[0] is landing:
+                    self._landings.popleft()
+                    np.frombuffer(landing.out, np.uint8)[:] = landing.staged.memory
 
     # --- events ----------------------------------------------------------------------------
 

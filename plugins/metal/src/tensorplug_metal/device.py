@@ -10,7 +10,7 @@ from tensorplug.buffer import Buffer, BufferType
 from tensorplug.device import DeviceType, KernelText, Memory, Option
 from tensorplug.errors import Unsupported
 from tensorplug.tensor import Array, Tensor
-from tensorplug_metal.backend import MetalBackend
+from tensorplug_metal.backend import COMMAND_BUFFERS, MetalBackend
 from tensorplug_metal.facts import Gpu
 from tensorplug_metal.kernels import FUSIONS, GROUPS, LOWERINGS
 from tensorplug_metal.memory import HostBufferType, MetalBufferType, OnGpu, imported
@@ -29,7 +29,7 @@ class MetalDevice(SimtDevice):
     groups = GROUPS
     fusions = FUSIONS
     options: ClassVar[tuple[Option, ...]] = (
-        Option("command_buffers", int, 1, "encode plans by so many threads after a first part"),
+        COMMAND_BUFFERS,
         Option("concurrent", bool, True, "run launches at the same time that need no barrier"),  # noqa: FBT003
         Option("indirect", bool, True, "record plans that run again as indirect commands"),  # noqa: FBT003
     )
@@ -41,7 +41,7 @@ class MetalDevice(SimtDevice):
         self.facts = gpu.facts
         self.total = gpu.working_set
         self.residency = Residency(handle, name)
-        self._transfers = threading.Lock()
+        self._transfers = threading.RLock()
         self._moving: WorkQueue | None = None
         self.private = MetalBufferType(self, private=True)
         """Memory that the host does not see."""

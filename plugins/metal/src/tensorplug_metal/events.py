@@ -65,7 +65,8 @@ class Signals:
         self._work = work
         self._value = 0
         self._awaited: list[MetalEvent] = []
-        self._lock = threading.Lock()
+        # The collector of garbage may wait for the stream at any moment.
+        self._lock = threading.RLock()
 
     def record(self, land: Callable[[], None]) -> MetalEvent:
         """Mark all work queued so far."""

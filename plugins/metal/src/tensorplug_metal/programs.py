@@ -12,7 +12,7 @@ from tensorplug.errors import DeviceError
 from tensorplug_metal import system
 from tensorplug_metal.errors import made
 from tensorplug_simt.built import Built
-from tensorplug_simt.dialects.metal import FAST_MATH, metal_source, symbol
+from tensorplug_simt.dialects.metal import FAST_MATH, SIMDGROUP, metal_source, symbol
 from tensorplug_simt.program import Launch
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ class Programs(Built):
         wanted.setLabel_(name)
         wanted.setComputeFunction_(library.newFunctionWithName_(name))
         # Else the compiler may take registers that leave no room for so many items.
-        wanted.setMaxTotalThreadsPerThreadgroup_(items)
+        wanted.setMaxTotalThreadsPerThreadgroup_(-(-items // SIMDGROUP) * SIMDGROUP)
         wanted.setSupportIndirectCommandBuffers_(True)
         pipeline = made(
             handle.newComputePipelineStateWithDescriptor_options_reflection_error_(

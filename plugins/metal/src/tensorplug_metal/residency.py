@@ -18,7 +18,8 @@ class Residency:
     """
 
     def __init__(self, handle: Any, name: str) -> None:
-        self._lock = threading.Lock()
+        # The collector of garbage may close a buffer while another is added.
+        self._lock = threading.RLock()
         self._set: Any = None
         if has_residency_sets():
             wanted = Metal.MTLResidencySetDescriptor.alloc().init()

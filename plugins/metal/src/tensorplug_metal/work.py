@@ -113,7 +113,7 @@ class WorkQueue:
         """Wait for all work. Raises the first error of it, once: later work has rubbish to read."""
         with self._lock:
             waited = list(self._flying)
-        for commands in waited[-1:]:
+        for commands in waited:
             commands.waitUntilCompleted()
         with self._lock:
             found = self._errors(waited)
