@@ -32,3 +32,11 @@ def tensorplug_features() -> Mapping[str, str]:
     from tensorplug_cuda.enumeration import features
 
     return features()
+
+
+@tensorplug.hookimpl
+def tensorplug_extension(name: str) -> object | None:
+    """`ggml_backend_split_buffer_type`: memory for rows of matrices over several GPUs."""
+    from tensorplug_cuda import splitting
+
+    return splitting.split_buffer_type if name == splitting.SYMBOL else None
