@@ -68,6 +68,15 @@ def test_private_memory_takes_and_gives_any_bytes(device, offset, size):
         assert buffer.read(offset, size).tolist() == data.tolist()
 
 
+def test_private_memory_of_no_whole_words_is_whole(device):
+    data = np.arange(7, dtype=np.uint8)
+    with device.private.alloc(7) as buffer:
+        buffer.write(0, data)
+
+        assert buffer.read(0, 7).tolist() == data.tolist()
+        assert buffer.read(5, 2).tolist() == [5, 6]
+
+
 @pytest.mark.parametrize(("offset", "size"), [(0, 16), (4, 8), (5, 6)])
 def test_private_memory_is_filled_in_part(device, offset, size):
     with device.private.alloc(16) as buffer:

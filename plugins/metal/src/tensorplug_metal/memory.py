@@ -45,7 +45,7 @@ class MetalBufferType(SimtBufferType):
             self.device.handle.newBufferWithLength_options_(room, storage(private=self.private)),
             f"{self.name}: {size} bytes",
         )
-        views = [View(0, size, handle)]
+        views = [View(0, room, handle)]
         if self.private:
             return PrivateBuffer(self, size, usage, views)
         return SharedBuffer(self, contents(handle, size), usage, views, taken=size)

@@ -80,16 +80,16 @@ class WorkQueue:
             self.remember(commands)
 
     def remember(self, commands: Any) -> None:
-        """Wait for a command buffer that is or will be committed in `finish`."""
+        """Let `finish` wait for a command buffer that is committed."""
         with self._lock:
             self._flying.append(commands)
             if len(self._flying) > MANY:
                 self._forget_done()
 
     @contextmanager
-    def compute(self, commands: Any, *, concurrent: bool = True) -> Iterator[Any]:
+    def compute(self, commands: Any) -> Iterator[Any]:
         """An encoder of dispatches; those that no barrier divides may run at the same time."""
-        kind = Metal.MTLDispatchTypeConcurrent if concurrent else Metal.MTLDispatchTypeSerial
+        kind = Metal.MTLDispatchTypeConcurrent
         with self._encoding(commands.computeCommandEncoderWithDispatchType_(kind)) as encoder:
             yield encoder
 
