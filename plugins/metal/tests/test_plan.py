@@ -149,7 +149,8 @@ def test_portions_are_the_whole_in_order(launches):
     assert len(found) <= 4
 
 
-def test_error_of_a_thread_that_encodes_comes_out_and_the_queue_goes_on(stream, monkeypatch):
+@pytest.mark.parametrize("first", [True, False], ids=["of the first part", "of a thread"])
+def test_error_while_encoding_comes_out_and_the_queue_goes_on(stream, monkeypatch, first):
     from tensorplug_metal import plan
 
     chain = Chain(stream, [2.0] * (FIRST + 8))
@@ -157,7 +158,7 @@ def test_error_of_a_thread_that_encodes_comes_out_and_the_queue_goes_on(stream, 
 
     def failing(encoder, launches):
         real(encoder, launches)
-        if len(launches) < FIRST:
+        if (len(launches) == FIRST) is first:
             raise tp.DeviceError("metal:0: no more")
 
     monkeypatch.setattr(plan, "encode", failing)

@@ -49,6 +49,23 @@ def twice_imported(stream):
                 return run.run({})[read]
 
 
+def test_launches_over_memory_that_was_imported_twice_are_not_merged(stream):
+    data = np.zeros(1024, np.float32)
+    data[:32] = X
+    with stream.device.import_host(data) as first, stream.device.import_host(data) as second:
+        ins = [place_in(leaf(f"in{i}", (32,), tp.F32), first, 256 * i) for i in range(3)]
+        outs = [place_in(leaf(f"out{i}", (32,), tp.F32), second, 256 * i) for i in range(3)]
+        writes = [tp.cpy(ins[i], outs[i + 1]) for i in range(2)]
+        with tp.Scheduler([stream], ahead=0).schedule(writes[-1], effects=writes[:1]) as run:
+            run.run({})
+            stream.synchronize()
+            (plan,) = (child for child in stream.children if isinstance(child, tp.Plan))
+            launches, barriers = plan.launches, plan.barriers
+
+    assert (launches, barriers) == (2, 1)
+    assert (data[128:160] == X).all()
+
+
 def never(*_args: object, **_kwargs: object) -> list[int]:
     return []
 

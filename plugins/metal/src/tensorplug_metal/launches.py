@@ -36,14 +36,18 @@ def ready(device: "MetalDevice", placed: Iterable[Placed], *, concurrent: bool) 
 
     Unless `concurrent`, each waits for the one before.
     """
-    together = [kept for parts in merged(placed) for kept in _within_views(parts)]
+    together = [kept for parts in merged(placed) for kept in _together(parts)]
     waits = barriers(together) if concurrent else [True] * len(together)
     return [_ready(device, parts, waits=wait) for parts, wait in zip(together, waits, strict=True)]
 
 
-def _within_views(parts: tuple[Placed, ...]) -> list[tuple[Placed, ...]]:
-    """Parts of one launch, or one by one where no views have the memory of all."""
-    return [parts] if views_of(parts) is not None else [(part,) for part in parts]
+def _together(parts: tuple[Placed, ...]) -> list[tuple[Placed, ...]]:
+    """Parts of one launch, or one by one where no views have the memory of all.
+
+    Buffers over the same memory may have what one part writes and another reads.
+    """
+    apart = not any(barriers((part,) for part in parts))
+    return [parts] if apart and views_of(parts) is not None else [(part,) for part in parts]
 
 
 def views_of(parts: Sequence[Placed]) -> list[View] | None:

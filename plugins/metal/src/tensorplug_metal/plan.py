@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import objc
 
 from tensorplug.backend import Plan
-from tensorplug.errors import Aborted, DeviceError, OutOfMemory, Unsupported
+from tensorplug.errors import Aborted, OutOfMemory, Unsupported
 from tensorplug.graph import BoundGraph
 from tensorplug_metal.launches import Ready, encode, ready
 from tensorplug_metal.recording import Recording
@@ -92,14 +92,16 @@ class MetalPlan(Plan):
             for commands in made:
                 # Their order is that of this call, whichever is committed first.
                 commands.enqueue()
-            with ThreadPoolExecutor(len(parts) - 1) as threads:
-                rest = [
-                    threads.submit(self._encode_part, commands, part)
-                    for commands, part in zip(made[1:], parts[1:], strict=True)
-                ]
-                self._encode_part(made[0], parts[0])
-            for commands in made:
-                work.remember(commands)
+            try:
+                with ThreadPoolExecutor(len(parts) - 1) as threads:
+                    rest = [
+                        threads.submit(self._encode_part, commands, part)
+                        for commands, part in zip(made[1:], parts[1:], strict=True)
+                    ]
+                    self._encode_part(made[0], parts[0])
+            finally:
+                for commands in made:
+                    work.remember(commands)
             for each in rest:
                 each.result()
 
@@ -141,7 +143,7 @@ class MetalPlan(Plan):
             return False
         try:
             self._recording = Recording(self.backend.device, self._ready)
-        except (Unsupported, OutOfMemory, DeviceError) as error:
+        except (Unsupported, OutOfMemory) as error:
             self.refusal = str(error)
             return False
         return True
