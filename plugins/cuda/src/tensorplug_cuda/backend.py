@@ -18,6 +18,7 @@ from tensorplug.tensor import Storage, Tensor
 from tensorplug_cuda.errors import driver_errors
 from tensorplug_cuda.memory import ANY_WAY, CudaBuffer, address, overlap, queue_copy
 from tensorplug_cuda.plan import CudaPlan, enqueue, ready
+from tensorplug_cuda.products import Products
 from tensorplug_simt.placing import place
 
 if TYPE_CHECKING:
@@ -77,6 +78,7 @@ class CudaBackend(Backend):
         self.stream = stream
         self._held: deque[tuple[Any, memoryview]] = deque()
         self._clock: Clock | None = None
+        self.products = Products(self)
         # Whole before other threads may wait for it.
         super().__init__(device)
 
@@ -119,7 +121,7 @@ class CudaBackend(Backend):
     def _launch(self, work: Tensor | Group, bindings: Bindings) -> None:
         placed = place(self.device, work, bindings)
         with driver_errors(f"{self.name}: launch"), self.device.current():
-            enqueue(self, [ready(self.device, [part]) for part in placed])
+            enqueue(self, [ready(self, [part]) for part in placed])
 
     def _synchronize(self) -> None:
         with driver_errors(self.name):
@@ -128,6 +130,7 @@ class CudaBackend(Backend):
         self._held = deque()
 
     def _close(self) -> None:
+        self.products.close()
         self.stream = None
 
     # --- transfers -------------------------------------------------------------------------

@@ -10,12 +10,18 @@ from cupy.cuda import runtime
 
 from tensorplug.device import DeviceType
 from tensorplug.errors import OptionError
+from tensorplug_cuda import lt
+from tensorplug_cuda.kernels.library import CHOICE
 from tensorplug_simt.facts import Facts
 
 WARP = 32
 """Items that exchange values without barriers, on every GPU so far."""
 INT_DOT = (6, 1)
 """The first compute capability with a product of four bytes."""
+LIBRARY = (8, 0)
+"""The first compute capability with tensor cores for all types that cuBLASLt is given here."""
+PRODUCTS = "TENSORPLUG_CUDA_PRODUCTS"
+"""Set to `cublaslt`, it multiplies matrices of floats with many columns; `own` is the default."""
 ACTIVATIONS = "TENSORPLUG_CUDA_ACTIVATIONS"
 """Set to `f32`, no product rounds activations to 8 bits; `int8` is the default."""
 
@@ -48,7 +54,7 @@ class Gpu:
     @property
     def facts(self) -> Facts:
         """What lowerings may know of it. Raises OptionError for a setting that means nothing."""
-        bytes_wanted = _activations() == "int8"
+        bytes_wanted = _setting(ACTIVATIONS, "int8", "f32") == "int8"
         return Facts(
             wide=False,
             max_group=self.largest_group,
@@ -61,7 +67,18 @@ class Gpu:
             int_dot=bytes_wanted and self.capability >= INT_DOT,
             int8_activations=bytes_wanted,
             units=self.units,
+            choices=self._choices,
         )
+
+    @property
+    def _choices(self) -> Mapping[str, str]:
+        """Which products cuBLASLt computes: none unless it is asked for. Raises OptionError."""
+        if _setting(PRODUCTS, "own", CHOICE) != CHOICE or self.capability < LIBRARY:
+            return {}
+        reason = lt.missing()
+        if reason:
+            raise OptionError(f"{PRODUCTS}={CHOICE}: {reason}")
+        return {"products": CHOICE}
 
     def __str__(self) -> str:
         major, minor = self.capability
@@ -87,10 +104,10 @@ def gpu(ordinal: int) -> Gpu:
     )
 
 
-def _activations() -> str:
-    value = os.environ.get(ACTIVATIONS, "").strip() or "int8"
-    if value not in ("int8", "f32"):
-        raise OptionError(f"{ACTIVATIONS}={value!r}: choose from int8, f32")
+def _setting(name: str, usual: str, other: str) -> str:
+    value = os.environ.get(name, "").strip() or usual
+    if value not in (usual, other):
+        raise OptionError(f"{name}={value!r}: choose from {usual}, {other}")
     return value
 
 

@@ -6,7 +6,7 @@ that is bound anew has its graph's arguments changed; where that cannot be, and 
 captured yet, starts again, so one that runs once for each binding is never captured.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
@@ -16,6 +16,7 @@ from tensorplug.backend import Plan
 from tensorplug.graph import BoundGraph
 from tensorplug_cuda.errors import driver_errors
 from tensorplug_cuda.graphs import Captured
+from tensorplug_cuda.kernels.library import LIBRARY_PRODUCT
 from tensorplug_cuda.memory import CudaBuffer
 from tensorplug_simt.dialects.cuda import grid, is_folded
 from tensorplug_simt.merging import Placed, joined, merged
@@ -24,7 +25,6 @@ from tensorplug_simt.program import Grid
 
 if TYPE_CHECKING:
     from tensorplug_cuda.backend import CudaBackend
-    from tensorplug_cuda.device import CudaDevice
 
 FEWEST = 2
 """Launches that are worth a graph: one costs as much as the graph does."""
@@ -66,7 +66,7 @@ class CudaPlan(Plan):
         graph, bindings = self.bound.graph, self.bound.bindings
         device = self.backend.device
         placed = [part for work in graph.work for part in place(device, work, bindings)]
-        self._ready = [ready(device, parts) for parts in merged(placed)]
+        self._ready = [ready(self.backend, parts) for parts in apart(merged(placed))]
         if self._graph is None or not self._rebind_graph(self._graph):
             self._drop_graph()
             self._ran = False
@@ -114,12 +114,23 @@ class CudaPlan(Plan):
         self._ready = []
 
 
-def ready(device: "CudaDevice", parts: Sequence[Placed]) -> Ready:
+def apart(launches: Iterable[tuple[Placed, ...]]) -> Iterator[tuple[Placed, ...]]:
+    """The same, but for products of a library: these are one by one."""
+    for parts in launches:
+        if parts[0].launch.kernel is LIBRARY_PRODUCT:
+            yield from ((part,) for part in parts)
+        else:
+            yield parts
+
+
+def ready(backend: "CudaBackend", parts: Sequence[Placed]) -> Ready:
     """One launch for `parts`, with its arguments: the memory, then the parameter block by value."""
     first = parts[0]
     launch = first.launch
     count, block, groups = joined(parts)
-    function = device.programs.kernel(launch, parts=count, folded=is_folded(groups))
+    function: Any = backend.products.of(first)
+    if function is None:
+        function = backend.device.programs.kernel(launch, parts=count, folded=is_folded(groups))
     memory = [cast("CudaBuffer", buffer).memory for buffer in first.buffers]
     sizes, more = grid(groups)
     arguments = (*memory, block, *(np.int32(number) for number in more))

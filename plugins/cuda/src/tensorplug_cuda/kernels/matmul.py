@@ -3,6 +3,7 @@
 from tensorplug.tensor import Tensor
 from tensorplug_cuda.kernels import experts
 from tensorplug_cuda.kernels.columns import TEXT, few, takes_few
+from tensorplug_cuda.kernels.library import by_library
 from tensorplug_cuda.kernels.table import OWN
 from tensorplug_simt.facts import Facts
 from tensorplug_simt.lowering import lowers
@@ -34,6 +35,9 @@ def mul_mat(node: Tensor, facts: Facts) -> Program:
         return few(node, facts)
     if not (w.size and x.size and node.size):
         return product(PRODUCT, node, facts)
+    program = by_library(node, facts)
+    if program is not None:
+        return program
     side = experts.SIDE
     tiled = launch(
         TILED_PRODUCT,

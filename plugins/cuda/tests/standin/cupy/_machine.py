@@ -265,8 +265,9 @@ class Machine:
         """Forget a stream that nobody holds any more, once its work is done."""
         with self.lock:
             queue.retired = True
-            if not queue.jobs:
-                self.queues.pop(queue.ptr, None)
+            # One of a machine that is no more may have had the same handle.
+            if not queue.jobs and self.queues.get(queue.ptr) is queue:
+                del self.queues[queue.ptr]
 
     def queue(self, ptr: int) -> Queue:
         """The stream with a handle."""

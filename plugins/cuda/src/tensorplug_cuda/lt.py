@@ -1,0 +1,161 @@
+"""cuBLASLt, called by ctypes: a handle of our own, one workspace for each stream, no allocation.
+
+CuPy's products are no part of a capture, so these go past it. Names and numbers are those of
+cublasLt.h of CUDA 12 and 13.
+"""
+
+import ctypes
+import weakref
+from collections.abc import Mapping
+from ctypes import byref, c_float, c_int, c_int64, c_size_t, c_uint32, c_uint64, c_void_p
+from functools import cache
+from typing import Any, NamedTuple
+
+from tensorplug.dtypes import BF16, F16, F32, DType
+from tensorplug.errors import DeviceError, Unsupported
+
+NUMBERS: Mapping[DType, int] = {F32: 0, F16: 2, BF16: 14}
+"""CUDA's numbers of the types that are multiplied."""
+COMPUTE_F32 = 68
+TRANSPOSED = 1
+DESCRIBES_TRANSPOSED_A = 3
+DESCRIBES_BATCH, DESCRIBES_STRIDE = 5, 6
+PREFERS_WORKSPACE, PREFERS_ALIGNMENTS = 1, (5, 6, 7, 8)
+WORKSPACE = 32 << 20
+"""Bytes; as much as NVIDIA recommends for its largest GPUs."""
+ALIGNED = 256
+"""Bytes that cuBLASLt takes addresses to be multiples of, unless it is told."""
+
+
+class Heuristic(ctypes.Structure):
+    """What cuBLASLt proposes: cublasLtMatmulHeuristicResult_t."""
+
+    _fields_ = (
+        ("algorithm", c_uint64 * 8),
+        ("workspace", c_size_t),
+        ("state", c_int),
+        ("waves", c_float),
+        ("reserved", c_int * 4),
+    )
+
+
+class Matrix(NamedTuple):
+    """Columns in memory: `step` elements from one to the next, `stride` from matrix to matrix."""
+
+    address: int
+    dtype: DType
+    rows: int
+    columns: int
+    step: int
+    stride: int
+
+
+def missing() -> str:
+    """Why cuBLASLt cannot be called; empty where it can."""
+    try:
+        library()
+    except Unsupported as reason:
+        return str(reason)
+    return ""
+
+
+@cache
+def library() -> Any:
+    """The library. Raises Unsupported."""
+    remedy = "pip install nvidia-cublas (CUDA 13) or nvidia-cublas-cu12"
+    try:
+        from cuda import pathfinder  # noqa: PLC0415 - comes with cuda-bindings, which is optional
+    except ImportError:
+        raise Unsupported("cuBLASLt is looked for by cuda-pathfinder; install it") from None
+    try:
+        found = pathfinder.load_nvidia_dynamic_lib("cublasLt")
+    except RuntimeError as error:
+        raise Unsupported(f"cuBLASLt is not installed; {remedy}") from error
+    return ctypes.CDLL(found.abs_path)
+
+
+class Product:
+    """y = w.T x for `batch` matrices, described once. Called as a kernel's function is."""
+
+    def __init__(
+        self, handle: c_void_p, workspace: int, w: Matrix, x: Matrix, y: Matrix, batch: int
+    ) -> None:
+        """Raises Unsupported where cuBLASLt has nothing for these."""
+        self._handle, self._workspace = handle, c_void_p(workspace)
+        self._made: list[tuple[str, c_void_p]] = []
+        weakref.finalize(self, _destroy, self._made).atexit = False
+        self._what = self._create("MatmulDesc", c_int(COMPUTE_F32), c_int(NUMBERS[F32]))
+        _set("MatmulDesc", self._what, DESCRIBES_TRANSPOSED_A, c_int(TRANSPOSED))
+        self._matrices = [(m, self._layout(m, batch)) for m in (w, x, y)]
+        self._one, self._zero = c_float(1.0), c_float(0.0)
+        self._algorithm = self._proposed()
+
+    def __call__(self, _groups: Any, _local: Any, _arguments: Any, *, stream: Any) -> None:
+        """Queue it on a stream. Raises DeviceError."""
+        (w, of_w), (x, of_x), (y, of_y) = self._matrices
+        status = library().cublasLtMatmul(
+            self._handle, self._what, byref(self._one), c_void_p(w.address), of_w,
+            c_void_p(x.address), of_x, byref(self._zero), c_void_p(y.address), of_y,
+            c_void_p(y.address), of_y, byref(self._algorithm.algorithm), self._workspace,
+            c_size_t(WORKSPACE), c_void_p(stream.ptr),
+        )  # fmt: skip
+        if status:
+            raise DeviceError(f"cuBLASLt: status {status} for a product of {w} and {x}")
+
+    def _layout(self, matrix: Matrix, batch: int) -> c_void_p:
+        sizes = c_uint64(matrix.rows), c_uint64(matrix.columns), c_int64(matrix.step)
+        made = self._create("MatrixLayout", c_int(NUMBERS[matrix.dtype]), *sizes)
+        _set("MatrixLayout", made, DESCRIBES_BATCH, c_int(batch))
+        _set("MatrixLayout", made, DESCRIBES_STRIDE, c_int64(matrix.stride))
+        return made
+
+    def _proposed(self) -> Heuristic:
+        """The algorithm that cuBLASLt holds for the best one."""
+        wanted = self._create("MatmulPreference")
+        _set("MatmulPreference", wanted, PREFERS_WORKSPACE, c_uint64(WORKSPACE))
+        (w, of_w), (x, of_x), (y, of_y) = self._matrices
+        for what, matrix in zip(PREFERS_ALIGNMENTS, (w, x, y, y), strict=True):
+            aligned = min(matrix.address & -matrix.address, ALIGNED)
+            _set("MatmulPreference", wanted, what, c_uint32(aligned))
+        best, count = Heuristic(), c_int(0)
+        status = library().cublasLtMatmulAlgoGetHeuristic(
+            self._handle, self._what, of_w, of_x, of_y, of_y, wanted, c_int(1), byref(best),
+            byref(count),
+        )  # fmt: skip
+        if status or not count.value or best.state:
+            raise Unsupported(f"cuBLASLt: nothing for a product of {w} and {x}, status {status}")
+        return best
+
+    def _create(self, kind: str, *facts: Any) -> c_void_p:
+        made = c_void_p()
+        _call(f"cublasLt{kind}Create", byref(made), *facts)
+        self._made.append((kind, made))
+        return made
+
+
+def new_handle() -> c_void_p:
+    """A handle for the current GPU. Raises Unsupported."""
+    handle = c_void_p()
+    _call("cublasLtCreate", byref(handle))
+    return handle
+
+
+def destroy_handle(handle: c_void_p) -> None:
+    """Give a handle back."""
+    library().cublasLtDestroy(handle)
+
+
+def _destroy(made: list[tuple[str, c_void_p]]) -> None:
+    for kind, one in made:
+        getattr(library(), f"cublasLt{kind}Destroy")(one)
+
+
+def _set(kind: str, of: c_void_p, what: int, value: Any) -> None:
+    size = c_size_t(ctypes.sizeof(value))
+    _call(f"cublasLt{kind}SetAttribute", of, c_int(what), byref(value), size)
+
+
+def _call(name: str, *arguments: Any) -> None:
+    status = getattr(library(), name)(*arguments)
+    if status:
+        raise Unsupported(f"cuBLASLt: {name}: status {status}")
