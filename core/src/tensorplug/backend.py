@@ -146,11 +146,11 @@ class Backend(Resource, ABC):
         self.device = device
         self._turn = Turnstile(f"backend {device.name}")
         self._late_error: TensorplugError | None = None
-        # From here on other threads may wait for this stream, when they free memory of its device.
-        super().__init__(device)
         self._counting = threading.Lock()
         self._moments = 0
         self._waited = 0
+        # Last: from here on other threads may wait for it, when they free memory of its device.
+        super().__init__(device)
 
     @property
     def name(self) -> str:

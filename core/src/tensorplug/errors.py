@@ -85,6 +85,10 @@ class RunState:
     held: Mapping[str, int]
     """Bytes still held on the devices that failed: compute memory and tensors."""
     remedy: str
+    boundary: int | None = None
+    """How many splits need not run again; 0 is from the inputs, None where nothing goes on."""
+    not_later: tuple[str, ...] = ()
+    """Why the run does not go on behind later splits that are done."""
 
 
 class RunFailed(DeviceError):

@@ -448,3 +448,33 @@ def test_explanation_is_a_table_for_people(group):
         "run"
     )
     assert lines[2].split()[1:6] == ["mul_mat", "f32[5,", "6]", "axis", "0:"]
+
+
+def test_others_know_of_a_stream_only_when_they_can_wait_for_it(monkeypatch):
+    parts = null_devices(2, family="part")
+    both = meta.device(parts, lambda _: None)
+    open_part, known = parts[1]._open, []
+
+    def looks_first(options):
+        both.drain()
+        known.extend(both.children)
+        return open_part(options)
+
+    monkeypatch.setattr(parts[1], "_open", looks_first)
+
+    stream = both.open()
+
+    assert (known, both.children) == ([], [stream])
+    for device in (both, *parts):
+        device.close(force=True)
+
+
+def test_stream_that_cannot_be_opened_leaves_none_of_its_parts():
+    parts = null_devices(2, family="part")
+    both = meta.device(parts, lambda _: None)
+    parts[1].lose()
+
+    with pytest.raises(tp.DeviceLost):
+        both.open()
+
+    assert (both.children, parts[0].children) == ([], [])

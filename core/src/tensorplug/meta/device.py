@@ -34,18 +34,19 @@ class MetaBackend(Backend):
     device: "MetaDevice"
 
     def __init__(self, device: "MetaDevice") -> None:
-        super().__init__(device)
         opened: list[Backend] = []
         try:
             opened.extend(d.open() for d in device.devices)
+            self.streams = tuple(opened)
+            self.arena = Arena(device.buffer_type.kinds, self._synchronize)
+            self.moved = 0
+            """Bytes that devices have received from each other in all runs."""
+            # Last: once the device knows of it, other threads may wait for it.
+            super().__init__(device)
         except BaseException:
             for stream in opened:
                 stream.close()
             raise
-        self.streams = tuple(opened)
-        self.arena = Arena(device.buffer_type.kinds, self._synchronize)
-        self.moved = 0
-        """Bytes that devices have received from each other in all runs."""
 
     def _plan(self, bound: BoundGraph) -> Plan:
         self._check_support(bound)

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -20,6 +21,7 @@ from tensorplug.marks import Mark
 from tensorplug.placing import host_data
 from tensorplug.scheduler.experts import copy_used_experts, expert_ids, uses_few_experts
 from tensorplug.scheduler.failure import Attempt
+from tensorplug.scheduler.restart import Restart
 from tensorplug.scheduler.results import InFlight, Results
 from tensorplug.scheduler.split import Copy, Split
 from tensorplug.scheduler.telling import about, host_touches, label, span
@@ -52,17 +54,21 @@ def run(
 ) -> Results:
     """Queue one run on the next batch, or that of `index`; once more where a device is left out."""
     scheduler = schedule.scheduler
+    start: Restart | None = None
     while True:
-        attempt = Attempt(scheduler, schedule, index=index)
+        attempt = Attempt(scheduler, schedule, index=index, start=start)
         try:
             with scheduler.turn, attempt:
-                schedule.prepare()
+                schedule.prepare(start)
                 if not scheduler.rescue.owes:
                     return _run(attempt, schedule, inputs, observer)
             scheduler.rescue.restore()
         except RunFailed as failure:
-            scheduler.rescue.recover(failure)
+            start = scheduler.rescue.recover(failure, attempt)
             inputs, index = attempt.inputs or inputs, attempt.index
+        finally:
+            # A device that hangs may keep its memory, and others ask when it is free.
+            attempt.batch = None
 
 
 def _run(
@@ -76,10 +82,15 @@ def _run(
     batch = schedule.take_batch(attempt)
     if observer is not None:
         batch = schedule.unfused(batch)
+    attempt.batch = batch
+    attempt.skips()
     scheduler.runs += 1
     _upload(attempt, schedule, batch, inputs)
     scheduler.loose = True
-    for split, plan, bindings in zip(schedule.splits, batch.plans, batch.locals, strict=True):
+    if attempt.start is not None:
+        _resume(attempt, attempt.start, schedule, batch)
+    work = zip(schedule.splits, batch.plans, batch.locals, strict=True)
+    for split, plan, bindings in islice(work, attempt.skipped, None):
         _bring(schedule, batch, split, attempt)
         with _split_span(scheduler, split):
             attempt.runs()
@@ -87,6 +98,7 @@ def _run(
                 scheduler.limit.call(plan.run, plan.backend.device)
             else:
                 _run_observed(schedule, split, bindings, observer)
+        attempt.has_queued(split)
     attempt.leaves()
     values = scheduler.rescue.finish(attempt, schedule, batch)
     return Results(schedule, batch.bindings, scheduler.runs, values)
@@ -104,7 +116,7 @@ def submit(schedule: "Schedule", inputs: Mapping[Tensor, Any]) -> InFlight:
                     return _submit(attempt, schedule, inputs)
             scheduler.rescue.restore()
         except RunFailed as failure:
-            scheduler.rescue.recover(failure)
+            scheduler.rescue.recover(failure, attempt)
             inputs, index = attempt.inputs or inputs, attempt.index
 
 
@@ -167,6 +179,28 @@ def _upload(
             schedule.scheduler.limit.call(write, place.buffer.type.device)
         if tensor in batch.places:
             batch.written.add(tensor)
+
+
+def _resume(attempt: Attempt, start: Restart, schedule: "Schedule", batch: "Batch") -> None:
+    """Put into memory what splits that are skipped would have left there for the others."""
+    scheduler = schedule.scheduler
+    for root, value in start.values.items():
+        place = batch.bindings.where(root)
+        attempt.does("writes", root, schedule.home_of(root))
+        host_touches(scheduler, root, place, writes=True)
+        with span(scheduler, f"write {label(root)}", bytes=root.nbytes):
+            put = partial(place.buffer.write_tensor, root, place.offset, as_bytes(value))
+            scheduler.limit.call(put, place.buffer.type.device)
+    skipped, rest = schedule.splits[: attempt.skipped], schedule.splits[attempt.skipped :]
+    used = {target for split in rest for target in split.local.values()}
+    for split in skipped:
+        for copy in split.copies:
+            if copy.target in used and copy.source.nbytes:
+                target = scheduler.backends[split.backend]
+                about(scheduler, copy.source)
+                attempt.does("copies", copy.source, target)
+                make = partial(_copy_whole, schedule, batch, split, copy)
+                scheduler.limit.call(make, target.device)
 
 
 def _enter(scheduler: "Scheduler", split: Split) -> None:
@@ -248,19 +282,28 @@ def _order_mark(scheduler: "Scheduler", mark: Mark, then: Backend) -> None:
 def _copy(schedule: "Schedule", batch: "Batch", split: Split, copy: Copy) -> Backend | None:
     """Make one copy, or queue it; returns the stream that still reads its source, if any."""
     backends, bindings = schedule.scheduler.backends, batch.bindings
+    start, end = bindings.where(copy.source), bindings.where(copy.target)
+    plain = has_standard_layout(start.buffer) and has_standard_layout(end.buffer)
+    if not (plain and uses_few_experts(copy, split)):
+        return _copy_whole(schedule, batch, split, copy)
+    origin, target = backends[copy.origin], backends[split.backend]
+    chooser = backends[schedule.layout.where[expert_ids(split).root].backend]
+    return copy_used_experts(origin, target, chooser, copy, split, bindings)
+
+
+def _copy_whole(schedule: "Schedule", batch: "Batch", split: Split, copy: Copy) -> Backend | None:
+    """The same, with all experts."""
+    backends, bindings = schedule.scheduler.backends, batch.bindings
     origin, target = backends[copy.origin], backends[split.backend]
     start, end = bindings.where(copy.source), bindings.where(copy.target)
-    if not (has_standard_layout(start.buffer) and has_standard_layout(end.buffer)):
-        origin.synchronize()
-        target.synchronize()
-        tell_of_move(target, None, start, end, copy.source.nbytes)
-        copy_tensor(copy.source, copy.target, bindings, bindings)
-        return None
-    if uses_few_experts(copy, split):
-        chooser = backends[schedule.layout.where[expert_ids(split).root].backend]
-        return copy_used_experts(origin, target, chooser, copy, split, bindings)
-    staging = partial(_staging, batch, copy.target)
-    return copy_async(origin, target, start, end, copy.source.nbytes, staging)
+    if has_standard_layout(start.buffer) and has_standard_layout(end.buffer):
+        staging = partial(_staging, batch, copy.target)
+        return copy_async(origin, target, start, end, copy.source.nbytes, staging)
+    origin.synchronize()
+    target.synchronize()
+    tell_of_move(target, None, start, end, copy.source.nbytes)
+    copy_tensor(copy.source, copy.target, bindings, bindings)
+    return None
 
 
 def _staging(batch: "Batch", target: Tensor, size: int) -> Array:

@@ -22,7 +22,8 @@ from tensorplug.scheduler.split import Split
 from tensorplug.tensor import Tensor
 
 if TYPE_CHECKING:
-    from tensorplug.scheduler.schedule import Schedule
+    from tensorplug.scheduler.restart import Restart
+    from tensorplug.scheduler.schedule import Batch, Schedule
     from tensorplug.scheduler.scheduler import Scheduler
 
 FAILURES = (DeviceError, OutOfMemory)
@@ -54,6 +55,7 @@ class Attempt:
         index: int | None = None,
         *,
         in_flight: bool = False,
+        start: "Restart | None" = None,
     ) -> None:
         self.scheduler = scheduler
         self.schedule = schedule
@@ -68,8 +70,18 @@ class Attempt:
         self.split: int | None = None
         self.copiers: set[Backend] = set()
         """Streams that copy between devices for it."""
+        self.start = start
+        """The boundary from which it goes on; None: from the inputs."""
+        self.skipped = 0
+        """How many splits are before that, and do not run."""
         self.begun = 0
-        """How many splits may have changed memory."""
+        """How many splits may have changed memory, or were skipped."""
+        self.completed = 0
+        """How many splits are known to be done, when it failed."""
+        self.queued = 0
+        """How many splits had been queued whole by then."""
+        self.batch: Batch | None = None
+        """The memory in which it runs, until it is decided how to go on."""
         self.failed: tuple[Device, ...] = ()
         self.disturbed: set[Device] = set()
         """Devices whose queued work is not done, those that failed or that waited for them."""
@@ -77,6 +89,8 @@ class Attempt:
         self._kinds = kinds
         self._doing: tuple[str, Tensor | None] = ("prepares the run", None)
         self._backend: Backend | None = None
+        self._queued: dict[int, list[tuple[Backend, int]]] = {}
+        self._waited: dict[int, list[Backend]] = {}
 
     def does(self, what: str, tensor: Tensor | None, backend: Backend) -> None:
         """Note that `backend` now moves `tensor`, or is waited for."""
@@ -92,15 +106,34 @@ class Attempt:
         assert self.split is not None
         self._doing, self.begun = ("runs", None), self.split + 1
 
+    def skips(self) -> None:
+        """Note how many splits of the plan need not run."""
+        if self.start is not None and self.schedule is not None:
+            self.begun = self.skipped = self.start.skips(self.schedule.splits)
+
+    def has_queued(self, split: Split) -> None:
+        """Note that all of `split` is queued now: who waits for its streams waits for it."""
+        streams = self._streams(split)
+        self._queued[split.index] = [(stream, stream.moment()) for stream in streams]
+
     def leaves(self) -> None:
         """Note that all splits are queued."""
         self.split, self._doing = None, ("finishes the run", None)
 
-    def nodes(self, on: Collection[Device] | None = None) -> Iterator[Tensor]:
-        """What may have been computed, by any device or by those named."""
-        splits = () if self.schedule is None else self.schedule.splits[: self.begun]
+    def nodes(self) -> list[Tensor]:
+        """What may have been computed since the run began from its inputs, in order."""
+        if self.schedule is None:
+            return []
+        begun = {node for split in self.schedule.splits[: self.begun] for node in split.nodes}
+        if self.start is not None:
+            begun |= self.start.done | self.start.begun
+        return [node for node in self.schedule.graph.nodes if node in begun]
+
+    def nodes_on(self, devices: Collection[Device]) -> Iterator[Tensor]:
+        """What may be computed by any of `devices`."""
+        splits = () if self.schedule is None else self.schedule.splits[self.skipped : self.begun]
         for split in splits:
-            if on is None or self.scheduler.backends[split.backend].device in on:
+            if self.scheduler.backends[split.backend].device in devices:
                 yield from split.nodes
 
     def uses(self, devices: Collection[Device]) -> bool:
@@ -113,8 +146,12 @@ class Attempt:
         )
 
     def _uses(self, split: Split, devices: Collection[Device]) -> bool:
-        streams = (split.backend, *(copy.origin for copy in split.copies))
-        return any(self.scheduler.backends[i].device in devices for i in streams)
+        return any(stream.device in devices for stream in self._streams(split))
+
+    def _streams(self, split: Split) -> list[Backend]:
+        """Who computes a split, and who has what is copied for it."""
+        indices = dict.fromkeys((split.backend, *(copy.origin for copy in split.copies)))
+        return [self.scheduler.backends[i] for i in indices]
 
     def __enter__(self) -> None:
         """Nothing to do until something fails."""
@@ -127,6 +164,11 @@ class Attempt:
     ) -> None:
         if error is None or isinstance(error, RunFailed):
             return
+        # Waiting anew would also end where an error of queued work was raised before.
+        self._waited = {
+            index: [stream for stream, moment in streams if stream.waited_since(moment)]
+            for index, streams in self._queued.items()
+        }
         late = self._settle()
         if isinstance(error, self._kinds):
             raise self._fail(error, late) from error
@@ -179,7 +221,8 @@ class Attempt:
         names = tuple(device.name for device in self.failed)
         cause, hint = next((word, hint) for kind, word, hint in CAUSES if isinstance(error, kind))
         queued = splits[: self.begun if self.split is None else self.split]
-        sound = takewhile(lambda s: not self._uses(s, self.disturbed), queued)
+        sound = tuple(takewhile(self._is_done, queued))
+        self.completed, self.queued = len(sound), len(queued)
         return RunState(
             devices=names,
             cause=cause,
@@ -190,6 +233,14 @@ class Attempt:
             completed=tuple(s.index for s in sound),
             held=self._held(),
             remedy=hint + WITHOUT_IT.format(names=" and ".join(names) or "the device"),
+        )
+
+    def _is_done(self, split: Split) -> bool:
+        """Whether a split that was queued is known to be done."""
+        waited = self._waited.get(split.index, ())
+        return split.index < self.skipped or all(
+            stream.device not in self.disturbed or stream in waited
+            for stream in self._streams(split)
         )
 
     def _held(self) -> dict[str, int]:
@@ -210,10 +261,19 @@ def persistent(tensors: Iterable[Tensor]) -> list[Tensor]:
     return [t for t in dict.fromkeys(t.root for t in tensors) if t.storage is not None]
 
 
-def hopeless(failure: RunFailed, reason: str) -> RunFailed:
-    """`failure` as it is raised where nothing can be done without the device, and why."""
-    text = str(failure).removesuffix(failure.state.remedy) + reason
-    return RunFailed(text, replace(failure.state, remedy=reason))
+def hopeless(failure: RunFailed, reason: str, not_later: Sequence[str] = ()) -> RunFailed:
+    """`failure` as it is raised where nothing can be done without the device, and why.
+
+    `not_later` says why the run does not go on from a boundary instead of from its inputs.
+    """
+    remedy = "; ".join((reason, *not_later))
+    text = str(failure).removesuffix(failure.state.remedy) + remedy
+    return RunFailed(text, replace(failure.state, remedy=remedy, not_later=tuple(not_later)))
+
+
+def written(nodes: Iterable[Tensor]) -> list[Tensor]:
+    """The roots that `nodes` write, which are not their own, each once."""
+    return list(dict.fromkeys(root for node in nodes for root in node.written_roots))
 
 
 def _described(what: str, tensor: Tensor | None, split: int | None, splits: Sequence[Split]) -> str:

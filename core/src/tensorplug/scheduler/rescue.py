@@ -24,7 +24,8 @@ from tensorplug.errors import (
 from tensorplug.graph import Graph
 from tensorplug.ops.table import OPS
 from tensorplug.placing import allocate, host_data
-from tensorplug.scheduler.failure import Attempt, hopeless, persistent
+from tensorplug.scheduler.failure import Attempt, hopeless, persistent, written
+from tensorplug.scheduler.restart import NotFromHere, Restart, boundaries, with_values
 from tensorplug.scheduler.results import read_now
 from tensorplug.tensor import Array, Storage, Tensor
 
@@ -77,8 +78,11 @@ class Raise:
     def unfinished(self, flight: "InFlight") -> None:
         """Note a batch that was in flight when a device failed, the oldest first."""
 
-    def recover(self, failure: RunFailed) -> None:
-        """Make the next attempt possible, or raise `failure`."""
+    def recover(self, failure: RunFailed, mine: Attempt | None = None) -> Restart | None:
+        """Make the next attempt possible, or raise `failure`.
+
+        Returns from where `mine` goes on; None: from its inputs.
+        """
         raise failure
 
     def restore(self) -> None:
@@ -100,7 +104,9 @@ class Raise:
 
 
 class Replan(Raise):
-    """The policy "replan": a device that failed is left out, and the run begins again.
+    """The policy "replan": a device that failed is left out, and the run goes on without it.
+
+    It goes on from the last boundary of its splits from which it can, else from its inputs.
 
     Each run waits for its end, and its outputs are read then, so that no failure comes later.
     """
@@ -149,7 +155,7 @@ class Replan(Raise):
             except RunFailed as failure:
                 self.recover(failure)
 
-    def recover(self, failure: RunFailed) -> None:
+    def recover(self, failure: RunFailed, mine: Attempt | None = None) -> Restart | None:
         if self._restoring:
             # Restoring begins anew, from the run for which it is done.
             raise failure
@@ -165,20 +171,67 @@ class Replan(Raise):
             raise hopeless(
                 failure, f"the last one left, {left[-1].name}, has memory the host cannot read"
             )
-        begun = [attempt] if attempt.schedule is not None else []
-        begun = [*(a for flight in flights if (a := flight.attempt) is not attempt), *begun]
-        self._owed.update(dict.fromkeys(self._to_restore(begun, failure, attempt.failed)))
+        start, owed, not_later = self._way_on(attempt, mine, flights, failure)
+        if scheduler.limit.stuck:
+            # Reading a value hangs, on a device that will be found out when it is used.
+            scheduler.abandon_memory()
+        self._owed.update(dict.fromkeys(owed))
         self._lost.update(attempt.failed)
         self._gone.extend(b for b in scheduler.backends if b not in left)
         with contextlib.suppress(TensorplugError):
             # A device that is gone may raise even here.
             scheduler.release()
         scheduler.use(left, pools)
+        after = 0 if start is None else start.after
+        scheduler.survived.append(replace(failure.state, boundary=after, not_later=not_later))
+        whence = f"from behind split {after - 1}" if after else "from the inputs"
+        names = ", ".join(b.name for b in left)
         # As text: the error refers to frames, and those to memory that is not needed any more.
-        logger.warning("%s; going on with %s", str(failure), ", ".join(b.name for b in left))
+        logger.warning(
+            "%s; going on with %s %s", str(failure), names, "; ".join((whence, *not_later))
+        )
         scheduler.failed = None
         for flight in flights:
             flight.run_again()
+        return start
+
+    def _way_on(
+        self,
+        attempt: Attempt,
+        mine: Attempt | None,
+        flights: Sequence["InFlight"],
+        failure: RunFailed,
+    ) -> tuple[Restart | None, list[Restore], tuple[str, ...]]:
+        """From where `mine` goes on, who restores states first, and why not from later on.
+
+        What was in flight, and other runs, begin again from their inputs. Raises RunFailed.
+        """
+        failed = attempt.failed
+        again = [a for flight in flights if (a := flight.attempt) is not attempt]
+        again += [attempt] if attempt.schedule is not None else []
+        if failure.state.cause == "hung":
+            theirs = written(node for each in again for node in each.nodes_on(failed))
+            self._spoilt.update(root for root in theirs if root.storage is not None)
+        not_later: list[str] = []
+        if mine is attempt and attempt.completed < attempt.queued:
+            not_later.append(f"split {attempt.completed} is not known to be done")
+        if attempt.in_flight or flights:
+            not_later.append("batches in flight share their memory, and begin again")
+        lost = self._lost.union(failed)
+        alone = [] if mine is None or mine.in_flight or flights else [mine]
+        for restart in (r for each in alone for r in boundaries(each)):
+            try:
+                owed = [] if mine is attempt else self._to_restore(again, failed)
+                owed += self._to_restore(alone, failed, restart)
+                return with_values(alone[0], restart, lost), owed, tuple(not_later)
+            except NotFromHere as reason:
+                not_later.append(f"not from behind split {restart.after - 1}: {reason}")
+        if mine is not None and mine is not attempt and mine.start is not None:
+            again.append(mine)
+        try:
+            return None, self._to_restore(again, failed), tuple(not_later)
+        except NotFromHere as reason:
+            raise hopeless(failure, str(reason), not_later) from reason
 
     def restore(self) -> None:
         before, self._restoring = self._restoring, True
@@ -222,13 +275,17 @@ class Replan(Raise):
         return device in self._lost or device in failed or root in self._spoilt
 
     def _to_restore(
-        self, attempts: Sequence[Attempt], failure: RunFailed, failed: Collection[Device]
+        self,
+        attempts: Sequence[Attempt],
+        failed: Collection[Device],
+        restart: Restart | None = None,
     ) -> list[Restore]:
-        """Who must bring states back before `attempts` can begin again. Raises RunFailed."""
-        begun = [node for attempt in attempts for node in attempt.nodes()]
-        if failure.state.cause == "hung":
-            theirs = written(node for attempt in attempts for node in attempt.nodes(on=failed))
-            self._spoilt.update(root for root in theirs if root.storage is not None)
+        """Who must bring states back before `attempts` can go on from `restart`, or their inputs.
+
+        Raises NotFromHere.
+        """
+        done = frozenset[Tensor]() if restart is None else restart.done
+        begun = [node for attempt in attempts for node in attempt.nodes() if node not in done]
         graphs = [a.schedule.graph for a in attempts if a.schedule is not None]
         changing = written(node for graph in graphs for node in graph.nodes)
         owed: list[Restore] = []
@@ -237,24 +294,25 @@ class Replan(Raise):
             changed = not repeatable(begun, root)
             if root in self.states and (lost or changed):
                 if any(attempt.in_flight for attempt in attempts):
-                    raise hopeless(
-                        failure,
+                    raise NotFromHere(
                         f"{root} must be restored, and nobody knows as of which of the batches in "
-                        "flight: run() them one by one",
+                        "flight: run() them one by one"
                     )
                 owed.append(self.states[root])
             elif changed:
-                raise hopeless(
-                    failure,
+                raise NotFromHere(
                     f"{root} was written, perhaps in part, and writing it again would give "
-                    "something else: say with add_states() who restores it",
+                    "something else: say with add_states() who restores it"
                 )
             elif lost and root in changing:
-                raise hopeless(failure, f"{root} lay there: say with add_states() who restores it")
+                raise NotFromHere(f"{root} lay there: say with add_states() who restores it")
             elif lost and root not in self.sources:
-                raise hopeless(
-                    failure, f"{root} lay there: say with add_sources() where it comes from"
-                )
+                raise NotFromHere(f"{root} lay there: say with add_sources() where it comes from")
+        kept = next((root for root in written(done) if root.storage is not None), None)
+        if kept is not None and (owed or self._owed):
+            raise NotFromHere(
+                f"{kept} was written before that, and restoring goes back to the inputs"
+            )
         return owed
 
     def _move(self, root: Tensor, graph: Graph) -> None:
@@ -310,11 +368,6 @@ def policy(name: str) -> type[Raise]:
     if name not in POLICIES:
         raise OptionError(f"Scheduler: on_failure={name!r}; choose from {', '.join(POLICIES)}")
     return POLICIES[name]
-
-
-def written(nodes: Iterable[Tensor]) -> list[Tensor]:
-    """The roots that `nodes` write, which are not their own, each once."""
-    return list(dict.fromkeys(root for node in nodes for root in node.written_roots))
 
 
 def repeatable(nodes: Sequence[Tensor], root: Tensor) -> bool:

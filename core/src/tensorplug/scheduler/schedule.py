@@ -16,7 +16,8 @@ from tensorplug.placing import allocate
 from tensorplug.scheduler.assign import Choice, Choices
 from tensorplug.scheduler.execute import Observer, run, submit
 from tensorplug.scheduler.explain import Explanation, explain
-from tensorplug.scheduler.failure import Attempt
+from tensorplug.scheduler.failure import Attempt, written
+from tensorplug.scheduler.restart import Restart
 from tensorplug.scheduler.results import InFlight, Results
 from tensorplug.scheduler.split import Split
 from tensorplug.scheduler.timeline import kept, timeline
@@ -91,13 +92,14 @@ class Schedule(Resource):
     """A planned graph: run it as often as you like. Made by `Scheduler.schedule`."""
 
     def __init__(
-        self, scheduler: "Scheduler", plan_again: Callable[[], Layout], batches: int
+        self, scheduler: "Scheduler", plan_again: Callable[..., Layout], batches: int
     ) -> None:
         super().__init__(scheduler)
         self.scheduler = scheduler
         self.kept: list[dict[Tensor, Array]] = [{} for _ in range(batches)]
         """For each batch the last values of its inputs, where devices may be replaced."""
         self._plan_again = plan_again
+        self._cut: Tensor | None = None
         self._batches: list[Batch] = []
         self._next = 0
         try:
@@ -106,11 +108,17 @@ class Schedule(Resource):
             self.close()
             raise
 
-    def prepare(self) -> None:
-        """Plan for the devices that the scheduler has now, unless that is done."""
-        if self._batches:
+    def prepare(self, start: Restart | None = None) -> None:
+        """Plan for the devices that the scheduler has now, unless that is done.
+
+        A split begins where a run goes on from `start`.
+        """
+        cut = None if start is None else start.first_of(self.graph)
+        if self._batches and (cut is self._cut or (cut is None and self._keeps_inputs())):
             return
-        self.layout = self._plan_again()
+        self.release()
+        self._cut = cut
+        self.layout = self._plan_again(cut=cut)
         self._unfused: MemoryMap | None = None
         try:
             self.scheduler.arena.grow(self.layout.memory.sizes)
@@ -132,6 +140,10 @@ class Schedule(Resource):
                     batch.pending.abandon()
                 for split, plan in zip(self.splits, batch.plans, strict=False):
                     self.scheduler.give_plan(split.backend, plan)
+
+    def _keeps_inputs(self) -> bool:
+        """Whether inputs hold what the graph made of them, which planning anew would lose."""
+        return any(root.is_input for root in written(self.graph.nodes))
 
     def forget(self) -> object:
         """Let go of plans and memory without closing them, and return them."""

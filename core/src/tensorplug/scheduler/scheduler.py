@@ -2,6 +2,7 @@
 
 import logging
 import os
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
@@ -9,7 +10,7 @@ from functools import partial
 from tensorplug.backend import Backend, Plan, SupportsOptimize
 from tensorplug.buffer import BufferType
 from tensorplug.concurrency import CONCURRENCY
-from tensorplug.errors import GraphError, OptionError, RunFailed, SchedulerBusy
+from tensorplug.errors import GraphError, OptionError, RunFailed, RunState, SchedulerBusy
 from tensorplug.fusion import FUSION
 from tensorplug.graph import Bindings, BoundGraph, Graph
 from tensorplug.hazards import SANITIZE, Sanitizer
@@ -33,6 +34,8 @@ logger = logging.getLogger("tensorplug.scheduler")
 
 BATCHES = 4
 """Batches in flight with `parallel=True`."""
+SURVIVED = 64
+"""Failures that are remembered."""
 KEPT_PLANS = 32
 """Plans of closed schedules that wait for a graph of the same structure."""
 
@@ -46,7 +49,7 @@ class Scheduler(Resource):
     the file that TENSORPLUG_TRACE names. With `sanitize` (by default where TENSORPLUG_SANITIZE is
     1) all that is queued is checked, slowly: accesses to the same bytes that nothing orders raise
     HazardError. A device that fails in a run raises RunFailed; with `on_failure` "replan" the run
-    begins again without it. An upload, split, copy or wait that takes longer than `hang_limit`
+    goes on without it. An upload, split, copy or wait that takes longer than `hang_limit`
     seconds is given up: the device hangs. Work of devices that run some of it side by side is put
     into stages; with `ahead` that of all devices is, looking so many pieces of it ahead. Belongs to
     one thread; its schedules never run at once (SchedulerBusy).
@@ -93,6 +96,8 @@ class Scheduler(Resource):
         """Batches that were submitted and not waited for yet, oldest first."""
         self.failed: Attempt | None = None
         """The last run that a device broke off."""
+        self.survived: deque[RunState] = deque(maxlen=SURVIVED)
+        """The last failures after which runs went on, and from where."""
         self.stopped: RunFailed | None
         """Why nothing runs any more: a device hangs in memory that runs would use."""
         self.limit = Limit(hang_limit)
@@ -226,7 +231,7 @@ class Scheduler(Resource):
         self.failed = attempt
         if self.limit.stuck:
             self.stopped = failure
-            self._abandon_memory()
+            self.abandon_memory()
         disturbed = attempt.disturbed
         for flight in tuple(self.flying):
             if not flight.settle(failure, disturbed):
@@ -234,7 +239,7 @@ class Scheduler(Resource):
                 # Those behind it may have read what it did not finish.
                 disturbed = {backend.device for backend in self.backends}
 
-    def _abandon_memory(self) -> None:
+    def abandon_memory(self) -> None:
         """Let go of all that a hung stream may still use, which is freed when its call returns."""
         schedules = [child for child in self.children if isinstance(child, Schedule)]
         used = [self.arena, self._plans, self.backends, self.rescue.forget()]
@@ -289,6 +294,7 @@ class Scheduler(Resource):
         transient: Iterable[Tensor],
         *,
         fuse: bool = True,
+        cut: Tensor | None = None,
     ) -> Layout:
         self.check_open()
         graph = what if isinstance(what, Graph) else Graph(what, effects=effects)
@@ -299,7 +305,7 @@ class Scheduler(Resource):
         pinned = self.rescue.without_lost(pins or {})
         fixed = {t: self._index(b) for t, b in pinned.items()}
         where = assign(graph, self.field, fixed, offload=self._offload)
-        parts = split(graph, where, self.field, self._optimize)
+        parts = split(graph, where, self.field, self._optimize, cut)
         if fuse and os.environ.get(FUSION, "1") != "0":
             parts = fused(graph, parts, self.field)
         if os.environ.get(CONCURRENCY, "1") != "0":
@@ -315,7 +321,7 @@ class Scheduler(Resource):
         stream = self.backends[backend]
         return stream.optimize(nodes) if isinstance(stream, SupportsOptimize) else nodes
 
-    def _make(self, plan: Callable[[], Layout]) -> Schedule:
+    def _make(self, plan: Callable[..., Layout]) -> Schedule:
         with self.turn:
             return Schedule(self, plan, self._batches)
 

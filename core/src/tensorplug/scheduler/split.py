@@ -56,8 +56,10 @@ class _Draft:
         self.after: set[int] = set()
 
 
-def split(graph: Graph, where: Choices, field: Field, order: Order) -> tuple[Split, ...]:
-    """Cut `graph`. Views neither start nor end a split."""
+def split(
+    graph: Graph, where: Choices, field: Field, order: Order, cut: Tensor | None = None
+) -> tuple[Split, ...]:
+    """Cut `graph`. Views neither start nor end a split; `cut` starts one in any case."""
     drafts: list[_Draft] = []
     copies: dict[Key, Tensor] = {}
     versions: dict[Tensor, int] = {}
@@ -68,7 +70,12 @@ def split(graph: Graph, where: Choices, field: Field, order: Order) -> tuple[Spl
             continue
         backend = where[node].backend
         foreign = [s for s in node.sources if needs_copy(s, node, backend, where, field)]
-        if not drafts or drafts[-1].backend != backend or _frees_weights(foreign, drafts[-1]):
+        if (
+            not drafts
+            or drafts[-1].backend != backend
+            or node is cut
+            or _frees_weights(foreign, drafts[-1])
+        ):
             drafts.append(_Draft(backend))
             beside = _beside(backend, drafts, field)
             drafts[-1].after |= beside | shared.borrowers(backend, *beside)
