@@ -217,3 +217,15 @@ def test_four_batches_are_in_flight_at_most(pipeline) -> None:
     assert before == []
     assert line.devices[1].computed[:NODES] == ["scale"] * NODES
     assert [batch.done for batch in flying] == [True, False, False, False, False]
+
+
+def test_output_that_is_named_twice_is_read_once(late: NullDevice) -> None:
+    x = tp.input("x", (4, 4), tp.F32)
+    y = tp.relu(x)
+    with late.open() as stream, tp.Scheduler([stream], parallel=True) as scheduler:
+        flight = scheduler.schedule([y, y]).submit({x: np.ones((4, 4), np.float32)})
+
+        result = flight[y]
+
+    np.testing.assert_array_equal(result, np.ones((4, 4)))
+    assert [entry.what for entry in late.log].count("read") == 1

@@ -137,7 +137,9 @@ def _submit(attempt: Attempt, schedule: "Schedule", inputs: Mapping[Tensor, Any]
             scheduler.limit.call(plan.run, plan.backend.device)
         _leave(scheduler, split)
     attempt.leaves()
-    outputs = {t: _read_later(attempt, schedule, batch, t) for t in schedule.graph.outputs}
+    # Each once: memory that a stream still writes must not be given up for that of a second read.
+    wanted = dict.fromkeys(schedule.graph.outputs)
+    outputs = {t: _read_later(attempt, schedule, batch, t) for t in wanted}
     where = schedule.layout.where
     busy = {s.backend for s in schedule.splits} | {where[t].backend for t in outputs}
     busy |= {scheduler.backends.index(stream) for stream in attempt.copiers}

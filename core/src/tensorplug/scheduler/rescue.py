@@ -171,10 +171,12 @@ class Replan(Raise):
             raise hopeless(
                 failure, f"the last one left, {left[-1].name}, has memory the host cannot read"
             )
-        start, owed, not_later = self._way_on(attempt, mine, flights, failure)
-        if scheduler.limit.stuck:
-            # Reading a value hangs, on a device that will be found out when it is used.
-            scheduler.abandon_memory()
+        try:
+            start, owed, not_later = self._way_on(attempt, mine, flights, failure)
+        finally:
+            if scheduler.limit.stuck:
+                # Reading a value hangs, on a device that will be found out when it is used.
+                scheduler.abandon_memory()
         self._owed.update(dict.fromkeys(owed))
         self._lost.update(attempt.failed)
         self._gone.extend(b for b in scheduler.backends if b not in left)
