@@ -8,8 +8,11 @@ from dataclasses import replace
 
 import pytest
 
+import tensorplug as tp
 from tensorplug.fusion import Group
 from tensorplug.matching import find_groups
+from tensorplug.testing.cases import Arg
+from tensorplug.testing.cases.matmul import BLOCKS, product
 from tensorplug.testing.suites.graphs import Trial
 from tensorplug.testing.suites.work import Work
 from tensorplug.testing.tiers import select
@@ -37,6 +40,12 @@ in_turns = pytest.mark.parametrize("turn", range(4), ids=ARCHITECTURES)
 in_each_order = pytest.mark.parametrize("order", Order, ids=lambda order: order.name.lower())
 
 LONG = pytest.mark.long
+SLOW = pytest.mark.slow
+in_each_order_at_leisure = pytest.mark.parametrize(
+    "order",
+    [pytest.param(order, marks=LONG if order is Order.SHUFFLED else SLOW) for order in Order],
+    ids=lambda order: order.name.lower(),
+)
 OPS = sorted(OWN)
 GPU = Facts(
     wide=False,
@@ -56,6 +65,7 @@ LIMITS = Limits(
         "attend": 168,
         "chain": 80,
         "matvec": 160,
+        "mma_product": 128,
         "tiled_product": 128,
         "warp_product": 128,
     },
@@ -162,6 +172,51 @@ def test_kernels_compute_every_case_of_the_kit_in_one_order(device):
     assert emulation_problems(device, cases, Order.SHUFFLED) == []
 
 
+TENSOR = replace(GPU, choices={"products": "tensor"})
+MANY_COLUMNS = [
+    *[product(Arg((320, 130), t), Arg((320, 70))) for t in (tp.F16, tp.BF16, tp.Q8_0)],
+    *[product(Arg((256, 20), t), Arg((256, 20))) for t in (tp.Q4_K, tp.IQ2_XXS)],
+    product(Arg((33, 70, 2), tp.F16, "permuted"), Arg((33, 20, 4), tp.BF16, "permuted")),
+    product(Arg((48, 20)), Arg((48, 20))),
+]
+"""Products that tensor cores compute where they may, but for the last one."""
+MANY_COLUMNS_OF_BLOCKS = [product(Arg((256, 20), t), Arg((256, 20))) for t in BLOCKS]
+
+
+@needs_nvrtc
+@in_turns
+@LONG
+def test_products_by_tensor_cores_compile(turn):
+    launches = launches_of(MANY_COLUMNS, TENSOR, LOWERINGS)
+
+    names = {launch.kernel.name for launch in launches}
+    assert names == {"mma_product", "tiled_product"}
+    assert compile_problems(launches, ARCHITECTURES[turn], LIMITS) == []
+
+
+@needs_nvrtc
+@pytest.mark.slow
+@in_turns
+def test_products_of_all_blocks_by_tensor_cores_compile(turn):
+    launches = launches_of(MANY_COLUMNS_OF_BLOCKS, TENSOR, LOWERINGS)
+
+    assert compile_problems(launches, ARCHITECTURES[turn], LIMITS) == []
+
+
+@needs_emulator
+@pytest.mark.slow
+def test_products_of_all_blocks_by_tensor_cores_are_those_of_the_reference():
+    with EmulatedDevice(facts=TENSOR, lowerings=LOWERINGS) as device:
+        assert emulation_problems(device, MANY_COLUMNS_OF_BLOCKS) == []
+
+
+@needs_emulator
+@in_each_order_at_leisure
+def test_products_by_tensor_cores_are_those_of_the_reference(order):
+    with EmulatedDevice(facts=TENSOR, lowerings=LOWERINGS) as device:
+        assert emulation_problems(device, MANY_COLUMNS, order) == []
+
+
 @needs_emulator
 @LONG
 def test_products_without_rounded_activations_are_as_near_as_those_of_floats():
@@ -194,11 +249,19 @@ def groups_of(trial: Trial) -> list[Group]:
 in_fused_graphs = pytest.mark.parametrize(
     ("trial", "pattern"), FUSED.items(), ids=FUSED, indirect=["trial"]
 )
+on_each_architecture_at_leisure = pytest.mark.parametrize(
+    ("trial", "architecture"),
+    [
+        pytest.param(name, architecture, marks=LONG if i % len(ARCHITECTURES) == j else SLOW)
+        for i, name in enumerate(FUSED)
+        for j, architecture in enumerate(ARCHITECTURES)
+    ],
+    indirect=["trial"],
+)
 
 
 @needs_emulator
-@LONG
-@in_each_order
+@in_each_order_at_leisure
 @in_fused_graphs
 def test_fused_nodes_compute_what_the_reference_does(trial, pattern, order):
     trial.backend.device.emulator.order = order
@@ -209,15 +272,12 @@ def test_fused_nodes_compute_what_the_reference_does(trial, pattern, order):
 
 
 @needs_nvrtc
-@LONG
-@in_fused_graphs
-def test_fused_kernels_compile(trial, pattern):
+@on_each_architecture_at_leisure
+def test_fused_kernels_compile(trial, architecture):
     programs = [trial.backend.device.lower_work(group) for group in groups_of(trial)]
     launches = [launch for program in programs for launch in program.launches]
 
-    problems = [compile_problems(launches, architecture, LIMITS) for architecture in ARCHITECTURES]
-
-    assert problems == [[]] * len(ARCHITECTURES)
+    assert compile_problems(launches, architecture, LIMITS) == []
 
 
 def test_every_fusion_has_a_graph():

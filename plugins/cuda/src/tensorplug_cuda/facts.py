@@ -11,17 +11,18 @@ from cupy.cuda import runtime
 from tensorplug.device import DeviceType
 from tensorplug.errors import OptionError
 from tensorplug_cuda import lt
-from tensorplug_cuda.kernels.library import CHOICE
+from tensorplug_cuda.kernels import library, mma
 from tensorplug_simt.facts import Facts
 
 WARP = 32
 """Items that exchange values without barriers, on every GPU so far."""
 INT_DOT = (6, 1)
 """The first compute capability with a product of four bytes."""
-LIBRARY = (8, 0)
-"""The first compute capability with tensor cores for all types that cuBLASLt is given here."""
+TENSOR_CORES = (8, 0)
+"""The first compute capability whose tensor cores take both f16 and bf16."""
 PRODUCTS = "TENSORPLUG_CUDA_PRODUCTS"
-"""Set to `cublaslt`, it multiplies matrices of floats with many columns; `own` is the default."""
+"""Who multiplies where there are many columns: `own` kernels in f32, which is the default, those
+for `tensor` cores, or `cublaslt`."""
 ACTIVATIONS = "TENSORPLUG_CUDA_ACTIVATIONS"
 """Set to `f32`, no product rounds activations to 8 bits; `int8` is the default."""
 
@@ -72,13 +73,14 @@ class Gpu:
 
     @property
     def _choices(self) -> Mapping[str, str]:
-        """Which products cuBLASLt computes: none unless it is asked for. Raises OptionError."""
-        if _setting(PRODUCTS, "own", CHOICE) != CHOICE or self.capability < LIBRARY:
+        """Who computes products with many columns, where it is not said. Raises OptionError."""
+        wanted = _setting(PRODUCTS, "own", mma.CHOICE, library.CHOICE)
+        if wanted == "own" or self.capability < TENSOR_CORES:
             return {}
-        reason = lt.missing()
+        reason = lt.missing() if wanted == library.CHOICE else ""
         if reason:
-            raise OptionError(f"{PRODUCTS}={CHOICE}: {reason}")
-        return {"products": CHOICE}
+            raise OptionError(f"{PRODUCTS}={wanted}: {reason}")
+        return {"products": wanted}
 
     def __str__(self) -> str:
         major, minor = self.capability
@@ -104,10 +106,11 @@ def gpu(ordinal: int) -> Gpu:
     )
 
 
-def _setting(name: str, usual: str, other: str) -> str:
-    value = os.environ.get(name, "").strip() or usual
-    if value not in (usual, other):
-        raise OptionError(f"{name}={value!r}: choose from {usual}, {other}")
+def _setting(name: str, *known: str) -> str:
+    """The value of a variable, by default the first known one. Raises OptionError."""
+    value = os.environ.get(name, "").strip() or known[0]
+    if value not in known:
+        raise OptionError(f"{name}={value!r}: choose from {', '.join(known)}")
     return value
 
 

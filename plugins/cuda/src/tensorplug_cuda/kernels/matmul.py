@@ -4,6 +4,7 @@ from tensorplug.tensor import Tensor
 from tensorplug_cuda.kernels import experts
 from tensorplug_cuda.kernels.columns import TEXT, few, takes_few
 from tensorplug_cuda.kernels.library import by_library
+from tensorplug_cuda.kernels.mma import by_tensor_cores
 from tensorplug_cuda.kernels.table import OWN
 from tensorplug_simt.facts import Facts
 from tensorplug_simt.lowering import lowers
@@ -35,7 +36,7 @@ def mul_mat(node: Tensor, facts: Facts) -> Program:
         return few(node, facts)
     if not (w.size and x.size and node.size):
         return product(PRODUCT, node, facts)
-    program = by_library(node, facts)
+    program = by_library(node, facts) or by_tensor_cores(node, facts)
     if program is not None:
         return program
     side = experts.SIDE
