@@ -22,7 +22,7 @@ llama: Any = import_module("llama_cpp")  # without types
 HERE = Path(__file__).parent
 CONTEXT = 1024
 STEPS = 48
-TOP = 128
+TOP = 64
 STORY = "The old lighthouse keeper counted the ships that passed in the night. "
 PROMPTS = (
     "The capital of France is",
