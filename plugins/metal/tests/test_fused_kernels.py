@@ -56,7 +56,43 @@ def combined(experts=3):
     return (total,)
 
 
+def weight(name, *shape, dtype):
+    return tp.cast(leaf(name, *shape), dtype) if dtype is not tp.F32 else leaf(name, *shape)
+
+
+def product(dtype, columns):
+    return (tp.mul_mat(weight("w", 70, 256, dtype=dtype), leaf("x", columns, 256)) + leaf("b", 70),)
+
+
+def pair(unit, dtype, columns=1, *, bias=False):
+    sides, x = [], leaf("x", columns, 256)
+    for name in ("gate", "up"):
+        side = tp.mul_mat(weight(name, 70, 256, dtype=dtype), x)
+        sides.append(side + leaf(f"{name}_b", 1, 70) if bias else side)
+    return (tp.apply(tp.OPS[unit], *sides),)
+
+
+def experts(dtype, *, unit="", slots=1, bias=False):
+    x, ids = leaf("x", 1, slots, 256), tp.input("ids", (1, 3), tp.I32)
+
+    def side(name):
+        given = tp.mul_mat_id(weight(name, 6, 70, 256, dtype=dtype), x, ids)
+        return tp.add_id(given, leaf(f"{name}_b", 6, 70), ids) if bias else given
+
+    return (tp.apply(tp.OPS[unit], side("gate"), side("up")) if unit else side("w"),)
+
+
 CASES = {
+    "mul_mat_add of q4_0": lambda: product(tp.Q4_0, 1),
+    "mul_mat_add of f16 and 7 columns": lambda: product(tp.F16, 7),
+    "mul_mat_glu of q8_0": lambda: pair("swiglu", tp.Q8_0),
+    "mul_mat_glu of q4_1 and 6 columns with biases": lambda: pair("geglu", tp.Q4_1, 6, bias=True),
+    "mul_mat_glu of f32 with biases": lambda: pair("swiglu_oai", tp.F32, 2, bias=True),
+    "mul_mat_id_add of q8_0": lambda: experts(tp.Q8_0, bias=True),
+    "mul_mat_id_glu of bf16": lambda: experts(tp.BF16, unit="swiglu"),
+    "mul_mat_id_glu of q5_0 with biases": lambda: experts(
+        tp.Q5_0, unit="geglu", slots=3, bias=True
+    ),
     "norm_mul of rms_norm": lambda: norm_mul("rms_norm"),
     "norm_mul with bias": lambda: norm_mul("norm", bias=True),
     "norm_mul of odd rows": lambda: norm_mul("rms_norm", bias=True, length=33),
@@ -92,7 +128,9 @@ def grouped(device, nodes):
 
 def outcome(device, graph):
     rng = np.random.default_rng(3)
-    values = {t: rng.normal(size=t.shape).astype(np.float32) for t in graph.leafs}
+    leafs = sorted(graph.leafs, key=lambda t: t.name)
+    values = {t: rng.normal(size=t.shape).astype(np.float32) for t in leafs}
+    values |= {t: np.array([[4, 0, 5]], np.int32) for t in graph.leafs if t.dtype is tp.I32}
     bindings = bind(device, graph, values)
     with device.open() as stream:
         stream.compute(tp.BoundGraph(graph, bindings))

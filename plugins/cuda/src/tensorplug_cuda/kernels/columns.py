@@ -1,19 +1,17 @@
 """Products with few columns, by which weights go through once: alone, with a bias, or gated."""
 
-from collections.abc import Mapping
 from dataclasses import replace
 
-from tensorplug.dtypes import F32, I32
+from tensorplug.dtypes import I32
 from tensorplug.fusion import Group
 from tensorplug.ops.glu import GLU
 from tensorplug.tensor import Tensor
 from tensorplug_cuda.kernels import experts
 from tensorplug_cuda.kernels.table import GROUPS
 from tensorplug_simt.facts import Facts
-from tensorplug_simt.families.elements import TEXT as ELEMENTWISE
-from tensorplug_simt.families.gates import ACTIVATIONS
-from tensorplug_simt.lowering import SHARED, Lowering, NoKernel, lowers_group, need_type, number
-from tensorplug_simt.own.product import COUNT, REPEATS, need_product, repeats
+from tensorplug_simt.lowering import SHARED, Lowering, NoKernel, lowers_group
+from tensorplug_simt.own.few import Few, alone, biased, gated, kernels
+from tensorplug_simt.own.product import COUNT, repeats
 from tensorplug_simt.program import Kernel, Launch, Program, Region, blocks_of, launch, scratch
 from tensorplug_simt.source import BYTES
 
@@ -21,19 +19,9 @@ TEXT = "tensorplug_cuda:kernels/product.cu"
 MATVEC_TEXT = "tensorplug_cuda:kernels/matvec.cu"
 FEW = "tensorplug_cuda:kernels/few.cu"
 
-_Y = ("y",)
-_PLAIN = ("w", "x", "ids", "y")
-_FUSED = ("w", "x", "ids", "bias", "w2", "bias2", "y")
-_LIMITS = (("alpha", "float"), ("limit", "float"))
-
-ROUNDED = Kernel("rounded", MATVEC_TEXT, ("x", "y"), _Y, COUNT)
-# Small blocks of parameters, so that several products are one launch.
-MATVEC = Kernel("matvec", MATVEC_TEXT, _PLAIN, _Y, REPEATS, (FEW, BYTES))
-WARP_PRODUCT = Kernel("warp_product", TEXT, _PLAIN, _Y, REPEATS, (FEW,))
-FUSED_MATVEC = Kernel(
-    "matvec", MATVEC_TEXT, _FUSED, _Y, (*REPEATS, *_LIMITS), (ELEMENTWISE, FEW, BYTES)
-)
-FUSED_PRODUCT = Kernel("warp_product", TEXT, _FUSED, _Y, (*REPEATS, *_LIMITS), (ELEMENTWISE, FEW))
+ROUNDED = Kernel("rounded", MATVEC_TEXT, ("x", "y"), ("y",), COUNT)
+MATVEC, FUSED_MATVEC = kernels("matvec", MATVEC_TEXT, FEW, BYTES)
+WARP_PRODUCT, FUSED_PRODUCT = kernels("warp_product", TEXT, FEW)
 
 ITEMS = 128
 """Of a group that has a warp, or a part of one, for each row of weights."""
@@ -50,39 +38,27 @@ PRODUCTS = ("mul_mat", "mul_mat_id")
 
 def few(node: Tensor, facts: Facts) -> Program:
     """The program of a product with elements."""
-    return _program(node, node, {}, {}, facts)
+    return _program(alone(node), facts)
 
 
 @lowers_group("mul_mat_add", "mul_mat_id_add", table=GROUPS)
-def biased(group: Group, facts: Facts) -> Program:
-    """A product, and a bias for its rows or for those of each expert."""
-    product = group["product"]
-    _need_few(product)
-    return _program(product, group.last, {"bias": _floats(group["bias"])}, {}, facts)
+def _(group: Group, facts: Facts) -> Program:
+    made = biased(group)
+    _need_few(made.product)
+    return _program(made, facts)
 
 
 @lowers_group("mul_mat_glu", "mul_mat_id_glu", table=GROUPS)
-def gated(group: Group, facts: Facts) -> Program:
-    """Two products of the same columns, one of them activated, times each other."""
-    gate, up, y = group["gate"], group["up"], group.last
-    w, w2 = group["w_gate"], group["w_up"]
-    _need_few(gate)
-    if (w.dtype, w.ne) != (w2.dtype, w2.ne) or gate.ne != up.ne or up.ne != y.ne:
-        raise NoKernel(f"no kernel for {w} beside {w2}")
+def _(group: Group, facts: Facts) -> Program:
+    made = gated(group)
+    _need_few(made.product)
+    w, w2 = made.product.sources[0], made.more["w2"]
     if _is_bytewise(w, facts) != _is_bytewise(w2, facts):
         raise NoKernel(f"no kernel for the layouts of {w} and {w2}")
-    places: dict[str, Tensor] = {"w2": w2}
-    biases = {"bias": group.get("gate_bias"), "bias2": group.get("up_bias")}
-    places |= {name: _floats(bias) for name, bias in biases.items() if bias is not None}
-    return _program(gate, y, places, _activation(y), facts)
-
-
-def _activation(y: Tensor) -> dict[str, int | str]:
-    return {"OAI": 1} if y.op == "swiglu_oai" else {"FUNCTION": ACTIVATIONS[y.op]}
+    return _program(made, facts)
 
 
 def _need_few(product: Tensor) -> None:
-    need_product(product)
     if not takes_few(product):
         raise NoKernel("many columns, which go through in tiles")
 
@@ -97,42 +73,29 @@ def takes_few(product: Tensor) -> bool:
     return x.ne[1] <= FEW_COLUMNS
 
 
-def _floats(bias: Tensor) -> Tensor:
-    need_type(bias, frozenset({F32}))
-    return bias
-
-
-def _program(
-    product: Tensor,
-    y: Tensor,
-    more: Mapping[str, Tensor],
-    defines: dict[str, int | str],
-    facts: Facts,
-) -> Program:
+def _program(made: Few, facts: Facts) -> Program:
     """Columns are rounded to bytes where that suits the weights, then weights go through."""
-    w, x = product.sources[:2]
-    places = {**more, "y": y}
+    w, x = made.product.sources[:2]
     if not _is_bytewise(w, facts):
-        kernel = FUSED_PRODUCT if more else WARP_PRODUCT
-        return Program((_by_columns(kernel, product, x, places, ITEMS // 32, defines),))
+        kernel = FUSED_PRODUCT if made.more else WARP_PRODUCT
+        return Program((_by_columns(kernel, made, x, ITEMS // 32, {}),))
     codes, lanes = _codes(x), _lanes(w.ne[0])
-    kernel = FUSED_MATVEC if more else MATVEC
-    rows, defines = ITEMS // lanes, {**defines, "LANES": lanes}
-    multiplied = _by_columns(kernel, product, codes, places, rows, defines)
+    kernel = FUSED_MATVEC if made.more else MATVEC
+    multiplied = _by_columns(kernel, made, codes, ITEMS // lanes, {"LANES": lanes})
     return Program((_rounded(x, codes, facts), multiplied), scratch=codes.nbytes)
 
 
 def _by_columns(
     kernel: Kernel,
-    product: Tensor,
+    made: Few,
     x: Tensor | Region,
-    more: Mapping[str, Tensor],
     rows: int,
     defines: dict[str, int | str],
 ) -> Launch:
     """A group for `rows` rows of weights and some columns of `x`, or one column of each expert."""
+    product, more = made.product, made.more
     w = product.sources[0]
-    places: dict[str, Tensor | Region] = {"w": w, "x": x, **more}
+    places: dict[str, Tensor | Region] = {"w": w, "x": x, **more, "y": made.y}
     numbers: dict[str, int | float] = {"repeat2": 1, "repeat3": 1}
     if product.op == "mul_mat_id":
         places["ids"], columns, defines = product.sources[2], 1, {**defines, "EXPERTS": 1}
@@ -141,16 +104,13 @@ def _by_columns(
         most = GATED_COLUMNS if "w2" in more else COLUMNS
         columns, numbers = _power(min(x.ne[1], most)), repeats(w, product)
         grid = (blocks_of(x.ne[1], columns), product.ne[2] * product.ne[3])
-    if kernel.numbers != REPEATS:
-        oai = "OAI" in defines
-        numbers |= {n: number(more["y"], n) if oai else 0.0 for n, _ in _LIMITS}
     return launch(
         kernel,
         places,
         groups=(blocks_of(w.ne[1], rows), *grid),
         local=(ITEMS,),
-        defines={**defines, "COLUMNS": columns},
-        numbers=numbers,
+        defines={**defines, **made.defines, "COLUMNS": columns},
+        numbers=numbers | (made.numbers if more else {}),
     )
 
 

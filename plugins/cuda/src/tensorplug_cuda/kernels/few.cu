@@ -1,16 +1,8 @@
-// Products with few columns: which columns a group has, and what becomes of their sums. A kernel has
-// `lane`, `i0` and `row`; with w2 a second matrix gives sums, by which activated ones are multiplied.
+// Products with few columns: which columns a group has, and how their sums come together. A kernel has
+// `lane`, `i0` and `row`; few.k says what becomes of sums.
 
 #ifdef EXPERTS
 #define MATRIX(name) ROW(name, row, expert, 0)
-#define COLUMN(c) (first % p.x.ne[1])
-#define BIAS(name, c) load_##name(AT(name, i0, expert, 0, 0))
-// Without an expert a product is 0, and a bias none.
-#if defined(bias_bytes) || defined(bias2_bytes)
-#define NOTHING BITS_FLOAT(0x7fc00000u)
-#else
-#define NOTHING 0.0f
-#endif
 #define PLACE_COLUMNS \
   const int first = GROUP_Y, i2 = GROUP_Z, i3 = 0; \
   const int expert = *(const int*)AT(ids, first, i2, 0, 0); \
@@ -20,33 +12,7 @@
   }
 #else
 #define MATRIX(name) ROW(name, row, i2 / p.repeat2, i3 / p.repeat3)
-#define COLUMN(c) (first + (c) < p.x.ne[1] ? first + (c) : p.x.ne[1] - 1)
-#define BIAS(name, c) \
-  load_##name(AT(name, i0 % p.name.ne[0], (first + (c)) % p.name.ne[1], i2 % p.name.ne[2], i3 % p.name.ne[3]))
 #define PLACE_COLUMNS const int first = GROUP_Y * COLUMNS, i2 = GROUP_Z % p.y.ne[2], i3 = GROUP_Z / p.y.ne[2];
-#endif
-
-#ifdef bias_bytes
-#define BIASED(sum, c) ((sum) + BIAS(bias, c))
-#else
-#define BIASED(sum, c) (sum)
-#endif
-#ifdef bias2_bytes
-#define BIASED2(sum, c) ((sum) + BIAS(bias2, c))
-#else
-#define BIASED2(sum, c) (sum)
-#endif
-
-#ifndef w2_bytes
-#define WITH_GATE(...)
-#define RESULT(c) BIASED(sum, c)
-#else
-#define WITH_GATE(...) __VA_ARGS__
-#ifdef OAI
-#define RESULT(c) gated_oai_of(BIASED(sum, c), BIASED2(sum2, c), p.alpha, p.limit)
-#else
-#define RESULT(c) FUNCTION(BIASED(sum, c)) * BIASED2(sum2, c)
-#endif
 #endif
 
 // `sums`, and `sums2`, of SHARING items each become results.

@@ -1,9 +1,11 @@
 """Products of matrices: `mul_mat`, `mul_mat_id`, `out_prod`."""
 
+from tensorplug.fusion import Group
 from tensorplug.tensor import Tensor
-from tensorplug_metal.kernels.table import OWN
+from tensorplug_metal.kernels.table import GROUPS, OWN
 from tensorplug_simt.facts import Facts
-from tensorplug_simt.lowering import NoKernel, lowers
+from tensorplug_simt.lowering import NoKernel, lowers, lowers_group
+from tensorplug_simt.own.few import Few, alone, biased, gated, kernels
 from tensorplug_simt.own.product import REPEATS, lower_out_prod, need_product, repeats
 from tensorplug_simt.program import Kernel, Launch, Program, Region, blocks_of, launch
 from tensorplug_simt.source import BYTES
@@ -11,15 +13,15 @@ from tensorplug_simt.source import BYTES
 TEXT = "tensorplug_metal:kernels/product.metal"
 MATVEC_TEXT = "tensorplug_metal:kernels/matvec.metal"
 
-_WXY, _WXIY, _Y = ("w", "x", "y"), ("w", "x", "ids", "y"), ("y",)
-
-MATVEC = Kernel("matvec", MATVEC_TEXT, _WXIY, _Y, REPEATS, (BYTES,))
-ROW_PRODUCT = Kernel("row_product", MATVEC_TEXT, _WXIY, _Y, REPEATS)
-TILED_BLOCKS = Kernel("tiled_product", TEXT, _WXY, _Y, REPEATS, (BYTES,))
-TILED_PRODUCT = Kernel("tiled_product", TEXT, _WXY, _Y, REPEATS)
+MATVEC, FUSED_MATVEC = kernels("matvec", MATVEC_TEXT, BYTES)
+ROW_PRODUCT, FUSED_ROW_PRODUCT = kernels("row_product", MATVEC_TEXT)
+TILED_BLOCKS = Kernel("tiled_product", TEXT, ("w", "x", "y"), ("y",), REPEATS, (BYTES,))
+TILED_PRODUCT = Kernel("tiled_product", TEXT, ("w", "x", "y"), ("y",), REPEATS)
 
 FEW_COLUMNS = 8
 """More columns are worth tiles; as many go through weights at once."""
+GATED_COLUMNS = 4
+"""The same where two matrices go through at once."""
 ITEMS = 64
 """Of a group of two simdgroups, each with rows of its own."""
 TILE, TILE_ITEMS = (64, 32), 128
@@ -34,9 +36,7 @@ def mul_mat(node: Tensor, _facts: Facts) -> Program:
     w, x = node.sources
     need_product(node)
     if x.ne[1] <= FEW_COLUMNS or not _has_rows(w):
-        columns = _power(min(max(x.ne[1], 1), FEW_COLUMNS))
-        grid = (blocks_of(x.ne[1], columns), node.ne[2] * node.ne[3])
-        return Program((_by_rows(node, {"w": w, "x": x, "y": node}, columns, grid, {}),))
+        return Program((_by_rows(alone(node)),))
     groups = (*map(blocks_of, node.ne[:2], TILE), node.ne[2] * node.ne[3])
     tiled = launch(
         TILED_BLOCKS if w.dtype.is_block else TILED_PRODUCT,
@@ -51,10 +51,20 @@ def mul_mat(node: Tensor, _facts: Facts) -> Program:
 @lowers("mul_mat_id", table=OWN)
 def mul_mat_id(node: Tensor, _facts: Facts) -> Program:
     """y[:, i, t] = w[:, :, ids[i, t]] applied to x[:, i mod ne[1], t]."""
-    w, x, ids = node.sources
     need_product(node)
-    places: dict[str, Tensor | Region] = {"w": w, "x": x, "ids": ids, "y": node}
-    return Program((_by_rows(node, places, 1, (node.ne[1], node.ne[2]), {"EXPERTS": 1}),))
+    return Program((_by_rows(alone(node)),))
+
+
+@lowers_group("mul_mat_add", "mul_mat_id_add", table=GROUPS)
+def add_bias(group: Group, _facts: Facts) -> Program:
+    """A product, and a bias for its rows or for those of each expert."""
+    return Program((_by_rows(biased(group)),))
+
+
+@lowers_group("mul_mat_glu", "mul_mat_id_glu", table=GROUPS)
+def gate(group: Group, _facts: Facts) -> Program:
+    """Two products of the same columns, one of them activated, times each other."""
+    return Program((_by_rows(gated(group)),))
 
 
 def _has_rows(w: Tensor) -> bool:
@@ -62,26 +72,34 @@ def _has_rows(w: Tensor) -> bool:
     return not w.dtype.is_block or w.nb[0] == w.dtype.size or w.ne[0] == w.dtype.block
 
 
-def _by_rows(
-    node: Tensor,
-    places: dict[str, Tensor | Region],
-    columns: int,
-    grid: tuple[int, int],
-    defines: dict[str, int],
-) -> Launch:
-    """A simdgroup for several rows of weights and all of `columns`."""
-    w, x = node.sources[:2]
-    if not _has_rows(w):
-        raise NoKernel(f"rows of {w} have gaps between blocks")
-    rows = 4 if columns <= 2 else 2
-    numbers = {"repeat2": 1, "repeat3": 1} if "EXPERTS" in defines else repeats(w, x)
+def _by_rows(made: Few) -> Launch:
+    """A simdgroup for several rows of weights and all columns, or one column of each expert."""
+    product, more = made.product, made.more
+    w, x = product.sources[:2]
+    for weights in (w, more.get("w2", w)):
+        if not _has_rows(weights):
+            raise NoKernel(f"rows of {weights} have gaps between blocks")
+    places: dict[str, Tensor | Region] = {"w": w, "x": x, **more, "y": made.y}
+    numbers: dict[str, int | float] = {"repeat2": 1, "repeat3": 1}
+    defines = dict(made.defines)
+    if product.op == "mul_mat_id":
+        places["ids"], columns, defines["EXPERTS"] = product.sources[2], 1, 1
+        grid = (product.ne[1], product.ne[2])
+    else:
+        if more and x.ne[1] > FEW_COLUMNS:
+            raise NoKernel("many columns, which go through in tiles")
+        most = GATED_COLUMNS if "w2" in more else FEW_COLUMNS
+        columns, numbers = _power(min(max(x.ne[1], 1), most)), repeats(w, product)
+        grid = (blocks_of(x.ne[1], columns), product.ne[2] * product.ne[3])
+    rows = 4 if columns <= 2 and "w2" not in more else 2
+    plain, fused = (MATVEC, FUSED_MATVEC) if w.dtype.is_block else (ROW_PRODUCT, FUSED_ROW_PRODUCT)
     return launch(
-        MATVEC if w.dtype.is_block else ROW_PRODUCT,
+        fused if more else plain,
         places,
         groups=(blocks_of(w.ne[1], ITEMS // 32 * rows), *grid),
         local=(ITEMS,),
-        defines={"ROWS": rows, "COLUMNS": columns, **defines},
-        numbers=numbers,
+        defines={**defines, "ROWS": rows, "COLUMNS": columns},
+        numbers=numbers | (made.numbers if more else {}),
     )
 
 

@@ -5,37 +5,42 @@
 #define IN_ORDER(role) \
   (p.role.nb[0] == role##_bytes && ((p.role.off | p.role.nb[1] | p.role.nb[2] | p.role.nb[3]) & 15) == 0)
 
-// The place of a simdgroup: `w` is its first row, LAST how many rows are behind that one. Rows and
-// columns beyond the last are computed again, and not stored.
+// The place of a simdgroup: `first_row` of w is its first, `last` how many are behind that one. Rows and
+// columns beyond the last are computed again, and not stored. few.k says what becomes of sums.
 #ifdef EXPERTS
-#define MATRIX_OF_W \
+#define MATRIX \
   const int first = GROUP_Y, i2 = GROUP_Z, i3 = 0; \
   const int expert = *(GLOBAL const int*)AT(ids, first, i2, 0, 0); \
-  const bool known = expert >= 0 && expert < p.w.ne[2]; \
-  GLOBAL const uchar* w = ROW(w, i0, known ? expert : 0, 0);
-#define COLUMN(c) (first % p.x.ne[1])
-#define KNOWN(value) (known ? (value) : 0.0f)
+  const bool known = expert >= 0 && expert < p.w.ne[2];
+#define FIRST_ROW(name) ROW(name, first_row, known ? expert : 0, 0)
+#define KNOWN(value) (known ? (value) : NOTHING)
 #else
-#define MATRIX_OF_W \
-  const int first = GROUP_Y * COLUMNS, i2 = GROUP_Z % p.y.ne[2], i3 = GROUP_Z / p.y.ne[2]; \
-  GLOBAL const uchar* w = ROW(w, i0, i2 / p.repeat2, i3 / p.repeat3);
-#define COLUMN(c) (first + (c) < p.x.ne[1] ? first + (c) : p.x.ne[1] - 1)
+#define MATRIX const int first = GROUP_Y * COLUMNS, i2 = GROUP_Z % p.y.ne[2], i3 = GROUP_Z / p.y.ne[2];
+#define FIRST_ROW(name) ROW(name, first_row, i2 / p.repeat2, i3 / p.repeat3)
 #define KNOWN(value) (value)
 #endif
 #define PLACE \
-  const int lane = ITEM_X % 32, i0 = (GROUP_X * (LOCAL_X / 32) + ITEM_X / 32) * ROWS; \
-  if (i0 >= p.w.ne[1]) return; \
-  const int last = p.w.ne[1] - 1 - i0; \
-  MATRIX_OF_W \
+  const int lane = ITEM_X % 32, first_row = (GROUP_X * (LOCAL_X / 32) + ITEM_X / 32) * ROWS; \
+  if (first_row >= p.w.ne[1]) return; \
+  const int last = p.w.ne[1] - 1 - first_row; \
+  MATRIX \
+  GLOBAL const uchar* w = FIRST_ROW(w); \
+  WITH_GATE(GLOBAL const uchar* w2 = FIRST_ROW(w2);) \
   float sums[ROWS][COLUMNS]; \
+  WITH_GATE(float sums2[ROWS][COLUMNS];) \
   UNROLLED for (int r = 0; r < ROWS; r++) \
-    UNROLLED for (int c = 0; c < COLUMNS; c++) sums[r][c] = 0.0f;
-#define ROW_OF_W(r) (w + (long)((r) < last ? (r) : last) * p.w.nb[1])
+    UNROLLED for (int c = 0; c < COLUMNS; c++) { \
+      sums[r][c] = 0.0f; \
+      WITH_GATE(sums2[r][c] = 0.0f;) \
+    }
+#define ROW_OF(name, r) (name + (long)((r) < last ? (r) : last) * p.name.nb[1])
 #define FINISH \
   UNROLLED for (int r = 0; r < ROWS; r++) \
     UNROLLED for (int c = 0; c < COLUMNS; c++) { \
+      const int i0 = first_row + r; \
       const float sum = simd_sum(sums[r][c]); \
-      if (lane == 0 && r <= last && first + c < p.y.ne[1]) store_f32(AT(y, i0 + r, first + c, i2, i3), KNOWN(sum)); \
+      WITH_GATE(const float sum2 = simd_sum(sums2[r][c]);) \
+      if (lane == 0 && r <= last && first + c < p.y.ne[1]) store_f32(AT(y, i0, first + c, i2, i3), KNOWN(RESULT(c))); \
     }
 
 //: matvec
@@ -91,12 +96,18 @@ KERNEL_HEAD {
     UNROLLED for (int r = 0; r < ROWS; r++) {
       int q[8];
       float s[2], o[2];
-      unpack(ROW_OF_W(r) + block, part, q, s, o);
+      unpack(ROW_OF(w, r) + block, part, q, s, o);
+#ifdef w2_bytes
+      int q2[8];
+      float s2[2], o2[2];
+      unpack(ROW_OF(w2, r) + block, part, q2, s2, o2);
+#endif
       UNROLLED for (int c = 0; c < COLUMNS; c++) {
 #if COLUMNS > 1
         load_part(AT(x, 32 * at, COLUMN(c), i2, i3), p.x.nb[0], in_order, v, ones);
 #endif
         sums[r][c] += part_product(q, s, o, v, ones);
+        WITH_GATE(sums2[r][c] += part_product(q2, s2, o2, v, ones);)
       }
     }
   }
@@ -107,6 +118,11 @@ KERNEL_HEAD {
 // Weights that are no blocks, in any order: four at a time where they and x lie in order.
 #if defined(x_is_f32) && (defined(w_is_f32) || defined(w_is_f16) || defined(w_is_bf16))
 #define FOURS 1
+#ifdef w2_bytes
+#define GATE_IN_ORDER IN_ORDER(w2)
+#else
+#define GATE_IN_ORDER true
+#endif
 DEVICE float4 load_four(GLOBAL const uchar* w) {
 #if defined(w_is_f32)
   return *(GLOBAL const float4*)w;
@@ -124,22 +140,31 @@ KERNEL_HEAD {
   PLACE
   int start = 0;
 #ifdef FOURS
-  if (IN_ORDER(w) && IN_ORDER(x)) {
+  if (IN_ORDER(w) && GATE_IN_ORDER && IN_ORDER(x)) {
     start = p.w.ne[0] / 4 * 4;
     for (int k = 4 * lane; k < start; k += 128) {
       float4 v[COLUMNS];
       UNROLLED for (int c = 0; c < COLUMNS; c++) v[c] = *(GLOBAL const float4*)(ROW(x, COLUMN(c), i2, i3) + 4 * (long)k);
       UNROLLED for (int r = 0; r < ROWS; r++) {
-        const float4 four = load_four(ROW_OF_W(r) + (long)k * w_bytes);
+        const float4 four = load_four(ROW_OF(w, r) + (long)k * w_bytes);
         UNROLLED for (int c = 0; c < COLUMNS; c++) sums[r][c] += dot(four, v[c]);
+#ifdef w2_bytes
+        const float4 four2 = load_four(ROW_OF(w2, r) + (long)k * w_bytes);
+        UNROLLED for (int c = 0; c < COLUMNS; c++) sums2[r][c] += dot(four2, v[c]);
+#endif
       }
     }
   }
 #endif
   for (int k = start + lane; k < p.w.ne[0]; k += 32) {
     UNROLLED for (int r = 0; r < ROWS; r++) {
-      const float value = load_w(ROW_OF_W(r) + (long)k * p.w.nb[0]);
-      UNROLLED for (int c = 0; c < COLUMNS; c++) sums[r][c] += value * load_x(AT(x, k, COLUMN(c), i2, i3));
+      const float value = load_w(ROW_OF(w, r) + (long)k * p.w.nb[0]);
+      WITH_GATE(const float value2 = load_w2(ROW_OF(w2, r) + (long)k * p.w2.nb[0]);)
+      UNROLLED for (int c = 0; c < COLUMNS; c++) {
+        const float from = load_x(AT(x, k, COLUMN(c), i2, i3));
+        sums[r][c] += value * from;
+        WITH_GATE(sums2[r][c] += value2 * from;)
+      }
     }
   }
   FINISH
