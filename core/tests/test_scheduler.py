@@ -550,6 +550,26 @@ def expert_product(node: Tensor, out: Any, w: Any, x: Any, ids: Any) -> None:
             out[0, t, i] = w[0, ids[0, 0, t, i]] @ x[0, t, i % x.shape[2]]
 
 
+def test_experts_that_a_later_split_uses_too_are_copied_whole() -> None:
+    rig = Rig(kernels={"mul_mat_id": expert_product}, offloads={"mul_mat_id"})
+    weights = np.random.default_rng(1).standard_normal((8, 4, 4)).astype(np.float32)
+    w = rig.slow.place("experts", weights, usage=tp.WEIGHTS)
+    x = tp.input("x", (2, 1, 4), tp.F32)
+    first, then = (tp.input(name, (2, 2), tp.I32) for name in ("first", "then"))
+    between = tp.relu(tp.mul_mat_id(w, x, first))
+    y = tp.mul_mat_id(w, between, then)
+    schedule = rig.scheduler.schedule([between, y], pins={between: rig.slow})
+    used = np.array([[5, 6], [7, 5]], np.int32)
+
+    results = schedule.run(
+        {x: np.ones((2, 1, 4)), first: np.array([[0, 1], [1, 0]], np.int32), then: used}
+    )
+
+    expected = np.einsum("tiab,tib->tia", weights[used], results[between])
+    np.testing.assert_allclose(results[y], expected, rtol=1e-5)
+    rig.close()
+
+
 def test_only_the_experts_in_use_are_copied() -> None:
     kernels = {"mul_mat_id": expert_product}
     rig = Rig(kernels=kernels, offloads={"mul_mat_id"})

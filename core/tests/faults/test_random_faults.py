@@ -20,6 +20,7 @@ import pytest
 
 import tensorplug as tp
 from tensorplug.errors import RunFailed
+from tensorplug.scheduler import failure, rescue, restart
 from tensorplug.tensor import Tensor
 from tensorplug.testing.anykernel import ALL_KERNELS
 from tensorplug.testing.faults import FAULTS
@@ -337,6 +338,25 @@ def test_whatever_fails_or_hangs_anywhere_the_result_is_right_or_the_error_says_
 
     assert tally["hangs", "right without it"]
     assert tally["hangs", FROM_BOUNDARY]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("where", "name", "mistake", "first"),
+    [
+        (restart, "_may_be_written", lambda *_: False, 40066),
+        (failure.Attempt, "_is_done", lambda *_: True, 40018),
+        (rescue, "repeatable", lambda *_: True, 40035),
+    ],
+    ids=["takes what was written over", "takes all for done", "writes twice"],
+)
+def test_mistake_at_a_boundary_is_seen(
+    monkeypatch: pytest.MonkeyPatch, where: object, name: str, mistake: object, first: int
+) -> None:
+    monkeypatch.setattr(where, name, mistake)
+
+    with pytest.raises(AssertionError, match=f"seed={first}"):
+        campaign(first, 1, {"is gone": ALL})
 
 
 @pytest.mark.slow

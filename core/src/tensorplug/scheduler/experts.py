@@ -18,6 +18,7 @@ def uses_few_experts(copy: Copy, split: Split) -> bool:
         first.op == "mul_mat_id"
         and first.operands[0] is copy.source
         and is_weight(copy.source)
+        and not copy.shared
         and sum(copy.source in node.sources for node in split.nodes) == 1
     )
 

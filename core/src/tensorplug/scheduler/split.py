@@ -1,7 +1,8 @@
 """Cuts a graph with choices into splits: runs of nodes on one backend, and the copies they need."""
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tensorplug.concurrency import Stage, check_order
 from tensorplug.fusion import Group
@@ -24,6 +25,8 @@ class Copy:
     target: Tensor
     origin: int
     """Index of the backend whose work `source` waits for."""
+    shared: bool = False
+    """Whether later splits read it too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,8 +95,16 @@ def split(
         for root in node.written_roots:
             versions[root] = versions.get(root, 0) + 1
             draft.after |= copying.pop(root, set()) - {backend}
+    users = Counter(target for draft in drafts for target in set(draft.local.values()))
     return tuple(
-        Split(i, d.backend, _ordered(d, order), tuple(d.copies), d.local, frozenset(d.after))
+        Split(
+            i,
+            d.backend,
+            _ordered(d, order),
+            tuple(replace(c, shared=True) if users[c.target] > 1 else c for c in d.copies),
+            d.local,
+            frozenset(d.after),
+        )
         for i, d in enumerate(drafts)
     )
 
