@@ -137,8 +137,14 @@ def outcome(device, graph):
     return [transfer.read(t, bindings) for t in graph.outputs]
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("order", Order, ids=lambda order: order.name.lower())
+@pytest.mark.parametrize(
+    "order",
+    [
+        pytest.param(Order.FORWARD, id="forward", marks=pytest.mark.slow),
+        pytest.param(Order.REVERSE, id="reverse", marks=pytest.mark.slow),
+        pytest.param(Order.SHUFFLED, id="shuffled", marks=pytest.mark.long),
+    ],
+)
 @pytest.mark.parametrize("name", CASES)
 def test_group_gives_what_its_nodes_give(device, name, order):
     graph, fused = grouped(device, CASES[name]())

@@ -106,7 +106,7 @@ KERNEL_HEAD {
   GROUP_SCRATCH(scratch);
   const int n = p.x.ne[0];
   const bool fours = FOURS(x) && FOURS(y) && WEIGHT_FOURS && BIAS_FOURS && ADDED_FOURS;
-  // An item has the same elements from beginning to end: STEP of them at EACH of its turns.
+  // An item has the same elements in every pass: `step` of them in each of its turns.
   const int step = fours ? 4 : 1;
 #define EACH(i) \
   for (int turn = ITEM_X * step; turn < n; turn += GROUP_SIZE * step) \
