@@ -147,6 +147,24 @@ def test_streams_of_two_gpus_wait_for_each_other(devices, machine):
     assert seen.tolist() == DATA.tolist()
 
 
+def test_cpu_and_gpu_work_on_the_same_bytes_without_copies(stream):
+    x = tp.input("x", (2, 4), tp.F32)
+    first = tp.scale(x, 2.0)
+    y = tp.relu(tp.map_custom1(first, lambda out, given: np.add(given, 1.0, out=out)))
+    pages = stream.device.host_buffer_type
+    with (
+        tp.open("cpu@tensorplug-cpu") as cpu,
+        tp.Scheduler([stream, cpu], buffer_types={cpu: pages}) as scheduler,
+        scheduler.schedule(y, pins={first: stream, y: stream}) as run,
+    ):
+        explained = str(run.explain())
+        got = [run.run({x: X + i})[y] for i in range(3)]
+
+    assert "3 nodes in 3 splits, 0 B copied per run" in explained
+    for i, each in enumerate(got):
+        np.testing.assert_array_equal(each, 2 * (X + i) + 1)
+
+
 # --- failures ----------------------------------------------------------------------------------
 
 
