@@ -10,7 +10,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "from-ggml.md"
-STANDIN = ROOT / "plugins" / "metal" / "tests" / "standin"
+STANDINS = [ROOT / "plugins" / name / "tests" / "standin" for name in ("cuda", "metal")]
 ROWS = [
     [cell.strip() for cell in line.strip("|").split("|")]
     for line in PAGE.read_text(encoding="utf-8").splitlines()
@@ -50,8 +50,9 @@ def find_module(name: str) -> bool:
 
 @pytest.mark.parametrize("symbol", SYMBOLS)
 def test_symbol_exists(symbol: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    # Modules of the metal backend import PyObjC's, which are on Macs alone.
-    monkeypatch.syspath_prepend(str(STANDIN))
+    # Modules of these backends import CuPy and PyObjC, which need not be here.
+    for folder in STANDINS:
+        monkeypatch.syspath_prepend(str(folder))
 
     assert exists(symbol)
 
