@@ -10,6 +10,7 @@ import tensorplug as tp
 from tensorplug import transfer
 from tensorplug.device import Device
 from tensorplug.testing.kit import DeviceTests
+from tensorplug_cpu.reference import decode, encode
 from tensorplug_cuda import drivers
 
 pytestmark = pytest.mark.gpu
@@ -71,6 +72,51 @@ def test_plan_becomes_a_graph_with_the_same_result(gpu):
 
         assert (plan.captured, plan.refusal, plan.launches) == (True, "", 200)
         assert (place.buffer.read(place.offset, 256).view(np.float32) == 1).all()
+
+
+def test_captured_plan_runs_in_other_memory_without_a_capture(gpu):
+    pytest.importorskip("cuda.bindings.driver")
+    x = tp.input("x", (64,), tp.F32)
+    steps = [tp.scale(x, 2.0)]
+    steps.append(tp.scale(steps[0], 3.0))
+    buffers = [gpu.buffer_type.alloc(3 * 256) for _ in range(2)]
+
+    def bound(buffer):
+        buffer.write(0, np.ones(64, np.float32))
+        places = {t: tp.Storage(buffer, 256 * i) for i, t in enumerate([x, *steps])}
+        return tp.BoundGraph(tp.Graph(steps[-1]), tp.Bindings(places))
+
+    with gpu.open() as stream, stream.plan(bound(buffers[0])) as plan:
+        for _ in range(3):
+            plan.run()
+        plan.rebind(bound(buffers[1]))
+        captured = plan.captured
+        plan.run()
+        stream.synchronize()
+        found = [buffer.read(512, 256).view(np.float32) for buffer in buffers]
+
+    assert captured
+    assert all((each == 6).all() for each in found)
+    for buffer in buffers:
+        buffer.close()
+
+
+@pytest.mark.parametrize("products", ["own", "tensor", "cublaslt"])
+@pytest.mark.parametrize("dtype", [tp.F16, tp.BF16, tp.Q8_0], ids=lambda dtype: dtype.name)
+def test_products_with_many_columns_are_those_of_numpy(monkeypatch, products, dtype):
+    monkeypatch.setenv("TENSORPLUG_CUDA_PRODUCTS", products)
+    random = np.random.default_rng(7)
+    stored = encode(dtype, random.standard_normal((300, 512)))
+    columns = random.standard_normal((200, 512)).astype(np.float32)
+    x = tp.input("x", columns.shape, tp.F32)
+    with real_devices()[0] as gpu, gpu.open() as stream:
+        y = tp.mul_mat(stream.place("w", stored, dtype=dtype), x)
+        with tp.Scheduler([stream]).schedule(y) as run:
+            found = [run.run({x: columns})[y] for _ in range(3)]
+
+    wanted = columns.astype(float) @ decode(dtype, stored).reshape(300, 512).T
+    errors = [np.sum((each - wanted) ** 2) / np.sum(wanted**2) for each in found]
+    assert max(errors) < 5e-4
 
 
 def test_plan_that_runs_again_costs_the_host_little(gpu):
