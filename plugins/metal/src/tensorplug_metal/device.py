@@ -30,8 +30,8 @@ class MetalDevice(SimtDevice):
     fusions = FUSIONS
     options: ClassVar[tuple[Option, ...]] = (
         COMMAND_BUFFERS,
-        Option("concurrent", bool, True, "run launches at the same time that need no barrier"),  # noqa: FBT003
-        Option("indirect", bool, True, "record plans that run again as indirect commands"),  # noqa: FBT003
+        Option("concurrent", bool, default=True, help="run launches at once that need no barrier"),
+        Option("indirect", bool, default=True, help="record plans that run again"),
     )
 
     def __init__(self, name: str, handle: Any, gpu: Gpu) -> None:
