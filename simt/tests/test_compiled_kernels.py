@@ -20,7 +20,7 @@ from tensorplug_simt.facts import Facts
 from tensorplug_simt.nvrtc import compiled
 
 pytestmark = pytest.mark.skipif(bool(nvrtc.missing()), reason=nvrtc.missing())
-in_turns = pytest.mark.parametrize("turn", range(4), ids=ARCHITECTURES)
+in_turns = pytest.mark.parametrize("turn", range(len(ARCHITECTURES)), ids=ARCHITECTURES)
 
 GPU = Facts(wide=False, subgroup=32, fp16=True, fp64=True, int_dot=True)
 LIMITS = Limits(
@@ -40,13 +40,18 @@ LIMITS = Limits(
         "rwkv_wkv7": 255,
         "ssm_scan": 255,
     },
-    spilled={"blocks_put": 256, "blocks_copied": 256, "lightning_indexer": 256},
+    spilled={
+        "blocks_put": 256,
+        "blocks_copied": 256,
+        "lightning_indexer": 256,
+        "rwkv_wkv7": 64,  # for sm_70
+    },
 )
 
 
 @in_turns
 def test_each_kernel_compiles_for_one_architecture(turn):
-    launches = first_launches(launches_of(select("smoke"), GPU))[turn::4]
+    launches = first_launches(launches_of(select("smoke"), GPU))[turn :: len(ARCHITECTURES)]
 
     assert compile_problems(launches, ARCHITECTURES[turn], LIMITS) == []
 
@@ -54,7 +59,7 @@ def test_each_kernel_compiles_for_one_architecture(turn):
 @pytest.mark.long
 @in_turns
 def test_each_quick_program_compiles_for_one_architecture(turn):
-    launches = launches_of(select("smoke"), GPU)[turn::4]
+    launches = launches_of(select("smoke"), GPU)[turn :: len(ARCHITECTURES)]
 
     assert compile_problems(launches, ARCHITECTURES[turn], LIMITS) == []
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from tensorplug.testing.cases import Case, node_of
 from tensorplug.testing.check import check
+from tensorplug_simt import nvrtc
 from tensorplug_simt.dialects.cuda import cuda_options
 from tensorplug_simt.dialects.dialect import CUDA
 from tensorplug_simt.emulator.device import EmulatedDevice
@@ -19,7 +20,12 @@ from tensorplug_simt.nvrtc import Usage, compiled
 from tensorplug_simt.packing import Piece, pieces
 from tensorplug_simt.program import Launch, Program
 
-ARCHITECTURES = ("sm_75", "sm_80", "sm_90", "sm_100")
+ARCHITECTURES = tuple(
+    name
+    for name in ("sm_70", "sm_75", "sm_80", "sm_90", "sm_100")
+    if nvrtc.missing() or name in nvrtc.architectures()
+)
+"""Generations of GPUs; CUDA 13 knows the first of them no more."""
 FILE_OF_REGISTERS = 65536
 """Of a multiprocessor: a group that takes more cannot be launched."""
 

@@ -51,6 +51,16 @@ def version() -> tuple[int, int]:
     return major.value, minor.value
 
 
+@cache
+def architectures() -> frozenset[str]:
+    """The GPUs that the compiler knows, such as `sm_80`. Raises Unsupported."""
+    count = ctypes.c_int()
+    _check(_nvrtc().nvrtcGetNumSupportedArchs(ctypes.byref(count)), "number of architectures")
+    found = (ctypes.c_int * count.value)()
+    _check(_nvrtc().nvrtcGetSupportedArchs(found), "list of architectures")
+    return frozenset(f"sm_{number}" for number in found)
+
+
 def compiled(text: str, architecture: str, options: Sequence[str] = ()) -> list[Usage]:
     """Compile `text` for an architecture such as `sm_80`; what each of its kernels takes.
 
