@@ -182,7 +182,13 @@ EXPECTED = {
 BROKEN = {name for name, (state, _) in EXPECTED.items() if state in ("failed", "incompatible")}
 
 
-@pytest.mark.parametrize("switches", [(), ("--safe",)], ids=["info", "info --safe"])
+@pytest.mark.parametrize(
+    "switches",
+    [
+        pytest.param((), id="info"),
+        pytest.param(("--safe",), id="info --safe", marks=pytest.mark.long),
+    ],
+)
 def test_info_shows_every_fault_with_its_text_and_the_rest_works(site, switches):
     done = tensorplug(site, "info", "--json", *switches)
 

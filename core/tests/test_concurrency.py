@@ -197,6 +197,7 @@ def ignores_hazards(drawn: Drawn, stages: Sequence[Stage]) -> str:
 SHIFTS = st.lists(st.sampled_from([0, 0, 4, 16, 64]), min_size=1, max_size=4)
 
 
+@pytest.mark.long
 @settings(max_examples=300, deadline=None, derandomize=True)
 @given(programs(), SHIFTS, st.sampled_from([0, 1, 3, 64]), st.sampled_from([1, 2, 32]))
 def test_no_order_has_a_hazard(

@@ -69,6 +69,7 @@ def kit(tmp_path):
     return call
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("fault", "end"),
     [

@@ -102,6 +102,7 @@ def test_info_survives_a_device_that_does_not_tell_its_facts(shelf, run):
 # --- what kills or stops a process -------------------------------------------------------------
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("command", [("doctor",), ("info", "--safe")])
 @pytest.mark.parametrize(
     ("source", "reason"),

@@ -147,6 +147,7 @@ def test_certify_prints_the_page_that_it_writes(run, tmp_path):
     assert out.startswith(page.rstrip())
 
 
+@pytest.mark.long
 def test_certify_writes_a_page_and_its_data(run, tmp_path):
     device = "cpu@tensorplug-cpu"
     arguments = ("certify", "--device", device, "--tier", "smoke", "-O", tmp_path, "--json")
