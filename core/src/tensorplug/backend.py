@@ -4,7 +4,7 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol, final, runtime_checkable
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, final, runtime_checkable
 
 from tensorplug.buffer import Buffer, BufferType, BufferUsage, as_bytes
 from tensorplug.dtypes import DType
@@ -139,6 +139,8 @@ class NodePlan(Plan):
 class Backend(Resource, ABC):
     """One in-order stream of a device. Belongs to one thread at a time."""
 
+    plan_class: ClassVar[type[Plan]] = NodePlan
+    """Makes plans of graphs that the device supports; called with the stream and the graph."""
     watches: "tuple[Watch, ...]" = ()
     """Who hears what this stream is asked for."""
 
@@ -242,7 +244,7 @@ class Backend(Resource, ABC):
 
     def _plan(self, bound: BoundGraph) -> Plan:
         self._check_support(bound)
-        return NodePlan(self, bound)
+        return self.plan_class(self, bound)
 
     def _synchronize(self) -> None:
         """Wait for queued work; nothing to do where all work is done at once.

@@ -281,18 +281,14 @@ class Buffer(Resource, ABC):
         return f"<{type(self).__name__} {self.type.name}, {state}>"
 
 
-class HostBuffer(Buffer):
-    """A buffer in memory that the host sees as a NumPy array of uint8."""
+class ArrayBuffer(Buffer):
+    """A buffer whose bytes are a NumPy array of uint8; transfers alone reach them."""
 
     def __init__(
         self, buffer_type: BufferType, memory: Array, usage: BufferUsage = BufferUsage.ANY
     ) -> None:
         super().__init__(buffer_type, memory.size, usage)
         self._memory = memory
-
-    def host(self) -> Array:
-        self.check_open()
-        return self._memory
 
     def _write(self, offset: int, data: memoryview) -> None:
         if not self._memory.flags.writeable:
@@ -307,15 +303,23 @@ class HostBuffer(Buffer):
             raise Unsupported(f"{self!r}: is read-only memory")
         self._memory[offset : offset + size] = value
 
+    def _close(self) -> None:
+        # Arrays handed out keep the memory alive; the buffer itself lets go of it.
+        self._memory = np.empty(0, np.uint8)
+
+
+class HostBuffer(ArrayBuffer):
+    """A buffer in memory that the host sees as a NumPy array of uint8."""
+
+    def host(self) -> Array:
+        self.check_open()
+        return self._memory
+
     def _copy_from(self, source: Buffer, start: int, offset: int, size: int) -> bool:
         if not source.type.is_host:
             return False
         self._write(offset, source.host()[start : start + size].data)
         return True
-
-    def _close(self) -> None:
-        # Arrays handed out keep the memory alive; the buffer itself lets go of it.
-        self._memory = np.empty(0, np.uint8)
 
 
 class MultiBuffer(Resource):

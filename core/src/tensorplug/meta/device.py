@@ -7,7 +7,6 @@ from typing import Any
 from tensorplug.backend import (
     Backend,
     Event,
-    Plan,
     SupportsAsyncCopy,
     SupportsAsyncTransfer,
     SupportsEvents,
@@ -32,6 +31,7 @@ class MetaBackend(Backend):
     """One stream on each of the devices."""
 
     device: "MetaDevice"
+    plan_class = MetaPlan
 
     def __init__(self, device: "MetaDevice") -> None:
         opened: list[Backend] = []
@@ -47,10 +47,6 @@ class MetaBackend(Backend):
             for stream in opened:
                 stream.close()
             raise
-
-    def _plan(self, bound: BoundGraph) -> Plan:
-        self._check_support(bound)
-        return MetaPlan(self, bound)
 
     def _compute(self, node: Tensor, bindings: Bindings) -> None:
         with MetaPlan(self, BoundGraph(Graph(node).part([node]), bindings)) as plan:

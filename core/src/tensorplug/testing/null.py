@@ -8,7 +8,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from tensorplug.backend import Backend, DeviceSpan, Event, NodePlan, Plan
+from tensorplug.backend import Backend, DeviceSpan, Event, Plan
 from tensorplug.buffer import Buffer, BufferType
 from tensorplug.concurrency import AHEAD
 from tensorplug.device import Device, DeviceType, Memory
@@ -57,7 +57,6 @@ class NullBackend(Backend):
     """A stream without optional abilities: at once, or late if its device is asynchronous."""
 
     device: "NullDevice"
-    plan_class: ClassVar[type[NodePlan]] = NodePlan
 
     def __init__(self, device: "NullDevice") -> None:
         self._stream = device.timeline.stream(device.gate)
@@ -80,8 +79,7 @@ class NullBackend(Backend):
 
     def _plan(self, bound: BoundGraph) -> Plan:
         self.device.faults.meet("plan")
-        self._check_support(bound)
-        return self.plan_class(self, bound)
+        return super()._plan(bound)
 
     def _compute_group(self, group: Group, bindings: Bindings) -> None:
         self.queue(group.pattern.name, partial(self.device.compute_group, group, bindings))

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from tensorplug.buffer import Buffer, BufferType, BufferUsage
+from tensorplug.buffer import ArrayBuffer, Buffer, BufferType, BufferUsage
 from tensorplug.tensor import Array
 
 if TYPE_CHECKING:
@@ -30,15 +30,14 @@ class NullBufferType(BufferType):
         return self.buffer_class(self, size, usage)
 
 
-class NullBuffer(Buffer):
+class NullBuffer(ArrayBuffer):
     """Bytes that only the device's work and explicit transfers reach, unless the host sees them."""
 
     type: NullBufferType
 
     def __init__(self, buffer_type: NullBufferType, size: int, usage: BufferUsage) -> None:
-        super().__init__(buffer_type, size, usage)
+        super().__init__(buffer_type, _aligned(size, max(buffer_type.alignment, 1)), usage)
         self._device = buffer_type.device
-        self._memory = _aligned(size, max(buffer_type.alignment, 1))
 
     def host(self) -> Array:
         if not self.type.is_host:
@@ -53,17 +52,17 @@ class NullBuffer(Buffer):
     def _write(self, offset: int, data: memoryview) -> None:
         self._device.pass_gate()
         self._device.begin("write", data.nbytes)
-        self._memory[offset : offset + data.nbytes] = data
+        super()._write(offset, data)
 
     def _read(self, offset: int, out: memoryview) -> None:
         self._device.pass_gate()
         self._device.begin("read", out.nbytes)
-        np.frombuffer(out, np.uint8)[:] = self._memory[offset : offset + out.nbytes]
+        super()._read(offset, out)
 
     def _fill(self, offset: int, size: int, value: int) -> None:
         self._device.pass_gate()
         self._device.begin("write", size)
-        self._memory[offset : offset + size] = value
+        super()._fill(offset, size, value)
 
     def _copy_from(self, source: Buffer, start: int, offset: int, size: int) -> bool:
         if not isinstance(source, NullBuffer) or source.type.device is not self._device:

@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 from cupy.cuda import Event as Mark
 from cupy.cuda import get_elapsed_time, runtime
 
-from tensorplug.backend import Backend, DeviceSpan, Event, Plan
+from tensorplug.backend import Backend, DeviceSpan, Event
 from tensorplug.buffer import Buffer
 from tensorplug.errors import DeviceError
 from tensorplug.fusion import Group
-from tensorplug.graph import Bindings, BoundGraph
 from tensorplug.tensor import Storage, Tensor
 from tensorplug_cuda.errors import driver_errors
 from tensorplug_cuda.memory import ANY_WAY, CudaBuffer, address, overlap, queue_copy
 from tensorplug_cuda.plan import CudaPlan, enqueue, ready
 from tensorplug_cuda.products import Products
-from tensorplug_simt.placing import place
+from tensorplug_simt.backend import SimtBackend
+from tensorplug_simt.merging import Placed
 
 if TYPE_CHECKING:
     from tensorplug_cuda.device import CudaDevice
@@ -69,10 +69,11 @@ class Clock:
         return self._host + round(milliseconds * 1e6)
 
 
-class CudaBackend(Backend):
+class CudaBackend(SimtBackend):
     """Work runs in the order in which it was queued, while the host goes on."""
 
     device: "CudaDevice"
+    plan_class = CudaPlan
 
     def __init__(self, device: "CudaDevice", stream: Any) -> None:
         self.stream = stream
@@ -108,18 +109,7 @@ class CudaBackend(Backend):
 
     # --- work ------------------------------------------------------------------------------
 
-    def _plan(self, bound: BoundGraph) -> Plan:
-        self._check_support(bound)
-        return CudaPlan(self, bound)
-
-    def _compute(self, node: Tensor, bindings: Bindings) -> None:
-        self._launch(node, bindings)
-
-    def _compute_group(self, group: Group, bindings: Bindings) -> None:
-        self._launch(group, bindings)
-
-    def _launch(self, work: Tensor | Group, bindings: Bindings) -> None:
-        placed = place(self.device, work, bindings)
+    def _launch(self, work: Tensor | Group, placed: Sequence[Placed]) -> None:
         with driver_errors(f"{self.name}: launch"), self.device.current():
             enqueue(self, [ready(self, [part]) for part in placed])
 

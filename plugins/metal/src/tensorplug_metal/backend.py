@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import Metal
 import numpy as np
 
-from tensorplug.backend import Backend, DeviceSpan, Event, Plan
+from tensorplug.backend import Backend, DeviceSpan, Event
 from tensorplug.buffer import Buffer
 from tensorplug.concurrency import AHEAD
 from tensorplug.device import Option
 from tensorplug.errors import DeviceError
 from tensorplug.fusion import Group
-from tensorplug.graph import Bindings, BoundGraph
 from tensorplug.tensor import Storage, Tensor
 from tensorplug_metal.capture import Capture
 from tensorplug_metal.events import MetalEvent, Signals
@@ -23,7 +22,8 @@ from tensorplug_metal.launches import encode, ready
 from tensorplug_metal.memory import Spot, Staged, can_copy, can_move, queue_copy, spot, staging
 from tensorplug_metal.plan import MetalPlan
 from tensorplug_metal.work import WorkQueue
-from tensorplug_simt.placing import place
+from tensorplug_simt.backend import SimtBackend
+from tensorplug_simt.merging import Placed
 
 if TYPE_CHECKING:
     from tensorplug_metal.device import MetalDevice
@@ -45,13 +45,14 @@ class Landing(NamedTuple):
     out: memoryview
 
 
-class MetalBackend(Backend):
+class MetalBackend(SimtBackend):
     """Work runs in the order in which it was queued, while the host goes on.
 
     Once the GPU has failed in the middle of work, the stream takes no more; a new one does.
     """
 
     device: "MetalDevice"
+    plan_class = MetalPlan
     ahead = AHEAD
     abort_callback: Callable[[], bool] | None = None
     """Asked before every 64 launches, when all but the 64 before are done."""
@@ -137,18 +138,7 @@ class MetalBackend(Backend):
 
     # --- work ------------------------------------------------------------------------------
 
-    def _plan(self, bound: BoundGraph) -> Plan:
-        self._check_support(bound)
-        return MetalPlan(self, bound)
-
-    def _compute(self, node: Tensor, bindings: Bindings) -> None:
-        self._launch(node, bindings)
-
-    def _compute_group(self, group: Group, bindings: Bindings) -> None:
-        self._launch(group, bindings)
-
-    def _launch(self, work: Tensor | Group, bindings: Bindings) -> None:
-        placed = place(self.device, work, bindings)
+    def _launch(self, work: Tensor | Group, placed: Sequence[Placed]) -> None:
         launches = ready(self.device, placed, concurrent=self.concurrent)
         with self.queueing(str(work)) as commands, self.work.compute(commands) as encoder:
             encode(encoder, launches)

@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 import pyopencl as cl
 
-from tensorplug.backend import Backend, DeviceSpan, Event, Plan
+from tensorplug.backend import Backend, DeviceSpan, Event
 from tensorplug.buffer import Buffer
 from tensorplug.errors import DeviceError, map_driver_errors
 from tensorplug.fusion import Group
-from tensorplug.graph import Bindings, BoundGraph
 from tensorplug.tensor import Storage, Tensor
 from tensorplug_opencl.memory import ERRORS, OpenCLBuffer
 from tensorplug_opencl.plan import OpenCLPlan, bind, enqueue
-from tensorplug_simt.placing import place
+from tensorplug_simt.backend import SimtBackend
+from tensorplug_simt.merging import Placed
 
 if TYPE_CHECKING:
     from tensorplug_opencl.device import OpenCLDevice
@@ -61,10 +61,11 @@ class Clock:
         ]
 
 
-class OpenCLBackend(Backend):
+class OpenCLBackend(SimtBackend):
     """Work runs in the order in which it was queued, while the host goes on."""
 
     device: "OpenCLDevice"
+    plan_class = OpenCLPlan
 
     def __init__(self, device: "OpenCLDevice", queue: Any) -> None:
         self.queue = queue
@@ -99,18 +100,7 @@ class OpenCLBackend(Backend):
 
     # --- work ------------------------------------------------------------------------------
 
-    def _plan(self, bound: BoundGraph) -> Plan:
-        self._check_support(bound)
-        return OpenCLPlan(self, bound)
-
-    def _compute(self, node: Tensor, bindings: Bindings) -> None:
-        self._launch(node, bindings)
-
-    def _compute_group(self, group: Group, bindings: Bindings) -> None:
-        self._launch(group, bindings)
-
-    def _launch(self, work: Tensor | Group, bindings: Bindings) -> None:
-        placed = place(self.device, work, bindings)
+    def _launch(self, work: Tensor | Group, placed: Sequence[Placed]) -> None:
         enqueue(self, [bind(self.device, [part]) for part in placed])
 
     def _synchronize(self) -> None:

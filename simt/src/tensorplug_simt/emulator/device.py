@@ -1,60 +1,48 @@
 """`EmulatedDevice`: the lowering and the kernels of a backend, on the processor."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, cast
 
 import numpy as np
 
 from tensorplug.backend import Backend
-from tensorplug.buffer import Buffer, BufferType, BufferUsage
+from tensorplug.buffer import ArrayBuffer, Buffer, BufferType, BufferUsage
 from tensorplug.device import DeviceType
 from tensorplug.fusion import Group
-from tensorplug.graph import Bindings
 from tensorplug.patterns import PATTERNS
 from tensorplug.tensor import Tensor
+from tensorplug_simt.backend import SimtBackend
 from tensorplug_simt.device import SimtBufferType, SimtDevice
 from tensorplug_simt.emulator.emulator import Emulator
 from tensorplug_simt.facts import Facts
 from tensorplug_simt.lowering import SHARED, GroupLowering, Lowering
-from tensorplug_simt.placing import ALIGNMENT, place
+from tensorplug_simt.merging import Placed
+from tensorplug_simt.placing import ALIGNMENT
 from tensorplug_simt.program import Program
 
 CAPACITY = 1 << 30
 """Bytes of a device; no more than a number, since memory is the host's."""
 
 
-class EmulatedBuffer(Buffer):
+class EmulatedBuffer(ArrayBuffer):
     """Host memory that only kernels and transfers reach."""
 
     def __init__(self, buffer_type: BufferType, size: int, usage: BufferUsage) -> None:
-        super().__init__(buffer_type, size, usage)
         room = np.full(size + ALIGNMENT, 0xFF, np.uint8)
         start = -room.ctypes.data % ALIGNMENT
-        self._bytes = room[start : start + size]
+        super().__init__(buffer_type, room[start : start + size], usage)
 
     @property
     def address(self) -> int:
         """Of its first byte."""
-        return int(self._bytes.ctypes.data)
-
-    def _write(self, offset: int, data: memoryview) -> None:
-        self._bytes[offset : offset + data.nbytes] = data
-
-    def _read(self, offset: int, out: memoryview) -> None:
-        np.frombuffer(out, np.uint8)[:] = self._bytes[offset : offset + out.nbytes]
-
-    def _fill(self, offset: int, size: int, value: int) -> None:
-        self._bytes[offset : offset + size] = value
+        return int(self._memory.ctypes.data)
 
     def _copy_from(self, source: Buffer, start: int, offset: int, size: int) -> bool:
         if not isinstance(source, EmulatedBuffer):
             return False
-        self._bytes[offset : offset + size] = source._bytes[start : start + size].copy()
+        self._memory[offset : offset + size] = source._memory[start : start + size].copy()
         return True
-
-    def _close(self) -> None:
-        self._bytes = np.empty(0, np.uint8)
 
 
 class EmulatedBufferType(SimtBufferType):
@@ -64,19 +52,13 @@ class EmulatedBufferType(SimtBufferType):
         return EmulatedBuffer(self, size, usage)
 
 
-class EmulatedBackend(Backend):
+class EmulatedBackend(SimtBackend):
     """Work is done at once."""
 
     device: "EmulatedDevice"
 
-    def _compute(self, node: Tensor, bindings: Bindings) -> None:
-        self._run(node, bindings)
-
-    def _compute_group(self, group: Group, bindings: Bindings) -> None:
-        self._run(group, bindings)
-
-    def _run(self, work: Tensor | Group, bindings: Bindings) -> None:
-        placed, emulator = place(self.device, work, bindings), self.device.emulator
+    def _launch(self, work: Tensor | Group, placed: Sequence[Placed]) -> None:
+        emulator = self.device.emulator
         emulator.prepare(part.launch for part in placed)
         for part in placed:
             addresses = [cast("EmulatedBuffer", buffer).address for buffer in part.buffers]
