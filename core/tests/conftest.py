@@ -7,6 +7,7 @@ import pytest
 
 import tensorplug as tp
 from tensorplug import transfer
+from tensorplug.hazards import Range
 from tensorplug.testing.null import NullDevice
 
 Evaluate = Callable[[tp.Tensor, Mapping[tp.Tensor, np.ndarray]], np.ndarray]
@@ -31,6 +32,19 @@ def late() -> Iterator[NullDevice]:
     """A device that works only when somebody waits."""
     with NullDevice("late:0", asynchronous=True) as device:
         yield device
+
+
+@pytest.fixture
+def looks(monkeypatch: pytest.MonkeyPatch) -> list[Range]:
+    """Every range that is compared with another one in the test."""
+    overlaps, compared = Range.overlaps, list[Range]()
+
+    def counted(mine: Range, other: Range) -> bool:
+        compared.append(mine)
+        return overlaps(mine, other)
+
+    monkeypatch.setattr(Range, "overlaps", counted)
+    return compared
 
 
 @pytest.fixture

@@ -192,22 +192,25 @@ def mixture(
     return [*devices, host]
 
 
-@settings(max_examples=300, deadline=None, derandomize=True)
-@given(recipes())
-def test_any_mixture_of_devices_gives_the_same_values(recipe: Recipe) -> None:
-    devices = mixture(recipe)
+def assert_like_one_device(
+    recipe: Recipe, devices: Sequence[NullDevice], *, sanitize: bool | None = None
+) -> None:
     backends = [d.open() for d in devices]
-
     try:
-        found = results(recipe, backends, parallel=recipe.parallel)
+        found = results(recipe, backends, parallel=recipe.parallel, sanitize=sanitize)
     except tp.Unsupported:
         return  # state on a device that refuses to write it: the one refusal a mixture may meet
     finally:
         for device in devices:
             device.close(force=True)
-
     for mine, theirs in zip(found, alone(recipe), strict=True):
         np.testing.assert_allclose(mine, theirs, rtol=1e-5, atol=1e-6)
+
+
+@settings(max_examples=300, deadline=None, derandomize=True)
+@given(recipes())
+def test_any_mixture_of_devices_gives_the_same_values(recipe: Recipe) -> None:
+    assert_like_one_device(recipe, mixture(recipe))
 
 
 @settings(max_examples=200, deadline=None, derandomize=True)
@@ -215,37 +218,13 @@ def test_any_mixture_of_devices_gives_the_same_values(recipe: Recipe) -> None:
 def test_sanitizer_finds_nothing_whatever_devices_can_queue(
     recipe: Recipe, able: tuple[Abilities, ...]
 ) -> None:
-    devices = mixture(recipe, able)
-    backends = [d.open() for d in devices]
-
-    try:
-        found = results(recipe, backends, parallel=recipe.parallel, sanitize=True)
-    except tp.Unsupported:
-        return
-    finally:
-        for device in devices:
-            device.close(force=True)
-
-    for mine, theirs in zip(found, alone(recipe), strict=True):
-        np.testing.assert_allclose(mine, theirs, rtol=1e-5, atol=1e-6)
+    assert_like_one_device(recipe, mixture(recipe, able), sanitize=True)
 
 
 @settings(max_examples=60, deadline=None, derandomize=True)
 @given(recipes())
 def test_work_side_by_side_gives_the_same_values(recipe: Recipe) -> None:
-    devices = mixture(recipe, concurrent=True)
-    backends = [d.open() for d in devices]
-
-    try:
-        found = results(recipe, backends, parallel=recipe.parallel, sanitize=True)
-    except tp.Unsupported:
-        return
-    finally:
-        for device in devices:
-            device.close(force=True)
-
-    for mine, theirs in zip(found, alone(recipe), strict=True):
-        np.testing.assert_allclose(mine, theirs, rtol=1e-5, atol=1e-6)
+    assert_like_one_device(recipe, mixture(recipe, concurrent=True), sanitize=True)
 
 
 def one_stage(work: Sequence[Work], **_: object) -> tuple[Stage, ...]:
