@@ -41,7 +41,7 @@ class Concurrency:
     @property
     def nodes(self) -> int:
         """How many nodes are computed, those in groups too."""
-        return sum(len(_nodes(work)) for stage in self.stages for work in stage)
+        return sum(len(nodes_of(work)) for stage in self.stages for work in stage)
 
     @property
     def barriers(self) -> int:
@@ -71,15 +71,9 @@ def end_of(work: Work) -> Tensor:
     return work if isinstance(work, Tensor) else work.last
 
 
-def _nodes(work: Work) -> tuple[Tensor, ...]:
+def nodes_of(work: Work) -> tuple[Tensor, ...]:
+    """The node, or those of the group, in their order."""
     return (work,) if isinstance(work, Tensor) else work.nodes
-
-
-def units(nodes: Iterable[Tensor], groups: Iterable[Group]) -> tuple[Work, ...]:
-    """`nodes` in their order, each group in place of its last one."""
-    ends = {group.last: group for group in groups}
-    inside = {node for group in ends.values() for node in group.nodes}
-    return tuple(ends.get(n, n) for n in nodes if n in ends or n not in inside)
 
 
 # --- the order ---------------------------------------------------------------------------------
@@ -170,7 +164,7 @@ class _Changing:
         self._places = places
         self._roots: set[Tensor] = set()
         for piece in work:
-            for node in _nodes(piece):
+            for node in nodes_of(piece):
                 self._roots.update(node.written_roots)
         self._buffers = {places.where(root).buffer for root in self._roots if places.has(root)}
         self._known: dict[Tensor, bool] = {}

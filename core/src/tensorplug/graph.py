@@ -82,13 +82,7 @@ class Graph:
     @cached_property
     def work(self) -> "tuple[Tensor | Group, ...]":
         """What there is to do, in order: nodes with elements, and groups in place of theirs."""
-        grouped = {node for group in self.groups for node in group.nodes}
-        ends = {group.last: group for group in self.groups}
-        return tuple(
-            ends.get(node, node)
-            for node in self.nodes
-            if node in ends or (node not in grouped and self._is_work(node))
-        )
+        return tuple(filter(self._is_work, units(self.nodes, self.groups)))
 
     @cached_property
     def inputs(self) -> tuple[Tensor, ...]:
@@ -219,3 +213,10 @@ def _node_key(t: Tensor, index: Mapping[Tensor, int]) -> tuple[object, ...]:
         t.view_offset,
         t.writes,
     )
+
+
+def units(nodes: Iterable[Tensor], groups: "Iterable[Group]") -> "tuple[Tensor | Group, ...]":
+    """`nodes` in their order, each group in place of its last one."""
+    ends = {group.last: group for group in groups}
+    inside = {node for group in ends.values() for node in group.nodes}
+    return tuple(ends.get(n, n) for n in nodes if n in ends or n not in inside)

@@ -5,6 +5,7 @@ rows) is for the device's `supports_group` to refuse.
 """
 
 import itertools
+from collections.abc import Container
 
 from tensorplug.fusion import (
     Condition,
@@ -260,3 +261,8 @@ PATTERNS: tuple[Pattern, ...] = (
     MOE_COMBINE,
 )
 """All of them."""
+
+
+def named(names: Container[str]) -> tuple[Pattern, ...]:
+    """Those whose names are in `names`."""
+    return tuple(pattern for pattern in PATTERNS if pattern.name in names)

@@ -7,12 +7,14 @@ streams and plans ask `placing.place` for launches; what queues them is the back
 import threading
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from types import MappingProxyType
 
 from tensorplug.buffer import Buffer, BufferType
 from tensorplug.device import Device, KernelText, Memory
 from tensorplug.errors import OutOfMemory, Refusal
-from tensorplug.fusion import Group
+from tensorplug.fusion import Group, Pattern
+from tensorplug.patterns import named
 from tensorplug.tensor import Tensor
 from tensorplug_simt.facts import Facts
 from tensorplug_simt.lowering import SHARED, GroupLowering, Lowering, lower, lower_group
@@ -24,8 +26,7 @@ class SimtDevice(Device):
     """A device that computes what its tables lower.
 
     Subclasses set `facts` and `total` when they are made; their memory asks `need` before it takes
-    some, and tells `count` when it has taken it and when it gives it back. One with `groups` names
-    their patterns in `fusions`; then it fuses (`SupportsFusion`).
+    some, and tells `count` when it has taken it and when it gives it back.
     """
 
     total: int
@@ -67,6 +68,11 @@ class SimtDevice(Device):
         return buffer_type is self.buffer_type
 
     # --- work ------------------------------------------------------------------------------
+
+    @cached_property
+    def fusions(self) -> Sequence[Pattern]:
+        """The patterns of its `groups`."""
+        return named(self.groups)
 
     def lower(self, node: Tensor) -> Program | Refusal:
         """The launches of a node that is no view, or why there are none."""

@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from tensorplug.backend import Backend, SupportsConcurrency
-from tensorplug.concurrency import arrange, units
-from tensorplug.graph import Bindings
+from tensorplug.concurrency import arrange, nodes_of
+from tensorplug.graph import Bindings, units
 from tensorplug.scheduler.split import Split
 from tensorplug.tensor import Storage, Tensor
 
@@ -33,10 +33,5 @@ def _arranged(split: Split, ahead: int | None, places: Bindings) -> Split:
     if ahead is None:
         return split
     stages = arrange(units(split.nodes, split.groups), ahead=ahead, places=places)
-    order = (
-        node
-        for stage in stages
-        for work in stage
-        for node in ((work,) if isinstance(work, Tensor) else work.nodes)
-    )
+    order = (node for stage in stages for work in stage for node in nodes_of(work))
     return replace(split, nodes=tuple(order), stages=stages)

@@ -4,8 +4,8 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from tensorplug.allocator import Step
 from tensorplug.buffer import BufferType
-from tensorplug.concurrency import end_of, units
-from tensorplug.graph import Graph
+from tensorplug.concurrency import end_of
+from tensorplug.graph import Graph, units
 from tensorplug.scheduler.assign import Choice
 from tensorplug.scheduler.split import Split, localised
 from tensorplug.tensor import Tensor

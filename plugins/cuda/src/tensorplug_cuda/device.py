@@ -17,7 +17,7 @@ from tensorplug_cuda.errors import driver_errors
 from tensorplug_cuda.facts import Gpu
 from tensorplug_cuda.hostmemory import PinnedBufferType, Registration, import_host
 from tensorplug_cuda.importing import import_array
-from tensorplug_cuda.kernels import FUSIONS, GROUPS, LOWERINGS
+from tensorplug_cuda.kernels import GROUPS, LOWERINGS
 from tensorplug_cuda.memory import CudaBuffer, CudaBufferType
 from tensorplug_cuda.programs import Programs
 from tensorplug_simt.device import SimtDevice, texts_of
@@ -35,7 +35,6 @@ class CudaDevice(SimtDevice):
     backend_class = CudaBackend
     lowerings = LOWERINGS
     groups = GROUPS
-    fusions = FUSIONS
     options: ClassVar[tuple[Option, ...]] = (
         Option("stream", int, 0, "address of a cudaStream_t of another library to queue work on"),
     )

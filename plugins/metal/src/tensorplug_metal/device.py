@@ -12,7 +12,7 @@ from tensorplug.errors import Unsupported
 from tensorplug.tensor import Array, Tensor
 from tensorplug_metal.backend import COMMAND_BUFFERS, MetalBackend
 from tensorplug_metal.facts import Gpu
-from tensorplug_metal.kernels import FUSIONS, GROUPS, LOWERINGS
+from tensorplug_metal.kernels import GROUPS, LOWERINGS
 from tensorplug_metal.memory import HostBufferType, MetalBufferType, OnGpu, imported
 from tensorplug_metal.programs import Programs
 from tensorplug_metal.residency import Residency
@@ -27,7 +27,6 @@ class MetalDevice(SimtDevice):
     backend_class = MetalBackend
     lowerings = LOWERINGS
     groups = GROUPS
-    fusions = FUSIONS
     options: ClassVar[tuple[Option, ...]] = (
         COMMAND_BUFFERS,
         Option("concurrent", bool, default=True, help="run launches at once that need no barrier"),

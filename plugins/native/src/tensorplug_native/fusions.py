@@ -232,5 +232,5 @@ FUSIONS: Mapping[str, Fusion] = {
 }
 """By the name of the pattern."""
 
-PATTERNS: tuple[Pattern, ...] = tuple(p for p in patterns.PATTERNS if p.name in FUSIONS)
+PATTERNS: tuple[Pattern, ...] = patterns.named(FUSIONS)
 """What devices offer."""

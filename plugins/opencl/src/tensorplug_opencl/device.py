@@ -22,7 +22,7 @@ from tensorplug_opencl.facts import (
     style_forced,
     tuning_wanted,
 )
-from tensorplug_opencl.kernels import FUSIONS, GROUPS, LOWERINGS
+from tensorplug_opencl.kernels import GROUPS, LOWERINGS
 from tensorplug_opencl.memory import (
     ERRORS,
     ImportedBuffer,
@@ -44,7 +44,6 @@ class OpenCLDevice(SimtDevice):
     backend_class = OpenCLBackend
     lowerings = LOWERINGS
     groups = GROUPS
-    fusions = FUSIONS
 
     def __init__(self, name: str, driver: Any) -> None:
         super().__init__(name)

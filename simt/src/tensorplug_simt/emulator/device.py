@@ -10,7 +10,6 @@ from tensorplug.backend import Backend
 from tensorplug.buffer import ArrayBuffer, Buffer, BufferType, BufferUsage
 from tensorplug.device import DeviceType
 from tensorplug.fusion import Group
-from tensorplug.patterns import PATTERNS
 from tensorplug.tensor import Tensor
 from tensorplug_simt.backend import SimtBackend
 from tensorplug_simt.device import SimtBufferType, SimtDevice
@@ -81,7 +80,6 @@ class EmulatedDevice(SimtDevice):
         group_lowerings: Mapping[str, GroupLowering] = MappingProxyType({}),
     ) -> None:
         super().__init__(name)
-        self.fusions = tuple(pattern for pattern in PATTERNS if pattern.name in group_lowerings)
         self.emulator = emulator or Emulator()
         self.total = CAPACITY
         self.facts = facts

@@ -1,6 +1,5 @@
 """The kernels of this backend: its own, by family, and the shared ones that it adopts."""
 
-from tensorplug.patterns import PATTERNS
 from tensorplug_cuda.kernels import attention, matmul, norm, route, softmax, sort
 from tensorplug_cuda.kernels.columns import ROOMY
 from tensorplug_cuda.kernels.table import GROUPS, OWN
@@ -9,7 +8,6 @@ from tensorplug_simt.lowering import SHARED
 from tensorplug_simt.own.chains import CHAINS
 
 __all__ = [
-    "FUSIONS",
     "GROUPS",
     "LOWERINGS",
     "attention",
@@ -23,4 +21,3 @@ __all__ = [
 
 LOWERINGS = {**SHARED, **ROOMY, **OWN}
 GROUPS |= CHAINS
-FUSIONS = tuple(pattern for pattern in PATTERNS if pattern.name in GROUPS)

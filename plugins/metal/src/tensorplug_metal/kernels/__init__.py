@@ -1,6 +1,5 @@
 """The kernels of this backend: its own, by family, and the shared ones that it adopts."""
 
-from tensorplug.patterns import PATTERNS
 from tensorplug_metal.kernels import attention, matmul, norm, softmax, sort
 from tensorplug_metal.kernels.table import GROUPS, OWN
 from tensorplug_simt import families
@@ -8,7 +7,6 @@ from tensorplug_simt.lowering import SHARED
 from tensorplug_simt.own.chains import CHAINS
 
 __all__ = [
-    "FUSIONS",
     "GROUPS",
     "LOWERINGS",
     "attention",
@@ -21,4 +19,3 @@ __all__ = [
 
 LOWERINGS = {**SHARED, **OWN}
 GROUPS |= CHAINS
-FUSIONS = tuple(pattern for pattern in PATTERNS if pattern.name in GROUPS)

@@ -1,13 +1,11 @@
 """The kernels of this backend: its own, by family, and the shared ones that it adopts."""
 
-from tensorplug.patterns import PATTERNS
 from tensorplug_opencl.kernels import attention, matmul, norm, softmax, sort
 from tensorplug_opencl.kernels.table import GROUPS, OWN
 from tensorplug_simt import families
 from tensorplug_simt.lowering import SHARED
 
 __all__ = [
-    "FUSIONS",
     "GROUPS",
     "LOWERINGS",
     "attention",
@@ -19,4 +17,3 @@ __all__ = [
 ]
 
 LOWERINGS = {**SHARED, **OWN}
-FUSIONS = tuple(pattern for pattern in PATTERNS if pattern.name in GROUPS)
