@@ -41,19 +41,6 @@ def test_new_memory_holds_what_the_host_writes(device):
     assert got.tolist() == [*range(8), *[7] * 8, *range(16, 64)]
 
 
-def test_rows_are_written_and_read_apart(device):
-    rows = np.arange(12, dtype=np.uint8).reshape(3, 4)
-    with device.buffer_type.alloc(32) as buffer:
-        buffer.fill(0)
-        buffer.write_2d(2, rows, row=4, stride=10)
-
-        got = buffer.read_2d(2, 3, row=4, stride=10)
-        around = buffer.read(0, 32)
-
-    assert got.tolist() == rows.tolist()
-    assert np.flatnonzero(around).tolist() == [3, 4, 5, 12, 13, 14, 15, 22, 23, 24, 25]
-
-
 def test_queued_transfers_are_done_once_somebody_waits(device, stream):
     data, got = np.arange(16, dtype=np.uint8), np.zeros(16, np.uint8)
     with device.buffer_type.alloc(16) as buffer:

@@ -87,19 +87,6 @@ def test_private_memory_is_filled_in_part(device, offset, size):
         assert buffer.read(0, 16).tolist() == [*[1] * offset, *[7] * size, *[1] * rest]
 
 
-def test_rows_are_written_and_read_apart(device):
-    rows = np.arange(12, dtype=np.uint8).reshape(3, 4)
-    with device.buffer_type.alloc(32) as buffer:
-        buffer.fill(0)
-        buffer.write_2d(2, rows, row=4, stride=10)
-
-        got = buffer.read_2d(2, 3, row=4, stride=10)
-        around = buffer.read(0, 32)
-
-    assert got.tolist() == rows.tolist()
-    assert np.flatnonzero(around).tolist() == [3, 4, 5, 12, 13, 14, 15, 22, 23, 24, 25]
-
-
 def test_host_buffers_start_at_pages_and_are_reached_where_they_lie(device):
     with device.host_buffer_type.alloc(100) as buffer:
         (view,) = buffer.views

@@ -15,7 +15,13 @@ from tensorplug.errors import DeviceError, Unsupported
 from tensorplug_simt.cache import cache_folder
 
 HERE = Path(__file__).parent
-HEADERS = ("runtime.h", "switch.h", "languages/cuda.h", "languages/metal.h")
+HEADERS = (
+    "runtime.h",
+    "switch.h",
+    "languages/cuda.h",
+    "languages/metal.h",
+    "languages/metal_types.h",
+)
 
 KEPT = 1024
 """Shared objects that stay on disk."""

@@ -2,32 +2,15 @@
 // Address spaces are nothing here; metal_spaces.h is for the compiler that checks them.
 #pragma once
 #include "runtime.h"
+#include "metal_types.h"
 
-#define TENSORPLUG_EMULATED 1
-#define __METAL__ 1
-#define __METAL_VERSION__ 310
-#define kernel
 #define device
-#define thread
 // Of pointers; arrays are SIMT_SHARED by then.
 #define threadgroup
 #define constant const
 #define SIMT_TABLE static
 
 #define SIMT_INLINE static inline __attribute__((unused))
-
-typedef unsigned char uchar;
-typedef unsigned short ushort;
-typedef unsigned int uint;
-typedef unsigned long ulong;
-typedef signed char int8_t;
-typedef unsigned char uint8_t;
-typedef short int16_t;
-typedef unsigned short uint16_t;
-typedef int int32_t;
-typedef unsigned int uint32_t;
-// A plain char has a sign there.
-#define char signed char
 
 template <class To, class From> SIMT_INLINE To as_type(From from) {
   To to;

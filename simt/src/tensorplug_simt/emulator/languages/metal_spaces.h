@@ -1,30 +1,15 @@
 // Metal Shading Language for clang, which only checks it: address spaces are types of their own, as
 // they are for Apple's compiler. Functions are declared and never called.
 #pragma once
+#include "metal_types.h"
 
-#define TENSORPLUG_EMULATED 1
-#define __METAL__ 1
-#define __METAL_VERSION__ 310
-#define kernel
-#define thread
 #define device __attribute__((address_space(1)))
 #define constant const __attribute__((address_space(2)))
 #define threadgroup __attribute__((address_space(3)))
 #define SIMT_TABLE static constant
 #define SIMT_SHARED static threadgroup
 
-typedef unsigned char uchar;
-typedef unsigned short ushort;
-typedef unsigned int uint;
-typedef unsigned long ulong;
-typedef signed char int8_t;
-typedef unsigned char uint8_t;
-typedef short int16_t;
-typedef unsigned short uint16_t;
-typedef int int32_t;
-typedef unsigned int uint32_t;
 typedef _Float16 half;
-#define char signed char
 
 #define SIMT_VECTORS(T) \
   typedef T T##2 __attribute__((ext_vector_type(2))); \
