@@ -6,10 +6,13 @@ import numpy as np
 import pytest
 
 import tensorplug as tp
+from tensorplug.matching import find_groups
+from tensorplug.patterns import RMS_NORM_ROPE
 from tensorplug_simt import families  # noqa: F401 - fills the table of lowerings
 from tensorplug_simt.dialects.dialect import OPENCL
 from tensorplug_simt.facts import Facts
 from tensorplug_simt.families.elementwise import SCALE
+from tensorplug_simt.families.rope import norm_rope
 from tensorplug_simt.lowering import lower
 from tensorplug_simt.merging import (
     LARGEST_BLOCK,
@@ -21,7 +24,7 @@ from tensorplug_simt.merging import (
 )
 from tensorplug_simt.source import source
 
-WIDE = Facts(wide=True)
+WIDE, GPU = Facts(wide=True), Facts(wide=False, subgroup=32)
 HERE, THERE = SimpleNamespace(), SimpleNamespace()
 
 
@@ -30,6 +33,19 @@ def scaled(start: int, end: int, *, rows: int = 4, buffer=HERE, dtype=tp.F32) ->
     node = tp.scale(tp.input("x", (rows, 32), dtype), scale=2.0)
     (launch,) = lower(node, WIDE).launches
     return Placed(launch, (buffer, buffer), (start, end))
+
+
+def turned(heads: int, start: int, *, normed: bool) -> Placed:
+    """Heads of 64 numbers of one token, turned from byte `start` to 16 KiB beyond it."""
+    x, positions = tp.input("x", (1, heads, 64), tp.F32), tp.input("positions", (1,), tp.I32)
+    if normed:
+        x = tp.rms_norm(x) * tp.input("weight", (64,), tp.F32)
+    graph = tp.Graph(tp.rope(x, positions, dims=64))
+    groups = find_groups(graph, [RMS_NORM_ROPE])
+    (launch,) = (norm_rope(*groups, GPU) if normed else lower(graph.outputs[0], GPU)).launches
+    places = {"x": start, "y": start + 16384, "weight": 65536, "positions": 131072, "factors": 0}
+    offsets = tuple(places[name] for name in launch.regions)
+    return Placed(launch, (HERE,) * len(offsets), offsets)
 
 
 def lengths(*placed: Placed) -> list[int]:
@@ -56,6 +72,13 @@ def test_neighbours_that_touch_what_the_other_writes_stay_apart(second):
 )
 def test_neighbours_of_another_kind_stay_apart(second):
     assert lengths(scaled(0, 1024), second) == [1, 1]
+
+
+@pytest.mark.parametrize("normed", [False, True], ids=["rope", "rms_norm_rope"])
+def test_queries_and_keys_turn_together_though_they_have_other_numbers_of_heads(normed):
+    queries, keys = turned(9, 0, normed=normed), turned(3, 4096, normed=normed)
+
+    assert lengths(queries, keys) == [2]
 
 
 def test_order_of_what_depends_on_each_other_is_kept():

@@ -84,6 +84,10 @@ FUSED = {
     "rms_norm_mul_odd": "norm_mul",
     "norm_mul_add": "norm_mul",
     "add_norm_mul_add": "add_norm",
+    **dict.fromkeys(
+        (f"rms_norm_mul_rope{form}" for form in ("", "_neox", "_imrope", "_vision", "_part")),
+        "rms_norm_rope",
+    ),
     "combined_2": "moe_combine",
     "product_bias_bf16_7": "mul_mat_add",
     "product_bias_q4_0_1": "mul_mat_add",

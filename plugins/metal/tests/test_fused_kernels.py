@@ -43,6 +43,11 @@ def add_norm(op, *, weighted=True, length=96):
     return (normed * leaf("w", 5, length) if weighted else normed), total
 
 
+def turned(mode, **options):
+    heads = tp.rms_norm(leaf("x", 3, 5, 40)) * leaf("w", 40)
+    return (tp.rope(heads, tp.input("ids", (3,), tp.I32), mode=mode, **options),)
+
+
 def snake():
     x, a, b = leaf("x", 5, 33), leaf("a", 33), leaf("b", 33)
     return (x + tp.sqr(tp.sin(x * a)) * b,)
@@ -99,6 +104,8 @@ CASES = {
     "add_norm of rms_norm": lambda: add_norm("rms_norm"),
     "add_norm without weight": lambda: add_norm("norm", weighted=False),
     "add_norm of odd rows": lambda: add_norm("rms_norm", length=33),
+    "rms_norm_rope of halves": lambda: turned("neox", dims=40, scale=0.5),
+    "rms_norm_rope of a part": lambda: turned("normal", dims=12),
     "add_chain of 2": lambda: chain(tp.add, 2),
     "add_chain of 8": lambda: chain(tp.add, 8, 33),
     "mul_chain of 3": lambda: chain(tp.mul, 3),
@@ -130,7 +137,8 @@ def outcome(device, graph):
     rng = np.random.default_rng(3)
     leafs = sorted(graph.leafs, key=lambda t: t.name)
     values = {t: rng.normal(size=t.shape).astype(np.float32) for t in leafs}
-    values |= {t: np.array([[4, 0, 5]], np.int32) for t in graph.leafs if t.dtype is tp.I32}
+    ids = np.array([4, 0, 5], np.int32)
+    values |= {t: ids.reshape(t.shape) for t in graph.leafs if t.dtype is tp.I32}
     bindings = bind(device, graph, values)
     with device.open() as stream:
         stream.compute(tp.BoundGraph(graph, bindings))

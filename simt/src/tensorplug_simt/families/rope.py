@@ -1,13 +1,16 @@
 """Rotary position embedding and its gradient."""
 
 import math
+from collections.abc import Iterable
 from typing import Any
 
 from tensorplug.dtypes import F16, F32, I32
-from tensorplug.tensor import Tensor
+from tensorplug.fusion import Group
+from tensorplug.tensor import Tensor, contiguous_nb
 from tensorplug_simt.facts import Facts
+from tensorplug_simt.grids import group_size
 from tensorplug_simt.lowering import NoKernel, lowers, need_type, number
-from tensorplug_simt.program import Kernel, Program, blocks_of, launch
+from tensorplug_simt.program import Kernel, Program, Region, blocks_of, launch, region
 
 RUNGS = 12
 """Bits of the number of a pair."""
@@ -17,17 +20,16 @@ _SIZES = ("size0", "size1", "size2", "size3")
 _FLOATS = ("scale", "ext_factor", "low", "width", "size", "way")
 _LADDER = tuple(f"rung{i}" for i in range(RUNGS))
 
-ROPE = Kernel(
-    "rope",
-    "tensorplug_simt:kernels/rope.k",
-    ("x", "positions", "factors", "y"),
-    ("y",),
-    (
-        *((name, "long") for name in _LADDER),
-        *((name, "int") for name in (*_INTEGERS, *_SIZES)),
-        *((name, "float") for name in _FLOATS),
-    ),
+TEXT = "tensorplug_simt:kernels/rope.k"
+_NUMBERS = (
+    *((name, "long") for name in _LADDER),
+    *((name, "int") for name in (*_INTEGERS, *_SIZES)),
+    *((name, "float") for name in _FLOATS),
 )
+_PLACES = ("positions", "factors", "y")
+ROPE = Kernel("rope", TEXT, ("x", *_PLACES), ("y",), _NUMBERS)
+NORM_ROPE = Kernel("rope", TEXT, ("x", "weight", *_PLACES), ("y",), (*_NUMBERS, ("eps", "float")))
+"""The same after a norm of each head."""
 
 _TOGETHER = 32
 """Items of a group that have a pair each."""
@@ -40,43 +42,96 @@ _HEADS = 4
 @lowers("rope", "rope_back")
 def rope(node: Tensor, facts: Facts) -> Program:
     """Turn the first pairs of each head, copy what is left."""
-    x, positions, factors = node.operands
-    assert x is not None
+    x, pairs = node.sources[0], _pairs(node)
+    lanes, together = (_LANES, 1) if facts.wide else (1, _TOGETHER)
+    turned = launch(
+        ROPE,
+        _places(node, x),
+        groups=(_groups(x, facts), blocks_of(pairs, lanes * together), x.ne[3]),
+        local=(together,),
+        defines=_defines((x, node), node, lanes),
+        numbers=_numbers(node, facts),
+    )
+    return Program((turned,))
+
+
+def norm_rope(group: Group, facts: Facts) -> Program:
+    """Each head over the root of its mean square, times a weight, then turned."""
+    node, normed, weight = group["turned"], group["normed"], group["weight"]
+    x = _heads(group["x"], node)
+    if weight.ne[0] != x.ne[0] or (x.ne != normed.ne and weight.size != x.ne[0]):
+        raise NoKernel(f"no kernel for heads of {node} with the weight {weight}")
+    for tensor in (normed, weight):
+        need_type(tensor, frozenset({F32}))
+    items = group_size(x.ne[0], facts)
+    lanes = blocks_of(_pairs(node), items)
+    turned = launch(
+        NORM_ROPE,
+        _places(node, x) | {"weight": weight},
+        groups=(_groups(x, facts), 1, x.ne[3]),
+        local=(items,),
+        defines={**_defines((x, weight, node), node, lanes), "GROUP_SIZE": items},
+        numbers={**_numbers(node, facts), "eps": number(normed, "eps")},
+    )
+    return Program((turned,))
+
+
+def _heads(x: Tensor, node: Tensor) -> Region:
+    """`x` as the heads that turn: its own rows, perhaps otherwise counted."""
+    if x.ne == node.ne:
+        return region(x)
+    if x.ne[0] != node.ne[0] or not x.is_contiguous:
+        raise NoKernel(f"no kernel for a norm of {x} as the heads of {node}")
+    return Region(x, x.dtype, node.ne, contiguous_nb(x.dtype, node.ne))
+
+
+def _pairs(node: Tensor) -> int:
+    return int(number(node, "dims")) // (1 if node.params["mode"] == "vision" else 2)
+
+
+def _groups(x: Tensor | Region, facts: Facts) -> int:
+    """Groups for the heads of all tokens, along x: launches for more heads merge with others."""
+    return x.ne[2] * blocks_of(x.ne[1], _heads_together(x, facts))
+
+
+def _heads_together(x: Tensor | Region, facts: Facts) -> int:
+    """Heads of one group: all of a wide device's, few where groups would be too few."""
+    most = x.ne[1] if facts.wide else 1 if x.ne[2] * x.ne[3] <= facts.units else _HEADS
+    return max(1, min(most, x.ne[1]))
+
+
+def _places(node: Tensor, x: Tensor | Region) -> dict[str, Tensor | Region]:
+    _, positions, factors = node.operands
     assert positions is not None
-    for tensor in (node, x):
+    for tensor in (node, node.sources[0]):
         need_type(tensor, frozenset({F32, F16}))
     need_type(positions, frozenset({I32}))
-    vision = node.params["mode"] == "vision"
-    pairs = int(number(node, "dims")) // (1 if vision else 2)
-    heads = x.ne[1] if facts.wide else min(_HEADS, x.ne[1])
-    parts = blocks_of(x.ne[1], heads)
     places = {"x": x, "positions": positions, "y": node}
     if factors is not None:
         need_type(factors, frozenset({F32}))
         places["factors"] = factors
-    lanes, together = (_LANES, 1) if facts.wide else (1, _TOGETHER)
+    return places
+
+
+def _defines(rows: Iterable[Tensor | Region], node: Tensor, lanes: int) -> dict[str, int | str]:
     defines: dict[str, int | str] = {"LANES": lanes}
-    if all(t.nb[0] == t.dtype.size for t in (x, node)):
+    if all(t.nb[0] == t.dtype.size for t in rows):
         defines["PACKED"] = 1
     if node.params["mode"] == "normal":
         defines["NEIGHBOURS"] = 1
-    return Program(
-        (
-            launch(
-                ROPE,
-                places,
-                groups=(x.ne[2], blocks_of(pairs, lanes * together), x.ne[3] * parts),
-                local=(together,),
-                defines=defines,
-                pairs=pairs,
-                heads=heads,
-                way=-1.0 if node.op == "rope_back" else 1.0,
-                **_sections(node),
-                **_ladder(node, pairs),
-                **_yarn(node),
-            ),
-        )
-    )
+    return defines
+
+
+def _numbers(node: Tensor, facts: Facts) -> dict[str, Any]:
+    pairs = _pairs(node)
+    return {
+        "pairs": pairs,
+        "heads": _heads_together(node, facts),
+        "way": -1.0 if node.op == "rope_back" else 1.0,
+        **_sections(node),
+        **_ladder(node, pairs),
+        **_yarn(node),
+    }
 
 
 def _sections(node: Tensor) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Nodes after each other, element by element, in one pass."""
+"""Nodes after each other in one pass: an item for each element, or a group for some heads."""
 
 from tensorplug.dtypes import F32
 from tensorplug.fusion import Group
@@ -9,6 +9,7 @@ from tensorplug_simt.families.elements import COUNT, alike
 from tensorplug_simt.families.elements import TEXT as ELEMENTWISE
 from tensorplug_simt.families.elementwise import UNARY
 from tensorplug_simt.families.gates import GATED
+from tensorplug_simt.families.rope import norm_rope
 from tensorplug_simt.families.ssm import TEXT as SSM
 from tensorplug_simt.grids import per_element
 from tensorplug_simt.lowering import (
@@ -34,8 +35,8 @@ SOFTCAP = Kernel(
 
 CONV = Kernel("ssm_conv", SSM, ("x", "weights", "bias", "y"), ("y",), (COUNT,))
 
-CHAINS: dict[str, GroupLowering] = {}
-"""By fusion pattern; a backend puts them into its own table."""
+CHAINS: dict[str, GroupLowering] = {"rms_norm_rope": norm_rope}
+"""By fusion pattern; a backend whose rows are the work of groups puts them into its own table."""
 
 
 @lowers_group("add_chain", "mul_chain", table=CHAINS)

@@ -132,6 +132,30 @@ def _rms_norm_mul_rope(draw: Draw, mode: str) -> Tensor:
     return tp.rope(heads, draw.positions(6), dims=32, mode=mode)
 
 
+def _rms_norm_mul_rope_sections(draw: Draw, mode: str) -> Tensor:
+    """Positions of four kinds, stretched, of heads that the norm saw as rows of one matrix."""
+    heads = tp.rms_norm(draw.input(15, 48)) * draw.scales(48)
+    sections = (9, 7, 8, 0)
+    return tp.rope(
+        heads.reshape(5, 3, 48),
+        draw.positions(20),
+        dims=24 if mode == "vision" else 48,
+        mode=mode,
+        sections=sections,
+        original_context=64,
+        scale=0.25,
+        ext_factor=1.0,
+    )
+
+
+def _rms_norm_mul_rope_part(draw: Draw) -> Tensor:
+    """A part of each head turns, as far as factors say; heads lie apart, with weights each."""
+    wide = draw.input(2, 5, 3, 70)[..., 2:39]
+    heads = tp.rms_norm(wide, eps=1e-3) * draw.input(3, 37)
+    factors = draw.input(10, low=1, high=3)
+    return tp.rope(heads, draw.positions(5), factors, dims=20, mode="neox")
+
+
 def _rope_set_rows(draw: Draw, mode: str) -> Tensor:
     turned = tp.rope(draw.input(5, 2, 32), draw.positions(5), dims=32, mode=mode)
     return tp.set_rows(draw.cache(16, 64), turned.reshape(5, 64), draw.rows(5, 16))
@@ -451,6 +475,13 @@ GRAPHS: dict[str, WholeGraph] = {
     "add_rms_norm": WholeGraph(_add_rms_norm, EXACT),
     "rms_norm_mul_rope": WholeGraph(partial(_rms_norm_mul_rope, mode="normal"), NEAR),
     "rms_norm_mul_rope_neox": WholeGraph(partial(_rms_norm_mul_rope, mode="neox"), NEAR),
+    **{
+        f"rms_norm_mul_rope_{mode}": WholeGraph(
+            partial(_rms_norm_mul_rope_sections, mode=mode), NEAR
+        )
+        for mode in ("mrope", "imrope", "vision")
+    },
+    "rms_norm_mul_rope_part": WholeGraph(_rms_norm_mul_rope_part, NEAR),
     "rope_set_rows": WholeGraph(partial(_rope_set_rows, mode="normal"), NEAR),
     "rope_set_rows_neox": WholeGraph(partial(_rope_set_rows, mode="neox"), NEAR),
     **{
