@@ -152,6 +152,12 @@ def test_value_perhaps_reshaped_has_the_same_elements_in_the_same_order(look, fu
     assert len(find_groups(graph, [both])) == fused
 
 
+def test_scales_of_experts_are_found_through_their_copies_for_tokens() -> None:
+    (scaled,) = _scaled_experts(tp.repeat(x_of(1, 3, 1), (4, 3, 1)))
+
+    assert found(scaled) == ["repeat+mul_mat_id+get_rows+mul"]
+
+
 # --- what is not -------------------------------------------------------------------------------
 
 
@@ -239,6 +245,29 @@ def _product_is_repeated_by_the_bias() -> list[Tensor]:
     return [x_of(3, 4, 6) + tp.mul_mat(x_of(6, 8), x_of(4, 8))]
 
 
+def _scale_for_each_row() -> list[Tensor]:
+    return [tp.mul_mat(x_of(6, 8), x_of(4, 8)) * x_of(6)]
+
+
+def _scaled_experts(scales: Tensor, *, of_others: bool = False) -> list[Tensor]:
+    """Products of three experts with four tokens, times what `scales` has for each."""
+    ids = [x_of(4, 2, name=name, dtype=tp.I32) for name in ("ids", "others")]
+    product = tp.mul_mat_id(x_of(3, 6, 8), x_of(4, 1, 8), ids[0])
+    return [product * tp.get_rows(scales, ids[of_others])]
+
+
+def _scales_of_other_experts() -> list[Tensor]:
+    return _scaled_experts(tp.repeat(x_of(1, 3, 1), (4, 3, 1)), of_others=True)
+
+
+def _scales_for_each_token() -> list[Tensor]:
+    return _scaled_experts(x_of(4, 3, 1))
+
+
+def _more_scales_than_experts() -> list[Tensor]:
+    return _scaled_experts(tp.repeat(x_of(1, 3, 1), (4, 6, 1)))
+
+
 def _expert_counted_twice() -> list[Tensor]:
     mixed = x_of(4, 2, 8) * x_of(4, 2, 1)
     return [mixed[:, 0] + mixed[:, 0]]
@@ -262,6 +291,10 @@ def _expert_counted_twice() -> list[Tensor]:
         _experts_of_the_second_rank,
         _part_of_each_expert,
         _product_is_repeated_by_the_bias,
+        _scale_for_each_row,
+        _scales_of_other_experts,
+        _scales_for_each_token,
+        _more_scales_than_experts,
         _expert_counted_twice,
     ],
 )

@@ -262,6 +262,11 @@ def same_shape(*names: str) -> Condition:
     )
 
 
+def single(name: str) -> Condition:
+    """`name` is one number."""
+    return Condition(f"{name} has one element", (name,), lambda t: t.size == 1)
+
+
 def param(step: str, name: str, value: object) -> Condition:
     """The parameter `name` of `step` is `value`."""
     return Condition(f"{name} of {step} is {value}", (step,), lambda t: t.params[name] == value)

@@ -14,6 +14,7 @@ from tensorplug.fusion import (
     param,
     pattern,
     same_shape,
+    single,
     variants,
 )
 from tensorplug.tensor import Tensor
@@ -144,6 +145,77 @@ MUL_MAT_ID_GLU = pattern(
     f"y = {_GLU}(gate_sum, up_sum)",
 )
 
+# Weights whose blocks hold small numbers alone have a scale beside them: one for each matrix.
+
+
+def _one_for_each_matrix(scale: str, w: str) -> Condition:
+    def fits(scale: Tensor, w: Tensor) -> bool:
+        return scale.ne == (1, w.ne[2], 1, 1)
+
+    return Condition(f"{scale} has a number for each matrix of {w}", (scale, w), fits)
+
+
+def _only_for_tokens(many: str, scale: str) -> Condition:
+    return Condition(
+        f"{many} repeats {scale} for tokens alone", (many, scale), lambda m, s: m.ne[1] == s.ne[1]
+    )
+
+
+MUL_MAT_SCALE = pattern(
+    "mul_mat_scale",
+    "product = mul_mat(w, x)",
+    "scaled = mul(product, scale)",
+    "? sum = add(scaled, bias)",
+    where=[single("scale"), same_shape("product", "scaled"), same_shape("scaled", "sum")],
+)
+MUL_MAT_ID_SCALE = pattern(
+    "mul_mat_id_scale",
+    "product = mul_mat_id(w, x, ids)",
+    "? many = repeat(scale)",
+    "chosen = get_rows(many, ids)",
+    "scaled = mul(product, chosen)",
+    "? sum = add_id(scaled, bias, ids)",
+    where=[_one_for_each_matrix("scale", "w"), _only_for_tokens("many", "scale")],
+)
+MUL_MAT_SCALE_GLU = pattern(
+    "mul_mat_scale_glu",
+    "gate = mul_mat(w_gate, x)",
+    "gate_scaled = mul(gate, gate_scale)",
+    "? gate_sum = add(gate_scaled, gate_bias)",
+    "up = mul_mat(w_up, x)",
+    "up_scaled = mul(up, up_scale)",
+    "? up_sum = add(up_scaled, up_bias)",
+    f"y = {_GLU}(gate_sum, up_sum)",
+    where=[
+        single("gate_scale"),
+        single("up_scale"),
+        same_shape("gate", "gate_scaled"),
+        same_shape("gate", "gate_sum"),
+        same_shape("up", "up_scaled"),
+        same_shape("up", "up_sum"),
+    ],
+)
+MUL_MAT_ID_SCALE_GLU = pattern(
+    "mul_mat_id_scale_glu",
+    "gate = mul_mat_id(w_gate, x, ids)",
+    "? gate_many = repeat(gate_scale)",
+    "gate_chosen = get_rows(gate_many, ids)",
+    "gate_scaled = mul(gate, gate_chosen)",
+    "? gate_sum = add_id(gate_scaled, gate_bias, ids)",
+    "up = mul_mat_id(w_up, x, ids)",
+    "? up_many = repeat(up_scale)",
+    "up_chosen = get_rows(up_many, ids)",
+    "up_scaled = mul(up, up_chosen)",
+    "? up_sum = add_id(up_scaled, up_bias, ids)",
+    f"y = {_GLU}(gate_sum, up_sum)",
+    where=[
+        _one_for_each_matrix("gate_scale", "w_gate"),
+        _one_for_each_matrix("up_scale", "w_up"),
+        _only_for_tokens("gate_many", "gate_scale"),
+        _only_for_tokens("up_many", "up_scale"),
+    ],
+)
+
 # --- state spaces ------------------------------------------------------------------------------
 
 SSM_CONV_SILU = pattern(
@@ -255,6 +327,10 @@ PATTERNS: tuple[Pattern, ...] = (
     MUL_MAT_ID_ADD,
     MUL_MAT_GLU,
     MUL_MAT_ID_GLU,
+    MUL_MAT_SCALE,
+    MUL_MAT_ID_SCALE,
+    MUL_MAT_SCALE_GLU,
+    MUL_MAT_ID_SCALE_GLU,
     SSM_CONV_SILU,
     TOPK_MOE,
     TOPK_MOE_LATE,

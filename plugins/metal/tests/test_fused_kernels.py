@@ -87,7 +87,34 @@ def experts(dtype, *, unit="", slots=1, bias=False):
     return (tp.apply(tp.OPS[unit], side("gate"), side("up")) if unit else side("w"),)
 
 
+def scaled(dtype, columns, *, unit=""):
+    x = leaf("x", columns, 256)
+
+    def side(name):
+        return tp.mul_mat(weight(name, 70, 256, dtype=dtype), x) * leaf(f"{name}_s", 1)
+
+    if unit:
+        return (tp.apply(tp.OPS[unit], side("gate"), side("up")),)
+    return (side("w") + leaf("b", 70),)
+
+
+def scaled_experts(dtype, *, unit=""):
+    x, ids = leaf("x", 1, 1, 256), tp.input("ids", (1, 3), tp.I32)
+
+    def side(name):
+        product = tp.mul_mat_id(weight(name, 6, 70, 256, dtype=dtype), x, ids)
+        product = product * tp.get_rows(leaf(f"{name}_s", 1, 6, 1), ids)
+        return tp.add_id(product, leaf(f"{name}_b", 6, 70), ids)
+
+    return (tp.apply(tp.OPS[unit], side("gate"), side("up")) if unit else side("w"),)
+
+
 CASES = {
+    "mul_mat_scale of nvfp4": lambda: scaled(tp.NVFP4, 1),
+    "mul_mat_scale of f16 and 7 columns": lambda: scaled(tp.F16, 7),
+    "mul_mat_scale_glu of q8_0": lambda: scaled(tp.Q8_0, 2, unit="swiglu"),
+    "mul_mat_id_scale of nvfp4": lambda: scaled_experts(tp.NVFP4),
+    "mul_mat_id_scale_glu of bf16": lambda: scaled_experts(tp.BF16, unit="geglu"),
     "mul_mat_add of q4_0": lambda: product(tp.Q4_0, 1),
     "mul_mat_add of f16 and 7 columns": lambda: product(tp.F16, 7),
     "mul_mat_glu of q8_0": lambda: pair("swiglu", tp.Q8_0),

@@ -1,7 +1,8 @@
-"""Products with few columns, with what follows them: a bias, or a second product as its gate."""
+"""Products with few columns, with what follows: a scale, a bias, a second product as the gate."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from tensorplug.dtypes import F32
 from tensorplug.fusion import Group
@@ -14,10 +15,21 @@ from tensorplug_simt.program import Kernel, Number
 
 PLAIN = ("w", "x", "ids", "y")
 FUSED = ("w", "x", "ids", "bias", "w2", "bias2", "y")
-"""Buffers of kernels without and with what follows a product."""
+SCALED = (*FUSED[:-1], "scale", "scale2", "y")
+"""Buffers of kernels without and with what follows a product; few have scales."""
+FOLLOWED = tuple(f"mul_mat{id_}_{after}" for id_ in ("", "_id") for after in ("add", "scale"))
+GATED = tuple(f"mul_mat{id_}{scale}_glu" for id_ in ("", "_id") for scale in ("", "_scale"))
+"""Patterns that `followed` and `gated` are for."""
 TEXT = "tensorplug_simt:kernels/few.k"
 """A part of such kernels: what becomes of a sum."""
 _LIMITS = (("alpha", "float"), ("limit", "float"))
+_OF_A_PAIR = {
+    "scale": "gate_scale",
+    "scale2": "up_scale",
+    "bias": "gate_bias",
+    "bias2": "up_bias",
+}
+"""Names in groups by buffers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,14 +51,29 @@ class Few:
         return {name: number(self.y, name) if oai else 0.0 for name, _ in _LIMITS}
 
 
-def kernels(name: str, text: str, *parts: str) -> tuple[Kernel, Kernel]:
-    """The section `name` of `text`, without and with what follows a product.
+class FewKernels(NamedTuple):
+    """The same section of a text for all that may follow a product."""
 
-    Small blocks of parameters are what several products in one launch need.
-    """
-    plain = Kernel(name, text, PLAIN, ("y",), REPEATS, (TEXT, *parts))
+    plain: Kernel
+    fused: Kernel
+    scaled: Kernel
+
+    def of(self, made: Few) -> Kernel:
+        """The one with the smallest block of parameters: several products in one launch need it."""
+        if "scale" in made.more:
+            return self.scaled
+        return self.fused if made.more else self.plain
+
+
+def kernels(name: str, text: str, *parts: str) -> FewKernels:
+    """The section `name` of `text`, without and with what follows a product."""
     fused = (ELEMENTWISE, TEXT, *parts)
-    return plain, Kernel(name, text, FUSED, ("y",), (*REPEATS, *_LIMITS), fused)
+    numbers = (*REPEATS, *_LIMITS)
+    return FewKernels(
+        Kernel(name, text, PLAIN, ("y",), REPEATS, (TEXT, *parts)),
+        Kernel(name, text, FUSED, ("y",), numbers, fused),
+        Kernel(name, text, SCALED, ("y",), numbers, fused),
+    )
 
 
 def alone(node: Tensor) -> Few:
@@ -54,11 +81,11 @@ def alone(node: Tensor) -> Few:
     return Few(node, node, {}, {})
 
 
-def biased(group: Group) -> Few:
-    """A product, and a bias for its rows or for those of each expert. Raises NoKernel."""
+def followed(group: Group) -> Few:
+    """A product with a scale, a bias, or both, for all or for each expert. Raises NoKernel."""
     product = group["product"]
     need_product(product)
-    return Few(product, group.last, {"bias": _floats(group["bias"])}, {})
+    return Few(product, group.last, _floats(group, {"scale": "scale", "bias": "bias"}), {})
 
 
 def gated(group: Group) -> Few:
@@ -68,8 +95,7 @@ def gated(group: Group) -> Few:
     need_product(gate)
     if (w.dtype, w.ne) != (w2.dtype, w2.ne) or gate.ne != up.ne or up.ne != y.ne:
         raise NoKernel(f"no kernel for {w} beside {w2}")
-    biases = {"bias": group.get("gate_bias"), "bias2": group.get("up_bias")}
-    places = {"w2": w2} | {name: _floats(bias) for name, bias in biases.items() if bias is not None}
+    places = {"w2": w2} | _floats(group, _OF_A_PAIR)
     return Few(gate, y, places, {"OAI": 1} if y.op == "swiglu_oai" else _activation(y))
 
 
@@ -77,6 +103,9 @@ def _activation(y: Tensor) -> dict[str, int | str]:
     return {"FUNCTION": ACTIVATIONS[y.op]}
 
 
-def _floats(bias: Tensor) -> Tensor:
-    need_type(bias, frozenset({F32}))
-    return bias
+def _floats(group: Group, names: Mapping[str, str]) -> dict[str, Tensor]:
+    """What of `names` the group has, for the buffers after which they are."""
+    found = {buffer: group[name] for buffer, name in names.items() if name in group}
+    for tensor in found.values():
+        need_type(tensor, frozenset({F32}))
+    return found

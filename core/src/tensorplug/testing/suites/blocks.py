@@ -10,6 +10,12 @@ from functools import partial
 import tensorplug as tp
 from tensorplug.tensor import Tensor
 from tensorplug.testing.suites.drawing import Draw
+from tensorplug.testing.suites.scaled import (
+    gated_scaled,
+    gated_scaled_experts,
+    scaled_experts,
+    scaled_product,
+)
 
 Build = Callable[[Draw], Tensor | Sequence[Tensor]]
 
@@ -548,6 +554,26 @@ GRAPHS: dict[str, WholeGraph] = {
     },
     **{f"combined_{k}": WholeGraph(partial(_combined, chosen=k), EXACT) for k in (2, 6, 15)},
     **{f"gated_experts_{n}": WholeGraph(partial(_gated_experts, tokens=n), CLOSE) for n in (1, 4)},
+    **{
+        f"scaled_product_{dtype.name}_{tokens}": WholeGraph(
+            partial(scaled_product, dtype=dtype, tokens=tokens, bias=bias), CLOSE
+        )
+        for dtype, tokens, bias in ((tp.NVFP4, 1, True), (tp.F16, 3, False))
+    },
+    **{
+        f"gated_scaled_{dtype.name}_{tokens}": WholeGraph(
+            partial(gated_scaled, dtype=dtype, tokens=tokens, bias=bias), CLOSE
+        )
+        for dtype, tokens, bias in ((tp.NVFP4, 1, False), (tp.F32, 3, True))
+    },
+    "scaled_experts_1": WholeGraph(partial(scaled_experts, tokens=1, bias=False), CLOSE),
+    "scaled_experts_4": WholeGraph(partial(scaled_experts, tokens=4, bias=True), CLOSE),
+    "gated_scaled_experts_1": WholeGraph(
+        partial(gated_scaled_experts, dtype=tp.NVFP4, tokens=1, bias=False), CLOSE
+    ),
+    "gated_scaled_experts_3": WholeGraph(
+        partial(gated_scaled_experts, dtype=tp.Q8_0, tokens=3, bias=True), CLOSE
+    ),
     "ssm_conv_silu": WholeGraph(partial(_ssm_conv_silu, bias=False), NEAR),
     "ssm_conv_add_silu": WholeGraph(partial(_ssm_conv_silu, bias=True), NEAR),
     "mixture_1": WholeGraph(partial(_mixture, tokens=1, dtype=tp.F32), CLOSE),

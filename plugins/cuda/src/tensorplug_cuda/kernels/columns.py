@@ -1,4 +1,4 @@
-"""Products with few columns, by which weights go through once: alone, with a bias, or gated."""
+"""Products with few columns, by which weights go through once: alone, scaled, biased or gated."""
 
 from dataclasses import replace
 
@@ -10,7 +10,16 @@ from tensorplug_cuda.kernels import experts
 from tensorplug_cuda.kernels.table import GROUPS
 from tensorplug_simt.facts import Facts
 from tensorplug_simt.lowering import SHARED, Lowering, NoKernel, lowers_group
-from tensorplug_simt.own.few import Few, alone, biased, gated, kernels
+from tensorplug_simt.own.few import (
+    FOLLOWED,
+    GATED,
+    Few,
+    FewKernels,
+    alone,
+    followed,
+    gated,
+    kernels,
+)
 from tensorplug_simt.own.product import COUNT, repeats
 from tensorplug_simt.program import Kernel, Launch, Program, Region, blocks_of, launch, scratch
 from tensorplug_simt.source import BYTES
@@ -20,8 +29,8 @@ MATVEC_TEXT = "tensorplug_cuda:kernels/matvec.cu"
 FEW = "tensorplug_cuda:kernels/few.cu"
 
 ROUNDED = Kernel("rounded", MATVEC_TEXT, ("x", "y"), ("y",), COUNT)
-MATVEC, FUSED_MATVEC = kernels("matvec", MATVEC_TEXT, FEW, BYTES)
-WARP_PRODUCT, FUSED_PRODUCT = kernels("warp_product", TEXT, FEW)
+MATVEC = kernels("matvec", MATVEC_TEXT, FEW, BYTES)
+WARP_PRODUCT = kernels("warp_product", TEXT, FEW)
 
 ITEMS = 128
 """Of a group that has a warp, or a part of one, for each row of weights."""
@@ -41,14 +50,14 @@ def few(node: Tensor, facts: Facts) -> Program:
     return _program(alone(node), facts)
 
 
-@lowers_group("mul_mat_add", "mul_mat_id_add", table=GROUPS)
+@lowers_group(*FOLLOWED, table=GROUPS)
 def _(group: Group, facts: Facts) -> Program:
-    made = biased(group)
+    made = followed(group)
     _need_few(made.product)
     return _program(made, facts)
 
 
-@lowers_group("mul_mat_glu", "mul_mat_id_glu", table=GROUPS)
+@lowers_group(*GATED, table=GROUPS)
 def _(group: Group, facts: Facts) -> Program:
     made = gated(group)
     _need_few(made.product)
@@ -77,16 +86,14 @@ def _program(made: Few, facts: Facts) -> Program:
     """Columns are rounded to bytes where that suits the weights, then weights go through."""
     w, x = made.product.sources[:2]
     if not _is_bytewise(w, facts):
-        kernel = FUSED_PRODUCT if made.more else WARP_PRODUCT
-        return Program((_by_columns(kernel, made, x, ITEMS // 32, {}),))
+        return Program((_by_columns(WARP_PRODUCT, made, x, ITEMS // 32, {}),))
     codes, lanes = _codes(x), _lanes(w.ne[0])
-    kernel = FUSED_MATVEC if made.more else MATVEC
-    multiplied = _by_columns(kernel, made, codes, ITEMS // lanes, {"LANES": lanes})
+    multiplied = _by_columns(MATVEC, made, codes, ITEMS // lanes, {"LANES": lanes})
     return Program((_rounded(x, codes, facts), multiplied), scratch=codes.nbytes)
 
 
 def _by_columns(
-    kernel: Kernel,
+    kernels: FewKernels,
     made: Few,
     x: Tensor | Region,
     rows: int,
@@ -105,7 +112,7 @@ def _by_columns(
         columns, numbers = _power(min(x.ne[1], most)), repeats(w, product)
         grid = (blocks_of(x.ne[1], columns), product.ne[2] * product.ne[3])
     return launch(
-        kernel,
+        kernels.of(made),
         places,
         groups=(blocks_of(w.ne[1], rows), *grid),
         local=(ITEMS,),
@@ -166,13 +173,15 @@ def _room(node: Tensor, facts: Facts) -> int:
     """Bytes for the rounded columns of products that `node` may be the end of a group with."""
     found = 0
     for source in node.sources:
-        if source.op in ("add", "add_id") and node.op in GATES:
+        if AFTER.get(source.op, END) < AFTER[node.op]:
             found = max(found, _room(source, facts))
         elif source.op in PRODUCTS and takes_few(source) and _is_bytewise(source.sources[0], facts):
             found = max(found, _codes(source.sources[1]).nbytes)
     return found
 
 
-GATES = (*GLU, "swiglu_oai")
-ROOMY: dict[str, Lowering] = {op: _with_room(SHARED[op]) for op in ("add", "add_id", *GATES)}
+END = 3
+AFTER = {"mul": 1, "add": 2, "add_id": 2, **dict.fromkeys((*GLU, "swiglu_oai"), END)}
+"""Ops that may follow a product in a group, in their order."""
+ROOMY: dict[str, Lowering] = {op: _with_room(SHARED[op]) for op in AFTER}
 """Lowerings of nodes that may be the last of a group, by op: with scratch memory for the group."""

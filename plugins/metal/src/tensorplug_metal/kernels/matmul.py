@@ -5,7 +5,7 @@ from tensorplug.tensor import Tensor
 from tensorplug_metal.kernels.table import GROUPS, OWN
 from tensorplug_simt.facts import Facts
 from tensorplug_simt.lowering import NoKernel, lowers, lowers_group
-from tensorplug_simt.own.few import Few, alone, biased, gated, kernels
+from tensorplug_simt.own.few import FOLLOWED, GATED, Few, alone, followed, gated, kernels
 from tensorplug_simt.own.product import REPEATS, lower_out_prod, need_product, repeats
 from tensorplug_simt.program import Kernel, Launch, Program, Region, blocks_of, launch
 from tensorplug_simt.source import BYTES
@@ -13,8 +13,8 @@ from tensorplug_simt.source import BYTES
 TEXT = "tensorplug_metal:kernels/product.metal"
 MATVEC_TEXT = "tensorplug_metal:kernels/matvec.metal"
 
-MATVEC, FUSED_MATVEC = kernels("matvec", MATVEC_TEXT, BYTES)
-ROW_PRODUCT, FUSED_ROW_PRODUCT = kernels("row_product", MATVEC_TEXT)
+MATVEC = kernels("matvec", MATVEC_TEXT, BYTES)
+ROW_PRODUCT = kernels("row_product", MATVEC_TEXT)
 TILED_BLOCKS = Kernel("tiled_product", TEXT, ("w", "x", "y"), ("y",), REPEATS, (BYTES,))
 TILED_PRODUCT = Kernel("tiled_product", TEXT, ("w", "x", "y"), ("y",), REPEATS)
 
@@ -55,13 +55,13 @@ def mul_mat_id(node: Tensor, _facts: Facts) -> Program:
     return Program((_by_rows(alone(node)),))
 
 
-@lowers_group("mul_mat_add", "mul_mat_id_add", table=GROUPS)
-def add_bias(group: Group, _facts: Facts) -> Program:
-    """A product, and a bias for its rows or for those of each expert."""
-    return Program((_by_rows(biased(group)),))
+@lowers_group(*FOLLOWED, table=GROUPS)
+def follow(group: Group, _facts: Facts) -> Program:
+    """A product with its scale, its bias or both, for all or for each expert."""
+    return Program((_by_rows(followed(group)),))
 
 
-@lowers_group("mul_mat_glu", "mul_mat_id_glu", table=GROUPS)
+@lowers_group(*GATED, table=GROUPS)
 def gate(group: Group, _facts: Facts) -> Program:
     """Two products of the same columns, one of them activated, times each other."""
     return Program((_by_rows(gated(group)),))
@@ -92,9 +92,8 @@ def _by_rows(made: Few) -> Launch:
         columns, numbers = _power(min(max(x.ne[1], 1), most)), repeats(w, product)
         grid = (blocks_of(x.ne[1], columns), product.ne[2] * product.ne[3])
     rows = 4 if columns <= 2 and "w2" not in more else 2
-    plain, fused = (MATVEC, FUSED_MATVEC) if w.dtype.is_block else (ROW_PRODUCT, FUSED_ROW_PRODUCT)
     return launch(
-        fused if more else plain,
+        (MATVEC if w.dtype.is_block else ROW_PRODUCT).of(made),
         places,
         groups=(blocks_of(w.ne[1], ITEMS // 32 * rows), *grid),
         local=(ITEMS,),
