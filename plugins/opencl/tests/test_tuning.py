@@ -1,8 +1,6 @@
 """Timed choices: made once, kept on disk, and never trusted blindly."""
 
-import json
 import math
-import threading
 from dataclasses import replace
 
 import numpy as np
@@ -16,6 +14,7 @@ from tensorplug_opencl.facts import LIMITS, LOCAL_MEMORY, MAX_GROUP, TUNE, WIDE,
 from tensorplug_opencl.kernels.matmul import operands_of
 from tensorplug_opencl.kernels.variants import class_of, program_of, variants
 from tensorplug_simt import cache
+from tensorplug_simt import tuning as shared
 
 ROWS, LENGTH = 96, 512
 
@@ -50,11 +49,10 @@ def kind_of(device, tokens=1):
 def timed(monkeypatch, **seconds):
     """Let the variants take so long; others for ever."""
 
-    def fastest(tuner, these, valid):
-        taken = [seconds.get(name, math.inf) for name in valid]
-        return tuner._quickest(dict(zip(valid, taken, strict=True)), valid[0])
+    def times(runs):
+        return {name: seconds.get(name, math.inf) for name in runs}
 
-    monkeypatch.setattr(tuning.Tuner, "_fastest", fastest)
+    monkeypatch.setattr(shared, "timed", times)
 
 
 @pytest.mark.parametrize("tokens", [1, 40])
@@ -101,14 +99,14 @@ def test_choice_of_the_facts_stays_where_another_is_hardly_faster(driver, monkey
 
 def test_variant_that_the_driver_cannot_compile_is_not_chosen(driver, monkeypatch):
     monkeypatch.setenv(TUNE, "1")
-    bind = tuning._bind
+    bind = tuning.bind
 
-    def broken(device, launch, memory):
-        if launch.kernel.name == "matvec":
+    def broken(device, parts):
+        if parts[0].launch.kernel.name == "matvec":
             raise DeviceError("does not compile")
-        return bind(device, launch, memory)
+        return bind(device, parts)
 
-    monkeypatch.setattr(tuning, "_bind", broken)
+    monkeypatch.setattr(tuning, "bind", broken)
     with OpenCLDevice("opencl:0", driver) as device:
         compute(device)
         assert device.facts.choices[kind_of(device)] in ("group", "subgroup")
@@ -117,7 +115,7 @@ def test_variant_that_the_driver_cannot_compile_is_not_chosen(driver, monkeypatc
 @pytest.mark.parametrize(("name", "value"), [("BUDGET", 0.0), ("LEAST", 2**40), ("MOST_BYTES", 1)])
 def test_facts_choose_where_timing_would_take_too_much(driver, monkeypatch, name, value):
     monkeypatch.setenv(TUNE, "1")
-    monkeypatch.setattr(tuning, name, value)
+    monkeypatch.setattr(shared, name, value)
     with OpenCLDevice("opencl:0", driver) as device:
         compute(device)
         assert not device.facts.choices
@@ -134,66 +132,20 @@ def test_results_have_room_for_the_scratch_memory_of_every_variant(driver, monke
         assert device.scratch(y) == max(needs) > 0
 
 
-def test_large_products_are_timed_on_some_of_their_rows():
+def test_large_products_are_timed_on_some_of_their_rows(driver):
     y = tp.mul_mat(tp.input("w", (100_000, 1024), tp.Q8_0), tp.input("x", (512, 1024), tp.F32))
 
-    these = tuning.cut(operands_of(y), 2**30)
+    these = tuning.ProductContest(y, operands_of(y), facts_of(driver)).cut(2**30).these
 
     assert these.w.ne == (1024, 1024, 1, 1)
     assert these.y.ne == (1024, 512, 1, 1)
 
 
-DAMAGED = {
-    "empty": "",
-    "cut off": '{"for": ',
-    "a list": "[]",
-    "of another device": '{"for": {}, "choices": {"a": "wide"}}',
-    "no text": b"\xff\xfe\x00",
-}
-
-
-@pytest.mark.parametrize("content", DAMAGED.values(), ids=DAMAGED)
-def test_damaged_files_count_as_empty_and_are_replaced(driver, monkeypatch, content):
-    file = tuning._file(driver)
-    file.write_bytes(content if isinstance(content, bytes) else content.encode())
-
-    before = dict(tuning.remembered(driver))
-    tuning.remember(driver, {"a": "wide"})
-
-    assert before == {}
-    assert tuning.remembered(driver) == {"a": "wide"}
-
-
-@pytest.mark.parametrize("choices", [None, [], {"a": 3}, "wide"])
-def test_choices_that_are_no_names_count_as_none(driver, choices):
-    text = json.dumps({"for": tuning.identity(driver), "choices": choices})
-    tuning._file(driver).write_text(text)
-
-    assert tuning.remembered(driver) == {}
-
-
 def test_remembered_variant_that_does_not_exist_is_ignored(driver):
     with OpenCLDevice("opencl:0", driver) as device:
-        tuning.remember(driver, {kind_of(device): "magic"})
+        tuning.choice_file(driver).add({kind_of(device): "magic"})
     with OpenCLDevice("opencl:0", driver) as device:
         compute(device)
-
-
-def test_readers_never_see_half_a_file_while_others_write(driver, folder):
-    def write(name):
-        for i in range(10):
-            tuning.remember(driver, {f"{name} {i}": "wide"})
-
-    tuning.remember(driver, {"first": "wide"})
-    writers = [threading.Thread(target=write, args=(n,)) for n in range(4)]
-    for writer in writers:
-        writer.start()
-    seen = [tuning.remembered(driver) for _ in range(50)]
-    for writer in writers:
-        writer.join()
-
-    assert all(choices.get("first") == "wide" for choices in seen)
-    assert len(list(folder.iterdir())) == 1
 
 
 def test_choices_hold_for_the_process_where_nothing_can_be_written(driver, monkeypatch):
@@ -210,17 +162,17 @@ def test_choices_hold_for_the_process_where_nothing_can_be_written(driver, monke
 def test_forced_style_neither_reads_nor_makes_choices(driver, monkeypatch):
     monkeypatch.setenv(TUNE, "1")
     monkeypatch.setenv(WIDE, "0")
-    tuning.remember(driver, {"a": "wide"})
+    tuning.choice_file(driver).add({"a": "wide"})
     with OpenCLDevice("opencl:0", driver) as device:
         compute(device)
         assert not device.facts.choices
 
 
 def test_changed_kernels_are_timed_anew(driver, monkeypatch):
-    tuning.remember(driver, {"a": "wide"})
+    tuning.choice_file(driver).add({"a": "wide"})
     monkeypatch.setattr(tuning, "kernels_id", lambda: "another")
 
-    assert tuning.remembered(driver) == {}
+    assert tuning.choice_file(driver).read() == {}
 
 
 def test_groups_have_the_limits_of_gpus_unless_the_devices_own_are_wanted(driver, monkeypatch):

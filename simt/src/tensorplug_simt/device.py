@@ -20,6 +20,7 @@ from tensorplug_simt.facts import Facts
 from tensorplug_simt.lowering import SHARED, GroupLowering, Lowering, lower, lower_group
 from tensorplug_simt.placing import ALIGNMENT, scratch_start
 from tensorplug_simt.program import Launch, Program
+from tensorplug_simt.tuning import Tuner
 
 
 class SimtDevice(Device):
@@ -38,6 +39,8 @@ class SimtDevice(Device):
     """By op: `{**SHARED, **OWN}` where a backend has kernels of its own."""
     groups: Mapping[str, GroupLowering] = MappingProxyType({})
     """By fusion pattern."""
+    tuner: Tuner | None = None
+    """Who finds out which of several ways to compute a node is fastest, where it may."""
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
@@ -81,17 +84,21 @@ class SimtDevice(Device):
     def lower_work(self, work: Tensor | Group) -> Program | Refusal:
         """The launches of a node or group of nodes that is about to run, or why there are none.
 
-        `placing.place` calls it, so that a device may find out here which kernels are fastest.
+        `placing.place` calls it, so this is where the fastest way is found out.
         """
+        if self.tuner is not None and isinstance(work, Tensor):
+            self.tuner.tune(work)
         return self.lower(work) if isinstance(work, Tensor) else self._lower_group(work)
 
     def _lower_group(self, group: Group) -> Program | Refusal:
         return lower_group(group, self.facts, self.groups)
 
     def scratch(self, node: Tensor) -> int:
-        """Bytes of scratch memory that suffice for the kernels of `node`; 0 where it has none."""
+        """Bytes of scratch memory that the kernels of `node` need, whichever are chosen later."""
         program = self.lower(node)
-        return program.scratch if isinstance(program, Program) else 0
+        if not isinstance(program, Program):
+            return 0
+        return max(program.scratch, self.tuner.scratch(node) if self.tuner is not None else 0)
 
     def _supports(self, node: Tensor, source_types: Mapping[Tensor, BufferType]) -> bool | Refusal:
         if not node.size:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, ClassVar
 
 from cupy import cuda
@@ -18,8 +19,10 @@ from tensorplug_cuda.facts import Gpu
 from tensorplug_cuda.hostmemory import PinnedBufferType, Registration, import_host
 from tensorplug_cuda.importing import import_array
 from tensorplug_cuda.kernels import GROUPS, LOWERINGS
+from tensorplug_cuda.kernels.ways import are_measured
 from tensorplug_cuda.memory import CudaBuffer, CudaBufferType
 from tensorplug_cuda.programs import Programs
+from tensorplug_cuda.tuning import CudaTuner, choice_file
 from tensorplug_simt.device import SimtDevice, texts_of
 from tensorplug_simt.dialects.cuda import cuda_source
 
@@ -44,6 +47,11 @@ class CudaDevice(SimtDevice):
         self.gpu = gpu
         self.ordinal = gpu.ordinal
         self.facts = gpu.facts
+        if are_measured(self.facts):
+            file = choice_file(gpu)
+            choices = {**file.read(), **self.facts.choices}
+            self.facts = replace(self.facts, choices=choices)
+            self.tuner = CudaTuner(self, file)
         self.total = gpu.memory // shares
         self._place = f", part {share + 1} of {shares}" if shares > 1 else ""
         self._shares = shares

@@ -11,7 +11,7 @@ from cupy.cuda import runtime
 from tensorplug.device import DeviceType
 from tensorplug.errors import OptionError
 from tensorplug_cuda import lt
-from tensorplug_cuda.kernels import library, mma
+from tensorplug_cuda.kernels import ways
 from tensorplug_simt.facts import Facts
 
 WARP = 32
@@ -21,8 +21,9 @@ INT_DOT = (6, 1)
 TENSOR_CORES = (8, 0)
 """The first compute capability whose tensor cores take both f16 and bf16."""
 PRODUCTS = "TENSORPLUG_CUDA_PRODUCTS"
-"""Who multiplies where there are many columns: `own` kernels in f32, which is the default, those
-for `tensor` cores, or `cublaslt`."""
+"""Who multiplies where there are many columns: the fastest as `measured` on this GPU, which is the
+default, `own` kernels in f32, those for `tensor` cores, or `cublaslt`."""
+MEASURED = "measured"
 ACTIVATIONS = "TENSORPLUG_CUDA_ACTIVATIONS"
 """Set to `f32`, no product rounds activations to 8 bits; `int8` is the default."""
 
@@ -73,14 +74,15 @@ class Gpu:
 
     @property
     def _choices(self) -> Mapping[str, str]:
-        """Who computes products with many columns, where it is not said. Raises OptionError."""
-        wanted = _setting(PRODUCTS, "own", mma.CHOICE, library.CHOICE)
-        if wanted == "own" or self.capability < TENSOR_CORES:
+        """Who may compute products with many columns, where it is not said. Raises OptionError."""
+        wanted = _setting(PRODUCTS, MEASURED, ways.USUAL, ways.TENSOR, ways.CUBLASLT)
+        if wanted == ways.USUAL or self.capability < TENSOR_CORES:
             return {}
-        reason = lt.missing() if wanted == library.CHOICE else ""
+        reason = lt.missing() if wanted == ways.CUBLASLT else ""
         if reason:
             raise OptionError(f"{PRODUCTS}={wanted}: {reason}")
-        return {"products": wanted}
+        measured = f"{ways.USUAL} {ways.TENSOR} {ways.CUBLASLT}"
+        return {ways.PRODUCTS: measured if wanted == MEASURED else wanted}
 
     def __str__(self) -> str:
         major, minor = self.capability

@@ -59,19 +59,32 @@ def missing() -> str:
     return ""
 
 
-@cache
 def library() -> Any:
     """The library. Raises Unsupported."""
+    found = _found()
+    if isinstance(found, str):
+        raise Unsupported(found)
+    return found
+
+
+@cache
+def _found() -> Any:
+    """The library, or why there is none: it is looked for once."""
     remedy = "pip install nvidia-cublas (CUDA 13) or nvidia-cublas-cu12"
     try:
         from cuda import pathfinder  # noqa: PLC0415 - comes with cuda-bindings, which is optional
     except ImportError:
-        raise Unsupported("cuBLASLt is looked for by cuda-pathfinder; install it") from None
+        return "cuBLASLt is looked for by cuda-pathfinder; install it"
     try:
         found = pathfinder.load_nvidia_dynamic_lib("cublasLt")
     except RuntimeError as error:
-        raise Unsupported(f"cuBLASLt is not installed; {remedy}") from error
+        return f"cuBLASLt is not installed; {remedy}: {error}"
     return ctypes.CDLL(found.abs_path)
+
+
+def version() -> int:
+    """The library's version, such as 130101. Raises Unsupported."""
+    return int(library().cublasLtGetVersion())
 
 
 class Product:

@@ -30,12 +30,19 @@ class CublasLt:
         self.products = 0
         self.proposals = True
         """Whether it has an algorithm for anything."""
+        self.status = 0
+        """What products end with; another one than 0 says that they failed."""
+        self.factor = np.float32(1)
+        """What results are multiplied with: another one than 1 makes them wrong."""
 
     # --- making and changing ---------------------------------------------------------------
 
     def cublasLtCreate(self, handle: Any) -> int:
         machine.no_capture("a handle is made")
         return self._make(handle, {"kind": "handle", "gpu": machine.current})
+
+    def cublasLtGetVersion(self) -> int:
+        return 130101
 
     def cublasLtDestroy(self, handle: ctypes.c_void_p) -> int:
         return self._destroy("handle", handle)
@@ -130,10 +137,16 @@ class CublasLt:
         for address, of in zip(addresses, layouts, strict=True):
             machine.on_gpu(address, _bytes(of), queue.ordinal)
         assert (alpha._obj.value, beta._obj.value) == (1.0, 0.0)
+        if self.status:
+            return self.status
         self.products += 1
         copied = [dict(of) for of in layouts]
-        queue.put(lambda: _multiply(addresses, copied))
+        queue.put(lambda: self._multiply(addresses, copied), "cublaslt")
         return 0
+
+    def _multiply(self, addresses: list[int], layouts: list[dict[Any, Any]]) -> None:
+        a, b = (_numbers(*one) for one in zip(addresses[:2], layouts[:2], strict=True))
+        _array(addresses[3], layouts[3])[...] = b @ a.transpose(0, 2, 1) * self.factor
 
     def _check(self, what: dict[Any, Any], layouts: list[dict[Any, Any]]) -> int:
         a, b, c, d = layouts
@@ -167,8 +180,3 @@ def _numbers(address: int, of: dict[Any, Any]) -> Any:
     if of["type"] == BF16:
         array = (array.astype(np.uint32) << 16).view(np.float32)
     return array.astype(np.float32)
-
-
-def _multiply(addresses: list[int], layouts: list[dict[Any, Any]]) -> None:
-    a, b = (_numbers(*one) for one in zip(addresses[:2], layouts[:2], strict=True))
-    _array(addresses[3], layouts[3])[...] = b @ a.transpose(0, 2, 1)

@@ -11,8 +11,7 @@ import pyopencl as cl
 from tensorplug.backend import Backend
 from tensorplug.buffer import Buffer, BufferType, BufferUsage, as_bytes
 from tensorplug.device import DeviceType, KernelText
-from tensorplug.errors import DeviceLost, Refusal, map_driver_errors
-from tensorplug.fusion import Group
+from tensorplug.errors import DeviceLost, map_driver_errors
 from tensorplug.tensor import Array, Tensor
 from tensorplug_opencl.backend import OpenCLBackend
 from tensorplug_opencl.facts import (
@@ -31,10 +30,9 @@ from tensorplug_opencl.memory import (
     PinnedBufferType,
 )
 from tensorplug_opencl.programs import Programs
-from tensorplug_opencl.tuning import Tuner, remembered
+from tensorplug_opencl.tuning import OpenCLTuner, choice_file
 from tensorplug_simt.device import SimtDevice, texts_of
 from tensorplug_simt.dialects.dialect import OPENCL
-from tensorplug_simt.program import Program
 from tensorplug_simt.source import source
 
 
@@ -50,11 +48,11 @@ class OpenCLDevice(SimtDevice):
         self.driver = driver
         self.total = int(driver.global_mem_size)
         self.facts = facts_of(driver)
-        self._tuner: Tuner | None = None
         if not style_forced():
             # A forced style would make choices that nobody wants once it is gone.
-            self.facts = replace(self.facts, choices=remembered(driver))
-            self._tuner = Tuner(self) if tuning_wanted() else None
+            file = choice_file(driver)
+            self.facts = replace(self.facts, choices=file.read())
+            self.tuner = OpenCLTuner(self, file) if tuning_wanted() else None
         self._context: Any = None
         self._transfers: Any = None
         self._programs: Programs | None = None
@@ -133,18 +131,6 @@ class OpenCLDevice(SimtDevice):
         return ImportedBuffer(self._memory, flat.size, BufferUsage.ANY, mapped, flat)
 
     # --- work ------------------------------------------------------------------------------
-
-    def lower_work(self, work: Tensor | Group) -> Program | Refusal:
-        if self._tuner is not None and isinstance(work, Tensor):
-            self._tuner.tune(work)
-        return super().lower_work(work)
-
-    def scratch(self, node: Tensor) -> int:
-        """Bytes of scratch memory that the kernels of `node` need, whichever are chosen later."""
-        program = self.lower(node)
-        if not isinstance(program, Program):
-            return 0
-        return max(program.scratch, self._tuner.scratch(node) if self._tuner is not None else 0)
 
     def kernel_texts(self, node: Tensor) -> Sequence[KernelText]:
         """The complete sources of the kernels that compute `node`."""

@@ -77,5 +77,11 @@ def enqueue(backend: "OpenCLBackend", launches: Sequence[Ready]) -> None:
             for kernel, size, local in launches:
                 backend.timed(kernel.function_name, put(queue, kernel, size, local))
             return
-        for kernel, size, local in launches:
-            put(queue, kernel, size, local)
+        queue_all(queue, launches)
+
+
+def queue_all(queue: Any, launches: Sequence[Ready]) -> None:
+    """Put the launches into a queue."""
+    put = cl.enqueue_nd_range_kernel
+    for kernel, size, local in launches:
+        put(queue, kernel, size, local)

@@ -5,8 +5,10 @@ The launch is that of a kernel all the same, which computes it where the library
 
 from tensorplug.dtypes import BF16, F16, F32, DType
 from tensorplug.tensor import Tensor, contiguous_nb
+from tensorplug_cuda import lt
 from tensorplug_cuda.kernels.columns import TEXT
 from tensorplug_cuda.kernels.experts import SIDE, TILE_ITEMS
+from tensorplug_cuda.kernels.ways import are_measured
 from tensorplug_simt.facts import Facts
 from tensorplug_simt.families.copying import copies
 from tensorplug_simt.own.product import REPEATS, repeats
@@ -22,18 +24,25 @@ from tensorplug_simt.program import (
 )
 
 LIBRARY_PRODUCT = Kernel("tiled_product", TEXT, ("w", "x", "y"), ("y",), REPEATS)
-CHOICE = "cublaslt"
-"""The value of the choice `products` that allows it."""
 DECODED_COLUMNS = 128
 """Columns from which on it may pay to decode weights of blocks for it."""
+MOST_ROOM = 2**28
+"""Bytes for operands in another type that are worth trying; who asks for the library gets more."""
 ALIGNMENT = 256
 
 
-def by_library(node: Tensor, facts: Facts) -> Program | None:
-    """The program of a `mul_mat` with elements; None where no library is wanted or fits."""
+def fits(node: Tensor, facts: Facts) -> bool:
+    """Whether a library computes a `mul_mat` with elements, if there is one."""
     kind = _kind(node)
-    if facts.choices.get("products") != CHOICE or kind is None or not _fits(node):
-        return None
+    if kind is None or not _fits(node) or (are_measured(facts) and lt.missing()):
+        return False
+    others = sum(source.size * kind.size for source in node.sources if source.dtype is not kind)
+    return others <= MOST_ROOM or not are_measured(facts)
+
+
+def by_library(node: Tensor, facts: Facts) -> Program:
+    """The program of a `mul_mat` that fits."""
+    kind = _kind(node) or F32
     w, x = (region(source) for source in node.sources)
     launches: list[Launch] = []
     room = 0

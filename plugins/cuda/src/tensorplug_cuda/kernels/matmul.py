@@ -1,11 +1,12 @@
 """Products of matrices: `mul_mat`, `mul_mat_id`, `out_prod`."""
 
-from tensorplug.tensor import Tensor
-from tensorplug_cuda.kernels import experts
+from dataclasses import replace
+
+from tensorplug.tensor import Tensor, contiguous_nb
+from tensorplug_cuda.kernels import experts, library, mma
 from tensorplug_cuda.kernels.columns import TEXT, few, takes_few
-from tensorplug_cuda.kernels.library import by_library
-from tensorplug_cuda.kernels.mma import by_tensor_cores
 from tensorplug_cuda.kernels.table import OWN
+from tensorplug_cuda.kernels.ways import CUBLASLT, TENSOR, USUAL, WAYS, Way, Ways, chosen
 from tensorplug_simt.facts import Facts
 from tensorplug_simt.lowering import lowers
 from tensorplug_simt.own.product import (
@@ -30,33 +31,63 @@ lower_out_prod(TEXT, OWN)
 @lowers("mul_mat", table=OWN)
 def mul_mat(node: Tensor, facts: Facts) -> Program:
     """y[n, m] = sum over k of w[k, n] * x[k, m]."""
-    w, x = node.sources
     need_product(node)
     if takes_few(node):
         return few(node, facts)
-    if not (w.size and x.size and node.size):
-        return product(PRODUCT, node, facts)
-    program = by_library(node, facts) or by_tensor_cores(node, facts)
-    if program is not None:
-        return program
+    return chosen(node, facts) if has_elements(node) else product(PRODUCT, node, facts)
+
+
+def has_elements(node: Tensor) -> bool:
+    """Whether there is something to multiply."""
+    return all(tensor.size for tensor in (*node.sources[:2], node))
+
+
+def tiled(node: Tensor, _facts: Facts) -> Program:
+    """The program of a `mul_mat` with elements, in tiles in f32."""
+    w, x = node.sources
     side = experts.SIDE
-    tiled = launch(
+    made = launch(
         TILED_PRODUCT,
         {"w": w, "x": x, "y": node},
         groups=(blocks_of(w.ne[1], side), blocks_of(x.ne[1], side), node.ne[2] * node.ne[3]),
         local=(experts.TILE_ITEMS,),
         numbers=repeats(w, x),
     )
-    return Program((tiled,))
+    return Program((made,))
+
+
+def operations(node: Tensor) -> int:
+    """Multiplications and additions of a `mul_mat`."""
+    return 2 * node.sources[0].ne[0] * node.size
+
+
+def cut(node: Tensor, most: int) -> Tensor:
+    """A `mul_mat` with the first rows of weights alone where it has more than `most` operations."""
+    w, x = node.sources
+    rows = min(w.ne[1], max(most // (operations(node) // w.ne[1]) // 256 * 256, 256))
+    ne = (rows, *node.ne[1:])
+    fewer = replace(w, ne=(w.ne[0], rows, *w.ne[2:]))
+    return replace(node, ne=ne, nb=contiguous_nb(node.dtype, ne), operands=(fewer, x))
+
+
+WAYS["mul_mat"] = Ways(
+    {
+        USUAL: Way(lambda _node, _facts: True, tiled),
+        TENSOR: Way(mma.fits, mma.by_tensor_cores),
+        CUBLASLT: Way(library.fits, library.by_library),
+    },
+    applies=lambda node: has_elements(node) and not takes_few(node),
+    operations=operations,
+    cut=cut,
+)
 
 
 @lowers("mul_mat_id", table=OWN)
 def mul_mat_id(node: Tensor, facts: Facts) -> Program:
     """y[:, i, t] = w[:, :, ids[i, t]] applied to x[:, i mod ne[1], t]."""
-    w, x = node.sources[:2]
     need_product(node)
     if takes_few(node):
         return few(node, facts)
-    if not (w.size and x.size and node.size):
+    if not has_elements(node):
         return expert_product(EXPERT_PRODUCT, node, facts)
     return experts.tiles(node)

@@ -15,20 +15,21 @@ MMA_PRODUCT = Kernel(
     REPEATS,
     (TEXT,),
 )
-CHOICE = "tensor"
-"""The value of the choice `products` that allows it."""
 SIDE, ITEMS = 64, 128
 
 
-def by_tensor_cores(node: Tensor, facts: Facts) -> Program | None:
-    """The program of a `mul_mat` with elements; None where they are not wanted or do not fit.
+def fits(node: Tensor, _facts: Facts) -> bool:
+    """Whether tensor cores compute a `mul_mat` with elements."""
+    w = node.sources[0]
+    return w.dtype.is_block or w.dtype in (F16, BF16)
+
+
+def by_tensor_cores(node: Tensor, _facts: Facts) -> Program:
+    """The program of a `mul_mat` that fits.
 
     Both sides are rounded to bf16 where weights are, else to f16, as ggml does.
     """
     w, x = node.sources
-    fits = w.dtype.is_block or w.dtype in (F16, BF16)
-    if facts.choices.get("products") != CHOICE or not fits:
-        return None
     product = launch(
         MMA_PRODUCT,
         {"w": w, "x": x, "y": node},

@@ -94,7 +94,7 @@ class Function:
             places = [i for i, arg in enumerate(args) if isinstance(arg, MemoryPointer)]
             job = Launch(self, grid, block, values, places)
             machine.launches += 1
-            stream.queue.put(job)
+            stream.queue.put(job, self.name)
 
     def _check(self, grid: tuple[int, ...], block: tuple[int, ...], ordinal: int) -> None:
         if machine.current != self.ordinal or ordinal != self.ordinal:

@@ -22,6 +22,8 @@ GUARD = 256
 PATTERN = 0xA5
 UNWRITTEN = 0xFF
 """What new memory holds: floats of it are no numbers."""
+TICK = 1e-3
+"""Milliseconds that work takes by the clock of its stream, unless a test says otherwise."""
 
 INVALID_VALUE, OUT_OF_MEMORY, NO_DEVICE, INVALID_DEVICE = 1, 2, 100, 101
 INVALID_HANDLE, NOT_READY, ILLEGAL_ADDRESS = 400, 600, 700
@@ -84,17 +86,20 @@ class Queue:
         self.jobs: deque[Callable[[], None]] = deque()
         self.queued = 0
         self.done = 0
+        self.clock = 0.0
+        """Milliseconds from the start of the stream to the end of what is queued."""
         self.captured: list[Callable[[], None]] | None = None
         self.invalid = False
         self.retired = False
 
-    def put(self, job: Callable[[], None]) -> None:
-        """Queue a job, or capture it."""
+    def put(self, job: Callable[[], None], name: str = "") -> None:
+        """Queue a job, or capture it; kernels have names."""
         if self.captured is not None:
             self.captured.append(job)
             return
         self.jobs.append(job)
         self.queued += 1
+        self.clock += machine.times.get(name, TICK)
 
     def run(self, end: int) -> None:
         """Do all jobs before number `end`."""
@@ -137,6 +142,8 @@ class Machine:
         self.waits = 0
         self.compilations = 0
         self.failing = False
+        self.times: dict[str, float] = {}
+        """Milliseconds that kernels take, by name; `cublaslt` is a product of the library."""
         self.next_stream = 0x1000
         self.graphs: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
         self.node_updates = 0

@@ -1,0 +1,111 @@
+"""Timed choices: which way to compute a node is fastest on a GPU, and right."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import cache, partial
+from importlib.resources import files
+from typing import Self
+
+import cupy
+from cupy.cuda import Event as Mark
+from cupy.cuda import get_elapsed_time, runtime
+
+from tensorplug.tensor import Tensor
+from tensorplug_cuda.backend import CudaBackend
+from tensorplug_cuda.errors import driver_errors
+from tensorplug_cuda.facts import Gpu
+from tensorplug_cuda.kernels.ways import WAYS, class_of, names_of, program_of
+from tensorplug_cuda.plan import enqueue, ready
+from tensorplug_simt.cache import cache_folder
+from tensorplug_simt.choices import ChoiceFile, texts_id
+from tensorplug_simt.facts import Facts
+from tensorplug_simt.merging import Placed
+from tensorplug_simt.program import Program
+from tensorplug_simt.tuning import Preparing, Run, Tuner
+
+LIMIT = 1e-4
+"""The largest normalised mean square error against f32: 16 bits explain a hundredth of it."""
+SHARED_TEXTS = ("tensorplug_simt:dialects/cuda.h", "tensorplug_simt:kernels/copy.k")
+"""Texts that are timed besides the backend's own."""
+
+
+@dataclass(frozen=True)
+class NodeContest:
+    """The ways to compute a node that has a choice."""
+
+    node: Tensor
+    facts: Facts
+    names: tuple[str, ...]
+
+    @property
+    def kind(self) -> str:
+        return class_of(self.node, self.names)
+
+    @property
+    def operations(self) -> int:
+        return WAYS[self.node.op].operations(self.node)
+
+    @property
+    def indices(self) -> int:
+        # Of a product of experts, the experts.
+        return self.node.sources[0].ne[2]
+
+    def program(self, name: str) -> Program:
+        return program_of(name, self.node, self.facts)
+
+    def cut(self, most: int) -> Self:
+        return replace(self, node=WAYS[self.node.op].cut(self.node, most))
+
+
+class CudaTuner(Tuner):
+    """Times on a stream of its own, by the GPU's clock."""
+
+    limit = LIMIT
+
+    def _contest(self, node: Tensor) -> NodeContest | None:
+        facts = self._device.facts
+        names = names_of(node, facts)
+        return NodeContest(node, facts, names) if names else None
+
+    @contextmanager
+    def _running(self) -> Iterator[Preparing]:
+        with self._device.open() as stream:
+            yield partial(_prepared, stream)
+
+
+def _prepared(stream: CudaBackend, placed: Sequence[Placed]) -> Run:
+    device = stream.device
+    launches = [ready(stream, [part]) for part in placed]
+
+    def run() -> float:
+        with driver_errors(f"{device.name}: launch"), device.current():
+            start = stream.stream.record(Mark())
+            enqueue(stream, launches)
+            end = stream.stream.record(Mark())
+            end.synchronize()
+            milliseconds: float = get_elapsed_time(start, end)
+        return milliseconds / 1000
+
+    return run
+
+
+@cache
+def kernels_id() -> str:
+    """A short name for the texts that are timed."""
+    folder = files("tensorplug_cuda").joinpath("kernels")
+    own = sorted(file.name for file in folder.iterdir() if file.name.endswith(".cu"))
+    return texts_id([*(f"tensorplug_cuda:kernels/{name}" for name in own), *SHARED_TEXTS])
+
+
+def choice_file(gpu: Gpu) -> ChoiceFile:
+    """Where the choices for a GPU are kept. The version of cuBLASLt is part of the classes."""
+    identity = {
+        "device": gpu.name,
+        "capability": "{}.{}".format(*gpu.capability),
+        "units": str(gpu.units),
+        "driver": str(runtime.driverGetVersion()),
+        "cupy": cupy.__version__,
+        "kernels": kernels_id(),
+    }
+    return ChoiceFile(cache_folder("cuda"), identity)

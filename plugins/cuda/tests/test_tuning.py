@@ -1,0 +1,226 @@
+"""Who multiplies where there are many columns, by the stand-in's clock; emulated."""
+
+import logging
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from cublaslt import CublasLt
+
+import tensorplug as tp
+from tensorplug.errors import Unsupported
+from tensorplug_cuda import lt, tuning
+from tensorplug_cuda.kernels.ways import PRODUCTS, WAYS, names_of, program_of
+from tensorplug_simt import tuning as shared
+from tensorplug_simt.emulator import missing
+
+pytestmark = pytest.mark.skipif(bool(missing()), reason=missing())
+
+KERNELS = {"own": "tp_tiled_product", "tensor": "tp_mma_product", "cublaslt": "cublaslt"}
+"""What the machine's clock knows each way by."""
+KIND = "mul_mat f16[64x64x1x1] f32[64x32x1x1]: own tensor cublaslt 130101"
+
+
+@pytest.fixture(autouse=True)
+def _measuring(monkeypatch, tmp_path):
+    """Choices of the test's own, for products as small as the emulator likes them."""
+    monkeypatch.setattr(tuning, "cache_folder", lambda _name: tmp_path)
+    monkeypatch.setitem(WAYS, "mul_mat", replace(WAYS["mul_mat"], least=1))
+
+
+@pytest.fixture(autouse=True)
+def library(monkeypatch):
+    """The stand-in for cuBLASLt."""
+    library = CublasLt()
+    monkeypatch.setattr(lt, "library", lambda: library)
+    return library
+
+
+def product(dtype=tp.F16):
+    w, x = tp.input("w", (40, 64), dtype), tp.input("x", (20, 64), tp.F32)
+    return w, x, tp.mul_mat(w, x)
+
+
+def multiply(device, runs=1):
+    """Products of a plan by weights of f16, and what they must be."""
+    w, x, y = product()
+    random = np.random.default_rng(1)
+    given = {t: random.standard_normal(t.shape).astype(t.dtype.storage) for t in (w, x)}
+    with device.open() as stream, tp.Scheduler([stream]).schedule(y) as run:
+        found = [run.run(given)[y] for _ in range(runs)]
+    return found, given[x].astype(float) @ given[w].astype(float).T
+
+
+def let_win(machine, fastest):
+    """Let one way take less than the others."""
+    machine.times = {kernel: 0.1 if way == fastest else 0.5 for way, kernel in KERNELS.items()}
+
+
+@pytest.mark.parametrize("fastest", KERNELS)
+def test_fastest_way_computes_products_with_many_columns(device, machine, fastest):
+    let_win(machine, fastest)
+
+    (found,), wanted = multiply(device)
+
+    assert device.facts.choices[KIND] == fastest
+    assert np.sum((found - wanted) ** 2) < 1e-6 * np.sum(wanted**2)
+
+
+@pytest.mark.parametrize(("factor", "off"), [(1.5, "0.25"), (np.nan, "inf")])
+def test_way_that_computes_something_else_is_refused(device, machine, library, caplog, factor, off):
+    let_win(machine, "cublaslt")
+    library.factor = np.float32(factor)
+
+    with caplog.at_level(logging.WARNING):
+        multiply(device)
+
+    assert device.facts.choices[KIND] == "own"
+    wanted = f"cuda:0 (emulated GPU): cublaslt is not taken for {KIND}: its result is off by {off}"
+    assert wanted in caplog.text
+
+
+def test_way_that_fails_is_refused(device, machine, library, caplog):
+    let_win(machine, "cublaslt")
+    library.status = 13
+
+    with caplog.at_level(logging.WARNING):
+        multiply(device)
+
+    assert device.facts.choices[KIND] == "own"
+    assert f"cublaslt is not taken for {KIND}: cuBLASLt: status 13" in caplog.text
+
+
+def test_nothing_is_chosen_where_the_usual_way_fails(device, machine, caplog):
+    machine.failing = True
+
+    multiply(device)
+
+    assert KIND not in device.facts.choices
+
+
+def test_choice_is_kept_for_later_processes(devices, machine):
+    let_win(machine, "tensor")
+    (first,) = devices()
+    with first:
+        multiply(first)
+
+    (second,) = devices()
+    with second:
+        before = dict(second.facts.choices)
+        launches = machine.launches
+        multiply(second)
+
+    assert before == {PRODUCTS: "own tensor cublaslt", KIND: "tensor"}
+    assert machine.launches == launches + 1
+
+
+def test_class_is_timed_once(device, machine):
+    multiply(device)
+    launches = machine.launches
+
+    multiply(device)
+
+    assert machine.launches == launches + 1
+
+
+def test_plan_with_a_choice_is_captured(device, machine, library):
+    let_win(machine, "cublaslt")
+
+    found, wanted = multiply(device, runs=4)
+
+    assert (machine.captures, machine.graph_launches) == (1, 3)
+    assert all(np.sum((each - wanted) ** 2) < 1e-6 * np.sum(wanted**2) for each in found)
+
+
+@pytest.mark.parametrize(("name", "value"), [("MOST_BYTES", 1), ("LEAST", 2**40)])
+def test_nothing_is_timed_where_it_takes_too_much_or_too_little(
+    device, machine, monkeypatch, name, value
+):
+    monkeypatch.setattr(shared, name, value)
+
+    multiply(device)
+
+    assert machine.launches == 1
+    assert KIND not in device.facts.choices
+
+
+def test_small_products_have_no_choice(device, monkeypatch):
+    monkeypatch.setitem(WAYS, "mul_mat", replace(WAYS["mul_mat"], least=2 * 20 * 40 * 64 + 1))
+
+    assert names_of(product()[2], device.facts) == ("own",)
+
+
+def test_all_memory_of_the_tuner_is_given_back(device, machine):
+    device.tuner.tune(product()[2])
+
+    assert KIND in device.facts.choices
+    assert (machine.gpus[0].allocated, device.children) == (0, [])
+
+
+def test_results_have_room_for_whichever_way_is_chosen(device):
+    y = tp.mul_mat(tp.input("w", (40, 64), tp.Q8_0), tp.input("x", (128, 64), tp.F32))
+    names = names_of(y, device.facts)
+
+    needs = [program_of(name, y, device.facts).scratch for name in names]
+
+    assert names == ("own", "tensor", "cublaslt")
+    assert device.scratch(y) == max(needs) > 0
+
+
+def test_results_have_room_for_the_way_that_is_chosen_alone(device, machine):
+    let_win(machine, "own")
+    multiply(device)
+
+    assert device.scratch(product()[2]) == 0
+
+
+def test_weights_that_take_much_memory_once_they_are_decoded_are_not_the_library_s(device):
+    y = tp.mul_mat(tp.input("w", (2**17, 1024), tp.Q8_0), tp.input("x", (128, 1024), tp.F32))
+
+    assert names_of(y, device.facts) == ("own", "tensor")
+
+
+def test_library_that_is_not_there_is_no_way(device, monkeypatch):
+    def absent():
+        raise Unsupported("cuBLASLt is not installed")
+
+    monkeypatch.setattr(lt, "library", absent)
+
+    multiply(device)
+
+    assert "mul_mat f16[64x64x1x1] f32[64x32x1x1]: own tensor" in device.facts.choices
+
+
+def test_large_products_are_timed_on_some_of_their_rows(device):
+    w, x = tp.input("w", (2, 100_000, 1024), tp.Q8_0), tp.input("x", (4, 512, 1024), tp.F32)
+
+    part = WAYS["mul_mat"].cut(tp.mul_mat(w, x), 2**32)
+
+    assert [t.ne for t in (*part.sources, part)] == [
+        (1024, 1024, 2, 1),
+        (1024, 512, 4, 1),
+        (1024, 512, 4, 1),
+    ]
+    assert part.is_contiguous
+
+
+@pytest.mark.parametrize(
+    ("setting", "capability", "names"),
+    [
+        ("", (8, 0), "own tensor cublaslt"),
+        ("measured", (9, 0), "own tensor cublaslt"),
+        ("own", (8, 0), None),
+        ("tensor", (8, 0), "tensor"),
+        ("measured", (7, 5), None),
+    ],
+)
+def test_gpu_and_user_say_which_ways_there_are(
+    devices, machine, monkeypatch, setting, capability, names
+):
+    monkeypatch.setenv("TENSORPLUG_CUDA_PRODUCTS", setting)
+    major, minor = capability
+    machine.gpus[0].properties |= {"major": major, "minor": minor}
+
+    (device,) = devices()
+
+    assert device.facts.choices.get(PRODUCTS) == names

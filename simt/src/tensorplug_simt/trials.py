@@ -1,0 +1,125 @@
+"""Memory in which several ways to compute one node are tried: random operands, and results."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tensorplug.buffer import Buffer
+from tensorplug.dtypes import BF16, INTEGERS, MXFP4, Q8_K, DType
+from tensorplug.errors import OutOfMemory
+from tensorplug.tensor import Array, Tensor
+from tensorplug_simt.merging import Placed
+from tensorplug_simt.placing import ALIGNMENT
+from tensorplug_simt.program import Program
+
+if TYPE_CHECKING:
+    from tensorplug_simt.device import SimtDevice
+
+PERIOD = 65537
+"""Elements or blocks after which operands repeat: a prime, so that no two rows are the same."""
+PARTS, PART = 64, 2**16
+"""So many parts of so many elements are compared of a result that is larger than all of them."""
+UNWRITTEN = 0xFF
+"""Byte of results before they are computed: floats of it are no numbers."""
+EXPONENTS = {MXFP4: (0, 0x78), Q8_K: (3, 0x3C)}
+"""Where a block has the exponent of its scale, and the lowest of four values that suit it."""
+
+
+@dataclass(frozen=True)
+class Trials:
+    """`memory` has a buffer for each tensor, and under None the scratch memory."""
+
+    memory: Mapping[Tensor | None, Buffer]
+    written: frozenset[Tensor | None]
+
+    def placed(self, program: Program) -> list[Placed]:
+        """The launches of a program, in this memory."""
+        return [
+            Placed(
+                launch,
+                tuple(self.memory[region.tensor] for region in launch.regions.values()),
+                tuple(region.offset for region in launch.regions.values()),
+            )
+            for launch in program.launches
+        ]
+
+    def clear(self) -> None:
+        """Forget all results."""
+        for tensor in self.written:
+            self.memory[tensor].fill(UNWRITTEN)
+
+    def result(self, node: Tensor) -> Array:
+        """The f32 values of a node: all, or parts of them that go from the first to the last."""
+        buffer, count = self.memory[node], node.nbytes // 4
+        if count <= PARTS * PART:
+            return buffer.read(0, node.nbytes).view(np.float32)
+        starts = np.linspace(0, count - PART, PARTS).astype(int)
+        parts = [buffer.read(4 * int(start), 4 * PART) for start in starts]
+        return np.concatenate(parts).view(np.float32)
+
+
+@contextmanager
+def trials(
+    device: "SimtDevice", programs: Mapping[str, Program], *, indices: int, most: int
+) -> Iterator[Trials]:
+    """Memory for any of the programs, given back at the end. Integers in it are below `indices`.
+
+    Raises OutOfMemory where it is more than `most` bytes, or than half of what is free.
+    """
+    sizes: dict[Tensor | None, int] = {None: max(p.scratch for p in programs.values())}
+    written: set[Tensor | None] = {None}
+    for launch in (launch for program in programs.values() for launch in program.launches):
+        for name, region in launch.regions.items():
+            end = region.offset + region.nbytes
+            sizes[region.tensor] = max(sizes.get(region.tensor, 1), end)
+            if name in launch.kernel.writes:
+                written.add(region.tensor)
+    total, free = sum(sizes.values()), device.memory().free // 2
+    if total > min(most, free):
+        raise OutOfMemory(f"{device.name}: {total} bytes to try a node in; {min(most, free)} are")
+    random = np.random.default_rng(0)
+    with ExitStack() as open_:
+        memory = {}
+        for tensor, size in sizes.items():
+            buffer = memory[tensor] = device.buffer_type.alloc(size + ALIGNMENT)
+            open_.enter_context(buffer)
+            if tensor is not None and tensor not in written:
+                _fill(buffer, operand(tensor.dtype, random, indices))
+        yield Trials(memory, frozenset(written))
+
+
+def _fill(buffer: Buffer, pattern: Array) -> None:
+    for start in range(0, buffer.size, pattern.size):
+        buffer.write(start, pattern[: buffer.size - start])
+
+
+def operand(dtype: DType, random: np.random.Generator, indices: int) -> Array:
+    """Bytes of a tensor of `dtype`: numbers around 0, blocks with scales below 2, or indices."""
+    if dtype in INTEGERS:
+        return _bytes(np.arange(PERIOD) % indices, dtype.storage)
+    if dtype.is_block:
+        # Without the highest bit of their exponents, scales are numbers below 2.
+        blocks = random.integers(0, 256, (PERIOD, dtype.size), np.uint8) & np.uint8(0xBF)
+        if dtype in EXPONENTS:
+            place, lowest = EXPONENTS[dtype]
+            blocks[:, place] = lowest + (blocks[:, place] & 3)
+        return blocks.reshape(-1)
+    values = random.standard_normal(PERIOD, np.float32)
+    if dtype is BF16:
+        return _bytes(values.view(np.uint32) >> 16, dtype.storage)
+    return _bytes(values, dtype.storage)
+
+
+def _bytes(values: Array, kind: Any) -> Array:
+    return values.astype(kind).view(np.uint8)
+
+
+def difference(found: Array, wanted: Array) -> float:
+    """The normalised mean square error; infinite where a value is no number."""
+    if not (np.isfinite(found).all() and np.isfinite(wanted).all()):
+        return float("inf")
+    found, wanted = found.astype(np.float64), wanted.astype(np.float64)
+    return float(np.sum((found - wanted) ** 2) / max(np.sum(wanted**2), np.finfo(float).tiny))

@@ -1,0 +1,86 @@
+"""What timed choices are made of: operands, results that are compared, turns."""
+
+import numpy as np
+import pytest
+
+import tensorplug as tp
+from tensorplug.dtypes import DTYPES, INTEGERS
+from tensorplug.errors import OutOfMemory
+from tensorplug_cpu.reference import decode
+from tensorplug_simt.emulator.device import EmulatedDevice
+from tensorplug_simt.trials import PERIOD, difference, operand, trials
+from tensorplug_simt.tuning import RUNS, quickest, timed
+
+
+@pytest.mark.parametrize("dtype", [t for t in DTYPES if t not in INTEGERS], ids=str)
+def test_operands_are_numbers_that_products_of_16_bits_can_hold(dtype):
+    count = 500
+
+    stored = operand(dtype, np.random.default_rng(0), 1)[: count * dtype.size]
+    values = decode(dtype, stored.view(dtype.storage))
+
+    assert np.isfinite(values).all()
+    assert 1e-3 < np.abs(values).max() < 2**15
+    assert len(np.unique(values)) > 2
+
+
+def test_integers_are_indices():
+    found = operand(tp.I32, np.random.default_rng(0), 7).view(np.int32)
+
+    assert found.size == PERIOD
+    assert (np.unique(found) == np.arange(7)).all()
+
+
+@pytest.mark.parametrize(
+    ("found", "error"),
+    [([3, 4], 0), ([3, 5], 1 / 25), ([3, np.nan], np.inf), ([3, np.inf], np.inf)],
+)
+def test_difference_is_that_of_squares_and_endless_where_there_is_no_number(found, error):
+    assert difference(np.float32(found), np.float32([3, 4])) == error
+
+
+@pytest.mark.parametrize(
+    ("times", "chosen"),
+    [
+        ({"own": 1.0, "other": 0.9}, "other"),
+        ({"own": 1.0, "other": 0.96}, "own"),
+        ({"other": 3.0}, "other"),
+        ({}, ""),
+    ],
+)
+def test_usual_way_stays_unless_another_is_faster_by_a_margin(times, chosen):
+    assert quickest(times, "own") == chosen
+
+
+def test_ways_are_timed_in_turns_and_hopeless_ones_once():
+    order = []
+    seconds = {"a": 1e-3, "b": 2e-3, "slow": 1e-2}
+
+    def run(name):
+        order.append(name)
+        return seconds[name] + 1e-4 * (len(order) < 4)
+
+    found = timed({name: lambda name=name: run(name) for name in seconds})
+
+    assert order == ["a", "b", "slow"] + ["a", "b"] * (RUNS - 1)
+    assert found == seconds | {"slow": pytest.approx(1.01e-2)}
+
+
+@pytest.fixture
+def device():
+    with EmulatedDevice() as device:
+        yield device
+
+
+def programs_of(device, node):
+    return {"own": device.lower(node)}
+
+
+def test_memory_that_is_not_there_is_not_taken(device):
+    y = tp.scale(tp.input("x", (64,), tp.F32), 2.0)
+
+    with (
+        pytest.raises(OutOfMemory, match="512 bytes to try a node in; 511 are"),
+        trials(device, programs_of(device, y), indices=1, most=511),
+    ):
+        pass
