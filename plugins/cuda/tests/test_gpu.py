@@ -101,6 +101,40 @@ def test_captured_plan_runs_in_other_memory_without_a_capture(gpu):
         buffer.close()
 
 
+def test_branches_have_the_right_result_in_other_memory_too(gpu):
+    pytest.importorskip("cuda.bindings.driver")
+    data = np.arange(1, 1 + (1 << 16), dtype=np.float32)
+    x = tp.input("x", data.shape, tp.F32)
+    start = tp.scale(x, 2.0)
+    branches = [tp.scale(start, 3.0), tp.sqr(start)]
+    nodes = [start, *branches, tp.neg(branches[0]), tp.sqrt(branches[1])]
+    nodes.append(tp.add(*nodes[-2:]))
+    buffers = [gpu.buffer_type.alloc(7 * data.nbytes) for _ in range(2)]
+
+    def bound(buffer):
+        places = {t: tp.Storage(buffer, i * data.nbytes) for i, t in enumerate([x, *nodes])}
+        return tp.BoundGraph(tp.Graph(nodes[-1]), tp.Bindings(places))
+
+    found, captured = [], []
+    with gpu.open(streams=3) as stream, stream.plan(bound(buffers[0])) as plan:
+        for buffer in buffers:
+            plan.rebind(bound(buffer))
+            captured.append(plan.captured)
+            for _ in range(20):
+                buffer.fill(0xFF)
+                buffer.write(0, data)
+                plan.run()
+                stream.synchronize()
+                found.append(buffer.read(6 * data.nbytes, data.nbytes).view(np.float32))
+
+        assert (plan.captured, plan.branches, plan.refusal) == (True, 2, "")
+    assert captured == [False, True]
+    for each in found:
+        np.testing.assert_allclose(each, -4 * data, rtol=1e-5)
+    for buffer in buffers:
+        buffer.close()
+
+
 @pytest.mark.parametrize("products", ["own", "tensor", "cublaslt"])
 @pytest.mark.parametrize("dtype", [tp.F16, tp.BF16, tp.Q8_0], ids=lambda dtype: dtype.name)
 def test_products_with_many_columns_are_those_of_numpy(monkeypatch, products, dtype):

@@ -122,11 +122,11 @@ try:
     made.kernelParams = 1.5
 except TypeError as error:
     known["other types"] = str(error)
-kinds = (driver.CUgraph, driver.CUgraphExec, driver.CUgraphNode)
+kinds = (driver.CUgraph, driver.CUgraphExec, driver.CUgraphNode, driver.CUstream)
 known["handles"] = [int(kind(5)) for kind in kinds]
 known["success"] = int(driver.CUresult.CUDA_SUCCESS)
 names = ("cuGraphGetNodes", "cuGraphNodeGetDependencies", "cuGraphKernelNodeGetParams",
-         "cuGraphExecKernelNodeSetParams")
+         "cuStreamGetCaptureInfo", "cuGraphExecKernelNodeSetParams")
 known["signatures"] = [getattr(driver, name).__doc__.splitlines()[0] for name in names]
 known["returns"] = [
     [line.split(" : ")[0] for line in text.split("Returns\\n-------")[1].splitlines()
@@ -146,14 +146,17 @@ def test_stand_in_has_the_shapes_of_the_installed_cuda_bindings():
 
     ours = [n for n in dir(graphs.driver.CUDA_KERNEL_NODE_PARAMS()) if not n.startswith("_")]
     assert set(ours) <= set(real["fields"])
-    assert (real["address"], real["handles"], real["success"]) == (4096, [5, 5, 5], 0)
+    assert (real["address"], real["handles"], real["success"]) == (4096, [5, 5, 5, 5], 0)
     assert real["other types"].startswith("Argument 'kernelParams' is not a valid type")
     assert real["signatures"] == [
         "cuGraphGetNodes(hGraph, size_t numNodes=0)",
         "cuGraphNodeGetDependencies(hNode, size_t numDependencies=0)",
         "cuGraphKernelNodeGetParams(hNode)",
+        "cuStreamGetCaptureInfo(hStream)",
         "cuGraphExecKernelNodeSetParams(hGraphExec, hNode, CUDA_KERNEL_NODE_PARAMS nodeParams: "
         "Optional[CUDA_KERNEL_NODE_PARAMS])",
     ]
     assert [r[0] for r in real["returns"][:3]] == ["nodes", "dependencies", "nodeParams"]
     assert [r[-1] for r in real["returns"][:2]] == ["numNodes", "numDependencies"]
+    info = real["returns"][3]
+    assert (info[3], info[-1]) == ("dependencies_out", "numDependencies_out")

@@ -69,6 +69,31 @@ def test_tokens_one_by_one_are_launched_as_graphs_and_give_the_same(case, stream
     assert machine.graph_launches >= TOKENS - 2
 
 
+@pytest.mark.parametrize(("name", "fusion"), [("qwen2", "1"), ("qwen3", "0"), ("gemma3", "0")])
+def test_branches_on_four_streams_change_no_logit(
+    device, tiny, tmp_path, monkeypatch, name, fusion
+):
+    # With fusion the others are one chain of launches.
+    monkeypatch.setenv("TENSORPLUG_FUSION", fusion)
+    path = tmp_path / "model.gguf"
+    tiny.write(name, path)
+    ids = tiny.prompt(name)
+    found, branches = [], []
+    for streams in (1, 4):
+        with (
+            device.open(streams=streams) as stream,
+            load_model(path, [stream]) as model,
+            model.session(128, kv=tp.F32) as session,
+        ):
+            prompt = np.concatenate(list(session.score(ids)))
+            found.append(np.stack([*prompt, *(session.decode(id) for id in ids[:TOKENS])]))
+            plans = [p for p in stream.children if isinstance(p, tp.Plan) and p.captured]
+            branches.append(max(plan.branches for plan in plans))
+
+    np.testing.assert_array_equal(found[0], found[1])
+    assert (branches[0], branches[1] > 1) == (1, True)
+
+
 @pytest.mark.parametrize("name", ["llama-q8_0", "llama-q4_0"])
 def test_rounded_activations_move_logits_by_some_percent(stream, tiny, tmp_path, name):
     path = tmp_path / "model.gguf"

@@ -79,7 +79,7 @@ def test_capture_that_fails_half_way_is_ended_and_nothing_is_lost(chain, machine
     def spoiled(backend, launches):
         real(backend, launches)
         if backend.stream.is_capturing():
-            backend.stream.queue.invalid = True
+            backend.stream.queue.capture.invalid = True
             raise CUDARuntimeError(900, "spoiled")
 
     monkeypatch.setattr(plan, "enqueue", spoiled)

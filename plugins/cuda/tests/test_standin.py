@@ -186,6 +186,122 @@ def test_captured_work_is_done_by_its_graph_alone(cuda, queue, kernels):
     assert y.get().tolist() == [2] * 16
 
 
+@pytest.fixture
+def side(cuda):
+    return cuda.Stream(non_blocking=True)
+
+
+@pytest.fixture
+def twice(cuda, kernels):
+    """What queues the doubling of one number into another on a stream."""
+    import cupy
+
+    numbers = [cupy.ndarray((1,), np.float32, pointer(cuda)) for _ in range(4)]
+    numbers[0].set(np.ones(1))
+
+    def queue_on(stream, of, to):
+        data = (numbers[of].data, numbers[to].data)
+        kernels["doubled"]((1, 1, 1), (1, 1, 1), data, stream=stream)
+
+    queue_on.value = lambda which: float(numbers[which].get()[0])
+    return queue_on
+
+
+def test_stream_that_waits_for_a_captured_event_captures_too(queue, side, twice):
+    queue.begin_capture()
+    twice(queue, 0, 1)
+    side.wait_event(queue.record())
+    twice(side, 1, 2)
+    during = side.is_capturing()
+    queue.wait_event(side.record())
+    twice(queue, 2, 3)
+    graph = queue.end_capture()
+
+    graph.launch(queue)
+    queue.synchronize()
+
+    assert (during, side.is_capturing()) == (True, False)
+    assert [sorted(after) for after in graph.captured.after] == [[], [0], [0, 1]]
+    assert twice.value(3) == 8
+
+
+def test_branches_run_in_other_orders_but_never_against_an_edge(queue, side, twice):
+    queue.begin_capture()
+    twice(queue, 0, 1)
+    side.wait_event(queue.record())
+    for to in (2, 3):
+        twice(queue, 1, to)
+        twice(side, 1, to)
+    queue.wait_event(side.record())
+    graph = queue.end_capture()
+
+    orders = [tuple(graph.captured.order()) for _ in range(20)]
+
+    assert orders[0] == (0, 2, 4, 1, 3)
+    assert len(set(orders)) > 3
+    assert {(order[0], *sorted(order)) for order in orders} == {(0, 0, 1, 2, 3, 4)}
+    assert all(order.index(1) < order.index(3) for order in orders)
+    assert all(order.index(2) < order.index(4) for order in orders)
+
+
+def test_capture_that_misses_work_of_another_stream_fails_and_frees_both(queue, side, twice):
+    queue.begin_capture()
+    side.wait_event(queue.record())
+    twice(side, 0, 1)
+
+    with fails("StreamCaptureUnjoined"):
+        queue.end_capture()
+
+    assert not queue.is_capturing()
+    assert not side.is_capturing()
+
+
+def captured_event(queue):
+    """An event of a capture that still goes on."""
+    queue.begin_capture()
+    return queue.record()
+
+
+def test_captured_event_is_nothing_to_look_at(queue):
+    event = captured_event(queue)
+
+    with fails("CapturedEvent"):
+        _ = event.done
+    with fails("CapturedEvent"):
+        event.synchronize()
+    with fails("StreamCaptureInvalidated"):
+        queue.end_capture()
+
+
+def test_capture_is_not_ended_by_a_stream_that_joined_it(queue, side):
+    side.wait_event(captured_event(queue))
+
+    with fails("StreamCaptureUnmatched"):
+        side.end_capture()
+    with fails("StreamCaptureInvalidated"):
+        queue.end_capture()
+
+
+def test_two_captures_do_not_become_one(queue, side):
+    event = captured_event(queue)
+    side.begin_capture()
+
+    with fails("StreamCaptureMerge"):
+        side.wait_event(event)
+    with fails("StreamCaptureInvalidated"):
+        side.end_capture()
+    with fails("StreamCaptureInvalidated"):
+        queue.end_capture()
+
+
+def test_event_of_a_capture_that_is_over_orders_nothing(queue, side):
+    event = captured_event(queue)
+    queue.end_capture()
+
+    with fails("CapturedEvent"):
+        side.wait_event(event)
+
+
 def test_writing_beside_an_allocation_is_noticed_when_it_is_freed(cuda, machine):
     from cupy._machine import view
 

@@ -11,6 +11,7 @@ from cupy.cuda import get_elapsed_time, runtime
 
 from tensorplug.backend import Backend, DeviceSpan, Event
 from tensorplug.buffer import Buffer
+from tensorplug.concurrency import AHEAD
 from tensorplug.errors import DeviceError
 from tensorplug.fusion import Group
 from tensorplug.tensor import Storage, Tensor
@@ -74,9 +75,16 @@ class CudaBackend(SimtBackend):
 
     device: "CudaDevice"
     plan_class = CudaPlan
+    ahead: int
+    """Only of streams with others beside them: these want memory of work side by side kept apart
+    (`SupportsConcurrency`)."""
 
-    def __init__(self, device: "CudaDevice", stream: Any) -> None:
+    def __init__(self, device: "CudaDevice", stream: Any, sides: Sequence[Any] = ()) -> None:
         self.stream = stream
+        self.sides = tuple(sides)
+        """Streams for branches of captured plans. Nothing is queued on them but in a capture."""
+        if sides:
+            self.ahead = AHEAD
         self._held: deque[tuple[Any, memoryview]] = deque()
         self._clock: Clock | None = None
         self.products = Products(self)
@@ -121,7 +129,7 @@ class CudaBackend(SimtBackend):
 
     def _close(self) -> None:
         self.products.close()
-        self.stream = None
+        self.stream, self.sides = None, ()
 
     # --- transfers -------------------------------------------------------------------------
 

@@ -40,6 +40,13 @@ class CudaDevice(SimtDevice):
     groups = GROUPS
     options: ClassVar[tuple[Option, ...]] = (
         Option("stream", int, 0, "address of a cudaStream_t of another library to queue work on"),
+        Option(
+            "streams",
+            int,
+            1,
+            "so many at most for the branches of plans that run again",
+            choices=tuple(range(1, 9)),
+        ),
     )
 
     def __init__(self, name: str, gpu: Gpu, *, share: int = 0, shares: int = 1) -> None:
@@ -156,4 +163,5 @@ class CudaDevice(SimtDevice):
         with driver_errors(f"{self.name}: stream"), self.current():
             theirs = options["stream"]
             stream = cuda.ExternalStream(theirs) if theirs else cuda.Stream(non_blocking=True)
-        return CudaBackend(self, stream)
+            sides = [cuda.Stream(non_blocking=True) for _ in range(options["streams"] - 1)]
+        return CudaBackend(self, stream, sides)

@@ -19,12 +19,14 @@ if TYPE_CHECKING:
 
 
 class Captured:
-    """A CUDA graph of launches that follow each other."""
+    """A CUDA graph of launches. Without `nodes`, the node of each, they follow each other."""
 
-    def __init__(self, graph: Any, launches: "Sequence[Ready]") -> None:
+    def __init__(
+        self, graph: Any, launches: "Sequence[Ready]", nodes: Sequence[Any] | None = None
+    ) -> None:
         self._graph = graph
         self._launches = launches
-        self._nodes: list[Any] | None = None
+        self._nodes = nodes
 
     def launch(self, stream: Any) -> None:
         """Queue all of them."""
@@ -50,6 +52,19 @@ class Captured:
             return False
         self._launches = launches
         return True
+
+
+def newest(stream: Any) -> Any:
+    """The node of what was queued last on a stream that captures; None where nobody can tell."""
+    if driver is None:
+        return None
+    try:
+        answer = _checked(driver.cuStreamGetCaptureInfo(driver.CUstream(stream.ptr)))
+    except RuntimeError:
+        return None
+    # Its state, number and graph; what there is between the nodes and their number varies.
+    _, _, _, nodes, *_, many = answer
+    return nodes[0] if many == 1 else None
 
 
 def in_order(graph: int, count: int) -> list[Any]:

@@ -95,6 +95,8 @@ class Product:
     ) -> None:
         """Raises Unsupported where cuBLASLt has nothing for these."""
         self._handle, self._workspace = handle, c_void_p(workspace)
+        self.workspace = (workspace, workspace + WORKSPACE)
+        """Where the memory that all products of a stream use starts and ends."""
         self._made: list[tuple[str, c_void_p]] = []
         weakref.finalize(self, _destroy, self._made).atexit = False
         self._what = self._create("MatmulDesc", c_int(COMPUTE_F32), c_int(NUMBERS[F32]))

@@ -3,7 +3,8 @@
 The first run queues them one by one: kernels are loaded by their first launch, which must not fall
 into a capture. The second run captures them, and from then on a run is one launch. A captured plan
 that is bound anew has its graph's arguments changed; where that cannot be, and one that is not
-captured yet, starts again, so one that runs once for each binding is never captured.
+captured yet, starts again, so one that runs once for each binding is never captured. Where a stream
+has others beside it, launches that need not follow each other are branches of the graph.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -14,6 +15,7 @@ from cupy.cuda import driver, runtime
 
 from tensorplug.backend import Plan
 from tensorplug.graph import BoundGraph
+from tensorplug_cuda.branches import Branches, fork, spread, touched
 from tensorplug_cuda.errors import driver_errors
 from tensorplug_cuda.graphs import Captured
 from tensorplug_cuda.kernels.library import LIBRARY_PRODUCT
@@ -50,6 +52,7 @@ class CudaPlan(Plan):
         self._graph: Captured | None = None
         self.refusal = ""
         """Why the launches cannot be captured; empty as long as they may be."""
+        self._branches: Branches | None = None
         self._rebind()
 
     @property
@@ -62,14 +65,34 @@ class CudaPlan(Plan):
         """How many launches a run has where it is not captured."""
         return len(self._ready)
 
+    @property
+    def branches(self) -> int:
+        """How many streams the launches are captured on."""
+        return self._branches.streams if self._branches else 1
+
+    @property
+    def longest(self) -> int:
+        """How many launches of a captured run follow each other at most."""
+        return self._branches.longest if self._branches else self.launches
+
     def _rebind(self) -> None:
         graph, bindings = self.bound.graph, self.bound.bindings
         device = self.backend.device
         placed = [part for work in graph.work for part in place(device, work, bindings)]
-        self._ready = [ready(self.backend, parts) for parts in apart(merged(placed))]
-        if self._graph is None or not self._rebind_graph(self._graph):
+        together = list(apart(merged(placed)))
+        self._ready = [ready(self.backend, parts) for parts in together]
+        former, self._branches = self._branches, self._spread(together)
+        if self._graph is None or former != self._branches or not self._rebind_graph(self._graph):
             self._drop_graph()
             self._ran = False
+
+    def _spread(self, together: Sequence[tuple[Placed, ...]]) -> Branches | None:
+        """The streams of the launches; None where there is one."""
+        if not self.backend.sides:
+            return None
+        pairs = zip(together, self._ready, strict=True)
+        found = (touched(parts, launch.function) for parts, launch in pairs)
+        return spread(found, 1 + len(self.backend.sides))
 
     def _run(self) -> None:
         backend = self.backend
@@ -90,14 +113,22 @@ class CudaPlan(Plan):
             # Relaxed: what the collector of garbage frees meanwhile does not spoil the capture.
             stream.begin_capture(runtime.streamCaptureModeRelaxed)
             try:
-                enqueue(self.backend, self._ready)
+                nodes = self._queue_to_capture()
             finally:
                 graph = stream.end_capture()
         except (RuntimeError, driver.CUDADriverError) as error:
             self.refusal = str(error)
             return None
-        self._graph = Captured(graph, self._ready)
+        self._graph = Captured(graph, self._ready, nodes)
         return self._graph
+
+    def _queue_to_capture(self) -> list[Any] | None:
+        """Returns the nodes of launches with branches, where they are known."""
+        backend = self.backend
+        if self._branches is None or self.branches == 1:
+            enqueue(backend, self._ready)
+            return None
+        return fork((backend.stream, *backend.sides), self._ready, self._branches)
 
     def _rebind_graph(self, graph: Captured) -> bool:
         with self.backend.device.current():
@@ -110,7 +141,7 @@ class CudaPlan(Plan):
             self._graph = None
 
     def _close(self) -> None:
-        self._graph = None
+        self._graph = self._branches = None
         self._ready = []
 
 

@@ -4,7 +4,8 @@ from collections.abc import Iterable, Sequence
 
 from tensorplug.buffer import Buffer
 from tensorplug.footprints import Footprints
-from tensorplug.hazards import Access, Host, Range
+from tensorplug.hazards import Host, Range
+from tensorplug_simt.accesses import accesses
 from tensorplug_simt.merging import Placed
 
 
@@ -17,7 +18,7 @@ def barriers(launches: Iterable[Sequence[Placed]]) -> list[bool]:
     found: list[bool] = []
     trail = Footprints(max)
     for parts in launches:
-        wanted = [access for part in parts for access in accesses(part)]
+        wanted = [access for part in parts for access in accesses(part, bytes_of)]
         waits = any(trail.clashes(access.range, writes=access.writes) for access in wanted)
         if waits:
             trail.clear()
@@ -25,22 +26,6 @@ def barriers(launches: Iterable[Sequence[Placed]]) -> list[bool]:
             trail.add(access.range, 0, writes=access.writes)
         found.append(waits)
     return found
-
-
-def accesses(placed: Placed) -> list[Access]:
-    """What a launch reads and writes: scratch memory and bytes before first elements included."""
-    kernel, regions = placed.launch.kernel, placed.launch.regions
-    places = zip(regions.items(), placed.buffers, placed.offsets, strict=True)
-    return [
-        Access(
-            bytes_of(buffer, at + region.span[0], at + region.span[1]),
-            "scratch memory" if region.tensor is None else str(region.tensor),
-            kernel.name,
-            writes=name in kernel.writes,
-        )
-        for (name, region), buffer, at in places
-        if region.span[0] < region.span[1]
-    ]
 
 
 def bytes_of(buffer: Buffer, first: int, end: int) -> Range:

@@ -8,10 +8,11 @@ at.
 
 import bisect
 import ctypes
+import random
 import threading
 import weakref
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -28,7 +29,8 @@ TICK = 1e-3
 INVALID_VALUE, OUT_OF_MEMORY, NO_DEVICE, INVALID_DEVICE = 1, 2, 100, 101
 INVALID_HANDLE, NOT_READY, ILLEGAL_ADDRESS = 400, 600, 700
 ALREADY_REGISTERED, NOT_REGISTERED = 712, 713
-CAPTURE_UNSUPPORTED, CAPTURE_INVALIDATED, CAPTURE_ISOLATION = 900, 901, 905
+CAPTURE_UNSUPPORTED, CAPTURE_INVALIDATED, CAPTURE_MERGE = 900, 901, 902
+CAPTURE_UNMATCHED, CAPTURE_UNJOINED, CAPTURE_ISOLATION, CAPTURED_EVENT = 903, 904, 905, 907
 NAMES = {
     1: "cudaErrorInvalidValue: invalid argument",
     2: "cudaErrorMemoryAllocation: out of memory",
@@ -40,7 +42,11 @@ NAMES = {
     713: "cudaErrorHostMemoryNotRegistered: the memory is not registered",
     900: "cudaErrorStreamCaptureUnsupported: operation not permitted when stream is capturing",
     901: "cudaErrorStreamCaptureInvalidated: operation failed due to a previous error in capture",
+    902: "cudaErrorStreamCaptureMerge: dependency between two captures",
+    903: "cudaErrorStreamCaptureUnmatched: the capture began in another stream",
+    904: "cudaErrorStreamCaptureUnjoined: a stream was not joined to the one that captures",
     905: "cudaErrorStreamCaptureIsolation: dependency on a stream outside of the capture",
+    907: "cudaErrorCapturedEvent: the event was recorded by a stream that captures",
 }
 
 
@@ -77,6 +83,60 @@ class Gpu:
     properties: dict[str, Any] = field(default_factory=dict)
 
 
+class Capture:
+    """Work of the streams that take part in a capture: each job, and the jobs that it comes after.
+
+    Any order that keeps these is right, so each run has another one: first the latest job that may
+    be done is, then chance decides.
+    """
+
+    def __init__(self, origin: "Queue") -> None:
+        self.origin = origin
+        self.queues = {origin}
+        self.jobs: list[Callable[[], None]] = []
+        self.after: list[frozenset[int]] = []
+        self.handle = machine.new_handle()
+        self.invalid = False
+        self.over = False
+        self._chance: random.Random | None = None
+
+    def add(self, job: Callable[[], None], after: Iterable[int]) -> int:
+        """Take a job; returns its number."""
+        self.jobs.append(job)
+        self.after.append(frozenset(after))
+        return len(self.jobs) - 1
+
+    def end(self) -> None:
+        """Let go of all streams. Fails for a capture that is spoiled, or misses work at its end."""
+        front = self.origin.front
+        for queue in self.queues:
+            queue.capture, queue.front = None, frozenset()
+        self.over = True
+        if self.invalid:
+            raise CUDARuntimeError(CAPTURE_INVALIDATED)
+        if set(range(len(self.jobs))) - set().union(front, *self.after):
+            raise CUDARuntimeError(CAPTURE_UNJOINED)
+
+    def order(self) -> list[int]:
+        """The numbers of all jobs, each behind those that it comes after."""
+        followers: list[list[int]] = [[] for _ in self.jobs]
+        waits = [len(after) for after in self.after]
+        for number, after in enumerate(self.after):
+            for earlier in after:
+                followers[earlier].append(number)
+        ready = [number for number, count in enumerate(waits) if not count]
+        order = []
+        while ready:
+            ready.sort()
+            order.append(ready.pop(self._chance.randrange(len(ready)) if self._chance else -1))
+            for number in followers[order[-1]]:
+                waits[number] -= 1
+                if not waits[number]:
+                    ready.append(number)
+        self._chance = self._chance or random.Random(len(self.jobs))
+        return order
+
+
 class Queue:
     """The work of one stream, in order."""
 
@@ -88,14 +148,15 @@ class Queue:
         self.done = 0
         self.clock = 0.0
         """Milliseconds from the start of the stream to the end of what is queued."""
-        self.captured: list[Callable[[], None]] | None = None
-        self.invalid = False
+        self.capture: Capture | None = None
+        self.front: frozenset[int] = frozenset()
+        """While this captures: the jobs that the next one comes after."""
         self.retired = False
 
     def put(self, job: Callable[[], None], name: str = "") -> None:
         """Queue a job, or capture it; kernels have names."""
-        if self.captured is not None:
-            self.captured.append(job)
+        if self.capture is not None:
+            self.front = frozenset([self.capture.add(job, self.front)])
             return
         self.jobs.append(job)
         self.queued += 1
@@ -116,9 +177,24 @@ class Queue:
 
     def forbid(self, what: str) -> None:
         """Fail for what may not be done while this stream captures, which ends the capture."""
-        if self.captured is not None:
-            self.invalid = True
-            raise CUDARuntimeError(CAPTURE_UNSUPPORTED, what)
+        if self.capture is not None:
+            self.spoil(CAPTURE_UNSUPPORTED, what)
+
+    def spoil(self, status: int, what: str = "") -> None:
+        """Fail, and so will the end of the capture."""
+        assert self.capture is not None
+        self.capture.invalid = True
+        raise CUDARuntimeError(status, what)
+
+    def join(self, capture: Capture, front: frozenset[int]) -> None:
+        """Capture from now on too, behind jobs of `capture`; or be behind these as well."""
+        if capture.over:
+            raise CUDARuntimeError(CAPTURED_EVENT, "of a capture that is over")
+        if self.capture not in (None, capture):
+            capture.invalid = True
+            self.spoil(CAPTURE_MERGE)
+        capture.queues.add(self)
+        self.capture, self.front = capture, self.front | front
 
 
 class Machine:
@@ -264,8 +340,8 @@ class Machine:
         """A stream of the current GPU."""
         with self.lock:
             self.check(self.current)
-            self.next_stream += 16
-            queue = self.queues[self.next_stream] = Queue(self.current, self.next_stream)
+            queue = Queue(self.current, self.new_handle())
+            self.queues[queue.ptr] = queue
             return queue
 
     def retire(self, queue: Queue) -> None:
@@ -282,12 +358,11 @@ class Machine:
             raise CUDARuntimeError(INVALID_HANDLE, "no such stream, or the legacy default stream")
         return self.queues[ptr]
 
-    def know_graph(self, graph: Any) -> tuple[int, int]:
-        """Handles of a new graph, and of the same made ready to be launched."""
+    def new_handle(self) -> int:
+        """What nothing else is known by; the next number is free too."""
         with self.lock:
             self.next_stream += 16
-            self.graphs[self.next_stream] = self.graphs[self.next_stream + 1] = graph
-            return self.next_stream, self.next_stream + 1
+            return self.next_stream
 
     def no_capture(self, what: str) -> None:
         """Fail for what a plan may not do while any stream captures.

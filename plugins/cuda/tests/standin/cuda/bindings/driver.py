@@ -45,6 +45,10 @@ class CUgraphNode(_Handle):
     """A node of a graph."""
 
 
+class CUstream(_Handle):
+    """A stream."""
+
+
 class CUDA_KERNEL_NODE_PARAMS:
     """What a kernel node is launched with. It has these attributes alone."""
 
@@ -69,11 +73,25 @@ class CUDA_KERNEL_NODE_PARAMS:
         self._params = value
 
 
+def cuStreamGetCaptureInfo(hStream: CUstream) -> tuple[Any, ...]:
+    queue = machine.queues.get(int(hStream))
+    if queue is None:
+        return CUresult.CUDA_ERROR_INVALID_HANDLE, None, None, None, [], 0
+    capture = queue.capture
+    if capture is None:
+        return CUresult.CUDA_SUCCESS, 0, 0, CUgraph(), [], *([[]] if version >= 13 else []), 0
+    found = [_handle(capture, number) for number in queue.front]
+    edges = [[None] * len(found)] if version >= 13 else []
+    return (
+        CUresult.CUDA_SUCCESS, 1, capture.handle, CUgraph(capture.handle), found, *edges, len(found)
+    )  # fmt: skip
+
+
 def cuGraphGetNodes(hGraph: CUgraph, numNodes: int = 0) -> tuple[Any, ...]:
     graph = machine.graphs.get(int(hGraph))
     if graph is None or graph.graph != int(hGraph):
         return CUresult.CUDA_ERROR_INVALID_HANDLE, [], 0
-    found = [CUgraphNode(graph.graph * NODES + i + 1) for i in range(len(graph._jobs))]
+    found = [_handle(graph.captured, number) for number in range(len(graph.captured.jobs))]
     if not numNodes:
         return CUresult.CUDA_SUCCESS, [], len(found)
     found = found[::-1][:numNodes]
@@ -85,7 +103,10 @@ def cuGraphNodeGetDependencies(hNode: CUgraphNode, numDependencies: int = 0) -> 
     graph, place = _node(hNode)
     if graph is None:
         return CUresult.CUDA_ERROR_INVALID_HANDLE, [], 0
-    before = [CUgraphNode(int(hNode) - 1)] if place else []
+    before = [_handle(graph.captured, number) for number in graph.captured.after[place]]
+    if not numDependencies:
+        return CUresult.CUDA_SUCCESS, [], *([[]] if version >= 13 else []), len(before)
+    before = before[:numDependencies]
     padded = before + [CUgraphNode(0)] * (numDependencies - len(before))
     edges = [[None] * len(padded)] if version >= 13 else []
     return CUresult.CUDA_SUCCESS, padded, *edges, len(before)
@@ -93,9 +114,9 @@ def cuGraphNodeGetDependencies(hNode: CUgraphNode, numDependencies: int = 0) -> 
 
 def cuGraphKernelNodeGetParams(hNode: CUgraphNode) -> tuple[Any, ...]:
     graph, place = _node(hNode)
-    if graph is None or not isinstance(graph._jobs[place], Launch):
+    if graph is None or not isinstance(graph.captured.jobs[place], Launch):
         return CUresult.CUDA_ERROR_INVALID_VALUE, None
-    found, job = CUDA_KERNEL_NODE_PARAMS(), graph._jobs[place]
+    found, job = CUDA_KERNEL_NODE_PARAMS(), graph.captured.jobs[place]
     found.func = job.function
     found.gridDimX, found.gridDimY, found.gridDimZ = job.grid
     found.blockDimX, found.blockDimY, found.blockDimZ = job.block
@@ -110,7 +131,7 @@ def cuGraphExecKernelNodeSetParams(
     graph, place = _node(hNode)
     if graph is None or graph.graphExec != int(hGraphExec):
         return (CUresult.CUDA_ERROR_INVALID_HANDLE,)
-    job = graph._jobs[place]
+    job = graph.captured.jobs[place]
     sizes = nodeParams.gridDimX, nodeParams.gridDimY, nodeParams.gridDimZ
     if nodeParams.func is not job.function or sizes != job.grid or not nodeParams.kernelParams:
         return (CUresult.CUDA_ERROR_INVALID_VALUE,)
@@ -121,12 +142,16 @@ def cuGraphExecKernelNodeSetParams(
         for old, place in zip(job.values, places, strict=True)
     ]
     try:
-        graph._jobs[place] = job.with_values(values)
+        graph.captured.jobs[place] = job.with_values(values)
     except CUDARuntimeError:
         # A GPU would fail when it is launched; nobody means to.
         return (CUresult.CUDA_ERROR_INVALID_VALUE,)
     machine.node_updates += 1
     return (CUresult.CUDA_SUCCESS,)
+
+
+def _handle(capture: Any, number: int) -> CUgraphNode:
+    return CUgraphNode(capture.handle * NODES + number + 1)
 
 
 def _node(handle: CUgraphNode) -> tuple[Any, int]:

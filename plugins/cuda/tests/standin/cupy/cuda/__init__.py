@@ -1,14 +1,15 @@
 """Devices, streams, events and graphs."""
 
 import ctypes
-from collections.abc import Callable
 from types import TracebackType
 from typing import Any
 
 from cupy._machine import (
-    CAPTURE_INVALIDATED,
     CAPTURE_ISOLATION,
+    CAPTURE_UNMATCHED,
+    CAPTURED_EVENT,
     INVALID_HANDLE,
+    Capture,
     CUDARuntimeError,
     Queue,
     machine,
@@ -65,14 +66,24 @@ class Event:
         self.queue: Queue | None = None
         self.position = 0
         self.clock = 0.0
+        self.captured: tuple[Capture, frozenset[int]] | None = None
+        """The capture in which it was recorded, and what comes before it there."""
+
+    def forbid(self, what: str) -> None:
+        """Fail for what may not be done with an event that is part of a capture."""
+        if self.captured is not None:
+            self.captured[0].invalid = True
+            raise CUDARuntimeError(CAPTURED_EVENT, what)
+        if self.queue is not None:
+            self.queue.forbid(what)
 
     @property
     def done(self) -> bool:
         """Whether the work before it is done; some of it is done each time somebody asks."""
         with machine.lock:
+            self.forbid("an event is looked at")
             if self.queue is None:
                 return True
-            self.queue.forbid("an event is looked at")
             self.queue.run(min(self.queue.done + 1, self.position))
             return self.queue.done >= self.position
 
@@ -82,8 +93,8 @@ class Event:
 
     def synchronize(self) -> None:
         with machine.lock:
+            self.forbid("an event is waited for")
             if self.queue is not None:
-                self.queue.forbid("an event is waited for")
                 machine.waits += 1
                 self.queue.run(self.position)
                 machine.check(self.queue.ordinal)
@@ -121,7 +132,10 @@ class _Stream:
             if event.ordinal != self.queue.ordinal:
                 raise CUDARuntimeError(INVALID_HANDLE, "an event of another GPU")
             machine.check(self.queue.ordinal)
-            if self.queue.captured is None:
+            if self.queue.capture is not None:
+                event.captured = self.queue.capture, self.queue.front
+            else:
+                event.captured = None
                 event.queue, event.position = self.queue, self.queue.queued
                 event.clock = self.queue.clock
             return event
@@ -129,29 +143,31 @@ class _Stream:
     def wait_event(self, event: Event) -> None:
         with machine.lock:
             first, position = event.queue, event.position
-            if self.queue.captured is not None and first is not None:
-                self.queue.invalid = True
-                raise CUDARuntimeError(CAPTURE_ISOLATION)
-            if first is not None:
+            if event.captured is not None:
+                self.queue.join(*event.captured)
+            elif first is not None and self.queue.capture is not None:
+                self.queue.spoil(CAPTURE_ISOLATION)
+            elif first is not None:
                 self.queue.put(lambda: first.run(position))
 
     def begin_capture(self, mode: int | None = None) -> None:
         with machine.lock:
             self.queue.forbid("a capture begins")
-            self.queue.captured, self.queue.invalid = [], False
+            self.queue.capture, self.queue.front = Capture(self.queue), frozenset()
 
     def end_capture(self) -> "Graph":
         with machine.lock:
-            captured, self.queue.captured = self.queue.captured, None
-            if captured is None:
+            capture = self.queue.capture
+            if capture is None:
                 raise CUDARuntimeError(1, "no capture has begun")
-            if self.queue.invalid:
-                raise CUDARuntimeError(CAPTURE_INVALIDATED)
+            if capture.origin is not self.queue:
+                self.queue.spoil(CAPTURE_UNMATCHED)
+            capture.end()
             machine.captures += 1
-            return Graph(captured, self.queue.ordinal)
+            return Graph(capture)
 
     def is_capturing(self) -> bool:
-        return self.queue.captured is not None
+        return self.queue.capture is not None
 
 
 class Stream(_Stream):
@@ -176,10 +192,11 @@ class ExternalStream(_Stream):
 class Graph:
     """Work that was captured; `cuda.bindings` finds it by its handles."""
 
-    def __init__(self, jobs: "list[Callable[[], None]]", ordinal: int) -> None:
-        self._jobs = jobs
-        self._ordinal = ordinal
-        self.graph, self.graphExec = machine.know_graph(self)
+    def __init__(self, capture: Capture) -> None:
+        self.captured = capture
+        self._ordinal = capture.origin.ordinal
+        self.graph, self.graphExec = capture.handle, capture.handle + 1
+        machine.graphs[self.graph] = machine.graphs[self.graphExec] = self
 
     def launch(self, stream: _Stream | None = None) -> None:
         assert stream is not None, "the stand-in has no current stream"
@@ -188,8 +205,8 @@ class Graph:
                 raise CUDARuntimeError(INVALID_HANDLE, "a graph of another GPU")
             machine.check(self._ordinal)
             machine.graph_launches += 1
-            for job in self._jobs:
-                stream.queue.put(job)
+            for number in self.captured.order():
+                stream.queue.put(self.captured.jobs[number])
 
 
 class PinnedMemory:

@@ -142,7 +142,7 @@ def _move(dst: int, src: int, size: int) -> None:
 def _queue(stream: int, addresses: "list[int]", job: Any) -> None:
     queue = machine.queue(stream)
     machine.check(queue.ordinal)
-    if queue.captured is not None and any(machine.find(a) is None for a in addresses):
+    if queue.capture is not None and any(machine.find(a) is None for a in addresses):
         queue.forbid("memory that is not pinned is copied")
     used = [found for found in map(machine.find, addresses) if found is not None]
 
