@@ -43,6 +43,14 @@ def test_choices_that_are_no_names_count_as_none(file, choices):
     assert file.read() == {}
 
 
+def test_choice_can_be_forgotten(file):
+    file.add({"a": "wide", "b": "group"})
+
+    file.forget("a")
+
+    assert file.read() == {"b": "group"}
+
+
 def test_choices_of_another_driver_are_another_file_s(file):
     file.add({"a": "wide"})
 

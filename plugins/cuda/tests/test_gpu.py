@@ -153,6 +153,25 @@ def test_products_with_many_columns_are_those_of_numpy(monkeypatch, products, dt
     assert max(errors) < 5e-4
 
 
+@pytest.mark.parametrize("dtype", [tp.F32, tp.F16, tp.BF16, tp.Q8_0, tp.Q4_K], ids=str)
+def test_measured_products_are_those_of_numpy_and_no_way_is_refused(
+    monkeypatch, tmp_path, caplog, dtype
+):
+    monkeypatch.setenv("TENSORPLUG_CACHE", str(tmp_path))
+    random = np.random.default_rng(8)
+    stored = encode(dtype, random.standard_normal((1024, 1024)))
+    columns = random.standard_normal((512, 1024)).astype(np.float32)
+    x = tp.input("x", columns.shape, tp.F32)
+    with real_devices()[0] as gpu, gpu.open() as stream:
+        y = tp.mul_mat(stream.place("w", stored, dtype=dtype), x)
+        with tp.Scheduler([stream]).schedule(y) as run:
+            found = run.run({x: columns})[y]
+
+    wanted = columns.astype(float) @ decode(dtype, stored).reshape(1024, 1024).T
+    assert np.sum((found - wanted) ** 2) < 1e-4 * np.sum(wanted**2)
+    assert caplog.messages == []
+
+
 def test_plan_that_runs_again_costs_the_host_little(gpu):
     with gpu.open() as stream:
         plan, _ = long_chain(stream)

@@ -8,7 +8,7 @@ import pytest
 from cublaslt import CublasLt
 
 import tensorplug as tp
-from tensorplug.errors import Unsupported
+from tensorplug.errors import DeviceLost, Unsupported
 from tensorplug_cuda import lt, tuning
 from tensorplug_cuda.kernels.ways import PRODUCTS, WAYS, names_of, program_of
 from tensorplug_simt import tuning as shared
@@ -112,6 +112,36 @@ def test_choice_is_kept_for_later_processes(devices, machine):
 
     assert before == {PRODUCTS: "own tensor cublaslt", KIND: "tensor"}
     assert machine.launches == launches + 1
+
+
+def test_choice_that_another_device_made_meanwhile_is_taken(devices, machine, monkeypatch):
+    monkeypatch.setenv("TENSORPLUG_CUDA_EMULATED", "2")
+    let_win(machine, "tensor")
+    first, second = devices()
+    with first, second:
+        multiply(first)
+        launches = machine.launches
+
+        multiply(second)
+
+        assert machine.launches == launches + 1
+        assert second.facts.choices[KIND] == "tensor"
+
+
+def test_way_that_loses_the_gpu_is_not_tried_again(devices, machine, library, caplog):
+    library.strays = True
+    (first,) = devices()
+    with first, pytest.raises(DeviceLost), caplog.at_level(logging.WARNING):
+        multiply(first)
+    machine.reset()
+
+    (second,) = devices()
+    with second:
+        multiply(second)
+
+    assert f"cublaslt is not taken for {KIND}: cuda:0: launch: cudaErrorIllegal" in caplog.text
+    assert second.facts.choices[KIND] == "own"
+    assert machine.launches == 1
 
 
 def test_class_is_timed_once(device, machine):

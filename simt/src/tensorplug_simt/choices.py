@@ -44,7 +44,14 @@ class ChoiceFile:
         Of two processes that write at once, one's choice may be lost and timed again later. Where
         nothing can be written, choices hold for this process.
         """
-        content = {"for": dict(self.identity), "choices": {**self.read(), **choices}}
+        self._write({**self.read(), **choices})
+
+    def forget(self, kind: str) -> None:
+        """Take the choice for a class out again."""
+        self._write({known: choice for known, choice in self.read().items() if known != kind})
+
+    def _write(self, choices: Mapping[str, str]) -> None:
+        content = {"for": dict(self.identity), "choices": dict(choices)}
         with suppress(OSError):
             write_whole(self.path, json.dumps(content, indent=1, sort_keys=True).encode())
 

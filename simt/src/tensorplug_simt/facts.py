@@ -14,7 +14,8 @@ class Facts:
     exchange values without barriers, 0 where there is no such thing; a guess unless
     `subgroup_required`. `int_dot` devices multiply vectors of bytes; `int8_activations` allows
     kernels to round activations to 8 bits for that. `choices` are variants of kernels that were
-    found to be fast, by the class of work that a family of kernels makes up.
+    found to be fast, by the class of work that a family of kernels makes up, and which of them the
+    user allows.
     """
 
     wide: bool

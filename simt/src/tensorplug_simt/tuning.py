@@ -2,6 +2,9 @@
 
 A choice is made once for each class of nodes, by running every way on memory of the tuner's own,
 and kept on disk (`choices`). A backend says which ways there are (`Contest`), and how launches run.
+
+Some ways may never have run on the user's device. One that takes the device, or the process, along
+is tried once: before they are tried, the file says that the usual way was chosen.
 """
 
 import logging
@@ -15,7 +18,7 @@ from time import perf_counter
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
-from tensorplug.errors import TensorplugError
+from tensorplug.errors import DeviceLost, TensorplugError
 from tensorplug.tensor import Array, Tensor
 from tensorplug_simt.choices import ChoiceFile
 from tensorplug_simt.merging import Placed
@@ -97,21 +100,25 @@ class Tuner(ABC):
         """What makes launches ready, good for as long as it is entered."""
 
     def tune(self, node: Tensor) -> None:
-        """Make the choice for `node` where there is none yet and time is left."""
+        """Make the choice for `node` where there is none yet and time is left.
+
+        Raises DeviceLost where a way took the device along; it will not be tried again.
+        """
         with self._lock:
             contest = self._contest(node)
             if contest is None or not self._is_open(contest):
                 return
-            facts = self._device.facts
             self._seen.add(contest.kind)
-            start = perf_counter()
-            chosen = self._fastest(contest.cut(MOST * facts.units))
-            self._left -= perf_counter() - start
+            # Another device or process may have been faster.
+            chosen = self._file.read().get(contest.kind, "")
+            if chosen not in contest.names:
+                start = perf_counter()
+                chosen = self._made(contest)
+                self._left -= perf_counter() - start
             if chosen:
-                choice = {contest.kind: chosen}
-                choices = MappingProxyType({**facts.choices, **choice})
+                facts = self._device.facts
+                choices = MappingProxyType({**facts.choices, contest.kind: chosen})
                 self._device.facts = replace(facts, choices=choices)
-                self._file.add(choice)
 
     def scratch(self, node: Tensor) -> int:
         """Bytes of scratch memory that suffice whichever way to compute `node` is chosen later."""
@@ -132,13 +139,27 @@ class Tuner(ABC):
         worth = len(contest.names) > 1 and contest.operations >= LEAST
         return worth and not known and self._left > 0
 
+    def _made(self, contest: Contest) -> str:
+        """The choice, which is on disk too; empty where none could be made. Raises DeviceLost."""
+        self._file.add({contest.kind: contest.names[0]})
+        chosen = self._fastest(contest)
+        if chosen:
+            logger.info("%s: %s is fastest for %s", self._device.name, chosen, contest.kind)
+            self._file.add({contest.kind: chosen})
+        else:
+            self._file.forget(contest.kind)
+        return chosen
+
     def _fastest(self, contest: Contest) -> str:
         """The name of the fastest way; empty where time or memory does not suffice."""
+        contest = contest.cut(MOST * self._device.facts.units)
         programs = {name: contest.program(name) for name in contest.names}
         memory = trials(self._device, programs, indices=contest.indices, most=MOST_BYTES)
         try:
             with memory as trial, self._running() as prepare:
                 times = timed(self._sound(contest, programs, trial, prepare))
+        except DeviceLost:
+            raise
         except TensorplugError as error:
             logger.info("%s: nothing is timed for %s: %s", self._device.name, contest.kind, error)
             return ""
@@ -164,6 +185,8 @@ class Tuner(ABC):
                 run()
             except TensorplugError as error:
                 self._refuse(contest, name, str(error))
+                if isinstance(error, DeviceLost):
+                    raise
                 continue
             if self.limit < math.inf:
                 found = trial.result(contest.node)

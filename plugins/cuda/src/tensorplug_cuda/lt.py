@@ -98,7 +98,7 @@ class Product:
         self.workspace = (workspace, workspace + WORKSPACE)
         """Where the memory that all products of a stream use starts and ends."""
         self._made: list[tuple[str, c_void_p]] = []
-        weakref.finalize(self, _destroy, self._made).atexit = False
+        weakref.finalize(self, _destroy, library(), self._made).atexit = False
         self._what = self._create("MatmulDesc", c_int(COMPUTE_F32), c_int(NUMBERS[F32]))
         _set("MatmulDesc", self._what, DESCRIBES_TRANSPOSED_A, c_int(TRANSPOSED))
         self._matrices = [(m, self._layout(m, batch)) for m in (w, x, y)]
@@ -160,9 +160,9 @@ def destroy_handle(handle: c_void_p) -> None:
     library().cublasLtDestroy(handle)
 
 
-def _destroy(made: list[tuple[str, c_void_p]]) -> None:
+def _destroy(of: Any, made: list[tuple[str, c_void_p]]) -> None:
     for kind, one in made:
-        getattr(library(), f"cublasLt{kind}Destroy")(one)
+        getattr(of, f"cublasLt{kind}Destroy")(one)
 
 
 def _set(kind: str, of: c_void_p, what: int, value: Any) -> None:

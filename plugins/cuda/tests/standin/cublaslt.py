@@ -8,7 +8,7 @@ import ctypes
 from typing import Any
 
 import numpy as np
-from cupy._machine import machine, view
+from cupy._machine import ILLEGAL_ADDRESS, CUDARuntimeError, machine, view
 
 INVALID_VALUE, NOT_SUPPORTED = 7, 15
 F32, F16, BF16 = 0, 2, 14
@@ -34,6 +34,8 @@ class CublasLt:
         """What products end with; another one than 0 says that they failed."""
         self.factor = np.float32(1)
         """What results are multiplied with: another one than 1 makes them wrong."""
+        self.strays = False
+        """Whether it touches memory that is not there, after which a GPU is lost."""
 
     # --- making and changing ---------------------------------------------------------------
 
@@ -145,6 +147,8 @@ class CublasLt:
         return 0
 
     def _multiply(self, addresses: list[int], layouts: list[dict[Any, Any]]) -> None:
+        if self.strays:
+            raise CUDARuntimeError(ILLEGAL_ADDRESS)
         a, b = (_numbers(*one) for one in zip(addresses[:2], layouts[:2], strict=True))
         _array(addresses[3], layouts[3])[...] = b @ a.transpose(0, 2, 1) * self.factor
 

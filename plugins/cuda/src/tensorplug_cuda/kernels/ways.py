@@ -37,9 +37,9 @@ class Ways:
     """
 
     ways: Mapping[str, Way]
-    applies: Callable[[Tensor], bool]
     operations: Callable[[Tensor], int]
-    cut: Callable[[Tensor, int], Tensor]
+    applies: Callable[[Tensor], bool] = lambda _node: True
+    cut: Callable[[Tensor, int], Tensor] = lambda node, _most: node
     least: int = LEAST
 
 
