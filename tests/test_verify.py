@@ -88,6 +88,27 @@ def test_run_that_comes_to_no_report_leaves_no_record(verify, monkeypatch):
     assert not verify.RECORDS.exists()
 
 
+def test_run_that_skips_everything_leaves_no_record(verify, monkeypatch):
+    skipped = "import pytest\n\n@pytest.mark.skip\ndef test_it(): pass\n"
+    (verify.ROOT / "skipped").mkdir()
+    (verify.ROOT / "skipped" / "test_d.py").write_text(skipped)
+    monkeypatch.setattr(verify, "SUITES", {"small": verify.Suite(("skipped",), ("code",))})
+
+    status = call(verify, monkeypatch, "small")
+
+    assert status == 1
+    assert not verify.RECORDS.exists()
+
+
+def test_copy_without_git_names_its_commit_by_a_variable(verify, monkeypatch):
+    monkeypatch.setattr(verify, "git", lambda *_arguments: "")
+    monkeypatch.setenv("TENSORPLUG_COMMIT", "1234abc")
+
+    call(verify, monkeypatch, "small")
+
+    assert verify.RECORDS.read_text().splitlines()[-1].startswith("| small | 1/1 | 1234abc |")
+
+
 @pytest.mark.parametrize(
     ("shard", "of", "failed", "said"),
     [
