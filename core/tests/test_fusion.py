@@ -158,6 +158,14 @@ def test_scales_of_experts_are_found_through_their_copies_for_tokens() -> None:
     assert found(scaled) == ["repeat+mul_mat_id+get_rows+mul"]
 
 
+@pytest.mark.parametrize("results", [lambda net: net[:2], lambda net: net.reshape(80)[3:16]])
+def test_states_go_to_a_cache_while_results_are_read(results) -> None:
+    net = _delta_net()
+    kept = tp.cpy(net[2:], x_of(8, 8))
+
+    assert found(kept, tp.relu(results(net))) == ["gated_delta_net+cpy"]
+
+
 # --- what is not -------------------------------------------------------------------------------
 
 
@@ -268,6 +276,31 @@ def _more_scales_than_experts() -> list[Tensor]:
     return _scaled_experts(tp.repeat(x_of(1, 3, 1), (4, 6, 1)))
 
 
+def _delta_net() -> Tensor:
+    """Results of two tokens with two heads of four elements, and 16 rows of states."""
+    heads = [x_of(1, 2, 2, 4) for _ in range(3)]
+    gates = [x_of(1, 2, 2, 1) for _ in range(2)]
+    return tp.gated_delta_net(*heads, *gates, x_of(1, 2, 4, 4), K=2)
+
+
+def _states_are_read_again() -> list[Tensor]:
+    net = _delta_net()
+    return [tp.cpy(net[2:], x_of(8, 8)), tp.relu(net[1:3])]
+
+
+def _states_are_an_output() -> list[Tensor]:
+    net = _delta_net()
+    return [tp.cpy(net[2:], x_of(8, 8)), net]
+
+
+def _states_of_one_slot_are_kept() -> list[Tensor]:
+    return [tp.cpy(_delta_net()[2:6], x_of(4, 8))]
+
+
+def _results_are_kept_with_the_states() -> list[Tensor]:
+    return [tp.cpy(_delta_net()[1:], x_of(9, 8))]
+
+
 def _expert_counted_twice() -> list[Tensor]:
     mixed = x_of(4, 2, 8) * x_of(4, 2, 1)
     return [mixed[:, 0] + mixed[:, 0]]
@@ -295,6 +328,10 @@ def _expert_counted_twice() -> list[Tensor]:
         _scales_of_other_experts,
         _scales_for_each_token,
         _more_scales_than_experts,
+        _states_are_read_again,
+        _states_are_an_output,
+        _states_of_one_slot_are_kept,
+        _results_are_kept_with_the_states,
         _expert_counted_twice,
     ],
 )

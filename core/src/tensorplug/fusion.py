@@ -95,7 +95,8 @@ class Pattern:
     """Nodes that a device may compute as one, in one or several variants.
 
     Each variant ends in its last step, on which all others lead. `outputs` are further steps whose
-    values may be read outside: they are always computed. `in_place` are what the group reads at
+    values may be read outside: they are always computed, but for their parts `unread`: steps that
+    look at bytes of an output which nothing else reads. `in_place` are what the group reads at
     no place but the one where it then writes its result, so that this may be laid over it. What
     a device's kernel cannot do is for its `supports_group` to refuse.
     """
@@ -105,6 +106,7 @@ class Pattern:
     where: tuple[Condition, ...] = ()
     outputs: tuple[str, ...] = ()
     in_place: tuple[str, ...] = ()
+    unread: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         for steps in self.variants:
@@ -177,9 +179,11 @@ def pattern(
     where: Iterable[Condition] = (),
     outputs: Iterable[str] = (),
     in_place: Iterable[str] = (),
+    unread: Iterable[str] = (),
 ) -> Pattern:
     """Return the pattern of `lines`, with a variant for each choice of its optional ones."""
-    return Pattern(name, variants(*lines), tuple(where), tuple(outputs), tuple(in_place))
+    named = (tuple(names) for names in (outputs, in_place, unread))
+    return Pattern(name, variants(*lines), tuple(where), *named)
 
 
 def variants(*lines: str) -> tuple[tuple[Step, ...], ...]:

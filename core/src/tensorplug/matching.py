@@ -226,6 +226,7 @@ class _Site:
         group = Group(shape, MappingProxyType(dict(bound)), tuple(nodes), outputs, inputs)
         others = [t for name, t in bound.items() if name not in steps]
         closed = self._is_closed(members, outputs) and _is_apart(members, (*inputs, *others))
+        closed = closed and all(self._is_unread(bound[name], members) for name in shape.unread)
         if nodes[-1] is last and closed and _writes_only_last(group) and self._can_wait(group):
             return group
         return None
@@ -237,6 +238,20 @@ class _Site:
             for t in members
             if t not in outputs
         )
+
+    def _is_unread(self, part: Tensor, members: Mapping[Tensor, None]) -> bool:
+        """Whether nothing outside reads bytes of `part`, which is a view of a member."""
+        start, end = _span(part)
+        looks = [part.root]
+        while looks:
+            look = looks.pop()
+            readers = [r for r in self._readers.get(look, ()) if r not in members]
+            looks += [r for r in readers if r.is_view]
+            is_read = look in self._wanted or not all(r.is_view for r in readers)
+            first, behind = _span(look)
+            if is_read and first < end and start < behind:
+                return False
+        return True
 
     def _can_wait(self, group: Group) -> bool:
         """Whether nothing between its nodes changes what the group reads, or reads what it makes.
@@ -252,6 +267,11 @@ class _Site:
             and (reads.intersection(node.written_roots) or late & {s.root for s in node.sources})
             for node in self.order[first:end]
         )
+
+
+def _span(tensor: Tensor) -> tuple[int, int]:
+    """The first byte of its root that it may hold, and the end of the last."""
+    return tensor.view_offset, tensor.view_offset + tensor.nbytes
 
 
 def _members(tensors: Sequence[Tensor]) -> dict[Tensor, None]:

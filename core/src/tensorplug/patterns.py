@@ -226,6 +226,24 @@ SSM_CONV_SILU = pattern(
     where=[same_shape("conv", "sum")],
 )
 
+
+def _is_states(tail: Tensor, net: Tensor) -> bool:
+    v = net.sources[2]
+    starts = tail.view_offset == net.view_offset + v.size * net.dtype.size
+    return starts and tail.is_contiguous and tail.size == net.size - v.size
+
+
+GATED_DELTA_NET_CPY = pattern(
+    "gated_delta_net_cpy",
+    "net = gated_delta_net(q, k, v, g, beta, state)",
+    "tail = view(~net)",
+    "kept = cpy(~tail, cache)",
+    where=[Condition("tail is all states of net", ("tail", "net"), _is_states)],
+    outputs=["net"],
+    unread=["tail"],
+)
+"""Its last states go to a cache, and nowhere else."""
+
 # --- mixtures of experts -----------------------------------------------------------------------
 
 _SCORES = ("scores = soft_max|sigmoid|softplus(logits, -, -)", "? rooted = sqrt(scores)")
@@ -332,6 +350,7 @@ PATTERNS: tuple[Pattern, ...] = (
     MUL_MAT_SCALE_GLU,
     MUL_MAT_ID_SCALE_GLU,
     SSM_CONV_SILU,
+    GATED_DELTA_NET_CPY,
     TOPK_MOE,
     TOPK_MOE_LATE,
     MOE_COMBINE,

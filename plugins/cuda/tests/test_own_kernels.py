@@ -116,6 +116,9 @@ FUSED = {
     "sorted_routing_late": "topk_moe_late",
     "ssm_conv_silu": "ssm_conv_silu",
     "ssm_conv_add_silu": "ssm_conv_silu",
+    "kept_states_1": "gated_delta_net_cpy",
+    "kept_states_3": "gated_delta_net_cpy",
+    "kept_states_apart": "gated_delta_net_cpy",
 }
 """A pattern in each of these graphs of the kit."""
 

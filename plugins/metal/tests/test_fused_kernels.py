@@ -48,6 +48,13 @@ def turned(mode, **options):
     return (tp.rope(heads, tp.input("ids", (3,), tp.I32), mode=mode, **options),)
 
 
+def delta_net():
+    heads = [leaf(name, 2, 3, 2, 20) for name in "qkv"]
+    gates = [leaf(name, 2, 3, 2, 1) for name in ("g", "beta")]
+    net = tp.gated_delta_net(*heads, *gates, leaf("state", 2, 2, 20, 20), K=2)
+    return tp.cpy(net[6:], leaf("cache", 4, 800)), tp.relu(net[:6])
+
+
 def snake():
     x, a, b = leaf("x", 5, 33), leaf("a", 33), leaf("b", 33)
     return (x + tp.sqr(tp.sin(x * a)) * b,)
@@ -141,6 +148,7 @@ CASES = {
     "relu_sqr of 33": lambda: (tp.sqr(tp.relu(leaf("x", 5, 33))),),
     "softcap of 33": lambda: (tp.scale(tp.tanh(tp.scale(leaf("x", 5, 33), 0.2)), 5.0),),
     "moe_combine of 3": combined,
+    "gated_delta_net_cpy of two slots": delta_net,
     "ssm_conv_silu with bias": lambda: (
         tp.silu(tp.ssm_conv(leaf("x", 2, 12, 9), leaf("w", 12, 4)) + leaf("bias", 12)),
     ),

@@ -6,10 +6,11 @@ from types import MappingProxyType
 from typing import Any
 
 from tensorplug.dtypes import F32
-from tensorplug.tensor import Tensor
+from tensorplug.fusion import Group
+from tensorplug.tensor import Tensor, contiguous_nb
 from tensorplug_simt.facts import Facts
-from tensorplug_simt.lowering import NoKernel, lowers, need_types, number
-from tensorplug_simt.program import Kernel, Program, blocks_of, launch
+from tensorplug_simt.lowering import NoKernel, lowers, need_type, need_types, number
+from tensorplug_simt.program import Kernel, Program, Region, blocks_of, launch, region
 
 TEXT = "tensorplug_simt:kernels/linear_attention.k"
 LARGEST = 256
@@ -24,6 +25,7 @@ def _kernel(name: str, sources: tuple[str, ...], numbers: tuple[tuple[str, str],
     return Kernel(name, TEXT, (*sources, "state", "y"), ("y",), numbers)
 
 
+_DELTA_NUMBERS = (("scale", "float"), ("slots", "int"))
 KERNELS: Mapping[str, Kernel] = MappingProxyType(
     {
         kernel.name: kernel
@@ -31,14 +33,13 @@ KERNELS: Mapping[str, Kernel] = MappingProxyType(
             _kernel("rwkv_wkv6", ("k", "v", "r", "tf", "td"), ()),
             _kernel("rwkv_wkv7", ("r", "w", "k", "v", "a", "b"), ()),
             _kernel("gated_linear_attn", ("k", "v", "q", "g"), (("scale", "float"),)),
-            _kernel(
-                "gated_delta_net",
-                ("q", "k", "v", "g", "beta"),
-                (("scale", "float"), ("slots", "int")),
-            ),
+            _kernel("gated_delta_net", ("q", "k", "v", "g", "beta"), _DELTA_NUMBERS),
         )
     }
 )
+_NET = KERNELS["gated_delta_net"]
+KEEPING = Kernel(_NET.name, TEXT, (*_NET.buffers, "kept"), ("y", "kept"), _DELTA_NUMBERS)
+"""With a place of their own for states."""
 
 
 @lowers("rwkv_wkv6", "rwkv_wkv7", "gated_linear_attn")
@@ -51,15 +52,43 @@ def recurrence(node: Tensor, facts: Facts) -> Program:
 @lowers("gated_delta_net")
 def gated_delta_net(node: Tensor, facts: Facts) -> Program:
     """States that learn what they got wrong, the last ones kept."""
+    return _delta_net(node, facts, {})
+
+
+def keep_states(group: Group, facts: Facts) -> Program:
+    """The same with states in the memory of the copy, and none in the result's own."""
+    return _delta_net(group["net"], facts, {"kept": _rows(group["kept"], group["net"])})
+
+
+def _rows(kept: Tensor, node: Tensor) -> Region:
+    """`kept` as a row of states for each sequence and slot."""
+    need_type(kept)
+    size, heads, _, sequences = node.sources[2].ne
+    ne = (size * size * heads, sequences, int(number(node, "K")), 1)
+    if kept.is_contiguous:
+        return Region(kept, kept.dtype, ne, contiguous_nb(kept.dtype, ne))
+    if kept.ne != ne or kept.nb[0] != kept.dtype.size:
+        raise NoKernel(f"no kernel for states in {kept}")
+    return region(kept)
+
+
+def _delta_net(node: Tensor, facts: Facts, more: Mapping[str, Region]) -> Program:
     v = node.sources[2]
     numbers = {"scale": 1 / math.sqrt(max(v.ne[0], 1)), "slots": int(number(node, "K"))}
-    return _columns(node, v.ne[3], facts, numbers)
+    return _columns(node, v.ne[3], facts, numbers, more)
 
 
-def _columns(node: Tensor, sequences: int, facts: Facts, numbers: dict[str, Any]) -> Program:
+def _columns(
+    node: Tensor,
+    sequences: int,
+    facts: Facts,
+    numbers: dict[str, Any],
+    more: Mapping[str, Region] = MappingProxyType({}),
+) -> Program:
     need_types(node, frozenset({F32}))
-    kernel = KERNELS[node.op]
-    places = dict(zip(kernel.buffers, (*node.sources, node), strict=True))
+    kernel = KEEPING if more else KERNELS[node.op]
+    named = zip(kernel.buffers, (*node.sources, node), strict=not more)
+    places: dict[str, Tensor | Region] = {**dict(named), **more}
     size, heads = places["v"].ne[:2]
     if size > LARGEST:
         raise NoKernel(f"heads of {size} elements; the kernel ends at {LARGEST}")

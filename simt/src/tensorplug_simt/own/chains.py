@@ -9,6 +9,7 @@ from tensorplug_simt.families.elements import COUNT, alike
 from tensorplug_simt.families.elements import TEXT as ELEMENTWISE
 from tensorplug_simt.families.elementwise import UNARY
 from tensorplug_simt.families.gates import GATED
+from tensorplug_simt.families.linear_attention import keep_states
 from tensorplug_simt.families.rope import norm_rope
 from tensorplug_simt.families.ssm import TEXT as SSM
 from tensorplug_simt.grids import per_element
@@ -35,7 +36,10 @@ SOFTCAP = Kernel(
 
 CONV = Kernel("ssm_conv", SSM, ("x", "weights", "bias", "y"), ("y",), (COUNT,))
 
-CHAINS: dict[str, GroupLowering] = {"rms_norm_rope": norm_rope}
+CHAINS: dict[str, GroupLowering] = {
+    "rms_norm_rope": norm_rope,
+    "gated_delta_net_cpy": keep_states,
+}
 """By fusion pattern; a backend whose rows are the work of groups puts them into its own table."""
 
 

@@ -10,6 +10,7 @@ from functools import partial
 import tensorplug as tp
 from tensorplug.tensor import Tensor
 from tensorplug.testing.suites.drawing import Draw
+from tensorplug.testing.suites.recurrent import kept_states
 from tensorplug.testing.suites.scaled import (
     gated_scaled,
     gated_scaled_experts,
@@ -576,6 +577,9 @@ GRAPHS: dict[str, WholeGraph] = {
     ),
     "ssm_conv_silu": WholeGraph(partial(_ssm_conv_silu, bias=False), NEAR),
     "ssm_conv_add_silu": WholeGraph(partial(_ssm_conv_silu, bias=True), NEAR),
+    "kept_states_1": WholeGraph(partial(kept_states, slots=1), NEAR),
+    "kept_states_3": WholeGraph(partial(kept_states, slots=3), NEAR),
+    "kept_states_apart": WholeGraph(partial(kept_states, slots=1, apart=True), CLOSE),
     "mixture_1": WholeGraph(partial(_mixture, tokens=1, dtype=tp.F32), CLOSE),
     "mixture_9": WholeGraph(partial(_mixture, tokens=9, dtype=tp.F32), CLOSE),
     "mixture_q8_0": WholeGraph(partial(_mixture, tokens=4, dtype=tp.Q8_0), CLOSE),
