@@ -292,8 +292,9 @@ def test_products_of_a_library_share_its_workspace_and_follow_each_other(device,
             assert (plan.launches, plan.branches) == (2, 1)
 
 
-@pytest.mark.parametrize(("at", "streams"), [(4096, 2), (128, 1)], ids=["apart", "shared"])
-def test_launches_that_share_scratch_memory_follow_each_other(stream, at, streams):
+def over_scratch(stream, at):
+    """Two products that round their columns to scratch memory, which lies behind their results: the
+    streams in use, and for each run whether both are right. The second result lies `at` a byte."""
     random = np.random.default_rng(5)
     columns = random.standard_normal((2, 256)).astype(np.float32)
     stored = {kind: encode(kind, random.standard_normal((8, 256))) for kind in (tp.Q8_0, tp.Q4_0)}
@@ -301,21 +302,40 @@ def test_launches_that_share_scratch_memory_follow_each_other(stream, at, stream
     y = [tp.mul_mat(stream.place(t.name, each, dtype=t), x) for t, each in stored.items()]
     wanted = [columns @ decode(t, each).reshape(8, 256).T for t, each in stored.items()]
     with stream.device.buffer_type.alloc(16384) as memory:
-        # Columns are rounded to scratch memory, which lies behind the results.
-        places = {y[0]: tp.Storage(memory, 0), y[1]: tp.Storage(memory, at)}
+        places = {t: tp.Storage(memory, place) for t, place in zip(y, (0, at), strict=True)}
         places[x] = tp.Storage(memory, 8192)
         memory.write(8192, columns)
-        plan = stream.plan(tp.BoundGraph(tp.Graph(y), tp.Bindings(places)))
-        away = []
+        run = stream.plan(tp.BoundGraph(tp.Graph(y), tp.Bindings(places)))
+        right = []
         for _ in range(6):
             memory.fill(0xFF, 0, 8192)
-            plan.run()
+            run.run()
             stream.synchronize()
             found = [memory.read(place, 64).view(np.float32).reshape(2, 8) for place in (0, at)]
-            away += [np.linalg.norm(f - w) for f, w in zip(found, wanted, strict=True)]
+            right.append(np.linalg.norm(np.subtract(found, wanted)) < 0.02 * np.linalg.norm(wanted))
+        return run.branches, right
 
-        assert plan.branches == streams
-    assert max(away) < 0.02 * np.linalg.norm(wanted)
+
+@pytest.mark.parametrize(("at", "streams"), [(4096, 2), (128, 1)], ids=["apart", "shared"])
+def test_launches_that_share_scratch_memory_follow_each_other(stream, at, streams):
+    assert over_scratch(stream, at) == (streams, [True] * 6)
+
+
+def after_merged(stream):
+    """For each run, whether what comes after each of two merged launches is right."""
+    x = tp.input("x", (32,), tp.F32)
+    y = [tp.sqr(tp.scale(x, 2.0)), tp.neg(tp.scale(x, 3.0))]
+    right = []
+    with tp.Scheduler([stream]).schedule(y, fuse=False) as run:
+        for n in range(1, 7):
+            found = run.run({x: n * X})
+            right.append(bool((found[y[0]] == (2 * n * X) ** 2).all()))
+            right[-1] &= bool((found[y[1]] == -3 * n * X).all())
+    return right
+
+
+def test_launches_come_after_merged_ones_whichever_part_they_need(stream):
+    assert after_merged(stream) == [True] * 6
 
 
 # --- faults ------------------------------------------------------------------------------------
@@ -334,6 +354,31 @@ def test_dropped_edge_makes_a_wrong_result(stream, monkeypatch, number):
     monkeypatch.setattr(plan, "spread", without)
 
     right = Diamond(stream).run(6)
+
+    assert right[0]
+    assert not all(right)
+
+
+def own(placed, touches):
+    """All but scratch memory."""
+    regions = [r for part in placed for r in part.launch.regions.values() if r.nbytes]
+    return [t for t, region in zip(touches, regions, strict=True) if region.tensor is not None]
+
+
+FORGOTTEN = {
+    "reads": (lambda _, touches: [t for t in touches if t[1]], lambda s: Diamond(s).run(6)),
+    "writes": (lambda _, touches: [t for t in touches if not t[1]], lambda s: Diamond(s).run(6)),
+    "scratch memory": (own, lambda s: over_scratch(s, 128)[1]),
+    "other parts": (lambda placed, touches: touches[: len(touches) // len(placed)], after_merged),
+}
+
+
+@pytest.mark.parametrize(("forget", "compute"), FORGOTTEN.values(), ids=FORGOTTEN)
+def test_memory_that_is_forgotten_makes_a_wrong_result(stream, monkeypatch, forget, compute):
+    real = plan.touched
+    monkeypatch.setattr(plan, "touched", lambda parts, f: forget(parts, real(parts, f)))
+
+    right = compute(stream)
 
     assert right[0]
     assert not all(right)

@@ -7,15 +7,18 @@ from cupy.cuda import Event as Mark
 
 from tensorplug.buffer import Buffer
 from tensorplug.footprints import Footprints
-from tensorplug.hazards import Access, Host, Range
+from tensorplug.hazards import Host, Range
 from tensorplug_cuda import lt
 from tensorplug_cuda.graphs import newest
-from tensorplug_simt.accesses import accesses
 from tensorplug_simt.merging import Placed
+from tensorplug_simt.ranges import ranges
 
 if TYPE_CHECKING:
     from tensorplug_cuda.memory import CudaBuffer
     from tensorplug_cuda.plan import Ready
+
+Touch = tuple[Range, bool]
+"""Bytes, and whether they are written."""
 
 
 class Turn(NamedTuple):
@@ -37,12 +40,11 @@ class Branches(NamedTuple):
         return len({turn.stream for turn in self.turns})
 
 
-def touched(parts: Iterable[Placed], function: Any) -> list[Access]:
-    """What a launch of `parts` reads and writes; products of a library share a workspace too."""
-    found = [access for part in parts for access in accesses(part, _bytes_of)]
+def touched(parts: Iterable[Placed], function: Any) -> list[Touch]:
+    """What a launch of `parts` touches; products of a library share a workspace too."""
+    found = [touch for part in parts for touch in ranges(part, _bytes_of)]
     if isinstance(function, lt.Product):
-        workspace = Range(Host.MEMORY, *function.workspace)
-        found.append(Access(workspace, "workspace", "cuBLASLt", writes=True))
+        found.append((Range(Host.MEMORY, *function.workspace), True))
     return found
 
 
@@ -52,7 +54,7 @@ def _bytes_of(buffer: Buffer, first: int, end: int) -> Range:
     return Range(Host.MEMORY, start + first, start + end)
 
 
-def spread(launches: Iterable[Sequence[Access]], streams: int) -> Branches:
+def spread(launches: Iterable[Sequence[Touch]], streams: int) -> Branches:
     """Put launches, in an order that is right, on so many streams.
 
     Each comes after all earlier ones whose writes it meets or whose bytes it writes.
@@ -60,11 +62,9 @@ def spread(launches: Iterable[Sequence[Access]], streams: int) -> Branches:
     lanes = _Lanes(streams)
     trail = Footprints(lanes.join)
     for number, found in enumerate(launches):
-        lanes.put(
-            who for access in found for who in trail.clashes(access.range, writes=access.writes)
-        )
-        for access in found:
-            trail.add(access.range, number, writes=access.writes)
+        lanes.put(who for span, writes in found for who in trail.clashes(span, writes=writes))
+        for span, writes in found:
+            trail.add(span, number, writes=writes)
     return Branches(tuple(lanes.turns), max(lanes.depths, default=0))
 
 

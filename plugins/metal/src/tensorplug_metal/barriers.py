@@ -5,8 +5,8 @@ from collections.abc import Iterable, Sequence
 from tensorplug.buffer import Buffer
 from tensorplug.footprints import Footprints
 from tensorplug.hazards import Host, Range
-from tensorplug_simt.accesses import accesses
 from tensorplug_simt.merging import Placed
+from tensorplug_simt.ranges import ranges
 
 
 def barriers(launches: Iterable[Sequence[Placed]]) -> list[bool]:
@@ -18,12 +18,12 @@ def barriers(launches: Iterable[Sequence[Placed]]) -> list[bool]:
     found: list[bool] = []
     trail = Footprints(max)
     for parts in launches:
-        wanted = [access for part in parts for access in accesses(part, bytes_of)]
-        waits = any(trail.clashes(access.range, writes=access.writes) for access in wanted)
+        wanted = [touch for part in parts for touch in ranges(part, bytes_of)]
+        waits = any(trail.clashes(span, writes=writes) for span, writes in wanted)
         if waits:
             trail.clear()
-        for access in wanted:
-            trail.add(access.range, 0, writes=access.writes)
+        for span, writes in wanted:
+            trail.add(span, 0, writes=writes)
         found.append(waits)
     return found
 
