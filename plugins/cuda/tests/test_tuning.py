@@ -9,6 +9,9 @@ from cublaslt import CublasLt
 
 import tensorplug as tp
 from tensorplug.errors import DeviceLost, Unsupported
+from tensorplug.testing.cases.case import node_of
+from tensorplug.testing.cases.matmul import BLOCKS
+from tensorplug.testing.tiers import select
 from tensorplug_cuda import lt, tuning
 from tensorplug_cuda.kernels.ways import PRODUCTS, WAYS, names_of, program_of
 from tensorplug_simt import tuning as shared
@@ -19,6 +22,9 @@ pytestmark = pytest.mark.skipif(bool(missing()), reason=missing())
 KERNELS = {"own": "tp_tiled_product", "tensor": "tp_mma_product", "cublaslt": "cublaslt"}
 """What the machine's clock knows each way by."""
 KIND = "mul_mat f16[64x64x1x1] f32[64x32x1x1]: own tensor cublaslt 130101"
+
+
+UNCHANGED = dict(WAYS)
 
 
 @pytest.fixture(autouse=True)
@@ -77,6 +83,17 @@ def test_way_that_computes_something_else_is_refused(device, machine, library, c
     assert device.facts.choices[KIND] == "own"
     wanted = f"cuda:0 (emulated GPU): cublaslt is not taken for {KIND}: its result is off by {off}"
     assert wanted in caplog.text
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", [tp.F32, tp.BF16, *BLOCKS], ids=str)
+def test_no_way_is_refused_for_the_operands_that_it_is_tried_with(device, caplog, dtype):
+    w, x = tp.input("w", (40, 256), dtype), tp.input("x", (128, 256), tp.F32)
+
+    device.tuner.tune(tp.mul_mat(w, x))
+
+    assert len(device.facts.choices) == 2
+    assert caplog.messages == []
 
 
 def test_way_that_fails_is_refused(device, machine, library, caplog):
@@ -178,6 +195,16 @@ def test_small_products_have_no_choice(device, monkeypatch):
     monkeypatch.setitem(WAYS, "mul_mat", replace(WAYS["mul_mat"], least=2 * 20 * 40 * 64 + 1))
 
     assert names_of(product()[2], device.facts) == ("own",)
+
+
+@pytest.mark.parametrize("op", WAYS)
+def test_no_case_of_the_kit_is_so_large_that_it_is_timed(op):
+    ways = UNCHANGED[op]
+
+    nodes = [node for node in map(node_of, select("full", ops=[op])) if ways.applies(node)]
+
+    assert nodes
+    assert max(map(ways.operations, nodes)) < ways.least
 
 
 def test_all_memory_of_the_tuner_is_given_back(device, machine):

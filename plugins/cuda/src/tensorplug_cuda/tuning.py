@@ -25,7 +25,7 @@ from tensorplug_simt.program import Program
 from tensorplug_simt.tuning import Preparing, Run, Tuner
 
 LIMIT = 1e-4
-"""The largest normalised mean square error against f32: 16 bits explain a hundredth of it."""
+"""The largest normalised mean square error against f32: bf16 explains 3e-6, f16 1e-7 of it."""
 SHARED_TEXTS = ("tensorplug_simt:dialects/cuda.h", "tensorplug_simt:kernels/copy.k")
 """Texts that are timed besides the backend's own."""
 
