@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 
 import tensorplug as tp
+from tensorplug_cuda import plan
 from tensorplug_simt.emulator import missing
+from tensorplug_simt.merging import joined
 
 load_model = pytest.importorskip("tensorplug_llm").load_model
 
@@ -47,6 +49,12 @@ def case(request, tiny, tmp_path, monkeypatch):
     return request.param, path, tiny.prompt(request.param), expected
 
 
+def kind(parts):
+    """The kernel of a launch, whether it norms heads, and for how many nodes or groups it is."""
+    launch = parts[0].launch
+    return launch.kernel.name, "weight" in launch.types, len(parts)
+
+
 def away(found, expected):
     """How far logits are from llama.cpp's, as a share of their length."""
     return np.linalg.norm(found - expected) / np.linalg.norm(expected)
@@ -67,6 +75,22 @@ def test_tokens_one_by_one_are_launched_as_graphs_and_give_the_same(case, stream
 
     assert away(found, expected[:TOKENS]) < LIMITS.get(name, 1e-4)
     assert machine.graph_launches >= TOKENS - 2
+
+
+def test_queries_and_keys_of_a_layer_turn_in_one_launch(case, stream, monkeypatch):
+    name, path, ids, _ = case
+    found = set()
+
+    def watched(parts):
+        found.add(kind(parts))
+        return joined(parts)
+
+    with load_model(path, [stream]) as model, model.session(128, kv=tp.F32) as session:
+        monkeypatch.setattr(plan, "joined", watched)
+        session.decode(ids[0])
+
+    normed = name in ("qwen3", "gemma3")
+    assert {k for k in found if k[0] == "rope"} == {("rope", normed, 2)}
 
 
 @pytest.mark.parametrize(("name", "fusion"), [("qwen2", "1"), ("qwen3", "0"), ("gemma3", "0")])
