@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from cublaslt import CublasLt
+from cupy._machine import ILLEGAL_ADDRESS, CUDARuntimeError
 
 import tensorplug as tp
 from tensorplug.errors import DeviceLost, Unsupported
@@ -72,17 +73,41 @@ def test_fastest_way_computes_products_with_many_columns(device, machine, fastes
     assert np.sum((found - wanted) ** 2) < 1e-6 * np.sum(wanted**2)
 
 
-@pytest.mark.parametrize(("factor", "off"), [(1.5, "0.25"), (np.nan, "inf")])
-def test_way_that_computes_something_else_is_refused(device, machine, library, caplog, factor, off):
+def half_as_much_again(result):
+    result[:-1] *= 1.5
+
+
+def no_numbers(result):
+    result[7] = np.nan
+
+
+def one_too_many(result):
+    result[-1] = 0
+
+
+def lost(_result):
+    raise CUDARuntimeError(ILLEGAL_ADDRESS)
+
+
+@pytest.mark.parametrize(
+    ("fault", "reason"),
+    [
+        (half_as_much_again, "its result is off by 0.25"),
+        (no_numbers, "its result is off by inf"),
+        (one_too_many, "it writes beyond its memory"),
+    ],
+)
+def test_way_that_computes_something_else_is_refused(
+    device, machine, library, caplog, fault, reason
+):
     let_win(machine, "cublaslt")
-    library.factor = np.float32(factor)
+    library.fault = fault
 
     with caplog.at_level(logging.WARNING):
         multiply(device)
 
     assert device.facts.choices[KIND] == "own"
-    wanted = f"cuda:0 (emulated GPU): cublaslt is not taken for {KIND}: its result is off by {off}"
-    assert wanted in caplog.text
+    assert f"cuda:0 (emulated GPU): cublaslt is not taken for {KIND}: {reason}" in caplog.text
 
 
 @pytest.mark.slow
@@ -146,7 +171,7 @@ def test_choice_that_another_device_made_meanwhile_is_taken(devices, machine, mo
 
 
 def test_way_that_loses_the_gpu_is_not_tried_again(devices, machine, library, caplog):
-    library.strays = True
+    library.fault = lost
     (first,) = devices()
     with first, pytest.raises(DeviceLost), caplog.at_level(logging.WARNING):
         multiply(first)

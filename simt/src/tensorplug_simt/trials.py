@@ -24,6 +24,8 @@ PARTS, PART = 64, 2**16
 """So many parts of so many elements are compared of a result that is larger than all of them."""
 UNWRITTEN = 0xFF
 """Byte of results before they are computed: floats of it are no numbers."""
+SPARE = ALIGNMENT
+"""Bytes behind each tensor, which nobody may write."""
 EXPONENTS = {MXFP4: (0, 0x78), Q8_K: (3, 0x3C)}
 """Where a block has the exponent of its scale, and the lowest of four values that suit it."""
 
@@ -50,6 +52,11 @@ class Trials:
         """Forget all results."""
         for tensor in self.written:
             self.memory[tensor].fill(UNWRITTEN)
+
+    def intact(self) -> bool:
+        """Whether nothing was written behind the results."""
+        ends = [self.memory[tensor] for tensor in self.written]
+        return all((end.read(end.size - SPARE, SPARE) == UNWRITTEN).all() for end in ends)
 
     def result(self, node: Tensor) -> Array:
         """The f32 values of a node: all, or parts of them that go from the first to the last."""
@@ -84,7 +91,7 @@ def trials(
     with ExitStack() as open_:
         memory = {}
         for tensor, size in sizes.items():
-            buffer = memory[tensor] = device.buffer_type.alloc(size + ALIGNMENT)
+            buffer = memory[tensor] = device.buffer_type.alloc(size + SPARE)
             open_.enter_context(buffer)
             if tensor is not None and tensor not in written:
                 _fill(buffer, operand(tensor.dtype, random, indices))

@@ -183,20 +183,27 @@ class Tuner(ABC):
                 run = prepare(trial.placed(program))
                 trial.clear()
                 run()
+                found = trial.result(contest.node) if self.limit < math.inf else None
+                beyond = not trial.intact()
             except TensorplugError as error:
                 self._refuse(contest, name, str(error))
                 if isinstance(error, DeviceLost):
                     raise
                 continue
-            if self.limit < math.inf:
-                found = trial.result(contest.node)
-                wanted = found if name == contest.names[0] else wanted
-                off = difference(found, wanted) if wanted is not None else math.inf
-                if off > self.limit:
-                    self._refuse(contest, name, f"its result is off by {off:.3g}")
-                    continue
-            sound[name] = run
+            wanted = found if name == contest.names[0] else wanted
+            reason = "it writes beyond its memory" if beyond else self._objection(found, wanted)
+            if reason:
+                self._refuse(contest, name, reason)
+            else:
+                sound[name] = run
         return sound
+
+    def _objection(self, found: Array | None, wanted: Array | None) -> str:
+        """What is wrong with a result; empty where nothing is, or nothing was read."""
+        off = math.inf
+        if found is not None and wanted is not None:
+            off = difference(found, wanted)
+        return f"its result is off by {off:.3g}" if off > self.limit else ""
 
     def _refuse(self, contest: Contest, name: str, reason: str) -> None:
         device = self._device

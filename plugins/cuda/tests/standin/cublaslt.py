@@ -5,10 +5,11 @@ Functions get what they would get through ctypes: numbers as ctypes has them, an
 """
 
 import ctypes
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from cupy._machine import ILLEGAL_ADDRESS, CUDARuntimeError, machine, view
+from cupy._machine import machine, view
 
 INVALID_VALUE, NOT_SUPPORTED = 7, 15
 F32, F16, BF16 = 0, 2, 14
@@ -32,10 +33,8 @@ class CublasLt:
         """Whether it has an algorithm for anything."""
         self.status = 0
         """What products end with; another one than 0 says that they failed."""
-        self.factor = np.float32(1)
-        """What results are multiplied with: another one than 1 makes them wrong."""
-        self.strays = False
-        """Whether it touches memory that is not there, after which a GPU is lost."""
+        self.fault: Callable[[Any], None] = lambda _result: None
+        """What goes wrong in a product: gets its values, and one that lies behind them."""
 
     # --- making and changing ---------------------------------------------------------------
 
@@ -147,10 +146,9 @@ class CublasLt:
         return 0
 
     def _multiply(self, addresses: list[int], layouts: list[dict[Any, Any]]) -> None:
-        if self.strays:
-            raise CUDARuntimeError(ILLEGAL_ADDRESS)
         a, b = (_numbers(*one) for one in zip(addresses[:2], layouts[:2], strict=True))
-        _array(addresses[3], layouts[3])[...] = b @ a.transpose(0, 2, 1) * self.factor
+        _array(addresses[3], layouts[3])[...] = b @ a.transpose(0, 2, 1)
+        self.fault(view(addresses[3], _bytes(layouts[3]) + ELEMENT[F32]).view(np.float32))
 
     def _check(self, what: dict[Any, Any], layouts: list[dict[Any, Any]]) -> int:
         a, b, c, d = layouts
