@@ -27,6 +27,7 @@ SECTIONS = {
     "model-f16": ("cuda_models", "synthetic", "f16"),
     "matvec": ("cuda_products", "matvec"),
     "plans": ("cuda_plans", "plans"),
+    "branches": ("cuda_plans", "branches"),
     "allocation": ("cuda_plans", "allocation"),
     "products": ("cuda_products", "products"),
     "gemma": ("cuda_models", "gemma"),

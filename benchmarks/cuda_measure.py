@@ -22,6 +22,8 @@ PRODUCTS = ("own", "tensor", "cublaslt", "measured")
 WARM_UP = 3
 """Runs that are not timed: the first loads kernels, the second captures, the third is launched."""
 ROUNDS = 5
+BRANCHES = 4
+"""Streams for branches, where these are compared with one."""
 
 
 class NotRun(Exception):
@@ -195,9 +197,10 @@ class Bench:
 
 
 @contextmanager
-def streams(count: int = 1, **settings: str) -> Iterator[list[Backend]]:
+def streams(count: int = 1, *, branches: int = 1, **settings: str) -> Iterator[list[Backend]]:
     """Streams on the first devices, made with variables TENSORPLUG_CUDA_* as given.
 
+    Each has so many streams of CUDA's for `branches` of captured plans.
     Raises NotRun where this version or this machine does not know a setting.
     """
     from tensorplug_cuda.enumeration import devices  # noqa: PLC0415 - imports CuPy
@@ -211,7 +214,7 @@ def streams(count: int = 1, **settings: str) -> Iterator[list[Backend]]:
                 found = [stack.enter_context(device) for device in devices()[:count]]
             except OptionError as error:
                 raise NotRun(str(error)) from error
-            yield [stack.enter_context(device.open()) for device in found]
+            yield [stack.enter_context(device.open(streams=branches)) for device in found]
     finally:
         for name, value in before.items():
             if value is None:

@@ -7,7 +7,7 @@ from typing import Any
 from unittest.mock import patch
 
 import numpy as np
-from cuda_measure import PRODUCTS, Bench, NotRun, streams
+from cuda_measure import BRANCHES, PRODUCTS, Bench, NotRun, streams
 from native import weights
 from synthetic_model import write_model
 
@@ -141,6 +141,10 @@ def gemma(bench: Bench) -> dict[str, Any]:
     bench.ask("gemma split", found["tokens, split"], "TENSORPLUG_CUDA_ACTIVATIONS=f32")
     with streams() as (stream,), load_model(path, [stream]) as model:
         found |= speeds(bench, model)
+    with streams(branches=BRANCHES) as (stream,), load_model(path, [stream]) as model:
+        report = measured(model, prompt_tokens=1, tokens=bench.sizes.tokens, repeat=REPEAT)
+        name, decode = f"decode, {BRANCHES} streams", report.decode_tokens_per_s
+        found[name] = bench.figure(name, decode, "tokens/s")
     bench.ask("gemma decode", found["decode tokens"])
     bench.ask("gemma launches", found["launches per step"])
     return found

@@ -1,17 +1,18 @@
-"""What re-running plans costs the host, and what memory costs by each way to allocate it."""
+"""What re-running plans costs the host, what branches save, and what allocating memory costs."""
 
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
-from cuda_measure import WARM_UP, Bench, NotRun, streams
+from cuda_measure import BRANCHES, WARM_UP, Bench, NotRun, seconds, streams
 from cupy import cuda
 
 import tensorplug as tp
 from tensorplug.backend import Backend
+from tensorplug.tensor import Tensor
 
 RUNS = 50
 STEP = 256
@@ -35,17 +36,39 @@ def plans(bench: Bench) -> dict[str, Any]:
     return {"nodes": found}
 
 
+def branches(bench: Bench) -> dict[str, Any]:
+    """Microseconds for a run of chains that need nothing of each other, by number of streams."""
+    found: dict[str, Any] = {}
+    chains, nodes = len(STEPS), bench.sizes.nodes[1]
+    for count in (1, BRANCHES):
+        with streams(branches=count) as (stream,), planned(stream, nodes, chains) as plan:
+            took = seconds(plan.run, stream.synchronize, bench.sizes.seconds) * 1e6
+            name = f"{chains} chains of {nodes}, streams: {count}"
+            how = {key: getattr(plan, key) for key in ("launches", "branches", "longest")}
+            found[f"streams {count}"] = {"run": bench.figure(name, took, "us"), **how}
+    return found
+
+
+STEPS: Sequence[Callable[[Tensor, int], Tensor]] = (
+    lambda x, i: tp.scale(x, 2.0 if i % 2 else 0.5),
+    lambda x, _: tp.neg(x),
+    lambda x, _: tp.abs(x),
+    lambda x, _: tp.relu(x),
+)
+"""One step of each chain, by its number; of kernels of their own, which are not merged."""
+
+
 @contextmanager
-def planned(stream: Backend, nodes: int) -> Iterator[Any]:
-    """A plan of so many nodes."""
-    x = stream.place("x", np.ones(STEP // 4, np.float32))
-    steps = [x]
+def planned(stream: Backend, nodes: int, chains: int = 1) -> Iterator[Any]:
+    """A plan of chains of so many nodes."""
+    ends = [stream.place("x", np.ones(STEP // 4, np.float32))] * chains
+    steps = []
     for i in range(nodes):
-        steps.append(tp.scale(steps[-1], 2.0 if i % 2 else 0.5))
-    with stream.buffer_type.alloc(STEP * nodes) as buffer:
-        places = {step: tp.Storage(buffer, STEP * i) for i, step in enumerate(steps[1:])}
-        bound = tp.BoundGraph(tp.Graph(steps[-1]), tp.Bindings(places))
-        with stream.plan(bound) as plan:
+        ends = [step(end, i) for step, end in zip(STEPS, ends, strict=False)]
+        steps += ends
+    with stream.buffer_type.alloc(STEP * len(steps)) as buffer:
+        places = {step: tp.Storage(buffer, STEP * i) for i, step in enumerate(steps)}
+        with stream.plan(tp.BoundGraph(tp.Graph(ends), tp.Bindings(places))) as plan:
             yield plan
         stream.synchronize()
 

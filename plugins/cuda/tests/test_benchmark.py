@@ -63,7 +63,9 @@ def numbers(value):
     return [n for each in value for n in numbers(each)] if isinstance(value, list) else []
 
 
-@pytest.mark.parametrize("section", ["ceilings", "matvec", "products", "plans", "allocation"])
+@pytest.mark.parametrize(
+    "section", ["ceilings", "matvec", "products", "plans", "branches", "allocation"]
+)
 def test_section_of_work_runs_emulated_and_tells_no_number(benchmark, tmp_path, section):
     status, found = run(benchmark, tmp_path, "--only", section, "--types", "f16 q8_0")
 
