@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from tensorplug.testing.cases import Case, node_of
 from tensorplug.testing.check import check
 from tensorplug_simt import nvrtc
-from tensorplug_simt.dialects.cuda import cuda_options
+from tensorplug_simt.dialects.cuda import cuda_options, cuda_source, symbol
 from tensorplug_simt.dialects.dialect import CUDA
 from tensorplug_simt.emulator.device import EmulatedDevice
 from tensorplug_simt.emulator.library import Order
@@ -20,12 +20,8 @@ from tensorplug_simt.nvrtc import Usage, compiled
 from tensorplug_simt.packing import Piece, pieces
 from tensorplug_simt.program import Launch, Program
 
-ARCHITECTURES = tuple(
-    name
-    for name in ("sm_70", "sm_75", "sm_80", "sm_90", "sm_100")
-    if nvrtc.missing() or name in nvrtc.architectures()
-)
-"""Generations of GPUs; CUDA 13 knows the first of them no more."""
+ARCHITECTURES = ("sm_70", "sm_75", "sm_80", "sm_90", "sm_100")
+"""Generations of GPUs; the compiler of CUDA 13 knows the first of them no more."""
 FILE_OF_REGISTERS = 65536
 """Of a multiprocessor: a group that takes more cannot be launched."""
 
@@ -73,6 +69,17 @@ def first_launches(launches: Iterable[Launch]) -> list[Launch]:
     return list(found.values())
 
 
+def known(architecture: str) -> bool:
+    """Whether the compiler knows one of ARCHITECTURES. Loads it; raises Unsupported."""
+    return architecture in nvrtc.architectures()
+
+
+def turn_of(launches: Sequence[Launch], turn: int) -> tuple[Sequence[Launch], str]:
+    """One of as many parts as there are ARCHITECTURES, and a known one of these for it."""
+    names = [name for name in ARCHITECTURES if known(name)]
+    return launches[turn :: len(ARCHITECTURES)], names[turn % len(names)]
+
+
 def compile_problems(
     launches: Iterable[Launch], architecture: str, limits: Limits = Limits()
 ) -> list[str]:
@@ -82,6 +89,20 @@ def compile_problems(
     for options in sorted({cuda_options(piece.launch) for piece in found}):
         part = {piece.name: piece for piece in found if cuda_options(piece.launch) == options}
         problems += _compile(part, architecture, options, limits)
+    return problems
+
+
+def alone_problems(
+    launches: Iterable[Launch], architecture: str, limits: Limits = Limits()
+) -> list[str]:
+    """Compile each text by itself, as devices do. Raises DeviceError where one does not compile."""
+    problems = []
+    for launch in launches:
+        usages = compiled(cuda_source(launch), architecture, cuda_options(launch))
+        names = [usage.name for usage in usages]
+        if names != [symbol(launch)]:
+            problems.append(f"{symbol(launch)} in a text of its own: found {names}")
+        problems += [line for usage in usages for line in limits.problems(launch, usage)]
     return problems
 
 
