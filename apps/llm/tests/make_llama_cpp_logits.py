@@ -22,7 +22,7 @@ llama: Any = import_module("llama_cpp")  # without types
 HERE = Path(__file__).parent
 CONTEXT = 1024
 STEPS = 48
-TOP = 64
+TOP = 32
 LEFT_OUT = 9
 """Of the 23 bits of a fraction."""
 STORY = "The old lighthouse keeper counted the ships that passed in the night. "
@@ -133,7 +133,7 @@ def real(name: str, folder: Path) -> None:
         peak = rows.max(axis=1, keepdims=True).astype(np.float64)
         data[f"ids{i}"] = np.array(ids, np.int32)
         data[f"top{i}"] = top.astype(np.int32)
-        data[f"values{i}"] = rounded(values)
+        data[f"values{i}"] = values
         data[f"log_sum{i}"] = np.log(np.exp(rows - peak).sum(axis=1)) + peak[:, 0]
     np.savez_compressed(HERE / f"llama_cpp_{name}.npz", **data)
 
