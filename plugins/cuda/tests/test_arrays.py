@@ -6,6 +6,7 @@ import pytest
 import tensorplug as tp
 from tensorplug import transfer
 from tensorplug.errors import DeviceError, DTypeError, NotAllocated, ShapeError
+from tensorplug_simt.emulator import missing
 
 
 @pytest.fixture
@@ -168,3 +169,20 @@ def test_memory_outlives_its_buffer_in_arrays_of_others(cupy, device, stream):
 def test_tensor_without_memory_has_nothing_to_share(device):
     with pytest.raises(NotAllocated, match="has no memory of its own"):
         tp.input("x", (4,), tp.F32).__dlpack__()
+
+
+@pytest.mark.skipif(bool(missing()), reason=missing())
+def test_launches_that_meet_in_an_array_imported_twice_are_not_merged(device, theirs):
+    x, y = (device.import_array(name, theirs) for name in "xy")
+    writes = [tp.cpy(x[i : i + 1], y[i + 1 : i + 2]) for i in range(2)]
+
+    with (
+        device.open() as stream,
+        tp.Scheduler([stream]).schedule(writes[1], effects=writes[:1]) as run,
+    ):
+        run.run({})
+        stream.synchronize()
+        (plan,) = (child for child in stream.children if isinstance(child, tp.Plan))
+
+        assert plan.launches == 2
+    assert theirs.get().tolist() == [[0, 1, 2, 3]] * 3

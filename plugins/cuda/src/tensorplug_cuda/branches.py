@@ -40,7 +40,7 @@ class Branches(NamedTuple):
         return len({turn.stream for turn in self.turns})
 
 
-def touched(parts: Iterable[Placed], function: Any) -> list[Touch]:
+def touched(parts: Iterable[Placed], function: Any = None) -> list[Touch]:
     """What a launch of `parts` touches; products of a library share a workspace too."""
     found = [touch for part in parts for touch in ranges(part, _bytes_of)]
     if isinstance(function, lt.Product):
