@@ -3,16 +3,21 @@
 Nothing here ran on a GPU, and none of it needs CuPy.
 """
 
+import math
 from collections.abc import Iterator
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 import tensorplug as tp
 from tensorplug.fusion import Group
 from tensorplug.matching import find_groups
-from tensorplug.testing.cases import Arg
-from tensorplug.testing.cases.matmul import BLOCKS, product
+from tensorplug.testing.cases import Arg, Case
+from tensorplug.testing.cases.attention import attention
+from tensorplug.testing.cases.case import UNIT, Data, among, integers, uniform
+from tensorplug.testing.cases.matmul import BLOCKS, LIMIT, product
+from tensorplug.testing.cases.softmax import MASK
 from tensorplug.testing.suites.graphs import Trial
 from tensorplug.testing.suites.work import Work
 from tensorplug.testing.tiers import select
@@ -70,6 +75,8 @@ LIMITS = Limits(
         "chain": 80,
         "expert_tiles": 72,  # for sm_70
         "matvec": 160,
+        "mma_attend": 176,  # with a cap for sm_100; else 168, of which three groups fit
+        "mma_experts": 128,
         "mma_product": 128,
         "tiled_product": 128,
         "warp_product": 128,
@@ -168,7 +175,6 @@ def test_each_quick_program_compiles_for_one_architecture(turn):
 @in_turns
 def test_every_program_compiles_by_itself_as_a_device_compiles_it(turn):
     launches = launches_of(select("full", ops=OPS), GPU, LOWERINGS)
-    launches += launches_of([*MANY_COLUMNS, *MANY_COLUMNS_OF_BLOCKS], TENSOR, LOWERINGS)
 
     assert alone_problems(*turn_of(launches, turn), LIMITS) == []
 
@@ -211,6 +217,8 @@ def test_kernels_compute_every_case_of_the_kit_in_one_order(device):
 
 
 TENSOR = replace(GPU, choices={"products": "tensor"})
+WITH_CORES = [name for name in ARCHITECTURES if int(name.removeprefix("sm_")) >= 80]
+on_each_with_cores = pytest.mark.parametrize("architecture", WITH_CORES, indirect=True)
 MANY_COLUMNS = [
     *[product(Arg((320, 130), t), Arg((320, 70))) for t in (tp.F16, tp.BF16, tp.Q8_0)],
     *[product(Arg((256, 20), t), Arg((256, 20))) for t in (tp.Q4_K, tp.IQ2_XXS)],
@@ -219,26 +227,130 @@ MANY_COLUMNS = [
 ]
 """Products that tensor cores compute where they may, but for the last one."""
 MANY_COLUMNS_OF_BLOCKS = [product(Arg((256, 20), t), Arg((256, 20))) for t in BLOCKS]
+EXPERTS = [
+    Case(
+        op="mul_mat_id",
+        args=(Arg(w, t), Arg(x), Arg((x[1], x[2]), tp.I32, data=integers(0, w[2]))),
+        limit=LIMIT,
+    )
+    for t, w, x in [
+        (tp.F16, (72, 70, 4), (72, 2, 5)),
+        (tp.BF16, (33, 20, 2), (33, 1, 50)),
+        (tp.Q8_0, (64, 130, 3), (64, 3, 60)),
+        (tp.Q4_K, (256, 20, 2), (256, 2, 9)),
+        (tp.F32, (40, 20, 2), (40, 2, 9)),
+    ]
+]
+"""Tiles of 16, 32 and 64 rows of experts for tensor cores, but for the last one."""
+
+
+def _causal(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
+    """What later tokens say is hidden, and all but the last of many positions."""
+    tokens, positions = shape[-2:]
+    ahead = np.arange(positions) > np.arange(tokens)[:, None] + 2
+    ahead[:, -1] = False
+    return np.broadcast_to(np.where(ahead, -np.inf, 0.0), shape)
+
+
+CAUSAL = Data("causal", _causal)
+_HEADS = [(64, 64), (80, 80), (96, 96), (128, 128), (256, 256), (33, 7), (40, 256), (192, 24)]
+_Q, _KV, _MASK = Arg((64, 9, 6, 2)), (64, 70, 3, 1), Arg((70, 9), tp.F16, data=MASK)
+HALF, BRAIN = 1e-6, 1e-4
+"""Squared errors, as shares, of what is rounded to 11 bits and to 8."""
+ATTENTION = [
+    replace(case, limit=limit)
+    for limit, cases in {
+        HALF: [
+            *[
+                attention(
+                    Arg((k, 20, 2)),
+                    Arg((k, 70), tp.F16),
+                    Arg((v, 70), tp.F16),
+                    Arg((70, 20), tp.F16, data=MASK),
+                )
+                for k, v in _HEADS
+            ],
+            *[
+                attention(_Q, Arg(_KV, k), Arg(_KV, v), _MASK)
+                for k, v in [(tp.Q8_0, tp.Q8_0), (tp.F16, tp.Q4_0)]
+            ],
+            attention(_Q, Arg(_KV, tp.F16), Arg(_KV, tp.F16)),
+            attention(_Q, Arg(_KV, tp.F16), Arg(_KV, tp.F16), _MASK, Arg((6,)), softcap=5.0),
+            attention(
+                _Q, Arg(_KV, tp.F16), Arg(_KV, tp.F16), Arg((70, 9, 6, 2), data=MASK), max_bias=8.0
+            ),
+            attention(_Q, Arg(_KV, tp.F16), Arg(_KV, tp.F16), Arg((70, 9), data=among(-math.inf))),
+            attention(
+                Arg((64, 20, 2), layout="permuted"),
+                Arg((64, 70, 2), tp.F16, "permuted"),
+                Arg((64, 70, 2), tp.F16, "columns"),
+                Arg((70, 20), tp.F16, "rows", MASK),
+            ),
+            attention(
+                Arg((64, 90), data=uniform(-1e9, 1e9)),
+                Arg((64, 200), tp.F16),
+                Arg((64, 200), tp.F16),
+                Arg((200, 90), tp.F16, data=CAUSAL),
+                scale=1e-9,
+            ),
+            attention(
+                Arg((64, 40)),
+                Arg((64, 600), tp.F16),
+                Arg((64, 600), tp.F16),
+                Arg((600, 40), data=CAUSAL),
+                Arg((1,)),
+            ),
+        ],
+        BRAIN: [
+            attention(_Q, Arg(_KV, tp.BF16, data=data), Arg(_KV, tp.BF16, data=data), _MASK)
+            for data in (UNIT, uniform(-1e6, 1e6))
+        ],
+    }.items()
+    for case in cases
+]
+"""Attention of many rows, with heads of all sizes that differ, in whole tiles and in parts."""
+OTHER_ATTENTION = [
+    attention(_Q, Arg(_KV), Arg(_KV), _MASK),
+    attention(_Q, Arg(_KV, tp.BF16), Arg(_KV, tp.F16), _MASK),
+    attention(_Q, Arg(_KV, tp.F16), Arg(_KV, tp.F16), Arg((70, 9), layout="transposed", data=MASK)),
+    attention(Arg((64, 3, 6)), Arg((64, 70, 3), tp.F16), Arg((64, 70, 3), tp.F16)),
+    attention(Arg((320, 20)), Arg((320, 70), tp.F16), Arg((320, 70), tp.F16)),
+]
+"""Types finer or wider than f16 or mixed, masks with gaps, few rows, heads that do not fit."""
+BY_CORES = {
+    "products": (MANY_COLUMNS, {"mma_product", "tiled_product"}),
+    "experts": (EXPERTS, {"sorted_by_expert", "mma_experts", "expert_tiles"}),
+    "attention": (ATTENTION, {"mma_attend", "attend_join"}),
+    "other attention": (OTHER_ATTENTION, {"attend"}),
+}
+"""Cases, and the kernels that compute them."""
+
+
+@pytest.mark.parametrize("what", BY_CORES)
+def test_tensor_cores_compute_what_they_can(what):
+    cases, kernels = BY_CORES[what]
+
+    assert {launch.kernel.name for launch in launches_of(cases, TENSOR, LOWERINGS)} == kernels
 
 
 @needs_nvrtc
-@on_each_architecture
+@on_each_with_cores
+@pytest.mark.parametrize("what", ["products", "experts", "attention"])
 @LONG
-def test_products_by_tensor_cores_compile(architecture):
-    launches = launches_of(MANY_COLUMNS, TENSOR, LOWERINGS)
+def test_kernels_for_tensor_cores_compile(what, architecture):
+    launches = launches_of(BY_CORES[what][0], TENSOR, LOWERINGS)
 
-    names = {launch.kernel.name for launch in launches}
-    assert names == {"mma_product", "tiled_product"}
     assert compile_problems(launches, architecture, LIMITS) == []
 
 
 @needs_nvrtc
-@pytest.mark.slow
-@on_each_architecture
-def test_products_of_all_blocks_by_tensor_cores_compile(architecture):
-    launches = launches_of(MANY_COLUMNS_OF_BLOCKS, TENSOR, LOWERINGS)
+@SLOW
+@on_each_with_cores
+def test_programs_for_tensor_cores_compile_by_themselves(architecture):
+    cases = [case for cases, _ in BY_CORES.values() for case in cases]
+    launches = launches_of([*cases, *MANY_COLUMNS_OF_BLOCKS], TENSOR, LOWERINGS)
 
-    assert compile_problems(launches, architecture, LIMITS) == []
+    assert alone_problems(launches, architecture, LIMITS) == []
 
 
 @needs_emulator
@@ -250,9 +362,10 @@ def test_products_of_all_blocks_by_tensor_cores_are_those_of_the_reference():
 
 @needs_emulator
 @in_each_order_at_leisure
-def test_products_by_tensor_cores_are_those_of_the_reference(order):
+@pytest.mark.parametrize("what", BY_CORES)
+def test_results_of_tensor_cores_are_those_of_the_reference(what, order):
     with EmulatedDevice(facts=TENSOR, lowerings=LOWERINGS) as device:
-        assert emulation_problems(device, MANY_COLUMNS, order) == []
+        assert emulation_problems(device, BY_CORES[what][0], order) == []
 
 
 @needs_emulator

@@ -17,13 +17,40 @@
 #define V_ELEMENT(row, i) load_v((row) + (i) * p.v.nb[0])
 #endif
 
-// How steep the mask of a head is. Heads up to the largest power of two take the powers of one base,
-// the rest the odd powers of its square root.
-DEVICE float slope_of(int head, float max_bias, int even) {
-  if (max_bias == 0.0f) return 1.0f;
-  const float power = head < even ? (float)(head + 1) : (head - even) + 0.5f;
-  return exp2(-max_bias / even * power);
-}
+// Where a group works. Rows beyond the last compute it again, and are not stored.
+#define PLACE \
+  const int kv_head = GROUP_Y, batch = GROUP_Z; \
+  const int tile = GROUP_X % p.tiles, split = GROUP_X / p.tiles; \
+  const int group = p.q.ne[2] / p.k.ne[2], kv_batch = batch / (p.q.ne[3] / p.k.ne[3]); \
+  const int rows = group * p.q.ne[1], start = split * p.share; \
+  const int stop = start + p.share < p.k.ne[1] ? start + p.share : p.k.ne[1]; \
+  const int warp = ITEM_X / 32, lane = ITEM_X % 32;
+#define NUMBER(i) (tile * ROWS + (i) < rows ? tile * ROWS + (i) : rows - 1)
+#define TOKEN(i) (NUMBER(i) / group)
+#define HEAD(i) (kv_head * group + NUMBER(i) % group)
+#define MASK_ROW(i) ROW(mask, TOKEN(i), HEAD(i) % p.mask.ne[2], batch % p.mask.ne[3])
+#define SLOPE(i) slope_of(HEAD(i), p.max_bias, p.even)
+
+// The end of row `i` with its largest score and its sum: where its values go, and what they are times.
+#ifdef sinks_bytes
+#define WITH_SINK(i, top, sum, factor) \
+  const float sink_ = load_sinks(AT(sinks, HEAD(i), 0, 0, 0)), larger_ = fmax(top, sink_); \
+  factor = exp(top - larger_); \
+  sum = sum * factor + exp(sink_ - larger_);
+#else
+#define WITH_SINK(i, top, sum, factor)
+#endif
+#define END_OF_ROW(i, top, sum) \
+  float factor = 1.0f; \
+  float* to; \
+  if (p.splits > 1) { \
+    to = (float*)ROW(part, split, (batch * p.q.ne[1] + TOKEN(i)) * p.q.ne[2] + HEAD(i), 0) + 2; \
+  } else { \
+    to = (float*)ROW(y, HEAD(i), TOKEN(i), batch); \
+    WITH_SINK(i, top, sum, factor) \
+    factor = sum == 0.0f ? 0.0f : factor / sum; \
+  } \
+  const int stored = tile * ROWS + (i) < rows;
 
 //: attend
 // WARPS warps take ROWS rows, EACH of them alike, and a tile of positions, one for each lane. Keys and
@@ -50,16 +77,7 @@ KERNEL_HEAD {
   __shared__ float q[ROWS][DK];
   __shared__ float kept[32][DEPTH + 1];
   __shared__ float powers[ROWS][32];
-  const int kv_head = GROUP_Y, batch = GROUP_Z;
-  const int tile = GROUP_X % p.tiles, split = GROUP_X / p.tiles;
-  const int group = p.q.ne[2] / p.k.ne[2], kv_batch = batch / (p.q.ne[3] / p.k.ne[3]);
-  const int rows = group * p.q.ne[1], start = split * p.share;
-  const int stop = start + p.share < p.k.ne[1] ? start + p.share : p.k.ne[1];
-  const int warp = ITEM_X / 32, lane = ITEM_X % 32;
-  // Rows beyond the last compute it again, and are not stored.
-#define NUMBER(i) (tile * ROWS + (i) < rows ? tile * ROWS + (i) : rows - 1)
-#define TOKEN(i) (NUMBER(i) / group)
-#define HEAD(i) (kv_head * group + NUMBER(i) % group)
+  PLACE
   for (int i = ITEM_X; i < ROWS * DK; i += 32 * WARPS) {
     const int r = i / DK, e = i % DK;
     q[r][e] = p.scale * load_q(AT(q, e, TOKEN(r), HEAD(r), batch));
@@ -78,9 +96,8 @@ KERNEL_HEAD {
       added[r] = MINUS_INFINITY;
       if (first + lane < stop) {
 #ifdef mask_bytes
-        const int i = warp * EACH + r, head = HEAD(i);
-        const uchar* mask = ROW(mask, TOKEN(i), head % p.mask.ne[2], batch % p.mask.ne[3]);
-        added[r] = slope_of(head, p.max_bias, p.even) * load_mask(mask + (long)(first + lane) * p.mask.nb[0]);
+        const int i = warp * EACH + r;
+        added[r] = SLOPE(i) * load_mask(MASK_ROW(i) + (long)(first + lane) * p.mask.nb[0]);
 #else
         added[r] = 0.0f;
 #endif
@@ -122,22 +139,9 @@ KERNEL_HEAD {
     }
   }
   ROWWISE {
-    const int i = warp * EACH + r, token = TOKEN(i), head = HEAD(i);
-    float sum = warp_sum(total[r]), factor = 1.0f;
-    float* to;
-    if (p.splits > 1) {
-      to = (float*)ROW(part, split, (batch * p.q.ne[1] + token) * p.q.ne[2] + head, 0) + 2;
-    } else {
-      to = (float*)ROW(y, head, token, batch);
-#ifdef sinks_bytes
-      const float sink = load_sinks(AT(sinks, head, 0, 0, 0));
-      const float larger = fmax(top[r], sink);
-      factor = exp(top[r] - larger);
-      sum = sum * factor + exp(sink - larger);
-#endif
-      factor = sum == 0.0f ? 0.0f : factor / sum;
-    }
-    if (tile * ROWS + i < rows) {
+    float sum = warp_sum(total[r]);
+    END_OF_ROW(warp * EACH + r, top[r], sum)
+    if (stored) {
       if (p.splits > 1 && lane == 0) {
         to[-2] = top[r];
         to[-1] = sum;

@@ -1,15 +1,22 @@
 """Attention in one op: few rows split their positions over groups, whose parts are then joined."""
 
-from tensorplug.tensor import Tensor
+from dataclasses import replace
+
+from tensorplug.tensor import Tensor, contiguous_nb
+from tensorplug_cuda.kernels import cores
 from tensorplug_cuda.kernels.table import OWN
+from tensorplug_cuda.kernels.ways import TENSOR, USUAL, WAYS, Way, Ways, chosen
 from tensorplug_simt.facts import Facts
-from tensorplug_simt.lowering import lowers
+from tensorplug_simt.lowering import lowers, number
 from tensorplug_simt.own import attention as shared
+from tensorplug_simt.own.softmax import SLOPE
 from tensorplug_simt.program import Program
 
 TEXT = "tensorplug_cuda:kernels/attention.cu"
+MMA_TEXT = "tensorplug_cuda:kernels/attention_mma.cu"
 
-ATTEND = shared.main_kernel("attend", TEXT)
+ATTEND = replace(shared.main_kernel("attend", TEXT), parts=(SLOPE,))
+MMA_ATTEND = replace(shared.main_kernel("mma_attend", MMA_TEXT), parts=(SLOPE, TEXT, cores.CORES))
 JOIN = shared.join_kernel(shared.JOIN_TEXT)
 
 ITEMS = 128
@@ -17,14 +24,31 @@ SHORTEST = 128
 """Positions that are worth a group of their own."""
 WIDE_HEAD = 256
 """Head sizes up to which a group takes 16 rows; else their queries would not fit."""
+MATRIX = 16
+"""Rows that are worth a matrix of tensor cores."""
+TILES = ((64, 64, 64), (128, 64, 32), (WIDE_HEAD, 32, 16))
+"""Rows of a group and positions at a time, with which heads up to a size fit its memory."""
+FEW_ROWS = 32
+"""Rows that are worth a smaller group."""
+LEAST = 2**31
+"""Multiplications and additions that are worth measuring: of a layer and some 512 tokens."""
 
 
 @lowers("flash_attn_ext", table=OWN)
 def flash_attn_ext(node: Tensor, facts: Facts) -> Program:
     """Softmax of scaled, capped and masked scores, times values."""
     shared.check(node)
-    k, v = node.sources[1:3]
-    few = shared.rows_of(node) <= 4 or max(k.ne[0], v.ne[0]) > WIDE_HEAD
+    return chosen(node, facts) if has_many_rows(node) else one_by_one(node, facts)
+
+
+def has_many_rows(node: Tensor) -> bool:
+    """Whether rows that share keys are worth a matrix."""
+    return node.size > 0 and shared.rows_of(node) >= MATRIX
+
+
+def one_by_one(node: Tensor, facts: Facts) -> Program:
+    """The program in f32."""
+    few = shared.rows_of(node) <= 4 or _head(node) > WIDE_HEAD
     return shared.attend(
         (ATTEND, JOIN),
         node,
@@ -33,3 +57,67 @@ def flash_attn_ext(node: Tensor, facts: Facts) -> Program:
         items=ITEMS,
         shortest=SHORTEST,
     )
+
+
+def fits(node: Tensor, _facts: Facts) -> bool:
+    """Whether tensor cores compute attention of many rows."""
+    k, v = node.sources[1:3]
+    mask = node.operands[3]
+    in_order = mask is None or mask.nb[0] == mask.dtype.size
+    return cores.fit(k.dtype, v.dtype) and _head(node) <= WIDE_HEAD and in_order
+
+
+def by_tensor_cores(node: Tensor, facts: Facts) -> Program:
+    """The program of attention that fits.
+
+    Queries are scaled, then rounded to bf16 where keys and values are, else to f16; scores and sums
+    are f32.
+    """
+    head = _head(node)
+    together, at_once = next(tile for largest, *tile in TILES if head <= largest)
+    return shared.attend(
+        (MMA_ATTEND, JOIN),
+        node,
+        facts,
+        together=together if shared.rows_of(node) > FEW_ROWS else FEW_ROWS,
+        items=cores.ITEMS,
+        shortest=SHORTEST,
+        defines={
+            **cores.kind(node.sources[1].dtype),
+            **({"CAPPED": 1} if number(node, "softcap") else {}),
+            "AT_ONCE": at_once,
+        },
+    )
+
+
+def operations(node: Tensor) -> int:
+    """Multiplications and additions, masked ones too."""
+    q, k, v = node.sources[:3]
+    return 2 * (k.ne[0] + v.ne[0]) * k.ne[1] * q.ne[1] * q.ne[2] * q.ne[3]
+
+
+def cut(node: Tensor, most: int) -> Tensor:
+    """The same for the first tokens alone where it has more than `most` operations."""
+    q = node.sources[0]
+    tokens = min(q.ne[1], max(most // (operations(node) // q.ne[1]) // 64 * 64, 64))
+    ne = (*node.ne[:2], tokens, node.ne[3])
+    fewer = replace(q, ne=(q.ne[0], tokens, *q.ne[2:]))
+    operands = (fewer, *node.operands[1:])
+    return replace(node, ne=ne, nb=contiguous_nb(node.dtype, ne), operands=operands)
+
+
+WAYS["flash_attn_ext"] = Ways(
+    {
+        USUAL: Way(lambda _node, _facts: True, one_by_one),
+        TENSOR: Way(fits, by_tensor_cores),
+    },
+    applies=has_many_rows,
+    operations=operations,
+    cut=cut,
+    least=LEAST,
+)
+
+
+def _head(node: Tensor) -> int:
+    """The size of keys or values of a head, whichever is larger."""
+    return max(tensor.ne[0] for tensor in node.sources[1:3])

@@ -3,8 +3,12 @@
 No count comes back to the host: the grid has room for the tiles of every choice of experts.
 """
 
+from dataclasses import replace
+
 from tensorplug.dtypes import I32
 from tensorplug.tensor import Tensor
+from tensorplug_cuda.kernels import cores
+from tensorplug_simt.facts import Facts
 from tensorplug_simt.program import Kernel, Program, Region, blocks_of, launch, scratch
 
 TEXT = "tensorplug_cuda:kernels/product.cu"
@@ -12,6 +16,8 @@ SORTED = Kernel(
     "sorted_by_expert", TEXT, ("ids", "rows", "tiles"), ("rows", "tiles"), (("experts", "int"),)
 )
 TILES = Kernel("expert_tiles", TEXT, ("w", "x", "rows", "tiles", "y"), ("y",))
+MMA_TEXT = "tensorplug_cuda:kernels/mma.cu"
+MMA_TILES = replace(TILES, name="mma_experts", text=MMA_TEXT, parts=(TEXT, cores.CORES))
 
 SIDE, TILE_ITEMS = 64, 256
 """Rows of weights of a tile, and items of its group."""
@@ -30,28 +36,36 @@ def are_many(node: Tensor) -> bool:
     return node.ne[1] * node.ne[2] >= SHARED_BY * node.sources[0].ne[2]
 
 
-def tiles(node: Tensor) -> Program:
-    """The program of a `mul_mat_id` that has elements."""
+def tiles(node: Tensor, _facts: Facts) -> Program:
+    """The program of a `mul_mat_id` that has elements, in f32."""
+    return _by_expert(node, TILES, TILE_ITEMS, {})
+
+
+def by_tensor_cores(node: Tensor, _facts: Facts) -> Program:
+    """The same by tensor cores, as they multiply other matrices."""
+    return _by_expert(node, MMA_TILES, cores.ITEMS, cores.kind(node.sources[0].dtype))
+
+
+def _by_expert(node: Tensor, kernel: Kernel, items: int, defines: dict[str, int]) -> Program:
     w, x, ids = node.sources
     count, experts = node.ne[1] * node.ne[2], w.ne[2]
     width = next((n for n in WIDTHS if n * experts >= count), WIDTHS[-1])
     rows = _integers(count, 1)
     found = _integers(RECORD, count // width + experts + 1, 128 * blocks_of(rows.nbytes, 128))
-    width_of: dict[str, int | str] = {"WIDTH": width}
     sort = launch(
         SORTED,
         {"ids": ids, "rows": rows, "tiles": found},
         groups=(experts + 1,),
         local=(ITEMS,),
-        defines={**width_of, "GROUP_SIZE": ITEMS},
+        defines={"WIDTH": width, "GROUP_SIZE": ITEMS},
         experts=experts,
     )
     multiply = launch(
-        TILES,
+        kernel,
         {"w": w, "x": x, "rows": rows, "tiles": found, "y": node},
         groups=(blocks_of(w.ne[1], SIDE), found.ne[1]),
-        local=(TILE_ITEMS,),
-        defines=width_of,
+        local=(items,),
+        defines={**defines, "WIDTH": width},
     )
     return Program((sort, multiply), scratch=found.offset + found.nbytes)
 

@@ -42,6 +42,11 @@ def has_elements(node: Tensor) -> bool:
     return all(tensor.size for tensor in (*node.sources[:2], node))
 
 
+def has_tiles(node: Tensor) -> bool:
+    """Whether a product is computed in tiles, one way or the other."""
+    return has_elements(node) and not takes_few(node)
+
+
 def tiled(node: Tensor, _facts: Facts) -> Program:
     """The program of a `mul_mat` with elements, in tiles in f32."""
     w, x = node.sources
@@ -57,17 +62,18 @@ def tiled(node: Tensor, _facts: Facts) -> Program:
 
 
 def operations(node: Tensor) -> int:
-    """Multiplications and additions of a `mul_mat`."""
+    """Multiplications and additions of a product."""
     return 2 * node.sources[0].ne[0] * node.size
 
 
 def cut(node: Tensor, most: int) -> Tensor:
-    """A `mul_mat` with the first rows of weights alone where it has more than `most` operations."""
-    w, x = node.sources
+    """A product with the first rows of weights alone where it has more than `most` operations."""
+    w = node.sources[0]
     rows = min(w.ne[1], max(most // (operations(node) // w.ne[1]) // 256 * 256, 256))
     ne = (rows, *node.ne[1:])
     fewer = replace(w, ne=(w.ne[0], rows, *w.ne[2:]))
-    return replace(node, ne=ne, nb=contiguous_nb(node.dtype, ne), operands=(fewer, x))
+    operands = (fewer, *node.operands[1:])
+    return replace(node, ne=ne, nb=contiguous_nb(node.dtype, ne), operands=operands)
 
 
 WAYS["mul_mat"] = Ways(
@@ -76,7 +82,7 @@ WAYS["mul_mat"] = Ways(
         TENSOR: Way(mma.fits, mma.by_tensor_cores),
         CUBLASLT: Way(library.fits, library.by_library),
     },
-    applies=lambda node: has_elements(node) and not takes_few(node),
+    applies=has_tiles,
     operations=operations,
     cut=cut,
 )
@@ -90,4 +96,15 @@ def mul_mat_id(node: Tensor, facts: Facts) -> Program:
         return few(node, facts)
     if not has_elements(node):
         return expert_product(EXPERT_PRODUCT, node, facts)
-    return experts.tiles(node)
+    return chosen(node, facts)
+
+
+WAYS["mul_mat_id"] = Ways(
+    {
+        USUAL: Way(lambda _node, _facts: True, experts.tiles),
+        TENSOR: Way(mma.fits, experts.by_tensor_cores),
+    },
+    applies=has_tiles,
+    operations=operations,
+    cut=cut,
+)

@@ -1,85 +1,95 @@
 // Products of matrices by tensor cores: both sides become 16-bit floats in the memory of a group, in
-// tiles of 64 rows of w and 64 columns of x. Each of four warps has 32 of both.
+// tiles of SIDE rows of w and WIDTH columns of x.
 
-#define TALL 64
 #define DEEP 32
-// Rows are longer than they need be, so that a warp's items read from different banks.
-#define PITCH (DEEP + 8)
-#ifdef BRAIN
-#define STORE16 store_bf16
-#define LOAD16 load_bf16
-#define KIND "bf16"
-#else
-#define STORE16 store_f16
-#define LOAD16 load_f16
-#define KIND "f16"
-#endif
+#define UNROLLED _Pragma("unroll")
+// What a warp has: DOWN rows and ACROSS columns.
+#define DOWN (WIDTH > 32 ? 32 : 16)
+#define ACROSS (WIDTH > 32 ? 32 : WIDTH)
+#define TILEWISE UNROLLED for (int m = 0; m < DOWN / 16; m++) UNROLLED for (int n = 0; n < ACROSS / 8; n++)
+#define X_ELEMENT(row, e) load_x((row) + (long)(e) * p.x.nb[0])
+#define PAIRS_OF(a, b) make_uint4(pair(a.x, a.y), pair(a.z, a.w), pair(b.x, b.y), pair(b.z, b.w))
 
-// c += a b for 16 x 16 elements of a and 16 x 8 of b, two to a number: item `lane` of a warp has rows
-// lane / 4 and lane / 4 + 8 of a and c, and column lane / 4 of b.
-#if !defined(TENSORPLUG_EMULATED) && __CUDA_ARCH__ >= 800
-DEVICE void multiply(float* c, const uint* a, const uint* b) {
-  asm("mma.sync.aligned.m16n8k16.row.col.f32." KIND "." KIND ".f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
-}
-#else
-// Without such cores items tell each other what they have.
-DEVICE float two_products(uint a, uint b) {
-  return LOAD16((const uchar*)&a) * LOAD16((const uchar*)&b) + LOAD16((const uchar*)&a + 2) * LOAD16((const uchar*)&b + 2);
-}
-DEVICE void multiply(float* c, const uint* a, const uint* b) {
-  const int lane = ITEM_X % 32, mine = lane / 4 * 4, column = lane % 4 * 8;
-  for (int from = 0; from < 4; from++) {
-    uint theirs[4];
-    for (int i = 0; i < 4; i++) theirs[i] = __shfl_sync(WHOLE_WARP, a[i], mine + from);
-    for (int j = 0; j < 2; j++)
-      for (int i = 0; i < 2; i++) {
-        const uint other = __shfl_sync(WHOLE_WARP, b[i], column + 4 * j + from);
-        c[j] += two_products(theirs[2 * i], other);
-        c[j + 2] += two_products(theirs[2 * i + 1], other);
-      }
+// A group of four warps for rows of w (W_ROW) and columns of x (X_ROW), with `down` and `columns` of them
+// left, `depth` elements each.
+#define MATRIX_TILE \
+  __shared__ uint4 ws[SIDE][PITCH(DEEP)]; \
+  __shared__ uint4 xs[WIDTH][PITCH(DEEP)]; \
+  const int warp = ITEM_X / 32, high = ITEM_X % 32 / 4, low = ITEM_X % 4; \
+  const int own = warp % (SIDE / DOWN) * DOWN, other = warp / (SIDE / DOWN) * ACROSS; \
+  const int w_quads = HAS_QUADS(w), x_fours = HAS_FOURS(x); \
+  float sums[DOWN / 16][ACROSS / 8][4]; \
+  TILEWISE UNROLLED for (int i = 0; i < 4; i++) sums[m][n][i] = 0.0f; \
+  for (int start = 0; start < depth; start += DEEP) { \
+    for (uint at = ITEM_X; at < SIDE * DEEP / 8; at += 128) { \
+      const uint i = at / (DEEP / 8), e = start + at % (DEEP / 8) * 8; \
+      uint4* to = &ws[i][at % (DEEP / 8)]; \
+      if ((int)i >= down || e >= depth) { \
+        *to = make_uint4(0, 0, 0, 0); \
+        continue; \
+      } \
+      const uchar* from = W_ROW((int)i); \
+      if (w_quads && e + 8 <= depth) copy_quad(to, from + 2 * e); \
+      else *to = EIGHT_OF(W_AT, from, e, depth); \
+    } \
+    for (uint at = ITEM_X; at < WIDTH * DEEP / 8; at += 128) { \
+      const uint j = at / (DEEP / 8), e = start + at % (DEEP / 8) * 8; \
+      uint4* to = &xs[j][at % (DEEP / 8)]; \
+      if ((int)j >= columns || e >= depth) { \
+        *to = make_uint4(0, 0, 0, 0); \
+        continue; \
+      } \
+      const uchar* from = X_ROW((int)j); \
+      if (x_fours && e + 8 <= depth) { \
+        const float4 *fours = (const float4*)(from + 4 * e); \
+        *to = PAIRS_OF(fours[0], fours[1]); \
+      } else { \
+        *to = EIGHT_OF(X_ELEMENT, from, e, depth); \
+      } \
+    } \
+    COPIED; \
+    LOCAL_BARRIER; \
+    UNROLLED for (int k = 0; k < DEEP / 8; k += 2) { \
+      uint a[DOWN / 16][4], b[ACROSS / 16][4]; \
+      UNROLLED for (int m = 0; m < DOWN / 16; m++) four_matrices(a[m], ROW_OF_A(ws, own + 16 * m, k)); \
+      UNROLLED for (int n = 0; n < ACROSS / 16; n++) \
+        four_matrices(b[n], ROW_OF_COLUMNS(xs, other + 16 * n, k)); \
+      TILEWISE multiply(sums[m][n], a[m], b[n / 2] + n % 2 * 2); \
+    } \
+    LOCAL_BARRIER; \
+  } \
+  TILEWISE UNROLLED for (int i = 0; i < 4; i++) { \
+    const int i0 = own + 16 * m + high + i / 2 * 8, j = other + 8 * n + 2 * low + i % 2; \
+    if (i0 < down && j < columns) store_f32(Y_ROW(j) + (long)(row + i0) * p.y.nb[0], sums[m][n][i]); \
   }
-}
-#endif
 
 //: mma_product
 KERNEL_HEAD {
-  __shared__ uint ws[TALL][PITCH / 2];
-  __shared__ uint xs[TALL][PITCH / 2];
-  const int row = GROUP_X * TALL, column = GROUP_Y * TALL;
+  const int row = GROUP_X * SIDE, down = p.w.ne[1] - row;
+  const int column = GROUP_Y * WIDTH, columns = p.x.ne[1] - column;
   const int i2 = GROUP_Z % p.y.ne[2], i3 = GROUP_Z / p.y.ne[2];
-  const int warp = ITEM_X / 32, high = ITEM_X % 32 / 4, low = ITEM_X % 4;
-  const int first = warp % 2 * 32, second = warp / 2 * 32;
-  float sums[2][4][4];
-  for (int m = 0; m < 2; m++)
-    for (int n = 0; n < 4; n++)
-      for (int i = 0; i < 4; i++) sums[m][n][i] = 0.0f;
-  for (int start = 0; start < p.x.ne[0]; start += DEEP) {
-    for (int at = ITEM_X; at < TALL * DEEP; at += 128) {
-      const int i = at / DEEP, k = start + at % DEEP, inside = k < p.x.ne[0];
-      float w = 0.0f, x = 0.0f;
-      if (inside && row + i < p.w.ne[1]) w = W_AT(ROW(w, row + i, i2 / p.repeat2, i3 / p.repeat3), k);
-      if (inside && column + i < p.x.ne[1]) x = load_x(AT(x, k, column + i, i2, i3));
-      STORE16((uchar*)ws[i] + at % DEEP * 2, w);
-      STORE16((uchar*)xs[i] + at % DEEP * 2, x);
-    }
-    LOCAL_BARRIER;
-    _Pragma("unroll") for (int k = 0; k < DEEP / 2; k += 8) {
-      uint a[2][4], b[4][2];
-      for (int m = 0; m < 2; m++)
-        for (int i = 0; i < 4; i++) a[m][i] = ws[first + 16 * m + high + i % 2 * 8][k + low + i / 2 * 4];
-      for (int n = 0; n < 4; n++)
-        for (int i = 0; i < 2; i++) b[n][i] = xs[second + 8 * n + high][k + low + i * 4];
-      for (int m = 0; m < 2; m++)
-        for (int n = 0; n < 4; n++) multiply(sums[m][n], a[m], b[n]);
-    }
-    LOCAL_BARRIER;
-  }
-  for (int m = 0; m < 2; m++)
-    for (int n = 0; n < 4; n++)
-      for (int i = 0; i < 4; i++) {
-        const int i0 = row + first + 16 * m + high + i / 2 * 8, i1 = column + second + 8 * n + 2 * low + i % 2;
-        if (i0 < p.y.ne[0] && i1 < p.y.ne[1]) store_f32(AT(y, i0, i1, i2, i3), sums[m][n][i]);
-      }
+  const int depth = p.x.ne[0];
+#define W_ROW(i) ROW(w, row + (i), i2 / p.repeat2, i3 / p.repeat3)
+#define X_ROW(j) ROW(x, column + (j), i2, i3)
+#define Y_ROW(j) ROW(y, column + (j), i2, i3)
+  MATRIX_TILE
+}
+
+//: mma_experts
+// Tiles of rows that have one expert: 0 where there is none.
+KERNEL_HEAD {
+  __shared__ int numbers[WIDTH];
+  const int4 tile = *(const int4*)ROW(tiles, GROUP_Y, 0, 0);
+  const int expert = tile.x, columns = tile.z, row = GROUP_X * SIDE, down = p.w.ne[1] - row;
+  if (columns == 0) return;
+  for (int i = ITEM_X; i < WIDTH && i < columns; i += 128)
+    numbers[i] = ((const int*)ROW(rows, 0, 0, 0))[tile.y + i];
+  LOCAL_BARRIER;
+  const int depth = expert < p.w.ne[2] ? p.x.ne[0] : 0;
+#define SLOT(j) (numbers[j] % p.y.ne[1])
+#define TOKEN(j) (numbers[j] / p.y.ne[1])
+#define W_ROW(i) ROW(w, row + (i), expert, 0)
+#define X_ROW(j) ROW(x, SLOT(j) % p.x.ne[1], TOKEN(j), 0)
+#define Y_ROW(j) ROW(y, SLOT(j), TOKEN(j), 0)
+  MATRIX_TILE
 }

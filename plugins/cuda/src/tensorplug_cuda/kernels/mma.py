@@ -1,27 +1,21 @@
 """Products with many columns by tensor cores, in f16 or bf16."""
 
-from tensorplug.dtypes import BF16, F16
 from tensorplug.tensor import Tensor
+from tensorplug_cuda.kernels import cores
 from tensorplug_cuda.kernels.columns import TEXT
+from tensorplug_cuda.kernels.experts import MMA_TEXT, SIDE
 from tensorplug_simt.facts import Facts
 from tensorplug_simt.own.product import REPEATS, repeats
 from tensorplug_simt.program import Kernel, Program, blocks_of, launch
 
-MMA_PRODUCT = Kernel(
-    "mma_product",
-    "tensorplug_cuda:kernels/mma.cu",
-    ("w", "x", "y"),
-    ("y",),
-    REPEATS,
-    (TEXT,),
-)
-SIDE, ITEMS = 64, 128
+MMA_PRODUCT = Kernel("mma_product", MMA_TEXT, ("w", "x", "y"), ("y",), REPEATS, (TEXT, cores.CORES))
+WIDTH = 64
+"""Columns of a tile."""
 
 
 def fits(node: Tensor, _facts: Facts) -> bool:
-    """Whether tensor cores compute a `mul_mat` with elements."""
-    w = node.sources[0]
-    return w.dtype.is_block or w.dtype in (F16, BF16)
+    """Whether tensor cores compute a product with elements."""
+    return cores.fit(node.sources[0].dtype)
 
 
 def by_tensor_cores(node: Tensor, _facts: Facts) -> Program:
@@ -33,9 +27,9 @@ def by_tensor_cores(node: Tensor, _facts: Facts) -> Program:
     product = launch(
         MMA_PRODUCT,
         {"w": w, "x": x, "y": node},
-        groups=(blocks_of(w.ne[1], SIDE), blocks_of(x.ne[1], SIDE), node.ne[2] * node.ne[3]),
-        local=(ITEMS,),
-        defines={"BRAIN": 1} if w.dtype is BF16 else {},
+        groups=(blocks_of(w.ne[1], SIDE), blocks_of(x.ne[1], WIDTH), node.ne[2] * node.ne[3]),
+        local=(cores.ITEMS,),
+        defines={**cores.kind(w.dtype), "WIDTH": WIDTH},
         numbers=repeats(w, x),
     )
     return Program((product,))
