@@ -8,7 +8,7 @@ from tensorplug.dtypes import DTYPES, INTEGERS
 from tensorplug.errors import OutOfMemory
 from tensorplug_cpu.reference import decode
 from tensorplug_simt.emulator.device import EmulatedDevice
-from tensorplug_simt.trials import PERIOD, difference, operand, trials
+from tensorplug_simt.trials import PERIOD, difference, indices, mask, numbers, trials
 from tensorplug_simt.tuning import RUNS, quickest, timed
 
 
@@ -16,7 +16,7 @@ from tensorplug_simt.tuning import RUNS, quickest, timed
 def test_operands_are_numbers_that_products_of_16_bits_can_hold(dtype):
     count = 500
 
-    stored = operand(dtype, np.random.default_rng(0), 1)[: count * dtype.size]
+    stored = numbers(dtype, np.random.default_rng(0))[: count * dtype.size]
     values = decode(dtype, stored.view(dtype.storage))
 
     assert np.isfinite(values).all()
@@ -25,10 +25,17 @@ def test_operands_are_numbers_that_products_of_16_bits_can_hold(dtype):
 
 
 def test_integers_are_indices():
-    found = operand(tp.I32, np.random.default_rng(0), 7).view(np.int32)
+    found = indices(tp.I32, 7).view(np.int32)
 
     assert found.size == PERIOD
     assert (np.unique(found) == np.arange(7)).all()
+
+
+def test_masks_hide_about_half():
+    found = mask(tp.F16, np.random.default_rng(0)).view(np.float16)
+
+    assert 0.4 < np.mean(found == -np.inf) < 0.6
+    assert np.isfinite(found[found != -np.inf]).all()
 
 
 @pytest.mark.parametrize(
@@ -72,15 +79,11 @@ def device():
         yield device
 
 
-def programs_of(device, node):
-    return {"own": device.lower(node)}
-
-
 def test_memory_that_is_not_there_is_not_taken(device):
     y = tp.scale(tp.input("x", (64,), tp.F32), 2.0)
 
     with (
         pytest.raises(OutOfMemory, match="512 bytes to try a node in; 511 are"),
-        trials(device, programs_of(device, y), indices=1, most=511),
+        trials(device, {"own": device.lower(y)}, lambda *_: np.zeros(8, np.uint8), most=511),
     ):
         pass

@@ -22,17 +22,20 @@ pytestmark = pytest.mark.skipif(bool(missing()), reason=missing())
 
 KERNELS = {"own": "tp_tiled_product", "tensor": "tp_mma_product", "cublaslt": "cublaslt"}
 """What the machine's clock knows each way by."""
-KIND = "mul_mat f16[64x64x1x1] f32[64x32x1x1]: own tensor cublaslt 130101"
+CLASS = "mul_mat f16[64x64x1x1] f32[64x32x1x1] precision=default: own tensor"
+KIND = f"{CLASS} cublaslt 130101"
 
 
 UNCHANGED = dict(WAYS)
+ATTENDED = (("q", 32, tp.F32), ("k", 80, tp.F16), ("v", 80, tp.F16))
 
 
 @pytest.fixture(autouse=True)
 def _measuring(monkeypatch, tmp_path):
     """Choices of the test's own, for products as small as the emulator likes them."""
     monkeypatch.setattr(tuning, "cache_folder", lambda _name: tmp_path)
-    monkeypatch.setitem(WAYS, "mul_mat", replace(WAYS["mul_mat"], least=1))
+    for op, ways in UNCHANGED.items():
+        monkeypatch.setitem(WAYS, op, replace(ways, least=1))
 
 
 @pytest.fixture(autouse=True)
@@ -262,6 +265,38 @@ def test_weights_that_take_much_memory_once_they_are_decoded_are_not_the_library
     assert names_of(y, device.facts) == ("own", "tensor")
 
 
+@pytest.mark.parametrize(
+    ("dtype", "names"), [(tp.F16, ("own",)), (tp.Q8_0, ("own",)), (tp.F32, ("own", "cublaslt"))]
+)
+def test_products_that_may_not_be_rounded_are_not(device, dtype, names):
+    w, x = tp.input("w", (40, 256), dtype), tp.input("x", (128, 256), tp.F32)
+
+    assert names_of(tp.mul_mat(w, x, precision="f32"), device.facts) == names
+
+
+def attention():
+    q, k, v = (tp.input(name, (2, n, 64), t) for name, n, t in ATTENDED)
+    mask = tp.input("mask", (32, 80), tp.F16)
+    return tp.flash_attn_ext(q, k, v, mask, scale=0.125, softcap=30.0)
+
+
+def experts():
+    w, x = tp.input("w", (4, 40, 64), tp.Q8_0), tp.input("x", (20, 1, 64), tp.F32)
+    return tp.mul_mat_id(w, x, tp.input("ids", (20, 2), tp.I32))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("node", [attention(), experts()], ids=lambda node: node.op)
+def test_attention_and_experts_are_measured_too(device, machine, caplog, node):
+    machine.times = {"tp_attend": 1.0, "tp_expert_tiles": 1.0}
+
+    device.tuner.tune(node)
+
+    kind, chosen = list(device.facts.choices.items())[-1]
+    assert kind.startswith(f"{node.op} ")
+    assert (chosen, caplog.messages) == ("tensor", [])
+
+
 def test_library_that_is_not_there_is_no_way(device, monkeypatch):
     def absent():
         raise Unsupported("cuBLASLt is not installed")
@@ -270,7 +305,7 @@ def test_library_that_is_not_there_is_no_way(device, monkeypatch):
 
     multiply(device)
 
-    assert "mul_mat f16[64x64x1x1] f32[64x32x1x1]: own tensor" in device.facts.choices
+    assert CLASS in device.facts.choices
 
 
 def test_large_products_are_timed_on_some_of_their_rows(device):

@@ -1,14 +1,14 @@
 """Memory in which several ways to compute one node are tried: random operands, and results."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from tensorplug.buffer import Buffer
-from tensorplug.dtypes import BF16, INTEGERS, MXFP4, Q8_K, DType
+from tensorplug.dtypes import BF16, MXFP4, Q8_K, DType
 from tensorplug.errors import OutOfMemory
 from tensorplug.tensor import Array, Tensor
 from tensorplug_simt.merging import Placed
@@ -22,12 +22,17 @@ PERIOD = 65537
 """Elements or blocks after which operands repeat: a prime, so that no two rows are the same."""
 PARTS, PART = 64, 2**16
 """So many parts of so many elements are compared of a result that is larger than all of them."""
+HIDDEN = 0.5
+"""The share of a mask that hides."""
 UNWRITTEN = 0xFF
 """Byte of results before they are computed: floats of it are no numbers."""
 SPARE = ALIGNMENT
 """Bytes behind each tensor, which nobody may write."""
 EXPONENTS = {MXFP4: (0, 0x78), Q8_K: (3, 0x3C)}
 """Where a block has the exponent of its scale, and the lowest of four values that suit it."""
+
+Drawing = Callable[[Tensor, np.random.Generator], Array]
+"""Bytes of an operand, which repeat."""
 
 
 @dataclass(frozen=True)
@@ -70,9 +75,9 @@ class Trials:
 
 @contextmanager
 def trials(
-    device: "SimtDevice", programs: Mapping[str, Program], *, indices: int, most: int
+    device: "SimtDevice", programs: Mapping[str, Program], operand: Drawing, *, most: int
 ) -> Iterator[Trials]:
-    """Memory for any of the programs, given back at the end. Integers in it are below `indices`.
+    """Memory for any of the programs, given back at the end; `operand` says what is in it.
 
     Raises OutOfMemory where it is more than `most` bytes, or than half of what is free.
     """
@@ -82,7 +87,8 @@ def trials(
         for name, region in launch.regions.items():
             end = region.offset + region.nbytes
             sizes[region.tensor] = max(sizes.get(region.tensor, 1), end)
-            if name in launch.kernel.writes:
+            # Absent buffers are the first one, with nothing in it.
+            if name in launch.kernel.writes and region.nbytes:
                 written.add(region.tensor)
     total, free = sum(sizes.values()), device.memory().free // 2
     if total > min(most, free):
@@ -94,7 +100,7 @@ def trials(
             buffer = memory[tensor] = device.buffer_type.alloc(size + SPARE)
             open_.enter_context(buffer)
             if tensor is not None and tensor not in written:
-                _fill(buffer, operand(tensor.dtype, random, indices))
+                _fill(buffer, operand(tensor, random))
         yield Trials(memory, frozenset(written))
 
 
@@ -103,10 +109,8 @@ def _fill(buffer: Buffer, pattern: Array) -> None:
         buffer.write(start, pattern[: buffer.size - start])
 
 
-def operand(dtype: DType, random: np.random.Generator, indices: int) -> Array:
-    """Bytes of a tensor of `dtype`: numbers around 0, blocks with scales below 2, or indices."""
-    if dtype in INTEGERS:
-        return _bytes(np.arange(PERIOD) % indices, dtype.storage)
+def numbers(dtype: DType, random: np.random.Generator) -> Array:
+    """Bytes of numbers around 0; blocks have scales below 2."""
     if dtype.is_block:
         # Without the highest bit of their exponents, scales are numbers below 2.
         blocks = random.integers(0, 256, (PERIOD, dtype.size), np.uint8) & np.uint8(0xBF)
@@ -116,12 +120,23 @@ def operand(dtype: DType, random: np.random.Generator, indices: int) -> Array:
         return blocks.reshape(-1)
     values = random.standard_normal(PERIOD, np.float32)
     if dtype is BF16:
-        return _bytes(values.view(np.uint32) >> 16, dtype.storage)
-    return _bytes(values, dtype.storage)
+        return _bytes(values.view(np.uint32) >> 16, dtype)
+    return _bytes(values, dtype)
 
 
-def _bytes(values: Array, kind: Any) -> Array:
-    return values.astype(kind).view(np.uint8)
+def indices(dtype: DType, count: int) -> Array:
+    """Bytes of the integers below `count`, in turns."""
+    return _bytes(np.arange(PERIOD) % count, dtype)
+
+
+def mask(dtype: DType, random: np.random.Generator) -> Array:
+    """Bytes of a mask of floats: numbers around 0, or what hides a score."""
+    values = random.standard_normal(PERIOD, np.float32)
+    return _bytes(np.where(random.random(PERIOD) < HIDDEN, -np.inf, values), dtype)
+
+
+def _bytes(values: Array, dtype: DType) -> Array:
+    return values.astype(dtype.storage).view(np.uint8)
 
 
 def difference(found: Array, wanted: Array) -> float:

@@ -18,6 +18,8 @@ from time import perf_counter
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
+import numpy as np
+
 from tensorplug.errors import DeviceLost, TensorplugError
 from tensorplug.tensor import Array, Tensor
 from tensorplug_simt.choices import ChoiceFile
@@ -67,15 +69,14 @@ class Contest(Protocol):
     def operations(self) -> int:
         """Multiplications and additions."""
 
-    @property
-    def indices(self) -> int:
-        """What integers among the operands are below."""
-
     def program(self, name: str) -> Program:
         """The launches of one way."""
 
     def cut(self, most: int) -> Self:
         """The same with a part of the node that has about `most` operations."""
+
+    def operand(self, tensor: Tensor, random: np.random.Generator) -> Array:
+        """Bytes for an operand, which repeat: `numbers` and their like of `trials`."""
 
 
 class Tuner(ABC):
@@ -154,7 +155,7 @@ class Tuner(ABC):
         """The name of the fastest way; empty where time or memory does not suffice."""
         contest = contest.cut(MOST * self._device.facts.units)
         programs = {name: contest.program(name) for name in contest.names}
-        memory = trials(self._device, programs, indices=contest.indices, most=MOST_BYTES)
+        memory = trials(self._device, programs, contest.operand, most=MOST_BYTES)
         try:
             with memory as trial, self._running() as prepare:
                 times = timed(self._sound(contest, programs, trial, prepare))

@@ -8,10 +8,12 @@ from importlib.resources import files
 from typing import Self
 
 import cupy
+import numpy as np
 from cupy.cuda import Event as Mark
 from cupy.cuda import get_elapsed_time, runtime
 
-from tensorplug.tensor import Tensor
+from tensorplug.dtypes import INTEGERS
+from tensorplug.tensor import Array, Tensor
 from tensorplug_cuda.backend import CudaBackend
 from tensorplug_cuda.errors import driver_errors
 from tensorplug_cuda.facts import Gpu
@@ -22,6 +24,7 @@ from tensorplug_simt.choices import ChoiceFile, texts_id
 from tensorplug_simt.facts import Facts
 from tensorplug_simt.merging import Placed
 from tensorplug_simt.program import Program
+from tensorplug_simt.trials import indices, mask, numbers
 from tensorplug_simt.tuning import Preparing, Run, Tuner
 
 LIMIT = 1e-4
@@ -46,16 +49,18 @@ class NodeContest:
     def operations(self) -> int:
         return WAYS[self.node.op].operations(self.node)
 
-    @property
-    def indices(self) -> int:
-        # Of a product of experts, the experts.
-        return self.node.sources[0].ne[2]
-
     def program(self, name: str) -> Program:
         return program_of(name, self.node, self.facts)
 
     def cut(self, most: int) -> Self:
         return replace(self, node=WAYS[self.node.op].cut(self.node, most))
+
+    def operand(self, tensor: Tensor, random: np.random.Generator) -> Array:
+        if tensor.dtype in INTEGERS:
+            # The experts of a product with weights of several.
+            return indices(tensor.dtype, self.node.sources[0].ne[2])
+        hides = tensor is WAYS[self.node.op].mask(self.node)
+        return (mask if hides else numbers)(tensor.dtype, random)
 
 
 class CudaTuner(Tuner):

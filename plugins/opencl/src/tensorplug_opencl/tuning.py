@@ -7,8 +7,11 @@ from functools import cache
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Self
 
+import numpy as np
+
+from tensorplug.dtypes import INTEGERS
 from tensorplug.errors import map_driver_errors
-from tensorplug.tensor import Tensor
+from tensorplug.tensor import Array, Tensor
 from tensorplug_opencl.kernels import operands, tiled, wide
 from tensorplug_opencl.kernels.matmul import operands_of
 from tensorplug_opencl.kernels.operands import Operands
@@ -20,6 +23,7 @@ from tensorplug_simt.choices import ChoiceFile, texts_id
 from tensorplug_simt.facts import Facts
 from tensorplug_simt.merging import Placed
 from tensorplug_simt.program import Program
+from tensorplug_simt.trials import indices, numbers
 from tensorplug_simt.tuning import Preparing, Run, Tuner
 
 if TYPE_CHECKING:
@@ -47,10 +51,6 @@ class ProductContest:
         these = self.these
         return 2 * these.w.ne[0] * these.w.ne[1] * these.rows * these.matrices
 
-    @property
-    def indices(self) -> int:
-        return self.these.w.ne[2]
-
     def program(self, name: str) -> Program:
         return program_of(name, self.these, self.facts)
 
@@ -61,6 +61,11 @@ class ProductContest:
         n = min(w.ne[1], max(most // row // 256 * 256, 256))
         w, y = replace(w, ne=(w.ne[0], n, *w.ne[2:])), replace(y, ne=(n, *y.ne[1:]))
         return replace(self, these=replace(self.these, w=w, y=y))
+
+    def operand(self, tensor: Tensor, random: np.random.Generator) -> Array:
+        if tensor.dtype in INTEGERS:
+            return indices(tensor.dtype, self.these.w.ne[2])
+        return numbers(tensor.dtype, random)
 
 
 class OpenCLTuner(Tuner):

@@ -114,6 +114,7 @@ WAYS["flash_attn_ext"] = Ways(
     applies=has_many_rows,
     operations=operations,
     cut=cut,
+    mask=lambda node: node.operands[3],
     least=LEAST,
 )
 

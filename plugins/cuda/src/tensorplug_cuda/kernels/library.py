@@ -8,7 +8,7 @@ from tensorplug.tensor import Tensor, contiguous_nb
 from tensorplug_cuda import lt
 from tensorplug_cuda.kernels.columns import TEXT
 from tensorplug_cuda.kernels.experts import SIDE, TILE_ITEMS
-from tensorplug_cuda.kernels.ways import are_measured
+from tensorplug_cuda.kernels.ways import are_measured, may_round
 from tensorplug_simt.facts import Facts
 from tensorplug_simt.families.copying import copies
 from tensorplug_simt.own.product import REPEATS, repeats
@@ -36,8 +36,10 @@ def fits(node: Tensor, facts: Facts) -> bool:
     kind = _kind(node)
     if kind is None or not _fits(node) or (are_measured(facts) and lt.missing()):
         return False
-    others = sum(source.size * kind.size for source in node.sources if source.dtype is not kind)
-    return others <= MOST_ROOM or not are_measured(facts)
+    others = [source for source in node.sources if source.dtype is not kind]
+    if others and not may_round(node):
+        return False
+    return sum(t.size * kind.size for t in others) <= MOST_ROOM or not are_measured(facts)
 
 
 def by_library(node: Tensor, facts: Facts) -> Program:

@@ -4,6 +4,7 @@ from tensorplug.tensor import Tensor
 from tensorplug_cuda.kernels import cores
 from tensorplug_cuda.kernels.columns import TEXT
 from tensorplug_cuda.kernels.experts import MMA_TEXT, SIDE
+from tensorplug_cuda.kernels.ways import may_round
 from tensorplug_simt.facts import Facts
 from tensorplug_simt.own.product import REPEATS, repeats
 from tensorplug_simt.program import Kernel, Program, blocks_of, launch
@@ -15,7 +16,7 @@ WIDTH = 64
 
 def fits(node: Tensor, _facts: Facts) -> bool:
     """Whether tensor cores compute a product with elements."""
-    return cores.fit(node.sources[0].dtype)
+    return cores.fit(node.sources[0].dtype) and may_round(node)
 
 
 def by_tensor_cores(node: Tensor, _facts: Facts) -> Program:

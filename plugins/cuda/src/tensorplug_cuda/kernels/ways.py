@@ -33,18 +33,25 @@ class Ways:
     """The ways to compute nodes of an op: `USUAL`, which fits all, and others.
 
     `applies` says which nodes have a choice at all. `cut` makes of a node one with about so many
-    operations. Nodes with fewer than `least` are not measured.
+    operations, and `mask` tells which operand hides others. Nodes with fewer than `least`
+    operations are not measured.
     """
 
     ways: Mapping[str, Way]
     operations: Callable[[Tensor], int]
     applies: Callable[[Tensor], bool] = lambda _node: True
     cut: Callable[[Tensor, int], Tensor] = lambda node, _most: node
+    mask: Callable[[Tensor], Tensor | None] = lambda _node: None
     least: int = LEAST
 
 
 WAYS: dict[str, Ways] = {}
 """By op."""
+
+
+def may_round(node: Tensor) -> bool:
+    """Whether columns of a product may be rounded to 16 bits."""
+    return node.params.get("precision", "default") == "default"
 
 
 def are_measured(facts: Facts) -> bool:
@@ -77,10 +84,11 @@ def chosen(node: Tensor, facts: Facts) -> Program:
 
 
 def class_of(node: Tensor, names: tuple[str, ...]) -> str:
-    """What nodes share a choice: op, types, sizes rounded up to powers of two, and the ways."""
-    sources = " ".join(f"{source.dtype.name}[{_sizes(source)}]" for source in node.sources)
-    version = f" {lt.version()}" if CUBLASLT in names else ""
-    return f"{node.op} {sources}: {' '.join(names)}{version}"
+    """What nodes share a choice: op, types, sizes rounded up to powers of two, numbers, ways."""
+    sources = (f"{source.dtype.name}[{_sizes(source)}]" for source in node.sources)
+    numbers = (f"{name}={value}" for name, value in node.params.items())
+    version = (str(lt.version()),) if CUBLASLT in names else ()
+    return f"{' '.join((node.op, *sources, *numbers))}: {' '.join((*names, *version))}"
 
 
 def _sizes(tensor: Tensor) -> str:
