@@ -27,7 +27,6 @@ KIND = f"{CLASS} cublaslt 130101"
 
 
 UNCHANGED = dict(WAYS)
-ATTENDED = (("q", 32, tp.F32), ("k", 80, tp.F16), ("v", 80, tp.F16))
 
 
 @pytest.fixture(autouse=True)
@@ -113,14 +112,47 @@ def test_way_that_computes_something_else_is_refused(
     assert f"cuda:0 (emulated GPU): cublaslt is not taken for {KIND}: {reason}" in caplog.text
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("dtype", [tp.F32, tp.BF16, *BLOCKS], ids=str)
-def test_no_way_is_refused_for_the_operands_that_it_is_tried_with(device, caplog, dtype):
-    w, x = tp.input("w", (40, 256), dtype), tp.input("x", (128, 256), tp.F32)
+def many_columns(dtype):
+    return tp.mul_mat(tp.input("w", (40, 256), dtype), tp.input("x", (128, 256), tp.F32))
 
-    device.tuner.tune(tp.mul_mat(w, x))
 
-    assert len(device.facts.choices) == 2
+def attention(dtype):
+    q = tp.input("q", (2, 32, 64), tp.F32)
+    k, v = (tp.input(name, (2, 80, 64), dtype) for name in "kv")
+    mask = tp.input("mask", (32, 80), tp.F16)
+    return tp.flash_attn_ext(q, k, v, mask, scale=0.125, softcap=30.0)
+
+
+def experts(dtype):
+    w, x = tp.input("w", (4, 40, 256), dtype), tp.input("x", (20, 1, 256), tp.F32)
+    return tp.mul_mat_id(w, x, tp.input("ids", (20, 2), tp.I32))
+
+
+LONG = [attention(tp.F16), experts(tp.Q4_K)]
+SLOW = [many_columns(t) for t in (tp.F32, tp.BF16, *BLOCKS)]
+SLOW += [attention(t) for t in (tp.BF16, tp.Q8_0, tp.Q4_0)]
+SLOW += [experts(t) for t in (tp.F16, tp.BF16, tp.MXFP4, tp.IQ2_XXS)]
+
+
+@pytest.mark.parametrize(
+    "node",
+    [
+        *[
+            pytest.param(node, marks=pytest.mark.long)
+            for node in (attention(tp.F16), experts(tp.Q4_K))
+        ],
+        *[pytest.param(node, marks=pytest.mark.slow) for node in SLOW],
+    ],
+    ids=lambda node: f"{node.op} {node.sources[1 if node.op == 'flash_attn_ext' else 0].dtype}",
+)
+def test_no_way_is_refused_for_the_operands_that_it_is_tried_with(device, machine, caplog, node):
+    machine.times = dict.fromkeys(("tp_attend", "tp_expert_tiles", "tp_tiled_product"), 1.0)
+
+    device.tuner.tune(node)
+
+    kind, chosen = list(device.facts.choices.items())[-1]
+    assert kind.startswith(f"{node.op} ")
+    assert chosen != "own"
     assert caplog.messages == []
 
 
@@ -243,7 +275,7 @@ def test_all_memory_of_the_tuner_is_given_back(device, machine):
 
 
 def test_results_have_room_for_whichever_way_is_chosen(device):
-    y = tp.mul_mat(tp.input("w", (40, 64), tp.Q8_0), tp.input("x", (128, 64), tp.F32))
+    y = many_columns(tp.Q8_0)
     names = names_of(y, device.facts)
 
     needs = [program_of(name, y, device.facts).scratch for name in names]
@@ -272,29 +304,6 @@ def test_products_that_may_not_be_rounded_are_not(device, dtype, names):
     w, x = tp.input("w", (40, 256), dtype), tp.input("x", (128, 256), tp.F32)
 
     assert names_of(tp.mul_mat(w, x, precision="f32"), device.facts) == names
-
-
-def attention():
-    q, k, v = (tp.input(name, (2, n, 64), t) for name, n, t in ATTENDED)
-    mask = tp.input("mask", (32, 80), tp.F16)
-    return tp.flash_attn_ext(q, k, v, mask, scale=0.125, softcap=30.0)
-
-
-def experts():
-    w, x = tp.input("w", (4, 40, 64), tp.Q8_0), tp.input("x", (20, 1, 64), tp.F32)
-    return tp.mul_mat_id(w, x, tp.input("ids", (20, 2), tp.I32))
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("node", [attention(), experts()], ids=lambda node: node.op)
-def test_attention_and_experts_are_measured_too(device, machine, caplog, node):
-    machine.times = {"tp_attend": 1.0, "tp_expert_tiles": 1.0}
-
-    device.tuner.tune(node)
-
-    kind, chosen = list(device.facts.choices.items())[-1]
-    assert kind.startswith(f"{node.op} ")
-    assert (chosen, caplog.messages) == ("tensor", [])
 
 
 def test_library_that_is_not_there_is_no_way(device, monkeypatch):
