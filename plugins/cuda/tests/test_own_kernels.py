@@ -41,6 +41,7 @@ from tensorplug_simt.evidence import (
     turn_of,
 )
 from tensorplug_simt.facts import Facts
+from tensorplug_simt.lowering import lower
 
 needs_nvrtc = pytest.mark.skipif(bool(nvrtc.missing()), reason=nvrtc.missing())
 needs_emulator = pytest.mark.skipif(bool(emulator.missing()), reason=emulator.missing())
@@ -366,6 +367,17 @@ def test_products_of_all_blocks_by_tensor_cores_are_those_of_the_reference():
 def test_results_of_tensor_cores_are_those_of_the_reference(what, order):
     with EmulatedDevice(facts=TENSOR, lowerings=LOWERINGS) as device:
         assert emulation_problems(device, BY_CORES[what][0], order) == []
+
+
+@pytest.mark.parametrize(
+    ("precision", "kernels"), [("default", ["rounded", "matvec"]), ("f32", ["warp_product"])]
+)
+def test_columns_of_exact_products_are_not_rounded_to_bytes(precision, kernels):
+    w, x = tp.input("w", (8, 64), tp.Q8_0), tp.input("x", (3, 64), tp.F32)
+
+    program = lower(tp.mul_mat(w, x, precision=precision), GPU, LOWERINGS)
+
+    assert [launch.kernel.name for launch in program.launches] == kernels
 
 
 @needs_emulator

@@ -9,10 +9,13 @@ import pytest
 import tensorplug as tp
 from tensorplug.ops.matmul import WEIGHTS
 from tensorplug_cpu.reference.blocks import decode_rows
+from tensorplug_opencl.kernels import LOWERINGS
 from tensorplug_opencl.kernels.matmul import operands_of
 from tensorplug_opencl.kernels.tiled import CODED, COLUMNS, TILES
 from tensorplug_opencl.kernels.variants import variants
 from tensorplug_opencl.kernels.wide import STREAMED
+from tensorplug_simt.facts import Facts
+from tensorplug_simt.lowering import lower
 
 TYPES = sorted(set(WEIGHTS) - {tp.F64}, key=lambda t: t.id)
 BYTES = sorted(CODED, key=lambda t: t.id)
@@ -254,3 +257,15 @@ def test_rows_rounded_to_bytes_that_are_not_finite_give_nan(device, stream, odd)
     got = multiplied(device, stream, "int8", tp.Q8_0, np.zeros((3, 68), np.uint8), x)
 
     assert np.isnan(got).all(axis=1).tolist() == [False, True]
+
+
+@pytest.mark.parametrize(
+    ("precision", "kernels"), [("default", ["quantise", "row_product"]), ("f32", ["row_product"])]
+)
+def test_rows_of_exact_products_are_not_rounded(precision, kernels):
+    w, x = tp.input("w", (8, 64), tp.Q8_0), tp.input("x", (3, 64), tp.F32)
+    facts = Facts(wide=False, int8_activations=True)
+
+    program = lower(tp.mul_mat(w, x, precision=precision), facts, LOWERINGS)
+
+    assert [launch.kernel.name for launch in program.launches] == kernels

@@ -22,6 +22,7 @@ from tensorplug_opencl.programs import cache_folder
 from tensorplug_simt.choices import ChoiceFile, texts_id
 from tensorplug_simt.facts import Facts
 from tensorplug_simt.merging import Placed
+from tensorplug_simt.own.product import rounding
 from tensorplug_simt.program import Program
 from tensorplug_simt.trials import indices, numbers
 from tensorplug_simt.tuning import Preparing, Run, Tuner
@@ -73,7 +74,8 @@ class OpenCLTuner(Tuner):
 
     def _contest(self, node: Tensor) -> ProductContest | None:
         these = operands_of(node)
-        return ProductContest(node, these, self._device.facts) if these is not None else None
+        facts = rounding(self._device.facts, node)
+        return ProductContest(node, these, facts) if these is not None else None
 
     @contextmanager
     def _running(self) -> Iterator[Preparing]:

@@ -1,5 +1,7 @@
 """Products of matrices with an item for each result: what is left where nothing faster fits."""
 
+from dataclasses import replace
+
 from tensorplug.dtypes import F64
 from tensorplug.tensor import Tensor
 from tensorplug_simt.facts import Facts
@@ -30,6 +32,17 @@ def lower_out_prod(text: str, own: dict[str, Lowering]) -> None:
     def _(node: Tensor, facts: Facts) -> Program:
         need_product(node)
         return product(kernel, node, facts)
+
+
+def may_round(node: Tensor) -> bool:
+    """Whether a product may round its columns; of other nodes, true."""
+    return node.params.get("precision", "default") == "default"
+
+
+def rounding(facts: Facts, *nodes: Tensor) -> Facts:
+    """Facts by which columns are rounded only where all of the nodes may round theirs."""
+    exact = facts.int8_activations and not all(map(may_round, nodes))
+    return replace(facts, int8_activations=False) if exact else facts
 
 
 def need_product(node: Tensor) -> None:

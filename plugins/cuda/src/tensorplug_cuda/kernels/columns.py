@@ -20,7 +20,7 @@ from tensorplug_simt.own.few import (
     gated,
     kernels,
 )
-from tensorplug_simt.own.product import COUNT, repeats
+from tensorplug_simt.own.product import COUNT, repeats, rounding
 from tensorplug_simt.program import Kernel, Launch, Program, Region, blocks_of, launch, scratch
 from tensorplug_simt.source import BYTES
 
@@ -47,14 +47,14 @@ PRODUCTS = ("mul_mat", "mul_mat_id")
 
 def few(node: Tensor, facts: Facts) -> Program:
     """The program of a product with elements."""
-    return _program(alone(node), facts)
+    return _program(alone(node), rounding(facts, node))
 
 
 @lowers_group(*FOLLOWED, table=GROUPS)
 def _(group: Group, facts: Facts) -> Program:
     made = followed(group)
     _need_few(made.product)
-    return _program(made, facts)
+    return _program(made, rounding(facts, *group.nodes))
 
 
 @lowers_group(*GATED, table=GROUPS)
@@ -64,7 +64,7 @@ def _(group: Group, facts: Facts) -> Program:
     w, w2 = made.product.sources[0], made.more["w2"]
     if _is_bytewise(w, facts) != _is_bytewise(w2, facts):
         raise NoKernel(f"no kernel for the layouts of {w} and {w2}")
-    return _program(made, facts)
+    return _program(made, rounding(facts, *group.nodes))
 
 
 def _need_few(product: Tensor) -> None:

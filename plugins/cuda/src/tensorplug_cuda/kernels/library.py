@@ -8,10 +8,10 @@ from tensorplug.tensor import Tensor, contiguous_nb
 from tensorplug_cuda import lt
 from tensorplug_cuda.kernels.columns import TEXT
 from tensorplug_cuda.kernels.experts import SIDE, TILE_ITEMS
-from tensorplug_cuda.kernels.ways import are_measured, may_round
+from tensorplug_cuda.kernels.ways import are_measured
 from tensorplug_simt.facts import Facts
 from tensorplug_simt.families.copying import copies
-from tensorplug_simt.own.product import REPEATS, repeats
+from tensorplug_simt.own.product import REPEATS, may_round, repeats
 from tensorplug_simt.program import (
     Kernel,
     Launch,

@@ -4,9 +4,8 @@ from tensorplug.tensor import Tensor
 from tensorplug_cuda.kernels import cores
 from tensorplug_cuda.kernels.columns import TEXT
 from tensorplug_cuda.kernels.experts import MMA_TEXT, SIDE
-from tensorplug_cuda.kernels.ways import may_round
 from tensorplug_simt.facts import Facts
-from tensorplug_simt.own.product import REPEATS, repeats
+from tensorplug_simt.own.product import REPEATS, may_round, repeats
 from tensorplug_simt.program import Kernel, Program, blocks_of, launch
 
 MMA_PRODUCT = Kernel("mma_product", MMA_TEXT, ("w", "x", "y"), ("y",), REPEATS, (TEXT, cores.CORES))

@@ -49,11 +49,6 @@ WAYS: dict[str, Ways] = {}
 """By op."""
 
 
-def may_round(node: Tensor) -> bool:
-    """Whether columns of a product may be rounded to 16 bits."""
-    return node.params.get("precision", "default") == "default"
-
-
 def are_measured(facts: Facts) -> bool:
     """Whether several ways may be taken, so that the clock decides."""
     return len(_allowed(facts)) > 1

@@ -14,6 +14,7 @@ from tensorplug_simt.own.product import (
     need_product,
     product,
     product_kernel,
+    rounding,
 )
 from tensorplug_simt.program import Program
 
@@ -35,7 +36,7 @@ def mul_mat(node: Tensor, facts: Facts) -> Program:
 def fast(node: Tensor, facts: Facts) -> Program | None:
     """The program that suits the device; None where it has none for these layouts and sizes."""
     these = operands_of(node)
-    return variants.product(these, facts) if these is not None else None
+    return variants.product(these, rounding(facts, node)) if these is not None else None
 
 
 def operands_of(node: Tensor) -> Operands | None:
