@@ -83,7 +83,7 @@ def test_memory_that_is_not_there_is_not_taken(device):
     y = tp.scale(tp.input("x", (64,), tp.F32), 2.0)
 
     with (
-        pytest.raises(OutOfMemory, match="512 bytes to try a node in; 511 are"),
+        pytest.raises(OutOfMemory, match="a trial takes 512 bytes and may take 511"),
         trials(device, {"own": device.lower(y)}, lambda *_: np.zeros(8, np.uint8), most=511),
     ):
         pass

@@ -90,9 +90,9 @@ def trials(
             # Absent buffers are the first one, with nothing in it.
             if name in launch.kernel.writes and region.nbytes:
                 written.add(region.tensor)
-    total, free = sum(sizes.values()), device.memory().free // 2
-    if total > min(most, free):
-        raise OutOfMemory(f"{device.name}: {total} bytes to try a node in; {min(most, free)} are")
+    total, most = sum(sizes.values()), min(most, device.memory().free // 2)
+    if total > most:
+        raise OutOfMemory(f"{device.name}: a trial takes {total} bytes and may take {most}")
     random = np.random.default_rng(0)
     with ExitStack() as open_:
         memory = {}
