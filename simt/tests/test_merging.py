@@ -28,11 +28,11 @@ WIDE, GPU = Facts(wide=True), Facts(wide=False, subgroup=32)
 HERE, THERE = SimpleNamespace(), SimpleNamespace()
 
 
-def scaled(start: int, end: int, *, rows: int = 4, buffer=HERE, dtype=tp.F32) -> Placed:
+def scaled(start: int, end: int, *, rows: int = 4, buffer=HERE, dtype=tp.F32, homes=()) -> Placed:
     """`rows` of 32 numbers at byte `start`, scaled to byte `end`."""
     node = tp.scale(tp.input("x", (rows, 32), dtype), scale=2.0)
     (launch,) = lower(node, WIDE).launches
-    return Placed(launch, (buffer, buffer), (start, end))
+    return Placed(launch, (buffer, buffer), (start, end), homes)
 
 
 def turned(heads: int, start: int, *, normed: bool) -> Placed:
@@ -85,6 +85,42 @@ def test_order_of_what_depends_on_each_other_is_kept():
     first, second, third = scaled(0, 1024), scaled(1024, 2048), scaled(4096, 8192)
 
     assert merged([first, second, third]) == [(first,), (second, third)]
+
+
+def test_launch_passes_the_last_one_to_join_the_one_before():
+    first, other, later = scaled(0, 1024), scaled(2048, 3072, dtype=tp.F16), scaled(4096, 5120)
+
+    assert merged([first, other, later]) == [(first, later), (other,)]
+
+
+@pytest.mark.parametrize(
+    ("start", "end"),
+    [(3072, 4096), (4096, 2048), (4096, 3072)],
+    ids=["reads what that writes", "writes what it reads", "writes what it writes"],
+)
+def test_launch_does_not_pass_one_that_it_must_follow(start, end):
+    first, other = scaled(0, 1024), scaled(2048, 3072, dtype=tp.F16)
+    later = scaled(start, end)
+
+    assert merged([first, other, later]) == [(first,), (other,), (later,)]
+
+
+def test_launch_passes_one_other_at_most():
+    first, later = scaled(0, 1024), scaled(4096, 5120)
+    others = [scaled(2048, 3072, dtype=tp.F16), scaled(6144, 8192, dtype=tp.BF16)]
+
+    assert lengths(first, *others, later) == [1, 1, 1, 1]
+
+
+def test_launches_that_meet_where_two_buffers_lie_over_the_same_memory_stay_apart():
+    memory = SimpleNamespace()
+    homes = ((memory, 0), (memory, 2048))
+
+    # The second reads at 2048 what the first writes at 0 of a buffer that starts there.
+    first, second = scaled(0, 0, homes=homes), scaled(2048, 4096, homes=homes)
+
+    assert lengths(first, second) == [1, 1]
+    assert lengths(first, scaled(1024, 4096, homes=homes)) == [2]
 
 
 def test_no_more_are_merged_than_one_parameter_block_holds():

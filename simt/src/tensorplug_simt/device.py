@@ -18,6 +18,7 @@ from tensorplug.patterns import named
 from tensorplug.tensor import Tensor
 from tensorplug_simt.facts import Facts
 from tensorplug_simt.lowering import SHARED, GroupLowering, Lowering, lower, lower_group
+from tensorplug_simt.merging import Home
 from tensorplug_simt.placing import ALIGNMENT, scratch_start
 from tensorplug_simt.program import Launch, Program
 from tensorplug_simt.tuning import Tuner
@@ -66,6 +67,13 @@ class SimtDevice(Device):
     @abstractmethod
     def reaches(self, buffer: Buffer) -> bool:
         """Whether kernels of this device can work in `buffer`, which may be of any backend."""
+
+    def home_of(self, buffer: Buffer) -> Home:
+        """What the bytes of `buffer` are counted in, and where it starts in that.
+
+        Two buffers may lie over the same memory: they have it in common.
+        """
+        return buffer, 0
 
     def supports_buffer_type(self, buffer_type: BufferType) -> bool:
         return buffer_type is self.buffer_type

@@ -1,7 +1,8 @@
-"""Neighbouring launches of one kernel that do not depend on each other, made into one launch.
+"""Close launches of one kernel that do not depend on each other, made into one launch.
 
 A language model multiplies the same rows with several matrices, turns queries and keys, stores keys
 and values: the same kernel several times over, and small work costs little more than its launch.
+Where each product rounds its columns first, two kernels take turns, so launches pass one another.
 A merged launch has the groups of all its parts one after the other along x, and a parameter block
 with a part for each; see `source.merged_source`.
 """
@@ -13,24 +14,33 @@ from functools import cached_property
 import numpy as np
 
 from tensorplug.buffer import Buffer
+from tensorplug.hazards import Memory
 from tensorplug_simt.program import Grid, Kernel, Launch
 
 LARGEST_BLOCK = 960
 """Bytes of a merged parameter block: OpenCL promises 1024 for all arguments of a kernel."""
 MOST_PARTS = 4
 """Launches in one."""
+BEHIND = 2
+"""Launches that the next one may join: the last one, or the one before, which means to pass it."""
 
 Span = tuple[int, int]
+Home = tuple[Memory, int]
+"""What the bytes of a buffer are counted in, and where the buffer starts in that."""
 Block = np.ndarray[tuple[int], np.dtype[np.void]]
 
 
 @dataclass(frozen=True)
 class Placed:
-    """A launch, with the buffer of each region and the bytes from its start to the region."""
+    """A launch, with the buffer of each region and the bytes from its start to the region.
+
+    `homes` says where the buffers lie; without it each counts by itself.
+    """
 
     launch: Launch
     buffers: tuple[Buffer, ...]
     offsets: tuple[int, ...]
+    homes: tuple[Home, ...] = ()
 
     @property
     def named_offsets(self) -> dict[str, int]:
@@ -38,12 +48,16 @@ class Placed:
         return dict(zip(self.launch.regions, self.offsets, strict=True))
 
     @cached_property
-    def spans(self) -> tuple[tuple[int, ...], tuple[tuple[int, Span], ...]]:
-        """Which of the regions are written, and the bytes of each in its buffer."""
+    def spans(self) -> tuple[tuple[int, ...], tuple[tuple[Memory, Span], ...]]:
+        """Which of the regions are written, and the bytes of each where its buffer lies."""
         regions = self.launch.regions
         written = tuple(i for i, name in enumerate(regions) if name in self.launch.kernel.writes)
-        places = zip(self.buffers, self.offsets, (r.span for r in regions.values()), strict=True)
-        return written, tuple((id(b), (at + low, at + high)) for b, at, (low, high) in places)
+        homes = self.homes or tuple((buffer, 0) for buffer in self.buffers)
+        places = zip(homes, self.offsets, (r.span for r in regions.values()), strict=True)
+        return written, tuple(
+            (memory, (start + at + low, start + at + high))
+            for (memory, start), at, (low, high) in places
+        )
 
     def disturbs(self, other: "Placed") -> bool:
         """Whether one of the two writes what the other reads or writes."""
@@ -54,9 +68,9 @@ def _writes_into(writer: Placed, other: Placed) -> bool:
     written, mine = writer.spans
     theirs = other.spans[1]
     return any(
-        mine[i][0] == buffer and mine[i][1][0] < end and start < mine[i][1][1]
+        mine[i][0] is memory and mine[i][1][0] < end and start < mine[i][1][1]
         for i in written
-        for buffer, (start, end) in theirs
+        for memory, (start, end) in theirs
     )
 
 
@@ -67,14 +81,25 @@ def most_parts(kernel: Kernel) -> int:
 
 
 def merged(placed: Iterable[Placed]) -> list[tuple[Placed, ...]]:
-    """All launches in their order, neighbours that may be one launch together."""
+    """All launches, close ones that may be one launch together; who depends on whom keeps order."""
     found: list[tuple[Placed, ...]] = []
     for next_ in placed:
-        if found and _may_join(found[-1], next_):
-            found[-1] = (*found[-1], next_)
-        else:
+        at = _joined_by(found, next_)
+        if at is None:
             found.append((next_,))
+        else:
+            found[at] = (*found[at], next_)
     return found
+
+
+def _joined_by(found: Sequence[tuple[Placed, ...]], next_: Placed) -> int | None:
+    """The place of the launch that `next_` joins; None where it has to be one of its own."""
+    for at in range(len(found) - 1, max(len(found) - 1 - BEHIND, -1), -1):
+        if _may_join(found[at], next_):
+            return at
+        if any(part.disturbs(next_) for part in found[at]):
+            return None
+    return None
 
 
 def _may_join(parts: tuple[Placed, ...], next_: Placed) -> bool:

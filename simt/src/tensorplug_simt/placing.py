@@ -44,7 +44,8 @@ def _placed(device: "SimtDevice", launch: Launch, bindings: Bindings, free: Stor
         _check(device, here, region, offset)
         buffers.append(here.buffer)
         offsets.append(offset)
-    return Placed(launch, tuple(buffers), tuple(offsets))
+    homes = tuple(device.home_of(buffer) for buffer in buffers)
+    return Placed(launch, tuple(buffers), tuple(offsets), homes)
 
 
 def _check(device: "SimtDevice", place: Storage, region: Region, offset: int) -> None:

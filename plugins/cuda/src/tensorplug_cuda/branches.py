@@ -1,11 +1,10 @@
 """Branches: launches that need not follow each other, on several streams of one capture."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cupy.cuda import Event as Mark
 
-from tensorplug.buffer import Buffer
 from tensorplug.footprints import Footprints
 from tensorplug.hazards import Host, Range
 from tensorplug_cuda import lt
@@ -14,7 +13,6 @@ from tensorplug_simt.merging import Placed
 from tensorplug_simt.ranges import ranges
 
 if TYPE_CHECKING:
-    from tensorplug_cuda.memory import CudaBuffer
     from tensorplug_cuda.plan import Ready
 
 Touch = tuple[Range, bool]
@@ -40,18 +38,12 @@ class Branches(NamedTuple):
         return len({turn.stream for turn in self.turns})
 
 
-def touched(parts: Iterable[Placed], function: Any = None) -> list[Touch]:
+def touched(parts: Iterable[Placed], function: Any) -> list[Touch]:
     """What a launch of `parts` touches; products of a library share a workspace too."""
-    found = [touch for part in parts for touch in ranges(part, _bytes_of)]
+    found = [touch for part in parts for touch in ranges(part)]
     if isinstance(function, lt.Product):
         found.append((Range(Host.MEMORY, *function.workspace), True))
     return found
-
-
-def _bytes_of(buffer: Buffer, first: int, end: int) -> Range:
-    """By addresses: CUDA's are the same for the host and all GPUs, whoever else has a buffer."""
-    start = cast("CudaBuffer", buffer).address
-    return Range(Host.MEMORY, start + first, start + end)
 
 
 def spread(launches: Iterable[Sequence[Touch]], streams: int) -> Branches:

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 from cupy import cuda
 
@@ -11,6 +11,7 @@ from tensorplug.backend import Backend
 from tensorplug.buffer import Buffer, BufferType
 from tensorplug.device import DeviceType, KernelText, Memory, Option
 from tensorplug.dtypes import DType
+from tensorplug.hazards import Host
 from tensorplug.tensor import Array, Storage, Tensor
 from tensorplug_cuda.backend import CudaBackend
 from tensorplug_cuda.collectives import all_reduce
@@ -25,6 +26,7 @@ from tensorplug_cuda.programs import Programs
 from tensorplug_cuda.tuning import CudaTuner, choice_file
 from tensorplug_simt.device import SimtDevice, texts_of
 from tensorplug_simt.dialects.cuda import cuda_source
+from tensorplug_simt.merging import Home
 
 ENOUGH_ROWS = 32
 """Rows for which it pays to bring weights from the host over the bus."""
@@ -123,6 +125,10 @@ class CudaDevice(SimtDevice):
 
     def reaches(self, buffer: Buffer) -> bool:
         return isinstance(buffer, CudaBuffer) and buffer.owner is self
+
+    def home_of(self, buffer: Buffer) -> Home:
+        # CUDA's addresses are the same for the host and all GPUs.
+        return Host.MEMORY, cast("CudaBuffer", buffer).address
 
     def import_host(self, memory: Array, *, largest_tensor: int = 0) -> Buffer:
         """Compute on host memory where it lies, over the bus. Raises Unsupported."""

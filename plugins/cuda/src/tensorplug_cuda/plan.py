@@ -19,7 +19,7 @@ from tensorplug_cuda.branches import Branches, fork, spread, touched
 from tensorplug_cuda.errors import driver_errors
 from tensorplug_cuda.graphs import Captured
 from tensorplug_cuda.kernels.library import LIBRARY_PRODUCT
-from tensorplug_cuda.memory import CudaBuffer, ForeignBuffer
+from tensorplug_cuda.memory import CudaBuffer
 from tensorplug_simt.dialects.cuda import grid, is_folded
 from tensorplug_simt.merging import Placed, joined, merged
 from tensorplug_simt.placing import place
@@ -146,20 +146,12 @@ class CudaPlan(Plan):
 
 
 def apart(launches: Iterable[tuple[Placed, ...]]) -> Iterator[tuple[Placed, ...]]:
-    """The same, but one by one what no launch may hold: products of a library, and parts that meet
-    in memory which several buffers lie over."""
+    """The same, but for products of a library: these are one by one."""
     for parts in launches:
-        if parts[0].launch.kernel is LIBRARY_PRODUCT or (len(parts) > 1 and _meet(parts)):
+        if parts[0].launch.kernel is LIBRARY_PRODUCT:
             yield from ((part,) for part in parts)
         else:
             yield parts
-
-
-def _meet(parts: Sequence[Placed]) -> bool:
-    """Whether one part touches what another writes, in spite of different buffers."""
-    if not any(isinstance(buffer, ForeignBuffer) for buffer in parts[0].buffers):
-        return False
-    return spread((touched((part,)) for part in parts), len(parts)).longest > 1
 
 
 def ready(backend: "CudaBackend", parts: Sequence[Placed]) -> Ready:

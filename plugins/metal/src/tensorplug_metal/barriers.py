@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from tensorplug.buffer import Buffer
 from tensorplug.footprints import Footprints
 from tensorplug.hazards import Host, Range
-from tensorplug_simt.merging import Placed
+from tensorplug_simt.merging import Home, Placed
 from tensorplug_simt.ranges import ranges
 
 
@@ -18,7 +18,7 @@ def barriers(launches: Iterable[Sequence[Placed]]) -> list[bool]:
     found: list[bool] = []
     trail = Footprints(max)
     for parts in launches:
-        wanted = [touch for part in parts for touch in ranges(part, bytes_of)]
+        wanted = [touch for part in parts for touch in ranges(part)]
         waits = any(trail.clashes(span, writes=writes) for span, writes in wanted)
         if waits:
             trail.clear()
@@ -28,10 +28,13 @@ def barriers(launches: Iterable[Sequence[Placed]]) -> list[bool]:
     return found
 
 
+def home_of(buffer: Buffer) -> Home:
+    """A buffer by itself; by addresses where the host sees it, since two buffers may lie over the
+    same memory."""
+    return (Host.MEMORY, int(buffer.host().ctypes.data)) if buffer.type.is_host else (buffer, 0)
+
+
 def bytes_of(buffer: Buffer, first: int, end: int) -> Range:
-    """Bytes of a buffer; by their addresses where the host sees them, since two buffers may lie
-    over the same memory."""
-    if not buffer.type.is_host:
-        return Range(buffer, first, end)
-    start = int(buffer.host().ctypes.data)
-    return Range(Host.MEMORY, start + first, start + end)
+    """Bytes of a buffer."""
+    memory, start = home_of(buffer)
+    return Range(memory, start + first, start + end)

@@ -11,6 +11,7 @@ from tensorplug.device import DeviceType, KernelText, Memory, Option
 from tensorplug.errors import Unsupported
 from tensorplug.tensor import Array, Tensor
 from tensorplug_metal.backend import COMMAND_BUFFERS, MetalBackend
+from tensorplug_metal.barriers import home_of
 from tensorplug_metal.facts import Gpu
 from tensorplug_metal.kernels import GROUPS, LOWERINGS
 from tensorplug_metal.memory import HostBufferType, MetalBufferType, OnGpu, imported
@@ -19,6 +20,7 @@ from tensorplug_metal.residency import Residency
 from tensorplug_metal.work import WorkQueue
 from tensorplug_simt.device import SimtDevice, texts_of
 from tensorplug_simt.dialects.metal import metal_source
+from tensorplug_simt.merging import Home
 
 
 class MetalDevice(SimtDevice):
@@ -82,6 +84,9 @@ class MetalDevice(SimtDevice):
 
     def reaches(self, buffer: Buffer) -> bool:
         return isinstance(buffer, OnGpu) and buffer.owner is self
+
+    def home_of(self, buffer: Buffer) -> Home:
+        return home_of(buffer)
 
     def import_host(self, memory: Array, *, largest_tensor: int = 0) -> Buffer:
         """Compute on host memory where it lies.

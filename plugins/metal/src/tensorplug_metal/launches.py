@@ -42,12 +42,8 @@ def ready(device: "MetalDevice", placed: Iterable[Placed], *, concurrent: bool) 
 
 
 def _together(parts: tuple[Placed, ...]) -> list[tuple[Placed, ...]]:
-    """Parts of one launch, or one by one where no views have the memory of all.
-
-    Buffers over the same memory may have what one part writes and another reads.
-    """
-    apart = not any(barriers((part,) for part in parts))
-    return [parts] if apart and views_of(parts) is not None else [(part,) for part in parts]
+    """Parts of one launch, or one by one where no views have the memory of all."""
+    return [parts] if views_of(parts) is not None else [(part,) for part in parts]
 
 
 def views_of(parts: Sequence[Placed]) -> list[View] | None:
@@ -56,7 +52,8 @@ def views_of(parts: Sequence[Placed]) -> list[View] | None:
     for i, buffer in enumerate(parts[0].buffers):
         spans = [part.spans[1][i][1] for part in parts]
         assert isinstance(buffer, OnGpu)
-        first, end = min(low for low, _ in spans), max(high for _, high in spans)
+        _, start = parts[0].homes[i]
+        first, end = min(low for low, _ in spans) - start, max(high for _, high in spans) - start
         view = buffer.view(min(first, end), end)
         if view is None:
             return None
