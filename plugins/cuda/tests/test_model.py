@@ -129,6 +129,33 @@ def test_rounded_activations_move_logits_by_some_percent(stream, tiny, tmp_path,
     assert 0 < away(found, expected) < 0.08
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        "llama-q8_0",
+        *(pytest.param(name, marks=pytest.mark.slow) for name in ("llama-f16", "gemma3")),
+    ],
+)
+def test_tensor_cores_say_the_same_tokens(devices, tiny, tmp_path, monkeypatch, name):
+    monkeypatch.setenv("TENSORPLUG_CUDA_ACTIVATIONS", "f32")
+    path = tmp_path / "model.gguf"
+    tiny.write(name, path)
+    found = {}
+    for way in ("own", "tensor"):
+        monkeypatch.setenv("TENSORPLUG_CUDA_PRODUCTS", way)
+        (device,) = devices()
+        with (
+            device,
+            device.open() as stream,
+            load_model(path, [stream]) as model,
+            model.session(128, kv=tp.F16) as session,
+        ):
+            found[way] = np.concatenate(list(session.score(tiny.prompt(name))))
+
+    np.testing.assert_array_equal(*(logits.argmax(axis=-1) for logits in found.values()))
+    assert 0 < away(found["tensor"], found["own"]) < 5e-3
+
+
 @pytest.mark.parametrize("split", ["layer", "tensor"])
 def test_model_over_two_devices_gives_the_same(pair, tiny, tmp_path, split):
     first, second = pair

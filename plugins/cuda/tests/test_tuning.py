@@ -330,6 +330,26 @@ def test_large_products_are_timed_on_some_of_their_rows(device):
     assert part.is_contiguous
 
 
+def many_tokens():
+    q, k = tp.input("q", (8, 9000, 64), tp.F32), tp.input("k", (2, 9000, 64), tp.F16)
+    return tp.flash_attn_ext(q, k, k, scale=0.125)
+
+
+def large_experts():
+    w, x = tp.input("w", (8, 9000, 512), tp.F16), tp.input("x", (900, 2, 512), tp.F32)
+    return tp.mul_mat_id(w, x, tp.input("ids", (900, 2), tp.I32))
+
+
+@pytest.mark.parametrize("node", [many_tokens(), large_experts()], ids=lambda node: node.op)
+def test_large_prompts_and_experts_are_timed_in_part(node):
+    ways = WAYS[node.op]
+
+    part = ways.cut(node, 2**32)
+
+    assert part.is_contiguous
+    assert 2**31 < ways.operations(part) <= 2**32 < ways.operations(node)
+
+
 @pytest.mark.parametrize(
     ("setting", "capability", "names"),
     [

@@ -17,10 +17,11 @@
 #define V_ELEMENT(row, i) load_v((row) + (i) * p.v.nb[0])
 #endif
 
-// Where a group works. Rows beyond the last compute it again, and are not stored.
+// Where a group works: first at the last rows, whose tokens see most. Rows beyond the last compute it
+// again, and are not stored.
 #define PLACE \
   const int kv_head = GROUP_Y, batch = GROUP_Z; \
-  const int tile = GROUP_X % p.tiles, split = GROUP_X / p.tiles; \
+  const int tile = p.tiles - 1 - GROUP_X % p.tiles, split = GROUP_X / p.tiles; \
   const int group = p.q.ne[2] / p.k.ne[2], kv_batch = batch / (p.q.ne[3] / p.k.ne[3]); \
   const int rows = group * p.q.ne[1], start = split * p.share; \
   const int stop = start + p.share < p.k.ne[1] ? start + p.share : p.k.ne[1]; \

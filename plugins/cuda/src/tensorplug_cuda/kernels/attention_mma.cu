@@ -22,7 +22,7 @@
       continue; \
     } \
     const uchar* row = ROW(name, (int)at, kv_head, kv_batch); \
-    if (quads && e + 8 <= size) copy_quad(to, row + 2 * e); \
+    if (quads && e + 8 <= size) COPY_QUAD(to, row + 2 * e); \
     else *to = EIGHT_OF(ELEMENT, row, e, size); \
   }
 
@@ -38,6 +38,7 @@ KERNEL_HEAD {
 #define qs ks
 #define QUERIES(e) UNROLLED for (int i = 0; i < 4; i++) a[i] = q[(e) / 16][i];
 #endif
+  COPIES
   PLACE
   const int side = warp % SIDES, own = warp / SIDES * 16, high = lane / 4, low = lane % 4;
   const int k_quads = HAS_QUADS(k), v_quads = HAS_QUADS(v);

@@ -43,6 +43,8 @@ DEVICE void copy_quad(uint4* to, const uchar* from) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;"
       :: "r"(LOCAL_ADDRESS(to)), "l"(__cvta_generic_to_global(from)) : "memory");
 }
+#define COPIES
+#define COPY_QUAD(to, from) copy_quad(to, from)
 #define COPIED asm volatile("cp.async.wait_all;" ::: "memory")
 #else
 // The emulator has no such cores: items tell each other what they have.
@@ -81,8 +83,12 @@ DEVICE uint pair(float first, float second) {
   STORE16((uchar*)&both + 2, second);
   return both;
 }
-DEVICE void copy_quad(uint4* to, const uchar* from) { *to = *(const uint4*)from; }
-#define COPIED
+// A copy is done when it is waited for, which is as late as it may be.
+#define COPIES \
+  struct { uint4* to; const uchar* from; } copies_[32]; \
+  int copying_ = 0;
+#define COPY_QUAD(target, source) (copies_[copying_].to = (target), copies_[copying_++].from = (source))
+#define COPIED for (; copying_ > 0; copying_--) *copies_[copying_ - 1].to = *(const uint4*)copies_[copying_ - 1].from
 #endif
 
 // Where an item finds its part of: 16 x 16 elements of a; 16 columns of b that lie as rows; 16 x 16

@@ -17,6 +17,7 @@
   __shared__ uint4 xs[WIDTH][PITCH(DEEP)]; \
   const int warp = ITEM_X / 32, high = ITEM_X % 32 / 4, low = ITEM_X % 4; \
   const int own = warp % (SIDE / DOWN) * DOWN, other = warp / (SIDE / DOWN) * ACROSS; \
+  COPIES \
   const int w_quads = HAS_QUADS(w), x_fours = HAS_FOURS(x); \
   float sums[DOWN / 16][ACROSS / 8][4]; \
   TILEWISE UNROLLED for (int i = 0; i < 4; i++) sums[m][n][i] = 0.0f; \
@@ -29,7 +30,7 @@
         continue; \
       } \
       const uchar* from = W_ROW((int)i); \
-      if (w_quads && e + 8 <= depth) copy_quad(to, from + 2 * e); \
+      if (w_quads && e + 8 <= depth) COPY_QUAD(to, from + 2 * e); \
       else *to = EIGHT_OF(W_AT, from, e, depth); \
     } \
     for (uint at = ITEM_X; at < WIDTH * DEEP / 8; at += 128) { \

@@ -1,0 +1,100 @@
+"""Faults planted in the kernels for tensor cores: the emulator finds each of them."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import tensorplug as tp
+from tensorplug.testing.cases import Arg, Case
+from tensorplug.testing.cases.attention import attention
+from tensorplug.testing.cases.case import Data, integers, uniform
+from tensorplug.testing.cases.matmul import LIMIT, product
+from tensorplug_cuda.kernels import LOWERINGS
+from tensorplug_simt import emulator, source
+from tensorplug_simt.emulator.device import EmulatedDevice
+from tensorplug_simt.evidence import emulation_problems
+from tensorplug_simt.facts import Facts
+
+pytestmark = [
+    pytest.mark.long,
+    pytest.mark.skipif(bool(emulator.missing()), reason=emulator.missing()),
+]
+
+TENSOR = Facts(
+    wide=False, max_group=1024, subgroup=32, subgroup_required=True, choices={"products": "tensor"}
+)
+
+
+def _last(_rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
+    """Only the last token sees what comes after many positions."""
+    hidden = np.arange(shape[-1]) >= np.where(np.arange(shape[-2]) < shape[-2] - 1, 32, 99)[:, None]
+    return np.broadcast_to(np.where(hidden, -np.inf, 0.0), shape)
+
+
+_KV = Arg((88, 70), tp.F16, data=uniform(-3, 3))
+_MASKED = attention(Arg((88, 20, 3)), _KV, _KV, Arg((70, 20), tp.F16, data=Data("last", _last)))
+_OPEN = attention(Arg((33, 20), data=uniform(-1e6, 1e6)), *[Arg((33, 70), tp.F16)] * 2, scale=1e-6)
+CASES = {
+    "attention": [replace(case, limit=1e-6) for case in (_MASKED, _OPEN)],
+    "product": [product(Arg((64, 70), tp.F16), Arg((64, 20)))],
+    "experts": [
+        Case(
+            op="mul_mat_id",
+            args=(
+                Arg((40, 70, 3), tp.F16),
+                Arg((40, 3, 20)),
+                Arg((3, 20), tp.I32, data=integers(0, 3)),
+            ),
+            limit=LIMIT,
+        )
+    ],
+}
+FAULTS = [
+    ("attention", "    COPIED;\n    LOCAL_BARRIER;", "    LOCAL_BARRIER;"),
+    ("attention", "    COPIED;\n    while", "    while"),
+    ("attention", "    COPIED;\n    LOCAL_BARRIER;", "    COPIED;"),
+    ("attention", "while (!__syncthreads_or(VISIBLE(first)))", "while (!VISIBLE(first))"),
+    ("attention", "most = fmax(most, __shfl_xor_sync(WHOLE_WARP, most, 2));", ""),
+    ("attention", "sum += __shfl_xor_sync(WHOLE_WARP, sum, 2);", ""),
+    ("attention", "at < stop ? score", "1 ? score"),
+    ("attention", "if (d < DV)", ""),
+    ("attention", "fitting = BITS_FLOAT((uint)(254 - bounded) << 23);", ""),
+    ("attention", "i < ROWS + alike - 1", "i < 32"),
+    ("attention", "ITEM_X % 8 + ITEM_X % 32 / 16 * 8", "ITEM_X % 16"),
+    ("attention", "lane % 4 * 2 + 1)", "lane % 4 * 2)"),
+    ("product", "COPIED; \\\n    LOCAL_BARRIER;", "LOCAL_BARRIER;"),
+    ("product", "    } \\\n    LOCAL_BARRIER; \\\n  } \\\n", "    } \\\n  } \\\n"),
+    ("product", "if (i0 < down && j < columns)", ""),
+    ("product", "ITEM_X % 32 / 16]", "ITEM_X / 8 % 2]"),
+    ("experts", "const int depth = expert < p.w.ne[2] ? p.x.ne[0] : 0;", "const int depth = 32;"),
+    ("experts", "if (i0 < down && j < columns)", "if (i0 < down)"),
+]
+
+
+@pytest.mark.parametrize(("what", "before", "after"), FAULTS)
+def test_fault_in_a_kernel_for_tensor_cores_is_found(monkeypatch, what, before, after):
+    read, found = source.read_resource, []
+
+    def changed(where):
+        text = read(where)
+        found.extend([where] * (before in text))
+        return text.replace(before, after)
+
+    monkeypatch.setattr(source, "read_resource", changed)
+    source.sections.cache_clear()
+    try:
+        with EmulatedDevice(facts=TENSOR, lowerings=LOWERINGS) as device:
+            problems = emulation_problems(device, CASES[what])
+    finally:
+        source.sections.cache_clear()
+
+    assert found
+    assert problems
+
+
+def test_without_a_fault_there_is_no_problem():
+    with EmulatedDevice(facts=TENSOR, lowerings=LOWERINGS) as device:
+        assert (
+            emulation_problems(device, [case for cases in CASES.values() for case in cases]) == []
+        )
