@@ -285,6 +285,11 @@ REFUSED = {
         tp.ShapeError,
         "mul_mat: w does not repeat over dimensions 2 and 3 of x; got w [0, 5, 8], x [3, 3, 8]",
     ),
+    "precision of no name": (
+        lambda: tp.mul_mat(t(8, 5), t(8, 3), precision="f16"),
+        tp.ShapeError,
+        "mul_mat: unknown precision 'f16'; it is default or f32; got w [5, 8], x [3, 8]",
+    ),
     "transposed weights": (
         lambda: tp.mul_mat(t(5, 8).T, t(8, 3)),
         tp.ShapeError,

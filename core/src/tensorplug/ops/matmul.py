@@ -9,6 +9,7 @@ from tensorplug.ops.table import Call, Op, Param, Shape, Source, apply, register
 from tensorplug.tensor import Tensor
 
 WEIGHTS = ANY - INTEGERS
+PRECISIONS = ("default", "f32")
 
 
 def _product(call: Call) -> Shape:
@@ -19,6 +20,9 @@ def _product(call: Call) -> Shape:
         raise call.fail("w does not repeat over dimensions 2 and 3 of x")
     if w.ne[0] > 1 and w.nb[0] > w.nb[1]:
         raise call.fail("w must not be transposed; insert cont()")
+    if call.params["precision"] not in PRECISIONS:
+        wanted = " or ".join(PRECISIONS)
+        raise call.fail(f"unknown precision {call.params['precision']!r}; it is {wanted}")
     return (w.ne[1], x.ne[1], x.ne[2], x.ne[3]), max(w.rank, x.rank)
 
 
@@ -114,6 +118,9 @@ def mul_mat(w: Tensor, x: Tensor, *, precision: str = "default", name: str = "")
 
     `w` is [k, n, a, b] of any float or block type, `x` is [k, m, c, d] f32, f16 or bf16; `c` and
     `d` are multiples of `a` and `b`. In NumPy order this is `x @ w.T`. Raises ShapeError.
+
+    With the default `precision` a device may round `x` to the type of `w`, to 16 bits, or to bytes
+    with scales where `w` has blocks; with `f32` it does not.
     """
     return apply(MUL_MAT, w, x, precision=precision, name=name)
 
