@@ -59,19 +59,20 @@ class Placed:
             for (memory, start), at, (low, high) in places
         )
 
+    def writes_into(self, other: "Placed") -> bool:
+        """Whether this writes what the other reads or writes."""
+        written, mine = self.spans
+        return any(overlap(mine[i], theirs) for i in written for theirs in other.spans[1])
+
     def disturbs(self, other: "Placed") -> bool:
         """Whether one of the two writes what the other reads or writes."""
-        return _writes_into(self, other) or _writes_into(other, self)
+        return self.writes_into(other) or other.writes_into(self)
 
 
-def _writes_into(writer: Placed, other: Placed) -> bool:
-    written, mine = writer.spans
-    theirs = other.spans[1]
-    return any(
-        mine[i][0] is memory and mine[i][1][0] < end and start < mine[i][1][1]
-        for i in written
-        for memory, (start, end) in theirs
-    )
+def overlap(one: tuple[Memory, Span], other: tuple[Memory, Span]) -> bool:
+    """Whether bytes of two regions are the same."""
+    (memory, (first, end)), (theirs, (start, stop)) = one, other
+    return memory is theirs and first < stop and start < end
 
 
 def most_parts(kernel: Kernel) -> int:

@@ -39,6 +39,8 @@ class Kernel:
     numbers: tuple[tuple[str, str], ...] = ()
     parts: tuple[str, ...] = ()
     """Resources that others share: what they say for all kernels is put before the section."""
+    reusable: bool = False
+    """Whether it always makes the same of the same bytes, and reads nothing that it writes."""
 
     @cached_property
     def parameters(self) -> "np.dtype[np.void]":
@@ -66,11 +68,10 @@ class Region:
         """Bytes from the first to the last element."""
         if 0 in self.ne:
             return 0
+        (n0, n1, n2, n3), (b0, b1, b2, b3) = self.ne, self.nb
         block = self.dtype.is_block
-        first = self.dtype.row_size(self.ne[0]) if block else self.dtype.size
-        start = 1 if block else 0
-        rest = zip(self.ne[start:], self.nb[start:], strict=True)
-        return first + sum((n - 1) * b for n, b in rest)
+        row = self.dtype.row_size(n0) if block else self.dtype.size + (n0 - 1) * b0
+        return row + (n1 - 1) * b1 + (n2 - 1) * b2 + (n3 - 1) * b3
 
     @property
     def span(self) -> tuple[int, int]:
@@ -80,6 +81,8 @@ class Region:
         """
         if 0 in self.ne:
             return 0, 0
+        if min(self.nb) >= 0:
+            return 0, self.nbytes
         below = sum((n - 1) * b for n, b in zip(self.ne, self.nb, strict=True) if b < 0)
         return below, self.nbytes - below
 

@@ -24,6 +24,7 @@ from tensorplug_simt.dialects.cuda import grid, is_folded
 from tensorplug_simt.merging import Placed, joined, merged
 from tensorplug_simt.placing import place
 from tensorplug_simt.program import Grid
+from tensorplug_simt.reuse import reusing
 
 if TYPE_CHECKING:
     from tensorplug_cuda.backend import CudaBackend
@@ -78,7 +79,7 @@ class CudaPlan(Plan):
     def _rebind(self) -> None:
         graph, bindings = self.bound.graph, self.bound.bindings
         device = self.backend.device
-        placed = [part for work in graph.work for part in place(device, work, bindings)]
+        placed = reusing(place(device, work, bindings) for work in graph.work)
         together = list(apart(merged(placed)))
         self._ready = [ready(self.backend, parts) for parts in together]
         former, self._branches = self._branches, self._spread(together)

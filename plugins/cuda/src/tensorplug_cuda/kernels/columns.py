@@ -28,7 +28,7 @@ TEXT = "tensorplug_cuda:kernels/product.cu"
 MATVEC_TEXT = "tensorplug_cuda:kernels/matvec.cu"
 FEW = "tensorplug_cuda:kernels/few.cu"
 
-ROUNDED = Kernel("rounded", MATVEC_TEXT, ("x", "y"), ("y",), COUNT)
+ROUNDED = Kernel("rounded", MATVEC_TEXT, ("x", "y"), ("y",), COUNT, reusable=True)
 MATVEC = kernels("matvec", MATVEC_TEXT, FEW, BYTES)
 WARP_PRODUCT = kernels("warp_product", TEXT, FEW)
 

@@ -1,0 +1,99 @@
+"""Launches whose result an equal one has left in scratch memory: they are left out.
+
+Products of the same rows with several matrices round these rows, each for itself. What one of them
+made serves the others for as long as nobody has written over it or over what it was made from.
+"""
+
+from collections.abc import Iterable, Sequence
+
+from tensorplug_simt.merging import Placed, overlap
+
+FARTHEST = 32
+"""How many launches before an equal one may be: the time is linear in them, as all since count."""
+
+Key = tuple[object, ...]
+"""What two launches have in common that make the same of the same bytes."""
+
+
+def reusing(programs: Iterable[Sequence[Placed]]) -> list[Placed]:
+    """The launches of `programs`, in their order, without those whose result is there already.
+
+    A program is all launches of one node or group: nobody else reads its scratch memory. What of it
+    reads the result of a launch that is left out reads the earlier one's. Between two launches
+    nobody but these may write memory that they touch, as it is with those of one plan.
+    """
+    kept: list[Placed] = []
+    last: dict[Key, int] = {}
+    for program in programs:
+        rest = list(program)
+        while rest:
+            launch = rest.pop(0)
+            if _is_reusable(launch):
+                key = _key(launch)
+                at = last.get(key, len(kept))
+                moved = None
+                near = 0 < len(kept) - at <= FARTHEST
+                if near and _is_whole((*kept[at:], *rest)):
+                    moved = _moved(rest, launch, kept[at])
+                if moved is not None:
+                    rest = moved
+                    continue
+                last[key] = len(kept)
+            kept.append(launch)
+    return kept
+
+
+def _is_reusable(placed: Placed) -> bool:
+    """Whether a launch may be left out: its kernel says so, and all that it writes is scratch."""
+    kernel, regions = placed.launch.kernel, placed.launch.regions
+    return kernel.reusable and all(regions[name].tensor is None for name in kernel.writes)
+
+
+def _key(placed: Placed) -> Key:
+    launch, (written, spans) = placed.launch, placed.spans
+    places = tuple(
+        (region.ne, region.nb, None if i in written else (id(memory), span))
+        for i, (region, (memory, span)) in enumerate(
+            zip(launch.regions.values(), spans, strict=True)
+        )
+    )
+    numbers = tuple(launch.numbers.items())
+    return (id(launch.kernel), launch.variant, numbers, launch.groups, launch.local, places)
+
+
+def _is_whole(launches: Sequence[Placed]) -> bool:
+    """Whether nobody wrote what the first launch touched: neither itself what it reads, nor the
+    others, which are all since to the end of a program, anything of it."""
+    made, *since = launches
+    # Where numbers are new, one of the last launches wrote them.
+    return not (_is_in_place(made) or any(each.writes_into(made) for each in reversed(since)))
+
+
+def _is_in_place(placed: Placed) -> bool:
+    written, spans = placed.spans
+    read = [span for i, span in enumerate(spans) if i not in written]
+    return any(overlap(spans[i], span) for i in written for span in read)
+
+
+def _moved(rest: Sequence[Placed], gone: Placed, made: Placed) -> list[Placed] | None:
+    """The rest of a program, reading what `made` wrote in place of what `gone` would have written.
+
+    None where some of it does other than read that.
+    """
+    found = []
+    for placed in rest:
+        buffers, offsets, homes = list(placed.buffers), list(placed.offsets), list(placed.homes)
+        written, spans = placed.spans
+        for i, place in enumerate(spans):
+            for j in gone.spans[0]:
+                result = gone.spans[1][j]
+                if not overlap(place, result):
+                    continue
+                (_, (first, end)), (_, (start, stop)) = place, result
+                if i in written or first < start or stop < end:
+                    return None
+                buffers[i] = made.buffers[j]
+                offsets[i] += made.offsets[j] - gone.offsets[j]
+                homes[i : i + 1] = made.homes[j : j + 1]
+        found.append(Placed(placed.launch, tuple(buffers), tuple(offsets), tuple(homes)))
+    return found
