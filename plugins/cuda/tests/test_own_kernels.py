@@ -224,6 +224,7 @@ MANY_COLUMNS = [
     *[product(Arg((320, 130), t), Arg((320, 70))) for t in (tp.F16, tp.BF16, tp.Q8_0)],
     *[product(Arg((256, 20), t), Arg((256, 20))) for t in (tp.Q4_K, tp.IQ2_XXS)],
     product(Arg((33, 70, 2), tp.F16, "permuted"), Arg((33, 20, 4), tp.BF16, "permuted")),
+    *[product(Arg((64, 450), t), Arg((64, 200, 2))) for t in (tp.F16, tp.BF16, tp.Q8_0)],
     product(Arg((48, 20)), Arg((48, 20))),
 ]
 """Products that tensor cores compute where they may, but for the last one."""

@@ -82,9 +82,11 @@ KERNEL_HEAD {
     return seen;
   };
 #define VISIBLE(from) ((from) >= stop || visible(from))
+#define EXPECT_MASK(at) if (low < 2 && (at) < stop) EXPECT((low ? mask[1] : mask[0]) + (long)(at) * mask_bytes)
 #define ADDED(r, at) (slope[r] * load_mask(mask[r] + (long)(at) * mask_bytes))
 #else
 #define VISIBLE(from) 1
+#define EXPECT_MASK(at)
 #define ADDED(r, at) 0.0f
 #endif
   int first = start;
@@ -94,6 +96,7 @@ KERNEL_HEAD {
     COPIED;
     LOCAL_BARRIER;
     KEEP(v, V_ELEMENT, vs, first, DV, v_quads)
+    EXPECT_MASK(first + AT_ONCE);
     float scores[AT_ONCE / 8][4];
     SCOREWISE UNROLLED for (int i = 0; i < 4; i++) scores[n][i] = 0.0f;
     UNROLLED for (int e = 0; e < WK; e += 16) {

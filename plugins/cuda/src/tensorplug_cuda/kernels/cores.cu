@@ -43,6 +43,8 @@ DEVICE void copy_quad(uint4* to, const uchar* from) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;"
       :: "r"(LOCAL_ADDRESS(to)), "l"(__cvta_generic_to_global(from)) : "memory");
 }
+// Bytes that will be read soon.
+#define EXPECT(from) asm volatile("prefetch.global.L1 [%0];" :: "l"(__cvta_generic_to_global(from)))
 #define COPIES
 #define COPY_QUAD(to, from) copy_quad(to, from)
 #define COPIED asm volatile("cp.async.wait_all;" ::: "memory")
@@ -83,6 +85,7 @@ DEVICE uint pair(float first, float second) {
   STORE16((uchar*)&both + 2, second);
   return both;
 }
+#define EXPECT(from) (void)*(from)
 // A copy is done when it is waited for, which is as late as it may be.
 #define COPIES \
   struct { uint4* to; const uchar* from; } copies_[32]; \

@@ -1,28 +1,29 @@
 // Products of matrices by tensor cores: both sides become 16-bit floats in the memory of a group, in
-// tiles of SIDE rows of w and WIDTH columns of x.
+// tiles of TALL rows of w and WIDTH columns of x, of which each warp has DOWN and ACROSS.
 
 #define DEEP 32
 #define UNROLLED _Pragma("unroll")
-// What a warp has: DOWN rows and ACROSS columns.
-#define DOWN (WIDTH > 32 ? 32 : 16)
+#define TALL (WIDTH > 64 ? 128 : 64)
+#define DOWN (WIDTH > 64 ? 64 : WIDTH > 32 ? 32 : 16)
 #define ACROSS (WIDTH > 32 ? 32 : WIDTH)
+#define ITEMS (TALL / DOWN * (WIDTH / ACROSS) * 32)
 #define TILEWISE UNROLLED for (int m = 0; m < DOWN / 16; m++) UNROLLED for (int n = 0; n < ACROSS / 8; n++)
 #define X_ELEMENT(row, e) load_x((row) + (long)(e) * p.x.nb[0])
 #define PAIRS_OF(a, b) make_uint4(pair(a.x, a.y), pair(a.z, a.w), pair(b.x, b.y), pair(b.z, b.w))
 
-// A group of four warps for rows of w (W_ROW) and columns of x (X_ROW), with `down` and `columns` of them
+// A group for rows of w (W_ROW) and columns of x (X_ROW), with `down` and `columns` of them
 // left, `depth` elements each.
 #define MATRIX_TILE \
-  __shared__ uint4 ws[SIDE][PITCH(DEEP)]; \
+  __shared__ uint4 ws[TALL][PITCH(DEEP)]; \
   __shared__ uint4 xs[WIDTH][PITCH(DEEP)]; \
   const int warp = ITEM_X / 32, high = ITEM_X % 32 / 4, low = ITEM_X % 4; \
-  const int own = warp % (SIDE / DOWN) * DOWN, other = warp / (SIDE / DOWN) * ACROSS; \
+  const int own = warp % (TALL / DOWN) * DOWN, other = warp / (TALL / DOWN) * ACROSS; \
   COPIES \
   const int w_quads = HAS_QUADS(w), x_fours = HAS_FOURS(x); \
   float sums[DOWN / 16][ACROSS / 8][4]; \
   TILEWISE UNROLLED for (int i = 0; i < 4; i++) sums[m][n][i] = 0.0f; \
   for (int start = 0; start < depth; start += DEEP) { \
-    for (uint at = ITEM_X; at < SIDE * DEEP / 8; at += 128) { \
+    for (uint at = ITEM_X; at < TALL * DEEP / 8; at += ITEMS) { \
       const uint i = at / (DEEP / 8), e = start + at % (DEEP / 8) * 8; \
       uint4* to = &ws[i][at % (DEEP / 8)]; \
       if ((int)i >= down || e >= depth) { \
@@ -33,7 +34,7 @@
       if (w_quads && e + 8 <= depth) COPY_QUAD(to, from + 2 * e); \
       else *to = EIGHT_OF(W_AT, from, e, depth); \
     } \
-    for (uint at = ITEM_X; at < WIDTH * DEEP / 8; at += 128) { \
+    for (uint at = ITEM_X; at < WIDTH * DEEP / 8; at += ITEMS) { \
       const uint j = at / (DEEP / 8), e = start + at % (DEEP / 8) * 8; \
       uint4* to = &xs[j][at % (DEEP / 8)]; \
       if ((int)j >= columns || e >= depth) { \
@@ -66,7 +67,7 @@
 
 //: mma_product
 KERNEL_HEAD {
-  const int row = GROUP_X * SIDE, down = p.w.ne[1] - row;
+  const int row = GROUP_X * TALL, down = p.w.ne[1] - row;
   const int column = GROUP_Y * WIDTH, columns = p.x.ne[1] - column;
   const int i2 = GROUP_Z % p.y.ne[2], i3 = GROUP_Z / p.y.ne[2];
   const int depth = p.x.ne[0];
@@ -81,9 +82,9 @@ KERNEL_HEAD {
 KERNEL_HEAD {
   __shared__ int numbers[WIDTH];
   const int4 tile = *(const int4*)ROW(tiles, GROUP_Y, 0, 0);
-  const int expert = tile.x, columns = tile.z, row = GROUP_X * SIDE, down = p.w.ne[1] - row;
+  const int expert = tile.x, columns = tile.z, row = GROUP_X * TALL, down = p.w.ne[1] - row;
   if (columns == 0) return;
-  for (int i = ITEM_X; i < WIDTH && i < columns; i += 128)
+  for (int i = ITEM_X; i < WIDTH && i < columns; i += ITEMS)
     numbers[i] = ((const int*)ROW(rows, 0, 0, 0))[tile.y + i];
   LOCAL_BARRIER;
   const int depth = expert < p.w.ne[2] ? p.x.ne[0] : 0;

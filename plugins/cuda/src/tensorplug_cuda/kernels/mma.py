@@ -9,8 +9,8 @@ from tensorplug_simt.own.product import REPEATS, may_round, repeats
 from tensorplug_simt.program import Kernel, Program, blocks_of, launch
 
 MMA_PRODUCT = Kernel("mma_product", MMA_TEXT, ("w", "x", "y"), ("y",), REPEATS, (TEXT, cores.CORES))
-WIDTH = 64
-"""Columns of a tile."""
+NARROW, LARGE, LARGE_ITEMS = 32, 128, 256
+"""Columns of tiles for few; rows and columns of large tiles, and items of a group for one."""
 
 
 def fits(node: Tensor, _facts: Facts) -> bool:
@@ -18,18 +18,29 @@ def fits(node: Tensor, _facts: Facts) -> bool:
     return cores.fit(node.sources[0].dtype) and may_round(node)
 
 
-def by_tensor_cores(node: Tensor, _facts: Facts) -> Program:
+def by_tensor_cores(node: Tensor, facts: Facts) -> Program:
     """The program of a `mul_mat` that fits.
 
     Both sides are rounded to bf16 where weights are, else to f16, as ggml does.
     """
     w, x = node.sources
+    width = _width(node, facts)
+    side = LARGE if width == LARGE else SIDE
     product = launch(
         MMA_PRODUCT,
         {"w": w, "x": x, "y": node},
-        groups=(blocks_of(w.ne[1], SIDE), blocks_of(x.ne[1], WIDTH), node.ne[2] * node.ne[3]),
-        local=(cores.ITEMS,),
-        defines={**cores.kind(w.dtype), "WIDTH": WIDTH},
+        groups=(blocks_of(w.ne[1], side), blocks_of(x.ne[1], width), node.ne[2] * node.ne[3]),
+        local=(LARGE_ITEMS if width == LARGE else cores.ITEMS,),
+        defines={**cores.kind(w.dtype), "WIDTH": width},
         numbers=repeats(w, x),
     )
     return Program((product,))
+
+
+def _width(node: Tensor, facts: Facts) -> int:
+    """Columns of a tile. Large ones read half as much, where they are enough for all units."""
+    rows, columns, *matrices = node.ne
+    if columns <= NARROW:
+        return NARROW
+    large = blocks_of(rows, LARGE) * blocks_of(columns, LARGE) * matrices[0] * matrices[1]
+    return LARGE if min(rows, columns) > SIDE and large >= facts.units else SIDE
