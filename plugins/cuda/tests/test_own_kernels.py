@@ -320,7 +320,7 @@ OTHER_ATTENTION = [
 ]
 """Types finer or wider than f16 or mixed, masks with gaps, few rows, heads that do not fit."""
 BY_CORES = {
-    "products": (MANY_COLUMNS, {"mma_product", "tiled_product"}),
+    "products": (MANY_COLUMNS, {"mma_product", "copied_flat", "tiled_product"}),
     "experts": (EXPERTS, {"sorted_by_expert", "mma_experts", "expert_tiles"}),
     "attention": (ATTENTION, {"mma_attend", "attend_join"}),
     "other attention": (OTHER_ATTENTION, {"attend"}),

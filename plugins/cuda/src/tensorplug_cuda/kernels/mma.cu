@@ -11,54 +11,55 @@
 #define X_ELEMENT(row, e) load_x((row) + (long)(e) * p.x.nb[0])
 #define PAIRS_OF(a, b) make_uint4(pair(a.x, a.y), pair(a.z, a.w), pair(b.x, b.y), pair(b.z, b.w))
 
-// A group for rows of w (W_ROW) and columns of x (X_ROW), with `down` and `columns` of them
-// left, `depth` elements each.
+#if (defined(BRAIN) && defined(x_is_bf16)) || (!defined(BRAIN) && defined(x_is_f16))
+#define X_QUADS HAS_QUADS(x)
+#else
+#define X_QUADS 0
+#endif
+
+// DEEP elements from `from` on of all rows and columns, zeros where there are none. Part `turn` of both
+// memories takes them, while the other one is read.
+#define LOAD(kept, rows, left, from, turn, ROW_AT, QUADS, FOURS, ELEMENT) \
+  for (uint at = ITEM_X; at < rows * DEEP / 8; at += ITEMS) { \
+    const uint i = at / (DEEP / 8), e = (from) + at % (DEEP / 8) * 8; \
+    uint4* to = &kept[turn][i][at % (DEEP / 8)]; \
+    if ((int)i >= left || e >= depth) { \
+      *to = make_uint4(0, 0, 0, 0); \
+      continue; \
+    } \
+    const uchar* row_ = ROW_AT((int)i); \
+    const float4* fours = (const float4*)(row_ + 4 * e); \
+    if (QUADS && e + 8 <= depth) COPY_QUAD(to, row_ + 2 * e); \
+    else if (FOURS && e + 8 <= depth) *to = PAIRS_OF(fours[0], fours[1]); \
+    else *to = EIGHT_OF(ELEMENT, row_, e, depth); \
+  }
+#define LOAD_BOTH(from, turn) \
+  LOAD(ws, TALL, down, from, turn, W_ROW, w_quads, 0, W_AT) \
+  LOAD(xs, WIDTH, columns, from, turn, X_ROW, x_quads, x_fours, X_ELEMENT)
+
+// A group for rows of w (W_ROW) and columns of x (X_ROW), with `down` and `columns` of them left,
+// `depth` elements each.
 #define MATRIX_TILE \
-  __shared__ uint4 ws[TALL][PITCH(DEEP)]; \
-  __shared__ uint4 xs[WIDTH][PITCH(DEEP)]; \
+  __shared__ uint4 ws[2][TALL][PITCH(DEEP)]; \
+  __shared__ uint4 xs[2][WIDTH][PITCH(DEEP)]; \
   const int warp = ITEM_X / 32, high = ITEM_X % 32 / 4, low = ITEM_X % 4; \
   const int own = warp % (TALL / DOWN) * DOWN, other = warp / (TALL / DOWN) * ACROSS; \
+  const int w_quads = HAS_QUADS(w), x_quads = X_QUADS, x_fours = HAS_FOURS(x); \
   COPIES \
-  const int w_quads = HAS_QUADS(w), x_fours = HAS_FOURS(x); \
   float sums[DOWN / 16][ACROSS / 8][4]; \
   TILEWISE UNROLLED for (int i = 0; i < 4; i++) sums[m][n][i] = 0.0f; \
-  for (int start = 0; start < depth; start += DEEP) { \
-    for (uint at = ITEM_X; at < TALL * DEEP / 8; at += ITEMS) { \
-      const uint i = at / (DEEP / 8), e = start + at % (DEEP / 8) * 8; \
-      uint4* to = &ws[i][at % (DEEP / 8)]; \
-      if ((int)i >= down || e >= depth) { \
-        *to = make_uint4(0, 0, 0, 0); \
-        continue; \
-      } \
-      const uchar* from = W_ROW((int)i); \
-      if (w_quads && e + 8 <= depth) COPY_QUAD(to, from + 2 * e); \
-      else *to = EIGHT_OF(W_AT, from, e, depth); \
-    } \
-    for (uint at = ITEM_X; at < WIDTH * DEEP / 8; at += ITEMS) { \
-      const uint j = at / (DEEP / 8), e = start + at % (DEEP / 8) * 8; \
-      uint4* to = &xs[j][at % (DEEP / 8)]; \
-      if ((int)j >= columns || e >= depth) { \
-        *to = make_uint4(0, 0, 0, 0); \
-        continue; \
-      } \
-      const uchar* from = X_ROW((int)j); \
-      if (x_fours && e + 8 <= depth) { \
-        const float4 *fours = (const float4*)(from + 4 * e); \
-        *to = PAIRS_OF(fours[0], fours[1]); \
-      } else { \
-        *to = EIGHT_OF(X_ELEMENT, from, e, depth); \
-      } \
-    } \
+  LOAD_BOTH(0, 0) \
+  for (int start = 0, turn = 0; start < depth; start += DEEP, turn ^= 1) { \
     COPIED; \
     LOCAL_BARRIER; \
+    if (start + DEEP < depth) { LOAD_BOTH(start + DEEP, turn ^ 1) } \
     UNROLLED for (int k = 0; k < DEEP / 8; k += 2) { \
       uint a[DOWN / 16][4], b[ACROSS / 16][4]; \
-      UNROLLED for (int m = 0; m < DOWN / 16; m++) four_matrices(a[m], ROW_OF_A(ws, own + 16 * m, k)); \
+      UNROLLED for (int m = 0; m < DOWN / 16; m++) four_matrices(a[m], ROW_OF_A(ws[turn], own + 16 * m, k)); \
       UNROLLED for (int n = 0; n < ACROSS / 16; n++) \
-        four_matrices(b[n], ROW_OF_COLUMNS(xs, other + 16 * n, k)); \
+        four_matrices(b[n], ROW_OF_COLUMNS(xs[turn], other + 16 * n, k)); \
       TILEWISE multiply(sums[m][n], a[m], b[n / 2] + n % 2 * 2); \
     } \
-    LOCAL_BARRIER; \
   } \
   TILEWISE UNROLLED for (int i = 0; i < 4; i++) { \
     const int i0 = own + 16 * m + high + i / 2 * 8, j = other + 8 * n + 2 * low + i % 2; \

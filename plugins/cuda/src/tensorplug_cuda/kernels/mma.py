@@ -1,12 +1,23 @@
 """Products with many columns by tensor cores, in f16 or bf16."""
 
-from tensorplug.tensor import Tensor
+from tensorplug.dtypes import BF16, F16, F32
+from tensorplug.tensor import Tensor, contiguous_nb
 from tensorplug_cuda.kernels import cores
 from tensorplug_cuda.kernels.columns import TEXT
 from tensorplug_cuda.kernels.experts import MMA_TEXT, SIDE
+from tensorplug_cuda.kernels.library import MOST_ROOM
 from tensorplug_simt.facts import Facts
+from tensorplug_simt.families.copying import copies
 from tensorplug_simt.own.product import REPEATS, may_round, repeats
-from tensorplug_simt.program import Kernel, Program, blocks_of, launch
+from tensorplug_simt.program import (
+    Kernel,
+    Launch,
+    Program,
+    blocks_of,
+    launch,
+    region,
+    scratch,
+)
 
 MMA_PRODUCT = Kernel("mma_product", MMA_TEXT, ("w", "x", "y"), ("y",), REPEATS, (TEXT, cores.CORES))
 NARROW, LARGE, LARGE_ITEMS = 32, 128, 256
@@ -21,20 +32,26 @@ def fits(node: Tensor, _facts: Facts) -> bool:
 def by_tensor_cores(node: Tensor, facts: Facts) -> Program:
     """The program of a `mul_mat` that fits.
 
-    Both sides are rounded to bf16 where weights are, else to f16, as ggml does.
+    Both sides are rounded to bf16 where weights are, else to f16, as ggml does; columns of large
+    tiles before, since every row of tiles reads them.
     """
-    w, x = node.sources
+    w, x = (region(source) for source in node.sources)
     width = _width(node, facts)
     side = LARGE if width == LARGE else SIDE
+    rounded = scratch(BF16 if w.dtype is BF16 else F16, x.ne, contiguous_nb(F16, x.ne))
+    launches: list[Launch] = []
+    if width == LARGE and x.dtype is F32 and rounded.nbytes <= MOST_ROOM:
+        launches += copies(x, rounded, facts)
+        x = rounded
     product = launch(
         MMA_PRODUCT,
         {"w": w, "x": x, "y": node},
         groups=(blocks_of(w.ne[1], side), blocks_of(x.ne[1], width), node.ne[2] * node.ne[3]),
         local=(LARGE_ITEMS if width == LARGE else cores.ITEMS,),
         defines={**cores.kind(w.dtype), "WIDTH": width},
-        numbers=repeats(w, x),
+        numbers=repeats(*node.sources),
     )
-    return Program((product,))
+    return Program((*launches, product), scratch=rounded.nbytes if launches else 0)
 
 
 def _width(node: Tensor, facts: Facts) -> int:
