@@ -17,7 +17,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from cuda_measure import ASKED, Bench, Figure, NotRun
+from cuda_measure import ASKED, PRODUCTS, Bench, Figure, NotRun
 
 import tensorplug as tp
 
@@ -121,6 +121,7 @@ def parser() -> argparse.ArgumentParser:
     found = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     found.add_argument("--only", default=",".join(SECTIONS), help="model is both of its kind")
     found.add_argument("--types", default="", help="types of weights in one string, or all")
+    found.add_argument("--ways", default=PRODUCTS, help="values of TENSORPLUG_CUDA_PRODUCTS")
     found.add_argument("--folder", type=Path, default=Path("models"), help="for synthetic models")
     found.add_argument("--gemma", type=Path, help="file of Gemma 3 270M; else its packages")
     found.add_argument("--tiny", action="store_true", help="sizes of a rehearsal")

@@ -17,7 +17,7 @@ from tensorplug.backend import Backend
 from tensorplug.errors import OptionError
 from tensorplug_cuda import drivers
 
-PRODUCTS = ("own", "tensor", "cublaslt", "measured")
+PRODUCTS = "measured own tensor cublaslt"
 """Values of TENSORPLUG_CUDA_PRODUCTS; those that this version does not know are not run."""
 WARM_UP = 3
 """Runs that are not timed: the first loads kernels, the second captures, the third is launched."""
@@ -123,6 +123,7 @@ class Bench:
 
     def __init__(self, arguments: Any) -> None:
         self.arguments = arguments
+        self.ways: list[str] = arguments.ways.split()
         self.sizes: Sizes = TINY if arguments.tiny else Sizes()
         self.asked: dict[str, Figure] = {}
         """By name in `ASKED`."""

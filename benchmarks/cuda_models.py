@@ -1,5 +1,6 @@
 """Language models on a GPU: a synthetic one of some GB, and Gemma beside the cpu device."""
 
+import gc
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -7,7 +8,7 @@ from typing import Any
 from unittest.mock import patch
 
 import numpy as np
-from cuda_measure import BRANCHES, PRODUCTS, Bench, NotRun, streams
+from cuda_measure import BRANCHES, Bench, NotRun, streams
 from native import weights
 from synthetic_model import write_model
 
@@ -28,7 +29,7 @@ PROMPTS = (
     "Once upon a time, there was a little girl who",
     "Water boils at a temperature of",
 )
-COMPARED: Sequence[tuple[str, int, dict[str, str]]] = (
+COMPARED: Sequence[tuple[str, int, dict[str, Any]]] = (
     ("floats", 1, {"activations": "f32"}),
     ("rounded", 1, {"activations": "int8"}),
     ("split", 2, {"activations": "f32", "emulated": "2"}),
@@ -49,7 +50,7 @@ def synthetic(bench: Bench, kind: str) -> dict[str, Any]:
     path = bench.folder / f"synthetic-{kind}.gguf"
     write_model(path, bench.sizes.model_bytes, kind)
     found: dict[str, Any] = {"bytes": path.stat().st_size}
-    for way in PRODUCTS:
+    for way in bench.ways:
         bench.progress(way)
         try:
             with streams(products=way) as (stream,), load_model(path, [stream]) as model:
@@ -57,7 +58,7 @@ def synthetic(bench: Bench, kind: str) -> dict[str, Any]:
         except NotRun as reason:
             found[way] = {"not run": str(reason)}
     for name in ("decode", "prefill"):
-        ways = {way: found[way][name] for way in PRODUCTS if name in found[way]}
+        ways = {way: found[way][name] for way in bench.ways if name in found[way]}
         if ways:
             best = max(ways, key=lambda way: ways[way].share)
             bench.ask(f"{name} {kind}", ways[best], f"TENSORPLUG_CUDA_PRODUCTS={best}")
@@ -66,6 +67,8 @@ def synthetic(bench: Bench, kind: str) -> dict[str, Any]:
 
 def speeds(bench: Bench, model: LanguageModel) -> dict[str, Any]:
     """GB/s of weights read by decoding, TFLOP/s of products with them in reading a prompt."""
+    # What start-up made stays: walking through it takes a collection longer than some steps do.
+    gc.freeze()
     sizes, path = bench.sizes, model.file.path
     report = measured(model, prompt_tokens=sizes.prompt, tokens=sizes.tokens, repeat=REPEAT)
     stored, _ = weights(path)

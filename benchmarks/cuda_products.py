@@ -6,7 +6,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from cuda_measure import PRODUCTS, Bench, Figure, NotRun, seconds, streams
+from cuda_measure import Bench, Figure, NotRun, seconds, streams
 
 import tensorplug as tp
 from tensorplug.backend import Backend
@@ -114,7 +114,7 @@ def tried(measure: Callable[[], Figure]) -> Figure | dict[str, str]:
 def products(bench: Bench) -> dict[str, Any]:
     """TFLOP/s by value of TENSORPLUG_CUDA_PRODUCTS, number of columns and type."""
     found: dict[str, Any] = {}
-    for way in PRODUCTS:
+    for way in bench.ways:
         bench.progress(way)
         try:
             with streams(products=way) as (stream,):

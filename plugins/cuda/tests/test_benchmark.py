@@ -74,11 +74,15 @@ def test_section_of_work_runs_emulated_and_tells_no_number(benchmark, tmp_path, 
     assert set(numbers(found)) == {None}
 
 
-@pytest.mark.parametrize(("section", "named"), [("model", "prefill"), ("gemma", "gemma")])
+@pytest.mark.parametrize(
+    ("section", "named"), [("model-q8_0", "q8_0"), ("model-f16", "f16"), ("gemma", "gemma")]
+)
 def test_section_of_models_runs_emulated_and_tells_no_number(
     benchmark, model, tmp_path, section, named
 ):
-    status, found = run(benchmark, tmp_path, "--only", section, "--gemma", str(model))
+    words = ("--only", section, "--gemma", str(model), "--ways", "own")
+
+    status, found = run(benchmark, tmp_path, *words)
 
     assert (status, found["emulated"]) == (0, True)
     assert set(numbers(found)) == {None}

@@ -10,6 +10,7 @@ import tensorplug as tp
 from tensorplug import transfer
 from tensorplug.device import Device
 from tensorplug.testing.kit import DeviceTests
+from tensorplug_cpu.device import CPUDevice
 from tensorplug_cpu.reference import decode, encode
 from tensorplug_cuda import drivers
 
@@ -238,7 +239,9 @@ def test_parts_of_one_gpu_work_together(monkeypatch):
         second,
         first.open() as one,
         second.open() as two,
-        tp.Scheduler([one, two], sanitize=True) as scheduler,
+        CPUDevice("cpu:host") as cpu,
+        cpu.open() as host,
+        tp.Scheduler([one, two, host], sanitize=True) as scheduler,
     ):
         run = scheduler.schedule(y, pins={middle: one, y: two})
         got = [run.run({x: data + i})[y] for i in range(5)]
