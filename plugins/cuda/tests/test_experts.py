@@ -56,3 +56,23 @@ def test_prompts_of_experts_wait_for_nobody(stream, machine):
             run.run(values)
 
     assert (machine.captures, machine.graph_launches) == (1, 2)
+
+
+def test_products_with_the_same_choices_sort_the_rows_once(stream):
+    random = np.random.default_rng(1)
+    weights = [random.standard_normal((4, LENGTH, LENGTH), np.float32) / 6 for _ in range(2)]
+    x, chosen = random.standard_normal((60, SLOTS, LENGTH), np.float32), (60, SLOTS)
+    ids = random.integers(0, 4, chosen).astype(np.int32)
+    inputs = tp.input("x", x.shape, tp.F32), tp.input("ids", chosen, tp.I32)
+    y = inputs[0]
+    for i, w in enumerate(weights):
+        y = tp.mul_mat_id(stream.place(f"w{i}", w), y, inputs[1])
+
+    with tp.Scheduler([stream]).schedule(y) as run:
+        found = run.run(dict(zip(inputs, (x, ids), strict=True)))[y]
+        (plan,) = (child for child in stream.children if isinstance(child, tp.Plan))
+        names = [launch.name for launch in plan._ready]
+
+    assert names == ["sorted_by_expert", "expert_tiles", "expert_tiles"]
+    wanted = expected(weights[1], expected(weights[0], x, ids), ids)
+    assert np.allclose(found, wanted, atol=1e-3)

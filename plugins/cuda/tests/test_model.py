@@ -93,6 +93,26 @@ def test_queries_and_keys_of_a_layer_turn_in_one_launch(case, stream, monkeypatc
     assert {k for k in found if k[0] == "rope"} == {("rope", normed, 2)}
 
 
+def test_layer_rounds_each_column_once(stream, tiny, tmp_path, monkeypatch):
+    path = tmp_path / "model.gguf"
+    tiny.write("llama-q8_0", path)
+    found = []
+
+    def watched(parts):
+        found.append((parts[0].launch.kernel.name, len(parts)))
+        return joined(parts)
+
+    with load_model(path, [stream]) as model, model.session(128, kv=tp.F32) as session:
+        monkeypatch.setattr(plan, "joined", watched)
+        session.decode(tiny.prompt("llama-q8_0")[0])
+
+    products = [parts for name, parts in found if name == "matvec"]
+    layers = tiny.TINY_MODELS["llama-q8_0"].layers
+    # Queries, keys and values; what attention gives; gate and up, which are one; and down.
+    assert products == [3, 1, 1, 1] * layers + [1]
+    assert [parts for name, parts in found if name == "rounded"] == [1] * len(products)
+
+
 @pytest.mark.parametrize(("name", "fusion"), [("qwen2", "1"), ("qwen3", "0"), ("gemma3", "0")])
 def test_branches_on_four_streams_change_no_logit(
     device, tiny, tmp_path, monkeypatch, name, fusion

@@ -88,6 +88,21 @@ def test_other_products_are_the_kernels(stream, library, dtype, w, x):
     assert error(found, wanted) < 5e-4
 
 
+def test_columns_of_several_products_are_copied_to_their_type_once(stream, library):
+    random = np.random.default_rng(7)
+    matrices, x = random.standard_normal((2, 40, 48)), random.standard_normal((20, 48))
+    columns = tp.input("x", x.shape, tp.F32)
+    weights = [stream.place(f"w{i}", w.astype(np.float16)) for i, w in enumerate(matrices)]
+    products = [tp.mul_mat(w, columns) for w in weights]
+    with tp.Scheduler([stream]).schedule(products) as run:
+        found = run.run({columns: x.astype(np.float32)})
+        (plan,) = (child for child in stream.children if isinstance(child, tp.Plan))
+        names = [launch.name for launch in plan._ready]
+
+    assert (names[1:], library.products) == (["tiled_product"] * 2, 2)
+    assert all(error(found[y], x @ w.T) < 1e-3 for y, w in zip(products, matrices, strict=True))
+
+
 def test_products_are_captured(stream, library, machine):
     random = np.random.default_rng(5)
     w, x = (random.standard_normal(shape).astype(np.float32) for shape in ((40, 48), (20, 48)))

@@ -239,6 +239,34 @@ def test_rounding_to_bytes_moves_no_number_by_more_than_half_a_step(device, stre
     assert (np.abs(got - x) <= half_steps * (1 + 1e-5)).all()
 
 
+def roundings(stream, products, values):
+    """The results of products, and the sizes of the launches that round their rows to bytes."""
+    with tp.Scheduler([stream]) as scheduler, scheduler.schedule(products) as run:
+        results = run.run({leaf: values[leaf] for leaf in tp.Graph(products).leafs})
+        found = [results[y] for y in products]
+        (plan,) = (child for child in stream.children if isinstance(child, tp.Plan))
+        launches = [(launch.kernel.function_name, launch.size) for launch in plan._ready]
+    return found, [size for name, size in launches if name.startswith("quantise")]
+
+
+def test_rows_of_several_products_are_rounded_to_bytes_once(device, stream):
+    rng = np.random.default_rng(0)
+    x = tp.input("x", (3, 256), tp.F32)
+    stored, matrices = zip(*(stored_and_values(rng, tp.Q8_0, n, 256) for n in (7, 40)), strict=True)
+    weights = [tp.input(f"w{i}", w.shape, tp.Q8_0) for i, w in enumerate(matrices)]
+    products = [tp.mul_mat(w, x) for w in weights]
+    values = dict(zip(weights, stored, strict=True))
+    values[x] = rng.standard_normal(x.shape).astype(np.float32)
+    choose(device, "int8", products[0])
+
+    _, alone = roundings(stream, products[:1], values)
+    found, both = roundings(stream, products, values)
+
+    assert (len(alone), alone) == (1, both)
+    for y, w in zip(found, matrices, strict=True):
+        check(y, w, rounded(values[x]))
+
+
 @pytest.mark.parametrize("odd", [np.inf, np.nan])
 def test_one_row_rounded_to_bytes_that_is_not_finite_gives_nan(device, stream, odd):
     x = np.ones((1, 64), np.float32)

@@ -12,6 +12,7 @@ from tensorplug_opencl.memory import ERRORS, OpenCLBuffer
 from tensorplug_simt.merging import Placed, joined, merged
 from tensorplug_simt.placing import place
 from tensorplug_simt.program import Grid
+from tensorplug_simt.reuse import reusing
 
 if TYPE_CHECKING:
     from tensorplug_opencl.backend import OpenCLBackend
@@ -38,7 +39,7 @@ class OpenCLPlan(Plan):
     def _rebind(self) -> None:
         graph, bindings = self.bound.graph, self.bound.bindings
         device = self.backend.device
-        placed = [part for work in graph.work for part in place(device, work, bindings)]
+        placed = reusing(place(device, work, bindings) for work in graph.work)
         self._ready = [bind(device, parts) for parts in merged(placed)]
 
     def _run(self) -> None:

@@ -13,11 +13,11 @@ from tensorplug_simt.program import Kernel, Launch, Region, blocks_of, launch
 TEXT = "tensorplug_simt:kernels/copy.k"
 
 _XY, _Y = ("x", "y"), ("y",)
-BYTES = Kernel("copied_bytes", TEXT, _XY, _Y, (("count", "uint"), ("rest", "int")))
-FLAT = Kernel("copied_flat", TEXT, _XY, _Y, (("count", "uint"),))
-ROWS = Kernel("copied_rows", TEXT, _XY, _Y, (("parts", "int"),))
-TILES = Kernel("copied_tiles", TEXT, _XY, _Y)
-ANY = Kernel("copied", TEXT, _XY, _Y, (("count", "uint"),))
+BYTES = Kernel("copied_bytes", TEXT, _XY, _Y, (("count", "uint"), ("rest", "int")), reusable=True)
+FLAT = Kernel("copied_flat", TEXT, _XY, _Y, (("count", "uint"),), reusable=True)
+ROWS = Kernel("copied_rows", TEXT, _XY, _Y, (("parts", "int"),), reusable=True)
+TILES = Kernel("copied_tiles", TEXT, _XY, _Y, reusable=True)
+ANY = Kernel("copied", TEXT, _XY, _Y, (("count", "uint"),), reusable=True)
 
 UNITS: dict[int, DType] = {1: I8, 2: I16, 4: I32, 8: I64}
 TILE_TYPES: dict[DType, str] = {I8: "char", I16: "short", I32: "int", I64: "long"}

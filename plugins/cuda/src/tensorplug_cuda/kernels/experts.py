@@ -13,7 +13,12 @@ from tensorplug_simt.program import Kernel, Program, Region, blocks_of, launch, 
 
 TEXT = "tensorplug_cuda:kernels/product.cu"
 SORTED = Kernel(
-    "sorted_by_expert", TEXT, ("ids", "rows", "tiles"), ("rows", "tiles"), (("experts", "int"),)
+    "sorted_by_expert",
+    TEXT,
+    ("ids", "rows", "tiles"),
+    ("rows", "tiles"),
+    (("experts", "int"),),
+    reusable=True,
 )
 TILES = Kernel("expert_tiles", TEXT, ("w", "x", "rows", "tiles", "y"), ("y",))
 MMA_TEXT = "tensorplug_cuda:kernels/mma.cu"

@@ -9,8 +9,8 @@ from tensorplug_simt.grids import per_element
 from tensorplug_simt.program import Kernel, Launch, Program, Region, launch, region, scratch
 
 TEXT = "tensorplug_opencl:kernels/product.cl"
-PACK = Kernel("pack", TEXT, ("x", "y"), ("y",), (("count", "uint"),))
-QUANTISE = Kernel("quantise", TEXT, ("x", "y"), ("y",), (("count", "uint"),))
+PACK = Kernel("pack", TEXT, ("x", "y"), ("y",), (("count", "uint"),), reusable=True)
+QUANTISE = Kernel("quantise", TEXT, ("x", "y"), ("y",), (("count", "uint"),), reusable=True)
 LISTS = Kernel("expert_lists", TEXT, ("ids", "lists", "y"), ("lists", "y"), (("experts", "int"),))
 
 RECORD = 16
