@@ -2,21 +2,16 @@
 
 import statistics
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
-import numpy as np
+from chains import STEPS, planned
 from cuda_measure import BRANCHES, WARM_UP, Bench, NotRun, seconds, streams
 from cupy import cuda
 
-import tensorplug as tp
 from tensorplug.backend import Backend
-from tensorplug.tensor import Tensor
 
 RUNS = 50
-STEP = 256
-"""Bytes of each node's result."""
 
 
 # --- plans ---------------------------------------------------------------------------------------
@@ -47,30 +42,6 @@ def branches(bench: Bench) -> dict[str, Any]:
             how = {key: getattr(plan, key) for key in ("launches", "branches", "longest")}
             found[f"streams {count}"] = {"run": bench.figure(name, took, "us"), **how}
     return found
-
-
-STEPS: Sequence[Callable[[Tensor, int], Tensor]] = (
-    lambda x, i: tp.scale(x, 2.0 if i % 2 else 0.5),
-    lambda x, _: tp.neg(x),
-    lambda x, _: tp.abs(x),
-    lambda x, _: tp.relu(x),
-)
-"""One step of each chain, by its number; of kernels of their own, which are not merged."""
-
-
-@contextmanager
-def planned(stream: Backend, nodes: int, chains: int = 1) -> Iterator[Any]:
-    """A plan of chains of so many nodes."""
-    ends = [stream.place("x", np.ones(STEP // 4, np.float32))] * chains
-    steps = []
-    for i in range(nodes):
-        ends = [step(end, i) for step, end in zip(STEPS, ends, strict=False)]
-        steps += ends
-    with stream.buffer_type.alloc(STEP * len(steps)) as buffer:
-        places = {step: tp.Storage(buffer, STEP * i) for i, step in enumerate(steps)}
-        with stream.plan(tp.BoundGraph(tp.Graph(ends), tp.Bindings(places))) as plan:
-            yield plan
-        stream.synchronize()
 
 
 def host_seconds(work: Callable[[], object], stream: Backend) -> float:

@@ -1,6 +1,6 @@
 """What a launch costs the host, and in all, on an OpenCL device: the best microseconds of several.
 
-`plan` re-runs a schedule of operations on a few numbers, each of which needs the one before.
+`plan` re-runs a plan of operations on a few numbers, each of which needs the one before.
 `driver` puts one kernel with one argument into a queue by PyOpenCL as often, and `command buffer`
 the same launches by one call, where the driver has `cl_khr_command_buffer`.
 """
@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pyopencl as cl
+from chains import planned
 
 import tensorplug as tp
 
@@ -37,15 +38,9 @@ def best(work: Callable[[], object], wait: Callable[[], object], repeats: int) -
     return tuple(min(column) for column in zip(*times[1:], strict=True))
 
 
-def planned(backend: Any, count: int, repeats: int) -> tuple[float, ...]:
-    """A schedule of `count` sums."""
-    x = tp.input("x", (16,), tp.F32)
-    y = x
-    for _ in range(count):
-        y = tp.scale(y, 0.5)
-    with tp.Scheduler([backend]).schedule(y) as run:
-        run.run({x: [0.0] * 16})
-        (plan,) = run.take_batch().plans
+def by_plan(backend: Any, count: int, repeats: int) -> tuple[float, ...]:
+    """A plan of `count` operations."""
+    with planned(backend, count) as plan:
         return best(plan.run, backend.synchronize, repeats)
 
 
@@ -105,7 +100,7 @@ def report(arguments: argparse.Namespace) -> Iterator[tuple[str, tuple[float, ..
     """Each way and its seconds."""
     count, repeats = arguments.count, arguments.repeats
     with tp.open(arguments.device) as backend:
-        yield "plan", planned(backend, count, repeats)
+        yield "plan", by_plan(backend, count, repeats)
         queue = cl.CommandQueue(backend.device.context)
         kernel = _quietly(cl.Program(queue.context, ONE)).one
         memory = cl.Buffer(queue.context, cl.mem_flags.READ_WRITE, 64)

@@ -107,7 +107,10 @@ def chosen(wanted: float, dtype: tp.DType) -> tuple[Sizes, int]:
         layers = int((wanted - fixed) // each)
         if layers >= (1 if sizes is WIDTHS[-1] else FEWEST):
             return sizes, layers
-    raise OptionError(f"synthetic model: {wanted:.0f} bytes of {dtype.name}; give {fixed + each}")
+    raise OptionError(
+        f"synthetic model: {wanted:.0f} bytes of {dtype.name} hold no layer; give at least "
+        f"{fixed + each}"
+    )
 
 
 # --- the head of the file ------------------------------------------------------------------------
