@@ -276,6 +276,21 @@ def _more_scales_than_experts() -> list[Tensor]:
     return _scaled_experts(tp.repeat(x_of(1, 3, 1), (4, 6, 1)))
 
 
+def _product_is_repeated_by_the_scales(*, gated: bool = False) -> list[Tensor]:
+    """Products of one row, which copies of the scales along rows make 32 of."""
+    x, ids = x_of(4, 1, 8), x_of(4, 2, dtype=tp.I32)
+    scaled = [
+        tp.get_rows(tp.repeat(x_of(1, 3, 1), (4, 3, 32)), ids)
+        * tp.mul_mat_id(x_of(3, 1, 8, name=name), x, ids)
+        for name in ("gate", "up")
+    ]
+    return [tp.swiglu(*scaled)] if gated else scaled[:1]
+
+
+def _products_of_a_pair_are_repeated_by_their_scales() -> list[Tensor]:
+    return _product_is_repeated_by_the_scales(gated=True)
+
+
 def _delta_net() -> Tensor:
     """Results of two tokens with two heads of four elements, and 16 rows of states."""
     heads = [x_of(1, 2, 2, 4) for _ in range(3)]
@@ -328,6 +343,8 @@ def _expert_counted_twice() -> list[Tensor]:
         _scales_of_other_experts,
         _scales_for_each_token,
         _more_scales_than_experts,
+        _product_is_repeated_by_the_scales,
+        _products_of_a_pair_are_repeated_by_their_scales,
         _states_are_read_again,
         _states_are_an_output,
         _states_of_one_slot_are_kept,

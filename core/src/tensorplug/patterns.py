@@ -175,7 +175,11 @@ MUL_MAT_ID_SCALE = pattern(
     "chosen = get_rows(many, ids)",
     "scaled = mul(product, chosen)",
     "? sum = add_id(scaled, bias, ids)",
-    where=[_one_for_each_matrix("scale", "w"), _only_for_tokens("many", "scale")],
+    where=[
+        _one_for_each_matrix("scale", "w"),
+        _only_for_tokens("many", "scale"),
+        same_shape("product", "scaled"),
+    ],
 )
 MUL_MAT_SCALE_GLU = pattern(
     "mul_mat_scale_glu",
@@ -213,6 +217,8 @@ MUL_MAT_ID_SCALE_GLU = pattern(
         _one_for_each_matrix("up_scale", "w_up"),
         _only_for_tokens("gate_many", "gate_scale"),
         _only_for_tokens("up_many", "up_scale"),
+        same_shape("gate", "gate_scaled"),
+        same_shape("up", "up_scaled"),
     ],
 )
 
