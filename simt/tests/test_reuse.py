@@ -94,11 +94,15 @@ def test_rounding_over_its_own_source_is_done_again():
 
 @pytest.mark.parametrize(
     "more",
-    [{"x": 2 * SIZE}, {"buffer": THERE}, {"scale": 2.0}, {"groups": (2,)}, {"kernel": ONCE}],
+    [{"x": 2 * SIZE}, {"buffer": THERE}, {"scale": 2.0}, {"groups": (2,)}],
     ids=lambda more: next(iter(more)),
 )
 def test_roundings_that_differ_are_all_done(more):
     assert len(done(FIRST, product(OUT + SIZE, CODES + SIZE, **more))) == 4
+
+
+def test_kernels_that_do_not_say_that_they_may_be_left_out_are_all_launched():
+    assert len(done(*(product(OUT + i * SIZE, kernel=ONCE) for i in range(2)))) == 4
 
 
 def test_results_that_are_no_scratch_memory_are_all_made():
