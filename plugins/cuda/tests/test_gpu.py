@@ -9,10 +9,14 @@ import pytest
 import tensorplug as tp
 from tensorplug import transfer
 from tensorplug.device import Device
+from tensorplug.testing.cases import node_of
+from tensorplug.testing.check import check
 from tensorplug.testing.kit import DeviceTests
+from tensorplug.testing.tiers import select
 from tensorplug_cpu.device import CPUDevice
 from tensorplug_cpu.reference import decode, encode
 from tensorplug_cuda import drivers
+from tensorplug_cuda.kernels.ways import names_of
 
 pytestmark = pytest.mark.gpu
 
@@ -152,6 +156,18 @@ def test_products_with_many_columns_are_those_of_numpy(monkeypatch, products, dt
     wanted = columns.astype(float) @ decode(dtype, stored).reshape(300, 512).T
     errors = [np.sum((each - wanted) ** 2) / np.sum(wanted**2) for each in found]
     assert max(errors) < 5e-4
+
+
+@pytest.mark.parametrize("op", ["mul_mat_id", "flash_attn_ext"])
+def test_tensor_cores_compute_the_cases_of_the_kit(monkeypatch, op):
+    monkeypatch.setenv("TENSORPLUG_CUDA_PRODUCTS", "tensor")
+    with real_devices()[0] as gpu, gpu.open() as stream:
+        cases = select("full", ops=[op])
+        fitting = [case for case in cases if names_of(node_of(case), gpu.facts) == ("tensor",)]
+        outcomes = [check(case, stream) for case in fitting]
+
+    assert outcomes
+    assert [f"{o.case}: {o.detail}" for o in outcomes if o.verdict != "passed"] == []
 
 
 @pytest.mark.parametrize("dtype", [tp.F32, tp.F16, tp.BF16, tp.Q8_0, tp.Q4_K], ids=str)
