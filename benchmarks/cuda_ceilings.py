@@ -14,7 +14,6 @@ from cupy import cuda
 from cupy.cuda import runtime
 
 import tensorplug as tp
-from tensorplug.errors import Unsupported
 from tensorplug_cuda import lt
 
 BLOCK = 1 << 22
@@ -89,8 +88,8 @@ def _tried(bench: Bench, table: "dict[str, Measure]") -> dict[str, float | str]:
     for name, measure in table.items():
         try:
             found[name] = float(f"{measure(bench):.4g}")
-        except (NotRun, Unsupported) as reason:
-            found[name] = str(reason)
+        except Exception as reason:  # noqa: BLE001 - one way that fails leaves the others
+            found[name] = f"{type(reason).__name__}: {reason}"
     return found
 
 

@@ -10,6 +10,7 @@ import argparse
 import datetime
 import json
 import sys
+import tempfile
 import time
 import traceback
 from collections.abc import Callable, Sequence
@@ -34,6 +35,7 @@ SECTIONS = {
 }
 """Modules, which import CuPy, their functions of a `Bench`, and what else these take."""
 RECORDS = Path(__file__).resolve().parents[1] / "docs" / "verification.md"
+TEMPORARY = Path(tempfile.gettempdir())
 START, END = "<!-- cuda: written by benchmarks/cuda_gpu.py --record -->", "<!-- end of cuda -->"
 
 
@@ -122,7 +124,7 @@ def parser() -> argparse.ArgumentParser:
     found.add_argument("--only", default=",".join(SECTIONS), help="model is both of its kind")
     found.add_argument("--types", default="", help="types of weights in one string, or all")
     found.add_argument("--ways", default=PRODUCTS, help="values of TENSORPLUG_CUDA_PRODUCTS")
-    found.add_argument("--folder", type=Path, default=Path("models"), help="for synthetic models")
+    found.add_argument("--folder", type=Path, default=TEMPORARY, help="for models")
     found.add_argument("--gemma", type=Path, help="file of Gemma 3 270M; else its packages")
     found.add_argument("--tiny", action="store_true", help="sizes of a rehearsal")
     found.add_argument("--out", type=Path, help="file for the JSON; printed without it")

@@ -14,7 +14,7 @@ from synthetic_model import write_model
 
 import tensorplug as tp
 from tensorplug.backend import Backend
-from tensorplug.errors import OptionError
+from tensorplug.errors import OptionError, TensorplugError
 from tensorplug.gguf import open_gguf
 from tensorplug_cuda.plan import CudaPlan
 from tensorplug_llm import LanguageModel, find_model, load_model
@@ -29,12 +29,13 @@ PROMPTS = (
     "Once upon a time, there was a little girl who",
     "Water boils at a temperature of",
 )
-COMPARED: Sequence[tuple[str, int, dict[str, Any]]] = (
-    ("floats", 1, {"activations": "f32"}),
-    ("rounded", 1, {"activations": "int8"}),
-    ("split", 2, {"activations": "f32", "emulated": "2"}),
+COMPARED: Sequence[tuple[str, int, tp.DType | None, dict[str, Any]]] = (
+    ("floats", 1, tp.F32, {"activations": "f32"}),
+    ("rounded", 1, None, {"activations": "int8"}),
+    ("split", 2, tp.F32, {"activations": "f32", "emulated": "2"}),
 )
-"""Names, numbers of devices, and settings."""
+"""Names, numbers of devices, the type of the cache where it is not the usual one, settings."""
+FLOATS = "TENSORPLUG_CUDA_ACTIVATIONS=f32, the cache in f32"
 CPU = "cpu@tensorplug-cpu"
 """The device whose tokens are the right ones."""
 
@@ -55,8 +56,8 @@ def synthetic(bench: Bench, kind: str) -> dict[str, Any]:
         try:
             with streams(products=way) as (stream,), load_model(path, [stream]) as model:
                 found[way] = speeds(bench, model)
-        except NotRun as reason:
-            found[way] = {"not run": str(reason)}
+        except (NotRun, TensorplugError) as error:
+            found[way] = {"not run": f"{type(error).__name__}: {error}"}
     for name in ("decode", "prefill"):
         ways = {way: found[way][name] for way in bench.ways if name in found[way]}
         if ways:
@@ -133,15 +134,15 @@ def gemma(bench: Bench) -> dict[str, Any]:
     with tp.open(CPU) as cpu:
         wanted = greedy(bench, path, [cpu])
     found: dict[str, Any] = {}
-    for name, count, settings in COMPARED:
+    for name, count, kv, settings in COMPARED:
         with streams(count, **settings) as backends:
-            equal = same(greedy(bench, path, backends), wanted)
+            equal = same(greedy(bench, path, backends, kv), wanted)
         found[f"tokens, {name}"] = bench.figure(
             f"tokens, {name}", sum(equal) / sum(map(len, wanted)), "of all"
         )
         found[f"first tokens, {name}"] = [bench.figure(name, n, "tokens alike") for n in equal]
-    bench.ask("gemma tokens", found["tokens, floats"], "TENSORPLUG_CUDA_ACTIVATIONS=f32")
-    bench.ask("gemma split", found["tokens, split"], "TENSORPLUG_CUDA_ACTIVATIONS=f32")
+    bench.ask("gemma tokens", found["tokens, floats"], FLOATS)
+    bench.ask("gemma split", found["tokens, split"], FLOATS)
     with streams() as (stream,), load_model(path, [stream]) as model:
         found |= speeds(bench, model)
     with streams(branches=BRANCHES) as (stream,), load_model(path, [stream]) as model:
@@ -164,12 +165,14 @@ def model_file(bench: Bench) -> Path:
         raise NotRun(str(error)) from error
 
 
-def greedy(bench: Bench, path: Path, backends: Sequence[Backend]) -> list[list[int]]:
+def greedy(
+    bench: Bench, path: Path, backends: Sequence[Backend], kv: tp.DType | None = None
+) -> list[list[int]]:
     """The likeliest tokens after each prompt."""
     texts = []
     with load_model(path, backends) as model:
         for prompt in PROMPTS:
-            with model.session(256) as session:
+            with model.session(256, kv=kv) as session:
                 tokens = [int(np.argmax(session.prefill(model.tokenizer.encode(prompt))))]
                 while len(tokens) < bench.sizes.greedy:
                     tokens.append(int(np.argmax(session.decode(tokens[-1]))))
