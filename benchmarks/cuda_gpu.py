@@ -41,7 +41,7 @@ START, END = "<!-- cuda: written by benchmarks/cuda_gpu.py --record -->", "<!-- 
 
 def measure(bench: Bench, names: Sequence[str], tell: Callable[[dict[str, Any]], object]) -> int:
     """Run sections and `tell` the results so far after each; how many failed."""
-    results: dict[str, Any] = {"date": today(), "sections": {}}
+    results: dict[str, Any] = {"date": today(), "tiny": bench.arguments.tiny, "sections": {}}
     failed = 0
     for name in names:
         start = time.perf_counter()
@@ -82,7 +82,7 @@ def record(paths: Sequence[Path]) -> None:
     found: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {}
     for path in paths:
         results = json.loads(path.read_text(encoding="utf-8"))
-        if results.get("emulated"):
+        if results.get("emulated") or results["tiny"]:
             raise SystemExit(f"{path}: a rehearsal, of which nothing is recorded")
         asked = results["asked"]
         found |= {name: (results, asked[name]) for name in asked if "value" in asked[name]}

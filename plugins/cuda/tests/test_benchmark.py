@@ -97,6 +97,24 @@ def test_rehearsal_is_not_recorded(benchmark, tmp_path):
         benchmark.main(["--record", str(tmp_path / "out.json")])
 
 
+def test_figures_of_a_run_are_recorded_beside_those_that_were_not_run(
+    benchmark, tmp_path, monkeypatch
+):
+    table, run_file = tmp_path / "verification.md", tmp_path / "run.json"
+    table.write_text(f"before\n{benchmark.START}\n{benchmark.END}\nafter\n")
+    monkeypatch.setattr(benchmark, "RECORDS", table)
+    figure = {"value": 9.5, "unit": "us", "target": "<= 50", "reached": True, "note": "10 nodes"}
+    results = {"date": "2000-01-01", "device": "a test", "tiny": False, "asked": {"rerun": figure}}
+    run_file.write_text(json.dumps(results))
+
+    benchmark.main(["--record", str(run_file)])
+
+    lines = table.read_text().splitlines()
+    assert sum("| not run |" in line for line in lines) == len(benchmark.ASKED) - 1
+    assert any("| 9.5 us; 10 nodes |  | yes | 2000-01-01, a test |" in line for line in lines)
+    assert (lines[0], lines[-1]) == ("before", "after")
+
+
 def test_section_that_fails_lets_the_others_run(benchmark, tmp_path, monkeypatch):
     monkeypatch.setitem(benchmark.SECTIONS, "matvec", ("cuda_products", "nothing"))
 
