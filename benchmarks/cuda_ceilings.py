@@ -149,14 +149,13 @@ def by_cublaslt(dtype: tp.DType) -> "Measure":
         w, x = (memories.filled(2 * side * inner, kind) for _ in range(2))
         y, workspace = memories.empty(4 * side * side), memories.empty(lt.WORKSPACE)
         with _handle() as handle:
-            product = lt.Product(
-                handle,
-                workspace.ptr,
+            matrices = (
                 lt.Matrix(w.ptr, dtype, inner, side, inner, 0),
                 lt.Matrix(x.ptr, dtype, inner, side, inner, 0),
                 lt.Matrix(y.ptr, tp.F32, side, side, side, 0),
-                1,
             )
+            recipe = lt.Recipe(handle, *(matrix.layout for matrix in matrices), 1)
+            product = lt.Product(handle, workspace.ptr, recipe, *matrices)
             stream = memories.stream
             work: Callable[[], object] = lambda: product(None, None, None, stream=stream)  # noqa: E731
             took = seconds(work, stream.synchronize, bench.sizes.seconds)

@@ -225,6 +225,7 @@ MANY_COLUMNS = [
     *[product(Arg((256, 20), t), Arg((256, 20))) for t in (tp.Q4_K, tp.IQ2_XXS)],
     product(Arg((33, 70, 2), tp.F16, "permuted"), Arg((33, 20, 4), tp.BF16, "permuted")),
     *[product(Arg((64, 450), t), Arg((64, 200, 2))) for t in (tp.F16, tp.BF16, tp.Q8_0)],
+    product(Arg((64, 40), tp.Q8_0), Arg((64, 40), data=uniform(-1e6, 1e6))),
     product(Arg((48, 20)), Arg((48, 20))),
 ]
 """Products that tensor cores compute where they may, but for the last one."""
@@ -232,15 +233,15 @@ MANY_COLUMNS_OF_BLOCKS = [product(Arg((256, 20), t), Arg((256, 20))) for t in BL
 EXPERTS = [
     Case(
         op="mul_mat_id",
-        args=(Arg(w, t), Arg(x), Arg((x[1], x[2]), tp.I32, data=integers(0, w[2]))),
+        args=(Arg(w, t), Arg(x, data=data), Arg((x[1], x[2]), tp.I32, data=integers(0, w[2]))),
         limit=LIMIT,
     )
-    for t, w, x in [
-        (tp.F16, (72, 70, 4), (72, 2, 5)),
-        (tp.BF16, (33, 20, 2), (33, 1, 50)),
-        (tp.Q8_0, (64, 130, 3), (64, 3, 60)),
-        (tp.Q4_K, (256, 20, 2), (256, 2, 9)),
-        (tp.F32, (40, 20, 2), (40, 2, 9)),
+    for t, w, x, data in [
+        (tp.F16, (72, 70, 4), (72, 2, 5), UNIT),
+        (tp.BF16, (33, 20, 2), (33, 1, 50), UNIT),
+        (tp.Q8_0, (64, 130, 3), (64, 3, 60), uniform(-1e6, 1e6)),
+        (tp.Q4_K, (256, 20, 2), (256, 2, 9), UNIT),
+        (tp.F32, (40, 20, 2), (40, 2, 9), UNIT),
     ]
 ]
 """Tiles of 16, 32 and 64 rows of experts for tensor cores, but for the last one."""

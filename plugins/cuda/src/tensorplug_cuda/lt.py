@@ -39,8 +39,20 @@ class Heuristic(ctypes.Structure):
     )
 
 
+class Layout(NamedTuple):
+    """How columns lie in memory: `step` elements from one to the next, `stride` from matrix to
+    matrix, the first at a multiple of `alignment` bytes."""
+
+    dtype: DType
+    rows: int
+    columns: int
+    step: int
+    stride: int
+    alignment: int
+
+
 class Matrix(NamedTuple):
-    """Columns in memory: `step` elements from one to the next, `stride` from matrix to matrix."""
+    """Columns at an address, as `Layout` has them."""
 
     address: int
     dtype: DType
@@ -48,6 +60,11 @@ class Matrix(NamedTuple):
     columns: int
     step: int
     stride: int
+
+    @property
+    def layout(self) -> Layout:
+        """How it lies there."""
+        return Layout(*self[1:], min(self.address & -self.address, ALIGNED))
 
 
 def missing() -> str:
@@ -87,56 +104,36 @@ def version() -> int:
     return int(library().cublasLtGetVersion())
 
 
-class Product:
-    """y = w.T x for `batch` matrices, described once. Called as a kernel's function is."""
+class Recipe:
+    """y = w.T x for `batch` matrices of some layouts: descriptions, and the algorithm."""
 
-    def __init__(
-        self, handle: c_void_p, workspace: int, w: Matrix, x: Matrix, y: Matrix, batch: int
-    ) -> None:
+    def __init__(self, handle: c_void_p, w: Layout, x: Layout, y: Layout, batch: int) -> None:
         """Raises Unsupported where cuBLASLt has nothing for these."""
-        self._handle, self._workspace = handle, c_void_p(workspace)
-        self.workspace = (workspace, workspace + WORKSPACE)
-        """Where the memory that all products of a stream use starts and ends."""
         self._made: list[tuple[str, c_void_p]] = []
         weakref.finalize(self, _destroy, library(), self._made).atexit = False
-        self._what = self._create("MatmulDesc", c_int(COMPUTE_F32), c_int(NUMBERS[F32]))
-        _set("MatmulDesc", self._what, DESCRIBES_TRANSPOSED_A, c_int(TRANSPOSED))
-        self._matrices = [(m, self._layout(m, batch)) for m in (w, x, y)]
-        self._one, self._zero = c_float(1.0), c_float(0.0)
-        self._algorithm = self._proposed()
+        self.what = self._create("MatmulDesc", c_int(COMPUTE_F32), c_int(NUMBERS[F32]))
+        _set("MatmulDesc", self.what, DESCRIBES_TRANSPOSED_A, c_int(TRANSPOSED))
+        self.layouts = tuple(self._described(layout, batch) for layout in (w, x, y))
+        self.proposed = self._proposal(handle, w, x, y)
 
-    def __call__(self, _groups: Any, _local: Any, _arguments: Any, *, stream: Any) -> None:
-        """Queue it on a stream. Raises DeviceError."""
-        (w, of_w), (x, of_x), (y, of_y) = self._matrices
-        status = library().cublasLtMatmul(
-            self._handle, self._what, byref(self._one), c_void_p(w.address), of_w,
-            c_void_p(x.address), of_x, byref(self._zero), c_void_p(y.address), of_y,
-            c_void_p(y.address), of_y, byref(self._algorithm.algorithm), self._workspace,
-            c_size_t(WORKSPACE), c_void_p(stream.ptr),
-        )  # fmt: skip
-        if status:
-            raise DeviceError(f"cuBLASLt: status {status} for a product of {w} and {x}")
-
-    def _layout(self, matrix: Matrix, batch: int) -> c_void_p:
-        sizes = c_uint64(matrix.rows), c_uint64(matrix.columns), c_int64(matrix.step)
-        made = self._create("MatrixLayout", c_int(NUMBERS[matrix.dtype]), *sizes)
+    def _described(self, layout: Layout, batch: int) -> c_void_p:
+        sizes = c_uint64(layout.rows), c_uint64(layout.columns), c_int64(layout.step)
+        made = self._create("MatrixLayout", c_int(NUMBERS[layout.dtype]), *sizes)
         _set("MatrixLayout", made, DESCRIBES_BATCH, c_int(batch))
-        _set("MatrixLayout", made, DESCRIBES_STRIDE, c_int64(matrix.stride))
+        _set("MatrixLayout", made, DESCRIBES_STRIDE, c_int64(layout.stride))
         return made
 
-    def _proposed(self) -> Heuristic:
+    def _proposal(self, handle: c_void_p, w: Layout, x: Layout, y: Layout) -> Heuristic:
         """The algorithm that cuBLASLt holds for the best one."""
         wanted = self._create("MatmulPreference")
         _set("MatmulPreference", wanted, PREFERS_WORKSPACE, c_uint64(WORKSPACE))
-        (w, of_w), (x, of_x), (y, of_y) = self._matrices
-        for what, matrix in zip(PREFERS_ALIGNMENTS, (w, x, y, y), strict=True):
-            aligned = min(matrix.address & -matrix.address, ALIGNED)
-            _set("MatmulPreference", wanted, what, c_uint32(aligned))
+        for what, layout in zip(PREFERS_ALIGNMENTS, (w, x, y, y), strict=True):
+            _set("MatmulPreference", wanted, what, c_uint32(layout.alignment))
+        of_w, of_x, of_y = self.layouts
         best, count = Heuristic(), c_int(0)
         status = library().cublasLtMatmulAlgoGetHeuristic(
-            self._handle, self._what, of_w, of_x, of_y, of_y, wanted, c_int(1), byref(best),
-            byref(count),
-        )  # fmt: skip
+            handle, self.what, of_w, of_x, of_y, of_y, wanted, c_int(1), byref(best), byref(count)
+        )
         if status or not count.value or best.state:
             raise Unsupported(f"cuBLASLt: nothing for a product of {w} and {x}, status {status}")
         return best
@@ -146,6 +143,31 @@ class Product:
         _call(f"cublasLt{kind}Create", byref(made), *facts)
         self._made.append((kind, made))
         return made
+
+
+class Product:
+    """A product by a recipe, at addresses. Called as a kernel's function is."""
+
+    def __init__(
+        self, handle: c_void_p, workspace: int, recipe: Recipe, w: Matrix, x: Matrix, y: Matrix
+    ) -> None:
+        self._handle, self._workspace, self._recipe = handle, c_void_p(workspace), recipe
+        self.workspace = (workspace, workspace + WORKSPACE)
+        """Where the memory that all products of a stream use starts and ends."""
+        self._matrices = w, x, y
+        self._one, self._zero = c_float(1.0), c_float(0.0)
+
+    def __call__(self, _groups: Any, _local: Any, _arguments: Any, *, stream: Any) -> None:
+        """Queue it on a stream. Raises DeviceError."""
+        (w, x, y), (of_w, of_x, of_y) = self._matrices, self._recipe.layouts
+        status = library().cublasLtMatmul(
+            self._handle, self._recipe.what, byref(self._one), c_void_p(w.address), of_w,
+            c_void_p(x.address), of_x, byref(self._zero), c_void_p(y.address), of_y,
+            c_void_p(y.address), of_y, byref(self._recipe.proposed.algorithm), self._workspace,
+            c_size_t(WORKSPACE), c_void_p(stream.ptr),
+        )  # fmt: skip
+        if status:
+            raise DeviceError(f"cuBLASLt: status {status} for a product of {w} and {x}")
 
 
 def new_handle() -> c_void_p:

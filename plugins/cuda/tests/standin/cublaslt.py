@@ -29,6 +29,8 @@ class CublasLt:
     def __init__(self) -> None:
         self.made: dict[int, dict[Any, Any]] = {}
         self.products = 0
+        self.questions = 0
+        """How often it was asked for an algorithm."""
         self.proposals = True
         """Whether it has an algorithm for anything."""
         self.status = 0
@@ -102,6 +104,7 @@ class CublasLt:
         self, handle: Any, what: Any, a: Any, b: Any, c: Any, d: Any, wanted: Any,
         count: Any, results: Any, found: Any,
     ) -> int:  # fmt: skip
+        self.questions += 1
         self._known("handle", handle)
         layouts = [self._known("MatrixLayout", of) for of in (a, b, c, d)]
         preference = self._known("MatmulPreference", wanted)

@@ -83,7 +83,7 @@ def by_tensor_cores(node: Tensor, facts: Facts) -> Program:
         items=cores.ITEMS,
         shortest=SHORTEST,
         defines={
-            **cores.kind(node.sources[1].dtype),
+            **cores.defines(node.sources[1].dtype),
             **({"CAPPED": 1} if number(node, "softcap") else {}),
             "AT_ONCE": at_once,
         },

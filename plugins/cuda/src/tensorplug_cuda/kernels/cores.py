@@ -18,6 +18,15 @@ def fit(*stored: DType) -> bool:
     return halves or all(dtype is BF16 for dtype in stored)
 
 
-def kind(dtype: DType) -> dict[str, int]:
-    """The constants of a text that multiplies what is stored so."""
+def factor_type(weights: DType) -> DType:
+    """The type in which weights and columns are multiplied.
+
+    Columns may be beyond the range of f16, so it is bf16 unless weights are f16 themselves. That is
+    finer than the bytes that few columns are rounded to for weights of blocks.
+    """
+    return F16 if weights is F16 else BF16
+
+
+def defines(dtype: DType) -> dict[str, int]:
+    """The constants of a text that multiplies in bf16, else in f16."""
     return {"BRAIN": 1} if dtype is BF16 else {}

@@ -48,7 +48,8 @@ def tiles(node: Tensor, _facts: Facts) -> Program:
 
 def by_tensor_cores(node: Tensor, _facts: Facts) -> Program:
     """The same by tensor cores, as they multiply other matrices."""
-    return _by_expert(node, MMA_TILES, cores.ITEMS, cores.kind(node.sources[0].dtype))
+    kind = cores.factor_type(node.sources[0].dtype)
+    return _by_expert(node, MMA_TILES, cores.ITEMS, cores.defines(kind))
 
 
 def _by_expert(node: Tensor, kernel: Kernel, items: int, defines: dict[str, int]) -> Program:

@@ -7,6 +7,7 @@ from tensorplug.dtypes import BF16, F16, F32, DType
 from tensorplug.tensor import Tensor, contiguous_nb
 from tensorplug_cuda import lt
 from tensorplug_cuda.kernels.columns import TEXT
+from tensorplug_cuda.kernels.cores import factor_type
 from tensorplug_cuda.kernels.experts import SIDE, TILE_ITEMS
 from tensorplug_cuda.kernels.ways import are_measured
 from tensorplug_simt.facts import Facts
@@ -70,7 +71,7 @@ def _kind(node: Tensor) -> DType | None:
     """The type in which both sides are multiplied."""
     w, x = node.sources
     if w.dtype.is_block:
-        return F16 if x.ne[1] >= DECODED_COLUMNS and not w.splits_blocks else None
+        return factor_type(w.dtype) if x.ne[1] >= DECODED_COLUMNS and not w.splits_blocks else None
     return w.dtype if w.dtype in (F32, F16, BF16) else None
 
 

@@ -1,6 +1,6 @@
 """Products with many columns by tensor cores, in f16 or bf16."""
 
-from tensorplug.dtypes import BF16, F16, F32
+from tensorplug.dtypes import F32
 from tensorplug.tensor import Tensor, contiguous_nb
 from tensorplug_cuda.kernels import cores
 from tensorplug_cuda.kernels.columns import TEXT
@@ -32,13 +32,14 @@ def fits(node: Tensor, _facts: Facts) -> bool:
 def by_tensor_cores(node: Tensor, facts: Facts) -> Program:
     """The program of a `mul_mat` that fits.
 
-    Both sides are rounded to bf16 where weights are, else to f16, as ggml does; columns of large
-    tiles before, since every row of tiles reads them.
+    Both sides are rounded to `factor_type`; columns of large tiles before, since every row of tiles
+    reads them.
     """
     w, x = (region(source) for source in node.sources)
     width = _width(node, facts)
     side = LARGE if width == LARGE else SIDE
-    rounded = scratch(BF16 if w.dtype is BF16 else F16, x.ne, contiguous_nb(F16, x.ne))
+    kind = cores.factor_type(w.dtype)
+    rounded = scratch(kind, x.ne, contiguous_nb(kind, x.ne))
     launches: list[Launch] = []
     if width == LARGE and x.dtype is F32 and rounded.nbytes <= MOST_ROOM:
         launches += copies(x, rounded, facts)
@@ -48,7 +49,7 @@ def by_tensor_cores(node: Tensor, facts: Facts) -> Program:
         {"w": w, "x": x, "y": node},
         groups=(blocks_of(w.ne[1], side), blocks_of(x.ne[1], width), node.ne[2] * node.ne[3]),
         local=(LARGE_ITEMS if width == LARGE else cores.ITEMS,),
-        defines={**cores.kind(w.dtype), "WIDTH": width},
+        defines={**cores.defines(kind), "WIDTH": width},
         numbers=repeats(*node.sources),
     )
     return Program((*launches, product), scratch=rounded.nbytes if launches else 0)
