@@ -76,7 +76,7 @@ LIMITS = Limits(
         "chain": 80,
         "expert_tiles": 72,  # for sm_70
         "matvec": 160,
-        "mma_attend": 176,  # with a cap for sm_100; else 168, of which three groups fit
+        "mma_attend": 176,  # over q8_0, and with a cap; else 168, of which three groups fit
         "mma_experts": 128,
         "mma_product": 128,
         "tiled_product": 128,

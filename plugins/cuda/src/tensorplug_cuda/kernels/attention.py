@@ -27,7 +27,7 @@ WIDE_HEAD = 256
 MATRIX = 16
 """Rows that are worth a matrix of tensor cores."""
 TILES = ((64, 64, 64), (128, 64, 32), (WIDE_HEAD, 32, 16))
-"""Rows of a group and positions at a time, with which heads up to a size fit its memory."""
+"""For heads up to a size, rows of a group and positions at a time that fit memory and registers."""
 FEW_ROWS = 32
 """Rows that are worth a smaller group."""
 LEAST = 2**31
@@ -38,7 +38,7 @@ LEAST = 2**31
 def flash_attn_ext(node: Tensor, facts: Facts) -> Program:
     """Softmax of scaled, capped and masked scores, times values."""
     shared.check(node)
-    return chosen(node, facts) if has_many_rows(node) else one_by_one(node, facts)
+    return chosen(node, facts) if has_many_rows(node) else in_f32(node, facts)
 
 
 def has_many_rows(node: Tensor) -> bool:
@@ -46,7 +46,7 @@ def has_many_rows(node: Tensor) -> bool:
     return node.size > 0 and shared.rows_of(node) >= MATRIX
 
 
-def one_by_one(node: Tensor, facts: Facts) -> Program:
+def in_f32(node: Tensor, facts: Facts) -> Program:
     """The program in f32."""
     few = shared.rows_of(node) <= 4 or _head(node) > WIDE_HEAD
     return shared.attend(
@@ -108,7 +108,7 @@ def cut(node: Tensor, most: int) -> Tensor:
 
 WAYS["flash_attn_ext"] = Ways(
     {
-        USUAL: Way(lambda _node, _facts: True, one_by_one),
+        USUAL: Way(lambda _node, _facts: True, in_f32),
         TENSOR: Way(fits, by_tensor_cores),
     },
     applies=has_many_rows,

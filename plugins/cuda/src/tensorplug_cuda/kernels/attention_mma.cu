@@ -82,7 +82,9 @@ KERNEL_HEAD {
     return seen;
   };
 #define VISIBLE(from) ((from) >= stop || visible(from))
-#define EXPECT_MASK(at) if (low < 2 && (at) < stop) EXPECT((low ? mask[1] : mask[0]) + (long)(at) * mask_bytes)
+#define EXPECT_MASK(at) \
+  if (low == 0 && (at) < stop) \
+    UNROLLED for (int r = 0; r < 2; r++) EXPECT(mask[r] + (long)(at) * mask_bytes)
 #define ADDED(r, at) (slope[r] * load_mask(mask[r] + (long)(at) * mask_bytes))
 #else
 #define VISIBLE(from) 1

@@ -11,8 +11,8 @@ ITEMS = 128
 def fit(*stored: DType) -> bool:
     """Whether they take what is stored so, as it is or rounded to f16.
 
-    f32 may be beyond the range of f16, and is finer. So is bf16, which stays what it is where it is
-    alone, since the two do not mix.
+    f32 may be beyond the range of f16, and is finer. bf16 may be beyond it too, so it stays what it
+    is, and does not mix with others.
     """
     halves = all(dtype is F16 or dtype.is_block for dtype in stored)
     return halves or all(dtype is BF16 for dtype in stored)
