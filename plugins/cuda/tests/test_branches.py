@@ -22,7 +22,7 @@ SIZE = 128
 
 @pytest.fixture
 def stream(device):
-    """One stream of the device, with two others for branches."""
+    """One stream of the device, whose plans have up to three branches."""
     with device.open(streams=3) as stream:
         yield stream
 
@@ -95,7 +95,7 @@ def test_captured_plan_has_the_branches_of_its_graph(diamond, stream, machine):
 def test_launches_one_by_one_are_on_one_stream(diamond, stream, machine):
     diamond.plan.run()
 
-    assert [side.queue.queued for side in stream.sides] == [0, 0]
+    assert [side.queue.queued for side in stream.sides] == [0, 0, 0]
     assert stream.stream.queue.queued == 6
     assert machine.captures == 0
 
@@ -133,7 +133,7 @@ def test_capture_that_fails_in_a_branch_is_ended_and_nothing_is_lost(diamond, st
     assert all(right)
     assert not diamond.plan.captured
     assert diamond.plan.refusal
-    assert not any(each.is_capturing() for each in (stream.stream, *stream.sides))
+    assert not any(each.is_capturing() for each in stream.sides)
 
 
 # --- one stream, and how many ------------------------------------------------------------------

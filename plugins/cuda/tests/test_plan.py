@@ -1,9 +1,13 @@
 """Plans: launches one by one, captured, bound anew; emulated."""
 
+import gc
+from threading import Thread
+
 import numpy as np
 import pytest
 
 import tensorplug as tp
+from tensorplug_cuda import plan
 from tensorplug_simt.emulator import missing
 
 pytestmark = pytest.mark.skipif(bool(missing()), reason=missing())
@@ -54,16 +58,17 @@ def test_single_launch_is_not_captured(stream, machine):
     assert all((each == 2 * X).all() for each in got)
 
 
-def test_stream_that_cannot_capture_goes_on_launch_by_launch(chain, machine, monkeypatch):
-    def refuse(*_args):
-        raise RuntimeError("cannot capture on the default (legacy) stream")
+def refuse(*_args):
+    raise RuntimeError("no memory for a graph")
 
-    monkeypatch.setattr(chain.stream.stream, "begin_capture", refuse)
+
+def test_stream_that_cannot_capture_goes_on_launch_by_launch(chain, machine, monkeypatch):
+    monkeypatch.setattr(chain.stream.sides[0], "begin_capture", refuse)
     for _ in range(3):
         chain.plan.run()
     chain.stream.synchronize()
 
-    assert chain.plan.refusal == "cannot capture on the default (legacy) stream"
+    assert chain.plan.refusal == "no memory for a graph"
     assert not chain.plan.captured
     assert machine.launches == 9
     assert (chain.result() == 30 * X).all()
@@ -72,24 +77,85 @@ def test_stream_that_cannot_capture_goes_on_launch_by_launch(chain, machine, mon
 def test_capture_that_fails_half_way_is_ended_and_nothing_is_lost(chain, machine, monkeypatch):
     from cupy.cuda.runtime import CUDARuntimeError
 
-    from tensorplug_cuda import plan
+    real = plan.fork
 
-    real = plan.enqueue
+    def spoiled(streams, *launches):
+        real(streams, *launches)
+        streams[0].queue.capture.invalid = True
+        raise CUDARuntimeError(900, "spoiled")
 
-    def spoiled(backend, launches):
-        real(backend, launches)
-        if backend.stream.is_capturing():
-            backend.stream.queue.capture.invalid = True
-            raise CUDARuntimeError(900, "spoiled")
-
-    monkeypatch.setattr(plan, "enqueue", spoiled)
+    monkeypatch.setattr(plan, "fork", spoiled)
     for _ in range(3):
         chain.plan.run()
     chain.stream.synchronize()
 
     assert chain.plan.refusal.startswith("cudaErrorStreamCapture")
-    assert not chain.stream.stream.is_capturing()
+    assert not chain.stream.sides[0].is_capturing()
     assert machine.graph_launches == 0
+    assert (chain.result() == 30 * X).all()
+
+
+def test_plan_that_could_not_be_captured_is_in_other_memory(chain, monkeypatch):
+    with monkeypatch.context() as meanwhile:
+        meanwhile.setattr(chain.stream.sides[0], "begin_capture", refuse)
+        for _ in range(2):
+            chain.plan.run()
+        refusal = chain.plan.refusal
+
+    chain.plan.rebind(chain.bound())
+    for _ in range(2):
+        chain.plan.run()
+    chain.stream.synchronize()
+
+    assert refusal
+    assert (chain.plan.captured, chain.plan.refusal) == (True, "")
+    assert (chain.result() == 30 * X).all()
+
+
+def close(held):
+    for each in held:
+        each.close()
+
+
+def close_elsewhere(held):
+    thread = Thread(target=close, args=(held,))
+    thread.start()
+    thread.join()
+
+
+def leave_to_the_collector(held):
+    cycle = [*held]
+    cycle.append(cycle)
+    held.clear()
+    del cycle
+    gc.collect()
+
+
+@pytest.mark.parametrize("give_back", [close, close_elsewhere, leave_to_the_collector])
+def test_memory_that_goes_during_a_capture_waits_for_queued_work_and_spoils_nothing(
+    chain, machine, monkeypatch, give_back
+):
+    device, real = chain.stream.device, plan.fork
+    seen, found = np.zeros(32, np.float32), []
+    held = [device.buffer_type.alloc(128), device.register_host(seen)]
+    there = machine.gpus[0].allocated
+
+    def meanwhile(*launches):
+        give_back(held)
+        found.append((seen.copy(), there - machine.gpus[0].allocated))
+        return real(*launches)
+
+    monkeypatch.setattr(plan, "fork", meanwhile)
+    chain.plan.run()
+    chain.stream.read_async(chain.buffers[0], 3 * 128, memoryview(seen).cast("B"))
+    for _ in range(2):
+        chain.plan.run()
+    chain.stream.synchronize()
+
+    ((then, freed),) = found
+    assert (then == 30 * X).all()
+    assert freed == 128
+    assert (chain.plan.captured, chain.plan.refusal, machine.captures) == (True, "", 1)
     assert (chain.result() == 30 * X).all()
 
 

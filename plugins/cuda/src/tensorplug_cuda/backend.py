@@ -79,11 +79,11 @@ class CudaBackend(SimtBackend):
     """Only of streams with others beside them: these want memory of work side by side kept apart
     (`SupportsConcurrency`)."""
 
-    def __init__(self, device: "CudaDevice", stream: Any, sides: Sequence[Any] = ()) -> None:
+    def __init__(self, device: "CudaDevice", stream: Any, sides: Sequence[Any]) -> None:
         self.stream = stream
         self.sides = tuple(sides)
-        """Streams for branches of captured plans. Nothing is queued on them but in a capture."""
-        if sides:
+        """Streams for captures alone, as many as a plan may have branches."""
+        if len(sides) > 1:
             self.ahead = AHEAD
         self._held: deque[tuple[Any, memoryview]] = deque()
         self._clock: Clock | None = None

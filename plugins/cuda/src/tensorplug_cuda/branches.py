@@ -60,6 +60,11 @@ def spread(launches: Iterable[Sequence[Touch]], streams: int) -> Branches:
     return Branches(tuple(lanes.turns), max(lanes.depths, default=0))
 
 
+def one_by_one(count: int) -> Branches:
+    """So many launches, each behind the one before."""
+    return Branches((Turn(0, ()),) * count, count)
+
+
 def fork(
     streams: Sequence[Any], launches: Sequence["Ready"], branches: Branches
 ) -> list[Any] | None:

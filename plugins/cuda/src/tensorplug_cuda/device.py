@@ -169,5 +169,5 @@ class CudaDevice(SimtDevice):
         with driver_errors(f"{self.name}: stream"), self.current():
             theirs = options["stream"]
             stream = cuda.ExternalStream(theirs) if theirs else cuda.Stream(non_blocking=True)
-            sides = [cuda.Stream(non_blocking=True) for _ in range(options["streams"] - 1)]
+            sides = [cuda.Stream(non_blocking=True) for _ in range(options["streams"])]
         return CudaBackend(self, stream, sides)

@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
 
 class Captured:
-    """A CUDA graph of launches. Without `nodes`, the node of each, they follow each other."""
+    """A CUDA graph of launches, with the node of each where they are known."""
 
     def __init__(
-        self, graph: Any, launches: "Sequence[Ready]", nodes: Sequence[Any] | None = None
+        self, graph: Any, launches: "Sequence[Ready]", nodes: Sequence[Any] | None
     ) -> None:
         self._graph = graph
         self._launches = launches
@@ -37,11 +37,9 @@ class Captured:
 
         False where it cannot be done: then the graph is of no use any more.
         """
-        if driver is None or not _differ_in_arguments(self._launches, launches):
+        if self._nodes is None or not _differ_in_arguments(self._launches, launches):
             return False
         try:
-            if self._nodes is None:
-                self._nodes = in_order(self._graph.graph, len(launches))
             execution = driver.CUgraphExec(self._graph.graphExec)
             for node, old, new in zip(self._nodes, self._launches, launches, strict=True):
                 values = _values(new)
@@ -65,27 +63,6 @@ def newest(stream: Any) -> Any:
     # Its state, number and graph; what there is between the nodes and their number varies.
     _, _, _, nodes, *_, many = answer
     return nodes[0] if many == 1 else None
-
-
-def in_order(graph: int, count: int) -> list[Any]:
-    """The nodes of a captured graph in the order of its `count` launches. Raises RuntimeError."""
-    handle = driver.CUgraph(graph)
-    nodes = _checked(driver.cuGraphGetNodes(handle, count + 1))[0]
-    after: dict[int, Any] = {}
-    for node in nodes[: count + 1]:
-        if not int(node):
-            continue
-        # What there is between the nodes and their number depends on the version.
-        before, *_, many = _checked(driver.cuGraphNodeGetDependencies(node, 2))
-        if many > 1:
-            break
-        after[int(before[0]) if many else 0] = node
-    order: list[Any] = []
-    while (following := after.pop(int(order[-1]) if order else 0, None)) is not None:
-        order.append(following)
-    if len(order) != count or after:
-        raise RuntimeError(f"a graph of {count} launches has other nodes than one after the other")
-    return order
 
 
 def _differ_in_arguments(old: "Sequence[Ready]", new: "Sequence[Ready]") -> bool:

@@ -3,8 +3,10 @@
 The first run queues them one by one: kernels are loaded by their first launch, which must not fall
 into a capture. The second run captures them, and from then on a run is one launch. A captured plan
 that is bound anew has its graph's arguments changed; where that cannot be, and one that is not
-captured yet, starts again, so one that runs once for each binding is never captured. Where a stream
-has others beside it, launches that need not follow each other are branches of the graph.
+captured yet, starts again, so one that runs once for each binding is never captured. Captures have
+streams of their own: memory that is freed meanwhile waits for the backend's, and nobody may wait
+for one that captures. Where there are several, launches that need not follow each other are
+branches of the graph.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -15,7 +17,7 @@ from cupy.cuda import driver, runtime
 
 from tensorplug.backend import Plan
 from tensorplug.graph import BoundGraph
-from tensorplug_cuda.branches import Branches, fork, spread, touched
+from tensorplug_cuda.branches import Branches, fork, one_by_one, spread, touched
 from tensorplug_cuda.errors import driver_errors
 from tensorplug_cuda.graphs import Captured
 from tensorplug_cuda.kernels.library import LIBRARY_PRODUCT
@@ -53,7 +55,7 @@ class CudaPlan(Plan):
         self._graph: Captured | None = None
         self.refusal = ""
         """Why the launches cannot be captured; empty as long as they may be."""
-        self._branches: Branches | None = None
+        self._branches = one_by_one(0)
         self._rebind()
 
     @property
@@ -69,12 +71,12 @@ class CudaPlan(Plan):
     @property
     def branches(self) -> int:
         """How many streams the launches are captured on."""
-        return self._branches.streams if self._branches else 1
+        return self._branches.streams
 
     @property
     def longest(self) -> int:
         """How many launches of a captured run follow each other at most."""
-        return self._branches.longest if self._branches else self.launches
+        return self._branches.longest
 
     def _rebind(self) -> None:
         graph, bindings = self.bound.graph, self.bound.bindings
@@ -85,15 +87,16 @@ class CudaPlan(Plan):
         former, self._branches = self._branches, self._spread(together)
         if self._graph is None or former != self._branches or not self._rebind_graph(self._graph):
             self._drop_graph()
-            self._ran = False
+            self._ran, self.refusal = False, ""
 
-    def _spread(self, together: Sequence[tuple[Placed, ...]]) -> Branches | None:
-        """The streams of the launches; None where there is one."""
-        if not self.backend.sides:
-            return None
+    def _spread(self, together: Sequence[tuple[Placed, ...]]) -> Branches:
+        """The streams of the launches."""
+        streams = len(self.backend.sides)
+        if streams == 1:
+            return one_by_one(len(together))
         pairs = zip(together, self._ready, strict=True)
         found = (touched(parts, launch.function) for parts, launch in pairs)
-        return spread(found, 1 + len(self.backend.sides))
+        return spread(found, streams)
 
     def _run(self) -> None:
         backend = self.backend
@@ -109,27 +112,19 @@ class CudaPlan(Plan):
         """The graph of the launches, which is made when it is first wanted; None without one."""
         if self._graph is not None or self.refusal or len(self._ready) < FEWEST:
             return self._graph
-        stream = self.backend.stream
+        streams = self.backend.sides
         try:
-            # Relaxed: what the collector of garbage frees meanwhile does not spoil the capture.
-            stream.begin_capture(runtime.streamCaptureModeRelaxed)
+            # Relaxed: memory may be freed meanwhile, by the collector of garbage or another thread.
+            streams[0].begin_capture(runtime.streamCaptureModeRelaxed)
             try:
-                nodes = self._queue_to_capture()
+                nodes = fork(streams, self._ready, self._branches)
             finally:
-                graph = stream.end_capture()
+                graph = streams[0].end_capture()
         except (RuntimeError, driver.CUDADriverError) as error:
             self.refusal = str(error)
             return None
         self._graph = Captured(graph, self._ready, nodes)
         return self._graph
-
-    def _queue_to_capture(self) -> list[Any] | None:
-        """Returns the nodes of launches with branches, where they are known."""
-        backend = self.backend
-        if self._branches is None or self.branches == 1:
-            enqueue(backend, self._ready)
-            return None
-        return fork((backend.stream, *backend.sides), self._ready, self._branches)
 
     def _rebind_graph(self, graph: Captured) -> bool:
         with self.backend.device.current():
@@ -142,8 +137,7 @@ class CudaPlan(Plan):
             self._graph = None
 
     def _close(self) -> None:
-        self._graph = self._branches = None
-        self._ready = []
+        self._graph, self._ready = None, []
 
 
 def apart(launches: Iterable[tuple[Placed, ...]]) -> Iterator[tuple[Placed, ...]]:

@@ -1,7 +1,6 @@
 """The driver's own functions for graphs, as versions 12 and 13 of cuda-bindings have them.
 
-Each returns a tuple that begins with its status. Nodes come in an order of their own, as the driver
-promises none. `version` is that of the answers.
+Each returns a tuple that begins with its status. `version` is that of the answers.
 """
 
 import ctypes
@@ -85,31 +84,6 @@ def cuStreamGetCaptureInfo(hStream: CUstream) -> tuple[Any, ...]:
     return (
         CUresult.CUDA_SUCCESS, 1, capture.handle, CUgraph(capture.handle), found, *edges, len(found)
     )  # fmt: skip
-
-
-def cuGraphGetNodes(hGraph: CUgraph, numNodes: int = 0) -> tuple[Any, ...]:
-    graph = machine.graphs.get(int(hGraph))
-    if graph is None or graph.graph != int(hGraph):
-        return CUresult.CUDA_ERROR_INVALID_HANDLE, [], 0
-    found = [_handle(graph.captured, number) for number in range(len(graph.captured.jobs))]
-    if not numNodes:
-        return CUresult.CUDA_SUCCESS, [], len(found)
-    found = found[::-1][:numNodes]
-    padded = found + [CUgraphNode(0)] * (numNodes - len(found))
-    return CUresult.CUDA_SUCCESS, padded, len(found)
-
-
-def cuGraphNodeGetDependencies(hNode: CUgraphNode, numDependencies: int = 0) -> tuple[Any, ...]:
-    graph, place = _node(hNode)
-    if graph is None:
-        return CUresult.CUDA_ERROR_INVALID_HANDLE, [], 0
-    before = [_handle(graph.captured, number) for number in graph.captured.after[place]]
-    if not numDependencies:
-        return CUresult.CUDA_SUCCESS, [], *([[]] if version >= 13 else []), len(before)
-    before = before[:numDependencies]
-    padded = before + [CUgraphNode(0)] * (numDependencies - len(before))
-    edges = [[None] * len(padded)] if version >= 13 else []
-    return CUresult.CUDA_SUCCESS, padded, *edges, len(before)
 
 
 def cuGraphKernelNodeGetParams(hNode: CUgraphNode) -> tuple[Any, ...]:

@@ -74,8 +74,6 @@ class Event:
         if self.captured is not None:
             self.captured[0].invalid = True
             raise CUDARuntimeError(CAPTURED_EVENT, what)
-        if self.queue is not None:
-            self.queue.forbid(what)
 
     @property
     def done(self) -> bool:
