@@ -140,6 +140,16 @@ def test_work_goes_to_the_stream_of_another_library(device):
         assert stream.stream.ptr == theirs.ptr
 
 
+def test_stream_of_another_library_stays_open(device, machine):
+    from cupy import cuda
+
+    theirs = cuda.Stream(non_blocking=True)
+
+    device.open(stream=theirs.ptr).close()
+
+    assert theirs.ptr in machine.queues
+
+
 def test_complete_sources_of_kernels_are_told_with_whose_they_are(device):
     x = tp.input("x", (4, 64), tp.F32)
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar, NamedTuple, cast
 
 from cupy import cuda
 
@@ -32,6 +32,15 @@ ENOUGH_ROWS = 32
 """Rows for which it pays to bring weights from the host over the bus."""
 ROWS_OF: Mapping[str, int] = {"mul_mat": 1, "mul_mat_id": 2}
 """The dimension of the result that counts rows, of ops with weights."""
+
+
+class Theirs(NamedTuple):
+    """A stream of another library, as CUDA's protocol for streams tells of it."""
+
+    address: int
+
+    def __cuda_stream__(self) -> tuple[int, int]:
+        return 0, self.address
 
 
 class CudaDevice(SimtDevice):
@@ -167,7 +176,9 @@ class CudaDevice(SimtDevice):
 
     def _open(self, options: dict[str, Any]) -> Backend:
         with driver_errors(f"{self.name}: stream"), self.current():
-            theirs = options["stream"]
-            stream = cuda.ExternalStream(theirs) if theirs else cuda.Stream(non_blocking=True)
+            if options["stream"]:
+                stream = cuda.Stream.from_external(Theirs(options["stream"]))
+            else:
+                stream = cuda.Stream(non_blocking=True)
             sides = [cuda.Stream(non_blocking=True) for _ in range(options["streams"])]
         return CudaBackend(self, stream, sides)

@@ -169,22 +169,29 @@ class _Stream:
 
 
 class Stream(_Stream):
-    """A stream of the current GPU."""
+    """A stream of the current GPU, or somebody else's, who keeps it."""
+
+    _theirs: Any = None
 
     def __init__(self, null: bool = False, non_blocking: bool = False) -> None:
         assert non_blocking, "the backend's streams wait for nobody's default stream"
         self.queue = machine.new_queue()
 
+    @classmethod
+    def from_external(cls, obj: Any) -> "Stream":
+        """The stream that `obj` tells by CUDA's protocol for streams."""
+        if not hasattr(obj, "__cuda_stream__"):
+            raise TypeError(f"{type(obj).__name__} has no __cuda_stream__")
+        version, ptr = obj.__cuda_stream__()
+        if version != 0:
+            raise TypeError(f"version {version} of the protocol for streams; 0 is known")
+        stream = cls.__new__(cls)
+        stream.queue, stream._theirs = machine.queue(ptr), obj
+        return stream
+
     def __del__(self) -> None:
-        if hasattr(self, "queue"):
+        if hasattr(self, "queue") and self._theirs is None:
             machine.retire(self.queue)
-
-
-class ExternalStream(_Stream):
-    """Somebody else's stream."""
-
-    def __init__(self, ptr: int, device_id: int = -1) -> None:
-        self.queue = machine.queue(ptr)
 
 
 class Graph:
