@@ -50,15 +50,15 @@ class Memories:
 
 
 def limits(bench: Bench) -> dict[str, float]:
-    """The highest bandwidth in GB/s, and the rate of bf16 in TFLOP/s."""
-    ways = {**_tried(bench, BANDWIDTHS), **_tried(bench, RATES)}
-    known = {name: rate for name, rate in ways.items() if isinstance(rate, float)}
-    bands, rates = (
-        [known[name] for name in table if name in known] for table in (BANDWIDTHS, RATES)
-    )
-    if not bands or not rates:
-        raise NotRun(f"no ceiling could be measured: {ways}")
-    return {"bandwidth": max(bands), "bf16": max(rates)}
+    """The highest bandwidth in GB/s and rate of bf16 in TFLOP/s, where they can be measured."""
+    found = {"bandwidth": _tried(bench, BANDWIDTHS), "bf16": _tried(bench, RATES)}
+    known = {
+        what: [rate for rate in ways.values() if isinstance(rate, float)]
+        for what, ways in found.items()
+    }
+    if not any(known.values()):
+        raise NotRun(f"no ceiling could be measured: {found}")
+    return {what: max(rates) for what, rates in known.items() if rates}
 
 
 def section(bench: Bench) -> dict[str, Any]:
@@ -70,8 +70,8 @@ def section(bench: Bench) -> dict[str, Any]:
     unit |= dict.fromkeys(TRANSFERS, "GB/s")
     found: dict[str, Any] = {
         "used": {
-            name: bench.figure(f"ceiling of {name}", bench.ceilings[name], unit)
-            for name, unit in USED.items()
+            name: bench.figure(f"ceiling of {name}", ceiling, USED[name])
+            for name, ceiling in bench.ceilings.items()
         }
     }
     for table in (BANDWIDTHS, RATES, TRANSFERS):

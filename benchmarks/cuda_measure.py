@@ -90,6 +90,7 @@ class Sizes:
     side: int = 16384
     product_side: int = 8192
     chain: int = 4
+    walks: int = 16
     columns: tuple[int, ...] = (512, 2048)
     nodes: tuple[int, ...] = (10, 100, 1000, 10000)
     allocated: tuple[int, ...] = (1 << 12, 1 << 16, 1 << 20, 1 << 24, 1 << 28)
@@ -106,6 +107,7 @@ TINY = Sizes(
     side=256,
     product_side=256,
     chain=2,
+    walks=2,
     columns=(20,),
     nodes=(10, 30),
     allocated=(1 << 12, 1 << 16),
@@ -164,7 +166,12 @@ class Bench:
         print(f"  {text}", file=sys.stderr, flush=True)
 
     def figure(self, name: str, value: float, unit: str, *, of: str = "") -> Figure:
-        """A value, and the ceiling of this run that it is a part `of`; told at once on stderr."""
+        """A value, and the ceiling of this run that it is a part `of`; told at once on stderr.
+
+        Raises NotRun where there is no such ceiling.
+        """
+        if of and of not in self.ceilings:
+            raise NotRun(f"no ceiling of {of} could be measured")
         found = Figure(value, unit, self.ceilings[of] if of else 0.0, of)
         if not self.emulated:
             share = f", {found.share:.3f} of {of}" if of else ""

@@ -258,6 +258,7 @@ def _causal(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
 CAUSAL = Data("causal", _causal)
 _HEADS = [(64, 64), (80, 80), (96, 96), (128, 128), (256, 256), (33, 7), (40, 256), (192, 24)]
 _Q, _KV, _MASK = Arg((64, 9, 6, 2)), (64, 70, 3, 1), Arg((70, 9), tp.F16, data=MASK)
+_LOWEST = float(np.finfo(np.float32).min)
 HALF, BRAIN = 1e-6, 1e-4
 """Squared errors, as shares, of what is rounded to 11 bits and to 8."""
 ATTENTION = [
@@ -283,6 +284,7 @@ ATTENTION = [
                 _Q, Arg(_KV, tp.F16), Arg(_KV, tp.F16), Arg((70, 9, 6, 2), data=MASK), max_bias=8.0
             ),
             attention(_Q, Arg(_KV, tp.F16), Arg(_KV, tp.F16), Arg((70, 9), data=among(-math.inf))),
+            attention(_Q, Arg(_KV, tp.F16), Arg(_KV, tp.F16), Arg((70, 9), data=among(_LOWEST))),
             attention(
                 Arg((64, 20, 2), layout="permuted"),
                 Arg((64, 70, 2), tp.F16, "permuted"),

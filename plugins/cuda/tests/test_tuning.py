@@ -9,7 +9,7 @@ from cublaslt import CublasLt
 from cupy._machine import ILLEGAL_ADDRESS, CUDARuntimeError
 
 import tensorplug as tp
-from tensorplug.errors import DeviceLost, Unsupported
+from tensorplug.errors import DeviceLost, OptionError, Unsupported
 from tensorplug.testing.cases.case import node_of
 from tensorplug.testing.cases.matmul import BLOCKS
 from tensorplug.testing.tiers import select
@@ -370,3 +370,11 @@ def test_gpu_and_user_say_which_ways_there_are(
     (device,) = devices()
 
     assert device.facts.choices.get(PRODUCTS) == names
+
+
+def test_tensor_cores_that_a_gpu_does_not_have_are_asked_for_in_vain(devices, machine, monkeypatch):
+    monkeypatch.setenv("TENSORPLUG_CUDA_PRODUCTS", "tensor")
+    machine.gpus[0].properties |= {"major": 7, "minor": 5}
+
+    with pytest.raises(OptionError, match=r"PRODUCTS=tensor: .* has no tensor cores for f16 and b"):
+        devices()

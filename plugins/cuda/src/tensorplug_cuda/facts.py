@@ -76,9 +76,12 @@ class Gpu:
     def _choices(self) -> Mapping[str, str]:
         """Who may compute products with many columns, where it is not said. Raises OptionError."""
         wanted = _setting(PRODUCTS, MEASURED, ways.USUAL, ways.TENSOR, ways.CUBLASLT)
-        if wanted == ways.USUAL or self.capability < TENSOR_CORES:
+        able = self.capability >= TENSOR_CORES
+        if wanted == ways.USUAL or (wanted == MEASURED and not able):
             return {}
         reason = lt.missing() if wanted == ways.CUBLASLT else ""
+        if wanted == ways.TENSOR and not able:
+            reason = f"{self.name} has no tensor cores for f16 and bf16, which sm_80 brought"
         if reason:
             raise OptionError(f"{PRODUCTS}={wanted}: {reason}")
         measured = f"{ways.USUAL} {ways.TENSOR} {ways.CUBLASLT}"

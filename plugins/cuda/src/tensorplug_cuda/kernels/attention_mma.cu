@@ -2,6 +2,13 @@
 // registers; SIDES warps have the same rows, and each a part of the values.
 
 //: mma_attend
+// What is finite stays so, times a slope with LOG2_E in it too: a row with nothing but the lowest number
+// in its mask has the mean of all values.
+DEVICE float added(float slope, float mask) {
+  const float value = slope * mask;
+  return value < LOWEST && mask >= LOWEST ? LOWEST : value;
+}
+
 #define SIDES (64 / ROWS)
 #define WK UP_TO_16(DK)
 #define WV UP_TO_16(DV)
@@ -85,7 +92,7 @@ KERNEL_HEAD {
 #define EXPECT_MASK(at) \
   if (low == 0 && (at) < stop) \
     UNROLLED for (int r = 0; r < 2; r++) EXPECT(mask[r] + (long)(at) * mask_bytes)
-#define ADDED(r, at) (slope[r] * load_mask(mask[r] + (long)(at) * mask_bytes))
+#define ADDED(r, at) added(slope[r], load_mask(mask[r] + (long)(at) * mask_bytes))
 #else
 #define VISIBLE(from) 1
 #define EXPECT_MASK(at)
