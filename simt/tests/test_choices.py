@@ -43,12 +43,32 @@ def test_choices_that_are_no_names_count_as_none(file, choices):
     assert file.read() == {}
 
 
-def test_choice_can_be_forgotten(file):
-    file.add({"a": "wide", "b": "group"})
+def test_class_is_tried_by_one_at_a_time(file):
+    first = file.begin("a")
+    meanwhile = [file.begin(kind) for kind in "ab"]
+    file.end("a")
 
-    file.forget("a")
+    assert (first, meanwhile) == (True, [False, True])
+    assert file.begin("a")
+
+
+def test_mark_of_a_class_that_is_tried_is_no_choice_and_no_writer_loses_it(file):
+    file.begin("a")
+
+    file.add({"b": "group"})
 
     assert file.read() == {"b": "group"}
+    assert not file.begin("a")
+    assert len(list(file.folder.glob("choices-*.json"))) == 2
+
+
+def test_classes_are_tried_where_marks_cannot_be_written(tmp_path):
+    (tmp_path / "file").touch()
+    file = ChoiceFile(tmp_path / "file", IDENTITY)
+
+    assert file.begin("a")
+    file.end("a")
+    assert file.begin("a")
 
 
 def test_choices_of_another_driver_are_another_file_s(file):

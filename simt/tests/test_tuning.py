@@ -1,5 +1,7 @@
 """What timed choices are made of: operands, results that are compared, turns."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -8,7 +10,17 @@ from tensorplug.dtypes import DTYPES, INTEGERS
 from tensorplug.errors import OutOfMemory
 from tensorplug_cpu.reference import decode
 from tensorplug_simt.emulator.device import EmulatedDevice
-from tensorplug_simt.trials import PERIOD, difference, indices, mask, numbers, trials
+from tensorplug_simt.trials import (
+    PERIOD,
+    SIZES,
+    difference,
+    first_rows,
+    indices,
+    mask,
+    numbers,
+    some,
+    trials,
+)
 from tensorplug_simt.tuning import RUNS, quickest, timed
 
 
@@ -22,6 +34,14 @@ def test_operands_are_numbers_that_products_of_16_bits_can_hold(dtype):
     assert np.isfinite(values).all()
     assert 1e-3 < np.abs(values).max() < 2**15
     assert len(np.unique(values)) > 2
+
+
+@pytest.mark.parametrize("dtype", [t for t in DTYPES if t not in INTEGERS], ids=str)
+def test_operands_are_as_large_as_is_known(dtype):
+    stored = numbers(dtype, np.random.default_rng(0))[: 5000 * dtype.size]
+    values = decode(dtype, stored.view(dtype.storage)).astype(float)
+
+    assert 0.3 < np.sqrt(np.mean(values**2)) / SIZES.get(dtype, 1) < 3.5
 
 
 def test_integers_are_indices():
@@ -40,10 +60,51 @@ def test_masks_hide_about_half():
 
 @pytest.mark.parametrize(
     ("found", "error"),
-    [([3, 4], 0), ([3, 5], 1 / 25), ([3, np.nan], np.inf), ([3, np.inf], np.inf)],
+    [
+        ([3, 4], (0, 0)),
+        ([3, 5], (1 / 25, 1 / 12.5**0.5)),
+        ([3, np.nan], (np.inf, np.inf)),
+        ([3, np.inf], (np.inf, np.inf)),
+    ],
 )
 def test_difference_is_that_of_squares_and_endless_where_there_is_no_number(found, error):
-    assert difference(np.float32(found), np.float32([3, 4])) == error
+    assert difference(np.float32(found), np.float32([3, 4])) == pytest.approx(error)
+
+
+def test_wrong_tile_of_a_large_result_shows_in_the_largest_error():
+    wanted = np.random.default_rng(0).standard_normal((2048, 2048), np.float32)
+    found = wanted.copy()
+    found[1000:1016, 500:516] = 0
+
+    error, largest = difference(found.reshape(-1), wanted.reshape(-1))
+
+    assert error < 1e-4
+    assert largest > 1
+
+
+@pytest.mark.parametrize("count", [10, 300, 4096, 100_001])
+@pytest.mark.parametrize("most", [1, 700, 5000])
+def test_parts_of_matrices_end_within_a_tile_and_keep_their_alignment(count, most):
+    found = some(count, most)
+
+    assert found == count or (found % 64 and found % 8 == count % 8)
+    assert found <= max(most, 287)
+
+
+def test_first_rows_of_matrices_lie_without_what_follows_them():
+    w = tp.input("w", (3, 50, 8), tp.F32)
+
+    part = first_rows(w, 20)
+
+    assert (part.ne, part.nb) == ((8, 20, 3, 1), (4, 32, 640, 1920))
+
+
+def test_matrices_that_repeat_or_lie_across_keep_their_strides():
+    w = tp.input("w", (3, 50, 8), tp.F32)
+    across, again = replace(w, nb=(200, 4, 1600, 4800)), replace(w, nb=(4, 32, 0, 0))
+
+    assert first_rows(again, 20).nb == again.nb
+    assert first_rows(across, 20).nb == across.nb
 
 
 @pytest.mark.parametrize(

@@ -2,11 +2,12 @@
 
 import logging
 from dataclasses import replace
+from threading import Thread
 
 import numpy as np
 import pytest
 from cublaslt import CublasLt
-from cupy._machine import ILLEGAL_ADDRESS, CUDARuntimeError
+from cupy._machine import ILLEGAL_ADDRESS, OUT_OF_MEMORY, CUDARuntimeError
 
 import tensorplug as tp
 from tensorplug.errors import DeviceLost, OptionError, Unsupported
@@ -14,7 +15,7 @@ from tensorplug.testing.cases.case import node_of
 from tensorplug.testing.cases.matmul import BLOCKS
 from tensorplug.testing.tiers import select
 from tensorplug_cuda import lt, tuning
-from tensorplug_cuda.kernels.ways import PRODUCTS, WAYS, names_of, program_of
+from tensorplug_cuda.kernels.ways import PRODUCTS, WAYS, class_of, names_of, program_of
 from tensorplug_simt import tuning as shared
 from tensorplug_simt.emulator import missing
 
@@ -23,7 +24,6 @@ pytestmark = pytest.mark.skipif(bool(missing()), reason=missing())
 KERNELS = {"own": "tp_tiled_product", "tensor": "tp_mma_product", "cublaslt": "cublaslt"}
 """What the machine's clock knows each way by."""
 CLASS = "mul_mat f16[64x64x1x1] f32[64x32x1x1] precision=default: own tensor"
-KIND = f"{CLASS} cublaslt 130101"
 
 
 UNCHANGED = dict(WAYS)
@@ -50,6 +50,18 @@ def product(dtype=tp.F16):
     return w, x, tp.mul_mat(w, x)
 
 
+def kind_of(node, device):
+    return class_of(node, names_of(node, device.facts), device.facts)
+
+
+@pytest.fixture
+def kind(device):
+    """The class of `product`."""
+    kind = kind_of(product()[2], device)
+    assert kind.startswith(f"{CLASS} cublaslt 130101 ")
+    return kind
+
+
 def multiply(device, runs=1):
     """Products of a plan by weights of f16, and what they must be."""
     w, x, y = product()
@@ -66,12 +78,12 @@ def let_win(machine, fastest):
 
 
 @pytest.mark.parametrize("fastest", KERNELS)
-def test_fastest_way_computes_products_with_many_columns(device, machine, fastest):
+def test_fastest_way_computes_products_with_many_columns(device, machine, kind, fastest):
     let_win(machine, fastest)
 
     (found,), wanted = multiply(device)
 
-    assert device.facts.choices[KIND] == fastest
+    assert device.facts.choices[kind] == fastest
     assert np.sum((found - wanted) ** 2) < 1e-6 * np.sum(wanted**2)
 
 
@@ -81,6 +93,10 @@ def half_as_much_again(result):
 
 def no_numbers(result):
     result[7] = np.nan
+
+
+def one_wrong(result):
+    result[9] += 1.5
 
 
 def one_too_many(result):
@@ -96,11 +112,12 @@ def lost(_result):
     [
         (half_as_much_again, "its result is off by 0.25"),
         (no_numbers, "its result is off by inf"),
+        (one_wrong, "one of its results is off by "),
         (one_too_many, "it writes beyond its memory"),
     ],
 )
 def test_way_that_computes_something_else_is_refused(
-    device, machine, library, caplog, fault, reason
+    device, machine, library, caplog, kind, fault, reason
 ):
     let_win(machine, "cublaslt")
     library.fault = fault
@@ -108,19 +125,19 @@ def test_way_that_computes_something_else_is_refused(
     with caplog.at_level(logging.WARNING):
         multiply(device)
 
-    assert device.facts.choices[KIND] == "own"
-    assert f"cuda:0 (emulated GPU): cublaslt is not taken for {KIND}: {reason}" in caplog.text
+    assert device.facts.choices[kind] == "own"
+    assert f"cuda:0 (emulated GPU): cublaslt is not taken for {kind}: {reason}" in caplog.text
 
 
 def many_columns(dtype):
     return tp.mul_mat(tp.input("w", (40, 256), dtype), tp.input("x", (128, 256), tp.F32))
 
 
-def attention(dtype):
+def attention(dtype, scale=0.125, softcap=30.0):
     q = tp.input("q", (2, 32, 64), tp.F32)
     k, v = (tp.input(name, (2, 80, 64), dtype) for name in "kv")
     mask = tp.input("mask", (32, 80), tp.F16)
-    return tp.flash_attn_ext(q, k, v, mask, scale=0.125, softcap=30.0)
+    return tp.flash_attn_ext(q, k, v, mask, scale=scale, softcap=softcap)
 
 
 def experts(dtype):
@@ -131,6 +148,7 @@ def experts(dtype):
 LONG = [attention(tp.F16), experts(tp.Q4_K)]
 SLOW = [many_columns(t) for t in (tp.F32, tp.BF16, *BLOCKS)]
 SLOW += [attention(t) for t in (tp.BF16, tp.Q8_0, tp.Q4_0)]
+SLOW += [attention(t, 1.0, 0.0) for t in (tp.F16, tp.Q8_0)]
 SLOW += [experts(t) for t in (tp.F16, tp.BF16, tp.MXFP4, tp.IQ2_XXS)]
 
 
@@ -156,23 +174,23 @@ def test_no_way_is_refused_for_the_operands_that_it_is_tried_with(device, machin
     assert caplog.messages == []
 
 
-def test_way_that_fails_is_refused(device, machine, library, caplog):
+def test_way_that_fails_is_refused(device, machine, library, caplog, kind):
     let_win(machine, "cublaslt")
     library.status = 13
 
     with caplog.at_level(logging.WARNING):
         multiply(device)
 
-    assert device.facts.choices[KIND] == "own"
-    assert f"cublaslt is not taken for {KIND}: cuBLASLt: status 13" in caplog.text
+    assert device.facts.choices[kind] == "own"
+    assert f"cublaslt is not taken for {kind}: cuBLASLt: status 13" in caplog.text
 
 
-def test_nothing_is_chosen_where_the_usual_way_fails(device, machine, caplog):
+def test_nothing_is_chosen_where_the_usual_way_fails(device, machine, kind):
     machine.failing = True
 
     multiply(device)
 
-    assert KIND not in device.facts.choices
+    assert kind not in device.facts.choices
 
 
 def test_choice_is_kept_for_later_processes(devices, machine):
@@ -183,11 +201,12 @@ def test_choice_is_kept_for_later_processes(devices, machine):
 
     (second,) = devices()
     with second:
+        kind = kind_of(product()[2], second)
         before = dict(second.facts.choices)
         launches = machine.launches
         multiply(second)
 
-    assert before == {PRODUCTS: "own tensor cublaslt", KIND: "tensor"}
+    assert before == {PRODUCTS: "own tensor cublaslt", kind: "tensor"}
     assert machine.launches == launches + 1
 
 
@@ -202,12 +221,13 @@ def test_choice_that_another_device_made_meanwhile_is_taken(devices, machine, mo
         multiply(second)
 
         assert machine.launches == launches + 1
-        assert second.facts.choices[KIND] == "tensor"
+        assert second.facts.choices[kind_of(product()[2], second)] == "tensor"
 
 
 def test_way_that_loses_the_gpu_is_not_tried_again(devices, machine, library, caplog):
     library.fault = lost
     (first,) = devices()
+    kind = kind_of(product()[2], first)
     with first, pytest.raises(DeviceLost), caplog.at_level(logging.WARNING):
         multiply(first)
     machine.reset()
@@ -216,9 +236,167 @@ def test_way_that_loses_the_gpu_is_not_tried_again(devices, machine, library, ca
     with second:
         multiply(second)
 
-    assert f"cublaslt is not taken for {KIND}: cuda:0: launch: cudaErrorIllegal" in caplog.text
-    assert second.facts.choices[KIND] == "own"
+    assert f"cublaslt is not taken for {kind}: cuda:0: launch: cudaErrorIllegal" in caplog.text
+    assert kind not in second.facts.choices
     assert machine.launches == 1
+
+
+def from_call(number, fault):
+    """What does `fault` from so many calls on."""
+    nothing = iter([no_fault] * (number - 1))
+
+    def call(result):
+        next(nothing, fault)(result)
+
+    return call
+
+
+def no_fault(_result):
+    pass
+
+
+def interrupted(_result):
+    raise KeyboardInterrupt
+
+
+def test_choice_is_made_anew_after_it_was_interrupted(devices, machine, library):
+    let_win(machine, "tensor")
+    library.fault = interrupted
+    (first,) = devices()
+    with first, pytest.raises(KeyboardInterrupt):
+        first.tuner.tune(product()[2])
+    machine.reset()
+    let_win(machine, "tensor")
+    library.fault = no_fault
+
+    (second,) = devices()
+    with second:
+        second.tuner.tune(product()[2])
+
+        assert second.facts.choices[kind_of(product()[2], second)] == "tensor"
+
+
+def test_way_that_others_try_is_left_to_them(devices, machine, library):
+    (first,) = devices()
+    file = tuning.choice_file(first.gpu)
+    with first:
+        kind = kind_of(product()[2], first)
+        file.begin(kind)
+
+        multiply(first)
+
+    assert machine.launches == 1
+    assert (kind in first.facts.choices, dict(file.read())) == (False, {})
+
+
+def failing(library):
+    """A product after which the library fails at once."""
+
+    def fault(_result):
+        library.status = 13
+
+    return fault
+
+
+def wrong(_library):
+    return half_as_much_again
+
+
+@pytest.mark.parametrize(
+    ("fault", "reason"),
+    [(failing, "cuBLASLt: status 13"), (wrong, "its result is off by 0.25")],
+)
+@pytest.mark.parametrize("call", [3, 12])
+def test_way_that_goes_wrong_once_it_is_timed_is_refused_alone(
+    device, machine, library, caplog, kind, fault, reason, call
+):
+    machine.times = {KERNELS["own"]: 0.5, KERNELS["tensor"]: 0.2, KERNELS["cublaslt"]: 0.1}
+    library.fault = from_call(call, fault(library))
+
+    with caplog.at_level(logging.WARNING):
+        device.tuner.tune(product()[2])
+
+    assert device.facts.choices[kind] == "tensor"
+    assert f"cublaslt is not taken for {kind}: {reason}" in caplog.text
+
+
+def test_passing_lack_of_memory_is_no_verdict(device, machine, library, caplog, kind):
+    library.fault = full
+
+    with caplog.at_level(logging.WARNING):
+        device.tuner.tune(product()[2])
+
+    assert kind not in device.facts.choices
+    assert dict(tuning.choice_file(device.gpu).read()) == {}
+    assert tuning.choice_file(device.gpu).begin(kind)
+    assert caplog.messages == []
+
+
+def full(_result):
+    raise CUDARuntimeError(OUT_OF_MEMORY)
+
+
+def of(rows, length, columns, dtype=tp.F16):
+    return tp.mul_mat(
+        tp.input("w", (rows, length), dtype), tp.input("x", (columns, length), tp.F32)
+    )
+
+
+def behind(rows, length, columns, first):
+    """A product of columns that start so many elements into their memory."""
+    x = tp.input("x", (columns * length + 64,), tp.F32)[first : first + columns * length]
+    return tp.mul_mat(tp.input("w", (rows, length), tp.F16), x.reshape(columns, length))
+
+
+def heads(size):
+    q, k = tp.input("q", (4, 300, size), tp.F32), tp.input("k", (4, 300, size), tp.F16)
+    return tp.flash_attn_ext(q, k, k, scale=0.125)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (of(5000, 4096, 300), of(8192, 4096, 512)),
+        (heads(96), heads(128)),
+        (of(64, 64, 32), of(64, 60, 32)),
+        (behind(64, 64, 32, 0), behind(64, 64, 32, 1)),
+    ],
+    ids=["tiles", "heads", "rows that are not aligned", "views that are not aligned"],
+)
+def test_nodes_share_a_class_only_where_ways_run_the_same_kernels(device, one, other):
+    device.facts = replace(device.facts, units=132)
+
+    kinds = [kind_of(node, device).rsplit(" ", 1) for node in (one, other)]
+
+    assert kinds[0][0] == kinds[1][0]
+    assert kinds[0][1] != kinds[1][1]
+
+
+def test_large_nodes_of_one_kernel_share_a_class(device):
+    assert kind_of(of(5000, 4096, 400), device) == kind_of(of(8192, 4096, 512), device)
+
+
+def test_views_are_tried_as_far_from_aligned_addresses_as_they_lie(device, machine, caplog):
+    node = behind(40, 64, 20, 1)
+
+    device.tuner.tune(node)
+
+    assert kind_of(node, device) in device.facts.choices
+    assert caplog.messages == []
+
+
+def test_decode_does_not_wait_for_choices_of_another_thread(device, machine):
+    decoded = tp.mul_mat(tp.input("w", (40, 64), tp.F16), tp.input("x", (1, 64), tp.F32))
+    device.tuner.tune(product()[2])
+
+    with device.tuner._lock:
+        threads = [Thread(target=device.tuner.tune, args=(n,)) for n in (decoded, product()[2])]
+        for thread in threads:
+            thread.start()
+            thread.join(10)
+        waiting = [thread.is_alive() for thread in threads]
+
+    assert waiting == [False, False]
 
 
 def test_class_is_timed_once(device, machine):
@@ -241,14 +419,14 @@ def test_plan_with_a_choice_is_captured(device, machine, library):
 
 @pytest.mark.parametrize(("name", "value"), [("MOST_BYTES", 1), ("LEAST", 2**40)])
 def test_nothing_is_timed_where_it_takes_too_much_or_too_little(
-    device, machine, monkeypatch, name, value
+    device, machine, monkeypatch, kind, name, value
 ):
     monkeypatch.setattr(shared, name, value)
 
     multiply(device)
 
     assert machine.launches == 1
-    assert KIND not in device.facts.choices
+    assert kind not in device.facts.choices
 
 
 def test_small_products_have_no_choice(device, monkeypatch):
@@ -267,10 +445,10 @@ def test_no_case_of_the_kit_is_so_large_that_it_is_timed(op):
     assert max(map(ways.operations, nodes)) < ways.least
 
 
-def test_all_memory_of_the_tuner_is_given_back(device, machine):
+def test_all_memory_of_the_tuner_is_given_back(device, machine, kind):
     device.tuner.tune(product()[2])
 
-    assert KIND in device.facts.choices
+    assert kind in device.facts.choices
     assert (machine.gpus[0].allocated, device.children) == (0, [])
 
 
@@ -314,7 +492,8 @@ def test_library_that_is_not_there_is_no_way(device, monkeypatch):
 
     multiply(device)
 
-    assert CLASS in device.facts.choices
+    assert kind_of(product()[2], device) in device.facts.choices
+    assert not any("cublaslt" in kind for kind in device.facts.choices if kind != PRODUCTS)
 
 
 def test_large_products_are_timed_on_some_of_their_rows(device):
@@ -323,11 +502,21 @@ def test_large_products_are_timed_on_some_of_their_rows(device):
     part = WAYS["mul_mat"].cut(tp.mul_mat(w, x), 2**32)
 
     assert [t.ne for t in (*part.sources, part)] == [
-        (1024, 1024, 2, 1),
+        (1024, 792, 2, 1),
         (1024, 512, 4, 1),
-        (1024, 512, 4, 1),
+        (792, 512, 4, 1),
     ]
     assert part.is_contiguous
+    assert part.sources[0].is_contiguous
+
+
+def test_experts_are_timed_in_memory_for_some_of_their_rows(device):
+    w, x = tp.input("w", (128, 4096, 2048), tp.F16), tp.input("x", (2048, 1, 2048), tp.F32)
+    node = tp.mul_mat_id(w, x, tp.input("ids", (2048, 8), tp.I32))
+
+    part = WAYS["mul_mat_id"].cut(node, 2**33)
+
+    assert part.sources[0].nbytes == 128 * 280 * 2048 * 2
 
 
 def many_tokens():

@@ -4,6 +4,7 @@ import math
 from dataclasses import replace
 
 import numpy as np
+import pyopencl as cl
 import pytest
 
 import tensorplug as tp
@@ -137,8 +138,36 @@ def test_large_products_are_timed_on_some_of_their_rows(driver):
 
     these = tuning.ProductContest(y, operands_of(y), facts_of(driver)).cut(2**30).these
 
-    assert these.w.ne == (1024, 1024, 1, 1)
-    assert these.y.ne == (1024, 512, 1, 1)
+    assert these.w.ne == (1024, 792, 1, 1)
+    assert these.y.ne == (792, 512, 1, 1)
+
+
+def test_experts_are_timed_in_memory_for_some_of_their_rows(driver):
+    w, x = tp.input("w", (128, 4096, 2048), tp.F16), tp.input("x", (64, 1, 2048), tp.F32)
+    y = tp.mul_mat_id(w, x, tp.input("ids", (64, 8), tp.I32))
+
+    these = tuning.ProductContest(y, operands_of(y), facts_of(driver)).cut(2**20).these
+
+    assert these.w.nbytes == 128 * 280 * 2048 * 2
+
+
+class Broken:
+    """A queue after one of whose kernels failed."""
+
+    def finish(self):
+        raise cl.RuntimeError("clFinish failed: OUT_OF_RESOURCES")
+
+
+def test_device_that_fails_leaves_the_choice_to_the_facts(driver, monkeypatch, caplog):
+    monkeypatch.setenv(TUNE, "1")
+    monkeypatch.setattr(tuning, "queue_all", lambda _queue, _launches: None)
+    with OpenCLDevice("opencl:0", driver) as device:
+        device.transfers.finish()
+        monkeypatch.setattr(device, "queue", Broken)
+        device.tuner.tune(graph()[2])
+
+        assert not device.facts.choices
+    assert f"wide is not taken for {kind_of(device)}: opencl:0: launch: clFinish" in caplog.text
 
 
 def test_remembered_variant_that_does_not_exist_is_ignored(driver):

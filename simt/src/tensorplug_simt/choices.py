@@ -41,19 +41,39 @@ class ChoiceFile:
     def add(self, choices: Mapping[str, str]) -> None:
         """Add choices. The file changes as a whole, so that readers never see half of it.
 
-        Of two processes that write at once, one's choice may be lost and timed again later. Where
-        nothing can be written, choices hold for this process.
+        Of two processes that write at once, one's choice may be lost; a later process times it
+        again. Where nothing can be written, choices hold for this process.
         """
-        self._write({**self.read(), **choices})
-
-    def forget(self, kind: str) -> None:
-        """Take the choice for a class out again."""
-        self._write({known: choice for known, choice in self.read().items() if known != kind})
-
-    def _write(self, choices: Mapping[str, str]) -> None:
-        content = {"for": dict(self.identity), "choices": dict(choices)}
+        content = {"for": dict(self.identity), "choices": {**self.read(), **choices}}
         with suppress(OSError):
             write_whole(self.path, json.dumps(content, indent=1, sort_keys=True).encode())
+
+    def begin(self, kind: str) -> bool:
+        """Mark that a class is being tried; False where it is marked already.
+
+        Then another process tries it, or it took one along. The mark is a file of its own, so that
+        no other writer loses it. Where nothing can be written, there are no marks.
+        """
+        mark = self._mark(kind)
+        with suppress(OSError):
+            mark.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            with mark.open("x", encoding="utf-8") as new:
+                new.write(kind)
+        except FileExistsError:
+            return False
+        except OSError:
+            pass
+        return True
+
+    def end(self, kind: str) -> None:
+        """Take the mark of a class away."""
+        with suppress(OSError):
+            self._mark(kind).unlink()
+
+    def _mark(self, kind: str) -> Path:
+        name = hashlib.sha256(kind.encode()).hexdigest()[:16]
+        return self.folder / f"{self.path.stem}-tried-{name}.json"
 
 
 def texts_id(names: Iterable[str]) -> str:

@@ -3,8 +3,9 @@
 A choice is made once for each class of nodes, by running every way on memory of the tuner's own,
 and kept on disk (`choices`). A backend says which ways there are (`Contest`), and how launches run.
 
-Some ways may never have run on the user's device. One that takes the device, or the process, along
-is tried once: before they are tried, the file says that the usual way was chosen.
+Some ways may never have run on the user's device. One that takes the process along, or raises
+DeviceLost, is tried once: a mark on disk, which nothing else leaves behind, keeps its class with
+the usual way. It does so too while another process tries the class.
 """
 
 import logging
@@ -13,14 +14,15 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
+from functools import partial
 from time import perf_counter
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
 import numpy as np
 
-from tensorplug.errors import DeviceLost, TensorplugError
+from tensorplug.errors import DeviceLost, OutOfMemory, TensorplugError
 from tensorplug.tensor import Array, Tensor
 from tensorplug_simt.choices import ChoiceFile
 from tensorplug_simt.merging import Placed
@@ -84,6 +86,8 @@ class Tuner(ABC):
 
     limit = math.inf
     """The largest normalised mean square error against the usual way; others are refused."""
+    largest = math.inf
+    """The same for the largest error of a result, by the root mean square of all."""
 
     def __init__(self, device: "SimtDevice", file: ChoiceFile) -> None:
         self._device: Any = device
@@ -94,7 +98,7 @@ class Tuner(ABC):
 
     @abstractmethod
     def _contest(self, node: Tensor) -> Contest | None:
-        """The ways to compute `node` by the facts of the device; None where it has one alone."""
+        """The ways to compute `node` by the facts of the device; None below two."""
 
     @abstractmethod
     def _running(self) -> AbstractContextManager[Preparing]:
@@ -105,9 +109,12 @@ class Tuner(ABC):
 
         Raises DeviceLost where a way took the device along; it will not be tried again.
         """
+        contest = self._contest(node)
+        # Most plans find all choices made: they do not wait while another thread makes some.
+        if contest is None or not self._is_open(contest):
+            return
         with self._lock:
-            contest = self._contest(node)
-            if contest is None or not self._is_open(contest):
+            if not self._is_open(contest):
                 return
             self._seen.add(contest.kind)
             # Another device or process may have been faster.
@@ -137,81 +144,138 @@ class Tuner(ABC):
     def _is_open(self, contest: Contest) -> bool:
         """Whether there is a choice to be made that is worth its time."""
         known = contest.kind in self._seen or self._chosen(contest) is not None
-        worth = len(contest.names) > 1 and contest.operations >= LEAST
-        return worth and not known and self._left > 0
+        return not known and contest.operations >= LEAST and self._left > 0
 
     def _made(self, contest: Contest) -> str:
         """The choice, which is on disk too; empty where none could be made. Raises DeviceLost."""
-        self._file.add({contest.kind: contest.names[0]})
-        chosen = self._fastest(contest)
+        if not self._file.begin(contest.kind):
+            return ""
+        try:
+            chosen = self._fastest(contest)
+        except DeviceLost:
+            raise
+        except BaseException:
+            self._file.end(contest.kind)
+            raise
         if chosen:
             logger.info("%s: %s is fastest for %s", self._device.name, chosen, contest.kind)
             self._file.add({contest.kind: chosen})
-        else:
-            self._file.forget(contest.kind)
+        self._file.end(contest.kind)
         return chosen
 
     def _fastest(self, contest: Contest) -> str:
         """The name of the fastest way; empty where time or memory does not suffice."""
-        contest = contest.cut(MOST * self._device.facts.units)
-        programs = {name: contest.program(name) for name in contest.names}
-        memory = trials(self._device, programs, contest.operand, most=MOST_BYTES)
+        part = contest.cut(MOST * self._device.facts.units)
+        programs = {name: part.program(name) for name in contest.names}
+        for name, program in list(programs.items()):
+            if not _kernels(contest.program(name)) <= _kernels(program):
+                logger.info(
+                    "%s: parts of %s have other kernels: %s", self._device.name, contest.kind, name
+                )
+                del programs[name]
+        if contest.names[0] not in programs:
+            return ""
         try:
-            with memory as trial, self._running() as prepare:
-                times = timed(self._sound(contest, programs, trial, prepare))
+            with (
+                trials(self._device, programs, part.operand, most=MOST_BYTES) as trial,
+                self._running() as prepare,
+            ):
+                return self._race(contest, part.node, trial).fastest(programs, prepare, self._left)
         except DeviceLost:
             raise
         except TensorplugError as error:
             logger.info("%s: nothing is timed for %s: %s", self._device.name, contest.kind, error)
             return ""
-        return quickest(times, contest.names[0])
 
-    def _sound(
-        self,
-        contest: Contest,
-        programs: Mapping[str, Program],
-        trial: Trials,
-        prepare: Preparing,
-    ) -> dict[str, Run]:
-        """The ways that run and agree with the usual one; none where time does not suffice."""
-        deadline = perf_counter() + self._left
-        sound: dict[str, Run] = {}
-        wanted: Array | None = None
+    def _race(self, contest: Contest, node: Tensor, trial: Trials) -> "_Race":
+        device = f"{self._device.name} ({self._device.description})"
+        bounds = (self.limit, self.largest)
+        return _Race(device, contest.kind, contest.names[0], node, trial, bounds)
+
+
+@dataclass
+class _Race:
+    """Ways to compute `node` that run in the memory of `trial`; wrong ones leave with a warning.
+
+    `bounds` are the largest `difference` from the usual way. A passing lack of memory is no
+    verdict: OutOfMemory ends the race.
+    """
+
+    device: str
+    kind: str
+    usual: str
+    node: Tensor
+    trial: Trials
+    bounds: tuple[float, float]
+    runs: dict[str, Run] = field(default_factory=dict)
+    wanted: Array | None = None
+
+    def fastest(self, programs: Mapping[str, Program], prepare: Preparing, left: float) -> str:
+        """The name of the fastest that is right; empty where `left` seconds do not suffice.
+
+        Raises OutOfMemory, DeviceLost.
+        """
+        deadline = perf_counter() + left
         for name, program in programs.items():
             if perf_counter() > deadline:
-                return {}
-            try:
-                run = prepare(trial.placed(program))
-                trial.clear()
-                run()
-                found = trial.result(contest.node) if self.limit < math.inf else None
-                beyond = not trial.intact()
-            except TensorplugError as error:
-                self._refuse(contest, name, str(error))
-                if isinstance(error, DeviceLost):
-                    raise
-                continue
-            wanted = found if name == contest.names[0] else wanted
-            reason = "it writes beyond its memory" if beyond else self._objection(found, wanted)
-            if reason:
-                self._refuse(contest, name, reason)
-            else:
-                sound[name] = run
-        return sound
+                return ""
+            self._tried(name, partial(self._enter, name, prepare, program))
+        times = timed({name: partial(self._tried, name, run) for name, run in self.runs.items()})
+        while name := quickest({n: t for n, t in times.items() if n in self.runs}, self.usual):
+            if name == self.usual:
+                break
+            # What went well once may depend on what ran before it.
+            self._tried(name, partial(self._check, name))
+            if name in self.runs:
+                break
+        return name
 
-    def _objection(self, found: Array | None, wanted: Array | None) -> str:
-        """What is wrong with a result; empty where nothing is, or nothing was read."""
-        off = math.inf
-        if found is not None and wanted is not None:
-            off = difference(found, wanted)
-        return f"its result is off by {off:.3g}" if off > self.limit else ""
+    def _tried(self, name: str, run: Run) -> float:
+        """The seconds of `run`; endless, and the way refused, where it fails.
 
-    def _refuse(self, contest: Contest, name: str, reason: str) -> None:
-        device = self._device
-        logger.warning(
-            "%s (%s): %s is not taken for %s: %s",
-            *(device.name, device.description, name, contest.kind, reason),
-        )
+        Raises OutOfMemory, DeviceLost.
+        """
+        try:
+            return run()
+        except OutOfMemory:
+            raise
+        except TensorplugError as error:
+            self._refuse(name, str(error))
+            if isinstance(error, DeviceLost):
+                raise
+            return math.inf
+
+    def _enter(self, name: str, prepare: Preparing, program: Program) -> float:
+        self.runs[name] = prepare(self.trial.placed(program))
+        return self._check(name)
+
+    def _check(self, name: str) -> float:
+        """Run a way once, and refuse it where its result is not that of the usual one."""
+        self.trial.clear()
+        seconds = self.runs[name]()
+        found = self.trial.result(self.node) if self.bounds[0] < math.inf else None
+        if name == self.usual and self.wanted is None:
+            self.wanted = found
+        if not self.trial.intact():
+            self._refuse(name, "it writes beyond its memory")
+        elif found is not None:
+            self._compare(name, found)
+        return seconds
+
+    def _compare(self, name: str, found: Array) -> None:
+        off = (math.inf, math.inf) if self.wanted is None else difference(found, self.wanted)
+        if off[0] > self.bounds[0]:
+            self._refuse(name, f"its result is off by {off[0]:.3g}")
+        elif off[1] > self.bounds[1]:
+            self._refuse(name, f"one of its results is off by {off[1]:.3g} of their usual size")
+
+    def _refuse(self, name: str, reason: str) -> None:
+        self.runs.pop(name, None)
+        logger.warning("%s: %s is not taken for %s: %s", self.device, name, self.kind, reason)
+
+
+def _kernels(program: Program) -> set[tuple[object, ...]]:
+    return {launch.variant for launch in program.launches}
 
 
 def timed(runs: Mapping[str, Run]) -> dict[str, float]:

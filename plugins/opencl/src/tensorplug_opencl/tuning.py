@@ -1,13 +1,18 @@
-"""Timed choices: which variant of a matrix product is fastest on a device."""
+"""Timed choices: which variant of a matrix product is fastest on a device.
+
+OpenCL's errors do not tell that a device is gone. So a variant is tried once if the process ends
+with it; one that fails otherwise is refused, and tried again where no choice came about.
+"""
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, cached_property
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
+import pyopencl as cl
 
 from tensorplug.dtypes import INTEGERS
 from tensorplug.errors import map_driver_errors
@@ -24,7 +29,7 @@ from tensorplug_simt.facts import Facts
 from tensorplug_simt.merging import Placed
 from tensorplug_simt.own.product import rounding
 from tensorplug_simt.program import Program
-from tensorplug_simt.trials import indices, numbers
+from tensorplug_simt.trials import first_rows, indices, numbers, some
 from tensorplug_simt.tuning import Preparing, Run, Tuner
 
 if TYPE_CHECKING:
@@ -39,11 +44,11 @@ class ProductContest:
     these: Operands
     facts: Facts
 
-    @property
+    @cached_property
     def kind(self) -> str:
         return class_of(self.these, self.facts)
 
-    @property
+    @cached_property
     def names(self) -> Sequence[str]:
         return variants(self.these, self.facts)
 
@@ -58,10 +63,9 @@ class ProductContest:
     def cut(self, most: int) -> Self:
         """The first rows of `w` alone where there are more than `most` operations."""
         w, y = self.these.w, self.these.y
-        row = self.operations // w.ne[1]
-        n = min(w.ne[1], max(most // row // 256 * 256, 256))
-        w, y = replace(w, ne=(w.ne[0], n, *w.ne[2:])), replace(y, ne=(n, *y.ne[1:]))
-        return replace(self, these=replace(self.these, w=w, y=y))
+        n = some(w.ne[1], most // (self.operations // w.ne[1]))
+        y = replace(y, ne=(n, *y.ne[1:]))
+        return replace(self, these=replace(self.these, w=first_rows(w, n), y=y))
 
     def operand(self, tensor: Tensor, random: np.random.Generator) -> Array:
         if tensor.dtype in INTEGERS:
@@ -74,8 +78,10 @@ class OpenCLTuner(Tuner):
 
     def _contest(self, node: Tensor) -> ProductContest | None:
         these = operands_of(node)
-        facts = rounding(self._device.facts, node)
-        return ProductContest(node, these, facts) if these is not None else None
+        if these is None:
+            return None
+        contest = ProductContest(node, these, rounding(self._device.facts, node))
+        return contest if len(contest.names) > 1 else None
 
     @contextmanager
     def _running(self) -> Iterator[Preparing]:
@@ -98,7 +104,9 @@ class OpenCLTuner(Tuner):
         try:
             yield prepare
         finally:
-            queue.finish()
+            # Runs wait for their end: what is left is that of one which failed and was refused.
+            with suppress(cl.Error):
+                queue.finish()
 
 
 @cache

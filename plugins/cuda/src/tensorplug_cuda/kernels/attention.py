@@ -1,5 +1,6 @@
 """Attention in one op: few rows split their positions over groups, whose parts are then joined."""
 
+import math
 from dataclasses import replace
 
 from tensorplug.tensor import Tensor, contiguous_nb
@@ -11,6 +12,7 @@ from tensorplug_simt.lowering import lowers, number
 from tensorplug_simt.own import attention as shared
 from tensorplug_simt.own.softmax import SLOPE
 from tensorplug_simt.program import Program
+from tensorplug_simt.trials import SIZES
 
 TEXT = "tensorplug_cuda:kernels/attention.cu"
 MMA_TEXT = "tensorplug_cuda:kernels/attention_mma.cu"
@@ -99,11 +101,21 @@ def operations(node: Tensor) -> int:
 def cut(node: Tensor, most: int) -> Tensor:
     """The same for the first tokens alone where it has more than `most` operations."""
     q = node.sources[0]
-    tokens = min(q.ne[1], max(most // (operations(node) // q.ne[1]) // 64 * 64, 64))
+    # One token more than tiles have, so that a part of one is tried too.
+    tokens = min(q.ne[1], max((most // (operations(node) // q.ne[1]) - 1) // 64, 1) * 64 + 1)
     ne = (*node.ne[:2], tokens, node.ne[3])
     fewer = replace(q, ne=(q.ne[0], tokens, *q.ne[2:]))
     operands = (fewer, *node.operands[1:])
     return replace(node, ne=ne, nb=contiguous_nb(node.dtype, ne), operands=operands)
+
+
+def size(node: Tensor, operand: Tensor) -> float:
+    """How large numbers are with which scores are about 1: larger ones magnify every rounding."""
+    q, k = node.sources[:2]
+    if operand is not q:
+        return 1.0
+    scores = abs(number(node, "scale")) * math.sqrt(k.ne[0]) * SIZES.get(k.dtype, 1.0)
+    return 1.0 / scores if scores else 1.0
 
 
 WAYS["flash_attn_ext"] = Ways(
@@ -115,6 +127,7 @@ WAYS["flash_attn_ext"] = Ways(
     operations=operations,
     cut=cut,
     mask=lambda node: node.operands[3],
+    size=size,
     least=LEAST,
 )
 

@@ -20,6 +20,7 @@ from tensorplug_simt.own.product import (
     repeats,
 )
 from tensorplug_simt.program import Kernel, Program, blocks_of, launch
+from tensorplug_simt.trials import first_rows, some
 
 PRODUCT = product_kernel(TEXT)
 EXPERT_PRODUCT = expert_kernel(TEXT)
@@ -69,10 +70,9 @@ def operations(node: Tensor) -> int:
 def cut(node: Tensor, most: int) -> Tensor:
     """A product with the first rows of weights alone where it has more than `most` operations."""
     w = node.sources[0]
-    rows = min(w.ne[1], max(most // (operations(node) // w.ne[1]) // 256 * 256, 256))
+    rows = some(w.ne[1], most // (operations(node) // w.ne[1]))
     ne = (rows, *node.ne[1:])
-    fewer = replace(w, ne=(w.ne[0], rows, *w.ne[2:]))
-    operands = (fewer, *node.operands[1:])
+    operands = (first_rows(w, rows), *node.operands[1:])
     return replace(node, ne=ne, nb=contiguous_nb(node.dtype, ne), operands=operands)
 
 
