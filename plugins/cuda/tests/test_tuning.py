@@ -10,7 +10,7 @@ from cublaslt import CublasLt
 from cupy._machine import ILLEGAL_ADDRESS, OUT_OF_MEMORY, CUDARuntimeError
 
 import tensorplug as tp
-from tensorplug.errors import DeviceLost, OptionError, Unsupported
+from tensorplug.errors import DeviceLost, OptionError, OutOfMemory, Unsupported
 from tensorplug.testing.cases.case import node_of
 from tensorplug.testing.cases.matmul import BLOCKS
 from tensorplug.testing.tiers import select
@@ -537,6 +537,23 @@ def test_large_prompts_and_experts_are_timed_in_part(node):
 
     assert part.is_contiguous
     assert 2**31 < ways.operations(part) <= 2**32 < ways.operations(node)
+
+
+def test_nothing_is_timed_on_a_part_that_runs_other_kernels(device, monkeypatch):
+    q, k = tp.input("q", (2, 160, 64), tp.F32), tp.input("k", (2, 256, 64), tp.F16)
+    node = tp.flash_attn_ext(q, k, k, scale=0.125)
+    tried = []
+
+    def no_memory(_device, programs, _operand, *, most):
+        tried.extend(program.launches[0].regions["q"].ne[1] for program in programs.values())
+        raise OutOfMemory(f"{most} bytes")
+
+    monkeypatch.setattr(shared, "MOST", 1)
+    monkeypatch.setattr(shared, "trials", no_memory)
+    device.tuner.tune(node)
+
+    assert WAYS[node.op].cut(node, 1).sources[0].ne[1] == 65
+    assert tried == [160, 160]
 
 
 @pytest.mark.parametrize(

@@ -165,16 +165,8 @@ class Tuner(ABC):
 
     def _fastest(self, contest: Contest) -> str:
         """The name of the fastest way; empty where time or memory does not suffice."""
-        part = contest.cut(MOST * self._device.facts.units)
+        part = self._part(contest)
         programs = {name: part.program(name) for name in contest.names}
-        for name, program in list(programs.items()):
-            if not _kernels(contest.program(name)) <= _kernels(program):
-                logger.info(
-                    "%s: parts of %s have other kernels: %s", self._device.name, contest.kind, name
-                )
-                del programs[name]
-        if contest.names[0] not in programs:
-            return ""
         try:
             with (
                 trials(self._device, programs, part.operand, most=MOST_BYTES) as trial,
@@ -186,6 +178,12 @@ class Tuner(ABC):
         except TensorplugError as error:
             logger.info("%s: nothing is timed for %s: %s", self._device.name, contest.kind, error)
             return ""
+
+    def _part(self, contest: Contest) -> Contest:
+        """What is timed: all where a part of it would run other kernels."""
+        part = contest.cut(MOST * self._device.facts.units)
+        pairs = ((contest.program(name), part.program(name)) for name in contest.names)
+        return part if all(_kernels(whole) <= _kernels(some) for whole, some in pairs) else contest
 
     def _race(self, contest: Contest, node: Tensor, trial: Trials) -> "_Race":
         device = f"{self._device.name} ({self._device.description})"

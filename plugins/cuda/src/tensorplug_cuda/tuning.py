@@ -30,7 +30,7 @@ from tensorplug_simt.tuning import Preparing, Run, Tuner
 LIMIT = 1e-4
 """The largest normalised mean square error against f32: bf16 explains 3e-6, f16 1e-7 of it."""
 LARGEST = 0.1
-"""The largest error of a single result, by the root mean square of all of them."""
+"""The largest error of a single result, by the root mean square of all: bf16 explains 0.02."""
 SHARED_TEXTS = ("tensorplug_simt:dialects/cuda.h", "tensorplug_simt:kernels/copy.k")
 """Texts that are timed besides the backend's own."""
 
