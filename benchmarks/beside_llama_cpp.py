@@ -17,6 +17,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from model_speeds import START
+
 from tensorplug_llm.models import find_model
 
 HERE = Path(__file__).parent
@@ -41,8 +43,8 @@ def models_round(model: str, path: Path, arguments: argparse.Namespace) -> tuple
     (ours,) = output([*command, "--device", arguments.device, *repeat])
     threads = ("--threads", arguments.threads)
     (peer,) = output([arguments.peer, HERE / "llama_cpp_model.py", path, *threads, *repeat])
-    named = ("prefill", "decode")
-    return {name: ours[f"{name}_tokens_per_s"] for name in named}, {n: peer[n] for n in named}
+    mine = {name: ours[f"{name}_tokens_per_s"] for name in ("prefill", "decode")}
+    return mine, {"prefill": peer["prefill 512"], "decode": peer[f"decode at {START}"]}
 
 
 def products_round(arguments: argparse.Namespace) -> tuple[Figures, Figures]:

@@ -1,10 +1,11 @@
-"""The compiled kernels beside llama.cpp and ggml, in one run: JSON, and a picture of the ratios.
+"""The compiled kernels beside llama.cpp and ggml in one run: JSON, a table, a picture of ratios.
 
 Models are read and continued in fresh processes, ours and theirs in turns; with each round goes
 what the memory and the processor give at that moment (`ceilings.py`), of which shares are taken.
-Products by type are those of `native_matmul.py`, tiny nodes those of `native_nodes.py`. Ratios are
-medians of the rounds' ratios, above 1 where ours is faster, or takes less. llama.cpp comes from
-llama-cpp-python in the Python that `--peer` names, ggml from TENSORPLUG_ORACLE or what is found.
+Synthetic models have names such as `1g-q4_K_M`, and are written on demand. Products by type are
+those of `native_matmul.py`, tiny nodes those of `native_nodes.py`. Ratios are medians of the
+rounds' ratios, above 1 where ours is faster, or takes less. llama.cpp comes from llama-cpp-python
+in the Python that `--peer` names, ggml from TENSORPLUG_ORACLE or what is found.
 """
 
 import argparse
@@ -14,21 +15,26 @@ import os
 import platform
 import statistics
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from html import escape
 from math import prod
 from pathlib import Path
 from typing import Any
 
 from beside_llama_cpp import HERE, Figures, output, parser_of, report
+from model_speeds import START, numbers
+from synthetic_model import SHAPES, TYPES, write_model
 
 from tensorplug.gguf import open_gguf
-from tensorplug_llm.models import find_model
+from tensorplug_llm.models import cache_folder, find_model
 
 FEWER_IS_BETTER = ("load_s", "peak_rss_mib")
 NEAR = 100.0
 """Nanoseconds of a hop below which two processors count as near each other."""
 EMBEDDING = "token_embd.weight"
+MODELS = "gemma3-270m smollm2-135m 1g-q4_K_M 1g-q8_0 1g-f16"
+PROMPTS = "33 64 100 130 300 512"
+DEPTHS = f"{START} 1540 3000"
 
 Round = tuple[Figures, Figures, Figures]
 """What ours, theirs and the ceilings were."""
@@ -44,15 +50,24 @@ def weights(path: Path) -> tuple[int, int]:
         return sum(t.nbytes for t in read), sum(prod(t.ne) for t in read if t.rank > 1)
 
 
+def model_file(name: str, folder: Path) -> Path:
+    """The file of a model; a synthetic one, such as `1g-q8_0`, is written to `folder` first."""
+    shape, _, kind = name.partition("-")
+    if shape in SHAPES and kind in TYPES:
+        return write_model(folder / f"{name}.gguf", shape, kind)
+    return find_model(name)
+
+
 def model_round(path: Path, threads: int, arguments: argparse.Namespace) -> Round:
     """One turn of each."""
     (ceilings,) = output([sys.executable, HERE / "ceilings.py", "--threads", threads])
-    common = ("--repeat", arguments.repeat, "--threads", threads)
+    wanted = {name: getattr(arguments, name) for name in ("prompts", "depths", "tokens", "repeat")}
+    common = [word for name, value in wanted.items() for word in (f"--{name}", value)]
+    common += ["--threads", threads]
     device = ("--device", arguments.device)
-    (ours,) = output(["tensorplug-llm", "bench", path, "--json", *device, *common])
+    (ours,) = output([sys.executable, HERE / "our_model.py", path, *device, *common])
     (theirs,) = output([arguments.peer, HERE / "llama_cpp_model.py", path, *common])
-    mine = {name: ours[f"{name}_tokens_per_s"] for name in ("prefill", "decode")}
-    return mine | {name: ours[name] for name in FEWER_IS_BETTER}, theirs, ceilings
+    return ours, theirs, ceilings
 
 
 def model_summary(path: Path, rounds: list[Round]) -> dict[str, Any]:
@@ -68,18 +83,27 @@ def model_summary(path: Path, rounds: list[Round]) -> dict[str, Any]:
             "ratios": [round(ratio, 2) for ratio in ratios],
         }
     size, products = weights(path)
-    shares = [ours["decode"] * size / 1e9 / limit["read"] for ours, _, limit in rounds]
-    summary["decode"]["of memory"] = round(statistics.median(shares), 2)
-    peaks = [ours["prefill"] * 2 * products / 1e9 / limit["int8"] for ours, _, limit in rounds]
-    summary["prefill"]["of int8 peak"] = round(statistics.median(peaks), 2)
+    first, longest = f"decode at {START}", f"prefill {most(summary)}"
+    for name, key, share in (
+        (first, "of memory", lambda ours, limit: ours[first] * size / limit["read"]),
+        (longest, "of int8 peak", lambda ours, limit: 2 * ours[longest] * products / limit["int8"]),
+    ):
+        if name in summary:
+            shares = [share(ours, limit) / 1e9 for ours, _, limit in rounds if limit["int8"]]
+            summary[name][key] = round(statistics.median(shares), 2) if shares else None
     places = ["near" if limit["hop_ns"] < NEAR else "far" for _, _, limit in rounds]
     return {**summary, "processors": places, "read GB/s": [c["read"] for _, _, c in rounds]}
 
 
+def most(names: Iterable[str]) -> int:
+    """Tokens of the longest prompt."""
+    return max((int(n.split()[1]) for n in names if n.startswith("prefill")), default=0)
+
+
 def compare(arguments: argparse.Namespace) -> dict[str, Any]:
     """All comparisons."""
-    paths = {name: find_model(name) for name in arguments.models.split()}
-    threads = [int(count) for count in arguments.threads.split()]
+    paths = {name: model_file(name, arguments.folder) for name in arguments.models.split()}
+    threads = numbers(arguments.threads)
     rounds: dict[tuple[str, int], list[Round]] = {}
     for _ in range(arguments.rounds):
         for name, path in paths.items():
@@ -101,10 +125,23 @@ def compare(arguments: argparse.Namespace) -> dict[str, Any]:
     return results
 
 
-# --- the picture -------------------------------------------------------------------------------
+# --- the table and the picture --------------------------------------------------------------------
 
 
 WORDS = {"load_s": "time to load", "peak_rss_mib": "peak memory"}
+
+
+def tables(results: dict[str, Any]) -> Iterator[str]:
+    """Lines of Markdown: a table for each model, with what ours and theirs were and the ratios."""
+    for label, part in results.items():
+        if isinstance(part, dict):
+            yield from (f"| {label} | ours | theirs | ratio | rounds |", "|---|---|---|---|---|")
+            for name, figures in part.items():
+                if isinstance(figures, dict):
+                    spread = f"{min(figures['ratios'])} to {max(figures['ratios'])}"
+                    values = [figures[key] for key in ("ours", "theirs", "ratio")]
+                    yield f"| {' | '.join(map(str, [WORDS.get(name, name), *values, spread]))} |"
+            yield ""
 
 
 def bars(results: dict[str, Any]) -> Iterator[tuple[str, float]]:
@@ -162,12 +199,18 @@ def picture(results: dict[str, Any]) -> str:
 
 def main() -> None:
     parser = parser_of(__doc__, "cpu")
+    parser.set_defaults(models=MODELS)
+    parser.add_argument("--folder", type=Path, default=cache_folder(), help="of synthetic models")
+    parser.add_argument("--prompts", default=PROMPTS, help="tokens of prompts, in one string")
+    parser.add_argument("--depths", default=DEPTHS, help="tokens before those generated")
+    parser.add_argument("--tokens", type=int, default=32, help="tokens to generate")
     parser.add_argument("--threads", default="2 1", help="several in one string")
     parser.add_argument("--svg", type=Path, help="where to draw the ratios")
     arguments = parser.parse_args()
     results = compare(arguments)
     if arguments.svg is not None:
         arguments.svg.write_text(picture(results), encoding="utf-8")
+    print("\n".join(tables(results)), file=sys.stderr)
     report(results, arguments.out)
 
 

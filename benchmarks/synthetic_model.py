@@ -1,14 +1,16 @@
-"""A llama model of a wanted size with random weights, as a GGUF file: `FILE --bytes 8e9`.
+"""A llama model with random weights as a GGUF file: `FILE --bytes 8e9`, or `FILE --shape 1g`.
 
-The same values at every call. Weights are drawn once, some MiB for each length of row, and repeated
-from another place on for each tensor, so that writing takes as long as the disk does and no more
-memory. Their size keeps logits finite; what the model says means nothing.
+The same values at every call. Weights are drawn once, some MiB for each type and length of row, and
+repeated from another place on for each tensor, so that writing takes as long as the disk does and
+no more memory. Their size keeps logits finite; what the model says means nothing. The tokenizer
+joins small letters in pairs and reads everything else as bytes.
 """
 
 import argparse
 import shutil
+import string
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -17,9 +19,29 @@ from typing import Any, BinaryIO
 import numpy as np
 
 import tensorplug as tp
+from tensorplug import blocks
 from tensorplug.errors import OptionError
+from tensorplug.testing.cases.blocks import HALF_SCALES
 
-TYPES = {"q8_0": tp.Q8_0, "f16": tp.F16, "f32": tp.F32}
+
+@dataclass(frozen=True, slots=True)
+class Mix:
+    """Types of matrices: most of them, the output, and those that some layers give more bits."""
+
+    usual: tp.DType
+    output: tp.DType
+    more: tp.DType
+
+
+TYPES = {
+    "q4_K_M": Mix(tp.Q4_K, tp.Q6_K, tp.Q6_K),
+    "q5_K_M": Mix(tp.Q5_K, tp.Q6_K, tp.Q6_K),
+    "iq4_xs": Mix(tp.IQ4_XS, tp.Q6_K, tp.IQ4_XS),
+    **{kind.name: Mix(kind, kind, kind) for kind in (tp.Q6_K, tp.Q8_0, tp.F16, tp.F32)},
+}
+"""By name. The mixes ending in `_M` are llama.cpp's."""
+MORE = ("attn_v", "ffn_down")
+"""What has more bits in some layers."""
 DRAWN = 1 << 24
 """Bytes of weights that are drawn."""
 FEWEST = 4
@@ -28,8 +50,10 @@ ALIGNMENT, VERSION = 32, 3
 ROOM = 1 << 26
 """Bytes of the disk that are left free."""
 BYTES = 256
-SPREAD = 73.3
-"""The standard deviation of whole numbers from -127 to 127."""
+SPACE = "\u2581"
+"""What tokens hold in place of a space."""
+SEEN = 1 << 10
+"""Blocks whose values tell the size of all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +77,9 @@ WIDTHS = (
 )
 """Wide ones first."""
 
+SHAPES = {"1g": (WIDTHS[1], 22), "7g": (WIDTHS[0], 32)}
+"""Sizes and layers of models that have a name: 1.1 and 7.2 G weights."""
+
 
 @dataclass(frozen=True, slots=True)
 class Entry:
@@ -68,16 +95,22 @@ class Entry:
         return self.dtype.row_size(self.ne[0]) * prod(self.ne[1:])
 
 
-def outer(sizes: Sizes, dtype: tp.DType) -> Iterator[Entry]:
+def outer(sizes: Sizes, mix: Mix) -> Iterator[Entry]:
     """What there is once."""
     table = (sizes.embedding, sizes.vocabulary)
-    yield Entry("token_embd.weight", dtype, table)
+    yield Entry("token_embd.weight", mix.usual, table)
     yield Entry("output_norm.weight", tp.F32, table[:1])
-    yield Entry("output.weight", dtype, table)
+    yield Entry("output.weight", mix.output, table)
 
 
-def layer(sizes: Sizes, dtype: tp.DType, number: int) -> Iterator[Entry]:
-    """The tensors of one layer."""
+def has_more(number: int, layers: int) -> bool:
+    """Whether a layer has more bits: the first and last eighth, and each third one between."""
+    eighth = layers // 8
+    return number < eighth or number >= 7 * layers // 8 or (number - eighth) % 3 == 2
+
+
+def layer(sizes: Sizes, mix: Mix, number: int, *, more: bool = False) -> Iterator[Entry]:
+    """The tensors of one layer; with `more` bits in some of them."""
     width, wide = sizes.embedding, sizes.heads * sizes.key_length
     keys = sizes.kv_heads * sizes.key_length
     shapes: Mapping[str, tuple[int, ...]] = {
@@ -92,23 +125,35 @@ def layer(sizes: Sizes, dtype: tp.DType, number: int) -> Iterator[Entry]:
         "ffn_down": (sizes.feed_forward, width),
     }
     for name, ne in shapes.items():
-        kind = dtype if len(ne) > 1 else tp.F32
-        yield Entry(f"blk.{number}.{name}.weight", kind, ne)
+        matrix = mix.more if more and name in MORE else mix.usual
+        yield Entry(f"blk.{number}.{name}.weight", matrix if len(ne) > 1 else tp.F32, ne)
 
 
-def chosen(wanted: float, dtype: tp.DType) -> tuple[Sizes, int]:
+def all_layers(sizes: Sizes, mix: Mix, layers: int) -> list[Entry]:
+    """The tensors of all layers."""
+    parts = (layer(sizes, mix, i, more=has_more(i, layers)) for i in range(layers))
+    return [entry for part in parts for entry in part]
+
+
+def chosen(wanted: float, mix: Mix) -> tuple[Sizes, int]:
     """The widest sizes with some layers in `wanted` bytes, and how many there are. Raises
     OptionError."""
     for sizes in WIDTHS:
+        if sizes.embedding % mix.usual.block:
+            continue
+        last = sizes
+        # Layers with more bits are counted as if all were.
         fixed, each = (
             sum(e.nbytes for e in entries)
-            for entries in (outer(sizes, dtype), layer(sizes, dtype, 0))
+            for entries in (outer(sizes, mix), layer(sizes, mix, 0, more=True))
         )
         layers = int((wanted - fixed) // each)
-        if layers >= (1 if sizes is WIDTHS[-1] else FEWEST):
+        if layers >= FEWEST:
             return sizes, layers
+    if layers >= 1:
+        return last, layers
     raise OptionError(
-        f"synthetic model: {wanted:.0f} bytes of {dtype.name} hold no layer; give at least "
+        f"synthetic model: {wanted:.0f} bytes of {mix.usual.name} hold no layer; give at least "
         f"{fixed + each}"
     )
 
@@ -132,11 +177,19 @@ def array(kind: int, data: bytes, count: int) -> bytes:
     return struct.pack("<IIQ", 9, kind, count) + data
 
 
-def metadata(sizes: Sizes, layers: int) -> dict[str, bytes]:
-    """Keys and their values as the file has them. The vocabulary is of bytes, and fillers."""
+def vocabulary(size: int) -> tuple[list[str], list[int]]:
+    """Texts and kinds of tokens: bytes, letters, pairs of letters as room allows, and fillers."""
     words = ["<unk>", "<s>", "</s>", *(f"<0x{i:02X}>" for i in range(BYTES))]
-    kinds = [2, 3, 3] + [6] * BYTES + [1] * (sizes.vocabulary - len(words))
-    words += [f"word{i}" for i in range(sizes.vocabulary - len(words))]
+    kinds = [2, 3, 3] + [6] * BYTES + [1] * (size - len(words))
+    single = [SPACE, *string.ascii_lowercase]
+    words += single + [a + b for a in single for b in single[1:]]
+    words += [f"word{i}" for i in range(size - len(words))]
+    return words[:size], kinds
+
+
+def metadata(sizes: Sizes, layers: int) -> dict[str, bytes]:
+    """Keys and their values as the file has them."""
+    words, kinds = vocabulary(sizes.vocabulary)
     scores = -np.arange(len(words), dtype="<f4")
     lengths = {
         "context_length": 4096,
@@ -218,20 +271,41 @@ class Weights:
     def _draw(self, dtype: tp.DType, length: int) -> Any:
         """Blocks or elements around 0, of a size that keeps products of a row near 1."""
         count, size = max(DRAWN // dtype.size, 1), 1 / np.sqrt(length)
-        if dtype is tp.Q8_0:
-            blocks = np.empty(count, [("scale", "<f2"), ("values", "i1", dtype.block)])
-            blocks["scale"] = self._random.uniform(0.5, 1.5, count) * size / SPREAD
-            blocks["values"] = self._random.integers(-127, 128, (count, dtype.block), np.int8)
-            return blocks
+        if dtype.is_block:
+            return self._blocks(dtype, count, size)
         return (self._random.standard_normal(count, np.float32) * size).astype(dtype.numpy)
 
+    def _blocks(self, dtype: tp.DType, count: int, size: float) -> Any:
+        """Blocks of random bits whose scales, f16, give values the standard deviation `size`.
 
-def write_model(path: Path, size: float, kind: str, seed: int = 7) -> Path:
-    """Write a model of at most `size` bytes of weights to `path`. Raises OptionError."""
-    dtype = TYPES[kind]
-    sizes, layers = chosen(size, dtype)
-    entries = [*outer(sizes, dtype)]
-    entries += [entry for i in range(layers) for entry in layer(sizes, dtype, i)]
+        Where a block has a second scale, that of what is subtracted, it brings the mean to 0.
+        """
+        drawn = self._random.integers(0, 256, (count, dtype.size), np.uint8)
+        # Where none is listed, the scale comes first.
+        places = HALF_SCALES.get(dtype, (0,))
+        parts = [values(dtype, drawn[:SEEN], places, place) for place in places]
+        factors = [1.0, *(-parts[0].mean() / part.mean() for part in parts[1:])]
+        spread = sum(f * part for f, part in zip(factors, parts, strict=True)).std()
+        scales = self._random.uniform(0.5, 1.5, (count, 1)) * size / spread
+        for place, factor in zip(places, factors, strict=True):
+            drawn[:, place : place + 2] = (scales * factor).astype("<f2").view(np.uint8)
+        return drawn
+
+
+def values(dtype: tp.DType, drawn: Any, places: Sequence[int], one: int) -> Any:
+    """What `drawn` blocks hold where the scale at the place `one` is 1 and others are 0."""
+    drawn = drawn.copy()
+    for place in places:
+        scale = np.array([1.0 if place == one else 0.0], "<f2")
+        drawn[:, place : place + 2] = scale.view(np.uint8)
+    return blocks.decode(drawn.tobytes(), dtype, (len(drawn), dtype.block))
+
+
+def write_model(path: Path, size: float | str, kind: str, seed: int = 7) -> Path:
+    """Write a model of at most `size` bytes of weights, or of that shape. Raises OptionError."""
+    mix = TYPES[kind]
+    sizes, layers = SHAPES[size] if isinstance(size, str) else chosen(size, mix)
+    entries = [*outer(sizes, mix), *all_layers(sizes, mix, layers)]
     start = head(entries, metadata(sizes, layers))
     whole = len(start) + sum(aligned(entry.nbytes) for entry in entries)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -257,11 +331,14 @@ def write_model(path: Path, size: float, kind: str, seed: int = 7) -> Path:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("file", type=Path)
-    parser.add_argument("--bytes", type=float, default=8e9, help="of weights, at most")
+    size = parser.add_mutually_exclusive_group()
+    size.add_argument("--bytes", type=float, default=8e9, help="of weights, at most")
+    size.add_argument("--shape", choices=SHAPES, help="1.1 or 7.2 G weights")
     parser.add_argument("--type", choices=TYPES, default="q8_0")
     parser.add_argument("--seed", type=int, default=7)
     arguments = parser.parse_args()
-    write_model(arguments.file, arguments.bytes, arguments.type, arguments.seed)
+    size = arguments.shape or arguments.bytes
+    write_model(arguments.file, size, arguments.type, arguments.seed)
     print(f"{arguments.file}: {arguments.file.stat().st_size} bytes")
 
 

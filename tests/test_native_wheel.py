@@ -11,8 +11,6 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.long
-
 COMPILER = shutil.which(os.environ.get("CXX", "c++"))
 
 COMPILERS = re.compile(r"(.+-)?(cc|c\+\+|gcc|g\+\+|clang(\+\+|-cl)?|icx|icpx)(-[\d.]+)?")

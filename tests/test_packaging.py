@@ -22,7 +22,7 @@ CONTENTS = {
             *(f"tensorplug/picture/page.{kind}" for kind in ("css", "html", "js")),
         },
         [
-            *("[console_scripts]", "tensorplug = tensorplug.cli:main", ""),
+            *("[console_scripts]", "tensorplug = tensorplug_console:main", ""),
             *("[pytest11]", "tensorplug = tensorplug_pytest"),
         ],
     ),
@@ -60,7 +60,7 @@ CONTENTS = {
     ),
     "tensorplug-llm": (
         {"tensorplug_llm/py.typed"},
-        ["[console_scripts]", "tensorplug-llm = tensorplug_llm.cli:main"],
+        ["[console_scripts]", "tensorplug-llm = tensorplug_llm_console:main"],
     ),
 }
 """Patterns of all files that are no Python modules, and the lines of the entry points."""

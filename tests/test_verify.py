@@ -109,6 +109,40 @@ def test_copy_without_git_names_its_commit_by_a_variable(verify, monkeypatch):
     assert verify.RECORDS.read_text().splitlines()[-1].startswith("| small | 1/1 | 1234abc |")
 
 
+@pytest.fixture
+def attack(verify, monkeypatch):
+    """The suite made one with a seed: its test writes the seed down and reports ten attempts."""
+    monkeypatch.delenv("TENSORPLUG_ATTACK", raising=False)
+    (verify.ROOT / "code" / "test_a.py").write_text(
+        "import os\n\n"
+        "def test_a(record_property):\n"
+        "    record_property('attempts', 10)\n"
+        "    print(os.environ['TENSORPLUG_ATTACK'], file=open('seeds', 'a'))\n"
+    )
+    suite = verify.Suite(("code",), ("code",), seed="TENSORPLUG_ATTACK")
+    monkeypatch.setattr(verify, "SUITES", {"small": suite})
+    return verify
+
+
+def test_suite_with_a_seed_gets_a_new_one_in_each_run_and_records_it(attack, monkeypatch):
+    for _ in range(2):
+        call(attack, monkeypatch, "small")
+
+    seeds = (attack.ROOT / "seeds").read_text().split()
+    rows = attack.RECORDS.read_text().splitlines()[-2:]
+    assert len(set(seeds)) == 2
+    for seed, row in zip(seeds, rows, strict=True):
+        assert f", seed {seed}: 10 attempts |" in row
+
+
+def test_suite_with_a_seed_keeps_one_that_is_set(attack, monkeypatch):
+    monkeypatch.setenv("TENSORPLUG_ATTACK", "42")
+
+    call(attack, monkeypatch, "small")
+
+    assert ", seed 42: 10 attempts |" in attack.RECORDS.read_text()
+
+
 @pytest.mark.parametrize(
     ("shard", "of", "failed", "said"),
     [

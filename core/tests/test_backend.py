@@ -107,6 +107,45 @@ def test_planning_what_the_device_cannot_do_tells_why(null: NullDevice) -> None:
     assert str(error.value) == f"{y}: cannot run here: null:0: no kernel for rms_norm"
 
 
+def test_backend_that_makes_its_plans_by_itself_is_asked_for_supported_graphs_only(null) -> None:
+    asked: list[tp.BoundGraph] = []
+
+    class Planning(type(null.open())):
+        def _plan(self, bound):
+            asked.append(bound)
+            return NodePlan(self, bound)
+
+    null.backend_class = Planning
+    refused, taken = bound(tp.rms_norm(x_(4)), null), bound(tp.relu(x_(4)), null)
+
+    with null.open() as backend:
+        with pytest.raises(tp.Unsupported, match="no kernel for rms_norm"):
+            backend.plan(refused)
+        backend.plan(taken)
+
+        assert asked == [taken]
+
+
+@pytest.mark.parametrize(("nodes", "named"), [(1, True), (2, False)])
+def test_error_of_a_plan_of_ones_own_names_the_node_where_there_is_but_one(
+    null, nodes: int, named: bool
+) -> None:
+    class Failing(NodePlan):
+        def _run(self):
+            raise tp.DeviceError("null:0: out of registers")
+
+    y = x_(4)
+    for _ in range(nodes):
+        y = tp.relu(y)
+    null.backend_class = type("Planning", (null.backend_class,), {"plan_class": Failing})
+
+    with null.open() as backend, backend.plan(bound(y, null)) as plan:
+        with pytest.raises(tp.DeviceError) as error:
+            plan.run()
+
+        assert error.value.node == (str(y) if named else "")
+
+
 def test_plain_no_of_a_device_is_worded_for_it() -> None:
     class Mute(NullDevice):
         def _supports(self, node, source_types):

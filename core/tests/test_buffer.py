@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 
 import tensorplug as tp
-from tensorplug.buffer import as_bytes, human
+from tensorplug.buffer import MultiBuffer, as_bytes, human
 from tensorplug.errors import ShapeError
-from tensorplug.testing.null import NullBufferType, NullDevice
+from tensorplug.moving import copy_bytes
+from tensorplug.testing.null import NullBuffer, NullBufferType, NullDevice
 
 
 @pytest.fixture(params=[False, True], ids=["private", "host"])
@@ -301,7 +302,7 @@ def test_host_buffer_reads_writes_fills_and_copies(null: NullDevice) -> None:
 
     other.fill(7)
     buffer.write(2, b"ab")
-    tp.transfer.copy_bytes(tp.Storage(other, 0), tp.Storage(buffer, 5), 3)
+    copy_bytes(tp.Storage(other, 0), tp.Storage(buffer, 5), 3)
 
     assert buffer.read(0, 8).tolist() == [0, 0, 97, 98, 0, 7, 7, 7]
     assert buffer.host().tobytes() == buffer.read(0, 8).tobytes()
@@ -324,6 +325,22 @@ def test_arrays_of_a_closed_host_buffer_stay_valid(null: NullDevice) -> None:
     buffer.close()
 
     assert array.tolist() == [0, 0, 0, 0]
+
+
+def test_multibuffer_resets_every_part(null: NullDevice) -> None:
+    told: list[int] = []
+
+    class Told(NullBuffer):
+        def reset(self) -> None:
+            told.append(self.size)
+
+    parts = [Told(null.buffer_type, size, tp.COMPUTE) for size in (64, 128)]
+    for part in parts:
+        null.take(part.size)
+
+    MultiBuffer(parts).reset()
+
+    assert told == [64, 128]
 
 
 # --- usage -------------------------------------------------------------------------------------

@@ -35,6 +35,25 @@ def test_graph_copy_holds_data_of_its_own(pair: tuple[Backend, Backend]) -> None
         np.testing.assert_array_equal(tp.transfer.read(y, copied.bound.bindings), 2 * X)
 
 
+def test_graph_copy_holds_the_values_that_were_computed(pair: tuple[Backend, Backend]) -> None:
+    first, second = pair
+    x = tp.input("x", (4, 4), tp.F32)
+    a = tp.add(x, first.place("w", X), name="a")
+    table = first.place("table", np.zeros((8, 4), np.float32))
+    written = tp.cpy(a, tp.view(table, (4, 4), offset=64))
+    b = tp.relu(tp.reshape(a, (2, 8)), name="b")
+    graph = tp.Graph(b, effects=[written])
+    with GraphCopy(first, graph) as original:
+        tp.transfer.write(x, -X, original.bound.bindings)
+        first.compute(original.bound)
+
+        with GraphCopy(second, graph, original.bound.bindings) as copied:
+            for tensor in (x, a, b, table, written, *graph.leafs):
+                expected = tp.transfer.read(tensor, original.bound.bindings)
+                found = tp.transfer.read(tensor, copied.bound.bindings)
+                np.testing.assert_array_equal(found, expected, str(tensor))
+
+
 def test_graph_copy_frees_its_memory(pair: tuple[Backend, Backend]) -> None:
     _, second = pair
 

@@ -114,20 +114,31 @@ def test_abilities_come_with_asynchronous_work_unless_told_otherwise() -> None:
     assert (mixed.events, mixed.async_transfer, mixed.async_copy) == (False, True, True)
 
 
-def test_ability_of_data_is_seen_where_the_class_declares_it() -> None:
-    class Threaded(NullBackend):
+def test_ability_of_data_is_seen_where_the_class_declares_or_its_init_assigns_it() -> None:
+    class Declared(NullBackend):
         threads: int
 
+    class Assigned(NullBackend):
         def __init__(self, device) -> None:
             super().__init__(device)
             self.threads = 2
 
-    class Quiet(NullBackend):
+    class Inherited(Assigned):
         pass
 
-    assert has_ability(Threaded, tp.SupportsThreads)
-    assert isinstance(Threaded(NullDevice()), tp.SupportsThreads)
+    class Quiet(NullBackend):
+        def __init__(self, device) -> None:
+            super().__init__(device)
+            self.seen = device.threads if False else None
+
+    device = NullDevice()
+    device.backend_class = Assigned
+
+    assert has_ability(Declared, tp.SupportsThreads)
+    assert has_ability(Assigned, tp.SupportsThreads)
+    assert has_ability(Inherited, tp.SupportsThreads)
     assert not has_ability(Quiet, tp.SupportsThreads)
+    assert device.capabilities.threads == isinstance(Assigned(device), tp.SupportsThreads)
 
 
 def test_ability_by_property_or_method_is_seen() -> None:
@@ -325,7 +336,10 @@ def test_row_numbers_outside_a_table_are_named() -> None:
         with pytest.raises(tp.GraphError) as error:
             backend.compute(tp.BoundGraph(tp.Graph(node), tp.Bindings({node: tp.Storage(out, 0)})))
 
-    assert str(error.value) == f"{node}: row ids from 0 to 3, the table has 3 rows"
+    assert str(error.value) == (
+        f"{node}: ids {ids} holds 3 at [1], which names no row; rows are 0 to 2, and -1 stands for "
+        "none"
+    )
 
 
 def test_rows_are_gathered_and_scattered_by_number(evaluate) -> None:

@@ -8,21 +8,21 @@ import numpy as np
 import pytest
 
 import tensorplug as tp
-from tensorplug import transfer
+from tensorplug import moving
 from tensorplug.allocator import plan_memory
-from tensorplug.backend import Backend, order_after, read_async, write_async
+from tensorplug.backend import Backend, order_after
 from tensorplug.buffer import Buffer
 from tensorplug.errors import HazardError
 from tensorplug.graph import Bindings
 from tensorplug.hazards import Access, Clocks, Host, Range, Sanitizer, accesses, conflicts, range_of
 from tensorplug.marks import Mark
 from tensorplug.matching import find_groups
+from tensorplug.moving import queue_copy, queue_read, queue_write
 from tensorplug.scheduler import execute, schedule, scheduler, split
 from tensorplug.tensor import Array, Storage
 from tensorplug.testing.anykernel import ALL_KERNELS
 from tensorplug.testing.null import NullDevice
 from tensorplug.testing.timeline import Timeline
-from tensorplug.transfer import copy_async
 
 X = np.arange(16, dtype=np.float32).reshape(4, 4)
 
@@ -222,10 +222,10 @@ def pair(late: NullDevice) -> Pair:
 
 
 def test_streams_that_write_the_same_bytes_unordered_are_reported(pair: Pair) -> None:
-    write_async(pair.a, pair.memory, pair.view)
+    queue_write(pair.a, pair.memory, pair.view)
 
     with pytest.raises(HazardError) as report:
-        write_async(pair.b, pair.memory, memoryview(bytes(64)))
+        queue_write(pair.b, pair.memory, memoryview(bytes(64)))
 
     assert "late:0 stream 2: a copy writes memory, bytes 0 to 64 of <NullBuffer" in str(
         report.value
@@ -245,84 +245,84 @@ def test_streams_that_write_the_same_bytes_unordered_are_reported(pair: Pair) ->
 def test_streams_in_order_are_not_reported(
     pair: Pair, order: Callable[[Backend, Backend], None]
 ) -> None:
-    write_async(pair.a, pair.memory, pair.view)
+    queue_write(pair.a, pair.memory, pair.view)
     order(pair.a, pair.b)
 
-    write_async(pair.b, pair.memory, memoryview(bytes(64)))
+    queue_write(pair.b, pair.memory, memoryview(bytes(64)))
 
 
 def test_order_the_wrong_way_round_is_reported(pair: Pair) -> None:
-    write_async(pair.a, pair.memory, pair.view)
+    queue_write(pair.a, pair.memory, pair.view)
     order_after(pair.b, pair.a)
 
     with pytest.raises(HazardError):
-        write_async(pair.b, pair.memory, memoryview(bytes(64)))
+        queue_write(pair.b, pair.memory, memoryview(bytes(64)))
 
 
 def test_mark_orders_what_was_queued_before_it(pair: Pair) -> None:
-    write_async(pair.a, pair.memory, pair.view)
+    queue_write(pair.a, pair.memory, pair.view)
     mark = Mark(pair.a)
-    write_async(pair.a, pair.other, pair.view)
+    queue_write(pair.a, pair.other, pair.view)
 
     mark.order(pair.b)
 
-    write_async(pair.b, pair.memory, memoryview(bytes(64)))
+    queue_write(pair.b, pair.memory, memoryview(bytes(64)))
     with pytest.raises(HazardError, match="while on late:0 a copy writes"):
-        write_async(pair.b, pair.other, memoryview(bytes(64)))
+        queue_write(pair.b, pair.other, memoryview(bytes(64)))
 
 
 def test_mark_that_the_host_waits_for_orders_all_that_it_queues(pair: Pair) -> None:
-    write_async(pair.a, pair.memory, pair.view)
+    queue_write(pair.a, pair.memory, pair.view)
     mark = Mark(pair.a)
-    write_async(pair.a, pair.other, pair.view)
+    queue_write(pair.a, pair.other, pair.view)
 
     mark.synchronize()
 
     assert pair.sanitizer.pending == 2  # what the second copy reads and writes
-    write_async(pair.b, pair.memory, memoryview(bytes(64)))
+    queue_write(pair.b, pair.memory, memoryview(bytes(64)))
 
 
 def test_every_sanitizer_of_a_stream_hears_of_a_mark(pair: Pair) -> None:
     other = Sanitizer(pair.a, pair.b)
-    write_async(pair.a, pair.memory, pair.view)
+    queue_write(pair.a, pair.memory, pair.view)
 
     Mark(pair.a).order(pair.b)
 
-    write_async(pair.b, pair.memory, memoryview(bytes(64)))
+    queue_write(pair.b, pair.memory, memoryview(bytes(64)))
     other.close()
 
 
 def test_copy_comes_after_the_work_of_its_source(pair: Pair) -> None:
-    write_async(pair.a, pair.memory, pair.view)
+    queue_write(pair.a, pair.memory, pair.view)
 
-    copy_async(pair.a, pair.b, pair.memory, pair.other, 64)
+    queue_copy(pair.a, pair.b, pair.memory, pair.other, 64)
 
 
 def test_source_that_is_overwritten_while_it_is_copied_is_reported(pair: Pair) -> None:
-    copy_async(pair.a, pair.b, pair.memory, pair.other, 64)
+    queue_copy(pair.a, pair.b, pair.memory, pair.other, 64)
 
     with pytest.raises(HazardError, match="while on late:0 stream 2 a copy reads"):
-        write_async(pair.a, pair.memory, pair.view)
+        queue_write(pair.a, pair.memory, pair.view)
 
 
 def test_host_memory_that_two_streams_fill_is_reported(pair: Pair) -> None:
-    read_async(pair.a, pair.memory, pair.view)
+    queue_read(pair.a, pair.memory, pair.view)
 
     with pytest.raises(HazardError, match=r"bytes \d+ to \d+ of host memory"):
-        read_async(pair.b, pair.other, pair.view)
+        queue_read(pair.b, pair.other, pair.view)
 
 
 def test_sanitizer_that_is_closed_hears_nothing(pair: Pair) -> None:
-    write_async(pair.a, pair.memory, pair.view)
+    queue_write(pair.a, pair.memory, pair.view)
     pair.sanitizer.close()
 
-    write_async(pair.b, pair.memory, memoryview(bytes(64)))
+    queue_write(pair.b, pair.memory, memoryview(bytes(64)))
 
     assert pair.a.watches == ()
 
 
 def test_nothing_is_kept_of_work_that_was_waited_for(pair: Pair) -> None:
-    write_async(pair.a, pair.memory, pair.view)
+    queue_write(pair.a, pair.memory, pair.view)
     pair.a.synchronize()
 
     assert pair.sanitizer.pending == 0
@@ -526,7 +526,7 @@ def forget_readers(patch: pytest.MonkeyPatch, rig: Rig) -> None:
 def copy_at_once(patch: pytest.MonkeyPatch, rig: Rig) -> None:
     """Let copies be made by the host, as between devices that can queue none."""
     patch.setattr(type(rig.slow), "copy_async", lambda *_: False)
-    patch.setattr(transfer, "SupportsAsyncTransfer", ())
+    patch.setattr(moving, "SupportsAsyncTransfer", ())
 
 
 def copy_without_waiting_for_the_source(patch: pytest.MonkeyPatch, rig: Rig) -> None:
@@ -541,7 +541,7 @@ def copy_without_waiting_for_the_target(patch: pytest.MonkeyPatch, rig: Rig) -> 
 
 def copy_through_the_host_without_waiting(patch: pytest.MonkeyPatch, rig: Rig) -> None:
     patch.setattr(type(rig.slow), "copy_async", lambda *_: False)
-    patch.setattr(transfer, "order_after", nothing)
+    patch.setattr(moving, "order_after", nothing)
 
 
 def share_host_memory_among_batches(patch: pytest.MonkeyPatch, rig: Rig) -> None:
@@ -562,7 +562,7 @@ def mark_one_stream_only(patch: pytest.MonkeyPatch, rig: Rig) -> None:
 
 
 def run_without_waiting(patch: pytest.MonkeyPatch, rig: Rig) -> None:
-    patch.setattr(tp.Scheduler, "synchronize", nothing)
+    patch.setattr(tp.Scheduler, "wait", nothing)
 
 
 def reuse_what_is_copied(patch: pytest.MonkeyPatch, rig: Rig) -> None:

@@ -142,7 +142,7 @@ REFUSALS = [
 ]
 
 
-@pytest.mark.parametrize(("build", "sentence"), REFUSALS, ids=lambda value: str(value)[:50])
+@pytest.mark.parametrize(("build", "sentence"), REFUSALS, ids=[said[:50] for _, said in REFUSALS])
 def test_wrong_use_is_refused_with_a_sentence(build, sentence):
     with pytest.raises(tp.TensorplugError) as caught:
         build()

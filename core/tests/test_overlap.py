@@ -13,6 +13,7 @@ import pytest
 import tensorplug as tp
 from tensorplug.errors import DeviceError
 from tensorplug.marks import Mark
+from tensorplug.moving import queue_write
 from tensorplug.testing.null import NullDevice
 from tensorplug.testing.timeline import Timeline
 
@@ -186,7 +187,7 @@ def test_experts_are_copied_while_the_device_works() -> None:
     values, used = np.ones((2, 1, 4), np.float32), np.array([[1, 2], [6, 1]], np.int32)
     with gpu, cpu, gpu.open() as fast, cpu.open() as slow:
         y = tp.mul_mat_id(slow.place("experts", weights, usage=tp.WEIGHTS), x, ids)
-        with tp.Scheduler([fast, slow], parallel=True, sanitize=True) as scheduler:
+        with tp.Scheduler([fast, slow], parallel=True) as scheduler:
             plan = scheduler.schedule(y)
             flying = [plan.submit({x: values + i, ids: used}) for i in range(3)]
             before = gpu.computed
@@ -204,9 +205,9 @@ def test_experts_are_copied_while_the_device_works() -> None:
 def test_mark_is_waited_for_without_later_work() -> None:
     with late("late:0") as device, device.open() as stream:
         buffer = device.buffer_type.alloc(64)
-        tp.backend.write_async(stream, tp.Storage(buffer, 0), bytes(8))
+        queue_write(stream, tp.Storage(buffer, 0), bytes(8))
         mark = Mark(stream)
-        tp.backend.write_async(stream, tp.Storage(buffer, 8), bytes(16))
+        queue_write(stream, tp.Storage(buffer, 8), bytes(16))
         early = mark.done
 
         mark.synchronize()
@@ -230,7 +231,7 @@ def test_mark_that_somebody_waited_for_is_not_waited_for_again() -> None:
         buffer = device.buffer_type.alloc(64)
         mark = Mark(stream)
         stream.synchronize()
-        tp.backend.write_async(stream, tp.Storage(buffer, 0), bytes(8))
+        queue_write(stream, tp.Storage(buffer, 0), bytes(8))
 
         mark.synchronize()
 

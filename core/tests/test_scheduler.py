@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Iterator
+from contextlib import ExitStack
 from typing import Any
 
 import numpy as np
@@ -299,7 +300,7 @@ def test_transient_input_must_be_given_to_every_run(rig: Rig) -> None:
     schedule = rig.scheduler.schedule(tp.relu(x), transient=[x])
     schedule.run({x: X})
 
-    with pytest.raises(NotAllocated, match=r"'x'.*: has no value yet; give it to run\(\)"):
+    with pytest.raises(NotAllocated, match=r"'x'.*: is transient; give it to every run\(\)"):
         schedule.run()
 
 
@@ -362,7 +363,7 @@ def test_schedules_share_one_arena(rig: Rig) -> None:
     (a, small), (b, large) = deep(16), deep(64)
     first = rig.scheduler.schedule(small)
     second = rig.scheduler.schedule(large)
-    after_both = rig.scheduler.buffer_size(rig.slow)
+    after_both = rig.scheduler.arena.size(rig.cpu.buffer_type)
 
     assert after_both < 64 * 64 * 4 * 2
     np.testing.assert_array_equal(first.run({a: np.ones((16, 16))})[small], np.full((16, 1), 32))
@@ -375,7 +376,7 @@ def test_sizes_are_known_without_allocating(rig: Rig) -> None:
 
     sizes = rig.scheduler.sizes(y)
 
-    assert sizes == {"cpu:0": 64}
+    assert sizes == {"cpu:0": 128}
     assert rig.cpu.live_buffers == 0
 
 
@@ -385,7 +386,7 @@ def test_reserve_makes_room_for_the_largest_graph(rig: Rig) -> None:
 
     rig.scheduler.schedule(tp.relu(x_in()))
 
-    assert rig.scheduler.buffer_size(rig.slow) == size == 64 * 64 * 4
+    assert rig.scheduler.buffer_size(rig.slow) == size == 2 * 64 * 64 * 4
 
 
 def test_plan_of_a_closed_schedule_serves_the_next_graph_of_its_structure(rig: Rig) -> None:
@@ -475,6 +476,55 @@ def test_two_threads_in_one_scheduler_are_told_so(rig: Rig) -> None:
     thread.join()
 
 
+# --- what it says ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("value", ["1", "2", "yes"])
+def test_variable_prints_every_schedule_to_standard_error(rig, value, monkeypatch, capsys) -> None:
+    monkeypatch.setenv("TENSORPLUG_SCHED_DEBUG", value)
+
+    schedule = rig.scheduler.schedule(tp.relu(x_in(), name="y"))
+
+    told = capsys.readouterr()
+    assert told.err == f"scheduled {schedule.graph!r}:\n{schedule.explain()}\n"
+    assert not told.out
+
+
+@pytest.mark.parametrize("value", [None, "", "0"])
+def test_nothing_is_printed_without_the_variable(rig, value, monkeypatch, capsys) -> None:
+    if value is not None:
+        monkeypatch.setenv("TENSORPLUG_SCHED_DEBUG", value)
+
+    rig.scheduler.schedule(tp.relu(x_in()))
+
+    assert capsys.readouterr() == ("", "")
+
+
+def test_weights_in_memory_where_no_stream_computes_are_warned_of_once(rig, caplog) -> None:
+    with NullDevice("far:0") as far, far.open() as other:
+        w = other.place("w", np.eye(4, dtype=np.float32), usage=tp.WEIGHTS)
+        x = x_in()
+        y = tp.mul_mat(w, x)
+
+        for _ in range(2):
+            with rig.scheduler.schedule(y) as schedule:
+                np.testing.assert_array_equal(schedule.run({x: X})[y], X)
+
+        home = rig.scheduler.schedule(y).backend_of(y)
+        assert [r.message for r in caplog.records if r.levelname == "WARNING"] == [
+            "weights w lie in far:0, where no stream of this scheduler computes: 64 B are copied "
+            f"to {home} in each run; give the scheduler a stream of far:0"
+        ]
+
+
+def test_weights_of_a_stream_of_the_scheduler_are_not_warned_of(rig, caplog) -> None:
+    ws = [b.place("w", np.eye(4, dtype=np.float32), usage=tp.WEIGHTS) for b in (rig.fast, rig.slow)]
+
+    rig.scheduler.schedule([tp.mul_mat(w, x_in()) for w in ws])
+
+    assert not caplog.records
+
+
 # --- observers ---------------------------------------------------------------------------------
 
 
@@ -519,6 +569,49 @@ def test_observer_that_says_no_cancels_all_splits() -> None:
     assert rig.gpu.computed == ["mul_mat"]
     np.testing.assert_array_equal(schedule.run({x: X})[y], np.maximum(X, 0))
     rig.close()
+
+
+@pytest.mark.parametrize("flying", [0, 1, 4])
+def test_observer_of_a_submitted_batch_sees_its_values_and_disturbs_no_other(flying: int) -> None:
+    with ExitStack() as opened:
+        gpu = opened.enter_context(NullDevice("gpu:0", asynchronous=True))
+        cpu = opened.enter_context(NullDevice("cpu:0", host=True))
+        fast, slow = (opened.enter_context(d.open()) for d in (gpu, cpu))
+        scheduler = opened.enter_context(tp.Scheduler([fast, slow], parallel=True))
+        w = fast.place("w", np.eye(4, dtype=np.float32), usage=tp.WEIGHTS)
+        x = x_in()
+        a = tp.relu(tp.mul_mat(w, x, name="m"), name="a")
+        y = tp.add(tp.scale(a, 2.0, name="b"), a, name="y")
+        schedule = opened.enter_context(scheduler.schedule(y))
+        recorder = Recorder("mab")
+
+        before = [schedule.submit({x: X + i}) for i in range(flying)]
+        observed = schedule.submit({x: -X}, observer=recorder)
+        after = [schedule.submit({x: X - i}) for i in range(3)]
+
+        assert list(recorder.seen) == ["m", "a", "b"]
+        np.testing.assert_array_equal(recorder.seen["b"], 2 * np.maximum(-X, 0))
+        np.testing.assert_array_equal(observed[y], 3 * np.maximum(-X, 0))
+        for i, flight in enumerate(before):
+            np.testing.assert_array_equal(flight[y], 3 * np.maximum(X + i, 0))
+        for i, flight in enumerate(after):
+            np.testing.assert_array_equal(flight[y], 3 * np.maximum(X - i, 0))
+
+
+def test_observer_that_cancels_a_submitted_batch_leaves_the_schedule_usable() -> None:
+    with NullDevice("host:0", host=True) as host, host.open() as stream:
+        x = x_in()
+        y = tp.scale(tp.relu(x, name="a"), 2.0)
+        with tp.Scheduler([stream], parallel=True) as scheduler:
+            schedule = scheduler.schedule(y)
+
+            with pytest.raises(tp.Aborted, match=r"'a'.*: the observer cancelled the run here"):
+                schedule.submit({x: X}, observer=Recorder("a", stop_at="a"))
+
+            for i in range(6):
+                np.testing.assert_array_equal(
+                    schedule.submit({x: X + i})[y], 2 * np.maximum(X + i, 0)
+                )
 
 
 # --- reordering and experts --------------------------------------------------------------------

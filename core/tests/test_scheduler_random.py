@@ -265,7 +265,7 @@ def forget_batches(patch: pytest.MonkeyPatch) -> None:
 
 
 def forget_runs(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(tp.Scheduler, "synchronize", lambda *_: None)
+    patch.setattr(tp.Scheduler, "wait", lambda *_: None)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,8 @@ import pytest
 
 import tensorplug as tp
 from tensorplug import transfer
-from tensorplug.backend import order_after, read_async, write_async
+from tensorplug.backend import order_after
+from tensorplug.moving import copy_bytes, queue_copy, queue_read, queue_write
 from tensorplug.placing import place_in
 from tensorplug.tensor import Storage, leaf
 from tensorplug.testing.null import NullBuffer, NullBufferType, NullDevice
@@ -385,7 +386,7 @@ def test_bytes_are_copied_within_one_buffer_even_where_they_overlap(memories) ->
         buffer = memories[kind].alloc(16)
         buffer.write(0, np.arange(16, dtype=np.uint8))
 
-        transfer.copy_bytes(Storage(buffer, 0), Storage(buffer, 4), 8)
+        copy_bytes(Storage(buffer, 0), Storage(buffer, 4), 8)
 
         assert buffer.read(0, 16).tolist() == [0, 1, 2, 3, 0, 1, 2, 3, 4, 5, 6, 7, 12, 13, 14, 15]
 
@@ -395,7 +396,7 @@ def test_bytes_are_copied_within_bounds(null: NullDevice, start, end, size) -> N
     a, b = null.buffer_type.alloc(64), null.buffer_type.alloc(64)
 
     with pytest.raises(tp.ShapeError, match="is out of bounds; the buffer has 64 bytes"):
-        transfer.copy_bytes(Storage(a, start), Storage(b, end), size)
+        copy_bytes(Storage(a, start), Storage(b, end), size)
 
 
 def test_failed_copy_is_raised(null: NullDevice) -> None:
@@ -435,9 +436,9 @@ def test_copy_starts_after_the_source_s_work_and_before_the_target_s(
     a, b = (device.buffer_type.alloc(4) for device in devices)
     seen = np.zeros(4, np.uint8)
 
-    write_async(first, Storage(a, 0), b"data")
-    transfer.copy_async(first, second, Storage(a, 0), Storage(b, 0), 4)
-    read_async(second, Storage(b, 0), seen)
+    queue_write(first, Storage(a, 0), b"data")
+    queue_copy(first, second, Storage(a, 0), Storage(b, 0), 4)
+    queue_read(second, Storage(b, 0), seen)
     second.synchronize()
 
     assert seen.tobytes() == b"data"
@@ -459,7 +460,7 @@ def test_copy_leaves_alone_what_the_target_still_reads(target_has) -> None:
     plan = second.plan(tp.BoundGraph(tp.Graph(y), tp.Bindings({y: Storage(result, 0)})))
 
     plan.run()
-    transfer.copy_async(first, second, Storage(a, 0), Storage(b, 0), 16)
+    queue_copy(first, second, Storage(a, 0), Storage(b, 0), 16)
     second.synchronize()
 
     assert result.read(0, 16).view(np.float32).tolist() == [1] * 4
@@ -491,7 +492,7 @@ def test_copy_says_who_still_reads_the_source(source, target, staged: bool, read
     a.write(0, b"data")
     memory = [np.empty(4, np.uint8)]
 
-    found = transfer.copy_async(
+    found = queue_copy(
         first, second, Storage(a, 0), Storage(b, 0), 4, (lambda _: memory[0]) if staged else None
     )
     second.synchronize()
@@ -507,7 +508,7 @@ def test_copy_out_of_bounds_between_devices_is_refused(late, host) -> None:
         a, b = (d.buffer_type.alloc(4) for d in (host, late))
 
         with pytest.raises(tp.ShapeError, match="copy of bytes 2 to 6 is out of bounds"):
-            transfer.copy_async(source, target, Storage(a, 2), Storage(b, 0), 4)
+            queue_copy(source, target, Storage(a, 2), Storage(b, 0), 4)
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -563,10 +564,30 @@ def test_transfers_of_a_stream_without_the_ability_wait_for_its_work() -> None:
     seen = np.zeros(4, np.float32)
 
     plan.run()
-    read_async(backend, x.storage, seen)
+    queue_read(backend, x.storage, seen)
     plan.run()
-    write_async(backend, x.storage, np.zeros(4, np.float32))
+    queue_write(backend, x.storage, np.zeros(4, np.float32))
 
     assert seen.tolist() == [3, 3, 3, 3]
     assert transfer.read(x).tolist() == [0, 0, 0, 0]
     device.close(force=True)
+
+
+@pytest.mark.parametrize("way", ["copy", "copy_async"])
+def test_copies_through_the_host_are_said_once_for_each_two_kinds_of_memory(way, caplog) -> None:
+    caplog.set_level("INFO", "tensorplug.transfer")
+    with NullDevice("a:0") as one, NullDevice("b:0") as two, NullDevice("h:0", host=True) as host:
+        a, b, c = (d.open() for d in (one, two, host))
+        for source, target in ((a, b), (a, b), (b, a), (a, c), (c, b), (a, a)):
+            x, y = (s.place("x", np.ones(4, np.float32)) for s in (source, target))
+            if way == "copy":
+                transfer.copy(x, y)
+            else:
+                transfer.copy_async(source, target, x, y)
+        for each in (one, two, host):
+            each.close(force=True)
+
+    assert caplog.messages == [
+        "copies from a:0 to b:0 go through the host's memory: two transfers for each",
+        "copies from b:0 to a:0 go through the host's memory: two transfers for each",
+    ]

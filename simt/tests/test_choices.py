@@ -5,15 +5,18 @@ import threading
 
 import pytest
 
-from tensorplug_simt import cache
+from tensorplug import cache
+from tensorplug.cache import VARIABLE, Cache
 from tensorplug_simt.choices import ChoiceFile, texts_id
 
 IDENTITY = {"device": "a GPU", "driver": "1"}
+CACHE = Cache("gpus", ".bin")
 
 
 @pytest.fixture
-def file(tmp_path) -> ChoiceFile:
-    return ChoiceFile(tmp_path, IDENTITY)
+def file(monkeypatch, tmp_path) -> ChoiceFile:
+    monkeypatch.setenv(VARIABLE, str(tmp_path))
+    return ChoiceFile(CACHE, IDENTITY)
 
 
 DAMAGED = {
@@ -27,7 +30,7 @@ DAMAGED = {
 
 @pytest.mark.parametrize("content", DAMAGED.values(), ids=DAMAGED)
 def test_damaged_files_count_as_empty_and_are_replaced(file, content):
-    file.path.write_bytes(content)
+    CACHE.write(file.name, content)
 
     before = dict(file.read())
     file.add({"a": "wide"})
@@ -38,7 +41,7 @@ def test_damaged_files_count_as_empty_and_are_replaced(file, content):
 
 @pytest.mark.parametrize("choices", [None, [], {"a": 3}, "wide"])
 def test_choices_that_are_no_names_count_as_none(file, choices):
-    file.path.write_text(json.dumps({"for": IDENTITY, "choices": choices}))
+    CACHE.write(file.name, json.dumps({"for": IDENTITY, "choices": choices}).encode())
 
     assert file.read() == {}
 
@@ -59,12 +62,11 @@ def test_mark_of_a_class_that_is_tried_is_no_choice_and_no_writer_loses_it(file)
 
     assert file.read() == {"b": "group"}
     assert not file.begin("a")
-    assert len(list(file.folder.glob("choices-*.json"))) == 2
+    assert len(list(CACHE.folder.glob("choices-*.json"))) == 2
 
 
-def test_classes_are_tried_where_marks_cannot_be_written(tmp_path):
-    (tmp_path / "file").touch()
-    file = ChoiceFile(tmp_path / "file", IDENTITY)
+def test_classes_are_tried_where_marks_cannot_be_written(file, tmp_path):
+    (tmp_path / CACHE.name).touch()
 
     assert file.begin("a")
     file.end("a")
@@ -74,7 +76,7 @@ def test_classes_are_tried_where_marks_cannot_be_written(tmp_path):
 def test_choices_of_another_driver_are_another_file_s(file):
     file.add({"a": "wide"})
 
-    assert ChoiceFile(file.folder, {**IDENTITY, "driver": "2"}).read() == {}
+    assert ChoiceFile(CACHE, {**IDENTITY, "driver": "2"}).read() == {}
 
 
 def test_readers_never_see_half_a_file_while_others_write(file):
@@ -91,7 +93,7 @@ def test_readers_never_see_half_a_file_while_others_write(file):
         writer.join()
 
     assert all(choices.get("first") == "wide" for choices in seen)
-    assert list(file.folder.iterdir()) == [file.path]
+    assert [path.name for path in CACHE.folder.iterdir()] == [file.name]
 
 
 def test_nothing_happens_where_nothing_can_be_written(file, monkeypatch):

@@ -20,11 +20,6 @@ LEDGER = Ledger()
 RECENT = (0, 25)
 
 
-def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Do not even build the cases where the group is not asked for."""
-    return "not oracle" in config.option.markexpr or None
-
-
 def pytest_sessionfinish() -> None:
     wanted = os.environ.get("TENSORPLUG_ORACLE_SECTION")
     if wanted and LEDGER.version:

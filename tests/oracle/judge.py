@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 from oracle.client import Oracle, Refusal, outputs
 from oracle.formulas import FORMULAS
-from oracle.known import reason
+from oracle.known import reason, unasked
 from oracle.report import Finding
 
 import tensorplug as tp
@@ -51,6 +51,8 @@ PICKS = frozenset({"argmax", "argsort", "top_k"})
 
 def examine(case: Case, oracle: Oracle, backend: Backend) -> Finding:
     """Compare what ggml computes for `case` with what `backend` and the reference compute."""
+    if unasked(case):
+        return Finding(case.op, case.types, "refused", unasked(case))
     built = build(case)
     wanted = oracle.run(built)
     if isinstance(wanted, Refusal):
@@ -151,7 +153,9 @@ def problem(case: Case, built: Built, got: Array, wanted: Array) -> str:
     """What tells `got` from the values `wanted` of ggml; empty where nothing does."""
     if case.op == "argmax":
         return _other_maximum(built, got, wanted)
-    return difference(replace(case, limit=limit(case), each=False), built, got, wanted)
+    compare = "near" if case.compare == "product" else case.compare
+    judged = replace(case, compare=compare, limit=limit(case), each=False)
+    return difference(judged, built, got, wanted)
 
 
 def _other_maximum(built: Built, got: Array, wanted: Array) -> str:

@@ -27,6 +27,12 @@ def reason(case: Case, release: tuple[int, ...]) -> str:
     return next((k.reason for k in told if k.applies(case)), "")
 
 
+def unasked(case: Case) -> str:
+    """Why ggml is not asked about a case; empty where it is."""
+    without = any(arg is not None and arg.data.tag.startswith("partly_") for arg in case.args)
+    return "ggml stops at ids of no row, or reads and writes elsewhere" if without else ""
+
+
 def _laid(*layouts: str) -> Callable[[Case], bool]:
     """Some source has one of these layouts."""
     return lambda case: not set(layouts).isdisjoint(case.layouts)
@@ -39,6 +45,12 @@ def _huge(case: Case) -> bool:
 
 def _with_nan(case: Case) -> bool:
     return any(arg is not None and "nan" in arg.data.tag for arg in case.args)
+
+
+def _odd_against_blocks(case: Case) -> bool:
+    """NaN or infinity in x, and weights of a block type."""
+    w, x = case.args[:2]
+    return bool(w and x and w.dtype.is_block and {"nan", "inf"} & set(x.data.tag.split("_")))
 
 
 def _mixed(case: Case) -> bool:
@@ -107,6 +119,11 @@ KNOWN = (
     ),
     Known("pool_1d pool_2d", _with_nan, "a maximum of ggml forgets NaN"),
     Known("rms_norm_back", _single, "nearly all cancels in a row of one; f32 of ggml keeps less"),
+    Known(
+        "mul_mat mul_mat_id",
+        _odd_against_blocks,
+        "ggml rounds activations to 8 bits, and the largest of them forgets NaN",
+    ),
     Known("mul_mat", _few_products, "ggml rounds activations to 8 bits, and few results cancel"),
     Known(
         "ssm_scan rwkv_wkv6 rwkv_wkv7 gated_linear_attn gated_delta_net",

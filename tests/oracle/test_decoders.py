@@ -9,8 +9,6 @@ import tensorplug as tp
 from tensorplug.testing.cases.blocks import SCATTERED, random_rows
 from tensorplug_cpu import reference
 
-pytestmark = pytest.mark.oracle
-
 BLOCKS = [dtype for dtype in tp.DTYPES if dtype.is_block]
 
 

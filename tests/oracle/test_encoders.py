@@ -9,11 +9,9 @@ import pytest
 from oracle.client import Refusal
 from oracle.report import Finding
 
-from tensorplug_cpu.decode import decode_rows
+from tensorplug.blocks.rows import decode_rows
 from tensorplug_cpu.encode import PACKAGED, encode_rows
 from tensorplug_cpu.encoders import ENCODERS, simple
-
-pytestmark = pytest.mark.oracle
 
 ROWS, ELEMENTS = 32, 1024
 TYPES = sorted(ENCODERS.keys() | PACKAGED, key=lambda t: t.id)

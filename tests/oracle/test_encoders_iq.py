@@ -9,11 +9,9 @@ import pytest
 from oracle.client import Refusal
 
 import tensorplug as tp
-from tensorplug_cpu.decode import decode_rows
+from tensorplug.blocks.rows import decode_rows
 from tensorplug_cpu.encode import encode_rows
 from tensorplug_cpu.encoders import NEEDS_IMPORTANCE
-
-pytestmark = pytest.mark.oracle
 
 TYPES = [tp.IQ1_S, tp.IQ1_M, tp.IQ2_XXS, tp.IQ2_XS, tp.IQ2_S, tp.IQ3_XXS, tp.IQ3_S]
 SHAPE = (64, 512)

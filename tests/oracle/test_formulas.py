@@ -6,8 +6,6 @@ from oracle.judge import chosen, examine_formula
 
 from tensorplug.testing.cases import CASES
 
-pytestmark = pytest.mark.oracle
-
 
 @pytest.mark.parametrize(
     "case", chosen(case for case in CASES if case.op in FORMULAS), ids=lambda case: case.id

@@ -8,8 +8,6 @@ from oracle.judge import chosen, examine
 import tensorplug as tp
 from tensorplug.testing.cases import CASES
 
-pytestmark = pytest.mark.oracle
-
 
 @pytest.mark.parametrize(
     "case", chosen(case for case in CASES if case.op in BUILDERS), ids=lambda case: case.id

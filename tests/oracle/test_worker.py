@@ -12,8 +12,6 @@ from oracle.client import Refusal
 import tensorplug as tp
 from tensorplug.testing.cases import Arg, Case, build
 
-pytestmark = pytest.mark.oracle
-
 ADDITION = Case(op="add", args=(Arg((4, 2)), Arg((4, 2))))
 ASSERTED = Case(op="norm", args=(Arg((4, 2)),), params={"eps": -1.0})
 

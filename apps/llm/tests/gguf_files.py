@@ -114,8 +114,8 @@ def wanted_tensors(architecture: str) -> Iterable[Expected]:
 def _add(writer: gguf.GGUFWriter, key: str, value: Any) -> None:
     if isinstance(value, list | tuple):
         writer.add_array(key, value)
-    elif isinstance(value, str):
-        writer.add_string(key, value)
+    elif isinstance(value, str | bytes):
+        writer.add_key_value(key, value, gguf.GGUFValueType.STRING)
     elif isinstance(value, bool):
         writer.add_bool(key, value)
     elif isinstance(value, int):

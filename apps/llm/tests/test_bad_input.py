@@ -10,17 +10,25 @@ from typer.testing import CliRunner
 
 from tensorplug import Backend
 from tensorplug.errors import FormatError, OutOfMemory, TensorplugError
+from tensorplug.gguf.metadata import Metadata
 from tensorplug_llm import load_model
+from tensorplug_llm.arch import ARCHITECTURES
+from tensorplug_llm.chat import ChatTemplate, encode_chat
 from tensorplug_llm.cli import app
+from tensorplug_llm.tokenizer.vocabulary import SPECIAL_IDS
 
 Write = Callable[..., Path]
+HELLO = [{"role": "user", "content": "Hello"}]
 
 
-def outcome(path: Path, cpu: Backend) -> str:
+def outcome(path: Path, cpu: Backend, *, chat: bool = False) -> str:
     """Try to use a model: the name of the error, or that it works."""
     try:
         with load_model(path, [cpu]) as model, model.session(32) as session:
             session.prefill([1, 2, 3])
+            if chat:
+                source = ChatTemplate.from_metadata(model.file.metadata).source
+                encode_chat(model.tokenizer, ChatTemplate(source, trusted=True), HELLO)
     except TensorplugError as error:
         return type(error).__name__
     return "works"
@@ -96,6 +104,121 @@ def test_wrong_metadata_is_named(
 ) -> None:
     with pytest.raises(FormatError, match=message):
         load_model(model_file(metadata=metadata), [cpu])
+
+
+VALUES: dict[str, object] = {
+    "a bool": True,
+    "zero": 0,
+    "an integer": 7,
+    "a negative integer": -1,
+    "a huge integer": (1 << 63) + 1,
+    "a number": 0.5,
+    "not a number": float("nan"),
+    "infinity": float("inf"),
+    "a string": "7",
+    "an empty string": "",
+    "no UTF-8": b"\xff\xfe",
+    "integers": [1, 2],
+    "one integer": [0],
+    "numbers": [0.5, float("nan")],
+    "bools": [True, False],
+    "strings": ["a", "b"],
+    "no text": [b"\xff", b"a \xff"],
+}
+KEYS = {
+    "llama": [
+        *("context_length", "embedding_length", "block_count", "feed_forward_length"),
+        *("attention.head_count", "attention.head_count_kv", "attention.key_length"),
+        *("attention.value_length", "attention.layer_norm_rms_epsilon", "expert_count"),
+        *("rope.freq_base", "rope.dimension_count", "rope.scaling.type", "rope.scale_linear"),
+        *("rope.scaling.factor", "rope.scaling.original_context_length"),
+        "rope.scaling.attn_factor",
+    ],
+    "gemma3": [
+        *("attention.sliding_window", "attention.sliding_window_pattern"),
+        *("final_logit_softcapping", "rope.freq_base_swa"),
+    ],
+    "tokenizer": [
+        *("ggml.model", "ggml.pre", "ggml.tokens", "ggml.token_type", "ggml.merges"),
+        *("ggml.scores", "ggml.add_bos_token", "ggml.add_eos_token", "ggml.add_space_prefix"),
+        *(f"ggml.{key}" for key in SPECIAL_IDS.values()),
+        "chat_template",
+    ],
+    "general": ["architecture", "alignment"],
+}
+"""Every key that is read."""
+
+
+@pytest.mark.parametrize("kind", VALUES)
+@pytest.mark.parametrize(
+    ("family", "key"), [(family, key) for family, keys in KEYS.items() for key in keys]
+)
+def test_metadata_of_any_kind_works_or_is_one_of_our_errors(
+    family: str, key: str, kind: str, model_file: Write, cpu: Backend
+) -> None:
+    architecture = "gemma3" if family == "gemma3" else "llama"
+    path = model_file(architecture, metadata={f"{family}.{key}": VALUES[kind]})
+
+    assert outcome(path, cpu, chat=True) in ("works", "FormatError", "OptionError")
+
+
+def test_the_sweep_knows_every_key_that_is_read(
+    model_file: Write, cpu: Backend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: set[str] = set()
+    for name in ("__getitem__", "__contains__"):
+        usual = getattr(Metadata, name)
+
+        def listen(self: Metadata, key: str, usual: Callable[..., object] = usual) -> object:
+            asked.add(key)
+            return usual(self, key)
+
+        monkeypatch.setattr(Metadata, name, listen)
+
+    for architecture in ARCHITECTURES:
+        more = {f"{architecture}.rope.scaling.type": "yarn", f"{architecture}.expert_count": 0}
+        assert outcome(model_file(architecture, metadata=more), cpu, chat=True) == "works"
+
+    own = {f"{name}." for name in ARCHITECTURES}
+    read = {next((k[len(o) :] for o in own if k.startswith(o)), k) for k in asked}
+    listed = {
+        key if family in ARCHITECTURES else f"{family}.{key}"
+        for family, keys in KEYS.items()
+        for key in keys
+    }
+    assert read <= listed
+
+
+@pytest.mark.parametrize("kind", ["int8", "int16", "int32", "int64", "float64"])
+def test_weights_that_nothing_multiplies_with_are_refused_before_anything_is_said(
+    kind: str, model_file: Write
+) -> None:
+    path = model_file(tensors={"blk.0.attn_q.weight": np.zeros((32, 32), kind)})
+
+    result = CliRunner().invoke(app, ["generate", str(path), "--prompt", "hello"])
+
+    name = kind.replace("int", "i").replace("float", "f")
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert result.stderr == (
+        f"tensorplug-llm: {path}: tensor 'blk.0.attn_q.weight' is {name}, which no device "
+        "multiplies with; convert the model to f16 or a block type\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("key", "strings"), [("merges", ["h e", b"h \xed\xa0\x80"]), ("merges", [b"\xff e"])]
+)
+def test_merges_that_are_no_text_are_named(
+    key: str, strings: list[str | bytes], model_file: Write
+) -> None:
+    path = model_file(metadata={f"tokenizer.ggml.{key}": strings})
+
+    result = CliRunner().invoke(app, ["generate", str(path), "--prompt", "hello"])
+
+    assert result.stderr.startswith(f"tensorplug-llm: tokenizer.ggml.{key}: '")
+    assert result.stderr.endswith(
+        "' is no UTF-8; the model file is damaged or incomplete: fetch or convert it again\n"
+    )
 
 
 def test_infinite_weights_end_generation_with_a_sentence(model_file: Write) -> None:

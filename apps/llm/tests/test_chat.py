@@ -17,13 +17,18 @@ CHATML = (
 HELLO = [{"role": "user", "content": "Hello"}]
 
 
+def trusted(source: str) -> ChatTemplate:
+    """A template that runs in this process."""
+    return ChatTemplate(source, trusted=True)
+
+
 @pytest.mark.parametrize(
     ("generation_prompt", "end"), [(True, "<|im_start|>assistant\n"), (False, "")]
 )
 def test_a_conversation_becomes_a_prompt(generation_prompt: bool, end: str) -> None:
     messages = [*HELLO, {"role": "assistant", "content": "Hi"}]
 
-    prompt = ChatTemplate(CHATML).render(messages, add_generation_prompt=generation_prompt)
+    prompt = trusted(CHATML).render(messages, add_generation_prompt=generation_prompt)
 
     assert prompt == (
         f"<|im_start|>user\nHello<|im_end|>\n<|im_start|>assistant\nHi<|im_end|>\n{end}"
@@ -46,9 +51,7 @@ def test_a_conversation_becomes_a_prompt(generation_prompt: bool, end: str) -> N
     ],
 )
 def test_templates_find_what_the_models_of_others_expect(template: str, prompt: str) -> None:
-    rendered = ChatTemplate(template).render(
-        HELLO, bos="<s>", eos="</s>", variables={"topic": "tea"}
-    )
+    rendered = trusted(template).render(HELLO, bos="<s>", eos="</s>", variables={"topic": "tea"})
 
     assert rendered == prompt
 
@@ -79,11 +82,11 @@ FAILS = "fails on these messages: "
     [
         (
             "\n{{ messages",
-            "line 2: unexpected end of template, expected 'end of print statement'.; ",
+            "line 2: \"unexpected end of template, expected 'end of print statement'.\"; ",
         ),
-        ("{% frob %}", "line 1: Encountered unknown tag 'frob'.; "),
+        ("{% frob %}", "line 1: \"Encountered unknown tag 'frob'.\"; "),
         ("{{ messages[0].none.at_all }}", None),
-        ("{{ 1 / 0 }}", f"{FAILS}ZeroDivisionError: division by zero; "),
+        ("{{ 1 / 0 }}", f"{FAILS}ZeroDivisionError 'division by zero'; "),
         ("{{ range(10000000) }}", None),
         ("{{ ''.__class__.__mro__ }}", None),
         ("{{ messages.append(1) }}", None),
@@ -94,21 +97,21 @@ FAILS = "fails on these messages: "
 )
 def test_a_broken_or_forbidden_template_is_named(template: str, sentence: str | None) -> None:
     with pytest.raises(FormatError) as error:
-        ChatTemplate(template).render(HELLO)
+        trusted(template).render(HELLO)
 
     assert str(error.value).startswith(f"tokenizer.chat_template: {sentence or ''}")
     assert str(error.value).endswith(BROKEN)
 
 
 def test_a_template_may_refuse_messages() -> None:
-    template = ChatTemplate("{{ raise_exception('Roles must alternate') }}")
+    template = trusted("{{ raise_exception('Roles must alternate') }}")
 
     with pytest.raises(OptionError) as error:
         template.render(HELLO)
 
     assert str(error.value) == (
-        "tokenizer.chat_template: refuses these messages: Roles must alternate; change their roles "
-        "or order"
+        "tokenizer.chat_template: refuses these messages: 'Roles must alternate'; change their "
+        "roles or order"
     )
 
 
@@ -122,7 +125,7 @@ def test_a_template_may_refuse_messages() -> None:
 )
 def test_messages_need_a_role_and_a_content(message: dict[str, Any], keys: str) -> None:
     with pytest.raises(OptionError) as error:
-        ChatTemplate(CHATML).render([*HELLO, message])
+        trusted(CHATML).render([*HELLO, message])
 
     assert str(error.value) == (
         f"chat: message 2 has the keys {keys}; give it a role, such as 'user', and a content"
@@ -145,4 +148,67 @@ def test_a_conversation_begins_with_one_bos_token_at_most(
     )
     as_the_template_says = [1, 3] if "bos" in template else [3]
 
-    assert encode_chat(tokenizer, ChatTemplate(template), HELLO) == (ids or as_the_template_says)
+    assert encode_chat(tokenizer, trusted(template), HELLO) == (ids or as_the_template_says)
+
+
+# --- templates that nobody trusts ----------------------------------------------------------------
+
+LIMITS = (
+    "tokenizer.chat_template: takes more than 2 s or 512 MiB on these messages; the model's "
+    "template is broken or means harm, so give a plain prompt"
+)
+NO_MEMORY = f"tokenizer.chat_template: {FAILS}MemoryError; {BROKEN}"
+
+
+def test_a_template_gives_the_same_in_a_process_of_its_own() -> None:
+    template = "{{ messages[0] | tojson }}{{ bos_token }}\u2028é\x1b{{ 'a\\r\\nb' }}"
+
+    own, here = (ChatTemplate(template, trusted=t).render(HELLO, bos="<s>") for t in (False, True))
+
+    assert own == here == '{"role": "user", "content": "Hello"}<s>\u2028é\x1ba\r\nb'
+
+
+@pytest.mark.parametrize(
+    ("template", "sentence"),
+    [
+        pytest.param("{% for i in range(99999) %}" * 2 + "{% endfor %}" * 2, LIMITS, id="loops"),
+        pytest.param("{{ 'a' * 10**9 }}", NO_MEMORY, id="product"),
+        pytest.param("{{ '%3000000000d' % 1 }}", NO_MEMORY, id="format"),
+        pytest.param(
+            "{{ 1 | tojson(indent=3000000000) }}{{ [1] | tojson(indent=3000000000) }}",
+            NO_MEMORY,
+            id="filter",
+        ),
+        pytest.param(
+            "{{ 'a' * 2**25 }}",
+            f"tokenizer.chat_template: {FAILS}its prompt has 33554432 characters, and 16777216 are "
+            f"allowed; {BROKEN}",
+            id="output",
+        ),
+    ],
+)
+def test_a_template_without_end_or_bounds_is_an_error(template: str, sentence: str) -> None:
+    with pytest.raises(FormatError) as error:
+        ChatTemplate(template).render(HELLO)
+
+    assert str(error.value) == sentence
+
+
+def test_what_a_template_raises_holds_no_control_characters() -> None:
+    with pytest.raises(OptionError) as error:
+        ChatTemplate("{{ raise_exception('\x1b]0;owned\x07') }}").render(HELLO)
+
+    assert str(error.value) == (
+        "tokenizer.chat_template: refuses these messages: '\\x1b]0;owned\\x07'; change their "
+        "roles or order"
+    )
+
+
+def test_messages_that_json_cannot_hold_are_refused() -> None:
+    with pytest.raises(OptionError) as error:
+        trusted(CHATML).render([{"role": "user", "content": object()}])
+
+    assert str(error.value) == (
+        "chat: messages and variables must be plain data that JSON can hold, and Object of type "
+        "object is not JSON serializable; give texts, numbers, lists and dictionaries"
+    )

@@ -151,6 +151,17 @@ def test_perplexity_reads_a_text(run: Run, tmp_path: Path) -> None:
         ),
         (("--kv", "q8"), "--kv: 'q8' is no type of the cache; choose f16 or f32"),
         (("--temperature", "-1"), "sampling: temperature is -1.0; give a number of at least 0"),
+        *(
+            (
+                ("--device", "cpu", "--split", "tensor", "--ratio", ratio),
+                f"deal: ratio ({ratio},); give a part, finite and not negative, for each device",
+            )
+            for ratio in ("nan", "inf", "-1.0", "0.0")
+        ),
+        (
+            ("--device", "cpu", "--threads", "100000"),
+            "cpu:0: threads=100000, and at most 4096 can be used; give as many as there are cores",
+        ),
         (
             ("--device", "cpu?threads=-1"),
             "cpu:0: option threads=-1 is negative; use 0 for all cores",
@@ -206,6 +217,19 @@ def test_unreadable_text_is_named(
     assert result.stderr == f"tensorplug-llm: {text}: {message}\n"
 
 
+@pytest.mark.skipif(not Path("/dev/zero").exists(), reason="reads a file without end")
+def test_a_text_without_end_is_refused(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tensorplug_llm.cli.MOST_TEXT", 1000)
+
+    result = run("perplexity", "{model}", "/dev/zero", *CHEAP)
+
+    assert result.exit_code == 1
+    assert result.stderr == (
+        "tensorplug-llm: /dev/zero: has more than 1000 bytes; give a shorter text: the first "
+        "million bytes tell as much\n"
+    )
+
+
 def test_model_without_a_chat_template_says_so(model_file: Write) -> None:
     path = model_file(metadata={"tokenizer.chat_template": None})
 
@@ -248,18 +272,28 @@ def test_full_device_is_one_paragraph(
     assert result.stderr.count("\n") == 1
 
 
-def test_progress_shows_on_terminals_only(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("is_terminal", "seconds", "shown"),
+    [(True, 0.5, False), (True, 1.5, True), (False, 1.5, False)],
+)
+def test_progress_shows_on_terminals_after_a_second(
+    is_terminal: bool,
+    seconds: float,
+    shown: bool,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    shown = []
-    for is_terminal in (False, True):
-        monkeypatch.setattr(sys.stderr, "isatty", lambda answer=is_terminal: answer, raising=False)
-        with progress_bar("loading") as update:
-            update(1 << 20, 2 << 20)
-        shown.append(capsys.readouterr().err)
+    now = [100.0]
+    monkeypatch.setattr("tqdm.std.time", lambda: now[0])
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: is_terminal, raising=False)
 
-    assert shown[0] == ""
-    assert "loading" in shown[1]
+    with progress_bar("loading") as update:
+        now[0] += seconds
+        update(1 << 20, 2 << 20)
+
+    written = capsys.readouterr().err
+    assert ("loading" in written) is shown
+    assert shown or written == ""
 
 
 def test_one_device_may_be_given_twice(run: Run) -> None:
@@ -276,7 +310,7 @@ def test_wrong_usage_exits_with_2(arguments: list[str]) -> None:
 
 
 def test_console_script_survives_a_reader_that_leaves(model_file: Write) -> None:
-    command = [sys.executable, "-c", "from tensorplug_llm.cli import main; main()"]
+    command = [sys.executable, "-c", "from tensorplug_llm_console import main; main()"]
     arguments = ["generate", str(model_file()), "--prompt", "hello", "--tokens", "400", *CHEAP]
 
     with subprocess.Popen(

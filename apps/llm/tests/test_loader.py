@@ -1,5 +1,7 @@
 """Weights: checked against the architecture, then mapped, expanded or uploaded."""
 
+import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -169,6 +171,19 @@ def test_wishes_that_no_device_can_grant_are_refused(
         load_model(model_file(), [walled()], weights=mode)
 
     assert str(caught.value) == f"weights: {reason}"
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows shortens no file that is mapped")
+@pytest.mark.parametrize("left", [0, 5000, 40_000])
+def test_a_file_that_is_shortened_while_it_is_loaded_is_an_error(
+    left: int, model_file: Write, walled: Open
+) -> None:
+    path = model_file()
+
+    with pytest.raises(FormatError) as caught:
+        load_model(path, [walled()], progress=lambda *_: os.truncate(path, left))
+
+    assert str(caught.value).startswith(f"{path}: was shortened while it was read: it had ")
 
 
 def test_full_device_is_an_error_that_names_it(model_file: Write, walled: Open) -> None:

@@ -1,6 +1,8 @@
 """Models by name: found in installed packages, put together once, or a line that helps."""
 
 import hashlib
+import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -76,7 +78,6 @@ def test_parts_are_put_together_in_the_cache(
 
     assert path.read_bytes() == WHOLE
     assert path.parent == cache
-    assert path.stat().st_mode & 0o777 == 0o644
     assert seen == [(11, 17), (17, 17)]
 
 
@@ -97,6 +98,77 @@ def test_half_a_model_in_the_cache_is_put_together_again(
     install(PARTS)
     path = find_model("tiny")
     path.write_bytes(WHOLE[:5])
+
+    find_model("tiny")
+
+    assert path.read_bytes() == WHOLE
+
+
+@pytest.mark.parametrize("place", [0, 3, len(WHOLE) - 1])
+def test_a_damaged_model_of_the_right_size_is_put_together_again(
+    tiny: PackagedModel, install: Callable[..., None], cache: Path, place: int
+) -> None:
+    install(PARTS)
+    path = find_model("tiny")
+    raw = bytearray(WHOLE)
+    raw[place] ^= 1
+    path.write_bytes(raw)
+    os.utime(path, ns=(0, 0))
+
+    find_model("tiny")
+
+    assert path.read_bytes() == WHOLE
+
+
+def test_a_model_is_read_once_and_then_known_by_its_facts(
+    tiny: PackagedModel, install: Callable[..., None], cache: Path
+) -> None:
+    install(PARTS)
+    path = find_model("tiny")
+    reads: list[list[tuple[int, int]]] = []
+
+    for touched in (False, True, False):
+        if touched:
+            os.utime(path, ns=(0, 0))
+        reads.append([])
+        find_model("tiny", lambda done, total: reads[-1].append((done, total)))
+
+    assert reads == [[], [(17, 17)], []]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="permissions of POSIX")
+def test_a_model_is_read_once_where_the_umask_lets_a_group_write(
+    tiny: PackagedModel,
+    install: Callable[..., None],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    install(PARTS)
+    monkeypatch.setenv(models.CACHE_VARIABLE, str(tmp_path / "new" / "cache"))
+    before = os.umask(0o002)
+    try:
+        find_model("tiny")
+    finally:
+        os.umask(before)
+    reads: list[tuple[int, int]] = []
+
+    find_model("tiny", lambda done, total: reads.append((done, total)))
+
+    assert reads == []
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="permissions of POSIX")
+@pytest.mark.parametrize("what", ["the folder", "the file", "the note"])
+def test_a_note_that_others_may_have_written_is_not_believed(
+    tiny: PackagedModel, install: Callable[..., None], cache: Path, what: str
+) -> None:
+    install(PARTS)
+    path = find_model("tiny")
+    facts = path.stat()
+    path.write_bytes(WHOLE.swapcase())
+    os.utime(path, ns=(facts.st_atime_ns, facts.st_mtime_ns))
+    place = {"the folder": cache, "the file": path, "the note": path.with_suffix(".seen")}[what]
+    place.chmod(place.stat().st_mode | 0o022)
 
     find_model("tiny")
 

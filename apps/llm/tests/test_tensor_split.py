@@ -57,6 +57,22 @@ def test_devices_of_any_kind_say_the_tokens_that_one_says(devices, ratio, tmp_pa
     assert said[0] == said[1]
 
 
+@pytest.mark.parametrize("spec", ["cpu?activations=f32", "cpu?activations=int8", "cpu?threads=1"])
+def test_parts_of_layers_are_computed_with_the_options_of_the_given_streams(spec, tmp_path):
+    path = tmp_path / "model.gguf"
+    tiny_models.write("llama", path)
+
+    with (
+        tp.open(spec) as one,
+        tp.open("cpu@tensorplug-cpu") as other,
+        load_model(path, [one, other], split="tensor") as model,
+    ):
+        stream = model.placement.output
+
+        assert [s.options for s in stream.streams] == [one.options, other.options]
+        assert [s.threads for s in stream.streams] == [one.threads, other.threads]
+
+
 def say(path, ids, backends, **options):
     with load_model(path, backends, **options) as model, model.session(128, kv=tp.F32) as session:
         return list(generate(session, ids, tokens=20))

@@ -1,6 +1,6 @@
 """`python -m tensorplug`."""
 
-from tensorplug.cli import main
+from tensorplug_console import main
 
 if __name__ == "__main__":
     main()

@@ -1,21 +1,27 @@
 """`Backend`: an in-order stream of a device; `Plan`: a graph ready to run; `Event`: a mark."""
 
-import threading
+import dis
+import inspect
+import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, final, runtime_checkable
 
-from tensorplug.buffer import Buffer, BufferType, BufferUsage, as_bytes
+from tensorplug.buffer import Buffer, BufferType, BufferUsage
 from tensorplug.dtypes import DType
 from tensorplug.errors import GraphError, Refusal, TensorplugError, Unsupported, blaming
 from tensorplug.graph import Bindings, BoundGraph
 from tensorplug.lifetime import Resource, Turnstile
+from tensorplug.ops.ids import row_ids
 from tensorplug.placing import place
+from tensorplug.rowids import wrong_id
 from tensorplug.tensor import Array, Storage, Tensor
 
 if TYPE_CHECKING:
-    from tensorplug.device import Device
+    from tensorplug.device import Device, Rounding
     from tensorplug.fusion import Group
     from tensorplug.marks import Mark
 
@@ -80,29 +86,63 @@ class Plan(Resource, ABC):
     @final
     def run(self) -> None:
         """Queue the whole graph; returns before it is done where the backend is asynchronous."""
-        self.check_open()
         with self._turn, self.backend._turn, blaming(self.backend.device):
+            self.check_open()
             for watch in self.backend.watches:
                 watch.runs(self.backend, self.bound)
-            self._run()
+            try:
+                self._run()
+            except TensorplugError as error:
+                error.node = error.node or self._only_work()
+                raise
+            except Exception as error:
+                wrong = self._wrong_id()
+                if wrong is None:
+                    raise
+                raise wrong from error
+
+    def _wrong_id(self) -> GraphError | None:
+        """The error for an id that names no row, where that may be why a kernel failed.
+
+        Ids that the graph computes may have been overwritten since.
+        """
+        nodes = (n for n in self.bound.graph.nodes if self.bound.graph.computes(n))
+        given = (n for n in nodes if all(held.ids.root.is_leaf for held in row_ids(n)))
+        return wrong_id(given, self.bound.bindings)
 
     @final
     def rebind(self, bound: BoundGraph) -> None:
-        """Take other places, or another graph with the same structural key. Raises GraphError."""
-        self.check_open()
-        if bound.graph is not self.bound.graph and bound.graph.key != self.bound.graph.key:
-            raise GraphError(f"{self!r}: cannot run {bound.graph!r} of another structure; plan it")
+        """Take other places, or another graph with the same structural key. Raises GraphError.
+
+        Saves the check of what the device supports, and what a backend keeps: compiled programs,
+        kernel objects, captured graphs. A backend that keeps nothing takes as long as for a new
+        plan.
+        """
         with self._turn, blaming(self.backend.device):
+            self.check_open()
+            if bound.graph is not self.bound.graph and bound.graph.key != self.bound.graph.key:
+                raise GraphError(
+                    f"{self!r}: cannot run {bound.graph!r} of another structure; plan it"
+                )
             self.bound = bound
             self._rebind()
 
     @abstractmethod
     def _run(self) -> None:
-        """Queue the work."""
+        """Queue the work. Leafs may hold other values at each run, weights and ids included.
+
+        An error of ours (`TensorplugError`) should carry `error.node`, the text of the node at
+        work, which users read in reports. `NodePlan` sets it; a plan of a single node needs not.
+        """
 
     @abstractmethod
     def _rebind(self) -> None:
         """`self.bound` has changed: resolve addresses again."""
+
+    def _only_work(self) -> str:
+        """The text of the only node or group to compute; empty where there are several."""
+        work = self.bound.graph.work
+        return str(work[0]) if len(work) == 1 else ""
 
     def _finish(self) -> None:
         self.backend.drain()
@@ -127,6 +167,12 @@ class NodePlan(Plan):
         except TensorplugError as error:
             error.node = error.node or str(work)
             raise
+        except Exception as error:
+            nodes = (work,) if isinstance(work, Tensor) else ()
+            wrong = wrong_id(nodes, bindings)
+            if wrong is None:
+                raise
+            raise wrong from error
 
     def _order(self) -> "Iterable[Tensor | Group]":
         """The nodes and groups as they are queued."""
@@ -140,16 +186,33 @@ class Backend(Resource, ABC):
     """One in-order stream of a device. Belongs to one thread at a time."""
 
     plan_class: ClassVar[type[Plan]] = NodePlan
-    """Makes plans of graphs that the device supports; called with the stream and the graph."""
+    """Makes plans of graphs that the device supports; called with the stream and the graph.
+
+    Set it, or override `_plan` where a plan takes more arguments. With a plan of one's own
+    `_compute` is called by nobody but that plan.
+    """
+    prefers_f16: bool = False
+    """True where f16 is read as fast as f32, and rounding to it is no more than the stream rounds.
+
+    Applications ask it for tensors of their own, such as the cache of a language model.
+    """
     watches: "tuple[Watch, ...]" = ()
     """Who hears what this stream is asked for."""
+    options: Mapping[str, Any] = MappingProxyType({})
+    """Every option of the device with the value that `Device.open` was given, or its default."""
+    survives_fork: ClassVar[bool] = False
+    """Whether streams, plans and memory of the device work in a forked child of their process.
+
+    A driver's context does not, and calls to it may hang for ever: so core raises DeviceError in
+    the child, and lets go of such objects without a call. Set it to True where all is the process's
+    own memory, and renew locks and pools of threads with `forks.in_child`.
+    """
 
     def __init__(self, device: "Device") -> None:
         self.device = device
         self._turn = Turnstile(f"backend {device.name}")
         self._late_error: TensorplugError | None = None
-        self._counting = threading.Lock()
-        self._moments = 0
+        self._moments = itertools.count(1)
         self._waited = 0
         # Last: from here on other threads may wait for it, when they free memory of its device.
         super().__init__(device)
@@ -164,11 +227,19 @@ class Backend(Resource, ABC):
         """The kind of memory this backend computes in unless told otherwise."""
         return self.device.buffer_type
 
+    def rounding(self, node: Tensor) -> "Rounding":
+        """What the product `node` rounds its operands to on this stream: by default, the device's.
+
+        Streams whose options decide it override this. See `Rounding`.
+        """
+        return self.device.rounding(node)
+
     @final
     def plan(self, bound: BoundGraph) -> Plan:
         """Make `bound` ready to run. Raises Unsupported for what the device cannot do."""
         self.check_open()
         with blaming(self.device):
+            self._check_support(bound)
             return self._plan(bound)
 
     @final
@@ -182,9 +253,9 @@ class Backend(Resource, ABC):
     def synchronize(self) -> None:
         """Wait until all queued work is done; errors of that work are raised here."""
         self.check_open()
-        error, self._late_error = self._late_error, None
         with blaming(self.device):
-            if error is not None:
+            if self._late_error is not None:
+                error, self._late_error = self._late_error, None
                 raise error
             begun = self.moment()
             try:
@@ -192,14 +263,13 @@ class Backend(Resource, ABC):
             finally:
                 for watch in self.watches:
                     watch.synchronized(self)
-        with self._counting:
-            self._waited = max(self._waited, begun)
+        # Of two threads that wait at once the later may put a smaller number here: a mark then
+        # waits once more.
+        self._waited = max(self._waited, begun)
 
     def moment(self) -> int:
         """A number for now, which `waited_since` takes."""
-        with self._counting:
-            self._moments += 1
-            return self._moments
+        return next(self._moments)
 
     def waited_since(self, moment: int) -> bool:
         """Whether somebody has waited for all work that was queued before `moment`."""
@@ -213,6 +283,8 @@ class Backend(Resource, ABC):
     @final
     def drain(self) -> None:
         """Wait until all queued work is done; its error waits for the next `synchronize()`."""
+        if self.lost_by_fork:
+            return  # the parent waits for its work
         try:
             self._synchronize()
         except TensorplugError as error:
@@ -243,7 +315,7 @@ class Backend(Resource, ABC):
         raise Unsupported(f"{self.name}: takes {group} and has no _compute_group() for it")
 
     def _plan(self, bound: BoundGraph) -> Plan:
-        self._check_support(bound)
+        """Make the plan of a graph; the device supports every node and group of it."""
         return self.plan_class(self, bound)
 
     def _synchronize(self) -> None:
@@ -274,8 +346,31 @@ class Backend(Resource, ABC):
             reason = answer.reason if isinstance(answer, Refusal) else f"{self.name} refuses it"
             raise Unsupported(f"{what}: cannot run here: {reason}")
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in _SETTABLE and name not in members(type(self)):
+            kind = type(self).__name__
+            raise Unsupported(
+                f"{self.device.name}: {name} cannot be set: {kind} has no "
+                f"{_SETTABLE[name].__name__}; ask isinstance() first (a class that has it "
+                f"declares {name})"
+            )
+        super().__setattr__(name, value)
+
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name}{', closed' if self.closed else ''}>"
+
+
+@cache
+def members(kind: type) -> frozenset[str]:
+    """Names that a class defines, annotates, or assigns in `__init__`."""
+    found: set[str] = set()
+    for base in kind.__mro__:
+        found |= {*vars(base), *inspect.get_annotations(base)}
+        start = vars(base).get("__init__")
+        if inspect.isfunction(start):
+            steps = dis.get_instructions(start)
+            found |= {str(step.argval) for step in steps if step.opname == "STORE_ATTR"}
+    return frozenset(found)
 
 
 @runtime_checkable
@@ -299,8 +394,9 @@ class SupportsEvents(Protocol):
 class SupportsAsyncTransfer(Protocol):
     """A stream that copies between host and device in order with its other work.
 
-    Host memory stays alive and unchanged until the next `synchronize()`, or until an event that was
-    recorded behind the transfer is reached.
+    The methods are for core: they take bytes of a buffer, and know no tensors. Programs call
+    `tensorplug.transfer.write_async` and `read_async`. Host memory stays alive and unchanged until
+    the next `synchronize()`, or until an event that was recorded behind the transfer is reached.
     """
 
     def write_async(self, buffer: Buffer, offset: int, data: memoryview) -> None:
@@ -314,7 +410,10 @@ class SupportsAsyncTransfer(Protocol):
 
 @runtime_checkable
 class SupportsAsyncCopy(Protocol):
-    """A stream that takes copies from another stream's memory."""
+    """A stream that takes copies from another stream's memory.
+
+    For core; programs call `tensorplug.transfer.copy_async`.
+    """
 
     def copy_async(self, source: Backend, start: Storage, target: Storage, size: int) -> bool:
         """Queue a copy that starts after all work queued on `source`; False if it cannot be done.
@@ -369,9 +468,15 @@ class SupportsConcurrency(Protocol):
 
 @runtime_checkable
 class SupportsThreads(Protocol):
-    """A backend whose work is done by a number of host threads."""
+    """A backend whose work is done by a number of host threads.
+
+    The attribute is the ability: programs set it on an open stream. An option `threads` of the
+    device is its value at `open`, for device strings such as `acme?threads=2`; it has no effect
+    on the attribute but through `Device._open`.
+    """
 
     threads: int
+    """At least 1. A new number holds for work that is queued after it was set."""
 
 
 @runtime_checkable
@@ -418,6 +523,20 @@ class SupportsCollectives(Protocol):
         ...
 
 
+_SETTABLE: Mapping[str, type] = {
+    name: ability
+    for ability in (
+        SupportsThreads,
+        SupportsAbort,
+        SupportsReference,
+        SupportsProfiling,
+        SupportsConcurrency,
+    )
+    for name in inspect.get_annotations(ability)
+}
+"""Attributes of streams with an ability, which other streams would take and never look at."""
+
+
 def order_after(first: Backend, then: Backend) -> None:
     """Start work queued on `then` from now on after all work queued on `first` so far."""
     if first is then:
@@ -432,32 +551,6 @@ def order_after(first: Backend, then: Backend) -> None:
                 watch.ordered(first, then)
             return
     first.synchronize()
-
-
-def write_async(backend: Backend, place: Storage, data: memoryview | Array) -> None:
-    """Copy host bytes in order with `backend`'s work; at once where it cannot queue copies."""
-    view = as_bytes(data)
-    if isinstance(backend, SupportsAsyncTransfer):
-        tell_of_move(backend, backend, view, place, view.nbytes)
-        with blaming(backend.device):
-            backend.write_async(place.buffer, place.offset, view)
-        return
-    backend.synchronize()
-    tell_of_move(backend, None, view, place, view.nbytes)
-    place.buffer.write(place.offset, view)
-
-
-def read_async(backend: Backend, place: Storage, out: memoryview | Array) -> None:
-    """Copy to host bytes in order with `backend`'s work; at once where it cannot queue copies."""
-    view = as_bytes(out)
-    if isinstance(backend, SupportsAsyncTransfer):
-        tell_of_move(backend, backend, place, view, view.nbytes)
-        with blaming(backend.device):
-            backend.read_async(place.buffer, place.offset, view)
-        return
-    backend.synchronize()
-    tell_of_move(backend, None, place, view, view.nbytes)
-    place.buffer.read_into(place.offset, view)
 
 
 def tell_of_move(

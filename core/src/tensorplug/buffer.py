@@ -12,6 +12,7 @@ from tensorplug.errors import (
     BufferTooLarge,
     DTypeError,
     NotAllocated,
+    OptionError,
     OutOfMemory,
     ShapeError,
     Unsupported,
@@ -30,7 +31,20 @@ class BufferUsage(enum.Enum):
 
     ANY = "any"
     WEIGHTS = "weights"
+    """Many runs read it. It may still be written between runs; the next run reads what is there.
+
+    A backend that keeps something made from weights drops it when `_write`, `_fill` or
+    `_copy_from` of the buffer is called; of imported memory it keeps nothing.
+    """
     COMPUTE = "compute"
+
+
+def checked_usage(usage: object, where: str) -> BufferUsage:
+    """Return `usage` if it is one. Raises OptionError."""
+    if isinstance(usage, BufferUsage):
+        return usage
+    known = ", ".join(f"tensorplug.{each.name}" for each in BufferUsage)
+    raise OptionError(f"{where}: usage={usage!r} is no usage of a buffer; give one of {known}")
 
 
 def human(size: int) -> str:
@@ -58,6 +72,8 @@ class BufferType(ABC):
 
     def __init__(self, device: "Device") -> None:
         self.device = device
+        self.slow_sources: set[str] = set()
+        """Names of memory whose copies to here were found to go through the host's."""
 
     @final
     def alloc(
@@ -67,10 +83,12 @@ class BufferType(ABC):
         *,
         tensors: Sequence[Tensor] = (),
     ) -> "Buffer":
-        """Return a buffer of at least `size` bytes. Raises OutOfMemory, BufferTooLarge.
+        """Return a buffer of at least `size` bytes.
 
-        `tensors` are what will be placed in it, where that is known: all of it then.
+        `tensors` are what will be placed in it, where that is known: all of it then. Raises
+        OutOfMemory, BufferTooLarge, OptionError.
         """
+        checked_usage(usage, self.name)
         if size < 0:
             raise ShapeError(f"{self.name}: a buffer of {size} bytes; sizes are not negative")
         if size > self.max_size:
@@ -134,7 +152,7 @@ class Buffer(Resource, ABC):
 
     @usage.setter
     def usage(self, usage: BufferUsage) -> None:
-        self._usage = usage
+        self._usage = checked_usage(usage, repr(self))
         self._usage_changed()
 
     # --- bytes -----------------------------------------------------------------------------
@@ -173,8 +191,7 @@ class Buffer(Resource, ABC):
         """Set `size` bytes from `offset` on (by default all) to `value`, 0 to 255."""
         size = self.size - offset if size is None else size
         self._check(offset, size, "fill")
-        if not 0 <= value <= 255:
-            raise ShapeError(f"{self!r}: fill with {value}; a byte is 0 to 255")
+        check_byte(value, repr(self))
         if size:
             with blaming(self.type.device):
                 self._fill(offset, size, value)
@@ -226,7 +243,11 @@ class Buffer(Resource, ABC):
         self.read_into(offset, out)
 
     def reset(self) -> None:
-        """Forget what `init_tensor` remembered; called before a compute buffer is laid out anew."""
+        """Forget what `init_tensor` remembered.
+
+        Called before a compute buffer is laid out again: when it grew or all schedules that lay in
+        it were given back. Nothing that was queued before uses it any more.
+        """
 
     # --- for implementers ------------------------------------------------------------------
 
@@ -357,6 +378,11 @@ class MultiBuffer(Resource):
         for part in self.parts:
             part.fill(value)
 
+    def reset(self) -> None:
+        """Let every part forget what `init_tensor` remembered."""
+        for part in self.parts:
+            part.reset()
+
     def _close(self) -> None:
         for part in self.parts:
             part.close()
@@ -367,6 +393,12 @@ class MultiBuffer(Resource):
     def __repr__(self) -> str:
         state = "closed" if self.closed else f"{self.usage.name} {human(self.size)}"
         return f"<MultiBuffer {self.type.name}, {len(self.parts)} parts, {state}>"
+
+
+def check_byte(value: int, where: str) -> None:
+    """Raise ShapeError for a value that no byte has."""
+    if not 0 <= value <= 255:
+        raise ShapeError(f"{where}: fill with {value}; a byte is 0 to 255")
 
 
 def as_bytes(data: "memoryview | bytes | bytearray | Array") -> memoryview:

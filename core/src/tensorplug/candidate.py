@@ -1,9 +1,15 @@
 """`Candidate`: one backend that some distribution offers: how far it got, and why no further."""
 
 import enum
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
+from tensorplug.guard import Failure, attempt
 from tensorplug.spec import canonical
+from tensorplug.text import one_line
+
+MOST_WORDS = 2000
+"""Characters of an exception's text that are shown."""
 
 
 class State(enum.Enum):
@@ -113,6 +119,24 @@ class Candidate:
 
 
 def describe(error: BaseException) -> str:
-    """An exception on one line: `ValueError: no such thing`."""
-    text = " ".join(str(error).split())
-    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+    """An exception on one line: `ValueError: no such thing`.
+
+    Exceptions of plugins may raise when they are asked for their text, and may hold any text.
+    """
+    name = _words(lambda: type(error).__name__) or "an exception without a name"
+    text = _words(lambda: str(error))
+    if text is None:
+        return f"{name}, whose text cannot be read"
+    return f"{name}: {text}" if text else name
+
+
+def show(value: object) -> str:
+    """The repr of something that a plugin gave, on one line; it may raise when it is asked."""
+    return _words(lambda: repr(value)) or "something whose repr cannot be read"
+
+
+def _words(text: Callable[[], str]) -> str | None:
+    words = attempt(lambda: one_line(text()))
+    if isinstance(words, Failure):
+        return None
+    return words if len(words) <= MOST_WORDS else f"{words[:MOST_WORDS]}..."

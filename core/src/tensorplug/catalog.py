@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from tensorplug.candidate import Candidate, State, describe
-from tensorplug.compat import shared_symbol
+from tensorplug.compat import FEATURES, features_of, shared_symbol
 from tensorplug.device import Device
 from tensorplug.discovery import OpModule, discover, discover_in
 from tensorplug.errors import BackendUnavailable, LiveChildren, OptionError
@@ -105,7 +105,15 @@ class Catalog:
         if folder not in sys.path:
             sys.path.append(folder)
         importlib.invalidate_caches()
-        self._admit(discover_in(folder), [])
+        found = discover_in(folder)
+        if not found:
+            self._note(
+                f"load_all_from_path: no distribution in {folder} offers a backend; plugins are "
+                "found by their metadata, not by the names of files: pip install --target "
+                f"{folder} DISTRIBUTION puts both there",
+                logging.WARNING,
+            )
+        self._admit(found, [])
 
     def _admit(self, found: Sequence[Candidate], before: Sequence[Slot]) -> None:
         old = {(s.name, s.candidate.project, s.candidate.folder): s for s in before}
@@ -184,6 +192,8 @@ class Catalog:
         if devices:
             slot.devices = devices
             self._settle(slot.name)
+            for entry in devices:
+                entry.device.candidate = slot.candidate
             return devices
         self._drop(slot)
         tell(slot.candidate)
@@ -255,8 +265,8 @@ class Catalog:
         found = self._ask(slot, "tensorplug_extension", name=symbol)
         if found is not None:
             return found
-        if symbol == "ggml_backend_get_features":
-            return partial(self.features, slot)
+        if symbol == FEATURES:
+            return features_of(slot.name, partial(self.features, slot))
         return shared_symbol(symbol, [entry.device for entry in self.enumerate(slot)])
 
     def _ask(self, slot: Slot, hook: str, **arguments: Any) -> Any:
@@ -315,11 +325,11 @@ class Catalog:
             return
         if any(entry.device.name.lower() == device.name.lower() for entry in known):
             raise OptionError(f"register {device!r}: there is another {device.name}; rename it")
+        device.candidate = Candidate(name=name, distribution=STATIC, state=State.READY, score=1)
         if known:
             known.append(enlist(device))
             return
-        candidate = Candidate(name=name, distribution=STATIC, state=State.READY, score=1)
-        self._slots.append(Slot(candidate, devices=[enlist(device)]))
+        self._slots.append(Slot(device.candidate, devices=[enlist(device)]))
 
     def unload(self, slots: Sequence[Slot]) -> None:
         """Close devices and drop objects. Raises LiveChildren."""
@@ -358,10 +368,10 @@ class Catalog:
         if plugin is not None:
             self._call_safely(plugin, "tensorplug_unload")
 
-    def _note(self, note: str) -> None:
+    def _note(self, note: str, level: int = logging.INFO) -> None:
         if note not in self._notes:
             self._notes.append(note)
-            logger.info("%s", note)
+            logger.log(level, "%s", note)
 
 
 def _check_name(name: str) -> None:

@@ -20,6 +20,10 @@ class GraphCopy(Resource):
     """A graph whose tensors all have memory of one backend; nothing is shared with the original."""
 
     def __init__(self, backend: Backend, graph: Graph, bindings: Bindings | None = None) -> None:
+        """Copy the value of every tensor that has memory: of its own, or in `bindings`.
+
+        With the bindings of a computed graph those of its nodes are copied too.
+        """
         super().__init__(backend)
         self.backend = backend
         roots = [t for t in (*graph.leafs, *graph.nodes) if t.root is t]
@@ -39,7 +43,7 @@ class GraphCopy(Resource):
     ) -> None:
         here = Bindings(places)
         for tensor in roots:
-            if tensor.is_leaf and (tensor.storage is not None or origin.has(tensor)):
+            if origin.has(tensor):
                 copy(tensor, tensor, origin, here)
 
     def _close(self) -> None:

@@ -5,7 +5,8 @@ import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol, final, runtime_checkable
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, final, runtime_checkable
 
 from tensorplug.backend import (
     Backend,
@@ -14,12 +15,16 @@ from tensorplug.backend import (
     SupportsAsyncTransfer,
     SupportsEvents,
     SupportsThreads,
+    members,
 )
 from tensorplug.buffer import Buffer, BufferType
 from tensorplug.errors import OptionError, Refusal
 from tensorplug.fusion import Group, Pattern
 from tensorplug.lifetime import Resource
 from tensorplug.tensor import Array, Tensor
+
+if TYPE_CHECKING:
+    from tensorplug.candidate import Candidate
 
 
 class DeviceType(enum.Enum):
@@ -30,10 +35,40 @@ class DeviceType(enum.Enum):
     IGPU = "igpu"
     """Shares the host's memory."""
     ACCEL = "accel"
-    """Works beside the CPU, on the CPU's memory."""
+    """Works beside the CPU, on the CPU's memory. `best` never means it: it is used by name."""
     CPU = "cpu"
     META = "meta"
     """Several devices that act as one."""
+
+
+def checked_kind(kind: object, where: str) -> DeviceType:
+    """Return `kind` if it is one. Raises OptionError."""
+    if isinstance(kind, DeviceType):
+        return kind
+    known = ", ".join(f"DeviceType.{each.name}" for each in DeviceType)
+    raise OptionError(
+        f"{where}: {kind!r} is no device type; give one of {known}, or ask devices_of() for those "
+        "of a backend by its name"
+    )
+
+
+class Rounding(enum.IntEnum):
+    """What a product rounds its operands to, at most; sums are of f32 in any case.
+
+    `Device.rounding` and `Backend.rounding` declare it, and the conformance kit allows each element
+    of a product what follows from it and nothing else.
+    """
+
+    NONE = 0
+    """Operands keep all digits of their types; weights of block types are decoded to f32."""
+    HALVES = 1
+    """Both operands may be rounded to f16 or bf16: to 8 bits of mantissa or more."""
+    BYTES = 2
+    """`x` may be rounded to whole numbers from -127 to 127 times a scale.
+
+    The scale is that of 16 or more neighbours (a multiple of 16), of which the largest becomes 127
+    or -127. Weights keep all digits.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +150,11 @@ class Device(Resource, ABC):
     """What `open()` returns; its abilities are the device's. Set on the class or on the device."""
     options: ClassVar[tuple[Option, ...]] = ()
     """What `open()` and device strings may set."""
+    candidate: "Candidate | None" = None
+    """The registry's entry that the device came from: name of its backend, its distribution.
+
+    As it was when its devices were first asked for; None for a device that no registry knows.
+    """
 
     def __init__(self, name: str) -> None:
         super().__init__()
@@ -231,11 +271,22 @@ class Device(Resource, ABC):
         """Whether `node` is worth computing here though its weights are in host memory."""
         return False
 
+    def rounding(self, node: Tensor) -> Rounding:
+        """What the product `node` rounds its operands to on a stream opened without options.
+
+        Asked of `mul_mat`, `mul_mat_id` and `flash_attn_ext`. A product with `precision="f32"` must
+        not round. Devices that compute products in f32 leave this as it is.
+        """
+        return Rounding.NONE
+
     @final
     def open(self, **options: Any) -> Backend:
         """Return a new stream. Raises OptionError, DeviceError, OutOfMemory."""
         self.check_open()
-        return self._open(self.parse_options(options))
+        complete = self.parse_options(options)
+        stream = self._open(dict(complete))
+        stream.options = MappingProxyType(complete)
+        return stream
 
     @final
     def parse_options(self, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -274,6 +325,9 @@ class Device(Resource, ABC):
         """Decide for one group of a pattern in `fusions`; each of its nodes is supported alone."""
         return Refusal(f"no kernel for {group.pattern.name}")
 
+    def _survives_fork(self) -> bool:
+        return self.backend_class.survives_fork
+
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name}{', closed' if self.closed else ''}>"
 
@@ -301,6 +355,9 @@ class SupportsHostImport(Protocol):
 
     def import_host(self, memory: Array, *, largest_tensor: int = 0) -> Buffer:
         """Wrap contiguous host memory; it stays alive with the buffer.
+
+        The owner may change the bytes between runs without telling the device: each run reads them
+        again.
 
         A device with a limit on buffers maps larger memory as overlapping parts, so that a tensor
         of `largest_tensor` bytes lies whole in one of them.
@@ -348,8 +405,10 @@ class SupportsNuma(Protocol):
 
 
 def has_ability(kind: type, ability: Any) -> bool:
-    """Whether instances of class `kind` have what a `Supports*` protocol asks for."""
+    """Whether instances of class `kind` have what a `Supports*` protocol asks for.
+
+    A member counts that the class defines or annotates, or that its `__init__` assigns.
+    """
     wanted = [name for name in vars(ability) if not name.startswith("_")]
     wanted += [name for name in inspect.get_annotations(ability) if name not in wanted]
-    declared = {name for base in kind.__mro__ for name in inspect.get_annotations(base)}
-    return all(name in declared or any(name in vars(b) for b in kind.__mro__) for name in wanted)
+    return set(wanted) <= members(kind)

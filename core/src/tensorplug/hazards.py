@@ -17,6 +17,7 @@ import numpy as np
 from tensorplug.backend import Backend, Place
 from tensorplug.buffer import Buffer
 from tensorplug.errors import HazardError
+from tensorplug.forks import in_child
 from tensorplug.fusion import Group
 from tensorplug.graph import Bindings, BoundGraph
 from tensorplug.marks import Mark
@@ -263,6 +264,10 @@ class Sanitizer:
             same = sum(stream.name == other.name for other in self._names)
             self._names[stream] = f"{stream.name} stream {same + 1}" if same else stream.name
             stream.watches = (*stream.watches, self)
+        in_child(self)
+
+    def _renew_after_fork(self) -> None:
+        self._lock = threading.RLock()
 
     def close(self) -> None:
         """Hear nothing any more."""

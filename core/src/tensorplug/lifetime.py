@@ -8,7 +8,8 @@ from types import TracebackType
 from typing import Self, final
 from weakref import ref
 
-from tensorplug.errors import Closed, ConcurrentUse, LiveChildren
+from tensorplug.errors import Closed, ConcurrentUse, DeviceError, LiveChildren
+from tensorplug.forks import in_child, keep_for_ever
 
 
 class Resource:
@@ -24,8 +25,12 @@ class Resource:
         self._closing = threading.Lock()
         self._orphaned = False
         self._closed = False
+        self.lost_by_fork = False
+        """True in a forked child that cannot use this: there only `close()` works."""
         if parent is not None:
             parent._children[self._age] = ref(self)
+        else:
+            in_child(self)
 
     @property
     def closed(self) -> bool:
@@ -39,15 +44,44 @@ class Resource:
         return [child for child in living if child is not None and not child.closed]
 
     def check_open(self) -> None:
-        """Raise Closed after `close()`."""
+        """Raise Closed after `close()`, DeviceError in a forked child that cannot use this."""
         if self._closed:
             raise Closed(f"{self!r}: is closed; make a new one")
+        self.check_process()
+
+    @final
+    def check_process(self) -> None:
+        """Raise DeviceError where a driver knows this from before a fork, which it cannot follow.
+
+        What calls a driver asks this first, as its calls may hang for ever.
+        """
+        if self.lost_by_fork:
+            raise DeviceError(
+                f"{self!r}: was made before this process was forked, and its driver does not work "
+                "in the child; start processes by spawn or forkserver, or open devices only after "
+                "the fork"
+            )
+
+    def _survives_fork(self) -> bool:
+        """Whether it works in a forked child, as what it was made from does."""
+        return self.parent is None or self.parent._survives_fork()
+
+    def _renew_after_fork(self) -> None:
+        """Called in a forked child before anything else, parents first: make new locks."""
+        self._closing = threading.Lock()
+        self.lost_by_fork = not self._survives_fork()
+        if self.lost_by_fork:
+            # Finalizers of driver objects would call the driver.
+            keep_for_ever(vars(self))
+        for child in self.children:
+            child._renew_after_fork()
 
     @final
     def close(self, *, force: bool = False) -> None:
         """Finish the work queued on this, then give back what it owns. A second call does nothing.
 
-        Raises LiveChildren while children are open; with `force` closes them first, newest first.
+        In a forked child, what a driver knows from before the fork is only forgotten. Raises
+        LiveChildren while children are open; with `force` closes them first, newest first.
         """
         if self._closed:
             return
@@ -61,6 +95,10 @@ class Resource:
             )
         for child in reversed(living):
             child.close(force=True)
+        if self.lost_by_fork:
+            self._closed = True
+            self._leave()
+            return
         try:
             self._finish()
         finally:
@@ -103,8 +141,9 @@ class Resource:
     def _let_go(self) -> None:
         self._closed = True
         try:
-            self._finish()
-            self._abandon()
+            if not self.lost_by_fork:
+                self._finish()
+                self._abandon()
         except Exception:  # noqa: BLE001 - a finalizer has nobody to raise to
             pass
         finally:
@@ -131,6 +170,7 @@ class Turnstile:
         self._lock = threading.Lock()
         self._what = what
         self._error = error
+        in_child(self)
 
     def __enter__(self) -> None:
         if not self._lock.acquire(blocking=False):
@@ -140,4 +180,11 @@ class Turnstile:
             )
 
     def __exit__(self, *_: object) -> None:
-        self._lock.release()
+        # `suppress` would cost each run of a plan or schedule some microseconds.
+        try:  # noqa: SIM105
+            self._lock.release()
+        except RuntimeError:
+            pass  # a child that was forked inside has a new lock, which it did not take
+
+    def _renew_after_fork(self) -> None:
+        self._lock = threading.Lock()

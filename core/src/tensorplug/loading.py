@@ -11,11 +11,12 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any, NamedTuple, TypeGuard, TypeVar
 
-from tensorplug.candidate import Candidate, State, describe
+from tensorplug.candidate import Candidate, State, describe, show
 from tensorplug.device import Device, DeviceType
 from tensorplug.errors import Refusal
 from tensorplug.guard import Failure, attempt
 from tensorplug.hooks import API_VERSION, Plugin
+from tensorplug.text import one_line
 
 T = TypeVar("T")
 _KINDS = list(DeviceType)
@@ -44,15 +45,20 @@ def load_plugin(
     started = perf_counter()
     plugin = None
     try:
-        wrapped = _import(found) if given is None else given
-        _check_version(found, wrapped)
-        checked = _check_hooks(found, wrapped)
-        _configure(found, checked, environ)
-        score = _score(found, checked)
-        found, plugin = replace(found, state=State.AVAILABLE, score=score), checked
+        plugin, score = _checked(found, lambda: _examine(found, environ, given))
+        found = replace(found, state=State.AVAILABLE, score=score)
     except _Stop as stop:
         found = found.refuse(stop.state, stop.reason, stop.error)
     return _after(found, started), plugin
+
+
+def _examine(found: Candidate, environ: Mapping[str, str], given: object) -> tuple[Plugin, int]:
+    """The plugin and its score. Raises _Stop."""
+    wrapped = _import(found) if given is None else given
+    _check_version(found, wrapped)
+    plugin = _check_hooks(found, wrapped)
+    _configure(found, plugin, environ)
+    return plugin, _score(found, plugin)
 
 
 def enumerate_devices(found: Candidate, plugin: Plugin) -> tuple[Candidate, list[Enlisted]]:
@@ -60,15 +66,21 @@ def enumerate_devices(found: Candidate, plugin: Plugin) -> tuple[Candidate, list
     started = perf_counter()
     devices: list[Enlisted] = []
     try:
-        given = _ask(found, "tensorplug_devices", lambda: plugin.call("tensorplug_devices"))
-        _check_devices(found, given)
-        devices = _ask(found, "a device", lambda: [enlist(device) for device in given or ()])
-        if not devices:
-            raise _Stop(State.UNSUPPORTED, "it finds no device on this machine")
+        devices = _checked(found, lambda: _enumerate(found, plugin))
         found = replace(found, state=State.READY)
     except _Stop as stop:
         found = found.refuse(stop.state, stop.reason, stop.error)
     return _after(found, started), devices
+
+
+def _enumerate(found: Candidate, plugin: Plugin) -> list[Enlisted]:
+    """The devices of a plugin, at least one. Raises _Stop."""
+    given = _ask(found, "tensorplug_devices", lambda: plugin.call("tensorplug_devices"))
+    _check_devices(found, given)
+    devices = _ask(found, "a device", lambda: [enlist(device) for device in given or ()])
+    if not devices:
+        raise _Stop(State.UNSUPPORTED, "it finds no device on this machine")
+    return devices
 
 
 class _Stop(Exception):
@@ -97,6 +109,16 @@ def _ask(found: Candidate, what: str, question: Callable[[], T]) -> T:
     return answer
 
 
+def _checked(found: Candidate, checks: Callable[[], T]) -> T:
+    """What `checks` return. Raises _Stop, also for what a plugin's objects raise."""
+    answer = attempt(checks)
+    if not isinstance(answer, Failure):
+        return answer
+    if isinstance(answer.error, _Stop):
+        raise answer.error
+    raise _failed(found, f"checking it raised {describe(answer.error)}", answer.error)
+
+
 # --- the checks, in their order ----------------------------------------------------------------
 
 
@@ -121,7 +143,7 @@ def _check_version(found: Candidate, wrapped: Any) -> None:
     theirs = _ask(found, "api_version", lambda: getattr(wrapped, "api_version", None))
     if not _is_version(theirs):
         raise _failed(
-            found, f"api_version = {theirs!r} is no (major, minor) pair such as {API_VERSION}"
+            found, f"api_version = {show(theirs)} is no (major, minor) pair such as {API_VERSION}"
         )
     if theirs[0] == API_VERSION[0] and theirs[1] <= API_VERSION[1]:
         return
@@ -153,25 +175,25 @@ def _configure(found: Candidate, plugin: Plugin, environ: Mapping[str, str]) -> 
 def _score(found: Candidate, plugin: Plugin) -> int:
     score = _ask(found, "tensorplug_score", lambda: plugin.call("tensorplug_score"))
     if isinstance(score, Refusal):
-        raise _Stop(State.UNSUPPORTED, score.reason)
+        raise _Stop(State.UNSUPPORTED, one_line(str(score.reason)))
     if score is None:
         return 1
     if not isinstance(score, int) or isinstance(score, bool) or score < 0:
-        raise _failed(found, f"tensorplug_score gave {score!r}, no number of 0 or more")
+        raise _failed(found, f"tensorplug_score gave {show(score)}, no number of 0 or more")
     if score == 0:
         raise _Stop(State.UNSUPPORTED, "it gives itself the score 0: it cannot run on this machine")
-    return score
+    return int.__int__(score)  # of a subclass too, whose own operators may do anything
 
 
 def _check_devices(found: Candidate, given: Any) -> None:
     if given is None:
         return
     if not isinstance(given, Sequence):
-        raise _failed(found, f"tensorplug_devices gave {given!r}, no sequence of devices")
+        raise _failed(found, f"tensorplug_devices gave {show(given)}, no sequence of devices")
     names: set[str] = set()
     for device in given:
         if not isinstance(device, Device):
-            raise _failed(found, f"tensorplug_devices gave {device!r}, which is no Device")
+            raise _failed(found, f"tensorplug_devices gave {show(device)}, which is no Device")
         name = device.name.lower()
         if not name.startswith(f"{found.name.lower()}:") or name in names:
             raise _failed(
@@ -180,7 +202,9 @@ def _check_devices(found: Candidate, given: Any) -> None:
                 f"{found.name}:0, {found.name}:1, ..., each once",
             )
         if device.closed:
-            raise _failed(found, f"tensorplug_devices gave {device!r}; it must make new devices")
+            raise _failed(
+                found, f"tensorplug_devices gave {show(device)}; it must make new devices"
+            )
         names.add(name)
 
 

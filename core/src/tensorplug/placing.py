@@ -1,6 +1,6 @@
 """Memory for persistent tensors: one by one, or many at a time in as few buffers as fit."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -18,6 +18,9 @@ from tensorplug.errors import (
     Unsupported,
 )
 from tensorplug.tensor import Array, Storage, Tensor, leaf
+
+Alloc = Callable[[int, Sequence[Tensor]], Buffer]
+"""Makes a buffer of at least the given size, in bytes, for tensors."""
 
 
 def align(size: int, alignment: int) -> int:
@@ -60,17 +63,20 @@ def allocate(
     buffer_type: BufferType,
     *,
     usage: BufferUsage = BufferUsage.ANY,
+    alloc: Alloc | None = None,
 ) -> tuple[list[Tensor], MultiBuffer]:
     """Return `tensors` (leafs) with storage, in order, and the buffers that hold them.
 
     Those that have storage already keep it. A new buffer starts where the largest size of the type
-    would be passed. When one allocation fails, those before it are freed and the error is raised.
+    would be passed; `alloc` makes it in place of the buffer type. When one allocation fails, those
+    before it are freed and the error is raised.
     """
     made: list[Buffer] = []
     placed: dict[Tensor, Tensor] = {}
+    make = alloc or (lambda size, batch: buffer_type.alloc(size, usage, tensors=batch))
     try:
         for size, batch in _batches(_homeless(tensors), buffer_type):
-            made.append(buffer_type.alloc(size, usage, tensors=batch))
+            made.append(make(size, batch))
             linear = LinearAllocator(made[-1])
             placed |= {tensor: linear.place(tensor) for tensor in batch}
     except BaseException:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tensorplug.backend import Backend
-from tensorplug.device import Device, DeviceType
+from tensorplug.device import Device, DeviceType, checked_kind
 from tensorplug.errors import (
     BackendNotFound,
     BackendUnavailable,
@@ -15,6 +15,7 @@ from tensorplug.errors import (
     StateError,
     TensorplugError,
 )
+from tensorplug.forks import in_child
 from tensorplug.joined import Joined, join, joined
 from tensorplug.spec import (
     BEST,
@@ -60,6 +61,10 @@ class Registry:
         self._environ = os.environ if environ is None else environ
         self._made: Catalog | None = None
         self._joined: dict[Joined, Device] = {}
+        in_child(self)
+
+    def _renew_after_fork(self) -> None:
+        self._lock = threading.RLock()
 
     # --- what is installed -----------------------------------------------------------------
 
@@ -92,7 +97,8 @@ class Registry:
     def load_all_from_path(self, folder: str | os.PathLike[str]) -> "Report":
         """Load the backends of distributions in `folder` too; it joins the end of `sys.path`.
 
-        Modules that come from elsewhere already leave their backend failed. Raises OptionError.
+        Modules that come from elsewhere already leave their backend failed. A folder in which no
+        metadata offers a backend gives a note in the report, and a warning. Raises OptionError.
         """
         with self._lock:
             self._catalog.add_folder(folder)
@@ -137,10 +143,12 @@ class Registry:
         """Every device, or every device of these kinds, in the order of preference.
 
         That is: TENSORPLUG_BACKENDS, then GPU, IGPU, ACCEL, CPU, then free memory when they were
-        first asked for (processors share one memory), then name.
+        first asked for (processors share one memory), then name. Raises OptionError.
         """
+        wanted = [checked_kind(kind, "devices") for kind in kinds]
         with self._lock:
-            return tuple(e.device for e in self._enlisted() if not kinds or e.device.type in kinds)
+            found = [entry.device for entry in self._enlisted()]
+        return tuple(device for device in found if not wanted or device.type in wanted)
 
     def devices_of(self, name: str) -> tuple[Device, ...]:
         """The devices of one backend, `name` or `name@distribution`, in its own order.
@@ -152,11 +160,12 @@ class Registry:
 
     def hardware(self, *kinds: DeviceType) -> tuple[Device, ...]:
         """Like `devices`, with hardware that two backends see only once: through the better one."""
+        wanted = [checked_kind(kind, "hardware") for kind in kinds]
         with self._lock:
             seen: dict[str, Enlisted] = {}
             for entry in self._enlisted():
                 seen.setdefault(entry.hardware_id or entry.device.name.lower(), entry)
-            return tuple(e.device for e in seen.values() if not kinds or e.device.type in kinds)
+            return tuple(e.device for e in seen.values() if not wanted or e.device.type in wanted)
 
     def device(self, spec: str) -> Device:
         """The device that a device string means. Raises BackendNotFound, BackendUnavailable.
@@ -184,7 +193,11 @@ class Registry:
         return self._find(parsed).open(**given)
 
     def open_by_type(self, kind: DeviceType, **options: Any) -> Backend:
-        """Return a new stream of the first device of a kind. Raises BackendNotFound."""
+        """Return a new stream of the first device of a kind.
+
+        Raises BackendNotFound, OptionError.
+        """
+        checked_kind(kind, "open_by_type")
         found = self.devices(kind)
         if not found:
             raise self._none_of(kind.value)
@@ -219,7 +232,9 @@ class Registry:
     def get_proc_address(self, name: str, symbol: str) -> Any:
         """A backend's function or object called `symbol`, or None.
 
-        The names that ggml's backends share are known for every backend that has the ability.
+        The names that ggml's backends share are known for every backend that has the ability, and
+        take ggml's arguments. Those for which there is another way here give None, and a warning in
+        the log that says what to call.
         """
         with self._lock:
             return self._catalog.extension(self._usable(parse_spec(name))[0], symbol)

@@ -21,6 +21,8 @@ from typing import Any, Self
 from weakref import WeakKeyDictionary
 
 from tensorplug.backend import Backend, SupportsProfiling
+from tensorplug.forks import in_child
+from tensorplug.wholefile import whole_file
 
 logger = logging.getLogger("tensorplug.trace")
 
@@ -67,6 +69,10 @@ class Trace:
         self._tracks = [HOST]
         # A trace lasts longer than the streams, and keeps none of them from being closed.
         self._streams: WeakKeyDictionary[Backend, str] = WeakKeyDictionary()
+        self._lock = threading.Lock()
+        in_child(self)
+
+    def _renew_after_fork(self) -> None:
         self._lock = threading.Lock()
 
     # --- recording -------------------------------------------------------------------------
@@ -232,10 +238,8 @@ def _started(path: str) -> Trace:
 def _end(trace: Trace, path: Path) -> None:
     trace.close()
     target = path / f"{os.getpid()}.json" if path.is_dir() else path
-    part = target.with_name(f"{target.name}.part")
     try:
-        # Whoever finds the file finds all of it, also where the process is killed meanwhile.
-        trace.save(part)
-        part.replace(target)
+        with whole_file(target) as part:
+            trace.save(part)
     except OSError as error:
         logger.error("%s=%s: the trace cannot be written: %s", VARIABLE, path, error)

@@ -5,18 +5,17 @@ from typing import Any
 
 import numpy as np
 
-from tensorplug.backend import (
-    Backend,
-    SupportsAsyncCopy,
-    SupportsAsyncTransfer,
-    order_after,
-    read_async,
-    tell_of_move,
-    write_async,
-)
-from tensorplug.buffer import Buffer, as_bytes
-from tensorplug.errors import ShapeError, Unsupported, blaming
+from tensorplug.backend import Backend, tell_of_move
+from tensorplug.buffer import as_bytes, check_byte
+from tensorplug.errors import DTypeError, ShapeError, Unsupported
 from tensorplug.graph import Bindings
+from tensorplug.moving import (
+    copy_bytes,
+    has_standard_layout,
+    queue_copy,
+    queue_read,
+    queue_write,
+)
 from tensorplug.placing import host_data
 from tensorplug.tensor import Array, Storage, Tensor, array_view
 
@@ -65,12 +64,29 @@ def read(tensor: Tensor, bindings: Bindings = _NOWHERE) -> Array:
     return view if tensor.is_contiguous else np.ascontiguousarray(view)
 
 
-def fill(tensor: Tensor, value: int, bindings: Bindings = _NOWHERE) -> None:
-    """Set every byte of a contiguous tensor to `value`. Raises ShapeError where it has gaps."""
+def fill(
+    tensor: Tensor,
+    value: int,
+    bindings: Bindings = _NOWHERE,
+    *,
+    offset: int = 0,
+    size: int | None = None,
+) -> None:
+    """Set `size` bytes of a contiguous tensor from byte `offset` on (by default all) to `value`.
+
+    Raises ShapeError where the tensor has gaps or is too small, Unsupported for a part of one that
+    lies in a layout of its own.
+    """
     if not tensor.is_contiguous:
         raise ShapeError(f"{tensor}: has gaps, which belong to others; write() it")
-    place = bindings.where(tensor)
-    place.buffer.fill(value, place.offset, tensor.nbytes)
+    size = tensor.nbytes - offset if size is None else size
+    place = _span(tensor, offset, size, "fill", bindings)
+    if has_standard_layout(place.buffer):
+        place.buffer.fill(value, place.offset + offset, size)
+        return
+    _check_whole(tensor, size, place, "fill")
+    check_byte(value, repr(tensor))
+    place.buffer.write_tensor(tensor, place.offset, as_bytes(np.full(size, value, np.uint8)))
 
 
 def write_bytes(
@@ -92,12 +108,8 @@ def read_bytes(tensor: Tensor, offset: int, size: int, bindings: Bindings = _NOW
 
 
 def _part(tensor: Tensor, offset: int, size: int, doing: str, bindings: Bindings) -> Storage:
-    if offset < 0 or size < 0 or offset + size > tensor.nbytes:
-        raise ShapeError(
-            f"{tensor}: {doing} of bytes {offset} to {offset + size} is out of bounds; it has "
-            f"{tensor.nbytes}"
-        )
-    place = bindings.where(tensor)
+    """The place of some bytes of `tensor`, in memory where all of its bytes have one."""
+    place = _span(tensor, offset, size, doing, bindings)
     if not has_standard_layout(place.buffer):
         raise Unsupported(
             f"{tensor}: {place.buffer.type.name} keeps it in a layout of its own; {doing} all of it"
@@ -105,23 +117,22 @@ def _part(tensor: Tensor, offset: int, size: int, doing: str, bindings: Bindings
     return Storage(place.buffer, place.offset + offset)
 
 
-def copy_bytes(source: Storage, target: Storage, size: int) -> None:
-    """Copy `size` bytes between any two buffers, through the host where there is no shorter way."""
-    if source == target or not size:
-        return
-    source.buffer._check(source.offset, size, "copy")
-    target.buffer._check(target.offset, size, "copy")
-    with blaming(target.buffer.type.device):
-        if target.buffer._copy_from(source.buffer, source.offset, target.offset, size):
-            return
-    if source.buffer.type.is_host:
-        host = source.buffer.host()[source.offset : source.offset + size]
-        target.buffer.write(target.offset, host)
-    elif target.buffer.type.is_host:
-        host = target.buffer.host()[target.offset : target.offset + size]
-        source.buffer.read_into(source.offset, host)
-    else:
-        target.buffer.write(target.offset, source.buffer.read(source.offset, size))
+def _span(tensor: Tensor, offset: int, size: int, doing: str, bindings: Bindings) -> Storage:
+    """The place of `tensor`, of whose bytes `size` from `offset` on are asked for."""
+    if offset < 0 or size < 0 or offset + size > tensor.nbytes:
+        raise ShapeError(
+            f"{tensor}: {doing} of bytes {offset} to {offset + size} is out of bounds; it has "
+            f"{tensor.nbytes}"
+        )
+    return bindings.where(tensor)
+
+
+def _check_whole(tensor: Tensor, size: int, place: Storage, doing: str) -> None:
+    """Raise Unsupported for a part of a tensor whose bytes lie elsewhere than strides say."""
+    if size != tensor.nbytes:
+        raise Unsupported(
+            f"{tensor}: {place.buffer.type.name} keeps it in a layout of its own; {doing} all of it"
+        )
 
 
 def copy(
@@ -139,73 +150,11 @@ def copy(
         span = np.empty(source.nbytes, np.uint8)
         start.buffer.read_tensor(source, start.offset, as_bytes(span))
         end.buffer.write_tensor(target, end.offset, as_bytes(span))
-    elif source.nbytes == source.size // source.dtype.block * source.dtype.size:
+    elif _has_no_gaps(source):
         copy_bytes(start, end, source.nbytes)
     else:
         # What lies between the elements of the target is not the source's to write.
         write(target, read(source, source_bindings), target_bindings)
-
-
-def has_standard_layout(buffer: Buffer) -> bool:
-    """Whether tensors lie in `buffer` byte for byte as their strides say."""
-    return type(buffer).write_tensor is Buffer.write_tensor
-
-
-def copy_async(
-    source: Backend,
-    target: Backend,
-    start: Storage,
-    end: Storage,
-    size: int,
-    staging: Callable[[int], Array] | None = None,
-) -> Backend | None:
-    """Copy after all work queued on `source`, before any queued later on `target`.
-
-    Return the stream that reads `start` in order with its work, or None where that is done. Where
-    the two know no events of each other, the host waits for `source`; for the target too where it
-    cannot queue transfers. `staging` gives so many bytes of host memory to a copy between two
-    memories that the host does not see, and keeps them until both streams were waited for; without
-    it such a copy waits for both.
-    """
-    with blaming(target.device):
-        queued = isinstance(target, SupportsAsyncCopy) and target.copy_async(
-            source, start, end, size
-        )
-    if queued:
-        for watch in target.watches:
-            watch.ordered(source, target)
-        tell_of_move(target, target, start, end, size)
-        return target
-    start.buffer._check(start.offset, size, "copy")
-    end.buffer._check(end.offset, size, "copy")
-    if isinstance(target, SupportsAsyncTransfer) and start.buffer.type.is_host:
-        order_after(source, target)
-        tell_of_move(target, target, start, end, size)
-        with blaming(target.device):
-            target.write_async(end.buffer, end.offset, _host_span(start, size))
-        return target
-    if isinstance(target, SupportsAsyncTransfer) and staging is not None:
-        between = staging(size)
-        read_async(source, start, between)
-        order_after(source, target)
-        write_async(target, end, between)
-        return source
-    if isinstance(source, SupportsAsyncTransfer) and end.buffer.type.is_host:
-        order_after(target, source)
-        tell_of_move(source, source, start, end, size)
-        with blaming(source.device):
-            source.read_async(start.buffer, start.offset, _host_span(end, size))
-        order_after(source, target)
-        return source
-    source.synchronize()
-    target.synchronize()
-    tell_of_move(target, None, start, end, size)
-    copy_bytes(start, end, size)
-    return None
-
-
-def _host_span(place: Storage, size: int) -> memoryview:
-    return as_bytes(place.buffer.host()[place.offset : place.offset + size])
 
 
 def _check_layouts(source: Tensor, target: Tensor) -> None:
@@ -213,3 +162,112 @@ def _check_layouts(source: Tensor, target: Tensor) -> None:
         raise ShapeError(
             f"copy: {source} and {target} differ in type, sizes or strides; use cpy() in a graph"
         )
+
+
+# --- in order with the work of a stream ----------------------------------------------------------
+
+
+def write_async(
+    backend: Backend,
+    tensor: Tensor,
+    data: memoryview | bytes | Array,
+    offset: int = 0,
+    bindings: Bindings = _NOWHERE,
+) -> None:
+    """Copy `data` into the tensor's memory span, from byte `offset` of it on, in order with work.
+
+    `data` is C-contiguous: stored bytes (`bytes`, uint8), or elements of the tensor's type where it
+    has no gaps. It stays alive and unchanged until the next `synchronize()` of `backend`, or until
+    an event recorded behind the transfer is reached. Where the stream cannot queue transfers, or
+    the memory has a layout of its own, this waits for the stream and copies at once. Raises
+    ShapeError, DTypeError, Unsupported (a part of a tensor in a layout of its own).
+    """
+    view = _stored(tensor, data, "write")
+    place = _span(tensor, offset, view.nbytes, "write", bindings)
+    if has_standard_layout(place.buffer):
+        queue_write(backend, Storage(place.buffer, place.offset + offset), view)
+        return
+    _check_whole(tensor, view.nbytes, place, "write")
+    backend.synchronize()
+    tell_of_move(backend, None, view, place, view.nbytes)
+    place.buffer.write_tensor(tensor, place.offset, view)
+
+
+def read_async(
+    backend: Backend,
+    tensor: Tensor,
+    out: memoryview | bytearray | Array,
+    offset: int = 0,
+    bindings: Bindings = _NOWHERE,
+) -> None:
+    """Copy from byte `offset` of the tensor's memory span on to `out`, as many bytes as it holds.
+
+    `out` is what `data` is in `write_async`, and the same waits and errors apply.
+    """
+    view = _stored(tensor, out, "read")
+    place = _span(tensor, offset, view.nbytes, "read", bindings)
+    if has_standard_layout(place.buffer):
+        queue_read(backend, Storage(place.buffer, place.offset + offset), view)
+        return
+    _check_whole(tensor, view.nbytes, place, "read")
+    backend.synchronize()
+    tell_of_move(backend, None, place, view, view.nbytes)
+    place.buffer.read_tensor(tensor, place.offset, view)
+
+
+def copy_async(
+    first: Backend,
+    second: Backend,
+    source: Tensor,
+    target: Tensor,
+    source_bindings: Bindings = _NOWHERE,
+    target_bindings: Bindings = _NOWHERE,
+    staging: Callable[[int], Array] | None = None,
+) -> Backend | None:
+    """Copy between tensors of one layout, in order with the work of two streams.
+
+    The copy starts after all work queued on `first`, and before any queued later on `second`, the
+    stream of `target`. Return the stream that reads `source` in order with its work, or None where
+    that is done. Where the two know no events of each other, the host waits for `first`; for
+    `second` too where it cannot queue transfers, where a memory has a layout of its own, and where
+    the tensors have gaps. `staging` gives host memory of a number of bytes to a copy between two
+    memories that the host does not see, and keeps it until both streams were waited for; without it
+    such a copy waits for both. Raises ShapeError where layouts differ.
+    """
+    _check_layouts(source, target)
+    start, end = source_bindings.where(source), target_bindings.where(target)
+    if start == end or not source.size:
+        return None
+    plain = has_standard_layout(start.buffer) and has_standard_layout(end.buffer)
+    if plain and _has_no_gaps(source):
+        return queue_copy(first, second, start, end, source.nbytes, staging)
+    first.synchronize()
+    second.synchronize()
+    tell_of_move(second, None, start, end, source.nbytes)
+    copy(source, target, source_bindings, target_bindings)
+    return None
+
+
+def _has_no_gaps(tensor: Tensor) -> bool:
+    """Whether the elements fill the tensor's memory span, in whatever order."""
+    return tensor.nbytes == tensor.size // tensor.dtype.block * tensor.dtype.size
+
+
+def _stored(tensor: Tensor, data: memoryview | bytes | bytearray | Array, doing: str) -> memoryview:
+    """`data` as the bytes that are stored. Raises DTypeError, ShapeError."""
+    kind = data.dtype if isinstance(data, np.ndarray) else np.asarray(memoryview(data)).dtype
+    if kind != np.uint8:
+        if kind != tensor.dtype.storage or tensor.dtype.is_block:
+            raise DTypeError(
+                f"{tensor}: {doing} of {kind} data; give {_wanted(tensor)}uint8 for stored bytes"
+            )
+        if not tensor.is_contiguous:
+            raise ShapeError(
+                f"{tensor}: has gaps, and elements have none; give stored bytes as uint8, or "
+                f"{doing}() it after synchronize()"
+            )
+    return as_bytes(data)
+
+
+def _wanted(tensor: Tensor) -> str:
+    return "" if tensor.dtype.is_block else f"{tensor.dtype.storage}, or "

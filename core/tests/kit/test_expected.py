@@ -17,7 +17,7 @@ def kept(tmp_path, monkeypatch):
     monkeypatch.setenv("TENSORPLUG_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(expected, "SLOW", 0.0)
     expected._file.cache_clear()
-    yield tmp_path / "cache"
+    yield tmp_path / "cache" / "reference"
     expected._file.cache_clear()
 
 

@@ -2,9 +2,12 @@
 
 import re
 
+import numpy as np
 import pytest
 
 from tensorplug.errors import DeviceError
+from tensorplug.testing.cases import Arg, Case
+from tensorplug.testing.cases.case import among
 from tensorplug.testing.cases.laid import lay
 from tensorplug.testing.check import Outcome, check
 from tensorplug.testing.null import NullDevice
@@ -54,10 +57,72 @@ def test_device_that_has_no_answer_is_an_error_with_the_case(confused):
 def test_many_failures_of_one_kind_are_counted(op, what):
     failures = [outcome(f"test_graph[{i}]", op, "failed", f"no. {i}") for i in range(SHOWN + 2)]
 
-    lines = [line for line in lines_of(*failures) if line.startswith("FAILED")]
+    lines = lines_of(*failures)
+    first = lines.index(f"FAILED {SHOWN + 2} x {what}")
 
-    assert lines[:-1] == [f"FAILED no. {i}" for i in range(SHOWN)]
-    assert lines[-1] == f"FAILED 2 more of {what}; --csv has all"
+    shown = [f"  no. {i}" for i in range(SHOWN)]
+    assert lines[first + 1 : -1] == [*shown, "  2 more; --csv has all"]
+
+
+def test_failures_are_grouped_by_cause_over_ops_the_commonest_first():
+    at = "KeyError at kernels.py:7"
+    found = [
+        Outcome("rope-a", "rope", "failed", "rope-a: error 1 > 0", 0, 0.0, "rope: error"),
+        Outcome("add-a", "add", "failed", "add-a: KeyError", 0, 0.0, at),
+        Outcome("test_plan[1]", "", "failed", "test_plan[1]: KeyError", 0, 0.0, at),
+    ]
+
+    lines = [line for line in lines_of(*found) if line.startswith(("FAILED", "  "))]
+
+    assert lines == [
+        "FAILED 2 x KeyError at kernels.py:7 (add, test_plan)",
+        "  add-a: KeyError",
+        "  test_plan[1]: KeyError",
+        "FAILED rope-a: error 1 > 0",
+    ]
+
+
+def raising(_node, _out, *_sources):
+    raise KeyError("no such lane")
+
+
+def wrong(_node, out, *_sources):
+    out[...] = 7
+
+
+@pytest.mark.parametrize(
+    ("kernel", "cause"), [(raising, r"KeyError at test_findings\.py:\d+"), (wrong, "OP: error")]
+)
+def test_one_mistake_has_one_cause_in_all_cases_of_an_op(kernel, cause):
+    device = NullDevice("null:0", kernels={"add": kernel, "mul": kernel})
+
+    with device, device.open() as backend:
+        found = [check(case, backend) for case in select("smoke", ops=["add", "mul"])]
+
+    failed = [outcome for outcome in found if outcome.verdict == "failed"]
+    assert len(failed) > 2
+    assert {outcome.op for outcome in failed} == {"add", "mul"}
+    assert all(re.fullmatch(cause.replace("OP", outcome.op), outcome.cause) for outcome in failed)
+
+
+@pytest.mark.parametrize("text", ["0.49999997", "-0.49999997", "1e-40", "nan", "0.1", "65519"])
+def test_value_in_a_case_id_is_the_value(text):
+    data = among(float(text))
+
+    (value,) = data.draw(np.random.default_rng(0), (1,))
+
+    assert data.tag == f"among{text}"
+    assert value == float(data.tag.removeprefix("among")) or np.isnan(value)
+
+
+def test_wrong_element_is_shown_with_what_was_given_for_it():
+    case = Case(op="add", args=(Arg((1,), data=among(0.49999997)), Arg((1,), data=among(0.25))))
+    device = NullDevice("null:0", kernels={"add": wrong})
+
+    with device, device.open() as backend:
+        found = check(case, backend).detail
+
+    assert found.endswith("first at (0,): 7.0, wanted 0.75 from 0.49999997 and 0.25")
 
 
 def test_run_in_which_all_was_refused_says_why_it_did_not_pass():
@@ -137,4 +202,6 @@ def test_difference_says_what_was_got_and_what_was_wanted():
         found = laid.problem()
         laid.buffers.close()
 
-    assert re.search(r"first at \(0, 0, 0, 0\): 0\.0, wanted -?\d+\.\d+$", found)
+    number = r"-?\d+\.\d+"
+    wanted = rf"first at \(0, 0, 0, 0\): 0\.0, wanted {number} from {number} and {number}$"
+    assert re.search(wanted, found)

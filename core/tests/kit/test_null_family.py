@@ -7,7 +7,8 @@ import pytest
 
 import tensorplug as tp
 from tensorplug import transfer
-from tensorplug.backend import order_after, read_async, write_async
+from tensorplug.backend import order_after
+from tensorplug.moving import queue_read, queue_write
 from tensorplug.testing.null import NullDevice, null_devices
 from tensorplug.testing.timeline import Timeline
 
@@ -155,9 +156,9 @@ def test_stream_that_waits_for_a_device_that_hangs_is_held_up_too(pair) -> None:
     first, second = (device.open() for device in pair)
     a, seen = filled(pair[0], 0), np.zeros(4, np.uint8)
     pair[0].hang(limit=SOON)
-    write_async(first, tp.Storage(a, 0), b"data")
+    queue_write(first, tp.Storage(a, 0), b"data")
     order_after(first, second)
-    read_async(second, tp.Storage(a, 0), seen)
+    queue_read(second, tp.Storage(a, 0), seen)
 
     with pytest.raises(tp.DeviceError, match="acme:0: hangs"):
         second.synchronize()
@@ -172,9 +173,9 @@ def test_stream_on_another_timeline_is_held_up_too() -> None:
     first, second = (device.open() for device in devices)
     a, seen = filled(devices[0], 0), np.zeros(4, np.uint8)
     devices[0].hang(limit=SOON)
-    write_async(first, tp.Storage(a, 0), b"data")
+    queue_write(first, tp.Storage(a, 0), b"data")
     order_after(first, second)
-    read_async(second, tp.Storage(a, 0), seen)
+    queue_read(second, tp.Storage(a, 0), seen)
 
     with pytest.raises(tp.DeviceError, match="a:0: hangs"):
         second.synchronize()

@@ -9,6 +9,7 @@ import pytest
 import tensorplug as tp
 from tensorplug.testing.null import NullDevice
 from tensorplug.testing.suites.asynchronous import AsyncTests
+from tensorplug.testing.suites.queued import QueuedTests
 from tensorplug.testing.timeline import NullEvent
 
 
@@ -232,4 +233,5 @@ DOCUMENT = Path(__file__).parents[3] / "docs" / "async.md"
 def test_every_line_of_the_written_contract_names_a_test_and_every_test_is_named() -> None:
     named = re.findall(r"`(test_\w+)`", DOCUMENT.read_text(encoding="utf-8"))
 
-    assert sorted(named) == sorted(name for name in dir(AsyncTests) if name.startswith("test_"))
+    tests = {*dir(AsyncTests), *dir(QueuedTests)}
+    assert sorted(named) == sorted(name for name in tests if name.startswith("test_"))

@@ -145,6 +145,14 @@ FAULTS = {
         with_stream(write_async=write_from_the_start),
         "test_transfers_on_a_stream_touch_what_they_name",
     ),
+    "queued write to a tensor at another offset": (
+        with_stream(write_async=write_from_the_start),
+        "test_part_of_a_tensor_is_written_in_order_and_its_neighbours_are_left",
+    ),
+    "queued read of a tensor done at once": (
+        with_stream(read_async=read_at_once),
+        "test_part_of_a_tensor_is_read_in_order",
+    ),
     "f64 rounded on the way": (
         with_memory(write_tensor=write_doubles_as_floats),
         "test_tensors_of_every_type_come_back_bit_by_bit",

@@ -8,6 +8,7 @@ import pytest
 
 import tensorplug as tp
 from tensorplug import meta, transfer
+from tensorplug.device import Rounding
 from tensorplug.hazards import Sanitizer
 from tensorplug.meta import cut, deal
 from tensorplug.testing.anykernel import ALL_KERNELS
@@ -379,6 +380,23 @@ def test_op_that_one_device_refuses_is_refused_by_all(group):
 
         assert both.supports(x + x) is True
         assert both.supports(tp.relu(x)) == tp.Refusal("meta(a:0+b:0): b:0: does not do relu")
+
+
+@pytest.mark.parametrize("kinds", [(0, 0), (0, 1), (2, 1)])
+def test_products_round_as_coarsely_as_the_coarsest_stream(kinds):
+    class Rough(NullDevice):
+        def rounding(self, node):
+            return self.kind
+
+    devices = [Rough(f"rough:{i}") for i in range(len(kinds))]
+    for device, kind in zip(devices, kinds, strict=True):
+        device.kind = Rounding(kind)
+    w, x = tp.input("w", (4, 32), tp.F32), tp.input("x", (3, 32), tp.F32)
+
+    with meta.device(devices) as both, both.open() as stream:
+        declared = stream.rounding(tp.mul_mat(w, x))
+
+    assert declared == Rounding(max(kinds))
 
 
 class Summing(NullDevice):

@@ -1,5 +1,7 @@
 """Split states: what they say, what they scale to, what is refused."""
 
+import math
+
 import pytest
 
 import tensorplug as tp
@@ -30,11 +32,24 @@ def test_size_is_dealt_out_by_ratio_and_none_is_lost(size, ratio, unit, parts):
     [
         (
             lambda: deal(8, ()),
-            "deal: ratio (); give a part, not negative, for each device",
+            "deal: ratio (); give a part, finite and not negative, for each device",
         ),
         (
             lambda: deal(8, (1, -1)),
-            "deal: ratio (1, -1); give a part, not negative, for each device",
+            "deal: ratio (1, -1); give a part, finite and not negative, for each device",
+        ),
+        *(
+            (
+                lambda ratio=ratio: deal(8, ratio),
+                f"deal: ratio {ratio}; give a part, finite and not negative, for each device",
+            )
+            for ratio in [
+                (0.0, 0.0),
+                (math.nan, 1.0),
+                (math.inf, 1.0),
+                (math.inf, -math.inf),
+                (1e308, 1e308),
+            ]
         ),
         (lambda: deal(10, (1, 1), unit=4), "deal: 10 elements are no multiple of the unit 4"),
         (
@@ -110,6 +125,7 @@ def test_states_that_do_not_fit_a_tensor_are_refused(state, dtype, message):
 )
 def test_state_is_printed_for_people(state, text):
     assert str(state) == text
+    assert state.axis_name == text.partition(":")[0]
 
 
 def test_slice_of_a_device_has_its_part_of_each_segment():

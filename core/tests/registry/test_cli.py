@@ -48,6 +48,24 @@ def test_info_shows_backends_devices_and_variables(shelf, run):
     assert "not set: TENSORPLUG_DISABLE" in lines
 
 
+@pytest.mark.parametrize(
+    ("kinds", "best"),
+    [
+        (["ACCEL", "CPU"], "best is acme:1"),
+        (["CPU", "GPU", "IGPU"], "best is acme:1"),
+        (["ACCEL"], "best is none of these: name one"),
+    ],
+)
+def test_info_says_which_device_is_meant_by_best(shelf, run, kinds, best):
+    made = ", ".join(
+        f"NullDevice('acme:{i}', device_type=DeviceType.{kind})" for i, kind in enumerate(kinds)
+    )
+    top = "from tensorplug.device import DeviceType"
+    shelf.add("acme-gpu", plugin_source(top=top, devices=f"return [{made}]"))
+
+    assert best in run("info", TENSORPLUG_BACKENDS="acme").stdout.splitlines()
+
+
 def test_info_gives_advice_when_nothing_can_be_used(run):
     result = run("info", TENSORPLUG_BACKENDS="nothing")
 

@@ -61,7 +61,7 @@ def test_json_has_a_summary_and_a_record_for_each_case(run):
         "refused": 0,
         "ops": 1,
     }
-    assert set(records[0]) == {"case", "op", "verdict", "detail", "seed", "seconds"}
+    assert set(records[0]) == {"case", "op", "verdict", "detail", "seed", "seconds", "cause"}
 
 
 def test_csv_has_one_line_for_each_case(run):
@@ -183,7 +183,8 @@ def test_new_backend_ends_with_a_command_that_pip_takes_for_a_folder(
     _, out, _ = run("new-backend", "acme", *options)
 
     last = out.splitlines()[-1]
-    assert last == f"pip install {shown or absolute} && tensorplug test --device acme"
+    wanted = f"pip install 'tensorplug[testing]' {shown or absolute}"
+    assert last == f"{wanted} && tensorplug test --device acme"
 
 
 @pytest.mark.parametrize(

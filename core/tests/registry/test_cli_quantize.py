@@ -2,6 +2,7 @@
 
 import json
 import sys
+from dataclasses import replace
 
 import gguf
 import numpy as np
@@ -9,9 +10,12 @@ import pytest
 from typer.testing import CliRunner
 
 import tensorplug as tp
+from tensorplug.blocks.rows import decode_rows
 from tensorplug.cli import app
 from tensorplug.gguf import open_gguf
-from tensorplug_cpu.decode import decode_rows
+from tensorplug_cpu.encode import can_encode
+from tensorplug_cpu.quantize.choice import Choice, choose
+from tensorplug_cpu.quantize.write import write as quantize_file
 
 WIDE, NARROW = 256, 96
 TENSORS = {
@@ -199,6 +203,7 @@ def test_json_has_a_record_for_each_tensor(model, run, tmp_path):
         "to": "q4_K",
         "bytes": 12 * tp.Q4_K.size,
         "note": "",
+        "not_finite": 0,
     }
 
 
@@ -250,6 +255,21 @@ def test_type_that_files_cannot_have_is_refused(model, run, options, message):
 
     assert status == 2
     assert err.startswith(f"error: quantize: {message}")
+
+
+def test_type_that_the_package_does_not_know_is_refused(model, tmp_path):
+    newer = replace(tp.Q8_0, id=4711)
+
+    with open_gguf(model) as file:
+        choices = [Choice(tensor, newer) for tensor in file.tensors.values()]
+        with pytest.raises(tp.TensorplugError) as caught:
+            encode(file, tmp_path / "out.gguf", choices, {})
+
+    assert str(caught.value) == (
+        "quantize: the installed package gguf does not know the type q8_0; "
+        "pip install --upgrade gguf"
+    )
+    assert not (tmp_path / "out.gguf").exists()
 
 
 def test_source_that_is_missing_is_refused(run, tmp_path):
@@ -342,3 +362,122 @@ def test_missing_encoders_are_named_with_what_to_install(model, run, monkeypatch
 
     assert status == 1
     assert err.endswith("pip install 'tensorplug[quantize]'\n")
+
+
+# --- what f16 cannot hold -------------------------------------------------------------------
+
+KNOWN = frozenset(int(kind) for kind in gguf.GGMLQuantizationType)
+BY_F16 = [
+    t.name
+    for t in tp.dtypes.DTYPES
+    if can_encode(t, importance=True)
+    and t.id in KNOWN
+    and t.name not in ("f32", "f64", "bf16", "q8_1", "q8_K")
+]
+
+
+def extreme(tmp_path, largest):
+    wild = values("blk.0.attn_q.weight")
+    wild[5, 7] = largest
+    return write(tmp_path / "in.gguf", {"a.weight": wild, "b.weight": values("output.weight")})
+
+
+@pytest.mark.parametrize("largest", [65504.0, 1e6, -1e30, 3e38])
+@pytest.mark.parametrize("name", BY_F16)
+def test_values_that_are_lost_are_warned_of_by_tensor_and_only_they(tmp_path, name, largest):
+    source, target = extreme(tmp_path, largest), tmp_path / "out.gguf"
+    known = {"a.weight": np.ones((1, WIDE), np.float32), "b.weight": np.ones((1, WIDE), np.float32)}
+
+    with open_gguf(source) as file:
+        choices = tuple(choose(file, tp.dtypes.dtype(name), known=known, pure=True))
+        lost = encode(file, target, choices, known)
+    with open_gguf(target) as file:
+        bad = {c.tensor.name: not_finite(file, c.tensor.name) for c in choices}
+
+    assert lost == {tensor: count for tensor, count in bad.items() if count}
+
+
+def encode(file, target, choices, known, *, done=lambda *_: None, strict=False):
+    return quantize_file(
+        *(file, target, choices[0].dtype, choices, known), threads=2, strict=strict, done=done
+    )
+
+
+def not_finite(file, name):
+    tensor = file.tensors[name]
+    found = np.empty((tensor.ne[1], tensor.ne[0]), np.float32)
+    with np.errstate(all="ignore"):
+        decode_rows(tensor.dtype, file.tensor_bytes(name).reshape(len(found), -1), found)
+    return int(np.count_nonzero(~np.isfinite(found)))
+
+
+LOST = (
+    "tensor 'a.weight': 1 value is infinite or not a number in f16: they need scales beyond 65504, "
+    "the largest number of f16; choose bf16 for this model\n"
+)
+
+
+def test_lost_values_are_a_warning_and_counted_in_json(run, tmp_path):
+    status, out, err = run(extreme(tmp_path, 1e6), "--type", "f16", "--json")
+
+    assert status == 0
+    assert err.endswith(f"\nwarning: {LOST}")
+    assert [t["not_finite"] for t in json.loads(out)["tensors"]] == [1, 0]
+
+
+def test_lost_values_are_an_error_where_asked_for(run, tmp_path):
+    status, _, err = run(extreme(tmp_path, 1e6), "--type", "f16", "--strict")
+
+    assert (status, err.splitlines(keepends=True)[-1]) == (1, f"error: quantize: {LOST}")
+    assert [path.name for path in tmp_path.iterdir()] == ["in.gguf"]
+
+
+# --- the file that is written, and the file that is read --------------------------------------
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="permissions and links of POSIX")
+def test_force_keeps_a_link_and_the_permissions_of_the_file(model, run, tmp_path):
+    (tmp_path / "folder").mkdir()
+    real, link = tmp_path / "folder" / "real.gguf", tmp_path / "out.gguf"
+    real.write_bytes(b"mine")
+    real.chmod(0o600)
+    link.symlink_to(real)
+
+    status, _, _ = run(model, "--type", "Q4_K", "--force")
+
+    assert (status, link.is_symlink(), real.stat().st_mode & 0o777) == (0, True, 0o600)
+    assert types(real)["blk.0.attn_q.weight"] == "q4_K"
+
+
+def test_an_architecture_without_a_name_stays_so(run, tmp_path):
+    source = tmp_path / "in.gguf"
+    writer = gguf.GGUFWriter(source, "")
+    writer.add_key_value("general.architecture", "", gguf.GGUFValueType.STRING)
+    writer.add_tensor("a.weight", values("output.weight"))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+    status, _, _ = run(source, "--type", "q8_0")
+
+    with open_gguf(tmp_path / "out.gguf") as file:
+        assert (status, file.metadata["general.architecture"]) == (0, "")
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows shortens no file that is mapped")
+@pytest.mark.parametrize("left", [0, 1000, 100_000])
+@pytest.mark.parametrize("name", ["q4_K", "f32"])
+def test_a_source_that_is_shortened_meanwhile_is_an_error_and_leaves_no_file(
+    model, tmp_path, name, left
+):
+    def shorten(*_):
+        with model.open("r+b") as file:
+            file.truncate(left)
+
+    with open_gguf(model) as file:
+        choices = tuple(choose(file, tp.dtypes.dtype(name), known={}, pure=True))
+        with pytest.raises(tp.FormatError, match="was shortened while it was read"):
+            encode(file, tmp_path / "out.gguf", choices, {}, done=shorten)
+
+    assert [path.name for path in tmp_path.iterdir()] == ["in.gguf"]

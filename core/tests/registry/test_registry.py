@@ -10,6 +10,7 @@ import pytest
 
 import tensorplug as tp
 from tensorplug.candidate import State
+from tensorplug.compat import INSTEAD
 from tensorplug.device import DeviceType, Option
 from tensorplug.errors import (
     BackendNotFound,
@@ -757,6 +758,22 @@ def test_a_folder_that_is_none_is_refused(registry, tmp_path):
     assert str(caught.value) == f"load_all_from_path: '{tmp_path / 'nowhere'}' is no folder"
 
 
+@pytest.mark.parametrize("files", [(), ("acme.py",), ("libggml-acme.so", "acme/__init__.py")])
+def test_folder_in_which_no_metadata_offers_a_backend_is_told(registry, tmp_path, files, caplog):
+    for file in files:
+        (tmp_path / file).parent.mkdir(exist_ok=True)
+        (tmp_path / file).write_text("")
+
+    report = registry.load_all_from_path(tmp_path)
+
+    assert report.notes == (
+        f"load_all_from_path: no distribution in {tmp_path} offers a backend; plugins are found by "
+        f"their metadata, not by the names of files: pip install --target {tmp_path} DISTRIBUTION "
+        "puts both there",
+    )
+    assert [r.levelname for r in caplog.records if r.message == report.notes[0]] == ["WARNING"]
+
+
 # --- what a program registers ------------------------------------------------------------------
 
 
@@ -907,8 +924,96 @@ def test_a_plugin_answers_for_its_own_symbols_and_ggml_names_work_by_ability(reg
     assert registry.get_proc_address("acme", "acme_answer") == 42
     assert registry.get_proc_address("acme", "ggml_backend_set_abort_callback") is None
     assert registry.get_proc_address("acme", "ggml_backend_dev_get_extra_bufts")(device) == []
-    assert registry.get_proc_address("acme", "ggml_backend_get_features")() == {}
     assert registry.get_proc_address("acme", "nothing") is None
+
+
+@pytest.mark.parametrize("reg", ["acme", "ACME", "candidate"])
+def test_ggml_features_take_a_registry_entry_and_give_names_with_values(registry, reg):
+    extra = {"tensorplug_features": lambda: {"SIMD": 256}}
+    candidate = registry.register(plugin_of(Kind("acme:0"), extra=extra), "acme")
+    get_features = registry.get_proc_address("acme", "ggml_backend_get_features")
+
+    found = get_features(candidate if reg == "candidate" else reg)
+
+    assert [(feature.name, feature.value) for feature in found] == [("SIMD", "256")]
+
+
+@pytest.mark.parametrize("reg", ["other", None, 3], ids=repr)
+def test_ggml_features_of_another_backend_are_refused(registry, reg):
+    registry.register(plugin_of(Kind("acme:0")), "acme")
+    get_features = registry.get_proc_address("acme", "ggml_backend_get_features")
+
+    with pytest.raises(OptionError) as caught:
+        get_features(reg)
+
+    assert str(caught.value) == (
+        f"ggml_backend_get_features: {reg!r} is not acme, whose function this is; give 'acme' or "
+        "its Candidate, or call tensorplug.features(name)"
+    )
+
+
+def test_ggml_abort_callback_is_called_with_its_data(registry):
+    class Stoppable(NullDevice().backend_class):
+        abort_callback = None
+
+    device, data, asked = Kind("acme:0"), object(), []
+    device.backend_class = Stoppable
+    registry.register(plugin_of(device), "acme")
+    set_abort_callback = registry.get_proc_address("acme", "ggml_backend_set_abort_callback")
+
+    with registry.open("acme") as backend:
+        set_abort_callback(backend, lambda given: bool(asked.append(given)), data)
+        backend.abort_callback()
+        set_abort_callback(backend, None, None)
+
+        assert backend.abort_callback is None
+    assert asked == [data]
+
+
+@pytest.mark.parametrize("symbol", INSTEAD)
+def test_ggml_name_with_another_way_here_says_what_to_call(registry, symbol, caplog):
+    registry.register(plugin_of(Kind("acme:0")), "acme")
+
+    assert registry.get_proc_address("acme", symbol) is None
+
+    assert caplog.messages[-1] == (
+        f"get_proc_address: no function {symbol}; call {INSTEAD[symbol]}"
+    )
+
+
+# --- where devices come from -------------------------------------------------------------------
+
+
+def test_device_knows_the_entry_of_the_registry_that_it_came_from(registry):
+    candidate = registry.register(plugin_of(Kind("acme:0"), Kind("acme:1")), "acme")
+    registry.register_device(Kind("lone:0"))
+
+    found = {d.name: (d.candidate.name, d.candidate.distribution) for d in registry.devices()}
+
+    assert found == {
+        "acme:0": ("acme", candidate.distribution),
+        "acme:1": ("acme", candidate.distribution),
+        "lone:0": ("lone", "this-program"),
+    }
+    assert Kind("other:0").candidate is None
+
+
+# --- values that mean nothing ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["cpu", "gpu", 0, 1, None, DeviceType], ids=repr)
+@pytest.mark.parametrize("ask", ["devices", "hardware", "open_by_type"])
+def test_device_type_that_is_none_is_refused(registry, ask, kind):
+    registry.register_device(Kind("acme:0"))
+
+    with pytest.raises(OptionError) as caught:
+        getattr(registry, ask)(kind)
+
+    assert str(caught.value) == (
+        f"{ask}: {kind!r} is no device type; give one of DeviceType.GPU, DeviceType.IGPU, "
+        "DeviceType.ACCEL, DeviceType.CPU, DeviceType.META, or ask devices_of() for those of a "
+        "backend by its name"
+    )
 
 
 # --- threads and nesting -----------------------------------------------------------------------

@@ -1,5 +1,6 @@
 """Several Python threads: what each may have for itself, what they share, what is refused."""
 
+import contextlib
 import os
 import shutil
 import subprocess
@@ -14,6 +15,7 @@ import pytest
 
 import tensorplug as tp
 from tensorplug.errors import ConcurrentUse, RunFailed, SchedulerBusy
+from tensorplug.lifetime import Turnstile
 from tensorplug.tensor import Tensor
 from tensorplug.testing.null import NullDevice, null_devices
 
@@ -220,6 +222,142 @@ def test_failure_in_one_thread_is_no_failure_in_another(devices: list[NullDevice
         return ""
 
     assert together(work) == ["own:0", "", "", ""]
+
+
+class Between(Turnstile):
+    """Lets another thread do something before it lets the first one in."""
+
+    def __init__(self, meanwhile: Callable[[], object]) -> None:
+        super().__init__("what is shared")
+        self._meanwhile: Callable[[], object] | None = meanwhile
+
+    def __enter__(self) -> None:
+        meanwhile, self._meanwhile = self._meanwhile, None
+        if meanwhile is not None:
+            elsewhere(meanwhile)
+        super().__enter__()
+
+
+def elsewhere(work: Callable[[], object]) -> None:
+    """Do it in another thread, where it may be refused, and wait for that."""
+
+    def attempt() -> None:
+        with contextlib.suppress(ConcurrentUse):
+            work()
+
+    thread = threading.Thread(target=attempt)
+    thread.start()
+    thread.join(10)
+
+
+@pytest.fixture
+def streams(null: NullDevice, host: NullDevice) -> list[tp.Backend]:
+    return [null.open(), host.open()]
+
+
+def test_run_of_another_thread_before_a_result_is_read_makes_it_stale(
+    streams: list[tp.Backend],
+) -> None:
+    x = tp.input("x", (4, 4), tp.F32)
+    y = tp.relu(x)
+    with tp.Scheduler(streams) as scheduler:
+        schedule = scheduler.schedule(y)
+        results = schedule.run({x: X})
+        scheduler.turn = Between(lambda: schedule.run({x: X + 1}))
+
+        with pytest.raises(tp.StaleResult):
+            results[y]
+
+
+@pytest.mark.parametrize("what", ["wait", "read"])
+def test_run_of_another_thread_while_a_result_is_read_is_refused(
+    what: str, null: NullDevice, streams: list[tp.Backend]
+) -> None:
+    x = tp.input("x", (4, 4), tp.F32)
+    y = tp.relu(x)
+    with tp.Scheduler(streams) as scheduler:
+        schedule = scheduler.schedule(y, pins={y: streams[0]})
+        results = schedule.run({x: X})
+        null.faults.plan(what, 1, lambda: elsewhere(lambda: schedule.run({x: X + 1})))
+
+        found = results[y]
+
+    np.testing.assert_array_equal(found, np.maximum(X, 0))
+
+
+@pytest.mark.parametrize("what", ["wait", "read", "compute"])
+def test_batch_that_another_thread_waits_for_meanwhile_is_right_or_refused(
+    what: str, host: NullDevice
+) -> None:
+    device = NullDevice("gpu:0", asynchronous=True, events=False)
+    streams = [device.open(), host.open()]
+    x = tp.input("x", (4, 4), tp.F32)
+    y = tp.relu(x)
+    found: list[np.ndarray] = []
+    with device, tp.Scheduler(streams, parallel=True) as scheduler:
+        schedule = scheduler.schedule(y, pins={y: streams[0]})
+        flight = schedule.submit({x: X})
+        device.faults.plan(what, 1, lambda: elsewhere(lambda: found.append(flight[y])))
+
+        found.append(flight[y])
+
+        assert scheduler.flying == []
+    for each in found:
+        np.testing.assert_array_equal(each, np.maximum(X, 0))
+
+
+@pytest.mark.parametrize("call", ["synchronize", "release"])
+def test_scheduler_that_another_thread_runs_neither_waits_nor_gives_memory_back(
+    call: str, null: NullDevice, streams: list[tp.Backend]
+) -> None:
+    x = tp.input("x", (4, 4), tp.F32)
+    y = tp.relu(x)
+    refused: list[str] = []
+    with tp.Scheduler(streams) as scheduler:
+        schedule = scheduler.schedule(y, pins={y: streams[0]})
+
+        def ask() -> None:
+            try:
+                getattr(scheduler, call)()
+            except SchedulerBusy as error:
+                refused.append(str(error))
+
+        null.faults.plan("compute", 1, lambda: elsewhere(ask))
+        schedule.run({x: X})
+
+    assert refused == [
+        "scheduler: entered while another thread or call runs it; give each thread its own"
+    ]
+
+
+def test_schedule_that_another_thread_closes_before_its_turn_does_not_run(
+    streams: list[tp.Backend],
+) -> None:
+    x = tp.input("x", (4, 4), tp.F32)
+    with tp.Scheduler(streams) as scheduler:
+        schedule = scheduler.schedule(tp.relu(x))
+        scheduler.turn = Between(schedule.close)
+
+        with pytest.raises(tp.Closed):
+            schedule.run({x: X})
+
+        assert schedule.private_buffers() == []
+
+
+@pytest.mark.parametrize("call", [lambda plan: plan.run(), lambda plan: plan.rebind(plan.bound)])
+def test_plan_that_another_thread_closes_before_its_turn_does_nothing(
+    call: Callable[[tp.Plan], None], host: NullDevice
+) -> None:
+    stream = host.open()
+    graph = tp.Graph(tp.relu(stream.place("w", W)))
+    place = tp.Storage(host.buffer_type.alloc(64), 0)
+    plan = stream.plan(tp.BoundGraph(graph, tp.Bindings({graph.outputs[0]: place})))
+    plan._turn = Between(plan.close)
+
+    with pytest.raises(tp.Closed):
+        call(plan)
+
+    assert host.computed == []
 
 
 # --- without the global lock -------------------------------------------------------------------

@@ -57,6 +57,27 @@ NEAR = Case(op="neg", args=(Arg((3,)),), limit=1e-6)
 NEAR_EACH = Case(op="neg", args=(Arg((3,)),), limit=1e-6, each=True)
 EXACT = Case(op="neg", args=(Arg((3,)),), compare="exact")
 ENCODED = Case(op="dup", args=(Arg((32,)),), params={"to": "q8_0"}, compare="encoded")
+NOT_FINITE = Case(op="neg", args=(Arg((3,)),), limit=1e-6, compare="not_finite")
+
+
+@pytest.mark.parametrize("got", [[1.0, math.inf, 3.0], [1.0, math.nan, 3.0], [1.0, -math.inf, 3.0]])
+def test_what_need_not_be_finite_may_be_infinite_or_nan(got):
+    assert _compared(NOT_FINITE, got, [1.0, math.inf, 3.0]) == ""
+
+
+@pytest.mark.parametrize(
+    ("got", "problem"),
+    [
+        ([1.0, 2.0, 3.0], "infinity or NaN in other places; 1 of 3 differ, first at (1,)"),
+        (
+            [math.nan, math.inf, 3.0],
+            "infinity or NaN in other places; 1 of 3 differ, first at (0,)",
+        ),
+        ([1.0, math.inf, 4.0], "error 0.1 > 1e-06; 1 of 3 differ, first at (2,)"),
+    ],
+)
+def test_what_is_finite_elsewhere_than_the_reference_is_wrong(got, problem):
+    assert _compared(NOT_FINITE, got, [1.0, math.inf, 3.0]).startswith(problem)
 
 
 @pytest.mark.parametrize(

@@ -102,15 +102,33 @@ def test_negative_number_of_threads_is_refused(device):
     assert str(caught.value) == "cpu:0: option threads=-2 is negative; use 0 for all cores"
 
 
-def test_number_of_threads_can_change_but_not_to_none(device):
+TOO_MANY = "and at most 4096 can be used; give as many as there are cores"
+
+
+@pytest.mark.parametrize(
+    ("count", "sentence"),
+    [
+        (0, "cpu:0: threads=0; at least one thread is needed"),
+        (4097, f"cpu:0: threads=4097, {TOO_MANY}"),
+        (10**30, f"cpu:0: threads={10**30}, {TOO_MANY}"),
+    ],
+)
+def test_number_of_threads_can_change_but_not_to_none_or_too_many(device, count, sentence):
     with device.open(threads=1) as backend:
         backend.threads = 2
 
         with pytest.raises(tp.OptionError) as caught:
-            backend.threads = 0
+            backend.threads = count
 
         assert backend.threads == 2
-    assert str(caught.value) == "cpu:0: threads=0; at least one thread is needed"
+    assert str(caught.value) == sentence
+
+
+def test_a_stream_of_too_many_threads_is_refused(device):
+    with pytest.raises(tp.OptionError) as caught:
+        device.open(threads=100_000)
+
+    assert str(caught.value) == f"cpu:0: threads=100000, {TOO_MANY}"
 
 
 # --- NUMA -----------------------------------------------------------------------------------
@@ -247,4 +265,4 @@ def test_op_of_another_distribution_is_refused_when_planned(backend, monkeypatch
     with pytest.raises(tp.Unsupported) as caught:
         run(backend, node, {x: np.ones(2, np.float32)})
 
-    assert str(caught.value) == f"cpu: {node}: no kernel for neg"
+    assert str(caught.value) == f"{node}: cannot run here: cpu:0: no kernel for neg"

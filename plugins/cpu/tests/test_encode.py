@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 import tensorplug as tp
-from tensorplug_cpu.decode import decode_rows
+from tensorplug.blocks.rows import decode_rows
 from tensorplug_cpu.encode import CHUNK, PACKAGED, can_encode, encode_rows
 
 SEARCHED = {
@@ -44,7 +44,7 @@ def normal(rows, elements, seed=4):
     return np.random.default_rng(seed).normal(size=(rows, elements)).astype(np.float32)
 
 
-@pytest.mark.parametrize("dtype", [*PACKAGED, *SEARCHED], ids=str)
+@pytest.mark.parametrize("dtype", sorted({*PACKAGED, *SEARCHED}, key=lambda t: t.id), ids=str)
 def test_type_has_an_encoder(dtype):
     assert can_encode(dtype) is True
 

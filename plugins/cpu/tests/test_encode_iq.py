@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import tensorplug as tp
-from tensorplug_cpu.decode import decode_rows
+from tensorplug.blocks.rows import decode_rows
 from tensorplug_cpu.encode import encode_rows
 from tensorplug_cpu.encoders import ENCODERS, NEEDS_IMPORTANCE
 from tensorplug_cpu.encoders.iq_grid import RINGS, build, grid

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 import tensorplug as tp
+from tensorplug.blocks.rows import decode_rows
 from tensorplug.tensor import leaf
 from tensorplug.testing.running import run
-from tensorplug_cpu.decode import decode_rows
 from tensorplug_cpu.kernels import matmul
 
 RNG = np.random.default_rng(8)
@@ -129,9 +129,12 @@ def test_expert_that_does_not_exist_is_named(backend):
     w = leaf("w", (3, 4, 8), tp.F32)
     x, ids = tp.input("x", (1, 1, 8), tp.F32), tp.input("ids", (1, 2), tp.I32)
     node = tp.mul_mat_id(w, x, ids, name="experts")
-    values = {w: np.zeros(w.shape), x: np.zeros(x.shape), ids: np.array([[1, -1]])}
+    values = {w: np.zeros(w.shape), x: np.zeros(x.shape), ids: np.array([[1, -2]])}
 
     with pytest.raises(tp.GraphError) as caught:
         run(backend, node, values)
 
-    assert str(caught.value) == (f"{node}: ids {ids} holds -1, which names no row; rows are 0 to 2")
+    assert str(caught.value) == (
+        f"{node}: ids {ids} holds -2 at [0, 1], which names no row; rows are 0 to 2, and -1 stands "
+        "for none"
+    )

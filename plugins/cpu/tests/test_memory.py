@@ -171,3 +171,20 @@ def test_several_weights_share_an_expanded_buffer(device, backend):
 
     assert len(buffers.parts) == 1
     np.testing.assert_allclose(found[0], 0.5 * stored[1].sum(axis=1), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+@pytest.mark.parametrize("way", ["run", "submit"])
+def test_expanded_weight_among_the_outputs_of_a_schedule_has_its_values(device, way, dtype):
+    data = np.arange(8, dtype=dtype).reshape(2, 4)
+    x = tp.input("x", (2, 4), tp.F32)
+    given = {x: np.ones((2, 4), np.float32)}
+    with device.open() as stream:
+        w = stream.place("w", data, usage=tp.WEIGHTS, buffer_type=device.expanded)
+        with (
+            tp.Scheduler([stream], parallel=True) as scheduler,
+            scheduler.schedule([tp.add(x, x), w]) as schedule,
+        ):
+            found = (schedule.run if way == "run" else schedule.submit)(given)
+
+            np.testing.assert_array_equal(found[w], data)

@@ -291,8 +291,8 @@ MUTANTS = {
         ),
         (
             "set_rows",
-            "((a, b), chosen[a % chosen.shape[0], b % chosen.shape[1]])",
-            "((a, b), chosen[a % chosen.shape[1], b % chosen.shape[1]])",
+            "(a % chosen.shape[0], b % chosen.shape[1])",
+            "(a % chosen.shape[1], b % chosen.shape[1])",
         ),
         (
             "get_rows",

@@ -29,18 +29,6 @@ def pytest_configure(config: pytest.Config) -> None:
         sys.path.insert(0, str(STANDIN))
 
 
-def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Leave out what would not run: other tests import the stand-in, and where the kit is not
-    wanted, naming its thousands of cases takes seconds."""
-    wanted = config.option.markexpr
-    if collection_path.parent != HERE:
-        return None
-    if wanted == "gpu":
-        return collection_path.name != "test_gpu.py" or None
-    out = {"test_gpu.py": True, "test_conformance.py": "not long" in wanted}
-    return out.get(collection_path.name) or None
-
-
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """At tier smoke the kit has a case of every third op."""

@@ -17,7 +17,6 @@ from tensorplug_simt.emulator import missing
 BENCHMARKS = Path(__file__).parents[3] / "benchmarks"
 
 pytestmark = [
-    pytest.mark.long,
     pytest.mark.skipif(bool(missing()), reason=missing()),
     pytest.mark.skipif(not BENCHMARKS.exists(), reason="the benchmarks are not here"),
 ]

@@ -18,8 +18,6 @@ from tensorplug_cpu.reference import decode, encode
 from tensorplug_cuda import drivers
 from tensorplug_cuda.kernels.ways import names_of
 
-pytestmark = pytest.mark.gpu
-
 HOST_TIME = 50e-6
 """Seconds that the host may take to queue a plan again, whatever the number of its launches."""
 

@@ -13,10 +13,7 @@ import tensorplug as tp
 from tensorplug_cuda import lt
 from tensorplug_simt.emulator import missing
 
-pytestmark = [
-    pytest.mark.long,
-    pytest.mark.skipif(bool(missing()), reason=missing()),
-]
+pytestmark = pytest.mark.skipif(bool(missing()), reason=missing())
 
 
 @pytest.fixture

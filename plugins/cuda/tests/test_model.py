@@ -22,7 +22,6 @@ LIMITS = {"gemma3": 1e-3}
 TOKENS = 6
 
 pytestmark = [
-    pytest.mark.long,
     pytest.mark.skipif(bool(missing()), reason=missing()),
     pytest.mark.skipif(not APP.exists(), reason="the tests of tensorplug-llm are not here"),
 ]
@@ -158,6 +157,8 @@ def test_rounded_activations_move_logits_by_some_percent(stream, tiny, tmp_path,
 )
 def test_tensor_cores_say_the_same_tokens(devices, tiny, tmp_path, monkeypatch, name):
     monkeypatch.setenv("TENSORPLUG_CUDA_ACTIVATIONS", "f32")
+    # The limit below was set for two batches of 16 tokens; llama-q8_0 in one of 24 is 0.0146 away.
+    monkeypatch.setattr("tensorplug_llm.session.BATCHES", (1, 16))
     path = tmp_path / "model.gguf"
     tiny.write(name, path)
     found = {}

@@ -13,10 +13,10 @@ import pytest
 import tensorplug as tp
 from tensorplug.fusion import Group
 from tensorplug.matching import find_groups
-from tensorplug.testing.cases import Arg, Case
+from tensorplug.testing.cases import Arg
 from tensorplug.testing.cases.attention import attention
 from tensorplug.testing.cases.case import UNIT, Data, among, integers, uniform
-from tensorplug.testing.cases.matmul import BLOCKS, LIMIT, product
+from tensorplug.testing.cases.matmul import BLOCKS, product, product_of_experts
 from tensorplug.testing.cases.softmax import MASK
 from tensorplug.testing.suites.graphs import Trial
 from tensorplug.testing.suites.work import Work
@@ -26,7 +26,6 @@ from tensorplug_cuda.kernels import GROUPS, LOWERINGS
 from tensorplug_cuda.kernels.table import OWN
 from tensorplug_simt import emulator, nvrtc
 from tensorplug_simt.emulator import Order
-from tensorplug_simt.emulator.device import EmulatedDevice
 from tensorplug_simt.evidence import (
     ARCHITECTURES,
     Limits,
@@ -42,6 +41,8 @@ from tensorplug_simt.evidence import (
 )
 from tensorplug_simt.facts import Facts
 from tensorplug_simt.lowering import lower
+
+from .emulated import EmulatedGpu
 
 needs_nvrtc = pytest.mark.skipif(bool(nvrtc.missing()), reason=nvrtc.missing())
 needs_emulator = pytest.mark.skipif(bool(emulator.missing()), reason=emulator.missing())
@@ -136,8 +137,8 @@ FUSED = {
 
 
 @pytest.fixture(scope="module")
-def device() -> Iterator[EmulatedDevice]:
-    with EmulatedDevice(facts=GPU, lowerings=LOWERINGS) as device:
+def device() -> Iterator[EmulatedGpu]:
+    with EmulatedGpu(facts=GPU, lowerings=LOWERINGS) as device:
         yield device
 
 
@@ -231,10 +232,8 @@ MANY_COLUMNS = [
 """Products that tensor cores compute where they may, but for the last one."""
 MANY_COLUMNS_OF_BLOCKS = [product(Arg((256, 20), t), Arg((256, 20))) for t in BLOCKS]
 EXPERTS = [
-    Case(
-        op="mul_mat_id",
-        args=(Arg(w, t), Arg(x, data=data), Arg((x[1], x[2]), tp.I32, data=integers(0, w[2]))),
-        limit=LIMIT,
+    product_of_experts(
+        Arg(w, t), Arg(x, data=data), Arg((x[1], x[2]), tp.I32, data=integers(0, w[2]))
     )
     for t, w, x, data in [
         (tp.F16, (72, 70, 4), (72, 2, 5), UNIT),
@@ -361,7 +360,7 @@ def test_programs_for_tensor_cores_compile_by_themselves(architecture):
 @needs_emulator
 @pytest.mark.slow
 def test_products_of_all_blocks_by_tensor_cores_are_those_of_the_reference():
-    with EmulatedDevice(facts=TENSOR, lowerings=LOWERINGS) as device:
+    with EmulatedGpu(facts=TENSOR, lowerings=LOWERINGS) as device:
         assert emulation_problems(device, MANY_COLUMNS_OF_BLOCKS) == []
 
 
@@ -369,7 +368,7 @@ def test_products_of_all_blocks_by_tensor_cores_are_those_of_the_reference():
 @in_each_order_at_leisure
 @pytest.mark.parametrize("what", BY_CORES)
 def test_results_of_tensor_cores_are_those_of_the_reference(what, order):
-    with EmulatedDevice(facts=TENSOR, lowerings=LOWERINGS) as device:
+    with EmulatedGpu(facts=TENSOR, lowerings=LOWERINGS) as device:
         assert emulation_problems(device, BY_CORES[what][0], order) == []
 
 
@@ -390,7 +389,7 @@ def test_products_without_rounded_activations_are_as_near_as_those_of_floats():
     cases = [replace(case, limit=1e-7) for case in select("smoke", ops=["mul_mat", "mul_mat_id"])]
     facts = replace(GPU, int8_activations=False)
 
-    with EmulatedDevice(facts=facts, lowerings=LOWERINGS) as device:
+    with EmulatedGpu(facts=facts, lowerings=LOWERINGS) as device:
         assert emulation_problems(device, supported(device, cases)) == []
 
 
@@ -398,7 +397,7 @@ def test_products_without_rounded_activations_are_as_near_as_those_of_floats():
 def trial(request) -> Iterator[Trial]:
     """A graph of the kit on an emulated device that fuses."""
     with (
-        EmulatedDevice(facts=GPU, lowerings=LOWERINGS, group_lowerings=GROUPS) as device,
+        EmulatedGpu(facts=GPU, lowerings=LOWERINGS, group_lowerings=GROUPS) as device,
         CPUDevice("cpu:kit") as cpu,
         cpu.open() as fallback,
     ):

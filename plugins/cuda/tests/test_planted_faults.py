@@ -6,20 +6,18 @@ import numpy as np
 import pytest
 
 import tensorplug as tp
-from tensorplug.testing.cases import Arg, Case
+from tensorplug.testing.cases import Arg
 from tensorplug.testing.cases.attention import attention
 from tensorplug.testing.cases.case import Data, integers, uniform
-from tensorplug.testing.cases.matmul import LIMIT, product
+from tensorplug.testing.cases.matmul import product, product_of_experts
 from tensorplug_cuda.kernels import LOWERINGS
 from tensorplug_simt import emulator, source
-from tensorplug_simt.emulator.device import EmulatedDevice
 from tensorplug_simt.evidence import emulation_problems
 from tensorplug_simt.facts import Facts
 
-pytestmark = [
-    pytest.mark.long,
-    pytest.mark.skipif(bool(emulator.missing()), reason=emulator.missing()),
-]
+from .emulated import EmulatedGpu
+
+pytestmark = pytest.mark.skipif(bool(emulator.missing()), reason=emulator.missing())
 
 TENSOR = Facts(
     wide=False, max_group=1024, subgroup=32, subgroup_required=True, choices={"products": "tensor"}
@@ -36,17 +34,11 @@ _KV = Arg((88, 70), tp.F16, data=uniform(-3, 3))
 _MASKED = attention(Arg((88, 20, 3)), _KV, _KV, Arg((70, 20), tp.F16, data=Data("last", _last)))
 _OPEN = attention(Arg((33, 20), data=uniform(-1e6, 1e6)), *[Arg((33, 70), tp.F16)] * 2, scale=1e-6)
 CASES = {
-    "attention": [replace(case, limit=1e-6) for case in (_MASKED, _OPEN)],
+    "attention": [replace(case, limit=1e-6, rounded=0) for case in (_MASKED, _OPEN)],
     "product": [product(Arg((64, 70), tp.F16), Arg((64, 20)))],
     "experts": [
-        Case(
-            op="mul_mat_id",
-            args=(
-                Arg((40, 70, 3), tp.F16),
-                Arg((40, 3, 20)),
-                Arg((3, 20), tp.I32, data=integers(0, 3)),
-            ),
-            limit=LIMIT,
+        product_of_experts(
+            Arg((40, 70, 3), tp.F16), Arg((40, 3, 20)), Arg((3, 20), tp.I32, data=integers(0, 3))
         )
     ],
 }
@@ -85,7 +77,7 @@ def test_fault_in_a_kernel_for_tensor_cores_is_found(monkeypatch, what, before, 
     monkeypatch.setattr(source, "read_resource", changed)
     source.sections.cache_clear()
     try:
-        with EmulatedDevice(facts=TENSOR, lowerings=LOWERINGS) as device:
+        with EmulatedGpu(facts=TENSOR, lowerings=LOWERINGS) as device:
             problems = emulation_problems(device, CASES[what])
     finally:
         source.sections.cache_clear()
@@ -95,7 +87,7 @@ def test_fault_in_a_kernel_for_tensor_cores_is_found(monkeypatch, what, before, 
 
 
 def test_without_a_fault_there_is_no_problem():
-    with EmulatedDevice(facts=TENSOR, lowerings=LOWERINGS) as device:
+    with EmulatedGpu(facts=TENSOR, lowerings=LOWERINGS) as device:
         assert (
             emulation_problems(device, [case for cases in CASES.values() for case in cases]) == []
         )

@@ -97,3 +97,39 @@ def test_other_symbols_are_unknown():
 def test_what_cannot_be_split_is_refused(pair, chosen, ratio, text):
     with CPUDevice("cpu:0") as cpu, pytest.raises(OptionError, match=text):
         split_buffer_type(chosen(pair, cpu), ratio)
+
+
+@pytest.mark.parametrize("main", [0, 1])
+def test_ggmls_main_device_is_refused_with_what_to_give(main):
+    with pytest.raises(OptionError) as error:
+        split_buffer_type(main, (1, 1))
+
+    assert str(error.value) == (
+        f"ggml_backend_split_buffer_type: {main} as the main device; here all GPUs compute, each "
+        "its rows: give devices, such as tensorplug.devices_of('cuda'), and schedule on a stream "
+        "of the memory's device"
+    )
+
+
+def test_split_weights_without_a_stream_of_their_device_are_warned_of(pair, caplog):
+    kind = split_buffer_type(pair, (1, 1))
+    w = place("w", np.eye(64, dtype=np.float32), kind, usage=tp.WEIGHTS)
+    x = tp.input("x", (1, 64), tp.F32)
+    y = tp.mul_mat(w, x)
+
+    with (
+        CPUDevice("cpu:0") as cpu,
+        cpu.open() as host,
+        pair[0].open() as gpu,
+        tp.Scheduler([gpu, host]) as scheduler,
+        scheduler.schedule(y) as schedule,
+    ):
+        result = schedule.run({x: np.ones((1, 64), np.float32)})[y]
+        home = schedule.backend_of(y)
+
+    assert (result == 1).all()
+    assert [r.message for r in caplog.records if r.levelname == "WARNING"] == [
+        f"weights w lie in {kind.name}, where no stream of this scheduler computes: 16.0 KiB are "
+        f"copied to {home} in each run; give the scheduler a stream of {kind.device.name}"
+    ]
+    w.storage.buffer.close()

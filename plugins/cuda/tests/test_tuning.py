@@ -32,7 +32,7 @@ UNCHANGED = dict(WAYS)
 @pytest.fixture(autouse=True)
 def _measuring(monkeypatch, tmp_path):
     """Choices of the test's own, for products as small as the emulator likes them."""
-    monkeypatch.setattr(tuning, "cache_folder", lambda _name: tmp_path)
+    monkeypatch.setenv("TENSORPLUG_CACHE", str(tmp_path))
     for op, ways in UNCHANGED.items():
         monkeypatch.setitem(WAYS, op, replace(ways, least=1))
 

@@ -20,13 +20,6 @@ HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE / "standin"))
 
 
-def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Leave out the kit where none of it would run: naming its thousands of cases takes seconds."""
-    unwanted = "not long" in config.option.markexpr
-    left_out = unwanted and collection_path == HERE / "test_conformance.py"
-    return True if left_out else None
-
-
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """At tier smoke the kit has a case of every third op."""

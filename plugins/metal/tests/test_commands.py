@@ -10,7 +10,7 @@ import pytest
 
 from tensorplug_simt.emulator import missing
 
-pytestmark = [pytest.mark.long, pytest.mark.skipif(bool(missing()), reason=missing())]
+pytestmark = pytest.mark.skipif(bool(missing()), reason=missing())
 
 PROGRAM = """
 from tensorplug_metal import system

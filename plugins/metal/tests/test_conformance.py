@@ -8,7 +8,7 @@ from tensorplug.device import Device
 from tensorplug.testing.kit import DeviceTests
 from tensorplug_simt.emulator import missing
 
-pytestmark = [pytest.mark.long, pytest.mark.skipif(bool(missing()), reason=missing())]
+pytestmark = pytest.mark.skipif(bool(missing()), reason=missing())
 
 
 class TestEmulated(DeviceTests):

@@ -5,6 +5,7 @@ import logging
 import pytest
 
 import tensorplug as tp
+from tensorplug.buffer import human
 from tensorplug.device import DeviceType
 from tensorplug.errors import DeviceError
 from tensorplug_simt.emulator import missing
@@ -39,6 +40,17 @@ def test_each_gpu_is_a_device(devices, machine):
 
     assert [first.name, second.name] == ["metal:0", "metal:1"]
     assert first.gpu.registry_id != second.gpu.registry_id
+
+
+def test_log_says_what_each_gpu_is(devices, machine, caplog):
+    machine.reset(gpus=2)
+
+    with caplog.at_level(logging.INFO, "tensorplug.metal"):
+        found = devices()
+
+    assert [m for m in caplog.messages if m.startswith("metal:")] == [
+        f"{d.name}: {d.gpu}, {human(d.gpu.working_set)} of memory" for d in found
+    ]
 
 
 def test_gpu_before_the_m1_is_left_out_with_a_warning(devices, machine, caplog):

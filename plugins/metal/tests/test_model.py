@@ -20,7 +20,6 @@ LIMITS = {"gemma3": 1e-3}
 TOKENS = 6
 
 pytestmark = [
-    pytest.mark.long,
     pytest.mark.skipif(bool(missing()), reason=missing()),
     pytest.mark.skipif(not APP.exists(), reason="the tests of tensorplug-llm are not here"),
 ]

@@ -13,10 +13,7 @@ from tensorplug_simt.emulator.spaces import space_problems
 from tensorplug_simt.evidence import emulation_problems, first_cases, launches_of
 from tensorplug_simt.msl_rules import problems
 
-pytestmark = [
-    pytest.mark.long,
-    pytest.mark.skipif(bool(emulator.missing()), reason=emulator.missing()),
-]
+pytestmark = pytest.mark.skipif(bool(emulator.missing()), reason=emulator.missing())
 needs_clang = pytest.mark.skipif(bool(spaces.missing()), reason=spaces.missing())
 
 BARRIER = "#define LOCAL_BARRIER threadgroup_barrier(mem_flags::mem_threadgroup)"

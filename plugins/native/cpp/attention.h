@@ -26,10 +26,13 @@ inline Sharing sharing(const Node &node) {
 
 inline bool by_rows(const Node &node) { return node.src[0].ne[1] <= FEW_TOKENS; }
 
-// Parts that the positions of a row are cut into, so that all threads have work where there are few rows.
-inline int64_t parts_of_row(const Node &node, int threads) {
+// Groups where each row of q is computed for itself: the heads that share keys and values, for one token.
+inline int64_t groups_of(const Node &node) { return row_count(node.src[0]) / sharing(node).heads; }
+
+// Parts that the positions of a group are cut into, so that all threads have work where there are few groups.
+inline int64_t parts_of_group(const Node &node, int threads) {
     constexpr int64_t SHORTEST = 128, EACH = 2; // positions of a part; parts for each thread
-    const int64_t rows = row_count(node.src[0]), wanted = (EACH * threads + rows - 1) / rows;
+    const int64_t groups = groups_of(node), wanted = (EACH * threads + groups - 1) / groups;
     const int64_t most = node.src[1].ne[1] / SHORTEST;
     return wanted < most ? wanted : most > 1 ? most : 1;
 }
@@ -37,18 +40,19 @@ inline int64_t parts_of_row(const Node &node, int threads) {
 // Bytes of what a part of a row gives: its largest score, its total, and the weighted sum of its values.
 inline int64_t partial_size(const Node &node) { return aligned((2 + node.src[2].ne[0]) * 4); }
 
-// Bytes for one thread. By rows: scores of all positions, and a decoded row. By blocks: queries, scores, weights,
-// sums, decoded values; the largest score of each row and its total.
+// Bytes for one thread. By rows: scores of all positions for each head of a group, and a decoded block of keys or values.
+// By blocks: queries, scores, weights, sums, decoded values; the largest score of each row and its total.
 inline int64_t attention_room(const Node &node) {
     const Operand &k = node.src[1], &v = node.src[2];
-    if (by_rows(node)) return aligned(k.ne[1] * 4) + aligned(v.ne[0] * 4);
+    const int64_t longest = k.ne[0] > v.ne[0] ? k.ne[0] : v.ne[0];
+    if (by_rows(node)) return sharing(node).heads * aligned(k.ne[1] * 4) + aligned(BLOCK * longest * 4);
     const int64_t rows = sharing(node).rows;
     return aligned(rows * k.ne[0] * 4) + 2 * aligned(rows * BLOCK * 4) + aligned(rows * v.ne[0] * 4) +
            aligned(BLOCK * v.ne[0] * 4) + 2 * aligned(rows * 4);
 }
 
 inline int64_t attention_scratch(const Node &node, int threads) {
-    const int64_t partials = by_rows(node) ? row_count(node.src[0]) * parts_of_row(node, threads) : 0;
+    const int64_t partials = by_rows(node) ? row_count(node.src[0]) * parts_of_group(node, threads) : 0;
     return partials * partial_size(node) + threads * attention_room(node);
 }
 
@@ -139,19 +143,29 @@ void add_weighted(const char *rows, int64_t step, const float *weights, int64_t 
     }
 }
 
-inline void add_weighted(const Operand &v, const char *rows, const float *weights, int64_t count, float *decoded, float *sum) {
-    const int64_t size = v.ne[0], step = v.nb[1];
-    switch (v.type) {
-    case F32: return add_weighted<F32>(rows, step, weights, count, size, sum);
+inline void add_weighted(int type, const char *rows, int64_t step, const float *weights, int64_t count, int64_t size, float *sum) {
+    switch (type) {
     case F16: return add_weighted<F16>(rows, step, weights, count, size, sum);
     case BF16: return add_weighted<BF16>(rows, step, weights, count, size, sum);
-    }
-    for (int64_t i = 0; i < count; i++) {
-        if (weights[i] == 0) continue;
-        row_type(v.type)->decode(rows + i * step, 0, size, decoded);
-        add_weighted<F32>((const char *)decoded, 0, weights + i, 1, size, sum);
+    default: return add_weighted<F32>(rows, step, weights, count, size, sum);
     }
 }
+
+// Keys or values of a block of positions: where they lie, or decoded where they are blocks. To decode f16 as well would take
+// longer than to convert it for each head.
+struct BlockRows {
+    int type;
+    const char *rows;
+    int64_t step;
+
+    BlockRows(const Operand &t, const char *from, int64_t count, float *decoded) : type(t.type), rows(from), step(t.nb[1]) {
+        if (is_plain(type)) return;
+        const int64_t size = t.ne[0];
+        const RowType *stored = row_type(type);
+        for (int64_t i = 0; i < count; i++) stored->decode(from + i * t.nb[1], 0, size, decoded + i * size);
+        type = F32, rows = (const char *)decoded, step = size * 4;
+    }
+};
 
 // A row of q and the keys and values that it meets.
 struct Row {
@@ -159,9 +173,8 @@ struct Row {
     const float *query;
     const char *keys, *values, *bias;
 
-    Row(const Node &node, int64_t row) {
+    Row(const Node &node, int64_t token, int64_t head, int64_t batch) : token(token), head(head), batch(batch) {
         const Operand &q = node.src[0], &k = node.src[1], &v = node.src[2];
-        token = row % q.ne[1], head = row / q.ne[1] % q.ne[2], batch = row / q.ne[1] / q.ne[2];
         query = (const float *)at(q, token, head, batch);
         const int64_t kv_head = head / (q.ne[2] / k.ne[2]), kv_batch = batch / (q.ne[3] / k.ne[3]);
         keys = at(k, 0, kv_head, kv_batch), values = at(v, 0, kv_head, kv_batch);
@@ -169,30 +182,88 @@ struct Row {
     }
 };
 
-// The largest score of positions [first, last), the total of what they weigh relative to it, and the weighted sum
-// of their values. Positions that the mask hides are passed over.
-inline void attend(const Node &node, const Row &row, int64_t first, int64_t last, float *scores, float *decoded, float *partial) {
-    const Operand &k = node.src[1], &v = node.src[2], &mask = node.src[3];
-    const RowType *type = row_type(k.type);
-    for (int64_t i = first; i < last; i += AT_ONCE) {
-        const int64_t count = last - i < AT_ONCE ? last - i : AT_ONCE;
-        if (row.bias && !sees_some(mask, row.bias, i, count)) {
-            for (int64_t j = 0; j < count; j++) scores[i - first + j] = 0;
-            continue;
-        }
-        if (count == AT_ONCE) {
-            type->dot4(row.keys + i * k.nb[1], k.nb[1], row.query, k.ne[0], scores + i - first);
-            continue;
-        }
-        for (int64_t j = 0; j < count; j++) type->dot(row.keys + (i + j) * k.nb[1], 0, row.query, k.ne[0], scores + i - first + j);
+// The heads of a group for one token: they read each key and each value once from memory, then from the cache.
+struct Group {
+    const Node &node;
+    const int64_t heads;
+    int64_t token, head, batch; // head: the first one
+
+    Group(const Node &node, int64_t index) : node(node), heads(sharing(node).heads) {
+        const Operand &q = node.src[0];
+        token = index % q.ne[1], head = index / q.ne[1] * heads % q.ne[2], batch = index / q.ne[1] * heads / q.ne[2];
     }
-    const int64_t count = last - first;
-    const char *bias = row.bias ? row.bias + first * (mask.type == F16 ? 2 : 4) : nullptr;
-    finish_scores(node, scores, count, bias, slope(row.head, node.src[0].ne[2], node.f[1]));
-    partial[0] = largest(scores, count, LOWEST);
-    partial[1] = exponentials(scores, count, partial[0]);
-    for (int64_t j = 0; j < v.ne[0]; j++) partial[2 + j] = 0;
-    add_weighted(v, row.values + first * v.nb[1], scores, count, decoded, partial + 2);
+    Row row(int64_t i) const { return Row(node, token, head + i, batch); }
+    // Of the rows of all groups.
+    int64_t index_of(int64_t i) const {
+        const Operand &q = node.src[0];
+        return (batch * q.ne[2] + head + i) * q.ne[1] + token;
+    }
+};
+
+// Scores of a row of q with `count` keys from position `first` on; zero where the mask hides some neighbours.
+inline void score_block(const Node &node, const Row &row, const BlockRows &keys, int64_t first, int64_t count, float *scores) {
+    const RowType *type = row_type(keys.type);
+    const int64_t size = node.src[1].ne[0];
+    for (int64_t i = 0; i < count; i += AT_ONCE) {
+        const int64_t some = count - i < AT_ONCE ? count - i : AT_ONCE;
+        const char *rows = keys.rows + i * keys.step;
+        if (row.bias && !sees_some(node.src[3], row.bias, first + i, some)) {
+            for (int64_t j = 0; j < some; j++) scores[i + j] = 0;
+        } else if (some == AT_ONCE) {
+            type->dot4(rows, keys.step, row.query, size, scores + i);
+        } else {
+            for (int64_t j = 0; j < some; j++) type->dot(rows + j * keys.step, 0, row.query, size, scores + i + j);
+        }
+    }
+}
+
+// Whether no head of a group sees any of these positions.
+inline bool hidden_from(const Group &group, int64_t first, int64_t count) {
+    const Operand &mask = group.node.src[3];
+    if (mask.type == NO_TYPE) return false;
+    const int64_t rows = mask.ne[2] == 1 ? 1 : group.heads; // heads may share the mask
+    for (int64_t h = 0; h < rows; h++) {
+        if (sees_some(mask, group.row(h).bias, first, count)) return false;
+    }
+    return true;
+}
+
+// For each row of a group the largest score of positions [first, last), the total of what they weigh relative to it, and
+// the weighted sum of their values. `partials` has those of all rows, `scores` room for those of a group.
+inline void attend(const Group &group, int64_t first, int64_t last, float *scores, int64_t scores_step, float *decoded,
+                   char *partials, int64_t partials_step) {
+    const Node &node = group.node;
+    const Operand &k = node.src[1], &v = node.src[2], &mask = node.src[3];
+    const int64_t count = last - first, element = mask.type == F16 ? 2 : 4;
+    const Row any = group.row(0); // its keys and values are those of all
+    for (int64_t block = first; block < last; block += BLOCK) {
+        const int64_t some = last - block < BLOCK ? last - block : BLOCK;
+        float *here = scores + block - first;
+        if (hidden_from(group, block, some)) {
+            for (int64_t h = 0; h < group.heads; h++) std::memset(here + h * scores_step, 0, some * 4);
+            continue;
+        }
+        const BlockRows keys(k, any.keys + block * k.nb[1], some, decoded);
+        for (int64_t h = 0; h < group.heads; h++) score_block(node, group.row(h), keys, block, some, here + h * scores_step);
+    }
+    for (int64_t h = 0; h < group.heads; h++) {
+        const Row row = group.row(h);
+        float *own = scores + h * scores_step, *partial = (float *)(partials + group.index_of(h) * partials_step);
+        const char *bias = row.bias ? row.bias + first * element : nullptr;
+        finish_scores(node, own, count, bias, slope(row.head, node.src[0].ne[2], node.f[1]));
+        partial[0] = largest(own, count, LOWEST);
+        partial[1] = exponentials(own, count, partial[0]);
+        for (int64_t j = 0; j < v.ne[0]; j++) partial[2 + j] = 0;
+    }
+    for (int64_t block = first; block < last; block += BLOCK) {
+        const int64_t some = last - block < BLOCK ? last - block : BLOCK;
+        if (hidden_from(group, block, some)) continue;
+        const BlockRows values(v, any.values + block * v.nb[1], some, decoded);
+        for (int64_t h = 0; h < group.heads; h++) {
+            float *sum = (float *)(partials + group.index_of(h) * partials_step) + 2;
+            add_weighted(values.type, values.rows, values.step, scores + h * scores_step + block - first, some, v.ne[0], sum);
+        }
+    }
 }
 
 // Adds up the parts of a row, into its first, with the sink of its head.
@@ -216,23 +287,28 @@ inline void join_parts(const Node &node, const Row &row, char *partials, int64_t
     write_mean(sum + 2, total, size, (float *)at(node.out, row.head, row.token, row.batch));
 }
 
-// Few tokens: each row of q for itself, in parts of its positions.
+// Few tokens: the heads of a group for one token, in parts of its positions.
 inline void attention_by_rows(const Node &node, Part &part) {
-    const int64_t rows = row_count(node.src[0]), parts = parts_of_row(node, part.threads), positions = node.src[1].ne[1];
-    const int64_t size = partial_size(node);
-    Room room{part.scratch + rows * parts * size + part.thread * attention_room(node)};
-    float *scores = room.floats(positions), *decoded = room.floats(node.src[2].ne[0]);
-    Turns turns(rows * parts, 1, 1, part);
+    const int64_t groups = groups_of(node), parts = parts_of_group(node, part.threads), positions = node.src[1].ne[1];
+    const int64_t rows = row_count(node.src[0]), size = partial_size(node), step = parts * size;
+    Room room{part.scratch + rows * step + part.thread * attention_room(node)};
+    const int64_t scores_step = aligned(positions * 4) / 4;
+    float *scores = room.floats(sharing(node).heads * scores_step), *decoded = (float *)room.next;
+    Turns turns(groups * parts, 1, 1, part);
     for (Span turn; !part.stopped() && turns.next(turn);) {
-        const Row row(node, turn.first / parts);
-        char *partial = part.scratch + turn.first * size;
+        const Group group(node, turn.first / parts);
         const int64_t p = turn.first % parts;
-        attend(node, row, positions * p / parts, positions * (p + 1) / parts, scores, decoded, (float *)partial);
-        if (parts == 1) join_parts(node, row, partial, 1);
+        attend(group, positions * p / parts, positions * (p + 1) / parts, scores, scores_step, decoded, part.scratch + p * size, step);
+        for (int64_t h = 0; parts == 1 && h < group.heads; h++) {
+            join_parts(node, group.row(h), part.scratch + group.index_of(h) * step, 1);
+        }
     }
     if (parts == 1 || !part.barrier()) return;
-    const Span own = share(rows, part);
-    for (int64_t row = own.first; row < own.last; row++) join_parts(node, Row(node, row), part.scratch + row * parts * size, parts);
+    const Span own = share(groups, part);
+    for (int64_t g = own.first; g < own.last; g++) {
+        const Group group(node, g);
+        for (int64_t h = 0; h < group.heads; h++) join_parts(node, group.row(h), part.scratch + group.index_of(h) * step, parts);
+    }
 }
 
 // Rows of q that share keys, against a block of positions at a time (Dao et al. 2022).

@@ -7,19 +7,21 @@
 
 namespace {
 
+constexpr int64_t NO_ROW = -1; // an id that names none: zeros are read, nothing is written
+
 inline int64_t id_at(const Operand &ids, int64_t i0, int64_t i1, int64_t i2) {
     const char *p = ids.data + i0 * ids.nb[0] + i1 * ids.nb[1] + i2 * ids.nb[2];
     return ids.type == I64 ? *(const int64_t *)p : *(const int32_t *)p;
 }
 
-// Whether all ids name rows; ends the run where one does not. Every thread looks at all of them, so that nothing
+// Whether all ids name rows, or are NO_ROW; ends the run where one does not. Every thread looks at all of them, so that nothing
 // is written before they are known to be right.
 inline bool good_ids(const Operand &ids, int64_t rows, Part &part) {
     for (int64_t i2 = 0; i2 < ids.ne[2]; i2++) {
         for (int64_t i1 = 0; i1 < ids.ne[1]; i1++) {
             for (int64_t i0 = 0; i0 < ids.ne[0]; i0++) {
                 const int64_t id = id_at(ids, i0, i1, i2);
-                if (id >= 0 && id < rows) continue;
+                if (id >= NO_ROW && id < rows) continue;
                 part.pool.stop(Outcome{BAD_ROW, part.index, id});
                 return false;
             }
@@ -43,7 +45,12 @@ inline void get_rows(const Node &node, Part &part) {
     for (int64_t row = rows.first; row < rows.last; row++) {
         if (give_up(part, row)) return;
         const Place p = place(out, row);
-        const char *from = plain.get(id_at(ids, p.i1, p.i2, p.i3), 1, p.i2, p.i3);
+        const int64_t id = id_at(ids, p.i1, p.i2, p.i3);
+        if (id == NO_ROW) {
+            std::memset(at(out, p), 0, (size_t)bytes_of(out.type, out.ne[0]));
+            continue;
+        }
+        const char *from = plain.get(id, 1, p.i2, p.i3);
         if (out.type == table.type) {
             std::memcpy(at(out, p), from, (size_t)bytes_of(out.type, out.ne[0]));
         } else {
@@ -68,6 +75,7 @@ inline void set_rows(const Node &node, Part &part) {
         if (give_up(part, row)) return;
         const Place p = place(rows, row);
         const int64_t id = id_at(ids, p.i1, p.i2 % ids.ne[1], p.i3 % ids.ne[2]);
+        if (id == NO_ROW) continue;
         char *target = at(out, id, p.i2, p.i3) + bytes_of(out.type, columns.first);
         write_values(out.type, (const float *)at(rows, p) + columns.first, columns.last - columns.first, target);
     }
@@ -79,8 +87,10 @@ inline void add_rows(const Node &node, Part &part) {
     if (!good_ids(ids, table.ne[1], part)) return;
     each_tile(node.out, part, [&](const Place &p, int64_t first, int64_t n) {
         const float *x = (const float *)at(a, p) + first;
-        const float *y = (const float *)at(table, id_at(ids, p.i1, p.i2, 0), 0, 0) + first;
         float *z = (float *)at(node.out, p) + first;
+        const int64_t id = id_at(ids, p.i1, p.i2, 0);
+        if (id == NO_ROW) return (void)std::memmove(z, x, (size_t)n * 4);
+        const float *y = (const float *)at(table, id, 0, 0) + first;
         EACH_VECTOR(i, count, n) store_some(z + i, vadd(load_some(x + i, count), load_some(y + i, count)), count);
     });
 }

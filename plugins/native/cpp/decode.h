@@ -1,6 +1,7 @@
 // Rows of any type: as floats, and their dot products with floats.
 #pragma once
 
+#include "level.h"
 #include "superblocks.h"
 
 namespace {
@@ -50,28 +51,42 @@ template <int TYPE> void decode(const char *row, int64_t first, int64_t n, float
 
 constexpr int64_t AHEAD = 8192; // bytes: some 200 ns at the speed of the memory
 
-// Asks for `n` bytes that follow `done` bytes of R rows. Rows side by side make several short streams, which
+// Prefetches `n` bytes of a long stream into the second-level cache, AHEAD bytes before they are read. The first level
+// can wait for about 20 cache lines at once: blocks of panels and vectors of plain rows are more, and loads would queue
+// behind them (q6_K in panels: 9 GB/s into the first level, 19 into the second, where the memory gives 20).
+inline void prefetch(const char *p, int64_t n) {
+    for (int64_t i = 0; i < n; i += 64) __builtin_prefetch(p + AHEAD + i, 0, 2);
+}
+
+// Prefetches `n` bytes that follow `done` bytes of R rows. Rows side by side make several short streams, which
 // processors do not foresee: without this, four rows at a time are read at a sixth of the speed of one.
-template <int R> inline void prefetch(const char *rows, int64_t done, int64_t n) {
+template <int R> inline void prefetch_rows(const char *rows, int64_t done, int64_t n) {
     const char *p = rows + AHEAD + done * R;
     for (int64_t i = 0; i < n * R; i += 64) __builtin_prefetch(p + i);
 }
 
-// Dot products of R rows, `step` bytes apart, with x.
-template <int TYPE, int R> void dots(const char *row, int64_t step, const float *x, int64_t n, float *out) {
+// Dot products of R rows, `step` bytes apart, with x. `STREAM` says that what follows the rows will be read next.
+template <int TYPE, int R, bool STREAM = (R > 1)> void dots(const char *row, int64_t step, const float *x, int64_t n, float *out) {
     if constexpr (is_plain(TYPE)) {
-        vf a[R][2];
-        for (int r = 0; r < R; r++) a[r][0] = a[r][1] = vset(0);
+        constexpr int CHAINS = 4, SIZE = TYPE == F32 ? 4 : 2; // sums that need not wait for each other; bytes
+        vf a[R][CHAINS];
+        for (int r = 0; r < R; r++) {
+            for (int c = 0; c < CHAINS; c++) a[r][c] = vset(0);
+        }
         int64_t i = 0;
-        for (; i + 2 * W <= n; i += 2 * W) {
-            const vf x0 = vload(x + i), x1 = vload(x + i + W);
-            for (int r = 0; r < R; r++) {
-                a[r][0] = vfma(load_floats<TYPE>(row + r * step, i), x0, a[r][0]);
-                a[r][1] = vfma(load_floats<TYPE>(row + r * step, i + W), x1, a[r][1]);
+        for (; i + CHAINS * W <= n; i += CHAINS * W) {
+            for (int r = 0; STREAM && r < R; r++) prefetch(row + r * step + i * SIZE, CHAINS * W * SIZE);
+            for (int c = 0; c < CHAINS; c++) {
+                const vf xs = vload(x + i + c * W);
+                for (int r = 0; r < R; r++) a[r][c] = vfma(load_floats<TYPE>(row + r * step, i + c * W), xs, a[r][c]);
             }
         }
+        for (; i + W <= n; i += W) {
+            const vf xs = vload(x + i);
+            for (int r = 0; r < R; r++) a[r][0] = vfma(load_floats<TYPE>(row + r * step, i), xs, a[r][0]);
+        }
         for (int r = 0; r < R; r++) {
-            float sum = vsum(vadd(a[r][0], a[r][1]));
+            float sum = vsum(vadd(vadd(a[r][0], a[r][1]), vadd(a[r][2], a[r][3])));
             for (int64_t j = i; j < n; j++) sum += load_float<TYPE>(row + r * step, j) * x[j];
             out[r] = sum;
         }
@@ -82,7 +97,7 @@ template <int TYPE, int R> void dots(const char *row, int64_t step, const float 
         for (int r = 0; r < R; r++) sums[r][0] = sums[r][1] = vset(0);
         const byte *block = (const byte *)row;
         for (int64_t i = 0; i < n; i += 32 * B::GROUPS, block += B::SIZE) {
-            if (R > 1) prefetch<R>(row, (const char *)block - row, B::SIZE);
+            if (STREAM) prefetch_rows<R>(row, (const char *)block - row, B::SIZE);
             for (int r = 0; r < R; r++) B::scales(block + r * step, d[r], m[r]);
             for (int g = 0; g < B::GROUPS; g++) {
                 const float *xg = x + i + 32 * g;
@@ -111,9 +126,26 @@ template <int TYPE, int R> void dots(const char *row, int64_t step, const float 
     }
 }
 
-// One row after the other: of plain types the memory is read best in one long stream.
-template <int TYPE, int R> void dots_in_turn(const char *row, int64_t step, const float *x, int64_t n, float *out) {
-    for (int r = 0; r < R; r++) dots<TYPE, 1>(row + r * step, step, x, n, out + r);
+// Dot products of AT_ONCE rows of a plain type. Long rows without gaps, of weights, are read best in one long stream, one
+// row after the other. Short ones, of a cache, go together: then most of the work is to sum up vectors.
+template <int TYPE> void dots_of_plain(const char *row, int64_t step, const float *x, int64_t n, float *out) {
+    constexpr int64_t LONG = 512;
+    static_assert(AT_ONCE == 4, "vsums takes four");
+    if (n >= LONG && step == n * (TYPE == F32 ? 4 : 2)) {
+        for (int r = 0; r < AT_ONCE; r++) dots<TYPE, 1, true>(row + r * step, step, x, n, out + r);
+        return;
+    }
+    vf a[AT_ONCE];
+    for (int r = 0; r < AT_ONCE; r++) a[r] = vset(0);
+    int64_t i = 0;
+    for (; i + W <= n; i += W) {
+        const vf xs = vload(x + i);
+        for (int r = 0; r < AT_ONCE; r++) a[r] = vfma(load_floats<TYPE>(row + r * step, i), xs, a[r]);
+    }
+    vsums(a, out);
+    for (; i < n; i++) {
+        for (int r = 0; r < AT_ONCE; r++) out[r] += load_float<TYPE>(row + r * step, i) * x[i];
+    }
 }
 
 // What the kernels do with rows of one type.
@@ -130,9 +162,9 @@ template <int TYPE> constexpr RowType block_type() {
 }
 
 const RowType ROW_TYPES[] = {
-    {F32, 1, 4, decode<F32>, dots<F32, 1>, dots_in_turn<F32, 4>},
-    {F16, 1, 2, decode<F16>, dots<F16, 1>, dots_in_turn<F16, 4>},
-    {BF16, 1, 2, decode<BF16>, dots<BF16, 1>, dots_in_turn<BF16, 4>},
+    {F32, 1, 4, decode<F32>, dots<F32, 1>, dots_of_plain<F32>},
+    {F16, 1, 2, decode<F16>, dots<F16, 1>, dots_of_plain<F16>},
+    {BF16, 1, 2, decode<BF16>, dots<BF16, 1>, dots_of_plain<BF16>},
     block_type<Q8_0>(),
     block_type<Q4_0>(),
     block_type<Q4_1>(),

@@ -64,13 +64,18 @@ inline int64_t experts_scratch(const Node &node, int threads) {
     return expert_room(node, threads).size;
 }
 
-// Rows in the order of their experts; `starts[e]` is where those of expert e begin. Each thread finds it for itself.
+// Rows in the order of their experts; `starts[e]` is where those of expert e begin, and after the last those without
+// an expert. Each thread finds it for itself.
 inline void sort_rows(const Operand &ids, int64_t experts, int64_t *starts, int64_t *order) {
     const int64_t used = ids.ne[0], count = used * ids.ne[1];
     for (int64_t e = 0; e <= experts; e++) starts[e] = 0;
-    for (int64_t i = 0; i < count; i++) starts[id_at(ids, i % used, i / used, 0) + 1]++;
+    const auto expert = [&](int64_t i) { return id_at(ids, i % used, i / used, 0); };
+    for (int64_t i = 0; i < count; i++) {
+        if (expert(i) != NO_ROW) starts[expert(i) + 1]++;
+    }
     for (int64_t e = 0; e < experts; e++) starts[e + 1] += starts[e];
-    for (int64_t i = 0; i < count; i++) order[starts[id_at(ids, i % used, i / used, 0)]++] = i;
+    int64_t none = starts[experts];
+    for (int64_t i = 0; i < count; i++) order[expert(i) == NO_ROW ? none++ : starts[expert(i)]++] = i;
     for (int64_t e = experts; e > 0; e--) starts[e] = starts[e - 1];
     starts[0] = 0;
 }
@@ -100,7 +105,9 @@ inline void experts(const Node &node, Part &part) {
         if (!part.barrier()) return;
     }
     for (int64_t i = all.first; i < all.last; i++) {
-        std::memcpy(at(out, order[i] % used, order[i] / used, 0), results + i * n * 4, (size_t)n * 4);
+        char *to = at(out, order[i] % used, order[i] / used, 0);
+        if (i < starts[w.ne[2]]) std::memcpy(to, results + i * n * 4, (size_t)n * 4);
+        else std::memset(to, 0, (size_t)n * 4);
     }
 }
 

@@ -28,8 +28,9 @@ struct Side {
         if (rounding != nullptr) (in_panels(w) ? rounding->round_for_panels : rounding->round)(x, w.ne[0], room);
     }
 
-    // out = rows [first, first + count) of matrix `e`, times x, plus the bias.
+    // out = rows [first, first + count) of matrix `e`, times x, plus the bias; zeros without a matrix.
     void multiply(const float *x, int64_t e, int64_t first, int64_t count, float *out) const {
+        if (e == NO_ROW) return (void)std::memset(out, 0, (size_t)count * 4);
         const int64_t k = w.ne[0], step = w.nb[1];
         if (rounding != nullptr && in_panels(w)) {
             for (int64_t r = 0; r < count; r += PANEL_ROWS) rounding->panel(at(w, first + r, e, 0), room, k, out + r);

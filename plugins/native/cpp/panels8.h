@@ -196,7 +196,7 @@ template <int TYPE> void panel_dots(const char *panel, const Packed8 &x, int64_t
     for (int s = 0; s < SLICES; s++) sums[s][0] = sums[s][1] = least[s] = vset(0);
     const byte *block = (const byte *)panel;
     for (int64_t i = 0; i < k; i += GROUP * B::GROUPS, block += SIZE) {
-        for (int64_t j = 0; j < SIZE; j += 64) __builtin_prefetch(block + AHEAD + j);
+        prefetch((const char *)block, SIZE);
 #pragma GCC unroll 8
         for (int g = 0; g < B::GROUPS; g++) {
             const int8_t *values = x.values + i + g * GROUP;
@@ -234,7 +234,7 @@ template <int TYPE> void unfold_panels8(const char *matrix, int64_t row, int64_t
         const char *panel = matrix + (row0 - slice * W) * row;
         const byte *block = (const byte *)panel + k0 / WIDE * B::SIZE * PANEL_ROWS;
         for (int64_t i = 0; i < depth; i += WIDE, block += B::SIZE * PANEL_ROWS) {
-            for (int64_t j = 0; j < B::SIZE * PANEL_ROWS; j += 64) __builtin_prefetch(block + AHEAD + j);
+            prefetch((const char *)block, B::SIZE * PANEL_ROWS);
 #pragma GCC unroll 8
             for (int g = 0; g < B::GROUPS; g++) {
                 for (int s = 0; s < TAKEN / W; s++) {

@@ -62,7 +62,9 @@ inline void rope_to_rows(const Node &node, Part &part) {
     float room[TILE], turned[TILE];
     for (int64_t token = 0; token < x.ne[2]; token++) {
         if (give_up(part, token)) return;
-        char *row = at(out, id_at(ids, token, 0, 0), 0, 0);
+        const int64_t id = id_at(ids, token, 0, 0);
+        if (id == NO_ROW) continue;
+        char *row = at(out, id, 0, 0);
         for (int64_t head = heads.first; head < heads.last; head++) {
             const float *from = before_turning(node, (const float *)at(x, head, token, 0), n, room);
             turn_row(node.src[1], token, node.i[0], from, n, turned);

@@ -82,18 +82,20 @@ template <bool Signed> inline vi dot_bytes(vi from, vi w0, vi x0, vi w1, vi x1) 
 
 #endif
 
-// Rounds 32 values; returns their scale, and sums of 16 codes each.
+// Rounds 32 values; returns their scale, and sums of 16 codes each. NaN among the values makes the scale NaN, and with
+// it all results that depend on them; infinity makes the scale infinite, and results infinite or NaN.
 #if defined(__AVX2__)
 inline float round_group(const float *values, int8_t *codes, int *halves) {
     constexpr int VECTORS8 = 4;
     __m256 v[VECTORS8];
     for (int i = 0; i < VECTORS8; i++) v[i] = _mm256_loadu_ps(values + 8 * i);
-    const __m256 sign = _mm256_set1_ps(-0.0f);
-    __m256 most = _mm256_andnot_ps(sign, v[0]);
-    for (int i = 1; i < VECTORS8; i++) most = _mm256_max_ps(most, _mm256_andnot_ps(sign, v[i]));
-    __m128 m = _mm_max_ps(_mm256_castps256_ps128(most), _mm256_extractf128_ps(most, 1));
-    m = _mm_max_ps(m, _mm_movehl_ps(m, m));
-    const float largest = _mm_cvtss_f32(_mm_max_ss(m, _mm_movehdup_ps(m)));
+    // Magnitudes are compared as integers: the order is the same, and NaN is above infinity.
+    const __m256i magnitude = _mm256_set1_epi32(0x7fffffff);
+    __m256i most = _mm256_and_si256(magnitude, _mm256_castps_si256(v[0]));
+    for (int i = 1; i < VECTORS8; i++) most = _mm256_max_epi32(most, _mm256_and_si256(magnitude, _mm256_castps_si256(v[i])));
+    __m128i m = _mm_max_epi32(_mm256_castsi256_si128(most), _mm256_extracti128_si256(most, 1));
+    m = _mm_max_epi32(m, _mm_unpackhi_epi64(m, m));
+    const float largest = _mm_cvtss_f32(_mm_castsi128_ps(_mm_max_epi32(m, _mm_shuffle_epi32(m, 1))));
     const __m256 inverse = _mm256_set1_ps(largest > 0 ? 127 / largest : 0);
     __m256i q[VECTORS8];
     for (int i = 0; i < VECTORS8; i++) q[i] = _mm256_cvtps_epi32(_mm256_mul_ps(v[i], inverse));
@@ -116,7 +118,7 @@ inline float round_group(const float *values, int8_t *codes, int *halves) {
     vf v[VECTORS4], most = vset(0);
     for (int i = 0; i < VECTORS4; i++) {
         v[i] = vload(values + 4 * i);
-        most = vmax(most, vabsq_f32(v[i]));
+        most = vmaxq_f32(most, vabsq_f32(v[i])); // NaN where either is, unlike vmax
     }
     const float largest = vmaxvq_f32(most);
     const vf inverse = vset(largest > 0 ? 127 / largest : 0);

@@ -159,6 +159,25 @@ inline vf vscale2(vf x, vf n) { EACH(std::ldexp(x.at[i], std::isnan(n.at[i]) ? 0
 
 #endif
 
+// The sum of each of four vectors.
+inline void vsums(const vf *a, float *out) {
+#if defined(__AVX2__)
+    // Pairs of vectors are woven, so that one addition serves both, until each part of 128 bits has all four sums.
+#if defined(__AVX512F__)
+    const vf ab = vadd(_mm512_unpacklo_ps(a[0], a[1]), _mm512_unpackhi_ps(a[0], a[1]));
+    const vf cd = vadd(_mm512_unpacklo_ps(a[2], a[3]), _mm512_unpackhi_ps(a[2], a[3]));
+    const __m512d p = _mm512_castps_pd(ab), q = _mm512_castps_pd(cd);
+    const vf all = vadd(_mm512_castpd_ps(_mm512_unpacklo_pd(p, q)), _mm512_castpd_ps(_mm512_unpackhi_pd(p, q)));
+    const __m256 half = _mm256_add_ps(_mm512_castps512_ps256(all), _mm512_extractf32x8_ps(all, 1));
+#else
+    const vf ab = _mm256_hadd_ps(a[0], a[1]), cd = _mm256_hadd_ps(a[2], a[3]), half = _mm256_hadd_ps(ab, cd);
+#endif
+    _mm_storeu_ps(out, _mm_add_ps(_mm256_castps256_ps128(half), _mm256_extractf128_ps(half, 1)));
+#else
+    for (int i = 0; i < 4; i++) out[i] = vsum(a[i]);
+#endif
+}
+
 inline float half_to_float(uint16_t h) {
 #if defined(__F16C__)
     return _cvtsh_ss(h);

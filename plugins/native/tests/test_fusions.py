@@ -10,6 +10,8 @@ from tensorplug.testing.running import bind
 from tensorplug_native.fusions import FUSIONS
 from tensorplug_native.rules.common import READABLE
 
+from .streams import LEVELS
+
 NE = 96
 IDS = np.array([7, 3, 39, 0, 11], np.int64)
 
@@ -192,7 +194,7 @@ def test_a_group_that_the_kernels_do_not_compute_is_refused_with_a_reason(device
     assert [answer.reason for answer in answers] == [f"cpu:0: {reason}"]
 
 
-@pytest.mark.parametrize("wrong", [-1, 6])
+@pytest.mark.parametrize("wrong", [-2, 6])
 def test_an_id_outside_its_range_is_named_by_the_group_too(device, backend, wrong):
     graph = graph_of(experts(unit="swiglu"))
     fused, values = grouped(device, graph), values_of(graph)
@@ -203,8 +205,32 @@ def test_an_id_outside_its_range_is_named_by_the_group_too(device, backend, wron
         outcome(backend, fused, graph.outputs, values)
 
     assert str(caught.value) == (
-        f"{fused.groups[0]['gate']}: ids {ids} holds {wrong}, which names no row; rows are 0 to 5"
+        f"{fused.groups[0]['gate']}: ids {ids} holds {wrong} at [0, 1], which names no row; rows "
+        "are 0 to 5, and -1 stands for none"
     )
+
+
+ROUNDED = [
+    name for name in CASES if name.split()[0].startswith("mul_mat") and " of " not in name
+] + [
+    f"mul_mat_add of {t}"
+    for t in sorted(READABLE, key=lambda t: t.id)
+    if t.is_block and t is not tp.Q8_0
+]
+
+
+@pytest.mark.parametrize("level", [level for level in LEVELS if level != "baseline"])
+@pytest.mark.parametrize("name", ROUNDED)
+def test_products_of_a_group_that_round_keep_nan(device, name, level):
+    graph = graph_of(CASES[name]())
+    fused, values = grouped(device, graph), values_of(graph)
+    x = next(t for t in graph.leafs if t.name == "x")
+    values[x][..., 37] = np.nan
+
+    with device.open(threads=2, level=level, activations="int8") as rounding:
+        (found,) = outcome(rounding, fused, graph.outputs, values)
+
+    assert np.isnan(found).all()
 
 
 def test_products_of_a_group_may_round_x_as_single_ones_do(device):

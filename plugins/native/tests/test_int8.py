@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import tensorplug as tp
+from tensorplug.device import Rounding
 from tensorplug.testing.cases import LARGE, SMALL
 from tensorplug.testing.cases.laid import lay
 from tensorplug.testing.running import run
@@ -37,7 +38,7 @@ def test_product_is_as_near_as_the_kit_asks(case, device, rounding):
 
     rounding.compute(laid.bound)
 
-    assert laid.problem() == ""
+    assert laid.problem(rounding.rounding(laid.built.node)) == ""
 
 
 def stored(dtype, rows, k):
@@ -57,6 +58,43 @@ def product(dtype, precision="default", rows=13, k=768, outputs=70):
     values = np.random.default_rng(4).normal(size=(rows, k)).astype(np.float32)
     node = tp.apply(tp.OPS["mul_mat"], w, x, precision=precision)
     return node, {w: stored(dtype, outputs, k), x: values}
+
+
+@pytest.mark.parametrize(
+    ("op", "dtype", "precision", "activations", "rounds"),
+    [
+        ("mul_mat", tp.Q4_0, "default", "int8", Rounding.BYTES),
+        ("mul_mat", tp.Q6_K, "default", "int8", Rounding.BYTES),
+        ("mul_mat_id", tp.Q4_0, "", "int8", Rounding.BYTES),
+        ("mul_mat", tp.Q4_0, "f32", "int8", Rounding.NONE),
+        ("mul_mat", tp.Q4_0, "default", "f32", Rounding.NONE),
+        ("mul_mat", tp.F32, "default", "int8", Rounding.NONE),
+        ("mul_mat", tp.F16, "default", "int8", Rounding.NONE),
+        ("mul_mat", tp.IQ2_XXS, "default", "int8", Rounding.NONE),
+    ],
+)
+@pytest.mark.parametrize("level", LEVELS)
+def test_rounding_is_declared_by_type_level_and_option(
+    device, level, op, dtype, precision, activations, rounds
+):
+    arguments = [tp.input("w", (5, 4, 256)[-2 - (op == "mul_mat_id") :], dtype)]
+    arguments.append(tp.input("x", (3, 256), tp.F32))
+    if op == "mul_mat_id":
+        arguments = [arguments[0], tp.input("x", (3, 1, 256), tp.F32)]
+        arguments.append(tp.input("ids", (3, 2), tp.I32))
+    node = tp.apply(tp.OPS[op], *arguments, **({"precision": precision} if precision else {}))
+
+    with device.open(level=level, activations=activations) as stream:
+        declared = stream.rounding(node)
+
+    assert declared == (rounds if level != "baseline" else Rounding.NONE)
+
+
+def test_weights_in_bf16_are_declared_at_their_level(rounding):
+    node = tp.mul_mat(tp.input("w", (5, 64), tp.BF16), tp.input("x", (3, 64), tp.F32))
+    halves = rounding.level.name == "avx512_bf16"
+
+    assert rounding.rounding(node) == (Rounding.HALVES if halves else Rounding.NONE)
 
 
 def distance(found, wanted):
@@ -98,6 +136,23 @@ def test_sums_of_the_largest_codes_do_not_overflow(numpy, rounding, dtype, byte,
     found = run(rounding, node, values)
 
     np.testing.assert_allclose(found, run(numpy, node, values), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("rows", [1, 9])
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_nan_in_any_lane_spoils_its_row_and_no_other(rounding, bad, rows):
+    node, values = product(tp.Q4_0, rows=rows, k=256, outputs=33)
+    _, x = values
+    data, row = values[x], rows // 2
+    for lane in range(32, 64):
+        values[x] = data.copy()
+        values[x][row, lane] = bad
+
+        found = run(rounding, node, values)
+
+        spoilt = np.isnan(found) if np.isnan(bad) else ~np.isfinite(found)
+        assert spoilt.all(axis=1).tolist() == [i == row for i in range(rows)]
+        assert np.isfinite(np.delete(found, row, axis=0)).all()
 
 
 def as_bf16(x):

@@ -85,10 +85,16 @@ def where_threads_are(backend):
         return {cpu for task in started for cpu in os.sched_getaffinity(int(task.name))}
 
 
-@pytest.mark.parametrize("text", ["a", "1-", "-1", "0,x", "2-1"])
+@pytest.mark.parametrize("text", ["a", "1-", "-1", "0,x", "2-1", "0-9999999999", "9" * 5000])
 def test_an_affinity_that_names_no_processors_is_refused(device, text):
     with pytest.raises(tp.OptionError, match=r"is no processor; give numbers such as 0,2 or 4-7"):
         device.open(affinity=text)
+
+
+@pytest.mark.parametrize("count", [4097, 100_000])
+def test_more_threads_than_the_library_takes_are_refused(device, count):
+    with pytest.raises(tp.OptionError, match=f"threads={count}, and at most 4096 can be used"):
+        device.open(threads=count)
 
 
 def test_a_processor_that_is_not_there_is_refused(device):

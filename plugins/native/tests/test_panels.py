@@ -9,7 +9,8 @@ from tensorplug.placing import allocate
 from tensorplug.tensor import leaf
 from tensorplug.testing.cases.laid import lay
 from tensorplug.transfer import read
-from tensorplug_native.device import INT8_LEVELS, VARIABLE, NativeDevice
+from tensorplug_native.device import VARIABLE, NativeDevice
+from tensorplug_native.rules.products import INT8_LEVELS
 
 from .panel_cases import LOOKUPS, PRODUCTS, TYPES, width
 from .streams import EACH_LEVEL, LEVELS

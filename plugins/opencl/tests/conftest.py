@@ -28,16 +28,17 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """At tier smoke further drivers of the same processor run a part: compiling takes minutes.
+    """Leave further drivers of the same processor to T1, and run a part on them: compiling is slow.
 
     What is left out there runs in the kit at tier ci, which tier T1 has for every device.
     """
     if config.getoption("tensorplug_tier") != "smoke":
         return
-    for item in items:
-        if item.path.name == "test_variants.py" and item.path.parent == HERE and _is_long(item):
-            item.add_marker(pytest.mark.long)
     thin, seen = _second_drivers(), set()
+    for item in items:
+        of_variants = item.path.name == "test_variants.py" and item.path.parent == HERE
+        if _driver_of(item) in thin or (of_variants and _is_long(item)):
+            item.add_marker(pytest.mark.long)
     out = {item for item in items if _driver_of(item) in thin and _is_left_out(item, seen)}
     config.hook.pytest_deselected(items=list(out))
     items[:] = [item for item in items if item not in out]

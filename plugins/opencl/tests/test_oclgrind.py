@@ -21,8 +21,6 @@ PARTS = 8
 PROGRAM = "from tensorplug.cli import main; main()"
 OPS = sorted({case.op for case in select("smoke")})
 
-pytestmark = pytest.mark.slow
-
 
 @pytest.mark.parametrize("wide", ["0", "1"], ids=["groups", "items"])
 @pytest.mark.parametrize("part", range(PARTS))

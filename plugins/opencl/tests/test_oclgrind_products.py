@@ -4,15 +4,20 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 VARIANTS = Path(__file__).with_name("test_variants.py")
-
-pytestmark = pytest.mark.slow
 
 
 def test_every_variant_of_products_races_for_nothing_and_stays_in_bounds(oclgrind):
-    command = ["-m", "pytest", "-q", str(VARIANTS), "-k", "experts or serves or teams or bytes"]
+    command = [
+        "-m",
+        "pytest",
+        "-q",
+        str(VARIANTS),
+        "-m",
+        "T0",
+        "-k",
+        "experts or serves or teams or bytes",
+    ]
 
     done = subprocess.run(
         [sys.executable, *command], env=oclgrind, capture_output=True, text=True, check=False

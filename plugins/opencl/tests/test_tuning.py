@@ -8,13 +8,13 @@ import pyopencl as cl
 import pytest
 
 import tensorplug as tp
+from tensorplug import cache
 from tensorplug.errors import DeviceError, OptionError
 from tensorplug_opencl import tuning
 from tensorplug_opencl.device import OpenCLDevice
 from tensorplug_opencl.facts import LIMITS, LOCAL_MEMORY, MAX_GROUP, TUNE, WIDE, facts_of
 from tensorplug_opencl.kernels.matmul import operands_of
 from tensorplug_opencl.kernels.variants import class_of, program_of, variants
-from tensorplug_simt import cache
 from tensorplug_simt import tuning as shared
 
 ROWS, LENGTH = 96, 512

@@ -4,6 +4,7 @@ from abc import abstractmethod
 from collections.abc import Sequence
 
 from tensorplug.backend import Backend
+from tensorplug.device import DeviceType
 from tensorplug.fusion import Group
 from tensorplug.graph import Bindings
 from tensorplug.tensor import Tensor
@@ -16,6 +17,10 @@ class SimtBackend(Backend):
     """A stream that queues launches: those of a node and of a group alike."""
 
     device: SimtDevice
+
+    def __init__(self, device: SimtDevice) -> None:
+        super().__init__(device)
+        self.prefers_f16 = device.type is not DeviceType.CPU
 
     def _compute(self, node: Tensor, bindings: Bindings) -> None:
         self._launch(node, place(self.device, node, bindings))

@@ -5,33 +5,32 @@ import json
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 from types import MappingProxyType
 
-from tensorplug_simt.cache import write_whole
+from tensorplug.cache import Cache
 from tensorplug_simt.dialects.dialect import read_resource
 
 
 @dataclass(frozen=True, slots=True)
 class ChoiceFile:
-    """A file in `folder` with choices that are true for `identity` alone.
+    """A file of a cache with choices that hold for `identity` only.
 
     One that cannot be read, or is about something else, counts as empty.
     """
 
-    folder: Path
+    cache: Cache
     identity: Mapping[str, str]
 
     @property
-    def path(self) -> Path:
-        """Where it lies."""
+    def name(self) -> str:
+        """Its name in the cache."""
         name = hashlib.sha256(json.dumps(dict(self.identity)).encode()).hexdigest()[:16]
-        return self.folder / f"choices-{name}.json"
+        return f"choices-{name}.json"
 
     def read(self) -> Mapping[str, str]:
         """The choices of earlier processes; none where there is no sound file."""
-        with suppress(OSError, ValueError):
-            found = json.loads(self.path.read_text(encoding="utf-8"))
+        with suppress(ValueError):
+            found = json.loads(self.cache.read(self.name) or b"")
             if isinstance(found, dict) and found.get("for") == self.identity:
                 choices = found.get("choices")
                 if isinstance(choices, dict) and all(isinstance(v, str) for v in choices.values()):
@@ -45,8 +44,7 @@ class ChoiceFile:
         again. Where nothing can be written, choices hold for this process.
         """
         content = {"for": dict(self.identity), "choices": {**self.read(), **choices}}
-        with suppress(OSError):
-            write_whole(self.path, json.dumps(content, indent=1, sort_keys=True).encode())
+        self.cache.write(self.name, json.dumps(content, indent=1, sort_keys=True).encode())
 
     def begin(self, kind: str) -> bool:
         """Mark that a class is being tried; False where it is marked already.
@@ -54,26 +52,15 @@ class ChoiceFile:
         Then another process tries it, or it took one along. The mark is a file of its own, so that
         no other writer loses it. Where nothing can be written, there are no marks.
         """
-        mark = self._mark(kind)
-        with suppress(OSError):
-            mark.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            with mark.open("x", encoding="utf-8") as new:
-                new.write(kind)
-        except FileExistsError:
-            return False
-        except OSError:
-            pass
-        return True
+        return self.cache.mark(self._mark(kind))
 
     def end(self, kind: str) -> None:
         """Take the mark of a class away."""
-        with suppress(OSError):
-            self._mark(kind).unlink()
+        self.cache.forget(self._mark(kind))
 
-    def _mark(self, kind: str) -> Path:
+    def _mark(self, kind: str) -> str:
         name = hashlib.sha256(kind.encode()).hexdigest()[:16]
-        return self.folder / f"{self.path.stem}-tried-{name}.json"
+        return f"{self.name.removesuffix('.json')}-tried-{name}.json"
 
 
 def texts_id(names: Iterable[str]) -> str:

@@ -11,7 +11,7 @@ from functools import cached_property
 from types import MappingProxyType
 
 from tensorplug.buffer import Buffer, BufferType
-from tensorplug.device import Device, KernelText, Memory
+from tensorplug.device import Device, KernelText, Memory, Rounding
 from tensorplug.errors import OutOfMemory, Refusal
 from tensorplug.fusion import Group, Pattern
 from tensorplug.patterns import named
@@ -19,6 +19,7 @@ from tensorplug.tensor import Tensor
 from tensorplug_simt.facts import Facts
 from tensorplug_simt.lowering import SHARED, GroupLowering, Lowering, lower, lower_group
 from tensorplug_simt.merging import Home
+from tensorplug_simt.own.product import declared_rounding
 from tensorplug_simt.placing import ALIGNMENT, scratch_start
 from tensorplug_simt.program import Launch, Program
 from tensorplug_simt.tuning import Tuner
@@ -84,6 +85,9 @@ class SimtDevice(Device):
     def fusions(self) -> Sequence[Pattern]:
         """The patterns of its `groups`."""
         return named(self.groups)
+
+    def rounding(self, node: Tensor) -> Rounding:
+        return declared_rounding(node, self.facts)
 
     def lower(self, node: Tensor) -> Program | Refusal:
         """The launches of a node that is no view, or why there are none."""

@@ -17,6 +17,7 @@ from tqdm import tqdm  # type: ignore[import-untyped]  # ships no types
 import tensorplug as tp
 from tensorplug import Backend, SupportsThreads
 from tensorplug.errors import OptionError, TensorplugError
+from tensorplug.text import printable
 from tensorplug_llm.bench import bench as measure_speed
 from tensorplug_llm.bench import device_names, thread_count
 from tensorplug_llm.chat import ChatTemplate, encode_chat
@@ -37,6 +38,10 @@ app = typer.Typer(
 )
 
 INTERRUPTED = 130
+BAR_DELAY = 1.0
+"""Seconds after which a progress bar appears."""
+MOST_TEXT = 256 << 20
+"""Bytes of the longest text that perplexity is measured on."""
 N = TypeVar("N", int, float)
 KV_TYPES = {"f16": tp.F16, "f32": tp.F32}
 
@@ -77,11 +82,13 @@ def reporting(*, traceback: bool) -> Iterator[None]:
     """Turn our errors into one paragraph on stderr and exit code 1."""
     try:
         yield
-    except TensorplugError as error:
+    except (TensorplugError, OSError) as error:
+        if isinstance(error, BrokenPipeError):  # typer ends quietly where a pipe does
+            raise
         if traceback:
             tracebacks.print_exc()
         else:
-            typer.echo(f"tensorplug-llm: {error}", err=True)
+            typer.echo(f"tensorplug-llm: {printable(str(error))}", err=True)
         raise typer.Exit(1) from None
     except KeyboardInterrupt:
         raise typer.Exit(INTERRUPTED) from None
@@ -98,7 +105,14 @@ def generate(  # noqa: PLR0913 - a parameter for each switch
     top_p: Annotated[float, typer.Option(help="Choose among the likeliest of this sum.")] = 1.0,
     min_p: Annotated[float, typer.Option(help="Leave out what is so much less likely.")] = 0.0,
     seed: Annotated[int | None, typer.Option(help="Equal seeds choose equal tokens.")] = None,
-    chat: Annotated[bool, typer.Option("--chat", help="Answer by the chat template.")] = False,
+    chat: Annotated[
+        bool,
+        typer.Option(
+            "--chat",
+            help="Answer by the chat template. Texts of control tokens in the prompt, such as "
+            "<|im_end|>, count as these tokens.",
+        ),
+    ] = False,
     device: Devices = None,
     layers: Layers = None,
     split: Splits = Split.LAYER,
@@ -122,7 +136,7 @@ def generate(  # noqa: PLR0913 - a parameter for each switch
         generation = Generation(session, ids, tokens=tokens, sampler=sampler)
         session.check(ids)
         if not as_json and not chat:
-            typer.echo(prompt, nl=False)
+            _write(prompt)
         text = _stream(loaded, generation, show=not as_json)
         if as_json:
             typer.echo(json.dumps(_report(generation, text), ensure_ascii=False))
@@ -270,9 +284,14 @@ def _stream(model: LanguageModel, generation: Generation, *, show: bool) -> str:
     for piece in _pieces(generation, decoder):
         text += piece
         if show and piece:
-            typer.echo(piece, nl=False)
-            sys.stdout.flush()
+            _write(piece)
     return text
+
+
+def _write(text: str) -> None:
+    """Print text of a model at once, to a terminal without control characters."""
+    typer.echo(printable(text) if sys.stdout.isatty() else text, nl=False)
+    sys.stdout.flush()
 
 
 def _pieces(generation: Generation, decoder: StreamDecoder) -> Iterator[str]:
@@ -303,7 +322,14 @@ def _summarise(model: LanguageModel, generation: Generation) -> None:
 
 def _read_text(file: Path) -> str:
     try:
-        return file.read_text(encoding="utf-8")
+        with file.open("rb") as source:
+            raw = source.read(MOST_TEXT + 1)
+        if len(raw) > MOST_TEXT:
+            raise OptionError(
+                f"{file}: has more than {MOST_TEXT} bytes; give a shorter text: the first million "
+                "bytes tell as much"
+            )
+        return raw.decode()
     except OSError as error:
         raise OptionError(f"{file}: {error.strerror}; give the path of a text") from error
     except UnicodeDecodeError as error:
@@ -312,9 +338,13 @@ def _read_text(file: Path) -> str:
 
 @contextmanager
 def progress_bar(what: str, unit: str = "B") -> Iterator[Callable[[int, int], None]]:
-    """A progress bar on stderr, if that is a terminal; call it with what is done, of how much."""
+    """A progress bar on stderr, if that is a terminal; call it with what is done, of how much.
+
+    It appears after BAR_DELAY seconds, so that short work leaves the terminal as it is.
+    """
     scaled = {"unit": unit, "unit_scale": True, "unit_divisor": 1024} if unit else {}
-    with tqdm(desc=what, leave=False, disable=not sys.stderr.isatty(), **scaled) as bar:
+    hidden = not sys.stderr.isatty()
+    with tqdm(desc=what, leave=False, disable=hidden, delay=BAR_DELAY, **scaled) as bar:
 
         def update(done: int, total: int) -> None:
             bar.total = total

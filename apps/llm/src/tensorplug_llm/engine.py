@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 import tensorplug as tp
-from tensorplug import Backend, DType, SupportsThreads, Tensor, meta
+from tensorplug import Backend, DType, Tensor, meta
 from tensorplug.errors import FormatError, OptionError
 from tensorplug.gguf import GGUFFile, GGUFTensor, open_gguf
 from tensorplug.lifetime import Resource
@@ -74,8 +74,9 @@ class LanguageModel(Resource):
     ) -> Session:
         """Begin a text of up to `context` tokens. Raises OptionError, OutOfMemory.
 
-        `kv` is the element type of the cache: by default f32 on processors, f16 elsewhere. With
-        `on_failure` "replan" the text goes on where a device fails, on those that are left.
+        `kv` is the element type of the cache: by default f16 where the stream prefers it
+        (`Backend.prefers_f16`), else f32. With `on_failure` "replan" the text goes on where a
+        device fails, on those that are left.
         """
         self.check_open()
         return Session(self, context_size(self.hparams, context), kv, on_failure)
@@ -191,7 +192,7 @@ def _joined(
     hparams: HParams,
     ratio: Sequence[float] | None,
 ) -> Backend:
-    """One stream over the devices of `given`, each with as many threads."""
+    """One stream over the devices of `given`, each with the options and threads of its stream."""
     parts = ratio or [1.0] * len(given)
     if len(parts) != len(given):
         names = ", ".join(b.name for b in given)
@@ -199,14 +200,10 @@ def _joined(
             f"ratio: {', '.join(map(str, parts))} has {len(parts)} parts for {names}; give one for "
             "each device"
         )
-    device = meta.device([b.device for b in given], tensor_policy(hparams, parts, file.tensors))
+    device = meta.device(given, tensor_policy(hparams, parts, file.tensors))
     owned.append(device)
     joined = device.open()
     owned.append(joined)
-    assert isinstance(joined, meta.MetaBackend)
-    for stream, theirs in zip(joined.streams, given, strict=True):
-        if isinstance(stream, SupportsThreads) and isinstance(theirs, SupportsThreads):
-            stream.threads = theirs.threads
     return joined
 
 

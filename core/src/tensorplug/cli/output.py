@@ -1,13 +1,21 @@
 """Reports to stdout as text or JSON, errors to stderr as one paragraph."""
 
 import json
+import re
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Protocol
 
 import typer
 
+from tensorplug.candidate import describe
 from tensorplug.errors import OptionError, TensorplugError
+from tensorplug.guard import Failure, attempt
+from tensorplug.text import one_line, printable
+
+_STYLE = re.compile("(\x1b\\[(?:31|0)m)")
+"""What `typer.style` writes around the rows of what failed."""
 
 
 class Showable(Protocol):
@@ -17,8 +25,22 @@ class Showable(Protocol):
 
 
 def show(report: Showable, as_json: bool) -> None:
-    """Print a report; escape codes vanish where the output is no terminal."""
-    typer.echo(json.dumps(report.to_json(), indent=2) if as_json else str(report))
+    """Print a report; as text without control characters but the reports' own style."""
+    if getattr(sys.stdout, "closed", False):
+        raise OSError("standard output was closed by a plugin, or by a library of one")
+    typer.echo(json.dumps(report.to_json(), indent=2) if as_json else _styled(str(report)))
+
+
+def _styled(text: str) -> str:
+    parts = _STYLE.split(text)
+    parts[::2] = map(printable, parts[::2])
+    return "".join(parts)
+
+
+def words(error: BaseException) -> str:
+    """An error of ours as one paragraph."""
+    text = attempt(lambda: one_line(str(error)))
+    return describe(error) if isinstance(text, Failure) else text
 
 
 @contextmanager
@@ -29,7 +51,7 @@ def plain_errors(traceback: bool) -> Iterator[None]:
     except (TensorplugError, OSError) as error:
         if traceback or isinstance(error, BrokenPipeError):  # typer ends quietly where a pipe does
             raise
-        typer.echo(f"error: {' '.join(str(error).split())}", err=True)
+        typer.echo(f"error: {words(error)}", err=True)
         raise typer.Exit(2 if isinstance(error, OptionError) else 1) from error
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from tensorplug.candidate import describe
+from tensorplug.candidate import State, describe
 from tensorplug.device import Device, DeviceInfo
 from tensorplug.errors import DeviceError
 from tensorplug.graph import Bindings, BoundGraph, Graph
@@ -50,11 +50,14 @@ def list_devices(spec: str, say: Say) -> tuple[Device, ...]:
     """Load the candidate `spec` and nothing else, and write down how far it got."""
     registry = Registry()
     say({"step": "it was imported and asked for its score"})
-    attempt(lambda: registry.load(spec))
+    loaded = attempt(lambda: registry.load(spec))
     say({"step": "it listed its devices"})
     devices = attempt(lambda: registry.devices_of(spec))
     found = () if isinstance(devices, Failure) else devices
     candidate = next(c for c in registry.scan().candidates if c.name and c.spec == spec)
+    if candidate.state is State.FOUND:
+        why = describe(loaded.error) if isinstance(loaded, Failure) else "nothing says why"
+        candidate = candidate.refuse(State.FAILED, f"it cannot be loaded by its name: {why}")
     say({"candidate": candidate.to_json()})
     for device in found:
         say({"step": f"{device.name} told its facts"})

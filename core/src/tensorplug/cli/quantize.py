@@ -4,7 +4,7 @@ import os
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +17,7 @@ from tensorplug.cli.output import needs_extra, plain_errors, show
 from tensorplug.dtypes import DTYPES, DType, dtype
 from tensorplug.errors import DTypeError, OptionError
 from tensorplug.gguf import open_gguf
-from tensorplug.text import table
+from tensorplug.text import printable, table
 
 if TYPE_CHECKING:
     from tensorplug_cpu.quantize.choice import Choice
@@ -34,6 +34,8 @@ class Quantized:
     dtype: DType
     choices: Sequence["Choice"]
     seconds: float
+    lost: Mapping[str, int]
+    """Values that are not finite any more, by tensor."""
 
     @property
     def sizes(self) -> tuple[int, int]:
@@ -57,6 +59,7 @@ class Quantized:
                     "to": c.dtype.name,
                     "bytes": c.nbytes,
                     "note": c.note,
+                    "not_finite": self.lost.get(c.tensor.name, 0),
                 }
                 for c in self.choices
             ],
@@ -97,6 +100,9 @@ def quantize(
     requantize: Annotated[
         bool, typer.Option("--requantize", help="Take weights that were quantised before.")
     ] = False,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Fail where values are lost: beyond what f16 can hold.")
+    ] = False,
     force: Annotated[bool, typer.Option("--force", help="Replace OUT if it is there.")] = False,
     threads: Annotated[
         int, typer.Option("--threads", min=0, help="Threads; 0 for one per processor.")
@@ -109,10 +115,19 @@ def quantize(
         ),
     ] = False,
 ) -> None:
-    """Write a GGUF file anew with its weights in another type."""
+    """Write a copy of a GGUF file with its weights in another type."""
     with plain_errors(traceback):
         _check_paths(source, target, force=force)
-        job = Job(source, target, _type_named(wanted), importance, pure, requantize, threads)
+        job = Job(
+            source=source,
+            target=target,
+            dtype=_type_named(wanted),
+            importance=importance,
+            pure=pure,
+            requantize=requantize,
+            strict=strict,
+            threads=threads,
+        )
         show(run(job), json)
 
 
@@ -126,6 +141,7 @@ class Job:
     importance: Path | None
     pure: bool
     requantize: bool
+    strict: bool
     threads: int
 
 
@@ -134,7 +150,7 @@ def run(job: Job) -> Quantized:
     with needs_extra("quantize: the encoders", "quantize"):
         from tensorplug_cpu.quantize.choice import check_type, choose
         from tensorplug_cpu.quantize.importance import read_importance
-        from tensorplug_cpu.quantize.write import check_source, write
+        from tensorplug_cpu.quantize.write import check_source, loss_of, write
     check_type(job.dtype, importance=job.importance is not None)
     known = read_importance(job.importance) if job.importance else {}
     begin = time.perf_counter()
@@ -143,8 +159,21 @@ def run(job: Job) -> Quantized:
         choices = tuple(choose(file, job.dtype, known=known, pure=job.pure))
         threads = job.threads or os.cpu_count() or 1
         with _progress(choices) as done:
-            write(file, job.target, job.dtype, choices, known, threads=threads, done=done)
-    return Quantized(job.source, job.target, job.dtype, choices, time.perf_counter() - begin)
+            lost = write(
+                file,
+                job.target,
+                job.dtype,
+                choices,
+                known,
+                threads=threads,
+                strict=job.strict,
+                done=done,
+            )
+    for choice in choices:
+        if choice.tensor.name in lost:
+            words = loss_of(choice, lost[choice.tensor.name])
+            typer.echo(f"warning: {printable(words)}", err=True)
+    return Quantized(job.source, job.target, job.dtype, choices, time.perf_counter() - begin, lost)
 
 
 def _type_named(name: str) -> DType:

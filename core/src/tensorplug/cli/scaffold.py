@@ -41,7 +41,8 @@ class Scaffold:
                 f"wrote {self.folder}:",
                 *lines,
                 "",
-                f"pip install {self._requirement} && tensorplug test --device {self.name}",
+                f"pip install 'tensorplug[testing]' {self._requirement}"
+                f" && tensorplug test --device {self.name}",
             ]
         )
 

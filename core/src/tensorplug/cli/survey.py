@@ -9,8 +9,9 @@ from tensorplug.cli.isolation import probe
 from tensorplug.cli.probe import device_json
 from tensorplug.device import Device, DeviceInfo
 from tensorplug.guard import Failure, attempt
-from tensorplug.registry import Registry
+from tensorplug.registry import SELECTORS, Registry
 from tensorplug.report import Report
+from tensorplug.spec import BEST
 from tensorplug.text import table
 
 
@@ -28,11 +29,19 @@ class Survey:
     def __str__(self) -> str:
         lines = [str(self.report)]
         if self.devices:
-            lines += ["", *device_table(self.devices)]
+            lines += ["", *device_table(self.devices), *self._best()]
         unset = [name for name, value in self.report.variables.items() if value is None]
         if unset:
             lines += ["", f"not set: {', '.join(unset)}"]
         return "\n".join(lines)
+
+    def _best(self) -> list[str]:
+        """Which device programs take that name none; accelerators are used by name only."""
+        for kind in SELECTORS[BEST]:
+            for device in self.devices:
+                if device.type is kind:
+                    return ["", f"{BEST} is {device.name}"]
+        return ["", f"{BEST} is none of these: name one"]
 
 
 def survey(registry: Registry) -> Survey:

@@ -3,6 +3,7 @@
 import mmap
 import os
 import stat
+import weakref
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -14,7 +15,7 @@ from tensorplug.errors import Closed, FormatError
 from tensorplug.gguf.cursor import CONVERT_ANEW, UPDATE, Cursor, quote
 from tensorplug.gguf.metadata import MIN_ENTRY_SIZE, Metadata, read_metadata
 from tensorplug.gguf.strings import Bytes
-from tensorplug.gguf.tensors import MIN_INFO_SIZE, read_tensors
+from tensorplug.gguf.tensors import MIN_INFO_SIZE, GGUFTensor, read_tensors
 
 MAGIC = b"GGUF"
 HEADER_SIZE = 24
@@ -48,11 +49,16 @@ class GGUFFile:
 
     `close()` lets go of the file. Arrays from `memory` and `tensor_bytes` stay valid after it: the
     file is unmapped when the last of them is gone. Nobody may shorten the file until then: reading
-    what is no longer there ends the process.
+    what is no longer there ends the process. `read_tensor` copies, and raises instead.
     """
 
-    def __init__(self, memory: Bytes, path: Path) -> None:
-        """Read the file in `memory`, a read-only array. Raises FormatError."""
+    def __init__(self, memory: Bytes, path: Path, source: int | None = None) -> None:
+        """Read the file in `memory`, a read-only array. Raises FormatError.
+
+        `source` is a descriptor of the same file, which is closed with this object.
+        """
+        self._source = source
+        self._end = weakref.finalize(self, os.close, source) if source is not None else None
         cursor = Cursor(memory, str(path))
         header = _read_header(cursor)
         self.path = path
@@ -74,13 +80,51 @@ class GGUFFile:
 
     def tensor_bytes(self, name: str) -> Bytes:
         """Return the stored bytes of a tensor, read-only, no copy. Raises FormatError, Closed."""
+        tensor = self._tensor(name)
+        self.check_size()
+        return self.memory[tensor.offset : tensor.end]
+
+    def read_tensor(self, name: str, start: int = 0, size: int | None = None) -> Bytes:
+        """Return a copy of `size` stored bytes of a tensor from `start`, by default all of them.
+
+        Raises FormatError, also where somebody has shortened the file meanwhile, and Closed.
+        """
+        tensor = self._tensor(name)
+        size = tensor.nbytes - start if size is None else size
+        first = tensor.offset + start
+        if self._source is None or not hasattr(os, "pread"):
+            self.check_size()
+            return self.memory[first : first + size].copy()
+        out = np.empty(size, np.uint8)
+        done = 0
+        while done < size:
+            got = os.preadv(self._source, [out[done:].data], first + done)
+            if not got:
+                raise self._shortened()
+            done += got
+        return out
+
+    def check_size(self) -> None:
+        """Raise FormatError where somebody has shortened the file since it was opened."""
+        if self._source is None:
+            return
+        if os.fstat(self._source).st_size < self.memory.size:
+            raise self._shortened()
+
+    def _tensor(self, name: str) -> GGUFTensor:
         tensor = self.tensors.get(name)
         if tensor is None:
             raise FormatError(
                 f"{self.path}: there is no tensor {quote(name)} among {len(self.tensors)}; the "
                 "model is incomplete or of another architecture: use another file"
             )
-        return self.memory[tensor.offset : tensor.end]
+        return tensor
+
+    def _shortened(self) -> FormatError:
+        return FormatError(
+            f"{self.path}: was shortened while it was read: it had {self.memory.size} bytes; fetch "
+            "it again, and wait until it is complete"
+        )
 
     def release(self, offset: int, size: int) -> None:
         """Let the system take back memory of a part of the file that has been read, in bytes.
@@ -126,6 +170,9 @@ class GGUFFile:
         # the last of them.
         self._memory = None
         self.metadata.close()
+        self._source = None
+        if self._end is not None:
+            self._end()
 
     def __enter__(self) -> Self:
         return self
@@ -152,10 +199,11 @@ def open_gguf(path: str | os.PathLike[str]) -> GGUFFile:
     All of the file but the tensors' data is checked here; nothing is allocated because of a size in
     the file before that size was found to fit the file.
     """
-    return GGUFFile(_map(Path(path)), Path(path))
+    return GGUFFile(*_map(Path(path)))
 
 
-def _map(path: Path) -> Bytes:
+def _map(path: Path) -> tuple[Bytes, Path, int]:
+    """The file in memory, its path and a descriptor."""
     try:
         info = path.stat()
         # Before it is opened: opening a pipe waits for a writer.
@@ -166,6 +214,7 @@ def _map(path: Path) -> Bytes:
             raise FormatError(f"{path}: is empty; fetch it again")
         with path.open("rb") as file:
             mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+            source = os.dup(file.fileno())
     except FormatError:
         raise
     except (
@@ -174,7 +223,7 @@ def _map(path: Path) -> Bytes:
     ) as error:  # ValueError: a path with a NUL, a file emptied meanwhile
         reason = getattr(error, "strerror", None) or error
         raise FormatError(f"{path}: {reason}; give the path of a readable GGUF file") from error
-    return np.frombuffer(mapped, np.uint8)
+    return np.frombuffer(mapped, np.uint8), path, source
 
 
 @dataclass(frozen=True, slots=True)

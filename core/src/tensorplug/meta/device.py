@@ -12,19 +12,20 @@ from tensorplug.backend import (
     SupportsEvents,
 )
 from tensorplug.buffer import Buffer, BufferType
-from tensorplug.device import Device, DeviceType, Memory, has_ability
+from tensorplug.device import Device, DeviceType, Memory, Rounding, has_ability
 from tensorplug.errors import OptionError, Refusal, TensorplugError
 from tensorplug.graph import Bindings, BoundGraph, Graph
 from tensorplug.meta.buffer import MetaBuffer, MetaBufferType
 from tensorplug.meta.build import build
 from tensorplug.meta.explain import SplitTable, table_of
+from tensorplug.meta.opening import Opening
 from tensorplug.meta.plan import MetaPlan, home_of
 from tensorplug.meta.policy import Policy, policy_called
 from tensorplug.meta.state import MOST_DEVICES, WHOLE, SplitState
+from tensorplug.moving import queue_copy
 from tensorplug.ops.split import MIRRORED
 from tensorplug.scheduler.arena import Arena
 from tensorplug.tensor import Storage, Tensor
-from tensorplug.transfer import copy_async
 
 
 class MetaBackend(Backend):
@@ -36,8 +37,9 @@ class MetaBackend(Backend):
     def __init__(self, device: "MetaDevice") -> None:
         opened: list[Backend] = []
         try:
-            opened.extend(d.open() for d in device.devices)
+            opened.extend(opening.open() for opening in device.openings)
             self.streams = tuple(opened)
+            self.prefers_f16 = all(stream.prefers_f16 for stream in opened)
             self.arena = Arena(device.buffer_type.kinds, self._synchronize)
             self.moved = 0
             """Bytes that devices have received from each other in all runs."""
@@ -47,6 +49,10 @@ class MetaBackend(Backend):
             for stream in opened:
                 stream.close()
             raise
+
+    def rounding(self, node: Tensor) -> Rounding:
+        """The coarsest of what the streams round to."""
+        return max(stream.rounding(node) for stream in self.streams)
 
     def _compute(self, node: Tensor, bindings: Bindings) -> None:
         with MetaPlan(self, BoundGraph(Graph(node).part([node]), bindings)) as plan:
@@ -149,7 +155,7 @@ class _AsyncCopy(MetaBackend):
         ):
             return False
         for d, (theirs, mine) in enumerate(zip(source.streams, self.streams, strict=True)):
-            copy_async(
+            queue_copy(
                 theirs,
                 mine,
                 Storage(a.copies[d], start.offset),
@@ -188,12 +194,14 @@ class MetaDevice(Device):
 
     backend_class: type[MetaBackend]
 
-    def __init__(self, devices: Sequence[Device], policy: Policy) -> None:
+    def __init__(self, openings: Sequence[Opening], policy: Policy) -> None:
         """Made by `meta.device`."""
+        devices = [opening.device for opening in openings]
         super().__init__(f"meta({'+'.join(d.name for d in devices)})")
         for each in devices:
             each.check_open()
         self.devices = tuple(devices)
+        self.openings = tuple(openings)
         self.policy = policy
         self.generation = 0
         """Counts changes of what lies where that plans must know of."""
@@ -202,6 +210,9 @@ class MetaDevice(Device):
             all(has_ability(d.backend_class, ability) for d in devices) for _, ability in _ABILITIES
         )
         self.backend_class = _BACKENDS[flags]
+
+    def _survives_fork(self) -> bool:
+        return all(device._survives_fork() for device in self.devices)
 
     @property
     def description(self) -> str:
@@ -265,12 +276,15 @@ class MetaDevice(Device):
 
 
 def device(
-    devices: Sequence[Device],
+    devices: Sequence[Device | Backend],
     split: Policy | str = "mirrored",
     *,
     ratio: Sequence[float] | None = None,
 ) -> MetaDevice:
     """Make one device of several.
+
+    A stream in `devices` stands for its device: streams of the new device compute on streams that
+    are opened with its options and settings of this moment. Those of a device have the defaults.
 
     `split` says how tensors are stored that get memory of their own: weights, caches. It is called
     with each and returns a SplitState, or None for all of it on every device; or it names one of
@@ -285,8 +299,9 @@ def device(
         raise OptionError(
             f"meta.device: ratio {tuple(ratio)} for {len(devices)} devices; give one part for each"
         )
+    openings = [Opening.of(each) for each in devices]
     if isinstance(split, str):
-        return MetaDevice(devices, policy_called(split, tuple(ratio or [1] * len(devices))))
+        return MetaDevice(openings, policy_called(split, tuple(ratio or [1] * len(devices))))
     if ratio is not None:
         raise OptionError("meta.device: ratio goes with a named policy; a function has its own")
-    return MetaDevice(devices, split)
+    return MetaDevice(openings, split)

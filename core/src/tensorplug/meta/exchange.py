@@ -10,6 +10,7 @@ from tensorplug.graph import Bindings
 from tensorplug.meta.buffer import put, take
 from tensorplug.meta.local import like
 from tensorplug.meta.program import AllReduce, Exchange, Redeal
+from tensorplug.moving import queue_copy
 from tensorplug.tensor import Storage, array_view
 
 Streams = Sequence[Backend]
@@ -25,7 +26,7 @@ def exchange(step: Exchange, streams: Streams, places: Places) -> None:
             continue
         start = places[move.source].where(move.start)
         end = places[move.target].where(move.end)
-        reader = transfer.copy_async(
+        reader = queue_copy(
             streams[move.source],
             streams[move.target],
             Storage(start.buffer, start.offset + move.source_offset),

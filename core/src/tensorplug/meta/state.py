@@ -1,6 +1,7 @@
 """`SplitState`: which device has what of a tensor."""
 
 import itertools
+import math
 import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -42,6 +43,11 @@ class SplitState:
     def is_cut(self) -> bool:
         """Whether each device has a slice."""
         return isinstance(self.axis, int)
+
+    @property
+    def axis_name(self) -> str:
+        """`axis 0`, `mirrored` or `partial`."""
+        return f"axis {self.axis}" if self.is_cut else repr(self.axis)
 
     @property
     def length(self) -> int:
@@ -107,10 +113,10 @@ class SplitState:
 
     def __str__(self) -> str:
         if not self.is_cut:
-            return repr(self.axis)
+            return self.axis_name
         groups = [(row, len(list(same))) for row, same in itertools.groupby(self.sizes)]
         rows = ["+".join(map(str, row)) + (f" x{n}" if n > 1 else "") for row, n in groups]
-        return f"axis {self.axis}: {', '.join(rows)}"
+        return f"{self.axis_name}: {', '.join(rows)}"
 
 
 WHOLE = SplitState(MIRRORED)
@@ -131,10 +137,13 @@ def deal(size: int, ratio: Sequence[float], *, unit: int = 1) -> tuple[int, ...]
 
     Raises OptionError.
     """
-    if not ratio or any(part < 0 for part in ratio) or not sum(ratio):
-        raise OptionError(f"deal: ratio {tuple(ratio)}; give a part, not negative, for each device")
+    whole = sum(ratio)
+    if not ratio or any(part < 0 for part in ratio) or not (whole and math.isfinite(whole)):
+        raise OptionError(
+            f"deal: ratio {tuple(ratio)}; give a part, finite and not negative, for each device"
+        )
     if unit < 1 or size % unit:
         raise OptionError(f"deal: {size} elements are no multiple of the unit {unit}")
-    whole, units = sum(ratio), size // unit
+    units = size // unit
     edges = [round(units * sum(ratio[:i]) / whole) * unit for i in range(len(ratio) + 1)]
     return tuple(b - a for a, b in itertools.pairwise(edges))

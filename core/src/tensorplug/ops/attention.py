@@ -92,8 +92,9 @@ def flash_attn_ext(
 ) -> Tensor:
     """Attention of `q` [d, tokens, heads, batch] to `k` [d, n, kv heads, b] and their values `v`.
 
-    `v` is [e, n, kv heads, b]; `mask` is f32 or f16 [n, at least tokens, ...]; heads of `q` share
-    those of `k` in groups. The result is f32 [e, heads, tokens, batch]: heads and tokens have
+    `v` is [e, n, kv heads, b]; heads and batches of `q` share those of `k` and `v` in blocks, as in
+    `mul_mat`. `mask` is f32 or f16 [n, at least tokens, ...] and repeats modulo over heads and
+    batches. The result is f32 [e, heads, tokens, batch]: heads and tokens have
     changed places. A row that sees nothing gives zeros. Raises ShapeError.
     """
     return apply(

@@ -4,7 +4,15 @@ from collections.abc import Iterable
 
 from tensorplug.dtypes import DType
 from tensorplug.dtypes import dtype as dtype_of
-from tensorplug.ops.rules import ANY, ONLY_F32, PLAIN, can_repeat, same_shape_as, same_type_as
+from tensorplug.ops.rules import (
+    ANY,
+    ONLY_F32,
+    PLAIN,
+    can_repeat,
+    overlap,
+    same_shape_as,
+    same_type_as,
+)
 from tensorplug.ops.split import AXES, PARTIAL, Way, aligned
 from tensorplug.ops.table import Alias, Call, Op, Param, Shape, Source, apply, register_op
 from tensorplug.tensor import Ne, Tensor, ne_of
@@ -75,6 +83,11 @@ def _target_shape(call: Call) -> Shape:
     return target.ne, target.rank
 
 
+def _copies_apart(call: Call) -> None:
+    if overlap(call["x"], call["target"]):
+        raise call.fail("x lies in part over target; cont() it first, as cpy() does")
+
+
 def _over_target(call: Call) -> Alias:
     return Alias(call["target"], 0, call["target"].nb)
 
@@ -90,6 +103,7 @@ CPY = register_op(
         shape=_target_shape,
         dtype=same_type_as("target"),
         alias=_over_target,
+        check=(_copies_apart,),
         writes=True,
         split=_copied_parts,
         formula="target = x, element by element in order, converted; y is target",
@@ -204,9 +218,10 @@ def cpy(x: Tensor, target: Tensor, *, name: str = "") -> Tensor:
     """Write `x` into the memory of `target`, converted to its type; an effect.
 
     Elements go in order; the shapes may differ, the number of elements not. The result is `target`
-    after the write.
+    after the write. Where `x` lies in part over `target` it is copied first: a backend never sees
+    a `cpy` that reads what it writes, but for a tensor that is written to itself.
     """
-    return apply(CPY, x, target, name=name)
+    return apply(CPY, cont(x) if overlap(x, target) else x, target, name=name)
 
 
 def cast(x: Tensor, to: DType | str, *, name: str = "") -> Tensor:

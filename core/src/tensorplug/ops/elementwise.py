@@ -95,7 +95,11 @@ def _expert_bias(call: Call) -> None:
 ADD_ID = register_op(
     Op(
         "add_id",
-        sources=(Source("a", ONLY_F32), Source("b", ONLY_F32), Source("ids", IDS)),
+        sources=(
+            Source("a", ONLY_F32),
+            Source("b", ONLY_F32),
+            Source("ids", IDS, rows_of=("b", 1)),
+        ),
         shape=same_shape_as("a"),
         dtype=same_type_as("a"),
         check=(_expert_bias,),
@@ -106,7 +110,7 @@ ADD_ID = register_op(
             Way({"a": 2, "ids": 1}, 2),
             Way({"a": PARTIAL, "b": PARTIAL}, PARTIAL),
         ),
-        formula="y[:, i, j] = a[:, i, j] + b[:, ids[i, j]]",
+        formula="y[:, i, j] = a[:, i, j] + b[:, ids[i, j]]; a for the id -1",
     )
 )
 
@@ -191,7 +195,7 @@ ARANGE = register_op(
 
 
 def add(a: Tensor, b: Tensor, *, to: DType | str = "", name: str = "") -> Tensor:
-    """Sum of `a` and `b`; `b`, f32, f16 or bf16, repeats to the shape of `a`.
+    """Sum of `a` and `b`; `b`, f32, f16 or bf16, repeats to the shape of `a`: copies side by side.
 
     The result has the type of `a`, which may be a block type (decoded, added, encoded anew), or
     the type `to`: f32, f16 or bf16.
@@ -220,7 +224,11 @@ def div(a: Tensor, b: Tensor, *, name: str = "") -> Tensor:
 
 
 def add_id(a: Tensor, b: Tensor, ids: Tensor, *, name: str = "") -> Tensor:
-    """Add to each row of `a` [n, used, tokens] the row of `b` [n, experts] that i32 `ids` names."""
+    """Add to each row of `a` [n, used, tokens] the row of `b` [n, experts] that i32 `ids` names.
+
+    The id -1 adds nothing. Any other id that names no row is an error, of which
+    `tensorplug.ops.ids` says when it is raised.
+    """
     return apply(ADD_ID, a, b, ids, name=name)
 
 

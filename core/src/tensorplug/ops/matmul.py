@@ -66,7 +66,11 @@ def _expert_product(call: Call) -> Shape:
 MUL_MAT_ID = register_op(
     Op(
         "mul_mat_id",
-        sources=(Source("w", WEIGHTS), Source("x", REAL), Source("ids", IDS)),
+        sources=(
+            Source("w", WEIGHTS),
+            Source("x", REAL),
+            Source("ids", IDS, rows_of=("w", 2)),
+        ),
         shape=_expert_product,
         dtype=always(F32),
         split=ways(
@@ -75,7 +79,8 @@ MUL_MAT_ID = register_op(
             Way({"x": 2, "ids": 1}, 2),
             Way({"x": PARTIAL}, PARTIAL),
         ),
-        formula="y[:, i, t] = w[:, :, ids[i, t]] applied to x[:, i mod ne[1], t]",
+        formula="y[:, i, t] = w[:, :, ids[i, t]] applied to x[:, i mod ne[1], t]; zeros for "
+        "the id -1",
     )
 )
 
@@ -117,10 +122,12 @@ def mul_mat(w: Tensor, x: Tensor, *, precision: str = "default", name: str = "")
     """Product of the rows of `x` with the rows of `w`: f32 [n, m, ...].
 
     `w` is [k, n, a, b] of any float or block type, `x` is [k, m, c, d] f32, f16 or bf16; `c` and
-    `d` are multiples of `a` and `b`. In NumPy order this is `x @ w.T`. Raises ShapeError.
+    `d` are multiples of `a` and `b`: batches of `w` repeat in blocks, so that neighbours share one
+    (index i of `c` takes i // (c // a)). In NumPy order this is `x @ w.T`. Raises ShapeError.
 
     With the default `precision` a device may round `x` to the type of `w`, to 16 bits, or to bytes
-    with scales where `w` has blocks; with `f32` it does not.
+    with scales where `w` has blocks; with `f32` it does not. Results that depend on NaN are NaN on
+    every device, and no others. Those that depend on an infinity are infinite or NaN.
     """
     return apply(MUL_MAT, w, x, precision=precision, name=name)
 
@@ -128,7 +135,9 @@ def mul_mat(w: Tensor, x: Tensor, *, precision: str = "default", name: str = "")
 def mul_mat_id(w: Tensor, x: Tensor, ids: Tensor, *, name: str = "") -> Tensor:
     """Product of each row of `x` with the expert matrix that `ids` names: f32 [n, used, tokens].
 
-    `w` is [k, n, experts], `x` is [k, used or 1, tokens], `ids` is i32 [used, tokens].
+    `w` is [k, n, experts], `x` is [k, used or 1, tokens], `ids` is i32 [used, tokens]. The id -1
+    gives a row of zeros. Any other id that names no expert is an error, of which
+    `tensorplug.ops.ids` says when it is raised.
     """
     return apply(MUL_MAT_ID, w, x, ids, name=name)
 
@@ -136,6 +145,7 @@ def mul_mat_id(w: Tensor, x: Tensor, ids: Tensor, *, name: str = "") -> Tensor:
 def out_prod(a: Tensor, b: Tensor, *, name: str = "") -> Tensor:
     """Sum of outer products of the rows of `a` [m, k, ...] and `b` [n, k, ...]: f32 [m, n, ...].
 
-    `a` is of any float or block type and repeats over dimensions 2 and 3 of `b`, which is f32.
+    `a` is of any float or block type and repeats in blocks over dimensions 2 and 3 of `b`, which is
+    f32, as `w` of `mul_mat` does.
     """
     return apply(OUT_PROD, a, b, name=name)

@@ -1,7 +1,17 @@
 """Rows taken from and written to a table of rows."""
 
 from tensorplug.dtypes import F16, F32, I32, DType
-from tensorplug.ops.rules import ANY, IDS, ONLY_F32, ROW_IDS, always, divides, same_type_as
+from tensorplug.ops.copy import cont
+from tensorplug.ops.rules import (
+    ANY,
+    IDS,
+    ONLY_F32,
+    ROW_IDS,
+    always,
+    divides,
+    overlap,
+    same_type_as,
+)
 from tensorplug.ops.split import PARTIAL, Way, ways
 from tensorplug.ops.table import Alias, Call, Op, Param, Shape, Source, apply, register_op
 from tensorplug.tensor import Tensor, ne_of
@@ -21,7 +31,7 @@ def _decoded(call: Call) -> DType:
 GET_ROWS = register_op(
     Op(
         "get_rows",
-        sources=(Source("table", ANY), Source("ids", IDS)),
+        sources=(Source("table", ANY), Source("ids", IDS, rows_of=("table", 1))),
         shape=_gathered,
         dtype=_decoded,
         split=ways(
@@ -31,7 +41,7 @@ GET_ROWS = register_op(
             Way({"table": 2, "ids": 1}, 2),
             Way({"table": 3, "ids": 2}, 3),
         ),
-        formula="y[:, i] = table[:, ids[i]], decoded to f32",
+        formula="y[:, i] = table[:, ids[i]], decoded to f32; zeros for the id -1",
     )
 )
 
@@ -47,6 +57,11 @@ def _scattered(call: Call) -> Shape:
     return table.ne, table.rank
 
 
+def _rows_apart(call: Call) -> None:
+    if overlap(call["rows"], call["table"]):
+        raise call.fail("rows lie in part over table; cont() them first, as set_rows() does")
+
+
 def _over_table(call: Call) -> Alias:
     return Alias(call["table"], 0, call["table"].nb)
 
@@ -54,13 +69,19 @@ def _over_table(call: Call) -> Alias:
 SET_ROWS = register_op(
     Op(
         "set_rows",
-        sources=(Source("table", ANY), Source("rows", ONLY_F32), Source("ids", ROW_IDS)),
+        sources=(
+            Source("table", ANY),
+            Source("rows", ONLY_F32),
+            Source("ids", ROW_IDS, rows_of=("table", 1)),
+        ),
         shape=_scattered,
         dtype=same_type_as("table"),
         alias=_over_table,
+        check=(_rows_apart,),
         writes=True,
         split=ways(Way({"table": 0, "rows": 0}, 0)),
-        formula="table[:, ids[i]] = rows[:, i], encoded to the type of table; y is table",
+        formula="table[:, ids[i]] = rows[:, i], encoded to the type of table; nothing for the "
+        "id -1; y is table",
     )
 )
 
@@ -79,7 +100,7 @@ def _rows_of(call: Call) -> Shape:
 GET_ROWS_BACK = register_op(
     Op(
         "get_rows_back",
-        sources=(Source("grad", frozenset({F32, F16})), Source("ids", IDS)),
+        sources=(Source("grad", frozenset({F32, F16})), Source("ids", IDS, rows_of=("", 1))),
         params=(Param("ne", tuple, required=True),),
         shape=_rows_of,
         dtype=always(F32),
@@ -92,7 +113,8 @@ GET_ROWS_BACK = register_op(
 def get_rows(table: Tensor, ids: Tensor, *, name: str = "") -> Tensor:
     """Rows of `table` [n, rows, a, b] that i32 `ids` [m, a, b] name: f32 [n, m, a, b].
 
-    A table of i32 stays i32. An id outside the table raises GraphError when the graph runs.
+    A table of i32 stays i32. Ids are rows, or -1, which gives a row of zeros. Any other id is an
+    error, of which `tensorplug.ops.ids` says when it is raised.
     """
     return apply(GET_ROWS, table, ids, name=name)
 
@@ -101,16 +123,17 @@ def set_rows(table: Tensor, rows: Tensor, ids: Tensor, *, name: str = "") -> Ten
     """Write f32 `rows` [n, m, a, b] into `table` [n, r, a, b] at i32 or i64 `ids`; an effect.
 
     Rows are encoded to the type of `table`. The result is `table` after the write. Two equal ids
-    leave one of the rows. An id outside the table raises GraphError when the graph runs.
+    leave one of the rows. The id -1 writes nothing. Any other id outside the table is an error, of
+    which `tensorplug.ops.ids` says when it is raised; nothing outside the table is ever written.
     """
-    return apply(SET_ROWS, table, rows, ids, name=name)
+    return apply(SET_ROWS, table, cont(rows) if overlap(rows, table) else rows, ids, name=name)
 
 
 def get_rows_back(grad: Tensor, ids: Tensor, shape: tuple[int, int], *, name: str = "") -> Tensor:
     """Gradient of `get_rows` with respect to a table of `shape` (rows, row length): f32.
 
-    `grad` is f32 or f16 [n, m], `ids` i32 [m]. An id outside the table raises GraphError when the
-    graph runs.
+    `grad` is f32 or f16 [n, m], `ids` i32 [m]. The id -1 adds nothing. Any other id outside the
+    table is an error, of which `tensorplug.ops.ids` says when it is raised.
     """
     ne, _ = ne_of(shape, "get_rows_back")
     return apply(GET_ROWS_BACK, grad, ids, ne=ne, name=name)

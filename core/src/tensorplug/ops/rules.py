@@ -76,6 +76,19 @@ def repeat_over_batch(small: Tensor, large: Tensor) -> bool:
     return divides(small.ne[2], large.ne[2]) and divides(small.ne[3], large.ne[3])
 
 
+def overlap(source: Tensor, target: Tensor) -> bool:
+    """Whether two views of one root share bytes without being the same elements.
+
+    Views whose spans of memory meet count, though their elements may lie between each other.
+    """
+    if source.root is not target.root or not (source.size and target.size):
+        return False
+    start, other = source.view_offset, target.view_offset
+    if start == other and source.same_layout(target):
+        return False
+    return start < other + target.nbytes and other < start + source.nbytes
+
+
 def same_shapes(first: str, second: str) -> Check:
     """Both sources have equal sizes; an absent one passes."""
 

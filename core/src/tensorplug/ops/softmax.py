@@ -89,9 +89,9 @@ def soft_max(
     """Softmax of `scale * x + mask` over each row (`ne[0]`).
 
     `x` is f32 [n, rows, heads, batch]; `mask` is f32 or f16 with rows of `n`, at least `rows` of
-    them, and repeats over dimensions 2 and 3; `max_bias` > 0 slopes it per head. `sinks` [heads]
-    adds one column per head that only the divisor sees. A row that is -inf throughout gives NaN.
-    Raises ShapeError.
+    them, and repeats modulo over dimensions 2 and 3; `max_bias` > 0 slopes it per head. `sinks`
+    [heads] adds one column per head that only the divisor sees. A row that is -inf throughout gives
+    NaN. Raises ShapeError.
     """
     return apply(SOFT_MAX, x, mask, sinks, scale=float(scale), max_bias=float(max_bias), name=name)
 

@@ -74,7 +74,7 @@ SSM_SCAN = register_op(
         "ssm_scan",
         sources=(
             *(Source(name, ONLY_F32) for name in ("s", "x", "dt", "a", "b", "c")),
-            Source("ids", IDS),
+            Source("ids", IDS, rows_of=("s", 3)),
         ),
         params=(Param("K", int, default=1),),
         shape=_scanned,
@@ -117,7 +117,8 @@ def ssm_scan(
     sequences], `b` and `c` [n, groups, tokens, sequences] (head h is of group h // (heads /
     groups)), `ids` i32 [sequences]: the state that each sequence starts from. The result is a
     vector: outputs like `x`, then `K` states [n, dim, heads, sequences], the last one first, each
-    one token before the other; those from before the first token are zero. Raises ShapeError; an
-    id that names no state is a GraphError at run time.
+    one token before the other; those from before the first token are zero. A sequence with the id
+    -1 starts from zeros. Any other id that names no state is an error, of which
+    `tensorplug.ops.ids` says when it is raised. Raises ShapeError.
     """
     return apply(SSM_SCAN, s, x, dt, a, b, c, ids, K=K, name=name)

@@ -15,11 +15,16 @@ from tensorplug.tensor import Ne, Tensor, Value, contiguous_nb
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """One source of an op: its name, the types it may have, and whether it may be absent."""
+    """One source of an op: its name, the types it may have, and whether it may be absent.
+
+    A source of ids says in `rows_of` what they number: a source, or "" for the result, and one of
+    its dimensions. `tensorplug.ops.ids` says which ids are right.
+    """
 
     name: str
     types: frozenset[DType]
     optional: bool = False
+    rows_of: tuple[str, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,8 +126,11 @@ class Op:
     origin: str = "ggml"
     positions: Mapping[str, int] = field(init=False, compare=False)
     """Index of each source by name."""
+    holds_ids: bool = field(init=False, compare=False)
+    """Whether a source holds ids of rows."""
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "holds_ids", any(s.rows_of is not None for s in self.sources))
         positions = {source.name: i for i, source in enumerate(self.sources)}
         object.__setattr__(self, "positions", MappingProxyType(positions))
 
@@ -149,6 +157,13 @@ def register_op(op: Op) -> Op:
     unknown = {*op.in_place, *op.also_writes} - {s.name for s in op.sources}
     if unknown:
         raise GraphError(f"register_op: {op.name!r} may replace unknown sources {sorted(unknown)}")
+    numbered = {s.rows_of[0] for s in op.sources if s.rows_of is not None}
+    strange = numbered - {"", *(s.name for s in op.sources if not s.optional)}
+    if strange:
+        raise GraphError(
+            f"register_op: {op.name!r} has ids for rows of {sorted(strange)}, which are no sources "
+            "that are always there"
+        )
     if op.also_writes and not op.writes:
         raise GraphError(f"register_op: {op.name!r} writes further sources but is no write itself")
     names = [*(s.name for s in op.sources), *(p.name for p in op.params)]

@@ -8,26 +8,23 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from tensorplug.backend import Backend, SupportsEvents, order_after, read_async, tell_of_move
+from tensorplug.backend import Backend, Plan, SupportsEvents, order_after, tell_of_move
 from tensorplug.buffer import as_bytes
-from tensorplug.errors import (
-    Aborted,
-    GraphError,
-    NotAllocated,
-    RunFailed,
-)
+from tensorplug.errors import Aborted, RunFailed
 from tensorplug.graph import Bindings, BoundGraph, Graph
 from tensorplug.marks import Mark
-from tensorplug.placing import host_data
+from tensorplug.moving import has_standard_layout, queue_copy
 from tensorplug.scheduler.experts import copy_used_experts, expert_ids, uses_few_experts
 from tensorplug.scheduler.failure import Attempt
+from tensorplug.scheduler.ids import run_checked
 from tensorplug.scheduler.restart import Restart
 from tensorplug.scheduler.results import InFlight, Results
 from tensorplug.scheduler.split import Copy, Split
 from tensorplug.scheduler.telling import about, host_touches, label, span
+from tensorplug.scheduler.upload import take, upload
 from tensorplug.tensor import Array, Tensor, array_view
 from tensorplug.transfer import copy as copy_tensor
-from tensorplug.transfer import copy_async, has_standard_layout, read
+from tensorplug.transfer import read, read_async
 
 if TYPE_CHECKING:
     from tensorplug.scheduler.schedule import Batch, Schedule
@@ -54,11 +51,13 @@ def run(
 ) -> Results:
     """Queue one run on the next batch, or that of `index`; once more where a device is left out."""
     scheduler = schedule.scheduler
+    inputs = take(schedule, inputs)
     start: Restart | None = None
     while True:
         attempt = Attempt(scheduler, schedule, index=index, start=start)
         try:
             with scheduler.turn, attempt:
+                schedule.check_open()
                 schedule.prepare(start)
                 if not scheduler.rescue.owes:
                     return _run(attempt, schedule, inputs, observer)
@@ -78,14 +77,14 @@ def _run(
     observer: Observer | None,
 ) -> Results:
     scheduler = schedule.scheduler
-    scheduler.synchronize(attempt)
+    scheduler.wait(attempt)
     batch = schedule.take_batch(attempt)
     if observer is not None:
         batch = schedule.unfused(batch)
     attempt.batch = batch
     attempt.skips()
     scheduler.runs += 1
-    _upload(attempt, schedule, batch, inputs)
+    upload(attempt, schedule, batch, inputs)
     scheduler.loose = True
     if attempt.start is not None:
         _resume(attempt, attempt.start, schedule, batch)
@@ -94,47 +93,56 @@ def _run(
         _bring(schedule, batch, split, attempt)
         with _split_span(scheduler, split):
             attempt.runs()
-            if observer is None:
-                scheduler.limit.call(plan.run, plan.backend.device)
-            else:
-                _run_observed(schedule, split, bindings, observer)
+            _run_split(schedule, split, plan, bindings, observer)
         attempt.has_queued(split)
     attempt.leaves()
     values = scheduler.rescue.finish(attempt, schedule, batch)
     return Results(schedule, batch.bindings, scheduler.runs, values)
 
 
-def submit(schedule: "Schedule", inputs: Mapping[Tensor, Any]) -> InFlight:
+def submit(
+    schedule: "Schedule", inputs: Mapping[Tensor, Any], observer: Observer | None = None
+) -> InFlight:
     """Queue one run and the reading of its outputs, beside batches already in flight."""
     scheduler, index = schedule.scheduler, None
+    inputs = take(schedule, inputs)
     while True:
         attempt = Attempt(scheduler, schedule, index=index, in_flight=True)
         try:
             with scheduler.turn, attempt:
+                schedule.check_open()
                 schedule.prepare()
                 if not scheduler.rescue.owes:
-                    return _submit(attempt, schedule, inputs)
+                    return _submit(attempt, schedule, inputs, observer)
             scheduler.rescue.restore()
         except RunFailed as failure:
             scheduler.rescue.recover(failure, attempt)
             inputs, index = attempt.inputs or inputs, attempt.index
 
 
-def _submit(attempt: Attempt, schedule: "Schedule", inputs: Mapping[Tensor, Any]) -> InFlight:
+def _submit(
+    attempt: Attempt,
+    schedule: "Schedule",
+    inputs: Mapping[Tensor, Any],
+    observer: Observer | None,
+) -> InFlight:
     scheduler = schedule.scheduler
-    if scheduler.loose:
-        scheduler.synchronize(attempt)
-    batch = schedule.take_batch(attempt)
+    if scheduler.loose or observer is not None:
+        # What an observer looks at lies elsewhere in the memory that all batches share.
+        scheduler.wait(attempt)
+    taken = schedule.take_batch(attempt)
+    batch = taken if observer is None else schedule.unfused(taken)
     scheduler.runs += 1
-    _upload(attempt, schedule, batch, inputs)
-    for split, plan in zip(schedule.splits, batch.plans, strict=True):
+    upload(attempt, schedule, batch, inputs)
+    work = zip(schedule.splits, taken.plans, batch.locals, strict=True)
+    for split, plan, bindings in work:
         attempt.enters(split, plan.backend)
         _enter(scheduler, split)
         lent = _bring(schedule, batch, split, attempt)
         _hold(scheduler, _unsettled(schedule, lent, attempt))
         with _split_span(scheduler, split):
             attempt.runs()
-            scheduler.limit.call(plan.run, plan.backend.device)
+            _run_split(schedule, split, plan, bindings, observer)
         _leave(scheduler, split)
     attempt.leaves()
     # Each once: memory that a stream still writes must not be given up for that of a second read.
@@ -144,43 +152,22 @@ def _submit(attempt: Attempt, schedule: "Schedule", inputs: Mapping[Tensor, Any]
     busy = {s.backend for s in schedule.splits} | {where[t].backend for t in outputs}
     busy |= {scheduler.backends.index(stream) for stream in attempt.copiers}
     waits = [_mark(scheduler, i) for i in busy]
-    batch.pending = InFlight(outputs, waits, attempt, partial(_again, schedule, attempt))
-    return batch.pending
+    again = partial(_again, schedule, attempt, observer)
+    taken.pending = InFlight(outputs, waits, attempt, again)
+    return taken.pending
 
 
-def _again(schedule: "Schedule", attempt: Attempt) -> Mapping[Tensor, Array]:
+def _again(
+    schedule: "Schedule", attempt: Attempt, observer: Observer | None
+) -> Mapping[Tensor, Array]:
     """The outputs of a batch that was in flight when a device failed."""
-    results = run(schedule, attempt.inputs or {}, None, attempt.index)
+    results = run(schedule, attempt.inputs or {}, observer, attempt.index)
     return {output: results[output] for output in schedule.graph.outputs}
 
 
 def _split_span(scheduler: "Scheduler", split: Split) -> AbstractContextManager[None]:
     name = f"{split.nodes[0].op} to {split.nodes[-1].op}"
     return span(scheduler, name, scheduler.backends[split.backend], nodes=len(split.nodes))
-
-
-def _upload(
-    attempt: Attempt, schedule: "Schedule", batch: "Batch", inputs: Mapping[Tensor, Any]
-) -> None:
-    known = schedule.graph.inputs
-    for tensor in inputs:
-        if tensor not in known:
-            names = ", ".join(str(t) for t in known) or "none"
-            raise GraphError(f"{tensor}: is no input of {schedule.graph}; its inputs: {names}")
-    inputs = schedule.scheduler.rescue.keep(attempt, batch, inputs)
-    missing = [t for t in known if t not in inputs and t not in batch.written]
-    if missing:
-        raise NotAllocated(f"{missing[0]}: has no value yet; give it to run()")
-    for tensor, data in inputs.items():
-        place = batch.bindings.where(tensor)
-        attempt.does("writes", tensor, schedule.home_of(tensor))
-        host_touches(schedule.scheduler, tensor, place, writes=True)
-        with span(schedule.scheduler, f"write {label(tensor)}", bytes=tensor.nbytes):
-            content = as_bytes(host_data(tensor, data))
-            write = partial(place.buffer.write_tensor, tensor, place.offset, content)
-            schedule.scheduler.limit.call(write, place.buffer.type.device)
-        if tensor in batch.places:
-            batch.written.add(tensor)
 
 
 def _resume(attempt: Attempt, start: Restart, schedule: "Schedule", batch: "Batch") -> None:
@@ -300,7 +287,7 @@ def _copy_whole(schedule: "Schedule", batch: "Batch", split: Split, copy: Copy) 
     start, end = bindings.where(copy.source), bindings.where(copy.target)
     if has_standard_layout(start.buffer) and has_standard_layout(end.buffer):
         staging = partial(_staging, batch, copy.target)
-        return copy_async(origin, target, start, end, copy.source.nbytes, staging)
+        return queue_copy(origin, target, start, end, copy.source.nbytes, staging)
     origin.synchronize()
     target.synchronize()
     tell_of_move(target, None, start, end, copy.source.nbytes)
@@ -323,7 +310,7 @@ def _read_later(attempt: Attempt, schedule: "Schedule", batch: "Batch", output: 
         about(schedule.scheduler, output)
         attempt.does("reads", output, backend)
         with span(schedule.scheduler, f"read {label(output)}", backend, bytes=output.nbytes):
-            get = partial(read_async, backend, batch.bindings.where(output), out)
+            get = partial(read_async, backend, output, out, bindings=batch.bindings)
             schedule.scheduler.limit.call(get, backend.device)
         _hold(schedule.scheduler, [(home, backend)])
     return array_view(output, out, 0)
@@ -345,6 +332,23 @@ def _hold(scheduler: "Scheduler", lent: Iterable[tuple[int, Backend]]) -> None:
 
 def _mark(scheduler: "Scheduler", index: int) -> Mark:
     return Mark(scheduler.backends[index])
+
+
+def _run_split(
+    schedule: "Schedule",
+    split: Split,
+    plan: Plan,
+    bindings: Bindings,
+    observer: Observer | None,
+) -> None:
+    """Queue a split, in parts where an observer or a sanitizer looks at what its nodes hold."""
+    scheduler = schedule.scheduler
+    if observer is not None:
+        _run_observed(schedule, split, bindings, observer)
+    elif scheduler.sanitizer is not None:
+        run_checked(schedule, split, plan, bindings)
+    else:
+        scheduler.limit.call(plan.run, plan.backend.device)
 
 
 def _run_observed(

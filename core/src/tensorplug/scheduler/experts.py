@@ -3,12 +3,13 @@
 import numpy as np
 
 from tensorplug.backend import Backend, tell_of_move
-from tensorplug.errors import GraphError
 from tensorplug.graph import Bindings
+from tensorplug.moving import queue_copy
+from tensorplug.ops.ids import NO_ROW, row_ids
 from tensorplug.scheduler.assign import is_weight
 from tensorplug.scheduler.split import Copy, Split
 from tensorplug.tensor import Storage, Tensor
-from tensorplug.transfer import copy_async, read
+from tensorplug.transfer import read
 
 
 def uses_few_experts(copy: Copy, split: Split) -> bool:
@@ -40,18 +41,17 @@ def copy_used_experts(
     ids = expert_ids(split)
     chooser.synchronize()
     tell_of_move(target, None, bindings.where(ids), None, ids.nbytes)
-    used = np.unique(read(ids, bindings))
+    chosen = read(ids, bindings)
+    for held in row_ids(split.nodes[0]):
+        held.check(chosen)
+    used = np.unique(chosen[chosen != NO_ROW])
     weights = copy.source
-    if used.size and (used[0] < 0 or used[-1] >= weights.ne[2]):
-        raise GraphError(
-            f"{ids}: names expert {used[0] if used[0] < 0 else used[-1]} of {weights.ne[2]}"
-        )
     start, end = bindings.where(weights), bindings.where(copy.target)
     reader: Backend | None = None
     for run in np.split(used, np.flatnonzero(np.diff(used) != 1) + 1):
         if run.size:
             offset = int(run[0]) * weights.nb[2]
-            reader = copy_async(
+            reader = queue_copy(
                 origin,
                 target,
                 Storage(start.buffer, start.offset + offset),

@@ -59,10 +59,14 @@ class Raise:
         self.sources: dict[Tensor, Source] = {}
         self.states: dict[Tensor, Restore] = {}
 
+    def take(self, inputs: Mapping[Tensor, Any]) -> Mapping[Tensor, Any]:
+        """The inputs that are given to a run, as its first attempt and later ones read them."""
+        return inputs
+
     def keep(
         self, attempt: Attempt, batch: "Batch", inputs: Mapping[Tensor, Any]
     ) -> Mapping[Tensor, Any]:
-        """What is to be uploaded, of the inputs that are given."""
+        """What is to be uploaded, of the inputs that were taken."""
         return inputs
 
     def finish(
@@ -126,22 +130,29 @@ class Replan(Raise):
     def owes(self) -> bool:  # type: ignore[override]  # decided anew at each run
         return bool(self._owed)
 
+    def take(self, inputs: Mapping[Tensor, Any]) -> Mapping[Tensor, Any]:
+        # Copies: a restore that runs before a later attempt may write the caller's arrays.
+        return {t: host_data(t, data).copy() for t, data in inputs.items()}
+
     def keep(
         self, attempt: Attempt, batch: "Batch", inputs: Mapping[Tensor, Any]
     ) -> Mapping[Tensor, Any]:
-        given = {t: host_data(t, data).copy() for t, data in inputs.items()}
-        attempt.inputs = {**batch.kept, **given}
-        batch.kept.clear()
+        schedule = attempt.schedule
+        assert schedule is not None
+        attempt.inputs = {**schedule.kept, **inputs}
         # What the graph makes of an input is not what was given.
-        changed = () if attempt.schedule is None else written(attempt.schedule.graph.nodes)
-        batch.kept.update({t: v for t, v in attempt.inputs.items() if t not in changed})
-        return {t: v for t, v in attempt.inputs.items() if t in inputs or t not in batch.written}
+        schedule.kept = {t: v for t, v in attempt.inputs.items() if t not in schedule.changed}
+        return {
+            t: v
+            for t, v in attempt.inputs.items()
+            if t in inputs or not schedule.is_latest(t, batch)
+        }
 
     def finish(
         self, attempt: Attempt, schedule: "Schedule", batch: "Batch"
     ) -> Mapping[Tensor, Array] | None:
         graph = schedule.graph
-        self.scheduler.synchronize(attempt)
+        self.scheduler.wait(attempt)
         return {y: read_now(attempt, schedule, batch.bindings, y) for y in graph.outputs}
 
     def unfinished(self, flight: "InFlight") -> None:
@@ -159,7 +170,17 @@ class Replan(Raise):
         if self._restoring:
             # Restoring begins anew, from the run for which it is done.
             raise failure
-        flights, self._unfinished = self._unfinished, []
+        with self.scheduler.turn:
+            flights, self._unfinished = self._unfinished, []
+            start = self._leave_out(failure, mine, flights)
+        for flight in flights:
+            flight.run_again()
+        return start
+
+    def _leave_out(
+        self, failure: RunFailed, mine: Attempt | None, flights: Sequence["InFlight"]
+    ) -> Restart | None:
+        """Let the scheduler use the devices that are left, and say from where `mine` goes on."""
         attempt, scheduler = self.scheduler.failed, self.scheduler
         if attempt is None or attempt.failure is not failure or not attempt.failed:
             raise failure
@@ -182,7 +203,7 @@ class Replan(Raise):
         self._gone.extend(b for b in scheduler.backends if b not in left)
         with contextlib.suppress(TensorplugError):
             # A device that is gone may raise even here.
-            scheduler.release()
+            scheduler.give_back()
         scheduler.use(left, pools)
         after = 0 if start is None else start.after
         scheduler.survived.append(replace(failure.state, boundary=after, not_later=not_later))
@@ -193,8 +214,6 @@ class Replan(Raise):
             "%s; going on with %s %s", str(failure), names, "; ".join((whence, *not_later))
         )
         scheduler.failed = None
-        for flight in flights:
-            flight.run_again()
         return start
 
     def _way_on(

@@ -35,16 +35,26 @@ class Results:
         self._values = values or {}
 
     def __getitem__(self, output: Tensor) -> Array:
-        """Wait for `output` and copy it to the host. Raises StaleResult, GraphError, RunFailed."""
-        self._check(output)
+        """Wait for `output` and copy it to the host. Raises StaleResult, GraphError, RunFailed.
+
+        Raises SchedulerBusy where another thread uses the scheduler.
+        """
         if output in self._values:
+            self._check(output)
             return self._values[output]
         scheduler = self._schedule.scheduler
         attempt = Attempt(scheduler, self._schedule)
         attempt.begun = len(self._schedule.splits)
+        with scheduler.turn:
+            # Only now: until here another thread could begin a run in the same memory.
+            self._check(output)
+            return self._read(attempt, output)
+
+    def _read(self, attempt: Attempt, output: Tensor) -> Array:
+        scheduler = self._schedule.scheduler
         with attempt:
             attempt.leaves()
-            scheduler.synchronize(attempt)
+            scheduler.wait(attempt)
             return read_now(attempt, self._schedule, self._bindings, output)
 
     def tensor(self, output: Tensor) -> Storage:
@@ -92,9 +102,14 @@ class InFlight:
         return all(mark.done for mark in self._waits)
 
     def wait(self) -> None:
-        """Block until the batch is done; raises what its work raised."""
+        """Block until the batch is done; raises what its work raised.
+
+        Raises SchedulerBusy where another thread uses the scheduler before the batch is done.
+        """
         try:
-            self.reach()
+            if self._waits:
+                with self._scheduler.turn:
+                    self.reach()
             self._check()
         except RunFailed as failure:
             self._scheduler.rescue.recover(failure)
@@ -105,7 +120,10 @@ class InFlight:
             raise self._failure
 
     def reach(self) -> None:
-        """Block until the batch is done; raises what breaks it off now."""
+        """Block until the batch is done; raises what breaks it off now.
+
+        Called by who has the turn of the scheduler.
+        """
         if not self._waits:
             return
         with self._attempt, span(self._scheduler, "wait for a batch"):

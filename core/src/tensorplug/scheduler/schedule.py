@@ -4,19 +4,22 @@ from collections import ChainMap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, final
 
 from tensorplug.allocator import MemoryMap, check_leafs, plan_memory
 from tensorplug.backend import Backend, Plan, SupportsNotes
-from tensorplug.buffer import BufferType, MultiBuffer
+from tensorplug.buffer import Buffer, BufferType
 from tensorplug.errors import GraphError
 from tensorplug.graph import Bindings, BoundGraph, Graph
 from tensorplug.lifetime import Resource
 from tensorplug.placing import allocate
+from tensorplug.scheduler.arena import Arena
 from tensorplug.scheduler.assign import Choice, Choices
 from tensorplug.scheduler.execute import Observer, run, submit
 from tensorplug.scheduler.explain import Explanation, explain
 from tensorplug.scheduler.failure import Attempt, written
+from tensorplug.scheduler.ids import check_constants, given_ids
 from tensorplug.scheduler.restart import Restart
 from tensorplug.scheduler.results import InFlight, Results
 from tensorplug.scheduler.split import Split
@@ -37,6 +40,8 @@ class Layout:
     memory: MemoryMap
     private: tuple[Tensor, ...]
     """Leafs whose memory belongs to one batch: inputs, and with several batches the copies too."""
+    transient: tuple[Tensor, ...]
+    """Inputs that every run must be given."""
 
 
 def lay_out(
@@ -55,7 +60,8 @@ def lay_out(
     if batches > 1:
         private.extend(copy.target for split in splits for copy in split.copies)
     memory = _plan_splits(graph, where, splits, pools, private)
-    return Layout(graph, where, splits, memory, tuple(private))
+    every_run = tuple(t for t in graph.inputs if t in shared)
+    return Layout(graph, where, splits, memory, tuple(private), every_run)
 
 
 def _plan_splits(
@@ -71,17 +77,48 @@ def _plan_splits(
     return plan_memory(steps, pools, keep=kept(graph, splits), placed=private)
 
 
+def private_by_pool(layout: Layout) -> dict[int, list[Tensor]]:
+    """The tensors for which each batch has memory, by the backend in whose memory they lie."""
+    homes = {copy.target: split.backend for split in layout.splits for copy in split.copies}
+    found: dict[int, list[Tensor]] = {}
+    for tensor in layout.private:
+        home = homes[tensor] if tensor in homes else layout.where[tensor].backend
+        found.setdefault(home, []).append(tensor)
+    return found
+
+
+def batch_memory(
+    layout: Layout, arena: Arena, *, reserve: bool = False
+) -> tuple[dict[Tensor, Storage], list[Buffer]]:
+    """Memory for one batch: where its tensors lie, and its buffers. Raises OutOfMemory."""
+    places: dict[Tensor, Storage] = {}
+    buffers: list[Buffer] = []
+    try:
+        for home, tensors in private_by_pool(layout).items():
+            pool = arena.pools[home]
+            take = partial(arena.take, pool, reserve=reserve)
+            placed, made = allocate(tensors, pool, alloc=take)
+            buffers.extend(made.parts)
+            for tensor, with_memory in zip(tensors, placed, strict=True):
+                assert with_memory.storage is not None
+                places[tensor] = with_memory.storage
+    except BaseException:
+        arena.give(buffers)
+        raise
+    return places, buffers
+
+
 @dataclass(slots=True)
 class Batch:
     """What one batch in flight has for itself: private memory, bindings and plans."""
 
     places: Mapping[Tensor, Storage]
-    buffers: tuple[MultiBuffer, ...]
-    kept: dict[Tensor, Array]
+    buffers: Sequence[Buffer]
     bindings: Bindings = field(default_factory=Bindings)
     locals: list[Bindings] = field(default_factory=list)
     plans: list[Plan] = field(default_factory=list)
-    written: set[Tensor] = field(default_factory=set)
+    values: dict[Tensor, int] = field(default_factory=dict)
+    """For each input the run from which its value here is."""
     staging: dict[Tensor, Array] = field(default_factory=dict)
     """Host memory through which copies go from device to device."""
     generation: int = -1
@@ -91,19 +128,27 @@ class Batch:
 class Schedule(Resource):
     """A planned graph: run it as often as you like. Made by `Scheduler.schedule`."""
 
+    batches: int
+    """How many batches may be in flight: 4 with `parallel=True`, else 1."""
+
     def __init__(
         self, scheduler: "Scheduler", plan_again: Callable[..., Layout], batches: int
     ) -> None:
         super().__init__(scheduler)
         self.scheduler = scheduler
-        self.kept: list[dict[Tensor, Array]] = [{} for _ in range(batches)]
-        """For each batch the last values of its inputs, where devices may be replaced."""
+        self.batches = batches
+        self.kept: dict[Tensor, Array] = {}
+        """The last values of inputs, where devices may be replaced."""
+        self.latest: dict[Tensor, tuple[int, int]] = {}
+        """For each input the run that had its last value, and the index of that run's batch."""
         self._plan_again = plan_again
         self._cut: Tensor | None = None
         self._batches: list[Batch] = []
         self._next = 0
         try:
             self.prepare()
+            self.given_ids = given_ids(self.graph)
+            check_constants(self.graph)
         except BaseException:
             self.close()
             raise
@@ -122,8 +167,8 @@ class Schedule(Resource):
         self._unfused: MemoryMap | None = None
         try:
             self.scheduler.arena.grow(self.layout.memory.sizes)
-            for kept in self.kept:
-                self._batches.append(self._new_batch(kept))
+            for _ in range(self.batches):
+                self._batches.append(Batch(*batch_memory(self.layout, self.scheduler.arena)))
             self.ready(self._batches[0])
         except BaseException:
             self.release()
@@ -132,22 +177,24 @@ class Schedule(Resource):
     def release(self) -> None:
         """Give plans and memory back; they come anew with the next run."""
         batches, self._batches = self._batches, []
+        self.latest = {}
+        self.scheduler.arena.leave(self)
         with ExitStack() as stack:
             for batch in batches:
-                for buffer in batch.buffers:
-                    stack.callback(buffer.close)
+                stack.callback(self.scheduler.arena.give, batch.buffers)
                 if batch.pending is not None:
                     batch.pending.abandon()
                 for split, plan in zip(self.splits, batch.plans, strict=False):
                     self.scheduler.give_plan(split.backend, plan)
 
     def _keeps_inputs(self) -> bool:
-        """Whether inputs hold what the graph made of them, which planning anew would lose."""
-        return any(root.is_input for root in written(self.graph.nodes))
+        """True where the graph changes inputs: planning again would lose their values."""
+        return bool(self.changed)
 
     def forget(self) -> object:
         """Let go of plans and memory without closing them, and return them."""
         forgotten, self._batches = self._batches, []
+        self.latest = {}
         return forgotten
 
     # --- facts -----------------------------------------------------------------------------
@@ -162,11 +209,6 @@ class Schedule(Resource):
         """Runs of nodes on one backend, in order."""
         return self.layout.splits
 
-    @property
-    def batches(self) -> int:
-        """How many batches may be in flight: 4 with `parallel=True`, else 1."""
-        return len(self.kept)
-
     def backend_of(self, tensor: Tensor) -> str:
         """Name of the device that computes or holds `tensor`."""
         if tensor not in self.layout.where:
@@ -177,7 +219,7 @@ class Schedule(Resource):
         """The backend that computes or holds `tensor`."""
         return self.scheduler.backends[self.layout.where[tensor].backend]
 
-    def private_buffers(self) -> list[MultiBuffer]:
+    def private_buffers(self) -> list[Buffer]:
         """The memory that batches have for themselves."""
         return [buffer for batch in self._batches for buffer in batch.buffers]
 
@@ -195,20 +237,24 @@ class Schedule(Resource):
     ) -> Results:
         """Compute the graph once. Inputs not given keep their last value; transient ones lose it.
 
+        The last value is that of the run before, whichever batch that was.
         Returns when the work is queued; reading a result waits for it. Raises what backends raise;
         the schedule can then be run again.
         """
-        self.check_open()
+        self.scheduler.check_processes()
         return run(self, inputs or {}, observer)
 
     @final
-    def submit(self, inputs: Mapping[Tensor, Any] | None = None) -> InFlight:
+    def submit(
+        self, inputs: Mapping[Tensor, Any] | None = None, *, observer: Observer | None = None
+    ) -> InFlight:
         """Queue one batch and the reading of its outputs; up to `batches` are in flight at once.
 
-        Waits for the oldest batch where all places are taken.
+        Waits for the oldest batch where all places are taken; with an `observer`, for all batches
+        in flight and for each node that it looks at.
         """
-        self.check_open()
-        return submit(self, inputs or {})
+        self.scheduler.check_processes()
+        return submit(self, inputs or {}, observer)
 
     def take_batch(self, attempt: Attempt) -> Batch:
         """The batch of `attempt`, or the next one; bound to the arena as it is now."""
@@ -230,6 +276,23 @@ class Schedule(Resource):
         self._bind(batch, self.layout.memory)
         self._plan(batch)
         batch.generation = arena.generation
+
+    # --- last values of inputs -------------------------------------------------------------
+
+    @cached_property
+    def changed(self) -> tuple[Tensor, ...]:
+        """Inputs that the graph writes: their last value is what it made of them."""
+        return tuple(root for root in written(self.graph.nodes) if root.is_input)
+
+    def last_batch(self, tensor: Tensor) -> Batch:
+        """The batch of the run that had the last value of an input."""
+        return self._batches[self.latest[tensor][1]]
+
+    def is_latest(self, tensor: Tensor, batch: Batch) -> bool:
+        """Whether `batch` has the last value of an input."""
+        return tensor in self.latest and batch.values.get(tensor) == self.latest[tensor][0]
+
+    # --- memory ----------------------------------------------------------------------------
 
     def unfused(self, batch: Batch) -> Batch:
         """`batch` with memory for every node, for who looks at them; its inputs are the same.
@@ -256,6 +319,7 @@ class Schedule(Resource):
         return spread
 
     def _bind(self, batch: Batch, memory: MemoryMap) -> None:
+        self.scheduler.arena.enter(self)
         slots = {t: self.scheduler.arena.place(slot) for t, slot in memory.slots.items()}
         for tensor, place in slots.items():
             place.buffer.init_tensor(tensor, place.offset)
@@ -279,27 +343,6 @@ class Schedule(Resource):
     def part(self, split: Split) -> Graph:
         """The graph of one split."""
         return self.graph.part(split.nodes, groups=split.groups, stages=split.stages)
-
-    def _new_batch(self, kept: dict[Tensor, Array]) -> Batch:
-        places: dict[Tensor, Storage] = {}
-        buffers: list[MultiBuffer] = []
-        by_pool: dict[int, list[Tensor]] = {}
-        homes = {c.target: s.backend for s in self.splits for c in s.copies}
-        for tensor in self.layout.private:
-            home = homes[tensor] if tensor in homes else self.layout.where[tensor].backend
-            by_pool.setdefault(home, []).append(tensor)
-        try:
-            for pool, tensors in by_pool.items():
-                placed, buffer = allocate(tensors, self.scheduler.arena.pools[pool])
-                buffers.append(buffer)
-                for tensor, with_memory in zip(tensors, placed, strict=True):
-                    assert with_memory.storage is not None
-                    places[tensor] = with_memory.storage
-        except BaseException:
-            for buffer in buffers:
-                buffer.close()
-            raise
-        return Batch(places, tuple(buffers), kept)
 
     def _close(self) -> None:
         self.release()

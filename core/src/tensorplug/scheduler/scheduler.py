@@ -2,20 +2,22 @@
 
 import logging
 import os
-from collections import deque
+import sys
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 
 from tensorplug.backend import Backend, Plan, SupportsOptimize
-from tensorplug.buffer import BufferType
+from tensorplug.buffer import Buffer, BufferType
 from tensorplug.concurrency import CONCURRENCY
-from tensorplug.errors import GraphError, OptionError, RunFailed, RunState, SchedulerBusy
+from tensorplug.errors import GraphError, OptionError, RunFailed, RunState, SchedulerBusy, blaming
 from tensorplug.fusion import FUSION
 from tensorplug.graph import Bindings, BoundGraph, Graph
 from tensorplug.hazards import SANITIZE, Sanitizer
 from tensorplug.lifetime import Resource, Turnstile
 from tensorplug.marks import Mark
+from tensorplug.placing import buffer_sizes
 from tensorplug.scheduler.arena import Arena
 from tensorplug.scheduler.arrange import arranged
 from tensorplug.scheduler.assign import Field, assign
@@ -24,14 +26,22 @@ from tensorplug.scheduler.fuse import fused
 from tensorplug.scheduler.limit import Limit
 from tensorplug.scheduler.rescue import Restore, Source, policy
 from tensorplug.scheduler.results import InFlight
-from tensorplug.scheduler.schedule import Layout, Schedule, lay_out
+from tensorplug.scheduler.schedule import (
+    Layout,
+    Schedule,
+    batch_memory,
+    lay_out,
+    private_by_pool,
+)
 from tensorplug.scheduler.split import split
-from tensorplug.scheduler.telling import span
+from tensorplug.scheduler.telling import span, warn_of_distant_weights
 from tensorplug.tensor import Storage, Tensor
 from tensorplug.trace import Trace, of_process
 
 logger = logging.getLogger("tensorplug.scheduler")
 
+DEBUG = "TENSORPLUG_SCHED_DEBUG"
+"""The environment variable that prints what every schedule runs where, unless it is 0."""
 BATCHES = 4
 """Batches in flight with `parallel=True`."""
 SURVIVED = 64
@@ -110,15 +120,27 @@ class Scheduler(Resource):
         self._parallel = parallel
         self._offload = offload
         self._ahead = ahead
+        self._warned: set[BufferType] = set()
+        """Memory of weights that no stream computes in."""
         self._plans: dict[tuple[int, tuple[object, ...]], list[Plan]] = {}
         self.use(backends, pools)
+
+    def _survives_fork(self) -> bool:
+        return all(backend._survives_fork() for backend in self.backends)
+
+    def check_processes(self) -> None:
+        """Raise DeviceError in a forked child where a device cannot be used in it."""
+        for backend in self.backends:
+            if backend.lost_by_fork:
+                with blaming(backend.device):
+                    backend.check_process()
 
     def use(self, backends: Sequence[Backend], pools: Sequence[BufferType]) -> None:
         """Compute on `backends` in memory of `pools` from now on; nothing is planned yet."""
         self.stopped = None
         self.backends = tuple(backends)
         self.field = Field(self.backends, pools, self.rescue.moved)
-        self.arena = Arena(pools, self.synchronize)
+        self.arena = Arena(pools, self._settle)
         self.sharers = tuple(
             tuple(i for i, other in enumerate(pools) if other is pool) for pool in pools
         )
@@ -145,13 +167,16 @@ class Scheduler(Resource):
 
         `pins` fixes the backend of tensors. `transient` inputs give up their memory once they are
         read, and must be given to every run. Devices that can do so compute groups of nodes as one
-        unless `fuse` is False or TENSORPLUG_FUSION is 0. Raises Unsupported, OutOfMemory,
-        GraphError.
+        unless `fuse` is False or TENSORPLUG_FUSION is 0. TENSORPLUG_SCHED_DEBUG=1 prints what runs
+        where, and why, to standard error. Raises Unsupported, OutOfMemory, GraphError.
         """
         graph = what if isinstance(what, Graph) else Graph(what, effects=effects)
+        self.check_processes()
         plan = partial(self._lay_out, graph, (), pins, tuple(transient), fuse=fuse)
         with span(self, "schedule"):
             schedule = self.rescue.plan(partial(self._make, plan))
+        if os.environ.get(DEBUG, "0") not in ("", "0"):
+            print(f"scheduled {graph!r}:\n{schedule.explain()}", file=sys.stderr)
         if logger.isEnabledFor(logging.DEBUG):
             logger.debug("scheduled %r:\n%s", graph, schedule.explain())
         return schedule
@@ -162,10 +187,30 @@ class Scheduler(Resource):
         *,
         effects: Iterable[Tensor] = (),
         pins: Mapping[Tensor, Backend] | None = None,
+        transient: Iterable[Tensor] = (),
+        fuse: bool = True,
     ) -> None:
-        """Grow the compute memory for a graph, the largest one to come. Raises OutOfMemory."""
+        """Allocate all memory that a schedule of a graph needs, the largest one to come.
+
+        That is compute memory, which all schedules share, and memory for the inputs of one schedule
+        and, with `parallel=True`, for what its batches copy between devices. A schedule that is
+        closed leaves it to the next one. Not counted is what plans of a backend allocate, and the
+        memory in which an observer looks at nodes. Raises OutOfMemory, SchedulerBusy.
+        """
         with self.turn:
-            self.arena.grow(self._lay_out(what, effects, pins, ()).memory.sizes)
+            layout = self._lay_out(what, effects, pins, tuple(transient), fuse=fuse)
+            self.arena.grow(layout.memory.sizes)
+            before, made = self.arena.free, list[Buffer]()
+            try:
+                for _ in range(self._batches):
+                    made += batch_memory(layout, self.arena, reserve=True)[1]
+            except BaseException:
+                self.arena.give(made)
+                for buffer in made:
+                    if buffer not in before:
+                        self.arena.drop(buffer)
+                raise
+            self.arena.give(made)
 
     def sizes(
         self,
@@ -173,31 +218,45 @@ class Scheduler(Resource):
         *,
         effects: Iterable[Tensor] = (),
         pins: Mapping[Tensor, Backend] | None = None,
+        transient: Iterable[Tensor] = (),
+        fuse: bool = True,
     ) -> dict[str, int]:
-        """Bytes of compute memory that a graph needs, by buffer type, without allocating."""
-        memory = self._lay_out(what, effects, pins, ()).memory
-        return {
-            pool.name: memory.pool_size(i)
-            for i, pool in enumerate(self.arena.pools)
-            if memory.sizes[i]
-        }
+        """Bytes that `reserve` would allocate at first, by buffer type, without allocating."""
+        with self.turn:
+            layout = self._lay_out(what, effects, pins, tuple(transient), fuse=fuse)
+        pools = self.arena.pools
+        sizes = Counter({pool.name: 0 for pool in pools})
+        for i, pool in enumerate(pools):
+            sizes[pool.name] += layout.memory.pool_size(i)
+        for i, tensors in private_by_pool(layout).items():
+            sizes[pools[i].name] += self._batches * sum(buffer_sizes(tensors, pools[i]))
+        return {name: size for name, size in sizes.items() if size}
 
     def buffer_size(self, backend: Backend) -> int:
-        """Bytes of compute memory allocated for `backend`; 0 where an earlier one shares it."""
+        """Bytes allocated for `backend` now; 0 where an earlier one shares the memory.
+
+        All that `reserve` counts, for all schedules.
+        """
         index = self._index(backend)
         pool = self.arena.pools[index]
-        return 0 if pool in self.arena.pools[:index] else self.arena.size(pool)
+        if pool in self.arena.pools[:index]:
+            return 0
+        schedules = [child for child in self.children if isinstance(child, Schedule)]
+        private = [b for schedule in schedules for b in schedule.private_buffers()]
+        return self.arena.size(pool) + sum(b.size for b in private if b.type is pool)
 
-    def synchronize(self, attempt: Attempt | None = None) -> None:
-        """Wait for all queued work of all backends. Raises RunFailed.
+    def synchronize(self) -> None:
+        """Wait for all queued work of all backends. Raises RunFailed, SchedulerBusy."""
+        with self.turn:
+            self._settle()
 
-        The failure is that of `attempt`, where the wait is part of one.
-        """
-        if attempt is None:
-            attempt = Attempt(self)
-            with attempt:
-                self.synchronize(attempt)
-            return
+    def _settle(self) -> None:
+        attempt = Attempt(self)
+        with attempt:
+            self.wait(attempt)
+
+    def wait(self, attempt: Attempt) -> None:
+        """Wait for all queued work as a part of `attempt`, by who has the turn."""
         with span(self, "wait"):
             for backend in self.backends:
                 attempt.does("waits for queued work", None, backend)
@@ -246,10 +305,18 @@ class Scheduler(Resource):
         outputs = [flight.forget() for flight in self.flying]
         self.limit.hold([*used, *outputs, *(schedule.forget() for schedule in schedules)])
         self._plans = {}
-        self.arena = Arena(self.arena.pools, self.synchronize)
+        self.arena = Arena(self.arena.pools, self._settle)
 
     def release(self) -> None:
-        """Give back what was planned and all compute memory; it comes anew with the next run."""
+        """Give back plans and compute memory, which come again with the next run.
+
+        Raises SchedulerBusy.
+        """
+        with self.turn:
+            self.give_back()
+
+    def give_back(self) -> None:
+        """`release()` for who has the turn, or closes the scheduler."""
         # All of it is given back, also where one of them raises.
         with ExitStack() as stack:
             stack.callback(self.arena.close)
@@ -296,6 +363,7 @@ class Scheduler(Resource):
         fuse: bool = True,
         cut: Tensor | None = None,
     ) -> Layout:
+        self.check_processes()
         self.check_open()
         graph = what if isinstance(what, Graph) else Graph(what, effects=effects)
         if self.stopped is not None:
@@ -306,6 +374,7 @@ class Scheduler(Resource):
         fixed = {t: self._index(b) for t, b in pinned.items()}
         where = assign(graph, self.field, fixed, offload=self._offload)
         parts = split(graph, where, self.field, self._optimize, cut)
+        warn_of_distant_weights(parts, self.field, self._warned)
         if fuse and os.environ.get(FUSION, "1") != "0":
             parts = fused(graph, parts, self.field)
         if os.environ.get(CONCURRENCY, "1") != "0":
@@ -337,7 +406,7 @@ class Scheduler(Resource):
                 backend.drain()
         if self.trace is not None:
             self.trace.collect()
-        self.release()
+        self.give_back()
         self.rescue.close()
         self.limit.close()
         # Errors refer to frames, and those to memory that a hung stream was left with.

@@ -1,13 +1,20 @@
-"""What a scheduler tells its trace and its sanitizer."""
+"""What a scheduler tells its trace, its sanitizer and its log."""
 
+import logging
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 from tensorplug.backend import Backend
+from tensorplug.buffer import BufferType, human
+from tensorplug.scheduler.assign import Field, is_weight
+from tensorplug.scheduler.split import Split
 from tensorplug.tensor import Storage, Tensor
 
 if TYPE_CHECKING:
     from tensorplug.scheduler.scheduler import Scheduler
+
+logger = logging.getLogger("tensorplug.scheduler")
 
 
 def span(
@@ -36,3 +43,27 @@ def host_touches(
 ) -> None:
     if scheduler.sanitizer is not None:
         scheduler.sanitizer.touches(tensor, place, writes=writes)
+
+
+def warn_of_distant_weights(splits: Sequence[Split], field: Field, warned: set[BufferType]) -> None:
+    """Warn, once for each kind of memory, of weights in memory that no stream computes in.
+
+    They are copied to another device in every run.
+    """
+    for split in splits:
+        for copy in split.copies:
+            kind = field.placed_type(copy.source)
+            if kind is None or kind in warned or not is_weight(copy.source):
+                continue
+            if any(field.accepts(i, kind) for i in range(len(field.backends))):
+                continue
+            warned.add(kind)
+            logger.warning(
+                "weights %s lie in %s, where no stream of this scheduler computes: %s are copied "
+                "to %s in each run; give the scheduler a stream of %s",
+                label(copy.source),
+                kind.name,
+                human(copy.source.nbytes),
+                field.backends[split.backend].name,
+                kind.device.name,
+            )

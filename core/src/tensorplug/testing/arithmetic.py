@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from tensorplug.errors import GraphError
+from tensorplug.ops.ids import NO_ROW, row_ids
 from tensorplug.tensor import Array, Tensor
 
 Kernel = Callable[..., None]
@@ -67,21 +67,21 @@ def _in_order(_node: Tensor, out: Array, x: Array, *_target: Array) -> None:
 
 
 def _get_rows(node: Tensor, out: Array, table: Array, ids: Array) -> None:
-    rows = _row_ids(node, ids[0], table)
-    out[...] = np.take_along_axis(table, rows, axis=2)
+    rows = _checked(node, ids)[0, ..., np.newaxis]
+    out[...] = np.where(rows == NO_ROW, 0, np.take_along_axis(table, rows, axis=2))
 
 
 def _set_rows(node: Tensor, out: Array, _table: Array, rows: Array, ids: Array) -> None:
-    spread = _tiled(ids[0], rows.shape[:3])
-    np.put_along_axis(out, _row_ids(node, spread, out), rows, axis=2)
+    spread = _tiled(_checked(node, ids)[0], rows.shape[:3])
+    for at in np.argwhere(spread != NO_ROW):
+        b, a, row = at
+        out[b, a, spread[b, a, row]] = rows[b, a, row]
 
 
-def _row_ids(node: Tensor, ids: Array, table: Array) -> Array:
-    if ids.size and (ids.min() < 0 or ids.max() >= table.shape[2]):
-        raise GraphError(
-            f"{node}: row ids from {ids.min()} to {ids.max()}, the table has {table.shape[2]} rows"
-        )
-    return ids[..., np.newaxis]
+def _checked(node: Tensor, ids: Array) -> Array:
+    for held in row_ids(node):
+        held.check(ids.reshape(held.ids.shape))
+    return ids
 
 
 KERNELS: Mapping[str, Kernel] = {

@@ -26,24 +26,36 @@ if "tensorplug.testing.suites" not in sys.modules:
     pytest.register_assert_rewrite("tensorplug.testing.suites")
 
 from tensorplug.testing.suites.asynchronous import AsyncTests
+from tensorplug.testing.suites.given_back import GivenBackTests
 from tensorplug.testing.suites.graphs import GraphTests
+from tensorplug.testing.suites.language import LanguageTests
 from tensorplug.testing.suites.lifetime import LifetimeTests
 from tensorplug.testing.suites.memory import MemoryTests
 from tensorplug.testing.suites.ops import OpTests
 from tensorplug.testing.suites.plans import PlanTests
+from tensorplug.testing.suites.plugin import PluginTests
 from tensorplug.testing.suites.random import RandomTests
+from tensorplug.testing.suites.rows import RowIdTests
+from tensorplug.testing.suites.settings import SettingsTests
 from tensorplug.testing.suites.transfer import TransferTests
+from tensorplug.testing.suites.weights import WeightTests
 
 
 class DeviceTests(
     OpTests,
+    RowIdTests,
     RandomTests,
     GraphTests,
+    LanguageTests,
     PlanTests,
+    WeightTests,
     MemoryTests,
     TransferTests,
     AsyncTests,
     LifetimeTests,
+    SettingsTests,
+    GivenBackTests,
+    PluginTests,
 ):
     """Every contract of a device. Subclasses give the fixture `device`; abilities decide skips."""
 

@@ -46,8 +46,8 @@ class NullBuffer(ArrayBuffer):
         return self._memory
 
     def device_memory(self) -> Array:
-        """The bytes as the device sees them."""
-        return self._memory
+        """The bytes as the device sees them; of a closed buffer rubbish, as on a real device."""
+        return np.full(self.size, 0xFF, np.uint8) if self.closed else self._memory
 
     def _write(self, offset: int, data: memoryview) -> None:
         self._device.pass_gate()
@@ -75,15 +75,15 @@ class NullBuffer(ArrayBuffer):
         self._device.pass_gate()
         source._device.check_alive()
         self._device.begin("copy", size)
-        self._memory[offset : offset + size] = source._memory[start : start + size]
+        self.device_memory()[offset : offset + size] = source.device_memory()[start : start + size]
 
     def spoil(self) -> None:
         """Forget what was here."""
         self._memory[...] = 0xFF
 
     def _close(self) -> None:
-        # Work that still comes here finds rubbish, as it would on a real device.
-        self.spoil()
+        self.spoil()  # work that is in the midst of it finds rubbish
+        super()._close()
         self._device.give(self.size)
 
 

@@ -14,8 +14,8 @@ from tensorplug.testing.workers import share_out
 from tensorplug.text import table
 
 Progress = Callable[[Outcome], None]
-SHOWN = 5
-"""Failures of one op or test, and reasons, that are written out for people."""
+SHOWN = 3
+"""Failures of one cause, and reasons, that are written out for people."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,17 +68,26 @@ class Run:
         return "\n".join([*lines, *self._nothing_passed()])
 
     def _failures(self) -> list[str]:
-        """The first failures of each op and test; one mistake often fails a hundred cases."""
-        failures: dict[str, list[str]] = {}
+        """Failures by their causes, the commonest first; one mistake often fails a hundred cases.
+
+        The first few of each cause are written out.
+        """
+        by_cause: dict[str, list[Outcome]] = {}
         for outcome in self.outcomes:
             if outcome.verdict == "failed":
-                what = outcome.op or outcome.case.partition("[")[0]
-                failures.setdefault(what, []).append(f"FAILED {outcome.detail}")
+                cause = outcome.cause or outcome.op or outcome.case.partition("[")[0]
+                by_cause.setdefault(cause, []).append(outcome)
         lines = []
-        for what, failed in failures.items():
-            lines += failed[:SHOWN]
+        for cause, failed in sorted(by_cause.items(), key=lambda each: -len(each[1])):
+            if len(failed) == 1:
+                lines.append(f"FAILED {failed[0].detail}")
+                continue
+            ops = ", ".join(dict.fromkeys(o.op or o.case.partition("[")[0] for o in failed))
+            of = "" if cause.startswith(ops) else f" ({ops})"
+            lines.append(f"FAILED {len(failed)} x {cause}{of}")
+            lines += [f"  {outcome.detail}" for outcome in failed[:SHOWN]]
             if len(failed) > SHOWN:
-                lines.append(f"FAILED {len(failed) - SHOWN} more of {what}; --csv has all")
+                lines.append(f"  {len(failed) - SHOWN} more; --csv has all")
         return lines
 
     def _nothing_passed(self) -> list[str]:

@@ -11,7 +11,7 @@ import pytest
 
 from tensorplug.errors import TensorplugError
 from tensorplug.testing import conformance
-from tensorplug.testing.check import Outcome
+from tensorplug.testing.check import OURS, Outcome, cause_of_error
 from tensorplug.testing.run import Progress
 
 _VERDICTS = {"passed": "passed", "failed": "failed", "skipped": "refused"}
@@ -34,10 +34,12 @@ class Recorder:
         if report.when != "call" and report.passed:
             return
         name = report.nodeid.rpartition("::")[2]
-        detail = "" if report.passed else _reason(report)
+        detail, cause = "" if report.passed else _reason(report), ""
         if report.failed:
+            cause = _cause(report, name.partition("[")[0])
             detail = f"{name}: {detail}"
-        outcome = Outcome(name, "", _VERDICTS[report.outcome], detail, self._seed, report.duration)
+        verdict = _VERDICTS[report.outcome]
+        outcome = Outcome(name, "", verdict, detail, self._seed, report.duration, cause)
         self.outcomes.append(outcome)
         if self._progress is not None:
             self._progress(outcome)
@@ -52,6 +54,17 @@ def _reason(report: pytest.TestReport) -> str:
     # NumPy's text begins with an empty line; pytest repeats one that was asserted to be empty.
     kind, _, message = crash.message.partition("\nassert not ")[0].partition(":")
     return f"{kind}: {message.strip()} ({Path(crash.path).name}:{crash.lineno})"
+
+
+def _cause(report: pytest.TestReport, test: str) -> str:
+    """The type of the exception and the innermost line of the backend; the test without one."""
+    crash = getattr(report.longrepr, "reprcrash", None)
+    entries = getattr(getattr(report.longrepr, "reprtraceback", None), "reprentries", ())
+    places = [entry.reprfileloc for entry in entries if getattr(entry, "reprfileloc", None)]
+    theirs = [p for p in places if not OURS & set(Path(p.path).parts)]
+    line = f"{Path(theirs[-1].path).name}:{theirs[-1].lineno}" if theirs else ""
+    kind = crash.message.partition(":")[0].strip() if crash is not None else "error"
+    return cause_of_error(kind, line, test)
 
 
 def run_suites(

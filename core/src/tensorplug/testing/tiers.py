@@ -24,8 +24,9 @@ def select(
 ) -> list[Case]:
     """The cases of a tier, of some ops, whose ids match a regular expression. Raises OptionError.
 
-    `smoke` has one case for each op and type of its first source, `ci` one for each op, types and
-    layouts, and a rotating tenth of the others; `full` has all.
+    `smoke` has one case for each op and type of its first source, and one of each kind; `ci` one
+    for each op, kind, types and layouts, those that are marked with `always`, and a rotating tenth
+    of the others; `full` has all.
     """
     if tier not in TIERS:
         raise OptionError(f"tier {tier!r} is unknown; tiers are {', '.join(TIERS)}")
@@ -63,12 +64,14 @@ def all_cases() -> list[Case]:
 
 
 def _smoke(cases: Sequence[Case], _seed: int) -> list[Case]:
-    return _firsts(cases, lambda case: (case.op, case.types[:1]))
+    return _firsts(cases, lambda case: (case.op, case.kind or case.types[:1]))
 
 
 def _slice(cases: Sequence[Case], seed: int) -> list[Case]:
-    firsts = set(map(id, _firsts(cases, lambda case: (case.op, case.types, case.layouts))))
-    return [c for c in cases if id(c) in firsts or _turn(c) == seed % ROTATION]
+    firsts = set(
+        map(id, _firsts(cases, lambda case: (case.op, case.kind, case.types, case.layouts)))
+    )
+    return [c for c in cases if c.always or id(c) in firsts or _turn(c) == seed % ROTATION]
 
 
 def _full(cases: Sequence[Case], _seed: int) -> list[Case]:

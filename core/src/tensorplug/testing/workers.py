@@ -103,7 +103,9 @@ class _Shares:
             place = worker.doing.popleft()
             case = self._cases[place]
             detail = f"{case.id} (seed {case.seed(self._seed)}): its process ended with {how}"
-            yield place, Outcome(case.id, case.op, "failed", detail, case.seed(self._seed), 0.0)
+            cause = f"a process ended with {how}"
+            seed = case.seed(self._seed)
+            yield place, Outcome(case.id, case.op, "failed", detail, seed, 0.0, cause)
             if worker.doing:
                 self._waiting.appendleft(worker.doing)
             if self._waiting:

@@ -11,7 +11,7 @@ from tensorplug.graph import Bindings, BoundGraph
 from tensorplug.tensor import Tensor
 from tensorplug_cpu.plan import CPUPlan, looking, prepare
 from tensorplug_cpu.task import Tools
-from tensorplug_cpu.threads import Team, Workers, blas_threads
+from tensorplug_cpu.threads import Team, Workers, blas_threads, check_threads
 
 if TYPE_CHECKING:
     from tensorplug_cpu.device import CPUDevice
@@ -22,11 +22,13 @@ class CPUBackend(Backend):
 
     abort_callback: Callable[[], bool] | None = None
     """Asked before each node; True stops the run."""
+    survives_fork = True
     use_reference: bool = False
     """Whether plans made from now on use the plain f64 functions in place of the kernels."""
 
     def __init__(self, device: "CPUDevice", threads: int) -> None:
         super().__init__(device)
+        check_threads(self.name, threads)
         self.team = Team(threads)
 
     @property
@@ -36,8 +38,7 @@ class CPUBackend(Backend):
 
     @threads.setter
     def threads(self, count: int) -> None:
-        if count < 1:
-            raise OptionError(f"{self.name}: threads={count}; at least one thread is needed")
+        check_threads(self.name, count)
         self._resize(count)
 
     def _resize(self, count: int) -> None:

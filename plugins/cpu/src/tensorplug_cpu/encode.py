@@ -5,6 +5,8 @@ from functools import cache
 
 import numpy as np
 
+from tensorplug.blocks.half import f32_to_bf16
+from tensorplug.blocks.rows import gguf_quants, gguf_type
 from tensorplug.dtypes import (
     BF16,
     F16,
@@ -22,8 +24,6 @@ from tensorplug.dtypes import (
 )
 from tensorplug.errors import ShapeError, Unsupported
 from tensorplug.tensor import Array
-from tensorplug_cpu.convert import f32_to_bf16
-from tensorplug_cpu.decode import gguf_quants, gguf_type
 from tensorplug_cpu.encoders import ENCODERS, NEEDS_IMPORTANCE, ROW_WEIGHTS
 
 CHUNK = 1 << 16

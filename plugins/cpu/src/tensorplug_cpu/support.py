@@ -2,12 +2,12 @@
 
 from collections.abc import Mapping
 
+from tensorplug.blocks.rows import can_decode
 from tensorplug.buffer import BufferType
 from tensorplug.dtypes import F32
 from tensorplug.ops.custom import CALLING
 from tensorplug.ops.table import OPS
 from tensorplug.tensor import Tensor
-from tensorplug_cpu.decode import can_decode
 from tensorplug_cpu.encode import can_encode
 from tensorplug_cpu.kernels import KERNELS
 from tensorplug_cpu.memory import ExpandedBufferType

@@ -11,8 +11,25 @@ from itertools import pairwise
 import numpy as np
 from threadpoolctl import ThreadpoolController  # type: ignore[import-untyped]  # has no types
 
+from tensorplug.errors import OptionError
+from tensorplug.forks import in_child
+
 Step = Callable[[], object]
 """Something prepared that takes no arguments."""
+
+MOST_THREADS = 1 << 12
+"""Threads of the largest team; tensorplug-native's library takes no more."""
+
+
+def check_threads(where: str, count: int) -> None:
+    """Raise OptionError for a number of threads that no team can have."""
+    if count < 1:
+        raise OptionError(f"{where}: threads={count}; at least one thread is needed")
+    if count > MOST_THREADS:
+        raise OptionError(
+            f"{where}: threads={count}, and at most {MOST_THREADS} can be used; give as many as "
+            "there are cores"
+        )
 
 
 def available_cores() -> int:
@@ -29,6 +46,11 @@ class Workers:
         self.count = count
         self._pool: ThreadPoolExecutor | None = None
         self._lock = threading.Lock()
+        in_child(self)
+
+    def _renew_after_fork(self) -> None:
+        self._lock = threading.Lock()
+        self._pool = None  # its threads are the parent's
 
     def run(self, steps: Sequence[Step]) -> None:
         """Run all steps and wait; the first error is raised when all have ended."""
@@ -114,6 +136,10 @@ class _Blas:
         self._libraries = ThreadpoolController().select(user_api="blas").lib_controllers
         self._before = [library.get_num_threads() for library in self._libraries]
         self._users = 0
+        self._lock = threading.Lock()
+        in_child(self)
+
+    def _renew_after_fork(self) -> None:
         self._lock = threading.Lock()
 
     @contextmanager

@@ -9,7 +9,7 @@ from cupy import cuda
 
 from tensorplug.backend import Backend
 from tensorplug.buffer import Buffer, BufferType
-from tensorplug.device import DeviceType, KernelText, Memory, Option
+from tensorplug.device import DeviceType, KernelText, Memory, Option, Rounding
 from tensorplug.dtypes import DType
 from tensorplug.hazards import Host
 from tensorplug.tensor import Array, Storage, Tensor
@@ -20,6 +20,7 @@ from tensorplug_cuda.facts import Gpu
 from tensorplug_cuda.hostmemory import PinnedBufferType, Registration, import_host
 from tensorplug_cuda.importing import import_array
 from tensorplug_cuda.kernels import GROUPS, LOWERINGS
+from tensorplug_cuda.kernels.roundings import declared
 from tensorplug_cuda.kernels.ways import are_measured
 from tensorplug_cuda.memory import CudaBuffer, CudaBufferType
 from tensorplug_cuda.programs import Programs
@@ -109,6 +110,7 @@ class CudaDevice(SimtDevice):
     @contextmanager
     def current(self) -> Iterator[None]:
         """Make the GPU the one that calls of this thread mean, inside."""
+        self.check_process()
         with cuda.Device(self.ordinal):
             yield
 
@@ -173,6 +175,9 @@ class CudaDevice(SimtDevice):
         self, backends: Sequence[CudaBackend], places: Sequence[Storage], node: Tensor
     ) -> bool:
         return all_reduce(backends, places, node)
+
+    def rounding(self, node: Tensor) -> Rounding:
+        return declared(node, self.facts)
 
     def _open(self, options: dict[str, Any]) -> Backend:
         with driver_errors(f"{self.name}: stream"), self.current():

@@ -5,21 +5,23 @@ CuPy's `RawModule` would do both, but it makes every program flush numbers below
 
 import hashlib
 from contextlib import suppress
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import cupy
 from cupy.cuda import compiler, driver, function, runtime
 
+from tensorplug.cache import Cache
 from tensorplug.errors import DeviceError
 from tensorplug_cuda.errors import driver_errors
 from tensorplug_simt.built import Built
-from tensorplug_simt.cache import cache_folder, write_whole
 from tensorplug_simt.dialects.cuda import cuda_options, cuda_source, symbol
 from tensorplug_simt.program import Launch
 
 if TYPE_CHECKING:
     from tensorplug_cuda.device import CudaDevice
+
+CACHE = Cache("cuda", ".cubin")
+"""Programs by architecture, driver, options and text, and measured choices."""
 
 
 class Programs(Built):
@@ -44,21 +46,20 @@ class Programs(Built):
         options = tuple(cuda_options(launch))
         with driver_errors(where), device.current():
             file = self._file(text, options)
-            # A file that is not there, or not what it was: the program is built anew.
-            with suppress(OSError, driver.CUDADriverError):
-                return loaded(file.read_bytes(), name)
+            kept = CACHE.read(file)
+            if kept is not None:
+                # The driver refuses what another build of it made: the program is built again.
+                with suppress(driver.CUDADriverError):
+                    return loaded(kept, name)
             binary = compiled(where, text, options)
-            with suppress(OSError):  # where nothing can be written, it is built anew each time
-                write_whole(file, binary)
+            CACHE.write(file, binary)
             return loaded(binary, name)
 
-    def _file(self, text: str, options: tuple[str, ...]) -> Path:
-        """Where the program of a text is kept: one file for each architecture and driver."""
+    def _file(self, text: str, options: tuple[str, ...]) -> str:
+        """The name under which the program of a text is kept."""
         capability = self._device.gpu.capability
         made = (cupy.__version__, runtime.driverGetVersion(), capability, options, text)
-        return (
-            cache_folder("cuda") / f"{hashlib.sha256(repr(made).encode()).hexdigest()[:32]}.cubin"
-        )
+        return f"{hashlib.sha256(repr(made).encode()).hexdigest()[:32]}.cubin"
 
 
 def compiled(where: str, text: str, options: tuple[str, ...]) -> bytes:

@@ -20,6 +20,12 @@ def split_buffer_type(
     Without proportions, and where all are 0, they are those of free memory. Vectors lie on each
     GPU. The memory's `device` computes on it: each GPU its rows of a product. Raises OptionError.
     """
+    if not isinstance(devices, Sequence):
+        raise OptionError(
+            f"{SYMBOL}: {devices!r} as the main device; here all GPUs compute, each its rows: give "
+            "devices, such as tensorplug.devices_of('cuda'), and schedule on a stream of the "
+            "memory's device"
+        )
     others = [device.name for device in devices if not isinstance(device, CudaDevice)]
     if others:
         raise OptionError(f"{SYMBOL}: {', '.join(others)}: no device of cuda; use meta.device")

@@ -19,7 +19,7 @@ from tensorplug_cuda.errors import driver_errors
 from tensorplug_cuda.facts import Gpu
 from tensorplug_cuda.kernels.ways import WAYS, class_of, names_of, program_of
 from tensorplug_cuda.plan import enqueue, ready
-from tensorplug_simt.cache import cache_folder
+from tensorplug_cuda.programs import CACHE
 from tensorplug_simt.choices import ChoiceFile, texts_id
 from tensorplug_simt.facts import Facts
 from tensorplug_simt.merging import Placed
@@ -120,4 +120,4 @@ def choice_file(gpu: Gpu) -> ChoiceFile:
         "cupy": cupy.__version__,
         "kernels": kernels_id(),
     }
-    return ChoiceFile(cache_folder("cuda"), identity)
+    return ChoiceFile(CACHE, identity)

@@ -6,6 +6,7 @@ from typing import Any
 
 import Metal
 
+from tensorplug.buffer import human
 from tensorplug.errors import DeviceError, TensorplugError
 from tensorplug_metal import system
 from tensorplug_metal.device import MetalDevice
@@ -41,6 +42,7 @@ def probed(name: str, handle: Any) -> MetalDevice:
             f"{known.name}: kernels need a GPU of Apple's family {OLDEST} or later (M1)"
         )
     probe(handle, known.name)
+    logger.info("%s: %s, %s of memory", name, known, human(known.working_set))
     return MetalDevice(name, handle, known)
 
 

@@ -4,13 +4,16 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from tensorplug.backend import Plan
+from tensorplug.device import Rounding
 from tensorplug.errors import OptionError
 from tensorplug.graph import BoundGraph
+from tensorplug.tensor import Tensor
 from tensorplug_cpu.backend import CPUBackend
 from tensorplug_cpu.threads import Workers
 from tensorplug_native.library import Level, Poll
 from tensorplug_native.plan import NativePlan, ReferencePlan
 from tensorplug_native.pool import Pool
+from tensorplug_native.rules.products import INT8_LEVELS, rounding
 
 if TYPE_CHECKING:
     from tensorplug_native.device import NativeDevice
@@ -30,6 +33,7 @@ class NativeBackend(CPUBackend):
         super().__init__(device, threads)
         self.level = level
         self.activations = activations
+        self.prefers_f16 = activations == "int8" and level.name in INT8_LEVELS
         self.watch = Watch()
         self._own = self._present = Pool(threads, processors)
 
@@ -37,6 +41,10 @@ class NativeBackend(CPUBackend):
     def pool(self) -> Pool:
         """The threads of the moment."""
         return self._present
+
+    def rounding(self, node: Tensor) -> Rounding:
+        """What the product `node` rounds to, by the options of the stream."""
+        return rounding(node, self.level.name, self.activations)
 
     def _resize(self, count: int) -> None:
         super()._resize(count)

@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 from tensorplug.backend import Backend
 from tensorplug.buffer import BufferType
-from tensorplug.device import Option
+from tensorplug.device import Option, Rounding
 from tensorplug.errors import OptionError, Refusal
 from tensorplug.fusion import Group
 from tensorplug.tensor import Tensor
@@ -21,12 +21,11 @@ from tensorplug_native.library import AUTO, library
 from tensorplug_native.panels import PanelBufferType
 from tensorplug_native.pool import parse_processors
 from tensorplug_native.rules import READABLE
+from tensorplug_native.rules.products import INT8_LEVELS, rounding
 
 VARIABLE = "TENSORPLUG_NATIVE_ACTIVATIONS"
 """The option `activations` of streams that are opened without it."""
 ACTIVATIONS = ("int8", "f32")
-INT8_LEVELS = frozenset({"avx2", "avx512", "avx512_bf16", "neon_dot"})
-"""Those with products of bytes."""
 
 
 class UnreadBufferType(ExpandedBufferType):
@@ -69,6 +68,9 @@ class NativeDevice(CPUDevice):
 
     def supports_buffer_type(self, buffer_type: BufferType) -> bool:
         return buffer_type is self.panels or super().supports_buffer_type(buffer_type)
+
+    def rounding(self, node: Tensor) -> Rounding:
+        return rounding(node, library().level(AUTO).name, _activations(AUTO))
 
     def _open(self, options: dict[str, Any]) -> Backend:
         threads = options["threads"]

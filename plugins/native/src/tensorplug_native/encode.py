@@ -5,7 +5,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from tensorplug.errors import GraphError
+from tensorplug.graph import Bindings
 from tensorplug.ops import OPS
+from tensorplug.ops.ids import row_ids
+from tensorplug.rowids import wrong_id
 from tensorplug.tensor import Array, Tensor
 from tensorplug_cpu.operand import Operand
 from tensorplug_cpu.plan import Look
@@ -37,8 +41,6 @@ class Draft:
     integers: tuple[int, ...] = ()
     also: Slot | None = None
     """A second result."""
-    rows: int = 0
-    """How many rows ids may name."""
 
     def slots(self, record: Array) -> Iterator[tuple[Array, Slot]]:
         """The operands that are there, each with its part of `record`."""
@@ -76,13 +78,10 @@ class Encoded:
     draft: Draft
     record: Array
 
-    def complaint(self, value: int) -> str:
-        """What is wrong with an id of `value`."""
-        ids = self.node.operands[OPS[self.node.op].positions["ids"]]
-        return (
-            f"{self.node}: ids {ids} holds {value}, which names no row; rows are 0 to "
-            f"{self.draft.rows - 1}"
-        )
+    def wrong_id(self, value: int, bindings: Bindings) -> GraphError:
+        """The error for an id of `value`; it says where that is, if the ids can be read."""
+        (held,) = row_ids(self.node)
+        return wrong_id((self.node,), bindings) or held.error(value)
 
 
 def encode(node: Tensor, rules: Mapping[str, Rule], look: Look, tools: Tools) -> Sequence[Encoded]:

@@ -151,8 +151,7 @@ def _turn(task: GroupTask) -> Sequence[Draft]:
     halves = int(turned.params["mode"] == "neox")
     out = task.at(group.last)
     integers = (halves, int(norm is not None))
-    rows = group["stored"].ne[1] if "stored" in group else 0
-    return [*drafts, Draft(Code.ROPE, out, sources, (eps,), integers, rows=rows)]
+    return [*drafts, Draft(Code.ROPE, out, sources, (eps,), integers)]
 
 
 # --- products ----------------------------------------------------------------------------------
@@ -205,9 +204,8 @@ def _product(task: GroupTask) -> Sequence[Draft]:
     )
     floats = tuple(unit.params[name] for name in _UNIT_PARAMS.get(unit.op, ()))
     integers = (rounds, Join[unit.op.upper()]) if paired else (rounds,)
-    rows = first.sources[0].ne[2]
     out = task.at(group.last)
-    return [Draft(Code.MATVEC, out, sources, _numbers(floats), integers, rows=rows)]
+    return [Draft(Code.MATVEC, out, sources, _numbers(floats), integers)]
 
 
 def _numbers(values: Sequence[object]) -> tuple[float, ...]:

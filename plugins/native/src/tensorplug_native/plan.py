@@ -162,7 +162,7 @@ class NativePlan(CPUPlan):
         if outcome.code == Ending.ABORTED:
             raise self._aborted("after", part, done)
         if outcome.code == Ending.BAD_ROW:
-            raise GraphError(program.encoded[outcome.node].complaint(outcome.value))
+            raise program.encoded[outcome.node].wrong_id(outcome.value, self.bound.bindings)
 
     def _aborted(self, when: str, part: Part, done: int) -> Aborted:
         count = sum(len(p.nodes) for p in self._parts)

@@ -2,13 +2,19 @@
 
 import ctypes
 import os
+import re
 import sys
 import threading
 import weakref
 from collections.abc import Sequence
 
 from tensorplug.errors import OptionError
+from tensorplug.forks import in_child
+from tensorplug_cpu.threads import check_threads
 from tensorplug_native.library import library
+
+_PROCESSORS = re.compile(r"([0-9]{1,5})(?:-([0-9]{1,5}))?")
+"""A processor or a range of them; no system has 100,000."""
 
 
 def usable_processors() -> frozenset[int]:
@@ -22,9 +28,8 @@ def parse_processors(text: str) -> tuple[int, ...]:
     """Numbers of processors from a list such as `0,2` or `4-7`. Raises OptionError."""
     found: list[int] = []
     for part in filter(None, text.split(",")):
-        first, dash, last = part.strip().partition("-")
-        numbers = first.isdecimal() and (last.isdecimal() if dash else True)
-        named = range(int(first), int(last or first) + 1) if numbers else ()
+        match = _PROCESSORS.fullmatch(part.strip())
+        named = range(int(match[1]), int(match[2] or match[1]) + 1) if match else ()
         if not named:
             raise OptionError(
                 f"affinity={text}: {part.strip()!r} is no processor; "
@@ -37,14 +42,13 @@ def parse_processors(text: str) -> tuple[int, ...]:
 class Pool:
     """`count` threads, the caller's own among them. They start with the first run.
 
-    They end with `close()`, or with the last reference to the pool. Each stays on one of
-    `processors`, in turn, the caller's own while it runs a program; without any they may run
-    anywhere. Raises OptionError.
+    They end with `close()`, or with the last reference to the pool; in a forked child the next run
+    starts others. Each stays on one of `processors`, in turn, the caller's own while it runs a
+    program; without any they may run anywhere. Raises OptionError.
     """
 
     def __init__(self, count: int, processors: Sequence[int] = ()) -> None:
-        if count < 1:
-            raise OptionError(f"Pool: {count} threads; at least one is needed")
+        check_threads("Pool", count)
         known = usable_processors()
         if missing := sorted(set(processors) - known):
             has = ", ".join(map(str, sorted(known))) or "none, as this system does not pin threads"
@@ -56,6 +60,14 @@ class Pool:
         self._handle: int | None = None
         self._end: weakref.finalize[..., Pool] | None = None
         self._lock = threading.Lock()
+        in_child(self)
+
+    def _renew_after_fork(self) -> None:
+        self._lock = threading.Lock()
+        if self._end is not None:
+            # The parent's threads are not here: waiting for their end would hang.
+            self._end.detach()
+        self._end = self._handle = None
 
     @property
     def handle(self) -> int:

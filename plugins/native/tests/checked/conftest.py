@@ -40,6 +40,8 @@ def recordings(
             laid = lay(case, device.buffer_type, weights=weights)
             laid.write_leafs()
             rounds = backend.activations == "int8" and case.op == "mul_mat"
+            if rounds and case.compare == "not_finite":
+                continue  # infinity and NaN are told apart by the program that replays
             found = recorded_case(laid, backend, ROUNDED if rounds else LIMIT)
             if found is not None:
                 yield found

@@ -10,7 +10,6 @@ from .building import build
 COMPILER, EMULATOR = "aarch64-linux-gnu-g++", "qemu-aarch64"
 
 pytestmark = [
-    pytest.mark.slow,
     pytest.mark.skipif(
         not (shutil.which(COMPILER) and shutil.which(EMULATOR)),
         reason="apt-get install g++-aarch64-linux-gnu qemu-user",

@@ -15,8 +15,6 @@ HERE = Path(__file__).parent
 RUNNER = HERE / "instrumented.py"
 KIT = ("--pyargs", "tensorplug.testing.conformance", "--device", "cpu@tensorplug-native")
 
-pytestmark = pytest.mark.slow
-
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory):
@@ -36,7 +34,7 @@ def run(built: Path, level: str, *arguments: str) -> None:
         "PYTHONMALLOC": "malloc",
     }
     # What is written by others than Python, reports above all, is not captured.
-    options = ("-q", "-p", "no:cacheprovider", "--capture=sys")
+    options = ("-q", "-p", "no:cacheprovider", "-p", "no:xdist", "--capture=sys")
     command = [sys.executable, str(RUNNER), str(built), *options, *arguments]
 
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)

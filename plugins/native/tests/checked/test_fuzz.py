@@ -9,8 +9,6 @@ from .building import ADDRESS, build
 
 SECONDS = 120
 
-pytestmark = pytest.mark.slow
-
 
 @pytest.fixture(scope="module")
 def replay(tmp_path_factory):

@@ -3,13 +3,9 @@
 import os
 import subprocess
 
-import pytest
-
 from .building import THREAD, build
 
 SECONDS = 60
-
-pytestmark = pytest.mark.slow
 
 
 def test_threads_race_for_nothing(together, tmp_path):

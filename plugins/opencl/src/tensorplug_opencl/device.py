@@ -78,6 +78,7 @@ class OpenCLDevice(SimtDevice):
     @property
     def context(self) -> Any:
         """The driver's context. Raises DeviceLost."""
+        self.check_process()
         with self._lock, map_driver_errors({cl.Error: DeviceLost}, f"{self.name}: context"):
             if self._context is None:
                 self._context = cl.Context([self.driver])

@@ -8,11 +8,13 @@ links to the system's, which the loader is told of before it first looks.
 import atexit
 import importlib.metadata
 import importlib.util
+import logging
 import os
 import shutil
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -21,6 +23,9 @@ SYSTEM = Path("/etc/OpenCL/vendors")
 PACKAGED: Mapping[str, str] = {"intel-opencl-rt": "libintelocl.so"}
 """Drivers that pip installs: distribution and library."""
 VENDORS = "OCL_ICD_VENDORS"
+POCL_CACHE = "POCL_CACHE_DIR"
+
+logger = logging.getLogger("tensorplug.opencl")
 
 
 def missing() -> str:
@@ -41,6 +46,7 @@ def missing() -> str:
 def devices() -> "tuple[Any, ...]":
     """Every device of every platform: GPUs, then accelerators, then processors."""
     find_packaged()
+    settle_caches()
     import pyopencl as cl  # noqa: PLC0415 - loads the drivers
 
     try:
@@ -75,13 +81,50 @@ def find_packaged() -> None:
     libraries = list(_packaged_libraries())
     if not libraries or VENDORS in os.environ or sys.platform != "linux":
         return
-    folder = Path(tempfile.mkdtemp(prefix="tensorplug-opencl-"))
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    try:
+        folder = _temporary()
+    except OSError as error:
+        logger.warning("opencl: drivers that pip installed are not found: %s", error)
+        return
     for file in _system_files():
         (folder / file.name).symlink_to(file)
     for i, library in enumerate(libraries):
         (folder / f"packaged{i}.icd").write_text(f"{library}\n", encoding="utf-8")
     os.environ[VENDORS] = str(folder)
+
+
+def settle_caches() -> None:
+    """Keep caches of others from deciding which devices there are, and which programs start.
+
+    PyOpenCL unpickles what it finds among the user's files, and cannot make a kernel where it
+    cannot write there; PoCL has no device where it cannot. Variables that are set stay.
+    """
+    os.environ.setdefault("PYOPENCL_NO_CACHE", "1")
+    if POCL_CACHE in os.environ or sys.platform == "win32":
+        return
+    try:
+        named = os.environ.get("XDG_CACHE_HOME")
+        folder = (Path(named) if named else Path.home() / ".cache") / "pocl"
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if os.access(folder, os.W_OK):
+            return
+    except (OSError, RuntimeError):  # RuntimeError: the user has no home
+        pass
+    with suppress(OSError):
+        os.environ[POCL_CACHE] = str(_temporary())
+
+
+def _temporary() -> Path:
+    """A folder that goes with this process. Raises OSError."""
+    folder = Path(tempfile.mkdtemp(prefix="tensorplug-opencl-"))
+    owner = os.getpid()
+
+    def remove() -> None:
+        if os.getpid() == owner:  # not a child's to delete, which may end first
+            shutil.rmtree(folder, ignore_errors=True)
+
+    atexit.register(remove)
+    return folder
 
 
 def _system_files() -> Iterator[Path]:

@@ -1,6 +1,6 @@
 """`OpenCLPlan`: every launch with its arguments set; a run only enqueues."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import pyopencl as cl
@@ -11,7 +11,7 @@ from tensorplug.graph import BoundGraph
 from tensorplug_opencl.memory import ERRORS, OpenCLBuffer
 from tensorplug_simt.merging import Placed, joined, merged
 from tensorplug_simt.placing import place
-from tensorplug_simt.program import Grid
+from tensorplug_simt.program import Grid, Launch
 from tensorplug_simt.reuse import reusing
 
 if TYPE_CHECKING:
@@ -28,32 +28,66 @@ class Ready(NamedTuple):
 
 
 class OpenCLPlan(Plan):
-    """Kernels are made once; `rebind` sets the arguments that changed."""
+    """Kernels are made once; `rebind` sets their arguments."""
 
     backend: "OpenCLBackend"
 
     def __init__(self, backend: "OpenCLBackend", bound: BoundGraph) -> None:
         super().__init__(backend, bound)
+        self._kernels = Kernels(backend.device)
         self._rebind()
 
     def _rebind(self) -> None:
         graph, bindings = self.bound.graph, self.bound.bindings
         device = self.backend.device
-        placed = reusing(place(device, work, bindings) for work in graph.work)
-        self._ready = [bind(device, parts) for parts in merged(placed)]
+        launches = list(merged(reusing(place(device, work, bindings) for work in graph.work)))
+        self._kernels.give_back()
+        self._ready = [bind(device, parts, self._kernels) for parts in launches]
 
     def _run(self) -> None:
         enqueue(self.backend, self._ready)
 
     def _close(self) -> None:
         self._ready = []
+        self._kernels.forget()
 
 
-def bind(device: "OpenCLDevice", parts: Sequence[Placed]) -> Ready:
-    """One launch for `parts`, with its arguments set."""
+class Kernels:
+    """The kernel objects of one plan, which its next binding uses again: making one is slow.
+
+    Arguments of launches that are queued already stay what they were.
+    """
+
+    def __init__(self, device: "OpenCLDevice") -> None:
+        self._make = device.programs.kernel
+        self._taken: list[tuple[Hashable, Any]] = []
+        self._free: dict[Hashable, list[Any]] = {}
+
+    def take(self, launch: Launch, parts: int) -> Any:
+        """A kernel object for `launch`, or for `parts` like it, that no other launch has."""
+        key = (*launch.variant, parts)
+        waiting = self._free.get(key)
+        kernel = waiting.pop() if waiting else self._make(launch, parts)
+        self._taken.append((key, kernel))
+        return kernel
+
+    def give_back(self) -> None:
+        """Let all kernel objects be taken again."""
+        taken, self._taken = self._taken, []
+        for key, kernel in taken:
+            self._free.setdefault(key, []).append(kernel)
+
+    def forget(self) -> None:
+        """Let go of all kernel objects."""
+        self._taken, self._free = [], {}
+
+
+def bind(device: "OpenCLDevice", parts: Sequence[Placed], kernels: Kernels | None = None) -> Ready:
+    """One launch for `parts`, with its arguments set; its kernel object is one of `kernels`."""
     first = parts[0]
     count, block, groups = joined(parts)
-    kernel = device.programs.kernel(first.launch, count)
+    make = device.programs.kernel if kernels is None else kernels.take
+    kernel = make(first.launch, count)
     memory = [cast("OpenCLBuffer", buffer).memory for buffer in first.buffers]
     return with_arguments(kernel, memory, block, groups, first.launch.local)
 

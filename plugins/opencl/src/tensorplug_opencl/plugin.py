@@ -22,9 +22,11 @@ def tensorplug_score() -> int | Refusal:
 def tensorplug_devices() -> Sequence[Device]:
     """Every device of every platform, GPUs first."""
     from tensorplug_opencl import drivers
+
+    found = drivers.devices()  # before PyOpenCL is imported: it reads variables that are set here
     from tensorplug_opencl.device import OpenCLDevice
 
-    return [OpenCLDevice(f"opencl:{i}", device) for i, device in enumerate(drivers.devices())]
+    return [OpenCLDevice(f"opencl:{i}", device) for i, device in enumerate(found)]
 
 
 @tensorplug.hookimpl

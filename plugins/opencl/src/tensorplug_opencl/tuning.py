@@ -23,7 +23,7 @@ from tensorplug_opencl.kernels.operands import Operands
 from tensorplug_opencl.kernels.variants import class_of, program_of, variants
 from tensorplug_opencl.memory import ERRORS
 from tensorplug_opencl.plan import bind, queue_all
-from tensorplug_opencl.programs import cache_folder
+from tensorplug_opencl.programs import CACHE
 from tensorplug_simt.choices import ChoiceFile, texts_id
 from tensorplug_simt.facts import Facts
 from tensorplug_simt.merging import Placed
@@ -123,4 +123,4 @@ def choice_file(driver: Any) -> ChoiceFile:
         "driver": driver.driver_version,
         "kernels": kernels_id(),
     }
-    return ChoiceFile(cache_folder(), identity)
+    return ChoiceFile(CACHE, identity)

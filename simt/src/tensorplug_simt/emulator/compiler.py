@@ -1,5 +1,6 @@
 """The system's C++ compiler: whether there is one, and shared objects of it, kept on disk."""
 
+import ctypes
 import hashlib
 import os
 import shlex
@@ -11,8 +12,8 @@ from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
+from tensorplug.cache import Cache
 from tensorplug.errors import DeviceError, Unsupported
-from tensorplug_simt.cache import cache_folder
 
 HERE = Path(__file__).parent
 HEADERS = (
@@ -23,8 +24,8 @@ HEADERS = (
     "languages/metal_types.h",
 )
 
-KEPT = 1024
-"""Shared objects that stay on disk."""
+CACHE = Cache("emulator", ".so")
+"""Shared objects by compiler, options, headers and text, and the object of the runtime."""
 
 COMMON = ("-std=c++17", "-O1", "-fPIC", "-fvisibility=hidden", f"-I{HERE}")
 CHECKED = (
@@ -61,48 +62,51 @@ def missing() -> str:
     return ""
 
 
-def shared_object(text: str) -> Path:
-    """`text` compiled with checked accesses and linked to the runtime.
+def load(text: str) -> ctypes.CDLL:
+    """`text` compiled with checked accesses, linked to the runtime, and loaded.
 
     Raises Unsupported where there is no compiler, DeviceError with its messages.
     """
     if missing():
         raise Unsupported(missing())
-    path = _folder() / f"{_key(text)}.so"
-    try:
-        os.utime(path)  # used now; `touch` would make an empty file of one that was just forgotten
-    except FileNotFoundError:
-        _build(text, path)
-    return path
+    name = f"{_key(text)}.so"
+    kept = CACHE.find(name)
+    if kept is not None:
+        # Deleted meanwhile, or on a disk from which nothing may be executed: it is built again.
+        with suppress(OSError):
+            return ctypes.CDLL(str(kept))
+    with tempfile.TemporaryDirectory(prefix="tensorplug-emulator-") as folder:
+        made = _build(text, Path(folder))
+        CACHE.write(name, made.read_bytes())
+        return ctypes.CDLL(str(made))
 
 
 def preprocessed(text: str, *options: str) -> str:
-    """`text` with its macros expanded and without comments. Raises as `shared_object` does."""
+    """`text` with its macros expanded and without comments. Raises as `load` does."""
     if missing():
         raise Unsupported(missing())
     return _run("-E", "-P", "-x", "c++", *options, "-", given=text).decode()
 
 
-def _build(text: str, path: Path) -> None:
-    with tempfile.TemporaryDirectory(dir=path.parent) as name:
-        folder = Path(name)
-        (folder / "kernels.cpp").write_text(text, encoding="utf-8")
-        kernels, made = folder / "kernels.o", folder / "kernels.so"
-        _run(*COMMON, *CHECKED, "-c", str(folder / "kernels.cpp"), "-o", str(kernels))
-        options = ("-shared", "-Wl,-Bsymbolic", "-pthread", "-lm")
-        _run(str(kernels), str(_runtime(folder)), "-o", str(made), *options)
-        made.replace(path)
-    _forget_oldest(path.parent)
+def _build(text: str, folder: Path) -> Path:
+    (folder / "kernels.cpp").write_text(text, encoding="utf-8")
+    kernels, made = folder / "kernels.o", folder / "kernels.so"
+    _run(*COMMON, *CHECKED, "-c", str(folder / "kernels.cpp"), "-o", str(kernels))
+    options = ("-shared", "-Wl,-Bsymbolic", "-pthread", "-lm")
+    _run(str(kernels), str(_runtime(folder)), "-o", str(made), *options)
+    return made
 
 
 def _runtime(folder: Path) -> Path:
-    """The object of the runtime, which all shared objects have a copy of."""
-    path = _folder() / f"{_key((HERE / 'runtime.cpp').read_text(encoding='utf-8'))}.o"
-    if not path.exists():
-        made = folder / "runtime.o"
+    """The object of the runtime, which all shared objects have a copy of, as a file in `folder`."""
+    name = f"{_key((HERE / 'runtime.cpp').read_text(encoding='utf-8'))}.o"
+    made, kept = folder / "runtime.o", CACHE.read(name)
+    if kept is not None:
+        made.write_bytes(kept)
+    else:
         _run(*COMMON, "-c", str(HERE / "runtime.cpp"), "-o", str(made))
-        made.replace(path)
-    return path
+        CACHE.write(name, made.read_bytes())
+    return made
 
 
 def _run(*options: str, given: str = "") -> bytes:
@@ -126,19 +130,3 @@ def _environment() -> str:
 
 def _key(text: str) -> str:
     return hashlib.sha256(f"{_environment()}\0{text}".encode()).hexdigest()[:24]
-
-
-def _folder() -> Path:
-    folder = cache_folder("emulator")
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder
-
-
-def _forget_oldest(folder: Path) -> None:
-    found = []
-    for path in folder.glob("*.so"):
-        # Another process may forget it meanwhile.
-        with suppress(FileNotFoundError):
-            found.append((path.stat().st_mtime, path))
-    for _, path in sorted(found)[:-KEPT]:
-        path.unlink(missing_ok=True)

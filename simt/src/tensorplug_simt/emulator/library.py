@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from tensorplug.errors import DeviceError
-from tensorplug_simt.emulator.compiler import shared_object
+from tensorplug_simt.emulator.compiler import load
 from tensorplug_simt.program import Grid
 
 
@@ -88,7 +88,7 @@ class Library:
     """The kernels of one text. Thread-safe: its launches run one at a time."""
 
     def __init__(self, text: str) -> None:
-        self._library = ctypes.CDLL(str(shared_object(text)))
+        self._library = load(text)
 
     def launch(
         self,

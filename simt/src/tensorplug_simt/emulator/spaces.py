@@ -23,7 +23,14 @@ def checker() -> tuple[str, ...]:
     chosen = shlex.split(os.environ.get("CLANG", ""))
     if chosen:
         return tuple(chosen) if shutil.which(chosen[0]) else ()
-    return next(((name,) for name in NAMES if shutil.which(name)), ())
+    return next(((name,) for name in NAMES if shutil.which(name) and _knows_halves(name)), ())
+
+
+def _knows_halves(name: str) -> bool:
+    """Whether this clang takes `_Float16`, which on x86 those before version 15 do not."""
+    command = [name, "-x", "c++", "-fsyntax-only", "-"]
+    done = subprocess.run(command, input=b"_Float16 half;", capture_output=True, check=False)
+    return done.returncode == 0
 
 
 @cache
@@ -31,7 +38,7 @@ def missing() -> str:
     """Why nothing can be checked here; empty where it can."""
     if checker():
         return ""
-    return "address spaces are checked by clang, which is not installed (CLANG names one)"
+    return "address spaces are checked by clang 15 or later; none is installed (CLANG names one)"
 
 
 def space_problems(text: str) -> list[str]:

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+from tensorplug.device import Rounding
 from tensorplug.dtypes import F64
 from tensorplug.tensor import Tensor
 from tensorplug_simt.facts import Facts
@@ -12,6 +13,7 @@ from tensorplug_simt.program import Kernel, Program
 REPEATS = (("repeat2", "int"), ("repeat3", "int"))
 """How many matrices of `x` meet one of `w`, along dimensions 2 and 3."""
 COUNT = (("count", "uint"),)
+PRODUCTS = ("mul_mat", "mul_mat_id")
 
 
 def product_kernel(text: str) -> Kernel:
@@ -37,6 +39,12 @@ def lower_out_prod(text: str, own: dict[str, Lowering]) -> None:
 def may_round(node: Tensor) -> bool:
     """Whether a product may round its columns; of other nodes, true."""
     return node.params.get("precision", "default") == "default"
+
+
+def declared_rounding(node: Tensor, facts: Facts) -> Rounding:
+    """What a product may round its columns to: bytes where `facts` allow it for block types."""
+    takes_bytes = node.op in PRODUCTS and node.sources[0].dtype.is_block and may_round(node)
+    return Rounding.BYTES if takes_bytes and facts.int8_activations else Rounding.NONE
 
 
 def rounding(facts: Facts, *nodes: Tensor) -> Facts:

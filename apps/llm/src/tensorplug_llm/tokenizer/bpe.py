@@ -94,6 +94,8 @@ class BytePairs:
     def _engine(self) -> Engine:
         # Stands for bytes that the vocabulary lacks: they part their neighbours and then vanish.
         stranger = _unused_text(self._vocabulary.ids)
+        _check_text("tokens", self._vocabulary.tokens)
+        _check_text("merges", self._merges)
         pairs = _pairs(self._merges)
         try:
             model = BPE(
@@ -128,6 +130,15 @@ def _pre_type(fields: Fields) -> PreType:
         f"{KEY}pre: {name[:40]!r} is an unknown way to cut text into words; known are {known}; "
         "use a model with one of these"
     )
+
+
+def _check_text(what: str, texts: list[str]) -> None:
+    """Raise FormatError for the first text that is no UTF-8, which the engine cannot take."""
+    try:
+        "".join(texts).encode()
+    except UnicodeEncodeError as error:
+        wrong = next(text for text in texts if any("\ud800" <= char <= "\udfff" for char in text))
+        raise FormatError(f"{KEY}{what}: {wrong[:40]!r} is no UTF-8; {REMEDY}") from error
 
 
 def _pairs(merges: list[str]) -> list[tuple[str, str]]:

@@ -26,6 +26,7 @@ from tensorplug.testing.cases import (
     softmax,
     sparse,
     ssm,
+    tails,
     unary,
     window,
 )
@@ -63,14 +64,17 @@ SMALL: tuple[Case, ...] = tuple(case for family in _FAMILIES for case in family.
 LARGE: tuple[Case, ...] = tuple(large.CASES)
 """A few that devices cut into tiles or share out to threads."""
 
-_SEEN = frozenset(case.id for case in (*SMALL, *LARGE))
+TAILS: tuple[Case, ...] = tuple(tails.CASES)
+"""One of each op that is just larger than a tile."""
+
+_SEEN = frozenset(case.id for case in (*SMALL, *LARGE, *TAILS))
 GRID: tuple[Case, ...] = tuple(case for case in grid.CASES if case.id not in _SEEN)
 """The same ops over wider grids of shapes, layouts, types and parameters."""
 
 MODELS: tuple[Case, ...] = tuple(models.CASES)
 """The ops of two real language models, as they are there."""
 
-CASES = (*SMALL, *LARGE, *GRID, *MODELS)
+CASES = (*SMALL, *LARGE, *TAILS, *GRID, *MODELS)
 """What a device computes, or refuses with a reason of its own."""
 
 REFUSED: tuple[Case, ...] = (*copy.REFUSED, *rows.REFUSED, *elementwise.REFUSED)
@@ -83,6 +87,7 @@ __all__ = [
     "MODELS",
     "REFUSED",
     "SMALL",
+    "TAILS",
     "Arg",
     "Built",
     "Case",

@@ -53,6 +53,22 @@ def random_rows(rng: np.random.Generator, dtype: tp.DType, shape: tuple[int, ...
     return blocks.reshape(*shape[:-1], dtype.row_size(shape[-1]))
 
 
+SCALED: dict[tp.DType, int] = {
+    **{dtype: places[0] for dtype, places in HALF_SCALES.items()},
+    **dict.fromkeys((tp.Q4_0, tp.Q4_1, tp.Q5_0, tp.Q5_1, tp.Q8_0), 0),
+    tp.TQ1_0: 52,
+    tp.TQ2_0: 64,
+}
+"""Where in a block the f16 lies by which its values are multiplied, of all types that have one."""
+
+
+def spoil_scale(rng: np.random.Generator, dtype: tp.DType, rows: Array, scale: float) -> None:
+    """Write `scale`, NaN or an infinity, over the scale of one block of stored rows."""
+    blocks = rows.reshape(-1, dtype.size)
+    block, at = blocks[rng.integers(len(blocks))], SCALED[dtype]
+    block[at : at + 2] = np.array([scale], "<f2").view(np.uint8)
+
+
 def _scatter_iq1_m_scale(blocks: Array, scales: Array) -> None:
     """iq1_m keeps its f16 scale in the upper four bits of the four last 16-bit words."""
     bits = scales.astype("<f2").view(np.uint16)

@@ -9,8 +9,9 @@ import numpy as np
 import numpy.typing as npt
 
 import tensorplug as tp
+from tensorplug.ops.ids import NO_ROW
 from tensorplug.tensor import Tensor, leaf, pad_ne
-from tensorplug.testing.cases.blocks import SCATTERED, random_rows
+from tensorplug.testing.cases.blocks import SCATTERED, random_rows, spoil_scale
 from tensorplug_cpu.reference import compute, encode
 
 Array = npt.NDArray[Any]
@@ -26,11 +27,21 @@ class Data:
 
     tag: str
     draw: Callable[[np.random.Generator, tuple[int, ...]], Array]
+    scale: float | None = None
+    """What one block has for its scale, if that is not finite."""
+
+
+def written(value: float) -> str:
+    """`value` as short as it can be read back exactly."""
+    short = f"{value:g}"
+    return short if float(short) == value or value != value else repr(float(value))
 
 
 def uniform(low: float, high: float) -> Data:
     """Numbers between `low` and `high`."""
-    return Data(f"{low:g}..{high:g}", lambda rng, shape: rng.uniform(low, high, shape))
+    return Data(
+        f"{written(low)}..{written(high)}", lambda rng, shape: rng.uniform(low, high, shape)
+    )
 
 
 def integers(low: int, high: int) -> Data:
@@ -46,7 +57,7 @@ def among(*values: float) -> Data:
         picked = np.concatenate([values, rng.choice(values, size)])[:size]
         return rng.permutation(picked).reshape(shape)
 
-    return Data("among" + ",".join(f"{v:g}" for v in values), draw)
+    return Data("among" + ",".join(map(written, values)), draw)
 
 
 def distinct(below: int) -> Data:
@@ -59,7 +70,46 @@ def distinct(below: int) -> Data:
     return Data(f"distinct{below}", draw)
 
 
+def partly(rows: Data) -> Data:
+    """Row numbers, of which about a third name no row, the first and the last at least."""
+
+    def draw(rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
+        ids = np.array(rows.draw(rng, shape))
+        none = rng.random(ids.shape) < 1 / 3
+        none.flat[:1] = none.flat[-1:] = True
+        ids[none] = NO_ROW
+        return ids
+
+    return Data(f"partly_{rows.tag}", draw)
+
+
+def with_one(value: float, at: str = "values") -> Data:
+    """Numbers from -1 to 1 and one `value` among them: an element, or with "scale" that of a block.
+
+    The scale of a block is spoiled in what is stored, by `spoil_scale`.
+    """
+
+    def draw(rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
+        numbers = rng.uniform(-1, 1, shape)
+        if at == "values":
+            numbers.flat[rng.integers(numbers.size)] = value
+        return numbers
+
+    return Data(f"with_{value:g}_in_{at}", draw, value if at == "scale" else None)
+
+
+def _bytes(rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
+    values = rng.integers(-127, 128, shape)
+    values[..., ::16] = rng.choice([-127, 127], values[..., ::16].shape)
+    return values / 128
+
+
 UNIT = uniform(-1, 1)
+BYTES = Data("bytes", _bytes)
+"""Numbers between -1 and 1 that bytes hold without rounding, whatever scales are chosen.
+
+The largest of each 16 is 127 or -127, in units of 1/128.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,17 +134,26 @@ class Arg:
 class Case:
     """One use of one op.
 
-    `limit` bounds the normalised mean square error; with `each` every element must be near too.
-    `compare` names how results are compared: `near`, `exact`, `encoded`, `order` or `set`.
+    `compare` names how results are compared: `near`, `product`, `exact`, `encoded`, `order`, `set`
+    or `not_finite`. For `near`, `limit` bounds the normalised mean square error; with `each` every
+    element must be near too. On streams that declare a `Rounding` for the node, `rounded` takes the
+    place of a smaller `limit`. A `product` is judged element by element, by the sizes of its
+    operands; with `representable` the values of `x` do not change when they are rounded to bytes.
+    Of each `kind` of an op every tier has a case; "" is what all ops have. With `always` the case
+    belongs to tier `ci`, whatever its types and layouts are.
     """
 
     op: str
     args: tuple[Arg | None, ...] = ()
     params: Mapping[str, Any] = field(default_factory=dict)
     limit: float = 1e-7
+    rounded: float = 0
+    representable: bool = False
     each: bool = False
     compare: str = "near"
     in_place: bool = False
+    kind: str = ""
+    always: bool = False
 
     @property
     def id(self) -> str:
@@ -117,9 +176,10 @@ class Case:
         """How the sources lie in memory."""
         return tuple(arg.layout for arg in self.args if arg is not None)
 
-    def seed(self, base: int = 0) -> int:
-        """Seed of the values, the same in every run and on every machine; `base` gives others."""
-        return zlib.crc32(f"{self.id}#{base}".encode() if base else self.id.encode())
+    def seed(self, base: int = 0, again: int = 0) -> int:
+        """Seed of the values, the same on every machine; `base` and `again` give others."""
+        text = f"{self.id}#{base}" if base else self.id
+        return zlib.crc32(f"{text}+{again}".encode() if again else text.encode())
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +215,33 @@ def build(case: Case, base: int = 0) -> Built:
     return Built(_node(case, operands), stored, case.id, seed)
 
 
+ATTEMPTS = 20
+"""Draws of a leaf until its values differ from those before: short lists of ids often do not."""
+
+
+def redrawn(case: Case, built: Built, base: int = 0, again: int = 1) -> Built:
+    """Return the same graph with other values in every leaf: numbers, ids, positions, masks.
+
+    A leaf keeps its values only where there are no others, such as the ids of a table of one row.
+    """
+    seed = case.seed(base, again)
+    rng = np.random.default_rng(seed)
+    args = [arg for arg in case.args if arg is not None]
+    stored = {
+        root: _other(rng, arg, root, before)
+        for arg, (root, before) in zip(args, built.stored.items(), strict=True)
+    }
+    return Built(built.node, stored, built.label, seed)
+
+
+def _other(rng: np.random.Generator, arg: Arg, root: Tensor, before: Array) -> Array:
+    for _ in range(ATTEMPTS):
+        values = _stored(rng, arg, root)
+        if values.tobytes() != before.tobytes():
+            break
+    return values
+
+
 def node_of(case: Case) -> Tensor:
     """The node under test alone: to ask a device about it takes no values."""
     return _node(case, _operands(case))
@@ -171,9 +258,11 @@ def _node(case: Case, operands: list[Tensor | None]) -> Tensor:
 
 def _stored(rng: np.random.Generator, arg: Arg, root: Tensor) -> Array:
     if arg.dtype in SCATTERED:
-        return random_rows(rng, arg.dtype, root.shape)
-    values = arg.data.draw(rng, root.ne[::-1]).reshape(root.shape)
-    slots = encode(arg.dtype, values)
+        slots = random_rows(rng, arg.dtype, root.shape)
+    else:
+        slots = encode(arg.dtype, arg.data.draw(rng, root.ne[::-1]).reshape(root.shape))
+    if arg.data.scale is not None:
+        spoil_scale(rng, arg.dtype, slots, arg.data.scale)
     return slots.astype(np.float32) if arg.dtype is tp.F32 else slots
 
 

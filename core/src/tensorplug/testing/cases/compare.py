@@ -1,5 +1,6 @@
 """How a result is compared with the reference; each way returns what is wrong, or nothing."""
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -7,7 +8,10 @@ import numpy as np
 import numpy.typing as npt
 
 import tensorplug as tp
+from tensorplug.device import Rounding
+from tensorplug.testing.cases.bounds import product_bound
 from tensorplug.testing.cases.case import Built, Case
+from tensorplug_cpu.reference import compute
 
 Array = npt.NDArray[Any]
 
@@ -17,6 +21,11 @@ NEAR: dict[tp.DType, tuple[float, float]] = {
     tp.BF16: (2.0**-7, 1e-6),
 }
 """Relative and absolute distance of single elements, where a case asks for `each`."""
+
+OUTLIER = 30
+"""Distance of a single element, in roots of the limit of the mean square error."""
+TINY = 1e-37
+"""Distance that is nothing: numbers below the normal ones of f32 may be flushed to zero."""
 
 STEPS: dict[tp.DType, float] = {
     tp.Q4_0: 1 / 8,
@@ -48,27 +57,48 @@ Codebooks of signs and magnitudes: a value and its negative.
 """
 
 
-def difference(case: Case, built: Built, got: Array, wanted: Array) -> str:
-    """What is wrong with the values `got`, in a few words; empty where nothing is."""
+def difference(
+    case: Case, built: Built, got: Array, wanted: Array, rounding: Rounding = Rounding.NONE
+) -> str:
+    """What is wrong with the values `got`, in a few words; empty where nothing is.
+
+    `rounding` is what the stream declares for the node.
+    """
     if got.shape != wanted.shape:
         return f"shape {got.shape}, wanted {wanted.shape}"
+    if case.compare in _NEAR:
+        wanted = _as_stored(built.node.dtype, wanted)
+        odd = ~np.isfinite(wanted) | ~np.isfinite(got)
+        if not np.array_equal(got[odd], wanted[odd], equal_nan=True):
+            return _first(built, got, wanted, odd & ~_same(got, wanted), "infinity or NaN")
+        got, wanted = np.where(odd, 0, got), np.where(odd, 0, wanted)
+        return _NEAR[case.compare](case, built, got, wanted, rounding)
     return _WAYS[case.compare](case, built, got, wanted)
 
 
-def _near(case: Case, built: Built, got: Array, wanted: Array) -> str:
-    wanted = _as_stored(built.node.dtype, wanted)
-    odd = ~np.isfinite(wanted) | ~np.isfinite(got)
-    if not np.array_equal(got[odd], wanted[odd], equal_nan=True):
-        return _first(got, wanted, odd & ~_same(got, wanted), "infinity or NaN")
-    got, wanted = np.where(odd, 0, got), np.where(odd, 0, wanted)
+def _near(case: Case, built: Built, got: Array, wanted: Array, rounding: Rounding) -> str:
+    limit = case.limit if rounding is Rounding.NONE else max(case.limit, case.rounded)
     error = normalised_error(got, wanted)
-    if error > case.limit:
-        return _first(got, wanted, got != wanted, f"error {error:.3g} > {case.limit:g}")
+    if error > limit:
+        return _first(built, got, wanted, got != wanted, f"error {error:.3g} > {limit:g}")
     if case.each:
         relative, absolute = NEAR[built.node.dtype]
         far = np.abs(got - wanted) > relative * np.abs(wanted) + absolute
-        return _first(got, wanted, far, "too far") if far.any() else ""
-    return ""
+        return _first(built, got, wanted, far, "too far") if far.any() else ""
+    # One wrong element of many moves the mean little.
+    usual = math.sqrt(float(np.mean(wanted**2))) if wanted.size else 0.0
+    far = np.abs(got - wanted) > OUTLIER * math.sqrt(limit) * np.maximum(np.abs(wanted), usual)
+    return _first(built, got, wanted, far, "single elements too far") if far.any() else ""
+
+
+def _product(case: Case, built: Built, got: Array, wanted: Array, rounding: Rounding) -> str:
+    """Each element is as near as the rounding of sums and of operands leaves it."""
+    bound = product_bound(built, rounding, representable=case.representable)
+    far = ~(np.abs(got - wanted) <= bound + TINY) & (got != wanted)
+    if not far.any():
+        return ""
+    at = tuple(np.argwhere(far)[0])
+    return _first(built, got, wanted, far, f"farther than {bound[at]:.3g}")
 
 
 def normalised_error(got: Array, wanted: Array) -> float:
@@ -79,7 +109,7 @@ def normalised_error(got: Array, wanted: Array) -> float:
 
 def _exact(_case: Case, built: Built, got: Array, wanted: Array) -> str:
     wrong = ~_same(got, _as_stored(built.node.dtype, wanted))
-    return _first(got, wanted, wrong, "not equal") if wrong.any() else ""
+    return _first(built, got, wanted, wrong, "not equal") if wrong.any() else ""
 
 
 def _encoded(_case: Case, built: Built, got: Array, wanted: Array) -> str:
@@ -88,7 +118,17 @@ def _encoded(_case: Case, built: Built, got: Array, wanted: Array) -> str:
     apart = float(np.sqrt(np.sum((got - wanted) ** 2)))
     if apart <= allowed:
         return ""
-    return _first(got, wanted, got != wanted, f"distance {apart:.3g} > {allowed:.3g}")
+    return _first(built, got, wanted, got != wanted, f"distance {apart:.3g} > {allowed:.3g}")
+
+
+def _not_finite(case: Case, built: Built, got: Array, wanted: Array) -> str:
+    """Infinite or NaN where the reference is one of both, near elsewhere."""
+    wanted = _as_stored(built.node.dtype, wanted)
+    odd, found = ~np.isfinite(wanted), ~np.isfinite(got)
+    if (odd != found).any():
+        return _first(built, got, wanted, odd != found, "infinity or NaN in other places")
+    got, wanted = np.where(odd, 0, got), np.where(odd, 0, wanted)
+    return _near(case, built, got, wanted, Rounding.NONE)
 
 
 def _order(_case: Case, built: Built, got: Array, wanted: Array) -> str:
@@ -114,7 +154,7 @@ def _same_picks(built: Built, got: Array, wanted: Array, *, sort: bool) -> str:
     if sort:
         found, picked = np.sort(found, -1), np.sort(picked, -1)
     wrong = found != picked
-    return _first(found, picked, wrong, "other values") if wrong.any() else ""
+    return _first(None, found, picked, wrong, "other values") if wrong.any() else ""
 
 
 def _as_stored(dtype: tp.DType, values: Array) -> Array:
@@ -128,17 +168,36 @@ def _same(got: Array, wanted: Array) -> Array:
     return same
 
 
-def _first(got: Array, wanted: Array, wrong: Array, problem: str) -> str:
+def _first(built: Built | None, got: Array, wanted: Array, wrong: Array, problem: str) -> str:
+    """The first element that is wrong, with what the sources have in its place."""
     at = tuple(int(i) for i in np.argwhere(wrong)[0])
     count = int(wrong.sum())
     pair = f"{got[at].item()!r}, wanted {wanted[at].item()!r}"
-    return f"{problem}; {count} of {got.size} differ, first at {at}: {pair}"
+    given = "" if built is None else _given(built, at)
+    return f"{problem}; {count} of {got.size} differ, first at {at}: {pair}{given}"
 
 
-_WAYS: dict[str, Callable[[Case, Built, Array, Array], str]] = {
+def _given(built: Built, at: tuple[int, ...]) -> str:
+    """The elements of sources of the result's shape at an index, as they can be read back."""
+    node = built.node
+    if node.view_of is not None:
+        return ""
+    texts = []
+    for source in node.sources:
+        if source.shape == node.shape:
+            value = next(reversed(compute(tp.dup(source), built.stored).values()))[at]
+            texts.append(str(np.float32(value)) if source.dtype is tp.F32 else repr(value.item()))
+    return f" from {' and '.join(texts)}" if texts else ""
+
+
+_NEAR: dict[str, Callable[[Case, Built, Array, Array, Rounding], str]] = {
     "near": _near,
+    "product": _product,
+}
+_WAYS: dict[str, Callable[[Case, Built, Array, Array], str]] = {
     "exact": _exact,
     "encoded": _encoded,
     "order": _order,
     "set": _set,
+    "not_finite": _not_finite,
 }

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 import tensorplug as tp
 from tensorplug.ops.rules import BLOCKS
-from tensorplug.testing.cases.case import Arg, Case, among, integers, uniform
+from tensorplug.testing.cases.case import Arg, Case, among, integers, partly, uniform
 from tensorplug_cpu.reference.blocks import ENCODED
 
 REAL = (tp.F32, tp.F16, tp.BF16)
@@ -117,6 +117,16 @@ ADD_ID = [
     )
     for a in ("permuted", "rows", "columns", "transposed")
 ]
+ADD_NO_ROW = [
+    Case(
+        op="add_id",
+        args=(Arg((7, 4, 5)), Arg((7, 6)), Arg((4, 5), tp.I32, data=partly(EXPERT))),
+        each=True,
+        in_place=in_place,
+        kind="no row",
+    )
+    for in_place in (False, True)
+]
 
 
 def constant(op: str, x: Arg, params: Mapping[str, float], *, in_place: bool = False) -> Case:
@@ -164,6 +174,7 @@ CASES = [
     *ADD1,
     *SUMS,
     *ADD_ID,
+    *ADD_NO_ROW,
     *CONSTANTS,
     *ARANGE,
 ]

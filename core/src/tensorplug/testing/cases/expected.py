@@ -8,15 +8,15 @@ import sqlite3
 import time
 import zipfile
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from platformdirs import user_cache_path
 
+from tensorplug.cache import Cache
 from tensorplug.tensor import Tensor
 from tensorplug.testing.cases.case import Built
 from tensorplug_cpu import reference
@@ -24,20 +24,34 @@ from tensorplug_cpu import reference
 Array = npt.NDArray[Any]
 SLOW = 0.01
 """Seconds from which on a result is worth a row in the file."""
+CACHE = Cache("reference", ".sqlite")
 KEPT = 8
 """Files that stay: of environments in use side by side, and of the last few releases."""
 
 
 def expected(built: Built, roots: Sequence[Tensor]) -> list[Array]:
     """The float64 values of `roots` after a run of the reference."""
-    found = _look_up(built)
+
+    def values() -> list[Array]:
+        memory = reference.execute(built.graph, built.stored)
+        return [memory.value(root) for root in roots]
+
+    return kept(built, "", values)
+
+
+def kept(built: Built, what: str, compute: Callable[[], list[Array]]) -> list[Array]:
+    """What `compute` returns; where it takes long, from the file the next time.
+
+    `what` tells apart what is kept for one case.
+    """
+    key = f"{built.label}#{built.seed}{what}"
+    found = _look_up(key)
     if found is not None:
         return found
     start = time.perf_counter()
-    memory = reference.execute(built.graph, built.stored)
-    values = [memory.value(root) for root in roots]
+    values = compute()
     if time.perf_counter() - start > SLOW:
-        _keep(built, values)
+        _keep(key, values)
     return values
 
 
@@ -51,18 +65,13 @@ def reference_hash() -> str:
     return digest.hexdigest()[:16]
 
 
-def cache_folder() -> Path:
-    """Where results are kept: `TENSORPLUG_CACHE`, or a folder of the user."""
-    chosen = os.environ.get("TENSORPLUG_CACHE")
-    return Path(chosen) if chosen else user_cache_path("tensorplug")
-
-
 @cache
 def _file(_process: int) -> sqlite3.Connection | None:
     """The file for this very reference, opened once in each process; None where none can be."""
+    folder = CACHE.usable()
+    if folder is None:
+        return None
     try:
-        folder = cache_folder()
-        folder.mkdir(parents=True, exist_ok=True)
         path = folder / f"reference-{reference_hash()}.sqlite"
         try:
             base = _opened(path)
@@ -96,16 +105,12 @@ def _forget_all_but(used: Path) -> None:
             path.unlink()
 
 
-def _key(built: Built) -> str:
-    return f"{built.label}#{built.seed}"
-
-
-def _look_up(built: Built) -> list[Array] | None:
+def _look_up(key: str) -> list[Array] | None:
     base = _file(os.getpid())
     if base is None:
         return None
     try:
-        row = base.execute("SELECT arrays FROM results WHERE key = ?", (_key(built),)).fetchone()
+        row = base.execute("SELECT arrays FROM results WHERE key = ?", (key,)).fetchone()
     except sqlite3.Error:
         return None
     return None if row is None else _unpacked(row[0])
@@ -119,7 +124,7 @@ def _unpacked(packed: bytes) -> list[Array] | None:
         return None  # damaged: it is computed and kept anew
 
 
-def _keep(built: Built, values: Sequence[Array]) -> None:
+def _keep(key: str, values: Sequence[Array]) -> None:
     base = _file(os.getpid())
     if base is None:
         return
@@ -127,8 +132,6 @@ def _keep(built: Built, values: Sequence[Array]) -> None:
     np.savez_compressed(packed, *values)
     try:
         with base:
-            base.execute(
-                "INSERT OR REPLACE INTO results VALUES (?, ?)", (_key(built), packed.getvalue())
-            )
+            base.execute("INSERT OR REPLACE INTO results VALUES (?, ?)", (key, packed.getvalue()))
     except sqlite3.Error:
         return

@@ -16,7 +16,7 @@ from tensorplug.testing.cases.attention import attention
 from tensorplug.testing.cases.case import Arg, Case, Data, distinct, integers, uniform
 from tensorplug.testing.cases.copy import cast, cpy
 from tensorplug.testing.cases.elementwise import BINARY, REAL, binary
-from tensorplug.testing.cases.matmul import BLOCKS, LIMIT, product
+from tensorplug.testing.cases.matmul import BLOCKS, product, product_of_experts
 from tensorplug.testing.cases.rope import rope
 from tensorplug.testing.cases.rows import get, put
 from tensorplug.testing.cases.softmax import MASK, soft_max
@@ -289,14 +289,10 @@ def _expert_products() -> Iterable[Case]:
     for t, experts, used, tokens, shared in itertools.product(
         (*REAL, *BLOCKS), (4, 8), (1, 2, 4), (1, 4), (False, True)
     ):
-        yield Case(
-            op="mul_mat_id",
-            args=(
-                Arg((256, 16, experts), t),
-                Arg((256, 1 if shared else used, tokens)),
-                Arg((used, tokens), tp.I32, data=distinct(experts)),
-            ),
-            limit=LIMIT,
+        yield product_of_experts(
+            Arg((256, 16, experts), t),
+            Arg((256, 1 if shared else used, tokens)),
+            Arg((used, tokens), tp.I32, data=distinct(experts)),
         )
 
 

@@ -1,12 +1,13 @@
 """A built case in the memory of a device, with bytes around every tensor that nobody may write."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import tensorplug as tp
 from tensorplug import transfer
+from tensorplug.device import Rounding
 from tensorplug.placing import allocate
 from tensorplug.tensor import Tensor, leaf
-from tensorplug.testing.cases.case import Built, Case, build
+from tensorplug.testing.cases.case import Built, Case, build, redrawn
 from tensorplug.testing.cases.compare import difference
 from tensorplug.testing.cases.expected import expected
 from tensorplug_cpu import reference
@@ -46,20 +47,29 @@ class Laid:
         """The roots that the node writes; most nodes write one."""
         return self.built.node.written_roots or (self.built.node.root,)
 
-    def problem(self) -> str:
-        """What is wrong after a run, with what makes it happen again; empty where nothing is."""
-        found = self._wrong_values() or self._changed_leafs() or self._changed_guards()
+    def redrawn(self, base: int = 0, again: int = 1) -> "Laid":
+        """The same memory for other values of every leaf, which `write_leafs` is to write."""
+        return replace(self, built=redrawn(self.case, self.built, base, again))
+
+    def problem(self, rounding: Rounding = Rounding.NONE) -> str:
+        """What is wrong after a run, with what makes it happen again; empty where nothing is.
+
+        `rounding` is what the stream declares for the node.
+        """
+        found = self._wrong_values(rounding) or self.changed_leafs() or self.changed_guards()
         return found and f"{self.case.id} (seed {self.built.seed}): {found}"
 
-    def _wrong_values(self) -> str:
+    def _wrong_values(self, rounding: Rounding) -> str:
         for root, wanted in zip(self.results, expected(self.built, self.results), strict=True):
             got = reference.decode(root.dtype, transfer.read(root, self.bindings))
-            found = difference(self.case, self.built, got, wanted.reshape(root.shape))
+            exact = wanted.reshape(root.shape)
+            found = difference(self.case, self.built, got, exact, rounding)
             if found:
                 return found
         return ""
 
-    def _changed_leafs(self) -> str:
+    def changed_leafs(self) -> str:
+        """Which source was changed; empty where none was."""
         for root, stored in self.built.stored.items():
             if root in self.results or self.bindings.where(root).buffer.type is self.apart:
                 continue
@@ -68,7 +78,8 @@ class Laid:
                 return f"source {root} was changed"
         return ""
 
-    def _changed_guards(self) -> str:
+    def changed_guards(self) -> str:
+        """Which byte outside all tensors was changed; empty where none was."""
         for part in self.buffers.parts:
             changed = part.read(0, part.size) != SENTINEL
             for root in self.roots:

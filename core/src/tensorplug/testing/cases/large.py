@@ -10,7 +10,7 @@ from tensorplug.testing.cases.attention import attention
 from tensorplug.testing.cases.case import Arg, Array, Case, Data, among, distinct, integers, uniform
 from tensorplug.testing.cases.copy import cast, cpy
 from tensorplug.testing.cases.elementwise import EXPERT, binary, constant
-from tensorplug.testing.cases.matmul import LIMIT, product
+from tensorplug.testing.cases.matmul import product, product_of_experts
 from tensorplug.testing.cases.rope import rope
 from tensorplug.testing.cases.rows import get, put
 from tensorplug.testing.cases.softmax import MASK, soft_max
@@ -90,14 +90,8 @@ PRODUCTS = [
         for m in (1, 40)
     ],
     product(Arg((512, 400, 4), tp.F16, "permuted"), Arg((512, 30, 8), layout="permuted")),
-    Case(
-        op="mul_mat_id",
-        args=(
-            Arg((512, 300, 6), tp.Q4_0),
-            Arg((512, 1, 50)),
-            Arg((3, 50), tp.I32, data=distinct(6)),
-        ),
-        limit=LIMIT,
+    product_of_experts(
+        Arg((512, 300, 6), tp.Q4_0), Arg((512, 1, 50)), Arg((3, 50), tp.I32, data=distinct(6))
     ),
     attention(Arg((64, 64, 8)), Arg((64, 3000, 2)), Arg((64, 3000, 2)), Arg((3000, 64), data=MASK)),
     attention(

@@ -2,23 +2,54 @@
 
 import itertools
 import math
+from collections.abc import Iterator
 
 import tensorplug as tp
 from tensorplug.ops.matmul import WEIGHTS
-from tensorplug.testing.cases.case import Arg, Case, among, distinct, integers, uniform
+from tensorplug.testing.cases.blocks import SCALED
+from tensorplug.testing.cases.case import (
+    BYTES,
+    Arg,
+    Case,
+    among,
+    distinct,
+    integers,
+    partly,
+    uniform,
+    with_one,
+)
 from tensorplug.testing.cases.elementwise import REAL
 
-LIMIT = 5e-4
+ROUNDED = 5e-4
+"""Normalised mean square error where operands are rounded, of what is not judged as a product."""
 BLOCKS = sorted((t for t in WEIGHTS if t.is_block), key=lambda t: t.id)
 DECODED = [*REAL, tp.F64, *BLOCKS]
 
 
-def product(w: Arg, x: Arg) -> Case:
+def product(w: Arg, x: Arg, *, always: bool = False) -> Case:
     """`mul_mat` of `w` and `x`."""
-    return Case(op="mul_mat", args=(w, x), limit=LIMIT)
+    return Case(
+        op="mul_mat",
+        args=(w, x),
+        compare="product",
+        representable=x.data is BYTES,
+        always=always,
+    )
+
+
+def product_of_experts(w: Arg, x: Arg, ids: Arg) -> Case:
+    """`mul_mat_id` of `w` and `x`."""
+    args = (w, x, ids)
+    return Case(op="mul_mat_id", args=args, compare="product", representable=x.data is BYTES)
 
 
 TYPES = [
+    # Bytes hold these x, so errors of a percent in a single block are seen whatever is rounded.
+    *[
+        product(Arg((512, 9), t), Arg((512, m), data=BYTES), always=True)
+        for t in BLOCKS
+        for m in (5, 1)
+    ],
     *[product(Arg((256, 9), t), Arg((256, m))) for t in DECODED for m in (1, 5)],
     *[product(Arg((33, 6), a), Arg((33, 4), b)) for a in REAL for b in REAL],
     *[product(Arg((256, 6), t), Arg((256, 4), x)) for t in (tp.Q8_0, tp.Q4_K) for x in REAL[1:]],
@@ -76,16 +107,18 @@ _EXPERTS = [
 ]
 
 EXPERTS = [
-    *[Case(op="mul_mat_id", args=args, limit=LIMIT) for args in _EXPERTS],
     *[
-        Case(
-            op="mul_mat_id",
-            args=(
-                Arg((256, 3, 4), t),
-                Arg((256, 1, 3), x),
-                Arg((2, 3), tp.I32, data=distinct(4)),
-            ),
-            limit=LIMIT,
+        product_of_experts(
+            Arg((512, 5, 4), t),
+            Arg((512, 1, 3), data=BYTES),
+            Arg((2, 3), tp.I32, data=distinct(4)),
+        )
+        for t in BLOCKS
+    ],
+    *[product_of_experts(*args) for args in _EXPERTS],
+    *[
+        product_of_experts(
+            Arg((256, 3, 4), t), Arg((256, 1, 3), x), Arg((2, 3), tp.I32, data=distinct(4))
         )
         for t, x in [
             *itertools.product(REAL, REAL),
@@ -95,6 +128,45 @@ EXPERTS = [
     ],
 ]
 
+
+_SPOILED = [t for t in BLOCKS if t in SCALED]
+_MANY = 9
+"""Rows of x, more than kernels for few rows take."""
+
+
+def _odd_products() -> Iterator[Case]:
+    """NaN and infinity in one row of x, or in one block of w: results of others do not change."""
+    for value, m in [(math.nan, 1), (math.nan, 3), (math.nan, _MANY), (math.inf, 3)]:
+        compare = "near" if math.isnan(value) else "not_finite"
+        spoilt = with_one(value), with_one(value, "scale")
+        kinds = [f"{value:g} in {m} rows of {what}" for what in ("x", "experts' x", "w")]
+        for t in [*BLOCKS, *REAL]:
+            x, shared = Arg((256, m), data=spoilt[0]), Arg((256, 1, m), data=spoilt[0])
+            ids = Arg((2, m), tp.I32, data=distinct(4))
+            yield _odd("mul_mat", compare, kinds[0], Arg((256, 33), t), x)
+            yield _odd("mul_mat_id", compare, kinds[1], Arg((256, 33, 4), t), shared, ids)
+        for t in _SPOILED:
+            w = Arg((512, 33), t, data=spoilt[1])
+            yield _odd("mul_mat", compare, kinds[2], w, Arg((512, m)))
+
+
+def _odd(op: str, compare: str, kind: str, *args: Arg) -> Case:
+    return Case(op=op, args=args, limit=ROUNDED, compare=compare, kind=kind)
+
+
+ODD = list(_odd_products())
+
+NO_EXPERT = [
+    Case(
+        op="mul_mat_id",
+        args=(Arg((256, 9, 4), t), Arg((256, x, m)), Arg((2, m), tp.I32, data=partly(distinct(4)))),
+        compare="product",
+        kind=f"no row for some of {m}",
+    )
+    for m in (1, 2, 7)
+    for t in (tp.F32, tp.Q4_0, tp.F16, tp.Q8_0, tp.Q6_K, tp.IQ4_XS)
+    for x in (1, 2)
+]
 
 _ZEROS, _LARGE = among(0.0, -0.0), uniform(-6e4, 6e4)
 _ODD = among(1.0, -2.0, math.inf, math.nan)
@@ -149,4 +221,4 @@ OUTER = [
     *[outer(Arg((m, k), t), Arg((n, k))) for t in REAL for m, n, k in [(9, 5, 0), (9, 0, 3)]],
 ]
 
-CASES = [*OUTER, *TYPES, *SHAPES, *LAYOUTS, *EXPERTS]
+CASES = [*OUTER, *TYPES, *SHAPES, *LAYOUTS, *EXPERTS, *ODD, *NO_EXPERT]

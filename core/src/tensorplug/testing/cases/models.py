@@ -5,12 +5,13 @@ Gemma 3 270M for one, five and sixteen tokens.
 """
 
 import json
+from collections.abc import Mapping
 from importlib.resources import files
 from typing import Any
 
 import tensorplug as tp
+from tensorplug.testing.cases import attention, matmul, rope
 from tensorplug.testing.cases.case import UNIT, Arg, Case, Data, distinct, integers
-from tensorplug.testing.cases.matmul import LIMIT
 from tensorplug.testing.cases.softmax import MASK
 
 
@@ -22,10 +23,15 @@ def _case(entry: dict[str, Any]) -> Case:
         None if source is None else _arg(source, _data(op, name, sources))
         for name, source in zip(names, sources, strict=False)
     ]
-    return Case(op=op, args=tuple(args), params=params, limit=_LIMITS.get(op, 1e-6))
+    return Case(op=op, args=tuple(args), params=params, **_JUDGED.get(op, {"limit": 1e-6}))
 
 
-_LIMITS = {"mul_mat": LIMIT, "mul_mat_id": LIMIT, "flash_attn_ext": LIMIT}
+_JUDGED: Mapping[str, Mapping[str, Any]] = {
+    "mul_mat": {"compare": "product"},
+    "mul_mat_id": {"compare": "product"},
+    "flash_attn_ext": {"limit": attention.LIMIT, "rounded": matmul.ROUNDED},
+    "rope": {"limit": rope.LIMIT},
+}
 
 
 def _arg(source: dict[str, Any], data: Data) -> Arg:

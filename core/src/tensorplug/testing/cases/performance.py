@@ -4,27 +4,17 @@ import tensorplug as tp
 from tensorplug.testing.cases.attention import attention
 from tensorplug.testing.cases.case import Arg, Case, distinct, integers
 from tensorplug.testing.cases.copy import cast, cpy
-from tensorplug.testing.cases.matmul import BLOCKS
+from tensorplug.testing.cases.matmul import BLOCKS, product, product_of_experts
 from tensorplug.testing.cases.rope import rope
 
 _WEIGHTS = (tp.F32, tp.F16, tp.BF16, *BLOCKS)
 _K, _N = 2048, 2048
 
-PRODUCTS = [
-    Case(op="mul_mat", args=(Arg((_K, _N), t), Arg((_K, m))), limit=5e-4)
-    for t in _WEIGHTS
-    for m in (1, 8, 128)
-]
+PRODUCTS = [product(Arg((_K, _N), t), Arg((_K, m))) for t in _WEIGHTS for m in (1, 8, 128)]
 
 EXPERTS = [
-    Case(
-        op="mul_mat_id",
-        args=(
-            Arg((512, 256, 8), t),
-            Arg((512, 1, tokens)),
-            Arg((2, tokens), tp.I32, data=integers(0, 8)),
-        ),
-        limit=5e-4,
+    product_of_experts(
+        Arg((512, 256, 8), t), Arg((512, 1, tokens)), Arg((2, tokens), tp.I32, data=integers(0, 8))
     )
     for t in (tp.F32, tp.F16, tp.Q4_0, tp.Q8_0, tp.Q4_K)
     for tokens in (1, 32)

@@ -32,6 +32,12 @@ ALONG_ROWS = [
     )
 ]
 
+OVERFLOWING = [
+    Case(op=op, args=(Arg((n, 2), data=among(3e38, 3e38, 1.0, 0.0)),), kind="overflow")
+    for n in (4, 40, 300, 5000)
+    for op in ("cumsum", "sum_rows", "sum")
+]
+
 ARGMAX = [
     Case(op="argmax", args=(arg,), compare="exact")
     for arg in (
@@ -84,4 +90,4 @@ COUNTS = [
     if ne[-1] or a == "plain"
 ]
 
-CASES = [*COUNTS, *SUM, *ALONG_ROWS, *ARGMAX, *ORDERS]
+CASES = [*COUNTS, *SUM, *OVERFLOWING, *ALONG_ROWS, *ARGMAX, *ORDERS]

@@ -1,7 +1,9 @@
 """Cases of rows taken from and written to tables."""
 
+from dataclasses import replace
+
 import tensorplug as tp
-from tensorplug.testing.cases.case import Arg, Case, distinct, integers
+from tensorplug.testing.cases.case import UNIT, Arg, Case, distinct, integers, partly
 from tensorplug.testing.cases.elementwise import REAL
 from tensorplug.testing.cases.matmul import BLOCKS
 from tensorplug_cpu.reference.blocks import ENCODED
@@ -84,6 +86,26 @@ SET = [
 ]
 
 
+_PARTLY = partly(distinct(9))
+
+NO_ROW = [
+    *[
+        replace(get(Arg((64, 9, 2), t, data=values), ids), kind="no row")
+        for t, values in [(tp.F32, UNIT), (tp.F16, UNIT), (tp.Q8_0, UNIT), (tp.I32, _SMALL)]
+        for ids in [
+            Arg((9, 2), tp.I32, layout, partly(integers(0, 9))) for layout in ("plain", "columns")
+        ]
+    ],
+    replace(get(Arg((256, 9), tp.Q6_K), Arg((9,), tp.I32, data=_PARTLY)), kind="no row"),
+    replace(get(Arg((33, 9), layout="transposed"), Arg((5,), tp.I32, data=_PARTLY)), kind="no row"),
+    *[
+        replace(put(Arg((64, 9, 2), t), Arg((64, 9, 2)), Arg(ne, i, data=_PARTLY)), kind="no row")
+        for t in (tp.F32, tp.F16, tp.BF16, tp.Q8_0, tp.Q4_0)
+        for ne, i in [((9,), tp.I32), ((9, 2), tp.I64)]
+    ],
+]
+
+
 def back(grad: Arg, ids: Arg, rows: int) -> Case:
     """`get_rows_back` into a table of so many rows."""
     return Case(op="get_rows_back", args=(grad, ids), params={"ne": (grad.ne[0], rows, 1, 1)})
@@ -97,6 +119,7 @@ BACK = [
         for layout, ids in [("plain", "plain"), ("rows", "spaced"), ("transposed", "columns")]
     ],
     back(Arg((33, 0)), Arg((0,), tp.I32, data=integers(0, 4)), 4),
+    replace(back(Arg((33, 7)), Arg((7,), tp.I32, data=partly(integers(0, 5))), 5), kind="no row"),
 ]
 
 REFUSED = [
@@ -105,4 +128,4 @@ REFUSED = [
     if t not in ENCODED
 ]
 
-CASES = [*GET, *SET, *BACK]
+CASES = [*GET, *SET, *NO_ROW, *BACK]

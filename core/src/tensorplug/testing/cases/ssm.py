@@ -4,7 +4,7 @@ import itertools
 from dataclasses import replace
 
 import tensorplug as tp
-from tensorplug.testing.cases.case import Arg, Case, distinct, integers, uniform
+from tensorplug.testing.cases.case import Arg, Case, distinct, integers, partly, uniform
 
 
 def ssm_conv(x: Arg, kernel: Arg) -> Case:
@@ -124,6 +124,11 @@ SCANS = [
     *[
         ssm_scan(ids=Arg((2,), tp.I32, layout, integers(0, 2)))
         for layout in ("columns", "shifted", "transposed")
+    ],
+    *[
+        replace(ssm_scan((16, 8, 4, 2, tokens, 3), ids=ids), kind="no row")
+        for tokens in (5, 0)
+        for ids in [Arg((3,), tp.I32, data=partly(distinct(3)))]
     ],
     ssm_scan(dt=_steps(15, 30)),
     ssm_scan(dt=_steps(-120, -60)),

@@ -25,7 +25,11 @@ def unpart(channels: int, wide: int, high: int, w: int, layout: str = "plain") -
 _IMAGES = [(1, 1, 1, 1), (3, 4, 4, 2), (5, 7, 4, 3), (2, 3, 9, 4), (8, 14, 14, 14), (1, 2, 3, 7)]
 
 
-def _added(n: int, wide: int, high: int, heads: int, layouts: tuple[str, str, str]) -> Case:
+_PLAIN = ("plain", "plain", "plain")
+
+
+def added(n: int, wide: int, high: int, heads: int, layouts: tuple[str, str, str] = _PLAIN) -> Case:
+    """Scores of windows of `n` * `n` positions with relative positions added."""
     x, w, h = layouts
     shape = (n, wide, high, heads)
     args = (
@@ -35,8 +39,6 @@ def _added(n: int, wide: int, high: int, heads: int, layouts: tuple[str, str, st
     )
     return Case(op="add_rel_pos", args=args, each=True)
 
-
-_PLAIN = ("plain", "plain", "plain")
 
 CASES = [
     *[part((c, wide, high), w) for c, wide, high, w in _IMAGES],
@@ -59,11 +61,11 @@ CASES = [
         ]
     ],
     *[
-        _added(n, wide, high, heads, _PLAIN)
+        added(n, wide, high, heads, _PLAIN)
         for n, wide, high, heads in [(1, 1, 1, 1), (3, 3, 3, 2), (4, 2, 5, 3), (7, 7, 7, 1)]
     ],
     *[
-        _added(3, 2, 4, 3, layouts)
+        added(3, 2, 4, 3, layouts)
         for layouts in [
             ("permuted", "transposed", "rows"),
             ("rows", "permuted", "transposed"),

@@ -8,10 +8,9 @@ from tensorplug.backend import (
     SupportsAsyncTransfer,
     SupportsEvents,
     order_after,
-    read_async,
-    write_async,
 )
 from tensorplug.device import Device
+from tensorplug.moving import queue_copy, queue_read, queue_write
 from tensorplug.tensor import Array, Storage
 from tensorplug.testing.null import NullDevice
 from tensorplug.testing.suites.abilities import needs
@@ -115,9 +114,9 @@ class AsyncTests(EventTests, LateErrorTests):
         relay.start(99)
 
         for data, out in zip(given, seen, strict=True):
-            write_async(backend, relay.place(0), data)
+            queue_write(backend, relay.place(0), data)
             relay.run()
-            read_async(backend, relay.place(-1), out)
+            queue_read(backend, relay.place(-1), out)
         backend.synchronize()
 
         for data, out in zip(given, seen, strict=True):
@@ -177,9 +176,9 @@ class AsyncTests(EventTests, LateErrorTests):
         for seed in range(self.rounds):
             given, taken = numbers(self.elements, seed=seed), np.zeros(self.elements, np.float32)
             relay.start(99)
-            write_async(stream, relay.place(0), given)
+            queue_write(stream, relay.place(0), given)
             relay.run()
-            read_async(stream, relay.place(-1), taken)
+            queue_read(stream, relay.place(-1), taken)
             event = stream.record()
             relay.run()
             event.synchronize()
@@ -242,9 +241,9 @@ class AsyncTests(EventTests, LateErrorTests):
         assert isinstance(backend, SupportsAsyncCopy)
         data, seen = np.arange(100, dtype=np.uint8), np.zeros(100, np.uint8)
 
-        write_async(backend, Storage(buffer, 0), data)
+        queue_write(backend, Storage(buffer, 0), data)
         copied = backend.copy_async(backend, Storage(buffer, 0), Storage(buffer, 100), 100)
-        read_async(backend, Storage(buffer, 100), seen)
+        queue_read(backend, Storage(buffer, 100), seen)
         backend.synchronize()
 
         assert copied
@@ -263,8 +262,8 @@ class AsyncTests(EventTests, LateErrorTests):
                 relay.start(99)
                 memory.write(0, numbers(self.elements, seed=seed))
                 relay.run()
-                read_async(stream, relay.place(-1), seen)
-                tp.transfer.copy_async(other, stream, Storage(memory, 0), relay.place(0), size)
+                queue_read(stream, relay.place(-1), seen)
+                queue_copy(other, stream, Storage(memory, 0), relay.place(0), size)
                 relay.run()
                 order_after(stream, other)
                 memory.fill(UNTOUCHED)
@@ -279,9 +278,7 @@ class AsyncTests(EventTests, LateErrorTests):
             for seed in range(self.rounds):
                 relay.start(seed)
                 relay.run()
-                tp.transfer.copy_async(
-                    relay.streams[0], other, relay.place(-1), Storage(memory, 0), size
-                )
+                queue_copy(relay.streams[0], other, relay.place(-1), Storage(memory, 0), size)
                 other.synchronize()
                 found = memory.host()[:size].view(np.float32)
                 np.testing.assert_array_equal(found, relay.wanted(seed))
@@ -300,11 +297,11 @@ class AsyncTests(EventTests, LateErrorTests):
             for seed in range(self.rounds):
                 seen = np.zeros(self.elements, np.float32)
                 relay.start(99)
-                write_async(other, memory, numbers(self.elements, seed=seed))
-                tp.transfer.copy_async(other, stream, memory, relay.place(0), size, staging)
+                queue_write(other, memory, numbers(self.elements, seed=seed))
+                queue_copy(other, stream, memory, relay.place(0), size, staging)
                 relay.run()
-                tp.transfer.copy_async(stream, other, relay.place(-1), memory, size, staging)
-                read_async(other, memory, seen)
+                queue_copy(stream, other, relay.place(-1), memory, size, staging)
+                queue_read(other, memory, seen)
                 other.synchronize()
                 relay.check(seed)
                 np.testing.assert_array_equal(seen, relay.wanted(seed))
@@ -338,11 +335,9 @@ class AsyncTests(EventTests, LateErrorTests):
         given = [numbers(self.elements, seed=seed) for seed in range(self.rounds)]
 
         for data, out in zip(given, seen, strict=True):
-            write_async(first, Storage(source, 0), data)
-            tp.transfer.copy_async(
-                first, second, Storage(source, 0), Storage(target, 0), 4 * self.elements
-            )
-            read_async(second, Storage(target, 0), out)
+            queue_write(first, Storage(source, 0), data)
+            queue_copy(first, second, Storage(source, 0), Storage(target, 0), 4 * self.elements)
+            queue_read(second, Storage(target, 0), out)
             order_after(second, first)
         second.synchronize()
 
@@ -361,7 +356,7 @@ class AsyncTests(EventTests, LateErrorTests):
 
 def _copy(source: Relay, target: Relay) -> None:
     """Queue a copy from the end of one relay to the start of another."""
-    tp.transfer.copy_async(
+    queue_copy(
         source.streams[-1],
         target.streams[0],
         source.place(-1),

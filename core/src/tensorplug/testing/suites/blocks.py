@@ -163,9 +163,10 @@ def _rms_norm_mul_rope_part(draw: Draw) -> Tensor:
     return tp.rope(heads, draw.positions(5), factors, dims=20, mode="neox")
 
 
-def _rope_set_rows(draw: Draw, mode: str) -> Tensor:
+def _rope_set_rows(draw: Draw, mode: str, *, partly: bool = False) -> Tensor:
     turned = tp.rope(draw.input(5, 2, 32), draw.positions(5), dims=32, mode=mode)
-    return tp.set_rows(draw.cache(16, 64), turned.reshape(5, 64), draw.rows(5, 16))
+    rows = draw.rows(5, 16, partly=partly)
+    return tp.set_rows(draw.cache(16, 64), turned.reshape(5, 64), rows)
 
 
 def _rms_norm_mul_rope_set_rows(draw: Draw, mode: str) -> Tensor:
@@ -385,8 +386,9 @@ def _experts_with_bias(draw: Draw) -> Tensor:
     return mixed[:, 0] + mixed[:, 1]
 
 
-def _gated_experts(draw: Draw, tokens: int) -> Tensor:
-    x, ids = draw.input(tokens, 1, 64), draw.rows(CHOSEN * tokens, EXPERTS).reshape(tokens, CHOSEN)
+def _gated_experts(draw: Draw, tokens: int, *, partly: bool = False) -> Tensor:
+    x, rows = draw.input(tokens, 1, 64), draw.rows(CHOSEN * tokens, EXPERTS, partly=partly)
+    ids = rows.reshape(tokens, CHOSEN)
     gate, up = (
         tp.add_id(
             tp.mul_mat_id(draw.weights(EXPERTS, 32, 64), x, ids), draw.input(EXPERTS, 32), ids
@@ -490,6 +492,7 @@ GRAPHS: dict[str, WholeGraph] = {
     },
     "rms_norm_mul_rope_part": WholeGraph(_rms_norm_mul_rope_part, NEAR),
     "rope_set_rows": WholeGraph(partial(_rope_set_rows, mode="normal"), NEAR),
+    "rope_set_rows_missing": WholeGraph(partial(_rope_set_rows, mode="normal", partly=True), NEAR),
     "rope_set_rows_neox": WholeGraph(partial(_rope_set_rows, mode="neox"), NEAR),
     **{
         f"rms_norm_mul_rope_set_rows_{mode}": WholeGraph(
@@ -555,6 +558,12 @@ GRAPHS: dict[str, WholeGraph] = {
     },
     **{f"combined_{k}": WholeGraph(partial(_combined, chosen=k), EXACT) for k in (2, 6, 15)},
     **{f"gated_experts_{n}": WholeGraph(partial(_gated_experts, tokens=n), CLOSE) for n in (1, 4)},
+    **{
+        f"gated_experts_missing_{n}": WholeGraph(
+            partial(_gated_experts, tokens=n, partly=True), CLOSE
+        )
+        for n in (1, 4)
+    },
     **{
         f"scaled_product_{dtype.name}_{tokens}": WholeGraph(
             partial(scaled_product, dtype=dtype, tokens=tokens, bias=bias), CLOSE

@@ -8,9 +8,9 @@ import pytest
 
 import tensorplug as tp
 from tensorplug import transfer
-from tensorplug.backend import read_async, write_async
 from tensorplug.buffer import Buffer, BufferType
 from tensorplug.device import Device
+from tensorplug.moving import copy_bytes, queue_copy, queue_read, queue_write
 from tensorplug.placing import place_in
 from tensorplug.tensor import Array, Storage, Tensor, leaf
 from tensorplug.testing.null import NullDevice
@@ -90,7 +90,7 @@ class CopyTests(Suite):
         buffer.write(0, wanted)
         wanted[end : end + 64] = random_bytes(SIZE)[start : start + 64]
 
-        transfer.copy_bytes(Storage(buffer, start), Storage(buffer, end), 64)
+        copy_bytes(Storage(buffer, start), Storage(buffer, end), 64)
 
         np.testing.assert_array_equal(buffer.read(0, SIZE), wanted)
 
@@ -102,7 +102,7 @@ class CopyTests(Suite):
         wrong = min(start, end) if min(start, end) < 0 else max(start, end)
 
         with pytest.raises(tp.ShapeError) as error:
-            transfer.copy_bytes(Storage(source, start), Storage(target, end), 4)
+            copy_bytes(Storage(source, start), Storage(target, end), 4)
 
         assert str(error.value) == (
             f"{source!r}: copy of bytes {wrong} to {wrong + 4} is out of bounds; "
@@ -157,12 +157,12 @@ class CopyTests(Suite):
         seen = [np.zeros(SIZE, np.uint8) for _ in range(3)]
         place = Storage(buffer, 0)
 
-        write_async(backend, place, first)
-        read_async(backend, place, seen[0])
-        write_async(backend, place, second)
-        read_async(backend, place, seen[1])
-        write_async(backend, Storage(buffer, 10), first[:5])
-        read_async(backend, place, seen[2])
+        queue_write(backend, place, first)
+        queue_read(backend, place, seen[0])
+        queue_write(backend, place, second)
+        queue_read(backend, place, seen[1])
+        queue_write(backend, Storage(buffer, 10), first[:5])
+        queue_read(backend, place, seen[2])
         backend.synchronize()
 
         np.testing.assert_array_equal(seen[0], first)
@@ -179,8 +179,8 @@ class CopyTests(Suite):
         wanted[offset : offset + size] = data
         seen = np.zeros(size + 2, np.uint8)
 
-        write_async(backend, Storage(buffer, offset), data)
-        read_async(backend, Storage(buffer, offset), seen[1 : 1 + size])
+        queue_write(backend, Storage(buffer, offset), data)
+        queue_read(backend, Storage(buffer, offset), seen[1 : 1 + size])
         backend.synchronize()
 
         np.testing.assert_array_equal(buffer.read(0, SIZE), wanted)
@@ -194,9 +194,9 @@ class CopyTests(Suite):
         a, b, data = work.alloc(SIZE), work.alloc(SIZE), random_bytes(size)
         seen = np.zeros(size, np.uint8)
 
-        write_async(source, Storage(a, SIZE - size), data)
-        transfer.copy_async(source, target, Storage(a, SIZE - size), Storage(b, 0), size)
-        read_async(target, Storage(b, 0), seen)
+        queue_write(source, Storage(a, SIZE - size), data)
+        queue_copy(source, target, Storage(a, SIZE - size), Storage(b, 0), size)
+        queue_read(target, Storage(b, 0), seen)
         target.synchronize()
 
         np.testing.assert_array_equal(seen, data)
@@ -212,9 +212,9 @@ class CopyTests(Suite):
         (source, start), (target, end) = ends
         seen = np.zeros(SIZE, np.uint8)
 
-        write_async(source, start, data)
-        transfer.copy_async(source, target, start, end, SIZE)
-        read_async(target, end, seen)
+        queue_write(source, start, data)
+        queue_copy(source, target, start, end, SIZE)
+        queue_read(target, end, seen)
         target.synchronize()
         partner.device.close(force=True)
 
@@ -249,7 +249,7 @@ def _check_copy(source: Buffer, start: int, target: Buffer, end: int, size: int)
     wanted = np.full(target.size, UNTOUCHED, np.uint8)
     wanted[end : end + size] = data[start : start + size]
 
-    transfer.copy_bytes(Storage(source, start), Storage(target, end), size)
+    copy_bytes(Storage(source, start), Storage(target, end), size)
 
     np.testing.assert_array_equal(target.read(0, target.size), wanted)
     np.testing.assert_array_equal(source.read(0, source.size), data)

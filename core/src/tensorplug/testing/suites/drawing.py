@@ -6,6 +6,7 @@ import numpy as np
 
 import tensorplug as tp
 from tensorplug.buffer import BufferType, BufferUsage
+from tensorplug.ops.ids import NO_ROW
 from tensorplug.placing import place
 from tensorplug.tensor import Array, Tensor
 from tensorplug.testing.suites.work import Work
@@ -24,7 +25,7 @@ class Draw:
         self._cache_type = caches_in or work.device.buffer_type
         self._rng = np.random.default_rng(seed)
         self._spans: dict[Tensor, tuple[float, float]] = {}
-        self._rows: dict[Tensor, int] = {}
+        self._rows: dict[Tensor, tuple[int, bool]] = {}
         self._masks: dict[Tensor, int] = {}
         self.stored: dict[Tensor, Array] = {}
         self.caches: list[Tensor] = []
@@ -39,10 +40,10 @@ class Draw:
         self._spans[tensor] = (low, high)
         return tensor
 
-    def rows(self, count: int, below: int) -> Tensor:
-        """i32 row numbers less than `below`, all different."""
+    def rows(self, count: int, below: int, *, partly: bool = False) -> Tensor:
+        """i32 row numbers less than `below`, all different; with `partly` some name no row."""
         tensor = tp.input("rows", (count,), tp.I32)
-        self._rows[tensor] = below
+        self._rows[tensor] = (below, partly)
         return tensor
 
     def positions(self, count: int) -> Tensor:
@@ -79,7 +80,10 @@ class Draw:
             **{
                 t: encode(t.dtype, self._uniform(*span, t.shape)) for t, span in self._spans.items()
             },
-            **{t: self._permuted(t.size, below) for t, below in self._rows.items()},
+            **{
+                t: self._permuted(t.size, below, partly=partly)
+                for t, (below, partly) in self._rows.items()
+            },
             **{t: _causal(t, past) for t, past in self._masks.items()},
         }
 
@@ -96,8 +100,12 @@ class Draw:
     def _uniform(self, low: float, high: float, shape: tuple[int, ...]) -> Array:
         return self._rng.uniform(low, high, shape).astype(np.float32)
 
-    def _permuted(self, count: int, below: int) -> Array:
-        return self._rng.permutation(below)[:count].astype(np.int32)
+    def _permuted(self, count: int, below: int, *, partly: bool) -> Array:
+        rows = self._rng.permutation(below)[:count].astype(np.int32)
+        if partly:
+            rows[self._rng.random(count) < 1 / 3] = NO_ROW
+            rows[self._rng.integers(count)] = NO_ROW
+        return rows
 
 
 def _causal(mask: Tensor, past: int) -> Array:

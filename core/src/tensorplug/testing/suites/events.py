@@ -4,8 +4,9 @@ from typing import cast
 
 import numpy as np
 
-from tensorplug.backend import Backend, Event, SupportsEvents, read_async
+from tensorplug.backend import Backend, Event, SupportsEvents
 from tensorplug.device import Device
+from tensorplug.moving import queue_read
 from tensorplug.testing.suites.abilities import needs
 from tensorplug.testing.suites.relay import Relay, RelaySuite
 from tensorplug.testing.suites.work import Work
@@ -102,7 +103,7 @@ class EventTests(RelaySuite):
             seen = [np.zeros(self.elements, np.float32) for _ in readers]
             for reader, out in zip(readers, seen, strict=True):
                 cast("SupportsEvents", reader).wait(event)
-                read_async(reader, first.place(-1), out)
+                queue_read(reader, first.place(-1), out)
             for reader, out in zip(readers, seen, strict=True):
                 reader.synchronize()
                 np.testing.assert_array_equal(out, first.wanted(seed))

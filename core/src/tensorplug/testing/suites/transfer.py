@@ -20,6 +20,7 @@ from tensorplug.testing.suites.copies import (
     exact,
     random_bytes,
 )
+from tensorplug.testing.suites.queued import QueuedTests
 from tensorplug.testing.suites.work import UNTOUCHED, Work, numbers
 
 REFUSALS: dict[str, tuple[Callable[[Buffer], Any], str, int, int]] = {
@@ -45,7 +46,7 @@ REFUSALS: dict[str, tuple[Callable[[Buffer], Any], str, int, int]] = {
 }
 
 
-class TransferTests(CopyTests):
+class TransferTests(CopyTests, QueuedTests):
     """Every edge of an offset and a size, rows, parts of tensors, types, copies, refusals."""
 
     # --- bytes -----------------------------------------------------------------------------
@@ -149,6 +150,32 @@ class TransferTests(CopyTests):
             f"the buffer has {SIZE} bytes"
         )
         assert set(buffer.read(0, SIZE).tolist()) == {UNTOUCHED}
+
+    @pytest.mark.parametrize(("offset", "size"), [(0, 48), (4, 4), (1, 3), (47, 1), (48, 0)])
+    def test_part_of_a_tensor_is_filled_and_the_rest_is_left(
+        self, work: Work, memory: BufferType, offset: int, size: int
+    ) -> None:
+        tensor = work.place(np.zeros(12, np.float32), memory)
+        wanted = np.zeros(48, np.uint8)
+        wanted[offset : offset + size] = 7
+
+        transfer.fill(tensor, 7, offset=offset, size=size)
+
+        assert transfer.read_bytes(tensor, 0, 48).tolist() == wanted.tolist()
+
+    @pytest.mark.parametrize(("offset", "size"), [(45, 4), (-1, 4), (48, 1), (0, 49)])
+    def test_fill_beyond_a_tensor_is_refused(
+        self, work: Work, memory: BufferType, offset: int, size: int
+    ) -> None:
+        tensor = work.place(np.zeros(12, np.float32), memory)
+
+        with pytest.raises(tp.ShapeError) as error:
+            transfer.fill(tensor, 7, offset=offset, size=size)
+
+        assert str(error.value) == (
+            f"{tensor}: fill of bytes {offset} to {offset + size} is out of bounds; it has 48"
+        )
+        assert not transfer.read(tensor).any()
 
     # --- rows ------------------------------------------------------------------------------
 

@@ -62,11 +62,11 @@ def repeated(a: Operand, b: Operand, out: Operand) -> tuple[Operand, Operand, Op
 def add_id(task: Task) -> Sequence[Step]:
     """Rows plus the rows that ids name."""
     a, out, table = task["a"].array[0], task.out.array[0], task["b"].array[0, 0]
-    ids = RowIds(task, "ids", len(table))
+    ids = RowIds(task)
     tokens, used, row = out.shape
     step = max(1, TILE // (used * row))
     gathered = task.scratch((min(step, tokens), used, row))
-    chosen = ids.values.reshape(tokens, used)
+    chosen, named = (a.reshape(tokens, used) for a in (ids.values, ids.named))
 
     def run() -> None:
         ids()
@@ -74,6 +74,8 @@ def add_id(task: Task) -> Sequence[Step]:
             part = slice(start, min(start + step, tokens))
             rows = gathered[: part.stop - start]
             table.take(chosen[part], axis=0, out=rows, mode="clip")
+            if not ids.all_named:
+                rows[~named[part]] = 0
             np.add(a[part], rows, out[part])
 
     return [run]

@@ -2,27 +2,35 @@
 
 import numpy as np
 
-from tensorplug.errors import GraphError
+from tensorplug.ops.ids import NO_ROW, row_ids
+from tensorplug.tensor import Array
 from tensorplug_cpu.task import Task
 
 
 class RowIds:
-    """The ids of a source, read at each call into `values`, one dimension of NumPy's index type."""
+    """The ids of a node, read at each call into `values`, one dimension of NumPy's index type."""
 
-    def __init__(self, task: Task, name: str, rows: int) -> None:
-        self._source = task[name].array
-        self._where = f"{task.node}: {name} {task.source(name)}"
-        self._rows = rows
+    def __init__(self, task: Task) -> None:
+        (self._ids,) = row_ids(task.node)
+        self._source = task[self._ids.name].array
         self.values = task.scratch((self._source.size,), np.intp)
+        self.named = task.scratch((self._source.size,), np.bool_)
+        """Which of the ids name a row; the others are NO_ROW."""
+        self.all_named = True
         self._shaped = self.values.reshape(self._source.shape)
-        # Seen as unsigned, negative numbers are too large as well: one comparison checks both ends.
+        # As unsigned numbers, negative ones are too large as well: one comparison finds both.
         self._unsigned = self.values.view(np.uintp)
 
     def __call__(self) -> None:
-        """Read the ids. Raises GraphError for one that names no row."""
+        """Read the ids. Raises GraphError for one that is neither a row nor NO_ROW."""
         self._shaped[...] = self._source
-        if self.values.size and np.maximum.reduce(self._unsigned) >= self._rows:
-            wrong = self.values[self._unsigned >= self._rows][0]
-            raise GraphError(
-                f"{self._where} holds {wrong}, which names no row; rows are 0 to {self._rows - 1}"
-            )
+        rows = self._ids.rows
+        self.all_named = not self.values.size or bool(np.maximum.reduce(self._unsigned) < rows)
+        if not self.all_named:
+            self._ids.check(self._source.reshape(self._ids.ids.shape))
+            np.not_equal(self.values, NO_ROW, self.named)
+
+    def clear(self, rows: Array) -> None:
+        """Write zeros to those of `rows`, one for each id, whose id is NO_ROW."""
+        if not self.all_named:
+            rows[~self.named] = 0

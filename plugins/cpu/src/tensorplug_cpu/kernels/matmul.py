@@ -5,9 +5,10 @@ from functools import partial
 
 import numpy as np
 
+from tensorplug.blocks.rows import decode_rows, rows_per_chunk
 from tensorplug.dtypes import F32
+from tensorplug.ops.ids import NO_ROW
 from tensorplug.tensor import Array
-from tensorplug_cpu.decode import decode_rows, rows_per_chunk
 from tensorplug_cpu.kernels.ids import RowIds
 from tensorplug_cpu.layout import can_join, join, viewed
 from tensorplug_cpu.operand import Operand
@@ -154,7 +155,7 @@ class _Experts:
         self._task, self._w = task, Operand(task["w"].array[0], task["w"].dtype)
         x, self._ready = ready(task, task["x"])
         self._x, self._out = x[0], task.out.array[0]
-        self._ids = RowIds(task, "ids", len(self._w.array))
+        self._ids = RowIds(task)
         tokens, used, row = self._out.shape
         slots = np.arange(tokens * used)
         self._token, self._slot = slots // used, slots % used
@@ -176,6 +177,9 @@ class _Experts:
             self._expert(int(ids[chosen[0]]), chosen)
 
     def _expert(self, expert: int, chosen: Array) -> None:
+        if expert == NO_ROW:
+            self._out[self._token[chosen], self._slot[chosen]] = 0
+            return
         rows, products = self._rows[: len(chosen)], self._products[: len(chosen)]
         rows[...] = self._x[self._token[chosen], self._from[chosen]]
         w = self._w.array[expert]

@@ -5,9 +5,9 @@ from functools import partial
 
 import numpy as np
 
+from tensorplug.blocks.rows import decode_rows, rows_per_chunk
 from tensorplug.dtypes import DType
 from tensorplug.tensor import Array
-from tensorplug_cpu.decode import decode_rows, rows_per_chunk
 from tensorplug_cpu.encode import encode_rows
 from tensorplug_cpu.kernels.ids import RowIds
 from tensorplug_cpu.operand import Operand
@@ -21,17 +21,20 @@ from tensorplug_cpu.whole import reader
 def get_rows(task: Task) -> Sequence[Step]:
     """Rows that ids name, decoded."""
     table, out = task["table"], task.out.array
-    ids = RowIds(task, "ids", table.array.shape[2])
+    ids = RowIds(task)
     chosen = ids.values.reshape(task["ids"].array.shape)[0]
     steps: list[Step] = [ids]
+    clear = partial(ids.clear, out.reshape(-1, out.shape[3]))
+    if not table.array.size:
+        return [ids, clear]
     if table.array.dtype == out.dtype:
         indices = np.ndindex(out.shape[:2])
-        return [ids, *(_take(table.array[i], chosen[i], out[i]) for i in indices)]
+        return [ids, *(_take(table.array[i], chosen[i], out[i]) for i in indices), clear]
     for part, rows in _chunks(task, table, task.node.ne[0], out.shape[2]):
         for index in np.ndindex(out.shape[:2]):
             steps.append(_take(table.array[index], chosen[index][part], rows))
             steps.append(_widen(rows, table.dtype, out[index][part]))
-    return steps
+    return [*steps, clear]
 
 
 def _chunks(task: Task, table: Operand, row: int, count: int) -> Iterator[tuple[slice, Array]]:
@@ -45,7 +48,8 @@ def _chunks(task: Task, table: Operand, row: int, count: int) -> Iterator[tuple[
 
 def _take(table: Array, ids: Array, out: Array) -> Step:
     if table.flags.c_contiguous:
-        # The ids are checked; any mode but "raise" writes straight into `out`.
+        # The ids are checked; any mode but "raise" writes straight into `out`. Rows without an id
+        # are cleared later.
         return partial(table.take, ids, axis=0, out=out, mode="clip")
 
     def run() -> None:  # take() would copy the whole table first
@@ -64,25 +68,33 @@ def _widen(rows: Array, kind: DType, out: Array) -> Step:
 def set_rows(task: Task) -> Sequence[Step]:
     """Rows written where ids say, encoded to the type of the table."""
     table, rows = task.out, task["rows"].array
-    ids = RowIds(task, "ids", table.array.shape[2])
+    ids = RowIds(task)
     if not ids.values.size or not rows.size:
         return []
-    chosen = ids.values.reshape(task["ids"].array.shape)[0]
+    chosen, named = (a.reshape(task["ids"].array.shape)[0] for a in (ids.values, ids.named))
+    repeats = [(a % chosen.shape[0], b % chosen.shape[1]) for a, b in np.ndindex(rows.shape[:2])]
+
+    def put(target: Array, at: Array, is_named: Array, values: Array) -> None:
+        if ids.all_named:
+            target[at] = values
+        else:
+            target[at[is_named]] = values[is_named]
+
     indices = [
-        ((a, b), chosen[a % chosen.shape[0], b % chosen.shape[1]])
-        for a, b in np.ndindex(rows.shape[:2])
+        (index, chosen[repeated], named[repeated])
+        for index, repeated in zip(np.ndindex(rows.shape[:2]), repeats, strict=True)
     ]
     if table.dtype.numpy is not None:
-        return [ids, *(partial(table.array[i].__setitem__, at, rows[i]) for i, at in indices)]
+        return [ids, *(partial(put, table.array[i], at, n, rows[i]) for i, at, n in indices)]
     steps: list[Step] = [ids]
     packed = task.scratch((min(rows.shape[2], rows_per_chunk(rows.shape[3])), rows.shape[3]))
     for part, room in _chunks(task, table, rows.shape[3], rows.shape[2]):
         values = packed[: len(room)]
-        for index, at in indices:
+        for index, at, is_named in indices:
             steps += [
                 partial(np.copyto, values, rows[index][part]),
                 partial(encode_rows, table.dtype, values, room),
-                partial(table.array[index].__setitem__, at[part], room),
+                partial(put, table.array[index], at[part], is_named[part], room),
             ]
     return steps
 
@@ -91,10 +103,14 @@ def set_rows(task: Task) -> Sequence[Step]:
 def get_rows_back(task: Task) -> Sequence[Step]:
     """Rows of the gradient added where they were taken from."""
     read, out = reader(task["grad"]), task.out.array[0, 0]
-    ids = RowIds(task, "ids", out.shape[0])
+    ids = RowIds(task)
 
     def add() -> None:
         out[...] = 0
-        np.add.at(out, ids.values, read()[0, 0])
+        rows = read()[0, 0]
+        if ids.all_named:
+            np.add.at(out, ids.values, rows)
+        else:
+            np.add.at(out, ids.values[ids.named], rows[ids.named])
 
     return [ids, add]

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tensorplug.tensor import Array
 from tensorplug_cpu.kernels.ids import RowIds
 from tensorplug_cpu.kernels.snapshots import Snapshots
 from tensorplug_cpu.kernels.sums import sum_of_products
@@ -28,14 +27,14 @@ def ssm_conv(task: Task) -> Sequence[Step]:
 @kernel("ssm_scan")
 def ssm_scan(task: Task) -> Sequence[Step]:
     """One pass over the states for each token, all heads and sequences at once."""
-    ids = RowIds(task, "ids", task["s"].array.shape[0])
-    return [ids, _Scan(task, ids.values)]
+    ids = RowIds(task)
+    return [ids, _Scan(task, ids)]
 
 
 class _Scan:
     """A call scans. States are [sequences, groups, heads of a group * dim, n]."""
 
-    def __init__(self, task: Task, ids: Array) -> None:
+    def __init__(self, task: Task, ids: RowIds) -> None:
         self._ids, self._starts = ids, task["s"].array
         self._x, self._dt = task["x"].array, task["dt"].array[0]
         self._a = task["a"].array[0, 0]
@@ -56,7 +55,8 @@ class _Scan:
 
     def __call__(self) -> None:
         self._kept.begin(self._tokens)
-        self._kept.state[...] = self._starts[self._ids]
+        self._kept.state[...] = self._starts[self._ids.values]
+        self._ids.clear(self._kept.state)
         np.logaddexp(self._dt, np.float32(0), self._delta)  # softplus, without overflow
         np.multiply(self._x, self._delta[..., None], self._fed)
         for t in range(self._tokens):

@@ -5,15 +5,18 @@ from concurrent.futures import Executor
 
 import numpy as np
 
+from tensorplug.blocks.rows import decode_rows
+from tensorplug.dtypes import DType
 from tensorplug.errors import FormatError
 from tensorplug.gguf import GGUFFile
 from tensorplug.tensor import Array
-from tensorplug_cpu.decode import decode_rows
 from tensorplug_cpu.encode import encode_rows
 from tensorplug_cpu.quantize.choice import Choice
 
 SLAB = 1 << 18
 """Elements that one thread takes at a time."""
+MOST_F16 = 65504.0
+"""The largest number that f16 holds."""
 
 
 def converted(
@@ -22,25 +25,30 @@ def converted(
     importance: Array | None,
     pool: Executor,
     done: Callable[[int], None],
-) -> Array:
-    """The bytes of a tensor in its new type, uint8. `done` hears of elements as they are encoded.
+) -> tuple[Array, int]:
+    """The bytes of a tensor in its new type, uint8, and how many values are not finite in it.
+
+    `done` hears of elements as they are encoded.
 
     `importance` is f32 [matrices, columns]; one matrix stands for all. Raises FormatError for
     importance of other sizes, and for values that are not finite.
     """
     tensor = choice.tensor
-    raw = file.tensor_bytes(tensor.name)
     if choice.dtype is tensor.dtype:
+        raw = file.read_tensor(tensor.name)
         done(int(np.prod(tensor.ne)))
-        return raw
+        return raw, 0
     columns, rows, *matrices = tensor.ne
     _check_importance(choice, importance)
-    source = raw.reshape(-1, tensor.dtype.row_size(columns))
-    out = np.empty((len(source), choice.row_size), np.uint8)
+    stored = tensor.dtype.row_size(columns)
+    out = np.empty((rows * matrices[0] * matrices[1], choice.row_size), np.uint8)
 
-    def convert(part: slice) -> int:
-        values = np.empty((part.stop - part.start, columns), np.float32)
-        decode_rows(tensor.dtype, source[part], values)
+    def convert(part: slice) -> tuple[int, int]:
+        count = part.stop - part.start
+        # Read, not mapped: a file that somebody shortens meanwhile is an error, not the end.
+        raw = file.read_tensor(tensor.name, part.start * stored, count * stored)
+        values = np.empty((count, columns), np.float32)
+        decode_rows(tensor.dtype, raw.reshape(count, stored), values)
         if not np.isfinite(values).all():
             raise FormatError(
                 f"{file.path}: tensor {tensor.name!r} holds values that are infinite or not a "
@@ -51,11 +59,23 @@ def converted(
             weights = importance[part.start // rows % len(importance)]
         with np.errstate(over="ignore"):  # what f16 cannot hold becomes infinite
             encode_rows(choice.dtype, values, out[part], weights)
-        return int(values.size)
+        return int(values.size), _not_finite(choice.dtype, values, out[part])
 
-    for count in pool.map(convert, _parts(columns, rows, matrices[0] * matrices[1])):
+    lost = 0
+    for count, more in pool.map(convert, _parts(columns, rows, matrices[0] * matrices[1])):
         done(count)
-    return out
+        lost += more
+    return out, lost
+
+
+def _not_finite(dtype: DType, values: Array, encoded: Array) -> int:
+    """How many finite `values` are infinite or not a number when they are decoded again."""
+    if np.abs(values).max(initial=0.0) <= MOST_F16:
+        return 0  # no scale in f16 can be infinite
+    decoded = np.empty_like(values)
+    with np.errstate(all="ignore"):
+        decode_rows(dtype, encoded, decoded)
+    return int(np.count_nonzero(~np.isfinite(decoded)))
 
 
 def _check_importance(choice: Choice, importance: Array | None) -> None:

@@ -1,6 +1,5 @@
 """The new file: metadata as it was, then tensor after tensor."""
 
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -14,6 +13,7 @@ from tensorplug.dtypes import DType
 from tensorplug.errors import FormatError, TensorplugError
 from tensorplug.gguf import GGUFFile
 from tensorplug.tensor import Array
+from tensorplug.wholefile import whole_file
 from tensorplug_cpu.quantize.choice import Choice
 from tensorplug_cpu.quantize.rows import converted
 
@@ -31,16 +31,24 @@ def write(
     importance: Mapping[str, Array],
     *,
     threads: int,
+    strict: bool,
     done: Callable[[Choice, int], None],
-) -> None:
+) -> dict[str, int]:
     """Write `target` with the tensors of `file` in the types of `choices`.
 
     `done` hears how many elements of a tensor were encoded. A file that fails half-way leaves
-    nothing behind, and a file that was there before stays. Raises FormatError, TensorplugError.
+    nothing behind, and a file that was there before stays. Returns how many values are not finite
+    any more, by the names of their tensors; with `strict` they are an error. Raises FormatError,
+    TensorplugError.
     """
+    _check_known(choices)
+    lost: dict[str, int] = {}
     with _temporary(target) as place, ThreadPoolExecutor(threads) as pool:
-        writer = gguf.GGUFWriter(place, file.require("general.architecture", str))
+        architecture = file.require("general.architecture", str)
+        writer = gguf.GGUFWriter(place, architecture)
         try:
+            if not architecture:  # which the package leaves out
+                writer.add_key_value("general.architecture", "", gguf.GGUFValueType.STRING)
             _describe(writer, file, dtype)
             for choice in choices:
                 _announce(writer, choice)
@@ -53,22 +61,45 @@ def write(
                 def count(elements: int, choice: Choice = choice) -> None:
                     done(choice, elements)
 
-                writer.write_tensor_data(converted(file, choice, weights, pool, count))
+                data, not_finite = converted(file, choice, weights, pool, count)
+                if not_finite:
+                    lost[choice.tensor.name] = not_finite
+                    if strict:
+                        raise TensorplugError(f"quantize: {loss_of(choice, not_finite)}")
+                writer.write_tensor_data(data)
         finally:
             writer.close()
+    return lost
+
+
+def _check_known(choices: Sequence[Choice]) -> None:
+    """Raise TensorplugError for a type that is newer than the package that writes files."""
+    known = {int(kind) for kind in gguf.GGMLQuantizationType}
+    for choice in choices:
+        if choice.dtype.id not in known:
+            raise TensorplugError(
+                f"quantize: the installed package gguf does not know the type {choice.dtype.name}; "
+                "pip install --upgrade gguf"
+            )
+
+
+def loss_of(choice: Choice, lost: int) -> str:
+    """What is wrong with a tensor of which `lost` values are not finite any more."""
+    values = "1 value is" if lost == 1 else f"{lost} values are"
+    return (
+        f"tensor {choice.tensor.name!r}: {values} infinite or not a number in {choice.dtype.name}: "
+        "they need scales beyond 65504, the largest number of f16; choose bf16 for this model"
+    )
 
 
 @contextmanager
 def _temporary(target: Path) -> Iterator[Path]:
-    """A name beside `target` that becomes `target` when all went well."""
-    place = target.with_name(f".{target.name}.{os.getpid()}.part")
+    """A file that becomes `target` when all went well."""
     try:
-        yield place
-        place.replace(target)
+        with whole_file(target) as place:
+            yield place
     except OSError as error:
         raise TensorplugError(f"quantize: cannot write {target}: {error}") from error
-    finally:
-        place.unlink(missing_ok=True)
 
 
 def _describe(writer: gguf.GGUFWriter, file: GGUFFile, dtype: DType) -> None:

@@ -6,7 +6,7 @@
 import numpy as np
 
 from tensorplug.tensor import Array
-from tensorplug_cpu.reference.rows import checked_ids
+from tensorplug_cpu.reference.rows import checked_ids, rows_of
 from tensorplug_cpu.reference.table import Params, values
 
 
@@ -39,7 +39,7 @@ def div(_: Params, a: Array, b: Array) -> Array:
 @values("add_id")
 def add_id(_: Params, a: Array, b: Array, ids: Array) -> Array:
     table = b[0, 0]
-    return a + table[checked_ids("add_id", ids[0, 0], len(table))]
+    return a + rows_of(table, checked_ids("add_id", ids[0, 0], len(table)))
 
 
 @values("scale")

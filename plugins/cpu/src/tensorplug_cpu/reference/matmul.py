@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from tensorplug.ops.ids import NO_ROW
 from tensorplug.tensor import Array
 from tensorplug_cpu.reference.rows import checked_ids
 from tensorplug_cpu.reference.table import Params, values
@@ -22,10 +23,11 @@ def mul_mat(_: Params, w: Array, x: Array) -> Array:
 def mul_mat_id(_: Params, w: Array, x: Array, ids: Array) -> Array:
     experts, tokens = w[0], x[0]
     chosen = checked_ids("mul_mat_id", ids[0, 0], len(experts))
-    y = np.empty((1, *chosen.shape, experts.shape[1]))
+    y = np.zeros((1, *chosen.shape, experts.shape[1]))
     for t, used in enumerate(chosen):
         for i, expert in enumerate(used):
-            y[0, t, i] = experts[expert] @ tokens[t, i % tokens.shape[1]]
+            if expert != NO_ROW:
+                y[0, t, i] = experts[expert] @ tokens[t, i % tokens.shape[1]]
     return y
 
 

@@ -3,19 +3,29 @@
 import numpy as np
 
 from tensorplug.errors import GraphError
+from tensorplug.ops.ids import NO_ROW
 from tensorplug.tensor import Array, Tensor
 from tensorplug_cpu.reference.memory import Memory, encode
 from tensorplug_cpu.reference.table import Params, moves, values
 
 
 def checked_ids(where: object, ids: Array, rows: int) -> Array:
-    """Return `ids`. Raises GraphError where one of them names none of `rows` rows."""
-    outside = ids[(ids < 0) | (ids >= rows)]
+    """Return `ids`. Raises GraphError where one is neither one of `rows` rows nor NO_ROW."""
+    outside = ids[(ids < NO_ROW) | (ids >= rows)]
     if outside.size:
         raise GraphError(
-            f"reference: {where}: id {outside[0]} names no row; rows are 0 to {rows - 1}"
+            f"reference: {where}: id {outside[0]} names no row; rows are 0 to {rows - 1}, and "
+            f"{NO_ROW} stands for none"
         )
     return ids
+
+
+def rows_of(table: Array, ids: Array) -> Array:
+    """The entries of `table` along axis 0 that `ids` name; zeros for NO_ROW."""
+    y = np.zeros((*ids.shape, *table.shape[1:]), table.dtype)
+    named = ids != NO_ROW
+    y[named] = table[ids[named]]
+    return y
 
 
 @moves("get_rows")
@@ -25,7 +35,7 @@ def get_rows(node: Tensor, memory: Memory) -> None:
     y = np.empty(node.ne[::-1], table.dtype)
     for b in range(table.shape[0]):
         for a in range(table.shape[1]):
-            y[b, a] = table[b, a][ids[0, b, a]]
+            y[b, a] = rows_of(table[b, a], ids[0, b, a])
     memory.store(node, y)
 
 
@@ -39,7 +49,8 @@ def set_rows(node: Tensor, memory: Memory) -> None:
         for a in range(rows.ne[2]):
             to = named[b % ids.ne[2], a % ids.ne[1]]
             for row, at in enumerate(to):
-                slots[b, a, at] = stored[b, a, row]
+                if at != NO_ROW:
+                    slots[b, a, at] = stored[b, a, row]
 
 
 @values("get_rows_back")
@@ -47,5 +58,6 @@ def get_rows_back(p: Params, grad: Array, ids: Array) -> Array:
     y = np.zeros(p["ne"][::-1])
     rows = checked_ids("get_rows_back", ids[0, 0, 0], y.shape[2])
     for row, to in zip(grad[0, 0], rows, strict=True):
-        y[0, 0, to] += row
+        if to != NO_ROW:
+            y[0, 0, to] += row
     return y

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from tensorplug.tensor import Array
+from tensorplug_cpu.reference.rows import checked_ids, rows_of
 from tensorplug_cpu.reference.table import Params, values
 
 
@@ -23,14 +24,15 @@ def ssm_scan(
 ) -> Array:
     heads, copies = x.shape[2], x.shape[2] // b.shape[2]
     group = np.arange(heads) // copies
-    state, y, states = s[ids[0, 0, 0]], np.zeros_like(x), []
+    start = rows_of(s, checked_ids("ssm_scan", ids[0, 0, 0], len(s)))
+    state, y, states = start, np.zeros_like(x), []
     for t in range(x.shape[1]):
         delta = np.logaddexp(0, dt[0, :, t])
         fed = np.einsum("sh,shd,shn->shdn", delta, x[:, t], b[:, t, group])
         state = state * np.exp(delta[:, :, None] * a[0, 0])[:, :, None] + fed
         y[:, t] = np.einsum("shdn,shn->shd", state, c[:, t, group])
         states.append(state)
-    return packed(y, states or [s[ids[0, 0, 0]]], p["K"])
+    return packed(y, states or [start], p["K"])
 
 
 def packed(outputs: Array, states: Sequence[Array], slots: int) -> Array:

@@ -20,7 +20,7 @@ from tensorplug_simt.own.few import (
     gated,
     kernels,
 )
-from tensorplug_simt.own.product import COUNT, repeats, rounding
+from tensorplug_simt.own.product import COUNT, PRODUCTS, repeats, rounding
 from tensorplug_simt.program import Kernel, Launch, Program, Region, blocks_of, launch, scratch
 from tensorplug_simt.source import BYTES
 
@@ -42,7 +42,6 @@ FEW_COLUMNS = 16
 """More columns are worth tiles."""
 STEP = 32
 """Elements with a scale of their own in a rounded column."""
-PRODUCTS = ("mul_mat", "mul_mat_id")
 
 
 def few(node: Tensor, facts: Facts) -> Program:

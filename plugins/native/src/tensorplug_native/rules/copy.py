@@ -80,7 +80,7 @@ def get_rows(task: Task) -> Sequence[Draft]:
     if not (decoded or (dense(table, I32) and dense(out, I32))):
         return []
     sources = (source(task, "table"), source(task, "ids"))
-    return [Draft(Code.GET_ROWS, result(task), sources, rows=table.array.shape[2])]
+    return [Draft(Code.GET_ROWS, result(task), sources)]
 
 
 @rule("set_rows")
@@ -90,4 +90,4 @@ def set_rows(task: Task) -> Sequence[Draft]:
     if not (dense(task.out, *WRITABLE) and dense(task["rows"], F32) and ids):
         return []
     sources = (source(task, "rows"), source(task, "ids"))
-    return [Draft(Code.SET_ROWS, result(task), sources, rows=task.out.array.shape[2])]
+    return [Draft(Code.SET_ROWS, result(task), sources)]

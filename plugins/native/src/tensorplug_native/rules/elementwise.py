@@ -77,7 +77,7 @@ def add_rows(task: Task) -> Sequence[Draft]:
     if not (dense_f32(task, "a", "b") and task["ids"].dtype is I32):
         return []
     sources = tuple(source(task, name) for name in ("a", "b", "ids"))
-    return [Draft(Code.ADD_ROWS, result(task), sources, rows=task["b"].array.shape[2])]
+    return [Draft(Code.ADD_ROWS, result(task), sources)]
 
 
 _HIDDEN = {"diag_mask_inf": -np.inf, "diag_mask_zero": 0.0}

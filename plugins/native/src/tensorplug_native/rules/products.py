@@ -2,11 +2,36 @@
 
 from collections.abc import Sequence
 
-from tensorplug.dtypes import F16, F32, I32
+from tensorplug.device import Rounding
+from tensorplug.dtypes import BF16, F16, F32, I32
+from tensorplug.tensor import Tensor
 from tensorplug_cpu.task import Task
 from tensorplug_native.encode import Draft, optional, result, rule, source
 from tensorplug_native.program import Code
-from tensorplug_native.rules.common import ACTIVATIONS, PLAIN, READABLE, dense, dense_f32
+from tensorplug_native.rules.common import (
+    ACTIVATIONS,
+    BLOCKS,
+    PLAIN,
+    READABLE,
+    dense,
+    dense_f32,
+)
+
+INT8_LEVELS = frozenset({"avx2", "avx512", "avx512_bf16", "neon_dot"})
+"""Those with products of bytes."""
+BF16_LEVEL = "avx512_bf16"
+"""The level with dot products of bf16."""
+
+
+def rounding(node: Tensor, level: str, activations: str) -> Rounding:
+    """What a product rounds at a level, with the option `activations` of a stream."""
+    may_round = node.op in ("mul_mat", "mul_mat_id") and node.params.get("precision") != "f32"
+    if not may_round or activations != "int8":
+        return Rounding.NONE
+    kind = node.sources[0].dtype
+    if kind in BLOCKS and level in INT8_LEVELS:
+        return Rounding.BYTES
+    return Rounding.HALVES if kind is BF16 and level == BF16_LEVEL else Rounding.NONE
 
 
 @rule("mul_mat")
@@ -28,8 +53,7 @@ def mul_mat_id(task: Task) -> Sequence[Draft]:
         return []
     rounds = task.tools.shared.get(ACTIVATIONS) == "int8"
     sources = tuple(source(task, name) for name in ("w", "x", "ids"))
-    experts = task["w"].array.shape[1]
-    return [Draft(Code.MUL_MAT_ID, result(task), sources, (), (int(rounds),), rows=experts)]
+    return [Draft(Code.MUL_MAT_ID, result(task), sources, (), (int(rounds),))]
 
 
 @rule("flash_attn_ext")

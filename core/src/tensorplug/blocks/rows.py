@@ -1,17 +1,17 @@
 """Stored rows to f32: common types by our own decoders, the others by the `gguf` package."""
 
 from functools import cache
+from importlib import import_module
 from types import ModuleType
 from typing import Any
 
 import numpy as np
 
+from tensorplug.blocks.formulas import DECODERS
+from tensorplug.blocks.half import bf16_to_f32, f16_to_f32
 from tensorplug.dtypes import BF16, F16, F32, F64, DType
 from tensorplug.errors import Unsupported
 from tensorplug.tensor import Array
-from tensorplug_cpu.blocks import DECODERS
-from tensorplug_cpu.convert import bf16_to_f32, f16_to_f32
-from tensorplug_cpu.layout import viewed
 
 CHUNK = 1 << 17
 """Elements that are decoded at a time: with their temporaries they stay in a level-2 cache."""
@@ -24,11 +24,14 @@ def rows_per_chunk(row: int) -> int:
 
 @cache
 def gguf_quants() -> ModuleType:
-    """The `gguf.quants` module, imported when the first block type is met."""
-    from gguf import quants  # noqa: PLC0415 - as slow to import as NumPy, and not always needed
-
-    module: ModuleType = quants
-    return module
+    """The `gguf.quants` module, imported when the first block type is met. Raises Unsupported."""
+    try:
+        return import_module("gguf.quants")  # as slow to import as NumPy, and not always needed
+    except ImportError as error:
+        raise Unsupported(
+            "blocks: the tables of i-quants, tq1_0, tq2_0, mxfp4 and nvfp4 are in the package "
+            f"gguf ({error}); pip install gguf"
+        ) from error
 
 
 def gguf_type(dtype: DType) -> Any:
@@ -54,14 +57,21 @@ def can_decode(dtype: DType) -> bool:
 
 def decode_rows(dtype: DType, raw: Array, out: Array) -> None:
     """Decode rows of stored bytes, uint8 [rows, bytes], into f32 [rows, elements] without gaps."""
+    with np.errstate(all="ignore"):  # scales may be infinite or NaN
+        _decode_rows(dtype, raw, out)
+
+
+def _decode_rows(dtype: DType, raw: Array, out: Array) -> None:
     if dtype in DECODERS:
-        DECODERS[dtype](raw.reshape(-1, dtype.size), viewed(out, (-1, dtype.block)))
+        blocks = out.reshape(-1, dtype.block)
+        assert not blocks.size or np.may_share_memory(blocks, out)
+        DECODERS[dtype](raw.reshape(-1, dtype.size), blocks)
     elif dtype in _PLAIN:
         _PLAIN[dtype](raw.view(dtype.storage), out)
     elif can_decode(dtype):
         np.copyto(out, gguf_quants().dequantize(raw, gguf_type(dtype)))
     else:
-        raise Unsupported(f"cpu: values of type {dtype.name} cannot be decoded")
+        raise Unsupported(f"blocks: {dtype.name} is not decoded; float and block types are")
 
 
 def _copy(source: Array, out: Array) -> None:

@@ -1,13 +1,18 @@
 """Decoders against the `gguf` package, and half-precision numbers bit by bit."""
 
+import sys
+
 import gguf
 import numpy as np
 import pytest
 
 import tensorplug as tp
-from tensorplug_cpu.blocks import DECODERS
-from tensorplug_cpu.convert import bf16_to_f32, f16_to_f32, f32_to_bf16
-from tensorplug_cpu.decode import can_decode, decode_rows
+import tensorplug.blocks
+from tensorplug.blocks import rows
+from tensorplug.blocks.formulas import DECODERS
+from tensorplug.blocks.half import bf16_to_f32, f16_to_f32, f32_to_bf16
+from tensorplug.blocks.rows import can_decode, decode_rows
+from tensorplug.testing.cases.blocks import SCATTERED, random_rows
 from tensorplug_cpu.reference import blocks
 
 UNKNOWN = {tp.Q8_1, tp.Q8_K, tp.Q1_0, tp.Q2_0}
@@ -81,6 +86,60 @@ def test_rows_with_gaps_between_them_are_decoded(dtype):
 
     wanted = gguf.quants.dequantize(np.ascontiguousarray(raw), theirs(dtype))
     np.testing.assert_array_equal(bits(out), bits(wanted))
+
+
+# --- the public function ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", BLOCKS, ids=str)
+def test_decode_gives_the_values_of_the_reference_bit_by_bit(dtype):
+    shape = (3, 2, 2 * dtype.block)
+    stored = random_rows(np.random.default_rng(dtype.id), dtype, shape)
+    if dtype not in SCATTERED:
+        stored = np.random.default_rng(dtype.id).integers(0, 256, stored.shape, dtype=np.uint8)
+
+    values = tp.blocks.decode(stored.tobytes(), dtype, shape)
+
+    wanted = blocks.decode_rows(dtype, stored.reshape(6, -1)).astype(np.float32).reshape(shape)
+    np.testing.assert_array_equal(bits(values), bits(wanted))
+
+
+@pytest.mark.parametrize("name", ["f32", "f16", "f64"])
+def test_decode_takes_plain_numbers_of_any_rank_by_name(name):
+    numbers = np.random.default_rng(5).uniform(-9, 9, (2, 3, 5)).astype(tp.dtype(name).numpy)
+
+    np.testing.assert_array_equal(tp.blocks.decode(numbers, name, (2, 3, 5)), numbers.astype("f4"))
+    assert tp.blocks.decode(numbers[0, 0, :1], name, ()).shape == ()
+    assert tp.blocks.decode(b"", name, (0, 4)).shape == (0, 4)
+
+
+def test_decode_widens_bf16():
+    assert tp.blocks.decode(np.array([0x3F80, 0xC000], np.uint16), "bf16", (2,)).tolist() == [1, -2]
+
+
+def test_decode_refuses_integers_and_bytes_that_do_not_fill_the_shape():
+    with pytest.raises(tp.Unsupported) as integers:
+        tp.blocks.decode(bytes(8), tp.I32, (2,))
+    with pytest.raises(tp.ShapeError) as short:
+        tp.blocks.decode(bytes(33), "q8_0", (1, 32))
+
+    assert str(integers.value) == ("blocks.decode: i32 is an integer type; view the bytes in NumPy")
+    assert str(short.value) == (
+        "blocks.decode: 33 bytes are not q8_0 of shape (1, 32), which takes 34"
+    )
+
+
+def test_types_whose_tables_are_missing_are_refused_by_name(monkeypatch):
+    monkeypatch.setitem(sys.modules, "gguf.quants", None)
+    rows.gguf_quants.cache_clear()
+
+    with pytest.raises(tp.Unsupported) as error:
+        rows.gguf_quants()
+
+    assert str(error.value) == (
+        "blocks: the tables of i-quants, tq1_0, tq2_0, mxfp4 and nvfp4 are in the package gguf "
+        "(import of gguf.quants halted; None in sys.modules); pip install gguf"
+    )
 
 
 # --- half precision -------------------------------------------------------------------------

@@ -1,0 +1,116 @@
+"""Renders a chat template; also a program that does so under limits of time and memory.
+
+Templates come with models from anywhere. The sandbox keeps them from files and objects, but a loop
+or a product in one can take any time and memory, so `tensorplug_llm.chat` runs this file as a
+process of its own. It imports nothing else of the package: that would take longer than rendering.
+"""
+
+import json
+import sys
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any, NoReturn
+
+from jinja2 import TemplateSyntaxError, nodes
+from jinja2.ext import Extension, loopcontrols
+from jinja2.parser import Parser
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+SECONDS = 2
+"""Processor time that rendering may take."""
+MEMORY = 512 << 20
+"""Bytes of address space that the process may have."""
+MOST_TEXT = 16 << 20
+"""Characters of the longest prompt."""
+MOST_WORDS = 300
+"""Characters of an error's text that are passed on."""
+
+
+def answer(source: str, values: Mapping[str, Any]) -> dict[str, str]:
+    """Render a template: its `text`, or why there is none, as plain data.
+
+    `refused` is what the template says against the values, `broken` what is wrong with it, `failed`
+    what it raised.
+    """
+    try:
+        template = _environment().from_string(source)
+    except Exception as error:  # noqa: BLE001 - what nests too deep or is no text fails in Python's compiler
+        line = f"line {error.lineno}: " if isinstance(error, TemplateSyntaxError) else ""
+        return {"broken": f"{line}{_quoted(error)}"}
+    try:
+        text = template.render(values)
+    except _Refused as refusal:
+        return {"refused": _quoted(refusal)}
+    except Exception as error:  # noqa: BLE001 - a template can raise anything that an expression can
+        return {"failed": f"{type(error).__name__} {_quoted(error)}".rstrip()}
+    if len(text) > MOST_TEXT:
+        return {"failed": f"its prompt has {len(text)} characters, and {MOST_TEXT} are allowed"}
+    return {"text": text}
+
+
+def _quoted(error: Exception) -> str:
+    """The text of an error in quotes, with escapes for what is not printable; it may be empty."""
+    text = str(error)
+    shown = f"{text[:MOST_WORDS]}..." if len(text) > MOST_WORDS else text
+    return repr(shown) if shown else ""
+
+
+class _Refused(Exception):
+    """A template's own "no"."""
+
+
+class _Generation(Extension):
+    """`{% generation %}`: marks replies for training and means nothing here."""
+
+    tags = {"generation"}
+
+    def parse(self, parser: Parser) -> list[nodes.Node]:
+        next(parser.stream)
+        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+
+
+def _environment() -> ImmutableSandboxedEnvironment:
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols, _Generation]
+    )
+    environment.filters["tojson"] = _to_json
+    environment.globals["raise_exception"] = _refuse
+    environment.globals["strftime_now"] = _now
+    return environment
+
+
+def _to_json(value: Any, **options: Any) -> str:
+    # Not Jinja2's own filter: that one escapes for HTML.
+    return json.dumps(value, **{"ensure_ascii": False, **options})
+
+
+def _refuse(reason: object) -> NoReturn:
+    raise _Refused(reason)
+
+
+def _now(pattern: str) -> str:
+    return datetime.now().astimezone().strftime(pattern)
+
+
+def main() -> None:
+    """Read a template and values as JSON, write the answer as JSON, under the system's limits."""
+    try:
+        import resource  # noqa: PLC0415 - Windows has none
+    except ImportError:
+        pass
+    else:
+        limits = {
+            resource.RLIMIT_AS: MEMORY,
+            resource.RLIMIT_CPU: SECONDS,
+            resource.RLIMIT_CORE: 0,
+        }
+        for what, most in limits.items():
+            hard = resource.getrlimit(what)[1]
+            least = most if hard == resource.RLIM_INFINITY else min(most, hard)
+            resource.setrlimit(what, (least, least))
+    request = json.load(sys.stdin)
+    sys.stdout.write(json.dumps(answer(request["source"], request["values"])))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,81 @@
+"""`whole_file`: a file that gets its name when it is complete, and else leaves nothing."""
+
+import contextlib
+import os
+import re
+import secrets
+import stat
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+if sys.platform != "win32":  # where a file that is open cannot be removed
+    import fcntl
+
+MOST_NAME = 80
+"""Characters of a name that the name of its temporary file repeats."""
+
+
+@contextmanager
+def whole_file(target: Path) -> Iterator[Path]:
+    """Yield an empty file beside `target` that replaces it when the block ends without an error.
+
+    Where `target` is a link, the file it points to is replaced; permissions of a file that was
+    there are kept. The temporary file is called `.NAME.PID-RANDOM.part`. Those of the same NAME
+    that killed processes left are removed first. Raises OSError.
+    """
+    target = Path(os.path.realpath(target))
+    remove_left_over(target)
+    place, descriptor = _create(target)
+    try:
+        yield place
+        with contextlib.suppress(FileNotFoundError):
+            place.chmod(stat.S_IMODE(target.stat().st_mode))
+        if sys.platform == "win32":
+            os.close(descriptor)
+            descriptor = -1
+        place.replace(target)
+    finally:
+        if descriptor >= 0:
+            os.close(descriptor)
+        place.unlink(missing_ok=True)
+
+
+def remove_left_over(target: Path) -> None:
+    """Remove temporary files for `target` whose processes have ended."""
+    ours = re.compile(rf"\.{re.escape(target.name[:MOST_NAME])}\.[0-9]+-[0-9a-f]{{8}}\.part")
+    with contextlib.suppress(OSError):
+        for place in target.parent.iterdir():
+            if ours.fullmatch(place.name):
+                _remove(place)
+
+
+def _create(target: Path) -> tuple[Path, int]:
+    """A new file beside `target` and its descriptor, which holds a lock as long as it is open."""
+    while True:
+        word = f"{os.getpid()}-{secrets.token_hex(4)}"
+        place = target.with_name(f".{target.name[:MOST_NAME]}.{word}.part")
+        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0)
+        descriptor = os.open(place, flags, 0o666)
+        if sys.platform == "win32":
+            return place, descriptor
+        # Another process may have taken it for a left-over before it was locked.
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        if place.exists():
+            return place, descriptor
+        os.close(descriptor)
+
+
+def _remove(place: Path) -> None:
+    """Remove a temporary file unless a process is writing it: the system ends locks with those."""
+    with contextlib.suppress(OSError):
+        if sys.platform == "win32":
+            place.unlink()
+            return
+        descriptor = os.open(place, os.O_RDWR | getattr(os, "O_NOFOLLOW", 0))
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            place.unlink()
+        finally:
+            os.close(descriptor)
