@@ -99,6 +99,19 @@ def test_work_is_done_when_somebody_waits(gpu, commands):
     assert commands.status() == 4
 
 
+def test_work_that_asks_for_its_state_is_done_once_and_in_order(gpu, pool):
+    queue = gpu.newCommandQueue()
+    first, second = queue.commandBuffer(), queue.commandBuffer()
+    done = []
+    for name, buffer in (("first", first), ("second", second)):
+        # As a finalizer does that garbage collection calls within a step.
+        buffer.ended(lambda name=name: [*(b.status() for b in (first, second)), done.append(name)])
+        buffer.ended(lambda name=name: done.append(name))
+        buffer.commit()
+    second.waitUntilCompleted()
+    assert done == ["first", "first", "second", "second"]
+
+
 def test_kernel_that_leaves_its_memory_ends_the_command_buffer(gpu, commands):
     encoder = commands.computeCommandEncoder()
     dispatch(encoder, pipeline(gpu, "beyond"), numbers(gpu, [1.0] * 16))

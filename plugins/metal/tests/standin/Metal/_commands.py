@@ -113,9 +113,12 @@ class CommandBuffer:
         need(self.state >= COMMITTED, "waiting for what was not committed never ends")
 
     def status(self) -> int:
-        """Some of the queue's work is done each time somebody asks."""
+        """Some of the queue's work is done each time somebody asks, except from within that work.
+
+        A step can collect garbage, whose finalizers ask.
+        """
         with machine.lock:
-            if COMMITTED <= self.state < COMPLETED:
+            if COMMITTED <= self.state < COMPLETED and not self.queue.stepping:
                 self.queue.step()
             return self.state
 
@@ -162,6 +165,7 @@ class Queue:
     def __init__(self, gpu: Gpu) -> None:
         self.gpu = gpu
         self.order: deque[CommandBuffer] = deque()
+        self.stepping = False
         self.made: list[CommandBuffer] = []
         self.residency: list[Any] = []
         self.recent: list[Any] = []
@@ -195,8 +199,12 @@ class Queue:
         """Do a part of the first work that is not done."""
         while self.order and self.order[0].state >= COMPLETED:
             self.order.popleft()
-        if self.order and self.order[0].state >= COMMITTED and self.order[0].step():
-            self.order.popleft()
+        if self.order and self.order[0].state >= COMMITTED:
+            outer, self.stepping = self.stepping, True
+            try:
+                self.order[0].step()
+            finally:
+                self.stepping = outer
 
     def finish(self, last: CommandBuffer) -> None:
         """Do everything up to `last`."""
