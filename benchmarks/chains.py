@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 import tensorplug as tp
-from tensorplug.backend import Backend
-from tensorplug.tensor import Tensor
+from tensorplug.device import Backend
+from tensorplug.graph.tensor import Tensor
 
 STEP = 256
 """Bytes of each node's result."""

@@ -13,7 +13,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from tensorplug.backend import Backend
+from tensorplug.device import Backend
 from tensorplug.errors import OptionError
 from tensorplug_cuda import drivers
 

@@ -13,7 +13,7 @@ from native import weights
 from synthetic_model import write_model
 
 import tensorplug as tp
-from tensorplug.backend import Backend
+from tensorplug.device import Backend
 from tensorplug.errors import OptionError, TensorplugError
 from tensorplug.gguf import open_gguf
 from tensorplug_cuda.plan import CudaPlan

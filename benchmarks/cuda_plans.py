@@ -9,7 +9,7 @@ from chains import STEPS, planned
 from cuda_measure import BRANCHES, WARM_UP, Bench, NotRun, seconds, streams
 from cupy import cuda
 
-from tensorplug.backend import Backend
+from tensorplug.device import Backend
 
 RUNS = 50
 

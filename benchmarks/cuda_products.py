@@ -9,7 +9,7 @@ import numpy as np
 from cuda_measure import Bench, Figure, NotRun, seconds, streams
 
 import tensorplug as tp
-from tensorplug.backend import Backend
+from tensorplug.device import Backend
 from tensorplug.errors import TensorplugError
 from tensorplug.ops.matmul import WEIGHTS
 from tensorplug.testing.cases.blocks import HALF_SCALES, random_rows

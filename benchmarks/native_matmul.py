@@ -21,7 +21,7 @@ from pathlib import Path
 import numpy as np
 
 import tensorplug as tp
-from tensorplug.tensor import leaf
+from tensorplug.graph.tensor import leaf
 from tensorplug_cpu.threads import blas_threads
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))

@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 
 import tensorplug as tp
-from tensorplug.backend import Backend, SupportsProfiling, SupportsThreads
+from tensorplug.device import Backend, SupportsProfiling, SupportsThreads
 
 WARM = 4
 """Batches before those that count: each place in flight makes its plans once."""

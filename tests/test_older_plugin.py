@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from tensorplug.cli.scaffold import scaffold
-from tensorplug.hooks import API_VERSION
+from tensorplug.registry.hooks import API_VERSION
 
 OLDER = (API_VERSION[0], API_VERSION[1] - 1)
 

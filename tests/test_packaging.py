@@ -19,7 +19,7 @@ CONTENTS = {
     "tensorplug": (
         {
             *("tensorplug/py.typed", "tensorplug/testing/cases/models.json", *TEMPLATE),
-            *(f"tensorplug/picture/page.{kind}" for kind in ("css", "html", "js")),
+            *(f"tensorplug/inspect/page.{kind}" for kind in ("css", "html", "js")),
         },
         [
             *("[console_scripts]", "tensorplug = tensorplug_console:main", ""),

@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tensorplug as tp
-from tensorplug.allocator import MemoryMap, Pool, Slot, Step, graph_steps, plan_memory
 from tensorplug.errors import GraphError, OutOfMemory
-from tensorplug.tensor import Tensor
+from tensorplug.graph.tensor import Tensor, leaf
+from tensorplug.planning.memory import MemoryMap, Pool, Slot, Step, graph_steps, plan_memory
 from tensorplug.testing.null import NullDevice
 
 
@@ -216,7 +216,7 @@ def test_chain_of_a_thousand_nodes_needs_memory_for_one() -> None:
 
 
 def test_leaf_without_memory_that_is_no_input_is_named() -> None:
-    lost = tp.tensor.leaf("lost", (4,), tp.F32)
+    lost = leaf("lost", (4,), tp.F32)
     device = NullDevice(host=True)
 
     with (

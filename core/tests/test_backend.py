@@ -8,8 +8,8 @@ import pytest
 
 import tensorplug as tp
 from tensorplug import transfer
-from tensorplug.backend import NodePlan
-from tensorplug.tensor import Storage
+from tensorplug.device.backend import NodePlan
+from tensorplug.graph.tensor import Storage
 from tensorplug.testing.null import NullDevice
 from tensorplug.testing.timeline import Timeline
 

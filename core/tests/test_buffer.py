@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 
 import tensorplug as tp
-from tensorplug.buffer import MultiBuffer, as_bytes, human
+from tensorplug.device import MultiBuffer, as_bytes
+from tensorplug.device.buffer import human
+from tensorplug.device.moving import copy_bytes
 from tensorplug.errors import ShapeError
-from tensorplug.moving import copy_bytes
 from tensorplug.testing.null import NullBuffer, NullBufferType, NullDevice
 
 

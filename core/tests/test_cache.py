@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tensorplug import cache
-from tensorplug.cache import ABANDONED, VARIABLE, Cache
+from tensorplug.system import cache
+from tensorplug.system.cache import ABANDONED, VARIABLE, Cache
 
 CONTENT = b"a program" * 100
 SUFFIX = ".bin"
@@ -260,7 +260,7 @@ def test_warm_cache_on_a_disk_that_is_read_only_is_read(programs, monkeypatch, w
 
 FULL = f"""
 import resource
-from tensorplug.cache import Cache
+from tensorplug.system.cache import Cache
 resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
 programs = Cache("programs", "{SUFFIX}")
 print([programs.write(f"{{i}}{SUFFIX}", bytes(5000)) for i in range(3)])
@@ -306,7 +306,7 @@ def test_half_written_files_of_killed_processes_are_deleted_and_those_of_living_
 
 KILLED = f"""
 import os
-from tensorplug import cache
+from tensorplug.system import cache
 real = os.fdopen
 class Dying:
     def __init__(self, descriptor): self.file = real(descriptor, "wb")
@@ -330,7 +330,7 @@ def test_process_that_is_killed_while_it_writes_leaves_no_file_under_the_name(pr
 
 HAMMER = f"""
 import sys
-from tensorplug.cache import Cache
+from tensorplug.system.cache import Cache
 programs, number, wrong = Cache("programs", "{SUFFIX}", limit=20_000), int(sys.argv[1]), 0
 for i in range(60):
     name = f"{{(number + i) % 7}}{SUFFIX}"

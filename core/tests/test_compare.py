@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 import tensorplug as tp
-from tensorplug.backend import Backend
-from tensorplug.compare import GraphCopy, compare_backends
+from tensorplug.device import Backend
 from tensorplug.errors import GraphError
+from tensorplug.inspect.compare import GraphCopy, compare_backends
 from tensorplug.testing.null import NullDevice
 
 X = np.arange(16, dtype=np.float32).reshape(4, 4)

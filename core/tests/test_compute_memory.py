@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import tensorplug as tp
-from tensorplug.tensor import Tensor
+from tensorplug.graph.tensor import Tensor
 from tensorplug.testing.null import NullBuffer, NullBufferType, NullDevice
 
 X = np.arange(16, dtype=np.float32).reshape(4, 4) - 5

@@ -10,15 +10,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tensorplug as tp
-from tensorplug import concurrency, footprints, hazards
-from tensorplug.allocator import Step, plan_memory
-from tensorplug.concurrency import Concurrency, Stage, Work, arrange, check_order, placed
+from tensorplug.device.ranges import Range, accesses, conflicts
 from tensorplug.errors import GraphError
-from tensorplug.graph import Bindings, units
-from tensorplug.hazards import Range, accesses, conflicts
-from tensorplug.matching import find_groups
-from tensorplug.patterns import PATTERNS
-from tensorplug.tensor import Storage, Tensor
+from tensorplug.fusion.library import PATTERNS
+from tensorplug.fusion.matching import find_groups
+from tensorplug.graph.graph import Bindings, units
+from tensorplug.graph.tensor import Storage, Tensor, leaf
+from tensorplug.planning import footprints
+from tensorplug.planning.memory import Step, plan_memory
+from tensorplug.planning.stages import Concurrency, Stage, Work, arrange, check_order, placed
 from tensorplug.testing.anykernel import ALL_KERNELS
 from tensorplug.testing.null import NullDevice
 from tensorplug.testing.programs import Program, programs
@@ -98,10 +98,10 @@ def test_in_place_work_waits_for_who_reads_the_old_values() -> None:
 def test_leafs_that_share_bytes_are_one_memory(null: NullDevice) -> None:
     with null.buffer_type.alloc(256) as memory:
         both = [
-            tp.tensor.leaf(name, (4, 4), tp.F32, storage=Storage(memory, at))
+            leaf(name, (4, 4), tp.F32, storage=Storage(memory, at))
             for name, at in (("one", 0), ("other", 32))
         ]
-        apart = tp.tensor.leaf("apart", (4, 4), tp.F32, storage=Storage(memory, 128))
+        apart = leaf("apart", (4, 4), tp.F32, storage=Storage(memory, 128))
         write = tp.cpy(x_in(), both[0], name="write")
         reads = [tp.relu(t, name=f"read {t.name}") for t in (both[1], apart)]
         graph = tp.Graph(reads, effects=[write])
@@ -216,8 +216,8 @@ def test_no_order_has_a_hazard(
     ("where", "name", "mistake"),
     [
         (footprints.Footprints, "clashes", lambda *_, **__: []),
-        (concurrency, "touched", lambda work: (hazards.touched(work)[0], ())),
-        (concurrency, "touched", lambda work: ((), hazards.touched(work)[1])),
+        (stages, "touched", lambda work: (ranges.touched(work)[0], ())),
+        (stages, "touched", lambda work: ((), ranges.touched(work)[1])),
     ],
     ids=["forgets memory", "forgets writes", "forgets reads"],
 )

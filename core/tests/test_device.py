@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 import tensorplug as tp
-from tensorplug.backend import Backend
-from tensorplug.device import has_ability
+from tensorplug.device import Backend
+from tensorplug.device.device import has_ability
 from tensorplug.testing.null import FAULTS, NullBackend, NullDevice
 
 ABILITIES = list(itertools.product([False, True], repeat=3))

@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tensorplug as tp
-from tensorplug import footprints
-from tensorplug.footprints import Footprints
-from tensorplug.hazards import Range
+from tensorplug.device.ranges import Range
+from tensorplug.planning import footprints
+from tensorplug.planning.footprints import Footprints
 from tensorplug.testing.null import NullDevice
 
 

@@ -161,7 +161,7 @@ child(work)
 
 def test_locks_of_what_is_gone_are_not_kept():
     lines = printed("""
-from tensorplug.forks import _owners
+from tensorplug.system.forks import _owners
 def living():
     gc.collect()
     return len(_owners)

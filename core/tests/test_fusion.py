@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 
 import tensorplug as tp
-from tensorplug import patterns
 from tensorplug.errors import GraphError, Refusal
-from tensorplug.fusion import Group, pattern
-from tensorplug.matching import find_groups
-from tensorplug.patterns import PATTERNS
-from tensorplug.tensor import Tensor
+from tensorplug.fusion import library
+from tensorplug.fusion.formulas import Group, pattern
+from tensorplug.fusion.library import PATTERNS
+from tensorplug.fusion.matching import find_groups
+from tensorplug.graph.tensor import Tensor
 from tensorplug.testing.anykernel import ALL_KERNELS
 from tensorplug.testing.null import NullDevice
 
@@ -660,4 +660,4 @@ def test_names_of_patterns_are_their_own() -> None:
     names = [p.name for p in PATTERNS]
 
     assert len(set(names)) == len(names)
-    assert patterns.NORM_MUL in PATTERNS
+    assert library.NORM_MUL in PATTERNS

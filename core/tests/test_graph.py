@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import tensorplug as tp
-from tensorplug.tensor import Storage, leaf
+from tensorplug.graph.tensor import Storage, leaf
 from tensorplug.testing.null import NullDevice
 
 

@@ -1,4 +1,4 @@
-"""Core is a ladder: a module imports lower rungs only, and nothing inside functions."""
+"""Core is a ladder of rooms: a module imports only its own room and rooms above it."""
 
 import ast
 from pathlib import Path
@@ -7,46 +7,52 @@ import pytest
 
 import tensorplug
 
-LADDER = [
+ROOMS = [
     "errors",
-    "wholefile",
-    "cache",
-    "forks",
     "dtypes",
-    "tensor",
-    "ops",
-    "lifetime",
-    "buffer",
-    "placing",
-    "blocks",
+    "text",
+    "system",
     "graph",
+    "ops",
     "fusion",
-    "matching",
-    "patterns",
-    "rowids",
-    "backend",
-    "marks",
     "device",
-    "moving",
-    "transfer",
-    "trace",
-    "hazards",
-    "footprints",
-    "concurrency",
+    "blocks",
+    "planning",
+    "running",
+    "meta",
+    "inspect",
+    "registry",
+    "gguf",
+    "cli",
+    "testing",
 ]
+"""From the top down. `tensorplug/__init__.py` stands beside the ladder and imports all of it."""
+
+AGAINST: dict[str, set[str]] = {
+    "planning.explain": {"inspect"},
+    "running.scheduler": {"inspect"},
+    "cli.conformance": {"testing"},
+    "cli.kernels": {"testing"},
+    "cli.kit": {"testing"},
+}
+"""Modules that import a room below their own; an arrow that is gone must leave this list."""
+
+INSIDE_FUNCTIONS = {"cli.kit", "cli.quantize", "registry.registry"}
+"""Rooms and modules that import inside functions; one that no longer does must leave this list."""
+
 ROOT = Path(tensorplug.__file__).parent
-
-
-def files(rung: str) -> list[Path]:
-    folder = ROOT / rung
-    return sorted(folder.rglob("*.py")) if folder.is_dir() else [folder.with_suffix(".py")]
+MODULES = {
+    ".".join(path.relative_to(ROOT).with_suffix("").parts): path
+    for path in sorted(ROOT.rglob("*.py"))
+    if path.parent != ROOT or path.stem not in ("__init__", "__main__")
+}
 
 
 class Imports(ast.NodeVisitor):
-    """Collects the rungs that a module imports at run time, and its imports inside functions."""
+    """Collects the rooms that a module imports at run time, and its imports inside functions."""
 
     def __init__(self) -> None:
-        self.rungs: set[str] = set()
+        self.rooms: set[str] = set()
         self.late: list[int] = []
         self._depth = 0
 
@@ -69,44 +75,57 @@ class Imports(ast.NodeVisitor):
             package, _, path = alias.name.partition(".")
             self._add(package, [path.partition(".")[0]], node)
 
-    def _add(self, package: str, rungs: list[str], node: ast.stmt) -> None:
+    def _add(self, package: str, rooms: list[str], node: ast.stmt) -> None:
         if self._depth:
             self.late.append(node.lineno)
         if package == "tensorplug":
-            self.rungs |= set(rungs)
+            self.rooms |= {room for room in rooms if room}
 
 
 def imports(path: Path) -> Imports:
     found = Imports()
-    found.visit(ast.parse(path.read_text()))
+    found.visit(ast.parse(path.read_text(encoding="utf-8")))
     return found
 
 
-@pytest.mark.parametrize("rung", LADDER)
-def test_module_imports_only_from_lower_rungs(rung: str) -> None:
-    lower = {*LADDER[: LADDER.index(rung) + 1]}
-
-    for path in files(rung):
-        assert imports(path).rungs - lower == set(), path.name
+def room_of(module: str) -> str:
+    return module.partition(".")[0]
 
 
-@pytest.mark.parametrize("rung", LADDER)
-def test_module_imports_nothing_inside_functions(rung: str) -> None:
-    for path in files(rung):
-        assert imports(path).late == [], path.name
+def test_every_module_lies_in_a_room() -> None:
+    assert {room_of(module) for module in MODULES} == set(ROOMS)
 
 
-def test_import_inside_a_function_or_from_above_is_seen() -> None:
+@pytest.mark.parametrize("room", ROOMS)
+def test_room_imports_only_rooms_above_it(room: str) -> None:
+    above = {*ROOMS[: ROOMS.index(room) + 1]}
+    against = {
+        module: below
+        for module, path in MODULES.items()
+        if room_of(module) == room and (below := imports(path).rooms - above)
+    }
+
+    assert against == {m: below for m, below in AGAINST.items() if room_of(m) == room}
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_room_imports_nothing_inside_functions(room: str) -> None:
+    late = {m for m, path in MODULES.items() if room_of(m) == room and imports(path).late}
+
+    assert late == {m for m in INSIDE_FUNCTIONS if room_of(m) == room}
+
+
+def test_import_inside_a_function_or_from_below_is_seen() -> None:
     found = Imports()
     found.visit(
         ast.parse(
-            "import tensorplug.graph\n"
+            "import tensorplug.graph.tensor\n"
             "from tensorplug import ops\n"
             "from tensorplug.ops.table import Op\n"
-            "if TYPE_CHECKING:\n    from tensorplug.device import Device\n"
-            "def f():\n    from tensorplug.transfer import copy\n"
+            "if TYPE_CHECKING:\n    from tensorplug.device.device import Device\n"
+            "def f():\n    from tensorplug.registry import Registry\n"
         )
     )
 
-    assert found.rungs == {"graph", "ops", "transfer"}
+    assert found.rooms == {"graph", "ops", "registry"}
     assert found.late == [7]

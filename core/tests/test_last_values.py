@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import tensorplug as tp
-from tensorplug.backend import Backend
+from tensorplug.device import Backend
 from tensorplug.testing.null import NullDevice
 
 W = np.linspace(-1, 1, 16, dtype=np.float32).reshape(4, 4)

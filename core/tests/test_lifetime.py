@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 import tensorplug as tp
-from tensorplug.lifetime import Resource, Turnstile
-from tensorplug.placing import allocate
-from tensorplug.tensor import leaf
+from tensorplug.device import Resource, allocate
+from tensorplug.device.lifetime import Turnstile
+from tensorplug.graph.tensor import leaf
 from tensorplug.testing.null import NullDevice
 
 
@@ -197,7 +197,7 @@ def test_resource_is_closed_though_waiting_for_its_work_fails() -> None:
 
 def test_finalizers_call_nothing_at_interpreter_exit() -> None:
     program = """
-from tensorplug.lifetime import Resource
+from tensorplug.device import Resource
 
 class Thing(Resource):
     def _close(self):

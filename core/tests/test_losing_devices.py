@@ -9,9 +9,9 @@ import pytest
 
 import tensorplug as tp
 from tensorplug import meta
-from tensorplug.backend import Backend
+from tensorplug.device import Backend
 from tensorplug.errors import DeviceLost, RunFailed
-from tensorplug.tensor import Tensor
+from tensorplug.graph.tensor import Tensor
 from tensorplug.testing.null import NullDevice, null_devices
 
 X = np.arange(16, dtype=np.float32).reshape(4, 4) - 5

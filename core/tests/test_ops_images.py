@@ -4,7 +4,7 @@ import pytest
 
 import tensorplug as tp
 from tensorplug.dtypes import F16, F32, I32, I64, Q4_0
-from tensorplug.tensor import leaf
+from tensorplug.graph.tensor import leaf
 
 
 def t(*shape, dtype=F32):

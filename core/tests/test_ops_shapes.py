@@ -9,11 +9,11 @@ import pytest
 
 import tensorplug as tp
 from tensorplug import ops
+from tensorplug.graph.tensor import Tensor
 from tensorplug.ops import OPS
 from tensorplug.ops.glu import GLU
 from tensorplug.ops.table import Op, Param, Source, apply, register_op
 from tensorplug.ops.unary import UNARY
-from tensorplug.tensor import Tensor
 
 F32, F16, BF16, I32, I64, Q4_0 = tp.F32, tp.F16, tp.BF16, tp.I32, tp.I64, tp.Q4_0
 

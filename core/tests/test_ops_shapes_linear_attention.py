@@ -3,7 +3,7 @@
 import pytest
 
 import tensorplug as tp
-from tensorplug.tensor import Tensor
+from tensorplug.graph.tensor import Tensor
 
 
 def t(*ne: int, dtype: tp.DType = tp.F32) -> Tensor:

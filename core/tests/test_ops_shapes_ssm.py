@@ -3,7 +3,7 @@
 import pytest
 
 import tensorplug as tp
-from tensorplug.tensor import Tensor
+from tensorplug.graph.tensor import Tensor
 
 F32, F16, I32 = tp.F32, tp.F16, tp.I32
 

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 import tensorplug as tp
-from tensorplug import graphfile
 from tensorplug.dtypes import F16, F32, I32
-from tensorplug.tensor import leaf
+from tensorplug.graph.tensor import leaf
+from tensorplug.inspect import graphfile
 from tensorplug_cpu.device import CPUDevice
 
 

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 import tensorplug as tp
+from tensorplug.device.marks import Mark
+from tensorplug.device.moving import queue_write
 from tensorplug.errors import DeviceError
-from tensorplug.marks import Mark
-from tensorplug.moving import queue_write
 from tensorplug.testing.null import NullDevice
 from tensorplug.testing.timeline import Timeline
 

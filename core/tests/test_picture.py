@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import tensorplug as tp
-from tensorplug.picture.lanes import lanes
-from tensorplug.scheduler import Explanation
+from tensorplug.inspect.lanes import lanes
+from tensorplug.running import Explanation
 from tensorplug.testing.null import NullDevice
 
 

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import tensorplug as tp
-from tensorplug.backend import DeviceSpan
+from tensorplug.device import DeviceSpan
 from tensorplug.testing.null import NullBackend, NullDevice
 from tensorplug.testing.timeline import NullEvent, Timeline
 

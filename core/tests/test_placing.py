@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 
 import tensorplug as tp
 from tensorplug import transfer
-from tensorplug.placing import LinearAllocator, align, allocate, buffer_sizes, place, place_in
-from tensorplug.tensor import leaf
+from tensorplug.device import allocate, place, place_in
+from tensorplug.device.placing import LinearAllocator, align, buffer_sizes
+from tensorplug.graph.tensor import leaf
 from tensorplug.testing.null import NullBufferType, NullDevice
 
 

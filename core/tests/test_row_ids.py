@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 
 import tensorplug as tp
+from tensorplug.device.backend import NodePlan
 from tensorplug.errors import GraphError
+from tensorplug.graph.tensor import leaf
 from tensorplug.ops.ids import row_ids
-from tensorplug.tensor import leaf
 from tensorplug.testing.null import NullDevice
 
 IDS = tp.I32
@@ -215,7 +216,7 @@ def test_exception_of_a_kernel_for_a_wrong_id_becomes_an_error_that_names_the_no
 
     with device.open() as stream:
         if planned:
-            stream.plan_class = tp.backend.NodePlan
+            stream.plan_class = NodePlan
         with pytest.raises(GraphError, match=r"holds 7 at \[1\], which names no row") as caught:
             stream.compute(tp.BoundGraph(tp.Graph(node), bindings))
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import tensorplug as tp
-from tensorplug.backend import Backend
+from tensorplug.device import Backend
 from tensorplug.errors import (
     GraphError,
     NotAllocated,
@@ -19,7 +19,7 @@ from tensorplug.errors import (
     StaleResult,
     Unsupported,
 )
-from tensorplug.tensor import Tensor
+from tensorplug.graph.tensor import Tensor
 from tensorplug.testing.null import NullDevice
 
 
@@ -687,7 +687,7 @@ def test_only_the_experts_in_use_are_copied() -> None:
 
 
 def test_debug_log_holds_the_whole_explanation(rig: Rig, caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level("DEBUG", logger="tensorplug.scheduler"):
+    with caplog.at_level("DEBUG", logger="tensorplug.running"):
         schedule = rig.scheduler.schedule(tp.relu(x_in()))
 
     assert str(schedule.explain()) in caplog.text

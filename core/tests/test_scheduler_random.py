@@ -9,14 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tensorplug as tp
-from tensorplug import allocator
-from tensorplug.allocator import Step
-from tensorplug.backend import Backend
-from tensorplug.concurrency import Stage, Work
+from tensorplug.device import Backend
+from tensorplug.device.marks import Mark
 from tensorplug.errors import DeviceError, OutOfMemory
-from tensorplug.marks import Mark
-from tensorplug.scheduler import arrange, execute
-from tensorplug.tensor import Tensor
+from tensorplug.graph.tensor import Tensor
+from tensorplug.planning import arrange, memory
+from tensorplug.planning.memory import Step
+from tensorplug.planning.stages import Stage, Work
+from tensorplug.running import execute
 from tensorplug.testing.anykernel import ALL_KERNELS
 from tensorplug.testing.null import NullDevice
 from tensorplug.testing.timeline import Timeline
@@ -237,7 +237,7 @@ def free_at_once(steps: Sequence[Step]) -> list[int]:
 
 @pytest.mark.parametrize(
     ("where", "name", "mistake"),
-    [(arrange, "arrange", one_stage), (allocator, "stage_ends", free_at_once)],
+    [(arrange, "arrange", one_stage), (memory, "stage_ends", free_at_once)],
 )
 def test_stages_with_hazards_are_reported(
     monkeypatch: pytest.MonkeyPatch, where: object, name: str, mistake: object

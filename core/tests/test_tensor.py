@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import tensorplug as tp
-from tensorplug.placing import allocate, place, place_in
-from tensorplug.tensor import Storage, array_view, contiguous_nb, leaf, ne_of, pad_ne
+from tensorplug.device import allocate, place, place_in
+from tensorplug.graph.tensor import Storage, array_view, contiguous_nb, leaf, ne_of, pad_ne
 from tensorplug.testing.null import NullDevice
 
 

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 import tensorplug as tp
-from tensorplug.backend import SupportsProfiling
+from tensorplug.device import SupportsProfiling
+from tensorplug.inspect.trace import HOST
 from tensorplug.testing.null import NullDevice, null_devices
-from tensorplug.trace import HOST
 
 DATA = np.ones((4, 8), np.float32)
 

@@ -7,10 +7,9 @@ import pytest
 
 import tensorplug as tp
 from tensorplug import transfer
-from tensorplug.backend import order_after
-from tensorplug.moving import copy_bytes, queue_copy, queue_read, queue_write
-from tensorplug.placing import place_in
-from tensorplug.tensor import Storage, leaf
+from tensorplug.device import order_after, place_in
+from tensorplug.device.moving import copy_bytes, queue_copy, queue_read, queue_write
+from tensorplug.graph.tensor import Storage, leaf
 from tensorplug.testing.null import NullBuffer, NullBufferType, NullDevice
 from tensorplug.testing.timeline import Timeline
 

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import tensorplug as tp
-from tensorplug.tensor import array_view
+from tensorplug.graph.tensor import array_view
 
 
 def t(*ne: int, dtype: tp.DType = tp.F32) -> tp.Tensor:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tensorplug.wholefile import whole_file
+from tensorplug.system.wholefile import whole_file
 
 
 def names(folder: Path) -> list[str]:
@@ -95,7 +95,7 @@ def test_the_longest_name_has_a_temporary_file_too(tmp_path: Path) -> None:
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from tensorplug.wholefile import whole_file
+from tensorplug.system.wholefile import whole_file
 with whole_file(Path(sys.argv[1])) as place:
     place.write_text("half")
     os.kill(os.getpid(), signal.SIGKILL)

@@ -3,9 +3,9 @@
 import pytest
 
 import tensorplug as tp
-from tensorplug.matching import find_groups
-from tensorplug.patterns import GATED_DELTA_NET_CPY, RMS_NORM_ROPE
-from tensorplug.tensor import Tensor
+from tensorplug.device import Tensor
+from tensorplug.fusion.library import GATED_DELTA_NET_CPY, RMS_NORM_ROPE
+from tensorplug.fusion.matching import find_groups
 from tensorplug_simt.facts import Facts
 from tensorplug_simt.lowering import lower_group
 from tensorplug_simt.own.chains import CHAINS

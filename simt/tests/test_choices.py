@@ -5,8 +5,8 @@ import threading
 
 import pytest
 
-from tensorplug import cache
-from tensorplug.cache import VARIABLE, Cache
+from tensorplug.system import cache
+from tensorplug.system.cache import VARIABLE, Cache
 from tensorplug_simt.choices import ChoiceFile, texts_id
 
 IDENTITY = {"device": "a GPU", "driver": "1"}

@@ -5,7 +5,7 @@ That is all: nothing here ran. Limits are of registers, spills and local memory.
 
 import pytest
 
-from tensorplug.errors import DeviceError
+from tensorplug.device import DeviceError
 from tensorplug.testing.tiers import select
 from tensorplug_simt import families, nvrtc  # noqa: F401 - fills the table of lowerings
 from tensorplug_simt.dialects.cuda import cuda_options, cuda_source

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tensorplug.errors import DeviceError
+from tensorplug.device import DeviceError
 from tensorplug_simt.emulator import Library, Memory, Order, library, missing
 
 pytestmark = pytest.mark.skipif(bool(missing()), reason=missing())

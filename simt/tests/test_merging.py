@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import tensorplug as tp
-from tensorplug.matching import find_groups
-from tensorplug.patterns import RMS_NORM_ROPE
+from tensorplug.fusion.library import RMS_NORM_ROPE
+from tensorplug.fusion.matching import find_groups
 from tensorplug_simt import families  # noqa: F401 - fills the table of lowerings
 from tensorplug_simt.dialects.dialect import OPENCL
 from tensorplug_simt.facts import Facts

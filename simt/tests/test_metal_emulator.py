@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tensorplug.errors import DeviceError
+from tensorplug.device import DeviceError
 from tensorplug_simt.emulator import Memory, Order, library, missing, spaces
 from tensorplug_simt.emulator.metal import METAL_LANGUAGE
 from tensorplug_simt.emulator.spaces import space_problems

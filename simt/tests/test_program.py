@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 import tensorplug as tp
-from tensorplug.errors import Refusal, ShapeError
-from tensorplug.tensor import Tensor
+from tensorplug.device import Refusal, Tensor
+from tensorplug.errors import ShapeError
 from tensorplug_simt import families  # noqa: F401 - fills the table of lowerings
 from tensorplug_simt.facts import Facts
 from tensorplug_simt.families.elementwise import SCALE

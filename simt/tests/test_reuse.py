@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 import tensorplug as tp
-from tensorplug.hazards import Host
+from tensorplug.device.ranges import Host
 from tensorplug_simt.merging import Placed
 from tensorplug_simt.program import Kernel, launch, region, scratch
 from tensorplug_simt.reuse import FARTHEST, reusing

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import tensorplug as tp
+from tensorplug.device import OutOfMemory
 from tensorplug.dtypes import DTYPES, INTEGERS
-from tensorplug.errors import OutOfMemory
 from tensorplug_cpu.reference import decode
 from tensorplug_simt.emulator.device import EmulatedDevice
 from tensorplug_simt.trials import (

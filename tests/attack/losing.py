@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tensorplug import Backend
-from tensorplug.buffer import Buffer
+from tensorplug.device import Buffer
 from tensorplug.errors import DeviceLost
 
 STREAM = ("_synchronize", "write_async", "read_async", "copy_async", "record", "wait")

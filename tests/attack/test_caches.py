@@ -20,7 +20,7 @@ OTHER = 54321
 """A user who is neither this one nor root."""
 PRELUDE = """
 import json, sys
-from tensorplug import cache
+from tensorplug.system import cache
 def full(*_):
     raise OSError(28, "No space left on device")
 if sys.argv[1] == "full":

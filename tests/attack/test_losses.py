@@ -37,9 +37,9 @@ NEVER = None
 @pytest.fixture(autouse=True)
 def quiet() -> Iterator[None]:
     """Each loss is a warning of several lines."""
-    logging.getLogger("tensorplug.scheduler").setLevel(logging.ERROR)
+    logging.getLogger("tensorplug.running").setLevel(logging.ERROR)
     yield
-    logging.getLogger("tensorplug.scheduler").setLevel(logging.NOTSET)
+    logging.getLogger("tensorplug.running").setLevel(logging.NOTSET)
 
 
 # --- language models ---------------------------------------------------------------------------

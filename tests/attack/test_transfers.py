@@ -9,9 +9,9 @@ import pytest
 
 import tensorplug as tp
 from tensorplug import meta, transfer
+from tensorplug.device.placing import LinearAllocator
 from tensorplug.errors import DTypeError, ShapeError
-from tensorplug.placing import LinearAllocator
-from tensorplug.tensor import leaf
+from tensorplug.graph.tensor import leaf
 from tensorplug.testing.null import NullDevice
 
 tp.load_all()

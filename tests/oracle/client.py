@@ -17,7 +17,7 @@ import numpy.typing as npt
 from oracle.ggml import library_folder
 
 import tensorplug as tp
-from tensorplug.tensor import Tensor
+from tensorplug.graph.tensor import Tensor
 from tensorplug.testing.cases.case import Built
 from tensorplug_cpu import reference
 

@@ -14,7 +14,7 @@ from oracle.report import Finding
 
 import tensorplug as tp
 from tensorplug import transfer
-from tensorplug.backend import Backend
+from tensorplug.device import Backend
 from tensorplug.testing.cases.case import Built, Case, build
 from tensorplug.testing.cases.compare import difference, normalised_error
 from tensorplug.testing.cases.laid import lay

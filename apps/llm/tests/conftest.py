@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tensorplug import Backend, BufferType, DeviceType, Memory
-from tensorplug.buffer import Buffer, BufferUsage
+from tensorplug.device import Buffer, BufferUsage
 from tensorplug_cpu.device import CPUDevice
 from tensorplug_cpu.memory import CPUBufferType
 

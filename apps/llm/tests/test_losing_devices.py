@@ -7,7 +7,7 @@ import pytest
 
 import tensorplug as tp
 from tensorplug import Backend
-from tensorplug.buffer import Buffer
+from tensorplug.device import Buffer
 from tensorplug.errors import DeviceLost, RunFailed
 from tensorplug_llm import load_model
 from tensorplug_llm.arch import ARCHITECTURES

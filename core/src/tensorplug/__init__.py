@@ -3,8 +3,9 @@
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from tensorplug import ops, transfer
-from tensorplug.backend import (
+from tensorplug import ops
+from tensorplug.device import transfer
+from tensorplug.device.backend import (
     Backend,
     Event,
     Plan,
@@ -19,8 +20,8 @@ from tensorplug.backend import (
     SupportsThreadPool,
     SupportsThreads,
 )
-from tensorplug.buffer import Buffer, BufferType, BufferUsage, HostBuffer, MultiBuffer
-from tensorplug.device import (
+from tensorplug.device.buffer import Buffer, BufferType, BufferUsage, HostBuffer, MultiBuffer
+from tensorplug.device.device import (
     Capabilities,
     Device,
     DeviceInfo,
@@ -100,7 +101,8 @@ from tensorplug.errors import (
     Unsupported,
     map_driver_errors,
 )
-from tensorplug.graph import Bindings, BoundGraph, Graph, forward_select
+from tensorplug.graph.graph import Bindings, BoundGraph, Graph, forward_select
+from tensorplug.graph.tensor import Flags, Storage, Tensor, input
 from tensorplug.ops import *  # noqa: F403 - every op; listed there
 from tensorplug.registry import (
     Registry,
@@ -124,13 +126,13 @@ from tensorplug.registry import (
     register_device,
     unload,
 )
-from tensorplug.tensor import Flags, Storage, Tensor, input
 
 if TYPE_CHECKING:
-    from tensorplug.candidate import Candidate, State
-    from tensorplug.hooks import hookimpl
-    from tensorplug.report import Report
-    from tensorplug.scheduler import (
+    from tensorplug.inspect.trace import Trace
+    from tensorplug.registry.candidate import Candidate, State
+    from tensorplug.registry.hooks import hookimpl
+    from tensorplug.registry.report import Report
+    from tensorplug.running import (
         Explanation,
         InFlight,
         Observer,
@@ -138,20 +140,19 @@ if TYPE_CHECKING:
         Schedule,
         Scheduler,
     )
-    from tensorplug.trace import Trace
 
 _LATER = {
-    "Candidate": "tensorplug.candidate",
-    "State": "tensorplug.candidate",
-    "Report": "tensorplug.report",
-    "hookimpl": "tensorplug.hooks",
-    "Explanation": "tensorplug.scheduler",
-    "InFlight": "tensorplug.scheduler",
-    "Observer": "tensorplug.scheduler",
-    "Results": "tensorplug.scheduler",
-    "Schedule": "tensorplug.scheduler",
-    "Scheduler": "tensorplug.scheduler",
-    "Trace": "tensorplug.trace",
+    "Candidate": "tensorplug.registry.candidate",
+    "State": "tensorplug.registry.candidate",
+    "Report": "tensorplug.registry.report",
+    "hookimpl": "tensorplug.registry.hooks",
+    "Explanation": "tensorplug.running",
+    "InFlight": "tensorplug.running",
+    "Observer": "tensorplug.running",
+    "Results": "tensorplug.running",
+    "Schedule": "tensorplug.running",
+    "Scheduler": "tensorplug.running",
+    "Trace": "tensorplug.inspect.trace",
 }
 """Names that are imported when first asked for, so that `import tensorplug` stays quick."""
 

@@ -7,7 +7,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
-    from tensorplug.device import Device
+    from tensorplug.device.device import Device
 
 
 class TensorplugError(Exception):

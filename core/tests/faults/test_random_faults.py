@@ -20,8 +20,9 @@ import pytest
 
 import tensorplug as tp
 from tensorplug.errors import RunFailed
-from tensorplug.scheduler import failure, rescue, restart
-from tensorplug.tensor import Tensor
+from tensorplug.graph.tensor import Tensor
+from tensorplug.running import failure
+from tensorplug.running.recovery import rescue, restart
 from tensorplug.testing.anykernel import ALL_KERNELS
 from tensorplug.testing.faults import FAULTS
 from tensorplug.testing.null import NullDevice

@@ -7,8 +7,8 @@ import pytest
 
 import tensorplug as tp
 from tensorplug import transfer
-from tensorplug.backend import order_after
-from tensorplug.moving import queue_read, queue_write
+from tensorplug.device import order_after
+from tensorplug.device.moving import queue_read, queue_write
 from tensorplug.testing.null import NullDevice, null_devices
 from tensorplug.testing.timeline import Timeline
 

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 import tensorplug as tp
-from tensorplug.backend import NodePlan
-from tensorplug.matching import find_groups
-from tensorplug.patterns import PATTERNS
+from tensorplug.device.backend import NodePlan
+from tensorplug.fusion.library import PATTERNS
+from tensorplug.fusion.matching import find_groups
 from tensorplug.testing.anykernel import ALL_KERNELS
 from tensorplug.testing.null import NullDevice
 from tensorplug.testing.suites.blocks import GRAPHS

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tensorplug.backend import NodePlan
+from tensorplug.device.backend import NodePlan
 from tensorplug.errors import TensorplugError
 from tensorplug.testing.null import NullBuffer, NullBufferType, NullDevice
 from tensorplug.testing.suites.lifetime import LifetimeTests

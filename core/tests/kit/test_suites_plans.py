@@ -3,7 +3,7 @@
 import pytest
 
 import tensorplug as tp
-from tensorplug.backend import NodePlan
+from tensorplug.device.backend import NodePlan
 from tensorplug.testing.null import NullDevice
 from tensorplug.testing.suites.plans import PlanTests
 

@@ -5,9 +5,9 @@ import pytest
 
 import tensorplug as tp
 from tensorplug import meta, transfer
+from tensorplug.device import allocate, place_in
+from tensorplug.graph.tensor import leaf
 from tensorplug.meta import cut
-from tensorplug.placing import allocate, place_in
-from tensorplug.tensor import leaf
 from tensorplug.testing.null import null_devices
 
 STATES = [

@@ -9,7 +9,7 @@ import pytest
 import tensorplug as tp
 from tensorplug import meta, transfer
 from tensorplug.device import Rounding
-from tensorplug.hazards import Sanitizer
+from tensorplug.inspect.sanitizer import Sanitizer
 from tensorplug.meta import cut, deal
 from tensorplug.testing.anykernel import ALL_KERNELS
 from tensorplug.testing.null import NullDevice, null_devices

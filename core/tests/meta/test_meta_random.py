@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 import tensorplug as tp
 from tensorplug import meta, transfer
+from tensorplug.graph.tensor import Tensor
 from tensorplug.meta import SplitState, cut
 from tensorplug.ops.table import in_place
-from tensorplug.tensor import Tensor
 from tensorplug.testing.anykernel import ALL_KERNELS
 from tensorplug.testing.null import NullDevice, null_devices
 

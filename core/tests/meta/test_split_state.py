@@ -5,8 +5,8 @@ import math
 import pytest
 
 import tensorplug as tp
+from tensorplug.graph.tensor import leaf
 from tensorplug.meta import MIRRORED, PARTIAL, SUMMANDS, WHOLE, SplitState, cut, deal
-from tensorplug.tensor import leaf
 
 QKV = cut(1, (4, 4), (2, 2), (2, 2))
 

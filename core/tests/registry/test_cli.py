@@ -6,8 +6,8 @@ import pytest
 from typer.testing import CliRunner
 
 import tensorplug as tp
-from tensorplug import graphfile
 from tensorplug.cli import app
+from tensorplug.inspect import graphfile
 from tensorplug.testing.distributions import plugin_source, write_distribution
 
 REMEDY = "upgrade or uninstall acme-gpu, or set TENSORPLUG_DISABLE=acme"
@@ -60,7 +60,7 @@ def test_info_says_which_device_is_meant_by_best(shelf, run, kinds, best):
     made = ", ".join(
         f"NullDevice('acme:{i}', device_type=DeviceType.{kind})" for i, kind in enumerate(kinds)
     )
-    top = "from tensorplug.device import DeviceType"
+    top = "from tensorplug.device.device import DeviceType"
     shelf.add("acme-gpu", plugin_source(top=top, devices=f"return [{made}]"))
 
     assert best in run("info", TENSORPLUG_BACKENDS="acme").stdout.splitlines()

@@ -4,10 +4,10 @@ import sys
 
 import pytest
 
-from tensorplug.candidate import State
 from tensorplug.registry import Registry
+from tensorplug.registry.candidate import State
+from tensorplug.registry.variables import Variables
 from tensorplug.testing.distributions import write_distribution
-from tensorplug.variables import Variables
 
 
 def only(registry):
@@ -160,7 +160,7 @@ def test_what_only_the_hidden_version_of_a_distribution_offers_is_not_there(shel
 
 
 def test_a_pre_release_of_tensorplug_counts_as_its_version(shelf, monkeypatch):
-    monkeypatch.setattr("tensorplug.discovery._our_version", lambda: "0.2.0rc1")
+    monkeypatch.setattr("tensorplug.registry.discovery._our_version", lambda: "0.2.0rc1")
     shelf.add("acme-gpu", requires=["tensorplug>=0.1"])
 
     assert only(shelf.registry()).state is State.FOUND

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import tensorplug as tp
-from tensorplug import graphfile
 from tensorplug.errors import FormatError, GraphError
+from tensorplug.inspect import graphfile
 from tensorplug.testing.null import NullDevice
 
 
@@ -86,7 +86,7 @@ def test_a_part_of_a_graph_is_not_saved(tmp_path):
 
 
 GOOD = {
-    "format": "tensorplug.graph",
+    "format": "tensorplug.graph.graph",
     "version": 1,
     "leafs": [{"name": "x", "dtype": "f32", "shape": [4], "role": "input"}],
     "nodes": [
@@ -125,8 +125,8 @@ def test_the_good_content_is_good(tmp_path):
     [
         ("", "is no JSON: Expecting value: line 1 column 1 (char 0)"),
         ("[" * 100_000, "is no JSON: "),
-        ("[]", "is no saved graph; write one with tensorplug.graphfile.save"),
-        ('{"format": "x"}', "is no saved graph; write one with tensorplug.graphfile.save"),
+        ("[]", "is no saved graph; write one with tensorplug.inspect.graphfile.save"),
+        ('{"format": "x"}', "is no saved graph; write one with tensorplug.inspect.graphfile.save"),
         (
             changed("top", version=2),
             "has version 2, this tensorplug reads 1; pip install --upgrade tensorplug",

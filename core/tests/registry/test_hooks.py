@@ -7,8 +7,8 @@ import pluggy
 import pytest
 
 import tensorplug as tp
-from tensorplug import hooks
-from tensorplug.hooks import Plugin
+from tensorplug.registry import hooks
+from tensorplug.registry.hooks import Plugin
 
 SPECS = [name for name in vars(hooks) if name.startswith("tensorplug_")]
 

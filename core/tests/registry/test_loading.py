@@ -4,8 +4,8 @@ import logging
 
 import pytest
 
-from tensorplug.candidate import State
 from tensorplug.errors import BackendUnavailable
+from tensorplug.registry.candidate import State
 from tensorplug.testing.distributions import plugin_source
 
 REMEDY = "upgrade or uninstall acme-gpu, or set TENSORPLUG_DISABLE=acme"

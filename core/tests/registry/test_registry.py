@@ -9,8 +9,6 @@ import numpy as np
 import pytest
 
 import tensorplug as tp
-from tensorplug.candidate import State
-from tensorplug.compat import INSTEAD
 from tensorplug.device import DeviceType, Option
 from tensorplug.errors import (
     BackendNotFound,
@@ -20,6 +18,8 @@ from tensorplug.errors import (
     OptionError,
 )
 from tensorplug.registry import Registry
+from tensorplug.registry.candidate import State
+from tensorplug.registry.compat import INSTEAD
 from tensorplug.testing.distributions import plugin_source, write_distribution
 from tensorplug.testing.null import NullDevice
 

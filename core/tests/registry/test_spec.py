@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tensorplug.errors import OptionError
-from tensorplug.spec import hardware_id, how_to_get, old_spec, parse_spec
+from tensorplug.registry.spec import hardware_id, how_to_get, old_spec, parse_spec
 
 GRAMMAR = "write NAME[@DISTRIBUTION][:INDEX][?KEY=VALUE&...]"
 

@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 
 import tensorplug as tp
+from tensorplug.device.lifetime import Turnstile
 from tensorplug.errors import ConcurrentUse, RunFailed, SchedulerBusy
-from tensorplug.lifetime import Turnstile
-from tensorplug.tensor import Tensor
+from tensorplug.graph.tensor import Tensor
 from tensorplug.testing.null import NullDevice, null_devices
 
 THREADS = 4

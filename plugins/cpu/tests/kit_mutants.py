@@ -14,8 +14,8 @@ from numpy.lib.stride_tricks import as_strided
 
 import tensorplug as tp
 from tensorplug.blocks.rows import decode_rows
+from tensorplug.device import Array
 from tensorplug.dtypes import F32
-from tensorplug.tensor import Array
 from tensorplug_cpu.operand import Operand
 from tensorplug_cpu.task import Kernel, Task
 from tensorplug_cpu.threads import Step

@@ -3,7 +3,7 @@
 import numpy as np
 
 import tensorplug as tp
-from tensorplug.tensor import leaf
+from tensorplug.graph.tensor import leaf
 from tensorplug_cpu import reference
 
 

@@ -8,15 +8,16 @@ import numpy as np
 import pytest
 
 import tensorplug as tp
-from tensorplug.backend import (
+from tensorplug.device import (
     SupportsAbort,
+    SupportsHostImport,
+    SupportsNuma,
     SupportsReference,
     SupportsThreadPool,
     SupportsThreads,
+    place_in,
 )
-from tensorplug.device import SupportsHostImport, SupportsNuma
-from tensorplug.placing import place_in
-from tensorplug.tensor import leaf
+from tensorplug.graph.tensor import leaf
 from tensorplug.testing.null import NullDevice
 from tensorplug.testing.running import run
 from tensorplug_cpu import host, plugin

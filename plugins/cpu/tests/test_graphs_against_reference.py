@@ -5,8 +5,8 @@ import pytest
 
 import tensorplug as tp
 from tensorplug import transfer
-from tensorplug.placing import allocate
-from tensorplug.tensor import leaf
+from tensorplug.device import allocate
+from tensorplug.graph.tensor import leaf
 from tensorplug_cpu import reference
 
 

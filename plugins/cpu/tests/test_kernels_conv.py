@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import tensorplug as tp
-from tensorplug.tensor import leaf
+from tensorplug.graph.tensor import leaf
 from tensorplug.testing.running import run
 from tensorplug_cpu.kernels import conv, pool
 from tensorplug_cpu.threads import Team

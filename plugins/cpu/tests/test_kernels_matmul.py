@@ -5,7 +5,7 @@ import pytest
 
 import tensorplug as tp
 from tensorplug.blocks.rows import decode_rows
-from tensorplug.tensor import leaf
+from tensorplug.graph.tensor import leaf
 from tensorplug.testing.running import run
 from tensorplug_cpu.kernels import matmul
 

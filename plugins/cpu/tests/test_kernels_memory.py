@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import tensorplug as tp
+from tensorplug.graph.tensor import leaf
 from tensorplug.ops import OPS, replaceable_sources
-from tensorplug.tensor import leaf
 from tensorplug.testing.running import run
 from tensorplug_cpu import kernels, reference, tiles
 from tensorplug_cpu.kernels import KERNELS

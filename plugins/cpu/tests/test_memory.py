@@ -8,8 +8,8 @@ import pytest
 
 import tensorplug as tp
 from tensorplug import transfer
-from tensorplug.placing import allocate, place_in
-from tensorplug.tensor import leaf
+from tensorplug.device import allocate, place_in
+from tensorplug.graph.tensor import leaf
 from tensorplug.testing.running import run
 
 RNG = np.random.default_rng(5)

@@ -8,7 +8,7 @@ from threadpoolctl import ThreadpoolController
 
 import tensorplug as tp
 from tensorplug import transfer
-from tensorplug.tensor import leaf
+from tensorplug.graph.tensor import leaf
 from tensorplug.testing.running import bind, run
 from tensorplug_cpu.threads import Workers, blas_threads
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import tensorplug as tp
-from tensorplug.tensor import leaf
+from tensorplug.graph.tensor import leaf
 from tensorplug_cpu.reference import compute
 
 STEP = 2.0**-10

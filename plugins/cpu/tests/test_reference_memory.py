@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import tensorplug as tp
-from tensorplug.tensor import leaf
+from tensorplug.graph.tensor import leaf
 from tensorplug_cpu import reference
 from tensorplug_cpu.reference import blocks
 

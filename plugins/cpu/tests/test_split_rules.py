@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 import tensorplug as tp
-from tensorplug.errors import Refusal
+from tensorplug.device import Refusal
+from tensorplug.graph.tensor import leaf
 from tensorplug.ops.split import MIRRORED, PARTIAL, split_state
 from tensorplug.ops.table import Call
-from tensorplug.tensor import leaf
 from tensorplug.testing.cases import CASES, build
 from tensorplug_cpu import reference
 

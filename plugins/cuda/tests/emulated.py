@@ -1,7 +1,6 @@
 """The kernels of this backend on the emulator, which declares their roundings."""
 
-from tensorplug.device import Rounding
-from tensorplug.tensor import Tensor
+from tensorplug.device import Rounding, Tensor
 from tensorplug_cuda.kernels.roundings import declared
 from tensorplug_simt.emulator.device import EmulatedDevice
 

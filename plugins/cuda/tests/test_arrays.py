@@ -5,7 +5,8 @@ import pytest
 
 import tensorplug as tp
 from tensorplug import transfer
-from tensorplug.errors import DeviceError, DTypeError, NotAllocated, ShapeError
+from tensorplug.device import DeviceError
+from tensorplug.errors import DTypeError, NotAllocated, ShapeError
 from tensorplug_simt.emulator import missing
 
 

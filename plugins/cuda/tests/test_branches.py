@@ -6,8 +6,7 @@ from cublaslt import CublasLt
 from hypothesis import HealthCheck, Phase, given, seed, settings
 
 import tensorplug as tp
-from tensorplug.backend import SupportsConcurrency
-from tensorplug.errors import OptionError
+from tensorplug.device import OptionError, SupportsConcurrency
 from tensorplug.testing.programs import programs
 from tensorplug_cpu.reference import decode, encode
 from tensorplug_cuda import branches, graphs, lt, plan

@@ -5,7 +5,7 @@ import pytest
 from cupy.cuda import nccl
 
 import tensorplug as tp
-from tensorplug.errors import DeviceError
+from tensorplug.device import DeviceError
 
 
 def numbers(*shape, seed=1):

@@ -5,8 +5,7 @@ import logging
 import pytest
 
 import tensorplug as tp
-from tensorplug.device import DeviceType
-from tensorplug.errors import DeviceError, OptionError
+from tensorplug.device import DeviceError, DeviceType, OptionError
 
 
 def test_each_gpu_is_a_device_with_its_identity(devices, machine):

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import tensorplug as tp
-from tensorplug.errors import DeviceLost, OutOfMemory
+from tensorplug.device import DeviceLost, OutOfMemory
 
 
 def test_memory_that_is_not_there_is_reported_with_both_sizes(device, monkeypatch):

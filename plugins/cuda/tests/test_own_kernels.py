@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 import tensorplug as tp
-from tensorplug.fusion import Group
-from tensorplug.matching import find_groups
+from tensorplug.device import Group
+from tensorplug.fusion.matching import find_groups
 from tensorplug.testing.cases import Arg
 from tensorplug.testing.cases.attention import attention
 from tensorplug.testing.cases.case import UNIT, Data, among, integers, uniform

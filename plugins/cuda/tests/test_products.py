@@ -7,7 +7,7 @@ import pytest
 from cublaslt import CublasLt
 
 import tensorplug as tp
-from tensorplug.errors import OptionError, Unsupported
+from tensorplug.device import OptionError, Unsupported
 from tensorplug_cpu.reference import decode, encode
 from tensorplug_cuda import lt
 from tensorplug_simt.emulator import missing

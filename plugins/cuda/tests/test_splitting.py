@@ -7,8 +7,7 @@ import pytest
 
 import tensorplug as tp
 from tensorplug import transfer
-from tensorplug.errors import OptionError
-from tensorplug.placing import place
+from tensorplug.device import OptionError, place
 from tensorplug.testing.suites.graphs import Trial
 from tensorplug.testing.suites.work import Work
 from tensorplug_cpu.device import CPUDevice

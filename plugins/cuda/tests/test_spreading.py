@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tensorplug import footprints
-from tensorplug.hazards import Host, Range
+from tensorplug.device.ranges import Host, Range
+from tensorplug.planning import footprints
 from tensorplug_cuda.branches import Touch, spread
 
 

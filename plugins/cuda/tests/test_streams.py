@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 import tensorplug as tp
-from tensorplug.backend import order_after
-from tensorplug.errors import DeviceError
+from tensorplug.device import DeviceError, order_after
 from tensorplug.testing.suites.events import ForeignEvent
 from tensorplug_simt.emulator import missing
 

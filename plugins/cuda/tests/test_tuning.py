@@ -10,7 +10,7 @@ from cublaslt import CublasLt
 from cupy._machine import ILLEGAL_ADDRESS, OUT_OF_MEMORY, CUDARuntimeError
 
 import tensorplug as tp
-from tensorplug.errors import DeviceLost, OptionError, OutOfMemory, Unsupported
+from tensorplug.device import DeviceLost, OptionError, OutOfMemory, Unsupported
 from tensorplug.testing.cases.case import node_of
 from tensorplug.testing.cases.matmul import BLOCKS
 from tensorplug.testing.tiers import select

@@ -5,9 +5,8 @@ import logging
 import pytest
 
 import tensorplug as tp
-from tensorplug.buffer import human
-from tensorplug.device import DeviceType
-from tensorplug.errors import DeviceError
+from tensorplug.device import DeviceError, DeviceType
+from tensorplug.device.buffer import human
 from tensorplug_simt.emulator import missing
 
 pytestmark = pytest.mark.skipif(bool(missing()), reason=missing())

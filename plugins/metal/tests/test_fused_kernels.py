@@ -7,7 +7,7 @@ import pytest
 
 import tensorplug as tp
 from tensorplug import transfer
-from tensorplug.matching import find_groups
+from tensorplug.fusion.matching import find_groups
 from tensorplug.testing.running import bind
 from tensorplug_metal.kernels import GROUPS, LOWERINGS
 from tensorplug_simt import emulator

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 import tensorplug as tp
-from tensorplug.errors import OutOfMemory, ShapeError
-from tensorplug.placing import place_in
-from tensorplug.tensor import leaf
+from tensorplug.device import OutOfMemory, place_in
+from tensorplug.errors import ShapeError
+from tensorplug.graph.tensor import leaf
 from tensorplug_metal.pages import PAGE, cut
 from tensorplug_simt.emulator import missing
 

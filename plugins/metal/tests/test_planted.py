@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 
 import tensorplug as tp
-from tensorplug.errors import DeviceError
-from tensorplug.placing import place_in
-from tensorplug.tensor import leaf
+from tensorplug.device import DeviceError, place_in
+from tensorplug.graph.tensor import leaf
 from tensorplug_simt.emulator import missing
 
 pytestmark = pytest.mark.skipif(bool(missing()), reason=missing())
@@ -78,14 +77,14 @@ def without_barriers(monkeypatch) -> None:
 
 def with_hazards_ignored(monkeypatch) -> None:
     """The reorder pass does not see writes, and barriers are not looked for."""
-    from tensorplug import concurrency
+    from tensorplug.planning import stages
 
-    monkeypatch.setattr(concurrency._Changing, "holds", lambda self, tensor: False)
+    monkeypatch.setattr(stages._Changing, "holds", lambda self, tensor: False)
     without_barriers(monkeypatch)
 
 
 def with_stages_reversed(monkeypatch) -> None:
-    from tensorplug.scheduler import arrange
+    from tensorplug.planning import arrange
 
     real: Callable[..., tuple] = arrange.arrange
     monkeypatch.setattr(arrange, "arrange", lambda *a, **k: tuple(reversed(real(*a, **k))))
@@ -132,9 +131,9 @@ def test_missing_barrier_is_named_where_orders_are_compared(stream, machine, mon
 
 
 def test_hazard_that_the_reorder_pass_ignores_is_stopped_by_a_barrier(stream, monkeypatch):
-    from tensorplug import concurrency
+    from tensorplug.planning import stages
 
-    monkeypatch.setattr(concurrency._Changing, "holds", lambda self, tensor: False)
+    monkeypatch.setattr(stages._Changing, "holds", lambda self, tensor: False)
 
     assert (overwritten(stream) == 2 * X).all()
 

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 import tensorplug as tp
-from tensorplug.backend import order_after
-from tensorplug.errors import DeviceError, OutOfMemory
+from tensorplug.device import DeviceError, OutOfMemory, order_after
 from tensorplug.testing.suites.events import ForeignEvent
 from tensorplug_simt.emulator import missing
 

@@ -5,8 +5,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from tensorplug.backend import Backend
-from tensorplug.tensor import Array
+from tensorplug.device import Array, Backend
 from tensorplug_cpu.device import CPUDevice
 from tensorplug_native.backend import NativeBackend
 from tensorplug_native.device import NativeDevice

@@ -5,7 +5,7 @@ import pytest
 
 import tensorplug as tp
 from tensorplug import transfer
-from tensorplug.matching import find_groups
+from tensorplug.fusion.matching import find_groups
 from tensorplug.testing.running import bind
 from tensorplug_native.fusions import FUSIONS
 from tensorplug_native.rules.common import READABLE

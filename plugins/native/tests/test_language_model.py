@@ -5,7 +5,7 @@ import importlib.util
 import numpy as np
 import pytest
 
-from tensorplug.transfer import read
+from tensorplug.device.transfer import read
 from tensorplug_cpu.device import CPUDevice
 
 llm = pytest.importorskip("tensorplug_llm", reason="tensorplug-llm is not installed")

@@ -4,11 +4,10 @@ import numpy as np
 import pytest
 
 import tensorplug as tp
-from tensorplug.errors import TensorplugError
-from tensorplug.placing import allocate
-from tensorplug.tensor import leaf
+from tensorplug.device import TensorplugError, allocate
+from tensorplug.device.transfer import read
+from tensorplug.graph.tensor import leaf
 from tensorplug.testing.cases.laid import lay
-from tensorplug.transfer import read
 from tensorplug_native.device import VARIABLE, NativeDevice
 from tensorplug_native.rules.products import INT8_LEVELS
 

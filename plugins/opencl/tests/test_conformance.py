@@ -4,8 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tensorplug.backend import Backend
-from tensorplug.device import Device
+from tensorplug.device import Backend, Device
 from tensorplug.testing.cases.case import Case
 from tensorplug.testing.kit import DeviceTests
 from tensorplug_opencl.device import OpenCLDevice

@@ -5,7 +5,7 @@ import pyopencl as cl
 import pytest
 
 import tensorplug as tp
-from tensorplug.errors import DeviceLost, OutOfMemory
+from tensorplug.device import DeviceLost, OutOfMemory
 from tensorplug_opencl.device import OpenCLDevice
 
 DATA = np.arange(64, dtype=np.float32)

@@ -5,7 +5,8 @@ import pytest
 
 import tensorplug as tp
 from tensorplug import transfer
-from tensorplug.tensor import Storage, input
+from tensorplug.device import Storage
+from tensorplug.graph.tensor import input
 
 X = np.arange(-8, 8, dtype=np.float32)
 

@@ -10,7 +10,7 @@ import pytest
 from pyopencl.characterize import has_src_build_cache
 
 import tensorplug as tp
-from tensorplug.errors import DeviceError
+from tensorplug.device import DeviceError
 from tensorplug_opencl import drivers, programs
 from tensorplug_opencl.device import OpenCLDevice
 

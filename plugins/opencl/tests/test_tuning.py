@@ -8,8 +8,8 @@ import pyopencl as cl
 import pytest
 
 import tensorplug as tp
-from tensorplug import cache
-from tensorplug.errors import DeviceError, OptionError
+from tensorplug.device import DeviceError, OptionError
+from tensorplug.system import cache
 from tensorplug_opencl import tuning
 from tensorplug_opencl.device import OpenCLDevice
 from tensorplug_opencl.facts import LIMITS, LOCAL_MEMORY, MAX_GROUP, TUNE, WIDE, facts_of

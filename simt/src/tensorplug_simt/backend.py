@@ -3,11 +3,7 @@
 from abc import abstractmethod
 from collections.abc import Sequence
 
-from tensorplug.backend import Backend
-from tensorplug.device import DeviceType
-from tensorplug.fusion import Group
-from tensorplug.graph import Bindings
-from tensorplug.tensor import Tensor
+from tensorplug.device import Backend, Bindings, DeviceType, Group, Tensor
 from tensorplug_simt.device import SimtDevice
 from tensorplug_simt.merging import Placed
 from tensorplug_simt.placing import place

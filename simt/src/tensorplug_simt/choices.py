@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from tensorplug.cache import Cache
+from tensorplug.system.cache import Cache
 from tensorplug_simt.dialects.dialect import read_resource
 
 

@@ -10,12 +10,20 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from types import MappingProxyType
 
-from tensorplug.buffer import Buffer, BufferType
-from tensorplug.device import Device, KernelText, Memory, Rounding
-from tensorplug.errors import OutOfMemory, Refusal
-from tensorplug.fusion import Group, Pattern
-from tensorplug.patterns import named
-from tensorplug.tensor import Tensor
+from tensorplug.device import (
+    Buffer,
+    BufferType,
+    Device,
+    Group,
+    KernelText,
+    Memory,
+    OutOfMemory,
+    Pattern,
+    Refusal,
+    Rounding,
+    Tensor,
+)
+from tensorplug.fusion.library import named
 from tensorplug_simt.facts import Facts
 from tensorplug_simt.lowering import SHARED, GroupLowering, Lowering, lower, lower_group
 from tensorplug_simt.merging import Home

@@ -2,8 +2,8 @@
 
 from collections.abc import Mapping
 
+from tensorplug.device import Tensor
 from tensorplug.dtypes import DType
-from tensorplug.tensor import Tensor
 from tensorplug_simt.facts import Facts
 from tensorplug_simt.program import Kernel, Launch, Number, Region, blocks_of, launch
 

@@ -3,10 +3,8 @@
 from collections.abc import Callable, Mapping
 from typing import TypeVar
 
+from tensorplug.device import Group, Refusal, Tensor
 from tensorplug.dtypes import BF16, F16, F32, DType
-from tensorplug.errors import Refusal
-from tensorplug.fusion import Group
-from tensorplug.tensor import Tensor
 from tensorplug_simt.facts import Facts
 from tensorplug_simt.program import Program
 

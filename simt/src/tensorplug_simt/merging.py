@@ -13,8 +13,8 @@ from functools import cached_property
 
 import numpy as np
 
-from tensorplug.buffer import Buffer
-from tensorplug.hazards import Memory
+from tensorplug.device import Buffer
+from tensorplug.device.ranges import Memory
 from tensorplug_simt.program import Grid, Kernel, Launch
 
 LARGEST_BLOCK = 960

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cache
 from importlib import metadata
 
-from tensorplug.errors import DeviceError, Unsupported
+from tensorplug.device import DeviceError, Unsupported
 
 WHEELS = ("nvidia-cuda-nvrtc-cu12", "nvidia-cuda-nvrtc")
 """Distributions with the compiler, of CUDA 12 and of later ones."""

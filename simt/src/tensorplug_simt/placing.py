@@ -2,10 +2,8 @@
 
 from typing import TYPE_CHECKING
 
-from tensorplug.errors import Refusal, ShapeError, Unsupported
-from tensorplug.fusion import Group
-from tensorplug.graph import Bindings
-from tensorplug.tensor import Storage, Tensor
+from tensorplug.device import Bindings, Group, Refusal, Storage, Tensor, Unsupported
+from tensorplug.errors import ShapeError
 from tensorplug_simt.merging import Placed
 from tensorplug_simt.program import Launch, Region
 

@@ -7,9 +7,10 @@ from types import MappingProxyType
 
 import numpy as np
 
+from tensorplug.device import Tensor
 from tensorplug.dtypes import DType
 from tensorplug.errors import ShapeError
-from tensorplug.tensor import Ne, Tensor
+from tensorplug.graph.tensor import Ne
 
 Number = int | float
 Grid = tuple[int, int, int]

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from tensorplug.hazards import Range
+from tensorplug.device.ranges import Range
 from tensorplug_simt.merging import Placed
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
-from tensorplug.buffer import Buffer
+from tensorplug.device import Array, Buffer, OutOfMemory, Tensor
 from tensorplug.dtypes import (
     BF16,
     IQ2_S,
@@ -32,8 +32,6 @@ from tensorplug.dtypes import (
     Q8_K,
     DType,
 )
-from tensorplug.errors import OutOfMemory
-from tensorplug.tensor import Array, Tensor
 from tensorplug_simt.merging import Placed
 from tensorplug_simt.placing import ALIGNMENT
 from tensorplug_simt.program import Program, Region, blocks_of

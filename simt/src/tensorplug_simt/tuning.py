@@ -22,8 +22,7 @@ from typing import TYPE_CHECKING, Any, Protocol, Self
 
 import numpy as np
 
-from tensorplug.errors import DeviceLost, OutOfMemory, TensorplugError
-from tensorplug.tensor import Array, Tensor
+from tensorplug.device import Array, DeviceLost, OutOfMemory, Tensor, TensorplugError
 from tensorplug_simt.choices import ChoiceFile
 from tensorplug_simt.merging import Placed
 from tensorplug_simt.program import Program

@@ -8,10 +8,10 @@ from functools import partial
 
 import tensorplug as tp
 from tensorplug import Backend, DType, Tensor, meta
+from tensorplug.device import Resource
 from tensorplug.errors import FormatError, OptionError
 from tensorplug.gguf import GGUFFile, GGUFTensor, open_gguf
-from tensorplug.lifetime import Resource
-from tensorplug.tensor import Array
+from tensorplug.graph.tensor import Array
 from tensorplug_llm.arch import Architecture, architecture_of
 from tensorplug_llm.hparams import HParams
 from tensorplug_llm.loader import (

@@ -4,9 +4,8 @@ from collections.abc import Mapping, Sequence
 
 import tensorplug as tp
 from tensorplug import BufferType, DType, MultiBuffer, Tensor
-from tensorplug.lifetime import Resource
-from tensorplug.placing import allocate
-from tensorplug.tensor import leaf
+from tensorplug.device import Resource, allocate
+from tensorplug.graph.tensor import leaf
 
 SMALLEST_REACH = 256
 """Positions that the smallest attention graph looks at."""

@@ -6,11 +6,10 @@ from dataclasses import dataclass
 
 import tensorplug as tp
 from tensorplug import Buffer, BufferType, Device, MultiBuffer, SupportsHostImport, Tensor
+from tensorplug.device import Resource, allocate, place_in
 from tensorplug.errors import FormatError, OptionError
 from tensorplug.gguf import GGUFFile, GGUFTensor
-from tensorplug.lifetime import Resource
-from tensorplug.placing import allocate, place_in
-from tensorplug.tensor import Storage, leaf
+from tensorplug.graph.tensor import Storage, leaf
 from tensorplug_llm.arch import Expected
 
 Progress = Callable[[int, int], None]

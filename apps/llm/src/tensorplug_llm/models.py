@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tensorplug.errors import OptionError
-from tensorplug.wholefile import whole_file
+from tensorplug.system.wholefile import whole_file
 
 CACHE_VARIABLE = "TENSORPLUG_LLM_CACHE"
 """Names the folder for assembled models in place of the user's cache folder."""

@@ -9,8 +9,8 @@ import numpy.typing as npt
 
 import tensorplug as tp
 from tensorplug import DType, Results, Scheduler
+from tensorplug.device import Resource
 from tensorplug.errors import OptionError
-from tensorplug.lifetime import Resource
 from tensorplug_llm.arch import Pass
 from tensorplug_llm.kv_cache import KVCache, reaches
 from tensorplug_llm.step import Shape, Step

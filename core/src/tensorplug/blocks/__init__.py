@@ -6,11 +6,11 @@
 import numpy as np
 
 from tensorplug.blocks.rows import can_decode, decode_rows
-from tensorplug.buffer import as_bytes
+from tensorplug.device.buffer import as_bytes
 from tensorplug.dtypes import DType
 from tensorplug.dtypes import dtype as dtype_of
 from tensorplug.errors import ShapeError, Unsupported
-from tensorplug.tensor import Array
+from tensorplug.graph.tensor import Array
 
 __all__ = ["can_decode", "decode", "decode_rows"]
 

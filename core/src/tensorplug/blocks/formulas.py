@@ -26,7 +26,7 @@ from tensorplug.dtypes import (
     Q8_K,
     DType,
 )
-from tensorplug.tensor import Array
+from tensorplug.graph.tensor import Array
 
 Decoder = Callable[[Array, Array], None]
 """From blocks, uint8 [n, bytes], to f32 [n, elements], both without gaps."""

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from tensorplug.tensor import Array
+from tensorplug.graph.tensor import Array
 
 _F16_INFINITY = 0x7C00
 _F16_TO_F32 = np.float32(2.0**112)

@@ -11,7 +11,7 @@ from tensorplug.blocks.formulas import DECODERS
 from tensorplug.blocks.half import bf16_to_f32, f16_to_f32
 from tensorplug.dtypes import BF16, F16, F32, F64, DType
 from tensorplug.errors import Unsupported
-from tensorplug.tensor import Array
+from tensorplug.graph.tensor import Array
 
 CHUNK = 1 << 17
 """Elements that are decoded at a time: with their temporaries they stay in a level-2 cache."""

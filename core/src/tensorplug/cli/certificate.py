@@ -8,8 +8,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tensorplug.buffer import human
-from tensorplug.device import DeviceInfo
+from tensorplug.device.buffer import human
+from tensorplug.device.device import DeviceInfo
 from tensorplug.ops.table import OPS
 
 if TYPE_CHECKING:

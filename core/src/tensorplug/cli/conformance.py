@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import tensorplug
-from tensorplug.candidate import Candidate, State
 from tensorplug.cli.certificate import Certificate
 from tensorplug.cli.output import needs_extra
 from tensorplug.errors import OptionError
-from tensorplug.spec import parse_spec
+from tensorplug.registry.candidate import Candidate, State
+from tensorplug.registry.spec import parse_spec
 
 with needs_extra("the conformance kit", "testing"):
     from tqdm import tqdm  # type: ignore[import-untyped]  # ships no types

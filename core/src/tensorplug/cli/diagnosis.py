@@ -9,7 +9,7 @@ from tensorplug.cli.isolation import Check, Probe, probe
 from tensorplug.cli.probe import device_json
 from tensorplug.cli.survey import settle
 from tensorplug.registry import Registry
-from tensorplug.report import Report
+from tensorplug.registry.report import Report
 from tensorplug.text import table
 
 

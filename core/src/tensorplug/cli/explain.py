@@ -6,16 +6,16 @@ from pathlib import Path
 
 import numpy as np
 
-from tensorplug.backend import Backend
-from tensorplug.buffer import BufferUsage
-from tensorplug.device import DeviceType
+from tensorplug.device.backend import Backend
+from tensorplug.device.buffer import BufferUsage
+from tensorplug.device.device import DeviceType
 from tensorplug.dtypes import F32
-from tensorplug.graph import Graph
-from tensorplug.graphfile import load
+from tensorplug.graph.graph import Graph
+from tensorplug.graph.tensor import input
+from tensorplug.inspect.graphfile import load
 from tensorplug.ops import relu, soft_max
 from tensorplug.registry import Registry
-from tensorplug.scheduler import Explanation, Scheduler
-from tensorplug.tensor import input
+from tensorplug.running import Explanation, Scheduler
 
 
 def explain(

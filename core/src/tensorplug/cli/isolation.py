@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from tensorplug.candidate import Candidate, State
-from tensorplug.device import Capabilities, DeviceInfo, DeviceType
+from tensorplug.device.device import Capabilities, DeviceInfo, DeviceType
+from tensorplug.registry.candidate import Candidate, State
 from tensorplug.text import ending
 
 # The child looks for modules where this process does, whatever its working directory.

@@ -8,7 +8,7 @@ from typing import Any
 
 import tensorplug
 from tensorplug.cli.output import needs_extra
-from tensorplug.device import KernelText, SupportsKernelTexts
+from tensorplug.device.device import KernelText, SupportsKernelTexts
 from tensorplug.errors import Unsupported
 from tensorplug.text import table
 

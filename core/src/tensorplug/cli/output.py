@@ -9,9 +9,9 @@ from typing import Any, Protocol
 
 import typer
 
-from tensorplug.candidate import describe
 from tensorplug.errors import OptionError, TensorplugError
-from tensorplug.guard import Failure, attempt
+from tensorplug.registry.candidate import describe
+from tensorplug.registry.guard import Failure, attempt
 from tensorplug.text import one_line, printable
 
 _STYLE = re.compile("(\x1b\\[(?:31|0)m)")

@@ -14,14 +14,14 @@ from typing import Any
 
 import numpy as np
 
-from tensorplug.candidate import State, describe
-from tensorplug.device import Device, DeviceInfo
+from tensorplug.device.device import Device, DeviceInfo
 from tensorplug.errors import DeviceError
-from tensorplug.graph import Bindings, BoundGraph, Graph
-from tensorplug.guard import Failure, attempt
+from tensorplug.graph.graph import Bindings, BoundGraph, Graph
+from tensorplug.graph.tensor import Storage
 from tensorplug.ops import add
 from tensorplug.registry import Registry
-from tensorplug.tensor import Storage
+from tensorplug.registry.candidate import State, describe
+from tensorplug.registry.guard import Failure, attempt
 
 Say = Callable[[dict[str, Any]], None]
 SIZE = 1 << 20

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tensorplug.buffer import human
 from tensorplug.cli.output import needs_extra, plain_errors, show
+from tensorplug.device.buffer import human
 from tensorplug.dtypes import DTYPES, DType, dtype
 from tensorplug.errors import DTypeError, OptionError
 from tensorplug.gguf import open_gguf

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from tensorplug.errors import OptionError
-from tensorplug.spec import HINTS, is_backend_name
+from tensorplug.registry.spec import HINTS, is_backend_name
 
 SUFFIX = ".txt"
 """Files of the template are texts to this package, not modules of it."""

@@ -3,15 +3,15 @@
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from tensorplug.buffer import human
-from tensorplug.candidate import Candidate, describe
 from tensorplug.cli.isolation import probe
 from tensorplug.cli.probe import device_json
-from tensorplug.device import Device, DeviceInfo
-from tensorplug.guard import Failure, attempt
+from tensorplug.device.buffer import human
+from tensorplug.device.device import Device, DeviceInfo
 from tensorplug.registry import SELECTORS, Registry
-from tensorplug.report import Report
-from tensorplug.spec import BEST
+from tensorplug.registry.candidate import Candidate, describe
+from tensorplug.registry.guard import Failure, attempt
+from tensorplug.registry.report import Report
+from tensorplug.registry.spec import BEST
 from tensorplug.text import table
 
 

@@ -12,10 +12,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from tensorplug.buffer import human
+from tensorplug.device.buffer import human
 from tensorplug.errors import OptionError, TensorplugError
+from tensorplug.inspect.trace import HOST, VARIABLE
 from tensorplug.text import ending, table
-from tensorplug.trace import HOST, VARIABLE
 
 Event = dict[str, Any]
 Times = tuple[float, float]

@@ -9,7 +9,7 @@ from types import MappingProxyType
 from tensorplug.dtypes import REMOVED_IDS, DType, dtype
 from tensorplug.errors import DTypeError
 from tensorplug.gguf.cursor import CONVERT_ANEW, UPDATE, Cursor, quote
-from tensorplug.tensor import MAX_RANK, Ne
+from tensorplug.graph.tensor import MAX_RANK, Ne
 
 MIN_INFO_SIZE = 32
 """Bytes of the smallest tensor record: a name of length 0, one dimension, a type, an offset."""

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tensorplug.buffer import Buffer, BufferType, BufferUsage
+from tensorplug.device.buffer import Buffer, BufferType, BufferUsage
+from tensorplug.device.placing import align
+from tensorplug.graph.tensor import Array, Storage, Tensor, array_view
 from tensorplug.meta.local import like, local_ne
 from tensorplug.meta.state import WHOLE, SplitState
-from tensorplug.placing import align
-from tensorplug.tensor import Array, Storage, Tensor, array_view
 
 if TYPE_CHECKING:
     from tensorplug.meta.device import MetaDevice

@@ -2,9 +2,10 @@
 
 from collections.abc import Callable, Sequence
 
-from tensorplug.device import Device
+from tensorplug.device.device import Device
 from tensorplug.errors import Refusal, ShapeError, TensorplugError
-from tensorplug.graph import Graph
+from tensorplug.graph.graph import Graph
+from tensorplug.graph.tensor import Tensor
 from tensorplug.meta.choose import Choice, Cost, Use, choices
 from tensorplug.meta.convert import Converter
 from tensorplug.meta.local import (
@@ -17,7 +18,6 @@ from tensorplug.meta.local import (
 )
 from tensorplug.meta.program import Held, Program, Row, received
 from tensorplug.meta.state import SUMMANDS, WHOLE, SplitState
-from tensorplug.tensor import Tensor
 
 Homes = Callable[[Tensor], SplitState | None]
 """How a root lies in memory that was given for it; None where it has none yet."""

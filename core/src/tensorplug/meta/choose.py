@@ -6,10 +6,10 @@ from typing import NamedTuple
 
 from tensorplug.dtypes import F32
 from tensorplug.errors import Refusal
+from tensorplug.graph.tensor import Tensor
 from tensorplug.meta.state import SUMMANDS, WHOLE, SplitState
 from tensorplug.ops.split import MIRRORED, PARTIAL, Way, split_state
 from tensorplug.ops.table import OPS, Call
-from tensorplug.tensor import Tensor
 
 States = Sequence[SplitState | None]
 """One for each operand, None for an absent one."""

@@ -2,14 +2,14 @@
 
 from collections.abc import Callable, Sequence
 
-from tensorplug.device import Device
+from tensorplug.device.device import Device
+from tensorplug.graph.tensor import Tensor
 from tensorplug.meta.local import as_is, like, local_ne, slice_of
 from tensorplug.meta.program import AllReduce, Exchange, Held, Home, Move, Program, Redeal, Segment
 from tensorplug.meta.state import SUMMANDS, WHOLE, SplitState
 from tensorplug.ops.copy import cont
 from tensorplug.ops.elementwise import add
 from tensorplug.ops.table import in_place
-from tensorplug.tensor import Tensor
 
 Lookup = Callable[[Tensor], Held]
 

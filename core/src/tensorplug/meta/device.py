@@ -4,17 +4,19 @@ import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tensorplug.backend import (
+from tensorplug.device.backend import (
     Backend,
     Event,
     SupportsAsyncCopy,
     SupportsAsyncTransfer,
     SupportsEvents,
 )
-from tensorplug.buffer import Buffer, BufferType
-from tensorplug.device import Device, DeviceType, Memory, Rounding, has_ability
+from tensorplug.device.buffer import Buffer, BufferType
+from tensorplug.device.device import Device, DeviceType, Memory, Rounding, has_ability
+from tensorplug.device.moving import queue_copy
 from tensorplug.errors import OptionError, Refusal, TensorplugError
-from tensorplug.graph import Bindings, BoundGraph, Graph
+from tensorplug.graph.graph import Bindings, BoundGraph, Graph
+from tensorplug.graph.tensor import Storage, Tensor
 from tensorplug.meta.buffer import MetaBuffer, MetaBufferType
 from tensorplug.meta.build import build
 from tensorplug.meta.explain import SplitTable, table_of
@@ -22,10 +24,8 @@ from tensorplug.meta.opening import Opening
 from tensorplug.meta.plan import MetaPlan, home_of
 from tensorplug.meta.policy import Policy, policy_called
 from tensorplug.meta.state import MOST_DEVICES, WHOLE, SplitState
-from tensorplug.moving import queue_copy
 from tensorplug.ops.split import MIRRORED
-from tensorplug.scheduler.arena import Arena
-from tensorplug.tensor import Storage, Tensor
+from tensorplug.running.arena import Arena
 
 
 class MetaBackend(Backend):

@@ -4,14 +4,14 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tensorplug import transfer
-from tensorplug.backend import Backend, SupportsCollectives, order_after
-from tensorplug.graph import Bindings
+from tensorplug.device import transfer
+from tensorplug.device.backend import Backend, SupportsCollectives, order_after
+from tensorplug.device.moving import queue_copy
+from tensorplug.graph.graph import Bindings
+from tensorplug.graph.tensor import Storage, array_view
 from tensorplug.meta.buffer import put, take
 from tensorplug.meta.local import like
 from tensorplug.meta.program import AllReduce, Exchange, Redeal
-from tensorplug.moving import queue_copy
-from tensorplug.tensor import Storage, array_view
 
 Streams = Sequence[Backend]
 Places = Sequence[Bindings]

@@ -3,7 +3,7 @@
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from tensorplug.buffer import human
+from tensorplug.device.buffer import human
 from tensorplug.meta.program import AllReduce, Exchange, Program, Redeal, Row
 from tensorplug.text import table
 

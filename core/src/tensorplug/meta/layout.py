@@ -2,16 +2,16 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from tensorplug.allocator import MemoryMap, Step, plan_memory
-from tensorplug.buffer import BufferType
-from tensorplug.device import Device, SupportsFusion
-from tensorplug.fusion import Group
-from tensorplug.graph import Graph
-from tensorplug.matching import find_groups
+from tensorplug.device.buffer import BufferType
+from tensorplug.device.device import Device, SupportsFusion
+from tensorplug.fusion.formulas import Group
+from tensorplug.fusion.matching import find_groups
+from tensorplug.graph.graph import Graph
+from tensorplug.graph.tensor import Tensor
 from tensorplug.meta import program as steps
-from tensorplug.scheduler.split import Split
-from tensorplug.scheduler.timeline import node_steps
-from tensorplug.tensor import Tensor
+from tensorplug.planning.memory import MemoryMap, Step, plan_memory
+from tensorplug.planning.split import Split
+from tensorplug.planning.timeline import node_steps
 
 Groups = Mapping[steps.Segment, tuple[Group, ...]]
 

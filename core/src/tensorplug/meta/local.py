@@ -2,12 +2,12 @@
 
 from collections.abc import Sequence
 
+from tensorplug.graph.tensor import Ne, Tensor, contiguous_nb
 from tensorplug.meta.choose import Choice, call_of
 from tensorplug.meta.state import SplitState
 from tensorplug.ops.split import Part
 from tensorplug.ops.table import OPS, apply, in_place
 from tensorplug.ops.view import strided
-from tensorplug.tensor import Ne, Tensor, contiguous_nb
 
 
 def local_ne(tensor: Tensor, state: SplitState, device: int) -> Ne:

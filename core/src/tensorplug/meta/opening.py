@@ -4,13 +4,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from tensorplug.backend import (
+from tensorplug.device.backend import (
     Backend,
     SupportsAbort,
     SupportsReference,
     SupportsThreads,
 )
-from tensorplug.device import Device
+from tensorplug.device.device import Device
 
 
 class Setting(NamedTuple):

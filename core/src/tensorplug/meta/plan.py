@@ -4,18 +4,18 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from tensorplug.allocator import MemoryMap
-from tensorplug.backend import Plan
-from tensorplug.buffer import Buffer, BufferUsage, human
+from tensorplug.device.backend import Plan
+from tensorplug.device.buffer import Buffer, BufferUsage, human
 from tensorplug.errors import Unsupported
-from tensorplug.graph import Bindings, BoundGraph
+from tensorplug.graph.graph import Bindings, BoundGraph
+from tensorplug.graph.tensor import Storage, Tensor
 from tensorplug.meta import program as steps
 from tensorplug.meta.buffer import MetaBuffer
 from tensorplug.meta.build import build
 from tensorplug.meta.exchange import exchange, redeal, sum_up
 from tensorplug.meta.layout import Groups, fused, lay_out
 from tensorplug.meta.state import WHOLE, SplitState
-from tensorplug.tensor import Storage, Tensor
+from tensorplug.planning.memory import MemoryMap
 
 if TYPE_CHECKING:
     from tensorplug.meta.device import MetaBackend

@@ -4,9 +4,9 @@ import difflib
 from collections.abc import Callable, Mapping, Sequence
 
 from tensorplug.errors import OptionError
+from tensorplug.graph.tensor import Tensor
 from tensorplug.meta.state import SplitState, cut, deal
 from tensorplug.ops.split import AXES
-from tensorplug.tensor import Tensor
 
 Policy = Callable[[Tensor], SplitState | None]
 """From a tensor to its state; None where each device has all of it."""

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from tensorplug.graph.tensor import Tensor
 from tensorplug.meta.state import SplitState
-from tensorplug.tensor import Tensor
 
 Locals = tuple[Tensor, ...]
 """One tensor for each device: what it has of a tensor of the graph."""

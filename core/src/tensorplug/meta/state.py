@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tensorplug.errors import OptionError
+from tensorplug.graph.tensor import Tensor
 from tensorplug.ops.split import AXES, MIRRORED, PARTIAL, State
-from tensorplug.tensor import Tensor
 
 MOST_DEVICES = 16
 

@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 
 from tensorplug.dtypes import F32
+from tensorplug.graph.tensor import Tensor
 from tensorplug.ops.rope import ROPE
 from tensorplug.ops.rules import (
     ONLY_F32,
@@ -16,7 +17,6 @@ from tensorplug.ops.rules import (
 )
 from tensorplug.ops.split import AXES, PARTIAL, Way, aligned, any_of, linear
 from tensorplug.ops.table import Call, Op, Param, Shape, Source, apply, register_op
-from tensorplug.tensor import Tensor
 
 SILU_BACK = register_op(
     Op(

@@ -1,11 +1,11 @@
 """Convolutions, computed at once: plain, by depth, transposed."""
 
 from tensorplug.dtypes import F32
+from tensorplug.graph.tensor import Tensor
 from tensorplug.ops.rules import ONLY_F32, REAL, always
 from tensorplug.ops.split import PARTIAL, Way, any_of, linear, ways
 from tensorplug.ops.table import Call, Op, Param, Shape, Source, apply, register_op
 from tensorplug.ops.windows import window_counts, window_params
-from tensorplug.tensor import Tensor
 
 _SOURCES = (Source("kernel", REAL), Source("x", ONLY_F32))
 _SUMS = any_of(linear("x"), linear("kernel"))

@@ -4,6 +4,7 @@ from collections.abc import Iterable
 
 from tensorplug.dtypes import DType
 from tensorplug.dtypes import dtype as dtype_of
+from tensorplug.graph.tensor import Ne, Tensor, ne_of
 from tensorplug.ops.rules import (
     ANY,
     ONLY_F32,
@@ -15,7 +16,6 @@ from tensorplug.ops.rules import (
 )
 from tensorplug.ops.split import AXES, PARTIAL, Way, aligned
 from tensorplug.ops.table import Alias, Call, Op, Param, Shape, Source, apply, register_op
-from tensorplug.tensor import Ne, Tensor, ne_of
 
 
 def _dup_type(call: Call) -> DType:

@@ -6,9 +6,9 @@ from typing import Any
 from tensorplug.dtypes import DType
 from tensorplug.dtypes import dtype as dtype_of
 from tensorplug.errors import GraphError, OptionError
+from tensorplug.graph.tensor import Array, Tensor, Value, ne_of
 from tensorplug.ops.rules import ANY, same_shape_as, same_type_as
 from tensorplug.ops.table import Call, Op, Param, Shape, Source, apply, register_op
-from tensorplug.tensor import Array, Tensor, Value, ne_of
 
 MOST_SOURCES = 10
 ALL_THREADS = -1

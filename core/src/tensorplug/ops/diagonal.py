@@ -1,10 +1,10 @@
 """Diagonals and triangles of matrices."""
 
 from tensorplug.dtypes import F32
+from tensorplug.graph.tensor import Tensor
 from tensorplug.ops.rules import ONLY_F32, REAL, always, same_shape_as, same_type_as
 from tensorplug.ops.split import Way, aligned, any_of, linear, ways
 from tensorplug.ops.table import Call, Op, Param, Shape, Source, apply, register_op
-from tensorplug.tensor import Tensor
 
 TRIANGLES = ("upper_diag", "upper", "lower_diag", "lower")
 """Which half of a matrix, and whether the diagonal belongs to it."""

@@ -5,6 +5,7 @@ from collections.abc import Iterable
 
 from tensorplug.dtypes import F32, DType
 from tensorplug.dtypes import dtype as dtype_of
+from tensorplug.graph.tensor import Tensor
 from tensorplug.ops.rules import (
     BLOCKS,
     IDS,
@@ -17,7 +18,6 @@ from tensorplug.ops.rules import (
 )
 from tensorplug.ops.split import PARTIAL, SplitRule, Way, aligned, any_of, linear, ways
 from tensorplug.ops.table import Call, Op, Param, Source, apply, register_op
-from tensorplug.tensor import Tensor
 
 
 def _binary(name: str, sign: str, *summands: SplitRule) -> Op:

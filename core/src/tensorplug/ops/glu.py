@@ -6,10 +6,10 @@ result has half the row. With two sources `x` is activated and `gate` is plain.
 
 from collections.abc import Iterable
 
+from tensorplug.graph.tensor import Tensor
 from tensorplug.ops.rules import REAL, same_shapes, same_type_as
 from tensorplug.ops.split import Way, aligned
 from tensorplug.ops.table import Call, Op, Param, Shape, Source, apply, register_op
-from tensorplug.tensor import Tensor
 
 
 def _half_row(call: Call) -> Shape:

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from tensorplug.errors import GraphError
+from tensorplug.graph.tensor import Array, Tensor
 from tensorplug.ops.table import OPS
-from tensorplug.tensor import Array, Tensor
 
 NO_ROW = -1
 """The id that names no row."""

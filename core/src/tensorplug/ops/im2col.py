@@ -4,11 +4,11 @@ from collections.abc import Iterable
 
 from tensorplug.dtypes import F16, F32, DType
 from tensorplug.dtypes import dtype as dtype_of
+from tensorplug.graph.tensor import Tensor
 from tensorplug.ops.rules import ONLY_F32, REAL, always, same_type_as
 from tensorplug.ops.split import PARTIAL, Way, any_of, linear, ways
 from tensorplug.ops.table import Call, Op, Param, Shape, Source, apply, register_op
 from tensorplug.ops.windows import window_counts, window_params
-from tensorplug.tensor import Tensor
 
 PIXELS = frozenset({F32, F16})
 """Types of what windows slide over."""

@@ -3,10 +3,10 @@
 from typing import Any
 
 from tensorplug.dtypes import F32
+from tensorplug.graph.tensor import Ne, Tensor, ne_of
 from tensorplug.ops.rules import ONLY_F32, always
 from tensorplug.ops.split import AXES, PARTIAL, Way, linear
 from tensorplug.ops.table import Call, Op, Param, Shape, Source, apply, register_op
-from tensorplug.tensor import Ne, Tensor, ne_of
 
 MODES = ("nearest", "bilinear", "bicubic")
 

@@ -1,11 +1,11 @@
 """Attention whose past is a matrix for each head, updated token by token: RWKV, GLA, delta nets."""
 
 from tensorplug.dtypes import F32
+from tensorplug.graph.tensor import Tensor
 from tensorplug.ops.rules import ONLY_F32, always, divides
 from tensorplug.ops.split import PARTIAL, Way, ways
 from tensorplug.ops.ssm import packed
 from tensorplug.ops.table import Call, Op, Param, Shape, ShapeRule, Source, apply, register_op
-from tensorplug.tensor import Tensor
 
 _SUMMANDS = ways(Way({"v": PARTIAL, "state": PARTIAL}, PARTIAL))
 """Outputs and states are linear in values and first states together."""

@@ -3,10 +3,10 @@
 from collections.abc import Iterable
 
 from tensorplug.dtypes import F32, INTEGERS
+from tensorplug.graph.tensor import Tensor
 from tensorplug.ops.rules import ANY, IDS, ONLY_F32, REAL, always, divides, repeat_over_batch
 from tensorplug.ops.split import PARTIAL, Way, ways
 from tensorplug.ops.table import Call, Op, Param, Shape, Source, apply, register_op
-from tensorplug.tensor import Tensor
 
 WEIGHTS = ANY - INTEGERS
 PRECISIONS = ("default", "f32")

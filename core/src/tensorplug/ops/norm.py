@@ -1,10 +1,10 @@
 """Rows divided by a statistic of themselves."""
 
 from tensorplug.dtypes import F32
+from tensorplug.graph.tensor import Tensor
 from tensorplug.ops.rules import ONLY_F32, always, same_shape_as
 from tensorplug.ops.split import AXES, aligned
 from tensorplug.ops.table import Call, Op, Param, Source, apply, register_op
-from tensorplug.tensor import Tensor
 
 
 def _norm(name: str, formula: str, origin: str, eps: float) -> Op:

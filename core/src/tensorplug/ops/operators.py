@@ -7,8 +7,8 @@ from typing import Any
 
 from tensorplug.dtypes import BF16, F16, F32, DType
 from tensorplug.errors import ShapeError
+from tensorplug.graph.tensor import OPERATORS, Ne, Tensor
 from tensorplug.ops import copy, elementwise, matmul, unary, view
-from tensorplug.tensor import OPERATORS, Ne, Tensor
 
 # --- arithmetic --------------------------------------------------------------------------------
 

@@ -1,9 +1,9 @@
 """Steps of an optimizer: they write new values over weights and over the state that goes along."""
 
+from tensorplug.graph.tensor import Tensor
 from tensorplug.ops.rules import ONLY_F32, same_shape_as, same_shapes, same_type_as
 from tensorplug.ops.split import aligned
 from tensorplug.ops.table import Alias, Call, Check, Op, Source, apply, register_op
-from tensorplug.tensor import Tensor
 
 
 def _over_weights(call: Call) -> Alias:

@@ -4,10 +4,10 @@ import math
 from collections.abc import Iterable
 
 from tensorplug.dtypes import F16, F32
+from tensorplug.graph.tensor import Tensor
 from tensorplug.ops.rules import ONLY_F32, always
 from tensorplug.ops.split import PARTIAL, Way, aligned
 from tensorplug.ops.table import Call, Op, Param, Shape, Source, apply, register_op
-from tensorplug.tensor import Tensor
 
 KINDS = ("max", "avg")
 _PIXELS = frozenset({F32, F16})

@@ -1,6 +1,7 @@
 """Many elements to one, along rows or over all; running sums and orders of rows."""
 
 from tensorplug.dtypes import F32, I32, I64
+from tensorplug.graph.tensor import Tensor
 from tensorplug.ops.rules import (
     IDS,
     ONLY_F32,
@@ -14,7 +15,6 @@ from tensorplug.ops.rules import (
 )
 from tensorplug.ops.split import AXES, PARTIAL, Way, aligned, any_of, linear, ways
 from tensorplug.ops.table import Call, Op, Param, Shape, Source, apply, register_op
-from tensorplug.tensor import Tensor
 
 _ROWS = aligned("x", axes=AXES[1:])
 """Rows have nothing to do with each other."""

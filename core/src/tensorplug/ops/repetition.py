@@ -3,10 +3,10 @@
 from collections.abc import Iterable
 
 from tensorplug.dtypes import F16, F32
+from tensorplug.graph.tensor import Tensor, ne_of
 from tensorplug.ops.rules import divides, same_type_as
 from tensorplug.ops.split import AXES, Way, any_of, linear
 from tensorplug.ops.table import Call, Op, Param, Shape, Source, apply, register_op
-from tensorplug.tensor import Tensor, ne_of
 
 
 def _summed(call: Call) -> Shape:

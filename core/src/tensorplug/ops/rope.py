@@ -3,10 +3,10 @@
 from collections.abc import Iterable
 
 from tensorplug.dtypes import F16, F32, I32
+from tensorplug.graph.tensor import Tensor
 from tensorplug.ops.rules import ONLY_F32, same_shape_as, same_type_as
 from tensorplug.ops.split import Way, aligned
 from tensorplug.ops.table import Call, Op, Param, Source, apply, register_op
-from tensorplug.tensor import Tensor
 
 MODES = ("normal", "neox", "mrope", "imrope", "vision")
 """Which elements turn together: neighbours (normal), or halves of the rotated part (the others)."""

@@ -1,6 +1,7 @@
 """Rows taken from and written to a table of rows."""
 
 from tensorplug.dtypes import F16, F32, I32, DType
+from tensorplug.graph.tensor import Tensor, ne_of
 from tensorplug.ops.copy import cont
 from tensorplug.ops.rules import (
     ANY,
@@ -14,7 +15,6 @@ from tensorplug.ops.rules import (
 )
 from tensorplug.ops.split import PARTIAL, Way, ways
 from tensorplug.ops.table import Alias, Call, Op, Param, Shape, Source, apply, register_op
-from tensorplug.tensor import Tensor, ne_of
 
 
 def _gathered(call: Call) -> Shape:

@@ -1,8 +1,8 @@
 """Shape and type rules that families of ops share."""
 
 from tensorplug.dtypes import BF16, DTYPES, F16, F32, FLOATS, I32, I64, INTEGERS, DType
+from tensorplug.graph.tensor import Ne, Tensor
 from tensorplug.ops.table import Call, Check, Shape, ShapeRule, TypeRule
-from tensorplug.tensor import Ne, Tensor
 
 ANY = frozenset(DTYPES)
 PLAIN = FLOATS | INTEGERS

@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 
 from tensorplug.dtypes import F16, F32
+from tensorplug.graph.tensor import Tensor
 from tensorplug.ops.rules import (
     ONLY_F32,
     REAL,
@@ -13,7 +14,6 @@ from tensorplug.ops.rules import (
 )
 from tensorplug.ops.split import State, Way, aligned
 from tensorplug.ops.table import Call, Op, Param, Source, apply, register_op
-from tensorplug.tensor import Tensor
 
 MASKS = frozenset({F32, F16})
 

@@ -4,12 +4,12 @@ import math
 from collections.abc import Iterable
 
 from tensorplug.dtypes import F32
+from tensorplug.graph.tensor import Tensor
 from tensorplug.ops.matmul import WEIGHTS
 from tensorplug.ops.rules import ONLY_F32, always, divides
 from tensorplug.ops.softmax import MASKS
 from tensorplug.ops.split import PARTIAL, State, Way, ways
 from tensorplug.ops.table import Call, Op, Param, Shape, Source, apply, register_op
-from tensorplug.tensor import Tensor
 
 
 def _scored(call: Call) -> Shape:

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 from tensorplug.errors import Refusal
 
 if TYPE_CHECKING:
+    from tensorplug.graph.tensor import Tensor, Value
     from tensorplug.ops.table import Call
-    from tensorplug.tensor import Tensor, Value
 
 AXES = (0, 1, 2, 3)
 

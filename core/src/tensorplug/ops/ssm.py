@@ -1,10 +1,10 @@
 """State space models (Mamba): the convolution over time, and the selective scan."""
 
 from tensorplug.dtypes import F32
+from tensorplug.graph.tensor import Tensor
 from tensorplug.ops.rules import IDS, ONLY_F32, always
 from tensorplug.ops.split import PARTIAL, Way, ways
 from tensorplug.ops.table import Call, Op, Param, Shape, Source, apply, register_op
-from tensorplug.tensor import Tensor
 
 
 def _convolved(call: Call) -> Shape:

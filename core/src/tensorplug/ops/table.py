@@ -9,8 +9,8 @@ from typing import Any
 
 from tensorplug.dtypes import DType
 from tensorplug.errors import DTypeError, GraphError, OptionError, ShapeError
+from tensorplug.graph.tensor import Ne, Tensor, Value, contiguous_nb
 from tensorplug.ops.split import PartRule, SplitRule, resized, whole
-from tensorplug.tensor import Ne, Tensor, Value, contiguous_nb
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,9 +1,9 @@
 """Functions of one element; each takes f32, f16 or bf16 and keeps type and shape."""
 
+from tensorplug.graph.tensor import Tensor
 from tensorplug.ops.rules import REAL, same_shape_as, same_type_as
 from tensorplug.ops.split import aligned, any_of, linear
 from tensorplug.ops.table import Op, Param, Source, apply, register_op
-from tensorplug.tensor import Tensor
 
 _FORMULAS = {
     "sqr": "y = x**2",

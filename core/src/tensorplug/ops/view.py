@@ -5,10 +5,10 @@ from collections.abc import Iterable, Mapping
 
 from tensorplug.dtypes import DType
 from tensorplug.errors import ShapeError
+from tensorplug.graph.tensor import MAX_RANK, Ne, Tensor, Value, contiguous_nb, ne_of, pad_ne
 from tensorplug.ops.rules import ANY, contiguous, same_type_as
 from tensorplug.ops.split import AXES, PARTIAL, Part, Way, resized, ways
 from tensorplug.ops.table import Alias, Call, Op, Param, Shape, Source, apply, register_op
-from tensorplug.tensor import MAX_RANK, Ne, Tensor, Value, contiguous_nb, ne_of, pad_ne
 
 
 def _four(value: Value) -> Ne:

@@ -1,10 +1,10 @@
 """Attention in windows of an image, and relative positions within them."""
 
 from tensorplug.dtypes import F32
+from tensorplug.graph.tensor import Tensor
 from tensorplug.ops.rules import ONLY_F32, REAL, always, same_shape_as, same_shapes, same_type_as
 from tensorplug.ops.split import Way, any_of, linear, ways
 from tensorplug.ops.table import Call, Op, Param, Shape, Source, apply, register_op
-from tensorplug.tensor import Tensor
 
 ORIGIN = "Kirillov et al. 2023, arXiv:2304.02643; Li et al. 2022, arXiv:2203.16527"
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from tensorplug.tensor import Array, Tensor
+from tensorplug.graph.tensor import Array, Tensor
 from tensorplug.testing.arithmetic import KERNELS, Kernel
 from tensorplug_cpu.reference import REFERENCE, Memory, decode, encode
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from tensorplug.graph.tensor import Array, Tensor
 from tensorplug.ops.ids import NO_ROW, row_ids
-from tensorplug.tensor import Array, Tensor
 
 Kernel = Callable[..., None]
 

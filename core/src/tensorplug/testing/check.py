@@ -7,8 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from tensorplug.backend import Backend, Plan
-from tensorplug.device import Device
+from tensorplug.device import Backend, Device, Plan
 from tensorplug.errors import Refusal
 from tensorplug.testing.cases import Case, node_of
 from tensorplug.testing.cases.laid import Laid, lay

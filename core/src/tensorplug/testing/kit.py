@@ -18,8 +18,7 @@ from typing import ClassVar
 
 import pytest
 
-from tensorplug.backend import Backend
-from tensorplug.device import Device
+from tensorplug.device import Backend, Device
 
 # The suites assert in plain words; pytest then says what was compared.
 if "tensorplug.testing.suites" not in sys.modules:

@@ -8,10 +8,17 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from tensorplug.backend import Backend, DeviceSpan, Event, Plan
-from tensorplug.buffer import Buffer, BufferType
-from tensorplug.concurrency import AHEAD
-from tensorplug.device import Device, DeviceType, Memory
+from tensorplug.device import (
+    Backend,
+    Buffer,
+    BufferType,
+    Device,
+    DeviceSpan,
+    DeviceType,
+    Event,
+    Memory,
+    Plan,
+)
 from tensorplug.dtypes import F64
 from tensorplug.errors import (
     DeviceError,
@@ -21,10 +28,11 @@ from tensorplug.errors import (
     Unsupported,
     blaming,
 )
-from tensorplug.fusion import Group, Pattern
-from tensorplug.graph import Bindings, BoundGraph
-from tensorplug.patterns import PATTERNS
-from tensorplug.tensor import Array, Storage, Tensor, array_view
+from tensorplug.fusion.formulas import Group, Pattern
+from tensorplug.fusion.library import PATTERNS
+from tensorplug.graph.graph import Bindings, BoundGraph
+from tensorplug.graph.tensor import Array, Storage, Tensor, array_view
+from tensorplug.planning.stages import AHEAD
 from tensorplug.testing.arithmetic import KERNELS, Kernel
 from tensorplug.testing.faults import FAULTS, Faults
 from tensorplug.testing.nullconcurrency import SideBySide

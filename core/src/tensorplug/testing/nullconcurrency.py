@@ -3,9 +3,10 @@
 import random
 from collections.abc import Iterable
 
-from tensorplug.backend import Backend, NodePlan
-from tensorplug.concurrency import Work, placed
-from tensorplug.graph import BoundGraph
+from tensorplug.device import Backend
+from tensorplug.device.backend import NodePlan
+from tensorplug.graph.graph import BoundGraph
+from tensorplug.planning.stages import Work, placed
 
 
 class SideBySide(NodePlan):

@@ -5,9 +5,9 @@ from typing import Protocol
 
 import numpy as np
 
-from tensorplug.fusion import Group
-from tensorplug.graph import Bindings
-from tensorplug.tensor import Array, Tensor
+from tensorplug.fusion.formulas import Group
+from tensorplug.graph.graph import Bindings
+from tensorplug.graph.tensor import Array, Tensor
 
 SPOILT = 0xFF
 """A byte that makes NaNs of floats and -1 of integers."""

@@ -4,8 +4,8 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from tensorplug.buffer import ArrayBuffer, Buffer, BufferType, BufferUsage
-from tensorplug.tensor import Array
+from tensorplug.device import ArrayBuffer, Buffer, BufferType, BufferUsage
+from tensorplug.graph.tensor import Array
 
 if TYPE_CHECKING:
     from tensorplug.testing.null import NullDevice

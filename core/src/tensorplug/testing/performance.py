@@ -7,8 +7,8 @@ from dataclasses import asdict, dataclass, fields
 from math import prod
 from typing import Any
 
-from tensorplug.backend import Backend
-from tensorplug.tensor import Tensor
+from tensorplug.device import Backend
+from tensorplug.graph.tensor import Tensor
 from tensorplug.testing.cases import Case
 from tensorplug.testing.cases.laid import lay
 from tensorplug.testing.check import located, refusal

@@ -4,9 +4,8 @@ from collections.abc import Mapping
 from typing import Any
 
 import tensorplug as tp
-from tensorplug import transfer
-from tensorplug.placing import allocate
-from tensorplug.tensor import Array, Tensor, leaf
+from tensorplug.device import allocate, transfer
+from tensorplug.graph.tensor import Array, Tensor, leaf
 
 
 def bind(

@@ -6,7 +6,7 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 
 from tensorplug.errors import OptionError
 from tensorplug.ops.table import OPS
-from tensorplug.spec import did_you_mean
+from tensorplug.registry.spec import did_you_mean
 from tensorplug.testing.cases import CASES, Case
 
 TIERS = ("smoke", "ci", "full")

@@ -5,7 +5,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 
-from tensorplug.backend import Event
+from tensorplug.device import Event
 from tensorplug.errors import DeviceError, TensorplugError
 
 Job = Callable[[], None]

@@ -5,13 +5,23 @@ from typing import Any
 
 import numpy as np
 
-from tensorplug.backend import Backend
-from tensorplug.buffer import Buffer, BufferType, BufferUsage, as_bytes
-from tensorplug.device import Device, DeviceType, Memory
+from tensorplug.device import (
+    Array,
+    Backend,
+    Bindings,
+    Buffer,
+    BufferType,
+    BufferUsage,
+    Device,
+    DeviceType,
+    Memory,
+    OutOfMemory,
+    Refusal,
+    Tensor,
+    as_bytes,
+    map_driver_errors,
+)
 from tensorplug.dtypes import F32
-from tensorplug.errors import OutOfMemory, Refusal, map_driver_errors
-from tensorplug.graph import Bindings
-from tensorplug.tensor import Array, Tensor
 from tensorplug_template import driver
 
 OPS = frozenset({"add", "mul", "scale", "relu", "dup", "mul_mat", "rms_norm"})

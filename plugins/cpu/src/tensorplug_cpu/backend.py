@@ -5,10 +5,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tensorplug.backend import Backend, Plan
-from tensorplug.errors import OptionError
-from tensorplug.graph import Bindings, BoundGraph
-from tensorplug.tensor import Tensor
+from tensorplug.device import Backend, Bindings, BoundGraph, OptionError, Plan, Tensor
 from tensorplug_cpu.plan import CPUPlan, looking, prepare
 from tensorplug_cpu.task import Tools
 from tensorplug_cpu.threads import Team, Workers, blas_threads, check_threads

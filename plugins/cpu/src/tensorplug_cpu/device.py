@@ -5,11 +5,22 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from tensorplug.backend import Backend
-from tensorplug.buffer import Buffer, BufferType, HostBuffer, as_bytes
-from tensorplug.device import Device, DeviceType, Memory, Option
-from tensorplug.errors import OptionError, Refusal, Unsupported
-from tensorplug.tensor import Array, Tensor
+from tensorplug.device import (
+    Array,
+    Backend,
+    Buffer,
+    BufferType,
+    Device,
+    DeviceType,
+    HostBuffer,
+    Memory,
+    Option,
+    OptionError,
+    Refusal,
+    Tensor,
+    Unsupported,
+    as_bytes,
+)
 from tensorplug_cpu import host
 from tensorplug_cpu.backend import CPUBackend
 from tensorplug_cpu.memory import CPUBufferType, ExpandedBufferType, MappedBufferType

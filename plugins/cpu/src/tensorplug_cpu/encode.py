@@ -7,6 +7,7 @@ import numpy as np
 
 from tensorplug.blocks.half import f32_to_bf16
 from tensorplug.blocks.rows import gguf_quants, gguf_type
+from tensorplug.device import Array, Unsupported
 from tensorplug.dtypes import (
     BF16,
     F16,
@@ -22,8 +23,7 @@ from tensorplug.dtypes import (
     TQ2_0,
     DType,
 )
-from tensorplug.errors import ShapeError, Unsupported
-from tensorplug.tensor import Array
+from tensorplug.errors import ShapeError
 from tensorplug_cpu.encoders import ENCODERS, NEEDS_IMPORTANCE, ROW_WEIGHTS
 
 CHUNK = 1 << 16

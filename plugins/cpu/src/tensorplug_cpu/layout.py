@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
-from tensorplug.tensor import Array
+from tensorplug.device import Array
 
 
 def viewed(array: Array, shape: tuple[int, ...]) -> Array:

@@ -8,10 +8,16 @@ import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
 from tensorplug.blocks.rows import can_decode, decode_rows, rows_per_chunk
-from tensorplug.buffer import Buffer, BufferType, BufferUsage, HostBuffer
+from tensorplug.device import (
+    Array,
+    Buffer,
+    BufferType,
+    BufferUsage,
+    HostBuffer,
+    Tensor,
+    Unsupported,
+)
 from tensorplug.dtypes import BF16, F16, F32, DType
-from tensorplug.errors import Unsupported
-from tensorplug.tensor import Array, Tensor
 from tensorplug_cpu.operand import Operand, OwnLayoutBuffer
 from tensorplug_cpu.threads import Workers, split
 

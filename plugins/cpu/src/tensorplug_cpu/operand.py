@@ -3,9 +3,8 @@
 from abc import abstractmethod
 from dataclasses import dataclass
 
-from tensorplug.buffer import ArrayBuffer
+from tensorplug.device import Array, ArrayBuffer, Tensor
 from tensorplug.dtypes import DType
-from tensorplug.tensor import Array, Tensor
 
 
 @dataclass(frozen=True, slots=True)

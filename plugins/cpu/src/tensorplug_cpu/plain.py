@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from tensorplug.tensor import Array, Tensor
+from tensorplug.device import Array, Tensor
 from tensorplug_cpu.operand import Operand
 from tensorplug_cpu.reference import Memory, decode, encode
 from tensorplug_cpu.reference.table import action

@@ -6,10 +6,16 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tensorplug.backend import Plan
-from tensorplug.errors import Aborted, Unsupported
-from tensorplug.graph import Bindings, BoundGraph
-from tensorplug.tensor import Array, Tensor, array_view
+from tensorplug.device import (
+    Aborted,
+    Array,
+    Bindings,
+    BoundGraph,
+    Plan,
+    Tensor,
+    Unsupported,
+    array_view,
+)
 from tensorplug_cpu.kernels import KERNELS
 from tensorplug_cpu.operand import Operand, OwnLayoutBuffer
 from tensorplug_cpu.support import refusal

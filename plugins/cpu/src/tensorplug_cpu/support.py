@@ -3,11 +3,10 @@
 from collections.abc import Mapping
 
 from tensorplug.blocks.rows import can_decode
-from tensorplug.buffer import BufferType
+from tensorplug.device import BufferType, Tensor
 from tensorplug.dtypes import F32
 from tensorplug.ops.custom import CALLING
 from tensorplug.ops.table import OPS
-from tensorplug.tensor import Tensor
 from tensorplug_cpu.encode import can_encode
 from tensorplug_cpu.kernels import KERNELS
 from tensorplug_cpu.memory import ExpandedBufferType

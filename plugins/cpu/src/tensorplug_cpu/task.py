@@ -11,9 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from tensorplug.errors import GraphError
+from tensorplug.device import Array, GraphError, Tensor
 from tensorplug.ops import OPS
-from tensorplug.tensor import Array, Tensor
 from tensorplug_cpu.memory import ALIGNMENT, aligned
 from tensorplug_cpu.operand import Operand
 from tensorplug_cpu.threads import Step, Team

@@ -11,8 +11,8 @@ from itertools import pairwise
 import numpy as np
 from threadpoolctl import ThreadpoolController  # type: ignore[import-untyped]  # has no types
 
-from tensorplug.errors import OptionError
-from tensorplug.forks import in_child
+from tensorplug.device import OptionError
+from tensorplug.system.forks import in_child
 
 Step = Callable[[], object]
 """Something prepared that takes no arguments."""

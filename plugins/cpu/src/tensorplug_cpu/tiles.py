@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from tensorplug.blocks.half import bf16_to_f32, f16_to_f32, f32_to_bf16
+from tensorplug.device import Array
 from tensorplug.dtypes import BF16, F16, F32, DType
-from tensorplug.tensor import Array
 from tensorplug_cpu.layout import compact, distinct
 from tensorplug_cpu.operand import Operand
 from tensorplug_cpu.task import Scratch, Task

@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 
 from tensorplug.blocks.rows import decode_rows
+from tensorplug.device import Array
 from tensorplug.dtypes import F32, DType
-from tensorplug.tensor import Array
 from tensorplug_cpu.encode import encode_rows
 from tensorplug_cpu.operand import Operand
 from tensorplug_cpu.task import Task, kernel

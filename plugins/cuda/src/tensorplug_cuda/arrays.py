@@ -5,8 +5,8 @@ from typing import Any
 import cupy
 import numpy as np
 
+from tensorplug.device import Tensor
 from tensorplug.errors import ShapeError
-from tensorplug.tensor import Tensor
 
 
 def array_of(tensor: Tensor, memory: Any) -> Any:

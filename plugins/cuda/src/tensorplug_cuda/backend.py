@@ -9,12 +9,17 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 from cupy.cuda import Event as Mark
 from cupy.cuda import get_elapsed_time, runtime
 
-from tensorplug.backend import Backend, DeviceSpan, Event
-from tensorplug.buffer import Buffer
-from tensorplug.concurrency import AHEAD
-from tensorplug.errors import DeviceError
-from tensorplug.fusion import Group
-from tensorplug.tensor import Storage, Tensor
+from tensorplug.device import (
+    Backend,
+    Buffer,
+    DeviceError,
+    DeviceSpan,
+    Event,
+    Group,
+    Storage,
+    Tensor,
+)
+from tensorplug.planning.stages import AHEAD
 from tensorplug_cuda.errors import driver_errors
 from tensorplug_cuda.memory import ANY_WAY, CudaBuffer, address, overlap, queue_copy
 from tensorplug_cuda.plan import CudaPlan, enqueue, ready

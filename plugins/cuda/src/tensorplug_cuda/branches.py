@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cupy.cuda import Event as Mark
 
-from tensorplug.footprints import Footprints
-from tensorplug.hazards import Host, Range
+from tensorplug.device.ranges import Host, Range
+from tensorplug.planning.footprints import Footprints
 from tensorplug_cuda import lt
 from tensorplug_cuda.graphs import newest
 from tensorplug_simt.merging import Placed

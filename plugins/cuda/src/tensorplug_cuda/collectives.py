@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from cupy.cuda import nccl
 
+from tensorplug.device import DeviceError, Storage, Tensor
 from tensorplug.dtypes import F32
-from tensorplug.errors import DeviceError
-from tensorplug.tensor import Storage, Tensor
 from tensorplug_cuda.errors import driver_errors
 from tensorplug_cuda.memory import CudaBuffer
 

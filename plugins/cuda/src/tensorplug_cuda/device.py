@@ -7,12 +7,21 @@ from typing import Any, ClassVar, NamedTuple, cast
 
 from cupy import cuda
 
-from tensorplug.backend import Backend
-from tensorplug.buffer import Buffer, BufferType
-from tensorplug.device import DeviceType, KernelText, Memory, Option, Rounding
+from tensorplug.device import (
+    Array,
+    Backend,
+    Buffer,
+    BufferType,
+    DeviceType,
+    KernelText,
+    Memory,
+    Option,
+    Rounding,
+    Storage,
+    Tensor,
+)
+from tensorplug.device.ranges import Host
 from tensorplug.dtypes import DType
-from tensorplug.hazards import Host
-from tensorplug.tensor import Array, Storage, Tensor
 from tensorplug_cuda.backend import CudaBackend
 from tensorplug_cuda.collectives import all_reduce
 from tensorplug_cuda.errors import driver_errors

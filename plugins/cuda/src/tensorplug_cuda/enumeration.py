@@ -6,7 +6,7 @@ import os
 import cupy
 from cupy import cuda
 
-from tensorplug.errors import DeviceError, OptionError, TensorplugError
+from tensorplug.device import DeviceError, OptionError, TensorplugError
 from tensorplug_cuda.device import CudaDevice
 from tensorplug_cuda.drivers import written
 from tensorplug_cuda.errors import driver_errors

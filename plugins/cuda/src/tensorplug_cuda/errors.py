@@ -5,7 +5,7 @@ from contextlib import contextmanager
 
 from cupy.cuda import driver, memory, runtime
 
-from tensorplug.errors import DeviceError, DeviceLost, OutOfMemory, TensorplugError
+from tensorplug.device import DeviceError, DeviceLost, OutOfMemory, TensorplugError
 
 OUT_OF_MEMORY = 2
 """The status of an allocation that failed, in both of CUDA's interfaces."""

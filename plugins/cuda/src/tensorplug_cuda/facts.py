@@ -8,8 +8,7 @@ from uuid import UUID
 
 from cupy.cuda import runtime
 
-from tensorplug.device import DeviceType
-from tensorplug.errors import OptionError
+from tensorplug.device import DeviceType, OptionError
 from tensorplug_cuda import lt
 from tensorplug_cuda.kernels import ways
 from tensorplug_simt.facts import Facts

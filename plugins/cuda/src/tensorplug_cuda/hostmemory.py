@@ -11,10 +11,16 @@ from cupy.cuda import (
     runtime,
 )
 
-from tensorplug.buffer import Buffer, BufferType, BufferUsage, HostBuffer, as_bytes
-from tensorplug.errors import Unsupported
-from tensorplug.lifetime import Resource
-from tensorplug.tensor import Array
+from tensorplug.device import (
+    Array,
+    Buffer,
+    BufferType,
+    BufferUsage,
+    HostBuffer,
+    Resource,
+    Unsupported,
+    as_bytes,
+)
 from tensorplug_cuda.errors import driver_errors
 from tensorplug_cuda.memory import CudaBufferType, ForeignBuffer
 

@@ -5,11 +5,11 @@ from typing import Any
 import cupy
 from cupy.cuda import MemoryPointer, UnownedMemory
 
-from tensorplug.buffer import BufferUsage
+from tensorplug.device import BufferUsage, DeviceError, Storage, Tensor, contiguous_nb
 from tensorplug.dtypes import DType
 from tensorplug.dtypes import dtype as dtype_of
-from tensorplug.errors import DeviceError, DTypeError, ShapeError
-from tensorplug.tensor import MAX_RANK, Storage, Tensor, contiguous_nb, ne_of
+from tensorplug.errors import DTypeError, ShapeError
+from tensorplug.graph.tensor import MAX_RANK, ne_of
 from tensorplug_cuda.errors import driver_errors
 from tensorplug_cuda.memory import CudaBufferType, ForeignBuffer
 

@@ -11,8 +11,8 @@ from ctypes import byref, c_float, c_int, c_int64, c_size_t, c_uint32, c_uint64,
 from functools import cache
 from typing import Any, NamedTuple
 
+from tensorplug.device import DeviceError, Unsupported
 from tensorplug.dtypes import BF16, F16, F32, DType
-from tensorplug.errors import DeviceError, Unsupported
 
 NUMBERS: Mapping[DType, int] = {F32: 0, F16: 2, BF16: 14}
 """CUDA's numbers of the types that are multiplied."""

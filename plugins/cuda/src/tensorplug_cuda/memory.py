@@ -5,8 +5,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from cupy.cuda import Memory, MemoryPointer, runtime
 
-from tensorplug.buffer import Buffer, BufferUsage
-from tensorplug.tensor import Tensor
+from tensorplug.device import Buffer, BufferUsage, Tensor
 from tensorplug_cuda.arrays import array_of
 from tensorplug_cuda.errors import driver_errors
 from tensorplug_simt.device import SimtBufferType

@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 import numpy as np
 from cupy.cuda import driver, runtime
 
-from tensorplug.backend import Plan
-from tensorplug.graph import BoundGraph
+from tensorplug.device import BoundGraph, Plan
 from tensorplug_cuda.branches import Branches, fork, one_by_one, spread, touched
 from tensorplug_cuda.errors import driver_errors
 from tensorplug_cuda.graphs import Captured

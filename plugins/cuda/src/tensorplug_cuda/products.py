@@ -3,14 +3,14 @@
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, cast
 
-from tensorplug.errors import OutOfMemory, Unsupported
+from tensorplug.device import OutOfMemory, Unsupported
 from tensorplug_cuda import lt
 from tensorplug_cuda.errors import driver_errors
 from tensorplug_cuda.kernels.library import LIBRARY_PRODUCT
 from tensorplug_simt.merging import Placed
 
 if TYPE_CHECKING:
-    from tensorplug.buffer import Buffer
+    from tensorplug.device import Buffer
     from tensorplug_cuda.backend import CudaBackend
     from tensorplug_cuda.memory import CudaBuffer
 

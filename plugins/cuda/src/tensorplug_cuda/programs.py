@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import cupy
 from cupy.cuda import compiler, driver, function, runtime
 
-from tensorplug.cache import Cache
-from tensorplug.errors import DeviceError
+from tensorplug.device import DeviceError
+from tensorplug.system.cache import Cache
 from tensorplug_cuda.errors import driver_errors
 from tensorplug_simt.built import Built
 from tensorplug_simt.dialects.cuda import cuda_options, cuda_source, symbol

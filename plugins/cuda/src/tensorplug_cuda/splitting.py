@@ -3,9 +3,7 @@
 from collections.abc import Sequence
 
 from tensorplug import meta
-from tensorplug.buffer import BufferType
-from tensorplug.device import Device
-from tensorplug.errors import OptionError
+from tensorplug.device import BufferType, Device, OptionError
 from tensorplug_cuda.device import CudaDevice
 
 SYMBOL = "ggml_backend_split_buffer_type"

@@ -12,8 +12,8 @@ import numpy as np
 from cupy.cuda import Event as Mark
 from cupy.cuda import get_elapsed_time, runtime
 
+from tensorplug.device import Array, Tensor
 from tensorplug.dtypes import INTEGERS
-from tensorplug.tensor import Array, Tensor
 from tensorplug_cuda.backend import CudaBackend
 from tensorplug_cuda.errors import driver_errors
 from tensorplug_cuda.facts import Gpu

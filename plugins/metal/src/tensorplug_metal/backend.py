@@ -9,13 +9,18 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import Metal
 import numpy as np
 
-from tensorplug.backend import Backend, DeviceSpan, Event
-from tensorplug.buffer import Buffer
-from tensorplug.concurrency import AHEAD
-from tensorplug.device import Option
-from tensorplug.errors import DeviceError
-from tensorplug.fusion import Group
-from tensorplug.tensor import Storage, Tensor
+from tensorplug.device import (
+    Backend,
+    Buffer,
+    DeviceError,
+    DeviceSpan,
+    Event,
+    Group,
+    Option,
+    Storage,
+    Tensor,
+)
+from tensorplug.planning.stages import AHEAD
 from tensorplug_metal.capture import Capture
 from tensorplug_metal.events import MetalEvent, Signals
 from tensorplug_metal.launches import encode, ready

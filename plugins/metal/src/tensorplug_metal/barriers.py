@@ -2,9 +2,9 @@
 
 from collections.abc import Iterable, Sequence
 
-from tensorplug.buffer import Buffer
-from tensorplug.footprints import Footprints
-from tensorplug.hazards import Host, Range
+from tensorplug.device import Buffer
+from tensorplug.device.ranges import Host, Range
+from tensorplug.planning.footprints import Footprints
 from tensorplug_simt.merging import Home, Placed
 from tensorplug_simt.ranges import ranges
 

@@ -7,7 +7,7 @@ from typing import Any
 import Foundation
 import Metal
 
-from tensorplug.errors import Unsupported
+from tensorplug.device import Unsupported
 from tensorplug_metal.errors import words
 
 

@@ -5,11 +5,18 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, ClassVar
 
-from tensorplug.backend import Backend
-from tensorplug.buffer import Buffer, BufferType
-from tensorplug.device import DeviceType, KernelText, Memory, Option
-from tensorplug.errors import Unsupported
-from tensorplug.tensor import Array, Tensor
+from tensorplug.device import (
+    Array,
+    Backend,
+    Buffer,
+    BufferType,
+    DeviceType,
+    KernelText,
+    Memory,
+    Option,
+    Tensor,
+    Unsupported,
+)
 from tensorplug_metal.backend import COMMAND_BUFFERS, MetalBackend
 from tensorplug_metal.barriers import home_of
 from tensorplug_metal.facts import Gpu

@@ -6,8 +6,8 @@ from typing import Any
 
 import Metal
 
-from tensorplug.buffer import human
-from tensorplug.errors import DeviceError, TensorplugError
+from tensorplug.device import DeviceError, TensorplugError
+from tensorplug.device.buffer import human
 from tensorplug_metal import system
 from tensorplug_metal.device import MetalDevice
 from tensorplug_metal.facts import OLDEST, gpu

@@ -4,7 +4,7 @@ from typing import Any
 
 import Metal
 
-from tensorplug.errors import DeviceError, DeviceLost, OutOfMemory, TensorplugError
+from tensorplug.device import DeviceError, DeviceLost, OutOfMemory, TensorplugError
 
 KINDS: dict[int, type[TensorplugError]] = {4: DeviceLost, 8: OutOfMemory, 11: DeviceLost}
 """By the code of a command buffer's error: access revoked, out of memory, device removed."""

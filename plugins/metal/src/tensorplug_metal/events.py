@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import Metal
 
-from tensorplug.backend import Event
+from tensorplug.device import Event
 from tensorplug_metal.errors import failure
 
 if TYPE_CHECKING:

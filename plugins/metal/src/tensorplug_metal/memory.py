@@ -5,9 +5,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from tensorplug.buffer import Buffer, BufferType, BufferUsage, HostBuffer, as_bytes
-from tensorplug.errors import Unsupported
-from tensorplug.tensor import Array
+from tensorplug.device import (
+    Array,
+    Buffer,
+    BufferType,
+    BufferUsage,
+    HostBuffer,
+    Unsupported,
+    as_bytes,
+)
 from tensorplug_metal.barriers import bytes_of
 from tensorplug_metal.errors import given
 from tensorplug_metal.facts import storage

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from tensorplug.errors import ShapeError, Unsupported
-from tensorplug.tensor import Array
+from tensorplug.device import Array, Unsupported
+from tensorplug.errors import ShapeError
 from tensorplug_metal.facts import storage
 
 PAGE = mmap.PAGESIZE

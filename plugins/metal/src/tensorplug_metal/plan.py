@@ -11,9 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import objc
 
-from tensorplug.backend import Plan
-from tensorplug.errors import Aborted, OutOfMemory, Unsupported
-from tensorplug.graph import BoundGraph
+from tensorplug.device import Aborted, BoundGraph, OutOfMemory, Plan, Unsupported
 from tensorplug_metal.launches import Ready, encode, ready
 from tensorplug_metal.recording import Recording
 from tensorplug_simt.placing import place

@@ -3,8 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 import tensorplug
-from tensorplug.device import Device
-from tensorplug.errors import Refusal
+from tensorplug.device import Device, Refusal
 
 api_version = (0, 1)
 

@@ -6,7 +6,7 @@ import Metal
 import numpy as np
 import objc
 
-from tensorplug.errors import DeviceError
+from tensorplug.device import DeviceError
 from tensorplug_metal.errors import failure, given, made
 from tensorplug_metal.facts import storage
 from tensorplug_metal.pages import contents

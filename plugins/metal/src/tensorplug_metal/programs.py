@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import Metal
 
-from tensorplug.errors import DeviceError
+from tensorplug.device import DeviceError
 from tensorplug_metal import system
 from tensorplug_metal.errors import made
 from tensorplug_simt.built import Built

@@ -11,7 +11,7 @@ import Metal
 import numpy as np
 import objc
 
-from tensorplug.errors import Unsupported
+from tensorplug.device import Unsupported
 from tensorplug_metal.errors import given
 from tensorplug_metal.facts import storage
 from tensorplug_metal.launches import Ready

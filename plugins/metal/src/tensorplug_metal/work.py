@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import Metal
 import objc
 
-from tensorplug.errors import DeviceError, TensorplugError
+from tensorplug.device import DeviceError, TensorplugError
 from tensorplug_metal.errors import failure
 
 if TYPE_CHECKING:

@@ -3,11 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from tensorplug.backend import Plan
-from tensorplug.device import Rounding
-from tensorplug.errors import OptionError
-from tensorplug.graph import BoundGraph
-from tensorplug.tensor import Tensor
+from tensorplug.device import BoundGraph, OptionError, Plan, Rounding, Tensor
 from tensorplug_cpu.backend import CPUBackend
 from tensorplug_cpu.threads import Workers
 from tensorplug_native.library import Level, Poll

@@ -4,12 +4,16 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
-from tensorplug.backend import Backend
-from tensorplug.buffer import BufferType
-from tensorplug.device import Option, Rounding
-from tensorplug.errors import OptionError, Refusal
-from tensorplug.fusion import Group
-from tensorplug.tensor import Tensor
+from tensorplug.device import (
+    Backend,
+    BufferType,
+    Group,
+    Option,
+    OptionError,
+    Refusal,
+    Rounding,
+    Tensor,
+)
 from tensorplug_cpu.backend import CPUBackend
 from tensorplug_cpu.device import CPUDevice
 from tensorplug_cpu.memory import ExpandedBufferType

@@ -5,12 +5,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tensorplug.errors import GraphError
-from tensorplug.graph import Bindings
+from tensorplug.device import Array, Bindings, GraphError, Tensor, wrong_id
 from tensorplug.ops import OPS
 from tensorplug.ops.ids import row_ids
-from tensorplug.rowids import wrong_id
-from tensorplug.tensor import Array, Tensor
 from tensorplug_cpu.operand import Operand
 from tensorplug_cpu.plan import Look
 from tensorplug_cpu.task import Task, Tools

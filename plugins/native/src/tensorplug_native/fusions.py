@@ -3,11 +3,9 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from tensorplug import patterns
+from tensorplug.device import Group, Pattern, Refusal, Tensor, Unsupported
 from tensorplug.dtypes import F32, I32, I64
-from tensorplug.errors import Refusal, Unsupported
-from tensorplug.fusion import Group, Pattern
-from tensorplug.tensor import Tensor
+from tensorplug.fusion import library
 from tensorplug_cpu.plan import Look
 from tensorplug_cpu.task import Task, Tools
 from tensorplug_native.encode import Draft, Encoded, Slot, encoded, slot
@@ -218,17 +216,17 @@ _NORM = Fusion(_norm_refusal, _norm)
 _STORE = Fusion(_turn_refusal, _turn, "stored")
 
 FUSIONS: Mapping[str, Fusion] = {
-    patterns.NORM_MUL.name: _NORM,
-    patterns.ADD_NORM.name: _NORM,
-    patterns.RMS_NORM_ROPE.name: Fusion(_turn_refusal, _turn),
-    patterns.RMS_NORM_ROPE_SET_ROWS.name: _STORE,
-    patterns.ROPE_SET_ROWS.name: _STORE,
-    patterns.MUL_MAT_ADD.name: Fusion(_product_refusal, _product),
-    patterns.MUL_MAT_GLU.name: Fusion(_product_refusal, _product),
-    patterns.MUL_MAT_ID_ADD.name: Fusion(_product_refusal, _product, "product"),
-    patterns.MUL_MAT_ID_GLU.name: Fusion(_product_refusal, _product, "gate"),
+    library.NORM_MUL.name: _NORM,
+    library.ADD_NORM.name: _NORM,
+    library.RMS_NORM_ROPE.name: Fusion(_turn_refusal, _turn),
+    library.RMS_NORM_ROPE_SET_ROWS.name: _STORE,
+    library.ROPE_SET_ROWS.name: _STORE,
+    library.MUL_MAT_ADD.name: Fusion(_product_refusal, _product),
+    library.MUL_MAT_GLU.name: Fusion(_product_refusal, _product),
+    library.MUL_MAT_ID_ADD.name: Fusion(_product_refusal, _product, "product"),
+    library.MUL_MAT_ID_GLU.name: Fusion(_product_refusal, _product, "gate"),
 }
 """By the name of the pattern."""
 
-PATTERNS: tuple[Pattern, ...] = patterns.named(FUSIONS)
+PATTERNS: tuple[Pattern, ...] = library.named(FUSIONS)
 """What devices offer."""

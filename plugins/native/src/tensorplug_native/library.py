@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from tensorplug.errors import BackendUnavailable, OptionError
+from tensorplug.device import BackendUnavailable, OptionError
 from tensorplug_native.headers import interface
 from tensorplug_native.program import NODE
 

@@ -7,10 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tensorplug.buffer import Buffer, BufferType, BufferUsage
+from tensorplug.device import (
+    Array,
+    Buffer,
+    BufferType,
+    BufferUsage,
+    Tensor,
+    Unsupported,
+    array_view,
+)
 from tensorplug.dtypes import DType
-from tensorplug.errors import Unsupported
-from tensorplug.tensor import Array, Tensor, array_view
 from tensorplug_cpu.memory import ALIGNMENT, LARGEST, aligned
 from tensorplug_cpu.operand import Operand, OwnLayoutBuffer
 from tensorplug_cpu.plan import Look

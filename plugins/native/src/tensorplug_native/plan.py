@@ -7,12 +7,18 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tensorplug.buffer import Buffer
+from tensorplug.device import (
+    Aborted,
+    Array,
+    BoundGraph,
+    Buffer,
+    Graph,
+    GraphError,
+    Group,
+    Storage,
+    Tensor,
+)
 from tensorplug.dtypes import DType
-from tensorplug.errors import Aborted, GraphError
-from tensorplug.fusion import Group
-from tensorplug.graph import BoundGraph, Graph
-from tensorplug.tensor import Array, Storage, Tensor
 from tensorplug_cpu.memory import aligned
 from tensorplug_cpu.operand import Operand
 from tensorplug_cpu.plan import CPUPlan, Look, looking, prepare

@@ -8,8 +8,8 @@ import threading
 import weakref
 from collections.abc import Sequence
 
-from tensorplug.errors import OptionError
-from tensorplug.forks import in_child
+from tensorplug.device import OptionError
+from tensorplug.system.forks import in_child
 from tensorplug_cpu.threads import check_threads
 from tensorplug_native.library import library
 

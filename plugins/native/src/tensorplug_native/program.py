@@ -7,7 +7,7 @@ from enum import IntEnum
 
 import numpy as np
 
-from tensorplug.tensor import Array
+from tensorplug.device import Array
 from tensorplug_cpu.operand import Operand
 
 SOURCES = 6

@@ -7,11 +7,17 @@ from typing import TYPE_CHECKING, Any
 
 import pyopencl as cl
 
-from tensorplug.backend import Backend, DeviceSpan, Event
-from tensorplug.buffer import Buffer
-from tensorplug.errors import DeviceError, map_driver_errors
-from tensorplug.fusion import Group
-from tensorplug.tensor import Storage, Tensor
+from tensorplug.device import (
+    Backend,
+    Buffer,
+    DeviceError,
+    DeviceSpan,
+    Event,
+    Group,
+    Storage,
+    Tensor,
+    map_driver_errors,
+)
 from tensorplug_opencl.memory import ERRORS, OpenCLBuffer
 from tensorplug_opencl.plan import OpenCLPlan, bind, enqueue
 from tensorplug_simt.backend import SimtBackend

@@ -8,11 +8,19 @@ from typing import Any
 import numpy as np
 import pyopencl as cl
 
-from tensorplug.backend import Backend
-from tensorplug.buffer import Buffer, BufferType, BufferUsage, as_bytes
-from tensorplug.device import DeviceType, KernelText
-from tensorplug.errors import DeviceLost, map_driver_errors
-from tensorplug.tensor import Array, Tensor
+from tensorplug.device import (
+    Array,
+    Backend,
+    Buffer,
+    BufferType,
+    BufferUsage,
+    DeviceLost,
+    DeviceType,
+    KernelText,
+    Tensor,
+    as_bytes,
+    map_driver_errors,
+)
 from tensorplug_opencl.backend import OpenCLBackend
 from tensorplug_opencl.facts import (
     device_type,

@@ -5,8 +5,7 @@ from typing import Any
 
 import pyopencl as cl
 
-from tensorplug.device import DeviceType
-from tensorplug.errors import OptionError
+from tensorplug.device import DeviceType, OptionError
 from tensorplug_simt.facts import Facts
 
 WIDE = "TENSORPLUG_OPENCL_WIDE"

@@ -7,9 +7,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyopencl as cl
 
-from tensorplug.buffer import Buffer, BufferType, BufferUsage, HostBuffer
-from tensorplug.errors import DeviceError, OutOfMemory, TensorplugError, map_driver_errors
-from tensorplug.tensor import Array
+from tensorplug.device import (
+    Array,
+    Buffer,
+    BufferType,
+    BufferUsage,
+    DeviceError,
+    HostBuffer,
+    OutOfMemory,
+    TensorplugError,
+    map_driver_errors,
+)
 from tensorplug_simt.device import SimtBufferType
 
 if TYPE_CHECKING:

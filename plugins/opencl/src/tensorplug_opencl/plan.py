@@ -5,9 +5,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import pyopencl as cl
 
-from tensorplug.backend import Plan
-from tensorplug.errors import map_driver_errors
-from tensorplug.graph import BoundGraph
+from tensorplug.device import BoundGraph, Plan, map_driver_errors
 from tensorplug_opencl.memory import ERRORS, OpenCLBuffer
 from tensorplug_simt.merging import Placed, joined, merged
 from tensorplug_simt.placing import place

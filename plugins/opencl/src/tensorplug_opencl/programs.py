@@ -14,8 +14,8 @@ import pyopencl as cl
 from pyopencl import invoker
 from pyopencl.characterize import has_src_build_cache
 
-from tensorplug.cache import Cache
-from tensorplug.errors import DeviceError
+from tensorplug.device import DeviceError
+from tensorplug.system.cache import Cache
 from tensorplug_opencl.facts import version_of
 from tensorplug_simt.built import Built
 from tensorplug_simt.dialects.dialect import OPENCL

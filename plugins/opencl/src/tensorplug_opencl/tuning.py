@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 import pyopencl as cl
 
+from tensorplug.device import Array, Tensor, map_driver_errors
 from tensorplug.dtypes import INTEGERS
-from tensorplug.errors import map_driver_errors
-from tensorplug.tensor import Array, Tensor
 from tensorplug_opencl.kernels import operands, tiled, wide
 from tensorplug_opencl.kernels.matmul import operands_of
 from tensorplug_opencl.kernels.operands import Operands

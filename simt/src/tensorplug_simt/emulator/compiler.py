@@ -12,8 +12,8 @@ from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
-from tensorplug.cache import Cache
-from tensorplug.errors import DeviceError, Unsupported
+from tensorplug.device import DeviceError, Unsupported
+from tensorplug.system.cache import Cache
 
 HERE = Path(__file__).parent
 HEADERS = (

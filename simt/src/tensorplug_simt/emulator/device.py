@@ -6,11 +6,16 @@ from typing import Any, cast
 
 import numpy as np
 
-from tensorplug.backend import Backend
-from tensorplug.buffer import ArrayBuffer, Buffer, BufferType, BufferUsage
-from tensorplug.device import DeviceType
-from tensorplug.fusion import Group
-from tensorplug.tensor import Tensor
+from tensorplug.device import (
+    ArrayBuffer,
+    Backend,
+    Buffer,
+    BufferType,
+    BufferUsage,
+    DeviceType,
+    Group,
+    Tensor,
+)
 from tensorplug_simt.backend import SimtBackend
 from tensorplug_simt.device import SimtBufferType, SimtDevice
 from tensorplug_simt.emulator.emulator import Emulator

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from tensorplug.errors import DeviceError
+from tensorplug.device import DeviceError
 from tensorplug_simt.emulator.compiler import load
 from tensorplug_simt.program import Grid
 

@@ -9,7 +9,7 @@ import shutil
 import subprocess
 from functools import cache
 
-from tensorplug.errors import Unsupported
+from tensorplug.device import Unsupported
 from tensorplug_simt.emulator.compiler import HERE
 from tensorplug_simt.emulator.metal import prepared
 

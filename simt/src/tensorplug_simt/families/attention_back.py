@@ -2,8 +2,8 @@
 
 from typing import Any
 
+from tensorplug.device import Tensor
 from tensorplug.dtypes import F32
-from tensorplug.tensor import Tensor
 from tensorplug_simt.facts import Facts
 from tensorplug_simt.grids import per_element
 from tensorplug_simt.lowering import NoKernel, lowers, need_types

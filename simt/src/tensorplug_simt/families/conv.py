@@ -1,6 +1,6 @@
 """Convolutions, plain, by depth and transposed; windows as rows and back."""
 
-from tensorplug.tensor import Tensor
+from tensorplug.device import Tensor
 from tensorplug_simt.facts import Facts
 from tensorplug_simt.grids import per_element
 from tensorplug_simt.lowering import lowers, need_types

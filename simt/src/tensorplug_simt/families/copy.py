@@ -1,7 +1,7 @@
 """Copies: to other memory, other layout, other type; joined, tiled, or into a part of a tensor."""
 
+from tensorplug.device import Tensor
 from tensorplug.dtypes import F32
-from tensorplug.tensor import Tensor
 from tensorplug_simt.facts import Facts
 from tensorplug_simt.families.copying import ANY, LONG_ROW, TEXT, copies, row_copies, units
 from tensorplug_simt.families.encode import encoded, need_encoder

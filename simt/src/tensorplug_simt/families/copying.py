@@ -4,8 +4,9 @@ from collections.abc import Iterable
 from dataclasses import replace
 from math import gcd, prod
 
+from tensorplug.device import contiguous_nb
 from tensorplug.dtypes import F64, I8, I16, I32, I64, INTEGERS, DType
-from tensorplug.tensor import Ne, contiguous_nb
+from tensorplug.graph.tensor import Ne
 from tensorplug_simt.facts import Facts
 from tensorplug_simt.grids import per_element, per_row
 from tensorplug_simt.program import Kernel, Launch, Region, blocks_of, launch

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from math import prod
 
-from tensorplug.tensor import Tensor
+from tensorplug.device import Tensor
 from tensorplug_simt.facts import Facts
 from tensorplug_simt.families.copying import LONG_ROW, is_contiguous
 from tensorplug_simt.grids import per_element

@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from types import MappingProxyType
 
+from tensorplug.device import Tensor
 from tensorplug.ops.unary import UNARY as FUNCTIONS
-from tensorplug.tensor import Tensor
 from tensorplug_simt.facts import Facts
 from tensorplug_simt.families.elements import COUNT, TEXT, alike
 from tensorplug_simt.families.encode import TEXT as BLOCKS

@@ -2,6 +2,7 @@
 
 from math import prod
 
+from tensorplug.device import Tensor
 from tensorplug.dtypes import (
     IQ4_NL,
     IQ4_XS,
@@ -25,7 +26,6 @@ from tensorplug.dtypes import (
     TQ2_0,
     DType,
 )
-from tensorplug.tensor import Tensor
 from tensorplug_simt.facts import Facts
 from tensorplug_simt.families.copying import reshaped
 from tensorplug_simt.grids import per_element

@@ -2,8 +2,8 @@
 
 from math import log
 
+from tensorplug.device import Tensor
 from tensorplug.ops.glu import GLU
-from tensorplug.tensor import Tensor
 from tensorplug_simt.facts import Facts
 from tensorplug_simt.families.elements import COUNT, TEXT, alike
 from tensorplug_simt.grids import per_element

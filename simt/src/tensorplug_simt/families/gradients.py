@@ -2,7 +2,7 @@
 
 from math import prod
 
-from tensorplug.tensor import Tensor
+from tensorplug.device import Tensor
 from tensorplug_simt.facts import Facts
 from tensorplug_simt.families.elements import COUNT, steps
 from tensorplug_simt.families.reduce import parts, row_sums

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from tensorplug.tensor import Tensor
+from tensorplug.device import Tensor
 from tensorplug_simt.facts import Facts
 from tensorplug_simt.families.copying import LONG_ROW, PART, copies
 from tensorplug_simt.grids import per_element, per_row

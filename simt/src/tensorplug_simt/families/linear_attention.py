@@ -5,9 +5,8 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
+from tensorplug.device import Group, Tensor, contiguous_nb
 from tensorplug.dtypes import F32
-from tensorplug.fusion import Group
-from tensorplug.tensor import Tensor, contiguous_nb
 from tensorplug_simt.facts import Facts
 from tensorplug_simt.lowering import NoKernel, lowers, need_type, need_types, number
 from tensorplug_simt.program import Kernel, Program, Region, blocks_of, launch, region

@@ -1,6 +1,6 @@
 """The largest or the mean of each window of a signal or an image, and the way back."""
 
-from tensorplug.tensor import Tensor
+from tensorplug.device import Tensor
 from tensorplug_simt.facts import Facts
 from tensorplug_simt.grids import per_element
 from tensorplug_simt.lowering import lowers, need_types, number

@@ -3,8 +3,8 @@
 from dataclasses import replace
 from math import inf, prod
 
+from tensorplug.device import Tensor
 from tensorplug.dtypes import F32, I32
-from tensorplug.tensor import Tensor
 from tensorplug_simt.facts import Facts
 from tensorplug_simt.families.copying import is_contiguous
 from tensorplug_simt.families.elements import COUNT, steps

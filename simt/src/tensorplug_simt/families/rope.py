@@ -4,9 +4,8 @@ import math
 from collections.abc import Iterable
 from typing import Any
 
+from tensorplug.device import Group, Tensor, contiguous_nb
 from tensorplug.dtypes import F16, F32, I32
-from tensorplug.fusion import Group
-from tensorplug.tensor import Tensor, contiguous_nb
 from tensorplug_simt.facts import Facts
 from tensorplug_simt.grids import group_size
 from tensorplug_simt.lowering import NoKernel, lowers, need_type, number

@@ -1,7 +1,7 @@
 """Rows taken from and written to a table of rows."""
 
+from tensorplug.device import Tensor
 from tensorplug.dtypes import FLOATS, I32, INTEGERS, DType
-from tensorplug.tensor import Tensor
 from tensorplug_simt.facts import Facts
 from tensorplug_simt.families.encode import need_encoder, rows_encoded
 from tensorplug_simt.grids import per_element, per_row

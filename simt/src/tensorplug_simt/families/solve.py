@@ -1,7 +1,7 @@
 """Triangular systems."""
 
+from tensorplug.device import Tensor
 from tensorplug.dtypes import F32
-from tensorplug.tensor import Tensor
 from tensorplug_simt.facts import Facts
 from tensorplug_simt.lowering import lowers, need_types
 from tensorplug_simt.program import Kernel, Program, blocks_of, launch

@@ -1,7 +1,7 @@
 """Scores of positions for sparse attention, and the mixing of residual streams."""
 
+from tensorplug.device import Tensor
 from tensorplug.dtypes import F32
-from tensorplug.tensor import Tensor
 from tensorplug_simt.facts import Facts
 from tensorplug_simt.grids import per_element
 from tensorplug_simt.lowering import (

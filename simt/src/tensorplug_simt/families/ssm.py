@@ -1,7 +1,7 @@
 """State space models: convolution over time, selective scan."""
 
+from tensorplug.device import Tensor
 from tensorplug.dtypes import F32, I32, I64
-from tensorplug.tensor import Tensor
 from tensorplug_simt.facts import Facts
 from tensorplug_simt.grids import per_element
 from tensorplug_simt.lowering import NoKernel, lowers, need_type, need_types, number

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from tensorplug.tensor import Tensor
+from tensorplug.device import Tensor
 from tensorplug_simt.facts import Facts
 from tensorplug_simt.grids import per_element
 from tensorplug_simt.lowering import lowers, need_types

@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
+from tensorplug.device import Tensor
 from tensorplug.dtypes import BF16, F16, F32
-from tensorplug.tensor import Tensor
 from tensorplug_simt.facts import Facts
 from tensorplug_simt.grids import Places, per_row
 from tensorplug_simt.lowering import NoKernel, need_type, number

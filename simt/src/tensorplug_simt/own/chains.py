@@ -1,9 +1,8 @@
 """Nodes after each other in one pass: an item for each element, or a group for some heads."""
 
+from tensorplug.device import Group, Tensor
 from tensorplug.dtypes import F32
-from tensorplug.fusion import Group
-from tensorplug.patterns import LONGEST_CHAIN, MOST_EXPERTS
-from tensorplug.tensor import Tensor
+from tensorplug.fusion.library import LONGEST_CHAIN, MOST_EXPERTS
 from tensorplug_simt.facts import Facts
 from tensorplug_simt.families.elements import COUNT, alike
 from tensorplug_simt.families.elements import TEXT as ELEMENTWISE

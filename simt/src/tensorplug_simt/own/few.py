@@ -4,9 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from tensorplug.device import Group, Tensor
 from tensorplug.dtypes import F32
-from tensorplug.fusion import Group
-from tensorplug.tensor import Tensor
 from tensorplug_simt.families.elements import TEXT as ELEMENTWISE
 from tensorplug_simt.families.gates import ACTIVATIONS
 from tensorplug_simt.lowering import NoKernel, need_type, number

@@ -4,9 +4,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from tensorplug.device import Group, Tensor
 from tensorplug.dtypes import F32
-from tensorplug.fusion import Group
-from tensorplug.tensor import Tensor
 from tensorplug_simt.facts import Facts
 from tensorplug_simt.grids import Places, per_row
 from tensorplug_simt.lowering import (

@@ -2,9 +2,8 @@
 
 from dataclasses import replace
 
-from tensorplug.device import Rounding
+from tensorplug.device import Rounding, Tensor
 from tensorplug.dtypes import F64
-from tensorplug.tensor import Tensor
 from tensorplug_simt.facts import Facts
 from tensorplug_simt.grids import per_element
 from tensorplug_simt.lowering import Lowering, NoKernel, lowers, need_type

@@ -2,8 +2,8 @@
 
 from typing import Any
 
+from tensorplug.device import Tensor
 from tensorplug.dtypes import F16, F32
-from tensorplug.tensor import Tensor
 from tensorplug_simt.facts import Facts
 from tensorplug_simt.grids import per_row
 from tensorplug_simt.lowering import need_types, number

@@ -1,7 +1,7 @@
 """Rows sorted in parts, which are then merged two by two."""
 
+from tensorplug.device import Tensor
 from tensorplug.dtypes import F32, I64
-from tensorplug.tensor import Tensor
 from tensorplug_simt.facts import Facts
 from tensorplug_simt.grids import per_element
 from tensorplug_simt.lowering import LIMIT, NoKernel, need_type

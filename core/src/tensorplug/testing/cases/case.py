@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 import tensorplug as tp
+from tensorplug.graph.tensor import Tensor, leaf, pad_ne
 from tensorplug.ops.ids import NO_ROW
-from tensorplug.tensor import Tensor, leaf, pad_ne
 from tensorplug.testing.cases.blocks import SCATTERED, random_rows, spoil_scale
 from tensorplug_cpu.reference import compute, encode
 

@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tensorplug.cache import Cache
-from tensorplug.tensor import Tensor
+from tensorplug.graph.tensor import Tensor
+from tensorplug.system.cache import Cache
 from tensorplug.testing.cases.case import Built
 from tensorplug_cpu import reference
 

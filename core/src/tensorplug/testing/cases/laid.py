@@ -3,10 +3,8 @@
 from dataclasses import dataclass, replace
 
 import tensorplug as tp
-from tensorplug import transfer
-from tensorplug.device import Rounding
-from tensorplug.placing import allocate
-from tensorplug.tensor import Tensor, leaf
+from tensorplug.device import Rounding, allocate, transfer
+from tensorplug.graph.tensor import Tensor, leaf
 from tensorplug.testing.cases.case import Built, Case, build, redrawn
 from tensorplug.testing.cases.compare import difference
 from tensorplug.testing.cases.expected import expected

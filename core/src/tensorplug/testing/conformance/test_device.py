@@ -5,8 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 import tensorplug
-from tensorplug.backend import Backend
-from tensorplug.device import Device
+from tensorplug.device import Backend, Device
 from tensorplug.errors import TensorplugError
 from tensorplug.testing.kit import DeviceTests
 

@@ -3,15 +3,15 @@
 import numpy as np
 
 import tensorplug as tp
-from tensorplug.backend import (
+from tensorplug.device import (
+    Device,
     SupportsAsyncCopy,
     SupportsAsyncTransfer,
     SupportsEvents,
     order_after,
 )
-from tensorplug.device import Device
-from tensorplug.moving import queue_copy, queue_read, queue_write
-from tensorplug.tensor import Array, Storage
+from tensorplug.device.moving import queue_copy, queue_read, queue_write
+from tensorplug.graph.tensor import Array, Storage
 from tensorplug.testing.null import NullDevice
 from tensorplug.testing.suites.abilities import needs
 from tensorplug.testing.suites.events import EventTests

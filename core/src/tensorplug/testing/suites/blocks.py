@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 
 import tensorplug as tp
-from tensorplug.tensor import Tensor
+from tensorplug.graph.tensor import Tensor
 from tensorplug.testing.suites.drawing import Draw
 from tensorplug.testing.suites.recurrent import kept_states
 from tensorplug.testing.suites.scaled import (

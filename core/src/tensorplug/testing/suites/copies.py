@@ -7,12 +7,9 @@ import numpy as np
 import pytest
 
 import tensorplug as tp
-from tensorplug import transfer
-from tensorplug.buffer import Buffer, BufferType
-from tensorplug.device import Device
-from tensorplug.moving import copy_bytes, queue_copy, queue_read, queue_write
-from tensorplug.placing import place_in
-from tensorplug.tensor import Array, Storage, Tensor, leaf
+from tensorplug.device import Buffer, BufferType, Device, place_in, transfer
+from tensorplug.device.moving import copy_bytes, queue_copy, queue_read, queue_write
+from tensorplug.graph.tensor import Array, Storage, Tensor, leaf
 from tensorplug.testing.null import NullDevice
 from tensorplug.testing.suites.abilities import needs
 from tensorplug.testing.suites.work import UNTOUCHED, Suite, Work, numbers

@@ -5,10 +5,9 @@ from typing import Any
 import numpy as np
 
 import tensorplug as tp
-from tensorplug.buffer import BufferType, BufferUsage
+from tensorplug.device import BufferType, BufferUsage, place
+from tensorplug.graph.tensor import Array, Tensor
 from tensorplug.ops.ids import NO_ROW
-from tensorplug.placing import place
-from tensorplug.tensor import Array, Tensor
 from tensorplug.testing.suites.work import Work
 from tensorplug_cpu.reference import encode
 

@@ -4,9 +4,8 @@ from typing import cast
 
 import numpy as np
 
-from tensorplug.backend import Backend, Event, SupportsEvents
-from tensorplug.device import Device
-from tensorplug.moving import queue_read
+from tensorplug.device import Backend, Device, Event, SupportsEvents
+from tensorplug.device.moving import queue_read
 from tensorplug.testing.suites.abilities import needs
 from tensorplug.testing.suites.relay import Relay, RelaySuite
 from tensorplug.testing.suites.work import Work

@@ -11,11 +11,8 @@ from typing import Any
 import numpy as np
 
 import tensorplug as tp
-from tensorplug import transfer
-from tensorplug.backend import Backend
-from tensorplug.device import Device, DeviceType
-from tensorplug.placing import place_in
-from tensorplug.tensor import Tensor, leaf
+from tensorplug.device import Backend, Device, DeviceType, place_in, transfer
+from tensorplug.graph.tensor import Tensor, leaf
 from tensorplug.testing.suites.work import Suite, Work, numbers
 
 SIZE = 40 << 20

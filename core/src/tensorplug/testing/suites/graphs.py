@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 
 import tensorplug as tp
-from tensorplug.backend import Backend
-from tensorplug.device import Device, SupportsFusion
-from tensorplug.tensor import Array, Tensor
+from tensorplug.device import Backend, Device, SupportsFusion
+from tensorplug.graph.tensor import Array, Tensor
 from tensorplug.testing.suites.blocks import GRAPHS
 from tensorplug.testing.suites.drawing import Draw
 from tensorplug.testing.suites.work import Suite, Work

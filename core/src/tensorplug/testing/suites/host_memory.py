@@ -4,10 +4,8 @@ import numpy as np
 import pytest
 
 import tensorplug as tp
-from tensorplug.buffer import BufferType
-from tensorplug.device import Device, SupportsHostImport
-from tensorplug.placing import place_in
-from tensorplug.tensor import leaf
+from tensorplug.device import BufferType, Device, SupportsHostImport, place_in
+from tensorplug.graph.tensor import leaf
 from tensorplug.testing.suites.abilities import needs
 from tensorplug.testing.suites.work import SIZES, Suite, Work, numbers
 

@@ -6,11 +6,8 @@ import numpy as np
 import pytest
 
 import tensorplug as tp
-from tensorplug import transfer
-from tensorplug.backend import Backend
-from tensorplug.device import Device
-from tensorplug.placing import place
-from tensorplug.tensor import Array, Tensor
+from tensorplug.device import Backend, Device, place, transfer
+from tensorplug.graph.tensor import Array, Tensor
 from tensorplug.testing import language
 from tensorplug.testing.cases.compare import normalised_error
 from tensorplug.testing.language import KINDS, PROMPT, TOKENS, Model, Step

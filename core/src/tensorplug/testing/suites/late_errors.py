@@ -3,8 +3,7 @@
 import pytest
 
 import tensorplug as tp
-from tensorplug.backend import SupportsAbort
-from tensorplug.device import Device
+from tensorplug.device import Device, SupportsAbort
 from tensorplug.testing.suites.abilities import needs
 from tensorplug.testing.suites.relay import Relay
 from tensorplug.testing.suites.work import Suite, Work

@@ -12,9 +12,7 @@ import numpy as np
 import pytest
 
 import tensorplug as tp
-from tensorplug import transfer
-from tensorplug.device import Device, DeviceType
-from tensorplug.lifetime import Resource
+from tensorplug.device import Device, DeviceType, Resource, transfer
 from tensorplug.testing.suites.work import Planned, Suite, Work, numbers
 
 Uses = dict[str, Callable[[Any], Any]]

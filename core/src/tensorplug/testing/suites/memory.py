@@ -6,11 +6,17 @@ import numpy as np
 import pytest
 
 import tensorplug as tp
-from tensorplug import transfer
-from tensorplug.buffer import BufferType, BufferUsage, MultiBuffer
-from tensorplug.device import Device, DeviceType
-from tensorplug.placing import LinearAllocator, allocate, buffer_sizes
-from tensorplug.tensor import Array, Tensor, leaf
+from tensorplug.device import (
+    BufferType,
+    BufferUsage,
+    Device,
+    DeviceType,
+    MultiBuffer,
+    allocate,
+    transfer,
+)
+from tensorplug.device.placing import LinearAllocator, buffer_sizes
+from tensorplug.graph.tensor import Array, Tensor, leaf
 from tensorplug.testing.suites.host_memory import HostMemoryTests
 from tensorplug.testing.suites.work import SIZES, UNTOUCHED, Work, numbers
 

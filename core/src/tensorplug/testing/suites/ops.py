@@ -4,8 +4,7 @@ from typing import Any
 
 import pytest
 
-from tensorplug.backend import Backend
-from tensorplug.device import Device
+from tensorplug.device import Backend, Device
 from tensorplug.testing.cases import Case, node_of
 from tensorplug.testing.cases.laid import lay
 from tensorplug.testing.check import problem, refusal

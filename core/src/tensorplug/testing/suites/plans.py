@@ -9,12 +9,9 @@ import numpy as np
 import pytest
 
 import tensorplug as tp
-from tensorplug import transfer
-from tensorplug.backend import Backend, Plan, SupportsThreads
-from tensorplug.buffer import Buffer
-from tensorplug.device import Device
-from tensorplug.graph import forward_select
-from tensorplug.tensor import Storage, Tensor
+from tensorplug.device import Backend, Buffer, Device, Plan, SupportsThreads, transfer
+from tensorplug.graph.graph import forward_select
+from tensorplug.graph.tensor import Storage, Tensor
 from tensorplug.testing.suites.abilities import needs
 from tensorplug.testing.suites.work import UNTOUCHED, Suite, Work, numbers
 

@@ -6,9 +6,9 @@ import sys
 
 import pytest
 
-from tensorplug.candidate import Candidate
 from tensorplug.device import Device
-from tensorplug.discovery import discover
+from tensorplug.registry.candidate import Candidate
+from tensorplug.registry.discovery import discover
 
 LIGHT = frozenset(
     {"tensorplug", "numpy", "pluggy", "importlib_metadata", "packaging", "typer", "zipp"}
@@ -19,7 +19,7 @@ TIMEOUT = 120.0
 _CHILD = """
 import json, sys, time
 sys.path[:] = json.loads(sys.argv[1])
-import tensorplug, tensorplug.registry, tensorplug.discovery
+import tensorplug, tensorplug.registry, tensorplug.registry.discovery
 before = set(sys.modules)
 start = time.perf_counter()
 plugin = sys.argv[2]

@@ -6,13 +6,11 @@ import numpy as np
 import pytest
 
 import tensorplug as tp
-from tensorplug import transfer
-from tensorplug.buffer import BufferType, BufferUsage
-from tensorplug.device import Device
+from tensorplug.device import BufferType, BufferUsage, Device, transfer
+from tensorplug.device.moving import has_standard_layout
+from tensorplug.device.placing import LinearAllocator, align
 from tensorplug.errors import Unsupported
-from tensorplug.moving import has_standard_layout
-from tensorplug.placing import LinearAllocator, align
-from tensorplug.tensor import Array, Tensor, leaf
+from tensorplug.graph.tensor import Array, Tensor, leaf
 from tensorplug.testing.suites.work import UNTOUCHED, Suite, Work, numbers
 
 PARTS = [(0, 48), (4, 8), (1, 3), (47, 1), (48, 0), (0, 0)]

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, seed, settings
 
 import tensorplug as tp
-from tensorplug.backend import Backend
-from tensorplug.tensor import Tensor
+from tensorplug.device import Backend
+from tensorplug.graph.tensor import Tensor
 from tensorplug.testing.programs import Program, programs
 from tensorplug_cpu import reference
 from tensorplug_cpu.device import CPUDevice

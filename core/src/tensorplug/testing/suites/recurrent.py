@@ -1,7 +1,7 @@
 """Recurrent layers whose last states go to a cache: parts of whole graphs."""
 
 import tensorplug as tp
-from tensorplug.tensor import Tensor
+from tensorplug.graph.tensor import Tensor
 from tensorplug.testing.suites.drawing import Draw
 
 SIZE, HEADS, TOKENS, SEQUENCES = 16, 3, 4, 2

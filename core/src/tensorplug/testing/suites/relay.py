@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 
 import tensorplug as tp
-from tensorplug.backend import Backend
-from tensorplug.tensor import Array, Storage
+from tensorplug.device import Backend
+from tensorplug.graph.tensor import Array, Storage
 from tensorplug.testing.suites.work import UNTOUCHED, Planned, Suite, Work, numbers
 
 STEPS = 4

@@ -6,12 +6,10 @@ import numpy as np
 import pytest
 
 import tensorplug as tp
-from tensorplug import transfer
-from tensorplug.backend import Backend
-from tensorplug.device import Device
+from tensorplug.device import Backend, Device, transfer
 from tensorplug.errors import GraphError
+from tensorplug.graph.tensor import Array, Tensor
 from tensorplug.ops.ids import NO_ROW
-from tensorplug.tensor import Array, Tensor
 from tensorplug.testing.cases import Case
 from tensorplug.testing.cases.case import Arg, Data, distinct
 from tensorplug.testing.cases.laid import Laid, lay

@@ -1,7 +1,7 @@
 """Products whose weights have scales beside them, one for each matrix: parts of whole graphs."""
 
 import tensorplug as tp
-from tensorplug.tensor import Tensor
+from tensorplug.graph.tensor import Tensor
 from tensorplug.testing.suites.drawing import Draw
 
 EXPERTS, CHOSEN = 8, 2

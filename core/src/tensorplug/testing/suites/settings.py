@@ -5,14 +5,15 @@ from typing import Any
 import pytest
 
 import tensorplug as tp
-from tensorplug.backend import (
+from tensorplug.device import (
+    Device,
     SupportsAbort,
     SupportsConcurrency,
     SupportsProfiling,
     SupportsReference,
     SupportsThreads,
 )
-from tensorplug.device import Device, has_ability
+from tensorplug.device.device import has_ability
 from tensorplug.errors import OptionError, Unsupported
 from tensorplug.testing.suites.work import Suite, Work
 

@@ -7,10 +7,8 @@ import numpy as np
 import pytest
 
 import tensorplug as tp
-from tensorplug import transfer
-from tensorplug.buffer import Buffer, BufferType
-from tensorplug.placing import place_in
-from tensorplug.tensor import leaf
+from tensorplug.device import Buffer, BufferType, place_in, transfer
+from tensorplug.graph.tensor import leaf
 from tensorplug.testing.suites.copies import (
     EDGES,
     SCATTERED,

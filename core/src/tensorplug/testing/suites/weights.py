@@ -7,11 +7,8 @@ import numpy as np
 import pytest
 
 import tensorplug as tp
-from tensorplug import transfer
-from tensorplug.buffer import BufferType
-from tensorplug.device import Device, SupportsHostImport
-from tensorplug.placing import place, place_in
-from tensorplug.tensor import Array, Tensor, leaf
+from tensorplug.device import BufferType, Device, SupportsHostImport, place, place_in, transfer
+from tensorplug.graph.tensor import Array, Tensor, leaf
 from tensorplug.testing.cases.blocks import SCATTERED, random_rows
 from tensorplug.testing.cases.compare import normalised_error
 from tensorplug.testing.suites.abilities import needs

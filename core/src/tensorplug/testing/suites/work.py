@@ -9,13 +9,8 @@ import numpy as np
 import pytest
 
 import tensorplug as tp
-from tensorplug import transfer
-from tensorplug.backend import Backend, Plan
-from tensorplug.buffer import Buffer, BufferType
-from tensorplug.device import Device
-from tensorplug.lifetime import Resource
-from tensorplug.placing import place
-from tensorplug.tensor import Array, Tensor
+from tensorplug.device import Backend, Buffer, BufferType, Device, Plan, Resource, place, transfer
+from tensorplug.graph.tensor import Array, Tensor
 
 T = TypeVar("T", bound=Resource)
 

@@ -3,8 +3,7 @@
 import numpy as np
 
 from tensorplug import blocks
-from tensorplug.backend import Backend
-from tensorplug.device import Device, DeviceType, Memory
+from tensorplug.device import Backend, Device, DeviceType, Memory
 from tensorplug.dtypes import F16, F32
 from tensorplug.errors import Refusal
 from tensorplug_arrays.kernels import SIMPLE

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from tensorplug.buffer import Buffer, BufferType
+from tensorplug.device import Buffer, BufferType
 
 
 class ArraysBufferType(BufferType):

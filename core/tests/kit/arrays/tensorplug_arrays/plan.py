@@ -3,10 +3,9 @@
 import numpy as np
 
 from tensorplug import blocks
-from tensorplug.backend import Plan
-from tensorplug.buffer import BufferUsage
+from tensorplug.device import BufferUsage, Plan
 from tensorplug.dtypes import F32
-from tensorplug.tensor import array_view
+from tensorplug.graph.tensor import array_view
 from tensorplug_arrays import kernels
 
 ANGLES_AND_MASKS = {("rope", 1), ("soft_max", 1), ("flash_attn_ext", 3)}

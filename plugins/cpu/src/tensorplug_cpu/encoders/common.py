@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from tensorplug.tensor import Array
+from tensorplug.device import Array
 
 Encoder = Callable[[Array, Array | None], Array]
 """From values and their weights (or None), f32 [blocks, elements], to uint8 [blocks, bytes]."""

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tensorplug.tensor import Array
+from tensorplug.device import Array
 from tensorplug_cpu.encoders.common import TINY, divided, farthest, total
 
 PASSES = 5

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from tensorplug.device import Array
 from tensorplug.dtypes import IQ1_M, IQ1_S, DType
-from tensorplug.tensor import Array
 from tensorplug_cpu.encoders.common import Encoder, as_bytes, divided, total
 from tensorplug_cpu.encoders.iq_grid import Grid, grid
 from tensorplug_cpu.encoders.iq_search import (

@@ -5,8 +5,8 @@ Scales are odd multiples of a unit, 0 to 15 standing for 1 to 31 units.
 
 import numpy as np
 
+from tensorplug.device import Array
 from tensorplug.dtypes import IQ2_S, IQ2_XS, IQ2_XXS, DType
-from tensorplug.tensor import Array
 from tensorplug_cpu.encoders.common import Encoder, as_bytes, divided, nibbles, packed_pairs, total
 from tensorplug_cpu.encoders.iq_grid import grid
 from tensorplug_cpu.encoders.iq_search import (

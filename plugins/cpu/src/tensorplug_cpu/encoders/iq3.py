@@ -5,8 +5,8 @@ Groups hold 32 values. Scales are odd multiples of a unit, 0 to 15 standing for 
 
 import numpy as np
 
+from tensorplug.device import Array
 from tensorplug.dtypes import IQ3_S, IQ3_XXS, DType
-from tensorplug.tensor import Array
 from tensorplug_cpu.encoders.common import Encoder, as_bytes, nibbles
 from tensorplug_cpu.encoders.iq_grid import grid
 from tensorplug_cpu.encoders.iq_search import (

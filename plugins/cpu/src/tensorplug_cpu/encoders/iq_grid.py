@@ -11,7 +11,7 @@ from functools import cache
 import numpy as np
 
 from tensorplug.blocks.rows import gguf_quants
-from tensorplug.tensor import Array
+from tensorplug.device import Array
 
 RINGS = {"IQ2_XXS": 2, "IQ2_XS": 2, "IQ2_S": 1, "IQ3_XXS": 2, "IQ3_S": 3, "IQ1_S": 3}
 """How many different distances the candidates of a tuple span, by the `gguf` name of its grid."""

@@ -13,9 +13,8 @@ from typing import Literal
 
 import numpy as np
 
+from tensorplug.device import Array, OptionError
 from tensorplug.dtypes import DType
-from tensorplug.errors import OptionError
-from tensorplug.tensor import Array
 from tensorplug_cpu.encoders.common import as_bytes, divided, total
 from tensorplug_cpu.encoders.iq_grid import Grid
 

@@ -9,8 +9,8 @@ from functools import partial
 
 import numpy as np
 
+from tensorplug.device import Array
 from tensorplug.dtypes import Q2_K, Q3_K, Q4_K, Q5_K, Q6_K, DType
-from tensorplug.tensor import Array
 from tensorplug_cpu.encoders.common import (
     TINY,
     Encoder,

@@ -10,8 +10,8 @@ from functools import partial
 
 import numpy as np
 
+from tensorplug.device import Array
 from tensorplug.dtypes import Q4_0, Q4_1, Q5_0, Q5_1, DType
-from tensorplug.tensor import Array
 from tensorplug_cpu.encoders.common import Encoder, as_bytes, columns, nibbles, total
 from tensorplug_cpu.encoders.fit import Trials, fit_affine, fit_signed
 

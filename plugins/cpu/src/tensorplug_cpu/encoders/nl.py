@@ -5,8 +5,8 @@ from itertools import pairwise
 
 import numpy as np
 
+from tensorplug.device import Array
 from tensorplug.dtypes import IQ4_NL, IQ4_XS, DType
-from tensorplug.tensor import Array
 from tensorplug_cpu.encoders.common import (
     TINY,
     Encoder,

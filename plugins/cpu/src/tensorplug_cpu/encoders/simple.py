@@ -7,8 +7,8 @@ from functools import cache
 
 import numpy as np
 
+from tensorplug.device import Array
 from tensorplug.dtypes import NVFP4, Q1_0, Q2_0, Q8_1, Q8_K, DType
-from tensorplug.tensor import Array
 from tensorplug_cpu.encoders.common import (
     Encoder,
     as_bytes,

@@ -7,8 +7,8 @@ from math import prod
 import numpy as np
 
 from tensorplug.blocks.rows import decode_rows
+from tensorplug.device import Array
 from tensorplug.dtypes import F32
-from tensorplug.tensor import Array
 from tensorplug_cpu.kernels.matmul import blas_ready, product
 from tensorplug_cpu.kernels.softmax import slopes
 from tensorplug_cpu.layout import viewed

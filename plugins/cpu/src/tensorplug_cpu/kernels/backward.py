@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from tensorplug.device import Array
 from tensorplug.ops.backward import UNIT
-from tensorplug.tensor import Array
 from tensorplug_cpu.kernels.rope import turned
 from tensorplug_cpu.task import Task, kernel
 from tensorplug_cpu.threads import Step

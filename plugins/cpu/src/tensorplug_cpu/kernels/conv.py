@@ -6,7 +6,7 @@ from math import prod
 
 import numpy as np
 
-from tensorplug.tensor import Array
+from tensorplug.device import Array
 from tensorplug_cpu.kernels.im2col import added
 from tensorplug_cpu.kernels.matmul import blas_ready
 from tensorplug_cpu.kernels.windows import Slide, packed, with_zeros

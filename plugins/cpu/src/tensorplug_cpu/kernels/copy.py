@@ -7,8 +7,8 @@ import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
 from tensorplug.blocks.rows import decode_rows, rows_per_chunk
+from tensorplug.device import Array
 from tensorplug.dtypes import BF16, F32, DType
-from tensorplug.tensor import Array
 from tensorplug_cpu.encode import encode_rows
 from tensorplug_cpu.kernels.elementwise import repeated
 from tensorplug_cpu.layout import same_memory, viewed

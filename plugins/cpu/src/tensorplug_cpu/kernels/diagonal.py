@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from tensorplug.tensor import Array
+from tensorplug.device import Array
 from tensorplug_cpu.whole import Params, whole
 
 

@@ -7,7 +7,7 @@ from functools import cache, partial
 import numpy as np
 from numpy.polynomial import Chebyshev, Polynomial
 
-from tensorplug.tensor import Array
+from tensorplug.device import Array
 from tensorplug_cpu.threads import Step
 from tensorplug_cpu.tiles import Temporaries
 

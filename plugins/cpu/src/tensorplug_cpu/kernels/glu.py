@@ -5,7 +5,7 @@ from functools import partial
 
 import numpy as np
 
-from tensorplug.tensor import Array
+from tensorplug.device import Array
 from tensorplug_cpu.kernels.unary import FUNCTIONS
 from tensorplug_cpu.operand import Operand
 from tensorplug_cpu.task import Task, kernel

@@ -2,8 +2,8 @@
 
 import numpy as np
 
+from tensorplug.device import Array
 from tensorplug.ops.ids import NO_ROW, row_ids
-from tensorplug.tensor import Array
 from tensorplug_cpu.task import Task
 
 

@@ -5,8 +5,8 @@ from functools import partial
 
 import numpy as np
 
+from tensorplug.device import Array
 from tensorplug.dtypes import F32
-from tensorplug.tensor import Array
 from tensorplug_cpu.kernels.windows import Slide, converted, with_zeros
 from tensorplug_cpu.layout import viewed
 from tensorplug_cpu.operand import Operand

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tensorplug.tensor import Array
+from tensorplug.device import Array
 from tensorplug_cpu.kernels.snapshots import Snapshots
 from tensorplug_cpu.layout import viewed
 from tensorplug_cpu.task import Task, kernel

@@ -6,9 +6,9 @@ from functools import partial
 import numpy as np
 
 from tensorplug.blocks.rows import decode_rows, rows_per_chunk
+from tensorplug.device import Array
 from tensorplug.dtypes import F32
 from tensorplug.ops.ids import NO_ROW
-from tensorplug.tensor import Array
 from tensorplug_cpu.kernels.ids import RowIds
 from tensorplug_cpu.layout import can_join, join, viewed
 from tensorplug_cpu.operand import Operand

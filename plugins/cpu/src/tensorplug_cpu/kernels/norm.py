@@ -6,7 +6,7 @@ from functools import partial
 
 import numpy as np
 
-from tensorplug.tensor import Array
+from tensorplug.device import Array
 from tensorplug_cpu.operand import Operand
 from tensorplug_cpu.task import Task, kernel
 from tensorplug_cpu.threads import Step

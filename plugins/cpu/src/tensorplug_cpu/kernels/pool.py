@@ -6,8 +6,8 @@ from math import prod
 
 import numpy as np
 
+from tensorplug.device import Array
 from tensorplug.dtypes import F32
-from tensorplug.tensor import Array
 from tensorplug_cpu.kernels.im2col import added
 from tensorplug_cpu.kernels.windows import Slide, along_last, converted
 from tensorplug_cpu.operand import Operand

@@ -6,8 +6,8 @@ from functools import partial
 import numpy as np
 
 from tensorplug.blocks.rows import decode_rows, rows_per_chunk
+from tensorplug.device import Array
 from tensorplug.dtypes import DType
-from tensorplug.tensor import Array
 from tensorplug_cpu.encode import encode_rows
 from tensorplug_cpu.kernels.ids import RowIds
 from tensorplug_cpu.operand import Operand

@@ -4,7 +4,7 @@ from math import prod
 
 import numpy as np
 
-from tensorplug.tensor import Array
+from tensorplug.device import Array
 from tensorplug_cpu.task import Task
 
 

@@ -6,8 +6,8 @@ from functools import partial
 import numpy as np
 
 from tensorplug.blocks.rows import decode_rows
+from tensorplug.device import Array
 from tensorplug.dtypes import F32
-from tensorplug.tensor import Array
 from tensorplug_cpu.kernels.matmul import blas_ready, product, ready
 from tensorplug_cpu.kernels.softmax import normalised
 from tensorplug_cpu.kernels.sums import sum_of_products

@@ -6,8 +6,8 @@ from itertools import chain
 
 import numpy as np
 
+from tensorplug.device import Array
 from tensorplug.dtypes import F32
-from tensorplug.tensor import Array
 from tensorplug_cpu.operand import Operand
 from tensorplug_cpu.task import Task
 from tensorplug_cpu.threads import Step

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from tensorplug.tensor import Array
+from tensorplug.device import Array
 from tensorplug_cpu.kernels.erf import erfc_steps
 from tensorplug_cpu.task import Task, kernel
 from tensorplug_cpu.threads import Step

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
+from tensorplug.device import Array
 from tensorplug.dtypes import F32, DType
-from tensorplug.tensor import Array
 from tensorplug_cpu.operand import Operand
 from tensorplug_cpu.task import Task
 from tensorplug_cpu.threads import Step

@@ -8,6 +8,7 @@ convolutions. Rows that are no whole blocks take a type with shorter blocks.
 from collections.abc import Container, Iterator
 from dataclasses import dataclass
 
+from tensorplug.device import OptionError
 from tensorplug.dtypes import (
     F16,
     F32,
@@ -40,7 +41,6 @@ from tensorplug.dtypes import (
     TQ2_0,
     DType,
 )
-from tensorplug.errors import OptionError
 from tensorplug.gguf import GGUFFile, GGUFTensor
 from tensorplug_cpu.encode import can_encode
 from tensorplug_cpu.encoders import NEEDS_IMPORTANCE

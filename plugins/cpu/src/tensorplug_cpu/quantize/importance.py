@@ -5,10 +5,10 @@ from pathlib import Path
 
 import numpy as np
 
+from tensorplug.device import Array
 from tensorplug.dtypes import F32
 from tensorplug.errors import FormatError
 from tensorplug.gguf import GGUFFile, open_gguf
-from tensorplug.tensor import Array
 
 SUMS, COUNTS = ".in_sum2", ".counts"
 

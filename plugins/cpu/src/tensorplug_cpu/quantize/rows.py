@@ -6,10 +6,10 @@ from concurrent.futures import Executor
 import numpy as np
 
 from tensorplug.blocks.rows import decode_rows
+from tensorplug.device import Array
 from tensorplug.dtypes import DType
 from tensorplug.errors import FormatError
 from tensorplug.gguf import GGUFFile
-from tensorplug.tensor import Array
 from tensorplug_cpu.encode import encode_rows
 from tensorplug_cpu.quantize.choice import Choice
 

@@ -9,11 +9,11 @@ from typing import Any
 import gguf
 import numpy as np
 
+from tensorplug.device import Array, TensorplugError
 from tensorplug.dtypes import DType
-from tensorplug.errors import FormatError, TensorplugError
+from tensorplug.errors import FormatError
 from tensorplug.gguf import GGUFFile
-from tensorplug.tensor import Array
-from tensorplug.wholefile import whole_file
+from tensorplug.system.wholefile import whole_file
 from tensorplug_cpu.quantize.choice import Choice
 from tensorplug_cpu.quantize.rows import converted
 

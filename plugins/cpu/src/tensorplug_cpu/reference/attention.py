@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from tensorplug.tensor import Array
+from tensorplug.device import Array
 from tensorplug_cpu.reference.matmul import shared
 from tensorplug_cpu.reference.softmax import sloped_mask, weights
 from tensorplug_cpu.reference.table import Params, values

@@ -13,6 +13,7 @@ from collections.abc import Callable
 import gguf
 import numpy as np
 
+from tensorplug.device import Array, Unsupported
 from tensorplug.dtypes import (
     MXFP4,
     Q1_0,
@@ -28,8 +29,6 @@ from tensorplug.dtypes import (
     TQ2_0,
     DType,
 )
-from tensorplug.errors import Unsupported
-from tensorplug.tensor import Array
 from tensorplug_cpu.encoders import ENCODERS, NEEDS_IMPORTANCE
 
 _PACKAGED = frozenset({Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, TQ1_0, TQ2_0, MXFP4})

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from tensorplug.tensor import Array
+from tensorplug.device import Array
 from tensorplug_cpu.reference.table import Params, values
 
 Place = tuple[int, ...]

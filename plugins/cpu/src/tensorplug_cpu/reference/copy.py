@@ -5,7 +5,7 @@
 
 import numpy as np
 
-from tensorplug.tensor import Array, Tensor
+from tensorplug.device import Array, Tensor
 from tensorplug_cpu.reference.elementwise import tiled
 from tensorplug_cpu.reference.memory import Memory
 from tensorplug_cpu.reference.table import Params, moves, values

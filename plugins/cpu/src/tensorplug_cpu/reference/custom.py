@@ -2,8 +2,8 @@
 
 import numpy as np
 
+from tensorplug.device import Tensor
 from tensorplug.ops.custom import CALLING, call_function
-from tensorplug.tensor import Tensor
 from tensorplug_cpu.reference.memory import Memory
 from tensorplug_cpu.reference.table import moves
 

@@ -2,8 +2,8 @@
 
 import numpy as np
 
+from tensorplug.device import Array
 from tensorplug.ops.ids import NO_ROW
-from tensorplug.tensor import Array
 from tensorplug_cpu.reference.rows import checked_ids
 from tensorplug_cpu.reference.table import Params, values
 

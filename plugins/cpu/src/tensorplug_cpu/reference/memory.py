@@ -2,9 +2,8 @@
 
 import numpy as np
 
+from tensorplug.device import Array, GraphError, Tensor, Unsupported
 from tensorplug.dtypes import BF16, F16, F32, F64, DType
-from tensorplug.errors import GraphError, Unsupported
-from tensorplug.tensor import Array, Tensor
 from tensorplug_cpu.reference.blocks import decode_rows, encode_rows
 
 

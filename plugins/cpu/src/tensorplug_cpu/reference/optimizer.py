@@ -5,7 +5,7 @@
 
 import numpy as np
 
-from tensorplug.tensor import Tensor
+from tensorplug.device import Tensor
 from tensorplug_cpu.reference.memory import Memory
 from tensorplug_cpu.reference.table import moves
 

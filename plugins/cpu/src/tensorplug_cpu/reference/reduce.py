@@ -5,7 +5,7 @@
 
 import numpy as np
 
-from tensorplug.tensor import Array
+from tensorplug.device import Array
 from tensorplug_cpu.reference.table import Params, values
 
 

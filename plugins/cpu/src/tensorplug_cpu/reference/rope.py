@@ -7,8 +7,7 @@ import math
 
 import numpy as np
 
-from tensorplug.errors import OptionError
-from tensorplug.tensor import Array
+from tensorplug.device import Array, OptionError
 from tensorplug_cpu.reference.table import Params, values
 
 

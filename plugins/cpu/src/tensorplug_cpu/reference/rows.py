@@ -2,9 +2,8 @@
 
 import numpy as np
 
-from tensorplug.errors import GraphError
+from tensorplug.device import Array, GraphError, Tensor
 from tensorplug.ops.ids import NO_ROW
-from tensorplug.tensor import Array, Tensor
 from tensorplug_cpu.reference.memory import Memory, encode
 from tensorplug_cpu.reference.table import Params, moves, values
 

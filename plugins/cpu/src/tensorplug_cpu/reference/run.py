@@ -5,10 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from tensorplug.errors import GraphError
-from tensorplug.graph import Graph
-from tensorplug.placing import host_data
-from tensorplug.tensor import Array, Tensor
+from tensorplug.device import Array, Graph, GraphError, Tensor, host_data
 from tensorplug_cpu.reference.memory import Memory
 from tensorplug_cpu.reference.table import action
 

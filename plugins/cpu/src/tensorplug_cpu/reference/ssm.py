@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tensorplug.tensor import Array
+from tensorplug.device import Array
 from tensorplug_cpu.reference.rows import checked_ids, rows_of
 from tensorplug_cpu.reference.table import Params, values
 

@@ -3,9 +3,8 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from tensorplug.errors import Unsupported
+from tensorplug.device import Array, Tensor, Unsupported
 from tensorplug.ops.table import OPS
-from tensorplug.tensor import Array, Tensor
 from tensorplug_cpu.reference.memory import Memory
 
 Params = Mapping[str, Any]

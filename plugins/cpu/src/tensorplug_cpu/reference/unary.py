@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from tensorplug.tensor import Array
+from tensorplug.device import Array
 from tensorplug_cpu.reference.table import Params, values
 
 

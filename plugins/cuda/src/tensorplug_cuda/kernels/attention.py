@@ -3,7 +3,7 @@
 import math
 from dataclasses import replace
 
-from tensorplug.tensor import Tensor, contiguous_nb
+from tensorplug.device import Tensor, contiguous_nb
 from tensorplug_cuda.kernels import cores
 from tensorplug_cuda.kernels.table import OWN
 from tensorplug_cuda.kernels.ways import TENSOR, USUAL, WAYS, Way, Ways, chosen

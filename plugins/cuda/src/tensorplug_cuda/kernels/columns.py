@@ -2,10 +2,9 @@
 
 from dataclasses import replace
 
+from tensorplug.device import Group, Tensor
 from tensorplug.dtypes import I32
-from tensorplug.fusion import Group
 from tensorplug.ops.glu import GLU
-from tensorplug.tensor import Tensor
 from tensorplug_cuda.kernels import experts
 from tensorplug_cuda.kernels.table import GROUPS
 from tensorplug_simt.facts import Facts

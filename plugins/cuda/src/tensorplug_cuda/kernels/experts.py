@@ -5,8 +5,8 @@ No count comes back to the host: the grid has room for the tiles of every choice
 
 from dataclasses import replace
 
+from tensorplug.device import Tensor
 from tensorplug.dtypes import I32
-from tensorplug.tensor import Tensor
 from tensorplug_cuda.kernels import cores
 from tensorplug_simt.facts import Facts
 from tensorplug_simt.program import Kernel, Program, Region, blocks_of, launch, scratch

@@ -3,8 +3,8 @@
 The launch is that of a kernel all the same, which computes it where the library does not.
 """
 
+from tensorplug.device import Tensor, contiguous_nb
 from tensorplug.dtypes import BF16, F16, F32, DType
-from tensorplug.tensor import Tensor, contiguous_nb
 from tensorplug_cuda import lt
 from tensorplug_cuda.kernels.columns import TEXT
 from tensorplug_cuda.kernels.cores import factor_type

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from tensorplug.tensor import Tensor, contiguous_nb
+from tensorplug.device import Tensor, contiguous_nb
 from tensorplug_cuda.kernels import experts, library, mma
 from tensorplug_cuda.kernels.columns import TEXT, few, takes_few
 from tensorplug_cuda.kernels.table import OWN

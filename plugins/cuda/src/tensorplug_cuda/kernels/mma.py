@@ -1,7 +1,7 @@
 """Products with many columns by tensor cores, in f16 or bf16."""
 
+from tensorplug.device import Tensor, contiguous_nb
 from tensorplug.dtypes import F32
-from tensorplug.tensor import Tensor, contiguous_nb
 from tensorplug_cuda.kernels import cores
 from tensorplug_cuda.kernels.columns import TEXT
 from tensorplug_cuda.kernels.experts import MMA_TEXT, SIDE

@@ -1,7 +1,6 @@
 """What products round their operands to, as the device declares it."""
 
-from tensorplug.device import Rounding
-from tensorplug.tensor import Tensor
+from tensorplug.device import Rounding, Tensor
 from tensorplug_cuda.kernels.columns import takes_few
 from tensorplug_cuda.kernels.ways import USUAL, names_of
 from tensorplug_simt.facts import Facts

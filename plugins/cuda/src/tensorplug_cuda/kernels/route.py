@@ -2,9 +2,8 @@
 
 from math import inf
 
+from tensorplug.device import Group, Tensor, contiguous_nb
 from tensorplug.dtypes import F32, I32
-from tensorplug.fusion import Group
-from tensorplug.tensor import Tensor, contiguous_nb
 from tensorplug_cuda.kernels.table import GROUPS
 from tensorplug_simt.facts import Facts
 from tensorplug_simt.families.elements import TEXT as ELEMENTWISE

@@ -1,6 +1,6 @@
 """Softmax of rows."""
 
-from tensorplug.tensor import Tensor
+from tensorplug.device import Tensor
 from tensorplug_cuda.kernels.table import OWN
 from tensorplug_simt.facts import Facts
 from tensorplug_simt.grids import group_size

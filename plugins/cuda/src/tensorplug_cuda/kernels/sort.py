@@ -1,6 +1,6 @@
 """Orders of rows: argsort, and the places of the largest elements."""
 
-from tensorplug.tensor import Tensor
+from tensorplug.device import Tensor
 from tensorplug_cuda.kernels.table import OWN
 from tensorplug_simt.facts import Facts
 from tensorplug_simt.lowering import lowers

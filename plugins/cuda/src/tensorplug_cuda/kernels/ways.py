@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
+from tensorplug.device import Tensor
 from tensorplug.dtypes import DType
-from tensorplug.tensor import Ne, Tensor
+from tensorplug.graph.tensor import Ne
 from tensorplug_cuda import lt
 from tensorplug_simt.facts import Facts
 from tensorplug_simt.lowering import Lowering

@@ -10,7 +10,7 @@ from cupy._machine import ILLEGAL_ADDRESS, CUDARuntimeError, alive, machine
 from cupy.cuda.driver import CUDADriverError
 from cupy.cuda.errors import CompileException
 from cupy.cuda.memory import MemoryPointer
-from tensorplug.errors import DeviceError
+from tensorplug.device import DeviceError
 from tensorplug_simt.emulator import Library, Memory, library, missing
 
 MOST_ITEMS, MOST_DEEP = 1024, 64

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from tensorplug.tensor import Tensor
+from tensorplug.device import Tensor
 from tensorplug_metal.kernels.table import OWN
 from tensorplug_simt.facts import Facts
 from tensorplug_simt.lowering import lowers

@@ -1,7 +1,6 @@
 """Products of matrices: `mul_mat`, `mul_mat_id`, `out_prod`."""
 
-from tensorplug.fusion import Group
-from tensorplug.tensor import Tensor
+from tensorplug.device import Group, Tensor
 from tensorplug_metal.kernels.table import GROUPS, OWN
 from tensorplug_simt.facts import Facts
 from tensorplug_simt.lowering import NoKernel, lowers, lowers_group

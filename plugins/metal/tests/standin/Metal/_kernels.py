@@ -7,7 +7,7 @@ import numpy as np
 
 from Metal._machine import PAGE_FAULT, Gpu, GpuError, NSError, machine, need
 from Metal._memory import Buffer
-from tensorplug.errors import DeviceError
+from tensorplug.device import DeviceError
 from tensorplug_simt.emulator import Library, Memory, Order, library, missing
 from tensorplug_simt.emulator.metal import METAL_LANGUAGE, expanded
 from tensorplug_simt.msl import Head, heads

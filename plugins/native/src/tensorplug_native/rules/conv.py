@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from math import prod
 
+from tensorplug.device import Array
 from tensorplug.dtypes import F32
-from tensorplug.tensor import Array
 from tensorplug_cpu.operand import Operand
 from tensorplug_cpu.task import Task
 from tensorplug_native.encode import Draft, Slot, result, rule, source

@@ -2,9 +2,8 @@
 
 from collections.abc import Sequence
 
-from tensorplug.device import Rounding
+from tensorplug.device import Rounding, Tensor
 from tensorplug.dtypes import BF16, F16, F32, I32
-from tensorplug.tensor import Tensor
 from tensorplug_cpu.task import Task
 from tensorplug_native.encode import Draft, optional, result, rule, source
 from tensorplug_native.program import Code

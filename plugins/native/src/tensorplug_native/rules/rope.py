@@ -5,8 +5,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from tensorplug.device import Array
 from tensorplug.dtypes import I64
-from tensorplug.tensor import Array
 from tensorplug_cpu.operand import Operand
 from tensorplug_cpu.task import Task
 from tensorplug_native.encode import Draft, Slot, optional, result, rule, source

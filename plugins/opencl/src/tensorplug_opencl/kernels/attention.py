@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from tensorplug.tensor import Tensor
+from tensorplug.device import Tensor
 from tensorplug_opencl.kernels.table import OWN
 from tensorplug_simt.facts import Facts
 from tensorplug_simt.lowering import lowers

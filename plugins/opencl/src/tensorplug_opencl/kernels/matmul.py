@@ -1,7 +1,7 @@
 """Products of matrices: `mul_mat`, `mul_mat_id`, `out_prod`."""
 
+from tensorplug.device import Tensor
 from tensorplug.dtypes import F64
-from tensorplug.tensor import Tensor
 from tensorplug_opencl.kernels import variants
 from tensorplug_opencl.kernels.operands import Operands, operands
 from tensorplug_opencl.kernels.table import OWN

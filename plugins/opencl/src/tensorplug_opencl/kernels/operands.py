@@ -2,8 +2,9 @@
 
 from dataclasses import dataclass, field, replace
 
+from tensorplug.device import Tensor
 from tensorplug.dtypes import F32, I32, DType
-from tensorplug.tensor import Ne, Tensor
+from tensorplug.graph.tensor import Ne
 from tensorplug_simt.facts import Facts
 from tensorplug_simt.grids import per_element
 from tensorplug_simt.program import Kernel, Launch, Program, Region, launch, region, scratch

@@ -1,7 +1,7 @@
 """Orders of rows: argsort, and the places of the largest elements."""
 
+from tensorplug.device import Tensor
 from tensorplug.dtypes import F32
-from tensorplug.tensor import Tensor
 from tensorplug_opencl.kernels.table import OWN
 from tensorplug_simt.facts import Facts
 from tensorplug_simt.grids import Places, per_row

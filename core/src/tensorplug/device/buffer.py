@@ -1,0 +1,415 @@
+"""Memory: `BufferType` makes `Buffer`s; a `MultiBuffer` is several under one name."""
+
+import enum
+import sys
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, final
+
+import numpy as np
+
+from tensorplug.device.lifetime import Resource
+from tensorplug.errors import (
+    BufferTooLarge,
+    DTypeError,
+    NotAllocated,
+    OptionError,
+    OutOfMemory,
+    ShapeError,
+    Unsupported,
+    blaming,
+    map_driver_errors,
+)
+from tensorplug.graph.tensor import Array, Tensor, array_view
+
+if TYPE_CHECKING:
+    from tensorplug.device.device import Device
+
+
+class BufferUsage(enum.Enum):
+    """What a buffer is for; schedulers run ops where their weights are."""
+
+    ANY = "any"
+    WEIGHTS = "weights"
+    """Many runs read it. It may still be written between runs; the next run reads what is there.
+
+    A backend that keeps something made from weights drops it when `_write`, `_fill` or
+    `_copy_from` of the buffer is called; of imported memory it keeps nothing.
+    """
+    COMPUTE = "compute"
+
+
+def checked_usage(usage: object, where: str) -> BufferUsage:
+    """Return `usage` if it is one. Raises OptionError."""
+    if isinstance(usage, BufferUsage):
+        return usage
+    known = ", ".join(f"tensorplug.{each.name}" for each in BufferUsage)
+    raise OptionError(f"{where}: usage={usage!r} is no usage of a buffer; give one of {known}")
+
+
+def human(size: int) -> str:
+    """Write a size in bytes for people: `278.0 MiB`."""
+    amount = float(size)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if amount < 1024:
+            return f"{amount:.0f} B" if unit == "B" else f"{amount:.1f} {unit}"
+        amount /= 1024
+    return f"{amount:.1f} TiB"
+
+
+class BufferType(ABC):
+    """A kind of memory of one device. Compared by identity; thread-safe."""
+
+    name: str
+    alignment: int = 64
+    """Bytes that tensors start at multiples of; a power of two."""
+    max_size: int = sys.maxsize
+    """Bytes of the largest single buffer."""
+    is_host: bool = False
+    """Whether the host can read the memory, and tensors lie in it in their standard layout."""
+    only_shared: bool = False
+    """Whether plans have memory of their own for nodes that nobody else reads."""
+
+    def __init__(self, device: "Device") -> None:
+        self.device = device
+        self.slow_sources: set[str] = set()
+        """Names of memory whose copies to here were found to go through the host's."""
+
+    @final
+    def alloc(
+        self,
+        size: int,
+        usage: BufferUsage = BufferUsage.ANY,
+        *,
+        tensors: Sequence[Tensor] = (),
+    ) -> "Buffer":
+        """Return a buffer of at least `size` bytes.
+
+        `tensors` are what will be placed in it, where that is known: all of it then. Raises
+        OutOfMemory, BufferTooLarge, OptionError.
+        """
+        checked_usage(usage, self.name)
+        if size < 0:
+            raise ShapeError(f"{self.name}: a buffer of {size} bytes; sizes are not negative")
+        if size > self.max_size:
+            raise BufferTooLarge(self.name, size, self.max_size)
+        self.device.check_open()
+        doing = f"{self.name}: {human(size)}"
+        with blaming(self.device), map_driver_errors({MemoryError: OutOfMemory}, doing):
+            return self._alloc_for(tensors, max(size, 1), usage)
+
+    @final
+    def alloc_size(self, tensor: Tensor) -> int:
+        """Bytes that `tensor` takes here, never fewer than its own. Raises ShapeError."""
+        size = self._alloc_size(tensor)
+        if size < tensor.nbytes:
+            raise ShapeError(
+                f"{self.name}: says that {tensor} takes {size} bytes, and it has {tensor.nbytes}; "
+                "this is an error of the backend"
+            )
+        return size
+
+    def supports(self, tensor: Tensor) -> bool:
+        """Whether `tensor` may be placed in this memory."""
+        return True
+
+    @property
+    def for_weights(self) -> bool:
+        """Whether weights that it supports are read fastest here, so that they should lie here."""
+        return False
+
+    @abstractmethod
+    def _alloc(self, size: int, usage: BufferUsage) -> "Buffer":
+        """Called with 0 < size <= max_size. Raise MemoryError or your driver's error when full."""
+
+    def _alloc_for(self, tensors: Sequence[Tensor], size: int, usage: BufferUsage) -> "Buffer":
+        """The same where it is known what will lie in the buffer; no tensors: it is not known."""
+        return self._alloc(size, usage)
+
+    def _alloc_size(self, tensor: Tensor) -> int:
+        """Bytes for `tensor`: more than its own where a layout or kernel needs them."""
+        return tensor.nbytes
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.name}>"
+
+
+class Buffer(Resource, ABC):
+    """A range of memory of one buffer type. Offsets and sizes are bytes."""
+
+    def __init__(
+        self, buffer_type: BufferType, size: int, usage: BufferUsage = BufferUsage.ANY
+    ) -> None:
+        super().__init__(buffer_type.device)
+        self.type = buffer_type
+        self.size = size
+        self._usage = usage
+
+    @property
+    def usage(self) -> BufferUsage:
+        """What the buffer is for."""
+        return self._usage
+
+    @usage.setter
+    def usage(self, usage: BufferUsage) -> None:
+        self._usage = checked_usage(usage, repr(self))
+        self._usage_changed()
+
+    # --- bytes -----------------------------------------------------------------------------
+
+    @final
+    def write(self, offset: int, data: "memoryview | bytes | Array") -> None:
+        """Copy host bytes to `offset`; done when this returns. Raises ShapeError out of bounds."""
+        view = as_bytes(data)
+        self._check(offset, view.nbytes, "write")
+        if view.nbytes:
+            with blaming(self.type.device):
+                self._write(offset, view)
+
+    @final
+    def read(self, offset: int, size: int) -> Array:
+        """Return a copy of `size` bytes from `offset` as uint8."""
+        self._check(offset, size, "read")
+        out = np.empty(size, np.uint8)
+        self.read_into(offset, out)
+        return out
+
+    @final
+    def read_into(self, offset: int, out: "memoryview | bytearray | Array") -> None:
+        """Copy bytes from `offset` into `out`, as many as it holds; done when this returns."""
+        view = as_bytes(out)
+        self._check(offset, view.nbytes, "read")
+        if not view.nbytes:
+            return
+        if view.readonly:
+            raise DTypeError(f"{self!r}: cannot read into memory that is read-only")
+        with blaming(self.type.device):
+            self._read(offset, view)
+
+    @final
+    def fill(self, value: int, offset: int = 0, size: int | None = None) -> None:
+        """Set `size` bytes from `offset` on (by default all) to `value`, 0 to 255."""
+        size = self.size - offset if size is None else size
+        self._check(offset, size, "fill")
+        check_byte(value, repr(self))
+        if size:
+            with blaming(self.type.device):
+                self._fill(offset, size, value)
+
+    @final
+    def write_2d(
+        self, offset: int, data: "memoryview | bytes | Array", *, row: int, stride: int
+    ) -> None:
+        """Copy rows of `row` bytes, packed in `data`, to `offset`, `stride` bytes apart."""
+        view = as_bytes(data)
+        self._check(offset, self._span(view.nbytes, row, stride), "2D write")
+        if view.nbytes:
+            self._write_2d(offset, view, row, stride)
+
+    @final
+    def read_2d(self, offset: int, rows: int, *, row: int, stride: int) -> Array:
+        """Return `rows` rows of `row` bytes, `stride` bytes apart from `offset` on, packed."""
+        self._check(offset, self._span(rows * row, row, stride), "2D read")
+        out = np.empty((rows, row), np.uint8)
+        if out.size:
+            self._read_2d(offset, as_bytes(out), row, stride)
+        return out
+
+    def host(self) -> Array:
+        """The memory as uint8, without a copy. Raises NotAllocated where the host cannot see it."""
+        raise NotAllocated(
+            f"{self!r}: the host cannot see {self.type.name} memory; read() copies it"
+        )
+
+    def shared(self, tensor: Tensor, offset: int) -> Any:
+        """An array with DLPack of `tensor` as it lies at `offset`, without a copy.
+
+        NumPy's where the host sees the memory; NotAllocated is raised for other memory unless a
+        backend knows arrays of it.
+        """
+        return array_view(tensor, self.host(), offset)
+
+    # --- tensors ---------------------------------------------------------------------------
+
+    def init_tensor(self, tensor: Tensor, offset: int) -> None:
+        """Called once for each tensor that is placed at `offset`; may raise OutOfMemory."""
+
+    def write_tensor(self, tensor: Tensor, offset: int, data: memoryview) -> None:
+        """Write all of contiguous `tensor` at `offset`, `data` being in its standard layout."""
+        self.write(offset, data)
+
+    def read_tensor(self, tensor: Tensor, offset: int, out: memoryview) -> None:
+        """Read the memory span of `tensor` at `offset` in its standard layout."""
+        self.read_into(offset, out)
+
+    def reset(self) -> None:
+        """Forget what `init_tensor` remembered.
+
+        Called before a compute buffer is laid out again: when it grew or all schedules that lay in
+        it were given back. Nothing that was queued before uses it any more.
+        """
+
+    # --- for implementers ------------------------------------------------------------------
+
+    @abstractmethod
+    def _write(self, offset: int, data: memoryview) -> None:
+        """Copy `data` (bytes, contiguous, in bounds) to `offset` before returning."""
+
+    @abstractmethod
+    def _read(self, offset: int, out: memoryview) -> None:
+        """Copy to `out` (bytes, contiguous, in bounds) before returning."""
+
+    @abstractmethod
+    def _fill(self, offset: int, size: int, value: int) -> None:
+        """Set bytes before returning."""
+
+    def _write_2d(self, offset: int, data: memoryview, row: int, stride: int) -> None:
+        for i in range(data.nbytes // row):
+            self._write(offset + i * stride, data[i * row : (i + 1) * row])
+
+    def _read_2d(self, offset: int, out: memoryview, row: int, stride: int) -> None:
+        for i in range(out.nbytes // row):
+            self._read(offset + i * stride, out[i * row : (i + 1) * row])
+
+    def _copy_from(self, source: "Buffer", start: int, offset: int, size: int) -> bool:
+        """Copy from another buffer without the host and return True, or return False."""
+        return False
+
+    def _usage_changed(self) -> None:
+        """Called after `usage` was set."""
+
+    def _finish(self) -> None:
+        self.type.device.drain()
+
+    def _check(self, offset: int, size: int, doing: str) -> None:
+        self.check_open()
+        if offset < 0 or size < 0 or offset + size > self.size:
+            raise ShapeError(
+                f"{self!r}: {doing} of bytes {offset} to {offset + size} is out of bounds; "
+                f"the buffer has {self.size} bytes"
+            )
+
+    @staticmethod
+    def _span(size: int, row: int, stride: int) -> int:
+        if row < 1 or stride < row or size % row:
+            raise ShapeError(
+                f"2D access: {size} bytes in rows of {row}, {stride} apart, do not fit"
+            )
+        return (size // row - 1) * stride + row if size else 0
+
+    def __repr__(self) -> str:
+        state = "closed" if self.closed else f"{self.usage.name} {human(self.size)}"
+        return f"<{type(self).__name__} {self.type.name}, {state}>"
+
+
+class ArrayBuffer(Buffer):
+    """A buffer whose bytes are a NumPy array of uint8; transfers alone reach them."""
+
+    def __init__(
+        self, buffer_type: BufferType, memory: Array, usage: BufferUsage = BufferUsage.ANY
+    ) -> None:
+        super().__init__(buffer_type, memory.size, usage)
+        self._memory = memory
+
+    def _write(self, offset: int, data: memoryview) -> None:
+        if not self._memory.flags.writeable:
+            raise Unsupported(f"{self!r}: is read-only memory")
+        self._memory[offset : offset + data.nbytes] = data
+
+    def _read(self, offset: int, out: memoryview) -> None:
+        np.frombuffer(out, np.uint8)[:] = self._memory[offset : offset + out.nbytes]
+
+    def _fill(self, offset: int, size: int, value: int) -> None:
+        if not self._memory.flags.writeable:
+            raise Unsupported(f"{self!r}: is read-only memory")
+        self._memory[offset : offset + size] = value
+
+    def _close(self) -> None:
+        # Arrays handed out keep the memory alive; the buffer itself lets go of it.
+        self._memory = np.empty(0, np.uint8)
+
+
+class HostBuffer(ArrayBuffer):
+    """A buffer in memory that the host sees as a NumPy array of uint8."""
+
+    def host(self) -> Array:
+        self.check_open()
+        return self._memory
+
+    def _copy_from(self, source: Buffer, start: int, offset: int, size: int) -> bool:
+        if not source.type.is_host:
+            return False
+        self._write(offset, source.host()[start : start + size].data)
+        return True
+
+
+class MultiBuffer(Resource):
+    """Several buffers of one type that are owned, cleared and closed together.
+
+    Tensors lie in the parts, never in the whole.
+    """
+
+    def __init__(self, parts: Sequence[Buffer]) -> None:
+        if not parts:
+            raise ShapeError("MultiBuffer: no parts given; at least one is needed")
+        if any(part.type is not parts[0].type for part in parts):
+            raise ShapeError(f"MultiBuffer: parts of several types: {[p.type for p in parts]}")
+        super().__init__(parts[0].type.device)
+        self.type = parts[0].type
+        self.parts = tuple(parts)
+
+    @property
+    def size(self) -> int:
+        """Bytes of all parts."""
+        return sum(part.size for part in self.parts)
+
+    @property
+    def usage(self) -> BufferUsage:
+        """What the parts are for."""
+        return self.parts[0].usage
+
+    @usage.setter
+    def usage(self, usage: BufferUsage) -> None:
+        for part in self.parts:
+            part.usage = usage
+
+    def fill(self, value: int) -> None:
+        """Set every byte of every part."""
+        for part in self.parts:
+            part.fill(value)
+
+    def reset(self) -> None:
+        """Let every part forget what `init_tensor` remembered."""
+        for part in self.parts:
+            part.reset()
+
+    def _close(self) -> None:
+        for part in self.parts:
+            part.close()
+
+    def _abandon(self) -> None:
+        """Tensors may still lie in the parts, which go with the last of them."""
+
+    def __repr__(self) -> str:
+        state = "closed" if self.closed else f"{self.usage.name} {human(self.size)}"
+        return f"<MultiBuffer {self.type.name}, {len(self.parts)} parts, {state}>"
+
+
+def check_byte(value: int, where: str) -> None:
+    """Raise ShapeError for a value that no byte has."""
+    if not 0 <= value <= 255:
+        raise ShapeError(f"{where}: fill with {value}; a byte is 0 to 255")
+
+
+def as_bytes(data: "memoryview | bytes | bytearray | Array") -> memoryview:
+    """View contiguous data as bytes, without a copy."""
+    # Arrays of some types (big-endian, extension types) have no memoryview of their own.
+    flat: Any = data
+    if isinstance(data, np.ndarray) and data.flags.c_contiguous:
+        flat = data.reshape(-1).view(np.uint8)
+    view = memoryview(flat)
+    if not view.c_contiguous:
+        raise DTypeError("transfer: host data must be C-contiguous; use numpy.ascontiguousarray()")
+    if view.nbytes == 0:
+        return memoryview(bytearray())
+    return view.cast("B")

@@ -1,0 +1,162 @@
+"""Copies of bytes between buffers and the host: at once, or in order with the work of streams.
+
+Nothing here checks the bounds or types of tensors: core calls it for places that it has checked.
+Programs call `tensorplug.transfer`.
+"""
+
+import logging
+from collections.abc import Callable
+
+from tensorplug.device.backend import (
+    Backend,
+    SupportsAsyncCopy,
+    SupportsAsyncTransfer,
+    order_after,
+    tell_of_move,
+)
+from tensorplug.device.buffer import Buffer, as_bytes
+from tensorplug.errors import DTypeError, Unsupported, blaming
+from tensorplug.graph.tensor import Array, Storage
+
+logger = logging.getLogger("tensorplug.transfer")
+
+
+def has_standard_layout(buffer: Buffer) -> bool:
+    """Whether tensors lie in `buffer` byte for byte as their strides say."""
+    return type(buffer).write_tensor is Buffer.write_tensor
+
+
+def copy_bytes(source: Storage, target: Storage, size: int) -> None:
+    """Copy `size` bytes between any two buffers, through the host where there is no shorter way."""
+    if source == target or not size:
+        return
+    source.buffer._check(source.offset, size, "copy")
+    target.buffer._check(target.offset, size, "copy")
+    with blaming(target.buffer.type.device):
+        if target.buffer._copy_from(source.buffer, source.offset, target.offset, size):
+            return
+    if source.buffer.type.is_host:
+        host = source.buffer.host()[source.offset : source.offset + size]
+        target.buffer.write(target.offset, host)
+    elif target.buffer.type.is_host:
+        host = target.buffer.host()[target.offset : target.offset + size]
+        source.buffer.read_into(source.offset, host)
+    else:
+        _tell_of_slow_copy(source, target)
+        target.buffer.write(target.offset, source.buffer.read(source.offset, size))
+
+
+def queue_write(backend: Backend, place: Storage, data: memoryview | Array) -> None:
+    """Copy host bytes in order with `backend`'s work; at once where it cannot queue copies.
+
+    Raises Unsupported for memory with a layout of its own.
+    """
+    view = as_bytes(data)
+    _check_plain(place, "write")
+    if isinstance(backend, SupportsAsyncTransfer):
+        tell_of_move(backend, backend, view, place, view.nbytes)
+        with blaming(backend.device):
+            backend.write_async(place.buffer, place.offset, view)
+        return
+    backend.synchronize()
+    tell_of_move(backend, None, view, place, view.nbytes)
+    place.buffer.write(place.offset, view)
+
+
+def queue_read(backend: Backend, place: Storage, out: memoryview | Array) -> None:
+    """Copy to host bytes in order with `backend`'s work; at once where it cannot queue copies.
+
+    Raises Unsupported for memory with a layout of its own, DTypeError for read-only host memory.
+    """
+    view = as_bytes(out)
+    _check_plain(place, "read")
+    if view.readonly and view.nbytes:
+        raise DTypeError(f"{place.buffer!r}: cannot read into memory that is read-only")
+    if isinstance(backend, SupportsAsyncTransfer):
+        tell_of_move(backend, backend, place, view, view.nbytes)
+        with blaming(backend.device):
+            backend.read_async(place.buffer, place.offset, view)
+        return
+    backend.synchronize()
+    tell_of_move(backend, None, place, view, view.nbytes)
+    place.buffer.read_into(place.offset, view)
+
+
+def queue_copy(
+    source: Backend,
+    target: Backend,
+    start: Storage,
+    end: Storage,
+    size: int,
+    staging: Callable[[int], Array] | None = None,
+) -> Backend | None:
+    """Copy after all work queued on `source`, before any queued later on `target`.
+
+    Return the stream that reads `start` in order with its work, or None where that is done. Where
+    the two know no events of each other, the host waits for `source`; for the target too where it
+    cannot queue transfers. `staging` gives host memory of a number of bytes to a copy between two
+    memories that the host does not see, and keeps them until both streams were waited for; without
+    it such a copy waits for both. Raises Unsupported for memory with a layout of its own.
+    """
+    _check_plain(start, "copy")
+    _check_plain(end, "copy")
+    with blaming(target.device):
+        queued = isinstance(target, SupportsAsyncCopy) and target.copy_async(
+            source, start, end, size
+        )
+    if queued:
+        for watch in target.watches:
+            watch.ordered(source, target)
+        tell_of_move(target, target, start, end, size)
+        return target
+    start.buffer._check(start.offset, size, "copy")
+    end.buffer._check(end.offset, size, "copy")
+    if isinstance(target, SupportsAsyncTransfer) and start.buffer.type.is_host:
+        order_after(source, target)
+        tell_of_move(target, target, start, end, size)
+        with blaming(target.device):
+            target.write_async(end.buffer, end.offset, _host_span(start, size))
+        return target
+    if isinstance(target, SupportsAsyncTransfer) and staging is not None:
+        _tell_of_slow_copy(start, end)
+        between = staging(size)
+        queue_read(source, start, between)
+        order_after(source, target)
+        queue_write(target, end, between)
+        return source
+    if isinstance(source, SupportsAsyncTransfer) and end.buffer.type.is_host:
+        order_after(target, source)
+        tell_of_move(source, source, start, end, size)
+        with blaming(source.device):
+            source.read_async(start.buffer, start.offset, _host_span(end, size))
+        order_after(source, target)
+        return source
+    source.synchronize()
+    target.synchronize()
+    tell_of_move(target, None, start, end, size)
+    copy_bytes(start, end, size)
+    return None
+
+
+def _host_span(place: Storage, size: int) -> memoryview:
+    return as_bytes(place.buffer.host()[place.offset : place.offset + size])
+
+
+def _tell_of_slow_copy(source: Storage, target: Storage) -> None:
+    """Say once, for two kinds of memory, that each copy between them is two transfers."""
+    start, end = source.buffer.type, target.buffer.type
+    if start.name not in end.slow_sources:
+        end.slow_sources.add(start.name)
+        logger.info(
+            "copies from %s to %s go through the host's memory: two transfers for each",
+            start.name,
+            end.name,
+        )
+
+
+def _check_plain(place: Storage, doing: str) -> None:
+    if not has_standard_layout(place.buffer):
+        raise Unsupported(
+            f"{place.buffer!r}: {doing} of bytes would pass by its own layout; "
+            f"{doing} tensors with tensorplug.transfer"
+        )

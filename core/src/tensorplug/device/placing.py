@@ -1,0 +1,197 @@
+"""Memory for persistent tensors: one by one, or many at a time in as few buffers as fit."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from tensorplug.device.buffer import Buffer, BufferType, BufferUsage, MultiBuffer, as_bytes
+from tensorplug.dtypes import DType
+from tensorplug.dtypes import dtype as dtype_of
+from tensorplug.errors import (
+    BufferTooLarge,
+    DTypeError,
+    GraphError,
+    OutOfMemory,
+    ShapeError,
+    Unsupported,
+)
+from tensorplug.graph.tensor import Array, Storage, Tensor, leaf
+
+Alloc = Callable[[int, Sequence[Tensor]], Buffer]
+"""Makes a buffer of at least the given size, in bytes, for tensors."""
+
+
+def align(size: int, alignment: int) -> int:
+    """Round `size` up to a multiple of `alignment`."""
+    return -(-size // alignment) * alignment
+
+
+class LinearAllocator:
+    """Hands out the bytes of one buffer from front to back."""
+
+    def __init__(self, buffer: Buffer) -> None:
+        alignment = buffer.type.alignment
+        if alignment < 1 or alignment & (alignment - 1):
+            raise ShapeError(f"{buffer.type!r}: alignment {alignment} is no power of two")
+        self.buffer = buffer
+        self.used = 0
+
+    def place(self, tensor: Tensor) -> Tensor:
+        """Return `tensor` with storage in the buffer. Raises OutOfMemory when it is full."""
+        _check_placeable(tensor, self.buffer.type)
+        size = align(self.buffer.type.alloc_size(tensor), self.buffer.type.alignment)
+        if self.used + size > self.buffer.size:
+            raise OutOfMemory(
+                f"{self.buffer!r}: no room for {tensor}: {size} bytes needed, "
+                f"{self.buffer.size - self.used} of {self.buffer.size} left; allocate a larger one"
+            )
+        placed = replace(tensor, storage=Storage(self.buffer, self.used))
+        self.buffer.init_tensor(placed, self.used)
+        self.used += size
+        return placed
+
+
+def buffer_sizes(tensors: Sequence[Tensor], buffer_type: BufferType) -> list[int]:
+    """Bytes of each buffer that `allocate` would make, without allocating."""
+    return [size for size, _ in _batches(_homeless(tensors), buffer_type)]
+
+
+def allocate(
+    tensors: Sequence[Tensor],
+    buffer_type: BufferType,
+    *,
+    usage: BufferUsage = BufferUsage.ANY,
+    alloc: Alloc | None = None,
+) -> tuple[list[Tensor], MultiBuffer]:
+    """Return `tensors` (leafs) with storage, in order, and the buffers that hold them.
+
+    Those that have storage already keep it. A new buffer starts where the largest size of the type
+    would be passed; `alloc` makes it in place of the buffer type. When one allocation fails, those
+    before it are freed and the error is raised.
+    """
+    made: list[Buffer] = []
+    placed: dict[Tensor, Tensor] = {}
+    make = alloc or (lambda size, batch: buffer_type.alloc(size, usage, tensors=batch))
+    try:
+        for size, batch in _batches(_homeless(tensors), buffer_type):
+            made.append(make(size, batch))
+            linear = LinearAllocator(made[-1])
+            placed |= {tensor: linear.place(tensor) for tensor in batch}
+    except BaseException:
+        for buffer in made:
+            buffer.close()
+        raise
+    return [placed.get(tensor, tensor) for tensor in tensors], MultiBuffer(made)
+
+
+def place(
+    name: str,
+    data: Array | Sequence[Any],
+    buffer_type: BufferType,
+    *,
+    usage: BufferUsage = BufferUsage.ANY,
+    dtype: DType | str | None = None,
+) -> Tensor:
+    """Return a persistent tensor with a copy of `data` in a buffer of its own.
+
+    Its type is that of `data`, or `dtype`; `host_data` says what each type takes.
+    """
+    array = np.asarray(data)
+    spec = _spec(name, array, dtype_of(array.dtype if dtype is None else dtype))
+    _check_placeable(spec, buffer_type)
+    stored = host_data(spec, array)
+    size = align(buffer_type.alloc_size(spec), buffer_type.alignment)
+    buffer = buffer_type.alloc(size, usage, tensors=[spec])
+    try:
+        placed = LinearAllocator(buffer).place(spec)
+        buffer.write_tensor(placed, 0, as_bytes(stored))
+    except BaseException:
+        buffer.close()
+        raise
+    return placed
+
+
+def _spec(name: str, array: Array, kind: DType) -> Tensor:
+    shape = array.shape
+    if kind.is_block and shape:
+        shape = (*shape[:-1], shape[-1] // kind.size * kind.block)
+    return leaf(name, shape, kind)
+
+
+def host_data(tensor: Tensor, data: Any) -> Array:
+    """Return `data` as the contiguous array that is stored for `tensor`.
+
+    Numbers are converted within their kind (float64 to f32, int64 to i32 when it fits). bf16 takes
+    uint16; block types take uint8 rows of stored bytes. Raises ShapeError, DTypeError.
+    """
+    array = np.asarray(data)
+    shape, kind = tensor.shape, tensor.dtype.storage
+    if tensor.dtype.is_block:
+        shape = (*tensor.shape[:-1], tensor.dtype.row_size(tensor.ne[0]))
+    if array.shape != shape:
+        raise ShapeError(f"{tensor}: takes data of shape {shape}, got {array.shape}")
+    if array.dtype != kind:
+        array = _converted(tensor, array, kind)
+    # Not ascontiguousarray(): that makes a vector of a scalar.
+    return np.asarray(array, order="C")
+
+
+def _converted(tensor: Tensor, array: Array, kind: "np.dtype[np.generic]") -> Array:
+    if tensor.dtype.numpy is None:
+        raise DTypeError(
+            f"{tensor}: takes the stored bits of {tensor.dtype.name} as {kind}, got {array.dtype}; "
+            "encode the values first, or cast() them in a graph"
+        )
+    if not np.can_cast(array.dtype, kind, "same_kind"):
+        raise DTypeError(
+            f"{tensor}: takes {kind} data, got {array.dtype}; convert it with "
+            f".astype({kind.name!r})"
+        )
+    converted = array.astype(kind)
+    if kind.kind == "i" and not np.array_equal(converted, array):
+        raise DTypeError(f"{tensor}: values from {array.min()} to {array.max()} do not fit {kind}")
+    return converted
+
+
+def place_in(tensor: Tensor, buffer: Buffer, offset: int) -> Tensor:
+    """Return `tensor` (a leaf) with storage at `offset` of `buffer`, checked against its size."""
+    _check_placeable(tensor, buffer.type)
+    size = buffer.type.alloc_size(tensor)
+    if offset % buffer.type.alignment or offset < 0 or offset + size > buffer.size:
+        raise ShapeError(
+            f"{buffer!r}: {tensor} cannot lie at byte {offset}: needs {size} bytes at a multiple "
+            f"of {buffer.type.alignment}, the buffer has {buffer.size}"
+        )
+    placed = replace(tensor, storage=Storage(buffer, offset))
+    buffer.init_tensor(placed, offset)
+    return placed
+
+
+def _batches(tensors: Sequence[Tensor], buffer_type: BufferType) -> list[tuple[int, list[Tensor]]]:
+    batches: list[tuple[int, list[Tensor]]] = []
+    for tensor in tensors:
+        _check_placeable(tensor, buffer_type)
+        size = align(buffer_type.alloc_size(tensor), buffer_type.alignment)
+        if size > buffer_type.max_size:
+            raise BufferTooLarge(f"{buffer_type.name}: {tensor}", size, buffer_type.max_size)
+        if batches and batches[-1][0] + size <= buffer_type.max_size:
+            total, batch = batches[-1]
+            batch.append(tensor)
+            batches[-1] = (total + size, batch)
+        else:
+            batches.append((size, [tensor]))
+    return batches or [(0, [])]
+
+
+def _homeless(tensors: Sequence[Tensor]) -> list[Tensor]:
+    """Tensors without storage, each once."""
+    return [tensor for tensor in dict.fromkeys(tensors) if tensor.storage is None]
+
+
+def _check_placeable(tensor: Tensor, buffer_type: BufferType) -> None:
+    if not tensor.is_leaf or tensor.storage is not None:
+        raise GraphError(f"{tensor}: only leafs without memory can be placed")
+    if not buffer_type.supports(tensor):
+        raise Unsupported(f"{buffer_type.name}: this memory does not take {tensor}")

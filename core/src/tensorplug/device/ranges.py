@@ -1,0 +1,174 @@
+"""Ranges of bytes: which work reads and writes which, and which accesses conflict.
+
+Two accesses conflict when they share a byte and one of them writes. Conflicting accesses of two
+streams, or of a stream and the host, must be ordered; `tensorplug.inspect.sanitizer` checks that.
+"""
+
+import enum
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from tensorplug.device.backend import Place
+from tensorplug.device.buffer import Buffer
+from tensorplug.fusion.formulas import Group
+from tensorplug.graph.graph import Bindings
+from tensorplug.graph.tensor import Storage, Tensor
+
+
+class Host(enum.Enum):
+    """What is no stream and no buffer: the program's own thread, and its memory."""
+
+    THREAD = "the host"
+    MEMORY = "host memory"
+
+
+Memory = Buffer | Host | Tensor
+"""What bytes are counted in."""
+
+
+# --- ranges ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """Bytes `start` to `end` of a buffer, or addresses in host memory.
+
+    With a `stride`, only the first `width` bytes of every `stride` from `start` on. A tensor that
+    has no memory yet stands for its own.
+    """
+
+    buffer: "Memory"
+    start: int
+    end: int
+    width: int = 0
+    stride: int = 0
+
+    def overlaps(self, other: "Range") -> bool:
+        """Whether both may hold a byte. Exact for columns of one layout, else by their spans."""
+        if self.buffer is not other.buffer or self.start >= other.end or other.start >= self.end:
+            return False
+        stride = self.stride or other.stride
+        mine, theirs = self._width(stride), other._width(stride)
+        if not mine or not theirs:
+            return True
+        gap = (other.start - self.start) % stride
+        return gap < mine or gap + theirs > stride
+
+    def _width(self, stride: int) -> int:
+        """Bytes in each `stride`, or 0 where this does not lie in columns of it."""
+        if self.stride:
+            return self.width if self.stride == stride else 0
+        size = self.end - self.start
+        return size if size <= stride else 0
+
+    def __str__(self) -> str:
+        columns = f", {self.width} of every {self.stride}" if self.stride else ""
+        where = self.buffer.value if isinstance(self.buffer, Host) else repr(self.buffer)
+        return f"bytes {self.start} to {self.end}{columns} of {where}"
+
+
+def range_of(tensor: Tensor, place: Storage) -> Range:
+    """The bytes of the elements of `tensor` at `place`: its span, or its columns."""
+    return range_in(place.buffer, place.offset, tensor)
+
+
+def range_in(memory: Memory, offset: int, tensor: Tensor) -> Range:
+    """The bytes of the elements of `tensor` from `offset` of `memory` on."""
+    end = offset + tensor.nbytes
+    width, stride = 0, tensor.nb[1]
+    if tensor.has_contiguous_rows and tensor.rows > 1:
+        row = tensor.dtype.row_size(tensor.ne[0])
+        outer = zip(tensor.ne[1:], tensor.nb[1:], strict=True)
+        if row < stride and all(b % stride == 0 for n, b in outer if n > 1):
+            width = row
+    return Range(memory, offset, end, width, stride if width else 0)
+
+
+def range_at(place: Place, size: int) -> Range:
+    """`size` bytes at a place of a buffer, or those of host memory."""
+    if isinstance(place, Storage):
+        return Range(place.buffer, place.offset, place.offset + size)
+    address = np.frombuffer(place, np.uint8).ctypes.data if size else 0
+    return Range(Host.MEMORY, address, address + size)
+
+
+# --- accesses ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """Who reads or writes which bytes: `work` says what for, `tensor` whose bytes they are."""
+
+    range: Range
+    tensor: str
+    work: str
+    writes: bool = False
+
+    def __str__(self) -> str:
+        verb = "writes" if self.writes else "reads"
+        return f"{self.work} {verb} {self.tensor or 'memory'}, {self.range}"
+
+
+def accesses(work: Tensor | Group, bindings: Bindings) -> tuple[Access, ...]:
+    """What a node or a fused group reads, and then what it writes, its scratch memory included.
+
+    Inner nodes of a group have no memory, nor have nodes that are a plan's own affair. Tensors
+    without elements access nothing.
+    """
+    name = work.op if isinstance(work, Tensor) else str(work)
+    return tuple(
+        Access(span, str(tensor), name, writes=writes)
+        for tensor, span, writes in ranges(work, bindings)
+    )
+
+
+def ranges(work: Tensor | Group, bindings: Bindings) -> Iterator[tuple[Tensor, Range, bool]]:
+    """The same as tensors, their bytes, and whether these are written."""
+    for writes, tensors in enumerate(touched(work)):
+        for tensor in tensors:
+            if tensor.nbytes and bindings.has(tensor):
+                yield tensor, _range(tensor, bindings.where(tensor), writes=writes > 0), writes > 0
+
+
+def _range(tensor: Tensor, place: Storage, *, writes: bool) -> Range:
+    if writes and tensor.view_of is None and not tensor.is_leaf:
+        # A kernel's scratch memory lies behind the result and is written with it.
+        return range_at(place, place.buffer.type.alloc_size(tensor))
+    return range_of(tensor, place)
+
+
+def touched(work: Tensor | Group) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
+    """The tensors that a node or a fused group reads, each once, and those that it writes."""
+    if isinstance(work, Tensor):
+        return tuple(dict.fromkeys(work.sources)), (work, *work.also_writes)
+    made = tuple(node for node in work.nodes if node not in work.inner)
+    return work.inputs, (*made, *(t for node in made for t in node.also_writes))
+
+
+def conflicts(first: Iterable[Access], second: Iterable[Access]) -> bool:
+    """Whether the order of two pieces of work matters: a write of one meets bytes of the other."""
+    theirs = tuple(second)
+    return any(clash(a, b) for a in first for b in theirs)
+
+
+def clash(a: Access, b: Access) -> bool:
+    return (a.writes or b.writes) and a.range.overlaps(b.range)
+
+
+def clash_beside(
+    works: Iterable[Tensor | Group], bindings: Bindings
+) -> tuple[Access, Access] | None:
+    """Two accesses of different pieces of work that must not run side by side, or None."""
+    found = [(i, a) for i, work in enumerate(works) for a in accesses(work, bindings)]
+    found.sort(key=lambda item: item[1].range.start)
+    open_: dict[Memory, list[tuple[int, Access]]] = {}
+    for number, access in found:
+        start = access.range.start
+        near = [item for item in open_.get(access.range.buffer, ()) if item[1].range.end > start]
+        for other, earlier in near:
+            if other != number and clash(earlier, access):
+                return earlier, access
+        open_[access.range.buffer] = [*near, (number, access)]
+    return None

@@ -1,0 +1,273 @@
+"""Data of tensors: to and from the host, and between any two buffers."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from tensorplug.device.backend import Backend, tell_of_move
+from tensorplug.device.buffer import as_bytes, check_byte
+from tensorplug.device.moving import (
+    copy_bytes,
+    has_standard_layout,
+    queue_copy,
+    queue_read,
+    queue_write,
+)
+from tensorplug.device.placing import host_data
+from tensorplug.errors import DTypeError, ShapeError, Unsupported
+from tensorplug.graph.graph import Bindings
+from tensorplug.graph.tensor import Array, Storage, Tensor, array_view
+
+_NOWHERE = Bindings()
+
+
+def write(tensor: Tensor, data: Any, bindings: Bindings = _NOWHERE) -> None:
+    """Copy host `data` of the tensor's shape into its memory; done when this returns.
+
+    A tensor with gaps takes it row by row and leaves the gaps as they are. Raises ShapeError where
+    the elements of a row have gaps in memory that the host cannot see.
+    """
+    place = bindings.where(tensor)
+    array = host_data(tensor, data)
+    if not tensor.size:
+        return
+    if tensor.is_contiguous:
+        place.buffer.write_tensor(tensor, place.offset, as_bytes(array))
+    elif place.buffer.type.is_host:
+        array_view(tensor, place.buffer.host(), place.offset)[...] = array
+    else:
+        _write_rows(tensor, place, array)
+
+
+def _write_rows(tensor: Tensor, place: Storage, array: Array) -> None:
+    row = tensor.dtype.row_size(tensor.ne[0])
+    ordered = tensor.has_contiguous_rows and (tensor.ne[1] == 1 or tensor.nb[1] >= row)
+    if not ordered or not has_standard_layout(place.buffer):
+        raise ShapeError(
+            f"{tensor}: its rows have gaps in {place.buffer.type.name} memory; write the tensor it "
+            "is a view of"
+        )
+    for k, matrix in enumerate(array.reshape(-1, tensor.ne[1] * array.shape[-1])):
+        i, j = divmod(k, tensor.ne[2])
+        offset = place.offset + i * tensor.nb[3] + j * tensor.nb[2]
+        place.buffer.write_2d(offset, matrix, row=row, stride=max(row, tensor.nb[1]))
+
+
+def read(tensor: Tensor, bindings: Bindings = _NOWHERE) -> Array:
+    """Return a copy of the tensor's data, shaped as `Tensor.numpy` shapes it."""
+    place = bindings.where(tensor)
+    span = np.empty(tensor.nbytes, np.uint8)
+    if tensor.size:
+        place.buffer.read_tensor(tensor, place.offset, as_bytes(span))
+    view = array_view(tensor, span, 0)
+    return view if tensor.is_contiguous else np.ascontiguousarray(view)
+
+
+def fill(
+    tensor: Tensor,
+    value: int,
+    bindings: Bindings = _NOWHERE,
+    *,
+    offset: int = 0,
+    size: int | None = None,
+) -> None:
+    """Set `size` bytes of a contiguous tensor from byte `offset` on (by default all) to `value`.
+
+    Raises ShapeError where the tensor has gaps or is too small, Unsupported for a part of one that
+    lies in a layout of its own.
+    """
+    if not tensor.is_contiguous:
+        raise ShapeError(f"{tensor}: has gaps, which belong to others; write() it")
+    size = tensor.nbytes - offset if size is None else size
+    place = _span(tensor, offset, size, "fill", bindings)
+    if has_standard_layout(place.buffer):
+        place.buffer.fill(value, place.offset + offset, size)
+        return
+    _check_whole(tensor, size, place, "fill")
+    check_byte(value, repr(tensor))
+    place.buffer.write_tensor(tensor, place.offset, as_bytes(np.full(size, value, np.uint8)))
+
+
+def write_bytes(
+    tensor: Tensor,
+    data: memoryview | bytes | Array,
+    offset: int = 0,
+    bindings: Bindings = _NOWHERE,
+) -> None:
+    """Copy stored bytes into the tensor's memory span, from byte `offset` of it on."""
+    view = as_bytes(data)
+    place = _part(tensor, offset, view.nbytes, "write", bindings)
+    place.buffer.write(place.offset, view)
+
+
+def read_bytes(tensor: Tensor, offset: int, size: int, bindings: Bindings = _NOWHERE) -> Array:
+    """Return `size` stored bytes of the tensor's memory span, from byte `offset` of it on."""
+    place = _part(tensor, offset, size, "read", bindings)
+    return place.buffer.read(place.offset, size)
+
+
+def _part(tensor: Tensor, offset: int, size: int, doing: str, bindings: Bindings) -> Storage:
+    """The place of some bytes of `tensor`, in memory where all of its bytes have one."""
+    place = _span(tensor, offset, size, doing, bindings)
+    if not has_standard_layout(place.buffer):
+        raise Unsupported(
+            f"{tensor}: {place.buffer.type.name} keeps it in a layout of its own; {doing} all of it"
+        )
+    return Storage(place.buffer, place.offset + offset)
+
+
+def _span(tensor: Tensor, offset: int, size: int, doing: str, bindings: Bindings) -> Storage:
+    """The place of `tensor`, of whose bytes `size` from `offset` on are asked for."""
+    if offset < 0 or size < 0 or offset + size > tensor.nbytes:
+        raise ShapeError(
+            f"{tensor}: {doing} of bytes {offset} to {offset + size} is out of bounds; it has "
+            f"{tensor.nbytes}"
+        )
+    return bindings.where(tensor)
+
+
+def _check_whole(tensor: Tensor, size: int, place: Storage, doing: str) -> None:
+    """Raise Unsupported for a part of a tensor whose bytes lie elsewhere than strides say."""
+    if size != tensor.nbytes:
+        raise Unsupported(
+            f"{tensor}: {place.buffer.type.name} keeps it in a layout of its own; {doing} all of it"
+        )
+
+
+def copy(
+    source: Tensor,
+    target: Tensor,
+    source_bindings: Bindings = _NOWHERE,
+    target_bindings: Bindings = _NOWHERE,
+) -> None:
+    """Copy between tensors of one layout, any buffers. Raises ShapeError where layouts differ."""
+    _check_layouts(source, target)
+    start, end = source_bindings.where(source), target_bindings.where(target)
+    if start == end or not source.size:
+        return
+    if not (has_standard_layout(start.buffer) and has_standard_layout(end.buffer)):
+        span = np.empty(source.nbytes, np.uint8)
+        start.buffer.read_tensor(source, start.offset, as_bytes(span))
+        end.buffer.write_tensor(target, end.offset, as_bytes(span))
+    elif _has_no_gaps(source):
+        copy_bytes(start, end, source.nbytes)
+    else:
+        # What lies between the elements of the target is not the source's to write.
+        write(target, read(source, source_bindings), target_bindings)
+
+
+def _check_layouts(source: Tensor, target: Tensor) -> None:
+    if not source.same_layout(target):
+        raise ShapeError(
+            f"copy: {source} and {target} differ in type, sizes or strides; use cpy() in a graph"
+        )
+
+
+# --- in order with the work of a stream ----------------------------------------------------------
+
+
+def write_async(
+    backend: Backend,
+    tensor: Tensor,
+    data: memoryview | bytes | Array,
+    offset: int = 0,
+    bindings: Bindings = _NOWHERE,
+) -> None:
+    """Copy `data` into the tensor's memory span, from byte `offset` of it on, in order with work.
+
+    `data` is C-contiguous: stored bytes (`bytes`, uint8), or elements of the tensor's type where it
+    has no gaps. It stays alive and unchanged until the next `synchronize()` of `backend`, or until
+    an event recorded behind the transfer is reached. Where the stream cannot queue transfers, or
+    the memory has a layout of its own, this waits for the stream and copies at once. Raises
+    ShapeError, DTypeError, Unsupported (a part of a tensor in a layout of its own).
+    """
+    view = _stored(tensor, data, "write")
+    place = _span(tensor, offset, view.nbytes, "write", bindings)
+    if has_standard_layout(place.buffer):
+        queue_write(backend, Storage(place.buffer, place.offset + offset), view)
+        return
+    _check_whole(tensor, view.nbytes, place, "write")
+    backend.synchronize()
+    tell_of_move(backend, None, view, place, view.nbytes)
+    place.buffer.write_tensor(tensor, place.offset, view)
+
+
+def read_async(
+    backend: Backend,
+    tensor: Tensor,
+    out: memoryview | bytearray | Array,
+    offset: int = 0,
+    bindings: Bindings = _NOWHERE,
+) -> None:
+    """Copy from byte `offset` of the tensor's memory span on to `out`, as many bytes as it holds.
+
+    `out` is what `data` is in `write_async`, and the same waits and errors apply.
+    """
+    view = _stored(tensor, out, "read")
+    place = _span(tensor, offset, view.nbytes, "read", bindings)
+    if has_standard_layout(place.buffer):
+        queue_read(backend, Storage(place.buffer, place.offset + offset), view)
+        return
+    _check_whole(tensor, view.nbytes, place, "read")
+    backend.synchronize()
+    tell_of_move(backend, None, place, view, view.nbytes)
+    place.buffer.read_tensor(tensor, place.offset, view)
+
+
+def copy_async(
+    first: Backend,
+    second: Backend,
+    source: Tensor,
+    target: Tensor,
+    source_bindings: Bindings = _NOWHERE,
+    target_bindings: Bindings = _NOWHERE,
+    staging: Callable[[int], Array] | None = None,
+) -> Backend | None:
+    """Copy between tensors of one layout, in order with the work of two streams.
+
+    The copy starts after all work queued on `first`, and before any queued later on `second`, the
+    stream of `target`. Return the stream that reads `source` in order with its work, or None where
+    that is done. Where the two know no events of each other, the host waits for `first`; for
+    `second` too where it cannot queue transfers, where a memory has a layout of its own, and where
+    the tensors have gaps. `staging` gives host memory of a number of bytes to a copy between two
+    memories that the host does not see, and keeps it until both streams were waited for; without it
+    such a copy waits for both. Raises ShapeError where layouts differ.
+    """
+    _check_layouts(source, target)
+    start, end = source_bindings.where(source), target_bindings.where(target)
+    if start == end or not source.size:
+        return None
+    plain = has_standard_layout(start.buffer) and has_standard_layout(end.buffer)
+    if plain and _has_no_gaps(source):
+        return queue_copy(first, second, start, end, source.nbytes, staging)
+    first.synchronize()
+    second.synchronize()
+    tell_of_move(second, None, start, end, source.nbytes)
+    copy(source, target, source_bindings, target_bindings)
+    return None
+
+
+def _has_no_gaps(tensor: Tensor) -> bool:
+    """Whether the elements fill the tensor's memory span, in whatever order."""
+    return tensor.nbytes == tensor.size // tensor.dtype.block * tensor.dtype.size
+
+
+def _stored(tensor: Tensor, data: memoryview | bytes | bytearray | Array, doing: str) -> memoryview:
+    """`data` as the bytes that are stored. Raises DTypeError, ShapeError."""
+    kind = data.dtype if isinstance(data, np.ndarray) else np.asarray(memoryview(data)).dtype
+    if kind != np.uint8:
+        if kind != tensor.dtype.storage or tensor.dtype.is_block:
+            raise DTypeError(
+                f"{tensor}: {doing} of {kind} data; give {_wanted(tensor)}uint8 for stored bytes"
+            )
+        if not tensor.is_contiguous:
+            raise ShapeError(
+                f"{tensor}: has gaps, and elements have none; give stored bytes as uint8, or "
+                f"{doing}() it after synchronize()"
+            )
+    return as_bytes(data)
+
+
+def _wanted(tensor: Tensor) -> str:
+    return "" if tensor.dtype.is_block else f"{tensor.dtype.storage}, or "

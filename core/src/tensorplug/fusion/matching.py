@@ -1,0 +1,310 @@
+"""Finds the groups of nodes that follow a pattern, in time that grows with the nodes alone."""
+
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
+
+from tensorplug.errors import Refusal
+from tensorplug.fusion.formulas import COMMUTATIVE, Bound, Form, Group, Pattern, Slot
+from tensorplug.graph.graph import Graph
+from tensorplug.graph.tensor import Tensor
+from tensorplug.ops.table import OPS
+
+Accepts = Callable[[Group], bool | Refusal]
+"""Whether a device takes a group."""
+
+Kind = tuple[str, ...]
+"""A node's op and those of its operands: empty for one that is absent, with `~` for a view."""
+
+
+def find_groups(
+    graph: Graph,
+    patterns: Iterable[Pattern],
+    accepts: Accepts | None = None,
+    *,
+    nodes: Sequence[Tensor] | None = None,
+) -> tuple[Group, ...]:
+    """Groups among `nodes`, by default all of `graph`: the longest first, none sharing a node.
+
+    `nodes` are in the order in which they will run; `accepts` says whether a device takes a group.
+    Returned in the order of their last nodes.
+    """
+    return Finder(graph, patterns).groups(graph.nodes if nodes is None else nodes, accepts)
+
+
+class Finder:
+    """Looks for the same patterns in several parts of a graph."""
+
+    def __init__(self, graph: Graph, patterns: Iterable[Pattern]) -> None:
+        self.graph = graph
+        self._wanted = frozenset((*graph.outputs, *graph.effects))
+        have = Counter(t.op for t in (*graph.nodes, *graph.leafs))
+        forms = (form for p in patterns for form in p.forms if _has(have, form.needs))
+        self._forms = sorted(forms, key=lambda form: len(form.steps), reverse=True)
+        self._ending: dict[str, list[int]] = {}
+        for rank, form in enumerate(self._forms):
+            for op in form.steps[form.last].ops:
+                self._ending.setdefault(op, []).append(rank)
+        self._fitting: dict[Kind, list[int]] = {}
+
+    def groups(self, nodes: Sequence[Tensor], accepts: Accepts | None = None) -> tuple[Group, ...]:
+        """Groups among `nodes`, as `find_groups` says."""
+        order = [n for n in nodes if self.graph.computes(n)]
+        ends: dict[int, list[Tensor]] = {}
+        for node in order:
+            if node.op in self._ending:
+                for rank in self._ranks(_kind(node)):
+                    ends.setdefault(rank, []).append(node)
+        if not ends:
+            return ()
+        site = _Site(self.graph, order, self._wanted)
+        found: list[Group] = []
+        for rank in sorted(ends):
+            form = self._forms[rank]
+            for node in ends[rank]:
+                if node in site.taken:
+                    continue
+                group = _first(form, node, site)
+                if group is not None and (accepts is None or accepts(group)):
+                    found.append(group)
+                    site.taken.update(group.nodes)
+        return tuple(sorted(found, key=lambda group: site.place[group.last]))
+
+    def _ranks(self, kind: Kind) -> list[int]:
+        """The forms that a node of this kind may end."""
+        known = self._fitting.get(kind)
+        if known is None:
+            ranks = self._ending[kind[0]]
+            known = [rank for rank in ranks if _may_end(self._forms[rank], kind)]
+            self._fitting[kind] = known
+        return known
+
+
+def _has(have: Mapping[str, int], needs: Mapping[str, int]) -> bool:
+    return all(have.get(op, 0) >= count for op, count in needs.items())
+
+
+def _kind(node: Tensor) -> Kind:
+    return (
+        node.op,
+        *("" if t is None else f"~{t.op}" if t.is_view else t.op for t in node.operands),
+    )
+
+
+def _may_end(form: Form, kind: Kind) -> bool:
+    op, *given = kind
+    slots = form.slots[form.last]
+    orders = [given, [given[1], given[0], *given[2:]]] if op in COMMUTATIVE else [given]
+    return any(
+        all(
+            _may_come(slot, operands[i] if i < len(operands) else "")
+            for i, slot in enumerate(slots)
+        )
+        for operands in orders
+    )
+
+
+def _may_come(slot: Slot, given: str) -> bool:
+    """Whether a source with this op, or a look at one, may be what `slot` asks for."""
+    if not slot.name:
+        return True
+    if not given or slot.name == "-":
+        return not given and slot.name == "-"
+    if slot.ops is None or (slot.reshaped and given.startswith("~")):
+        return True
+    return given.removeprefix("~") in slot.ops
+
+
+def _first(form: Form, node: Tensor, site: "_Site") -> Group | None:
+    """The first group of that form which ends in `node` and can run as one."""
+    for bound in _match(form, form.last, node, {}, site):
+        if all(condition.met(bound) for condition in form.pattern.where):
+            group = site.group(form, bound)
+            if group is not None and site.taken.isdisjoint(group.nodes):
+                return group
+    return None
+
+
+def _match(form: Form, name: str, tensor: Tensor, bound: Bound, site: "_Site") -> Iterator[Bound]:
+    """All ways in which `tensor` is what the form calls `name`, given what is `bound`."""
+    if name in bound:
+        if bound[name] is tensor:
+            yield bound
+        return
+    step = form.steps.get(name)
+    if step is None:
+        yield {**bound, name: tensor}
+        return
+    if tensor.op not in step.ops or tensor in site.taken or not site.may_be(form, name, tensor):
+        return
+    slots = form.slots[name]
+    more = {**bound, name: tensor}
+    for operands in _orders(tensor):
+        if all(map(_at_hand, slots, operands)):
+            yield from _match_sources(form, slots, operands, more, site)
+
+
+def _orders(tensor: Tensor) -> list[tuple[Tensor | None, ...]]:
+    given = tensor.operands
+    if tensor.op in COMMUTATIVE and given[0] is not given[1]:
+        return [given, (given[1], given[0], *given[2:])]
+    return [given]
+
+
+def _at_hand(slot: Slot, given: Tensor | None) -> bool:
+    """Whether a look at the source alone leaves it possible."""
+    if slot.ops is None or given is None:
+        return True
+    return given.op in slot.ops or (slot.reshaped and given.is_view)
+
+
+def _match_sources(
+    form: Form,
+    slots: Sequence[Slot],
+    operands: Sequence[Tensor | None],
+    bound: Bound,
+    site: "_Site",
+) -> Iterator[Bound]:
+    if not slots:
+        yield bound
+        return
+    given = operands[0] if operands else None
+    for more in _match_source(form, slots[0], given, bound, site):
+        yield from _match_sources(form, slots[1:], operands[1:], more, site)
+
+
+def _match_source(
+    form: Form, slot: Slot, given: Tensor | None, bound: Bound, site: "_Site"
+) -> Iterator[Bound]:
+    if not slot.name or (slot.name == "-" and given is None):
+        yield bound
+    elif given is not None and slot.name != "-":
+        for tensor in _reshaped(given) if slot.reshaped else (given,):
+            yield from _match(form, slot.name, tensor, bound, site)
+
+
+def _reshaped(tensor: Tensor) -> Iterator[Tensor]:
+    """`tensor`, and what it is a reshaped view of: the same elements in the same order."""
+    yield tensor
+    while tensor.is_view and tensor.is_contiguous:
+        below = tensor.sources[0]
+        if not below.is_contiguous or below.size != tensor.size:
+            return
+        tensor = below
+        yield tensor
+
+
+class _Site:
+    """The nodes that will run, where each stands, and who reads what in the whole graph."""
+
+    def __init__(self, graph: Graph, order: Sequence[Tensor], wanted: Collection[Tensor]) -> None:
+        self.order = order
+        self.place = {node: i for i, node in enumerate(order)}
+        self.taken: set[Tensor] = set()
+        """Nodes of groups that were found before."""
+        self._wanted = wanted
+        self._readers = graph.readers
+
+    def may_be(self, form: Form, name: str, tensor: Tensor) -> bool:
+        """Whether a step of `form` may have the readers that `tensor` has."""
+        most = form.most_readers.get(name)
+        if most is None:
+            return True
+        return tensor not in self._wanted and len(self._readers.get(tensor, ())) <= most
+
+    def group(self, form: Form, bound: Bound) -> Group | None:
+        """The group of a match, or None where it cannot run as one."""
+        shape, steps = form.pattern, form.steps
+        members = _members([bound[name] for name in steps])
+        nodes = [t for t in members if not t.is_view]
+        if any(node not in self.place or not node.size for node in nodes):
+            return None
+        nodes.sort(key=self.place.__getitem__)
+        last = bound[form.last]
+        outputs = (*(bound[name] for name in shape.outputs if name in steps), last)
+        inputs = tuple(dict.fromkeys(s for t in members for s in t.sources if s not in members))
+        group = Group(shape, MappingProxyType(dict(bound)), tuple(nodes), outputs, inputs)
+        others = [t for name, t in bound.items() if name not in steps]
+        closed = self._is_closed(members, outputs) and _is_apart(members, (*inputs, *others))
+        closed = closed and all(self._is_unread(bound[name], members) for name in shape.unread)
+        if nodes[-1] is last and closed and _writes_only_last(group) and self._can_wait(group):
+            return group
+        return None
+
+    def _is_closed(self, members: Mapping[Tensor, None], outputs: Sequence[Tensor]) -> bool:
+        """Whether nothing outside needs the value of a member that is no output."""
+        return all(
+            t not in self._wanted and all(r in members for r in self._readers.get(t, ()))
+            for t in members
+            if t not in outputs
+        )
+
+    def _is_unread(self, part: Tensor, members: Mapping[Tensor, None]) -> bool:
+        """Whether nothing outside reads bytes of `part`, which is a view of a member."""
+        start, end = _span(part)
+        looks = [part.root]
+        while looks:
+            look = looks.pop()
+            readers = [r for r in self._readers.get(look, ()) if r not in members]
+            looks += [r for r in readers if r.is_view]
+            is_read = look in self._wanted or not all(r.is_view for r in readers)
+            first, behind = _span(look)
+            if is_read and first < end and start < behind:
+                return False
+        return True
+
+    def _can_wait(self, group: Group) -> bool:
+        """Whether nothing between its nodes changes what the group reads, or reads what it makes.
+
+        The nodes run at the place of the last one, so all but that one run later than they would.
+        """
+        first, end = self.place[group.nodes[0]], self.place[group.last]
+        reads = {t.root for t in group.inputs}
+        late = {t.root for t in group.outputs if t is not group.last}
+        inside = set(group.nodes)
+        return not any(
+            node not in inside
+            and (reads.intersection(node.written_roots) or late & {s.root for s in node.sources})
+            for node in self.order[first:end]
+        )
+
+
+def _span(tensor: Tensor) -> tuple[int, int]:
+    """The first byte of its root that it may hold, and the end of the last."""
+    return tensor.view_offset, tensor.view_offset + tensor.nbytes
+
+
+def _members(tensors: Sequence[Tensor]) -> dict[Tensor, None]:
+    """The nodes of a match and the views between them."""
+    members = dict.fromkeys(tensors)
+    for node in tensors:
+        for source in node.sources:
+            between = []
+            while source.is_view and source not in members:
+                between.append(source)
+                source = source.sources[0]
+            if source in members:
+                members.update(dict.fromkeys(between))
+    return members
+
+
+def _is_apart(members: Mapping[Tensor, None], others: Iterable[Tensor]) -> bool:
+    """Whether what the group reads from outside is not made by the group itself."""
+    roots = {t.root for t in members if not t.writes}
+    return all(t not in members and t.root not in roots for t in others)
+
+
+def _writes_only_last(group: Group) -> bool:
+    """Whether no node but the last writes memory of others, and that none which the group reads.
+
+    An in-place node would lay its result over what other nodes of the group still read.
+    """
+    for node in group.nodes[:-1]:
+        if node.writes or node.root.storage is not None:
+            return False
+    last = group.last
+    if not last.writes:
+        return last.storage is None
+    written = set(last.written_roots)
+    touched = [t for t in group.inputs if t.root in written]
+    return OPS[last.op].writes and len(touched) == 1 and not last.also_writes

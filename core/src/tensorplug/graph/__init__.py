@@ -1,0 +1,1 @@
+"""What to compute: tensors, graphs, and which memory each tensor has."""

@@ -1,0 +1,344 @@
+"""`Tensor`: frozen metadata of one value in a graph.
+
+Sizes are kept twice: `ne` and `nb` (ggml order: fastest dimension first; strides in bytes, four of
+each) and `shape` and `strides` (NumPy order, as many as the tensor has dimensions). Only persistent
+tensors own storage; all others get theirs from the bindings of a schedule.
+"""
+
+import enum
+import itertools
+import operator
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tensorplug.dtypes import DType
+from tensorplug.errors import NotAllocated, ShapeError
+
+if TYPE_CHECKING:
+    from tensorplug.device.buffer import Buffer
+
+MAX_RANK = 4
+Ne = tuple[int, int, int, int]
+Value = int | float | bool | str | None | tuple["Value", ...] | Callable[..., Any]
+Array = npt.NDArray[Any]
+
+_serials = itertools.count()
+_NO_PARAMS: Mapping[str, Value] = MappingProxyType({})
+
+OPERATORS: dict[str, Callable[..., "Tensor"]] = {}
+"""What `+`, `@`, `[]` and their like build. `tensorplug.ops` fills it: ops stand above tensors."""
+
+
+class Flags(enum.Flag):
+    """Roles of a leaf tensor."""
+
+    NONE = 0
+    INPUT = enum.auto()
+    """Written by the user before each run."""
+    PARAM = enum.auto()
+    """Trainable."""
+
+
+@dataclass(frozen=True, slots=True)
+class Storage:
+    """Where a persistent tensor lies: `offset` bytes into `buffer`."""
+
+    buffer: "Buffer"
+    offset: int
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False, weakref_slot=True)
+class Tensor:
+    """One value: a leaf (input, constant, weight) or the result of an op. Compared by identity.
+
+    `operands` has one entry for each source of the op, None where an optional one is absent.
+    `view_of` is the tensor whose memory this one shares, never itself a view; `view_offset` is in
+    bytes. `writes` says that computing this tensor writes into that memory, and into that of the
+    operands named in `also_writes`.
+    """
+
+    dtype: DType
+    ne: Ne
+    nb: Ne
+    rank: int
+    op: str = "none"
+    operands: tuple["Tensor | None", ...] = ()
+    params: Mapping[str, Value] = field(default_factory=lambda: _NO_PARAMS)
+    view_of: "Tensor | None" = None
+    view_offset: int = 0
+    writes: bool = False
+    flags: Flags = Flags.NONE
+    name: str = ""
+    storage: Storage | None = None
+    also_writes: tuple["Tensor", ...] = ()
+    sources: tuple["Tensor", ...] = field(init=False)
+    serial: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "sources", tuple(t for t in self.operands if t is not None))
+        object.__setattr__(self, "serial", next(_serials))
+
+    # --- sizes -----------------------------------------------------------------------------
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Sizes in NumPy order: slowest dimension first, `rank` of them."""
+        return self.ne[: self.rank][::-1]
+
+    @property
+    def strides(self) -> tuple[int, ...]:
+        """Byte strides in NumPy order; the last is the size of a block for block types."""
+        return self.nb[: self.rank][::-1]
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return self.ne[0] * self.ne[1] * self.ne[2] * self.ne[3]
+
+    @property
+    def rows(self) -> int:
+        """Number of rows of `ne[0]` elements."""
+        return self.ne[1] * self.ne[2] * self.ne[3]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes from the first to the last element, gaps between them included."""
+        if self.size == 0:
+            return 0
+        if self.splits_blocks:
+            return self.sources[0].nbytes
+        ne, nb, kind = self.ne, self.nb, self.dtype
+        row = kind.row_size(ne[0]) if kind.is_block else kind.size + (ne[0] - 1) * nb[0]
+        return row + (ne[1] - 1) * nb[1] + (ne[2] - 1) * nb[2] + (ne[3] - 1) * nb[3]
+
+    @property
+    def is_contiguous(self) -> bool:
+        """Whether the elements lie without gaps, in order; dimensions of size 1 do not count."""
+        if self.size == 0:
+            return True
+        return not self.splits_blocks and all(
+            n == 1 or b == want
+            for n, b, want in zip(self.ne, self.nb, contiguous_nb(self.dtype, self.ne), strict=True)
+        )
+
+    @property
+    def has_contiguous_rows(self) -> bool:
+        """Whether each row lies without gaps."""
+        return not self.splits_blocks and (self.nb[0] == self.dtype.size or self.ne[0] == 1)
+
+    @property
+    def splits_blocks(self) -> bool:
+        """Whether this is a transposed block type: good for `x @ w.T` and for nothing else.
+
+        Its rows run across the blocks, which no strides can say.
+        """
+        return self.dtype.is_block and self.op == "transpose"
+
+    # --- roles -----------------------------------------------------------------------------
+
+    @property
+    def is_leaf(self) -> bool:
+        """Whether nothing computes this tensor."""
+        return self.op == "none"
+
+    @property
+    def is_view(self) -> bool:
+        """Whether this is another look at some memory, with nothing to compute."""
+        return self.view_of is not None and not self.writes
+
+    @property
+    def is_input(self) -> bool:
+        """Whether the user writes this tensor before each run."""
+        return Flags.INPUT in self.flags
+
+    @property
+    def root(self) -> "Tensor":
+        """The tensor whose memory this one lies in: itself unless it is a view or a write."""
+        return self if self.view_of is None else self.view_of
+
+    @property
+    def written_roots(self) -> tuple["Tensor", ...]:
+        """The roots whose memory computing this tensor changes, itself apart."""
+        return (self.root, *(t.root for t in self.also_writes)) if self.writes else ()
+
+    def same_layout(self, other: "Tensor") -> bool:
+        """Whether type, sizes and strides are equal."""
+        return self.dtype is other.dtype and self.ne == other.ne and self.nb == other.nb
+
+    def named(self, name: str) -> "Tensor":
+        """Return a copy with another name: another tensor, to be used in place of this one.
+
+        It keeps the place of this one in execution order.
+        """
+        copy = replace(self, name=name)
+        object.__setattr__(copy, "serial", self.serial)
+        return copy
+
+    # --- data ------------------------------------------------------------------------------
+
+    def numpy(self) -> Array:
+        """View host-visible memory as an array of `shape`, without a copy.
+
+        bf16 comes as uint16; block types come as bytes, the last dimension being bytes per row.
+        Raises NotAllocated where there is no memory, or none that the host can see.
+        """
+        home = self._home()
+        return array_view(self, home.buffer.host(), home.offset + self.view_offset)
+
+    def _shared(self) -> Any:
+        """What other libraries view the memory through; `Buffer.shared` says whose array it is."""
+        home = self._home()
+        return home.buffer.shared(self, home.offset + self.view_offset)
+
+    def _home(self) -> Storage:
+        home = self.root.storage
+        if home is None:
+            raise NotAllocated(
+                f"{self}: has no memory of its own; read it from the results of a run"
+            )
+        return home
+
+    __array_ufunc__ = None  # NumPy leaves `array + tensor` to us and never reads memory for it
+
+    def __array__(self, dtype: "np.dtype[Any] | None" = None, *, copy: bool | None = None) -> Array:
+        array = self.numpy()
+        return np.array(array, dtype=dtype, copy=copy)
+
+    def __dlpack__(self, **options: Any) -> Any:
+        return self._shared().__dlpack__(**options)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        place: tuple[int, int] = self._shared().__dlpack_device__()
+        return place
+
+    def __buffer__(self, flags: int, /) -> memoryview:
+        return self.numpy().data
+
+    # --- operators -------------------------------------------------------------------------
+
+    @property
+    def T(self) -> "Tensor":  # noqa: N802 - NumPy's spelling
+        """The tensor with its last two dimensions swapped, a view; itself if it has fewer."""
+        return OPERATORS["transpose"](self)
+
+    def reshape(self, *shape: int | tuple[int, ...]) -> "Tensor":
+        """A view with other sizes, NumPy order, at most one of them -1; needs contiguous memory."""
+        return OPERATORS["reshape"](self, shape)
+
+    def __getitem__(self, index: Any) -> "Tensor":
+        return OPERATORS["getitem"](self, index)
+
+    def __matmul__(self, other: "Tensor") -> "Tensor":
+        return OPERATORS["matmul"](self, other)
+
+    def __add__(self, other: "Tensor | float") -> "Tensor":
+        return OPERATORS["add"](self, other)
+
+    def __radd__(self, other: float) -> "Tensor":
+        return OPERATORS["add"](self, other)
+
+    def __sub__(self, other: "Tensor | float") -> "Tensor":
+        return OPERATORS["sub"](self, other)
+
+    def __rsub__(self, other: float) -> "Tensor":
+        return OPERATORS["rsub"](self, other)
+
+    def __mul__(self, other: "Tensor | float") -> "Tensor":
+        return OPERATORS["mul"](self, other)
+
+    def __rmul__(self, other: float) -> "Tensor":
+        return OPERATORS["mul"](self, other)
+
+    def __truediv__(self, other: "Tensor | float") -> "Tensor":
+        return OPERATORS["div"](self, other)
+
+    def __neg__(self) -> "Tensor":
+        return OPERATORS["neg"](self)
+
+    def __len__(self) -> int:
+        if self.rank == 0:
+            raise TypeError(f"{self}: a scalar has no length")
+        return self.shape[0]
+
+    def __bool__(self) -> bool:
+        raise TypeError(f"{self}: is neither true nor false; compare with None, or read its data")
+
+    def __repr__(self) -> str:
+        label = repr(self.name) if self.name else f"#{self.serial}"
+        return f"<Tensor {label}, {self.op}, {self.dtype.name}{list(self.shape)}>"
+
+
+def contiguous_nb(dtype: DType, ne: Ne) -> Ne:
+    """Strides in bytes of a tensor without gaps. Raises ShapeError for parts of blocks."""
+    row = dtype.row_size(ne[0])
+    return (dtype.size, row, row * ne[1], row * ne[1] * ne[2])
+
+
+def pad_ne(sizes: tuple[int, ...]) -> Ne:
+    """Fill `sizes` (ggml order) with ones up to four. Raises ShapeError for more."""
+    if len(sizes) > MAX_RANK:
+        raise ShapeError(f"{len(sizes)} dimensions {sizes}; at most {MAX_RANK} are possible")
+    a, b, c, d = (*sizes, 1, 1, 1, 1)[:MAX_RANK]
+    return (a, b, c, d)
+
+
+def ne_of(shape: tuple[int, ...] | list[int], where: str) -> tuple[Ne, int]:
+    """Turn a NumPy-order shape into (`ne`, rank). Raises ShapeError."""
+    if len(shape) > MAX_RANK:
+        raise ShapeError(
+            f"{where}: {len(shape)} dimensions {tuple(shape)}; at most {MAX_RANK} are possible"
+        )
+    if any(n < 0 for n in shape):
+        raise ShapeError(f"{where}: negative size in shape {tuple(shape)}")
+    return pad_ne(tuple(operator.index(n) for n in reversed(shape))), len(shape)
+
+
+def leaf(
+    name: str,
+    shape: tuple[int, ...] | list[int],
+    dtype: DType,
+    *,
+    flags: Flags = Flags.NONE,
+    storage: Storage | None = None,
+) -> Tensor:
+    """Return a contiguous tensor that nothing computes; `shape` in NumPy order."""
+    ne, rank = ne_of(shape, f"tensor {name!r}")
+    return Tensor(
+        dtype, ne, contiguous_nb(dtype, ne), rank, flags=flags, name=name, storage=storage
+    )
+
+
+def input(name: str, shape: tuple[int, ...] | list[int], dtype: DType) -> Tensor:
+    """Return a tensor that the user fills before each run; `shape` in NumPy order."""
+    return leaf(name, shape, dtype, flags=Flags.INPUT)
+
+
+def array_view(tensor: Tensor, memory: Array, offset: int) -> Array:
+    """View `memory` (uint8) from `offset` on as `tensor` lies in it, without a copy.
+
+    The shape is `Tensor.shape`; the last dimension of block types counts bytes. Raises ShapeError.
+    """
+    if tensor.splits_blocks:
+        raise ShapeError(
+            f"{tensor}: is a transposed block type, whose elements have no addresses; "
+            f"use {tensor.sources[0]}"
+        )
+    if offset < 0 or offset + tensor.nbytes > memory.size:
+        raise ShapeError(
+            f"{tensor}: needs bytes {offset} to {offset + tensor.nbytes} of a buffer of "
+            f"{memory.size} bytes"
+        )
+    if not tensor.dtype.is_block:
+        shape, strides, kind = tensor.shape, tensor.strides, tensor.dtype.storage
+    else:
+        row = tensor.dtype.row_size(tensor.ne[0])
+        shape = (*tensor.shape[:-1], row)
+        strides = (*tensor.strides[:-1], 1)
+        kind = np.dtype(np.uint8)
+    window = memory[offset : offset + tensor.nbytes]
+    return np.ndarray(shape, kind, window, 0, strides)

@@ -1,0 +1,1 @@
+"""Looks at what runs: traces, the sanitizer, comparisons, graph files, pages."""

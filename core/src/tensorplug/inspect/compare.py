@@ -1,0 +1,119 @@
+"""A graph on another backend with data of its own, and node-by-node comparison of two backends."""
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from tensorplug.device.backend import Backend
+from tensorplug.device.buffer import MultiBuffer
+from tensorplug.device.lifetime import Resource
+from tensorplug.device.placing import allocate
+from tensorplug.device.transfer import copy, read, write
+from tensorplug.errors import GraphError
+from tensorplug.graph.graph import Bindings, BoundGraph, Graph
+from tensorplug.graph.tensor import Array, Storage, Tensor
+
+
+class GraphCopy(Resource):
+    """A graph whose tensors all have memory of one backend; nothing is shared with the original."""
+
+    def __init__(self, backend: Backend, graph: Graph, bindings: Bindings | None = None) -> None:
+        """Copy the value of every tensor that has memory: of its own, or in `bindings`.
+
+        With the bindings of a computed graph those of its nodes are copied too.
+        """
+        super().__init__(backend)
+        self.backend = backend
+        roots = [t for t in (*graph.leafs, *graph.nodes) if t.root is t]
+        specs = [replace(t, op="none", operands=(), storage=None, writes=False) for t in roots]
+        placed, self._memory = allocate(specs, backend.buffer_type)
+        places = {t: p.storage for t, p in zip(roots, placed, strict=True) if p.storage is not None}
+        self.bound = BoundGraph(graph, Bindings(places))
+        self._copy_data(roots, bindings or Bindings(), places)
+
+    @property
+    def memory(self) -> MultiBuffer:
+        """The buffers that hold the copy."""
+        return self._memory
+
+    def _copy_data(
+        self, roots: list[Tensor], origin: Bindings, places: Mapping[Tensor, Storage]
+    ) -> None:
+        here = Bindings(places)
+        for tensor in roots:
+            if origin.has(tensor):
+                copy(tensor, tensor, origin, here)
+
+    def _close(self) -> None:
+        self._memory.close(force=True)
+
+    def __repr__(self) -> str:
+        return f"<GraphCopy {self.backend.name}, {self.bound.graph!r}{', closed' * self.closed}>"
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """The values of one node on two backends, each computed from that backend's own sources."""
+
+    node: Tensor
+    first: Array
+    second: Array
+
+    @property
+    def nmse(self) -> float:
+        """Squared error of `second` relative to `first`: sum((a - b)**2) / sum(a**2)."""
+        a, b = (v.astype(np.float64) for v in (self.first, self.second))
+        scale = float(np.sum(a * a))
+        error = float(np.sum((a - b) ** 2))
+        return error / scale if scale else error
+
+
+def compare_backends(
+    graph: Graph,
+    first: Backend,
+    second: Backend,
+    inputs: Mapping[Tensor, Any],
+    *,
+    only: Collection[Tensor] = (),
+) -> Iterator[Comparison]:
+    """Compute `graph` on both backends and yield the values of its nodes in order.
+
+    Node by node, so that fused kernels stay out; with `only`, the graph runs whole and just those
+    nodes are compared. Stop by leaving the loop. Raises GraphError for missing inputs or nodes.
+    """
+    _check(graph, inputs, only)
+    with GraphCopy(first, graph) as a, GraphCopy(second, graph) as b:
+        for side in (a, b):
+            for tensor, data in inputs.items():
+                write(tensor, data, side.bound.bindings)
+        if only:
+            _run(a, graph)
+            _run(b, graph)
+            kept = [n for n in graph.nodes if n in only]
+            yield from (_values(n, a, b) for n in kept)
+            return
+        for node in graph.nodes:
+            if graph.computes(node) and node.size:
+                part = graph.part([node])
+                _run(a, part)
+                _run(b, part)
+                yield _values(node, a, b)
+
+
+def _check(graph: Graph, inputs: Mapping[Tensor, Any], only: Collection[Tensor]) -> None:
+    missing = [t for t in graph.inputs if t not in inputs]
+    if missing:
+        raise GraphError(f"compare: input {missing[0]} has no value; give it in `inputs`")
+    strange = [t for t in only if t not in graph.nodes]
+    if strange:
+        raise GraphError(f"compare: {strange[0]} is no node of {graph}")
+
+
+def _run(side: GraphCopy, graph: Graph) -> None:
+    side.backend.compute(BoundGraph(graph, side.bound.bindings))
+
+
+def _values(node: Tensor, a: GraphCopy, b: GraphCopy) -> Comparison:
+    return Comparison(node, read(node, a.bound.bindings), read(node, b.bound.bindings))

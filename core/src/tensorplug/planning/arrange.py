@@ -1,0 +1,37 @@
+"""Puts the work of each split into stages, where its device may run work side by side."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from tensorplug.device.backend import Backend, SupportsConcurrency
+from tensorplug.graph.graph import Bindings, units
+from tensorplug.graph.tensor import Storage, Tensor
+from tensorplug.planning.split import Split
+from tensorplug.planning.stages import arrange, nodes_of
+
+
+def arranged(
+    splits: Sequence[Split],
+    backends: Sequence[Backend],
+    moved: Mapping[Tensor, Storage],
+    ahead: int | None,
+) -> tuple[Split, ...]:
+    """`splits` in an order of stages: of all backends if `ahead` is given, else of who asks for it.
+
+    `moved` says where persistent tensors lie that no longer lie in their storage.
+    """
+    wanted = [_wanted(backend) if ahead is None else ahead for backend in backends]
+    places = Bindings(moved)
+    return tuple(_arranged(split, wanted[split.backend], places) for split in splits)
+
+
+def _wanted(backend: Backend) -> int | None:
+    return backend.ahead if isinstance(backend, SupportsConcurrency) else None
+
+
+def _arranged(split: Split, ahead: int | None, places: Bindings) -> Split:
+    if ahead is None:
+        return split
+    stages = arrange(units(split.nodes, split.groups), ahead=ahead, places=places)
+    order = (node for stage in stages for work in stage for node in nodes_of(work))
+    return replace(split, nodes=tuple(order), stages=stages)

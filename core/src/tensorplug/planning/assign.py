@@ -1,0 +1,330 @@
+"""Which backend computes which node: pure passes, each adding choices with their causes.
+
+Backends are meant by their index; a lower index is a higher priority. The last one holds the inputs
+and is the fallback.
+"""
+
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from tensorplug.device.backend import Backend
+from tensorplug.device.buffer import BufferType, BufferUsage
+from tensorplug.errors import GraphError, Refusal, Unsupported
+from tensorplug.graph.graph import Graph
+from tensorplug.graph.tensor import Storage, Tensor
+
+SMALL_WEIGHTS = frozenset({"rope", "flash_attn_ext"})
+"""Ops whose weights (frequency factors, sinks) are too small to decide where the op runs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Where a tensor is computed or lies, and why."""
+
+    backend: int
+    cause: str
+
+
+Choices = dict[Tensor, Choice]
+
+
+class Field:
+    """The backends of a scheduler and what they answer; answers are kept."""
+
+    def __init__(
+        self,
+        backends: Sequence[Backend],
+        buffer_types: Sequence[BufferType],
+        moved: Mapping[Tensor, Storage],
+    ) -> None:
+        """`moved` says where persistent tensors lie now that no longer lie in their storage."""
+        self.backends = backends
+        self.buffer_types = buffer_types
+        self.moved = moved
+        self._answers: dict[tuple[int, Tensor], bool | Refusal] = {}
+        self._accepts: dict[tuple[int, int], bool] = {}
+
+    @property
+    def fallback(self) -> int:
+        """Index of the last backend."""
+        return len(self.backends) - 1
+
+    def forget(self) -> None:
+        """Drop answers about the nodes of earlier graphs."""
+        self._answers.clear()
+
+    def answer(self, backend: int, node: Tensor) -> bool | Refusal:
+        """True, or why `backend` cannot compute `node`."""
+        key = (backend, node)
+        if key not in self._answers:
+            placed = {s: t for s in node.sources if (t := self.placed_type(s)) is not None}
+            self._answers[key] = self.backends[backend].device.supports(node, placed)
+        return self._answers[key]
+
+    def can(self, backend: int, node: Tensor) -> bool:
+        """Whether `backend` can compute `node`."""
+        return bool(self.answer(backend, node))
+
+    def accepts(self, backend: int, kind: BufferType) -> bool:
+        """Whether `backend` reads and writes memory of type `kind`."""
+        key = (backend, id(kind))
+        if key not in self._accepts:
+            self._accepts[key] = self.backends[backend].device.supports_buffer_type(kind)
+        return self._accepts[key]
+
+    def placed_type(self, tensor: Tensor) -> BufferType | None:
+        """The type of the buffer that holds `tensor` already, or None."""
+        root = tensor.root
+        storage = self.moved.get(root, root.storage) if self.moved else root.storage
+        return None if storage is None else storage.buffer.type
+
+    def memory_of(self, tensor: Tensor, where: Mapping[Tensor, Choice]) -> BufferType | None:
+        """The type of memory in which `tensor` lies or will lie, as far as it is known."""
+        placed = self.placed_type(tensor)
+        if placed is not None:
+            return placed
+        choice = where.get(tensor) or where.get(tensor.root)
+        return None if choice is None else self.buffer_types[choice.backend]
+
+    def reads(self, backend: int, tensor: Tensor, where: Mapping[Tensor, Choice]) -> bool:
+        """Whether `backend` can read `tensor` where it lies."""
+        kind = self.memory_of(tensor, where)
+        return kind is not None and self.accepts(backend, kind)
+
+    def refusals(self, node: Tensor) -> dict[str, str]:
+        """Every backend that refuses `node`, with its reason."""
+        answers = ((b.name, self.answer(i, node)) for i, b in enumerate(self.backends))
+        return {name: a.reason for name, a in answers if isinstance(a, Refusal)}
+
+
+def assign(graph: Graph, field: Field, pins: Mapping[Tensor, int], *, offload: bool) -> Choices:
+    """Choose a backend for every tensor of `graph`. Raises Unsupported, GraphError."""
+    where = pinned(pins, field)
+    where = anchor_placed((*graph.leafs, *graph.nodes), where, field)
+    where = anchor_inputs(graph.inputs, where, field)
+    where = follow_weights(graph.nodes, where, field, offload=offload)
+    ahead, back = graph.nodes, graph.nodes[::-1]
+    accelerated = range(field.fallback)
+    everyone = range(len(field.backends))
+    for nodes, over in (
+        (ahead, accelerated),
+        (back, accelerated),
+        (ahead, everyone),
+        (back, everyone),
+    ):
+        where = spread(nodes, where, field.can, over)
+    where = choose_best(graph.nodes, where, field)
+    where = upgrade(graph.nodes, where, field, frozenset(pins))
+    where = follow_roots(graph.nodes, where, field)
+    return follow_neighbours(graph, where, field)
+
+
+def pinned(pins: Mapping[Tensor, int], field: Field) -> Choices:
+    """The user's choices; they survive every later pass. Raises Unsupported with the refusal."""
+    for node, backend in pins.items():
+        answer = field.answer(backend, node)
+        if isinstance(answer, Refusal):
+            raise Unsupported(
+                f"{node}: pinned to {field.backends[backend].name}, which refuses it: "
+                f"{answer.reason}"
+            )
+    return {node: Choice(backend, "pinned by the user") for node, backend in pins.items()}
+
+
+def anchor_placed(tensors: Iterable[Tensor], where: Choices, field: Field) -> Choices:
+    """Tensors that have memory stay with the first backend that reads it and can compute them."""
+    found = dict(where)
+    for tensor in tensors:
+        kind = field.placed_type(tensor)
+        if kind is None or tensor in found:
+            continue
+        willing = [i for i in range(len(field.backends)) if field.accepts(i, kind)]
+        able = next((i for i in willing if field.can(i, tensor)), None)
+        if able is not None:
+            found[tensor] = Choice(able, f"lies in {kind.name}")
+        elif tensor.writes or not tensor.is_leaf:
+            raise _stranded(tensor, kind, willing, field)
+        # A leaf in memory that no backend reads is copied to whoever needs it.
+    return found
+
+
+def _stranded(
+    tensor: Tensor, kind: BufferType, willing: Sequence[int], field: Field
+) -> Unsupported:
+    refusals = field.refusals(tensor)
+    why = "; ".join(refusals[field.backends[i].name] for i in willing)
+    return Unsupported(
+        f"{tensor}: its memory is {kind.name}, and no backend that works there can compute it: "
+        f"{why or 'no backend of this scheduler uses such memory'}"
+    )
+
+
+def anchor_inputs(inputs: Iterable[Tensor], where: Choices, field: Field) -> Choices:
+    """The user writes inputs in the memory of the last backend."""
+    new = {t: Choice(field.fallback, "input") for t in inputs if t not in where}
+    return {**where, **new}
+
+
+def follow_weights(
+    nodes: Iterable[Tensor], where: Choices, field: Field, *, offload: bool
+) -> Choices:
+    """A node goes where its first weight is, or to a backend that finds it worth the copy."""
+    found = dict(where)
+    for node in nodes:
+        if node in found or node.op in SMALL_WEIGHTS or node.is_view:
+            continue
+        weight = next((s for s in node.sources if is_weight(s)), None)
+        if weight is None:
+            continue
+        choice = _beside(node, weight, field)
+        if choice is not None and choice.backend == field.fallback and offload:
+            choice = _offloaded(node, weight, field) or choice
+        if choice is not None:
+            found[node] = choice
+    return found
+
+
+def is_weight(tensor: Tensor) -> bool:
+    """Whether `tensor` lies in a buffer of weights."""
+    storage = tensor.root.storage
+    return storage is not None and storage.buffer.usage is BufferUsage.WEIGHTS
+
+
+def _beside(node: Tensor, weight: Tensor, field: Field) -> Choice | None:
+    kind = field.placed_type(weight)
+    for i in range(len(field.backends)):
+        if kind is not None and field.accepts(i, kind) and field.can(i, node):
+            return Choice(i, f"its weights {weight.name or 'are'!s} lie in {kind.name}")
+    return None
+
+
+def _offloaded(node: Tensor, weight: Tensor, field: Field) -> Choice | None:
+    kind = field.placed_type(weight)
+    if kind is None or not kind.is_host:
+        return None
+    for i in range(field.fallback):
+        if field.backends[i].device.offload(node) and field.can(i, node):
+            return Choice(i, "worth copying its weights")
+    return None
+
+
+def spread(
+    nodes: Iterable[Tensor],
+    where: Choices,
+    can: Callable[[int, Tensor], bool],
+    over: Container[int],
+) -> Choices:
+    """Let each backend in `over` claim the unassigned nodes that follow its own, in given order."""
+    found = dict(where)
+    current: int | None = None
+    for node in nodes:
+        if node.is_view:
+            continue
+        if node in found:
+            current = found[node].backend if found[node].backend in over else None
+        elif current is not None and can(current, node):
+            found[node] = Choice(current, "next to other work of its backend")
+    return found
+
+
+def choose_best(nodes: Iterable[Tensor], where: Choices, field: Field) -> Choices:
+    """Nodes still open go to the backend that can read most of their sources where they lie."""
+    found = dict(where)
+    for node in nodes:
+        if node in found or node.is_view:
+            continue
+        able = [i for i in range(len(field.backends)) if field.can(i, node)]
+        if not able:
+            raise Unsupported(_nobody(node, field))
+        readable = {i: sum(field.reads(i, s, found) for s in node.sources) for i in able}
+        best = max(able, key=lambda i: (readable[i], -i))
+        found[node] = Choice(
+            best, f"reads {readable[best]} of {len(node.sources)} sources in place"
+        )
+    return found
+
+
+def _nobody(node: Tensor, field: Field) -> str:
+    reasons = "; ".join(field.refusals(node).values())
+    return (
+        f"{node}: no backend can compute it: {reasons}; add a backend that can, such as cpu, as "
+        "the last one"
+    )
+
+
+def upgrade(
+    nodes: Iterable[Tensor], where: Choices, field: Field, fixed: Container[Tensor]
+) -> Choices:
+    """Move a node to a higher backend that uses the same memory and reads all sources in place."""
+    found = dict(where)
+    for node in nodes:
+        if node.is_view or node in fixed:
+            continue
+        mine = found[node].backend
+        for other in range(mine):
+            shares = field.buffer_types[other] is field.buffer_types[mine]
+            if (
+                shares
+                and field.can(other, node)
+                and all(field.reads(other, s, found) for s in node.sources)
+            ):
+                found[node] = Choice(other, "shares memory with a lower backend")
+                break
+    return found
+
+
+def follow_roots(nodes: Iterable[Tensor], where: Choices, field: Field) -> Choices:
+    """A write happens where the memory it writes is. Raises Unsupported where it cannot."""
+    found = dict(where)
+    for node in nodes:
+        if not node.writes or node.root.storage is not None or node.root not in found:
+            continue
+        home = found[node.root].backend
+        if found[node].backend == home:
+            continue
+        if not field.can(home, node):
+            reason = getattr(field.answer(home, node), "reason", "")
+            raise Unsupported(
+                f"{node}: writes into {node.root}, which is computed on "
+                f"{field.backends[home].name}, and that refuses the write: {reason}; pin "
+                f"{node.root}"
+            )
+        found[node] = Choice(home, "writes into memory of this backend")
+    for node in nodes:
+        for tensor in node.also_writes:
+            _check_reachable(node, tensor, found, field)
+    return found
+
+
+def _check_reachable(node: Tensor, tensor: Tensor, where: Choices, field: Field) -> None:
+    """Raise Unsupported unless `node` runs where the memory of `tensor` is, which it changes."""
+    here, home, kind = where[node].backend, where.get(tensor.root), field.placed_type(tensor)
+    if kind is not None:
+        reachable, place = field.accepts(here, kind), kind.name
+    elif home is not None:
+        reachable, place = home.backend == here, field.backends[home.backend].name
+    else:
+        return
+    if not reachable:
+        raise Unsupported(
+            f"{node}: runs on {field.backends[here].name} and writes into {tensor}, which lies in "
+            f"{place}; place both in memory of one device"
+        )
+
+
+def follow_neighbours(graph: Graph, where: Choices, field: Field) -> Choices:
+    """Views go with their roots; leafs still open go with the first node that reads them."""
+    found = dict(where)
+    for node in graph.nodes:
+        for source in node.sources:
+            if source.is_leaf and source not in found:
+                near = found.get(node) or Choice(field.fallback, "")
+                found[source] = Choice(near.backend, "with its first reader")
+        if node.is_view and node not in found:
+            home = found.get(node.root)
+            if home is None:
+                raise GraphError(f"{node}: a view of {node.root}, which is nowhere in the graph")
+            found[node] = Choice(home.backend, "a view")
+    for leaf in graph.leafs:
+        found.setdefault(leaf, Choice(field.fallback, "unused"))
+    return found

@@ -1,0 +1,304 @@
+"""`Explanation`: what runs where, and why, for people and for programs."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from tensorplug.device.buffer import BufferType, human
+from tensorplug.graph.tensor import Tensor
+from tensorplug.inspect.page import page
+from tensorplug.planning.assign import Field
+from tensorplug.planning.memory import Slot, stage_ends
+from tensorplug.planning.split import Split
+from tensorplug.planning.stages import label
+from tensorplug.planning.timeline import kept, timeline
+
+if TYPE_CHECKING:
+    from tensorplug.running.schedule import Layout
+
+
+@dataclass(frozen=True, slots=True)
+class NodeRow:
+    """One node: its split, its device, the cause, and who refused it why.
+
+    `fused` is the pattern and the last node of the group in which it is computed, if any. `reads`
+    are the numbers of the nodes whose results it reads or overwrites. `note` is what its device
+    says of it.
+    """
+
+    split: int
+    node: str
+    op: str
+    result: str
+    device: str
+    cause: str
+    refusals: dict[str, str]
+    fused: str
+    reads: tuple[int, ...] = ()
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class StageRow:
+    """Work between two barriers of a split, by names: nodes `first` to `last`, inclusive."""
+
+    split: int
+    work: tuple[str, ...]
+    first: int
+    last: int
+
+
+@dataclass(frozen=True, slots=True)
+class UnfusedRow:
+    """Nodes that follow a pattern and that their device does not compute as one, and why."""
+
+    split: int
+    pattern: str
+    nodes: tuple[str, ...]
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class CopyRow:
+    """One copy between devices at the start of a split."""
+
+    split: int
+    tensor: str
+    origin: str
+    target: str
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class BufferRow:
+    """A compute buffer: the memory it is of, the first device that computes in it, its bytes."""
+
+    memory: str
+    device: str
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class PlaceRow:
+    """Where a tensor lies in the compute buffer with number `buffer`: from node to node, inclusive.
+
+    `offset` and `bytes` are those that the allocator gave it.
+    """
+
+    tensor: str
+    buffer: int
+    offset: int
+    bytes: int
+    first: int
+    last: int
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """A schedule in words. `memory` is bytes of compute buffers by buffer type.
+
+    Nodes are numbered in the order of `nodes`. `places` says what lies in `buffers` when. `stages`
+    are those of splits whose work may run side by side, with a barrier between each two.
+    """
+
+    nodes: tuple[NodeRow, ...]
+    copies: tuple[CopyRow, ...]
+    splits: tuple[str, ...]
+    memory: dict[str, int]
+    unfused: tuple[UnfusedRow, ...] = ()
+    devices: tuple[str, ...] = ()
+    buffers: tuple[BufferRow, ...] = ()
+    places: tuple[PlaceRow, ...] = ()
+    stages: tuple[StageRow, ...] = ()
+
+    def stages_of(self, split: int) -> list[StageRow]:
+        """The stages of one split, in order."""
+        return [stage for stage in self.stages if stage.split == split]
+
+    def barriers(self, split: int) -> str:
+        """How many barriers a split has, in words; empty where its work runs one by one."""
+        stages = self.stages_of(split)
+        if not stages:
+            return ""
+        work = _count(sum(len(stage.work) for stage in stages), "piece")
+        return f"{_count(len(stages) - 1, 'barrier')} among {work} of work"
+
+    def to_json(self) -> dict[str, Any]:
+        """The same as plain data."""
+        return asdict(self)
+
+    def to_html(self, title: str = "A schedule") -> str:
+        """The same as a page that needs nothing else: graph, devices, copies, memory over time."""
+        return page(self, title)
+
+    def __str__(self) -> str:
+        lines = [
+            f"{_count(len(self.nodes), 'node')} in {_count(len(self.splits), 'split')}, "
+            f"{human(sum(c.bytes for c in self.copies))} copied per run",
+            "compute memory: "
+            + ", ".join(f"{name} {human(size)}" for name, size in self.memory.items()),
+        ]
+        for i, device in enumerate(self.splits):
+            barriers = self.barriers(i)
+            lines += ["", f"split {i} on {device}{barriers and ': '}{barriers}"]
+            lines += [
+                f"  copy {c.tensor} from {c.origin}: {human(c.bytes)}"
+                for c in self.copies
+                if c.split == i
+            ]
+            lines += _table([row for row in self.nodes if row.split == i])
+        return "\n".join(lines)
+
+
+def explain(
+    layout: "Layout", field: Field, pools: Sequence[BufferType], notes: Mapping[Tensor, str]
+) -> Explanation:
+    """Put a layout into words, with what plans say of their nodes."""
+    names = [backend.name for backend in field.backends]
+    order = [node for split in layout.splits for node in split.nodes]
+    reads = dict(zip(order, _reads(order), strict=True))
+    fused = {
+        node: f"{group.pattern.name} ending in {_label(group.last)}"
+        for split in layout.splits
+        for group in split.groups
+        for node in group.nodes
+    }
+    nodes = tuple(
+        NodeRow(
+            split.index,
+            _label(node),
+            node.op,
+            f"{node.dtype.name}{list(node.shape)}",
+            names[split.backend],
+            layout.where[node].cause,
+            field.refusals(node),
+            fused.get(node, ""),
+            reads[node],
+            notes.get(node, ""),
+        )
+        for split in layout.splits
+        for node in split.nodes
+    )
+    copies = tuple(
+        CopyRow(
+            split.index,
+            _label(copy.source),
+            names[copy.origin],
+            names[split.backend],
+            copy.source.nbytes,
+        )
+        for split in layout.splits
+        for copy in split.copies
+    )
+    memory = {
+        pool.name: layout.memory.pool_size(i)
+        for i, pool in enumerate(pools)
+        if layout.memory.pool_size(i)
+    }
+    unfused = tuple(
+        UnfusedRow(split.index, group.pattern.name, tuple(map(_label, group.nodes)), reason)
+        for split in layout.splits
+        for group, reason in split.refused
+    )
+    devices = tuple(names[s.backend] for s in layout.splits)
+    buffers, places = _memory(layout, order, names, pools)
+    stages = tuple(_stages(layout.splits))
+    return Explanation(
+        nodes, copies, devices, memory, unfused, tuple(names), buffers, places, stages
+    )
+
+
+def _stages(splits: Sequence[Split]) -> Iterator[StageRow]:
+    first = 0
+    for split in splits:
+        for stage in split.stages:
+            count = sum(1 if isinstance(work, Tensor) else len(work.nodes) for work in stage)
+            yield StageRow(split.index, tuple(map(label, stage)), first, first + count - 1)
+            first += count
+        first += 0 if split.stages else len(split.nodes)
+
+
+def _reads(order: Sequence[Tensor]) -> list[tuple[int, ...]]:
+    """For each node the numbers of those that made, or changed last, what it uses."""
+    found: list[tuple[int, ...]] = []
+    made: dict[Tensor, int] = {}
+    for number, node in enumerate(order):
+        used = (*(s.root for s in node.sources), *node.written_roots)
+        found.append(tuple(sorted({made[root] for root in used if root in made})))
+        for root in (node.root, *node.written_roots):
+            made[root] = number
+    return found
+
+
+def _memory(
+    layout: "Layout", order: Sequence[Tensor], names: Sequence[str], pools: Sequence[BufferType]
+) -> tuple[tuple[BufferRow, ...], tuple[PlaceRow, ...]]:
+    """The compute buffers, and from when to when what lies in them."""
+    graph, splits = layout.graph, layout.splits
+    steps = timeline(graph, layout.where, splits, pools, layout.private)
+    numbers = {node: number for number, node in enumerate(order)}
+    moments = _moments([numbers.get(step.tensor) for step in steps], len(order))
+    slots = layout.memory.slots
+    first: dict[Tensor, int] = {}
+    last: dict[Tensor, int] = {}
+    for moment, end, step in zip(moments, stage_ends(steps), steps, strict=True):
+        for tensor in (step.tensor, *step.also, *step.reads):
+            first.setdefault(tensor.root, moment)
+            last[tensor.root] = moments[end]
+    last |= {tensor.root: len(order) - 1 for tensor in kept(graph, splits)}
+    holders: dict[Slot, Tensor] = {}
+    for tensor in sorted(slots, key=first.__getitem__):
+        former = holders.get(slots[tensor])
+        if former is not None and last[former] >= first[tensor]:
+            # The result lies over what it is computed from.
+            last[former] = max(first[tensor] - 1, first[former])
+        holders[slots[tensor]] = tensor
+    chunks = [
+        (pool, i) for pool, sizes in enumerate(layout.memory.sizes) for i in range(len(sizes))
+    ]
+    buffers = tuple(
+        BufferRow(pools[pool].name, names[pool], layout.memory.sizes[pool][i]) for pool, i in chunks
+    )
+    index = {chunk: number for number, chunk in enumerate(chunks)}
+    places = tuple(
+        PlaceRow(
+            _label(tensor),
+            index[slot.pool, slot.chunk],
+            slot.offset,
+            slot.size,
+            first[tensor],
+            last[tensor],
+        )
+        for tensor, slot in slots.items()
+    )
+    return buffers, places
+
+
+def _moments(numbers: Sequence[int | None], count: int) -> list[int]:
+    """The number of the node at each step; of what is no node, that of the next one."""
+    moments, ahead = [], max(count - 1, 0)
+    for number in reversed(numbers):
+        ahead = ahead if number is None else number
+        moments.append(ahead)
+    return moments[::-1]
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def _label(tensor: Tensor) -> str:
+    return tensor.name or f"#{tensor.serial}"
+
+
+def _table(rows: Sequence[NodeRow]) -> list[str]:
+    cells = [(row.node, row.op, row.result, row.cause) for row in rows]
+    widths = [max((len(cell[i]) for cell in cells), default=0) for i in range(3)]
+    lines = []
+    for row, cell in zip(rows, cells, strict=True):
+        padded = "  ".join(text.ljust(width) for text, width in zip(cell, widths, strict=False))
+        refused = "".join(f"; refused by {why}" for why in row.refusals.values())
+        more = f"; {row.note}" if row.note else ""
+        more += f"; fused into {row.fused}" if row.fused else ""
+        lines.append(f"  {padded}  {row.cause}{more}{refused}")
+    return lines

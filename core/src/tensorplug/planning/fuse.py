@@ -1,0 +1,41 @@
+"""Finds the nodes of each split that its device computes as one."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from tensorplug.device.device import Device, SupportsFusion
+from tensorplug.errors import Refusal
+from tensorplug.fusion.formulas import Group
+from tensorplug.fusion.matching import Finder
+from tensorplug.graph.graph import Graph
+from tensorplug.planning.assign import Field
+from tensorplug.planning.split import Split
+
+
+def fused(graph: Graph, splits: Sequence[Split], field: Field) -> tuple[Split, ...]:
+    """`splits` with the groups that their devices take, and the reasons for those refused."""
+    devices = [backend.device for backend in field.backends]
+    finders = {
+        i: Finder(graph, device.fusions)
+        for i, device in enumerate(devices)
+        if isinstance(device, SupportsFusion)
+    }
+    return tuple(
+        _fused(split, devices[split.backend], finders.get(split.backend), field) for split in splits
+    )
+
+
+def _fused(split: Split, device: Device, finder: Finder | None, field: Field) -> Split:
+    if finder is None or not isinstance(device, SupportsFusion):
+        return split
+    refused: list[tuple[Group, str]] = []
+
+    def accepts(group: Group) -> bool:
+        placed = {t: kind for t in group.inputs if (kind := field.placed_type(t)) is not None}
+        answer = device.supports_group(group, placed)
+        if isinstance(answer, Refusal):
+            refused.append((group, answer.reason))
+        return bool(answer)
+
+    groups = finder.groups(split.nodes, accepts)
+    return replace(split, groups=groups, refused=tuple(refused))

@@ -1,0 +1,254 @@
+"""The graph allocator: which bytes of which pool each tensor of a graph gets, and until when.
+
+Input is a timeline of steps; output is a map of offsets, so sizes are known without allocating.
+Memory is reused as soon as nothing later in the timeline touches it.
+"""
+
+import sys
+from bisect import insort
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from tensorplug.device.buffer import BufferType
+from tensorplug.device.placing import align
+from tensorplug.errors import GraphError, OutOfMemory
+from tensorplug.graph.graph import Graph
+from tensorplug.graph.tensor import Tensor
+from tensorplug.ops.table import replaceable_sources
+
+MAX_CHUNKS = 64
+"""Buffers of one pool; more means that `max_size` of the buffer type is far too small."""
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """Bytes `offset` to `offset + size` of chunk `chunk` of pool `pool`."""
+
+    pool: int
+    chunk: int
+    offset: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One moment of a timeline: `tensor` comes into being (or is written), `reads` are needed.
+
+    `also` come into being at the same moment. The result may lie over those of `over`; by default
+    what the op says. A step `beside` the one before it may happen together with that one.
+    """
+
+    tensor: Tensor
+    reads: tuple[Tensor, ...]
+    pool: int
+    also: tuple[Tensor, ...] = ()
+    over: tuple[Tensor, ...] | None = None
+    beside: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryMap:
+    """Slots of the roots of a timeline, and bytes of each chunk of each pool."""
+
+    slots: Mapping[Tensor, Slot]
+    sizes: tuple[tuple[int, ...], ...]
+
+    def pool_size(self, pool: int) -> int:
+        """Bytes of all chunks of a pool."""
+        return sum(self.sizes[pool])
+
+
+@dataclass(slots=True)
+class _Chunk:
+    """Free ranges (offset, size) of one buffer to be, sorted; `peak` is what will be allocated."""
+
+    limit: int
+    peak: int = 0
+    free: list[tuple[int, int]] = field(default_factory=list)
+
+
+class Pool:
+    """Offsets in as many chunks of one buffer type as are needed; no memory is touched."""
+
+    def __init__(self, index: int, buffer_type: BufferType) -> None:
+        self.index = index
+        self.type = buffer_type
+        self._chunks: list[_Chunk] = []
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Bytes of each chunk."""
+        return tuple(chunk.peak for chunk in self._chunks)
+
+    def alloc(self, size: int) -> Slot:
+        """Return the free range that fits best; grow or add a chunk where none fits."""
+        size = align(max(size, 1), self.type.alignment)
+        found = self._best_fit(size) or self._least_growth(size) or self._new_chunk(size)
+        chunk, at = self._chunks[found[0]], found[1]
+        offset, room = chunk.free[at]
+        if room == size:
+            del chunk.free[at]
+        else:
+            chunk.free[at] = (offset + size, room - size)
+        chunk.peak = max(chunk.peak, offset + size)
+        return Slot(self.index, found[0], offset, size)
+
+    def free(self, slot: Slot) -> None:
+        """Give a range back; it joins its neighbours."""
+        free = self._chunks[slot.chunk].free
+        insort(free, (slot.offset, slot.size))
+        at = free.index((slot.offset, slot.size))
+        for left in (at, at - 1):
+            if 0 <= left < len(free) - 1 and free[left][0] + free[left][1] == free[left + 1][0]:
+                free[left : left + 2] = [(free[left][0], free[left][1] + free[left + 1][1])]
+
+    def _best_fit(self, size: int) -> tuple[int, int] | None:
+        """The smallest range below a chunk's peak that holds `size`."""
+        fits = [
+            (room, c, i)
+            for c, chunk in enumerate(self._chunks)
+            for i, (offset, room) in enumerate(chunk.free)
+            if room >= size and offset + size <= chunk.peak
+        ]
+        return min(fits)[1:] if fits else None
+
+    def _least_growth(self, size: int) -> tuple[int, int] | None:
+        """The last range of the chunk whose peak rises least."""
+        fits = [
+            (chunk.free[-1][0] + size - chunk.peak, c, len(chunk.free) - 1)
+            for c, chunk in enumerate(self._chunks)
+            if chunk.free and chunk.free[-1][1] >= size
+        ]
+        return min(fits)[1:] if fits else None
+
+    def _new_chunk(self, size: int) -> tuple[int, int]:
+        if len(self._chunks) == MAX_CHUNKS:
+            raise OutOfMemory(
+                f"{self.type.name}: a graph needs more than {MAX_CHUNKS} buffers of at most "
+                f"{self.type.max_size} bytes"
+            )
+        limit = max(size, min(self.type.max_size, sys.maxsize))
+        self._chunks.append(_Chunk(limit, free=[(0, limit)]))
+        return len(self._chunks) - 1, 0
+
+
+def plan_memory(
+    steps: Sequence[Step],
+    pools: Sequence[BufferType],
+    *,
+    keep: Collection[Tensor] = (),
+    placed: Collection[Tensor] = (),
+) -> MemoryMap:
+    """Lay out the roots that `steps` bring into being.
+
+    Roots of `keep` are never freed nor replaced (outputs). Tensors of `placed`, and those with
+    storage, have memory of their own. `pools` may name one buffer type several times: it is one
+    pool then.
+    """
+    shared = {id(t): i for i, t in reversed(list(enumerate(pools)))}
+    ready = [Pool(i, t) for i, t in enumerate(pools)]
+    ends = stage_ends(steps)
+    last = _last_touches(steps)
+    kept = {t.root for t in keep}
+    fixed = kept | _shared_beside(steps, ends)
+    outside = set(placed)
+    slots: dict[Tensor, Slot] = {}
+    expiring = _by_last(last, ends)
+    for now, step in enumerate(steps):
+        pool = ready[shared[id(pools[step.pool])]]
+        for more in step.also:
+            if more not in slots and more not in outside:
+                slots[more] = pool.alloc(pool.type.alloc_size(more))
+        root = step.tensor.root
+        if root is step.tensor and root not in slots and root not in outside and not root.storage:
+            slots[root] = _replace(step, pool, slots, last, fixed, now) or pool.alloc(
+                pool.type.alloc_size(root)
+            )
+        for dead in expiring[now]:
+            heir = steps[last[dead]]
+            if dead in slots and dead not in kept and not _taken_over(dead, slots, heir):
+                ready[slots[dead].pool].free(slots[dead])
+    return MemoryMap(slots, tuple(pool.sizes for pool in ready))
+
+
+def graph_steps(graph: Graph, pool: int = 0) -> list[Step]:
+    """The timeline of a graph on one pool: leafs that need memory first, then the nodes."""
+    leafs = [Step(t, (), pool) for t in graph.leafs if t.storage is None]
+    return leafs + [Step(node, node.sources, pool) for node in graph.nodes]
+
+
+def stage_ends(steps: Sequence[Step]) -> list[int]:
+    """For each step the last one that may happen together with it."""
+    ends = list(range(len(steps)))
+    for now in range(len(steps) - 2, -1, -1):
+        if steps[now + 1].beside:
+            ends[now] = ends[now + 1]
+    return ends
+
+
+def _shared_beside(steps: Sequence[Step], ends: Sequence[int]) -> set[Tensor]:
+    """Roots that several steps touch together when they are touched last: none replaces them."""
+    shared: set[Tensor] = set()
+    if not any(step.beside for step in steps):
+        return shared
+    before: dict[Tensor, int] = {}
+    for now, step in enumerate(steps):
+        for root in {t.root for t in (step.tensor, *step.also, *step.reads)}:
+            if before.get(root) == ends[now]:
+                shared.add(root)
+            else:
+                shared.discard(root)
+            before[root] = ends[now]
+    return shared
+
+
+def _last_touches(steps: Sequence[Step]) -> dict[Tensor, int]:
+    last: dict[Tensor, int] = {}
+    for now, step in enumerate(steps):
+        for tensor in (step.tensor, *step.also, *step.reads):
+            last[tensor.root] = now
+    return last
+
+
+def _by_last(last: Mapping[Tensor, int], ends: Sequence[int]) -> list[list[Tensor]]:
+    expiring: list[list[Tensor]] = [[] for _ in ends]
+    for tensor, now in last.items():
+        expiring[ends[now]].append(tensor)
+    return expiring
+
+
+def _replace(
+    step: Step,
+    pool: Pool,
+    slots: Mapping[Tensor, Slot],
+    last: Mapping[Tensor, int],
+    fixed: Collection[Tensor],
+    now: int,
+) -> Slot | None:
+    """The slot of a source that dies here and over which the result may lie."""
+    node = step.tensor
+    roots = [t.root for t in step.reads]
+    for source in replaceable_sources(node) if step.over is None else step.over:
+        root = source.root
+        slot = slots.get(root)
+        if slot is None or root not in roots:
+            continue  # lies elsewhere, or the step reads a copy in its place
+        if last[root] != now or roots.count(root) > 1 or root in fixed or slot.pool != pool.index:
+            continue  # is needed later, or lies in other memory
+        whole = source is root or (source.view_offset == 0 and source.nbytes == root.nbytes)
+        if whole and source.same_layout(node) and pool.type.alloc_size(node) <= slot.size:
+            return slot
+    return None
+
+
+def _taken_over(dead: Tensor, slots: Mapping[Tensor, Slot], step: Step) -> bool:
+    return dead is not step.tensor and slots.get(step.tensor) is slots[dead]
+
+
+def check_leafs(leafs: Iterable[Tensor]) -> None:
+    """Raise GraphError for a leaf that has no memory and that nobody will write."""
+    for leaf in leafs:
+        if leaf.storage is None and not leaf.is_input and leaf.is_leaf:
+            raise GraphError(
+                f"{leaf}: has no memory and is no input; place() it, or make it with input()"
+            )

@@ -1,0 +1,395 @@
+"""`Catalog`: the candidates of one registry with their plugins and devices."""
+
+import importlib
+import logging
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from tensorplug.device.device import Device
+from tensorplug.errors import BackendUnavailable, LiveChildren, OptionError
+from tensorplug.registry.candidate import Candidate, State, describe
+from tensorplug.registry.compat import FEATURES, features_of, shared_symbol
+from tensorplug.registry.discovery import OpModule, discover, discover_in
+from tensorplug.registry.guard import Failure, attempt
+from tensorplug.registry.hooks import Plugin
+from tensorplug.registry.loading import Enlisted, enlist, enumerate_devices, load_plugin
+from tensorplug.registry.report import Report
+from tensorplug.registry.spec import is_backend_name
+from tensorplug.registry.variables import Variables
+
+logger = logging.getLogger("tensorplug.registry")
+
+STATIC = "this-program"
+"""The distribution of what a program registers by itself."""
+
+
+@dataclass(slots=True, eq=False)
+class Slot:
+    """A candidate and what was made of it."""
+
+    candidate: Candidate
+    plugin: Plugin | None = None
+    devices: list[Enlisted] | None = None
+    given: object = None
+    """The plugin object of a program that needs no import."""
+    unloaded: bool = False
+    busy: bool = False
+    """Its plugin runs at this moment: it may ask for other backends, not for itself."""
+
+    @property
+    def usable(self) -> bool:
+        """Whether it can stand for its backend."""
+        return self.candidate.state in (State.AVAILABLE, State.READY, State.SUPERSEDED)
+
+    @property
+    def name(self) -> str:
+        """Name of the backend in the spelling of look-ups."""
+        return self.candidate.name.lower()
+
+
+class Catalog:
+    """Who is installed, who works, who won. Its owner holds a lock around every call."""
+
+    def __init__(self, path: Sequence[str] | None, environ: Mapping[str, str]) -> None:
+        self._path = path
+        self._environ = environ
+        self._folders: list[str] = []
+        self._slots: list[Slot] = []
+        self._damaged: list[Candidate] = []
+        self._notes: list[str] = []
+        self._op_modules: list[OpModule] = []
+        self._observers: list[Plugin] = []
+        self._variables = Variables()
+        self._scanned = False
+
+    # --- finding ---------------------------------------------------------------------------
+
+    def scan(self) -> None:
+        """Read the metadata on the path, once; nothing is imported."""
+        if not self._scanned:
+            self._scanned = True
+            self.rescan()
+
+    def rescan(self) -> None:
+        """Read the metadata again: what is new comes in, what is gone goes out, the rest stays."""
+        importlib.invalidate_caches()
+        self._scanned = True
+        self._variables = Variables.read(self._environ)
+        self._op_modules = []
+        found = discover(self._path, self._op_modules)
+        for folder in self._folders:
+            found += discover_in(folder)
+        before, self._slots, self._damaged = self._slots, [], []
+        self._admit(found, before)
+        for slot in before:
+            if slot.candidate.distribution == STATIC:
+                self._slots.append(slot)
+            elif slot not in self._slots:
+                self._drop(slot)
+        self._settle_all()
+
+    def add_folder(self, place: str | os.PathLike[str]) -> None:
+        """Look for distributions in a folder too; its modules come last on `sys.path`."""
+        self.scan()
+        if not Path(place).is_dir():
+            raise OptionError(f"load_all_from_path: {str(place)!r} is no folder")
+        folder = str(Path(place).resolve())
+        if folder in self._folders:
+            return
+        self._folders.append(folder)
+        if folder not in sys.path:
+            sys.path.append(folder)
+        importlib.invalidate_caches()
+        found = discover_in(folder)
+        if not found:
+            self._note(
+                f"load_all_from_path: no distribution in {folder} offers a backend; plugins are "
+                "found by their metadata, not by the names of files: pip install --target "
+                f"{folder} DISTRIBUTION puts both there",
+                logging.WARNING,
+            )
+        self._admit(found, [])
+
+    def _admit(self, found: Sequence[Candidate], before: Sequence[Slot]) -> None:
+        old = {(s.name, s.candidate.project, s.candidate.folder): s for s in before}
+        for fresh in found:
+            if not fresh.name:
+                self._damaged.append(fresh)
+                tell(fresh)
+                continue
+            if not fresh.state.refused:
+                fresh = self._variables.allow(fresh)
+            tell(fresh)
+            kept = old.get((fresh.name.lower(), fresh.project, fresh.folder))
+            if kept is None or fresh.state.refused or not (kept.plugin or kept.unloaded):
+                self._slots.append(Slot(fresh))
+                continue
+            self._slots.append(kept)
+            if kept.candidate.distribution != fresh.distribution:
+                self._note(
+                    f"{fresh.name}: {fresh.distribution} was installed over "
+                    f"{kept.candidate.distribution}, which is loaded; start the program again"
+                )
+            kept.candidate = replace(kept.candidate, rank=fresh.rank)
+
+    # --- loading ---------------------------------------------------------------------------
+
+    def load(self, name: str) -> None:
+        """Import and score the candidates called `name` that were not yet."""
+        self.scan()
+        for slot in self.slots(name):
+            if slot.candidate.state is State.FOUND and not slot.busy:
+                self._examine(slot)
+        self._settle(name)
+
+    def load_all(self) -> None:
+        """Import and score every candidate that was not yet."""
+        for name in self.names():
+            self.load(name)
+        self._load_ops()
+
+    def _load_ops(self) -> None:
+        """Import the modules with which distributions register ops of their own, once."""
+        while self._op_modules:
+            found = self._op_modules.pop(0)
+            result = attempt(found.entry.load)
+            if isinstance(result, Failure):
+                module, why = found.entry.value, describe(result.error)
+                self._note(f"{found.distribution}: its ops, {module}, are missing: {why}")
+
+    def reload(self, name: str) -> None:
+        """Like `load`, and bring back what the program unloaded."""
+        self.scan()
+        for slot in self.slots(name):
+            if slot.unloaded:
+                slot.unloaded = False
+                slot.candidate = replace(slot.candidate, state=State.FOUND, reason="")
+        self.load(name)
+
+    def _examine(self, slot: Slot) -> None:
+        slot.busy = True
+        try:
+            slot.candidate, slot.plugin = load_plugin(slot.candidate, self._environ, slot.given)
+        finally:
+            slot.busy = False
+        tell(slot.candidate)
+
+    def enumerate(self, slot: Slot) -> list[Enlisted]:
+        """The devices of one candidate, asked for once; where that fails, the next takes over."""
+        if slot.devices is not None or slot.plugin is None or slot.busy:
+            return slot.devices or []
+        stood_for_name = self.chosen(slot.name) is slot
+        slot.busy = True
+        try:
+            slot.candidate, devices = enumerate_devices(slot.candidate, slot.plugin)
+        finally:
+            slot.busy = False
+        if devices:
+            slot.devices = devices
+            self._settle(slot.name)
+            for entry in devices:
+                entry.device.candidate = slot.candidate
+            return devices
+        self._drop(slot)
+        tell(slot.candidate)
+        self._settle(slot.name)
+        heir = self.chosen(slot.name)
+        if heir is not None and stood_for_name:
+            self._note(
+                f"{slot.name}: {heir.candidate.distribution} took over from "
+                f"{slot.candidate.distribution}, which is {slot.candidate.state.value}"
+            )
+        return []
+
+    def devices(self, name: str) -> list[Enlisted]:
+        """The devices of the backend called `name`, whichever distribution gives them."""
+        self.load(name)
+        while (slot := self.chosen(name)) is not None and not slot.busy:
+            if devices := self.enumerate(slot):
+                return devices
+        return []
+
+    def _settle(self, name: str) -> None:
+        """The best of the candidates called `name` stands for the backend; the others wait."""
+        best = self.chosen(name)
+        for slot in self.slots(name):
+            if not slot.usable or best is None:
+                continue
+            state = State.AVAILABLE if slot.devices is None else State.READY
+            slot.candidate = replace(slot.candidate, state=state, reason="")
+            if slot is not best:
+                slot.candidate = slot.candidate.supersede(best.candidate)
+
+    def _settle_all(self) -> None:
+        for name in self.names():
+            self._settle(name)
+
+    # --- looking ---------------------------------------------------------------------------
+
+    def names(self) -> list[str]:
+        """Names of all backends that were found, in the order of preference."""
+        slots = sorted(self._slots, key=lambda slot: (slot.candidate.rank, slot.name))
+        return list(dict.fromkeys(slot.name for slot in slots))
+
+    def slots(self, name: str | None = None) -> list[Slot]:
+        """All slots by name, or those of one name; the best first."""
+        if name is None:
+            return [slot for each in self.names() for slot in self.slots(each)]
+        return sorted(
+            (s for s in self._slots if s.name == name), key=lambda slot: slot.candidate.order
+        )
+
+    def chosen(self, name: str) -> Slot | None:
+        """The slot that stands for a backend."""
+        return next((slot for slot in self.slots(name) if slot.usable), None)
+
+    def report(self) -> Report:
+        """Everything as it stands."""
+        candidates = [slot.candidate for slot in self.slots()]
+        complaints = tuple(self._variables.complaints(candidates))
+        everything = (*candidates, *self._damaged)
+        return Report(everything, self._variables.seen, complaints, tuple(self._notes))
+
+    def features(self, slot: Slot) -> dict[str, str]:
+        """What a plugin says about itself."""
+        found = self._ask(slot, "tensorplug_features") or {}
+        return {str(key): str(value) for key, value in found.items()}
+
+    def extension(self, slot: Slot, symbol: str) -> Any:
+        """What a plugin calls `symbol`, or what all backends with the ability do."""
+        found = self._ask(slot, "tensorplug_extension", name=symbol)
+        if found is not None:
+            return found
+        if symbol == FEATURES:
+            return features_of(slot.name, partial(self.features, slot))
+        return shared_symbol(symbol, [entry.device for entry in self.enumerate(slot)])
+
+    def _ask(self, slot: Slot, hook: str, **arguments: Any) -> Any:
+        """What a plugin answers, None where it has no such hook. Raises BackendUnavailable."""
+        plugin = slot.plugin
+        answer = attempt(lambda: plugin.call(hook, **arguments)) if plugin is not None else None
+        if isinstance(answer, Failure):
+            raise BackendUnavailable(
+                f"{slot.name}: {hook} raised {describe(answer.error)}"
+            ) from answer.error
+        return answer
+
+    # --- observers -------------------------------------------------------------------------
+
+    def observe(self, observer: object) -> None:
+        """Tell `observer` too what is found."""
+        self._observers.append(Plugin("observer", observer))
+
+    def announce(self) -> Report:
+        """Tell all plugins and observers what is found."""
+        report = self.report()
+        plugins = [slot.plugin for slot in self.slots() if slot.plugin is not None]
+        for plugin in (*plugins, *self._observers):
+            self._call_safely(plugin, "tensorplug_loaded", report=report)
+        return report
+
+    def _call_safely(self, plugin: Plugin, hook: str, **arguments: Any) -> None:
+        result = attempt(lambda: plugin.call(hook, **arguments))
+        if isinstance(result, Failure):
+            logger.warning("%r: %s raised", plugin, hook, exc_info=result.error)
+
+    # --- adding and dropping ---------------------------------------------------------------
+
+    def register(self, name: str, given: object) -> Slot:
+        """Add a plugin object that is part of the program. A second time changes nothing."""
+        self.scan()
+        _check_name(name)
+        for slot in self.slots(name.lower()):
+            if slot.given is given:
+                self.reload(slot.name)
+                return slot
+            if slot.given is not None:
+                raise OptionError(f"register {name}: the program has registered another {name}")
+        slot = Slot(Candidate(name=name, distribution=STATIC, value=repr(given)), given=given)
+        self._slots.append(slot)
+        self._examine(slot)
+        self._settle(slot.name)
+        return slot
+
+    def register_device(self, device: Device) -> None:
+        """Add one device that is part of the program, beside those of its backend, if any."""
+        name = device.name.partition(":")[0]
+        _check_name(name)
+        known = self.devices(name.lower())
+        if any(entry.device is device for entry in known):
+            return
+        if any(entry.device.name.lower() == device.name.lower() for entry in known):
+            raise OptionError(f"register {device!r}: there is another {device.name}; rename it")
+        device.candidate = Candidate(name=name, distribution=STATIC, state=State.READY, score=1)
+        if known:
+            known.append(enlist(device))
+            return
+        self._slots.append(Slot(device.candidate, devices=[enlist(device)]))
+
+    def unload(self, slots: Sequence[Slot]) -> None:
+        """Close devices and drop objects. Raises LiveChildren."""
+        devices = [entry.device for slot in slots for entry in slot.devices or []]
+        alive = [child for device in devices for child in device.children]
+        if alive:
+            names = ", ".join(repr(child) for child in alive[:5])
+            what = "1 object is" if len(alive) == 1 else f"{len(alive)} objects are"
+            raise LiveChildren(
+                f"unload {slots[0].candidate.name}: {what} open on its devices: {names}; close "
+                "what was made from them first"
+            )
+        for slot in slots:
+            if slot.candidate.state.refused:
+                continue
+            loadable = slot.given is not None or slot.candidate.value
+            self._drop(slot)
+            slot.unloaded = True
+            name = slot.candidate.name
+            slot.candidate = slot.candidate.refuse(
+                State.DISABLED, f"the program unloaded it; load({name!r}) brings it back"
+            )
+            if not loadable:
+                self._slots.remove(slot)
+            self._settle(slot.name)
+
+    def _drop(self, slot: Slot) -> None:
+        devices, slot.devices = slot.devices or [], None
+        plugin, slot.plugin = slot.plugin, None
+        for entry in devices:
+            if entry.device.children:
+                continue  # its user keeps it alive and closes it
+            result = attempt(entry.device.close)
+            if isinstance(result, Failure):
+                logger.warning("%r: close raised", entry.device, exc_info=result.error)
+        if plugin is not None:
+            self._call_safely(plugin, "tensorplug_unload")
+
+    def _note(self, note: str, level: int = logging.INFO) -> None:
+        if note not in self._notes:
+            self._notes.append(note)
+            logger.log(level, "%s", note)
+
+
+def _check_name(name: str) -> None:
+    if not is_backend_name(name):
+        raise OptionError(
+            f"register: the name {name!r} cannot stand in a device string; choose another"
+        )
+
+
+def tell(candidate: Candidate) -> None:
+    """Say in the log why a candidate cannot be used: loudly where somebody has to repair it."""
+    if candidate.state.refused:
+        level = logging.WARNING if candidate.state.broken else logging.INFO
+        logger.log(
+            level,
+            "%s (%s) %s: %s",
+            candidate.name or "metadata",
+            candidate.distribution,
+            candidate.state.value,
+            candidate.reason,
+        )

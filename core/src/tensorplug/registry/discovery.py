@@ -1,0 +1,157 @@
+"""Reads in the metadata of distributions which backends they offer; imports none of them."""
+
+import re
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Protocol
+
+from importlib_metadata import (
+    EntryPoint,
+    PackageNotFoundError,
+    distributions,
+    version,
+)
+from packaging.requirements import InvalidRequirement, Requirement
+
+from tensorplug.registry.candidate import Candidate, State, describe
+from tensorplug.registry.spec import canonical, is_backend_name
+
+GROUP = "tensorplug.backends"
+OPS_GROUP = "tensorplug.ops"
+CORE = "tensorplug"
+
+
+class Installed(Protocol):
+    """What is read of a distribution."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def version(self) -> str: ...
+    @property
+    def requires(self) -> list[str] | None: ...
+    @property
+    def entry_points(self) -> Iterable[EntryPoint]: ...
+    def locate_file(self, path: str, /) -> Any: ...
+
+
+_PROJECT = re.compile(r"\s*([A-Za-z0-9._-]*[A-Za-z0-9])")
+
+
+@dataclass(frozen=True, slots=True)
+class OpModule:
+    """A module with which a distribution registers ops of its own."""
+
+    distribution: str
+    entry: EntryPoint
+
+
+def discover(
+    path: Sequence[str] | None = None, ops: list[OpModule] | None = None
+) -> list[Candidate]:
+    """Every backend that distributions on `path`, by default `sys.path`, offer, and damaged ones.
+
+    Modules that register ops are added to `ops`. Distributions are read one by one: a single
+    malformed file anywhere on the path makes a look-up over all of them raise.
+    """
+    found: dict[tuple[str, str], Candidate] = {}
+    damaged: list[Candidate] = []
+    first: dict[str, Installed] = {}
+    for distribution in distributions(path=list(sys.path if path is None else path)):
+        for candidate in _offers(distribution, [] if ops is None else ops):
+            if not candidate.name:
+                damaged.append(candidate)
+            # Of a distribution that is on the path twice, Python would import the first.
+            elif first.setdefault(candidate.project, distribution) is distribution:
+                found.setdefault(candidate.key, candidate)
+    return [*found.values(), *damaged]
+
+
+def discover_in(folder: str) -> list[Candidate]:
+    """Like `discover`, for one folder, whose modules must not come from anywhere else."""
+    return [replace(candidate, folder=folder) for candidate in discover([folder])]
+
+
+def _offers(distribution: Installed, ops: list[OpModule]) -> Iterator[Candidate]:
+    try:
+        offered = [e for e in distribution.entry_points if e.group in (GROUP, OPS_GROUP)]
+        entries = [e for e in offered if e.group == GROUP]
+        # Read only where needed: names and requirements take far longer than entry points.
+        label = _label(distribution) if offered else ""
+        needs = (distribution.requires or []) if entries else []
+        ops += [OpModule(label, e) for e in offered if e.group == OPS_GROUP]
+    except Exception as error:  # noqa: BLE001 - other people's files: anything may be wrong in them
+        yield _damaged(distribution, error)
+        return
+    for entry in entries:
+        found = _check_entry(entry, label)
+        yield _check_version(found, needs) if found.state is State.FOUND else found
+
+
+def _check_entry(entry: EntryPoint, label: str) -> Candidate:
+    found = Candidate(name=entry.name, distribution=label, value=entry.value)
+    if not is_backend_name(entry.name):
+        return found.refuse(
+            State.FAILED,
+            f"the name {entry.name!r} cannot stand in a device string; its author must rename it",
+        )
+    if not EntryPoint.pattern.match(entry.value):
+        return found.refuse(
+            State.FAILED,
+            f"its entry point {entry.value!r} names no module; its author must correct it",
+        )
+    return found
+
+
+def _check_version(found: Candidate, needs: Sequence[str]) -> Candidate:
+    ours = _our_version()
+    for line in needs:
+        named = _PROJECT.match(line)
+        if not ours or named is None or canonical(named[1]) != CORE:
+            continue
+        try:
+            wanted = Requirement(line)
+        except InvalidRequirement as error:
+            return found.refuse(
+                State.FAILED,
+                f"its requirement {line!r} cannot be read; its author must correct it",
+                error,
+            )
+        if wanted.marker is not None and not wanted.marker.evaluate({"extra": ""}):
+            continue
+        if not wanted.specifier.contains(ours, prereleases=True):
+            return found.refuse(
+                State.INCOMPATIBLE,
+                f"it needs {CORE}{wanted.specifier} and this is {CORE} {ours}; "
+                f"pip install --upgrade {CORE} {found.project}",
+            )
+    return found
+
+
+def _our_version() -> str:
+    try:
+        return version(CORE)
+    except PackageNotFoundError:  # a source tree on the path, nothing installed
+        return ""
+
+
+def _label(distribution: Installed) -> str:
+    return f"{distribution.name} {distribution.version}"
+
+
+def _damaged(distribution: Installed, error: Exception) -> Candidate:
+    try:
+        label = _label(distribution)
+    except Exception:  # noqa: BLE001 - the name itself is what is damaged
+        folder = Path(str(distribution)).name
+        label = folder if folder.endswith("-info") else "unknown"
+    return Candidate(
+        name="",
+        distribution=label,
+        state=State.FAILED,
+        reason=f"its metadata in {distribution.locate_file('')} cannot be read, "
+        f"{describe(error)}; reinstall or remove it",
+        error=error,
+    )

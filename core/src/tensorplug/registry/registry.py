@@ -1,0 +1,383 @@
+"""`Registry`: finds installed backends, lists their devices, opens them by name."""
+
+import logging
+import os
+import threading
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from tensorplug.device.backend import Backend
+from tensorplug.device.device import Device, DeviceType, checked_kind
+from tensorplug.errors import (
+    BackendNotFound,
+    BackendUnavailable,
+    OptionError,
+    StateError,
+    TensorplugError,
+)
+from tensorplug.registry.joined import Joined, join, joined
+from tensorplug.registry.spec import (
+    BEST,
+    HARDWARE,
+    DeviceSpec,
+    hardware_id,
+    how_to_get,
+    old_spec,
+    parse_spec,
+)
+from tensorplug.system.forks import in_child
+
+if TYPE_CHECKING:
+    from tensorplug.registry.candidate import Candidate
+    from tensorplug.registry.catalog import Catalog, Slot
+    from tensorplug.registry.loading import Enlisted
+    from tensorplug.registry.report import Report
+
+logger = logging.getLogger("tensorplug.registry")
+
+SELECTORS: Mapping[str, tuple[DeviceType, ...]] = {
+    BEST: (DeviceType.GPU, DeviceType.IGPU, DeviceType.CPU),
+    "gpu": (DeviceType.GPU, DeviceType.IGPU),
+    "igpu": (DeviceType.IGPU,),
+    "accel": (DeviceType.ACCEL,),
+    "cpu": (DeviceType.CPU,),
+    "meta": (DeviceType.META,),
+}
+"""Kinds of devices that a name stands for, where no backend has that name."""
+
+
+class Registry:
+    """The backends of a process. Thread-safe; nothing is read or imported before the first use.
+
+    Distributions are looked for on `path`, by default `sys.path`; `environ` holds the variables, by
+    default those of the process. Both are read at the first use, and again by `refresh()`.
+    """
+
+    def __init__(
+        self, *, path: Sequence[str] | None = None, environ: Mapping[str, str] | None = None
+    ) -> None:
+        self._lock = threading.RLock()
+        self._path = path
+        self._environ = os.environ if environ is None else environ
+        self._made: Catalog | None = None
+        self._joined: dict[Joined, Device] = {}
+        in_child(self)
+
+    def _renew_after_fork(self) -> None:
+        self._lock = threading.RLock()
+
+    # --- what is installed -----------------------------------------------------------------
+
+    def load_all(self) -> "Report":
+        """Import every allowed backend and ask for its score. Failures are listed, never raised."""
+        with self._lock:
+            self._catalog.load_all()
+            return self._catalog.announce()
+
+    def load(self, name: str) -> "Candidate":
+        """Load one backend, `name` or `name@distribution`; brings back what was unloaded.
+
+        Raises BackendNotFound, and BackendUnavailable with the cause chained.
+        """
+        spec = parse_spec(name)
+        with self._lock:
+            self._catalog.reload(spec.name)
+            return self._usable(spec)[0].candidate
+
+    def unload(self, name: str) -> None:
+        """Close the devices of a backend and forget its objects; modules stay imported.
+
+        With `name@distribution` the next distribution that offers the name takes over. Raises
+        LiveChildren while buffers or backends of its devices are open.
+        """
+        spec = parse_spec(name)
+        with self._lock:
+            self._catalog.unload(self._slots(spec))
+
+    def load_all_from_path(self, folder: str | os.PathLike[str]) -> "Report":
+        """Load the backends of distributions in `folder` too; it joins the end of `sys.path`.
+
+        Modules that come from elsewhere already leave their backend failed. A folder in which no
+        metadata offers a backend gives a note in the report, and a warning. Raises OptionError.
+        """
+        with self._lock:
+            self._catalog.add_folder(folder)
+            return self.load_all()
+
+    def refresh(self) -> "Report":
+        """Look again after something was installed or removed, and load what is new."""
+        with self._lock:
+            self._catalog.rescan()
+            return self.load_all()
+
+    def scan(self) -> "Report":
+        """What the metadata tells, with nothing imported."""
+        with self._lock:
+            return self._catalog.report()
+
+    def backends(self) -> "tuple[Candidate, ...]":
+        """The backends that stand for their names, in the order of preference."""
+        with self._lock:
+            self._catalog.load_all()
+            chosen = (self._catalog.chosen(name) for name in self._catalog.names())
+            return tuple(slot.candidate for slot in chosen if slot is not None)
+
+    def register(self, plugin: object, name: str) -> "Candidate":
+        """Add a plugin that is part of the program. A second time changes nothing."""
+        with self._lock:
+            return self._catalog.register(name, plugin).candidate
+
+    def register_device(self, device: Device) -> None:
+        """Add a device that is part of the program. A second time changes nothing."""
+        with self._lock:
+            self._catalog.register_device(device)
+
+    def observe(self, observer: object) -> None:
+        """Call the `tensorplug_loaded` hook of `observer` with the report of every `load_all()`."""
+        with self._lock:
+            self._catalog.observe(observer)
+
+    # --- devices ---------------------------------------------------------------------------
+
+    def devices(self, *kinds: DeviceType) -> tuple[Device, ...]:
+        """Every device, or every device of these kinds, in the order of preference.
+
+        That is: TENSORPLUG_BACKENDS, then GPU, IGPU, ACCEL, CPU, then free memory when they were
+        first asked for (processors share one memory), then name. Raises OptionError.
+        """
+        wanted = [checked_kind(kind, "devices") for kind in kinds]
+        with self._lock:
+            found = [entry.device for entry in self._enlisted()]
+        return tuple(device for device in found if not wanted or device.type in wanted)
+
+    def devices_of(self, name: str) -> tuple[Device, ...]:
+        """The devices of one backend, `name` or `name@distribution`, in its own order.
+
+        Raises BackendNotFound, BackendUnavailable.
+        """
+        with self._lock:
+            return tuple(entry.device for entry in self._entries(parse_spec(name)))
+
+    def hardware(self, *kinds: DeviceType) -> tuple[Device, ...]:
+        """Like `devices`, with hardware that two backends see only once: through the better one."""
+        wanted = [checked_kind(kind, "hardware") for kind in kinds]
+        with self._lock:
+            seen: dict[str, Enlisted] = {}
+            for entry in self._enlisted():
+                seen.setdefault(entry.hardware_id or entry.device.name.lower(), entry)
+            return tuple(e.device for e in seen.values() if not wanted or e.device.type in wanted)
+
+    def device(self, spec: str) -> Device:
+        """The device that a device string means. Raises BackendNotFound, BackendUnavailable.
+
+        `meta:cpu+opencl:0?split=rows&ratio=3,1` is one device made of several, `split` being one of
+        `meta.POLICIES`, by default `rows`.
+        """
+        parsed = parse_spec(spec)
+        if parsed.options and joined(parsed) is None:
+            raise OptionError(f"device {spec!r}: options belong to open(), not to a device")
+        return self._find(parsed)
+
+    def open(self, spec: str = BEST, **options: Any) -> Backend:
+        """Return a new stream of the device that `spec` means: `cpu`, `cuda:1`, `cpu?threads=2`.
+
+        `options` stand above those in the string. Raises BackendNotFound, BackendUnavailable,
+        OptionError.
+        """
+        parsed = parse_spec(spec)
+        if joined(parsed) is not None:
+            return self._find(parsed).open(**options)
+        given = {**parsed.options, **options}
+        if parsed.name == BEST and not parsed.rest:
+            return self.open_best(**given)
+        return self._find(parsed).open(**given)
+
+    def open_by_type(self, kind: DeviceType, **options: Any) -> Backend:
+        """Return a new stream of the first device of a kind.
+
+        Raises BackendNotFound, OptionError.
+        """
+        checked_kind(kind, "open_by_type")
+        found = self.devices(kind)
+        if not found:
+            raise self._none_of(kind.value)
+        return found[0].open(**options)
+
+    def open_best(self, **options: Any) -> Backend:
+        """Return a new stream of the best GPU, else IGPU, else CPU that opens."""
+        errors: list[TensorplugError] = []
+        for device in self.hardware(*SELECTORS[BEST]):
+            try:
+                return device.open(**options)
+            except OptionError:
+                raise
+            except TensorplugError as error:
+                logger.warning("%s does not open, the next is tried: %s", device.name, error)
+                errors.append(error)
+        if errors:
+            raise BackendUnavailable(f"{BEST}: no device opens: {errors[0]}") from errors[0]
+        raise self._none_of(BEST)
+
+    def init_backend_from_str(self, text: str) -> Backend:
+        """Open the old form `name:params`, such as `cpu`, `cuda:1` or `cpu:threads=2`."""
+        return self.open(old_spec(text))
+
+    # --- extras ----------------------------------------------------------------------------
+
+    def features(self, name: str) -> dict[str, str]:
+        """What a backend was built with and what it found, in its own words."""
+        with self._lock:
+            return self._catalog.features(self._usable(parse_spec(name))[0])
+
+    def get_proc_address(self, name: str, symbol: str) -> Any:
+        """A backend's function or object called `symbol`, or None.
+
+        The names that ggml's backends share are known for every backend that has the ability, and
+        take ggml's arguments. Those for which there is another way here give None, and a warning in
+        the log that says what to call.
+        """
+        with self._lock:
+            return self._catalog.extension(self._usable(parse_spec(name))[0], symbol)
+
+    # --- how -------------------------------------------------------------------------------
+
+    @property
+    def _catalog(self) -> "Catalog":
+        if self._made is None:
+            # What reads metadata takes 20 ms to import, and many programs import but never scan.
+            from tensorplug.registry.catalog import Catalog  # noqa: PLC0415
+
+            self._made = Catalog(self._path, self._environ)
+        self._made.scan()
+        return self._made
+
+    def _slots(self, spec: DeviceSpec) -> "list[Slot]":
+        """The candidates that a name means. Raises BackendNotFound."""
+        slots = self._catalog.slots(spec.name)
+        if spec.distribution:
+            slots = [s for s in slots if s.candidate.project == spec.distribution]
+        if slots:
+            return slots
+        offered = ", ".join(s.candidate.spec for s in self._catalog.slots(spec.name))
+        if offered:
+            raise BackendNotFound(
+                f"{spec.name}@{spec.distribution}: this distribution offers no {spec.name}; "
+                f"installed: {offered}"
+            )
+        hint = how_to_get(spec.name, self._catalog.names())
+        raise BackendNotFound(f"{spec.name}: no installed backend has this name; {hint}")
+
+    def _usable(self, spec: DeviceSpec) -> "list[Slot]":
+        """The loaded candidates that a name means, the best first. Raises BackendUnavailable."""
+        self._slots(spec)
+        self._catalog.load(spec.name)
+        slots = self._slots(spec)
+        usable = [slot for slot in slots if slot.usable]
+        if not usable:
+            raise _unavailable(spec, [slot.candidate for slot in slots])
+        return usable
+
+    def _entries(self, spec: DeviceSpec) -> "list[Enlisted]":
+        """The devices of a backend. Raises BackendNotFound, BackendUnavailable."""
+        while True:
+            # Each turn drops the candidate whose devices cannot be had, and the next takes over.
+            slot = self._usable(spec)[0]
+            if slot.busy:
+                raise StateError(
+                    f"{spec.name}: its plugin asks for itself while it is being loaded"
+                )
+            if entries := self._catalog.enumerate(slot):
+                return entries
+
+    def _enlisted(self) -> "list[Enlisted]":
+        """All devices in the order of preference."""
+        catalog = self._catalog
+        ranked = []
+        for name in catalog.names():
+            entries = catalog.devices(name)
+            chosen = catalog.chosen(name)
+            rank = chosen.candidate.rank if chosen is not None else 0
+            ranked += [(rank, entry.order, entry) for entry in entries]
+        return [entry for _, _, entry in sorted(ranked, key=lambda item: item[:2])]
+
+    def _find(self, spec: DeviceSpec) -> Device:
+        with self._lock:
+            several = joined(spec)
+            if several is not None:
+                return self._join(several)
+            if spec.name in self._catalog.names():
+                return _pick([e.device for e in self._entries(spec)], spec)
+            if spec.name in HARDWARE:
+                wanted = hardware_id(spec.rest)
+                entry = next((e for e in self._enlisted() if e.hardware_id == wanted), None)
+                if entry is None:
+                    raise BackendNotFound(
+                        f"{spec.name}:{spec.rest}: no device has this address; see tensorplug info"
+                    )
+                return entry.device
+            if spec.name in SELECTORS and not spec.distribution:
+                found = self.hardware(*SELECTORS[spec.name])
+                if not found:
+                    raise self._none_of(spec.name)
+                return _pick(found, spec)
+            self._slots(spec)
+            raise AssertionError("names without candidates raise above")
+
+    def _join(self, wanted: Joined) -> Device:
+        parts = [self._find(parse_spec(part)) for part in wanted.parts]
+        made = self._joined.get(wanted)
+        if made is None or made.closed or getattr(made, "devices", ()) != tuple(parts):
+            made = self._joined[wanted] = join(parts, wanted)
+        return made
+
+    def _none_of(self, what: str) -> BackendNotFound:
+        with self._lock:
+            devices = ", ".join(entry.device.name for entry in self._enlisted())
+            report = self._catalog.report()
+        refused = [f"{c.name} ({c.state.value})" for c in report.candidates if c.state.refused]
+        more = f"; tensorplug info tells about {', '.join(refused)}" if refused else ""
+        if devices:
+            return BackendNotFound(f"{what}: no device of this kind; devices: {devices}{more}")
+        return BackendNotFound(f"{what}: there is no device; {report.advice}{more}")
+
+
+def _pick(devices: Sequence[Device], spec: DeviceSpec) -> Device:
+    full = f"{spec.name}:{spec.rest}"
+    for device in devices:
+        if device.name.lower() == full:
+            return device
+    if spec.number is not None and spec.number < len(devices):
+        return devices[spec.number]
+    names = ", ".join(device.name for device in devices)
+    count = "1 device" if len(devices) == 1 else f"{len(devices)} devices"
+    raise BackendNotFound(f"{full}: {spec.name} has {count}: {names}")
+
+
+def _unavailable(spec: DeviceSpec, candidates: "Sequence[Candidate]") -> BackendUnavailable:
+    broken = sorted(candidates, key=lambda c: not c.state.broken)
+    told = "; ".join(str(candidate) for candidate in broken)
+    error = BackendUnavailable(f"{spec.name}: {told}")
+    error.__cause__ = next((c.error for c in broken if c.error is not None), None)
+    return error
+
+
+_default = Registry()
+load_all = _default.load_all
+load = _default.load
+unload = _default.unload
+load_all_from_path = _default.load_all_from_path
+refresh = _default.refresh
+backends = _default.backends
+register = _default.register
+register_device = _default.register_device
+observe = _default.observe
+devices = _default.devices
+devices_of = _default.devices_of
+hardware = _default.hardware
+device = _default.device
+open = _default.open  # noqa: A001 - tensorplug.open reads best
+open_by_type = _default.open_by_type
+open_best = _default.open_best
+init_backend_from_str = _default.init_backend_from_str
+features = _default.features
+get_proc_address = _default.get_proc_address

@@ -1,0 +1,61 @@
+"""Copies of expert weights: only the experts that a batch uses go to the device."""
+
+import numpy as np
+
+from tensorplug.device.backend import Backend, tell_of_move
+from tensorplug.device.moving import queue_copy
+from tensorplug.device.transfer import read
+from tensorplug.graph.graph import Bindings
+from tensorplug.graph.tensor import Storage, Tensor
+from tensorplug.ops.ids import NO_ROW, row_ids
+from tensorplug.planning.assign import is_weight
+from tensorplug.planning.split import Copy, Split
+
+
+def uses_few_experts(copy: Copy, split: Split) -> bool:
+    """Whether `copy` brings host weights that only the first node of `split` reads, by expert."""
+    first = split.nodes[0]
+    return (
+        first.op == "mul_mat_id"
+        and first.operands[0] is copy.source
+        and is_weight(copy.source)
+        and not copy.shared
+        and sum(copy.source in node.sources for node in split.nodes) == 1
+    )
+
+
+def expert_ids(split: Split) -> Tensor:
+    """The tensor that says which experts the first node of `split` uses."""
+    ids = split.nodes[0].operands[2]
+    assert ids is not None
+    return ids
+
+
+def copy_used_experts(
+    origin: Backend, target: Backend, chooser: Backend, copy: Copy, split: Split, bindings: Bindings
+) -> Backend | None:
+    """Copy the experts whose numbers occur in the ids of the first node, runs of them at once.
+
+    The host waits for `chooser`, which makes the ids. Returns who still reads the weights.
+    """
+    ids = expert_ids(split)
+    chooser.synchronize()
+    tell_of_move(target, None, bindings.where(ids), None, ids.nbytes)
+    chosen = read(ids, bindings)
+    for held in row_ids(split.nodes[0]):
+        held.check(chosen)
+    used = np.unique(chosen[chosen != NO_ROW])
+    weights = copy.source
+    start, end = bindings.where(weights), bindings.where(copy.target)
+    reader: Backend | None = None
+    for run in np.split(used, np.flatnonzero(np.diff(used) != 1) + 1):
+        if run.size:
+            offset = int(run[0]) * weights.nb[2]
+            reader = queue_copy(
+                origin,
+                target,
+                Storage(start.buffer, start.offset + offset),
+                Storage(end.buffer, end.offset + offset),
+                run.size * weights.nb[2],
+            )
+    return reader

@@ -1,0 +1,296 @@
+"""`Attempt`: how far one run came, and the one error that says so where a device breaks it off."""
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import takewhile
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from tensorplug.device.backend import Backend
+from tensorplug.device.buffer import human
+from tensorplug.device.device import Device
+from tensorplug.errors import (
+    DeviceError,
+    DeviceHung,
+    DeviceLost,
+    OutOfMemory,
+    RunFailed,
+    RunState,
+    TensorplugError,
+)
+from tensorplug.graph.tensor import Tensor
+from tensorplug.planning.split import Split
+
+if TYPE_CHECKING:
+    from tensorplug.running.recovery.restart import Restart
+    from tensorplug.running.schedule import Batch, Schedule
+    from tensorplug.running.scheduler import Scheduler
+
+FAILURES = (DeviceError, OutOfMemory)
+"""What a device raises that failed; all else is the program's."""
+
+CAUSES: tuple[tuple[type[TensorplugError], str, str], ...] = (
+    (DeviceLost, "gone", ""),
+    (DeviceHung, "hung", "what it may still use stays reserved: "),
+    (OutOfMemory, "out of memory", "use a smaller batch or context, or put layers elsewhere, or "),
+    (DeviceError, "failed", "run again, or "),
+)
+"""Kinds of errors, narrow ones first: in a word, and what may help against each."""
+
+BRINGS = "brings what is read by"
+WITHOUT_IT = "make a scheduler without {names}, or one with on_failure='replan'"
+
+
+class Attempt:
+    """One run, or what else a scheduler asks of its devices. Used with `with`.
+
+    An error of a device leaves as RunFailed, after all streams were waited for that still answer.
+    """
+
+    def __init__(
+        self,
+        scheduler: "Scheduler",
+        schedule: "Schedule | None" = None,
+        kinds: tuple[type[TensorplugError], ...] = FAILURES,
+        index: int | None = None,
+        *,
+        in_flight: bool = False,
+        start: "Restart | None" = None,
+    ) -> None:
+        self.scheduler = scheduler
+        self.schedule = schedule
+        self.index = index
+        """Which batch of the schedule is used; None until that is decided."""
+        self.in_flight = in_flight
+        """Whether others may be queued behind it before it is done."""
+        self.serial = 0
+        """The run that was the last when this one failed."""
+        self.inputs: Mapping[Tensor, Any] | None = None
+        """Copies of all inputs, where the run may begin again."""
+        self.split: int | None = None
+        self.copiers: set[Backend] = set()
+        """Streams that copy between devices for it."""
+        self.start = start
+        """The boundary from which it goes on; None: from the inputs."""
+        self.skipped = 0
+        """How many splits are before that, and do not run."""
+        self.begun = 0
+        """How many splits may have changed memory, or were skipped."""
+        self.completed = 0
+        """How many splits are known to be done, when it failed."""
+        self.queued = 0
+        """How many splits had been queued whole by then."""
+        self.batch: Batch | None = None
+        """The memory in which it runs, until it is decided how to go on."""
+        self.failed: tuple[Device, ...] = ()
+        self.disturbed: set[Device] = set()
+        """Devices whose queued work is not done, those that failed or that waited for them."""
+        self.failure: RunFailed | None = None
+        self._kinds = kinds
+        self._doing: tuple[str, Tensor | None] = ("prepares the run", None)
+        self._backend: Backend | None = None
+        self._queued: dict[int, list[tuple[Backend, int]]] = {}
+        self._waited: dict[int, list[Backend]] = {}
+
+    def does(self, what: str, tensor: Tensor | None, backend: Backend) -> None:
+        """Note that `backend` now moves `tensor`, or is waited for."""
+        self._doing, self._backend = (what, tensor), backend
+
+    def enters(self, split: Split, backend: Backend) -> None:
+        """Note that the copies of `split` come next."""
+        self.split, self._backend = split.index, backend
+        self._doing = (BRINGS, None)
+
+    def runs(self) -> None:
+        """Note that the nodes of the split come next."""
+        assert self.split is not None
+        self._doing, self.begun = ("runs", None), self.split + 1
+
+    def skips(self) -> None:
+        """Note how many splits of the plan need not run."""
+        if self.start is not None and self.schedule is not None:
+            self.begun = self.skipped = self.start.skips(self.schedule.splits)
+
+    def has_queued(self, split: Split) -> None:
+        """Note that all of `split` is queued now: who waits for its streams waits for it."""
+        streams = self._streams(split)
+        self._queued[split.index] = [(stream, stream.moment()) for stream in streams]
+
+    def leaves(self) -> None:
+        """Note that all splits are queued."""
+        self.split, self._doing = None, ("finishes the run", None)
+
+    def nodes(self) -> list[Tensor]:
+        """What may have been computed since the run began from its inputs, in order."""
+        if self.schedule is None:
+            return []
+        begun = {node for split in self.schedule.splits[: self.begun] for node in split.nodes}
+        if self.start is not None:
+            begun |= self.start.done | self.start.begun
+        return [node for node in self.schedule.graph.nodes if node in begun]
+
+    def nodes_on(self, devices: Collection[Device]) -> Iterator[Tensor]:
+        """What may be computed by any of `devices`."""
+        splits = () if self.schedule is None else self.schedule.splits[self.skipped : self.begun]
+        for split in splits:
+            if self.scheduler.backends[split.backend].device in devices:
+                yield from split.nodes
+
+    def uses(self, devices: Collection[Device]) -> bool:
+        """Whether any of `devices` computes, holds or copies anything for it."""
+        if self.schedule is None:
+            return False
+        homes = map(self.schedule.home_of, self.schedule.graph.outputs)
+        return any(self._uses(split, devices) for split in self.schedule.splits) or any(
+            home.device in devices for home in homes
+        )
+
+    def _uses(self, split: Split, devices: Collection[Device]) -> bool:
+        return any(stream.device in devices for stream in self._streams(split))
+
+    def _streams(self, split: Split) -> list[Backend]:
+        """Who computes a split, and who has what is copied for it."""
+        indices = dict.fromkeys((split.backend, *(copy.origin for copy in split.copies)))
+        return [self.scheduler.backends[i] for i in indices]
+
+    def __enter__(self) -> None:
+        """Nothing to do until something fails."""
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if error is None or isinstance(error, RunFailed):
+            return
+        # Waiting anew would also end where an error of queued work was raised before.
+        self._waited = {
+            index: [stream for stream, moment in streams if stream.waited_since(moment)]
+            for index, streams in self._queued.items()
+        }
+        late = self._settle()
+        if isinstance(error, self._kinds):
+            raise self._fail(error, late) from error
+        if self.scheduler.limit.stuck:
+            # The program's error goes on; the memory must not.
+            self._fail(late[0], late)
+
+    def _fail(self, error: TensorplugError, late: Sequence[TensorplugError]) -> RunFailed:
+        self.failed = self._blamed(error, late)
+        self.disturbed = {device for e in (error, *late) for device in e.devices}
+        self.disturbed.update(self.failed)
+        state = self._state(error)
+        self.failure = RunFailed(f"{_text(state)}: {error}{_facts(state)}", state)
+        self.serial = self.scheduler.runs
+        self.scheduler.note_failure(self, self.failure)
+        return self.failure
+
+    def _settle(self) -> list[TensorplugError]:
+        """Wait for what was queued, so that nothing runs behind the caller's back."""
+        late: list[TensorplugError] = []
+        for backend in self.scheduler.backends:
+            try:
+                self.scheduler.limit.call(backend.synchronize, backend.device)
+            except TensorplugError as error:
+                late.append(error)
+        self.scheduler.readers.clear()
+        self.scheduler.users.clear()
+        return late
+
+    @property
+    def _waits_for_others(self) -> bool:
+        """Whether who is at work may hang because another one does."""
+        return self._doing[0] in ("copies", BRINGS)
+
+    def _blamed(
+        self, error: TensorplugError, late: Iterable[TensorplugError]
+    ) -> tuple[Device, ...]:
+        ours = [backend.device for backend in self.scheduler.backends]
+        errors = [error, *(e for e in late if isinstance(e, FAILURES))]
+        if isinstance(error, DeviceHung) and self._waits_for_others and len(errors) > 1:
+            del errors[0]
+        firsts = [next((d for d in e.devices if d in ours), None) for e in errors]
+        found = tuple(dict.fromkeys(device for device in firsts if device is not None))
+        if found or self._backend is None:
+            return found
+        return (self._backend.device,)
+
+    def _state(self, error: TensorplugError) -> RunState:
+        splits = () if self.schedule is None else self.schedule.splits
+        names = tuple(device.name for device in self.failed)
+        cause, hint = next((word, hint) for kind, word, hint in CAUSES if isinstance(error, kind))
+        queued = splits[: self.begun if self.split is None else self.split]
+        sound = tuple(takewhile(self._is_done, queued))
+        self.completed, self.queued = len(sound), len(queued)
+        return RunState(
+            devices=names,
+            cause=cause,
+            doing=_described(*self._doing, self.split, splits),
+            node=error.node,
+            split=self.split,
+            splits=len(splits),
+            completed=tuple(s.index for s in sound),
+            held=self._held(),
+            remedy=hint + WITHOUT_IT.format(names=" and ".join(names) or "the device"),
+        )
+
+    def _is_done(self, split: Split) -> bool:
+        """Whether a split that was queued is known to be done."""
+        waited = self._waited.get(split.index, ())
+        return split.index < self.skipped or all(
+            stream.device not in self.disturbed or stream in waited
+            for stream in self._streams(split)
+        )
+
+    def _held(self) -> dict[str, int]:
+        arena = self.scheduler.arena
+        held = {pool.name: arena.size(pool) for pool in arena.pools if pool.device in self.failed}
+        if self.schedule is not None:
+            for buffer in self.schedule.private_buffers():
+                if buffer.type.device in self.failed:
+                    held[buffer.type.name] = held.get(buffer.type.name, 0) + buffer.size
+            for root in persistent(self.schedule.graph.leafs):
+                if self.scheduler.place_of(root).buffer.type.device in self.failed:
+                    held[root.name or f"#{root.serial}"] = root.nbytes
+        return {name: size for name, size in held.items() if size}
+
+
+def persistent(tensors: Iterable[Tensor]) -> list[Tensor]:
+    """The roots among those of `tensors` that have memory of their own, each once."""
+    return [t for t in dict.fromkeys(t.root for t in tensors) if t.storage is not None]
+
+
+def hopeless(failure: RunFailed, reason: str, not_later: Sequence[str] = ()) -> RunFailed:
+    """`failure` as it is raised where nothing can be done without the device, and why.
+
+    `not_later` says why the run does not go on from a boundary instead of from its inputs.
+    """
+    remedy = "; ".join((reason, *not_later))
+    text = str(failure).removesuffix(failure.state.remedy) + remedy
+    return RunFailed(text, replace(failure.state, remedy=remedy, not_later=tuple(not_later)))
+
+
+def written(nodes: Iterable[Tensor]) -> list[Tensor]:
+    """The roots that `nodes` write, which are not their own, each once."""
+    return list(dict.fromkeys(root for node in nodes for root in node.written_roots))
+
+
+def _described(what: str, tensor: Tensor | None, split: int | None, splits: Sequence[Split]) -> str:
+    subject = "" if tensor is None else f" {tensor.name or f'{tensor.op} #{tensor.serial}'}"
+    if split is None:
+        return f"{what}{subject}"
+    nodes = splits[split].nodes
+    where = f"split {split} of {len(splits)} ({nodes[0].op} to {nodes[-1].op})"
+    return f"{what}{subject} for {where}" if subject else f"{what} {where}"
+
+
+def _text(state: RunState) -> str:
+    node = f", at {state.node}" if state.node else ""
+    return f"{' and '.join(state.devices) or 'a device'}: {state.cause} as it {state.doing}{node}"
+
+
+def _facts(state: RunState) -> str:
+    done = ", ".join(map(str, state.completed)) or "none"
+    held = ", ".join(f"{name} {human(size)}" for name, size in state.held.items()) or "nothing"
+    return f"; splits done: {done}; held there: {held}; {state.remedy}"

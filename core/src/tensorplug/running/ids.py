@@ -1,0 +1,112 @@
+"""Ids of rows, checked before the work that uses them: given ids always, others by a sanitizer."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tensorplug.device.backend import Plan
+from tensorplug.device.buffer import BufferUsage
+from tensorplug.device.placing import host_data
+from tensorplug.device.rowids import check_stored, stored_ids
+from tensorplug.fusion.formulas import Group
+from tensorplug.graph.graph import Bindings, BoundGraph, Graph
+from tensorplug.graph.tensor import Tensor, array_view
+from tensorplug.ops.ids import RowIds, row_ids
+from tensorplug.planning.split import Split
+from tensorplug.running.telling import host_touches
+
+if TYPE_CHECKING:
+    from tensorplug.running.schedule import Schedule
+
+GivenIds = Mapping[Tensor, Sequence[RowIds]]
+"""By input of a graph: which sources of nodes read ids from it."""
+
+
+def given_ids(graph: Graph) -> GivenIds:
+    """The ids that lie in inputs of `graph` which it does not write."""
+    found: dict[Tensor, list[RowIds]] = {}
+    for held in _held(graph.nodes):
+        if held.ids.root.is_input:
+            uses = found.setdefault(held.ids.root, [])
+            # Each layer writes its cache by the same ids: one check does for all.
+            if not any(use.ids is held.ids and use.rows <= held.rows for use in uses):
+                uses.append(held)
+    if found:
+        for written in {root for node in graph.nodes for root in node.written_roots}:
+            found.pop(written, None)
+    return found
+
+
+def check_given(given: GivenIds, inputs: Mapping[Tensor, Any]) -> None:
+    """Raise GraphError for an id in `inputs` that names no row."""
+    for root, uses in given.items():
+        if root not in inputs:
+            continue
+        data = inputs[root]
+        for held in uses:
+            if held.ids is root and isinstance(data, np.ndarray) and data.dtype == root.dtype.numpy:
+                held.check(data)  # as nearly all ids are given: this costs each run the least
+            else:
+                content = host_data(root, data).reshape(-1).view(np.uint8)
+                held.check(array_view(held.ids, content, held.ids.view_offset))
+
+
+def check_constants(graph: Graph) -> None:
+    """Raise GraphError for a wrong id in weights that lie in host memory."""
+    for held in _held(graph.nodes):
+        home = held.ids.root.storage
+        if (
+            home is not None
+            and home.buffer.usage is BufferUsage.WEIGHTS
+            and home.buffer.type.is_host
+        ):
+            held.check(stored_ids(held.ids, Bindings()))
+
+
+def _held(nodes: Iterable[Tensor]) -> Iterator[RowIds]:
+    return (held for node in nodes for held in row_ids(node))
+
+
+def run_checked(schedule: "Schedule", split: Split, plan: Plan, bindings: Bindings) -> None:
+    """Run a split, the work before each node with ids first, so that they are looked at in time.
+
+    Raises GraphError before such a node writes anything.
+    """
+    scheduler, backend = schedule.scheduler, plan.backend
+    call = scheduler.limit.call
+    waiting: list[Tensor | Group] = []
+    cut = False
+    for work in plan.bound.graph.work:
+        nodes = work.nodes if isinstance(work, Group) else (work,)
+        held = [ids for ids in _held(nodes) if ids.ids.size and bindings.has(ids.ids)]
+        if held:
+            if any(ids.ids.root in _made(waiting) for ids in held):
+                part = _segment(schedule, split, waiting)
+                call(partial(backend.compute, BoundGraph(part, bindings)), backend.device)
+                waiting, cut = [], True
+            call(backend.synchronize, backend.device)
+            for ids in held:
+                host_touches(scheduler, ids.ids, bindings.where(ids.ids))
+            for node in nodes:
+                call(partial(check_stored, node, bindings), backend.device)
+        waiting.append(work)
+    if not cut:
+        call(plan.run, backend.device)
+    elif waiting:
+        part = _segment(schedule, split, waiting)
+        call(partial(backend.compute, BoundGraph(part, bindings)), backend.device)
+
+
+def _made(work: Iterable[Tensor | Group]) -> set[Tensor]:
+    nodes = (node for w in work for node in (w.nodes if isinstance(w, Group) else (w,)))
+    return {node.root for node in nodes}
+
+
+def _segment(schedule: "Schedule", split: Split, work: Sequence[Tensor | Group]) -> Graph:
+    """The graph of some of the work of a split, with all of its views."""
+    groups = tuple(w for w in work if isinstance(w, Group))
+    inside = {*(n for g in groups for n in g.nodes), *(w for w in work if isinstance(w, Tensor))}
+    nodes = [n for n in split.nodes if n in inside or not schedule.graph.computes(n)]
+    return schedule.graph.part(nodes, groups=groups)

@@ -1,0 +1,186 @@
+"""What a run gives: `Results`, and `InFlight` for a batch that was submitted."""
+
+import contextlib
+from collections.abc import Callable, Collection, Mapping
+from functools import partial
+from typing import TYPE_CHECKING
+
+from tensorplug.device.device import Device
+from tensorplug.device.marks import Mark
+from tensorplug.device.transfer import read
+from tensorplug.errors import GraphError, RunFailed, StaleResult, TensorplugError
+from tensorplug.graph.graph import Bindings
+from tensorplug.graph.tensor import Array, Storage, Tensor
+from tensorplug.running.failure import Attempt
+from tensorplug.running.telling import host_touches, label, span
+
+if TYPE_CHECKING:
+    from tensorplug.running.schedule import Schedule
+
+
+class Results:
+    """The outputs of one run. Valid until the scheduler runs anything again."""
+
+    def __init__(
+        self,
+        schedule: "Schedule",
+        bindings: Bindings,
+        serial: int,
+        values: Mapping[Tensor, Array] | None = None,
+    ) -> None:
+        """`values` are outputs that were read already."""
+        self._schedule = schedule
+        self._bindings = bindings
+        self._serial = serial
+        self._values = values or {}
+
+    def __getitem__(self, output: Tensor) -> Array:
+        """Wait for `output` and copy it to the host. Raises StaleResult, GraphError, RunFailed.
+
+        Raises SchedulerBusy where another thread uses the scheduler.
+        """
+        if output in self._values:
+            self._check(output)
+            return self._values[output]
+        scheduler = self._schedule.scheduler
+        attempt = Attempt(scheduler, self._schedule)
+        attempt.begun = len(self._schedule.splits)
+        with scheduler.turn:
+            # Only now: until here another thread could begin a run in the same memory.
+            self._check(output)
+            return self._read(attempt, output)
+
+    def _read(self, attempt: Attempt, output: Tensor) -> Array:
+        scheduler = self._schedule.scheduler
+        with attempt:
+            attempt.leaves()
+            scheduler.wait(attempt)
+            return read_now(attempt, self._schedule, self._bindings, output)
+
+    def tensor(self, output: Tensor) -> Storage:
+        """Where `output` lies on its device, without waiting or copying."""
+        self._check(output)
+        return self._bindings.where(output)
+
+    def _check(self, output: Tensor) -> None:
+        graph, scheduler = self._schedule.graph, self._schedule.scheduler
+        if output not in graph.outputs and output not in graph.effects:
+            raise GraphError(f"{output}: is no output of {graph}; name it among the outputs")
+        persistent = output.root.storage is not None
+        if not persistent and self._serial != scheduler.runs:
+            raise StaleResult(
+                f"{output}: its memory was used by a later run of the same scheduler; read it "
+                "before that"
+            )
+        failed = scheduler.failed
+        if failed is not None and failed.failure is not None and failed.serial == self._serial:
+            raise failed.failure
+
+
+class InFlight:
+    """A batch that was submitted; `result()` waits for it."""
+
+    def __init__(
+        self,
+        outputs: Mapping[Tensor, Array],
+        waits: list[Mark],
+        attempt: Attempt,
+        again: Callable[[], Mapping[Tensor, Array]],
+    ) -> None:
+        """`again` runs the batch once more, after a failure."""
+        self._outputs = dict(outputs)
+        self._waits = waits
+        self._attempt = attempt
+        self._again = again
+        self._scheduler = attempt.scheduler
+        self._failure: RunFailed | None = None
+        self._scheduler.flying.append(self)
+
+    @property
+    def done(self) -> bool:
+        """Whether waiting would return at once."""
+        return all(mark.done for mark in self._waits)
+
+    def wait(self) -> None:
+        """Block until the batch is done; raises what its work raised.
+
+        Raises SchedulerBusy where another thread uses the scheduler before the batch is done.
+        """
+        try:
+            if self._waits:
+                with self._scheduler.turn:
+                    self.reach()
+            self._check()
+        except RunFailed as failure:
+            self._scheduler.rescue.recover(failure)
+            self._check()
+
+    def _check(self) -> None:
+        if self._failure is not None:
+            raise self._failure
+
+    def reach(self) -> None:
+        """Block until the batch is done; raises what breaks it off now.
+
+        Called by who has the turn of the scheduler.
+        """
+        if not self._waits:
+            return
+        with self._attempt, span(self._scheduler, "wait for a batch"):
+            for mark in self._waits:
+                self._attempt.does("waits for a batch", None, mark.stream)
+                self._scheduler.limit.call(mark.synchronize, mark.stream.device)
+        self._land()
+
+    def _land(self, failure: RunFailed | None = None) -> None:
+        self._waits, self._failure = [], failure
+        self._scheduler.flying.remove(self)
+
+    def run_again(self) -> None:
+        """Get outputs after all, by another run, unless nobody can want them any more."""
+        if self._attempt.schedule is None or self._attempt.schedule.closed:
+            return
+        self._outputs = dict(self._again())
+        self._failure = None
+
+    @property
+    def attempt(self) -> Attempt:
+        """The run that made it."""
+        return self._attempt
+
+    def forget(self) -> object:
+        """Host memory that streams may still write."""
+        return self._outputs
+
+    def settle(self, failure: RunFailed, disturbed: Collection[Device]) -> bool:
+        """After a failure, and waiting: whether the batch has nothing to do with `disturbed` ones.
+
+        Else it raises `failure` from now on: what it gave is not known.
+        """
+        sound = not self._attempt.uses(disturbed)
+        self._land(None if sound else failure)
+        return sound
+
+    def abandon(self) -> None:
+        """Wait, and let errors of the batch go: nobody will read it."""
+        with contextlib.suppress(TensorplugError):
+            self.reach()
+
+    def __getitem__(self, output: Tensor) -> Array:
+        """Wait, and return the copy of `output` in host memory."""
+        if output not in self._outputs:
+            raise GraphError(f"{output}: is no output of the submitted graph")
+        self.wait()
+        if self._scheduler.sanitizer is not None:
+            self._scheduler.sanitizer.shows(output, self._outputs[output])
+        return self._outputs[output]
+
+
+def read_now(attempt: Attempt, schedule: "Schedule", bindings: Bindings, output: Tensor) -> Array:
+    """Copy `output`, which is computed, to the host."""
+    scheduler = schedule.scheduler
+    attempt.does("reads", output, schedule.home_of(output))
+    host_touches(scheduler, output, bindings.where(output))
+    with span(scheduler, f"read {label(output)}", bytes=output.nbytes):
+        device = bindings.where(output).buffer.type.device
+        return scheduler.limit.call(partial(read, output, bindings), device)

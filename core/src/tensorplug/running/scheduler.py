@@ -1,0 +1,419 @@
+"""`Scheduler`: turns graphs into schedules for several backends."""
+
+import logging
+import os
+import sys
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
+from functools import partial
+
+from tensorplug.device.backend import Backend, Plan, SupportsOptimize
+from tensorplug.device.buffer import Buffer, BufferType
+from tensorplug.device.lifetime import Resource, Turnstile
+from tensorplug.device.marks import Mark
+from tensorplug.device.placing import buffer_sizes
+from tensorplug.errors import GraphError, OptionError, RunFailed, RunState, SchedulerBusy, blaming
+from tensorplug.fusion.formulas import FUSION
+from tensorplug.graph.graph import Bindings, BoundGraph, Graph
+from tensorplug.graph.tensor import Storage, Tensor
+from tensorplug.inspect.sanitizer import SANITIZE, Sanitizer
+from tensorplug.inspect.trace import Trace, of_process
+from tensorplug.planning.arrange import arranged
+from tensorplug.planning.assign import Field, assign
+from tensorplug.planning.fuse import fused
+from tensorplug.planning.split import split
+from tensorplug.planning.stages import CONCURRENCY
+from tensorplug.running.arena import Arena
+from tensorplug.running.failure import Attempt
+from tensorplug.running.limit import Limit
+from tensorplug.running.recovery.rescue import Restore, Source, policy
+from tensorplug.running.results import InFlight
+from tensorplug.running.schedule import (
+    Layout,
+    Schedule,
+    batch_memory,
+    lay_out,
+    private_by_pool,
+)
+from tensorplug.running.telling import span, warn_of_distant_weights
+
+logger = logging.getLogger("tensorplug.running")
+
+DEBUG = "TENSORPLUG_SCHED_DEBUG"
+"""The environment variable that prints what every schedule runs where, unless it is 0."""
+BATCHES = 4
+"""Batches in flight with `parallel=True`."""
+SURVIVED = 64
+"""Failures that are remembered."""
+KEPT_PLANS = 32
+"""Plans of closed schedules that wait for a graph of the same structure."""
+
+
+class Scheduler(Resource):
+    """Plans graphs over `backends`, the first having the highest priority, and owns compute memory.
+
+    The last backend holds the inputs: its memory must be the host's. `buffer_types` replaces the
+    memory in which a backend computes. With `offload` a device may take work whose weights lie in
+    host memory when it finds that worth the copy. What runs is recorded in `trace`, by default in
+    the file that TENSORPLUG_TRACE names. With `sanitize` (by default where TENSORPLUG_SANITIZE is
+    1) all that is queued is checked, slowly: accesses to the same bytes that nothing orders raise
+    HazardError. A device that fails in a run raises RunFailed; with `on_failure` "replan" the run
+    goes on without it. An upload, split, copy or wait that takes longer than `hang_limit`
+    seconds is given up: the device hangs. Work of devices that run some of it side by side is put
+    into stages; with `ahead` that of all devices is, looking so many pieces of it ahead. Belongs to
+    one thread; its schedules never run at once (SchedulerBusy).
+    """
+
+    def __init__(  # noqa: PLR0913 - a program names only what it wants otherwise
+        self,
+        backends: Sequence[Backend],
+        *,
+        parallel: bool = False,
+        offload: bool = True,
+        buffer_types: Mapping[Backend, BufferType] | None = None,
+        trace: Trace | None = None,
+        sanitize: bool | None = None,
+        on_failure: str = "raise",
+        hang_limit: float | None = None,
+        ahead: int | None = None,
+    ) -> None:
+        if not backends:
+            raise OptionError(
+                "Scheduler: no backends given; open one, such as tensorplug.open('cpu')"
+            )
+        if len(set(backends)) != len(backends):
+            raise OptionError("Scheduler: a backend is given twice; open one stream for each place")
+        if hang_limit is not None and hang_limit <= 0:
+            raise OptionError(f"Scheduler: hang_limit={hang_limit}; give seconds, or None for none")
+        if ahead is not None and ahead < 0:
+            raise OptionError(f"Scheduler: ahead={ahead}; give 0 or more, or None to ask devices")
+        super().__init__()
+        chosen = buffer_types or {}
+        pools = [chosen.get(b, b.buffer_type) for b in backends]
+        for backend, pool in zip(backends, pools, strict=True):
+            backend.check_open()
+            if not backend.device.supports_buffer_type(pool):
+                raise OptionError(f"Scheduler: {backend.name} cannot compute in {pool.name} memory")
+        if len(backends) > 1 and not pools[-1].is_host:
+            raise OptionError(
+                f"Scheduler: the last backend, {backends[-1].name}, computes in {pools[-1].name}, "
+                "which the host cannot read; end the list with a backend such as cpu"
+            )
+        self.turn = Turnstile("scheduler", SchedulerBusy)
+        self.runs = 0
+        self.flying: list[InFlight] = []
+        """Batches that were submitted and not waited for yet, oldest first."""
+        self.failed: Attempt | None = None
+        """The last run that a device broke off."""
+        self.survived: deque[RunState] = deque(maxlen=SURVIVED)
+        """The last failures after which runs went on, and from where."""
+        self.stopped: RunFailed | None
+        """Why nothing runs any more: a device hangs in memory that runs would use."""
+        self.limit = Limit(hang_limit)
+        self.rescue = policy(on_failure)(self)
+        self.trace = of_process() if trace is None else trace
+        if self.trace is not None:
+            self.trace.add(*backends)
+        wanted = os.environ.get(SANITIZE) == "1" if sanitize is None else sanitize
+        self.sanitizer = Sanitizer(*backends) if wanted else None
+        self._parallel = parallel
+        self._offload = offload
+        self._ahead = ahead
+        self._warned: set[BufferType] = set()
+        """Memory of weights that no stream computes in."""
+        self._plans: dict[tuple[int, tuple[object, ...]], list[Plan]] = {}
+        self.use(backends, pools)
+
+    def _survives_fork(self) -> bool:
+        return all(backend._survives_fork() for backend in self.backends)
+
+    def check_processes(self) -> None:
+        """Raise DeviceError in a forked child where a device cannot be used in it."""
+        for backend in self.backends:
+            if backend.lost_by_fork:
+                with blaming(backend.device):
+                    backend.check_process()
+
+    def use(self, backends: Sequence[Backend], pools: Sequence[BufferType]) -> None:
+        """Compute on `backends` in memory of `pools` from now on; nothing is planned yet."""
+        self.stopped = None
+        self.backends = tuple(backends)
+        self.field = Field(self.backends, pools, self.rescue.moved)
+        self.arena = Arena(pools, self._settle)
+        self.sharers = tuple(
+            tuple(i for i, other in enumerate(pools) if other is pool) for pool in pools
+        )
+        """For each stream the indices of all that compute in the same memory, its own too."""
+        self.readers: dict[int, dict[Backend, Mark]] = {}
+        """What a stream waits for before it overwrites its memory: other streams that read it."""
+        self.users: dict[BufferType, Mark] = {}
+        """Who computed last in memory that several streams share."""
+        self.loose = False
+        """Whether the last run was not submitted: it holds nobody back, so all is waited for."""
+
+    # --- planning --------------------------------------------------------------------------
+
+    def schedule(
+        self,
+        what: Graph | Tensor | Sequence[Tensor],
+        *,
+        effects: Iterable[Tensor] = (),
+        pins: Mapping[Tensor, Backend] | None = None,
+        transient: Iterable[Tensor] = (),
+        fuse: bool = True,
+    ) -> Schedule:
+        """Plan a graph, or the graph of these outputs and `effects`.
+
+        `pins` fixes the backend of tensors. `transient` inputs give up their memory once they are
+        read, and must be given to every run. Devices that can do so compute groups of nodes as one
+        unless `fuse` is False or TENSORPLUG_FUSION is 0. TENSORPLUG_SCHED_DEBUG=1 prints what runs
+        where, and why, to standard error. Raises Unsupported, OutOfMemory, GraphError.
+        """
+        graph = what if isinstance(what, Graph) else Graph(what, effects=effects)
+        self.check_processes()
+        plan = partial(self._lay_out, graph, (), pins, tuple(transient), fuse=fuse)
+        with span(self, "schedule"):
+            schedule = self.rescue.plan(partial(self._make, plan))
+        if os.environ.get(DEBUG, "0") not in ("", "0"):
+            print(f"scheduled {graph!r}:\n{schedule.explain()}", file=sys.stderr)
+        if logger.isEnabledFor(logging.DEBUG):
+            logger.debug("scheduled %r:\n%s", graph, schedule.explain())
+        return schedule
+
+    def reserve(
+        self,
+        what: Graph | Tensor | Sequence[Tensor],
+        *,
+        effects: Iterable[Tensor] = (),
+        pins: Mapping[Tensor, Backend] | None = None,
+        transient: Iterable[Tensor] = (),
+        fuse: bool = True,
+    ) -> None:
+        """Allocate all memory that a schedule of a graph needs, the largest one to come.
+
+        That is compute memory, which all schedules share, and memory for the inputs of one schedule
+        and, with `parallel=True`, for what its batches copy between devices. A schedule that is
+        closed leaves it to the next one. Not counted is what plans of a backend allocate, and the
+        memory in which an observer looks at nodes. Raises OutOfMemory, SchedulerBusy.
+        """
+        with self.turn:
+            layout = self._lay_out(what, effects, pins, tuple(transient), fuse=fuse)
+            self.arena.grow(layout.memory.sizes)
+            before, made = self.arena.free, list[Buffer]()
+            try:
+                for _ in range(self._batches):
+                    made += batch_memory(layout, self.arena, reserve=True)[1]
+            except BaseException:
+                self.arena.give(made)
+                for buffer in made:
+                    if buffer not in before:
+                        self.arena.drop(buffer)
+                raise
+            self.arena.give(made)
+
+    def sizes(
+        self,
+        what: Graph | Tensor | Sequence[Tensor],
+        *,
+        effects: Iterable[Tensor] = (),
+        pins: Mapping[Tensor, Backend] | None = None,
+        transient: Iterable[Tensor] = (),
+        fuse: bool = True,
+    ) -> dict[str, int]:
+        """Bytes that `reserve` would allocate at first, by buffer type, without allocating."""
+        with self.turn:
+            layout = self._lay_out(what, effects, pins, tuple(transient), fuse=fuse)
+        pools = self.arena.pools
+        sizes = Counter({pool.name: 0 for pool in pools})
+        for i, pool in enumerate(pools):
+            sizes[pool.name] += layout.memory.pool_size(i)
+        for i, tensors in private_by_pool(layout).items():
+            sizes[pools[i].name] += self._batches * sum(buffer_sizes(tensors, pools[i]))
+        return {name: size for name, size in sizes.items() if size}
+
+    def buffer_size(self, backend: Backend) -> int:
+        """Bytes allocated for `backend` now; 0 where an earlier one shares the memory.
+
+        All that `reserve` counts, for all schedules.
+        """
+        index = self._index(backend)
+        pool = self.arena.pools[index]
+        if pool in self.arena.pools[:index]:
+            return 0
+        schedules = [child for child in self.children if isinstance(child, Schedule)]
+        private = [b for schedule in schedules for b in schedule.private_buffers()]
+        return self.arena.size(pool) + sum(b.size for b in private if b.type is pool)
+
+    def synchronize(self) -> None:
+        """Wait for all queued work of all backends. Raises RunFailed, SchedulerBusy."""
+        with self.turn:
+            self._settle()
+
+    def _settle(self) -> None:
+        attempt = Attempt(self)
+        with attempt:
+            self.wait(attempt)
+
+    def wait(self, attempt: Attempt) -> None:
+        """Wait for all queued work as a part of `attempt`, by who has the turn."""
+        with span(self, "wait"):
+            for backend in self.backends:
+                attempt.does("waits for queued work", None, backend)
+                self.limit.call(backend.synchronize, backend.device)
+        self.loose = False
+        if self.trace is not None:
+            self.trace.collect()
+
+    # --- when a device fails ---------------------------------------------------------------
+
+    def add_sources(self, sources: Mapping[Tensor, Source]) -> None:
+        """Say where the bytes of tensors come from that never change, for on_failure="replan"."""
+        self.rescue.sources.update(sources)
+
+    def add_states(self, states: Iterable[Tensor], restore: Restore) -> None:
+        """Name tensors that graphs write, and who makes them what they were before a failed run.
+
+        Tensors of a lost device are zero in memory of another one when `restore` is called. It may
+        run schedules of this scheduler; all that these write must be named. Where another device
+        fails in it, it is called again. Batches in flight are not restored: they raise RunFailed.
+        For on_failure="replan".
+        """
+        self.rescue.states.update(dict.fromkeys(states, restore))
+
+    def place_of(self, tensor: Tensor) -> Storage:
+        """Where a persistent tensor lies now: its storage, or where it was brought after that."""
+        return Bindings(self.rescue.moved).where(tensor)
+
+    def note_failure(self, attempt: Attempt, failure: RunFailed) -> None:
+        """Let nobody read what `attempt`, or a batch in flight, did not finish."""
+        self.failed = attempt
+        if self.limit.stuck:
+            self.stopped = failure
+            self.abandon_memory()
+        disturbed = attempt.disturbed
+        for flight in tuple(self.flying):
+            if not flight.settle(failure, disturbed):
+                self.rescue.unfinished(flight)
+                # Those behind it may have read what it did not finish.
+                disturbed = {backend.device for backend in self.backends}
+
+    def abandon_memory(self) -> None:
+        """Let go of all that a hung stream may still use, which is freed when its call returns."""
+        schedules = [child for child in self.children if isinstance(child, Schedule)]
+        used = [self.arena, self._plans, self.backends, self.rescue.forget()]
+        outputs = [flight.forget() for flight in self.flying]
+        self.limit.hold([*used, *outputs, *(schedule.forget() for schedule in schedules)])
+        self._plans = {}
+        self.arena = Arena(self.arena.pools, self._settle)
+
+    def release(self) -> None:
+        """Give back plans and compute memory, which come again with the next run.
+
+        Raises SchedulerBusy.
+        """
+        with self.turn:
+            self.give_back()
+
+    def give_back(self) -> None:
+        """`release()` for who has the turn, or closes the scheduler."""
+        # All of it is given back, also where one of them raises.
+        with ExitStack() as stack:
+            stack.callback(self.arena.close)
+            stack.callback(self._close_plans)
+            for child in self.children:
+                if isinstance(child, Schedule):
+                    stack.callback(child.release)
+
+    def _close_plans(self) -> None:
+        with ExitStack() as stack:
+            for plans in self._plans.values():
+                for plan in plans:
+                    stack.callback(plan.close)
+            self._plans = {}
+
+    # --- for its schedules -----------------------------------------------------------------
+
+    def take_plan(self, backend: int, bound: BoundGraph) -> Plan:
+        """A plan for `bound`: one of the same structure, bound anew, or a new one."""
+        # A key costs as much as a pass over the graph.
+        waiting = self._plans.get((backend, bound.graph.key)) if self._plans else None
+        if not waiting:
+            return self.backends[backend].plan(bound)
+        plan = waiting.pop()
+        plan.rebind(bound)
+        return plan
+
+    def give_plan(self, backend: int, plan: Plan) -> None:
+        """Keep a plan for a later graph of the same structure."""
+        if plan.closed:
+            return
+        if self.closed or sum(map(len, self._plans.values())) >= KEPT_PLANS:
+            plan.close()
+            return
+        self._plans.setdefault((backend, plan.bound.graph.key), []).append(plan)
+
+    def _lay_out(
+        self,
+        what: Graph | Tensor | Sequence[Tensor],
+        effects: Iterable[Tensor],
+        pins: Mapping[Tensor, Backend] | None,
+        transient: Iterable[Tensor],
+        *,
+        fuse: bool = True,
+        cut: Tensor | None = None,
+    ) -> Layout:
+        self.check_processes()
+        self.check_open()
+        graph = what if isinstance(what, Graph) else Graph(what, effects=effects)
+        if self.stopped is not None:
+            raise self.stopped
+        self.rescue.move(graph)
+        self.field.forget()
+        pinned = self.rescue.without_lost(pins or {})
+        fixed = {t: self._index(b) for t, b in pinned.items()}
+        where = assign(graph, self.field, fixed, offload=self._offload)
+        parts = split(graph, where, self.field, self._optimize, cut)
+        warn_of_distant_weights(parts, self.field, self._warned)
+        if fuse and os.environ.get(FUSION, "1") != "0":
+            parts = fused(graph, parts, self.field)
+        if os.environ.get(CONCURRENCY, "1") != "0":
+            parts = arranged(parts, self.backends, self.rescue.moved, self._ahead)
+        pools = self.arena.pools
+        return lay_out(graph, where, parts, pools, transient=transient, batches=self._batches)
+
+    @property
+    def _batches(self) -> int:
+        return BATCHES if self._parallel else 1
+
+    def _optimize(self, backend: int, nodes: Sequence[Tensor]) -> Sequence[Tensor]:
+        stream = self.backends[backend]
+        return stream.optimize(nodes) if isinstance(stream, SupportsOptimize) else nodes
+
+    def _make(self, plan: Callable[..., Layout]) -> Schedule:
+        with self.turn:
+            return Schedule(self, plan, self._batches)
+
+    def _index(self, backend: Backend) -> int:
+        if backend not in self.backends:
+            raise GraphError(f"{backend!r}: is no backend of this scheduler")
+        return self.backends.index(backend)
+
+    def _close(self) -> None:
+        for backend in self.backends:
+            if not backend.closed and self.stopped is None:
+                # One device may still read what lies on another, which does not know of it.
+                backend.drain()
+        if self.trace is not None:
+            self.trace.collect()
+        self.give_back()
+        self.rescue.close()
+        self.limit.close()
+        # Errors refer to frames, and those to memory that a hung stream was left with.
+        self.failed = self.stopped = None
+        if self.sanitizer is not None:
+            self.sanitizer.close()
+
+    def __repr__(self) -> str:
+        names = ", ".join(b.name for b in self.backends)
+        return f"<Scheduler {names}{', closed' if self.closed else ''}>"

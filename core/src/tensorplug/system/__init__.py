@@ -1,0 +1,1 @@
+"""What the operating system gives: forks, files written whole, and a cache of files."""
