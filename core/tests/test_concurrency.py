@@ -10,13 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tensorplug as tp
+from tensorplug.device import ranges
 from tensorplug.device.ranges import Range, accesses, conflicts
 from tensorplug.errors import GraphError
 from tensorplug.fusion.library import PATTERNS
 from tensorplug.fusion.matching import find_groups
 from tensorplug.graph.graph import Bindings, units
 from tensorplug.graph.tensor import Storage, Tensor, leaf
-from tensorplug.planning import footprints
+from tensorplug.planning import footprints, stages
 from tensorplug.planning.memory import Step, plan_memory
 from tensorplug.planning.stages import Concurrency, Stage, Work, arrange, check_order, placed
 from tensorplug.testing.anykernel import ALL_KERNELS
