@@ -1,4 +1,4 @@
-"""Sixty mistakes that are planted in kernels, of five kinds; the kit's own cases catch each.
+"""Sixty-five mistakes that are planted in kernels, of five kinds; the kit's own cases catch each.
 
 A mutant wraps a kernel: it changes what the kernel is given, or what it leaves behind. Mistakes
 that only large tensors have appear from `TILE` elements on.
@@ -181,6 +181,63 @@ def modulo(name: str, other: str) -> Plant:
     return plant
 
 
+def in_blocks(name: str, other: str) -> Plant:
+    """A source repeats along dim 3 in blocks, where it must repeat side by side."""
+
+    def plant(kernel: Kernel, task: Task) -> Sequence[Step]:
+        few, many = task[name], task[other]
+        times = many.array.shape[0] // max(1, len(few.array))
+        if times <= 1 or len(few.array) == 1:
+            return kernel(task)
+        copy = np.repeat(few.array, times, axis=0)
+
+        def renew() -> None:
+            copy[...] = np.repeat(few.array, times, axis=0)
+
+        return [renew, *kernel(_with_source(task, name, replace(few, array=copy)))]
+
+    return plant
+
+
+def from_the_start(name: str) -> Plant:
+    """A source is read from the start of the memory that it is a view of."""
+
+    def plant(kernel: Kernel, task: Task) -> Sequence[Step]:
+        source, offset = task[name], task.source(name).view_offset
+        if not (offset and source.array.size):
+            return kernel(task)
+        array = source.array
+        first = -offset // array.itemsize
+        whole = _beside(array, first, _reach(array) + 1)
+        view = as_strided(whole, array.shape, array.strides, writeable=False)
+        return kernel(_with_source(task, name, replace(source, array=view)))
+
+    return plant
+
+
+def with_mean_square(wrong: Callable[[Array, float], Array], *, many: bool) -> Plant:
+    """Rows are divided by the root of another mean square, of a single row or of many."""
+
+    def plant(kernel: Kernel, task: Task) -> Sequence[Step]:
+        source, eps = task["x"].array, task.number("eps")
+        if (task.node.size > task.node.ne[0]) != many:
+            return kernel(task)
+        factor = np.empty((*source.shape[:-1], 1))
+
+        def measure() -> None:
+            x = source.astype(np.float64)
+            right = (x * x).mean(axis=-1, keepdims=True) + eps
+            np.sqrt(right / wrong(x, eps), out=factor)
+
+        def scale() -> None:
+            out = task.out.array
+            np.multiply(out, factor, out=out, casting="unsafe")
+
+        return [measure, *kernel(task), scale]
+
+    return plant
+
+
 # --- changes -------------------------------------------------------------------------------------
 
 
@@ -335,6 +392,13 @@ _TAIL = [
     ("cumsum", "elements after the last whole vector of 8 not written", lost(_VECTOR, least=7)),
     ("sum", "last element of many not added", given("x", last_zero, least=TILE)),
     ("argmax", "last element of many not compared", given("x", last_zero, least=TILE)),
+    (
+        "rms_norm",
+        "last square of a single row not added",
+        with_mean_square(
+            lambda x, eps: (x[..., :-1] ** 2).sum(-1, keepdims=True) / x.shape[-1] + eps, many=False
+        ),
+    ),
 ]
 _STRIDE = [
     *[
@@ -353,6 +417,8 @@ _STRIDE = [
     ],
     ("mul_mat", "batches repeat side by side instead of in blocks", modulo("w", "x")),
     ("out_prod", "batches repeat side by side instead of in blocks", modulo("a", "b")),
+    ("mul", "b repeats along dim 3 in blocks instead of side by side", in_blocks("b", "a")),
+    ("sum_rows", "x read from the start of what it is a view of", from_the_start("x")),
 ]
 _EVERY = slice(None)
 _ROUNDING = [
@@ -362,6 +428,12 @@ _ROUNDING = [
     ("mul_mat", "last block of every row 1 % too large", given("w", last_block(1.01, rows=_EVERY))),
     ("mul_mat_id", "last block of the last row 1 % too large", given("w", last_block(1.01))),
     ("out_prod", "last block of the last row 1 % too large", given("a", last_block(1.01))),
+    ("get_rows", "last block of the last row 1 % too large", given("table", last_block(1.01))),
+    (
+        "rms_norm",
+        "eps left out where there are many rows",
+        with_mean_square(lambda x, _: (x * x).mean(axis=-1, keepdims=True), many=True),
+    ),
     ("mul_mat", "weights cut to bf16", given("w", to_bf16)),
     ("flash_attn_ext", "keys cut to bf16", given("k", to_bf16)),
     ("add", "results kept in f16", result(to_f16)),

@@ -122,7 +122,12 @@ ROWS = [
     comb(tokens=2100, n_iter=3),
     pre((181, 4, 46)),
     post((181, 4, 46)),
-    _of("timestep_embedding", Arg((105,), data=uniform(0, 20)), params={"dim": 320}, limit=1e-6),
+    _of(
+        "timestep_embedding",
+        Arg((105,), data=uniform(0, 20)),
+        params={"dim": 320, "max_period": 4},
+        limit=1e-6,
+    ),
 ]
 
 PRODUCTS = [
@@ -132,7 +137,7 @@ PRODUCTS = [
     attention(Arg((64, 131, 4)), Arg((64, 37, 2)), Arg((64, 37, 2))),
     _of(
         "flash_attn_back",
-        *[Arg(ne) for ne in ((61, 181), (61, 183), (183, 61), (61, 181))],
+        *[Arg(ne) for ne in ((61, 181), (61, 184), (184, 61), (61, 181))],
         params={"masked": False},
     ),
     _of("solve_tri", Arg((9, 9), data=_ONE), Arg((3683, 9))),
