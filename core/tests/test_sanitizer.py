@@ -19,7 +19,7 @@ from tensorplug.graph.tensor import Array, Storage
 from tensorplug.inspect.sanitizer import Clocks, Sanitizer
 from tensorplug.planning import split
 from tensorplug.planning.memory import plan_memory
-from tensorplug.running import execute, schedule, scheduler
+from tensorplug.running import execute, fleet, schedule, scheduler
 from tensorplug.testing.anykernel import ALL_KERNELS
 from tensorplug.testing.null import NullDevice
 from tensorplug.testing.timeline import Timeline
@@ -499,7 +499,7 @@ def mark_before_the_copies(patch: pytest.MonkeyPatch, rig: Rig) -> None:
         return bring(*args)
 
     patch.setattr(execute, "_bring", careless)
-    patch.setattr(execute, "Mark", lambda stream: early.get(stream) or Mark(stream))
+    patch.setattr(fleet, "Mark", lambda stream: early.get(stream) or Mark(stream))
 
 
 def ignore_split_after(patch: pytest.MonkeyPatch, rig: Rig) -> None:
@@ -518,7 +518,7 @@ def forget_readers(patch: pytest.MonkeyPatch, rig: Rig) -> None:
 
     def init(self: tp.Scheduler, *args: Any, **options: Any) -> None:
         made(self, *args, **options)
-        self.readers = Forgetful()
+        self.fleet.readers = Forgetful()
 
     patch.setattr(tp.Scheduler, "__init__", init)
 

@@ -1,6 +1,6 @@
 """Runs a schedule: inputs up, copies between devices, one plan per split, outputs down."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 from itertools import islice
@@ -85,7 +85,7 @@ def _run(
     attempt.skips()
     scheduler.runs += 1
     upload(attempt, schedule, batch, inputs)
-    scheduler.loose = True
+    scheduler.fleet.loose = True
     if attempt.start is not None:
         _resume(attempt, attempt.start, schedule, batch)
     work = zip(schedule.splits, batch.plans, batch.locals, strict=True)
@@ -127,7 +127,7 @@ def _submit(
     observer: Observer | None,
 ) -> InFlight:
     scheduler = schedule.scheduler
-    if scheduler.loose or observer is not None:
+    if scheduler.fleet.loose or observer is not None:
         # What an observer looks at lies elsewhere in the memory that all batches share.
         scheduler.wait(attempt)
     taken = schedule.take_batch(attempt)
@@ -139,7 +139,7 @@ def _submit(
         attempt.enters(split, plan.backend)
         _enter(scheduler, split)
         lent = _bring(schedule, batch, split, attempt)
-        _hold(scheduler, _unsettled(schedule, lent, attempt))
+        scheduler.fleet.hold(_unsettled(schedule, lent, attempt))
         with _split_span(scheduler, split):
             attempt.runs()
             _run_split(schedule, split, plan, bindings, observer)
@@ -196,9 +196,9 @@ def _enter(scheduler: "Scheduler", split: Split) -> None:
     """Wait for earlier batches, and other schedules, that use the memory in which `split` works."""
     then = scheduler.backends[split.backend]
     # The arena is shared by the batches: what others still copy from it must be read.
-    for mark in scheduler.readers.pop(split.backend, {}).values():
+    for mark in scheduler.fleet.readers.pop(split.backend, {}).values():
         _order_mark(scheduler, mark, then)
-    user = scheduler.users.get(scheduler.arena.pools[split.backend])
+    user = scheduler.fleet.users.get(scheduler.arena.pools[split.backend])
     if user is not None and user.stream is not then:
         _order_mark(scheduler, user, then)
 
@@ -206,9 +206,9 @@ def _enter(scheduler: "Scheduler", split: Split) -> None:
 def _leave(scheduler: "Scheduler", split: Split) -> None:
     """Note who uses memory of others from now on: lent to `split`, or shared with it."""
     backend = scheduler.backends[split.backend]
-    _hold(scheduler, ((lender, backend) for lender in split.after))
-    if len(scheduler.sharers[split.backend]) > 1:
-        scheduler.users[scheduler.arena.pools[split.backend]] = Mark(backend)
+    scheduler.fleet.hold(((lender, backend) for lender in split.after))
+    if len(scheduler.fleet.sharers[split.backend]) > 1:
+        scheduler.fleet.users[scheduler.arena.pools[split.backend]] = Mark(backend)
 
 
 def _bring(
@@ -254,7 +254,7 @@ def _unsettled(
         (lender, reader)
         for lender, reader in lent
         if not isinstance(reader, SupportsEvents)
-        and any(i in working for i in scheduler.sharers[lender])
+        and any(i in working for i in scheduler.fleet.sharers[lender])
     ]
     for reader in dict.fromkeys(reader for _, reader in late):
         attempt.does("waits for the reader of what is read by", None, reader)
@@ -312,22 +312,8 @@ def _read_later(attempt: Attempt, schedule: "Schedule", batch: "Batch", output: 
         with span(schedule.scheduler, f"read {label(output)}", backend, bytes=output.nbytes):
             get = partial(read_async, backend, output, out, bindings=batch.bindings)
             schedule.scheduler.limit.call(get, backend.device)
-        _hold(schedule.scheduler, [(home, backend)])
+        schedule.scheduler.fleet.hold([(home, backend)])
     return array_view(output, out, 0)
-
-
-def _hold(scheduler: "Scheduler", lent: Iterable[tuple[int, Backend]]) -> None:
-    """Let all streams that compute in the memory of a lender wait for its reader as it is now.
-
-    What the reader is given later holds nobody up.
-    """
-    marks: dict[Backend, Mark] = {}
-    for lender, reader in lent:
-        for i in scheduler.sharers[lender]:
-            if scheduler.backends[i] is not reader:
-                if reader not in marks:
-                    marks[reader] = Mark(reader)
-                scheduler.readers.setdefault(i, {})[reader] = marks[reader]
 
 
 def _mark(scheduler: "Scheduler", index: int) -> Mark:

@@ -194,8 +194,7 @@ class Attempt:
                 self.scheduler.limit.call(backend.synchronize, backend.device)
             except TensorplugError as error:
                 late.append(error)
-        self.scheduler.readers.clear()
-        self.scheduler.users.clear()
+        self.scheduler.fleet.forget_marks()
         return late
 
     @property

@@ -11,7 +11,6 @@ from functools import partial
 from tensorplug.device.backend import Backend, Plan, SupportsOptimize
 from tensorplug.device.buffer import Buffer, BufferType
 from tensorplug.device.lifetime import Resource, Turnstile
-from tensorplug.device.marks import Mark
 from tensorplug.device.placing import buffer_sizes
 from tensorplug.errors import GraphError, OptionError, RunFailed, RunState, SchedulerBusy, blaming
 from tensorplug.fusion.formulas import FUSION
@@ -26,6 +25,7 @@ from tensorplug.planning.split import split
 from tensorplug.planning.stages import CONCURRENCY
 from tensorplug.running.arena import Arena
 from tensorplug.running.failure import Attempt
+from tensorplug.running.fleet import Fleet
 from tensorplug.running.limit import Limit
 from tensorplug.running.recovery.rescue import Restore, Source, policy
 from tensorplug.running.results import InFlight
@@ -138,19 +138,18 @@ class Scheduler(Resource):
     def use(self, backends: Sequence[Backend], pools: Sequence[BufferType]) -> None:
         """Compute on `backends` in memory of `pools` from now on; nothing is planned yet."""
         self.stopped = None
-        self.backends = tuple(backends)
-        self.field = Field(self.backends, pools, self.rescue.moved)
-        self.arena = Arena(pools, self._settle)
-        self.sharers = tuple(
-            tuple(i for i, other in enumerate(pools) if other is pool) for pool in pools
-        )
-        """For each stream the indices of all that compute in the same memory, its own too."""
-        self.readers: dict[int, dict[Backend, Mark]] = {}
-        """What a stream waits for before it overwrites its memory: other streams that read it."""
-        self.users: dict[BufferType, Mark] = {}
-        """Who computed last in memory that several streams share."""
-        self.loose = False
-        """Whether the last run was not submitted: it holds nobody back, so all is waited for."""
+        self.fleet = Fleet(backends, pools, self._settle)
+        self.field = Field(self.fleet.backends, pools, self.rescue.moved)
+
+    @property
+    def backends(self) -> tuple[Backend, ...]:
+        """The streams that compute, the one of the highest priority first."""
+        return self.fleet.backends
+
+    @property
+    def arena(self) -> Arena:
+        """The compute memory."""
+        return self.fleet.arena
 
     # --- planning --------------------------------------------------------------------------
 
@@ -261,7 +260,7 @@ class Scheduler(Resource):
             for backend in self.backends:
                 attempt.does("waits for queued work", None, backend)
                 self.limit.call(backend.synchronize, backend.device)
-        self.loose = False
+        self.fleet.loose = False
         if self.trace is not None:
             self.trace.collect()
 
@@ -305,7 +304,7 @@ class Scheduler(Resource):
         outputs = [flight.forget() for flight in self.flying]
         self.limit.hold([*used, *outputs, *(schedule.forget() for schedule in schedules)])
         self._plans = {}
-        self.arena = Arena(self.arena.pools, self._settle)
+        self.fleet = Fleet(self.backends, self.arena.pools, self._settle)
 
     def release(self) -> None:
         """Give back plans and compute memory, which come again with the next run.

@@ -1,0 +1,47 @@
+"""`Fleet`: streams with the compute memory that they share, and who still uses that memory."""
+
+from collections.abc import Callable, Iterable, Sequence
+
+from tensorplug.device.backend import Backend
+from tensorplug.device.buffer import BufferType
+from tensorplug.device.marks import Mark
+from tensorplug.running.arena import Arena
+
+
+class Fleet:
+    """The streams of a scheduler at work together. Knows no schedule; streams go by their index."""
+
+    def __init__(
+        self, backends: Sequence[Backend], pools: Sequence[BufferType], settle: Callable[[], None]
+    ) -> None:
+        """`pools` are the memory in which each computes; `settle` waits for all queued work."""
+        self.backends = tuple(backends)
+        self.arena = Arena(pools, settle)
+        self.sharers = tuple(
+            tuple(i for i, other in enumerate(pools) if other is pool) for pool in pools
+        )
+        """For each stream the indices of all that compute in the same memory, its own too."""
+        self.readers: dict[int, dict[Backend, Mark]] = {}
+        """What a stream waits for before it overwrites its memory: other streams that read it."""
+        self.users: dict[BufferType, Mark] = {}
+        """Who computed last in memory that several streams share."""
+        self.loose = False
+        """True after a run that left no marks: the next batch waits for all queued work."""
+
+    def hold(self, lent: Iterable[tuple[int, Backend]]) -> None:
+        """Let all streams that compute in the memory of a lender wait for its reader as it is now.
+
+        Work that the reader is given later delays none of them.
+        """
+        marks: dict[Backend, Mark] = {}
+        for lender, reader in lent:
+            for i in self.sharers[lender]:
+                if self.backends[i] is not reader:
+                    if reader not in marks:
+                        marks[reader] = Mark(reader)
+                    self.readers.setdefault(i, {})[reader] = marks[reader]
+
+    def forget_marks(self) -> None:
+        """All queued work was waited for: nobody needs to wait for it again."""
+        self.readers.clear()
+        self.users.clear()
