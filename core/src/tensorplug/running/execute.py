@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -23,24 +23,13 @@ from tensorplug.running.failure import Attempt
 from tensorplug.running.ids import run_checked
 from tensorplug.running.recovery.restart import Restart
 from tensorplug.running.results import InFlight, Results
+from tensorplug.running.run import Observer
 from tensorplug.running.telling import about, host_touches, label, span
 from tensorplug.running.upload import take, upload
 
 if TYPE_CHECKING:
     from tensorplug.running.schedule import Batch, Schedule
     from tensorplug.running.scheduler import Scheduler
-
-
-class Observer(Protocol):
-    """Looks at values while a graph runs; every value it wants costs a synchronisation."""
-
-    def wants(self, node: Tensor) -> bool:
-        """Whether to stop after `node` and show it."""
-        ...
-
-    def see(self, node: Tensor, value: Array) -> bool:
-        """Take the value of `node`; return False to cancel the run, which then raises Aborted."""
-        ...
 
 
 def run(
@@ -152,17 +141,9 @@ def _submit(
     busy = {s.backend for s in schedule.splits} | {where[t].backend for t in outputs}
     busy |= {scheduler.backends.index(stream) for stream in attempt.copiers}
     waits = [_mark(scheduler, i) for i in busy]
-    again = partial(_again, schedule, attempt, observer)
+    again = partial(schedule.outputs_again, attempt, observer)
     taken.pending = InFlight(outputs, waits, attempt, again)
     return taken.pending
-
-
-def _again(
-    schedule: "Schedule", attempt: Attempt, observer: Observer | None
-) -> Mapping[Tensor, Array]:
-    """The outputs of a batch that was in flight when a device failed."""
-    results = run(schedule, attempt.inputs or {}, observer, attempt.index)
-    return {output: results[output] for output in schedule.graph.outputs}
 
 
 def _split_span(scheduler: "Scheduler", split: Split) -> AbstractContextManager[None]:
@@ -206,7 +187,7 @@ def _enter(scheduler: "Scheduler", split: Split) -> None:
 def _leave(scheduler: "Scheduler", split: Split) -> None:
     """Note who uses memory of others from now on: lent to `split`, or shared with it."""
     backend = scheduler.backends[split.backend]
-    scheduler.fleet.hold(((lender, backend) for lender in split.after))
+    scheduler.fleet.hold((lender, backend) for lender in split.after)
     if len(scheduler.fleet.sharers[split.backend]) > 1:
         scheduler.fleet.users[scheduler.arena.pools[split.backend]] = Mark(backend)
 
@@ -277,7 +258,8 @@ def _copy(schedule: "Schedule", batch: "Batch", split: Split, copy: Copy) -> Bac
         return _copy_whole(schedule, batch, split, copy)
     origin, target = backends[copy.origin], backends[split.backend]
     chooser = backends[schedule.layout.where[expert_ids(split).root].backend]
-    return copy_used_experts(origin, target, chooser, copy, split, bindings)
+    user = split.nodes[0]
+    return copy_used_experts(origin, target, chooser, copy.source, copy.target, user, bindings)
 
 
 def _copy_whole(schedule: "Schedule", batch: "Batch", split: Split, copy: Copy) -> Backend | None:
@@ -332,7 +314,8 @@ def _run_split(
     if observer is not None:
         _run_observed(schedule, split, bindings, observer)
     elif scheduler.sanitizer is not None:
-        run_checked(schedule, split, plan, bindings)
+        check = partial(run_checked, scheduler.sanitizer, schedule.graph, split.nodes)
+        scheduler.limit.call(partial(check, plan, bindings), plan.backend.device)
     else:
         scheduler.limit.call(plan.run, plan.backend.device)
 

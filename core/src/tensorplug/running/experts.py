@@ -32,28 +32,35 @@ def expert_ids(split: Split) -> Tensor:
 
 
 def copy_used_experts(
-    origin: Backend, target: Backend, chooser: Backend, copy: Copy, split: Split, bindings: Bindings
+    sender: Backend,
+    stream: Backend,
+    chooser: Backend,
+    weights: Tensor,
+    target: Tensor,
+    user: Tensor,
+    bindings: Bindings,
 ) -> Backend | None:
-    """Copy the experts whose numbers occur in the ids of the first node, runs of them at once.
+    """Copy the experts whose numbers occur in the ids of the node `user`, runs of them at once.
 
-    The host waits for `chooser`, which makes the ids. Returns who still reads the weights.
+    The host waits for `chooser`, which makes the ids. Returns the stream that still reads the
+    weights, if any.
     """
-    ids = expert_ids(split)
+    ids = user.operands[2]
+    assert ids is not None
     chooser.synchronize()
-    tell_of_move(target, None, bindings.where(ids), None, ids.nbytes)
+    tell_of_move(stream, None, bindings.where(ids), None, ids.nbytes)
     chosen = read(ids, bindings)
-    for held in row_ids(split.nodes[0]):
+    for held in row_ids(user):
         held.check(chosen)
     used = np.unique(chosen[chosen != NO_ROW])
-    weights = copy.source
-    start, end = bindings.where(weights), bindings.where(copy.target)
+    start, end = bindings.where(weights), bindings.where(target)
     reader: Backend | None = None
     for run in np.split(used, np.flatnonzero(np.diff(used) != 1) + 1):
         if run.size:
             offset = int(run[0]) * weights.nb[2]
             reader = queue_copy(
-                origin,
-                target,
+                sender,
+                stream,
                 Storage(start.buffer, start.offset + offset),
                 Storage(end.buffer, end.offset + offset),
                 run.size * weights.nb[2],

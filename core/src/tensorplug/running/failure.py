@@ -20,14 +20,12 @@ from tensorplug.errors import (
 )
 from tensorplug.graph.tensor import Tensor
 from tensorplug.planning.split import Split
+from tensorplug.running.run import FAILURES, StepFailed, Work
 
 if TYPE_CHECKING:
     from tensorplug.running.recovery.restart import Restart
     from tensorplug.running.schedule import Batch, Schedule
     from tensorplug.running.scheduler import Scheduler
-
-FAILURES = (DeviceError, OutOfMemory)
-"""What a device raises that failed; all else is the program's."""
 
 CAUSES: tuple[tuple[type[TensorplugError], str, str], ...] = (
     (DeviceLost, "gone", ""),
@@ -86,10 +84,13 @@ class Attempt:
         self.disturbed: set[Device] = set()
         """Devices whose queued work is not done, those that failed or that waited for them."""
         self.failure: RunFailed | None = None
+        self.work: Work | None = None
+        """What its steps share, until it is decided how to go on."""
         self._kinds = kinds
         self._doing: tuple[str, Tensor | None] = ("prepares the run", None)
         self._backend: Backend | None = None
-        self._queued: dict[int, list[tuple[Backend, int]]] = {}
+        self.ended: dict[int, list[tuple[Backend, int]]] = {}
+        """By split: its streams, each with the moment at which all of it was queued."""
         self._waited: dict[int, list[Backend]] = {}
 
     def does(self, what: str, tensor: Tensor | None, backend: Backend) -> None:
@@ -114,11 +115,24 @@ class Attempt:
     def has_queued(self, split: Split) -> None:
         """Note that all of `split` is queued now: who waits for its streams waits for it."""
         streams = self._streams(split)
-        self._queued[split.index] = [(stream, stream.moment()) for stream in streams]
+        self.ended[split.index] = [(stream, stream.moment()) for stream in streams]
 
     def leaves(self) -> None:
         """Note that all splits are queued."""
         self.split, self._doing = None, ("finishes the run", None)
+
+    def begins(self, work: Work) -> None:
+        """Note what its steps share."""
+        self.skips()
+        self.work, work.begun = work, self.skipped
+        if self.start is not None:
+            work.kept = self.start.values
+
+    def _stopped(self, failed: StepFailed) -> None:
+        """Note the step at which it broke off."""
+        step = failed.step
+        self.split, self._backend = step.split, self.scheduler.backends[step.stream]
+        self._doing = (step.words, step.moved)
 
     def nodes(self) -> list[Tensor]:
         """What may have been computed since the run began from its inputs, in order."""
@@ -164,10 +178,16 @@ class Attempt:
     ) -> None:
         if error is None or isinstance(error, RunFailed):
             return
+        if self.work is not None:
+            self.begun = max(self.begun, self.work.begun)
+            self.ended, self.batch = self.work.ended, self.work.batch
+        if isinstance(error, StepFailed):
+            self._stopped(error)
+            error = error.__cause__
         # Waiting anew would also end where an error of queued work was raised before.
         self._waited = {
             index: [stream for stream, moment in streams if stream.waited_since(moment)]
-            for index, streams in self._queued.items()
+            for index, streams in self.ended.items()
         }
         late = self._settle()
         if isinstance(error, self._kinds):

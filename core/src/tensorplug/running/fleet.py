@@ -1,21 +1,34 @@
 """`Fleet`: streams with the compute memory that they share, and who still uses that memory."""
 
 from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING
 
 from tensorplug.device.backend import Backend
 from tensorplug.device.buffer import BufferType
 from tensorplug.device.marks import Mark
 from tensorplug.running.arena import Arena
 
+if TYPE_CHECKING:
+    from tensorplug.running.run import Call
+
 
 class Fleet:
     """The streams of a scheduler at work together. Knows no schedule; streams go by their index."""
 
     def __init__(
-        self, backends: Sequence[Backend], pools: Sequence[BufferType], settle: Callable[[], None]
+        self,
+        backends: Sequence[Backend],
+        pools: Sequence[BufferType],
+        settle: Callable[[], None],
+        call: "Call",
     ) -> None:
-        """`pools` are the memory in which each computes; `settle` waits for all queued work."""
+        """`pools` are the memory in which each computes; `settle` waits for all queued work.
+
+        `call` makes steps happen here.
+        """
         self.backends = tuple(backends)
+        self.names = tuple(backend.name for backend in backends)
+        self.call = call
         self.arena = Arena(pools, settle)
         self.sharers = tuple(
             tuple(i for i, other in enumerate(pools) if other is pool) for pool in pools
@@ -40,6 +53,20 @@ class Fleet:
                     if reader not in marks:
                         marks[reader] = Mark(reader)
                     self.readers.setdefault(i, {})[reader] = marks[reader]
+
+    def enter(self, stream: int) -> None:
+        """Let a stream wait for all who still use the memory in which it computes."""
+        then = self.backends[stream]
+        for mark in self.readers.pop(stream, {}).values():
+            mark.order(then)
+        user = self.users.get(self.arena.pools[stream])
+        if user is not None and user.stream is not then:
+            user.order(then)
+
+    def leave(self, stream: int) -> None:
+        """Note that a stream has computed in memory that it may share with others."""
+        if len(self.sharers[stream]) > 1:
+            self.users[self.arena.pools[stream]] = Mark(self.backends[stream])
 
     def forget_marks(self) -> None:
         """All queued work was waited for: nobody needs to wait for it again."""

@@ -1,7 +1,6 @@
 """Ids of rows, checked before the work that uses them: given ids always, others by a sanitizer."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,11 +13,9 @@ from tensorplug.fusion.formulas import Group
 from tensorplug.graph.graph import Bindings, BoundGraph, Graph
 from tensorplug.graph.tensor import Tensor, array_view
 from tensorplug.ops.ids import RowIds, row_ids
-from tensorplug.planning.split import Split
-from tensorplug.running.telling import host_touches
 
 if TYPE_CHECKING:
-    from tensorplug.running.schedule import Schedule
+    from tensorplug.inspect.sanitizer import Sanitizer
 
 GivenIds = Mapping[Tensor, Sequence[RowIds]]
 """By input of a graph: which sources of nodes read ids from it."""
@@ -69,34 +66,38 @@ def _held(nodes: Iterable[Tensor]) -> Iterator[RowIds]:
     return (held for node in nodes for held in row_ids(node))
 
 
-def run_checked(schedule: "Schedule", split: Split, plan: Plan, bindings: Bindings) -> None:
+def run_checked(
+    sanitizer: "Sanitizer",
+    graph: Graph,
+    nodes: Sequence[Tensor],
+    plan: Plan,
+    bindings: Bindings,
+) -> None:
     """Run a split, the work before each node with ids first, so that they are looked at in time.
 
-    Raises GraphError before such a node writes anything.
+    `nodes` are those of the split, with views. Raises GraphError before such a node writes
+    anything.
     """
-    scheduler, backend = schedule.scheduler, plan.backend
-    call = scheduler.limit.call
+    backend = plan.backend
     waiting: list[Tensor | Group] = []
     cut = False
     for work in plan.bound.graph.work:
-        nodes = work.nodes if isinstance(work, Group) else (work,)
-        held = [ids for ids in _held(nodes) if ids.ids.size and bindings.has(ids.ids)]
+        parts = work.nodes if isinstance(work, Group) else (work,)
+        held = [ids for ids in _held(parts) if ids.ids.size and bindings.has(ids.ids)]
         if held:
             if any(ids.ids.root in _made(waiting) for ids in held):
-                part = _segment(schedule, split, waiting)
-                call(partial(backend.compute, BoundGraph(part, bindings)), backend.device)
+                backend.compute(BoundGraph(_segment(graph, nodes, waiting), bindings))
                 waiting, cut = [], True
-            call(backend.synchronize, backend.device)
+            backend.synchronize()
             for ids in held:
-                host_touches(scheduler, ids.ids, bindings.where(ids.ids))
-            for node in nodes:
-                call(partial(check_stored, node, bindings), backend.device)
+                sanitizer.touches(ids.ids, bindings.where(ids.ids))
+            for node in parts:
+                check_stored(node, bindings)
         waiting.append(work)
     if not cut:
-        call(plan.run, backend.device)
+        plan.run()
     elif waiting:
-        part = _segment(schedule, split, waiting)
-        call(partial(backend.compute, BoundGraph(part, bindings)), backend.device)
+        backend.compute(BoundGraph(_segment(graph, nodes, waiting), bindings))
 
 
 def _made(work: Iterable[Tensor | Group]) -> set[Tensor]:
@@ -104,9 +105,9 @@ def _made(work: Iterable[Tensor | Group]) -> set[Tensor]:
     return {node.root for node in nodes}
 
 
-def _segment(schedule: "Schedule", split: Split, work: Sequence[Tensor | Group]) -> Graph:
+def _segment(graph: Graph, nodes: Sequence[Tensor], work: Sequence[Tensor | Group]) -> Graph:
     """The graph of some of the work of a split, with all of its views."""
     groups = tuple(w for w in work if isinstance(w, Group))
     inside = {*(n for g in groups for n in g.nodes), *(w for w in work if isinstance(w, Tensor))}
-    nodes = [n for n in split.nodes if n in inside or not schedule.graph.computes(n)]
-    return schedule.graph.part(nodes, groups=groups)
+    kept = [n for n in nodes if n in inside or not graph.computes(n)]
+    return graph.part(kept, groups=groups)

@@ -17,14 +17,16 @@ from tensorplug.graph.tensor import Array, Storage, Tensor
 from tensorplug.planning.assign import Choice, Choices
 from tensorplug.planning.explain import Explanation, explain
 from tensorplug.planning.memory import MemoryMap, check_leafs, plan_memory
+from tensorplug.planning.program import Program, Upload, Value, flight_program, run_program
 from tensorplug.planning.split import Split
 from tensorplug.planning.timeline import kept, timeline
 from tensorplug.running.arena import Arena
-from tensorplug.running.execute import Observer, run, submit
+from tensorplug.running.execute import run, submit
 from tensorplug.running.failure import Attempt, written
 from tensorplug.running.ids import check_constants, given_ids
 from tensorplug.running.recovery.restart import Restart
 from tensorplug.running.results import InFlight, Results
+from tensorplug.running.run import Observer
 
 if TYPE_CHECKING:
     from tensorplug.running.scheduler import Scheduler
@@ -35,7 +37,7 @@ class Layout:
     """What planning found out about a graph: choices, splits and memory map. No memory is held."""
 
     graph: Graph
-    where: Mapping[Tensor, Choice]
+    where: Choices
     splits: tuple[Split, ...]
     memory: MemoryMap
     private: tuple[Tensor, ...]
@@ -165,6 +167,8 @@ class Schedule(Resource):
         self._cut = cut
         self.layout = self._plan_again(cut=cut)
         self._unfused: MemoryMap | None = None
+        for program in ("_run_program", "flight_program"):
+            vars(self).pop(program, None)
         try:
             self.scheduler.arena.grow(self.layout.memory.sizes)
             for _ in range(self.batches):
@@ -256,6 +260,34 @@ class Schedule(Resource):
         self.scheduler.check_processes()
         return submit(self, inputs or {}, observer)
 
+    @cached_property
+    def _run_program(self) -> Program:
+        return run_program(self.splits, self.layout.where)
+
+    @cached_property
+    def flight_program(self) -> Program:
+        """What a batch is after its inputs are uploaded, beside others in flight."""
+        sharers = self.scheduler.fleet.sharers
+        return flight_program(self.splits, self.layout.where, self.graph.outputs, sharers)
+
+    def program(self, start: Restart | None = None) -> Program:
+        """What a run is after its inputs are uploaded; the rest of it, behind `start`."""
+        if start is None:
+            return self._run_program
+        skipped = start.skips(self.splits)
+        kept = (self.upload(root, Value.KEPT) for root in start.values)
+        rest, done = self.splits[skipped:], self.splits[:skipped]
+        return (*kept, *run_program(rest, self.layout.where, skipped=done))
+
+    def upload(self, tensor: Tensor, value: Value = Value.GIVEN) -> Upload:
+        """The step that puts a value of an input into the memory of a batch."""
+        return Upload(self.layout.where[tensor].backend, None, tensor, value)
+
+    def outputs_again(self, attempt: Attempt, observer: Observer | None) -> Mapping[Tensor, Array]:
+        """The outputs of a batch that was in flight when a device failed."""
+        results = run(self, attempt.inputs or {}, observer, attempt.index)
+        return {output: results[output] for output in self.graph.outputs}
+
     def take_batch(self, attempt: Attempt) -> Batch:
         """The batch of `attempt`, or the next one; bound to the arena as it is now."""
         if attempt.index is None:
@@ -287,6 +319,13 @@ class Schedule(Resource):
     def last_batch(self, tensor: Tensor) -> Batch:
         """The batch of the run that had the last value of an input."""
         return self._batches[self.latest[tensor][1]]
+
+    def has_value(self, tensor: Tensor, batch: Batch, index: int, *, new: bool) -> None:
+        """Note that `batch` has the last value of an input, perhaps a `new` one."""
+        if tensor in batch.places:
+            if new:
+                self.latest[tensor] = (self.scheduler.runs, index)
+            batch.values[tensor] = self.latest[tensor][0]
 
     def is_latest(self, tensor: Tensor, batch: Batch) -> bool:
         """Whether `batch` has the last value of an input."""

@@ -29,6 +29,7 @@ from tensorplug.running.fleet import Fleet
 from tensorplug.running.limit import Limit
 from tensorplug.running.recovery.rescue import Restore, Source, policy
 from tensorplug.running.results import InFlight
+from tensorplug.running.run import around
 from tensorplug.running.schedule import (
     Layout,
     Schedule,
@@ -117,6 +118,7 @@ class Scheduler(Resource):
             self.trace.add(*backends)
         wanted = os.environ.get(SANITIZE) == "1" if sanitize is None else sanitize
         self.sanitizer = Sanitizer(*backends) if wanted else None
+        self._call = around(self.limit, self.trace, self.sanitizer)
         self._parallel = parallel
         self._offload = offload
         self._ahead = ahead
@@ -138,7 +140,7 @@ class Scheduler(Resource):
     def use(self, backends: Sequence[Backend], pools: Sequence[BufferType]) -> None:
         """Compute on `backends` in memory of `pools` from now on; nothing is planned yet."""
         self.stopped = None
-        self.fleet = Fleet(backends, pools, self._settle)
+        self.fleet = Fleet(backends, pools, self._settle, self._call)
         self.field = Field(self.fleet.backends, pools, self.rescue.moved)
 
     @property
@@ -304,7 +306,7 @@ class Scheduler(Resource):
         outputs = [flight.forget() for flight in self.flying]
         self.limit.hold([*used, *outputs, *(schedule.forget() for schedule in schedules)])
         self._plans = {}
-        self.fleet = Fleet(self.backends, self.arena.pools, self._settle)
+        self.fleet = Fleet(self.backends, self.arena.pools, self._settle, self._call)
 
     def release(self) -> None:
         """Give back plans and compute memory, which come again with the next run.
