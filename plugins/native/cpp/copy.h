@@ -70,7 +70,8 @@ inline void write_values(int type, const float *values, int64_t n, char *out) {
 inline void set_rows(const Node &node, Part &part) {
     const Operand &rows = node.src[0], &ids = node.src[1], &out = node.out;
     if (!good_ids(ids, out.ne[1], part)) return;
-    const Span columns = share(out.ne[0], part, 32);
+    const int64_t block = type_size(out.type)->block;
+    const Span columns = share(out.ne[0], part, block > 32 ? block : 32);
     for (int64_t row = 0; row < row_count(rows) && columns.first < columns.last; row++) {
         if (give_up(part, row)) return;
         const Place p = place(rows, row);

@@ -2,57 +2,88 @@
 // the reference, bit by bit; so the compiler must not join products and sums (see CMakeLists.txt).
 #pragma once
 
-#include "decode.h"
+#include "encode_k.h"
 
 namespace {
 
 inline float inverse(float d) { return d == 0 ? 0.0f : 1 / d; }
 
-inline void store_half(byte *p, float value) {
-    const uint16_t h = float_to_half(value);
-    std::memcpy(p, &h, 2);
+struct Limits {
+    float low, high;
+};
+
+// The least and the largest of 32 values; both are NaN where any is.
+inline Limits limits_of(const float *x) {
+    vf low = vload(x), high = low;
+    vm numbers = vless_equal(low, low);
+    for (int i = W; i < 32; i += W) {
+        const vf value = vload(x + i);
+        low = vmin(value, low), high = vmax(value, high);
+        numbers = vboth(numbers, vless_equal(value, value));
+    }
+    if (vall(numbers)) return {-vmost(vsub(vset(-0.0f), low)), vmost(high)}; // zeros keep their signs
+    while (*x == *x) x++;
+    return {*x, *x};
 }
 
 inline void encode_q8_0(const float *x, byte *out) {
-    float most = 0;
-    for (int i = 0; i < 32; i++) {
-        const float size = x[i] < 0 ? -x[i] : x[i];
-        most = size > most || size != size ? size : most;
+    const Limits limits = limits_of(x);
+    const float d = std::fabs(limits.high > -limits.low ? limits.high : limits.low) / 127;
+    const vf id = vset(inverse(d)), zero = vset(0);
+    float codes[32];
+    for (int i = 0; i < 32; i += W) {
+        const vf scaled = vmul(vload(x + i), id), size = vabs(scaled);
+        const vf kept = vselect(vless(size, vset(128)), size, zero); // beyond is what infinity and NaN make
+        // Halves away from zero.
+        const vf even = vround(kept), upper = vadd(even, vset(1));
+        const vf code = vselect(vless_equal(vset(0.5f), vsub(kept, even)), upper, even);
+        vstore(codes + i, vselect(vless(scaled, zero), vsub(zero, code), code));
     }
-    const float d = most / 127, id = inverse(d);
     store_half(out, d);
-    for (int i = 0; i < 32; i++) {
-        const float scaled = x[i] * id, size = scaled < 0 ? -scaled : scaled;
-        const int whole = size < 128 ? (int)size : 0; // beyond is what infinity and NaN make
-        const int code = whole + (size - (float)whole >= 0.5f && size < 128);
-        out[2 + i] = (byte)(scaled < 0 ? -code : code);
-    }
+    for (int i = 0; i < 32; i++) out[2 + i] = (byte)(int)codes[i];
 }
 
-// Codes of 32 values in four bits, or in five, the fifth apart.
-inline void store_codes(const int *codes, bool fifth, byte *out) {
+// 32 whole numbers in four bits, or in five, the fifth apart; changes them.
+inline void store_codes(float *codes, bool fifth, byte *out) {
     if (fifth) {
         uint32_t bits = 0;
-        for (int i = 0; i < 32; i++) bits |= (uint32_t)(codes[i] >> 4) << i;
+        for (int i = 0; i < 32; i++) bits |= (uint32_t)(codes[i] >= 16) << i;
         std::memcpy(out, &bits, 4);
         out += 4;
+        for (int i = 0; i < 32; i += W) {
+            const vf code = vload(codes + i), sixteen = vset(16);
+            vstore(codes + i, vselect(vless_equal(sixteen, code), vsub(code, sixteen), code));
+        }
     }
-    for (int i = 0; i < 16; i++) out[i] = (byte)((codes[i] & 15) | (codes[i + 16] & 15) << 4);
+    float pairs[16];
+    for (int i = 0; i < 16; i += W) vstore(pairs + i, vadd(vload(codes + i), vmul(vload(codes + 16 + i), vset(16))));
+    for (int i = 0; i < 16; i++) out[i] = (byte)(int)pairs[i];
 }
 
-inline int code_of(float value, int most) { return value > 0 ? (value < (float)most ? (int)value : most) : 0; }
+// (x - low) * inverse + shift, which is positive, without fractions, at most `most`; 0 where it is infinite or NaN.
+inline void codes_of(const float *x, float low, float inverse, float shift, int most, float *codes) {
+    for (int i = 0; i < 32; i += W) {
+        const vf value = vadd(vmul(vsub(vload(x + i), vset(low)), vset(inverse)), vset(shift));
+        const vf finite = vmin(vselect(vless(vabs(value), vset(0x1p30f)), value, vset(0)), vset((float)most));
+        const vf even = vround(finite);
+        vstore(codes + i, vselect(vless(finite, even), vsub(even, vset(1)), even));
+    }
+}
 
-// Codes around zero; the value of the largest size gets the lowest.
+// Codes around zero; the value of the largest magnitude, of equal ones the first, gets the lowest.
 template <int BITS> void encode_signed(const float *x, byte *out) {
     constexpr int ZERO = 1 << (BITS - 1);
-    float peak = x[0];
-    for (int i = 1; i < 32; i++) peak = (x[i] < 0 ? -x[i] : x[i]) > (peak < 0 ? -peak : peak) ? x[i] : peak;
-    const float d = peak / -ZERO, id = inverse(d);
-    int codes[32];
-    for (int i = 0; i < 32; i++) {
-        const float scaled = x[i] * id;
-        codes[i] = code_of(scaled + (ZERO + 0.5f), 2 * ZERO - 1);
+    const Limits limits = limits_of(x);
+    const float ends[] = {limits.low, limits.high};
+    float peak = ends[limits.high > -limits.low]; // no branch that nobody can foresee
+    if (limits.high == -limits.low) {
+        int i = 0;
+        while (std::fabs(x[i]) != limits.high) i++;
+        peak = x[i];
     }
+    const float d = peak / -ZERO;
+    float codes[32];
+    codes_of(x, 0, inverse(d), ZERO + 0.5f, 2 * ZERO - 1, codes);
     store_half(out, d);
     store_codes(codes, BITS == 5, out + 2);
 }
@@ -60,16 +91,12 @@ template <int BITS> void encode_signed(const float *x, byte *out) {
 // Codes from the least value on.
 template <int BITS> void encode_affine(const float *x, byte *out) {
     constexpr int MOST = (1 << BITS) - 1;
-    float low = x[0], high = x[0];
-    for (int i = 1; i < 32; i++) low = x[i] < low ? x[i] : low, high = x[i] > high ? x[i] : high;
-    const float d = (high - low) / MOST, id = inverse(d);
-    int codes[32];
-    for (int i = 0; i < 32; i++) {
-        const float scaled = (x[i] - low) * id;
-        codes[i] = code_of(scaled + 0.5f, MOST);
-    }
+    const Limits limits = limits_of(x);
+    const float d = (limits.high - limits.low) / MOST;
+    float codes[32];
+    codes_of(x, limits.low, inverse(d), 0.5f, MOST, codes);
     store_half(out, d);
-    store_half(out + 2, low);
+    store_half(out + 2, limits.low);
     store_codes(codes, BITS == 5, out + 4);
 }
 
@@ -106,8 +133,8 @@ inline void encode_iq4_nl(const float *x, byte *out) {
         }
     }
     const float id = inverse(scale);
-    int codes[32];
-    for (int i = 0; i < 32; i++) codes[i] = nearest_iq4(x[i] * id);
+    float codes[32];
+    for (int i = 0; i < 32; i++) codes[i] = (float)nearest_iq4(x[i] * id);
     store_half(out, scale);
     store_codes(codes, false, out + 2);
 }
@@ -127,6 +154,10 @@ inline Encoder encoder(int type) {
     case Q4_1: return encode_row<encode_affine<4>, 20>;
     case Q5_1: return encode_row<encode_affine<5>, 24>;
     case IQ4_NL: return encode_row<encode_iq4_nl, 18>;
+    case Q2_K: return encode_k<EncodeQ2K>;
+    case Q4_K: return encode_k<EncodeQ45K<4>>;
+    case Q5_K: return encode_k<EncodeQ45K<5>>;
+    case Q6_K: return encode_k<EncodeQ6K>;
     default: return nullptr;
     }
 }

@@ -15,38 +15,23 @@ template <class F> inline vf each_lane(F f, vf x) {
     return vload(lanes);
 }
 
-// `vpick`: x where a > b, else y; a comparison with NaN is false.
 #if defined(__AVX512F__)
-inline vf vpick(vf a, vf b, vf x, vf y) { return _mm512_mask_blend_ps(_mm512_cmp_ps_mask(a, b, _CMP_GT_OQ), y, x); }
-inline vf vsqrt(vf x) { return _mm512_sqrt_ps(x); }
 inline vf vfloor(vf x) { return _mm512_roundscale_ps(x, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC); }
 inline vf vtrunc(vf x) { return _mm512_roundscale_ps(x, _MM_FROUND_TO_ZERO | _MM_FROUND_NO_EXC); }
 #elif defined(__AVX2__)
-inline vf vpick(vf a, vf b, vf x, vf y) { return _mm256_blendv_ps(y, x, _mm256_cmp_ps(a, b, _CMP_GT_OQ)); }
-inline vf vsqrt(vf x) { return _mm256_sqrt_ps(x); }
 inline vf vfloor(vf x) { return _mm256_floor_ps(x); }
 inline vf vtrunc(vf x) { return _mm256_round_ps(x, _MM_FROUND_TO_ZERO | _MM_FROUND_NO_EXC); }
 #elif defined(TP_NEON)
-inline vf vpick(vf a, vf b, vf x, vf y) { return vbslq_f32(vcgtq_f32(a, b), x, y); }
-inline vf vsqrt(vf x) { return vsqrtq_f32(x); }
 inline vf vfloor(vf x) { return vrndmq_f32(x); }
 inline vf vtrunc(vf x) { return vrndq_f32(x); }
 #else
-inline vf vpick(vf a, vf b, vf x, vf y) {
-    float as[W], bs[W], xs[W], ys[W];
-    vstore(as, a), vstore(bs, b), vstore(xs, x), vstore(ys, y);
-    for (int i = 0; i < W; i++) xs[i] = as[i] > bs[i] ? xs[i] : ys[i];
-    return vload(xs);
-}
-inline vf vsqrt(vf x) { return each_lane([](float a) { return std::sqrt(a); }, x); }
 inline vf vfloor(vf x) { return each_lane([](float a) { return std::floor(a); }, x); }
 inline vf vtrunc(vf x) { return each_lane([](float a) { return std::trunc(a); }, x); }
 #endif
 
+// x where a > b, else y; a comparison with NaN is false.
+inline vf vpick(vf a, vf b, vf x, vf y) { return vselect(vless(b, a), x, y); }
 inline vf vnegative(vf x) { return vmul(x, vset(-1)); }
-inline vf vabs(vf x) { return vpick(x, vset(0), x, vsub(vset(0), x)); }
-// Bounds; NaN stays NaN.
-inline vf vbound(vf x, float low, float high) { return vmin(vset(high), vmax(vset(low), x)); }
 // c[0] * x**(N-1) + ... + c[N-1]
 template <int N> inline vf vpolynomial(const float (&c)[N], vf x) {
     vf p = vset(c[0]);

@@ -85,7 +85,13 @@ int64_t scratch(const Node &node, int threads) {
     }
 }
 
+bool encode(int type, const float *values, int64_t n, char *out) {
+    if (!writable(type)) return false;
+    write_values(type, values, n, out);
+    return true;
+}
+
 } // namespace
 
 extern const Level TP_LEVEL;
-const Level TP_LEVEL = {TP_NAME, compute, scratch};
+const Level TP_LEVEL = {TP_NAME, compute, scratch, encode};

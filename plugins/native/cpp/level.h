@@ -35,6 +35,8 @@ struct Level {
     const char *name;
     void (*compute)(const Node &node, Part &part);
     int64_t (*scratch)(const Node &node, int threads); // bytes; -1 where there is no such kernel
+    // Writes `n` values, whole blocks of them, as numbers or blocks of a type; false where nothing does.
+    bool (*encode)(int type, const float *values, int64_t n, char *out);
 };
 
 extern const Level BASELINE;

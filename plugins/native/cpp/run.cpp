@@ -209,6 +209,13 @@ EXPORT int tpn_unpack(int type, const char *packed, int64_t k, int64_t panels, c
     return 1;
 }
 
+// `n` values as numbers or blocks of a type, without gaps; false where no kernel of this level writes such.
+EXPORT int tpn_encode(int level, int type, const float *values, int64_t n, char *out) {
+    const TypeSize *size = type_size(type);
+    if (level < 0 || level >= LEVEL_COUNT || size == nullptr || n < 0 || n % size->block) return 0;
+    return LEVELS[level].level->encode(type, values, n, out);
+}
+
 // Marks where threads must wait for each other; addresses must be known. Returns the bytes of scratch that
 // the program needs, or -1 - i where no kernel of this level may compute node i (see check.h).
 EXPORT int64_t tpn_prepare(int level, Node *nodes, int count, int threads) {

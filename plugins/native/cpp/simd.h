@@ -1,5 +1,5 @@
-// Vectors of floats, as wide as the level allows: `vf` holds W of them. A comparison with NaN is false, and
-// vmax and vmin then give their second argument.
+// Vectors of floats, as wide as the level allows: `vf` holds W of them, `vm` a truth value for each. A comparison with
+// NaN is false, and vmax and vmin then give their second argument.
 //
 // Everything here has internal linkage: were the linker to merge a function of two levels, it could pick the
 // one that this processor cannot run.
@@ -33,6 +33,15 @@ inline vf vdiv(vf a, vf b) { return _mm512_div_ps(a, b); }
 inline vf vfma(vf a, vf b, vf c) { return _mm512_fmadd_ps(a, b, c); }
 inline vf vmax(vf a, vf b) { return _mm512_max_ps(a, b); }
 inline vf vmin(vf a, vf b) { return _mm512_min_ps(a, b); }
+inline vf vsqrt(vf a) { return _mm512_sqrt_ps(a); }
+inline vf vabs(vf a) { return _mm512_abs_ps(a); }
+typedef __mmask16 vm;
+inline vm vless(vf a, vf b) { return _mm512_cmp_ps_mask(a, b, _CMP_LT_OQ); }
+inline vm vless_equal(vf a, vf b) { return _mm512_cmp_ps_mask(a, b, _CMP_LE_OQ); }
+inline vm vboth(vm m, vm n) { return m & n; }
+inline bool vall(vm m) { return m == 0xffff; }
+inline vf vselect(vm m, vf a, vf b) { return _mm512_mask_blend_ps(m, b, a); }
+inline float vmost(vf a) { return _mm512_reduce_max_ps(a); }
 inline float vsum(vf a) { return _mm512_reduce_add_ps(a); }
 // x * 2**n for a whole n.
 inline vf vscale2(vf x, vf n) { return _mm512_scalef_ps(x, n); }
@@ -64,6 +73,19 @@ inline vf vdiv(vf a, vf b) { return _mm256_div_ps(a, b); }
 inline vf vfma(vf a, vf b, vf c) { return _mm256_fmadd_ps(a, b, c); }
 inline vf vmax(vf a, vf b) { return _mm256_max_ps(a, b); }
 inline vf vmin(vf a, vf b) { return _mm256_min_ps(a, b); }
+inline vf vsqrt(vf a) { return _mm256_sqrt_ps(a); }
+inline vf vabs(vf a) { return _mm256_andnot_ps(_mm256_set1_ps(-0.0f), a); }
+typedef __m256 vm;
+inline vm vless(vf a, vf b) { return _mm256_cmp_ps(a, b, _CMP_LT_OQ); }
+inline vm vless_equal(vf a, vf b) { return _mm256_cmp_ps(a, b, _CMP_LE_OQ); }
+inline vm vboth(vm m, vm n) { return _mm256_and_ps(m, n); }
+inline bool vall(vm m) { return _mm256_movemask_ps(m) == 0xff; }
+inline vf vselect(vm m, vf a, vf b) { return _mm256_blendv_ps(b, a, m); }
+inline float vmost(vf a) {
+    __m128 m = _mm_max_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
+    m = _mm_max_ps(m, _mm_movehl_ps(m, m));
+    return _mm_cvtss_f32(_mm_max_ss(m, _mm_movehdup_ps(m)));
+}
 inline float vsum(vf a) {
     __m128 s = _mm_add_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
     s = _mm_add_ps(s, _mm_movehl_ps(s, s));
@@ -110,6 +132,15 @@ inline vf vdiv(vf a, vf b) { return vdivq_f32(a, b); }
 inline vf vfma(vf a, vf b, vf c) { return vfmaq_f32(c, a, b); }
 inline vf vmax(vf a, vf b) { return vbslq_f32(vcgtq_f32(a, b), a, b); }
 inline vf vmin(vf a, vf b) { return vbslq_f32(vcltq_f32(a, b), a, b); }
+inline vf vsqrt(vf a) { return vsqrtq_f32(a); }
+inline vf vabs(vf a) { return vabsq_f32(a); }
+typedef uint32x4_t vm;
+inline vm vless(vf a, vf b) { return vcltq_f32(a, b); }
+inline vm vless_equal(vf a, vf b) { return vcleq_f32(a, b); }
+inline vm vboth(vm m, vm n) { return vandq_u32(m, n); }
+inline bool vall(vm m) { return vminvq_u32(m) != 0; }
+inline vf vselect(vm m, vf a, vf b) { return vbslq_f32(m, a, b); }
+inline float vmost(vf a) { return vmaxvq_f32(a); }
 inline float vsum(vf a) { return vaddvq_f32(a); }
 inline vf vround(vf x) { return vrndnq_f32(x); }
 inline vf vscale2(vf x, vf n) {
@@ -126,38 +157,56 @@ inline void vstore16(uint16_t *p, vf a) { vst1_u16(p, vreinterpret_u16_f16(vcvt_
 
 #else
 
-#define TP_PLAIN // vectors are arrays
+#define TP_PLAIN // vectors are those of the compiler
 
-// Plain C++; compilers make vectors of the loops where the machine has any.
-struct vf {
-    float at[4];
-};
+typedef float vf __attribute__((vector_size(16)));
 constexpr int W = 4;
 #define EACH(expression)                                                                                               \
     vf r;                                                                                                              \
-    for (int i = 0; i < W; i++) r.at[i] = expression;                                                                  \
+    for (int i = 0; i < W; i++) r[i] = expression;                                                                     \
     return r
-inline vf vload(const float *p) { EACH(p[i]); }
-inline void vstore(float *p, vf a) {
-    for (int i = 0; i < W; i++) p[i] = a.at[i];
+inline vf vload(const float *p) {
+    vf a;
+    std::memcpy(&a, p, sizeof a);
+    return a;
 }
+inline void vstore(float *p, vf a) { std::memcpy(p, &a, sizeof a); }
 inline vf vload(const float *p, int n) { EACH(i < n ? p[i] : 0.0f); }
 inline void vstore(float *p, vf a, int n) {
-    for (int i = 0; i < n; i++) p[i] = a.at[i];
+    for (int i = 0; i < n; i++) p[i] = a[i];
 }
-inline vf vset(float x) { EACH(x); }
-inline vf vadd(vf a, vf b) { EACH(a.at[i] + b.at[i]); }
-inline vf vsub(vf a, vf b) { EACH(a.at[i] - b.at[i]); }
-inline vf vmul(vf a, vf b) { EACH(a.at[i] * b.at[i]); }
-inline vf vdiv(vf a, vf b) { EACH(a.at[i] / b.at[i]); }
-inline vf vfma(vf a, vf b, vf c) { EACH(a.at[i] * b.at[i] + c.at[i]); }
-inline vf vmax(vf a, vf b) { EACH(a.at[i] > b.at[i] ? a.at[i] : b.at[i]); }
-inline vf vmin(vf a, vf b) { EACH(a.at[i] < b.at[i] ? a.at[i] : b.at[i]); }
-inline float vsum(vf a) { return (a.at[0] + a.at[2]) + (a.at[1] + a.at[3]); }
-inline vf vround(vf x) { EACH(std::nearbyintf(x.at[i])); }
-inline vf vscale2(vf x, vf n) { EACH(std::ldexp(x.at[i], std::isnan(n.at[i]) ? 0 : (int)n.at[i])); }
+inline vf vset(float x) { return vf{x, x, x, x}; }
+inline vf vadd(vf a, vf b) { return a + b; }
+inline vf vsub(vf a, vf b) { return a - b; }
+inline vf vmul(vf a, vf b) { return a * b; }
+inline vf vdiv(vf a, vf b) { return a / b; }
+inline vf vfma(vf a, vf b, vf c) { return a * b + c; }
+typedef int32_t vm __attribute__((vector_size(16))); // all bits of a lane, or none
+inline vm vless(vf a, vf b) { return a < b; }
+inline vm vless_equal(vf a, vf b) { return a <= b; }
+inline vm vboth(vm m, vm n) { return m & n; }
+inline bool vall(vm m) { return m[0] & m[1] & m[2] & m[3]; }
+inline vf vselect(vm m, vf a, vf b) { return (vf)(((vm)a & m) | ((vm)b & ~m)); }
+inline vf vmax(vf a, vf b) { return vselect(b < a, a, b); }
+inline vf vmin(vf a, vf b) { return vselect(a < b, a, b); }
+inline vf vsqrt(vf a) { EACH(std::sqrt(a[i])); }
+inline vf vabs(vf a) { return (vf)((vm)a & INT32_MAX); }
+inline float vmost(vf a) {
+    const float most = a[1] > a[0] ? a[1] : a[0], other = a[3] > a[2] ? a[3] : a[2];
+    return other > most ? other : most;
+}
+inline float vsum(vf a) { return (a[0] + a[2]) + (a[1] + a[3]); }
+inline vf vround(vf x) {
+    // The sum is so large that it has no fraction; larger numbers have none themselves.
+    const vf large = vset(0x1p23f), size = vabs(x), rounded = size + large - large;
+    return (vf)((vm)vselect(size < large, rounded, size) | ((vm)x & INT32_MIN));
+}
+inline vf vscale2(vf x, vf n) { EACH(std::ldexp(x[i], std::isnan(n[i]) ? 0 : (int)n[i])); }
 
 #endif
+
+// Bounds; NaN stays NaN.
+inline vf vbound(vf x, float low, float high) { return vmin(vset(high), vmax(vset(low), x)); }
 
 // The sum of each of four vectors.
 inline void vsums(const vf *a, float *out) {
@@ -236,7 +285,7 @@ inline uint16_t float_to_bf16(float value) {
 inline vf vload16(const uint16_t *p) { EACH(half_to_float(p[i])); }
 inline vf vloadb16(const uint16_t *p) { EACH(bf16_to_float(p[i])); }
 inline void vstore16(uint16_t *p, vf a) {
-    for (int i = 0; i < W; i++) p[i] = float_to_half(a.at[i]);
+    for (int i = 0; i < W; i++) p[i] = float_to_half(a[i]);
 }
 #undef EACH
 #endif

@@ -189,7 +189,7 @@ def written_blocks(backend, x, table, ids, data):
     cast = tp.cast(x, table.dtype)
     graph = tp.Graph(cast, effects=[tp.set_rows(table, x, ids)])
     values = {x: data, ids: np.array([5, 0, 8, 1, 3, 2, 7])}
-    values[table] = np.zeros((9, table.dtype.row_size(1056)), np.uint8)
+    values[table] = np.zeros((9, table.dtype.row_size(data.shape[1])), np.uint8)
     bindings = bind(backend.device, graph, values)
     backend.compute(tp.BoundGraph(graph, bindings))
     return [transfer.read(t, bindings) for t in (cast, table)]
@@ -197,9 +197,10 @@ def written_blocks(backend, x, table, ids, data):
 
 @pytest.mark.parametrize("dtype", WRITTEN, ids=str)
 def test_blocks_are_written_as_numpy_writes_them(numpy, three, dtype):
-    x, table = leaf("x", 7, 1056), leaf("table", 9, 1056, dtype=dtype)
+    row = 33 * dtype.block
+    x, table = leaf("x", 7, row), leaf("table", 9, row, dtype=dtype)
     ids = leaf("ids", 7, dtype=tp.I64)
-    data = awkward(7, 1056)
+    data = awkward(7, row)
     found, wanted = (written_blocks(backend, x, table, ids, data) for backend in (three, numpy))
 
     for native, plain in zip(found, wanted, strict=True):

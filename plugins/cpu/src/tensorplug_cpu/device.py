@@ -21,8 +21,10 @@ from tensorplug.device import (
     Unsupported,
     as_bytes,
 )
+from tensorplug.dtypes import DType
 from tensorplug_cpu import host
 from tensorplug_cpu.backend import CPUBackend
+from tensorplug_cpu.encode import encode_rows
 from tensorplug_cpu.memory import CPUBufferType, ExpandedBufferType, MappedBufferType
 from tensorplug_cpu.support import refusal
 from tensorplug_cpu.threads import Workers, available_cores
@@ -92,6 +94,15 @@ class CPUDevice(Device):
     def _supports(self, node: Tensor, source_types: Mapping[Tensor, BufferType]) -> bool | Refusal:
         reason = refusal(node, source_types)
         return Refusal(f"{self.name}: {reason}") if reason else True
+
+    def encode_rows(
+        self, dtype: DType, values: Array, out: Array, importance: Array | None = None
+    ) -> None:
+        """Encode f32 rows into stored rows on the calling thread: see `tensorplug_cpu.encode`.
+
+        The bytes are the same on every device that offers this.
+        """
+        encode_rows(dtype, values, out, importance)
 
     # --- NUMA ------------------------------------------------------------------------------
 

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from tensorplug.device import (
+    Array,
     Backend,
     BufferType,
     Group,
@@ -14,11 +15,12 @@ from tensorplug.device import (
     Rounding,
     Tensor,
 )
+from tensorplug.dtypes import DType
 from tensorplug_cpu.backend import CPUBackend
 from tensorplug_cpu.device import CPUDevice
 from tensorplug_cpu.memory import ExpandedBufferType
 from tensorplug_cpu.threads import available_cores
-from tensorplug_native import panels
+from tensorplug_native import panels, rows
 from tensorplug_native.backend import NativeBackend
 from tensorplug_native.fusions import PATTERNS, refusal
 from tensorplug_native.library import AUTO, library
@@ -75,6 +77,11 @@ class NativeDevice(CPUDevice):
 
     def rounding(self, node: Tensor) -> Rounding:
         return rounding(node, library().level(AUTO).name, _activations(AUTO))
+
+    def encode_rows(
+        self, dtype: DType, values: Array, out: Array, importance: Array | None = None
+    ) -> None:
+        rows.encode_rows(library().level(AUTO), dtype, values, out, importance)
 
     def _open(self, options: dict[str, Any]) -> Backend:
         threads = options["threads"]

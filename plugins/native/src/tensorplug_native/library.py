@@ -55,6 +55,10 @@ class Library:
         move = (ctypes.c_int, where, ctypes.c_int64, ctypes.c_int64, where)
         self.pack = _function(loaded, "tpn_pack", ctypes.c_int, *move)
         self.unpack = _function(loaded, "tpn_unpack", ctypes.c_int, *move)
+        self.encode = _function(
+            *(loaded, "tpn_encode", ctypes.c_int),
+            *(ctypes.c_int, ctypes.c_int, where, size, where),
+        )
         self._check(path, loaded)
         self.levels = self._usable_levels(loaded)
 

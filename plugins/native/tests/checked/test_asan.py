@@ -49,7 +49,15 @@ def test_kit_touches_no_memory_of_others(built, level):
 
 
 @pytest.mark.parametrize(
-    "file", ["test_against_reference", "test_shapes", "test_int8", "test_plan", "test_library"]
+    "file",
+    [
+        "test_against_reference",
+        "test_shapes",
+        "test_int8",
+        "test_plan",
+        "test_library",
+        "test_encoders",
+    ],
 )
 def test_our_tests_touch_no_memory_of_others(built, file):
     run(built, "auto", str(HERE.parent / f"{file}.py"), "-m", "not slow")

@@ -5,13 +5,18 @@ from concurrent.futures import Executor
 
 import numpy as np
 
+import tensorplug
 from tensorplug.blocks.rows import decode_rows
 from tensorplug.device import Array
 from tensorplug.dtypes import DType
-from tensorplug.errors import FormatError
+from tensorplug.errors import BackendNotFound, FormatError
 from tensorplug.gguf import GGUFFile
+from tensorplug_cpu.device import CPUDevice
 from tensorplug_cpu.encode import encode_rows
 from tensorplug_cpu.quantize.choice import Choice
+
+Encode = Callable[[DType, Array, Array, Array | None], None]
+"""`encode_rows` of a device."""
 
 SLAB = 1 << 18
 """Elements that one thread takes at a time."""
@@ -19,10 +24,20 @@ MOST_F16 = 65504.0
 """The largest number that f16 holds."""
 
 
+def installed_encoder() -> Encode:
+    """The encoder of the device `cpu`; a faster variant of this backend may have its own."""
+    try:
+        device = tensorplug.device("cpu")
+    except BackendNotFound:  # ruled out by a variable
+        return encode_rows
+    return device.encode_rows if isinstance(device, CPUDevice) else encode_rows
+
+
 def converted(
     file: GGUFFile,
     choice: Choice,
     importance: Array | None,
+    encode: Encode,
     pool: Executor,
     done: Callable[[int], None],
 ) -> tuple[Array, int]:
@@ -58,7 +73,7 @@ def converted(
         if importance is not None:
             weights = importance[part.start // rows % len(importance)]
         with np.errstate(over="ignore"):  # what f16 cannot hold becomes infinite
-            encode_rows(choice.dtype, values, out[part], weights)
+            encode(choice.dtype, values, out[part], weights)
         return int(values.size), _not_finite(choice.dtype, values, out[part])
 
     lost = 0

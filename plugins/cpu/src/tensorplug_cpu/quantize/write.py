@@ -15,7 +15,7 @@ from tensorplug.errors import FormatError
 from tensorplug.gguf import GGUFFile
 from tensorplug.system.wholefile import whole_file
 from tensorplug_cpu.quantize.choice import Choice
-from tensorplug_cpu.quantize.rows import converted
+from tensorplug_cpu.quantize.rows import converted, installed_encoder
 
 REPLACED = frozenset(
     {"general.architecture", "general.alignment", "general.file_type"}
@@ -42,6 +42,7 @@ def write(
     TensorplugError.
     """
     _check_known(choices)
+    encode = installed_encoder()
     lost: dict[str, int] = {}
     with _temporary(target) as place, ThreadPoolExecutor(threads) as pool:
         architecture = file.require("general.architecture", str)
@@ -61,7 +62,7 @@ def write(
                 def count(elements: int, choice: Choice = choice) -> None:
                     done(choice, elements)
 
-                data, not_finite = converted(file, choice, weights, pool, count)
+                data, not_finite = converted(file, choice, weights, encode, pool, count)
                 if not_finite:
                     lost[choice.tensor.name] = not_finite
                     if strict:

@@ -2,13 +2,14 @@
 
 from tensorplug_native.encode import RULES
 from tensorplug_native.rules import conv, copy, elementwise, products, rope, rows
-from tensorplug_native.rules.common import ACTIVATIONS, BLOCKS, READABLE
+from tensorplug_native.rules.common import ACTIVATIONS, BLOCKS, READABLE, WRITABLE
 
 __all__ = [
     "ACTIVATIONS",
     "BLOCKS",
     "READABLE",
     "RULES",
+    "WRITABLE",
     "conv",
     "copy",
     "elementwise",

@@ -32,7 +32,7 @@ BLOCKS = frozenset({Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, IQ4_NL, MXFP4, Q2_K, Q3_K, Q4_
 """Block types whose rows the kernels decode, also out of panels."""
 READABLE = PLAIN | BLOCKS
 """Types whose rows the kernels decode."""
-WRITABLE = PLAIN | {Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, IQ4_NL}
+WRITABLE = PLAIN | {Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, IQ4_NL, Q2_K, Q4_K, Q5_K, Q6_K}
 """Types into which the kernels turn f32."""
 
 ACTIVATIONS = "activations"
