@@ -90,7 +90,7 @@ def test_python_float_means_f64() -> None:
         ("f-32", "dtype: unknown type 'f-32'; did you mean f32?"),
         (99, "dtype: unknown type id 99; known ids are 0 to 42"),
         (-1, "dtype: unknown type id -1; known ids are 0 to 42"),
-        (4, "dtype: type id 4 was removed from the format; convert the file anew"),
+        (4, "dtype: type id 4 was removed from the format; convert the file again"),
         (
             np.dtype(np.complex64),
             "dtype: NumPy type complex64 has no tensor type; use one of f32, f16, i8, i16, i32, "
@@ -100,9 +100,9 @@ def test_python_float_means_f64() -> None:
             np.dtype(">f4"),
             "dtype: NumPy type >f4 has no tensor type; use one of f32, f16, i8, i16, i32, i64, f64",
         ),
-        (None, "dtype: None is no type; give a name, a GGUF type id or a NumPy type"),
-        (True, "dtype: True is no type; give a name, a GGUF type id or a NumPy type"),
-        (1.5, "dtype: 1.5 is no type; give a name, a GGUF type id or a NumPy type"),
+        (None, "dtype: None is not a type; give a name, a GGUF type id or a NumPy type"),
+        (True, "dtype: True is not a type; give a name, a GGUF type id or a NumPy type"),
+        (1.5, "dtype: 1.5 is not a type; give a name, a GGUF type id or a NumPy type"),
     ],
 )
 def test_unknown_types_are_refused_with_the_nearest_known(what, message: str) -> None:
@@ -134,7 +134,7 @@ def test_part_of_a_block_is_refused() -> None:
         tp.Q4_K.row_size(300)
 
     assert str(error.value) == (
-        "q4_K: a row of 300 elements is no multiple of the block length 256; pad the row"
+        "q4_K: a row of 300 elements is not a multiple of the block length 256; pad the row"
     )
 
 

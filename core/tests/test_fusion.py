@@ -49,7 +49,7 @@ def test_optional_line_left_out_is_stood_for_by_its_first_source() -> None:
 @pytest.mark.parametrize(
     ("lines", "problem"),
     [
-        (["a relu x", "b = relu(a)"], "'a relu x' is no line like"),
+        (["a relu x", "b = relu(a)"], "'a relu x' is not a line like"),
         (["a = relu(x)", "b = relu(x)"], "all of which lead to the last"),
         (["a = relu(x)"], "needs two steps or more"),
         (["a = relu(x)", "a = relu(a)"], "names of their own"),

@@ -546,7 +546,7 @@ REFUSED = {
     "row of part blocks": (
         lambda: tp.cast(t(48), Q4_0),
         tp.ShapeError,
-        "q4_0: a row of 48 elements is no multiple of the block length 32; pad the row",
+        "q4_0: a row of 48 elements is not a multiple of the block length 32; pad the row",
     ),
     "unknown type to cast to": (
         lambda: tp.cast(t(4), "f33"),

@@ -120,7 +120,7 @@ REFUSALS = [
     ),
     (
         lambda: tp.custom([], print, (3, 33), "q8_0"),
-        "q8_0: a row of 33 elements is no multiple of the block length 32; pad the row",
+        "q8_0: a row of 33 elements is not a multiple of the block length 32; pad the row",
     ),
     (
         lambda: tp.map_custom1(t(1), print, n_tasks=-2),

@@ -28,30 +28,33 @@ class DType:
 
     @property
     def is_block(self) -> bool:
-        """Whether several elements share one stored unit."""
+        """True for block types, which store several elements in one unit."""
         return self.block > 1
 
     @property
     def is_float(self) -> bool:
-        """Whether the stored unit is one floating-point number."""
+        """True for f16, bf16, f32 and f64; False for block types and integers."""
         return self in FLOATS
 
     @property
     def is_integer(self) -> bool:
-        """Whether the stored unit is one integer."""
+        """True for i8, i16, i32 and i64."""
         return self in INTEGERS
 
     @property
     def storage(self) -> "np.dtype[np.generic]":
-        """The NumPy type of stored data: its own, uint16 for bf16, bytes for block types."""
+        """The NumPy type of stored data: uint16 for bf16, uint8 for block types, else `numpy`."""
         return np.dtype(self.numpy or ("uint8" if self.is_block else "uint16"))
 
     def row_size(self, elements: int) -> int:
-        """Bytes of a row of `elements` elements. Raises ShapeError for a part of a block."""
+        """Return the bytes of a row of `elements` elements.
+
+        Raises ShapeError if `elements` is not a multiple of the block length.
+        """
         blocks, rest = divmod(elements, self.block)
         if rest:
             raise ShapeError(
-                f"{self.name}: a row of {elements} elements is no multiple of the block length "
+                f"{self.name}: a row of {elements} elements is not a multiple of the block length "
                 f"{self.block}; pad the row"
             )
         return blocks * self.size
@@ -97,12 +100,12 @@ Q1_0 = DType("q1_0", 41, 128, 18)
 Q2_0 = DType("q2_0", 42, 64, 18)
 
 DTYPES: tuple[DType, ...] = tuple(v for v in list(globals().values()) if isinstance(v, DType))
-"""All types, in the order of their ids as far as those are ordered."""
+"""All types, ordered by id."""
 
 FLOATS = frozenset({F32, F16, BF16, F64})
 INTEGERS = frozenset({I8, I16, I32, I64})
 REMOVED_IDS = frozenset({4, 5, 31, 32, 33, 36, 37, 38})
-"""Ids that GGUF once used and that no live file may hold."""
+"""Ids of types that were removed from GGUF: files with them are rejected."""
 
 _BY_NAME = {t.name.lower(): t for t in DTYPES}
 _BY_ID = {t.id: t for t in DTYPES}
@@ -118,7 +121,9 @@ def dtype(what: "str | int | DType | np.dtype[np.generic] | type[np.generic]") -
     if isinstance(what, str):
         return _by_name(what)
     if not isinstance(what, np.dtype | type):
-        raise DTypeError(f"dtype: {what!r} is no type; give a name, a GGUF type id or a NumPy type")
+        raise DTypeError(
+            f"dtype: {what!r} is not a type; give a name, a GGUF type id or a NumPy type"
+        )
     found = _BY_NUMPY.get(np.dtype(what))
     if found is None:
         raise DTypeError(
@@ -132,7 +137,7 @@ def _by_id(number: int) -> DType:
         return _BY_ID[number]
     if number in REMOVED_IDS:
         raise DTypeError(
-            f"dtype: type id {number} was removed from the format; convert the file anew"
+            f"dtype: type id {number} was removed from the format; convert the file again"
         )
     raise DTypeError(f"dtype: unknown type id {number}; known ids are 0 to {max(_BY_ID)}")
 

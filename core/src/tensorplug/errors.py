@@ -1,4 +1,4 @@
-"""The exception tree, refusals, and the one place where driver errors become ours."""
+"""The exception tree, refusals, and the mapping of driver errors to exceptions of the tree."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -14,9 +14,9 @@ class TensorplugError(Exception):
     """Root of every error that tensorplug raises on purpose."""
 
     devices: "tuple[Device, ...]" = ()
-    """Through which devices it came, the innermost first, where that is known."""
+    """The devices whose calls raised or passed on the error, innermost first; may be empty."""
     node: str = ""
-    """What was being computed, where that is known."""
+    """Name of the node that was being computed; empty if unknown."""
 
 
 class ShapeError(TensorplugError, ValueError):
@@ -32,7 +32,7 @@ class GraphError(TensorplugError, ValueError):
 
 
 class OptionError(TensorplugError, ValueError):
-    """A device string, an environment variable or an option that means nothing."""
+    """A device string, an environment variable or an option that cannot be understood."""
 
 
 class FormatError(TensorplugError, ValueError):
@@ -67,34 +67,37 @@ class DeviceHung(DeviceError):
 
 @dataclass(frozen=True, slots=True)
 class RunState:
-    """How far a run came that a device broke off; devices by name, splits by index."""
+    """The state of a run that a device failure ended; devices by name, splits by index."""
 
     devices: tuple[str, ...]
-    """Which failed."""
+    """Names of the devices that failed."""
     cause: str
     """"gone", "out of memory", "hung" or "failed"."""
     doing: str
-    """What the run was at, such as "split 1 (mul_mat to relu)" or "copy x"."""
+    """The step at which the failure surfaced: "split 1 (mul_mat to relu)" or "copy x"."""
     node: str
-    """The node that was being computed; empty where the device works late and does not say."""
+    """The node that was being computed; empty if the device runs queued work and does not tell."""
     split: int | None
     """The split that was being queued; None before the first and after the last."""
     splits: int
+    """The number of splits of the schedule."""
     completed: tuple[int, ...]
-    """Splits that are known to be done."""
+    """Splits whose work is known to be complete."""
     held: Mapping[str, int]
     """Bytes still held on the devices that failed: compute memory and tensors."""
     remedy: str
+    """What the user can do, as a sentence."""
     boundary: int | None = None
-    """How many splits need not run again; 0 is from the inputs, None where nothing goes on."""
+    """The number of splits that need not run again: 0 to resume from the inputs, None if the run
+    cannot resume."""
     not_later: tuple[str, ...] = ()
-    """Why the run does not go on behind later splits that are done."""
+    """Reasons why the run cannot resume after a later completed split."""
 
 
 class RunFailed(DeviceError):
-    """A device failed in the middle of a schedule; its own error is the cause.
+    """A device failed during a run of a schedule. The device's own error is `__cause__`.
 
-    All streams that still answer have been waited for.
+    When RunFailed is raised, every stream that still answers has been synchronized.
     """
 
     def __init__(self, text: str, state: RunState) -> None:
@@ -103,19 +106,19 @@ class RunFailed(DeviceError):
 
 
 class Unsupported(TensorplugError, RuntimeError):
-    """No given backend can run an op, or an ability is missing."""
+    """None of the given backends can run an op, or a backend lacks an ability."""
 
 
 class BackendNotFound(TensorplugError, LookupError):
-    """No installed distribution or device answers to a name."""
+    """No installed backend or device has the given name."""
 
 
 class BackendUnavailable(TensorplugError, RuntimeError):
-    """An installed backend cannot be used here; the cause is chained."""
+    """An installed backend cannot be used on this machine; `__cause__` says why."""
 
 
 class StateError(TensorplugError, RuntimeError):
-    """The object is in no state for this call."""
+    """The object is in a state that does not allow this call."""
 
 
 class Closed(StateError):
@@ -131,11 +134,11 @@ class LiveChildren(StateError):
 
 
 class ConcurrentUse(StateError):
-    """Two threads entered an object that belongs to one."""
+    """Two threads entered an object that only one thread may use at a time."""
 
 
 class SchedulerBusy(ConcurrentUse):
-    """Two schedules of one scheduler were asked to run at once."""
+    """Two schedules of one scheduler were asked to run at the same time."""
 
 
 class StaleResult(StateError):
@@ -143,7 +146,7 @@ class StaleResult(StateError):
 
 
 class HazardError(TensorplugError, RuntimeError):
-    """Two accesses to the same bytes that nothing orders; found by a sanitizer."""
+    """A data race: two unordered accesses to the same bytes, one of them a write."""
 
 
 class Aborted(TensorplugError, RuntimeError):
@@ -155,7 +158,11 @@ ErrorTable = Mapping[type[BaseException], type[TensorplugError]]
 
 @contextmanager
 def map_driver_errors(table: ErrorTable, doing: str) -> Iterator[None]:
-    """Raise our error for a driver's, chained; `table` lists narrow types first."""
+    """Replace an exception of a driver by the exception that `table` gives for its type.
+
+    `table` lists subclasses before their base classes: the first match wins. `doing` starts the
+    error text. The driver's exception becomes `__cause__`; a TensorplugError passes unchanged.
+    """
     try:
         yield
     except TensorplugError:
@@ -166,7 +173,7 @@ def map_driver_errors(table: ErrorTable, doing: str) -> Iterator[None]:
 
 
 class blaming:  # noqa: N801 - reads as what it does: `with blaming(device)`
-    """Adds `device` to those through which an error came."""
+    """Context manager that appends `device` to `devices` of a TensorplugError passing through."""
 
     __slots__ = ("_device",)
 
@@ -174,7 +181,7 @@ class blaming:  # noqa: N801 - reads as what it does: `with blaming(device)`
         self._device = device
 
     def __enter__(self) -> None:
-        """Nothing to do until something fails."""
+        """Do nothing: only a failure is recorded."""
 
     def __exit__(
         self,
@@ -188,7 +195,7 @@ class blaming:  # noqa: N801 - reads as what it does: `with blaming(device)`
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """An expected "no" with its reason; falsy."""
+    """The reason why a device does not run a node or a group. A Refusal is falsy."""
 
     reason: str
 

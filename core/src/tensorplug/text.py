@@ -1,4 +1,4 @@
-"""Words for people: plain tables, text a terminal does not obey, how a process ended."""
+"""Text for people: tables, escaping of terminal control characters, exit statuses in words."""
 
 import contextlib
 import re
@@ -6,8 +6,8 @@ import signal
 from collections.abc import Sequence
 
 _OBEYED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
-"""What a terminal obeys instead of showing it: controls, except newline and tab, and marks that
-reverse the order of text. Lone surrogates cannot be written at all."""
+"""Characters that a terminal obeys instead of showing: controls other than newline and tab, and
+bidirectional marks. Lone surrogates are included because they cannot be encoded as UTF-8."""
 
 
 def printable(text: str) -> str:
@@ -16,14 +16,14 @@ def printable(text: str) -> str:
 
 
 def one_line(text: str) -> str:
-    """`printable` text in which every run of white space is one space."""
+    """`printable(text)` with each run of white space replaced by one space."""
     return printable(" ".join(text.split()))
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """Lines of a table with aligned columns; the last one is as wide as it likes.
+    """Return the lines of a table with aligned columns; the last column is not padded.
 
-    Cells may come from files and plugins: control characters in them become escapes.
+    Cells may come from files and plugins, so control characters in cells become escapes.
     """
     rows = [[printable(cell.replace("\n", " ")) for cell in row] for row in rows]
     widths = [max(len(row[i]) for row in (head, *rows)) for i in range(len(head) - 1)]
@@ -36,7 +36,7 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 def ending(status: int) -> str:
-    """How a process ended, by the exit status that Python has of it: `SIGSEGV`, `status 3`."""
+    """The name of a `Popen.returncode`: `status 3` for an exit, `SIGSEGV` for a signal."""
     if status >= 0:
         return f"status {status}"
     with contextlib.suppress(ValueError):

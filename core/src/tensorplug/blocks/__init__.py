@@ -1,6 +1,7 @@
-"""Values of stored data in NumPy: what the bytes of block types, f16 and bf16 mean.
+"""Decoding of stored bytes to float32 in NumPy: block types, f16, bf16, f32 and f64.
 
-`decode` is for authors of backends and for tests; `decode_rows` writes into an array that is there.
+`decode` returns a new array, for tests and authors of backends; `decode_rows` writes into an
+existing array.
 """
 
 import numpy as np
@@ -18,10 +19,11 @@ __all__ = ["can_decode", "decode", "decode_rows"]
 def decode(data: "memoryview | bytes | Array", dtype: DType | str, shape: tuple[int, ...]) -> Array:
     """Return the values of stored bytes as a new float32 array of `shape`.
 
-    `data` holds the rows of a contiguous tensor one after another: `shape` is in NumPy order, and
-    its last size is the length of a row, whole blocks of a block type. Any float or block type; f64
-    is rounded. The values are those of ggml, bit by bit. Raises Unsupported for integers, and where
-    the package `gguf` is missing, whose tables some types need; ShapeError for other sizes.
+    `data` holds the rows of a contiguous tensor one after another. `shape` is in NumPy order; its
+    last size is the length of a row, for block types a multiple of the block length. `dtype` is a
+    float or block type; f64 is rounded to float32. The values equal ggml's, bit for bit. Raises
+    Unsupported for integer types, and for types whose tables need the package `gguf` if it is
+    missing; ShapeError if the size of `data` does not match `shape`.
     """
     kind = dtype_of(dtype)
     if not (kind.is_block or kind.is_float):

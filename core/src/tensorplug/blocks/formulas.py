@@ -1,8 +1,8 @@
-"""Decoders of common block types: the values of `gguf`, bit by bit, several times faster.
+"""Decoders of common block types: the same values as `gguf`, bit for bit, several times faster.
 
-What costs time in NumPy is not arithmetic but short inner loops: a strided view of 16 or 32 bytes
-per block is looped over block by block. So the fields of all blocks are first gathered into arrays
-without gaps, each field as one item, and all that follows runs over long arrays.
+NumPy spends its time on short inner loops, not on arithmetic: over a strided view of 16 or 32 bytes
+per block it loops block by block. So each decoder first gathers a field of all blocks into one
+contiguous array, and all arithmetic runs over long arrays.
 """
 
 from collections.abc import Callable
@@ -29,11 +29,11 @@ from tensorplug.dtypes import (
 from tensorplug.graph.tensor import Array
 
 Decoder = Callable[[Array, Array], None]
-"""From blocks, uint8 [n, bytes], to f32 [n, elements], both without gaps."""
+"""Decodes blocks, uint8 [n, bytes], into f32 [n, elements]; both arrays are contiguous."""
 
 
 def _field(blocks: Array, start: int, size: int) -> Array:
-    """The bytes `start` to `start + size` of each block, without gaps: uint8 [n, size]."""
+    """Bytes `start` to `start + size` of each block as a contiguous array: uint8 [n, size]."""
     items = blocks[:, start : start + size].view(np.dtype((np.void, size)))
     return items.copy().view(np.uint8).reshape(-1, size)
 
@@ -44,7 +44,7 @@ def _half(blocks: Array, start: int) -> Array:
 
 
 def _interleaved(parts: list[Array], out: Array) -> None:
-    """Lay arrays [n, size] of bytes side by side into uint8 `out` [n, len(parts) * size]."""
+    """Concatenate uint8 arrays [n, size] along axis 1 into uint8 `out` [n, len(parts) * size]."""
     size = parts[0].shape[1]
     items = out.view(np.dtype((np.void, size)))
     for i, part in enumerate(parts):
@@ -52,7 +52,7 @@ def _interleaved(parts: list[Array], out: Array) -> None:
 
 
 def _nibbles(packed: Array, group: int) -> Array:
-    """Low halves of `group` bytes, then their high halves, group by group: uint8 [n, 2 * bytes]."""
+    """For each `group` bytes, their low nibbles, then their high nibbles: uint8 [n, 2 * bytes]."""
     both = np.empty((len(packed), 2 * packed.shape[1]), np.uint8)
     low, high = (part.reshape(-1, group) for part in (packed & 15, packed >> 4))
     _interleaved([low, high], both.reshape(-1, 2 * group))
@@ -60,14 +60,14 @@ def _nibbles(packed: Array, group: int) -> Array:
 
 
 def _scaled(codes: Array, scales: Array, out: Array) -> None:
-    """`out = codes * scales`, the scales [n, groups] each for an equal share of a block."""
+    """`out = codes * scales`; scales are [n, groups], one for each equal group of a block."""
     np.copyto(out, codes)
     groups = out.reshape(*scales.shape, -1)
     np.multiply(groups, scales[..., None], groups)
 
 
 def _shifted(out: Array, offsets: Array, sign: int) -> None:
-    """Add to (or subtract from) each group of `out` its offset [n, groups]."""
+    """Add offsets [n, groups] to the groups of `out`, or subtract them if `sign` is negative."""
     groups = out.reshape(*offsets.shape, -1)
     (np.add if sign > 0 else np.subtract)(groups, offsets[..., None], groups)
 
@@ -77,12 +77,12 @@ def _q8_0(blocks: Array, out: Array) -> None:
 
 
 def _q8_1(blocks: Array, out: Array) -> None:
-    # The f16 at byte 2 is the sum of the values, for products.
+    # The f16 at byte 2, the sum of the values, is needed only by dot products.
     _scaled(_field(blocks, 4, 32).view(np.int8), _half(blocks, 0), out)
 
 
 def _q8_k(blocks: Array, out: Array) -> None:
-    # The last 32 bytes are sums of 16 codes each, for products.
+    # The last 32 bytes, sums of 16 codes each, are needed only by dot products.
     scales = _field(blocks, 0, 4).view(np.float32)
     _scaled(_field(blocks, 4, 256).view(np.int8), scales, out)
 
@@ -113,7 +113,7 @@ def _q4_1(blocks: Array, out: Array) -> None:
 
 
 def _fifth_bits(blocks: Array, start: int) -> Array:
-    """32 bits from byte `start` on, as 0 or 16."""
+    """The 32 bits from byte `start` on, each as 0 or 16: uint8 [n, 32]."""
     bits = np.unpackbits(_field(blocks, start, 4), axis=1, bitorder="little")
     bits <<= 4
     return bits
@@ -134,7 +134,7 @@ def _q5_1(blocks: Array, out: Array) -> None:
 
 
 def _six_bit_pairs(packed: Array) -> tuple[Array, Array]:
-    """Eight scales and eight minima of six bits from twelve bytes: f32 [n, 8] each."""
+    """Unpack eight scales and eight minima of six bits from twelve bytes: f32 [n, 8] each."""
     first, second, rest = packed[:, 0:4], packed[:, 4:8], packed[:, 8:12]
     scales = np.concatenate([first & 63, (rest & 15) | ((first >> 2) & 48)], axis=1)
     minima = np.concatenate([second & 63, (rest >> 4) | ((second >> 2) & 48)], axis=1)
@@ -157,14 +157,14 @@ def _q5_k(blocks: Array, out: Array) -> None:
 
 
 def _interleaved_or(codes: Array, parts: list[Array]) -> None:
-    """Or arrays [n, size] of bytes, side by side, into `codes`."""
+    """Bitwise OR of `codes` with the uint8 arrays [n, size] of `parts`, concatenated; in place."""
     bits = np.empty_like(codes)
     _interleaved(parts, bits)
     codes |= bits
 
 
 def _two_bits(packed: Array) -> Array:
-    """Codes of two bits from groups of 32 bytes: the lowest pairs of a group first."""
+    """Two-bit codes: for each 32 bytes, the lowest two bits of every byte first: uint8."""
     codes = np.empty((len(packed), 4 * packed.shape[1]), np.uint8)
     groups = packed.reshape(-1, 32)
     _interleaved([(groups >> shift) & 3 for shift in (0, 2, 4, 6)], codes.reshape(-1, 128))
@@ -191,8 +191,8 @@ def _q3_k(blocks: Array, out: Array) -> None:
 
 
 def _q6_k(blocks: Array, out: Array) -> None:
-    # Each half of a block: 64 bytes of low nibbles, of which each 32 make two groups, and 32 bytes
-    # with two high bits for each of the four groups.
+    # Each half of a block has 64 bytes of low four bits (32 bytes hold two groups of 32 codes) and
+    # 32 bytes of high two bits (one pair for each of the four groups).
     low = _field(blocks, 0, 128).reshape(-1, 64)
     codes = np.empty((len(blocks), 256), np.uint8)
     _interleaved([low & 15, low >> 4], codes.reshape(-1, 128))

@@ -1,4 +1,4 @@
-"""Half-precision numbers to and from f32. NumPy stores bf16 as uint16."""
+"""Conversion of f16 and bf16 to and from f32. Arrays of bf16 have the NumPy type uint16."""
 
 import numpy as np
 
@@ -12,9 +12,9 @@ _F16_TO_F32 = np.float32(2.0**112)
 def f16_to_f32(source: Array, out: Array, bits: Array | None = None) -> None:
     """Widen float16 `source` into float32 `out` of the same shape, exactly.
 
-    NumPy converts one number at a time. Five passes over bit patterns are several times faster;
-    they turn infinities and NaN into large numbers, so arrays that hold any go the slow way. `bits`
-    is an int16 scratch array of the same shape.
+    NumPy converts one number at a time; five passes over bit patterns are several times faster.
+    The passes would turn infinities and NaN into large numbers, so NumPy converts arrays that
+    contain infinities or NaN. `bits` is an int16 scratch array of the same shape.
     """
     half = source.view(np.int16)
     magnitude = np.bitwise_and(half, 0x7FFF, out=bits)

@@ -1,4 +1,4 @@
-"""Stored rows to f32: common types by our own decoders, the others by the `gguf` package."""
+"""Decoding of stored rows to f32: common types by DECODERS, the others by the `gguf` package."""
 
 from functools import cache
 from importlib import import_module
@@ -14,19 +14,19 @@ from tensorplug.errors import Unsupported
 from tensorplug.graph.tensor import Array
 
 CHUNK = 1 << 17
-"""Elements that are decoded at a time: with their temporaries they stay in a level-2 cache."""
+"""Elements decoded at a time: with temporaries they fit into a level-2 cache."""
 
 
 def rows_per_chunk(row: int) -> int:
-    """How many rows of `row` elements to decode at a time."""
+    """The number of rows of `row` elements to decode at a time."""
     return max(1, CHUNK // max(row, 1))
 
 
 @cache
 def gguf_quants() -> ModuleType:
-    """The `gguf.quants` module, imported when the first block type is met. Raises Unsupported."""
+    """Import and return `gguf.quants`. Raises Unsupported if the package is missing."""
     try:
-        return import_module("gguf.quants")  # as slow to import as NumPy, and not always needed
+        return import_module("gguf.quants")  # lazily: its import takes as long as NumPy's
     except ImportError as error:
         raise Unsupported(
             "blocks: the tables of i-quants, tq1_0, tq2_0, mxfp4 and nvfp4 are in the package "
@@ -35,14 +35,14 @@ def gguf_quants() -> ModuleType:
 
 
 def gguf_type(dtype: DType) -> Any:
-    """What `gguf` calls `dtype`, or None where it does not know it."""
+    """The GGMLQuantizationType of `dtype`, or None if `gguf` does not know the type."""
     known = gguf_quants().GGMLQuantizationType
     return known(dtype.id) if dtype.id in known.__members__.values() else None
 
 
 @cache
 def can_decode(dtype: DType) -> bool:
-    """Whether values of `dtype` can be turned into f32."""
+    """True if `decode_rows` can decode `dtype`."""
     if not dtype.is_block:
         return dtype.is_float
     theirs = None if dtype in DECODERS else gguf_type(dtype)
@@ -56,7 +56,10 @@ def can_decode(dtype: DType) -> bool:
 
 
 def decode_rows(dtype: DType, raw: Array, out: Array) -> None:
-    """Decode rows of stored bytes, uint8 [rows, bytes], into f32 [rows, elements] without gaps."""
+    """Decode stored bytes, uint8 [rows, bytes], into contiguous f32 [rows, elements].
+
+    Raises Unsupported for types that `can_decode` rejects.
+    """
     with np.errstate(all="ignore"):  # scales may be infinite or NaN
         _decode_rows(dtype, raw, out)
 

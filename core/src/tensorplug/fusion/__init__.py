@@ -1,1 +1,1 @@
-"""Groups of nodes that one kernel computes: patterns, matching and a library of patterns."""
+"""Fusion: patterns of nodes that one kernel can compute, matching, and a library of patterns."""

@@ -1,15 +1,14 @@
 """Fusion: `Pattern`s of nodes that one kernel may compute, and the `Group`s found in a graph.
 
-`matching` finds them.
-
-A pattern reads like its formula, one line for each node:
+The module `matching` finds the groups. A pattern is written as a formula, one line for each node:
 
     pattern("norm_mul", "normed = rms_norm(x)", "scaled = mul(normed, weight)")
 
-Names on the left are the pattern's steps; other names are what the group reads. `add` and `mul`
-match either way round. `a|b` are ops of which any will do, `~step` is the value of a step perhaps
-reshaped, `_` is anything, `-` says that the source must be absent, and sources not mentioned are
-free. A line that starts with `?` is optional: where it is left out, its first source stands for it.
+The names on the left are the pattern's steps. Other names are inputs of the group. The sources of
+`add` and `mul` match in either order. `a|b` means one of the ops `a` and `b`. `~step` means the
+value of a step or a reshaped view of it. `_` matches any source, present or absent. `-` means that
+the source must be absent. Sources that a line does not mention are not checked. A line that starts
+with `?` is optional: without the node, the line's first source takes the place of its result.
 """
 
 import itertools
@@ -24,19 +23,19 @@ from tensorplug.graph.tensor import Tensor
 from tensorplug.ops.table import OPS
 
 COMMUTATIVE = frozenset({"add", "mul"})
-"""Ops whose first two sources may change places."""
+"""Ops whose first two sources may be swapped."""
 FUSION = "TENSORPLUG_FUSION"
 """The environment variable that switches fusion off when it is 0."""
 
 MANY = 64
-"""Sources of an op that is not known."""
+"""The number of sources assumed for an op that is not in the op table."""
 
 _LINE = re.compile(r"(\w+) = ([\w|.]+)\(([^()]*)\)")
 
 Steps = dict[str, "Step"]
 """The steps of one variant by name, in order."""
 Bound = Mapping[str, Tensor]
-"""What each name of a variant stands for, as far as it is known."""
+"""The tensor bound to each name of a variant; names that are not bound yet are absent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,52 +52,54 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """What the tensors called `names` must fulfil, in words; met where one of them is absent."""
+    """A test of the tensors bound to `names`; `text` is the test in words."""
 
     text: str
     names: tuple[str, ...]
     test: Callable[..., bool]
 
     def met(self, bound: Bound) -> bool:
-        """Whether the tensors of a match fulfil it."""
+        """True if the tensors of a match pass the test, or if one of `names` is not bound."""
         found = [bound[name] for name in self.names if name in bound]
         return len(found) < len(self.names) or self.test(*found)
 
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """Where a source of a step comes from, as a pattern writes it."""
+    """One source of a step, as the pattern writes it."""
 
     name: str
-    """Empty where the source may be anything, `-` where it must be absent."""
+    """The name in the pattern; empty if any source matches, `-` if the source must be absent."""
     reshaped: bool
+    """True if a reshaped view of the tensor called `name` matches too."""
     ops: frozenset[str] | None
-    """Those of the step called `name`; None where it is none."""
+    """The ops of the step called `name`; None if `name` is an input of the group."""
 
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """A variant of a pattern, ready to be looked for."""
+    """A variant of a pattern, preprocessed for matching."""
 
     pattern: "Pattern"
     steps: Mapping[str, Step]
     slots: Mapping[str, tuple[Slot, ...]]
     last: str
     needs: Mapping[str, int]
-    """How many nodes of which op there must be, views apart."""
+    """The number of nodes of each op that a graph needs for a match; views are not counted."""
     most_readers: Mapping[str, int]
-    """How many readers a step may have of which the form knows; for steps seen inside alone."""
+    """For each step that is not an output: the most readers that it can have inside the group."""
 
 
 @dataclass(frozen=True)
 class Pattern:
-    """Nodes that a device may compute as one, in one or several variants.
+    """Nodes that a device may compute with one kernel, in one or several variants.
 
-    Each variant ends in its last step, on which all others lead. `outputs` are further steps whose
-    values may be read outside: they are always computed, but for their parts `unread`: steps that
-    look at bytes of an output which nothing else reads. `in_place` are what the group reads at
-    no place but the one where it then writes its result, so that this may be laid over it. What
-    a device's kernel cannot do is for its `supports_group` to refuse.
+    The result of each variant is its last step; every other step leads to it. `outputs` are further
+    steps whose values may be read outside the group, so a kernel writes them too. `unread` are
+    views of outputs that nothing outside the group reads: a kernel may leave those bytes unwritten.
+    `in_place` names inputs that the kernel reads elementwise: it reads element i only to compute
+    element i of the result, so the result may overwrite the input's memory. A device refuses a
+    group that its kernel cannot compute in `supports_group`.
     """
 
     name: str
@@ -114,7 +115,7 @@ class Pattern:
 
     @cached_property
     def forms(self) -> tuple[Form, ...]:
-        """Its variants, ready to be looked for."""
+        """The variants, preprocessed for matching."""
         return tuple(_form(self, {step.name: step for step in v}) for v in self.variants)
 
     def __str__(self) -> str:
@@ -123,11 +124,11 @@ class Pattern:
 
 @dataclass(frozen=True)
 class Group:
-    """Nodes that are computed together, at the place of the last one.
+    """Nodes that one kernel computes together, at the position of the last node.
 
-    `nodes` are in execution order, without views. `outputs` need memory, the others have none;
-    an output may be a view of a node. `inputs` are tensors from outside that the nodes read. The
-    tensors of the pattern's names are at hand as `group["weight"]`.
+    `nodes` are in execution order, without views. `outputs` get memory; the other nodes get none.
+    An output may be a view of a node. `inputs` are tensors from outside the group that the nodes
+    read. `group["weight"]` is the tensor that the pattern calls `weight`.
     """
 
     pattern: Pattern
@@ -138,18 +139,18 @@ class Group:
 
     @property
     def last(self) -> Tensor:
-        """The node at whose place the group runs."""
+        """The last node: the group runs at its position in the execution order."""
         return self.nodes[-1]
 
     @cached_property
     def inner(self) -> frozenset[Tensor]:
-        """Nodes that get no memory: nothing outside the group sees their values."""
+        """Nodes without memory: nothing outside the group reads their values."""
         roots = {t.root for t in self.outputs}
         return frozenset(n for n in self.nodes if n.root not in roots)
 
     @property
     def replaceable(self) -> tuple[Tensor, ...]:
-        """Inputs over which the result may be laid."""
+        """Inputs whose memory the result may overwrite."""
         return tuple(self.tensors[n] for n in self.pattern.in_place if n in self.tensors)
 
     def __getitem__(self, name: str) -> Tensor:
@@ -159,7 +160,7 @@ class Group:
         return name in self.tensors
 
     def get(self, name: str) -> Tensor | None:
-        """The tensor that the pattern calls `name`, or None where this variant has none."""
+        """Return the tensor that the pattern calls `name`, or None if this variant has none."""
         return self.tensors.get(name)
 
     def __repr__(self) -> str:
@@ -167,7 +168,7 @@ class Group:
 
 
 Accepts = Callable[[Group], bool | Refusal]
-"""Whether a device takes a group."""
+"""Returns whether a device computes a group with one kernel."""
 
 
 # --- making patterns ---------------------------------------------------------------------------
@@ -181,13 +182,16 @@ def pattern(
     in_place: Iterable[str] = (),
     unread: Iterable[str] = (),
 ) -> Pattern:
-    """Return the pattern of `lines`, with a variant for each choice of its optional ones."""
+    """Return the pattern of `lines`, with a variant for each subset of the optional lines.
+
+    `where` are conditions on a match; `Pattern` explains the other arguments. Raises GraphError.
+    """
     named = (tuple(names) for names in (outputs, in_place, unread))
     return Pattern(name, variants(*lines), tuple(where), *named)
 
 
 def variants(*lines: str) -> tuple[tuple[Step, ...], ...]:
-    """All ways to read `lines`, the longest first. Raises GraphError for a line that is none."""
+    """All variants of `lines`, the longest first. Raises GraphError for a malformed line."""
     choices = [(True, False) if line.startswith("?") else (True,) for line in lines]
     found = [_chosen(lines, taken) for taken in itertools.product(*choices)]
     return tuple(sorted(found, key=len, reverse=True))
@@ -216,7 +220,7 @@ def _renamed(source: str, stands_for: Mapping[str, str]) -> str:
 def _parse(line: str) -> Step:
     found = _LINE.fullmatch(line)
     if found is None:
-        raise GraphError(f"pattern: {line!r} is no line like 'scaled = mul(normed, weight)'")
+        raise GraphError(f"pattern: {line!r} is not a line like 'scaled = mul(normed, weight)'")
     name, ops, sources = found.groups()
     named = tuple(s.strip() for s in sources.split(",") if s.strip())
     return Step(name, tuple(ops.split("|")), named)
@@ -228,8 +232,8 @@ def _check(name: str, steps: Sequence[Step]) -> None:
     lost = [s.name for s in steps[:-1] if s.name not in read]
     if lost or len(known) < len(steps) or len(steps) < 2:
         raise GraphError(
-            f"pattern {name}: {'; '.join(map(str, steps))}: needs two steps or more with names of "
-            "their own, all of which lead to the last"
+            f"pattern {name}: {'; '.join(map(str, steps))}: needs two or more steps with different "
+            "names, all of which lead to the last"
         )
 
 
@@ -237,7 +241,7 @@ def _form(whole: Pattern, steps: Steps) -> Form:
     last = next(reversed(steps))
     slots = {name: tuple(_slot(source, steps) for source in s.sources) for name, s in steps.items()}
     named = Counter(slot.name for of_step in slots.values() for slot in of_step)
-    # A source that the form does not name may be a look at one that it does.
+    # A source without a name in the form may be a view of a step: it counts as a possible reader.
     free = named[""] + sum(_arity(s.ops) - len(s.sources) for s in steps.values())
     inner = [name for name in steps if name != last and name not in whole.outputs]
     needs = Counter(s.ops[0] for s in steps.values() if len(s.ops) == 1 and not _views(s.ops[0]))
@@ -251,7 +255,7 @@ def _slot(source: str, steps: Steps) -> Slot:
 
 
 def _arity(ops: Iterable[str]) -> int:
-    """The most sources that one of `ops` takes."""
+    """The largest number of sources that one of `ops` takes."""
     return max(len(OPS[op].sources) if op in OPS else MANY for op in ops)
 
 
@@ -260,14 +264,14 @@ def _views(op: str) -> bool:
 
 
 def same_shape(*names: str) -> Condition:
-    """All of `names` have the same sizes: nothing is repeated."""
+    """The tensors called `names` have the same shape: none is broadcast."""
     return Condition(
         f"{', '.join(names)} have one shape", names, lambda *ts: len({t.ne for t in ts}) == 1
     )
 
 
 def single(name: str) -> Condition:
-    """`name` is one number."""
+    """The tensor called `name` has one element."""
     return Condition(f"{name} has one element", (name,), lambda t: t.size == 1)
 
 
@@ -277,7 +281,7 @@ def param(step: str, name: str, value: object) -> Condition:
 
 
 def leading(part: str, whole: str) -> Condition:
-    """`part` is the first elements of each row of `whole`."""
+    """`part` is a view of the first elements of each row of `whole`."""
     return Condition(
         f"{part} begins each row of {whole}",
         (part, whole),

@@ -1,7 +1,7 @@
-"""The fusion patterns that devices share; a device names those that it has kernels for.
+"""The fusion patterns that devices share; a device lists the patterns that it has kernels for.
 
-A pattern says what is computed. What a kernel asks for beside that (types, one column, aligned
-rows) is for the device's `supports_group` to refuse.
+A pattern says only what is computed. A device's `supports_group` refuses groups that its kernel
+cannot compute for other reasons: data types, more than one column, unaligned rows.
 """
 
 import itertools
@@ -20,9 +20,9 @@ from tensorplug.fusion.formulas import (
 from tensorplug.graph.tensor import Tensor
 
 LONGEST_CHAIN = 8
-"""Nodes of the longest chain of one op."""
+"""Nodes in the longest chain of adds or of muls."""
 MOST_EXPERTS = 15
-"""Experts for each token whose results one group adds up."""
+"""The most experts for each token whose results one MOE_COMBINE group adds up."""
 
 _GLU = "swiglu|geglu|reglu|geglu_erf|geglu_quick|swiglu_oai"
 
@@ -44,9 +44,9 @@ def _chain(op: str) -> Pattern:
 
 
 ADD_CHAIN = _chain("add")
-"""a + b1 + ... + bn, n from 2 to 8: `a`, `b1`, ...; sums `s1`, ..."""
+"""a + b1 + ... + bn, n from 2 to 8: inputs `a`, `b1`, ..., partial sums `s1`, ..."""
 MUL_CHAIN = _chain("mul")
-"""a * b1 * ... * bn, as ADD_CHAIN."""
+"""a * b1 * ... * bn, n from 2 to 8: inputs `a`, `b1`, ..., partial products `s1`, ..."""
 
 ACTIVATION_MUL = pattern(
     "activation_mul",
@@ -92,7 +92,7 @@ ADD_NORM = pattern(
     where=[same_shape("normed", "scaled"), same_shape("normed", "shifted")],
     outputs=["sum"],
 )
-"""A residual sum and its norm; both are outputs."""
+"""A residual sum `a + b` and its norm; both are outputs."""
 RMS_NORM_ROPE = pattern(
     "rms_norm_rope",
     "normed = rms_norm(x)",
@@ -145,7 +145,7 @@ MUL_MAT_ID_GLU = pattern(
     f"y = {_GLU}(gate_sum, up_sum)",
 )
 
-# Weights whose blocks hold small numbers alone have a scale beside them: one for each matrix.
+# Weights of types with a narrow range (nvfp4) come with one f32 scale for each matrix.
 
 
 def _one_for_each_matrix(scale: str, w: str) -> Condition:
@@ -157,7 +157,7 @@ def _one_for_each_matrix(scale: str, w: str) -> Condition:
 
 def _only_for_tokens(many: str, scale: str) -> Condition:
     return Condition(
-        f"{many} repeats {scale} for tokens alone", (many, scale), lambda m, s: m.ne[1] == s.ne[1]
+        f"{many} repeats {scale} for tokens only", (many, scale), lambda m, s: m.ne[1] == s.ne[1]
     )
 
 
@@ -248,7 +248,7 @@ GATED_DELTA_NET_CPY = pattern(
     outputs=["net"],
     unread=["tail"],
 )
-"""Its last states go to a cache, and nowhere else."""
+"""A gated delta net whose last states are copied to a cache, and read by nothing else."""
 
 # --- mixtures of experts -----------------------------------------------------------------------
 
@@ -256,7 +256,7 @@ _SCORES = ("scores = soft_max|sigmoid|softplus(logits, -, -)", "? rooted = sqrt(
 
 
 def _topk_variants() -> tuple[tuple[str, ...], ...]:
-    """Lines of all ways to weigh the experts: by their scores, or by the scores' shares."""
+    """Lines of all variants: expert weights are scores, or scores divided by their sum."""
     sort = ("order = argsort(biased)", "ids = view(order)")
     choose = [("ids = top_k(biased)",), sort]
     shares = [
@@ -288,7 +288,10 @@ TOPK_MOE = Pattern(
     where=_CHOICE,
     outputs=("ids",),
 )
-"""The experts of each token (`ids`) and their weights, by scores of all experts."""
+"""Routing of a mixture of experts: each token's experts (`ids`) and their weights.
+
+The scores are computed over all experts before the selection.
+"""
 
 TOPK_MOE_LATE = Pattern(
     "topk_moe_late",
@@ -308,7 +311,7 @@ TOPK_MOE_LATE = Pattern(
     where=_CHOICE,
     outputs=("ids",),
 )
-"""The same with a soft_max over the logits of the chosen experts alone."""
+"""Like TOPK_MOE, with a softmax over the logits of the selected experts only."""
 
 
 def _slot(index: int) -> Condition:
@@ -333,7 +336,8 @@ MOE_COMBINE = Pattern(
         *(_slot(i) for i in range(MOST_EXPERTS)),
     ),
 )
-"""The weighted sum of the results of each token's experts, as many as the group has nodes."""
+"""The weighted sum of the results of each token's experts: one variant for each number of experts,
+2 to MOST_EXPERTS."""
 
 PATTERNS: tuple[Pattern, ...] = (
     ADD_CHAIN,
@@ -361,9 +365,9 @@ PATTERNS: tuple[Pattern, ...] = (
     TOPK_MOE_LATE,
     MOE_COMBINE,
 )
-"""All of them."""
+"""All patterns of this module."""
 
 
 def named(names: Container[str]) -> tuple[Pattern, ...]:
-    """Those whose names are in `names`."""
+    """Return the patterns whose names are in `names`, in the order of PATTERNS."""
     return tuple(pattern for pattern in PATTERNS if pattern.name in names)

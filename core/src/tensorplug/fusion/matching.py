@@ -1,4 +1,4 @@
-"""Finds the groups of nodes that follow a pattern, in time that grows with the nodes alone."""
+"""Finds the groups of nodes that match a pattern, in time linear in the number of nodes."""
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -11,10 +11,10 @@ from tensorplug.graph.tensor import Tensor
 from tensorplug.ops.table import OPS
 
 Accepts = Callable[[Group], bool | Refusal]
-"""Whether a device takes a group."""
+"""Returns whether a device computes a group with one kernel."""
 
 Kind = tuple[str, ...]
-"""A node's op and those of its operands: empty for one that is absent, with `~` for a view."""
+"""The op of a node, then the op of each operand: empty if absent, with a leading `~` if a view."""
 
 
 def find_groups(
@@ -24,16 +24,16 @@ def find_groups(
     *,
     nodes: Sequence[Tensor] | None = None,
 ) -> tuple[Group, ...]:
-    """Groups among `nodes`, by default all of `graph`: the longest first, none sharing a node.
+    """Find disjoint groups among `nodes`, by default all nodes of `graph`; longer patterns win.
 
-    `nodes` are in the order in which they will run; `accepts` says whether a device takes a group.
-    Returned in the order of their last nodes.
+    `nodes` are in execution order. `accepts` says whether a device computes a group. The groups
+    are returned in the order of their last nodes.
     """
     return Finder(graph, patterns).groups(graph.nodes if nodes is None else nodes, accepts)
 
 
 class Finder:
-    """Looks for the same patterns in several parts of a graph."""
+    """Finds groups of the same patterns in several parts of one graph."""
 
     def __init__(self, graph: Graph, patterns: Iterable[Pattern]) -> None:
         self.graph = graph
@@ -48,7 +48,7 @@ class Finder:
         self._fitting: dict[Kind, list[int]] = {}
 
     def groups(self, nodes: Sequence[Tensor], accepts: Accepts | None = None) -> tuple[Group, ...]:
-        """Groups among `nodes`, as `find_groups` says."""
+        """Find groups among `nodes`, with the rules of `find_groups`."""
         order = [n for n in nodes if self.graph.computes(n)]
         ends: dict[int, list[Tensor]] = {}
         for node in order:
@@ -71,7 +71,7 @@ class Finder:
         return tuple(sorted(found, key=lambda group: site.place[group.last]))
 
     def _ranks(self, kind: Kind) -> list[int]:
-        """The forms that a node of this kind may end."""
+        """Indices of the forms whose last step a node of this kind may be."""
         known = self._fitting.get(kind)
         if known is None:
             ranks = self._ending[kind[0]]
@@ -105,7 +105,7 @@ def _may_end(form: Form, kind: Kind) -> bool:
 
 
 def _may_come(slot: Slot, given: str) -> bool:
-    """Whether a source with this op, or a look at one, may be what `slot` asks for."""
+    """True if an operand with the op `given` (`~op` for a view) may match `slot`."""
     if not slot.name:
         return True
     if not given or slot.name == "-":
@@ -116,7 +116,7 @@ def _may_come(slot: Slot, given: str) -> bool:
 
 
 def _first(form: Form, node: Tensor, site: "_Site") -> Group | None:
-    """The first group of that form which ends in `node` and can run as one."""
+    """The first group of `form` whose last node is `node` and that can run as one kernel."""
     for bound in _match(form, form.last, node, {}, site):
         if all(condition.met(bound) for condition in form.pattern.where):
             group = site.group(form, bound)
@@ -126,7 +126,7 @@ def _first(form: Form, node: Tensor, site: "_Site") -> Group | None:
 
 
 def _match(form: Form, name: str, tensor: Tensor, bound: Bound, site: "_Site") -> Iterator[Bound]:
-    """All ways in which `tensor` is what the form calls `name`, given what is `bound`."""
+    """All extensions of `bound` in which the form's `name` is bound to `tensor`."""
     if name in bound:
         if bound[name] is tensor:
             yield bound
@@ -152,7 +152,7 @@ def _orders(tensor: Tensor) -> list[tuple[Tensor | None, ...]]:
 
 
 def _at_hand(slot: Slot, given: Tensor | None) -> bool:
-    """Whether a look at the source alone leaves it possible."""
+    """False if the op of the source already rules out a match."""
     if slot.ops is None or given is None:
         return True
     return given.op in slot.ops or (slot.reshaped and given.is_view)
@@ -184,7 +184,7 @@ def _match_source(
 
 
 def _reshaped(tensor: Tensor) -> Iterator[Tensor]:
-    """`tensor`, and what it is a reshaped view of: the same elements in the same order."""
+    """`tensor` and every tensor it is a reshape of: the same elements in the same order."""
     yield tensor
     while tensor.is_view and tensor.is_contiguous:
         below = tensor.sources[0]
@@ -195,25 +195,25 @@ def _reshaped(tensor: Tensor) -> Iterator[Tensor]:
 
 
 class _Site:
-    """The nodes that will run, where each stands, and who reads what in the whole graph."""
+    """The nodes in execution order, their positions, and the readers of each in the graph."""
 
     def __init__(self, graph: Graph, order: Sequence[Tensor], wanted: Collection[Tensor]) -> None:
         self.order = order
         self.place = {node: i for i, node in enumerate(order)}
         self.taken: set[Tensor] = set()
-        """Nodes of groups that were found before."""
+        """Nodes of the groups found so far."""
         self._wanted = wanted
         self._readers = graph.readers
 
     def may_be(self, form: Form, name: str, tensor: Tensor) -> bool:
-        """Whether a step of `form` may have the readers that `tensor` has."""
+        """False if `tensor`, bound to the step `name`, surely has a reader outside the group."""
         most = form.most_readers.get(name)
         if most is None:
             return True
         return tensor not in self._wanted and len(self._readers.get(tensor, ())) <= most
 
     def group(self, form: Form, bound: Bound) -> Group | None:
-        """The group of a match, or None where it cannot run as one."""
+        """Return the group of a match, or None if the nodes cannot run as one kernel."""
         shape, steps = form.pattern, form.steps
         members = _members([bound[name] for name in steps])
         nodes = [t for t in members if not t.is_view]
@@ -232,7 +232,7 @@ class _Site:
         return None
 
     def _is_closed(self, members: Mapping[Tensor, None], outputs: Sequence[Tensor]) -> bool:
-        """Whether nothing outside needs the value of a member that is no output."""
+        """True if nothing outside the group reads a member other than the outputs."""
         return all(
             t not in self._wanted and all(r in members for r in self._readers.get(t, ()))
             for t in members
@@ -240,7 +240,7 @@ class _Site:
         )
 
     def _is_unread(self, part: Tensor, members: Mapping[Tensor, None]) -> bool:
-        """Whether nothing outside reads bytes of `part`, which is a view of a member."""
+        """True if nothing outside the group reads bytes of `part`, a view of a member."""
         start, end = _span(part)
         looks = [part.root]
         while looks:
@@ -254,9 +254,10 @@ class _Site:
         return True
 
     def _can_wait(self, group: Group) -> bool:
-        """Whether nothing between its nodes changes what the group reads, or reads what it makes.
+        """True if all nodes of the group can run later, at the position of the last one.
 
-        The nodes run at the place of the last one, so all but that one run later than they would.
+        A node between them that is not in the group must not write an input of the group and must
+        not read an output of the group.
         """
         first, end = self.place[group.nodes[0]], self.place[group.last]
         reads = {t.root for t in group.inputs}
@@ -270,12 +271,12 @@ class _Site:
 
 
 def _span(tensor: Tensor) -> tuple[int, int]:
-    """The first byte of its root that it may hold, and the end of the last."""
+    """The byte range (start, end) of the root that `tensor` may cover."""
     return tensor.view_offset, tensor.view_offset + tensor.nbytes
 
 
 def _members(tensors: Sequence[Tensor]) -> dict[Tensor, None]:
-    """The nodes of a match and the views between them."""
+    """The nodes of a match and the views that connect them, as an ordered set."""
     members = dict.fromkeys(tensors)
     for node in tensors:
         for source in node.sources:
@@ -289,15 +290,16 @@ def _members(tensors: Sequence[Tensor]) -> dict[Tensor, None]:
 
 
 def _is_apart(members: Mapping[Tensor, None], others: Iterable[Tensor]) -> bool:
-    """Whether what the group reads from outside is not made by the group itself."""
+    """True if none of `others`, the tensors read from outside, lies in memory of a member."""
     roots = {t.root for t in members if not t.writes}
     return all(t not in members and t.root not in roots for t in others)
 
 
 def _writes_only_last(group: Group) -> bool:
-    """Whether no node but the last writes memory of others, and that none which the group reads.
+    """True if no node except the last writes memory of another tensor, or lies in placed memory.
 
-    An in-place node would lay its result over what other nodes of the group still read.
+    The last node may write one input of the group, if its op is a write (`set_rows`, `cpy`). Any
+    other in-place node would overwrite memory that other nodes of the group still read.
     """
     for node in group.nodes[:-1]:
         if node.writes or node.root.storage is not None:

@@ -1,1 +1,1 @@
-"""What the operating system gives: forks, files written whole, and a cache of files."""
+"""Operating system services: locks after a fork, atomic file replacement, a file cache."""

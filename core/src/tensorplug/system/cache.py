@@ -1,8 +1,9 @@
-"""`Cache`: files kept between processes that save time and never decide whether a program starts.
+"""`Cache`: a cache of files that outlives the process, for compiled kernels and measurements.
 
-A file is read exactly as it was written, or not at all: a digest of its name and content stands at
-its end. Nothing is read from a folder or file that other users may have written, and nothing is
-ever unpickled. Where nothing can be read or written, a warning says so once per process.
+A cache only saves time: a program works without it. Each file ends in a digest of its name and
+content, and a file with a wrong digest counts as missing. Folders and files that other users can
+write are never read. Cached data is never unpickled. A cache that cannot be read or written causes
+one warning per process.
 """
 
 import hashlib
@@ -18,15 +19,15 @@ from functools import cache
 from pathlib import Path
 
 VARIABLE = "TENSORPLUG_CACHE"
-"""Names the folder of all caches in place of one among the user's files."""
+"""The environment variable that names the folder of all caches instead of the user's default."""
 LIMIT = 2**29
-"""Bytes of programs that one cache keeps."""
+"""Default limit of a cache's total size, in bytes."""
 ABANDONED = 3600.0
-"""Seconds after which a half-written file belongs to a process that was killed."""
+"""Seconds after which a half-written file is assumed to be left by a killed process."""
 
 _OURS = 0o700
 _WRITABLE_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
-# A planted link is not followed, and a planted pipe does not block.
+# O_NOFOLLOW rejects a symbolic link planted by an attacker; O_NONBLOCK, a planted pipe.
 _READ = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
 _BINARY = getattr(os, "O_BINARY", 0)
 _SEAL = hashlib.sha256().digest_size
@@ -36,10 +37,10 @@ logger = logging.getLogger("tensorplug.system.cache")
 
 @dataclass(frozen=True, slots=True)
 class Cache:
-    """The folder `name` of all caches, with files of one use. Safe beside other processes.
+    """Files of one purpose in the folder `root() / name`. Several processes may share the folder.
 
-    Files whose names end with `suffix` may be deleted at any time: those used longest ago go when
-    all of them have more than `limit` bytes.
+    Files whose names end with `suffix` may be deleted at any time: the least recently used are
+    deleted when these files together exceed `limit` bytes.
     """
 
     name: str
@@ -48,11 +49,11 @@ class Cache:
 
     @property
     def folder(self) -> Path:
-        """Where the files lie; it may not exist."""
+        """The folder of the files; the folder might not exist."""
         return root() / self.name
 
     def usable(self) -> Path | None:
-        """The folder, made where it was missing; None, with a warning, where it cannot be used."""
+        """Return the folder, creating it if missing; None, after a warning, if it is unusable."""
         try:
             folder = self.folder
             folder.parent.mkdir(mode=_OURS, parents=True, exist_ok=True)
@@ -63,7 +64,7 @@ class Cache:
             return None
 
     def read(self, name: str) -> bytes | None:
-        """What was written under `name`; None where there is no sound file."""
+        """Return the bytes written under `name`; None if the file is missing or damaged."""
         try:
             folder = self.folder
             if not self._trusted(folder):
@@ -74,18 +75,18 @@ class Cache:
                     return None
                 sealed = file.read()
                 with suppress(OSError):
-                    os.utime(folder / name)  # used now: it is forgotten later than others
+                    os.utime(folder / name)  # the time of use, for `_forget_oldest`
         except (OSError, RuntimeError):
             return None
         content = sealed[:-_SEAL]
         return content if sealed[len(content) :] == _digest(name, content) else None
 
     def find(self, name: str) -> Path | None:
-        """The path of a sound file, for loaders that do not mind the digest at its end."""
+        """Return the path of an intact file, for loaders that ignore the digest at its end."""
         return None if self.read(name) is None else self.folder / name
 
     def write(self, name: str, content: bytes) -> bool:
-        """Keep a file, which other processes see whole or not at all; False if that cannot be."""
+        """Write a file atomically: other processes see all of it or nothing. False on failure."""
         folder = self.usable()
         if folder is None:
             return False
@@ -105,7 +106,7 @@ class Cache:
         return True
 
     def mark(self, name: str) -> bool:
-        """Leave an empty file; False where there is one. Where nothing can be kept: True."""
+        """Create an empty file. False if the file exists; True if the cache is unusable."""
         folder = self.usable()
         if folder is None:
             return True
@@ -118,21 +119,21 @@ class Cache:
         return True
 
     def forget(self, name: str) -> None:
-        """Delete a file or a mark, where there is one and that can be done."""
+        """Delete a file or a mark. Errors, such as a missing file, are ignored."""
         with suppress(OSError, RuntimeError):
             (self.folder / name).unlink()
 
     def _trusted(self, folder: Path) -> bool:
-        """Whether only this user can have written there. Raises OSError."""
+        """True if only this user and root can write to `folder`. Raises OSError."""
         reason = _foreign(folder.stat())
         if reason:
             _warn_once(f"{folder} {reason}")
         return not reason
 
     def _forget_oldest(self, folder: Path) -> None:
-        """Delete what was used longest ago, and what killed processes left half written.
+        """Delete the least recently used files over `limit`, and abandoned half-written files.
 
-        Other processes may do the same at once, and have opened what is deleted here.
+        Other processes may delete at the same time, or have a deleted file open.
         """
         found: list[tuple[float, int, str]] = []
         with suppress(OSError), os.scandir(folder) as entries:
@@ -153,7 +154,7 @@ class Cache:
 
 
 def root() -> Path:
-    """The folder of all caches. Raises RuntimeError where the user has no home."""
+    """Return the folder of all caches. Raises RuntimeError if the user has no home folder."""
     chosen = os.environ.get(VARIABLE)
     if chosen:
         return Path(chosen)
@@ -177,9 +178,9 @@ def _warn_once(reason: str) -> None:
 
 
 def _foreign(facts: os.stat_result) -> str:
-    """Why other users may have written what `facts` are of; empty where they cannot have."""
+    """Why other users could have written the file with these `facts`; empty if they could not."""
     if not hasattr(os, "geteuid"):
-        return ""  # Windows: folders of users are their own
+        return ""  # Windows: a user's folders are private by default
     if facts.st_uid not in (0, os.geteuid()):
         return f"belongs to user {facts.st_uid}"
     if facts.st_mode & _WRITABLE_BY_OTHERS:
@@ -196,7 +197,7 @@ def _digest(name: str, content: bytes) -> bytes:
 
 
 def _words(error: Exception) -> str:
-    """What is wrong with the folder of all caches."""
+    """Describe why the folder of all caches cannot be used."""
     if isinstance(error, RuntimeError):
         return "the user has no home folder"
     if isinstance(error, FileExistsError | NotADirectoryError):

@@ -1,8 +1,8 @@
-"""Forks: renews locks and thread pools in a forked child.
+"""Forks: replaces locks and thread pools in a forked child process.
 
-A forked child has a single thread. In it, a lock that another thread held stays locked for ever,
-and a thread pool has no threads. Owners of locks and pools register here, and renew them before
-the child goes on.
+A forked child has a single thread. A lock that another thread held at the fork stays locked
+forever in the child, and a thread pool has no threads there. Objects with locks or pools register
+here; the child replaces their locks and pools before `fork` returns in the child.
 """
 
 import ctypes
@@ -12,10 +12,10 @@ from weakref import WeakSet
 
 
 class Renewed(Protocol):
-    """Something with locks or threads."""
+    """An object with locks or threads."""
 
     def _renew_after_fork(self) -> None:
-        """Make new ones. Called in a forked child; must not wait, nor call a driver."""
+        """Make new locks and pools; runs in a forked child, must not wait nor call a driver."""
         ...
 
 
@@ -23,12 +23,12 @@ _owners: WeakSet[Renewed] = WeakSet()
 
 
 def in_child(owner: Renewed) -> None:
-    """Call `owner._renew_after_fork()` in each forked child, as long as `owner` lives."""
+    """Call `owner._renew_after_fork()` in each forked child while `owner` is alive."""
     _owners.add(owner)
 
 
 def keep_for_ever(thing: object) -> None:
-    """Never finalize `thing` in this process, nor what only it refers to."""
+    """Leak one reference: `thing` and the objects it refers to are never finalized."""
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(thing))
 
 

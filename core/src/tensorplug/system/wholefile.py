@@ -1,4 +1,4 @@
-"""`whole_file`: a file that gets its name when it is complete, and else leaves nothing."""
+"""`whole_file`: atomic replacement of a file. An interrupted write leaves the old file."""
 
 import contextlib
 import os
@@ -10,20 +10,21 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-if sys.platform != "win32":  # where a file that is open cannot be removed
+if sys.platform != "win32":  # Windows has no flock, and refuses to remove an open file
     import fcntl
 
 MOST_NAME = 80
-"""Characters of a name that the name of its temporary file repeats."""
+"""Characters of the target's name that the temporary file's name repeats."""
 
 
 @contextmanager
 def whole_file(target: Path) -> Iterator[Path]:
-    """Yield an empty file beside `target` that replaces it when the block ends without an error.
+    """Yield an empty temporary file that replaces `target` when the block ends without an error.
 
-    Where `target` is a link, the file it points to is replaced; permissions of a file that was
-    there are kept. The temporary file is called `.NAME.PID-RANDOM.part`. Those of the same NAME
-    that killed processes left are removed first. Raises OSError.
+    If `target` is a link, the file it points to is replaced. The permissions of an existing file
+    are kept. The temporary file lies in the folder of `target` and is called
+    `.NAME.PID-RANDOM.part`; temporary files of the same NAME that killed processes left are removed
+    first. Raises OSError.
     """
     target = Path(os.path.realpath(target))
     remove_left_over(target)
@@ -52,7 +53,7 @@ def remove_left_over(target: Path) -> None:
 
 
 def _create(target: Path) -> tuple[Path, int]:
-    """A new file beside `target` and its descriptor, which holds a lock as long as it is open."""
+    """Create a temporary file in the folder of `target`; its open descriptor holds a lock on it."""
     while True:
         word = f"{os.getpid()}-{secrets.token_hex(4)}"
         place = target.with_name(f".{target.name[:MOST_NAME]}.{word}.part")
@@ -60,7 +61,7 @@ def _create(target: Path) -> tuple[Path, int]:
         descriptor = os.open(place, flags, 0o666)
         if sys.platform == "win32":
             return place, descriptor
-        # Another process may have taken it for a left-over before it was locked.
+        # Another process may have removed the file as a left-over before this lock was taken.
         fcntl.flock(descriptor, fcntl.LOCK_EX)
         if place.exists():
             return place, descriptor
@@ -68,7 +69,7 @@ def _create(target: Path) -> tuple[Path, int]:
 
 
 def _remove(place: Path) -> None:
-    """Remove a temporary file unless a process is writing it: the system ends locks with those."""
+    """Remove a temporary file unless a live process holds its lock and is writing it."""
     with contextlib.suppress(OSError):
         if sys.platform == "win32":
             place.unlink()
