@@ -222,7 +222,7 @@ def test_leaf_without_memory_that_is_no_input_is_named() -> None:
     with (
         device.open() as backend,
         tp.Scheduler([backend]) as scheduler,
-        pytest.raises(GraphError, match=r"'lost'.*has no memory and is no input; place\(\) it"),
+        pytest.raises(GraphError, match=r"'lost'.*has no memory and is not an input; place\(\) it"),
     ):
         scheduler.schedule(tp.relu(lost))
 

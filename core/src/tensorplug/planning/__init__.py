@@ -1,1 +1,1 @@
-"""Plans what runs where, in which order and in which memory. Calls no stream."""
+"""Planning: which device computes each node, in which order and memory. Calls no stream."""

@@ -1,4 +1,4 @@
-"""Puts the work of each split into stages, where its device may run work side by side."""
+"""Arranges the nodes and groups of each split in stages, for devices that run work in parallel."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -16,9 +16,10 @@ def arranged(
     moved: Mapping[Tensor, Storage],
     ahead: int | None,
 ) -> tuple[Split, ...]:
-    """`splits` in an order of stages: of all backends if `ahead` is given, else of who asks for it.
+    """Return `splits` with their nodes in the order of stages.
 
-    `moved` says where persistent tensors lie that no longer lie in their storage.
+    With `ahead`, the splits of all backends are arranged; without it, the splits of backends with
+    SupportsConcurrency that ask for it. `moved` maps persistent tensors to their new places.
     """
     wanted = [_wanted(backend) if ahead is None else ahead for backend in backends]
     places = Bindings(moved)

@@ -1,7 +1,7 @@
-"""Which backend computes which node: pure passes, each adding choices with their causes.
+"""Assignment of nodes to backends: pure passes, each of which adds choices with their causes.
 
-Backends are meant by their index; a lower index is a higher priority. The last one holds the inputs
-and is the fallback.
+A backend is named by its index in the scheduler; a lower index has a higher priority. The last
+backend holds the inputs and is the fallback for nodes that no other backend takes.
 """
 
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
@@ -14,12 +14,12 @@ from tensorplug.graph.graph import Graph
 from tensorplug.graph.tensor import Storage, Tensor
 
 SMALL_WEIGHTS = frozenset({"rope", "flash_attn_ext"})
-"""Ops whose weights (frequency factors, sinks) are too small to decide where the op runs."""
+"""Ops that do not follow their weights (frequency factors, sinks), which are small."""
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """Where a tensor is computed or lies, and why."""
+    """The index of the backend that computes or holds a tensor, and why."""
 
     backend: int
     cause: str
@@ -29,7 +29,7 @@ Choices = dict[Tensor, Choice]
 
 
 class Field:
-    """The backends of a scheduler and what they answer; answers are kept."""
+    """The backends of a scheduler, with a cache of what they support."""
 
     def __init__(
         self,
@@ -37,7 +37,7 @@ class Field:
         buffer_types: Sequence[BufferType],
         moved: Mapping[Tensor, Storage],
     ) -> None:
-        """`moved` says where persistent tensors lie now that no longer lie in their storage."""
+        """`moved` maps persistent tensors to their new places, if not in their own storage."""
         self.backends = backends
         self.buffer_types = buffer_types
         self.moved = moved
@@ -50,11 +50,11 @@ class Field:
         return len(self.backends) - 1
 
     def forget(self) -> None:
-        """Drop answers about the nodes of earlier graphs."""
+        """Drop cached answers about the nodes of earlier graphs."""
         self._answers.clear()
 
     def answer(self, backend: int, node: Tensor) -> bool | Refusal:
-        """True, or why `backend` cannot compute `node`."""
+        """True if `backend` can compute `node`, else the Refusal."""
         key = (backend, node)
         if key not in self._answers:
             placed = {s: t for s in node.sources if (t := self.placed_type(s)) is not None}
@@ -62,24 +62,24 @@ class Field:
         return self._answers[key]
 
     def can(self, backend: int, node: Tensor) -> bool:
-        """Whether `backend` can compute `node`."""
+        """True if `backend` can compute `node`."""
         return bool(self.answer(backend, node))
 
     def accepts(self, backend: int, kind: BufferType) -> bool:
-        """Whether `backend` reads and writes memory of type `kind`."""
+        """True if `backend` reads and writes memory of type `kind` in place."""
         key = (backend, id(kind))
         if key not in self._accepts:
             self._accepts[key] = self.backends[backend].device.supports_buffer_type(kind)
         return self._accepts[key]
 
     def placed_type(self, tensor: Tensor) -> BufferType | None:
-        """The type of the buffer that holds `tensor` already, or None."""
+        """The type of the buffer in which `tensor` is placed, or None if it has no memory yet."""
         root = tensor.root
         storage = self.moved.get(root, root.storage) if self.moved else root.storage
         return None if storage is None else storage.buffer.type
 
     def memory_of(self, tensor: Tensor, where: Mapping[Tensor, Choice]) -> BufferType | None:
-        """The type of memory in which `tensor` lies or will lie, as far as it is known."""
+        """The type of the memory that `tensor` has or will get; None if not decided yet."""
         placed = self.placed_type(tensor)
         if placed is not None:
             return placed
@@ -87,18 +87,23 @@ class Field:
         return None if choice is None else self.buffer_types[choice.backend]
 
     def reads(self, backend: int, tensor: Tensor, where: Mapping[Tensor, Choice]) -> bool:
-        """Whether `backend` can read `tensor` where it lies."""
+        """True if `backend` can read `tensor` in place, without a copy."""
         kind = self.memory_of(tensor, where)
         return kind is not None and self.accepts(backend, kind)
 
     def refusals(self, node: Tensor) -> dict[str, str]:
-        """Every backend that refuses `node`, with its reason."""
+        """The reason of every backend that refuses `node`, by the backend's name."""
         answers = ((b.name, self.answer(i, node)) for i, b in enumerate(self.backends))
         return {name: a.reason for name, a in answers if isinstance(a, Refusal)}
 
 
 def assign(graph: Graph, field: Field, pins: Mapping[Tensor, int], *, offload: bool) -> Choices:
-    """Choose a backend for every tensor of `graph`. Raises Unsupported, GraphError."""
+    """Choose a backend for every tensor of `graph`.
+
+    `pins` are the user's choices. With `offload`, a node whose weights lie with the fallback
+    backend may go to another backend, which then copies the weights. Raises Unsupported if no
+    backend can compute a node, GraphError for a view whose root is not in the graph.
+    """
     where = pinned(pins, field)
     where = anchor_placed((*graph.leafs, *graph.nodes), where, field)
     where = anchor_inputs(graph.inputs, where, field)
@@ -120,7 +125,7 @@ def assign(graph: Graph, field: Field, pins: Mapping[Tensor, int], *, offload: b
 
 
 def pinned(pins: Mapping[Tensor, int], field: Field) -> Choices:
-    """The user's choices; they survive every later pass. Raises Unsupported with the refusal."""
+    """The user's choices, which no later pass changes. Raises Unsupported with the refusal."""
     for node, backend in pins.items():
         answer = field.answer(backend, node)
         if isinstance(answer, Refusal):
@@ -132,7 +137,7 @@ def pinned(pins: Mapping[Tensor, int], field: Field) -> Choices:
 
 
 def anchor_placed(tensors: Iterable[Tensor], where: Choices, field: Field) -> Choices:
-    """Tensors that have memory stay with the first backend that reads it and can compute them."""
+    """Assign placed tensors to the first backend that works in their memory and supports them."""
     found = dict(where)
     for tensor in tensors:
         kind = field.placed_type(tensor)
@@ -144,7 +149,7 @@ def anchor_placed(tensors: Iterable[Tensor], where: Choices, field: Field) -> Ch
             found[tensor] = Choice(able, f"lies in {kind.name}")
         elif tensor.writes or not tensor.is_leaf:
             raise _stranded(tensor, kind, willing, field)
-        # A leaf in memory that no backend reads is copied to whoever needs it.
+        # A leaf in memory that no backend reads is copied to the backends that need it.
     return found
 
 
@@ -160,7 +165,7 @@ def _stranded(
 
 
 def anchor_inputs(inputs: Iterable[Tensor], where: Choices, field: Field) -> Choices:
-    """The user writes inputs in the memory of the last backend."""
+    """Assign inputs to the last backend: the user writes them into its memory."""
     new = {t: Choice(field.fallback, "input") for t in inputs if t not in where}
     return {**where, **new}
 
@@ -168,7 +173,11 @@ def anchor_inputs(inputs: Iterable[Tensor], where: Choices, field: Field) -> Cho
 def follow_weights(
     nodes: Iterable[Tensor], where: Choices, field: Field, *, offload: bool
 ) -> Choices:
-    """A node goes where its first weight is, or to a backend that finds it worth the copy."""
+    """Assign a node to the backend of its first weight, or, with `offload`, to a higher one.
+
+    A node is offloaded from the fallback to the first backend whose device says that the work is
+    worth copying the weights (`Device.offload`).
+    """
     found = dict(where)
     for node in nodes:
         if node in found or node.op in SMALL_WEIGHTS or node.is_view:
@@ -185,7 +194,7 @@ def follow_weights(
 
 
 def is_weight(tensor: Tensor) -> bool:
-    """Whether `tensor` lies in a buffer of weights."""
+    """True if `tensor` lies in a buffer with the usage WEIGHTS."""
     storage = tensor.root.storage
     return storage is not None and storage.buffer.usage is BufferUsage.WEIGHTS
 
@@ -214,7 +223,7 @@ def spread(
     can: Callable[[int, Tensor], bool],
     over: Container[int],
 ) -> Choices:
-    """Let each backend in `over` claim the unassigned nodes that follow its own, in given order."""
+    """Let each backend in `over` claim the unassigned nodes that follow its nodes in `nodes`."""
     found = dict(where)
     current: int | None = None
     for node in nodes:
@@ -228,7 +237,7 @@ def spread(
 
 
 def choose_best(nodes: Iterable[Tensor], where: Choices, field: Field) -> Choices:
-    """Nodes still open go to the backend that can read most of their sources where they lie."""
+    """Assign each remaining node to the backend that reads most of its sources in place."""
     found = dict(where)
     for node in nodes:
         if node in found or node.is_view:
@@ -255,7 +264,7 @@ def _nobody(node: Tensor, field: Field) -> str:
 def upgrade(
     nodes: Iterable[Tensor], where: Choices, field: Field, fixed: Container[Tensor]
 ) -> Choices:
-    """Move a node to a higher backend that uses the same memory and reads all sources in place."""
+    """Move a node to a higher-priority backend with the same memory that reads all its sources."""
     found = dict(where)
     for node in nodes:
         if node.is_view or node in fixed:
@@ -274,7 +283,7 @@ def upgrade(
 
 
 def follow_roots(nodes: Iterable[Tensor], where: Choices, field: Field) -> Choices:
-    """A write happens where the memory it writes is. Raises Unsupported where it cannot."""
+    """Move each write to the backend whose memory it writes. Raises Unsupported if it refuses."""
     found = dict(where)
     for node in nodes:
         if not node.writes or node.root.storage is not None or node.root not in found:
@@ -297,7 +306,10 @@ def follow_roots(nodes: Iterable[Tensor], where: Choices, field: Field) -> Choic
 
 
 def _check_reachable(node: Tensor, tensor: Tensor, where: Choices, field: Field) -> None:
-    """Raise Unsupported unless `node` runs where the memory of `tensor` is, which it changes."""
+    """Raise Unsupported unless the backend of `node` reaches the memory of `tensor`.
+
+    `node` writes `tensor` in addition to its own root.
+    """
     here, home, kind = where[node].backend, where.get(tensor.root), field.placed_type(tensor)
     if kind is not None:
         reachable, place = field.accepts(here, kind), kind.name
@@ -313,7 +325,7 @@ def _check_reachable(node: Tensor, tensor: Tensor, where: Choices, field: Field)
 
 
 def follow_neighbours(graph: Graph, where: Choices, field: Field) -> Choices:
-    """Views go with their roots; leafs still open go with the first node that reads them."""
+    """Assign views to the backend of their root, and leafs to the backend of their first reader."""
     found = dict(where)
     for node in graph.nodes:
         for source in node.sources:

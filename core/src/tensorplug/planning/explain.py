@@ -1,4 +1,4 @@
-"""`Explanation`: what runs where, and why, for people and for programs."""
+"""`Explanation`: which device runs each node of a schedule, and why, as text and as data."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class NodeRow:
-    """One node: its split, its device, the cause, and who refused it why.
+    """One node: its split, its device, why it runs there, and the refusals of other devices.
 
-    `fused` is the pattern and the last node of the group in which it is computed, if any. `reads`
-    are the numbers of the nodes whose results it reads or overwrites. `note` is what its device
-    says of it.
+    `fused` names the pattern and the last node of the node's group; it is empty without a group.
+    `reads` are the numbers of the nodes whose results the node reads or overwrites. `note` is a
+    remark of the device's plan about the node.
     """
 
     split: int
@@ -40,7 +40,10 @@ class NodeRow:
 
 @dataclass(frozen=True, slots=True)
 class StageRow:
-    """Work between two barriers of a split, by names: nodes `first` to `last`, inclusive."""
+    """One stage of a split: the labels of its nodes and groups; nodes `first` to `last`, inclusive.
+
+    The work of a stage may run in parallel; there is a barrier between two stages.
+    """
 
     split: int
     work: tuple[str, ...]
@@ -50,7 +53,7 @@ class StageRow:
 
 @dataclass(frozen=True, slots=True)
 class UnfusedRow:
-    """Nodes that follow a pattern and that their device does not compute as one, and why."""
+    """Nodes that match a pattern but that their device refuses to fuse, with its reason."""
 
     split: int
     pattern: str
@@ -71,7 +74,7 @@ class CopyRow:
 
 @dataclass(frozen=True, slots=True)
 class BufferRow:
-    """A compute buffer: the memory it is of, the first device that computes in it, its bytes."""
+    """A compute buffer: its buffer type, the first device that computes in it, its bytes."""
 
     memory: str
     device: str
@@ -80,9 +83,10 @@ class BufferRow:
 
 @dataclass(frozen=True, slots=True)
 class PlaceRow:
-    """Where a tensor lies in the compute buffer with number `buffer`: from node to node, inclusive.
+    """The place of a tensor in the compute buffer number `buffer`, and its lifetime.
 
-    `offset` and `bytes` are those that the allocator gave it.
+    `offset` and `bytes` come from the allocator. The tensor holds its place from node `first` to
+    node `last`, inclusive.
     """
 
     tensor: str
@@ -95,10 +99,10 @@ class PlaceRow:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """A schedule in words. `memory` is bytes of compute buffers by buffer type.
+    """A schedule as text and data. `memory` is the bytes of compute buffers by buffer type.
 
-    Nodes are numbered in the order of `nodes`. `places` says what lies in `buffers` when. `stages`
-    are those of splits whose work may run side by side, with a barrier between each two.
+    Nodes are numbered in the order of `nodes`. `places` says which tensor lies in which of
+    `buffers`, and when. `stages` holds the stages of splits whose work may run in parallel.
     """
 
     nodes: tuple[NodeRow, ...]
@@ -116,7 +120,7 @@ class Explanation:
         return [stage for stage in self.stages if stage.split == split]
 
     def barriers(self, split: int) -> str:
-        """How many barriers a split has, in words; empty where its work runs one by one."""
+        """The number of barriers of a split, in words; empty if its work runs in sequence."""
         stages = self.stages_of(split)
         if not stages:
             return ""
@@ -124,11 +128,11 @@ class Explanation:
         return f"{_count(len(stages) - 1, 'barrier')} among {work} of work"
 
     def to_json(self) -> dict[str, Any]:
-        """The same as plain data."""
+        """Return the explanation as dictionaries, lists, strings and numbers."""
         return asdict(self)
 
     def to_html(self, title: str = "A schedule") -> str:
-        """The same as a page that needs nothing else: graph, devices, copies, memory over time."""
+        """Return a self-contained HTML page: graph, devices, copies, memory over time."""
         return page(self, title)
 
     def __str__(self) -> str:
@@ -219,7 +223,7 @@ def _stages(splits: Sequence[Split]) -> Iterator[StageRow]:
 
 
 def _reads(order: Sequence[Tensor]) -> list[tuple[int, ...]]:
-    """For each node the numbers of those that made, or changed last, what it uses."""
+    """For each node, the numbers of the nodes that last wrote the memory it reads or writes."""
     found: list[tuple[int, ...]] = []
     made: dict[Tensor, int] = {}
     for number, node in enumerate(order):
@@ -233,7 +237,7 @@ def _reads(order: Sequence[Tensor]) -> list[tuple[int, ...]]:
 def _memory(
     layout: "Layout", order: Sequence[Tensor], names: Sequence[str], pools: Sequence[BufferType]
 ) -> tuple[tuple[BufferRow, ...], tuple[PlaceRow, ...]]:
-    """The compute buffers, and from when to when what lies in them."""
+    """The compute buffers, and the places and lifetimes of the tensors in them."""
     graph, splits = layout.graph, layout.splits
     steps = timeline(graph, layout.where, splits, pools, layout.private)
     numbers = {node: number for number, node in enumerate(order)}
@@ -250,7 +254,7 @@ def _memory(
     for tensor in sorted(slots, key=first.__getitem__):
         former = holders.get(slots[tensor])
         if former is not None and last[former] >= first[tensor]:
-            # The result lies over what it is computed from.
+            # In place: the new tensor takes over the memory of the one it is computed from.
             last[former] = max(first[tensor] - 1, first[former])
         holders[slots[tensor]] = tensor
     chunks = [
@@ -275,7 +279,7 @@ def _memory(
 
 
 def _moments(numbers: Sequence[int | None], count: int) -> list[int]:
-    """The number of the node at each step; of what is no node, that of the next one."""
+    """The node number of each step; a step without a number gets that of the next node."""
     moments, ahead = [], max(count - 1, 0)
     for number in reversed(numbers):
         ahead = ahead if number is None else number

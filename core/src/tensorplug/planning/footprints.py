@@ -1,4 +1,4 @@
-"""`Footprints`: who touched which bytes, and whose order matters to who comes next."""
+"""`Footprints`: remembers byte ranges and the work that accessed them, to find dependencies."""
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
@@ -9,14 +9,14 @@ from typing import NamedTuple
 from tensorplug.device.ranges import Memory, Range
 
 MANY = 32
-"""Footprints on neighbouring bytes that are kept apart; more count as one of all these bytes."""
+"""The most accesses that one patch keeps apart; beyond it, they are merged into one."""
 
 Join = Callable[[Sequence[int]], int]
-"""Makes one number stand for several."""
+"""Returns one number that stands for several pieces of work."""
 
 
 class Print(NamedTuple):
-    """Who touched `range`, as a number."""
+    """One access: `who` is the number of the piece of work that read or wrote `range`."""
 
     range: Range
     who: int
@@ -25,7 +25,7 @@ class Print(NamedTuple):
 
 @dataclass(slots=True)
 class _Patch:
-    """Bytes that hang together, and who touched them."""
+    """A contiguous range of bytes, and the accesses to them."""
 
     start: int
     end: int
@@ -36,11 +36,11 @@ _START = attrgetter("start")
 
 
 class Footprints:
-    """Remembers accesses, as far as they matter: what is written over is forgotten.
+    """The latest accesses to memory; an access is forgotten once later writes cover its bytes.
 
-    Asking and adding take time that hardly grows with what is remembered. Where many touched the
-    same bytes `join` makes one number of theirs, which then stands for accesses to all these bytes:
-    more may be found then than there is, never less.
+    `clashes` and `add` take nearly constant time. More than MANY accesses to the same patch of
+    bytes are merged: `join` makes one number of theirs, which then counts as an access to the whole
+    patch. So `clashes` may report a dependency that does not exist, but never misses one.
     """
 
     def __init__(self, join: Join) -> None:
@@ -48,9 +48,9 @@ class Footprints:
         self._patches: dict[Memory, list[_Patch]] = {}
 
     def clashes(self, span: Range, *, writes: bool) -> list[int]:
-        """Who must be done before `span` may be accessed: writers of it, and readers for a write.
+        """Numbers of the work that must be complete before `span` is accessed.
 
-        Some may be named several times.
+        A read waits for writers, a write for readers too. A number may appear several times.
         """
         return [
             found.who
@@ -60,7 +60,7 @@ class Footprints:
         ]
 
     def add(self, span: Range, who: int, *, writes: bool) -> None:
-        """Remember an access; who is asked about before comes before it."""
+        """Remember that the piece of work `who` reads or writes `span`."""
         if span.start == span.end:
             return
         met = self._met(span)
@@ -77,7 +77,7 @@ class Footprints:
         patches[at : at + len(met)] = [_Patch(start, end, prints)]
 
     def clear(self) -> None:
-        """Forget all."""
+        """Forget all accesses."""
         self._patches.clear()
 
     def _met(self, span: Range) -> Sequence[_Patch]:
@@ -102,7 +102,7 @@ class Footprints:
 
 
 def covers(span: Range, other: Range) -> bool:
-    """Whether all that clashes with `other` clashes with `span` as well."""
+    """True if every access that clashes with `other` clashes with `span` too."""
     if span.stride:
         return span == other
     return span.start <= other.start and other.end <= span.end

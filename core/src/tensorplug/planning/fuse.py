@@ -1,4 +1,4 @@
-"""Finds the nodes of each split that its device computes as one."""
+"""Finds the groups of nodes in each split that its device computes with one kernel."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -13,7 +13,7 @@ from tensorplug.planning.split import Split
 
 
 def fused(graph: Graph, splits: Sequence[Split], field: Field) -> tuple[Split, ...]:
-    """`splits` with the groups that their devices take, and the reasons for those refused."""
+    """Return `splits` with the groups that their devices accept, and the groups refused."""
     devices = [backend.device for backend in field.backends]
     finders = {
         i: Finder(graph, device.fusions)

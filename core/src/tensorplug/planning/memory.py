@@ -1,7 +1,7 @@
-"""The graph allocator: which bytes of which pool each tensor of a graph gets, and until when.
+"""The graph allocator: plans the place of every tensor of a graph in pools of memory.
 
-Input is a timeline of steps; output is a map of offsets, so sizes are known without allocating.
-Memory is reused as soon as nothing later in the timeline touches it.
+The input is a timeline of steps; the output is a map of offsets, so sizes are known before anything
+is allocated. Memory is reused as soon as no later step of the timeline uses it.
 """
 
 import sys
@@ -17,7 +17,7 @@ from tensorplug.graph.tensor import Tensor
 from tensorplug.ops.table import replaceable_sources
 
 MAX_CHUNKS = 64
-"""Buffers of one pool; more means that `max_size` of the buffer type is far too small."""
+"""The most buffers of one pool; more means that `max_size` of the buffer type is too small."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,10 +32,11 @@ class Slot:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One moment of a timeline: `tensor` comes into being (or is written), `reads` are needed.
+    """One moment of a timeline: `tensor` is created or written, `reads` must be in memory.
 
-    `also` come into being at the same moment. The result may lie over those of `over`; by default
-    what the op says. A step `beside` the one before it may happen together with that one.
+    `also` are created at the same moment. The result may reuse the memory of a tensor in `over`,
+    by default of the sources that the op allows. With `beside`, the step may run in parallel with
+    the step before it.
     """
 
     tensor: Tensor
@@ -48,7 +49,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class MemoryMap:
-    """Slots of the roots of a timeline, and bytes of each chunk of each pool."""
+    """The slot of each root of a timeline, and the bytes of each chunk of each pool."""
 
     slots: Mapping[Tensor, Slot]
     sizes: tuple[tuple[int, ...], ...]
@@ -60,7 +61,7 @@ class MemoryMap:
 
 @dataclass(slots=True)
 class _Chunk:
-    """Free ranges (offset, size) of one buffer to be, sorted; `peak` is what will be allocated."""
+    """Sorted free ranges (offset, size) of a planned buffer; `peak` is its size in bytes so far."""
 
     limit: int
     peak: int = 0
@@ -68,7 +69,7 @@ class _Chunk:
 
 
 class Pool:
-    """Offsets in as many chunks of one buffer type as are needed; no memory is touched."""
+    """An allocator of offsets in chunks of one buffer type; it allocates no memory."""
 
     def __init__(self, index: int, buffer_type: BufferType) -> None:
         self.index = index
@@ -81,7 +82,10 @@ class Pool:
         return tuple(chunk.peak for chunk in self._chunks)
 
     def alloc(self, size: int) -> Slot:
-        """Return the free range that fits best; grow or add a chunk where none fits."""
+        """Return the free range that fits best; grow or add a chunk if none fits.
+
+        `size` is in bytes. Raises OutOfMemory beyond MAX_CHUNKS chunks.
+        """
         size = align(max(size, 1), self.type.alignment)
         found = self._best_fit(size) or self._least_growth(size) or self._new_chunk(size)
         chunk, at = self._chunks[found[0]], found[1]
@@ -94,7 +98,7 @@ class Pool:
         return Slot(self.index, found[0], offset, size)
 
     def free(self, slot: Slot) -> None:
-        """Give a range back; it joins its neighbours."""
+        """Free a range and merge it with free neighbours."""
         free = self._chunks[slot.chunk].free
         insort(free, (slot.offset, slot.size))
         at = free.index((slot.offset, slot.size))
@@ -103,7 +107,7 @@ class Pool:
                 free[left : left + 2] = [(free[left][0], free[left][1] + free[left + 1][1])]
 
     def _best_fit(self, size: int) -> tuple[int, int] | None:
-        """The smallest range below a chunk's peak that holds `size`."""
+        """The smallest free range that holds `size` without raising a chunk's peak."""
         fits = [
             (room, c, i)
             for c, chunk in enumerate(self._chunks)
@@ -113,7 +117,7 @@ class Pool:
         return min(fits)[1:] if fits else None
 
     def _least_growth(self, size: int) -> tuple[int, int] | None:
-        """The last range of the chunk whose peak rises least."""
+        """The last free range of the chunk whose peak would rise least."""
         fits = [
             (chunk.free[-1][0] + size - chunk.peak, c, len(chunk.free) - 1)
             for c, chunk in enumerate(self._chunks)
@@ -139,11 +143,11 @@ def plan_memory(
     keep: Collection[Tensor] = (),
     placed: Collection[Tensor] = (),
 ) -> MemoryMap:
-    """Lay out the roots that `steps` bring into being.
+    """Plan the place of every root that `steps` create.
 
-    Roots of `keep` are never freed nor replaced (outputs). Tensors of `placed`, and those with
-    storage, have memory of their own. `pools` may name one buffer type several times: it is one
-    pool then.
+    The memory of the roots of `keep` (outputs) is never freed or overwritten. Tensors of `placed`,
+    and tensors with storage, already have memory. Entries of `pools` that are the same buffer type
+    share one pool. Raises OutOfMemory.
     """
     shared = {id(t): i for i, t in reversed(list(enumerate(pools)))}
     ready = [Pool(i, t) for i, t in enumerate(pools)]
@@ -178,7 +182,7 @@ def graph_steps(graph: Graph, pool: int = 0) -> list[Step]:
 
 
 def stage_ends(steps: Sequence[Step]) -> list[int]:
-    """For each step the last one that may happen together with it."""
+    """For each step, the index of the last step that may run in parallel with it."""
     ends = list(range(len(steps)))
     for now in range(len(steps) - 2, -1, -1):
         if steps[now + 1].beside:
@@ -187,7 +191,7 @@ def stage_ends(steps: Sequence[Step]) -> list[int]:
 
 
 def _shared_beside(steps: Sequence[Step], ends: Sequence[int]) -> set[Tensor]:
-    """Roots that several steps touch together when they are touched last: none replaces them."""
+    """Roots whose last users run in parallel with each other: no step may reuse their memory."""
     shared: set[Tensor] = set()
     if not any(step.beside for step in steps):
         return shared
@@ -225,16 +229,16 @@ def _replace(
     fixed: Collection[Tensor],
     now: int,
 ) -> Slot | None:
-    """The slot of a source that dies here and over which the result may lie."""
+    """The slot of a source whose last use is this step and that the result may overwrite."""
     node = step.tensor
     roots = [t.root for t in step.reads]
     for source in replaceable_sources(node) if step.over is None else step.over:
         root = source.root
         slot = slots.get(root)
         if slot is None or root not in roots:
-            continue  # lies elsewhere, or the step reads a copy in its place
+            continue  # not in a pool, or the step reads a copy instead
         if last[root] != now or roots.count(root) > 1 or root in fixed or slot.pool != pool.index:
-            continue  # is needed later, or lies in other memory
+            continue  # needed later, or in another pool
         whole = source is root or (source.view_offset == 0 and source.nbytes == root.nbytes)
         if whole and source.same_layout(node) and pool.type.alloc_size(node) <= slot.size:
             return slot
@@ -246,9 +250,9 @@ def _taken_over(dead: Tensor, slots: Mapping[Tensor, Slot], step: Step) -> bool:
 
 
 def check_leafs(leafs: Iterable[Tensor]) -> None:
-    """Raise GraphError for a leaf that has no memory and that nobody will write."""
+    """Raise GraphError for a leaf that has no memory and is not an input."""
     for leaf in leafs:
         if leaf.storage is None and not leaf.is_input and leaf.is_leaf:
             raise GraphError(
-                f"{leaf}: has no memory and is no input; place() it, or make it with input()"
+                f"{leaf}: has no memory and is not an input; place() it, or make it with input()"
             )

@@ -1,4 +1,4 @@
-"""Cuts a graph with choices into splits: runs of nodes on one backend, and the copies they need."""
+"""Cuts an assigned graph into splits: runs of nodes on one backend, and the copies they need."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -11,7 +11,7 @@ from tensorplug.planning.assign import Choices, Field, is_weight
 from tensorplug.planning.stages import Stage, check_order
 
 Key = tuple[int, Tensor, int, Ne, Ne, int]
-"""What makes two copies the same: backend, root, offset, sizes, strides, version of the root."""
+"""Identity of a copy: backend, root, offset, sizes, strides, and the number of writes so far."""
 
 Order = Callable[[int, Sequence[Tensor]], Sequence[Tensor]]
 """Reorders the nodes of one split for the backend with the given index."""
@@ -19,24 +19,24 @@ Order = Callable[[int, Sequence[Tensor]], Sequence[Tensor]]
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """`source` as it is when the split starts, copied to `target` in the split's own memory."""
+    """A copy of `source` to `target`, in memory of the split's backend, when the split starts."""
 
     source: Tensor
     target: Tensor
     origin: int
-    """Index of the backend whose work `source` waits for."""
+    """Index of the backend that computes or holds `source`."""
     shared: bool = False
-    """Whether later splits read it too."""
+    """True if several splits read `target`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """Nodes that one backend runs in a row. `local` maps what they read to the copies they read.
+    """Consecutive nodes that one backend runs. `local` maps tensors of other backends to copies.
 
-    The split reads in place what the backends in `after` compute, or overwrites memory that they
-    still read: it waits for them. Nodes of one of `groups` are computed as one; `refused` are
-    groups that the device does not take, with its reasons. `stages` hold the nodes and groups in
-    the same order where the device may run those of one stage side by side.
+    The split waits for the backends in `after`: it reads their results in place, or overwrites
+    memory that they read. One kernel computes each of `groups`; `refused` are groups that the
+    device refuses, with its reasons. `stages` hold the nodes and groups in the same order, if the
+    device may run the work of one stage in parallel; otherwise `stages` is empty.
     """
 
     index: int
@@ -62,7 +62,11 @@ class _Draft:
 def split(
     graph: Graph, where: Choices, field: Field, order: Order, cut: Tensor | None = None
 ) -> tuple[Split, ...]:
-    """Cut `graph`. Views neither start nor end a split; `cut` starts one in any case."""
+    """Cut `graph` into splits, by the backend that `where` gives each node.
+
+    Views neither start nor end a split. The node `cut`, if given, starts a split in any case.
+    `order` may reorder the nodes of a split; an invalid order raises GraphError.
+    """
     drafts: list[_Draft] = []
     copies: dict[Key, Tensor] = {}
     versions: dict[Tensor, int] = {}
@@ -110,7 +114,7 @@ def split(
 
 
 class _Shared:
-    """Memory that several backends use in place: who computed it, and who has read it since."""
+    """The last writer and the readers since, of memory that several backends use in place."""
 
     def __init__(self) -> None:
         self._writers: dict[Tensor, int] = {}
@@ -118,7 +122,10 @@ class _Shared:
         self._readers: dict[Tensor, set[int]] = {}
 
     def waits(self, node: Tensor, backend: int, foreign: Sequence[Tensor]) -> set[int]:
-        """The other backends whose work `node` needs in place, or that read what it overwrites."""
+        """Other backends for which `node` must wait.
+
+        `node` reads their results in place, or overwrites memory that they read or wrote.
+        """
         used = [s.root for s in node.sources if s not in foreign]
         owners = {self._writers[r] for r in (*used, *node.written_roots) if r in self._writers}
         owners.discard(backend)
@@ -132,22 +139,22 @@ class _Shared:
         return owners | (late - {backend})
 
     def borrowers(self, backend: int, *beside: int) -> set[int]:
-        """Who has read its memory, or that of those `beside` it, in place since it was last asked.
+        """Backends that read memory of `backend` or of one of `beside` since the last call.
 
-        `beside` are streams that use the same memory: each waits for the one that was asked before.
+        `beside` are backends that compute in the same memory as `backend`.
         """
         found = {b for owner in (backend, *beside) for b in self._lent.pop(owner, ())}
         return found - {backend}
 
 
 def _beside(backend: int, drafts: Sequence[_Draft], field: Field) -> set[int]:
-    """Other streams that compute in the same memory: what one is done with, the next overwrites."""
+    """Other backends that compute in the same memory, where each reuses what another has freed."""
     kinds = field.buffer_types
     return {d.backend for d in drafts if kinds[d.backend] is kinds[backend]} - {backend}
 
 
 def needs_copy(source: Tensor, node: Tensor, backend: int, where: Choices, field: Field) -> bool:
-    """Whether `backend` must read a copy of `source`; never of the memory that `node` writes."""
+    """True if `backend` must read a copy of `source`; False for memory that `node` writes."""
     if source.root in node.written_roots:
         return False
     if where[source].backend == backend and field.placed_type(source) is None:
@@ -177,7 +184,7 @@ def _local_leaf(source: Tensor, backend: str, version: int) -> Tensor:
 
 
 def _frees_weights(foreign: Sequence[Tensor], draft: _Draft) -> bool:
-    """Whether a new split lets the copy of an earlier foreign weight be reused for the next."""
+    """True if a new split lets the memory of an earlier weight's copy be reused for the next."""
     return bool(draft.copies) and any(is_weight(s) and s not in draft.local for s in foreign)
 
 
@@ -190,5 +197,5 @@ def _ordered(draft: _Draft, order: Order) -> tuple[Tensor, ...]:
 
 
 def localised(sources: Iterable[Tensor], local: Mapping[Tensor, Tensor]) -> tuple[Tensor, ...]:
-    """`sources` with copies in place of what lies elsewhere."""
+    """`sources`, with tensors of other backends replaced by their copies in `local`."""
     return tuple(local.get(s, s) for s in sources)

@@ -1,9 +1,9 @@
-"""Concurrency: which work of a graph may run side by side, and where barriers must stand.
+"""Concurrency: which work of a graph may run in parallel, and where barriers are needed.
 
-`arrange` orders work in stages before it has memory: nothing in a stage depends on other work of
-it, and between two stages stands a barrier. The allocator keeps what a stage uses apart
-(`Step.beside`). `placed` is the second step: it puts barriers into the order of any bound graph by
-the bytes that its work really touches.
+`arrange` orders nodes and groups in stages before they have memory: work of one stage does not
+depend on other work of the stage, and there is a barrier between two stages. The allocator gives
+the work of one stage separate memory (`Step.beside`). `placed` is the second step: for a bound
+graph in a given order, it inserts barriers by the byte ranges that the work accesses.
 """
 
 from collections.abc import Iterable, Sequence
@@ -18,38 +18,38 @@ from tensorplug.graph.tensor import Tensor
 from tensorplug.planning.footprints import Footprints
 
 CONCURRENCY = "TENSORPLUG_CONCURRENCY"
-"""The environment variable that keeps all work in program order, one after the other, if 0."""
+"""The environment variable that switches concurrency off when it is 0: work runs in sequence."""
 AHEAD = 64
-"""Pieces of work that are looked at beyond the first one that must wait."""
+"""How far `arrange` looks beyond the first piece of work that must wait, in pieces of work."""
 
 Work = Tensor | Group
 Stage = tuple[Work, ...]
-"""Work that may run in any order, or at once."""
+"""Pieces of work that may run in any order or in parallel."""
 
 
 @dataclass(frozen=True, slots=True)
 class Concurrency:
-    """The work of a graph in stages, with a barrier between each two: `str()` lists them."""
+    """The work of a graph in stages, with a barrier between two stages; `str()` lists them."""
 
     stages: tuple[Stage, ...]
 
     @property
     def work(self) -> int:
-        """How many nodes and fused groups there are."""
+        """The number of pieces of work: single nodes and fused groups."""
         return sum(map(len, self.stages))
 
     @property
     def nodes(self) -> int:
-        """How many nodes are computed, those in groups too."""
+        """The number of nodes that are computed, including the nodes of groups."""
         return sum(len(nodes_of(work)) for stage in self.stages for work in stage)
 
     @property
     def barriers(self) -> int:
-        """How many barriers there are."""
+        """The number of barriers."""
         return max(len(self.stages) - 1, 0)
 
     def names(self) -> tuple[tuple[str, ...], ...]:
-        """What is in each stage: nodes by their names, groups by those of their last nodes."""
+        """The labels of the work of each stage."""
         return tuple(tuple(map(label, stage)) for stage in self.stages)
 
     def __str__(self) -> str:
@@ -60,19 +60,19 @@ class Concurrency:
 
 
 def label(work: Work) -> str:
-    """A node's name, or that of the last node of a group and its pattern; `#7` without a name."""
+    """The name of a node, or the last node's name and the pattern of a group; `#7` if unnamed."""
     node = end_of(work)
     name = node.name or f"#{node.serial}"
     return name if isinstance(work, Tensor) else f"{name} ({work.pattern.name})"
 
 
 def end_of(work: Work) -> Tensor:
-    """The node at whose place the work stands: itself, or the last one of a group."""
+    """The node itself, or the last node of a group."""
     return work if isinstance(work, Tensor) else work.last
 
 
 def nodes_of(work: Work) -> tuple[Tensor, ...]:
-    """The node, or those of the group, in their order."""
+    """The node itself, or the nodes of a group in execution order."""
     return (work,) if isinstance(work, Tensor) else work.nodes
 
 
@@ -82,12 +82,12 @@ def nodes_of(work: Work) -> tuple[Tensor, ...]:
 def arrange(
     work: Sequence[Work], *, ahead: int = AHEAD, places: Bindings | None = None
 ) -> tuple[Stage, ...]:
-    """Put `work`, given in the order of the program, into as few stages as come with a short look.
+    """Arrange `work`, given in program order, in stages, greedily with a limited look-ahead.
 
-    Work joins a stage if all that it depends on is in earlier ones and it stands no more than
-    `ahead` behind the first work that is left for later; 0 keeps the order. `places` says where
-    tensors lie that have memory already, by default those with storage. Takes time in proportion to
-    the work.
+    A piece of work joins a stage if everything it depends on is in earlier stages and it comes at
+    most `ahead` places after the first piece that is not in a stage yet; 0 keeps the program order.
+    `places` says where tensors lie that have memory already, by default the tensors with storage.
+    The time is linear in the work.
     """
     after = _dependencies(work, places or Bindings())
     followers: list[list[int]] = [[] for _ in after]
@@ -116,20 +116,23 @@ def arrange(
 def _freed(
     stage: Sequence[int], followers: Sequence[Sequence[int]], waits: list[int], work: int
 ) -> list[int]:
-    """The work that waits for nothing more once `stage` is done."""
+    """The work whose dependencies are complete once `stage` is complete."""
     finished = list(stage)
     freed: list[int] = []
     while finished:
         for number in followers[finished.pop()]:
             waits[number] -= 1
             if not waits[number]:
-                # Numbers beyond the work stand for several pieces of it: they are done with them.
+                # A number beyond the work joins several pieces: it completes with all of them.
                 (freed if number < work else finished).append(number)
     return freed
 
 
 def _dependencies(work: Sequence[Work], places: Bindings) -> list[list[int]]:
-    """For each piece of work the numbers of what it comes after; numbers beyond join several."""
+    """For each piece of work, the numbers of the pieces it depends on.
+
+    Entries beyond the work are joins, which stand for several pieces of work.
+    """
     after: list[list[int]] = [[] for _ in work]
 
     def join(numbers: Sequence[int]) -> int:
@@ -155,9 +158,9 @@ def _dependencies(work: Sequence[Work], places: Bindings) -> list[list[int]]:
 
 
 class _Changing:
-    """Memory that is written more than once, or while it may be shared: its bytes are looked at.
+    """Memory that is written more than once or shared, for which byte ranges must be compared.
 
-    All other memory is that of one result: who reads it follows who made it, and that is all.
+    All other memory holds one result: its readers depend only on the node that computes it.
     """
 
     def __init__(self, work: Iterable[Work], places: Bindings) -> None:
@@ -170,7 +173,7 @@ class _Changing:
         self._known: dict[Tensor, bool] = {}
 
     def holds(self, tensor: Tensor) -> bool:
-        """Whether `tensor` lies in such memory."""
+        """True if `tensor` lies in memory whose byte ranges must be compared."""
         root = tensor.root
         if root not in self._known:
             places = self._places
@@ -181,19 +184,19 @@ class _Changing:
         return self._known[root]
 
     def span(self, tensor: Tensor) -> Range:
-        """The bytes of `tensor`; they count from its root where that has no memory yet."""
+        """The byte range of `tensor`, relative to its root if the root has no memory yet."""
         if self._places.has(tensor):
             return range_of(tensor, self._places.where(tensor))
         return range_in(tensor.root, tensor.view_offset, tensor)
 
 
 def check_order(nodes: Sequence[Tensor], wanted: Sequence[Tensor]) -> None:
-    """Raise GraphError unless `wanted` holds the same nodes and keeps what they depend on."""
+    """Raise GraphError unless `wanted` is a permutation of `nodes` that keeps all dependencies."""
     if len(wanted) != len(nodes) or set(wanted) != set(nodes):
         raise GraphError("optimize: the new order does not hold the same nodes")
     place = {node: i for i, node in enumerate(wanted)}
     after = _dependencies(nodes, Bindings())
-    # The latest place of what each number stands for; joins stand behind what they join.
+    # The latest position of each number; a join counts as the latest of the work it joins.
     latest = [place[node] for node in nodes]
     for needed in after[len(nodes) :]:
         latest.append(max(latest[number] for number in needed))
@@ -208,10 +211,11 @@ def check_order(nodes: Sequence[Tensor], wanted: Sequence[Tensor]) -> None:
 
 
 def placed(bound: BoundGraph) -> Concurrency:
-    """The work of `bound` in its own order, with barriers where bytes that it touches ask for one.
+    """Return the work of `bound` in its own order, with a barrier wherever byte ranges conflict.
 
-    The fewest that this order needs, if not very many touch neighbouring bytes. A backend that lets
-    work run side by side asks this when it makes a plan, and again when the plan is bound anew.
+    The barriers are the fewest that this order needs, except where more than MANY accesses to
+    neighbouring bytes are merged. A backend that runs work in parallel calls this function when it
+    makes a plan, and again when the plan is rebound.
     """
     trail = Footprints(max)
     stages: list[list[Work]] = []

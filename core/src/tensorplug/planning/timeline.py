@@ -1,4 +1,4 @@
-"""What of a graph that is cut into splits needs memory, and when: the allocator's input."""
+"""The timeline of a graph cut into splits: which tensors need memory when; allocator input."""
 
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -20,7 +20,11 @@ def timeline(
     *,
     every_node: bool = False,
 ) -> list[Step]:
-    """What comes into being when, and what is needed for it."""
+    """Return the allocator's steps for the inputs, copies and nodes of `splits`.
+
+    `private` are inputs with memory of their own. Memory that only holds what splits share
+    (`BufferType.only_shared`) gets one step for each split, unless `every_node` is set.
+    """
     own = frozenset(private)
     steps = [Step(t, (), where[t].backend) for t in graph.inputs if t not in own]
     for split in splits:
@@ -33,14 +37,14 @@ def timeline(
 
 
 def kept(graph: Graph, splits: Sequence[Split]) -> list[Tensor]:
-    """What stays to the end of a run."""
-    # What another device copies may still be in flight when its own device runs on: it stays.
+    """Tensors whose memory must not be reused before the end of a run."""
+    # A copy may still be in flight while the device of its source runs on, so sources stay.
     copied = [copy.source for split in splits for copy in split.copies]
     return [*graph.outputs, *graph.effects, *copied]
 
 
 def shared_nodes(graph: Graph, splits: Sequence[Split], split: Split) -> tuple[Tensor, ...]:
-    """Roots of a split that others read: later splits, copies, the user."""
+    """Nodes of a split whose memory is used outside it: by other splits, copies, or the user."""
     others = [other for other in splits if other is not split]
     read = {t.root for t in (*graph.outputs, *graph.effects)}
     read |= {s.root for other in others for node in other.nodes for s in node.sources}
@@ -50,7 +54,7 @@ def shared_nodes(graph: Graph, splits: Sequence[Split], split: Split) -> tuple[T
 
 
 def _split_step(split: Split, shared: Sequence[Tensor]) -> Step:
-    """All of a split at once, for memory of which it needs some for what others read alone."""
+    """One step for a whole split, for buffer types that only hold what splits share."""
     read = tuple(s for node in split.nodes for s in localised(node.sources, split.local))
     touched = (*read, *(root for node in split.nodes for root in node.written_roots))
     outside = tuple(t for t in touched if t.root not in split.nodes)
@@ -59,7 +63,7 @@ def _split_step(split: Split, shared: Sequence[Tensor]) -> Step:
 
 
 def node_steps(split: Split) -> Iterator[Step]:
-    """The steps of its nodes: one for each group, at the place of the last node."""
+    """The steps of a split: one for each node, and one for each group at its last node."""
     beside = {end_of(work) for stage in split.stages for work in stage[1:]}
     for work in units(split.nodes, split.groups):
         if isinstance(work, Tensor):
