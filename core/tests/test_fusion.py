@@ -51,8 +51,8 @@ def test_optional_line_left_out_is_stood_for_by_its_first_source() -> None:
     [
         (["a relu x", "b = relu(a)"], "'a relu x' is not a line like"),
         (["a = relu(x)", "b = relu(x)"], "all of which lead to the last"),
-        (["a = relu(x)"], "needs two steps or more"),
-        (["a = relu(x)", "a = relu(a)"], "names of their own"),
+        (["a = relu(x)"], "needs two or more steps"),
+        (["a = relu(x)", "a = relu(a)"], "with different names"),
     ],
 )
 def test_pattern_that_makes_no_sense_is_refused(lines: list[str], problem: str) -> None:
