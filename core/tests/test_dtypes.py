@@ -112,6 +112,14 @@ def test_unknown_types_are_refused_with_the_nearest_known(what, message: str) ->
     assert str(error.value) == message
 
 
+@pytest.mark.parametrize("what", [tp.F16, "f16", "F16", "float16", np.float16, np.dtype("f2"), 1])
+def test_a_type_may_be_given_in_any_spelling(what) -> None:
+    x = tp.input("x", (4,), what)
+
+    assert x.dtype is tp.F16
+    assert tp.cast(x, what).dtype is tp.F16
+
+
 def test_name_like_no_other_lists_all_names() -> None:
     with pytest.raises(tp.DTypeError, match=r"unknown type 'zzz'; known: f32, f16, q4_0, .*q2_0"):
         dtype("zzz")

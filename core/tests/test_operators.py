@@ -276,13 +276,27 @@ def test_product_with_an_array_is_refused() -> None:
 # --- transposing and reshaping -----------------------------------------------------------------
 
 
-@pytest.mark.parametrize("shape", [(), (4,), (3, 4)])
-def test_transpose_is_that_of_numpy_up_to_two_dimensions(shape) -> None:
-    assert x_(*shape).T.shape == np.empty(shape).T.shape
+@pytest.mark.parametrize("shape", [(3, 4), (2, 3, 4), (2, 5, 3, 4)])
+def test_mt_swaps_the_last_two_dimensions(shape) -> None:
+    assert x_(*shape).mT.shape == np.empty(shape).swapaxes(-1, -2).shape
 
 
-def test_transpose_of_more_dimensions_swaps_the_last_two() -> None:
-    assert x_(2, 3, 4).T.shape == (2, 4, 3)
+@pytest.mark.parametrize("shape", [(), (4,), (2, 3, 4)])
+def test_t_of_anything_but_a_matrix_names_the_remedy(shape) -> None:
+    with pytest.raises(tp.ShapeError, match=rf"two dimensions, got {len(shape)}; .mT swaps"):
+        x_(*shape).T  # noqa: B018 - the property raises
+
+
+@pytest.mark.parametrize("shape", [(), (4,)])
+def test_mt_of_fewer_than_two_dimensions_names_the_remedy(shape) -> None:
+    with pytest.raises(tp.ShapeError, match=r"reshape\(\) adds some"):
+        x_(*shape).mT  # noqa: B018 - the property raises
+
+
+@pytest.mark.parametrize("exponent", [0.25, 65, -65, 1.5, float("inf"), float("nan")])
+def test_a_power_that_has_no_op_names_the_remedy(exponent: float) -> None:
+    with pytest.raises(tp.OptionError, match=r"exp\(log\(x\) \* exponent\)"):
+        x_(3) ** exponent
 
 
 def test_transposing_a_block_type_twice_gives_it_back() -> None:

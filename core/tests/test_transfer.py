@@ -7,7 +7,7 @@ import pytest
 
 import tensorplug as tp
 from tensorplug import transfer
-from tensorplug.device import order_after, place_in
+from tensorplug.device import Layout, order_after, place_in
 from tensorplug.device.moving import copy_bytes, queue_copy, queue_read, queue_write
 from tensorplug.graph.tensor import Storage, leaf
 from tensorplug.testing.null import NullBuffer, NullBufferType, NullDevice
@@ -25,6 +25,8 @@ class Mirrored(NullBuffer):
 
 
 class MirroredType(NullBufferType):
+    layout = Layout.PACKED
+
     def _alloc(self, size: int, usage: tp.BufferUsage) -> tp.Buffer:
         self.device.take(size)
         return Mirrored(self, size, usage)

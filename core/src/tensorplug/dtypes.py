@@ -6,6 +6,7 @@ bytes; rows (`ne[0]`) of block types hold whole blocks.
 
 import difflib
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -107,13 +108,20 @@ INTEGERS = frozenset({I8, I16, I32, I64})
 REMOVED_IDS = frozenset({4, 5, 31, 32, 33, 36, 37, 38})
 """Ids of types that were removed from GGUF: files with them are rejected."""
 
+DTypeLike = DType | str | int | np.dtype[Any] | type
+"""What `dtype()` turns into a type: `F16`, `"f16"`, `"float16"`, `np.float16`, a GGUF type id."""
+
 _BY_NAME = {t.name.lower(): t for t in DTYPES}
 _BY_ID = {t.id: t for t in DTYPES}
 _BY_NUMPY = {np.dtype(t.numpy): t for t in DTYPES if t.numpy}
+_BY_NUMPY_NAME = {t.numpy: t for t in DTYPES if t.numpy}
 
 
-def dtype(what: "str | int | DType | np.dtype[np.generic] | type[np.generic]") -> DType:
-    """Return the type of a name (any case), a GGUF type id or a NumPy type. Raises DTypeError."""
+def dtype(what: DTypeLike) -> DType:
+    """Return the type of a name, ours or NumPy's (any case), a GGUF type id or a NumPy type.
+
+    Raises DTypeError.
+    """
     if isinstance(what, DType):
         return what
     if isinstance(what, int | np.integer) and not isinstance(what, bool):
@@ -143,8 +151,9 @@ def _by_id(number: int) -> DType:
 
 
 def _by_name(name: str) -> DType:
-    if name.lower() in _BY_NAME:
-        return _BY_NAME[name.lower()]
+    found = _BY_NAME.get(name.lower()) or _BY_NUMPY_NAME.get(name.lower())
+    if found is not None:
+        return found
     close = difflib.get_close_matches(name.lower(), _BY_NAME, n=1)
     hint = f"did you mean {_BY_NAME[close[0]].name}?" if close else f"known: {_names(_BY_NAME)}"
     raise DTypeError(f"dtype: unknown type {name!r}; {hint}")

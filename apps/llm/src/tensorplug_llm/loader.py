@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import tensorplug as tp
 from tensorplug import Buffer, BufferType, Device, MultiBuffer, SupportsHostImport, Tensor
-from tensorplug.device import Resource, allocate, place_in
+from tensorplug.device import Layout, Resource, allocate, place_in
 from tensorplug.errors import FormatError, OptionError
 from tensorplug.gguf import GGUFFile, GGUFTensor
 from tensorplug.graph.tensor import Storage, leaf
@@ -14,11 +14,6 @@ from tensorplug_llm.arch import Expected
 
 Progress = Callable[[int, int], None]
 """Told after each tensor how many bytes are done, of how many."""
-
-EXPANDED = "_f32"
-"""How the names of buffer types end that store weights decoded to f32."""
-PACKED = "_panels"
-"""How those end that store the blocks of weights in another order."""
 
 SLAB_ROWS = 256
 """Rows are written by multiples of these, which all layouts of packed weights keep together."""
@@ -173,7 +168,7 @@ def _group(
     """Decide for each tensor of one device: expanded, packed, mapped or uploaded."""
     mappable = device.buffer_type.is_host and isinstance(device, SupportsHostImport)
     computed = [t for t in tensors if t.name not in looked_up]
-    wide, packed = _extra(device, EXPANDED), _extra(device, PACKED)
+    wide, packed = _extra(device, Layout.EXPANDED), _extra(device, Layout.PACKED)
     groups: list[_Group] = []
     if wide is not None and mode in (WeightMode.AUTO, WeightMode.F32):
         expanded = [t for t in computed if t.dtype is not tp.F32 and wide.supports(_spec(t))]
@@ -191,8 +186,8 @@ def _group(
     return [group for group in groups if group.tensors]
 
 
-def _extra(device: Device, ending: str) -> BufferType | None:
-    return next((k for k in device.extra_buffer_types if k.name.endswith(ending)), None)
+def _extra(device: Device, layout: Layout) -> BufferType | None:
+    return next((k for k in device.extra_buffer_types if k.layout is layout), None)
 
 
 def _is_preferred(memory: BufferType | None) -> bool:
@@ -201,11 +196,11 @@ def _is_preferred(memory: BufferType | None) -> bool:
 
 def _check_mode(mode: WeightMode, devices: Sequence[Device]) -> None:
     names = ", ".join(device.name for device in devices)
-    for wanted, ending, what in (
-        (WeightMode.F32, EXPANDED, "store weights expanded to f32"),
-        (WeightMode.PACKED, PACKED, "pack weights"),
+    for wanted, layout, what in (
+        (WeightMode.F32, Layout.EXPANDED, "store weights expanded to f32"),
+        (WeightMode.PACKED, Layout.PACKED, "pack weights"),
     ):
-        if mode is wanted and not any(_extra(device, ending) for device in devices):
+        if mode is wanted and not any(_extra(device, layout) for device in devices):
             raise OptionError(f"weights: {names} cannot {what}; leave the option out")
     if mode is WeightMode.MAPPED and not any(isinstance(d, SupportsHostImport) for d in devices):
         raise OptionError(
@@ -253,7 +248,7 @@ def _copy(
     for entry, tensor in zip(group.tensors, with_memory, strict=True):
         home = tensor.storage
         assert home is not None
-        if group.memory.name.endswith(PACKED):
+        if group.memory.layout is Layout.PACKED:
             _write_in_slabs(file, entry, home, report)
         else:
             home.buffer.write_tensor(tensor, home.offset, file.tensor_bytes(entry.name).data)

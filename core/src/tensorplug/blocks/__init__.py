@@ -8,7 +8,7 @@ import numpy as np
 
 from tensorplug.blocks.rows import can_decode, decode_rows
 from tensorplug.device.buffer import as_bytes
-from tensorplug.dtypes import DType
+from tensorplug.dtypes import DTypeLike
 from tensorplug.dtypes import dtype as dtype_of
 from tensorplug.errors import ShapeError, Unsupported
 from tensorplug.graph.tensor import Array
@@ -16,7 +16,7 @@ from tensorplug.graph.tensor import Array
 __all__ = ["can_decode", "decode", "decode_rows"]
 
 
-def decode(data: "memoryview | bytes | Array", dtype: DType | str, shape: tuple[int, ...]) -> Array:
+def decode(data: "memoryview | bytes | Array", dtype: DTypeLike, shape: tuple[int, ...]) -> Array:
     """Return the values of stored bytes as a new float32 array of `shape`.
 
     `data` holds the rows of a contiguous tensor one after another. `shape` is in NumPy order; its

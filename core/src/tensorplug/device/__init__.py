@@ -30,6 +30,7 @@ from tensorplug.device.buffer import (
     BufferType,
     BufferUsage,
     HostBuffer,
+    Layout,
     MultiBuffer,
     as_bytes,
 )
@@ -90,6 +91,7 @@ __all__ = [
     "Group",
     "HostBuffer",
     "KernelText",
+    "Layout",
     "Memory",
     "MultiBuffer",
     "Option",

@@ -14,7 +14,7 @@ from tensorplug.device.buffer import Buffer, BufferType, BufferUsage
 from tensorplug.device.lifetime import Resource, Turnstile
 from tensorplug.device.placing import place
 from tensorplug.device.rowids import wrong_id
-from tensorplug.dtypes import DType
+from tensorplug.dtypes import DTypeLike
 from tensorplug.errors import GraphError, Refusal, TensorplugError, Unsupported, blaming
 from tensorplug.graph.graph import Bindings, BoundGraph
 from tensorplug.graph.tensor import Array, Storage, Tensor
@@ -298,7 +298,7 @@ class Backend(Resource, ABC):
         *,
         usage: BufferUsage = BufferUsage.ANY,
         buffer_type: BufferType | None = None,
-        dtype: DType | str | None = None,
+        dtype: DTypeLike | None = None,
     ) -> Tensor:
         """Return a persistent tensor with a copy of `data` in a buffer of its own."""
         return place(name, data, buffer_type or self.buffer_type, usage=usage, dtype=dtype)

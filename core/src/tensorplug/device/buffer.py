@@ -39,6 +39,17 @@ class BufferUsage(enum.Enum):
     COMPUTE = "compute"
 
 
+class Layout(enum.Enum):
+    """How tensors lie in a kind of memory."""
+
+    STANDARD = "standard"
+    """Byte for byte as their strides say."""
+    EXPANDED = "expanded"
+    """Decoded to f32, whatever the type of the tensor."""
+    PACKED = "packed"
+    """In an order of the device's own, with the values as they are."""
+
+
 def checked_usage(usage: object, where: str) -> BufferUsage:
     """Return `usage` if it is one. Raises OptionError."""
     if isinstance(usage, BufferUsage):
@@ -67,6 +78,8 @@ class BufferType(ABC):
     """Bytes of the largest single buffer."""
     is_host: bool = False
     """Whether the host can read the memory, and tensors lie in it in their standard layout."""
+    layout: Layout = Layout.STANDARD
+    """How tensors lie here. Buffers of other layouts override `write_tensor` and `read_tensor`."""
     only_shared: bool = False
     """Whether plans have memory of their own for nodes that nobody else reads."""
 
@@ -112,6 +125,11 @@ class BufferType(ABC):
     def supports(self, tensor: Tensor) -> bool:
         """Whether `tensor` may be placed in this memory."""
         return True
+
+    @property
+    def standard_layout(self) -> bool:
+        """Whether tensors lie here byte for byte as their strides say."""
+        return self.layout is Layout.STANDARD
 
     @property
     def for_weights(self) -> bool:

@@ -14,16 +14,11 @@ from tensorplug.device.backend import (
     order_after,
     tell_of_move,
 )
-from tensorplug.device.buffer import Buffer, as_bytes
+from tensorplug.device.buffer import as_bytes
 from tensorplug.errors import DTypeError, Unsupported, blaming
 from tensorplug.graph.tensor import Array, Storage
 
 logger = logging.getLogger("tensorplug.transfer")
-
-
-def has_standard_layout(buffer: Buffer) -> bool:
-    """Whether tensors lie in `buffer` byte for byte as their strides say."""
-    return type(buffer).write_tensor is Buffer.write_tensor
 
 
 def copy_bytes(source: Storage, target: Storage, size: int) -> None:
@@ -155,7 +150,7 @@ def _tell_of_slow_copy(source: Storage, target: Storage) -> None:
 
 
 def _check_plain(place: Storage, doing: str) -> None:
-    if not has_standard_layout(place.buffer):
+    if not place.buffer.type.standard_layout:
         raise Unsupported(
             f"{place.buffer!r}: {doing} of bytes would pass by its own layout; "
             f"{doing} tensors with tensorplug.transfer"

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from tensorplug.device.buffer import Buffer, BufferType, BufferUsage, MultiBuffer, as_bytes
-from tensorplug.dtypes import DType
+from tensorplug.dtypes import DType, DTypeLike
 from tensorplug.dtypes import dtype as dtype_of
 from tensorplug.errors import (
     BufferTooLarge,
@@ -92,7 +92,7 @@ def place(
     buffer_type: BufferType,
     *,
     usage: BufferUsage = BufferUsage.ANY,
-    dtype: DType | str | None = None,
+    dtype: DTypeLike | None = None,
 ) -> Tensor:
     """Return a persistent tensor with a copy of `data` in a buffer of its own.
 

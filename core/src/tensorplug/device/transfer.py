@@ -9,7 +9,6 @@ from tensorplug.device.backend import Backend, tell_of_move
 from tensorplug.device.buffer import as_bytes, check_byte
 from tensorplug.device.moving import (
     copy_bytes,
-    has_standard_layout,
     queue_copy,
     queue_read,
     queue_write,
@@ -43,7 +42,7 @@ def write(tensor: Tensor, data: Any, bindings: Bindings = _NOWHERE) -> None:
 def _write_rows(tensor: Tensor, place: Storage, array: Array) -> None:
     row = tensor.dtype.row_size(tensor.ne[0])
     ordered = tensor.has_contiguous_rows and (tensor.ne[1] == 1 or tensor.nb[1] >= row)
-    if not ordered or not has_standard_layout(place.buffer):
+    if not ordered or not place.buffer.type.standard_layout:
         raise ShapeError(
             f"{tensor}: its rows have gaps in {place.buffer.type.name} memory; write the tensor it "
             "is a view of"
@@ -81,7 +80,7 @@ def fill(
         raise ShapeError(f"{tensor}: has gaps, which belong to others; write() it")
     size = tensor.nbytes - offset if size is None else size
     place = _span(tensor, offset, size, "fill", bindings)
-    if has_standard_layout(place.buffer):
+    if place.buffer.type.standard_layout:
         place.buffer.fill(value, place.offset + offset, size)
         return
     _check_whole(tensor, size, place, "fill")
@@ -110,7 +109,7 @@ def read_bytes(tensor: Tensor, offset: int, size: int, bindings: Bindings = _NOW
 def _part(tensor: Tensor, offset: int, size: int, doing: str, bindings: Bindings) -> Storage:
     """The place of some bytes of `tensor`, in memory where all of its bytes have one."""
     place = _span(tensor, offset, size, doing, bindings)
-    if not has_standard_layout(place.buffer):
+    if not place.buffer.type.standard_layout:
         raise Unsupported(
             f"{tensor}: {place.buffer.type.name} keeps it in a layout of its own; {doing} all of it"
         )
@@ -146,7 +145,7 @@ def copy(
     start, end = source_bindings.where(source), target_bindings.where(target)
     if start == end or not source.size:
         return
-    if not (has_standard_layout(start.buffer) and has_standard_layout(end.buffer)):
+    if not (start.buffer.type.standard_layout and end.buffer.type.standard_layout):
         span = np.empty(source.nbytes, np.uint8)
         start.buffer.read_tensor(source, start.offset, as_bytes(span))
         end.buffer.write_tensor(target, end.offset, as_bytes(span))
@@ -184,7 +183,7 @@ def write_async(
     """
     view = _stored(tensor, data, "write")
     place = _span(tensor, offset, view.nbytes, "write", bindings)
-    if has_standard_layout(place.buffer):
+    if place.buffer.type.standard_layout:
         queue_write(backend, Storage(place.buffer, place.offset + offset), view)
         return
     _check_whole(tensor, view.nbytes, place, "write")
@@ -206,7 +205,7 @@ def read_async(
     """
     view = _stored(tensor, out, "read")
     place = _span(tensor, offset, view.nbytes, "read", bindings)
-    if has_standard_layout(place.buffer):
+    if place.buffer.type.standard_layout:
         queue_read(backend, Storage(place.buffer, place.offset + offset), view)
         return
     _check_whole(tensor, view.nbytes, place, "read")
@@ -238,7 +237,7 @@ def copy_async(
     start, end = source_bindings.where(source), target_bindings.where(target)
     if start == end or not source.size:
         return None
-    plain = has_standard_layout(start.buffer) and has_standard_layout(end.buffer)
+    plain = start.buffer.type.standard_layout and end.buffer.type.standard_layout
     if plain and _has_no_gaps(source):
         return queue_copy(first, second, start, end, source.nbytes, staging)
     first.synchronize()

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from tensorplug.dtypes import DType
+from tensorplug.dtypes import DType, DTypeLike
+from tensorplug.dtypes import dtype as dtype_of
 from tensorplug.errors import NotAllocated, ShapeError
 
 if TYPE_CHECKING:
@@ -223,7 +224,21 @@ class Tensor:
 
     @property
     def T(self) -> "Tensor":  # noqa: N802 - NumPy's spelling
-        """The tensor with its last two dimensions swapped, a view; itself if it has fewer."""
+        """A view of a matrix with its two dimensions swapped. Raises ShapeError for other ranks."""
+        if self.rank != 2:
+            raise ShapeError(
+                f"{self}: .T is for two dimensions, got {self.rank}; .mT swaps the last two, "
+                "permute() puts all in another order, reshape() adds some"
+            )
+        return self.mT
+
+    @property
+    def mT(self) -> "Tensor":  # noqa: N802 - NumPy's spelling
+        """A view with the last two dimensions swapped. Raises ShapeError where there are fewer."""
+        if self.rank < 2:
+            raise ShapeError(
+                f"{self}: .mT swaps the last two dimensions, got {self.rank}; reshape() adds some"
+            )
         return OPERATORS["transpose"](self)
 
     def reshape(self, *shape: int | tuple[int, ...]) -> "Tensor":
@@ -256,6 +271,12 @@ class Tensor:
 
     def __truediv__(self, other: "Tensor | float") -> "Tensor":
         return OPERATORS["div"](self, other)
+
+    def __rtruediv__(self, other: float) -> "Tensor":
+        return OPERATORS["rdiv"](self, other)
+
+    def __pow__(self, exponent: float) -> "Tensor":
+        return OPERATORS["pow"](self, exponent)
 
     def __neg__(self) -> "Tensor":
         return OPERATORS["neg"](self)
@@ -301,19 +322,18 @@ def ne_of(shape: tuple[int, ...] | list[int], where: str) -> tuple[Ne, int]:
 def leaf(
     name: str,
     shape: tuple[int, ...] | list[int],
-    dtype: DType,
+    dtype: DTypeLike,
     *,
     flags: Flags = Flags.NONE,
     storage: Storage | None = None,
 ) -> Tensor:
     """Return a contiguous tensor that nothing computes; `shape` in NumPy order."""
     ne, rank = ne_of(shape, f"tensor {name!r}")
-    return Tensor(
-        dtype, ne, contiguous_nb(dtype, ne), rank, flags=flags, name=name, storage=storage
-    )
+    kind = dtype_of(dtype)
+    return Tensor(kind, ne, contiguous_nb(kind, ne), rank, flags=flags, name=name, storage=storage)
 
 
-def input(name: str, shape: tuple[int, ...] | list[int], dtype: DType) -> Tensor:
+def input(name: str, shape: tuple[int, ...] | list[int], dtype: DTypeLike) -> Tensor:
     """Return a tensor that the user fills before each run; `shape` in NumPy order."""
     return leaf(name, shape, dtype, flags=Flags.INPUT)
 

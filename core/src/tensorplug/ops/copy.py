@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from tensorplug.dtypes import DType
+from tensorplug.dtypes import DType, DTypeLike
 from tensorplug.dtypes import dtype as dtype_of
 from tensorplug.graph.tensor import Ne, Tensor, ne_of
 from tensorplug.ops.rules import (
@@ -201,9 +201,9 @@ ACC = _into_part("acc", "y = a; view(y, nb1, nb2, nb3, offset) += part")
 SET = _into_part("set", "y = a; view(y, nb1, nb2, nb3, offset) = part")
 
 
-def dup(x: Tensor, *, to: DType | str = "", name: str = "") -> Tensor:
+def dup(x: Tensor, *, to: DTypeLike | None = None, name: str = "") -> Tensor:
     """A contiguous copy of `x`, any type; converted where another type is named."""
-    return apply(DUP, x, to=dtype_of(to).name if to else "", name=name)
+    return apply(DUP, x, to="" if to is None else dtype_of(to).name, name=name)
 
 
 def cont(x: Tensor, shape: tuple[int, ...] | None = None, *, name: str = "") -> Tensor:
@@ -224,7 +224,7 @@ def cpy(x: Tensor, target: Tensor, *, name: str = "") -> Tensor:
     return apply(CPY, cont(x) if overlap(x, target) else x, target, name=name)
 
 
-def cast(x: Tensor, to: DType | str, *, name: str = "") -> Tensor:
+def cast(x: Tensor, to: DTypeLike, *, name: str = "") -> Tensor:
     """`x` converted to the type `to`, contiguous: the op `dup`."""
     return dup(x, to=dtype_of(to), name=name)
 

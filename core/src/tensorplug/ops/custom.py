@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from tensorplug.dtypes import DType
+from tensorplug.dtypes import DTypeLike
 from tensorplug.dtypes import dtype as dtype_of
 from tensorplug.errors import GraphError, OptionError
 from tensorplug.graph.tensor import Array, Tensor, Value, ne_of
@@ -140,7 +140,7 @@ def custom(
     sources: Sequence[Tensor],
     function: Function,
     shape: tuple[int, ...],
-    to: DType | str = "f32",
+    to: DTypeLike = "f32",
     *,
     n_tasks: int = 0,
     name: str = "",

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterable
 
-from tensorplug.dtypes import F32, DType
+from tensorplug.dtypes import F32, DType, DTypeLike
 from tensorplug.dtypes import dtype as dtype_of
 from tensorplug.graph.tensor import Tensor
 from tensorplug.ops.rules import (
@@ -194,13 +194,13 @@ ARANGE = register_op(
 )
 
 
-def add(a: Tensor, b: Tensor, *, to: DType | str = "", name: str = "") -> Tensor:
+def add(a: Tensor, b: Tensor, *, to: DTypeLike | None = None, name: str = "") -> Tensor:
     """Sum of `a` and `b`; `b`, f32, f16 or bf16, repeats to the shape of `a`: copies side by side.
 
     The result has the type of `a`, which may be a block type (decoded, added, encoded anew), or
     the type `to`: f32, f16 or bf16.
     """
-    return apply(ADD, a, b, to=dtype_of(to).name if to else "", name=name)
+    return apply(ADD, a, b, to="" if to is None else dtype_of(to).name, name=name)
 
 
 def add1(a: Tensor, b: Tensor, *, name: str = "") -> Tensor:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from tensorplug.dtypes import F16, F32, DType
+from tensorplug.dtypes import F16, F32, DType, DTypeLike
 from tensorplug.dtypes import dtype as dtype_of
 from tensorplug.graph.tensor import Tensor
 from tensorplug.ops.rules import ONLY_F32, REAL, always, same_type_as
@@ -168,7 +168,7 @@ def im2col(
     d0: int = 1,
     d1: int = 1,
     is_2d: bool = True,
-    to: DType | str = "f16",
+    to: DTypeLike = "f16",
     name: str = "",
 ) -> Tensor:
     """Copy the windows that `kernel` sees of `x` into rows, so that a product is a convolution.
@@ -219,7 +219,7 @@ def im2col_3d(
     d0: int = 1,
     d1: int = 1,
     d2: int = 1,
-    to: DType | str = "f16",
+    to: DTypeLike = "f16",
     name: str = "",
 ) -> Tensor:
     """`im2col` of volumes: rows of kw * kh * kd * channels elements.

@@ -6,7 +6,7 @@ import operator
 from typing import Any
 
 from tensorplug.dtypes import BF16, F16, F32, DType
-from tensorplug.errors import ShapeError
+from tensorplug.errors import OptionError, ShapeError
 from tensorplug.graph.tensor import OPERATORS, Ne, Tensor
 from tensorplug.ops import copy, elementwise, matmul, unary, view
 
@@ -87,6 +87,38 @@ def _div(a: Tensor, b: Any) -> Tensor:
         return elementwise.div(*_pair(a, b, "/"))
     divisor = _number(b, "/")
     return elementwise.scale(a, 1.0 / divisor if divisor else math.copysign(math.inf, divisor))
+
+
+def _rdiv(a: Tensor, b: Any) -> Tensor:
+    return elementwise.div(elementwise.fill(a, _number(b, "/")), a)
+
+
+def _pow(x: Tensor, exponent: Any) -> Tensor:
+    """`x` to a whole power up to MOST, or to a half; by products, so that signs are NumPy's."""
+    power = _number(exponent, "**")
+    if power < 0:
+        return _rdiv(_pow(x, -power), 1.0)
+    if power == 0.5:
+        return unary.sqrt(x)
+    if not power.is_integer() or power > MOST:
+        raise OptionError(
+            f"**: exponent {exponent!r}; takes 0.5 and whole numbers from -{MOST} to {MOST}; for "
+            "x > 0, exp(log(x) * exponent) takes any"
+        )
+    return _power(x, int(power))
+
+
+MOST = 64
+"""The largest exponent of `**`."""
+
+
+def _power(x: Tensor, power: int) -> Tensor:
+    if power == 0:
+        return elementwise.fill(x, 1.0)
+    if power == 1:
+        return x
+    square = unary.sqr(_power(x, power // 2))
+    return elementwise.mul(square, x) if power % 2 else square
 
 
 # --- matrix products ---------------------------------------------------------------------------
@@ -206,7 +238,7 @@ def _reshape(x: Tensor, sizes: tuple[Any, ...]) -> Tensor:
 
 OPERATORS.update(
     {
-        "transpose": lambda x: x if x.rank < 2 else view.transpose(x),
+        "transpose": view.transpose,
         "reshape": _reshape,
         "getitem": _getitem,
         "matmul": _matmul,
@@ -215,6 +247,8 @@ OPERATORS.update(
         "rsub": _rsub,
         "mul": _mul,
         "div": _div,
+        "rdiv": _rdiv,
+        "pow": _pow,
         "neg": unary.neg,
     }
 )

@@ -11,7 +11,7 @@ import numpy as np
 from tensorplug.device.backend import Backend, Plan, SupportsEvents, order_after, tell_of_move
 from tensorplug.device.buffer import as_bytes
 from tensorplug.device.marks import Mark
-from tensorplug.device.moving import has_standard_layout, queue_copy
+from tensorplug.device.moving import queue_copy
 from tensorplug.device.transfer import copy as copy_tensor
 from tensorplug.device.transfer import read, read_async
 from tensorplug.errors import Aborted, RunFailed
@@ -253,7 +253,7 @@ def _copy(schedule: "Schedule", batch: "Batch", split: Split, copy: Copy) -> Bac
     """Make one copy, or queue it; returns the stream that still reads its source, if any."""
     backends, bindings = schedule.scheduler.backends, batch.bindings
     start, end = bindings.where(copy.source), bindings.where(copy.target)
-    plain = has_standard_layout(start.buffer) and has_standard_layout(end.buffer)
+    plain = start.buffer.type.standard_layout and end.buffer.type.standard_layout
     if not (plain and uses_few_experts(copy, split)):
         return _copy_whole(schedule, batch, split, copy)
     origin, target = backends[copy.origin], backends[split.backend]
@@ -267,7 +267,7 @@ def _copy_whole(schedule: "Schedule", batch: "Batch", split: Split, copy: Copy) 
     backends, bindings = schedule.scheduler.backends, batch.bindings
     origin, target = backends[copy.origin], backends[split.backend]
     start, end = bindings.where(copy.source), bindings.where(copy.target)
-    if has_standard_layout(start.buffer) and has_standard_layout(end.buffer):
+    if start.buffer.type.standard_layout and end.buffer.type.standard_layout:
         staging = partial(_staging, batch, copy.target)
         return queue_copy(origin, target, start, end, copy.source.nbytes, staging)
     origin.synchronize()

@@ -14,7 +14,7 @@ import numpy as np
 from tensorplug.device.backend import Backend, SupportsEvents, order_after, tell_of_move
 from tensorplug.device.buffer import as_bytes
 from tensorplug.device.marks import Mark as StreamMark
-from tensorplug.device.moving import has_standard_layout, queue_copy
+from tensorplug.device.moving import queue_copy
 from tensorplug.device.placing import host_data
 from tensorplug.device.transfer import copy as copy_tensor
 from tensorplug.device.transfer import read, read_async
@@ -210,7 +210,7 @@ def _copy(step: Copy, fleet: "Fleet", work: Work) -> None:
     batch = work.batch
     sender, stream = fleet.backends[step.sender], fleet.backends[step.stream]
     start, end = batch.bindings.where(step.source), batch.bindings.where(step.target)
-    if not (has_standard_layout(start.buffer) and has_standard_layout(end.buffer)):
+    if not (start.buffer.type.standard_layout and end.buffer.type.standard_layout):
         sender.synchronize()
         stream.synchronize()
         tell_of_move(stream, None, start, end, step.source.nbytes)

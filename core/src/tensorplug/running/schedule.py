@@ -236,6 +236,11 @@ class Schedule(Resource):
     # --- running ---------------------------------------------------------------------------
 
     @final
+    def __call__(self, inputs: Mapping[Tensor, Any] | None = None) -> Results:
+        """Compute the graph once: `run` without an observer, as in `schedule({x: batch})[y]`."""
+        return self.run(inputs)
+
+    @final
     def run(
         self, inputs: Mapping[Tensor, Any] | None = None, *, observer: Observer | None = None
     ) -> Results:

@@ -143,7 +143,7 @@ def _compact(pool: _Pool, x: int) -> str:
 
 
 def _turned(pool: _Pool, x: int) -> str:
-    return f"t{x}.T" if pool.tensors[x].rank >= 2 else f"tp.cont(t{x})"
+    return f"t{x}.mT" if pool.tensors[x].rank >= 2 else f"tp.cont(t{x})"
 
 
 def _flattened(pool: _Pool, x: int) -> str:

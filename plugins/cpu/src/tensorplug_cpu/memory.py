@@ -14,6 +14,7 @@ from tensorplug.device import (
     BufferType,
     BufferUsage,
     HostBuffer,
+    Layout,
     Tensor,
     Unsupported,
 )
@@ -71,6 +72,7 @@ class ExpandedBufferType(BufferType):
     """
 
     name = "cpu_f32"
+    layout = Layout.EXPANDED
     alignment = ALIGNMENT
     max_size = LARGEST
 

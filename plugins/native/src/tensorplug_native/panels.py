@@ -12,6 +12,7 @@ from tensorplug.device import (
     Buffer,
     BufferType,
     BufferUsage,
+    Layout,
     Tensor,
     Unsupported,
     array_view,
@@ -43,6 +44,7 @@ class PanelBufferType(BufferType):
     """
 
     name = "cpu_panels"
+    layout = Layout.PACKED
     alignment = ALIGNMENT
     max_size = LARGEST
 

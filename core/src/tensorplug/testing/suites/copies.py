@@ -40,7 +40,7 @@ VIEWS: dict[str, Callable[[Any], Any]] = {
 }
 """Parts of an (8, 4) tensor that keep rows without gaps."""
 SCATTERED: dict[str, Callable[[Any], Any]] = {
-    "transposed": lambda x: x.T,
+    "transposed": lambda x: x.mT,
     "column": lambda x: x[:, 1],
     "every other column": lambda x: x[:, ::2],
 }

@@ -7,7 +7,6 @@ import pytest
 
 import tensorplug as tp
 from tensorplug.device import BufferType, BufferUsage, Device, transfer
-from tensorplug.device.moving import has_standard_layout
 from tensorplug.device.placing import LinearAllocator, align
 from tensorplug.errors import Unsupported
 from tensorplug.graph.tensor import Array, Tensor, leaf
@@ -248,7 +247,7 @@ class QueuedTests(Suite):
         stream = work.open()
 
         for tensor, plain in weights:
-            if tensor.storage is None or has_standard_layout(tensor.storage.buffer):
+            if tensor.storage is None or tensor.storage.buffer.type.standard_layout:
                 continue
             transfer.write(tensor, _stored(plain))
             wanted = _raw(tensor)
