@@ -12,8 +12,8 @@ import tensorplug as tp
 from tensorplug.device import Backend
 from tensorplug.errors import TensorplugError
 from tensorplug.ops.matmul import WEIGHTS
-from tensorplug.testing.cases.blocks import HALF_SCALES, random_rows
 from tensorplug_cpu.reference import decode, encode
+from tensorplug_testing.cases.blocks import HALF_SCALES, random_rows
 
 FLOATS = (tp.F32, tp.F16, tp.BF16)
 BLOCKS = tuple(sorted((t for t in WEIGHTS if t.is_block), key=lambda t: t.id))

@@ -24,7 +24,7 @@ from pathlib import Path
 import numpy as np
 
 import tensorplug as tp
-from tensorplug.testing.null import NullDevice
+from tensorplug_testing.null import NullDevice
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 

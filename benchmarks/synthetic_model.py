@@ -21,7 +21,7 @@ import numpy as np
 import tensorplug as tp
 from tensorplug import blocks
 from tensorplug.errors import OptionError
-from tensorplug.testing.cases.blocks import HALF_SCALES
+from tensorplug_testing.cases.blocks import HALF_SCALES
 
 
 @dataclass(frozen=True, slots=True)

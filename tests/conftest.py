@@ -15,7 +15,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 MEMBERS = {
     tomllib.loads(file.read_text())["project"]["name"]: file.parent
-    for pattern in ("core", "simt", "plugins/*", "apps/*")
+    for pattern in ("core", "testing", "simt", "plugins/*", "apps/*")
     for file in sorted(ROOT.glob(f"{pattern}/pyproject.toml"))
 }
 
@@ -63,6 +63,12 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Built]:
 def wheels(built: dict[str, Built]) -> dict[str, Path]:
     """The wheel of every member by distribution."""
     return {name: files.wheel for name, files in built.items()}
+
+
+@pytest.fixture(scope="session")
+def kit(wheels: dict[str, Path]) -> list[Path]:
+    """The wheels of the conformance kit and of what it needs."""
+    return [wheels[name] for name in ("tensorplug", "tensorplug-cpu", "tensorplug-testing")]
 
 
 @pytest.fixture(scope="session")

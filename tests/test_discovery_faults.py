@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tensorplug.testing.distributions import plugin_source, write_distribution
+from tensorplug_testing.distributions import plugin_source, write_distribution
 
 GOOD = plugin_source(devices="return [NullDevice('good:0')]")
 

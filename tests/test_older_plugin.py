@@ -77,9 +77,9 @@ def older(tmp_path_factory):
 
 @pytest.mark.long
 def test_plugin_of_the_minor_before_works_with_fewer_arguments_and_abilities(
-    environment, wheels, older
+    environment, kit, older
 ):
-    environment.install(wheels["tensorplug"], wheels["tensorplug-cpu"], older)
+    environment.install(*kit, older)
 
     told = json.loads(environment.output("python", "-c", PROGRAM))
     info = json.loads(environment.output("tensorplug", "info", "--json"))

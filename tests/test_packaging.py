@@ -18,7 +18,7 @@ TEMPLATE = {
 CONTENTS = {
     "tensorplug": (
         {
-            *("tensorplug/py.typed", "tensorplug/testing/cases/models.json", *TEMPLATE),
+            *("tensorplug/py.typed", "tensorplug_testing/cases/models.json", *TEMPLATE),
             *(f"tensorplug/inspect/page.{kind}" for kind in ("css", "html", "js")),
         },
         [

@@ -8,7 +8,7 @@ import pytest
 import tensorplug as tp
 from tensorplug import meta
 from tensorplug.errors import OptionError
-from tensorplug.testing.null import null_devices
+from tensorplug_testing.null import null_devices
 
 VALUES = {
     "threads": [1, 2],

@@ -50,7 +50,7 @@ def tensorplug_features():
 DRIVER = '''
 """The hardware: memory of its own, and no op but mul_mat and add."""
 
-from tensorplug.testing.null import NullDevice
+from tensorplug_testing.null import NullDevice
 
 
 class AcmeDevice(NullDevice):
@@ -110,8 +110,8 @@ def acme(tmp_path_factory):
     return wheel
 
 
-def test_a_third_party_is_discovered_chosen_explained_and_gone_again(environment, wheels, acme):
-    environment.install(wheels["tensorplug"], wheels["tensorplug-cpu"])
+def test_a_third_party_is_discovered_chosen_explained_and_gone_again(environment, kit, acme):
+    environment.install(*kit)
     before = json.loads(environment.output("tensorplug", "info", "--json"))
     environment.install(acme)
 
@@ -154,10 +154,8 @@ def test_a_third_party_is_discovered_chosen_explained_and_gone_again(environment
     )
 
 
-def test_a_plugin_for_a_later_tensorplug_is_incompatible_and_never_imported(
-    environment, wheels, acme
-):
-    environment.install(wheels["tensorplug"], wheels["tensorplug-cpu"], acme)
+def test_a_plugin_for_a_later_tensorplug_is_incompatible_and_never_imported(environment, kit, acme):
+    environment.install(*kit, acme)
     (metadata,) = environment.site_packages.glob("acme_tensors-*.dist-info/METADATA")
     metadata.write_text(metadata.read_text().replace("<0.2,>=0.1", ">=7"))
     (environment.site_packages / "acme_tensors" / "plugin.py").write_text("print('imported')")
@@ -177,9 +175,9 @@ def test_a_plugin_for_a_later_tensorplug_is_incompatible_and_never_imported(
 
 
 def test_a_running_program_sees_an_installation_and_its_end_when_it_looks_again(
-    environment, wheels, acme
+    environment, kit, acme
 ):
-    environment.install(wheels["tensorplug"], wheels["tensorplug-cpu"])
+    environment.install(*kit)
     program = (
         "import subprocess, sys, tensorplug as tp\n"
         "def pip(*a): subprocess.run([sys.argv[1], '-m', 'pip', '--python', sys.executable, '-q',"

@@ -33,7 +33,7 @@ from tensorplug.ops.table import Op, Param, Source, apply, register_op
 
 
 def _cases():
-    from tensorplug.testing.cases import Arg, Case
+    from tensorplug_testing.cases import Arg, Case
 
     return [
         Case(op="acme.snake", args=(Arg((7, 5, 3, 2), layout=layout),), params={"a": a})
@@ -74,7 +74,7 @@ import json
 import numpy as np
 
 import tensorplug as tp
-from tensorplug.testing.null import NullDevice
+from tensorplug_testing.null import NullDevice
 
 report = tp.load_all()
 from acme_ops import snake
@@ -103,8 +103,8 @@ def acme_ops(tmp_path_factory):
     return wheel
 
 
-def test_scheduler_kit_and_fallback_treat_a_foreign_op_like_ours(environment, wheels, acme_ops):
-    environment.install(wheels["tensorplug"], wheels["tensorplug-cpu"], acme_ops)
+def test_scheduler_kit_and_fallback_treat_a_foreign_op_like_ours(environment, kit, acme_ops):
+    environment.install(*kit, acme_ops)
 
     told = json.loads(environment.output("python", "-c", PROGRAM))
     listed = json.loads(environment.output("tensorplug", "ops", "--json"))["ops"]

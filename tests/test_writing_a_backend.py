@@ -81,9 +81,9 @@ class Author:
 
 
 @pytest.fixture(scope="module")
-def author(environment, wheels, tmp_path_factory):
+def author(environment, kit, tmp_path_factory):
     """The page followed from top to bottom."""
-    environment.install(wheels["tensorplug"], wheels["tensorplug-cpu"])
+    environment.install(*kit)
     for tool in ("pytest", "build"):
         script = environment.bin / tool
         script.write_text(f"#!{environment.python}\nimport runpy\nrunpy.run_module('{tool}')\n")

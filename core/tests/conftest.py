@@ -8,7 +8,7 @@ import pytest
 import tensorplug as tp
 from tensorplug import transfer
 from tensorplug.device.ranges import Range
-from tensorplug.testing.null import NullDevice
+from tensorplug_testing.null import NullDevice
 
 Evaluate = Callable[[tp.Tensor, Mapping[tp.Tensor, np.ndarray]], np.ndarray]
 

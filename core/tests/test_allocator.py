@@ -11,7 +11,7 @@ import tensorplug as tp
 from tensorplug.errors import GraphError, OutOfMemory
 from tensorplug.graph.tensor import Tensor, leaf
 from tensorplug.planning.memory import MemoryMap, Pool, Slot, Step, graph_steps, plan_memory
-from tensorplug.testing.null import NullDevice
+from tensorplug_testing.null import NullDevice
 
 
 def pool_of(**options: int) -> Pool:

@@ -10,8 +10,8 @@ import tensorplug as tp
 from tensorplug import transfer
 from tensorplug.device.backend import NodePlan
 from tensorplug.graph.tensor import Storage
-from tensorplug.testing.null import NullDevice
-from tensorplug.testing.timeline import Timeline
+from tensorplug_testing.null import NullDevice
+from tensorplug_testing.timeline import Timeline
 
 
 def bound(y: tp.Tensor, device: NullDevice, *others: tp.Tensor) -> tp.BoundGraph:

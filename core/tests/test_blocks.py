@@ -12,8 +12,8 @@ from tensorplug.blocks import rows
 from tensorplug.blocks.formulas import DECODERS
 from tensorplug.blocks.half import bf16_to_f32, f16_to_f32, f32_to_bf16
 from tensorplug.blocks.rows import can_decode, decode_rows
-from tensorplug.testing.cases.blocks import SCATTERED, random_rows
 from tensorplug_cpu.reference import blocks
+from tensorplug_testing.cases.blocks import SCATTERED, random_rows
 
 UNKNOWN = {tp.Q8_1, tp.Q8_K, tp.Q1_0, tp.Q2_0}
 """Types that `gguf` does not decode."""

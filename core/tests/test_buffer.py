@@ -8,7 +8,7 @@ from tensorplug.device import MultiBuffer, as_bytes
 from tensorplug.device.buffer import human
 from tensorplug.device.moving import copy_bytes
 from tensorplug.errors import ShapeError
-from tensorplug.testing.null import NullBuffer, NullBufferType, NullDevice
+from tensorplug_testing.null import NullBuffer, NullBufferType, NullDevice
 
 
 @pytest.fixture(params=[False, True], ids=["private", "host"])

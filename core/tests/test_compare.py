@@ -9,7 +9,7 @@ import tensorplug as tp
 from tensorplug.device import Backend
 from tensorplug.errors import GraphError
 from tensorplug.inspect.compare import GraphCopy, compare_backends
-from tensorplug.testing.null import NullDevice
+from tensorplug_testing.null import NullDevice
 
 X = np.arange(16, dtype=np.float32).reshape(4, 4)
 

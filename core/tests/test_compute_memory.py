@@ -9,7 +9,7 @@ import pytest
 
 import tensorplug as tp
 from tensorplug.graph.tensor import Tensor
-from tensorplug.testing.null import NullBuffer, NullBufferType, NullDevice
+from tensorplug_testing.null import NullBuffer, NullBufferType, NullDevice
 
 X = np.arange(16, dtype=np.float32).reshape(4, 4) - 5
 

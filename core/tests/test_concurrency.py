@@ -20,9 +20,9 @@ from tensorplug.graph.tensor import Storage, Tensor, leaf
 from tensorplug.planning import footprints, stages
 from tensorplug.planning.memory import Step, plan_memory
 from tensorplug.planning.stages import Concurrency, Stage, Work, arrange, check_order, placed
-from tensorplug.testing.anykernel import ALL_KERNELS
-from tensorplug.testing.null import NullDevice
-from tensorplug.testing.programs import Program, programs
+from tensorplug_testing.anykernel import ALL_KERNELS
+from tensorplug_testing.null import NullDevice
+from tensorplug_testing.programs import Program, programs
 
 X = np.arange(16, dtype=np.float32).reshape(4, 4)
 

@@ -9,7 +9,7 @@ import pytest
 import tensorplug as tp
 from tensorplug.device import Backend
 from tensorplug.device.device import has_ability
-from tensorplug.testing.null import FAULTS, NullBackend, NullDevice
+from tensorplug_testing.null import FAULTS, NullBackend, NullDevice
 
 ABILITIES = list(itertools.product([False, True], repeat=3))
 

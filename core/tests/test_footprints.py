@@ -11,7 +11,7 @@ import tensorplug as tp
 from tensorplug.device.ranges import Range
 from tensorplug.planning import footprints
 from tensorplug.planning.footprints import Footprints
-from tensorplug.testing.null import NullDevice
+from tensorplug_testing.null import NullDevice
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ import gc, os, signal, sys, threading, warnings
 warnings.simplefilter("ignore")  # Python warns of forks beside threads
 import numpy as np
 import tensorplug as tp
-from tensorplug.testing.null import NullBackend, NullDevice
+from tensorplug_testing.null import NullBackend, NullDevice
 
 def child(work):
     pid = os.fork()

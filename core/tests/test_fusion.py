@@ -10,8 +10,8 @@ from tensorplug.fusion.formulas import Group, pattern
 from tensorplug.fusion.library import PATTERNS
 from tensorplug.fusion.matching import find_groups
 from tensorplug.graph.tensor import Tensor
-from tensorplug.testing.anykernel import ALL_KERNELS
-from tensorplug.testing.null import NullDevice
+from tensorplug_testing.anykernel import ALL_KERNELS
+from tensorplug_testing.null import NullDevice
 
 SHAPE = (4, 8)
 

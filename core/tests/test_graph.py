@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import tensorplug as tp
 from tensorplug.graph.tensor import Storage, leaf
-from tensorplug.testing.null import NullDevice
+from tensorplug_testing.null import NullDevice
 
 
 def x_(*shape: int, name: str = "x", dtype: tp.DType = tp.F32) -> tp.Tensor:

@@ -8,7 +8,7 @@ import pytest
 
 import tensorplug as tp
 from tensorplug.device import Backend
-from tensorplug.testing.null import NullDevice
+from tensorplug_testing.null import NullDevice
 
 W = np.linspace(-1, 1, 16, dtype=np.float32).reshape(4, 4)
 

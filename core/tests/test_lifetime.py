@@ -13,7 +13,7 @@ import tensorplug as tp
 from tensorplug.device import Resource, allocate
 from tensorplug.device.lifetime import Turnstile
 from tensorplug.graph.tensor import leaf
-from tensorplug.testing.null import NullDevice
+from tensorplug_testing.null import NullDevice
 
 
 class Thing(Resource):

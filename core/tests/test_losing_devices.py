@@ -12,7 +12,7 @@ from tensorplug import meta
 from tensorplug.device import Backend
 from tensorplug.errors import DeviceLost, RunFailed
 from tensorplug.graph.tensor import Tensor
-from tensorplug.testing.null import NullDevice, null_devices
+from tensorplug_testing.null import NullDevice, null_devices
 
 X = np.arange(16, dtype=np.float32).reshape(4, 4) - 5
 W = np.linspace(-1, 1, 16, dtype=np.float32).reshape(4, 4)

@@ -186,7 +186,7 @@ def test_step_whose_moments_lie_on_another_device_is_refused(null_devices):
 
 @pytest.fixture
 def null_devices():
-    from tensorplug.testing.null import NullDevice
+    from tensorplug_testing.null import NullDevice
 
     devices = [
         NullDevice("null:0", ops=["opt_step_adamw"]),

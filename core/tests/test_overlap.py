@@ -14,8 +14,8 @@ import tensorplug as tp
 from tensorplug.device.marks import Mark
 from tensorplug.device.moving import queue_write
 from tensorplug.errors import DeviceError
-from tensorplug.testing.null import NullDevice
-from tensorplug.testing.timeline import Timeline
+from tensorplug_testing.null import NullDevice
+from tensorplug_testing.timeline import Timeline
 
 X = np.arange(8, dtype=np.float32).reshape(2, 4)
 BATCHES = 4

@@ -10,7 +10,7 @@ import pytest
 import tensorplug as tp
 from tensorplug.inspect.lanes import lanes
 from tensorplug.running import Explanation
-from tensorplug.testing.null import NullDevice
+from tensorplug_testing.null import NullDevice
 
 
 @pytest.fixture

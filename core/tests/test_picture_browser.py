@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import tensorplug as tp
-from tensorplug.testing.null import NullDevice
+from tensorplug_testing.null import NullDevice
 
 NAMES = ("chromium-headless-shell", "chromium", "google-chrome", "chromium-browser", "chrome")
 BROWSER = next((path for name in NAMES if (path := shutil.which(name))), "")

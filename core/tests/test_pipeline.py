@@ -14,8 +14,8 @@ import pytest
 
 import tensorplug as tp
 from tensorplug.device import DeviceSpan
-from tensorplug.testing.null import NullBackend, NullDevice
-from tensorplug.testing.timeline import NullEvent, Timeline
+from tensorplug_testing.null import NullBackend, NullDevice
+from tensorplug_testing.timeline import NullEvent, Timeline
 
 UNIT = 1_000
 NODES = 4

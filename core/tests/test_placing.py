@@ -12,7 +12,7 @@ from tensorplug import transfer
 from tensorplug.device import allocate, place, place_in
 from tensorplug.device.placing import LinearAllocator, align, buffer_sizes
 from tensorplug.graph.tensor import leaf
-from tensorplug.testing.null import NullBufferType, NullDevice
+from tensorplug_testing.null import NullBufferType, NullDevice
 
 
 def f32(n: int, name: str = "t") -> tp.Tensor:

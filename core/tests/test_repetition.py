@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 import tensorplug as tp
-from tensorplug.testing.running import run
 from tensorplug_cpu import reference
 from tensorplug_cpu.device import CPUDevice
+from tensorplug_testing.running import run
 
 RNG = np.random.default_rng(4)
 

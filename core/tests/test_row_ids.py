@@ -8,7 +8,7 @@ from tensorplug.device.backend import NodePlan
 from tensorplug.errors import GraphError
 from tensorplug.graph.tensor import leaf
 from tensorplug.ops.ids import row_ids
-from tensorplug.testing.null import NullDevice
+from tensorplug_testing.null import NullDevice
 
 IDS = tp.I32
 

@@ -20,9 +20,9 @@ from tensorplug.inspect.sanitizer import Clocks, Sanitizer
 from tensorplug.planning import split
 from tensorplug.planning.memory import plan_memory
 from tensorplug.running import execute, fleet, schedule, scheduler
-from tensorplug.testing.anykernel import ALL_KERNELS
-from tensorplug.testing.null import NullDevice
-from tensorplug.testing.timeline import Timeline
+from tensorplug_testing.anykernel import ALL_KERNELS
+from tensorplug_testing.null import NullDevice
+from tensorplug_testing.timeline import Timeline
 
 X = np.arange(16, dtype=np.float32).reshape(4, 4)
 

@@ -20,7 +20,7 @@ from tensorplug.errors import (
     Unsupported,
 )
 from tensorplug.graph.tensor import Tensor
-from tensorplug.testing.null import NullDevice
+from tensorplug_testing.null import NullDevice
 
 
 class Rig:

@@ -20,9 +20,9 @@ from tensorplug.planning import arrange, memory
 from tensorplug.planning.memory import Step
 from tensorplug.planning.stages import Stage, Work
 from tensorplug.running import execute, queueing
-from tensorplug.testing.anykernel import ALL_KERNELS
-from tensorplug.testing.null import NullDevice
-from tensorplug.testing.timeline import Timeline
+from tensorplug_testing.anykernel import ALL_KERNELS
+from tensorplug_testing.null import NullDevice
+from tensorplug_testing.timeline import Timeline
 
 SIDE = 4
 OPS = (

@@ -8,7 +8,7 @@ import pytest
 import tensorplug as tp
 from tensorplug.device import allocate, place, place_in
 from tensorplug.graph.tensor import Storage, array_view, contiguous_nb, leaf, ne_of, pad_ne
-from tensorplug.testing.null import NullDevice
+from tensorplug_testing.null import NullDevice
 
 
 def x_(*shape: int, dtype: tp.DType = tp.F32) -> tp.Tensor:

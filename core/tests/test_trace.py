@@ -11,7 +11,7 @@ import pytest
 import tensorplug as tp
 from tensorplug.device import SupportsProfiling
 from tensorplug.inspect.trace import HOST
-from tensorplug.testing.null import NullDevice, null_devices
+from tensorplug_testing.null import NullDevice, null_devices
 
 DATA = np.ones((4, 8), np.float32)
 

@@ -10,8 +10,8 @@ from tensorplug import transfer
 from tensorplug.device import Layout, order_after, place_in
 from tensorplug.device.moving import copy_bytes, queue_copy, queue_read, queue_write
 from tensorplug.graph.tensor import Storage, leaf
-from tensorplug.testing.null import NullBuffer, NullBufferType, NullDevice
-from tensorplug.testing.timeline import Timeline
+from tensorplug_testing.null import NullBuffer, NullBufferType, NullDevice
+from tensorplug_testing.timeline import Timeline
 
 
 class Mirrored(NullBuffer):

@@ -6,7 +6,6 @@ That is all: nothing here ran. Limits are of registers, spills and local memory.
 import pytest
 
 from tensorplug.device import DeviceError
-from tensorplug.testing.tiers import select
 from tensorplug_simt import families, nvrtc  # noqa: F401 - fills the table of lowerings
 from tensorplug_simt.dialects.cuda import cuda_options, cuda_source
 from tensorplug_simt.evidence import (
@@ -21,6 +20,7 @@ from tensorplug_simt.evidence import (
 )
 from tensorplug_simt.facts import Facts
 from tensorplug_simt.nvrtc import compiled
+from tensorplug_testing.tiers import select
 
 pytestmark = pytest.mark.skipif(bool(nvrtc.missing()), reason=nvrtc.missing())
 in_turns = pytest.mark.parametrize("turn", range(len(ARCHITECTURES)))

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 
 import pytest
 
-from tensorplug.testing.tiers import select
 from tensorplug_simt import families  # noqa: F401 - fills the table of lowerings
 from tensorplug_simt.dialects.metal import APPLE, metal_source
 from tensorplug_simt.emulator import Order, missing, spaces
@@ -17,6 +16,7 @@ from tensorplug_simt.emulator.metal import emulated_metal
 from tensorplug_simt.emulator.spaces import space_problems
 from tensorplug_simt.evidence import emulation_problems, first_cases, launches_of, supported
 from tensorplug_simt.lowering import SHARED
+from tensorplug_testing.tiers import select
 
 pytestmark = pytest.mark.skipif(bool(missing()), reason=missing())
 in_each_order = pytest.mark.parametrize("order", Order, ids=lambda order: order.name.lower())

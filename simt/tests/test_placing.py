@@ -5,7 +5,6 @@ from collections.abc import Iterator
 import pytest
 
 import tensorplug as tp
-from tensorplug.testing.null import NullDevice
 from tensorplug_simt import families  # noqa: F401 - fills the table of lowerings
 from tensorplug_simt.emulator.device import EmulatedDevice
 from tensorplug_simt.grids import per_row
@@ -13,6 +12,7 @@ from tensorplug_simt.lowering import SHARED, NoKernel
 from tensorplug_simt.merging import joined
 from tensorplug_simt.placing import place
 from tensorplug_simt.program import Kernel, Program, scratch
+from tensorplug_testing.null import NullDevice
 
 SCRATCH = 48
 """Bytes of scratch memory of the one kernel here."""

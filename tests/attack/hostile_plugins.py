@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from tensorplug.testing.distributions import plugin_source, write_distribution
+from tensorplug_testing.distributions import plugin_source, write_distribution
 
 ESCAPE = "\\x1b]0;owned\\x07\\x1b[2J"
 """As Python source: sets a terminal's title and clears it."""

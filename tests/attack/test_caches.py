@@ -47,7 +47,7 @@ y = tp.scale(x, scale=2.0) + x
 compute(EmulatedDevice().open())
 """
 REFERENCE = """
-from tensorplug.testing.cases import SMALL, build, expected
+from tensorplug_testing.cases import SMALL, build, expected
 expected.SLOW = 0.0
 built = build(next(case for case in SMALL if case.op == "soft_max"), 0)
 print(json.dumps(expected.expected(built, [built.node])[0].tolist()))

@@ -14,14 +14,14 @@ import pytest
 
 import tensorplug as tp
 from tensorplug import Backend, Device
-from tensorplug.testing.faults import FAULTS
-from tensorplug.testing.null import NullDevice, null_devices
 from tensorplug_cpu.device import CPUDevice
 from tensorplug_cpu.memory import CPUBufferType
 from tensorplug_llm import load_model, session
 from tensorplug_llm.generation import generate
 from tensorplug_opencl import drivers
 from tensorplug_opencl.device import OpenCLDevice
+from tensorplug_testing.faults import FAULTS
+from tensorplug_testing.null import NullDevice, null_devices
 
 from .losing import Losing
 

@@ -11,7 +11,7 @@ from random import Random
 
 import pytest
 
-from tensorplug.testing.distributions import plugin_source, write_distribution
+from tensorplug_testing.distributions import plugin_source, write_distribution
 
 from .hostile_plugins import Hostile, everything
 
@@ -23,7 +23,7 @@ import json, os, sys
 import tensorplug
 from tensorplug.cli.survey import survey
 from tensorplug.registry import Registry
-import email.parser, tensorplug.testing.null
+import email.parser, tensorplug_testing.null
 str(survey(Registry(path=[], environ={})))  # imports once what every child needs
 for folder in json.loads(sys.argv[1]):
     read, write = os.pipe()

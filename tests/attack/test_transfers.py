@@ -12,7 +12,7 @@ from tensorplug import meta, transfer
 from tensorplug.device.placing import LinearAllocator
 from tensorplug.errors import DTypeError, ShapeError
 from tensorplug.graph.tensor import leaf
-from tensorplug.testing.null import NullDevice
+from tensorplug_testing.null import NullDevice
 
 tp.load_all()
 DTYPES = [tp.F32, tp.F16, tp.I32, tp.I8, tp.Q8_0, tp.Q4_0]

@@ -18,8 +18,8 @@ from oracle.ggml import library_folder
 
 import tensorplug as tp
 from tensorplug.graph.tensor import Tensor
-from tensorplug.testing.cases.case import Built
 from tensorplug_cpu import reference
+from tensorplug_testing.cases.case import Built
 
 Array = npt.NDArray[Any]
 PATIENCE = 60.0

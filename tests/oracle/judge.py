@@ -15,10 +15,10 @@ from oracle.report import Finding
 import tensorplug as tp
 from tensorplug import transfer
 from tensorplug.device import Backend
-from tensorplug.testing.cases.case import Built, Case, build
-from tensorplug.testing.cases.compare import difference, normalised_error
-from tensorplug.testing.cases.laid import lay
 from tensorplug_cpu import reference
+from tensorplug_testing.cases.case import Built, Case, build
+from tensorplug_testing.cases.compare import difference, normalised_error
+from tensorplug_testing.cases.laid import lay
 
 Array = npt.NDArray[Any]
 

@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from tensorplug.testing.cases.case import Case
+from tensorplug_testing.cases.case import Case
 
 MANY = 16
 """Results from which on the errors of single ones weigh little."""

@@ -6,8 +6,8 @@ from oracle.client import Refusal
 from oracle.report import Finding
 
 import tensorplug as tp
-from tensorplug.testing.cases.blocks import SCATTERED, random_rows
 from tensorplug_cpu import reference
+from tensorplug_testing.cases.blocks import SCATTERED, random_rows
 
 BLOCKS = [dtype for dtype in tp.DTYPES if dtype.is_block]
 

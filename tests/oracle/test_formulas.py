@@ -4,7 +4,7 @@ import pytest
 from oracle.formulas import FORMULAS
 from oracle.judge import chosen, examine_formula
 
-from tensorplug.testing.cases import CASES
+from tensorplug_testing.cases import CASES
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from oracle.formulas import FORMULAS
 from oracle.judge import chosen, examine
 
 import tensorplug as tp
-from tensorplug.testing.cases import CASES
+from tensorplug_testing.cases import CASES
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import pytest
 from oracle.client import Refusal
 
 import tensorplug as tp
-from tensorplug.testing.cases import Arg, Case, build
+from tensorplug_testing.cases import Arg, Case, build
 
 ADDITION = Case(op="add", args=(Arg((4, 2)), Arg((4, 2))))
 ASSERTED = Case(op="norm", args=(Arg((4, 2)),), params={"eps": -1.0})

@@ -1,6 +1,6 @@
 """Writes the ops of real models' graphs as cases for the conformance kit.
 
-    python apps/llm/tests/make_op_lists.py core/src/tensorplug/testing/cases/models.json
+    python apps/llm/tests/make_op_lists.py testing/src/tensorplug_testing/cases/models.json
 
 It needs the packages of both models. An entry is one use of an op: its parameters, and type, sizes
 and strides of each source as it lies in the graph; equal uses are written once. Tables with as

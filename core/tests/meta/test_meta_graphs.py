@@ -11,8 +11,8 @@ from tensorplug import meta, transfer
 from tensorplug.device import Rounding
 from tensorplug.inspect.sanitizer import Sanitizer
 from tensorplug.meta import cut, deal
-from tensorplug.testing.anykernel import ALL_KERNELS
-from tensorplug.testing.null import NullDevice, null_devices
+from tensorplug_testing.anykernel import ALL_KERNELS
+from tensorplug_testing.null import NullDevice, null_devices
 
 SIZE = 4
 """Bytes of an f32."""

@@ -12,8 +12,8 @@ from tensorplug import meta, transfer
 from tensorplug.graph.tensor import Tensor
 from tensorplug.meta import SplitState, cut
 from tensorplug.ops.table import in_place
-from tensorplug.testing.anykernel import ALL_KERNELS
-from tensorplug.testing.null import NullDevice, null_devices
+from tensorplug_testing.anykernel import ALL_KERNELS
+from tensorplug_testing.null import NullDevice, null_devices
 
 SIDE = 8
 LEAFS = ("a", "b", "state", "other")

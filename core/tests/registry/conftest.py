@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tensorplug.registry import Registry
-from tensorplug.testing.distributions import plugin_source, write_distribution
+from tensorplug_testing.distributions import plugin_source, write_distribution
 
 
 class Shelf:

@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 import tensorplug as tp
 from tensorplug.cli import app
 from tensorplug.inspect import graphfile
-from tensorplug.testing.distributions import plugin_source, write_distribution
+from tensorplug_testing.distributions import plugin_source, write_distribution
 
 REMEDY = "upgrade or uninstall acme-gpu, or set TENSORPLUG_DISABLE=acme"
 CPU = "return [NullDevice('cpu:0', host=True, device_type=tensorplug.DeviceType.CPU)]"
@@ -104,7 +104,7 @@ def test_info_lists_a_broken_backend_and_still_exits_with_0(shelf, run):
 
 def test_info_survives_a_device_that_does_not_tell_its_facts(shelf, run):
     lost = (
-        "import tensorplug.testing.null as null\n"
+        "import tensorplug_testing.null as null\n"
         "class Mute(null.NullDevice):\n"
         "    description = property(lambda self: 1 / 0)\n"
     )
@@ -217,7 +217,7 @@ def test_doctor_finds_wrong_numbers(shelf, run):
 
 
 def test_doctor_finds_memory_that_forgets(shelf, run):
-    forgets = "import tensorplug.testing.null as null\nnull.NullBuffer._read = lambda *_: None\n"
+    forgets = "import tensorplug_testing.null as null\nnull.NullBuffer._read = lambda *_: None\n"
     shelf.add("acme-gpu", plugin_source(top=forgets))
 
     result = run("doctor")

@@ -14,7 +14,7 @@ SCRIPT = """
 import subprocess, sys
 import numpy as np
 import tensorplug as tp
-from tensorplug.testing.null import NullDevice
+from tensorplug_testing.null import NullDevice
 
 first, last = NullDevice(profiling=True), NullDevice("host:0", host=True)
 x = tp.input("x", (4, 8), tp.F32)

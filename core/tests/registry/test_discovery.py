@@ -7,7 +7,7 @@ import pytest
 from tensorplug.registry import Registry
 from tensorplug.registry.candidate import State
 from tensorplug.registry.variables import Variables
-from tensorplug.testing.distributions import write_distribution
+from tensorplug_testing.distributions import write_distribution
 
 
 def only(registry):

@@ -8,7 +8,7 @@ import pytest
 import tensorplug as tp
 from tensorplug.errors import FormatError, GraphError
 from tensorplug.inspect import graphfile
-from tensorplug.testing.null import NullDevice
+from tensorplug_testing.null import NullDevice
 
 
 def network():

@@ -6,7 +6,7 @@ import pytest
 
 from tensorplug.errors import BackendUnavailable
 from tensorplug.registry.candidate import State
-from tensorplug.testing.distributions import plugin_source
+from tensorplug_testing.distributions import plugin_source
 
 REMEDY = "upgrade or uninstall acme-gpu, or set TENSORPLUG_DISABLE=acme"
 

@@ -20,8 +20,8 @@ from tensorplug.errors import (
 from tensorplug.registry import Registry
 from tensorplug.registry.candidate import State
 from tensorplug.registry.compat import INSTEAD
-from tensorplug.testing.distributions import plugin_source, write_distribution
-from tensorplug.testing.null import NullDevice
+from tensorplug_testing.distributions import plugin_source, write_distribution
+from tensorplug_testing.null import NullDevice
 
 
 class Kind(NullDevice):

@@ -17,7 +17,7 @@ import tensorplug as tp
 from tensorplug.device.lifetime import Turnstile
 from tensorplug.errors import ConcurrentUse, RunFailed, SchedulerBusy
 from tensorplug.graph.tensor import Tensor
-from tensorplug.testing.null import NullDevice, null_devices
+from tensorplug_testing.null import NullDevice, null_devices
 
 THREADS = 4
 RUNS = 25

@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tensorplug.testing.kit import DeviceTests
 from tensorplug_template.device import TemplateDevice
+from tensorplug_testing.kit import DeviceTests
 
 
 class TestTemplate(DeviceTests):

@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 
 import tensorplug as tp
-from tensorplug.testing.cases import LARGE, REFUSED, SMALL, Arg, Case, build
-from tensorplug.testing.cases.case import integers
-from tensorplug.testing.cases.laid import lay
+from tensorplug_testing.cases import LARGE, REFUSED, SMALL, Arg, Case, build
+from tensorplug_testing.cases.case import integers
+from tensorplug_testing.cases.laid import lay
 
 
 def tight(cases):

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import tensorplug as tp
-from tensorplug.testing.cases import CASES, REFUSED, Arg, Case, build
-from tensorplug.testing.cases.compare import difference
+from tensorplug_testing.cases import CASES, REFUSED, Arg, Case, build
+from tensorplug_testing.cases.compare import difference
 
 
 def test_case_ids_are_unique():

@@ -18,12 +18,12 @@ from tensorplug.device import (
     place_in,
 )
 from tensorplug.graph.tensor import leaf
-from tensorplug.testing.null import NullDevice
-from tensorplug.testing.running import run
 from tensorplug_cpu import host, plugin
 from tensorplug_cpu.device import CPUDevice
 from tensorplug_cpu.kernels import KERNELS
 from tensorplug_cpu.threads import available_cores
+from tensorplug_testing.null import NullDevice
+from tensorplug_testing.running import run
 
 # --- facts ----------------------------------------------------------------------------------
 

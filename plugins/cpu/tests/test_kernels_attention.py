@@ -7,8 +7,8 @@ import pytest
 
 import tensorplug as tp
 from tensorplug.graph.tensor import leaf
-from tensorplug.testing.running import run
 from tensorplug_cpu.kernels import attention
+from tensorplug_testing.running import run
 
 RNG = np.random.default_rng(9)
 TOKENS, HEADS, KV_HEADS, POSITIONS, SIZE = 6, 4, 2, 50, 16

@@ -7,9 +7,9 @@ import pytest
 
 import tensorplug as tp
 from tensorplug.graph.tensor import leaf
-from tensorplug.testing.running import run
 from tensorplug_cpu.kernels import conv, pool
 from tensorplug_cpu.threads import Team
+from tensorplug_testing.running import run
 
 RNG = np.random.default_rng(5)
 IMAGES = leaf("images", (2, 6, 13, 17), tp.F32)

@@ -8,11 +8,11 @@ import pytest
 import tensorplug as tp
 from tensorplug.graph.tensor import leaf
 from tensorplug.ops import OPS, replaceable_sources
-from tensorplug.testing.running import run
 from tensorplug_cpu import kernels, reference, tiles
 from tensorplug_cpu.kernels import KERNELS
 from tensorplug_cpu.kernels.unary import FUNCTIONS
 from tensorplug_cpu.threads import Team
+from tensorplug_testing.running import run
 
 RNG = np.random.default_rng(11)
 LARGE = tiles.PARALLEL + 7

@@ -7,7 +7,7 @@ import pytest
 
 import tensorplug as tp
 from tensorplug.graph.tensor import leaf
-from tensorplug.testing.running import run
+from tensorplug_testing.running import run
 
 RNG = np.random.default_rng(10)
 

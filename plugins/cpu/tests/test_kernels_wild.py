@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 import tensorplug as tp
-from tensorplug.testing.cases.case import Arg, Case, among, uniform
-from tensorplug.testing.cases.laid import lay
-from tensorplug.testing.running import run
+from tensorplug_testing.cases.case import Arg, Case, among, uniform
+from tensorplug_testing.cases.laid import lay
+from tensorplug_testing.running import run
 
 from .leafs import f32, value
 

@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tensorplug.testing.kit import DeviceTests
 from tensorplug_cpu.device import CPUDevice
+from tensorplug_testing.kit import DeviceTests
 
 
 class TestCPU(DeviceTests):

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from tensorplug.testing.check import check
-from tensorplug.testing.tiers import select
 from tensorplug_cpu.device import CPUDevice
 from tensorplug_cpu.kernels import KERNELS
+from tensorplug_testing.check import check
+from tensorplug_testing.tiers import select
 
 from .kit_mutants import MUTANTS, Mutant
 

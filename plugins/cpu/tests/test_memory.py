@@ -10,7 +10,7 @@ import tensorplug as tp
 from tensorplug import transfer
 from tensorplug.device import allocate, place_in
 from tensorplug.graph.tensor import leaf
-from tensorplug.testing.running import run
+from tensorplug_testing.running import run
 
 RNG = np.random.default_rng(5)
 EXPANDABLE = [t for t in tp.DTYPES if t in {tp.F32, tp.F16, tp.BF16} or t.is_block]

@@ -7,15 +7,15 @@ import pytest
 
 from tensorplug import meta
 from tensorplug.meta.buffer import MetaBuffer
-from tensorplug.testing.anykernel import ALL_KERNELS
-from tensorplug.testing.kit import DeviceTests
-from tensorplug.testing.null import null_devices
-from tensorplug.testing.suites.graphs import GraphTests
-from tensorplug.testing.suites.memory import MemoryTests
-from tensorplug.testing.suites.ops import OpTests
-from tensorplug.testing.suites.random import RandomTests
-from tensorplug.testing.suites.transfer import TransferTests
 from tensorplug_cpu.device import CPUDevice
+from tensorplug_testing.anykernel import ALL_KERNELS
+from tensorplug_testing.kit import DeviceTests
+from tensorplug_testing.null import null_devices
+from tensorplug_testing.suites.graphs import GraphTests
+from tensorplug_testing.suites.memory import MemoryTests
+from tensorplug_testing.suites.ops import OpTests
+from tensorplug_testing.suites.random import RandomTests
+from tensorplug_testing.suites.transfer import TransferTests
 
 
 def read_everywhere(buffer: MetaBuffer, offset: int, out: memoryview) -> None:

@@ -11,11 +11,11 @@ from types import ModuleType
 
 import pytest
 
-from tensorplug.testing.cases import SMALL
-from tensorplug.testing.check import check
 from tensorplug_cpu import kernels, task, whole
 from tensorplug_cpu.device import CPUDevice
 from tensorplug_cpu.kernels import KERNELS
+from tensorplug_testing.cases import SMALL
+from tensorplug_testing.check import check
 
 MUTANTS = {
     "attention": [

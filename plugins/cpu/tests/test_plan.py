@@ -9,8 +9,8 @@ from threadpoolctl import ThreadpoolController
 import tensorplug as tp
 from tensorplug import transfer
 from tensorplug.graph.tensor import leaf
-from tensorplug.testing.running import bind, run
 from tensorplug_cpu.threads import Workers, blas_threads
+from tensorplug_testing.running import bind, run
 
 X = np.random.default_rng(2).normal(size=(4, 8)).astype(np.float32)
 

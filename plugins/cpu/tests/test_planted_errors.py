@@ -11,10 +11,10 @@ import pytest
 from numpy.lib.stride_tricks import as_strided
 
 import tensorplug as tp
-from tensorplug.testing.cases import SMALL
-from tensorplug.testing.check import check
 from tensorplug_cpu.device import CPUDevice
 from tensorplug_cpu.kernels import KERNELS
+from tensorplug_testing.cases import SMALL
+from tensorplug_testing.check import check
 
 MOST = 400
 """Cases of an op that are tried before an error counts as missed."""

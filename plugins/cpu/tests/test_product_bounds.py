@@ -5,11 +5,11 @@ import pytest
 
 import tensorplug as tp
 from tensorplug.device import Rounding
-from tensorplug.testing.cases.bounds import product_bound
-from tensorplug.testing.cases.case import BYTES, Arg, build, integers
-from tensorplug.testing.cases.compare import difference
-from tensorplug.testing.cases.matmul import product, product_of_experts
 from tensorplug_cpu.reference import compute
+from tensorplug_testing.cases.bounds import product_bound
+from tensorplug_testing.cases.case import BYTES, Arg, build, integers
+from tensorplug_testing.cases.compare import difference
+from tensorplug_testing.cases.matmul import product, product_of_experts
 
 RANDOM = product(Arg((512, 7, 2), tp.Q8_0), Arg((512, 5, 4)))
 BYTEWISE = product(Arg((512, 7), tp.Q8_0), Arg((512, 5), data=BYTES))

@@ -10,8 +10,8 @@ from tensorplug.device import Refusal
 from tensorplug.graph.tensor import leaf
 from tensorplug.ops.split import MIRRORED, PARTIAL, split_state
 from tensorplug.ops.table import Call
-from tensorplug.testing.cases import CASES, build
 from tensorplug_cpu import reference
+from tensorplug_testing.cases import CASES, build
 
 MOST = 60
 """Cases of an op that are tried; ways repeat themselves."""

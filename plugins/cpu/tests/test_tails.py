@@ -5,9 +5,9 @@ from functools import cache
 import numpy as np
 import pytest
 
-from tensorplug.testing.cases import Case
-from tensorplug.testing.check import check
-from tensorplug.testing.tiers import select
+from tensorplug_testing.cases import Case
+from tensorplug_testing.check import check
+from tensorplug_testing.tiers import select
 from tensorplug_cpu.device import CPUDevice
 from tensorplug_cpu.kernels import KERNELS
 from tensorplug_cpu.tiles import TILE

@@ -7,10 +7,10 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 
 import tensorplug as tp
 from tensorplug.device import OptionError, SupportsConcurrency
-from tensorplug.testing.programs import programs
 from tensorplug_cpu.reference import decode, encode
 from tensorplug_cuda import branches, graphs, lt, plan
 from tensorplug_simt.emulator import missing
+from tensorplug_testing.programs import programs
 
 pytestmark = pytest.mark.skipif(bool(missing()), reason=missing())
 

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 import pytest
 
 from tensorplug.device import Device
-from tensorplug.testing.kit import DeviceTests
 from tensorplug_simt.emulator import missing
+from tensorplug_testing.kit import DeviceTests
 
 pytestmark = pytest.mark.skipif(bool(missing()), reason=missing())
 

@@ -9,14 +9,14 @@ import pytest
 import tensorplug as tp
 from tensorplug import transfer
 from tensorplug.device import Device
-from tensorplug.testing.cases import node_of
-from tensorplug.testing.check import check
-from tensorplug.testing.kit import DeviceTests
-from tensorplug.testing.tiers import select
 from tensorplug_cpu.device import CPUDevice
 from tensorplug_cpu.reference import decode, encode
 from tensorplug_cuda import drivers
 from tensorplug_cuda.kernels.ways import names_of
+from tensorplug_testing.cases import node_of
+from tensorplug_testing.check import check
+from tensorplug_testing.kit import DeviceTests
+from tensorplug_testing.tiers import select
 
 HOST_TIME = 50e-6
 """Seconds that the host may take to queue a plan again, whatever the number of its launches."""

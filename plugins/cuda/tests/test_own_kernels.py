@@ -13,14 +13,6 @@ import pytest
 import tensorplug as tp
 from tensorplug.device import Group
 from tensorplug.fusion.matching import find_groups
-from tensorplug.testing.cases import Arg
-from tensorplug.testing.cases.attention import attention
-from tensorplug.testing.cases.case import UNIT, Data, among, integers, uniform
-from tensorplug.testing.cases.matmul import BLOCKS, product, product_of_experts
-from tensorplug.testing.cases.softmax import MASK
-from tensorplug.testing.suites.graphs import Trial
-from tensorplug.testing.suites.work import Work
-from tensorplug.testing.tiers import select
 from tensorplug_cpu.device import CPUDevice
 from tensorplug_cuda.kernels import GROUPS, LOWERINGS
 from tensorplug_cuda.kernels.table import OWN
@@ -41,6 +33,14 @@ from tensorplug_simt.evidence import (
 )
 from tensorplug_simt.facts import Facts
 from tensorplug_simt.lowering import lower
+from tensorplug_testing.cases import Arg
+from tensorplug_testing.cases.attention import attention
+from tensorplug_testing.cases.case import UNIT, Data, among, integers, uniform
+from tensorplug_testing.cases.matmul import BLOCKS, product, product_of_experts
+from tensorplug_testing.cases.softmax import MASK
+from tensorplug_testing.suites.graphs import Trial
+from tensorplug_testing.suites.work import Work
+from tensorplug_testing.tiers import select
 
 from .emulated import EmulatedGpu
 

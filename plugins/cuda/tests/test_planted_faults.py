@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 
 import tensorplug as tp
-from tensorplug.testing.cases import Arg
-from tensorplug.testing.cases.attention import attention
-from tensorplug.testing.cases.case import Data, integers, uniform
-from tensorplug.testing.cases.matmul import product, product_of_experts
 from tensorplug_cuda.kernels import LOWERINGS
 from tensorplug_simt import emulator, source
 from tensorplug_simt.evidence import emulation_problems
 from tensorplug_simt.facts import Facts
+from tensorplug_testing.cases import Arg
+from tensorplug_testing.cases.attention import attention
+from tensorplug_testing.cases.case import Data, integers, uniform
+from tensorplug_testing.cases.matmul import product, product_of_experts
 
 from .emulated import EmulatedGpu
 

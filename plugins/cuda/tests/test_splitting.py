@@ -8,12 +8,12 @@ import pytest
 import tensorplug as tp
 from tensorplug import transfer
 from tensorplug.device import OptionError, place
-from tensorplug.testing.suites.graphs import Trial
-from tensorplug.testing.suites.work import Work
 from tensorplug_cpu.device import CPUDevice
 from tensorplug_cpu.reference import decode, encode
 from tensorplug_cuda import plugin
 from tensorplug_simt.emulator import missing
+from tensorplug_testing.suites.graphs import Trial
+from tensorplug_testing.suites.work import Work
 
 pytestmark = pytest.mark.skipif(bool(missing()), reason=missing())
 

@@ -10,8 +10,8 @@ import pytest
 
 import tensorplug as tp
 from tensorplug.device import DeviceError, order_after
-from tensorplug.testing.suites.events import ForeignEvent
 from tensorplug_simt.emulator import missing
+from tensorplug_testing.suites.events import ForeignEvent
 
 DATA = np.arange(16, dtype=np.uint8)
 X = np.arange(8, dtype=np.float32).reshape(2, 4)

@@ -11,13 +11,13 @@ from cupy._machine import ILLEGAL_ADDRESS, OUT_OF_MEMORY, CUDARuntimeError
 
 import tensorplug as tp
 from tensorplug.device import DeviceLost, OptionError, OutOfMemory, Unsupported
-from tensorplug.testing.cases.case import node_of
-from tensorplug.testing.cases.matmul import BLOCKS
-from tensorplug.testing.tiers import select
 from tensorplug_cuda import lt, tuning
 from tensorplug_cuda.kernels.ways import PRODUCTS, WAYS, class_of, names_of, program_of
 from tensorplug_simt import tuning as shared
 from tensorplug_simt.emulator import missing
+from tensorplug_testing.cases.case import node_of
+from tensorplug_testing.cases.matmul import BLOCKS
+from tensorplug_testing.tiers import select
 
 pytestmark = pytest.mark.skipif(bool(missing()), reason=missing())
 

@@ -119,8 +119,8 @@ def test_buffers_stay_resident_where_the_system_can(devices, machine, monkeypatc
 
 
 def test_at_least_ninety_ops_are_claimed(device):
-    from tensorplug.testing.cases import node_of
-    from tensorplug.testing.tiers import select
+    from tensorplug_testing.cases import node_of
+    from tensorplug_testing.tiers import select
 
     cases = select("smoke")
     claimed = {case.op for case in cases if device.supports(node_of(case))}

@@ -8,7 +8,6 @@ import pytest
 import tensorplug as tp
 from tensorplug import transfer
 from tensorplug.fusion.matching import find_groups
-from tensorplug.testing.running import bind
 from tensorplug_metal.kernels import GROUPS, LOWERINGS
 from tensorplug_simt import emulator
 from tensorplug_simt.dialects.metal import metal_source
@@ -17,6 +16,7 @@ from tensorplug_simt.emulator.device import EmulatedDevice
 from tensorplug_simt.emulator.metal import emulated_metal, expanded
 from tensorplug_simt.emulator.spaces import space_problems
 from tensorplug_simt.msl_rules import problems
+from tensorplug_testing.running import bind
 
 pytestmark = pytest.mark.skipif(bool(emulator.missing()), reason=emulator.missing())
 

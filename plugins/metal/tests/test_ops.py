@@ -4,9 +4,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from tensorplug.testing.check import check
-from tensorplug.testing.tiers import select
 from tensorplug_simt.emulator import missing
+from tensorplug_testing.check import check
+from tensorplug_testing.tiers import select
 
 pytestmark = pytest.mark.skipif(bool(missing()), reason=missing())
 

@@ -8,7 +8,6 @@ from dataclasses import replace
 
 import pytest
 
-from tensorplug.testing.tiers import select
 from tensorplug_metal.kernels import LOWERINGS
 from tensorplug_metal.kernels.table import OWN
 from tensorplug_simt import emulator
@@ -19,6 +18,7 @@ from tensorplug_simt.emulator.metal import emulated_metal, expanded
 from tensorplug_simt.emulator.spaces import space_problems
 from tensorplug_simt.evidence import emulation_problems, first_cases, launches_of, supported
 from tensorplug_simt.msl_rules import problems
+from tensorplug_testing.tiers import select
 
 pytestmark = pytest.mark.skipif(bool(emulator.missing()), reason=emulator.missing())
 needs_clang = pytest.mark.skipif(bool(spaces.missing()), reason=spaces.missing())

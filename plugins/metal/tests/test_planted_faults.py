@@ -3,7 +3,6 @@
 import pytest
 
 from tensorplug.dtypes import IQ4_NL
-from tensorplug.testing.tiers import select
 from tensorplug_metal.kernels import LOWERINGS
 from tensorplug_simt import emulator, source
 from tensorplug_simt.dialects.metal import APPLE, metal_source
@@ -12,6 +11,7 @@ from tensorplug_simt.emulator.metal import emulated_metal, expanded
 from tensorplug_simt.emulator.spaces import space_problems
 from tensorplug_simt.evidence import emulation_problems, first_cases, launches_of
 from tensorplug_simt.msl_rules import problems
+from tensorplug_testing.tiers import select
 
 pytestmark = pytest.mark.skipif(bool(emulator.missing()), reason=emulator.missing())
 needs_clang = pytest.mark.skipif(bool(spaces.missing()), reason=spaces.missing())

@@ -1,8 +1,8 @@
 """Cases of the ops that read weights in panels, for all types: one row of `x`, few, many."""
 
 import tensorplug as tp
-from tensorplug.testing.cases.case import Arg, Case, integers
 from tensorplug_native.rules import BLOCKS
+from tensorplug_testing.cases.case import Arg, Case, integers
 
 TYPES = sorted(BLOCKS, key=lambda dtype: dtype.id)
 

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from tensorplug.testing.cases import LARGE, SMALL
-from tensorplug.testing.cases.laid import lay
 from tensorplug_native.rules import RULES
+from tensorplug_testing.cases import LARGE, SMALL
+from tensorplug_testing.cases.laid import lay
 
 CASES = [
     replace(case, limit=min(case.limit, 1e-7)) for case in (*SMALL, *LARGE) if case.op in RULES

@@ -6,9 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tensorplug as tp
-from tensorplug.testing.running import bind
 from tensorplug_native.library import library
 from tensorplug_native.program import NO_TYPE, NODE, Code, Layout, address
+from tensorplug_testing.running import bind
 
 LEVELS = [level.index for level in library().levels.values()]
 HUGE = 1 << 40

@@ -6,9 +6,9 @@ import pytest
 import tensorplug as tp
 from tensorplug import transfer
 from tensorplug.fusion.matching import find_groups
-from tensorplug.testing.running import bind
 from tensorplug_native.fusions import FUSIONS
 from tensorplug_native.rules.common import READABLE
+from tensorplug_testing.running import bind
 
 from .streams import LEVELS
 

@@ -5,10 +5,10 @@ import pytest
 
 import tensorplug as tp
 from tensorplug.device import Rounding
-from tensorplug.testing.cases import LARGE, SMALL
-from tensorplug.testing.cases.laid import lay
-from tensorplug.testing.running import run
 from tensorplug_native.rules import READABLE
+from tensorplug_testing.cases import LARGE, SMALL
+from tensorplug_testing.cases.laid import lay
+from tensorplug_testing.running import run
 
 from .streams import LEVELS
 

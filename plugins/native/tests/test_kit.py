@@ -4,9 +4,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from tensorplug.testing.kit import DeviceTests
 from tensorplug_native.device import NativeDevice
 from tensorplug_native.library import VARIABLE
+from tensorplug_testing.kit import DeviceTests
 
 
 class KitTests(DeviceTests):

@@ -8,10 +8,10 @@ import pytest
 
 import tensorplug as tp
 from tensorplug import transfer
-from tensorplug.testing.running import bind, run
 from tensorplug_native.program import Join, Map
 from tensorplug_native.rules import RULES
 from tensorplug_native.rules.common import READABLE, WRITABLE
+from tensorplug_testing.running import bind, run
 
 from .streams import numbers
 

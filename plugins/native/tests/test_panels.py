@@ -7,9 +7,9 @@ import tensorplug as tp
 from tensorplug.device import TensorplugError, allocate
 from tensorplug.device.transfer import read
 from tensorplug.graph.tensor import leaf
-from tensorplug.testing.cases.laid import lay
 from tensorplug_native.device import VARIABLE, NativeDevice
 from tensorplug_native.rules.products import INT8_LEVELS
+from tensorplug_testing.cases.laid import lay
 
 from .panel_cases import LOOKUPS, PRODUCTS, TYPES, width
 from .streams import EACH_LEVEL, LEVELS

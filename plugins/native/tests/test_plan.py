@@ -11,8 +11,8 @@ import pytest
 
 import tensorplug as tp
 from tensorplug import transfer
-from tensorplug.testing.running import bind, run
 from tensorplug_native.pool import Pool
+from tensorplug_testing.running import bind, run
 
 TASKS = Path("/proc/self/task")
 RNG = np.random.default_rng(5)

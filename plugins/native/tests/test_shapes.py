@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import tensorplug as tp
-from tensorplug.testing.running import run
+from tensorplug_testing.running import run
 
 from .streams import numbers
 

@@ -5,9 +5,9 @@ from collections.abc import Iterator
 import pytest
 
 from tensorplug.device import Backend, Device
-from tensorplug.testing.cases.case import Case
-from tensorplug.testing.kit import DeviceTests
 from tensorplug_opencl.device import OpenCLDevice
+from tensorplug_testing.cases.case import Case
+from tensorplug_testing.kit import DeviceTests
 
 
 class TestOpenCL(DeviceTests):

@@ -13,8 +13,8 @@ import zlib
 
 import pytest
 
-from tensorplug.testing.tiers import select
 from tensorplug_opencl.facts import WIDE
+from tensorplug_testing.tiers import select
 
 PARTS = 8
 """Runs that share out the ops: a process that stops at one costs no more than its part."""

@@ -12,7 +12,7 @@ import pyopencl as cl
 import pytest
 
 import tensorplug as tp
-from tensorplug.testing.null import NullDevice
+from tensorplug_testing.null import NullDevice
 
 LIMIT = 20.0
 """Seconds after which a device that somebody waits for is let go."""

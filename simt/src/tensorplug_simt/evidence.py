@@ -7,8 +7,6 @@ Both are lists of problems, empty where there is none.
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from tensorplug.testing.cases import Case, node_of
-from tensorplug.testing.check import check
 from tensorplug_simt import nvrtc
 from tensorplug_simt.dialects.cuda import cuda_options, cuda_source, symbol
 from tensorplug_simt.dialects.dialect import CUDA
@@ -19,6 +17,8 @@ from tensorplug_simt.lowering import SHARED, Lowering, lower
 from tensorplug_simt.nvrtc import Usage, compiled
 from tensorplug_simt.packing import Piece, pieces
 from tensorplug_simt.program import Launch, Program
+from tensorplug_testing.cases import Case, node_of
+from tensorplug_testing.check import check
 
 ARCHITECTURES = ("sm_70", "sm_75", "sm_80", "sm_90", "sm_100")
 """Generations of GPUs; the compiler of CUDA 13 knows the first of them no more."""

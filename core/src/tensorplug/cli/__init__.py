@@ -10,11 +10,11 @@ from tensorplug.cli import kit
 from tensorplug.cli.diagnosis import diagnose
 from tensorplug.cli.explain import explain as explain_graph
 from tensorplug.cli.output import plain_errors, show
-from tensorplug.cli.quantize import quantize
 from tensorplug.cli.survey import survey, survey_safely
 from tensorplug.cli.tracing import NothingRecorded, record
 from tensorplug.errors import OptionError
 from tensorplug.registry import Registry
+from tensorplug_cpu.quantize.command import quantize
 
 app = typer.Typer(
     help="Tensor graphs on all the hardware a machine has: what is installed, what works, and why.",

@@ -53,8 +53,8 @@ def ops(
             Registry().load_all()
             show(op_list(), json)
             return
-        from tensorplug.cli.conformance import Choice, support
-        from tensorplug.testing.support import as_markdown
+        from tensorplug_testing.cli.conformance import Choice, support
+        from tensorplug_testing.support import as_markdown
 
         everything = Choice(tier="full")
         typer.echo(as_markdown([support(spec, everything) for spec in device or ["cpu"]]))
@@ -83,7 +83,7 @@ def run_kit(
     with plain_errors(traceback):
         if json and csv:
             raise OptionError("give either --json or --csv")
-        from tensorplug.cli.conformance import Choice, run_mode
+        from tensorplug_testing.cli.conformance import Choice, run_mode
 
         choice = Choice(tuple(op or ()), pattern, tier, seed, jobs)
         result = run_mode(mode, device, choice)
@@ -106,7 +106,7 @@ def kernels(
 ) -> None:
     """List the kernels that a device compiles for the kit's cases, and write their sources."""
     with plain_errors(traceback):
-        from tensorplug.cli.kernels import kernels as kernels_of
+        from tensorplug_testing.cli.kernels import kernels as kernels_of
 
         found = kernels_of(device, tier)
         if dump is not None:
@@ -128,8 +128,8 @@ def certify(
 ) -> None:
     """Run the whole kit and write a one-page report (Markdown and JSON); exit 1 if it fails."""
     with plain_errors(traceback):
-        from tensorplug.cli.conformance import Choice
-        from tensorplug.cli.conformance import certify as certified
+        from tensorplug_testing.cli.conformance import Choice
+        from tensorplug_testing.cli.conformance import certify as certified
 
         folder.mkdir(parents=True, exist_ok=True)  # before minutes are spent
         certificate = certified(device, Choice(tier=tier, seed=seed, jobs=jobs))

@@ -105,7 +105,7 @@ class Op:
 
     An op of another distribution brings its `reference`, which the cpu device computes where it has
     no kernel, and its `cases`, a function that returns those of the conformance kit; ours are
-    in tensorplug-cpu and in `tensorplug.testing.cases`.
+    in tensorplug-cpu and in `tensorplug_testing.cases`.
     """
 
     name: str

@@ -7,15 +7,15 @@ import numpy as np
 import pytest
 
 import tensorplug as tp
-from tensorplug.testing.cases import SMALL
-from tensorplug.testing.cases.case import Case
-from tensorplug.testing.cases.laid import lay
-from tensorplug.testing.running import bind
 from tensorplug_cpu.plan import looking
 from tensorplug_native.backend import NativeBackend
 from tensorplug_native.device import NativeDevice
 from tensorplug_native.program import address
 from tensorplug_native.rules import RULES
+from tensorplug_testing.cases import SMALL
+from tensorplug_testing.cases.case import Case
+from tensorplug_testing.cases.laid import lay
+from tensorplug_testing.running import bind
 
 from ..panel_cases import LOOKUPS, PRODUCTS  # noqa: TID252 - tests have no importable name
 from .recording import Recording, recorded, recorded_case, written

@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 import numpy as np
 
 import tensorplug as tp
-from tensorplug.testing.cases.expected import expected
-from tensorplug.testing.cases.laid import Laid
 from tensorplug_cpu.plan import looking
 from tensorplug_native.backend import NativeBackend
 from tensorplug_native.headers import interface
 from tensorplug_native.program import NO_TYPE, address
+from tensorplug_testing.cases.expected import expected
+from tensorplug_testing.cases.laid import Laid
 
 ALIGNMENT = 64
 GAP = 64

@@ -13,7 +13,7 @@ from .building import ADDRESS, build, runtime
 
 HERE = Path(__file__).parent
 RUNNER = HERE / "instrumented.py"
-KIT = ("--pyargs", "tensorplug.testing.conformance", "--device", "cpu@tensorplug-native")
+KIT = ("--pyargs", "tensorplug_testing.conformance", "--device", "cpu@tensorplug-native")
 
 
 @pytest.fixture(scope="module")

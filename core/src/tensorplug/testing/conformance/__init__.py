@@ -1,1 +1,0 @@
-"""What `pytest --pyargs tensorplug.testing --device NAME` collects."""

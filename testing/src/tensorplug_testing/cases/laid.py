@@ -1,0 +1,145 @@
+"""A built case in the memory of a device, with bytes around every tensor that nobody may write."""
+
+from dataclasses import dataclass, replace
+
+import tensorplug as tp
+from tensorplug.device import Rounding, allocate, transfer
+from tensorplug.graph.tensor import Tensor, leaf
+from tensorplug_cpu import reference
+from tensorplug_testing.cases.case import Built, Case, build, redrawn
+from tensorplug_testing.cases.compare import difference
+from tensorplug_testing.cases.expected import expected
+
+SENTINEL = 0xA5
+_GUARD = leaf("guard", (256,), tp.I8)
+
+
+@dataclass(frozen=True, slots=True)
+class Laid:
+    """A built case and the memory of its tensors."""
+
+    case: Case
+    built: Built
+    bindings: tp.Bindings
+    buffers: tp.MultiBuffer
+    apart: tp.BufferType | None = None
+    """Memory of the first leaf, whose bytes are the device's own affair."""
+
+    @property
+    def bound(self) -> tp.BoundGraph:
+        """What a backend plans."""
+        return tp.BoundGraph(self.built.graph, self.bindings)
+
+    @property
+    def roots(self) -> list[Tensor]:
+        """Leafs and nodes that have memory of their own."""
+        return _roots(self.built.graph)
+
+    def write_leafs(self) -> None:
+        """Give the leafs their values."""
+        for root, stored in self.built.stored.items():
+            transfer.write(root, stored, self.bindings)
+
+    @property
+    def results(self) -> tuple[Tensor, ...]:
+        """The roots that the node writes; most nodes write one."""
+        return self.built.node.written_roots or (self.built.node.root,)
+
+    def redrawn(self, base: int = 0, again: int = 1) -> "Laid":
+        """The same memory for other values of every leaf, which `write_leafs` is to write."""
+        return replace(self, built=redrawn(self.case, self.built, base, again))
+
+    def problem(self, rounding: Rounding = Rounding.NONE) -> str:
+        """What is wrong after a run, with what makes it happen again; empty where nothing is.
+
+        `rounding` is what the stream declares for the node.
+        """
+        found = self._wrong_values(rounding) or self.changed_leafs() or self.changed_guards()
+        return found and f"{self.case.id} (seed {self.built.seed}): {found}"
+
+    def _wrong_values(self, rounding: Rounding) -> str:
+        for root, wanted in zip(self.results, expected(self.built, self.results), strict=True):
+            got = reference.decode(root.dtype, transfer.read(root, self.bindings))
+            exact = wanted.reshape(root.shape)
+            found = difference(self.case, self.built, got, exact, rounding)
+            if found:
+                return found
+        return ""
+
+    def changed_leafs(self) -> str:
+        """Which source was changed; empty where none was."""
+        for root, stored in self.built.stored.items():
+            if root in self.results or self.bindings.where(root).buffer.type is self.apart:
+                continue
+            now = transfer.read(root, self.bindings)
+            if now.tobytes() != stored.tobytes():
+                return f"source {root} was changed"
+        return ""
+
+    def changed_guards(self) -> str:
+        """Which byte outside all tensors was changed; empty where none was."""
+        for part in self.buffers.parts:
+            changed = part.read(0, part.size) != SENTINEL
+            for root in self.roots:
+                place = self.bindings.where(root)
+                if place.buffer is part:
+                    changed[place.offset : place.offset + _room(root, part.type)] = False
+            if changed.any():
+                at = int(changed.argmax())
+                return f"byte {at} outside all tensors was changed{self._after(part, at)}"
+        return ""
+
+    def _after(self, part: tp.Buffer, at: int) -> str:
+        """Which tensor ends before byte `at` of `part`, and how far; empty before the first."""
+        ends = [
+            (place.offset + root.nbytes, root)
+            for root in self.roots
+            if (place := self.bindings.where(root)).buffer is part and place.offset < at
+        ]
+        if not ends:
+            return ""
+        end, root = max(ends, key=lambda found: found[0])
+        return f", {at - end} after the end of {root}"
+
+
+def lay(
+    case: Case,
+    buffer_type: tp.BufferType,
+    *,
+    weights: tp.BufferType | None = None,
+    base: int = 0,
+) -> Laid:
+    """Build `case` and give its tensors memory of `buffer_type`, guarded; leafs are all zero.
+
+    The first leaf lies in memory of the type `weights` if that is given, unguarded.
+    """
+    built = build(case, base)
+    roots = _roots(built.graph)
+    stand_ins = [_stand_in(root, buffer_type) for root in roots]
+    guarded = [_GUARD, *[t for stand_in in stand_ins for t in (stand_in, _GUARD)]]
+    placed, buffers = allocate(guarded, buffer_type)
+    buffers.fill(SENTINEL)
+    homes = [t.storage for t in placed[1::2]]
+    if weights is not None:
+        apart, _ = allocate(stand_ins[:1], weights, usage=tp.WEIGHTS)
+        homes[0] = apart[0].storage
+    places = {root: home for root, home in zip(roots, homes, strict=True) if home is not None}
+    bindings = tp.Bindings(places)
+    for root in built.graph.leafs:
+        transfer.fill(root, 0, bindings)
+    return Laid(case, built, bindings, buffers, weights)
+
+
+def _room(root: Tensor, memory: tp.BufferType) -> int:
+    """Bytes that are the root's to write: kernels may have scratch memory behind a result."""
+    return root.nbytes if root.is_leaf else memory.alloc_size(root)
+
+
+def _stand_in(root: Tensor, memory: tp.BufferType) -> Tensor:
+    """A leaf of the size of `root` in `memory`: bytes where that is more than the root's own."""
+    room = _room(root, memory)
+    return leaf("", (room,), tp.I8) if room > root.nbytes else leaf("", root.shape, root.dtype)
+
+
+def _roots(graph: tp.Graph) -> list[Tensor]:
+    return [t for t in (*graph.leafs, *graph.nodes) if t.view_of is None]

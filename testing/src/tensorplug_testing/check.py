@@ -1,0 +1,119 @@
+"""One case on one device: computed, compared, judged."""
+
+import re
+import time
+import traceback
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from tensorplug.device import Backend, Device, Plan
+from tensorplug.errors import Refusal
+from tensorplug_testing.cases import Case, node_of
+from tensorplug_testing.cases.laid import Laid, lay
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of a case: `passed`, `failed` or `refused`, and why."""
+
+    case: str
+    op: str
+    verdict: str
+    detail: str
+    seed: int
+    seconds: float
+    cause: str = ""
+    """Equal for failures that one mistake is likely to make; empty where nothing failed."""
+
+    def to_json(self) -> dict[str, Any]:
+        """The same as plain data."""
+        return asdict(self)
+
+
+OURS = frozenset({"tensorplug", "contextlib", "numpy"})
+"""Packages whose lines say little about a fault of a backend."""
+
+
+def located(error: BaseException) -> str:
+    """Type and text of `error`, and the innermost line that is not of OURS: where to look."""
+    text, line = f"{type(error).__name__}: {error}", _line_of(error)
+    return f"{text} ({line})" if line else text
+
+
+def _line_of(error: BaseException) -> str:
+    """File and number of the innermost line that is not of OURS; empty where all are."""
+    frames = [
+        (Path(frame.f_code.co_filename).name, line)
+        for frame, line in traceback.walk_tb(error.__traceback__)
+        if str(frame.f_globals.get("__name__")).partition(".")[0] not in OURS
+    ]
+    return f"{frames[-1][0]}:{frames[-1][1]}" if frames else ""
+
+
+def cause_of_error(kind: str, line: str, where: str) -> str:
+    """The cause of failures by exceptions of a type from a line, or else of one op or test."""
+    return f"{kind} at {line}" if line else f"{kind} in {where}"
+
+
+_NUMBER = re.compile(r"<[^>]*>|-?\b\d[\w.+-]*")
+
+
+def _cause_of_problem(op: str, text: str) -> str:
+    """The op and what is wrong, without the numbers of a case."""
+    found = text.partition("): ")[2].partition(";")[0].partition(" > ")[0]
+    return f"{op}: {' '.join(_NUMBER.sub('', found).split())}"
+
+
+def refusal(case: Case, device: Device) -> str:
+    """Why `device` does not compute `case`; empty if it says that it does."""
+    answer = device.supports(node_of(case))
+    return answer.reason if isinstance(answer, Refusal) else ""
+
+
+AGAIN = 1 << 15
+"""Elements of all leafs up to which a plan runs twice: what it keeps does not depend on sizes."""
+
+
+SECOND = "this was the second run of a plan, with other inputs; the first was right"
+
+
+def problem(case: Case, backend: Backend, *, base: int = 0) -> str:
+    """What is wrong with what `backend` computes for `case`; empty where nothing is.
+
+    Values are compared with the reference; sources and the bytes between tensors must be as before.
+    The plan runs twice, the second time with other values in every leaf: weights and ids too.
+    """
+    laid = lay(case, backend.buffer_type, base=base)
+    try:
+        with backend.plan(laid.bound) as plan:
+            found = _run(plan, laid)
+            if not found and sum(root.size for root in laid.built.stored) <= AGAIN:
+                found = _run(plan, laid.redrawn(base))
+                found = found and f"{found}; {SECOND}"
+        return found
+    finally:
+        laid.buffers.close()
+
+
+def _run(plan: Plan, laid: Laid) -> str:
+    laid.write_leafs()
+    plan.run()
+    plan.backend.synchronize()
+    return laid.problem(plan.backend.rounding(laid.built.node))
+
+
+def check(case: Case, backend: Backend, *, base: int = 0) -> Outcome:
+    """Run `case`; an exception is a failure with its type and its text."""
+    start, cause = time.perf_counter(), ""
+    try:
+        verdict, detail = "refused", refusal(case, backend.device)
+        if not detail:
+            detail = problem(case, backend, base=base)
+            verdict = "failed" if detail else "passed"
+            cause = _cause_of_problem(case.op, detail) if detail else ""
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - all is a finding
+        verdict, detail = "failed", f"{case.id} (seed {case.seed(base)}): {located(error)}"
+        cause = cause_of_error(type(error).__name__, _line_of(error), case.op)
+    seconds = time.perf_counter() - start
+    return Outcome(case.id, case.op, verdict, detail, case.seed(base), seconds, cause)

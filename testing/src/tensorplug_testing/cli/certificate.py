@@ -1,0 +1,111 @@
+"""`Certificate`: one page that says what a device showed, as Markdown and as JSON."""
+
+import importlib.metadata
+import platform
+from collections import Counter
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tensorplug.device.buffer import human
+from tensorplug.device.device import DeviceInfo
+from tensorplug.ops.table import OPS
+
+if TYPE_CHECKING:
+    from tensorplug_testing.run import Run
+
+LONGEST = 20
+"""Failures and reasons that are written out; the JSON file has all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Certificate:
+    """The kit's result on one device, with all that is needed to repeat it."""
+
+    run: "Run"
+    spec: str
+    info: DeviceInfo
+    origin: str
+    """The distribution that the device is from: `tensorplug-cpu 0.3.0`."""
+
+    def to_json(self) -> dict[str, Any]:
+        """The same as plain data."""
+        return {
+            "certified": self.run.passed,
+            "device": {**asdict(self.info), "type": self.info.type.value},
+            "environment": self._environment(),
+            **self.run.to_json(),
+        }
+
+    def write(self, folder: Path, text: str) -> tuple[Path, Path]:
+        """Write both reports into `folder`; `text` is the JSON one. Returns their paths."""
+        stem = f"certificate-{self.info.name.replace(':', '-')}"
+        page, data = folder / f"{stem}.md", folder / f"{stem}.json"
+        page.write_text(f"{self}\n", encoding="utf-8")
+        data.write_text(text + "\n", encoding="utf-8")
+        return page, data
+
+    def __str__(self) -> str:
+        return "\n".join([*self._head(), *self._ops(), *self._failures(), *self._refusals()])
+
+    def _head(self) -> list[str]:
+        run, info = self.run, self.info
+        verdict = "passes" if run.passed else "does not pass"
+        again = f"tensorplug certify --device {self.spec} --tier {run.tier} --seed {run.seed}"
+        facts = {
+            "device": f"{info.description} ({info.type.value}, {human(info.memory_total)})",
+            "cases and tests": ", ".join(
+                f"{run.count(v)} {v}" for v in ("passed", "failed", "refused")
+            ),
+            "ops": f"{len(run.ops)} of {sum(not op.is_view for op in OPS.values())} that compute",
+            "abilities": ", ".join(k for k, v in asdict(info.capabilities).items() if v) or "none",
+            **self._environment(),
+            "again": f"`{again}`",
+        }
+        rows = [f"| {name} | {value} |" for name, value in facts.items()]
+        title = f"# {info.name} {verdict} the conformance kit (tier {run.tier})"
+        return [title, "", "| | |", "|---|---|", *rows]
+
+    def _environment(self) -> dict[str, str]:
+        names = ("tensorplug", "tensorplug-cpu", "numpy")
+        known = [f"{name} {importlib.metadata.version(name)}" for name in names]
+        versions = ", ".join(dict.fromkeys([self.origin, *known]))
+        return {
+            "versions": f"{versions}, Python {platform.python_version()}",
+            "system": f"{platform.system()} {platform.release()} ({platform.machine()})",
+            "date": datetime.now(UTC).date().isoformat(),
+        }
+
+    def _ops(self) -> list[str]:
+        counts = Counter((o.op, o.verdict) for o in self.run.outcomes)
+        whole = [op for op in self.run.ops if not counts[op, "refused"] + counts[op, "failed"]]
+        part = [
+            f"{op} ({counts[op, 'refused']} of {sum(counts[op, v] for v in _VERDICTS)} refused)"
+            for op in self.run.ops
+            if counts[op, "refused"]
+        ]
+        lines = ["", "## Ops", "", f"All cases: {', '.join(whole) or 'none'}."]
+        return [*lines, "", f"Some cases: {', '.join(part)}."] if part else lines
+
+    def _failures(self) -> list[str]:
+        failed = [o.detail for o in self.run.outcomes if o.verdict == "failed"]
+        if not failed:
+            return []
+        shown = [f"- `{detail}`" for detail in failed[:LONGEST]]
+        return ["", f"## {len(failed)} failures", "", *shown, *_more(failed)]
+
+    def _refusals(self) -> list[str]:
+        reasons = Counter(o.detail for o in self.run.outcomes if o.verdict == "refused")
+        if not reasons:
+            return []
+        shown = [f"- {count} x {reason}" for reason, count in reasons.most_common(LONGEST)]
+        return ["", "## Refusals", "", *shown, *_more(reasons)]
+
+
+_VERDICTS = ("passed", "failed", "refused")
+
+
+def _more(entries: Any) -> list[str]:
+    rest = len(entries) - LONGEST
+    return [f"- and {rest} more, in the JSON report"] if rest > 0 else []

@@ -1,0 +1,150 @@
+"""What `tensorplug test` and `tensorplug certify` do; needs `tensorplug[testing]`."""
+
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import tensorplug
+from tensorplug.cli.output import needs_extra
+from tensorplug.errors import OptionError
+from tensorplug.registry.candidate import Candidate, State
+from tensorplug.registry.spec import parse_spec
+from tensorplug_testing.cli.certificate import Certificate
+
+with needs_extra("the conformance kit", "testing"):
+    from tqdm import tqdm  # type: ignore[import-untyped]  # ships no types
+
+    from tensorplug_testing.cases import REFUSED, Case
+    from tensorplug_testing.cases.performance import PERFORMANCE
+    from tensorplug_testing.check import Outcome
+    from tensorplug_testing.performance import Figures, measure
+    from tensorplug_testing.run import Run, run_cases
+    from tensorplug_testing.suite_run import run_suites
+    from tensorplug_testing.support import Support, ask
+    from tensorplug_testing.tiers import select
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What of the kit is to run, as the command line says it."""
+
+    ops: Sequence[str] = ()
+    pattern: str = ""
+    tier: str = "ci"
+    seed: int = 0
+    jobs: int = 1
+
+    @property
+    def everything(self) -> bool:
+        """Whether nothing was picked out, so that the suites run as well."""
+        return not self.ops and not self.pattern
+
+    def cases(self) -> list[Case]:
+        """The cases that are meant. Raises OptionError where there are none."""
+        found = select(self.tier, seed=self.seed, ops=self.ops, pattern=self.pattern)
+        return self._some(found)
+
+    def performance(self) -> list[Case]:
+        """The cases that are worth timing."""
+        picked = select("full", ops=self.ops, pattern=self.pattern, cases=PERFORMANCE)
+        return self._some(picked)
+
+    def _some(self, found: list[Case]) -> list[Case]:
+        if not found:
+            of = f" of {', '.join(self.ops)}" if self.ops else ""
+            raise OptionError(
+                f"no case{of} matches {self.pattern!r}; "
+                "--mode support --csv --tier full lists all ids"
+            )
+        return found
+
+
+class Result(Protocol):
+    """What every mode gives: text for people, plain data and lines for programs."""
+
+    def to_json(self) -> dict[str, Any]: ...
+    def to_csv(self) -> str: ...
+
+
+def run_mode(mode: str, spec: str, choice: Choice) -> Result:
+    """Test, time, or ask the device that `spec` names. Raises OptionError."""
+    if mode not in MODES:
+        raise OptionError(f"mode {mode!r} is unknown; modes are {', '.join(MODES)}")
+    tensorplug.load_all()
+    return MODES[mode](spec, choice)
+
+
+def judge(spec: str, choice: Choice) -> Run:
+    """Run cases, and the suites unless ops or cases were picked out."""
+    cases = choice.cases()
+    with _progress("cases", len(cases)) as done:
+        outcomes = run_cases(spec, cases, seed=choice.seed, jobs=choice.jobs, progress=done)
+    if choice.everything:
+        with _progress("suites", None) as done:
+            outcomes += run_suites(spec, tier=choice.tier, seed=choice.seed, progress=done)
+    return Run(_device_name(spec), choice.tier, choice.seed, tuple(outcomes))
+
+
+def time(spec: str, choice: Choice) -> Figures:
+    """Time the cases of mode `perf`; tiers do not matter here. Raises OptionError."""
+    if choice.jobs > 1:
+        raise OptionError("mode perf times one case after another; leave -j out")
+    cases, figures = choice.performance(), []
+    with tensorplug.open(spec) as backend, _progress("timed", len(cases)) as done:
+        for case in cases:
+            figures.append(measure(case, backend, base=choice.seed))
+            done(figures[-1])
+    return Figures(_device_name(spec), tuple(figures))
+
+
+def support(spec: str, choice: Choice) -> Support:
+    """Ask the device about cases; nothing is computed."""
+    refused = REFUSED if choice.everything and choice.tier == "full" else ()
+    with tensorplug.open(spec) as backend:
+        return ask(backend.device, [*choice.cases(), *refused])
+
+
+def certify(spec: str, choice: Choice) -> Certificate:
+    """Run the kit and put its one-page report together."""
+    candidates = tensorplug.load_all().candidates
+    run = judge(spec, choice)
+    with tensorplug.open(spec) as backend:
+        info = backend.device.info
+    name = info.name.partition(":")[0]
+    return Certificate(run, spec, info, _origin(name, parse_spec(spec).distribution, candidates))
+
+
+def _origin(name: str, project: str, candidates: Sequence[Candidate]) -> str:
+    """The distribution called `project`, or else the one in use, that offers the backend `name`."""
+    offers = [c for c in candidates if c.name == name and not c.state.refused]
+    named = [c for c in offers if c.project == project]
+    used = [c for c in offers if c.state is not State.SUPERSEDED]
+    return (named or used)[0].distribution
+
+
+MODES: dict[str, Callable[[str, Choice], Result]] = {
+    "test": judge,
+    "perf": time,
+    "support": support,
+}
+
+
+def _device_name(spec: str) -> str:
+    with tensorplug.open(spec) as backend:
+        return backend.device.name
+
+
+@contextmanager
+def _progress(what: str, total: int | None) -> Iterator[Callable[[Any], None]]:
+    """A progress bar on stderr, if that is a terminal; failures are printed as they come."""
+    shown = sys.stderr.isatty()
+    with tqdm(desc=what, total=total, leave=False, disable=not shown) as bar:
+
+        def done(result: Any) -> None:
+            bar.update()
+            if shown and isinstance(result, Outcome) and result.verdict == "failed":
+                bar.write(f"FAILED {result.detail}", file=sys.stderr)
+
+        yield done

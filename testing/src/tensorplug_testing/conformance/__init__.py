@@ -1,0 +1,1 @@
+"""What `pytest --pyargs tensorplug_testing --device NAME` collects."""

@@ -1,0 +1,113 @@
+"""`Draw`: inputs, weights and caches of a graph, with their values."""
+
+from typing import Any
+
+import numpy as np
+
+import tensorplug as tp
+from tensorplug.device import BufferType, BufferUsage, place
+from tensorplug.graph.tensor import Array, Tensor
+from tensorplug.ops.ids import NO_ROW
+from tensorplug_cpu.reference import encode
+from tensorplug_testing.suites.work import Work
+
+
+class Draw:
+    """Makes leafs with random values; `given` and `stored` say what lies in them.
+
+    Shapes are in NumPy order. Inputs are written before each run and differ from run to run;
+    weights lie in the device's memory, caches there or in memory of the type `caches_in`.
+    """
+
+    def __init__(self, work: Work, seed: int, caches_in: BufferType | None = None) -> None:
+        self._work = work
+        self._cache_type = caches_in or work.device.buffer_type
+        self._rng = np.random.default_rng(seed)
+        self._spans: dict[Tensor, tuple[float, float]] = {}
+        self._rows: dict[Tensor, tuple[int, bool]] = {}
+        self._masks: dict[Tensor, int] = {}
+        self.stored: dict[Tensor, Array] = {}
+        self.caches: list[Tensor] = []
+
+    # --- leafs -----------------------------------------------------------------------------
+
+    def input(
+        self, *shape: int, dtype: tp.DType = tp.F32, low: float = -1, high: float = 1
+    ) -> Tensor:
+        """Numbers between `low` and `high`."""
+        tensor = tp.input("input", shape, dtype)
+        self._spans[tensor] = (low, high)
+        return tensor
+
+    def rows(self, count: int, below: int, *, partly: bool = False) -> Tensor:
+        """i32 row numbers less than `below`, all different; with `partly` some name no row."""
+        tensor = tp.input("rows", (count,), tp.I32)
+        self._rows[tensor] = (below, partly)
+        return tensor
+
+    def positions(self, count: int) -> Tensor:
+        """i32 positions in a row."""
+        return self._place("positions", np.arange(3, 3 + count, dtype=np.int32), tp.I32)
+
+    def mask(self, tokens: int, seen: int, *, dtype: tp.DType = tp.F32) -> Tensor:
+        """A causal mask: the last of `tokens` sees all of `seen`, each one before it one less."""
+        tensor = tp.input("mask", (tokens, seen), dtype)
+        self._masks[tensor] = seen - tokens
+        return tensor
+
+    def weights(self, *shape: int, dtype: tp.DType = tp.F32) -> Tensor:
+        """A constant on the device, in any type that has an encoder; rows about of length 1."""
+        limit = (3 / shape[-1]) ** 0.5
+        return self._place("weights", encode(dtype, self._uniform(-limit, limit, shape)), dtype)
+
+    def scales(self, size: int) -> Tensor:
+        """A constant vector of numbers about 1."""
+        return self._place("scales", self._uniform(0.5, 1.5, (size,)), tp.F32)
+
+    def cache(self, *shape: int, dtype: tp.DType = tp.F16) -> Tensor:
+        """Memory that graphs write to, full of numbers at first."""
+        data = encode(dtype, self._uniform(-1, 1, shape))
+        tensor = self._place("cache", data, dtype, self._cache_type)
+        self.caches.append(tensor)
+        return tensor
+
+    # --- values ----------------------------------------------------------------------------
+
+    def inputs(self) -> dict[Tensor, Array]:
+        """New values of all inputs."""
+        return {
+            **{
+                t: encode(t.dtype, self._uniform(*span, t.shape)) for t, span in self._spans.items()
+            },
+            **{
+                t: self._permuted(t.size, below, partly=partly)
+                for t, (below, partly) in self._rows.items()
+            },
+            **{t: _causal(t, past) for t, past in self._masks.items()},
+        }
+
+    def _place(
+        self, name: str, data: Any, dtype: tp.DType, kind: BufferType | None = None
+    ) -> Tensor:
+        memory = kind or self._work.device.buffer_type
+        tensor = place(name, data, memory, usage=BufferUsage.WEIGHTS, dtype=dtype)
+        assert tensor.storage is not None
+        self._work.keep(tensor.storage.buffer)
+        self.stored[tensor] = data
+        return tensor
+
+    def _uniform(self, low: float, high: float, shape: tuple[int, ...]) -> Array:
+        return self._rng.uniform(low, high, shape).astype(np.float32)
+
+    def _permuted(self, count: int, below: int, *, partly: bool) -> Array:
+        rows = self._rng.permutation(below)[:count].astype(np.int32)
+        if partly:
+            rows[self._rng.random(count) < 1 / 3] = NO_ROW
+            rows[self._rng.integers(count)] = NO_ROW
+        return rows
+
+
+def _causal(mask: Tensor, past: int) -> Array:
+    tokens, seen = mask.shape
+    hidden = np.arange(seen) > np.arange(tokens)[:, np.newaxis] + past
+    return np.where(hidden, -np.inf, 0).astype(mask.dtype.storage)

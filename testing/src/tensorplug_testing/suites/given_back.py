@@ -1,0 +1,161 @@
+"""`GivenBackTests`: what is closed holds no memory, even while somebody holds the object."""
+
+import gc
+import os
+import tracemalloc
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+
+import tensorplug as tp
+from tensorplug.device import Backend, Device, DeviceType, place_in, transfer
+from tensorplug.graph.tensor import Tensor, leaf
+from tensorplug_testing.suites.work import Suite, Work, numbers
+
+SIZE = 40 << 20
+"""Bytes of each buffer, where the device has room."""
+TIMES = 4
+LARGE = 32 << 20
+"""Bytes from which on the C library gives memory back to the system; less stays in its heap."""
+_STATM = Path("/proc/self/statm")
+
+
+class GivenBackTests(Suite):
+    """Closed objects are kept while more are made and closed: memory must not grow with them."""
+
+    def test_closed_buffers_hold_no_memory(self, work: Work, device: Device) -> None:
+        size = _size(device)
+
+        def once() -> Any:
+            buffer = device.buffer_type.alloc(size)
+            buffer.fill(1)
+            buffer.close()
+            return buffer
+
+        _check(device, once, size)
+
+    def test_closed_plans_hold_no_memory(self, work: Work, device: Device) -> None:
+        size, backend = _size(device), work.open()
+        table = _table(work, device, size)
+
+        def once() -> Any:
+            return _run(work, device, backend, table, size)
+
+        assert work.step.op
+        _check(device, once, size)
+
+    def test_closed_streams_hold_no_memory(self, work: Work, device: Device) -> None:
+        size = _size(device)
+        table = _table(work, device, size)
+
+        def once() -> Any:
+            backend = device.open()
+            plan = _run(work, device, backend, table, size)
+            backend.close()
+            return [backend, plan]
+
+        assert work.step.op
+        _check(device, once, size)
+
+
+def _size(device: Device) -> int:
+    """Bytes of a buffer of which the device has room for many."""
+    memory = device.memory()
+    room = memory.free // (4 * TIMES) if memory.total else SIZE
+    return min(SIZE, device.buffer_type.max_size, room)
+
+
+def _table(work: Work, device: Device, size: int) -> Tensor | None:
+    """Weights of 16 bits of half the size, which a plan may keep in 32; None where none are."""
+    table = leaf("table", (size // 2 // 2048, 1024), tp.F16)
+    if not table.size or not device.supports(tp.get_rows(table, tp.input("ids", (1,), tp.I32))):
+        return None
+    buffer = work.alloc(device.buffer_type.alloc_size(table))
+    buffer.usage = tp.WEIGHTS
+    placed = place_in(table, buffer, 0)
+    transfer.fill(placed, 0)
+    return placed
+
+
+def _run(work: Work, device: Device, backend: Backend, table: Tensor | None, size: int) -> Any:
+    """A plan that wrote into new buffers of `size` bytes each; all of it is closed again."""
+    x, ids = tp.input("x", (100,), tp.F32), tp.input("ids", (1,), tp.I32)
+    outputs = [work.chain(x), *([] if table is None else [tp.get_rows(table, ids)])]
+    graph = tp.Graph(outputs)
+    kind = device.buffer_type
+    homeless = [t for t in (*graph.leafs, *graph.nodes) if t.storage is None]
+    needed = {t: max(size if t in outputs else 0, kind.alloc_size(t)) for t in homeless}
+    places = {t: tp.Storage(kind.alloc(bytes_), 0) for t, bytes_ in needed.items()}
+    bound = tp.BoundGraph(graph, tp.Bindings(places))
+    for place in places.values():
+        place.buffer.fill(0)  # memory that nobody touched is not there yet
+    transfer.write(x, numbers(100), bound.bindings)
+    plan = backend.plan(bound)
+    plan.run()
+    backend.synchronize()
+    np.testing.assert_array_equal(
+        transfer.read(outputs[0], bound.bindings), work.after(numbers(100))
+    )
+    plan.close()
+    for place in places.values():
+        place.buffer.close()
+    return plan
+
+
+def _check(device: Device, once: Callable[[], Any], size: int) -> None:
+    """Keep what `once` returns; each time must not hold another half of `size` bytes."""
+    kept = [once() for _ in range(2)]
+    with Meter(device, size) as meter:
+        kept += [once() for _ in range(TIMES)]
+        grown = meter.growth()
+    held = [f"{bytes_ >> 10} KiB {what}" for what, bytes_ in grown.items()]
+    assert all(g <= TIMES * size // 2 for g in grown.values()), (
+        f"{TIMES} closed objects with {size >> 10} KiB each still hold memory: {', '.join(held)}; "
+        "let go of it in _close()"
+    )
+    assert len(kept) == TIMES + 2
+
+
+class Meter:
+    """Bytes in use by Python and NumPy, by the process, and by a device with memory of its own."""
+
+    def __init__(self, device: Device, size: int) -> None:
+        """`size` is that of the buffers."""
+        self._device = device
+        self._large = size > LARGE
+        self._ours = False
+
+    def __enter__(self) -> "Meter":
+        self._ours = not tracemalloc.is_tracing()
+        if self._ours:
+            tracemalloc.start()
+        self._before = self._now()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._ours:
+            tracemalloc.stop()
+
+    def growth(self) -> dict[str, int]:
+        """How much more is in use now, by whom counts it."""
+        now = self._now()
+        return {what: now[what] - before for what, before in self._before.items()}
+
+    def _now(self) -> dict[str, int]:
+        gc.collect()
+        found = {"of Python": tracemalloc.get_traced_memory()[0]}
+        if self._large and _STATM.exists():
+            pages = int(_STATM.read_text(encoding="ascii").split()[1])
+            found["of the process"] = pages * os.sysconf("SC_PAGE_SIZE")
+        # What is free of the host's memory changes by itself.
+        if self._device.type is DeviceType.GPU:
+            found["of the device"] = -self._device.memory().free
+        return found

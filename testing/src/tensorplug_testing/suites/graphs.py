@@ -1,0 +1,136 @@
+"""`GraphTests`: whole graphs on the device, with cpu for what it does not do."""
+
+import itertools
+import zlib
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tensorplug as tp
+from tensorplug.device import Backend, Device, SupportsFusion
+from tensorplug.graph.tensor import Array, Tensor
+from tensorplug_cpu import reference
+from tensorplug_cpu.device import CPUDevice
+from tensorplug_testing.suites.blocks import GRAPHS
+from tensorplug_testing.suites.drawing import Draw
+from tensorplug_testing.suites.work import Suite, Work
+
+RUNS = 3
+"""Runs of each schedule, with new inputs each time."""
+
+
+class GraphTests(Suite):
+    """Graphs as models have them, against the float64 reference.
+
+    Where the device computes groups of nodes as one, each is run with and without that in turn.
+
+    Four ways each: all that the device does on the device, so that kernels may be fused; the same
+    with every value an output, so that none may; with every second op on cpu, so that values go
+    back and forth; and as the scheduler likes it.
+    """
+
+    @pytest.fixture
+    def fallback(self) -> Iterator[Backend]:
+        """A stream of cpu for ops that the device does not do."""
+        with CPUDevice("cpu:kit") as cpu, cpu.open() as backend:
+            yield backend
+
+    @pytest.mark.parametrize("name", GRAPHS)
+    def test_graph_as_it_is(self, work: Work, device: Device, fallback: Backend, name: str) -> None:
+        trial = Trial(work, fallback, name)
+
+        trial.check(trial.graph, dict.fromkeys(trial.nodes, trial.backend))
+
+    @pytest.mark.parametrize("name", GRAPHS)
+    def test_graph_with_every_value_kept(
+        self, work: Work, device: Device, fallback: Backend, name: str
+    ) -> None:
+        trial = Trial(work, fallback, name)
+        kept = tp.Graph([node for node in trial.graph.nodes if not node.is_view])
+
+        trial.check(kept, dict.fromkeys(trial.nodes, trial.backend))
+
+    @pytest.mark.parametrize("name", GRAPHS)
+    def test_graph_on_two_devices_in_turn(
+        self, work: Work, device: Device, fallback: Backend, name: str
+    ) -> None:
+        trial = Trial(work, fallback, name)
+        turns = [trial.backend, fallback]
+
+        trial.check(trial.graph, dict(zip(trial.nodes, itertools.cycle(turns), strict=False)))
+
+    @pytest.mark.parametrize("name", GRAPHS)
+    def test_graph_where_the_scheduler_puts_it(
+        self, work: Work, device: Device, fallback: Backend, name: str
+    ) -> None:
+        trial = Trial(work, fallback, name)
+
+        trial.check(trial.graph, {})
+
+
+class Trial:
+    """A graph of GRAPHS with its leafs, and what of it the device does."""
+
+    def __init__(self, work: Work, fallback: Backend, name: str) -> None:
+        self._work, self._fallback = work, fallback
+        self._limit = GRAPHS[name].limit
+        self._draw = Draw(work, zlib.crc32(name.encode()))
+        self.graph = tp.Graph(GRAPHS[name].build(self._draw))
+        if not all(work.device.supports(n) for n in self.graph.nodes if n.writes):
+            # A device that writes no caches leaves them to the one that does.
+            self._draw = Draw(work, zlib.crc32(name.encode()), fallback.buffer_type)
+            self.graph = tp.Graph(GRAPHS[name].build(self._draw))
+        self.backend = work.open()
+        ops = [n for n in self.graph.nodes if not n.is_view and work.device.supports(n)]
+        if not ops:
+            pytest.skip(f"{work.device.name} does no op of this graph")
+        # Writes are done where the memory is, whatever anybody wishes.
+        self.nodes = [n for n in ops if not n.writes]
+
+    def check(self, graph: tp.Graph, pins: Mapping[Tensor, Backend]) -> None:
+        """Run `graph` and compare all its outputs; caches go on from run to run."""
+        scheduler = self._work.keep(tp.Scheduler([self.backend, self._fallback]))
+        fusing = isinstance(self._work.device, SupportsFusion)
+        schedules = [
+            self._work.keep(scheduler.schedule(graph, pins=pins, fuse=fuse))
+            for fuse in ((True, False) if fusing else (False,))
+        ]
+        stored = dict(self._draw.stored)
+        for run, schedule in itertools.product(range(RUNS), schedules):
+            inputs = self._draw.inputs()
+            memory = reference.execute(graph, {**stored, **inputs})
+            results = schedule.run(inputs)
+            for node in filter(_is_settled, graph.outputs):
+                problem = _difference(results[node], memory.value(node), node, self._limit)
+                assert not problem, f"run {run + 1}: {problem}\n{schedule.explain()}"
+            for cache in self._draw.caches:
+                stored[cache] = _stored(memory.window(cache), cache)
+
+
+def _is_settled(node: Tensor) -> bool:
+    """Whether the definition of the op fixes every element: row numbers may come in any order."""
+    return node.op != "top_k"
+
+
+def _stored(slots: Array, tensor: Tensor) -> Array:
+    """What a device holds where the reference holds `slots`."""
+    shape = tensor.shape
+    if tensor.dtype.is_block:
+        shape = (*shape[:-1], tensor.dtype.row_size(tensor.ne[0]))
+    return np.array(slots).astype(tensor.dtype.storage).reshape(shape)
+
+
+def _difference(found: Array, wanted: Array, node: Tensor, limit: float) -> str:
+    """How `found` differs from the values of `node`; an empty string for not much."""
+    ours: Any = reference.decode(node.dtype, found).reshape(-1)
+    theirs = wanted.reshape(-1)
+    finite = np.isfinite(theirs)
+    if not np.array_equal(ours[~finite], theirs[~finite], equal_nan=True):
+        return f"{node}: infinities or NaNs differ"
+    if not np.isfinite(ours[finite]).all():
+        return f"{node}: infinities or NaNs where there are none"
+    error = float(np.sum((ours[finite] - theirs[finite]) ** 2))
+    scale = float(np.sum(theirs[finite] ** 2)) or 1.0
+    return f"{node}: NMSE {error / scale:.2e} exceeds {limit:.0e}" if error / scale > limit else ""

@@ -1,0 +1,100 @@
+"""`LateErrorTests`: queued work that fails or is stopped, and the stream afterwards."""
+
+import pytest
+
+import tensorplug as tp
+from tensorplug.device import Device, SupportsAbort
+from tensorplug_testing.suites.abilities import needs
+from tensorplug_testing.suites.relay import Relay
+from tensorplug_testing.suites.work import Suite, Work
+
+
+class LateErrorTests(Suite):
+    """An error is raised once, by its own stream, when it is waited for; the stream goes on."""
+
+    def break_next_op(self, device: Device) -> bool:
+        """Make the next op of `device` fail with a TensorplugError; False where nothing can.
+
+        Authors who can bring that about replace this; the tests of late errors are skipped else.
+        """
+        return False
+
+    def test_error_of_queued_work_is_raised_once_and_the_stream_goes_on(
+        self, work: Work, device: Device
+    ) -> None:
+        relay = Relay(work, [work.open()], 64)
+        relay.start(0)
+        self._break_next_op(device)
+
+        with pytest.raises(tp.TensorplugError):
+            _run_and_wait(relay)
+        relay.streams[0].synchronize()
+        relay.start(1)
+        relay.run()
+
+        relay.check(1)
+
+    def test_error_of_one_stream_is_not_anothers(self, work: Work, device: Device) -> None:
+        bad, good = (Relay(work, [work.open()], 64) for _ in range(2))
+        bad.start(0)
+        self._break_next_op(device)
+
+        with pytest.raises(tp.TensorplugError):
+            _run_and_wait(bad)
+        good.start(1)
+        good.run()
+
+        good.check(1)
+
+    def test_error_of_drained_work_waits_for_synchronize(self, work: Work, device: Device) -> None:
+        relay = Relay(work, [work.open()], 64)
+        relay.start(0)
+        self._break_next_op(device)
+
+        with pytest.raises(tp.TensorplugError):
+            _run_drain_and_wait(relay, device)
+
+        relay.streams[0].synchronize()
+
+    @needs("abort")
+    def test_abort_stops_the_run_and_the_next_one_works(self, work: Work, device: Device) -> None:
+        relay = Relay(work, [work.open()], 64)
+        stream = relay.streams[0]
+        assert isinstance(stream, SupportsAbort)
+        relay.start(0)
+
+        stream.abort_callback = lambda: True
+        with pytest.raises(tp.Aborted):
+            _run_and_wait(relay)
+        stream.abort_callback = None
+        relay.start(1)
+        relay.run()
+
+        relay.check(1)
+
+    @needs("abort")
+    def test_abort_callback_that_says_no_changes_nothing(self, work: Work, device: Device) -> None:
+        relay = Relay(work, [work.open()], 64)
+        stream = relay.streams[0]
+        assert isinstance(stream, SupportsAbort)
+        stream.abort_callback = lambda: False
+        relay.start(0)
+
+        relay.run()
+
+        relay.check(0)
+
+    def _break_next_op(self, device: Device) -> None:
+        if not self.break_next_op(device):
+            pytest.skip(f"{device.name}: no way to make an op fail; see break_next_op")
+
+
+def _run_and_wait(relay: Relay) -> None:
+    relay.run()
+    relay.streams[-1].synchronize()
+
+
+def _run_drain_and_wait(relay: Relay, device: Device) -> None:
+    relay.run()
+    device.drain()
+    relay.streams[-1].synchronize()

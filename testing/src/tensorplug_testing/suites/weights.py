@@ -1,0 +1,164 @@
+"""`WeightTests`: weights may be written again at any time; the next run reads what is there."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+
+import tensorplug as tp
+from tensorplug.device import BufferType, Device, SupportsHostImport, place, place_in, transfer
+from tensorplug.graph.tensor import Array, Tensor, leaf
+from tensorplug_cpu import reference
+from tensorplug_testing.cases.blocks import SCATTERED, random_rows
+from tensorplug_testing.cases.compare import normalised_error
+from tensorplug_testing.suites.abilities import needs
+from tensorplug_testing.suites.work import Planned, Suite, Work
+
+TYPES = [dtype for dtype in tp.DTYPES if dtype.is_block or dtype.is_float]
+FEW = [tp.F32, tp.F16, tp.Q4_0, tp.Q6_K]
+"""Types at tier smoke."""
+ROW = 256
+LIMIT = 5e-4
+"""Normalised square error: devices may round the other source of a product."""
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """An op that reads weights of a shape, with its other source."""
+
+    shape: tuple[int, ...]
+    build: Callable[[Tensor], Tensor]
+
+
+def _x(*shape: int) -> Tensor:
+    return tp.input("x", shape, tp.F32)
+
+
+def _ids(*shape: int) -> Tensor:
+    return tp.input("ids", shape, tp.I32)
+
+
+USES = {
+    "mul_mat": Use((9, ROW), lambda w: tp.mul_mat(w, _x(1, ROW))),
+    "get_rows": Use((6, ROW), lambda w: tp.get_rows(w, _ids(4))),
+    "mul_mat_id": Use((4, 3, ROW), lambda w: tp.mul_mat_id(w, _x(3, 1, ROW), _ids(3, 2))),
+}
+"""Sizes are those of the first case of each type, so that kernels are compiled once for both."""
+
+
+class WeightTests(Suite):
+    """A plan runs, its weights are written over, and it runs again."""
+
+    @pytest.mark.parametrize("op", USES)
+    def test_plan_reads_weights_that_are_written_after_a_run(
+        self, work: Work, device: Device, op: str, request: pytest.FixtureRequest
+    ) -> None:
+        types = FEW if request.config.getoption("tensorplug_tier", "ci") == "smoke" else TYPES
+        memory = [(t, kind) for t in types for kind in _memory(device, op, t)]
+        if not memory:
+            pytest.skip(f"{device.name} does no {op}")
+
+        for dtype, kind in memory:
+            weights, planned = _planned(work, op, dtype, kind)
+            for seed in range(3):
+                data = _stored(dtype, weights.shape, seed)
+                transfer.write(weights, data)
+                _check(planned, weights, data, f"in {kind.name} memory, write {seed + 1}")
+
+    @pytest.mark.parametrize("dtype", [tp.F32, tp.F16, tp.Q8_0], ids=str)
+    @pytest.mark.parametrize("op", USES)
+    def test_plan_reads_weights_that_are_copied_and_filled_after_a_run(
+        self, work: Work, device: Device, op: str, dtype: tp.DType
+    ) -> None:
+        kinds = _memory(device, op, dtype)
+        if not kinds:
+            pytest.skip(f"{device.name}: no {op} of {dtype.name}")
+        kind = kinds[0]
+        weights, planned = _planned(work, op, dtype, kind)
+        data = _stored(dtype, weights.shape, seed=1)
+        other = _placed(work, kind, dtype, weights.shape, seed=1)
+        planned.compute()
+
+        transfer.copy(other, weights)
+        _check(planned, weights, data, "copied")
+
+        transfer.fill(weights, 0)
+        _check(planned, weights, np.zeros_like(data), "filled")
+
+    @needs("host_import")
+    @pytest.mark.parametrize("dtype", [tp.F32, tp.F16, tp.Q8_0], ids=str)
+    def test_plan_reads_imported_weights_that_their_owner_changed(
+        self, work: Work, device: Device, dtype: tp.DType
+    ) -> None:
+        assert isinstance(device, SupportsHostImport)
+        use = USES["mul_mat"]
+        memory = _aligned(dtype.row_size(ROW) * use.shape[0])
+        buffer = work.keep(device.import_host(memory))
+        buffer.usage = tp.WEIGHTS
+        weights = place_in(leaf("w", use.shape, dtype), buffer, 0)
+        planned = work.plan(use.build(weights))
+
+        for seed in range(2):
+            data = _stored(dtype, use.shape, seed)
+            memory[:] = np.frombuffer(data.tobytes(), np.uint8)
+            _check(planned, weights, data, f"state {seed + 1} of the memory")
+
+
+def _memory(device: Device, op: str, dtype: tp.DType) -> list[BufferType]:
+    """The kinds of memory from which `device` reads weights of this type."""
+    weights = leaf("w", USES[op].shape, dtype)
+    node = USES[op].build(weights)
+    kinds = (device.buffer_type, *device.extra_buffer_types)
+    return [k for k in kinds if k.supports(weights) and device.supports(node, {weights: k})]
+
+
+def _planned(work: Work, op: str, dtype: tp.DType, kind: BufferType) -> tuple[Tensor, Planned]:
+    """Weights in memory of `kind`, and a plan that has other inputs already."""
+    weights = _placed(work, kind, dtype, USES[op].shape)
+    planned = work.plan(USES[op].build(weights))
+    rng = np.random.default_rng(9)
+    for t in planned.bound.graph.inputs:
+        if t.dtype is tp.I32:
+            planned.write({t: rng.integers(0, USES[op].shape[0], t.shape).astype(np.int32)})
+        else:
+            planned.write({t: rng.uniform(-1, 1, t.shape).astype(np.float32)})
+    return weights, planned
+
+
+def _placed(
+    work: Work, kind: BufferType, dtype: tp.DType, shape: tuple[int, ...], seed: int = 0
+) -> Tensor:
+    data = _stored(dtype, shape, seed)
+    tensor = place("w", data, kind, usage=tp.WEIGHTS, dtype=dtype)
+    assert tensor.storage is not None
+    work.keep(tensor.storage.buffer)
+    return tensor
+
+
+def _stored(dtype: tp.DType, shape: tuple[int, ...], seed: int) -> Array:
+    """Stored data of a type, others for each seed."""
+    rng = np.random.default_rng((dtype.id, seed))
+    if dtype in SCATTERED:
+        return random_rows(rng, dtype, shape)
+    values = reference.encode(dtype, rng.uniform(-1, 1, shape))
+    return values.astype(np.float32) if dtype is tp.F32 else values
+
+
+def _check(planned: Planned, weights: Tensor, data: Array, when: str) -> None:
+    (result,) = planned.compute()
+    graph = planned.bound.graph
+    inputs = {t: planned.read(t) for t in graph.inputs}
+    wanted = reference.compute(graph, {weights: data, **inputs})[graph.outputs[0]]
+    error = normalised_error(result.astype(np.float64), wanted)
+    assert error <= LIMIT, (
+        f"{weights.dtype} {when}: NMSE {error:.2e}; a plan must read them at each run"
+    )
+
+
+def _aligned(size: int) -> Array:
+    """Host memory that any device can import: whole pages."""
+    page = 1 << 16
+    memory = np.zeros(size + 2 * page, np.uint8)
+    start = -memory.ctypes.data % page
+    return memory[start : start + size]
