@@ -76,7 +76,7 @@ def test_the_page_of_ops_is_what_the_command_prints() -> None:
     devices = ("--device", "cpu", "--device", "opencl:0")
 
     done = subprocess.run(
-        [sys.executable, "-c", command, "ops", "--markdown", *devices],
+        [sys.executable, "-c", command, "support", *devices],
         capture_output=True,
         text=True,
         check=True,

@@ -15,20 +15,33 @@ TEMPLATE = {
         "src/tensorplug_template/py.typed",
     )
 }
+KIT = "tensorplug_testing.cli.commands"
 CONTENTS = {
     "tensorplug": (
         {
-            *("tensorplug/py.typed", "tensorplug_testing/cases/models.json", *TEMPLATE),
+            *("tensorplug/py.typed", *TEMPLATE),
             *(f"tensorplug/inspect/page.{kind}" for kind in ("css", "html", "js")),
         },
+        ["[console_scripts]", "tensorplug = tensorplug_console:main"],
+    ),
+    "tensorplug-testing": (
+        {"tensorplug_testing/py.typed", "tensorplug_testing/cases/models.json"},
         [
-            *("[console_scripts]", "tensorplug = tensorplug_console:main", ""),
-            *("[pytest11]", "tensorplug = tensorplug_pytest"),
+            *("[pytest11]", "tensorplug = tensorplug_pytest", ""),
+            "[tensorplug.commands]",
+            *(
+                f"{n} = tensorplug_testing.cli.commands:{n}"
+                for n in ("certify", "kernels", "support")
+            ),
+            "test = tensorplug_testing.cli.commands:run_kit",
         ],
     ),
     "tensorplug-cpu": (
         {"tensorplug_cpu/py.typed"},
-        ["[tensorplug.backends]", "cpu = tensorplug_cpu.plugin"],
+        [
+            *("[tensorplug.backends]", "cpu = tensorplug_cpu.plugin", ""),
+            *("[tensorplug.commands]", "quantize = tensorplug_cpu.quantize.command:quantize"),
+        ],
     ),
     "tensorplug-native": (
         {"tensorplug_native/py.typed"},
@@ -139,6 +152,20 @@ def test_core_alone_imports_loads_all_and_says_what_to_install(environment, whee
     )
     assert json.loads(info)["advice"] == advice
     assert environment.run("tensorplug", "doctor").returncode == 1
+
+
+def test_core_alone_has_its_own_commands_and_names_the_extra_of_others(environment, wheels):
+    environment.install(wheels["tensorplug"])
+
+    listed = environment.output("tensorplug", "--help")
+    asked = environment.run("tensorplug", "test", "--device", "cpu")
+
+    assert "new-backend" in listed
+    assert "A command of" not in listed
+    assert (asked.returncode, asked.stdout) == (1, "")
+    assert asked.stderr == (
+        "error: test: this command is not installed; pip install 'tensorplug[testing]'\n"
+    )
 
 
 def test_everything_installed_from_wheels_works_away_from_the_checkout(environment, wheels):

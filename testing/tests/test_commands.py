@@ -1,12 +1,9 @@
-"""The commands `ops`, `test` and `certify`, on the cpu device."""
+"""The commands `test`, `certify` and `support`, on the cpu device."""
 
 import csv
 import importlib.metadata
 import io
 import json
-import re
-import subprocess
-import sys
 
 import pytest
 from typer.testing import CliRunner
@@ -24,26 +21,6 @@ def run():
         return done.exit_code, done.stdout, done.stderr
 
     return call
-
-
-def test_ops_prints_a_record_for_each_op(run):
-    status, out, _ = run("ops", "--json")
-
-    records = {record["name"]: record for record in json.loads(out)["ops"]}
-    assert status == 0
-    assert set(records) == set(tp.OPS)
-    assert records["permute"]["view"]
-    assert records["cpy"]["writes"]
-    assert records["soft_max"]["in_place"] == ["x"]
-
-
-def test_ops_ends_with_how_many_there_are(run):
-    _, out, _ = run("ops")
-
-    computing = sum(not op.is_view for op in tp.OPS.values())
-    assert out.splitlines()[-1] == (
-        f"{len(tp.OPS)} ops, {computing} that compute and {len(tp.OPS) - computing} views"
-    )
 
 
 def test_json_has_a_summary_and_a_record_for_each_case(run):
@@ -170,70 +147,16 @@ def test_perf_mode_shares_nothing_out(run):
     assert done == (2, "", "error: mode perf times one case after another; leave -j out\n")
 
 
-@pytest.mark.parametrize(
-    ("into", "shown"), [(None, "./tensorplug-acme"), ("there", "./there"), ("/", "")]
-)
-def test_new_backend_ends_with_a_command_that_pip_takes_for_a_folder(
-    run, tmp_path, monkeypatch, into, shown
-):
-    monkeypatch.chdir(tmp_path)
-    absolute = tmp_path / "absolute"
-    options = {None: [], "there": ["--into", "there"], "/": ["--into", absolute]}[into]
-
-    _, out, _ = run("new-backend", "acme", *options)
-
-    last = out.splitlines()[-1]
-    wanted = f"pip install 'tensorplug[testing]' {shown or absolute}"
-    assert last == f"{wanted} && tensorplug test --device acme"
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--json", "--markdown"], "error: ops: give either --json or --markdown\n"),
-        (["--device", "cpu"], "error: ops: --device is a column of the table; give --markdown "),
-    ],
-)
-def test_switches_of_ops_that_exclude_each_other_are_refused(run, arguments, message):
-    status, out, err = run("ops", *arguments)
-
-    assert (status, out) == (2, "")
-    assert err.startswith(message)
-
-
 def test_certify_says_at_once_that_it_cannot_write(run, tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     monkeypatch.setattr(
-        "tensorplug_testing.cli.conformance.certify", lambda *_: pytest.fail("it ran")
+        "tensorplug_testing.cli.commands.certificate_of", lambda *_: pytest.fail("it ran")
     )
 
     status, out, err = run("certify", "--device", "cpu", "-O", tmp_path / "file")
 
     assert (status, out) == (1, "")
     assert err.startswith("error: [Errno 17] File exists: ")
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (
-            ["cpu"],
-            "error: new-backend: cpu is a backend that exists (pip install tensorplug-cpu); ",
-        ),
-        (["acme", "--into", "file"], "error: new-backend: file is there and no empty folder; "),
-        (["gpu"], "error: new-backend: the name 'gpu' must be "),
-    ],
-)
-def test_new_backend_refuses_what_would_be_in_the_way(
-    run, tmp_path, monkeypatch, arguments, message
-):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "file").write_text("")
-
-    status, out, err = run("new-backend", *arguments)
-
-    assert (status, out) == (2, "")
-    assert err.startswith(message)
 
 
 def test_case_that_cannot_be_timed_costs_no_other(run, monkeypatch):
@@ -250,37 +173,17 @@ def test_case_that_cannot_be_timed_costs_no_other(run, monkeypatch):
     assert all(r["failed"] and "ValueError: no time for rms_norm" in r["refusal"] for r in records)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "what", "extra"),
-    [
-        (["test", "--device", "cpu"], "the conformance kit", "testing"),
-        (["certify", "--device", "cpu"], "the conformance kit", "testing"),
-        (["kernels", "--device", "cpu"], "the conformance kit", "testing"),
-        (["ops", "--markdown"], "the conformance kit", "testing"),
-        (
-            ["quantize", "in.gguf", "out.gguf", "--type", "q8_0"],
-            "quantize: the encoders",
-            "quantize",
-        ),
-    ],
-)
-def test_command_without_its_extra_names_it_in_a_line(tmp_path, arguments, what, extra):
-    (tmp_path / "in.gguf").write_bytes(b"")
-    program = (
-        "import sys; sys.modules.update({'tensorplug_cpu': None, 'tqdm': None}); "
-        "from tensorplug.cli import main; main()"
-    )
+def test_support_prints_a_column_for_each_device(run):
+    status, out, _ = run("support", "--device", "cpu", "--device", "cpu@tensorplug-cpu")
 
-    done = subprocess.run(
-        [sys.executable, "-c", program, *arguments],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    head, _, *rows = out.splitlines()
+    assert status == 0
+    assert head == "| op | computes | types | cpu | cpu |"
+    assert [row.split("`")[1] for row in rows] == list(tp.OPS)
 
-    assert (done.returncode, done.stdout) == (1, "")
-    assert re.fullmatch(
-        rf"error: {what} cannot be imported \(.*\); pip install 'tensorplug\[{extra}\]'\n",
-        done.stderr,
-    )
+
+def test_support_needs_a_device(run):
+    status, _, err = run("support")
+
+    assert status == 2
+    assert "--device" in err

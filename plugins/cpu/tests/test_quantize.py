@@ -355,15 +355,6 @@ def test_file_without_importance_is_refused(model, run):
     assert err.startswith(f"error: {model}: holds no importance, ")
 
 
-def test_missing_encoders_are_named_with_what_to_install(model, run, monkeypatch):
-    monkeypatch.setitem(sys.modules, "tensorplug_cpu.quantize.choice", None)
-
-    status, _, err = run(model, "--type", "Q4_K")
-
-    assert status == 1
-    assert err.endswith("pip install 'tensorplug[quantize]'\n")
-
-
 # --- what f16 cannot hold -------------------------------------------------------------------
 
 KNOWN = frozenset(int(kind) for kind in gguf.GGMLQuantizationType)

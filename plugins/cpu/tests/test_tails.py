@@ -5,12 +5,12 @@ from functools import cache
 import numpy as np
 import pytest
 
-from tensorplug_testing.cases import Case
-from tensorplug_testing.check import check
-from tensorplug_testing.tiers import select
 from tensorplug_cpu.device import CPUDevice
 from tensorplug_cpu.kernels import KERNELS
 from tensorplug_cpu.tiles import TILE
+from tensorplug_testing.cases import Case
+from tensorplug_testing.check import check
+from tensorplug_testing.tiers import select
 
 from .kit_mutants import lost
 

@@ -6,22 +6,22 @@ from typing import Annotated
 
 import typer
 
-from tensorplug.cli import kit
+from tensorplug.cli.commands import SETTINGS, Commands
 from tensorplug.cli.diagnosis import diagnose
 from tensorplug.cli.explain import explain as explain_graph
+from tensorplug.cli.ops import op_list
 from tensorplug.cli.output import plain_errors, show
+from tensorplug.cli.scaffold import scaffold
 from tensorplug.cli.survey import survey, survey_safely
 from tensorplug.cli.tracing import NothingRecorded, record
 from tensorplug.errors import OptionError
 from tensorplug.registry import Registry
-from tensorplug_cpu.quantize.command import quantize
 
 app = typer.Typer(
     help="Tensor graphs on all the hardware a machine has: what is installed, what works, and why.",
+    cls=Commands,
     no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
+    **SETTINGS,
 )
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
@@ -129,12 +129,27 @@ def trace(
         raise typer.Exit(recorded.status)
 
 
-app.command("ops")(kit.ops)
-app.command("test")(kit.run_kit)
-app.command("certify")(kit.certify)
-app.command("kernels")(kit.kernels)
-app.command("new-backend")(kit.new_backend)
-app.command("quantize")(quantize)
+@app.command()
+def ops(*, json: Json = False, traceback: Traceback = False) -> None:
+    """List every op: sources, types, parameters, what it computes."""
+    with plain_errors(traceback):
+        Registry().load_all()  # distributions may bring ops of their own
+        show(op_list(), json)
+
+
+@app.command()
+def new_backend(
+    *,
+    name: Annotated[str, typer.Argument(help="Name of the backend, as in a device string.")],
+    folder: Annotated[
+        Path | None, typer.Option("--into", help="Where to write it; by default tensorplug-NAME.")
+    ] = None,
+    json: Json = False,
+    traceback: Traceback = False,
+) -> None:
+    """Write a complete distribution of a new backend, to be filled in."""
+    with plain_errors(traceback):
+        show(scaffold(name, folder), json)
 
 
 def main() -> None:

@@ -53,14 +53,3 @@ def plain_errors(traceback: bool) -> Iterator[None]:
             raise
         typer.echo(f"error: {words(error)}", err=True)
         raise typer.Exit(2 if isinstance(error, OptionError) else 1) from error
-
-
-@contextmanager
-def needs_extra(what: str, extra: str) -> Iterator[None]:
-    """Around imports: name the extra of ours that brings what is missing."""
-    try:
-        yield
-    except ImportError as error:
-        raise TensorplugError(
-            f"{what} cannot be imported ({error}); pip install 'tensorplug[{extra}]'"
-        ) from error

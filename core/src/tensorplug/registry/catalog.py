@@ -14,7 +14,7 @@ from tensorplug.device.device import Device
 from tensorplug.errors import BackendUnavailable, LiveChildren, OptionError
 from tensorplug.registry.candidate import Candidate, State, describe
 from tensorplug.registry.compat import FEATURES, features_of, shared_symbol
-from tensorplug.registry.discovery import OpModule, discover, discover_in
+from tensorplug.registry.discovery import Offer, discover, discover_in
 from tensorplug.registry.guard import Failure, attempt
 from tensorplug.registry.hooks import Plugin
 from tensorplug.registry.loading import Enlisted, enlist, enumerate_devices, load_plugin
@@ -62,7 +62,7 @@ class Catalog:
         self._slots: list[Slot] = []
         self._damaged: list[Candidate] = []
         self._notes: list[str] = []
-        self._op_modules: list[OpModule] = []
+        self._op_modules: list[Offer] = []
         self._observers: list[Plugin] = []
         self._variables = Variables()
         self._scanned = False

@@ -16,6 +16,7 @@ from importlib_metadata import (
 from packaging.requirements import InvalidRequirement, Requirement
 
 from tensorplug.registry.candidate import Candidate, State, describe
+from tensorplug.registry.guard import Failure, attempt
 from tensorplug.registry.spec import canonical, is_backend_name
 
 GROUP = "tensorplug.backends"
@@ -41,16 +42,20 @@ _PROJECT = re.compile(r"\s*([A-Za-z0-9._-]*[A-Za-z0-9])")
 
 
 @dataclass(frozen=True, slots=True)
-class OpModule:
-    """A module with which a distribution registers ops of its own."""
+class Offer:
+    """An entry point other than a backend: a module that registers ops, or a command."""
 
     distribution: str
+    """Name and version: `tensorplug-cpu 0.3.0`."""
     entry: EntryPoint
 
+    @property
+    def project(self) -> str:
+        """Name of the distribution in its one spelling."""
+        return canonical(self.distribution.partition(" ")[0])
 
-def discover(
-    path: Sequence[str] | None = None, ops: list[OpModule] | None = None
-) -> list[Candidate]:
+
+def discover(path: Sequence[str] | None = None, ops: list[Offer] | None = None) -> list[Candidate]:
     """Every backend that distributions on `path`, by default `sys.path`, offer, and damaged ones.
 
     Modules that register ops are added to `ops`. Distributions are read one by one: a single
@@ -74,14 +79,32 @@ def discover_in(folder: str) -> list[Candidate]:
     return [replace(candidate, folder=folder) for candidate in discover([folder])]
 
 
-def _offers(distribution: Installed, ops: list[OpModule]) -> Iterator[Candidate]:
+def offers(group: str, path: Sequence[str] | None = None) -> list[Offer]:
+    """The entry points of a group, by name; of equal names the first distribution by name leads.
+
+    Distributions that cannot be read are left out here; `discover` reports them.
+    """
+    found: dict[tuple[str, str], Offer] = {}
+    for distribution in distributions(path=list(sys.path if path is None else path)):
+        entries = attempt(lambda d=distribution: _offers_of(d, group))  # type: ignore[misc]
+        for offer in [] if isinstance(entries, Failure) else entries:
+            found.setdefault((offer.entry.name, offer.project), offer)
+    return [found[key] for key in sorted(found)]
+
+
+def _offers_of(distribution: Installed, group: str) -> list[Offer]:
+    entries = [entry for entry in distribution.entry_points if entry.group == group]
+    return [Offer(_label(distribution), entry) for entry in entries]
+
+
+def _offers(distribution: Installed, ops: list[Offer]) -> Iterator[Candidate]:
     try:
         offered = [e for e in distribution.entry_points if e.group in (GROUP, OPS_GROUP)]
         entries = [e for e in offered if e.group == GROUP]
         # Read only where needed: names and requirements take far longer than entry points.
         label = _label(distribution) if offered else ""
         needs = (distribution.requires or []) if entries else []
-        ops += [OpModule(label, e) for e in offered if e.group == OPS_GROUP]
+        ops += [Offer(label, e) for e in offered if e.group == OPS_GROUP]
     except Exception as error:  # noqa: BLE001 - other people's files: anything may be wrong in them
         yield _damaged(distribution, error)
         return

@@ -1,4 +1,4 @@
-"""What `tensorplug test` and `tensorplug certify` do; needs `tensorplug[testing]`."""
+"""What `tensorplug test` and `tensorplug certify` do."""
 
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -6,24 +6,21 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from tqdm import tqdm  # type: ignore[import-untyped]  # ships no types
+
 import tensorplug
-from tensorplug.cli.output import needs_extra
 from tensorplug.errors import OptionError
 from tensorplug.registry.candidate import Candidate, State
 from tensorplug.registry.spec import parse_spec
+from tensorplug_testing.cases import REFUSED, Case
+from tensorplug_testing.cases.performance import PERFORMANCE
+from tensorplug_testing.check import Outcome
 from tensorplug_testing.cli.certificate import Certificate
-
-with needs_extra("the conformance kit", "testing"):
-    from tqdm import tqdm  # type: ignore[import-untyped]  # ships no types
-
-    from tensorplug_testing.cases import REFUSED, Case
-    from tensorplug_testing.cases.performance import PERFORMANCE
-    from tensorplug_testing.check import Outcome
-    from tensorplug_testing.performance import Figures, measure
-    from tensorplug_testing.run import Run, run_cases
-    from tensorplug_testing.suite_run import run_suites
-    from tensorplug_testing.support import Support, ask
-    from tensorplug_testing.tiers import select
+from tensorplug_testing.performance import Figures, measure
+from tensorplug_testing.run import Run, run_cases
+from tensorplug_testing.suite_run import run_suites
+from tensorplug_testing.support import Support, ask
+from tensorplug_testing.tiers import select
 
 
 @dataclass(frozen=True, slots=True)

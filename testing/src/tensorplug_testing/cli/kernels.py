@@ -7,14 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import tensorplug
-from tensorplug.cli.output import needs_extra
 from tensorplug.device.device import KernelText, SupportsKernelTexts
 from tensorplug.errors import Unsupported
 from tensorplug.text import table
-
-with needs_extra("the conformance kit", "testing"):
-    from tensorplug_testing.cases import build
-    from tensorplug_testing.tiers import select
+from tensorplug_testing.cases import build
+from tensorplug_testing.tiers import select
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,21 +8,22 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
+from tqdm import tqdm  # type: ignore[import-untyped]  # ships no types
 
-from tensorplug.cli.output import needs_extra, plain_errors, show
+from tensorplug.cli.output import plain_errors, show
 from tensorplug.device.buffer import human
 from tensorplug.dtypes import DTYPES, DType, dtype
 from tensorplug.errors import DTypeError, OptionError
 from tensorplug.gguf import open_gguf
 from tensorplug.text import printable, table
+from tensorplug_cpu.quantize.choice import Choice, check_type, choose
+from tensorplug_cpu.quantize.importance import read_importance
+from tensorplug_cpu.quantize.write import check_source, loss_of, write
 
-if TYPE_CHECKING:
-    from tensorplug_cpu.quantize.choice import Choice
-
-Done = Callable[["Choice", int], None]
+Done = Callable[[Choice, int], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +33,7 @@ class Quantized:
     source: Path
     target: Path
     dtype: DType
-    choices: Sequence["Choice"]
+    choices: Sequence[Choice]
     seconds: float
     lost: Mapping[str, int]
     """Values that are not finite any more, by tensor."""
@@ -147,10 +148,6 @@ class Job:
 
 def run(job: Job) -> Quantized:
     """Write the new file. Raises OptionError, FormatError, TensorplugError."""
-    with needs_extra("quantize: the encoders", "quantize"):
-        from tensorplug_cpu.quantize.choice import check_type, choose
-        from tensorplug_cpu.quantize.importance import read_importance
-        from tensorplug_cpu.quantize.write import check_source, loss_of, write
     check_type(job.dtype, importance=job.importance is not None)
     known = read_importance(job.importance) if job.importance else {}
     begin = time.perf_counter()
@@ -203,29 +200,27 @@ def _check_paths(source: Path, target: Path, *, force: bool) -> None:
 
 
 @contextmanager
-def _progress(choices: Sequence["Choice"]) -> Iterator[Done]:
+def _progress(choices: Sequence[Choice]) -> Iterator[Done]:
     """A progress bar on a terminal; elsewhere a line on stderr for each tensor."""
     shown = sys.stderr.isatty()
     if not shown:
         yield _lines(choices)
         return
-    with needs_extra("quantize: the progress bar", "quantize"):
-        from tqdm import tqdm  # type: ignore[import-untyped]  # ships no types
     with tqdm(total=sum(map(_elements, choices)), unit="el", unit_scale=True, leave=False) as bar:
 
-        def done(choice: "Choice", elements: int) -> None:
+        def done(choice: Choice, elements: int) -> None:
             bar.set_description_str(f"{choice.tensor.name} -> {choice.dtype}", refresh=False)
             bar.update(elements)
 
         yield done
 
 
-def _lines(choices: Sequence["Choice"]) -> Done:
+def _lines(choices: Sequence[Choice]) -> Done:
     """Prints a line once all elements of a tensor are done."""
     left = {choice.tensor.name: _elements(choice) for choice in choices}
     places = {choice.tensor.name: i for i, choice in enumerate(choices, 1)}
 
-    def done(choice: "Choice", elements: int) -> None:
+    def done(choice: Choice, elements: int) -> None:
         tensor = choice.tensor
         left[tensor.name] -= elements
         if left[tensor.name] > 0:
@@ -240,6 +235,6 @@ def _lines(choices: Sequence["Choice"]) -> Done:
     return done
 
 
-def _elements(choice: "Choice") -> int:
+def _elements(choice: Choice) -> int:
     a, b, c, d = choice.tensor.ne
     return a * b * c * d

@@ -1,0 +1,98 @@
+"""Subcommands of other distributions, found by entry points of the group `tensorplug.commands`.
+
+The value of an entry point names a function whose annotated parameters typer reads as options.
+It is imported when its command is called; `tensorplug --help` imports none.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+from tensorplug.cli.output import plain_errors
+from tensorplug.errors import TensorplugError
+from tensorplug.registry.candidate import describe
+from tensorplug.registry.discovery import Offer, offers
+from tensorplug.registry.guard import Failure, attempt
+from tensorplug.text import printable
+
+GROUP = "tensorplug.commands"
+SETTINGS: dict[str, Any] = {
+    "add_completion": False,
+    "pretty_exceptions_enable": False,
+    "rich_markup_mode": None,
+}
+"""Of the command line and of every subcommand: plain text, and errors as Python prints them."""
+EXTRAS = {
+    "certify": "testing",
+    "kernels": "testing",
+    "quantize": "quantize",
+    "support": "testing",
+    "test": "testing",
+}
+"""Known commands that are not in this distribution, and the extra that installs each."""
+
+
+class Commands(TyperGroup):
+    """The commands of this distribution, then those of others that have no name of ours."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """The names of all commands."""
+        self._add_foreign()
+        return super().list_commands(ctx)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """A command by name; of a known one that is not installed, one that names its extra."""
+        if cmd_name not in self.commands:
+            self._add_foreign()
+        if cmd_name not in self.commands and cmd_name in EXTRAS:
+            return LateCommand(cmd_name, "", partial(_not_installed, cmd_name))
+        return super().get_command(ctx, cmd_name)
+
+    def _add_foreign(self) -> None:
+        for offer in offers(GROUP):
+            name = offer.entry.name
+            if name not in self.commands:
+                words = printable(f"A command of {offer.distribution}.")
+                self.commands[name] = LateCommand(name, words, partial(load, offer))
+
+
+class LateCommand(TyperCommand):
+    """A subcommand that is loaded when it is called."""
+
+    def __init__(self, name: str, words: str, loaded: Callable[[], Any]) -> None:
+        super().__init__(name, help=words)
+        self._loaded = loaded
+
+    def make_context(self, info_name: str | None, args: list[str], *more: Any, **extra: Any) -> Any:
+        """Load the command and let it read its arguments; it then runs in its own context."""
+        with plain_errors("--traceback" in args):
+            command = self._loaded()
+        return command.make_context(info_name, args, *more, **extra)
+
+
+def load(offer: Offer) -> Any:
+    """The command of an entry point. Raises TensorplugError where it is broken."""
+    made = attempt(lambda: _command(offer.entry.name, offer.entry.load()))
+    if isinstance(made, Failure):
+        raise TensorplugError(
+            f"{offer.entry.name}: this command of {offer.distribution} cannot be loaded, "
+            f"{describe(made.error)}; upgrade or uninstall {offer.project}"
+        ) from made.error
+    return made
+
+
+def _command(name: str, function: Any) -> Any:
+    if not callable(function):
+        raise TypeError(f"its entry point names a value of type {type(function).__name__}")
+    app = typer.Typer(**SETTINGS)
+    app.command(name)(function)
+    return typer.main.get_command(app)
+
+
+def _not_installed(name: str) -> Any:
+    raise TensorplugError(
+        f"{name}: this command is not installed; pip install 'tensorplug[{EXTRAS[name]}]'"
+    )

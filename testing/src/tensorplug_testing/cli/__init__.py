@@ -1,0 +1,1 @@
+"""Subcommands of `tensorplug` that this distribution brings."""
