@@ -31,6 +31,6 @@ def planned(stream: Backend, nodes: int, chains: int = 1) -> Iterator[Any]:
         steps += ends
     with stream.buffer_type.alloc(STEP * len(steps)) as buffer:
         places = {step: tp.Storage(buffer, STEP * i) for i, step in enumerate(steps)}
-        with stream.plan(tp.BoundGraph(tp.Graph(ends), tp.Bindings(places))) as plan:
+        with stream.plan(tp.Part.of(tp.Graph(ends), tp.Bindings(places))) as plan:
             yield plan
         stream.synchronize()

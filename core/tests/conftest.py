@@ -59,7 +59,7 @@ def evaluate(host: NullDevice) -> Evaluate:
         for tensor, data in inputs.items():
             transfer.write(tensor, data, bindings)
         with host.open() as backend:
-            backend.compute(tp.BoundGraph(graph, bindings))
+            backend.compute(tp.Part.of(graph, bindings))
         return transfer.read(outputs, bindings)
 
     return run

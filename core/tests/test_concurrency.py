@@ -11,11 +11,12 @@ from hypothesis import strategies as st
 
 import tensorplug as tp
 from tensorplug.device import ranges
+from tensorplug.device.part import units
 from tensorplug.device.ranges import Range, accesses, conflicts
 from tensorplug.errors import GraphError
 from tensorplug.fusion.library import PATTERNS
 from tensorplug.fusion.matching import find_groups
-from tensorplug.graph.graph import Bindings, units
+from tensorplug.graph.bindings import Bindings
 from tensorplug.graph.tensor import Storage, Tensor, leaf
 from tensorplug.planning import footprints, stages
 from tensorplug.planning.memory import Step, plan_memory
@@ -260,14 +261,14 @@ def test_barriers_by_memory_are_those_that_the_rule_asks_for(
 ) -> None:
     drawn = Drawn(program, shifts, memory)
     groups = [work for work in drawn.work if not isinstance(work, Tensor)]
-    part = drawn.graph.part(drawn.graph.nodes, groups=groups)
+    part = tp.Part(drawn.graph.nodes, drawn.everything, groups=groups)
     wanted: list[list[Work]] = []
     for work in part.work:
         if not wanted or any(drawn.clash(other, work) for other in wanted[-1]):
             wanted.append([])
         wanted[-1].append(work)
 
-    found = placed(tp.BoundGraph(part, drawn.everything))
+    found = placed(part)
 
     assert [list(stage) for stage in found.stages] == wanted
 

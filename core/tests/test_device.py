@@ -276,7 +276,7 @@ def test_kernels_of_a_test_come_before_those_built_in() -> None:
 
     with NullDevice(kernels={"relu": ones}) as device, device.open() as backend:
         x = backend.place("x", np.zeros(4, np.float32))
-        backend.compute(tp.BoundGraph(tp.Graph(tp.in_place(tp.relu(x))), tp.Bindings()))
+        backend.compute(tp.Part.of(tp.Graph(tp.in_place(tp.relu(x))), tp.Bindings()))
 
         assert tp.transfer.read(x).tolist() == [1] * 4
 
@@ -287,7 +287,7 @@ def test_op_claimed_without_a_kernel_fails_when_it_runs() -> None:
         node = tp.in_place(tp.rms_norm(x))
 
         with pytest.raises(tp.Unsupported) as error:
-            backend.compute(tp.BoundGraph(tp.Graph(node), tp.Bindings()))
+            backend.compute(tp.Part.of(tp.Graph(node), tp.Bindings()))
 
     assert str(error.value) == f"null:0: no kernel for {node}"
 
@@ -298,7 +298,7 @@ def test_each_kind_of_call_can_fail(what: str) -> None:
     backend = null.open()
     assert isinstance(backend, tp.SupportsEvents)
     a, b = (backend.place(name, np.zeros(4, np.float32)) for name in "ab")
-    graph = tp.BoundGraph(tp.Graph(tp.in_place(tp.relu(a))), tp.Bindings())
+    graph = tp.Part.of(tp.Graph(tp.in_place(tp.relu(a))), tp.Bindings())
     uses = {
         "alloc": lambda: null.buffer_type.alloc(1),
         "write": lambda: tp.transfer.write(a, np.ones(4)),
@@ -334,7 +334,7 @@ def test_row_numbers_outside_a_table_are_named() -> None:
         node = tp.get_rows(table, ids)
 
         with pytest.raises(tp.GraphError) as error:
-            backend.compute(tp.BoundGraph(tp.Graph(node), tp.Bindings({node: tp.Storage(out, 0)})))
+            backend.compute(tp.Part.of(tp.Graph(node), tp.Bindings({node: tp.Storage(out, 0)})))
 
     assert str(error.value) == (
         f"{node}: ids {ids} holds 3 at [1], which names no row; rows are 0 to 2, and -1 stands for "

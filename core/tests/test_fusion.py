@@ -399,13 +399,6 @@ def test_nodes_outside_those_that_run_together_are_not_grouped() -> None:
     assert find_groups(graph, PATTERNS, nodes=graph.nodes[1:]) == ()
 
 
-def test_inactive_nodes_are_not_grouped() -> None:
-    x = x_of()
-    graph = tp.forward_select([tp.relu(x), tp.rms_norm(x) * x_of(8)], 0)
-
-    assert find_groups(graph, PATTERNS) == ()
-
-
 def test_empty_nodes_are_not_grouped() -> None:
     assert found(tp.rms_norm(x_of(0, 8)) * x_of(8)) == []
 
@@ -551,21 +544,21 @@ def test_plan_checks_groups_in_place_of_their_nodes() -> None:
 
     graph = tp.Graph(normed(x_of())[2])
     groups = find_groups(graph, PATTERNS)
-    part = graph.part(graph.nodes, groups=groups)
+    part = tp.Part(graph.nodes, groups=groups)
 
     with (
         Never("never:0", kernels=ALL_KERNELS) as never,
         never.open() as backend,
         pytest.raises(tp.Unsupported, match=r"norm_mul.*cannot run here: never:0: no such"),
     ):
-        backend.plan(tp.BoundGraph(part, tp.Bindings()))
+        backend.plan(part)
 
 
-def test_graphs_with_other_groups_have_other_keys() -> None:
+def test_parts_with_other_groups_have_other_keys() -> None:
     graph = tp.Graph(normed(x_of())[2])
     groups = find_groups(graph, PATTERNS)
 
-    keys = {graph.part(graph.nodes, groups=g).key for g in (groups, (), groups)}
+    keys = {tp.Part(graph.nodes, groups=g).key for g in (groups, (), groups)}
 
     assert len(keys) == 2
 

@@ -256,7 +256,7 @@ def test_device_names_its_open_streams_and_buffers() -> None:
 def test_closed_things_say_so_and_never_touch_the_device() -> None:
     device = NullDevice()
     backend, buffer = device.open(), device.buffer_type.alloc(64)
-    plan = backend.plan(tp.BoundGraph(tp.Graph(tp.input("x", (1,), tp.F32)), tp.Bindings()))
+    plan = backend.plan(tp.Part.of(tp.Graph(tp.input("x", (1,), tp.F32)), tp.Bindings()))
     device.lose()
 
     device.close(force=True)
@@ -297,7 +297,7 @@ def test_closed_buffer_cannot_be_used(host: NullDevice, use) -> None:
 
 def test_closed_plan_and_stream_cannot_be_used(null: NullDevice) -> None:
     backend = null.open()
-    plan = backend.plan(tp.BoundGraph(tp.Graph(tp.input("x", (1,), tp.F32)), tp.Bindings()))
+    plan = backend.plan(tp.Part.of(tp.Graph(tp.input("x", (1,), tp.F32)), tp.Bindings()))
     backend.close(force=True)
 
     with pytest.raises(tp.Closed):
@@ -340,7 +340,7 @@ def test_buffer_closed_while_queued_work_reads_it_is_freed_after_that_work(
     out = late.buffer_type.alloc(64)
     y = tp.scale(x, 2.0)
     bindings = tp.Bindings({y: tp.Storage(out, 0)})
-    plan = backend.plan(tp.BoundGraph(tp.Graph(y), bindings))
+    plan = backend.plan(tp.Part.of(tp.Graph(y), bindings))
     plan.run()
 
     x.storage.buffer.close()

@@ -115,9 +115,7 @@ def test_cpy_copies_a_source_first_that_lies_in_part_over_its_target(window: str
 
     memory = reference.execute(graph, {x: data})
 
-    assert [n.op for n in graph.nodes if graph.computes(n)] == (["cont"] if copied else []) + [
-        "cpy"
-    ]
+    assert [n.op for n in graph.nodes if not n.is_view] == (["cont"] if copied else []) + ["cpy"]
     np.testing.assert_array_equal(memory.value(x).reshape(8, 3), wanted.astype(np.float64))
 
 

@@ -218,7 +218,7 @@ def test_exception_of_a_kernel_for_a_wrong_id_becomes_an_error_that_names_the_no
         if planned:
             stream.plan_class = NodePlan
         with pytest.raises(GraphError, match=r"holds 7 at \[1\], which names no row") as caught:
-            stream.compute(tp.BoundGraph(tp.Graph(node), bindings))
+            stream.compute(tp.Part.of(tp.Graph(node), bindings))
 
     assert isinstance(caught.value.__cause__, IndexError)
     assert caught.value.node == str(node)

@@ -14,7 +14,7 @@ from tensorplug.device.moving import queue_copy, queue_read, queue_write
 from tensorplug.device.ranges import Access, Host, Range, accesses, conflicts, range_of
 from tensorplug.errors import HazardError
 from tensorplug.fusion.matching import find_groups
-from tensorplug.graph.graph import Bindings
+from tensorplug.graph.bindings import Bindings
 from tensorplug.graph.tensor import Array, Storage
 from tensorplug.inspect.sanitizer import Clocks, Sanitizer
 from tensorplug.planning import split

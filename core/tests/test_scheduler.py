@@ -262,15 +262,6 @@ def test_users_graph_is_not_changed(rig: Rig) -> None:
     assert [(t, t.operands, t.storage) for t in graph.nodes] == before
 
 
-def test_inactive_alternative_is_not_computed(rig: Rig) -> None:
-    x = x_in()
-    graph = tp.forward_select([tp.relu(x), tp.scale(x, 2.0)], 1)
-
-    rig.scheduler.schedule(graph).run({x: X})
-
-    assert rig.cpu.computed == ["scale"]
-
-
 # --- running -----------------------------------------------------------------------------------
 
 

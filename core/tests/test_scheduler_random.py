@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 import tensorplug as tp
 from tensorplug.device import Backend
 from tensorplug.device.marks import Mark
+from tensorplug.device.part import Part
 from tensorplug.errors import DeviceError, OutOfMemory
-from tensorplug.graph.graph import BoundGraph
 from tensorplug.graph.tensor import Storage, Tensor
 from tensorplug.planning import arrange, memory
 from tensorplug.planning.memory import Step
@@ -377,11 +377,9 @@ class Log:
         self._kept.append(what)
         return self._numbers.setdefault(what, next(self._next))
 
-    def runs(self, stream: Backend, bound: BoundGraph) -> None:
+    def runs(self, stream: Backend, bound: Part) -> None:
         work = [
-            (n.op, self._of(bound.bindings.where(n)))
-            for n in bound.graph.nodes
-            if bound.bindings.has(n)
+            (n.op, self._of(bound.bindings.where(n))) for n in bound.nodes if bound.bindings.has(n)
         ]
         self.lines.append(("runs", stream.name, tuple(work)))
 

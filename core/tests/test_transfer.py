@@ -458,7 +458,7 @@ def test_copy_leaves_alone_what_the_target_still_reads(target_has) -> None:
     result = devices[1].buffer_type.alloc(16)
     transfer.write(x, np.ones(4))
     a.fill(0)
-    plan = second.plan(tp.BoundGraph(tp.Graph(y), tp.Bindings({y: Storage(result, 0)})))
+    plan = second.plan(tp.Part.of(tp.Graph(y), tp.Bindings({y: Storage(result, 0)})))
 
     plan.run()
     queue_copy(first, second, Storage(a, 0), Storage(b, 0), 16)
@@ -561,7 +561,7 @@ def test_transfers_of_a_stream_without_the_ability_wait_for_its_work() -> None:
     backend = device.open()
     x = backend.place("x", np.ones(4, np.float32))
     y = tp.in_place(tp.scale(x, 3.0))
-    plan = backend.plan(tp.BoundGraph(tp.Graph(y), tp.Bindings()))
+    plan = backend.plan(tp.Part.of(tp.Graph(y), tp.Bindings()))
     seen = np.zeros(4, np.float32)
 
     plan.run()

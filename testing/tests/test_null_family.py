@@ -192,7 +192,7 @@ def test_device_that_works_at_once_hangs_in_the_call() -> None:
         x = tp.input("x", (4,), tp.F32)
         y = tp.dup(x)
         places = {t: tp.Storage(device.buffer_type.alloc(16), 0) for t in (x, y)}
-        plan = device.open().plan(tp.BoundGraph(tp.Graph(y), tp.Bindings(places)))
+        plan = device.open().plan(tp.Part.of(tp.Graph(y), tp.Bindings(places)))
         device.hang(limit=SOON)
 
         with pytest.raises(tp.DeviceError, match="null:0: hangs"):

@@ -90,8 +90,8 @@ class Fused(NodePlan):
     FIRST, THEN = "rms_norm", "mul"
 
     def _run(self) -> None:
-        graph, bindings = self.bound.graph, self.bound.bindings
-        nodes = [n for n in graph.nodes if graph.computes(n) and n.size]
+        bindings = self.bound.bindings
+        nodes = [n for n in self.bound.nodes if not n.is_view and n.size]
         hidden = {a: b for a, b in pairwise(nodes) if self.fuses(a, b)}
         for node in nodes:
             if node in hidden:

@@ -69,7 +69,7 @@ KEPT = []
 
 def keep_graph(self) -> None:
     """A cache by graph that is never emptied."""
-    KEPT.append(self.bound.graph)
+    KEPT.append(self.bound)
     NodePlan._run(self)
 
 

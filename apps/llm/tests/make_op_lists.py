@@ -63,7 +63,7 @@ def source(tensor: tp.Tensor) -> dict[str, Any]:
 
 def op_list(name: str) -> list[dict[str, Any]]:
     """All different uses of ops in the graphs of a model."""
-    nodes = [n for g in graphs_of(name) for n in g.nodes if g.computes(n)]
+    nodes = [n for g in graphs_of(name) for n in g.nodes if not n.is_view]
     return list({json.dumps(e): e for e in map(entry, nodes)}.values())
 
 

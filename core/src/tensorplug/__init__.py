@@ -32,6 +32,7 @@ from tensorplug.device.device import (
     SupportsHostImport,
     SupportsNuma,
 )
+from tensorplug.device.part import Part
 from tensorplug.dtypes import (
     BF16,
     DTYPES,
@@ -101,7 +102,8 @@ from tensorplug.errors import (
     Unsupported,
     map_driver_errors,
 )
-from tensorplug.graph.graph import Bindings, BoundGraph, Graph, forward_select
+from tensorplug.graph.bindings import Bindings
+from tensorplug.graph.graph import Graph
 from tensorplug.graph.tensor import Flags, Storage, Tensor, input
 from tensorplug.ops import *  # noqa: F403 - every op; listed there
 from tensorplug.registry import (
@@ -212,7 +214,6 @@ __all__ = [
     "BackendNotFound",
     "BackendUnavailable",
     "Bindings",
-    "BoundGraph",
     "Buffer",
     "BufferTooLarge",
     "BufferType",
@@ -246,6 +247,7 @@ __all__ = [
     "Option",
     "OptionError",
     "OutOfMemory",
+    "Part",
     "Plan",
     "Refusal",
     "Registry",
@@ -284,7 +286,6 @@ __all__ = [
     "devices_of",
     "dtype",
     "features",
-    "forward_select",
     "get_proc_address",
     "hardware",
     "hookimpl",

@@ -35,7 +35,7 @@ def run(backend, graph, stored):
     bindings = tp.Bindings(places)
     for tensor, data in stored.items():
         transfer.write(tensor, data, bindings)
-    backend.compute(tp.BoundGraph(graph, bindings))
+    backend.compute(tp.Part.of(graph, bindings))
     return [
         reference.decode(t.dtype, transfer.read(t, bindings)).reshape(t.shape)
         for t in graph.outputs

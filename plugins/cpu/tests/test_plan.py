@@ -30,7 +30,7 @@ def chain(n):
 def test_a_plan_runs_again_with_what_was_written_in_between(device, backend):
     x, node = chain(2)
     bindings = bind(device, tp.Graph(node), {x: X})
-    with backend.plan(tp.BoundGraph(tp.Graph(node), bindings)) as plan:
+    with backend.plan(tp.Part.of(tp.Graph(node), bindings)) as plan:
         plan.run()
         transfer.write(x, 2 * X, bindings)
         plan.run()
@@ -42,23 +42,11 @@ def test_a_plan_bound_to_other_memory_works_there(device, backend):
     x, node = chain(2)
     graph = tp.Graph(node)
     first, second = bind(device, graph, {x: X}), bind(device, graph, {x: 3 * X})
-    with backend.plan(tp.BoundGraph(graph, first)) as plan:
-        plan.rebind(tp.BoundGraph(graph, second))
+    with backend.plan(tp.Part.of(graph, first)) as plan:
+        plan.rebind(tp.Part.of(graph, second))
         plan.run()
 
     np.testing.assert_allclose(transfer.read(node, second), 3 * X + 2, rtol=1e-6)
-
-
-def test_only_the_chosen_alternative_is_computed(device, backend):
-    x = tp.input("x", (4, 8), tp.F32)
-    one, two = x + 1.0, x + 2.0
-    graph = tp.forward_select([one, two], 1)
-    bindings = bind(device, graph, {x: X, one: np.zeros_like(X)})
-
-    backend.compute(tp.BoundGraph(graph, bindings))
-
-    assert not transfer.read(one, bindings).any()
-    np.testing.assert_allclose(transfer.read(two, bindings), X + 2, rtol=1e-6)
 
 
 def test_empty_nodes_are_left_out(backend):
@@ -85,7 +73,7 @@ def test_reading_before_writing_keeps_the_order_of_the_program(device, backend):
     graph = tp.Graph([before, written + 0.0])
     bindings = bind(device, graph, {x: X})
 
-    backend.compute(tp.BoundGraph(graph, bindings))
+    backend.compute(tp.Part.of(graph, bindings))
 
     np.testing.assert_array_equal(transfer.read(before, bindings), X)
     np.testing.assert_array_equal(transfer.read(written, bindings), X * np.float32(10))
@@ -99,7 +87,7 @@ def test_abort_callback_is_asked_before_each_node_and_stops_the_run(device, back
     graph = tp.Graph(node)
     bindings = bind(device, graph, {x: X})
     answers = iter([False, False, True])
-    with backend.plan(tp.BoundGraph(graph, bindings)) as plan:
+    with backend.plan(tp.Part.of(graph, bindings)) as plan:
         backend.abort_callback = lambda: next(answers)
         try:
             with pytest.raises(tp.Aborted) as caught:
@@ -137,7 +125,7 @@ def test_angles_follow_positions_that_change_between_runs(device, backend):
     node = tp.rope(once, at, dims=8)
     graph = tp.Graph(node)
     bindings = bind(device, graph, {x: data, at: np.arange(4, dtype=np.int32)})
-    with backend.plan(tp.BoundGraph(graph, bindings)) as plan:
+    with backend.plan(tp.Part.of(graph, bindings)) as plan:
         plan.run()
         transfer.write(at, np.zeros(4, np.int32), bindings)
         plan.run()
@@ -156,7 +144,7 @@ def test_angles_follow_positions_that_the_graph_itself_changes(device, backend):
     values = {x: data, at: np.arange(4, dtype=np.int32), zero: np.zeros(4, np.int32)}
     bindings = bind(device, graph, values)
 
-    backend.compute(tp.BoundGraph(graph, bindings))
+    backend.compute(tp.Part.of(graph, bindings))
 
     assert not np.allclose(transfer.read(before, bindings), data)
     np.testing.assert_array_equal(transfer.read(after, bindings), data)
@@ -170,7 +158,7 @@ def test_scratch_memory_is_shared_by_the_nodes_of_a_plan(device, backend):
     graph = tp.Graph(node)
     bindings = bind(device, graph, {x: np.ones((64, 1024), np.float32)})
 
-    with backend.plan(tp.BoundGraph(graph, bindings)) as plan:
+    with backend.plan(tp.Part.of(graph, bindings)) as plan:
         taken = plan._scratch.size
 
     assert 0 < taken <= 4 * 64 * 1024 * 4

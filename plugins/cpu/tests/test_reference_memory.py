@@ -286,15 +286,6 @@ def test_windows_step_through_all_four_dimensions():
     assert found.tolist() == [0, 0, 1, 2, 0, 3, 4, 0, 0, 0, 0, 0, 5, 6, 0, 7, 8, *[0] * 7]
 
 
-def test_alternatives_that_are_not_chosen_are_not_computed():
-    x = f32([4.0])
-    kept, left = tp.sqrt(x[0]), tp.sqr(x[0])
-
-    found = reference.compute(tp.forward_select([kept, left], 0), dict([x]))
-
-    assert list(found) == [kept]
-
-
 def test_leaf_without_a_value_is_named():
     x = leaf("x", (2,), tp.F32)
 

@@ -103,7 +103,7 @@ class Chain:
         places = {t: tp.Storage(buffer, 128 * i) for i, t in enumerate([self.x, *self.steps])}
         buffer.fill(0)
         buffer.write(0, np.arange(32, dtype=np.float32))
-        return tp.BoundGraph(tp.Graph(self.steps[-1]), tp.Bindings(places))
+        return tp.Part.of(tp.Graph(self.steps[-1]), tp.Bindings(places))
 
     def result(self, which=-1):
         """What lies in the memory of the last step."""

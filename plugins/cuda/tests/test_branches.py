@@ -45,7 +45,7 @@ class Diamond:
         self.buffers.append(self.stream.device.buffer_type.alloc(7 * SIZE))
         slots = {**self.slots, **(elsewhere or {})}
         places = {t: tp.Storage(self.buffers[-1], SIZE * at) for t, at in slots.items()}
-        return tp.BoundGraph(tp.Graph(self.steps[-1]), tp.Bindings(places))
+        return tp.Part.of(tp.Graph(self.steps[-1]), tp.Bindings(places))
 
     def write(self, factor):
         """What the next run computes with; nothing else is left there."""
@@ -299,7 +299,7 @@ def over_scratch(stream, at):
         places = {t: tp.Storage(memory, place) for t, place in zip(y, (0, at), strict=True)}
         places[x] = tp.Storage(memory, 8192)
         memory.write(8192, columns)
-        run = stream.plan(tp.BoundGraph(tp.Graph(y), tp.Bindings(places)))
+        run = stream.plan(tp.Part.of(tp.Graph(y), tp.Bindings(places)))
         right = []
         for _ in range(6):
             memory.fill(0xFF, 0, 8192)

@@ -61,7 +61,7 @@ def long_chain(stream, length=200):
         steps.append(tp.scale(steps[-1], 2.0 if i % 2 else 0.5))
     buffer = stream.buffer_type.alloc(256 * length)
     places = {step: tp.Storage(buffer, 256 * i) for i, step in enumerate(steps[1:])}
-    bound = tp.BoundGraph(tp.Graph(steps[-1]), tp.Bindings(places))
+    bound = tp.Part.of(tp.Graph(steps[-1]), tp.Bindings(places))
     return stream.plan(bound), tp.Storage(buffer, 256 * (length - 1))
 
 
@@ -87,7 +87,7 @@ def test_captured_plan_runs_in_other_memory_without_a_capture(gpu):
     def bound(buffer):
         buffer.write(0, np.ones(64, np.float32))
         places = {t: tp.Storage(buffer, 256 * i) for i, t in enumerate([x, *steps])}
-        return tp.BoundGraph(tp.Graph(steps[-1]), tp.Bindings(places))
+        return tp.Part.of(tp.Graph(steps[-1]), tp.Bindings(places))
 
     with gpu.open() as stream, stream.plan(bound(buffers[0])) as plan:
         for _ in range(3):
@@ -116,7 +116,7 @@ def test_branches_have_the_right_result_in_other_memory_too(gpu):
 
     def bound(buffer):
         places = {t: tp.Storage(buffer, i * data.nbytes) for i, t in enumerate([x, *nodes])}
-        return tp.BoundGraph(tp.Graph(nodes[-1]), tp.Bindings(places))
+        return tp.Part.of(tp.Graph(nodes[-1]), tp.Bindings(places))
 
     found, captured = [], []
     with gpu.open(streams=3) as stream, stream.plan(bound(buffers[0])) as plan:

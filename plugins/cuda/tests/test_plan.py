@@ -191,7 +191,7 @@ def test_memory_of_another_device_is_out_of_reach(pair):
         places = {x: tp.Storage(theirs, 0), y: tp.Storage(theirs, 256)}
 
         with pytest.raises(tp.Unsupported, match="kernels cannot reach"):
-            stream.plan(tp.BoundGraph(tp.Graph(y), tp.Bindings(places)))
+            stream.plan(tp.Part.of(tp.Graph(y), tp.Bindings(places)))
 
 
 def test_grids_that_are_long_along_y_are_folded(stream):

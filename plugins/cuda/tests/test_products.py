@@ -135,7 +135,7 @@ def test_plan_in_other_memory_multiplies_there(stream, library):
     def bound(buffer):
         places = {t: tp.Storage(buffer, size * i) for i, t in enumerate([x, *steps])}
         buffer.write(0, np.arange(20 * 48, dtype=np.float32))
-        return tp.BoundGraph(tp.Graph(steps[-1]), tp.Bindings(places))
+        return tp.Part.of(tp.Graph(steps[-1]), tp.Bindings(places))
 
     with stream.plan(bound(buffers[0])) as plan:
         for _ in range(3):

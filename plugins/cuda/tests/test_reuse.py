@@ -72,7 +72,7 @@ class Products:
         for start, stored in zip(WEIGHTS, self.stored, strict=True):
             memory.write(start, stored)
         places = {tensor: tp.Storage(memory, start) for tensor, start in at.items()}
-        return tp.BoundGraph(tp.Graph([*self.results, *self.copies]), tp.Bindings(places))
+        return tp.Part.of(tp.Graph([*self.results, *self.copies]), tp.Bindings(places))
 
     def run(self, run, memory, second=SECOND):
         """Run a plan on new numbers: is each result right?"""

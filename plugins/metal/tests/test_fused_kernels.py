@@ -162,22 +162,22 @@ def device() -> Iterator[EmulatedDevice]:
 
 
 def grouped(device, nodes):
-    """The graph of `nodes` without and with its groups."""
+    """All of the graph of `nodes`, without and with its groups."""
     graph = tp.Graph(list(nodes))
     groups = find_groups(graph, device.fusions, device.supports_group)
-    return graph, graph.part(graph.nodes, graph.outputs, groups)
+    return tp.Part.of(graph), tp.Part(graph.nodes, outputs=graph.outputs, groups=groups)
 
 
-def outcome(device, graph):
+def outcome(device, part):
     rng = np.random.default_rng(3)
-    leafs = sorted(graph.leafs, key=lambda t: t.name)
+    leafs = sorted(part.leafs, key=lambda t: t.name)
     values = {t: rng.normal(size=t.shape).astype(np.float32) for t in leafs}
     ids = np.array([4, 0, 5], np.int32)
-    values |= {t: ids.reshape(t.shape) for t in graph.leafs if t.dtype is tp.I32}
-    bindings = bind(device, graph, values)
+    values |= {t: ids.reshape(t.shape) for t in part.leafs if t.dtype is tp.I32}
+    bindings = bind(device, part, values)
     with device.open() as stream:
-        stream.compute(tp.BoundGraph(graph, bindings))
-    return [transfer.read(t, bindings) for t in graph.outputs]
+        stream.compute(part.bind(bindings))
+    return [transfer.read(t, bindings) for t in part.outputs]
 
 
 @pytest.mark.parametrize(

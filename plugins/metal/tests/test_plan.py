@@ -39,7 +39,7 @@ class Chain:
         places = {t: tp.Storage(buffer, 128 * i) for i, t in enumerate([self.x, *self.steps])}
         buffer.fill(0)
         buffer.write(0, X)
-        return tp.BoundGraph(tp.Graph(self.steps[-1]), tp.Bindings(places))
+        return tp.Part.of(tp.Graph(self.steps[-1]), tp.Bindings(places))
 
     def run(self, times=1):
         """Run the plan some times, and wait."""

@@ -26,9 +26,9 @@ def records(device):
     graph = tp.Graph(nodes)
     with (
         device.open(threads=1) as backend,
-        backend.plan(tp.BoundGraph(graph, bind(device, graph, {}))) as plan,
+        backend.plan(tp.Part.of(graph, bind(device, graph, {}))) as plan,
     ):
-        found = np.concatenate([part.program._records for part in plan._parts])
+        found = np.concatenate([stretch.program._records for stretch in plan._stretches])
         yield {Code(int(record["op"])): record for record in found}
 
 

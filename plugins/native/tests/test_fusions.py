@@ -115,15 +115,15 @@ def values_of(graph):
 
 
 def grouped(device, graph):
-    """The same graph with its groups."""
+    """All of the graph with its groups."""
     groups = find_groups(graph, device.fusions, device.supports_group)
-    return graph.part(graph.nodes, graph.outputs, groups)
+    return tp.Part(graph.nodes, outputs=graph.outputs, groups=groups)
 
 
-def outcome(backend, graph, ends, values):
+def outcome(backend, part, ends, values):
     """What `ends` hold after a run with fresh memory."""
-    bindings = bind(backend.device, graph, values)
-    backend.compute(tp.BoundGraph(graph, bindings))
+    bindings = bind(backend.device, part, values)
+    backend.compute(part.bind(bindings))
     return [transfer.read(t, bindings) for t in ends]
 
 
@@ -133,7 +133,7 @@ def test_group_gives_what_its_nodes_give(device, backend, name):
     fused, values = grouped(device, graph), values_of(graph)
     ends = (*graph.outputs, *(root for node in graph.effects for root in node.written_roots))
 
-    ours, theirs = (outcome(backend, g, ends, values) for g in (fused, graph))
+    ours, theirs = (outcome(backend, g, ends, values) for g in (fused, tp.Part.of(graph)))
 
     assert [group.pattern.name for group in fused.groups] == [name.split()[0]]
     for found, wanted in zip(ours, theirs, strict=True):
@@ -149,7 +149,7 @@ def test_plain_functions_compute_groups_node_by_node(device, backend, name):
     graph = graph_of(CASES[name]())
     fused, values = grouped(device, graph), values_of(graph)
     ends = (*graph.outputs, *(root for node in graph.effects for root in node.written_roots))
-    wanted = outcome(backend, graph, ends, values)
+    wanted = outcome(backend, tp.Part.of(graph), ends, values)
     backend.use_reference = True
     try:
         found = outcome(backend, fused, ends, values)
@@ -238,6 +238,8 @@ def test_products_of_a_group_may_round_x_as_single_ones_do(device):
     fused, values = grouped(device, graph), values_of(graph)
 
     with device.open(threads=2, activations="int8") as rounding:
-        ours, theirs = (outcome(rounding, g, graph.outputs, values)[0] for g in (fused, graph))
+        ours, theirs = (
+            outcome(rounding, g, graph.outputs, values)[0] for g in (fused, tp.Part.of(graph))
+        )
 
     np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-5)

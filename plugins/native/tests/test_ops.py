@@ -27,8 +27,8 @@ def leaf(name, *shape, dtype=tp.F32):
 def is_program(device, backend, node):
     """Whether the node, the last of its graph, is one that the library computes."""
     graph = tp.Graph([], effects=[node]) if node.writes else tp.Graph(node)
-    with backend.plan(tp.BoundGraph(graph, bind(device, graph, {}))) as plan:
-        return plan._parts[-1].program is not None
+    with backend.plan(tp.Part.of(graph, bind(device, graph, {}))) as plan:
+        return plan._stretches[-1].program is not None
 
 
 def test_readme_names_the_ops_that_have_kernels():
@@ -94,7 +94,7 @@ def test_an_expert_that_is_not_there_is_named_and_nothing_is_written(device, bac
     bindings = bind(device, graph, {ids: np.array([[0, 2], [wrong, 1]], np.int32)})
 
     with pytest.raises(tp.GraphError) as caught:
-        backend.compute(tp.BoundGraph(graph, bindings))
+        backend.compute(tp.Part.of(graph, bindings))
 
     assert str(caught.value) == (
         f"{node}: ids {ids} holds {wrong} at [1, 0], which names no row; rows are 0 to 2, and -1 "
@@ -191,7 +191,7 @@ def written_blocks(backend, x, table, ids, data):
     values = {x: data, ids: np.array([5, 0, 8, 1, 3, 2, 7])}
     values[table] = np.zeros((9, table.dtype.row_size(data.shape[1])), np.uint8)
     bindings = bind(backend.device, graph, values)
-    backend.compute(tp.BoundGraph(graph, bindings))
+    backend.compute(tp.Part.of(graph, bindings))
     return [transfer.read(t, bindings) for t in (cast, table)]
 
 

@@ -30,7 +30,7 @@ def chain(n):
 
 def parts(plan):
     """For each part of a plan whether it is a program, and the ops of its nodes."""
-    return [(p.program is not None, *(n.op for n in p.nodes)) for p in plan._parts]
+    return [(p.program is not None, *(n.op for n in p.nodes)) for p in plan._stretches]
 
 
 # --- what runs where ------------------------------------------------------------------------
@@ -42,7 +42,7 @@ def test_nodes_with_kernels_are_one_program_and_numpy_computes_the_others(device
     graph = tp.Graph(node)
     bindings = bind(device, graph, {x: X})
 
-    with backend.plan(tp.BoundGraph(graph, bindings)) as plan:
+    with backend.plan(tp.Part.of(graph, bindings)) as plan:
         found = parts(plan)
         plan.run()
 
@@ -72,7 +72,7 @@ def test_what_a_kernel_cannot_do_is_left_to_numpy(device, backend, make, op):
         node = tp.rope(x, at, dims=8, mode="mrope", sections=(2, 1, 1, 0))
     graph = tp.Graph([], effects=[node]) if node.writes else tp.Graph(node)
 
-    with backend.plan(tp.BoundGraph(graph, bind(device, graph, {}))) as plan:
+    with backend.plan(tp.Part.of(graph, bind(device, graph, {}))) as plan:
         assert parts(plan)[-1] == (False, op)
 
 
@@ -100,7 +100,7 @@ def test_a_wrong_row_is_found_before_anything_is_written(device, backend):
     bindings = bind(device, graph, values)
 
     with pytest.raises(tp.GraphError, match=r"ids .* holds -2 at \[1\], which names no row"):
-        backend.compute(tp.BoundGraph(graph, bindings))
+        backend.compute(tp.Part.of(graph, bindings))
 
     assert not transfer.read(table, bindings).any()
 
@@ -112,12 +112,12 @@ def test_binding_anew_changes_addresses_and_keeps_the_program(device, backend):
     x, node = chain(3)
     graph = tp.Graph(node)
     first, second = bind(device, graph, {x: X}), bind(device, graph, {x: 3 * X})
-    with backend.plan(tp.BoundGraph(graph, first)) as plan:
-        programs = [part.program for part in plan._parts]
-        plan.rebind(tp.BoundGraph(graph, second))
+    with backend.plan(tp.Part.of(graph, first)) as plan:
+        programs = [stretch.program for stretch in plan._stretches]
+        plan.rebind(tp.Part.of(graph, second))
         plan.run()
 
-        assert [part.program for part in plan._parts] == programs
+        assert [stretch.program for stretch in plan._stretches] == programs
     np.testing.assert_allclose(transfer.read(node, second), 3 * X + 3, rtol=1e-6)
 
 
@@ -130,9 +130,9 @@ def test_weights_that_lie_expanded_in_new_memory_are_encoded_anew(device, backen
     home = device.expanded.alloc(5 * 256 * 4)
     expanded = plain.with_places({w: tp.Storage(home, 0)})
     home.write_tensor(w, 0, data.data.cast("B"))
-    with backend.plan(tp.BoundGraph(graph, plain)) as plan:
+    with backend.plan(tp.Part.of(graph, plain)) as plan:
         before = parts(plan)
-        plan.rebind(tp.BoundGraph(graph, expanded))
+        plan.rebind(tp.Part.of(graph, expanded))
         plan.run()
 
         assert (before, parts(plan)) == ([(False, "mul_mat")], [(True, "mul_mat")])
@@ -151,7 +151,7 @@ def test_angles_follow_positions_that_the_graph_itself_changes(device, backend):
     values = {x: data, at: np.arange(4, dtype=np.int32), zero: np.zeros(4, np.int32)}
     bindings = bind(device, graph, values)
 
-    backend.compute(tp.BoundGraph(graph, bindings))
+    backend.compute(tp.Part.of(graph, bindings))
 
     assert not np.allclose(transfer.read(before, bindings), data)
     np.testing.assert_array_equal(transfer.read(after, bindings), data)
@@ -182,7 +182,7 @@ def test_number_of_threads_may_change_between_runs_of_a_plan(device, backend):
     x, node = chain(3)
     graph = tp.Graph(node)
     bindings = bind(device, graph, {x: X})
-    with device.open(threads=1) as stream, stream.plan(tp.BoundGraph(graph, bindings)) as plan:
+    with device.open(threads=1) as stream, stream.plan(tp.Part.of(graph, bindings)) as plan:
         for threads in (1, 3, 2):
             stream.threads = threads
             plan.run()
@@ -251,7 +251,7 @@ def long_plan(device, backend):
     """A plan of one node that takes seconds."""
     w, x = tp.input("w", (2048, 4096), tp.F32), tp.input("x", (4096, 4096), tp.F32)
     graph = tp.Graph(tp.mul_mat(w, x))
-    with backend.plan(tp.BoundGraph(graph, bind(device, graph, {}))) as plan:
+    with backend.plan(tp.Part.of(graph, bind(device, graph, {}))) as plan:
         yield plan
 
 
@@ -264,7 +264,7 @@ def test_abort_stops_within_a_node_and_the_stream_goes_on(device, backend, long_
     finally:
         ended, backend.abort_callback = time.perf_counter(), None
 
-    (node,) = long_plan.bound.graph.nodes
+    (node,) = long_plan.bound.nodes
     assert str(caught.value) == (
         f"cpu:0: stopped by its abort callback after {node}, after 0 of 1 nodes"
     )

@@ -28,7 +28,7 @@ def bound(graph, device):
     buffer = kind.alloc(len(roots) * max(kind.alignment, X.nbytes))
     step = buffer.size // len(roots)
     places = {t: Storage(buffer, i * step) for i, t in enumerate(roots)}
-    made = tp.BoundGraph(graph, tp.Bindings(places))
+    made = tp.Part.of(graph, tp.Bindings(places))
     transfer.write(graph.inputs[0], X, made.bindings)
     return made
 

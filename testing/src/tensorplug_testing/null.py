@@ -19,6 +19,7 @@ from tensorplug.device import (
     Memory,
     Plan,
 )
+from tensorplug.device.part import Part
 from tensorplug.dtypes import F64
 from tensorplug.errors import (
     DeviceError,
@@ -30,7 +31,7 @@ from tensorplug.errors import (
 )
 from tensorplug.fusion.formulas import Group, Pattern
 from tensorplug.fusion.library import PATTERNS
-from tensorplug.graph.graph import Bindings, BoundGraph
+from tensorplug.graph.bindings import Bindings
 from tensorplug.graph.tensor import Array, Storage, Tensor, array_view
 from tensorplug.planning.stages import AHEAD
 from tensorplug_testing.arithmetic import KERNELS, Kernel
@@ -85,7 +86,7 @@ class NullBackend(Backend):
         """An event after all work queued so far."""
         return NullEvent(self._stream, self.device.family)
 
-    def _plan(self, bound: BoundGraph) -> Plan:
+    def _plan(self, bound: Part) -> Plan:
         self.device.faults.meet("plan")
         return super()._plan(bound)
 

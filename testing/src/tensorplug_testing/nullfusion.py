@@ -6,7 +6,7 @@ from typing import Protocol
 import numpy as np
 
 from tensorplug.fusion.formulas import Group
-from tensorplug.graph.graph import Bindings
+from tensorplug.graph.bindings import Bindings
 from tensorplug.graph.tensor import Array, Tensor
 
 SPOILT = 0xFF

@@ -10,7 +10,7 @@ from tensorplug.graph.tensor import Array, Tensor, leaf
 
 def bind(
     device: tp.Device,
-    graph: tp.Graph,
+    graph: tp.Graph | tp.Part,
     values: Mapping[Tensor, Any],
     over: Mapping[Tensor, Tensor] | None = None,
 ) -> tp.Bindings:
@@ -35,5 +35,5 @@ def run(
     """The value of `node` after one run."""
     graph = tp.Graph(node)
     bindings = bind(backend.device, graph, values, over)
-    backend.compute(tp.BoundGraph(graph, bindings))
+    backend.compute(tp.Part.of(graph, bindings))
     return transfer.read(node, bindings)

@@ -15,8 +15,10 @@ from typing import Any
 import numpy as np
 
 from tensorplug.device.device import Device, DeviceInfo
+from tensorplug.device.part import Part
 from tensorplug.errors import DeviceError
-from tensorplug.graph.graph import Bindings, BoundGraph, Graph
+from tensorplug.graph.bindings import Bindings
+from tensorplug.graph.graph import Graph
 from tensorplug.graph.tensor import Storage
 from tensorplug.ops import add
 from tensorplug.registry import Registry
@@ -98,7 +100,7 @@ class Trial:
         with x.storage.buffer, kind.alloc(kind.alloc_size(node)) as buffer:
             if not self.device.supports(node):
                 return
-            self.backend.compute(BoundGraph(Graph(node), Bindings({node: Storage(buffer, 0)})))
+            self.backend.compute(Part.of(Graph(node), Bindings({node: Storage(buffer, 0)})))
             got = buffer.read(0, node.nbytes).view(np.float32)
             if not np.array_equal(got, numbers + numbers):
                 raise DeviceError(f"{numbers} + itself gave {got}")

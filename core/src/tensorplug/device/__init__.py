@@ -1,7 +1,7 @@
 """Where work runs: what the author of a backend implements and calls.
 
 `from tensorplug.device import ...` has all of it. Read the modules in this order: `lifetime`,
-`buffer`, `placing`, `backend`, `device`, `transfer`, `ranges`.
+`buffer`, `placing`, `part`, `backend`, `device`, `transfer`, `ranges`.
 """
 
 from tensorplug.device.backend import (
@@ -48,6 +48,7 @@ from tensorplug.device.device import (
     SupportsNuma,
 )
 from tensorplug.device.lifetime import Resource
+from tensorplug.device.part import Part
 from tensorplug.device.placing import allocate, host_data, place, place_in
 from tensorplug.device.rowids import wrong_id
 from tensorplug.errors import (
@@ -64,7 +65,8 @@ from tensorplug.errors import (
     map_driver_errors,
 )
 from tensorplug.fusion.formulas import Group, Pattern
-from tensorplug.graph.graph import Bindings, BoundGraph, Graph
+from tensorplug.graph.bindings import Bindings
+from tensorplug.graph.graph import Graph
 from tensorplug.graph.tensor import Array, Storage, Tensor, array_view, contiguous_nb
 
 __all__ = [
@@ -74,7 +76,6 @@ __all__ = [
     "Backend",
     "BackendUnavailable",
     "Bindings",
-    "BoundGraph",
     "Buffer",
     "BufferType",
     "BufferUsage",
@@ -97,6 +98,7 @@ __all__ = [
     "Option",
     "OptionError",
     "OutOfMemory",
+    "Part",
     "Pattern",
     "Place",
     "Plan",

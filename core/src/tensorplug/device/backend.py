@@ -1,4 +1,4 @@
-"""`Backend`: an in-order stream of a device; `Plan`: a graph ready to run; `Event`: a mark."""
+"""`Backend`: an in-order stream of a device; `Plan`: a part ready to run; `Event`: a mark."""
 
 import dis
 import inspect
@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol, final, runtime_checka
 
 from tensorplug.device.buffer import Buffer, BufferType, BufferUsage
 from tensorplug.device.lifetime import Resource, Turnstile
+from tensorplug.device.part import Part
 from tensorplug.device.placing import place
 from tensorplug.device.rowids import wrong_id
 from tensorplug.dtypes import DTypeLike
 from tensorplug.errors import GraphError, Refusal, TensorplugError, Unsupported, blaming
-from tensorplug.graph.graph import Bindings, BoundGraph
+from tensorplug.graph.bindings import Bindings
 from tensorplug.graph.tensor import Array, Storage, Tensor
 from tensorplug.ops.ids import row_ids
 
@@ -33,7 +34,7 @@ Place = Storage | memoryview
 class Watch(Protocol):
     """Hears what streams are asked for, in the order in which they are asked."""
 
-    def runs(self, stream: "Backend", bound: BoundGraph) -> None:
+    def runs(self, stream: "Backend", bound: Part) -> None:
         """`stream` is about to queue a plan."""
         ...
 
@@ -75,9 +76,9 @@ class Event(ABC):
 
 
 class Plan(Resource, ABC):
-    """A bound graph with everything resolved that can be: `run()` queues it on its backend."""
+    """A part with everything resolved that can be: `run()` queues it on its backend."""
 
-    def __init__(self, backend: "Backend", bound: BoundGraph) -> None:
+    def __init__(self, backend: "Backend", bound: Part) -> None:
         super().__init__(backend)
         self.backend = backend
         self.bound = bound
@@ -85,7 +86,7 @@ class Plan(Resource, ABC):
 
     @final
     def run(self) -> None:
-        """Queue the whole graph; returns before it is done where the backend is asynchronous."""
+        """Queue the whole part; returns before it is done where the backend is asynchronous."""
         with self._turn, self.backend._turn, blaming(self.backend.device):
             self.check_open()
             for watch in self.backend.watches:
@@ -104,15 +105,15 @@ class Plan(Resource, ABC):
     def _wrong_id(self) -> GraphError | None:
         """The error for an id that names no row, where that may be why a kernel failed.
 
-        Ids that the graph computes may have been overwritten since.
+        Ids that the part computes may have been overwritten since.
         """
-        nodes = (n for n in self.bound.graph.nodes if self.bound.graph.computes(n))
+        nodes = (n for n in self.bound.nodes if not n.is_view)
         given = (n for n in nodes if all(held.ids.root.is_leaf for held in row_ids(n)))
         return wrong_id(given, self.bound.bindings)
 
     @final
-    def rebind(self, bound: BoundGraph) -> None:
-        """Take other places, or another graph with the same structural key. Raises GraphError.
+    def rebind(self, bound: Part) -> None:
+        """Take other places, or another part with the same structural key. Raises GraphError.
 
         Saves the check of what the device supports, and what a backend keeps: compiled programs,
         kernel objects, captured graphs. A backend that keeps nothing takes as long as for a new
@@ -120,10 +121,8 @@ class Plan(Resource, ABC):
         """
         with self._turn, blaming(self.backend.device):
             self.check_open()
-            if bound.graph is not self.bound.graph and bound.graph.key != self.bound.graph.key:
-                raise GraphError(
-                    f"{self!r}: cannot run {bound.graph!r} of another structure; plan it"
-                )
+            if not bound.has_structure_of(self.bound):
+                raise GraphError(f"{self!r}: cannot run {bound!r} of another structure; plan it")
             self.bound = bound
             self._rebind()
 
@@ -141,14 +140,14 @@ class Plan(Resource, ABC):
 
     def _only_work(self) -> str:
         """The text of the only node or group to compute; empty where there are several."""
-        work = self.bound.graph.work
+        work = self.bound.work
         return str(work[0]) if len(work) == 1 else ""
 
     def _finish(self) -> None:
         self.backend.drain()
 
     def __repr__(self) -> str:
-        state = "closed" if self.closed else f"{len(self.bound.graph.nodes)} nodes"
+        state = "closed" if self.closed else f"{len(self.bound.nodes)} nodes"
         return f"<{type(self).__name__} {self.backend.name}, {state}>"
 
 
@@ -176,7 +175,7 @@ class NodePlan(Plan):
 
     def _order(self) -> "Iterable[Tensor | Group]":
         """The nodes and groups as they are queued."""
-        return self.bound.graph.work
+        return self.bound.work
 
     def _rebind(self) -> None:
         """Addresses are looked up at each run."""
@@ -186,7 +185,7 @@ class Backend(Resource, ABC):
     """One in-order stream of a device. Belongs to one thread at a time."""
 
     plan_class: ClassVar[type[Plan]] = NodePlan
-    """Makes plans of graphs that the device supports; called with the stream and the graph.
+    """Makes plans of parts that the device supports; called with the stream and the part.
 
     Set it, or override `_plan` where a plan takes more arguments. With a plan of one's own
     `_compute` is called by nobody but that plan.
@@ -235,7 +234,7 @@ class Backend(Resource, ABC):
         return self.device.rounding(node)
 
     @final
-    def plan(self, bound: BoundGraph) -> Plan:
+    def plan(self, bound: Part) -> Plan:
         """Make `bound` ready to run. Raises Unsupported for what the device cannot do."""
         self.check_open()
         with blaming(self.device):
@@ -243,8 +242,8 @@ class Backend(Resource, ABC):
             return self._plan(bound)
 
     @final
-    def compute(self, bound: BoundGraph) -> None:
-        """Run a graph once and wait for it."""
+    def compute(self, bound: Part) -> None:
+        """Run a part once and wait for it."""
         with self.plan(bound) as plan:
             plan.run()
             self.synchronize()
@@ -314,8 +313,8 @@ class Backend(Resource, ABC):
         """
         raise Unsupported(f"{self.name}: takes {group} and has no _compute_group() for it")
 
-    def _plan(self, bound: BoundGraph) -> Plan:
-        """Make the plan of a graph; the device supports every node and group of it."""
+    def _plan(self, bound: Part) -> Plan:
+        """Make the plan of a part; the device supports every node and group of it."""
         return self.plan_class(self, bound)
 
     def _synchronize(self) -> None:
@@ -331,14 +330,14 @@ class Backend(Resource, ABC):
     def _finish(self) -> None:
         self.drain()
 
-    def _check_support(self, bound: BoundGraph) -> None:
-        graph, bindings = bound.graph, bound.bindings
-        types = {t: bindings.where(t).buffer.type for t in graph.leafs if bindings.has(t)}
-        grouped = {node for group in graph.groups for node in group.nodes}
-        for group in graph.groups:
+    def _check_support(self, bound: Part) -> None:
+        bindings = bound.bindings
+        types = {t: bindings.where(t).buffer.type for t in bound.leafs if bindings.has(t)}
+        grouped = {node for group in bound.groups for node in group.nodes}
+        for group in bound.groups:
             self._require(group, answer=self.device.supports_group(group, types))
-        for node in graph.nodes:
-            if graph.computes(node) and node not in grouped:
+        for node in bound.nodes:
+            if not node.is_view and node not in grouped:
                 self._require(node, answer=self.device.supports(node, types))
 
     def _require(self, what: "Tensor | Group", *, answer: bool | Refusal) -> None:
@@ -458,7 +457,7 @@ class SupportsOptimize(Protocol):
 class SupportsConcurrency(Protocol):
     """A stream that runs work side by side and puts barriers where that must not be.
 
-    The scheduler puts its work into stages, `Graph.stages`, and gives what runs side by side memory
+    The scheduler puts its work into stages, `Part.stages`, and gives what runs side by side memory
     apart. `tensorplug.planning.stages.placed` says where the barriers must stand.
     """
 

@@ -336,7 +336,7 @@ class Device(Resource, ABC):
 class SupportsFusion(Protocol):
     """A device that computes groups of nodes as one.
 
-    Its plans find them in `bound.graph.work`, or its backends have `_compute_group`.
+    Its plans find them in `Part.work`, or its backends have `_compute_group`.
     """
 
     fusions: Sequence[Pattern]

@@ -13,7 +13,7 @@ import numpy as np
 from tensorplug.device.backend import Place
 from tensorplug.device.buffer import Buffer
 from tensorplug.fusion.formulas import Group
-from tensorplug.graph.graph import Bindings
+from tensorplug.graph.bindings import Bindings
 from tensorplug.graph.tensor import Storage, Tensor
 
 

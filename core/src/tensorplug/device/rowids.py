@@ -6,7 +6,7 @@ import numpy as np
 
 from tensorplug.device.buffer import as_bytes
 from tensorplug.errors import GraphError, TensorplugError
-from tensorplug.graph.graph import Bindings
+from tensorplug.graph.bindings import Bindings
 from tensorplug.graph.tensor import Array, Tensor, array_view
 from tensorplug.ops.ids import row_ids
 

@@ -15,7 +15,7 @@ from tensorplug.device.moving import (
 )
 from tensorplug.device.placing import host_data
 from tensorplug.errors import DTypeError, ShapeError, Unsupported
-from tensorplug.graph.graph import Bindings
+from tensorplug.graph.bindings import Bindings
 from tensorplug.graph.tensor import Array, Storage, Tensor, array_view
 
 _NOWHERE = Bindings()

@@ -49,7 +49,7 @@ class Finder:
 
     def groups(self, nodes: Sequence[Tensor], accepts: Accepts | None = None) -> tuple[Group, ...]:
         """Find groups among `nodes`, with the rules of `find_groups`."""
-        order = [n for n in nodes if self.graph.computes(n)]
+        order = [n for n in nodes if not n.is_view]
         ends: dict[int, list[Tensor]] = {}
         for node in order:
             if node.op in self._ending:

@@ -9,10 +9,12 @@ import numpy as np
 from tensorplug.device.backend import Backend
 from tensorplug.device.buffer import MultiBuffer
 from tensorplug.device.lifetime import Resource
+from tensorplug.device.part import Part
 from tensorplug.device.placing import allocate
 from tensorplug.device.transfer import copy, read, write
 from tensorplug.errors import GraphError
-from tensorplug.graph.graph import Bindings, BoundGraph, Graph
+from tensorplug.graph.bindings import Bindings
+from tensorplug.graph.graph import Graph
 from tensorplug.graph.tensor import Array, Storage, Tensor
 
 
@@ -30,7 +32,7 @@ class GraphCopy(Resource):
         specs = [replace(t, op="none", operands=(), storage=None, writes=False) for t in roots]
         placed, self._memory = allocate(specs, backend.buffer_type)
         places = {t: p.storage for t, p in zip(roots, placed, strict=True) if p.storage is not None}
-        self.bound = BoundGraph(graph, Bindings(places))
+        self.bound = Part.of(graph, Bindings(places))
         self._copy_data(roots, bindings or Bindings(), places)
 
     @property
@@ -50,7 +52,7 @@ class GraphCopy(Resource):
         self._memory.close(force=True)
 
     def __repr__(self) -> str:
-        return f"<GraphCopy {self.backend.name}, {self.bound.graph!r}{', closed' * self.closed}>"
+        return f"<GraphCopy {self.backend.name}, {self.bound!r}{', closed' * self.closed}>"
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,16 +91,15 @@ def compare_backends(
             for tensor, data in inputs.items():
                 write(tensor, data, side.bound.bindings)
         if only:
-            _run(a, graph)
-            _run(b, graph)
+            first.compute(a.bound)
+            second.compute(b.bound)
             kept = [n for n in graph.nodes if n in only]
             yield from (_values(n, a, b) for n in kept)
             return
         for node in graph.nodes:
-            if graph.computes(node) and node.size:
-                part = graph.part([node])
-                _run(a, part)
-                _run(b, part)
+            if not node.is_view and node.size:
+                first.compute(Part([node], a.bound.bindings))
+                second.compute(Part([node], b.bound.bindings))
                 yield _values(node, a, b)
 
 
@@ -109,10 +110,6 @@ def _check(graph: Graph, inputs: Mapping[Tensor, Any], only: Collection[Tensor])
     strange = [t for t in only if t not in graph.nodes]
     if strange:
         raise GraphError(f"compare: {strange[0]} is no node of {graph}")
-
-
-def _run(side: GraphCopy, graph: Graph) -> None:
-    side.backend.compute(BoundGraph(graph, side.bound.bindings))
 
 
 def _values(node: Tensor, a: GraphCopy, b: GraphCopy) -> Comparison:

@@ -23,19 +23,15 @@ _FLAGS = {"input": Flags.INPUT, "param": Flags.PARAM}
 _ROLES = ("input", "param", "weights", "memory", "constant")
 _LEAF = {"name": str, "dtype": str, "shape": list, "role": str}
 _NODE = {"op": str, "name": str, "operands": list, "params": dict, "dtype": str, "shape": list}
-_TOP = {"leafs": list, "nodes": list, "outputs": list, "effects": list, "inactive": list}
+_TOP = {"leafs": list, "nodes": list, "outputs": list, "effects": list}
 
 
 def save(graph: Graph, path: str | os.PathLike[str]) -> None:
-    """Write the structure of `graph`; data is left out. Raises GraphError for parts of a graph."""
-    strange = next((t for t in graph.leafs if not t.is_leaf or t.view_of is not None), None)
-    if strange is not None:
-        raise GraphError(f"save {graph!r}: {strange} is computed elsewhere; save the whole graph")
+    """Write the structure of `graph`; data is left out. Raises GraphError."""
     called = next((t for t in graph.nodes if any(map(callable, t.params.values()))), None)
     if called is not None:
         raise GraphError(f"save {graph!r}: {called} calls a Python function; no file can hold one")
     index = {tensor: i for i, tensor in enumerate((*graph.leafs, *graph.nodes))}
-    skipped = [t for t in graph.nodes if not t.is_view and not graph.computes(t)]
     content = {
         "format": FORMAT,
         "version": VERSION,
@@ -43,7 +39,6 @@ def save(graph: Graph, path: str | os.PathLike[str]) -> None:
         "nodes": [_node_record(tensor, index) for tensor in graph.nodes],
         "outputs": [index[tensor] for tensor in graph.outputs],
         "effects": [index[tensor] for tensor in graph.effects],
-        "inactive": [index[tensor] for tensor in skipped],
     }
     Path(path).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
 
@@ -60,11 +55,10 @@ def load(path: str | os.PathLike[str], *, memory: BufferType | None = None) -> G
         tensors = _place([_build_leaf(where, r) for r in content["leafs"]], content, memory)
         for record in content["nodes"]:
             tensors.append(_build_node(where, record, tensors))
-        outputs, effects, inactive = (
-            [_pick(where, tensors, i) for i in content[key]]
-            for key in ("outputs", "effects", "inactive")
+        outputs, effects = (
+            [_pick(where, tensors, i) for i in content[key]] for key in ("outputs", "effects")
         )
-        return Graph(outputs, effects=effects, inactive=inactive)
+        return Graph(outputs, effects=effects)
     except FormatError:
         raise
     except (GraphError, ValueError, TypeError) as error:

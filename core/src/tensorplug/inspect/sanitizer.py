@@ -12,6 +12,7 @@ from weakref import WeakKeyDictionary
 
 from tensorplug.device.backend import Backend, Place
 from tensorplug.device.marks import Mark
+from tensorplug.device.part import Part
 from tensorplug.device.ranges import (
     Access,
     Host,
@@ -23,7 +24,6 @@ from tensorplug.device.ranges import (
     range_at,
 )
 from tensorplug.errors import HazardError
-from tensorplug.graph.graph import BoundGraph
 from tensorplug.graph.tensor import Array, Storage, Tensor
 from tensorplug.system.forks import in_child
 
@@ -131,9 +131,9 @@ class Sanitizer:
 
     # --- what streams tell (`Watch`) -------------------------------------------------------
 
-    def runs(self, stream: Backend, bound: BoundGraph) -> None:
+    def runs(self, stream: Backend, bound: Part) -> None:
         """`stream` is about to queue a plan, whose stages run side by side."""
-        for stage in bound.graph.stages:
+        for stage in bound.stages:
             clash = clash_beside(stage, bound.bindings)
             if clash is not None:
                 raise HazardError(
@@ -141,9 +141,7 @@ class Sanitizer:
                     "missing between the two"
                 )
         with self._lock:
-            self._queue(
-                stream, (a for work in bound.graph.work for a in accesses(work, bound.bindings))
-            )
+            self._queue(stream, (a for work in bound.work for a in accesses(work, bound.bindings)))
 
     def moves(self, by: Backend | None, source: Place, target: Place | None, size: int) -> None:
         """A stream copies `size` bytes in order with its work, or the host does so now."""

@@ -1,10 +1,10 @@
-"""Turns a graph into a `Program` for several devices: each node in the way that moves least."""
+"""Turns nodes into a `Program` for several devices: each node in the way that moves least."""
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 
 from tensorplug.device.device import Device
 from tensorplug.errors import Refusal, ShapeError, TensorplugError
-from tensorplug.graph.graph import Graph
 from tensorplug.graph.tensor import Tensor
 from tensorplug.meta.choose import Choice, Cost, Use, choices
 from tensorplug.meta.convert import Converter
@@ -24,37 +24,40 @@ Homes = Callable[[Tensor], SplitState | None]
 
 
 def build(
-    graph: Graph,
+    nodes: Sequence[Tensor],
     devices: Sequence[Device],
     homes: Homes,
     has_own: Callable[[Tensor], bool] = lambda _: False,
 ) -> Program:
-    """Plan `graph` over `devices`. Tensors without a home are laid out by who runs the program.
+    """Plan `nodes`, in their order, over `devices`.
+
+    Tensors without a home are laid out by who runs the program.
 
     `has_own` tells views that lie in memory of their own: copies of what they are views of.
     """
-    return _Builder(graph, devices, homes, has_own).build()
+    return _Builder(nodes, devices, homes, has_own).build()
 
 
 class _Builder:
     def __init__(
         self,
-        graph: Graph,
+        nodes: Sequence[Tensor],
         devices: Sequence[Device],
         homes: Homes,
         has_own: Callable[[Tensor], bool],
     ) -> None:
-        self._graph = graph
+        self._nodes = nodes
+        self._uses = Counter(source for node in nodes for source in node.sources)
         self._devices = devices
         self._homes = homes
         self._has_own = has_own
-        self._written = {root for node in graph.nodes for root in node.written_roots}
+        self._written = {root for node in nodes for root in node.written_roots}
         self._convert = Converter(devices, self._root, self._view, self._rooted)
         self._program = self._convert.program
 
     def build(self) -> Program:
-        for node in self._graph.nodes:
-            if not node.is_view and self._graph.computes(node) and node.size:
+        for node in self._nodes:
+            if not node.is_view and node.size:
                 self._compute(node)
         self._convert.flush()
         return self._program
@@ -128,7 +131,7 @@ class _Builder:
             len(self._devices),
             fixed=fixed,
             exported=home is not None and not node.writes,
-            lonely=lambda t: self._graph.uses.get(t, 0) <= 1,
+            lonely=lambda t: self._uses[t] <= 1,
         )
         before, refused = len(self._program.steps), ""
         for choice in choices(use):

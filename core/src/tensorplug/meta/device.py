@@ -14,8 +14,10 @@ from tensorplug.device.backend import (
 from tensorplug.device.buffer import Buffer, BufferType
 from tensorplug.device.device import Device, DeviceType, Memory, Rounding, has_ability
 from tensorplug.device.moving import queue_copy
+from tensorplug.device.part import Part
 from tensorplug.errors import OptionError, Refusal, TensorplugError
-from tensorplug.graph.graph import Bindings, BoundGraph, Graph
+from tensorplug.graph.bindings import Bindings
+from tensorplug.graph.graph import Graph
 from tensorplug.graph.tensor import Storage, Tensor
 from tensorplug.meta.buffer import MetaBuffer, MetaBufferType
 from tensorplug.meta.build import build
@@ -55,7 +57,7 @@ class MetaBackend(Backend):
         return max(stream.rounding(node) for stream in self.streams)
 
     def _compute(self, node: Tensor, bindings: Bindings) -> None:
-        with MetaPlan(self, BoundGraph(Graph(node).part([node]), bindings)) as plan:
+        with MetaPlan(self, Part([node], bindings)) as plan:
             plan.run()
 
     def _has_failed(self) -> bool:
@@ -258,7 +260,7 @@ class MetaDevice(Device):
                 return home_of(root, where)
             return WHOLE if root in wanted else None
 
-        return table_of(build(graph, self.devices, home, where.names), self.name)
+        return table_of(build(graph.nodes, self.devices, home, where.names), self.name)
 
     def _supports(self, node: Tensor, source_types: Mapping[Tensor, BufferType]) -> bool | Refusal:
         for d, device in enumerate(self.devices):

@@ -7,7 +7,7 @@ import numpy as np
 from tensorplug.device import transfer
 from tensorplug.device.backend import Backend, SupportsCollectives, order_after
 from tensorplug.device.moving import queue_copy
-from tensorplug.graph.graph import Bindings
+from tensorplug.graph.bindings import Bindings
 from tensorplug.graph.tensor import Storage, array_view
 from tensorplug.meta.buffer import put, take
 from tensorplug.meta.local import like

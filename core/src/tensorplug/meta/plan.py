@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING
 
 from tensorplug.device.backend import Plan
 from tensorplug.device.buffer import Buffer, BufferUsage, human
+from tensorplug.device.part import Part
 from tensorplug.errors import Unsupported
-from tensorplug.graph.graph import Bindings, BoundGraph
+from tensorplug.graph.bindings import Bindings
 from tensorplug.graph.tensor import Storage, Tensor
 from tensorplug.meta import program as steps
 from tensorplug.meta.buffer import MetaBuffer
@@ -26,7 +27,7 @@ class MetaPlan(Plan):
 
     backend: "MetaBackend"
 
-    def __init__(self, backend: "MetaBackend", bound: BoundGraph) -> None:
+    def __init__(self, backend: "MetaBackend", bound: Part) -> None:
         super().__init__(backend, bound)
         self.program = steps.Program(len(backend.streams))
         self._plans: dict[steps.Segment, list[Plan]] = {}
@@ -49,7 +50,7 @@ class MetaPlan(Plan):
     def _rebind(self) -> None:
         device, bindings = self.backend.device, self.bound.bindings
         self.program = build(
-            self.bound.graph,
+            self.bound.nodes,
             device.devices,
             lambda root: home_of(root, bindings),
             bindings.names,
@@ -77,8 +78,8 @@ class MetaPlan(Plan):
 
     def _plan_nodes(self, segment: steps.Segment, device: int) -> Plan:
         groups = self._groups[device].get(segment, ())
-        part = self.bound.graph.part(segment.nodes[device], groups=groups)
-        return self.backend.streams[device].plan(BoundGraph(part, self._places[device]))
+        part = Part(segment.nodes[device], self._places[device], groups=groups)
+        return self.backend.streams[device].plan(part)
 
     def _now(self) -> tuple[int, int]:
         return self.backend.device.generation, self.backend.arena.generation

@@ -4,7 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from tensorplug.device.backend import Backend, SupportsConcurrency
-from tensorplug.graph.graph import Bindings, units
+from tensorplug.device.part import units
+from tensorplug.graph.bindings import Bindings
 from tensorplug.graph.tensor import Storage, Tensor
 from tensorplug.planning.split import Split
 from tensorplug.planning.stages import arrange, nodes_of

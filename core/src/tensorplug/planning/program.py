@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from tensorplug.graph.graph import Graph
 from tensorplug.graph.tensor import Tensor
 from tensorplug.planning.assign import Choices, is_weight
 from tensorplug.planning.split import Copy as Crossing
@@ -360,21 +359,21 @@ def _expert_ids(copy: Crossing, split: Split) -> Tensor | None:
     return first.operands[2] if by_expert else None
 
 
-def observed(program: Program, graph: Graph, wants: Callable[[Tensor], bool]) -> Program:
+def observed(program: Program, wants: Callable[[Tensor], bool]) -> Program:
     """`program` with each split cut behind the nodes that an observer wants, which it reads."""
     steps: list[Step] = []
     for step in program:
         if isinstance(step, Run):
-            steps += _cut(step, graph, wants)
+            steps += _cut(step, wants)
         else:
             steps.append(step)
     return tuple(steps)
 
 
-def _cut(run: Run, graph: Graph, wants: Callable[[Tensor], bool]) -> Iterator[Step]:
+def _cut(run: Run, wants: Callable[[Tensor], bool]) -> Iterator[Step]:
     start = 0
     for i, node in enumerate(run.nodes, 1):
-        wanted = graph.computes(node) and wants(node)
+        wanted = not node.is_view and wants(node)
         last = i == len(run.nodes)
         if wanted or last:
             ends = run.ends if last else ()

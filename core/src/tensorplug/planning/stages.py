@@ -10,10 +10,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 
+from tensorplug.device.part import Part
 from tensorplug.device.ranges import Range, range_in, range_of, ranges, touched
 from tensorplug.errors import GraphError
 from tensorplug.fusion.formulas import Group
-from tensorplug.graph.graph import Bindings, BoundGraph
+from tensorplug.graph.bindings import Bindings
 from tensorplug.graph.tensor import Tensor
 from tensorplug.planning.footprints import Footprints
 
@@ -210,7 +211,7 @@ def check_order(nodes: Sequence[Tensor], wanted: Sequence[Tensor]) -> None:
 # --- real memory -------------------------------------------------------------------------------
 
 
-def placed(bound: BoundGraph) -> Concurrency:
+def placed(bound: Part) -> Concurrency:
     """Return the work of `bound` in its own order, with a barrier wherever byte ranges conflict.
 
     The barriers are the fewest that this order needs, except where more than MANY accesses to
@@ -219,7 +220,7 @@ def placed(bound: BoundGraph) -> Concurrency:
     """
     trail = Footprints(max)
     stages: list[list[Work]] = []
-    for work in bound.graph.work:
+    for work in bound.work:
         found = [(span, writes) for _, span, writes in ranges(work, bound.bindings)]
         if not stages or any(trail.clashes(span, writes=writes) for span, writes in found):
             stages.append([])

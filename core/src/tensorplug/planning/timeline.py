@@ -3,7 +3,8 @@
 from collections.abc import Iterator, Mapping, Sequence
 
 from tensorplug.device.buffer import BufferType
-from tensorplug.graph.graph import Graph, units
+from tensorplug.device.part import units
+from tensorplug.graph.graph import Graph
 from tensorplug.graph.tensor import Tensor
 from tensorplug.planning.assign import Choice
 from tensorplug.planning.memory import Step

@@ -12,10 +12,11 @@ from tensorplug.device.backend import Backend, Plan, SupportsEvents, order_after
 from tensorplug.device.buffer import as_bytes
 from tensorplug.device.marks import Mark
 from tensorplug.device.moving import queue_copy
+from tensorplug.device.part import Part
 from tensorplug.device.transfer import copy as copy_tensor
 from tensorplug.device.transfer import read, read_async
 from tensorplug.errors import Aborted, RunFailed
-from tensorplug.graph.graph import Bindings, BoundGraph, Graph
+from tensorplug.graph.bindings import Bindings
 from tensorplug.graph.tensor import Array, Tensor, array_view
 from tensorplug.planning.split import Copy, Split
 from tensorplug.running.experts import copy_used_experts, expert_ids, uses_few_experts
@@ -314,7 +315,7 @@ def _run_split(
     if observer is not None:
         _run_observed(schedule, split, bindings, observer)
     elif scheduler.sanitizer is not None:
-        check = partial(run_checked, scheduler.sanitizer, schedule.graph, split.nodes)
+        check = partial(run_checked, scheduler.sanitizer, split.nodes)
         scheduler.limit.call(partial(check, plan, bindings), plan.backend.device)
     else:
         scheduler.limit.call(plan.run, plan.backend.device)
@@ -327,13 +328,13 @@ def _run_observed(
     backend = schedule.scheduler.backends[split.backend]
     start = 0
     for i, node in enumerate(split.nodes):
-        wanted = schedule.graph.computes(node) and observer.wants(node)
+        wanted = not node.is_view and observer.wants(node)
         if not wanted and i < len(split.nodes) - 1:
             continue
-        segment: Graph = schedule.graph.part(split.nodes[start : i + 1])
+        segment = Part(split.nodes[start : i + 1], bindings)
         start = i + 1
         call = schedule.scheduler.limit.call
-        call(partial(backend.compute, BoundGraph(segment, bindings)), backend.device)
+        call(partial(backend.compute, segment), backend.device)
         if not wanted:
             continue
         if not observer.see(node, call(partial(read, node, bindings), backend.device)):

@@ -5,7 +5,7 @@ import numpy as np
 from tensorplug.device.backend import Backend, tell_of_move
 from tensorplug.device.moving import queue_copy
 from tensorplug.device.transfer import read
-from tensorplug.graph.graph import Bindings
+from tensorplug.graph.bindings import Bindings
 from tensorplug.graph.tensor import Storage, Tensor
 from tensorplug.ops.ids import NO_ROW, row_ids
 from tensorplug.planning.assign import is_weight

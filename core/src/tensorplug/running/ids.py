@@ -7,10 +7,12 @@ import numpy as np
 
 from tensorplug.device.backend import Plan
 from tensorplug.device.buffer import BufferUsage
+from tensorplug.device.part import Part
 from tensorplug.device.placing import host_data
 from tensorplug.device.rowids import check_stored, stored_ids
 from tensorplug.fusion.formulas import Group
-from tensorplug.graph.graph import Bindings, BoundGraph, Graph
+from tensorplug.graph.bindings import Bindings
+from tensorplug.graph.graph import Graph
 from tensorplug.graph.tensor import Tensor, array_view
 from tensorplug.ops.ids import RowIds, row_ids
 
@@ -68,7 +70,6 @@ def _held(nodes: Iterable[Tensor]) -> Iterator[RowIds]:
 
 def run_checked(
     sanitizer: "Sanitizer",
-    graph: Graph,
     nodes: Sequence[Tensor],
     plan: Plan,
     bindings: Bindings,
@@ -81,12 +82,12 @@ def run_checked(
     backend = plan.backend
     waiting: list[Tensor | Group] = []
     cut = False
-    for work in plan.bound.graph.work:
+    for work in plan.bound.work:
         parts = work.nodes if isinstance(work, Group) else (work,)
         held = [ids for ids in _held(parts) if ids.ids.size and bindings.has(ids.ids)]
         if held:
             if any(ids.ids.root in _made(waiting) for ids in held):
-                backend.compute(BoundGraph(_segment(graph, nodes, waiting), bindings))
+                backend.compute(_segment(nodes, waiting, bindings))
                 waiting, cut = [], True
             backend.synchronize()
             for ids in held:
@@ -97,7 +98,7 @@ def run_checked(
     if not cut:
         plan.run()
     elif waiting:
-        backend.compute(BoundGraph(_segment(graph, nodes, waiting), bindings))
+        backend.compute(_segment(nodes, waiting, bindings))
 
 
 def _made(work: Iterable[Tensor | Group]) -> set[Tensor]:
@@ -105,9 +106,9 @@ def _made(work: Iterable[Tensor | Group]) -> set[Tensor]:
     return {node.root for node in nodes}
 
 
-def _segment(graph: Graph, nodes: Sequence[Tensor], work: Sequence[Tensor | Group]) -> Graph:
-    """The graph of some of the work of a split, with all of its views."""
+def _segment(nodes: Sequence[Tensor], work: Sequence[Tensor | Group], bindings: Bindings) -> Part:
+    """Some of the work of a split, with all of its views."""
     groups = tuple(w for w in work if isinstance(w, Group))
     inside = {*(n for g in groups for n in g.nodes), *(w for w in work if isinstance(w, Tensor))}
-    kept = [n for n in nodes if n in inside or not graph.computes(n)]
-    return graph.part(kept, groups=groups)
+    kept = [n for n in nodes if n in inside or n.is_view]
+    return Part(kept, bindings, groups=groups)

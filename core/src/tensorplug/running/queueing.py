@@ -61,7 +61,7 @@ def _queue(
     fleet, call = schedule.scheduler.fleet, schedule.scheduler.fleet.call
     if observer is not None:
         work.batch = schedule.unfused(work.batch)
-        program, call = observed(program, schedule.graph, observer.wants), shown(observer, call)
+        program, call = observed(program, observer.wants), shown(observer, call)
     attempt.begins(work)
     schedule.scheduler.runs += 1
     assert attempt.index is not None

@@ -9,7 +9,7 @@ from tensorplug.device.device import Device
 from tensorplug.device.marks import Mark
 from tensorplug.device.transfer import read
 from tensorplug.errors import GraphError, RunFailed, StaleResult, TensorplugError
-from tensorplug.graph.graph import Bindings
+from tensorplug.graph.bindings import Bindings
 from tensorplug.graph.tensor import Array, Storage, Tensor
 from tensorplug.running.failure import Attempt
 from tensorplug.running.telling import host_touches, label, span

@@ -15,11 +15,12 @@ from tensorplug.device.backend import Backend, SupportsEvents, order_after, tell
 from tensorplug.device.buffer import as_bytes
 from tensorplug.device.marks import Mark as StreamMark
 from tensorplug.device.moving import queue_copy
+from tensorplug.device.part import Part
 from tensorplug.device.placing import host_data
 from tensorplug.device.transfer import copy as copy_tensor
 from tensorplug.device.transfer import read, read_async
 from tensorplug.errors import Aborted, DeviceError, OutOfMemory
-from tensorplug.graph.graph import Bindings, BoundGraph
+from tensorplug.graph.bindings import Bindings
 from tensorplug.graph.tensor import Array, Tensor, array_view
 from tensorplug.planning.program import (
     Copy,
@@ -246,11 +247,9 @@ def _run_split(
     assert split is not None
     work.begun = split + 1
     if not step.whole:
-        part = work.schedule.graph.part(step.nodes)
-        fleet.backends[step.stream].compute(BoundGraph(part, batch.locals[split]))
+        fleet.backends[step.stream].compute(Part(step.nodes, batch.locals[split]))
     elif checked_by is not None:
-        graph, plan = work.schedule.graph, batch.plans[split]
-        run_checked(checked_by, graph, step.nodes, plan, batch.locals[split])
+        run_checked(checked_by, step.nodes, batch.plans[split], batch.locals[split])
     else:
         batch.plans[split].run()
     if step.ends:

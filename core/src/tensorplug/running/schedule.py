@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Any, final
 from tensorplug.device.backend import Backend, Plan, SupportsNotes
 from tensorplug.device.buffer import Buffer, BufferType
 from tensorplug.device.lifetime import Resource
+from tensorplug.device.part import Part
 from tensorplug.device.placing import allocate
 from tensorplug.errors import GraphError
-from tensorplug.graph.graph import Bindings, BoundGraph, Graph
+from tensorplug.graph.bindings import Bindings
+from tensorplug.graph.graph import Graph
 from tensorplug.graph.tensor import Array, Storage, Tensor
 from tensorplug.planning.assign import Choice, Choices
 from tensorplug.planning.explain import Explanation, explain
@@ -378,15 +380,11 @@ class Schedule(Resource):
 
     def _plan(self, batch: Batch) -> None:
         for i, (split, bindings) in enumerate(zip(self.splits, batch.locals, strict=True)):
-            bound = BoundGraph(self.part(split), bindings)
+            bound = Part(split.nodes, bindings, groups=split.groups, stages=split.stages)
             if i < len(batch.plans):
                 batch.plans[i].rebind(bound)
             else:
                 batch.plans.append(self.scheduler.take_plan(split.backend, bound))
-
-    def part(self, split: Split) -> Graph:
-        """The graph of one split."""
-        return self.graph.part(split.nodes, groups=split.groups, stages=split.stages)
 
     def _close(self) -> None:
         self.release()

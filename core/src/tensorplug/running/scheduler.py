@@ -11,10 +11,12 @@ from functools import partial
 from tensorplug.device.backend import Backend, Plan, SupportsOptimize
 from tensorplug.device.buffer import Buffer, BufferType
 from tensorplug.device.lifetime import Resource, Turnstile
+from tensorplug.device.part import Part
 from tensorplug.device.placing import buffer_sizes
 from tensorplug.errors import GraphError, OptionError, RunFailed, RunState, SchedulerBusy, blaming
 from tensorplug.fusion.formulas import FUSION
-from tensorplug.graph.graph import Bindings, BoundGraph, Graph
+from tensorplug.graph.bindings import Bindings
+from tensorplug.graph.graph import Graph
 from tensorplug.graph.tensor import Storage, Tensor
 from tensorplug.inspect.sanitizer import SANITIZE, Sanitizer
 from tensorplug.inspect.trace import Trace, of_process
@@ -335,10 +337,10 @@ class Scheduler(Resource):
 
     # --- for its schedules -----------------------------------------------------------------
 
-    def take_plan(self, backend: int, bound: BoundGraph) -> Plan:
+    def take_plan(self, backend: int, bound: Part) -> Plan:
         """A plan for `bound`: one of the same structure, bound anew, or a new one."""
         # A key costs as much as a pass over the graph.
-        waiting = self._plans.get((backend, bound.graph.key)) if self._plans else None
+        waiting = self._plans.get((backend, bound.key)) if self._plans else None
         if not waiting:
             return self.backends[backend].plan(bound)
         plan = waiting.pop()
@@ -352,7 +354,7 @@ class Scheduler(Resource):
         if self.closed or sum(map(len, self._plans.values())) >= KEPT_PLANS:
             plan.close()
             return
-        self._plans.setdefault((backend, plan.bound.graph.key), []).append(plan)
+        self._plans.setdefault((backend, plan.bound.key), []).append(plan)
 
     def _lay_out(
         self,

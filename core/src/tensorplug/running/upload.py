@@ -8,7 +8,7 @@ from tensorplug.device.buffer import as_bytes
 from tensorplug.device.placing import host_data
 from tensorplug.device.transfer import copy
 from tensorplug.errors import GraphError, NotAllocated
-from tensorplug.graph.graph import Bindings
+from tensorplug.graph.bindings import Bindings
 from tensorplug.graph.tensor import Tensor
 from tensorplug.running.failure import Attempt
 from tensorplug.running.ids import check_given

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tensorplug.device import Backend, Bindings, BoundGraph, OptionError, Plan, Tensor
+from tensorplug.device import Backend, Bindings, OptionError, Part, Plan, Tensor
 from tensorplug_cpu.plan import CPUPlan, looking, prepare
 from tensorplug_cpu.task import Tools
 from tensorplug_cpu.threads import Team, Workers, blas_threads, check_threads
@@ -49,7 +49,7 @@ class CPUBackend(Backend):
             )
         self.team.share(pool)
 
-    def _plan(self, bound: BoundGraph) -> Plan:
+    def _plan(self, bound: Part) -> Plan:
         return CPUPlan(self, bound)
 
     def _compute(self, node: Tensor, bindings: Bindings) -> None:

@@ -1,4 +1,4 @@
-"""`CPUPlan`: a bound graph as a flat list of calls without arguments."""
+"""`CPUPlan`: a part as a flat list of calls without arguments."""
 
 from collections.abc import Callable, Sequence
 from functools import cache, partial
@@ -10,7 +10,7 @@ from tensorplug.device import (
     Aborted,
     Array,
     Bindings,
-    BoundGraph,
+    Part,
     Plan,
     Tensor,
     Unsupported,
@@ -31,24 +31,24 @@ class CPUPlan(Plan):
 
     backend: "CPUBackend"
 
-    def __init__(self, backend: "CPUBackend", bound: BoundGraph) -> None:
+    def __init__(self, backend: "CPUBackend", bound: Part) -> None:
         super().__init__(backend, bound)
         self._scratch = Scratch()
         self._rebind()
 
     def _rebind(self) -> None:
-        graph, look = self.bound.graph, self._look()
+        look = self._look()
         tools = Tools(self.backend.team, self._scratch)
         with np.errstate(all="ignore"):
             self._nodes = [
                 (node, prepare(node, look, tools, plain=self.backend.use_reference))
-                for node in graph.nodes
-                if graph.computes(node) and node.size
+                for node in self.bound.nodes
+                if not node.is_view and node.size
             ]
         self._steps = [step for _, steps in self._nodes for step in steps]
 
     def _look(self) -> "Look":
-        """Where the tensors of the graph lie."""
+        """Where the tensors of the part lie."""
         return looking(self.bound.bindings)
 
     def _run(self) -> None:

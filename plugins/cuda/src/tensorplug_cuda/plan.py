@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 import numpy as np
 from cupy.cuda import driver, runtime
 
-from tensorplug.device import BoundGraph, Plan
+from tensorplug.device import Part, Plan
 from tensorplug_cuda.branches import Branches, fork, one_by_one, spread, touched
 from tensorplug_cuda.errors import driver_errors
 from tensorplug_cuda.graphs import Captured
@@ -49,7 +49,7 @@ class CudaPlan(Plan):
 
     backend: "CudaBackend"
 
-    def __init__(self, backend: "CudaBackend", bound: BoundGraph) -> None:
+    def __init__(self, backend: "CudaBackend", bound: Part) -> None:
         super().__init__(backend, bound)
         self._graph: Captured | None = None
         self.refusal = ""
@@ -78,9 +78,9 @@ class CudaPlan(Plan):
         return self._branches.longest
 
     def _rebind(self) -> None:
-        graph, bindings = self.bound.graph, self.bound.bindings
+        bound, bindings = self.bound, self.bound.bindings
         device = self.backend.device
-        placed = reusing(place(device, work, bindings) for work in graph.work)
+        placed = reusing(place(device, work, bindings) for work in bound.work)
         together = list(apart(merged(placed)))
         self._ready = [ready(self.backend, parts) for parts in together]
         former, self._branches = self._branches, self._spread(together)

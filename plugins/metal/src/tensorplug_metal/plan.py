@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import objc
 
-from tensorplug.device import Aborted, BoundGraph, OutOfMemory, Plan, Unsupported
+from tensorplug.device import Aborted, OutOfMemory, Part, Plan, Unsupported
 from tensorplug_metal.launches import Ready, encode, ready
 from tensorplug_metal.recording import Recording
 from tensorplug_simt.placing import place
@@ -32,7 +32,7 @@ class MetalPlan(Plan):
 
     backend: "MetalBackend"
 
-    def __init__(self, backend: "MetalBackend", bound: BoundGraph) -> None:
+    def __init__(self, backend: "MetalBackend", bound: Part) -> None:
         super().__init__(backend, bound)
         self._recording: Recording | None = None
         self.refusal = ""
@@ -55,10 +55,10 @@ class MetalPlan(Plan):
         return sum(launch.waits for launch in self._ready)
 
     def _rebind(self) -> None:
-        graph, bindings = self.bound.graph, self.bound.bindings
+        bound, bindings = self.bound, self.bound.bindings
         backend = self.backend
         self._drop_recording()
-        placed = [part for work in graph.work for part in place(backend.device, work, bindings)]
+        placed = [part for work in bound.work for part in place(backend.device, work, bindings)]
         self._ready = ready(backend.device, placed, concurrent=backend.concurrent)
         self._ran = False
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from tensorplug.device import BoundGraph, OptionError, Plan, Rounding, Tensor
+from tensorplug.device import OptionError, Part, Plan, Rounding, Tensor
 from tensorplug_cpu.backend import CPUBackend
 from tensorplug_cpu.threads import Workers
 from tensorplug_native.library import Level, Poll
@@ -62,7 +62,7 @@ class NativeBackend(CPUBackend):
             self._own.close()
             self._present = pool or self._own
 
-    def _plan(self, bound: BoundGraph) -> Plan:
+    def _plan(self, bound: Part) -> Plan:
         return ReferencePlan(self, bound) if self.use_reference else NativePlan(self, bound)
 
     def _close(self) -> None:

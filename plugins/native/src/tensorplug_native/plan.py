@@ -10,11 +10,10 @@ import numpy as np
 from tensorplug.device import (
     Aborted,
     Array,
-    BoundGraph,
     Buffer,
-    Graph,
     GraphError,
     Group,
+    Part,
     Storage,
     Tensor,
 )
@@ -72,7 +71,10 @@ class Program:
         return outcome
 
 
-class Part:
+Unit = Tensor | Group
+
+
+class Stretch:
     """Nodes in a row: a program, or steps of NumPy."""
 
     def __init__(self, nodes: Sequence[Tensor], program: Program | None = None) -> None:
@@ -92,39 +94,39 @@ class NativePlan(CPUPlan):
 
     backend: "NativeBackend"
 
-    def __init__(self, backend: "NativeBackend", bound: BoundGraph) -> None:
-        self._parts: list[Part] = []
-        self._planned: tuple[Graph, Sequence[tuple[DType, type[Operand]]]] | None = None
+    def __init__(self, backend: "NativeBackend", bound: Part) -> None:
+        self._stretches: list[Stretch] = []
+        self._planned: tuple[Sequence[Unit], Sequence[tuple[DType, type[Operand]]]] | None = None
         super().__init__(backend, bound)
 
     def _rebind(self) -> None:
-        graph, bindings = self.bound.graph, self.bound.bindings
+        bound, bindings = self.bound, self.bound.bindings
         look = looking(bindings)
         # Weights may lie expanded to f32, or in panels: they are not what they seem.
-        leafs = (t for t in graph.leafs if t.size and not t.splits_blocks and bindings.has(t))
-        planned = graph, [(look(t).dtype, type(look(t))) for t in leafs]
+        leafs = (t for t in bound.leafs if t.size and not t.splits_blocks and bindings.has(t))
+        planned = bound.work, [(look(t).dtype, type(look(t))) for t in leafs]
         with np.errstate(all="ignore"):
             if planned == self._planned:
                 self._move(look)
             else:
-                self._parts, self._planned = self._encode(graph, look), planned
+                self._stretches, self._planned = self._encode(bound.work, look), planned
 
     def _move(self, look: Look) -> None:
         """Keep all programs and take the addresses anew."""
         tools = Tools(self.backend.team, self._scratch)
-        for part in self._parts:
-            if part.program is None:
-                part.bind(look, tools)
+        for stretch in self._stretches:
+            if stretch.program is None:
+                stretch.bind(look, tools)
             else:
-                part.program.move(look)
-                _count_writes(part.nodes, tools)
+                stretch.program.move(look)
+                _count_writes(stretch.nodes, tools)
 
-    def _encode(self, graph: Graph, look: Look) -> list[Part]:
+    def _encode(self, units: Sequence[Unit], look: Look) -> list[Stretch]:
         tools = Tools(self.backend.team, self._scratch)
         tools.shared[ACTIVATIONS] = self.backend.activations
         work: list[tuple[Sequence[Tensor], Sequence[Encoded]]] = []
-        parts = []
-        for item in graph.work:
+        stretches = []
+        for item in units:
             nodes = item.nodes if isinstance(item, Group) else (item,)
             if isinstance(item, Group):
                 work.append((nodes, encode_group(item, look, tools)))
@@ -134,51 +136,51 @@ class NativePlan(CPUPlan):
         tools.writes.clear()
         for is_native, group in groupby(work, lambda pair: bool(pair[1])):
             pairs = list(group)
-            part = Part([node for nodes, _ in pairs for node in nodes])
+            stretch = Stretch([node for nodes, _ in pairs for node in nodes])
             if is_native:
-                part.program = Program(e for _, records in pairs for e in records)
-                _count_writes(part.nodes, tools)
+                stretch.program = Program(e for _, records in pairs for e in records)
+                _count_writes(stretch.nodes, tools)
             else:
-                part.bind(look, tools)
-            parts.append(part)
-        return parts
+                stretch.bind(look, tools)
+            stretches.append(stretch)
+        return stretches
 
     def _run(self) -> None:
         abort = self.backend.abort_callback
         done = 0
-        for part in self._parts:
+        for stretch in self._stretches:
             if abort is not None and abort():
-                raise self._aborted("before", part, done)
-            if part.program is None:
-                self._run_steps(part.steps)
+                raise self._aborted("before", stretch, done)
+            if stretch.program is None:
+                self._run_steps(stretch.steps)
             else:
-                self._run_program(part, part.program, done)
-            done += len(part.nodes)
+                self._run_program(stretch, stretch.program, done)
+            done += len(stretch.nodes)
 
     def _run_steps(self, steps: Sequence[Step]) -> None:
         with np.errstate(all="ignore"), blas_threads(self.backend.threads):
             for step in steps:
                 step()
 
-    def _run_program(self, part: Part, program: Program, done: int) -> None:
+    def _run_program(self, stretch: Stretch, program: Program, done: int) -> None:
         watch = self.backend.watch
         watch.begin(self.backend.abort_callback)
         outcome = program.run(self.backend)
         watch.end()
         if outcome.code == Ending.ABORTED:
-            raise self._aborted("after", part, done)
+            raise self._aborted("after", stretch, done)
         if outcome.code == Ending.BAD_ROW:
             raise program.encoded[outcome.node].wrong_id(outcome.value, self.bound.bindings)
 
-    def _aborted(self, when: str, part: Part, done: int) -> Aborted:
-        count = sum(len(p.nodes) for p in self._parts)
+    def _aborted(self, when: str, stretch: Stretch, done: int) -> Aborted:
+        count = sum(len(p.nodes) for p in self._stretches)
         return Aborted(
-            f"{self.backend.name}: stopped by its abort callback {when} {part.nodes[0]}, "
+            f"{self.backend.name}: stopped by its abort callback {when} {stretch.nodes[0]}, "
             f"after {done} of {count} nodes"
         )
 
     def _close(self) -> None:
-        self._parts = []
+        self._stretches = []
         super()._close()
 
 
@@ -189,7 +191,7 @@ class ReferencePlan(CPUPlan):
 
     def _look(self) -> Look:
         self._leave()
-        inner = [node for group in self.bound.graph.groups for node in group.inner]
+        inner = [node for group in self.bound.groups for node in group.inner]
         kind = self.backend.device.buffer_type
         self._rooms = [kind.alloc(kind.alloc_size(node)) for node in inner]
         places = {n: Storage(room, 0) for n, room in zip(inner, self._rooms, strict=True)}

@@ -59,7 +59,7 @@ def chain(device: NativeDevice) -> Recording:
     graph = tp.Graph(node)
     bindings = bind(device, graph, {x: data})
     with device.open(threads=1) as backend:
-        found = recorded(tp.BoundGraph(graph, bindings), backend)
+        found = recorded(tp.Part.of(graph, bindings), backend)
     assert found is not None
     found.expect(address(looking(bindings)(node).array), tp.F32, wanted, LIMIT)
     return found

@@ -39,10 +39,10 @@ class Recording:
         self.ranges.append((start, start + wanted.size * dtype.size))
 
 
-def recorded(bound: tp.BoundGraph, backend: NativeBackend) -> Recording | None:
+def recorded(bound: tp.Part, backend: NativeBackend) -> Recording | None:
     """The program of a graph, before it has run; None where NumPy has a part in it."""
     with backend.plan(bound) as plan:
-        programs = [part.program for part in plan._parts]
+        programs = [stretch.program for stretch in plan._stretches]
     if not programs or not all(programs):
         return None
     records = np.concatenate([program._records for program in programs])

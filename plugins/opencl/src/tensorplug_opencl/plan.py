@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import pyopencl as cl
 
-from tensorplug.device import BoundGraph, Plan, map_driver_errors
+from tensorplug.device import Part, Plan, map_driver_errors
 from tensorplug_opencl.memory import ERRORS, OpenCLBuffer
 from tensorplug_simt.merging import Placed, joined, merged
 from tensorplug_simt.placing import place
@@ -30,15 +30,15 @@ class OpenCLPlan(Plan):
 
     backend: "OpenCLBackend"
 
-    def __init__(self, backend: "OpenCLBackend", bound: BoundGraph) -> None:
+    def __init__(self, backend: "OpenCLBackend", bound: Part) -> None:
         super().__init__(backend, bound)
         self._kernels = Kernels(backend.device)
         self._rebind()
 
     def _rebind(self) -> None:
-        graph, bindings = self.bound.graph, self.bound.bindings
+        bound, bindings = self.bound, self.bound.bindings
         device = self.backend.device
-        launches = list(merged(reusing(place(device, work, bindings) for work in graph.work)))
+        launches = list(merged(reusing(place(device, work, bindings) for work in bound.work)))
         self._kernels.give_back()
         self._ready = [bind(device, parts, self._kernels) for parts in launches]
 

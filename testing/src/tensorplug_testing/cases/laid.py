@@ -26,9 +26,9 @@ class Laid:
     """Memory of the first leaf, whose bytes are the device's own affair."""
 
     @property
-    def bound(self) -> tp.BoundGraph:
+    def bound(self) -> tp.Part:
         """What a backend plans."""
-        return tp.BoundGraph(self.built.graph, self.bindings)
+        return tp.Part.of(self.built.graph, self.bindings)
 
     @property
     def roots(self) -> list[Tensor]:

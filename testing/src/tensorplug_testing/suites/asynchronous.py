@@ -69,7 +69,7 @@ class AsyncTests(EventTests, LateErrorTests):
         planned.plan.backend.compute(bound)
 
         np.testing.assert_array_equal(
-            planned.read(bound.graph.outputs[0]), work.after(numbers(self.elements), STEPS)
+            planned.read(bound.outputs[0]), work.after(numbers(self.elements), STEPS)
         )
 
     def test_streams_do_not_disturb_each_other(self, work: Work) -> None:

@@ -89,7 +89,7 @@ def _run(work: Work, device: Device, backend: Backend, table: Tensor | None, siz
     homeless = [t for t in (*graph.leafs, *graph.nodes) if t.storage is None]
     needed = {t: max(size if t in outputs else 0, kind.alloc_size(t)) for t in homeless}
     places = {t: tp.Storage(kind.alloc(bytes_), 0) for t, bytes_ in needed.items()}
-    bound = tp.BoundGraph(graph, tp.Bindings(places))
+    bound = tp.Part.of(graph, tp.Bindings(places))
     for place in places.values():
         place.buffer.fill(0)  # memory that nobody touched is not there yet
     transfer.write(x, numbers(100), bound.bindings)

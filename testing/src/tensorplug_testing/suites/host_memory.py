@@ -46,7 +46,7 @@ class HostMemoryTests(Suite):
             pytest.skip(f"the host does not see {device.name} memory")
         x = work.place(np.zeros(8, np.float32))
         planned = work.plan(work.chain(x))
-        y = planned.bound.graph.outputs[0]
+        y = planned.bound.outputs[0]
         place = planned.bound.bindings.where(y)
 
         x.numpy()[...] = numbers(8)

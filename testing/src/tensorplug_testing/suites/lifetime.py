@@ -137,7 +137,7 @@ class LifetimeTests(Suite):
         np.testing.assert_array_equal(
             planned.compute({x: numbers(16, seed=1)})[0], work.after(numbers(16, seed=1))
         )
-        result = other.bound.graph.outputs[0]
+        result = other.bound.outputs[0]
         np.testing.assert_array_equal(other.read(result), work.after(numbers(16)))
 
     def test_memory_outlives_the_stream_that_used_it(self, work: Work) -> None:
@@ -340,8 +340,8 @@ class LifetimeTests(Suite):
         return seen
 
 
-def _some_bound() -> tp.BoundGraph:
-    return tp.BoundGraph(tp.Graph(tp.dup(tp.input("x", (4,), tp.F32))), tp.Bindings())
+def _some_bound() -> tp.Part:
+    return tp.Part.of(tp.Graph(tp.dup(tp.input("x", (4,), tp.F32))), tp.Bindings())
 
 
 def _one_step(work: Work) -> tp.Tensor:
@@ -369,7 +369,7 @@ def _loose_run(work: Work, device: Device) -> list[Any]:
     x = tp.input("x", (1 << 14,), tp.F32)
     y, kind = work.chain(x), device.buffer_type
     places = {t: tp.Storage(kind.alloc(kind.alloc_size(t)), 0) for t in (x, y)}
-    bound = tp.BoundGraph(tp.Graph(y), tp.Bindings(places))
+    bound = tp.Part.of(tp.Graph(y), tp.Bindings(places))
     transfer.write(x, numbers(1 << 14), bound.bindings)
     backend = device.open()
     plan = backend.plan(bound)

@@ -109,7 +109,7 @@ class MemoryTests(HostMemoryTests):
         x = tp.input("x", (5,), tp.F32)
         y = work.chain(x)
         places = {x: tp.Storage(buffer, gap), y: tp.Storage(buffer, 4 * gap)}
-        bound = tp.BoundGraph(tp.Graph(y), tp.Bindings(places))
+        bound = tp.Part.of(tp.Graph(y), tp.Bindings(places))
         transfer.write(x, data, bound.bindings)
 
         work.open().compute(bound)

@@ -10,7 +10,6 @@ import pytest
 
 import tensorplug as tp
 from tensorplug.device import Backend, Buffer, Device, Plan, SupportsThreads, transfer
-from tensorplug.graph.graph import forward_select
 from tensorplug.graph.tensor import Storage, Tensor
 from tensorplug_testing.suites.abilities import needs
 from tensorplug_testing.suites.work import UNTOUCHED, Suite, Work, numbers
@@ -77,7 +76,7 @@ class PlanTests(Suite):
         planned.plan.backend.synchronize()
 
         wanted = work.after(numbers(100), 2)
-        np.testing.assert_array_equal(planned.read(planned.bound.graph.outputs[0]), wanted)
+        np.testing.assert_array_equal(planned.read(planned.bound.outputs[0]), wanted)
 
     def test_two_plans_of_one_graph_work_apart(self, work: Work) -> None:
         x = tp.input("x", (100,), tp.F32)
@@ -173,7 +172,7 @@ class PlanTests(Suite):
             planned.plan.rebind(other)
 
         assert str(error.value) == (
-            f"{planned.plan!r}: cannot run {other.graph!r} of another structure; plan it"
+            f"{planned.plan!r}: cannot run {other!r} of another structure; plan it"
         )
         np.testing.assert_array_equal(
             planned.compute({x: numbers(100)})[0], work.after(numbers(100), 2)
@@ -224,7 +223,7 @@ class PlanTests(Suite):
 
     def test_plan_of_no_nodes_runs(self, work: Work) -> None:
         x = tp.input("x", (4,), tp.F32)
-        nothing = tp.Graph(x[1:]).part([])
+        nothing = tp.Part([], outputs=[x])
 
         planned = work.plan(nothing)
         planned.plan.run()
@@ -239,17 +238,6 @@ class PlanTests(Suite):
         (result,) = work.plan(work.chain(x, 2)).compute({x: numbers(*shape)})
 
         assert result.shape == shape
-
-    def test_plan_computes_the_chosen_alternative_and_no_other(self, work: Work) -> None:
-        x = tp.input("x", (8,), tp.F32)
-        one, two = work.chain(x, 1), work.chain(x, 2)
-        planned = work.plan(forward_select([one, two], 0))
-
-        (result,) = planned.compute({x: numbers(8)})
-
-        np.testing.assert_array_equal(result, work.after(numbers(8)))
-        place = planned.bound.bindings.where(two)
-        assert set(place.buffer.read(place.offset, 32).tolist()) == {UNTOUCHED}
 
     def test_plan_reads_sources_at_an_offset(self, work: Work) -> None:
         x = tp.input("x", (6, 8), tp.F32)
@@ -383,11 +371,11 @@ def _untouched(buffer: Buffer, start: int, size: int) -> bool:
     return set(rest.tolist()) == {UNTOUCHED}
 
 
-def _bind_loosely(device: Device, node: Tensor) -> tp.BoundGraph:
+def _bind_loosely(device: Device, node: Tensor) -> tp.Part:
     """Memory for a graph that nobody else holds."""
     graph, kind = tp.Graph(node), device.buffer_type
     places = {t: Storage(kind.alloc(kind.alloc_size(t)), 0) for t in (*graph.leafs, *graph.nodes)}
-    return tp.BoundGraph(graph, tp.Bindings(places))
+    return tp.Part.of(graph, tp.Bindings(places))
 
 
 def _in_place(work: Work, device: Device, x: Tensor) -> Tensor:
@@ -410,8 +398,8 @@ def _count_plans(backend: Backend, monkeypatch: pytest.MonkeyPatch) -> list[Any]
     planned: list[Any] = []
     plan = backend._plan
 
-    def counted(bound: tp.BoundGraph) -> Plan:
-        planned.append(bound.graph)
+    def counted(bound: tp.Part) -> Plan:
+        planned.append(bound)
         return plan(bound)
 
     monkeypatch.setattr(backend, "_plan", counted)

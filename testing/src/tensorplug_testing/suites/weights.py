@@ -118,7 +118,7 @@ def _planned(work: Work, op: str, dtype: tp.DType, kind: BufferType) -> tuple[Te
     weights = _placed(work, kind, dtype, USES[op].shape)
     planned = work.plan(USES[op].build(weights))
     rng = np.random.default_rng(9)
-    for t in planned.bound.graph.inputs:
+    for t in planned.bound.leafs:
         if t.dtype is tp.I32:
             planned.write({t: rng.integers(0, USES[op].shape[0], t.shape).astype(np.int32)})
         else:
@@ -147,9 +147,9 @@ def _stored(dtype: tp.DType, shape: tuple[int, ...], seed: int) -> Array:
 
 def _check(planned: Planned, weights: Tensor, data: Array, when: str) -> None:
     (result,) = planned.compute()
-    graph = planned.bound.graph
-    inputs = {t: planned.read(t) for t in graph.inputs}
-    wanted = reference.compute(graph, {weights: data, **inputs})[graph.outputs[0]]
+    bound = planned.bound
+    inputs = {t: planned.read(t) for t in bound.leafs if t is not weights}
+    wanted = reference.compute(bound.outputs, {weights: data, **inputs})[bound.outputs[0]]
     error = normalised_error(result.astype(np.float64), wanted)
     assert error <= LIMIT, (
         f"{weights.dtype} {when}: NMSE {error:.2e}; a plan must read them at each run"

@@ -46,7 +46,7 @@ class Planned:
     """A graph with memory and a plan: write inputs, run, read results."""
 
     plan: Plan
-    bound: tp.BoundGraph
+    bound: tp.Part
 
     def write(self, inputs: Mapping[Tensor, Any]) -> None:
         """Write inputs; done when this returns."""
@@ -62,7 +62,7 @@ class Planned:
         self.write(inputs or {})
         self.plan.run()
         self.plan.backend.synchronize()
-        return [self.read(t) for t in self.bound.graph.outputs]
+        return [self.read(t) for t in self.bound.outputs]
 
 
 class Work:
@@ -119,12 +119,12 @@ class Work:
 
     def bind(
         self,
-        outputs: Tensor | Sequence[Tensor] | tp.Graph,
+        outputs: Tensor | Sequence[Tensor] | tp.Graph | tp.Part,
         places: Mapping[Tensor, tp.Storage] | None = None,
-    ) -> tp.BoundGraph:
-        """A graph with a buffer for each tensor that has no memory of its own nor in `places`."""
-        graph = outputs if isinstance(outputs, tp.Graph) else tp.Graph(outputs)
-        roots = dict.fromkeys(t.root for t in (*graph.leafs, *graph.nodes))
+    ) -> tp.Part:
+        """A part with a buffer for each tensor that has no memory of its own nor in `places`."""
+        part = _part_of(outputs)
+        roots = dict.fromkeys(t.root for t in (*part.leafs, *part.nodes))
         given = dict(places or {})
         size_of = self.device.buffer_type.alloc_size
         given |= {
@@ -132,20 +132,20 @@ class Work:
             for t in roots
             if t.storage is None and t not in given
         }
-        return tp.BoundGraph(graph, tp.Bindings(given))
+        return part.bind(tp.Bindings(given))
 
     def plan(
         self,
-        outputs: Tensor | Sequence[Tensor] | tp.Graph,
+        outputs: Tensor | Sequence[Tensor] | tp.Graph | tp.Part,
         backend: Backend | None = None,
         places: Mapping[Tensor, tp.Storage] | None = None,
     ) -> Planned:
-        """A plan of a graph, with memory for all of it, on `backend` or a stream of its own.
+        """A plan of a part, with memory for all of it, on `backend` or a stream of its own.
 
         Skips the test where the device refuses a node.
         """
         bound = self.bind(outputs, places)
-        for node in filter(bound.graph.computes, bound.graph.nodes):
+        for node in (n for n in bound.nodes if not n.is_view):
             answer = self.device.supports(node)
             if isinstance(answer, tp.Refusal):
                 pytest.skip(answer.reason)
@@ -180,6 +180,12 @@ class Suite:
     def memory(self, device: Device) -> BufferType:
         """The memory that the device computes in."""
         return device.buffer_type
+
+
+def _part_of(outputs: Tensor | Sequence[Tensor] | tp.Graph | tp.Part) -> tp.Part:
+    if isinstance(outputs, tp.Part):
+        return outputs
+    return tp.Part.of(outputs if isinstance(outputs, tp.Graph) else tp.Graph(outputs))
 
 
 def numbers(*shape: int, seed: int = 0) -> Array:

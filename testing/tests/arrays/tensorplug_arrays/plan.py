@@ -21,8 +21,7 @@ class ArraysPlan(Plan):
         self.resolve()
 
     def resolve(self):
-        graph = self.bound.graph
-        self.calls = [(node, self.stored(node)) for node in graph.work]
+        self.calls = [(node, self.stored(node)) for node in self.bound.work]
 
     def _rebind(self):
         if "rebind does nothing" not in self.faults:

@@ -66,7 +66,7 @@ def boundaries(attempt: Attempt) -> list[Restart]:
 
 def needed(graph: Graph, done: Collection[Tensor]) -> list[Tensor]:
     """The roots, persistent ones apart, whose values the rest of a graph reads when `done` is."""
-    rest = [n for n in graph.nodes if n not in done and graph.computes(n)]
+    rest = [n for n in graph.nodes if n not in done and not n.is_view]
     used = [root for n in rest for root in (*(s.root for s in n.sources), *n.written_roots)]
     used += [t.root for t in (*graph.outputs, *graph.effects)]
     changed = set(written(done))

@@ -20,8 +20,7 @@ def compute(
     """
     graph = outputs if isinstance(outputs, Graph) else Graph(outputs)
     memory = execute(graph, leaf_values or {})
-    shown = [node for node in graph.nodes if node.is_view or graph.computes(node)]
-    return {node: memory.value(node).reshape(node.shape) for node in shown}
+    return {node: memory.value(node).reshape(node.shape) for node in graph.nodes}
 
 
 def execute(graph: Graph, leaf_values: Mapping[Tensor, Any]) -> Memory:
@@ -35,7 +34,7 @@ def execute(graph: Graph, leaf_values: Mapping[Tensor, Any]) -> Memory:
         for node in graph.nodes:
             if node.view_of is None:
                 memory.add(node)
-            if graph.computes(node) and node.size:
+            if not node.is_view and node.size:
                 action(node.op)(node, memory)
     return memory
 
