@@ -220,7 +220,7 @@ def test_what_may_run_side_by_side_has_a_band_and_barriers_are_counted() -> None
     page = Rows(told.to_html())
 
     tips = [band["data-tip"] for band in page.by_class["stage"]]
-    assert tips == ["2 side by side\na\nb", *["alone between its barriers\n" + n for n in "cy"]]
+    assert tips == ["2 in parallel\na\nb", *["one between its barriers\n" + n for n in "cy"]]
     assert [row["id"] for row in page.by_class["row"] if "many" in row["class"]] == ["n0", "n1"]
     assert [row["id"] for row in page.by_class["barrier"]] == ["n2", "n3"]
     assert "split 0 on host:0: 2 barriers among 4 pieces of work" in str(told)

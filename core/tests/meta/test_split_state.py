@@ -51,7 +51,7 @@ def test_size_is_dealt_out_by_ratio_and_none_is_lost(size, ratio, unit, parts):
                 (1e308, 1e308),
             ]
         ),
-        (lambda: deal(10, (1, 1), unit=4), "deal: 10 elements are no multiple of the unit 4"),
+        (lambda: deal(10, (1, 1), unit=4), "deal: 10 elements are not a multiple of the unit 4"),
         (
             lambda: SplitState(0),
             "SplitState: axis 0 with 0 segments; an axis from 0 to 3 has at least one, mirrored "

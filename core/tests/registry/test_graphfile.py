@@ -113,17 +113,17 @@ def test_the_good_content_is_good(tmp_path):
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("", "is no JSON: Expecting value: line 1 column 1 (char 0)"),
-        ("[" * 100_000, "is no JSON: "),
-        ("[]", "is no saved graph; write one with tensorplug.inspect.graphfile.save"),
-        ('{"format": "x"}', "is no saved graph; write one with tensorplug.inspect.graphfile.save"),
+        ("", "is not JSON: Expecting value: line 1 column 1 (char 0)"),
+        ("[" * 100_000, "is not JSON: "),
+        ("[]", "is not a saved graph; write one with tensorplug.inspect.graphfile.save"),
+        ('{"format": "x"}', "is not a saved graph; write one with tensorplug.inspect.graphfile.save"),
         (
             changed("top", version=2),
             "has version 2, this tensorplug reads 1; pip install --upgrade tensorplug",
         ),
-        (changed("top", nodes=None), "the file: nodes is None, no list"),
-        (changed("top", leafs=[3]), "a leaf is 3, no object"),
-        (changed("top", nodes=[{}]), "a node: op is None, no str"),
+        (changed("top", nodes=None), "the file: nodes is None, not a list"),
+        (changed("top", leafs=[3]), "a leaf is 3, not an object"),
+        (changed("top", nodes=[{}]), "a node: op is None, not a str"),
         (changed("top", outputs=[2]), "refers to tensor 2 of 2"),
         (changed("top", outputs=[-1]), "refers to tensor -1 of 2"),
         (changed("top", outputs=["x"]), "refers to tensor 'x' of 2"),
@@ -139,7 +139,7 @@ def test_the_good_content_is_good(tmp_path):
         (changed("node", operands=[0, 0]), "relu: 2 sources given, at most 1 taken"),
         (changed("node", operands=[None]), "relu: source 'x' is missing"),
         (changed("node", params={"slope": 2}), "relu: unknown parameters ['slope']; known are []"),
-        (changed("node", params={"slope": {}}), "{} is no parameter"),
+        (changed("node", params={"slope": {}}), "{} is not a parameter"),
         (
             changed("node", shape=[5]),
             "relu '' gives f32[4], and the file says f32[5]; it was made by another version",

@@ -1,1 +1,1 @@
-"""Looks at what runs: traces, the sanitizer, comparisons, graph files, pages."""
+"""Inspection of graphs and runs: traces, race detection, comparison, graph files, HTML pages."""

@@ -1,4 +1,4 @@
-"""All nodes from left to right: which device works, what is copied, what lies in which memory."""
+"""The chart of a schedule as SVG: nodes from left to right, devices, copies, memory over time."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,45 +12,45 @@ if TYPE_CHECKING:
 
 LEFT, RIGHT = 144, 56
 WIDTH, NARROWEST, WIDEST = 1040, 1.0, 60.0
-"""Pixels of all nodes together if they fit, and of one at least and at most."""
+"""Preferred width of all nodes together; least and greatest width of one node; in pixels."""
 LANE, BAR, BAND, GAP, PANEL = 38, 22, 6, 12, 130
-"""Pixels of a device, of its work, of what runs side by side, between parts, and of a buffer."""
+"""Heights in pixels: of a device, its splits, its stages, the space between, and of a buffer."""
 LEAST = 640
-"""Pixels of the whole that its titles need."""
+"""Least width of the chart in pixels, for its titles."""
 LABEL, LETTER = 58, 7
-"""Pixels that the bytes of a copy take, and a letter."""
+"""Widths in pixels: of a copy's label, and of one letter."""
 LONGEST = 18
-"""Letters of a device's name that are shown."""
+"""The most letters of a device's name that are shown."""
 HEAD = 26
 DENSE = 120
-"""Arrows from which on they are thin."""
+"""Arrows are drawn thin if there are more than this number."""
 NAMED = 12
-"""Tensors that are named for one arrow."""
+"""The most tensors that the tooltip of an arrow names."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """From numbers of nodes to pixels."""
+    """Converts node numbers to pixels."""
 
     count: int
 
     @property
     def step(self) -> float:
-        """Pixels of a node."""
+        """The width of a node in pixels."""
         return min(max(WIDTH / max(self.count, 1), NARROWEST), WIDEST)
 
     def at(self, number: float) -> float:
-        """Where a node begins."""
+        """The x coordinate of the left edge of node `number`."""
         return round(LEFT + number * self.step, 1)
 
     def box(self, first: int, last: int) -> str:
-        """Attributes of what lasts from node to node, inclusive."""
+        """SVG attributes of a box from node `first` to node `last`, inclusive."""
         wide = max((last + 1 - first) * self.step, 0.5)
         return f'x="{self.at(first)}" width="{wide:.1f}"'
 
 
 def chart(told: "Explanation", colours: dict[str, str]) -> str:
-    """The chart as SVG; `colours` are classes by device."""
+    """Return the chart as SVG; `colours` are CSS classes by device."""
     scale = Scale(len(told.nodes))
     tops = {device: HEAD + i * LANE for i, device in enumerate(told.devices)}
     firsts = _firsts(told)
@@ -76,7 +76,7 @@ def chart(told: "Explanation", colours: dict[str, str]) -> str:
 
 
 def _firsts(told: "Explanation") -> list[int]:
-    """The first node of each split, and the number of all nodes."""
+    """The number of the first node of each split, then the number of nodes."""
     firsts = {row.split: number for number, row in reversed(list(enumerate(told.nodes)))}
     return [firsts[split] for split in range(len(told.splits))] + [len(told.nodes)]
 
@@ -124,13 +124,13 @@ def _devices(
 def _stages(
     told: "Explanation", tops: dict[str, int], scale: Scale, colours: dict[str, str]
 ) -> list[str]:
-    """A band for what may run side by side, and gaps between them where the barriers are."""
+    """A band for each stage, whose work may run in parallel; barriers are between the bands."""
     lines = []
     for number, stage in enumerate(told.stages):
         device = told.splits[stage.split]
         count = len(stage.work)
         told_of = _tip(
-            f"{count} side by side" if count > 1 else "alone between its barriers",
+            f"{count} in parallel" if count > 1 else "one between its barriers",
             *stage.work[:NAMED],
             *([f"and {count - NAMED} more"] if count > NAMED else []),
         )
@@ -148,7 +148,7 @@ def _stages(
 def _copies(
     told: "Explanation", tops: dict[str, int], firsts: Sequence[int], scale: Scale
 ) -> list[str]:
-    """An arrow for what one split copies from one device."""
+    """An arrow for the copies of one split from one device."""
     groups: dict[tuple[int, str, str], list[CopyRow]] = {}
     for copy in told.copies:
         groups.setdefault((copy.split, copy.origin, copy.target), []).append(copy)
@@ -177,7 +177,7 @@ def _copies(
 def _memory(
     told: "Explanation", number: int, buffer: "BufferRow", top: int, scale: Scale, colour: str
 ) -> list[str]:
-    """A buffer: its bytes from top to bottom, a box for each tensor as long as it lies there."""
+    """A buffer: bytes from top to bottom, and a box for each tensor during its lifetime."""
     places = [place for place in told.places if place.buffer == number]
     zoom = PANEL / max(buffer.bytes, 1)
     base = top + HEAD

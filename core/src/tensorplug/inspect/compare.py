@@ -1,4 +1,4 @@
-"""A graph on another backend with data of its own, and node-by-node comparison of two backends."""
+"""Copies of a graph on other backends, and node-by-node comparison of two backends."""
 
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -19,12 +19,13 @@ from tensorplug.graph.tensor import Array, Storage, Tensor
 
 
 class GraphCopy(Resource):
-    """A graph whose tensors all have memory of one backend; nothing is shared with the original."""
+    """A graph with all its tensors in memory of one backend, separate from the original's."""
 
     def __init__(self, backend: Backend, graph: Graph, bindings: Bindings | None = None) -> None:
-        """Copy the value of every tensor that has memory: of its own, or in `bindings`.
+        """Allocate memory and copy the values of tensors that have memory, own or in `bindings`.
 
-        With the bindings of a computed graph those of its nodes are copied too.
+        With the bindings of a computed graph, the values of nodes are copied too. Raises
+        OutOfMemory.
         """
         super().__init__(backend)
         self.backend = backend
@@ -82,8 +83,9 @@ def compare_backends(
 ) -> Iterator[Comparison]:
     """Compute `graph` on both backends and yield the values of its nodes in order.
 
-    Node by node, so that fused kernels stay out; with `only`, the graph runs whole and just those
-    nodes are compared. Stop by leaving the loop. Raises GraphError for missing inputs or nodes.
+    The graph runs node by node, without fused kernels. With `only`, the whole graph runs once, with
+    fusion, and only those nodes are compared. Leaving the loop stops the comparison. Raises
+    GraphError for an input without a value, and for tensors of `only` that are not nodes.
     """
     _check(graph, inputs, only)
     with GraphCopy(first, graph) as a, GraphCopy(second, graph) as b:
@@ -109,7 +111,7 @@ def _check(graph: Graph, inputs: Mapping[Tensor, Any], only: Collection[Tensor])
         raise GraphError(f"compare: input {missing[0]} has no value; give it in `inputs`")
     strange = [t for t in only if t not in graph.nodes]
     if strange:
-        raise GraphError(f"compare: {strange[0]} is no node of {graph}")
+        raise GraphError(f"compare: {strange[0]} is not a node of {graph}")
 
 
 def _values(node: Tensor, a: GraphCopy, b: GraphCopy) -> Comparison:

@@ -1,4 +1,4 @@
-"""Saves the structure of a graph as JSON, without data, and builds it anew."""
+"""Saves the structure of a graph as JSON, without data, and loads it again."""
 
 import json
 import os
@@ -17,7 +17,7 @@ from tensorplug.ops.table import OPS, apply, in_place, op
 FORMAT = "tensorplug.graph.graph"
 VERSION = 1
 LARGEST = 1 << 62
-"""Bytes of a tensor beyond which a file is taken for damaged."""
+"""The most bytes of a tensor; a file with a larger tensor is rejected as damaged."""
 
 _FLAGS = {"input": Flags.INPUT, "param": Flags.PARAM}
 _ROLES = ("input", "param", "weights", "memory", "constant")
@@ -27,7 +27,10 @@ _TOP = {"leafs": list, "nodes": list, "outputs": list, "effects": list}
 
 
 def save(graph: Graph, path: str | os.PathLike[str]) -> None:
-    """Write the structure of `graph`; data is left out. Raises GraphError."""
+    """Write the structure of `graph` without data.
+
+    Raises GraphError for nodes that call Python functions.
+    """
     called = next((t for t in graph.nodes if any(map(callable, t.params.values()))), None)
     if called is not None:
         raise GraphError(f"save {graph!r}: {called} calls a Python function; no file can hold one")
@@ -46,8 +49,8 @@ def save(graph: Graph, path: str | os.PathLike[str]) -> None:
 def load(path: str | os.PathLike[str], *, memory: BufferType | None = None) -> Graph:
     """Build the graph that a file describes. Raises FormatError.
 
-    Tensors that had memory of their own when they were saved get memory of the type `memory`, with
-    nothing in it; without that they are leafs like inputs.
+    Tensors that had memory of their own when they were saved get uninitialized memory of the type
+    `memory`. Without `memory`, they become leafs without memory.
     """
     where = f"graph file {os.fspath(path)!r}"
     content = _read(where, path)
@@ -107,10 +110,10 @@ def _read(where: str, path: str | os.PathLike[str]) -> dict[str, Any]:
     except OSError as error:
         raise FormatError(f"{where}: cannot be read: {error.strerror}") from error
     except (ValueError, RecursionError) as error:
-        raise FormatError(f"{where}: is no JSON: {error}") from error
+        raise FormatError(f"{where}: is not JSON: {error}") from error
     if not isinstance(content, dict) or content.get("format") != FORMAT:
         raise FormatError(
-            f"{where}: is no saved graph; write one with tensorplug.inspect.graphfile.save"
+            f"{where}: is not a saved graph; write one with tensorplug.inspect.graphfile.save"
         )
     if content.get("version") != VERSION:
         raise FormatError(
@@ -123,11 +126,11 @@ def _read(where: str, path: str | os.PathLike[str]) -> dict[str, Any]:
 
 def _expect(where: str, record: Any, fields: Mapping[str, type], what: str) -> None:
     if not isinstance(record, dict):
-        raise FormatError(f"{where}: {what} is {record!r}, no object")
+        raise FormatError(f"{where}: {what} is {record!r}, not an object")
     for name, kind in fields.items():
         if not isinstance(record.get(name), kind):
             raise FormatError(
-                f"{where}: {what}: {name} is {record.get(name)!r}, no {kind.__name__}"
+                f"{where}: {what}: {name} is {record.get(name)!r}, not a {kind.__name__}"
             )
 
 
@@ -148,7 +151,7 @@ def _build_leaf(where: str, record: Any) -> Tensor:
 def _place(
     leafs: list[Tensor], content: Mapping[str, Any], memory: BufferType | None
 ) -> list[Tensor]:
-    """Give memory to the leafs that had some."""
+    """Allocate memory for the leafs that had memory when they were saved."""
     if memory is None:
         return leafs
     usages = {"weights": BufferUsage.WEIGHTS, "memory": BufferUsage.ANY}
@@ -186,4 +189,4 @@ def _value(where: str, value: Any) -> Value:
         return tuple(_value(where, part) for part in value)
     if value is None or isinstance(value, int | float | bool | str):
         return value
-    raise FormatError(f"{where}: {value!r} is no parameter")
+    raise FormatError(f"{where}: {value!r} is not a parameter")

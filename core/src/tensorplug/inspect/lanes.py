@@ -1,16 +1,16 @@
-"""The graph beside its list of nodes: a lane for each value that is still needed, as lines."""
+"""The drawing of a graph next to its list of nodes: one vertical lane for each live value."""
 
 from collections.abc import Mapping, Sequence
 from heapq import heapify, heappop, heappush
 
 STEP, ROW, DOT = 12, 22, 4
-"""Pixels between lanes, of a row, and of the radius of a node."""
+"""Distance of lanes, height of a row, radius of a node; in pixels."""
 MOST = 24
-"""Lanes that are drawn apart; what is beyond lies on the last."""
+"""The most lanes that are drawn separately; further lanes coincide with the last one."""
 
 
 def lanes(reads: Sequence[Sequence[int]]) -> list[int]:
-    """A lane for each node, so that none lies on the way of an earlier value to its readers."""
+    """Assign a lane to each node: two values that are alive at the same time never share one."""
     last = {source: node for node, sources in enumerate(reads) for source in sources}
     free = list(range(len(reads)))
     heapify(free)
@@ -26,14 +26,14 @@ def lanes(reads: Sequence[Sequence[int]]) -> list[int]:
 
 
 def width(found: Sequence[int]) -> int:
-    """Pixels that the lanes take."""
+    """The width of the drawing in pixels."""
     return (min(max(found, default=0), MOST - 1) + 2) * STEP
 
 
 def drawn(
     reads: Sequence[Sequence[int]], tops: Mapping[int, int], colours: Sequence[str], height: int
 ) -> str:
-    """The lines as SVG: `tops` are the pixels where the rows of the nodes begin."""
+    """Return the drawing as SVG; `tops` are the y coordinates of the nodes' rows."""
     found = lanes(reads)
     xs = [STEP + min(lane, MOST - 1) * STEP for lane in found]
     ys = [tops[node] + ROW // 2 for node in range(len(reads))]
@@ -52,7 +52,7 @@ def drawn(
 
 
 def _way(start: int, end: int, down: int) -> str:
-    """Down to the row, the last bit of it across."""
+    """SVG path: vertical to the row of the reader, then a curve to its lane."""
     if start == end:
         return f"V{down}"
     return f"V{down - ROW + 4}C{start} {down - 6} {end} {down - ROW + 6} {end} {down}"

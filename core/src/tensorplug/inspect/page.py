@@ -1,4 +1,4 @@
-"""The page: a head, the chart over time, who refused what and why, and the list of all nodes."""
+"""The HTML page of a schedule: summary, chart over time, refusals, and the list of nodes."""
 
 from collections import Counter
 from html import escape
@@ -14,15 +14,15 @@ if TYPE_CHECKING:
     from tensorplug.planning.explain import CopyRow, Explanation, NodeRow
 
 COLOURS = 8
-"""Devices with a colour of their own; the next one has that of the first."""
+"""The number of different colours; device number 8 has the colour of device 0."""
 NAMED = 4
-"""Nodes that are named for one reason."""
+"""The most nodes that are named for one reason."""
 COLUMNS = ((5, 6), (8, 26), (4, 16), (8, 22), (10, 40))
-"""Characters of the columns, at least and at most: number, name, op, result, cause."""
+"""Least and greatest widths, in characters, of the columns: number, name, op, result, cause."""
 
 
 def page(told: "Explanation", title: str) -> str:
-    """A file of HTML that shows `told` and asks for nothing else."""
+    """Return a self-contained HTML page that shows `told`."""
     colours = {device: f"d{i % COLOURS}" for i, device in enumerate(told.devices)}
     rows, tops, height = _rows(told, colours)
     reads = [row.reads for row in told.nodes]
@@ -65,7 +65,7 @@ def _device(told: "Explanation", device: str, colour: str) -> str:
 
 
 def _notes(told: "Explanation") -> str:
-    """Reasons that kept nodes from a device or from being fused, each with its nodes."""
+    """The reasons of refusals and of groups that were not fused, each with its nodes."""
     refused: dict[str, list[int]] = {}
     for number, row in enumerate(told.nodes):
         for reason in row.refusals.values():
@@ -97,7 +97,7 @@ def _links(told: "Explanation", numbers: list[int]) -> str:
 
 
 def _rows(told: "Explanation", colours: dict[str, str]) -> tuple[list[str], dict[int, int], int]:
-    """The list as HTML, where in it the nodes are, and its height in pixels."""
+    """The rows of the list as HTML, the y coordinate of each node's row, the height in pixels."""
     copies: dict[int, list[CopyRow]] = {}
     for copy in told.copies:
         copies.setdefault(copy.split, []).append(copy)
@@ -119,7 +119,7 @@ def _rows(told: "Explanation", colours: dict[str, str]) -> tuple[list[str], dict
 
 
 def _bands(told: "Explanation") -> dict[int, str]:
-    """Classes of the rows of nodes that may run side by side with others, and after barriers."""
+    """CSS classes of the nodes' rows: which stage, whether it has other work, after a barrier."""
     found = {}
     for number, stage in enumerate(told.stages):
         kind = " odd" if number % 2 else " even"
@@ -181,7 +181,7 @@ def _tip(told: "Explanation", row: "NodeRow") -> str:
 
 
 def _columns(told: "Explanation") -> str:
-    """Widths of the columns: as much as their texts need, within limits; the last has the rest."""
+    """CSS widths of the columns: what their texts need, within COLUMNS; the last has the rest."""
     texts = [
         (str(number), row.node, row.op, row.result, row.cause)
         for number, row in enumerate(told.nodes)

@@ -1,7 +1,8 @@
-"""`Sanitizer`: hears what streams are asked for, and raises HazardError for unordered conflicts.
+"""`Sanitizer`: a race detector. It observes queued work and raises HazardError for data races.
 
-Vector clocks say what happens before what. A conflict of two streams, or of a stream and the host,
-that nothing orders is an error even when the result happens to be right.
+A race is a pair of accesses to the same bytes, one of them a write, by two streams or by a stream
+and the host, that nothing orders. Vector clocks track the order. A race is an error even if the
+result happens to be right.
 """
 
 import threading
@@ -28,43 +29,46 @@ from tensorplug.graph.tensor import Array, Storage, Tensor
 from tensorplug.system.forks import in_child
 
 SANITIZE = "TENSORPLUG_SANITIZE"
-"""The environment variable that checks what every scheduler queues when it is 1."""
+"""The environment variable that makes every scheduler check for races when it is 1."""
 
 Stream = Backend | Host
 Clock = dict[Stream, int]
-"""How much of each stream's work is known to be done."""
+"""For each stream, the number of its pieces of work that happened before."""
 
 
 # --- what happens before what ------------------------------------------------------------------
 
 
 class Clocks:
-    """Vector clocks: for each stream, and the host, how much of the others' work it comes after."""
+    """Vector clocks: for each stream and the host, how much work of the others happened before."""
 
     def __init__(self) -> None:
         self._clocks: dict[Stream, Clock] = {}
 
     def of(self, stream: Stream) -> Clock:
-        """What work queued on `stream` now comes after; its own entry is the work so far."""
+        """The clock of `stream`: the work that happens before work queued on it now.
+
+        Its own entry is the number of pieces of work queued so far.
+        """
         return self._clocks.setdefault(stream, {})
 
     def queue(self, stream: Stream) -> int:
-        """Count a piece of work of `stream`: it comes after all that the host has waited for."""
+        """Count a piece of work of `stream`; what the host waited for happens before it."""
         clock = self.of(stream)
         self._join(clock, self.of(Host.THREAD))
         clock[stream] = clock.get(stream, 0) + 1
         return clock[stream]
 
     def order(self, first: Stream, then: Stream) -> None:
-        """Work of `then` from now on comes after the work of `first` so far."""
+        """The work of `first` so far happens before later work of `then`."""
         self._join(self.of(then), self.of(first))
 
     def mark(self, stream: Stream) -> Clock:
-        """What is done once the work of `stream` so far is done."""
+        """A copy of the clock of `stream`: what is complete once its work so far is complete."""
         return dict(self.of(stream))
 
     def reach(self, mark: Mapping[Stream, int], then: Stream = Host.THREAD) -> None:
-        """What `then` does from now on comes after a mark: the host has waited for it."""
+        """What `mark` stands for happens before later work of `then`, by default of the host."""
         self._join(self.of(then), mark)
 
     @staticmethod
@@ -79,26 +83,27 @@ class Clocks:
 
 @dataclass(slots=True)
 class _History:
-    """What one stream did to one buffer: the count of each piece of work, and its access."""
+    """The accesses of one stream to one buffer, each with the count of its piece of work."""
 
     counts: list[int]
     accesses: list[Access]
 
     def after(self, count: int) -> Sequence[Access]:
-        """The accesses of later work."""
+        """The accesses of work after the first `count` pieces."""
         return self.accesses[bisect_right(self.counts, count) :]
 
     def forget(self, count: int) -> None:
-        """Drop the accesses of work up to `count`."""
+        """Drop the accesses of the first `count` pieces of work."""
         known = bisect_right(self.counts, count)
         del self.counts[:known], self.accesses[:known]
 
 
 class Sanitizer:
-    """Hears what streams are asked for, and raises HazardError for unordered conflicts.
+    """Observes the work of `streams` and raises HazardError for data races.
 
-    It knows orders that were asked for: waits for events, copies that follow their source, and the
-    host's `synchronize()`. That devices keep them is what the conformance kit tests. Thread-safe.
+    The sanitizer knows the ordering that was requested: waits for events, copies that follow their
+    source, `synchronize()` by the host. It does not check that devices obey the ordering; the
+    conformance kit does. Thread-safe.
     """
 
     def __init__(self, *streams: Backend) -> None:
@@ -118,33 +123,33 @@ class Sanitizer:
         self._lock = threading.RLock()
 
     def close(self) -> None:
-        """Hear nothing any more."""
+        """Stop observing the streams, and forget all accesses."""
         for stream in self._names:
             stream.watches = tuple(w for w in stream.watches if w is not self)
         self._done.clear()
 
     @property
     def pending(self) -> int:
-        """How many accesses are remembered: those that the host has not waited for."""
+        """The number of remembered accesses: those for which the host has not waited."""
         streams = (stream for found in self._done.values() for stream in found.values())
         return sum(len(history.counts) for history in streams)
 
     # --- what streams tell (`Watch`) -------------------------------------------------------
 
     def runs(self, stream: Backend, bound: Part) -> None:
-        """`stream` is about to queue a plan, whose stages run side by side."""
+        """`stream` is about to queue a plan; the work of one of its stages runs in parallel."""
         for stage in bound.stages:
             clash = clash_beside(stage, bound.bindings)
             if clash is not None:
                 raise HazardError(
-                    f"{self._name(stream)}: {clash[1]}, while beside it {clash[0]}: a barrier is "
+                    f"{self._name(stream)}: {clash[1]}, while in parallel {clash[0]}: a barrier is "
                     "missing between the two"
                 )
         with self._lock:
             self._queue(stream, (a for work in bound.work for a in accesses(work, bound.bindings)))
 
     def moves(self, by: Backend | None, source: Place, target: Place | None, size: int) -> None:
-        """A stream copies `size` bytes in order with its work, or the host does so now."""
+        """The stream `by` copies `size` bytes in order with its work; None: the host copies now."""
         if not size:
             return
         with self._lock:
@@ -160,19 +165,19 @@ class Sanitizer:
             self._clocks.order(first, then)
 
     def synchronized(self, stream: Backend) -> None:
-        """The host has waited for `stream`."""
+        """The host has waited for all work of `stream`."""
         with self._lock:
             self._reach(self._clocks.mark(stream))
 
     def marked(self, mark: Mark) -> None:
-        """All work queued on the stream of `mark` so far is what it stands for."""
+        """`mark` was recorded: it stands for all work queued on its stream so far."""
         with self._lock:
             self._marks[mark] = self._clocks.mark(mark.stream)
 
     def reached(self, mark: Mark, then: Backend | None) -> None:
         """Work queued on `then` from now on starts after `mark`; None: the host waited for it."""
         with self._lock:
-            # One that was made before this listened stands for work that it knows nothing of.
+            # A mark recorded before the sanitizer was attached stands for unknown work.
             clock = self._marks.get(mark, {})
             if then is None:
                 self._reach(clock)
@@ -182,7 +187,7 @@ class Sanitizer:
     # --- what the scheduler tells ----------------------------------------------------------
 
     def about(self, tensor: Tensor) -> None:
-        """What is copied next is this tensor."""
+        """The next copy copies `tensor`."""
         self._subject = str(tensor)
 
     def touches(self, tensor: Tensor, place: Storage, *, writes: bool = False) -> None:
@@ -190,7 +195,7 @@ class Sanitizer:
         self._by_host(tensor, range_at(place, tensor.nbytes), writes=writes)
 
     def shows(self, tensor: Tensor, value: Array) -> None:
-        """The host hands out `value`, which `tensor` was read into."""
+        """The host returns `value`, an array into which `tensor` was read."""
         start = value.ctypes.data
         self._by_host(tensor, Range(Host.MEMORY, start, start + tensor.nbytes), writes=False)
 
@@ -209,7 +214,7 @@ class Sanitizer:
                 if clash(earlier, access):
                     raise HazardError(self._report(other, earlier, stream, access))
             if stream is not Host.THREAD:
-                # The host is done when it goes on: all that comes later comes after.
+                # Host accesses are complete when the call returns: they precede all later work.
                 self._keep(stream, count, access)
 
     def _unordered(

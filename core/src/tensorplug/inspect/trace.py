@@ -1,7 +1,7 @@
-"""`Trace`: what ran when, one track for each stream, as Chrome's trace events.
+"""`Trace`: a timeline of schedules with one track for each stream, as Chrome trace events.
 
-The file opens in Perfetto (ui.perfetto.dev) and in chrome://tracing. Format: "Trace Event Format",
-Google, 2016. Times are those of `time.perf_counter_ns`.
+Perfetto (ui.perfetto.dev) and chrome://tracing open the file. Format: "Trace Event Format", Google,
+2016. Times are in nanoseconds of `time.perf_counter_ns`.
 """
 
 import atexit
@@ -27,15 +27,15 @@ from tensorplug.system.wholefile import whole_file
 logger = logging.getLogger("tensorplug.inspect.trace")
 
 HOST = "host"
-"""The track of what the program's own threads do."""
+"""The name of the track of the host: work of the program's own threads."""
 MOST_SPANS = 1_000_000
 VARIABLE = "TENSORPLUG_TRACE"
-"""Names the file in which schedulers that are given no trace record what they do."""
+"""The environment variable that names the trace file of schedulers without a trace argument."""
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Something that took time on a track: `start` and `end` in nanoseconds."""
+    """An interval on a track; `start` and `end` are in nanoseconds."""
 
     track: str
     name: str
@@ -46,18 +46,19 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Arrow:
-    """A copy: from what stream `source` did last before `span` was over, to `span`."""
+    """An arrow for a copy `span`, which starts at the last earlier work of stream `source`."""
 
     source: str
     span: Span
 
 
 class Trace:
-    """Spans of the schedulers that are given it: `Scheduler(backends, trace=trace)`.
+    """Records spans of schedulers: `Scheduler(backends, trace=trace)`.
 
-    In `with`, the file at `path` is written at the end. Streams that time their own work show that;
-    of all others the host's time is shown, which for asynchronous ones is that of queueing. At most
-    `limit` spans are kept, and it is written how many were not. Thread-safe.
+    As a context manager, it writes the file `path` at the end. Streams that time their own work
+    (SupportsProfiling) show the time on the device. For other streams the trace shows the host's
+    time in the call, which for asynchronous streams is only the time of queueing. At most `limit`
+    spans are kept; the file says how many were dropped. Thread-safe.
     """
 
     def __init__(self, path: str | Path | None = None, *, limit: int = MOST_SPANS) -> None:
@@ -67,7 +68,7 @@ class Trace:
         self._spans: list[Span] = []
         self._arrows: list[Arrow] = []
         self._tracks = [HOST]
-        # A trace lasts longer than the streams, and keeps none of them from being closed.
+        # Weak keys: a trace outlives streams and must not keep them alive.
         self._streams: WeakKeyDictionary[Backend, str] = WeakKeyDictionary()
         self._lock = threading.Lock()
         in_child(self)
@@ -78,7 +79,7 @@ class Trace:
     # --- recording -------------------------------------------------------------------------
 
     def add(self, *backends: Backend) -> None:
-        """Give each stream a track, and let it time its work if it can."""
+        """Give each stream a track, and switch on the timing of streams with SupportsProfiling."""
         for backend in backends:
             with self._lock:
                 self._name(backend)
@@ -99,10 +100,11 @@ class Trace:
     def span(
         self, name: str, backend: Backend | None = None, source: Backend | None = None, **facts: Any
     ) -> Iterator[None]:
-        """Record what happens inside on the track of `backend`, or of the host.
+        """Record the `with` block as a span on the track of `backend`, by default of the host.
 
-        What a stream that times its own work is given, the host queues: it is on the host's track,
-        and its facts name the stream. An arrow leads there from what `source` did last.
+        For a stream that times its own work the block only queues work: the span is on the host's
+        track, and its facts name the stream. With `source`, an arrow leads from the last work of
+        that stream to the span.
         """
         track = HOST
         if backend is not None:
@@ -118,7 +120,7 @@ class Trace:
             self._keep(made, arrow)
 
     def collect(self) -> None:
-        """Take the spans of streams that time their own work, which has been waited for."""
+        """Take over the spans of streams that time their own work; synchronize them before."""
         for backend, track in list(self._streams.items()):
             if isinstance(backend, SupportsProfiling):
                 for done in backend.take_spans():
@@ -137,12 +139,12 @@ class Trace:
 
     @property
     def spans(self) -> tuple[Span, ...]:
-        """All spans so far, in the order of their beginnings."""
+        """All spans so far, in the order of their start."""
         with self._lock:
             return tuple(sorted(self._spans, key=lambda s: (s.start, -s.end)))
 
     def to_json(self) -> dict[str, Any]:
-        """The trace events as plain data; times are microseconds from the first span."""
+        """The trace events as dictionaries; times are in microseconds from the first span."""
         spans = self.spans
         begin = spans[0].start if spans else 0
         numbers = {track: i for i, track in enumerate(self._tracks)}
@@ -171,7 +173,7 @@ class Trace:
         return {"traceEvents": events, "displayTimeUnit": "ms", "otherData": facts}
 
     def _origins(self, spans: tuple[Span, ...]) -> Iterator[tuple[Arrow, Span]]:
-        """Each arrow with the span from which it comes: the last to end, on time."""
+        """Each arrow, with the last span of its source stream that ended before the copy did."""
         by_stream: dict[str, list[Span]] = {}
         for span in sorted(spans, key=lambda s: s.end):
             by_stream.setdefault(span.facts.get("stream", span.track), []).append(span)
@@ -188,7 +190,7 @@ class Trace:
         Path(path).write_text(json.dumps(self.to_json()), encoding="utf-8")
 
     def close(self) -> None:
-        """Wait for the streams, take their spans, end the timing, and write the file."""
+        """Drain the streams, take their spans, switch off the timing, and write the file."""
         streams = list(self._streams)
         for backend in streams:
             if isinstance(backend, SupportsProfiling) and not backend.closed:
@@ -216,10 +218,11 @@ _starting = threading.Lock()
 
 
 def of_process() -> Trace | None:
-    """The trace that TENSORPLUG_TRACE asks for, None where it is not set.
+    """The trace of the process if TENSORPLUG_TRACE is set, else None.
 
-    All schedulers of the process share it. It is written when the process ends, to the file that
-    the variable names; in a folder to a file `PID.json`, so that processes do not meet in one.
+    All schedulers of the process share the trace. It is written at the end of the process, to the
+    file that the variable names. If the variable names a folder, the file is `PID.json` in it, so
+    that several processes write different files.
     """
     path = os.environ.get(VARIABLE)
     if not path:

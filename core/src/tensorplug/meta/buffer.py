@@ -1,4 +1,4 @@
-"""Memory of several devices that looks like one: the same bytes everywhere, or slices."""
+"""Buffers of a meta device: memory of several devices that holds copies or slices of tensors."""
 
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Sequence
@@ -20,7 +20,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Region:
-    """Bytes of a meta buffer that hold one tensor dealt out in `state`: where its slices lie."""
+    """The bytes `offset` to `end` of a meta buffer, which hold one tensor cut as `state` says.
+
+    `slices` has one tensor for each device, placed in memory of that device.
+    """
 
     offset: int
     end: int
@@ -29,11 +32,11 @@ class Region:
     slices: tuple[Tensor, ...]
 
     def holds(self, tensor: Tensor, offset: int) -> bool:
-        """Whether this is `tensor` at `offset`, whatever its name."""
+        """True if the region holds a tensor with the layout of `tensor` at `offset`."""
         return offset == self.offset and self.tensor.same_layout(tensor)
 
     def read(self) -> Array:
-        """The bytes of the whole."""
+        """Gather the slices: return the bytes of the whole tensor, uint8."""
         out = np.empty(self.tensor.nbytes, np.uint8)
         array = array_view(self.tensor, out, 0)
         for d, part in enumerate(self.slices):
@@ -44,7 +47,7 @@ class Region:
         return out
 
     def write(self, data: Array) -> None:
-        """Deal out the bytes of the whole."""
+        """Scatter `data`, the bytes of the whole tensor, to the slices."""
         array = array_view(self.tensor, data, 0)
         for d, part in enumerate(self.slices):
             if part.size:
@@ -54,7 +57,7 @@ class Region:
 
 
 def take(whole: Array, part: Tensor, state: SplitState, device: int) -> Array:
-    """The slice of one device of an array of the whole, as `array_view` gives it."""
+    """Return one device's slice of `whole`, an array made by `array_view`."""
     if not isinstance(state.axis, int):
         return whole
     axis, per, unit = _along(whole, part, state.axis)
@@ -63,7 +66,7 @@ def take(whole: Array, part: Tensor, state: SplitState, device: int) -> Array:
 
 
 def put(whole: Array, part: Tensor, state: SplitState, device: int, data: Array) -> None:
-    """Put the slice of one device into an array of the whole."""
+    """Copy `data`, one device's slice, into `whole`, an array of the whole tensor."""
     if not isinstance(state.axis, int):
         whole[...] = data
         return
@@ -77,13 +80,13 @@ def put(whole: Array, part: Tensor, state: SplitState, device: int, data: Array)
 
 
 def _along(whole: Array, part: Tensor, axis: int) -> tuple[int, int, int]:
-    """NumPy's number of an axis, and elements of tensor and array that are one step along it."""
+    """NumPy's number of `axis`, then the elements of the tensor and of the array in one step."""
     block = axis == 0 and part.dtype.is_block
     return whole.ndim - 1 - axis, *((part.dtype.block, part.dtype.size) if block else (1, 1))
 
 
 class MetaBufferType(BufferType):
-    """The memory of a meta device: of one kind on each of its devices."""
+    """The memory of a meta device: one buffer type on each of its devices."""
 
     only_shared = True
 
@@ -112,7 +115,7 @@ class MetaBufferType(BufferType):
 
 
 def alloc_all(kinds: Sequence[BufferType], size: int, usage: BufferUsage) -> tuple[Buffer, ...]:
-    """A buffer of each kind, or none: OutOfMemory frees those that were made."""
+    """Allocate a buffer of each type. An error, such as OutOfMemory, frees those already made."""
     made: list[Buffer] = []
     try:
         made.extend(kind.alloc(size, usage) for kind in kinds)
@@ -124,10 +127,10 @@ def alloc_all(kinds: Sequence[BufferType], size: int, usage: BufferUsage) -> tup
 
 
 class MetaBuffer(Buffer):
-    """Bytes that each device has all of, but for tensors that are dealt out in slices.
+    """Bytes that are mirrored on each device, except tensors that are cut into slices.
 
-    A buffer that is made for tensors of which some are cut has memory for their slices alone, and
-    for other bytes once somebody writes them.
+    A buffer made for tensors of which some are cut has memory for the slices only. The mirrored
+    bytes get memory when they are first written (`copies`).
     """
 
     type: MetaBufferType
@@ -145,13 +148,13 @@ class MetaBuffer(Buffer):
         self._regions: list[Region] = []
         self._owned: list[Buffer] = []
         self._gap_value = 0
-        """What bytes between tensors are as long as they have no memory."""
+        """The value of mirrored bytes while they have no memory."""
 
     # --- where things lie --------------------------------------------------------------------
 
     @property
     def copies(self) -> tuple[Buffer, ...]:
-        """The buffers with the bytes that each device has all of."""
+        """The buffers of the mirrored bytes, one for each device; allocated on first access."""
         if self._copies is None:
             self._copies = alloc_all(self.type.kinds, self.size, self.usage)
             for copy in self._copies:
@@ -160,11 +163,14 @@ class MetaBuffer(Buffer):
 
     @property
     def regions(self) -> tuple[Region, ...]:
-        """Tensors that are dealt out, in no order."""
+        """The regions of tensors that are cut, in the order of their offsets."""
         return tuple(self._regions)
 
     def region_of(self, tensor: Tensor, offset: int) -> Region | None:
-        """The region of `tensor`; other tensors that lie over it turn its bytes into plain ones."""
+        """Return the region of `tensor`, or None if its bytes are mirrored.
+
+        A region that overlaps the bytes but holds another tensor is mirrored first.
+        """
         touched = self._touched(offset, offset + tensor.nbytes)
         if len(touched) == 1 and touched[0].holds(tensor, offset):
             return touched[0]
@@ -194,7 +200,7 @@ class MetaBuffer(Buffer):
         self._free_slices()
 
     def _dissolve(self, region: Region) -> None:
-        """Give every device all bytes of a region."""
+        """Gather a region and mirror its bytes on every device."""
         data = region.read()
         self._regions.remove(region)
         for copy in self.copies:
@@ -204,7 +210,7 @@ class MetaBuffer(Buffer):
     # --- bytes ---------------------------------------------------------------------------------
 
     def _parts(self, offset: int, size: int) -> list[tuple[int, int, Region | None]]:
-        """Cut a range at the ends of regions: (start, end, region or None)."""
+        """Cut a byte range at the ends of regions: (start, end, region; None if mirrored)."""
         found: list[tuple[int, int, Region | None]] = []
         at, end = offset, offset + size
         for region in self._touched(offset, end):
@@ -215,13 +221,13 @@ class MetaBuffer(Buffer):
         return [*found, (at, end, None)] if at < end else found
 
     def _touched(self, offset: int, end: int) -> list[Region]:
-        """The regions that a range overlaps, in order; no two regions overlap."""
+        """The regions that overlap a byte range, in order; no two regions overlap each other."""
         first = bisect_right(self._regions, offset, key=attrgetter("end"))
         last = bisect_left(self._regions, end, key=attrgetter("offset"))
         return self._regions[first:last]
 
     def is_plain(self, offset: int, size: int) -> bool:
-        """Whether every device has all bytes of a range."""
+        """True if the whole byte range is mirrored."""
         return all(region is None for _, _, region in self._parts(offset, size))
 
     def _write(self, offset: int, data: memoryview) -> None:

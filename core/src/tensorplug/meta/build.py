@@ -1,4 +1,4 @@
-"""Turns nodes into a `Program` for several devices: each node in the way that moves least."""
+"""Compiles nodes into a `Program` for several devices, choosing what moves the fewest bytes."""
 
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -20,7 +20,7 @@ from tensorplug.meta.program import Held, Program, Row, received
 from tensorplug.meta.state import SUMMANDS, WHOLE, SplitState
 
 Homes = Callable[[Tensor], SplitState | None]
-"""How a root lies in memory that was given for it; None where it has none yet."""
+"""Returns the state of a root that has memory; None for a root that has no memory yet."""
 
 
 def build(
@@ -31,9 +31,8 @@ def build(
 ) -> Program:
     """Plan `nodes`, in their order, over `devices`.
 
-    Tensors without a home are laid out by who runs the program.
-
-    `has_own` tells views that lie in memory of their own: copies of what they are views of.
+    The caller gives memory to tensors without a home. `has_own` is true for views that have memory of their own, as copies of other devices' tensors
+    have. Raises ShapeError for a view that cannot be formed on the devices.
     """
     return _Builder(nodes, devices, homes, has_own).build()
 
@@ -65,14 +64,14 @@ class _Builder:
     # --- what the devices have ---------------------------------------------------------------
 
     def _root(self, tensor: Tensor) -> Held:
-        """What the devices have of a root that nothing has computed here: leafs, empty tensors."""
+        """What each device has of a root that the program does not compute: leafs, empty nodes."""
         state = self._homes(tensor)
         if state is None:
             return self._convert.at_home(tensor, WHOLE, None)
         return self._convert.at_home(tensor, state, tensor)
 
     def _view(self, view: Tensor) -> Held:
-        """What the devices have of a view, or of a write that was done elsewhere."""
+        """What each device has of a view, or of a write that the program does not compute."""
         if self._has_own(view):
             return self._convert.at_home(view, WHOLE, view)
         if view.writes:
@@ -91,7 +90,7 @@ class _Builder:
         raise ShapeError(f"{view}: has no form on {len(self._devices)} devices")
 
     def _rooted(self, tensor: Tensor) -> Held:
-        """All of `tensor` on every device, in the layout that it has in its root."""
+        """All of `tensor` on every device, with the strides that it has in its root."""
         if self._convert.held(tensor).state == WHOLE:
             return self._convert.held(tensor)
         if tensor.root is tensor:
@@ -154,16 +153,21 @@ class _Builder:
         self._program.rows[node] = Row(label, node.op, shape, str(result.state), why, moved)
 
     def _is_cut_below(self, target: Tensor | None) -> bool:
-        """Whether the memory in which `target` lies is cut, whatever form it has itself."""
+        """True if the root of `target` is cut, whatever the state of `target` is."""
         return target is not None and self._convert.held(target.root).state != WHOLE
 
     def _sum_up(self, target: Tensor | None) -> None:
-        """What is written is no summand: zeros that nobody computed may stand in for one."""
+        """Sum `target` over the devices before it is written, if it is held as summands.
+
+        A device without a summand has zeros in its place, which must not be written.
+        """
         if target is not None and self._convert.held(target).state == SUMMANDS:
             self._convert.get(target, WHOLE)
 
     def _probe(self, node: Tensor, choice: Choice) -> tuple[str, bool]:
-        """Why a device does not take its part; and whether it takes it with gaps closed only."""
+        """Return why a device refuses its part, empty if none does, and whether slices must be
+        contiguous for the devices to accept their parts.
+        """
         problem = ""
         for contiguous in (False, True):
             problem = self._problem(node, choice, contiguous=contiguous)
@@ -193,7 +197,7 @@ class _Builder:
     def _stand_in(
         self, tensor: Tensor, want: SplitState, device: int, *, contiguous: bool
     ) -> Tensor:
-        """A tensor of the form that an operand will have on a device."""
+        """A tensor with the shape and strides that an operand will have on a device."""
         held = self._convert.held(tensor)
         if held.state == want:
             return held.locals[device]
@@ -223,12 +227,12 @@ class _Builder:
             self._convert.compute(made[-1], d)
         if choice.result != SUMMANDS:
             return Held(choice.result, tuple(made))
-        # Who has no summand gets the sum in memory of its own.
+        # A device without a summand gets memory in which it receives the sum.
         fresh = [t if d in holders else like(node, node.ne) for d, t in enumerate(made)]
         return Held(SUMMANDS, tuple(fresh), frozenset(holders))
 
     def _write_whole(self, node: Tensor, fixed: Sequence[int]) -> Held:
-        """Write into memory that is cut: all of it is gathered, written, and dealt out again."""
+        """Write into a cut tensor: gather it, write it whole on every device, and cut it again."""
         targets = [t for i in fixed if (t := node.operands[i]) is not None]
         before = {t.root: self._convert.held(t.root) for t in targets}
         for root in before:
@@ -242,7 +246,7 @@ class _Builder:
         return result
 
     def _settle(self, node: Tensor, result: Held, home: SplitState | None) -> None:
-        """Note the result, bring it to the memory given for it, forget copies of what it wrote."""
+        """Record the result, deliver it to its home, and forget copies of what `node` wrote."""
         if node.writes:
             for root in node.written_roots:
                 self._convert.forget(root)
@@ -254,7 +258,10 @@ class _Builder:
 
 
 def _has_part(choice: Choice, have: Sequence[Held | None], ne: Sequence[int], device: int) -> bool:
-    """Whether a device has anything to compute: no empty slice, no sum without a summand."""
+    """True if a device has something to compute.
+
+    Its slices must not be empty; for a result in the state SUMMANDS it must have a summand.
+    """
     if 0 in ne:
         return False
     if choice.result != SUMMANDS:

@@ -1,4 +1,4 @@
-"""How a node runs on several devices: the way of its op's split rule that moves fewest bytes."""
+"""Chooses how a node runs on several devices: the way of its op's rule that moves fewest bytes."""
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -12,15 +12,15 @@ from tensorplug.ops.split import MIRRORED, PARTIAL, Way, split_state
 from tensorplug.ops.table import OPS, Call
 
 States = Sequence[SplitState | None]
-"""One for each operand, None for an absent one."""
+"""The state of each operand; None for an absent operand."""
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """A way to run a node: what its operands must be, and what the result is then.
+    """A way to run a node: the states that its operands must have, and the state of its result.
 
-    Without a `way` every device computes all of it. `begins` is where the part that the result
-    covers starts in each device's slice of the first operand. `cost` is what is moved for it.
+    Without a `way`, every device computes the whole node. `begins` is where the part that the
+    result covers starts in each device's slice of the first operand. `cost` is the data moved.
     """
 
     way: Way | None
@@ -32,36 +32,42 @@ class Choice:
 
 
 class Cost(NamedTuple):
-    """Stored tensors that are gathered, which undoes that they were cut; bytes moved."""
+    """The number of stored tensors (weights) that are gathered, then the bytes moved.
+
+    Gathering a stored tensor defeats the purpose of cutting it, so `stored` counts first.
+    """
 
     stored: int = 0
     bytes: int = 0
 
 
 def gather_bytes(tensor: Tensor, devices: int) -> int:
-    """Bytes that devices receive when each gets the slices of all others."""
+    """Bytes that all devices receive in an all-gather of `tensor`."""
     return (devices - 1) * tensor.nbytes
 
 
 def reduce_bytes(tensor: Tensor, devices: int) -> int:
-    """Bytes that devices receive in a butterfly: the excess over a power of two joins one each."""
+    """Bytes that all devices receive in a butterfly all-reduce of `tensor`.
+
+    Devices beyond the largest power of two add their summand to a partner and get the sum back.
+    """
     pairs = devices.bit_length() - 1
     whole = 1 << pairs
     return (2 * (devices - whole) + whole * pairs) * tensor.nbytes
 
 
 def call_of(node: Tensor) -> Call:
-    """The use of an op that `node` is."""
+    """The op call that `node` stands for."""
     return Call(OPS[node.op], node.operands, node.params)
 
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """A node, the states of its operands, and what matters for the choice of its way.
+    """A node, the states of its operands, and the facts that decide how it runs.
 
-    Operands in `fixed` are written and stay what they are: ways that want them otherwise are left
-    out. `exported` results are gathered in the end. `lonely` says whether a tensor has one reader:
-    only then summands that travel on are not summed for somebody else as well.
+    Operands with an index in `fixed` are written, so their state must not change. An `exported`
+    result is gathered in the end. `lonely` returns True for a tensor with one reader: summands with
+    more readers have to be summed for the other readers anyway.
     """
 
     node: Tensor
@@ -73,12 +79,12 @@ class Use:
 
     @property
     def names(self) -> list[str]:
-        """Names of the operands."""
+        """The names that the op table gives the operands."""
         return [source.name for source in OPS[self.node.op].sources]
 
 
 def choices(use: Use) -> list[Choice]:
-    """The ways to run a node, best first; running it whole on every device is always one."""
+    """The ways to run a node, cheapest first; one of them runs it whole on every device."""
     call, states = call_of(use.node), use.states
     whole = [None if s is None else WHOLE for s in states]
     mirrored = Choice(None, whole, WHOLE, (), _cost(use, whole), "its sources are mirrored")
@@ -119,7 +125,7 @@ def _candidates(use: Use, way: Way) -> Iterator[Choice]:
 
 
 def _later(use: Use, result: SplitState) -> int:
-    """Bytes that a result in this state makes others move."""
+    """Bytes that a result in state `result` will make later steps move."""
     if result != SUMMANDS:
         return gather_bytes(use.node, use.devices) if use.exported else 0
     shared = [
@@ -131,7 +137,7 @@ def _later(use: Use, result: SplitState) -> int:
 
 
 def _has_summands(use: Use, axes: Sequence[object]) -> bool:
-    """Whether a way with summands in it applies: one source has them, where some must."""
+    """False if a way needs summands and no source has summands, or one is not f32."""
     if PARTIAL not in axes:
         return True
     summed = [
@@ -143,7 +149,7 @@ def _has_summands(use: Use, axes: Sequence[object]) -> bool:
 
 
 def _references(axes: Sequence[object], states: States) -> list[int | None]:
-    """Operands that are cut already as a way wants them: the others follow one of these."""
+    """Indices of operands that are already cut along the way's axis; the others follow one."""
     cut = [i for i, a in enumerate(axes) if isinstance(a, int)]
     if not cut:
         return [None]
@@ -153,7 +159,10 @@ def _references(axes: Sequence[object], states: States) -> list[int | None]:
 def _wanted(
     use: Use, way: Way, axes: Sequence[object], reference: int | None
 ) -> tuple[States, SplitState, tuple[int, ...]] | None:
-    """What operands and result are where the cut is that of `reference`; None if that cannot be."""
+    """States of operands and result, and `begins`, with the cut of operand `reference`.
+
+    None if that cut does not fit another operand or the result.
+    """
     node, operands = use.node, use.node.operands
     cut = use.states[reference] if reference is not None else None
     wanted: list[SplitState | None] = []

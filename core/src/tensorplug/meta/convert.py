@@ -1,4 +1,4 @@
-"""`Converter`: knows what each device has of each tensor, and adds the steps that change it."""
+"""`Converter`: tracks the state of each tensor on the devices, and adds conversion steps."""
 
 from collections.abc import Callable, Sequence
 
@@ -15,9 +15,9 @@ Lookup = Callable[[Tensor], Held]
 
 
 class Converter:
-    """The tensors of a graph as the devices have them while a program is built.
+    """What each device has of each tensor, while a program is built.
 
-    What is known of views and copies of a root is forgotten when the root is written.
+    Knowledge about views and copies of a root is dropped when the root is written.
     """
 
     def __init__(
@@ -34,26 +34,26 @@ class Converter:
     # --- what is known -----------------------------------------------------------------------
 
     def held(self, tensor: Tensor) -> Held:
-        """What the devices have of `tensor` as it is."""
+        """What the devices have of `tensor` in its present state, without conversion."""
         known = self._known.setdefault(tensor.root, {})
         key = (tensor, None, False)
         if key not in known:
             find = self._find_root if tensor.root is tensor else self._find_view
-            # Finding a view may change what is known of its root.
+            # The call may replace the dictionary of the root, so `known` may be stale after it.
             found = find(tensor)
             self._known[tensor.root][key] = found
         return self._known[tensor.root][key]
 
     def rest(self, root: Tensor, held: Held) -> None:
-        """From now on `held` is what the devices have of `root`."""
+        """Record that the devices have `held` of `root`; drop views and copies."""
         self._known[root] = {(root, None, False): held}
 
     def forget(self, root: Tensor) -> None:
-        """Forget views and copies of a root, whose values were overwritten."""
+        """Drop views and copies of `root`, which was overwritten."""
         self.rest(root, self.held(root))
 
     def at_home(self, tensor: Tensor, state: SplitState, of: Tensor | None) -> Held:
-        """Leafs in the memory that was given for `of`; without it they are all zero."""
+        """Leafs that lie in the memory of `of`, one for each device; all zero if `of` is None."""
         leafs = tuple(
             as_is(tensor) if state == WHOLE else like(tensor, local_ne(tensor, state, d))
             for d in range(len(self._devices))
@@ -63,12 +63,12 @@ class Converter:
         return Held(state, leafs)
 
     def nothing(self, leaf: Tensor, device: int) -> Tensor:
-        """`leaf`, which is all zero or has no elements, in memory of zeros."""
+        """Give `leaf`, which is all zero or empty, a place in the device's memory of zeros."""
         self.program.homes[device][leaf] = Home(None)
         return leaf
 
     def summand(self, held: Held, device: int) -> Tensor:
-        """What a device has of `held`: zeros where it has no summand."""
+        """The tensor of `device` in `held`; zeros for a device without a summand."""
         local = held.locals[device]
         if held.state != SUMMANDS or device in held.holders:
             return local
@@ -77,24 +77,27 @@ class Converter:
     # --- steps -------------------------------------------------------------------------------
 
     def compute(self, node: Tensor, device: int) -> None:
-        """Let a device compute `node` next."""
+        """Add `node` to the device's part of the current segment."""
         self._pending[device].append(node)
 
     def flush(self) -> None:
-        """End the segment that is being collected."""
+        """End the current segment and add it to the program."""
         if any(self._pending):
             self.program.steps.append(Segment(tuple(map(tuple, self._pending))))
         self._pending = [[] for _ in self._devices]
 
     def redeal(self, tensor: Tensor, source: Held, target: Held) -> None:
-        """Copy between two forms of a tensor through the host."""
+        """Add a copy of `tensor` from one state to another, through the host."""
         self.flush()
         self.program.steps.append(Redeal(tensor, source, target))
 
     # --- other states ------------------------------------------------------------------------
 
     def get(self, tensor: Tensor, wanted: SplitState, *, contiguous: bool = False) -> Held:
-        """`tensor` in another state; slices of what is mirrored have gaps unless told otherwise."""
+        """Return `tensor` in the state `wanted`, adding the steps of the conversion.
+
+        Slices of a mirrored tensor are strided views, unless `contiguous` is set.
+        """
         held = self.held(tensor)
         if held.state == wanted:
             return held
@@ -143,7 +146,7 @@ class Converter:
         return Held(wanted, tuple(found))
 
     def _fresh(self, tensor: Tensor, held: Held, wanted: SplitState) -> Held:
-        """`tensor` in another state in new memory, through the host."""
+        """Convert `tensor` to another state in new memory, through the host."""
         made = Held(
             wanted,
             tuple(like(tensor, local_ne(tensor, wanted, d)) for d in range(len(self._devices))),
@@ -158,7 +161,7 @@ class Converter:
                 self.nothing(local, d)
 
     def _gathered(self, tensor: Tensor, held: Held, target: Held | None = None) -> Held:
-        """All of a cut tensor on every device."""
+        """All-gather: copy all slices of a cut tensor to every device."""
         made = target or Held(WHOLE, tuple(like(tensor, tensor.ne) for _ in self._devices))
         if not _in_one_piece(tensor, held):
             self.redeal(tensor, held, made)
@@ -181,7 +184,7 @@ class Converter:
         return made
 
     def deliver(self, node: Tensor, home: SplitState, *, only: bool) -> None:
-        """Bring a result to the memory given for it; with `only` no other form of it is kept."""
+        """Bring a result to its home in state `home`; with `only`, drop its other copies."""
         held = self.held(node)
         if held.state == SUMMANDS and home == WHOLE:
             self._settle(node, held)
@@ -200,14 +203,14 @@ class Converter:
             self._known[node][node, WHOLE, False] = target
 
     def _settle(self, node: Tensor, held: Held) -> None:
-        """The result is computed where it is to lie."""
+        """Let the devices compute `node` directly in its home."""
         for d, local in enumerate(held.locals):
             self.program.homes[d].setdefault(local, Home(node))
 
     # --- sums ----------------------------------------------------------------------------------
 
     def _reduce(self, root: Tensor) -> Held:
-        """Replace the summands of a root by their sum, in place."""
+        """All-reduce: replace the summands of `root` by their sum, in place."""
         held = self.held(root)
         self.flush()
         steps = _butterfly(held)
@@ -218,14 +221,18 @@ class Converter:
 
 
 def _butterfly(held: Held) -> list[Segment | Exchange]:
-    """Sum over the holders in pairs; those beyond a power of two give theirs first."""
+    """The steps of a butterfly all-reduce over the holders.
+
+    Holders beyond the largest power of two first add their summand to a partner; in the end, every
+    device that took no part in the butterfly receives the sum.
+    """
     places = sorted(held.holders)
     count, most = len(held.locals), 1 << (len(places).bit_length() - 1)
     size = held.locals[0].nbytes
     steps: list[Segment | Exchange] = []
 
     def add_from(pairs: Sequence[tuple[int, int]]) -> None:
-        """Each pair is (who gives, who adds)."""
+        """Each pair is (device that sends its summand, device that adds it to its own)."""
         moves, sums = [], [() for _ in range(count)]  # type: list[Move], list[tuple[Tensor, ...]]
         for giver, adder in pairs:
             mine = held.locals[adder]
@@ -242,7 +249,7 @@ def _butterfly(held: Held) -> list[Segment | Exchange]:
         offset //= 2
     rest = [d for d in range(count) if d not in places[:most]]
     if rest:
-        # Each of the others gets the sum from another device.
+        # Devices outside the butterfly get the sum from devices in it, in turns.
         steps.append(
             Exchange(
                 tuple(
@@ -255,7 +262,7 @@ def _butterfly(held: Held) -> list[Segment | Exchange]:
 
 
 def _in_one_piece(tensor: Tensor, held: Held) -> bool:
-    """Whether the slices lie one after the other in the whole, each without gaps."""
+    """True if each slice is contiguous and is a contiguous range of bytes of the whole."""
     axis = held.state.axis
     assert isinstance(axis, int)
     return all(n == 1 for n in tensor.ne[axis + 1 :]) and all(

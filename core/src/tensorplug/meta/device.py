@@ -31,7 +31,7 @@ from tensorplug.running.arena import Arena
 
 
 class MetaBackend(Backend):
-    """One stream on each of the devices."""
+    """The stream of a meta device: one stream on each of its devices."""
 
     device: "MetaDevice"
     plan_class = MetaPlan
@@ -45,7 +45,7 @@ class MetaBackend(Backend):
             self.arena = Arena(device.buffer_type.kinds, self._synchronize)
             self.moved = 0
             """Bytes that devices have received from each other in all runs."""
-            # Last: once the device knows of it, other threads may wait for it.
+            # Last: once the device lists this backend, other threads may synchronize with it.
             super().__init__(device)
         except BaseException:
             for stream in opened:
@@ -53,7 +53,7 @@ class MetaBackend(Backend):
             raise
 
     def rounding(self, node: Tensor) -> Rounding:
-        """The coarsest of what the streams round to."""
+        """The coarsest rounding of the streams."""
         return max(stream.rounding(node) for stream in self.streams)
 
     def _compute(self, node: Tensor, bindings: Bindings) -> None:
@@ -83,7 +83,7 @@ class MetaBackend(Backend):
 
 
 class MetaEvent(Event):
-    """A mark in the stream of each device."""
+    """An event recorded in the stream of each device."""
 
     def __init__(self, marks: Sequence[Event]) -> None:
         self.marks = tuple(marks)
@@ -189,15 +189,16 @@ _BACKENDS = {
 
 
 class MetaDevice(Device):
-    """Devices that hold slices of tensors and compute on them at the same time.
+    """Several devices that hold slices of tensors and compute on them in parallel.
 
-    Its streams have the abilities that the streams of all its devices have. It owns none of them.
+    A stream of the meta device has an ability only if the streams of all its devices have it. The
+    meta device does not own its devices: closing it leaves them open.
     """
 
     backend_class: type[MetaBackend]
 
     def __init__(self, openings: Sequence[Opening], policy: Policy) -> None:
-        """Made by `meta.device`."""
+        """Applications call `meta.device` instead."""
         devices = [opening.device for opening in openings]
         super().__init__(f"meta({'+'.join(d.name for d in devices)})")
         for each in devices:
@@ -206,7 +207,7 @@ class MetaDevice(Device):
         self.openings = tuple(openings)
         self.policy = policy
         self.generation = 0
-        """Counts changes of what lies where that plans must know of."""
+        """Counts the changes of tensor states in memory after which plans must be made again."""
         self._buffer_type = MetaBufferType(self, [d.buffer_type for d in devices])
         flags = tuple(
             all(has_ability(d.backend_class, ability) for d in devices) for _, ability in _ABILITIES
@@ -225,7 +226,7 @@ class MetaDevice(Device):
         return DeviceType.META
 
     def memory(self) -> Memory:
-        """The sums over the devices; processors share the host's memory, which counts once."""
+        """The sums over the devices. Host memory, which CPU devices share, counts once."""
         processors = [d for d in self.devices if d.type is DeviceType.CPU]
         each = [d.memory() for d in self.devices if d not in processors[1:]]
         return Memory(sum(m.free for m in each), sum(m.total for m in each))
@@ -238,7 +239,7 @@ class MetaDevice(Device):
         return any(d.offload(node) for d in self.devices)
 
     def split_of(self, tensor: Tensor) -> SplitState:
-        """How the policy stores a tensor that gets memory here. Raises OptionError."""
+        """The state in which the policy stores `tensor`. Raises OptionError if it is invalid."""
         if tensor.is_input or not tensor.size:
             return WHOLE
         state = self.policy(tensor)
@@ -248,9 +249,9 @@ class MetaDevice(Device):
         return state
 
     def explain(self, graph: Graph, bindings: Bindings | None = None) -> SplitTable:
-        """The state of every tensor of `graph` and why; nothing is computed.
+        """The state of every tensor of `graph`, and why, without computing anything.
 
-        Leafs without memory count as mirrored, and so do the outputs in the end.
+        Leafs and outputs without memory count as mirrored.
         """
         where = bindings or Bindings()
         wanted = {t.root for t in (*graph.leafs, *graph.outputs)}
@@ -283,15 +284,16 @@ def device(
     *,
     ratio: Sequence[float] | None = None,
 ) -> MetaDevice:
-    """Make one device of several.
+    """Return one device that is made of several.
 
-    A stream in `devices` stands for its device: streams of the new device compute on streams that
-    are opened with its options and settings of this moment. Those of a device have the defaults.
+    `devices` may contain streams (backends): the new device opens further streams of their devices
+    with the present options and settings of the given stream. For a device it opens streams with
+    default options.
 
-    `split` says how tensors are stored that get memory of their own: weights, caches. It is called
-    with each and returns a SplitState, or None for all of it on every device; or it names one of
-    `POLICIES`, which cut in the proportions of `ratio`, by default evenly. How results are split
-    follows from that. Raises OptionError.
+    `split` says how weights, caches and other stored tensors are cut. It is a function that takes a
+    tensor and returns a SplitState, or None to mirror the tensor on every device; or it is the name
+    of one of `POLICIES`, which cut in the proportions of `ratio`, by default evenly. The states of
+    results follow from the states of stored tensors. Raises OptionError.
     """
     if not 1 <= len(devices) <= MOST_DEVICES:
         raise OptionError(

@@ -1,4 +1,4 @@
-"""What devices give each other while a program runs."""
+"""Data exchange between the devices of a meta device: copies, redistribution, reduction."""
 
 from collections.abc import Sequence
 
@@ -15,11 +15,11 @@ from tensorplug.meta.program import AllReduce, Exchange, Redeal
 
 Streams = Sequence[Backend]
 Places = Sequence[Bindings]
-"""Where the tensors of each device lie."""
+"""The places of the tensors of each device."""
 
 
 def exchange(step: Exchange, streams: Streams, places: Places) -> None:
-    """Queue all copies; nobody overwrites what another still reads."""
+    """Queue all copies. Later work of a source's stream waits until its readers are done."""
     read_by: set[tuple[int, int]] = set()
     for move in step.moves:
         if not move.size:
@@ -40,7 +40,7 @@ def exchange(step: Exchange, streams: Streams, places: Places) -> None:
 
 
 def redeal(step: Redeal, streams: Streams, places: Places) -> None:
-    """Bring a tensor to the host and deal it out anew, once all work is done."""
+    """Wait for all streams, gather a tensor on the host, and scatter it in its new state."""
     for stream in streams:
         stream.synchronize()
     source, target = step.source, step.target
@@ -60,7 +60,7 @@ def redeal(step: Redeal, streams: Streams, places: Places) -> None:
 
 
 def sum_up(step: AllReduce, streams: Streams, places: Places) -> bool:
-    """Let the devices sum by themselves; False where they cannot."""
+    """All-reduce by the devices' own collective; False if they have none for this step."""
     device = streams[0].device
     if not step.everyone or not isinstance(device, SupportsCollectives):
         return False

@@ -1,4 +1,4 @@
-"""`SplitTable`: the split state of every tensor, and why."""
+"""`SplitTable`: the state of every tensor on several devices, and why."""
 
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -10,7 +10,7 @@ from tensorplug.text import table
 
 @dataclass(frozen=True, slots=True)
 class SplitTable:
-    """A graph on several devices in words. `moved` is bytes that devices receive in one run."""
+    """A graph on several devices in words. `moved` is the bytes that devices receive per run."""
 
     device: str
     rows: tuple[Row, ...]
@@ -19,7 +19,7 @@ class SplitTable:
     exchanges: int
 
     def to_json(self) -> dict[str, Any]:
-        """The same as plain data."""
+        """Return the table as dictionaries, lists, strings and numbers."""
         return asdict(self)
 
     def __str__(self) -> str:
@@ -35,7 +35,7 @@ class SplitTable:
 
 
 def table_of(program: Program, device: str) -> SplitTable:
-    """Put a program into words."""
+    """Return the table of `program`."""
     sums = sum(isinstance(step, AllReduce) for step in program.steps)
     others = sum(isinstance(step, Exchange | Redeal) for step in program.steps)
     return SplitTable(device, tuple(program.rows.values()), program.moved, sums, others)

@@ -1,4 +1,4 @@
-"""What one device does for a program: which nodes it computes as one, and the memory it needs."""
+"""One device's share of a program: the groups that it fuses and the memory that it needs."""
 
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -17,7 +17,7 @@ Groups = Mapping[steps.Segment, tuple[Group, ...]]
 
 
 def fused(program: steps.Program, index: int, device: Device) -> Groups:
-    """The groups of each segment that a device computes as one."""
+    """The groups of each segment that `device` computes with one kernel."""
     segments = [s for s in steps.flat(program.steps) if isinstance(s, steps.Segment)]
     nodes = [node for segment in segments for node in segment.nodes[index]]
     if not isinstance(device, SupportsFusion) or not nodes:
@@ -40,7 +40,7 @@ def fused(program: steps.Program, index: int, device: Device) -> Groups:
 
 
 def _exchanged(program: steps.Program, index: int) -> Iterator[Tensor]:
-    """What others read of a device, or what reductions change."""
+    """Tensors of a device that exchanges read or write, or that reductions change."""
     for step in steps.flat(program.steps):
         if isinstance(step, steps.Exchange):
             yield from (m.start for m in step.moves if m.source == index)
@@ -53,7 +53,7 @@ def _exchanged(program: steps.Program, index: int) -> Iterator[Tensor]:
 
 
 def lay_out(program: steps.Program, index: int, kind: BufferType, groups: Groups) -> MemoryMap:
-    """Plan the memory of one device for the tensors that have no home."""
+    """Plan the memory of one device, for tensors without a home."""
     timeline: list[Step] = []
     for step in steps.flat(program.steps):
         timeline.extend(_moments(step, index, groups))

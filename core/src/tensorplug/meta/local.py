@@ -1,4 +1,4 @@
-"""Tensors of single devices: slices, parts of nodes, memory to receive in."""
+"""The tensors of a single device: slices, parts of nodes, and leafs for received data."""
 
 from collections.abc import Sequence
 
@@ -11,7 +11,7 @@ from tensorplug.ops.view import strided
 
 
 def local_ne(tensor: Tensor, state: SplitState, device: int) -> Ne:
-    """Sizes of what one device has of `tensor`."""
+    """Sizes (`ne`) of one device's part of `tensor` in `state`."""
     axis = state.axis
     if not isinstance(axis, int):
         return tensor.ne
@@ -20,17 +20,17 @@ def local_ne(tensor: Tensor, state: SplitState, device: int) -> Ne:
 
 
 def like(tensor: Tensor, ne: Ne) -> Tensor:
-    """A leaf without gaps of the type of `tensor`."""
+    """A contiguous leaf with sizes `ne` and the dtype, rank and name of `tensor`."""
     return Tensor(tensor.dtype, ne, contiguous_nb(tensor.dtype, ne), tensor.rank, name=tensor.name)
 
 
 def as_is(tensor: Tensor) -> Tensor:
-    """A leaf of the type, sizes and strides of `tensor`."""
+    """A leaf with the dtype, sizes, strides, rank and name of `tensor`."""
     return Tensor(tensor.dtype, tensor.ne, tensor.nb, tensor.rank, name=tensor.name)
 
 
 def slice_of(whole: Tensor, state: SplitState, device: int) -> Tensor | None:
-    """The slice of a device as a view of `whole`; None where it is not in one piece."""
+    """A device's slice as a view of `whole`; None if the slice has several pieces."""
     ne, pieces, axis = local_ne(whole, state, device), state.pieces(device), state.axis
     if not isinstance(axis, int) or len(pieces) > 1 or whole.splits_blocks:
         return None
@@ -42,12 +42,12 @@ def slice_of(whole: Tensor, state: SplitState, device: int) -> Tensor | None:
 
 
 def is_in_place(node: Tensor) -> bool:
-    """Whether `node` was laid over a source though its op does not say so."""
+    """True if `node` was made in place by the user (`in_place`), not by its op's definition."""
     return node.writes and OPS[node.op].alias is None
 
 
 def written_operands(node: Tensor) -> list[int]:
-    """Indices of the operands whose memory computing `node` changes."""
+    """Indices of the operands whose memory `node` writes."""
     also = set(node.also_writes)
     if not node.writes:
         return []
@@ -56,7 +56,7 @@ def written_operands(node: Tensor) -> list[int]:
 
 
 def aliased(node: Tensor) -> Tensor:
-    """The operand whose memory `node`, a view or a write, shares."""
+    """The operand whose memory `node` shares; `node` is a view or a write."""
     record = OPS[node.op]
     if record.alias is not None:
         return record.alias(call_of(node)).source
@@ -70,7 +70,10 @@ def _over(node: Tensor, source: Tensor) -> bool:
 
 
 def part_of(node: Tensor, choice: Choice, operands: Sequence[Tensor | None], device: int) -> Tensor:
-    """The part of `node` that one device computes. Raises what ops raise where it cannot be."""
+    """The part of `node` that one device computes.
+
+    Raises the op's errors, such as ShapeError, for a part that its rules do not allow.
+    """
     record, params = OPS[node.op], node.params
     if choice.way is not None:
         begin = choice.begins[device] if choice.begins else 0

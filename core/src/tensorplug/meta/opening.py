@@ -14,7 +14,7 @@ from tensorplug.device.device import Device
 
 
 class Setting(NamedTuple):
-    """An attribute of streams that may be set after they were opened."""
+    """An attribute that can be set on an open stream, and the ability that provides it."""
 
     ability: Any
     name: str
@@ -29,7 +29,7 @@ SETTINGS = (
 
 @dataclass(frozen=True, slots=True)
 class Opening:
-    """A device, the options of its streams and what is set on each."""
+    """A device, and the options and settings of the streams that are opened on it."""
 
     device: Device
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -37,7 +37,7 @@ class Opening:
 
     @classmethod
     def of(cls, part: Device | Backend) -> "Opening":
-        """Open streams of a device by its defaults, or as another stream is now."""
+        """The defaults of a device, or the present options and settings of a stream."""
         if not isinstance(part, Backend):
             return cls(part)
         part.check_open()
@@ -45,7 +45,7 @@ class Opening:
         options = dict(part.options)
         for option in (o for o in part.device.options if o.name not in settings):
             now = getattr(part, option.name, None)
-            # Numbers and switches that a stream shows under their names may have been set since.
+            # An option may have been changed through a stream's attribute of the same name.
             if option.kind in (int, bool) and type(now) is option.kind:
                 options[option.name] = now
         return cls(part.device, options, settings)
@@ -55,7 +55,7 @@ class Opening:
         stream = self.device.open(**self.options)
         try:
             for name, value in self.settings.items():
-                # Threads of a pool start again when their number is set.
+                # Setting an unchanged value would restart the threads of a pool.
                 if getattr(stream, name) != value:
                     setattr(stream, name, value)
         except BaseException:

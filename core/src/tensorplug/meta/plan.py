@@ -1,4 +1,4 @@
-"""`MetaPlan`: a program with memory, one plan for each segment and device, ready to run."""
+"""`MetaPlan`: a program with memory, and one plan for each segment and device."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class MetaPlan(Plan):
-    """Runs the segments of a graph on all devices, and exchanges what they need of each other."""
+    """The plan of a meta device: runs segments on all devices, and exchanges data between them."""
 
     backend: "MetaBackend"
 
@@ -39,7 +39,7 @@ class MetaPlan(Plan):
         self._rebind()
 
     def notes(self) -> Mapping[Tensor, str]:
-        """The state of every tensor and why, and what is moved for it."""
+        """The state of every node, why, and the bytes moved for it."""
         return {
             node: f"{row.state}: {row.why}" + (f", {human(row.moved)} moved" if row.moved else "")
             for node, row in self.program.rows.items()
@@ -63,7 +63,7 @@ class MetaPlan(Plan):
         self._bind()
 
     def _bind(self) -> None:
-        """Give every tensor its place, and plan the segments."""
+        """Give every tensor a place, and make the plans of the segments."""
         self._drop()
         backend = self.backend
         backend.arena.grow([memory.sizes[0] for memory in self._memory])
@@ -157,7 +157,10 @@ class MetaPlan(Plan):
 
 
 def home_of(root: Tensor, bindings: Bindings) -> SplitState | None:
-    """How a root lies in the memory given for it; None for a node without. Raises Unsupported."""
+    """The state of a root in its memory; None for a node without memory.
+
+    Raises Unsupported for memory that does not belong to a meta device.
+    """
     if not bindings.has(root) and not root.is_leaf:
         return None
     place = bindings.where(root)

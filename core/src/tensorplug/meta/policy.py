@@ -1,4 +1,4 @@
-"""Policies: how tensors that get memory of their own are stored on several devices."""
+"""Policies: how stored tensors (weights, caches) are cut over several devices."""
 
 import difflib
 from collections.abc import Callable, Mapping, Sequence
@@ -9,7 +9,7 @@ from tensorplug.meta.state import SplitState, cut, deal
 from tensorplug.ops.split import AXES
 
 Policy = Callable[[Tensor], SplitState | None]
-"""From a tensor to its state; None where each device has all of it."""
+"""Maps a tensor to its state; None to mirror it on each device."""
 Rule = Callable[[Tensor, Sequence[float]], SplitState | None]
 
 
@@ -18,18 +18,24 @@ def _mirrored(_tensor: Tensor, _ratio: Sequence[float]) -> SplitState | None:
 
 
 def _rows(tensor: Tensor, ratio: Sequence[float]) -> SplitState | None:
-    """Rows of matrices, so that products are split by outputs; vectors are mirrored."""
+    """Cut matrices along dimension 1 (rows): each device computes some outputs of a product.
+
+    Vectors are mirrored.
+    """
     return cut(1, deal(tensor.ne[1], ratio)) if tensor.ne[1] > 1 else None
 
 
 def _columns(tensor: Tensor, ratio: Sequence[float]) -> SplitState | None:
-    """Rows are cut, so that products are summed; those of less than two blocks are mirrored."""
+    """Cut along dimension 0 (within rows): each device computes a summand of a product.
+
+    Tensors with rows of one block or less are mirrored.
+    """
     block = tensor.dtype.block
     return cut(0, deal(tensor.ne[0], ratio, unit=block)) if tensor.ne[0] > block else None
 
 
 def _slowest(tensor: Tensor, ratio: Sequence[float]) -> SplitState | None:
-    """The slowest dimension of more than one element."""
+    """Cut along the slowest dimension with more than one element."""
     axis = max((a for a in AXES if tensor.ne[a] > 1), default=0)
     unit = tensor.dtype.block if axis == 0 else 1
     return cut(axis, deal(tensor.ne[axis], ratio, unit=unit)) if tensor.size > 1 else None
@@ -45,7 +51,7 @@ POLICIES: Mapping[str, Rule] = {
 
 
 def policy_called(name: str, ratio: Sequence[float]) -> Policy:
-    """The policy called `name` with its proportions. Raises OptionError with the nearest name."""
+    """Return the policy `name`, cutting in the proportions of `ratio`. Raises OptionError."""
     rule = POLICIES.get(name)
     if rule is None:
         close = difflib.get_close_matches(name, POLICIES, n=1)

@@ -1,4 +1,4 @@
-"""What several devices do for one graph: segments that each runs alone, and exchanges between."""
+"""`Program`: the steps of one graph on several devices, segments of nodes and exchanges."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -7,12 +7,12 @@ from tensorplug.graph.tensor import Tensor
 from tensorplug.meta.state import SplitState
 
 Locals = tuple[Tensor, ...]
-"""One tensor for each device: what it has of a tensor of the graph."""
+"""One tensor for each device: the device's part of a tensor of the graph."""
 
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """What the devices have of a tensor. Of summands, only the `holders` have one."""
+    """What the devices have of a tensor. In the state SUMMANDS, only `holders` have a summand."""
 
     state: SplitState
     locals: Locals
@@ -21,14 +21,17 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """Nodes that every device computes by itself, in order."""
+    """The nodes that each device computes, in order, without exchange with other devices."""
 
     nodes: tuple[tuple[Tensor, ...], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """`size` bytes of a tensor of one device, copied into a tensor of another or the same."""
+    """A copy of `size` bytes: tensor `start` of device `source` to tensor `end` of `target`.
+
+    Offsets are in bytes from the start of the tensors. `source` and `target` may be equal.
+    """
 
     source: int
     start: Tensor
@@ -41,14 +44,14 @@ class Move:
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """Copies between devices that do not depend on each other."""
+    """Copies between devices; none depends on another."""
 
     moves: tuple[Move, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Redeal:
-    """A tensor dealt out in another way, through the host. `of` is the whole."""
+    """A change of state through the host: gather `source`, scatter `target`; `of` is the whole."""
 
     of: Tensor
     source: Held
@@ -57,12 +60,15 @@ class Redeal:
 
 @dataclass(frozen=True, slots=True)
 class AllReduce:
-    """The summands of each device become their sum: by `steps`, or by an ability of the devices."""
+    """An all-reduce: each device's summand is replaced by the sum of all.
+
+    It runs as a collective of the devices if they have one, else as `steps`.
+    """
 
     of: Tensor
     locals: Locals
     everyone: bool
-    """Whether each device has a summand."""
+    """True if every device has a summand."""
     steps: "tuple[Segment | Exchange, ...]"
 
 
@@ -71,14 +77,14 @@ Step = Segment | Exchange | Redeal | AllReduce
 
 @dataclass(frozen=True, slots=True)
 class Home:
-    """Memory that a tensor of a device has already: where `of` lies, or memory that is all zero."""
+    """Existing memory of a device's tensor: that of `of`, or memory of zeros if `of` is None."""
 
     of: Tensor | None
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """The state of one tensor, for people: why, and what was moved for it in bytes."""
+    """The state of one tensor in words, why, and the bytes moved for it."""
 
     tensor: str
     op: str
@@ -90,7 +96,7 @@ class Row:
 
 @dataclass(slots=True)
 class Program:
-    """Steps in order, and where the tensors lie that need no memory of their own."""
+    """Steps in order; `homes` are the tensors of each device that need no new memory."""
 
     devices: int
     steps: list[Step] = field(default_factory=list)
@@ -99,12 +105,12 @@ class Program:
 
     @property
     def moved(self) -> int:
-        """Bytes that devices receive from others in one run."""
+        """Bytes that all devices receive from other devices in one run."""
         return sum(received(step) for step in self.steps)
 
 
 def received(step: Step) -> int:
-    """Bytes that devices receive from others."""
+    """Bytes that all devices receive from other devices in `step`."""
     if isinstance(step, Exchange):
         return sum(m.size for m in step.moves if m.source != m.target)
     if isinstance(step, AllReduce):
@@ -115,7 +121,7 @@ def received(step: Step) -> int:
 
 
 def _redealt(step: Redeal) -> int:
-    """Each device gets what it will have and has not: all but its own slice."""
+    """Bytes received: for each device, its new part minus the part that it already had."""
     mine = [t.size // t.dtype.block * t.dtype.size for t in step.source.locals]
     will = [t.size // t.dtype.block * t.dtype.size for t in step.target.locals]
     if not step.source.state.is_cut:
@@ -124,7 +130,7 @@ def _redealt(step: Redeal) -> int:
 
 
 def flat(steps: Sequence[Step]) -> list[Step]:
-    """All steps with those of reductions in their place, for who lays out memory."""
+    """All steps, with an AllReduce replaced by its own steps; used to plan memory."""
     found: list[Step] = []
     for step in steps:
         found.extend(step.steps if isinstance(step, AllReduce) else [step])

@@ -1,4 +1,4 @@
-"""`SplitState`: which device has what of a tensor."""
+"""`SplitState`: how a tensor is distributed over devices."""
 
 import itertools
 import math
@@ -15,11 +15,12 @@ MOST_DEVICES = 16
 
 @dataclass(frozen=True, slots=True)
 class SplitState:
-    """What each device has of a tensor: all of it, a slice along `axis`, or a summand.
+    """What each device has of a tensor: all of it (mirrored), a slice along `axis`, or a summand.
 
-    `sizes` are elements along the axis, one row for each segment, one column for each device. A
-    tensor that is several tensors in one (a fused QKV matrix) has a segment for each of them; a
-    device has its part of every segment, in order.
+    `axis` is MIRRORED, PARTIAL (summands) or a dimension in ggml order. `sizes` are elements along
+    the axis: one row for each segment, one column for each device. A fused tensor, such as a QKV
+    matrix, has one segment for each of its tensors; a device's slice contains a part of every
+    segment, in order.
     """
 
     axis: State
@@ -41,7 +42,7 @@ class SplitState:
 
     @property
     def is_cut(self) -> bool:
-        """Whether each device has a slice."""
+        """True if each device has a slice along a dimension."""
         return isinstance(self.axis, int)
 
     @property
@@ -51,15 +52,15 @@ class SplitState:
 
     @property
     def length(self) -> int:
-        """Elements along the axis of the whole tensor."""
+        """Elements of the whole tensor along the axis."""
         return sum(map(sum, self.sizes))
 
     def size(self, device: int) -> int:
-        """Elements along the axis of the slice of one device."""
+        """Elements of one device's slice along the axis."""
         return sum(row[device] for row in self.sizes)
 
     def pieces(self, device: int) -> tuple[tuple[int, int], ...]:
-        """The ranges (start, size) of the whole that the slice of one device is made of."""
+        """The ranges (start, size) along the axis of the whole that form one device's slice."""
         edges = [0, *itertools.accumulate(n for row in self.sizes for n in row)]
         width = len(self.sizes[0])
         found = [
@@ -70,9 +71,9 @@ class SplitState:
         return tuple(found)
 
     def scaled(self, axis: int, length: int) -> "SplitState | None":
-        """The same proportions along another axis of another length; None where they are not whole.
+        """The same proportions and segments along another axis with `length` elements.
 
-        Segments stay segments.
+        None if a size would not be an integer.
         """
         mine = self.length
         if not mine or any(n * length % mine for row in self.sizes for n in row):
@@ -80,7 +81,10 @@ class SplitState:
         return SplitState(axis, tuple(tuple(n * length // mine for n in r) for r in self.sizes))
 
     def within(self, start: int, stop: int) -> "tuple[SplitState, tuple[int, ...]] | None":
-        """The state of a range of whole segments, and where it begins in each device's slice."""
+        """The state of the range `start` to `stop`, and where it begins in each device's slice.
+
+        None unless the range consists of whole segments.
+        """
         edges = [0, *itertools.accumulate(sum(row) for row in self.sizes)]
         if start not in edges or stop not in edges or start >= stop:
             return None
@@ -90,7 +94,7 @@ class SplitState:
         return SplitState(self.axis, rows), begins
 
     def check(self, tensor: Tensor, devices: int) -> None:
-        """Raise OptionError unless `tensor` can be stored so on so many devices."""
+        """Raise OptionError unless `tensor` can be stored in this state on `devices` devices."""
         if self.axis is MIRRORED:
             return
         if self.axis is PARTIAL or not isinstance(self.axis, int):
@@ -107,7 +111,7 @@ class SplitState:
             )
 
     def fits(self, tensor: Tensor) -> bool:
-        """Whether no block of `tensor` is cut."""
+        """True if every size is a multiple of the block length of `tensor` along the axis."""
         block = tensor.dtype.block if self.axis == 0 else 1
         return all(n % block == 0 for row in self.sizes for n in row)
 
@@ -124,18 +128,20 @@ SUMMANDS = SplitState(PARTIAL)
 
 
 def cut(axis: int, *segments: Sequence[int], repeat: int = 1) -> SplitState:
-    """A tensor cut along `axis` (ggml order): sizes for each device, one sequence per segment.
+    """The state of a tensor cut along `axis` (ggml order).
 
-    The segments follow each other `repeat` times. Raises OptionError.
+    Each of `segments` gives the elements of each device in one segment. The list of segments is
+    repeated `repeat` times. Raises OptionError.
     """
     rows = tuple(tuple(operator.index(n) for n in row) for row in segments)
     return SplitState(axis, rows * repeat)
 
 
 def deal(size: int, ratio: Sequence[float], *, unit: int = 1) -> tuple[int, ...]:
-    """Cut `size` elements in the proportions of `ratio`, at multiples of `unit`; none is lost.
+    """Divide `size` elements in the proportions of `ratio`, at multiples of `unit`.
 
-    Raises OptionError.
+    Returns one size for each entry of `ratio`; the sizes add up to `size`. Raises OptionError if
+    `size` is not a multiple of `unit`, and for an invalid ratio.
     """
     whole = sum(ratio)
     if not ratio or any(part < 0 for part in ratio) or not (whole and math.isfinite(whole)):
@@ -143,7 +149,7 @@ def deal(size: int, ratio: Sequence[float], *, unit: int = 1) -> tuple[int, ...]
             f"deal: ratio {tuple(ratio)}; give a part, finite and not negative, for each device"
         )
     if unit < 1 or size % unit:
-        raise OptionError(f"deal: {size} elements are no multiple of the unit {unit}")
+        raise OptionError(f"deal: {size} elements are not a multiple of the unit {unit}")
     units = size // unit
     edges = [round(units * sum(ratio[:i]) / whole) * unit for i in range(len(ratio) + 1)]
     return tuple(b - a for a, b in itertools.pairwise(edges))
