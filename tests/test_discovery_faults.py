@@ -34,7 +34,7 @@ FAULTS: Mapping[str, tuple[str, str, str]] = {
     "wrong-object": (
         "",
         "failed",
-        "api_version = None is no (major, minor) pair such as (0, 1); " + remedy("wrong-object"),
+        "api_version = None is not a (major, minor) pair such as (0, 1); " + remedy("wrong-object"),
     ),
     "wrong-version": (
         plugin_source(version="(3, 0)"),

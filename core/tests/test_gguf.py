@@ -19,7 +19,7 @@ from tensorplug.gguf import GGUFFile, GGUFTensor, open_gguf
 
 U8, I8, U16, I16, U32, I32, F32, BOOL, STRING, ARRAY, U64, I64, F64 = range(13)
 FETCH = "the file is truncated or damaged: fetch it again"
-CONVERT = "convert the model anew"
+CONVERT = "convert the model again"
 UPDATE = "use a newer tensorplug, or fetch the file again if it is damaged"
 
 
@@ -503,7 +503,7 @@ def test_a_pipe_is_refused_without_waiting_for_its_writer(tmp_path: Path) -> Non
     with pytest.raises(FormatError) as raised:
         open_gguf(path)
 
-    assert str(raised.value) == f"{path}: is no regular file; give the path of a GGUF file"
+    assert str(raised.value) == f"{path}: is not a regular file; give the path of a GGUF file"
 
 
 def test_a_path_with_a_zero_byte_is_a_format_error() -> None:
@@ -518,7 +518,7 @@ FAULTS = {
     "nothing at all": (b"", "is empty; fetch it again"),
     "other magic": (
         b"PK\x03\x04" + bytes(60),
-        "is no GGUF file: it begins with b'PK\\x03\\x04', not with b'GGUF'; give the path of a "
+        "is not a GGUF file: it begins with b'PK\\x03\\x04', not with b'GGUF'; give the path of a "
         "GGUF file",
     ),
     "Git LFS pointer": (
@@ -671,7 +671,7 @@ FAULTS = {
     ),
     "part of a block": (
         image((), (info("w", (40, 2), 8),), bytes(96)),
-        "tensor 'w' has rows of 40 elements, no multiple of the block length 32 of q8_0; "
+        "tensor 'w' has rows of 40 elements, not a multiple of the block length 32 of q8_0; "
         + CONVERT,
     ),
     "removed type": (
@@ -684,7 +684,7 @@ FAULTS = {
     ),
     "offset off the alignment": (
         image((), (info("w", (8,), 0, 4),), bytes(64)),
-        f"tensor 'w' begins at 4, no multiple of the file's alignment 32; {CONVERT}",
+        f"tensor 'w' begins at 4, not a multiple of the file's alignment 32; {CONVERT}",
     ),
     "offset beyond the file": (
         image((), (info("w", (8,), 0, 2**63),), bytes(32)),

@@ -110,7 +110,7 @@ RETURNS: Mapping[str, tuple[str, str, str]] = {
     "devices-repr": (
         "devices",
         "class D:\n      def __repr__(self): raise OSError\n    return [D()]",
-        "tensorplug_devices gave something whose repr cannot be read, which is no Device",
+        "tensorplug_devices gave something whose repr cannot be read, which is not a Device",
     ),
     "device-name": (
         "devices",
@@ -124,8 +124,8 @@ RETURNS: Mapping[str, tuple[str, str, str]] = {
         "    return [D('{name}:0')]",
         "a device raised GeneratorExit",
     ),
-    "version-none": ("version", "None", "api_version = None is no (major, minor) pair"),
-    "version-text": ("version", "'0.1'", "api_version = '0.1' is no (major, minor) pair"),
+    "version-none": ("version", "None", "api_version = None is not a (major, minor) pair"),
+    "version-text": ("version", "'0.1'", "api_version = '0.1' is not a (major, minor) pair"),
     "version-bools": ("version", "(False, True)", "api_version = (False, True) is no"),
     "version-future": ("version", "(99, 0)", "it speaks plugin interface 99.0"),
     "version-compares": (

@@ -175,7 +175,7 @@ def test_missing_values_are_named(key: str, model_file: Write) -> None:
 
     assert refusal(path) == (
         f"{path}: metadata 'llama.{key}', an integer, is missing; the model is incomplete: use "
-        "another file, or convert the model anew"
+        "another file, or convert the model again"
     )
 
 

@@ -116,7 +116,7 @@ def test_the_good_content_is_good(tmp_path):
         ("", "is not JSON: Expecting value: line 1 column 1 (char 0)"),
         ("[" * 100_000, "is not JSON: "),
         ("[]", "is not a saved graph; write one with tensorplug.inspect.graphfile.save"),
-        ('{"format": "x"}', "is not a saved graph; write one with tensorplug.inspect.graphfile.save"),
+        ('{"format": "x"}', "is not a saved graph; write one with tensorplug.inspect.graphfile"),
         (
             changed("top", version=2),
             "has version 2, this tensorplug reads 1; pip install --upgrade tensorplug",

@@ -41,12 +41,12 @@ FAULTS = {
     "not a plugin": (
         "",
         "failed",
-        f"api_version = None is no (major, minor) pair such as (0, 1); {REMEDY}",
+        f"api_version = None is not a (major, minor) pair such as (0, 1); {REMEDY}",
     ),
     "version is a string": (
         plugin_source(version="'0.1'"),
         "failed",
-        f"api_version = '0.1' is no (major, minor) pair such as (0, 1); {REMEDY}",
+        f"api_version = '0.1' is not a (major, minor) pair such as (0, 1); {REMEDY}",
     ),
     "version too new": (
         plugin_source(version="(0, 9)"),
@@ -68,7 +68,7 @@ FAULTS = {
     "misspelt hook": (
         plugin_source().replace("def tensorplug_score", "def tensorplug_scores"),
         "failed",
-        f"it has a hook tensorplug_scores, which nobody calls; use tensorplug_score; {REMEDY}",
+        f"it has an unknown hook tensorplug_scores; use tensorplug_score; {REMEDY}",
     ),
     "score raises": (
         plugin_source(score="raise OSError('driver')"),
@@ -83,17 +83,17 @@ FAULTS = {
     "score is no number": (
         plugin_source(score="return 'high'"),
         "failed",
-        f"tensorplug_score gave 'high', no number of 0 or more; {REMEDY}",
+        f"tensorplug_score gave 'high', not an integer of 0 or more; {REMEDY}",
     ),
     "score is a truth": (
         plugin_source(score="return True"),
         "failed",
-        f"tensorplug_score gave True, no number of 0 or more; {REMEDY}",
+        f"tensorplug_score gave True, not an integer of 0 or more; {REMEDY}",
     ),
     "score is negative": (
         plugin_source(score="return -1"),
         "failed",
-        f"tensorplug_score gave -1, no number of 0 or more; {REMEDY}",
+        f"tensorplug_score gave -1, not an integer of 0 or more; {REMEDY}",
     ),
     "score refuses": (
         plugin_source(score="return tensorplug.Refusal('no Acme board in this machine')"),
@@ -129,12 +129,12 @@ DEVICE_FAULTS = {
     "no sequence": (
         "return {1}",
         "failed",
-        f"tensorplug_devices gave {{1}}, no sequence of devices; {REMEDY}",
+        f"tensorplug_devices gave {{1}}, not a sequence of devices; {REMEDY}",
     ),
     "no device": (
         "return ['acme:0']",
         "failed",
-        f"tensorplug_devices gave 'acme:0', which is no Device; {REMEDY}",
+        f"tensorplug_devices gave 'acme:0', which is not a Device; {REMEDY}",
     ),
     "name of another": (
         "return [NullDevice('other:0')]",

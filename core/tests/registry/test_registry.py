@@ -664,12 +664,12 @@ def test_a_device_of_several_cuts_as_its_string_says(pair, options, state):
 @pytest.mark.parametrize(
     ("text", "error", "sentence"),
     [
-        ("meta:acme:0+", OptionError, "a device is missing beside a +; write meta:cpu+opencl:0"),
+        ("meta:acme:0+", OptionError, "a device is missing next to a +; write meta:cpu+opencl:0"),
         ("meta:acme:0+acne:1", BackendNotFound, "did you mean 'acme'?"),
         ("meta:acme:0+acme:7", BackendNotFound, "acme has 2 devices"),
         ("meta:acme:0+acme:1?splt=rows", OptionError, "no option 'splt'; it takes split and ratio"),
         ("meta:acme:0+acme:1?split=row", OptionError, "unknown policy 'row'; did you mean 'rows'"),
-        ("meta:acme:0+acme:1?ratio=a", OptionError, "ratio=a is no list of numbers such as 3,1"),
+        ("meta:acme:0+acme:1?ratio=a", OptionError, "ratio=a is not a list of numbers such as 3,1"),
         ("meta:acme:0+acme:1?ratio=1", OptionError, "give one part for each"),
     ],
 )
@@ -755,7 +755,7 @@ def test_a_folder_that_is_none_is_refused(registry, tmp_path):
     with pytest.raises(OptionError) as caught:
         registry.load_all_from_path(tmp_path / "nowhere")
 
-    assert str(caught.value) == f"load_all_from_path: '{tmp_path / 'nowhere'}' is no folder"
+    assert str(caught.value) == f"load_all_from_path: '{tmp_path / 'nowhere'}' is not a folder"
 
 
 @pytest.mark.parametrize("files", [(), ("acme.py",), ("libggml-acme.so", "acme/__init__.py")])

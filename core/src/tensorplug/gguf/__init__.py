@@ -1,4 +1,4 @@
-"""Reads GGUF files, versions 2 and 3: opened lazily, checked wholly, tensor data never copied."""
+"""Reader of GGUF files, versions 2 and 3: header and metadata are checked, data is mapped."""
 
 from tensorplug.gguf.file import GGUFFile, open_gguf
 from tensorplug.gguf.metadata import Metadata

@@ -1,4 +1,4 @@
-"""`Cursor`: reads a file in memory from front to back and never past its end."""
+"""`Cursor`: reads a mapped file from start to end, checking every size against the file's end."""
 
 import struct
 
@@ -6,18 +6,18 @@ from tensorplug.errors import FormatError
 from tensorplug.gguf.strings import LENGTH_SIZE, Bytes, end_of_strings
 
 FETCH_AGAIN = "the file is truncated or damaged: fetch it again"
-CONVERT_ANEW = "convert the model anew"
+CONVERT_AGAIN = "convert the model again"
 UPDATE = "use a newer tensorplug, or fetch the file again if it is damaged"
 
 MAX_NAME = 0xFFFF
-"""Bytes of the longest key; the format's own limit."""
+"""The most bytes of a key, a limit of the format."""
 
 _U32 = struct.Struct("<I")
 _U64 = struct.Struct("<Q")
 
 
 class Cursor:
-    """A place in a file. Every read is told what it reads, and raises FormatError at the end."""
+    """A position in a file. Reading beyond the end raises FormatError; `what` names the data."""
 
     def __init__(self, memory: Bytes, path: str) -> None:
         self.memory = memory
@@ -31,22 +31,22 @@ class Cursor:
 
     @property
     def left(self) -> int:
-        """Bytes from here to the end of the file."""
+        """Bytes from the cursor to the end of the file."""
         return self.size - self.offset
 
     def error(self, what: str, remedy: str = FETCH_AGAIN) -> FormatError:
-        """Return, for the caller to raise, an error that names the file."""
+        """Return a FormatError that names the file; the caller raises it."""
         return FormatError(f"{self.path}: {what}; {remedy}")
 
     def check(self, needed: int, what: str) -> None:
-        """Raise unless `needed` bytes are left."""
+        """Raise FormatError unless `needed` bytes are left."""
         if needed > self.left:
             raise self.error(
                 f"{what} at offset {self.offset} needs {needed} bytes, and {self.left} are left"
             )
 
     def skip(self, size: int, what: str) -> int:
-        """Step over `size` bytes; return where they begin."""
+        """Skip `size` bytes; return the offset of the first."""
         self.check(size, what)
         start = self.offset
         self.offset += size
@@ -66,11 +66,11 @@ class Cursor:
         return int(_U64.unpack(self.take(_U64.size, what))[0])
 
     def string(self, what: str) -> str:
-        """Read a string; bytes that are no UTF-8 become surrogates, as `surrogateescape` has it."""
+        """Read a string; invalid UTF-8 becomes surrogates (error handler `surrogateescape`)."""
         return self._string_bytes(what).decode("utf-8", "surrogateescape")
 
     def name(self, what: str) -> str:
-        """Read a key or a tensor's name: short, and UTF-8 throughout."""
+        """Read a key or a tensor's name: valid UTF-8 of at most MAX_NAME bytes."""
         raw = self._string_bytes(what, most=MAX_NAME)
         try:
             return raw.decode()
@@ -78,7 +78,7 @@ class Cursor:
             raise self.error(f"{what} is not UTF-8: {quote(raw)}") from error
 
     def skip_strings(self, count: int, what: str) -> int:
-        """Step over `count` strings without decoding them; return where they begin."""
+        """Skip `count` strings without decoding them; return the offset of the first."""
         self.check(count * LENGTH_SIZE, what)
         start = self.offset
         too_long = self.error(
@@ -102,7 +102,7 @@ class Cursor:
 
 
 def quote(value: object) -> str:
-    """Write a name or a value of a file for an error text, at most some 80 characters of it."""
+    """The repr of a name or value for an error text, cut after about 80 characters."""
     long = isinstance(value, str | bytes) and len(value) > 80
     text = repr(value[:80]) if isinstance(value, str | bytes) else repr(value)
     return f"{text[:80]}..." if long or len(text) > 90 else text

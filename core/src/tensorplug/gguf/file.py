@@ -1,4 +1,4 @@
-"""`open_gguf` and `GGUFFile`: a checked GGUF file whose data stays where it is."""
+"""`open_gguf` and `GGUFFile`: a checked, memory-mapped GGUF file."""
 
 import mmap
 import os
@@ -12,7 +12,7 @@ from typing import Any, Self, TypeVar
 import numpy as np
 
 from tensorplug.errors import Closed, FormatError
-from tensorplug.gguf.cursor import CONVERT_ANEW, UPDATE, Cursor, quote
+from tensorplug.gguf.cursor import CONVERT_AGAIN, UPDATE, Cursor, quote
 from tensorplug.gguf.metadata import MIN_ENTRY_SIZE, Metadata, read_metadata
 from tensorplug.gguf.strings import Bytes
 from tensorplug.gguf.tensors import MIN_INFO_SIZE, GGUFTensor, read_tensors
@@ -25,11 +25,11 @@ ALIGNMENT_KEY = "general.alignment"
 
 LOOKALIKES = {
     b"version https://git-lfs": ("is a Git LFS pointer", "fetch the model with git lfs pull"),
-    b"lmgg": ("is in the GGML format, which came before GGUF", CONVERT_ANEW),
-    b"fmgg": ("is in the GGMF format, which came before GGUF", CONVERT_ANEW),
-    b"tjgg": ("is in the GGJT format, which came before GGUF", CONVERT_ANEW),
+    b"lmgg": ("is in the GGML format, which came before GGUF", CONVERT_AGAIN),
+    b"fmgg": ("is in the GGMF format, which came before GGUF", CONVERT_AGAIN),
+    b"tjgg": ("is in the GGJT format, which came before GGUF", CONVERT_AGAIN),
 }
-"""What other files begin with: what each is, and the remedy."""
+"""First bytes of files that are often mistaken for GGUF, with a description and the remedy."""
 
 KINDS: dict[type, str] = {
     int: "an integer",
@@ -39,23 +39,24 @@ KINDS: dict[type, str] = {
     list: "an array of strings",
     np.ndarray: "an array of numbers",
 }
-"""What `require` can ask for, in words."""
+"""The types that `require` accepts, in words for error texts."""
 
 Kind = TypeVar("Kind")
 
 
 class GGUFFile:
-    """An open GGUF file. Read-only, and safe to share between threads. Made by `open_gguf`.
+    """An open GGUF file, made by `open_gguf`. Read-only and thread-safe.
 
-    `close()` lets go of the file. Arrays from `memory` and `tensor_bytes` stay valid after it: the
-    file is unmapped when the last of them is gone. Nobody may shorten the file until then: reading
-    what is no longer there ends the process. `read_tensor` copies, and raises instead.
+    Arrays from `memory` and `tensor_bytes` stay valid after `close()`: the file is unmapped when
+    the last of them is garbage collected. Until then, the file must not be shortened: reading
+    mapped bytes beyond the new end kills the process (SIGBUS). `read_tensor` returns a copy, and
+    raises FormatError for a shortened file.
     """
 
     def __init__(self, memory: Bytes, path: Path, source: int | None = None) -> None:
-        """Read the file in `memory`, a read-only array. Raises FormatError.
+        """Parse the file in `memory`, a read-only uint8 array. Raises FormatError.
 
-        `source` is a descriptor of the same file, which is closed with this object.
+        `source` is a descriptor of the same file. This object owns it and closes it.
         """
         self._source = source
         self._end = weakref.finalize(self, os.close, source) if source is not None else None
@@ -64,22 +65,25 @@ class GGUFFile:
         self.path = path
         self.version = header.version
         self.metadata: Metadata = read_metadata(cursor, header.entries)
-        """Key-value pairs; arrays are decoded when they are asked for."""
+        """Key-value pairs; an array is decoded at each access."""
         self.alignment = _alignment(cursor, self.metadata)
-        """Bytes that tensor data begins at multiples of."""
+        """Alignment of tensor data in bytes."""
         self.tensors = read_tensors(cursor, header.tensors, self.alignment)
-        """Tensors by name, in the order of the file."""
+        """Tensors by name, in file order."""
         self._memory: Bytes | None = memory
 
     @property
     def memory(self) -> Bytes:
-        """The whole file, read-only. Raises Closed."""
+        """The bytes of the whole file, a read-only uint8 array. Raises Closed."""
         if self._memory is None:
             raise Closed(f"{self.path}: is closed; open it again")
         return self._memory
 
     def tensor_bytes(self, name: str) -> Bytes:
-        """Return the stored bytes of a tensor, read-only, no copy. Raises FormatError, Closed."""
+        """Return the stored bytes of a tensor, read-only uint8, without a copy.
+
+        Raises FormatError if there is no tensor `name` or the file was shortened, and Closed.
+        """
         tensor = self._tensor(name)
         self.check_size()
         return self.memory[tensor.offset : tensor.end]
@@ -87,7 +91,7 @@ class GGUFFile:
     def read_tensor(self, name: str, start: int = 0, size: int | None = None) -> Bytes:
         """Return a copy of `size` stored bytes of a tensor from `start`, by default all of them.
 
-        Raises FormatError, also where somebody has shortened the file meanwhile, and Closed.
+        Raises FormatError if there is no tensor `name` or the file was shortened, and Closed.
         """
         tensor = self._tensor(name)
         size = tensor.nbytes - start if size is None else size
@@ -105,7 +109,7 @@ class GGUFFile:
         return out
 
     def check_size(self) -> None:
-        """Raise FormatError where somebody has shortened the file since it was opened."""
+        """Raise FormatError if the file was shortened since it was opened."""
         if self._source is None:
             return
         if os.fstat(self._source).st_size < self.memory.size:
@@ -127,27 +131,27 @@ class GGUFFile:
         )
 
     def release(self, offset: int, size: int) -> None:
-        """Let the system take back memory of a part of the file that has been read, in bytes.
+        """Tell the operating system to free the pages of a part of the mapping, in bytes.
 
-        What lies there stays readable; it comes from the disk again, or from its cache.
+        The bytes stay readable; the next access loads them from the page cache or from disk.
         """
-        mapped = getattr(self.memory.base, "obj", None)  # of the memoryview that NumPy keeps
+        mapped = getattr(self.memory.base, "obj", None)  # NumPy keeps a memoryview of the mmap
         if not isinstance(mapped, mmap.mmap) or not hasattr(mmap, "MADV_DONTNEED"):
-            return  # not a file, or a system that does not take hints
+            return  # not a mapped file, or a system without madvise
         first = -(-offset // mmap.PAGESIZE) * mmap.PAGESIZE
         last = min(offset + size, len(mapped)) // mmap.PAGESIZE * mmap.PAGESIZE
         if first < last:
             mapped.madvise(mmap.MADV_DONTNEED, first, last - first)
 
     def require(self, key: str, kind: type[Kind]) -> Kind:
-        """Return a metadata value of one of the KINDS; `float` takes integers too.
+        """Return the metadata value of `key`, of a type in KINDS; `float` accepts integers too.
 
-        Raises FormatError when it is absent or of another kind, Closed for arrays of closed files.
+        Raises FormatError if it is missing or of another type, Closed for arrays of closed files.
         """
         if key not in self.metadata:
             raise FormatError(
                 f"{self.path}: metadata {quote(key)}, {KINDS[kind]}, is missing; the model is "
-                f"incomplete: use another file, or {CONVERT_ANEW}"
+                f"incomplete: use another file, or {CONVERT_AGAIN}"
             )
         value: Any = self.metadata[key]
         if kind is float and type(value) is int:
@@ -156,18 +160,18 @@ class GGUFFile:
             return value
         raise FormatError(
             f"{self.path}: metadata {quote(key)} is {self.metadata.describe(key)}, and "
-            f"{KINDS[kind]} is needed; use another file, or {CONVERT_ANEW}"
+            f"{KINDS[kind]} is needed; use another file, or {CONVERT_AGAIN}"
         )
 
     @property
     def closed(self) -> bool:
-        """Whether `close()` has run."""
+        """True after `close()`."""
         return self._memory is None
 
     def close(self) -> None:
-        """Let go of the file; tensor records and metadata but arrays stay. May be repeated."""
-        # The mmap is never closed by hand: that fails while arrays over it live. It goes with
-        # the last of them.
+        """Release the file. Tensor records and metadata except arrays stay readable. Idempotent."""
+        # The mmap is not closed explicitly: `mmap.close()` fails while arrays refer to it. It is
+        # unmapped with the last of them.
         self._memory = None
         self.metadata.close()
         self._source = None
@@ -194,21 +198,21 @@ class GGUFFile:
 
 
 def open_gguf(path: str | os.PathLike[str]) -> GGUFFile:
-    """Open and check a GGUF file. Raises FormatError, also when the file cannot be read.
+    """Open and check a GGUF file. Raises FormatError, also if the file cannot be read.
 
-    All of the file but the tensors' data is checked here; nothing is allocated because of a size in
-    the file before that size was found to fit the file.
+    Everything except the tensors' data is checked. A size in the file is compared with the file's
+    size before anything of that size is allocated.
     """
     return GGUFFile(*_map(Path(path)))
 
 
 def _map(path: Path) -> tuple[Bytes, Path, int]:
-    """The file in memory, its path and a descriptor."""
+    """Map a file: return its bytes, its path and a descriptor."""
     try:
         info = path.stat()
-        # Before it is opened: opening a pipe waits for a writer.
+        # Checked before opening, because opening a pipe blocks until there is a writer.
         if not stat.S_ISREG(info.st_mode):
-            what = "a directory" if stat.S_ISDIR(info.st_mode) else "no regular file"
+            what = "a directory" if stat.S_ISDIR(info.st_mode) else "not a regular file"
             raise FormatError(f"{path}: is {what}; give the path of a GGUF file")
         if not info.st_size:
             raise FormatError(f"{path}: is empty; fetch it again")
@@ -257,7 +261,7 @@ def _not_gguf(cursor: Cursor, begin: bytes) -> FormatError:
         if begin.startswith(magic):
             return cursor.error(what, remedy)
     return cursor.error(
-        f"is no GGUF file: it begins with {quote(begin[:4])}, not with {MAGIC!r}",
+        f"is not a GGUF file: it begins with {quote(begin[:4])}, not with {MAGIC!r}",
         "give the path of a GGUF file",
     )
 
@@ -270,7 +274,7 @@ def _wrong_version(cursor: Cursor, version: int) -> FormatError:
             "convert its byte order with gguf-convert-endian",
         )
     if version == 1:
-        return cursor.error("is of version 1, and versions 2 and 3 are read", CONVERT_ANEW)
+        return cursor.error("is of version 1, and versions 2 and 3 are read", CONVERT_AGAIN)
     return cursor.error(
         f"is of version {version}, and versions 2 and 3 are read",
         UPDATE,
@@ -283,10 +287,10 @@ def _alignment(cursor: Cursor, metadata: Metadata) -> int:
         raise cursor.error(
             f"metadata {ALIGNMENT_KEY!r} is {metadata.describe(ALIGNMENT_KEY)}, and an integer is "
             "needed",
-            CONVERT_ANEW,
+            CONVERT_AGAIN,
         )
     if value < 1 or value & (value - 1):
         raise cursor.error(
-            f"metadata {ALIGNMENT_KEY!r} is {value}, and a power of two is needed", CONVERT_ANEW
+            f"metadata {ALIGNMENT_KEY!r} is {value}, and a power of two is needed", CONVERT_AGAIN
         )
     return value

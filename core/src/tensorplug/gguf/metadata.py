@@ -1,4 +1,4 @@
-"""`Metadata`: the key-value pairs of a file; arrays are decoded when they are asked for."""
+"""`Metadata`: the key-value pairs of a GGUF file; arrays are decoded at each access."""
 
 import struct
 from collections.abc import Iterator, Mapping
@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tensorplug.errors import Closed
-from tensorplug.gguf.cursor import CONVERT_ANEW, UPDATE, Cursor, quote
+from tensorplug.gguf.cursor import CONVERT_AGAIN, UPDATE, Cursor, quote
 from tensorplug.gguf.strings import Bytes, decode_strings
 
 MIN_ENTRY_SIZE = 13
@@ -18,7 +18,7 @@ MIN_ENTRY_SIZE = 13
 
 @dataclass(frozen=True, slots=True)
 class Scalar:
-    """A type of numbers; `code` means the same to struct and to NumPy."""
+    """A number type; `code` is its format character, the same in `struct` and NumPy."""
 
     name: str
     code: str
@@ -42,12 +42,12 @@ SCALARS = {
     11: Scalar("int64", "q"),
     12: Scalar("float64", "d"),
 }
-"""The types of single numbers, by their ids in the format."""
+"""The number types by their ids in the format."""
 
 
 @dataclass(frozen=True, slots=True)
 class StringArray:
-    """Where the strings of an array lie in the file, and how many they are."""
+    """An array of `count` strings in the bytes `start` to `end` of the file."""
 
     start: int
     end: int
@@ -59,7 +59,7 @@ class StringArray:
 
 @dataclass(frozen=True, slots=True)
 class NumberArray:
-    """Where the numbers of an array lie in the file, how many they are, and of which type."""
+    """An array of `count` numbers of one type, from byte `start` of the file."""
 
     start: int
     count: int
@@ -68,8 +68,8 @@ class NumberArray:
     def decode(self, memory: Bytes) -> npt.NDArray[Any]:
         storage = self.type.storage
         raw = memory[self.start : self.start + self.count * storage.itemsize]
-        # A copy: arrays begin at odd offsets, and should not keep the file in memory. Over bytes,
-        # NumPy makes it read-only.
+        # A copy, because arrays may be unaligned and should not keep the file mapped. An array
+        # over a bytes object is read-only.
         return np.frombuffer(raw.tobytes(), storage)
 
 
@@ -79,10 +79,10 @@ Stored = int | float | bool | str | StringArray | NumberArray
 class Metadata(Mapping[str, object]):
     """Key-value pairs of a GGUF file, read-only, in the order of the file.
 
-    Values are int, float, bool, str, list[str] or a read-only NumPy array that is a copy. Arrays
-    are decoded anew at every access (262,144 strings: 80 ms): keep what you get. Strings that are
-    no UTF-8 come with surrogates: `text.encode("utf-8", "surrogateescape")` gives the bytes of the
-    file. Arrays raise Closed after the file was closed; all else stays.
+    Values are int, float, bool, str, list[str] or a read-only NumPy array that is a copy. An array
+    is decoded at every access (262,144 strings: 80 ms), so callers should keep the result. Strings
+    with invalid UTF-8 contain surrogates: `text.encode("utf-8", "surrogateescape")` gives the bytes
+    of the file. After the file is closed, arrays raise Closed; other values stay readable.
     """
 
     def __init__(self, stored: Mapping[str, Stored], memory: Bytes, path: str) -> None:
@@ -108,14 +108,14 @@ class Metadata(Mapping[str, object]):
         return len(self._stored)
 
     def __contains__(self, key: object) -> bool:
-        # Mapping's own would decode an array to learn that it is there.
+        # The default of Mapping would call __getitem__, which decodes an array.
         return key in self._stored
 
     def __repr__(self) -> str:
         return f"<Metadata {self._path}, {len(self)} entries>"
 
     def describe(self, key: str) -> str:
-        """Say in a few words what the value of `key` is, without decoding an array."""
+        """Describe the value of `key` in a few words, without decoding an array."""
         stored = self._stored[key]
         if isinstance(stored, StringArray):
             return f"an array of {stored.count} strings"
@@ -124,17 +124,17 @@ class Metadata(Mapping[str, object]):
         return quote(stored)
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Release the file: arrays raise Closed from now on."""
         self._memory = None
 
 
 def read_metadata(cursor: Cursor, count: int) -> Metadata:
-    """Read `count` entries. Raises FormatError."""
+    """Read `count` key-value pairs at the cursor. Raises FormatError."""
     stored: dict[str, Stored] = {}
     for index in range(count):
         key = cursor.name(f"the key of metadata entry {index}")
         if key in stored:
-            raise cursor.error(f"metadata {quote(key)} is there twice", CONVERT_ANEW)
+            raise cursor.error(f"metadata {quote(key)} is there twice", CONVERT_AGAIN)
         stored[key] = _read_value(cursor, f"metadata {quote(key)}")
     return Metadata(stored, cursor.memory, cursor.path)
 
@@ -160,7 +160,7 @@ def _read_array(cursor: Cursor, what: str) -> StringArray | NumberArray:
     kind = cursor.u32(f"the element type of {what}")
     count = cursor.u64(f"the length of {what}")
     if kind == ARRAY_ID:
-        raise cursor.error(f"{what} is an array of arrays, which is not supported", CONVERT_ANEW)
+        raise cursor.error(f"{what} is an array of arrays, which is not supported", CONVERT_AGAIN)
     if kind == STRING_ID:
         start = cursor.skip_strings(count, what)
         return StringArray(start, cursor.offset, count)

@@ -1,4 +1,7 @@
-"""Arrays of strings: each is a 64-bit length, then its bytes, so the end is found by walking."""
+"""Arrays of strings. Each string is a 64-bit length, then bytes, so the end must be searched.
+
+A run of short strings is found in one vectorized pass (a leap); other strings one by one.
+"""
 
 import struct
 
@@ -20,10 +23,10 @@ _STEPS_AFTER_A_STUMBLE = 4096
 
 
 def end_of_strings(memory: Bytes, start: int, count: int) -> int:
-    """Return the offset behind `count` strings that begin at `start`.
+    """Return the offset of the end of `count` strings that begin at `start`.
 
-    The end may lie past the end of `memory`: the last length is not checked. Raises struct.error or
-    OverflowError where a length itself lies outside.
+    The result may be past the end of `memory`, because the last length is not checked. Raises
+    struct.error or OverflowError if a length itself lies outside `memory`.
     """
     buffer = memory.data
     offset, left = start, count
@@ -56,7 +59,7 @@ def decode_strings(memory: Bytes, start: int, end: int, count: int) -> list[str]
 
 
 def _decode_run(memory: Bytes, run: Offsets) -> list[str]:
-    """Decode the strings of a run at once: parted by single zero bytes, they are one text."""
+    """Decode the strings of a run at once, as one text separated by zero bytes."""
     text = memory[: run[-1]].copy()
     lengths, ends = run[:-1], run[1:]
     text[lengths] = 0
@@ -65,7 +68,7 @@ def _decode_run(memory: Bytes, run: Offsets) -> list[str]:
     parts = _text(text[is_text].tobytes()).split("\0")[1:]
     if len(parts) == lengths.size:
         return parts
-    # Some have zero bytes of their own.
+    # Some strings contain zero bytes: decode them one by one.
     pairs = zip((lengths + LENGTH_SIZE).tolist(), ends.tolist(), strict=True)
     return [_text(memory[first:end].tobytes()) for first, end in pairs]
 
@@ -75,20 +78,22 @@ def _text(raw: bytes) -> str:
 
 
 def _next(memory: Bytes, offset: int, left: int) -> tuple[Offsets, int]:
-    """The run of strings that begins at `offset`, and how many to walk one by one behind it."""
+    """The run of strings at `offset`, and how many strings after it to read one by one."""
     run = _run(memory, offset, left) if left >= _WORTH_LEAPING else NONE
     leapt = max(run.size - 1, 0)
-    # A file made of strings that stop every leap must not cost a leap for each of them.
+    # After a short run, many strings are read one by one: otherwise a file with strings that end
+    # every run would cost a vectorized pass for each string.
     stumbled = leapt < _WORTH_LEAPING // 2
     steps = _STEPS_AFTER_A_STUMBLE if stumbled else _STEPS_AFTER_A_LEAP
     return run, min(left - leapt, steps)
 
 
 def _run(memory: Bytes, offset: int, most: int) -> Offsets:
-    """Where up to `most` strings shorter than 256 bytes begin, and where the last of them ends.
+    """Starts of up to `most` strings shorter than 256 bytes, then the end of the last of them.
 
-    Counted from `offset`. A byte that seven zero bytes follow may be the length of a short string.
-    It is one where the places found form a chain: each points to the next.
+    Positions are relative to `offset`. A byte followed by seven zero bytes may be the length of a
+    short string. The run consists of the positions that form a chain, in which each length points
+    to the next position.
     """
     window = memory[offset : offset + _WINDOW]
     zero = window == 0

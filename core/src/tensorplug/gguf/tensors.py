@@ -1,4 +1,4 @@
-"""`GGUFTensor`: what a file says of one tensor, checked against the file itself."""
+"""`GGUFTensor`: the record of one tensor in a GGUF file, checked against the file's size."""
 
 import itertools
 import math
@@ -8,7 +8,7 @@ from types import MappingProxyType
 
 from tensorplug.dtypes import REMOVED_IDS, DType, dtype
 from tensorplug.errors import DTypeError
-from tensorplug.gguf.cursor import CONVERT_ANEW, UPDATE, Cursor, quote
+from tensorplug.gguf.cursor import CONVERT_AGAIN, UPDATE, Cursor, quote
 from tensorplug.graph.tensor import MAX_RANK, Ne
 
 MIN_INFO_SIZE = 32
@@ -17,7 +17,7 @@ MIN_INFO_SIZE = 32
 
 @dataclass(frozen=True, slots=True)
 class GGUFTensor:
-    """One tensor of a file: `ne` in ggml order, `offset` from the start of the file, in bytes."""
+    """One tensor of a file: `ne` in ggml order, `offset` in bytes from the start of the file."""
 
     name: str
     dtype: DType
@@ -28,18 +28,18 @@ class GGUFTensor:
 
     @property
     def end(self) -> int:
-        """Offset behind the last byte."""
+        """Offset of the end of the data."""
         return self.offset + self.nbytes
 
 
 def read_tensors(cursor: Cursor, count: int, alignment: int) -> Mapping[str, GGUFTensor]:
-    """Read `count` tensor records; the data follows them. Raises FormatError."""
+    """Read `count` tensor records at the cursor; tensor data follows them. Raises FormatError."""
     relative = [_read_info(cursor, index) for index in range(count)]
     data = -(-cursor.offset // alignment) * alignment
     tensors: dict[str, GGUFTensor] = {}
     for info in relative:
         if info.name in tensors:
-            raise cursor.error(f"tensor {quote(info.name)} is there twice", CONVERT_ANEW)
+            raise cursor.error(f"tensor {quote(info.name)} is there twice", CONVERT_AGAIN)
         tensors[info.name] = _place(cursor, info, data, alignment)
     _check_overlaps(cursor, tensors)
     return MappingProxyType(tensors)
@@ -54,17 +54,17 @@ def _read_info(cursor: Cursor, index: int) -> GGUFTensor:
         raise cursor.error(f"{what} has {rank} dimensions, and 1 to {MAX_RANK} are allowed")
     sizes = [cursor.u64(f"dimension {axis} of {what}") for axis in range(rank)]
     if 0 in sizes:
-        raise cursor.error(f"{what} has the dimensions {sizes}, and none may be 0", CONVERT_ANEW)
+        raise cursor.error(f"{what} has the dimensions {sizes}, and none may be 0", CONVERT_AGAIN)
     kind = _dtype(cursor, cursor.u32(f"the type of {what}"), what)
     if sizes[0] % kind.block:
         raise cursor.error(
-            f"{what} has rows of {sizes[0]} elements, no multiple of the block length {kind.block} "
-            f"of {kind.name}",
-            CONVERT_ANEW,
+            f"{what} has rows of {sizes[0]} elements, not a multiple of the block length "
+            f"{kind.block} of {kind.name}",
+            CONVERT_AGAIN,
         )
     offset = cursor.u64(f"the offset of {what}")
     first, second, third, fourth = (*sizes, 1, 1, 1)[:MAX_RANK]
-    # Python's integers do not overflow: absurd sizes are still true here, and larger than the file.
+    # Python's integers do not overflow, so an absurd size is larger than the file and is rejected.
     nbytes = math.prod(sizes) // kind.block * kind.size
     return GGUFTensor(name, kind, (first, second, third, fourth), rank, offset, nbytes)
 
@@ -75,7 +75,7 @@ def _dtype(cursor: Cursor, number: int, what: str) -> DType:
     except DTypeError as error:
         if number in REMOVED_IDS:
             removed = f"{what} is of type {number}, which was removed from the format"
-            raise cursor.error(removed, CONVERT_ANEW) from error
+            raise cursor.error(removed, CONVERT_AGAIN) from error
         raise cursor.error(f"{what} is of the unknown type {number}", UPDATE) from error
 
 
@@ -83,8 +83,8 @@ def _place(cursor: Cursor, info: GGUFTensor, data: int, alignment: int) -> GGUFT
     what = f"tensor {quote(info.name)}"
     if info.offset % alignment:
         raise cursor.error(
-            f"{what} begins at {info.offset}, no multiple of the file's alignment {alignment}",
-            CONVERT_ANEW,
+            f"{what} begins at {info.offset}, not a multiple of the file's alignment {alignment}",
+            CONVERT_AGAIN,
         )
     placed = GGUFTensor(info.name, info.dtype, info.ne, info.rank, data + info.offset, info.nbytes)
     if placed.end > cursor.size:
@@ -103,5 +103,5 @@ def _check_overlaps(cursor: Cursor, tensors: Mapping[str, GGUFTensor]) -> None:
             raise cursor.error(
                 f"tensors {quote(one.name)} and {quote(other.name)} overlap: one is the bytes "
                 f"{one.offset} to {one.end}, the other begins at {other.offset}",
-                CONVERT_ANEW,
+                CONVERT_AGAIN,
             )

@@ -1,4 +1,4 @@
-"""Which backends are installed, in which state, and how to open their devices."""
+"""The registry of backends: finds installed plugins, loads them, and opens their devices."""
 
 from tensorplug.registry.registry import (
     SELECTORS,

@@ -1,4 +1,4 @@
-"""`Candidate`: one backend that some distribution offers: how far it got, and why no further."""
+"""`Candidate`: one backend that a distribution offers, its state, and why it is not usable."""
 
 import enum
 from collections.abc import Callable
@@ -9,37 +9,37 @@ from tensorplug.registry.spec import canonical
 from tensorplug.text import one_line
 
 MOST_WORDS = 2000
-"""Characters of an exception's text that are shown."""
+"""The most characters of an exception's text that are shown."""
 
 
 class State(enum.Enum):
-    """How far a candidate got."""
+    """How far the loading of a candidate got."""
 
     FOUND = "found"
     """Seen in the metadata, not imported yet."""
     DISABLED = "disabled"
-    """Switched off by a variable or by the program."""
+    """Switched off by an environment variable or by the program."""
     INCOMPATIBLE = "incompatible"
-    """Made for another version of tensorplug."""
+    """The plugin needs another version of tensorplug."""
     UNSUPPORTED = "unsupported"
-    """It says that it cannot run on this machine."""
+    """The plugin reports that it cannot run on this machine."""
     FAILED = "failed"
-    """It is broken."""
+    """The plugin is broken: an import, a check or a hook failed."""
     SUPERSEDED = "superseded"
-    """It works, and another distribution offers the same backend with a better score."""
+    """Usable, but another distribution offers the same backend and is preferred."""
     AVAILABLE = "available"
-    """It works as far as can be told without drivers."""
+    """Imported and scored; its devices, and so its drivers, were not asked for yet."""
     READY = "ready"
-    """Its devices are known."""
+    """The devices of the backend are known."""
 
     @property
     def refused(self) -> bool:
-        """Whether the candidate cannot be opened."""
+        """True if the backend cannot be opened in this state."""
         return self in _REFUSED
 
     @property
     def broken(self) -> bool:
-        """Whether somebody has to repair something."""
+        """True if an installation must be repaired or upgraded."""
         return self in (State.FAILED, State.INCOMPATIBLE)
 
 
@@ -51,45 +51,46 @@ class Candidate:
     """One backend that a distribution offers."""
 
     name: str
-    """The entry point's: the one name in variables, device strings and reports."""
+    """The name of the entry point, used in variables, device strings and reports."""
     distribution: str
     """Name and version: `tensorplug-cpu 0.3.0`."""
     value: str = ""
-    """Where the plugin is: `tensorplug_cpu.plugin`."""
+    """The entry point's value, the plugin's module: `tensorplug_cpu.plugin`."""
     state: State = State.FOUND
     reason: str = ""
     """A sentence with the remedy; empty while nothing is wrong."""
     error: BaseException | None = field(default=None, repr=False)
-    """What was caught; chained when somebody asks for the backend by name."""
+    """The exception that was caught; it is chained when the backend is asked for by name."""
     score: int = 0
+    """The plugin's score for this machine; 0 before loading."""
     probe_ms: float = 0.0
-    """Time spent in the plugin so far."""
+    """Milliseconds spent in the plugin's code so far."""
     rank: int = 0
-    """Place in TENSORPLUG_BACKENDS."""
+    """Position in TENSORPLUG_BACKENDS."""
     folder: str = ""
-    """The folder its modules must come from, where it was loaded from a path."""
+    """The folder from which its modules must come, if it was loaded from a path."""
 
     @property
     def project(self) -> str:
-        """Name of the distribution in its one spelling."""
+        """The canonical name of the distribution: `tensorplug-cpu`."""
         return canonical(self.distribution.partition(" ")[0])
 
     @property
     def spec(self) -> str:
-        """The device string that means this candidate and no other."""
+        """The device string that names exactly this candidate: `cpu@tensorplug-cpu`."""
         return f"{self.name}@{self.project}"
 
     @property
     def key(self) -> tuple[str, str]:
-        """What tells candidates apart."""
+        """The identity of a candidate: backend name in lower case, distribution."""
         return (self.name.lower(), self.project)
 
     def refuse(self, state: State, reason: str, error: BaseException | None = None) -> "Candidate":
-        """The same candidate, stopped here."""
+        """Return the candidate in a state that cannot be opened, with the reason."""
         return replace(self, state=state, reason=reason, error=error)
 
     def supersede(self, best: "Candidate") -> "Candidate":
-        """The same candidate, usable but behind `best`."""
+        """Return the candidate in the state SUPERSEDED, because `best` is preferred."""
         reason = (
             f"{best.distribution} comes first with score {best.score}; open this one as {self.spec}"
         )
@@ -97,7 +98,7 @@ class Candidate:
 
     @property
     def order(self) -> tuple[int, int, str, str]:
-        """The best of one name first: by TENSORPLUG_BACKENDS, score, distribution."""
+        """Sort key of candidates with one name, best first: rank, score, distribution, folder."""
         return (self.rank, -self.score, self.project, self.folder)
 
     def __str__(self) -> str:
@@ -105,7 +106,7 @@ class Candidate:
         return f"{self.distribution} {verb}: {self.reason}" if self.reason else self.distribution
 
     def to_json(self) -> dict[str, object]:
-        """What a report says about it, as plain data."""
+        """Return the candidate as a dictionary for reports."""
         return {
             "name": self.name,
             "distribution": self.distribution,
@@ -119,9 +120,9 @@ class Candidate:
 
 
 def describe(error: BaseException) -> str:
-    """An exception on one line: `ValueError: no such thing`.
+    """An exception on one line: `ValueError: no such thing`. Never raises.
 
-    Exceptions of plugins may raise when they are asked for their text, and may hold any text.
+    `str()` of a plugin's exception may itself raise, and may return any characters.
     """
     name = _words(lambda: type(error).__name__) or "an exception without a name"
     text = _words(lambda: str(error))
@@ -131,7 +132,7 @@ def describe(error: BaseException) -> str:
 
 
 def show(value: object) -> str:
-    """The repr of something that a plugin gave, on one line; it may raise when it is asked."""
+    """The repr of a plugin's object on one line. Never raises, even if `repr()` of it does."""
     return _words(lambda: repr(value)) or "something whose repr cannot be read"
 
 

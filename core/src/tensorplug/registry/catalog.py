@@ -25,35 +25,39 @@ from tensorplug.registry.variables import Variables
 logger = logging.getLogger("tensorplug.registry")
 
 STATIC = "this-program"
-"""The distribution of what a program registers by itself."""
+"""The distribution name of plugins and devices that the program registers itself."""
 
 
 @dataclass(slots=True, eq=False)
 class Slot:
-    """A candidate and what was made of it."""
+    """A candidate, and its plugin and devices once they are loaded."""
 
     candidate: Candidate
     plugin: Plugin | None = None
     devices: list[Enlisted] | None = None
     given: object = None
-    """The plugin object of a program that needs no import."""
+    """The plugin object that the program registered, which is not imported."""
     unloaded: bool = False
+    """True after `unload()`."""
     busy: bool = False
-    """Its plugin runs at this moment: it may ask for other backends, not for itself."""
+    """True while the plugin's code runs: it may ask for other backends but not for its own."""
 
     @property
     def usable(self) -> bool:
-        """Whether it can stand for its backend."""
+        """True if the candidate can be the chosen one for its name."""
         return self.candidate.state in (State.AVAILABLE, State.READY, State.SUPERSEDED)
 
     @property
     def name(self) -> str:
-        """Name of the backend in the spelling of look-ups."""
+        """The name of the backend in lower case, for look-ups."""
         return self.candidate.name.lower()
 
 
 class Catalog:
-    """Who is installed, who works, who won. Its owner holds a lock around every call."""
+    """The candidates that are installed, their states, and which one is chosen for each name.
+
+    Not thread-safe: the owner holds a lock around every call.
+    """
 
     def __init__(self, path: Sequence[str] | None, environ: Mapping[str, str]) -> None:
         self._path = path
@@ -70,13 +74,13 @@ class Catalog:
     # --- finding ---------------------------------------------------------------------------
 
     def scan(self) -> None:
-        """Read the metadata on the path, once; nothing is imported."""
+        """Read the metadata of distributions on the path, once; imports nothing."""
         if not self._scanned:
             self._scanned = True
             self.rescan()
 
     def rescan(self) -> None:
-        """Read the metadata again: what is new comes in, what is gone goes out, the rest stays."""
+        """Read the metadata again: add new candidates, drop removed ones, keep loaded plugins."""
         importlib.invalidate_caches()
         self._scanned = True
         self._variables = Variables.read(self._environ)
@@ -94,10 +98,13 @@ class Catalog:
         self._settle_all()
 
     def add_folder(self, place: str | os.PathLike[str]) -> None:
-        """Look for distributions in a folder too; its modules come last on `sys.path`."""
+        """Add a folder to look for distributions in, and append it to `sys.path`.
+
+        Raises OptionError if `place` is not a folder.
+        """
         self.scan()
         if not Path(place).is_dir():
-            raise OptionError(f"load_all_from_path: {str(place)!r} is no folder")
+            raise OptionError(f"load_all_from_path: {str(place)!r} is not a folder")
         folder = str(Path(place).resolve())
         if folder in self._folders:
             return
@@ -140,7 +147,7 @@ class Catalog:
     # --- loading ---------------------------------------------------------------------------
 
     def load(self, name: str) -> None:
-        """Import and score the candidates called `name` that were not yet."""
+        """Import and score the candidates called `name` that are still in the state FOUND."""
         self.scan()
         for slot in self.slots(name):
             if slot.candidate.state is State.FOUND and not slot.busy:
@@ -148,13 +155,13 @@ class Catalog:
         self._settle(name)
 
     def load_all(self) -> None:
-        """Import and score every candidate that was not yet."""
+        """Import and score every candidate that is still in the state FOUND, and ops modules."""
         for name in self.names():
             self.load(name)
         self._load_ops()
 
     def _load_ops(self) -> None:
-        """Import the modules with which distributions register ops of their own, once."""
+        """Import, once, the modules in which distributions register their own ops."""
         while self._op_modules:
             found = self._op_modules.pop(0)
             result = attempt(found.entry.load)
@@ -163,7 +170,7 @@ class Catalog:
                 self._note(f"{found.distribution}: its ops, {module}, are missing: {why}")
 
     def reload(self, name: str) -> None:
-        """Like `load`, and bring back what the program unloaded."""
+        """Like `load`, and load again what the program unloaded."""
         self.scan()
         for slot in self.slots(name):
             if slot.unloaded:
@@ -180,7 +187,10 @@ class Catalog:
         tell(slot.candidate)
 
     def enumerate(self, slot: Slot) -> list[Enlisted]:
-        """The devices of one candidate, asked for once; where that fails, the next takes over."""
+        """Return the devices of one candidate, asking its plugin once.
+
+        If that fails, the list is empty and the next candidate of the name takes over.
+        """
         if slot.devices is not None or slot.plugin is None or slot.busy:
             return slot.devices or []
         stood_for_name = self.chosen(slot.name) is slot
@@ -207,7 +217,7 @@ class Catalog:
         return []
 
     def devices(self, name: str) -> list[Enlisted]:
-        """The devices of the backend called `name`, whichever distribution gives them."""
+        """The devices of the best candidate called `name` that has any; empty if none has."""
         self.load(name)
         while (slot := self.chosen(name)) is not None and not slot.busy:
             if devices := self.enumerate(slot):
@@ -215,7 +225,7 @@ class Catalog:
         return []
 
     def _settle(self, name: str) -> None:
-        """The best of the candidates called `name` stands for the backend; the others wait."""
+        """Choose the best candidate called `name`; other usable ones become SUPERSEDED."""
         best = self.chosen(name)
         for slot in self.slots(name):
             if not slot.usable or best is None:
@@ -232,12 +242,12 @@ class Catalog:
     # --- looking ---------------------------------------------------------------------------
 
     def names(self) -> list[str]:
-        """Names of all backends that were found, in the order of preference."""
+        """The names of all backends that were found, in order of preference."""
         slots = sorted(self._slots, key=lambda slot: (slot.candidate.rank, slot.name))
         return list(dict.fromkeys(slot.name for slot in slots))
 
     def slots(self, name: str | None = None) -> list[Slot]:
-        """All slots by name, or those of one name; the best first."""
+        """The slots of one backend name, by default of all names; the best first."""
         if name is None:
             return [slot for each in self.names() for slot in self.slots(each)]
         return sorted(
@@ -245,23 +255,23 @@ class Catalog:
         )
 
     def chosen(self, name: str) -> Slot | None:
-        """The slot that stands for a backend."""
+        """The best usable slot called `name`, or None."""
         return next((slot for slot in self.slots(name) if slot.usable), None)
 
     def report(self) -> Report:
-        """Everything as it stands."""
+        """Return a report of the present states."""
         candidates = [slot.candidate for slot in self.slots()]
         complaints = tuple(self._variables.complaints(candidates))
         everything = (*candidates, *self._damaged)
         return Report(everything, self._variables.seen, complaints, tuple(self._notes))
 
     def features(self, slot: Slot) -> dict[str, str]:
-        """What a plugin says about itself."""
+        """The features that a plugin reports."""
         found = self._ask(slot, "tensorplug_features") or {}
         return {str(key): str(value) for key, value in found.items()}
 
     def extension(self, slot: Slot, symbol: str) -> Any:
-        """What a plugin calls `symbol`, or what all backends with the ability do."""
+        """The plugin's object called `symbol`, else the shared function of that name, else None."""
         found = self._ask(slot, "tensorplug_extension", name=symbol)
         if found is not None:
             return found
@@ -270,7 +280,7 @@ class Catalog:
         return shared_symbol(symbol, [entry.device for entry in self.enumerate(slot)])
 
     def _ask(self, slot: Slot, hook: str, **arguments: Any) -> Any:
-        """What a plugin answers, None where it has no such hook. Raises BackendUnavailable."""
+        """Call a hook: its result, or None without the hook. Raises BackendUnavailable."""
         plugin = slot.plugin
         answer = attempt(lambda: plugin.call(hook, **arguments)) if plugin is not None else None
         if isinstance(answer, Failure):
@@ -282,11 +292,11 @@ class Catalog:
     # --- observers -------------------------------------------------------------------------
 
     def observe(self, observer: object) -> None:
-        """Tell `observer` too what is found."""
+        """Call the hook `tensorplug_loaded` of `observer` too."""
         self._observers.append(Plugin("observer", observer))
 
     def announce(self) -> Report:
-        """Tell all plugins and observers what is found."""
+        """Pass the report to `tensorplug_loaded` of all plugins and observers; return it."""
         report = self.report()
         plugins = [slot.plugin for slot in self.slots() if slot.plugin is not None]
         for plugin in (*plugins, *self._observers):
@@ -301,7 +311,7 @@ class Catalog:
     # --- adding and dropping ---------------------------------------------------------------
 
     def register(self, name: str, given: object) -> Slot:
-        """Add a plugin object that is part of the program. A second time changes nothing."""
+        """Add a plugin object that is part of the program. Idempotent. Raises OptionError."""
         self.scan()
         _check_name(name)
         for slot in self.slots(name.lower()):
@@ -317,7 +327,10 @@ class Catalog:
         return slot
 
     def register_device(self, device: Device) -> None:
-        """Add one device that is part of the program, beside those of its backend, if any."""
+        """Add a device that is part of the program to the devices of its backend. Idempotent.
+
+        The backend is the device's name up to the colon. Raises OptionError if the name is taken.
+        """
         name = device.name.partition(":")[0]
         _check_name(name)
         known = self.devices(name.lower())
@@ -332,7 +345,10 @@ class Catalog:
         self._slots.append(Slot(device.candidate, devices=[enlist(device)]))
 
     def unload(self, slots: Sequence[Slot]) -> None:
-        """Close devices and drop objects. Raises LiveChildren."""
+        """Close the devices of `slots` and release their plugins.
+
+        Raises LiveChildren while buffers or backends of the devices are open.
+        """
         devices = [entry.device for slot in slots for entry in slot.devices or []]
         alive = [child for device in devices for child in device.children]
         if alive:
@@ -361,7 +377,7 @@ class Catalog:
         plugin, slot.plugin = slot.plugin, None
         for entry in devices:
             if entry.device.children:
-                continue  # its user keeps it alive and closes it
+                continue  # the device is in use: its user closes it
             result = attempt(entry.device.close)
             if isinstance(result, Failure):
                 logger.warning("%r: close raised", entry.device, exc_info=result.error)
@@ -382,7 +398,7 @@ def _check_name(name: str) -> None:
 
 
 def tell(candidate: Candidate) -> None:
-    """Say in the log why a candidate cannot be used: loudly where somebody has to repair it."""
+    """Log why a candidate cannot be used: a warning if its installation needs repair, else info."""
     if candidate.state.refused:
         level = logging.WARNING if candidate.state.broken else logging.INFO
         logger.log(

@@ -1,4 +1,4 @@
-"""Names that ggml's backends share, for code that asks `get_proc_address`; ours are protocols."""
+"""ggml's function names for `get_proc_address`, mapped to the `Supports*` protocols."""
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
@@ -31,18 +31,18 @@ INSTEAD: Mapping[str, str] = {
     ),
     "ggml_backend_unregister_host_buffer": "close() of what register_host() returned",
 }
-"""Names that ggml's backends share and no function here has: what to call for them."""
+"""ggml's names without a function here, and what to call instead."""
 
 
 class Feature(NamedTuple):
-    """What a backend was built with or found: ggml's `struct ggml_backend_feature`."""
+    """A build option or detected feature: ggml's `struct ggml_backend_feature`."""
 
     name: str
     value: str
 
 
 def features_of(backend: str, features: Callable[[], Mapping[str, str]]) -> Callable[..., Any]:
-    """ggml's `get_features` of the backend called `backend`."""
+    """ggml's function `get_features` for the backend called `backend`."""
     return partial(_get_features, backend, features)
 
 
@@ -80,14 +80,14 @@ OF_BACKENDS: Mapping[str, tuple[type, Callable[..., Any]]] = {
     "ggml_backend_cpu_set_use_ref": (SupportsReference, _set_use_ref),
     "ggml_backend_cpu_set_threadpool": (SupportsThreadPool, _set_threadpool),
 }
-"""By name: the ability that the streams must have, and what to call with a stream."""
+"""ggml's name -> the ability that a stream must have, and the function to call with the stream."""
 
 
 def shared_symbol(symbol: str, devices: Sequence[Device]) -> Callable[..., Any] | None:
-    """The function called `symbol`, if the devices have the ability it stands for.
+    """Return the function that ggml calls `symbol`, if the devices have the ability it needs.
 
-    It takes ggml's arguments. A name of ggml's for which there is another way here gives None, and
-    a warning in the log that says what to call.
+    The function takes ggml's arguments. For a name in INSTEAD the result is None, and a warning in
+    the log says what to call.
     """
     if symbol == "ggml_backend_dev_get_extra_bufts":
         return lambda device: list(device.extra_buffer_types)

@@ -1,4 +1,4 @@
-"""Reads in the metadata of distributions which backends they offer; imports none of them."""
+"""Discovery: reads the entry points of installed distributions, without importing them."""
 
 import re
 import sys
@@ -25,7 +25,7 @@ CORE = "tensorplug"
 
 
 class Installed(Protocol):
-    """What is read of a distribution."""
+    """The part of a distribution's metadata that is read."""
 
     @property
     def name(self) -> str: ...
@@ -56,10 +56,11 @@ class Offer:
 
 
 def discover(path: Sequence[str] | None = None, ops: list[Offer] | None = None) -> list[Candidate]:
-    """Every backend that distributions on `path`, by default `sys.path`, offer, and damaged ones.
+    """Return a candidate for every backend that distributions on `path` offer.
 
-    Modules that register ops are added to `ops`. Distributions are read one by one: a single
-    malformed file anywhere on the path makes a look-up over all of them raise.
+    `path` is `sys.path` by default. A distribution with damaged metadata gives a candidate without
+    a name. Modules that register ops are appended to `ops`. Distributions are read one by one,
+    because one malformed file anywhere on the path makes a look-up over all of them raise.
     """
     found: dict[tuple[str, str], Candidate] = {}
     damaged: list[Candidate] = []
@@ -68,14 +69,14 @@ def discover(path: Sequence[str] | None = None, ops: list[Offer] | None = None) 
         for candidate in _offers(distribution, [] if ops is None else ops):
             if not candidate.name:
                 damaged.append(candidate)
-            # Of a distribution that is on the path twice, Python would import the first.
+            # If a distribution is on the path twice, Python imports the first.
             elif first.setdefault(candidate.project, distribution) is distribution:
                 found.setdefault(candidate.key, candidate)
     return [*found.values(), *damaged]
 
 
 def discover_in(folder: str) -> list[Candidate]:
-    """Like `discover`, for one folder, whose modules must not come from anywhere else."""
+    """Like `discover`, for one folder; modules of these candidates must come from the folder."""
     return [replace(candidate, folder=folder) for candidate in discover([folder])]
 
 
@@ -101,7 +102,7 @@ def _offers(distribution: Installed, ops: list[Offer]) -> Iterator[Candidate]:
     try:
         offered = [e for e in distribution.entry_points if e.group in (GROUP, OPS_GROUP)]
         entries = [e for e in offered if e.group == GROUP]
-        # Read only where needed: names and requirements take far longer than entry points.
+        # Read only if needed: names and requirements take far longer to read than entry points.
         label = _label(distribution) if offered else ""
         needs = (distribution.requires or []) if entries else []
         ops += [Offer(label, e) for e in offered if e.group == OPS_GROUP]

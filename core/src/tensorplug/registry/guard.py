@@ -1,4 +1,4 @@
-"""The one place where plugin code may raise whatever it likes."""
+"""`attempt`: calls plugin code, which may raise any exception."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,13 +9,16 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """What plugin code raised."""
+    """The exception that plugin code raised."""
 
     error: BaseException
 
 
 def attempt(work: Callable[[], T]) -> T | Failure:
-    """Do `work`; what it raises comes back as a value, SystemExit too, KeyboardInterrupt not."""
+    """Call `work`; return its result, or a Failure with the exception that it raised.
+
+    SystemExit becomes a Failure too. KeyboardInterrupt is raised, also from an exception group.
+    """
     try:
         return work()
     except BaseException as error:

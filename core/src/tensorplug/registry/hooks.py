@@ -1,4 +1,4 @@
-"""The hooks a backend's plugin implements, checked and carried by pluggy.
+"""The hooks that a backend's plugin implements; pluggy checks and calls them.
 
 A plugin is a module or an object with `api_version = (major, minor)` and functions marked with
 `tensorplug.hookimpl`. A function may leave out arguments it does not need. Only
@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from tensorplug.registry.report import Report
 
 API_VERSION = (0, 1)
-"""(major, minor) of this interface. A minor adds hooks or arguments, a major may change them."""
+"""(major, minor) of this interface. A new minor version adds hooks or arguments; a new major
+version may change or remove them."""
 
 hookspec = pluggy.HookspecMarker("tensorplug")
 hookimpl = pluggy.HookimplMarker("tensorplug")
@@ -28,55 +29,56 @@ hookimpl = pluggy.HookimplMarker("tensorplug")
 
 @hookspec(firstresult=True)
 def tensorplug_configure(name: str, environ: Mapping[str, str]) -> None:
-    """Take the name the plugin is installed under and the environment variables to read. Since 0.1.
+    """Receive the plugin's installed name and the environment variables. Since 0.1.
 
-    Called once, before any other hook. Import no driver here.
+    Called once, before any other hook. The implementation must not import a driver.
     """
 
 
 @hookspec(firstresult=True)
 def tensorplug_score() -> "int | Refusal | None":
-    """How well the plugin suits this machine, or a `Refusal` saying why it cannot run. Since 0.1.
+    """Return how well the plugin suits this machine, or a `Refusal` if it cannot run. Since 0.1.
 
-    Among distributions that offer one name the highest score wins; without this hook it is 1.
-    Import no driver here: it is called in programs that never use the plugin.
+    Among distributions that offer one name, the highest score wins. The score of a plugin without
+    this hook is 1. The implementation must not import a driver, because the hook is called in
+    programs that never use the plugin.
     """
 
 
 @hookspec(firstresult=True)
 def tensorplug_devices() -> "Sequence[Device] | None":
-    """The devices of this machine, named `name:0`, `name:1`, ... Since 0.1.
+    """Return the devices of this machine, named `name:0`, `name:1`, ... Since 0.1.
 
-    Called on first use, and once more after an `unload()`: return new objects. Drivers may be
-    imported here. No devices means that the plugin cannot be used here.
+    Called on first use, and again after an `unload()`: the implementation must return new objects.
+    It may import drivers. An empty sequence means that the plugin is unsupported on this machine.
     """
 
 
 @hookspec(firstresult=True)
 def tensorplug_features() -> "Mapping[str, str] | None":
-    """What the plugin was built with and what it found, such as `{"avx2": "1"}`. Since 0.1."""
+    """Return build options and detected features, such as `{"avx2": "1"}`. Since 0.1."""
 
 
 @hookspec(firstresult=True)
 def tensorplug_extension(name: str) -> "object | None":
-    """What `get_proc_address(backend, name)` returns, or None for an unknown name. Since 0.1."""
+    """Return the result of `get_proc_address(backend, name)`; None if unknown. Since 0.1."""
 
 
 @hookspec(firstresult=True)
 def tensorplug_unload() -> None:
-    """Give back what the plugin holds; its devices are closed already. Since 0.1."""
+    """Release the plugin's resources; its devices are closed already. Since 0.1."""
 
 
 @hookspec(firstresult=True)
 def tensorplug_loaded(report: "Report") -> None:
-    """Look at what a `load_all()` found. Since 0.1."""
+    """Receive the report of a `load_all()`. Since 0.1."""
 
 
 class Plugin:
-    """A plugin object whose hooks have been checked.
+    """A plugin object registered with pluggy, which checks its hooks.
 
-    Each has a plugin manager to itself: a call that reaches several plugins loses the answers of
-    all when one of them raises.
+    Each Plugin has its own plugin manager: in a pluggy call that reaches several plugins, one that
+    raises loses the results of all.
     """
 
     def __init__(self, name: str, wrapped: object) -> None:
@@ -93,7 +95,7 @@ class Plugin:
 
     @property
     def unknown_hook(self) -> tuple[str, str] | None:
-        """A hook that nobody calls, and the known one nearest to it; None where all are known."""
+        """An unknown hook and the known hook with the most similar name; None if all are known."""
         known = [name for name in globals() if name.startswith("tensorplug_")]
         for caller in self._manager.get_hookcallers(self.wrapped) or []:
             optional = all(impl.optionalhook for impl in caller.get_hookimpls())
@@ -102,7 +104,7 @@ class Plugin:
         return None
 
     def call(self, hook: str, **arguments: Any) -> Any:
-        """What the plugin's `hook` returns, None without one; raises what the plugin raises."""
+        """Call the plugin's `hook`: its result, or None without the hook. Raises what it raises."""
         return getattr(self._manager.hook, hook)(**arguments)
 
     def __repr__(self) -> str:

@@ -1,4 +1,4 @@
-"""Several devices as one by a device string: `meta:cpu+opencl:0?split=rows&ratio=3,1`."""
+"""Device strings of meta devices: `meta:cpu+opencl:0?split=rows&ratio=3,1`."""
 
 from collections.abc import Sequence
 from importlib import import_module
@@ -14,7 +14,7 @@ OPTIONS = ("split", "ratio")
 
 
 class Joined(NamedTuple):
-    """What such a string asks for."""
+    """A parsed device string of a meta device: device strings of its parts, policy, ratio."""
 
     parts: tuple[str, ...]
     split: str
@@ -22,13 +22,13 @@ class Joined(NamedTuple):
 
 
 def joined(spec: DeviceSpec) -> Joined | None:
-    """Take the string apart; None where it means no devices joined. Raises OptionError."""
+    """Parse `spec`; None if it does not name a meta device with parts. Raises OptionError."""
     if spec.name != NAME or not spec.rest or spec.number is not None:
         return None
     parts = tuple(spec.rest.split(BETWEEN))
     if not all(parts):
         raise OptionError(
-            f"device meta:{spec.rest}: a device is missing beside a +; write meta:cpu+opencl:0"
+            f"device meta:{spec.rest}: a device is missing next to a +; write meta:cpu+opencl:0"
         )
     unknown = [option for option in spec.options if option not in OPTIONS]
     if unknown:
@@ -44,8 +44,8 @@ def joined(spec: DeviceSpec) -> Joined | None:
 
 
 def join(devices: Sequence[Device], wanted: Joined) -> Device:
-    """Make the device of its parts. Raises OptionError."""
-    # It takes the scheduler along, and few programs join devices.
+    """Make the meta device of `devices`. Raises OptionError."""
+    # Imported lazily: `tensorplug.meta` imports the scheduler, and few programs use it.
     make = import_module("tensorplug.meta").device
     made: Device = make(devices, wanted.split, ratio=wanted.ratio)
     return made
@@ -59,5 +59,5 @@ def _ratio(spec: DeviceSpec) -> tuple[float, ...] | None:
         return tuple(float(part) for part in text.split(","))
     except ValueError:
         raise OptionError(
-            f"device meta:{spec.rest}: ratio={text} is no list of numbers such as 3,1"
+            f"device meta:{spec.rest}: ratio={text} is not a list of numbers such as 3,1"
         ) from None

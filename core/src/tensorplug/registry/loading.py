@@ -1,4 +1,4 @@
-"""Brings a candidate from its metadata to its devices: import, checks, score, enumeration."""
+"""Loading of candidates: import, checks, score, enumeration of devices."""
 
 import importlib
 import importlib.util
@@ -23,7 +23,7 @@ _KINDS = list(DeviceType)
 
 
 class Enlisted(NamedTuple):
-    """A device with its place among all: by kind, free memory (processors share one), name."""
+    """A device with its sort key: type, free memory (0 for CPU devices), name."""
 
     device: Device
     order: tuple[int, int, str]
@@ -31,8 +31,8 @@ class Enlisted(NamedTuple):
 
 
 def enlist(device: Device) -> Enlisted:
-    """Ask a device for what decides its place."""
-    # Every backend of a processor uses the host's memory, whatever it says is free of it.
+    """Ask a device for its type, memory and hardware id."""
+    # All CPU devices share the host's memory, so its free bytes must not decide between them.
     free = 0 if device.type is DeviceType.CPU else device.memory().free
     order = (_KINDS.index(device.type), -free, device.name.lower())
     return Enlisted(device, order, device.hardware_id.lower())
@@ -41,7 +41,10 @@ def enlist(device: Device) -> Enlisted:
 def load_plugin(
     found: Candidate, environ: Mapping[str, str], given: object = None
 ) -> tuple[Candidate, Plugin | None]:
-    """Import a plugin, unless it is `given`, check it and ask for its score."""
+    """Import a plugin, or take the `given` one, check it, and ask for its score.
+
+    Returns the candidate in its new state, and the plugin; None if a check failed.
+    """
     started = perf_counter()
     plugin = None
     try:
@@ -53,7 +56,7 @@ def load_plugin(
 
 
 def _examine(found: Candidate, environ: Mapping[str, str], given: object) -> tuple[Plugin, int]:
-    """The plugin and its score. Raises _Stop."""
+    """Return the plugin and its score. Raises _Stop if a check fails."""
     wrapped = _import(found) if given is None else given
     _check_version(found, wrapped)
     plugin = _check_hooks(found, wrapped)
@@ -62,7 +65,7 @@ def _examine(found: Candidate, environ: Mapping[str, str], given: object) -> tup
 
 
 def enumerate_devices(found: Candidate, plugin: Plugin) -> tuple[Candidate, list[Enlisted]]:
-    """Ask a plugin for its devices: the candidate becomes ready, or is refused with the reason."""
+    """Ask a plugin for its devices: the candidate becomes READY, or is refused with the reason."""
     started = perf_counter()
     devices: list[Enlisted] = []
     try:
@@ -74,7 +77,7 @@ def enumerate_devices(found: Candidate, plugin: Plugin) -> tuple[Candidate, list
 
 
 def _enumerate(found: Candidate, plugin: Plugin) -> list[Enlisted]:
-    """The devices of a plugin, at least one. Raises _Stop."""
+    """Return the devices of a plugin, at least one. Raises _Stop."""
     given = _ask(found, "tensorplug_devices", lambda: plugin.call("tensorplug_devices"))
     _check_devices(found, given)
     devices = _ask(found, "a device", lambda: [enlist(device) for device in given or ()])
@@ -84,7 +87,7 @@ def _enumerate(found: Candidate, plugin: Plugin) -> list[Enlisted]:
 
 
 class _Stop(Exception):
-    """A check that a candidate did not pass."""
+    """A candidate failed a check."""
 
     def __init__(self, state: State, reason: str, error: BaseException | None = None) -> None:
         super().__init__(reason)
@@ -110,7 +113,7 @@ def _ask(found: Candidate, what: str, question: Callable[[], T]) -> T:
 
 
 def _checked(found: Candidate, checks: Callable[[], T]) -> T:
-    """What `checks` return. Raises _Stop, also for what a plugin's objects raise."""
+    """Return the result of `checks`. Raises _Stop, also for any exception of a plugin's objects."""
     answer = attempt(checks)
     if not isinstance(answer, Failure):
         return answer
@@ -143,7 +146,8 @@ def _check_version(found: Candidate, wrapped: Any) -> None:
     theirs = _ask(found, "api_version", lambda: getattr(wrapped, "api_version", None))
     if not _is_version(theirs):
         raise _failed(
-            found, f"api_version = {show(theirs)} is no (major, minor) pair such as {API_VERSION}"
+            found,
+            f"api_version = {show(theirs)} is not a (major, minor) pair such as {API_VERSION}",
         )
     if theirs[0] == API_VERSION[0] and theirs[1] <= API_VERSION[1]:
         return
@@ -161,7 +165,7 @@ def _check_hooks(found: Candidate, wrapped: object) -> Plugin:
         raise _failed(found, f"{found.value} is a class; it must be a module or an object")
     plugin = _ask(found, "checking its hooks", lambda: Plugin(found.name, wrapped))
     if unknown := plugin.unknown_hook:
-        raise _failed(found, f"it has a hook {unknown[0]}, which nobody calls; use {unknown[1]}")
+        raise _failed(found, f"it has an unknown hook {unknown[0]}; use {unknown[1]}")
     if "tensorplug_devices" not in plugin.hooks:
         raise _failed(found, f"{found.value} has no tensorplug_devices marked with hookimpl")
     return plugin
@@ -179,21 +183,21 @@ def _score(found: Candidate, plugin: Plugin) -> int:
     if score is None:
         return 1
     if not isinstance(score, int) or isinstance(score, bool) or score < 0:
-        raise _failed(found, f"tensorplug_score gave {show(score)}, no number of 0 or more")
+        raise _failed(found, f"tensorplug_score gave {show(score)}, not an integer of 0 or more")
     if score == 0:
         raise _Stop(State.UNSUPPORTED, "it gives itself the score 0: it cannot run on this machine")
-    return int.__int__(score)  # of a subclass too, whose own operators may do anything
+    return int.__int__(score)  # a plain int: operators of a subclass may do anything
 
 
 def _check_devices(found: Candidate, given: Any) -> None:
     if given is None:
         return
     if not isinstance(given, Sequence):
-        raise _failed(found, f"tensorplug_devices gave {show(given)}, no sequence of devices")
+        raise _failed(found, f"tensorplug_devices gave {show(given)}, not a sequence of devices")
     names: set[str] = set()
     for device in given:
         if not isinstance(device, Device):
-            raise _failed(found, f"tensorplug_devices gave {show(device)}, which is no Device")
+            raise _failed(found, f"tensorplug_devices gave {show(device)}, which is not a Device")
         name = device.name.lower()
         if not name.startswith(f"{found.name.lower()}:") or name in names:
             raise _failed(
@@ -208,7 +212,7 @@ def _check_devices(found: Candidate, given: Any) -> None:
         names.add(name)
 
 
-# --- what an import failed of ------------------------------------------------------------------
+# --- why an import failed ----------------------------------------------------------------------
 
 
 def _import_failed(found: Candidate, module: str, error: BaseException) -> _Stop:
@@ -233,7 +237,7 @@ def _import_failed(found: Candidate, module: str, error: BaseException) -> _Stop
 
 
 def _found_elsewhere(module: str, folder: str) -> str:
-    """Where the package of `module` comes from, if that is not `folder`."""
+    """The path from which the package of `module` is imported; empty if it lies in `folder`."""
     package = module.partition(".")[0]
     loaded = sys.modules.get(package)
     spec = loaded.__spec__ if loaded is not None else importlib.util.find_spec(package)

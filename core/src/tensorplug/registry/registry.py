@@ -1,4 +1,4 @@
-"""`Registry`: finds installed backends, lists their devices, opens them by name."""
+"""`Registry`: finds installed backends, lists their devices, opens devices by name."""
 
 import logging
 import os
@@ -43,14 +43,14 @@ SELECTORS: Mapping[str, tuple[DeviceType, ...]] = {
     "cpu": (DeviceType.CPU,),
     "meta": (DeviceType.META,),
 }
-"""Kinds of devices that a name stands for, where no backend has that name."""
+"""The device types that a selector stands for, if no installed backend has that name."""
 
 
 class Registry:
     """The backends of a process. Thread-safe; nothing is read or imported before the first use.
 
-    Distributions are looked for on `path`, by default `sys.path`; `environ` holds the variables, by
-    default those of the process. Both are read at the first use, and again by `refresh()`.
+    Distributions are searched on `path`, by default `sys.path`. `environ` holds the environment
+    variables, by default those of the process. Both are read at the first use and by `refresh()`.
     """
 
     def __init__(
@@ -69,15 +69,15 @@ class Registry:
     # --- what is installed -----------------------------------------------------------------
 
     def load_all(self) -> "Report":
-        """Import every allowed backend and ask for its score. Failures are listed, never raised."""
+        """Import and score every allowed backend. Failures are in the report; none is raised."""
         with self._lock:
             self._catalog.load_all()
             return self._catalog.announce()
 
     def load(self, name: str) -> "Candidate":
-        """Load one backend, `name` or `name@distribution`; brings back what was unloaded.
+        """Load one backend, `name` or `name@distribution`, also after `unload()`.
 
-        Raises BackendNotFound, and BackendUnavailable with the cause chained.
+        Raises BackendNotFound, or BackendUnavailable with the cause chained.
         """
         spec = parse_spec(name)
         with self._lock:
@@ -85,50 +85,50 @@ class Registry:
             return self._usable(spec)[0].candidate
 
     def unload(self, name: str) -> None:
-        """Close the devices of a backend and forget its objects; modules stay imported.
+        """Close the devices of a backend and release its plugin; modules stay imported.
 
-        With `name@distribution` the next distribution that offers the name takes over. Raises
-        LiveChildren while buffers or backends of its devices are open.
+        After `unload("name@distribution")` the next distribution that offers `name` takes over.
+        Raises LiveChildren while buffers or backends of the devices are open.
         """
         spec = parse_spec(name)
         with self._lock:
             self._catalog.unload(self._slots(spec))
 
     def load_all_from_path(self, folder: str | os.PathLike[str]) -> "Report":
-        """Load the backends of distributions in `folder` too; it joins the end of `sys.path`.
+        """Load the backends of distributions in `folder` too, and append it to `sys.path`.
 
-        Modules that come from elsewhere already leave their backend failed. A folder in which no
-        metadata offers a backend gives a note in the report, and a warning. Raises OptionError.
+        A backend fails if its module would be imported from another folder. A folder without
+        metadata of a backend gives a note in the report and a warning. Raises OptionError.
         """
         with self._lock:
             self._catalog.add_folder(folder)
             return self.load_all()
 
     def refresh(self) -> "Report":
-        """Look again after something was installed or removed, and load what is new."""
+        """Search again after an installation or removal, and load new backends."""
         with self._lock:
             self._catalog.rescan()
             return self.load_all()
 
     def scan(self) -> "Report":
-        """What the metadata tells, with nothing imported."""
+        """Return a report from metadata only, without importing plugins."""
         with self._lock:
             return self._catalog.report()
 
     def backends(self) -> "tuple[Candidate, ...]":
-        """The backends that stand for their names, in the order of preference."""
+        """The chosen candidate of each backend name, in order of preference."""
         with self._lock:
             self._catalog.load_all()
             chosen = (self._catalog.chosen(name) for name in self._catalog.names())
             return tuple(slot.candidate for slot in chosen if slot is not None)
 
     def register(self, plugin: object, name: str) -> "Candidate":
-        """Add a plugin that is part of the program. A second time changes nothing."""
+        """Add a plugin that is part of the program. Idempotent. Raises OptionError."""
         with self._lock:
             return self._catalog.register(name, plugin).candidate
 
     def register_device(self, device: Device) -> None:
-        """Add a device that is part of the program. A second time changes nothing."""
+        """Add a device that is part of the program. Idempotent. Raises OptionError."""
         with self._lock:
             self._catalog.register_device(device)
 
@@ -140,10 +140,10 @@ class Registry:
     # --- devices ---------------------------------------------------------------------------
 
     def devices(self, *kinds: DeviceType) -> tuple[Device, ...]:
-        """Every device, or every device of these kinds, in the order of preference.
+        """Every device, or every device of the types `kinds`, in order of preference.
 
-        That is: TENSORPLUG_BACKENDS, then GPU, IGPU, ACCEL, CPU, then free memory when they were
-        first asked for (processors share one memory), then name. Raises OptionError.
+        The order is: TENSORPLUG_BACKENDS, then type (GPU, IGPU, ACCEL, CPU), then free memory at
+        the first enumeration (not for CPU devices), then name. Raises OptionError.
         """
         wanted = [checked_kind(kind, "devices") for kind in kinds]
         with self._lock:
@@ -151,7 +151,7 @@ class Registry:
         return tuple(device for device in found if not wanted or device.type in wanted)
 
     def devices_of(self, name: str) -> tuple[Device, ...]:
-        """The devices of one backend, `name` or `name@distribution`, in its own order.
+        """The devices of one backend, `name` or `name@distribution`, in the plugin's order.
 
         Raises BackendNotFound, BackendUnavailable.
         """
@@ -159,7 +159,7 @@ class Registry:
             return tuple(entry.device for entry in self._entries(parse_spec(name)))
 
     def hardware(self, *kinds: DeviceType) -> tuple[Device, ...]:
-        """Like `devices`, with hardware that two backends see only once: through the better one."""
+        """Like `devices`, but hardware that two backends offer appears once: the better one."""
         wanted = [checked_kind(kind, "hardware") for kind in kinds]
         with self._lock:
             seen: dict[str, Enlisted] = {}
@@ -168,7 +168,7 @@ class Registry:
             return tuple(e.device for e in seen.values() if not wanted or e.device.type in wanted)
 
     def device(self, spec: str) -> Device:
-        """The device that a device string means. Raises BackendNotFound, BackendUnavailable.
+        """The device that `spec` names. Raises BackendNotFound, BackendUnavailable, OptionError.
 
         `meta:cpu+opencl:0?split=rows&ratio=3,1` is one device made of several, `split` being one of
         `meta.POLICIES`, by default `rows`.
@@ -181,7 +181,7 @@ class Registry:
     def open(self, spec: str = BEST, **options: Any) -> Backend:
         """Return a new stream of the device that `spec` means: `cpu`, `cuda:1`, `cpu?threads=2`.
 
-        `options` stand above those in the string. Raises BackendNotFound, BackendUnavailable,
+        `options` override options in the string. Raises BackendNotFound, BackendUnavailable,
         OptionError.
         """
         parsed = parse_spec(spec)
@@ -193,7 +193,7 @@ class Registry:
         return self._find(parsed).open(**given)
 
     def open_by_type(self, kind: DeviceType, **options: Any) -> Backend:
-        """Return a new stream of the first device of a kind.
+        """Return a new stream of the preferred device of type `kind`.
 
         Raises BackendNotFound, OptionError.
         """
@@ -225,16 +225,16 @@ class Registry:
     # --- extras ----------------------------------------------------------------------------
 
     def features(self, name: str) -> dict[str, str]:
-        """What a backend was built with and what it found, in its own words."""
+        """The build options and detected features that a backend reports."""
         with self._lock:
             return self._catalog.features(self._usable(parse_spec(name))[0])
 
     def get_proc_address(self, name: str, symbol: str) -> Any:
-        """A backend's function or object called `symbol`, or None.
+        """The function or object that a backend calls `symbol`, or None.
 
-        The names that ggml's backends share are known for every backend that has the ability, and
-        take ggml's arguments. Those for which there is another way here give None, and a warning in
-        the log that says what to call.
+        ggml's common function names work for every backend that has the ability, with ggml's
+        arguments. A name of ggml's that is replaced by another API gives None, and a warning in the
+        log says what to call.
         """
         with self._lock:
             return self._catalog.extension(self._usable(parse_spec(name))[0], symbol)
@@ -252,7 +252,7 @@ class Registry:
         return self._made
 
     def _slots(self, spec: DeviceSpec) -> "list[Slot]":
-        """The candidates that a name means. Raises BackendNotFound."""
+        """The candidates that `spec` matches. Raises BackendNotFound."""
         slots = self._catalog.slots(spec.name)
         if spec.distribution:
             slots = [s for s in slots if s.candidate.project == spec.distribution]
@@ -268,7 +268,7 @@ class Registry:
         raise BackendNotFound(f"{spec.name}: no installed backend has this name; {hint}")
 
     def _usable(self, spec: DeviceSpec) -> "list[Slot]":
-        """The loaded candidates that a name means, the best first. Raises BackendUnavailable."""
+        """The usable candidates that `spec` matches, the best first. Raises BackendUnavailable."""
         self._slots(spec)
         self._catalog.load(spec.name)
         slots = self._slots(spec)
@@ -280,7 +280,7 @@ class Registry:
     def _entries(self, spec: DeviceSpec) -> "list[Enlisted]":
         """The devices of a backend. Raises BackendNotFound, BackendUnavailable."""
         while True:
-            # Each turn drops the candidate whose devices cannot be had, and the next takes over.
+            # A candidate that gives no devices is refused; the next iteration tries the next one.
             slot = self._usable(spec)[0]
             if slot.busy:
                 raise StateError(
@@ -290,7 +290,7 @@ class Registry:
                 return entries
 
     def _enlisted(self) -> "list[Enlisted]":
-        """All devices in the order of preference."""
+        """All devices in order of preference."""
         catalog = self._catalog
         ranked = []
         for name in catalog.names():

@@ -1,4 +1,4 @@
-"""`Report`: every candidate with its state, for people and for programs."""
+"""`Report`: every candidate with its state, as text and as data."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,33 +11,33 @@ from tensorplug.text import table
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What was found and how far it got."""
+    """The candidates of a registry and their states."""
 
     candidates: tuple[Candidate, ...]
-    """The best first."""
+    """All candidates, the best first."""
     variables: Mapping[str, str | None]
-    """The environment variables as this process sees them; None where one is not set."""
+    """The environment variables as this process sees them; None for a variable that is not set."""
     complaints: tuple[str, ...] = ()
-    """Names in the variables that mean nothing."""
+    """Sentences about names in the variables that match no candidate."""
     notes: tuple[str, ...] = ()
-    """What happened since: backends that took over from others."""
+    """Events since the start, such as one candidate taking over from another."""
 
     @property
     def healthy(self) -> bool:
-        """Whether nothing is broken and something can be used."""
+        """True if at least one backend is usable, none is broken, and there are no complaints."""
         usable = any(not c.state.refused for c in self.candidates)
         return usable and not self.complaints and not any(c.state.broken for c in self.candidates)
 
     @property
     def advice(self) -> str:
-        """What to do when no backend can be used; empty when one can."""
+        """What the user can do if no backend is usable; empty if one is usable."""
         if any(not c.state.refused for c in self.candidates):
             return ""
         what = "can be used" if self.candidates else "is installed"
         return f"no backend {what}; {HINTS['cpu']} gives one that runs everywhere"
 
     def to_json(self) -> dict[str, Any]:
-        """The same as plain data."""
+        """Return the report as dictionaries, lists and strings."""
         return {
             "candidates": [candidate.to_json() for candidate in self.candidates],
             "variables": dict(self.variables),

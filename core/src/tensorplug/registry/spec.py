@@ -1,4 +1,4 @@
-"""Device strings, `NAME[@DISTRIBUTION][:INDEX][?KEY=VALUE&...]`, and texts for names that miss."""
+"""Device strings, `NAME[@DISTRIBUTION][:INDEX][?KEY=VALUE&...]`, and hints for unknown names."""
 
 import difflib
 import re
@@ -12,9 +12,9 @@ GRAMMAR = "NAME[@DISTRIBUTION][:INDEX][?KEY=VALUE&...]"
 NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]*")
 BEST = "best"
 HARDWARE = ("pci", "uuid")
-"""Names that pick a device by `hardware_id`: `pci:c1:00.0`."""
+"""Names that select a device by `hardware_id`: `pci:c1:00.0`."""
 RESERVED = (BEST, "gpu", "igpu", "accel", "meta", *HARDWARE)
-"""Names with a meaning of their own that no backend may take."""
+"""Names with a special meaning, which backends must not use."""
 
 HINTS: Mapping[str, str] = MappingProxyType(
     {
@@ -25,21 +25,22 @@ HINTS: Mapping[str, str] = MappingProxyType(
         "metal": "pip install tensorplug-metal",
     }
 )
-"""How to get backends that are known to exist."""
+"""How to install known backends."""
 
 
 def canonical(project: str) -> str:
-    """The one spelling of a distribution's name: `Tensorplug_CPU` is `tensorplug-cpu`."""
+    """The canonical name of a distribution: `Tensorplug_CPU` becomes `tensorplug-cpu`."""
     return re.sub(r"[-_.]+", "-", project).lower()
 
 
 def is_backend_name(name: str) -> bool:
-    """Whether a backend may have this name: it can stand in a device string and means no kind."""
+    """True if a backend may have this name: it is valid in a device string and not reserved."""
     return NAME.fullmatch(name) is not None and name.lower() not in RESERVED
 
 
 class DeviceSpec(NamedTuple):
-    """A device string in its parts; `rest` is an index or the tail of a device's name."""
+    """A parsed device string. `rest`, the text after the colon, is an index or the end of a
+    device's name."""
 
     name: str
     distribution: str
@@ -48,14 +49,14 @@ class DeviceSpec(NamedTuple):
 
     @property
     def number(self) -> int | None:
-        """The index; 0 where the string has none, None where it has a device's name instead."""
+        """The index: 0 if the string has none, None if `rest` is not a number."""
         if not self.rest:
             return 0
         return int(self.rest) if re.fullmatch(r"[0-9]{1,9}", self.rest) else None
 
 
 def parse_spec(text: str) -> DeviceSpec:
-    """Take a device string apart. Raises OptionError."""
+    """Parse a device string. Raises OptionError."""
     place, question, query = text.strip().partition("?")
     front, colon, rest = place.partition(":")
     name, at, distribution = front.partition("@")
@@ -64,7 +65,7 @@ def parse_spec(text: str) -> DeviceSpec:
     if colon and not rest:
         raise OptionError(f"device string {text!r}: nothing follows the colon; write {GRAMMAR}")
     if at and name.lower() in RESERVED:
-        raise OptionError(f"device string {text!r}: {name} is no backend that has distributions")
+        raise OptionError(f"device string {text!r}: {name} is not a backend with distributions")
     options = _parse_options(text, query) if question else {}
     return DeviceSpec(name.lower(), canonical(distribution), rest.lower(), options)
 
@@ -74,7 +75,7 @@ def _parse_options(text: str, query: str) -> dict[str, str]:
     for pair in query.split("&"):
         key, equals, value = pair.partition("=")
         if not key or not equals:
-            raise OptionError(f"device string {text!r}: {pair!r} is no option; write {GRAMMAR}")
+            raise OptionError(f"device string {text!r}: {pair!r} is not an option; write {GRAMMAR}")
         if key in options:
             raise OptionError(f"device string {text!r}: option {key!r} is given twice")
         options[key] = value
@@ -82,7 +83,7 @@ def _parse_options(text: str, query: str) -> dict[str, str]:
 
 
 def old_spec(text: str) -> str:
-    """Turn ggml's `name:params` into a device string: `cpu:threads=2` into `cpu?threads=2`."""
+    """Convert ggml's `name:params` to a device string: `cpu:threads=2` to `cpu?threads=2`."""
     name, _, params = text.partition(":")
     if not params:
         return name
@@ -90,18 +91,18 @@ def old_spec(text: str) -> str:
 
 
 def hardware_id(text: str) -> str:
-    """A PCI address or UUID as devices spell it: `c1:00.0` is `0000:c1:00.0`."""
+    """A PCI address or UUID as devices spell it: `c1:00.0` becomes `0000:c1:00.0`."""
     return f"0000:{text}" if text.count(":") == 1 else text
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """The nearest of `known` as a question, or an empty string."""
+    """`did you mean 'x'?` with the most similar of `known`; empty if none is similar."""
     close = difflib.get_close_matches(name.lower(), sorted(known), n=1, cutoff=0.7)
     return f"did you mean {close[0]!r}?" if close else ""
 
 
 def how_to_get(name: str, known: Iterable[str]) -> str:
-    """What to do about a name that no installed backend has."""
+    """A hint for a name that no installed backend has."""
     installed = sorted(known)
     if name in HINTS:
         return HINTS[name]

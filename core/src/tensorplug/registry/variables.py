@@ -1,4 +1,4 @@
-"""The variables that choose backends: an allow-list that is also an order, and a block-list."""
+"""Environment variables that choose backends: an ordered allow-list, and a block-list."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -12,23 +12,23 @@ DISABLE = "TENSORPLUG_DISABLE"
 
 @dataclass(frozen=True, slots=True)
 class Variables:
-    """What the variables say; names, or `name@distribution` where one variant is meant."""
+    """The values: comma-separated backend names, or `name@distribution` for one variant."""
 
     backends: str | None = None
     disable: str | None = None
 
     @classmethod
     def read(cls, environ: Mapping[str, str]) -> "Variables":
-        """Take the variables from `environ`."""
+        """Read the variables from `environ`."""
         return cls(environ.get(BACKENDS), environ.get(DISABLE))
 
     @property
     def seen(self) -> dict[str, str | None]:
-        """The values as this process sees them; None where a variable is not set."""
+        """The values as this process sees them; None for a variable that is not set."""
         return {BACKENDS: self.backends, DISABLE: self.disable}
 
     def allow(self, found: Candidate) -> Candidate:
-        """Give a candidate its rank, or disable it."""
+        """Return the candidate with its rank, or disabled by one of the variables."""
         if blocked := next((n for n in _names(self.disable) if _means(n, found)), None):
             return found.refuse(
                 State.DISABLED, f"{DISABLE} names {blocked}; take it out to use the backend"
@@ -43,7 +43,7 @@ class Variables:
         return replace(found, rank=rank or 0)
 
     def complaints(self, found: Iterable[Candidate]) -> list[str]:
-        """Names in the variables that no candidate answers to, in sentences."""
+        """A sentence for each name in the variables that matches no candidate."""
         candidates = [c for c in found if c.name]
         known = {c.name for c in candidates} | {c.spec for c in candidates}
         return [
