@@ -101,7 +101,7 @@ def test_summary_says_how_long_streams_worked_side_by_side(
 
     result = trace(sys.executable, "-c", code)
 
-    assert f"side by side for {together:.1f} ms" in result.stderr
+    assert f"in parallel for {together:.1f} ms" in result.stderr
 
 
 def test_all_processes_of_a_command_are_in_one_trace(trace, script, tmp_path):
@@ -133,7 +133,7 @@ def test_trace_as_json_leaves_stdout_to_the_summary(trace, script, tmp_path, cap
 @pytest.mark.parametrize(
     ("command", "status", "sentence"),
     [
-        (["nonsense"], 2, "nonsense is no command; give one that is on PATH, a .py file, or -m M"),
+        (["nonsense"], 2, "nonsense is not a command; give one that is on PATH, a .py file, or -m"),
         (["missing.py"], 2, "there is no file missing.py"),
         ([sys.executable, "-c", "pass"], 1, "recorded nothing; recorded is what a tensorplug.Sch"),
         ([sys.executable, "-c", "exit(7)"], 7, "recorded nothing and ended with status 7; "),

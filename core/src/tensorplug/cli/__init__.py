@@ -1,4 +1,4 @@
-"""The command `tensorplug`: what is installed, what works, what runs where."""
+"""The command line `tensorplug`: installed backends, their state, and where graphs run."""
 
 import logging
 from pathlib import Path
@@ -27,10 +27,10 @@ app = typer.Typer(
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Traceback = Annotated[
     bool,
-    typer.Option("--traceback", envvar="TENSORPLUG_TRACEBACK", help="Show where an error is from."),
+    typer.Option("--traceback", envvar="TENSORPLUG_TRACEBACK", help="Show the Python traceback."),
 ]
 Timeout = Annotated[
-    float, typer.Option("--timeout", min=0.1, help="Seconds that each backend may take.")
+    float, typer.Option("--timeout", min=0.1, help="Time limit in seconds for each backend.")
 ]
 
 
@@ -38,7 +38,7 @@ Timeout = Annotated[
 def info(
     *,
     safe: Annotated[
-        bool, typer.Option("--safe", help="Probe each backend in a process of its own.")
+        bool, typer.Option("--safe", help="Probe each backend in a separate process.")
     ] = False,
     timeout: Timeout = 30.0,
     json: Json = False,
@@ -52,7 +52,7 @@ def info(
 
 @app.command()
 def doctor(*, timeout: Timeout = 30.0, json: Json = False, traceback: Traceback = False) -> None:
-    """Probe every backend in a process of its own; exit 1 if something is wrong."""
+    """Probe every backend in a separate process; exit with status 1 if something is wrong."""
     with plain_errors(traceback):
         diagnosis = diagnose(Registry(), timeout)
         show(diagnosis, json)
@@ -72,19 +72,19 @@ def explain(
     ] = None,
     html: Annotated[
         Path | None,
-        typer.Option("--html", help="Draw it on a page: graph, devices, copies, memory."),
+        typer.Option("--html", help="Write an HTML page: graph, devices, copies, memory."),
     ] = None,
     ahead: Annotated[
         int | None,
         typer.Option(
-            help="Show what may run side by side, looking so many nodes ahead, on all devices; "
-            "without it on those that do so.",
+            help="Arrange the work of all devices in stages that may run in parallel, looking this "
+            "many nodes ahead. By default, only devices that support it do.",
         ),
     ] = None,
     json: Json = False,
     traceback: Traceback = False,
 ) -> None:
-    """Say what of a graph runs where, and why."""
+    """Show which device runs each node of a graph, and why."""
     with plain_errors(traceback):
         if (file is None) is not example:
             raise OptionError("explain: give either a FILE or --example")
@@ -106,14 +106,14 @@ def trace(
         ),
     ],
     out: Annotated[
-        Path, typer.Option("-o", "--out", help="The file to write, for ui.perfetto.dev.")
+        Path, typer.Option("-o", "--out", help="The trace file to write, for ui.perfetto.dev.")
     ] = Path("trace.json"),
     json: Annotated[
-        bool, typer.Option("--json", help="Print JSON; what the command prints goes to stderr.")
+        bool, typer.Option("--json", help="Print JSON; the command's own output goes to stderr.")
     ] = False,
     traceback: Traceback = False,
 ) -> None:
-    """Run a command and write what ran when on each device; exits as the command does."""
+    """Run a command and write a trace of its schedules; exits with the command's status."""
     with plain_errors(traceback):
         try:
             recorded = record(command, out, quiet=json)
@@ -131,9 +131,9 @@ def trace(
 
 @app.command()
 def ops(*, json: Json = False, traceback: Traceback = False) -> None:
-    """List every op: sources, types, parameters, what it computes."""
+    """List every op: sources, data types, parameters, formula."""
     with plain_errors(traceback):
-        Registry().load_all()  # distributions may bring ops of their own
+        Registry().load_all()  # distributions may register their own ops
         show(op_list(), json)
 
 
@@ -142,18 +142,18 @@ def new_backend(
     *,
     name: Annotated[str, typer.Argument(help="Name of the backend, as in a device string.")],
     folder: Annotated[
-        Path | None, typer.Option("--into", help="Where to write it; by default tensorplug-NAME.")
+        Path | None, typer.Option("--into", help="The folder to write; default: tensorplug-NAME.")
     ] = None,
     json: Json = False,
     traceback: Traceback = False,
 ) -> None:
-    """Write a complete distribution of a new backend, to be filled in."""
+    """Write a complete distribution of a new backend from a template."""
     with plain_errors(traceback):
         show(scaffold(name, folder), json)
 
 
 def main() -> None:
     """Run the command line."""
-    # The commands show what the log would say.
+    # The commands print what the log would contain, so the log is silenced.
     logging.getLogger("tensorplug").addHandler(logging.NullHandler())
     app()

@@ -1,7 +1,7 @@
 """Subcommands of other distributions, found by entry points of the group `tensorplug.commands`.
 
-The value of an entry point names a function whose annotated parameters typer reads as options.
-It is imported when its command is called; `tensorplug --help` imports none.
+An entry point names a function whose annotated parameters become options (typer). The function is
+imported when its command is called; `tensorplug --help` imports none of them.
 """
 
 from collections.abc import Callable
@@ -24,7 +24,7 @@ SETTINGS: dict[str, Any] = {
     "pretty_exceptions_enable": False,
     "rich_markup_mode": None,
 }
-"""Of the command line and of every subcommand: plain text, and errors as Python prints them."""
+"""typer's settings for the command line and every subcommand: plain text, plain tracebacks."""
 EXTRAS = {
     "certify": "testing",
     "kernels": "testing",
@@ -32,11 +32,11 @@ EXTRAS = {
     "support": "testing",
     "test": "testing",
 }
-"""Known commands that are not in this distribution, and the extra that installs each."""
+"""Known commands of other distributions, and the extra of tensorplug that installs each."""
 
 
 class Commands(TyperGroup):
-    """The commands of this distribution, then those of others that have no name of ours."""
+    """The commands of this distribution, then commands of other distributions with other names."""
 
     def list_commands(self, ctx: Any) -> list[str]:
         """The names of all commands."""
@@ -44,7 +44,7 @@ class Commands(TyperGroup):
         return super().list_commands(ctx)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """A command by name; of a known one that is not installed, one that names its extra."""
+        """Return a command; for a known one that is not installed, one that names its extra."""
         if cmd_name not in self.commands:
             self._add_foreign()
         if cmd_name not in self.commands and cmd_name in EXTRAS:
@@ -60,21 +60,21 @@ class Commands(TyperGroup):
 
 
 class LateCommand(TyperCommand):
-    """A subcommand that is loaded when it is called."""
+    """A subcommand that is imported when it is called."""
 
     def __init__(self, name: str, words: str, loaded: Callable[[], Any]) -> None:
         super().__init__(name, help=words)
         self._loaded = loaded
 
     def make_context(self, info_name: str | None, args: list[str], *more: Any, **extra: Any) -> Any:
-        """Load the command and let it read its arguments; it then runs in its own context."""
+        """Import the command and return the context in which it parsed `args`."""
         with plain_errors("--traceback" in args):
             command = self._loaded()
         return command.make_context(info_name, args, *more, **extra)
 
 
 def load(offer: Offer) -> Any:
-    """The command of an entry point. Raises TensorplugError where it is broken."""
+    """Import the command of an entry point. Raises TensorplugError if that fails."""
     made = attempt(lambda: _command(offer.entry.name, offer.entry.load()))
     if isinstance(made, Failure):
         raise TensorplugError(

@@ -1,4 +1,4 @@
-"""`Diagnosis`: what `tensorplug doctor` shows."""
+"""`Diagnosis`: the report of `tensorplug doctor`."""
 
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -15,18 +15,18 @@ from tensorplug.text import table
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """Every candidate, and what it did in a process of its own."""
+    """Every candidate, with the result of its probe in a separate process."""
 
     report: Report
     probes: tuple[Probe, ...]
 
     @property
     def healthy(self) -> bool:
-        """Whether nothing has to be repaired."""
+        """True if no installation needs repair."""
         return self.report.healthy and all(probe.healthy for probe in self.probes)
 
     def to_json(self) -> dict[str, Any]:
-        """The same as plain data."""
+        """Return the report as dictionaries, lists and strings."""
         return {
             **self.report.to_json(),
             "healthy": self.healthy,
@@ -62,7 +62,10 @@ class Diagnosis:
 
 
 def diagnose(registry: Registry, timeout: float) -> Diagnosis:
-    """Probe every candidate that metadata and variables let pass, each with its own time limit."""
+    """Probe every candidate that is not refused by metadata or variables.
+
+    `timeout` is the time limit in seconds for each candidate.
+    """
     report = registry.scan()
     probes = [probe(candidate, timeout, work=True) for candidate in report.candidates]
     settled = settle([p.candidate for p in probes])

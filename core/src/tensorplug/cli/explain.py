@@ -1,4 +1,4 @@
-"""What `tensorplug explain` does: schedule a graph and say what runs where, and why."""
+"""`tensorplug explain`: schedules a graph and shows which device runs each node, and why."""
 
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -21,9 +21,11 @@ from tensorplug.running import Explanation, Scheduler
 def explain(
     registry: Registry, path: Path | None, specs: Sequence[str], ahead: int | None = None
 ) -> Explanation:
-    """Schedule the graph in a file, or the example, on devices: those given, else all by order.
+    """Schedule a graph and return the explanation.
 
-    With `ahead` all work is put into stages.
+    The graph comes from the graph file `path`, by default it is a small example. `specs` are device
+    strings, by default all devices in order of preference. With `ahead`, the work of all devices is
+    arranged in stages with this look-ahead.
     """
     with ExitStack() as stack:
         backends = [stack.enter_context(b) for b in _open(registry, specs)]
@@ -34,7 +36,7 @@ def explain(
 
 
 def example(backend: Backend) -> Graph:
-    """One block of a small network, its weights in the memory of `backend`."""
+    """A small network block with weights in the memory of `backend`."""
     random = np.random.default_rng(0)
     up, down = (
         backend.place(name, random.normal(size=shape).astype(np.float32), usage=BufferUsage.WEIGHTS)
@@ -52,6 +54,6 @@ def _open(registry: Registry, specs: Sequence[str]) -> list[Backend]:
     found = registry.hardware(*kinds)
     if not found:
         return [registry.open_best()]
-    # The last one holds the inputs, in memory that the host reads.
+    # The last device holds the inputs, so its memory must be readable by the host.
     usable = found if found[-1].buffer_type.is_host else found[:1]
     return [device.open() for device in usable]

@@ -1,4 +1,4 @@
-"""Probes one candidate in a process of its own, so that a crash or a hang is a row in a table."""
+"""Probes one candidate in a child process, so that a crash or a hang only fails the candidate."""
 
 import contextlib
 import json
@@ -15,14 +15,14 @@ from tensorplug.device.device import Capabilities, DeviceInfo, DeviceType
 from tensorplug.registry.candidate import Candidate, State
 from tensorplug.text import ending
 
-# The child looks for modules where this process does, whatever its working directory.
+# The child gets this process's `sys.path`, so both import the same modules.
 _START = "import json, sys; sys.path[:] = json.loads(sys.argv.pop(1)); "
 _START += "from tensorplug.cli.probe import main; main()"
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One thing that a device was made to do; `problem` is empty where it went well."""
+    """One step that a device was asked to do; `problem` is empty if the step succeeded."""
 
     device: str
     step: str
@@ -31,7 +31,7 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """What a candidate did in a process of its own."""
+    """The result of probing a candidate in a child process."""
 
     candidate: Candidate
     devices: tuple[DeviceInfo, ...] = ()
@@ -39,14 +39,15 @@ class Probe:
 
     @property
     def healthy(self) -> bool:
-        """Whether nothing has to be repaired."""
+        """True if the candidate is not broken and every check succeeded."""
         return not self.candidate.state.broken and not any(c.problem for c in self.checks)
 
 
 def probe(candidate: Candidate, timeout: float, *, work: bool) -> Probe:
-    """Load a candidate and list its devices, and with `work` use them, within `timeout` seconds.
+    """Load a candidate in a child process and list its devices, within `timeout` seconds.
 
-    One that was refused already, by its metadata or a variable, is not started.
+    With `work`, the child also runs the checks on each device. A candidate that metadata or a
+    variable refuses is not started.
     """
     if candidate.state.refused:
         return Probe(candidate)
@@ -72,7 +73,7 @@ def probe(candidate: Candidate, timeout: float, *, work: bool) -> Probe:
 
 
 def _run(arguments: list[str], errors: Path, timeout: float) -> int | None:
-    """The exit status of the child, or None where its time was up."""
+    """Run the child; return its exit status, or None if it exceeded `timeout` seconds."""
     with (
         errors.open("wb") as err,
         subprocess.Popen(
@@ -92,7 +93,7 @@ def _run(arguments: list[str], errors: Path, timeout: float) -> int | None:
 
 
 def _kill(child: "subprocess.Popen[bytes]") -> None:
-    """End the child and what it started."""
+    """Kill the child and its process group."""
     if child.poll() is None and os.name == "nt":
         child.kill()
     elif os.name != "nt":
@@ -121,7 +122,7 @@ def _lost(
 
 
 def _lines(file: Path) -> list[str]:
-    """The whole lines of a file; one that was cut off by a crash is left out."""
+    """The complete lines of a file; a last line without a newline (a crash) is dropped."""
     if not file.exists():
         return []
     text = file.read_text(encoding="utf-8", errors="replace")

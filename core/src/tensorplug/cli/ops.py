@@ -1,4 +1,4 @@
-"""What `tensorplug ops` shows: the op table."""
+"""`tensorplug ops`: shows the op table."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,12 +11,12 @@ from tensorplug.text import table
 
 @dataclass(frozen=True, slots=True)
 class OpList:
-    """Ops in the order of the table."""
+    """A list of ops as a report."""
 
     ops: Sequence[Op]
 
     def to_json(self) -> dict[str, Any]:
-        """The same as plain data."""
+        """Return the list as dictionaries, lists and strings."""
         return {"ops": [_record(op) for op in self.ops]}
 
     def __str__(self) -> str:
@@ -27,7 +27,7 @@ class OpList:
 
 
 def op_list() -> OpList:
-    """Every op that is registered, by name."""
+    """Every registered op, sorted by name."""
     return OpList([OPS[name] for name in sorted(OPS)])
 
 

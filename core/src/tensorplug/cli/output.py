@@ -1,4 +1,4 @@
-"""Reports to stdout as text or JSON, errors to stderr as one paragraph."""
+"""Output of commands: reports to stdout as text or JSON, errors to stderr as one paragraph."""
 
 import json
 import re
@@ -15,17 +15,17 @@ from tensorplug.registry.guard import Failure, attempt
 from tensorplug.text import one_line, printable
 
 _STYLE = re.compile("(\x1b\\[(?:31|0)m)")
-"""What `typer.style` writes around the rows of what failed."""
+"""The escape codes that `typer.style` writes around red text."""
 
 
 class Showable(Protocol):
-    """A report: text for people, plain data for programs."""
+    """A report with a text for people (`str`) and data for programs (`to_json`)."""
 
     def to_json(self) -> dict[str, Any]: ...
 
 
 def show(report: Showable, as_json: bool) -> None:
-    """Print a report; as text without control characters but the reports' own style."""
+    """Print a report. In text, control characters are escaped, except the report's own colours."""
     if getattr(sys.stdout, "closed", False):
         raise OSError("standard output was closed by a plugin, or by a library of one")
     typer.echo(json.dumps(report.to_json(), indent=2) if as_json else _styled(str(report)))
@@ -38,18 +38,21 @@ def _styled(text: str) -> str:
 
 
 def words(error: BaseException) -> str:
-    """An error of ours as one paragraph."""
+    """The text of an error as one paragraph."""
     text = attempt(lambda: one_line(str(error)))
     return describe(error) if isinstance(text, Failure) else text
 
 
 @contextmanager
 def plain_errors(traceback: bool) -> Iterator[None]:
-    """Turn our errors into a paragraph: exit 2 for what the user wrote, 1 for what was found."""
+    """Print TensorplugError and OSError as one paragraph, and exit.
+
+    The status is 2 for wrong usage (OptionError), else 1. With `traceback`, errors pass unchanged.
+    """
     try:
         yield
     except (TensorplugError, OSError) as error:
-        if traceback or isinstance(error, BrokenPipeError):  # typer ends quietly where a pipe does
+        if traceback or isinstance(error, BrokenPipeError):  # typer exits silently on EPIPE
             raise
         typer.echo(f"error: {words(error)}", err=True)
         raise typer.Exit(2 if isinstance(error, OptionError) else 1) from error

@@ -1,6 +1,7 @@
-"""What runs in the process of one plugin: load it, list its devices, make each of them work.
+"""The child process of a probe: loads one plugin, lists its devices, and tries each of them.
 
-Every step is written down before it starts, so that the parent knows what a crash or a hang was in.
+The child writes each step to the answer file before the step starts, so that the parent knows in
+which step a crash or a hang happened.
 """
 
 import json
@@ -27,11 +28,11 @@ from tensorplug.registry.guard import Failure, attempt
 
 Say = Callable[[dict[str, Any]], None]
 SIZE = 1 << 20
-"""Bytes written and read back."""
+"""Bytes that the memory check writes and reads back."""
 
 
 def main() -> None:
-    """Probe as the JSON in the first argument says; the answer goes to a file, line by line."""
+    """Probe the candidate that the JSON in `sys.argv[1]` names; write the answer as JSON lines."""
     request = json.loads(sys.argv[1])
     with Path(request["answer"]).open("a", encoding="utf-8") as answer:
 
@@ -44,12 +45,12 @@ def main() -> None:
             for device in devices:
                 try_out(device, say)
         say({"done": True})
-    # Threads that a plugin left behind must not keep this process.
+    # `_exit`: threads that a plugin left running must not keep the process alive.
     os._exit(0)
 
 
 def list_devices(spec: str, say: Say) -> tuple[Device, ...]:
-    """Load the candidate `spec` and nothing else, and write down how far it got."""
+    """Load only the candidate `spec`, and write its state and its devices to the answer."""
     registry = Registry()
     say({"step": "it was imported and asked for its score"})
     loaded = attempt(lambda: registry.load(spec))
@@ -72,7 +73,7 @@ def list_devices(spec: str, say: Say) -> tuple[Device, ...]:
 
 
 class Trial:
-    """A device that is made to work, one step after the other."""
+    """The checks of one device, in the order of STEPS."""
 
     def __init__(self, device: Device) -> None:
         self.device = device
@@ -82,7 +83,7 @@ class Trial:
         self.backend = self.device.open()
 
     def memory(self) -> None:
-        """Write a buffer and read it back."""
+        """Write a buffer and read it back. Raises DeviceError if the bytes differ."""
         kind = self.device.buffer_type
         pattern = np.arange(min(SIZE, kind.max_size), dtype=np.uint8)
         with kind.alloc(pattern.size) as buffer:
@@ -91,7 +92,7 @@ class Trial:
                 raise DeviceError(f"{pattern.size} bytes did not come back as they were written")
 
     def compute(self) -> None:
-        """Add a vector to itself; a device that does not do `add` passes."""
+        """Add a vector to itself. A device that does not support `add` passes."""
         numbers = np.arange(8, dtype=np.float32)
         x = self.backend.place("x", numbers)
         node = add(x, x)
@@ -114,7 +115,7 @@ STEPS = (Trial.open, Trial.memory, Trial.compute, Trial.close)
 
 
 def try_out(device: Device, say: Say) -> None:
-    """Take the steps until one fails."""
+    """Run the checks until one fails."""
     trial = Trial(device)
     for step in STEPS:
         say({"step": f"{device.name} was tried: {step.__name__}"})
@@ -126,10 +127,10 @@ def try_out(device: Device, say: Say) -> None:
 
 
 def facts_of(device: Device) -> dict[str, Any]:
-    """What a device says about itself, as plain data."""
+    """The DeviceInfo of a device as a dictionary."""
     return device_json(device.info)
 
 
 def device_json(device: DeviceInfo) -> dict[str, Any]:
-    """The facts about a device as plain data."""
+    """A DeviceInfo as a dictionary of JSON values."""
     return {**asdict(device), "type": device.type.value}

@@ -1,4 +1,4 @@
-"""What `tensorplug new-backend` does: writes a complete distribution from the template."""
+"""`tensorplug new-backend`: writes a complete distribution from the template."""
 
 from dataclasses import dataclass
 from importlib.resources import files
@@ -10,19 +10,19 @@ from tensorplug.errors import OptionError
 from tensorplug.registry.spec import HINTS, is_backend_name
 
 SUFFIX = ".txt"
-"""Files of the template are texts to this package, not modules of it."""
+"""The suffix of template files: with it they are data of this package, not modules."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scaffold:
-    """A distribution that was written."""
+    """The report of a distribution that was written."""
 
     name: str
     folder: Path
     written: tuple[Path, ...]
 
     def to_json(self) -> dict[str, Any]:
-        """The same as plain data."""
+        """Return the report as a dictionary."""
         return {
             "name": self.name,
             "folder": str(self.folder),
@@ -31,7 +31,7 @@ class Scaffold:
 
     @property
     def _requirement(self) -> str:
-        """The folder as pip takes it: a bare word would be a name on the index."""
+        """The folder as an argument of pip, which would read a bare word as a project name."""
         return str(self.folder) if self.folder.is_absolute() else f"./{self.folder.as_posix()}"
 
     def __str__(self) -> str:
@@ -60,7 +60,7 @@ def scaffold(name: str, folder: Path | None = None) -> Scaffold:
     place = folder if folder is not None else Path(f"tensorplug-{name}")
     if place.exists() and (not place.is_dir() or any(place.iterdir())):
         raise OptionError(
-            f"new-backend: {place} is there and no empty folder; choose another --into"
+            f"new-backend: {place} exists and is not an empty folder; choose another --into"
         )
     written = [
         _write(source, _renamed(path, name), place, name)

@@ -1,4 +1,4 @@
-"""`Survey`: what `tensorplug info` shows."""
+"""`Survey`: the report of `tensorplug info`."""
 
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -23,7 +23,7 @@ class Survey:
     devices: tuple[DeviceInfo, ...]
 
     def to_json(self) -> dict[str, Any]:
-        """The same as plain data."""
+        """Return the report as dictionaries, lists and strings."""
         return {**self.report.to_json(), "devices": [device_json(d) for d in self.devices]}
 
     def __str__(self) -> str:
@@ -36,7 +36,7 @@ class Survey:
         return "\n".join(lines)
 
     def _best(self) -> list[str]:
-        """Which device programs take that name none; accelerators are used by name only."""
+        """The device of programs that name none; ACCEL devices are used only by name."""
         for kind in SELECTORS[BEST]:
             for device in self.devices:
                 if device.type is kind:
@@ -45,7 +45,7 @@ class Survey:
 
 
 def survey(registry: Registry) -> Survey:
-    """Load everything in this process and list its devices."""
+    """Load every backend in this process and list the devices."""
     facts = {device.name: _facts(device) for device in registry.devices()}
     report = registry.load_all()
     silent = tuple(
@@ -62,7 +62,7 @@ def _facts(device: Device) -> DeviceInfo | Failure:
 
 
 def survey_safely(registry: Registry, timeout: float) -> Survey:
-    """List everything with each plugin in a process of its own: crashes and hangs are rows."""
+    """List everything, loading each plugin in a child process: a crash or hang becomes a row."""
     report = registry.scan()
     probes = [probe(candidate, timeout, work=False) for candidate in report.candidates]
     settled = settle([p.candidate for p in probes])
@@ -76,7 +76,7 @@ def survey_safely(registry: Registry, timeout: float) -> Survey:
 
 
 def settle(candidates: list[Candidate]) -> list[Candidate]:
-    """Say which of several distributions stands for a name, as a registry would."""
+    """Mark all but the best candidate of each name as SUPERSEDED, as a registry does."""
     best: dict[str, Candidate] = {}
     for candidate in sorted(candidates, key=lambda c: c.order):
         if not candidate.state.refused:
@@ -90,7 +90,7 @@ def settle(candidates: list[Candidate]) -> list[Candidate]:
 
 
 def device_table(devices: tuple[DeviceInfo, ...]) -> list[str]:
-    """The facts about devices for people."""
+    """The lines of a table of devices."""
     head = ("device", "type", "free", "total", "hardware", "abilities", "description")
     return table(
         head,

@@ -1,4 +1,4 @@
-"""What `tensorplug trace` does: run a command, and join what its processes recorded."""
+"""`tensorplug trace`: runs a command and merges the traces of its processes."""
 
 import json
 import os
@@ -19,13 +19,16 @@ from tensorplug.text import ending, table
 
 Event = dict[str, Any]
 Times = tuple[float, float]
-"""From when to when, in microseconds."""
+"""Start and end of an interval in microseconds."""
 STDERR = 2
 
 
 @dataclass(frozen=True, slots=True)
 class Track:
-    """What one stream, or the host, did in one process; overlapping spans count once."""
+    """The work of one stream, or of the host, in one process.
+
+    `busy_ms` is milliseconds; overlapping spans count once.
+    """
 
     process: int
     name: str
@@ -35,24 +38,24 @@ class Track:
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """A command that ran, and what was recorded of it."""
+    """The report of a traced command."""
 
     command: tuple[str, ...]
     status: int
-    """Of the command; 128 and the signal's number where a signal ended it."""
+    """Exit status of the command; 128 plus the signal's number if a signal ended it."""
     path: Path
     processes: int
     duration_ms: float
-    """From the first span to the end of the last."""
+    """Milliseconds from the start of the first span to the end of the last."""
     side_by_side_ms: float
-    """In which two streams or more worked."""
+    """Milliseconds in which two or more streams worked in parallel."""
     copies: int
     copied_bytes: int
     dropped_spans: int
     tracks: tuple[Track, ...]
 
     def to_json(self) -> dict[str, Any]:
-        """The same as plain data."""
+        """Return the report as a dictionary."""
         return {**asdict(self), "path": str(self.path)}
 
     def __str__(self) -> str:
@@ -69,7 +72,7 @@ class Recorded:
         lost = f"; {self.dropped_spans} spans did not fit" if self.dropped_spans else ""
         return "\n".join(
             [
-                f"{self.path}: {self.duration_ms:.1f} ms, streams side by side for "
+                f"{self.path}: {self.duration_ms:.1f} ms, streams in parallel for "
                 f"{self.side_by_side_ms:.1f} ms; copies between devices: {self.copies}, "
                 f"{human(self.copied_bytes)}{lost}",
                 *table(("track", "spans", "busy ms", "share"), rows),
@@ -79,7 +82,7 @@ class Recorded:
 
 
 class NothingRecorded(TensorplugError):
-    """No process of a command recorded anything; `status` is that of the command."""
+    """No process of a command recorded a span; `status` is the command's exit status."""
 
     def __init__(self, message: str, status: int) -> None:
         super().__init__(message)
@@ -87,10 +90,10 @@ class NothingRecorded(TensorplugError):
 
 
 def record(command: Sequence[str], path: Path, *, quiet: bool = False) -> Recorded:
-    """Run `command` and write what its processes did to `path`.
+    """Run `command` and write the merged trace of its processes to `path`.
 
-    With `quiet` its output goes to stderr. Raises OptionError where the command cannot start,
-    NothingRecorded.
+    With `quiet`, the command's stdout goes to stderr. Raises OptionError if the command cannot
+    start, NothingRecorded if no process recorded a span.
     """
     if not path.parent.is_dir():
         raise OptionError(f"trace: there is no folder {path.parent} to write into; make it")
@@ -115,7 +118,7 @@ def record(command: Sequence[str], path: Path, *, quiet: bool = False) -> Record
 
 
 def _run(command: Sequence[str], folder: str, *, quiet: bool) -> int:
-    """Run the command to its end; returns its status as `subprocess` has it."""
+    """Run the command to its end; return its `Popen.returncode`."""
     environ = {**os.environ, VARIABLE: folder}
     try:
         process = subprocess.Popen(_found(command), env=environ, stdout=STDERR if quiet else None)
@@ -126,12 +129,12 @@ def _run(command: Sequence[str], folder: str, *, quiet: bool) -> int:
             try:
                 return process.wait()
             except KeyboardInterrupt:
-                # The terminal has told the command too: it ends in its own way, and is recorded.
+                # The command got SIGINT from the terminal too: wait until it ends, to trace it.
                 continue
 
 
 def _found(command: Sequence[str]) -> list[str]:
-    """The command as it is started: scripts and modules of Python by this Python."""
+    """The arguments for Popen; Python scripts and modules run with this interpreter."""
     name, *arguments = command
     if name == "-m":
         return [sys.executable, "-m", *arguments]
@@ -139,12 +142,12 @@ def _found(command: Sequence[str]) -> list[str]:
         if not Path(name).is_file():
             raise OptionError(f"trace: there is no file {name}")
         return [sys.executable, name, *arguments]
-    # A program of this environment first, also where the environment is not activated.
+    # First look in this environment's scripts folder, which might not be on PATH.
     places = (sysconfig.get_path("scripts"), None)
     found = next((path for place in places if (path := shutil.which(name, path=place))), None)
     if found is None:
         raise OptionError(
-            f"trace: {name} is no command; give one that is on PATH, a .py file, or -m MODULE, "
+            f"trace: {name} is not a command; give one that is on PATH, a .py file, or -m MODULE, "
             "after --"
         )
     return [found, *arguments]
@@ -158,7 +161,7 @@ def _shell_status(status: int) -> int:
 
 
 def _parts(folder: Path) -> dict[int, Mapping[str, Any]]:
-    """What each process recorded, by its id; without those that recorded no span."""
+    """The trace of each process that recorded a span, by process id."""
     found = {
         int(path.stem): json.loads(path.read_text(encoding="utf-8"))
         for path in sorted(folder.glob("*.json"))
@@ -171,7 +174,7 @@ def _spans(trace: Mapping[str, Any]) -> list[Event]:
 
 
 def _join(parts: Mapping[int, Mapping[str, Any]], name: str) -> dict[str, Any]:
-    """One trace of several processes, on one clock."""
+    """Merge the traces of several processes into one, on one clock."""
     begin = min(part["otherData"]["begin_ns"] for part in parts.values())
     events: list[Event] = []
     for i, (pid, part) in enumerate(parts.items()):
@@ -224,7 +227,7 @@ def _summary(
 
 
 def _merged(events: Iterable[Event]) -> list[Times]:
-    """When at least one of the spans lasted, in order."""
+    """The union of the spans' intervals, sorted."""
     found: list[Times] = []
     for event in sorted(events, key=lambda e: e["ts"]):
         start, end = event["ts"], event["ts"] + event["dur"]
@@ -240,7 +243,7 @@ def _total(times: Iterable[Times]) -> float:
 
 
 def _side_by_side(streams: Iterable[Iterable[Times]]) -> float:
-    """Microseconds in which at least two of the streams worked."""
+    """Microseconds in which at least two streams worked in parallel."""
     changes = sorted(
         change for times in streams for start, end in times for change in ((start, 1), (end, -1))
     )

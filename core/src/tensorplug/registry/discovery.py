@@ -43,7 +43,7 @@ _PROJECT = re.compile(r"\s*([A-Za-z0-9._-]*[A-Za-z0-9])")
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """An entry point other than a backend: a module that registers ops, or a command."""
+    """An entry point that is not a backend: a module that registers ops, or a command."""
 
     distribution: str
     """Name and version: `tensorplug-cpu 0.3.0`."""
@@ -51,7 +51,7 @@ class Offer:
 
     @property
     def project(self) -> str:
-        """Name of the distribution in its one spelling."""
+        """The canonical name of the distribution: `tensorplug-testing`."""
         return canonical(self.distribution.partition(" ")[0])
 
 
@@ -81,9 +81,9 @@ def discover_in(folder: str) -> list[Candidate]:
 
 
 def offers(group: str, path: Sequence[str] | None = None) -> list[Offer]:
-    """The entry points of a group, by name; of equal names the first distribution by name leads.
+    """The entry points of `group`, sorted by name, then by distribution.
 
-    Distributions that cannot be read are left out here; `discover` reports them.
+    Distributions with damaged metadata are skipped; `discover` reports them.
     """
     found: dict[tuple[str, str], Offer] = {}
     for distribution in distributions(path=list(sys.path if path is None else path)):
