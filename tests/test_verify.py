@@ -75,7 +75,7 @@ def test_part_that_is_none_is_wrong_use(verify, monkeypatch, capsys, shard):
         call(verify, monkeypatch, "small", f"--shard={shard}")
 
     assert ended.value.code == 2
-    assert f"{shard!r} is no part of a whole; write 2/3" in capsys.readouterr().err
+    assert f"{shard!r} is not a shard; write 2/3" in capsys.readouterr().err
 
 
 def test_run_that_comes_to_no_report_leaves_no_record(verify, monkeypatch):

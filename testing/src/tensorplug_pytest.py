@@ -17,7 +17,7 @@ def shard_of(text: str) -> tuple[int, int]:
     """`I/N` as numbers, for argparse."""
     part, slash, parts = text.partition("/")
     if not (slash and part.isdecimal() and parts.isdecimal() and 1 <= int(part) <= int(parts)):
-        raise argparse.ArgumentTypeError(f"{text!r} is no part of a whole; write 2/3")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a shard; write 2/3")
     return int(part), int(parts)
 
 
@@ -39,7 +39,7 @@ SHARD = {
 
 
 def pytest_addoption(parser: Any) -> None:
-    """Add the options of the kit by names that nobody else has: `--tensorplug-device`."""
+    """Add the options of the kit with names that no other plugin has: `--tensorplug-device`."""
     _add(parser, {f"--tensorplug-{name}": name for name in OPTIONS})
     group = parser.getgroup("tensorplug")
     group.addoption("--tensorplug-shard", dest="tensorplug_shard", **SHARD)
@@ -47,9 +47,10 @@ def pytest_addoption(parser: Any) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_load_initial_conftests(parser: Any) -> Iterator[None]:
-    """Add `--device` and its like once everybody else had their turn; who has one keeps it.
+    """Add short options, such as `--device`, after all plugins and `conftest.py` files.
 
-    Earlier, a project whose `conftest.py` adds an option of that name could not run its tests.
+    An option that another plugin or the project has added keeps its meaning. If the kit added its
+    options first, a project whose `conftest.py` adds `--device` could not run its tests.
     """
     yield
     names = {f"--{name}": name for name in OPTIONS}
@@ -67,7 +68,7 @@ def _is_free(parser: Any, flag: str) -> bool:
     """Whether no option has this name. pytest checks names within a group only."""
     try:
         _, unknown = parser.parse_known_and_unknown_args([f"{flag}=x"])
-    except pytest.UsageError:  # somebody's option, which takes other values
+    except pytest.UsageError:  # an option of another plugin, which rejects the value x
         return False
     return bool(unknown)
 

@@ -101,7 +101,7 @@ def test_perf_mode_gives_times_and_rates(run):
         (["-o", "qqqq"], "error: no case of op 'qqqq'; `tensorplug ops` lists the ops\n"),
         (["-o", "reshape"], "error: no case of op 'reshape'; it is a view and computes nothing; "),
         (["-o", "neg", "--mode", "perf"], "error: no case of op 'neg'; here are those of add, "),
-        (["-p", "("], "error: pattern '(' is no regular expression: "),
+        (["-p", "("], "error: pattern '(' is not a regular expression: "),
         (["-p", "nothing like it"], "error: no case matches 'nothing like it'; "),
         (["--tier", "huge"], "error: tier 'huge' is unknown; tiers are smoke, ci, full\n"),
         (["--mode", "fast"], "error: mode 'fast' is unknown; modes are test, perf, support\n"),

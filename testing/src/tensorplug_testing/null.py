@@ -72,7 +72,7 @@ class NullBackend(Backend):
         super().__init__(device)
 
     def queue(self, what: str, job: Callable[[], None], after: NullEvent | None = None) -> None:
-        """Do `job` in order with the rest and after an event: now, or when somebody waits."""
+        """Do `job` in stream order and after an event: now, or, if asynchronous, at a wait."""
         self.device.faults.meet("queue")
         if self.device.asynchronous:
             self._stream.put(job, after)
@@ -207,8 +207,8 @@ class NullDevice(Device):
     With `concurrent`, work between two barriers is done in an order that chance decides.
     `log` grows for ever; without `logs` it stays empty.
 
-    With `asynchronous`, work is done only when somebody waits, in an order that `timeline` decides;
-    devices overlap when they share one. Events, asynchronous transfers and copies come with
+    With `asynchronous`, work is done only when the host waits, in an order that `timeline` decides;
+    devices overlap when they share a timeline. Events, asynchronous transfers and copies come with
     `asynchronous` unless told otherwise; with `profiling` streams time their work. Devices whose
     names agree before the colon understand each other's events and copies.
     """
@@ -294,9 +294,9 @@ class NullDevice(Device):
         self.faults.plan(what, at, strike)
 
     def lose(self, what: str = "", *, at: int = 1) -> None:
-        """Be gone: everything but closing raises DeviceLost from now on, its memory is rubbish.
+        """Simulate a lost device: every call except closing raises DeviceLost; memory is garbage.
 
-        With `what`, one of FAULTS, from the `at`-th such call on.
+        With `what`, one of FAULTS, the device is lost at the `at`-th call of this kind.
         """
         if what:
             self.faults.plan(what, at, self._vanish)
@@ -307,11 +307,11 @@ class NullDevice(Device):
                 child.spoil()
 
     def hang(self, what: str = "", *, at: int = 1, limit: float = 5.0) -> None:
-        """Do nothing any more until `release()`, in another thread perhaps.
+        """Simulate a hung device: it does no work until `release()`, called by another thread.
 
-        Who waits for the device waits too, `limit` seconds at most, and then gets a DeviceError.
-        Devices that share the timeline go on. With `what`, one of FAULTS, from the `at`-th such
-        call on.
+        A call that waits for the device blocks, and raises DeviceError after `limit` seconds.
+        Devices that share the timeline continue. With `what`, one of FAULTS, the device hangs at
+        the `at`-th call of this kind.
         """
         if what:
             self.faults.plan(what, at, partial(self.hang, limit=limit))

@@ -28,7 +28,7 @@ class Computer(Protocol):
 
 
 def compute_group(device: Computer, group: Group, bindings: Bindings) -> None:
-    """Do the nodes of `group`, each into memory that nobody else sees; then store the outputs.
+    """Compute the nodes of `group` in private memory; then store the outputs.
 
     A kernel may write any part of an output before it reads any part of an input, unless the
     pattern says that it does not. Spoiling the outputs first shows whose memory they share.

@@ -11,7 +11,7 @@ from tensorplug_testing.cases import CASES, Case
 
 TIERS = ("smoke", "ci", "full")
 ROTATION = 10
-"""In tier `ci` one case of so many runs besides the first of its kind; the seed chooses which."""
+"""Tier `ci` runs the first case of each kind and one in ROTATION others, chosen by the seed."""
 
 
 def select(
@@ -38,7 +38,9 @@ def select(
         try:
             found = re.compile(pattern)
         except re.error as error:
-            raise OptionError(f"pattern {pattern!r} is no regular expression: {error}") from error
+            raise OptionError(
+                f"pattern {pattern!r} is not a regular expression: {error}"
+            ) from error
         wanted = [case for case in wanted if found.search(case.id)]
     return _TIERS[tier](wanted, seed)
 

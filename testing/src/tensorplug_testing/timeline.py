@@ -20,7 +20,7 @@ class Gate:
         self.limit = 0.0
 
     def shut(self, limit: float) -> None:
-        """Hold up all work; who waits for it gives up after `limit` seconds."""
+        """Stop all work; a call that waits for it gives up after `limit` seconds."""
         self.limit = limit
         self.is_shut = True
 
@@ -30,10 +30,10 @@ class Gate:
 
 
 class Timeline:
-    """Runs queued jobs when somebody waits, mixed with jobs of other streams as chance has it.
+    """Runs queued jobs when the host waits, interleaved at random with jobs of other streams.
 
     Streams that share a timeline overlap; a missing wait between them shows as a wrong result for
-    some seed. What nobody waits for is never done.
+    some seed. A job for which the host does not wait is never done.
     """
 
     def __init__(self, seed: int = 0) -> None:

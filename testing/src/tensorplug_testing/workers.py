@@ -45,7 +45,7 @@ def share_out(
 
 
 class _Shares:
-    """Who is at which cases, and which wait."""
+    """The cases that each worker process runs, and the cases that are not assigned yet."""
 
     def __init__(self, spec: str, cases: Sequence[Case], seed: int, jobs: int) -> None:
         self._spec, self._cases, self._seed = spec, cases, seed

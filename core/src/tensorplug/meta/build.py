@@ -31,8 +31,9 @@ def build(
 ) -> Program:
     """Plan `nodes`, in their order, over `devices`.
 
-    The caller gives memory to tensors without a home. `has_own` is true for views that
-    have memory of their own, as copies of other devices' tensors have. Raises ShapeError for a view that cannot be formed on the devices.
+    The caller gives memory to tensors without a home. `has_own` is true for views that have memory
+    of their own, as copies of other devices' tensors have. Raises ShapeError for a view that cannot
+    be formed on the devices.
     """
     return _Builder(nodes, devices, homes, has_own).build()
 

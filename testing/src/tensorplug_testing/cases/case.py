@@ -203,7 +203,7 @@ class Built:
 
 
 def build(case: Case, base: int = 0) -> Built:
-    """Return the graph of `case` and the values of its leafs, drawn anew for each `base`."""
+    """Return the graph of `case` and random values of its leafs, from the seed `base`."""
     seed = case.seed(base)
     rng = np.random.default_rng(seed)
     operands = _operands(case)
@@ -243,7 +243,7 @@ def _other(rng: np.random.Generator, arg: Arg, root: Tensor, before: Array) -> A
 
 
 def node_of(case: Case) -> Tensor:
-    """The node under test alone: to ask a device about it takes no values."""
+    """Only the node under test, without values, to ask a device whether it supports the node."""
     return _node(case, _operands(case))
 
 

@@ -13,7 +13,7 @@ _LAYOUTS = ("plain", "permuted", "transposed", "rows", "columns", "shifted", "sp
 
 
 def _well_posed(rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
-    """Small numbers, but large ones on the diagonal; above it anything, for nobody reads it."""
+    """A triangular matrix with a dominant diagonal; above it 1e9, which the op must not read."""
     n = shape[-1]
     matrix = rng.uniform(-1, 1, shape) / n
     matrix[..., np.arange(n), np.arange(n)] = rng.uniform(1, 2, shape[:-1])

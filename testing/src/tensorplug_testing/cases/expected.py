@@ -82,7 +82,7 @@ def _file(_process: int) -> sqlite3.Connection | None:
             base = _opened(path)
         _forget_all_but(path)
     except (OSError, sqlite3.Error):
-        return None  # results are computed anew: slower, and nothing worse
+        return None  # without a cache, results are computed again
     return base
 
 
@@ -121,7 +121,7 @@ def _unpacked(packed: bytes) -> list[Array] | None:
         with np.load(io.BytesIO(packed)) as arrays:
             return [arrays[name] for name in arrays.files]
     except (ValueError, OSError, EOFError, zipfile.BadZipFile, zlib.error):
-        return None  # damaged: it is computed and kept anew
+        return None  # a damaged entry is computed and stored again
 
 
 def _keep(key: str, values: Sequence[Array]) -> None:

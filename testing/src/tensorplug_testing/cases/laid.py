@@ -1,4 +1,4 @@
-"""A built case in the memory of a device, with bytes around every tensor that nobody may write."""
+"""A built case in memory of a device, with guard bytes around every tensor."""
 
 from dataclasses import dataclass, replace
 

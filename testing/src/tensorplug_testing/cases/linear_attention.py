@@ -11,7 +11,7 @@ _PLAIN: Layouts = {}
 
 
 def _short(size: int) -> Data:
-    """Vectors of so many elements, of a length near 1: states do not grow without end."""
+    """Vectors of `size` elements with a length near 1, so that states do not grow without limit."""
     edge = round(math.sqrt(3 / size), 3)
     return uniform(-edge, edge)
 

@@ -107,7 +107,7 @@ NO_ROW = [
 
 
 def back(grad: Arg, ids: Arg, rows: int) -> Case:
-    """`get_rows_back` into a table of so many rows."""
+    """A case of `get_rows_back` into a table of `rows` rows."""
     return Case(op="get_rows_back", args=(grad, ids), params={"ne": (grad.ne[0], rows, 1, 1)})
 
 

@@ -21,7 +21,7 @@ def indexer(
     layouts: Layouts = _PLAIN,
     **given: Arg,
 ) -> Case:
-    """`lightning_indexer` on keys of type `kind`, with so many masks; `given` replaces sources.
+    """`lightning_indexer` on keys of type `kind` with `masks` masks; `given` replaces sources.
 
     `sizes` are size, heads, tokens, positions, batch.
     """

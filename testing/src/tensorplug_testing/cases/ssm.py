@@ -65,7 +65,7 @@ def ssm_scan(
     params: dict[str, int] | None = None,
     **given: Arg,
 ) -> Case:
-    """`ssm_scan` with states of `sizes`, so many decays for each head; `given` replaces sources.
+    """`ssm_scan` with `decays` decays for each head; `given` replaces sources.
 
     `sizes` are n, dim, heads, groups, tokens, sequences.
     """

@@ -64,7 +64,7 @@ def kernels(spec: str, tier: str) -> Kernels:
     """The kernels that a device has for the kit's cases. Raises Unsupported."""
     device = tensorplug.device(spec)
     if not isinstance(device, SupportsKernelTexts):
-        raise Unsupported(f"{device.name}: its kernels are no texts that it compiles")
+        raise Unsupported(f"{device.name}: does not compile kernels from texts")
     variants: dict[str, dict[str, KernelText]] = {}
     ops: dict[str, set[str]] = {}
     for case in select(tier):

@@ -1,4 +1,4 @@
-"""`AsyncTests`: who orders what. The contract in words is docs/async.md, line by line."""
+"""`AsyncTests`: the ordering of queued work, line by line as docs/async.md states it."""
 
 import numpy as np
 

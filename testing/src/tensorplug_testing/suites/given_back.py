@@ -1,4 +1,4 @@
-"""`GivenBackTests`: what is closed holds no memory, even while somebody holds the object."""
+"""`GivenBackTests`: a closed object holds no memory, even while references to it exist."""
 
 import gc
 import os
@@ -91,7 +91,7 @@ def _run(work: Work, device: Device, backend: Backend, table: Tensor | None, siz
     places = {t: tp.Storage(kind.alloc(bytes_), 0) for t, bytes_ in needed.items()}
     bound = tp.Part.of(graph, tp.Bindings(places))
     for place in places.values():
-        place.buffer.fill(0)  # memory that nobody touched is not there yet
+        place.buffer.fill(0)  # untouched pages are not allocated yet
     transfer.write(x, numbers(100), bound.bindings)
     plan = backend.plan(bound)
     plan.run()
@@ -145,7 +145,7 @@ class Meter:
             tracemalloc.stop()
 
     def growth(self) -> dict[str, int]:
-        """How much more is in use now, by whom counts it."""
+        """The growth of memory in use, by the name of the counter."""
         now = self._now()
         return {what: now[what] - before for what, before in self._before.items()}
 

@@ -365,7 +365,7 @@ def _open_children(device: Device) -> list[Resource]:
 
 
 def _loose_run(work: Work, device: Device) -> list[Any]:
-    """A stream, a plan that has run, its memory and its result, which nobody else holds."""
+    """A stream, a plan that has run, its memory and its result; the only references to them."""
     x = tp.input("x", (1 << 14,), tp.F32)
     y, kind = work.chain(x), device.buffer_type
     places = {t: tp.Storage(kind.alloc(kind.alloc_size(t)), 0) for t in (x, y)}
@@ -402,6 +402,6 @@ def _objects() -> Counter[str]:
 
 
 def _free(device: Device) -> int:
-    """Free bytes of memory that is the device's alone; what the host has changes by itself."""
+    """Free bytes of dedicated device memory; 0 for devices with host memory, whose use varies."""
     shared = (DeviceType.CPU, DeviceType.IGPU, DeviceType.ACCEL, DeviceType.META)
     return 0 if device.type in shared else device.memory().free

@@ -18,7 +18,7 @@ SHAPES = [(1,), (7,), (64,), (3, 5), (2, 3, 4), (2, 1, 3, 5), (1, 1, 1, 1), (100
 
 
 class PlanTests(Suite):
-    """Running, running again, binding anew, graphs of odd forms, re-use by schedules."""
+    """Plans: first and repeated runs, rebinding, unusual graphs, re-use by schedules."""
 
     # --- running ---------------------------------------------------------------------------
 
@@ -118,7 +118,7 @@ class PlanTests(Suite):
         assert backend.threads == threads
         np.testing.assert_array_equal(result, work.after(numbers(50, 1000), 2))
 
-    # --- binding anew ----------------------------------------------------------------------
+    # --- rebinding -------------------------------------------------------------------------
 
     def test_plan_takes_other_memory(self, work: Work) -> None:
         x = tp.input("x", (100,), tp.F32)
@@ -372,7 +372,7 @@ def _untouched(buffer: Buffer, start: int, size: int) -> bool:
 
 
 def _bind_loosely(device: Device, node: Tensor) -> tp.Part:
-    """Memory for a graph that nobody else holds."""
+    """A part with memory to which it holds the only references."""
     graph, kind = tp.Graph(node), device.buffer_type
     places = {t: Storage(kind.alloc(kind.alloc_size(t)), 0) for t in (*graph.leafs, *graph.nodes)}
     return tp.Part.of(graph, tp.Bindings(places))

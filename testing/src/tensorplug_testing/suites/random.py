@@ -78,9 +78,10 @@ def _scheduled(
 
 
 def _pins(graph: tp.Graph, first: Backend, last: Backend) -> dict[Tensor, Backend]:
-    """What `first` does is done there: inputs lie on `last`, and work left alone stays beside them.
+    """Pin the nodes that `first` supports to `first`; other nodes and writes are not pinned.
 
-    Writes happen where the memory is; memory into which `first` does not write is with `last`.
+    A write runs where its memory is, so a node whose memory is written by a node that `first` does
+    not support is pinned to `last`.
     """
     able = {n: bool(first.device.supports(n)) for n in graph.nodes if not n.is_view}
     stuck = {root for node in able if not able[node] for root in node.written_roots}

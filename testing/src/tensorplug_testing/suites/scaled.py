@@ -1,4 +1,4 @@
-"""Products whose weights have scales beside them, one for each matrix: parts of whole graphs."""
+"""Parts of graphs: products whose weights have a separate scale for each matrix."""
 
 import tensorplug as tp
 from tensorplug.graph.tensor import Tensor

@@ -17,7 +17,7 @@ T = TypeVar("T", bound=Resource)
 SIZES = (1, 3, 64, 100, 4097, 1 << 20)
 """Bytes of buffers: less than an alignment, odd, round."""
 UNTOUCHED = 0xA5
-"""What memory is filled with before work: finite as a float, and nobody's result."""
+"""The byte with which memory is filled before work: a finite float that is never a result."""
 
 
 class Step(NamedTuple):
