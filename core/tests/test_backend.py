@@ -76,7 +76,7 @@ def test_plan_takes_other_places(null: NullDevice) -> None:
     transfer.write(x, np.full(4, 5), there.bindings)
 
     with null.open() as backend, backend.plan(here) as plan:
-        plan.rebind(tp.Part.of(here.graph, there.bindings))
+        plan.rebind(here.bind(there.bindings))
         plan.run()
 
     assert transfer.read(y, there.bindings).tolist() == [10] * 4
@@ -92,7 +92,7 @@ def test_plan_takes_another_graph_of_the_same_structure_only(null: NullDevice) -
             plan.rebind(other)
 
     assert str(error.value) == (
-        "<NodePlan null:0, 1 nodes>: cannot run <Graph 1 nodes, 1 leafs, 1 outputs, 0 effects> of "
+        "<NodePlan null:0, 1 nodes>: cannot run <Part 1 nodes, 1 leafs> of "
         "another structure; plan it"
     )
 
