@@ -58,11 +58,14 @@ inline void prefetch(const char *p, int64_t n) {
     for (int64_t i = 0; i < n; i += 64) __builtin_prefetch(p + AHEAD + i, 0, 2);
 }
 
-// Prefetches `n` bytes that follow `done` bytes of R rows. Rows side by side make several short streams, which
-// processors do not foresee: without this, four rows at a time are read at a sixth of the speed of one.
-template <int R> inline void prefetch_rows(const char *rows, int64_t done, int64_t n) {
-    const char *p = rows + AHEAD + done * R;
-    for (int64_t i = 0; i < n * R; i += 64) __builtin_prefetch(p + i);
+// The same for R rows side by side, of which `done` bytes were read: what lies there in the R rows that follow. Such rows make
+// several short streams, which processors do not foresee.
+template <int R> inline void prefetch_rows(const char *rows, int64_t step, int64_t done, int64_t n) {
+    const int64_t ahead = R * step > AHEAD ? R * step : AHEAD;
+    for (int r = 0; r < R; r++) {
+        const char *p = rows + r * step + done + ahead;
+        for (int64_t i = 0; i < n; i += 64) __builtin_prefetch(p + i, 0, 2);
+    }
 }
 
 // Dot products of R rows, `step` bytes apart, with x. `STREAM` says that what follows the rows will be read next.
@@ -97,7 +100,7 @@ template <int TYPE, int R, bool STREAM = (R > 1)> void dots(const char *row, int
         for (int r = 0; r < R; r++) sums[r][0] = sums[r][1] = vset(0);
         const byte *block = (const byte *)row;
         for (int64_t i = 0; i < n; i += 32 * B::GROUPS, block += B::SIZE) {
-            if (STREAM) prefetch_rows<R>(row, (const char *)block - row, B::SIZE);
+            if (STREAM) prefetch_rows<R>(row, step, (const char *)block - row, B::SIZE);
             for (int r = 0; r < R; r++) B::scales(block + r * step, d[r], m[r]);
             for (int g = 0; g < B::GROUPS; g++) {
                 const float *xg = x + i + 32 * g;

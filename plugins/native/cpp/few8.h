@@ -84,7 +84,7 @@ template <int TYPE, int R, int M> void dots8(const char *rows, int64_t step, con
     Sums8<TYPE, R, M> sums;
     const byte *unit = (const byte *)rows;
     for (int64_t u = 0; u < whole; u++, unit += SIZE) {
-        prefetch_rows<R>(rows, (const char *)unit - rows, SIZE);
+        prefetch_rows<R>(rows, step, (const char *)unit - rows, SIZE);
         sums.add(unit, step, x + u, units);
     }
     if (B::GROUPS == 1 && whole < units) {
