@@ -1,0 +1,169 @@
+"""No new riddles: phrases that hide what a sentence is about, in comments, texts and documents.
+
+`words.toml` says how many hits each file may still have. Its numbers may only fall: after an edit,
+`python tests/test_words.py` lowers them to what is left.
+"""
+
+import io
+import re
+import subprocess
+import tokenize
+import tomllib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+ALLOWED = Path(__file__).with_name("words.toml")
+NOT_READ = {"tests/test_words.py", "tests/words.toml"}
+
+RIDDLES = {
+    r"anew": "say `again`, or name what is rebuilt",
+    r"alone": "say `only` or `by itself`",
+    r"so many": "name the number: `n_tasks calls`, `size bytes`",
+    r"as many(?!(?: [\w-]+){0,3} as\b)": "name the number, or compare: `as many rows as columns`",
+    r"whom": "name the thing: `the stream that waits`",
+    r"(?-i:Who)|(?:(?<=[.,:;(] )|(?<=\b(?:of|by|to|so) )|(?<=\b(?:say|see) )"
+    r"|(?<=\b(?:says|tell|know) )|(?<=\b(?:tells|knows) ))who": "name the thing: `the stream that`",
+    r"(?:no|some)body": "name the thing: `no stream`, `another thread`, `the caller`",
+    r"(?<!\bthere )(?:is|are|was|were) no(?! (?:longer|more|less|fewer|\w+er)\b)": "say `is not a`",
+    r"(?:do|does|did) so": "repeat the verb",
+    r"the like": "name the kind: `and other limits of threads`",
+    r"beside": "say `next to`, `in parallel with` or `in addition to`",
+    r"(?<!\bno )such(?! (?:as|an?)\b)": "name it again, or say `of this kind`",
+    r"but for": "say `except`",
+    r"the same of the same": "say `deterministic` or `the same result from the same input`",
+    r"may not": "say `must not` (forbidden) or `might not` (possible)",
+    r"means? to": "name the action, or say `is about to`",
+    r"to be had": "say `available`",
+    r"c[ao]mes? about": "say `happens` or `was stored`",
+    r"(?:here|there|where)(?:of|in|upon)|whence|whither|lest": "say it plainly",
+}
+ANY = re.compile("|".join(rf"\b(?:{phrase})\b" for phrase in RIDDLES), re.IGNORECASE)
+EACH = {re.compile(rf"\b(?:{phrase})\b", re.IGNORECASE): cure for phrase, cure in RIDDLES.items()}
+
+C_LIKE = {".c", ".cl", ".cpp", ".cu", ".cuh", ".h", ".hpp", ".k", ".metal"}
+COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
+NAME = re.compile(r"`[^`\n]*`")
+FENCE = re.compile(r"^```.*?^```", re.DOTALL | re.MULTILINE)
+STRINGS = {tokenize.STRING, getattr(tokenize, "FSTRING_MIDDLE", tokenize.STRING)}
+
+
+def blank(found: re.Match[str]) -> str:
+    """Only the line ends of a match, so that lines keep their numbers."""
+    return "\n" * found[0].count("\n")
+
+
+def prose(name: str, text: str) -> Iterator[tuple[int, str]]:
+    """The texts of a file that people read, each with the number of its first line."""
+    if name.endswith(".md"):
+        yield 1, FENCE.sub(blank, text)
+    elif name.endswith(".py"):
+        for token in tokenize.generate_tokens(io.StringIO(text).readline):
+            if token.type == tokenize.COMMENT or (token.type in STRINGS and " " in token.string):
+                yield token.start[0], token.string.lstrip("#\"' ")
+    else:
+        for comment in COMMENT.finditer(text):
+            yield text.count("\n", 0, comment.start()) + 1, comment[0].lstrip("/* ")
+
+
+def riddles(name: str, text: str) -> list[str]:
+    """`line: phrase; cure` for each riddle in a file; names in backticks are not looked at."""
+    if not ANY.search(text):
+        return []
+    found = []
+    for first, passage in prose(name, text):
+        plain = NAME.sub("_", passage)
+        for phrase, cure in EACH.items():
+            for hit in phrase.finditer(plain):
+                line = first + plain.count("\n", 0, hit.start())
+                found.append((line, f"{name}:{line}: `{hit[0]}`; {cure}"))
+    return [text for _, text in sorted(found)]
+
+
+def texts() -> Iterator[tuple[str, str]]:
+    """The names and contents of the files of the checkout that have prose."""
+    listed = subprocess.run(
+        ["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout.splitlines()
+    for name in listed:
+        file = ROOT / name
+        if file.suffix in {".md", ".py", *C_LIKE} and name not in NOT_READ and file.is_file():
+            yield name, file.read_text(encoding="utf-8")
+
+
+def allowed() -> Mapping[str, int]:
+    """How many riddles each file may have."""
+    return tomllib.loads(ALLOWED.read_text(encoding="utf-8"))
+
+
+def lower() -> None:
+    """Write what is left of the allowed riddles; more than were allowed stay an error."""
+    before = allowed()
+    left = {name: len(riddles(name, text)) for name, text in texts()}
+    rows = [f'"{n}" = {min(left[n], most)}\n' for n, most in before.items() if left.get(n)]
+    head = [line for line in ALLOWED.read_text(encoding="utf-8").splitlines(True) if line[0] == "#"]
+    ALLOWED.write_text("".join([*head, *rows]), encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def found() -> dict[str, list[str]]:
+    return {name: hits for name, text in texts() if (hits := riddles(name, text))}
+
+
+def test_no_file_has_more_riddles_than_are_allowed(found: dict[str, list[str]]) -> None:
+    most = allowed()
+
+    over = [
+        "\n".join([f"{name}: {most.get(name, 0)} allowed, {len(hits)} found:", *hits])
+        for name, hits in found.items()
+        if len(hits) > most.get(name, 0)
+    ]
+
+    assert not over, "\n".join(over)
+
+
+def test_the_list_allows_only_riddles_that_are_left(found: dict[str, list[str]]) -> None:
+    loose = [
+        f"{name}: {most} allowed, {len(found.get(name, []))} found"
+        for name, most in allowed().items()
+        if len(found.get(name, [])) < most
+    ]
+
+    assert not loose, "\n".join([*loose, "lower the list: python tests/test_words.py"])
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "line", "phrase"),
+    [
+        ("a.py", "x = 1  # built anew\n", 1, "anew"),
+        ("a.py", '"""Adds.\n\nWho waits comes last.\n"""\n', 3, "Who"),
+        ("a.py", 'raise E(f"{x} is no float")\n', 1, "is no"),
+        ("a.md", "# T\n\nIt runs beside it.\n", 3, "beside"),
+        ("a.cpp", "int a;\n/* x\n   so many */\n", 3, "so many"),
+        ("a.k", "f(); // but for the last\n", 1, "but for"),
+    ],
+)
+def test_riddle_is_found_with_its_line(name: str, text: str, line: int, phrase: str) -> None:
+    (found,) = riddles(name, text)
+
+    assert found.startswith(f"{name}:{line}: `{phrase}`; ")
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("a.py", "anew = alone  # calls `anew`\n"),
+        ("a.py", "# there is no row, no such file, ops such as add, such a name\n"),
+        ("a.py", "# it is no longer open and is no larger\n"),
+        ("a.md", "```python\nalone()\n```\n"),
+        ("a.cpp", "int alone; // as many rows as columns\n"),
+    ],
+)
+def test_code_and_plain_sentences_are_left_in_peace(name: str, text: str) -> None:
+    assert riddles(name, text) == []
+
+
+if __name__ == "__main__":
+    lower()
