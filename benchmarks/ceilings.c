@@ -76,8 +76,11 @@ __attribute__((target("avx512f"))) static void read_512(Task *task) {
         _Pragma("GCC unroll 16") for (int i = 0; i < CHAINS; i++) s[i] = zero;                                          \
         const __m512i ones = _mm512_set1_epi8(1);                                                                       \
         for (int64_t n = 0; n < task->count; n++) {                                                                     \
-            _Pragma("GCC unroll 16") for (int i = 0; i < CHAINS; i++) s[i] = step;                                      \
-            __asm__ volatile("" ::: "memory");                                                                          \
+            _Pragma("GCC unroll 16") for (int i = 0; i < CHAINS; i++) {                                                 \
+                s[i] = step;                                                                                            \
+                /* Equal chains would be computed once. */                                                              \
+                __asm__ volatile("" : "+v"(s[i]));                                                                      \
+            }                                                                                                           \
         }                                                                                                               \
         _Pragma("GCC unroll 16") for (int i = 1; i < CHAINS; i++) s[0] = s[0] + s[i];                                   \
         task->out = (int64_t)get;                                                                                       \

@@ -121,38 +121,117 @@ inline void write_mean(const float *sum, float total, int64_t n, float *out) {
     EACH_VECTOR(j, count, n) store_some(out + j, vdiv(load_some(sum + j, count), divisor), count);
 }
 
-// sum += weights x rows, for `count` rows of `size` values.
-template <int TYPE>
-void add_weighted(const char *rows, int64_t step, const float *weights, int64_t count, int64_t size, float *sum) {
+// Rows of a head lie between those of other heads, which processors do not foresee.
+constexpr int64_t ROWS_AHEAD = 32;
+template <int TYPE> constexpr int64_t BYTES = TYPE == F32 ? 4 : 2;
+template <int64_t COUNT> inline void prefetch_bytes(const char *p) {
+    for (int64_t i = 0; i < COUNT; i += 64) __builtin_prefetch(p + i);
+}
+
+// sum += weights x rows, for `count` rows of `size` values and H heads: each value is read and converted once.
+template <int TYPE, int H>
+void add_weighted(const char *rows, int64_t step, const float *weights, int64_t weights_step, int64_t count, int64_t size,
+                  float *sums, int64_t sums_step) {
     constexpr int64_t VECTORS_AT_ONCE = 4;
     int64_t j = 0;
     for (; j + VECTORS_AT_ONCE * W <= size; j += VECTORS_AT_ONCE * W) {
-        vf a[VECTORS_AT_ONCE];
-        for (int v = 0; v < VECTORS_AT_ONCE; v++) a[v] = vload(sum + j + v * W);
-        for (int64_t i = 0; i < count; i++) {
-            if (weights[i] == 0) continue;
-            const vf weight = vset(weights[i]);
-            for (int v = 0; v < VECTORS_AT_ONCE; v++) a[v] = vfma(weight, load_floats<TYPE>(rows + i * step, j + v * W), a[v]);
+        vf a[H][VECTORS_AT_ONCE];
+        for (int h = 0; h < H; h++) {
+            for (int v = 0; v < VECTORS_AT_ONCE; v++) a[h][v] = vload(sums + h * sums_step + j + v * W);
         }
-        for (int v = 0; v < VECTORS_AT_ONCE; v++) vstore(sum + j + v * W, a[v]);
+        for (int64_t i = 0; i < count; i++) {
+            if (H == 1 && weights[i] == 0) continue;
+            const char *row = rows + i * step;
+            prefetch_bytes<VECTORS_AT_ONCE * W * BYTES<TYPE>>(row + ROWS_AHEAD * step + j * BYTES<TYPE>);
+            vf value[VECTORS_AT_ONCE];
+            for (int v = 0; v < VECTORS_AT_ONCE; v++) value[v] = load_floats<TYPE>(row, j + v * W);
+            for (int h = 0; h < H; h++) {
+                const vf weight = vset(weights[h * weights_step + i]);
+                for (int v = 0; v < VECTORS_AT_ONCE; v++) a[h][v] = vfma(weight, value[v], a[h][v]);
+            }
+        }
+        for (int h = 0; h < H; h++) {
+            for (int v = 0; v < VECTORS_AT_ONCE; v++) vstore(sums + h * sums_step + j + v * W, a[h][v]);
+        }
     }
     for (; j < size; j++) {
-        for (int64_t i = 0; i < count; i++) {
-            if (weights[i] != 0) sum[j] += weights[i] * load_float<TYPE>(rows + i * step, j);
+        for (int h = 0; h < H; h++) {
+            for (int64_t i = 0; i < count; i++) {
+                const float weight = weights[h * weights_step + i];
+                if (weight != 0) sums[h * sums_step + j] += weight * load_float<TYPE>(rows + i * step, j);
+            }
         }
     }
 }
 
-inline void add_weighted(int type, const char *rows, int64_t step, const float *weights, int64_t count, int64_t size, float *sum) {
-    switch (type) {
-    case F16: return add_weighted<F16>(rows, step, weights, count, size, sum);
-    case BF16: return add_weighted<BF16>(rows, step, weights, count, size, sum);
-    default: return add_weighted<F32>(rows, step, weights, count, size, sum);
+// Scores of H queries with `count` keys: each key is read and converted once.
+template <int TYPE, int H>
+void score_keys(const char *rows, int64_t step, const char *queries, int64_t query_step, int64_t count, int64_t size,
+                float *scores, int64_t scores_step) {
+    for (int64_t i = 0; i < count; i += AT_ONCE) {
+        const int64_t some = count - i < AT_ONCE ? count - i : AT_ONCE;
+        const char *row[AT_ONCE];
+        for (int64_t r = 0; r < AT_ONCE; r++) row[r] = rows + (i + (r < some ? r : some - 1)) * step;
+        vf a[H][AT_ONCE];
+        for (int h = 0; h < H; h++) {
+            for (int64_t r = 0; r < AT_ONCE; r++) a[h][r] = vset(0);
+        }
+        int64_t j = 0;
+        for (; j + W <= size; j += W) {
+            vf key[AT_ONCE];
+            for (int64_t r = 0; r < AT_ONCE; r++) {
+                prefetch_bytes<W * BYTES<TYPE>>(row[r] + ROWS_AHEAD * step + j * BYTES<TYPE>);
+                key[r] = load_floats<TYPE>(row[r], j);
+            }
+            for (int h = 0; h < H; h++) {
+                const vf query = vload((const float *)(queries + h * query_step) + j);
+                for (int64_t r = 0; r < AT_ONCE; r++) a[h][r] = vfma(key[r], query, a[h][r]);
+            }
+        }
+        for (int h = 0; h < H; h++) {
+            float sums[AT_ONCE];
+            vsums(a[h], sums);
+            const float *query = (const float *)(queries + h * query_step);
+            for (int64_t r = 0; r < some; r++) {
+                for (int64_t rest = j; rest < size; rest++) sums[r] += load_float<TYPE>(row[r], rest) * query[rest];
+                scores[h * scores_step + i + r] = sums[r];
+            }
+        }
     }
 }
 
-// Keys or values of a block of positions: where they lie, or decoded where they are blocks. To decode f16 as well would take
-// longer than to convert it for each head.
+// Heads whose sums the registers hold together.
+#if defined(__AVX512F__) || defined(TP_NEON)
+constexpr int HEADS_AT_ONCE = 4;
+#else
+constexpr int HEADS_AT_ONCE = 2;
+#endif
+
+// Both, by type and number of heads.
+struct HeadsKernel {
+    decltype(&add_weighted<F32, 1>) add;
+    decltype(&score_keys<F32, 1>) score;
+};
+template <int TYPE> HeadsKernel heads_kernel(int heads) {
+    static constexpr HeadsKernel known[] = {
+        {add_weighted<TYPE, 1>, score_keys<TYPE, 1>},
+        {add_weighted<TYPE, 2>, score_keys<TYPE, 2>},
+#if defined(__AVX512F__) || defined(TP_NEON)
+        {add_weighted<TYPE, 3>, score_keys<TYPE, 3>},
+        {add_weighted<TYPE, 4>, score_keys<TYPE, 4>},
+#endif
+    };
+    return known[heads - 1];
+}
+inline HeadsKernel heads_kernel(int type, int heads) {
+    switch (type) {
+    case F16: return heads_kernel<F16>(heads);
+    case BF16: return heads_kernel<BF16>(heads);
+    default: return heads_kernel<F32>(heads);
+    }
+}
+
+// Keys or values of a block of positions: where they lie, or decoded where they are blocks.
 struct BlockRows {
     int type;
     const char *rows;
@@ -200,23 +279,6 @@ struct Group {
     }
 };
 
-// Scores of a row of q with `count` keys from position `first` on; zero where the mask hides some neighbours.
-inline void score_block(const Node &node, const Row &row, const BlockRows &keys, int64_t first, int64_t count, float *scores) {
-    const RowType *type = row_type(keys.type);
-    const int64_t size = node.src[1].ne[0];
-    for (int64_t i = 0; i < count; i += AT_ONCE) {
-        const int64_t some = count - i < AT_ONCE ? count - i : AT_ONCE;
-        const char *rows = keys.rows + i * keys.step;
-        if (row.bias && !sees_some(node.src[3], row.bias, first + i, some)) {
-            for (int64_t j = 0; j < some; j++) scores[i + j] = 0;
-        } else if (some == AT_ONCE) {
-            type->dot4(rows, keys.step, row.query, size, scores + i);
-        } else {
-            for (int64_t j = 0; j < some; j++) type->dot(rows + j * keys.step, 0, row.query, size, scores + i + j);
-        }
-    }
-}
-
 // Whether no head of a group sees any of these positions.
 inline bool hidden_from(const Group &group, int64_t first, int64_t count) {
     const Operand &mask = group.node.src[3];
@@ -228,13 +290,41 @@ inline bool hidden_from(const Group &group, int64_t first, int64_t count) {
     return true;
 }
 
+// From the first to the last position that some head of a group sees.
+inline Span seen_by(const Group &group) {
+    int64_t first = 0, last = group.node.src[1].ne[1];
+    for (int64_t step : {BLOCK, (int64_t)1}) {
+        while (last - first >= step && hidden_from(group, last - step, step)) last -= step;
+        while (last - first >= step && hidden_from(group, first, step)) first += step;
+    }
+    return {first, last};
+}
+
+// Calls `work` with the first head and the number of heads of each portion of a group.
+template <class Work> void by_heads(int64_t heads, Work work) {
+    const int64_t portions = (heads + HEADS_AT_ONCE - 1) / HEADS_AT_ONCE;
+    for (int64_t p = 0; p < portions; p++) {
+        const int64_t first = heads * p / portions;
+        work(first, (int)(heads * (p + 1) / portions - first));
+    }
+}
+
+inline bool has_zero(const float *weights, int64_t step, int64_t heads, int64_t count) {
+    int zero = 0;
+    for (int64_t h = 0; h < heads; h++) {
+        for (int64_t i = 0; i < count; i++) zero |= weights[h * step + i] == 0;
+    }
+    return zero != 0;
+}
+
 // For each row of a group the largest score of positions [first, last), the total of what they weigh relative to it, and
 // the weighted sum of their values. `partials` has those of all rows, `scores` room for those of a group.
 inline void attend(const Group &group, int64_t first, int64_t last, float *scores, int64_t scores_step, float *decoded,
                    char *partials, int64_t partials_step) {
     const Node &node = group.node;
-    const Operand &k = node.src[1], &v = node.src[2], &mask = node.src[3];
+    const Operand &q = node.src[0], &k = node.src[1], &v = node.src[2], &mask = node.src[3];
     const int64_t count = last - first, element = mask.type == F16 ? 2 : 4;
+    const int64_t head_step = group.index_of(1) - group.index_of(0);
     const Row any = group.row(0); // its keys and values are those of all
     for (int64_t block = first; block < last; block += BLOCK) {
         const int64_t some = last - block < BLOCK ? last - block : BLOCK;
@@ -244,7 +334,10 @@ inline void attend(const Group &group, int64_t first, int64_t last, float *score
             continue;
         }
         const BlockRows keys(k, any.keys + block * k.nb[1], some, decoded);
-        for (int64_t h = 0; h < group.heads; h++) score_block(node, group.row(h), keys, block, some, here + h * scores_step);
+        by_heads(group.heads, [&](int64_t h, int heads) {
+            const char *queries = (const char *)any.query + h * q.nb[2];
+            heads_kernel(keys.type, heads).score(keys.rows, keys.step, queries, q.nb[2], some, k.ne[0], here + h * scores_step, scores_step);
+        });
     }
     for (int64_t h = 0; h < group.heads; h++) {
         const Row row = group.row(h);
@@ -255,14 +348,22 @@ inline void attend(const Group &group, int64_t first, int64_t last, float *score
         partial[1] = exponentials(own, count, partial[0]);
         for (int64_t j = 0; j < v.ne[0]; j++) partial[2 + j] = 0;
     }
+    float *sums = (float *)(partials + group.index_of(0) * partials_step) + 2;
+    const int64_t sums_step = head_step * partials_step / 4;
     for (int64_t block = first; block < last; block += BLOCK) {
         const int64_t some = last - block < BLOCK ? last - block : BLOCK;
         if (hidden_from(group, block, some)) continue;
         const BlockRows values(v, any.values + block * v.nb[1], some, decoded);
-        for (int64_t h = 0; h < group.heads; h++) {
-            float *sum = (float *)(partials + group.index_of(h) * partials_step) + 2;
-            add_weighted(values.type, values.rows, values.step, scores + h * scores_step + block - first, some, v.ne[0], sum);
-        }
+        const float *weights = scores + block - first;
+        // What weighs nothing must not count, whatever its value is: that is looked at head by head.
+        const bool apart = has_zero(weights, scores_step, group.heads, some);
+        by_heads(group.heads, [&](int64_t h, int heads) {
+            const int at_once = apart ? 1 : heads;
+            for (int64_t end = h + heads; h < end; h += at_once) {
+                heads_kernel(values.type, at_once)
+                    .add(values.rows, values.step, weights + h * scores_step, scores_step, some, v.ne[0], sums + h * sums_step, sums_step);
+            }
+        });
     }
 }
 
@@ -281,7 +382,7 @@ inline void join_parts(const Node &node, const Row &row, char *partials, int64_t
         if (p == 0) {
             multiply(sum + 2, size, factor);
         } else {
-            add_weighted<F32>((const char *)(part + 2), 0, &factor, 1, size, sum + 2);
+            add_weighted<F32, 1>((const char *)(part + 2), 0, &factor, 0, 1, size, sum + 2, 0);
         }
     }
     write_mean(sum + 2, total, size, (float *)at(node.out, row.head, row.token, row.batch));
@@ -289,16 +390,18 @@ inline void join_parts(const Node &node, const Row &row, char *partials, int64_t
 
 // Few tokens: the heads of a group for one token, in parts of its positions.
 inline void attention_by_rows(const Node &node, Part &part) {
-    const int64_t groups = groups_of(node), parts = parts_of_group(node, part.threads), positions = node.src[1].ne[1];
+    const int64_t groups = groups_of(node), parts = parts_of_group(node, part.threads);
     const int64_t rows = row_count(node.src[0]), size = partial_size(node), step = parts * size;
     Room room{part.scratch + rows * step + part.thread * attention_room(node)};
-    const int64_t scores_step = aligned(positions * 4) / 4;
+    const int64_t scores_step = aligned(node.src[1].ne[1] * 4) / 4;
     float *scores = room.floats(sharing(node).heads * scores_step), *decoded = (float *)room.next;
     Turns turns(groups * parts, 1, 1, part);
     for (Span turn; !part.stopped() && turns.next(turn);) {
         const Group group(node, turn.first / parts);
         const int64_t p = turn.first % parts;
-        attend(group, positions * p / parts, positions * (p + 1) / parts, scores, scores_step, decoded, part.scratch + p * size, step);
+        const Span seen = seen_by(group);
+        const int64_t positions = seen.last - seen.first;
+        attend(group, seen.first + positions * p / parts, seen.first + positions * (p + 1) / parts, scores, scores_step, decoded, part.scratch + p * size, step);
         for (int64_t h = 0; parts == 1 && h < group.heads; h++) {
             join_parts(node, group.row(h), part.scratch + group.index_of(h) * step, 1);
         }

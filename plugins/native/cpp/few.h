@@ -1,6 +1,7 @@
 // Products of rows of w, of any type that has a decoder, with few rows of x: dot products in f32.
 #pragma once
 
+#include "halves.h"
 #include "panels.h"
 #include "tile.h"
 
@@ -25,10 +26,12 @@ constexpr int64_t DECODED = 4; // rows of w that are decoded at once
 constexpr int64_t DECODED = 2;
 #endif
 
-// Bytes for a thread: rows of w as f32, and out of panels.
+// Bytes for a thread: rows of w as f32, or a row of x in f16; and rows of w out of panels.
 inline int64_t few_room(const Node &node) {
-    const int64_t decoded = node.src[1].ne[1] > 1 ? DECODED * aligned(node.src[0].ne[0] * 4) : 0;
-    return decoded + PlainRows::size(node.src[0], AT_ONCE);
+    const Operand &w = node.src[0];
+    const bool one = node.src[1].ne[1] == 1;
+    const int64_t first = !one ? DECODED * aligned(w.ne[0] * 4) : in_halves(w, node.i[0]) ? halves_size(w.ne[0]) : 0;
+    return first + PlainRows::size(w, AT_ONCE);
 }
 
 template <class Held> int64_t few_scratch(const Node &node, int threads) {
@@ -152,6 +155,15 @@ inline void round_to_bf16(float *row, int64_t k) {
 }
 #endif
 
+#if defined(__AVX512BF16__)
+// f16 as bf16.
+inline void round_to_bf16(const uint16_t *halves, int64_t n, uint16_t *out) {
+    int64_t i = 0;
+    for (; i + W <= n; i += W) _mm256_storeu_si256((__m256i *)(out + i), (__m256i)_mm512_cvtneps_pbh(vload16(halves + i)));
+    for (; i < n; i++) out[i] = float_to_bf16(half_to_float(halves[i]));
+}
+#endif
+
 // A row of x as `Held` wants it.
 template <class Held> void read_held(const Operand &x, const Place &p, float *out) {
     read_row(x, p, out);
@@ -181,6 +193,9 @@ template <class Held> void mul_mat_few(const Node &node, Part &part) {
     room += part.thread * few_room(node);
     float *decoded = (float *)room;
     const PlainRows plain(w, room + few_room(node) - PlainRows::size(w, AT_ONCE));
+    const bool halves = m == 1 && in_halves(w, node.i[0]);
+    int64_t matrix = -1;
+    float factor = 0;
     Turns turns = turns_of_few(node, part);
     Span turn{0, 0};
     for (int64_t item = 0;;) {
@@ -190,6 +205,16 @@ template <class Held> void mul_mat_few(const Node &node, Part &part) {
         }
         const int64_t i2 = item / n % x.ne[2], i3 = item / n / x.ne[2];
         const int64_t row = item % n, left = n - row < turn.last - item ? n - row : turn.last - item;
+        if (halves && matrix != item / n) {
+            matrix = item / n;
+            factor = round_to_halves((const float *)at(x, 0, i2, i3), k, (uint16_t *)room);
+        }
+        if (factor != 0) {
+            const char *weights = at(w, row, i2 / (x.ne[2] / w.ne[2]), i3 / (x.ne[3] / w.ne[3]));
+            dots_of_halves(weights, left, (const uint16_t *)room, k, factor, (float *)at(out, 0, i2, i3) + row);
+            item += left;
+            continue;
+        }
         const int64_t wanted = m == 1 ? AT_ONCE : DECODED, count = left >= wanted ? wanted : 1;
         const char *weights = plain.get(row, count, i2 / (x.ne[2] / w.ne[2]), i3 / (x.ne[3] / w.ne[3]));
         const float *xs = (const float *)at(x, 0, i2, i3);

@@ -42,6 +42,9 @@ template <class Held> void pack(const Operand &x, float *packed, float *room, Pa
 template <class Held> void read_some(const RowType *type, const char *row, int64_t first, int64_t n, float *out) {
     if (Held::HELD == 1) return type->decode(row, first, n, out);
     if (n % Held::HELD) out[n / Held::HELD] = 0;
+#if defined(__AVX512BF16__)
+    if (type->type == F16) return round_to_bf16((const uint16_t *)row + first, n, (uint16_t *)out);
+#endif
     std::memcpy(out, row + first * type->size, n * type->size);
 }
 

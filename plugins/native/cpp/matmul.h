@@ -15,12 +15,14 @@ template <class Held> struct Products {
 };
 
 #if defined(__AVX512BF16__)
-// i[0] says that x may be rounded. One row of x waits for the memory alone.
+// i[0] says that operands may be rounded. One row of x waits for the memory alone. Weights in f16 are rounded too, which
+// takes as long as what it saves where there are few rows.
 inline bool wants_bf16(const Node &node) {
     const Operand &w = node.src[0];
     const int64_t rows = node.src[1].ne[1];
     const bool in_pairs = w.ne[0] % 2 == 0 && w.nb[1] % 4 == 0;
-    return node.i[0] && w.type == BF16 && (rows > FEW || (rows > 1 && in_pairs));
+    if (!node.i[0] || (w.type != BF16 && w.type != F16)) return false;
+    return rows > FEW || (w.type == BF16 && rows > 1 && in_pairs);
 }
 #endif
 

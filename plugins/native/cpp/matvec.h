@@ -12,28 +12,34 @@ constexpr int64_t ROWS_TOGETHER = 256; // of w, before those of a second: the me
 // A matrix, its bias, and the row of x as its rows need it. Where x stays f32, `room` is for rows out of panels.
 struct Side {
     const Operand &w, &bias;
-    const Kernel8 *rounding; // null where x stays f32
+    const Kernel8 *rounding; // null where x is not rounded to eight bits
+    const bool halves;       // whether x is rounded to f16
     char *room;
     int threads;
 
     Side(const Operand &w, const Operand &bias, bool rounds, char *room, int threads)
-        : w(w), bias(bias), rounding(rounds ? kernel8_of(w.type) : nullptr), room(room), threads(threads) {}
+        : w(w), bias(bias), rounding(rounds ? kernel8_of(w.type) : nullptr), halves(in_halves(w, rounds)), room(room), threads(threads) {}
 
     static int64_t size(const Operand &w) {
         const int64_t rows = aligned(rounded_size(w.ne[0])), plain = PlainRows::size(w, AT_ONCE);
-        return rows > plain ? rows : plain;
+        const int64_t most = rows > plain ? rows : plain, half = halves_size(w.ne[0]);
+        return most > half ? most : half;
     }
 
-    void prepare(const float *x) const {
+    // Returns the factor of sums with x in f16; 0 where x is not in it.
+    float prepare(const float *x) const {
         if (rounding != nullptr) (in_panels(w) ? rounding->round_for_panels : rounding->round)(x, w.ne[0], room);
+        return halves ? round_to_halves(x, w.ne[0], (uint16_t *)room) : 0;
     }
 
     // out = rows [first, first + count) of matrix `e`, times x, plus the bias; zeros without a matrix.
-    void multiply(const float *x, int64_t e, int64_t first, int64_t count, float *out) const {
+    void multiply(const float *x, float factor, int64_t e, int64_t first, int64_t count, float *out) const {
         if (e == NO_ROW) return (void)std::memset(out, 0, (size_t)count * 4);
         const int64_t k = w.ne[0], step = w.nb[1];
         if (rounding != nullptr && in_panels(w)) {
             for (int64_t r = 0; r < count; r += PANEL_ROWS) rounding->panel(at(w, first + r, e, 0), room, k, out + r);
+        } else if (factor != 0) {
+            dots_of_halves(at(w, first, e, 0), count, (const uint16_t *)room, k, factor, out);
         } else {
             const PlainRows plain(w, room);
             for (int64_t r = 0; r < count; r += AT_ONCE) {
@@ -80,6 +86,7 @@ inline void matvec(const Node &node, Part &part) {
     const Side second(node.src[4], node.src[5], node.i[0], alike ? room : room + Side::size(w), part.threads);
     Turns turns = turns_of_matvec(node, slots, part);
     int64_t ready = -1;
+    float factor = 0, second_factor = 0;
     for (Span turn{0, 0}; !part.stopped() && turns.next(turn);) {
         for (int64_t item = turn.first, count; item < turn.last; item += count) {
             const int64_t slot = item / n, start = item % n, left = n - start < turn.last - item ? n - start : turn.last - item;
@@ -87,14 +94,14 @@ inline void matvec(const Node &node, Part &part) {
             if (ready != slot % x.ne[1]) {
                 ready = slot % x.ne[1];
                 read_row(x, {ready, 0, 0}, row);
-                first.prepare(row);
-                if (paired && !alike) second.prepare(row);
+                factor = first.prepare(row);
+                if (paired) second_factor = alike ? factor : second.prepare(row);
             }
             const int64_t e = chosen ? id_at(ids, slot, 0, 0) : 0;
             float a[ROWS_TOGETHER], b[ROWS_TOGETHER];
-            first.multiply(row, e, start, count, a);
+            first.multiply(row, factor, e, start, count, a);
             if (paired) {
-                second.multiply(row, e, start, count, b);
+                second.multiply(row, second_factor, e, start, count, b);
                 JOININGS[node.i[1]].compute(a, b, count, node.f, a);
             }
             std::memcpy(at(out, slot, 0, 0) + start * 4, a, (size_t)count * 4);

@@ -52,10 +52,10 @@ def product(dtype=tp.Q8_0):
     return tp.mul_mat(weight("w", 70, 256, dtype=dtype), leaf("x", 1, 256)) + leaf("b", 1, 70)
 
 
-def pair(unit, dtypes=(tp.Q8_0, tp.Q8_0), *, bias=False):
-    sides, x = [], leaf("x", 1, 256)
+def pair(unit, dtypes=(tp.Q8_0, tp.Q8_0), *, bias=False, width=256):
+    sides, x = [], leaf("x", 1, width)
     for name, dtype in zip(("gate", "up"), dtypes, strict=True):
-        side = tp.mul_mat(weight(name, 70, 256, dtype=dtype), x)
+        side = tp.mul_mat(weight(name, 70, width, dtype=dtype), x)
         sides.append(side + leaf(f"{name}_b", 1, 70) if bias else side)
     return tp.apply(tp.OPS[unit], *sides)
 
@@ -233,11 +233,15 @@ def test_products_of_a_group_that_round_keep_nan(device, name, level):
     assert np.isnan(found).all()
 
 
-def test_products_of_a_group_may_round_x_as_single_ones_do(device):
-    graph = graph_of(pair("swiglu", (tp.Q4_K, tp.Q6_K)))
+@pytest.mark.parametrize("level", [level for level in LEVELS if level != "baseline"])
+@pytest.mark.parametrize(
+    "dtypes", [(tp.Q4_K, tp.Q6_K), (tp.F16, tp.F16), (tp.F16, tp.Q6_K), (tp.BF16, tp.F16)], ids=str
+)
+def test_products_of_a_group_may_round_x_as_single_ones_do(device, dtypes, level):
+    graph = graph_of(pair("swiglu", dtypes, width=768))
     fused, values = grouped(device, graph), values_of(graph)
 
-    with device.open(threads=2, activations="int8") as rounding:
+    with device.open(threads=2, level=level, activations="int8") as rounding:
         ours, theirs = (
             outcome(rounding, g, graph.outputs, values)[0] for g in (fused, tp.Part.of(graph))
         )

@@ -1,4 +1,4 @@
-"""Products that round `x` to eight bits: near enough, asked for by an option, refused by a node."""
+"""Products that round `x`: near enough, asked for by an option, refused by a node."""
 
 import numpy as np
 import pytest
@@ -69,7 +69,8 @@ def product(dtype, precision="default", rows=13, k=768, outputs=70):
         ("mul_mat", tp.Q4_0, "f32", "int8", Rounding.NONE),
         ("mul_mat", tp.Q4_0, "default", "f32", Rounding.NONE),
         ("mul_mat", tp.F32, "default", "int8", Rounding.NONE),
-        ("mul_mat", tp.F16, "default", "int8", Rounding.NONE),
+        ("mul_mat", tp.F16, "f32", "int8", Rounding.NONE),
+        ("mul_mat", tp.F16, "default", "f32", Rounding.NONE),
         ("mul_mat", tp.IQ2_XXS, "default", "int8", Rounding.NONE),
     ],
 )
@@ -90,9 +91,14 @@ def test_rounding_is_declared_by_type_level_and_option(
     assert declared == (rounds if level != "baseline" else Rounding.NONE)
 
 
-def test_weights_in_bf16_are_declared_at_their_level(rounding):
-    node = tp.mul_mat(tp.input("w", (5, 64), tp.BF16), tp.input("x", (3, 64), tp.F32))
-    halves = rounding.level.name == "avx512_bf16"
+@pytest.mark.parametrize(
+    ("dtype", "levels"),
+    [(tp.F16, ("avx2", "avx512", "avx512_bf16")), (tp.BF16, ("avx512_bf16",))],
+    ids=str,
+)
+def test_weights_in_halves_are_declared_at_levels_that_round_for_them(rounding, dtype, levels):
+    node = tp.mul_mat(tp.input("w", (5, 64), dtype), tp.input("x", (3, 64), tp.F32))
+    halves = rounding.level.name in levels
 
     assert rounding.rounding(node) == (Rounding.HALVES if halves else Rounding.NONE)
 
@@ -178,6 +184,67 @@ def test_weights_in_bf16_meet_values_rounded_to_bf16_at_most(numpy, rounding, ro
     found = run(rounding, node, values)
 
     assert distance(found, run(numpy, node, seen)) < 1e-5
+
+
+def half_product(k, scale=1.0):
+    """One row beside weights in f16, and values."""
+    w, x = tp.input("w", (37, k), tp.F16), tp.input("x", (1, k), tp.F32)
+    rng = np.random.default_rng(5)
+    values = {t: rng.normal(size=t.shape).astype(np.float32) for t in (w, x)}
+    values[w] = values[w].astype(np.float16)
+    values[x] *= np.float32(scale)
+    return tp.mul_mat(w, x), values
+
+
+@pytest.mark.parametrize("k", [511, 512, 513, 5000])
+def test_one_row_meets_weights_in_f16_rounded_to_f16_at_most(numpy, rounding, k):
+    node, values = half_product(k)
+    w, x = values
+    rounds = rounding.rounding(node) is Rounding.HALVES and k >= 512
+    seen = values[x].astype(np.float16).astype(np.float32) if rounds else values[x]
+
+    found = run(rounding, node, values)
+
+    assert distance(found, run(numpy, node, {w: values[w], x: seen})) < 1e-5
+
+
+@pytest.mark.parametrize(("rows", "k"), [(17, 1), (33, 31), (33, 257), (17, 5000)])
+def test_weights_in_f16_meet_many_rows_rounded_to_bf16_at_most(numpy, rounding, rows, k):
+    w, x = tp.input("w", (37, k), tp.F16), tp.input("x", (rows, k), tp.F32)
+    node, rng = tp.mul_mat(w, x), np.random.default_rng(6)
+    values = {t: rng.normal(size=t.shape).astype(np.float32) for t in (w, x)}
+    values[w] = values[w].astype(np.float16)
+    rounded = ROUNDED_BF16.get(rounding.level.name, np.copy)
+    seen = {w: rounded(values[w].astype(np.float32)), x: rounded(values[x])}
+    wide = tp.input("w", (37, k), tp.F32)
+
+    found = run(rounding, node, values)
+
+    wanted = run(numpy, tp.mul_mat(wide, x), {wide: seen[w], x: seen[x]})
+    assert distance(found, wanted) < 1e-5
+
+
+@pytest.mark.parametrize("scale", [0.0, 1e-42, 1e-30, 1e-6, 1e5, 1e30])
+def test_one_row_of_any_magnitude_meets_weights_in_f16(numpy, rounding, scale):
+    node, values = half_product(2048, scale)
+
+    found, wanted = run(rounding, node, values), run(numpy, node, values)
+
+    np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-3 * np.abs(wanted).max())
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("at", [0, 37, 1024])
+def test_weights_in_f16_keep_what_is_not_finite(numpy, rounding, bad, at):
+    node, values = half_product(1025)
+    w, x = values
+    values[x][0, at] = bad
+    values[x][0, at - 1] = 1e6  # finite, but not in f16
+    values[w][3, at - 1 :: 8] = 0
+
+    found = run(rounding, node, values)
+
+    np.testing.assert_array_equal(found, run(numpy, node, values))
 
 
 @pytest.mark.parametrize("rows", [1, 2, 5, 33])

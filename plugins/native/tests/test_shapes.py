@@ -23,6 +23,8 @@ def causal(tokens, positions, window):
     ("tokens", "positions", "heads", "kv_heads", "size"),
     [
         (1, 70, 4, 1, 64),
+        (1, 300, 5, 1, 128),
+        (2, 301, 6, 2, 96),
         (4, 65, 2, 2, 32),
         (5, 64, 3, 1, 32),
         (13, 13, 9, 3, 64),
@@ -50,6 +52,52 @@ def test_attention_is_that_of_numpy(
     found = run(three, node, values)
 
     np.testing.assert_allclose(found, run(numpy, node, values), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("kv", [tp.F32, tp.F16, tp.BF16], ids=str)
+@pytest.mark.parametrize("heads", [1, 2, 3, 4, 7])
+@pytest.mark.parametrize("size", [3, 20, 77])
+def test_attention_of_one_token_with_heads_of_any_size(numpy, three, kv, heads, size):
+    q = tp.input("q", (heads, 1, size), tp.F32)
+    k, v = (tp.input(name, (1, 67, size), tp.F32) for name in "kv")
+    table = [tp.cast(t, kv) if kv is not tp.F32 else t for t in (k, v)]
+    values = {t: numbers(*t.shape, seed=i) for i, t in enumerate((q, k, v))}
+    node = tp.flash_attn_ext(q, *table, scale=0.1)
+
+    found = run(three, node, values)
+
+    np.testing.assert_allclose(found, run(numpy, node, values), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("heads", [2, 3, 9])
+def test_what_the_mask_hides_from_one_head_of_a_group_counts_for_the_others(three, heads):
+    q, k, v = (
+        tp.input(n, (h, s, 64), tp.F32) for n, h, s in (("q", heads, 1), ("k", 1, 9), ("v", 1, 9))
+    )
+    mask = tp.input("mask", (heads, 1, 9), tp.F32)
+    values = {t: numbers(*t.shape, seed=i) for i, t in enumerate((q, k, v))}
+    values[v][0, 4, 7] = np.nan
+    values[mask] = np.zeros(mask.shape, np.float32)
+    values[mask][1, 0, 4] = -np.inf
+
+    found = run(three, tp.flash_attn_ext(q, k, v, mask, scale=0.1), values)
+
+    spoilt = np.isnan(found.reshape(heads, 64))
+    assert spoilt[:, 7].tolist() == [head != 1 for head in range(heads)]
+    assert not np.delete(spoilt, 7, axis=1).any()
+
+
+def test_a_token_that_sees_nothing_gives_zeros(three):
+    q, k, v = (
+        tp.input(n, (h, s, 64), tp.F32) for n, h, s in (("q", 2, 1), ("k", 1, 70), ("v", 1, 70))
+    )
+    mask = tp.input("mask", (1, 70), tp.F32)
+    values = {t: numbers(*t.shape, seed=i) for i, t in enumerate((q, k, v))}
+    values[mask] = np.full(mask.shape, -np.inf, np.float32)
+
+    found = run(three, tp.flash_attn_ext(q, k, v, mask, scale=0.1), values)
+
+    assert not found.any()
 
 
 @pytest.mark.parametrize("dtype", [tp.F32, tp.F16, tp.Q5_0, tp.Q4_K], ids=str)

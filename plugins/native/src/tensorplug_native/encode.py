@@ -3,15 +3,13 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
 from tensorplug.device import Array, Bindings, GraphError, Tensor, wrong_id
 from tensorplug.ops import OPS
 from tensorplug.ops.ids import row_ids
 from tensorplug_cpu.operand import Operand
 from tensorplug_cpu.plan import Look
 from tensorplug_cpu.task import Task, Tools
-from tensorplug_native.program import NO_TYPE, NODE, Code, address, write_operand
+from tensorplug_native.program import Code, address, pack_node, pack_operand
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +71,8 @@ class Encoded:
 
     node: Tensor
     draft: Draft
-    record: Array
+    record: bytes
+    """A NODE."""
 
     def wrong_id(self, value: int, bindings: Bindings) -> GraphError:
         """The error for an id of `value`; it says where that is, if the ids can be read."""
@@ -119,15 +118,13 @@ def _apart(node: Tensor) -> bool:
     return True
 
 
-def _record(draft: Draft) -> Array:
-    record = np.zeros((), NODE)
-    record["op"] = draft.code
-    record["f"][: len(draft.floats)] = draft.floats
-    record["i"][: len(draft.integers)] = draft.integers
-    record["src"]["type"] = record["also"]["type"] = NO_TYPE
-    for target, given in draft.slots(record):
-        write_operand(target, given.operand, given.row)
-    return record
+def _record(draft: Draft) -> bytes:
+    slots = (draft.out, draft.also, *draft.sources)
+    operands = [
+        pack_operand(None) if given is None else pack_operand(given.operand, given.row)
+        for given in slots
+    ]
+    return pack_node(draft.code, draft.floats, draft.integers, operands)
 
 
 # --- what rules are written with -----------------------------------------------------------------

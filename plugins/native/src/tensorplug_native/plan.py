@@ -27,7 +27,7 @@ from tensorplug_native.encode import Encoded, encode
 from tensorplug_native.fusions import encode_group
 from tensorplug_native.library import Outcome, library
 from tensorplug_native.panels import InRows
-from tensorplug_native.program import Ending, address
+from tensorplug_native.program import NODE, Ending, address
 from tensorplug_native.rules import ACTIVATIONS, RULES
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ class Program:
 
     def __init__(self, encoded: Iterable[Encoded]) -> None:
         self.encoded = list(encoded)
-        self._records = np.array([e.record for e in self.encoded])
+        self._records = np.frombuffer(bytearray().join(e.record for e in self.encoded), NODE)
         self._start = address(self._records)
         self._prepared: tuple[int, int] | None = None
         self._scratch: Array = aligned(0)

@@ -3,6 +3,8 @@
 This is the one place for what Python and C++ share: `headers` writes `cpp/tables.h` from it.
 """
 
+import struct
+from collections.abc import Sequence
 from enum import IntEnum
 
 import numpy as np
@@ -11,6 +13,8 @@ from tensorplug.device import Array
 from tensorplug_cpu.operand import Operand
 
 SOURCES = 6
+FLOATS = 8
+INTEGERS = 16
 PANEL_ROWS = 16
 NO_TYPE = -1
 """What an absent source has in place of a type."""
@@ -23,8 +27,8 @@ NODE = np.dtype(
     [
         ("op", "i4"),
         ("flags", "i4"),  # of the node's place in the program, set by the library
-        ("f", "f4", 8),  # parameters, by op
-        ("i", "i4", 16),
+        ("f", "f4", FLOATS),  # parameters, by op
+        ("i", "i4", INTEGERS),
         ("out", OPERAND),
         ("also", OPERAND),  # a second result
         ("src", OPERAND, SOURCES),
@@ -154,17 +158,38 @@ class PanelOperand(Operand):
     """A matrix whose rows lie in panels; `array` has the sizes and strides of its rows."""
 
 
-def write_operand(record: Array, operand: Operand, row: int) -> None:
-    """Describe `operand`, whose rows have `row` elements, in a record of type OPERAND.
+_OPERAND = struct.Struct("=Q4q4q2i")
+_HEAD = struct.Struct("=2i")
+_ABSENT = _OPERAND.pack(0, *[0] * 8, NO_TYPE, 0)
+
+
+def pack_operand(operand: Operand | None, row: int = 0) -> bytes:
+    """`operand`, whose rows have `row` elements, as an OPERAND.
 
     The last stride of block types is what an element takes at most, for ranges of memory.
     """
+    if operand is None:
+        return _ABSENT
     array, dtype = operand.array, operand.dtype
     nb = array.strides[::-1]
     if dtype.is_block:
         nb = (-(-dtype.size // dtype.block), *nb[1:])
-    record["data"] = address(array)
-    record["ne"] = (row, *array.shape[-2::-1])
-    record["nb"] = nb
-    record["type"] = dtype.id
-    record["layout"] = Layout.IN_PANELS if isinstance(operand, PanelOperand) else Layout.IN_ROWS
+    layout = Layout.IN_PANELS if isinstance(operand, PanelOperand) else Layout.IN_ROWS
+    return _OPERAND.pack(address(array), row, *array.shape[-2::-1], *nb, dtype.id, layout)
+
+
+def pack_node(
+    code: Code, floats: Sequence[float], integers: Sequence[int], operands: Sequence[bytes]
+) -> bytes:
+    """A NODE of an op with its parameters; `operands` are `out`, `also` and the sources.
+
+    Bytes are made at once: a plan has hundreds of records, and NumPy takes a microsecond for each
+    field of one.
+    """
+    parameters = np.zeros(FLOATS, np.float32)
+    parameters[: len(floats)] = floats
+    numbers = np.zeros(INTEGERS, np.int32)
+    numbers[: len(integers)] = integers
+    absent = [_ABSENT] * (2 + SOURCES - len(operands))
+    head = _HEAD.pack(code, 0), parameters.tobytes(), numbers.tobytes()
+    return b"".join((*head, *operands, *absent))

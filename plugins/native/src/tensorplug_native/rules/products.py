@@ -18,8 +18,11 @@ from tensorplug_native.rules.common import (
 
 INT8_LEVELS = frozenset({"avx2", "avx512", "avx512_bf16", "neon_dot"})
 """Those with products of bytes."""
-BF16_LEVEL = "avx512_bf16"
-"""The level with dot products of bf16."""
+HALVES_LEVELS = {
+    F16: frozenset({"avx2", "avx512", "avx512_bf16"}),
+    BF16: frozenset({"avx512_bf16"}),
+}
+"""By type of weight those that round x to f16 and bf16."""
 
 
 def rounding(node: Tensor, level: str, activations: str) -> Rounding:
@@ -30,7 +33,7 @@ def rounding(node: Tensor, level: str, activations: str) -> Rounding:
     kind = node.sources[0].dtype
     if kind in BLOCKS and level in INT8_LEVELS:
         return Rounding.BYTES
-    return Rounding.HALVES if kind is BF16 and level == BF16_LEVEL else Rounding.NONE
+    return Rounding.HALVES if level in HALVES_LEVELS.get(kind, ()) else Rounding.NONE
 
 
 @rule("mul_mat")
