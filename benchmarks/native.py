@@ -58,27 +58,33 @@ def model_file(name: str, folder: Path) -> Path:
     return find_model(name)
 
 
-def model_round(path: Path, threads: int, arguments: argparse.Namespace) -> Round:
-    """One turn of each."""
+def model_round(path: Path, threads: int, turn: int, arguments: argparse.Namespace) -> Round:
+    """One turn of each; who comes first changes from one to the next."""
     (ceilings,) = output([sys.executable, HERE / "ceilings.py", "--threads", threads])
     wanted = {name: getattr(arguments, name) for name in ("prompts", "depths", "tokens", "repeat")}
     common = [word for name, value in wanted.items() for word in (f"--{name}", value)]
     common += ["--threads", threads]
     device = ("--device", arguments.device)
-    (ours,) = output([sys.executable, HERE / "our_model.py", path, *device, *common])
-    (theirs,) = output([arguments.peer, HERE / "llama_cpp_model.py", path, *common])
+    commands: list[list[object]] = [
+        [sys.executable, HERE / "our_model.py", path, *device, *common],
+        [arguments.peer, HERE / "llama_cpp_model.py", path, *common],
+    ]
+    step = -1 if turn % 2 else 1
+    (first,), (second,) = (output(command) for command in commands[::step])
+    ours, theirs = (first, second)[::step]
     return ours, theirs, ceilings
 
 
 def model_summary(path: Path, rounds: list[Round]) -> dict[str, Any]:
-    """Medians, ratios, and shares of the ceilings."""
+    """Medians, ratios, and shares of the ceilings; of each figure, over the rounds that have it."""
     summary: dict[str, Any] = {}
-    for name in rounds[0][0]:
+    for name in dict.fromkeys(name for ours, _, _ in rounds for name in ours):
         sign = -1 if name in FEWER_IS_BETTER else 1
-        ratios = [(ours[name] / theirs[name]) ** sign for ours, theirs, _ in rounds]
+        pairs = [(ours[name], theirs[name]) for ours, theirs, _ in rounds if name in ours]
+        ratios = [(ours / theirs) ** sign for ours, theirs in pairs]
         summary[name] = {
-            "ours": round(statistics.median(ours[name] for ours, _, _ in rounds), 2),
-            "theirs": round(statistics.median(theirs[name] for _, theirs, _ in rounds), 2),
+            "ours": round(statistics.median(ours for ours, _ in pairs), 2),
+            "theirs": round(statistics.median(theirs for _, theirs in pairs), 2),
             "ratio": round(statistics.median(ratios), 2),
             "ratios": [round(ratio, 2) for ratio in ratios],
         }
@@ -89,7 +95,8 @@ def model_summary(path: Path, rounds: list[Round]) -> dict[str, Any]:
         (longest, "of int8 peak", lambda ours, limit: 2 * ours[longest] * products / limit["int8"]),
     ):
         if name in summary:
-            shares = [share(ours, limit) / 1e9 for ours, _, limit in rounds if limit["int8"]]
+            known = [(ours, limit) for ours, _, limit in rounds if name in ours and limit["int8"]]
+            shares = [share(ours, limit) / 1e9 for ours, limit in known]
             summary[name][key] = round(statistics.median(shares), 2) if shares else None
     places = ["near" if limit["hop_ns"] < NEAR else "far" for _, _, limit in rounds]
     return {**summary, "processors": places, "read GB/s": [c["read"] for _, _, c in rounds]}
@@ -100,25 +107,37 @@ def most(names: Iterable[str]) -> int:
     return max((int(n.split()[1]) for n in names if n.startswith("prefill")), default=0)
 
 
+def kept(file: Path | None) -> dict[tuple[str, int], list[Round]]:
+    """Rounds of earlier runs by model and threads, from the lines of `file`."""
+    rounds: dict[tuple[str, int], list[Round]] = {}
+    if file is not None and file.exists():
+        for line in file.read_text(encoding="utf-8").splitlines():
+            name, count, done = json.loads(line)
+            rounds.setdefault((name, count), []).append(tuple(done))
+    return rounds
+
+
 def compare(arguments: argparse.Namespace) -> dict[str, Any]:
     """All comparisons."""
     paths = {name: model_file(name, arguments.folder) for name in arguments.models.split()}
-    threads = numbers(arguments.threads)
-    rounds: dict[tuple[str, int], list[Round]] = {}
-    for _ in range(arguments.rounds):
+    rounds = kept(arguments.keep)
+    for turn in range(arguments.rounds):
         for name, path in paths.items():
-            for count in threads:
-                done = rounds.setdefault((name, count), [])
-                done.append(model_round(path, count, arguments))
-                print(json.dumps({f"{name}, {count}": done[-1]}), file=sys.stderr, flush=True)
+            for count in numbers(arguments.threads):
+                done = model_round(path, count, turn, arguments)
+                rounds.setdefault((name, count), []).append(done)
+                line = json.dumps([name, count, done])
+                print(line, file=sys.stderr, flush=True)
+                if arguments.keep is not None:
+                    with arguments.keep.open("a", encoding="utf-8") as file:
+                        file.write(line + "\n")
     results: dict[str, Any] = {
         "machine": f"{platform.machine()}, {os.cpu_count()} processors",
         "device": arguments.device,
-        "rounds": arguments.rounds,
     }
     for (name, count), done in rounds.items():
         label = f"{name}, {count} {'thread' if count == 1 else 'threads'}"
-        results[label] = model_summary(paths[name], done)
+        results[label] = model_summary(model_file(name, arguments.folder), done)
     if arguments.products:
         results["nodes"] = output([sys.executable, HERE / "native_nodes.py"])
         results["products"] = output([sys.executable, HERE / "native_matmul.py"])
@@ -205,6 +224,12 @@ def main() -> None:
     parser.add_argument("--depths", default=DEPTHS, help="tokens before those generated")
     parser.add_argument("--tokens", type=int, default=32, help="tokens to generate")
     parser.add_argument("--threads", default="2 1", help="several in one string")
+    parser.add_argument(
+        "--keep",
+        type=Path,
+        help="file of rounds, to which more are added: for a measurement in pieces, which may "
+        "differ in prompts and depths; --rounds 0 only adds up",
+    )
     parser.add_argument("--svg", type=Path, help="where to draw the ratios")
     arguments = parser.parse_args()
     results = compare(arguments)

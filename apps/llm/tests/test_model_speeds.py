@@ -119,3 +119,21 @@ def test_summary_and_table_tell_medians_ratios_and_shares(load, tmp_path):
         "| time to load | 2.0 | 1.0 | 0.5 | 0.5 to 0.5 |",
         "",
     ]
+
+
+def test_rounds_in_pieces_count_where_they_have_a_figure(load, tmp_path):
+    native = load("native")
+    path = load("synthetic_model").write_model(tmp_path / "model.gguf", 3e5, "q8_0")
+    ceilings = {"read": 10.0, "int8": 10.0, "hop_ns": 50}
+    pieces = [
+        ({"prefill 33": 300.0}, {"prefill 33": 100.0}, ceilings),
+        ({"decode at 8": 50.0}, {"decode at 8": 40.0}, ceilings),
+        ({"decode at 8": 60.0}, {"decode at 8": 40.0}, ceilings),
+    ]
+    kept = tmp_path / "rounds"
+    kept.write_text("".join(json.dumps(["m", 2, piece]) + "\n" for piece in pieces))
+
+    summary = native.model_summary(path, native.kept(kept)["m", 2])
+
+    assert summary["prefill 33"]["ratios"] == [3.0]
+    assert summary["decode at 8"]["ratios"] == [1.25, 1.5]
