@@ -1,4 +1,4 @@
-"""One case on one device: computed, compared, judged."""
+"""Runs one case on one device and compares the result with the reference."""
 
 import re
 import time
@@ -15,7 +15,7 @@ from tensorplug_testing.cases.laid import Laid, lay
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of a case: `passed`, `failed` or `refused`, and why."""
+    """The outcome of a case: `passed`, `failed` or `refused`, and why."""
 
     case: str
     op: str
@@ -24,25 +24,25 @@ class Outcome:
     seed: int
     seconds: float
     cause: str = ""
-    """Equal for failures that one mistake is likely to make; empty where nothing failed."""
+    """A key that groups failures with the same likely cause; empty if the case did not fail."""
 
     def to_json(self) -> dict[str, Any]:
-        """The same as plain data."""
+        """Return the outcome as a dictionary."""
         return asdict(self)
 
 
 OURS = frozenset({"tensorplug", "contextlib", "numpy"})
-"""Packages whose lines say little about a fault of a backend."""
+"""Packages whose source lines do not help to find a fault of a backend."""
 
 
 def located(error: BaseException) -> str:
-    """Type and text of `error`, and the innermost line that is not of OURS: where to look."""
+    """Type and text of `error`, and the innermost source line outside the packages OURS."""
     text, line = f"{type(error).__name__}: {error}", _line_of(error)
     return f"{text} ({line})" if line else text
 
 
 def _line_of(error: BaseException) -> str:
-    """File and number of the innermost line that is not of OURS; empty where all are."""
+    """File and number of the innermost source line outside OURS; empty if there is none."""
     frames = [
         (Path(frame.f_code.co_filename).name, line)
         for frame, line in traceback.walk_tb(error.__traceback__)
@@ -52,7 +52,7 @@ def _line_of(error: BaseException) -> str:
 
 
 def cause_of_error(kind: str, line: str, where: str) -> str:
-    """The cause of failures by exceptions of a type from a line, or else of one op or test."""
+    """The cause of a failure by an exception: its type and source line, else the op or test."""
     return f"{kind} at {line}" if line else f"{kind} in {where}"
 
 
@@ -60,29 +60,31 @@ _NUMBER = re.compile(r"<[^>]*>|-?\b\d[\w.+-]*")
 
 
 def _cause_of_problem(op: str, text: str) -> str:
-    """The op and what is wrong, without the numbers of a case."""
+    """The op and the failure text without numbers, which differ between cases."""
     found = text.partition("): ")[2].partition(";")[0].partition(" > ")[0]
     return f"{op}: {' '.join(_NUMBER.sub('', found).split())}"
 
 
 def refusal(case: Case, device: Device) -> str:
-    """Why `device` does not compute `case`; empty if it says that it does."""
+    """The reason why `device` refuses `case`; empty if it accepts it."""
     answer = device.supports(node_of(case))
     return answer.reason if isinstance(answer, Refusal) else ""
 
 
 AGAIN = 1 << 15
-"""Elements of all leafs up to which a plan runs twice: what it keeps does not depend on sizes."""
+"""A plan runs twice if its leafs have at most this many elements; state that a plan wrongly keeps
+does not depend on sizes."""
 
 
 SECOND = "this was the second run of a plan, with other inputs; the first was right"
 
 
 def problem(case: Case, backend: Backend, *, base: int = 0) -> str:
-    """What is wrong with what `backend` computes for `case`; empty where nothing is.
+    """Compute `case` on `backend` and describe what is wrong; empty if nothing is.
 
-    Values are compared with the reference; sources and the bytes between tensors must be as before.
-    The plan runs twice, the second time with other values in every leaf: weights and ids too.
+    Results are compared with the reference. Sources and the bytes between tensors must not change.
+    A small case runs twice with one plan, the second time with other values in every leaf,
+    including weights and ids.
     """
     laid = lay(case, backend.buffer_type, base=base)
     try:
@@ -104,7 +106,7 @@ def _run(plan: Plan, laid: Laid) -> str:
 
 
 def check(case: Case, backend: Backend, *, base: int = 0) -> Outcome:
-    """Run `case`; an exception is a failure with its type and its text."""
+    """Run `case`; an exception becomes a failure with its type and text."""
     start, cause = time.perf_counter(), ""
     try:
         verdict, detail = "refused", refusal(case, backend.device)

@@ -1,4 +1,4 @@
-"""`Faults`: what goes wrong on a fake device, and at which of its calls."""
+"""`Faults`: planned failures of a fake device, each at a given call."""
 
 import threading
 from collections import Counter
@@ -10,22 +10,22 @@ FAULTS = (
     *("alloc", "write", "read", "copy", "compute"),
     *("plan", "queue", "event", "wait"),
 )
-"""Calls that can be made to fail: of memory and of queued work, then of streams when asked."""
+"""Kinds of calls that can fail: memory calls and queued work, then calls of streams."""
 
 
 class Faults:
-    """Counts the calls of one device, and does what was planned for one of them. Thread-safe."""
+    """Counts the calls of one device, and runs the action planned for a call. Thread-safe."""
 
     def __init__(self, name: str) -> None:
         self.lost = False
         self.lock = threading.RLock()
         self.calls: Counter[str] = Counter()
-        """How often each of FAULTS was met."""
+        """The number of calls of each kind in FAULTS."""
         self._name = name
         self._planned: dict[tuple[str, int], Callable[[], None]] = {}
 
     def plan(self, what: str, at: int, action: Callable[[], None]) -> None:
-        """Do `action` at the `at`-th call of a kind from now on, once."""
+        """Run `action` once, at the `at`-th call of kind `what` from now on."""
         if what not in FAULTS:
             raise ValueError(f"fail: {what!r} is none of {', '.join(FAULTS)}")
         self._planned[what, self.calls[what] + at] = action
@@ -36,7 +36,7 @@ class Faults:
             raise DeviceLost(f"{self._name}: the device is gone; open another")
 
     def meet(self, what: str) -> None:
-        """Count a call; raises what was planned for it."""
+        """Count a call and run its planned action, which may raise."""
         with self.lock:
             self.check_alive()
             self.calls[what] += 1

@@ -56,12 +56,16 @@ class DeviceTests(
     GivenBackTests,
     PluginTests,
 ):
-    """Every contract of a device. Subclasses give the fixture `device`; abilities decide skips."""
+    """Tests of every contract of a device. Subclasses define the fixture `device`.
+
+    Tests of abilities that the device does not have are skipped.
+    """
 
     known_gaps: ClassVar[Mapping[str, str]] = {}
-    """Tests that are known to fail, and why: `test_name[case]`, in which `*` is any text.
+    """Tests that are known to fail, and why: `test_name[case]`, in which `*` matches any text.
 
-    They are strict: one that passes fails the run. `tensorplug test` and `certify` know no gaps.
+    The expectation is strict: a listed test that passes fails the run. `tensorplug test` and
+    `certify` ignore this table.
     """
 
     @pytest.fixture(scope="class")

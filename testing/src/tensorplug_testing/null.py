@@ -1,4 +1,4 @@
-"""`NullDevice`: a fake device with memory of its own, a limit on it, faults and late streams."""
+"""`NullDevice`: a fake device with limited memory, planned faults and asynchronous streams."""
 
 import itertools
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -53,7 +53,7 @@ __all__ = [
 
 
 class Entry(NamedTuple):
-    """One thing a device did: `("compute", "add")`, `("copy", 64)`; sizes are bytes."""
+    """One action of a device: `("compute", "add")`, `("copy", 64)`; sizes are in bytes."""
 
     what: str
     detail: str | int
@@ -63,7 +63,7 @@ class Entry(NamedTuple):
 
 
 class NullBackend(Backend):
-    """A stream without optional abilities: at once, or late if its device is asynchronous."""
+    """A stream without optional abilities; it queues work only if its device is asynchronous."""
 
     device: "NullDevice"
 
@@ -112,7 +112,7 @@ class NullBackend(Backend):
 
 
 def _nothing() -> None:
-    """The job of a stream that only waits."""
+    """The job of a stream that only waits for an event: does nothing."""
 
 
 class _Events(NullBackend):
@@ -189,14 +189,14 @@ _BACKENDS = {
     flags: _backend_class(*itertools.compress(_ABILITIES, flags))
     for flags in itertools.product((False, True), repeat=len(_ABILITIES))
 }
-"""One class for each set of abilities, so that `isinstance` tells the truth about each device."""
+"""One class for each set of abilities, so that `isinstance` finds exactly these abilities."""
 
 
 # --- the device --------------------------------------------------------------------------------
 
 
 class NullDevice(Device):
-    """A fake device for tests. It computes on NumPy arrays that only it can see.
+    """A fake device for tests. It computes in NumPy, in memory that the host cannot access.
 
     `ops` are the ops it says yes to, by default those it has arithmetic for; `kernels` adds to that
     arithmetic or replaces it. `memory` is the limit in bytes, `max_size` that of one buffer; with
@@ -270,21 +270,21 @@ class NullDevice(Device):
 
     @property
     def family(self) -> str:
-        """The name before the colon."""
+        """The part of the name before the colon."""
         return self.name.partition(":")[0]
 
     @property
     def computed(self) -> list[str]:
-        """Ops in the order in which they were done."""
+        """The ops that were computed, in order."""
         return [str(detail) for what, detail in self.log if what == "compute"]
 
     @property
     def fused(self) -> list[str]:
-        """Patterns of the groups in the order in which they were done."""
+        """The patterns of the groups that were computed, in order."""
         return [str(detail) for what, detail in self.log if what == "group"]
 
     def fail(self, what: str, *, at: int = 1, error: TensorplugError | None = None) -> None:
-        """Raise `error` at the `at`-th call from now on, once; `what` is one of FAULTS."""
+        """Plan a fault: the `at`-th call of kind `what`, one of FAULTS, raises `error`, once."""
         kind = OutOfMemory if what == "alloc" else DeviceError
         planned = error or kind(f"{self.name}: {what} failed as the test planned")
 
@@ -319,7 +319,7 @@ class NullDevice(Device):
         self.gate.shut(limit)
 
     def release(self) -> None:
-        """Go on after `hang()`."""
+        """End a `hang()`: the device continues its work."""
         self.gate.open()
         self.timeline.wake()
 
@@ -386,18 +386,18 @@ class NullDevice(Device):
             self.faults.check_alive()
 
     def pass_gate(self) -> None:
-        """Wait until the device does not hang."""
+        """Block while the device hangs."""
         if self.gate.is_shut:
             self.timeline.wait_for(self.gate)
 
     def begin(self, what: str, detail: str | int) -> None:
-        """Count a call, raise what was planned for it, and write it down."""
+        """Count a call, raise its planned fault if there is one, and add the call to the log."""
         with blaming(self):
             self.faults.meet(what)
         self._note(what, detail)
 
     def take(self, size: int) -> None:
-        """Account for a new buffer of `size` bytes."""
+        """Account for a new buffer of `size` bytes. Raises OutOfMemory beyond the limit."""
         with self.faults.lock:
             free = self._total - self.used
             if size > free:
@@ -421,14 +421,14 @@ class NullDevice(Device):
             self.log.append(Entry(what, detail))
 
     def compute_group(self, group: Group, bindings: Bindings) -> None:
-        """Do the nodes of a group now."""
+        """Compute the nodes of a group now."""
         self._note("group", group.pattern.name)
         compute_group(self, group, bindings)
 
     def compute(
         self, node: Tensor, bindings: Bindings, scratch: Mapping[Tensor, Array] | None = None
     ) -> None:
-        """Do one node now; roots in `scratch` lie there."""
+        """Compute one node now; roots in `scratch` lie in these arrays instead of buffers."""
         self.begin("compute", node.op)
         kernel = self._kernels.get(node.op)
         if kernel is None:
@@ -438,7 +438,7 @@ class NullDevice(Device):
             kernel(node, *arrays)
 
     def array(self, tensor: Tensor, bindings: Bindings, scratch: Mapping[Tensor, Array]) -> Array:
-        """The elements of `tensor`, in four dimensions."""
+        """The elements of `tensor` as a NumPy array of four dimensions."""
         if tensor.root in scratch:
             array = array_view(tensor, scratch[tensor.root], tensor.view_offset)
         else:
@@ -452,9 +452,9 @@ class NullDevice(Device):
 def null_devices(
     count: int, *, family: str = "null", seed: int = 0, **options: Any
 ) -> list[NullDevice]:
-    """Return `count` devices that understand each other and share one timeline.
+    """Return `count` devices that accept each other's events and share one timeline.
 
-    `options` are those of NullDevice and the same for all.
+    `options` are the arguments of every NullDevice.
     """
     timeline = Timeline(seed)
     return [NullDevice(f"{family}:{i}", timeline=timeline, **options) for i in range(count)]

@@ -1,4 +1,4 @@
-"""How a fake device runs work side by side: between two barriers in any order."""
+"""Concurrency of fake devices: the work between two barriers runs in random order."""
 
 import random
 from collections.abc import Iterable
@@ -10,7 +10,7 @@ from tensorplug.planning.stages import Work, placed
 
 
 class SideBySide(NodePlan):
-    """Puts barriers where memory asks for them; a missing one shows as a wrong result at times."""
+    """A plan with barriers between conflicting accesses; without one, results may be wrong."""
 
     def __init__(self, backend: Backend, bound: Part) -> None:
         super().__init__(backend, bound)

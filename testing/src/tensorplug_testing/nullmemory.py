@@ -1,4 +1,4 @@
-"""Memory of fake devices: bytes that only the device sees, unless the host may."""
+"""Memory of fake devices: bytes that the host cannot access, unless the type is host memory."""
 
 from typing import TYPE_CHECKING, ClassVar
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class NullBufferType(BufferType):
-    """Memory of a fake device; fresh memory is all ones: NaN as floats, -1 as integers."""
+    """The memory of a fake device. Every bit of new memory is 1: NaN as floats, -1 as integers."""
 
     device: "NullDevice"
     buffer_class: ClassVar["type[NullBuffer]"]
@@ -31,7 +31,7 @@ class NullBufferType(BufferType):
 
 
 class NullBuffer(ArrayBuffer):
-    """Bytes that only the device's work and explicit transfers reach, unless the host sees them."""
+    """A buffer that only work of the device and transfers access, unless it is host memory."""
 
     type: NullBufferType
 
@@ -46,7 +46,7 @@ class NullBuffer(ArrayBuffer):
         return self._memory
 
     def device_memory(self) -> Array:
-        """The bytes as the device sees them; of a closed buffer rubbish, as on a real device."""
+        """The bytes that work of the device accesses; garbage (all ones) after close."""
         return np.full(self.size, 0xFF, np.uint8) if self.closed else self._memory
 
     def _write(self, offset: int, data: memoryview) -> None:
@@ -71,14 +71,14 @@ class NullBuffer(ArrayBuffer):
         return True
 
     def take_copy(self, source: "NullBuffer", start: int, offset: int, size: int) -> None:
-        """Copy bytes from any fake device's memory now."""
+        """Copy bytes from a buffer of any fake device now."""
         self._device.pass_gate()
         source._device.check_alive()
         self._device.begin("copy", size)
         self.device_memory()[offset : offset + size] = source.device_memory()[start : start + size]
 
     def spoil(self) -> None:
-        """Forget what was here."""
+        """Overwrite the content with ones, as the loss of a device does."""
         self._memory[...] = 0xFF
 
     def _close(self) -> None:

@@ -1,4 +1,4 @@
-"""`Timeline`: when the queued work of fake streams is done: late, and in a seeded random order."""
+"""`Timeline`: runs the queued work of fake streams as late as possible, in seeded random order."""
 
 import random
 import threading
@@ -12,7 +12,7 @@ Job = Callable[[], None]
 
 
 class Gate:
-    """Holds up the work of one fake device while it is shut."""
+    """Stops the work of one fake device while the gate is shut."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -44,21 +44,21 @@ class Timeline:
         self._lock = threading.Condition(threading.RLock())
 
     def stream(self, gate: Gate | None = None) -> "Stream":
-        """Return a new stream, which stands still while `gate` is shut."""
+        """Return a new stream, which does no work while `gate` is shut."""
         stream = Stream(self, gate or Gate(""))
         with self._lock:
             self._streams.append(stream)
         return stream
 
     def forget(self, stream: "Stream") -> None:
-        """Drop a stream and what it had queued."""
+        """Drop a stream and its queued jobs."""
         with self._lock:
             stream.drop()
             if stream in self._streams:
                 self._streams.remove(stream)
 
     def run(self, stream: "Stream", position: int) -> None:
-        """Do jobs until `stream` has done `position` of its own."""
+        """Run jobs until `stream` has done `position` jobs in total."""
         with self._lock:
             while stream.done < position:
                 ready = [s for s in self._streams if s.ready]
@@ -76,7 +76,7 @@ class Timeline:
     def wait_for(self, gate: Gate) -> None:
         """Wait until `gate` is open. Raises DeviceError after its limit."""
         if threading.get_ident() == self._worker:
-            # A job that has begun is done: others must not see it half.
+            # A job that has started must finish: other threads must not see half of it.
             return
         with self._lock:
             if not self._lock.wait_for(lambda: not gate.is_shut, gate.limit):
@@ -85,7 +85,7 @@ class Timeline:
                 )
 
     def wake(self) -> None:
-        """Let those look again who wait for a gate."""
+        """Wake threads that wait for a gate."""
         with self._lock:
             self._lock.notify_all()
 
@@ -97,7 +97,7 @@ class Timeline:
             self._worker = before
 
     def _run_others(self) -> bool:
-        """Do what a stream of this timeline waits for in another one; False if none does."""
+        """Run work of another timeline for which a stream here waits; False if none waits."""
         awaited = (stream.awaits for stream in self._streams)
         event = next((e for e in awaited if e is not None and e.timeline is not self), None)
         if event is not None:
@@ -106,7 +106,7 @@ class Timeline:
 
 
 class Stream:
-    """Jobs in order. One that fails takes those behind it along; `take_error` tells which."""
+    """Jobs in order. A failed job drops the jobs behind it; `take_error` returns its error."""
 
     def __init__(self, timeline: Timeline, gate: Gate) -> None:
         self.timeline = timeline
@@ -118,17 +118,17 @@ class Stream:
 
     @property
     def queued(self) -> int:
-        """How many jobs were ever queued."""
+        """The number of jobs queued so far, including jobs that are done."""
         return self.done + len(self._jobs) + self.busy
 
     @property
     def ready(self) -> bool:
-        """Whether the next job could be done now: it waits for no other stream."""
+        """True if the next job could run now: the gate is open and no event is missing."""
         return not self.gate.is_shut and self._could_go_on
 
     @property
     def held(self) -> bool:
-        """Whether the gate is all that the next job waits for."""
+        """True if the next job waits only for the gate."""
         return self.gate.is_shut and self._could_go_on
 
     @property
@@ -137,16 +137,16 @@ class Stream:
 
     @property
     def awaits(self) -> "NullEvent | None":
-        """The event that the next job waits for, while it is not reached."""
+        """The event for which the next job waits; None if there is none or it is reached."""
         event = self._jobs[0][1] if self._jobs else None
         return None if event is None or event.done else event
 
     def put(self, job: Job, after: "NullEvent | None" = None) -> None:
-        """Queue `job`, to be done once the event is reached."""
+        """Queue `job`, which runs after the event `after` is reached."""
         self._jobs.append((job, after))
 
     def step(self) -> None:
-        """Do the next job."""
+        """Run the next job."""
         job, _ = self._jobs.popleft()
         self.busy = True
         try:
@@ -159,13 +159,13 @@ class Stream:
             self.done += 1
 
     def drop(self) -> None:
-        """Forget what is queued; waiting for it ends."""
+        """Drop the queued jobs; threads that wait for them stop waiting."""
         self.done += len(self._jobs)
         self._jobs.clear()
 
     @property
     def has_failed(self) -> bool:
-        """Whether there is an error to take."""
+        """True if a job failed since the last `take_error()`."""
         return self._error is not None
 
     def take_error(self) -> TensorplugError | None:
@@ -175,7 +175,7 @@ class Stream:
 
 
 class NullEvent(Event):
-    """A mark in a fake stream."""
+    """An event of a fake stream."""
 
     def __init__(self, stream: Stream, family: str) -> None:
         self.family = family

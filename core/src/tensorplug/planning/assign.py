@@ -160,7 +160,7 @@ def _stranded(
     why = "; ".join(refusals[field.backends[i].name] for i in willing)
     return Unsupported(
         f"{tensor}: its memory is {kind.name}, and no backend that works there can compute it: "
-        f"{why or 'no backend of this scheduler uses such memory'}"
+        f"{why or 'no backend of this scheduler uses this memory'}"
     )
 
 
