@@ -1,4 +1,4 @@
-"""How long a device takes for a case, and what that is in GB/s and GFLOP/s."""
+"""Measures the speed of a device: time of a case, GB/s and GFLOP/s."""
 
 import statistics
 import time
@@ -16,13 +16,13 @@ from tensorplug_testing.check import located, refusal
 from tensorplug_testing.run import as_csv
 
 MINIMUM = 0.2
-"""Seconds for which a case is repeated."""
+"""Seconds for which each case is repeated."""
 SAMPLES = 5
 
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """The median time of one run of a case; rates are 0 where they mean nothing."""
+    """The median time of one run of a case; a rate is 0 if it is not meaningful for the op."""
 
     case: str
     op: str
@@ -32,7 +32,7 @@ class Figure:
     gigaflops_per_second: float = 0.0
     refusal: str = ""
     failed: bool = False
-    """Whether the device took the case, and could not do it."""
+    """True if the device accepted the case and then failed."""
 
     def to_json(self) -> dict[str, Any]:
         """The same as plain data."""
@@ -48,7 +48,7 @@ class Figures:
 
     @property
     def passed(self) -> bool:
-        """Whether the device did all that it took."""
+        """True if the device computed every case that it accepted."""
         return not any(figure.failed for figure in self.figures)
 
     def to_json(self) -> dict[str, Any]:
@@ -77,7 +77,7 @@ def _row(figure: Figure) -> list[str]:
 
 
 def measure(case: Case, backend: Backend, *, base: int = 0) -> Figure:
-    """Plan `case` once and run it for a while, after a run to warm up; an error is its refusal."""
+    """Plan `case` once, warm up with one run, and time repeated runs; an error is noted."""
     try:
         reason = refusal(case, backend.device)
         return Figure(case.id, case.op, refusal=reason) if reason else _timed(case, backend, base)
@@ -109,7 +109,7 @@ def _timed(case: Case, backend: Backend, base: int) -> Figure:
 
 
 def _seconds(run: Callable[[], None], backend: Backend, times: int) -> float:
-    """Seconds of one run, out of `times` that are queued one after another."""
+    """Mean seconds of one run, of `times` runs queued one after another."""
     start = time.perf_counter()
     for _ in range(times):
         run()
@@ -118,7 +118,7 @@ def _seconds(run: Callable[[], None], backend: Backend, times: int) -> float:
 
 
 def operations(node: Tensor) -> int:
-    """Multiplications and additions of the ops that are judged by them; 0 for the others."""
+    """The number of multiplications and additions of a node; 0 for ops without a GFLOP/s rate."""
     count = _OPERATIONS.get(node.op)
     return 0 if count is None else count(node)
 

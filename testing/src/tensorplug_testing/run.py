@@ -1,4 +1,4 @@
-"""A run of the kit from a program: cases on one or several processes, suites through pytest."""
+"""Runs the cases of the kit in one or several processes, and reports the outcomes."""
 
 import csv
 import io
@@ -15,12 +15,12 @@ from tensorplug_testing.workers import share_out
 
 Progress = Callable[[Outcome], None]
 SHOWN = 3
-"""Failures of one cause, and reasons, that are written out for people."""
+"""The most failures of one cause, and the most reasons, in the text of a report."""
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What a device made of the kit."""
+    """The outcomes of a run of the kit on one device."""
 
     device: str
     tier: str
@@ -28,22 +28,22 @@ class Run:
     outcomes: tuple[Outcome, ...]
 
     def count(self, verdict: str) -> int:
-        """How many cases and tests ended so."""
+        """The number of cases and tests with this verdict."""
         return sum(outcome.verdict == verdict for outcome in self.outcomes)
 
     @property
     def passed(self) -> bool:
-        """Whether nothing failed and something was computed."""
+        """True if no case failed and at least one passed."""
         return self.count("failed") == 0 and self.count("passed") > 0
 
     @property
     def ops(self) -> tuple[str, ...]:
-        """Ops of which a case passed."""
+        """The ops with at least one passed case, sorted."""
         done = {o.op for o in self.outcomes if o.verdict == "passed" and o.op}
         return tuple(sorted(done))
 
     def to_json(self) -> dict[str, Any]:
-        """The same as plain data: a summary, and one record for each case and test."""
+        """Return a dictionary with a summary, and one record for each case and test."""
         summary = {
             "device": self.device,
             "tier": self.tier,
@@ -68,9 +68,9 @@ class Run:
         return "\n".join([*lines, *self._nothing_passed()])
 
     def _failures(self) -> list[str]:
-        """Failures by their causes, the commonest first; one mistake often fails a hundred cases.
+        """Lines of the failures, grouped by cause, because one mistake can fail a hundred cases.
 
-        The first few of each cause are written out.
+        The most frequent cause comes first; for each cause the first SHOWN failures are printed.
         """
         by_cause: dict[str, list[Outcome]] = {}
         for outcome in self.outcomes:
@@ -91,7 +91,7 @@ class Run:
         return lines
 
     def _nothing_passed(self) -> list[str]:
-        """Why a run without failures did not pass: nothing was computed."""
+        """Lines that explain why a run without failures did not pass: nothing was computed."""
         if self.passed or self.count("failed"):
             return []
         reasons = Counter(o.detail for o in self.outcomes).most_common(SHOWN)
@@ -103,7 +103,7 @@ class Run:
 
 
 def as_csv(head: Sequence[str], records: Sequence[dict[str, Any]]) -> str:
-    """Records as comma-separated lines under a head."""
+    """Return `records` as CSV with the columns `head`."""
     text = io.StringIO()
     writer = csv.DictWriter(text, head, lineterminator="\n")
     writer.writeheader()
@@ -135,5 +135,5 @@ def _outcomes(
         if jobs <= 1:
             yield from enumerate(check(case, backend, base=seed) for case in cases)
             return
-    # The device is there, and closed again: it may be one that only a single process can open.
+    # The device opens. It is closed again, because some devices allow only one process at a time.
     yield from share_out(spec, cases, seed=seed, jobs=jobs)

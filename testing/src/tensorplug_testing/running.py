@@ -1,4 +1,4 @@
-"""Graphs with memory from a device, for tests that run them without a scheduler."""
+"""Runs graphs in memory of a device without a scheduler, for tests."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -32,7 +32,7 @@ def run(
     values: Mapping[Tensor, Any],
     over: Mapping[Tensor, Tensor] | None = None,
 ) -> Array:
-    """The value of `node` after one run."""
+    """Compute `node` once and return its value."""
     graph = tp.Graph(node)
     bindings = bind(backend.device, graph, values, over)
     backend.compute(tp.Part.of(graph, bindings))

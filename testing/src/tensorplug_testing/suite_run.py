@@ -1,4 +1,4 @@
-"""The suites of the kit (memory, transfers, plans, ...) through pytest, recorded."""
+"""Runs the suites of the kit (memory, transfers, plans, ...) with pytest, as outcomes."""
 
 import contextlib
 import io
@@ -18,7 +18,7 @@ _VERDICTS = {"passed": "passed", "failed": "failed", "skipped": "refused"}
 
 
 class Recorder:
-    """A pytest plugin that leaves out the cases of ops and keeps what became of the rest."""
+    """A pytest plugin that deselects the cases of ops and records the outcomes of other tests."""
 
     def __init__(self, seed: int, progress: Progress | None) -> None:
         self._seed = seed
@@ -26,11 +26,11 @@ class Recorder:
         self.outcomes: list[Outcome] = []
 
     def pytest_collection_modifyitems(self, items: list[Any]) -> None:
-        """Cases of ops are run without pytest, which is quicker."""
+        """Deselect the cases of ops, which run without pytest because that is faster."""
         items[:] = [item for item in items if item.originalname != "test_case"]
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Keep what became of a test: its call, or a setup or teardown that did not pass."""
+        """Record the outcome of a test: its call, or a setup or teardown that failed."""
         if report.when != "call" and report.passed:
             return
         name = report.nodeid.rpartition("::")[2]
@@ -73,7 +73,7 @@ def run_suites(
     """Run all tests of the kit that are not cases of ops. Raises TensorplugError."""
     recorder = Recorder(seed, progress)
     printed = io.StringIO()
-    # The settings of the project in whose folder the user happens to be are none of our business.
+    # "-c": pytest settings of the current folder must not change the run.
     arguments = ["-c", os.devnull, "-p", "no:cacheprovider", "--import-mode=importlib", "-q"]
     arguments += ["--rootdir", str(Path(conformance.__file__).parent), "-p", "tensorplug_pytest"]
     for name, value in {"device": spec, "tier": tier, "kit-seed": str(seed)}.items():
@@ -87,7 +87,7 @@ def run_suites(
 
 @contextlib.contextmanager
 def _alone() -> Iterator[None]:
-    """Keep pytest from plugins and options that are there for the user's own tests."""
+    """Hide environment variables that add plugins and options to pytest."""
     before = dict(os.environ)
     for name in ("PYTEST_ADDOPTS", "PYTEST_PLUGINS"):
         os.environ.pop(name, None)

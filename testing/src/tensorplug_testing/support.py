@@ -1,4 +1,4 @@
-"""What a device says it computes: op by type, with the reasons for the rest."""
+"""What a device supports: ops and types, and the reasons of refusals."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, fields
@@ -15,7 +15,7 @@ from tensorplug_testing.run import as_csv
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a device says about one case; an empty reason means that it computes it."""
+    """A device's answer about one case; `reason` is empty if the case is supported."""
 
     case: str
     op: str
@@ -24,19 +24,19 @@ class Answer:
     reason: str
 
     def to_json(self) -> dict[str, Any]:
-        """The same as plain data."""
+        """Return the answer as a dictionary."""
         return asdict(self)
 
 
 @dataclass(frozen=True, slots=True)
 class Support:
-    """What one device says about the cases of the kit."""
+    """The answers of one device about the cases of the kit."""
 
     device: str
     answers: tuple[Answer, ...]
 
     def cell(self, op: str) -> str:
-        """The types of the first source of `op` that are computed; in parentheses some cases of."""
+        """The supported types of the first source of `op`, partly supported ones in parentheses."""
         of_type: dict[str, list[bool]] = {}
         for answer in self.answers:
             if answer.op == op:
@@ -51,7 +51,7 @@ class Support:
         return " ".join([*whole, *part])
 
     def to_json(self) -> dict[str, Any]:
-        """The same as plain data: a summary, and one record for each case."""
+        """Return a dictionary with a summary, and one record for each case."""
         yes = sum(answer.supported for answer in self.answers)
         ops = len({answer.op for answer in self.answers if answer.supported})
         refused = len(self.answers) - yes
@@ -68,7 +68,7 @@ class Support:
 
 
 def ask(device: Device, cases: Iterable[Case]) -> Support:
-    """Ask `device` about every case; nothing is computed."""
+    """Ask `device` whether it supports each case, without computing anything."""
     answers = []
     for case in cases:
         reason = _asked(case, device)
@@ -86,7 +86,7 @@ def _asked(case: Case, device: Device) -> str:
 
 
 def as_markdown(supports: Sequence[Support]) -> str:
-    """A table op x type x backend of what is computed, for `docs/ops.md`."""
+    """A Markdown table of ops, with the supported types of each device, for `docs/ops.md`."""
     names = [support.device.partition(":")[0] for support in supports]
     head = ["op", "computes", "types", *names]
     lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
@@ -101,7 +101,7 @@ def as_markdown(supports: Sequence[Support]) -> str:
 
 
 def _types(op: Op) -> str:
-    """The types of the first source, block types together."""
+    """The types of the first source; block types are only counted."""
     if not op.sources:
         return "none"
     types = sorted(op.sources[0].types, key=lambda dtype: dtype.id)

@@ -1,4 +1,4 @@
-"""Which cases a run takes: few that are quick, a slice for every change, or all of them."""
+"""Tiers: which cases a run takes, from a quick selection to all."""
 
 import re
 import zlib
@@ -22,7 +22,7 @@ def select(
     pattern: str = "",
     cases: Iterable[Case] | None = None,
 ) -> list[Case]:
-    """The cases of a tier, of some ops, whose ids match a regular expression. Raises OptionError.
+    """The cases of a tier, of the ops `ops`, whose ids match `pattern`. Raises OptionError.
 
     `smoke` has one case for each op and type of its first source, and one of each kind; `ci` one
     for each op, kind, types and layouts, those that are marked with `always`, and a rotating tenth
@@ -60,7 +60,7 @@ def _check_ops(ops: Iterable[str], known: set[str]) -> None:
 
 
 def all_cases() -> list[Case]:
-    """Our cases, and those that other distributions bring with their ops."""
+    """The cases of the kit, and the cases of ops that other distributions register."""
     brought = [op.cases() for op in OPS.values() if op.cases is not None]
     return [*CASES, *(case for cases in brought for case in cases)]
 

@@ -1,4 +1,4 @@
-"""Cases shared out to processes: one that dies takes its case with it, and nothing else."""
+"""Distributes cases over worker processes: the death of a worker fails only its present case."""
 
 import contextlib
 import faulthandler
@@ -18,9 +18,9 @@ from tensorplug_testing.check import Outcome, check
 from tensorplug_testing.tiers import all_cases
 
 CHUNK = 50
-"""Cases that a process is handed at a time."""
+"""The number of cases that a worker gets at a time."""
 CLOSING = 60.0
-"""Seconds that a process may take to end once its work is done."""
+"""Time limit in seconds for a worker to exit after its last case."""
 READY = "ready"
 
 
@@ -30,16 +30,16 @@ class _Worker:
     pipe: Connection
     ready: bool = False
     doing: deque[int] = field(default_factory=deque)
-    """Cases that it was handed and has not answered; it is at the first."""
+    """The cases that the worker has not answered yet; it is computing the first of them."""
 
 
 def share_out(
     spec: str, cases: Sequence[Case], *, seed: int, jobs: int
 ) -> Iterator[tuple[int, Outcome]]:
-    """Check `cases` in `jobs` processes; gives places and outcomes as they come.
+    """Check `cases` in `jobs` processes; yields (index of case, outcome) as they complete.
 
-    A case at which its process dies has failed, and another process goes on behind it. Raises
-    DeviceError where a process cannot open the device.
+    If a process dies, its present case has failed, and a new process continues with the next case.
+    Raises DeviceError if a process cannot open the device.
     """
     yield from _Shares(spec, cases, seed, jobs).outcomes()
 
@@ -70,12 +70,12 @@ class _Shares:
                 worker.process.join()
 
     def _start(self) -> _Worker:
-        # Drivers do not survive a fork: each process starts afresh and opens the device for itself.
+        # "spawn", because drivers do not survive a fork: each process opens the device itself.
         context: SpawnContext = multiprocessing.get_context("spawn")
         ours, theirs = context.Pipe()
         process = context.Process(target=_work, args=(theirs, self._spec, self._seed))
         process.start()
-        theirs.close()  # so that ours ends with the process
+        theirs.close()  # so that `ours` reports the end of the process
         return _Worker(process, ours)
 
     def _answered(self, worker: _Worker, answer: Outcome | str) -> Iterator[tuple[int, Outcome]]:
@@ -86,7 +86,7 @@ class _Shares:
         worker.ready = True
         if not worker.doing:
             worker.doing = self._waiting.popleft() if self._waiting else deque()
-            with contextlib.suppress(OSError):  # it is gone already, as the next answer will tell
+            with contextlib.suppress(OSError):  # the worker has died: its pipe will report EOF
                 worker.pipe.send([self._cases[place].id for place in worker.doing])
 
     def _ended(self, worker: _Worker) -> Iterator[tuple[int, Outcome]]:
@@ -116,9 +116,12 @@ class _Shares:
 
 
 def _work(pipe: Connection, spec: str, seed: int) -> None:
-    """Answer what is asked until an empty list comes; each case has an answer of its own."""
+    """The worker process: receives lists of case ids and sends an Outcome for each case.
+
+    An empty list ends the process.
+    """
     faulthandler.enable()  # a crash leaves a stack on stderr
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the process that shares out ends the others
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent process ends its workers
     try:
         tensorplug.load_all()
         cases = {case.id: case for case in all_cases()}

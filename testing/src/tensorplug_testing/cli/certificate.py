@@ -1,4 +1,4 @@
-"""`Certificate`: one page that says what a device showed, as Markdown and as JSON."""
+"""`Certificate`: the result of the kit on one device on one page, as Markdown and as JSON."""
 
 import importlib.metadata
 import platform
@@ -16,21 +16,21 @@ if TYPE_CHECKING:
     from tensorplug_testing.run import Run
 
 LONGEST = 20
-"""Failures and reasons that are written out; the JSON file has all."""
+"""The most failures and reasons on the page; the JSON file has all."""
 
 
 @dataclass(frozen=True, slots=True)
 class Certificate:
-    """The kit's result on one device, with all that is needed to repeat it."""
+    """The kit's result on one device, with the versions and the seed to repeat it."""
 
     run: "Run"
     spec: str
     info: DeviceInfo
     origin: str
-    """The distribution that the device is from: `tensorplug-cpu 0.3.0`."""
+    """The distribution that offers the device: `tensorplug-cpu 0.3.0`."""
 
     def to_json(self) -> dict[str, Any]:
-        """The same as plain data."""
+        """Return the certificate as a dictionary."""
         return {
             "certified": self.run.passed,
             "device": {**asdict(self.info), "type": self.info.type.value},

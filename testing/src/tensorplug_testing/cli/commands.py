@@ -15,21 +15,21 @@ from tensorplug_testing.cli.kernels import kernels as kernels_of
 from tensorplug_testing.support import as_markdown
 
 Device = Annotated[str, typer.Option("--device", help="The device: opencl:0, cpu@tensorplug-cpu.")]
-Tier = Annotated[str, typer.Option("--tier", help="How much: smoke, ci or full.")]
-Seed = Annotated[int, typer.Option("--seed", help="Base of the seeds of all cases.")]
+Tier = Annotated[str, typer.Option("--tier", help="Which cases: smoke, ci or full.")]
+Seed = Annotated[int, typer.Option("--seed", help="The seed of the random data of all cases.")]
 Jobs = Annotated[
     int,
     typer.Option(
         "-j",
         "--jobs",
         min=1,
-        help="Processes to share cases out to; from 2 on a crash costs no more than its case.",
+        help="Number of worker processes; with 2 or more, a crash fails only its own case.",
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Traceback = Annotated[
     bool,
-    typer.Option("--traceback", envvar="TENSORPLUG_TRACEBACK", help="Show where an error is from."),
+    typer.Option("--traceback", envvar="TENSORPLUG_TRACEBACK", help="Show the Python traceback."),
 ]
 
 
@@ -37,13 +37,13 @@ def run_kit(
     *,
     device: Device,
     op: Annotated[
-        list[str] | None, typer.Option("-o", "--op", help="Cases of this op; repeat for more.")
+        list[str] | None, typer.Option("-o", "--op", help="Only cases of this op; repeatable.")
     ] = None,
     pattern: Annotated[
-        str, typer.Option("-p", "--pattern", help="Cases whose ids match a regular expression.")
+        str, typer.Option("-p", "--pattern", help="Only cases whose ids match this regex.")
     ] = "",
     mode: Annotated[
-        str, typer.Option("--mode", help="test, perf (time it) or support (ask only).")
+        str, typer.Option("--mode", help="test, perf (measure speed) or support (only ask).")
     ] = "test",
     tier: Tier = "ci",
     seed: Seed = 0,
@@ -52,7 +52,7 @@ def run_kit(
     csv: Annotated[bool, typer.Option("--csv", help="Print one line for each case.")] = False,
     traceback: Traceback = False,
 ) -> None:
-    """Run the conformance kit on a device; exit 1 if something failed."""
+    """Run the conformance kit on a device; exit with status 1 if a case failed."""
     with plain_errors(traceback):
         if json and csv:
             raise OptionError("give either --json or --csv")
@@ -69,7 +69,7 @@ def kernels(
     *,
     device: Device,
     dump: Annotated[
-        Path | None, typer.Option("--dump", help="A folder for the complete sources.")
+        Path | None, typer.Option("--dump", help="The folder into which to write the sources.")
     ] = None,
     tier: Tier = "full",
     json: Json = False,
@@ -87,7 +87,7 @@ def certify(
     *,
     device: Device,
     folder: Annotated[
-        Path, typer.Option("--output", "-O", help="Where the two reports are written.")
+        Path, typer.Option("--output", "-O", help="The folder into which to write the reports.")
     ] = Path(),
     tier: Tier = "full",
     seed: Seed = 0,
@@ -95,9 +95,9 @@ def certify(
     json: Json = False,
     traceback: Traceback = False,
 ) -> None:
-    """Run the whole kit and write a one-page report (Markdown and JSON); exit 1 if it fails."""
+    """Run the whole kit and write a one-page report (Markdown, JSON); exit 1 if a case failed."""
     with plain_errors(traceback):
-        folder.mkdir(parents=True, exist_ok=True)  # before minutes are spent
+        folder.mkdir(parents=True, exist_ok=True)  # a wrong folder fails before the long run
         certificate = certificate_of(device, Choice(tier=tier, seed=seed, jobs=jobs))
         text = json_text.dumps(certificate.to_json(), indent=2)
         page, data = certificate.write(folder, text)
@@ -112,7 +112,7 @@ def support(
     ],
     traceback: Traceback = False,
 ) -> None:
-    """Print which types of each op devices compute, as a table in Markdown."""
+    """Print a Markdown table of the types that devices support for each op."""
     with plain_errors(traceback):
         everything = Choice(tier="full")
         typer.echo(as_markdown([support_of(spec, everything) for spec in device]))

@@ -1,4 +1,4 @@
-"""What `tensorplug test` and `tensorplug certify` do."""
+"""`tensorplug test` and `tensorplug certify`: run the kit and report."""
 
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -25,7 +25,7 @@ from tensorplug_testing.tiers import select
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What of the kit is to run, as the command line says it."""
+    """The part of the kit to run, from the options of the command line."""
 
     ops: Sequence[str] = ()
     pattern: str = ""
@@ -35,16 +35,16 @@ class Choice:
 
     @property
     def everything(self) -> bool:
-        """Whether nothing was picked out, so that the suites run as well."""
+        """True if no ops or cases were selected: then the suites run too."""
         return not self.ops and not self.pattern
 
     def cases(self) -> list[Case]:
-        """The cases that are meant. Raises OptionError where there are none."""
+        """The selected cases. Raises OptionError if there are none."""
         found = select(self.tier, seed=self.seed, ops=self.ops, pattern=self.pattern)
         return self._some(found)
 
     def performance(self) -> list[Case]:
-        """The cases that are worth timing."""
+        """The selected performance cases. Raises OptionError if there are none."""
         picked = select("full", ops=self.ops, pattern=self.pattern, cases=PERFORMANCE)
         return self._some(picked)
 
@@ -59,14 +59,14 @@ class Choice:
 
 
 class Result(Protocol):
-    """What every mode gives: text for people, plain data and lines for programs."""
+    """The result of every mode: a text (`str`), JSON data, and CSV."""
 
     def to_json(self) -> dict[str, Any]: ...
     def to_csv(self) -> str: ...
 
 
 def run_mode(mode: str, spec: str, choice: Choice) -> Result:
-    """Test, time, or ask the device that `spec` names. Raises OptionError."""
+    """Run a mode of `tensorplug test` on the device `spec`. Raises OptionError."""
     if mode not in MODES:
         raise OptionError(f"mode {mode!r} is unknown; modes are {', '.join(MODES)}")
     tensorplug.load_all()
@@ -74,7 +74,7 @@ def run_mode(mode: str, spec: str, choice: Choice) -> Result:
 
 
 def judge(spec: str, choice: Choice) -> Run:
-    """Run cases, and the suites unless ops or cases were picked out."""
+    """Run the selected cases, and the suites if no ops or cases were selected."""
     cases = choice.cases()
     with _progress("cases", len(cases)) as done:
         outcomes = run_cases(spec, cases, seed=choice.seed, jobs=choice.jobs, progress=done)
@@ -85,7 +85,7 @@ def judge(spec: str, choice: Choice) -> Run:
 
 
 def time(spec: str, choice: Choice) -> Figures:
-    """Time the cases of mode `perf`; tiers do not matter here. Raises OptionError."""
+    """Measure the speed of the performance cases, whatever the tier. Raises OptionError."""
     if choice.jobs > 1:
         raise OptionError("mode perf times one case after another; leave -j out")
     cases, figures = choice.performance(), []
@@ -97,14 +97,14 @@ def time(spec: str, choice: Choice) -> Figures:
 
 
 def support(spec: str, choice: Choice) -> Support:
-    """Ask the device about cases; nothing is computed."""
+    """Ask the device whether it supports the cases, without computing anything."""
     refused = REFUSED if choice.everything and choice.tier == "full" else ()
     with tensorplug.open(spec) as backend:
         return ask(backend.device, [*choice.cases(), *refused])
 
 
 def certify(spec: str, choice: Choice) -> Certificate:
-    """Run the kit and put its one-page report together."""
+    """Run the kit and return its one-page report."""
     candidates = tensorplug.load_all().candidates
     run = judge(spec, choice)
     with tensorplug.open(spec) as backend:
@@ -114,7 +114,7 @@ def certify(spec: str, choice: Choice) -> Certificate:
 
 
 def _origin(name: str, project: str, candidates: Sequence[Candidate]) -> str:
-    """The distribution called `project`, or else the one in use, that offers the backend `name`."""
+    """The distribution that offers the backend `name`: `project`, or else the chosen one."""
     offers = [c for c in candidates if c.name == name and not c.state.refused]
     named = [c for c in offers if c.project == project]
     used = [c for c in offers if c.state is not State.SUPERSEDED]

@@ -1,4 +1,4 @@
-"""What `tensorplug kernels` shows: the kernels of a device, and their complete sources."""
+"""`tensorplug kernels`: lists the kernels of a device and writes their complete sources."""
 
 import hashlib
 from collections.abc import Mapping
@@ -16,15 +16,15 @@ from tensorplug_testing.tiers import select
 
 @dataclass(frozen=True, slots=True)
 class Kernels:
-    """Every kernel that the cases of the conformance kit use, and for which ops."""
+    """The kernels that a device uses for the cases of the kit, and the ops that use each."""
 
     device: str
     variants: Mapping[str, Mapping[str, KernelText]]
-    """By kernel and file name."""
+    """The variants of each kernel, by kernel name and file name."""
     ops: Mapping[str, frozenset[str]]
 
     def to_json(self) -> dict[str, Any]:
-        """The same as plain data."""
+        """Return the list as a dictionary."""
         return {
             "device": self.device,
             "kernels": [
@@ -61,7 +61,7 @@ class Kernels:
 
 
 def kernels(spec: str, tier: str) -> Kernels:
-    """The kernels that a device has for the kit's cases. Raises Unsupported."""
+    """The kernels that the device uses for the kit's cases. Raises Unsupported if it has none."""
     device = tensorplug.device(spec)
     if not isinstance(device, SupportsKernelTexts):
         raise Unsupported(f"{device.name}: does not compile kernels from texts")
