@@ -1,4 +1,4 @@
-"""The command `quantize`: a GGUF file written anew with weights in another type."""
+"""The command `tensorplug quantize`: a copy of a GGUF file with its weights in another type."""
 
 import os
 import sys
@@ -36,7 +36,7 @@ class Quantized:
     choices: Sequence[Choice]
     seconds: float
     lost: Mapping[str, int]
-    """Values that are not finite any more, by tensor."""
+    """Values that were finite before and are not now, by tensor."""
 
     @property
     def sizes(self) -> tuple[int, int]:
