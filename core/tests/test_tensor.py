@@ -98,7 +98,7 @@ def test_views_span_from_their_first_to_their_last_element(make, nbytes, contigu
 def test_strides_of_dimensions_of_size_one_do_not_count() -> None:
     x = x_(4, 1, 3)
 
-    assert tp.permute(x, (0, 2, 1, 3)).is_contiguous
+    assert tp.permute(x, (1, 0, 2)).is_contiguous
 
 
 def test_transposed_block_type_spans_what_it_is_a_view_of() -> None:

@@ -270,7 +270,7 @@ def attention(both, heads, kv_heads, fused=False):
     cache = [both.place(f"cache_{n}", np.zeros((ROWS, kv_rows), np.float32)) for n in "kv"]
     writes = [tp.set_rows(c, tp.cont(t), rows) for c, t in zip(cache, (k, v), strict=True)]
     keys, values = (tp.view(w, (HEAD, TOKENS, kv_heads), nb=(w.nb[1], HEAD * SIZE)) for w in writes)
-    by_head = tp.permute(tp.reshape(tp.cont(q), (TOKENS, heads, HEAD)), (0, 2, 1, 3))
+    by_head = tp.permute(tp.reshape(tp.cont(q), (TOKENS, heads, HEAD)), (1, 0, 2))
     y = tp.flash_attn_ext(by_head, keys, values, scale=0.5)
     out = both.place("out", numbers(16, q_rows, seed=5))
     result = tp.reshape(y, (TOKENS, q_rows)) @ out.T
@@ -319,7 +319,7 @@ def test_heads_share_one_head_of_keys_that_each_device_has(group):
     both = group(2, named(w=cut(1, (8, 8))))
     x = tp.input("x", (TOKENS, 4 * HEAD), tp.F32)
     heads = tp.reshape(x @ both.place("w", w).T, (TOKENS, 4, HEAD))
-    y = tp.flash_attn_ext(tp.permute(heads, (0, 2, 1, 3)), k, k, scale=0.5)
+    y = tp.flash_attn_ext(tp.permute(heads, (1, 0, 2)), k, k, scale=0.5)
 
     assert both.states(y)[-1] == "axis 1: 2+2"
     assert q.ne[2] == 4

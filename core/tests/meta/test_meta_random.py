@@ -31,7 +31,7 @@ class Given:
 
 
 def heads(x: Tensor) -> Tensor:
-    return tp.permute(tp.reshape(x, (SIDE, 2, 4)), (0, 2, 1, 3))
+    return tp.permute(tp.reshape(x, (SIDE, 2, 4)), (1, 0, 2))
 
 
 def flat(x: Tensor) -> Tensor:
@@ -49,8 +49,8 @@ STEPS: dict[str, Build] = {
     "norm": lambda a, _b, _g: tp.rms_norm(a),
     "turned": lambda a, _b, _g: tp.cont(a.T),
     "heads": lambda a, _b, _g: flat(tp.cont(heads(a))),
-    "rows_of_two": lambda a, b, _g: tp.concat(a[:4], b[4:], dim=1),
-    "columns_of_two": lambda a, b, _g: tp.concat(a[:, :4], b[:, 4:], dim=0),
+    "rows_of_two": lambda a, b, _g: tp.concat(a[:4], b[4:], axis=0),
+    "columns_of_two": lambda a, b, _g: tp.concat(a[:, :4], b[:, 4:], axis=1),
     "rows": lambda a, _b, g: tp.get_rows(a, g.ids),
     "sums": lambda a, b, _g: a + tp.sum_rows(b),
     "gated": lambda a, b, _g: tp.swiglu(a, b),
@@ -58,7 +58,7 @@ STEPS: dict[str, Build] = {
     "attend": lambda a, b, _g: flat(tp.flash_attn_ext(heads(a), heads(b), heads(b), scale=0.5)),
     "over": lambda a, b, _g: in_place(tp.scale(a, 1.0) + b),
     "copy_in": lambda a, _b, g: tp.scale(tp.cpy(a, g.state), 1.0),
-    "copy_rows_in": lambda a, b, g: b + tp.concat(tp.cpy(a[2:5], g.state[1:4]), a[3:], dim=1),
+    "copy_rows_in": lambda a, b, g: b + tp.concat(tp.cpy(a[2:5], g.state[1:4]), a[3:], axis=0),
     "scatter": lambda a, _b, g: tp.scale(tp.set_rows(g.state, a, g.ids), 1.0),
     "look_at_state": lambda a, _b, g: a + tp.rms_norm(g.state),
     "written_later": lambda a, b, g: _seen(g.state[2:6], tp.cpy(b, g.state), a),
@@ -67,7 +67,7 @@ STEPS: dict[str, Build] = {
 
 def _seen(view: Tensor, write: Tensor, x: Tensor) -> Tensor:
     """A view that was made before the write is read after it."""
-    return tp.concat(view, x[:4], dim=1) + write
+    return tp.concat(view, x[:4], axis=0) + write
 
 
 @dataclass(frozen=True)

@@ -47,7 +47,7 @@ def cache_is_written_before_attention_reads_it(leafs):
     caches = [leafs.random(16, 2 * 32, dtype=tp.F16) for _ in range(2)]
     rows, at = [leafs.random(3, 2 * 32) for _ in range(2)], leafs.given([4, 5, 6], tp.I64)
     written = [tp.set_rows(c, r, at) for c, r in zip(caches, rows, strict=True)]
-    k, v = (tp.permute(c[:8].reshape(8, 2, 32), (0, 2, 1, 3)) for c in written)
+    k, v = (tp.permute(c[:8].reshape(8, 2, 32), (1, 0, 2)) for c in written)
     mask = leafs.given(np.where(np.arange(8) <= np.array([[4], [5], [6]]), 0, -np.inf), tp.F16)
     return [tp.flash_attn_ext(leafs.random(4, 3, 32), k, v, mask, scale=0.2), *caches]
 
@@ -85,7 +85,7 @@ def chain_runs_in_place(leafs):
 
 def one_source_is_used_twice(leafs):
     x = leafs.random(6, 6)
-    return [tp.add(x, x), tp.mul_mat(x, x), tp.div(tp.mul(x, x), x), tp.concat(x, x, dim=1)]
+    return [tp.add(x, x), tp.mul_mat(x, x), tp.div(tp.mul(x, x), x), tp.concat(x, x)]
 
 
 def views_of_views_are_written(leafs):
@@ -113,10 +113,10 @@ def layer_of_a_model(leafs):
         for heads, dtype in [(4, tp.Q8_0), (2, tp.F16), (2, tp.BF16)]
     )
     q, k = (tp.rope(t, positions, dims=16, mode="neox") for t in (q, k))
-    q, k, v = (tp.permute(t, (0, 2, 1, 3)) for t in (q, k, v))
+    q, k, v = (tp.permute(t, (1, 0, 2)) for t in (q, k, v))
     scores = tp.diag_mask_inf(tp.scale(tp.mul_mat(k, q), 0.25))
     seen = tp.mul_mat(tp.cont(tp.transpose(v)), tp.soft_max(scores))
-    joined = tp.cont(tp.permute(seen, (0, 2, 1, 3)), (7, 64))
+    joined = tp.cont(tp.permute(seen, (1, 0, 2)), (7, 64))
     x = tp.add(x, tp.mul_mat(leafs.random(64, 64, dtype=tp.Q4_0), joined))
     return [tp.add(x, tp.swiglu(tp.mul_mat(leafs.random(128, 64), tp.rms_norm(x))))]
 
@@ -159,9 +159,9 @@ RANDOM_STEPS = [
     lambda x, _: tp.ops.in_place(tp.tanh(x)),
     lambda x, _: tp.rms_norm(x),
     tp.soft_max,
-    lambda x, _: tp.cont(tp.permute(x.reshape(2, 4, 8), (0, 2, 1, 3)), (8, 8)),
-    lambda x, y: tp.concat(x[:, :4], y[:, 4:]),
-    lambda x, y: tp.geglu(tp.concat(x, y)),
+    lambda x, _: tp.cont(tp.permute(x.reshape(2, 4, 8), (1, 0, 2)), (8, 8)),
+    lambda x, y: tp.concat(x[:, :4], y[:, 4:], axis=1),
+    lambda x, y: tp.geglu(tp.concat(x, y, axis=1)),
 ]
 """Steps from two 8 by 8 matrices to one, values staying near 1."""
 

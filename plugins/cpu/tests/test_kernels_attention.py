@@ -23,7 +23,7 @@ def attended(**options):
     values = {t: RNG.normal(size=t.shape).astype(np.float32) for t in (q, k, v, mask, sinks)}
     values[mask][RNG.random(values[mask].shape) < 0.3] = -np.inf
     values[mask][2] = -np.inf
-    by_head = [tp.permute(t, (0, 2, 1, 3)) for t in (q, k, v)]
+    by_head = [tp.permute(t, (1, 0, 2)) for t in (q, k, v)]
     extra = sinks if options.pop("sinks", False) else None
     node = tp.flash_attn_ext(*by_head, mask, extra, scale=0.3, **options)
     if extra is None:

@@ -86,7 +86,7 @@ def test_a_sum_of_many_small_numbers_keeps_them(backend):
 
 
 def test_the_first_of_several_largest_is_found(backend):
-    assert of(backend, tp.argmax, [[1, 3, 3], [2, 2, 2]]).tolist() == [1, 0]
+    assert of(backend, lambda x: tp.argmax(x, -1), [[1, 3, 3], [2, 2, 2]]).tolist() == [1, 0]
 
 
 @pytest.mark.parametrize("descending", [False, True])
@@ -200,7 +200,7 @@ def test_copies_change_shape_type_and_layout_at_once(backend, source, target):
     values[:, :, ::32] = 127
     x, home = leaf("x", (4, 6, 64), tp.F32), leaf("home", (4, 2, 6, 32), target)
     room = tp.permute(home, (0, 2, 1, 3))
-    seen = tp.permute(tp.cast(x, source), (0, 2, 1, 3))
+    seen = tp.permute(tp.cast(x, source), (1, 0, 2))
     zeros = np.zeros((4, 2, 6, target.row_size(32)), np.uint8).view(target.storage)
 
     found = run(backend, tp.cast(tp.cont(tp.cpy(seen, room)), tp.F32), {x: values, home: zeros})

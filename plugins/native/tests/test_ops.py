@@ -222,7 +222,7 @@ def test_every_readable_type_is_copied_to_numbers_and_blocks(numpy, three, sourc
 @pytest.mark.parametrize("dtype", [tp.F32, tp.I32, tp.I8, tp.F64], ids=str)
 def test_numbers_of_any_type_are_joined_and_repeated(numpy, device, three, dtype):
     a, b = leaf("a", 3, 4, 5, dtype=dtype), leaf("b", 3, 2, 5, dtype=dtype)
-    joined = tp.concat(a, b, dim=1)
+    joined = tp.concat(a, b, axis=-2)
     node = tp.cont(tp.transpose(tp.repeat(joined, (3, 12, 10))))
     values = {t: np.arange(np.prod(t.shape)).reshape(t.shape).astype(dtype.numpy) for t in (a, b)}
 

@@ -38,7 +38,7 @@ def parts(plan):
 
 def test_nodes_with_kernels_are_one_program_and_numpy_computes_the_others(device, backend):
     x = tp.input("x", (4, 64), tp.F32)
-    node = tp.soft_max(tp.roll(tp.rms_norm(x) * x, (1,)))
+    node = tp.soft_max(tp.roll(tp.rms_norm(x) * x, 1, -1))
     graph = tp.Graph(node)
     bindings = bind(device, graph, {x: X})
 

@@ -154,13 +154,13 @@ class Model:
         new = {"keys": key.reshape(tokens, -1), "values": self._product(f"{i}.value", x)}
         kept = [tp.set_rows(self.caches[f"{i}.{n}"], t, rows) for n, t in new.items()]
         writes.extend(kept)
-        q = tp.permute(query, (0, 2, 1, 3))
-        k, v = (tp.permute(t.reshape(SLOTS, KV_HEADS, HEAD), (0, 2, 1, 3)) for t in kept)
+        q = tp.permute(query, (1, 0, 2))
+        k, v = (tp.permute(t.reshape(SLOTS, KV_HEADS, HEAD), (1, 0, 2)) for t in kept)
         if self.kind.flash:
             return tp.flash_attn_ext(q, k, v, mask, scale=HEAD**-0.5).reshape(tokens, -1)
         shares = tp.soft_max(tp.mul_mat(k, q), mask, scale=HEAD**-0.5)
         mixed = tp.mul_mat(tp.cont(tp.transpose(v)), shares)
-        return tp.cont(tp.permute(mixed, (0, 2, 1, 3)), (tokens, HEADS * HEAD))
+        return tp.cont(tp.permute(mixed, (1, 0, 2)), (tokens, HEADS * HEAD))
 
     def _product(self, name: str, x: Tensor) -> Tensor:
         return tp.mul_mat(self.weights[name], x)

@@ -159,17 +159,21 @@ def _sliced(pool: _Pool, x: int) -> str:
 
 
 def _permuted(pool: _Pool, x: int) -> str:
-    return f"tp.permute(t{x}, {pool.number((0, 2, 1, 3), (1, 2, 0, 3), (2, 0, 1, 3))})"
+    axes = tuple(range(pool.tensors[x].rank))
+    order = pool.number(axes[::-1], axes[1:] + axes[:1], axes[-1:] + axes[:-1])
+    return f"tp.permute(t{x}, {order})"
 
 
 def _joined(pool: _Pool, x: int) -> str:
-    dim = pool.number(0, 1)
     a = pool.tensors[x]
+    if not a.rank:
+        return f"tp.dup(t{x})"
+    dim = pool.number(*range(min(a.rank, 2)))
 
     def fits(t: Tensor) -> bool:
         return t.dtype is a.dtype and all(t.ne[i] == a.ne[i] for i in range(4) if i != dim)
 
-    return f"tp.concat(t{x}, t{pool.pick(fits)}, dim={dim})"
+    return f"tp.concat(t{x}, t{pool.pick(fits)}, axis={-1 - dim})"
 
 
 def _in_place(pool: _Pool, x: int) -> str:

@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from tensorplug.dtypes import DType, DTypeLike
 from tensorplug.dtypes import dtype as dtype_of
 from tensorplug.graph.tensor import Ne, Tensor, ne_of
+from tensorplug.ops.axes import dim_of
 from tensorplug.ops.rules import (
     ANY,
     ONLY_F32,
@@ -229,9 +230,10 @@ def cast(x: Tensor, to: DTypeLike, *, name: str = "") -> Tensor:
     return dup(x, to=dtype_of(to), name=name)
 
 
-def concat(a: Tensor, b: Tensor, *, dim: int = 0, name: str = "") -> Tensor:
-    """`b` after `a` along `dim`, ggml order: 0 is the fastest dimension. Types are equal."""
-    return apply(CONCAT, a, b, dim=dim, name=name)
+def concat(a: Tensor, b: Tensor, *, axis: int = 0, name: str = "") -> Tensor:
+    """`b` after `a` along `axis`. Types are equal. Raises ShapeError."""
+    longer = a if a.rank >= b.rank else b
+    return apply(CONCAT, a, b, dim=dim_of(longer, axis, "concat"), name=name)
 
 
 def repeat(x: Tensor, shape: tuple[int, ...], *, name: str = "") -> Tensor:

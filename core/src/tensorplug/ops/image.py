@@ -1,9 +1,12 @@
 """Images and signals resized, padded, rolled; the embedding of a time."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from tensorplug.dtypes import F32
-from tensorplug.graph.tensor import Ne, Tensor, ne_of
+from tensorplug.errors import ShapeError
+from tensorplug.graph.tensor import MAX_RANK, Ne, Tensor, ne_of
+from tensorplug.ops.axes import Axes, axes_of
 from tensorplug.ops.rules import ONLY_F32, always
 from tensorplug.ops.split import AXES, PARTIAL, Way, linear
 from tensorplug.ops.table import Call, Op, Param, Shape, Source, apply, register_op
@@ -194,23 +197,39 @@ def upscale(
     )
 
 
-def pad(x: Tensor, pads: tuple[int, ...], *, circular: bool = False, name: str = "") -> Tensor:
-    """Pad f32 `x`: `pads` is (left, right) of dimension 0, then of 1, 2, 3; what is left out is 0.
+def pad(
+    x: Tensor, pads: Sequence[tuple[int, int]], *, circular: bool = False, name: str = ""
+) -> Tensor:
+    """Pad f32 `x` by `pads`, (before, after) for each axis, as `numpy.pad` takes them.
 
-    With zeros, or with `circular` with what comes round from the other end.
+    With zeros, or with `circular` with what comes round from the other end. Raises ShapeError.
     """
-    filled = (*pads, *(0,) * (8 - len(pads)))
-    return apply(PAD, x, pads=filled, circular=circular, name=name)
+    pairs = tuple(tuple(pair) for pair in pads)
+    if len(pairs) != x.rank or any(len(pair) != 2 for pair in pairs):
+        raise ShapeError(
+            f"pad: pads {pairs} of {x}; takes {x.rank} pairs (before, after), one for each axis"
+        )
+    filled = [n for pair in reversed(pairs) for n in pair] + [0] * (8 - 2 * x.rank)
+    return apply(PAD, x, pads=tuple(filled), circular=circular, name=name)
 
 
 def pad_reflect_1d(x: Tensor, p0: int, p1: int, *, name: str = "") -> Tensor:
-    """Pad rows of f32 `x` by `p0` and `p1` elements that mirror its ends."""
+    """Pad the last axis of f32 `x` by `p0` and `p1` elements that mirror its ends."""
     return apply(PAD_REFLECT_1D, x, p0=p0, p1=p1, name=name)
 
 
-def roll(x: Tensor, shifts: tuple[int, ...], *, name: str = "") -> Tensor:
-    """Shift f32 `x` round along each dimension, `ne` order; what is left out is 0."""
-    return apply(ROLL, x, shifts=(*shifts, *(0,) * (4 - len(shifts))), name=name)
+def roll(x: Tensor, shifts: Axes, axis: Axes, *, name: str = "") -> Tensor:
+    """Shift f32 `x` round along each `axis`, as `numpy.roll` does. Raises ShapeError."""
+    axes = axes_of(x, axis, "roll")
+    given = (shifts,) * len(axes) if isinstance(shifts, int) else tuple(shifts)
+    if len(given) != len(axes):
+        raise ShapeError(
+            f"roll: {len(given)} shifts for {len(axes)} axes of {x}; give one for each"
+        )
+    by_dim = [0] * MAX_RANK
+    for shift, each in zip(given, axes, strict=True):
+        by_dim[x.rank - 1 - each] = shift % max(x.shape[each], 1)
+    return apply(ROLL, x, shifts=tuple(by_dim), name=name)
 
 
 def timestep_embedding(x: Tensor, dim: int, *, max_period: int = 10000, name: str = "") -> Tensor:

@@ -1,7 +1,12 @@
 """Many elements to one, along rows or over all; running sums and orders of rows."""
 
+import math
+from collections.abc import Iterable, Sequence
+
 from tensorplug.dtypes import F32, I32, I64
-from tensorplug.graph.tensor import Tensor
+from tensorplug.graph.tensor import Tensor, Value
+from tensorplug.ops import copy, view
+from tensorplug.ops.axes import Axes, axes_of
 from tensorplug.ops.rules import (
     IDS,
     ONLY_F32,
@@ -124,34 +129,91 @@ COUNT_EQUAL = register_op(
 )
 
 
-def sum(x: Tensor, *, name: str = "") -> Tensor:
-    """Sum of all elements, one element in one dimension."""
-    return apply(SUM, x, name=name)
+def sum(x: Tensor, axis: Axes | None = None, *, keepdims: bool = False, name: str = "") -> Tensor:
+    """Sum over `axis`, or over all elements, as NumPy has it; f32, the total f16 and bf16 too.
+
+    `keepdims` leaves the axes in the shape, with size 1. Raises ShapeError, DTypeError.
+    """
+    if axis is not None:
+        return _over_axes(SUM_ROWS, x, axis, keepdims=keepdims, name=name)
+    if not keepdims:
+        return apply(SUM, x, name=name)
+    return view.reshape(apply(SUM, x), (1,) * x.rank, name=name)
 
 
 def sum_rows(x: Tensor, *, name: str = "") -> Tensor:
-    """Sum of each row: [n, m, ...] to [1, m, ...]; f32."""
+    """Sum of each row: `sum(x, axis=-1, keepdims=True)`; f32."""
     return apply(SUM_ROWS, x, name=name)
 
 
-def mean(x: Tensor, *, name: str = "") -> Tensor:
-    """Mean of each row: [n, m, ...] to [1, m, ...]; f32."""
-    return apply(MEAN, x, name=name)
+def mean(x: Tensor, axis: Axes | None = None, *, keepdims: bool = False, name: str = "") -> Tensor:
+    """Mean over `axis`, or over all elements, as NumPy has it; f32. Raises ShapeError."""
+    every = tuple(range(x.rank)) if axis is None else axis
+    return _over_axes(MEAN, x, every, keepdims=keepdims, name=name)
 
 
-def cumsum(x: Tensor, *, name: str = "") -> Tensor:
-    """Running sum along each row; f32."""
-    return apply(CUMSUM, x, name=name)
+def cumsum(x: Tensor, axis: int = -1, *, name: str = "") -> Tensor:
+    """Running sum along `axis`; f32. Raises ShapeError."""
+    return _along(CUMSUM, x, axis, name=name)
 
 
-def argmax(x: Tensor, *, name: str = "") -> Tensor:
-    """Index of the largest element of each row of a matrix [n, m]: i32 [m]."""
-    return apply(ARGMAX, x, name=name)
+def argmax(x: Tensor, axis: int | None = None, *, keepdims: bool = False, name: str = "") -> Tensor:
+    """Index of the first largest element along `axis`, or in all of `x` laid flat: i32.
+
+    `x` is f32. Raises ShapeError.
+    """
+    over = tuple(range(x.rank)) if axis is None else axes_of(x, axis, "argmax")
+    if axis is not None and x.rank == 2 and over == (1,) and not keepdims:
+        return apply(ARGMAX, x, name=name)
+    rows = x if axis is None else _last(x, over)
+    matrix = _shaped(rows, (1, x.size) if axis is None else (rows.rows, rows.ne[0]))
+    return view.reshape(apply(ARGMAX, matrix), _reduced(x, over, keepdims=keepdims), name=name)
 
 
-def argsort(x: Tensor, *, descending: bool = False, name: str = "") -> Tensor:
-    """i32 indices that sort each row; equal elements in any order."""
-    return apply(ARGSORT, x, descending=descending, name=name)
+def argsort(x: Tensor, axis: int = -1, *, descending: bool = False, name: str = "") -> Tensor:
+    """i32 indices that sort along `axis`; equal elements in any order. Raises ShapeError."""
+    return _along(ARGSORT, x, axis, descending=descending, name=name)
+
+
+def _over_axes(op: Op, x: Tensor, axes: Axes, *, keepdims: bool, name: str) -> Tensor:
+    """An op that makes one element of each row, over `axes`."""
+    over = axes_of(x, axes, op.name)
+    if over == (x.rank - 1,) and keepdims:
+        return apply(op, x, name=name)
+    rows = _last(x, over)
+    length = math.prod(x.shape[axis] for axis in over)
+    kept = [n for axis, n in enumerate(x.shape) if axis not in over]
+    reduced = apply(op, rows if len(over) == 1 else _shaped(rows, (*kept, length)))
+    return view.reshape(reduced, _reduced(x, over, keepdims=keepdims), name=name)
+
+
+def _along(op: Op, x: Tensor, axis: int, *, name: str, **params: Value) -> Tensor:
+    """An op that works on each row and keeps its length, along `axis`."""
+    (at,) = axes_of(x, axis, op.name)
+    if at == x.rank - 1:
+        return apply(op, x, name=name, **params)
+    swap = list(range(x.rank))
+    swap[at], swap[-1] = swap[-1], swap[at]
+    rows = copy.cont(view.permute(x, swap))
+    return copy.cont(view.permute(apply(op, rows, **params), swap), name=name)
+
+
+def _last(x: Tensor, over: Sequence[int]) -> Tensor:
+    """`x` with the axes `over` after the others, the order kept."""
+    order = [axis for axis in range(x.rank) if axis not in over] + sorted(over)
+    return x if order == list(range(x.rank)) else copy.cont(view.permute(x, order))
+
+
+def _shaped(x: Tensor, shape: tuple[int, ...]) -> Tensor:
+    return view.reshape(x, shape) if x.is_contiguous else copy.cont(x, shape)
+
+
+def _reduced(x: Tensor, over: Iterable[int], *, keepdims: bool) -> tuple[int, ...]:
+    """The shape of `x` without the axes `over`, or with size 1 there."""
+    gone = frozenset(over)
+    if keepdims:
+        return tuple(1 if axis in gone else n for axis, n in enumerate(x.shape))
+    return tuple(n for axis, n in enumerate(x.shape) if axis not in gone)
 
 
 def top_k(x: Tensor, k: int, *, name: str = "") -> Tensor:
@@ -160,5 +222,5 @@ def top_k(x: Tensor, k: int, *, name: str = "") -> Tensor:
 
 
 def count_equal(a: Tensor, b: Tensor, *, name: str = "") -> Tensor:
-    """Count the places at which i32 `a` and `b`, of one shape, are equal: i64, one element."""
+    """Count the places at which i32 `a` and `b`, of one shape, are equal: an i64 scalar."""
     return apply(COUNT_EQUAL, a, b, name=name)

@@ -47,8 +47,8 @@ def one_per_row(source: str) -> ShapeRule:
 
 
 def scalar(_call: Call) -> Shape:
-    """The result is one element in one dimension."""
-    return (1, 1, 1, 1), 1
+    """The result is one element, without dimensions."""
+    return (1, 1, 1, 1), 0
 
 
 def repeats_to(small: str, large: str) -> Check:

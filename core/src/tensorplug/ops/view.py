@@ -1,11 +1,12 @@
 """Other looks at the same memory; nothing is computed."""
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from tensorplug.dtypes import DType
 from tensorplug.errors import ShapeError
 from tensorplug.graph.tensor import MAX_RANK, Ne, Tensor, Value, contiguous_nb, ne_of, pad_ne
+from tensorplug.ops.axes import moves_of
 from tensorplug.ops.rules import ANY, contiguous, same_type_as
 from tensorplug.ops.split import AXES, PARTIAL, Part, Way, resized, ways
 from tensorplug.ops.table import Alias, Call, Op, Param, Shape, Source, apply, register_op
@@ -247,9 +248,9 @@ def view(
     return strided(x, ne, steps, rank=len(ne), offset=offset, name=name)
 
 
-def permute(x: Tensor, axes: tuple[int, int, int, int], *, name: str = "") -> Tensor:
-    """A view of `x` with dimension `i` moved to `axes[i]`, ggml order."""
-    return apply(PERMUTE, x, axes=tuple(axes), name=name)
+def permute(x: Tensor, axes: Sequence[int], *, name: str = "") -> Tensor:
+    """A view of `x` whose axis `i` is axis `axes[i]` of `x`, as `numpy.transpose` has it."""
+    return apply(PERMUTE, x, axes=moves_of(x, axes, "permute"), name=name)
 
 
 def transpose(x: Tensor, *, name: str = "") -> Tensor:

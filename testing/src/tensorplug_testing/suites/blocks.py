@@ -85,8 +85,8 @@ def _diamond(draw: Draw) -> Tensor:
 
 def _by_hand_norm(draw: Draw) -> Tensor:
     x = draw.input(5, 64)
-    centred = x - tp.mean(x)
-    deviation = tp.sqrt(tp.scale(tp.mean(tp.sqr(centred)), 1.0, bias=1e-5))
+    centred = x - tp.mean(x, -1, keepdims=True)
+    deviation = tp.sqrt(tp.scale(tp.mean(tp.sqr(centred), -1, keepdims=True), 1.0, bias=1e-5))
     return centred / deviation
 
 
@@ -248,13 +248,13 @@ def _turned_and_added(draw: Draw) -> Tensor:
 
 
 def _permuted_products(draw: Draw) -> Tensor:
-    heads = tp.permute(draw.input(5, 3, 32), (0, 2, 1, 3))
+    heads = tp.permute(draw.input(5, 3, 32), (1, 0, 2))
     scores = tp.mul_mat(heads, tp.scale(tp.cont(heads), 0.5))
     return tp.soft_max(scores)
 
 
 def _joined(draw: Draw) -> Tensor:
-    return tp.rms_norm(tp.concat(draw.input(5, 24), draw.input(5, 40), dim=0)) * draw.scales(64)
+    return tp.rms_norm(tp.concat(draw.input(5, 24), draw.input(5, 40), axis=1)) * draw.scales(64)
 
 
 def _writes_that_overlap(draw: Draw) -> list[Tensor]:
@@ -268,7 +268,7 @@ def _writes_that_overlap(draw: Draw) -> list[Tensor]:
 def _logits(draw: Draw) -> list[Tensor]:
     x = tp.rms_norm(draw.input(3, 64)) * draw.scales(64)
     logits = x @ draw.weights(200, 64, dtype=tp.F16).T
-    return [logits, tp.argmax(logits)]
+    return [logits, tp.argmax(logits, -1)]
 
 
 # --- attention ---------------------------------------------------------------------------------
@@ -285,10 +285,10 @@ def _projected(draw: Draw, x: Tensor, heads: int) -> Tensor:
 
 def _attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
     """Attention in single ops, of q, k, v [head size, heads, tokens]: [width, tokens]."""
-    q, k = (tp.permute(t, (0, 2, 1, 3)) for t in (q, k))
+    q, k = (tp.permute(t, (1, 0, 2)) for t in (q, k))
     probabilities = tp.soft_max(tp.mul_mat(k, q), mask, scale=HEAD**-0.5)
-    columns = tp.cont(tp.permute(v, (1, 2, 0, 3)))
-    mixed = tp.permute(tp.mul_mat(columns, probabilities), (0, 2, 1, 3))
+    columns = tp.cont(tp.permute(v, (1, 2, 0)))
+    mixed = tp.permute(tp.mul_mat(columns, probabilities), (1, 0, 2))
     return tp.cont(mixed, (mixed.shape[0], WIDTH))
 
 
@@ -303,7 +303,7 @@ def _attention(draw: Draw, tokens: int, mask_type: tp.DType) -> Tensor:
 
 
 def _flash_attention(draw: Draw, tokens: int, softcap: float = 0.0) -> Tensor:
-    q = tp.permute(draw.input(tokens, HEADS, HEAD), (0, 2, 1, 3))
+    q = tp.permute(draw.input(tokens, HEADS, HEAD), (1, 0, 2))
     k, v = (draw.input(KV_HEADS, 24, HEAD, dtype=tp.F16) for _ in range(2))
     mask = draw.mask(tokens, 24, dtype=tp.F16)
     mixed = tp.flash_attn_ext(q, k, v, mask, scale=HEAD**-0.5, softcap=softcap)
@@ -324,7 +324,7 @@ def _cached_attention(draw: Draw, tokens: int, x: Tensor, *, flash: bool) -> lis
     mask = draw.mask(tokens, 16, dtype=tp.F16)
     if not flash:
         return [_attend(q, keys, values, mask), *written]
-    q, keys, values = (tp.permute(t, (0, 2, 1, 3)) for t in (q, keys, values))
+    q, keys, values = (tp.permute(t, (1, 0, 2)) for t in (q, keys, values))
     mixed = tp.flash_attn_ext(q, keys, values, mask, scale=HEAD**-0.5)
     return [mixed.reshape(tokens, WIDTH), *written]
 

@@ -164,7 +164,7 @@ def attention(p: Pass, layer: int, x: Tensor) -> Tensor:
     keys, values = (by_head(table, hp.kv_heads, p.reach) for table in writes)
 
     y = tp.flash_attn_ext(
-        tp.permute(q, (0, 2, 1, 3)),
+        tp.permute(q, (1, 0, 2)),
         keys,
         values,
         mask,
