@@ -19,19 +19,19 @@ SHAPES = {
     "conv_2d of one image": (lambda: tp.conv_2d(t(3, 3, 4, 5), t(9, 8, 4)), (7, 6, 5), 3, F32),
     "conv_2d of one channel": (lambda: tp.conv_2d(t(3, 3), t(9, 8)), (7, 6, 1), 3, F32),
     "conv_2d with f16 filters": (
-        lambda: tp.conv_2d(t(3, 3, 4, 5, dtype=F16), t(9, 8, 4), p0=1, p1=2),
+        lambda: tp.conv_2d(t(3, 3, 4, 5, dtype=F16), t(9, 8, 4), padding=(2, 1)),
         (9, 10, 5),
         3,
         F32,
     ),
     "conv_2d with strides and dilations": (
-        lambda: tp.conv_2d(t(3, 2, 1, 1), t(10, 9), s0=2, s1=3, d0=3, d1=4),
+        lambda: tp.conv_2d(t(3, 2, 1, 1), t(10, 9), stride=(3, 2), dilation=(4, 3)),
         (2, 2, 1),
         3,
         F32,
     ),
     "conv_2d of nothing but padding": (
-        lambda: tp.conv_2d(t(2, 2), t(0, 1), p0=1, p1=1),
+        lambda: tp.conv_2d(t(2, 2), t(0, 1), padding=1),
         (1, 2, 1),
         3,
         F32,
@@ -39,7 +39,13 @@ SHAPES = {
     "conv_2d_dw": (lambda: tp.conv_2d_dw(t(3, 2, 1, 4), t(9, 8, 4, 6)), (7, 7, 4, 6), 4, F32),
     "conv_3d": (
         lambda: tp.conv_3d(
-            t(3, 2, 1, 20), t(9, 8, 7, 24), s2=2, p0=1, n_channels=4, n_batch=6, n_channels_out=5
+            t(3, 2, 1, 20),
+            t(9, 8, 7, 24),
+            n_channels=4,
+            n_batch=6,
+            n_channels_out=5,
+            stride=(2, 1, 1),
+            padding=(0, 0, 1),
         ),
         (9, 7, 4, 30),
         4,
@@ -47,7 +53,7 @@ SHAPES = {
     ),
     "conv_transpose_1d": (lambda: tp.conv_transpose_1d(t(3, 5, 4), t(6, 4)), (8, 5), 2, F32),
     "conv_transpose_1d with all parameters": (
-        lambda: tp.conv_transpose_1d(t(3, 5), t(6, dtype=F32), s0=2, p0=1, d0=3),
+        lambda: tp.conv_transpose_1d(t(3, 5), t(6, dtype=F32), stride=2, padding=1, dilation=3),
         (15, 5),
         2,
         F32,
@@ -60,13 +66,13 @@ SHAPES = {
     ),
     "im2col": (lambda: tp.im2col(t(3, 2, 4, 5), t(9, 8, 4, 6)), (24, 7, 7, 6), 4, F16),
     "im2col of signals": (
-        lambda: tp.im2col(t(3, 4, 5), t(9, 4, 6), s0=2, p0=1, is_2d=False, to=F32),
+        lambda: tp.im2col(t(3, 4, 5), t(9, 4, 6), is_2d=False, to=F32, stride=2, padding=1),
         (12, 5, 6),
         3,
         F32,
     ),
     "im2col without the parameters of images": (
-        lambda: tp.im2col(t(3, 4), t(9, 4), s1=0, d1=0, is_2d=False, to="bf16"),
+        lambda: tp.im2col(t(3, 4), t(9, 4), is_2d=False, to="bf16", stride=1, dilation=1),
         (12, 7, 1),
         3,
         BF16,
@@ -78,25 +84,25 @@ SHAPES = {
         F16,
     ),
     "im2col_3d": (
-        lambda: tp.im2col_3d(t(3, 2, 1, 20), t(9, 8, 7, 24), 4, d0=2, to="f32"),
+        lambda: tp.im2col_3d(t(3, 2, 1, 20), t(9, 8, 7, 24), 4, to="f32", dilation=(1, 1, 2)),
         (24, 5, 7, 42),
         4,
         F32,
     ),
     "im2col_back": (
-        lambda: tp.im2col_back(t(24, 7, 7, 6), t(3, 2, 4, 5), (9, 8, 4, 6)),
+        lambda: tp.im2col_back(t(24, 7, 7, 6), t(3, 2, 4, 5), (6, 4, 8, 9)),
         (9, 8, 4, 6),
         4,
         F32,
     ),
     "im2col_back of a signal": (
-        lambda: tp.im2col_back(t(12, 7), t(3, 4), (9, 4), is_2d=False),
+        lambda: tp.im2col_back(t(12, 7), t(3, 4), (4, 9), is_2d=False),
         (9, 4),
         2,
         F32,
     ),
-    "col2im_1d": (lambda: tp.col2im_1d(t(12, 6), s0=2, oc=3, p0=1), (12, 3), 2, F32),
-    "col2im_1d of bf16": (lambda: tp.col2im_1d(t(4, dtype=BF16), oc=1), (4, 1), 2, BF16),
+    "col2im_1d": (lambda: tp.col2im_1d(t(12, 6), channels=3, stride=2, padding=1), (12, 3), 2, F32),
+    "col2im_1d of bf16": (lambda: tp.col2im_1d(t(4, dtype=BF16), channels=1), (4, 1), 2, BF16),
 }
 
 
@@ -115,7 +121,7 @@ REFUSED = [
         "conv_2d: kernel has 4 channels, ne[2], and x has 3; got kernel [5, 4, 3, 3], x [3, 8, 9]",
     ),
     (
-        lambda: tp.conv_2d(t(3, 3), t(9, 4), d1=2),
+        lambda: tp.conv_2d(t(3, 3), t(9, 4), dilation=(2, 1)),
         "conv_2d: a window of 5 does not fit into the 4 elements of dimension 1; "
         "got kernel [3, 3], x [4, 9]",
     ),
@@ -125,12 +131,12 @@ REFUSED = [
         "got kernel [3, 0], x [4, 9]",
     ),
     (
-        lambda: tp.conv_2d(t(3, 3), t(9, 4), s0=0),
+        lambda: tp.conv_2d(t(3, 3), t(9, 4), stride=(1, 0)),
         "conv_2d: s0 = 0 and d0 = 1 must be positive, p0 = 0 not negative; "
         "got kernel [3, 3], x [4, 9]",
     ),
     (
-        lambda: tp.conv_2d(t(3, 3), t(9, 4), p1=-1),
+        lambda: tp.conv_2d(t(3, 3), t(9, 4), padding=(-1, 0)),
         "conv_2d: s1 = 1 and d1 = 1 must be positive, p1 = -1 not negative; "
         "got kernel [3, 3], x [4, 9]",
     ),
@@ -178,12 +184,12 @@ REFUSED = [
         "conv_transpose_1d: x and kernel must not be empty; got kernel [4, 5, 3], x [4, 0]",
     ),
     (
-        lambda: tp.conv_transpose_1d(t(3, 5, 4), t(6, 4), d0=0),
+        lambda: tp.conv_transpose_1d(t(3, 5, 4), t(6, 4), dilation=0),
         "conv_transpose_1d: s0 = 1 and d0 = 0 must be positive, p0 = 0 not negative; "
         "got kernel [4, 5, 3], x [4, 6]",
     ),
     (
-        lambda: tp.conv_transpose_1d(t(3, 5, 4), t(6, 4), p0=4),
+        lambda: tp.conv_transpose_1d(t(3, 5, 4), t(6, 4), padding=4),
         "conv_transpose_1d: nothing is left once p0 = 4 elements are cropped from both ends; "
         "got kernel [4, 5, 3], x [4, 6]",
     ),
@@ -228,33 +234,33 @@ REFUSED = [
         "got kernel [4, 3, 3, 3], x [4, 7, 8, 9]",
     ),
     (
-        lambda: tp.im2col_back(t(24, 7, 7, 5), t(3, 2, 4, 5), (9, 8, 4, 6)),
+        lambda: tp.im2col_back(t(24, 7, 7, 5), t(3, 2, 4, 5), (6, 4, 8, 9)),
         "im2col_back: grad must have ne (24, 7, 7, 6), as the windows of an image of ne "
         "(9, 8, 4, 6); got grad [5, 7, 7, 24], kernel [5, 4, 2, 3]",
     ),
     (
-        lambda: tp.im2col_back(t(24, 7, 7, 6), t(3, 2, 4, 5), (9, 8, 3, 6)),
+        lambda: tp.im2col_back(t(24, 7, 7, 6), t(3, 2, 4, 5), (6, 3, 8, 9)),
         "im2col_back: kernel has 4 channels, ne[2], and x has 3; "
         "got grad [6, 7, 7, 24], kernel [5, 4, 2, 3]",
     ),
     (
-        lambda: tp.im2col_back(t(24, 7), t(3, 2, 4), (9, -8)),
+        lambda: tp.im2col_back(t(24, 7), t(3, 2, 4), (-8, 9)),
         "im2col_back: ne = (9, -8) must be one to four sizes; got grad [7, 24], kernel [4, 2, 3]",
     ),
     (
-        lambda: tp.col2im_1d(t(12, 6), oc=5),
+        lambda: tp.col2im_1d(t(12, 6), channels=5),
         "col2im_1d: x must be a matrix with rows of 5 times the kernel's length; got x [6, 12]",
     ),
     (
-        lambda: tp.col2im_1d(t(12, 6, 2), oc=3),
+        lambda: tp.col2im_1d(t(12, 6, 2), channels=3),
         "col2im_1d: x must be a matrix with rows of 3 times the kernel's length; got x [2, 6, 12]",
     ),
     (
-        lambda: tp.col2im_1d(t(12, 6), s0=0, oc=3),
+        lambda: tp.col2im_1d(t(12, 6), channels=3, stride=0),
         "col2im_1d: s0 = 0 and oc = 3 must be positive, p0 = 0 not negative; got x [6, 12]",
     ),
     (
-        lambda: tp.col2im_1d(t(12, 1), oc=3, p0=2),
+        lambda: tp.col2im_1d(t(12, 1), channels=3, padding=2),
         "col2im_1d: nothing is left once p0 = 2 elements are cropped from both ends; got x [1, 12]",
     ),
 ]

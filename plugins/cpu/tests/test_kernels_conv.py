@@ -22,14 +22,16 @@ VOLUME_FILTERS = leaf("volume filters", (6, 3, 2, 3), tp.F32)
 SIGNAL = leaf("signal", (6, 40), tp.F32)
 SIGNAL_FILTERS = leaf("signal filters", (6, 7, 5), tp.F32)
 NODES = {
-    "conv_2d": tp.conv_2d(FILTERS, IMAGES, s0=2, p1=1),
+    "conv_2d": tp.conv_2d(FILTERS, IMAGES, stride=(1, 2), padding=(1, 0)),
     "conv_2d of pixels": tp.conv_2d(ONE_PIXEL, IMAGES),
-    "conv_2d_dw": tp.conv_2d_dw(BY_DEPTH, IMAGES, p0=1, d1=2),
-    "conv_3d": tp.conv_3d(VOLUME_FILTERS, VOLUMES, p0=1, n_channels=3, n_batch=2, n_channels_out=2),
-    "conv_transpose_1d": tp.conv_transpose_1d(SIGNAL_FILTERS, SIGNAL, s0=3, p0=2),
+    "conv_2d_dw": tp.conv_2d_dw(BY_DEPTH, IMAGES, padding=(0, 1), dilation=(2, 1)),
+    "conv_3d": tp.conv_3d(
+        VOLUME_FILTERS, VOLUMES, n_channels=3, n_batch=2, n_channels_out=2, padding=(0, 0, 1)
+    ),
+    "conv_transpose_1d": tp.conv_transpose_1d(SIGNAL_FILTERS, SIGNAL, stride=3, padding=2),
     "conv_transpose_2d": tp.conv_transpose_2d(SPREADING, IMAGES, stride=2),
-    "pool_1d": tp.pool_1d(IMAGES, kind="avg", k0=3, p0=1),
-    "pool_2d": tp.pool_2d(IMAGES, k0=3, k1=2, p0=1),
+    "pool_1d": tp.pool_1d(IMAGES, kind="avg", size=3, padding=1),
+    "pool_2d": tp.pool_2d(IMAGES, size=(2, 3), padding=(0, 1)),
 }
 
 
@@ -77,7 +79,7 @@ def test_threads_do_not_disturb_each_other(monkeypatch, device, name):
 
 
 def test_convolution_is_a_product_with_the_rows_of_im2col(backend):
-    rows = tp.im2col(FILTERS, IMAGES, s0=2, p1=1, to=tp.F32)
+    rows = tp.im2col(FILTERS, IMAGES, to=tp.F32, stride=(1, 2), padding=(1, 0))
     columns = tp.reshape(rows, (-1, rows.shape[-1]))
     product = tp.mul_mat(tp.reshape(FILTERS, (5, 36)), columns)
     values = drawn(product)
@@ -93,7 +95,7 @@ def test_transposed_convolution_is_a_product_that_col2im_sums_up(backend):
     # [c, o, k] as [o * k, c]: what each step of the signal says of the result, by channel.
     matrix = tp.cont(tp.transpose(tp.reshape(SIGNAL_FILTERS, (6, 35))))
     columns = tp.mul_mat(matrix, tp.cont(tp.transpose(SIGNAL)))
-    summed = tp.col2im_1d(columns, s0=3, oc=7, p0=2)
+    summed = tp.col2im_1d(columns, channels=7, stride=3, padding=2)
     values = drawn(summed)
 
     found = run(backend, summed, values)
@@ -103,9 +105,11 @@ def test_transposed_convolution_is_a_product_that_col2im_sums_up(backend):
 
 
 def test_gradient_of_im2col_is_its_transpose(backend):
-    rows = tp.im2col(FILTERS, IMAGES, s0=2, p1=1, d0=2, to=tp.F32)
+    rows = tp.im2col(FILTERS, IMAGES, to=tp.F32, stride=(1, 2), padding=(1, 0), dilation=(1, 2))
     grad = leaf("grad", rows.shape, tp.F32)
-    back = tp.im2col_back(grad, FILTERS, IMAGES.ne, s0=2, p1=1, d0=2)
+    back = tp.im2col_back(
+        grad, FILTERS, IMAGES.shape, stride=(1, 2), padding=(1, 0), dilation=(1, 2)
+    )
     values = drawn(rows) | drawn(back)
 
     forth_product = np.vdot(

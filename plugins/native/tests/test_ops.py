@@ -260,7 +260,7 @@ def test_images_are_convolved(numpy, device, three, channels, filters, params, d
 @pytest.mark.parametrize("filters", [1, 300])
 def test_signals_are_spread(numpy, device, three, filters, step, pad, dilation):
     kernel, x = leaf("k", 7, filters, 8), leaf("x", 7, 301)
-    node = tp.conv_transpose_1d(kernel, x, s0=step, p0=pad, d0=dilation)
+    node = tp.conv_transpose_1d(kernel, x, stride=step, padding=pad, dilation=dilation)
     values = {kernel: numbers(*kernel.shape), x: numbers(*x.shape)}
 
     found = run(three, node, values)

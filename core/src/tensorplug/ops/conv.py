@@ -5,7 +5,7 @@ from tensorplug.graph.tensor import Tensor
 from tensorplug.ops.rules import ONLY_F32, REAL, always
 from tensorplug.ops.split import PARTIAL, Way, any_of, linear, ways
 from tensorplug.ops.table import Call, Op, Param, Shape, Source, apply, register_op
-from tensorplug.ops.windows import window_counts, window_params
+from tensorplug.ops.windows import Along, window, window_counts, window_params
 
 _SOURCES = (Source("kernel", REAL), Source("x", ONLY_F32))
 _SUMS = any_of(linear("x"), linear("kernel"))
@@ -40,20 +40,18 @@ def conv_2d(
     kernel: Tensor,
     x: Tensor,
     *,
-    s0: int = 1,
-    s1: int = 1,
-    p0: int = 0,
-    p1: int = 0,
-    d0: int = 1,
-    d1: int = 1,
+    stride: Along = 1,
+    padding: Along = 0,
+    dilation: Along = 1,
     name: str = "",
 ) -> Tensor:
-    """Convolution of images `x` [w, h, channels, n] (f32): f32 [out w, out h, filters, n].
+    """Convolution of images `x` [n, channels, h, w] (f32): f32 [n, filters, out h, out w].
 
-    `kernel` is [kw, kh, channels, filters], f32, f16 or bf16 (all in `ne` order). Strides `s`,
-    zeros on both sides `p` and dilations `d`: 0 is the width, 1 the height. Raises ShapeError.
+    `kernel` is [filters, channels, kh, kw], f32, f16 or bf16. `stride`, `padding` (zeros on both
+    sides) and `dilation` are numbers for both axes or pairs (height, width). Raises ShapeError.
     """
-    return apply(CONV_2D, kernel, x, s0=s0, s1=s1, p0=p0, p1=p1, d0=d0, d1=d1, name=name)
+    slide = window("conv_2d", 2, stride=stride, padding=padding, dilation=dilation)
+    return apply(CONV_2D, kernel, x, **slide, name=name)
 
 
 def _filtered_by_depth(call: Call) -> Shape:
@@ -82,20 +80,18 @@ def conv_2d_dw(
     kernel: Tensor,
     x: Tensor,
     *,
-    s0: int = 1,
-    s1: int = 1,
-    p0: int = 0,
-    p1: int = 0,
-    d0: int = 1,
-    d1: int = 1,
+    stride: Along = 1,
+    padding: Along = 0,
+    dilation: Along = 1,
     name: str = "",
 ) -> Tensor:
-    """Convolution of each channel with a filter of its own: f32 [out w, out h, channels, n].
+    """Convolution of each channel with a filter of its own: f32 [n, channels, out h, out w].
 
-    `kernel` is [kw, kh, 1, channels], f32, f16 or bf16; `x` is f32 [w, h, channels, n]. Raises
-    ShapeError.
+    `kernel` is [channels, 1, kh, kw], f32, f16 or bf16; `x` is f32 [n, channels, h, w]. For the
+    rest see `conv_2d`. Raises ShapeError.
     """
-    return apply(CONV_2D_DW, kernel, x, s0=s0, s1=s1, p0=p0, p1=p1, d0=d0, d1=d1, name=name)
+    slide = window("conv_2d_dw", 2, stride=stride, padding=padding, dilation=dilation)
+    return apply(CONV_2D_DW, kernel, x, **slide, name=name)
 
 
 def _filtered_volume(call: Call) -> Shape:
@@ -137,34 +133,25 @@ def conv_3d(
     kernel: Tensor,
     x: Tensor,
     *,
-    s0: int = 1,
-    s1: int = 1,
-    s2: int = 1,
-    p0: int = 0,
-    p1: int = 0,
-    p2: int = 0,
-    d0: int = 1,
-    d1: int = 1,
-    d2: int = 1,
+    stride: Along = 1,
+    padding: Along = 0,
+    dilation: Along = 1,
     n_channels: int,
     n_batch: int = 1,
     n_channels_out: int,
     name: str = "",
 ) -> Tensor:
-    """Convolution of volumes `x` [w, h, d, channels * n] (f32): f32 [.., .., .., filters * n].
+    """Convolution of volumes `x` [n * channels, d, h, w] (f32): f32 [n * filters, .., .., ..].
 
-    `kernel` is [kw, kh, kd, channels * filters], f32, f16 or bf16, the channels of a filter one
-    after another. `s2`, `p2` and `d2` are those of the depth. Raises ShapeError.
+    `kernel` is [filters * channels, kd, kh, kw], f32, f16 or bf16, the channels of a filter one
+    after another. Windows are numbers or triples (depth, height, width). Raises ShapeError.
     """
-    strides = {"s0": s0, "s1": s1, "s2": s2, "p0": p0, "p1": p1, "p2": p2}
+    slide = window("conv_3d", 3, stride=stride, padding=padding, dilation=dilation)
     return apply(
         CONV_3D,
         kernel,
         x,
-        **strides,
-        d0=d0,
-        d1=d1,
-        d2=d2,
+        **slide,
         n_channels=n_channels,
         n_batch=n_batch,
         n_channels_out=n_channels_out,
@@ -205,14 +192,21 @@ CONV_TRANSPOSE_1D = register_op(
 
 
 def conv_transpose_1d(
-    kernel: Tensor, x: Tensor, *, s0: int = 1, p0: int = 0, d0: int = 1, name: str = ""
+    kernel: Tensor,
+    x: Tensor,
+    *,
+    stride: int = 1,
+    padding: int = 0,
+    dilation: int = 1,
+    name: str = "",
 ) -> Tensor:
-    """Spread each element of a signal `x` [l, channels] (f32): f32 [out l, filters].
+    """Spread each element of a signal `x` [channels, l] (f32): f32 [filters, out l].
 
-    `kernel` is [k, filters, channels], f32, f16 or bf16. The result has (l - 1) * s0 + (k - 1) * d0
-    + 1 elements, less `p0` that are cropped from each end. Raises ShapeError.
+    `kernel` is [channels, filters, k], f32, f16 or bf16. The result has (l - 1) * stride + (k - 1)
+    * dilation + 1 elements, less `padding` that are cropped from each end. Raises ShapeError.
     """
-    return apply(CONV_TRANSPOSE_1D, kernel, x, s0=s0, p0=p0, d0=d0, name=name)
+    slide = window("conv_transpose_1d", 1, stride=stride, padding=padding, dilation=dilation)
+    return apply(CONV_TRANSPOSE_1D, kernel, x, **slide, name=name)
 
 
 def _spread_image(call: Call) -> Shape:
@@ -245,9 +239,9 @@ CONV_TRANSPOSE_2D = register_op(
 
 
 def conv_transpose_2d(kernel: Tensor, x: Tensor, *, stride: int = 1, name: str = "") -> Tensor:
-    """Spread each pixel of images `x` [w, h, channels, n] (f32): f32 [.., .., filters, n].
+    """Spread each pixel of images `x` [n, channels, h, w] (f32): f32 [n, filters, .., ..].
 
-    `kernel` is [kw, kh, filters, channels], f32, f16 or bf16; padding 0. The result is
+    `kernel` is [channels, filters, kh, kw], f32, f16 or bf16; padding 0. The result is
     (w - 1) * stride + kw wide, and so on. Raises ShapeError.
     """
     return apply(CONV_TRANSPOSE_2D, kernel, x, stride=stride, name=name)

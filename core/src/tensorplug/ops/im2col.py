@@ -8,7 +8,7 @@ from tensorplug.graph.tensor import Tensor
 from tensorplug.ops.rules import ONLY_F32, REAL, always, same_type_as
 from tensorplug.ops.split import PARTIAL, Way, any_of, linear, ways
 from tensorplug.ops.table import Call, Op, Param, Shape, Source, apply, register_op
-from tensorplug.ops.windows import window_counts, window_params
+from tensorplug.ops.windows import Along, window, window_counts, window_params
 
 PIXELS = frozenset({F32, F16})
 """Types of what windows slide over."""
@@ -161,48 +161,44 @@ def im2col(
     kernel: Tensor,
     x: Tensor,
     *,
-    s0: int = 1,
-    s1: int = 1,
-    p0: int = 0,
-    p1: int = 0,
-    d0: int = 1,
-    d1: int = 1,
+    stride: Along = 1,
+    padding: Along = 0,
+    dilation: Along = 1,
     is_2d: bool = True,
     to: DTypeLike = "f16",
     name: str = "",
 ) -> Tensor:
     """Copy the windows that `kernel` sees of `x` into rows, so that a product is a convolution.
 
-    In `ne` order: `kernel` [kw, kh, channels, any] (only its sizes count) and `x` [w, h, channels,
-    n], f32 or f16, give [kw * kh * channels, out w, out h, n]. Where not `is_2d`, `kernel` [k,
-    channels, any] and `x` [l, channels, n] give [k * channels, out l, n], and `s1`, `p1` and `d1`
-    mean nothing. The result has the type `to`: f32, f16 or bf16. Raises ShapeError.
+    `kernel` [any, channels, kh, kw] (only its sizes count) and `x` [n, channels, h, w], f32 or f16,
+    give [n, out h, out w, channels * kh * kw]. Where not `is_2d`, `kernel` [any, channels, k] and
+    `x` [n, channels, l] give [n, out l, channels * k]. `stride`, `padding` and `dilation` are
+    numbers for all axes or one for each. The result has the type `to`: f32, f16 or bf16. Raises
+    ShapeError.
     """
-    strides = {"s0": s0, "s1": s1, "p0": p0, "p1": p1, "d0": d0, "d1": d1}
-    return apply(IM2COL, kernel, x, **strides, is_2d=is_2d, to=dtype_of(to).name, name=name)
+    slide = _slide("im2col", is_2d=is_2d, stride=stride, padding=padding, dilation=dilation)
+    return apply(IM2COL, kernel, x, **slide, is_2d=is_2d, to=dtype_of(to).name, name=name)
 
 
 def im2col_back(
     grad: Tensor,
     kernel: Tensor,
-    ne: tuple[int, ...],
+    shape: tuple[int, ...],
     *,
-    s0: int = 1,
-    s1: int = 1,
-    p0: int = 0,
-    p1: int = 0,
-    d0: int = 1,
-    d1: int = 1,
+    stride: Along = 1,
+    padding: Along = 0,
+    dilation: Along = 1,
     is_2d: bool = True,
     name: str = "",
 ) -> Tensor:
-    """Gradient of the `x` of `im2col`, which had the sizes `ne`; f32.
+    """Gradient of the `x` of `im2col`, which had this `shape`; f32.
 
     `grad` is that of the result of `im2col` with the same `kernel` and parameters. Raises
     ShapeError.
     """
-    strides = {"s0": s0, "s1": s1, "p0": p0, "p1": p1, "d0": d0, "d1": d1}
-    return apply(IM2COL_BACK, grad, kernel, ne=tuple(ne), **strides, is_2d=is_2d, name=name)
+    slide = _slide("im2col_back", is_2d=is_2d, stride=stride, padding=padding, dilation=dilation)
+    ne = tuple(reversed(shape))
+    return apply(IM2COL_BACK, grad, kernel, ne=ne, **slide, is_2d=is_2d, name=name)
 
 
 def im2col_3d(
@@ -210,42 +206,42 @@ def im2col_3d(
     x: Tensor,
     n_channels: int,
     *,
-    s0: int = 1,
-    s1: int = 1,
-    s2: int = 1,
-    p0: int = 0,
-    p1: int = 0,
-    p2: int = 0,
-    d0: int = 1,
-    d1: int = 1,
-    d2: int = 1,
+    stride: Along = 1,
+    padding: Along = 0,
+    dilation: Along = 1,
     to: DTypeLike = "f16",
     name: str = "",
 ) -> Tensor:
     """`im2col` of volumes: rows of kw * kh * kd * channels elements.
 
-    In `ne` order: `kernel` [kw, kh, kd, channels * any] and `x` [w, h, d, channels * n], f32 or
-    f16, give [row, out w, out h, out d * n] of type `to`: f32, f16 or bf16. Raises ShapeError.
+    `kernel` [any * channels, kd, kh, kw] and `x` [n * channels, d, h, w], f32 or f16, give
+    [n * out d, out h, out w, row] of type `to`: f32, f16 or bf16. Raises ShapeError.
     """
-    strides = {"s0": s0, "s1": s1, "s2": s2, "p0": p0, "p1": p1, "p2": p2}
-    dilations = {"d0": d0, "d1": d1, "d2": d2}
+    slide = window("im2col_3d", 3, stride=stride, padding=padding, dilation=dilation)
     return apply(
         IM2COL_3D,
         kernel,
         x,
         n_channels=n_channels,
-        **strides,
-        **dilations,
+        **slide,
         to=dtype_of(to).name,
         name=name,
     )
 
 
-def col2im_1d(x: Tensor, *, s0: int = 1, oc: int, p0: int = 0, name: str = "") -> Tensor:
+def col2im_1d(
+    x: Tensor, *, channels: int, stride: int = 1, padding: int = 0, name: str = ""
+) -> Tensor:
     """Sum overlapping pieces of a signal where each belongs; the type of `x`.
 
-    In `ne` order: `x` [k * oc, t] holds, for each of `t` steps of `s0`, the k elements of `oc`
-    channels; the result is [(t - 1) * s0 + k - 2 * p0, oc], cropped by `p0` at both ends. Raises
-    ShapeError.
+    `x` [t, channels * k] holds, for each of `t` steps of `stride`, the k elements of `channels`;
+    the result is [channels, (t - 1) * stride + k - 2 * padding], cropped by `padding` at both ends.
+    Raises ShapeError.
     """
-    return apply(COL2IM_1D, x, s0=s0, oc=oc, p0=p0, name=name)
+    return apply(COL2IM_1D, x, s0=stride, oc=channels, p0=padding, name=name)
+
+
+def _slide(
+    where: str, *, is_2d: bool, stride: Along, padding: Along, dilation: Along
+) -> dict[str, int]:
+    return window(where, 2 if is_2d else 1, stride=stride, padding=padding, dilation=dilation)

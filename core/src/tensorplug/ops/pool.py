@@ -8,6 +8,7 @@ from tensorplug.graph.tensor import Tensor
 from tensorplug.ops.rules import ONLY_F32, always
 from tensorplug.ops.split import PARTIAL, Way, aligned
 from tensorplug.ops.table import Call, Op, Param, Shape, Source, apply, register_op
+from tensorplug.ops.windows import Along, by_dim
 
 KINDS = ("max", "avg")
 _PIXELS = frozenset({F32, F16})
@@ -132,54 +133,59 @@ POOL_2D_BACK = register_op(
 
 
 def pool_1d(
-    x: Tensor, *, kind: str = "max", k0: int, s0: int = 1, p0: int = 0, name: str = ""
+    x: Tensor, size: int, *, kind: str = "max", stride: int = 1, padding: int = 0, name: str = ""
 ) -> Tensor:
-    """The largest (`max`) or the mean (`avg`) of each window of `k0` elements of a row; f32.
+    """The largest (`max`) or the mean (`avg`) of each window of `size` elements of the last axis.
 
-    `x` is f32 or f16, `p0` elements beyond either end count as missing: [n, ...] to [(n + 2 * p0 -
-    k0) // s0 + 1, ...]. A window with nothing inside gives the lowest f32, or 0. Raises ShapeError.
+    `x` is f32 or f16, the result f32: [..., n] to [..., (n + 2 * padding - size) // stride + 1].
+    `padding` elements beyond either end count as missing: a window with nothing inside gives the
+    lowest f32, or 0. Raises ShapeError.
     """
-    return apply(POOL_1D, x, kind=kind, k0=k0, s0=s0, p0=p0, name=name)
+    return apply(POOL_1D, x, kind=kind, k0=size, s0=stride, p0=padding, name=name)
 
 
 def pool_2d(
     x: Tensor,
+    size: Along,
     *,
     kind: str = "max",
-    k0: int,
-    k1: int,
-    s0: int = 1,
-    s1: int = 1,
-    p0: float = 0.0,
-    p1: float = 0.0,
+    stride: Along = 1,
+    padding: float | tuple[float, ...] = 0.0,
     name: str = "",
 ) -> Tensor:
-    """The largest (`max`) or the mean (`avg`) of each window [k0, k1] of images [w, h, ...]; f32.
+    """The largest (`max`) or the mean (`avg`) of each window of images [..., h, w]; f32.
 
-    `x` is f32 or f16. What lies beyond the edges is no largest element, but counts as 0 in a mean
-    (other than in `pool_1d`). Paddings may be fractions: 0.5 is one element at the end alone.
-    Raises ShapeError.
+    `x` is f32 or f16. `size`, `stride` and `padding` are numbers for both axes or pairs (height,
+    width). What lies beyond the edges is no largest element, but counts as 0 in a mean (other than
+    in `pool_1d`). Paddings may be fractions: 0.5 is one element at the end only. Raises ShapeError.
     """
-    window = {"k0": k0, "k1": k1, "s0": s0, "s1": s1}
-    return apply(POOL_2D, x, kind=kind, **window, p0=float(p0), p1=float(p1), name=name)
+    window = _image_window("pool_2d", size, stride, padding)
+    return apply(POOL_2D, x, kind=kind, **window, name=name)
 
 
 def pool_2d_back(
     grad: Tensor,
     x: Tensor,
+    size: Along,
     *,
     kind: str = "max",
-    k0: int,
-    k1: int,
-    s0: int = 1,
-    s1: int = 1,
-    p0: float = 0.0,
-    p1: float = 0.0,
+    stride: Along = 1,
+    padding: float | tuple[float, ...] = 0.0,
     name: str = "",
 ) -> Tensor:
     """Gradient of `pool_2d(x)`, given that of its result, `grad`; f32 of the shape of `x`.
 
     Where several elements of a window are the largest, the first has it all. Raises ShapeError.
     """
-    window = {"k0": k0, "k1": k1, "s0": s0, "s1": s1}
-    return apply(POOL_2D_BACK, grad, x, kind=kind, **window, p0=float(p0), p1=float(p1), name=name)
+    window = _image_window("pool_2d_back", size, stride, padding)
+    return apply(POOL_2D_BACK, grad, x, kind=kind, **window, name=name)
+
+
+def _image_window(
+    where: str, size: Along, stride: Along, padding: float | tuple[float, ...]
+) -> dict[str, int | float]:
+    return {
+        **by_dim(where, "size", "k", size, 2),
+        **by_dim(where, "stride", "s", stride, 2),
+        **by_dim(where, "padding", "p", padding, 2),
+    }

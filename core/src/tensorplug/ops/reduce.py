@@ -195,7 +195,7 @@ def _along(op: Op, x: Tensor, axis: int, *, name: str, **params: Value) -> Tenso
     swap = list(range(x.rank))
     swap[at], swap[-1] = swap[-1], swap[at]
     rows = copy.cont(view.permute(x, swap))
-    return copy.cont(view.permute(apply(op, rows, **params), swap), name=name)
+    return copy.cont(view.permute(apply(op, rows, name="", **params), swap), name=name)
 
 
 def _last(x: Tensor, over: Sequence[int]) -> Tensor:

@@ -1,8 +1,14 @@
 """Windows that slide over dimensions: their parameters, and how many of them there are."""
 
 from collections.abc import Sequence
+from typing import TypeVar
 
+from tensorplug.errors import ShapeError
 from tensorplug.ops.table import Call, Param
+
+Number = TypeVar("Number", int, float)
+Along = int | tuple[int, ...]
+"""One number for all axes of a window, or one for each in the order of the shape."""
 
 
 def window_params(dims: int) -> tuple[Param, ...]:
@@ -15,6 +21,30 @@ def window_params(dims: int) -> tuple[Param, ...]:
         for letter, default in (("s", 1), ("p", 0), ("d", 1))
         for dim in range(dims)
     )
+
+
+def window(
+    where: str, dims: int, *, stride: Along = 1, padding: Along = 0, dilation: Along = 1
+) -> dict[str, int]:
+    """The parameters of `window_params` from what people give. Raises ShapeError."""
+    return {
+        **by_dim(where, "stride", "s", stride, dims),
+        **by_dim(where, "padding", "p", padding, dims),
+        **by_dim(where, "dilation", "d", dilation, dims),
+    }
+
+
+def by_dim(
+    where: str, what: str, letter: str, value: Number | tuple[Number, ...], dims: int
+) -> dict[str, Number]:
+    """Parameters `letter0`, `letter1` in ggml's order from numbers in NumPy's."""
+    values = value if isinstance(value, tuple) else (value,) * dims
+    if len(values) != dims:
+        raise ShapeError(
+            f"{where}: {what}={value} has {len(values)} numbers for a window of {dims} axes; give "
+            "one for each, or one for all"
+        )
+    return {f"{letter}{dim}": n for dim, n in enumerate(reversed(values))}
 
 
 def window_counts(call: Call, kernel: Sequence[int], sizes: Sequence[int]) -> tuple[int, ...]:

@@ -100,7 +100,7 @@ def _back(
 ) -> Case:
     """The gradient that comes back to an image of sizes `ne`."""
     filled = (tp.input("", sizes[::-1], tp.F32) for sizes in (kernel, ne))
-    like = tp.im2col(*filled, **slide)
+    like = tp.apply(tp.ops.op("im2col"), *filled, **slide)
     grad = Arg(like.ne[: like.rank], layout=layout)
     return Case(op="im2col_back", args=(grad, Arg(kernel, filters)), params={"ne": ne, **slide})
 

@@ -85,7 +85,7 @@ def _back(forward: Case, layout: str = "plain") -> Case:
     """The gradient of a pooling."""
     (x,) = forward.args
     assert x is not None
-    pooled = tp.pool_2d(tp.input("", x.ne[::-1], x.dtype), **forward.params)
+    pooled = tp.apply(tp.ops.op("pool_2d"), tp.input("", x.ne[::-1], x.dtype), **forward.params)
     grad = Arg(pooled.ne[: pooled.rank], layout=layout)
     return Case(op="pool_2d_back", args=(grad, x), params=forward.params)
 
