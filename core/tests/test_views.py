@@ -127,7 +127,7 @@ def test_window_of_blocks_starts_and_ends_with_a_block() -> None:
     w = t(64, 3, dtype=tp.Q4_0)
 
     assert tp.view(w, (32, 3), nb=(36,), offset=18).nbytes == 18 + 2 * 36
-    with pytest.raises(tp.ShapeError, match="a row of 16 elements is no multiple"):
+    with pytest.raises(tp.ShapeError, match="a row of 16 elements is not a multiple"):
         tp.view(w, (16,))
     with pytest.raises(tp.ShapeError, match="offset 4 must be multiples of 18 bytes"):
         tp.view(w, (32,), offset=4)
@@ -252,7 +252,7 @@ def test_reshape_keeps_blocks_whole() -> None:
     w = t(64, 3, dtype=tp.Q4_0)
 
     assert tp.reshape(w, (6, 32)).nb == (18, 18, 108, 108)
-    with pytest.raises(tp.ShapeError, match="a row of 48 elements is no multiple"):
+    with pytest.raises(tp.ShapeError, match="a row of 48 elements is not a multiple"):
         tp.reshape(w, (4, 48))
 
 

@@ -154,7 +154,7 @@ def test_views_read_the_memory_of_their_root():
     data = x[1]
 
     assert np.array_equal(value(x[0][1, ::2, 1:3], x), data[1, ::2, 1:3])
-    assert np.array_equal(value(x[0].T, x), data.swapaxes(1, 2))
+    assert np.array_equal(value(x[0].mT, x), data.swapaxes(1, 2))
     assert np.array_equal(value(x[0].reshape(4, 6), x), data.reshape(4, 6))
     assert np.array_equal(value(tp.cont(x[0].mT, (8, 3)), x), data.swapaxes(1, 2).reshape(8, 3))
 
