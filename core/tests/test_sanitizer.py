@@ -17,9 +17,9 @@ from tensorplug.fusion.matching import find_groups
 from tensorplug.graph.bindings import Bindings
 from tensorplug.graph.tensor import Array, Storage
 from tensorplug.inspect.sanitizer import Clocks, Sanitizer
-from tensorplug.planning import split
+from tensorplug.planning import layout, split
 from tensorplug.planning.memory import plan_memory
-from tensorplug.running import execute, fleet, schedule, scheduler
+from tensorplug.running import fleet, results, run, scheduler
 from tensorplug_testing.anykernel import ALL_KERNELS
 from tensorplug_testing.null import NullDevice
 from tensorplug_testing.timeline import Timeline
@@ -486,19 +486,19 @@ def nothing(*_: object) -> None:
 
 
 def skip_order_after(patch: pytest.MonkeyPatch, rig: Rig) -> None:
-    patch.setattr(execute, "order_after", nothing)
+    patch.setattr(run, "order_after", nothing)
     patch.setattr(Mark, "order", nothing)
 
 
 def mark_before_the_copies(patch: pytest.MonkeyPatch, rig: Rig) -> None:
     early: dict[Backend, Mark] = {}
-    bring = execute._bring
+    enter = fleet.Fleet.enter
 
-    def careless(*args: Any) -> Any:
+    def careless(*args: Any) -> None:
+        enter(*args)
         early.update({stream: Mark(stream) for stream in (rig.fast, rig.slow)})
-        return bring(*args)
 
-    patch.setattr(execute, "_bring", careless)
+    patch.setattr(fleet.Fleet, "enter", careless)
     patch.setattr(fleet, "Mark", lambda stream: early.get(stream) or Mark(stream))
 
 
@@ -547,18 +547,15 @@ def copy_through_the_host_without_waiting(patch: pytest.MonkeyPatch, rig: Rig) -
 def share_host_memory_among_batches(patch: pytest.MonkeyPatch, rig: Rig) -> None:
     shared: dict[int, Array] = {}
     patch.setattr(type(rig.slow), "copy_async", lambda *_: False)
-    patch.setattr(
-        execute, "_staging", lambda *a: shared.setdefault(a[-1], np.empty(a[-1], np.uint8))
-    )
+    patch.setattr(run, "_staging", lambda *a: shared.setdefault(a[-1], np.empty(a[-1], np.uint8)))
 
 
 def take_a_batch_without_waiting(patch: pytest.MonkeyPatch, rig: Rig) -> None:
-    patch.setattr(execute.InFlight, "reach", nothing)
+    patch.setattr(results.InFlight, "reach", nothing)
 
 
 def mark_one_stream_only(patch: pytest.MonkeyPatch, rig: Rig) -> None:
-    mark = execute._mark
-    patch.setattr(execute, "_mark", lambda planner, _index: mark(planner, 0))
+    patch.setattr(run, "StreamMark", lambda _stream: Mark(rig.fast))
 
 
 def run_without_waiting(patch: pytest.MonkeyPatch, rig: Rig) -> None:
@@ -569,7 +566,7 @@ def reuse_what_is_copied(patch: pytest.MonkeyPatch, rig: Rig) -> None:
     def careless(*args: Any, keep: Any, **options: Any) -> Any:
         return plan_memory(*args, keep=[t for t in keep if t.op != "mul_mat"], **options)
 
-    patch.setattr(schedule, "plan_memory", careless)
+    patch.setattr(layout, "plan_memory", careless)
 
 
 Mistake = Callable[[pytest.MonkeyPatch, Rig], None]

@@ -1,9 +1,7 @@
 """Random graphs on random mixtures of devices, which fuse, give what one gives that does not."""
 
-import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
 
 import numpy as np
 import pytest
@@ -13,13 +11,13 @@ from hypothesis import strategies as st
 import tensorplug as tp
 from tensorplug.device import Backend
 from tensorplug.device.marks import Mark
-from tensorplug.device.part import Part
 from tensorplug.errors import DeviceError, OutOfMemory
-from tensorplug.graph.tensor import Storage, Tensor
+from tensorplug.graph.tensor import Tensor
 from tensorplug.planning import arrange, memory
 from tensorplug.planning.memory import Step
 from tensorplug.planning.stages import Stage, Work
-from tensorplug.running import execute, queueing
+from tensorplug.running import results as results_of
+from tensorplug.running import run
 from tensorplug_testing.anykernel import ALL_KERNELS
 from tensorplug_testing.null import NullDevice
 from tensorplug_testing.timeline import Timeline
@@ -259,12 +257,12 @@ def test_stages_with_hazards_are_reported(
 
 
 def forget_waits(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(execute, "order_after", lambda _first, _then: None)
+    patch.setattr(run, "order_after", lambda _first, _then: None)
     patch.setattr(Mark, "order", lambda _mark, _then: None)
 
 
 def forget_batches(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(execute.InFlight, "reach", lambda _flight: None)
+    patch.setattr(results_of.InFlight, "reach", lambda _flight: None)
 
 
 def forget_runs(patch: pytest.MonkeyPatch) -> None:
@@ -349,184 +347,3 @@ def test_lost_device_is_the_cause_of_the_error() -> None:
             schedule.run({x: np.eye(4)})
 
     assert isinstance(error.value.__cause__, tp.DeviceLost)
-
-
-# --- the program against the functions before it -----------------------------------------------
-
-
-class Log:
-    """Everything that streams are asked for, in order; objects by their number."""
-
-    def __init__(self, backends: Sequence[Backend]) -> None:
-        self.lines: list[tuple[Any, ...]] = []
-        self._numbers: dict[object, int] = {}
-        self._next = itertools.count()
-        for backend in backends:
-            backend.watches = (*backend.watches, self)
-        self._kept: list[object] = []
-
-    def _of(self, what: object) -> object:
-        if isinstance(what, Storage):
-            return (self._of(what.buffer), what.offset)
-        if isinstance(what, memoryview):
-            return "host"
-        if isinstance(what, Backend):
-            return what.name
-        if what is None:
-            return None
-        self._kept.append(what)
-        return self._numbers.setdefault(what, next(self._next))
-
-    def runs(self, stream: Backend, bound: Part) -> None:
-        work = [
-            (n.op, self._of(bound.bindings.where(n))) for n in bound.nodes if bound.bindings.has(n)
-        ]
-        self.lines.append(("runs", stream.name, tuple(work)))
-
-    def moves(self, by: Any, source: Any, target: Any, size: int) -> None:
-        self.lines.append(("moves", *map(self._of, (by, source, target)), size))
-
-    def ordered(self, first: Backend, then: Backend) -> None:
-        self.lines.append(("ordered", first.name, then.name))
-
-    def synchronized(self, stream: Backend) -> None:
-        self.lines.append(("synchronized", stream.name))
-
-    def marked(self, mark: Mark) -> None:
-        self.lines.append(("marked", mark.stream.name, self._of(mark)))
-
-    def reached(self, mark: Mark, then: Backend | None) -> None:
-        self.lines.append(("reached", self._of(mark), self._of(then)))
-
-
-def logged(
-    devices: Sequence[NullDevice], work: Callable[[list[Backend]], object], *, program: bool
-) -> tuple[list[tuple[Any, ...]], list[list[Any]]]:
-    """What streams were asked for, and what their devices did."""
-    backends = [device.open() for device in devices]
-    log = Log(backends)
-    with pytest.MonkeyPatch.context() as patch:
-        if program:
-            patch.setattr(execute, "_run", queueing.queue_run)
-            patch.setattr(execute, "_submit", queueing.queue_flight)
-        try:
-            work(backends)
-        except tp.Unsupported:
-            pass
-        finally:
-            for device in devices:
-                device.close(force=True)
-    return log.lines, [list(device.log) for device in devices]
-
-
-@settings(max_examples=250, deadline=None, derandomize=True)
-@given(recipes(), st.tuples(*[abilities()] * 4), st.booleans(), st.booleans())
-def test_program_queues_what_the_functions_did(
-    recipe: Recipe, able: tuple[Abilities, ...], concurrent: bool, sanitize: bool
-) -> None:
-    def work(backends: list[Backend]) -> object:
-        return results(recipe, backends, parallel=recipe.parallel, sanitize=sanitize)
-
-    before, after = (
-        logged(mixture(recipe, able, concurrent=concurrent), work, program=program)
-        for program in (False, True)
-    )
-
-    assert after[0] == before[0]
-    assert after[1] == before[1]
-
-
-class Some:
-    """An observer that wants every third node."""
-
-    def __init__(self) -> None:
-        self.asked = 0
-        self.seen: list[np.ndarray] = []
-
-    def wants(self, node: Tensor) -> bool:
-        self.asked += 1
-        return self.asked % 3 == 0
-
-    def see(self, node: Tensor, value: np.ndarray) -> bool:
-        self.seen.append(value.copy())
-        return True
-
-
-@settings(max_examples=60, deadline=None, derandomize=True)
-@given(recipes(), st.tuples(*[abilities()] * 4))
-def test_observed_program_queues_what_the_functions_did(
-    recipe: Recipe, able: tuple[Abilities, ...]
-) -> None:
-    def work(backends: list[Backend]) -> object:
-        program = Program(recipe, backends)
-        x = np.ones((4, 4), np.float32)
-        with tp.Scheduler(backends, parallel=recipe.parallel) as scheduler:
-            schedule = scheduler.schedule(program.outputs, effects=program.effects)
-            for i in range(4):
-                if recipe.parallel and i % 2:
-                    schedule.submit({program.x: x}, observer=Some())
-                else:
-                    schedule.run({program.x: x * i} if i != 2 else {}, observer=Some())
-                if recipe.parallel:
-                    schedule.submit({})
-            scheduler.synchronize()
-        return None
-
-    before, after = (
-        logged(mixture(recipe, able), work, program=program) for program in (False, True)
-    )
-
-    assert after == before
-
-
-def expert_product(node: Tensor, out: Any, w: Any, x: Any, ids: Any) -> None:
-    for t in range(x.shape[1]):
-        for i in range(ids.shape[3]):
-            out[0, t, i] = w[0, ids[0, 0, t, i]] @ x[0, t, i % x.shape[2]]
-
-
-@pytest.mark.parametrize("shared", [False, True])
-@pytest.mark.parametrize("parallel", [False, True])
-@pytest.mark.parametrize("seed", range(12))
-def test_program_copies_the_experts_that_the_functions_did(
-    parallel: bool, seed: int, shared: bool
-) -> None:
-    rng = np.random.default_rng(seed)
-    stack = rng.standard_normal((8, 4, 4)).astype(np.float32)
-    ids = rng.integers(0, 8, (3, 2)).astype(np.int32)
-    able = asdict(Abilities(*rng.integers(0, 2, 4).astype(bool).tolist()))
-    del able["family"]
-    kernels = {**ALL_KERNELS, "mul_mat_id": expert_product}
-
-    def devices() -> list[NullDevice]:
-        timeline = Timeline(seed)
-        return [
-            NullDevice(
-                "null:0", timeline=timeline, kernels=kernels, offloads={"mul_mat_id"}, **able
-            ),
-            NullDevice(
-                "cpu:0",
-                device_type=tp.DeviceType.CPU,
-                host=True,
-                kernels=kernels,
-                timeline=timeline,
-            ),
-        ]
-
-    def work(backends: list[Backend]) -> None:
-        experts = backends[1].place("experts", stack, usage=tp.WEIGHTS)
-        x, which = tp.input("x", (3, 1, 4), tp.F32), tp.input("ids", (3, 2), tp.I32)
-        first = tp.relu(tp.mul_mat_id(experts, x, which))
-        y = tp.mul_mat_id(experts, first, which) if shared else first
-        with tp.Scheduler(backends, parallel=parallel) as scheduler:
-            schedule = scheduler.schedule(y, pins={first: backends[1]})
-            for i in range(6):
-                given = {x: np.full((3, 1, 4), i, np.float32), which: np.roll(ids, i)}
-                (schedule.submit if parallel else schedule.run)(given)
-            scheduler.synchronize()
-
-    before, after = (logged(devices(), work, program=program) for program in (False, True))
-
-    assert after == before
-    sizes = {line[-1] for line in before[0] if line[0] == "moves"}
-    assert bool(sizes & {64, 128, 192, 256, 320}) is not shared

@@ -2,19 +2,17 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tensorplug.device.buffer import BufferType, human
 from tensorplug.graph.tensor import Tensor
 from tensorplug.inspect.page import page
 from tensorplug.planning.assign import Field
+from tensorplug.planning.layout import Layout
 from tensorplug.planning.memory import Slot, stage_ends
 from tensorplug.planning.split import Split
 from tensorplug.planning.stages import label
 from tensorplug.planning.timeline import kept, timeline
-
-if TYPE_CHECKING:
-    from tensorplug.running.schedule import Layout
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +153,7 @@ class Explanation:
 
 
 def explain(
-    layout: "Layout", field: Field, pools: Sequence[BufferType], notes: Mapping[Tensor, str]
+    layout: Layout, field: Field, pools: Sequence[BufferType], notes: Mapping[Tensor, str]
 ) -> Explanation:
     """Put a layout into words, with what plans say of their nodes."""
     names = [backend.name for backend in field.backends]
@@ -235,7 +233,7 @@ def _reads(order: Sequence[Tensor]) -> list[tuple[int, ...]]:
 
 
 def _memory(
-    layout: "Layout", order: Sequence[Tensor], names: Sequence[str], pools: Sequence[BufferType]
+    layout: Layout, order: Sequence[Tensor], names: Sequence[str], pools: Sequence[BufferType]
 ) -> tuple[tuple[BufferRow, ...], tuple[PlaceRow, ...]]:
     """The compute buffers, and the places and lifetimes of the tensors in them."""
     graph, splits = layout.graph, layout.splits

@@ -5,13 +5,13 @@ different programs for the same loop, `tensorplug.running.run`. Streams go by th
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
 from tensorplug.graph.tensor import Tensor
 from tensorplug.planning.assign import Choices, is_weight
 from tensorplug.planning.split import Copy as Crossing
-from tensorplug.planning.split import Split
+from tensorplug.planning.split import Split, localised
 
 
 def label(tensor: Tensor) -> str:
@@ -177,11 +177,13 @@ class Copy(Step):
 class Run(Step):
     """The stream computes a split, or the part of it that ends where an observer looks.
 
-    A `whole` split has a plan. With the last part of a split all is queued on the streams `ends`
-    that the split needs; empty where nobody asks whether a split is done.
+    `local` maps what the nodes read to the copies that they read. A `whole` split has a plan. With
+    the last part of a split all is queued on the streams `ends` that the split needs; empty where
+    nobody asks whether a split is done.
     """
 
     nodes: tuple[Tensor, ...]
+    local: Mapping[Tensor, Tensor]
     whole: bool = True
     ends: tuple[int, ...] = ()
 
@@ -192,8 +194,8 @@ class Run(Step):
     @property
     def reads(self) -> tuple[Tensor, ...]:
         made = set(self.nodes)
-        used = dict.fromkeys(s for node in self.nodes for s in node.sources)
-        return tuple(t for t in used if t.root not in made)
+        used = (s for node in self.nodes for s in localised(node.sources, self.local))
+        return tuple(t for t in dict.fromkeys(used) if t.root not in made)
 
     @property
     def writes(self) -> tuple[Tensor, ...]:
@@ -211,7 +213,7 @@ class Mark(Enum):
     """Who waits for a mark."""
 
     LENDERS = "all that compute in memory of `lenders`, which the stream has read"
-    COPIES = "all that compute in memory which was copied for the split, by whichever stream"
+    COPIES = "all that compute in memory that was copied for the split, by whichever stream"
     BATCH = "who waits for the batch"
 
 
@@ -219,7 +221,9 @@ class Mark(Enum):
 class Signal(Step):
     """The stream leaves a mark behind its work so far, for `whom`.
 
-    A mark for a batch is left out `if_idle`: where the stream turned out to copy nothing.
+    With Mark.COPIES a reader without events is waited for instead if its lender is one of
+    `lenders`, in whose memory the batch computes. A mark for a batch is left out `if_idle` and the
+    stream turned out to copy nothing.
     """
 
     whom: Mark
@@ -228,7 +232,7 @@ class Signal(Step):
 
     @property
     def words(self) -> str:
-        return "waits for the reader of what is read by"
+        return "waits for who reads memory of" if self.whom is Mark.COPIES else "marks work of"
 
     def title(self, names: Sequence[str]) -> str:
         return "mark"
@@ -294,7 +298,7 @@ def run_program(
     for split in splits:
         ends = dict.fromkeys((split.backend, *(copy.origin for copy in split.copies)))
         steps += _before(split, where)
-        steps.append(Run(split.backend, split.index, split.nodes, ends=tuple(ends)))
+        steps.append(Run(split.backend, split.index, split.nodes, split.local, ends=tuple(ends)))
     return tuple(steps)
 
 
@@ -309,16 +313,18 @@ def flight_program(
     `sharers` are, for each stream, all that compute in the same memory.
     """
     steps: list[Step] = []
+    busy = {split.backend for split in splits}
     for split in splits:
         own = split.backend
         steps.append(Wait(own, split.index, Until.FREE))
         steps += _before(split, where)
-        if any(copy.source.nbytes for copy in split.copies):
-            steps.append(Signal(own, split.index, Mark.COPIES))
-        steps.append(Run(own, split.index, split.nodes))
+        origins = {copy.origin for copy in split.copies if copy.source.nbytes}
+        if origins:
+            lenders = tuple(i for i in sorted(origins) if busy.intersection(sharers[i]))
+            steps.append(Signal(own, split.index, Mark.COPIES, lenders))
+        steps.append(Run(own, split.index, split.nodes, split.local))
         if split.after or len(sharers[own]) > 1:
             steps.append(Signal(own, split.index, Mark.LENDERS, tuple(sorted(split.after))))
-    busy = {split.backend for split in splits}
     # Each once: memory that a stream still writes must not be given up for that of a second read.
     for output in dict.fromkeys(outputs):
         home = where[output].backend
@@ -377,7 +383,7 @@ def _cut(run: Run, wants: Callable[[Tensor], bool]) -> Iterator[Step]:
         last = i == len(run.nodes)
         if wanted or last:
             ends = run.ends if last else ()
-            yield Run(run.stream, run.split, run.nodes[start:i], whole=False, ends=ends)
+            yield replace(run, nodes=run.nodes[start:i], whole=False, ends=ends)
             start = i
         if wanted:
             yield Read(run.stream, run.split, node, To.OBSERVER)

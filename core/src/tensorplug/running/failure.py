@@ -19,12 +19,13 @@ from tensorplug.errors import (
     TensorplugError,
 )
 from tensorplug.graph.tensor import Tensor
+from tensorplug.planning.program import Copy, Step, Wait, label
 from tensorplug.planning.split import Split
 from tensorplug.running.run import FAILURES, StepFailed, Work
 
 if TYPE_CHECKING:
     from tensorplug.running.recovery.restart import Restart
-    from tensorplug.running.schedule import Batch, Schedule
+    from tensorplug.running.schedule import Schedule
     from tensorplug.running.scheduler import Scheduler
 
 CAUSES: tuple[tuple[type[TensorplugError], str, str], ...] = (
@@ -35,7 +36,6 @@ CAUSES: tuple[tuple[type[TensorplugError], str, str], ...] = (
 )
 """Kinds of errors, narrow ones first: in a word, and what may help against each."""
 
-BRINGS = "brings what is read by"
 WITHOUT_IT = "make a scheduler without {names}, or one with on_failure='replan'"
 
 
@@ -61,78 +61,38 @@ class Attempt:
         """Which batch of the schedule is used; None until that is decided."""
         self.in_flight = in_flight
         """Whether others may be queued behind it before it is done."""
-        self.serial = 0
-        """The run that was the last when this one failed."""
-        self.inputs: Mapping[Tensor, Any] | None = None
-        """Copies of all inputs, where the run may begin again."""
-        self.split: int | None = None
-        self.copiers: set[Backend] = set()
-        """Streams that copy between devices for it."""
         self.start = start
         """The boundary from which it goes on; None: from the inputs."""
         self.skipped = 0
         """How many splits are before that, and do not run."""
-        self.begun = 0
-        """How many splits may have changed memory, or were skipped."""
+        self.work = Work()
+        """What its steps share, until it is decided how to go on."""
+        self.inputs: Mapping[Tensor, Any] | None = None
+        """Copies of all inputs, where the run may begin again."""
+        self.step: Step | None = None
+        """The step at which a device broke it off; None where that was before the first."""
+        self.serial = 0
+        """The run that was the last when this one failed."""
         self.completed = 0
         """How many splits are known to be done, when it failed."""
         self.queued = 0
         """How many splits had been queued whole by then."""
-        self.batch: Batch | None = None
-        """The memory in which it runs, until it is decided how to go on."""
         self.failed: tuple[Device, ...] = ()
         self.disturbed: set[Device] = set()
         """Devices whose queued work is not done, those that failed or that waited for them."""
         self.failure: RunFailed | None = None
-        self.work: Work | None = None
-        """What its steps share, until it is decided how to go on."""
         self._kinds = kinds
-        self._doing: tuple[str, Tensor | None] = ("prepares the run", None)
-        self._backend: Backend | None = None
-        self.ended: dict[int, list[tuple[Backend, int]]] = {}
-        """By split: its streams, each with the moment at which all of it was queued."""
         self._waited: dict[int, list[Backend]] = {}
 
-    def does(self, what: str, tensor: Tensor | None, backend: Backend) -> None:
-        """Note that `backend` now moves `tensor`, or is waited for."""
-        self._doing, self._backend = (what, tensor), backend
+    @property
+    def split(self) -> int | None:
+        """The split that was being queued."""
+        return None if self.step is None else self.step.split
 
-    def enters(self, split: Split, backend: Backend) -> None:
-        """Note that the copies of `split` come next."""
-        self.split, self._backend = split.index, backend
-        self._doing = (BRINGS, None)
-
-    def runs(self) -> None:
-        """Note that the nodes of the split come next."""
-        assert self.split is not None
-        self._doing, self.begun = ("runs", None), self.split + 1
-
-    def skips(self) -> None:
-        """Note how many splits of the plan need not run."""
-        if self.start is not None and self.schedule is not None:
-            self.begun = self.skipped = self.start.skips(self.schedule.splits)
-
-    def has_queued(self, split: Split) -> None:
-        """Note that all of `split` is queued now: who waits for its streams waits for it."""
-        streams = self._streams(split)
-        self.ended[split.index] = [(stream, stream.moment()) for stream in streams]
-
-    def leaves(self) -> None:
-        """Note that all splits are queued."""
-        self.split, self._doing = None, ("finishes the run", None)
-
-    def begins(self, work: Work) -> None:
-        """Note what its steps share."""
-        self.skips()
-        self.work, work.begun = work, self.skipped
-        if self.start is not None:
-            work.kept = self.start.values
-
-    def _stopped(self, failed: StepFailed) -> None:
-        """Note the step at which it broke off."""
-        step = failed.step
-        self.split, self._backend = step.split, self.scheduler.backends[step.stream]
-        self._doing = (step.words, step.moved)
+    @property
+    def begun(self) -> int:
+        """How many splits may have changed memory, or were skipped."""
+        return self.work.begun
 
     def nodes(self) -> list[Tensor]:
         """What may have been computed since the run began from its inputs, in order."""
@@ -178,16 +138,12 @@ class Attempt:
     ) -> None:
         if error is None or isinstance(error, RunFailed):
             return
-        if self.work is not None:
-            self.begun = max(self.begun, self.work.begun)
-            self.ended, self.batch = self.work.ended, self.work.batch
         if isinstance(error, StepFailed):
-            self._stopped(error)
-            error = error.__cause__
-        # Waiting anew would also end where an error of queued work was raised before.
+            self.step, error = error.step, error.__cause__
+        # Waiting again would also end where an error of queued work was raised before.
         self._waited = {
             index: [stream for stream, moment in streams if stream.waited_since(moment)]
-            for index, streams in self.ended.items()
+            for index, streams in self.work.ended.items()
         }
         late = self._settle()
         if isinstance(error, self._kinds):
@@ -219,8 +175,8 @@ class Attempt:
 
     @property
     def _waits_for_others(self) -> bool:
-        """Whether who is at work may hang because another one does."""
-        return self._doing[0] in ("copies", BRINGS)
+        """Whether the stream at work may hang because another one does."""
+        return isinstance(self.step, Copy | Wait) and not self.step.by_host
 
     def _blamed(
         self, error: TensorplugError, late: Iterable[TensorplugError]
@@ -231,9 +187,9 @@ class Attempt:
             del errors[0]
         firsts = [next((d for d in e.devices if d in ours), None) for e in errors]
         found = tuple(dict.fromkeys(device for device in firsts if device is not None))
-        if found or self._backend is None:
+        if found or self.step is None:
             return found
-        return (self._backend.device,)
+        return (self.scheduler.backends[self.step.stream].device,)
 
     def _state(self, error: TensorplugError) -> RunState:
         splits = () if self.schedule is None else self.schedule.splits
@@ -245,7 +201,7 @@ class Attempt:
         return RunState(
             devices=names,
             cause=cause,
-            doing=_described(*self._doing, self.split, splits),
+            doing=self._doing(splits),
             node=error.node,
             split=self.split,
             splits=len(splits),
@@ -253,6 +209,19 @@ class Attempt:
             held=self._held(),
             remedy=hint + WITHOUT_IT.format(names=" and ".join(names) or "the device"),
         )
+
+    def _doing(self, splits: Sequence[Split]) -> str:
+        step = self.step
+        if step is None:
+            return (
+                "finishes the run" if splits and self.begun == len(splits) else "prepares the run"
+            )
+        what = step.words if step.moved is None else f"{step.words} {label(step.moved)}"
+        if step.split is None:
+            return what
+        nodes = splits[step.split].nodes
+        split = f"split {step.split} of {len(splits)} ({nodes[0].op} to {nodes[-1].op})"
+        return f"{what} {split}" if step.moved is None else f"{what} for {split}"
 
     def _is_done(self, split: Split) -> bool:
         """Whether a split that was queued is known to be done."""
@@ -293,15 +262,6 @@ def hopeless(failure: RunFailed, reason: str, not_later: Sequence[str] = ()) -> 
 def written(nodes: Iterable[Tensor]) -> list[Tensor]:
     """The roots that `nodes` write, which are not their own, each once."""
     return list(dict.fromkeys(root for node in nodes for root in node.written_roots))
-
-
-def _described(what: str, tensor: Tensor | None, split: int | None, splits: Sequence[Split]) -> str:
-    subject = "" if tensor is None else f" {tensor.name or f'{tensor.op} #{tensor.serial}'}"
-    if split is None:
-        return f"{what}{subject}"
-    nodes = splits[split].nodes
-    where = f"split {split} of {len(splits)} ({nodes[0].op} to {nodes[-1].op})"
-    return f"{what}{subject} for {where}" if subject else f"{what} {where}"
 
 
 def _text(state: RunState) -> str:

@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING
 from tensorplug.device.backend import Backend
 from tensorplug.device.buffer import BufferType
 from tensorplug.device.marks import Mark
+from tensorplug.planning.program import settling
 from tensorplug.running.arena import Arena
 
 if TYPE_CHECKING:
-    from tensorplug.running.run import Call
+    from tensorplug.running.run import Calls
 
 
 class Fleet:
@@ -20,15 +21,17 @@ class Fleet:
         backends: Sequence[Backend],
         pools: Sequence[BufferType],
         settle: Callable[[], None],
-        call: "Call",
+        calls: "Calls",
     ) -> None:
         """`pools` are the memory in which each computes; `settle` waits for all queued work.
 
-        `call` makes steps happen here.
+        `calls` make steps happen here.
         """
         self.backends = tuple(backends)
         self.names = tuple(backend.name for backend in backends)
-        self.call = call
+        self.calls = calls
+        self.settling = settling(len(self.backends))
+        """The program that waits for all queued work."""
         self.arena = Arena(pools, settle)
         self.sharers = tuple(
             tuple(i for i, other in enumerate(pools) if other is pool) for pool in pools

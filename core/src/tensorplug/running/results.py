@@ -1,18 +1,17 @@
 """What a run gives: `Results`, and `InFlight` for a batch that was submitted."""
 
 import contextlib
-from collections.abc import Callable, Collection, Mapping
-from functools import partial
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from tensorplug.device.device import Device
-from tensorplug.device.marks import Mark
-from tensorplug.device.transfer import read
 from tensorplug.errors import GraphError, RunFailed, StaleResult, TensorplugError
 from tensorplug.graph.bindings import Bindings
 from tensorplug.graph.tensor import Array, Storage, Tensor
+from tensorplug.planning.program import Read, Until, Wait
+from tensorplug.running.batch import Batch
 from tensorplug.running.failure import Attempt
-from tensorplug.running.telling import host_touches, label, span
+from tensorplug.running.run import Work, run
 
 if TYPE_CHECKING:
     from tensorplug.running.schedule import Schedule
@@ -44,18 +43,12 @@ class Results:
             return self._values[output]
         scheduler = self._schedule.scheduler
         attempt = Attempt(scheduler, self._schedule)
-        attempt.begun = len(self._schedule.splits)
+        attempt.work = Work(Batch(bindings=self._bindings), begun=len(self._schedule.splits))
         with scheduler.turn:
             # Only now: until here another thread could begin a run in the same memory.
             self._check(output)
-            return self._read(attempt, output)
-
-    def _read(self, attempt: Attempt, output: Tensor) -> Array:
-        scheduler = self._schedule.scheduler
-        with attempt:
-            attempt.leaves()
-            scheduler.wait(attempt)
-            return read_now(attempt, self._schedule, self._bindings, output)
+            with attempt:
+                return read_now(attempt, self._schedule, (output,))[output]
 
     def tensor(self, output: Tensor) -> Storage:
         """Where `output` lies on its device, without waiting or copying."""
@@ -80,16 +73,10 @@ class Results:
 class InFlight:
     """A batch that was submitted; `result()` waits for it."""
 
-    def __init__(
-        self,
-        outputs: Mapping[Tensor, Array],
-        waits: list[Mark],
-        attempt: Attempt,
-        again: Callable[[], Mapping[Tensor, Array]],
-    ) -> None:
+    def __init__(self, attempt: Attempt, again: Callable[[], Mapping[Tensor, Array]]) -> None:
         """`again` runs the batch once more, after a failure."""
-        self._outputs = dict(outputs)
-        self._waits = waits
+        self._outputs = attempt.work.outputs
+        self._marks = attempt.work.marks
         self._attempt = attempt
         self._again = again
         self._scheduler = attempt.scheduler
@@ -99,7 +86,7 @@ class InFlight:
     @property
     def done(self) -> bool:
         """Whether waiting would return at once."""
-        return all(mark.done for mark in self._waits)
+        return all(mark.done for mark in self._marks.values())
 
     def wait(self) -> None:
         """Block until the batch is done; raises what its work raised.
@@ -107,7 +94,7 @@ class InFlight:
         Raises SchedulerBusy where another thread uses the scheduler before the batch is done.
         """
         try:
-            if self._waits:
+            if self._marks:
                 with self._scheduler.turn:
                     self.reach()
             self._check()
@@ -124,16 +111,16 @@ class InFlight:
 
         Called by who has the turn of the scheduler.
         """
-        if not self._waits:
+        if not self._marks:
             return
-        with self._attempt, span(self._scheduler, "wait for a batch"):
-            for mark in self._waits:
-                self._attempt.does("waits for a batch", None, mark.stream)
-                self._scheduler.limit.call(mark.synchronize, mark.stream.device)
+        waits = (Wait(stream, None, Until.BATCH) for stream in self._marks)
+        with self._attempt:
+            fleet = self._scheduler.fleet
+            run(waits, fleet, Work(marks=self._marks), fleet.calls)
         self._land()
 
     def _land(self, failure: RunFailed | None = None) -> None:
-        self._waits, self._failure = [], failure
+        self._marks, self._failure = {}, failure
         self._scheduler.flying.remove(self)
 
     def run_again(self) -> None:
@@ -176,11 +163,11 @@ class InFlight:
         return self._outputs[output]
 
 
-def read_now(attempt: Attempt, schedule: "Schedule", bindings: Bindings, output: Tensor) -> Array:
-    """Copy `output`, which is computed, to the host."""
-    scheduler = schedule.scheduler
-    attempt.does("reads", output, schedule.home_of(output))
-    host_touches(scheduler, output, bindings.where(output))
-    with span(scheduler, f"read {label(output)}", bytes=output.nbytes):
-        device = bindings.where(output).buffer.type.device
-        return scheduler.limit.call(partial(read, output, bindings), device)
+def read_now(
+    attempt: Attempt, schedule: "Schedule", outputs: Iterable[Tensor]
+) -> Mapping[Tensor, Array]:
+    """Wait for all queued work, and copy computed `outputs` to the host."""
+    attempt.scheduler.wait(attempt)
+    where, fleet = schedule.layout.where, attempt.scheduler.fleet
+    run((Read(where[t].backend, None, t) for t in outputs), fleet, attempt.work, fleet.calls)
+    return attempt.work.outputs

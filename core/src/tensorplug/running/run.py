@@ -5,8 +5,8 @@ the sanitizer, an observer. Where a fleet has none of these a step is called as 
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
 from functools import partial
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -35,6 +35,7 @@ from tensorplug.planning.program import (
     Value,
     Wait,
 )
+from tensorplug.running.batch import Batch
 from tensorplug.running.experts import copy_used_experts
 from tensorplug.running.ids import run_checked
 
@@ -43,13 +44,14 @@ if TYPE_CHECKING:
     from tensorplug.inspect.trace import Trace
     from tensorplug.running.fleet import Fleet
     from tensorplug.running.limit import Limit
-    from tensorplug.running.schedule import Batch, Schedule
 
 FAILURES = (DeviceError, OutOfMemory)
 """What a device raises that failed; all other errors are the program's."""
 
-Call = Callable[[Step, "Fleet", "Work"], Any]
-"""Makes a step happen on a fleet, for a run."""
+Calls = Mapping[type[Step], Callable[[Any, "Fleet", "Work"], Any]]
+"""By kind of step: what makes it happen on a fleet, for a run."""
+Call = Callable[[Any, "Fleet", "Work"], Any]
+Marks = dict[int, StreamMark]
 
 
 class Observer(Protocol):
@@ -64,28 +66,41 @@ class Observer(Protocol):
         ...
 
 
-@dataclass(slots=True, eq=False)
+NO_MEMORY = Batch()
+NO_VALUES: Mapping[Tensor, Any] = MappingProxyType({})
+
+
 class Work:
     """What the steps of one run share: its memory, what it was given, and what comes of it."""
 
-    schedule: "Schedule"
-    batch: "Batch"
-    given: Mapping[Tensor, Any] = field(default_factory=dict)
-    """Inputs."""
-    kept: Mapping[Tensor, Array] = field(default_factory=dict)
-    """Values that an earlier attempt left."""
-    begun: int = 0
-    """How many splits may have changed memory, or need not run."""
-    ended: dict[int, list[tuple[Backend, int]]] = field(default_factory=dict)
-    """By split: its streams, each with the moment at which all of it was queued."""
-    copiers: set[Backend] = field(default_factory=set)
-    """Streams that copy between devices."""
-    lent: list[tuple[int, Backend]] = field(default_factory=list)
-    """Streams whose memory is copied for the split at work, and the streams that read it."""
-    outputs: dict[Tensor, Array] = field(default_factory=dict)
-    """Values that were read, or will be there when `marks` are reached."""
-    marks: dict[int, StreamMark] = field(default_factory=dict)
-    """By stream: what is done when all that was queued for the batch is done."""
+    def __init__(
+        self, batch: Batch = NO_MEMORY, *, begun: int = 0, marks: Marks | None = None
+    ) -> None:
+        self.batch = batch
+        """Its memory."""
+        self.begun = begun
+        """How many splits may have changed memory, or need not run."""
+        self.marks: Marks = {} if marks is None else marks
+        """By stream: what is done when all that was queued for the batch is done."""
+        self.given = NO_VALUES
+        """Inputs."""
+        self.last: Mapping[Tensor, Batch] = NO_VALUES
+        """For inputs that are not given: the batch that has the last value."""
+        self.kept: Mapping[Tensor, Array] = NO_VALUES
+        """Values that an earlier attempt left."""
+        self.ended: dict[int, list[tuple[Backend, int]]] = {}
+        """By split: its streams, each with the moment at which all of it was queued."""
+        self.copiers: set[Backend] = set()
+        """Streams that copy between devices."""
+        self.lent: list[tuple[int, Backend]] = []
+        """Streams whose memory is copied for the split at work, and the streams that read it."""
+        self.outputs: dict[Tensor, Array] = {}
+        """Values that were read, or will be there when `marks` are reached."""
+
+    def forget_memory(self) -> None:
+        """Let go of memory of devices, and of what was given."""
+        self.batch = NO_MEMORY
+        self.given = self.last = self.kept = NO_VALUES
 
 
 class StepFailed(Exception):
@@ -100,11 +115,11 @@ class StepFailed(Exception):
         self.step = step
 
 
-def run(program: Iterable[Step], fleet: "Fleet", work: Work, call: Call) -> None:
+def run(program: Iterable[Step], fleet: "Fleet", work: Work, calls: Calls) -> None:
     """Queue the steps of `program` in order. Raises StepFailed, and errors of the program."""
     for number, step in enumerate(program):
         try:
-            call(step, fleet, work)
+            calls[type(step)](step, fleet, work)
         except FAILURES as error:
             raise StepFailed(number, step) from error
 
@@ -112,36 +127,28 @@ def run(program: Iterable[Step], fleet: "Fleet", work: Work, call: Call) -> None
 # --- around each step --------------------------------------------------------------------------
 
 
-def around(limit: "Limit", trace: "Trace | None", sanitizer: "Sanitizer | None") -> Call:
+def around(limit: "Limit", trace: "Trace | None", sanitizer: "Sanitizer | None") -> Calls:
     """How steps are called: as they are where nothing observes them."""
-    call: Call = bare
+    calls = dict(DO)
     if sanitizer is not None:
-        call = partial(_checked, sanitizer)
+        calls = {kind: partial(_checked, sanitizer, do) for kind, do in calls.items()}
+        calls[Run] = partial(_run, checked_by=sanitizer)
     if limit.seconds is not None:
-        call = partial(_limited, limit, call)
+        calls = {kind: partial(_limited, limit, call) for kind, call in calls.items()}
     if trace is not None:
-        call = partial(_traced, trace, call)
-    return call
+        calls = {kind: partial(_traced, trace, call) for kind, call in calls.items()}
+    return calls
 
 
-def bare(step: Step, fleet: "Fleet", work: Work) -> Any:
-    """Make a step happen."""
-    return DO[type(step)](step, fleet, work)
+def shown(observer: Observer, calls: Calls) -> Calls:
+    """`calls`, and the observer sees the values that are read for it."""
 
-
-def shown(observer: Observer, call: Call) -> Call:
-    """`call`, and the observer sees the values that are read for it."""
-
-    def show(step: Step, fleet: "Fleet", work: Work) -> None:
-        value = call(step, fleet, work)
-        if (
-            isinstance(step, Read)
-            and step.to is To.OBSERVER
-            and not observer.see(step.tensor, value)
-        ):
+    def show(step: Read, fleet: "Fleet", work: Work) -> None:
+        value = calls[Read](step, fleet, work)
+        if step.to is To.OBSERVER and not observer.see(step.tensor, value):
             raise Aborted(f"{step.tensor}: the observer cancelled the run here")
 
-    return show
+    return {**calls, Read: show}
 
 
 def _traced(trace: "Trace", call: Call, step: Step, fleet: "Fleet", work: Work) -> Any:
@@ -155,20 +162,19 @@ def _limited(limit: "Limit", call: Call, step: Step, fleet: "Fleet", work: Work)
     return limit.call(partial(call, step, fleet, work), fleet.backends[step.stream].device)
 
 
-def _checked(sanitizer: "Sanitizer", step: Step, fleet: "Fleet", work: Work) -> Any:
-    if isinstance(step, Run) and step.whole:
-        return _run_split(step, fleet, work, checked_by=sanitizer)
-    if step.by_host:
-        for tensor in step.reads:
-            sanitizer.touches(tensor, _places(step, work).where(tensor))
-        if isinstance(step, Upload) and step.value is Value.LAST:
-            last = work.schedule.last_batch(step.tensor)
-            sanitizer.touches(step.tensor, last.places[step.tensor])
-        for tensor in step.writes:
-            sanitizer.touches(tensor, _places(step, work).where(tensor), writes=True)
-    elif step.moved is not None:
-        sanitizer.about(step.moved)
-    return bare(step, fleet, work)
+def _checked(sanitizer: "Sanitizer", call: Call, step: Step, fleet: "Fleet", work: Work) -> Any:
+    if not step.by_host:
+        if step.moved is not None:
+            sanitizer.about(step.moved)
+        return call(step, fleet, work)
+    places = _places(step, work)
+    for tensor in step.reads:
+        sanitizer.touches(tensor, places.where(tensor))
+    for tensor in step.writes:
+        if tensor in work.last:
+            sanitizer.touches(tensor, work.last[tensor].places[tensor])
+        sanitizer.touches(tensor, places.where(tensor), writes=True)
+    return call(step, fleet, work)
 
 
 def _places(step: Step, work: Work) -> Bindings:
@@ -182,7 +188,7 @@ def _places(step: Step, work: Work) -> Bindings:
 def _upload(step: Upload, _fleet: "Fleet", work: Work) -> None:
     tensor = step.tensor
     if step.value is Value.LAST:
-        start = work.schedule.last_batch(tensor).places[tensor]
+        start = work.last[tensor].places[tensor]
         end = work.batch.places[tensor]
         copy_tensor(tensor, tensor, Bindings({tensor: start}), Bindings({tensor: end}))
     else:
@@ -240,9 +246,7 @@ def _staging(work: Work, target: Tensor, size: int) -> Array:
     return staging[target]
 
 
-def _run_split(
-    step: Run, fleet: "Fleet", work: Work, checked_by: "Sanitizer | None" = None
-) -> None:
+def _run(step: Run, fleet: "Fleet", work: Work, checked_by: "Sanitizer | None" = None) -> None:
     batch, split = work.batch, step.split
     assert split is not None
     work.begun = split + 1
@@ -264,23 +268,21 @@ def _signal(step: Signal, fleet: "Fleet", work: Work) -> None:
         if step.split is not None:
             fleet.leave(step.stream)
     elif step.whom is Mark.COPIES:
-        fleet.hold(_unsettled(fleet, work))
+        fleet.hold(_unsettled(step, work))
     elif stream in work.copiers or not step.if_idle:
         work.marks[step.stream] = StreamMark(stream)
 
 
-def _unsettled(fleet: "Fleet", work: Work) -> list[tuple[int, Any]]:
+def _unsettled(step: Signal, work: Work) -> list[tuple[int, Backend]]:
     """Wait for readers without events, now that they have only copies; return the others.
 
     The next batch would wait for all that they are given from now on.
     """
     lent, work.lent = work.lent, []
-    working = {split.backend for split in work.schedule.splits}
     late = [
         (lender, reader)
         for lender, reader in lent
-        if not isinstance(reader, SupportsEvents)
-        and any(i in working for i in fleet.sharers[lender])
+        if not isinstance(reader, SupportsEvents) and lender in step.lenders
     ]
     for reader in dict.fromkeys(reader for _, reader in late):
         reader.synchronize()
@@ -301,11 +303,11 @@ def _read(step: Read, fleet: "Fleet", work: Work) -> Array:
     return work.outputs[tensor]
 
 
-DO: Mapping[type[Step], Callable[[Any, "Fleet", "Work"], Any]] = {
+DO: Calls = {
     Upload: _upload,
     Wait: _wait,
     Copy: _copy,
-    Run: _run_split,
+    Run: _run,
     Signal: _signal,
     Read: _read,
 }

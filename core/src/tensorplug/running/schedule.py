@@ -1,132 +1,43 @@
 """`Schedule`: the immutable result of scheduling a graph, and its memory."""
 
 from collections import ChainMap
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any, TypeVar, final
 
-from tensorplug.device.backend import Backend, Plan, SupportsNotes
-from tensorplug.device.buffer import Buffer, BufferType
+from tensorplug.device.backend import Backend, SupportsNotes
+from tensorplug.device.buffer import Buffer
 from tensorplug.device.lifetime import Resource
 from tensorplug.device.part import Part
-from tensorplug.device.placing import allocate
-from tensorplug.errors import GraphError
+from tensorplug.errors import GraphError, NotAllocated, RunFailed
 from tensorplug.graph.bindings import Bindings
 from tensorplug.graph.graph import Graph
-from tensorplug.graph.tensor import Array, Storage, Tensor
-from tensorplug.planning.assign import Choice, Choices
+from tensorplug.graph.tensor import Array, Tensor
 from tensorplug.planning.explain import Explanation, explain
-from tensorplug.planning.memory import MemoryMap, check_leafs, plan_memory
-from tensorplug.planning.program import Program, Upload, Value, flight_program, run_program
+from tensorplug.planning.layout import Layout, plan_splits
+from tensorplug.planning.memory import MemoryMap
+from tensorplug.planning.program import (
+    Program,
+    Upload,
+    Value,
+    flight_program,
+    observed,
+    run_program,
+)
 from tensorplug.planning.split import Split
-from tensorplug.planning.timeline import kept, timeline
-from tensorplug.running.arena import Arena
-from tensorplug.running.execute import run, submit
+from tensorplug.running.batch import Batch, batch_memory
 from tensorplug.running.failure import Attempt, written
-from tensorplug.running.ids import check_constants, given_ids
+from tensorplug.running.ids import check_constants, check_given, given_ids
 from tensorplug.running.recovery.restart import Restart
 from tensorplug.running.results import InFlight, Results
-from tensorplug.running.run import Observer
+from tensorplug.running.run import Observer, Work, run, shown
 
 if TYPE_CHECKING:
     from tensorplug.running.scheduler import Scheduler
 
-
-@dataclass(frozen=True, slots=True)
-class Layout:
-    """What planning found out about a graph: choices, splits and memory map. No memory is held."""
-
-    graph: Graph
-    where: Choices
-    splits: tuple[Split, ...]
-    memory: MemoryMap
-    private: tuple[Tensor, ...]
-    """Leafs whose memory belongs to one batch: inputs, and with several batches the copies too."""
-    transient: tuple[Tensor, ...]
-    """Inputs that every run must be given."""
-
-
-def lay_out(
-    graph: Graph,
-    where: Choices,
-    splits: tuple[Split, ...],
-    pools: Sequence[BufferType],
-    *,
-    transient: Iterable[Tensor],
-    batches: int,
-) -> Layout:
-    """Plan the memory of a graph that is cut into `splits`."""
-    check_leafs(graph.leafs)
-    shared = frozenset(transient)
-    private = [t for t in graph.inputs if t not in shared or batches > 1]
-    if batches > 1:
-        private.extend(copy.target for split in splits for copy in split.copies)
-    memory = _plan_splits(graph, where, splits, pools, private)
-    every_run = tuple(t for t in graph.inputs if t in shared)
-    return Layout(graph, where, splits, memory, tuple(private), every_run)
-
-
-def _plan_splits(
-    graph: Graph,
-    where: Mapping[Tensor, Choice],
-    splits: Sequence[Split],
-    pools: Sequence[BufferType],
-    private: Sequence[Tensor],
-    *,
-    every_node: bool = False,
-) -> MemoryMap:
-    steps = timeline(graph, where, splits, pools, private, every_node=every_node)
-    return plan_memory(steps, pools, keep=kept(graph, splits), placed=private)
-
-
-def private_by_pool(layout: Layout) -> dict[int, list[Tensor]]:
-    """The tensors for which each batch has memory, by the backend in whose memory they lie."""
-    homes = {copy.target: split.backend for split in layout.splits for copy in split.copies}
-    found: dict[int, list[Tensor]] = {}
-    for tensor in layout.private:
-        home = homes[tensor] if tensor in homes else layout.where[tensor].backend
-        found.setdefault(home, []).append(tensor)
-    return found
-
-
-def batch_memory(
-    layout: Layout, arena: Arena, *, reserve: bool = False
-) -> tuple[dict[Tensor, Storage], list[Buffer]]:
-    """Memory for one batch: where its tensors lie, and its buffers. Raises OutOfMemory."""
-    places: dict[Tensor, Storage] = {}
-    buffers: list[Buffer] = []
-    try:
-        for home, tensors in private_by_pool(layout).items():
-            pool = arena.pools[home]
-            take = partial(arena.take, pool, reserve=reserve)
-            placed, made = allocate(tensors, pool, alloc=take)
-            buffers.extend(made.parts)
-            for tensor, with_memory in zip(tensors, placed, strict=True):
-                assert with_memory.storage is not None
-                places[tensor] = with_memory.storage
-    except BaseException:
-        arena.give(buffers)
-        raise
-    return places, buffers
-
-
-@dataclass(slots=True)
-class Batch:
-    """What one batch in flight has for itself: private memory, bindings and plans."""
-
-    places: Mapping[Tensor, Storage]
-    buffers: Sequence[Buffer]
-    bindings: Bindings = field(default_factory=Bindings)
-    locals: list[Bindings] = field(default_factory=list)
-    plans: list[Plan] = field(default_factory=list)
-    values: dict[Tensor, int] = field(default_factory=dict)
-    """For each input the run from which its value here is."""
-    staging: dict[Tensor, Array] = field(default_factory=dict)
-    """Host memory through which copies go from device to device."""
-    generation: int = -1
-    pending: InFlight | None = None
+T = TypeVar("T")
 
 
 class Schedule(Resource):
@@ -169,8 +80,7 @@ class Schedule(Resource):
         self._cut = cut
         self.layout = self._plan_again(cut=cut)
         self._unfused: MemoryMap | None = None
-        for program in ("_run_program", "flight_program"):
-            vars(self).pop(program, None)
+        self._write_programs()
         try:
             self.scheduler.arena.grow(self.layout.memory.sizes)
             for _ in range(self.batches):
@@ -181,7 +91,7 @@ class Schedule(Resource):
             raise
 
     def release(self) -> None:
-        """Give plans and memory back; they come anew with the next run."""
+        """Give plans and memory back; they come again with the next run."""
         batches, self._batches = self._batches, []
         self.latest = {}
         self.scheduler.arena.leave(self)
@@ -218,7 +128,7 @@ class Schedule(Resource):
     def backend_of(self, tensor: Tensor) -> str:
         """Name of the device that computes or holds `tensor`."""
         if tensor not in self.layout.where:
-            raise GraphError(f"{tensor}: is no part of {self!r}")
+            raise GraphError(f"{tensor}: is not part of {self!r}")
         return self.home_of(tensor).name
 
     def home_of(self, tensor: Tensor) -> Backend:
@@ -253,7 +163,7 @@ class Schedule(Resource):
         the schedule can then be run again.
         """
         self.scheduler.check_processes()
-        return run(self, inputs or {}, observer)
+        return self._until_done(self._run, self._taken(inputs or {}), observer)
 
     @final
     def submit(
@@ -265,35 +175,155 @@ class Schedule(Resource):
         in flight and for each node that it looks at.
         """
         self.scheduler.check_processes()
-        return submit(self, inputs or {}, observer)
+        return self._until_done(self._submit, self._taken(inputs or {}), observer, in_flight=True)
 
-    @cached_property
-    def _run_program(self) -> Program:
-        return run_program(self.splits, self.layout.where)
+    def _taken(self, inputs: Mapping[Tensor, Any]) -> Mapping[Tensor, Any]:
+        """The inputs of a run, which no later attempt finds changed.
 
-    @cached_property
-    def flight_program(self) -> Program:
-        """What a batch is after its inputs are uploaded, beside others in flight."""
+        Raises GraphError, NotAllocated.
+        """
+        known = self.graph.inputs
+        for tensor in inputs:
+            if tensor not in known:
+                names = ", ".join(str(t) for t in known) or "none"
+                raise GraphError(f"{tensor}: is no input of {self.graph}; its inputs: {names}")
+        for tensor in self.layout.transient:
+            if tensor not in inputs:
+                raise NotAllocated(f"{tensor}: is transient; give it to every run()")
+        check_given(self.given_ids, inputs)
+        return self.scheduler.rescue.take(inputs)
+
+    def _until_done(
+        self,
+        queue: Callable[[Attempt, Mapping[Tensor, Any], Observer | None], T],
+        inputs: Mapping[Tensor, Any],
+        observer: Observer | None,
+        index: int | None = None,
+        *,
+        in_flight: bool = False,
+    ) -> T:
+        """Queue a run on the next batch, or that of `index`; again where a device is left out."""
+        scheduler = self.scheduler
+        start: Restart | None = None
+        while True:
+            attempt = Attempt(scheduler, self, index=index, in_flight=in_flight, start=start)
+            try:
+                with scheduler.turn, attempt:
+                    self.check_open()
+                    self.prepare(start)
+                    if not scheduler.rescue.owes:
+                        return queue(attempt, inputs, observer)
+                scheduler.rescue.restore()
+            except RunFailed as failure:
+                start = scheduler.rescue.recover(failure, attempt)
+                inputs, index = attempt.inputs or inputs, attempt.index
+            finally:
+                # A device that hangs may keep its memory, and others ask when it is free.
+                attempt.work.forget_memory()
+
+    def _run(
+        self, attempt: Attempt, inputs: Mapping[Tensor, Any], observer: Observer | None
+    ) -> Results:
+        """Queue one run after all work that is queued was waited for."""
+        scheduler = self.scheduler
+        scheduler.wait(attempt)
+        attempt.work.batch = self.take_batch(attempt)
+        scheduler.fleet.loose = True
+        self._queue(attempt, inputs, self._program(attempt.start), observer)
+        values = scheduler.rescue.finish(attempt, self)
+        return Results(self, attempt.work.batch.bindings, scheduler.runs, values)
+
+    def _submit(
+        self, attempt: Attempt, inputs: Mapping[Tensor, Any], observer: Observer | None
+    ) -> InFlight:
+        """Queue one run and the reading of its outputs, next to batches already in flight."""
+        if self.scheduler.fleet.loose or observer is not None:
+            # What an observer looks at lies elsewhere in the memory that all batches share.
+            self.scheduler.wait(attempt)
+        batch = attempt.work.batch = self.take_batch(attempt)
+        self._queue(attempt, inputs, self._flight_program, observer)
+        batch.pending = InFlight(attempt, partial(self._again, attempt, observer))
+        return batch.pending
+
+    def _again(self, attempt: Attempt, observer: Observer | None) -> Mapping[Tensor, Array]:
+        """The outputs of a batch that was in flight when a device failed."""
+        inputs = self._taken(attempt.inputs or {})
+        results = self._until_done(self._run, inputs, observer, attempt.index)
+        return {output: results[output] for output in self.graph.outputs}
+
+    def _queue(
+        self,
+        attempt: Attempt,
+        inputs: Mapping[Tensor, Any],
+        program: Program,
+        observer: Observer | None,
+    ) -> None:
+        """Upload the inputs of a run, and queue its program."""
+        scheduler, fleet, work = self.scheduler, self.scheduler.fleet, attempt.work
+        calls = fleet.calls
+        if observer is not None:
+            work.batch = self.unfused(work.batch)
+            program, calls = observed(program, observer.wants), shown(observer, calls)
+        if attempt.start is not None:
+            work.begun = attempt.skipped = attempt.start.skips(self.splits)
+            work.kept = attempt.start.values
+        scheduler.runs += 1
+        run(self._uploads(attempt, inputs), fleet, work, fleet.calls)
+        for tensor in self.changed:
+            self._note_value(tensor, attempt, new=True)
+        run(program, fleet, work, calls)
+
+    def _uploads(self, attempt: Attempt, inputs: Mapping[Tensor, Any]) -> Iterator[Upload]:
+        """Inputs that are given, and those whose last value lies in another batch.
+
+        Behind each upload it is noted which batch has the value. Raises NotAllocated.
+        """
+        work = attempt.work
+        work.given = given = self.scheduler.rescue.keep(attempt, work.batch, inputs)
+        if len(given) < len(self.graph.inputs):
+            work.last = self._last_batches(work)
+        for tensor in given:
+            yield self._given[tensor]
+            self._note_value(tensor, attempt, new=True)
+        for tensor in work.last:
+            yield self._upload(tensor, Value.LAST)
+            self._note_value(tensor, attempt, new=False)
+
+    def _last_batches(self, work: Work) -> Mapping[Tensor, Batch]:
+        """For inputs that are not given: the other batch that has the last value.
+
+        Raises NotAllocated.
+        """
+        others = [t for t in self.graph.inputs if t not in work.given]
+        for tensor in others:
+            if tensor not in self.latest:
+                raise NotAllocated(f"{tensor}: has no value yet; give it to run()")
+        found = {t: self.last_batch(t) for t in others if not self.is_latest(t, work.batch)}
+        for tensor, last in found.items():
+            if tensor in self.changed and last.pending is not None:
+                # The value is what the graph makes of it there.
+                last.pending.reach()
+        return found
+
+    def _upload(self, tensor: Tensor, value: Value) -> Upload:
+        return Upload(self.layout.where[tensor].backend, None, tensor, value)
+
+    def _write_programs(self) -> None:
+        """What a run, and a batch next to others in flight, are after their uploads."""
+        splits, where, outputs = self.splits, self.layout.where, self.graph.outputs
         sharers = self.scheduler.fleet.sharers
-        return flight_program(self.splits, self.layout.where, self.graph.outputs, sharers)
+        self._run_program = run_program(splits, where)
+        self._flight_program = flight_program(splits, where, outputs, sharers)
+        self._given = {t: self._upload(t, Value.GIVEN) for t in self.graph.inputs}
 
-    def program(self, start: Restart | None = None) -> Program:
+    def _program(self, start: Restart | None) -> Program:
         """What a run is after its inputs are uploaded; the rest of it, behind `start`."""
         if start is None:
             return self._run_program
         skipped = start.skips(self.splits)
-        kept = (self.upload(root, Value.KEPT) for root in start.values)
+        kept = (self._upload(root, Value.KEPT) for root in start.values)
         rest, done = self.splits[skipped:], self.splits[:skipped]
         return (*kept, *run_program(rest, self.layout.where, skipped=done))
-
-    def upload(self, tensor: Tensor, value: Value = Value.GIVEN) -> Upload:
-        """The step that puts a value of an input into the memory of a batch."""
-        return Upload(self.layout.where[tensor].backend, None, tensor, value)
-
-    def outputs_again(self, attempt: Attempt, observer: Observer | None) -> Mapping[Tensor, Array]:
-        """The outputs of a batch that was in flight when a device failed."""
-        results = run(self, attempt.inputs or {}, observer, attempt.index)
-        return {output: results[output] for output in self.graph.outputs}
 
     def take_batch(self, attempt: Attempt) -> Batch:
         """The batch of `attempt`, or the next one; bound to the arena as it is now."""
@@ -327,11 +357,13 @@ class Schedule(Resource):
         """The batch of the run that had the last value of an input."""
         return self._batches[self.latest[tensor][1]]
 
-    def has_value(self, tensor: Tensor, batch: Batch, index: int, *, new: bool) -> None:
-        """Note that `batch` has the last value of an input, perhaps a `new` one."""
+    def _note_value(self, tensor: Tensor, attempt: Attempt, *, new: bool) -> None:
+        """Note that the batch of `attempt` has the last value of an input, perhaps a `new` one."""
+        batch = attempt.work.batch
         if tensor in batch.places:
             if new:
-                self.latest[tensor] = (self.scheduler.runs, index)
+                assert attempt.index is not None
+                self.latest[tensor] = (self.scheduler.runs, attempt.index)
             batch.values[tensor] = self.latest[tensor][0]
 
     def is_latest(self, tensor: Tensor, batch: Batch) -> bool:
@@ -351,7 +383,7 @@ class Schedule(Resource):
             return batch
         if self._unfused is None:
             plain = [replace(split, groups=(), stages=()) for split in self.splits]
-            self._unfused = _plan_splits(
+            self._unfused = plan_splits(
                 self.graph,
                 layout.where,
                 plain,

@@ -5,7 +5,7 @@ import os
 import sys
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from functools import partial
 
 from tensorplug.device.backend import Backend, Plan, SupportsOptimize
@@ -23,23 +23,19 @@ from tensorplug.inspect.trace import Trace, of_process
 from tensorplug.planning.arrange import arranged
 from tensorplug.planning.assign import Field, assign
 from tensorplug.planning.fuse import fused
+from tensorplug.planning.layout import Layout, lay_out, private_by_pool
 from tensorplug.planning.split import split
 from tensorplug.planning.stages import CONCURRENCY
 from tensorplug.running.arena import Arena
+from tensorplug.running.batch import batch_memory
 from tensorplug.running.failure import Attempt
 from tensorplug.running.fleet import Fleet
 from tensorplug.running.limit import Limit
 from tensorplug.running.recovery.rescue import Restore, Source, policy
 from tensorplug.running.results import InFlight
-from tensorplug.running.run import around
-from tensorplug.running.schedule import (
-    Layout,
-    Schedule,
-    batch_memory,
-    lay_out,
-    private_by_pool,
-)
-from tensorplug.running.telling import span, warn_of_distant_weights
+from tensorplug.running.run import around, run
+from tensorplug.running.schedule import Schedule
+from tensorplug.running.telling import warn_of_distant_weights
 
 logger = logging.getLogger("tensorplug.running")
 
@@ -120,7 +116,7 @@ class Scheduler(Resource):
             self.trace.add(*backends)
         wanted = os.environ.get(SANITIZE) == "1" if sanitize is None else sanitize
         self.sanitizer = Sanitizer(*backends) if wanted else None
-        self._call = around(self.limit, self.trace, self.sanitizer)
+        self._calls = around(self.limit, self.trace, self.sanitizer)
         self._parallel = parallel
         self._offload = offload
         self._ahead = ahead
@@ -142,7 +138,7 @@ class Scheduler(Resource):
     def use(self, backends: Sequence[Backend], pools: Sequence[BufferType]) -> None:
         """Compute on `backends` in memory of `pools` from now on; nothing is planned yet."""
         self.stopped = None
-        self.fleet = Fleet(backends, pools, self._settle, self._call)
+        self.fleet = Fleet(backends, pools, self._settle, self._calls)
         self.field = Field(self.fleet.backends, pools, self.rescue.moved)
 
     @property
@@ -176,7 +172,7 @@ class Scheduler(Resource):
         graph = what if isinstance(what, Graph) else Graph(what, effects=effects)
         self.check_processes()
         plan = partial(self._lay_out, graph, (), pins, tuple(transient), fuse=fuse)
-        with span(self, "schedule"):
+        with nullcontext() if self.trace is None else self.trace.span("schedule"):
             schedule = self.rescue.plan(partial(self._make, plan))
         if os.environ.get(DEBUG, "0") not in ("", "0"):
             print(f"scheduled {graph!r}:\n{schedule.explain()}", file=sys.stderr)
@@ -260,10 +256,7 @@ class Scheduler(Resource):
 
     def wait(self, attempt: Attempt) -> None:
         """Wait for all queued work as a part of `attempt`, by who has the turn."""
-        with span(self, "wait"):
-            for backend in self.backends:
-                attempt.does("waits for queued work", None, backend)
-                self.limit.call(backend.synchronize, backend.device)
+        run(self.fleet.settling, self.fleet, attempt.work, self.fleet.calls)
         self.fleet.loose = False
         if self.trace is not None:
             self.trace.collect()
@@ -308,7 +301,7 @@ class Scheduler(Resource):
         outputs = [flight.forget() for flight in self.flying]
         self.limit.hold([*used, *outputs, *(schedule.forget() for schedule in schedules)])
         self._plans = {}
-        self.fleet = Fleet(self.backends, self.arena.pools, self._settle, self._call)
+        self.fleet = Fleet(self.backends, self.arena.pools, self._settle, self._calls)
 
     def release(self) -> None:
         """Give back plans and compute memory, which come again with the next run.

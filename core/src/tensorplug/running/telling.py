@@ -1,48 +1,14 @@
-"""What a scheduler tells its trace, its sanitizer and its log."""
+"""What a scheduler says in its log."""
 
 import logging
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING, Any
 
-from tensorplug.device.backend import Backend
 from tensorplug.device.buffer import BufferType, human
-from tensorplug.graph.tensor import Storage, Tensor
 from tensorplug.planning.assign import Field, is_weight
+from tensorplug.planning.program import label
 from tensorplug.planning.split import Split
 
-if TYPE_CHECKING:
-    from tensorplug.running.scheduler import Scheduler
-
 logger = logging.getLogger("tensorplug.running")
-
-
-def span(
-    scheduler: "Scheduler",
-    name: str,
-    backend: Backend | None = None,
-    source: Backend | None = None,
-    **facts: Any,
-) -> AbstractContextManager[None]:
-    """What happens inside, in the trace of `scheduler` if it has one."""
-    trace = scheduler.trace
-    return nullcontext() if trace is None else trace.span(name, backend, source, **facts)
-
-
-def label(tensor: Tensor) -> str:
-    return tensor.name or f"{tensor.op} #{tensor.serial}"
-
-
-def about(scheduler: "Scheduler", tensor: Tensor) -> None:
-    if scheduler.sanitizer is not None:
-        scheduler.sanitizer.about(tensor)
-
-
-def host_touches(
-    scheduler: "Scheduler", tensor: Tensor, place: Storage, *, writes: bool = False
-) -> None:
-    if scheduler.sanitizer is not None:
-        scheduler.sanitizer.touches(tensor, place, writes=writes)
 
 
 def warn_of_distant_weights(splits: Sequence[Split], field: Field, warned: set[BufferType]) -> None:

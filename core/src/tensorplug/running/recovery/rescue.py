@@ -30,8 +30,9 @@ from tensorplug.running.recovery.restart import NotFromHere, Restart, boundaries
 from tensorplug.running.results import read_now
 
 if TYPE_CHECKING:
+    from tensorplug.running.batch import Batch
     from tensorplug.running.results import InFlight
-    from tensorplug.running.schedule import Batch, Schedule
+    from tensorplug.running.schedule import Schedule
     from tensorplug.running.scheduler import Scheduler
 
 Source = Callable[[], Any]
@@ -69,9 +70,7 @@ class Raise:
         """What is to be uploaded, of the inputs that were taken."""
         return inputs
 
-    def finish(
-        self, attempt: Attempt, schedule: "Schedule", batch: "Batch"
-    ) -> Mapping[Tensor, Array] | None:
+    def finish(self, attempt: Attempt, schedule: "Schedule") -> Mapping[Tensor, Array] | None:
         """Outputs of a run that is queued, where they are read at once."""
         return None
 
@@ -148,12 +147,8 @@ class Replan(Raise):
             if t in inputs or not schedule.is_latest(t, batch)
         }
 
-    def finish(
-        self, attempt: Attempt, schedule: "Schedule", batch: "Batch"
-    ) -> Mapping[Tensor, Array] | None:
-        graph = schedule.graph
-        self.scheduler.wait(attempt)
-        return {y: read_now(attempt, schedule, batch.bindings, y) for y in graph.outputs}
+    def finish(self, attempt: Attempt, schedule: "Schedule") -> Mapping[Tensor, Array] | None:
+        return read_now(attempt, schedule, schedule.graph.outputs)
 
     def unfinished(self, flight: "InFlight") -> None:
         self._unfinished.append(flight)

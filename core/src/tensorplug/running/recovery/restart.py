@@ -15,7 +15,7 @@ from tensorplug.planning.split import Split
 from tensorplug.running.failure import Attempt, written
 
 if TYPE_CHECKING:
-    from tensorplug.running.schedule import Batch
+    from tensorplug.running.batch import Batch
 
 
 class NotFromHere(Exception):
@@ -87,10 +87,10 @@ def with_values(attempt: Attempt, restart: Restart, lost: set[Device]) -> Restar
     """
     if attempt.start is not None and restart.done == attempt.start.done:
         return restart
-    schedule, batch = attempt.schedule, attempt.batch
+    schedule, batch = attempt.schedule, attempt.work.batch
     assert schedule is not None
     roots = needed(schedule.graph, restart.done)
-    if batch is None:
+    if not batch.plans:
         raise NotFromHere("nothing of it is left")
     lately = schedule.splits[attempt.skipped : restart.after]
     changed = set(written(n for split in lately for n in split.nodes))

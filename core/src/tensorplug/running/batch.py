@@ -1,0 +1,55 @@
+"""`Batch`: what one batch in flight has for itself."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING
+
+from tensorplug.device.backend import Plan
+from tensorplug.device.buffer import Buffer
+from tensorplug.device.placing import allocate
+from tensorplug.graph.bindings import Bindings
+from tensorplug.graph.tensor import Array, Storage, Tensor
+from tensorplug.planning.layout import Layout, private_by_pool
+from tensorplug.running.arena import Arena
+
+if TYPE_CHECKING:
+    from tensorplug.running.results import InFlight
+
+
+@dataclass(slots=True, eq=False)
+class Batch:
+    """What one batch in flight has for itself: private memory, bindings and plans."""
+
+    places: Mapping[Tensor, Storage] = field(default_factory=dict)
+    buffers: Sequence[Buffer] = ()
+    bindings: Bindings = field(default_factory=Bindings)
+    locals: list[Bindings] = field(default_factory=list)
+    plans: list[Plan] = field(default_factory=list)
+    values: dict[Tensor, int] = field(default_factory=dict)
+    """For each input the run from which its value here is."""
+    staging: dict[Tensor, Array] = field(default_factory=dict)
+    """Host memory through which copies go from device to device."""
+    generation: int = -1
+    pending: "InFlight | None" = None
+
+
+def batch_memory(
+    layout: Layout, arena: Arena, *, reserve: bool = False
+) -> tuple[dict[Tensor, Storage], list[Buffer]]:
+    """Memory for one batch: where its tensors lie, and its buffers. Raises OutOfMemory."""
+    places: dict[Tensor, Storage] = {}
+    buffers: list[Buffer] = []
+    try:
+        for home, tensors in private_by_pool(layout).items():
+            pool = arena.pools[home]
+            take = partial(arena.take, pool, reserve=reserve)
+            placed, made = allocate(tensors, pool, alloc=take)
+            buffers.extend(made.parts)
+            for tensor, with_memory in zip(tensors, placed, strict=True):
+                assert with_memory.storage is not None
+                places[tensor] = with_memory.storage
+    except BaseException:
+        arena.give(buffers)
+        raise
+    return places, buffers
