@@ -12,8 +12,9 @@ from tensorplug.registry.discovery import discover
 
 LIGHT = frozenset(
     {"tensorplug", "numpy", "pluggy", "importlib_metadata", "packaging", "typer", "zipp"}
+    | {"tensorplug_testing"}  # plugins of tests offer its fake devices
 )
-"""Packages that are loaded with core anyway, or that it requires."""
+"""Packages that are loaded with core anyway, or that it requires, and the kit."""
 TIMEOUT = 120.0
 
 _CHILD = """
