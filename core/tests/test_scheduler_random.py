@@ -252,7 +252,7 @@ def test_stages_with_hazards_are_reported(
     with device, device.open() as stream, tp.Scheduler([stream], sanitize=True) as scheduler:
         schedule = scheduler.schedule(values[-1], fuse=False)
 
-        with pytest.raises(tp.HazardError, match=r"beside it .*: a barrier is missing"):
+        with pytest.raises(tp.HazardError, match=r"in parallel .*: a barrier is missing"):
             schedule.run({x: np.ones((SIDE, SIDE), np.float32)})
 
 
