@@ -1,11 +1,13 @@
 """Graph files: what is saved comes back, and what is damaged says where."""
 
 import json
+import zlib
 
 import numpy as np
 import pytest
 
 import tensorplug as tp
+from tensorplug.device.wire import pack_graph
 from tensorplug.errors import FormatError
 from tensorplug.inspect import graphfile
 from tensorplug_testing.null import NullDevice
@@ -53,8 +55,8 @@ GRAPHS = {
 def test_a_graph_comes_back_with_its_structure(tmp_path, make):
     graph = make()
 
-    graphfile.save(graph, tmp_path / "graph.json")
-    again = graphfile.load(tmp_path / "graph.json")
+    graphfile.save(graph, tmp_path / "x.graph")
+    again = graphfile.load(tmp_path / "x.graph")
 
     assert tp.Part.of(again).key == tp.Part.of(graph).key
     assert [t.name for t in (*again.leafs, *again.nodes)] == [
@@ -67,90 +69,88 @@ def test_weights_get_memory_again_where_the_reader_wants_them(tmp_path, host):
     weights = tp.input("x", (4,), tp.F32)
     with NullDevice("null:0") as null, null.open() as backend:
         w = backend.place("w", np.ones(4, np.float32), usage=tp.WEIGHTS)
-        graphfile.save(tp.Graph(weights + w), tmp_path / "graph.json")
+        graphfile.save(tp.Graph(weights + w), tmp_path / "x.graph")
 
-    loaded = graphfile.load(tmp_path / "graph.json", memory=host.buffer_type)
+    loaded = graphfile.load(tmp_path / "x.graph", memory=host.buffer_type)
 
     (placed,) = (leaf for leaf in loaded.leafs if leaf.name == "w")
     assert placed.storage.buffer.type is host.buffer_type
     assert placed.storage.buffer.usage is tp.WEIGHTS
 
 
-GOOD = {
-    "format": "tensorplug.graph.graph",
-    "version": 1,
-    "leafs": [{"name": "x", "dtype": "f32", "shape": [4], "role": "input"}],
-    "nodes": [
-        {
-            "op": "relu",
-            "name": "",
-            "operands": [0],
-            "params": {},
-            "dtype": "f32",
-            "shape": [4],
-            "in_place": False,
-        }
-    ],
-    "outputs": [1],
-    "effects": [],
-}
+GOOD = json.loads(pack_graph(tp.Graph(tp.relu(tp.input("x", (4,), tp.F32)))).split(b"\n", 1)[1])
+
+
+def sealed(content):
+    text = content if isinstance(content, bytes) else json.dumps(content).encode()
+    return f"tensorplug wire 1 graph {len(text)} {zlib.crc32(text):08x}\n".encode() + text
 
 
 def changed(where, **fields):
     """The good content with other fields at the top, in the leaf or in the node."""
     content = json.loads(json.dumps(GOOD))
-    {"top": content, "leaf": content["leafs"][0], "node": content["nodes"][0]}[where].update(fields)
-    return json.dumps(content)
+    leaf, node = content["tensors"]
+    {"top": content, "leaf": leaf, "node": node}[where].update(fields)
+    return sealed(content)
 
 
 def test_the_good_content_is_good(tmp_path):
-    path = tmp_path / "graph.json"
-    path.write_text(json.dumps(GOOD))
+    path = tmp_path / "x.graph"
+    path.write_bytes(sealed(GOOD))
 
     assert [node.op for node in graphfile.load(path).nodes] == ["relu"]
 
 
 @pytest.mark.parametrize(
-    ("text", "problem"),
+    ("data", "problem"),
     [
-        ("", "is not JSON: Expecting value: line 1 column 1 (char 0)"),
-        ("[" * 100_000, "is not JSON: "),
-        ("[]", "is not a saved graph; write one with tensorplug.inspect.graphfile.save"),
-        ('{"format": "x"}', "is not a saved graph; write one with tensorplug.inspect.graphfile"),
+        (b"", "is not a graph that tensorplug packed"),
+        (b"[]", "is not a graph that tensorplug packed"),
+        (sealed(b""), "is not JSON: Expecting value: line 1 column 1 (char 0)"),
+        (sealed(b"[" * 100_000), "is not JSON: "),
+        (sealed(b"[]"), "is not a JSON object"),
+        (sealed(GOOD)[:-1], "is damaged: "),
+        (sealed(GOOD) + b" ", "is damaged: "),
+        (sealed(GOOD)[:-1] + b" ", "is damaged: its checksum is wrong; write it again"),
         (
-            changed("top", version=2),
+            sealed(GOOD).replace(b"wire 1", b"wire 2"),
             "has version 2, this tensorplug reads 1; pip install --upgrade tensorplug",
         ),
-        (changed("top", nodes=None), "the file: nodes is None, not a list"),
-        (changed("top", leafs=[3]), "a leaf is 3, not an object"),
-        (changed("top", nodes=[{}]), "a node: op is None, not a str"),
-        (changed("top", outputs=[2]), "refers to tensor 2 of 2"),
-        (changed("top", outputs=[-1]), "refers to tensor -1 of 2"),
-        (changed("top", outputs=["x"]), "refers to tensor 'x' of 2"),
+        (changed("top", tensors=None), "the text: tensors is None, no list"),
+        (changed("top", tensors=[3]), "tensor 0 is 3, no object"),
+        (changed("top", tensors=[{}]), "tensor 0: its name is None, no text"),
+        (changed("top", outputs=[2]), "outputs refers to tensor 2 of 2"),
+        (changed("top", outputs=[-1]), "outputs refers to tensor -1 of 2"),
+        (changed("top", outputs=["x"]), "outputs refers to tensor 'x' of 2"),
         (changed("top", outputs=[]), "Graph: no outputs and no effects; there is nothing to"),
-        (changed("leaf", shape=[-1]), "leaf 'x' has the shape [-1]"),
-        (changed("leaf", shape=["a"]), "leaf 'x' has the shape ['a']"),
-        (changed("leaf", shape=[1] * 5), "tensor 'x': 5 dimensions (1, 1, 1, 1, 1); at most 4"),
-        (changed("leaf", shape=[1 << 70]), f"leaf 'x' of shape [{1 << 70}] has {4 << 70} bytes"),
-        (changed("leaf", role="boss"), "leaf 'x' has the role 'boss'; roles are"),
-        (changed("leaf", dtype="f33"), ""),
+        (changed("leaf", ne=[-1, 1, 1, 1]), "tensor 0: ne is -1, no number from 0 to"),
+        (changed("leaf", ne=["a", 1, 1, 1]), "tensor 0: ne is 'a', no number from 0 to"),
+        (changed("leaf", ne=[1] * 5), "tensor 0: ne has 5 numbers, not 4"),
+        (changed("leaf", ne=[1 << 70, 1, 1, 1]), f"tensor 0: ne is {1 << 70}, no number from 0"),
+        (changed("leaf", ne=[1 << 61, 1, 1, 1]), "tensor 0 <Tensor 'x', none, f32"),
+        (changed("leaf", rank=0), "tensor 0 <Tensor 'x', none, f32"),
+        (changed("leaf", role="boss"), "tensor 0 has the role 'boss'; roles are"),
+        (changed("leaf", dtype="f33"), "dtype: unknown type 'f33'; did you mean"),
         (changed("node", op="rely"), "op: unknown op 'rely'; did you mean 'relu'?"),
-        (changed("node", operands=[1]), "refers to tensor 1 of 1"),
-        (changed("node", operands=[0, 0]), "relu: 2 sources given, at most 1 taken"),
-        (changed("node", operands=[None]), "relu: source 'x' is missing"),
+        (changed("node", **{"from": [1]}), "tensor 1 refers to tensor 1 of 1"),
+        (changed("node", **{"from": [0, 0]}), "relu: 2 sources given, at most 1 taken"),
+        (changed("node", **{"from": [None]}), "relu: source 'x' is missing"),
         (changed("node", params={"slope": 2}), "relu: unknown parameters ['slope']; known are []"),
-        (changed("node", params={"slope": {}}), "{} is not a parameter"),
-        (
-            changed("node", shape=[5]),
-            "relu '' gives f32[4], and the file says f32[5]; it was made by another version",
-        ),
+        (changed("node", params={"slope": {}}), "tensor 1: dict is not a parameter"),
+        (changed("node", params={"name": "x"}), "tensor 1: name is not a parameter"),
+        (changed("node", rank=2), "tensor 1, <Tensor"),
     ],
 )
-def test_a_damaged_file_says_what_is_wrong(tmp_path, text, problem):
-    path = tmp_path / "graph.json"
-    path.write_text(text)
+def test_a_damaged_file_says_what_is_wrong(tmp_path, data, problem):
+    path = tmp_path / "x.graph"
+    path.write_bytes(data)
 
     with pytest.raises(FormatError) as caught:
         graphfile.load(path)
 
     assert str(caught.value).startswith(f"graph file {str(path)!r}: {problem}")
+
+
+def test_a_file_that_is_not_there_says_so(tmp_path):
+    with pytest.raises(FormatError, match="cannot be read: No such file or directory"):
+        graphfile.load(tmp_path / "none")

@@ -63,7 +63,8 @@ def doctor(*, timeout: Timeout = 30.0, json: Json = False, traceback: Traceback 
 def explain(
     *,
     file: Annotated[
-        Path | None, typer.Argument(help="A graph saved with tensorplug.inspect.graphfile.save.")
+        Path | None,
+        typer.Argument(help="A graph file; `tensorplug-llm generate --save-graph` writes one."),
     ] = None,
     example: Annotated[bool, typer.Option("--example", help="Explain a small graph.")] = False,
     device: Annotated[

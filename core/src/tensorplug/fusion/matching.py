@@ -13,6 +13,9 @@ from tensorplug.ops.table import OPS
 Accepts = Callable[[Group], bool | Refusal]
 """Returns whether a device computes a group with one kernel."""
 
+Readers = Mapping[Tensor, Sequence[Tensor]]
+"""The nodes that have each tensor as a source."""
+
 Kind = tuple[str, ...]
 """The op of a node, then the op of each operand: empty if absent, with a leading `~` if a view."""
 
@@ -30,6 +33,33 @@ def find_groups(
     are returned in the order of their last nodes.
     """
     return Finder(graph, patterns).groups(graph.nodes if nodes is None else nodes, accepts)
+
+
+def group_of(
+    pattern: Pattern,
+    named: Mapping[str, Tensor],
+    nodes: Sequence[Tensor],
+    readers: Readers,
+    wanted: Collection[Tensor] = (),
+    taken: Collection[Tensor] = (),
+) -> Group | None:
+    """The group of `pattern` in which its names stand for the tensors in `named`; None without one.
+
+    `nodes` are in the order in which they will run, `readers` those of each tensor. None of
+    `wanted` may be inside the group, and no node of it among those `taken` by other groups.
+    """
+    site = _Site(readers, [node for node in nodes if not node.is_view], frozenset(wanted))
+    site.taken.update(taken)
+    for form in pattern.forms:
+        last = named.get(form.last)
+        if last is None or not named.keys() >= form.steps.keys():
+            continue
+        for bound in _match(form, form.last, last, {}, site):
+            if bound == named and all(condition.met(bound) for condition in pattern.where):
+                group = site.group(form, bound)
+                if group is not None and site.taken.isdisjoint(group.nodes):
+                    return group
+    return None
 
 
 class Finder:
@@ -57,7 +87,7 @@ class Finder:
                     ends.setdefault(rank, []).append(node)
         if not ends:
             return ()
-        site = _Site(self.graph, order, self._wanted)
+        site = _Site(self.graph.readers, order, self._wanted)
         found: list[Group] = []
         for rank in sorted(ends):
             form = self._forms[rank]
@@ -197,13 +227,15 @@ def _reshaped(tensor: Tensor) -> Iterator[Tensor]:
 class _Site:
     """The nodes in execution order, their positions, and the readers of each in the graph."""
 
-    def __init__(self, graph: Graph, order: Sequence[Tensor], wanted: Collection[Tensor]) -> None:
+    def __init__(
+        self, readers: Readers, order: Sequence[Tensor], wanted: Collection[Tensor]
+    ) -> None:
         self.order = order
         self.place = {node: i for i, node in enumerate(order)}
         self.taken: set[Tensor] = set()
         """Nodes of the groups found so far."""
         self._wanted = wanted
-        self._readers = graph.readers
+        self._readers = readers
 
     def may_be(self, form: Form, name: str, tensor: Tensor) -> bool:
         """False if `tensor`, bound to the step `name`, surely has a reader outside the group."""

@@ -41,17 +41,22 @@ class Graph:
     @cached_property
     def readers(self) -> Mapping[Tensor, Sequence[Tensor]]:
         """The nodes that have each tensor as a source, views too."""
-        found: dict[Tensor, list[Tensor]] = {}
-        for node in self.nodes:
-            for source in dict.fromkeys(node.sources):
-                found.setdefault(source, []).append(node)
-        return found
+        return readers_of(self.nodes)
 
     def __repr__(self) -> str:
         return (
             f"<Graph {len(self.nodes)} nodes, {len(self.leafs)} leafs, "
             f"{len(self.outputs)} outputs, {len(self.effects)} effects>"
         )
+
+
+def readers_of(nodes: Iterable[Tensor]) -> Mapping[Tensor, Sequence[Tensor]]:
+    """Those of `nodes` that have each tensor as a source."""
+    found: dict[Tensor, list[Tensor]] = {}
+    for node in nodes:
+        for source in dict.fromkeys(node.sources):
+            found.setdefault(source, []).append(node)
+    return found
 
 
 def _reach(ends: Iterable[Tensor]) -> set[Tensor]:
