@@ -118,7 +118,7 @@ def _planned(work: Work, op: str, dtype: tp.DType, kind: BufferType) -> tuple[Te
     weights = _placed(work, kind, dtype, USES[op].shape)
     planned = work.plan(USES[op].build(weights))
     rng = np.random.default_rng(9)
-    for t in (leaf for leaf in planned.bound.leafs if leaf is not weights):
+    for t in (other for other in planned.bound.leafs if other is not weights):
         if t.dtype is tp.I32:
             planned.write({t: rng.integers(0, USES[op].shape[0], t.shape).astype(np.int32)})
         else:
