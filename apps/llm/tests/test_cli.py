@@ -10,6 +10,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from tensorplug import Backend
+from tensorplug.cli import app as tensorplug_app
 from tensorplug_llm.cli import app, progress_bar
 
 Write = Callable[..., Path]
@@ -66,6 +67,29 @@ def test_chat_prints_the_answer_alone(run: Run) -> None:
 
     assert len(report["prompt_ids"]) == len("<user>hi")
     assert run(*shared).stdout == f"{report['text']}\n"
+
+
+def test_saved_graph_is_one_that_explain_reads(run: Run, tmp_path: Path) -> None:
+    file = tmp_path / "token.graph"
+
+    assert (
+        run(
+            "generate",
+            "{model}",
+            "--prompt",
+            "ab",
+            "--tokens",
+            "2",
+            "--save-graph",
+            str(file),
+            *CHEAP,
+        ).exit_code
+        == 0
+    )
+
+    explained = CliRunner().invoke(tensorplug_app, ["explain", str(file), "--device", "cpu"])
+    assert explained.exit_code == 0, explained.output
+    assert "mul_mat" in explained.output
 
 
 def test_settings_of_the_sampler_arrive(run: Run) -> None:

@@ -17,6 +17,7 @@ from tqdm import tqdm  # type: ignore[import-untyped]  # ships no types
 import tensorplug as tp
 from tensorplug import Backend, SupportsThreads
 from tensorplug.errors import OptionError, TensorplugError
+from tensorplug.inspect import graphfile
 from tensorplug.text import printable
 from tensorplug_llm.bench import bench as measure_speed
 from tensorplug_llm.bench import device_names, thread_count
@@ -122,6 +123,12 @@ def generate(  # noqa: PLR0913 - a parameter for each switch
     context: Context = None,
     kv: Kv = None,
     on_failure: OnFailure = "raise",
+    save_graph: Annotated[
+        Path | None,
+        typer.Option(
+            "--save-graph", help="Write the graph of a token, for `tensorplug explain FILE`."
+        ),
+    ] = None,
     as_json: Json = False,
     traceback: Traceback = False,
 ) -> None:
@@ -135,6 +142,8 @@ def generate(  # noqa: PLR0913 - a parameter for each switch
         ids = _prompt_ids(loaded, prompt, chat=chat)
         generation = Generation(session, ids, tokens=tokens, sampler=sampler)
         session.check(ids)
+        if save_graph is not None:
+            graphfile.save(session.decode_graph(), save_graph)
         if not as_json and not chat:
             _write(prompt)
         text = _stream(loaded, generation, show=not as_json)

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 import tensorplug as tp
-from tensorplug import DType, Results, Scheduler
+from tensorplug import DType, Graph, Results, Scheduler
 from tensorplug.device import Resource
 from tensorplug.errors import OptionError
 from tensorplug_llm.arch import Pass
@@ -129,6 +129,12 @@ class Session(Resource):
                 self._step(tokens, reach, all_logits=False).run((), 0)
             if reach >= seen:
                 break
+
+    def decode_graph(self) -> Graph:
+        """The graph that reads the next token. Raises OptionError where the context is full."""
+        if self.position >= self.context:
+            raise OptionError(f"the context of {self.context} tokens is full: no step follows")
+        return self._step(1, self.position + 1, all_logits=False).graph
 
     def _run(
         self, ids: Sequence[int], size: int, *, all_logits: bool = False

@@ -58,8 +58,8 @@ class Step:
     def plan(self, forward: Callable[[Pass], Tensor], building: Pass, scheduler: Scheduler) -> None:
         """Build the graph, schedule it and plan it. Raises Unsupported, OutOfMemory."""
         self.logits = forward(building)
-        graph = Graph(self.logits, effects=building.writes)
-        self._schedule = scheduler.schedule(graph)
+        self.graph = Graph(self.logits, effects=building.writes)
+        self._schedule = scheduler.schedule(self.graph)
         arrays: dict[Tensor | None, Array] = {
             self.inputs.ids: self._ids,
             self.inputs.positions: self._positions,
@@ -68,7 +68,7 @@ class Step:
             self.inputs.local_mask: self._local_mask,
             self.inputs.chosen: self._chosen,
         }
-        self._feed = {tensor: arrays[tensor] for tensor in graph.inputs}
+        self._feed = {tensor: arrays[tensor] for tensor in self.graph.inputs}
 
     def run(self, ids: Sequence[int], start: int) -> Results:
         """Compute up to `tokens` tokens that begin at position `start`; the rest is padding."""

@@ -64,7 +64,7 @@ def explain(
     *,
     file: Annotated[
         Path | None,
-        typer.Argument(help="A file that tensorplug.inspect.graphfile.save wrote."),
+        typer.Argument(help="A graph file; `tensorplug-llm generate --save-graph` writes one."),
     ] = None,
     example: Annotated[bool, typer.Option("--example", help="Explain a small graph.")] = False,
     device: Annotated[
