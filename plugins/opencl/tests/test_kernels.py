@@ -43,4 +43,4 @@ def test_device_without_texts_says_so():
     result = CliRunner().invoke(app, ["kernels", "--device", "cpu"])
 
     assert result.exit_code == 1
-    assert "cpu:0: its kernels are no texts" in result.stderr
+    assert "cpu:0: does not compile kernels from texts" in result.stderr
