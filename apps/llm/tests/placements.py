@@ -11,10 +11,8 @@ FEW = [("cpu",), *((name,) for name in OPENCL[:1]), *((name, "cpu") for name in 
 
 _MORE = [*((name,) for name in OPENCL[1:]), *(("cpu", *OPENCL) for _ in OPENCL[1:2])]
 
-PLACEMENTS = [*FEW, *_MORE]
-SLOW_PLACEMENTS = [
-    *FEW[:1],
-    *(pytest.param(devices, marks=pytest.mark.long) for devices in FEW[1:]),
-    *(pytest.param(devices, marks=pytest.mark.slow) for devices in _MORE),
-]
+_SOON = [*FEW[:1], *(pytest.param(devices, marks=pytest.mark.long) for devices in FEW[1:])]
+
+PLACEMENTS = [*_SOON, *(pytest.param(devices, marks=pytest.mark.long) for devices in _MORE)]
+SLOW_PLACEMENTS = [*_SOON, *(pytest.param(devices, marks=pytest.mark.slow) for devices in _MORE)]
 """The same for models that take their time."""
