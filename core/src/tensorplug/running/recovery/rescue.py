@@ -2,7 +2,6 @@
 
 import contextlib
 import logging
-import traceback
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -205,11 +204,10 @@ class Replan(Raise):
         scheduler.survived.append(replace(failure.state, boundary=after, not_later=not_later))
         whence = f"from behind split {after - 1}" if after else "from the inputs"
         names = ", ".join(b.name for b in left)
-        # As text, and without its frames: they refer to memory that is not needed any more.
+        # As text: the error refers to frames, and those to memory that is not needed any more.
         logger.warning(
             "%s; going on with %s %s", str(failure), names, "; ".join((whence, *not_later))
         )
-        _forget_frames(failure)
         scheduler.failed = None
         return start
 
@@ -379,13 +377,6 @@ class Replan(Raise):
 
 
 POLICIES: Mapping[str, type[Raise]] = {"raise": Raise, "replan": Replan}
-
-
-def _forget_frames(error: BaseException | None) -> None:
-    """Clear the frames that an error and its causes refer to: an error and a frame form a cycle."""
-    while error is not None:
-        traceback.clear_frames(error.__traceback__)
-        error = error.__context__
 
 
 def policy(name: str) -> type[Raise]:
