@@ -1,6 +1,5 @@
 """`Attempt`: how far one run came, and the one error that says so where a device breaks it off."""
 
-import traceback
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import takewhile
@@ -147,8 +146,6 @@ class Attempt:
             for index, streams in self.work.ended.items()
         }
         late = self._settle()
-        if self.scheduler.limit.stuck:
-            _forget_frames(error, *late)
         if isinstance(error, self._kinds):
             raise self._fail(error, late) from error
         if self.scheduler.limit.stuck:
@@ -276,15 +273,3 @@ def _facts(state: RunState) -> str:
     done = ", ".join(map(str, state.completed)) or "none"
     held = ", ".join(f"{name} {human(size)}" for name, size in state.held.items()) or "nothing"
     return f"; splits done: {done}; held there: {held}; {state.remedy}"
-
-
-def _forget_frames(*errors: BaseException | None) -> None:
-    """Clear the frames of the steps that failed, which refer to memory.
-
-    An error and a frame that raised or caught it form a cycle, so the memory of a device that hung
-    would come back when Python next collects garbage, not when the device answers.
-    """
-    for error in errors:
-        while error is not None:
-            traceback.clear_frames(error.__traceback__)
-            error = error.__context__

@@ -32,6 +32,7 @@ class Fleet:
         self.calls = calls
         self.settling = settling(len(self.backends))
         """The program that waits for all queued work."""
+        self._settle = settle
         self.arena = Arena(pools, settle)
         self.sharers = tuple(
             tuple(i for i, other in enumerate(pools) if other is pool) for pool in pools
@@ -43,6 +44,15 @@ class Fleet:
         """Who computed last in memory that several streams share."""
         self.loose = False
         """True after a run that left no marks: the next batch waits for all queued work."""
+
+    def abandon_memory(self) -> None:
+        """Leave the compute memory to who else holds it, and begin with none.
+
+        Errors of a run refer to its frames, and those to the fleet, which must not keep it alive.
+        """
+        self.arena = Arena(self.arena.pools, self._settle)
+        self.loose = False
+        self.forget_marks()
 
     def hold(self, lent: Iterable[tuple[int, Backend]]) -> None:
         """Let all streams that compute in the memory of a lender wait for its reader as it is now.

@@ -115,10 +115,8 @@ class InFlight:
             return
         waits = (Wait(stream, None, Until.BATCH) for stream in self._marks)
         with self._attempt:
-            # No local name for the fleet: its memory is let go where a device hangs, while an error
-            # still refers to this frame.
-            calls = self._scheduler.fleet.calls
-            run(waits, self._scheduler.fleet, Work(marks=self._marks), calls)
+            fleet = self._scheduler.fleet
+            run(waits, fleet, Work(marks=self._marks), fleet.calls)
         self._land()
 
     def _land(self, failure: RunFailed | None = None) -> None:
@@ -170,7 +168,6 @@ def read_now(
 ) -> Mapping[Tensor, Array]:
     """Wait for all queued work, and copy computed `outputs` to the host."""
     attempt.scheduler.wait(attempt)
-    where, calls = schedule.layout.where, attempt.scheduler.fleet.calls
-    reads = (Read(where[t].backend, None, t) for t in outputs)
-    run(reads, attempt.scheduler.fleet, attempt.work, calls)  # no local name: see InFlight.reach
+    where, fleet = schedule.layout.where, attempt.scheduler.fleet
+    run((Read(where[t].backend, None, t) for t in outputs), fleet, attempt.work, fleet.calls)
     return attempt.work.outputs

@@ -301,7 +301,7 @@ class Scheduler(Resource):
         outputs = [flight.forget() for flight in self.flying]
         self.limit.hold([*used, *outputs, *(schedule.forget() for schedule in schedules)])
         self._plans = {}
-        self.fleet = Fleet(self.backends, self.arena.pools, self._settle, self._calls)
+        self.fleet.abandon_memory()
 
     def release(self) -> None:
         """Give back plans and compute memory, which come again with the next run.
