@@ -106,7 +106,7 @@ from tensorplug.graph.bindings import Bindings
 from tensorplug.graph.graph import Graph
 from tensorplug.graph.tensor import Flags, Storage, Tensor, input
 from tensorplug.ops import *  # noqa: F403 - every op; listed there
-from tensorplug.registry import (
+from tensorplug.registry.registry import (
     Registry,
     backends,
     device,

@@ -4,6 +4,30 @@ import os
 import warnings
 from collections.abc import Callable
 
+import pytest
+
+from tensorplug.device import Backend
+
+USES: dict[str, Callable[[Backend], object]] = {
+    "wait": lambda stream: stream.synchronize(),
+    "stream": lambda stream: stream.device.open(),
+    "memory": lambda stream: stream.device.buffer_type.alloc(64),
+}
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
+class ForkTests:
+    """Inherit for a device whose driver does not work in forked children; needs `stream`."""
+
+    @pytest.mark.parametrize("use", USES.values(), ids=USES)
+    def test_use_in_a_forked_child_raises_with_the_remedy(
+        self, stream: Backend, use: Callable[[Backend], object]
+    ) -> None:
+        said = error_in_child(lambda: use(stream))
+
+        assert said.startswith("DeviceError: ")
+        assert "start processes by spawn or forkserver" in said
+
 
 def error_in_child(use: Callable[[], object]) -> str:
     """The type and text of the error that `use` raises in a forked child; "" where it raises none.

@@ -1,49 +1,5 @@
 """The registry of backends: finds installed plugins, loads them, and opens their devices."""
 
-from tensorplug.registry.registry import (
-    SELECTORS,
-    Registry,
-    backends,
-    device,
-    devices,
-    devices_of,
-    features,
-    get_proc_address,
-    hardware,
-    init_backend_from_str,
-    load,
-    load_all,
-    load_all_from_path,
-    observe,
-    open,
-    open_best,
-    open_by_type,
-    refresh,
-    register,
-    register_device,
-    unload,
-)
+from tensorplug.registry.registry import SELECTORS, Registry
 
-__all__ = [
-    "SELECTORS",
-    "Registry",
-    "backends",
-    "device",
-    "devices",
-    "devices_of",
-    "features",
-    "get_proc_address",
-    "hardware",
-    "init_backend_from_str",
-    "load",
-    "load_all",
-    "load_all_from_path",
-    "observe",
-    "open",
-    "open_best",
-    "open_by_type",
-    "refresh",
-    "register",
-    "register_device",
-    "unload",
-]
+__all__ = ["SELECTORS", "Registry"]

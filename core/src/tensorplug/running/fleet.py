@@ -46,7 +46,7 @@ class Fleet:
         """True after a run that left no marks: the next batch waits for all queued work."""
 
     def abandon_memory(self) -> None:
-        """Leave the compute memory to who else holds it, and begin with none.
+        """Drop the compute memory, which calls in progress may still hold, and begin with none.
 
         Errors of a run refer to its frames, and those to the fleet, which must not keep it alive.
         """
