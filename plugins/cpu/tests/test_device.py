@@ -132,6 +132,16 @@ def test_a_stream_of_too_many_threads_is_refused(device):
     assert str(caught.value) == f"cpu:0: threads=100000, {TOO_MANY}"
 
 
+def test_device_closes_while_the_error_of_a_stream_that_never_came_to_be_is_kept():
+    device = CPUDevice("cpu:0")
+
+    with device, pytest.raises(tp.OptionError) as caught:
+        device.open(threads=100_000)
+
+    assert device.closed
+    assert caught.value.__traceback__ is not None
+
+
 # --- NUMA -----------------------------------------------------------------------------------
 
 

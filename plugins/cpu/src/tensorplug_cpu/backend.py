@@ -24,9 +24,10 @@ class CPUBackend(Backend):
     """Whether plans made from now on use the plain f64 functions in place of the kernels."""
 
     def __init__(self, device: "CPUDevice", threads: int) -> None:
-        super().__init__(device)
-        check_threads(self.name, threads)
+        check_threads(device.name, threads)
         self.team = Team(threads)
+        # Last: the device closes its streams, also one whose constructor failed after this.
+        super().__init__(device)
 
     @property
     def threads(self) -> int:

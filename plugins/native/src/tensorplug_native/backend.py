@@ -26,12 +26,12 @@ class NativeBackend(CPUBackend):
         activations: str,
         processors: Sequence[int] = (),
     ) -> None:
-        super().__init__(device, threads)
         self.level = level
         self.activations = activations
         self.prefers_f16 = activations == "int8" and level.name in INT8_LEVELS
         self.watch = Watch()
         self._own = self._present = Pool(threads, processors)
+        super().__init__(device, threads)
 
     @property
     def pool(self) -> Pool:
