@@ -1,8 +1,8 @@
 """Generates text from GGUF language models on any mix of tensorplug devices."""
 
-from tensorplug_llm.engine import LanguageModel, load_model
 from tensorplug_llm.generation import Generation, generate
 from tensorplug_llm.loader import WeightMode
+from tensorplug_llm.model import LanguageModel, load_model
 from tensorplug_llm.models import find_model
 from tensorplug_llm.sampling import Sampler
 from tensorplug_llm.session import Session

@@ -10,7 +10,7 @@ import numpy as np
 
 from tensorplug import Backend, SupportsThreads
 from tensorplug.errors import OptionError
-from tensorplug_llm.engine import LanguageModel
+from tensorplug_llm.model import LanguageModel
 from tensorplug_llm.session import Session
 
 WARM_UP = 8

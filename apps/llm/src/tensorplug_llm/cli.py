@@ -22,9 +22,9 @@ from tensorplug.text import printable
 from tensorplug_llm.bench import bench as measure_speed
 from tensorplug_llm.bench import device_names, thread_count
 from tensorplug_llm.chat import ChatTemplate, encode_chat
-from tensorplug_llm.engine import LanguageModel, Split, load_model
 from tensorplug_llm.generation import Generation
 from tensorplug_llm.loader import WeightMode
+from tensorplug_llm.model import LanguageModel, Split, load_model
 from tensorplug_llm.models import MODELS, find_model
 from tensorplug_llm.perplexity import WINDOW
 from tensorplug_llm.perplexity import perplexity as measure_perplexity

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tensorplug.errors import OptionError
-from tensorplug_llm.engine import LanguageModel
+from tensorplug_llm.model import LanguageModel
 from tensorplug_llm.session import Logits
 
 WINDOW = 512

@@ -16,7 +16,7 @@ from tensorplug_llm.kv_cache import KVCache, reaches
 from tensorplug_llm.step import Shape, Step
 
 if TYPE_CHECKING:
-    from tensorplug_llm.engine import LanguageModel
+    from tensorplug_llm.model import LanguageModel
 
 BATCHES = (1, 2, 4, 6, 8, 10, 12, 14, *(n << e for e in range(1, 6) for n in range(8, 16)), 512)
 """Tokens that one run computes: even numbers up to 16, then eight sizes for each power of two.
