@@ -21,7 +21,6 @@ from tensorplug_llm import load_model
 from tensorplug_llm.arch import ARCHITECTURES
 from tensorplug_llm.chat import ChatTemplate, encode_chat
 from tensorplug_llm.generation import Generation
-from tensorplug_llm.sampling import Sampler
 
 COMPUTE, WAIT, MEMORY = 20.0, 300, 6 << 30
 """Most seconds of processor time and of the clock for one file, and bytes."""
@@ -35,7 +34,7 @@ def use(path: Path, backend: tp.Backend) -> None:
         ids = encode_chat(model.tokenizer, ChatTemplate(source, trusted=True), HELLO)
         session.check(ids)
         decoder = model.tokenizer.stream()
-        for id in itertools.islice(Generation(session, ids, tokens=3, sampler=Sampler()), 3):
+        for id in itertools.islice(Generation(session, ids, tokens=3), 3):
             decoder.feed(id)
         decoder.finish()
 

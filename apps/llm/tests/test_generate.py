@@ -10,7 +10,7 @@ import pytest
 from tensorplug import Backend
 from tensorplug_llm import LanguageModel, Session, load_model
 from tensorplug_llm.generation import Generation, Timings, generate
-from tensorplug_llm.sampling import Sampler
+from tensorplug_llm.sampling import Sampler, SamplingParams
 
 PROMPT = [40, 41, 42, 43, 44]
 
@@ -38,7 +38,7 @@ def test_equal_seeds_give_equal_texts_and_others_do_not(session: Session) -> Non
     texts = []
     for seed in (1, 1, 2):
         session.rewind()
-        sampler = Sampler(temperature=1.0, seed=seed)
+        sampler = Sampler(SamplingParams(temperature=1.0, seed=seed))
         texts.append(list(generate(session, PROMPT, tokens=20, sampler=sampler)))
 
     assert texts[0] == texts[1] != texts[2]
@@ -80,7 +80,7 @@ def test_generation_continues_what_the_session_has_read(session: Session) -> Non
 
 def test_spare_rows_of_the_embedding_table_are_never_chosen(session: Session) -> None:
     tokens = session.model.tokenizer.vocab_size
-    sampler = Sampler(temperature=100.0, seed=3)
+    sampler = Sampler(SamplingParams(temperature=100.0, seed=3))
 
     ids = list(generate(session, PROMPT, tokens=50, sampler=sampler))
 

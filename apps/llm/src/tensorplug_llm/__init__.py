@@ -4,13 +4,14 @@ from tensorplug_llm.generation import Generation, generate
 from tensorplug_llm.loader import WeightMode
 from tensorplug_llm.model import LanguageModel, load_model
 from tensorplug_llm.models import find_model
-from tensorplug_llm.sampling import Sampler
+from tensorplug_llm.sampling import Sampler, SamplingParams
 from tensorplug_llm.session import Session
 
 __all__ = [
     "Generation",
     "LanguageModel",
     "Sampler",
+    "SamplingParams",
     "Session",
     "WeightMode",
     "find_model",

@@ -28,7 +28,7 @@ from tensorplug_llm.model import LanguageModel, Split, load_model
 from tensorplug_llm.models import MODELS, find_model
 from tensorplug_llm.perplexity import WINDOW
 from tensorplug_llm.perplexity import perplexity as measure_perplexity
-from tensorplug_llm.sampling import Sampler
+from tensorplug_llm.sampling import Sampler, SamplingParams
 from tensorplug_llm.tokenizer import StreamDecoder
 
 app = typer.Typer(
@@ -138,7 +138,11 @@ def generate(  # noqa: PLR0913 - a parameter for each switch
         _loaded(model, device, (layers, split, ratio), threads, weights) as loaded,
         loaded.session(context, kv=_kv_type(kv), on_failure=on_failure) as session,
     ):
-        sampler = Sampler(temperature, top_k, top_p, min_p, seed)
+        sampler = Sampler(
+            SamplingParams(
+                temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p, seed=seed
+            )
+        )
         ids = _prompt_ids(loaded, prompt, chat=chat)
         generation = Generation(session, ids, tokens=tokens, sampler=sampler)
         session.check(ids)

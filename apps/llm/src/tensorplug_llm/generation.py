@@ -4,7 +4,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from tensorplug_llm.sampling import Sampler
+from tensorplug_llm.sampling import Sampler, SamplingParams
 from tensorplug_llm.session import Session
 
 
@@ -41,7 +41,7 @@ class Generation:
         self.session = session
         self.prompt = list(prompt)
         self.tokens = tokens
-        self.sampler = sampler or Sampler()
+        self.sampler = sampler or Sampler(SamplingParams(temperature=0.0))
         self.ids: list[int] = []
         self.finish = ""
         self._prefill = self._first = self._decode = 0.0
@@ -53,7 +53,8 @@ class Generation:
         self._prefill = time.perf_counter() - start
         while len(self.ids) < self.tokens:
             # Embedding tables may have rows to spare, which are no tokens.
-            chosen = self.sampler.sample(logits[: tokenizer.vocab_size])
+            known = logits[: tokenizer.vocab_size]
+            chosen = self.sampler.next(known, [*self.prompt, *self.ids]).token
             self._first = self._first or time.perf_counter() - start
             if chosen in tokenizer.end_of_generation:
                 self.finish = "stop"
@@ -94,7 +95,7 @@ def generate(
     tokens: int = 128,
     sampler: Sampler | None = None,
 ) -> Iterator[int]:
-    """Yield up to `tokens` ids that continue `prompt`, by default the likeliest ones."""
+    """Yield up to `tokens` ids that continue `prompt`, by default the most likely ones."""
     return iter(Generation(session, prompt, tokens=tokens, sampler=sampler))
 
 

@@ -1,0 +1,123 @@
+"""`SamplingParams`: how the tokens of a text are chosen, checked."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+
+from tensorplug.errors import OptionError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SamplingParams:
+    """How tokens are chosen, with llama.cpp's names and defaults. Raises OptionError.
+
+    The rules apply in the order of llama.cpp's chain: `logit_bias`, penalties, `top_k`,
+    `typical_p`, `top_p`, `min_p`, `temperature`.
+    """
+
+    temperature: float = 0.8
+    """Divides the logits; 0 takes the most likely token."""
+    top_k: int = 40
+    """Tokens that are kept, the most likely ones; 0 keeps all."""
+    top_p: float = 0.95
+    """Nucleus sampling: keep the most likely tokens up to this total probability; 1 keeps all."""
+    min_p: float = 0.05
+    """Drop tokens whose probability is below this fraction of the most likely token's."""
+    typical_p: float = 1.0
+    """Keep the tokens closest to the expected information, up to this total probability."""
+    repeat_penalty: float = 1.0
+    """Divides positive logits of recent tokens and multiplies negative ones."""
+    repeat_last_n: int = 64
+    """Tokens that count as recent for the three penalties; 0: none, -1: the whole text."""
+    presence_penalty: float = 0.0
+    """Is subtracted from the logit of each recent token."""
+    frequency_penalty: float = 0.0
+    """Is subtracted from the logit of a recent token for each of its occurrences."""
+    logit_bias: Mapping[int, float] = field(default_factory=dict)
+    """Is added to the logits of these tokens; `-inf` forbids one."""
+    stop: Sequence[str] = ()
+    """Texts that end a generation; they are not part of the result."""
+    seed: int | None = None
+    """Equal seeds and logits give equal tokens; without a seed each text differs."""
+    max_tokens: int | None = None
+    """Tokens after which a generation ends; without it the end of the context does that."""
+    n: int = 1
+    """Results for one prompt."""
+    logprobs: int | None = None
+    """Most likely tokens whose log probabilities are reported; 0: only those of chosen tokens."""
+
+    def __post_init__(self) -> None:
+        for name, low, high in _RANGES:
+            _check_range(name, getattr(self, name), low, high)
+        for name in _INTEGERS:
+            _check_integer(name, getattr(self, name))
+        if self.repeat_penalty == 0:
+            raise OptionError("sampling: repeat_penalty is 0; give a number above 0, 1 for none")
+        stop = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
+        for text in stop:
+            if not isinstance(text, str) or not text:
+                raise OptionError(f"sampling: stop has {text!r}; give texts that are not empty")
+        object.__setattr__(self, "stop", stop)
+        for token, bias in self.logit_bias.items():
+            if not isinstance(token, int) or token < 0 or math.isnan(bias) or bias == math.inf:
+                raise OptionError(
+                    f"sampling: logit_bias has {token!r}: {bias}; give ids of tokens, each with a "
+                    "finite number or -inf"
+                )
+        object.__setattr__(self, "logit_bias", dict(self.logit_bias))
+
+    @property
+    def penalises(self) -> bool:
+        """Whether tokens of the text change the logits."""
+        penalties = (self.repeat_penalty - 1, self.presence_penalty, self.frequency_penalty)
+        return self.repeat_last_n != 0 and any(penalties)
+
+    def __repr__(self) -> str:
+        changed = (
+            f"{f.name}={value!r}"
+            for f in fields(self)
+            if (value := getattr(self, f.name)) != getattr(_DEFAULTS, f.name)
+        )
+        return f"SamplingParams({', '.join(changed)})"
+
+
+_RANGES = (
+    ("temperature", 0, math.inf),
+    ("top_k", 0, math.inf),
+    ("top_p", 0, 1),
+    ("min_p", 0, 1),
+    ("typical_p", 0, 1),
+    ("repeat_penalty", 0, math.inf),
+    ("repeat_last_n", -1, math.inf),
+    ("presence_penalty", -math.inf, math.inf),
+    ("frequency_penalty", -math.inf, math.inf),
+    ("seed", 0, math.inf),
+    ("max_tokens", 1, math.inf),
+    ("n", 1, math.inf),
+    ("logprobs", 0, math.inf),
+)
+_INTEGERS = ("top_k", "repeat_last_n", "seed", "max_tokens", "n", "logprobs")
+_MAY_BE_NONE = frozenset({"seed", "max_tokens", "logprobs"})
+
+
+def _check_range(name: str, value: float | None, low: float, high: float) -> None:
+    if value is None and name in _MAY_BE_NONE:
+        return
+    if isinstance(value, int | float) and math.isfinite(value) and low <= value <= high:
+        return
+    wanted = (
+        f"from {low:g} to {high:g}"
+        if math.isfinite(high)
+        else f"of at least {low:g}"
+        if math.isfinite(low)
+        else "that is finite"
+    )
+    raise OptionError(f"sampling: {name} is {value}; give a number {wanted}")
+
+
+def _check_integer(name: str, value: float | None) -> None:
+    if value is not None and not isinstance(value, int):
+        raise OptionError(f"sampling: {name} is {value}; give a whole number")
+
+
+_DEFAULTS = SamplingParams()

@@ -1,0 +1,137 @@
+"""`Sampler`: chooses the tokens of one text."""
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from tensorplug.errors import OptionError, TensorplugError
+from tensorplug_llm.sampling import rules
+from tensorplug_llm.sampling.params import SamplingParams
+from tensorplug_llm.sampling.rules import Candidates, Floats, Logits
+
+
+@dataclass(frozen=True, slots=True)
+class Sampled:
+    """A chosen token.
+
+    The log probabilities, natural logarithms, are those of the model's own logits, before any
+    rule, as llama.cpp's server reports them. They are there where `SamplingParams.logprobs` is.
+    """
+
+    token: int
+    logprob: float | None = None
+    top_logprobs: tuple[tuple[int, float], ...] = ()
+    """The most likely tokens, the most likely first."""
+
+
+class Sampler:
+    """Chooses the tokens of one text by its parameters, with a random generator of its own.
+
+    Equal seeds, logits and texts give equal tokens. A sampler belongs to one thread at a time.
+    """
+
+    def __init__(self, params: SamplingParams, *, index: int = 0) -> None:
+        """`index` numbers the results of one prompt: result `i` draws with the seed `seed + i`."""
+        self.params = params
+        self.index = index
+        self._random = random.Random(None if params.seed is None else params.seed + index)
+
+    def next(self, logits: Logits, history: Sequence[int] = ()) -> Sampled:
+        """Choose the token that follows `history`: the prompt and all tokens chosen so far.
+
+        `logits`: f32 [vocabulary], -inf for tokens that must not come; they are left as they are.
+        Raises TensorplugError where none of them is the greatest, OptionError for a `logit_bias`
+        of tokens that the vocabulary does not have.
+        """
+        _check(logits)
+        changed = self._changed(logits, history)
+        if self.params.temperature == 0 and self.params.typical_p >= 1:
+            best = int(changed.argmax())
+            _check_allowed(possible=bool(changed[best] > -np.inf))
+            return self._report(logits, best)
+        found, weights = self._distribution(changed)
+        return self._report(logits, int(found.ids[self._draw(weights)]))
+
+    def distribution(
+        self, logits: Logits, history: Sequence[int] = ()
+    ) -> tuple[list[int], list[float]]:
+        """The ids that `next` may choose and their probabilities; otherwise like `next`."""
+        _check(logits)
+        found, weights = self._distribution(self._changed(logits, history))
+        return found.ids.tolist(), weights.tolist()
+
+    def _changed(self, logits: Logits, history: Sequence[int]) -> Logits:
+        """The logits with bias and penalties."""
+        params = self.params
+        if params.logit_bias:
+            _check_bias(params, logits.size)
+            logits = rules.add_bias(logits, params.logit_bias)
+        if params.penalises and history:
+            last = params.repeat_last_n
+            logits = rules.penalise(
+                logits,
+                history[-last:] if last > 0 else history,
+                repeat=params.repeat_penalty,
+                presence=params.presence_penalty,
+                frequency=params.frequency_penalty,
+            )
+        return logits
+
+    def _distribution(self, logits: Logits) -> tuple[Candidates, Floats]:
+        params = self.params
+        found = rules.keep_top_k(logits, params.top_k)
+        found = rules.keep_typical(found, params.typical_p)
+        found = rules.keep_top_p(found, params.top_p)
+        found = rules.keep_min_p(found, params.min_p)
+        _check_allowed(possible=found.ids.size > 0)
+        if params.temperature == 0:
+            best = found.logits.argmax()
+            return found.at(np.array([best])), np.ones(1)
+        return found, rules.probabilities(found, params.temperature)
+
+    def _draw(self, weights: Floats) -> int:
+        if weights.size == 1:
+            return 0
+        sums = np.cumsum(weights)
+        place = int(np.searchsorted(sums, self._random.random(), "right"))
+        return min(place, weights.size - 1)  # the sum may fall short of 1 by a rounding
+
+    def _report(self, logits: Logits, token: int) -> Sampled:
+        if self.params.logprobs is None:
+            return Sampled(token)
+        total = rules.log_sum(logits)
+        top = rules.greatest(logits, self.params.logprobs) if self.params.logprobs else ()
+        return Sampled(
+            token,
+            float(logits[token]) - total,
+            tuple((int(id), float(logits[id]) - total) for id in top),
+        )
+
+    def __repr__(self) -> str:
+        return f"<Sampler {self.params}, result {self.index}>"
+
+
+def _check(logits: Logits) -> None:
+    largest = logits.max() if logits.ndim == 1 and logits.size else np.nan  # NaN where one is NaN
+    if not np.isfinite(largest):
+        raise TensorplugError(
+            f"sampling: logits of shape {list(logits.shape)} have no greatest number; the model "
+            "file is damaged, or a device computed wrong: try another --device"
+        )
+
+
+def _check_allowed(*, possible: bool) -> None:
+    if not possible:
+        raise TensorplugError(
+            "sampling: no token is allowed: logit_bias forbids all; allow at least one"
+        )
+
+
+def _check_bias(params: SamplingParams, size: int) -> None:
+    largest = max(params.logit_bias)
+    if largest >= size:
+        raise OptionError(
+            f"sampling: logit_bias names token {largest}, and this model knows 0 to {size - 1}"
+        )
