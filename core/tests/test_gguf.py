@@ -15,7 +15,7 @@ import pytest
 
 from tensorplug import dtypes
 from tensorplug.errors import Closed, FormatError
-from tensorplug.gguf import GGUFFile, GGUFTensor, open_gguf
+from tensorplug.gguf import FileTensor, GGUFFile, open_gguf
 
 U8, I8, U16, I16, U32, I32, F32, BOOL, STRING, ARRAY, U64, I64, F64 = range(13)
 FETCH = "the file is truncated or damaged: fetch it again"
@@ -762,6 +762,6 @@ def accept(raw: bytes) -> GGUFFile | None:
         return None
 
 
-def lies_outside(file: GGUFFile) -> list[GGUFTensor]:
+def lies_outside(file: GGUFFile) -> list[FileTensor]:
     """The tensors of a file whose bytes are not all in it."""
     return [t for t in file.tensors.values() if file.tensor_bytes(t.name).size != t.nbytes]

@@ -1,7 +1,7 @@
 """Generates text from GGUF language models on any mix of tensorplug devices."""
 
+from tensorplug.gguf import WeightMode
 from tensorplug_llm.generation import Generation, generate
-from tensorplug_llm.loader import WeightMode
 from tensorplug_llm.model import LanguageModel, load_model
 from tensorplug_llm.models import find_model
 from tensorplug_llm.sampling import Sampler, SamplingParams

@@ -17,13 +17,13 @@ from tqdm import tqdm  # type: ignore[import-untyped]  # ships no types
 import tensorplug as tp
 from tensorplug import Backend, SupportsThreads
 from tensorplug.errors import OptionError, TensorplugError
+from tensorplug.gguf import WeightMode
 from tensorplug.inspect import graphfile
 from tensorplug.text import printable
 from tensorplug_llm.bench import bench as measure_speed
 from tensorplug_llm.bench import device_names, thread_count
 from tensorplug_llm.chat import ChatTemplate, encode_chat
 from tensorplug_llm.generation import Generation
-from tensorplug_llm.loader import WeightMode
 from tensorplug_llm.model import LanguageModel, Split, load_model
 from tensorplug_llm.models import MODELS, find_model
 from tensorplug_llm.perplexity import WINDOW

@@ -10,18 +10,19 @@ import tensorplug as tp
 from tensorplug import Backend, DType, Tensor, meta
 from tensorplug.device import Resource
 from tensorplug.errors import FormatError, OptionError
-from tensorplug.gguf import GGUFFile, GGUFTensor, open_gguf
-from tensorplug.graph.tensor import Array
-from tensorplug_llm.arch import Architecture, architecture_of
-from tensorplug_llm.hparams import HParams
-from tensorplug_llm.loader import (
+from tensorplug.gguf import (
+    FileTensor,
+    GGUFFile,
     Progress,
     WeightMode,
     Weights,
-    add_output,
-    check_tensors,
     load_weights,
+    open_gguf,
 )
+from tensorplug.graph.tensor import Array
+from tensorplug_llm.arch import Architecture, architecture_of
+from tensorplug_llm.hparams import HParams
+from tensorplug_llm.loader import add_output, check_tensors
 from tensorplug_llm.placement import Placement, place
 from tensorplug_llm.session import Session
 from tensorplug_llm.tensor_split import tensor_policy
@@ -126,7 +127,6 @@ def load_model(
     OptionError, OutOfMemory, BackendNotFound.
     """
     start = time.perf_counter()
-    mode = WeightMode(weights)
     owned: list[Resource] = []
     file = open_gguf(path)
     try:
@@ -154,7 +154,7 @@ def load_model(
         loaded = load_weights(
             file,
             {t.name: _home(t.name, placement).device for t in needed},
-            mode=mode,
+            mode=weights,
             looked_up=() if tied and not is_tensor else ("token_embd.weight",),
             progress=progress,
         )
@@ -230,7 +230,7 @@ def _home(name: str, placement: Placement) -> Backend:
     return placement.embedding if name.startswith("token_embd.") else placement.output
 
 
-def _layer_sizes(tensors: Sequence[GGUFTensor], hparams: HParams) -> list[int]:
+def _layer_sizes(tensors: Sequence[FileTensor], hparams: HParams) -> list[int]:
     """Bytes of each layer: its weights, and its part of a cache of f32 of the default context."""
     rows = context_size(hparams, None) * 4
     sizes = [rows * (hparams.key_row + hparams.value_row)] * hparams.layers

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from tensorplug import Tensor
-from tensorplug.gguf import GGUFTensor
+from tensorplug.gguf import FileTensor
 from tensorplug.meta import Policy, SplitState, cut, deal
 from tensorplug_llm.hparams import HParams
 
@@ -11,7 +11,7 @@ CACHES = ("cache_k", "cache_v")
 
 
 def tensor_policy(
-    hparams: HParams, ratio: Sequence[float], tensors: Mapping[str, GGUFTensor]
+    hparams: HParams, ratio: Sequence[float], tensors: Mapping[str, FileTensor]
 ) -> Policy:
     """The policy of a meta device for a model, in the proportions of `ratio`.
 
@@ -29,7 +29,7 @@ def tensor_policy(
 
 class _Shares:
     def __init__(
-        self, hparams: HParams, ratio: Sequence[float], tensors: Mapping[str, GGUFTensor]
+        self, hparams: HParams, ratio: Sequence[float], tensors: Mapping[str, FileTensor]
     ) -> None:
         self._hp = hparams
         self._ratio = ratio

@@ -1,7 +1,19 @@
-"""Reader of GGUF files, versions 2 and 3: header and metadata are checked, data is mapped."""
+"""Files of weights: a reader of GGUF files, versions 2 and 3, and the way of tensors to devices."""
 
 from tensorplug.gguf.file import GGUFFile, open_gguf
 from tensorplug.gguf.metadata import Metadata
-from tensorplug.gguf.tensors import GGUFTensor
+from tensorplug.gguf.tensorfile import FileTensor, TensorFile, map_file
+from tensorplug.gguf.weights import Progress, WeightMode, Weights, load_weights
 
-__all__ = ["GGUFFile", "GGUFTensor", "Metadata", "open_gguf"]
+__all__ = [
+    "FileTensor",
+    "GGUFFile",
+    "Metadata",
+    "Progress",
+    "TensorFile",
+    "WeightMode",
+    "Weights",
+    "load_weights",
+    "map_file",
+    "open_gguf",
+]

@@ -1,21 +1,18 @@
 """`open_gguf` and `GGUFFile`: a checked, memory-mapped GGUF file."""
 
-import mmap
 import os
-import stat
-import weakref
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
-from tensorplug.errors import Closed, FormatError
+from tensorplug.errors import FormatError
 from tensorplug.gguf.cursor import CONVERT_AGAIN, UPDATE, Cursor, quote
 from tensorplug.gguf.metadata import MIN_ENTRY_SIZE, Metadata, read_metadata
 from tensorplug.gguf.strings import Bytes
-from tensorplug.gguf.tensors import MIN_INFO_SIZE, GGUFTensor, read_tensors
+from tensorplug.gguf.tensorfile import TensorFile, map_file
+from tensorplug.gguf.tensors import MIN_INFO_SIZE, read_tensors
 
 MAGIC = b"GGUF"
 HEADER_SIZE = 24
@@ -44,104 +41,23 @@ KINDS: dict[type, str] = {
 Kind = TypeVar("Kind")
 
 
-class GGUFFile:
-    """An open GGUF file, made by `open_gguf`. Read-only and thread-safe.
-
-    Arrays from `memory` and `tensor_bytes` stay valid after `close()`: the file is unmapped when
-    the last of them is garbage collected. Until then, the file must not be shortened: reading
-    mapped bytes beyond the new end kills the process (SIGBUS). `read_tensor` returns a copy, and
-    raises FormatError for a shortened file.
-    """
+class GGUFFile(TensorFile):
+    """An open GGUF file, made by `open_gguf`: a `TensorFile` with metadata."""
 
     def __init__(self, memory: Bytes, path: Path, source: int | None = None) -> None:
         """Parse the file in `memory`, a read-only uint8 array. Raises FormatError.
 
         `source` is a descriptor of the same file. This object owns it and closes it.
         """
-        self._source = source
-        self._end = weakref.finalize(self, os.close, source) if source is not None else None
+        super().__init__(memory, path, source)
         cursor = Cursor(memory, str(path))
         header = _read_header(cursor)
-        self.path = path
         self.version = header.version
         self.metadata: Metadata = read_metadata(cursor, header.entries)
         """Key-value pairs; an array is decoded at each access."""
         self.alignment = _alignment(cursor, self.metadata)
         """Alignment of tensor data in bytes."""
         self.tensors = read_tensors(cursor, header.tensors, self.alignment)
-        """Tensors by name, in file order."""
-        self._memory: Bytes | None = memory
-
-    @property
-    def memory(self) -> Bytes:
-        """The bytes of the whole file, a read-only uint8 array. Raises Closed."""
-        if self._memory is None:
-            raise Closed(f"{self.path}: is closed; open it again")
-        return self._memory
-
-    def tensor_bytes(self, name: str) -> Bytes:
-        """Return the stored bytes of a tensor, read-only uint8, without a copy.
-
-        Raises FormatError if there is no tensor `name` or the file was shortened, and Closed.
-        """
-        tensor = self._tensor(name)
-        self.check_size()
-        return self.memory[tensor.offset : tensor.end]
-
-    def read_tensor(self, name: str, start: int = 0, size: int | None = None) -> Bytes:
-        """Return a copy of `size` stored bytes of a tensor from `start`, by default all of them.
-
-        Raises FormatError if there is no tensor `name` or the file was shortened, and Closed.
-        """
-        tensor = self._tensor(name)
-        size = tensor.nbytes - start if size is None else size
-        first = tensor.offset + start
-        if self._source is None or not hasattr(os, "pread"):
-            self.check_size()
-            return self.memory[first : first + size].copy()
-        out = np.empty(size, np.uint8)
-        done = 0
-        while done < size:
-            got = os.preadv(self._source, [out[done:].data], first + done)
-            if not got:
-                raise self._shortened()
-            done += got
-        return out
-
-    def check_size(self) -> None:
-        """Raise FormatError if the file was shortened since it was opened."""
-        if self._source is None:
-            return
-        if os.fstat(self._source).st_size < self.memory.size:
-            raise self._shortened()
-
-    def _tensor(self, name: str) -> GGUFTensor:
-        tensor = self.tensors.get(name)
-        if tensor is None:
-            raise FormatError(
-                f"{self.path}: there is no tensor {quote(name)} among {len(self.tensors)}; the "
-                "model is incomplete or of another architecture: use another file"
-            )
-        return tensor
-
-    def _shortened(self) -> FormatError:
-        return FormatError(
-            f"{self.path}: was shortened while it was read: it had {self.memory.size} bytes; fetch "
-            "it again, and wait until it is complete"
-        )
-
-    def release(self, offset: int, size: int) -> None:
-        """Tell the operating system to free the pages of a part of the mapping, in bytes.
-
-        The bytes stay readable; the next access loads them from the page cache or from disk.
-        """
-        mapped = getattr(self.memory.base, "obj", None)  # NumPy keeps a memoryview of the mmap
-        if not isinstance(mapped, mmap.mmap) or not hasattr(mmap, "MADV_DONTNEED"):
-            return  # not a mapped file, or a system without madvise
-        first = -(-offset // mmap.PAGESIZE) * mmap.PAGESIZE
-        last = min(offset + size, len(mapped)) // mmap.PAGESIZE * mmap.PAGESIZE
-        if first < last:
-            mapped.madvise(mmap.MADV_DONTNEED, first, last - first)
 
     def require(self, key: str, kind: type[Kind]) -> Kind:
         """Return the metadata value of `key`, of a type in KINDS; `float` accepts integers too.
@@ -163,31 +79,9 @@ class GGUFFile:
             f"{KINDS[kind]} is needed; use another file, or {CONVERT_AGAIN}"
         )
 
-    @property
-    def closed(self) -> bool:
-        """True after `close()`."""
-        return self._memory is None
-
-    def close(self) -> None:
-        """Release the file. Tensor records and metadata except arrays stay readable. Idempotent."""
-        # The mmap is not closed explicitly: `mmap.close()` fails while arrays refer to it. It is
-        # unmapped with the last of them.
-        self._memory = None
+    def _close(self) -> None:
+        super()._close()
         self.metadata.close()
-        self._source = None
-        if self._end is not None:
-            self._end()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         state = "closed" if self.closed else "open"
@@ -203,31 +97,7 @@ def open_gguf(path: str | os.PathLike[str]) -> GGUFFile:
     Everything except the tensors' data is checked. A size in the file is compared with the file's
     size before anything of that size is allocated.
     """
-    return GGUFFile(*_map(Path(path)))
-
-
-def _map(path: Path) -> tuple[Bytes, Path, int]:
-    """Map a file: return its bytes, its path and a descriptor."""
-    try:
-        info = path.stat()
-        # Checked before opening, because opening a pipe blocks until there is a writer.
-        if not stat.S_ISREG(info.st_mode):
-            what = "a directory" if stat.S_ISDIR(info.st_mode) else "not a regular file"
-            raise FormatError(f"{path}: is {what}; give the path of a GGUF file")
-        if not info.st_size:
-            raise FormatError(f"{path}: is empty; fetch it again")
-        with path.open("rb") as file:
-            mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-            source = os.dup(file.fileno())
-    except FormatError:
-        raise
-    except (
-        OSError,
-        ValueError,
-    ) as error:  # ValueError: a path with a NUL, a file emptied meanwhile
-        reason = getattr(error, "strerror", None) or error
-        raise FormatError(f"{path}: {reason}; give the path of a readable GGUF file") from error
-    return np.frombuffer(mapped, np.uint8), path, source
+    return GGUFFile(*map_file(Path(path), "GGUF"))
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,42 +1,25 @@
-"""`GGUFTensor`: the record of one tensor in a GGUF file, checked against the file's size."""
+"""`read_tensors`: the tensor records of a GGUF file, checked against the file's size."""
 
 import itertools
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
 
 from tensorplug.dtypes import REMOVED_IDS, DType, dtype
 from tensorplug.errors import DTypeError
 from tensorplug.gguf.cursor import CONVERT_AGAIN, UPDATE, Cursor, quote
-from tensorplug.graph.tensor import MAX_RANK, Ne
+from tensorplug.gguf.tensorfile import FileTensor
+from tensorplug.graph.tensor import MAX_RANK
 
 MIN_INFO_SIZE = 32
 """Bytes of the smallest tensor record: a name of length 0, one dimension, a type, an offset."""
 
 
-@dataclass(frozen=True, slots=True)
-class GGUFTensor:
-    """One tensor of a file: `ne` in ggml order, `offset` in bytes from the start of the file."""
-
-    name: str
-    dtype: DType
-    ne: Ne
-    rank: int
-    offset: int
-    nbytes: int
-
-    @property
-    def end(self) -> int:
-        """Offset of the end of the data."""
-        return self.offset + self.nbytes
-
-
-def read_tensors(cursor: Cursor, count: int, alignment: int) -> Mapping[str, GGUFTensor]:
+def read_tensors(cursor: Cursor, count: int, alignment: int) -> Mapping[str, FileTensor]:
     """Read `count` tensor records at the cursor; tensor data follows them. Raises FormatError."""
     relative = [_read_info(cursor, index) for index in range(count)]
     data = -(-cursor.offset // alignment) * alignment
-    tensors: dict[str, GGUFTensor] = {}
+    tensors: dict[str, FileTensor] = {}
     for info in relative:
         if info.name in tensors:
             raise cursor.error(f"tensor {quote(info.name)} is there twice", CONVERT_AGAIN)
@@ -45,7 +28,7 @@ def read_tensors(cursor: Cursor, count: int, alignment: int) -> Mapping[str, GGU
     return MappingProxyType(tensors)
 
 
-def _read_info(cursor: Cursor, index: int) -> GGUFTensor:
+def _read_info(cursor: Cursor, index: int) -> FileTensor:
     """Read one record; its offset is still relative to the data."""
     name = cursor.name(f"the name of tensor {index}")
     what = f"tensor {quote(name)}"
@@ -66,7 +49,7 @@ def _read_info(cursor: Cursor, index: int) -> GGUFTensor:
     first, second, third, fourth = (*sizes, 1, 1, 1)[:MAX_RANK]
     # Python's integers do not overflow, so an absurd size is larger than the file and is rejected.
     nbytes = math.prod(sizes) // kind.block * kind.size
-    return GGUFTensor(name, kind, (first, second, third, fourth), rank, offset, nbytes)
+    return FileTensor(name, kind, (first, second, third, fourth), rank, offset, nbytes)
 
 
 def _dtype(cursor: Cursor, number: int, what: str) -> DType:
@@ -79,14 +62,14 @@ def _dtype(cursor: Cursor, number: int, what: str) -> DType:
         raise cursor.error(f"{what} is of the unknown type {number}", UPDATE) from error
 
 
-def _place(cursor: Cursor, info: GGUFTensor, data: int, alignment: int) -> GGUFTensor:
+def _place(cursor: Cursor, info: FileTensor, data: int, alignment: int) -> FileTensor:
     what = f"tensor {quote(info.name)}"
     if info.offset % alignment:
         raise cursor.error(
             f"{what} begins at {info.offset}, not a multiple of the file's alignment {alignment}",
             CONVERT_AGAIN,
         )
-    placed = GGUFTensor(info.name, info.dtype, info.ne, info.rank, data + info.offset, info.nbytes)
+    placed = FileTensor(info.name, info.dtype, info.ne, info.rank, data + info.offset, info.nbytes)
     if placed.end > cursor.size:
         sizes = " x ".join(map(str, info.ne[: info.rank]))
         raise cursor.error(
@@ -96,7 +79,7 @@ def _place(cursor: Cursor, info: GGUFTensor, data: int, alignment: int) -> GGUFT
     return placed
 
 
-def _check_overlaps(cursor: Cursor, tensors: Mapping[str, GGUFTensor]) -> None:
+def _check_overlaps(cursor: Cursor, tensors: Mapping[str, FileTensor]) -> None:
     by_offset = sorted(tensors.values(), key=lambda tensor: tensor.offset)
     for one, other in itertools.pairwise(by_offset):
         if other.offset < one.end:

@@ -41,7 +41,7 @@ from tensorplug.dtypes import (
     TQ2_0,
     DType,
 )
-from tensorplug.gguf import GGUFFile, GGUFTensor
+from tensorplug.gguf import FileTensor, GGUFFile
 from tensorplug_cpu.encode import can_encode
 from tensorplug_cpu.encoders import NEEDS_IMPORTANCE
 
@@ -75,7 +75,7 @@ LOGITS, EMBEDDING = "output.weight", "token_embd.weight"
 class Choice:
     """What becomes of one tensor, and why, where that is not what was asked for."""
 
-    tensor: GGUFTensor
+    tensor: FileTensor
     dtype: DType
     note: str = ""
 
@@ -120,7 +120,7 @@ def choose(
         yield _fitting(tensor, aim, why)
 
 
-def _kept(tensor: GGUFTensor) -> Choice | None:
+def _kept(tensor: FileTensor) -> Choice | None:
     """The choice for a tensor that is not to be quantised."""
     if tensor.dtype.is_integer:
         return Choice(tensor, tensor.dtype, "integers")
@@ -131,7 +131,7 @@ def _kept(tensor: GGUFTensor) -> Choice | None:
     return None
 
 
-def _fitting(tensor: GGUFTensor, aim: DType, why: str) -> Choice:
+def _fitting(tensor: FileTensor, aim: DType, why: str) -> Choice:
     """`aim`, or what rows of that length can be stored in."""
     row = tensor.ne[0]
     for dtype in (aim, SHORTER.get(aim, aim), F16):

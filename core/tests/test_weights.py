@@ -1,0 +1,186 @@
+"""Tensors of a file in the memory of devices: copied, packed or cut, whatever the file's format."""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tensorplug as tp
+from tensorplug import meta, transfer
+from tensorplug.device import Layout
+from tensorplug.errors import FormatError, OptionError
+from tensorplug.gguf import FileTensor, TensorFile, load_weights, map_file
+from tensorplug.gguf.weights import SLAB_ROWS
+from tensorplug_testing.null import NullBuffer, NullBufferType, NullDevice
+
+WIDE = np.arange(1024 * 4096, dtype=np.float32).reshape(1024, 4096)
+ARRAYS = {
+    "table": np.arange(12, dtype=np.float32).reshape(3, 4),
+    "halves": np.arange(8, dtype=np.float16).reshape(2, 2, 2),
+    "bias": np.arange(5, dtype=np.float32),
+}
+
+MakeFile = Callable[[Mapping[str, np.ndarray[Any, Any]]], TensorFile]
+
+
+@pytest.fixture
+def stored(tmp_path: Path) -> MakeFile:
+    """Writes arrays one after the other, a format of its own, and opens the file."""
+
+    def make(arrays: Mapping[str, np.ndarray[Any, Any]]) -> TensorFile:
+        path = tmp_path / "weights.raw"
+        raw, tensors = b"", {}
+        for name, array in arrays.items():
+            spec = tp.input(name, array.shape, array.dtype)
+            tensors[name] = FileTensor(name, spec.dtype, spec.ne, spec.rank, len(raw), array.nbytes)
+            raw += array.tobytes() + bytes(-array.nbytes % 64)
+        path.write_bytes(raw)
+        file = TensorFile(*map_file(path, "raw"))
+        file.tensors = tensors
+        return file
+
+    return make
+
+
+class PackedBuffer(NullBuffer):
+    """Memory that notes which rows are packed, and stores them as they are."""
+
+    def write_tensor(self, tensor: tp.Tensor, offset: int, data: memoryview) -> None:
+        assert isinstance(self.type, PackedType)
+        self.type.slabs.append((tensor.name, tensor.shape))
+        super().write_tensor(tensor, offset, data)
+
+
+class PackedType(NullBufferType):
+    layout = Layout.PACKED
+    for_weights = True
+    buffer_class = PackedBuffer
+
+    def __init__(self, device: NullDevice) -> None:
+        super().__init__(device, is_host=False, max_size=1 << 40, name=f"{device.name} packed")
+        self.slabs: list[tuple[str, tuple[int, ...]]] = []
+
+    def supports(self, tensor: tp.Tensor) -> bool:
+        return tensor.rank > 1
+
+
+class PackingDevice(NullDevice):
+    """A fake device that reads packed weights fastest."""
+
+    def __init__(self) -> None:
+        super().__init__("packing:0")
+        self.packed = PackedType(self)
+
+    @property
+    def extra_buffer_types(self) -> tuple[PackedType]:
+        return (self.packed,)
+
+
+def values(tensor: tp.Tensor) -> list[Any]:
+    found: list[Any] = transfer.read(tensor).tolist()
+    return found
+
+
+def test_tensors_of_any_format_are_placed_by_name(stored: MakeFile, null: NullDevice) -> None:
+    with stored(ARRAYS) as file, load_weights(file, dict.fromkeys(ARRAYS, null)) as weights:
+        found = {name: values(tensor) for name, tensor in weights.tensors.items()}
+
+    assert found == {name: array.tolist() for name, array in ARRAYS.items()}
+    assert null.live_buffers == 0
+
+
+def test_each_tensor_lies_on_its_own_device(stored: MakeFile, null: NullDevice) -> None:
+    with NullDevice("null:1") as other, stored(ARRAYS) as file:
+        homes = {"table": null, "bias": other}
+
+        with load_weights(file, homes) as weights:
+            assert {
+                name: tensor.storage.buffer.type.device
+                for name, tensor in weights.tensors.items()
+                if tensor.storage is not None
+            } == homes
+
+
+def test_matrix_is_packed_some_rows_at_a_time(stored: MakeFile) -> None:
+    done: list[tuple[int, int]] = []
+
+    with PackingDevice() as device, stored({"wide": WIDE}) as file:
+        weights = load_weights(file, {"wide": device}, progress=lambda *s: done.append(s))
+
+        assert np.array_equal(transfer.read(weights.tensors["wide"]), WIDE)
+        weights.close()
+
+    rows = [shape[0] for name, shape in device.packed.slabs]
+    assert len(rows) > 1
+    assert sum(rows) == len(WIDE)
+    assert all(count % SLAB_ROWS == 0 for count in rows)
+    assert done[-1] == (WIDE.nbytes, WIDE.nbytes)
+
+
+def test_tensor_of_three_dimensions_is_packed_at_once(stored: MakeFile) -> None:
+    with PackingDevice() as device, stored(ARRAYS) as file:
+        weights = load_weights(file, dict.fromkeys(ARRAYS, device))
+        found = {name: values(tensor) for name, tensor in weights.tensors.items()}
+        weights.close()
+
+    assert found == {name: array.tolist() for name, array in ARRAYS.items()}
+    assert ("halves", (2, 2, 2)) in device.packed.slabs
+
+
+def test_tensors_that_are_looked_up_are_not_packed(stored: MakeFile) -> None:
+    with PackingDevice() as device, stored(ARRAYS) as file:
+        load_weights(file, dict.fromkeys(ARRAYS, device), looked_up=["table"]).close()
+
+    assert [name for name, _ in device.packed.slabs] == ["halves"]
+
+
+def test_device_made_of_several_gets_a_part_for_each(stored: MakeFile, null: NullDevice) -> None:
+    with (
+        NullDevice("null:1") as other,
+        meta.device([null, other], "rows", ratio=[1, 2]) as both,
+        stored(ARRAYS) as file,
+        load_weights(file, {"table": both}) as weights,
+    ):
+        whole = values(weights.tensors["table"])
+        parts = null.used, other.used
+
+    assert whole == ARRAYS["table"].tolist()
+    assert all(part < ARRAYS["table"].nbytes + 64 for part in parts)
+    assert min(parts) > 0
+
+
+def test_table_that_is_also_the_output_is_adopted_under_both_names(
+    stored: MakeFile, null: NullDevice
+) -> None:
+    with stored(ARRAYS) as file, load_weights(file, {"table": null}) as weights:
+        again = load_weights(file, {"table": null})
+
+        weights.adopt(again, {"table": "output"})
+        again.close()
+
+        assert values(weights.tensors["output"]) == values(weights.tensors["table"])
+        assert null.live_buffers == 2
+
+
+def test_failed_load_gives_all_memory_back(stored: MakeFile, null: NullDevice) -> None:
+    with NullDevice("null:1") as other, stored(ARRAYS) as file:
+        other.fail("alloc")
+
+        with pytest.raises(tp.OutOfMemory):
+            load_weights(file, {"table": null, "bias": other})
+
+    assert null.live_buffers == 0
+
+
+def test_tensor_that_the_file_lacks_is_named(stored: MakeFile, null: NullDevice) -> None:
+    with stored(ARRAYS) as file, pytest.raises(FormatError, match="there is no tensor 'ghost'"):
+        load_weights(file, {"ghost": null})
+
+
+def test_unknown_mode_lists_the_known_ones(stored: MakeFile, null: NullDevice) -> None:
+    with stored(ARRAYS) as file, pytest.raises(OptionError) as caught:
+        load_weights(file, {"table": null}, mode="small")
+
+    assert str(caught.value) == "weights: 'small' is unknown; choose auto, f32, packed, mapped"
