@@ -15,7 +15,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 MEMBERS = {
     tomllib.loads(file.read_text())["project"]["name"]: file.parent
-    for pattern in ("core", "testing", "simt", "plugins/*", "apps/*")
+    for pattern in ("core", "testing", "simt", "emulator", "plugins/*", "apps/*")
     for file in sorted(ROOT.glob(f"{pattern}/pyproject.toml"))
 }
 

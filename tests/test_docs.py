@@ -10,7 +10,10 @@ import pytest
 import tensorplug
 
 ROOT = Path(__file__).parents[1]
-FOLDERS = (".", "docs", "core", "testing", "simt", "plugins/*", "apps/*", "benchmarks", "tests")
+FOLDERS = (
+    *(".", "docs", "core", "testing", "simt", "emulator", "plugins/*", "apps/*", "benchmarks"),
+    "tests",
+)
 PAGES = sorted(page for folder in FOLDERS for page in ROOT.glob(f"{folder}/*.md"))
 PROGRAM = re.compile(r"```python\n(.*?)```(?:\s*```text\n(.*?)```)?", re.DOTALL)
 PROGRAMS = [

@@ -2,6 +2,7 @@
 
 import json
 import tarfile
+import tomllib
 import zipfile
 from pathlib import Path, PurePosixPath
 
@@ -63,11 +64,17 @@ CONTENTS = {
         {
             "tensorplug_simt/py.typed",
             "tensorplug_simt/dialects/*.h",
-            "tensorplug_simt/emulator/*.cpp",
-            "tensorplug_simt/emulator/*.h",
-            "tensorplug_simt/emulator/languages/*.h",
             "tensorplug_simt/kernels/*.k",
             "tensorplug_simt/kernels/blocks/*.k",
+        },
+        [],
+    ),
+    "tensorplug-emulator": (
+        {
+            "tensorplug_emulator/py.typed",
+            "tensorplug_emulator/*.cpp",
+            "tensorplug_emulator/*.h",
+            "tensorplug_emulator/languages/*.h",
         },
         [],
     ),
@@ -85,6 +92,23 @@ SOURCES = ("src", "tests", "cpp", "checks", "CMakeLists.txt")
 
 def test_the_table_knows_every_member(members):
     assert set(CONTENTS) == set(members)
+
+
+def test_no_installation_of_a_user_has_the_emulator(members):
+    projects = [
+        tomllib.loads((folder / "pyproject.toml").read_text())["project"]
+        for name, folder in members.items()
+        if name != "tensorplug-emulator"
+    ]
+    required = [
+        requirement
+        for project in projects
+        for names in (project["dependencies"], *project.get("optional-dependencies", {}).values())
+        for requirement in names
+    ]
+
+    assert any(requirement.startswith("tensorplug-simt") for requirement in required)
+    assert not any("emulator" in requirement for requirement in required)
 
 
 def files_of(wheel: Path) -> dict[str, str]:

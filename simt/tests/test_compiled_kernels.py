@@ -6,9 +6,8 @@ That is all: nothing here ran. Limits are of registers, spills and local memory.
 import pytest
 
 from tensorplug.device import DeviceError
-from tensorplug_simt import families, nvrtc  # noqa: F401 - fills the table of lowerings
-from tensorplug_simt.dialects.cuda import cuda_options, cuda_source
-from tensorplug_simt.evidence import (
+from tensorplug_emulator import nvrtc
+from tensorplug_emulator.evidence import (
     ARCHITECTURES,
     Limits,
     alone_problems,
@@ -18,8 +17,10 @@ from tensorplug_simt.evidence import (
     launches_of,
     turn_of,
 )
+from tensorplug_emulator.nvrtc import compiled
+from tensorplug_simt import families  # noqa: F401 - fills the table of lowerings
+from tensorplug_simt.dialects.cuda import cuda_options, cuda_source
 from tensorplug_simt.facts import Facts
-from tensorplug_simt.nvrtc import compiled
 from tensorplug_testing.tiers import select
 
 pytestmark = pytest.mark.skipif(bool(nvrtc.missing()), reason=nvrtc.missing())

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 
 import pytest
 
+from tensorplug_emulator import Order, missing
+from tensorplug_emulator.device import EmulatedDevice
+from tensorplug_emulator.evidence import emulation_problems, first_cases, supported
 from tensorplug_simt import families  # noqa: F401 - fills the table of lowerings
-from tensorplug_simt.emulator import Order, missing
-from tensorplug_simt.emulator.device import EmulatedDevice
-from tensorplug_simt.evidence import emulation_problems, first_cases, supported
 from tensorplug_testing.tiers import select
 
 pytestmark = pytest.mark.skipif(bool(missing()), reason=missing())

@@ -8,13 +8,13 @@ from collections.abc import Iterator
 
 import pytest
 
+from tensorplug_emulator import Order, missing, spaces
+from tensorplug_emulator.device import EmulatedDevice
+from tensorplug_emulator.evidence import emulation_problems, first_cases, launches_of, supported
+from tensorplug_emulator.metal import emulated_metal
+from tensorplug_emulator.spaces import space_problems
 from tensorplug_simt import families  # noqa: F401 - fills the table of lowerings
 from tensorplug_simt.dialects.metal import APPLE, metal_source
-from tensorplug_simt.emulator import Order, missing, spaces
-from tensorplug_simt.emulator.device import EmulatedDevice
-from tensorplug_simt.emulator.metal import emulated_metal
-from tensorplug_simt.emulator.spaces import space_problems
-from tensorplug_simt.evidence import emulation_problems, first_cases, launches_of, supported
 from tensorplug_simt.lowering import SHARED
 from tensorplug_testing.tiers import select
 

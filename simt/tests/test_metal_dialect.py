@@ -3,11 +3,11 @@
 import pytest
 
 import tensorplug as tp
+from tensorplug_emulator import spaces
+from tensorplug_emulator.msl import Parameter, heads
 from tensorplug_simt import families  # noqa: F401 - fills the table of lowerings
 from tensorplug_simt.dialects.metal import APPLE, metal_source, symbol
-from tensorplug_simt.emulator import spaces
 from tensorplug_simt.lowering import lower
-from tensorplug_simt.msl import Parameter, heads
 from tensorplug_simt.program import Launch
 
 

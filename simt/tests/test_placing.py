@@ -5,8 +5,8 @@ from collections.abc import Iterator
 import pytest
 
 import tensorplug as tp
+from tensorplug_emulator.device import EmulatedDevice
 from tensorplug_simt import families  # noqa: F401 - fills the table of lowerings
-from tensorplug_simt.emulator.device import EmulatedDevice
 from tensorplug_simt.grids import per_row
 from tensorplug_simt.lowering import SHARED, NoKernel
 from tensorplug_simt.merging import joined

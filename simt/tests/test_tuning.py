@@ -9,7 +9,7 @@ import tensorplug as tp
 from tensorplug.device import OutOfMemory
 from tensorplug.dtypes import DTYPES, INTEGERS
 from tensorplug_cpu.reference import decode
-from tensorplug_simt.emulator.device import EmulatedDevice
+from tensorplug_emulator.device import EmulatedDevice
 from tensorplug_simt.trials import (
     PERIOD,
     SIZES,

@@ -42,7 +42,7 @@ compute(OpenCLDevice("opencl:0", driver).open())
 """
 EMULATOR = """
 import tensorplug_simt.families
-from tensorplug_simt.emulator.device import EmulatedDevice
+from tensorplug_emulator.device import EmulatedDevice
 y = tp.scale(x, scale=2.0) + x
 compute(EmulatedDevice().open())
 """
@@ -201,7 +201,7 @@ def program(request: pytest.FixtureRequest) -> str:
 
 def _needs(program: str) -> None:
     if program == "emulator":
-        missing = pytest.importorskip("tensorplug_simt.emulator").missing()
+        missing = pytest.importorskip("tensorplug_emulator").missing()
         if missing:
             pytest.skip(missing)
     if program in ("intel", "pocl"):

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import tensorplug as tp
-from tensorplug_simt.smoke import leave_out
+from tensorplug_emulator.smoke import leave_out
 
 if TYPE_CHECKING:
     from tensorplug_cuda.backend import CudaBackend

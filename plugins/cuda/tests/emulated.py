@@ -2,7 +2,7 @@
 
 from tensorplug.device import Rounding, Tensor
 from tensorplug_cuda.kernels.roundings import declared
-from tensorplug_simt.emulator.device import EmulatedDevice
+from tensorplug_emulator.device import EmulatedDevice
 
 
 class EmulatedGpu(EmulatedDevice):

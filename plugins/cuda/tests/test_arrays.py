@@ -7,7 +7,7 @@ import tensorplug as tp
 from tensorplug import transfer
 from tensorplug.device import DeviceError
 from tensorplug.errors import DTypeError, NotAllocated, ShapeError
-from tensorplug_simt.emulator import missing
+from tensorplug_emulator import missing
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ import pytest
 from cublaslt import CublasLt
 
 from tensorplug_cuda import drivers, lt
-from tensorplug_simt.emulator import missing
+from tensorplug_emulator import missing
 
 BENCHMARKS = Path(__file__).parents[3] / "benchmarks"
 

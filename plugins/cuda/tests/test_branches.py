@@ -9,7 +9,7 @@ import tensorplug as tp
 from tensorplug.device import OptionError, SupportsConcurrency
 from tensorplug_cpu.reference import decode, encode
 from tensorplug_cuda import branches, graphs, lt, plan
-from tensorplug_simt.emulator import missing
+from tensorplug_emulator import missing
 from tensorplug_testing.programs import programs
 
 pytestmark = pytest.mark.skipif(bool(missing()), reason=missing())

@@ -11,7 +11,7 @@ from cublaslt import CublasLt
 
 import tensorplug as tp
 from tensorplug_cuda import lt
-from tensorplug_simt.emulator import missing
+from tensorplug_emulator import missing
 
 pytestmark = pytest.mark.skipif(bool(missing()), reason=missing())
 

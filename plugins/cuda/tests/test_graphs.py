@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tensorplug_cuda import graphs
-from tensorplug_simt.emulator import missing
+from tensorplug_emulator import missing
 
 X = np.arange(32, dtype=np.float32)
 needs_emulator = pytest.mark.skipif(bool(missing()), reason=missing())

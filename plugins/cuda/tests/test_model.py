@@ -9,7 +9,7 @@ import pytest
 
 import tensorplug as tp
 from tensorplug_cuda import plan
-from tensorplug_simt.emulator import missing
+from tensorplug_emulator import missing
 from tensorplug_simt.merging import joined
 
 load_model = pytest.importorskip("tensorplug_llm").load_model

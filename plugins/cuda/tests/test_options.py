@@ -4,7 +4,7 @@ import pytest
 
 from tensorplug import meta
 from tensorplug_cuda.device import CudaDevice
-from tensorplug_simt.emulator import missing
+from tensorplug_emulator import missing
 
 pytestmark = pytest.mark.skipif(bool(missing()), reason=missing())
 

@@ -11,14 +11,14 @@ import numpy as np
 import pytest
 
 import tensorplug as tp
+import tensorplug_emulator as emulator
 from tensorplug.device import Group
 from tensorplug.fusion.matching import find_groups
 from tensorplug_cpu.device import CPUDevice
 from tensorplug_cuda.kernels import GROUPS, LOWERINGS
 from tensorplug_cuda.kernels.table import OWN
-from tensorplug_simt import emulator, nvrtc
-from tensorplug_simt.emulator import Order
-from tensorplug_simt.evidence import (
+from tensorplug_emulator import Order, nvrtc
+from tensorplug_emulator.evidence import (
     ARCHITECTURES,
     Limits,
     alone_problems,

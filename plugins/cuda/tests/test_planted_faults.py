@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 import tensorplug as tp
+import tensorplug_emulator as emulator
 from tensorplug_cuda.kernels import LOWERINGS
-from tensorplug_simt import emulator, source
-from tensorplug_simt.evidence import emulation_problems
+from tensorplug_emulator.evidence import emulation_problems
+from tensorplug_simt import source
 from tensorplug_simt.facts import Facts
 from tensorplug_testing.cases import Arg
 from tensorplug_testing.cases.attention import attention

@@ -10,7 +10,7 @@ import tensorplug as tp
 from tensorplug.device import OptionError, Unsupported
 from tensorplug_cpu.reference import decode, encode
 from tensorplug_cuda import lt
-from tensorplug_simt.emulator import missing
+from tensorplug_emulator import missing
 
 pytestmark = pytest.mark.skipif(bool(missing()), reason=missing())
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import tensorplug as tp
-from tensorplug_simt.emulator import missing
+from tensorplug_emulator import missing
 
 pytestmark = pytest.mark.skipif(bool(missing()), reason=missing())
 

@@ -8,7 +8,7 @@ import pytest
 import tensorplug as tp
 from tensorplug_cpu.reference import decode, encode
 from tensorplug_cuda import plan
-from tensorplug_simt.emulator import missing
+from tensorplug_emulator import missing
 
 pytestmark = pytest.mark.skipif(bool(missing()), reason=missing())
 

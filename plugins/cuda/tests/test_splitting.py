@@ -11,7 +11,7 @@ from tensorplug.device import OptionError, place
 from tensorplug_cpu.device import CPUDevice
 from tensorplug_cpu.reference import decode, encode
 from tensorplug_cuda import plugin
-from tensorplug_simt.emulator import missing
+from tensorplug_emulator import missing
 from tensorplug_testing.suites.graphs import Trial
 from tensorplug_testing.suites.work import Work
 

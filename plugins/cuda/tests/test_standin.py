@@ -30,7 +30,7 @@ def kernels(cuda):
 
 def function_of(cuda, text, name):
     """A kernel of a text; skips where nothing can be emulated."""
-    from tensorplug_simt.emulator import missing
+    from tensorplug_emulator import missing
 
     if missing():
         pytest.skip(missing())

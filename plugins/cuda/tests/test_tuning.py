@@ -13,8 +13,8 @@ import tensorplug as tp
 from tensorplug.device import DeviceLost, OptionError, OutOfMemory, Unsupported
 from tensorplug_cuda import lt, tuning
 from tensorplug_cuda.kernels.ways import PRODUCTS, WAYS, class_of, names_of, program_of
+from tensorplug_emulator import missing
 from tensorplug_simt import tuning as shared
-from tensorplug_simt.emulator import missing
 from tensorplug_testing.cases.case import node_of
 from tensorplug_testing.cases.matmul import BLOCKS
 from tensorplug_testing.tiers import select

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tensorplug_simt.smoke import leave_out
+from tensorplug_emulator.smoke import leave_out
 
 if TYPE_CHECKING:
     from tensorplug_metal.backend import MetalBackend

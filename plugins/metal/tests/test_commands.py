@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tensorplug_simt.emulator import missing
+from tensorplug_emulator import missing
 
 pytestmark = pytest.mark.skipif(bool(missing()), reason=missing())
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from tensorplug.device import Device
-from tensorplug_simt.emulator import missing
+from tensorplug_emulator import missing
 from tensorplug_testing.kit import DeviceTests
 
 pytestmark = pytest.mark.skipif(bool(missing()), reason=missing())

@@ -7,7 +7,7 @@ import pytest
 import tensorplug as tp
 from tensorplug.device import DeviceError, DeviceType
 from tensorplug.device.buffer import human
-from tensorplug_simt.emulator import missing
+from tensorplug_emulator import missing
 
 pytestmark = pytest.mark.skipif(bool(missing()), reason=missing())
 

@@ -6,16 +6,16 @@ import numpy as np
 import pytest
 
 import tensorplug as tp
+import tensorplug_emulator as emulator
 from tensorplug import transfer
 from tensorplug.fusion.matching import find_groups
+from tensorplug_emulator import Order, spaces
+from tensorplug_emulator.device import EmulatedDevice
+from tensorplug_emulator.metal import emulated_metal, expanded
+from tensorplug_emulator.msl_rules import problems
+from tensorplug_emulator.spaces import space_problems
 from tensorplug_metal.kernels import GROUPS, LOWERINGS
-from tensorplug_simt import emulator
 from tensorplug_simt.dialects.metal import metal_source
-from tensorplug_simt.emulator import Order, spaces
-from tensorplug_simt.emulator.device import EmulatedDevice
-from tensorplug_simt.emulator.metal import emulated_metal, expanded
-from tensorplug_simt.emulator.spaces import space_problems
-from tensorplug_simt.msl_rules import problems
 from tensorplug_testing.running import bind
 
 pytestmark = pytest.mark.skipif(bool(emulator.missing()), reason=emulator.missing())

@@ -9,8 +9,8 @@ import tensorplug as tp
 from tensorplug.device import OutOfMemory, place_in
 from tensorplug.errors import ShapeError
 from tensorplug.graph.tensor import leaf
+from tensorplug_emulator import missing
 from tensorplug_metal.pages import PAGE, cut
-from tensorplug_simt.emulator import missing
 
 pytestmark = pytest.mark.skipif(bool(missing()), reason=missing())
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import tensorplug as tp
-from tensorplug_simt.emulator import missing
+from tensorplug_emulator import missing
 
 load_model = pytest.importorskip("tensorplug_llm").load_model
 

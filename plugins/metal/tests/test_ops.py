@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tensorplug_simt.emulator import missing
+from tensorplug_emulator import missing
 from tensorplug_testing.check import check
 from tensorplug_testing.tiers import select
 

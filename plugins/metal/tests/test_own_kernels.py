@@ -8,16 +8,16 @@ from dataclasses import replace
 
 import pytest
 
+import tensorplug_emulator as emulator
+from tensorplug_emulator import Order, spaces
+from tensorplug_emulator.device import EmulatedDevice
+from tensorplug_emulator.evidence import emulation_problems, first_cases, launches_of, supported
+from tensorplug_emulator.metal import emulated_metal, expanded
+from tensorplug_emulator.msl_rules import problems
+from tensorplug_emulator.spaces import space_problems
 from tensorplug_metal.kernels import LOWERINGS
 from tensorplug_metal.kernels.table import OWN
-from tensorplug_simt import emulator
 from tensorplug_simt.dialects.metal import APPLE, metal_source
-from tensorplug_simt.emulator import Order, spaces
-from tensorplug_simt.emulator.device import EmulatedDevice
-from tensorplug_simt.emulator.metal import emulated_metal, expanded
-from tensorplug_simt.emulator.spaces import space_problems
-from tensorplug_simt.evidence import emulation_problems, first_cases, launches_of, supported
-from tensorplug_simt.msl_rules import problems
 from tensorplug_testing.tiers import select
 
 pytestmark = pytest.mark.skipif(bool(emulator.missing()), reason=emulator.missing())

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 import tensorplug as tp
+from tensorplug_emulator import missing
 from tensorplug_metal.plan import FIRST, portions
-from tensorplug_simt.emulator import missing
 
 pytestmark = pytest.mark.skipif(bool(missing()), reason=missing())
 

@@ -8,7 +8,7 @@ import pytest
 import tensorplug as tp
 from tensorplug.device import DeviceError, place_in
 from tensorplug.graph.tensor import leaf
-from tensorplug_simt.emulator import missing
+from tensorplug_emulator import missing
 
 pytestmark = pytest.mark.skipif(bool(missing()), reason=missing())
 

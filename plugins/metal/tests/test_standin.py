@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tensorplug_simt.emulator import missing
+from tensorplug_emulator import missing
 
 TEXT = """#include <metal_stdlib>
 using namespace metal;

@@ -10,7 +10,7 @@ import pytest
 
 import tensorplug as tp
 from tensorplug.device import DeviceError, OutOfMemory, order_after
-from tensorplug_simt.emulator import missing
+from tensorplug_emulator import missing
 from tensorplug_testing.suites.events import ForeignEvent
 
 pytestmark = pytest.mark.skipif(bool(missing()), reason=missing())

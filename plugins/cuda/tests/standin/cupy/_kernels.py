@@ -1,4 +1,4 @@
-"""Kernels: compiled and run by the emulator of tensorplug-simt."""
+"""Kernels: compiled and run by the emulator of tensorplug-emulator."""
 
 import math
 from functools import cache
@@ -11,7 +11,7 @@ from cupy.cuda.driver import CUDADriverError
 from cupy.cuda.errors import CompileException
 from cupy.cuda.memory import MemoryPointer
 from tensorplug.device import DeviceError
-from tensorplug_simt.emulator import Library, Memory, library, missing
+from tensorplug_emulator import Library, Memory, library, missing
 
 MOST_ITEMS, MOST_DEEP = 1024, 64
 LONGEST = (2**31 - 1, 65535, 65535)

@@ -1,4 +1,4 @@
-"""Kernels: compiled and run by the emulator of tensorplug-simt."""
+"""Kernels: compiled and run by the emulator of tensorplug-emulator."""
 
 from functools import cache
 from typing import Any
@@ -8,10 +8,10 @@ import numpy as np
 from Metal._machine import PAGE_FAULT, Gpu, GpuError, NSError, machine, need
 from Metal._memory import Buffer
 from tensorplug.device import DeviceError
-from tensorplug_simt.emulator import Library, Memory, Order, library, missing
-from tensorplug_simt.emulator.metal import METAL_LANGUAGE, expanded
-from tensorplug_simt.msl import Head, heads
-from tensorplug_simt.msl_rules import local_bytes, problems
+from tensorplug_emulator import Library, Memory, Order, library, missing
+from tensorplug_emulator.metal import METAL_LANGUAGE, expanded
+from tensorplug_emulator.msl import Head, heads
+from tensorplug_emulator.msl_rules import local_bytes, problems
 
 DOMAIN = "MTLLibraryErrorDomain"
 

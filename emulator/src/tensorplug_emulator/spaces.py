@@ -10,8 +10,8 @@ import subprocess
 from functools import cache
 
 from tensorplug.device import Unsupported
-from tensorplug_simt.emulator.compiler import HERE
-from tensorplug_simt.emulator.metal import prepared
+from tensorplug_emulator.compiler import HERE
+from tensorplug_emulator.metal import prepared
 
 OPTIONS = ("-x", "c++", "-std=c++17", "-fsyntax-only", "-w", f"-I{HERE}")
 NAMES = ("clang++", "clang", *(f"clang-{version}" for version in range(22, 13, -1)))

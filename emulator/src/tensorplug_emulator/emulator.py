@@ -4,9 +4,9 @@ from collections.abc import Iterable, Mapping
 
 import numpy as np
 
+from tensorplug_emulator.library import CUDA_LANGUAGE, Language, Library, Memory, Order, head
+from tensorplug_emulator.packing import Piece, pieces
 from tensorplug_simt.dialects.dialect import CUDA, Dialect
-from tensorplug_simt.emulator.library import CUDA_LANGUAGE, Language, Library, Memory, Order, head
-from tensorplug_simt.packing import Piece, pieces
 from tensorplug_simt.program import Launch
 
 TOGETHER = 128

@@ -16,9 +16,9 @@ from tensorplug.device import (
     Group,
     Tensor,
 )
+from tensorplug_emulator.emulator import Emulator
 from tensorplug_simt.backend import SimtBackend
 from tensorplug_simt.device import SimtBufferType, SimtDevice
-from tensorplug_simt.emulator.emulator import Emulator
 from tensorplug_simt.facts import Facts
 from tensorplug_simt.lowering import SHARED, GroupLowering, Lowering
 from tensorplug_simt.merging import Placed

@@ -10,9 +10,9 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
+from tensorplug_emulator.msl import heads
+from tensorplug_emulator.msl_words import ATTRIBUTES, FORBIDDEN, KEYWORDS, METALS, SIZES, SPACES
 from tensorplug_simt.dialects.metal import MOST_BUFFERS, MOST_LOCAL
-from tensorplug_simt.msl import heads
-from tensorplug_simt.msl_words import ATTRIBUTES, FORBIDDEN, KEYWORDS, METALS, SIZES, SPACES
 
 OPERATIONS: Mapping[type[ast.operator], Callable[[int, int], int]] = {
     ast.Add: operator.add,

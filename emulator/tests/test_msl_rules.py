@@ -2,12 +2,12 @@
 
 import pytest
 
+from tensorplug_emulator import missing
+from tensorplug_emulator.evidence import first_launches, launches_of
+from tensorplug_emulator.metal import expanded
+from tensorplug_emulator.msl_rules import local_bytes, problems
 from tensorplug_simt import families  # noqa: F401 - fills the table of lowerings
 from tensorplug_simt.dialects.metal import APPLE, metal_source
-from tensorplug_simt.emulator import missing
-from tensorplug_simt.emulator.metal import expanded
-from tensorplug_simt.evidence import first_launches, launches_of
-from tensorplug_simt.msl_rules import local_bytes, problems
 from tensorplug_testing.tiers import select
 
 SOUND = """

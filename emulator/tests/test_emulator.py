@@ -1,10 +1,12 @@
 """The emulator: what kernels compute, and that planted faults are found."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 from tensorplug.device import DeviceError
-from tensorplug_simt.emulator import Library, Memory, Order, library, missing
+from tensorplug_emulator import Library, Memory, Order, library, missing
 
 pytestmark = pytest.mark.skipif(bool(missing()), reason=missing())
 
@@ -239,3 +241,19 @@ def test_half_conversions_are_those_of_numpy():
     with np.errstate(over="ignore"):
         wanted = values.astype(np.float16)
     np.testing.assert_array_equal(halves.view(np.float16), wanted)
+
+
+def test_all_texts_of_a_process_share_the_stacks_of_their_items():
+    text = 'extern "C" __global__ void stacks_{n}(float* x) {{ __syncthreads(); x[threadIdx.x] = {n}; }}'
+    x = np.zeros(1024, np.float32)
+    memory = [Memory("x", x.ctypes.data, x.nbytes)]
+    mappings = []
+
+    for n in range(3):
+        library(text.format(n=n)).launch(
+            f"stacks_{n}", (1, 1, 1), (1024, 1, 1), [np.uint64(x.ctypes.data).tobytes()], memory
+        )
+        mappings.append(len(Path("/proc/self/maps").read_text().splitlines()))
+
+    assert mappings[0] > 2 * 1024
+    assert mappings[2] - mappings[0] < 100

@@ -4,14 +4,14 @@ import re
 from collections.abc import Mapping
 from types import MappingProxyType
 
+from tensorplug_emulator.compiler import preprocessed
+from tensorplug_emulator.device import EmulatedDevice
+from tensorplug_emulator.emulator import Emulator
+from tensorplug_emulator.library import Language
+from tensorplug_emulator.msl import Parameter, heads
 from tensorplug_simt.dialects.dialect import METAL
 from tensorplug_simt.dialects.metal import APPLE
-from tensorplug_simt.emulator.compiler import preprocessed
-from tensorplug_simt.emulator.device import EmulatedDevice
-from tensorplug_simt.emulator.emulator import Emulator
-from tensorplug_simt.emulator.library import Language
 from tensorplug_simt.lowering import SHARED, GroupLowering, Lowering
-from tensorplug_simt.msl import Parameter, heads
 
 _LIBRARIES = re.compile(r"^[ \t]*#[ \t]*include[ \t]*<metal_\w+>[ \t]*$", re.MULTILINE)
 _SHARED = re.compile(r"\bthreadgroup\b(?=[ \t\n]+[\w:<>, \t\n]+\[)")

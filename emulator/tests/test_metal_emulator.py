@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from tensorplug.device import DeviceError
-from tensorplug_simt.emulator import Memory, Order, library, missing, spaces
-from tensorplug_simt.emulator.metal import METAL_LANGUAGE
-from tensorplug_simt.emulator.spaces import space_problems
+from tensorplug_emulator import Memory, Order, library, missing, spaces
+from tensorplug_emulator.metal import METAL_LANGUAGE
+from tensorplug_emulator.spaces import space_problems
 
 pytestmark = pytest.mark.skipif(bool(missing()), reason=missing())
 

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -25,7 +26,7 @@ HEADERS = (
 )
 
 CACHE = Cache("emulator", ".so")
-"""Shared objects by compiler, options, headers and text, and the object of the runtime."""
+"""Shared objects by compiler, options, headers and text: the runtime and kernels."""
 
 COMMON = ("-std=c++17", "-O1", "-fPIC", "-fvisibility=hidden", f"-I{HERE}")
 CHECKED = (
@@ -63,22 +64,33 @@ def missing() -> str:
 
 
 def load(text: str) -> ctypes.CDLL:
-    """`text` compiled with checked accesses, linked to the runtime, and loaded.
+    """`text` compiled with checked accesses and loaded, after the runtime.
 
     Raises Unsupported where there is no compiler, DeviceError with its messages.
     """
     if missing():
         raise Unsupported(missing())
+    _runtime()
+    return _loaded(text, CHECKED, ctypes.RTLD_LOCAL)
+
+
+@cache
+def _runtime() -> ctypes.CDLL:
+    """The runtime, whose names all kernels of the process share, and so the stacks of its items."""
+    return _loaded((HERE / "runtime.cpp").read_text(encoding="utf-8"), (), ctypes.RTLD_GLOBAL)
+
+
+def _loaded(text: str, options: Sequence[str], mode: int) -> ctypes.CDLL:
     name = f"{_key(text)}.so"
     kept = CACHE.find(name)
     if kept is not None:
         # Deleted meanwhile, or on a disk from which nothing may be executed: it is built again.
         with suppress(OSError):
-            return ctypes.CDLL(str(kept))
+            return ctypes.CDLL(str(kept), mode=mode)
     with tempfile.TemporaryDirectory(prefix="tensorplug-emulator-") as folder:
-        made = _build(text, Path(folder))
+        made = _build(text, Path(folder), options)
         CACHE.write(name, made.read_bytes())
-        return ctypes.CDLL(str(made))
+        return ctypes.CDLL(str(made), mode=mode)
 
 
 def preprocessed(text: str, *options: str) -> str:
@@ -88,24 +100,12 @@ def preprocessed(text: str, *options: str) -> str:
     return _run("-E", "-P", "-x", "c++", *options, "-", given=text).decode()
 
 
-def _build(text: str, folder: Path) -> Path:
-    (folder / "kernels.cpp").write_text(text, encoding="utf-8")
-    kernels, made = folder / "kernels.o", folder / "kernels.so"
-    _run(*COMMON, *CHECKED, "-c", str(folder / "kernels.cpp"), "-o", str(kernels))
-    options = ("-shared", "-Wl,-Bsymbolic", "-pthread", "-lm")
-    _run(str(kernels), str(_runtime(folder)), "-o", str(made), *options)
-    return made
-
-
-def _runtime(folder: Path) -> Path:
-    """The object of the runtime, which all shared objects have a copy of, as a file in `folder`."""
-    name = f"{_key((HERE / 'runtime.cpp').read_text(encoding='utf-8'))}.o"
-    made, kept = folder / "runtime.o", CACHE.read(name)
-    if kept is not None:
-        made.write_bytes(kept)
-    else:
-        _run(*COMMON, "-c", str(HERE / "runtime.cpp"), "-o", str(made))
-        CACHE.write(name, made.read_bytes())
+def _build(text: str, folder: Path, options: Sequence[str]) -> Path:
+    given, compiled, made = (folder / f"kernels.{end}" for end in ("cpp", "o", "so"))
+    given.write_text(text, encoding="utf-8")
+    _run(*COMMON, *options, "-c", str(given), "-o", str(compiled))
+    # Without the options of the check: they would link the sanitizer's own library.
+    _run(str(compiled), "-o", str(made), "-shared", "-Wl,-Bsymbolic", "-pthread", "-lm")
     return made
 
 

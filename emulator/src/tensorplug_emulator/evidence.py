@@ -1,5 +1,5 @@
 """What is known of kernels without a GPU: that they compile within limits, and what they compute
-when emulated. Needs `tensorplug[testing]`.
+when emulated.
 
 Both are lists of problems, empty where there is none.
 """
@@ -7,15 +7,15 @@ Both are lists of problems, empty where there is none.
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from tensorplug_simt import nvrtc
+from tensorplug_emulator import nvrtc
+from tensorplug_emulator.device import EmulatedDevice
+from tensorplug_emulator.library import Order
+from tensorplug_emulator.nvrtc import Usage, compiled
+from tensorplug_emulator.packing import Piece, pieces
 from tensorplug_simt.dialects.cuda import cuda_options, cuda_source, symbol
 from tensorplug_simt.dialects.dialect import CUDA
-from tensorplug_simt.emulator.device import EmulatedDevice
-from tensorplug_simt.emulator.library import Order
 from tensorplug_simt.facts import Facts
 from tensorplug_simt.lowering import SHARED, Lowering, lower
-from tensorplug_simt.nvrtc import Usage, compiled
-from tensorplug_simt.packing import Piece, pieces
 from tensorplug_simt.program import Launch, Program
 from tensorplug_testing.cases import Case, node_of
 from tensorplug_testing.check import check

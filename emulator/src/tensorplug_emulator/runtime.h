@@ -23,6 +23,8 @@ struct simt_request {
   int watched;  // whether items that reach one number of `memory` with nothing between are an error
 };
 
+// The runtime is one shared object for all kernels of a process, which find its names when they are loaded.
+#pragma GCC visibility push(default)
 extern "C" {
 // The item that runs.
 extern simt_size simt_item, simt_group, simt_local_size, simt_groups;
@@ -47,10 +49,11 @@ unsigned simt_gather(const void* mine, void* out, unsigned bytes);
 // Ends the launch: `what` is the reason.
 void simt_fail(const char* what);
 
-// Runs a kernel; what went wrong, or null. The text stays until the next launch.
+// Runs a kernel; what went wrong, or null. The text stays until this thread's next launch.
 const char* simt_launch(const char* kernel, void (*body)(void**), const simt_request* request,
                         void* shared, void* shared_end);
 }
+#pragma GCC visibility pop
 
 const unsigned SIMT_WARP = 32, SIMT_ORDERS_LOCAL = 1, SIMT_ORDERS_BUFFERS = 2;
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from tensorplug.device import DeviceError
-from tensorplug_simt.emulator.compiler import load
+from tensorplug_emulator.compiler import load
 from tensorplug_simt.program import Grid
 
 

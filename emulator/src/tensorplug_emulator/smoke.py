@@ -1,7 +1,7 @@
 """What is left out of the conformance kit at tier smoke where kernels are emulated: for `conftest`.
 
 A compiler takes half a second for each kernel. The kernels of all cases run in tests that compile
-many at once: `evidence`. Needs `tensorplug[testing]`.
+many at once: `evidence`.
 """
 
 from pathlib import Path

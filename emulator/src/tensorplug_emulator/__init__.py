@@ -1,7 +1,7 @@
 """Runs kernels for GPUs on the processor. What passes here was *emulated*, not run on a GPU."""
 
-from tensorplug_simt.emulator.compiler import missing
-from tensorplug_simt.emulator.library import (
+from tensorplug_emulator.compiler import missing
+from tensorplug_emulator.library import (
     CUDA_LANGUAGE,
     Language,
     Library,

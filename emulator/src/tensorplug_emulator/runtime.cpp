@@ -71,7 +71,7 @@ std::vector<Fiber*> idle;
 std::vector<Item> items;
 std::vector<Warp> warps;
 std::vector<unsigned> order;
-std::vector<Span> constants;  // what may be read of this library
+std::vector<Span> constants;  // what may be read of the kernel's own library
 Watched local_memory = {false, 0, 0, {}}, buffers = {true, 0, 0, {}};
 std::vector<Span> areas;      // of buffers, which may lie over each other; their words follow on
 Context scheduler;
@@ -79,6 +79,7 @@ unsigned running, at_barrier, ended, turn, ordered;
 int any_of[2];
 bool moved;
 char problem[512];
+thread_local char answer[sizeof problem];  // while other threads launch
 const char* kernel_name;
 const simt_request* request;
 void (*kernel_body)(void**);
@@ -217,6 +218,14 @@ int find_constants(dl_phdr_info* info, size_t, void* own) {
   }
   if (mine) constants = found;
   return mine;
+}
+
+// A library has its own pages of code and constants; launches of one library often follow each other.
+void find_constants_of(uintptr_t kernel) {
+  for (const Span& span : constants)
+    if (kernel >= span.start && kernel < span.end) return;
+  constants.clear();
+  dl_iterate_phdr(find_constants, (void*)kernel);
 }
 
 bool within(const Span& span, uintptr_t at, size_t bytes) {
@@ -393,17 +402,18 @@ void check(uintptr_t at, size_t bytes, bool writes, bool whole) {
 }  // namespace
 
 // The compiler calls these before each access of a kernel.
+#define EXPORTED extern "C" __attribute__((visibility("default")))
 #define CHECKS(bytes) \
-  extern "C" void __asan_load##bytes##_noabort(uintptr_t at) { check(at, bytes, false, true); } \
-  extern "C" void __asan_store##bytes##_noabort(uintptr_t at) { check(at, bytes, true, true); }
+  EXPORTED void __asan_load##bytes##_noabort(uintptr_t at) { check(at, bytes, false, true); } \
+  EXPORTED void __asan_store##bytes##_noabort(uintptr_t at) { check(at, bytes, true, true); }
 CHECKS(1)
 CHECKS(2)
 CHECKS(4)
 CHECKS(8)
 CHECKS(16)
-extern "C" void __asan_loadN_noabort(uintptr_t at, size_t bytes) { check(at, bytes, false, false); }
-extern "C" void __asan_storeN_noabort(uintptr_t at, size_t bytes) { check(at, bytes, true, false); }
-extern "C" void __asan_handle_no_return() {}
+EXPORTED void __asan_loadN_noabort(uintptr_t at, size_t bytes) { check(at, bytes, false, false); }
+EXPORTED void __asan_storeN_noabort(uintptr_t at, size_t bytes) { check(at, bytes, true, false); }
+EXPORTED void __asan_handle_no_return() {}
 
 void simt_group_barrier() { simt_group_any(0); }
 
@@ -501,7 +511,7 @@ void simt_fail(const char* what) {
 const char* simt_launch(const char* kernel, void (*body)(void**), const simt_request* wanted,
                         void* shared, void* shared_end) {
   const std::lock_guard<std::mutex> lock(one_at_a_time);
-  if (constants.empty()) dl_iterate_phdr(find_constants, (void*)&simt_launch);
+  find_constants_of((uintptr_t)body);
   problem[0] = 0;
   kernel_name = kernel;
   kernel_body = body;
@@ -526,7 +536,8 @@ const char* simt_launch(const char* kernel, void (*body)(void**), const simt_req
         run_group(random);
         if (problem[0]) {
           drop_items();
-          return problem;
+          memcpy(answer, problem, sizeof answer);
+          return answer;
         }
       }
   return nullptr;
