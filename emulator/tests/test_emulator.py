@@ -244,7 +244,9 @@ def test_half_conversions_are_those_of_numpy():
 
 
 def test_all_texts_of_a_process_share_the_stacks_of_their_items():
-    text = 'extern "C" __global__ void stacks_{n}(float* x) {{ __syncthreads(); x[threadIdx.x] = {n}; }}'
+    # All items are alive at the barrier.
+    body = "{{ __syncthreads(); x[threadIdx.x] = {n}; }}"
+    text = f'extern "C" __global__ void stacks_{{n}}(float* x) {body}'
     x = np.zeros(1024, np.float32)
     memory = [Memory("x", x.ctypes.data, x.nbytes)]
     mappings = []
