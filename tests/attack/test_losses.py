@@ -16,7 +16,7 @@ import tensorplug as tp
 from tensorplug import Backend, Device
 from tensorplug_cpu.device import CPUDevice
 from tensorplug_cpu.memory import CPUBufferType
-from tensorplug_llm import load_model, session
+from tensorplug_llm import load_model, runner, session
 from tensorplug_llm.generation import generate
 from tensorplug_opencl import drivers
 from tensorplug_opencl.device import OpenCLDevice
@@ -114,8 +114,9 @@ class Reading:
 @pytest.fixture
 def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """Attention graphs of 32 positions and more, and batches of few tokens: many step shapes."""
-    monkeypatch.setattr("tensorplug_llm.kv_cache.SMALLEST_REACH", 32)
-    monkeypatch.setattr(session, "BATCHES", (1, 4, 16, 64))
+    monkeypatch.setattr("tensorplug_llm.cache.SMALLEST_REACH", 32)
+    for module in (runner, session):
+        monkeypatch.setattr(module, "BATCHES", (1, 4, 16, 64))
     monkeypatch.setenv("TENSORPLUG_OPENCL_ACTIVATIONS", "f32")
 
 

@@ -12,8 +12,9 @@ from tensorplug.errors import Closed, OptionError, OutOfMemory
 from tensorplug_cpu.plan import CPUPlan
 from tensorplug_llm import LanguageModel, Session, load_model
 from tensorplug_llm.arch import ARCHITECTURES
-from tensorplug_llm.kv_cache import reaches
-from tensorplug_llm.session import BATCHES, pieces
+from tensorplug_llm.cache import reaches
+from tensorplug_llm.runner import BATCHES
+from tensorplug_llm.session import pieces
 
 from .gguf_files import random_tensors
 
@@ -158,7 +159,7 @@ def test_cache_has_the_type_asked_for(
     kind: tp.DType | None, size: int, llama: LanguageModel
 ) -> None:
     with llama.session(context=100, kv=kind) as session:
-        assert session.cache.nbytes == 2 * 2 * align64(101 * 16 * size)
+        assert session.runner.cache.nbytes == 2 * 2 * align64(129 * 16 * size)
         assert np.isfinite(session.prefill(LONG[:20])).all()
 
 
@@ -174,7 +175,7 @@ def test_cache_has_the_type_that_the_stream_prefers(
     stream.prefers_f16 = prefers
 
     with load_model(model_file(), [stream]) as model, model.session() as session:
-        assert session.cache.keys[0].dtype is dtype
+        assert session.runner.cache.keys[0].dtype is dtype
 
 
 def test_context_too_large_for_the_device_is_an_error_that_names_it(
@@ -262,11 +263,11 @@ def test_prepared_shapes_need_no_plan_later(
 def test_all_shapes_share_one_arena(llama: LanguageModel, cpu: Backend) -> None:
     with llama.session() as session:
         session.prefill(LONG[:512])
-        size = session.scheduler.arena.size(cpu.buffer_type)
+        size = session.runner.scheduler.arena.size(cpu.buffer_type)
         session.prefill(LONG[:60])
         session.decode(1)
 
-        assert session.scheduler.arena.size(cpu.buffer_type) == size
+        assert session.runner.scheduler.arena.size(cpu.buffer_type) == size
 
 
 @pytest.mark.parametrize("count", [1, 2, 15, 16, 17, 31, 32, 33, 64, 65, 128, 300, 512, 513, 2000])
@@ -281,7 +282,7 @@ def test_batches_hold_all_tokens_and_an_eighth_of_padding_at_most(count: int) ->
 
 @pytest.mark.parametrize(
     ("context", "expected"),
-    [(1, (1,)), (256, (256,)), (257, (256, 257)), (2048, (256, 512, 1024, 2048))],
+    [(64, (64,)), (256, (256,)), (320, (256, 320)), (2048, (256, 512, 1024, 2048))],
 )
 def test_reaches_double_up_to_the_context(context: int, expected: tuple[int, ...]) -> None:
     assert reaches(context) == expected

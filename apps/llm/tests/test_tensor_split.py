@@ -110,7 +110,7 @@ def test_devices_have_their_part_of_weights_and_caches(walled, tmp_path):
             name: state_of(weights[f"blk.2.{name}.weight"])
             for name in ("attn_q", "attn_k", "attn_output", "ffn_down", "ffn_norm")
         }
-        found["cache"] = state_of(session.cache.values[2])
+        found["cache"] = state_of(session.runner.cache.values[2])
 
     assert found == {
         "attn_q": "axis 1: 32+32",

@@ -86,7 +86,7 @@ def bench(
             prefill_tokens_per_s=statistics.median(prefill),
             decode_tokens_per_s=statistics.median(decode),
             load_s=model.load_seconds,
-            plan_s=session.plan_seconds,
+            plan_s=session.runner.plan_seconds,
             first_token_s=first_token,
             peak_rss_mib=peak_memory(),
             prefill_series=prefill,

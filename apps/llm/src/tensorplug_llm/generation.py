@@ -77,7 +77,7 @@ class Generation:
         decoded = max(len(self.ids) - 1, 0)
         return Timings(
             load_s=self.session.model.load_seconds,
-            plan_s=self.session.plan_seconds,
+            plan_s=self.session.runner.plan_seconds,
             prompt_tokens=len(self.prompt),
             prefill_s=self._prefill,
             first_token_s=self._first,

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from tensorplug.errors import OptionError
 from tensorplug_llm.model import LanguageModel
-from tensorplug_llm.session import Logits
+from tensorplug_llm.runner import Logits
 
 WINDOW = 512
 """Tokens that are read at a time; predictions count in the second half of each window."""

@@ -7,19 +7,47 @@ import numpy as np
 import numpy.typing as npt
 
 import tensorplug as tp
-from tensorplug import Graph, Results, Scheduler, Tensor
-from tensorplug_llm.arch import Inputs, Pass
+from tensorplug import Graph, Scheduler, Tensor
+from tensorplug_llm.arch import Inputs, Part, Pass
+from tensorplug_llm.cache import PAGE, pages_of
 
 Array = npt.NDArray[np.generic]
+Floats = npt.NDArray[np.float32]
+
+_ROWS = np.arange(PAGE, dtype=np.int32)
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """Tokens in the batch, cache rows that attention sees, and whether all logits are wanted."""
+    """Tokens of a pass: `singles`, each of another sequence, then `joined` ones of any sequences.
 
-    tokens: int
+    Attention sees the first `reach` cache rows. The logits of `chosen` tokens are computed, or
+    those of all tokens where it is 0.
+    """
+
+    singles: int
+    joined: int
+    chosen: int
     reach: int
-    all_logits: bool = False
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of both kinds."""
+        return self.singles + self.joined
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """Tokens of one sequence to be read: `ids`, the first of them at position `start`.
+
+    `pages` hold the rows of the sequence, those of `ids` among them. Logits are wanted of the last
+    `wanted` tokens.
+    """
+
+    ids: Sequence[int]
+    start: int
+    pages: Sequence[int]
+    wanted: int = 1
 
 
 class Step:
@@ -27,74 +55,116 @@ class Step:
 
     def __init__(self, shape: Shape, *, window: int, padding_row: int) -> None:
         """Make the inputs; `plan` makes the rest."""
-        tokens, reach = shape.tokens, shape.reach
+        tokens, pages = shape.tokens, pages_of(shape.reach)
         self.shape = shape
         self._padding_row = padding_row
-        # Where the text is no longer than the window, local layers see what all others see.
-        self._window = window if reach > window else 0
-        self._offsets = np.arange(tokens, dtype=np.int32)
-        self._columns = np.arange(reach, dtype=np.int32)
+        # Where no text is longer than the window, local layers see what all others see.
+        self._window = window if shape.reach > window else 0
         self._ids = np.zeros(tokens, np.int32)
         self._positions = np.zeros(tokens, np.int32)
-        self._rows = np.zeros(tokens, np.int32)
-        self._chosen = np.zeros(1, np.int32)
-        self._mask = np.zeros((tokens, reach), np.float32)
+        self._rows = np.full(tokens, padding_row, np.int32)
+        self._chosen = np.zeros(shape.chosen, np.int32)
+        self._mask = np.zeros((tokens, pages, PAGE), np.float32)
         self._local_mask = np.zeros_like(self._mask) if self._window else self._mask
-        self.inputs = self._make_inputs()
-
-    def _make_inputs(self) -> Inputs:
-        tokens, reach = self.shape.tokens, self.shape.reach
-        mask = tp.input("mask", (tokens, reach), tp.F32)
-        chooses = tokens > 1 and not self.shape.all_logits
-        return Inputs(
-            ids=tp.input("ids", (tokens,), tp.I32),
-            positions=tp.input("positions", (tokens,), tp.I32),
-            rows=tp.input("rows", (tokens,), tp.I32),
-            mask=mask,
-            local_mask=tp.input("local_mask", (tokens, reach), tp.F32) if self._window else mask,
-            chosen=tp.input("chosen", (1,), tp.I32) if chooses else None,
+        self._arrays: dict[Tensor, Array] = {}
+        self.inputs = Inputs(
+            ids=self._input("ids", self._ids),
+            positions=self._input("positions", self._positions),
+            rows=self._input("rows", self._rows),
+            parts=tuple(self._parts()),
+            chosen=self._input("chosen", self._chosen) if shape.chosen else None,
         )
+
+    def _parts(self) -> list[Part]:
+        kinds = ((0, self.shape.singles, True), (self.shape.singles, self.shape.joined, False))
+        return [self._part(*kind) for kind in kinds if kind[1]]
+
+    def _part(self, first: int, count: int, apart: bool) -> Part:  # noqa: FBT001 - a row of a table
+        shape = (count, 1, 1, self.shape.reach) if apart else (count, self.shape.reach)
+        name = "" if apart else "joined_"
+        mask = self._input(f"{name}mask", self._mask[first : first + count].reshape(shape))
+        local = mask
+        if self._window:
+            array = self._local_mask[first : first + count].reshape(shape)
+            local = self._input(f"{name}local_mask", array)
+        return Part(first, count, apart, mask, local)
+
+    def _input(self, name: str, array: Array) -> Tensor:
+        tensor = tp.input(name, array.shape, array.dtype)
+        self._arrays[tensor] = array
+        return tensor
 
     def plan(self, forward: Callable[[Pass], Tensor], building: Pass, scheduler: Scheduler) -> None:
         """Build the graph, schedule it and plan it. Raises Unsupported, OutOfMemory."""
         self.logits = forward(building)
         self.graph = Graph(self.logits, effects=building.writes)
         self._schedule = scheduler.schedule(self.graph)
-        arrays: dict[Tensor | None, Array] = {
-            self.inputs.ids: self._ids,
-            self.inputs.positions: self._positions,
-            self.inputs.rows: self._rows,
-            self.inputs.mask: self._mask,
-            self.inputs.local_mask: self._local_mask,
-            self.inputs.chosen: self._chosen,
-        }
-        self._feed = {tensor: arrays[tensor] for tensor in self.graph.inputs}
+        self._feed = {tensor: self._arrays[tensor] for tensor in self.graph.inputs}
 
-    def run(self, ids: Sequence[int], start: int) -> Results:
-        """Compute up to `tokens` tokens that begin at position `start`; the rest is padding."""
-        count = len(ids)
-        self._ids[:count] = ids
-        self._ids[count:] = 0
-        np.add(self._offsets, start, out=self._positions)
-        self._rows[:] = self._positions
-        self._rows[count:] = self._padding_row
-        self._chosen[0] = max(count - 1, 0)
-        self._fill_masks()
-        return self._schedule.run(self._feed)
+    def run(self, readings: Sequence[Reading]) -> list[Floats]:
+        """Compute readings that fit the shape; return the logits [wanted, vocabulary] of each.
 
-    def _fill_masks(self) -> None:
-        """A token sees itself and what came before it, in local layers no farther than the window.
-
-        Padding sees as far as it would as a token, so that none of its rows is empty.
+        Tokens beyond them are padding. The logits are valid until the next run.
         """
-        positions = self._positions[:, None]
-        hidden = self._columns > positions
-        self._mask.fill(0)
-        self._mask[hidden] = -np.inf
+        self._ids.fill(0)
+        self._positions.fill(0)
+        self._rows.fill(self._padding_row)
+        firsts = self._firsts(readings)
+        rows: list[slice] = []
+        chosen = 0
+        for reading, first in zip(readings, firsts, strict=True):
+            end = first + len(reading.ids)
+            positions = np.arange(reading.start, reading.start + len(reading.ids), dtype=np.int32)
+            pages = np.asarray(reading.pages, np.int32)
+            self._ids[first:end] = reading.ids
+            self._positions[first:end] = positions
+            self._rows[first:end] = pages[positions // PAGE] * PAGE + positions % PAGE
+            if self.shape.chosen:
+                rows.append(slice(chosen, chosen + reading.wanted))
+                self._chosen[rows[-1]] = range(end - reading.wanted, end)
+                chosen += reading.wanted
+            else:
+                rows.append(slice(end - reading.wanted, end))
+        self._fill_masks(readings, firsts)
+        logits = self._schedule.run(self._feed)[self.logits]
+        return [logits[part] for part in rows]
+
+    def _firsts(self, readings: Sequence[Reading]) -> list[int]:
+        """The first token of each reading: single tokens come before those of longer readings."""
+        single, joined, firsts = 0, self.shape.singles, []
+        for reading in readings:
+            count = len(reading.ids)
+            if count == 1 and self.shape.singles:
+                firsts.append(single)
+                single += 1
+            else:
+                firsts.append(joined)
+                joined += count
+        return firsts
+
+    def _fill_masks(self, readings: Sequence[Reading], firsts: Sequence[int]) -> None:
+        """Let a token see itself and what its sequence has before it, in local layers its window.
+
+        Padding sees nothing.
+        """
+        self._mask.fill(-np.inf)
         if self._window:
-            hidden |= positions - self._columns >= self._window
-            self._local_mask.fill(0)
-            self._local_mask[hidden] = -np.inf
+            self._local_mask.fill(-np.inf)
+        tokens, pages, begins = [], [], []
+        for reading, first in zip(readings, firsts, strict=True):
+            count, seen = len(reading.ids), pages_of(reading.start + len(reading.ids))
+            tokens.append(np.repeat(np.arange(first, first + count), seen))
+            pages.append(np.tile(np.asarray(reading.pages[:seen], np.intp), count))
+            begins.append(np.tile(np.arange(0, seen * PAGE, PAGE, dtype=np.int32), count))
+        if not tokens:
+            return
+        at = (np.concatenate(tokens), np.concatenate(pages))
+        # For each token and page that its sequence has, how far behind the token each row is.
+        behind = (self._positions[at[0]] - np.concatenate(begins))[:, None] - _ROWS
+        self._mask[at] = np.where(behind >= 0, np.float32(0), -np.inf)
+        if self._window:
+            seen_rows = (behind >= 0) & (behind < self._window)
+            self._local_mask[at] = np.where(seen_rows, np.float32(0), -np.inf)
 
     def close(self) -> None:
         """Give the plan back."""

@@ -2,12 +2,12 @@
 
 from tensorplug.errors import FormatError
 from tensorplug.gguf import GGUFFile
-from tensorplug_llm.arch.common import Architecture, Expected, Inputs, Pass
+from tensorplug_llm.arch.common import Architecture, Expected, Inputs, Part, Pass
 from tensorplug_llm.arch.gemma3 import GEMMA3
 from tensorplug_llm.arch.llama import LLAMA
 from tensorplug_llm.arch.qwen import QWEN2, QWEN3
 
-__all__ = ["ARCHITECTURES", "Architecture", "Expected", "Inputs", "Pass", "architecture_of"]
+__all__ = ["ARCHITECTURES", "Architecture", "Expected", "Inputs", "Part", "Pass", "architecture_of"]
 
 ARCHITECTURES = {a.name: a for a in (GEMMA3, LLAMA, QWEN2, QWEN3)}
 """By the name that `general.architecture` gives."""

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 import tensorplug as tp
 from tensorplug import Tensor
 from tensorplug.gguf import GGUFFile
+from tensorplug_llm.cache import KVCache, by_head
 from tensorplug_llm.hparams import HParams, Rope
-from tensorplug_llm.kv_cache import KVCache, by_head
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,25 +20,40 @@ class Expected:
 
 
 @dataclass(frozen=True, slots=True)
-class Inputs:
-    """What a forward pass reads besides weights and cache.
+class Part:
+    """Tokens of a pass that one attention op takes: `count` of them from `first` on.
 
-    `ids`, `positions` and `rows` (of the cache) are i32, one for each token. The masks are f32
-    [positions looked at, tokens]: 0 or -inf. `chosen` are the tokens whose logits are wanted, i32;
-    without it they all are.
+    Tokens that are `apart` belong to different sequences and share no keys: each is a batch entry
+    of its own. The masks are f32, 0 where a token sees a row of the cache, else -inf:
+    [rows, tokens], or [rows, 1, 1, tokens] where they are apart. Layers with a window read
+    `local_mask`.
+    """
+
+    first: int
+    count: int
+    apart: bool
+    mask: Tensor
+    local_mask: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Inputs:
+    """What a forward pass reads besides weights and cache: tokens of any sequences.
+
+    `ids`, `positions` and `rows` (of the cache) are i32, one for each token. `chosen` are the
+    tokens whose logits are wanted, i32; without it all are.
     """
 
     ids: Tensor
     positions: Tensor
     rows: Tensor
-    mask: Tensor
-    local_mask: Tensor
+    parts: tuple[Part, ...]
     chosen: Tensor | None = None
 
 
 @dataclass(slots=True)
 class Pass:
-    """One forward pass while its graph is built; `reach` is how many positions attention sees."""
+    """One forward pass while its graph is built; attention sees the first `reach` cache rows."""
 
     hparams: HParams
     weights: Mapping[str, Tensor]
@@ -150,9 +165,7 @@ def norm(p: Pass, x: Tensor, name: str) -> Tensor:
 def attention(p: Pass, layer: int, x: Tensor) -> Tensor:
     """Attention of the tokens to the cache and to themselves, which it writes there."""
     hp, block = p.hparams, f"blk.{layer}"
-    is_local = layer in hp.local_layers
-    turn = hp.local_rope if is_local else hp.rope
-    mask = p.inputs.local_mask if is_local else p.inputs.mask
+    turn = hp.local_rope if layer in hp.local_layers else hp.rope
 
     # Like work follows like: backends may do neighbours at once.
     q, k, v = (linear(p, x, f"{block}.attn_{part}") for part in "qkv")
@@ -163,16 +176,29 @@ def attention(p: Pass, layer: int, x: Tensor) -> Tensor:
     p.writes.extend(writes)
     keys, values = (by_head(table, hp.kv_heads, p.reach) for table in writes)
 
+    seen = [_attended(p, layer, part, q, keys, values) for part in p.inputs.parts]
+    y = seen[0] if len(seen) == 1 else tp.concat(*seen, axis=0)
+    return linear(p, y, f"{block}.attn_output")
+
+
+def _attended(p: Pass, layer: int, part: Part, q: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+    """What the tokens of a part see: f32 [heads * value length, tokens]."""
+    hp = p.hparams
+    if part.count < p.tokens:
+        q = q[part.first : part.first + part.count]
+    if part.apart:
+        q = tp.reshape(q, (part.count, hp.heads, 1, hp.key_length))
+    else:
+        q = tp.permute(q, (1, 0, 2))
     y = tp.flash_attn_ext(
-        tp.permute(q, (1, 0, 2)),
+        q,
         keys,
         values,
-        mask,
+        part.local_mask if layer in hp.local_layers else part.mask,
         scale=hp.attention_scale,
-        name=f"{block}.attn",
+        name=f"blk.{layer}.attn",
     )
-    flat = tp.reshape(y, (p.tokens, hp.heads * hp.value_length))
-    return linear(p, flat, f"{block}.attn_output")
+    return tp.reshape(y, (part.count, hp.heads * hp.value_length))
 
 
 def _heads(p: Pass, x: Tensor, name: str, heads: int) -> Tensor:

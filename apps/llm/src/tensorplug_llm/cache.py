@@ -1,0 +1,154 @@
+"""`KVCache`: keys and values of tokens in pages of rows; `PagePool`: which pages are in use."""
+
+import heapq
+from collections.abc import Iterable, Mapping, Sequence
+
+import tensorplug as tp
+from tensorplug import BufferType, DType, MultiBuffer, Tensor
+from tensorplug.device import Resource, allocate
+from tensorplug.graph.tensor import leaf
+
+PAGE = 64
+"""Rows of a page: kernels skip blocks of this size that no token of theirs sees."""
+SMALLEST_REACH = 256
+"""Rows that the smallest attention graph looks at."""
+
+
+def pages_of(tokens: int) -> int:
+    """Pages that hold `tokens` rows."""
+    return -(-tokens // PAGE)
+
+
+def reaches(rows: int) -> tuple[int, ...]:
+    """How many rows the attention graphs look at: powers of two, and `rows` itself."""
+    found = []
+    reach = SMALLEST_REACH
+    while reach < rows:
+        found.append(reach)
+        reach *= 2
+    return (*found, rows)
+
+
+class PagePool:
+    """Counts how many sequences and prefixes hold each page; low numbers are handed out first.
+
+    Attention looks at all rows up to the highest page in use.
+    """
+
+    def __init__(self, pages: int) -> None:
+        self.holders = [0] * pages
+        self._free = list(range(pages))
+
+    @property
+    def free(self) -> int:
+        """Pages without a holder."""
+        return len(self._free)
+
+    @property
+    def used(self) -> int:
+        """Pages with a holder."""
+        return len(self.holders) - len(self._free)
+
+    def take(self) -> int:
+        """Return a free page, held once; there must be one."""
+        page = heapq.heappop(self._free)
+        self.holders[page] = 1
+        return page
+
+    def hold(self, page: int) -> None:
+        """Let one more hold a page in use."""
+        self.holders[page] += 1
+
+    def give(self, pages: Iterable[int]) -> None:
+        """Let one fewer hold each of these pages."""
+        for page in pages:
+            self.holders[page] -= 1
+            if not self.holders[page]:
+                heapq.heappush(self._free, page)
+
+
+class KVCache(Resource):
+    """Keys and values of each layer in `pages` pages of PAGE rows, one row per token.
+
+    One more row takes what the padding of a batch writes; no token sees it. `homes` gives the
+    memory of each layer and `dtypes` the element type in it.
+    """
+
+    def __init__(
+        self,
+        rows: tuple[int, int],
+        pages: int,
+        homes: Sequence[BufferType],
+        dtypes: Mapping[BufferType, DType],
+    ) -> None:
+        """Allocate zeros; `rows` are elements of a token's keys and values. Raises OutOfMemory."""
+        super().__init__()
+        self.pages = pages
+        self.rows = pages * PAGE
+        self.padding_row = self.rows
+        self._buffers: list[MultiBuffer] = []
+        self.keys: dict[int, Tensor] = {}
+        self.values: dict[int, Tensor] = {}
+        try:
+            for home in dict.fromkeys(homes):
+                layers = [i for i, h in enumerate(homes) if h is home]
+                self._allocate(layers, rows, home, dtypes[home])
+        except BaseException:
+            self.close()
+            raise
+
+    def write(self, layer: int, keys: Tensor, values: Tensor, at: Tensor) -> tuple[Tensor, Tensor]:
+        """Write rows of new tokens, f32 [row, tokens], at i32 rows `at`; return the two effects."""
+        return (
+            tp.set_rows(self.keys[layer], keys, at, name=f"cache_k.{layer}.write"),
+            tp.set_rows(self.values[layer], values, at, name=f"cache_v.{layer}.write"),
+        )
+
+    def copies(self, source: Tensor, target: Tensor) -> list[Tensor]:
+        """Copy rows `source` to rows `target`, both i32, in all layers; return the effects."""
+        return [
+            tp.set_rows(table, tp.get_rows(table, source), target, name=f"{table.name}.copy")
+            for tables in (self.keys, self.values)
+            for table in tables.values()
+        ]
+
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        """Keys and values of all layers."""
+        return (*self.keys.values(), *self.values.values())
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all layers."""
+        return sum(buffer.size for buffer in self._buffers)
+
+    def _allocate(
+        self, layers: Sequence[int], rows: tuple[int, int], home: BufferType, dtype: DType
+    ) -> None:
+        specs = [
+            leaf(f"cache_{kind}.{i}", (self.rows + 1, size), dtype)
+            for i in layers
+            for kind, size in zip("kv", rows, strict=True)
+        ]
+        placed, buffer = allocate(specs, home)
+        self._buffers.append(buffer)
+        # Attention multiplies masked rows by zero, which must not meet the NaN of fresh memory.
+        buffer.fill(0)
+        self.keys.update(zip(layers, placed[::2], strict=True))
+        self.values.update(zip(layers, placed[1::2], strict=True))
+
+    def _close(self) -> None:
+        for buffer in self._buffers:
+            buffer.close()
+        self._buffers = []
+
+    def __repr__(self) -> str:
+        state = "closed" if self.closed else f"{len(self.keys)} layers of {self.pages} pages"
+        return f"<KVCache {state}>"
+
+
+def by_head(table: Tensor, heads: int, reach: int) -> Tensor:
+    """View the first `reach` rows of `table` [heads * n, rows] as [n, reach, heads]."""
+    length = table.ne[0] // heads
+    steps = (table.nb[1], table.dtype.row_size(length))
+    return tp.view(table, (length, reach, heads), nb=steps)

@@ -1,0 +1,159 @@
+"""`Runner`: reads tokens of any sequences in one forward pass, by plans of a few shapes."""
+
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+import tensorplug as tp
+from tensorplug import DType, Graph, Scheduler
+from tensorplug.device import Resource
+from tensorplug_llm.arch import Pass
+from tensorplug_llm.cache import PAGE, KVCache, pages_of, reaches
+from tensorplug_llm.step import Reading, Shape, Step
+
+if TYPE_CHECKING:
+    from tensorplug_llm.model import LanguageModel
+
+BATCHES = (1, 2, 4, 6, 8, 10, 12, 14, *(n << e for e in range(1, 6) for n in range(8, 16)), 512)
+"""Tokens that one pass computes: even numbers up to 16, then eight sizes for each power of two.
+
+More tokens need several passes. Fewer are padded to the next size: from 8 tokens on by an
+eighth at most, below by one token.
+"""
+
+MIXED = (16, 32, 64, 128, 256, 512)
+"""Tokens of prompts that one pass computes together with single tokens of other sequences."""
+
+POWERS = tuple(1 << e for e in range(12))
+
+T = TypeVar("T")
+Logits = npt.NDArray[np.float32]
+
+
+def size_for(count: int, sizes: Sequence[int]) -> int:
+    """The smallest of ascending `sizes` that holds `count`, or the largest one."""
+    return next((size for size in sizes if size >= count), sizes[-1])
+
+
+class Runner(Resource):
+    """The KV cache of a model, and planned forward passes that read and write it.
+
+    Belongs to one thread, as its scheduler does.
+    """
+
+    def __init__(
+        self,
+        model: "LanguageModel",
+        pages: int,
+        *,
+        kv: DType | None,
+        on_failure: str,
+        restore: Callable[[], None],
+    ) -> None:
+        """Allocate a cache of `pages`; `restore` reads all texts again after a device was lost.
+
+        Raises OutOfMemory.
+        """
+        hp = model.hparams
+        layers = model.placement.layers
+        homes = [backend.buffer_type for backend in layers]
+        types = {b.buffer_type: kv or (tp.F16 if b.prefers_f16 else tp.F32) for b in layers}
+        self.scheduler = Scheduler(model.backends, on_failure=on_failure)
+        self.cache = KVCache((hp.key_row, hp.value_row), pages, homes, types)
+        # The model closes what is made from it: only now is this whole.
+        super().__init__(model)
+        self.model = model
+        self.plans = 0
+        """Shapes planned so far."""
+        self.plan_seconds = 0.0
+        """Time spent on building and planning graphs so far."""
+        self._reaches = reaches(self.cache.rows)
+        self._steps: dict[Shape, Step] = {}
+        self._copy: _Copy | None = None
+        self.scheduler.add_sources(model.sources())
+        self.scheduler.add_states(self.cache.tensors, restore)
+
+    def run(self, readings: Sequence[Reading]) -> list[Logits]:
+        """Read tokens; return for each reading the logits [wanted, vocabulary] that it wants.
+
+        The logits are valid until the next call.
+        """
+        return self.step(self._shape(readings)).run(readings)
+
+    def copy_rows(self, source: int, target: int, count: int) -> None:
+        """Copy the first `count` rows of page `source` to page `target`, in all layers."""
+        if self._copy is None:
+            self._copy = self._timed(lambda: _Copy(self.cache, self.scheduler))
+        self._copy.run(source, target, count)
+
+    def step(self, shape: Shape) -> Step:
+        """The planned pass of a shape, planned now where it is new."""
+        step = self._steps.get(shape)
+        if step is None:
+            step = self._steps[shape] = self._timed(lambda: self._plan(shape))
+        return step
+
+    def reach_for(self, rows: int) -> int:
+        """Rows that the passes look at which must see the first `rows`."""
+        return size_for(rows, self._reaches)
+
+    def _shape(self, readings: Sequence[Reading]) -> Shape:
+        joined = sum(len(r.ids) for r in readings if len(r.ids) > 1)
+        singles = sum(len(r.ids) == 1 for r in readings)
+        highest = max(max(r.pages[: pages_of(r.start + len(r.ids))]) for r in readings)
+        reach = self.reach_for((highest + 1) * PAGE)
+        if not joined:
+            return Shape(size_for(singles, BATCHES), 0, 0, reach)
+        wanted = sum(r.wanted for r in readings)
+        if not singles:
+            joined, chosen = size_for(joined, BATCHES), size_for(max(wanted, 1), BATCHES)
+            return Shape(0, joined, 0 if chosen >= joined else chosen, reach)
+        # Few shapes: both numbers vary at once.
+        singles, chosen = size_for(singles, POWERS), size_for(wanted, POWERS)
+        return Shape(singles, size_for(joined, MIXED), chosen, reach)
+
+    def _plan(self, shape: Shape) -> Step:
+        model = self.model
+        window = model.hparams.window if model.hparams.local_layers else 0
+        step = Step(shape, window=window, padding_row=self.cache.padding_row)
+        building = Pass(model.hparams, model.weights.tensors, self.cache, step.inputs, shape.reach)
+        step.plan(model.architecture.forward, building, self.scheduler)
+        return step
+
+    def _timed(self, plan: Callable[[], T]) -> T:
+        start = time.perf_counter()
+        try:
+            return plan()
+        finally:
+            self.plans += 1
+            self.plan_seconds += time.perf_counter() - start
+
+    def _close(self) -> None:
+        for step in self._steps.values():
+            step.close()
+        self._steps.clear()
+        self.scheduler.close(force=True)
+        self.cache.close()
+
+    def __repr__(self) -> str:
+        state = "closed" if self.closed else f"{self.cache.pages} pages, {self.plans} plans"
+        return f"<Runner {self.model.file.path.name}, {state}>"
+
+
+class _Copy:
+    """The planned copy of a page to another."""
+
+    def __init__(self, cache: KVCache, scheduler: Scheduler) -> None:
+        self._padding_row = cache.padding_row
+        self._source = tp.input("source", (PAGE,), tp.I32)
+        self._target = tp.input("target", (PAGE,), tp.I32)
+        effects = cache.copies(self._source, self._target)
+        self._schedule = scheduler.schedule(Graph((), effects=effects))
+
+    def run(self, source: int, target: int, count: int) -> None:
+        rows = np.arange(PAGE, dtype=np.int32)
+        targets = np.where(rows < count, target * PAGE + rows, self._padding_row)
+        self._schedule.run({self._source: source * PAGE + rows, self._target: targets})
