@@ -1,8 +1,10 @@
 """`SamplingParams`: how the tokens of a text are chosen, checked."""
 
+import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from typing import Any
 
 from tensorplug.errors import OptionError
 
@@ -45,6 +47,10 @@ class SamplingParams:
     """Results for one prompt."""
     logprobs: int | None = None
     """Most likely tokens whose log probabilities are reported; 0: only those of chosen tokens."""
+    json_schema: Mapping[str, Any] | str | None = None
+    """The text is JSON that satisfies this schema, an object or its text; `{}` is any JSON."""
+    grammar: str | None = None
+    """The text follows this grammar, in llama.cpp's GBNF or in Lark."""
 
     def __post_init__(self) -> None:
         for name, low, high in _RANGES:
@@ -65,6 +71,10 @@ class SamplingParams:
                     "finite number or -inf"
                 )
         object.__setattr__(self, "logit_bias", dict(self.logit_bias))
+        if self.json_schema is not None:
+            if self.grammar is not None:
+                raise OptionError("sampling: json_schema and grammar exclude each other; give one")
+            object.__setattr__(self, "json_schema", _schema(self.json_schema))
 
     @property
     def penalises(self) -> bool:
@@ -118,6 +128,20 @@ def _check_range(name: str, value: float | None, low: float, high: float) -> Non
 def _check_integer(name: str, value: float | None) -> None:
     if value is not None and not isinstance(value, int):
         raise OptionError(f"sampling: {name} is {value}; give a whole number")
+
+
+def _schema(schema: Mapping[str, Any] | str) -> dict[str, Any]:
+    """The schema as an object."""
+    try:
+        value = json.loads(schema if isinstance(schema, str) else json.dumps(schema))
+    except (TypeError, ValueError, RecursionError) as error:
+        raise OptionError(f"sampling: json_schema is not JSON: {error}; correct it") from error
+    if not isinstance(value, dict):
+        raise OptionError(
+            f"sampling: json_schema is {json.dumps(value)[:40]}; give an object, such as "
+            '{"type": "object"}'
+        )
+    return value
 
 
 _DEFAULTS = SamplingParams()

@@ -62,6 +62,17 @@ def penalise(
     return changed
 
 
+def forbid(logits: Logits, allowed: npt.NDArray[np.bool_]) -> Logits:
+    """Only allowed tokens: constrained decoding, Willard and Louf 2023, arXiv:2307.09702.
+
+    Tokens past the end of `allowed` are forbidden.
+    """
+    changed = np.full_like(logits, -np.inf)
+    size = min(logits.size, allowed.size)
+    np.copyto(changed[:size], logits[:size], where=allowed[:size])
+    return changed
+
+
 # --- rules over candidates ------------------------------------------------------------------------
 
 

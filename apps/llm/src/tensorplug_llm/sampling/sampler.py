@@ -3,8 +3,10 @@
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
+import numpy.typing as npt
 
 from tensorplug.errors import OptionError, TensorplugError
 from tensorplug_llm.sampling import rules
@@ -26,16 +28,35 @@ class Sampled:
     """The most likely tokens, the most likely first."""
 
 
+class Constraint(Protocol):
+    """What a text must follow, see `Grammars`."""
+
+    def allowed(self) -> npt.NDArray[np.bool_]: ...
+    def accept(self, token: int) -> None: ...
+
+
 class Sampler:
     """Chooses the tokens of one text by its parameters, with a random generator of its own.
 
     Equal seeds, logits and texts give equal tokens. A sampler belongs to one thread at a time.
     """
 
-    def __init__(self, params: SamplingParams, *, index: int = 0) -> None:
-        """`index` numbers the results of one prompt: result `i` draws with the seed `seed + i`."""
+    def __init__(
+        self, params: SamplingParams, *, index: int = 0, constraint: Constraint | None = None
+    ) -> None:
+        """`index` numbers the results of one prompt: result `i` draws with the seed `seed + i`.
+
+        Parameters with a schema or a grammar need a constraint of `Grammars`, for this text only.
+        """
+        constrained = params.json_schema is not None or params.grammar is not None
+        if constrained and constraint is None:
+            raise OptionError(
+                "sampling: json_schema and grammar need a constraint; take one of "
+                "Grammars(tokenizer)"
+            )
         self.params = params
         self.index = index
+        self._constraint = constraint
         self._random = random.Random(None if params.seed is None else params.seed + index)
 
     def next(self, logits: Logits, history: Sequence[int] = ()) -> Sampled:
@@ -48,11 +69,14 @@ class Sampler:
         _check(logits)
         changed = self._changed(logits, history)
         if self.params.temperature == 0 and self.params.typical_p >= 1:
-            best = int(changed.argmax())
-            _check_allowed(possible=bool(changed[best] > -np.inf))
-            return self._report(logits, best)
-        found, weights = self._distribution(changed)
-        return self._report(logits, int(found.ids[self._draw(weights)]))
+            token = int(changed.argmax())
+            _check_allowed(possible=bool(changed[token] > -np.inf))
+        else:
+            found, weights = self._distribution(changed)
+            token = int(found.ids[self._draw(weights)])
+        if self._constraint is not None:
+            self._constraint.accept(token)
+        return self._report(logits, token)
 
     def distribution(
         self, logits: Logits, history: Sequence[int] = ()
@@ -63,7 +87,7 @@ class Sampler:
         return found.ids.tolist(), weights.tolist()
 
     def _changed(self, logits: Logits, history: Sequence[int]) -> Logits:
-        """The logits with bias and penalties."""
+        """The logits with bias, penalties and constraint."""
         params = self.params
         if params.logit_bias:
             _check_bias(params, logits.size)
@@ -77,6 +101,8 @@ class Sampler:
                 presence=params.presence_penalty,
                 frequency=params.frequency_penalty,
             )
+        if self._constraint is not None:
+            logits = rules.forbid(logits, self._constraint.allowed())
         return logits
 
     def _distribution(self, logits: Logits) -> tuple[Candidates, Floats]:
@@ -125,7 +151,8 @@ def _check(logits: Logits) -> None:
 def _check_allowed(*, possible: bool) -> None:
     if not possible:
         raise TensorplugError(
-            "sampling: no token is allowed: logit_bias forbids all; allow at least one"
+            "sampling: no token is allowed: logit_bias, or it and the grammar together, forbid "
+            "all of them; allow at least one"
         )
 
 

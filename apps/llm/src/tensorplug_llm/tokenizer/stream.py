@@ -1,6 +1,7 @@
-"""`StreamDecoder`: text of tokens that come one by one."""
+"""`StreamDecoder`: text of tokens that come one by one, up to a stop string."""
 
 import codecs
+from collections.abc import Sequence
 from typing import Protocol
 
 
@@ -12,21 +13,54 @@ class Decodable(Protocol):
 
 
 class StreamDecoder:
-    """Writes tokens as soon as their bytes make whole characters, and never half of one."""
+    """Writes tokens as soon as their bytes make whole characters, and never half of one.
 
-    def __init__(self, tokenizer: Decodable, *, special: bool = False) -> None:
+    The text ends before the stop string that is complete first, wherever the borders of tokens
+    are. Text that may be the beginning of a stop string is held back until that is decided.
+    """
+
+    def __init__(
+        self, tokenizer: Decodable, *, special: bool = False, stop: Sequence[str] = ()
+    ) -> None:
+        self.stopped: str | None = None
+        """The stop string that ended the text."""
         self._tokenizer = tokenizer
         self._special = special
+        self._stop = tuple(stop)
+        self._held = ""
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
     def feed(self, id: int) -> str:
         """Return the characters that this token completes, often none."""
-        if not self._special and self._tokenizer.is_silent(id):
+        if self.stopped or (not self._special and self._tokenizer.is_silent(id)):
             return ""
-        return self._decoder.decode(self._tokenizer.piece(id))
+        return self._released(self._decoder.decode(self._tokenizer.piece(id)))
 
     def finish(self) -> str:
-        """Return what was held back, as U+FFFD, and begin anew."""
+        """Return what was held back, incomplete characters as U+FFFD; the next text can begin."""
         rest = self._decoder.decode(b"", final=True)
+        rest = "" if self.stopped else self._released(rest) + self._held
+        self.stopped, self._held = None, ""
         self._decoder.reset()
         return rest
+
+    def _released(self, text: str) -> str:
+        """What can be shown now that this text follows."""
+        if not self._stop:
+            return text
+        text = self._held + text
+        found = [(text.find(stop) + len(stop), stop) for stop in self._stop if stop in text]
+        if found:
+            # The first that is complete; the longest of those that end there.
+            end, stop = min(found, key=lambda place: (place[0], -len(place[1])))
+            self.stopped, self._held = stop, ""
+            return text[: end - len(stop)]
+        kept = max(_overlap(text, stop) for stop in self._stop)
+        self._held = text[len(text) - kept :]
+        return text[: len(text) - kept]
+
+
+def _overlap(text: str, stop: str) -> int:
+    """Characters at the end of a text that a stop string begins with."""
+    longest = min(len(text), len(stop) - 1)
+    return next((n for n in range(longest, 0, -1) if text.endswith(stop[:n])), 0)

