@@ -145,26 +145,27 @@ def test_error_of_a_plan_of_ones_own_names_the_node_where_there_is_but_one(
         assert error.value.node == (str(y) if named else "")
 
 
-def test_plain_no_of_a_device_is_worded_for_it() -> None:
-    class Mute(NullDevice):
-        def _supports(self, node, source_types):
-            return False
+@pytest.mark.parametrize("answer", [False, True, "no"])
+def test_answer_that_is_not_a_refusal_is_an_error_of_the_backend(answer: object) -> None:
+    class Vague(NullDevice):
+        def _refuses(self, node, source_types):
+            return answer
 
-    y = tp.relu(x_(4))
+    with Vague() as device, pytest.raises(TypeError) as error:
+        device.refuses(tp.relu(x_(4)))
 
-    with Mute() as device, device.open() as backend, pytest.raises(tp.Unsupported) as error:
-        backend.plan(bound(y, device))
-
-    assert str(error.value) == f"{y}: cannot run here: null:0 refuses it"
+    assert str(error.value) == (
+        f"null:0: answers {answer!r} when asked what it refuses; this is an error of the backend, "
+        "which must return a Refusal with the reason, or None"
+    )
 
 
 def test_device_hears_where_the_sources_lie(null: NullDevice) -> None:
     heard: list[dict] = []
 
     class Nosy(NullDevice):
-        def _supports(self, node, source_types):
+        def _refuses(self, node, source_types):
             heard.append(dict(source_types))
-            return True
 
     with Nosy() as device, device.open() as backend:
         w = backend.place("w", np.ones(4, np.float32))

@@ -281,7 +281,7 @@ def test_function_cannot_write_into_its_sources():
 def test_function_is_refused_weights_that_are_stored_otherwise():
     weights = t(3, 4, dtype=F16)
     with CPUDevice("cpu:0") as device:
-        answer = device.supports(tp.map_custom1(weights, failing), {weights: device.expanded})
+        answer = device.refuses(tp.map_custom1(weights, failing), {weights: device.expanded})
 
     assert answer == tp.Refusal(
         f"cpu:0: map_custom1: the f16 data of {weights} is stored expanded to f32"

@@ -94,7 +94,7 @@ def test_work_without_a_kernel_is_refused_with_the_reason(device):
     with pytest.raises(tp.Unsupported, match=r"^emulated:0: .*: sum_rows: too many rows$"):
         place(device, many, tp.Bindings())
 
-    assert device.supports(many).reason == "emulated:0: sum_rows: too many rows"
+    assert device.refuses(many).reason == "emulated:0: sum_rows: too many rows"
 
 
 def test_launch_that_is_alone_stays_as_it_is(device):

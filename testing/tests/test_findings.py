@@ -22,7 +22,7 @@ CASE = select("smoke", ops=["add"])[0]
 class Confused(NullDevice):
     """Has no answer to what it is asked."""
 
-    def _supports(self, node, source_types):
+    def _refuses(self, node, source_types):
         raise KeyError(node.op)
 
 
@@ -49,7 +49,7 @@ def test_error_of_a_device_is_a_failure_that_names_the_line(confused):
 
 
 def test_device_that_has_no_answer_is_an_error_with_the_case(confused):
-    with pytest.raises(DeviceError, match=r"^confused:0: supports\(\) has no answer to add-f32"):
+    with pytest.raises(DeviceError, match=r"^confused:0: refuses\(\) has no answer to add-f32"):
         ask(confused, [CASE])
 
 

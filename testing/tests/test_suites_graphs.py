@@ -165,8 +165,8 @@ def rms_norm_without_eps_and_root(_node, out, x) -> None:
 class MaskLess(NullDevice):
     """Says that it masks, and does not."""
 
-    def _supports(self, node, source_types):
-        return True if node.op == "soft_max" else super()._supports(node, source_types)
+    def _refuses(self, node, source_types):
+        return None if node.op == "soft_max" else super()._refuses(node, source_types)
 
 
 def soft_max_without_mask(node, out, x, *_mask) -> None:

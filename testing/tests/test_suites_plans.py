@@ -148,10 +148,10 @@ def add_without_the_last(_node, out, a, b) -> None:
 
 
 class Greedy(NullDevice):
-    """Says yes to everything."""
+    """Refuses nothing."""
 
-    def _supports(self, node, source_types):
-        return True
+    def _refuses(self, node, source_types):
+        return None
 
 
 def plans_anything() -> NullDevice:

@@ -32,10 +32,10 @@ class AcmeDevice(CPUDevice):
     def _open(self, options):
         return AcmeBackend(self, 1)
 
-    def _supports(self, node, source_types):
+    def _refuses(self, node, source_types):
         if node.op == "sub":
             {fault}
-        return super()._supports(node, source_types)
+        return super()._refuses(node, source_types)
 
 
 @tensorplug.hookimpl

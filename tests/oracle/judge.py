@@ -57,8 +57,8 @@ def examine(case: Case, oracle: Oracle, backend: Backend) -> Finding:
     wanted = oracle.run(built)
     if isinstance(wanted, Refusal):
         return Finding(case.op, case.types, "refused", wanted.reason)
-    answer = backend.device.supports(built.node)
-    if isinstance(answer, tp.Refusal):
+    answer = backend.device.refuses(built.node)
+    if answer is not None:
         return Finding(case.op, case.types, "ours", answer.reason)
     ours, plain = _on_device(case, backend), _in_reference(built)
     between = _first_problem(case, built, ours, plain)
@@ -77,8 +77,8 @@ def examine_formula(case: Case, backend: Backend) -> Finding:
     """Compare what the formula of `case` gives with what `backend` and the reference compute."""
     built = build(case)
     peer, formula = FORMULAS[case.op]
-    answer = backend.device.supports(built.node)
-    if isinstance(answer, tp.Refusal):
+    answer = backend.device.refuses(built.node)
+    if answer is not None:
         return Finding(case.op, case.types, "ours", answer.reason, peer=peer)
     (wanted,) = outputs(built)
     sources = [_value(source, built) for source in built.node.sources]

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import TracebackType
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from tensorplug.device.device import Device
@@ -195,9 +195,6 @@ class blaming:  # noqa: N801 - reads as what it does: `with blaming(device)`
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """The reason why a device does not run a node or a group. A Refusal is falsy."""
+    """The reason why a device does not run a node or a group."""
 
     reason: str
-
-    def __bool__(self) -> Literal[False]:
-        return False

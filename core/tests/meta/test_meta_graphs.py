@@ -357,10 +357,10 @@ def test_what_was_gathered_before_a_write_is_gathered_again_after_it(group):
 
 def test_part_that_a_device_refuses_is_computed_whole_with_its_reason(group):
     class Picky(NullDevice):
-        def _supports(self, node, source_types):
+        def _refuses(self, node, source_types):
             if node.op == "relu" and node.ne[0] < 6:
                 return tp.Refusal("rows are too short")
-            return super()._supports(node, source_types)
+            return super()._refuses(node, source_types)
 
     devices = [Picky(f"picky:{i}", kernels=ALL_KERNELS) for i in range(2)]
     with meta.device(devices, "rows") as both, both.open() as backend:
@@ -378,8 +378,8 @@ def test_op_that_one_device_refuses_is_refused_by_all(group):
     with meta.device(devices) as both:
         x = tp.input("x", (4,), tp.F32)
 
-        assert both.supports(x + x) is True
-        assert both.supports(tp.relu(x)) == tp.Refusal("meta(a:0+b:0): b:0: does not do relu")
+        assert both.refuses(x + x) is None
+        assert both.refuses(tp.relu(x)) == tp.Refusal("meta(a:0+b:0): b:0: does not do relu")
 
 
 @pytest.mark.parametrize("kinds", [(0, 0), (0, 1), (2, 1)])

@@ -409,7 +409,7 @@ def trial(request) -> Iterator[Trial]:
 def groups_of(trial: Trial) -> list[Group]:
     """What of the graph is fused."""
     device = trial.backend.device
-    return list(find_groups(trial.graph, device.fusions, device.supports_group))
+    return list(find_groups(trial.graph, device.fusions, device.refuses_group))
 
 
 in_fused_graphs = pytest.mark.parametrize(

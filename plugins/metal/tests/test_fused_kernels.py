@@ -164,7 +164,7 @@ def device() -> Iterator[EmulatedDevice]:
 def grouped(device, nodes):
     """All of the graph of `nodes`, without and with its groups."""
     graph = tp.Graph(list(nodes))
-    groups = find_groups(graph, device.fusions, device.supports_group)
+    groups = find_groups(graph, device.fusions, device.refuses_group)
     return tp.Part.of(graph), tp.Part(graph.nodes, outputs=graph.outputs, groups=groups)
 
 

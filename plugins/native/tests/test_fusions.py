@@ -116,7 +116,7 @@ def values_of(graph):
 
 def grouped(device, graph):
     """All of the graph with its groups."""
-    groups = find_groups(graph, device.fusions, device.supports_group)
+    groups = find_groups(graph, device.fusions, device.refuses_group)
     return tp.Part(graph.nodes, outputs=graph.outputs, groups=groups)
 
 
@@ -187,11 +187,15 @@ REFUSED = {
 @pytest.mark.parametrize("reason", REFUSED)
 def test_a_group_that_the_kernels_do_not_compute_is_refused_with_a_reason(device, reason):
     graph = graph_of(REFUSED[reason]())
-    answers = []
+    refusals = []
 
-    find_groups(graph, device.fusions, lambda g: bool(answers.append(device.supports_group(g))))
+    def refuses(group):
+        refusals.append(device.refuses_group(group))
+        return refusals[-1]
 
-    assert [answer.reason for answer in answers] == [f"cpu:0: {reason}"]
+    find_groups(graph, device.fusions, refuses)
+
+    assert [refusal.reason for refusal in refusals] == [f"cpu:0: {reason}"]
 
 
 @pytest.mark.parametrize("wrong", [-2, 6])

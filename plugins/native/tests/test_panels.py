@@ -152,7 +152,7 @@ def test_reference_kernels_read_what_the_weights_hold_at_the_time(device, place)
 def test_other_uses_of_panels_are_refused_with_a_reason(use, device, place):
     node = use(place(tp.Q8_0)[0], tp.input("x", (1, width(tp.Q8_0)), tp.F32))
 
-    answer = device.supports(node)
+    answer = device.refuses(node)
 
     assert isinstance(answer, tp.Refusal)
     assert "lies in panels, which only mul_mat and get_rows read" in answer.reason

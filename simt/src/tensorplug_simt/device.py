@@ -120,17 +120,17 @@ class SimtDevice(Device):
             return 0
         return max(program.scratch, self.tuner.scratch(node) if self.tuner is not None else 0)
 
-    def _supports(self, node: Tensor, source_types: Mapping[Tensor, BufferType]) -> bool | Refusal:
+    def _refuses(self, node: Tensor, source_types: Mapping[Tensor, BufferType]) -> Refusal | None:
         if not node.size:
-            return True
-        answer = self.lower(node)
-        return answer if isinstance(answer, Refusal) else True
+            return None
+        lowered = self.lower(node)
+        return lowered if isinstance(lowered, Refusal) else None
 
-    def _supports_group(
+    def _refuses_group(
         self, group: Group, source_types: Mapping[Tensor, BufferType]
-    ) -> bool | Refusal:
-        answer = self._lower_group(group)
-        return answer if isinstance(answer, Refusal) else True
+    ) -> Refusal | None:
+        lowered = self._lower_group(group)
+        return lowered if isinstance(lowered, Refusal) else None
 
 
 class SimtBufferType(BufferType):

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from tensorplug.device import Backend, Device, Plan
-from tensorplug.errors import Refusal
 from tensorplug_testing.cases import Case, node_of
 from tensorplug_testing.cases.laid import Laid, lay
 
@@ -67,8 +66,8 @@ def _cause_of_problem(op: str, text: str) -> str:
 
 def refusal(case: Case, device: Device) -> str:
     """The reason why `device` refuses `case`; empty if it accepts it."""
-    answer = device.supports(node_of(case))
-    return answer.reason if isinstance(answer, Refusal) else ""
+    refused = device.refuses(node_of(case))
+    return refused.reason if refused is not None else ""
 
 
 AGAIN = 1 << 15

@@ -351,11 +351,12 @@ class NullDevice(Device):
     def offload(self, node: Tensor) -> bool:
         return node.op in self._offloads
 
-    def _supports(self, node: Tensor, source_types: Mapping[Tensor, BufferType]) -> bool | Refusal:
+    def _refuses(self, node: Tensor, source_types: Mapping[Tensor, BufferType]) -> Refusal | None:
         if not self._float64 and any(t.dtype is F64 for t in (node, *node.sources)):
             return Refusal(f"{self.name}: no float64, which {node.op} is asked for")
         if self._ops is not None:
-            return node.op in self._ops or Refusal(f"{self.name}: does not do {node.op}")
+            does = node.op in self._ops
+            return None if does else Refusal(f"{self.name}: does not do {node.op}")
         if node.op not in self._kernels:
             return Refusal(f"{self.name}: no kernel for {node.op}")
         strange = next((t for t in (node, *node.sources) if t.dtype.numpy is None), None)
@@ -363,12 +364,12 @@ class NullDevice(Device):
             return Refusal(f"{self.name}: no kernel for {node.op} with {strange.dtype.name}")
         if node.op == "soft_max" and len(node.sources) > 1:
             return Refusal(f"{self.name}: no kernel for soft_max with a mask")
-        return True
+        return None
 
-    def _supports_group(
+    def _refuses_group(
         self, group: Group, source_types: Mapping[Tensor, BufferType]
-    ) -> bool | Refusal:
-        return True
+    ) -> Refusal | None:
+        return None
 
     def _open(self, options: dict[str, Any]) -> Backend:
         self.check_alive()

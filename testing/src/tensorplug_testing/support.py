@@ -81,7 +81,7 @@ def _asked(case: Case, device: Device) -> str:
         return refusal(case, device)
     except Exception as error:
         raise DeviceError(
-            f"{device.name}: supports() has no answer to {case.id}: {located(error)}"
+            f"{device.name}: refuses() has no answer to {case.id}: {located(error)}"
         ) from error
 
 

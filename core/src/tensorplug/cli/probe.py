@@ -99,7 +99,7 @@ class Trial:
         assert x.storage is not None
         kind = self.backend.buffer_type
         with x.storage.buffer, kind.alloc(kind.alloc_size(node)) as buffer:
-            if not self.device.supports(node):
+            if self.device.refuses(node):
                 return
             self.backend.compute(Part.of(Graph(node), Bindings({node: Storage(buffer, 0)})))
             got = buffer.read(0, node.nbytes).view(np.float32)

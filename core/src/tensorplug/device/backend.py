@@ -309,7 +309,7 @@ class Backend(Resource, ABC):
     def _compute_group(self, group: "Group", bindings: Bindings) -> None:
         """Queue all nodes of a group; those in `group.inner` have no memory.
 
-        Only the groups come here that `Device.supports_group` takes.
+        Called only for groups that `Device.refuses_group` does not refuse.
         """
         raise Unsupported(f"{self.name}: takes {group} and has no _compute_group() for it")
 
@@ -335,15 +335,14 @@ class Backend(Resource, ABC):
         types = {t: bindings.where(t).buffer.type for t in bound.leafs if bindings.has(t)}
         grouped = {node for group in bound.groups for node in group.nodes}
         for group in bound.groups:
-            self._require(group, answer=self.device.supports_group(group, types))
+            self._require(group, self.device.refuses_group(group, types))
         for node in bound.nodes:
             if not node.is_view and node not in grouped:
-                self._require(node, answer=self.device.supports(node, types))
+                self._require(node, self.device.refuses(node, types))
 
-    def _require(self, what: "Tensor | Group", *, answer: bool | Refusal) -> None:
-        if not answer:
-            reason = answer.reason if isinstance(answer, Refusal) else f"{self.name} refuses it"
-            raise Unsupported(f"{what}: cannot run here: {reason}")
+    def _require(self, what: "Tensor | Group", refusal: Refusal | None) -> None:
+        if refusal is not None:
+            raise Unsupported(f"{what}: cannot run here: {refusal.reason}")
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name in _SETTABLE and name not in members(type(self)):

@@ -239,33 +239,38 @@ class Device(Resource, ABC):
     # --- work ------------------------------------------------------------------------------
 
     @final
-    def supports(
+    def refuses(
         self, node: Tensor, source_types: Mapping[Tensor, BufferType] | None = None
-    ) -> bool | Refusal:
-        """Whether this device can compute `node`: True, or a reason why not.
+    ) -> Refusal | None:
+        """Return the reason why this device cannot compute `node`, or None if it can.
 
-        `source_types` tells in which memory sources lie that are placed already.
+        `source_types` maps the sources that are placed already to their kinds of memory.
         """
         if node.is_leaf or node.is_view:
-            return True
-        answer = self._supports(node, source_types or {})
-        return self._signed(answer) if isinstance(answer, Refusal) else answer
+            return None
+        return self._signed(self._refuses(node, source_types or {}))
 
     @final
-    def supports_group(
+    def refuses_group(
         self, group: Group, source_types: Mapping[Tensor, BufferType] | None = None
-    ) -> bool | Refusal:
-        """Whether this device computes `group` as one: True, or a reason why not.
+    ) -> Refusal | None:
+        """Return the reason why this device does not compute `group` as one, or None if it does.
 
-        Asked of devices that have `fusions`; `source_types` is that of `supports`.
+        Called for devices that have `fusions`; `source_types` is that of `refuses`.
         """
-        answer = self._supports_group(group, source_types or {})
-        return self._signed(answer) if isinstance(answer, Refusal) else answer
+        return self._signed(self._refuses_group(group, source_types or {}))
 
-    def _signed(self, refusal: Refusal) -> Refusal:
-        """`refusal` with the name of the device before its reason."""
-        known = refusal.reason.startswith(f"{self.name}:")
-        return refusal if known else Refusal(f"{self.name}: {refusal.reason}")
+    def _signed(self, answer: object) -> Refusal | None:
+        """Put the name of the device before the reason. Raises TypeError for other answers."""
+        if answer is None:
+            return None
+        if not isinstance(answer, Refusal):
+            raise TypeError(
+                f"{self.name}: answers {answer!r} when asked what it refuses; this is an error of "
+                "the backend, which must return a Refusal with the reason, or None"
+            )
+        known = answer.reason.startswith(f"{self.name}:")
+        return answer if known else Refusal(f"{self.name}: {answer.reason}")
 
     def offload(self, node: Tensor) -> bool:
         """Whether `node` is worth computing here though its weights are in host memory."""
@@ -313,16 +318,19 @@ class Device(Resource, ABC):
         """Return a new stream; `options` are complete and typed."""
 
     @abstractmethod
-    def _supports(self, node: Tensor, source_types: Mapping[Tensor, BufferType]) -> bool | Refusal:
-        """Decide for one node that is not a view; `Refusal` carries the reason.
+    def _refuses(self, node: Tensor, source_types: Mapping[Tensor, BufferType]) -> Refusal | None:
+        """Return a reason not to compute a node that is not a view, or None.
 
-        The public method puts the device's name before it.
+        The public method puts the device's name before the reason.
         """
 
-    def _supports_group(
+    def _refuses_group(
         self, group: Group, source_types: Mapping[Tensor, BufferType]
-    ) -> bool | Refusal:
-        """Decide for one group of a pattern in `fusions`; each of its nodes is supported alone."""
+    ) -> Refusal | None:
+        """Return a reason not to compute a group of a pattern in `fusions`, or None.
+
+        The device computes each node of the group by itself.
+        """
         return Refusal(f"no kernel for {group.pattern.name}")
 
     def _survives_fork(self) -> bool:
@@ -342,10 +350,10 @@ class SupportsFusion(Protocol):
     fusions: Sequence[Pattern]
     """What it has kernels for."""
 
-    def supports_group(
+    def refuses_group(
         self, group: Group, source_types: Mapping[Tensor, BufferType] | None = None
-    ) -> bool | Refusal:
-        """Whether it computes `group` as one, or a reason why not; `Device` has this method."""
+    ) -> Refusal | None:
+        """Return the reason not to compute `group` as one, or None; `Device` has this method."""
         ...
 
 

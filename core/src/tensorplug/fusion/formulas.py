@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from tensorplug.errors import GraphError, Refusal
+from tensorplug.errors import GraphError
 from tensorplug.graph.tensor import Tensor
 from tensorplug.ops.table import OPS
 
@@ -99,7 +99,7 @@ class Pattern:
     views of outputs that nothing outside the group reads: a kernel may leave those bytes unwritten.
     `in_place` names inputs that the kernel reads elementwise: it reads element i only to compute
     element i of the result, so the result may overwrite the input's memory. A device refuses a
-    group that its kernel cannot compute in `supports_group`.
+    group that its kernel cannot compute in `refuses_group`.
     """
 
     name: str
@@ -165,10 +165,6 @@ class Group:
 
     def __repr__(self) -> str:
         return f"<Group {self.pattern.name}: {' + '.join(n.op for n in self.nodes)}>"
-
-
-Accepts = Callable[[Group], bool | Refusal]
-"""Returns whether a device computes a group with one kernel."""
 
 
 # --- making patterns ---------------------------------------------------------------------------

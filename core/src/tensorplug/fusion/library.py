@@ -1,6 +1,6 @@
 """The fusion patterns that devices share; a device lists the patterns that it has kernels for.
 
-A pattern says only what is computed. A device's `supports_group` refuses groups that its kernel
+A pattern says only what is computed. A device's `refuses_group` refuses groups that its kernel
 cannot compute for other reasons: data types, more than one column, unaligned rows.
 """
 

@@ -10,8 +10,8 @@ from tensorplug.graph.graph import Graph
 from tensorplug.graph.tensor import Tensor
 from tensorplug.ops.table import OPS
 
-Accepts = Callable[[Group], bool | Refusal]
-"""Returns whether a device computes a group with one kernel."""
+Refuses = Callable[[Group], Refusal | None]
+"""Returns the reason why a device does not compute a group with one kernel, or None."""
 
 Readers = Mapping[Tensor, Sequence[Tensor]]
 """The nodes that have each tensor as a source."""
@@ -23,16 +23,16 @@ Kind = tuple[str, ...]
 def find_groups(
     graph: Graph,
     patterns: Iterable[Pattern],
-    accepts: Accepts | None = None,
+    refuses: Refuses | None = None,
     *,
     nodes: Sequence[Tensor] | None = None,
 ) -> tuple[Group, ...]:
     """Find disjoint groups among `nodes`, by default all nodes of `graph`; longer patterns win.
 
-    `nodes` are in execution order. `accepts` says whether a device computes a group. The groups
-    are returned in the order of their last nodes.
+    `nodes` are in execution order. Groups that a device `refuses` are left out. The groups are
+    returned in the order of their last nodes.
     """
-    return Finder(graph, patterns).groups(graph.nodes if nodes is None else nodes, accepts)
+    return Finder(graph, patterns).groups(graph.nodes if nodes is None else nodes, refuses)
 
 
 def group_of(
@@ -77,7 +77,7 @@ class Finder:
                 self._ending.setdefault(op, []).append(rank)
         self._fitting: dict[Kind, list[int]] = {}
 
-    def groups(self, nodes: Sequence[Tensor], accepts: Accepts | None = None) -> tuple[Group, ...]:
+    def groups(self, nodes: Sequence[Tensor], refuses: Refuses | None = None) -> tuple[Group, ...]:
         """Find groups among `nodes`, with the rules of `find_groups`."""
         order = [n for n in nodes if not n.is_view]
         ends: dict[int, list[Tensor]] = {}
@@ -95,7 +95,7 @@ class Finder:
                 if node in site.taken:
                     continue
                 group = _first(form, node, site)
-                if group is not None and (accepts is None or accepts(group)):
+                if group is not None and (refuses is None or refuses(group) is None):
                     found.append(group)
                     site.taken.update(group.nodes)
         return tuple(sorted(found, key=lambda group: site.place[group.last]))

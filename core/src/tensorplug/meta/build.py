@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 
 from tensorplug.device.device import Device
-from tensorplug.errors import Refusal, ShapeError, TensorplugError
+from tensorplug.errors import ShapeError, TensorplugError
 from tensorplug.graph.tensor import Tensor
 from tensorplug.meta.choose import Choice, Cost, Use, choices
 from tensorplug.meta.convert import Converter
@@ -190,9 +190,9 @@ class _Builder:
                 return str(error)
             if made.ne != local_ne(node, choice.result, d):
                 return f"a part has sizes {made.ne}"
-            answer = device.supports(made)
-            if not answer:
-                return answer.reason if isinstance(answer, Refusal) else f"{device.name} refuses"
+            refusal = device.refuses(made)
+            if refusal is not None:
+                return refusal.reason
         return ""
 
     def _stand_in(

@@ -138,7 +138,7 @@ class Converter:
                 found.append(self.nothing(view, d) if view.is_leaf else view)
             elif view.is_contiguous or not contiguous:
                 found.append(view)
-            elif not self._devices[d].supports(cont(view)):
+            elif self._devices[d].refuses(cont(view)):
                 return self._fresh(tensor, held, wanted)
             else:
                 found.append(cont(view))

@@ -263,16 +263,16 @@ class MetaDevice(Device):
 
         return table_of(build(graph.nodes, self.devices, home, where.names), self.name)
 
-    def _supports(self, node: Tensor, source_types: Mapping[Tensor, BufferType]) -> bool | Refusal:
+    def _refuses(self, node: Tensor, source_types: Mapping[Tensor, BufferType]) -> Refusal | None:
         for d, device in enumerate(self.devices):
             types = {
                 t: kind.kinds[d] if isinstance(kind, MetaBufferType) else kind
                 for t, kind in source_types.items()
             }
-            answer = device.supports(node, types)
-            if not answer:
-                return answer
-        return True
+            refusal = device.refuses(node, types)
+            if refusal is not None:
+                return refusal
+        return None
 
     def _open(self, options: dict[str, Any]) -> Backend:
         return self.backend_class(self)

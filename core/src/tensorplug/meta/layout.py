@@ -31,7 +31,7 @@ def fused(program: steps.Program, index: int, device: Device) -> Groups:
         segment: find_groups(
             graph,
             device.fusions,
-            lambda group: bool(device.supports_group(group)),
+            device.refuses_group,
             nodes=segment.nodes[index],
         )
         for segment in segments

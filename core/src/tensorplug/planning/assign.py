@@ -41,7 +41,7 @@ class Field:
         self.backends = backends
         self.buffer_types = buffer_types
         self.moved = moved
-        self._answers: dict[tuple[int, Tensor], bool | Refusal] = {}
+        self._answers: dict[tuple[int, Tensor], Refusal | None] = {}
         self._accepts: dict[tuple[int, int], bool] = {}
 
     @property
@@ -53,17 +53,17 @@ class Field:
         """Drop cached answers about the nodes of earlier graphs."""
         self._answers.clear()
 
-    def answer(self, backend: int, node: Tensor) -> bool | Refusal:
-        """True if `backend` can compute `node`, else the Refusal."""
+    def refusal(self, backend: int, node: Tensor) -> Refusal | None:
+        """Why `backend` cannot compute `node`; None if it can."""
         key = (backend, node)
         if key not in self._answers:
             placed = {s: t for s in node.sources if (t := self.placed_type(s)) is not None}
-            self._answers[key] = self.backends[backend].device.supports(node, placed)
+            self._answers[key] = self.backends[backend].device.refuses(node, placed)
         return self._answers[key]
 
     def can(self, backend: int, node: Tensor) -> bool:
         """True if `backend` can compute `node`."""
-        return bool(self.answer(backend, node))
+        return self.refusal(backend, node) is None
 
     def accepts(self, backend: int, kind: BufferType) -> bool:
         """True if `backend` reads and writes memory of type `kind` in place."""
@@ -93,8 +93,8 @@ class Field:
 
     def refusals(self, node: Tensor) -> dict[str, str]:
         """The reason of every backend that refuses `node`, by the backend's name."""
-        answers = ((b.name, self.answer(i, node)) for i, b in enumerate(self.backends))
-        return {name: a.reason for name, a in answers if isinstance(a, Refusal)}
+        answers = ((b.name, self.refusal(i, node)) for i, b in enumerate(self.backends))
+        return {name: refusal.reason for name, refusal in answers if refusal is not None}
 
 
 def assign(graph: Graph, field: Field, pins: Mapping[Tensor, int], *, offload: bool) -> Choices:
@@ -127,11 +127,11 @@ def assign(graph: Graph, field: Field, pins: Mapping[Tensor, int], *, offload: b
 def pinned(pins: Mapping[Tensor, int], field: Field) -> Choices:
     """The user's choices, which no later pass changes. Raises Unsupported with the refusal."""
     for node, backend in pins.items():
-        answer = field.answer(backend, node)
-        if isinstance(answer, Refusal):
+        refusal = field.refusal(backend, node)
+        if refusal is not None:
             raise Unsupported(
                 f"{node}: pinned to {field.backends[backend].name}, which refuses it: "
-                f"{answer.reason}"
+                f"{refusal.reason}"
             )
     return {node: Choice(backend, "pinned by the user") for node, backend in pins.items()}
 
@@ -291,11 +291,11 @@ def follow_roots(nodes: Iterable[Tensor], where: Choices, field: Field) -> Choic
         home = found[node.root].backend
         if found[node].backend == home:
             continue
-        if not field.can(home, node):
-            reason = getattr(field.answer(home, node), "reason", "")
+        refusal = field.refusal(home, node)
+        if refusal is not None:
             raise Unsupported(
                 f"{node}: writes into {node.root}, which is computed on "
-                f"{field.backends[home].name}, and that refuses the write: {reason}; pin "
+                f"{field.backends[home].name}, and that refuses the write: {refusal.reason}; pin "
                 f"{node.root}"
             )
         found[node] = Choice(home, "writes into memory of this backend")

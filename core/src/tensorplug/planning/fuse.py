@@ -30,12 +30,12 @@ def _fused(split: Split, device: Device, finder: Finder | None, field: Field) ->
         return split
     refused: list[tuple[Group, str]] = []
 
-    def accepts(group: Group) -> bool:
+    def refuses(group: Group) -> Refusal | None:
         placed = {t: kind for t in group.inputs if (kind := field.placed_type(t)) is not None}
-        answer = device.supports_group(group, placed)
-        if isinstance(answer, Refusal):
-            refused.append((group, answer.reason))
-        return bool(answer)
+        refusal = device.refuses_group(group, placed)
+        if refusal is not None:
+            refused.append((group, refusal.reason))
+        return refusal
 
-    groups = finder.groups(split.nodes, accepts)
+    groups = finder.groups(split.nodes, refuses)
     return replace(split, groups=groups, refused=tuple(refused))

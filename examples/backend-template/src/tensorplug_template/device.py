@@ -117,7 +117,7 @@ class TemplateDevice(Device):
     def _open(self, options: dict[str, Any]) -> Backend:
         return TemplateBackend(self)
 
-    def _supports(self, node: Tensor, source_types: Mapping[Tensor, BufferType]) -> bool | Refusal:
+    def _refuses(self, node: Tensor, source_types: Mapping[Tensor, BufferType]) -> Refusal | None:
         if node.op not in OPS:
             return Refusal(f"no kernel for {node.op}")
         strange = next((t for t in (node, *node.sources) if t.dtype is not F32), None)
@@ -127,7 +127,7 @@ class TemplateDevice(Device):
             return Refusal(f"{node.op}: no kernel for sources that repeat more than one element")
         if node.op == "mul_mat" and not _broadcasts_batch(node.sources[0], node.sources[1]):
             return Refusal("mul_mat: no kernel for weights that repeat over part of the batch")
-        return True
+        return None
 
 
 def _broadcasts(small: Tensor, large: Tensor) -> bool:

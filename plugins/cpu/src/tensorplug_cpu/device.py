@@ -91,9 +91,9 @@ class CPUDevice(Device):
             )
         return CPUBackend(self, threads or available_cores())
 
-    def _supports(self, node: Tensor, source_types: Mapping[Tensor, BufferType]) -> bool | Refusal:
+    def _refuses(self, node: Tensor, source_types: Mapping[Tensor, BufferType]) -> Refusal | None:
         reason = refusal(node, source_types)
-        return Refusal(f"{self.name}: {reason}") if reason else True
+        return Refusal(f"{self.name}: {reason}") if reason else None
 
     def encode_rows(
         self, dtype: DType, values: Array, out: Array, importance: Array | None = None

@@ -95,13 +95,13 @@ class NativeDevice(CPUDevice):
         count = threads or available_cores()
         return NativeBackend(self, count, level, activations, processors)
 
-    def _supports(self, node: Tensor, source_types: Mapping[Tensor, BufferType]) -> bool | Refusal:
+    def _refuses(self, node: Tensor, source_types: Mapping[Tensor, BufferType]) -> Refusal | None:
         reason = panels.refusal(node, source_types)
-        return Refusal(reason) if reason else super()._supports(node, source_types)
+        return Refusal(reason) if reason else super()._refuses(node, source_types)
 
-    def _supports_group(
+    def _refuses_group(
         self, group: Group, source_types: Mapping[Tensor, BufferType]
-    ) -> bool | Refusal:
+    ) -> Refusal | None:
         return refusal(group)
 
 

@@ -48,10 +48,10 @@ class Fusion:
     """The step whose ids are checked."""
 
 
-def refusal(group: Group) -> bool | Refusal:
-    """Whether the kernels compute `group` as one, or why not."""
+def refusal(group: Group) -> Refusal | None:
+    """Why the kernels do not compute `group` as one; None if they do."""
     reason = FUSIONS[group.pattern.name].refusal(group)
-    return Refusal(f"{group.pattern.name}: {reason}") if reason else True
+    return Refusal(f"{group.pattern.name}: {reason}") if reason else None
 
 
 def encode_group(group: Group, look: Look, tools: Tools) -> Sequence[Encoded]:

@@ -71,7 +71,7 @@ def _size(device: Device) -> int:
 def _table(work: Work, device: Device, size: int) -> Tensor | None:
     """Weights of 16 bits of half the size, which a plan may keep in 32; None where none are."""
     table = leaf("table", (size // 2 // 2048, 1024), tp.F16)
-    if not table.size or not device.supports(tp.get_rows(table, tp.input("ids", (1,), tp.I32))):
+    if not table.size or device.refuses(tp.get_rows(table, tp.input("ids", (1,), tp.I32))):
         return None
     buffer = work.alloc(device.buffer_type.alloc_size(table))
     buffer.usage = tp.WEIGHTS

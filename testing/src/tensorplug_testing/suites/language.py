@@ -109,7 +109,7 @@ class Text:
 
 
 def _computes(device: Device, node: Tensor) -> bool:
-    return not node.is_view and bool(device.supports(node))
+    return not node.is_view and not device.refuses(node)
 
 
 def _writes_rows(device: Device, dtype: tp.DType, heads: int) -> bool:
@@ -118,4 +118,4 @@ def _writes_rows(device: Device, dtype: tp.DType, heads: int) -> bool:
         tp.input("cache", (language.SLOTS, size), dtype),
         tp.input("new", (1, size), tp.F32),
     )
-    return bool(device.supports(tp.set_rows(table, rows, tp.input("rows", (1,), tp.I32))))
+    return not device.refuses(tp.set_rows(table, rows, tp.input("rows", (1,), tp.I32)))

@@ -297,11 +297,11 @@ class PlanTests(Suite):
     ) -> None:
         node = _unknown()
 
-        answer = device.supports(node)
+        refusal = device.refuses(node)
 
-        assert isinstance(answer, tp.Refusal), "say no with Refusal(reason)"
-        assert answer.reason.startswith(f"{device.name}: ")
-        assert len(answer.reason) > len(f"{device.name}: ")
+        assert isinstance(refusal, tp.Refusal), "return Refusal(reason)"
+        assert refusal.reason.startswith(f"{device.name}: ")
+        assert len(refusal.reason) > len(f"{device.name}: ")
 
     def test_planning_what_the_device_refuses_says_why(self, work: Work, device: Device) -> None:
         node = _unknown()
@@ -383,7 +383,7 @@ def _in_place(work: Work, device: Device, x: Tensor) -> Tensor:
     if not tp.ops.replaceable_sources(work.step.build(x)):
         pytest.skip(f"{device.name}: {work.step.op} does not work in place")
     node = tp.in_place(work.step.build(x))
-    if not device.supports(node):
+    if device.refuses(node):
         pytest.skip(f"{device.name} does not do {work.step.op} in place")
     return node
 

@@ -83,7 +83,7 @@ def _pins(graph: tp.Graph, first: Backend, last: Backend) -> dict[Tensor, Backen
     A write runs where its memory is, so a node whose memory is written by a node that `first` does
     not support is pinned to `last`.
     """
-    able = {n: bool(first.device.supports(n)) for n in graph.nodes if not n.is_view}
+    able = {n: not first.device.refuses(n) for n in graph.nodes if not n.is_view}
     stuck = {root for node in able if not able[node] for root in node.written_roots}
     return {
         n: last if n in stuck else first for n in able if not n.writes and (able[n] or n in stuck)

@@ -110,7 +110,7 @@ def _memory(device: Device, op: str, dtype: tp.DType) -> list[BufferType]:
     weights = leaf("w", USES[op].shape, dtype)
     node = USES[op].build(weights)
     kinds = (device.buffer_type, *device.extra_buffer_types)
-    return [k for k in kinds if k.supports(weights) and device.supports(node, {weights: k})]
+    return [k for k in kinds if k.supports(weights) and not device.refuses(node, {weights: k})]
 
 
 def _planned(work: Work, op: str, dtype: tp.DType, kind: BufferType) -> tuple[Tensor, Planned]:

@@ -67,7 +67,7 @@ class ArraysDevice(Device):
     def _open(self, options):
         return ArraysBackend(self)
 
-    def _supports(self, node, source_types):
+    def _refuses(self, node, source_types):
         if node.op not in OPS:
             return Refusal(f"no kernel for {node.op}")
         for name, known in ONLY.get(node.op, {}).items():
@@ -79,7 +79,9 @@ class ArraysDevice(Device):
         extra = EXTRA.get(node.op, len(node.operands))
         if any(source is not None for source in node.operands[extra:]):
             return Refusal(f"{node.op}: no kernel for factors and sinks")
-        return node.dtype in (F32, F16) or Refusal(f"{node.op}: no kernel for {node.dtype.name}")
+        if node.dtype not in (F32, F16):
+            return Refusal(f"{node.op}: no kernel for {node.dtype.name}")
+        return None
 
 
 def _takes(node, i, source):

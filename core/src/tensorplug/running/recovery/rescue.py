@@ -406,6 +406,6 @@ def _reads(node: Tensor, root: Tensor) -> bool:
 
 def _does_all(backend: Backend, users: Iterable[Tensor], root: Tensor) -> bool:
     kind = backend.buffer_type
-    return kind.supports(root) and all(
-        backend.device.supports(n, {s: kind for s in n.sources if s.root is root}) for n in users
+    return kind.supports(root) and not any(
+        backend.device.refuses(n, {s: kind for s in n.sources if s.root is root}) for n in users
     )
