@@ -1,9 +1,10 @@
 """The cuda backend on an NVIDIA GPU, each figure beside what the GPU gives in the same run: JSON.
 
-Sections run one by one, and each fails alone; `--only` chooses. `--out` is written after each of
-them, so that what a limit of time ends is not lost. Without a GPU all say why they were not run.
-With `--record` nothing is measured: files of earlier runs go into the table of
-`docs/verification.md`. Of a rehearsal (`--tiny`, over the stand-in for CuPy) no number is told.
+Sections run one by one; `--only` chooses some, and a section that fails does not stop the others.
+`--out` is written after each section, so that a time limit loses nothing that was measured. Without
+a GPU each section says why it was not run. With `--record` nothing is measured: results in files of
+earlier runs go into the table of `docs/verification/cuda.md`. A rehearsal (`--tiny`, over the
+stand-in for CuPy) prints no figures.
 """
 
 import argparse
@@ -34,7 +35,7 @@ SECTIONS = {
     "gemma": ("cuda_models", "gemma"),
 }
 """Modules, which import CuPy, their functions of a `Bench`, and what else these take."""
-RECORDS = Path(__file__).resolve().parents[1] / "docs" / "verification.md"
+RECORDS = Path(__file__).resolve().parents[1] / "docs" / "verification" / "cuda.md"
 TEMPORARY = Path(tempfile.gettempdir())
 START, END = "<!-- cuda: written by benchmarks/cuda_gpu.py --record -->", "<!-- end of cuda -->"
 

@@ -1,6 +1,7 @@
-"""The script `verify`: which tests a part runs, what it records, what it finds old."""
+"""The script `verify`: which tests a shard runs, what is recorded, and what counts as stale."""
 
 import importlib.util
+import json
 import subprocess
 import sys
 from importlib.machinery import SourceFileLoader
@@ -9,24 +10,29 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-ROW = "| small | {shard} | {commit} | 2026-01-01 | cpu | Python | 5 | {failed} | 0 |\n"
+
+
+def load(monkeypatch):
+    """The script as a module."""
+    loader = SourceFileLoader("verify", str(ROOT / "verify"))
+    module = importlib.util.module_from_spec(importlib.util.spec_from_loader("verify", loader))
+    monkeypatch.setattr("sys.dont_write_bytecode", True)
+    # A dataclass looks up the module of its class in sys.modules.
+    monkeypatch.setitem(sys.modules, "verify", module)
+    loader.exec_module(module)
+    return module
 
 
 @pytest.fixture
 def verify(tmp_path, monkeypatch):
-    """The script, at work in a repository with one suite of three tests and one commit."""
-    loader = SourceFileLoader("verify", str(ROOT / "verify"))
-    module = importlib.util.module_from_spec(importlib.util.spec_from_loader("verify", loader))
-    monkeypatch.setattr("sys.dont_write_bytecode", True)
-    # Dataclasses look for the module of their class by its name.
-    monkeypatch.setitem(sys.modules, "verify", module)
-    loader.exec_module(module)
+    """The script in a repository with one suite of three tests and one commit."""
+    module = load(monkeypatch)
     for name in ("a", "b", "c"):
         test = f"def test_{name}(): pass\n"
         (tmp_path / "code").mkdir(exist_ok=True)
         (tmp_path / "code" / f"test_{name}.py").write_text(test)
     monkeypatch.setattr(module, "ROOT", tmp_path)
-    monkeypatch.setattr(module, "RECORDS", tmp_path / "verification.md")
+    monkeypatch.setattr(module, "RESULTS", tmp_path / "results")
     monkeypatch.setattr(module, "SUITES", {"small": module.Suite(("code",), ("code",))})
     git(tmp_path, "init", "--quiet")
     commit(tmp_path)
@@ -46,31 +52,42 @@ def commit(folder: Path) -> str:
     return git(folder, "rev-parse", "--short", "HEAD")
 
 
+def records(verify) -> list[dict]:
+    file = verify.RESULTS / "records.jsonl"
+    return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+
+
+def write(verify, shard: str, commit: str, failed: int) -> None:
+    """Write one record of the suite `small`."""
+    verify.RESULTS.mkdir()
+    record = {"suite": "small", "shard": shard, "commit": commit, "failed": failed}
+    (verify.RESULTS / "records.jsonl").write_text(json.dumps(record) + "\n")
+
+
 def call(verify, monkeypatch, *arguments: str) -> int:
     monkeypatch.setattr("sys.argv", ["verify", *arguments])
     return verify.main()
 
 
-def test_part_of_a_suite_is_run_and_recorded(verify, monkeypatch):
+def test_shard_of_a_suite_is_run_and_recorded(verify, monkeypatch):
     status = call(verify, monkeypatch, "small", "--shard", "2/3")
 
-    last = verify.RECORDS.read_text().splitlines()[-1]
+    (record,) = records(verify)
     commit = git(verify.ROOT, "rev-parse", "--short", "HEAD")
     assert status == 0
-    assert last.startswith(f"| small | 2/3 | {commit} |")
-    assert last.endswith("| 1 | 0 | 0 |")
+    assert [record[key] for key in ("suite", "shard", "commit")] == ["small", "2/3", commit]
+    assert [record[key] for key in ("passed", "failed", "skipped")] == [1, 0, 0]
 
 
-def test_parts_have_all_tests_between_them(verify, monkeypatch):
+def test_shards_have_all_tests_between_them(verify, monkeypatch):
     for part in ("1/3", "2/3", "3/3"):
         call(verify, monkeypatch, "small", "--shard", part)
 
-    rows = [row for row in verify.RECORDS.read_text().splitlines() if row.startswith("| small")]
-    assert [row.split("|")[7].strip() for row in rows] == ["1", "1", "1"]
+    assert [record["passed"] for record in records(verify)] == [1, 1, 1]
 
 
 @pytest.mark.parametrize("shard", ["3/2", "0/2", "2", "a/b", "-1/2", "1/0", "1/2/3"])
-def test_part_that_is_none_is_wrong_use(verify, monkeypatch, capsys, shard):
+def test_invalid_shard_is_wrong_use(verify, monkeypatch, capsys, shard):
     with pytest.raises(SystemExit) as ended:
         call(verify, monkeypatch, "small", f"--shard={shard}")
 
@@ -78,14 +95,14 @@ def test_part_that_is_none_is_wrong_use(verify, monkeypatch, capsys, shard):
     assert f"{shard!r} is not a shard; write 2/3" in capsys.readouterr().err
 
 
-def test_run_that_comes_to_no_report_leaves_no_record(verify, monkeypatch):
+def test_run_without_a_report_leaves_no_record(verify, monkeypatch):
     suite = verify.Suite(("code", "--no-such-option"), ("code",))
     monkeypatch.setattr(verify, "SUITES", {"small": suite})
 
     status = call(verify, monkeypatch, "small")
 
     assert status == pytest.ExitCode.USAGE_ERROR
-    assert not verify.RECORDS.exists()
+    assert records(verify) == []
 
 
 def test_run_that_skips_everything_leaves_no_record(verify, monkeypatch):
@@ -97,7 +114,7 @@ def test_run_that_skips_everything_leaves_no_record(verify, monkeypatch):
     status = call(verify, monkeypatch, "small")
 
     assert status == 1
-    assert not verify.RECORDS.exists()
+    assert records(verify) == []
 
 
 def test_copy_without_git_names_its_commit_by_a_variable(verify, monkeypatch):
@@ -106,12 +123,28 @@ def test_copy_without_git_names_its_commit_by_a_variable(verify, monkeypatch):
 
     call(verify, monkeypatch, "small")
 
-    assert verify.RECORDS.read_text().splitlines()[-1].startswith("| small | 1/1 | 1234abc |")
+    assert records(verify)[-1]["commit"] == "1234abc"
+
+
+def test_run_of_the_whole_suite_replaces_the_page_of_its_report(verify, monkeypatch):
+    (verify.ROOT / "code" / "test_a.py").write_text(
+        "import os, pathlib\n\n"
+        "def test_a():\n"
+        "    pathlib.Path(os.environ['TENSORPLUG_FOUND_REPORT']).write_text('# Found')\n"
+    )
+    suite = verify.Suite(("code",), ("code",), report="found")
+    monkeypatch.setattr(verify, "SUITES", {"small": suite})
+    verify.RESULTS.mkdir()
+    (verify.RESULTS / "found.md").write_text("old")
+
+    call(verify, monkeypatch, "small")
+
+    assert (verify.RESULTS / "found.md").read_text() == "# Found"
 
 
 @pytest.fixture
 def attack(verify, monkeypatch):
-    """The suite made one with a seed: its test writes the seed down and reports ten attempts."""
+    """The suite with a seed: its test writes the seed to a file and reports ten attempts."""
     monkeypatch.delenv("TENSORPLUG_ATTACK", raising=False)
     (verify.ROOT / "code" / "test_a.py").write_text(
         "import os\n\n"
@@ -129,10 +162,9 @@ def test_suite_with_a_seed_gets_a_new_one_in_each_run_and_records_it(attack, mon
         call(attack, monkeypatch, "small")
 
     seeds = (attack.ROOT / "seeds").read_text().split()
-    rows = attack.RECORDS.read_text().splitlines()[-2:]
+    found = [(str(record["seed"]), record["attempts"]) for record in records(attack)]
     assert len(set(seeds)) == 2
-    for seed, row in zip(seeds, rows, strict=True):
-        assert f", seed {seed}: 10 attempts |" in row
+    assert found == [(seed, 10) for seed in seeds]
 
 
 def test_suite_with_a_seed_keeps_one_that_is_set(attack, monkeypatch):
@@ -140,7 +172,7 @@ def test_suite_with_a_seed_keeps_one_that_is_set(attack, monkeypatch):
 
     call(attack, monkeypatch, "small")
 
-    assert ", seed 42: 10 attempts |" in attack.RECORDS.read_text()
+    assert records(attack)[-1]["seed"] == 42
 
 
 @pytest.mark.parametrize(
@@ -152,8 +184,8 @@ def test_suite_with_a_seed_keeps_one_that_is_set(attack, monkeypatch):
             "2/2",
             "HEAD~1",
             0,
-            "small: no record of part 1/2; run ./verify small --shard 1/2\n"
-            "small: recorded at {commit}, part 2/2, 1 commits ago\n",
+            "small: no record of shard 1/2; run ./verify small --shard 1/2\n"
+            "small: recorded at {commit}, shard 2/2, 1 commits ago\n",
         ),
         ("1/1", "HEAD", 3, "small: 3 failed at {commit}\n"),
     ],
@@ -164,7 +196,7 @@ def test_stale_names_suites_whose_record_is_old_or_had_failures(
     (verify.ROOT / "code" / "test_d.py").write_text("")
     commit(verify.ROOT)
     at = git(verify.ROOT, "rev-parse", "--short", of)
-    verify.RECORDS.write_text(ROW.format(shard=shard, commit=at, failed=failed))
+    write(verify, shard, at, failed)
 
     status = call(verify, monkeypatch, "--stale")
 
@@ -172,7 +204,7 @@ def test_stale_names_suites_whose_record_is_old_or_had_failures(
 
 
 def test_stale_says_where_a_record_is_of_an_unknown_commit(verify, monkeypatch, capsys):
-    verify.RECORDS.write_text(ROW.format(shard="1/1", commit="abcdef1", failed=0))
+    write(verify, "1/1", "abcdef1", 0)
 
     call(verify, monkeypatch, "--stale")
 
@@ -181,10 +213,15 @@ def test_stale_says_where_a_record_is_of_an_unknown_commit(verify, monkeypatch, 
 
 
 @pytest.mark.parametrize(("failed", "wanted"), [(0, 0), (3, 1)])
-def test_strict_stale_exits_with_1_where_it_has_something_to_say(
-    verify, monkeypatch, failed, wanted
-):
+def test_strict_stale_exits_with_1_if_something_is_stale(verify, monkeypatch, failed, wanted):
     commit = git(verify.ROOT, "rev-parse", "--short", "HEAD")
-    verify.RECORDS.write_text(ROW.format(shard="1/1", commit=commit, failed=failed))
+    write(verify, "1/1", commit, failed)
 
     assert call(verify, monkeypatch, "--stale", "--strict") == wanted
+
+
+def test_page_on_verification_has_a_row_for_each_suite(monkeypatch):
+    suites = load(monkeypatch).SUITES
+    page = (ROOT / "docs" / "verification.md").read_text(encoding="utf-8")
+
+    assert [name for name in suites if f"| `{name}` |" not in page] == []

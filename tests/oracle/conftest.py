@@ -21,9 +21,9 @@ RECENT = (0, 25)
 
 
 def pytest_sessionfinish() -> None:
-    wanted = os.environ.get("TENSORPLUG_ORACLE_SECTION")
+    wanted = os.environ.get("TENSORPLUG_ORACLE_REPORT")
     if wanted and LEDGER.version:
-        Path(wanted).write_text(LEDGER.section())
+        Path(wanted).write_text(LEDGER.page())
 
 
 @pytest.fixture(scope="session")

@@ -1,4 +1,4 @@
-"""What the oracle tests found, and the section of `docs/verification.md` that says so."""
+"""What the oracle tests found, as the page `docs/verification/oracle.md`."""
 
 from collections import defaultdict
 from collections.abc import Iterable
@@ -10,7 +10,7 @@ PLAIN = ("f32", "f16", "bf16", "f64", "i8", "i16", "i32", "i64")
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What became of one comparison.
+    """The result of one comparison.
 
     The verdict is `same`, `differs`, `refused` by ggml, `otherwise` where ggml is known to do
     something else, or `ours` where our device refuses; `detail` says why it is not `same`.
@@ -31,28 +31,34 @@ class Ledger:
     version: str = ""
     findings: list[Finding] = field(default_factory=list)
 
-    def section(self) -> str:
-        """The findings as Markdown: a table of ops and a table of types."""
+    def page(self) -> str:
+        """The findings as a page: a table of ops, a table of types, and the reasons."""
         counts = {v: self._count(v) for v in ("same", "refused", "otherwise", "differs")}
         return "\n".join(
             [
+                "# Comparison with ggml",
+                "",
+                "Written by `./verify oracle`, which computes the cases of the conformance kit on "
+                "the cpu device, in the float64 reference and on a real ggml, with equal inputs.",
+                "",
                 f"Compared with ggml {self.version}: {counts['same']} results are the same, "
                 f"{counts['differs']} differ. ggml refuses {counts['refused']} cases (types or "
                 f"layouts that its CPU kernels do not take) and computes {counts['otherwise']} "
-                "otherwise for a reason that we know. The error is the normalised mean square "
+                "differently for a known reason. The error is the normalised mean square "
                 "error of the worst case; 0 means equal values. Views are compared as sources.",
                 "",
                 *self._ops(),
                 "",
                 "By type of any source. Decoders must agree in every bit; `other blocks` is the "
-                "share of blocks that ggml encodes otherwise; `products` has the worst error of "
+                "share of blocks that ggml encodes differently; `products` has the worst error of "
                 "`mul_mat` and `mul_mat_id`.",
                 "",
                 *self._types(),
                 "",
-                "Why ggml computes cases otherwise:",
+                "Why ggml computes some cases differently:",
                 "",
                 *self._reasons(),
+                "",
             ]
         )
 
@@ -114,7 +120,7 @@ def _row(*cells: object) -> str:
 
 
 def _short(types: set[str]) -> str:
-    """The types of a cell: all of them, or how many blocks there are beside the plain ones."""
+    """The types of a cell: all of them, or the plain ones and the number of block types."""
     plain = [
         name for name in ("f32", "f16", "bf16", "f64", "i8", "i16", "i32", "i64") if name in types
     ]

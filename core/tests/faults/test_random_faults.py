@@ -304,18 +304,35 @@ def watched(
 
 @pytest.fixture(scope="session")
 def record() -> Iterator[Tally]:
-    """Counts how programs ended; `./verify faults` writes it down."""
+    """Counts how programs ended; `./verify faults` makes `docs/verification/faults.md` of it."""
     tally: Tally = Counter()
     yield tally
-    wanted = os.environ.get("TENSORPLUG_FAULTS_SECTION")
+    wanted = os.environ.get("TENSORPLUG_FAULTS_REPORT")
     if wanted:
-        Path(wanted).write_text(table(tally))
+        Path(wanted).write_text(page(tally))
 
 
-def table(tally: Tally) -> str:
+ABOUT = """\
+# Faults at every call
+
+Written by `./verify faults`. Random programs run on one to three fake devices and a host device.
+A program has weights with sources, and states that are overwritten, restored or neither; its runs
+follow one another or are batches in flight. Devices work late or immediately, and which of their
+transfers are queued is random.
+
+The calls that each device receives are counted. Then the program runs again for each call and each
+kind of fault. The result must be right, whether the run continued from a boundary between splits or
+began again from its inputs; otherwise the run must raise RunFailed. If all data can be restored and
+the host device is not the one that fails, no error is allowed. Afterwards no buffer may be left
+over. A watchdog thread makes sure that every program ends.
+"""
+
+
+def page(tally: Tally) -> str:
     ends = (FROM_BOUNDARY, "right without it", "right", "raised")
     lines = [
-        f"{sum(tally.values())} programs, each with one fault at another point.",
+        ABOUT,
+        f"{sum(tally.values())} programs, each with one fault at a different call.",
         "",
         "| the device | programs | right, from a boundary | right, from the inputs | right anyway "
         "| RunFailed |",
@@ -324,7 +341,7 @@ def table(tally: Tally) -> str:
     for harm in HARMS:
         counts = [tally[harm, end] for end in ends]
         lines.append(f"| {harm} | {sum(counts)} | " + " | ".join(map(str, counts)) + " |")
-    return "\n".join(lines)
+    return "\n".join([*lines, ""])
 
 
 def test_whatever_fails_where_the_result_is_right_or_the_error_says_so() -> None:
