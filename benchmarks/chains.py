@@ -30,7 +30,7 @@ def planned(stream: Backend, nodes: int, chains: int = 1) -> Iterator[Any]:
         ends = [step(end, i) for step, end in zip(STEPS, ends, strict=False)]
         steps += ends
     with stream.buffer_type.alloc(STEP * len(steps)) as buffer:
-        places = {step: tp.Storage(buffer, STEP * i) for i, step in enumerate(steps)}
+        places = {step: tp.Place(buffer, STEP * i) for i, step in enumerate(steps)}
         with stream.plan(tp.Part.of(tp.Graph(ends), tp.Bindings(places))) as plan:
             yield plan
         stream.synchronize()

@@ -66,8 +66,8 @@ def chain(
     finally:
         stream.synchronize()
         for tensor in (*placed, x):
-            assert tensor.storage is not None
-            tensor.storage.buffer.close()
+            assert tensor.place is not None
+            tensor.place.buffer.close()
 
 
 def took(bench: Bench, schedule: tp.Schedule, stream: Backend) -> float:

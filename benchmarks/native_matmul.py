@@ -81,7 +81,7 @@ def our_walk(
 
         yield run
     for placed in places:
-        placed.storage.buffer.close()
+        placed.place.buffer.close()
 
 
 @contextmanager

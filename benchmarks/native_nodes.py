@@ -47,7 +47,7 @@ def ours(device: str, nodes: int) -> Iterator[Run]:
 
             yield run
         for leaf in (weight, x):
-            leaf.storage.buffer.close()
+            leaf.place.buffer.close()
 
 
 @contextmanager

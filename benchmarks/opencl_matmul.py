@@ -70,7 +70,7 @@ def measured(
 
         device, numpy = best(on_device, repeats), best(in_numpy, repeats)
     for w in (*matrices, x):
-        w.storage.buffer.close()
+        w.place.buffer.close()
     return device / count, numpy / count
 
 

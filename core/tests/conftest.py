@@ -53,8 +53,8 @@ def evaluate(host: NullDevice) -> Evaluate:
 
     def run(outputs: tp.Tensor, inputs: Mapping[tp.Tensor, np.ndarray]) -> np.ndarray:
         graph = tp.Graph(outputs)
-        roots = {t.root for t in (*graph.leafs, *graph.nodes) if t.root.storage is None}
-        places = {t: tp.Storage(host.buffer_type.alloc(t.nbytes), 0) for t in roots}
+        roots = {t.root for t in (*graph.leafs, *graph.nodes) if t.root.place is None}
+        places = {t: tp.Place(host.buffer_type.alloc(t.nbytes), 0) for t in roots}
         bindings = tp.Bindings(places)
         for tensor, data in inputs.items():
             transfer.write(tensor, data, bindings)

@@ -9,7 +9,7 @@ import pytest
 import tensorplug as tp
 from tensorplug import transfer
 from tensorplug.device.backend import NodePlan
-from tensorplug.graph.tensor import Storage
+from tensorplug.graph.tensor import Place
 from tensorplug_testing.null import NullDevice
 from tensorplug_testing.timeline import Timeline
 
@@ -17,9 +17,9 @@ from tensorplug_testing.timeline import Timeline
 def bound(y: tp.Tensor, device: NullDevice, *others: tp.Tensor) -> tp.Part:
     """`y` with every root in a buffer of its own."""
     graph = tp.Graph(y)
-    roots = {t.root for t in (*graph.leafs, *graph.nodes, *others) if t.root.storage is None}
+    roots = {t.root for t in (*graph.leafs, *graph.nodes, *others) if t.root.place is None}
     return tp.Part.of(
-        graph, tp.Bindings({t: Storage(device.buffer_type.alloc(t.nbytes), 0) for t in roots})
+        graph, tp.Bindings({t: Place(device.buffer_type.alloc(t.nbytes), 0) for t in roots})
     )
 
 
@@ -47,7 +47,7 @@ def test_default_plan_skips_views_and_empty_nodes(null) -> None:
     x = x_(4)
     empty = tp.relu(x[:0])
     y = tp.relu(x[1:])
-    places = {t: Storage(null.buffer_type.alloc(64), 0) for t in (x, y)}
+    places = {t: Place(null.buffer_type.alloc(64), 0) for t in (x, y)}
 
     with null.open() as backend:
         backend.compute(tp.Part.of(tp.Graph(y), tp.Bindings(places)))
@@ -475,6 +475,6 @@ def test_place_puts_data_into_the_memory_of_choice(null: NullDevice, host: NullD
         usual = backend.place("w", np.ones(4, np.float32), usage=tp.WEIGHTS)
         chosen = backend.place("w", np.ones(4, np.float32), buffer_type=host.buffer_type)
 
-        assert usual.storage.buffer.type is null.buffer_type
-        assert usual.storage.buffer.usage is tp.WEIGHTS
-        assert chosen.storage.buffer.type is host.buffer_type
+        assert usual.place.buffer.type is null.buffer_type
+        assert usual.place.buffer.usage is tp.WEIGHTS
+        assert chosen.place.buffer.type is host.buffer_type

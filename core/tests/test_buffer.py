@@ -303,7 +303,7 @@ def test_host_buffer_reads_writes_fills_and_copies(null: NullDevice) -> None:
 
     other.fill(7)
     buffer.write(2, b"ab")
-    copy_bytes(tp.Storage(other, 0), tp.Storage(buffer, 5), 3)
+    copy_bytes(tp.Place(other, 0), tp.Place(buffer, 5), 3)
 
     assert buffer.read(0, 8).tolist() == [0, 0, 97, 98, 0, 7, 7, 7]
     assert buffer.host().tobytes() == buffer.read(0, 8).tobytes()

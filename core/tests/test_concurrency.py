@@ -17,7 +17,7 @@ from tensorplug.errors import GraphError
 from tensorplug.fusion.library import PATTERNS
 from tensorplug.fusion.matching import find_groups
 from tensorplug.graph.bindings import Bindings
-from tensorplug.graph.tensor import Storage, Tensor, leaf
+from tensorplug.graph.tensor import Place, Tensor, leaf
 from tensorplug.planning import footprints, stages
 from tensorplug.planning.memory import Step, plan_memory
 from tensorplug.planning.stages import Concurrency, Stage, Work, arrange, check_order, placed
@@ -100,10 +100,10 @@ def test_in_place_work_waits_for_who_reads_the_old_values() -> None:
 def test_leafs_that_share_bytes_are_one_memory(null: NullDevice) -> None:
     with null.buffer_type.alloc(256) as memory:
         both = [
-            leaf(name, (4, 4), tp.F32, storage=Storage(memory, at))
+            leaf(name, (4, 4), tp.F32, place=Place(memory, at))
             for name, at in (("one", 0), ("other", 32))
         ]
-        apart = leaf("apart", (4, 4), tp.F32, storage=Storage(memory, 128))
+        apart = leaf("apart", (4, 4), tp.F32, place=Place(memory, 128))
         write = tp.cpy(x_in(), both[0], name="write")
         reads = [tp.relu(t, name=f"read {t.name}") for t in (both[1], apart)]
         graph = tp.Graph(reads, effects=[write])
@@ -153,17 +153,17 @@ class Drawn:
         self.work = units(
             [n for n in self.graph.nodes if not n.is_view], find_groups(self.graph, PATTERNS)
         )
-        leafs: dict[Tensor, Storage] = {}
+        leafs: dict[Tensor, Place] = {}
         at = 0
         for i, root in enumerate({t.root: None for t in self.graph.leafs}):
             offset = max(at - shifts[i % len(shifts)], 0)
-            leafs[root] = Storage(memory, offset)
+            leafs[root] = Place(memory, offset)
             at = max(at, offset + root.nbytes)
         self.leafs = Bindings(leafs)
         """What lies somewhere before the graph has memory."""
-        nodes: dict[Tensor, Storage] = {}
+        nodes: dict[Tensor, Place] = {}
         for root in (n for n in self.graph.nodes if n.root is n):
-            nodes[root] = Storage(memory, at)
+            nodes[root] = Place(memory, at)
             at += root.nbytes
         self.everything = self.leafs.with_places(nodes)
 

@@ -333,7 +333,7 @@ def test_row_numbers_outside_a_table_are_named() -> None:
         node = tp.get_rows(table, ids)
 
         with pytest.raises(tp.GraphError) as error:
-            backend.compute(tp.Part.of(tp.Graph(node), tp.Bindings({node: tp.Storage(out, 0)})))
+            backend.compute(tp.Part.of(tp.Graph(node), tp.Bindings({node: tp.Place(out, 0)})))
 
     assert str(error.value) == (
         f"{node}: ids {ids} holds 3 at [1], which names no row; rows are 0 to 2, and -1 stands for "

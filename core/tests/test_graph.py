@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import tensorplug as tp
-from tensorplug.graph.tensor import Storage, leaf
+from tensorplug.graph.tensor import Place, leaf
 from tensorplug_testing.null import NullDevice
 
 
@@ -251,45 +251,45 @@ def buffer(host: NullDevice) -> tp.Buffer:
 def test_tensor_lies_where_the_table_says(buffer: tp.Buffer) -> None:
     x = x_(4)
 
-    assert tp.Bindings({x: Storage(buffer, 64)}).where(x) == Storage(buffer, 64)
+    assert tp.Bindings({x: Place(buffer, 64)}).where(x) == Place(buffer, 64)
 
 
 def test_views_and_writes_lie_in_their_root(buffer: tp.Buffer) -> None:
     x = x_(4, 4)
-    bindings = tp.Bindings({x: Storage(buffer, 64)})
+    bindings = tp.Bindings({x: Place(buffer, 64)})
 
-    assert bindings.where(x[1][2:]) == Storage(buffer, 64 + 24)
-    assert bindings.where(tp.cpy(x_(4), x[2])) == Storage(buffer, 64 + 32)
-    assert bindings.where(x.T) == Storage(buffer, 64)
+    assert bindings.where(x[1][2:]) == Place(buffer, 64 + 24)
+    assert bindings.where(tp.cpy(x_(4), x[2])) == Place(buffer, 64 + 32)
+    assert bindings.where(x.T) == Place(buffer, 64)
 
 
-def test_persistent_tensors_lie_in_their_own_storage(host: NullDevice) -> None:
+def test_persistent_tensors_lie_at_their_own_place(host: NullDevice) -> None:
     with host.open() as backend:
         w = backend.place("w", [[1.0, 2.0], [3.0, 4.0]])
 
-        assert tp.Bindings().where(w) == w.storage
+        assert tp.Bindings().where(w) == w.place
         assert tp.Bindings().where(w[1]).offset == 16
 
 
-def test_table_goes_before_root_and_storage(host: NullDevice, buffer: tp.Buffer) -> None:
+def test_table_goes_before_root_and_own_place(host: NullDevice, buffer: tp.Buffer) -> None:
     with host.open() as backend:
         w = backend.place("w", [[1.0, 2.0], [3.0, 4.0]])
         view = w[1]
 
-        bindings = tp.Bindings({w: Storage(buffer, 0)}).with_places({view: Storage(buffer, 512)})
+        bindings = tp.Bindings({w: Place(buffer, 0)}).with_places({view: Place(buffer, 512)})
 
-        assert bindings.where(w) == Storage(buffer, 0)
-        assert bindings.where(view) == Storage(buffer, 512)
-        assert bindings.where(w[0]) == Storage(buffer, 0)
+        assert bindings.where(w) == Place(buffer, 0)
+        assert bindings.where(view) == Place(buffer, 512)
+        assert bindings.where(w[0]) == Place(buffer, 0)
 
 
 def test_bindings_are_never_changed(buffer: tp.Buffer) -> None:
     x, y = x_(4), x_(4)
-    table = {x: Storage(buffer, 0)}
+    table = {x: Place(buffer, 0)}
     bindings = tp.Bindings(table)
 
-    table[y] = Storage(buffer, 64)
-    bindings.with_places({y: Storage(buffer, 64)})
+    table[y] = Place(buffer, 64)
+    bindings.with_places({y: Place(buffer, 64)})
 
     with pytest.raises(tp.NotAllocated):
         bindings.where(y)

@@ -339,11 +339,11 @@ def test_buffer_closed_while_queued_work_reads_it_is_freed_after_that_work(
     x = backend.place("x", np.ones(4, np.float32))
     out = late.buffer_type.alloc(64)
     y = tp.scale(x, 2.0)
-    bindings = tp.Bindings({y: tp.Storage(out, 0)})
+    bindings = tp.Bindings({y: tp.Place(out, 0)})
     plan = backend.plan(tp.Part.of(tp.Graph(y), bindings))
     plan.run()
 
-    x.storage.buffer.close()
+    x.place.buffer.close()
 
     assert late.computed == ["scale"]
     np.testing.assert_array_equal(out.read(0, 16).view(np.float32), [2, 2, 2, 2])

@@ -522,11 +522,11 @@ def test_lost_state_that_nobody_restores_is_named(rig: Any) -> None:
         schedule.run({work.x: X})
 
 
-def test_place_of_an_untouched_tensor_is_its_storage(rig: Any) -> None:
+def test_place_of_an_untouched_tensor_is_its_own(rig: Any) -> None:
     work = rig()
     w = work.weight(0)
 
-    assert work.scheduler.place_of(w) == w.storage
+    assert work.scheduler.place_of(w) == w.place
 
 
 def test_what_lies_on_a_lost_device_and_nobody_gives_again_is_an_error_at_planning(
@@ -823,7 +823,7 @@ def test_what_a_hung_device_may_still_write_is_restored_elsewhere(hanging: Any) 
     result = schedule.run({work.x: X})[y]
 
     np.testing.assert_allclose(result, X @ W.T, rtol=1e-6)
-    assert work.scheduler.place_of(state) != state.storage
+    assert work.scheduler.place_of(state) != state.place
 
 
 def test_limit_of_no_time_is_refused(hanging: Any, rig: Any) -> None:

@@ -291,7 +291,7 @@ REFUSED = {
     "precision of no name": (
         lambda: tp.mul_mat(t(8, 5), t(8, 3), precision="f16"),
         tp.ShapeError,
-        "mul_mat: unknown precision 'f16'; it is default or f32; got w [5, 8], x [3, 8]",
+        "mul_mat: unknown precision 'f16'; choose default or f32; got w [5, 8], x [3, 8]",
     ),
     "transposed weights": (
         lambda: tp.mul_mat(t(5, 8).T, t(8, 3)),
@@ -319,7 +319,8 @@ REFUSED = {
     "experts in four dimensions": (
         lambda: tp.mul_mat_id(t(8, 6, 4, 2), t(8, 1, 5), t(3, 5, dtype=I32)),
         tp.ShapeError,
-        "mul_mat_id: w and x have three dimensions at most, ids two; got w [2, 4, 6, 8], "
+        "mul_mat_id: w and x must have at most three dimensions, ids at most two; got w [2, 4, "
+        "6, 8], "
         "x [5, 1, 8], ids [5, 3]",
     ),
     "sum that does not repeat": (
@@ -374,7 +375,7 @@ REFUSED = {
     "slope without mask": (
         lambda: tp.soft_max(t(4, 3), max_bias=8),
         tp.ShapeError,
-        "soft_max: max_bias needs a mask to slope; got x [3, 4]",
+        "soft_max: max_bias scales a mask, but there is no mask; got x [3, 4]",
     ),
     "sinks for other heads": (
         lambda: tp.soft_max(t(4, 3, 8), sinks=t(7)),
@@ -397,7 +398,7 @@ REFUSED = {
     "attention of odd groups": (
         lambda: tp.flash_attn_ext(t(64, 5, 8), t(64, 9, 3), t(64, 9, 3), scale=1),
         tp.ShapeError,
-        "flash_attn_ext: the heads or the batch of q are no multiple of those of k; "
+        "flash_attn_ext: the heads or the batch of q are not a multiple of those of k; "
         "got q [8, 5, 64], k [3, 9, 64], v [3, 9, 64]",
     ),
     "attention with a short mask": (
@@ -409,7 +410,8 @@ REFUSED = {
     "attention with a slope and no mask": (
         lambda: tp.flash_attn_ext(t(64, 5, 8), t(64, 9, 8), t(64, 9, 8), scale=1, max_bias=8),
         tp.ShapeError,
-        "flash_attn_ext: max_bias needs a mask to slope; got q [8, 5, 64], k [8, 9, 64], "
+        "flash_attn_ext: max_bias scales a mask, but there is no mask; got q [8, 5, 64], k [8, "
+        "9, 64], "
         "v [8, 9, 64]",
     ),
     "attention with sinks for other heads": (
@@ -489,7 +491,7 @@ REFUSED = {
     "copy of another size": (
         lambda: tp.cpy(t(4, 3), t(11)),
         tp.ShapeError,
-        "cpy: 12 elements do not fill 11; got x [3, 4], target [11]",
+        "cpy: x has 12 elements and target 11; got x [3, 4], target [11]",
     ),
     "contiguous copy of another size": (
         lambda: tp.cont(t(4, 3), (2, 5)),
@@ -520,7 +522,7 @@ REFUSED = {
     "part outside": (
         lambda: tp.acc(t(4, 3), t(2, 2), nb1=16, nb2=48, nb3=48, offset=32),
         tp.ShapeError,
-        "acc: the part ends at byte 56 of 48, or a has gaps; got a [3, 4], part [2, 2]",
+        "acc: the part ends at byte 56 of 48, or a is not contiguous; got a [3, 4], part [2, 2]",
     ),
     "more than a row's largest": (
         lambda: tp.top_k(t(4), 5),
@@ -565,7 +567,7 @@ REFUSED = {
     "too many sources": (
         lambda: apply(OPS["relu"], t(4), t(4)),
         tp.GraphError,
-        "relu: 2 sources given, at most 1 taken",
+        "relu: 2 sources given; the op takes at most 1",
     ),
     "unknown parameter": (
         lambda: apply(OPS["scale"], t(4), scale=1.0, factor=2.0),
@@ -621,7 +623,7 @@ def test_transposed_block_type_is_good_for_nothing_but_a_product(use) -> None:
     transposed = t(64, 64, dtype=Q4_0, name="w").T
 
     with pytest.raises(
-        tp.ShapeError, match=r"is a transposed block type; only `x @ w.T` takes one"
+        tp.ShapeError, match=r"is a transposed block type; only `x @ w.T` accepts one"
     ):
         use(transposed)
 
@@ -666,7 +668,7 @@ def test_ops_of_others_build_nodes(forget) -> None:
     [
         (
             an_op("add"),
-            "register_op: 'add' exists already; choose a name with your own prefix",
+            "register_op: 'add' exists already; choose a name with a prefix of your own",
         ),
         (
             an_op(formula=""),
@@ -674,7 +676,7 @@ def test_ops_of_others_build_nodes(forget) -> None:
         ),
         (
             an_op(writes=True),
-            "register_op: 'acme.double' writes but names no memory; give an alias rule",
+            "register_op: 'acme.double' writes but has no alias rule; give one",
         ),
         (
             an_op(in_place=("y",)),
@@ -728,7 +730,7 @@ def test_in_place_refuses_where_no_source_has_the_layout() -> None:
         tp.in_place(node)
 
     assert str(error.value) == (
-        f"in_place: {node} cannot replace a source: none of its kind has its layout"
+        f"in_place: {node} cannot replace a source: none that its op may replace has its layout"
     )
 
 

@@ -176,7 +176,7 @@ REFUSED = [
     ),
     (
         lambda: tp.conv_transpose_1d(t(3, 5, 4), t(6, 4, 2)),
-        "conv_transpose_1d: x has two dimensions at most, kernel three; "
+        "conv_transpose_1d: x must have at most two dimensions, kernel at most three; "
         "got kernel [4, 5, 3], x [2, 4, 6]",
     ),
     (
@@ -190,7 +190,7 @@ REFUSED = [
     ),
     (
         lambda: tp.conv_transpose_1d(t(3, 5, 4), t(6, 4), padding=4),
-        "conv_transpose_1d: nothing is left once p0 = 4 elements are cropped from both ends; "
+        "conv_transpose_1d: nothing is left after p0 = 4 elements are cropped from both ends; "
         "got kernel [4, 5, 3], x [4, 6]",
     ),
     (
@@ -216,12 +216,13 @@ REFUSED = [
     ),
     (
         lambda: tp.im2col(t(3, 4), t(9, 4, 1, 2), is_2d=False),
-        "im2col: x has three dimensions at most: length, channels, batch; "
+        "im2col: x must have at most three dimensions: length, channels, batch; "
         "got kernel [4, 3], x [2, 1, 4, 9]",
     ),
     (
         lambda: tp.im2col(t(3, 3), t(9, 9), to="i32"),
-        "im2col: windows are written as f32, f16 or bf16, not as i32; got kernel [3, 3], x [9, 9]",
+        "im2col: windows cannot be written as i32; choose f32, f16 or bf16; got kernel [3, 3], x "
+        "[9, 9]",
     ),
     (
         lambda: tp.im2col_3d(t(3, 3, 3, 4), t(9, 8, 7, 4), 3),
@@ -230,7 +231,7 @@ REFUSED = [
     ),
     (
         lambda: tp.im2col_3d(t(3, 3, 3, 4), t(9, 8, 7, 4), 4, to="q8_0"),
-        "im2col_3d: windows are written as f32, f16 or bf16, not as q8_0; "
+        "im2col_3d: windows cannot be written as q8_0; choose f32, f16 or bf16; "
         "got kernel [4, 3, 3, 3], x [4, 7, 8, 9]",
     ),
     (
@@ -261,7 +262,8 @@ REFUSED = [
     ),
     (
         lambda: tp.col2im_1d(t(12, 1), channels=3, padding=2),
-        "col2im_1d: nothing is left once p0 = 2 elements are cropped from both ends; got x [1, 12]",
+        "col2im_1d: nothing is left after p0 = 2 elements are cropped from both ends; got x [1, "
+        "12]",
     ),
 ]
 

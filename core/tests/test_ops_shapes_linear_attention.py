@@ -95,15 +95,15 @@ def test_attention_of_what_does_not_fit_is_refused_with_the_sizes(op, other, pro
     [
         ({"q": t(3, 3, 5, 2)}, "q must be [4, heads, 5, sequences] like v"),
         ({"k": t(4, 3, 6, 2)}, "k must be [4, heads, 5, sequences] like v"),
-        ({"q": t(4, 4, 5, 2)}, "the heads or sequences of v are no multiple of those of q"),
-        ({"k": t(4, 3, 5, 3)}, "the heads or sequences of v are no multiple of those of k"),
+        ({"q": t(4, 4, 5, 2)}, "the heads or sequences of v are not a multiple of those of q"),
+        ({"k": t(4, 3, 5, 3)}, "the heads or sequences of v are not a multiple of those of k"),
         ({"g": t(2, 6, 5, 2)}, "g must have the shape of v, or one element for each head"),
         (
             {"beta": t(4, 6, 5, 2)},
             "beta must have one element for each head, token and sequence of v",
         ),
         ({"state": t(4, 4, 6)}, "state must be [4, 4, 6, 2]"),
-        ({"K": 0}, "K = 0 states are to be kept; it must be at least 1"),
+        ({"K": 0}, "K = 0 states to keep; K must be at least 1"),
     ],
 )
 def test_delta_net_of_what_does_not_fit_is_refused_with_the_sizes(other, problem) -> None:

@@ -68,7 +68,7 @@ def test_result_has_the_shape_and_type_of_the_formula(name: str) -> None:
 REFUSED = [
     (
         lambda: index(k=t(32, 4, 9, 6)),
-        "lightning_indexer: k must be [32, 1, positions, 6]: all heads of q share its one",
+        "lightning_indexer: k must be [32, 1, positions, 6]: all heads of q share one head",
     ),
     (
         lambda: index(weights=t(4, 5, 6)),
@@ -98,7 +98,7 @@ REFUSED = [
     (lambda: comb(t(24, 7), t(3), t(23)), "dsv4_hc_comb: base must be a vector of 24"),
     (
         lambda: comb(t(24, 7), t(3), t(24), 0),
-        "dsv4_hc_comb: n_iter = 0; columns are normalised at least once",
+        "dsv4_hc_comb: n_iter = 0; n_iter must be at least 1",
     ),
     (
         lambda: tp.dsv4_hc_pre(t(16, 4, 7, 2), t(4, 7)),
@@ -106,7 +106,7 @@ REFUSED = [
     ),
     (
         lambda: tp.dsv4_hc_pre(t(16, 0, 7), t(0, 7)),
-        "dsv4_hc_pre: x has no streams; it takes at least one",
+        "dsv4_hc_pre: x has no streams; it must have at least one",
     ),
     (
         lambda: tp.dsv4_hc_pre(t(16, 4, 7), t(3, 7)),

@@ -111,7 +111,7 @@ REFUSED_SCANS = [
         "ids must be a vector of 2, one for each sequence",
         {"ids": "[3]"},
     ),
-    ({"K": 0}, "K = 0 states are to be kept; it must be at least 1", {}),
+    ({"K": 0}, "K = 0 states to keep; K must be at least 1", {}),
 ]
 
 

@@ -107,11 +107,11 @@ REFUSALS = [
     ),
     (
         lambda: tp.custom([t(1)] * 11, print, (1,)),
-        "custom: 11 sources given, at most 10 taken",
+        "custom: 11 sources given; it takes at most 10",
     ),
     (
         lambda: tp.flash_attn_back(t(3, 3, 8), t(2, 7, 8), t(2, 5, 7), t(3, 3, 5)),
-        "flash_attn_back: the heads or the batch of q are no multiple of those of k; got q "
+        "flash_attn_back: the heads or the batch of q are not a multiple of those of k; got q "
         "[3, 3, 8], k [2, 7, 8], v [2, 5, 7], grad [3, 3, 5]",
     ),
     (
@@ -124,13 +124,13 @@ REFUSALS = [
     ),
     (
         lambda: tp.map_custom1(t(1), print, n_tasks=-2),
-        "map_custom1: n_tasks = -2; takes a number of calls, -1 for one on each thread, or 0 for "
+        "map_custom1: n_tasks = -2; takes a number of calls, -1 for one call per thread, or 0 for "
         "one call without `ith` and `nth`",
     ),
     (
         lambda: tp.map_custom1(t(1), Unhashable()),
-        "map_custom1: function Unhashable() has no hash, and graphs that call it could not be "
-        "compared; pass a method of it, or a lambda",
+        "map_custom1: function Unhashable() is not hashable, so graphs that call it cannot "
+        "be compared; pass a method of it, or a lambda",
     ),
     (
         lambda: tp.map_custom1(t(1), 3),

@@ -205,9 +205,9 @@ def test_experts_are_copied_while_the_device_works() -> None:
 def test_mark_is_waited_for_without_later_work() -> None:
     with late("late:0") as device, device.open() as stream:
         buffer = device.buffer_type.alloc(64)
-        queue_write(stream, tp.Storage(buffer, 0), bytes(8))
+        queue_write(stream, tp.Place(buffer, 0), bytes(8))
         mark = Mark(stream)
-        queue_write(stream, tp.Storage(buffer, 8), bytes(16))
+        queue_write(stream, tp.Place(buffer, 8), bytes(16))
         early = mark.done
 
         mark.synchronize()
@@ -231,7 +231,7 @@ def test_mark_that_somebody_waited_for_is_not_waited_for_again() -> None:
         buffer = device.buffer_type.alloc(64)
         mark = Mark(stream)
         stream.synchronize()
-        queue_write(stream, tp.Storage(buffer, 0), bytes(8))
+        queue_write(stream, tp.Place(buffer, 0), bytes(8))
 
         mark.synchronize()
 

@@ -32,7 +32,7 @@ def test_tensors_follow_each_other_at_aligned_offsets(null: NullDevice) -> None:
 
     placed = [linear.place(f32(n)) for n in (1, 16, 17)]
 
-    assert [t.storage.offset for t in placed] == [0, 64, 128]
+    assert [t.place.offset for t in placed] == [0, 64, 128]
     assert linear.used == 256
 
 
@@ -88,7 +88,7 @@ def test_memory_may_ask_for_more_than_the_tensor_has(padded: Padded) -> None:
 
     placed = [linear.place(f32(1)) for _ in range(2)]
 
-    assert [t.storage.offset for t in placed] == [0, 128]
+    assert [t.place.offset for t in placed] == [0, 128]
 
 
 def test_memory_may_refuse_a_tensor(padded: Padded) -> None:
@@ -120,7 +120,7 @@ def test_tensors_share_one_buffer_where_they_fit(null: NullDevice) -> None:
 
     placed, whole = allocate(tensors, null.buffer_type, usage=tp.WEIGHTS)
 
-    assert [(t.name, t.storage.offset) for t in placed] == [("t1", 0), ("t16", 64), ("t17", 128)]
+    assert [(t.name, t.place.offset) for t in placed] == [("t1", 0), ("t16", 64), ("t17", 128)]
     assert [part.size for part in whole.parts] == [256]
     assert whole.usage is tp.WEIGHTS
 
@@ -132,7 +132,7 @@ def test_new_buffer_starts_where_the_largest_would_be_passed() -> None:
     placed, whole = allocate(tensors, device.buffer_type)
 
     assert [part.size for part in whole.parts] == [256, 64, 256, 64]
-    assert [(whole.parts.index(t.storage.buffer), t.storage.offset) for t in placed] == [
+    assert [(whole.parts.index(t.place.buffer), t.place.offset) for t in placed] == [
         (0, 0),
         (0, 128),
         (1, 0),
@@ -215,9 +215,9 @@ def test_placed_tensors_never_overlap(sizes: list[int], max_size: int) -> None:
 
         for part in whole.parts:
             spans = sorted(
-                (t.storage.offset, t.storage.offset + t.nbytes)
+                (t.place.offset, t.place.offset + t.nbytes)
                 for t in placed
-                if t.storage.buffer is part and t.nbytes
+                if t.place.buffer is part and t.nbytes
             )
             assert all(end <= start for (_, end), (start, _) in itertools.pairwise(spans))
             assert all(start % 64 == 0 and end <= part.size for start, end in spans)
@@ -234,7 +234,7 @@ def test_placed_data_is_copied(null: NullDevice) -> None:
     data[...] = 0
 
     assert (w.name, w.shape, w.dtype) == ("w", (2, 3), tp.F32)
-    assert w.storage.buffer.usage is tp.WEIGHTS
+    assert w.place.buffer.usage is tp.WEIGHTS
     np.testing.assert_array_equal(transfer.read(w), [[0, 1, 2], [3, 4, 5]])
 
 
@@ -283,7 +283,7 @@ def test_tensor_lies_where_it_is_put(null: NullDevice) -> None:
 
     placed = place_in(f32(4), buffer, 128)
 
-    assert placed.storage == tp.Storage(buffer, 128)
+    assert placed.place == tp.Place(buffer, 128)
 
 
 @pytest.mark.parametrize("offset", [-64, 32, 192, 256])

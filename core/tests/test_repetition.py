@@ -134,10 +134,10 @@ def test_set_rows_copies_rows_first_that_lie_in_its_table() -> None:
 @pytest.mark.parametrize(
     ("build", "said"),
     [
-        (lambda x, ids: tp.apply(tp.OPS["cpy"], x[1:5], x[:4]), "x lies in part over target"),
+        (lambda x, ids: tp.apply(tp.OPS["cpy"], x[1:5], x[:4]), "x and target overlap"),
         (
             lambda x, ids: tp.apply(tp.OPS["set_rows"], x, x[:4], ids),
-            "rows lie in part over table",
+            "rows and table overlap",
         ),
     ],
     ids=["cpy", "set_rows"],

@@ -125,8 +125,8 @@ def test_op_whose_ids_number_nothing_known_is_not_registered():
         )
 
     assert str(caught.value) == (
-        "register_op: 'test.ids' has ids for rows of ['table'], which are no sources that are "
-        "always there"
+        "register_op: 'test.ids' has ids for rows of ['table'], which are not required "
+        "sources"
     )
 
 
@@ -210,7 +210,7 @@ def test_exception_of_a_kernel_for_a_wrong_id_becomes_an_error_that_names_the_no
     table = leaf("table", (5, 8), tp.F32)
     node = tp.get_rows(table, ids)
     memory = device.buffer_type
-    places = {t: tp.Storage(memory.alloc(t.nbytes), 0) for t in (ids, table, node)}
+    places = {t: tp.Place(memory.alloc(t.nbytes), 0) for t in (ids, table, node)}
     bindings = tp.Bindings(places)
     tp.transfer.write(ids, np.array([0, 7], np.int32), bindings)
 

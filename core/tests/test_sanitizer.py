@@ -15,7 +15,7 @@ from tensorplug.device.ranges import Access, Host, Range, accesses, conflicts, r
 from tensorplug.errors import HazardError
 from tensorplug.fusion.matching import find_groups
 from tensorplug.graph.bindings import Bindings
-from tensorplug.graph.tensor import Array, Storage
+from tensorplug.graph.tensor import Array, Place
 from tensorplug.inspect.sanitizer import Clocks, Sanitizer
 from tensorplug.planning import layout, split
 from tensorplug.planning.memory import plan_memory
@@ -77,7 +77,7 @@ def test_columns_and_rows_of_one_matrix_are_apart(
     memory: Buffer, first: tuple[slice, slice], second: tuple[slice, slice]
 ) -> None:
     whole = tp.input("whole", (4, 8), tp.F32)
-    bound = Bindings({whole: Storage(memory, 128)})
+    bound = Bindings({whole: Place(memory, 128)})
     a, b = whole[first], whole[second]
 
     assert not range_of(a, bound.where(a)).overlaps(range_of(b, bound.where(b)))
@@ -86,7 +86,7 @@ def test_columns_and_rows_of_one_matrix_are_apart(
 
 def test_transposed_columns_count_as_their_span(memory: Buffer) -> None:
     whole = tp.input("whole", (4, 8), tp.F32)
-    bound = Bindings({whole: Storage(memory, 0)})
+    bound = Bindings({whole: Place(memory, 0)})
     left, right = whole[:, :4].T, whole[:, 4:].T
 
     assert range_of(left, bound.where(left)).overlaps(range_of(right, bound.where(right)))
@@ -98,7 +98,7 @@ def test_transposed_columns_count_as_their_span(memory: Buffer) -> None:
 def test_node_reads_its_sources_and_writes_itself(memory: Buffer) -> None:
     x, w = tp.input("x", (4, 4), tp.F32), tp.input("w", (4, 4), tp.F32)
     y = x + w
-    bound = Bindings({t: Storage(memory, 64 * i) for i, t in enumerate((x, w, y))})
+    bound = Bindings({t: Place(memory, 64 * i) for i, t in enumerate((x, w, y))})
 
     found = [(a.range.start, a.range.end, a.writes) for a in accesses(y, bound)]
 
@@ -108,7 +108,7 @@ def test_node_reads_its_sources_and_writes_itself(memory: Buffer) -> None:
 def test_write_into_a_view_touches_the_view_only(memory: Buffer) -> None:
     cache, x = tp.input("cache", (8, 4), tp.F32), tp.input("x", (2, 4), tp.F32)
     write = tp.cpy(x, cache[2:4])
-    bound = Bindings({cache: Storage(memory, 256), x: Storage(memory, 0)})
+    bound = Bindings({cache: Place(memory, 256), x: Place(memory, 0)})
 
     written = [a.range for a in accesses(write, bound) if a.writes]
 
@@ -119,7 +119,7 @@ def test_sources_that_are_written_too_are_writes(memory: Buffer) -> None:
     x, m, v, g = (tp.input(n, (4,), tp.F32) for n in "xmvg")
     settings = tp.input("settings", (7,), tp.F32)
     step = tp.opt_step_adamw(x, g, m, v, settings)
-    bound = Bindings({t: Storage(memory, 64 * i) for i, t in enumerate((x, m, v, g, settings))})
+    bound = Bindings({t: Place(memory, 64 * i) for i, t in enumerate((x, m, v, g, settings))})
 
     written = {a.range.start for a in accesses(step, bound) if a.writes}
 
@@ -132,7 +132,7 @@ def test_group_reads_its_inputs_and_writes_its_outputs_alone(
     x, w = tp.input("x", (4, 4), tp.F32), tp.input("w", (4, 4), tp.F32)
     y = tp.rms_norm(x) * w
     (group,) = find_groups(tp.Graph(y), null.fusions)
-    bound = Bindings({t: Storage(memory, 64 * i) for i, t in enumerate((x, w, y))})
+    bound = Bindings({t: Place(memory, 64 * i) for i, t in enumerate((x, w, y))})
 
     found = {(a.range.start, a.writes) for a in accesses(group, bound)}
 
@@ -142,7 +142,7 @@ def test_group_reads_its_inputs_and_writes_its_outputs_alone(
 def test_reads_of_the_same_bytes_do_not_conflict(memory: Buffer) -> None:
     x = tp.input("x", (4, 4), tp.F32)
     y, z = tp.relu(x), tp.sqr(x)
-    bound = Bindings({t: Storage(memory, 64 * i) for i, t in enumerate((x, y, z))})
+    bound = Bindings({t: Place(memory, 64 * i) for i, t in enumerate((x, y, z))})
 
     assert not conflicts(accesses(y, bound), accesses(z, bound))
 
@@ -151,7 +151,7 @@ def test_read_of_what_is_written_conflicts_both_ways(memory: Buffer) -> None:
     x = tp.input("x", (4, 4), tp.F32)
     y = tp.relu(x)
     z = tp.sqr(y)
-    bound = Bindings({t: Storage(memory, 64 * i) for i, t in enumerate((x, y, z))})
+    bound = Bindings({t: Place(memory, 64 * i) for i, t in enumerate((x, y, z))})
 
     assert conflicts(accesses(y, bound), accesses(z, bound))
     assert conflicts(accesses(z, bound), accesses(y, bound))
@@ -206,8 +206,8 @@ class Pair:
     def __init__(self, device: NullDevice) -> None:
         self.a: Backend = device.open()
         self.b: Backend = device.open()
-        self.memory = Storage(device.buffer_type.alloc(64), 0)
-        self.other = Storage(device.buffer_type.alloc(64), 0)
+        self.memory = Place(device.buffer_type.alloc(64), 0)
+        self.other = Place(device.buffer_type.alloc(64), 0)
         self.sanitizer = Sanitizer(self.a, self.b)
         self.data = bytearray(64)
 

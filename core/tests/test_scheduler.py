@@ -254,12 +254,12 @@ def test_cache_written_and_read_in_one_graph_sees_the_write(rig: Rig) -> None:
 def test_users_graph_is_not_changed(rig: Rig) -> None:
     w = rig.fast.place("w", np.eye(4, dtype=np.float32), usage=tp.WEIGHTS)
     graph = tp.Graph(tp.relu(tp.mul_mat(w, x_in())))
-    before = [(t, t.operands, t.storage) for t in graph.nodes]
+    before = [(t, t.operands, t.place) for t in graph.nodes]
 
     for _ in range(2):
         rig.scheduler.schedule(graph).run({graph.inputs[0]: X})
 
-    assert [(t, t.operands, t.storage) for t in graph.nodes] == before
+    assert [(t, t.operands, t.place) for t in graph.nodes] == before
 
 
 # --- running -----------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ import pytest
 
 import tensorplug as tp
 from tensorplug.device import allocate, place, place_in
-from tensorplug.graph.tensor import Storage, array_view, contiguous_nb, leaf, ne_of, pad_ne
+from tensorplug.graph.tensor import Place, array_view, contiguous_nb, leaf, ne_of, pad_ne
 from tensorplug_testing.null import NullDevice
 
 
@@ -350,7 +350,7 @@ def test_device_memory_cannot_be_seen(null: NullDevice) -> None:
 
 
 def test_memory_of_a_closed_buffer_cannot_be_seen(persistent: tp.Tensor) -> None:
-    persistent.storage.buffer.close()
+    persistent.place.buffer.close()
 
     with pytest.raises(tp.Closed):
         persistent.numpy()
@@ -381,4 +381,4 @@ def test_storage_is_seen_where_it_lies(host: NullDevice) -> None:
     buffer.write(64, np.arange(4, dtype=np.float32))
 
     np.testing.assert_array_equal(x.numpy(), [0, 1, 2, 3])
-    assert x.storage == Storage(buffer, 64)
+    assert x.place == Place(buffer, 64)

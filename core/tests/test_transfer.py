@@ -9,7 +9,7 @@ import tensorplug as tp
 from tensorplug import transfer
 from tensorplug.device import Layout, order_after, place_in
 from tensorplug.device.moving import copy_bytes, queue_copy, queue_read, queue_write
-from tensorplug.graph.tensor import Storage, leaf
+from tensorplug.graph.tensor import Place, leaf
 from tensorplug_testing.null import NullBuffer, NullBufferType, NullDevice
 from tensorplug_testing.timeline import Timeline
 
@@ -387,7 +387,7 @@ def test_bytes_are_copied_within_one_buffer_even_where_they_overlap(memories) ->
         buffer = memories[kind].alloc(16)
         buffer.write(0, np.arange(16, dtype=np.uint8))
 
-        copy_bytes(Storage(buffer, 0), Storage(buffer, 4), 8)
+        copy_bytes(Place(buffer, 0), Place(buffer, 4), 8)
 
         assert buffer.read(0, 16).tolist() == [0, 1, 2, 3, 0, 1, 2, 3, 4, 5, 6, 7, 12, 13, 14, 15]
 
@@ -397,7 +397,7 @@ def test_bytes_are_copied_within_bounds(null: NullDevice, start, end, size) -> N
     a, b = null.buffer_type.alloc(64), null.buffer_type.alloc(64)
 
     with pytest.raises(tp.ShapeError, match="is out of bounds; the buffer has 64 bytes"):
-        copy_bytes(Storage(a, start), Storage(b, end), size)
+        copy_bytes(Place(a, start), Place(b, end), size)
 
 
 def test_failed_copy_is_raised(null: NullDevice) -> None:
@@ -437,9 +437,9 @@ def test_copy_starts_after_the_source_s_work_and_before_the_target_s(
     a, b = (device.buffer_type.alloc(4) for device in devices)
     seen = np.zeros(4, np.uint8)
 
-    queue_write(first, Storage(a, 0), b"data")
-    queue_copy(first, second, Storage(a, 0), Storage(b, 0), 4)
-    queue_read(second, Storage(b, 0), seen)
+    queue_write(first, Place(a, 0), b"data")
+    queue_copy(first, second, Place(a, 0), Place(b, 0), 4)
+    queue_read(second, Place(b, 0), seen)
     second.synchronize()
 
     assert seen.tobytes() == b"data"
@@ -458,10 +458,10 @@ def test_copy_leaves_alone_what_the_target_still_reads(target_has) -> None:
     result = devices[1].buffer_type.alloc(16)
     transfer.write(x, np.ones(4))
     a.fill(0)
-    plan = second.plan(tp.Part.of(tp.Graph(y), tp.Bindings({y: Storage(result, 0)})))
+    plan = second.plan(tp.Part.of(tp.Graph(y), tp.Bindings({y: Place(result, 0)})))
 
     plan.run()
-    queue_copy(first, second, Storage(a, 0), Storage(b, 0), 16)
+    queue_copy(first, second, Place(a, 0), Place(b, 0), 16)
     second.synchronize()
 
     assert result.read(0, 16).view(np.float32).tolist() == [1] * 4
@@ -494,7 +494,7 @@ def test_copy_says_who_still_reads_the_source(source, target, staged: bool, read
     memory = [np.empty(4, np.uint8)]
 
     found = queue_copy(
-        first, second, Storage(a, 0), Storage(b, 0), 4, (lambda _: memory[0]) if staged else None
+        first, second, Place(a, 0), Place(b, 0), 4, (lambda _: memory[0]) if staged else None
     )
     second.synchronize()
 
@@ -509,7 +509,7 @@ def test_copy_out_of_bounds_between_devices_is_refused(late, host) -> None:
         a, b = (d.buffer_type.alloc(4) for d in (host, late))
 
         with pytest.raises(tp.ShapeError, match="copy of bytes 2 to 6 is out of bounds"):
-            queue_copy(source, target, Storage(a, 2), Storage(b, 0), 4)
+            queue_copy(source, target, Place(a, 2), Place(b, 0), 4)
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -565,9 +565,9 @@ def test_transfers_of_a_stream_without_the_ability_wait_for_its_work() -> None:
     seen = np.zeros(4, np.float32)
 
     plan.run()
-    queue_read(backend, x.storage, seen)
+    queue_read(backend, x.place, seen)
     plan.run()
-    queue_write(backend, x.storage, np.zeros(4, np.float32))
+    queue_write(backend, x.place, np.zeros(4, np.float32))
 
     assert seen.tolist() == [3, 3, 3, 3]
     assert transfer.read(x).tolist() == [0, 0, 0, 0]

@@ -97,9 +97,9 @@ def test_each_tensor_lies_on_its_own_device(stored: MakeFile, null: NullDevice) 
 
         with load_weights(file, homes) as weights:
             assert {
-                name: tensor.storage.buffer.type.device
+                name: tensor.place.buffer.type.device
                 for name, tensor in weights.tensors.items()
-                if tensor.storage is not None
+                if tensor.place is not None
             } == homes
 
 

@@ -26,7 +26,7 @@ from tensorplug.device.wire import (
 from tensorplug.errors import FormatError, GraphError
 from tensorplug.fusion.library import PATTERNS
 from tensorplug.fusion.matching import find_groups
-from tensorplug.graph.tensor import Storage, Tensor, leaf
+from tensorplug.graph.tensor import Place, Tensor, leaf
 from tensorplug.planning.stages import arrange
 from tensorplug_cpu.device import CPUDevice
 from tensorplug_testing.anykernel import ALL_KERNELS
@@ -372,7 +372,7 @@ def test_part_that_cannot_be_is_refused(name: str) -> None:
 def test_place_outside_its_buffer_is_refused(null: NullDevice, offset: int, problem: str) -> None:
     buffer = null.buffer_type.alloc(64)
     x = leaf("x", (4,), tp.F32)
-    part = Part([tp.relu(x)], tp.Bindings({x: Storage(buffer, offset)}))
+    part = Part([tp.relu(x)], tp.Bindings({x: Place(buffer, offset)}))
 
     with pytest.raises(FormatError, match=problem):
         unpack_part(pack_part(part, lambda _: 3), {3: buffer})
@@ -381,10 +381,10 @@ def test_place_outside_its_buffer_is_refused(null: NullDevice, offset: int, prob
 def test_place_in_a_closed_buffer_is_refused(null: NullDevice) -> None:
     (x,), memory = allocate([leaf("x", (4,), tp.F32)], null.buffer_type)
     data = pack_part(Part([tp.relu(x)]), lambda _: 3)
-    assert x.storage is not None
-    buffer = x.storage.buffer
+    assert x.place is not None
+    buffer = x.place.buffer
 
-    assert unpack_part(data, {3: buffer}).leafs[0].storage == x.storage
+    assert unpack_part(data, {3: buffer}).leafs[0].place == x.place
     memory.close()
 
     with pytest.raises(FormatError, match="lies in buffer 3, which is not open here"):

@@ -38,7 +38,7 @@ def device() -> Iterator[EmulatedDevice]:
 
 def bindings(buffer, y: int) -> tp.Bindings:
     """X at the start of `buffer`, and Y at byte `y`."""
-    return tp.Bindings({X: tp.Storage(buffer, 0), Y: tp.Storage(buffer, y)})
+    return tp.Bindings({X: tp.Place(buffer, 0), Y: tp.Place(buffer, y)})
 
 
 def test_scratch_memory_follows_the_tensor_at_the_next_multiple_of_128(device):

@@ -50,7 +50,7 @@ def test_devices_of_a_family_accept_each_others_events_and_copies(pair) -> None:
     a, b = filled(pair[0], 7), filled(pair[1], 0)
 
     assert second.accepts(first.record())
-    assert second.copy_async(first, tp.Storage(a, 0), tp.Storage(b, 0), 4)
+    assert second.copy_async(first, tp.Place(a, 0), tp.Place(b, 0), 4)
     second.synchronize()
 
     assert b.read(0, 4).tolist() == [7] * 4
@@ -103,7 +103,7 @@ def test_who_waits_for_a_device_that_hangs_gets_an_error_in_the_end(pair) -> Non
     first = pair[0].open()
     x = first.place("x", np.ones(4, np.float32))
     event = first.record()
-    first.write_async(x.storage.buffer, 0, memoryview(bytes(4)))
+    first.write_async(x.place.buffer, 0, memoryview(bytes(4)))
 
     pair[0].hang(limit=SOON)
 
@@ -156,9 +156,9 @@ def test_stream_that_waits_for_a_device_that_hangs_is_held_up_too(pair) -> None:
     first, second = (device.open() for device in pair)
     a, seen = filled(pair[0], 0), np.zeros(4, np.uint8)
     pair[0].hang(limit=SOON)
-    queue_write(first, tp.Storage(a, 0), b"data")
+    queue_write(first, tp.Place(a, 0), b"data")
     order_after(first, second)
-    queue_read(second, tp.Storage(a, 0), seen)
+    queue_read(second, tp.Place(a, 0), seen)
 
     with pytest.raises(tp.DeviceError, match="acme:0: hangs"):
         second.synchronize()
@@ -173,9 +173,9 @@ def test_stream_on_another_timeline_is_held_up_too() -> None:
     first, second = (device.open() for device in devices)
     a, seen = filled(devices[0], 0), np.zeros(4, np.uint8)
     devices[0].hang(limit=SOON)
-    queue_write(first, tp.Storage(a, 0), b"data")
+    queue_write(first, tp.Place(a, 0), b"data")
     order_after(first, second)
-    queue_read(second, tp.Storage(a, 0), seen)
+    queue_read(second, tp.Place(a, 0), seen)
 
     with pytest.raises(tp.DeviceError, match="a:0: hangs"):
         second.synchronize()
@@ -191,7 +191,7 @@ def test_device_that_works_at_once_hangs_in_the_call() -> None:
     with NullDevice() as device:
         x = tp.input("x", (4,), tp.F32)
         y = tp.dup(x)
-        places = {t: tp.Storage(device.buffer_type.alloc(16), 0) for t in (x, y)}
+        places = {t: tp.Place(device.buffer_type.alloc(16), 0) for t in (x, y)}
         plan = device.open().plan(tp.Part.of(tp.Graph(y), tp.Bindings(places)))
         device.hang(limit=SOON)
 

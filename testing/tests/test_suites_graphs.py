@@ -100,7 +100,7 @@ class Fused(NodePlan):
             if inner is None:
                 self.backend._compute(node, bindings)
                 continue
-            aside = tp.Storage(self.backend.device.buffer_type.alloc(inner.nbytes), 0)
+            aside = tp.Place(self.backend.device.buffer_type.alloc(inner.nbytes), 0)
             here = bindings.with_places({inner: aside})
             self.backend._compute(inner, here)
             self.backend._compute(node, here)

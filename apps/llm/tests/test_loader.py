@@ -29,8 +29,8 @@ def homes(model: LanguageModel) -> dict[str, str]:
     """The kind of memory of each weight."""
     found = {}
     for name, tensor in model.weights.tensors.items():
-        assert tensor.storage is not None
-        found[name] = tensor.storage.buffer.type.name
+        assert tensor.place is not None
+        found[name] = tensor.place.buffer.type.name
     return found
 
 

@@ -124,7 +124,7 @@ def test_devices_have_their_part_of_weights_and_caches(walled, tmp_path):
 
 def state_of(tensor):
     """How a tensor is stored."""
-    region = tensor.storage.buffer.region_of(tensor, tensor.storage.offset)
+    region = tensor.place.buffer.region_of(tensor, tensor.place.offset)
     return "mirrored" if region is None else str(region.state)
 
 

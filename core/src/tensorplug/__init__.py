@@ -104,7 +104,7 @@ from tensorplug.errors import (
 )
 from tensorplug.graph.bindings import Bindings
 from tensorplug.graph.graph import Graph
-from tensorplug.graph.tensor import Flags, Storage, Tensor, input
+from tensorplug.graph.tensor import Flags, Place, Tensor, input
 from tensorplug.ops import *  # noqa: F403 - every op; listed there
 from tensorplug.registry.registry import (
     Registry,
@@ -248,6 +248,7 @@ __all__ = [
     "OptionError",
     "OutOfMemory",
     "Part",
+    "Place",
     "Plan",
     "Refusal",
     "Registry",
@@ -262,7 +263,6 @@ __all__ = [
     "StaleResult",
     "State",
     "StateError",
-    "Storage",
     "SupportsAbort",
     "SupportsAsyncCopy",
     "SupportsAsyncTransfer",

@@ -213,8 +213,8 @@ class Program:
             gc.collect()
             clock.wait(0.01)
         for tensor in self.kept:
-            assert tensor.storage is not None
-            tensor.storage.buffer.close()
+            assert tensor.place is not None
+            tensor.place.buffer.close()
         for stream in self.streams:
             stream.close()
         left = [device.live_buffers for device in self.devices]

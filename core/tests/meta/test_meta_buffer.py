@@ -54,7 +54,7 @@ def test_buffer_with_a_cut_tensor_is_read_and_written_as_plain_bytes(placed):
 
     np.testing.assert_array_equal(buffer.read(0, buffer.size), stored)
     np.testing.assert_array_equal(buffer.read(193, 77), stored[193:270])
-    place = tensors[1].storage
+    place = tensors[1].place
     np.testing.assert_array_equal(
         transfer.read(tensors[1]).reshape(-1).view(np.uint8),
         stored[place.offset : place.offset + 192],
@@ -64,7 +64,7 @@ def test_buffer_with_a_cut_tensor_is_read_and_written_as_plain_bytes(placed):
 def test_slices_hold_what_the_state_says(device, placed):
     (_, tensor, _), _ = placed
     transfer.write(tensor, DATA)
-    region = tensor.storage.buffer.region_of(tensor, tensor.storage.offset)
+    region = tensor.place.buffer.region_of(tensor, tensor.place.offset)
     state = device.split_of(tensor)
 
     for d, part in enumerate(region.slices):
@@ -76,7 +76,7 @@ def test_slices_hold_what_the_state_says(device, placed):
 def test_other_tensor_over_a_cut_one_makes_plain_bytes_of_it(device, placed):
     (_, tensor, _), _ = placed
     transfer.write(tensor, DATA)
-    home = tensor.storage
+    home = tensor.place
     over = leaf("over", (8, 6), tp.F32)
 
     assert home.buffer.region_of(over, home.offset) is None

@@ -175,7 +175,7 @@ def test_row_that_is_cut_is_gathered_for_a_norm_with_the_reason(group):
     wanted = h / np.sqrt(np.mean(h * h, -1, keepdims=True) + 1e-6)
     np.testing.assert_allclose(result, wanted, 1e-5)
     assert (
-        table.rows[1].why == "rms_norm: has x split along 0; it runs on parts with x split along 1"
+        table.rows[1].why == "rms_norm: has x split along 0; it runs on shards with x split along 1"
     )
     assert table.rows[1].moved == both.backend.moved == 2 * 6 * SIZE
 

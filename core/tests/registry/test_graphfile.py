@@ -74,8 +74,8 @@ def test_weights_get_memory_again_where_the_reader_wants_them(tmp_path, host):
     loaded = graphfile.load(tmp_path / "x.graph", memory=host.buffer_type)
 
     (placed,) = (leaf for leaf in loaded.leafs if leaf.name == "w")
-    assert placed.storage.buffer.type is host.buffer_type
-    assert placed.storage.buffer.usage is tp.WEIGHTS
+    assert placed.place.buffer.type is host.buffer_type
+    assert placed.place.buffer.usage is tp.WEIGHTS
 
 
 GOOD = json.loads(pack_graph(tp.Graph(tp.relu(tp.input("x", (4,), tp.F32)))).split(b"\n", 1)[1])
@@ -133,7 +133,7 @@ def test_the_good_content_is_good(tmp_path):
         (changed("leaf", dtype="f33"), "dtype: unknown type 'f33'; did you mean"),
         (changed("node", op="rely"), "op: unknown op 'rely'; did you mean 'relu'?"),
         (changed("node", **{"from": [1]}), "tensor 1 refers to tensor 1 of 1"),
-        (changed("node", **{"from": [0, 0]}), "relu: 2 sources given, at most 1 taken"),
+        (changed("node", **{"from": [0, 0]}), "relu: 2 sources given; the op takes at most 1"),
         (changed("node", **{"from": [None]}), "relu: source 'x' is missing"),
         (changed("node", params={"slope": 2}), "relu: unknown parameters ['slope']; known are []"),
         (changed("node", params={"slope": {}}), "tensor 1: dict is not a parameter"),

@@ -658,7 +658,7 @@ def test_a_device_of_several_cuts_as_its_string_says(pair, options, state):
     with device.open() as backend:
         weight = backend.place("w", np.ones((8, 16), np.float32))
         assert str(device.split_of(weight)) == state
-        weight.storage.buffer.close()
+        weight.place.buffer.close()
 
 
 @pytest.mark.parametrize(

@@ -350,7 +350,7 @@ def test_plan_that_another_thread_closes_before_its_turn_does_nothing(
 ) -> None:
     stream = host.open()
     graph = tp.Graph(tp.relu(stream.place("w", W)))
-    place = tp.Storage(host.buffer_type.alloc(64), 0)
+    place = tp.Place(host.buffer_type.alloc(64), 0)
     plan = stream.plan(tp.Part.of(graph, tp.Bindings({graph.outputs[0]: place})))
     plan._turn = Between(plan.close)
 

@@ -31,7 +31,7 @@ def run(backend, graph, stored):
     """Values of the outputs of `graph`, each root in memory of its own."""
     roots = [t for t in (*graph.leafs, *graph.nodes) if t.view_of is None]
     placed, _ = allocate([leaf("", t.shape, t.dtype) for t in roots], backend.buffer_type)
-    places = {root: home.storage for root, home in zip(roots, placed, strict=True)}
+    places = {root: home.place for root, home in zip(roots, placed, strict=True)}
     bindings = tp.Bindings(places)
     for tensor, data in stored.items():
         transfer.write(tensor, data, bindings)

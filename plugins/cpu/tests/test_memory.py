@@ -97,8 +97,8 @@ def test_many_rows_are_decoded_by_several_threads_as_by_one(device):
 
     weight = put(device, tp.Q8_0, stored, (700, 2048))
 
-    assert weight.storage is not None
-    found = weight.storage.buffer.expanded(weight, 0)[0, 0]
+    assert weight.place is not None
+    found = weight.place.buffer.expanded(weight, 0)[0, 0]
     wanted = gguf.quants.dequantize(stored, gguf.GGMLQuantizationType.Q8_0)
     np.testing.assert_array_equal(found, wanted)
 

@@ -183,18 +183,18 @@ def test_weights_split_by_outputs_and_then_by_inputs_leave_one_sum():
         (
             tp.rms_norm(leaf("x", (4, 8), tp.F32)),
             {"x": 0},
-            "rms_norm: has x split along 0; it runs on parts with x split along 1",
+            "rms_norm: has x split along 0; it runs on shards with x split along 1",
         ),
         (
             tp.set(leaf("a", (4,), tp.F32), leaf("b", (2,), tp.F32), nb1=8, nb2=8, nb3=8, offset=0),
             {"a": PARTIAL},
-            "set: has a partial, but every device needs its sources whole",
+            "set: has a partial, but it needs whole sources on every device",
         ),
         *[
             (
                 tp.cast(leaf("x", (32,), tp.F32), to),
                 {"x": PARTIAL},
-                "dup: has x partial; it runs on parts with x split along 0",
+                "dup: has x partial; it runs on shards with x split along 0",
             )
             for to in ("i32", "q8_0")
         ],

@@ -100,7 +100,7 @@ class Chain:
         """The graph in new memory."""
         self.buffers.append(self.stream.device.buffer_type.alloc(4 * 128))
         buffer = self.buffers[-1]
-        places = {t: tp.Storage(buffer, 128 * i) for i, t in enumerate([self.x, *self.steps])}
+        places = {t: tp.Place(buffer, 128 * i) for i, t in enumerate([self.x, *self.steps])}
         buffer.fill(0)
         buffer.write(0, np.arange(32, dtype=np.float32))
         return tp.Part.of(tp.Graph(self.steps[-1]), tp.Bindings(places))

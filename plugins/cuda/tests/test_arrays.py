@@ -51,7 +51,7 @@ def test_array_of_another_library_is_a_tensor_in_the_same_memory(device, theirs,
     tensor = device.import_array("x", kind(theirs))
 
     assert (tensor.shape, tensor.dtype, tensor.name) == ((3, 4), tp.F32, "x")
-    assert tensor.storage.buffer.address == theirs.data.ptr
+    assert tensor.place.buffer.address == theirs.data.ptr
     assert transfer.read(tensor).tolist() == theirs.get().tolist()
     theirs.set(np.zeros((3, 4), np.float32))
     assert not transfer.read(tensor).any()
@@ -135,7 +135,7 @@ def test_other_libraries_view_a_tensor_where_it_lies(cupy, device):
         seen = cupy.from_dlpack(tensor)
 
     assert tensor.__dlpack_device__() == (2, 0)
-    assert seen.data.ptr == tensor.storage.buffer.address
+    assert seen.data.ptr == tensor.place.buffer.address
     assert seen.get().tolist() == data.tolist()
     assert seen.__cuda_array_interface__["data"] == (seen.data.ptr, False)
 
@@ -162,7 +162,7 @@ def test_memory_outlives_its_buffer_in_arrays_of_others(cupy, device, stream):
     tensor = stream.place("x", np.ones(4, np.float32))
     seen = cupy.from_dlpack(tensor)
 
-    tensor.storage.buffer.close()
+    tensor.place.buffer.close()
 
     assert seen.get().tolist() == [1, 1, 1, 1]
 

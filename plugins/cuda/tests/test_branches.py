@@ -44,7 +44,7 @@ class Diamond:
         """The graph in new memory, in slots in its order but for some `elsewhere`."""
         self.buffers.append(self.stream.device.buffer_type.alloc(7 * SIZE))
         slots = {**self.slots, **(elsewhere or {})}
-        places = {t: tp.Storage(self.buffers[-1], SIZE * at) for t, at in slots.items()}
+        places = {t: tp.Place(self.buffers[-1], SIZE * at) for t, at in slots.items()}
         return tp.Part.of(tp.Graph(self.steps[-1]), tp.Bindings(places))
 
     def write(self, factor):
@@ -296,8 +296,8 @@ def over_scratch(stream, at):
     y = [tp.mul_mat(stream.place(t.name, each, dtype=t), x) for t, each in stored.items()]
     wanted = [columns @ decode(t, each).reshape(8, 256).T for t, each in stored.items()]
     with stream.device.buffer_type.alloc(16384) as memory:
-        places = {t: tp.Storage(memory, place) for t, place in zip(y, (0, at), strict=True)}
-        places[x] = tp.Storage(memory, 8192)
+        places = {t: tp.Place(memory, place) for t, place in zip(y, (0, at), strict=True)}
+        places[x] = tp.Place(memory, 8192)
         memory.write(8192, columns)
         run = stream.plan(tp.Part.of(tp.Graph(y), tp.Bindings(places)))
         right = []

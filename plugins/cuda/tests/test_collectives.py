@@ -17,7 +17,7 @@ def placed(pair):
     """Streams of both devices, and the same tensor on each, with values of its own."""
     streams = [device.open() for device in pair]
     tensors = [s.place("t", numbers(3, 5, seed=i)) for i, s in enumerate(streams)]
-    yield streams, [t.storage for t in tensors], tensors
+    yield streams, [t.place for t in tensors], tensors
     for stream in streams:
         stream.close()
 
@@ -55,4 +55,4 @@ def test_what_nccl_refuses_is_a_device_error_that_names_the_gpus(machine, device
         tensors = [one.place("t", numbers(4)), other.place("t", numbers(4))]
 
         with pytest.raises(DeviceError, match=r"cuda:0, cuda:1: sum of .* by NCCL: NCCL_ERROR"):
-            first.all_reduce([one, other], [t.storage for t in tensors], tensors[0])
+            first.all_reduce([one, other], [t.place for t in tensors], tensors[0])

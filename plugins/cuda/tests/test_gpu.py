@@ -60,9 +60,9 @@ def long_chain(stream, length=200):
     for i in range(length):
         steps.append(tp.scale(steps[-1], 2.0 if i % 2 else 0.5))
     buffer = stream.buffer_type.alloc(256 * length)
-    places = {step: tp.Storage(buffer, 256 * i) for i, step in enumerate(steps[1:])}
+    places = {step: tp.Place(buffer, 256 * i) for i, step in enumerate(steps[1:])}
     bound = tp.Part.of(tp.Graph(steps[-1]), tp.Bindings(places))
-    return stream.plan(bound), tp.Storage(buffer, 256 * (length - 1))
+    return stream.plan(bound), tp.Place(buffer, 256 * (length - 1))
 
 
 def test_plan_becomes_a_graph_with_the_same_result(gpu):
@@ -86,7 +86,7 @@ def test_captured_plan_runs_in_other_memory_without_a_capture(gpu):
 
     def bound(buffer):
         buffer.write(0, np.ones(64, np.float32))
-        places = {t: tp.Storage(buffer, 256 * i) for i, t in enumerate([x, *steps])}
+        places = {t: tp.Place(buffer, 256 * i) for i, t in enumerate([x, *steps])}
         return tp.Part.of(tp.Graph(steps[-1]), tp.Bindings(places))
 
     with gpu.open() as stream, stream.plan(bound(buffers[0])) as plan:
@@ -115,7 +115,7 @@ def test_branches_have_the_right_result_in_other_memory_too(gpu):
     buffers = [gpu.buffer_type.alloc(7 * data.nbytes) for _ in range(2)]
 
     def bound(buffer):
-        places = {t: tp.Storage(buffer, i * data.nbytes) for i, t in enumerate([x, *nodes])}
+        places = {t: tp.Place(buffer, i * data.nbytes) for i, t in enumerate([x, *nodes])}
         return tp.Part.of(tp.Graph(nodes[-1]), tp.Bindings(places))
 
     found, captured = [], []
@@ -213,7 +213,7 @@ def test_arrays_of_cupy_are_tensors_and_tensors_are_arrays_of_cupy(gpu):
     ours = gpu.import_array("x", theirs)
     back = cupy.from_dlpack(ours)
 
-    assert (ours.storage.buffer.address, back.data.ptr) == (theirs.data.ptr, theirs.data.ptr)
+    assert (ours.place.buffer.address, back.data.ptr) == (theirs.data.ptr, theirs.data.ptr)
     assert transfer.read(ours).tolist() == cupy.asnumpy(theirs).tolist()
 
 

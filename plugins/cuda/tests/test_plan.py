@@ -188,7 +188,7 @@ def test_memory_of_another_device_is_out_of_reach(pair):
     x = tp.input("x", (32,), tp.F32)
     y = tp.scale(x, 2.0)
     with first.open() as stream, second.buffer_type.alloc(512) as theirs:
-        places = {x: tp.Storage(theirs, 0), y: tp.Storage(theirs, 256)}
+        places = {x: tp.Place(theirs, 0), y: tp.Place(theirs, 256)}
 
         with pytest.raises(tp.Unsupported, match="kernels cannot reach"):
             stream.plan(tp.Part.of(tp.Graph(y), tp.Bindings(places)))

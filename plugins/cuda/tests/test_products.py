@@ -133,7 +133,7 @@ def test_plan_in_other_memory_multiplies_there(stream, library):
     buffers = [stream.device.buffer_type.alloc(3 * size) for _ in range(2)]
 
     def bound(buffer):
-        places = {t: tp.Storage(buffer, size * i) for i, t in enumerate([x, *steps])}
+        places = {t: tp.Place(buffer, size * i) for i, t in enumerate([x, *steps])}
         buffer.write(0, np.arange(20 * 48, dtype=np.float32))
         return tp.Part.of(tp.Graph(steps[-1]), tp.Bindings(places))
 

@@ -71,7 +71,7 @@ class Products:
         at |= dict.fromkeys(self.copies, X) | dict(zip(self.weights, WEIGHTS, strict=True))
         for start, stored in zip(WEIGHTS, self.stored, strict=True):
             memory.write(start, stored)
-        places = {tensor: tp.Storage(memory, start) for tensor, start in at.items()}
+        places = {tensor: tp.Place(memory, start) for tensor, start in at.items()}
         return tp.Part.of(tp.Graph([*self.results, *self.copies]), tp.Bindings(places))
 
     def run(self, run, memory, second=SECOND):

@@ -42,7 +42,7 @@ def test_each_gpu_has_its_share_of_the_rows(pair, ratio, rows):
     taken = [before - device.memory().free for before, device in zip(free, pair, strict=True)]
     assert [size // 512 for size in taken] == rows
     assert (transfer.read(w) == data).all()
-    w.storage.buffer.close()
+    w.place.buffer.close()
 
 
 @pytest.mark.long
@@ -131,4 +131,4 @@ def test_split_weights_without_a_stream_of_their_device_are_warned_of(pair, capl
         f"weights w lie in {kind.name}, where no stream of this scheduler computes: 16.0 KiB are "
         f"copied to {home} in each run; give the scheduler a stream of {kind.device.name}"
     ]
-    w.storage.buffer.close()
+    w.place.buffer.close()

@@ -63,7 +63,7 @@ def no_collector():
 def test_event_is_reached_when_its_work_is_done(device, stream):
     buffer = filled(device)
     for _ in range(2):
-        stream.copy_async(stream, tp.Storage(buffer, 0), tp.Storage(buffer, 8), 8)
+        stream.copy_async(stream, tp.Place(buffer, 0), tp.Place(buffer, 8), 8)
     event = stream.record()
 
     seen = [event.done for _ in range(3)]
@@ -78,7 +78,7 @@ def test_streams_of_two_devices_wait_for_each_other(pair):
         two.write_async(there, 0, DATA.data)
         order_after(two, one)
         here = filled(first)
-        one.copy_async(one, tp.Storage(there, 0), tp.Storage(here, 0), 16)
+        one.copy_async(one, tp.Place(there, 0), tp.Place(here, 0), 16)
         one.read_async(here, 0, seen.data)
         one.synchronize()
 
@@ -91,7 +91,7 @@ def test_copy_between_devices_starts_after_the_work_of_its_source(pair):
     with first.open() as one, second.open() as two:
         one.write_async(here, 0, DATA.data)
 
-        taken = two.copy_async(one, tp.Storage(here, 4), tp.Storage(there, 8), 8)
+        taken = two.copy_async(one, tp.Place(here, 4), tp.Place(there, 8), 8)
         two.synchronize()
 
         assert taken
@@ -110,8 +110,8 @@ def test_blocking_copy_between_devices_needs_no_host(pair):
 def test_copy_over_itself_is_left_to_others(device, stream):
     buffer = filled(device)
 
-    assert not stream.copy_async(stream, tp.Storage(buffer, 0), tp.Storage(buffer, 4), 8)
-    assert stream.copy_async(stream, tp.Storage(buffer, 0), tp.Storage(buffer, 8), 8)
+    assert not stream.copy_async(stream, tp.Place(buffer, 0), tp.Place(buffer, 4), 8)
+    assert stream.copy_async(stream, tp.Place(buffer, 0), tp.Place(buffer, 8), 8)
 
 
 def test_event_of_another_kind_cannot_be_waited_for(device, stream):

@@ -36,7 +36,7 @@ class Chain:
         """The graph in new memory."""
         self.buffers.append(self.stream.device.buffer_type.alloc((len(self.steps) + 1) * 128))
         buffer = self.buffers[-1]
-        places = {t: tp.Storage(buffer, 128 * i) for i, t in enumerate([self.x, *self.steps])}
+        places = {t: tp.Place(buffer, 128 * i) for i, t in enumerate([self.x, *self.steps])}
         buffer.fill(0)
         buffer.write(0, X)
         return tp.Part.of(tp.Graph(self.steps[-1]), tp.Bindings(places))

@@ -106,7 +106,7 @@ def test_copy_starts_after_the_work_of_its_source(device, filled):
     with device.open() as one, device.open() as two:
         keep = keep_busy(one)
         one.write_async(here, 0, DATA.data)
-        taken = two.copy_async(one, tp.Storage(here, 4), tp.Storage(there, 8), 8)
+        taken = two.copy_async(one, tp.Place(here, 4), tp.Place(there, 8), 8)
         two.synchronize()
         del keep
 
@@ -119,7 +119,7 @@ def test_copies_over_themselves_and_of_no_whole_words_are_left_to_others(
     stream, filled, start, target, size
 ):
     buffer = filled()
-    there, here = tp.Storage(buffer, start), tp.Storage(buffer, target)
+    there, here = tp.Place(buffer, start), tp.Place(buffer, target)
 
     assert not stream.copy_async(stream, there, here, size)
 

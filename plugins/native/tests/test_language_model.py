@@ -53,11 +53,11 @@ def test_matrices_lie_in_panels_with_the_values_of_the_file(backend, monkeypatch
         path, [backend], weights="packed", progress=lambda *step: done.append(step)
     ) as model:
         for name, tensor in model.weights.tensors.items():
-            is_packed = tensor.storage.buffer.type is backend.device.panels
+            is_packed = tensor.place.buffer.type is backend.device.panels
             stored = model.file.tensor_bytes(name)
 
             assert is_packed == (len(tensor.shape) > 1)
-            assert tensor.storage.buffer.type.name != "cpu_mapped"
+            assert tensor.place.buffer.type.name != "cpu_mapped"
             assert np.array_equal(read(tensor).view(np.uint8).ravel(), stored)
     assert len(done) > len(model.weights.tensors)
     assert done[-1][0] == done[-1][1]
@@ -67,6 +67,6 @@ def test_weights_are_packed_by_default_where_rows_are_rounded(device, backend):
     path = llm.find_model("smollm2-135m")
 
     with llm.load_model(path, [backend]) as model:
-        home = model.weights.tensors["blk.0.ffn_up.weight"].storage.buffer.type
+        home = model.weights.tensors["blk.0.ffn_up.weight"].place.buffer.type
 
     assert (home is device.panels) == device.panels.for_weights

@@ -36,7 +36,7 @@ def place(device):
         k = k or width(dtype)
         data = stored(dtype, rows, k)
         (tensor,), _ = allocate([leaf("w", (rows, k), dtype)], kind, usage=tp.WEIGHTS)
-        home = tensor.storage
+        home = tensor.place
         home.buffer.write_tensor(tensor, home.offset, data.reshape(-1).data)
         return tensor, data
 
@@ -71,7 +71,7 @@ def test_products_with_rounded_rows_are_those_of_weights_in_rows(case, rounding)
 def test_blocks_are_given_back_bit_by_bit(dtype, device, place):
     rng = np.random.default_rng(5)
     tensor, _ = place(dtype)
-    home, data = tensor.storage, rng.integers(0, 256, tensor.nbytes, dtype=np.uint8)
+    home, data = tensor.place, rng.integers(0, 256, tensor.nbytes, dtype=np.uint8)
 
     home.buffer.write_tensor(tensor, home.offset, data.data)
     out = np.empty_like(data)
@@ -90,7 +90,7 @@ def test_threads_that_share_a_matrix_pack_all_of_it(place, monkeypatch):
 def test_slabs_of_rows_make_the_same_panels_as_the_whole(device, place):
     whole, data = place(tp.Q4_K)
     parts, _ = place(tp.Q4_K)
-    home, row = parts.storage, data.shape[1]
+    home, row = parts.place, data.shape[1]
     home.buffer.fill(0)
 
     for first, count in ((16, 32), (0, 16)):
@@ -100,7 +100,7 @@ def test_slabs_of_rows_make_the_same_panels_as_the_whole(device, place):
 
     size = whole.nbytes
     assert np.array_equal(
-        home.buffer.read(home.offset, size), whole.storage.buffer.read(whole.storage.offset, size)
+        home.buffer.read(home.offset, size), whole.place.buffer.read(whole.place.offset, size)
     )
 
 
@@ -132,7 +132,7 @@ def test_reference_kernels_read_what_the_weights_hold_at_the_time(device, place)
         y = tp.mul_mat(weights, x)
         with tp.Scheduler([stream]).schedule(y) as schedule:
             before = schedule.run({x: values})[y].copy()
-            home = weights.storage
+            home = weights.place
             home.buffer.write_tensor(weights, home.offset, data[::-1].copy().reshape(-1).data)
             after = schedule.run({x: values})[y]
 
@@ -175,7 +175,7 @@ def test_host_does_not_see_panels_as_tensors(device, place):
     tensor, _ = place(tp.Q8_0)
 
     with pytest.raises(TensorplugError, match="rows side by side"):
-        tensor.storage.buffer.host()
+        tensor.place.buffer.host()
 
 
 def test_panels_are_preferred_where_rows_are_rounded(monkeypatch):

@@ -128,7 +128,7 @@ def test_weights_that_lie_expanded_in_new_memory_are_encoded_anew(device, backen
     data = np.zeros((5, tp.IQ4_XS.row_size(256)), np.uint8)
     plain = bind(device, graph, {x: np.ones((1, 256), np.float32), w: data})
     home = device.expanded.alloc(5 * 256 * 4)
-    expanded = plain.with_places({w: tp.Storage(home, 0)})
+    expanded = plain.with_places({w: tp.Place(home, 0)})
     home.write_tensor(w, 0, data.data.cast("B"))
     with backend.plan(tp.Part.of(graph, plain)) as plan:
         before = parts(plan)

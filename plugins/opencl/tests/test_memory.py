@@ -35,7 +35,7 @@ def test_memory_in_use_is_not_free(device):
 def test_kernel_sees_what_the_host_wrote_into_imported_memory(device, stream, data):
     with device.import_host(data) as buffer:
         x = tp.Tensor(
-            tp.F32, (64, 1, 1, 1), (4, 256, 256, 256), 1, name="x", storage=tp.Storage(buffer, 0)
+            tp.F32, (64, 1, 1, 1), (4, 256, 256, 256), 1, name="x", place=tp.Place(buffer, 0)
         )
         y = tp.scale(x, scale=2.0)
         with tp.Scheduler([stream]).schedule(y) as run:

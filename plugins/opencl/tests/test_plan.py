@@ -5,7 +5,7 @@ import pytest
 
 import tensorplug as tp
 from tensorplug import transfer
-from tensorplug.device import Storage
+from tensorplug.device import Place
 from tensorplug.graph.tensor import input
 
 X = np.arange(-8, 8, dtype=np.float32)
@@ -27,7 +27,7 @@ def bound(graph, device):
     kind = device.buffer_type
     buffer = kind.alloc(len(roots) * max(kind.alignment, X.nbytes))
     step = buffer.size // len(roots)
-    places = {t: Storage(buffer, i * step) for i, t in enumerate(roots)}
+    places = {t: Place(buffer, i * step) for i, t in enumerate(roots)}
     made = tp.Part.of(graph, tp.Bindings(places))
     transfer.write(graph.inputs[0], X, made.bindings)
     return made

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from tensorplug.device import Bindings, Group, Refusal, Storage, Tensor, Unsupported
+from tensorplug.device import Bindings, Group, Place, Refusal, Tensor, Unsupported
 from tensorplug.errors import ShapeError
 from tensorplug_simt.merging import Placed
 from tensorplug_simt.program import Launch, Region
@@ -30,11 +30,11 @@ def place(device: "SimtDevice", work: Tensor | Group, bindings: Bindings) -> lis
         raise Unsupported(f"{device.name}: {work}: {program.reason}")
     last = work if isinstance(work, Tensor) else work.last
     home = bindings.where(last)
-    free = Storage(home.buffer, home.offset + scratch_start(last))
+    free = Place(home.buffer, home.offset + scratch_start(last))
     return [_placed(device, launch, bindings, free) for launch in program.launches]
 
 
-def _placed(device: "SimtDevice", launch: Launch, bindings: Bindings, free: Storage) -> Placed:
+def _placed(device: "SimtDevice", launch: Launch, bindings: Bindings, free: Place) -> Placed:
     buffers, offsets = [], []
     for region in launch.regions.values():
         here = bindings.where(region.tensor) if region.tensor is not None else free
@@ -46,7 +46,7 @@ def _placed(device: "SimtDevice", launch: Launch, bindings: Bindings, free: Stor
     return Placed(launch, tuple(buffers), tuple(offsets), homes)
 
 
-def _check(device: "SimtDevice", place: Storage, region: Region, offset: int) -> None:
+def _check(device: "SimtDevice", place: Place, region: Region, offset: int) -> None:
     buffer = place.buffer
     what = region.tensor if region.tensor is not None else "scratch memory"
     if not device.reaches(buffer):

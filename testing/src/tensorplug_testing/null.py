@@ -32,7 +32,7 @@ from tensorplug.errors import (
 from tensorplug.fusion.formulas import Group, Pattern
 from tensorplug.fusion.library import PATTERNS
 from tensorplug.graph.bindings import Bindings
-from tensorplug.graph.tensor import Array, Storage, Tensor, array_view
+from tensorplug.graph.tensor import Array, Place, Tensor, array_view
 from tensorplug.planning.stages import AHEAD
 from tensorplug_testing.arithmetic import KERNELS, Kernel
 from tensorplug_testing.faults import FAULTS, Faults
@@ -139,7 +139,7 @@ class _AsyncTransfer(NullBackend):
 
 
 class _AsyncCopy(NullBackend):
-    def copy_async(self, source: Backend, start: Storage, target: Storage, size: int) -> bool:
+    def copy_async(self, source: Backend, start: Place, target: Place, size: int) -> bool:
         from_, to = start.buffer, target.buffer
         if not (
             isinstance(source, NullBackend)

@@ -16,10 +16,10 @@ def bind(
 ) -> tp.Bindings:
     """Bindings in memory of `device` with leafs written; `over` lays a node over another tensor."""
     over = over or {}
-    roots = [t for t in (*graph.leafs, *graph.nodes) if t.view_of is None and t.storage is None]
+    roots = [t for t in (*graph.leafs, *graph.nodes) if t.view_of is None and t.place is None]
     homeless = [t for t in roots if t not in over]
     placed, _ = allocate([leaf(t.name, t.shape, t.dtype) for t in homeless], device.buffer_type)
-    places = {t: p.storage for t, p in zip(homeless, placed, strict=True) if p.storage is not None}
+    places = {t: p.place for t, p in zip(homeless, placed, strict=True) if p.place is not None}
     bindings = tp.Bindings({**places, **{t: places[source] for t, source in over.items()}})
     for tensor, value in values.items():
         transfer.write(tensor, value, bindings)

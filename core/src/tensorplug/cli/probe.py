@@ -20,7 +20,7 @@ from tensorplug.device.part import Part
 from tensorplug.errors import DeviceError
 from tensorplug.graph.bindings import Bindings
 from tensorplug.graph.graph import Graph
-from tensorplug.graph.tensor import Storage
+from tensorplug.graph.tensor import Place
 from tensorplug.ops import add
 from tensorplug.registry import Registry
 from tensorplug.registry.candidate import State, describe
@@ -96,12 +96,12 @@ class Trial:
         numbers = np.arange(8, dtype=np.float32)
         x = self.backend.place("x", numbers)
         node = add(x, x)
-        assert x.storage is not None
+        assert x.place is not None
         kind = self.backend.buffer_type
-        with x.storage.buffer, kind.alloc(kind.alloc_size(node)) as buffer:
+        with x.place.buffer, kind.alloc(kind.alloc_size(node)) as buffer:
             if self.device.refuses(node):
                 return
-            self.backend.compute(Part.of(Graph(node), Bindings({node: Storage(buffer, 0)})))
+            self.backend.compute(Part.of(Graph(node), Bindings({node: Place(buffer, 0)})))
             got = buffer.read(0, node.nbytes).view(np.float32)
             if not np.array_equal(got, numbers + numbers):
                 raise DeviceError(f"{numbers} + itself gave {got}")

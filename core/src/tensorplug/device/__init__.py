@@ -7,8 +7,8 @@
 from tensorplug.device.backend import (
     Backend,
     DeviceSpan,
+    End,
     Event,
-    Place,
     Plan,
     SupportsAbort,
     SupportsAsyncCopy,
@@ -67,7 +67,7 @@ from tensorplug.errors import (
 from tensorplug.fusion.formulas import Group, Pattern
 from tensorplug.graph.bindings import Bindings
 from tensorplug.graph.graph import Graph
-from tensorplug.graph.tensor import Array, Storage, Tensor, array_view, contiguous_nb
+from tensorplug.graph.tensor import Array, Place, Tensor, array_view, contiguous_nb
 
 __all__ = [
     "Aborted",
@@ -86,6 +86,7 @@ __all__ = [
     "DeviceLost",
     "DeviceSpan",
     "DeviceType",
+    "End",
     "Event",
     "Graph",
     "GraphError",
@@ -105,7 +106,6 @@ __all__ = [
     "Refusal",
     "Resource",
     "Rounding",
-    "Storage",
     "SupportsAbort",
     "SupportsAsyncCopy",
     "SupportsAsyncTransfer",

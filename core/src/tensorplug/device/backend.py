@@ -18,7 +18,7 @@ from tensorplug.device.rowids import wrong_id
 from tensorplug.dtypes import DTypeLike
 from tensorplug.errors import GraphError, Refusal, TensorplugError, Unsupported, blaming
 from tensorplug.graph.bindings import Bindings
-from tensorplug.graph.tensor import Array, Storage, Tensor
+from tensorplug.graph.tensor import Array, Place, Tensor
 from tensorplug.ops.ids import row_ids
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from tensorplug.fusion.formulas import Group
 
 
-Place = Storage | memoryview
+End = Place | memoryview
 """Memory of a buffer, or of the host."""
 
 
@@ -38,7 +38,7 @@ class Watch(Protocol):
         """`stream` is about to queue a plan."""
         ...
 
-    def moves(self, by: "Backend | None", source: Place, target: Place | None, size: int) -> None:
+    def moves(self, by: "Backend | None", source: End, target: End | None, size: int) -> None:
         """A stream copies `size` bytes in order with its work, or the host does so now.
 
         Without a `target` the host just looks at them.
@@ -413,7 +413,7 @@ class SupportsAsyncCopy(Protocol):
     For core; programs call `tensorplug.transfer.copy_async`.
     """
 
-    def copy_async(self, source: Backend, start: Storage, target: Storage, size: int) -> bool:
+    def copy_async(self, source: Backend, start: Place, target: Place, size: int) -> bool:
         """Queue a copy that starts after all work queued on `source`; False if it cannot be done.
 
         Work queued on this stream later starts after the copy. Work queued on `source` later may
@@ -515,7 +515,7 @@ class SupportsCollectives(Protocol):
     """A device that sums tensors over several of its kind by itself."""
 
     def all_reduce(
-        self, backends: Sequence[Backend], places: Sequence[Storage], node: Tensor
+        self, backends: Sequence[Backend], places: Sequence[Place], node: Tensor
     ) -> bool:
         """Sum the copies of `node` at `places` into each; False if this cannot be done here."""
         ...
@@ -552,7 +552,7 @@ def order_after(first: Backend, then: Backend) -> None:
 
 
 def tell_of_move(
-    whom: Backend, by: Backend | None, source: Place, target: Place | None, size: int
+    whom: Backend, by: Backend | None, source: End, target: End | None, size: int
 ) -> None:
     """Tell who watches the stream `whom` of a copy, done by a stream or now by the host."""
     for watch in whom.watches:

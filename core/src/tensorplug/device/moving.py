@@ -16,12 +16,12 @@ from tensorplug.device.backend import (
 )
 from tensorplug.device.buffer import as_bytes
 from tensorplug.errors import DTypeError, Unsupported, blaming
-from tensorplug.graph.tensor import Array, Storage
+from tensorplug.graph.tensor import Array, Place
 
 logger = logging.getLogger("tensorplug.transfer")
 
 
-def copy_bytes(source: Storage, target: Storage, size: int) -> None:
+def copy_bytes(source: Place, target: Place, size: int) -> None:
     """Copy `size` bytes between any two buffers, through the host where there is no shorter way."""
     if source == target or not size:
         return
@@ -41,7 +41,7 @@ def copy_bytes(source: Storage, target: Storage, size: int) -> None:
         target.buffer.write(target.offset, source.buffer.read(source.offset, size))
 
 
-def queue_write(backend: Backend, place: Storage, data: memoryview | Array) -> None:
+def queue_write(backend: Backend, place: Place, data: memoryview | Array) -> None:
     """Copy host bytes in order with `backend`'s work; at once where it cannot queue copies.
 
     Raises Unsupported for memory with a layout of its own.
@@ -58,7 +58,7 @@ def queue_write(backend: Backend, place: Storage, data: memoryview | Array) -> N
     place.buffer.write(place.offset, view)
 
 
-def queue_read(backend: Backend, place: Storage, out: memoryview | Array) -> None:
+def queue_read(backend: Backend, place: Place, out: memoryview | Array) -> None:
     """Copy to host bytes in order with `backend`'s work; at once where it cannot queue copies.
 
     Raises Unsupported for memory with a layout of its own, DTypeError for read-only host memory.
@@ -80,8 +80,8 @@ def queue_read(backend: Backend, place: Storage, out: memoryview | Array) -> Non
 def queue_copy(
     source: Backend,
     target: Backend,
-    start: Storage,
-    end: Storage,
+    start: Place,
+    end: Place,
     size: int,
     staging: Callable[[int], Array] | None = None,
 ) -> Backend | None:
@@ -133,11 +133,11 @@ def queue_copy(
     return None
 
 
-def _host_span(place: Storage, size: int) -> memoryview:
+def _host_span(place: Place, size: int) -> memoryview:
     return as_bytes(place.buffer.host()[place.offset : place.offset + size])
 
 
-def _tell_of_slow_copy(source: Storage, target: Storage) -> None:
+def _tell_of_slow_copy(source: Place, target: Place) -> None:
     """Say once, for two kinds of memory, that each copy between them is two transfers."""
     start, end = source.buffer.type, target.buffer.type
     if start.name not in end.slow_sources:
@@ -149,7 +149,7 @@ def _tell_of_slow_copy(source: Storage, target: Storage) -> None:
         )
 
 
-def _check_plain(place: Storage, doing: str) -> None:
+def _check_plain(place: Place, doing: str) -> None:
     if not place.buffer.type.standard_layout:
         raise Unsupported(
             f"{place.buffer!r}: {doing} of bytes would pass by its own layout; "

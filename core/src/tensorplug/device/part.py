@@ -104,7 +104,7 @@ def _is_work(piece: Tensor | Group) -> bool:
 
 def _leaf_key(t: Tensor, index: Mapping[Tensor, int]) -> tuple[object, ...]:
     root = index.get(t.view_of, -1) if t.view_of is not None else -1
-    return (t.dtype.id, t.ne, t.nb, t.flags, t.op, t.storage is not None, root, t.view_offset)
+    return (t.dtype.id, t.ne, t.nb, t.flags, t.op, t.place is not None, root, t.view_offset)
 
 
 def _node_key(t: Tensor, index: Mapping[Tensor, int]) -> tuple[object, ...]:

@@ -17,7 +17,7 @@ from tensorplug.errors import (
     ShapeError,
     Unsupported,
 )
-from tensorplug.graph.tensor import Array, Storage, Tensor, leaf
+from tensorplug.graph.tensor import Array, Place, Tensor, leaf
 
 Alloc = Callable[[int, Sequence[Tensor]], Buffer]
 """Makes a buffer of at least the given size, in bytes, for tensors."""
@@ -39,7 +39,7 @@ class LinearAllocator:
         self.used = 0
 
     def place(self, tensor: Tensor) -> Tensor:
-        """Return `tensor` with storage in the buffer. Raises OutOfMemory when it is full."""
+        """Return `tensor` with a place in the buffer. Raises OutOfMemory when it is full."""
         _check_placeable(tensor, self.buffer.type)
         size = align(self.buffer.type.alloc_size(tensor), self.buffer.type.alignment)
         if self.used + size > self.buffer.size:
@@ -47,7 +47,7 @@ class LinearAllocator:
                 f"{self.buffer!r}: no room for {tensor}: {size} bytes needed, "
                 f"{self.buffer.size - self.used} of {self.buffer.size} left; allocate a larger one"
             )
-        placed = replace(tensor, storage=Storage(self.buffer, self.used))
+        placed = replace(tensor, place=Place(self.buffer, self.used))
         self.buffer.init_tensor(placed, self.used)
         self.used += size
         return placed
@@ -65,9 +65,9 @@ def allocate(
     usage: BufferUsage = BufferUsage.ANY,
     alloc: Alloc | None = None,
 ) -> tuple[list[Tensor], MultiBuffer]:
-    """Return `tensors` (leafs) with storage, in order, and the buffers that hold them.
+    """Return `tensors` (leafs) with places, in order, and the buffers that hold them.
 
-    Those that have storage already keep it. A new buffer starts where the largest size of the type
+    Those that have a place already keep it. A new buffer starts where the largest size of the type
     would be passed; `alloc` makes it in place of the buffer type. When one allocation fails, those
     before it are freed and the error is raised.
     """
@@ -156,7 +156,7 @@ def _converted(tensor: Tensor, array: Array, kind: "np.dtype[np.generic]") -> Ar
 
 
 def place_in(tensor: Tensor, buffer: Buffer, offset: int) -> Tensor:
-    """Return `tensor` (a leaf) with storage at `offset` of `buffer`, checked against its size."""
+    """Return `tensor` (a leaf) placed at `offset` of `buffer`, checked against its size."""
     _check_placeable(tensor, buffer.type)
     size = buffer.type.alloc_size(tensor)
     if offset % buffer.type.alignment or offset < 0 or offset + size > buffer.size:
@@ -164,7 +164,7 @@ def place_in(tensor: Tensor, buffer: Buffer, offset: int) -> Tensor:
             f"{buffer!r}: {tensor} cannot lie at byte {offset}: needs {size} bytes at a multiple "
             f"of {buffer.type.alignment}, the buffer has {buffer.size}"
         )
-    placed = replace(tensor, storage=Storage(buffer, offset))
+    placed = replace(tensor, place=Place(buffer, offset))
     buffer.init_tensor(placed, offset)
     return placed
 
@@ -186,12 +186,12 @@ def _batches(tensors: Sequence[Tensor], buffer_type: BufferType) -> list[tuple[i
 
 
 def _homeless(tensors: Sequence[Tensor]) -> list[Tensor]:
-    """Tensors without storage, each once."""
-    return [tensor for tensor in dict.fromkeys(tensors) if tensor.storage is None]
+    """Tensors without a place, each once."""
+    return [tensor for tensor in dict.fromkeys(tensors) if tensor.place is None]
 
 
 def _check_placeable(tensor: Tensor, buffer_type: BufferType) -> None:
-    if not tensor.is_leaf or tensor.storage is not None:
+    if not tensor.is_leaf or tensor.place is not None:
         raise GraphError(f"{tensor}: only leafs without memory can be placed")
     if not buffer_type.supports(tensor):
         raise Unsupported(f"{buffer_type.name}: this memory does not take {tensor}")

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tensorplug.device.backend import Place
+from tensorplug.device.backend import End
 from tensorplug.device.buffer import Buffer
 from tensorplug.fusion.formulas import Group
 from tensorplug.graph.bindings import Bindings
-from tensorplug.graph.tensor import Storage, Tensor
+from tensorplug.graph.tensor import Place, Tensor
 
 
 class Host(enum.Enum):
@@ -69,7 +69,7 @@ class Range:
         return f"bytes {self.start} to {self.end}{columns} of {where}"
 
 
-def range_of(tensor: Tensor, place: Storage) -> Range:
+def range_of(tensor: Tensor, place: Place) -> Range:
     """The bytes of the elements of `tensor` at `place`: its span, or its columns."""
     return range_in(place.buffer, place.offset, tensor)
 
@@ -86,11 +86,11 @@ def range_in(memory: Memory, offset: int, tensor: Tensor) -> Range:
     return Range(memory, offset, end, width, stride if width else 0)
 
 
-def range_at(place: Place, size: int) -> Range:
-    """`size` bytes at a place of a buffer, or those of host memory."""
-    if isinstance(place, Storage):
-        return Range(place.buffer, place.offset, place.offset + size)
-    address = np.frombuffer(place, np.uint8).ctypes.data if size else 0
+def range_at(end: End, size: int) -> Range:
+    """The `size` bytes from a place in a buffer on, or of host memory."""
+    if isinstance(end, Place):
+        return Range(end.buffer, end.offset, end.offset + size)
+    address = np.frombuffer(end, np.uint8).ctypes.data if size else 0
     return Range(Host.MEMORY, address, address + size)
 
 
@@ -132,7 +132,7 @@ def ranges(work: Tensor | Group, bindings: Bindings) -> Iterator[tuple[Tensor, R
                 yield tensor, _range(tensor, bindings.where(tensor), writes=writes > 0), writes > 0
 
 
-def _range(tensor: Tensor, place: Storage, *, writes: bool) -> Range:
+def _range(tensor: Tensor, place: Place, *, writes: bool) -> Range:
     if writes and tensor.view_of is None and not tensor.is_leaf:
         # A kernel's scratch memory lies behind the result and is written with it.
         return range_at(place, place.buffer.type.alloc_size(tensor))

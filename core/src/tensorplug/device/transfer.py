@@ -16,7 +16,7 @@ from tensorplug.device.moving import (
 from tensorplug.device.placing import host_data
 from tensorplug.errors import DTypeError, ShapeError, Unsupported
 from tensorplug.graph.bindings import Bindings
-from tensorplug.graph.tensor import Array, Storage, Tensor, array_view
+from tensorplug.graph.tensor import Array, Place, Tensor, array_view
 
 _NOWHERE = Bindings()
 
@@ -39,7 +39,7 @@ def write(tensor: Tensor, data: Any, bindings: Bindings = _NOWHERE) -> None:
         _write_rows(tensor, place, array)
 
 
-def _write_rows(tensor: Tensor, place: Storage, array: Array) -> None:
+def _write_rows(tensor: Tensor, place: Place, array: Array) -> None:
     row = tensor.dtype.row_size(tensor.ne[0])
     ordered = tensor.has_contiguous_rows and (tensor.ne[1] == 1 or tensor.nb[1] >= row)
     if not ordered or not place.buffer.type.standard_layout:
@@ -106,17 +106,17 @@ def read_bytes(tensor: Tensor, offset: int, size: int, bindings: Bindings = _NOW
     return place.buffer.read(place.offset, size)
 
 
-def _part(tensor: Tensor, offset: int, size: int, doing: str, bindings: Bindings) -> Storage:
+def _part(tensor: Tensor, offset: int, size: int, doing: str, bindings: Bindings) -> Place:
     """The place of some bytes of `tensor`, in memory where all of its bytes have one."""
     place = _span(tensor, offset, size, doing, bindings)
     if not place.buffer.type.standard_layout:
         raise Unsupported(
             f"{tensor}: {place.buffer.type.name} keeps it in a layout of its own; {doing} all of it"
         )
-    return Storage(place.buffer, place.offset + offset)
+    return Place(place.buffer, place.offset + offset)
 
 
-def _span(tensor: Tensor, offset: int, size: int, doing: str, bindings: Bindings) -> Storage:
+def _span(tensor: Tensor, offset: int, size: int, doing: str, bindings: Bindings) -> Place:
     """The place of `tensor`, of whose bytes `size` from `offset` on are asked for."""
     if offset < 0 or size < 0 or offset + size > tensor.nbytes:
         raise ShapeError(
@@ -126,7 +126,7 @@ def _span(tensor: Tensor, offset: int, size: int, doing: str, bindings: Bindings
     return bindings.where(tensor)
 
 
-def _check_whole(tensor: Tensor, size: int, place: Storage, doing: str) -> None:
+def _check_whole(tensor: Tensor, size: int, place: Place, doing: str) -> None:
     """Raise Unsupported for a part of a tensor whose bytes lie elsewhere than strides say."""
     if size != tensor.nbytes:
         raise Unsupported(
@@ -184,7 +184,7 @@ def write_async(
     view = _stored(tensor, data, "write")
     place = _span(tensor, offset, view.nbytes, "write", bindings)
     if place.buffer.type.standard_layout:
-        queue_write(backend, Storage(place.buffer, place.offset + offset), view)
+        queue_write(backend, Place(place.buffer, place.offset + offset), view)
         return
     _check_whole(tensor, view.nbytes, place, "write")
     backend.synchronize()
@@ -206,7 +206,7 @@ def read_async(
     view = _stored(tensor, out, "read")
     place = _span(tensor, offset, view.nbytes, "read", bindings)
     if place.buffer.type.standard_layout:
-        queue_read(backend, Storage(place.buffer, place.offset + offset), view)
+        queue_read(backend, Place(place.buffer, place.offset + offset), view)
         return
     _check_whole(tensor, view.nbytes, place, "read")
     backend.synchronize()

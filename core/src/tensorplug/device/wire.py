@@ -25,7 +25,7 @@ from tensorplug.fusion.library import PATTERNS
 from tensorplug.fusion.matching import group_of
 from tensorplug.graph.bindings import Bindings
 from tensorplug.graph.graph import Graph, readers_of
-from tensorplug.graph.tensor import MAX_RANK, Flags, Ne, Storage, Tensor, Value, contiguous_nb
+from tensorplug.graph.tensor import MAX_RANK, Flags, Ne, Place, Tensor, Value, contiguous_nb
 from tensorplug.ops.table import OPS, apply, in_place, op
 
 VERSION = 1
@@ -81,12 +81,12 @@ def unpack_graph(data: bytes, *, memory: BufferType | None = None, where: str = 
     return reader.checked(reader.graph)
 
 
-def _allocated(reader: "_Reader", memory: BufferType) -> dict[int, Storage]:
-    homes: dict[int, Storage] = {}
+def _allocated(reader: "_Reader", memory: BufferType) -> dict[int, Place]:
+    homes: dict[int, Place] = {}
     for role, usage in _USAGES.items():
         at = [i for i, record in enumerate(reader.records) if record.get("role") == role]
         placed, _ = allocate([reader.tensors[i] for i in at], memory, usage=usage)
-        homes |= {i: t.storage for i, t in zip(at, placed, strict=True) if t.storage is not None}
+        homes |= {i: t.place for i, t in zip(at, placed, strict=True) if t.place is not None}
     return homes
 
 
@@ -104,7 +104,7 @@ def pack_part(part: Part, number: Numbered) -> bytes:
     if part.stages and tuple(chain.from_iterable(part.stages)) != part.work:
         raise GraphError(f"pack {part!r}: its stages are not its work in the same order")
     named = ([(n, index[t]) for n, t in group.tensors.items()] for group in part.groups)
-    homes = ((i, part.bindings.where(t)) for t, i in index.items() if t.storage is not None)
+    homes = ((i, part.bindings.where(t)) for t, i in index.items() if t.place is not None)
     return _seal(
         "part",
         {
@@ -221,9 +221,9 @@ def _role(tensor: Tensor) -> str:
     flag = next((role for role, flag in _FLAGS.items() if flag in tensor.flags), "")
     if flag:
         return flag
-    if tensor.storage is None:
+    if tensor.place is None:
         return "constant"
-    return "weights" if tensor.storage.buffer.usage is BufferUsage.WEIGHTS else "memory"
+    return "weights" if tensor.place.buffer.usage is BufferUsage.WEIGHTS else "memory"
 
 
 def _seal(kind: str, content: Content) -> bytes:
@@ -272,7 +272,7 @@ class _Reader:
     def __init__(self, where: str, content: Content, tensors: Sequence[Tensor] = ()) -> None:
         self.where = where
         self.content = content
-        self.homes: dict[int, Storage] = {}
+        self.homes: dict[int, Place] = {}
         """Memory of persistent tensors by their number."""
         self.tensors = list(tensors)
         self._index: dict[Tensor, int] = {}
@@ -310,7 +310,7 @@ class _Reader:
         stages = self._stages(part)
         return Part(nodes, part.bindings, outputs=outputs, groups=groups, stages=stages)
 
-    def places(self, buffers: Mapping[int, Buffer]) -> dict[Tensor, Storage]:
+    def places(self, buffers: Mapping[int, Buffer]) -> dict[Tensor, Place]:
         """Where the text says that tensors lie."""
         return {self.tensors[i]: place for i, place in self._placed("places", buffers).items()}
 
@@ -361,7 +361,7 @@ class _Reader:
             writes=record.get("writes") is True and root is not None,
             flags=flags,
             name=record["name"],
-            storage=self.homes.get(number),
+            place=self.homes.get(number),
         )
         if tensor.nbytes > LARGEST or any(n != 1 for n in ne[tensor.rank :]):
             raise self._wrong(f"{what} {tensor} has sizes {ne}, {tensor.nbytes} bytes")
@@ -444,8 +444,8 @@ class _Reader:
         ends = accumulate(sizes)
         return [part.work[end - size : end] for size, end in zip(sizes, ends, strict=True)]
 
-    def _placed(self, key: str, buffers: Mapping[int, Buffer]) -> dict[int, Storage]:
-        found: dict[int, Storage] = {}
+    def _placed(self, key: str, buffers: Mapping[int, Buffer]) -> dict[int, Place]:
+        found: dict[int, Place] = {}
         for record in self._list(self.content, key):
             if not isinstance(record, list) or len(record) != 3:
                 raise self._wrong(f"{key}: {_short(record)}, not a tensor, buffer and offset")
@@ -465,7 +465,7 @@ class _Reader:
                 )
             if number in found:
                 raise self._wrong(f"{tensor} lies at two places")
-            found[number] = Storage(buffer, offset)
+            found[number] = Place(buffer, offset)
         return found
 
     # --- values ----------------------------------------------------------------------------

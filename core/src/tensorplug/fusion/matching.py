@@ -334,11 +334,11 @@ def _writes_only_last(group: Group) -> bool:
     other in-place node would overwrite memory that other nodes of the group still read.
     """
     for node in group.nodes[:-1]:
-        if node.writes or node.root.storage is not None:
+        if node.writes or node.root.place is not None:
             return False
     last = group.last
     if not last.writes:
-        return last.storage is None
+        return last.place is None
     written = set(last.written_roots)
     touched = [t for t in group.inputs if t.root in written]
     return OPS[last.op].writes and len(touched) == 1 and not last.also_writes

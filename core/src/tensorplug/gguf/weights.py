@@ -34,7 +34,7 @@ class WeightMode(enum.StrEnum):
 
 
 class Weights(Resource):
-    """Tensors with storage, by name, and the buffers that hold them."""
+    """Tensors with places, by name, and the buffers that hold them."""
 
     def __init__(
         self, tensors: Mapping[str, Tensor], buffers: Sequence[Buffer | MultiBuffer]
@@ -206,14 +206,14 @@ class _Loading:
         self._file.release(0, self._file.memory.size)
 
     def _write(self, entry: FileTensor, tensor: Tensor) -> None:
-        home = tensor.storage
+        home = tensor.place
         assert home is not None
         home.buffer.write_tensor(tensor, home.offset, self._file.tensor_bytes(entry.name).data)
         self._report(entry.nbytes)
 
     def _write_in_slabs(self, entry: FileTensor, tensor: Tensor) -> None:
         """Write a matrix some rows at a time, so that file and copy are never both in memory."""
-        home = tensor.storage
+        home = tensor.place
         assert home is not None
         data = self._file.tensor_bytes(entry.name).data
         rows, width = entry.shape

@@ -3,45 +3,45 @@
 from collections.abc import Mapping
 
 from tensorplug.errors import NotAllocated
-from tensorplug.graph.tensor import Storage, Tensor
+from tensorplug.graph.tensor import Place, Tensor
 
 
 class Bindings:
-    """Where each tensor of a graph lies: a table for those without storage of their own.
+    """A table from tensors to places, for tensors that do not have a place of their own.
 
-    A tensor in the table lies there; else a view or a write lies in its root; else a persistent
-    tensor lies in its own storage.
+    A tensor that is in the table lies at the place named there. Otherwise a view or a write lies in
+    the memory of its root, and a persistent tensor lies at its own place.
     """
 
     __slots__ = ("_places",)
 
-    def __init__(self, places: Mapping[Tensor, Storage] | None = None) -> None:
+    def __init__(self, places: Mapping[Tensor, Place] | None = None) -> None:
         self._places = dict(places or {})
 
-    def where(self, tensor: Tensor) -> Storage:
+    def where(self, tensor: Tensor) -> Place:
         """Buffer and offset of the first byte of `tensor`. Raises NotAllocated."""
         here = self._places.get(tensor)
         if here is not None:
             return here
         root = tensor.root
-        home = self._places.get(root) or root.storage
+        home = self._places.get(root) or root.place
         if home is None:
             raise NotAllocated(
                 f"{tensor}: has no memory in these bindings; schedule its graph first"
             )
         if not tensor.view_offset:
             return home
-        return Storage(home.buffer, home.offset + tensor.view_offset)
+        return Place(home.buffer, home.offset + tensor.view_offset)
 
     def has(self, tensor: Tensor) -> bool:
         """Whether `tensor` lies anywhere."""
         root = tensor.root
-        return tensor in self._places or root in self._places or root.storage is not None
+        return tensor in self._places or root in self._places or root.place is not None
 
     def names(self, tensor: Tensor) -> bool:
         """Whether the table has a place for `tensor` itself, be it a view or not."""
         return tensor in self._places
 
-    def with_places(self, places: Mapping[Tensor, Storage]) -> "Bindings":
+    def with_places(self, places: Mapping[Tensor, Place]) -> "Bindings":
         """Return these bindings with `places` before them."""
         return Bindings({**self._places, **places})

@@ -46,7 +46,7 @@ class Flags(enum.Flag):
 
 
 @dataclass(frozen=True, slots=True)
-class Storage:
+class Place:
     """Where a persistent tensor lies: `offset` bytes into `buffer`."""
 
     buffer: "Buffer"
@@ -75,7 +75,7 @@ class Tensor:
     writes: bool = False
     flags: Flags = Flags.NONE
     name: str = ""
-    storage: Storage | None = None
+    place: Place | None = None
     also_writes: tuple["Tensor", ...] = ()
     sources: tuple["Tensor", ...] = field(init=False)
     serial: int = field(init=False)
@@ -196,8 +196,8 @@ class Tensor:
         home = self._home()
         return home.buffer.shared(self, home.offset + self.view_offset)
 
-    def _home(self) -> Storage:
-        home = self.root.storage
+    def _home(self) -> Place:
+        home = self.root.place
         if home is None:
             raise NotAllocated(
                 f"{self}: has no memory of its own; read it from the results of a run"
@@ -325,12 +325,12 @@ def leaf(
     dtype: DTypeLike,
     *,
     flags: Flags = Flags.NONE,
-    storage: Storage | None = None,
+    place: Place | None = None,
 ) -> Tensor:
     """Return a contiguous tensor that nothing computes; `shape` in NumPy order."""
     ne, rank = ne_of(shape, f"tensor {name!r}")
     kind = dtype_of(dtype)
-    return Tensor(kind, ne, contiguous_nb(kind, ne), rank, flags=flags, name=name, storage=storage)
+    return Tensor(kind, ne, contiguous_nb(kind, ne), rank, flags=flags, name=name, place=place)
 
 
 def input(name: str, shape: tuple[int, ...] | list[int], dtype: DTypeLike) -> Tensor:

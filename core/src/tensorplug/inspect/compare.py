@@ -15,7 +15,7 @@ from tensorplug.device.transfer import copy, read, write
 from tensorplug.errors import GraphError
 from tensorplug.graph.bindings import Bindings
 from tensorplug.graph.graph import Graph
-from tensorplug.graph.tensor import Array, Storage, Tensor
+from tensorplug.graph.tensor import Array, Place, Tensor
 
 
 class GraphCopy(Resource):
@@ -30,9 +30,9 @@ class GraphCopy(Resource):
         super().__init__(backend)
         self.backend = backend
         roots = [t for t in (*graph.leafs, *graph.nodes) if t.root is t]
-        specs = [replace(t, op="none", operands=(), storage=None, writes=False) for t in roots]
+        specs = [replace(t, op="none", operands=(), place=None, writes=False) for t in roots]
         placed, self._memory = allocate(specs, backend.buffer_type)
-        places = {t: p.storage for t, p in zip(roots, placed, strict=True) if p.storage is not None}
+        places = {t: p.place for t, p in zip(roots, placed, strict=True) if p.place is not None}
         self.bound = Part.of(graph, Bindings(places))
         self._copy_data(roots, bindings or Bindings(), places)
 
@@ -42,7 +42,7 @@ class GraphCopy(Resource):
         return self._memory
 
     def _copy_data(
-        self, roots: list[Tensor], origin: Bindings, places: Mapping[Tensor, Storage]
+        self, roots: list[Tensor], origin: Bindings, places: Mapping[Tensor, Place]
     ) -> None:
         here = Bindings(places)
         for tensor in roots:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from weakref import WeakKeyDictionary
 
-from tensorplug.device.backend import Backend, Place
+from tensorplug.device.backend import Backend, End
 from tensorplug.device.marks import Mark
 from tensorplug.device.part import Part
 from tensorplug.device.ranges import (
@@ -25,7 +25,7 @@ from tensorplug.device.ranges import (
     range_at,
 )
 from tensorplug.errors import HazardError
-from tensorplug.graph.tensor import Array, Storage, Tensor
+from tensorplug.graph.tensor import Array, Place, Tensor
 from tensorplug.system.forks import in_child
 
 SANITIZE = "TENSORPLUG_SANITIZE"
@@ -148,7 +148,7 @@ class Sanitizer:
         with self._lock:
             self._queue(stream, (a for work in bound.work for a in accesses(work, bound.bindings)))
 
-    def moves(self, by: Backend | None, source: Place, target: Place | None, size: int) -> None:
+    def moves(self, by: Backend | None, source: End, target: End | None, size: int) -> None:
         """The stream `by` copies `size` bytes in order with its work; None: the host copies now."""
         if not size:
             return
@@ -190,7 +190,7 @@ class Sanitizer:
         """The next copy copies `tensor`."""
         self._subject = str(tensor)
 
-    def touches(self, tensor: Tensor, place: Storage, *, writes: bool = False) -> None:
+    def touches(self, tensor: Tensor, place: Place, *, writes: bool = False) -> None:
         """The host reads or writes `tensor` now."""
         self._by_host(tensor, range_at(place, tensor.nbytes), writes=writes)
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from tensorplug.device.buffer import Buffer, BufferType, BufferUsage
 from tensorplug.device.placing import align
-from tensorplug.graph.tensor import Array, Storage, Tensor, array_view
+from tensorplug.graph.tensor import Array, Place, Tensor, array_view
 from tensorplug.meta.local import like, local_ne
 from tensorplug.meta.state import WHOLE, SplitState
 
@@ -41,8 +41,8 @@ class Region:
         array = array_view(self.tensor, out, 0)
         for d, part in enumerate(self.slices):
             if part.size:
-                assert part.storage is not None
-                data = part.storage.buffer.read(part.storage.offset, part.nbytes)
+                assert part.place is not None
+                data = part.place.buffer.read(part.place.offset, part.nbytes)
                 put(array, part, self.state, d, array_view(part, data, 0))
         return out
 
@@ -51,9 +51,9 @@ class Region:
         array = array_view(self.tensor, data, 0)
         for d, part in enumerate(self.slices):
             if part.size:
-                assert part.storage is not None
+                assert part.place is not None
                 mine = np.ascontiguousarray(take(array, part, self.state, d))
-                part.storage.buffer.write(part.storage.offset, mine.reshape(-1).view(np.uint8))
+                part.place.buffer.write(part.place.offset, mine.reshape(-1).view(np.uint8))
 
 
 def take(whole: Array, part: Tensor, state: SplitState, device: int) -> Array:
@@ -257,7 +257,7 @@ class MetaBuffer(Buffer):
         for start, end, region in self._parts(offset, size):
             if region is not None and end - start == region.tensor.nbytes:
                 for part in region.slices:
-                    place = part.storage
+                    place = part.place
                     assert place is not None
                     place.buffer.fill(value, place.offset, part.nbytes)
             elif region is not None:
@@ -296,8 +296,6 @@ class MetaBuffer(Buffer):
 
 
 def _placed(part: Tensor, buffer: Buffer) -> Tensor:
-    placed = Tensor(
-        part.dtype, part.ne, part.nb, part.rank, name=part.name, storage=Storage(buffer, 0)
-    )
+    placed = Tensor(part.dtype, part.ne, part.nb, part.rank, name=part.name, place=Place(buffer, 0))
     buffer.init_tensor(placed, 0)
     return placed

@@ -202,7 +202,7 @@ def _cost(use: Use, wanted: States) -> Cost:
         if tensor is None or have is None or have in (want, WHOLE):
             continue
         moved += (reduce_bytes if have == SUMMANDS else gather_bytes)(tensor, use.devices)
-        stored += tensor.root.storage is not None
+        stored += tensor.root.place is not None
     return Cost(stored, moved)
 
 

@@ -18,7 +18,7 @@ from tensorplug.device.part import Part
 from tensorplug.errors import OptionError, Refusal, TensorplugError
 from tensorplug.graph.bindings import Bindings
 from tensorplug.graph.graph import Graph
-from tensorplug.graph.tensor import Storage, Tensor
+from tensorplug.graph.tensor import Place, Tensor
 from tensorplug.meta.buffer import MetaBuffer, MetaBufferType
 from tensorplug.meta.build import build
 from tensorplug.meta.explain import SplitTable, table_of
@@ -145,7 +145,7 @@ class _AsyncTransfer(MetaBackend):
 
 
 class _AsyncCopy(MetaBackend):
-    def copy_async(self, source: Backend, start: Storage, target: Storage, size: int) -> bool:
+    def copy_async(self, source: Backend, start: Place, target: Place, size: int) -> bool:
         a, b = start.buffer, target.buffer
         if not (
             isinstance(source, MetaBackend)
@@ -160,8 +160,8 @@ class _AsyncCopy(MetaBackend):
             queue_copy(
                 theirs,
                 mine,
-                Storage(a.copies[d], start.offset),
-                Storage(b.copies[d], target.offset),
+                Place(a.copies[d], start.offset),
+                Place(b.copies[d], target.offset),
                 size,
             )
         return True

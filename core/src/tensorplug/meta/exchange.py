@@ -8,7 +8,7 @@ from tensorplug.device import transfer
 from tensorplug.device.backend import Backend, SupportsCollectives, order_after
 from tensorplug.device.moving import queue_copy
 from tensorplug.graph.bindings import Bindings
-from tensorplug.graph.tensor import Storage, array_view
+from tensorplug.graph.tensor import Place, array_view
 from tensorplug.meta.buffer import put, take
 from tensorplug.meta.local import like
 from tensorplug.meta.program import AllReduce, Exchange, Redeal
@@ -29,8 +29,8 @@ def exchange(step: Exchange, streams: Streams, places: Places) -> None:
         reader = queue_copy(
             streams[move.source],
             streams[move.target],
-            Storage(start.buffer, start.offset + move.source_offset),
-            Storage(end.buffer, end.offset + move.target_offset),
+            Place(start.buffer, start.offset + move.source_offset),
+            Place(end.buffer, end.offset + move.target_offset),
             move.size,
         )
         if reader is streams[move.target] and move.source != move.target:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from tensorplug.graph.tensor import Ne, Tensor, contiguous_nb
 from tensorplug.meta.choose import Choice, call_of
 from tensorplug.meta.state import SplitState
-from tensorplug.ops.split import Part
+from tensorplug.ops.split import Shard
 from tensorplug.ops.table import OPS, apply, in_place
 from tensorplug.ops.view import strided
 
@@ -78,7 +78,7 @@ def part_of(node: Tensor, choice: Choice, operands: Sequence[Tensor | None], dev
     if choice.way is not None:
         begin = choice.begins[device] if choice.begins else 0
         size = choice.result.size(device) if choice.result.is_cut else 0
-        part = Part(choice.way, tuple(operands), size, begin)
-        params = record.part(call_of(node), part)
+        shard = Shard(choice.way, tuple(operands), size, begin)
+        params = record.shard(call_of(node), shard)
     made = apply(record, *operands, name=node.name, **params)
     return in_place(made) if is_in_place(node) else made

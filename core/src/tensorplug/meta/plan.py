@@ -9,7 +9,7 @@ from tensorplug.device.buffer import Buffer, BufferUsage, human
 from tensorplug.device.part import Part
 from tensorplug.errors import Unsupported
 from tensorplug.graph.bindings import Bindings
-from tensorplug.graph.tensor import Storage, Tensor
+from tensorplug.graph.tensor import Place, Tensor
 from tensorplug.meta import program as steps
 from tensorplug.meta.buffer import MetaBuffer
 from tensorplug.meta.build import build
@@ -94,15 +94,15 @@ class MetaPlan(Plan):
             place.buffer.init_tensor(tensor, place.offset)
         return Bindings(places)
 
-    def _place_of(self, home: steps.Home, device: int) -> Storage:
+    def _place_of(self, home: steps.Home, device: int) -> Place:
         if home.of is None:
-            return Storage(self._zeros[device], 0)
+            return Place(self._zeros[device], 0)
         place = self.bound.bindings.where(home.of)
         assert isinstance(place.buffer, MetaBuffer)
         region = place.buffer.region_of(home.of, place.offset)
         if region is None:
-            return Storage(place.buffer.copies[device], place.offset)
-        found = region.slices[device].storage
+            return Place(place.buffer.copies[device], place.offset)
+        found = region.slices[device].place
         assert found is not None
         return found
 

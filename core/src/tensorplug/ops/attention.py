@@ -21,14 +21,14 @@ def _attended(call: Call) -> Shape:
     if k.ne[1] != v.ne[1] or k.ne[2:] != v.ne[2:]:
         raise call.fail("k and v differ in positions, heads or batch")
     if not repeat_over_batch(k, q):
-        raise call.fail("the heads or the batch of q are no multiple of those of k")
+        raise call.fail("the heads or the batch of q are not a multiple of those of k")
     if mask is not None:
         if mask.ne[0] != k.ne[1] or mask.ne[1] < q.ne[1]:
             raise call.fail("mask must be [positions of k, at least the tokens of q]")
         if not repeat_over_batch(mask, q):
             raise call.fail("mask does not repeat over the heads and batch of q")
     elif call.params["max_bias"]:
-        raise call.fail("max_bias needs a mask to slope")
+        raise call.fail("max_bias scales a mask, but there is no mask")
     if sinks is not None and sinks.ne != (q.ne[2], 1, 1, 1):
         raise call.fail("sinks must have one element for each head of q")
     return (v.ne[0], q.ne[2], q.ne[1], q.ne[3]), max(q.rank, 3)
@@ -42,8 +42,8 @@ def _parts(call: Call) -> Iterable[Way]:
 
     if mask is None or mask.ne[1] == q.ne[1]:
         yield Way({"q": 1, **masked(1)}, 2)
-    # Heads of q share those of k and v: both are cut, in the same proportion. The slope of a mask
-    # depends on the number of the head.
+    # Heads of q share heads of k and v, so both are cut in the same proportion. With max_bias the
+    # mask is scaled by a slope that depends on the number of the head, so heads are not cut.
     if not call.params["max_bias"] and (mask is None or mask.ne[2] in (1, q.ne[2])):
         sinks: dict[str, State] = {} if call.get("sinks") is None else {"sinks": 0}
         heads: dict[str, State] = {} if call["k"].ne[2] == 1 else {"k": 2, "v": 2}
@@ -90,12 +90,14 @@ def flash_attn_ext(
     softcap: float = 0.0,
     name: str = "",
 ) -> Tensor:
-    """Attention of `q` [d, tokens, heads, batch] to `k` [d, n, kv heads, b] and their values `v`.
+    """Attention of `q` [d, tokens, heads, batch] to keys `k` [d, n, kv heads, b] and values `v`.
 
-    `v` is [e, n, kv heads, b]; heads and batches of `q` share those of `k` and `v` in blocks, as in
-    `mul_mat`. `mask` is f32 or f16 [n, at least tokens, ...] and repeats modulo over heads and
-    batches. The result is f32 [e, heads, tokens, batch]: heads and tokens have
-    changed places. A row that sees nothing gives zeros. Raises ShapeError.
+    `v` is [e, n, kv heads, b], in `ne` order. Consecutive heads and batches of `q` share those of
+    `k` and `v`, as in `mul_mat`. `mask` is f32 or f16 [n, at least tokens, ...]; head and batch i
+    use mask i modulo the number of masks. `max_bias` above 0 scales the mask by a slope for each
+    head (ALiBi). `sinks` [heads] adds a term to the divisor of each head. `softcap` limits scores.
+    The result is f32 [e, heads, tokens, batch]: heads and tokens are swapped. A token whose mask is
+    -inf everywhere gives zeros. Raises ShapeError.
     """
     return apply(
         FLASH_ATTN_EXT,

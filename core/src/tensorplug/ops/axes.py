@@ -1,6 +1,6 @@
-"""Axes as people count them, NumPy's way, turned into dimensions of `ne`.
+"""Conversion of axes in NumPy order to dimensions of `ne`.
 
-Axis 0 is the slowest dimension and axis -1 the fastest, which is dimension 0 of `ne`.
+Axis 0 is the slowest dimension. Axis -1 is the fastest dimension, which is dimension 0 of `ne`.
 """
 
 import operator
@@ -13,7 +13,7 @@ Axes = int | Sequence[int]
 
 
 def axis_of(x: Tensor, axis: int, where: str) -> int:
-    """`axis` of `x` from 0 on. Raises ShapeError for one that `x` does not have."""
+    """`axis` of `x` as a number from 0 on. Raises ShapeError if `x` does not have the axis."""
     number = operator.index(axis)
     if not -x.rank <= number < x.rank:
         raise ShapeError(
@@ -24,7 +24,7 @@ def axis_of(x: Tensor, axis: int, where: str) -> int:
 
 
 def axes_of(x: Tensor, axes: Axes, where: str) -> tuple[int, ...]:
-    """Several axes of `x` from 0 on, each once. Raises ShapeError."""
+    """Axes of `x` as numbers from 0 on. Raises ShapeError for an axis given twice or missing."""
     given = (axes,) if isinstance(axes, int) else tuple(axes)
     found = tuple(axis_of(x, axis, where) for axis in given)
     if len(set(found)) < len(found):
@@ -38,10 +38,15 @@ def dim_of(x: Tensor, axis: int, where: str) -> int:
 
 
 def moves_of(x: Tensor, axes: Sequence[int], where: str) -> Ne:
-    """For each dimension of `ne` where it goes, when axis `i` of the result is `axes[i]` of `x`."""
+    """The dimension of the result for each dimension of `x`, in `ne` order.
+
+    Axis `i` of the result is axis `axes[i]` of `x`. Raises ShapeError.
+    """
     order = axes_of(x, axes, where)
     if len(order) != x.rank:
-        raise ShapeError(f"{where}: axes {tuple(axes)} are not an order of the {x.rank} of {x}")
+        raise ShapeError(
+            f"{where}: axes {tuple(axes)} are not a permutation of the {x.rank} axes of {x}"
+        )
     moves = list(range(MAX_RANK))
     for to, axis in enumerate(order):
         moves[x.rank - 1 - axis] = x.rank - 1 - to

@@ -1,4 +1,4 @@
-"""Gradients: what comes back through an op, given what comes back to its result."""
+"""Gradients: ops that give the gradient of a source from the gradient of a result."""
 
 from collections.abc import Iterable
 
@@ -69,7 +69,7 @@ ROPE_BACK = register_op(
         check=ROPE.check,
         in_place=("x",),
         split=any_of(ROPE.split, linear("x")),
-        formula="rope with all angles the other way round",
+        formula="rope with all angles negated",
         origin=ROPE.origin,
     )
 )
@@ -111,7 +111,7 @@ CROSS_ENTROPY_LOSS_BACK = register_op(
 
 
 UNIT = 4
-"""Each gradient of attention starts at a multiple of so many elements: 16 bytes, as in ggml."""
+"""Gradients of attention start at multiples of this number of elements: 16 bytes, as in ggml."""
 
 
 def _gradients(call: Call) -> Shape:
@@ -121,7 +121,7 @@ def _gradients(call: Call) -> Shape:
     if q.ne[0] != k.ne[0] or k.ne[1] != v.ne[0] or k.ne[2:] != v.ne[2:]:
         raise call.fail("k must be [size, positions, ...] and v [positions, value size, ...]")
     if not repeat_over_batch(k, q):
-        raise call.fail("the heads or the batch of q are no multiple of those of k")
+        raise call.fail("the heads or the batch of q are not a multiple of those of k")
     if grad.ne != (v.ne[1], q.ne[1], q.ne[2], q.ne[3]):
         raise call.fail(f"grad must have ne {(v.ne[1], q.ne[1], q.ne[2], q.ne[3])}")
     if call.params["masked"] and k.ne[1] < q.ne[1]:
@@ -142,7 +142,7 @@ FLASH_ATTN_BACK = register_op(
         dtype=always(F32),
         split=_gradient_parts,
         formula="gradients of softmax(q k / sqrt(size)) v: those of q, k and v, padded by zeros",
-        origin="the chain rule; packed as by ggml, whose kernel was never adapted to its attention",
+        origin="the chain rule; the result is packed as in ggml, whose kernel is out of date",
     )
 )
 
@@ -179,7 +179,7 @@ def rope_back(
     sections: tuple[int, ...] = (),
     name: str = "",
 ) -> Tensor:
-    """Gradient of `rope` with the same parameters, given that of its result, `x`."""
+    """Gradient of `rope` with the same parameters; `x` is the gradient of its result."""
     return apply(
         ROPE_BACK,
         x,
@@ -200,7 +200,7 @@ def rope_back(
 
 
 def cross_entropy_loss(logits: Tensor, labels: Tensor, *, name: str = "") -> Tensor:
-    """Mean over rows of the cross entropy of `labels` and softmax(`logits`): f32, one element.
+    """Cross entropy of `labels` and softmax(`logits`), mean over rows: one f32 element.
 
     Both are f32 of one shape; each row of `labels` sums to 1.
     """
@@ -210,19 +210,19 @@ def cross_entropy_loss(logits: Tensor, labels: Tensor, *, name: str = "") -> Ten
 def cross_entropy_loss_back(
     grad: Tensor, logits: Tensor, labels: Tensor, *, name: str = ""
 ) -> Tensor:
-    """Gradient of `cross_entropy_loss` with respect to `logits`; `grad` is that of the loss."""
+    """Gradient of `cross_entropy_loss` with respect to `logits`; `grad` is that of the loss [1]."""
     return apply(CROSS_ENTROPY_LOSS_BACK, grad, logits, labels, name=name)
 
 
 def flash_attn_back(
     q: Tensor, k: Tensor, v: Tensor, grad: Tensor, *, masked: bool = False, name: str = ""
 ) -> Tensor:
-    """Gradients of attention, as one f32 vector: those of `q`, of `k` and of `v` one after another.
+    """Gradients of attention with respect to `q`, `k` and `v`, concatenated to one f32 vector.
 
-    Each starts at a multiple of 16 bytes (`UNIT` elements), with zeros between. `q` is [size,
-    tokens, heads, batch], `k` [size, positions, kv heads, b], `v` [positions, value size, kv heads,
-    b] and `grad`, that of the result, [value size, tokens, heads, batch] (`ne` order); heads of `q`
-    share those of `k` in groups. Scores are scaled by 1 / sqrt(size); with `masked` token i sees
-    the positions up to i + positions - tokens. Raises ShapeError.
+    Each gradient starts at a multiple of 16 bytes (`UNIT` elements); the padding is zeros. In `ne`
+    order `q` is [size, tokens, heads, batch], `k` [size, positions, kv heads, b], `v` [positions,
+    value size, kv heads, b], and `grad`, the gradient of the result, [value size, tokens, heads,
+    batch]. Consecutive heads of `q` share a head of `k`. Scores are scaled by 1 / sqrt(size). With
+    `masked`, token i attends to the positions up to i + positions - tokens. Raises ShapeError.
     """
     return apply(FLASH_ATTN_BACK, q, k, v, grad, masked=masked, name=name)

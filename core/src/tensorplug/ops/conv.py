@@ -1,4 +1,4 @@
-"""Convolutions, computed at once: plain, by depth, transposed."""
+"""Convolutions as one op each: plain, depthwise and transposed."""
 
 from tensorplug.dtypes import F32
 from tensorplug.graph.tensor import Tensor
@@ -85,10 +85,10 @@ def conv_2d_dw(
     dilation: Along = 1,
     name: str = "",
 ) -> Tensor:
-    """Convolution of each channel with a filter of its own: f32 [n, channels, out h, out w].
+    """Depthwise convolution, with one filter per channel: f32 [n, channels, out h, out w].
 
-    `kernel` is [channels, 1, kh, kw], f32, f16 or bf16; `x` is f32 [n, channels, h, w]. For the
-    rest see `conv_2d`. Raises ShapeError.
+    `kernel` is [channels, 1, kh, kw], f32, f16 or bf16; `x` is f32 [n, channels, h, w]. `stride`,
+    `padding` and `dilation` are as in `conv_2d`. Raises ShapeError.
     """
     slide = window("conv_2d_dw", 2, stride=stride, padding=padding, dilation=dilation)
     return apply(CONV_2D_DW, kernel, x, **slide, name=name)
@@ -141,10 +141,11 @@ def conv_3d(
     n_channels_out: int,
     name: str = "",
 ) -> Tensor:
-    """Convolution of volumes `x` [n * channels, d, h, w] (f32): f32 [n * filters, .., .., ..].
+    """Convolution of volumes: f32 [n * filters, out d, out h, out w].
 
-    `kernel` is [filters * channels, kd, kh, kw], f32, f16 or bf16, the channels of a filter one
-    after another. Windows are numbers or triples (depth, height, width). Raises ShapeError.
+    `x` is f32 [n * channels, d, h, w]. `kernel` is [filters * channels, kd, kh, kw], f32, f16 or
+    bf16; the channels of one filter are consecutive. `stride`, `padding` and `dilation` are numbers
+    or triples (depth, height, width). Raises ShapeError.
     """
     slide = window("conv_3d", 3, stride=stride, padding=padding, dilation=dilation)
     return apply(
@@ -167,14 +168,14 @@ def _spread_signal(call: Call) -> Shape:
             f"s0 = {stride} and d0 = {dilation} must be positive, p0 = {pad} not negative"
         )
     if x.ne[2:] != (1, 1) or kernel.ne[3] != 1:
-        raise call.fail("x has two dimensions at most, kernel three")
+        raise call.fail("x must have at most two dimensions, kernel at most three")
     if kernel.ne[2] != x.ne[1]:
         raise call.fail(f"kernel has {kernel.ne[2]} channels, ne[2], and x has {x.ne[1]}, ne[1]")
     if not (kernel.ne[0] and x.ne[0]):
         raise call.fail("x and kernel must not be empty")
     length = (x.ne[0] - 1) * stride + (kernel.ne[0] - 1) * dilation + 1 - 2 * pad
     if length < 1:
-        raise call.fail(f"nothing is left once p0 = {pad} elements are cropped from both ends")
+        raise call.fail(f"nothing is left after p0 = {pad} elements are cropped from both ends")
     return (length, kernel.ne[1], 1, 1), 2
 
 
@@ -200,10 +201,10 @@ def conv_transpose_1d(
     dilation: int = 1,
     name: str = "",
 ) -> Tensor:
-    """Spread each element of a signal `x` [channels, l] (f32): f32 [filters, out l].
+    """Transposed convolution of an f32 signal `x` [channels, l]: f32 [filters, out l].
 
-    `kernel` is [channels, filters, k], f32, f16 or bf16. The result has (l - 1) * stride + (k - 1)
-    * dilation + 1 elements, less `padding` that are cropped from each end. Raises ShapeError.
+    `kernel` is [channels, filters, k], f32, f16 or bf16. `out l` is (l - 1) * stride + (k - 1) *
+    dilation + 1 - 2 * padding: `padding` elements are cropped from each end. Raises ShapeError.
     """
     slide = window("conv_transpose_1d", 1, stride=stride, padding=padding, dilation=dilation)
     return apply(CONV_TRANSPOSE_1D, kernel, x, **slide, name=name)
@@ -239,9 +240,9 @@ CONV_TRANSPOSE_2D = register_op(
 
 
 def conv_transpose_2d(kernel: Tensor, x: Tensor, *, stride: int = 1, name: str = "") -> Tensor:
-    """Spread each pixel of images `x` [n, channels, h, w] (f32): f32 [n, filters, .., ..].
+    """Transposed convolution of f32 images `x` [n, channels, h, w]: f32 [n, filters, out h, out w].
 
-    `kernel` is [channels, filters, kh, kw], f32, f16 or bf16; padding 0. The result is
-    (w - 1) * stride + kw wide, and so on. Raises ShapeError.
+    `kernel` is [channels, filters, kh, kw], f32, f16 or bf16. `out w` is (w - 1) * stride + kw, and
+    `out h` is (h - 1) * stride + kh; there is no padding. Raises ShapeError.
     """
     return apply(CONV_TRANSPOSE_2D, kernel, x, stride=stride, name=name)

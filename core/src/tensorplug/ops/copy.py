@@ -1,4 +1,4 @@
-"""Copies: to other memory, other layout, other type; joined, tiled, or into a part of a tensor."""
+"""Copies: into other memory, layouts and types; concatenated, tiled, or into part of a tensor."""
 
 from collections.abc import Iterable
 
@@ -26,7 +26,7 @@ def _dup_type(call: Call) -> DType:
 
 
 def _converted_parts(call: Call) -> Iterable[Way]:
-    # Integers and blocks of summands are not those of the sum.
+    # Conversion to integers or blocks is not linear: converted summands do not add up to the sum.
     wanted = _dup_type(call)
     if wanted is call["x"].dtype or wanted.is_float:
         yield Way({"x": PARTIAL}, PARTIAL)
@@ -41,7 +41,7 @@ DUP = register_op(
         shape=same_shape_as("x"),
         dtype=_dup_type,
         split=_converted_parts,
-        formula="y = x in memory of its own, contiguous; of the type `to` where one is given",
+        formula="y = a contiguous copy of x, of the type `to` if one is given",
     )
 )
 
@@ -59,7 +59,7 @@ def _contiguous_shape(call: Call) -> Shape:
 
 def _kept_parts(call: Call) -> Iterable[Way]:
     yield Way({"x": PARTIAL}, PARTIAL)
-    # Other sizes put elements of several slices into one.
+    # With other sizes a slice of the result has elements of several slices of x.
     if not call.params["ne"]:
         yield from aligned("x")(call)
 
@@ -72,7 +72,7 @@ CONT = register_op(
         shape=_contiguous_shape,
         dtype=same_type_as("x"),
         split=_kept_parts,
-        formula="y = x without gaps, elements in order, perhaps in another shape",
+        formula="y = x, contiguous, elements in order, with another shape if one is given",
     )
 )
 
@@ -80,13 +80,13 @@ CONT = register_op(
 def _target_shape(call: Call) -> Shape:
     x, target = call["x"], call["target"]
     if x.size != target.size:
-        raise call.fail(f"{x.size} elements do not fill {target.size}")
+        raise call.fail(f"x has {x.size} elements and target {target.size}")
     return target.ne, target.rank
 
 
 def _copies_apart(call: Call) -> None:
     if overlap(call["x"], call["target"]):
-        raise call.fail("x lies in part over target; cont() it first, as cpy() does")
+        raise call.fail("x and target overlap; cont() x first, as cpy() does")
 
 
 def _over_target(call: Call) -> Alias:
@@ -169,7 +169,7 @@ REPEAT = register_op(
         shape=_tiled,
         dtype=same_type_as("x"),
         split=_repeated_parts,
-        formula="y = copies of x side by side",
+        formula="y = x, tiled to the sizes of y",
     )
 )
 
@@ -180,7 +180,7 @@ def _part_fits(call: Call) -> None:
     for n, stride in zip(part.ne[1:], ("nb1", "nb2", "nb3"), strict=True):
         last += (n - 1) * call.int(stride)
     if not a.is_contiguous or call.int("offset") < 0 or last > a.nbytes:
-        raise call.fail(f"the part ends at byte {last} of {a.nbytes}, or a has gaps")
+        raise call.fail(f"the part ends at byte {last} of {a.nbytes}, or a is not contiguous")
 
 
 def _into_part(name: str, formula: str) -> Op:
@@ -203,12 +203,12 @@ SET = _into_part("set", "y = a; view(y, nb1, nb2, nb3, offset) = part")
 
 
 def dup(x: Tensor, *, to: DTypeLike | None = None, name: str = "") -> Tensor:
-    """A contiguous copy of `x`, any type; converted where another type is named."""
+    """A contiguous copy of `x`, of any type; converted if `to` names another type."""
     return apply(DUP, x, to="" if to is None else dtype_of(to).name, name=name)
 
 
 def cont(x: Tensor, shape: tuple[int, ...] | None = None, *, name: str = "") -> Tensor:
-    """`x` without gaps, any type; with `shape` (NumPy order) reshaped at the same time."""
+    """A contiguous copy of `x`, of any type; with `shape` (NumPy order) also reshaped."""
     if shape is None:
         return apply(CONT, x, name=name)
     ne, rank = ne_of(shape, "cont")
@@ -218,9 +218,9 @@ def cont(x: Tensor, shape: tuple[int, ...] | None = None, *, name: str = "") -> 
 def cpy(x: Tensor, target: Tensor, *, name: str = "") -> Tensor:
     """Write `x` into the memory of `target`, converted to its type; an effect.
 
-    Elements go in order; the shapes may differ, the number of elements not. The result is `target`
-    after the write. Where `x` lies in part over `target` it is copied first: a backend never sees
-    a `cpy` that reads what it writes, but for a tensor that is written to itself.
+    Elements are copied in order; the shapes may differ, but not the number of elements. The result
+    is `target` after the write. If `x` and `target` overlap, `x` is copied to other memory first:
+    the source and target that a backend gets never overlap, except if a tensor is copied to itself.
     """
     return apply(CPY, cont(x) if overlap(x, target) else x, target, name=name)
 
@@ -231,13 +231,13 @@ def cast(x: Tensor, to: DTypeLike, *, name: str = "") -> Tensor:
 
 
 def concat(a: Tensor, b: Tensor, *, axis: int = 0, name: str = "") -> Tensor:
-    """`b` after `a` along `axis`. Types are equal. Raises ShapeError."""
+    """Concatenate `a` and `b`, of one type, along `axis`. Raises ShapeError."""
     longer = a if a.rank >= b.rank else b
     return apply(CONCAT, a, b, dim=dim_of(longer, axis, "concat"), name=name)
 
 
 def repeat(x: Tensor, shape: tuple[int, ...], *, name: str = "") -> Tensor:
-    """Copies of `x` side by side up to `shape` (NumPy order), each size a multiple of x's."""
+    """Tile `x` to `shape` (NumPy order); each size must be a multiple of the same size of `x`."""
     ne, rank = ne_of(shape, "repeat")
     return apply(REPEAT, x, ne=ne, rank=rank, name=name)
 
@@ -245,12 +245,18 @@ def repeat(x: Tensor, shape: tuple[int, ...], *, name: str = "") -> Tensor:
 def acc(
     a: Tensor, part: Tensor, *, nb1: int, nb2: int, nb3: int, offset: int, name: str = ""
 ) -> Tensor:
-    """`a` with `part` added to the window of strides `nb1..nb3` bytes at `offset` bytes; f32."""
+    """A copy of f32 `a` with `part` added to a view into it.
+
+    The view has the sizes of `part`; its strides `nb1..nb3` and its `offset` are in bytes.
+    """
     return apply(ACC, a, part, nb1=nb1, nb2=nb2, nb3=nb3, offset=offset, name=name)
 
 
 def set(
     a: Tensor, part: Tensor, *, nb1: int, nb2: int, nb3: int, offset: int, name: str = ""
 ) -> Tensor:
-    """`a` with `part` in the window of strides `nb1..nb3` bytes at `offset` bytes; f32."""
+    """A copy of f32 `a` with `part` in place of a view into it.
+
+    The view has the sizes of `part`; its strides `nb1..nb3` and its `offset` are in bytes.
+    """
     return apply(SET, a, part, nb1=nb1, nb2=nb2, nb3=nb3, offset=offset, name=name)

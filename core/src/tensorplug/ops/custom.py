@@ -1,4 +1,4 @@
-"""Ops that call a Python function on arrays: only devices that work in host memory have them."""
+"""Ops that call a Python function on arrays. Only devices that compute in host memory have them."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -12,9 +12,9 @@ from tensorplug.ops.table import Call, Op, Param, Shape, Source, apply, register
 
 MOST_SOURCES = 10
 ALL_THREADS = -1
-"""For `n_tasks`: as many calls as the device has threads."""
+"""A value of `n_tasks`: one call for each thread of the device."""
 Function = Callable[..., Any]
-"""Called with the array of the result, to be filled, and those of the sources, NumPy order."""
+"""A function that fills the array of the result (its first argument) from those of the sources."""
 
 _PARAMS = (
     Param("function", Callable, required=True),  # type: ignore[arg-type]  # an ABC
@@ -28,13 +28,13 @@ def _callable(call: Call) -> None:
         hash(function)
     except TypeError as error:
         raise OptionError(
-            f"{call.op.name}: function {function!r} has no hash, and graphs that call it could not "
+            f"{call.op.name}: function {function!r} is not hashable, so graphs that call it cannot "
             "be compared; pass a method of it, or a lambda"
         ) from error
     if tasks < ALL_THREADS:
         raise OptionError(
-            f"{call.op.name}: n_tasks = {tasks}; takes a number of calls, {ALL_THREADS} for one on "
-            "each thread, or 0 for one call without `ith` and `nth`"
+            f"{call.op.name}: n_tasks = {tasks}; takes a number of calls, {ALL_THREADS} for one "
+            "call per thread, or 0 for one call without `ith` and `nth`"
         )
 
 
@@ -81,14 +81,15 @@ CUSTOM = register_op(
 )
 
 CALLING = frozenset(op.name for op in (MAP_CUSTOM1, MAP_CUSTOM2, MAP_CUSTOM3, CUSTOM))
-"""Ops that call a function of the user."""
+"""Names of the ops that call a function of the user."""
 
 
 def call_function(node: Tensor, result: Array, sources: Sequence[Array], **part: int) -> None:
-    """Let the function of `node` fill `result`; devices and the reference call it here.
+    """Let the function of `node` fill `result`. Devices and the reference use this function.
 
-    Arrays have four dimensions and come in those of the tensors, sources read-only. `part` is empty
-    or `ith` and `nth`. Raises GraphError from whatever the function raises.
+    `result` and `sources` have four dimensions; the function gets views with the shapes of the
+    tensors, and the sources are read-only. `part` is empty, or has `ith` and `nth`. Raises
+    GraphError from any exception of the function.
     """
     function = node.params["function"]
     assert callable(function)
@@ -105,7 +106,7 @@ def call_function(node: Tensor, result: Array, sources: Sequence[Array], **part:
 
 
 def _seen(array: Array, tensor: Tensor) -> Array:
-    """A view in the dimensions of `tensor`; the last counts bytes for block types."""
+    """A view with the shape of `tensor`; the last dimension of block types counts bytes."""
     lost = 4 - tensor.rank
     return array.reshape(array.shape[lost:])
 
@@ -114,10 +115,11 @@ def map_custom1(a: Tensor, function: Function, *, n_tasks: int = 0, name: str = 
     """Call `function(y, a)` to fill a result like `a`.
 
     Arrays have the NumPy shapes of the tensors; bf16 comes as uint16, block types as bytes, and
-    sources are read-only. With `n_tasks` other than 0 there are so many calls, side by side (-1:
-    one on each thread), that share the work: each gets its number `ith` and their count `nth` as
-    keywords. What the function raises comes out as GraphError, with the node's name, where the
-    graph runs. The function needs a hash; a graph that calls one cannot be saved.
+    sources are read-only. With `n_tasks` other than 0 the function is called `n_tasks` times in
+    parallel (-1: once per thread of the device); each call gets its number `ith` and the number of
+    calls `nth` as keywords, and computes its part of the result. An exception of the function makes
+    the run raise GraphError with the name of the node. The function must be hashable. A graph that
+    calls a function cannot be saved.
     """
     return apply(MAP_CUSTOM1, a, function=function, n_tasks=n_tasks, name=name)
 
@@ -147,10 +149,10 @@ def custom(
 ) -> Tensor:
     """Call `function(y, *sources)` to fill a result of `shape` (NumPy order) and the type `to`.
 
-    Takes up to ten sources; for the rest see `map_custom1`. Raises GraphError, ShapeError.
+    Takes up to ten sources; otherwise as `map_custom1`. Raises GraphError, ShapeError.
     """
     if len(sources) > MOST_SOURCES:
-        raise GraphError(f"custom: {len(sources)} sources given, at most {MOST_SOURCES} taken")
+        raise GraphError(f"custom: {len(sources)} sources given; it takes at most {MOST_SOURCES}")
     ne, rank = ne_of(shape, "custom")
     wanted: dict[str, Value] = {"ne": ne, "rank": rank, "to": dtype_of(to).name}
     return apply(CUSTOM, *sources, function=function, n_tasks=n_tasks, name=name, **wanted)

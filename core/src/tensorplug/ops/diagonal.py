@@ -7,7 +7,7 @@ from tensorplug.ops.split import Way, aligned, any_of, linear, ways
 from tensorplug.ops.table import Call, Op, Param, Shape, Source, apply, register_op
 
 TRIANGLES = ("upper_diag", "upper", "lower_diag", "lower")
-"""Which half of a matrix, and whether the diagonal belongs to it."""
+"""Kinds of triangles: the upper or lower half of a matrix, with or without the diagonal."""
 
 
 def _squared(call: Call) -> Shape:
@@ -77,7 +77,7 @@ SOLVE_TRI = register_op(
         dtype=always(F32),
         check=(_solvable,),
         split=any_of(aligned("a", "b", axes=(2, 3)), ways(Way({"b": 0}, 0)), linear("b")),
-        formula="the x with a x = b, of which a's lower triangle is read",
+        formula="the x with a x = b; only the lower triangle of a is read",
     )
 )
 
@@ -88,18 +88,18 @@ def diag(x: Tensor, *, name: str = "") -> Tensor:
 
 
 def diag_mask_zero(x: Tensor, *, n_past: int = 0, name: str = "") -> Tensor:
-    """Zero in each row j right of column `n_past` + j."""
+    """f32, f16 or bf16 `x` with 0 in each row j right of column `n_past` + j."""
     return apply(DIAG_MASK_ZERO, x, n_past=n_past, name=name)
 
 
 def tri(x: Tensor, kind: str, *, name: str = "") -> Tensor:
-    """Keep one triangle of the square matrices `x`, one of TRIANGLES; the rest becomes 0."""
+    """f32 square matrices `x` with 0 outside the triangle `kind`, one of TRIANGLES."""
     return apply(TRI, x, kind=kind, name=name)
 
 
 def solve_tri(a: Tensor, b: Tensor, *, name: str = "") -> Tensor:
     """Solve a x = b for f32 `a` [n, n, ...], lower triangular, and `b` [k, n, ...].
 
-    What lies above the diagonal of `a` is not read. A zero on the diagonal gives infinities or NaN.
+    Elements above the diagonal of `a` are not read. Zeros on the diagonal give infinities or NaN.
     """
     return apply(SOLVE_TRI, a, b, name=name)

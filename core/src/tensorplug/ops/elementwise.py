@@ -1,4 +1,4 @@
-"""Element by element: arithmetic of two tensors and of a tensor with constants."""
+"""Arithmetic element by element: two tensors, or a tensor and constants."""
 
 import math
 from collections.abc import Iterable
@@ -36,7 +36,7 @@ def _binary(name: str, sign: str, *summands: SplitRule) -> Op:
 
 
 def _summands(call: Call) -> Iterable[Way]:
-    # Encoded summands do not add up to the encoded sum.
+    # Encoding is not linear: encoded summands do not add up to the encoded sum.
     return () if call["a"].dtype.is_block else linear("a", "b")(call)
 
 
@@ -81,7 +81,7 @@ ADD1 = register_op(
         check=(_one_element,),
         in_place=("a",),
         split=any_of(aligned("a"), _summands),
-        formula="y = a + b, b being one element",
+        formula="y = a + b, where b is one element",
     )
 )
 
@@ -195,63 +195,66 @@ ARANGE = register_op(
 
 
 def add(a: Tensor, b: Tensor, *, to: DTypeLike | None = None, name: str = "") -> Tensor:
-    """Sum of `a` and `b`; `b`, f32, f16 or bf16, repeats to the shape of `a`: copies side by side.
+    """Sum of `a` and `b`; `b` (f32, f16 or bf16) is tiled to the shape of `a`.
 
-    The result has the type of `a`, which may be a block type (decoded, added, encoded anew), or
-    the type `to`: f32, f16 or bf16.
+    The result has the type `to` (f32, f16 or bf16), by default the type of `a`. If that is a block
+    type, `a` is decoded and the sum is encoded again.
     """
     return apply(ADD, a, b, to="" if to is None else dtype_of(to).name, name=name)
 
 
 def add1(a: Tensor, b: Tensor, *, name: str = "") -> Tensor:
-    """Add the one element of `b`, f32, f16 or bf16, to each of `a`; type of `a`, blocks too."""
+    """Add the only element of `b` (f32, f16 or bf16) to each element of `a`.
+
+    The result has the type of `a`, which may be a block type.
+    """
     return apply(ADD1, a, b, name=name)
 
 
 def sub(a: Tensor, b: Tensor, *, name: str = "") -> Tensor:
-    """Difference of `a` and `b`; `b` repeats to the shape of `a`. f32, f16, bf16; type of `a`."""
+    """Difference of `a` and `b`, f32, f16 or bf16; `b` is tiled to `a`. The type is that of `a`."""
     return apply(SUB, a, b, name=name)
 
 
 def mul(a: Tensor, b: Tensor, *, name: str = "") -> Tensor:
-    """Product of `a` and `b`; `b` repeats to the shape of `a`. f32, f16, bf16; type of `a`."""
+    """Product of `a` and `b`, f32, f16 or bf16; `b` is tiled to `a`. The type is that of `a`."""
     return apply(MUL, a, b, name=name)
 
 
 def div(a: Tensor, b: Tensor, *, name: str = "") -> Tensor:
-    """Quotient of `a` and `b`; `b` repeats to the shape of `a`. f32, f16, bf16; type of `a`."""
+    """Quotient of `a` and `b`, f32, f16 or bf16; `b` is tiled to `a`. The type is that of `a`."""
     return apply(DIV, a, b, name=name)
 
 
 def add_id(a: Tensor, b: Tensor, ids: Tensor, *, name: str = "") -> Tensor:
-    """Add to each row of `a` [n, used, tokens] the row of `b` [n, experts] that i32 `ids` names.
+    """Add rows of `b` [n, experts] to the rows of `a` [n, used, tokens], both f32.
 
-    The id -1 adds nothing. Any other id that names no row is an error, of which
-    `tensorplug.ops.ids` says when it is raised.
+    The i32 `ids` [used, tokens] number the rows of `b`. The id -1 adds nothing. Any other id
+    outside `b` is an error; `tensorplug.ops.ids` says when it is raised. Sizes are in `ne` order.
     """
     return apply(ADD_ID, a, b, ids, name=name)
 
 
 def scale(x: Tensor, scale: float, *, bias: float = 0.0, name: str = "") -> Tensor:
-    """`scale * x + bias`."""
+    """`scale * x + bias`; `x` is f32, f16 or bf16, and the result has its type."""
     return apply(SCALE, x, scale=float(scale), bias=float(bias), name=name)
 
 
 def clamp(x: Tensor, min: float, max: float, *, name: str = "") -> Tensor:
-    """`x` held between `min` and `max`."""
+    """`x` limited to the range from `min` to `max`; f32, f16 or bf16."""
     return apply(CLAMP, x, min=float(min), max=float(max), name=name)
 
 
 def leaky_relu(x: Tensor, *, slope: float = 0.01, name: str = "") -> Tensor:
-    """`x` where it is positive, `slope * x` elsewhere."""
+    """`x` where it is positive, `slope * x` elsewhere; f32, f16 or bf16."""
     return apply(LEAKY_RELU, x, slope=float(slope), name=name)
 
 
 def fill(x: Tensor, value: float, *, name: str = "") -> Tensor:
-    """A tensor like `x` with `value` everywhere."""
+    """A tensor of the shape and type of `x` with `value` in every element."""
     return apply(FILL, x, value=float(value), name=name)
 
 
 def arange(start: float, stop: float, step: float = 1.0, *, name: str = "") -> Tensor:
-    """f32 vector from `start` on in steps of `step`, `stop` excluded."""
+    """An f32 vector of `start`, `start + step`, and so on, without `stop`. Raises ShapeError."""
     return apply(ARANGE, start=float(start), stop=float(stop), step=float(step), name=name)

@@ -1,7 +1,8 @@
-"""Gated linear units: an activated half times a plain half.
+"""Gated linear units: the activation of one tensor times a second tensor.
 
-With one source each row holds both halves, the activated one first (second with `swapped`), and the
-result has half the row. With two sources `x` is activated and `gate` is plain.
+With two sources the activation is applied to `x` and the result is multiplied by `gate`. With one
+source each row of `x` holds both: the first half is activated (the second half with `swapped`), and
+rows of the result are half as long. All units take f32, f16 or bf16 and keep the type.
 """
 
 from collections.abc import Iterable
@@ -22,7 +23,7 @@ def _half_row(call: Call) -> Shape:
 
 
 def _parts(call: Call) -> Iterable[Way]:
-    # A row with both halves in it cannot be cut.
+    # A row that holds both halves cannot be cut.
     apart = call.get("gate") is not None
     return aligned("x", "gate", axes=(0, 1, 2, 3) if apart else (1, 2, 3))(call)
 
@@ -61,7 +62,7 @@ SWIGLU_OAI = _glu(
 def glu(
     op: str, x: Tensor, gate: Tensor | None = None, *, swapped: bool = False, name: str = ""
 ) -> Tensor:
-    """Gated linear unit `op`, one of the keys of `GLU`; f32, f16, bf16."""
+    """The gated linear unit called `op`, a key of `GLU`."""
     return apply(GLU[op], x, gate, swapped=swapped, name=name)
 
 
@@ -109,7 +110,10 @@ def swiglu_oai(
     swapped: bool = False,
     name: str = "",
 ) -> Tensor:
-    """Clamped `swiglu` with slope `alpha` and `gate + 1`."""
+    """`swiglu` as in OpenAI's gpt-oss: `a / (1 + exp(-alpha * a)) * (b + 1)`.
+
+    `a` is `x` clamped to at most `limit`, `b` is `gate` clamped to -`limit` to `limit`.
+    """
     return apply(
         SWIGLU_OAI, x, gate, swapped=swapped, alpha=float(alpha), limit=float(limit), name=name
     )

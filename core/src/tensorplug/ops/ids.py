@@ -1,9 +1,10 @@
-"""Ids that number the rows of a table: which sources of a node hold them, and their check.
+"""Ids of rows of a table: which sources of a node hold ids, and the check of their values.
 
-An id names a row, or is NO_ROW: zeros are read for it and nothing is written. Every other id is an
-error. `Schedule.run` raises GraphError for ids that it is given, before anything is written, and so
-does a device that looks at ids before it computes. A device that cannot raise reads and writes
-nothing outside the table, and gives NaN or zeros for such an id.
+An id is the number of a row, or NO_ROW. For NO_ROW a read gives zeros and a write does nothing.
+Every other value is an error. `Schedule.run` checks ids that are inputs of the run and raises
+GraphError before anything is written. A device that checks ids before it computes raises GraphError
+too. A device that cannot raise gives NaN or zeros for a wrong id; it never reads or writes outside
+the table.
 """
 
 from collections.abc import Iterator
@@ -16,12 +17,12 @@ from tensorplug.graph.tensor import Array, Tensor
 from tensorplug.ops.table import OPS
 
 NO_ROW = -1
-"""The id that names no row."""
+"""The id that stands for no row."""
 
 
 @dataclass(frozen=True, slots=True)
 class RowIds:
-    """A source of `node` that holds ids: its name, its tensor, and how many rows there are."""
+    """A source of `node` that holds ids: its name, its tensor, and the number of rows."""
 
     node: Tensor
     name: str
@@ -29,7 +30,7 @@ class RowIds:
     rows: int
 
     def check(self, values: Array) -> None:
-        """Raise GraphError for the first of `values`, in NumPy order, that is no id of a row."""
+        """Raise GraphError for the first of `values`, in NumPy order, that is not a valid id."""
         if not values.size:
             return
         if values.size == 1:
@@ -42,7 +43,7 @@ class RowIds:
         raise self.error(int(values[at]), f" at {list(at)}")
 
     def error(self, value: int, where: str = "") -> GraphError:
-        """The error for an id of `value`; `where` says at which place it is, after a blank."""
+        """The error for the id `value`; `where` is empty or a space and the index of the id."""
         error = GraphError(
             f"{self.node}: {self.name} {self.ids} holds {value}{where}, which names no row; rows "
             f"are 0 to {self.rows - 1}, and {NO_ROW} stands for none"

@@ -1,4 +1,4 @@
-"""Windows of a signal, an image or a volume laid side by side as rows, and summed back."""
+"""Windows of a signal, an image or a volume copied into rows, and summed back."""
 
 from collections.abc import Iterable
 
@@ -11,7 +11,7 @@ from tensorplug.ops.table import Call, Op, Param, Shape, Source, apply, register
 from tensorplug.ops.windows import Along, window, window_counts, window_params
 
 PIXELS = frozenset({F32, F16})
-"""Types of what windows slide over."""
+"""Types of signals, images and volumes."""
 
 
 def _row_type(call: Call) -> DType:
@@ -19,7 +19,7 @@ def _row_type(call: Call) -> DType:
     assert isinstance(name, str)
     wanted = dtype_of(name)
     if wanted not in REAL:
-        raise call.fail(f"windows are written as f32, f16 or bf16, not as {name}")
+        raise call.fail(f"windows cannot be written as {name}; choose f32, f16 or bf16")
     return wanted
 
 
@@ -36,7 +36,7 @@ def _counted(call: Call, ne: tuple[int, ...]) -> Shape:
         wide, high = window_counts(call, taps, sizes)
         return (taps[0] * taps[1] * ne[2], wide, high, ne[3]), 4
     if ne[3] != 1:
-        raise call.fail("x has three dimensions at most: length, channels, batch")
+        raise call.fail("x must have at most three dimensions: length, channels, batch")
     (long,) = window_counts(call, taps, sizes)
     return (taps[0] * ne[1], long, ne[2], 1), 3
 
@@ -94,7 +94,7 @@ IM2COL_BACK = register_op(
         shape=_image,
         dtype=always(F32),
         split=linear("grad"),
-        formula="each element of x is the sum of what windows say of it; undoes im2col's copying",
+        formula="y[i] = sum of the elements of grad that im2col copies from x[i]",
         origin="the transpose of im2col",
     )
 )
@@ -136,7 +136,7 @@ def _signal(call: Call) -> Shape:
         raise call.fail(f"x must be a matrix with rows of {channels} times the kernel's length")
     length = (x.ne[1] - 1) * stride + x.ne[0] // channels - 2 * crop
     if length < 1:
-        raise call.fail(f"nothing is left once p0 = {crop} elements are cropped from both ends")
+        raise call.fail(f"nothing is left after p0 = {crop} elements are cropped from both ends")
     return (length, channels, 1, 1), 2
 
 
@@ -168,13 +168,13 @@ def im2col(
     to: DTypeLike = "f16",
     name: str = "",
 ) -> Tensor:
-    """Copy the windows that `kernel` sees of `x` into rows, so that a product is a convolution.
+    """Copy each window of `x` that a convolution with `kernel` would use into a row.
 
-    `kernel` [any, channels, kh, kw] (only its sizes count) and `x` [n, channels, h, w], f32 or f16,
-    give [n, out h, out w, channels * kh * kw]. Where not `is_2d`, `kernel` [any, channels, k] and
-    `x` [n, channels, l] give [n, out l, channels * k]. `stride`, `padding` and `dilation` are
-    numbers for all axes or one for each. The result has the type `to`: f32, f16 or bf16. Raises
-    ShapeError.
+    The product of these rows with the filters is the convolution. `kernel` [any, channels, kh, kw],
+    of which only the sizes are used, and `x` [n, channels, h, w], f32 or f16, give [n, out h,
+    out w, channels * kh * kw]. Without `is_2d`, `kernel` [any, channels, k] and `x` [n, channels,
+    l] give [n, out l, channels * k]. `stride`, `padding` and `dilation` are numbers for all axes or
+    one for each axis. The result has the type `to`: f32, f16 or bf16. Raises ShapeError.
     """
     slide = _slide("im2col", is_2d=is_2d, stride=stride, padding=padding, dilation=dilation)
     return apply(IM2COL, kernel, x, **slide, is_2d=is_2d, to=dtype_of(to).name, name=name)
@@ -191,9 +191,9 @@ def im2col_back(
     is_2d: bool = True,
     name: str = "",
 ) -> Tensor:
-    """Gradient of the `x` of `im2col`, which had this `shape`; f32.
+    """Gradient of `im2col` with respect to its `x`, which has this `shape`; f32.
 
-    `grad` is that of the result of `im2col` with the same `kernel` and parameters. Raises
+    `grad` is the gradient of the result of `im2col` with the same `kernel` and parameters. Raises
     ShapeError.
     """
     slide = _slide("im2col_back", is_2d=is_2d, stride=stride, padding=padding, dilation=dilation)
@@ -232,11 +232,11 @@ def im2col_3d(
 def col2im_1d(
     x: Tensor, *, channels: int, stride: int = 1, padding: int = 0, name: str = ""
 ) -> Tensor:
-    """Sum overlapping pieces of a signal where each belongs; the type of `x`.
+    """Add up overlapping pieces of a signal; the result has the type of `x`.
 
-    `x` [t, channels * k] holds, for each of `t` steps of `stride`, the k elements of `channels`;
-    the result is [channels, (t - 1) * stride + k - 2 * padding], cropped by `padding` at both ends.
-    Raises ShapeError.
+    `x` [t, channels * k] holds `t` pieces of `k` elements for each channel; piece i starts at
+    element i * `stride`. The result is [channels, (t - 1) * stride + k - 2 * padding]: `padding`
+    elements are cropped at both ends. Raises ShapeError.
     """
     return apply(COL2IM_1D, x, s0=stride, oc=channels, p0=padding, name=name)
 

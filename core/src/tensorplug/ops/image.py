@@ -1,4 +1,4 @@
-"""Images and signals resized, padded, rolled; the embedding of a time."""
+"""Resizing, padding and rolling of images and signals; the embedding of times."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -26,7 +26,7 @@ def _resized(call: Call) -> Shape:
     if call.params["mode"] not in MODES:
         raise call.fail(f"unknown mode {call.params['mode']!r}; modes are {', '.join(MODES)}")
     if call.params["antialias"] and call.params["mode"] != "bilinear":
-        raise call.fail("antialias belongs to mode bilinear")
+        raise call.fail("antialias works only with mode bilinear")
     return ne, call.int("rank")
 
 
@@ -50,7 +50,7 @@ UPSCALE = register_op(
         shape=_resized,
         dtype=always(F32),
         split=_resized_parts,
-        formula="x at other sizes: interpolated along dimensions 0 and 1, nearest along 2 and 3",
+        formula="y = x resized: interpolated along dimensions 0 and 1, nearest along 2 and 3",
         origin="ggml; cubic convolution with a = -0.75, Keys 1981, doi:10.1109/TASSP.1981.1163711",
     )
 )
@@ -64,7 +64,7 @@ def _padded(call: Call) -> Shape:
     counts = [n for n in pads if isinstance(n, int)]
     ne = [x.ne[i] + counts[2 * i] + counts[2 * i + 1] for i in AXES]
     if call.params["circular"] and any(n == 0 for n in x.ne):
-        raise call.fail("nothing goes round in an empty tensor")
+        raise call.fail("x is empty, so circular padding has no elements to repeat")
     rank = max([x.rank, *(i + 1 for i in AXES if ne[i] > 1)])
     return (ne[0], ne[1], ne[2], ne[3]), rank
 
@@ -85,7 +85,7 @@ PAD = register_op(
         shape=_padded,
         dtype=always(F32),
         split=_unpadded_parts,
-        formula="y = x between zeros, or between what comes round from its other end",
+        formula="y = x with zeros around it, or with elements from its opposite end",
     )
 )
 
@@ -108,7 +108,7 @@ PAD_REFLECT_1D = register_op(
             *(Way({"x": axis}, axis) for axis in AXES[1:] if call["x"].ne[axis] > 1),
             *linear("x")(call),
         ],
-        formula="y = x between mirror images of itself, the end elements not doubled",
+        formula="y = x extended by its mirror images; the end elements are not doubled",
     )
 )
 
@@ -128,7 +128,7 @@ def _rolled(call: Call) -> Shape:
     for axis, shift in enumerate(shifts):
         assert isinstance(shift, int)
         if x.ne[axis] and abs(shift) >= x.ne[axis]:
-            raise call.fail(f"a shift of {shift} is no less than ne[{axis}], {x.ne[axis]}")
+            raise call.fail(f"a shift of {shift} is not less than ne[{axis}], {x.ne[axis]}")
     return x.ne, x.rank
 
 
@@ -140,7 +140,7 @@ ROLL = register_op(
         shape=_rolled,
         dtype=always(F32),
         split=_rolled_parts,
-        formula="y[i] = x[i - shift], round and round, along each dimension",
+        formula="y[i] = x[(i - shift) mod n] along each dimension of n elements",
     )
 )
 
@@ -180,9 +180,10 @@ def upscale(
 ) -> Tensor:
     """Resize f32 `x` to `shape` (NumPy order), up or down.
 
-    `mode` is nearest, bilinear or bicubic along the two fastest dimensions; the others take the
-    nearest. `align_corners` lets the outermost elements meet, instead of the outer edges of
-    elements. `antialias` widens the triangle of bilinear where it shrinks. Raises ShapeError.
+    `mode` is nearest, bilinear or bicubic along the two fastest dimensions; along the others the
+    nearest element is taken. `align_corners` aligns the centres of the corner elements; by default
+    the outer edges of the corner elements are aligned. `antialias` widens the bilinear filter when
+    the size shrinks. Raises ShapeError.
     """
     ne, rank = ne_of(shape, "upscale")
     return apply(
@@ -200,9 +201,9 @@ def upscale(
 def pad(
     x: Tensor, pads: Sequence[tuple[int, int]], *, circular: bool = False, name: str = ""
 ) -> Tensor:
-    """Pad f32 `x` by `pads`, (before, after) for each axis, as `numpy.pad` takes them.
+    """Pad f32 `x` by `pads`, one pair (before, after) for each axis, as in `numpy.pad`.
 
-    With zeros, or with `circular` with what comes round from the other end. Raises ShapeError.
+    The padding is zeros; with `circular` it repeats `x` periodically. Raises ShapeError.
     """
     pairs = tuple(tuple(pair) for pair in pads)
     if len(pairs) != x.rank or any(len(pair) != 2 for pair in pairs):
@@ -214,12 +215,15 @@ def pad(
 
 
 def pad_reflect_1d(x: Tensor, p0: int, p1: int, *, name: str = "") -> Tensor:
-    """Pad the last axis of f32 `x` by `p0` and `p1` elements that mirror its ends."""
+    """Pad the last axis of f32 `x` by `p0` and `p1` elements that mirror its ends.
+
+    `p0` and `p1` must be less than the size of the axis. Raises ShapeError.
+    """
     return apply(PAD_REFLECT_1D, x, p0=p0, p1=p1, name=name)
 
 
 def roll(x: Tensor, shifts: Axes, axis: Axes, *, name: str = "") -> Tensor:
-    """Shift f32 `x` round along each `axis`, as `numpy.roll` does. Raises ShapeError."""
+    """Shift f32 `x` cyclically along each `axis`, as `numpy.roll`. Raises ShapeError."""
     axes = axes_of(x, axis, "roll")
     given = (shifts,) * len(axes) if isinstance(shifts, int) else tuple(shifts)
     if len(given) != len(axes):
@@ -233,5 +237,8 @@ def roll(x: Tensor, shifts: Axes, axis: Axes, *, name: str = "") -> Tensor:
 
 
 def timestep_embedding(x: Tensor, dim: int, *, max_period: int = 10000, name: str = "") -> Tensor:
-    """Embed f32 times `x` [n] in cosines and sines: [dim, n]; the last row of an odd `dim` is 0."""
+    """Embed f32 times `x` [n] as cosines and sines: f32 [dim, n] in `ne` order.
+
+    The last row of an odd `dim` is 0. Raises ShapeError.
+    """
     return apply(TIMESTEP_EMBEDDING, x, dim=dim, max_period=max_period, name=name)

@@ -1,4 +1,4 @@
-"""Attention whose past is a matrix for each head, updated token by token: RWKV, GLA, delta nets."""
+"""Linear attention (RWKV, GLA, delta nets): each head has a matrix that every token updates."""
 
 from tensorplug.dtypes import F32
 from tensorplug.graph.tensor import Tensor
@@ -8,11 +8,11 @@ from tensorplug.ops.ssm import packed
 from tensorplug.ops.table import Call, Op, Param, Shape, ShapeRule, Source, apply, register_op
 
 _SUMMANDS = ways(Way({"v": PARTIAL, "state": PARTIAL}, PARTIAL))
-"""Outputs and states are linear in values and first states together."""
+"""Outputs and new states are linear in the values and the initial states together."""
 
 
 def _attended(*names: str) -> ShapeRule:
-    """Sources `names` of [size, heads, tokens] give rows of outputs, then rows of states."""
+    """The result has rows of outputs, then rows of states; `names` are [size, heads, tokens]."""
 
     def rule(call: Call) -> Shape:
         size, heads, tokens, more = call[names[0]].ne
@@ -86,7 +86,7 @@ def _corrected(call: Call) -> Shape:
         if (n, length) != (size, tokens):
             raise call.fail(f"{name} must be [{size}, heads, {tokens}, sequences] like v")
         if not divides(shared, heads) or not divides(batch, sequences):
-            raise call.fail(f"the heads or sequences of v are no multiple of those of {name}")
+            raise call.fail(f"the heads or sequences of v are not a multiple of those of {name}")
     if call["g"].ne not in ((1, *v.ne[1:]), v.ne):
         raise call.fail("g must have the shape of v, or one element for each head")
     if call["beta"].ne != (1, *v.ne[1:]):
@@ -113,12 +113,12 @@ GATED_DELTA_NET = register_op(
 def rwkv_wkv6(
     k: Tensor, v: Tensor, r: Tensor, tf: Tensor, td: Tensor, state: Tensor, *, name: str = ""
 ) -> Tensor:
-    """Recurrence of RWKV-6: decays `td`, and a bonus `tf` for the present token.
+    """Recurrence of RWKV-6 with decays `td` and a bonus `tf` for the current token.
 
-    `k`, `v`, `r`, `td` are f32 [size, heads, tokens], the tokens of one sequence after those of
-    another; `tf` is [size, heads], `state` [size * size * heads, sequences], each head's state
-    [size of v, size of k]. The result is [size * heads, tokens + size * sequences]: a row for each
-    token, then the last states as rows. Raises ShapeError.
+    `k`, `v`, `r` and `td` are f32 [size, heads, tokens]; the tokens of one sequence are
+    consecutive. `tf` is [size, heads]. `state` is [size * size * heads, sequences]; the state of a
+    head is [size of v, size of k]. The result is [size * heads, tokens + size * sequences]: a row
+    for each token, then the final states as rows. Raises ShapeError.
     """
     return apply(RWKV_WKV6, k, v, r, tf, td, state, name=name)
 
@@ -134,12 +134,12 @@ def rwkv_wkv7(
     *,
     name: str = "",
 ) -> Tensor:
-    """Recurrence of RWKV-7: decays `w`, and a change of the state along `a` and `b`.
+    """Recurrence of RWKV-7 with decays `w` and a low-rank update of the state by `a` and `b`.
 
-    All but `state` are f32 [size, heads, tokens], the tokens of one sequence after those of
-    another; `state` is [size * size * heads, sequences], each head's state [size of k, size of v]:
-    transposed against `rwkv_wkv6`. The result is [size * heads, tokens + size * sequences]: a row
-    for each token, then the last states as rows. Raises ShapeError.
+    All sources except `state` are f32 [size, heads, tokens]; the tokens of one sequence are
+    consecutive. `state` is [size * size * heads, sequences]; the state of a head is [size of k,
+    size of v], the transpose of that of `rwkv_wkv6`. The result is [size * heads, tokens + size *
+    sequences]: a row for each token, then the final states as rows. Raises ShapeError.
     """
     return apply(RWKV_WKV7, r, w, k, v, a, b, state, name=name)
 
@@ -154,12 +154,12 @@ def gated_linear_attn(
     scale: float = 1.0,
     name: str = "",
 ) -> Tensor:
-    """Linear attention with a gate `g` for each row of a state.
+    """Gated linear attention with a gate `g` for each element of `k`.
 
-    `k`, `v`, `q`, `g` are f32 [size, heads, tokens], the tokens of one sequence after those of
-    another; `state` is [size * size * heads, sequences], each head's state [size of v, size of k].
-    The result is [size * heads, tokens + size * sequences]: a row for each token, then the last
-    states as rows. Raises ShapeError.
+    `k`, `v`, `q` and `g` are f32 [size, heads, tokens]; the tokens of one sequence are consecutive.
+    `state` is [size * size * heads, sequences]; the state of a head is [size of v, size of k]. The
+    result is [size * heads, tokens + size * sequences]: a row for each token, then the final states
+    as rows. Raises ShapeError.
     """
     return apply(GATED_LINEAR_ATTN, k, v, q, g, state, scale=float(scale), name=name)
 
@@ -175,13 +175,14 @@ def gated_delta_net(
     K: int = 1,  # noqa: N803 - the name in ggml
     name: str = "",
 ) -> Tensor:
-    """Gated delta rule: a state forgets by `exp(g)` and learns what it got wrong about `v`.
+    """Gated delta rule: the state decays by `exp(g)` and is corrected by its error about `v`.
 
-    `v` is f32 [size, heads, tokens, sequences]; `q` and `k` may have fewer heads (head h of `v`
-    uses head h % their number) and sequences (each serves consecutive ones). `g` is [1 or size,
-    heads, tokens, sequences], one gate for all or for each element of `k`; `beta` is [1, heads,
-    tokens, sequences]; `state` is [size of k, size of v, heads, sequences]. The result is [size *
-    heads, rows]: a row for each token, then the rows of `K` states, the last one first, each one
-    token before the other; those from before the first token are zero. Raises ShapeError.
+    `v` is f32 [size, heads, tokens, sequences]. `q` and `k` may have fewer heads (head h of `v`
+    uses head h modulo their number) and fewer sequences (consecutive sequences of `v` share one).
+    `g` is [1 or size, heads, tokens, sequences]: one gate for all elements of `k`, or one for each.
+    `beta` is [1, heads, tokens, sequences]; `state` is [size of k, size of v, heads, sequences].
+    The result is [size * heads, rows]: a row for each token, then the rows of `K` states: those
+    after the last token, after the token before it, and so on. States from before the first token
+    are zero. Raises ShapeError.
     """
     return apply(GATED_DELTA_NET, q, k, v, g, beta, state, K=K, name=name)

@@ -1,4 +1,4 @@
-"""Matrix products: rows against rows, with f32 results."""
+"""Matrix products: dot products of the rows of two tensors, with f32 results."""
 
 from collections.abc import Iterable
 
@@ -22,7 +22,7 @@ def _product(call: Call) -> Shape:
         raise call.fail("w must not be transposed; insert cont()")
     if call.params["precision"] not in PRECISIONS:
         wanted = " or ".join(PRECISIONS)
-        raise call.fail(f"unknown precision {call.params['precision']!r}; it is {wanted}")
+        raise call.fail(f"unknown precision {call.params['precision']!r}; choose {wanted}")
     return (w.ne[1], x.ne[1], x.ne[2], x.ne[3]), max(w.rank, x.rank)
 
 
@@ -32,7 +32,7 @@ def _product_parts(call: Call) -> Iterable[Way]:
     yield Way({"w": 0, "x": 0}, PARTIAL)
     yield Way({"x": PARTIAL}, PARTIAL)
     for axis in (2, 3):
-        # A w that repeats is cut where its repetitions are, or not at all.
+        # A w that repeats is either cut at the ends of its repetitions, or not cut.
         if call["w"].ne[axis] > 1:
             yield Way({"w": axis, "x": axis}, axis)
         else:
@@ -57,7 +57,7 @@ def _expert_product(call: Call) -> Shape:
     if w.ne[0] != x.ne[0]:
         raise call.fail(f"rows differ in length: {w.ne[0]} and {x.ne[0]}")
     if w.ne[3] != 1 or x.ne[3] != 1 or ids.ne[2:] != (1, 1):
-        raise call.fail("w and x have three dimensions at most, ids two")
+        raise call.fail("w and x must have at most three dimensions, ids at most two")
     if ids.ne[1] != x.ne[2] or not divides(x.ne[1], ids.ne[0]):
         raise call.fail("ids must hold, for each token, a multiple of ne[1] of x")
     return (w.ne[1], ids.ne[0], x.ne[2], 1), 3
@@ -119,24 +119,25 @@ OUT_PROD = register_op(
 
 
 def mul_mat(w: Tensor, x: Tensor, *, precision: str = "default", name: str = "") -> Tensor:
-    """Product of the rows of `x` with the rows of `w`: f32 [n, m, ...].
+    """Dot products of the rows of `x` with the rows of `w`, `x @ w.T` in NumPy: f32 [n, m, c, d].
 
-    `w` is [k, n, a, b] of any float or block type, `x` is [k, m, c, d] f32, f16 or bf16; `c` and
-    `d` are multiples of `a` and `b`: batches of `w` repeat in blocks, so that neighbours share one
-    (index i of `c` takes i // (c // a)). In NumPy order this is `x @ w.T`. Raises ShapeError.
+    `w` is [k, n, a, b] of any float or block type, `x` is [k, m, c, d] of f32, f16 or bf16, in `ne`
+    order. `c` and `d` are multiples of `a` and `b`; consecutive batches of `x` share a batch of `w`
+    (index i of `c` uses index i // (c // a) of `a`). Raises ShapeError.
 
-    With the default `precision` a device may round `x` to the type of `w`, to 16 bits, or to bytes
-    with scales where `w` has blocks; with `f32` it does not. Results that depend on NaN are NaN on
-    every device, and no others. Those that depend on an infinity are infinite or NaN.
+    With the default `precision` a device may round `x` to the type of `w`, to 16 bits, or, if `w`
+    has a block type, to 8 bits with scales. With `precision="f32"` it does not round `x`. A result
+    is NaN on every device if and only if it depends on a NaN. A result that depends on an infinity
+    is infinite or NaN.
     """
     return apply(MUL_MAT, w, x, precision=precision, name=name)
 
 
 def mul_mat_id(w: Tensor, x: Tensor, ids: Tensor, *, name: str = "") -> Tensor:
-    """Product of each row of `x` with the expert matrix that `ids` names: f32 [n, used, tokens].
+    """Product of each row of `x` with the expert matrix given by `ids`: f32 [n, used, tokens].
 
-    `w` is [k, n, experts], `x` is [k, used or 1, tokens], `ids` is i32 [used, tokens]. The id -1
-    gives a row of zeros. Any other id that names no expert is an error, of which
+    `w` is [k, n, experts], `x` is [k, used or 1, tokens], `ids` is i32 [used, tokens], in `ne`
+    order. The id -1 gives a row of zeros. Any other id that is not an expert is an error;
     `tensorplug.ops.ids` says when it is raised.
     """
     return apply(MUL_MAT_ID, w, x, ids, name=name)
@@ -145,7 +146,7 @@ def mul_mat_id(w: Tensor, x: Tensor, ids: Tensor, *, name: str = "") -> Tensor:
 def out_prod(a: Tensor, b: Tensor, *, name: str = "") -> Tensor:
     """Sum of outer products of the rows of `a` [m, k, ...] and `b` [n, k, ...]: f32 [m, n, ...].
 
-    `a` is of any float or block type and repeats in blocks over dimensions 2 and 3 of `b`, which is
-    f32, as `w` of `mul_mat` does.
+    `a` has any float or block type, `b` is f32; sizes are in `ne` order. Consecutive batches of `b`
+    share a batch of `a`, as those of `x` share one of `w` in `mul_mat`. Raises ShapeError.
     """
     return apply(OUT_PROD, a, b, name=name)

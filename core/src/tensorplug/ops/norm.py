@@ -1,4 +1,4 @@
-"""Rows divided by a statistic of themselves."""
+"""Normalisation: rows, or groups of channels, divided by a statistic of their own elements."""
 
 from tensorplug.dtypes import F32
 from tensorplug.graph.tensor import Tensor
@@ -59,20 +59,20 @@ GROUP_NORM = register_op(
 
 
 def norm(x: Tensor, *, eps: float = 1e-5, name: str = "") -> Tensor:
-    """Layer normalisation of each row, without weight and bias; f32."""
+    """Layer normalisation of each row of f32 `x`, without weight and bias."""
     return apply(NORM, x, eps=float(eps), name=name)
 
 
 def rms_norm(x: Tensor, *, eps: float = 1e-6, name: str = "") -> Tensor:
-    """Each row divided by its root mean square; f32."""
+    """Each row of f32 `x` divided by its root mean square."""
     return apply(RMS_NORM, x, eps=float(eps), name=name)
 
 
 def l2_norm(x: Tensor, *, eps: float = 1e-12, name: str = "") -> Tensor:
-    """Each row divided by its Euclidean length, at least `eps`; f32."""
+    """Each row of f32 `x` divided by its Euclidean length, or by `eps` if that is larger."""
     return apply(L2_NORM, x, eps=float(eps), name=name)
 
 
 def group_norm(x: Tensor, groups: int, *, eps: float = 1e-6, name: str = "") -> Tensor:
-    """Normalise groups of channels (`ne[2]`) of an image [w, h, channels, n]; f32."""
+    """Normalise f32 images `x` [w, h, channels, n] over groups of consecutive channels."""
     return apply(GROUP_NORM, x, groups=groups, eps=float(eps), name=name)

@@ -1,4 +1,4 @@
-"""What Python's operators on tensors build; they follow NumPy where the builders follow ggml."""
+"""Python's operators on tensors. They follow NumPy's rules; the functions of ops follow ggml's."""
 
 import math
 import numbers
@@ -14,7 +14,7 @@ from tensorplug.ops import copy, elementwise, matmul, unary, view
 
 
 def _common(a: Tensor, b: Tensor, sign: str) -> tuple[Ne, int]:
-    """Sizes that `a` and `b` broadcast to: equal, or 1 on either side."""
+    """The sizes and rank that `a` and `b` broadcast to. Raises ShapeError."""
     if any(m != n and 1 not in (m, n) for m, n in zip(a.ne, b.ne, strict=True)):
         raise ShapeError(
             f"{sign}: shapes {list(a.shape)} and {list(b.shape)} do not broadcast; sizes must be "
@@ -25,26 +25,26 @@ def _common(a: Tensor, b: Tensor, sign: str) -> tuple[Ne, int]:
 
 
 def _spread(x: Tensor, ne: Ne, rank: int) -> Tensor:
-    """`x` repeated to sizes `ne`, with `rank` dimensions; `x` itself where it has both."""
+    """`x` repeated to sizes `ne`, with `rank` dimensions; `x` itself if it has both already."""
     if x.ne != ne:
         return copy.repeat(x, ne[:rank][::-1])
     return x if x.rank == rank else view.strided(x, x.ne, x.nb, rank=rank, offset=0)
 
 
 def _promoted(a: DType, b: DType) -> DType:
-    """The type of a sum, as NumPy has it: the wider one; f32 for f16 with bf16."""
+    """The type of a sum by NumPy's rule: the wider type, and f32 for f16 with bf16."""
     return F32 if a is not b and {a, b} <= {F32, F16, BF16} else a
 
 
 def _pair(a: Tensor, b: Tensor, sign: str) -> tuple[Tensor, Tensor]:
-    """`a` in the shape and type of the result, and `b`, which repeats over it."""
+    """`a` in the shape and type of the result, and `b`, which broadcasts to it."""
     ne, rank = _common(a, b, sign)
     to = _promoted(a.dtype, b.dtype)
     return _spread(a if a.dtype is to else copy.cast(a, to), ne, rank), b
 
 
 def _commuted(a: Tensor, b: Tensor, sign: str) -> tuple[Tensor, Tensor]:
-    """As `_pair`, with the side first that has the shape and type of the result already."""
+    """As `_pair`, but the side that already has the shape and type of the result comes first."""
     ne, rank = _common(a, b, sign)
     wanted = (ne, rank, _promoted(a.dtype, b.dtype))
     if (a.ne, a.rank, a.dtype) != wanted and (b.ne, b.rank, b.dtype) == wanted:
@@ -94,7 +94,7 @@ def _rdiv(a: Tensor, b: Any) -> Tensor:
 
 
 def _pow(x: Tensor, exponent: Any) -> Tensor:
-    """`x` to a whole power up to MOST, or to a half; by products, so that signs are NumPy's."""
+    """`x` to a whole power up to MOST, by products as NumPy computes it, or to the power 0.5."""
     power = _number(exponent, "**")
     if power < 0:
         return _rdiv(_pow(x, -power), 1.0)
@@ -131,7 +131,7 @@ def _matmul(a: Tensor, b: Any) -> Tensor:
     if not a.rank or not b.rank or a.ne[0] != b.ne[min(b.rank, 2) - 1]:
         raise ShapeError(
             f"@: shapes {list(a.shape)} and {list(b.shape)} do not match; the last size of the "
-            "left must equal the last but one of the right"
+            "left side must equal the second to last size of the right side"
         )
     if b.rank == 1:
         return _times_vector(a, b)
@@ -162,7 +162,7 @@ def _packed(x: Tensor) -> Tensor:
 
 
 def _times_rows(a: Tensor, w: Tensor) -> Tensor:
-    """`mul_mat(w, a)` with NumPy's broadcasting of the dimensions before the last two."""
+    """`mul_mat(w, a)`; the dimensions before the last two broadcast by NumPy's rules."""
     pairs = list(zip(a.ne[2:], w.ne[2:], strict=True))
     if any(m != n and 1 not in (m, n) for m, n in pairs):
         raise ShapeError(
@@ -171,7 +171,7 @@ def _times_rows(a: Tensor, w: Tensor) -> Tensor:
         )
     c, d = (n if m == 1 else m for m, n in pairs)
     ne = (a.ne[0], a.ne[1], c, d)
-    # mul_mat repeats `w` over the batches of `a` by itself, but not the other way round.
+    # mul_mat repeats `w` over the batches of `a`, but not `a` over the batches of `w`.
     spread = a if a.ne == ne else _spread(a, ne, max(a.rank, w.rank))
     return matmul.mul_mat(w, spread)
 
@@ -180,7 +180,7 @@ def _times_rows(a: Tensor, w: Tensor) -> Tensor:
 
 
 def _getitem(x: Tensor, index: Any) -> Tensor:
-    """A view by integers, slices with positive steps, and `...`, NumPy order."""
+    """A view by integers, slices with positive steps and `...`, in NumPy order."""
     entries = _expand(x, index if isinstance(index, tuple) else (index,))
     offset = 0
     ne: list[int] = []
@@ -197,7 +197,7 @@ def _getitem(x: Tensor, index: Any) -> Tensor:
         if isinstance(entry, slice):
             ne.insert(0, count)
             nb.insert(0, x.nb[dim] * step)
-    # An empty view may start behind the end; it lies nowhere, so it may as well lie at the start.
+    # An empty view could start behind the end of `x`. It has no bytes, so it starts at the start.
     return view.strided(x, tuple(ne), tuple(nb), rank=len(ne), offset=0 if 0 in ne else offset)
 
 
@@ -222,8 +222,8 @@ def _range(x: Tensor, entry: Any, size: int) -> tuple[int, int, int]:
         return start, len(range(start, stop, step)), step
     if isinstance(entry, bool) or not hasattr(entry, "__index__"):
         raise TypeError(
-            f"{x}: index of type {type(entry).__name__}; takes integers, slices and `...`, and "
-            "get_rows() takes rows by number"
+            f"{x}: index of type {type(entry).__name__}; takes integers, slices and `...`; "
+            "get_rows() takes rows by a tensor of ids"
         )
     at = operator.index(entry)
     if not -size <= at < size:

@@ -1,4 +1,4 @@
-"""Steps of an optimizer: they write new values over weights and over the state that goes along."""
+"""Steps of optimizers: they write new values over weights and over the optimizer's state."""
 
 from tensorplug.graph.tensor import Tensor
 from tensorplug.ops.rules import ONLY_F32, same_shape_as, same_shapes, same_type_as
@@ -53,14 +53,18 @@ OPT_STEP_SGD = register_op(
 def opt_step_adamw(
     x: Tensor, grad: Tensor, m: Tensor, v: Tensor, settings: Tensor, *, name: str = ""
 ) -> Tensor:
-    """Take a step of AdamW: write `x` and its moments `m` and `v`, all f32 of one shape.
+    """One step of AdamW: an effect that writes `x` and its moments `m` and `v`.
 
-    `settings` is f32 [7]: rate, b1, b2, eps, decay, and the corrections c1 = 1 / (1 - b1**t) and
-    c2 = 1 / (1 - b2**t) of step t. The result is `x` after the step. Raises ShapeError.
+    `x`, `grad`, `m` and `v` are f32 of one shape. `settings` is f32 [7]: rate, b1, b2, eps, decay,
+    and the corrections c1 = 1 / (1 - b1**t) and c2 = 1 / (1 - b2**t) of step t. The result is `x`
+    after the step. Raises ShapeError.
     """
     return apply(OPT_STEP_ADAMW, x, grad, m, v, settings, name=name)
 
 
 def opt_step_sgd(x: Tensor, grad: Tensor, settings: Tensor, *, name: str = "") -> Tensor:
-    """Take a step of gradient descent: write `x`; `settings` is f32 [2]: rate and decay."""
+    """One step of gradient descent: an effect that writes `x`.
+
+    `x` and `grad` are f32 of one shape; `settings` is f32 [2]: rate and decay. Raises ShapeError.
+    """
     return apply(OPT_STEP_SGD, x, grad, settings, name=name)

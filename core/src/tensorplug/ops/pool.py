@@ -1,4 +1,4 @@
-"""The largest or the mean of each window of a signal or an image, and the way back."""
+"""Pooling: the largest element or the mean of each window of a signal or an image; gradients."""
 
 import math
 from collections.abc import Iterable
@@ -32,7 +32,7 @@ def _count(call: Call, dim: int, size: int) -> int:
         )
     if math.isinf(pad):
         raise call.fail(f"p{dim} = {pad:g} is not finite")
-    # A padding of half an element is one of a whole element at the end alone.
+    # A padding of half an element is a padding of one element at the end only.
     room = int(size + 2 * pad)
     if length > room:
         raise call.fail(
@@ -77,8 +77,8 @@ POOL_1D = register_op(
         shape=_signal,
         dtype=always(F32),
         split=_signal_parts,
-        formula="the largest (at least the lowest f32), or the mean, of the elements of x in "
-        "window u, from u*s0 - p0 on; the mean of none is 0",
+        formula="y[u] = max or mean of the elements of x in window u, which starts at u*s0 - p0; "
+        "for a window without elements the lowest f32, or 0",
     )
 )
 
@@ -100,7 +100,7 @@ POOL_2D = register_op(
         shape=_image,
         dtype=always(F32),
         split=_image_parts,
-        formula="the largest (at least the lowest f32) of the elements of x in a window, or their "
+        formula="y = max of the elements of x in each window (at least the lowest f32), or their "
         "sum / (k0*k1)",
     )
 )
@@ -126,8 +126,8 @@ POOL_2D_BACK = register_op(
         shape=_source,
         dtype=always(F32),
         split=_back_parts,
-        formula="what comes back to a window goes to the first of its largest elements, or in "
-        "parts of 1 / (k0*k1) to all",
+        formula="y = sum over windows of grad, given to the first largest element of the window, "
+        "or grad / (k0*k1) to all its elements",
     )
 )
 
@@ -137,9 +137,9 @@ def pool_1d(
 ) -> Tensor:
     """The largest (`max`) or the mean (`avg`) of each window of `size` elements of the last axis.
 
-    `x` is f32 or f16, the result f32: [..., n] to [..., (n + 2 * padding - size) // stride + 1].
-    `padding` elements beyond either end count as missing: a window with nothing inside gives the
-    lowest f32, or 0. Raises ShapeError.
+    `x` is f32 or f16 [..., n]; the result is f32 [..., (n + 2 * padding - size) // stride + 1].
+    Windows may reach `padding` elements beyond the ends of `x`; only elements inside count. A
+    window without elements gives the lowest f32 (`max`) or 0 (`avg`). Raises ShapeError.
     """
     return apply(POOL_1D, x, kind=kind, k0=size, s0=stride, p0=padding, name=name)
 
@@ -156,8 +156,8 @@ def pool_2d(
     """The largest (`max`) or the mean (`avg`) of each window of images [..., h, w]; f32.
 
     `x` is f32 or f16. `size`, `stride` and `padding` are numbers for both axes or pairs (height,
-    width). What lies beyond the edges is no largest element, but counts as 0 in a mean (other than
-    in `pool_1d`). Paddings may be fractions: 0.5 is one element at the end only. Raises ShapeError.
+    width). Elements beyond the edges are ignored by `max` and count as 0 in `avg` (in `pool_1d`
+    they do not count). A padding of 0.5 is one element at the end only. Raises ShapeError.
     """
     window = _image_window("pool_2d", size, stride, padding)
     return apply(POOL_2D, x, kind=kind, **window, name=name)
@@ -173,9 +173,10 @@ def pool_2d_back(
     padding: float | tuple[float, ...] = 0.0,
     name: str = "",
 ) -> Tensor:
-    """Gradient of `pool_2d(x)`, given that of its result, `grad`; f32 of the shape of `x`.
+    """Gradient of `pool_2d(x)` with respect to `x`: f32 of the shape of `x`.
 
-    Where several elements of a window are the largest, the first has it all. Raises ShapeError.
+    `grad` is the gradient of the result. If several elements of a window are equally large, the
+    first of them gets the whole gradient of the window. Raises ShapeError.
     """
     window = _image_window("pool_2d_back", size, stride, padding)
     return apply(POOL_2D_BACK, grad, x, kind=kind, **window, name=name)

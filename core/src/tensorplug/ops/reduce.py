@@ -1,4 +1,4 @@
-"""Many elements to one, along rows or over all; running sums and orders of rows."""
+"""Reductions of rows or of all elements; running sums, and sorting of rows."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -22,7 +22,7 @@ from tensorplug.ops.split import AXES, PARTIAL, Way, aligned, any_of, linear, wa
 from tensorplug.ops.table import Call, Op, Param, Shape, Source, apply, register_op
 
 _ROWS = aligned("x", axes=AXES[1:])
-"""Rows have nothing to do with each other."""
+"""Each row of the result depends only on the same row of x."""
 
 SUM = register_op(
     Op(
@@ -124,15 +124,16 @@ COUNT_EQUAL = register_op(
         dtype=always(I64),
         check=(same_shapes("a", "b"),),
         split=ways(*(Way({"a": axis, "b": axis}, PARTIAL) for axis in AXES)),
-        formula="y = number of places at which a and b are equal",
+        formula="y = number of elements that are equal in a and b",
     )
 )
 
 
 def sum(x: Tensor, axis: Axes | None = None, *, keepdims: bool = False, name: str = "") -> Tensor:
-    """Sum over `axis`, or over all elements, as NumPy has it; f32, the total f16 and bf16 too.
+    """Sum over `axis`, or over all elements, as `numpy.sum`; the result has the type of `x`.
 
-    `keepdims` leaves the axes in the shape, with size 1. Raises ShapeError, DTypeError.
+    `x` is f32; if all elements are summed, also f16 or bf16. `keepdims` keeps the axes in the
+    shape, with size 1. Raises ShapeError, DTypeError.
     """
     if axis is not None:
         return _over_axes(SUM_ROWS, x, axis, keepdims=keepdims, name=name)
@@ -147,7 +148,7 @@ def sum_rows(x: Tensor, *, name: str = "") -> Tensor:
 
 
 def mean(x: Tensor, axis: Axes | None = None, *, keepdims: bool = False, name: str = "") -> Tensor:
-    """Mean over `axis`, or over all elements, as NumPy has it; f32. Raises ShapeError."""
+    """Mean over `axis`, or over all elements, as `numpy.mean`; f32. Raises ShapeError."""
     every = tuple(range(x.rank)) if axis is None else axis
     return _over_axes(MEAN, x, every, keepdims=keepdims, name=name)
 
@@ -158,7 +159,7 @@ def cumsum(x: Tensor, axis: int = -1, *, name: str = "") -> Tensor:
 
 
 def argmax(x: Tensor, axis: int | None = None, *, keepdims: bool = False, name: str = "") -> Tensor:
-    """Index of the first largest element along `axis`, or in all of `x` laid flat: i32.
+    """i32 index of the first largest element along `axis`, or in flattened `x`, as `numpy.argmax`.
 
     `x` is f32. Raises ShapeError.
     """
@@ -171,12 +172,15 @@ def argmax(x: Tensor, axis: int | None = None, *, keepdims: bool = False, name: 
 
 
 def argsort(x: Tensor, axis: int = -1, *, descending: bool = False, name: str = "") -> Tensor:
-    """i32 indices that sort along `axis`; equal elements in any order. Raises ShapeError."""
+    """i32 indices that sort f32 `x` along `axis`; equal elements in any order.
+
+    Raises ShapeError.
+    """
     return _along(ARGSORT, x, axis, descending=descending, name=name)
 
 
 def _over_axes(op: Op, x: Tensor, axes: Axes, *, keepdims: bool, name: str) -> Tensor:
-    """An op that makes one element of each row, over `axes`."""
+    """Apply an op that reduces each row to one element, over `axes` of `x`."""
     over = axes_of(x, axes, op.name)
     if over == (x.rank - 1,) and keepdims:
         return apply(op, x, name=name)
@@ -188,7 +192,7 @@ def _over_axes(op: Op, x: Tensor, axes: Axes, *, keepdims: bool, name: str) -> T
 
 
 def _along(op: Op, x: Tensor, axis: int, *, name: str, **params: Value) -> Tensor:
-    """An op that works on each row and keeps its length, along `axis`."""
+    """Apply an op that works on rows and keeps their length, along `axis` of `x`."""
     (at,) = axes_of(x, axis, op.name)
     if at == x.rank - 1:
         return apply(op, x, name=name, **params)
@@ -199,7 +203,7 @@ def _along(op: Op, x: Tensor, axis: int, *, name: str, **params: Value) -> Tenso
 
 
 def _last(x: Tensor, over: Sequence[int]) -> Tensor:
-    """`x` with the axes `over` after the others, the order kept."""
+    """`x` with the axes `over` moved to the end; the order is otherwise kept."""
     order = [axis for axis in range(x.rank) if axis not in over] + sorted(over)
     return x if order == list(range(x.rank)) else copy.cont(view.permute(x, order))
 
@@ -217,10 +221,10 @@ def _reduced(x: Tensor, over: Iterable[int], *, keepdims: bool) -> tuple[int, ..
 
 
 def top_k(x: Tensor, k: int, *, name: str = "") -> Tensor:
-    """i32 indices of the `k` largest elements of each row, in any order."""
+    """i32 indices of the `k` largest elements of each row of f32 `x`, in any order."""
     return apply(TOP_K, x, k=k, name=name)
 
 
 def count_equal(a: Tensor, b: Tensor, *, name: str = "") -> Tensor:
-    """Count the places at which i32 `a` and `b`, of one shape, are equal: an i64 scalar."""
+    """The number of elements that are equal in i32 `a` and `b`, of one shape: an i64 scalar."""
     return apply(COUNT_EQUAL, a, b, name=name)

@@ -1,4 +1,4 @@
-"""What comes back through `repeat`: copies that lay side by side are summed."""
+"""The gradient of `repeat`: the sum over its copies."""
 
 from collections.abc import Iterable
 
@@ -34,12 +34,12 @@ REPEAT_BACK = register_op(
         shape=_summed,
         dtype=same_type_as("x"),
         split=any_of(_kept_parts, linear("x")),
-        formula="y = sum of the parts of x that a repeat of y would have laid side by side",
+        formula="y = sum of the parts of x at which repeat(y) has the copies of y",
     )
 )
 
 
 def repeat_back(x: Tensor, shape: tuple[int, ...], *, name: str = "") -> Tensor:
-    """Sum the repetitions in `x` back to `shape` (NumPy order), which divides that of `x`."""
+    """Sum the repetitions in f32 or f16 `x` to `shape`, whose sizes divide those of `x`."""
     ne, rank = ne_of(shape, "repeat_back")
     return apply(REPEAT_BACK, x, ne=ne, rank=rank, name=name)

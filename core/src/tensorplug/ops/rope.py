@@ -9,7 +9,8 @@ from tensorplug.ops.split import Way, aligned
 from tensorplug.ops.table import Call, Op, Param, Source, apply, register_op
 
 MODES = ("normal", "neox", "mrope", "imrope", "vision")
-"""Which elements turn together: neighbours (normal), or halves of the rotated part (the others)."""
+"""The modes of `rope`: in `normal` neighbouring elements are a pair; in the others element i of the
+first half of the rotated part and element i of the second half are a pair."""
 
 
 def _fits(call: Call) -> None:
@@ -20,7 +21,7 @@ def _fits(call: Call) -> None:
     if dims % 2 or not 0 < dims <= x.ne[0]:
         raise call.fail(f"dims = {dims} is not even, positive and at most ne[0] of x")
     if mode == "vision" and dims * 2 != x.ne[0]:
-        raise call.fail(f"mode vision turns whole heads: dims = {dims} is not half of {x.ne[0]}")
+        raise call.fail(f"mode vision rotates whole heads: dims = {dims} is not half of {x.ne[0]}")
     sectioned = mode not in MODES[:2]
     if positions.ne != (x.ne[2] * (4 if sectioned else 1), 1, 1, 1):
         raise call.fail(
@@ -32,7 +33,7 @@ def _fits(call: Call) -> None:
     if factors is not None and factors.ne[0] < pairs:
         raise call.fail(f"factors must have at least {pairs} elements")
     if call.params["ext_factor"] and call.int("original_context") <= 0:
-        raise call.fail("ext_factor needs original_context, the context length of the training")
+        raise call.fail("ext_factor needs original_context, the context length in training")
 
 
 def _check_sections(call: Call) -> None:
@@ -47,7 +48,8 @@ def _check_sections(call: Call) -> None:
 
 def _parts(call: Call) -> Iterable[Way]:
     yield from aligned("x", axes=(1, 3))(call)
-    # Several kinds of positions lie one after another, so those of a few tokens are no slice.
+    # All positions of one kind come before those of the next kind, so the positions of a range of
+    # tokens are not a slice.
     if call.params["mode"] in MODES[:2]:
         yield Way({"x": 2, "positions": 0}, 2)
 
@@ -100,11 +102,13 @@ def rope(
     sections: tuple[int, ...] = (),
     name: str = "",
 ) -> Tensor:
-    """Turn pairs of elements of `x` [head size, heads, tokens, batch] by angles of their position.
+    """Rotate pairs of elements of `x` [head size, heads, tokens, batch] by angles of the position.
 
-    `positions` is i32 [tokens] (four times as many for mrope, imrope, vision, whose `sections` give
-    the pairs per kind of position). `factors` divide the frequencies. `ext_factor`, `attn_factor`,
-    `beta_fast`, `beta_slow` and `original_context` are YaRN's. Raises ShapeError.
+    `x` is f32 or f16; the first `dims` elements of each head are rotated. `positions` is i32
+    [tokens]; for mrope, imrope and vision it has four positions for each token, [4 * tokens], and
+    `sections` gives the number of pairs for each kind of position. `factors` [dims / 2] divides
+    the frequencies. `ext_factor`, `attn_factor`, `beta_fast`, `beta_slow` and `original_context`
+    are parameters of YaRN. Raises ShapeError.
     """
     return apply(
         ROPE,

@@ -59,7 +59,7 @@ def _scattered(call: Call) -> Shape:
 
 def _rows_apart(call: Call) -> None:
     if overlap(call["rows"], call["table"]):
-        raise call.fail("rows lie in part over table; cont() them first, as set_rows() does")
+        raise call.fail("rows and table overlap; cont() the rows first, as set_rows() does")
 
 
 def _over_table(call: Call) -> Alias:
@@ -111,10 +111,10 @@ GET_ROWS_BACK = register_op(
 
 
 def get_rows(table: Tensor, ids: Tensor, *, name: str = "") -> Tensor:
-    """Rows of `table` [n, rows, a, b] that i32 `ids` [m, a, b] name: f32 [n, m, a, b].
+    """The rows of `table` [n, rows, a, b] that i32 `ids` [m, a, b] number: f32 [n, m, a, b].
 
-    A table of i32 stays i32. Ids are rows, or -1, which gives a row of zeros. Any other id is an
-    error, of which `tensorplug.ops.ids` says when it is raised.
+    A table of i32 gives i32. The id -1 gives a row of zeros. Any other id outside the table is an
+    error; `tensorplug.ops.ids` says when it is raised. Sizes are in `ne` order.
     """
     return apply(GET_ROWS, table, ids, name=name)
 
@@ -122,9 +122,10 @@ def get_rows(table: Tensor, ids: Tensor, *, name: str = "") -> Tensor:
 def set_rows(table: Tensor, rows: Tensor, ids: Tensor, *, name: str = "") -> Tensor:
     """Write f32 `rows` [n, m, a, b] into `table` [n, r, a, b] at i32 or i64 `ids`; an effect.
 
-    Rows are encoded to the type of `table`. The result is `table` after the write. Two equal ids
-    leave one of the rows. The id -1 writes nothing. Any other id outside the table is an error, of
-    which `tensorplug.ops.ids` says when it is raised; nothing outside the table is ever written.
+    Rows are encoded to the type of `table`. The result is `table` after the write. If two ids are
+    equal, one of their rows is stored. The id -1 writes nothing. Any other id outside the table is
+    an error; `tensorplug.ops.ids` says when it is raised. Nothing outside the table is ever
+    written. Sizes are in `ne` order.
     """
     return apply(SET_ROWS, table, cont(rows) if overlap(rows, table) else rows, ids, name=name)
 
@@ -132,8 +133,8 @@ def set_rows(table: Tensor, rows: Tensor, ids: Tensor, *, name: str = "") -> Ten
 def get_rows_back(grad: Tensor, ids: Tensor, shape: tuple[int, int], *, name: str = "") -> Tensor:
     """Gradient of `get_rows` with respect to a table of `shape` (rows, row length): f32.
 
-    `grad` is f32 or f16 [n, m], `ids` i32 [m]. The id -1 adds nothing. Any other id outside the
-    table is an error, of which `tensorplug.ops.ids` says when it is raised.
+    `grad` is f32 or f16 [n, m], `ids` i32 [m], in `ne` order. The id -1 adds nothing. Any other id
+    outside the table is an error; `tensorplug.ops.ids` says when it is raised.
     """
     ne, _ = ne_of(shape, "get_rows_back")
     return apply(GET_ROWS_BACK, grad, ids, ne=ne, name=name)

@@ -32,12 +32,12 @@ def same_type_as(source: str) -> TypeRule:
 
 
 def always(dtype: DType) -> TypeRule:
-    """The result has one type whatever the sources are."""
+    """The result has the type `dtype`, whatever the sources are."""
     return lambda _call: dtype
 
 
 def one_per_row(source: str) -> ShapeRule:
-    """The result has one element for each row of `source`; the dimension stays, with size 1."""
+    """The result has one element for each row of `source`; dimension 0 gets size 1."""
 
     def rule(call: Call) -> Shape:
         x = call[source]
@@ -47,12 +47,12 @@ def one_per_row(source: str) -> ShapeRule:
 
 
 def scalar(_call: Call) -> Shape:
-    """The result is one element, without dimensions."""
+    """The result is one element and has no dimensions."""
     return (1, 1, 1, 1), 0
 
 
 def repeats_to(small: str, large: str) -> Check:
-    """Each size of `small` divides that of `large`."""
+    """Each size of `small` divides the same size of `large`."""
 
     def check(call: Call) -> None:
         if not can_repeat(call[small], call[large].ne):
@@ -62,24 +62,25 @@ def repeats_to(small: str, large: str) -> Check:
 
 
 def can_repeat(small: Tensor, ne: Ne) -> bool:
-    """Whether copies of `small` side by side fill a tensor of sizes `ne`."""
+    """True if a tensor of sizes `ne` is made of whole copies of `small`."""
     return all(divides(n, want) for n, want in zip(small.ne, ne, strict=True))
 
 
 def divides(n: int, total: int) -> bool:
-    """Whether `total` is a multiple of `n`; nothing but 0 is one of 0."""
+    """True if `total` is a multiple of `n`; the only multiple of 0 is 0."""
     return total % n == 0 if n else total == 0
 
 
 def repeat_over_batch(small: Tensor, large: Tensor) -> bool:
-    """Whether dimensions 2 and 3 of `large` are multiples of those of `small`."""
+    """True if dimensions 2 and 3 of `large` are multiples of those of `small`."""
     return divides(small.ne[2], large.ne[2]) and divides(small.ne[3], large.ne[3])
 
 
 def overlap(source: Tensor, target: Tensor) -> bool:
-    """Whether two views of one root share bytes without being the same elements.
+    """True if two different views of one root may share bytes.
 
-    Views whose spans of memory meet count, though their elements may lie between each other.
+    The test compares the first and last bytes of the views, so views with interleaved elements
+    count as overlapping. A view and an equal view of the same elements do not count.
     """
     if source.root is not target.root or not (source.size and target.size):
         return False
@@ -90,7 +91,7 @@ def overlap(source: Tensor, target: Tensor) -> bool:
 
 
 def same_shapes(first: str, second: str) -> Check:
-    """Both sources have equal sizes; an absent one passes."""
+    """Both sources have equal sizes. The check passes if one is absent."""
 
     def check(call: Call) -> None:
         a, b = call.get(first), call.get(second)
@@ -101,7 +102,7 @@ def same_shapes(first: str, second: str) -> Check:
 
 
 def contiguous(source: str) -> Check:
-    """The source lies without gaps."""
+    """The source is contiguous."""
 
     def check(call: Call) -> None:
         if not call[source].is_contiguous:

@@ -1,4 +1,4 @@
-"""Softmax of rows, masks, and what masks are made with."""
+"""Softmax of rows, and the causal mask."""
 
 from collections.abc import Iterable
 
@@ -29,14 +29,14 @@ def _mask_fits(call: Call) -> None:
         raise call.fail("sinks must be a vector with one element for each head, ne[2] of x")
     max_bias = call.params["max_bias"]
     if max_bias and mask is None:
-        raise call.fail("max_bias needs a mask to slope")
+        raise call.fail("max_bias scales a mask, but there is no mask")
 
 
 def _parts(call: Call) -> Iterable[Way]:
     x, mask, sinks = call["x"], call.get("mask"), call.get("sinks")
     if mask is None or mask.ne[1] == x.ne[1]:
         yield from aligned("x", "mask", axes=(1,))(call)
-    # The slope of a mask depends on the number of the head.
+    # With max_bias the slope of the mask depends on the number of the head: heads are not cut.
     if not call.params["max_bias"]:
         heads: dict[str, State] = {} if sinks is None else {"sinks": 0}
         for way in aligned("x", "mask", axes=(2,))(call):
@@ -88,14 +88,14 @@ def soft_max(
 ) -> Tensor:
     """Softmax of `scale * x + mask` over each row (`ne[0]`).
 
-    `x` is f32 [n, rows, heads, batch]; `mask` is f32 or f16 with rows of `n`, at least `rows` of
-    them, and repeats modulo over dimensions 2 and 3; `max_bias` > 0 slopes it per head. `sinks`
-    [heads] adds one column per head that only the divisor sees. A row that is -inf throughout gives
+    `x` is f32 [n, rows, heads, batch]. `mask` is f32 or f16 [n, at least rows, ...]; head and batch
+    i use mask i modulo the number of masks. `max_bias` above 0 scales the mask by a slope for each
+    head (ALiBi). `sinks` [heads] adds one term per head to the divisor. A row of only -inf gives
     NaN. Raises ShapeError.
     """
     return apply(SOFT_MAX, x, mask, sinks, scale=float(scale), max_bias=float(max_bias), name=name)
 
 
 def diag_mask_inf(x: Tensor, *, n_past: int = 0, name: str = "") -> Tensor:
-    """`x` with -inf right of the diagonal that starts at column `n_past`."""
+    """f32 `x` with -inf in each row j right of column `n_past` + j."""
     return apply(DIAG_MASK_INF, x, n_past=n_past, name=name)

@@ -1,4 +1,4 @@
-"""What DeepSeek models add around attention: an indexer of positions, mixed residual streams."""
+"""Ops of DeepSeek models: the indexer of sparse attention, and hyper-connections (HC)."""
 
 import math
 from collections.abc import Iterable
@@ -17,7 +17,7 @@ def _scored(call: Call) -> Shape:
     size, heads, tokens, batch = q.ne
     positions = call["k"].ne[2]
     if call["k"].ne != (size, 1, positions, batch):
-        raise call.fail(f"k must be [{size}, 1, positions, {batch}]: all heads of q share its one")
+        raise call.fail(f"k must be [{size}, 1, positions, {batch}]: all heads of q share one head")
     if call["weights"].ne != (heads, tokens, 1, batch):
         raise call.fail(f"weights must be [{heads}, {tokens}, 1, {batch}]: heads, tokens of q")
     if mask.ne[:3] != (positions, tokens, 1):
@@ -66,7 +66,7 @@ def _mixed(call: Call) -> Shape:
     if base.ne != (size, 1, 1, 1):
         raise call.fail(f"base must be a vector of {size}")
     if call.int("n_iter") < 1:
-        raise call.fail(f"n_iter = {call.int('n_iter')}; columns are normalised at least once")
+        raise call.fail(f"n_iter = {call.int('n_iter')}; n_iter must be at least 1")
     return (streams, streams, tokens, 1), 3
 
 
@@ -91,7 +91,7 @@ def _joined(call: Call) -> Shape:
     if more != 1:
         raise call.fail("x must be [size, streams, tokens]")
     if not streams:
-        raise call.fail("x has no streams; it takes at least one")
+        raise call.fail("x has no streams; it must have at least one")
     if call.params["gated"]:
         if weights.ne != x.ne:
             raise call.fail("weights that are gates must have the shape of x")
@@ -174,12 +174,12 @@ DSV4_HC_POST = register_op(
 def lightning_indexer(
     q: Tensor, k: Tensor, weights: Tensor, mask: Tensor, *, name: str = ""
 ) -> Tensor:
-    """Scores by which attention picks the positions to look at.
+    """Scores by which sparse attention selects positions.
 
     `q` is f32 [size, heads, tokens, batch], `k` [size, 1, positions, batch] of any type, `weights`
-    f32 [heads, tokens, 1, batch] with all scales in it, `mask` f16 or f32 [positions, tokens, 1, b]
-    where b divides batch: entry i of the batch uses mask i % b. The result is f32 [positions,
-    tokens, 1, batch]. Raises ShapeError.
+    f32 [heads, tokens, 1, batch] with all scales already applied, `mask` f16 or f32 [positions,
+    tokens, 1, b] where b divides batch: entry i of the batch uses mask i modulo b. The result is
+    f32 [positions, tokens, 1, batch]. Raises ShapeError.
     """
     return apply(LIGHTNING_INDEXER, q, k, weights, mask, name=name)
 
@@ -187,11 +187,11 @@ def lightning_indexer(
 def dsv4_hc_comb(
     mixes: Tensor, scale: Tensor, base: Tensor, *, eps: float, n_iter: int, name: str = ""
 ) -> Tensor:
-    """Matrices that mix n residual streams: made nearly doubly stochastic in `n_iter` rounds.
+    """Matrices that mix n residual streams, made nearly doubly stochastic in `n_iter` rounds.
 
-    `mixes` is f32 [(2 + n) * n, tokens], of which all but the first 2 n of each token make its
-    matrix; `scale` is [at least 3], of which the third counts; `base` is [(2 + n) * n]. The result
-    is [n of the result, n of the source, tokens], for `dsv4_hc_post`. Raises ShapeError.
+    `mixes` is f32 [(2 + n) * n, tokens]; the matrix of a token is made of all but its first 2 n
+    elements. `scale` is [at least 3], and its third element is used; `base` is [(2 + n) * n]. The
+    result is [n of the result, n of the source, tokens], for `dsv4_hc_post`. Raises ShapeError.
     """
     return apply(DSV4_HC_COMB, mixes, scale, base, eps=float(eps), n_iter=n_iter, name=name)
 
@@ -199,10 +199,10 @@ def dsv4_hc_comb(
 def dsv4_hc_pre(
     x: Tensor, weights: Tensor, *, gated: bool = False, scale: float = 1.0, name: str = ""
 ) -> Tensor:
-    """Join residual streams: the sum of `x` [size, streams, tokens] by weight.
+    """Join residual streams: the weighted sum of f32 `x` [size, streams, tokens] over streams.
 
-    `weights` is f32 [streams, tokens]; with `gated` it has the shape of `x` and its sigmoid counts.
-    The result is [size, tokens]. Raises ShapeError.
+    `weights` is f32 [streams, tokens]. With `gated` it has the shape of `x`, and the weights are
+    its sigmoid. The result is `scale` times the sum: [size, tokens]. Raises ShapeError.
     """
     return apply(DSV4_HC_PRE, x, weights, gated=gated, scale=float(scale), name=name)
 
@@ -210,10 +210,10 @@ def dsv4_hc_pre(
 def dsv4_hc_post(
     x: Tensor, residual: Tensor, post: Tensor, comb: Tensor | None = None, *, name: str = ""
 ) -> Tensor:
-    """Add `x` [size, tokens] to residual streams [size, streams, tokens] that are mixed.
+    """Add f32 `x` [size, tokens] to mixed residual streams `residual` [size, streams, tokens].
 
-    `post` is f32 [streams, tokens], how much of `x` each stream gets; `comb` is [streams of the
-    result, streams of the source, tokens], without it the streams stay apart. The result has the
-    shape of `residual`. Raises ShapeError.
+    `post` is f32 [streams, tokens], the factor of `x` for each stream. `comb` is [streams of the
+    result, streams of the source, tokens]; without `comb` the streams are not mixed. The result has
+    the shape of `residual`. Raises ShapeError.
     """
     return apply(DSV4_HC_POST, x, residual, post, comb, name=name)

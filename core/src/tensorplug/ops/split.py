@@ -1,8 +1,9 @@
-"""Split rules: how an op runs on parts of its sources, one part on each of several devices.
+"""Split rules: how an op runs on shards of its sources, one shard on each of several devices.
 
-A tensor of a group of devices is MIRRORED (each has all of it), split along one of its dimensions
-(`ne` order; each has a slice), or PARTIAL (each has a summand of it). The rule of an op lists the
-ways in which it runs with nothing exchanged: what its sources are, and what the result is then.
+A tensor of several devices is MIRRORED (each device has all of it), split along one dimension in
+`ne` order (each device has a slice), or PARTIAL (each device has a summand). The rule of an op
+lists the ways in which the op runs without an exchange between devices: a state for each source,
+and the state of the result that follows.
 """
 
 import enum
@@ -20,7 +21,7 @@ AXES = (0, 1, 2, 3)
 
 
 class Share(enum.Enum):
-    """What each device has of a tensor that is not cut along a dimension."""
+    """The state of a tensor that is not cut along a dimension."""
 
     MIRRORED = "mirrored"
     PARTIAL = "partial"
@@ -36,10 +37,10 @@ State = int | Share
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """One way to run an op on parts: sources that are not named are mirrored.
+    """One way to run an op on shards. Sources that are not named are mirrored.
 
-    `within` is the range along the cut dimension of the first source that the result covers, for
-    results that do not cover all of it.
+    `within` is for results that cover only a part of the first source: the range of the cut
+    dimension of that source that the result covers.
     """
 
     sources: Mapping[str, State]
@@ -51,8 +52,8 @@ SplitRule = Callable[["Call"], Iterable[Way]]
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
-    """One device's part of a use of an op: its sources, and `size` of the cut result dimension.
+class Shard:
+    """The share of one device in a use of an op: its sources, and `size` of the cut dimension.
 
     `begin` is where the range `way.within` starts in this device's slice of the first source.
     """
@@ -63,28 +64,28 @@ class Part:
     begin: int = 0
 
 
-PartRule = Callable[["Call", Part], "Mapping[str, Value]"]
-"""The parameters of a part, from those of the whole."""
+ShardRule = Callable[["Call", Shard], "Mapping[str, Value]"]
+"""A function from the whole call and one shard to the parameters of that shard."""
 
 
-def resized(call: "Call", part: Part) -> "Mapping[str, Value]":
-    """Where the parameter `ne` gives the sizes of the result, it gives those of its slice."""
-    ne, axis = call.params.get("ne"), part.way.result
+def resized(call: "Call", shard: Shard) -> "Mapping[str, Value]":
+    """Replace the cut size in the parameter `ne`, if there is one, by the size of the slice."""
+    ne, axis = call.params.get("ne"), shard.way.result
     if not isinstance(ne, tuple) or not ne or not isinstance(axis, int):
         return call.params
-    return {**call.params, "ne": (*ne[:axis], part.size, *ne[axis + 1 :])}
+    return {**call.params, "ne": (*ne[:axis], shard.size, *ne[axis + 1 :])}
 
 
 def whole(_call: "Call") -> Iterable[Way]:
-    """Every element of the result may need every element of the sources."""
+    """The op does not run on shards: any element may depend on all elements of the sources."""
     return ()
 
 
 def aligned(*names: str, axes: Sequence[int] = AXES) -> SplitRule:
-    """Indices along each of `axes` have nothing to do with each other, in sources and result.
+    """Along each of `axes`, index i of the result depends only on index i of the sources `names`.
 
-    A source of size 1 along the axis is mirrored; one that repeats some other number of times rules
-    the axis out.
+    A source of size 1 along the axis is mirrored. An axis along which a source repeats in any other
+    way cannot be cut.
     """
 
     def rule(call: "Call") -> Iterator[Way]:
@@ -100,12 +101,12 @@ def aligned(*names: str, axes: Sequence[int] = AXES) -> SplitRule:
 
 
 def linear(*names: str) -> SplitRule:
-    """The result for a sum of sources is the sum of the results: summands give summands."""
+    """The op is linear in the sources `names` together: summands of these give summands."""
     return ways(Way(dict.fromkeys(names, PARTIAL), PARTIAL))
 
 
 def ways(*given: Way) -> SplitRule:
-    """Always these."""
+    """These ways, for every call."""
     return lambda _call: given
 
 
@@ -115,9 +116,9 @@ def any_of(*rules: SplitRule) -> SplitRule:
 
 
 def split_state(call: "Call", states: Sequence[State | None]) -> State | Refusal:
-    """What the result of a use of an op is where its sources are in `states`, or why nothing.
+    """The state of the result if the sources are in `states`, or the reason why there is none.
 
-    There is one state for each source, None for an absent one.
+    `states` has one entry for each source, None for an absent source.
     """
     named = {
         source.name: state
@@ -132,9 +133,9 @@ def split_state(call: "Call", states: Sequence[State | None]) -> State | Refusal
             return way.result
     given = _described(named)
     if not known:
-        return Refusal(f"{call.op.name}: has {given}, but every device needs its sources whole")
+        return Refusal(f"{call.op.name}: has {given}, but it needs whole sources on every device")
     could = "; ".join(_described(way.sources) for way in known)
-    return Refusal(f"{call.op.name}: has {given}; it runs on parts with {could}")
+    return Refusal(f"{call.op.name}: has {given}; it runs on shards with {could}")
 
 
 def _described(states: Mapping[str, State]) -> str:

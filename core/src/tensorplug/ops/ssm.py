@@ -40,9 +40,9 @@ SSM_CONV = register_op(
 
 
 def packed(call: Call, outputs: int, state: int) -> int:
-    """Elements of a result that packs `outputs` elements and then K states of `state` each."""
+    """The number of elements of a result with `outputs` elements and then K states of `state`."""
     if call.int("K") < 1:
-        raise call.fail(f"K = {call.int('K')} states are to be kept; it must be at least 1")
+        raise call.fail(f"K = {call.int('K')} states to keep; K must be at least 1")
     return outputs + call.int("K") * state
 
 
@@ -90,11 +90,11 @@ SSM_SCAN = register_op(
 
 
 def ssm_conv(x: Tensor, kernel: Tensor, *, name: str = "") -> Tensor:
-    """Convolve each channel of `x` over time, looking back.
+    """Causal convolution of each channel of `x` over time.
 
-    `x` is f32 [d - 1 + tokens, channels, sequences], the last d - 1 steps of the past in front;
-    `kernel` is f32 [d, channels]. The result is [channels, tokens, sequences]: time and channels
-    have changed places. Raises ShapeError.
+    `x` is f32 [d - 1 + tokens, channels, sequences] and starts with the last d - 1 steps before the
+    tokens; `kernel` is f32 [d, channels]. The result is [channels, tokens, sequences]: time and
+    channels are swapped. Raises ShapeError.
     """
     return apply(SSM_CONV, x, kernel, name=name)
 
@@ -115,10 +115,10 @@ def ssm_scan(
 
     `s` is f32 [n, dim, heads, states], `x` [dim, heads, tokens, sequences], `dt` [heads, tokens,
     sequences], `b` and `c` [n, groups, tokens, sequences] (head h is of group h // (heads /
-    groups)), `ids` i32 [sequences]: the state that each sequence starts from. The result is a
-    vector: outputs like `x`, then `K` states [n, dim, heads, sequences], the last one first, each
-    one token before the other; those from before the first token are zero. A sequence with the id
-    -1 starts from zeros. Any other id that names no state is an error, of which
-    `tensorplug.ops.ids` says when it is raised. Raises ShapeError.
+    groups)). `ids` i32 [sequences] numbers the state in `s` from which each sequence starts; with
+    -1 it starts from zeros. Any other id outside `s` is an error; `tensorplug.ops.ids` says when it
+    is raised. The result is a vector: outputs like `x`, then `K` states [n, dim, heads, sequences]:
+    the states after the last token, after the token before it, and so on. States from before the
+    first token are zero. Raises ShapeError.
     """
     return apply(SSM_SCAN, s, x, dt, a, b, c, ids, K=K, name=name)

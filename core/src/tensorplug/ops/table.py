@@ -1,4 +1,4 @@
-"""The op table: one record per op says everything about it but its kernel."""
+"""The op table: one record for each op, with everything about the op except its kernels."""
 
 import difflib
 import numbers
@@ -10,15 +10,15 @@ from typing import Any
 from tensorplug.dtypes import DType
 from tensorplug.errors import DTypeError, GraphError, OptionError, ShapeError
 from tensorplug.graph.tensor import Ne, Tensor, Value, contiguous_nb
-from tensorplug.ops.split import PartRule, SplitRule, resized, whole
+from tensorplug.ops.split import ShardRule, SplitRule, resized, whole
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
     """One source of an op: its name, the types it may have, and whether it may be absent.
 
-    A source of ids says in `rows_of` what they number: a source, or "" for the result, and one of
-    its dimensions. `tensorplug.ops.ids` says which ids are right.
+    For a source that holds row ids, `rows_of` names the table of rows (another source, or "" for
+    the result) and the dimension that the ids number. `tensorplug.ops.ids` checks ids.
     """
 
     name: str
@@ -29,7 +29,7 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Param:
-    """One parameter of an op. Without a default it must be given."""
+    """One parameter of an op. A parameter that is `required` has no default."""
 
     name: str
     kind: type
@@ -39,7 +39,7 @@ class Param:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """The arguments of one use of an op, by name; what the rules of the table look at."""
+    """The arguments of one use of an op, by name. The rules of an op take a Call."""
 
     op: "Op"
     operands: tuple[Tensor | None, ...]
@@ -52,7 +52,7 @@ class Call:
         return found
 
     def get(self, name: str) -> Tensor | None:
-        """The source called `name`, or None where it is absent."""
+        """The source called `name`, or None if it is absent."""
         return self.operands[self.op.positions[name]]
 
     def int(self, name: str) -> int:
@@ -65,7 +65,7 @@ class Call:
         return value
 
     def fail(self, problem: str) -> ShapeError:
-        """Return the ShapeError that names op, shapes and `problem`."""
+        """Return a ShapeError that names the op, the problem and the shapes of all sources."""
         shapes = ", ".join(
             f"{s.name} {list(t.shape)}"
             for s, t in zip(self.op.sources, self.operands, strict=False)
@@ -77,7 +77,10 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Alias:
-    """Memory that a result shares with a source: `offset` bytes into it, strides `nb`."""
+    """Memory that a result shares with a source: it starts `offset` bytes into the source.
+
+    `nb` are the strides of the result in bytes.
+    """
 
     source: Tensor
     offset: int
@@ -90,22 +93,25 @@ TypeRule = Callable[[Call], DType]
 AliasRule = Callable[[Call], Alias]
 Check = Callable[[Call], None]
 Reference = Callable[..., Any]
-"""From params and the sources' values (float64 or int64, four dimensions, NumPy order, None where
-absent) to the values of the result."""
+"""A function from parameters and the values of the sources to the values of the result.
+
+Values of sources are float64 or int64 arrays of four dimensions in NumPy order, or None for a
+source that is absent."""
 
 
 @dataclass(frozen=True, slots=True)
 class Op:
-    """What an op takes and gives.
+    """The sources, parameters and rules of an op.
 
-    `in_place` names the sources over which the allocator may lay the result. `alias` gives the
-    memory of results that share it; with `writes` the op writes there (an effect), else it is a
-    pure view. `also_writes` names further sources that it changes. `split` lists the ways to run
-    the op on parts of its sources, on several devices, and `part` gives the parameters of a part.
+    `in_place` names the sources whose memory the allocator may reuse for the result. `alias` gives
+    the memory of results that share memory with a source; with `writes` the op writes to that
+    memory (an effect), otherwise the result is a view. `also_writes` names further sources that the
+    op changes. `split` lists the ways to run the op on shards of its sources, one on each of
+    several devices, and `shard` gives the parameters of one shard.
 
-    An op of another distribution brings its `reference`, which the cpu device computes where it has
-    no kernel, and its `cases`, a function that returns those of the conformance kit; ours are
-    in tensorplug-cpu and in `tensorplug_testing.cases`.
+    An op of another distribution brings its own `reference`, which the cpu device runs if it has no
+    kernel, and `cases`, a function that returns cases for the conformance kit. References and cases
+    of the ops of this table are in tensorplug-cpu and in `tensorplug_testing.cases`.
     """
 
     name: str
@@ -119,7 +125,7 @@ class Op:
     writes: bool = False
     also_writes: tuple[str, ...] = ()
     split: SplitRule = whole
-    part: PartRule = resized
+    shard: ShardRule = resized
     reference: Reference | None = None
     cases: Callable[[], Iterable[Any]] | None = None
     formula: str = ""
@@ -127,7 +133,7 @@ class Op:
     positions: Mapping[str, int] = field(init=False, compare=False)
     """Index of each source by name."""
     holds_ids: bool = field(init=False, compare=False)
-    """Whether a source holds ids of rows."""
+    """True if a source holds ids of rows."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "holds_ids", any(s.rows_of is not None for s in self.sources))
@@ -136,7 +142,7 @@ class Op:
 
     @property
     def is_view(self) -> bool:
-        """Whether results are other looks at memory, with nothing to compute."""
+        """True if results are views, which need no computation."""
         return self.alias is not None and not self.writes
 
 
@@ -145,15 +151,18 @@ OPS: dict[str, Op] = {}
 
 
 def register_op(op: Op) -> Op:
-    """Add `op` to the table. Ops of other distributions carry a prefix: `acme.foo`."""
+    """Add `op` to the table. Names of ops of other distributions have a prefix: `acme.foo`.
+
+    Raises GraphError if the record contradicts itself or the name exists.
+    """
     if op.name in OPS:
         raise GraphError(
-            f"register_op: {op.name!r} exists already; choose a name with your own prefix"
+            f"register_op: {op.name!r} exists already; choose a name with a prefix of your own"
         )
     if not op.formula:
         raise GraphError(f"register_op: {op.name!r} has no formula; say what it computes")
     if op.writes and op.alias is None:
-        raise GraphError(f"register_op: {op.name!r} writes but names no memory; give an alias rule")
+        raise GraphError(f"register_op: {op.name!r} writes but has no alias rule; give one")
     unknown = {*op.in_place, *op.also_writes} - {s.name for s in op.sources}
     if unknown:
         raise GraphError(f"register_op: {op.name!r} may replace unknown sources {sorted(unknown)}")
@@ -161,11 +170,11 @@ def register_op(op: Op) -> Op:
     strange = numbered - {"", *(s.name for s in op.sources if not s.optional)}
     if strange:
         raise GraphError(
-            f"register_op: {op.name!r} has ids for rows of {sorted(strange)}, which are no sources "
-            "that are always there"
+            f"register_op: {op.name!r} has ids for rows of {sorted(strange)}, which are not "
+            "required sources"
         )
     if op.also_writes and not op.writes:
-        raise GraphError(f"register_op: {op.name!r} writes further sources but is no write itself")
+        raise GraphError(f"register_op: {op.name!r} has also_writes but not writes; set both")
     names = [*(s.name for s in op.sources), *(p.name for p in op.params)]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
@@ -175,7 +184,7 @@ def register_op(op: Op) -> Op:
 
 
 def op(name: str) -> Op:
-    """Return the op called `name`. Raises GraphError with the nearest name."""
+    """Return the op called `name`. Raises GraphError, which suggests the nearest name."""
     if name in OPS:
         return OPS[name]
     close = difflib.get_close_matches(name, OPS, n=1)
@@ -184,7 +193,7 @@ def op(name: str) -> Op:
 
 
 def apply(op: Op, *operands: Tensor | None, name: str = "", **params: Value) -> Tensor:
-    """Return the tensor that `op` computes.
+    """Return the tensor that `op` computes from `operands` and `params`.
 
     Raises ShapeError, DTypeError, OptionError, GraphError.
     """
@@ -222,15 +231,16 @@ def apply(op: Op, *operands: Tensor | None, name: str = "", **params: Value) -> 
 
 
 def in_place(node: Tensor) -> Tensor:
-    """Return `node` anew, computed over the memory of its first source: an effect on that memory.
+    """Return a copy of `node` that is computed over the memory of a source: an effect on it.
 
-    Raises GraphError where the op cannot work in place or the layouts differ.
+    The source is the first one that the op may replace and that has the layout of the result.
+    Raises GraphError if there is none.
     """
     record = op(node.op)
     target = next((t for t in _replaceable(record, node) if t.same_layout(node)), None)
     if target is None:
         raise GraphError(
-            f"in_place: {node} cannot replace a source: none of its kind has its layout"
+            f"in_place: {node} cannot replace a source: none that its op may replace has its layout"
         )
     return Tensor(
         node.dtype,
@@ -248,7 +258,7 @@ def in_place(node: Tensor) -> Tensor:
 
 
 def replaceable_sources(node: Tensor) -> tuple[Tensor, ...]:
-    """The sources over which the result of `node` may be laid, in order of preference."""
+    """The sources whose memory the result of `node` may reuse, in order of preference."""
     record = OPS.get(node.op)
     return () if record is None or record.alias is not None else tuple(_replaceable(record, node))
 
@@ -261,7 +271,7 @@ def _replaceable(record: Op, node: Tensor) -> list[Tensor]:
 def _bind_sources(op: Op, operands: tuple[Tensor | None, ...]) -> tuple[Tensor | None, ...]:
     if len(operands) > len(op.sources):
         raise GraphError(
-            f"{op.name}: {len(operands)} sources given, at most {len(op.sources)} taken"
+            f"{op.name}: {len(operands)} sources given; the op takes at most {len(op.sources)}"
         )
     padded = (*operands, *[None] * (len(op.sources) - len(operands)))
     for source, tensor in zip(op.sources, padded, strict=True):
@@ -276,13 +286,13 @@ def _bind_sources(op: Op, operands: tuple[Tensor | None, ...]) -> tuple[Tensor |
         elif tensor.splits_blocks:
             raise ShapeError(
                 f"{op.name}: {source.name} {tensor} is a transposed block type; only `x @ w.T` "
-                "takes one, cast() it before it is transposed"
+                "accepts one, so cast() the tensor before it is transposed"
             )
     return padded
 
 
 def _listed(types: frozenset[DType]) -> str:
-    """Names of types; many block types are counted."""
+    """Names of types; block types are only counted if there are more than FEW."""
     plain = sorted(dtype.name for dtype in types if not dtype.is_block)
     blocks = sorted(dtype.name for dtype in types if dtype.is_block)
     if len(blocks) > FEW:
@@ -312,7 +322,7 @@ def _coerce(op: Op, param: Param, value: Value) -> Value:
     plain: Value = _plain(value)
     if param.kind is float and type(plain) is int:
         return float(plain)
-    # A bool is an int to isinstance(), but hardly ever what a caller means by one.
+    # To isinstance() a bool is an int, but a caller who passes one has most likely made a mistake.
     if isinstance(plain, param.kind) and (param.kind is bool or not isinstance(plain, bool)):
         return plain
     raise OptionError(
@@ -321,7 +331,7 @@ def _coerce(op: Op, param: Param, value: Value) -> Value:
 
 
 def _plain(value: Any) -> Any:
-    """`value` with NumPy's numbers turned into Python's."""
+    """`value` with NumPy numbers converted to Python numbers."""
     if isinstance(value, tuple):
         return tuple(_plain(entry) for entry in value)
     if isinstance(value, bool | str) or value is None:

@@ -1,4 +1,4 @@
-"""Functions of one element; each takes f32, f16 or bf16 and keeps type and shape."""
+"""Functions of one element. Each takes f32, f16 or bf16 and keeps the type and the shape."""
 
 from tensorplug.graph.tensor import Tensor
 from tensorplug.ops.rules import REAL, same_shape_as, same_type_as
@@ -137,17 +137,17 @@ def sigmoid(x: Tensor, *, name: str = "") -> Tensor:
 
 
 def gelu(x: Tensor, *, name: str = "") -> Tensor:
-    """Gaussian error linear unit, tanh form of each element."""
+    """Gaussian error linear unit of each element, approximated by tanh."""
     return apply(UNARY["gelu"], x, name=name)
 
 
 def gelu_quick(x: Tensor, *, name: str = "") -> Tensor:
-    """Gaussian error linear unit, logistic form of each element."""
+    """Gaussian error linear unit of each element, approximated by the logistic function."""
     return apply(UNARY["gelu_quick"], x, name=name)
 
 
 def gelu_erf(x: Tensor, *, name: str = "") -> Tensor:
-    """Gaussian error linear unit, exact form of each element."""
+    """Gaussian error linear unit of each element, by the exact erf formula."""
     return apply(UNARY["gelu_erf"], x, name=name)
 
 
@@ -157,12 +157,12 @@ def silu(x: Tensor, *, name: str = "") -> Tensor:
 
 
 def hardswish(x: Tensor, *, name: str = "") -> Tensor:
-    """Piecewise form of swish of each element."""
+    """Hard swish of each element: `x * clamp((x + 3) / 6, 0, 1)`."""
     return apply(UNARY["hardswish"], x, name=name)
 
 
 def hardsigmoid(x: Tensor, *, name: str = "") -> Tensor:
-    """Piecewise form of the logistic function of each element."""
+    """Hard sigmoid of each element: `clamp((x + 3) / 6, 0, 1)`."""
     return apply(UNARY["hardsigmoid"], x, name=name)
 
 
@@ -177,7 +177,7 @@ def expm1(x: Tensor, *, name: str = "") -> Tensor:
 
 
 def softplus(x: Tensor, *, name: str = "") -> Tensor:
-    """Smooth form of relu of each element."""
+    """`ln(1 + exp(x))` of each element; `x` itself above 20."""
     return apply(UNARY["softplus"], x, name=name)
 
 
@@ -192,19 +192,23 @@ def ceil(x: Tensor, *, name: str = "") -> Tensor:
 
 
 def round(x: Tensor, *, name: str = "") -> Tensor:
-    """Nearest integer, halves away from zero, of each element."""
+    """Nearest integer of each element; halves are rounded away from zero."""
     return apply(UNARY["round"], x, name=name)
 
 
 def trunc(x: Tensor, *, name: str = "") -> Tensor:
-    """Integer part of each element."""
+    """Integer part of each element: rounded toward zero."""
     return apply(UNARY["trunc"], x, name=name)
 
 
 def xielu(
     x: Tensor, *, alpha_n: float, alpha_p: float, beta: float, eps: float, name: str = ""
 ) -> Tensor:
-    """Expanded integral of the exponential linear unit; the two alphas come already constrained."""
+    """Expanded integral of the exponential linear unit (xIELU) of each element.
+
+    `alpha_n` and `alpha_p` are used as given: the softplus of the paper is already applied. Source:
+    Huang and Schlag 2024, arXiv:2411.13010.
+    """
     return apply(
         XIELU,
         x,

@@ -1,4 +1,4 @@
-"""Other looks at the same memory; nothing is computed."""
+"""Views: tensors that lie in the memory of another tensor and need no computation."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -8,7 +8,7 @@ from tensorplug.errors import ShapeError
 from tensorplug.graph.tensor import MAX_RANK, Ne, Tensor, Value, contiguous_nb, ne_of, pad_ne
 from tensorplug.ops.axes import moves_of
 from tensorplug.ops.rules import ANY, contiguous, same_type_as
-from tensorplug.ops.split import AXES, PARTIAL, Part, Way, resized, ways
+from tensorplug.ops.split import AXES, PARTIAL, Shard, Way, resized, ways
 from tensorplug.ops.table import Alias, Call, Op, Param, Shape, Source, apply, register_op
 
 
@@ -16,7 +16,7 @@ def _four(value: Value) -> Ne:
     assert isinstance(value, tuple)
     whole = [n for n in value if isinstance(n, int)]
     if len(value) != MAX_RANK or len(whole) != MAX_RANK:
-        raise ShapeError(f"view: takes {MAX_RANK} whole sizes, strides or axes, got {value}")
+        raise ShapeError(f"view: takes {MAX_RANK} integer sizes, strides or axes, got {value}")
     a, b, c, d = whole
     return (a, b, c, d)
 
@@ -33,7 +33,10 @@ def _reshaped(call: Call) -> Alias:
 
 
 def _reshaped_parts(call: Call) -> Iterable[Way]:
-    """A dimension can be cut that ends where one of the result ends: slices lie in one piece."""
+    """Ways to cut dimensions that end where a dimension of the result ends.
+
+    Only there a slice of the source is a slice of the result.
+    """
     before, after = call["x"].ne, _four(call.params["ne"])
     yield Way({"x": PARTIAL}, PARTIAL)
     for axis in AXES:
@@ -53,7 +56,7 @@ RESHAPE = register_op(
         check=(contiguous("x"),),
         alias=_reshaped,
         split=_reshaped_parts,
-        formula="y = the memory of x in other sizes",
+        formula="y = the memory of x with other sizes",
     )
 )
 
@@ -81,7 +84,7 @@ def _reach(dtype: DType, ne: Ne, nb: Ne) -> int:
 
 
 def _window_parts(call: Call) -> Iterable[Way]:
-    """A dimension can be cut along which one dimension of the window moves, the others not."""
+    """Ways to cut dimensions of `x` along which exactly one dimension of the window moves."""
     yield Way({"x": PARTIAL}, PARTIAL)
     x = call["x"]
     if x.is_contiguous and not x.splits_blocks:
@@ -109,23 +112,23 @@ def _window_way(call: Call, axis: int) -> Way | None:
 
 
 def _along(x: Tensor, axis: int) -> tuple[int, int, int]:
-    """Elements that lie together along `axis` of `x`, their bytes, and those of all along it."""
+    """Elements per block along `axis` of `x`, the bytes of one block, and of the whole axis."""
     per = x.dtype.block if axis == 0 else 1
     return per, x.nb[axis], x.nb[axis] * (x.ne[axis] // per)
 
 
-def _window_part(call: Call, part: Part) -> Mapping[str, Value]:
-    """Strides and offset beyond the cut dimension shrink with it."""
-    axis, local = part.way.sources["x"], part.operands[0]
+def _window_shard(call: Call, shard: Shard) -> Mapping[str, Value]:
+    """Shrink strides and the offset by as much as the cut dimension shrinks."""
+    axis, local = shard.way.sources["x"], shard.operands[0]
     if not isinstance(axis, int) or local is None:
         return call.params
     per, unit, period = _along(call["x"], axis)
     mine = _along(local, axis)[2]
     outer, inside = divmod(call.int("offset"), period)
-    rest = inside - part.way.within[0] // per * unit if part.way.within else inside
+    rest = inside - shard.way.within[0] // per * unit if shard.way.within else inside
     nb = tuple(n // period * mine if n % period == 0 else n for n in _four(call.params["nb"]))
-    offset = outer * mine + part.begin // per * unit + rest
-    return {**resized(call, part), "nb": nb, "offset": offset}
+    offset = outer * mine + shard.begin // per * unit + rest
+    return {**resized(call, shard), "nb": nb, "offset": offset}
 
 
 VIEW = register_op(
@@ -142,7 +145,7 @@ VIEW = register_op(
         dtype=same_type_as("x"),
         alias=_window,
         split=_window_parts,
-        part=_window_part,
+        shard=_window_shard,
         formula="y = the memory of x from offset on, with other sizes and strides",
     )
 )
@@ -151,10 +154,10 @@ VIEW = register_op(
 def _order(call: Call) -> Ne:
     axes = _four(call.params["axes"])
     if sorted(axes) != [0, 1, 2, 3]:
-        raise call.fail(f"axes {axes} are no order of 0, 1, 2, 3")
+        raise call.fail(f"axes {axes} are not a permutation of 0, 1, 2, 3")
     if call["x"].dtype.is_block and axes[0] != 0:
         raise call.fail(
-            f"rows of {call['x'].dtype.name} hold blocks and cannot be split; use cast()"
+            f"rows of {call['x'].dtype.name} hold blocks and cannot be permuted; cast() x first"
         )
     return axes
 
@@ -198,7 +201,7 @@ def _swapped_shape(call: Call) -> Shape:
 
 def _swapped(call: Call) -> Alias:
     x = call["x"]
-    # The strides of a transposed block type mean nothing by themselves: Tensor.splits_blocks.
+    # A transposed block type has no meaningful strides; see Tensor.splits_blocks.
     return Alias(x, 0, (x.nb[1], x.nb[0], x.nb[2], x.nb[3]))
 
 
@@ -219,9 +222,9 @@ TRANSPOSE = register_op(
 
 
 def reshape(x: Tensor, shape: tuple[int, ...], *, name: str = "") -> Tensor:
-    """A view of contiguous `x` with other sizes, NumPy order, at most one of them -1."""
+    """A view of contiguous `x` with other sizes in NumPy order; one size may be -1 (inferred)."""
     if shape.count(-1) > 1:
-        raise ShapeError(f"reshape: {shape} leaves more than one size open")
+        raise ShapeError(f"reshape: {shape} has more than one size -1")
     known = math.prod(n for n in shape if n >= 0)
     if -1 in shape and min(shape) == -1:
         if not known or x.size % known:
@@ -239,17 +242,17 @@ def view(
     offset: int = 0,
     name: str = "",
 ) -> Tensor:
-    """A window on the memory of `x`: sizes `ne` and strides `nb` in ggml order, `offset` in bytes.
+    """A view into the memory of `x`: sizes `ne` and strides `nb` in ggml order, `offset` in bytes.
 
-    `nb` gives the strides of dimensions 1 on; without it they are those of `x` as far as they go.
-    Raises ShapeError where the window leaves `x`.
+    `nb` gives the strides from dimension 1 on; by default they are the strides of `x`. Raises
+    ShapeError if the view would reach outside `x`.
     """
     steps = (x.nb[0], *(nb if nb is not None else x.nb[1 : len(ne)]))
     return strided(x, ne, steps, rank=len(ne), offset=offset, name=name)
 
 
 def permute(x: Tensor, axes: Sequence[int], *, name: str = "") -> Tensor:
-    """A view of `x` whose axis `i` is axis `axes[i]` of `x`, as `numpy.transpose` has it."""
+    """A view of `x` whose axis `i` is axis `axes[i]` of `x`, as in `numpy.transpose`."""
     return apply(PERMUTE, x, axes=moves_of(x, axes, "permute"), name=name)
 
 
@@ -263,9 +266,10 @@ def transpose(x: Tensor, *, name: str = "") -> Tensor:
 def strided(
     x: Tensor, ne: tuple[int, ...], nb: tuple[int, ...], *, rank: int, offset: int, name: str = ""
 ) -> Tensor:
-    """A window on the memory of `x`: sizes `ne` and strides `nb` in ggml order, `offset` in bytes.
+    """A view into the memory of `x`: sizes `ne` and strides `nb` in ggml order, `offset` in bytes.
 
-    Missing sizes are 1, missing strides those of memory without gaps. Raises ShapeError.
+    Missing sizes are 1; missing strides are those of contiguous memory. `rank` is the number of
+    dimensions. Raises ShapeError.
     """
     sizes, steps = pad_ne(ne), [*nb] or [x.nb[0]]
     if len(steps) == 1:

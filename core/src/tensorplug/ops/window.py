@@ -109,21 +109,25 @@ def win_part(x: Tensor, w: int, *, name: str = "") -> Tensor:
 
 
 def win_unpart(x: Tensor, w0: int, h0: int, w: int, *, name: str = "") -> Tensor:
-    """Put windows [channels, w, w, n] together to an image [channels, w0, h0]."""
+    """Put f32 windows [channels, w, w, n] together into an image [channels, w0, h0].
+
+    This is the inverse of `win_part`. Raises ShapeError.
+    """
     return apply(WIN_UNPART, x, w0=w0, h0=h0, w=w, name=name)
 
 
 def get_rel_pos(x: Tensor, qh: int, kh: int, *, name: str = "") -> Tensor:
-    """Look up `x` [channels, 2 * qh - 1] by the distance of query and key: [channels, kh, qh].
+    """Rows of `x` [channels, 2 * qh - 1] by the distance of query and key: [channels, kh, qh].
 
-    `qh` and `kh` are equal; f32, f16, bf16.
+    `qh` and `kh` must be equal; `x` is f32, f16 or bf16, in `ne` order. Raises ShapeError.
     """
     return apply(GET_REL_POS, x, qh=qh, kh=kh, name=name)
 
 
 def add_rel_pos(x: Tensor, pw: Tensor, ph: Tensor, *, name: str = "") -> Tensor:
-    """Add to scores `x` [keys, queries, heads] what column and row of each key give, all f32.
+    """Add relative position terms to attention scores `x` [keys, queries, heads], all f32.
 
-    `pw` and `ph` are [n, width, height, heads] for n * n keys and width * height queries.
+    `pw` has the terms for the column of a key and `ph` those for its row: [n, width, height, heads]
+    for n * n keys and width * height queries. Raises ShapeError.
     """
     return apply(ADD_REL_POS, x, pw, ph, name=name)

@@ -1,4 +1,4 @@
-"""Windows that slide over dimensions: their parameters, and how many of them there are."""
+"""Sliding windows: their parameters, and the number of windows along each dimension."""
 
 from collections.abc import Sequence
 from typing import TypeVar
@@ -8,13 +8,13 @@ from tensorplug.ops.table import Call, Param
 
 Number = TypeVar("Number", int, float)
 Along = int | tuple[int, ...]
-"""One number for all axes of a window, or one for each in the order of the shape."""
+"""One number for all axes of a window, or one number for each axis in NumPy order."""
 
 
 def window_params(dims: int) -> tuple[Param, ...]:
-    """Stride `s0`, padding `p0` (zeros on both sides) and dilation `d0`; so on for each dimension.
+    """Stride `s0`, padding `p0` (zeros on both sides) and dilation `d0`, and so on per dimension.
 
-    Strides and dilations are 1, paddings 0 where nothing is given.
+    By default strides and dilations are 1, and paddings are 0.
     """
     return tuple(
         Param(f"{letter}{dim}", int, default=default)
@@ -26,7 +26,7 @@ def window_params(dims: int) -> tuple[Param, ...]:
 def window(
     where: str, dims: int, *, stride: Along = 1, padding: Along = 0, dilation: Along = 1
 ) -> dict[str, int]:
-    """The parameters of `window_params` from what people give. Raises ShapeError."""
+    """The parameters of `window_params` from arguments in NumPy order. Raises ShapeError."""
     return {
         **by_dim(where, "stride", "s", stride, dims),
         **by_dim(where, "padding", "p", padding, dims),
@@ -42,15 +42,15 @@ def by_dim(
     if len(values) != dims:
         raise ShapeError(
             f"{where}: {what}={value} has {len(values)} numbers for a window of {dims} axes; give "
-            "one for each, or one for all"
+            "one number for each axis, or one for all"
         )
     return {f"{letter}{dim}": n for dim, n in enumerate(reversed(values))}
 
 
 def window_counts(call: Call, kernel: Sequence[int], sizes: Sequence[int]) -> tuple[int, ...]:
-    """How many windows of `kernel` elements fit along each dimension of `sizes`.
+    """The number of windows of `kernel` elements that fit along each dimension of `sizes`.
 
-    Raises ShapeError where none fits or a parameter is out of range.
+    Raises ShapeError if no window fits or a parameter is out of range.
     """
     return tuple(
         _window_count(call, dim, taps, size)

@@ -6,7 +6,7 @@ from dataclasses import replace
 from tensorplug.device.backend import Backend, SupportsConcurrency
 from tensorplug.device.part import units
 from tensorplug.graph.bindings import Bindings
-from tensorplug.graph.tensor import Storage, Tensor
+from tensorplug.graph.tensor import Place, Tensor
 from tensorplug.planning.split import Split
 from tensorplug.planning.stages import arrange, nodes_of
 
@@ -14,7 +14,7 @@ from tensorplug.planning.stages import arrange, nodes_of
 def arranged(
     splits: Sequence[Split],
     backends: Sequence[Backend],
-    moved: Mapping[Tensor, Storage],
+    moved: Mapping[Tensor, Place],
     ahead: int | None,
 ) -> tuple[Split, ...]:
     """Return `splits` with their nodes in the order of stages.

@@ -11,7 +11,7 @@ from tensorplug.device.backend import Backend
 from tensorplug.device.buffer import BufferType, BufferUsage
 from tensorplug.errors import GraphError, Refusal, Unsupported
 from tensorplug.graph.graph import Graph
-from tensorplug.graph.tensor import Storage, Tensor
+from tensorplug.graph.tensor import Place, Tensor
 
 SMALL_WEIGHTS = frozenset({"rope", "flash_attn_ext"})
 """Ops that do not follow their weights (frequency factors, sinks), which are small."""
@@ -35,9 +35,9 @@ class Field:
         self,
         backends: Sequence[Backend],
         buffer_types: Sequence[BufferType],
-        moved: Mapping[Tensor, Storage],
+        moved: Mapping[Tensor, Place],
     ) -> None:
-        """`moved` maps persistent tensors to their new places, if not in their own storage."""
+        """`moved` maps persistent tensors to their new places, if not at their own places."""
         self.backends = backends
         self.buffer_types = buffer_types
         self.moved = moved
@@ -75,8 +75,8 @@ class Field:
     def placed_type(self, tensor: Tensor) -> BufferType | None:
         """The type of the buffer in which `tensor` is placed, or None if it has no memory yet."""
         root = tensor.root
-        storage = self.moved.get(root, root.storage) if self.moved else root.storage
-        return None if storage is None else storage.buffer.type
+        place = self.moved.get(root, root.place) if self.moved else root.place
+        return None if place is None else place.buffer.type
 
     def memory_of(self, tensor: Tensor, where: Mapping[Tensor, Choice]) -> BufferType | None:
         """The type of the memory that `tensor` has or will get; None if not decided yet."""
@@ -195,8 +195,8 @@ def follow_weights(
 
 def is_weight(tensor: Tensor) -> bool:
     """True if `tensor` lies in a buffer with the usage WEIGHTS."""
-    storage = tensor.root.storage
-    return storage is not None and storage.buffer.usage is BufferUsage.WEIGHTS
+    place = tensor.root.place
+    return place is not None and place.buffer.usage is BufferUsage.WEIGHTS
 
 
 def _beside(node: Tensor, weight: Tensor, field: Field) -> Choice | None:
@@ -286,7 +286,7 @@ def follow_roots(nodes: Iterable[Tensor], where: Choices, field: Field) -> Choic
     """Move each write to the backend whose memory it writes. Raises Unsupported if it refuses."""
     found = dict(where)
     for node in nodes:
-        if not node.writes or node.root.storage is not None or node.root not in found:
+        if not node.writes or node.root.place is not None or node.root not in found:
             continue
         home = found[node.root].backend
         if found[node].backend == home:

@@ -146,7 +146,7 @@ def plan_memory(
     """Plan the place of every root that `steps` create.
 
     The memory of the roots of `keep` (outputs) is never freed or overwritten. Tensors of `placed`,
-    and tensors with storage, already have memory. Entries of `pools` that are the same buffer type
+    and tensors with places, already have memory. Entries of `pools` that are the same buffer type
     share one pool. Raises OutOfMemory.
     """
     shared = {id(t): i for i, t in reversed(list(enumerate(pools)))}
@@ -164,7 +164,7 @@ def plan_memory(
             if more not in slots and more not in outside:
                 slots[more] = pool.alloc(pool.type.alloc_size(more))
         root = step.tensor.root
-        if root is step.tensor and root not in slots and root not in outside and not root.storage:
+        if root is step.tensor and root not in slots and root not in outside and not root.place:
             slots[root] = _replace(step, pool, slots, last, fixed, now) or pool.alloc(
                 pool.type.alloc_size(root)
             )
@@ -177,7 +177,7 @@ def plan_memory(
 
 def graph_steps(graph: Graph, pool: int = 0) -> list[Step]:
     """The timeline of a graph on one pool: leafs that need memory first, then the nodes."""
-    leafs = [Step(t, (), pool) for t in graph.leafs if t.storage is None]
+    leafs = [Step(t, (), pool) for t in graph.leafs if t.place is None]
     return leafs + [Step(node, node.sources, pool) for node in graph.nodes]
 
 
@@ -252,7 +252,7 @@ def _taken_over(dead: Tensor, slots: Mapping[Tensor, Slot], step: Step) -> bool:
 def check_leafs(leafs: Iterable[Tensor]) -> None:
     """Raise GraphError for a leaf that has no memory and is not an input."""
     for leaf in leafs:
-        if leaf.storage is None and not leaf.is_input and leaf.is_leaf:
+        if leaf.place is None and not leaf.is_input and leaf.is_leaf:
             raise GraphError(
                 f"{leaf}: has no memory and is not an input; place() it, or make it with input()"
             )

@@ -87,7 +87,7 @@ def arrange(
 
     A piece of work joins a stage if everything it depends on is in earlier stages and it comes at
     most `ahead` places after the first piece that is not in a stage yet; 0 keeps the program order.
-    `places` says where tensors lie that have memory already, by default the tensors with storage.
+    `places` says where tensors lie that have memory already, by default the tensors with places.
     The time is linear in the work.
     """
     after = _dependencies(work, places or Bindings())

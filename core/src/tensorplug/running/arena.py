@@ -6,7 +6,7 @@ from weakref import WeakSet
 
 from tensorplug.device.buffer import Buffer, BufferType, BufferUsage
 from tensorplug.errors import OutOfMemory
-from tensorplug.graph.tensor import Storage, Tensor
+from tensorplug.graph.tensor import Place, Tensor
 from tensorplug.planning.memory import Slot
 
 
@@ -52,9 +52,9 @@ class Arena:
             for have, wanted in zip(self._chunks, sizes, strict=True)
         )
 
-    def place(self, slot: Slot) -> Storage:
+    def place(self, slot: Slot) -> Place:
         """Buffer and offset of a slot."""
-        return Storage(self._chunks[slot.pool][slot.chunk], slot.offset)
+        return Place(self._chunks[slot.pool][slot.chunk], slot.offset)
 
     def enter(self, tenant: object) -> None:
         """Get the buffers ready for tensors of `tenant`, which may lay them out until it leaves."""

@@ -9,7 +9,7 @@ from tensorplug.device.backend import Plan
 from tensorplug.device.buffer import Buffer
 from tensorplug.device.placing import allocate
 from tensorplug.graph.bindings import Bindings
-from tensorplug.graph.tensor import Array, Storage, Tensor
+from tensorplug.graph.tensor import Array, Place, Tensor
 from tensorplug.planning.layout import Layout, private_by_pool
 from tensorplug.running.arena import Arena
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 class Batch:
     """What one batch in flight has for itself: private memory, bindings and plans."""
 
-    places: Mapping[Tensor, Storage] = field(default_factory=dict)
+    places: Mapping[Tensor, Place] = field(default_factory=dict)
     buffers: Sequence[Buffer] = ()
     bindings: Bindings = field(default_factory=Bindings)
     locals: list[Bindings] = field(default_factory=list)
@@ -36,9 +36,9 @@ class Batch:
 
 def batch_memory(
     layout: Layout, arena: Arena, *, reserve: bool = False
-) -> tuple[dict[Tensor, Storage], list[Buffer]]:
+) -> tuple[dict[Tensor, Place], list[Buffer]]:
     """Memory for one batch: where its tensors lie, and its buffers. Raises OutOfMemory."""
-    places: dict[Tensor, Storage] = {}
+    places: dict[Tensor, Place] = {}
     buffers: list[Buffer] = []
     try:
         for home, tensors in private_by_pool(layout).items():
@@ -47,8 +47,8 @@ def batch_memory(
             placed, made = allocate(tensors, pool, alloc=take)
             buffers.extend(made.parts)
             for tensor, with_memory in zip(tensors, placed, strict=True):
-                assert with_memory.storage is not None
-                places[tensor] = with_memory.storage
+                assert with_memory.place is not None
+                places[tensor] = with_memory.place
     except BaseException:
         arena.give(buffers)
         raise

@@ -6,7 +6,7 @@ from tensorplug.device.backend import Backend, tell_of_move
 from tensorplug.device.moving import queue_copy
 from tensorplug.device.transfer import read
 from tensorplug.graph.bindings import Bindings
-from tensorplug.graph.tensor import Storage, Tensor
+from tensorplug.graph.tensor import Place, Tensor
 from tensorplug.ops.ids import NO_ROW, row_ids
 from tensorplug.planning.assign import is_weight
 from tensorplug.planning.split import Copy, Split
@@ -61,8 +61,8 @@ def copy_used_experts(
             reader = queue_copy(
                 sender,
                 stream,
-                Storage(start.buffer, start.offset + offset),
-                Storage(end.buffer, end.offset + offset),
+                Place(start.buffer, start.offset + offset),
+                Place(end.buffer, end.offset + offset),
                 run.size * weights.nb[2],
             )
     return reader

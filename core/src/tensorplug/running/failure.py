@@ -246,7 +246,7 @@ class Attempt:
 
 def persistent(tensors: Iterable[Tensor]) -> list[Tensor]:
     """The roots among those of `tensors` that have memory of their own, each once."""
-    return [t for t in dict.fromkeys(t.root for t in tensors) if t.storage is not None]
+    return [t for t in dict.fromkeys(t.root for t in tensors) if t.place is not None]
 
 
 def hopeless(failure: RunFailed, reason: str, not_later: Sequence[str] = ()) -> RunFailed:

@@ -55,7 +55,7 @@ def check_given(given: GivenIds, inputs: Mapping[Tensor, Any]) -> None:
 def check_constants(graph: Graph) -> None:
     """Raise GraphError for a wrong id in weights that lie in host memory."""
     for held in _held(graph.nodes):
-        home = held.ids.root.storage
+        home = held.ids.root.place
         if (
             home is not None
             and home.buffer.usage is BufferUsage.WEIGHTS

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from tensorplug.device.device import Device
 from tensorplug.errors import GraphError, RunFailed, StaleResult, TensorplugError
 from tensorplug.graph.bindings import Bindings
-from tensorplug.graph.tensor import Array, Storage, Tensor
+from tensorplug.graph.tensor import Array, Place, Tensor
 from tensorplug.planning.program import Read, Until, Wait
 from tensorplug.running.batch import Batch
 from tensorplug.running.failure import Attempt
@@ -50,7 +50,7 @@ class Results:
             with attempt:
                 return read_now(attempt, self._schedule, (output,))[output]
 
-    def tensor(self, output: Tensor) -> Storage:
+    def tensor(self, output: Tensor) -> Place:
         """Where `output` lies on its device, without waiting or copying."""
         self._check(output)
         return self._bindings.where(output)
@@ -59,7 +59,7 @@ class Results:
         graph, scheduler = self._schedule.graph, self._schedule.scheduler
         if output not in graph.outputs and output not in graph.effects:
             raise GraphError(f"{output}: is no output of {graph}; name it among the outputs")
-        persistent = output.root.storage is not None
+        persistent = output.root.place is not None
         if not persistent and self._serial != scheduler.runs:
             raise StaleResult(
                 f"{output}: its memory was used by a later run of the same scheduler; read it "

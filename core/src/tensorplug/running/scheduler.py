@@ -17,7 +17,7 @@ from tensorplug.errors import GraphError, OptionError, RunFailed, RunState, Sche
 from tensorplug.fusion.formulas import FUSION
 from tensorplug.graph.bindings import Bindings
 from tensorplug.graph.graph import Graph
-from tensorplug.graph.tensor import Storage, Tensor
+from tensorplug.graph.tensor import Place, Tensor
 from tensorplug.inspect.sanitizer import SANITIZE, Sanitizer
 from tensorplug.inspect.trace import Trace, of_process
 from tensorplug.planning.arrange import arranged
@@ -277,8 +277,8 @@ class Scheduler(Resource):
         """
         self.rescue.states.update(dict.fromkeys(states, restore))
 
-    def place_of(self, tensor: Tensor) -> Storage:
-        """Where a persistent tensor lies now: its storage, or where it was brought after that."""
+    def place_of(self, tensor: Tensor) -> Place:
+        """Where a persistent tensor lies now: its own place, or where it was brought after that."""
         return Bindings(self.rescue.moved).where(tensor)
 
     def note_failure(self, attempt: Attempt, failure: RunFailed) -> None:

@@ -64,6 +64,6 @@ def _expanded(node: Tensor, source: Tensor, source_types: Mapping[Tensor, Buffer
 def memory_of(tensor: Tensor, source_types: Mapping[Tensor, BufferType]) -> BufferType | None:
     """In which memory `tensor` lies, where that is known."""
     known = source_types.get(tensor) or source_types.get(tensor.root)
-    if known is None and tensor.root.storage is not None:
-        return tensor.root.storage.buffer.type
+    if known is None and tensor.root.place is not None:
+        return tensor.root.place.buffer.type
     return known

@@ -16,7 +16,7 @@ from tensorplug.device import (
     DeviceSpan,
     Event,
     Group,
-    Storage,
+    Place,
     Tensor,
 )
 from tensorplug.planning.stages import AHEAD
@@ -162,7 +162,7 @@ class CudaBackend(SimtBackend):
                 runtime.memcpyAsync(address(out), start, size, ANY_WAY, self.stream.ptr)
                 self._hold(out)
 
-    def copy_async(self, source: Backend, start: Storage, target: Storage, size: int) -> bool:
+    def copy_async(self, source: Backend, start: Place, target: Place, size: int) -> bool:
         """Queue a copy from any GPU to this one that starts after all work queued on `source`."""
         here, there = target.buffer, start.buffer
         if not isinstance(source, CudaBackend) or not isinstance(there, CudaBuffer):

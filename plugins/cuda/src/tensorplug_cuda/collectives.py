@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from cupy.cuda import nccl
 
-from tensorplug.device import DeviceError, Storage, Tensor
+from tensorplug.device import DeviceError, Place, Tensor
 from tensorplug.dtypes import F32
 from tensorplug_cuda.errors import driver_errors
 from tensorplug_cuda.memory import CudaBuffer
@@ -19,7 +19,7 @@ _communicators: dict[tuple[int, ...], list[Any]] = {}
 """By the numbers of the GPUs. Making them takes seconds, so they stay."""
 
 
-def all_reduce(backends: "Sequence[CudaBackend]", places: Sequence[Storage], node: Tensor) -> bool:
+def all_reduce(backends: "Sequence[CudaBackend]", places: Sequence[Place], node: Tensor) -> bool:
     """Queue the sum of the f32 tensors like `node` at `places` into each of them.
 
     False where NCCL is missing, where two of the devices are parts of one GPU, or where it does not

@@ -16,8 +16,8 @@ from tensorplug.device import (
     KernelText,
     Memory,
     Option,
+    Place,
     Rounding,
-    Storage,
     Tensor,
 )
 from tensorplug.device.ranges import Host
@@ -181,7 +181,7 @@ class CudaDevice(SimtDevice):
         return axis is not None and node.ne[axis] >= ENOUGH_ROWS
 
     def all_reduce(
-        self, backends: Sequence[CudaBackend], places: Sequence[Storage], node: Tensor
+        self, backends: Sequence[CudaBackend], places: Sequence[Place], node: Tensor
     ) -> bool:
         return all_reduce(backends, places, node)
 

@@ -5,7 +5,7 @@ from typing import Any
 import cupy
 from cupy.cuda import MemoryPointer, UnownedMemory
 
-from tensorplug.device import BufferUsage, DeviceError, Storage, Tensor, contiguous_nb
+from tensorplug.device import BufferUsage, DeviceError, Place, Tensor, contiguous_nb
 from tensorplug.dtypes import DType
 from tensorplug.dtypes import dtype as dtype_of
 from tensorplug.errors import DTypeError, ShapeError
@@ -39,7 +39,7 @@ def import_array(
         buffer_type, max(tensor.nbytes, 1), BufferUsage.ANY, MemoryPointer(memory, 0)
     )
     return Tensor(
-        tensor.dtype, tensor.ne, tensor.nb, tensor.rank, name=name, storage=Storage(buffer, 0)
+        tensor.dtype, tensor.ne, tensor.nb, tensor.rank, name=name, place=Place(buffer, 0)
     )
 
 

@@ -17,7 +17,7 @@ from tensorplug.device import (
     Event,
     Group,
     Option,
-    Storage,
+    Place,
     Tensor,
 )
 from tensorplug.planning.stages import AHEAD
@@ -189,7 +189,7 @@ class MetalBackend(SimtBackend):
         commands = self._queue_copy(spot(buffer, offset, out.nbytes), staged.spot, out.nbytes)
         self._landings.append(Landing(commands, staged, out))
 
-    def copy_async(self, source: Backend, start: Storage, target: Storage, size: int) -> bool:
+    def copy_async(self, source: Backend, start: Place, target: Place, size: int) -> bool:
         """Queue a copy within the GPU that starts after all work queued on `source`."""
         here, there = target.buffer, start.buffer
         if not isinstance(source, MetalBackend) or source.device is not self.device:

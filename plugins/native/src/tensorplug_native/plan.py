@@ -14,7 +14,7 @@ from tensorplug.device import (
     GraphError,
     Group,
     Part,
-    Storage,
+    Place,
     Tensor,
 )
 from tensorplug.dtypes import DType
@@ -194,7 +194,7 @@ class ReferencePlan(CPUPlan):
         inner = [node for group in self.bound.groups for node in group.inner]
         kind = self.backend.device.buffer_type
         self._rooms = [kind.alloc(kind.alloc_size(node)) for node in inner]
-        places = {n: Storage(room, 0) for n, room in zip(inner, self._rooms, strict=True)}
+        places = {n: Place(room, 0) for n, room in zip(inner, self._rooms, strict=True)}
         self._rows = InRows(looking(self.bound.bindings.with_places(places)))
         return self._rows
 

@@ -14,7 +14,7 @@ from tensorplug.device import (
     DeviceSpan,
     Event,
     Group,
-    Storage,
+    Place,
     Tensor,
     map_driver_errors,
 )
@@ -138,7 +138,7 @@ class OpenCLBackend(SimtBackend):
         elif out.nbytes:
             self._hold(self._copy(out, buffer.memory, src_offset=offset, is_blocking=False), out)
 
-    def copy_async(self, source: Backend, start: Storage, target: Storage, size: int) -> bool:
+    def copy_async(self, source: Backend, start: Place, target: Place, size: int) -> bool:
         """Queue a copy within the device that starts after all work queued on `source`."""
         if not isinstance(source, OpenCLBackend) or source.device is not self.device:
             return False

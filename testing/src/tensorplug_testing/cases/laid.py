@@ -119,10 +119,10 @@ def lay(
     guarded = [_GUARD, *[t for stand_in in stand_ins for t in (stand_in, _GUARD)]]
     placed, buffers = allocate(guarded, buffer_type)
     buffers.fill(SENTINEL)
-    homes = [t.storage for t in placed[1::2]]
+    homes = [t.place for t in placed[1::2]]
     if weights is not None:
         apart, _ = allocate(stand_ins[:1], weights, usage=tp.WEIGHTS)
-        homes[0] = apart[0].storage
+        homes[0] = apart[0].place
     places = {root: home for root, home in zip(roots, homes, strict=True) if home is not None}
     bindings = tp.Bindings(places)
     for root in built.graph.leafs:

@@ -11,7 +11,7 @@ from tensorplug.device import (
     order_after,
 )
 from tensorplug.device.moving import queue_copy, queue_read, queue_write
-from tensorplug.graph.tensor import Array, Storage
+from tensorplug.graph.tensor import Array, Place
 from tensorplug_testing.null import NullDevice
 from tensorplug_testing.suites.abilities import needs
 from tensorplug_testing.suites.events import EventTests
@@ -230,7 +230,7 @@ class AsyncTests(EventTests, LateErrorTests):
         a, b = work.alloc(256), work.alloc(256)
         a.fill(1)
 
-        assert target.copy_async(source, Storage(a, 16), Storage(b, 32), 64) is True
+        assert target.copy_async(source, Place(a, 16), Place(b, 32), 64) is True
         target.synchronize()
 
         assert b.read(0, 256).tolist() == [UNTOUCHED] * 32 + [1] * 64 + [UNTOUCHED] * 160
@@ -241,9 +241,9 @@ class AsyncTests(EventTests, LateErrorTests):
         assert isinstance(backend, SupportsAsyncCopy)
         data, seen = np.arange(100, dtype=np.uint8), np.zeros(100, np.uint8)
 
-        queue_write(backend, Storage(buffer, 0), data)
-        copied = backend.copy_async(backend, Storage(buffer, 0), Storage(buffer, 100), 100)
-        queue_read(backend, Storage(buffer, 100), seen)
+        queue_write(backend, Place(buffer, 0), data)
+        copied = backend.copy_async(backend, Place(buffer, 0), Place(buffer, 100), 100)
+        queue_read(backend, Place(buffer, 100), seen)
         backend.synchronize()
 
         assert copied
@@ -263,7 +263,7 @@ class AsyncTests(EventTests, LateErrorTests):
                 memory.write(0, numbers(self.elements, seed=seed))
                 relay.run()
                 queue_read(stream, relay.place(-1), seen)
-                queue_copy(other, stream, Storage(memory, 0), relay.place(0), size)
+                queue_copy(other, stream, Place(memory, 0), relay.place(0), size)
                 relay.run()
                 order_after(stream, other)
                 memory.fill(UNTOUCHED)
@@ -278,7 +278,7 @@ class AsyncTests(EventTests, LateErrorTests):
             for seed in range(self.rounds):
                 relay.start(seed)
                 relay.run()
-                queue_copy(relay.streams[0], other, relay.place(-1), Storage(memory, 0), size)
+                queue_copy(relay.streams[0], other, relay.place(-1), Place(memory, 0), size)
                 other.synchronize()
                 found = memory.host()[:size].view(np.float32)
                 np.testing.assert_array_equal(found, relay.wanted(seed))
@@ -288,7 +288,7 @@ class AsyncTests(EventTests, LateErrorTests):
         (stream,), size = relay.streams, 4 * self.elements
         between: list[Array] = []
         with NullDevice("outside:0", asynchronous=True) as outside, outside.open() as other:
-            memory = Storage(outside.buffer_type.alloc(size), 0)
+            memory = Place(outside.buffer_type.alloc(size), 0)
 
             def staging(size: int) -> Array:
                 between.append(np.empty(size, np.uint8))
@@ -335,9 +335,9 @@ class AsyncTests(EventTests, LateErrorTests):
         given = [numbers(self.elements, seed=seed) for seed in range(self.rounds)]
 
         for data, out in zip(given, seen, strict=True):
-            queue_write(first, Storage(source, 0), data)
-            queue_copy(first, second, Storage(source, 0), Storage(target, 0), 4 * self.elements)
-            queue_read(second, Storage(target, 0), out)
+            queue_write(first, Place(source, 0), data)
+            queue_copy(first, second, Place(source, 0), Place(target, 0), 4 * self.elements)
+            queue_read(second, Place(target, 0), out)
             order_after(second, first)
         second.synchronize()
 

@@ -9,7 +9,7 @@ import pytest
 import tensorplug as tp
 from tensorplug.device import Buffer, BufferType, Device, place_in, transfer
 from tensorplug.device.moving import copy_bytes, queue_copy, queue_read, queue_write
-from tensorplug.graph.tensor import Array, Storage, Tensor, leaf
+from tensorplug.graph.tensor import Array, Place, Tensor, leaf
 from tensorplug_testing.null import NullDevice
 from tensorplug_testing.suites.abilities import needs
 from tensorplug_testing.suites.work import UNTOUCHED, Suite, Work, numbers
@@ -87,7 +87,7 @@ class CopyTests(Suite):
         buffer.write(0, wanted)
         wanted[end : end + 64] = random_bytes(SIZE)[start : start + 64]
 
-        copy_bytes(Storage(buffer, start), Storage(buffer, end), 64)
+        copy_bytes(Place(buffer, start), Place(buffer, end), 64)
 
         np.testing.assert_array_equal(buffer.read(0, SIZE), wanted)
 
@@ -99,7 +99,7 @@ class CopyTests(Suite):
         wrong = min(start, end) if min(start, end) < 0 else max(start, end)
 
         with pytest.raises(tp.ShapeError) as error:
-            copy_bytes(Storage(source, start), Storage(target, end), 4)
+            copy_bytes(Place(source, start), Place(target, end), 4)
 
         assert str(error.value) == (
             f"{source!r}: copy of bytes {wrong} to {wrong + 4} is out of bounds; "
@@ -152,13 +152,13 @@ class CopyTests(Suite):
         backend, buffer = work.open(), work.alloc(SIZE)
         first, second = random_bytes(SIZE), 255 - random_bytes(SIZE)
         seen = [np.zeros(SIZE, np.uint8) for _ in range(3)]
-        place = Storage(buffer, 0)
+        place = Place(buffer, 0)
 
         queue_write(backend, place, first)
         queue_read(backend, place, seen[0])
         queue_write(backend, place, second)
         queue_read(backend, place, seen[1])
-        queue_write(backend, Storage(buffer, 10), first[:5])
+        queue_write(backend, Place(buffer, 10), first[:5])
         queue_read(backend, place, seen[2])
         backend.synchronize()
 
@@ -176,8 +176,8 @@ class CopyTests(Suite):
         wanted[offset : offset + size] = data
         seen = np.zeros(size + 2, np.uint8)
 
-        queue_write(backend, Storage(buffer, offset), data)
-        queue_read(backend, Storage(buffer, offset), seen[1 : 1 + size])
+        queue_write(backend, Place(buffer, offset), data)
+        queue_read(backend, Place(buffer, offset), seen[1 : 1 + size])
         backend.synchronize()
 
         np.testing.assert_array_equal(buffer.read(0, SIZE), wanted)
@@ -191,9 +191,9 @@ class CopyTests(Suite):
         a, b, data = work.alloc(SIZE), work.alloc(SIZE), random_bytes(size)
         seen = np.zeros(size, np.uint8)
 
-        queue_write(source, Storage(a, SIZE - size), data)
-        queue_copy(source, target, Storage(a, SIZE - size), Storage(b, 0), size)
-        queue_read(target, Storage(b, 0), seen)
+        queue_write(source, Place(a, SIZE - size), data)
+        queue_copy(source, target, Place(a, SIZE - size), Place(b, 0), size)
+        queue_read(target, Place(b, 0), seen)
         target.synchronize()
 
         np.testing.assert_array_equal(seen, data)
@@ -204,7 +204,7 @@ class CopyTests(Suite):
         self, work: Work, partner: BufferType, direction: str
     ) -> None:
         ours, others, data = work.open(), partner.device.open(), random_bytes(SIZE)
-        a, b = Storage(work.alloc(SIZE), 0), Storage(partner.alloc(SIZE), 0)
+        a, b = Place(work.alloc(SIZE), 0), Place(partner.alloc(SIZE), 0)
         ends = [(others, b), (ours, a)] if direction == "in" else [(ours, a), (others, b)]
         (source, start), (target, end) = ends
         seen = np.zeros(SIZE, np.uint8)
@@ -246,7 +246,7 @@ def _check_copy(source: Buffer, start: int, target: Buffer, end: int, size: int)
     wanted = np.full(target.size, UNTOUCHED, np.uint8)
     wanted[end : end + size] = data[start : start + size]
 
-    copy_bytes(Storage(source, start), Storage(target, end), size)
+    copy_bytes(Place(source, start), Place(target, end), size)
 
     np.testing.assert_array_equal(target.read(0, target.size), wanted)
     np.testing.assert_array_equal(source.read(0, source.size), data)

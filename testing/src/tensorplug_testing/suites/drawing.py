@@ -91,8 +91,8 @@ class Draw:
     ) -> Tensor:
         memory = kind or self._work.device.buffer_type
         tensor = place(name, data, memory, usage=BufferUsage.WEIGHTS, dtype=dtype)
-        assert tensor.storage is not None
-        self._work.keep(tensor.storage.buffer)
+        assert tensor.place is not None
+        self._work.keep(tensor.place.buffer)
         self.stored[tensor] = data
         return tensor
 

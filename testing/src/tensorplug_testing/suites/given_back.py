@@ -86,9 +86,9 @@ def _run(work: Work, device: Device, backend: Backend, table: Tensor | None, siz
     outputs = [work.chain(x), *([] if table is None else [tp.get_rows(table, ids)])]
     graph = tp.Graph(outputs)
     kind = device.buffer_type
-    homeless = [t for t in (*graph.leafs, *graph.nodes) if t.storage is None]
+    homeless = [t for t in (*graph.leafs, *graph.nodes) if t.place is None]
     needed = {t: max(size if t in outputs else 0, kind.alloc_size(t)) for t in homeless}
-    places = {t: tp.Storage(kind.alloc(bytes_), 0) for t, bytes_ in needed.items()}
+    places = {t: tp.Place(kind.alloc(bytes_), 0) for t, bytes_ in needed.items()}
     bound = tp.Part.of(graph, tp.Bindings(places))
     for place in places.values():
         place.buffer.fill(0)  # untouched pages are not allocated yet

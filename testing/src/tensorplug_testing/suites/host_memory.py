@@ -31,8 +31,8 @@ class HostMemoryTests(Suite):
         if memory.is_host:
             pytest.skip(f"the host sees {memory.name} memory")
         tensor = work.place(numbers(4), memory)
-        assert tensor.storage is not None
-        buffer = tensor.storage.buffer
+        assert tensor.place is not None
+        buffer = tensor.place.buffer
 
         with pytest.raises(tp.NotAllocated) as error:
             tensor.numpy()

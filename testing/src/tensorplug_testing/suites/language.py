@@ -103,8 +103,8 @@ class Text:
             home = self._fallback  # a device that writes no rows leaves caches to the one that does
         usage = tp.BufferUsage.ANY if is_cache else tp.WEIGHTS
         tensor = place(name, stored, home.buffer_type, usage=usage, dtype=dtype)
-        assert tensor.storage is not None
-        self._work.keep(tensor.storage.buffer)
+        assert tensor.place is not None
+        self._work.keep(tensor.place.buffer)
         return tensor
 
 

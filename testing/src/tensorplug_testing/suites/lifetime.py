@@ -147,8 +147,8 @@ class LifetimeTests(Suite):
         backend.close()
 
         np.testing.assert_array_equal(transfer.read(x), numbers(16))
-        assert x.storage is not None
-        x.storage.buffer.close()
+        assert x.place is not None
+        x.place.buffer.close()
 
     def test_device_works_again_after_all_was_closed(self, work: Work) -> None:
         for seed in range(3):
@@ -202,8 +202,8 @@ class LifetimeTests(Suite):
 
     def test_tensor_in_closed_memory_is_not_read(self, work: Work) -> None:
         tensor = work.place(numbers(4))
-        assert tensor.storage is not None
-        tensor.storage.buffer.close()
+        assert tensor.place is not None
+        tensor.place.buffer.close()
 
         for use in (lambda: transfer.read(tensor), lambda: transfer.write(tensor, numbers(4))):
             with pytest.raises(tp.Closed):
@@ -246,7 +246,7 @@ class LifetimeTests(Suite):
         result = work.alloc(device.buffer_type.alloc_size(y))
         backend = work.open()
         source = device.buffer_type.alloc(device.buffer_type.alloc_size(x))
-        places = {x: tp.Storage(source, 0), y: tp.Storage(result, 0)}
+        places = {x: tp.Place(source, 0), y: tp.Place(result, 0)}
         planned = Planned(backend.plan(work.bind(y, places)), work.bind(y, places))
         planned.write({x: numbers(1000)})
 
@@ -368,7 +368,7 @@ def _loose_run(work: Work, device: Device) -> list[Any]:
     """A stream, a plan that has run, its memory and its result; the only references to them."""
     x = tp.input("x", (1 << 14,), tp.F32)
     y, kind = work.chain(x), device.buffer_type
-    places = {t: tp.Storage(kind.alloc(kind.alloc_size(t)), 0) for t in (x, y)}
+    places = {t: tp.Place(kind.alloc(kind.alloc_size(t)), 0) for t in (x, y)}
     bound = tp.Part.of(tp.Graph(y), tp.Bindings(places))
     transfer.write(x, numbers(1 << 14), bound.bindings)
     backend = device.open()

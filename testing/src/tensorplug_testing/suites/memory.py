@@ -108,7 +108,7 @@ class MemoryTests(HostMemoryTests):
         buffer = work.alloc(6 * gap, memory)
         x = tp.input("x", (5,), tp.F32)
         y = work.chain(x)
-        places = {x: tp.Storage(buffer, gap), y: tp.Storage(buffer, 4 * gap)}
+        places = {x: tp.Place(buffer, gap), y: tp.Place(buffer, 4 * gap)}
         bound = tp.Part.of(tp.Graph(y), tp.Bindings(places))
         transfer.write(x, data, bound.bindings)
 

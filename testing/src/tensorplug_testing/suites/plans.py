@@ -10,7 +10,7 @@ import pytest
 
 import tensorplug as tp
 from tensorplug.device import Backend, Buffer, Device, Plan, SupportsThreads, transfer
-from tensorplug.graph.tensor import Storage, Tensor
+from tensorplug.graph.tensor import Place, Tensor
 from tensorplug_testing.suites.abilities import needs
 from tensorplug_testing.suites.work import UNTOUCHED, Suite, Work, numbers
 
@@ -59,7 +59,7 @@ class PlanTests(Suite):
         x = tp.input("x", (25,), tp.F32)
         y = work.chain(x)
         source, result = work.alloc(512), work.alloc(512)
-        planned = work.plan(y, places={x: Storage(source, 128), y: Storage(result, 256)})
+        planned = work.plan(y, places={x: Place(source, 128), y: Place(result, 256)})
 
         planned.compute({x: numbers(25)})
 
@@ -374,7 +374,7 @@ def _untouched(buffer: Buffer, start: int, size: int) -> bool:
 def _bind_loosely(device: Device, node: Tensor) -> tp.Part:
     """A part with memory to which it holds the only references."""
     graph, kind = tp.Graph(node), device.buffer_type
-    places = {t: Storage(kind.alloc(kind.alloc_size(t)), 0) for t in (*graph.leafs, *graph.nodes)}
+    places = {t: Place(kind.alloc(kind.alloc_size(t)), 0) for t in (*graph.leafs, *graph.nodes)}
     return tp.Part.of(graph, tp.Bindings(places))
 
 

@@ -247,14 +247,14 @@ class QueuedTests(Suite):
         stream = work.open()
 
         for tensor, plain in weights:
-            if tensor.storage is None or tensor.storage.buffer.type.standard_layout:
+            if tensor.place is None or tensor.place.buffer.type.standard_layout:
                 continue
             transfer.write(tensor, _stored(plain))
             wanted = _raw(tensor)
             with pytest.raises(Unsupported) as error:
                 _doing(doing)(stream, tensor, np.zeros(4, np.uint8), 0)
             assert str(error.value) == (
-                f"{tensor}: {tensor.storage.buffer.type.name} keeps it in a layout of its own; "
+                f"{tensor}: {tensor.place.buffer.type.name} keeps it in a layout of its own; "
                 f"{doing} all of it"
             )
             _check(tensor, wanted)
@@ -296,7 +296,7 @@ def _stored(tensor: Tensor) -> Array:
 
 def _raw(tensor: Tensor) -> Array:
     """The bytes that the memory of `tensor` holds, whatever they mean."""
-    home = tensor.storage
+    home = tensor.place
     assert home is not None
     return home.buffer.read(home.offset, home.buffer.type.alloc_size(tensor))
 

@@ -7,7 +7,7 @@ import numpy as np
 
 import tensorplug as tp
 from tensorplug.device import Backend
-from tensorplug.graph.tensor import Array, Storage
+from tensorplug.graph.tensor import Array, Place
 from tensorplug_testing.suites.work import UNTOUCHED, Planned, Suite, Work, numbers
 
 STEPS = 4
@@ -39,9 +39,9 @@ class Relay:
         y = self._work.chain(x, STEPS)
         return self._work.plan(y, stream, {x: self.place(i), y: self.place(i + 1)})
 
-    def place(self, i: int) -> Storage:
+    def place(self, i: int) -> Place:
         """Where the `i`-th plan reads; the last is where the last one writes."""
-        return Storage(self._buffers[i], 0)
+        return Place(self._buffers[i], 0)
 
     def start(self, seed: int) -> None:
         """Put a vector where the first plan reads, and UNTOUCHED everywhere else."""

@@ -131,8 +131,8 @@ def _placed(
 ) -> Tensor:
     data = _stored(dtype, shape, seed)
     tensor = place("w", data, kind, usage=tp.WEIGHTS, dtype=dtype)
-    assert tensor.storage is not None
-    work.keep(tensor.storage.buffer)
+    assert tensor.place is not None
+    work.keep(tensor.place.buffer)
     return tensor
 
 

@@ -85,8 +85,8 @@ class Work:
     def place(self, data: Any, memory: BufferType | None = None) -> Tensor:
         """A persistent tensor with `data`."""
         tensor = place("x", np.asarray(data), memory or self.device.buffer_type)
-        assert tensor.storage is not None
-        self.keep(tensor.storage.buffer)
+        assert tensor.place is not None
+        self.keep(tensor.place.buffer)
         return tensor
 
     def keep(self, resource: T) -> T:
@@ -120,7 +120,7 @@ class Work:
     def bind(
         self,
         outputs: Tensor | Sequence[Tensor] | tp.Graph | tp.Part,
-        places: Mapping[Tensor, tp.Storage] | None = None,
+        places: Mapping[Tensor, tp.Place] | None = None,
     ) -> tp.Part:
         """A part with a buffer for each tensor that has no memory of its own nor in `places`."""
         part = _part_of(outputs)
@@ -128,9 +128,9 @@ class Work:
         given = dict(places or {})
         size_of = self.device.buffer_type.alloc_size
         given |= {
-            t: tp.Storage(self.alloc(size_of(t)), 0)
+            t: tp.Place(self.alloc(size_of(t)), 0)
             for t in roots
-            if t.storage is None and t not in given
+            if t.place is None and t not in given
         }
         return part.bind(tp.Bindings(given))
 
@@ -138,7 +138,7 @@ class Work:
         self,
         outputs: Tensor | Sequence[Tensor] | tp.Graph | tp.Part,
         backend: Backend | None = None,
-        places: Mapping[Tensor, tp.Storage] | None = None,
+        places: Mapping[Tensor, tp.Place] | None = None,
     ) -> Planned:
         """A plan of a part, with memory for all of it, on `backend` or a stream of its own.
 

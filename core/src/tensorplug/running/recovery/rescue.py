@@ -23,7 +23,7 @@ from tensorplug.errors import (
     TensorplugError,
 )
 from tensorplug.graph.graph import Graph
-from tensorplug.graph.tensor import Array, Storage, Tensor
+from tensorplug.graph.tensor import Array, Place, Tensor
 from tensorplug.ops.table import OPS
 from tensorplug.running.failure import Attempt, hopeless, persistent, written
 from tensorplug.running.recovery.restart import NotFromHere, Restart, boundaries, with_values
@@ -55,7 +55,7 @@ class Raise:
 
     def __init__(self, scheduler: "Scheduler") -> None:
         self.scheduler = scheduler
-        self.moved: dict[Tensor, Storage] = {}
+        self.moved: dict[Tensor, Place] = {}
         """Where persistent tensors lie now whose device was lost."""
         self.sources: dict[Tensor, Source] = {}
         self.states: dict[Tensor, Restore] = {}
@@ -227,7 +227,7 @@ class Replan(Raise):
         again += [attempt] if attempt.schedule is not None else []
         if failure.state.cause == "hung":
             theirs = written(node for each in again for node in each.nodes_on(failed))
-            self._spoilt.update(root for root in theirs if root.storage is not None)
+            self._spoilt.update(root for root in theirs if root.place is not None)
         not_later: list[str] = []
         if mine is attempt and attempt.completed < attempt.queued:
             not_later.append(f"split {attempt.completed} is not known to be done")
@@ -324,7 +324,7 @@ class Replan(Raise):
                 raise NotFromHere(f"{root} lay there: say with add_states() who restores it")
             elif lost and root not in self.sources:
                 raise NotFromHere(f"{root} lay there: say with add_sources() where it comes from")
-        kept = next((root for root in written(done) if root.storage is not None), None)
+        kept = next((root for root in written(done) if root.place is not None), None)
         if kept is not None and (owed or self._owed):
             raise NotFromHere(
                 f"{kept} was written before that, and restoring goes back to the inputs"
@@ -345,7 +345,7 @@ class Replan(Raise):
                 "from, or with add_states() who restores it"
             )
         place = self._room_for(root, graph)
-        moved = replace(root, storage=place)
+        moved = replace(root, place=place)
         if data is None:
             put = partial(place.buffer.fill, 0)
         else:
@@ -355,24 +355,24 @@ class Replan(Raise):
         self.moved[root] = place
         self._spoilt.discard(root)
 
-    def _room_for(self, root: Tensor, graph: Graph) -> Storage:
+    def _room_for(self, root: Tensor, graph: Graph) -> Place:
         """Memory of the first backend that does all that `graph` does with `root`, if it fits."""
-        spec = replace(root, storage=None)
-        assert root.storage is not None
+        spec = replace(root, place=None)
+        assert root.place is not None
         users = [n for n in graph.nodes if any(s.root is root for s in n.sources)]
         backends = self.scheduler.backends
         for backend in (*(b for b in backends[:-1] if _does_all(b, users, root)), backends[-1]):
             try:
                 (placed,), buffer = allocate(
-                    [spec], backend.buffer_type, usage=root.storage.buffer.usage
+                    [spec], backend.buffer_type, usage=root.place.buffer.usage
                 )
             except OutOfMemory:
                 if backend is backends[-1]:
                     raise
                 continue
             self._buffers.append(buffer)
-            assert placed.storage is not None
-            return placed.storage
+            assert placed.place is not None
+            return placed.place
         raise AssertionError("the last backend gives memory or raises")
 
 

@@ -73,9 +73,7 @@ def needed(graph: Graph, done: Collection[Tensor]) -> list[Tensor]:
     return [
         root
         for root in dict.fromkeys(used)
-        if root.storage is None
-        and root.size
-        and (root in done or (root.is_leaf and root in changed))
+        if root.place is None and root.size and (root in done or (root.is_leaf and root in changed))
     ]
 
 

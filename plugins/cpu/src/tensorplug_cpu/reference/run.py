@@ -16,7 +16,7 @@ def compute(
     """Return the values of all nodes of a graph, in their NumPy shapes, as they are after the run.
 
     `leaf_values` gives what is stored in leafs (bf16 as uint16, block types as rows of bytes). A
-    leaf with storage of its own may be left out. Raises GraphError, Unsupported.
+    leaf with a place of its own may be left out. Raises GraphError, Unsupported.
     """
     graph = outputs if isinstance(outputs, Graph) else Graph(outputs)
     memory = execute(graph, leaf_values or {})
@@ -42,6 +42,6 @@ def execute(graph: Graph, leaf_values: Mapping[Tensor, Any]) -> Memory:
 def _given(leaf: Tensor, leaf_values: Mapping[Tensor, Any]) -> Array:
     if leaf in leaf_values:
         return host_data(leaf, leaf_values[leaf])
-    if leaf.storage is None:
+    if leaf.place is None:
         raise GraphError(f"reference: no value for {leaf}; give one in leaf_values")
     return leaf.numpy()
