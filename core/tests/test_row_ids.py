@@ -125,8 +125,7 @@ def test_op_whose_ids_number_nothing_known_is_not_registered():
         )
 
     assert str(caught.value) == (
-        "register_op: 'test.ids' has ids for rows of ['table'], which are not required "
-        "sources"
+        "register_op: 'test.ids' has ids for rows of ['table'], which are not required sources"
     )
 
 
