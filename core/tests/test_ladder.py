@@ -1,4 +1,7 @@
-"""Core is a ladder of rooms: a module imports only its own room and rooms above it."""
+"""Core is a ladder of rooms: a module imports only its own room and rooms above it.
+
+`python core/tests/test_ladder.py` draws the imports into `docs/architecture.md`.
+"""
 
 import ast
 from pathlib import Path
@@ -25,16 +28,19 @@ ROOMS = [
     "gguf",
     "cli",
 ]
-"""From the top down. `tensorplug/__init__.py` stands beside the ladder and imports all of it."""
+"""The rooms from the top down. `tensorplug/__init__.py` is in none of them; it imports them all."""
 
 AGAINST: dict[str, set[str]] = {
     "planning.explain": {"inspect"},
     "running.scheduler": {"inspect"},
 }
-"""Modules that import a room below their own; an arrow that is gone must leave this list."""
+"""Modules that import a room below their own. Remove a module here when it no longer does."""
 
 INSIDE_FUNCTIONS = {"registry.registry"}
-"""Rooms and modules that import inside functions; one that no longer does must leave this list."""
+"""Modules that import inside functions. Remove a module here when it no longer does."""
+
+PAGE = Path(__file__).parents[2] / "docs" / "architecture.md"
+START, END = "<!-- rooms: drawn by core/tests/test_ladder.py -->\n", "<!-- end of rooms -->"
 
 ROOT = Path(tensorplug.__file__).parent
 MODULES = {
@@ -88,6 +94,37 @@ def room_of(module: str) -> str:
     return module.partition(".")[0]
 
 
+def picture() -> str:
+    """The imports between rooms as text: row by row, which rooms a room imports.
+
+    A room's own column has its number. The picture is a ladder if no mark is right of it.
+    """
+    width = max(map(len, ROOMS))
+    rows = []
+    for i, room in enumerate(ROOMS):
+        found = set().union(*(imports(p).rooms for m, p in MODULES.items() if room_of(m) == room))
+        cells = [
+            f"{i + 1:2}" if n == i else " #" if r in found else " ." for n, r in enumerate(ROOMS)
+        ]
+        last = max(n for n, cell in enumerate(cells) if cell != " .")
+        rows.append(f"{room:{width}} " + " ".join(cells[: max(last, i) + 1]))
+    return "```text\n" + "\n".join(rows) + "\n```\n"
+
+
+def draw() -> None:
+    """Write the picture into the page."""
+    before, _, rest = PAGE.read_text(encoding="utf-8").partition(START)
+    _, _, after = rest.partition(END)
+    PAGE.write_text(f"{before}{START}{picture()}{END}{after}", encoding="utf-8")
+
+
+def test_picture_of_the_rooms_in_the_documents_is_current() -> None:
+    _, _, rest = PAGE.read_text(encoding="utf-8").partition(START)
+    drawn, _, _ = rest.partition(END)
+
+    assert drawn == picture(), "draw it again: python core/tests/test_ladder.py"
+
+
 def test_every_module_lies_in_a_room() -> None:
     assert {room_of(module) for module in MODULES} == set(ROOMS)
 
@@ -125,3 +162,7 @@ def test_import_inside_a_function_or_from_below_is_seen() -> None:
 
     assert found.rooms == {"graph", "ops", "registry"}
     assert found.late == [7]
+
+
+if __name__ == "__main__":
+    draw()
