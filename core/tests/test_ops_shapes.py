@@ -46,11 +46,11 @@ def test_every_op_has_a_formula_an_origin_and_a_documented_builder(name: str) ->
 def test_every_builder_takes_the_sources_and_params_of_its_op(name: str) -> None:
     record, taken = OPS[name], set(inspect.signature(BUILDERS[name]).parameters)
     # What a builder states in another way: NumPy's order, or one window in place of its parts.
-    restated = {"ne", "rank"} if {"shape", "x"} <= taken or name == "view" else set()
     several = {s.name for s in record.sources} if "sources" in taken else set()
-    restated |= {"ne", "rank"} if "shape" in taken else set()
+    restated = {"ne", "rank"} if "shape" in taken else set()
+    restated |= {"nb", "nb1", "nb2", "nb3"} if "strides" in taken else set()
     restated |= {"dim"} if "axis" in taken else set()
-    if {"stride", "padding"} <= taken:
+    if "stride" in taken:
         restated |= {p.name for p in record.params if p.name[-1].isdigit() or p.name == "oc"}
     wanted = {s.name for s in record.sources} - several | {p.name for p in record.params}
 
@@ -186,12 +186,12 @@ SHAPES = {
     "concat with another rank": (lambda: tp.concat(t(4, 3), t(4, 3, 1)), (4, 3, 2), 3, F32),
     "repeat": (lambda: tp.repeat(t(4, 1), (2, 6, 8)), (8, 6, 2), 3, F32),
     "acc": (
-        lambda: tp.acc(t(4, 3), t(2, 2), nb1=16, nb2=48, nb3=48, offset=8),
+        lambda: tp.acc(t(4, 3), t(2, 2), offset=8),
         (4, 3),
         2,
         F32,
     ),
-    "set": (lambda: tp.set(t(4, 3), t(4), nb1=16, nb2=48, nb3=48, offset=32), (4, 3), 2, F32),
+    "set": (lambda: tp.set(t(4, 3), t(4), offset=32), (4, 3), 2, F32),
     "flash_attn_ext": (
         lambda: tp.flash_attn_ext(
             t(64, 5, 8, 2),
@@ -209,10 +209,10 @@ SHAPES = {
     **{name: (lambda op=name: tp.unary(op, t(4, 3, dtype=F16)), (4, 3), 2, F16) for name in UNARY},
     **{name: (lambda op=name: tp.glu(op, t(8, 3)), (4, 3), 2, F32) for name in GLU},
     "reshape": (lambda: tp.reshape(t(4, 3), (2, -1)), (6, 2), 2, F32),
-    "view": (lambda: tp.view(t(4, 3), (2, 2), nb=(16,), offset=8), (2, 2), 2, F32),
+    "view": (lambda: tp.view(t(4, 3), (2, 2), strides=(16, 4), offset=8), (2, 2), 2, F32),
     "permute": (lambda: tp.permute(t(2, 3, 4), (2, 0, 1)), (3, 4, 2), 3, F32),
     "transpose": (lambda: tp.transpose(t(2, 3, 4)), (3, 2, 4), 3, F32),
-    "strided": (lambda: tp.strided(t(4, 3), (2, 3), (8, 16), rank=2, offset=0), (2, 3), 2, F32),
+    "view_ne": (lambda: tp.view_ne(t(4, 3), (2, 3), (8, 16), rank=2, offset=0), (2, 3), 2, F32),
 }
 
 
@@ -520,7 +520,7 @@ REFUSED = {
         "repeat: x does not repeat to sizes (8, 4, 1, 1); got x [3, 4]",
     ),
     "part outside": (
-        lambda: tp.acc(t(4, 3), t(2, 2), nb1=16, nb2=48, nb3=48, offset=32),
+        lambda: tp.acc(t(4, 3), t(2, 2), offset=32),
         tp.ShapeError,
         "acc: the part ends at byte 56 of 48, or a is not contiguous; got a [3, 4], part [2, 2]",
     ),

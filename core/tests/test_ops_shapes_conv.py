@@ -200,7 +200,7 @@ REFUSED = [
     ),
     (
         lambda: tp.conv_transpose_2d(t(3, 3), t(6, 6), stride=0),
-        "conv_transpose_2d: stride = 0 is not positive; got kernel [3, 3], x [6, 6]",
+        "conv_transpose_2d: s0 = 0 and s1 = 0 must be positive; got kernel [3, 3], x [6, 6]",
     ),
     (
         lambda: tp.conv_transpose_2d(t(3, 0), t(6, 6)),

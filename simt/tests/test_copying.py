@@ -55,7 +55,7 @@ def test_blocks_are_copied_as_bytes():
 
 
 def test_long_rows_keep_several_groups_busy():
-    x = tp.view(tp.input("x", (4, 10_000), tp.F32), (5000, 3))
+    x = tp.view(tp.input("x", (4, 10_000), tp.F32), (3, 5000))
 
     (launch,) = copies(region(x), region(tp.dup(x)), GROUPS)
 

@@ -269,7 +269,8 @@ def attention(both, heads, kv_heads, fused=False):
         q, k, v = (x @ both.place(n, w).T for n, w in zip("qkv", pieces, strict=True))
     cache = [both.place(f"cache_{n}", np.zeros((ROWS, kv_rows), np.float32)) for n in "kv"]
     writes = [tp.set_rows(c, tp.cont(t), rows) for c, t in zip(cache, (k, v), strict=True)]
-    keys, values = (tp.view(w, (HEAD, TOKENS, kv_heads), nb=(w.nb[1], HEAD * SIZE)) for w in writes)
+    shape = (kv_heads, TOKENS, HEAD)
+    keys, values = (tp.view(w, shape, strides=(HEAD * SIZE, w.nb[1], SIZE)) for w in writes)
     by_head = tp.permute(tp.reshape(tp.cont(q), (TOKENS, heads, HEAD)), (1, 0, 2))
     y = tp.flash_attn_ext(by_head, keys, values, scale=0.5)
     out = both.place("out", numbers(16, q_rows, seed=5))

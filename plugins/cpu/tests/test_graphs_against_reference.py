@@ -155,7 +155,7 @@ RANDOM_STEPS = [
     lambda x, y: tp.mul_mat(tp.cont(tp.transpose(x)), tp.cast(y, tp.F16)),
     lambda x, y: tp.cpy(tp.tanh(y), tp.transpose(x)),
     lambda x, y: tp.set_rows(x, y[:3], tp.argsort(tp.cont(y[0, :3]))),
-    lambda x, y: tp.acc(x, y[2:4, :5], nb1=32, nb2=256, nb3=256, offset=36),
+    lambda x, y: tp.acc(x, y[2:4, :5], strides=(32, 4), offset=36),
     lambda x, _: tp.ops.in_place(tp.tanh(x)),
     lambda x, _: tp.rms_norm(x),
     tp.soft_max,

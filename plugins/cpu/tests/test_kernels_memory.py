@@ -30,7 +30,7 @@ VALUES = {
 }
 KEYS = leaf("keys", (3, 1, 5, 4), tp.F32)
 VALUES[KEYS] = RNG.normal(size=KEYS.shape).astype(np.float32)
-WINDOW = {"nb1": 64, "nb2": 320, "nb3": 960, "offset": 64}
+WINDOW = {"strides": (320, 64, 4), "offset": 64}
 IN_PLACE = [
     *(tp.unary(name, A) for name in FUNCTIONS),
     tp.xielu(A, alpha_n=0.5, alpha_p=0.5, beta=0.5, eps=-1e-6),

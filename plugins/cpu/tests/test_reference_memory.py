@@ -269,10 +269,9 @@ def test_joins_and_tiles_go_along_ggml_dimensions():
 
 def test_acc_adds_to_a_window_and_set_replaces_it():
     a, part = f32(np.ones((3, 4)), "a"), f32([[10, 20], [30, 40]], "part")
-    window = {"nb1": 16, "nb2": 48, "nb3": 48, "offset": 20}
 
-    added = value(tp.acc(a[0], part[0], **window), a, part)
-    replaced = value(tp.set(a[0], part[0], **window), a, part)
+    added = value(tp.acc(a[0], part[0], offset=20), a, part)
+    replaced = value(tp.set(a[0], part[0], offset=20), a, part)
 
     assert added.tolist() == [[1, 1, 1, 1], [1, 11, 21, 1], [1, 31, 41, 1]]
     assert replaced.tolist() == [[1, 1, 1, 1], [1, 10, 20, 1], [1, 30, 40, 1]]
@@ -281,7 +280,7 @@ def test_acc_adds_to_a_window_and_set_replaces_it():
 def test_windows_step_through_all_four_dimensions():
     a, part = f32(np.zeros(24), "a"), f32(np.arange(1, 9).reshape(2, 2, 2, 1), "part")
 
-    found = value(tp.set(a[0], part[0], nb1=4, nb2=12, nb3=40, offset=8), a, part)
+    found = value(tp.set(a[0], part[0], strides=(40, 12, 4, 4), offset=8), a, part)
 
     assert found.tolist() == [0, 0, 1, 2, 0, 3, 4, 0, 0, 0, 0, 0, 5, 6, 0, 7, 8, *[0] * 7]
 

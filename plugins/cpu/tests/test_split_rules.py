@@ -186,7 +186,7 @@ def test_weights_split_by_outputs_and_then_by_inputs_leave_one_sum():
             "rms_norm: has x split along 0; it runs on shards with x split along 1",
         ),
         (
-            tp.set(leaf("a", (4,), tp.F32), leaf("b", (2,), tp.F32), nb1=8, nb2=8, nb3=8, offset=0),
+            tp.set(leaf("a", (4,), tp.F32), leaf("b", (2,), tp.F32)),
             {"a": PARTIAL},
             "set: has a partial, but it needs whole sources on every device",
         ),

@@ -8,7 +8,7 @@ _PLACES = "i s0, i s1, i p0, i p1, i d0, i d1"
 direct("conv_2d", "ggml_conv_2d_direct", _PLACES)
 direct("conv_2d_dw", "ggml_conv_2d_dw_direct", _PLACES)
 direct("conv_transpose_1d", arguments="i s0, i p0, i d0")
-direct("conv_transpose_2d", "ggml_conv_transpose_2d_p0", "i stride")
+direct("conv_transpose_2d", "ggml_conv_transpose_2d_p0", "i s0")
 direct("col2im_1d", arguments="i s0, i oc, i p0")
 direct("pad_reflect_1d", arguments="i p0, i p1")
 direct("timestep_embedding", arguments="i dim, i max_period")

@@ -150,5 +150,5 @@ class KVCache(Resource):
 def by_head(table: Tensor, heads: int, reach: int) -> Tensor:
     """View the first `reach` rows of `table` [heads * n, rows] as [n, reach, heads]."""
     length = table.ne[0] // heads
-    steps = (table.nb[1], table.dtype.row_size(length))
-    return tp.view(table, (length, reach, heads), nb=steps)
+    strides = (table.dtype.row_size(length), table.nb[1], table.nb[0])
+    return tp.view(table, (heads, reach, length), strides=strides)

@@ -7,7 +7,7 @@ from tensorplug.meta.choose import Choice, call_of
 from tensorplug.meta.state import SplitState
 from tensorplug.ops.split import Shard
 from tensorplug.ops.table import OPS, apply, in_place
-from tensorplug.ops.view import strided
+from tensorplug.ops.view import view_ne
 
 
 def local_ne(tensor: Tensor, state: SplitState, device: int) -> Ne:
@@ -38,7 +38,7 @@ def slice_of(whole: Tensor, state: SplitState, device: int) -> Tensor | None:
         return like(whole, ne)
     per = whole.dtype.block if axis == 0 else 1
     offset = pieces[0][0] // per * whole.nb[axis]
-    return strided(whole, ne, whole.nb, rank=whole.rank, offset=offset, name=whole.name)
+    return view_ne(whole, ne, whole.nb, rank=whole.rank, offset=offset, name=whole.name)
 
 
 def is_in_place(node: Tensor) -> bool:

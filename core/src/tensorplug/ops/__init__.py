@@ -91,7 +91,7 @@ from tensorplug.ops.unary import (
     unary,
     xielu,
 )
-from tensorplug.ops.view import permute, reshape, strided, transpose, view
+from tensorplug.ops.view import permute, reshape, transpose, view, view_ne
 from tensorplug.ops.window import add_rel_pos, get_rel_pos, win_part, win_unpart
 
 __all__ = [
@@ -217,7 +217,6 @@ __all__ = [
     "ssm_conv",
     "ssm_scan",
     "step",
-    "strided",
     "sub",
     "sum",
     "sum_rows",
@@ -232,6 +231,7 @@ __all__ = [
     "unary",
     "upscale",
     "view",
+    "view_ne",
     "win_part",
     "win_unpart",
     "xielu",

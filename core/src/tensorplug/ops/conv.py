@@ -5,7 +5,7 @@ from tensorplug.graph.tensor import Tensor
 from tensorplug.ops.rules import ONLY_F32, REAL, always
 from tensorplug.ops.split import PARTIAL, Way, any_of, linear, ways
 from tensorplug.ops.table import Call, Op, Param, Shape, Source, apply, register_op
-from tensorplug.ops.windows import Along, window, window_counts, window_params
+from tensorplug.ops.windows import Along, by_dim, window, window_counts, window_params
 
 _SOURCES = (Source("kernel", REAL), Source("x", ONLY_F32))
 _SUMS = any_of(linear("x"), linear("kernel"))
@@ -211,14 +211,16 @@ def conv_transpose_1d(
 
 
 def _spread_image(call: Call) -> Shape:
-    kernel, x, stride = call["kernel"], call["x"], call.int("stride")
-    if stride < 1:
-        raise call.fail(f"stride = {stride} is not positive")
+    kernel, x, strides = call["kernel"], call["x"], (call.int("s0"), call.int("s1"))
+    if min(strides) < 1:
+        raise call.fail(f"s0 = {strides[0]} and s1 = {strides[1]} must be positive")
     if kernel.ne[3] != x.ne[2]:
         raise call.fail(f"kernel has {kernel.ne[3]} channels, ne[3], and x has {x.ne[2]}, ne[2]")
     if not all((*kernel.ne[:2], *x.ne[:2])):
         raise call.fail("x and kernel must not be empty")
-    wide, high = ((n - 1) * stride + k for n, k in zip(x.ne[:2], kernel.ne[:2], strict=True))
+    wide, high = (
+        (n - 1) * step + k for n, step, k in zip(x.ne[:2], strides, kernel.ne[:2], strict=True)
+    )
     return (wide, high, kernel.ne[2], x.ne[3]), max(x.rank, 3)
 
 
@@ -226,23 +228,25 @@ CONV_TRANSPOSE_2D = register_op(
     Op(
         "conv_transpose_2d",
         sources=_SOURCES,
-        params=(Param("stride", int, default=1),),
+        params=tuple(Param(name, int, default=1) for name in ("s0", "s1")),
         shape=_spread_image,
         dtype=always(F32),
         split=any_of(
             _SUMS,
             ways(Way({"kernel": 2}, 2), Way({"x": 3}, 3), Way({"kernel": 3, "x": 2}, PARTIAL)),
         ),
-        formula="y[u*stride + i, v*stride + j, o, n] is the sum of kernel[i, j, o, c] * "
+        formula="y[u*s0 + i, v*s1 + j, o, n] is the sum of kernel[i, j, o, c] * "
         "x[u, v, c, n] over i, j, u, v and c",
     )
 )
 
 
-def conv_transpose_2d(kernel: Tensor, x: Tensor, *, stride: int = 1, name: str = "") -> Tensor:
+def conv_transpose_2d(kernel: Tensor, x: Tensor, *, stride: Along = 1, name: str = "") -> Tensor:
     """Transposed convolution of f32 images `x` [n, channels, h, w]: f32 [n, filters, out h, out w].
 
-    `kernel` is [channels, filters, kh, kw], f32, f16 or bf16. `out w` is (w - 1) * stride + kw, and
-    `out h` is (h - 1) * stride + kh; there is no padding. Raises ShapeError.
+    `kernel` is [channels, filters, kh, kw], f32, f16 or bf16. `stride` is one number, or (down,
+    across). `out h` is (h - 1) * down + kh and `out w` is (w - 1) * across + kw; there is no
+    padding. Raises ShapeError.
     """
-    return apply(CONV_TRANSPOSE_2D, kernel, x, stride=stride, name=name)
+    strides = by_dim("conv_transpose_2d", "stride", "s", stride, 2)
+    return apply(CONV_TRANSPOSE_2D, kernel, x, **strides, name=name)

@@ -1,9 +1,10 @@
 """Copies: into other memory, layouts and types; concatenated, tiled, or into part of a tensor."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 
 from tensorplug.dtypes import DType, DTypeLike
 from tensorplug.dtypes import dtype as dtype_of
+from tensorplug.errors import ShapeError
 from tensorplug.graph.tensor import Ne, Tensor, ne_of
 from tensorplug.ops.axes import dim_of
 from tensorplug.ops.rules import (
@@ -17,6 +18,7 @@ from tensorplug.ops.rules import (
 )
 from tensorplug.ops.split import AXES, PARTIAL, Way, aligned
 from tensorplug.ops.table import Alias, Call, Op, Param, Shape, Source, apply, register_op
+from tensorplug.ops.view import nb_of
 
 
 def _dup_type(call: Call) -> DType:
@@ -243,20 +245,47 @@ def repeat(x: Tensor, shape: tuple[int, ...], *, name: str = "") -> Tensor:
 
 
 def acc(
-    a: Tensor, part: Tensor, *, nb1: int, nb2: int, nb3: int, offset: int, name: str = ""
+    a: Tensor,
+    part: Tensor,
+    *,
+    strides: Sequence[int] | None = None,
+    offset: int = 0,
+    name: str = "",
 ) -> Tensor:
     """A copy of f32 `a` with `part` added to a view into it.
 
-    The view has the sizes of `part`; its strides `nb1..nb3` and its `offset` are in bytes.
+    The view is `view(a, part.shape, strides=strides, offset=offset)`, with 4 bytes as the last
+    stride. Raises ShapeError if it would reach outside `a`.
     """
-    return apply(ACC, a, part, nb1=nb1, nb2=nb2, nb3=nb3, offset=offset, name=name)
+    return apply(ACC, a, part, **_window("acc", a, part, strides), offset=offset, name=name)
 
 
 def set(
-    a: Tensor, part: Tensor, *, nb1: int, nb2: int, nb3: int, offset: int, name: str = ""
+    a: Tensor,
+    part: Tensor,
+    *,
+    strides: Sequence[int] | None = None,
+    offset: int = 0,
+    name: str = "",
 ) -> Tensor:
     """A copy of f32 `a` with `part` in place of a view into it.
 
-    The view has the sizes of `part`; its strides `nb1..nb3` and its `offset` are in bytes.
+    The view is `view(a, part.shape, strides=strides, offset=offset)`, with 4 bytes as the last
+    stride. Raises ShapeError if it would reach outside `a`.
     """
-    return apply(SET, a, part, nb1=nb1, nb2=nb2, nb3=nb3, offset=offset, name=name)
+    return apply(SET, a, part, **_window("set", a, part, strides), offset=offset, name=name)
+
+
+def _window(
+    where: str, a: Tensor, part: Tensor, strides: Sequence[int] | None
+) -> Mapping[str, int]:
+    """The parameters of a window of the shape of `part`. Raises ShapeError."""
+    nb = a.nb[: part.rank] if strides is None else nb_of(strides, part.rank, where)
+    if nb[:1] not in ((), (a.dtype.size,)):
+        raise ShapeError(
+            f"{where}: the last stride is {nb[0]} bytes, and elements of a row are "
+            f"{a.dtype.size} bytes apart; transpose both tensors first"
+        )
+    # Dimensions that `part` does not have are of size 1, so their strides are never used.
+    steps = (*nb[1:], *a.nb[max(part.rank, 1) :])
+    return dict(zip(("nb1", "nb2", "nb3"), steps, strict=True))

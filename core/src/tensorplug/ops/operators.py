@@ -28,7 +28,7 @@ def _spread(x: Tensor, ne: Ne, rank: int) -> Tensor:
     """`x` repeated to sizes `ne`, with `rank` dimensions; `x` itself if it has both already."""
     if x.ne != ne:
         return copy.repeat(x, ne[:rank][::-1])
-    return x if x.rank == rank else view.strided(x, x.ne, x.nb, rank=rank, offset=0)
+    return x if x.rank == rank else view.view_ne(x, x.ne, x.nb, rank=rank, offset=0)
 
 
 def _promoted(a: DType, b: DType) -> DType:
@@ -198,7 +198,7 @@ def _getitem(x: Tensor, index: Any) -> Tensor:
             ne.insert(0, count)
             nb.insert(0, x.nb[dim] * step)
     # An empty view could start behind the end of `x`. It has no bytes, so it starts at the start.
-    return view.strided(x, tuple(ne), tuple(nb), rank=len(ne), offset=0 if 0 in ne else offset)
+    return view.view_ne(x, tuple(ne), tuple(nb), rank=len(ne), offset=0 if 0 in ne else offset)
 
 
 def _expand(x: Tensor, entries: tuple[Any, ...]) -> list[Any]:

@@ -1,6 +1,7 @@
 """Views: tensors that lie in the memory of another tensor and need no computation."""
 
 import math
+import operator
 from collections.abc import Iterable, Mapping, Sequence
 
 from tensorplug.dtypes import DType
@@ -236,19 +237,29 @@ def reshape(x: Tensor, shape: tuple[int, ...], *, name: str = "") -> Tensor:
 
 def view(
     x: Tensor,
-    ne: tuple[int, ...],
+    shape: Sequence[int],
     *,
-    nb: tuple[int, ...] | None = None,
+    strides: Sequence[int] | None = None,
     offset: int = 0,
     name: str = "",
 ) -> Tensor:
-    """A view into the memory of `x`: sizes `ne` and strides `nb` in ggml order, `offset` in bytes.
+    """A view into the memory of `x`, like NumPy's `as_strided`: `strides` and `offset` in bytes.
 
-    `nb` gives the strides from dimension 1 on; by default they are the strides of `x`. Raises
-    ShapeError if the view would reach outside `x`.
+    There is one stride for each axis; by default they are the strides of the last axes of `x`.
+    Raises ShapeError if the view would reach outside `x`.
     """
-    steps = (x.nb[0], *(nb if nb is not None else x.nb[1 : len(ne)]))
-    return strided(x, ne, steps, rank=len(ne), offset=offset, name=name)
+    ne, rank = ne_of(tuple(shape), "view")
+    nb = x.nb[:rank] if strides is None else nb_of(strides, rank, "view")
+    return view_ne(x, ne[:rank], nb, rank=rank, offset=offset, name=name)
+
+
+def nb_of(strides: Sequence[int], rank: int, where: str) -> tuple[int, ...]:
+    """`strides` in ggml's order. Raises ShapeError unless there is one for each of `rank` axes."""
+    if len(strides) != rank:
+        raise ShapeError(
+            f"{where}: strides {tuple(strides)} for {rank} axes; give one for each axis, in bytes"
+        )
+    return tuple(operator.index(step) for step in reversed(strides))
 
 
 def permute(x: Tensor, axes: Sequence[int], *, name: str = "") -> Tensor:
@@ -263,7 +274,7 @@ def transpose(x: Tensor, *, name: str = "") -> Tensor:
     return apply(TRANSPOSE, x, name=name)
 
 
-def strided(
+def view_ne(
     x: Tensor, ne: tuple[int, ...], nb: tuple[int, ...], *, rank: int, offset: int, name: str = ""
 ) -> Tensor:
     """A view into the memory of `x`: sizes `ne` and strides `nb` in ggml order, `offset` in bytes.

@@ -39,7 +39,11 @@ SPREAD_SIGNAL = Kernel(
     (("count", "uint"), ("s0", "int"), ("p0", "int"), ("d0", "int")),
 )
 SPREAD_IMAGE = Kernel(
-    "spread_image", CONV, ("filter", "x", "y"), ("y",), (("count", "uint"), ("stride", "int"))
+    "spread_image",
+    CONV,
+    ("filter", "x", "y"),
+    ("y",),
+    (("count", "uint"), ("s0", "int"), ("s1", "int")),
 )
 WINDOWS = Kernel(
     "windows",
@@ -161,9 +165,9 @@ def conv_transpose_2d(node: Tensor, facts: Facts) -> Program:
     """Each pixel of the result from the pixels of x that reach it."""
     need_types(node)
     f, x = node.sources
-    stride = int(str(node.params["stride"]))
+    steps = {name: int(str(node.params[name])) for name in ("s0", "s1")}
     places = {"filter": f, "x": x, "y": node}
-    return Program((per_element(SPREAD_IMAGE, places, node.size, facts, stride=stride),))
+    return Program((per_element(SPREAD_IMAGE, places, node.size, facts, numbers=steps),))
 
 
 @lowers("im2col")

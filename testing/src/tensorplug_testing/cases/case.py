@@ -287,13 +287,13 @@ def _every_second_row(arg: Arg) -> Tensor:
     a, b, c, d = pad_ne(arg.ne)
     root = _leaf(arg, (a, 2 * b + 1, c, d))
     nb = (root.nb[0], 2 * root.nb[1], root.nb[2], root.nb[3])
-    return tp.strided(root, (a, b, c, d), nb, rank=len(arg.ne), offset=root.nb[1])
+    return tp.view_ne(root, (a, b, c, d), nb, rank=len(arg.ne), offset=root.nb[1])
 
 
 def _columns(arg: Arg) -> Tensor:
     a, b, c, d = pad_ne(arg.ne)
     root = _leaf(arg, (a + 2 * arg.dtype.block, b, c, d))
-    return tp.strided(root, (a, b, c, d), root.nb, rank=len(arg.ne), offset=arg.dtype.size)
+    return tp.view_ne(root, (a, b, c, d), root.nb, rank=len(arg.ne), offset=arg.dtype.size)
 
 
 def _shifted(arg: Arg) -> Tensor:
@@ -301,7 +301,7 @@ def _shifted(arg: Arg) -> Tensor:
     size = int(np.prod(arg.ne))
     root = _leaf(arg, (size + arg.dtype.block,))
     wanted = leaf("", arg.ne[::-1], arg.dtype)
-    return tp.strided(root, wanted.ne, wanted.nb, rank=len(arg.ne), offset=arg.dtype.size)
+    return tp.view_ne(root, wanted.ne, wanted.nb, rank=len(arg.ne), offset=arg.dtype.size)
 
 
 def _every_second_element(arg: Arg) -> Tensor:
@@ -309,7 +309,7 @@ def _every_second_element(arg: Arg) -> Tensor:
     root = _leaf(arg, (2 * a, b, c, d))
     nb = (2 * root.nb[0], root.nb[1], root.nb[2], root.nb[3])
     offset = root.nb[0] if root.size else 0
-    return tp.strided(root, (a, b, c, d), nb, rank=len(arg.ne), offset=offset)
+    return tp.view_ne(root, (a, b, c, d), nb, rank=len(arg.ne), offset=offset)
 
 
 def _strided(arg: Arg) -> Tensor:
@@ -317,7 +317,7 @@ def _strided(arg: Arg) -> Tensor:
     a, b, c, d = pad_ne(arg.nb)
     seen = Tensor(arg.dtype, pad_ne(arg.ne), (a, b, c, d), len(arg.ne))
     root = _leaf(arg, (-(-seen.nbytes // arg.dtype.size) * arg.dtype.block,))
-    return tp.strided(root, seen.ne, seen.nb, rank=len(arg.ne), offset=0)
+    return tp.view_ne(root, seen.ne, seen.nb, rank=len(arg.ne), offset=0)
 
 
 LAYOUTS: dict[str, Callable[[Arg], Tensor]] = {
@@ -337,4 +337,4 @@ def _leaf(arg: Arg, ne: Ne) -> Tensor:
 
 
 def _keep_rank(view: Tensor, arg: Arg) -> Tensor:
-    return tp.strided(view, view.ne, view.nb, rank=len(arg.ne), offset=0)
+    return tp.view_ne(view, view.ne, view.nb, rank=len(arg.ne), offset=0)

@@ -149,20 +149,23 @@ SIGNALS = [
     conv((50, 4, 2), (21, 2), {"s0": 3}, op="conv_transpose_1d"),
 ]
 
+EVEN = {"s0": 2, "s1": 2}
+
 SPREAD = [
     *[
-        conv((kw, kh, 3, c), (5, 4, c, n), {"stride": s}, op="conv_transpose_2d", dtype=t)
+        conv((kw, kh, 3, c), (5, 4, c, n), {"s0": s, "s1": s}, op="conv_transpose_2d", dtype=t)
         for t in TYPES
         for kw, kh in [(1, 1), (3, 2), (2, 4)]
         for s in (1, 2, 3)
         for c, n in [(1, 2), (4, 1)]
     ],
     *[
-        conv((2, 3, 4, 3), (4, 5, 3, 2), {"stride": 2}, op="conv_transpose_2d", layouts=layouts)
+        conv((2, 3, 4, 3), (4, 5, 3, 2), EVEN, op="conv_transpose_2d", layouts=layouts)
         for layouts in _ALL_LAYOUTS
     ],
     conv((2, 2, 3, 1), (1, 1), op="conv_transpose_2d"),
-    conv((3, 3, 2, 4), (3, 2, 4), {"stride": 5}, op="conv_transpose_2d"),
+    conv((3, 3, 2, 4), (3, 2, 4), {"s0": 5, "s1": 5}, op="conv_transpose_2d"),
+    conv((3, 2, 2, 3), (5, 4, 3), {"s0": 2, "s1": 3}, op="conv_transpose_2d"),
     conv((3, 3, 2, 0), (3, 2, 0), op="conv_transpose_2d"),
 ]
 

@@ -185,7 +185,7 @@ IMAGES = [
         op="conv_3d",
     ),
     conv((4, 13, 1), (860, 1), {"s0": 3}, op="conv_transpose_1d"),
-    conv((3, 2, 3, 1), (61, 45, 1), {"stride": 2}, op="conv_transpose_2d"),
+    conv((3, 2, 3, 1), (61, 45, 1), {"s0": 2, "s1": 2}, op="conv_transpose_2d"),
     _of("im2col", Arg((3, 1, 1)), Arg((115, 99, 1)), params={"to": "f32"}),
     _of("im2col_3d", Arg((2, 1, 1, 1)), Arg((27, 26, 25, 1)), params={"n_channels": 1}),
     _of("im2col_back", Arg((3, 113, 99)), Arg((3, 1, 1)), params={"ne": (115, 99, 1, 1)}),

@@ -125,7 +125,8 @@ def conv_transpose_1d(task: Task) -> Sequence[Step]:
 def conv_transpose_2d(task: Task) -> Sequence[Step]:
     """Images."""
     filters, steps = packed(task, task["kernel"])
-    slide = Slide(filters.shape[2:], (task.integer("stride"),) * 2, (0, 0), (1, 1))
+    strides = task.integer("s1"), task.integer("s0")
+    slide = Slide(filters.shape[2:], strides, (0, 0), (1, 1))
     return [*steps, *_spread(task, task["x"], filters, slide, task.out.array)]
 
 

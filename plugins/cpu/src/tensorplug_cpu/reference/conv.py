@@ -106,11 +106,12 @@ def conv_transpose_1d(p: Params, kernel: Array, x: Array) -> Array:
 
 @values("conv_transpose_2d")
 def conv_transpose_2d(p: Params, kernel: Array, x: Array) -> Array:
-    (_, filters, high, wide), step = kernel.shape, p["stride"]
+    _, filters, high, wide = kernel.shape
     batch, _, rows, columns = x.shape
-    y = np.zeros((batch, filters, (rows - 1) * step + high, (columns - 1) * step + wide))
+    down, across = p["s1"], p["s0"]
+    y = np.zeros((batch, filters, (rows - 1) * down + high, (columns - 1) * across + wide))
     for v in range(rows):
         for u in range(columns):
             spread = np.einsum("nc,cohw->nohw", x[:, :, v, u], kernel)
-            y[:, :, v * step : v * step + high, u * step : u * step + wide] += spread
+            y[:, :, v * down : v * down + high, u * across : u * across + wide] += spread
     return y

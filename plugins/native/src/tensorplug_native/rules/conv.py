@@ -93,8 +93,7 @@ def conv_transpose(task: Task) -> Sequence[Draft]:
         weights, slide = kernel.array.transpose(1, 2, 0, 3), _slide(task, 1)
     else:
         images, targets, weights = x.array, out.array, kernel.array
-        stride = task.integer("stride")
-        slide = (stride, stride, 0, 0, 1, 1)
+        slide = (task.integer("s0"), task.integer("s1"), 0, 0, 1, 1)
     channels, filters, *taps = weights.shape
     count, (high, wide) = prod(taps), images.shape[2:]
     by_tap = weights.reshape(channels, filters * count).T
