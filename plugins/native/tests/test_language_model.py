@@ -45,7 +45,7 @@ def test_text_and_logits_are_those_of_numpy(weights, backend, wanted):
 
 
 def test_matrices_lie_in_panels_with_the_values_of_the_file(backend, monkeypatch):
-    monkeypatch.setattr("tensorplug_llm.loader.SLAB", 1 << 16)
+    monkeypatch.setattr("tensorplug.gguf.weights.SLAB", 1 << 16)
     done = []
     path = llm.find_model("smollm2-135m")
 

@@ -20,7 +20,6 @@ def no_drivers(monkeypatch, tmp_path) -> None:
 def test_machine_without_driver_is_told_what_to_install(no_drivers):
     answer = plugin.tensorplug_score()
 
-    assert not answer
     assert "no OpenCL driver" in answer.reason
     assert "pip install tensorplug-opencl[cpu]" in answer.reason
 
