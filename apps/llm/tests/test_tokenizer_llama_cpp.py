@@ -16,6 +16,7 @@ import pytest
 from tensorplug.gguf import open_gguf
 from tensorplug_llm.models import find_model
 from tensorplug_llm.tokenizer import Tokenizer, load_tokenizer
+from tensorplug_llm.tokenizer.merging import SHORT
 
 DATA = Path(__file__).with_name("llama_cpp_tokens.json")
 STORED: dict[str, Any] = json.loads(DATA.read_text(encoding="utf-8"))
@@ -60,6 +61,17 @@ def test_ids_of_a_long_text_equal_those_of_llama_cpp(
     ids = tokenizer.encode(corpus(), parse_special=parse_special)
 
     assert digest(ids) == STORED["models"][model]["parse_special" if parse_special else "text"]
+
+
+def test_short_texts_have_the_ids_that_the_library_gives(model: str) -> None:
+    with open_gguf(find_model(model)) as file:
+        here, library = (load_tokenizer(file.metadata) for _ in range(2))
+    library.encode("a" * (SHORT + 1))
+    text = corpus()
+
+    for start in range(0, SHORT, 500):
+        part = text[5 * start : 5 * start + 500]
+        assert here.encode(part) == library.encode(part)
 
 
 def test_what_ends_a_generation_equals_llama_cpp(model: str, tokenizer: Tokenizer) -> None:

@@ -7,14 +7,11 @@ Oniguruma knows their classes, and llama.cpp's tables are of Unicode 15.1.
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-
-from tokenizers import Regex
-from tokenizers import Tokenizer as Engine
-from tokenizers.models import BPE
-from tokenizers.pre_tokenizers import ByteLevel, Sequence, Split
+from typing import Any
 
 from tensorplug.errors import FormatError
 from tensorplug_llm.tokenizer.fields import REMEDY, Fields
+from tensorplug_llm.tokenizer.merging import SHORT, merge
 from tensorplug_llm.tokenizer.vocabulary import (
     KEY,
     Defaults,
@@ -69,15 +66,19 @@ PRE_TYPES: Mapping[str, PreType] = {
 
 
 class BytePairs:
-    """Cuts text by a byte-pair model made of the vocabulary, on first use."""
+    """Merges the first SHORT characters by itself, then by a model that `tokenizers` builds."""
 
     def __init__(self, vocabulary: Vocabulary, merges: list[str], pre: PreType) -> None:
         self._vocabulary = vocabulary
         self._merges = merges
         self._pre = pre
+        self._left = SHORT
 
     def encode(self, text: str, *, after_special: bool) -> list[int]:
         """Return the ids of a text without special tokens in it."""
+        self._left -= len(text)
+        if self._left >= 0:
+            return self._merged(text)
         ids: list[int] = self._engine.encode(text, add_special_tokens=False).ids
         stranger = self._vocabulary.size
         return ids if self._has_all_bytes else [id for id in ids if id != stranger]
@@ -86,30 +87,61 @@ class BytePairs:
         """Return what an ordinary token writes."""
         return b"".join(_BYTES.get(char) or char.encode(errors="surrogateescape") for char in token)
 
+    def _merged(self, text: str) -> list[int]:
+        """What the model of `tokenizers` gives, without building it."""
+        known, ids = self._vocabulary.ids, []
+        for word, _ in self._words.pre_tokenize_str(text):
+            if self._pre.whole_words and word in known:
+                ids.append(known[word])
+            else:
+                # Bytes that the vocabulary lacks part their neighbours and then vanish.
+                ids += [known[part] for part in merge(word, self._rank) if part in known]
+        return ids
+
+    def _rank(self, left: str, right: str) -> int | None:
+        return self._ranks.get(f"{left} {right}")
+
+    @cached_property
+    def _ranks(self) -> Mapping[str, int]:
+        """Merges as the file has them, with their ranks: of one that stands twice the first."""
+        _check_merges(self._merges, self._vocabulary)
+        ranks = range(len(self._merges) - 1, -1, -1)
+        return dict(zip(reversed(self._merges), ranks, strict=True))
+
     @cached_property
     def _has_all_bytes(self) -> bool:
         return self._vocabulary.ids.keys() >= _BYTES.keys()
 
     @cached_property
-    def _engine(self) -> Engine:
-        # Stands for bytes that the vocabulary lacks: they part their neighbours and then vanish.
+    def _words(self) -> Any:
+        """Cuts a text into words of byte-level characters."""
+        from tokenizers import Regex, pre_tokenizers  # noqa: PLC0415 - takes a while to import
+
+        splits = [
+            pre_tokenizers.Split(Regex(pattern), "isolated") for pattern in self._pre.patterns
+        ]
+        to_bytes = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+        return pre_tokenizers.Sequence([*splits, to_bytes])
+
+    @cached_property
+    def _engine(self) -> Any:
+        from tokenizers import Tokenizer, models  # noqa: PLC0415 - takes a while to import
+
+        # Stands for bytes that the vocabulary lacks.
         stranger = _unused_text(self._vocabulary.ids)
         _check_text("tokens", self._vocabulary.tokens)
-        _check_text("merges", self._merges)
-        pairs = _pairs(self._merges)
+        ranks = self._ranks
         try:
-            model = BPE(
+            model = models.BPE(
                 vocab={**self._vocabulary.ids, stranger: self._vocabulary.size},
-                merges=pairs,
+                merges=[_pair(text) for text in sorted(ranks, key=ranks.__getitem__)],
                 unk_token=stranger,
                 ignore_merges=self._pre.whole_words,
             )
         except Exception as error:  # tokenizers raises no narrower type
             raise FormatError(f"{KEY}merges: {error}; {REMEDY}") from error
-        engine = Engine(model)
-        splits = [Split(Regex(pattern), "isolated") for pattern in self._pre.patterns]
-        to_bytes = ByteLevel(add_prefix_space=False, use_regex=False)
-        engine.pre_tokenizer = Sequence([*splits, to_bytes])
+        engine = Tokenizer(model)
+        engine.pre_tokenizer = self._words
         return engine
 
 
@@ -141,14 +173,29 @@ def _check_text(what: str, texts: list[str]) -> None:
         raise FormatError(f"{KEY}{what}: {wrong[:40]!r} is no UTF-8; {REMEDY}") from error
 
 
-def _pairs(merges: list[str]) -> list[tuple[str, str]]:
-    pairs: dict[tuple[str, str], None] = {}  # of a pair that stands twice the first rank counts
-    for merge in merges:
-        space = merge.find(" ", 1)  # a token may begin with a space, none holds one further on
-        if space < 0:
-            raise FormatError(f"{KEY}merges: {merge[:40]!r} is no pair of tokens; {REMEDY}")
-        pairs[merge[:space], merge[space + 1 :]] = None
-    return list(pairs)
+def _check_merges(merges: list[str], vocabulary: Vocabulary) -> None:
+    """Raise FormatError for the first merge that is not a pair of tokens that make a token."""
+    _check_text("merges", merges)
+    known = vocabulary.ids
+    lines = "\n".join(merges)
+    parts = lines.replace(" ", "\n").split("\n")
+    whole = lines.replace(" ", "").split("\n")
+    # Four times as fast as the loop, which knows tokens with spaces and names the wrong one.
+    strangers = {*parts, *whole}.difference(known)
+    if len(parts) == 2 * len(whole) == 2 * len(merges) and not strangers:
+        return
+    for text in merges:
+        left, right = _pair(text)
+        if not (left in known and right in known and left + right in known):
+            missing = next(part for part in (left, right, left + right) if part not in known)
+            raise FormatError(f"{KEY}merges: Token `{missing[:40]}` out of vocabulary; {REMEDY}")
+
+
+def _pair(text: str) -> tuple[str, str]:
+    space = text.find(" ", 1)  # a token may begin with a space, none holds one further on
+    if space < 0:
+        raise FormatError(f"{KEY}merges: {text[:40]!r} is not a pair of tokens; {REMEDY}")
+    return text[:space], text[space + 1 :]
 
 
 def _unused_text(ids: Mapping[str, int]) -> str:
