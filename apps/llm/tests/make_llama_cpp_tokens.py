@@ -1,6 +1,6 @@
 """Writes what llama.cpp makes of the text of test_tokenizer_llama_cpp.py into its data file.
 
-Needs llama-cpp-python 0.3.36 beside the dependencies of tensorplug-llm, pytest and the models:
+Needs llama-cpp-python 0.3.36, the dependencies of tensorplug-llm, pytest and the models:
 
     PYTHONPATH=core/src:apps/llm/src python apps/llm/tests/make_llama_cpp_tokens.py
 """

@@ -217,7 +217,7 @@ def test_merges_that_are_no_text_are_named(
 
     assert result.stderr.startswith(f"tensorplug-llm: tokenizer.ggml.{key}: '")
     assert result.stderr.endswith(
-        "' is no UTF-8; the model file is damaged or incomplete: fetch or convert it again\n"
+        "' is not UTF-8; the model file is damaged or incomplete: fetch or convert it again\n"
     )
 
 

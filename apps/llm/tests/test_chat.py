@@ -151,11 +151,11 @@ def test_a_conversation_begins_with_one_bos_token_at_most(
     assert encode_chat(tokenizer, trusted(template), HELLO) == (ids or as_the_template_says)
 
 
-# --- templates that nobody trusts ----------------------------------------------------------------
+# --- templates that are not trusted --------------------------------------------------------------
 
 LIMITS = (
     "tokenizer.chat_template: takes more than 2 s or 512 MiB on these messages; the model's "
-    "template is broken or means harm, so give a plain prompt"
+    "template is broken or malicious, so give a plain prompt"
 )
 NO_MEMORY = f"tokenizer.chat_template: {FAILS}MemoryError; {BROKEN}"
 

@@ -11,7 +11,8 @@ from typer.testing import CliRunner, Result
 
 from tensorplug import Backend
 from tensorplug.cli import app as tensorplug_app
-from tensorplug_llm.cli import app, progress_bar
+from tensorplug_llm.cli import app
+from tensorplug_llm.cli.output import progress_bar
 
 Write = Callable[..., Path]
 Run = Callable[..., Result]
@@ -29,6 +30,7 @@ def run(model_file: Write) -> Run:
 
 
 CHEAP = ("--device", "cpu?threads=1")
+GREEDY = ("--temperature", "0")
 
 
 def test_generate_prints_the_prompt_and_its_continuation(run: Run) -> None:
@@ -53,7 +55,7 @@ def test_generate_prints_one_json_object(run: Run) -> None:
 
 
 def test_generate_streams_the_text_that_json_reports(run: Run) -> None:
-    shared = ("generate", "{model}", "--prompt", "abc", "--tokens", "20", *CHEAP)
+    shared = ("generate", "{model}", "--prompt", "abc", "--tokens", "20", *GREEDY, *CHEAP)
 
     text = json.loads(run(*shared, "--json").stdout)["text"]
 
@@ -61,7 +63,7 @@ def test_generate_streams_the_text_that_json_reports(run: Run) -> None:
 
 
 def test_chat_prints_the_answer_alone(run: Run) -> None:
-    shared = ("generate", "{model}", "--prompt", "hi", "--tokens", "4", "--chat", *CHEAP)
+    shared = ("generate", "{model}", "--prompt", "hi", "--tokens", "4", "--chat", *GREEDY, *CHEAP)
 
     report = json.loads(run(*shared, "--json").stdout)
 
@@ -152,6 +154,49 @@ def test_perplexity_reads_a_text(run: Run, tmp_path: Path) -> None:
     assert run("perplexity", "{model}", str(text), *CHEAP).stdout.startswith("perplexity ")
 
 
+def test_stop_string_ends_the_text_before_it(run: Run) -> None:
+    shared = ("generate", "{model}", "--prompt", "abc", "--tokens", "20", "--json", *GREEDY, *CHEAP)
+    text = json.loads(run(*shared).stdout)["text"]
+
+    report = json.loads(run(*shared, "--stop", text[5:8], "--stop", "never").stdout)
+
+    assert report["text"] == text[: text.index(text[5:8])]
+    assert report["finish"] == "stop"
+
+
+def test_log_probabilities_are_those_of_the_ids(run: Run) -> None:
+    shared = ("generate", "{model}", "--prompt", "abc", "--tokens", "5", "--json", *CHEAP)
+
+    report = json.loads(run(*shared, *GREEDY, "--logprobs", "2").stdout)
+
+    assert [entry["id"] for entry in report["logprobs"]] == report["ids"]
+    for entry in report["logprobs"]:
+        best, second = entry["top"]
+        assert best == {"id": entry["id"], "logprob": entry["logprob"]}
+        assert 0 > best["logprob"] >= second["logprob"]
+
+
+def test_bias_forbids_a_token(run: Run) -> None:
+    shared = ("generate", "{model}", "--prompt", "abc", "--tokens", "5", "--json", *GREEDY, *CHEAP)
+    first = json.loads(run(*shared).stdout)["ids"][0]
+
+    changed = json.loads(run(*shared, "--logit-bias", f"{first}-inf").stdout)["ids"]
+
+    assert first not in changed
+
+
+def test_schema_comes_from_the_command_line_or_a_file(run: Run, tmp_path: Path) -> None:
+    pytest.importorskip("llguidance")
+    file = tmp_path / "schema.json"
+    file.write_text('{"enum": ["a", "b"]}', encoding="utf-8")
+    shared = ("generate", "{model}", "--prompt", "abc", "--tokens", "9", "--json", *CHEAP)
+
+    for given in ('{{"enum": ["a", "b"]}}', f"@{file}"):
+        report = json.loads(run(*shared, "--json-schema", given).stdout)
+        assert json.loads(report["text"]) in {"a", "b"}
+        assert report["finish"] == "stop"
+
+
 # --- errors ---------------------------------------------------------------------------------------
 
 
@@ -171,9 +216,17 @@ def test_perplexity_reads_a_text(run: Run, tmp_path: Path) -> None:
         ),
         (
             ("--layers", "one"),
-            "--layers: 'one' is no list of numbers; give one for each device, such as 10,20",
+            "--layers: 'one' is not a list of numbers; give one for each device, such as 10,20",
         ),
-        (("--kv", "q8"), "--kv: 'q8' is no type of the cache; choose f16 or f32"),
+        (("--kv", "q8"), "--kv: 'q8' is not a type of the cache; choose f16 or f32"),
+        (
+            ("--logit-bias", "15"),
+            "--logit-bias: '15' is not a token and a number; give them as in 15043+1 or 15043-inf",
+        ),
+        (
+            ("--json-schema", "@none.json"),
+            "--json-schema: none.json: No such file or directory; give @ and a text file",
+        ),
         (("--temperature", "-1"), "sampling: temperature is -1.0; give a number of at least 0"),
         *(
             (
@@ -225,7 +278,7 @@ def test_missing_file_is_named(run: Run, tmp_path: Path) -> None:
     ("data", "message"),
     [
         (None, "No such file or directory; give the path of a text"),
-        (b"\xff\xfe", "is no text in UTF-8 (invalid start byte); convert it"),
+        (b"\xff\xfe", "is not UTF-8 (invalid start byte); convert it"),
     ],
 )
 def test_unreadable_text_is_named(
@@ -275,7 +328,7 @@ def test_interrupt_ends_quietly(run: Run, monkeypatch: pytest.MonkeyPatch) -> No
     def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("tensorplug_llm.cli.load_model", interrupted)
+    monkeypatch.setattr("tensorplug_llm.cli.loading.load_model", interrupted)
 
     result = run("generate", "{model}", "--prompt", "hello")
 
@@ -285,7 +338,7 @@ def test_interrupt_ends_quietly(run: Run, monkeypatch: pytest.MonkeyPatch) -> No
 def test_full_device_is_one_paragraph(
     run: Run, walled: Callable[..., Backend], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tensorplug_llm.cli.tp.open", lambda _: walled(limit=1000))
+    monkeypatch.setattr("tensorplug_llm.cli.loading.tp.open", lambda _: walled(limit=1000))
 
     result = run("generate", "{model}", "--prompt", "hello")
 
@@ -308,7 +361,7 @@ def test_progress_shows_on_terminals_after_a_second(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     now = [100.0]
-    monkeypatch.setattr("tqdm.std.time", lambda: now[0])
+    monkeypatch.setattr("tensorplug_llm.cli.output.monotonic", lambda: now[0])
     monkeypatch.setattr(sys.stderr, "isatty", lambda: is_terminal, raising=False)
 
     with progress_bar("loading") as update:
@@ -321,7 +374,7 @@ def test_progress_shows_on_terminals_after_a_second(
 
 
 def test_one_device_may_be_given_twice(run: Run) -> None:
-    shared = ("generate", "{model}", "--prompt", "hello", "--tokens", "5", "--json")
+    shared = ("generate", "{model}", "--prompt", "hello", "--tokens", "5", "--json", *GREEDY)
 
     once, twice = (json.loads(run(*shared, *CHEAP * n).stdout)["ids"] for n in (1, 2))
 
@@ -350,7 +403,7 @@ def test_console_script_survives_a_reader_that_leaves(model_file: Write) -> None
 
 
 def test_parts_of_every_layer_say_what_whole_layers_say(run: Run) -> None:
-    shared = ("generate", "{model}", "--prompt", "abc", "--tokens", "8", "--json", *CHEAP)
+    shared = ("generate", "{model}", "--prompt", "abc", "--tokens", "8", "--json", *GREEDY, *CHEAP)
 
     both = run(*shared, *CHEAP, "--split", "tensor", "--ratio", "3,1")
 
@@ -365,13 +418,13 @@ def test_ratio_that_is_no_list_of_numbers_is_refused(run: Run) -> None:
 
     assert result.exit_code == 1
     assert result.stderr == (
-        "tensorplug-llm: --ratio: 'x' is no list of numbers; give one for each device, such as "
+        "tensorplug-llm: --ratio: 'x' is not a list of numbers; give one for each device, such as "
         "3,1\n"
     )
 
 
 def test_policy_for_failures_is_passed_on(run: Run) -> None:
-    shared = ("generate", "{model}", "--prompt", "abc", "--tokens", "4", *CHEAP)
+    shared = ("generate", "{model}", "--prompt", "abc", "--tokens", "4", *GREEDY, *CHEAP)
 
     usual, careful = run(*shared), run(*shared, "--on-failure", "replan")
 

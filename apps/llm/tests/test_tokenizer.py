@@ -428,8 +428,8 @@ def test_ids_outside_the_vocabulary_are_refused(id: int) -> None:
         SPM.piece(id)
 
     assert str(error.value) == (
-        f"tokenizer: {id} is no token of a vocabulary of 266 tokens; use ids from encode() or from "
-        "the model"
+        f"tokenizer: {id} is not a token of a vocabulary of 266 tokens; use ids from encode() or "
+        "from the model"
     )
 
 
@@ -505,12 +505,12 @@ KNOWN = ", ".join(sorted(PRE_TYPES))
         (
             bpe,
             change("eos_token_id", 256),
-            f"eos_token_id: 256 is no token of a vocabulary of 256 tokens; {DAMAGED}",
+            f"eos_token_id: 256 is not a token of a vocabulary of 256 tokens; {DAMAGED}",
         ),
         (
             bpe,
             change("eos_token_id", -1),
-            f"eos_token_id: -1 is no token of a vocabulary of 256 tokens; {DAMAGED}",
+            f"eos_token_id: -1 is not a token of a vocabulary of 256 tokens; {DAMAGED}",
         ),
         (bpe, change("eot_token_id", "x"), f"eot_token_id: must be a token id, not str; {DAMAGED}"),
         (

@@ -1,6 +1,5 @@
 """`bench`: how fast a model reads a prompt and generates, on the devices it was loaded on."""
 
-import statistics
 import sys
 import time
 from dataclasses import dataclass
@@ -83,8 +82,8 @@ def bench(
             prompt_tokens=prompt_tokens,
             tokens=tokens,
             repeat=repeat,
-            prefill_tokens_per_s=statistics.median(prefill),
-            decode_tokens_per_s=statistics.median(decode),
+            prefill_tokens_per_s=float(np.median(prefill)),
+            decode_tokens_per_s=float(np.median(decode)),
             load_s=model.load_seconds,
             plan_s=session.runner.plan_seconds,
             first_token_s=first_token,
@@ -95,7 +94,7 @@ def bench(
 
 
 def _prompt(count: int, vocabulary: int) -> list[int]:
-    """Any tokens will do, as long as they differ."""
+    """Tokens that differ; which ones does not matter."""
     return [(7919 * i + 1) % vocabulary for i in range(count)]
 
 
@@ -121,12 +120,12 @@ def device_names(model: LanguageModel) -> str:
 
 
 def thread_count(backends: tuple[Backend, ...]) -> int:
-    """Host threads of the first backend that computes with such; 0 where none does."""
+    """CPU threads of the first backend that has a setting for them; 0 where none has."""
     return next((b.threads for b in backends if isinstance(b, SupportsThreads)), 0)
 
 
 def peak_memory() -> float | None:
-    """MiB of memory that this process had at most so far, or None where nobody tells."""
+    """Peak memory of this process in MiB, or None where the system does not tell."""
     status = Path("/proc/self/status")
     if status.exists():
         peak = next(line for line in status.read_text().splitlines() if line.startswith("VmHWM"))

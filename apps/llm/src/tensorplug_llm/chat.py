@@ -19,18 +19,18 @@ Message = Mapping[str, Any]
 
 
 PATIENCE = 30.0
-"""Seconds after which a template is given up that waits instead of computing."""
+"""Seconds after which a template is stopped that sleeps instead of computing."""
 
 KNOWN = frozenset({"872be49dbb638044ad01b60388f48d469ff2980e5f0dccdc22ec907db54d0788"})
-"""SHA-256 of templates that were read: that of smollm2-135m."""
+"""SHA-256 of templates that were reviewed: that of smollm2-135m."""
 
 
 class ChatTemplate:
     """The Jinja2 template of a model, run in a sandbox.
 
-    Templates come with models from anywhere: they run in a process of their own, which may compute
-    for 2 s and take 512 MiB. One that is `trusted`, or is among those KNOWN, runs in this process,
-    without limits and 0.2 s faster.
+    Templates come with models from anywhere: each runs in a process of its own, limited to 2 s of
+    processor time and 512 MiB. A template that is `trusted`, or among those KNOWN, runs in this
+    process, without limits and 0.2 s faster.
     """
 
     def __init__(self, source: str, *, trusted: bool = False) -> None:
@@ -62,7 +62,7 @@ class ChatTemplate:
 
         `bos` and `eos` are the texts of these tokens; `add_generation_prompt` ends the prompt where
         the reply begins; `variables` are other names that the template knows. Raises FormatError
-        for a broken template, OptionError for messages that the template or we refuse.
+        for a broken template, OptionError for messages that the template or this method refuses.
         """
         values = dict(variables or {})
         values |= {
@@ -96,7 +96,7 @@ def _as_json(request: Mapping[str, Any]) -> str:
 
 
 def _confined(request: str) -> dict[str, str]:
-    """The answer of a process of its own to a request. Raises FormatError where it finds no end."""
+    """The answer to a request, from another process. Raises FormatError at its limits."""
     try:
         done = subprocess.run(
             [sys.executable, "-P", rendering.__file__],
@@ -123,7 +123,7 @@ def _confined(request: str) -> dict[str, str]:
     limits = f"{rendering.SECONDS} s or {rendering.MEMORY >> 20} MiB"
     raise FormatError(
         f"{KEY}: takes more than {limits} on these messages; the model's template is broken or "
-        "means harm, so give a plain prompt"
+        "malicious, so give a plain prompt"
     )
 
 

@@ -4,7 +4,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from tensorplug_llm.sampling import Sampler, SamplingParams
+from tensorplug_llm.sampling import Sampled, Sampler, SamplingParams
 from tensorplug_llm.session import Session
 
 
@@ -43,6 +43,8 @@ class Generation:
         self.tokens = tokens
         self.sampler = sampler or Sampler(SamplingParams(temperature=0.0))
         self.ids: list[int] = []
+        self.sampled: list[Sampled] = []
+        """The ids with their log probabilities, see `SamplingParams.logprobs`."""
         self.finish = ""
         self._prefill = self._first = self._decode = 0.0
 
@@ -54,12 +56,14 @@ class Generation:
         while len(self.ids) < self.tokens:
             # Embedding tables may have rows to spare, which are no tokens.
             known = logits[: tokenizer.vocab_size]
-            chosen = self.sampler.next(known, [*self.prompt, *self.ids]).token
+            sampled = self.sampler.next(known, [*self.prompt, *self.ids])
+            chosen = sampled.token
             self._first = self._first or time.perf_counter() - start
             if chosen in tokenizer.end_of_generation:
                 self.finish = "stop"
                 return
             self.ids.append(chosen)
+            self.sampled.append(sampled)
             yield chosen
             if len(self.ids) == self.tokens:
                 break

@@ -1,4 +1,4 @@
-"""Renders a chat template; also a program that does so under limits of time and memory.
+"""Renders a chat template, here or as a program of its own under limits of time and memory.
 
 Templates come with models from anywhere. The sandbox keeps them from files and objects, but a loop
 or a product in one can take any time and memory, so `tensorplug_llm.chat` runs this file as a
@@ -29,12 +29,12 @@ MOST_WORDS = 300
 def answer(source: str, values: Mapping[str, Any]) -> dict[str, str]:
     """Render a template: its `text`, or why there is none, as plain data.
 
-    `refused` is what the template says against the values, `broken` what is wrong with it, `failed`
-    what it raised.
+    `refused`: the reason with which the template rejects the values; `broken`: its syntax error;
+    `failed`: the exception that it raised.
     """
     try:
         template = _environment().from_string(source)
-    except Exception as error:  # noqa: BLE001 - what nests too deep or is no text fails in Python's compiler
+    except Exception as error:  # noqa: BLE001 - deep nesting and lone surrogates fail in Python's compiler
         line = f"line {error.lineno}: " if isinstance(error, TemplateSyntaxError) else ""
         return {"broken": f"{line}{_quoted(error)}"}
     try:
@@ -49,14 +49,14 @@ def answer(source: str, values: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _quoted(error: Exception) -> str:
-    """The text of an error in quotes, with escapes for what is not printable; it may be empty."""
+    """The text of an error in quotes, with escapes for control characters; it may be empty."""
     text = str(error)
     shown = f"{text[:MOST_WORDS]}..." if len(text) > MOST_WORDS else text
     return repr(shown) if shown else ""
 
 
 class _Refused(Exception):
-    """A template's own "no"."""
+    """Raised by the template itself, through `raise_exception`."""
 
 
 class _Generation(Extension):
@@ -80,7 +80,7 @@ def _environment() -> ImmutableSandboxedEnvironment:
 
 
 def _to_json(value: Any, **options: Any) -> str:
-    # Not Jinja2's own filter: that one escapes for HTML.
+    # Jinja2's own filter escapes for HTML.
     return json.dumps(value, **{"ensure_ascii": False, **options})
 
 

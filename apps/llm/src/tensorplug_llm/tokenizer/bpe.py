@@ -30,7 +30,7 @@ WORDS_3_DIGITS = rf"{_CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}{{1,3}
 """Llama 3's words: numbers in groups of three digits."""
 
 WORDS_1_DIGIT = rf"{_CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}|{_AFTER_NUMBERS}"
-"""Qwen 2's words: every digit alone."""
+"""Qwen 2's words: each digit is a word."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,12 +165,12 @@ def _pre_type(fields: Fields) -> PreType:
 
 
 def _check_text(what: str, texts: list[str]) -> None:
-    """Raise FormatError for the first text that is no UTF-8, which the engine cannot take."""
+    """Raise FormatError for the first text that is not UTF-8, which `tokenizers` cannot take."""
     try:
         "".join(texts).encode()
     except UnicodeEncodeError as error:
         wrong = next(text for text in texts if any("\ud800" <= char <= "\udfff" for char in text))
-        raise FormatError(f"{KEY}{what}: {wrong[:40]!r} is no UTF-8; {REMEDY}") from error
+        raise FormatError(f"{KEY}{what}: {wrong[:40]!r} is not UTF-8; {REMEDY}") from error
 
 
 def _check_merges(merges: list[str], vocabulary: Vocabulary) -> None:

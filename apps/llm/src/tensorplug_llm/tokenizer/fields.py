@@ -39,7 +39,7 @@ class Fields:
             raise _wrong(key, "a token id", value)
         if not 0 <= value < size:
             raise FormatError(
-                f"{key}: {value} is no token of a vocabulary of {size} tokens; {REMEDY}"
+                f"{key}: {value} is not a token of a vocabulary of {size} tokens; {REMEDY}"
             )
         return int(value)
 

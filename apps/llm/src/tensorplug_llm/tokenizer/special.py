@@ -114,10 +114,10 @@ HARMONY_ENDS = (
     frozenset({"<|flush|>", "<|call|>"}),
     frozenset({"<|flush|>", "<|calls|>"}),
 )
-"""Beside any of these pairs `<|end|>` ends a channel and not the reply."""
+"""In a vocabulary with any of these pairs `<|end|>` ends a channel and not the reply."""
 
 PLAIN_S_MARKERS = frozenset({"<|tool_response>", "<|plamo:eos|>"})
-"""Beside any of these `</s>` is HTML and not the end of a reply."""
+"""In a vocabulary with any of these `</s>` is HTML and not the end of a reply."""
 
 
 def find_ends(ids: Mapping[str, int], types: Ints, given: Mapping[str, int]) -> frozenset[int]:

@@ -34,7 +34,7 @@ class Tokenizer:
         self.add_bos = vocabulary.add_bos
         """Whether `encode` begins with `bos`."""
         self.end_of_generation = vocabulary.end_of_generation
-        """Tokens after which a model has nothing more to say."""
+        """Tokens that end a generation."""
         self._vocabulary = vocabulary
         self._types: list[int] = vocabulary.types.tolist()
         self._pieces = pieces
@@ -51,7 +51,7 @@ class Tokenizer:
         """Return the token ids of a text.
 
         `add_special` adds bos and eos where the model wants them; `parse_special` reads the texts
-        of control tokens as these tokens, which no text of a stranger should be able to do. Lone
+        of control tokens as these tokens, which texts from outside must not be able to do. Lone
         surrogates count as U+FFFD.
         """
         ids = [self.bos] if add_special and self.add_bos and self.bos is not None else []
@@ -71,7 +71,7 @@ class Tokenizer:
         """Return the text of token ids, control and unknown tokens only with `special`.
 
         A first space that encoding added stays: the ids may continue another text. Bytes that are
-        no UTF-8 become U+FFFD.
+        not UTF-8 become U+FFFD.
         """
         shown = (id for id in ids if special or not self.is_silent(id))
         return b"".join(map(self.piece, shown)).decode(errors="replace")
@@ -96,8 +96,8 @@ class Tokenizer:
     def _token(self, id: int) -> tuple[str, int]:
         if not 0 <= id < self.vocab_size:
             raise OptionError(
-                f"tokenizer: {id} is no token of a vocabulary of {self.vocab_size} tokens; use ids "
-                "from encode() or from the model"
+                f"tokenizer: {id} is not a token of a vocabulary of {self.vocab_size} tokens; use "
+                "ids from encode() or from the model"
             )
         return self._vocabulary.tokens[id], self._types[id]
 
@@ -114,7 +114,7 @@ KINDS: Mapping[str, Loader] = {"gpt2": bpe.load, "llama": spm.load}
 def load_tokenizer(metadata: Metadata) -> Tokenizer:
     """Make a tokenizer of GGUF metadata. Raises FormatError.
 
-    Everything is checked now but the merges; the model that cuts text is built on first use.
+    Everything is checked now except the merges; the model that cuts text is built on first use.
     """
     fields = Fields(metadata)
     kind = fields.text(KEY + "model")

@@ -41,7 +41,7 @@ class Defaults:
 class Vocabulary:
     """The tokens of a model by id."""
 
-    tokens: list[str]  # bytes that are no UTF-8 are lone surrogates, as `surrogateescape` has it
+    tokens: list[str]  # bytes that are not UTF-8 are lone surrogates, as `surrogateescape` has it
     ids: Mapping[str, int]
     types: Ints  # TokenType, corrected by `find_ends`
     special: Mapping[str, int]  # token ids by role

@@ -1,0 +1,131 @@
+"""`tensorplug-llm`: generate text, measure speed and perplexity."""
+
+import io
+import json as jsons
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tensorplug.errors import OptionError
+from tensorplug_llm.cli import generating
+from tensorplug_llm.cli.loading import loaded
+from tensorplug_llm.cli.options import Choosing, Loading, Model, Output, Remembering, with_groups
+from tensorplug_llm.cli.output import progress_bar, reporting
+
+app = typer.Typer(
+    help="Generate text from GGUF language models, and measure how well and how fast.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+MOST_TEXT = 256 << 20
+"""Bytes of the longest text that perplexity is measured on."""
+
+
+@app.command()
+@with_groups
+def generate(
+    model: Model,
+    prompt: Annotated[str, typer.Option(help="Text to continue, or to answer with --chat.")],
+    *,
+    tokens: Annotated[int, typer.Option(min=1, help="Largest number of tokens to generate.")] = 128,
+    chat: Annotated[
+        bool,
+        typer.Option(
+            "--chat",
+            help="Answer by the chat template. Texts of control tokens in the prompt, such as "
+            "<|im_end|>, count as these tokens.",
+        ),
+    ] = False,
+    save_graph: Annotated[
+        Path | None,
+        typer.Option(help="Write the graph of a token, for `tensorplug explain FILE`."),
+    ] = None,
+    choosing: Choosing,
+    remembering: Remembering,
+    loading: Loading,
+    output: Output,
+) -> None:
+    """Continue a prompt."""
+    with reporting(traceback=output.traceback):
+        params = generating.params_of(choosing, tokens)
+        with loaded(model, loading) as found:
+            generating.generate(
+                found,
+                prompt,
+                params,
+                remembering,
+                chat=chat,
+                save_graph=save_graph,
+                as_json=output.json,
+            )
+
+
+@app.command()
+@with_groups
+def bench(
+    model: Model,
+    *,
+    prompt_tokens: Annotated[int, typer.Option(min=1, help="Tokens of the prompt.")] = 512,
+    tokens: Annotated[int, typer.Option(min=1, help="Tokens to generate.")] = 128,
+    repeat: Annotated[int, typer.Option(min=1, help="Timed runs of each series.")] = 5,
+    loading: Loading,
+    output: Output,
+) -> None:
+    """Measure how fast a model reads prompts and generates text."""
+    from tensorplug_llm.bench import bench as measure  # noqa: PLC0415 - only this command's
+
+    with reporting(traceback=output.traceback), loaded(model, loading) as found:
+        report = measure(found, prompt_tokens=prompt_tokens, tokens=tokens, repeat=repeat)
+        typer.echo(jsons.dumps(asdict(report)) if output.json else report)
+
+
+@app.command()
+@with_groups
+def perplexity(
+    model: Model,
+    file: Annotated[Path, typer.Argument(help="A text in UTF-8.")],
+    *,
+    window: Annotated[int, typer.Option(min=4, help="Tokens read at a time.")] = 512,
+    loading: Loading,
+    output: Output,
+) -> None:
+    """Measure how well a model predicts a text."""
+    from tensorplug_llm.perplexity import perplexity as measure  # noqa: PLC0415 - only this command's
+
+    with (
+        reporting(traceback=output.traceback),
+        loaded(model, loading) as found,
+        progress_bar("windows", "") as bar,
+    ):
+        report = measure(found, _read_text(file), window=window, progress=bar)
+        typer.echo(jsons.dumps(asdict(report)) if output.json else report)
+
+
+def _read_text(file: Path) -> str:
+    try:
+        with file.open("rb") as source:
+            raw = source.read(MOST_TEXT + 1)
+    except OSError as error:
+        raise OptionError(f"{file}: {error.strerror}; give the path of a text") from error
+    if len(raw) > MOST_TEXT:
+        raise OptionError(
+            f"{file}: has more than {MOST_TEXT} bytes; give a shorter text: the first million "
+            "bytes tell as much"
+        )
+    try:
+        return raw.decode()
+    except UnicodeDecodeError as error:
+        raise OptionError(f"{file}: is not UTF-8 ({error.reason}); convert it") from error
+
+
+def main() -> None:
+    """Entry point of the console script."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # A terminal may know fewer characters than a model.
+        sys.stdout.reconfigure(errors="replace")
+    app()

@@ -1,0 +1,168 @@
+"""What `generate` does with a loaded model."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+
+import typer
+
+import tensorplug as tp
+from tensorplug.errors import OptionError
+from tensorplug_llm.bench import device_names, thread_count
+from tensorplug_llm.cli.options import Choosing, Remembering
+from tensorplug_llm.cli.output import write
+from tensorplug_llm.generation import Generation
+from tensorplug_llm.model import LanguageModel
+from tensorplug_llm.sampling import Grammars, Sampled, Sampler, SamplingParams
+from tensorplug_llm.tokenizer import StreamDecoder
+
+KV_TYPES = {"f16": tp.F16, "f32": tp.F32}
+MOST_GRAMMAR = 1 << 20
+"""Characters of the longest schema or grammar that a file may hold."""
+
+
+def params_of(choosing: Choosing, tokens: int) -> SamplingParams:
+    """The parameters that the options of a command name. Raises OptionError."""
+    return SamplingParams(
+        temperature=choosing.temperature,
+        top_k=choosing.top_k,
+        top_p=choosing.top_p,
+        min_p=choosing.min_p,
+        typical_p=choosing.typical_p,
+        repeat_penalty=choosing.repeat_penalty,
+        repeat_last_n=choosing.repeat_last_n,
+        presence_penalty=choosing.presence_penalty,
+        frequency_penalty=choosing.frequency_penalty,
+        logit_bias=dict(map(_bias, choosing.logit_bias or ())),
+        stop=choosing.stop or (),
+        seed=choosing.seed,
+        max_tokens=tokens,
+        logprobs=choosing.logprobs,
+        json_schema=_text_or_file("--json-schema", choosing.json_schema),
+        grammar=_text_or_file("--grammar", choosing.grammar),
+    )
+
+
+def generate(
+    model: LanguageModel,
+    prompt: str,
+    params: SamplingParams,
+    remembering: Remembering,
+    *,
+    chat: bool,
+    save_graph: Path | None,
+    as_json: bool,
+) -> None:
+    """Print the continuation of a prompt, or one JSON object."""
+    kv = _kv_type(remembering.kv)
+    with model.session(remembering.context, kv=kv, on_failure=remembering.on_failure) as session:
+        ids = _prompt_ids(model, prompt, chat=chat)
+        sampler = Sampler(params, constraint=Grammars(model.tokenizer).constraint(params))
+        tokens = params.max_tokens or model.hparams.context
+        generation = Generation(session, ids, tokens=tokens, sampler=sampler)
+        session.check(ids)
+        if save_graph is not None:
+            from tensorplug.inspect import graphfile  # noqa: PLC0415 - seldom asked for
+
+            graphfile.save(session.decode_graph(), save_graph)
+        if not as_json and not chat:
+            write(prompt)
+        decoder = model.tokenizer.stream(stop=params.stop)
+        text = ""
+        for piece in _pieces(generation, decoder):
+            text += piece
+            if piece and not as_json:
+                write(piece)
+    if as_json:
+        typer.echo(json.dumps(_report(generation, text), ensure_ascii=False))
+    else:
+        typer.echo()
+        _summarise(model, generation)
+
+
+def _pieces(generation: Generation, decoder: StreamDecoder) -> Iterator[str]:
+    for id in generation:
+        yield decoder.feed(id)
+        if decoder.stopped:
+            generation.finish = "stop"
+            return
+    yield decoder.finish()
+
+
+def _prompt_ids(model: LanguageModel, prompt: str, *, chat: bool) -> list[int]:
+    if not chat:
+        return model.tokenizer.encode(prompt)
+    from tensorplug_llm.chat import (  # noqa: PLC0415 - templates take a while to import
+        ChatTemplate,
+        encode_chat,
+    )
+
+    template = ChatTemplate.from_metadata(model.file.metadata)
+    return encode_chat(model.tokenizer, template, [{"role": "user", "content": prompt}])
+
+
+def _kv_type(name: str | None) -> tp.DType | None:
+    if name is None:
+        return None
+    if name not in KV_TYPES:
+        raise OptionError(
+            f"--kv: {name!r} is not a type of the cache; choose {' or '.join(KV_TYPES)}"
+        )
+    return KV_TYPES[name]
+
+
+def _bias(text: str) -> tuple[int, float]:
+    """The token and the number of `15043+1`, as llama.cpp's option has them."""
+    places = [place for place in (text.find("+"), text.find("-")) if place > 0]
+    try:
+        place = min(places)
+        return int(text[:place]), float(text[place:])
+    except ValueError:
+        raise OptionError(
+            f"--logit-bias: {text!r} is not a token and a number; give them as in 15043+1 or "
+            "15043-inf"
+        ) from None
+
+
+def _text_or_file(option: str, given: str | None) -> str | None:
+    """The text itself, or that of the file behind an @."""
+    if given is None or not given.startswith("@"):
+        return given
+    try:
+        with Path(given[1:]).open(encoding="utf-8") as source:
+            text = source.read(MOST_GRAMMAR + 1)
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+        raise OptionError(f"{option}: {given[1:]}: {reason}; give @ and a text file") from error
+    if len(text) > MOST_GRAMMAR:
+        raise OptionError(f"{option}: {given[1:]} has more than {MOST_GRAMMAR} characters")
+    return text
+
+
+def _report(generation: Generation, text: str) -> dict[str, object]:
+    report: dict[str, object] = {
+        "prompt_ids": generation.prompt,
+        "ids": generation.ids,
+        "text": text,
+        "finish": generation.finish,
+        "timings": asdict(generation.timings),
+    }
+    if generation.sampler.params.logprobs is not None:
+        report["logprobs"] = [_logprobs(sampled) for sampled in generation.sampled]
+    return report
+
+
+def _logprobs(sampled: Sampled) -> dict[str, object]:
+    top = [{"id": id, "logprob": value} for id, value in sampled.top_logprobs]
+    return {"id": sampled.token, "logprob": sampled.logprob, "top": top}
+
+
+def _summarise(model: LanguageModel, generation: Generation) -> None:
+    t = generation.timings
+    typer.echo(
+        f"[{t.prompt_tokens} prompt tokens in {t.prefill_s:.2f} s, {t.generated_tokens} tokens at "
+        f"{t.decode_tokens_per_s:.1f} per second; {device_names(model)}, "
+        f"{thread_count(model.backends)} threads; loaded in {t.load_s:.2f} s]",
+        err=True,
+    )
