@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from tqdm import tqdm  # type: ignore[import-untyped]  # ships no types
+from tqdm import tqdm
 
 import tensorplug
 from tensorplug.errors import OptionError

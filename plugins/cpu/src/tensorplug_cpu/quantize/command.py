@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from tqdm import tqdm  # type: ignore[import-untyped]  # ships no types
+from tqdm import tqdm
 
 from tensorplug.cli.output import plain_errors, show
 from tensorplug.device.buffer import human
