@@ -1,6 +1,7 @@
 """Generates text from GGUF language models on any mix of tensorplug devices."""
 
 from tensorplug.gguf import WeightMode
+from tensorplug_llm.engine import Engine, QueueFull
 from tensorplug_llm.generation import Generation, generate
 from tensorplug_llm.model import LanguageModel, load_model
 from tensorplug_llm.models import find_model
@@ -8,8 +9,10 @@ from tensorplug_llm.sampling import Sampler, SamplingParams
 from tensorplug_llm.session import Session
 
 __all__ = [
+    "Engine",
     "Generation",
     "LanguageModel",
+    "QueueFull",
     "Sampler",
     "SamplingParams",
     "Session",

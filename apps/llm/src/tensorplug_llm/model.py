@@ -82,6 +82,17 @@ class LanguageModel(Resource):
         self.check_open()
         return Session(self, context_size(self.hparams, context), kv, on_failure)
 
+    def check_ids(self, ids: Sequence[int]) -> None:
+        """Raise OptionError unless these are tokens of the model, at least one."""
+        if not len(ids):
+            raise OptionError("prompt: has no tokens; give at least one")
+        size = self.hparams.vocabulary
+        if min(ids) < 0 or max(ids) >= size:
+            raise OptionError(
+                f"prompt: has token ids from {min(ids)} to {max(ids)}, and this model knows 0 to "
+                f"{size - 1}"
+            )
+
     def sources(self) -> dict[Tensor, Callable[[], Array]]:
         """Where each weight can be read again."""
         return {t: partial(self.file.tensor_bytes, t.name) for t in self.weights.tensors.values()}

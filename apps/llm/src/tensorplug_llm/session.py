@@ -46,20 +46,13 @@ class Session(Resource):
     def check(self, ids: Sequence[int]) -> None:
         """Raise OptionError unless `ids` are tokens of the model and fit the context."""
         self.check_open()
-        if not len(ids):
-            raise OptionError("prompt: has no tokens; give at least one")
+        self.model.check_ids(ids)
         if self.position + len(ids) > self.context:
             used = f", of which {self.position} are used" if self.position else ""
             raise OptionError(
                 f"prompt: {len(ids)} tokens do not fit the context of {self.context} tokens{used}; "
                 "shorten the prompt, or ask for a larger context: this model can have "
                 f"{self.model.hparams.context}"
-            )
-        size = self.model.hparams.vocabulary
-        if min(ids) < 0 or max(ids) >= size:
-            raise OptionError(
-                f"prompt: has token ids from {min(ids)} to {max(ids)}, and this model knows 0 to "
-                f"{size - 1}"
             )
 
     def prefill(self, ids: Sequence[int]) -> Logits:

@@ -1,0 +1,304 @@
+"""`Batcher`: which tokens of which sequences the next pass reads, and what comes of them."""
+
+import heapq
+import itertools
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Protocol
+
+from tensorplug import DType
+from tensorplug.errors import TensorplugError
+from tensorplug_llm.cache import PAGE, PagePool, pages_of
+from tensorplug_llm.prefixes import Prefixes
+from tensorplug_llm.runner import BATCHES, MIXED, Logits, Runner
+from tensorplug_llm.sampling import Sampled, Sampler, SamplingParams
+from tensorplug_llm.step import Reading
+
+if TYPE_CHECKING:
+    from tensorplug_llm.model import LanguageModel
+
+LEAST_COPIED = 8
+"""Rows of a partly known page that are worth a copy."""
+
+
+class Sink(Protocol):
+    """Receives the tokens of a text and its end."""
+
+    def put(self, sampled: Sampled) -> None: ...
+    def end(self, finish: str, error: BaseException | None = None) -> None: ...
+
+
+class Text:
+    """One sequence: its tokens, and the pages that hold the rows of the first `read` of them."""
+
+    def __init__(
+        self,
+        prompt: Sequence[int],
+        params: SamplingParams,
+        sink: Sink,
+        *,
+        limit: int,
+        priority: int = 0,
+        index: int = 0,
+    ) -> None:
+        """`limit` is the number of tokens after which it ends, the prompt included."""
+        self.ids = list(prompt)
+        self.sampler = Sampler(params, index=index)
+        self.sink = sink
+        self.limit = limit
+        self.priority = priority
+        self.order = 0
+        self.prompt_tokens = len(self.ids)
+        self.read = 0
+        self.pages: list[int] = []
+        self.cancelled = False
+
+    @property
+    def unread(self) -> int:
+        """Tokens that must be read before the next one can be chosen."""
+        return len(self.ids) - self.read
+
+    def __lt__(self, other: "Text") -> bool:
+        """Texts of higher priority come first, then those that came first."""
+        return (-self.priority, self.order) < (-other.priority, other.order)
+
+
+class Pace:
+    """How many tokens of prompts a pass may read while other texts wait for their next token.
+
+    Passes with them shall take up to `slowdown` times as long as passes without.
+    """
+
+    def __init__(self, slowdown: float) -> None:
+        self._slowdown = slowdown
+        self._alone = 0.0
+        self._size = 1
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of prompts for the next pass."""
+        return MIXED[self._size]
+
+    def note(self, joined: int, seconds: float) -> None:
+        """Learn from a pass with single tokens and `joined` tokens of prompts."""
+        if not joined:
+            self._alone = 0.8 * self._alone + 0.2 * seconds if self._alone else seconds
+        elif self._alone and joined == self.tokens:
+            wanted = self._slowdown * self._alone
+            step = (seconds < wanted / 2) - (seconds > wanted)
+            self._size = min(max(self._size + step, 0), len(MIXED) - 1)
+
+
+class Batcher:
+    """Continuous batching: texts join and leave between passes. Belongs to one thread.
+
+    Each pass reads the last token of every text that is being continued, and pieces of prompts.
+    Equal beginnings share pages. Where pages run out, prefixes that no text uses are given up, then
+    the text of the lowest priority that came last is put back and read again later.
+    """
+
+    def __init__(
+        self,
+        model: "LanguageModel",
+        pages: int,
+        *,
+        most: int,
+        kv: DType | None = None,
+        on_failure: str = "raise",
+        slowdown: float = 2.0,
+    ) -> None:
+        """Run up to `most` texts at once in a cache of `pages`. Raises OutOfMemory."""
+        self.runner = Runner(model, pages, kv=kv, on_failure=on_failure, restore=self._restore)
+        self.pool = PagePool(pages)
+        self.prefixes = Prefixes(self.pool)
+        self.waiting: list[Text] = []
+        self.running: list[Text] = []
+        self.preempted = 0
+        """How often a text was put back."""
+        self.reused = 0
+        """Tokens of prompts that were in the cache already."""
+        self._most = most
+        self._tokenizer = model.tokenizer
+        self._pace = Pace(slowdown)
+        self._order = itertools.count()
+        self._restored = 0
+
+    def add(self, text: Text) -> None:
+        """Let a text wait for its turn."""
+        text.order = next(self._order)
+        heapq.heappush(self.waiting, text)
+
+    @property
+    def busy(self) -> bool:
+        """Whether a text is not finished."""
+        return bool(self.waiting or self.running)
+
+    def step(self) -> None:
+        """Admit texts, run one pass, choose tokens and end the texts that are complete."""
+        self._drop_cancelled()
+        self._admit()
+        batch = self._compose()
+        if not batch:
+            return
+        start, plans = time.perf_counter(), self.runner.plans
+        logits = self.runner.run([reading for _, reading in batch])
+        seconds = time.perf_counter() - start
+        counts = [len(reading.ids) for _, reading in batch]
+        if 1 in counts and plans == self.runner.plans:
+            self._pace.note(sum(n for n in counts if n > 1), seconds)
+        for (text, reading), rows in zip(batch, logits, strict=True):
+            text.read += len(reading.ids)
+            if reading.wanted:
+                self._continue(text, rows[-1])
+
+    # --- who runs ----------------------------------------------------------------------------
+
+    def _drop_cancelled(self) -> None:
+        for text in [t for t in self.running if t.cancelled]:
+            self._end(text, "cancelled")
+        gone = [t for t in self.waiting if t.cancelled]
+        if gone:
+            self.waiting = [t for t in self.waiting if not t.cancelled]
+            heapq.heapify(self.waiting)
+            for text in gone:
+                self._end(text, "cancelled")
+
+    def _admit(self) -> None:
+        """Let waiting texts run while there is room, or texts of lower priority to put back."""
+        while self.waiting:
+            text = self.waiting[0]
+            match = self.prefixes.find(text.ids[:-1])
+            if self._is_being_read(text, match.tokens):
+                return
+            needed = pages_of(len(text.ids) + 1) - len(match.pages)
+            reused = sum(self.pool.holders[page] == 1 for page in match.pages)
+            room = self.pool.free + self.prefixes.evictable - reused
+            if len(self.running) == self._most or (self.running and needed > room):
+                lowest = max(self.running)
+                if lowest.priority >= text.priority:
+                    return
+                self._preempt(lowest)
+                continue
+            heapq.heappop(self.waiting)
+            self._begin(text)
+
+    def _is_being_read(self, text: Text, known: int) -> bool:
+        """Whether a running text reads a page now that this one will share."""
+        return any(
+            other.read < other.prompt_tokens and _shared(text.ids, other.ids) > known
+            for other in self.running
+        )
+
+    def _begin(self, text: Text) -> None:
+        """Let a text run, with the pages that are known of it."""
+        match = self.prefixes.find(text.ids[:-1])
+        for known in match.pages:
+            self.pool.hold(known)
+        text.pages, text.read = match.pages, len(match.pages) * PAGE
+        self.running.append(text)
+        if match.count >= LEAST_COPIED:
+            self.pool.hold(match.partial)  # taking a page may give this one up
+            page = self._take()
+            if page is not None:
+                text.pages.append(page)
+                restored = self._restored
+                self.runner.copy_rows(match.partial, page, match.count)
+                if restored == self._restored:
+                    text.read += match.count
+            self.pool.give((match.partial,))
+        self.reused += text.read
+
+    def _preempt(self, text: Text) -> None:
+        """Put a text back; what was read of it stays known until its pages are needed."""
+        self.preempted += 1
+        self._leave(text)
+        heapq.heappush(self.waiting, text)
+
+    def _leave(self, text: Text) -> None:
+        """Take a running text out of the batch and its pages."""
+        self.running.remove(text)
+        self.prefixes.insert(text.ids[: text.read], text.pages)
+        self.pool.give(text.pages)
+        text.pages, text.read = [], 0
+
+    # --- what the next pass reads ------------------------------------------------------------
+
+    def _compose(self) -> list[tuple[Text, Reading]]:
+        """The next reading of each running text, within the tokens that a pass may read."""
+        self.running.sort()
+        is_mixed = any(text.unread == 1 for text in self.running)
+        left = self._pace.tokens if is_mixed else BATCHES[-1]
+        batch = []
+        for text in list(self.running):
+            count = 1 if text.unread == 1 else min(text.unread, left)
+            if count and text in self.running and self._make_room(text, text.read + count):
+                left -= count if count > 1 else 0
+                ids = text.ids[text.read : text.read + count]
+                wanted = int(count == text.unread)
+                batch.append((text, Reading(ids, text.read, text.pages, wanted)))
+        return batch
+
+    def _make_room(self, text: Text, rows: int) -> bool:
+        """Take pages for the first `rows` of a text; put later texts back where there are none."""
+        while len(text.pages) * PAGE < rows:
+            page = self._take()
+            if page is not None:
+                text.pages.append(page)
+                continue
+            last = max(self.running)
+            self._preempt(last)
+            if last is text:
+                return False
+        return True
+
+    def _take(self) -> int | None:
+        if not self.pool.free and not self.prefixes.evict():
+            return None
+        return self.pool.take()
+
+    # --- what comes of it --------------------------------------------------------------------
+
+    def _continue(self, text: Text, logits: Logits) -> None:
+        """Choose the next token of a text that was read."""
+        if text.read == text.prompt_tokens:
+            self.prefixes.insert(text.ids, text.pages)
+        # Embedding tables may have more rows than there are tokens.
+        known = logits[: self._tokenizer.vocab_size]
+        try:
+            sampled = text.sampler.next(known, text.ids)
+        except TensorplugError as error:
+            self._end(text, "failed", error)
+            return
+        if sampled.token in self._tokenizer.end_of_generation:
+            self._end(text, "stop")
+            return
+        text.ids.append(sampled.token)
+        text.sink.put(sampled)
+        if len(text.ids) >= text.limit:
+            wanted = text.sampler.params.max_tokens
+            is_long = wanted is not None and len(text.ids) == text.prompt_tokens + wanted
+            self._end(text, "length" if is_long else "context")
+
+    def _end(self, text: Text, finish: str, error: BaseException | None = None) -> None:
+        if text in self.running:
+            self._leave(text)
+        text.sink.end(finish, error)
+
+    def _restore(self) -> None:
+        """Read all running texts again, after a device was lost with a part of the cache."""
+        self._restored += 1
+        self.prefixes.clear()
+        for text in self.running:
+            for first in range(0, text.read, BATCHES[-1]):
+                ids = text.ids[first : min(first + BATCHES[-1], text.read)]
+                self.runner.run([Reading(ids, first, text.pages, wanted=0)])
+
+    def close(self) -> None:
+        """Give back the cache and the plans."""
+        self.runner.close()
+
+
+def _shared(a: Sequence[int], b: Sequence[int]) -> int:
+    """Tokens in whole pages that two texts begin with alike."""
+    whole = min(len(a), len(b)) // PAGE * PAGE
+    return next((n for n in range(0, whole, PAGE) if a[n : n + PAGE] != b[n : n + PAGE]), whole)

@@ -1,0 +1,174 @@
+"""`Engine`: many texts of one model at once, from any threads; one thread of its own computes."""
+
+import atexit
+import threading
+from collections.abc import Sequence
+
+from tensorplug import DType
+from tensorplug.device import Resource
+from tensorplug.errors import Closed, OptionError, TensorplugError
+from tensorplug_llm.batching import Batcher, Text
+from tensorplug_llm.cache import PAGE, pages_of
+from tensorplug_llm.model import LanguageModel, context_size
+from tensorplug_llm.sampling import SamplingParams
+from tensorplug_llm.stream import Stream
+
+CONTEXTS = 2
+"""Texts of the whole context that the cache has room for, unless `rows` says otherwise."""
+
+
+class QueueFull(TensorplugError):
+    """More texts wait than the engine takes; submit again later."""
+
+
+class Engine(Resource):
+    """Generates many texts together; `submit` one and iterate over its tokens.
+
+    The texts share the forward passes, the rows of the cache and the pages of equal beginnings.
+    A text's tokens do not depend on the others. Devices of the model belong to the thread of the
+    engine until it is closed.
+    """
+
+    def __init__(
+        self,
+        model: LanguageModel,
+        *,
+        context: int | None = None,
+        rows: int | None = None,
+        texts: int = 32,
+        queue: int = 1024,
+        kv: DType | None = None,
+        on_failure: str = "raise",
+        slowdown: float = 2.0,
+    ) -> None:
+        """Run up to `texts` at once, each of up to `context` tokens; up to `queue` more may wait.
+
+        The cache holds `rows` tokens of all texts, and its elements are of type `kv`. With
+        `on_failure` "replan" all texts go on where a device fails, on those that are left. Prompts
+        are read in pieces that let a token of other texts take up to `slowdown` times as long.
+        Raises OptionError, OutOfMemory.
+        """
+        self.context = context_size(model.hparams, context)
+        pages = pages_of(CONTEXTS * self.context if rows is None else rows)
+        for name, value in (("rows", pages), ("texts", texts), ("queue", queue)):
+            if value < 1:
+                raise OptionError(f"Engine: {name} must be at least 1")
+        self.context = min(self.context, pages * PAGE)
+        self._batcher = Batcher(
+            model, pages, most=texts, kv=kv, on_failure=on_failure, slowdown=slowdown
+        )
+        super().__init__(model)
+        self.model = model
+        self._queue = queue
+        self._arrived: list[Text] = []
+        self._pending = 0
+        """Texts that wait for their first pass, as of the last one."""
+        self._ending = False
+        self._failure: BaseException | None = None
+        self._changed = threading.Condition()
+        self._thread = threading.Thread(target=self._serve, name="tensorplug-llm", daemon=True)
+        self._thread.start()
+        # A thread must not call a driver while the interpreter ends.
+        atexit.register(self.close)
+
+    def submit(
+        self,
+        prompt: Sequence[int],
+        params: SamplingParams | None = None,
+        *,
+        priority: int = 0,
+        index: int = 0,
+    ) -> Stream:
+        """Continue a prompt of token ids; texts of higher `priority` go first.
+
+        `index` numbers results of one prompt: each draws by a seed of its own. Raises OptionError,
+        QueueFull.
+        """
+        params = params or SamplingParams()
+        self.model.check_ids(prompt)
+        if len(prompt) >= self.context:
+            raise OptionError(
+                f"prompt: {len(prompt)} tokens leave no room in the context of {self.context} "
+                "tokens; shorten the prompt, or give the engine a larger context or more rows"
+            )
+        wanted = self.context if params.max_tokens is None else len(prompt) + params.max_tokens
+        stream = Stream(prompt, lambda: self._cancel(text))
+        text = Text(
+            prompt,
+            params,
+            stream,
+            limit=min(wanted, self.context),
+            priority=priority,
+            index=index,
+        )
+        with self._changed:
+            self._check_serving()
+            if self._pending + len(self._arrived) >= self._queue:
+                raise QueueFull(
+                    f"engine: {self._queue} texts wait already; submit again when some have ended"
+                )
+            self._arrived.append(text)
+            self._changed.notify_all()
+        return stream
+
+    def submit_all(
+        self, prompt: Sequence[int], params: SamplingParams, *, priority: int = 0
+    ) -> list[Stream]:
+        """Continue a prompt `params.n` times; the prompt is read once."""
+        return [self.submit(prompt, params, priority=priority, index=i) for i in range(params.n)]
+
+    @property
+    def plans(self) -> int:
+        """Shapes of passes planned so far; it stops growing when the load repeats."""
+        return self._batcher.runner.plans
+
+    def _check_serving(self) -> None:
+        self.check_open()
+        if self._ending:
+            raise Closed(f"{self!r}: is closed; make a new one")
+        if self._failure is not None:
+            raise self._failure
+
+    def _cancel(self, text: Text) -> None:
+        with self._changed:
+            text.cancelled = True
+            self._changed.notify_all()
+
+    def _serve(self) -> None:
+        """The engine's thread: sleeps while there is nothing to compute."""
+        batcher = self._batcher
+        try:
+            while self._take_arrived():
+                batcher.step()
+        except BaseException as error:  # noqa: BLE001 - streams raise it where they are read
+            with self._changed:
+                self._failure = error
+        with self._changed:
+            arrived, self._arrived = self._arrived, []
+        for text in [*batcher.running, *batcher.waiting, *arrived]:
+            text.sink.end("cancelled" if self._failure is None else "failed", self._failure)
+
+    def _take_arrived(self) -> bool:
+        """Wait for something to do; return False where the engine ends."""
+        with self._changed:
+            self._pending = len(self._batcher.waiting)
+            while not (self._ending or self._arrived or self._batcher.busy):
+                self._changed.wait()
+            for text in self._arrived:
+                self._batcher.add(text)
+            self._pending += len(self._arrived)
+            self._arrived = []
+            return not self._ending
+
+    def _close(self) -> None:
+        with self._changed:
+            self._ending = True
+            self._changed.notify_all()
+        if threading.current_thread() is not self._thread:
+            self._thread.join()
+        atexit.unregister(self.close)
+        self._batcher.close()
+
+    def __repr__(self) -> str:
+        state = "closed" if self.closed else f"{len(self._batcher.running)} texts"
+        return f"<Engine {self.model.file.path.name}, {state}>"

@@ -1,0 +1,275 @@
+"""Batching: whatever texts come, go and share, each gets the tokens of a lone run."""
+
+import random
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+import tensorplug as tp
+from tensorplug import Backend
+from tensorplug_llm import LanguageModel, SamplingParams, load_model
+from tensorplug_llm.batching import Batcher, Pace, Text
+from tensorplug_llm.cache import PAGE
+from tensorplug_llm.generation import generate
+from tensorplug_llm.runner import MIXED
+from tensorplug_llm.sampling import Sampled
+
+from .gguf_files import write_model
+
+Write = Callable[..., Path]
+
+CONTEXT = 4 * PAGE
+SEEDS = [*range(4), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(4, 200))]
+
+
+class Heard:
+    """Keeps what it is told of a text."""
+
+    def __init__(self) -> None:
+        self.ids: list[int] = []
+        self.finish = ""
+
+    def put(self, sampled: Sampled) -> None:
+        self.ids.append(sampled.token)
+
+    def end(self, finish: str, error: BaseException | None = None) -> None:
+        assert not self.finish
+        self.finish = finish
+
+
+class Lone:
+    """Greedy tokens of texts that run by themselves."""
+
+    def __init__(self, model: LanguageModel) -> None:
+        self._session = model.session(CONTEXT, kv=tp.F32)
+        self._known: dict[tuple[int, ...], list[int]] = {}
+
+    def ids(self, prompt: Sequence[int], count: int) -> list[int]:
+        """Up to `count` tokens that continue a prompt."""
+        known = self._known.get(tuple(prompt), [])
+        if len(known) < count:
+            self._session.rewind()
+            known = list(generate(self._session, prompt, tokens=count))
+            self._known[tuple(prompt)] = known
+        return known[:count]
+
+
+def text(prompt: Sequence[int], tokens: int, *, priority: int = 0) -> Text:
+    """A greedy text of `tokens` tokens; `sink` is a Heard."""
+    params = SamplingParams(temperature=0, max_tokens=tokens)
+    return Text(prompt, params, Heard(), limit=len(prompt) + tokens, priority=priority)
+
+
+def heard(text: Text) -> Heard:
+    assert isinstance(text.sink, Heard)
+    return text.sink
+
+
+def run(batcher: Batcher, *texts: Text) -> list[list[int]]:
+    """Let texts begin together and run to their end; return the tokens of each."""
+    for one in texts:
+        batcher.add(one)
+    while batcher.busy:
+        batcher.step()
+    return [heard(one).ids for one in texts]
+
+
+def prompt(seed: int, count: int) -> list[int]:
+    return random.Random(seed).choices(range(20, 250), k=count)
+
+
+@pytest.fixture(scope="module")
+def streams() -> Iterator[Backend]:
+    with tp.open("cpu@tensorplug-cpu?threads=1") as backend:
+        yield backend
+
+
+@pytest.fixture(scope="module", params=["llama", "gemma3"])
+def model(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, streams: Backend
+) -> Iterator[LanguageModel]:
+    path = write_model(tmp_path_factory.mktemp("model") / "m.gguf", request.param)
+    with load_model(path, [streams]) as model:
+        yield model
+
+
+@pytest.fixture(scope="module")
+def batcher(model: LanguageModel) -> Iterator[Batcher]:
+    """Room for eight pages: two texts of the whole context."""
+    batcher = Batcher(model, 8, most=6, kv=tp.F32)
+    yield batcher
+    batcher.close()
+
+
+@pytest.fixture(scope="module")
+def lone(model: LanguageModel) -> Lone:
+    return Lone(model)
+
+
+@pytest.fixture(autouse=True)
+def empty(batcher: Batcher) -> Iterator[None]:
+    """Each test begins with an empty cache, and ends with pages that only prefixes hold."""
+    batcher.prefixes.clear()
+    yield
+    assert batcher.prefixes.evictable == batcher.pool.used
+
+
+def test_texts_that_run_together_get_the_tokens_of_lone_runs(batcher: Batcher, lone: Lone) -> None:
+    prompts = [prompt(seed, count) for seed, count in enumerate((5, 70, 1, 33, 20))]
+
+    found = run(batcher, *(text(p, 20) for p in prompts))
+
+    assert found == [lone.ids(p, 20) for p in prompts]
+
+
+def test_text_joins_while_another_is_continued(batcher: Batcher, lone: Lone) -> None:
+    first, second = text(prompt(1, 30), 30), text(prompt(2, 100), 10)
+    batcher.add(first)
+    for _ in range(5):
+        batcher.step()
+
+    run(batcher, second)
+
+    assert heard(first).ids == lone.ids(first.ids[:30], 30)
+    assert heard(second).ids == lone.ids(second.ids[:100], 10)
+
+
+def test_equal_beginnings_are_read_once(batcher: Batcher, lone: Lone) -> None:
+    begin = prompt(3, 2 * PAGE)
+    prompts = [[*begin, *prompt(4, 9)], [*begin, *prompt(5, 20)]]
+    reused = batcher.reused
+
+    found = [run(batcher, text(p, 8))[0] for p in prompts]
+
+    assert batcher.reused - reused == 2 * PAGE
+    assert found == [lone.ids(p, 8) for p in prompts]
+
+
+def test_rows_of_a_page_that_is_partly_equal_are_copied(batcher: Batcher, lone: Lone) -> None:
+    begin = prompt(6, PAGE + 20)
+    prompts = [[*begin, *prompt(7, 9)], [*begin, *prompt(8, 30)]]
+    reused = batcher.reused
+
+    found = [run(batcher, text(p, 8))[0] for p in prompts]
+
+    assert batcher.reused - reused == len(begin)
+    assert found == [lone.ids(p, 8) for p in prompts]
+    assert run(batcher, text(prompts[0], 8)) == found[:1]
+
+
+def test_equal_prompts_that_come_together_share_their_pages(batcher: Batcher, lone: Lone) -> None:
+    same = prompt(9, 3 * PAGE)
+    texts = [text(same, 5) for _ in range(3)]
+    for one in texts:
+        batcher.add(one)
+    while any(one.unread != 1 for one in texts):
+        batcher.step()
+    pages = {page for one in texts for page in one.pages[:2]}
+
+    run(batcher)
+
+    assert len(pages) == 2
+    assert [heard(one).ids for one in texts] == 3 * [lone.ids(same, 5)]
+
+
+def test_text_that_finds_no_page_puts_back_the_last_one(batcher: Batcher, lone: Lone) -> None:
+    prompts = [prompt(seed, 2 * PAGE - 10) for seed in range(10, 14)]
+    preempted = batcher.preempted
+
+    found = run(batcher, *(text(p, 2 * PAGE) for p in prompts))
+
+    assert batcher.preempted > preempted
+    assert found == [lone.ids(p, 2 * PAGE) for p in prompts]
+
+
+def test_text_of_higher_priority_takes_the_place_of_another(batcher: Batcher, lone: Lone) -> None:
+    texts = [text(prompt(seed, 8), 12) for seed in range(20, 26)]
+    for one in texts:
+        batcher.add(one)
+    batcher.step()
+    urgent = text(prompt(30, 8), 4, priority=1)
+    batcher.add(urgent)
+    batcher.step()
+
+    assert urgent in batcher.running
+    assert texts[-1] in batcher.waiting
+    run(batcher)
+    assert heard(texts[-1]).ids == lone.ids(texts[-1].ids[:8], 12)
+
+
+def test_cancelled_texts_leave_at_once(batcher: Batcher) -> None:
+    texts = [text(prompt(seed, 8), 50) for seed in range(40, 48)]
+    for one in texts:
+        batcher.add(one)
+    batcher.step()
+    for one in texts:
+        one.cancelled = True
+
+    batcher.step()
+
+    assert not batcher.busy
+    assert {heard(one).finish for one in texts} == {"cancelled"}
+
+
+def test_text_ends_where_the_context_is_full(batcher: Batcher, lone: Lone) -> None:
+    full = Text(prompt(50, CONTEXT - 3), SamplingParams(temperature=0), Heard(), limit=CONTEXT)
+
+    run(batcher, full)
+
+    assert (len(heard(full).ids), heard(full).finish) == (3, "context")
+
+
+def test_failing_sampler_ends_only_its_text(batcher: Batcher, lone: Lone) -> None:
+    params = SamplingParams(temperature=0, logit_bias={100_000: 1.0})
+    bad = Text(prompt(51, 5), params, Heard(), limit=20)
+    good = text(prompt(52, 5), 10)
+
+    run(batcher, bad, good)
+
+    assert heard(bad).finish == "failed"
+    assert heard(good).ids == lone.ids(good.ids[:5], 10)
+
+
+def test_same_load_plans_nothing_the_second_time(batcher: Batcher) -> None:
+    def load() -> list[list[int]]:
+        batcher.prefixes.clear()
+        return run(batcher, *(text(prompt(seed, 9 * seed), 15) for seed in range(1, 9)))
+
+    first, plans = load(), batcher.runner.plans
+
+    assert load() == first
+    assert batcher.runner.plans == plans
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_tokens_do_not_depend_on_neighbours(seed: int, batcher: Batcher, lone: Lone) -> None:
+    chance = random.Random(seed)
+    begins = [prompt(seed + n, chance.randint(1, 2 * PAGE)) for n in range(3)]
+    texts: list[Text] = []
+    while len(texts) < 12 or batcher.busy:
+        if len(texts) < 12 and chance.random() < 0.3:
+            begin = chance.choice(begins)[: chance.randint(1, 2 * PAGE)]
+            ids = [*begin, *prompt(chance.randint(0, 999), chance.randint(0, PAGE))]
+            texts.append(text(ids, chance.randint(1, 60), priority=chance.randint(0, 1)))
+            batcher.add(texts[-1])
+        if texts and chance.random() < 0.02:
+            chance.choice(texts).cancelled = True
+        batcher.step()
+
+    for one in texts:
+        ids = heard(one).ids
+        assert ids == lone.ids(one.ids[: one.prompt_tokens], max(len(ids), 1))[: len(ids)]
+        assert one.cancelled or heard(one).finish in ("length", "stop")
+
+
+def test_pace_grows_while_passes_are_short_and_shrinks_when_they_are_long() -> None:
+    pace = Pace(2.0)
+    pace.note(0, 1.0)
+
+    for _ in range(9):
+        pace.note(pace.tokens, 0.5)
+    assert pace.tokens == MIXED[-1]
+    for _ in range(9):
+        pace.note(pace.tokens, 3.0)
+    assert pace.tokens == MIXED[0]

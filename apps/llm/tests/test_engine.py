@@ -1,0 +1,212 @@
+"""The engine: a thread of its own serves texts from threads and from asyncio."""
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+import tensorplug as tp
+from tensorplug import Backend
+from tensorplug.device import Buffer
+from tensorplug.errors import Closed, DeviceLost, OptionError, RunFailed
+from tensorplug_llm import Engine, LanguageModel, QueueFull, SamplingParams, load_model
+from tensorplug_llm.cache import PAGE
+from tensorplug_llm.generation import generate
+
+Write = Callable[..., Path]
+Open = Callable[..., Backend]
+
+PROMPTS = [[40 + (7 * n * i) % 60 for i in range(1 + 5 * n)] for n in range(1, 7)]
+GREEDY = SamplingParams(temperature=0, max_tokens=12)
+
+
+@pytest.fixture
+def model(model_file: Write, cpu: Backend) -> Iterator[LanguageModel]:
+    with load_model(model_file(), [cpu]) as model:
+        yield model
+
+
+def lone(model: LanguageModel, tokens: int = 12) -> list[list[int]]:
+    """The tokens of each prompt by itself."""
+    found = []
+    with model.session(256, kv=tp.F32) as session:
+        for prompt in PROMPTS:
+            session.rewind()
+            found.append(list(generate(session, prompt, tokens=tokens)))
+    return found
+
+
+def test_texts_of_many_threads_get_their_own_tokens(model: LanguageModel) -> None:
+    expected = lone(model)
+
+    with Engine(model, context=256, kv=tp.F32) as engine, ThreadPoolExecutor(6) as threads:
+        found = list(threads.map(lambda p: engine.submit(p, GREEDY).result(), PROMPTS))
+
+    assert found == expected
+
+
+def test_texts_can_be_read_by_asyncio(model: LanguageModel) -> None:
+    expected = lone(model)
+
+    async def one(engine: Engine, prompt: list[int]) -> list[int]:
+        return [sampled.token async for sampled in engine.submit(prompt, GREEDY)]
+
+    async def all_of_them(engine: Engine) -> list[list[int]]:
+        return await asyncio.gather(*(one(engine, prompt) for prompt in PROMPTS))
+
+    with Engine(model, context=256, kv=tp.F32) as engine:
+        assert asyncio.run(all_of_them(engine)) == expected
+
+
+def test_stream_says_why_it_ended(model: LanguageModel) -> None:
+    with Engine(model, context=PAGE) as engine:
+        short = engine.submit(PROMPTS[0], GREEDY)
+        long = engine.submit([50] * (PAGE - 2), SamplingParams(temperature=0))
+
+        assert (len(short.result()), short.finish) == (12, "length")
+        assert (len(long.result()), long.finish) == (2, "context")
+
+
+def test_cancelled_text_ends_early(model: LanguageModel) -> None:
+    with Engine(model) as engine:
+        stream = engine.submit(PROMPTS[0], SamplingParams(temperature=0, max_tokens=1000))
+        next(stream)
+        stream.cancel()
+
+        assert len(stream.result()) < 1000
+        assert stream.finish == "cancelled"
+
+
+def test_results_of_one_prompt_draw_by_seeds_of_their_own(model: LanguageModel) -> None:
+    params = SamplingParams(temperature=1.5, seed=3, n=3, max_tokens=20)
+
+    with Engine(model) as engine:
+        first, second = ([s.result() for s in engine.submit_all(PROMPTS[3], params)] for _ in "ab")
+
+    assert first == second
+    assert len({tuple(ids) for ids in first}) == 3
+
+
+def test_full_queue_refuses_texts(model: LanguageModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    go_on = threading.Event()
+    with Engine(model, texts=1, queue=2) as engine:
+        step = engine._batcher.step
+        monkeypatch.setattr(engine._batcher, "step", lambda: go_on.wait(60) and step())
+        taken = []
+        caught = ""
+        while not caught:
+            try:
+                taken.append(engine.submit(PROMPTS[0], GREEDY))
+            except QueueFull as error:
+                caught = str(error)
+        go_on.set()
+
+        assert caught == "engine: 2 texts wait already; submit again when some have ended"
+        assert len(taken) < 5
+        assert [len(stream.result()) for stream in taken] == [12] * len(taken)
+
+
+def test_idle_engine_makes_no_step(model: LanguageModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    steps: list[bool] = []
+    with Engine(model) as engine:
+        step = engine._batcher.step
+        monkeypatch.setattr(engine._batcher, "step", lambda: (steps.append(True), step()))
+        engine.submit(PROMPTS[0], GREEDY).result()
+        count = len(steps)
+
+        engine.submit(PROMPTS[1], SamplingParams(temperature=0, max_tokens=1)).result()
+
+    assert (count, len(steps)) == (12, 13)
+
+
+@pytest.mark.parametrize("size", [PAGE, PAGE + 5])
+def test_prompt_without_room_for_a_token_is_refused(size: int, model: LanguageModel) -> None:
+    with Engine(model, context=PAGE) as engine, pytest.raises(OptionError) as caught:
+        engine.submit([40] * size, GREEDY)
+
+    assert str(caught.value) == (
+        f"prompt: {size} tokens leave no room in the context of 64 tokens; shorten the prompt, or "
+        "give the engine a larger context or more rows"
+    )
+
+
+def test_closed_engine_ends_its_texts_and_takes_no_more(model: LanguageModel) -> None:
+    engine = Engine(model)
+    stream = engine.submit(PROMPTS[0], SamplingParams(temperature=0, max_tokens=1000))
+    next(stream)
+
+    engine.close()
+
+    stream.result()
+    assert stream.finish == "cancelled"
+    with pytest.raises(Closed):
+        engine.submit(PROMPTS[0], GREEDY)
+
+
+# --- devices that fail ---------------------------------------------------------------------------
+
+
+class Dying:
+    """Lets a stream work for some waits, then never again; its memory is garbage then."""
+
+    def __init__(self, patch: pytest.MonkeyPatch, stream: Backend, waits: int) -> None:
+        self.stream, self.left = stream, waits
+        patch.setattr(stream, "_synchronize", self._wait)
+
+    def _wait(self) -> None:
+        self.left -= 1
+        if self.left >= 0:
+            return
+        for child in self.stream.device.children:
+            if isinstance(child, Buffer):
+                child.fill(0xFF)
+        raise DeviceLost(f"{self.stream.name}: the device is gone")
+
+
+def busy(streams: list[Backend], path: Path, on_failure: str) -> list[list[int]]:
+    """Texts with equal beginnings, some put back for want of pages, over two devices."""
+    begin = PROMPTS[5][:4] * 20
+    prompts = [*PROMPTS[:3], [*begin, 41, 42], [*begin, 43], [*begin, 44, 45]]
+    with (
+        load_model(path, streams, layers=[1, 1, 0]) as model,
+        Engine(
+            model, context=2 * PAGE, rows=5 * PAGE, texts=4, kv=tp.F32, on_failure=on_failure
+        ) as engine,
+    ):
+        return [s.result() for s in [engine.submit(p, GREEDY) for p in prompts]]
+
+
+WAITS = 200
+"""Waits of the device while the texts run, at most."""
+FEW = (5, 33, 80)
+
+
+@pytest.mark.parametrize(
+    "waits",
+    [n if n in FEW else pytest.param(n, marks=pytest.mark.slow) for n in range(WAITS)],
+)
+def test_no_text_is_lost_when_a_device_dies(
+    waits: int, model_file: Write, walled: Open, cpu: Backend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = model_file()
+    expected = busy([walled("walled:0"), walled("walled:1"), cpu], path, "raise")
+    streams = [walled("walled:2"), walled("walled:3"), cpu]
+    dying = Dying(monkeypatch, streams[1], waits)
+
+    found = busy(streams, path, "replan")
+
+    assert found == expected
+    assert dying.left < 0 or waits > 100
+
+
+def test_lost_device_ends_all_texts_where_none_may_go_on(
+    model_file: Write, walled: Open, cpu: Backend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    streams = [walled("walled:0"), walled("walled:1"), cpu]
+    Dying(monkeypatch, streams[1], 20)
+
+    with pytest.raises(RunFailed, match="walled:1: gone"):
+        busy(streams, model_file(), "raise")
