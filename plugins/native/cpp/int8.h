@@ -13,7 +13,7 @@ struct Kernel8 {
     void (*multiply)(const Node &node, Part &part);
     int64_t (*scratch)(const Node &node, int threads);
     void (*round)(const float *x, int64_t k, char *rounded);
-    void (*rows)(const char *w, int64_t step, int64_t count, const char *rounded, int64_t k, float *out, int threads);
+    void (*rows)(const char *w, int64_t step, int64_t count, const char *rounded, int64_t k, float *out);
     void (*round_for_panels)(const float *x, int64_t k, char *rounded);
     void (*panel)(const char *w, const char *rounded, int64_t k, float *out);
 };
@@ -42,8 +42,8 @@ inline int64_t rounded_size(int64_t k) {
 
 template <int TYPE> void round8(const float *x, int64_t k, char *rounded) { round_row<TYPE>(x, k, (Unit8 *)rounded); }
 
-template <int TYPE> void rows8(const char *w, int64_t step, int64_t count, const char *rounded, int64_t k, float *out, int threads) {
-    Few8<TYPE>::rows(w, step, count, (const Unit8 *)rounded, 1, k, out, 0, threads);
+template <int TYPE> void rows8(const char *w, int64_t step, int64_t count, const char *rounded, int64_t k, float *out) {
+    rows_times8<TYPE>(w, step, count, (const Unit8 *)rounded, 1, k, out, 0);
 }
 
 template <int TYPE> void panel8(const char *w, const char *rounded, int64_t k, float *out) {

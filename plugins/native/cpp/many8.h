@@ -23,8 +23,8 @@ template <int PART> struct Panel8 {
     }
 };
 
-// The codes of a unit, and its scales and minima.
-template <int TYPE> inline void read_unit8(const byte *unit, uint8_t *codes, float *d, float *m) {
+// The scales and minima of a unit.
+template <int TYPE> inline void read_scales8(const byte *unit, float *d, float *m) {
     constexpr int EIGHTS = Block<TYPE>::HALVES ? 2 : 1;
     Eight scales[EIGHTS], minima[EIGHTS];
     unit_scales<TYPE>(unit, scales, minima);
@@ -32,32 +32,87 @@ template <int TYPE> inline void read_unit8(const byte *unit, uint8_t *codes, flo
         store_eight(d + 8 * e, scales[e]);
         if (Block<TYPE>::MIN) store_eight(m + 8 * e, minima[e]);
     }
-#pragma GCC unroll 8
-    for (int g = 0; g < GROUPS8; g += TOGETHER) istore(codes + g * GROUP, stored_groups<TYPE>(unit, g));
 }
+
+// The first `n` codes of the units of COLUMNS rows, four of each row side by side.
+template <int TYPE> void weave_units8(const byte *const *units, int64_t n, uint8_t *out) {
+    alignas(64) uint8_t codes[COLUMNS * DEPTH];
+    for (int64_t c = 0; c < COLUMNS; c++) {
+#pragma GCC unroll 8
+        for (int g = 0; g < GROUPS8; g += TOGETHER) istore(codes + c * DEPTH + g * GROUP, stored_groups<TYPE>(units[c], g));
+    }
+    transpose<DEPTH / 4>((const float *)codes, n / 4, (float *)out);
+}
+
+#if defined(__AVX512VNNI__)
+
+// Sixteen vectors of sixteen words become those of first words, of second words and so on.
+inline void transpose16(vi *v) {
+    vi t[16];
+    for (int i = 0; i < 16; i += 2) {
+        t[i] = _mm512_unpacklo_epi32(v[i], v[i + 1]);
+        t[i + 1] = _mm512_unpackhi_epi32(v[i], v[i + 1]);
+    }
+    for (int i = 0; i < 16; i += 4) {
+        v[i] = _mm512_unpacklo_epi64(t[i], t[i + 2]);
+        v[i + 1] = _mm512_unpackhi_epi64(t[i], t[i + 2]);
+        v[i + 2] = _mm512_unpacklo_epi64(t[i + 1], t[i + 3]);
+        v[i + 3] = _mm512_unpackhi_epi64(t[i + 1], t[i + 3]);
+    }
+    // Now lane l of v[4 j + i] holds word 4 l + i of the vectors 4 j to 4 j + 3.
+    for (int i = 0; i < 4; i++) {
+        const vi a = _mm512_shuffle_i32x4(v[i], v[4 + i], 0x44), b = _mm512_shuffle_i32x4(v[8 + i], v[12 + i], 0x44);
+        const vi c = _mm512_shuffle_i32x4(v[i], v[4 + i], 0xee), d = _mm512_shuffle_i32x4(v[8 + i], v[12 + i], 0xee);
+        t[i] = _mm512_shuffle_i32x4(a, b, 0x88);
+        t[4 + i] = _mm512_shuffle_i32x4(a, b, 0xdd);
+        t[8 + i] = _mm512_shuffle_i32x4(c, d, 0x88);
+        t[12 + i] = _mm512_shuffle_i32x4(c, d, 0xdd);
+    }
+    for (int i = 0; i < 16; i++) v[i] = t[i];
+}
+
+// The same for whole units.
+template <int TYPE> void weave_units8(const byte *const *units, uint8_t *out) {
+    static_assert(COLUMNS == 32 && TOGETHER * GROUP == 64, "two transpositions for each vector of codes");
+#pragma GCC unroll 4
+    for (int g = 0; g < GROUPS8; g += TOGETHER) {
+        for (int half = 0; half < 2; half++) {
+            vi v[16];
+#pragma GCC unroll 16
+            for (int c = 0; c < 16; c++) v[c] = stored_groups<TYPE>(units[16 * half + c], g);
+            transpose16(v);
+#pragma GCC unroll 16
+            for (int i = 0; i < 16; i++) istore(out + (g * GROUP / 4 + i) * COLUMNS * 4 + half * 64, v[i]);
+        }
+    }
+}
+
+#else
+
+template <int TYPE> void weave_units8(const byte *const *units, uint8_t *out) { weave_units8<TYPE>(units, DEPTH, out); }
+
+#endif
 
 // `depth` codes from `k0` on of `columns` rows of a matrix from row `first` on.
 template <int TYPE> void read_panel8(const char *matrix, int64_t step, int64_t first, int64_t columns, int64_t k0, int64_t depth, const Panel8<part_of<TYPE>()> &panel) {
     typedef Block<TYPE> B;
     constexpr int64_t PART = part_of<TYPE>(), UNIT_PARTS = DEPTH / PART, SIZE = UNIT_SIZE<TYPE>;
     static_assert(DEPTH == GROUPS8 * GROUP, "a unit is what is transposed at once");
-    alignas(64) uint8_t codes[COLUMNS * DEPTH];
     alignas(64) float d[COLUMNS * UNIT_PARTS], m[COLUMNS * UNIT_PARTS];
     for (int64_t some = 0; some < depth; some += DEPTH) {
         const int64_t n = depth - some < DEPTH ? depth - some : DEPTH;
+        const byte *units[COLUMNS];
+        byte last[COLUMNS * SIZE]; // the ends of rows
+        if (n < DEPTH) std::memset(last, 0, sizeof last);
         for (int64_t c = 0; c < COLUMNS; c++) {
-            const byte *unit = (const byte *)matrix + (first + (c < columns ? c : columns - 1)) * step + (k0 + some) / DEPTH * SIZE;
-            byte last[SIZE];
-            if (n < DEPTH) { // the end of a row
-                std::memset(last, 0, SIZE);
-                std::memcpy(last, unit, n / GROUP * B::SIZE);
-                unit = last;
-            }
+            units[c] = (const byte *)matrix + (first + (c < columns ? c : columns - 1)) * step + (k0 + some) / DEPTH * SIZE;
+            if (n < DEPTH) units[c] = (const byte *)std::memcpy(last + c * SIZE, units[c], n / GROUP * B::SIZE);
             // Rows are read a little at a time, which processors do not foresee.
-            for (int64_t i = 0; i < SIZE; i += 64) __builtin_prefetch(unit + SIZE + i);
-            read_unit8<TYPE>(unit, codes + c * DEPTH, d + c * UNIT_PARTS, m + c * UNIT_PARTS);
+            for (int64_t i = 0; i < SIZE; i += 64) __builtin_prefetch(units[c] + SIZE + i);
+            read_scales8<TYPE>(units[c], d + c * UNIT_PARTS, m + c * UNIT_PARTS);
         }
-        transpose<DEPTH / 4>((const float *)codes, n / 4, (float *)(panel.codes + some * COLUMNS));
+        if (n < DEPTH) weave_units8<TYPE>(units, n, panel.codes + some * COLUMNS);
+        else weave_units8<TYPE>(units, panel.codes + some * COLUMNS);
         transpose<UNIT_PARTS>(d, n / PART, panel.d + some / PART * COLUMNS);
         if (B::MIN) transpose<UNIT_PARTS>(m, n / PART, panel.m + some / PART * COLUMNS);
     }

@@ -15,10 +15,9 @@ struct Side {
     const Kernel8 *rounding; // null where x is not rounded to eight bits
     const bool halves;       // whether x is rounded to f16
     char *room;
-    int threads;
 
-    Side(const Operand &w, const Operand &bias, bool rounds, char *room, int threads)
-        : w(w), bias(bias), rounding(rounds ? kernel8_of(w.type) : nullptr), halves(in_halves(w, rounds)), room(room), threads(threads) {}
+    Side(const Operand &w, const Operand &bias, bool rounds, char *room)
+        : w(w), bias(bias), rounding(rounds ? kernel8_of(w.type) : nullptr), halves(in_halves(w, rounds)), room(room) {}
 
     static int64_t size(const Operand &w) {
         const int64_t rows = aligned(rounded_size(w.ne[0])), plain = PlainRows::size(w, AT_ONCE);
@@ -45,7 +44,7 @@ struct Side {
             for (int64_t r = 0; r < count; r += AT_ONCE) {
                 const int64_t some = count - r < AT_ONCE ? count - r : AT_ONCE;
                 const char *rows = plain.get(first + r, some, e, 0);
-                if (rounding != nullptr) rounding->rows(rows, step, some, room, k, out + r, threads);
+                if (rounding != nullptr) rounding->rows(rows, step, some, room, k, out + r);
                 else if (some == AT_ONCE) row_type(w.type)->dot4(rows, step, x, k, out + r);
                 else for (int64_t i = 0; i < some; i++) row_type(w.type)->dot(rows + i * step, 0, x, k, out + r + i);
             }
@@ -80,10 +79,10 @@ inline void matvec(const Node &node, Part &part) {
     const int64_t k = w.ne[0], n = w.ne[1], slots = chosen ? ids.ne[0] : 1;
     float *row = (float *)(part.scratch + part.thread * matvec_room(node));
     char *room = (char *)row + aligned(k * 4);
-    const Side first(w, node.src[3], node.i[0], room, part.threads);
+    const Side first(w, node.src[3], node.i[0], room);
     // Of one type and layout, both matrices need x in the same way.
     const bool alike = node.src[4].type == w.type && node.src[4].layout == w.layout;
-    const Side second(node.src[4], node.src[5], node.i[0], alike ? room : room + Side::size(w), part.threads);
+    const Side second(node.src[4], node.src[5], node.i[0], alike ? room : room + Side::size(w));
     Turns turns = turns_of_matvec(node, slots, part);
     int64_t ready = -1;
     float factor = 0, second_factor = 0;

@@ -8,12 +8,26 @@ namespace {
 // Eight scales and eight minima of six bits in twelve bytes: the first four of each lie in the low six bits of a byte;
 // the others have four bits in the last four bytes, and two where those of the first four end.
 inline void six_bit_pairs(const byte *b, float *d, float *m) {
+#if defined(__AVX2__)
+    const __m128i all = _mm_loadu_si128((const __m128i *)b); // two halves, and the twelve bytes as three words
+    const __m128i low = _mm_srlv_epi32(_mm_shuffle_epi32(all, 0xed), _mm_setr_epi32(0, 0, 0, 4));
+    const __m128i high = _mm_srli_epi32(_mm_shuffle_epi32(all, 0xa5), 2);
+    const __m128i both = _mm_or_si128(
+        _mm_and_si128(low, _mm_setr_epi32(0x3f3f3f3f, 0x0f0f0f0f, 0x3f3f3f3f, 0x0f0f0f0f)),
+        _mm_and_si128(high, _mm_setr_epi32(0, 0x30303030, 0, 0x30303030)));
+    const __m128 factors = _mm_xor_ps(_mm_cvtph_ps(all), _mm_setr_ps(0, -0.0f, 0, 0));
+    const __m256 scales = _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(both));
+    const __m256 minima = _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_unpackhi_epi64(both, both)));
+    _mm256_storeu_ps(d, _mm256_mul_ps(scales, _mm256_broadcastss_ps(factors)));
+    _mm256_storeu_ps(m, _mm256_mul_ps(minima, _mm256_broadcastss_ps(_mm_movehdup_ps(factors))));
+#else
     const float scale = half_at(b), least = -half_at(b + 2);
     const uint32_t first = word_at(b + 4), second = word_at(b + 8), rest = word_at(b + 12);
     const uint32_t scales = (rest & 0x0f0f0f0f) | (first >> 2 & 0x30303030);
     const uint32_t minima = (rest >> 4 & 0x0f0f0f0f) | (second >> 2 & 0x30303030);
     eight_floats(words(first & 0x3f3f3f3f, scales), scale, d);
     eight_floats(words(second & 0x3f3f3f3f, minima), least, m);
+#endif
 }
 
 template <> struct Block<Q2_K> {

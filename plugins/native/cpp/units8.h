@@ -113,12 +113,29 @@ template <int TYPE> inline vi stored_groups(const byte *unit, int g) {
     return _mm512_inserti64x4(_mm512_castsi256_si512(stored_codes<TYPE>(a, g)), stored_codes<TYPE>(b, g + 1), 1);
 }
 
+// Of types with the nibbles of two groups in 32 bytes, a vector of the low ones of 64 bytes has groups 0 and 2 of four, one
+// of the high ones 1 and 3. In this order products with a row of x take them, which has its groups in it too.
+template <int TYPE> constexpr bool APART = TYPE == Q4_K || TYPE == Q5_K;
+template <int TYPE> constexpr int place_of(int g) { return APART<TYPE> && (g % 4 == 1 || g % 4 == 2) ? g ^ 3 : g; }
+
+// The stored codes of the groups at the places g and g + 1, g even.
+template <int TYPE> inline vi placed_groups(const byte *unit, int g) {
+    if constexpr (!APART<TYPE>) return stored_groups<TYPE>(unit, g);
+    const vi both = iload(unit + Block<TYPE>::SIZE - 128 + g / 4 * 64);
+    const vi codes = _mm512_and_si512(g % 4 ? _mm512_srli_epi16(both, 4) : both, each_byte(15));
+    if constexpr (TYPE == Q4_K) return codes;
+    const vi fifths = _mm512_broadcast_i64x4(load32(unit + 16));
+    const int first = place_of<TYPE>(g);
+    return plus_where(codes, _mm512_test_epi8_mask(fifths, bytes_by_group(1 << first, 4 << first)), 16);
+}
+
 // The scale of each lane.
-template <bool HALVES> inline vf spread_scales(const Eight *scales, int g) {
+template <int TYPE> inline vf spread_scales(const Eight *scales, int g) {
+    constexpr bool HALVES = Block<TYPE>::HALVES;
     const vi lane = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
-    const int first = HALVES ? 2 * g % 8 : g;
-    const vi which = _mm512_add_epi32(_mm512_srli_epi32(lane, HALVES ? 2 : 3), iset(first));
-    return _mm512_permutexvar_ps(which, _mm512_castps256_ps512(scales[HALVES ? g / 4 : 0]));
+    const int first = HALVES ? 2 * g % 8 : place_of<TYPE>(g);
+    const vi part = APART<TYPE> ? _mm512_slli_epi32(_mm512_srli_epi32(lane, 3), 1) : _mm512_srli_epi32(lane, HALVES ? 2 : 3);
+    return _mm512_permutexvar_ps(_mm512_add_epi32(part, iset(first)), _mm512_castps256_ps512(scales[HALVES ? g / 4 : 0]));
 }
 
 #elif defined(TP_INT8)
@@ -129,24 +146,27 @@ template <int TYPE> inline Codes stored_groups(const byte *unit, int g) {
     typedef Block<TYPE> B;
     return B::GROUPS == 1 ? stored_codes<TYPE>(unit + g * B::SIZE, 0) : stored_codes<TYPE>(unit, g);
 }
+template <int TYPE> constexpr int place_of(int g) { return g; }
+template <int TYPE> inline Codes placed_groups(const byte *unit, int g) { return stored_groups<TYPE>(unit, g); }
 
 #endif
 
 #if defined(__AVX2__)
 
 #if !defined(__AVX512VNNI__)
-template <bool HALVES> inline vf spread_scales(const Eight *scales, int g) {
+template <int TYPE> inline vf spread_scales(const Eight *scales, int g) {
+    constexpr bool HALVES = Block<TYPE>::HALVES;
     const float *floats = (const float *)scales;
     if (!HALVES) return _mm256_set1_ps(floats[g]);
     return _mm256_insertf128_ps(_mm256_set1_ps(floats[2 * g]), _mm_set1_ps(floats[2 * g + 1]), 1);
 }
 #endif
 
-// `sum` and the products of the stored codes of the groups at g with those of x, scaled.
+// `sum` and the products of the stored codes of the groups at the place g with those of x, scaled.
 template <int TYPE> inline vf add_groups(vi codes, const Unit8 &x, const Eight *scales, int g, vf sum) {
     const vi start = EXCESS<TYPE> ? iload(x.shifts + 8 * g) : iset(0);
     const vf dot = ifloat(dot_bytes<SIGNED<TYPE>>(start, codes, iload(x.codes + g * GROUP)));
-    return vfma(dot, spread_scales<Block<TYPE>::HALVES>(scales, g), sum);
+    return vfma(dot, spread_scales<TYPE>(scales, g), sum);
 }
 
 // Sums of each four of 32 codes, times `factor`.
@@ -156,12 +176,40 @@ inline void sum_fours(const int8_t *codes, int factor, int32_t *out) {
     _mm256_storeu_si256((__m256i *)out, _mm256_mullo_epi32(fours, _mm256_set1_epi32(factor)));
 }
 
-// Eight f16 numbers, `step` bytes apart.
-inline Eight eight_halves(const byte *p, int step) {
+#if defined(__AVX512VNNI__)
+
+// The 64 bytes at `chunk` of `size`; past the end zeros.
+inline vi chunk_of(const byte *p, int chunk, int size) {
+    const int left = size - 64 * chunk;
+    if (left >= 64) return iload(p + 64 * chunk);
+    return left <= 0 ? iset(0) : _mm512_maskz_loadu_epi16((1u << left / 2) - 1, p + 64 * chunk);
+}
+
+// The f16 numbers that begin `first` bytes into eight blocks of SIZE bytes: words are picked out of two vectors at a time.
+template <int SIZE> inline Eight eight_halves(const byte *blocks, int first) {
+    constexpr int STEP = SIZE / 2, ALL = 8 * SIZE, PAIR = 64; // words of a block, bytes, words of two vectors
+    static_assert(SIZE % 2 == 0 && ALL <= 4 * 2 * PAIR, "four vectors hold eight blocks");
+    const int at = first / 2;
+    const vi where = _mm512_castsi128_si512(_mm_add_epi16(_mm_setr_epi16(0, STEP, 2 * STEP, 3 * STEP, 4 * STEP, 5 * STEP, 6 * STEP, 7 * STEP), _mm_set1_epi16((short)at)));
+    vi words = _mm512_permutex2var_epi16(chunk_of(blocks, 0, ALL), where, chunk_of(blocks, 1, ALL));
+    if (7 * STEP + at >= PAIR) {
+        const int in_first = (PAIR - 1 - at) / STEP + 1;
+        const vi more = _mm512_permutex2var_epi16(chunk_of(blocks, 2, ALL), where, chunk_of(blocks, 3, ALL));
+        words = _mm512_mask_blend_epi16(~0u << in_first, words, more);
+    }
+    return _mm256_cvtph_ps(_mm512_castsi512_si128(words));
+}
+
+#else
+
+// Eight f16 numbers that begin `first` bytes into blocks of SIZE bytes.
+template <int SIZE> inline Eight eight_halves(const byte *blocks, int first) {
     short h[8];
-    for (int i = 0; i < 8; i++) std::memcpy(h + i, p + i * step, 2);
+    for (int i = 0; i < 8; i++) std::memcpy(h + i, blocks + i * SIZE + first, 2);
     return _mm256_cvtph_ps(_mm_setr_epi16(h[0], h[1], h[2], h[3], h[4], h[5], h[6], h[7]));
 }
+
+#endif
 
 // Eight scales of MXFP4, as `half_of_power` makes them, `step` bytes apart.
 inline Eight eight_powers(const byte *p, int step) {
@@ -179,8 +227,8 @@ template <int TYPE> inline void eight_scales(const byte *blocks, Eight *d, Eight
     if constexpr (TYPE == MXFP4) {
         d[0] = eight_powers(blocks, B::SIZE);
     } else {
-        d[0] = eight_halves(blocks, B::SIZE);
-        if (B::MIN) m[0] = eight_halves(blocks + 2, B::SIZE);
+        d[0] = eight_halves<B::SIZE>(blocks, 0);
+        if (B::MIN) m[0] = eight_halves<B::SIZE>(blocks, 2);
     }
 }
 
