@@ -44,7 +44,7 @@ Run = Callable[[], float]
 def memory_for(backend: tp.Backend, weights: tp.Tensor, layout: str) -> tp.BufferType:
     """Where weights lie best, as loaders choose it; or, with the layout `rows`, as they are."""
     extra = backend.device.extra_buffer_types if layout == "auto" else ()
-    best = (kind for kind in extra if kind.for_weights and kind.supports(weights))
+    best = (kind for kind in extra if kind.prefers(weights))
     return next(best, backend.buffer_type)
 
 

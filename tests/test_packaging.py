@@ -46,7 +46,10 @@ CONTENTS = {
     ),
     "tensorplug-native": (
         {"tensorplug_native/py.typed"},
-        ["[tensorplug.backends]", "cpu = tensorplug_native.plugin"],
+        [
+            *("[tensorplug.backends]", "cpu = tensorplug_native.plugin", ""),
+            *("[tensorplug.commands]", "bench = tensorplug_native.bench:bench"),
+        ],
     ),
     "tensorplug-opencl": (
         {"tensorplug_opencl/py.typed", "tensorplug_opencl/kernels/*.cl"},

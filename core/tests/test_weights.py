@@ -55,7 +55,6 @@ class PackedBuffer(NullBuffer):
 
 class PackedType(NullBufferType):
     layout = Layout.PACKED
-    for_weights = True
     buffer_class = PackedBuffer
 
     def __init__(self, device: NullDevice) -> None:
@@ -64,6 +63,9 @@ class PackedType(NullBufferType):
 
     def supports(self, tensor: tp.Tensor) -> bool:
         return tensor.rank > 1
+
+    def prefers(self, weights: tp.Tensor) -> bool:
+        return self.supports(weights)
 
 
 class PackingDevice(NullDevice):

@@ -67,6 +67,6 @@ def test_weights_are_packed_by_default_where_rows_are_rounded(device, backend):
     path = llm.find_model("smollm2-135m")
 
     with llm.load_model(path, [backend]) as model:
-        home = model.weights.tensors["blk.0.ffn_up.weight"].place.buffer.type
+        weights = model.weights.tensors["blk.0.ffn_up.weight"]
 
-    assert (home is device.panels) == device.panels.for_weights
+    assert (weights.place.buffer.type is device.panels) == device.panels.prefers(weights)

@@ -8,6 +8,7 @@ from tensorplug.device import TensorplugError, allocate
 from tensorplug.device.transfer import read
 from tensorplug.graph.tensor import leaf
 from tensorplug_native.device import VARIABLE, NativeDevice
+from tensorplug_native.program import PANEL_ROWS
 from tensorplug_native.rules.products import INT8_LEVELS
 from tensorplug_testing.cases.laid import lay
 
@@ -179,11 +180,16 @@ def test_host_does_not_see_panels_as_tensors(device, place):
 
 
 def test_panels_are_preferred_where_rows_are_rounded(monkeypatch):
+    weights = leaf("w", (PANEL_ROWS, 256), tp.Q2_K)
     preferred = {}
 
     for activations in ("int8", "f32"):
         monkeypatch.setenv(VARIABLE, activations)
         with NativeDevice("cpu:0") as device:
-            preferred[activations] = device.panels.for_weights
+            preferred[activations] = device.panels.prefers(weights)
 
     assert preferred == {"int8": LEVELS[-1] in INT8_LEVELS, "f32": False}
+
+
+def test_weights_that_fill_no_panel_are_not_preferred(device):
+    assert not device.panels.prefers(leaf("w", (PANEL_ROWS + 1, 256), tp.Q2_K))

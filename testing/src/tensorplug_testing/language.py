@@ -1,7 +1,7 @@
-"""A tiny language model with random weights: two layers with all ops that real models use.
+"""A tiny language model of random weights: two layers with every op that real ones are made of.
 
-The expected text is computed by the float64 reference, once for each kind and seed. Tokens are
-sampled with seeded noise, so that the text does not repeat itself and no choice is close to a tie.
+What it writes is computed by the float64 reference, once for each kind and seed. Tokens are drawn
+with noise from a seed, so that the text neither repeats itself nor hangs on a near tie.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -18,18 +18,18 @@ from tensorplug_cpu import reference
 WIDTH, HIDDEN, VOCAB, LAYERS = 128, 192, 96, 2
 HEADS, KV_HEADS, HEAD = 4, 2, 32
 SLOTS = 32
-"""Rows of the cache, which is the length of the longest text in tokens."""
+"""Rows of the cache: the longest text."""
 PROMPT = (5, 17, 2, 60, 33)
 TOKENS = 24
-"""The number of tokens that are generated after the prompt."""
+"""How many tokens are generated after the prompt."""
 
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """A variant of the model: types of weights and caches, the form of attention, the error limit.
+    """Types of weights and caches, how attention is computed, and what is asked of the logits.
 
     `limit` bounds the normalised mean square error of the logits of each step. `noise` is a seed
-    for which no choice of a token is close to a tie.
+    with which no choice of a token is near a tie.
     """
 
     matrices: tp.DType
@@ -47,11 +47,11 @@ KINDS: Mapping[str, Kind] = {
 }
 
 Make = Callable[[str, Array, tp.DType], Tensor]
-"""A function that makes a leaf from a name (`1.key` is in layer 1), stored values and a type."""
+"""Makes a leaf of a name (`1.key` is of layer 1), with its stored values, in a type."""
 
 
 def weights(kind: Kind, seed: int = 0) -> dict[str, tuple[Array, tp.DType]]:
-    """The stored values and the type of each weight, by name."""
+    """What is stored in each weight, and in which type."""
     rng = np.random.default_rng((2, seed))
     found: dict[str, tuple[Array, tp.DType]] = {}
 
@@ -85,7 +85,7 @@ def _stored(dtype: tp.DType, values: Array) -> Array:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """The graph of a pass over some tokens: its inputs, and the logits of the last token."""
+    """A pass over some tokens: its inputs, and the logits of the last one."""
 
     graph: tp.Graph
     logits: Tensor
@@ -95,7 +95,7 @@ class Step:
     mask: Tensor
 
     def inputs(self, ids: Sequence[int], start: int) -> dict[Tensor, Array]:
-        """Values of the inputs for the tokens `ids`, which start at position `start` of a text."""
+        """Values for `ids`, which stand in the text from place `start` on."""
         positions = np.arange(start, start + len(ids), dtype=np.int32)
         hidden = np.arange(SLOTS) > positions[:, None]
         return {
@@ -107,7 +107,7 @@ class Step:
 
 
 class Model:
-    """Weights and caches, made by `make`, and the graphs that use them."""
+    """Weights and caches, made by `make`, and graphs of them."""
 
     def __init__(self, kind: Kind, make: Make, seed: int = 0) -> None:
         self.kind = kind
@@ -119,7 +119,7 @@ class Model:
         self.caches = {name: make(name, empty, kind.cache) for name in names}
 
     def step(self, tokens: int) -> Step:
-        """The graph of a forward pass over `tokens` tokens."""
+        """The graph of a pass over `tokens` tokens."""
         ids, positions, rows = (
             tp.input(name, (tokens,), tp.I32) for name in ("ids", "positions", "rows")
         )
@@ -170,13 +170,13 @@ class Model:
 
 
 Run = Callable[[Step, dict[Tensor, Array]], Array]
-"""A function that runs a step and returns the logits of its last token as floats."""
+"""Runs a step and returns the logits of its last token as floats."""
 
 
 def generate(noise: int, steps: Mapping[int, Step], run: Run) -> Iterator[tuple[int, Array]]:
-    """Yield tokens with their logits, without end. `noise` is the seed of the sampling.
+    """Tokens one after another with their logits, without end; `noise` is the seed of the choice.
 
-    `steps` has one step for the number of tokens of the prompt, and one step for a single token.
+    `steps` are by their number of tokens: that of the prompt, and one.
     """
     ids: Sequence[int] = PROMPT
     start = 0
@@ -189,19 +189,19 @@ def generate(noise: int, steps: Mapping[int, Step], run: Run) -> Iterator[tuple[
 
 
 def noisy(logits: Array, noise: int, turn: int) -> Array:
-    """`logits` with Gumbel noise: their largest is a sample of the next token at temperature 2."""
+    """`logits` with noise, the largest of which is the next token: a draw at temperature 2."""
     return logits + 2 * np.random.default_rng((noise, turn)).gumbel(size=logits.size)
 
 
 def leaf(name: str, data: Array, dtype: tp.DType) -> Tensor:
-    """A leaf without memory, for stored values."""
+    """A leaf without memory for stored values."""
     row = data.shape[-1] // dtype.size * dtype.block if dtype.is_block else data.shape[-1]
     return tp.input(name, (*data.shape[:-1], row), dtype)
 
 
 @cache
 def wanted(name: str, seed: int = 0) -> tuple[tuple[int, Array], ...]:
-    """The tokens and their logits that the reference generates with weights of the kind `name`."""
+    """What the reference generates with weights of the kind `name`: tokens and their logits."""
     kind = KINDS[name]
     stored: dict[Tensor, Any] = {}
 

@@ -25,7 +25,7 @@ class Gate:
         self.is_shut = True
 
     def open(self) -> None:
-        """Let work continue."""
+        """Let work go on."""
         self.is_shut = False
 
 

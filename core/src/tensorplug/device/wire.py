@@ -1,12 +1,11 @@
-"""Graphs and parts as bytes, for files and for other machines. The bytes hold data, never code.
+"""Graphs and parts as bytes, for files and for other machines: data by name, never code.
 
-The first line has the version, the kind, and the length and CRC-32 of the JSON text that follows. A
-tensor refers only to tensors before it, so there are no cycles. The reader builds nodes by the
-rules of the op table, which check sizes, types and parameters. The results must be equal to what
-the sender had.
+The first line says the version, the kind, and the length and CRC-32 of the JSON text behind it. A
+tensor names only tensors before it, so there are no cycles. Nodes are built again by the rules of
+the op table, which check sizes, types and parameters, and must come out as the sender had them.
 
-Bytes from outside raise only FormatError. Until everything is checked, reading takes at most
-`EXPANSION` times the number of given bytes, and no memory of devices.
+Reading bytes from outside raises FormatError and nothing else. Until all is checked, it takes at
+most `EXPANSION` times the bytes it is given, and no memory of devices.
 """
 
 import json
@@ -31,11 +30,11 @@ from tensorplug.ops.table import OPS, apply, in_place, op
 
 VERSION = 1
 MOST_BYTES = 1 << 28
-"""The largest JSON text that is read, in bytes."""
+"""The longest text that is read."""
 EXPANSION = 128
-"""The most bytes of host memory that reading takes for each given byte."""
+"""Bytes of host memory for each byte that is read, at most."""
 DEEPEST = 4
-"""The deepest nesting of tuples in a parameter."""
+"""Tuples within tuples that a parameter may have."""
 LARGEST = 1 << 62
 """The largest size, stride, offset or count of bytes."""
 
@@ -48,17 +47,14 @@ _ROLES = (*_FLAGS, *_USAGES, "constant")
 T = TypeVar("T")
 Content = dict[str, Any]
 Numbered = Callable[[Buffer], int]
-"""A function that gives the number by which the reader finds a buffer."""
+"""The number under which the reader knows a buffer."""
 
 
 # --- graphs ------------------------------------------------------------------------------------
 
 
 def pack_graph(graph: Graph) -> bytes:
-    """Return the structure of `graph` as bytes, without data.
-
-    Raises GraphError if the graph calls Python functions.
-    """
+    """The structure of `graph`; data is left out. Raises GraphError for Python functions."""
     tensors = _reach(graph.nodes, (*graph.leafs, *graph.nodes))
     index = {tensor: i for i, tensor in enumerate(tensors)}
     return _seal(
@@ -72,10 +68,10 @@ def pack_graph(graph: Graph) -> bytes:
 
 
 def unpack_graph(data: bytes, *, memory: BufferType | None = None, where: str = "wire") -> Graph:
-    """Return the graph that `pack_graph` packed. Raises FormatError, and OutOfMemory for `memory`.
+    """The graph that `pack_graph` packed. Raises FormatError, and OutOfMemory for `memory`.
 
-    With `memory`, tensors that had memory of their own get uninitialised memory of this type.
-    Without it they are leafs like inputs.
+    Tensors that had memory of their own get memory of the type `memory`, with nothing in it;
+    without that they are leafs like inputs.
     """
     reader = _Reader(where, _open("graph", data, where))
     graph = reader.checked(reader.graph)
@@ -98,15 +94,15 @@ def _allocated(reader: "_Reader", memory: BufferType) -> dict[int, Place]:
 
 
 def pack_part(part: Part, number: Numbered) -> bytes:
-    """Return a part as bytes, with its groups, stages and places. Buffers are numbers.
+    """A part with its groups, stages and places; buffers go by number.
 
-    A tensor that the part reads from outside becomes a leaf, with the name of its op. Raises
-    GraphError if the part calls Python functions.
+    What the part reads from outside becomes a leaf, with the name of the op that computes it there.
+    Raises GraphError for Python functions.
     """
     tensors = _tensors_of(part)
     index = {tensor: i for i, tensor in enumerate(tensors)}
     if part.stages and tuple(chain.from_iterable(part.stages)) != part.work:
-        raise GraphError(f"pack {part!r}: its stages do not have its work in the same order")
+        raise GraphError(f"pack {part!r}: its stages are not its work in the same order")
     named = ([(n, index[t]) for n, t in group.tensors.items()] for group in part.groups)
     homes = ((i, part.bindings.where(t)) for t, i in index.items() if t.place is not None)
     return _seal(
@@ -130,17 +126,17 @@ def unpack_part(
     patterns: Iterable[Pattern] = PATTERNS,
     where: str = "wire",
 ) -> Part:
-    """Return the part that `pack_part` packed; `buffers` has the buffers by number.
+    """The part that `pack_part` packed, in `buffers` by number. Raises FormatError.
 
-    `patterns` are the patterns of groups that are accepted. Raises FormatError, also for a group
-    that does not match its pattern and for a place outside its buffer.
+    Each group must match its pattern again, and each place lie within its buffer. `patterns` are
+    those whose groups may come.
     """
     reader = _Reader(where, _open("part", data, where))
     return reader.checked(lambda: reader.part(buffers, {p.name: p for p in patterns}))
 
 
 def pack_places(part: Part, number: Numbered) -> bytes:
-    """Return the places of the tensors of `part` as bytes, for a reader that has the part."""
+    """Where the tensors of `part` lie, for a reader who has the part already."""
     index = {tensor: i for i, tensor in enumerate(_tensors_of(part))}
     return _seal("places", {"places": _places(part, index, number)})
 
@@ -148,7 +144,7 @@ def pack_places(part: Part, number: Numbered) -> bytes:
 def unpack_places(
     data: bytes, part: Part, buffers: Mapping[int, Buffer], *, where: str = "wire"
 ) -> Part:
-    """Return `part`, from `unpack_part`, with the places that `pack_places` packed.
+    """`part`, which `unpack_part` gave, at the places that `pack_places` packed.
 
     Raises FormatError.
     """
@@ -170,8 +166,7 @@ def _places(part: Part, index: Mapping[Tensor, int], number: Numbered) -> list[l
 
 
 def _reach(nodes: Iterable[Tensor], ends: Iterable[Tensor]) -> list[Tensor]:
-    """The tensors that `nodes` are built from, sources first. Sources of nodes that are not among
-    `nodes` are not included."""
+    """What `nodes` are built from, sources first; nodes elsewhere are not looked into."""
     inside, found, waiting = set(nodes), set[Tensor](), list(ends)
     while waiting:
         tensor = waiting.pop()
@@ -202,7 +197,7 @@ def _records(
 
 
 def _facts(tensor: Tensor, index: Mapping[Tensor, int]) -> Content:
-    """Type and layout of a tensor as data: strides if it has gaps, the root if it is a view."""
+    """The type and layout of a tensor: strides where there are gaps, its root for a view."""
     found: Content = {"dtype": tensor.dtype.name, "ne": list(tensor.ne), "rank": tensor.rank}
     if tensor.splits_blocks or tensor.nb != contiguous_nb(tensor.dtype, tensor.ne):
         found["nb"] = list(tensor.nb)
@@ -213,7 +208,7 @@ def _facts(tensor: Tensor, index: Mapping[Tensor, int]) -> Content:
 
 def _node_record(node: Tensor, index: Mapping[Tensor, int]) -> Content:
     if any(map(callable, node.params.values())):
-        raise GraphError(f"pack: {node} calls a Python function, which cannot be packed")
+        raise GraphError(f"pack: {node} calls a Python function, which cannot be data")
     record: Content = {
         "op": node.op,
         "from": [None if t is None else index[t] for t in node.operands],
@@ -234,7 +229,7 @@ def _role(tensor: Tensor) -> str:
 def _seal(kind: str, content: Content) -> bytes:
     text = json.dumps(content, separators=(",", ":")).encode()
     if len(text) > MOST_BYTES:
-        raise GraphError(f"pack {kind}: {len(text)} bytes; readers accept at most {MOST_BYTES}")
+        raise GraphError(f"pack {kind}: {len(text)} bytes; at most {MOST_BYTES} are read")
     return f"tensorplug wire {VERSION} {kind} {len(text)} {zlib.crc32(text):08x}\n".encode() + text
 
 
@@ -252,7 +247,7 @@ def _open(kind: str, data: bytes, where: str) -> Content:
             "pip install --upgrade tensorplug"
         )
     if kind_here != kind:
-        raise FormatError(f"{where}: holds a {kind_here}, not a {kind}")
+        raise FormatError(f"{where}: holds a {kind_here}, no {kind}")
     have = len(data) - found.end()
     if int(size) != have or have > MOST_BYTES:
         raise FormatError(
@@ -272,38 +267,38 @@ def _open(kind: str, data: bytes, where: str) -> Content:
 
 
 class _Reader:
-    """Builds the tensors, graph or part of a packed text, and checks everything."""
+    """Builds what a packed text describes, and checks all of it on the way."""
 
     def __init__(self, where: str, content: Content, tensors: Sequence[Tensor] = ()) -> None:
         self.where = where
         self.content = content
         self.homes: dict[int, Place] = {}
-        """Places of persistent tensors, by the tensor's number."""
+        """Memory of persistent tensors by their number."""
         self.tensors = list(tensors)
         self._index: dict[Tensor, int] = {}
 
     @property
     def records(self) -> list[Content]:
-        """The records of tensors in the text."""
+        """The tensors as the text has them."""
         return self._list(self.content, "tensors")
 
     def checked(self, build: Callable[[], T]) -> T:
-        """Return the result of `build`; any error in it becomes a FormatError."""
+        """What `build` returns; whatever goes wrong in it is a FormatError."""
         try:
             return build()
         except FormatError:
             raise
-        except Exception as error:  # rules of ops may fail on values that no builder passes
+        except Exception as error:  # rules of ops meet values that no builder gave
             raise FormatError(f"{self.where}: {error}") from error
 
     def graph(self) -> Graph:
-        """Return the graph of the text."""
+        """The graph of the text."""
         self._build()
         outputs, effects = (self._picked(self.content, key) for key in ("outputs", "effects"))
         return Graph(outputs, effects=effects)
 
     def part(self, buffers: Mapping[int, Buffer], patterns: Mapping[str, Pattern]) -> Part:
-        """Return the part of the text."""
+        """The part of the text."""
         self._build()
         self.homes = self._placed("homes", buffers)
         if self.homes:
@@ -316,7 +311,7 @@ class _Reader:
         return Part(nodes, part.bindings, outputs=outputs, groups=groups, stages=stages)
 
     def places(self, buffers: Mapping[int, Buffer]) -> dict[Tensor, Place]:
-        """Return the places of tensors in the text."""
+        """Where the text says that tensors lie."""
         return {self.tensors[i]: place for i, place in self._placed("places", buffers).items()}
 
     # --- tensors ---------------------------------------------------------------------------
@@ -326,7 +321,7 @@ class _Reader:
         for number, record in enumerate(self.records):
             what = f"tensor {number}"
             if not isinstance(record, dict):
-                raise self._wrong(f"{what} is {_short(record)}, not an object")
+                raise self._wrong(f"{what} is {_short(record)}, no object")
             tensor = self._tensor(number, record, what)
             root = tensor.view_of
             if root is not None and not 0 <= tensor.view_offset <= root.nbytes - tensor.nbytes:
@@ -339,7 +334,7 @@ class _Reader:
 
     def _tensor(self, number: int, record: Content, what: str) -> Tensor:
         if not isinstance(record.get("name"), str):
-            raise self._wrong(f"{what}: its name is {_short(record.get('name'))}, not a text")
+            raise self._wrong(f"{what}: its name is {_short(record.get('name'))}, no text")
         if "op" in record:
             return self._node(record, what)
         kind = dtype_of(self._text(record, "dtype", what))
@@ -378,7 +373,7 @@ class _Reader:
         ]
         params = record.get("params")
         if not isinstance(params, dict):
-            raise self._wrong(f"{what}: its parameters are {_short(params)}, not an object")
+            raise self._wrong(f"{what}: its parameters are {_short(params)}, no object")
         values = {name: self._value(value, what) for name, value in params.items()}
         if "name" in values:
             raise self._wrong(f"{what}: name is not a parameter")
@@ -390,11 +385,11 @@ class _Reader:
         return node
 
     def _check_facts(self, node: Tensor, record: Content, what: str) -> None:
-        """Raise FormatError if a built node differs from the sender's: its rules may be others."""
+        """Nodes must come out as the sender had them: another version may have other rules."""
         for fact, value in _facts(node, self._index).items():
             if record.get(fact) != value or type(record[fact]) is not type(value):
                 raise self._wrong(
-                    f"{what}, {node}: its {fact} is {value} here, but the sender had "
+                    f"{what}, {node}: its {fact} comes out as {value}, and the sender had "
                     f"{_short(record.get(fact))}; use the same version of tensorplug on both sides"
                 )
         if node.nbytes > LARGEST:
@@ -403,15 +398,15 @@ class _Reader:
     # --- parts -----------------------------------------------------------------------------
 
     def _nodes(self) -> list[Tensor]:
-        """The nodes in execution order: each node comes after its sources."""
+        """The nodes in the order in which they run: each after what it is computed from."""
         nodes = self._picked(self.content, "nodes")
         rank = {node: i for i, node in enumerate(nodes)}
         if len(rank) < len(nodes):
-            raise self._wrong("a node is twice in the order of nodes")
+            raise self._wrong("a node stands twice in the order of nodes")
         packed = {t for t, r in zip(self.tensors, self.records, strict=True) if "op" in r}
         for i, node in enumerate(nodes):
             if node not in packed:
-                raise self._wrong(f"{node} must be computed, but its sources are missing")
+                raise self._wrong(f"{node} is to be computed, but comes without its sources")
             for source in node.sources:
                 if max(rank.get(source, -1), rank.get(source.root, -1)) >= i:
                     raise self._wrong(f"{node} is computed before {source}, which it reads")
@@ -425,7 +420,7 @@ class _Reader:
         readers = readers_of(self.tensors)
         for record in self._list(self.content, "groups"):
             if not isinstance(record, list) or len(record) != 2 or not isinstance(record[1], dict):
-                raise self._wrong(f"a group is {_short(record)}, not a name with tensors")
+                raise self._wrong(f"a group is {_short(record)}, no name with tensors")
             name, named = record
             if not isinstance(name, str) or name not in patterns:
                 raise self._wrong(f"a group of the pattern {_short(name)}, which is not known here")
@@ -481,18 +476,18 @@ class _Reader:
     def _list(self, record: Content, key: str, what: str = "the text") -> list[Any]:
         found = record.get(key)
         if not isinstance(found, list):
-            raise self._wrong(f"{what}: {key} is {_short(found)}, not a list")
+            raise self._wrong(f"{what}: {key} is {_short(found)}, no list")
         return found
 
     def _text(self, record: Content, key: str, what: str) -> str:
         found = record.get(key)
         if not isinstance(found, str):
-            raise self._wrong(f"{what}: {key} is {_short(found)}, not a text")
+            raise self._wrong(f"{what}: {key} is {_short(found)}, no text")
         return found
 
     def _number(self, value: Any, what: str, most: int = LARGEST, least: int = 0) -> int:
         if type(value) is not int or not least <= value <= most:
-            raise self._wrong(f"{what} is {_short(value)}, not a number from {least} to {most}")
+            raise self._wrong(f"{what} is {_short(value)}, no number from {least} to {most}")
         return value
 
     def _four(self, record: Content, key: str, what: str) -> Ne:

@@ -139,12 +139,12 @@ def _group(
         needed = sum(wide.alloc_size(_spec(t)) for t in expanded)
         if mode is WeightMode.F32 or needed <= device.memory().free // 2:
             groups.append(_Group(device, wide, expanded))
-    if packed is not None and (
-        mode is WeightMode.PACKED or (mode is WeightMode.AUTO and packed.for_weights)
-    ):
-        groups.append(_Group(device, packed, [t for t in computed if packed.supports(_spec(t))]))
-        # Vectors lie all over the file: mapped, they would keep much of it in memory.
-        groups.append(_Group(device, device.buffer_type, [t for t in computed if t.rank == 1]))
+    if packed is not None and mode in (WeightMode.AUTO, WeightMode.PACKED):
+        choose = packed.prefers if mode is WeightMode.AUTO else packed.supports
+        if chosen := [t for t in computed if choose(_spec(t))]:
+            groups.append(_Group(device, packed, chosen))
+            # Vectors lie all over the file: mapped, they would keep much of it in memory.
+            groups.append(_Group(device, device.buffer_type, [t for t in computed if t.rank == 1]))
     moved = {t.name for group in groups for t in group.tensors}
     rest = [t for t in tensors if t.name not in moved]
     groups.append(_Group(device, device.buffer_type, rest, mapped=mappable))

@@ -1,7 +1,7 @@
 """`NativeDevice`: the processor and the host's memory, with compiled kernels."""
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from typing import Any, ClassVar
 
 from tensorplug.device import (
@@ -23,6 +23,7 @@ from tensorplug_cpu.threads import available_cores
 from tensorplug_native import panels, rows
 from tensorplug_native.backend import NativeBackend
 from tensorplug_native.fusions import PATTERNS, refusal
+from tensorplug_native.layouts import packed_types
 from tensorplug_native.library import AUTO, library
 from tensorplug_native.panels import PanelBufferType
 from tensorplug_native.pool import parse_processors
@@ -66,7 +67,7 @@ class NativeDevice(CPUDevice):
     def __init__(self, name: str = "cpu:0") -> None:
         super().__init__(name)
         self.expanded = UnreadBufferType(self, self._workers)
-        self.panels = PanelBufferType(self, self._workers, _rounds_by_default)
+        self.panels = PanelBufferType(self, self._workers, _packed_by_default)
 
     @property
     def extra_buffer_types(self) -> Sequence[BufferType]:
@@ -105,9 +106,11 @@ class NativeDevice(CPUDevice):
         return refusal(group)
 
 
-def _rounds_by_default() -> bool:
-    """Whether streams that are opened without options have products of bytes."""
-    return _activations(AUTO) == "int8" and library().level(AUTO).name in INT8_LEVELS
+def _packed_by_default() -> Set[DType]:
+    """Types that streams opened without options read faster in panels, by products of bytes."""
+    level = library().level(AUTO).name
+    rounds = _activations(AUTO) == "int8" and level in INT8_LEVELS
+    return packed_types(level) if rounds else frozenset()
 
 
 def _activations(wanted: str) -> str:

@@ -1,7 +1,7 @@
 """Weights in panels: sixteen rows side by side, as products with rounded rows read them fastest."""
 
 import mmap
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -49,15 +49,14 @@ class PanelBufferType(BufferType):
     max_size = LARGEST
 
     def __init__(
-        self, device: "Device", workers: Workers, is_preferred: Callable[[], bool]
+        self, device: "Device", workers: Workers, preferred: Callable[[], Set[DType]]
     ) -> None:
         super().__init__(device)
         self.workers = workers
-        self._is_preferred = is_preferred
+        self._preferred = preferred
 
-    @property
-    def for_weights(self) -> bool:
-        return self._is_preferred()
+    def prefers(self, weights: Tensor) -> bool:
+        return weights.dtype in self._preferred() and self.supports(weights)
 
     def supports(self, tensor: Tensor) -> bool:
         is_matrix = tensor.is_leaf and tensor.is_contiguous and tensor.ne[2:] == (1, 1)
