@@ -1,7 +1,7 @@
-"""Starts a command so that signals and closed outputs end it in order.
+"""Starts a command, so that signals and closed outputs end it cleanly.
 
-Not a part of the package `tensorplug`, whose import takes most of a second: Ctrl-C during that time
-would end in a traceback.
+This module is not in the package `tensorplug`, because importing that package takes much of a
+second, and Ctrl-C during the import would end in a traceback.
 """
 
 import atexit
@@ -27,9 +27,9 @@ def main() -> None:
 def run(module: str) -> None:
     """Import a module, call its `main()` and end the process.
 
-    The exit status is that of `main()`, 128 and the number of a signal that ended it, or 1 where
+    The exit status is that of `main()`, 128 plus the number of the signal that ended it, or 1 if
     its output could not be written. A signal raises KeyboardInterrupt, so that files and devices
-    are closed; a second one ends the process at once.
+    are closed. A second signal ends the process immediately.
     """
     _open_standard_files()
     ends = _Ends()
@@ -48,7 +48,7 @@ def run(module: str) -> None:
 
 
 class _Ends:
-    """What signals that end the process do, and which one came."""
+    """Handles signals that end the process, and remembers which signal came."""
 
     def __init__(self) -> None:
         self.status = 0
@@ -57,31 +57,31 @@ class _Ends:
         self._final: int | None = None
 
     def catch(self) -> None:
-        """Handle the signals that nobody else handles or ignores."""
+        """Handle the signals for which no handler is set and that are not ignored."""
         for number in SIGNALS:
             if signal.getsignal(number) in (signal.SIG_DFL, signal.default_int_handler):
                 signal.signal(number, self._end)
                 self._outermost = True
         if self._outermost:
-            # Registered first, so it runs last, when threads and what others registered have ended.
+            # Registered first, so it runs last, after threads and other exit functions have ended.
             atexit.register(self._exit)
 
     def begin(self) -> None:
-        """From now on there is something to close."""
+        """Note that `main()` has started, so signals must let it close files and devices."""
         self._started = True
 
     def finish(self) -> None:
-        """All is closed: a signal need not wait for threads that somebody left behind."""
+        """Note that all is closed: a signal need not wait for threads that were left behind."""
         self._started = False
 
     def leave(self, status: object) -> None:
-        """End the process with the status that a command gave."""
+        """End the process with the exit status of the command."""
         if isinstance(status, int) or status is None:
             self._final = status or 0
-        sys.exit(status)  # type: ignore[arg-type]  # a text is printed, as Python does
+        sys.exit(status)  # type: ignore[arg-type]  # sys.exit() prints a text and exits with 1
 
     def _exit(self) -> None:
-        """End before Python takes itself apart: meanwhile it does not handle signals."""
+        """End the process before Python finalizes, because it handles no signals meanwhile."""
         if self._final is None:
             return
         for file in (sys.stdout, sys.stderr):
@@ -97,7 +97,7 @@ class _Ends:
 
 
 def _open_standard_files() -> None:
-    """Give closed standard files a place, or the next file that is opened would take it."""
+    """Open closed standard files on the null device, so that no other file gets their numbers."""
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         try:
             os.fstat(number)
@@ -108,7 +108,7 @@ def _open_standard_files() -> None:
 
 
 def _write_rest(status: object) -> object:
-    """Write what is left in the buffers; the status, or 1 where that fails."""
+    """Flush the standard files. Return the status, or 1 if flushing fails."""
     for file in (sys.stdout, sys.stderr):
         try:
             file.flush()
@@ -116,6 +116,6 @@ def _write_rest(status: object) -> object:
             if error.errno != errno.EPIPE and file is sys.stdout:
                 sys.stderr.write(f"error: standard output: {error.strerror}\n")
             status = status or 1
-        except ValueError:  # somebody closed it
+        except ValueError:  # the program closed the file
             status = status or 1
     return status

@@ -92,8 +92,8 @@ def test_plan_takes_another_graph_of_the_same_structure_only(null: NullDevice) -
             plan.rebind(other)
 
     assert str(error.value) == (
-        "<NodePlan null:0, 1 nodes>: cannot run <Part 1 nodes, 1 leafs> of "
-        "another structure; plan it"
+        "<NodePlan null:0, 1 nodes>: cannot run <Part 1 nodes, 1 leafs>, which "
+        "has another structure; plan it"
     )
 
 

@@ -175,7 +175,7 @@ def test_read_only_memory_is_not_read_into(buffer: tp.Buffer) -> None:
     with pytest.raises(tp.DTypeError) as error:
         buffer.read_into(0, memoryview(b"abcd"))
 
-    assert str(error.value) == f"{buffer!r}: cannot read into memory that is read-only"
+    assert str(error.value) == f"{buffer!r}: cannot read into read-only memory"
 
 
 def test_host_memory_with_gaps_is_refused(buffer: tp.Buffer) -> None:

@@ -60,8 +60,8 @@ def test_parent_with_living_children_refuses_to_close_and_names_them() -> None:
         parent.close()
 
     assert str(error.value) == (
-        "<Thing parent>: 2 children are open: <Thing first>, <Thing second>; close what was made "
-        "from it first, or use close(force=True)"
+        "<Thing parent>: 2 children are open: <Thing first>, <Thing second>; close them "
+        "first, or use close(force=True)"
     )
     assert not parent.closed
     assert parent.children == [first, second]
@@ -246,7 +246,7 @@ def test_device_names_its_open_streams_and_buffers() -> None:
 
     assert str(error.value) == (
         "<NullDevice null:0>: 2 children are open: <NullBackend null:0>, "
-        "<NullBuffer null:0, ANY 64 B>; close what was made from it first, or use close(force=True)"
+        "<NullBuffer null:0, ANY 64 B>; close them first, or use close(force=True)"
     )
     backend.close()
     buffer.close()

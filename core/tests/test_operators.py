@@ -289,7 +289,7 @@ def test_t_of_anything_but_a_matrix_names_the_remedy(shape) -> None:
 
 @pytest.mark.parametrize("shape", [(), (4,)])
 def test_mt_of_fewer_than_two_dimensions_names_the_remedy(shape) -> None:
-    with pytest.raises(tp.ShapeError, match=r"reshape\(\) adds some"):
+    with pytest.raises(tp.ShapeError, match=r"reshape\(\) adds dimensions"):
         x_(*shape).mT  # noqa: B018 - the property raises
 
 

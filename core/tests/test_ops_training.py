@@ -295,5 +295,5 @@ def test_graph_that_calls_a_function_cannot_be_saved(tmp_path):
         graphfile.save(graph, tmp_path / "graph.json")
 
     assert str(caught.value) == (
-        "pack: <Tensor 'mine', map_custom1, f32[3]> calls a Python function, which cannot be data"
+        "pack: <Tensor 'mine', map_custom1, f32[3]> calls a Python function, which cannot be packed"
     )

@@ -108,7 +108,7 @@ def test_memory_may_refuse_a_tensor(padded: Padded) -> None:
 def test_alignment_is_a_power_of_two(null: NullDevice, alignment: int) -> None:
     null.buffer_type.alignment = alignment
 
-    with pytest.raises(tp.ShapeError, match=f"alignment {alignment} is no power of two"):
+    with pytest.raises(tp.ShapeError, match=f"alignment {alignment} is not a power of two"):
         LinearAllocator(null.buffer_type.alloc(64))
 
 

@@ -237,7 +237,7 @@ def test_fill_spares_what_lies_between(null: NullDevice) -> None:
     with pytest.raises(tp.ShapeError) as error:
         transfer.fill(column, 0)
 
-    assert str(error.value) == f"{column}: has gaps, which belong to others; write() it"
+    assert str(error.value) == f"{column}: has gaps, which belong to other tensors; write() it"
 
 
 def test_tensor_without_memory_is_refused() -> None:

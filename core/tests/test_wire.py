@@ -181,7 +181,7 @@ def test_a_graph_that_calls_a_function_is_not_packed() -> None:
     with pytest.raises(GraphError) as error:
         pack_graph(tp.Graph(y))
 
-    assert str(error.value) == f"pack: {y} calls a Python function, which cannot be data"
+    assert str(error.value) == f"pack: {y} calls a Python function, which cannot be packed"
 
 
 # --- what does not ---------------------------------------------------------------------------
@@ -330,17 +330,17 @@ REFUSED = {
     ),
     "sizes that the op does not give": (
         with_tensor(number_of("rms_norm"), ne=[8, 5, 1, 1]),
-        "its ne comes out as [8, 4, 1, 1], and the sender had list",
+        "its ne is [8, 4, 1, 1] here, but the sender had list",
     ),
     "a node twice": (
         changed(nodes=json.loads(text_of(EXAMPLE))["nodes"] * 2),
-        "a node stands twice in the order of nodes",
+        "a node is twice in the order of nodes",
     ),
     "nodes in a wrong order": (
         changed(nodes=json.loads(text_of(EXAMPLE))["nodes"][::-1]),
         "is computed before",
     ),
-    "a leaf among the nodes": (changed(nodes=[0]), "comes without its sources"),
+    "a leaf among the nodes": (changed(nodes=[0]), "but its sources are missing"),
     "an unknown pattern": (changed(groups=[["magic", {}]]), "of the pattern 'magic', which is not"),
     "a group that does not match": (
         changed(groups=[["norm_mul", {"x": 0}]]),
@@ -352,7 +352,7 @@ REFUSED = {
     ),
     "too little work in stages": (changed(stages=[1]), "1 pieces of work in stages, 3 in the part"),
     "a buffer that is not there": (changed(places=[[0, 5, 0]]), "lies in buffer 5, which is not"),
-    "a place of no tensor": (changed(places=[[99, 5, 0]]), "places: tensor is 99, no number from"),
+    "a place of no tensor": (changed(places=[[99, 5, 0]]), "places: tensor is 99, not a number"),
 }
 
 

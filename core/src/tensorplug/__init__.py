@@ -105,7 +105,7 @@ from tensorplug.errors import (
 from tensorplug.graph.bindings import Bindings
 from tensorplug.graph.graph import Graph
 from tensorplug.graph.tensor import Flags, Place, Tensor, input
-from tensorplug.ops import *  # noqa: F403 - every op; listed there
+from tensorplug.ops import *  # noqa: F403 - every op; the list is tensorplug.ops.__all__
 from tensorplug.registry.registry import (
     Registry,
     backends,
@@ -156,7 +156,7 @@ _LATER = {
     "Scheduler": "tensorplug.running",
     "Trace": "tensorplug.inspect.trace",
 }
-"""Names that are imported when first asked for, so that `import tensorplug` stays quick."""
+"""Names that are imported at their first use, so that `import tensorplug` stays fast."""
 
 
 def __getattr__(name: str) -> object:

@@ -1010,9 +1010,9 @@ def test_device_type_that_is_none_is_refused(registry, ask, kind):
         getattr(registry, ask)(kind)
 
     assert str(caught.value) == (
-        f"{ask}: {kind!r} is no device type; give one of DeviceType.GPU, DeviceType.IGPU, "
-        "DeviceType.ACCEL, DeviceType.CPU, DeviceType.META, or ask devices_of() for those of a "
-        "backend by its name"
+        f"{ask}: {kind!r} is not a device type; give one of DeviceType.GPU, DeviceType.IGPU, "
+        "DeviceType.ACCEL, DeviceType.CPU, DeviceType.META, or call devices_of() with the "
+        "name of a backend"
     )
 
 

@@ -1,1 +1,1 @@
-"""What tests of tensorplug and of its backends use: fake devices and the conformance kit."""
+"""Fake devices and the conformance kit, for tests of tensorplug and of its backends."""

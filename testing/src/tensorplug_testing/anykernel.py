@@ -1,4 +1,4 @@
-"""Kernels for fake devices from the float64 reference, for all ops that it knows."""
+"""Kernels for fake devices, made of the float64 reference, for all ops of the reference."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -33,4 +33,4 @@ def _kernel(node: Tensor, out: Array, *sources: Array) -> None:
 ALL_KERNELS: Mapping[str, Kernel] = MappingProxyType(
     {**dict.fromkeys(REFERENCE, _kernel), **KERNELS}
 )
-"""A kernel for each op of the reference; those of `arithmetic` where it has one."""
+"""A kernel for each op: from `arithmetic` if it has the op, otherwise from the reference."""

@@ -1,7 +1,7 @@
-"""The arithmetic of fake devices: a few ops in NumPy, one function each, in one table.
+"""Kernels of fake devices for a few ops, in NumPy: one function per op, in one table.
 
-A kernel takes the node, the array of its result and those of its sources, all in four dimensions,
-NumPy order. Writes (`cpy`, `set_rows`) get the memory they write to as the result.
+A kernel takes the node, the array of its result and the arrays of its sources, all with four
+dimensions in NumPy order. For writes (`cpy`, `set_rows`) the result is the memory that is written.
 """
 
 from collections.abc import Callable, Mapping
@@ -62,7 +62,7 @@ def _mul_mat(_node: Tensor, out: Array, w: Array, x: Array) -> None:
 
 
 def _in_order(_node: Tensor, out: Array, x: Array, *_target: Array) -> None:
-    # The source may lie in the memory that is written: a copy first.
+    # The source may lie in the memory that is written, so it is copied first.
     out[...] = np.array(x).reshape(out.shape)
 
 

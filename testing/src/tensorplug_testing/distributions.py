@@ -28,7 +28,7 @@ def plugin_source(
     version: str = "(0, 1)",
     top: str = "",
 ) -> str:
-    """The text of a plugin module; what is given replaces the bodies of its functions."""
+    """The text of a plugin module. `score` and `devices` are the bodies of its functions."""
     text = PLUGIN.format(score=score, devices=devices).replace("(0, 1)", version)
     return f"{top}\n{text}" if top else text
 
@@ -42,10 +42,10 @@ def write_distribution(
     version: str = "1.0",
     requires: Sequence[str] = (),
 ) -> Path:
-    """Lay `project` into `folder` as pip would, and return its metadata folder.
+    """Write `project` into `folder` as pip would install it, and return its metadata folder.
 
-    `entry_points` are those of the group `tensorplug.backends`, or the whole text of the file;
-    `modules` are texts by file name.
+    `entry_points` are those of the group `tensorplug.backends`, or the whole text of the file
+    `entry_points.txt`. `modules` maps file names to texts.
     """
     info = folder / f"{project.replace('-', '_')}-{version}.dist-info"
     info.mkdir(parents=True)

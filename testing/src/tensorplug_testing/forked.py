@@ -1,4 +1,4 @@
-"""What a forked child of a process says about a device that the process uses."""
+"""`ForkTests`: a device that does not work in a forked child raises an error there."""
 
 import os
 import warnings
@@ -17,7 +17,7 @@ USES: dict[str, Callable[[Backend], object]] = {
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
 class ForkTests:
-    """Inherit for a device whose driver does not work in forked children; needs `stream`."""
+    """For a device whose driver does not work in forked children; needs a fixture `stream`."""
 
     @pytest.mark.parametrize("use", USES.values(), ids=USES)
     def test_use_in_a_forked_child_raises_with_the_remedy(
@@ -30,18 +30,18 @@ class ForkTests:
 
 
 def error_in_child(use: Callable[[], object]) -> str:
-    """The type and text of the error that `use` raises in a forked child; "" where it raises none.
+    """The type and text of the error that `use` raises in a forked child; empty without an error.
 
-    Raises RuntimeError where the child ends in another way.
+    Raises RuntimeError if the child ends in another way.
     """
     reading, writing = os.pipe()
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # Python warns of forks of processes with threads
+        warnings.simplefilter("ignore")  # Python warns if a process with threads forks
         child = os.fork()
     if child == 0:
         try:
             use()
-        except BaseException as error:  # noqa: BLE001 - the parent judges it
+        except BaseException as error:  # noqa: BLE001 - the parent checks it
             os.write(writing, f"{type(error).__name__}: {error}".encode())
         finally:
             os._exit(0)

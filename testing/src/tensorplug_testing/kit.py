@@ -20,7 +20,7 @@ import pytest
 
 from tensorplug.device import Backend, Device
 
-# The suites assert in plain words; pytest then says what was compared.
+# pytest rewrites the assertions of these modules, so that a failure shows the compared values.
 if "tensorplug_testing.suites" not in sys.modules:
     pytest.register_assert_rewrite("tensorplug_testing.suites")
 
@@ -77,14 +77,14 @@ class DeviceTests(
     @pytest.fixture(scope="class")
     @classmethod
     def backend(cls, device: Device) -> Iterator[Backend]:
-        """One stream of it for all cases."""
+        """One stream of the device, for all cases."""
         with device.open() as backend:
             yield backend
 
     @pytest.fixture(scope="class")
     @classmethod
     def kit_seed(cls, request: pytest.FixtureRequest) -> int:
-        """Base of all seeds: `--kit-seed`."""
+        """The base of all seeds, from the option `--kit-seed`."""
         seed = request.config.getoption("tensorplug_kit_seed", 0)
         assert isinstance(seed, int)
         return seed

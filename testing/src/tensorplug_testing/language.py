@@ -1,7 +1,7 @@
-"""A tiny language model of random weights: two layers with every op that real ones are made of.
+"""A tiny language model with random weights: two layers with all ops that real models use.
 
-What it writes is computed by the float64 reference, once for each kind and seed. Tokens are drawn
-with noise from a seed, so that the text neither repeats itself nor hangs on a near tie.
+The expected text is computed by the float64 reference, once for each kind and seed. Tokens are
+sampled with seeded noise, so that the text does not repeat itself and no choice is close to a tie.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -18,18 +18,18 @@ from tensorplug_cpu import reference
 WIDTH, HIDDEN, VOCAB, LAYERS = 128, 192, 96, 2
 HEADS, KV_HEADS, HEAD = 4, 2, 32
 SLOTS = 32
-"""Rows of the cache: the longest text."""
+"""Rows of the cache, which is the length of the longest text in tokens."""
 PROMPT = (5, 17, 2, 60, 33)
 TOKENS = 24
-"""How many tokens are generated after the prompt."""
+"""The number of tokens that are generated after the prompt."""
 
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """Types of weights and caches, how attention is computed, and what is asked of the logits.
+    """A variant of the model: types of weights and caches, the form of attention, the error limit.
 
     `limit` bounds the normalised mean square error of the logits of each step. `noise` is a seed
-    with which no choice of a token is near a tie.
+    for which no choice of a token is close to a tie.
     """
 
     matrices: tp.DType
@@ -47,11 +47,11 @@ KINDS: Mapping[str, Kind] = {
 }
 
 Make = Callable[[str, Array, tp.DType], Tensor]
-"""Makes a leaf of a name (`1.key` is of layer 1), with its stored values, in a type."""
+"""A function that makes a leaf from a name (`1.key` is in layer 1), stored values and a type."""
 
 
 def weights(kind: Kind, seed: int = 0) -> dict[str, tuple[Array, tp.DType]]:
-    """What is stored in each weight, and in which type."""
+    """The stored values and the type of each weight, by name."""
     rng = np.random.default_rng((2, seed))
     found: dict[str, tuple[Array, tp.DType]] = {}
 
@@ -85,7 +85,7 @@ def _stored(dtype: tp.DType, values: Array) -> Array:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A pass over some tokens: its inputs, and the logits of the last one."""
+    """The graph of a pass over some tokens: its inputs, and the logits of the last token."""
 
     graph: tp.Graph
     logits: Tensor
@@ -95,7 +95,7 @@ class Step:
     mask: Tensor
 
     def inputs(self, ids: Sequence[int], start: int) -> dict[Tensor, Array]:
-        """Values for `ids`, which stand in the text from place `start` on."""
+        """Values of the inputs for the tokens `ids`, which start at position `start` of a text."""
         positions = np.arange(start, start + len(ids), dtype=np.int32)
         hidden = np.arange(SLOTS) > positions[:, None]
         return {
@@ -107,7 +107,7 @@ class Step:
 
 
 class Model:
-    """Weights and caches, made by `make`, and graphs of them."""
+    """Weights and caches, made by `make`, and the graphs that use them."""
 
     def __init__(self, kind: Kind, make: Make, seed: int = 0) -> None:
         self.kind = kind
@@ -119,7 +119,7 @@ class Model:
         self.caches = {name: make(name, empty, kind.cache) for name in names}
 
     def step(self, tokens: int) -> Step:
-        """The graph of a pass over `tokens` tokens."""
+        """The graph of a forward pass over `tokens` tokens."""
         ids, positions, rows = (
             tp.input(name, (tokens,), tp.I32) for name in ("ids", "positions", "rows")
         )
@@ -170,13 +170,13 @@ class Model:
 
 
 Run = Callable[[Step, dict[Tensor, Array]], Array]
-"""Runs a step and returns the logits of its last token as floats."""
+"""A function that runs a step and returns the logits of its last token as floats."""
 
 
 def generate(noise: int, steps: Mapping[int, Step], run: Run) -> Iterator[tuple[int, Array]]:
-    """Tokens one after another with their logits, without end; `noise` is the seed of the choice.
+    """Yield tokens with their logits, without end. `noise` is the seed of the sampling.
 
-    `steps` are by their number of tokens: that of the prompt, and one.
+    `steps` has one step for the number of tokens of the prompt, and one step for a single token.
     """
     ids: Sequence[int] = PROMPT
     start = 0
@@ -189,19 +189,19 @@ def generate(noise: int, steps: Mapping[int, Step], run: Run) -> Iterator[tuple[
 
 
 def noisy(logits: Array, noise: int, turn: int) -> Array:
-    """`logits` with noise, the largest of which is the next token: a draw at temperature 2."""
+    """`logits` with Gumbel noise: their largest is a sample of the next token at temperature 2."""
     return logits + 2 * np.random.default_rng((noise, turn)).gumbel(size=logits.size)
 
 
 def leaf(name: str, data: Array, dtype: tp.DType) -> Tensor:
-    """A leaf without memory for stored values."""
+    """A leaf without memory, for stored values."""
     row = data.shape[-1] // dtype.size * dtype.block if dtype.is_block else data.shape[-1]
     return tp.input(name, (*data.shape[:-1], row), dtype)
 
 
 @cache
 def wanted(name: str, seed: int = 0) -> tuple[tuple[int, Array], ...]:
-    """What the reference generates with weights of the kind `name`: tokens and their logits."""
+    """The tokens and their logits that the reference generates with weights of the kind `name`."""
     kind = KINDS[name]
     stored: dict[Tensor, Any] = {}
 

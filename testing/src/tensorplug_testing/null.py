@@ -198,19 +198,19 @@ _BACKENDS = {
 class NullDevice(Device):
     """A fake device for tests. It computes in NumPy, in memory that the host cannot access.
 
-    `ops` are the ops it says yes to, by default those it has arithmetic for; `kernels` adds to that
-    arithmetic or replaces it. `memory` is the limit in bytes, `max_size` that of one buffer; with
-    `host` the host sees the memory, with `host_buffer` there is a second kind that it sees;
-    `offloads` are the ops that `offload()` says yes to. `fusions` are the patterns that it computes
-    as one: node by node in scratch memory, after the outputs' memory was spoilt. Without `float64`
-    it refuses ops with f64.
-    With `concurrent`, work between two barriers is done in an order that chance decides.
-    `log` grows for ever; without `logs` it stays empty.
+    `ops` are the ops that it accepts, by default those with a kernel in `arithmetic`; `kernels`
+    adds or replaces kernels. `memory` is the size of its memory and `max_size` the largest buffer,
+    in bytes. With `host` the host can access the memory; with `host_buffer` there is a second
+    buffer type that the host can access. `offloads` are the ops for which `offload()` is true.
+    `fusions` are the patterns that it computes as one: node by node in scratch memory, after the
+    memory of the outputs was overwritten. Without `float64` it refuses ops with f64. With
+    `concurrent`, work between two barriers runs in random order. `log` grows without limit; without
+    `logs` it stays empty.
 
     With `asynchronous`, work is done only when the host waits, in an order that `timeline` decides;
-    devices overlap when they share a timeline. Events, asynchronous transfers and copies come with
-    `asynchronous` unless told otherwise; with `profiling` streams time their work. Devices whose
-    names agree before the colon understand each other's events and copies.
+    devices overlap if they share a timeline. `events`, `async_transfer` and `async_copy` are by
+    default as `asynchronous`. With `profiling` streams time their work. Devices with equal names
+    before the colon accept each other's events and copies.
     """
 
     buffer_type_class: ClassVar[type[NullBufferType]] = NullBufferType
@@ -266,7 +266,7 @@ class NullDevice(Device):
         self._float64 = float64
         self.faults = Faults(name)
 
-    # --- what tests ask and do -------------------------------------------------------------
+    # --- for tests -------------------------------------------------------------------------
 
     @property
     def family(self) -> str:
@@ -353,7 +353,7 @@ class NullDevice(Device):
 
     def _refuses(self, node: Tensor, source_types: Mapping[Tensor, BufferType]) -> Refusal | None:
         if not self._float64 and any(t.dtype is F64 for t in (node, *node.sources)):
-            return Refusal(f"{self.name}: no float64, which {node.op} is asked for")
+            return Refusal(f"{self.name}: no float64, which this {node.op} needs")
         if self._ops is not None:
             does = node.op in self._ops
             return None if does else Refusal(f"{self.name}: does not do {node.op}")

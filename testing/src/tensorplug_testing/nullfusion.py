@@ -1,4 +1,4 @@
-"""How a fake device computes a group: in scratch memory, after the outputs' memory is spoilt."""
+"""Groups on fake devices: computed in scratch memory, after the outputs were overwritten."""
 
 from collections.abc import Mapping
 from typing import Protocol
@@ -10,16 +10,16 @@ from tensorplug.graph.bindings import Bindings
 from tensorplug.graph.tensor import Array, Tensor
 
 SPOILT = 0xFF
-"""A byte that makes NaNs of floats and -1 of integers."""
+"""The byte that overwrites outputs: it makes floats NaN and integers -1."""
 
 
 class Computer(Protocol):
-    """What this needs of a device."""
+    """The methods of a device that this module uses."""
 
     def compute(
         self, node: Tensor, bindings: Bindings, scratch: Mapping[Tensor, Array] | None = None
     ) -> None:
-        """Do one node; roots in `scratch` lie there."""
+        """Compute one node; roots in `scratch` lie in these arrays."""
         ...
 
     def array(self, tensor: Tensor, bindings: Bindings, scratch: Mapping[Tensor, Array]) -> Array:
@@ -28,10 +28,10 @@ class Computer(Protocol):
 
 
 def compute_group(device: Computer, group: Group, bindings: Bindings) -> None:
-    """Compute the nodes of `group` in private memory; then store the outputs.
+    """Compute the nodes of `group` in private memory, then store the outputs.
 
-    A kernel may write any part of an output before it reads any part of an input, unless the
-    pattern says that it does not. Spoiling the outputs first shows whose memory they share.
+    Unless the pattern says otherwise, a kernel may write any part of an output before it reads any
+    part of an input. Overwriting the outputs first reveals inputs that share their memory.
     """
     scratch = {
         node: np.full(node.nbytes, SPOILT, np.uint8) for node in group.nodes if not node.writes

@@ -82,7 +82,7 @@ class NullBuffer(ArrayBuffer):
         self._memory[...] = 0xFF
 
     def _close(self) -> None:
-        self.spoil()  # work that is in the midst of it finds rubbish
+        self.spoil()  # work that still uses the memory reads garbage
         super()._close()
         self._device.give(self.size)
 

@@ -35,7 +35,7 @@ class Figure:
     """True if the device accepted the case and then failed."""
 
     def to_json(self) -> dict[str, Any]:
-        """The same as plain data."""
+        """Return the figure as a dictionary."""
         return asdict(self)
 
 
@@ -52,7 +52,7 @@ class Figures:
         return not any(figure.failed for figure in self.figures)
 
     def to_json(self) -> dict[str, Any]:
-        """The same as plain data: a summary, and one record for each case."""
+        """Return a dictionary with a summary, and one record for each case."""
         measured = sum(not f.refusal for f in self.figures)
         ops = len({f.op for f in self.figures if not f.refusal})
         refused = len(self.figures) - measured
@@ -81,7 +81,7 @@ def measure(case: Case, backend: Backend, *, base: int = 0) -> Figure:
     try:
         reason = refusal(case, backend.device)
         return Figure(case.id, case.op, refusal=reason) if reason else _timed(case, backend, base)
-    except Exception as error:  # noqa: BLE001 - one case that fails must not cost the others
+    except Exception as error:  # noqa: BLE001 - a case that fails must not stop the others
         return Figure(case.id, case.op, refusal=located(error), failed=True)
 
 

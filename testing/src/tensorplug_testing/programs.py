@@ -1,6 +1,6 @@
 """Random well-formed graphs, drawn line by line as the Python code that builds them.
 
-What Hypothesis shrinks is the text, so a failure is printed as a program that can be pasted.
+Hypothesis shrinks this code, so a failure is printed as a small program that can be run.
 """
 
 import re
@@ -17,13 +17,13 @@ from tensorplug_cpu.reference import encode
 
 SIZES = (1, 2, 3, 4, 8)
 WIDE = 32
-"""Length of rows that block types can hold."""
+"""A row length that is a multiple of the length of small blocks."""
 WEIGHTS = (tp.F32, tp.F16, tp.BF16, tp.Q8_0, tp.Q4_0)
 
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """Python code, line by line; each makes the tensor `t0`, `t1`, ... of its number."""
+    """Python code, line by line. Line i makes the tensor `ti`."""
 
     lines: tuple[str, ...]
     outputs: tuple[int, ...]
@@ -43,7 +43,7 @@ class Program:
 
     @property
     def exact(self) -> bool:
-        """Whether nothing is rounded to less than f32 on the way."""
+        """True if no line rounds to a type with less precision than f32."""
         return not any(name in line for line in self.lines for name in ("F16", "BF16", "Q"))
 
     def build(self) -> list[Tensor]:
@@ -54,7 +54,7 @@ class Program:
         return [known[f"t{i}"] for i in range(len(self.lines))]
 
     def stored(self, tensors: Sequence[Tensor], *, again: int = 0) -> dict[Tensor, Any]:
-        """What lies in the leafs, drawn from the seed; other values for each `again`."""
+        """Values of the leafs, drawn from the seed; each number `again` gives different values."""
         rng = np.random.default_rng((self.seed, again))
         return {t: _stored(rng, t) for t in tensors if t.is_leaf}
 
@@ -63,7 +63,7 @@ _WRITES = ("tp.cpy(", "tp.set_rows(", "tp.ops.in_place(")
 
 
 def _stored(rng: np.random.Generator, tensor: Tensor) -> Any:
-    if tensor.dtype is tp.I32:  # ids of rows: every table has two rows at least
+    if tensor.dtype is tp.I32:  # ids of rows; every table has at least two rows
         return rng.permutation(2)[: tensor.size].astype(np.int32).reshape(tensor.shape)
     slots = encode(tensor.dtype, rng.uniform(-1, 1, tensor.shape))
     return slots.astype(np.float32) if tensor.dtype is tp.F32 else slots
@@ -71,7 +71,7 @@ def _stored(rng: np.random.Generator, tensor: Tensor) -> Any:
 
 @dataclass
 class _Pool:
-    """The program so far, and what may still be used of it."""
+    """The lines drawn so far and their tensors."""
 
     draw: Any
     lines: list[str]
@@ -90,7 +90,7 @@ class _Pool:
         return self.add(f'tp.input("{name}", {tuple(shape)}, tp.{dtype.name.upper()})')
 
     def pick(self, wanted: Callable[[Tensor], bool]) -> int | None:
-        """Some tensor so far that is as wanted, the later the likelier to remain when shrunk."""
+        """The number of a tensor that satisfies `wanted`; shrinking prefers later tensors."""
         found = [i for i, t in enumerate(self.tensors) if wanted(t)]
         return self.draw(st.sampled_from(found)) if found else None
 
@@ -229,7 +229,7 @@ ACTIONS: tuple[Callable[[_Pool, int], str], ...] = (
 
 @st.composite
 def programs(draw: Any, *, longest: int = 12) -> Program:
-    """Programs of up to `longest` steps: views, writes, ops in place, several types."""
+    """A strategy for programs of up to `longest` steps: views, writes, in-place ops, many types."""
     pool = _Pool(draw, [], [])
     rank = draw(st.integers(1, 3))
     shape = [draw(st.sampled_from(SIZES)) for _ in range(rank - 1)]
@@ -247,7 +247,7 @@ def programs(draw: Any, *, longest: int = 12) -> Program:
 
 
 def _pruned(program: Program) -> Program:
-    """The same without lines that neither an output nor a write needs."""
+    """The program without lines that neither an output nor a write needs."""
     needed: set[int] = set()
     waiting = [*program.outputs, *program.writes]
     while waiting:

@@ -14,7 +14,10 @@ def bind(
     values: Mapping[Tensor, Any],
     over: Mapping[Tensor, Tensor] | None = None,
 ) -> tp.Bindings:
-    """Bindings in memory of `device` with leafs written; `over` lays a node over another tensor."""
+    """Bindings in memory of `device`, with the values of leafs written.
+
+    `over` maps a node to the tensor over whose memory its result is placed.
+    """
     over = over or {}
     roots = [t for t in (*graph.leafs, *graph.nodes) if t.view_of is None and t.place is None]
     homeless = [t for t in roots if t not in over]

@@ -25,7 +25,7 @@ class Gate:
         self.is_shut = True
 
     def open(self) -> None:
-        """Let work go on."""
+        """Let work continue."""
         self.is_shut = False
 
 

@@ -1,6 +1,6 @@
-"""Where work runs: what the author of a backend implements and calls.
+"""Devices: the classes that the author of a backend implements, and the functions they call.
 
-`from tensorplug.device import ...` has all of it. Read the modules in this order: `lifetime`,
+All names can be imported from `tensorplug.device`. Read the modules in this order: `lifetime`,
 `buffer`, `placing`, `part`, `backend`, `device`, `transfer`, `ranges`.
 """
 

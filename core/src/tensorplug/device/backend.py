@@ -1,4 +1,4 @@
-"""`Backend`: an in-order stream of a device; `Plan`: a part ready to run; `Event`: a mark."""
+"""`Backend`: an in-order stream of a device. `Plan`: a prepared part. `Event`: a stream's mark."""
 
 import dis
 import inspect
@@ -28,20 +28,20 @@ if TYPE_CHECKING:
 
 
 End = Place | memoryview
-"""Memory of a buffer, or of the host."""
+"""One end of a copy: a place in a buffer, or host memory."""
 
 
 class Watch(Protocol):
-    """Hears what streams are asked for, in the order in which they are asked."""
+    """A listener that is told of every request to a stream, in the order of the requests."""
 
     def runs(self, stream: "Backend", bound: Part) -> None:
         """`stream` is about to queue a plan."""
         ...
 
     def moves(self, by: "Backend | None", source: End, target: End | None, size: int) -> None:
-        """A stream copies `size` bytes in order with its work, or the host does so now.
+        """`size` bytes are copied: by the stream `by` in order with its work, or now by the host.
 
-        Without a `target` the host just looks at them.
+        Without a `target` the host only reads them.
         """
         ...
 
@@ -50,11 +50,11 @@ class Watch(Protocol):
         ...
 
     def synchronized(self, stream: "Backend") -> None:
-        """The host has waited for `stream`."""
+        """The host has waited for all work of `stream`."""
         ...
 
     def marked(self, mark: "Mark") -> None:
-        """All work queued on the stream of `mark` so far is what it stands for."""
+        """`mark` was made: it stands for all work queued on its stream so far."""
         ...
 
     def reached(self, mark: "Mark", then: "Backend | None") -> None:
@@ -63,7 +63,7 @@ class Watch(Protocol):
 
 
 class Event(ABC):
-    """A mark in a stream. One that was never recorded counts as reached."""
+    """A mark in a stream. An event that was never recorded counts as reached."""
 
     @abstractmethod
     def synchronize(self) -> None:
@@ -72,11 +72,11 @@ class Event(ABC):
     @property
     @abstractmethod
     def done(self) -> bool:
-        """Whether the mark is reached."""
+        """True if the mark is reached."""
 
 
 class Plan(Resource, ABC):
-    """A part with everything resolved that can be: `run()` queues it on its backend."""
+    """A part that is prepared for one stream: `run()` only queues it."""
 
     def __init__(self, backend: "Backend", bound: Part) -> None:
         super().__init__(backend)
@@ -86,7 +86,7 @@ class Plan(Resource, ABC):
 
     @final
     def run(self) -> None:
-        """Queue the whole part; returns before it is done where the backend is asynchronous."""
+        """Queue the whole part. An asynchronous backend returns before the work is done."""
         with self._turn, self.backend._turn, blaming(self.backend.device):
             self.check_open()
             for watch in self.backend.watches:
@@ -103,9 +103,9 @@ class Plan(Resource, ABC):
                 raise wrong from error
 
     def _wrong_id(self) -> GraphError | None:
-        """The error for an id that names no row, where that may be why a kernel failed.
+        """The error for a wrong row id, if one may be the reason why a kernel failed.
 
-        Ids that the part computes may have been overwritten since.
+        Ids that the part computes may have been overwritten since then.
         """
         nodes = (n for n in self.bound.nodes if not n.is_view)
         given = (n for n in nodes if all(held.ids.root.is_leaf for held in row_ids(n)))
@@ -113,33 +113,34 @@ class Plan(Resource, ABC):
 
     @final
     def rebind(self, bound: Part) -> None:
-        """Take other places, or another part with the same structural key. Raises GraphError.
+        """Use this plan for other places, or for another part with the same key. Raises GraphError.
 
-        Saves the check of what the device supports, and what a backend keeps: compiled programs,
-        kernel objects, captured graphs. A backend that keeps nothing takes as long as for a new
-        plan.
+        This is cheaper than a new plan: the device is not asked again, and a backend keeps compiled
+        programs, kernel objects and captured graphs if it has any.
         """
         with self._turn, blaming(self.backend.device):
             self.check_open()
             if not bound.has_structure_of(self.bound):
-                raise GraphError(f"{self!r}: cannot run {bound!r} of another structure; plan it")
+                raise GraphError(
+                    f"{self!r}: cannot run {bound!r}, which has another structure; plan it"
+                )
             self.bound = bound
             self._rebind()
 
     @abstractmethod
     def _run(self) -> None:
-        """Queue the work. Leafs may hold other values at each run, weights and ids included.
+        """Queue the work. The values of leafs, also of weights and ids, can change between runs.
 
-        An error of ours (`TensorplugError`) should carry `error.node`, the text of the node at
-        work, which users read in reports. `NodePlan` sets it; a plan of a single node needs not.
+        A TensorplugError should have the text of the current node in `error.node`, for reports.
+        `NodePlan` sets it. The plan of a single node need not set it.
         """
 
     @abstractmethod
     def _rebind(self) -> None:
-        """`self.bound` has changed: resolve addresses again."""
+        """Resolve addresses again, after `self.bound` has changed."""
 
     def _only_work(self) -> str:
-        """The text of the only node or group to compute; empty where there are several."""
+        """The text of the only node or group of the part; empty if there are several."""
         work = self.bound.work
         return str(work[0]) if len(work) == 1 else ""
 
@@ -152,7 +153,7 @@ class Plan(Resource, ABC):
 
 
 class NodePlan(Plan):
-    """The plan of a backend that brings none of its own: a loop over nodes and groups."""
+    """The default plan: a loop that calls the backend for each node and group."""
 
     def _run(self) -> None:
         bindings = self.bound.bindings
@@ -174,37 +175,38 @@ class NodePlan(Plan):
             raise wrong from error
 
     def _order(self) -> "Iterable[Tensor | Group]":
-        """The nodes and groups as they are queued."""
+        """The nodes and groups in the order in which they are queued."""
         return self.bound.work
 
     def _rebind(self) -> None:
-        """Addresses are looked up at each run."""
+        """Do nothing: addresses are looked up in each run."""
 
 
 class Backend(Resource, ABC):
-    """One in-order stream of a device. Belongs to one thread at a time."""
+    """One in-order stream of a device. Only one thread may use it at a time."""
 
     plan_class: ClassVar[type[Plan]] = NodePlan
-    """Makes plans of parts that the device supports; called with the stream and the part.
+    """The class of plans; called with the stream and a part that the device supports.
 
-    Set it, or override `_plan` where a plan takes more arguments. With a plan of one's own
-    `_compute` is called by nobody but that plan.
+    Set it, or override `_plan` if the class takes more arguments. Only NodePlan calls `_compute`;
+    another class of plans may use `_compute` or not.
     """
     prefers_f16: bool = False
-    """True where f16 is read as fast as f32, and rounding to it is no more than the stream rounds.
+    """True if f16 is read as fast as f32 and the stream rounds to f16 or less anyway.
 
-    Applications ask it for tensors of their own, such as the cache of a language model.
+    Applications use this to choose types, such as that of the KV cache of a language model.
     """
     watches: "tuple[Watch, ...]" = ()
-    """Who hears what this stream is asked for."""
+    """Listeners that are told of every request to this stream."""
     options: Mapping[str, Any] = MappingProxyType({})
-    """Every option of the device with the value that `Device.open` was given, or its default."""
+    """The value of every option of the device: as given to `Device.open`, or the default."""
     survives_fork: ClassVar[bool] = False
-    """Whether streams, plans and memory of the device work in a forked child of their process.
+    """True if streams, plans and memory of the device work in a forked child of their process.
 
-    A driver's context does not, and calls to it may hang for ever: so core raises DeviceError in
-    the child, and lets go of such objects without a call. Set it to True where all is the process's
-    own memory, and renew locks and pools of threads with `forks.in_child`.
+    The context of a driver does not work there, and calls to it may hang forever. So by default
+    core raises DeviceError in the child, and drops the objects without calling the driver. Set this
+    to True if the backend uses only memory of the process; renew locks and thread pools with
+    `forks.in_child`.
     """
 
     def __init__(self, device: "Device") -> None:
@@ -213,7 +215,7 @@ class Backend(Resource, ABC):
         self._late_error: TensorplugError | None = None
         self._moments = itertools.count(1)
         self._waited = 0
-        # Last: from here on other threads may wait for it, when they free memory of its device.
+        # Last, because from here on other threads that free memory of the device wait for this.
         super().__init__(device)
 
     @property
@@ -223,19 +225,19 @@ class Backend(Resource, ABC):
 
     @property
     def buffer_type(self) -> BufferType:
-        """The kind of memory this backend computes in unless told otherwise."""
+        """The buffer type that this backend computes in by default."""
         return self.device.buffer_type
 
     def rounding(self, node: Tensor) -> "Rounding":
-        """What the product `node` rounds its operands to on this stream: by default, the device's.
+        """The rounding of operands of the product `node` on this stream; by default the device's.
 
-        Streams whose options decide it override this. See `Rounding`.
+        Override it if options of the stream change the rounding. See `Rounding`.
         """
         return self.device.rounding(node)
 
     @final
     def plan(self, bound: Part) -> Plan:
-        """Make `bound` ready to run. Raises Unsupported for what the device cannot do."""
+        """Prepare `bound` for running. Raises Unsupported if the device refuses a node or group."""
         self.check_open()
         with blaming(self.device):
             self._check_support(bound)
@@ -250,7 +252,7 @@ class Backend(Resource, ABC):
 
     @final
     def synchronize(self) -> None:
-        """Wait until all queued work is done; errors of that work are raised here."""
+        """Wait until all queued work is done. Errors of this work are raised here, once."""
         self.check_open()
         with blaming(self.device):
             if self._late_error is not None:
@@ -262,26 +264,26 @@ class Backend(Resource, ABC):
             finally:
                 for watch in self.watches:
                     watch.synchronized(self)
-        # Of two threads that wait at once the later may put a smaller number here: a mark then
-        # waits once more.
+        # If two threads wait at the same time, the later one may store a smaller number here. Then
+        # a mark only waits once more than needed.
         self._waited = max(self._waited, begun)
 
     def moment(self) -> int:
-        """A number for now, which `waited_since` takes."""
+        """A number that stands for the present moment, for `waited_since`."""
         return next(self._moments)
 
     def waited_since(self, moment: int) -> bool:
-        """Whether somebody has waited for all work that was queued before `moment`."""
+        """True if the host has waited for all work that was queued before `moment`."""
         return self._waited > moment
 
     @property
     def has_failed(self) -> bool:
-        """Whether it is known that the next `synchronize()` raises."""
+        """True if it is already known that the next `synchronize()` raises."""
         return self._late_error is not None or self._has_failed()
 
     @final
     def drain(self) -> None:
-        """Wait until all queued work is done; its error waits for the next `synchronize()`."""
+        """Wait until all queued work is done. The next `synchronize()` raises its error."""
         if self.lost_by_fork:
             return  # the parent waits for its work
         try:
@@ -304,27 +306,28 @@ class Backend(Resource, ABC):
 
     @abstractmethod
     def _compute(self, node: Tensor, bindings: Bindings) -> None:
-        """Queue one node: not a view, not empty; `bindings.where(tensor)` says what lies where."""
+        """Queue one node, neither a view nor empty; `bindings.where(tensor)` gives places."""
 
     def _compute_group(self, group: "Group", bindings: Bindings) -> None:
-        """Queue all nodes of a group; those in `group.inner` have no memory.
+        """Queue all nodes of a group. Nodes in `group.inner` have no memory.
 
-        Called only for groups that `Device.refuses_group` does not refuse.
+        Called only for groups that `Device.refuses_group` accepts.
         """
-        raise Unsupported(f"{self.name}: takes {group} and has no _compute_group() for it")
+        raise Unsupported(f"{self.name}: accepts {group} but has no _compute_group() for it")
 
     def _plan(self, bound: Part) -> Plan:
-        """Make the plan of a part; the device supports every node and group of it."""
+        """Make the plan of a part. The device accepts every node and group of the part."""
         return self.plan_class(self, bound)
 
     def _synchronize(self) -> None:
-        """Wait for queued work; nothing to do where all work is done at once.
+        """Wait for queued work. A synchronous backend does nothing here.
 
-        Any thread may call this: a buffer waits for the streams of its device before it is freed.
+        Any thread may call this, because a buffer waits for the streams of its device before it is
+        freed.
         """
 
     def _has_failed(self) -> bool:
-        """Whether queued work has failed and `_synchronize` will say so; no waiting."""
+        """True if queued work has failed and `_synchronize` will raise its error. Does not wait."""
         return False
 
     def _finish(self) -> None:
@@ -376,11 +379,11 @@ class SupportsEvents(Protocol):
     """A stream that can be marked and can wait for another stream's mark."""
 
     def record(self) -> Event:
-        """Mark all work queued so far."""
+        """Return an event behind all work queued so far."""
         ...
 
     def accepts(self, event: Event) -> bool:
-        """Whether `wait` can order this stream after `event`."""
+        """True if `wait` can order this stream after `event`."""
         ...
 
     def wait(self, event: Event) -> None:
@@ -392,9 +395,10 @@ class SupportsEvents(Protocol):
 class SupportsAsyncTransfer(Protocol):
     """A stream that copies between host and device in order with its other work.
 
-    The methods are for core: they take bytes of a buffer, and know no tensors. Programs call
-    `tensorplug.transfer.write_async` and `read_async`. Host memory stays alive and unchanged until
-    the next `synchronize()`, or until an event that was recorded behind the transfer is reached.
+    Core calls these methods, which take bytes of a buffer. Programs call
+    `tensorplug.transfer.write_async` and `read_async`, which take tensors. Host memory must stay
+    alive and unchanged until the next `synchronize()`, or until an event recorded behind the
+    transfer is reached.
     """
 
     def write_async(self, buffer: Buffer, offset: int, data: memoryview) -> None:
@@ -408,23 +412,23 @@ class SupportsAsyncTransfer(Protocol):
 
 @runtime_checkable
 class SupportsAsyncCopy(Protocol):
-    """A stream that takes copies from another stream's memory.
+    """A stream that copies from memory of another stream.
 
-    For core; programs call `tensorplug.transfer.copy_async`.
+    Core calls this method. Programs call `tensorplug.transfer.copy_async`.
     """
 
     def copy_async(self, source: Backend, start: Place, target: Place, size: int) -> bool:
         """Queue a copy that starts after all work queued on `source`; False if it cannot be done.
 
-        Work queued on this stream later starts after the copy. Work queued on `source` later may
-        start before it: who writes the copied memory again orders that with `order_after`.
+        Later work of this stream starts after the copy. Later work of `source` may start before it:
+        a caller that overwrites the copied memory must call `order_after` first.
         """
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceSpan:
-    """What a stream did from `start` to `end`, nanoseconds of `time.perf_counter_ns`."""
+    """Work of a stream from `start` to `end`, in nanoseconds of `time.perf_counter_ns`."""
 
     name: str
     start: int
@@ -436,16 +440,16 @@ class SupportsProfiling(Protocol):
     """A stream that can time its own work."""
 
     profile: bool
-    """Whether work queued from now on is timed."""
+    """True if work queued from now on is timed."""
 
     def take_spans(self) -> Sequence[DeviceSpan]:
-        """What was timed and is done, in order, each once."""
+        """The spans of timed work that is done, in order. Each span is returned once."""
         ...
 
 
 @runtime_checkable
 class SupportsOptimize(Protocol):
-    """A backend that may put the nodes of its part of a graph in another order."""
+    """A backend that reorders the nodes of its splits."""
 
     def optimize(self, nodes: Sequence[Tensor]) -> Sequence[Tensor]:
         """Return the same nodes in an order that keeps every dependency."""
@@ -454,70 +458,70 @@ class SupportsOptimize(Protocol):
 
 @runtime_checkable
 class SupportsConcurrency(Protocol):
-    """A stream that runs work side by side and puts barriers where that must not be.
+    """A stream that runs independent work in parallel, with barriers between dependent work.
 
-    The scheduler puts its work into stages, `Part.stages`, and gives what runs side by side memory
-    apart. `tensorplug.planning.stages.placed` says where the barriers must stand.
+    The scheduler puts its work into stages (`Part.stages`) and gives different memory to work of
+    one stage. `tensorplug.planning.stages.placed` finds where barriers are needed.
     """
 
     ahead: int
-    """How many pieces of work to look ahead for some that may run now; 0 keeps their order."""
+    """The number of nodes and groups by which work may move ahead into an earlier stage; 0 keeps
+    the order."""
 
 
 @runtime_checkable
 class SupportsThreads(Protocol):
     """A backend whose work is done by a number of host threads.
 
-    The attribute is the ability: programs set it on an open stream. An option `threads` of the
-    device is its value at `open`, for device strings such as `acme?threads=2`; it has no effect
-    on the attribute but through `Device._open`.
+    Programs set the attribute on an open stream. If the device has an option `threads`, for device
+    strings such as `acme?threads=2`, `Device._open` must set the attribute from it.
     """
 
     threads: int
-    """At least 1. A new number holds for work that is queued after it was set."""
+    """The number of threads, at least 1. A new number applies to work that is queued later."""
 
 
 @runtime_checkable
 class SupportsAbort(Protocol):
-    """A backend that asks between nodes whether to go on."""
+    """A backend that calls a function between nodes, which can stop the run."""
 
     abort_callback: Callable[[], bool] | None
-    """Returns True to stop; the run then raises Aborted."""
+    """A function that returns True to stop; the run then raises Aborted."""
 
 
 @runtime_checkable
 class SupportsReference(Protocol):
-    """A backend that can use its plain kernels in place of its fast ones."""
+    """A backend that can use plain reference kernels instead of its fast kernels."""
 
     use_reference: bool
 
 
 @runtime_checkable
 class SupportsThreadPool(Protocol):
-    """A backend that can share a pool of threads with others."""
+    """A backend that can share a thread pool with other streams."""
 
     def set_thread_pool(self, pool: object | None) -> None:
-        """Use `pool`, made by the same distribution, or one's own again."""
+        """Use `pool`, which the same distribution made; None: use the stream's own pool again."""
         ...
 
 
 @runtime_checkable
 class SupportsNotes(Protocol):
-    """A plan that has something to say of its nodes, for `Schedule.explain`."""
+    """A plan that adds notes on its nodes to `Schedule.explain`."""
 
     def notes(self) -> Mapping[Tensor, str]:
-        """A short text for each node of which there is something to say."""
+        """A short text for each node that has a note."""
         ...
 
 
 @runtime_checkable
 class SupportsCollectives(Protocol):
-    """A device that sums tensors over several of its kind by itself."""
+    """A device that sums tensors over several devices of its kind."""
 
     def all_reduce(
         self, backends: Sequence[Backend], places: Sequence[Place], node: Tensor
     ) -> bool:
-        """Sum the copies of `node` at `places` into each; False if this cannot be done here."""
+        """Replace each copy of `node` at `places` by their sum; False if that is not possible."""
         ...
 
 
@@ -532,11 +536,11 @@ _SETTABLE: Mapping[str, type] = {
     )
     for name in inspect.get_annotations(ability)
 }
-"""Attributes of streams with an ability, which other streams would take and never look at."""
+"""Attributes that only streams with an ability have, and the ability; other streams refuse them."""
 
 
 def order_after(first: Backend, then: Backend) -> None:
-    """Start work queued on `then` from now on after all work queued on `first` so far."""
+    """Let work queued on `then` from now on start after all work queued on `first` so far."""
     if first is then:
         return
     if isinstance(first, SupportsEvents) and isinstance(then, SupportsEvents):
@@ -554,6 +558,6 @@ def order_after(first: Backend, then: Backend) -> None:
 def tell_of_move(
     whom: Backend, by: Backend | None, source: End, target: End | None, size: int
 ) -> None:
-    """Tell who watches the stream `whom` of a copy, done by a stream or now by the host."""
+    """Tell the listeners of the stream `whom` of a copy, by a stream or now by the host."""
     for watch in whom.watches:
         watch.moves(by, source, target, size)

@@ -1,4 +1,4 @@
-"""Memory: `BufferType` makes `Buffer`s; a `MultiBuffer` is several under one name."""
+"""Memory: a `BufferType` makes `Buffer`s; a `MultiBuffer` is several buffers in one object."""
 
 import enum
 import sys
@@ -27,39 +27,39 @@ if TYPE_CHECKING:
 
 
 class BufferUsage(enum.Enum):
-    """What a buffer is for; schedulers run ops where their weights are."""
+    """What a buffer is used for. Schedulers run ops on the device that has their weights."""
 
     ANY = "any"
     WEIGHTS = "weights"
-    """Many runs read it. It may still be written between runs; the next run reads what is there.
+    """Read by many runs. The buffer may be written between runs, and the next run reads new data.
 
-    A backend that keeps something made from weights drops it when `_write`, `_fill` or
-    `_copy_from` of the buffer is called; of imported memory it keeps nothing.
+    A backend that caches data computed from weights must drop the cache when `_write`, `_fill` or
+    `_copy_from` of the buffer is called, and must not cache data of imported memory.
     """
     COMPUTE = "compute"
 
 
 class Layout(enum.Enum):
-    """How tensors lie in a kind of memory."""
+    """The layout of tensors in the memory of a buffer type."""
 
     STANDARD = "standard"
-    """Byte for byte as their strides say."""
+    """Every element lies where the strides of the tensor say."""
     EXPANDED = "expanded"
     """Decoded to f32, whatever the type of the tensor."""
     PACKED = "packed"
-    """In an order of the device's own, with the values as they are."""
+    """In an order of the device's own; the values are not changed."""
 
 
 def checked_usage(usage: object, where: str) -> BufferUsage:
-    """Return `usage` if it is one. Raises OptionError."""
+    """Return `usage` if it is a BufferUsage. Raises OptionError."""
     if isinstance(usage, BufferUsage):
         return usage
     known = ", ".join(f"tensorplug.{each.name}" for each in BufferUsage)
-    raise OptionError(f"{where}: usage={usage!r} is no usage of a buffer; give one of {known}")
+    raise OptionError(f"{where}: usage={usage!r} is not a BufferUsage; give one of {known}")
 
 
 def human(size: int) -> str:
-    """Write a size in bytes for people: `278.0 MiB`."""
+    """Format a size in bytes for people: `278.0 MiB`."""
     amount = float(size)
     for unit in ("B", "KiB", "MiB", "GiB"):
         if amount < 1024:
@@ -73,20 +73,21 @@ class BufferType(ABC):
 
     name: str
     alignment: int = 64
-    """Bytes that tensors start at multiples of; a power of two."""
+    """Tensors start at multiples of this number of bytes, a power of two."""
     max_size: int = sys.maxsize
     """Bytes of the largest single buffer."""
     is_host: bool = False
-    """Whether the host can read the memory, and tensors lie in it in their standard layout."""
+    """True if the host can read the memory and tensors have their standard layout in it."""
     layout: Layout = Layout.STANDARD
-    """How tensors lie here. Buffers of other layouts override `write_tensor` and `read_tensor`."""
+    """The layout of tensors. Buffers with a non-standard layout override `write_tensor` and
+    `read_tensor`."""
     only_shared: bool = False
-    """Whether plans have memory of their own for nodes that nobody else reads."""
+    """True if plans have memory of their own for nodes that only their own part reads."""
 
     def __init__(self, device: "Device") -> None:
         self.device = device
         self.slow_sources: set[str] = set()
-        """Names of memory whose copies to here were found to go through the host's."""
+        """Names of buffer types from which copies to this one were found to go through the host."""
 
     @final
     def alloc(
@@ -98,8 +99,8 @@ class BufferType(ABC):
     ) -> "Buffer":
         """Return a buffer of at least `size` bytes.
 
-        `tensors` are what will be placed in it, where that is known: all of it then. Raises
-        OutOfMemory, BufferTooLarge, OptionError.
+        `tensors` are all tensors that will be placed in the buffer; empty if they are not known.
+        Raises OutOfMemory, BufferTooLarge, OptionError.
         """
         checked_usage(usage, self.name)
         if size < 0:
@@ -113,7 +114,7 @@ class BufferType(ABC):
 
     @final
     def alloc_size(self, tensor: Tensor) -> int:
-        """Bytes that `tensor` takes here, never fewer than its own. Raises ShapeError."""
+        """Bytes that `tensor` takes in this memory, at least `tensor.nbytes`. Raises ShapeError."""
         size = self._alloc_size(tensor)
         if size < tensor.nbytes:
             raise ShapeError(
@@ -123,16 +124,16 @@ class BufferType(ABC):
         return size
 
     def supports(self, tensor: Tensor) -> bool:
-        """Whether `tensor` may be placed in this memory."""
+        """True if `tensor` can be placed in this memory."""
         return True
 
     @property
     def standard_layout(self) -> bool:
-        """Whether tensors lie here byte for byte as their strides say."""
+        """True if every element lies where the strides of its tensor say."""
         return self.layout is Layout.STANDARD
 
     def prefers(self, weights: Tensor) -> bool:
-        """Whether loaders should place `weights` here, because products read them faster."""
+        """True if loaders should place `weights` here, because ops read them fastest here."""
         return False
 
     @abstractmethod
@@ -140,11 +141,11 @@ class BufferType(ABC):
         """Called with 0 < size <= max_size. Raise MemoryError or your driver's error when full."""
 
     def _alloc_for(self, tensors: Sequence[Tensor], size: int, usage: BufferUsage) -> "Buffer":
-        """The same where it is known what will lie in the buffer; no tensors: it is not known."""
+        """As `_alloc`; `tensors` are all tensors of the buffer, empty if they are not known."""
         return self._alloc(size, usage)
 
     def _alloc_size(self, tensor: Tensor) -> int:
-        """Bytes for `tensor`: more than its own where a layout or kernel needs them."""
+        """Bytes for `tensor`: more than `tensor.nbytes` if a layout or a kernel needs more."""
         return tensor.nbytes
 
     def __repr__(self) -> str:
@@ -176,7 +177,7 @@ class Buffer(Resource, ABC):
 
     @final
     def write(self, offset: int, data: "memoryview | bytes | Array") -> None:
-        """Copy host bytes to `offset`; done when this returns. Raises ShapeError out of bounds."""
+        """Copy host bytes to `offset`, before returning. Raises ShapeError if out of bounds."""
         view = as_bytes(data)
         self._check(offset, view.nbytes, "write")
         if view.nbytes:
@@ -193,19 +194,19 @@ class Buffer(Resource, ABC):
 
     @final
     def read_into(self, offset: int, out: "memoryview | bytearray | Array") -> None:
-        """Copy bytes from `offset` into `out`, as many as it holds; done when this returns."""
+        """Fill `out` with bytes from `offset` on, before returning."""
         view = as_bytes(out)
         self._check(offset, view.nbytes, "read")
         if not view.nbytes:
             return
         if view.readonly:
-            raise DTypeError(f"{self!r}: cannot read into memory that is read-only")
+            raise DTypeError(f"{self!r}: cannot read into read-only memory")
         with blaming(self.type.device):
             self._read(offset, view)
 
     @final
     def fill(self, value: int, offset: int = 0, size: int | None = None) -> None:
-        """Set `size` bytes from `offset` on (by default all) to `value`, 0 to 255."""
+        """Set `size` bytes from `offset` on (by default all bytes) to `value`, 0 to 255."""
         size = self.size - offset if size is None else size
         self._check(offset, size, "fill")
         check_byte(value, repr(self))
@@ -217,7 +218,7 @@ class Buffer(Resource, ABC):
     def write_2d(
         self, offset: int, data: "memoryview | bytes | Array", *, row: int, stride: int
     ) -> None:
-        """Copy rows of `row` bytes, packed in `data`, to `offset`, `stride` bytes apart."""
+        """Copy rows of `row` bytes, contiguous in `data`, to `offset` on, `stride` bytes apart."""
         view = as_bytes(data)
         self._check(offset, self._span(view.nbytes, row, stride), "2D write")
         if view.nbytes:
@@ -225,7 +226,7 @@ class Buffer(Resource, ABC):
 
     @final
     def read_2d(self, offset: int, rows: int, *, row: int, stride: int) -> Array:
-        """Return `rows` rows of `row` bytes, `stride` bytes apart from `offset` on, packed."""
+        """Return a contiguous copy of `rows` rows of `row` bytes that lie `stride` bytes apart."""
         self._check(offset, self._span(rows * row, row, stride), "2D read")
         out = np.empty((rows, row), np.uint8)
         if out.size:
@@ -233,52 +234,54 @@ class Buffer(Resource, ABC):
         return out
 
     def host(self) -> Array:
-        """The memory as uint8, without a copy. Raises NotAllocated where the host cannot see it."""
+        """The memory as a uint8 array, without a copy. Raises NotAllocated if the host cannot read
+        it."""
         raise NotAllocated(
             f"{self!r}: the host cannot see {self.type.name} memory; read() copies it"
         )
 
     def shared(self, tensor: Tensor, offset: int) -> Any:
-        """An array with DLPack of `tensor` as it lies at `offset`, without a copy.
+        """An array with DLPack of `tensor`, which lies at `offset`, without a copy.
 
-        NumPy's where the host sees the memory; NotAllocated is raised for other memory unless a
-        backend knows arrays of it.
+        It is a NumPy array if the host can read the memory. For other memory a backend can override
+        this method; otherwise it raises NotAllocated.
         """
         return array_view(tensor, self.host(), offset)
 
     # --- tensors ---------------------------------------------------------------------------
 
     def init_tensor(self, tensor: Tensor, offset: int) -> None:
-        """Called once for each tensor that is placed at `offset`; may raise OutOfMemory."""
+        """Prepare memory for `tensor` at `offset`. Called once per placed tensor; may raise
+        OutOfMemory."""
 
     def write_tensor(self, tensor: Tensor, offset: int, data: memoryview) -> None:
-        """Write all of contiguous `tensor` at `offset`, `data` being in its standard layout."""
+        """Write all of contiguous `tensor` at `offset`; `data` is in the standard layout."""
         self.write(offset, data)
 
     def read_tensor(self, tensor: Tensor, offset: int, out: memoryview) -> None:
-        """Read the memory span of `tensor` at `offset` in its standard layout."""
+        """Read all bytes of `tensor` at `offset` in the standard layout, gaps included."""
         self.read_into(offset, out)
 
     def reset(self) -> None:
-        """Forget what `init_tensor` remembered.
+        """Drop everything that `init_tensor` stored.
 
-        Called before a compute buffer is laid out again: when it grew or all schedules that lay in
-        it were given back. Nothing that was queued before uses it any more.
+        Called before the tensors of a compute buffer get other places: when the buffer grew, or
+        when all its schedules were closed. No queued work uses the buffer any more.
         """
 
     # --- for implementers ------------------------------------------------------------------
 
     @abstractmethod
     def _write(self, offset: int, data: memoryview) -> None:
-        """Copy `data` (bytes, contiguous, in bounds) to `offset` before returning."""
+        """Copy `data` (bytes, contiguous, in bounds) to `offset`, before returning."""
 
     @abstractmethod
     def _read(self, offset: int, out: memoryview) -> None:
-        """Copy to `out` (bytes, contiguous, in bounds) before returning."""
+        """Copy bytes from `offset` to `out` (bytes, contiguous, in bounds), before returning."""
 
     @abstractmethod
     def _fill(self, offset: int, size: int, value: int) -> None:
-        """Set bytes before returning."""
+        """Set `size` bytes from `offset` on to `value`, before returning."""
 
     def _write_2d(self, offset: int, data: memoryview, row: int, stride: int) -> None:
         for i in range(data.nbytes // row):
@@ -320,7 +323,7 @@ class Buffer(Resource, ABC):
 
 
 class ArrayBuffer(Buffer):
-    """A buffer whose bytes are a NumPy array of uint8; transfers alone reach them."""
+    """A buffer whose bytes are in a NumPy array of uint8, accessible only by transfers."""
 
     def __init__(
         self, buffer_type: BufferType, memory: Array, usage: BufferUsage = BufferUsage.ANY
@@ -342,12 +345,12 @@ class ArrayBuffer(Buffer):
         self._memory[offset : offset + size] = value
 
     def _close(self) -> None:
-        # Arrays handed out keep the memory alive; the buffer itself lets go of it.
+        # Arrays that were handed out keep the memory alive; the buffer drops its reference.
         self._memory = np.empty(0, np.uint8)
 
 
 class HostBuffer(ArrayBuffer):
-    """A buffer in memory that the host sees as a NumPy array of uint8."""
+    """A buffer in host memory, which `host()` returns as a NumPy array of uint8."""
 
     def host(self) -> Array:
         self.check_open()
@@ -361,9 +364,9 @@ class HostBuffer(ArrayBuffer):
 
 
 class MultiBuffer(Resource):
-    """Several buffers of one type that are owned, cleared and closed together.
+    """Several buffers of one type that are owned, filled and closed together.
 
-    Tensors lie in the parts, never in the whole.
+    The place of a tensor names one of the parts, never the MultiBuffer.
     """
 
     def __init__(self, parts: Sequence[Buffer]) -> None:
@@ -382,7 +385,7 @@ class MultiBuffer(Resource):
 
     @property
     def usage(self) -> BufferUsage:
-        """What the parts are for."""
+        """What the parts are used for."""
         return self.parts[0].usage
 
     @usage.setter
@@ -396,7 +399,7 @@ class MultiBuffer(Resource):
             part.fill(value)
 
     def reset(self) -> None:
-        """Let every part forget what `init_tensor` remembered."""
+        """Call `reset()` of every part."""
         for part in self.parts:
             part.reset()
 
@@ -405,7 +408,7 @@ class MultiBuffer(Resource):
             part.close()
 
     def _abandon(self) -> None:
-        """Tensors may still lie in the parts, which go with the last of them."""
+        """Do not close the parts: tensors may still use them and keep them alive."""
 
     def __repr__(self) -> str:
         state = "closed" if self.closed else f"{self.usage.name} {human(self.size)}"
@@ -413,14 +416,14 @@ class MultiBuffer(Resource):
 
 
 def check_byte(value: int, where: str) -> None:
-    """Raise ShapeError for a value that no byte has."""
+    """Raise ShapeError if `value` is not from 0 to 255."""
     if not 0 <= value <= 255:
         raise ShapeError(f"{where}: fill with {value}; a byte is 0 to 255")
 
 
 def as_bytes(data: "memoryview | bytes | bytearray | Array") -> memoryview:
     """View contiguous data as bytes, without a copy."""
-    # Arrays of some types (big-endian, extension types) have no memoryview of their own.
+    # memoryview() does not accept arrays of some types (big-endian, extension types).
     flat: Any = data
     if isinstance(data, np.ndarray) and data.flags.c_contiguous:
         flat = data.reshape(-1).view(np.uint8)

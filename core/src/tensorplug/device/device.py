@@ -28,52 +28,52 @@ if TYPE_CHECKING:
 
 
 class DeviceType(enum.Enum):
-    """What kind of hardware a device is; the order is that of preference."""
+    """The kind of hardware of a device, in order of preference."""
 
     GPU = "gpu"
-    """Has memory of its own."""
+    """A GPU with memory of its own."""
     IGPU = "igpu"
-    """Shares the host's memory."""
+    """A GPU that shares the host's memory."""
     ACCEL = "accel"
-    """Works beside the CPU, on the CPU's memory. `best` never means it: it is used by name."""
+    """An accelerator that works on the CPU's memory. `best` never chooses it; users name it."""
     CPU = "cpu"
     META = "meta"
     """Several devices that act as one."""
 
 
 def checked_kind(kind: object, where: str) -> DeviceType:
-    """Return `kind` if it is one. Raises OptionError."""
+    """Return `kind` if it is a DeviceType. Raises OptionError."""
     if isinstance(kind, DeviceType):
         return kind
     known = ", ".join(f"DeviceType.{each.name}" for each in DeviceType)
     raise OptionError(
-        f"{where}: {kind!r} is no device type; give one of {known}, or ask devices_of() for those "
-        "of a backend by its name"
+        f"{where}: {kind!r} is not a device type; give one of {known}, or call devices_of() with "
+        "the name of a backend"
     )
 
 
 class Rounding(enum.IntEnum):
-    """What a product rounds its operands to, at most; sums are of f32 in any case.
+    """How far a product may round its operands. Sums are in f32 in any case.
 
-    `Device.rounding` and `Backend.rounding` declare it, and the conformance kit allows each element
-    of a product what follows from it and nothing else.
+    `Device.rounding` and `Backend.rounding` declare it. The conformance kit allows exactly the
+    errors that follow from the declared rounding.
     """
 
     NONE = 0
-    """Operands keep all digits of their types; weights of block types are decoded to f32."""
+    """Operands are not rounded; weights of block types are decoded to f32."""
     HALVES = 1
-    """Both operands may be rounded to f16 or bf16: to 8 bits of mantissa or more."""
+    """Both operands may be rounded to f16 or bf16."""
     BYTES = 2
-    """`x` may be rounded to whole numbers from -127 to 127 times a scale.
+    """`x` may be rounded to integers from -127 to 127 times a scale. Weights are not rounded.
 
-    The scale is that of 16 or more neighbours (a multiple of 16), of which the largest becomes 127
-    or -127. Weights keep all digits.
+    There is one scale for a multiple of 16 neighbouring elements: the one that makes the largest of
+    them 127 or -127.
     """
 
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """Abilities of a device, for people and reports; code asks with `isinstance`."""
+    """Abilities of a device, for reports. Code checks abilities with `isinstance`."""
 
     async_transfer: bool
     async_copy: bool
@@ -88,10 +88,10 @@ class Capabilities:
 
 @dataclass(frozen=True, slots=True)
 class DeviceInfo:
-    """Facts about a device. Sizes are bytes, 0 where there is no memory to report.
+    """Facts about a device. Sizes are in bytes, 0 if the device reports none.
 
-    `hardware_id` is the same for one piece of hardware seen through two backends: a lower-case PCI
-    address (`0000:c1:00.0`) or a UUID; empty where there is none.
+    `hardware_id` is a lower-case PCI address (`0000:c1:00.0`) or a UUID, equal for the same
+    hardware seen through different backends; empty if there is none.
     """
 
     name: str
@@ -105,7 +105,7 @@ class DeviceInfo:
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """Bytes free and in all."""
+    """Free and total memory in bytes."""
 
     free: int
     total: int
@@ -113,7 +113,7 @@ class Memory:
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """One option that a device string may carry: `cpu?threads=2`."""
+    """One option of a device, which a device string can set: `cpu?threads=2`."""
 
     name: str
     kind: type
@@ -122,12 +122,12 @@ class Option:
     choices: tuple[Any, ...] = ()
 
     def parse(self, value: Any, where: str) -> Any:
-        """Return `value` in the option's type. Raises OptionError."""
+        """Return `value` converted to the option's type. Raises OptionError."""
         try:
             parsed = _parse_bool(value) if self.kind is bool else self.kind(value)
         except (TypeError, ValueError) as error:
             raise OptionError(
-                f"{where}: option {self.name}={value!r} is no {self.kind.__name__}; {self.help}"
+                f"{where}: option {self.name}={value!r} must be {self.kind.__name__}; {self.help}"
             ) from error
         if self.choices and parsed not in self.choices:
             known = ", ".join(str(c) for c in self.choices)
@@ -144,16 +144,17 @@ def _parse_bool(value: Any) -> bool:
 
 
 class Device(Resource, ABC):
-    """A piece of hardware. Thread-safe. `name` is `backend:index`, such as `opencl:0`."""
+    """A piece of hardware. Thread-safe. `name` is `plugin:index`, such as `opencl:0`."""
 
     backend_class: type[Backend]
-    """What `open()` returns; its abilities are the device's. Set on the class or on the device."""
+    """The class of streams that `open()` returns. Set it on the class or on the device."""
     options: ClassVar[tuple[Option, ...]] = ()
-    """What `open()` and device strings may set."""
+    """Options of `open()` and of device strings."""
     candidate: "Candidate | None" = None
-    """The registry's entry that the device came from: name of its backend, its distribution.
+    """The registry's record of the plugin that made the device: names of backend and distribution.
 
-    As it was when its devices were first asked for; None for a device that no registry knows.
+    The record is from the time when the devices were first listed. None for a device that did not
+    come from a registry.
     """
 
     def __init__(self, name: str) -> None:
@@ -170,11 +171,11 @@ class Device(Resource, ABC):
     @property
     @abstractmethod
     def type(self) -> DeviceType:
-        """What kind of hardware this is."""
+        """The kind of hardware."""
 
     @abstractmethod
     def memory(self) -> Memory:
-        """Bytes free now and in all; zeros where there is nothing to report."""
+        """Free and total memory in bytes now; zeros if the device reports none."""
 
     @property
     def hardware_id(self) -> str:
@@ -183,12 +184,12 @@ class Device(Resource, ABC):
 
     @property
     def mmap(self) -> bool:
-        """Whether loading from memory-mapped files is a good idea."""
+        """True if weights should be loaded through memory-mapped files."""
         return True
 
     @property
     def info(self) -> DeviceInfo:
-        """All facts at this moment."""
+        """All facts as of now."""
         memory = self.memory()
         return DeviceInfo(
             self.name,
@@ -202,7 +203,7 @@ class Device(Resource, ABC):
 
     @property
     def capabilities(self) -> Capabilities:
-        """Which optional abilities the device and its backends have."""
+        """The optional abilities of the device and its streams."""
         return Capabilities(
             async_transfer=has_ability(self.backend_class, SupportsAsyncTransfer),
             async_copy=has_ability(self.backend_class, SupportsAsyncCopy),
@@ -220,20 +221,20 @@ class Device(Resource, ABC):
     @property
     @abstractmethod
     def buffer_type(self) -> BufferType:
-        """The memory that computes fastest."""
+        """The buffer type on which ops run fastest."""
 
     @property
     def host_buffer_type(self) -> BufferType | None:
-        """Host memory that transfers fastest (pinned), or None."""
+        """A buffer type of host memory with the fastest transfers (pinned memory), or None."""
         return None
 
     @property
     def extra_buffer_types(self) -> Sequence[BufferType]:
-        """Memory with layouts of the device's own, for weights."""
+        """Buffer types with a layout of the device's own, for weights."""
         return ()
 
     def supports_buffer_type(self, buffer_type: BufferType) -> bool:
-        """Whether ops of this device can read and write tensors in such memory."""
+        """True if ops of this device can read and write tensors in memory of `buffer_type`."""
         return buffer_type.device is self
 
     # --- work ------------------------------------------------------------------------------
@@ -244,7 +245,7 @@ class Device(Resource, ABC):
     ) -> Refusal | None:
         """Return the reason why this device cannot compute `node`, or None if it can.
 
-        `source_types` maps the sources that are placed already to their kinds of memory.
+        `source_types` has the buffer types of sources that are placed already.
         """
         if node.is_leaf or node.is_view:
             return None
@@ -256,12 +257,12 @@ class Device(Resource, ABC):
     ) -> Refusal | None:
         """Return the reason why this device does not compute `group` as one, or None if it does.
 
-        Called for devices that have `fusions`; `source_types` is that of `refuses`.
+        Called for devices that have `fusions`. `source_types` is as in `refuses`.
         """
         return self._signed(self._refuses_group(group, source_types or {}))
 
     def _signed(self, answer: object) -> Refusal | None:
-        """Put the name of the device before the reason. Raises TypeError for other answers."""
+        """Add the name of the device to the reason. Raises TypeError for answers of other types."""
         if answer is None:
             return None
         if not isinstance(answer, Refusal):
@@ -273,14 +274,14 @@ class Device(Resource, ABC):
         return answer if known else Refusal(f"{self.name}: {answer.reason}")
 
     def offload(self, node: Tensor) -> bool:
-        """Whether `node` is worth computing here though its weights are in host memory."""
+        """True if `node` should be computed here even if its weights are in host memory."""
         return False
 
     def rounding(self, node: Tensor) -> Rounding:
-        """What the product `node` rounds its operands to on a stream opened without options.
+        """The rounding of operands of the product `node` on a stream opened without options.
 
-        Asked of `mul_mat`, `mul_mat_id` and `flash_attn_ext`. A product with `precision="f32"` must
-        not round. Devices that compute products in f32 leave this as it is.
+        Called for `mul_mat`, `mul_mat_id` and `flash_attn_ext`. A product with `precision="f32"`
+        must not round. Override it if the device rounds; the default is Rounding.NONE.
         """
         return Rounding.NONE
 
@@ -295,7 +296,7 @@ class Device(Resource, ABC):
 
     @final
     def parse_options(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Return every option with its value. Raises OptionError for unknown ones."""
+        """Return the value of every option. Raises OptionError for unknown options."""
         known = {o.name: o for o in self.options}
         unknown = sorted(set(given) - set(known))
         if unknown:
@@ -308,20 +309,20 @@ class Device(Resource, ABC):
 
     @final
     def drain(self) -> None:
-        """Wait for the work of every open backend; errors wait for its next `synchronize()`."""
+        """Wait for the work of every open stream. Its next `synchronize()` raises its errors."""
         for child in self.children:
             if isinstance(child, Backend):
                 child.drain()
 
     @abstractmethod
     def _open(self, options: dict[str, Any]) -> Backend:
-        """Return a new stream; `options` are complete and typed."""
+        """Return a new stream. `options` has every option, converted to its type."""
 
     @abstractmethod
     def _refuses(self, node: Tensor, source_types: Mapping[Tensor, BufferType]) -> Refusal | None:
         """Return a reason not to compute a node that is not a view, or None.
 
-        The public method puts the device's name before the reason.
+        The public method adds the device's name to the reason.
         """
 
     def _refuses_group(
@@ -329,7 +330,7 @@ class Device(Resource, ABC):
     ) -> Refusal | None:
         """Return a reason not to compute a group of a pattern in `fusions`, or None.
 
-        The device computes each node of the group by itself.
+        The device accepts each node of the group.
         """
         return Refusal(f"no kernel for {group.pattern.name}")
 
@@ -342,18 +343,18 @@ class Device(Resource, ABC):
 
 @runtime_checkable
 class SupportsFusion(Protocol):
-    """A device that computes groups of nodes as one.
+    """A device that computes groups of nodes with one kernel.
 
-    Its plans find them in `Part.work`, or its backends have `_compute_group`.
+    Its plans find groups in `Part.work`, or its streams have `_compute_group`.
     """
 
     fusions: Sequence[Pattern]
-    """What it has kernels for."""
+    """The patterns that the device has kernels for."""
 
     def refuses_group(
         self, group: Group, source_types: Mapping[Tensor, BufferType] | None = None
     ) -> Refusal | None:
-        """Return the reason not to compute `group` as one, or None; `Device` has this method."""
+        """Return the reason not to compute `group` as one, or None. `Device` implements this."""
         ...
 
 
@@ -362,23 +363,21 @@ class SupportsHostImport(Protocol):
     """A device that computes on host memory without copying it."""
 
     def import_host(self, memory: Array, *, largest_tensor: int = 0) -> Buffer:
-        """Wrap contiguous host memory; it stays alive with the buffer.
+        """Return a buffer over contiguous host memory. The buffer keeps `memory` alive.
 
-        The owner may change the bytes between runs without telling the device: each run reads them
-        again.
-
-        A device with a limit on buffers maps larger memory as overlapping parts, so that a tensor
-        of `largest_tensor` bytes lies whole in one of them.
+        The owner may change the bytes between runs without notice: each run reads them again. A
+        device with a limit on the size of buffers maps larger memory as overlapping parts, so that
+        a tensor of `largest_tensor` bytes is in one part.
         """
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class KernelText:
-    """One compiled variant of a kernel: the complete source, and whose text it is.
+    """One compiled variant of a kernel, with its complete source.
 
-    `origin` is `own` for a kernel of the backend, `shared` for one that it adopted; `defines` are
-    the constants that make the variant.
+    `origin` is `own` for a kernel of the plugin and `shared` for a kernel of another distribution.
+    `defines` are the constants that select the variant.
     """
 
     name: str
@@ -386,15 +385,15 @@ class KernelText:
     defines: Mapping[str, Any]
     source: str
     suffix: str
-    """Ending of a file with the source, such as `.cl`."""
+    """File extension of the source, such as `.cl`."""
 
 
 @runtime_checkable
 class SupportsKernelTexts(Protocol):
-    """A device whose kernels are texts that it compiles."""
+    """A device that compiles its kernels from source texts."""
 
     def kernel_texts(self, node: Tensor) -> Sequence[KernelText]:
-        """The kernels that compute `node`, in order; none where it is refused."""
+        """The kernels that compute `node`, in order; empty if the device refuses it."""
         ...
 
 
@@ -403,19 +402,19 @@ class SupportsNuma(Protocol):
     """A device that can spread its memory and threads over the nodes of a NUMA machine."""
 
     def init_numa(self, strategy: str) -> None:
-        """Choose `disabled`, `distribute`, `isolate`, `numactl` or `mirror`."""
+        """Set the NUMA strategy: `disabled`, `distribute`, `isolate`, `numactl` or `mirror`."""
         ...
 
     @property
     def is_numa(self) -> bool:
-        """Whether the machine has more than one node."""
+        """True if the machine has more than one NUMA node."""
         ...
 
 
 def has_ability(kind: type, ability: Any) -> bool:
-    """Whether instances of class `kind` have what a `Supports*` protocol asks for.
+    """True if instances of the class `kind` have all members of a `Supports*` protocol.
 
-    A member counts that the class defines or annotates, or that its `__init__` assigns.
+    A class has a member if it defines or annotates it, or if its `__init__` assigns it.
     """
     wanted = [name for name in vars(ability) if not name.startswith("_")]
     wanted += [name for name in inspect.get_annotations(ability) if name not in wanted]

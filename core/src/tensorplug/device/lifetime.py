@@ -1,4 +1,4 @@
-"""`Resource`: what owns memory or driver objects, closes in order, and knows who still uses it."""
+"""`Resource`: the base class of objects that own memory or driver objects and must be closed."""
 
 import itertools
 import sys
@@ -13,7 +13,7 @@ from tensorplug.system.forks import in_child, keep_for_ever
 
 
 class Resource:
-    """Something with `close()` that works in `with`. Children keep their parents alive."""
+    """An object with `close()`, for use in `with`. A child keeps its parent alive."""
 
     def __init__(self, parent: "Resource | None" = None) -> None:
         if parent is not None:
@@ -26,7 +26,7 @@ class Resource:
         self._orphaned = False
         self._closed = False
         self.lost_by_fork = False
-        """True in a forked child that cannot use this: there only `close()` works."""
+        """True in a forked child that cannot use this object: there only `close()` works."""
         if parent is not None:
             parent._children[self._age] = ref(self)
         else:
@@ -34,26 +34,26 @@ class Resource:
 
     @property
     def closed(self) -> bool:
-        """Whether `close()` has run."""
+        """True after `close()`."""
         return self._closed
 
     @property
     def children(self) -> "list[Resource]":
-        """What was made from this and is still open, oldest first."""
+        """Objects that were made from this one and are still open, oldest first."""
         living = (reference() for reference in list(self._children.values()))
         return [child for child in living if child is not None and not child.closed]
 
     def check_open(self) -> None:
-        """Raise Closed after `close()`, DeviceError in a forked child that cannot use this."""
+        """Raise Closed after `close()`, and DeviceError in a forked child that cannot use this."""
         if self._closed:
             raise Closed(f"{self!r}: is closed; make a new one")
         self.check_process()
 
     @final
     def check_process(self) -> None:
-        """Raise DeviceError where a driver knows this from before a fork, which it cannot follow.
+        """Raise DeviceError in a forked child whose driver does not work after a fork.
 
-        What calls a driver asks this first, as its calls may hang for ever.
+        Methods that call the driver check this first, because calls to it may hang forever.
         """
         if self.lost_by_fork:
             raise DeviceError(
@@ -63,25 +63,25 @@ class Resource:
             )
 
     def _survives_fork(self) -> bool:
-        """Whether it works in a forked child, as what it was made from does."""
+        """True if the object works in a forked child. By default, if its parent does."""
         return self.parent is None or self.parent._survives_fork()
 
     def _renew_after_fork(self) -> None:
-        """Called in a forked child before anything else, parents first: make new locks."""
+        """Make new locks. Called in a forked child before other code, for parents first."""
         self._closing = threading.Lock()
         self.lost_by_fork = not self._survives_fork()
         if self.lost_by_fork:
-            # Finalizers of driver objects would call the driver.
+            # Finalizers of driver objects would call the driver, so these objects are never freed.
             keep_for_ever(vars(self))
         for child in self.children:
             child._renew_after_fork()
 
     @final
     def close(self, *, force: bool = False) -> None:
-        """Finish the work queued on this, then give back what it owns. A second call does nothing.
+        """Wait for work queued on this object, then release what it owns. Idempotent.
 
-        In a forked child, what a driver knows from before the fork is only forgotten. Raises
-        LiveChildren while children are open; with `force` closes them first, newest first.
+        In a forked child objects of a driver are only forgotten. Raises LiveChildren while children
+        are open; with `force` the children are closed first, newest first.
         """
         if self._closed:
             return
@@ -90,8 +90,7 @@ class Resource:
             names = ", ".join(repr(child) for child in living[:5])
             many = "1 child is" if len(living) == 1 else f"{len(living)} children are"
             raise LiveChildren(
-                f"{self!r}: {many} open: {names}; close what was made from it first, or use "
-                "close(force=True)"
+                f"{self!r}: {many} open: {names}; close them first, or use close(force=True)"
             )
         for child in reversed(living):
             child.close(force=True)
@@ -107,13 +106,13 @@ class Resource:
                 self._leave()
 
     def _finish(self) -> None:
-        """Wait for queued work that uses what this owns; called before `_close`."""
+        """Wait for queued work that uses what this object owns. Called before `_close`."""
 
     def _close(self) -> None:
-        """Give back what this owns; called once, when no queued work uses it any more."""
+        """Release what this object owns. Called once, when no queued work uses it any more."""
 
     def _abandon(self) -> None:
-        """Called in place of `_close` when nobody holds this any more."""
+        """Called instead of `_close` when the object is garbage and was not closed."""
         self._close()
 
     def __enter__(self) -> Self:
@@ -129,11 +128,11 @@ class Resource:
         self.close(force=True)
 
     def __del__(self, _finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
-        # At interpreter exit drivers may be gone already, and so may be the names of modules: their
-        # memory goes with the process.
+        # At interpreter exit drivers and names of modules may be gone already. The process ends, so
+        # nothing has to be released.
         if _finalizing() or getattr(self, "_closed", True):
             return
-        # Garbage in a cycle is finalized in any order: then the last child takes the parent along.
+        # Garbage in a cycle is finalized in any order; the last child then closes the parent.
         self._orphaned = True
         if not self._children:
             self._let_go()
@@ -144,7 +143,7 @@ class Resource:
             if not self.lost_by_fork:
                 self._finish()
                 self._abandon()
-        except Exception:  # noqa: BLE001 - a finalizer has nobody to raise to
+        except Exception:  # noqa: BLE001 - a finalizer cannot raise to a caller
             pass
         finally:
             self._leave()
@@ -164,7 +163,7 @@ class Resource:
 
 
 class Turnstile:
-    """Lets one thread at a time through, and raises for the second instead of making it wait."""
+    """A guard for one thread at a time: the second thread gets an error instead of waiting."""
 
     def __init__(self, what: str, error: type[ConcurrentUse] = ConcurrentUse) -> None:
         self._lock = threading.Lock()
@@ -180,11 +179,11 @@ class Turnstile:
             )
 
     def __exit__(self, *_: object) -> None:
-        # `suppress` would cost each run of a plan or schedule some microseconds.
+        # contextlib.suppress would cost some microseconds in each run of a plan or schedule.
         try:  # noqa: SIM105
             self._lock.release()
         except RuntimeError:
-            pass  # a child that was forked inside has a new lock, which it did not take
+            pass  # in a child that was forked inside `with`, the lock is new and not locked
 
     def _renew_after_fork(self) -> None:
         self._lock = threading.Lock()

@@ -1,14 +1,14 @@
-"""`Mark`: a point in the work of a stream that the host, or another stream, waits for."""
+"""`Mark`: a point in the work of a stream for which the host or another stream can wait."""
 
 from tensorplug.device.backend import Backend, Event, SupportsEvents
 from tensorplug.errors import blaming
 
 
 class Mark:
-    """All that was queued on `stream` so far.
+    """A mark behind all work queued on `stream` so far.
 
-    A stream without events is waited for whole: what was queued on it since then too, unless
-    somebody has waited for it already.
+    On a stream without events, waiting for the mark waits for all work of the stream, also for
+    later work, unless the host has waited for the stream since the mark was made.
     """
 
     def __init__(self, stream: Backend) -> None:
@@ -23,13 +23,13 @@ class Mark:
 
     @property
     def done(self) -> bool:
-        """Whether it is known that waiting would return at once."""
+        """True if it is known that the mark is reached."""
         if self._event is None:
             return self.stream.waited_since(self._moment)
         return self._event.done
 
     def synchronize(self) -> None:
-        """Block the host until the mark is reached. Raises what the stream's work raised."""
+        """Block the host until the mark is reached. Raises errors of the stream's work."""
         if self._event is None:
             if not self.done or self.stream.has_failed:
                 self.stream.synchronize()
@@ -37,13 +37,13 @@ class Mark:
         with blaming(self.stream.device):
             self._event.synchronize()
         if self.stream.has_failed:
-            # The event is reached, and yet the work before it is not done.
+            # The event is reached although the work before it failed.
             self.stream.synchronize()
         for watch in self.stream.watches:
             watch.reached(self, None)
 
     def order(self, then: Backend) -> None:
-        """Start work queued on `then` from now on after the mark."""
+        """Let work queued on `then` from now on start after the mark."""
         if then is self.stream:
             return
         event = self._event

@@ -1,7 +1,7 @@
-"""Copies of bytes between buffers and the host: at once, or in order with the work of streams.
+"""Copies of bytes between buffers and the host: immediate, or in order with the work of streams.
 
-Nothing here checks the bounds or types of tensors: core calls it for places that it has checked.
-Programs call `tensorplug.transfer`.
+Core calls these functions for places that it has checked: they check neither bounds nor types of
+tensors. Programs call `tensorplug.transfer`.
 """
 
 import logging
@@ -22,7 +22,7 @@ logger = logging.getLogger("tensorplug.transfer")
 
 
 def copy_bytes(source: Place, target: Place, size: int) -> None:
-    """Copy `size` bytes between any two buffers, through the host where there is no shorter way."""
+    """Copy `size` bytes between any two buffers: directly if possible, else through the host."""
     if source == target or not size:
         return
     source.buffer._check(source.offset, size, "copy")
@@ -42,9 +42,10 @@ def copy_bytes(source: Place, target: Place, size: int) -> None:
 
 
 def queue_write(backend: Backend, place: Place, data: memoryview | Array) -> None:
-    """Copy host bytes in order with `backend`'s work; at once where it cannot queue copies.
+    """Copy host bytes to `place`, in order with the work of `backend`.
 
-    Raises Unsupported for memory with a layout of its own.
+    If the stream cannot queue transfers, the host waits for it and copies. Raises Unsupported for
+    memory with a non-standard layout.
     """
     view = as_bytes(data)
     _check_plain(place, "write")
@@ -59,14 +60,15 @@ def queue_write(backend: Backend, place: Place, data: memoryview | Array) -> Non
 
 
 def queue_read(backend: Backend, place: Place, out: memoryview | Array) -> None:
-    """Copy to host bytes in order with `backend`'s work; at once where it cannot queue copies.
+    """Copy bytes at `place` to host memory, in order with the work of `backend`.
 
-    Raises Unsupported for memory with a layout of its own, DTypeError for read-only host memory.
+    If the stream cannot queue transfers, the host waits for it and copies. Raises Unsupported for
+    memory with a non-standard layout, and DTypeError if `out` is read-only.
     """
     view = as_bytes(out)
     _check_plain(place, "read")
     if view.readonly and view.nbytes:
-        raise DTypeError(f"{place.buffer!r}: cannot read into memory that is read-only")
+        raise DTypeError(f"{place.buffer!r}: cannot read into read-only memory")
     if isinstance(backend, SupportsAsyncTransfer):
         tell_of_move(backend, backend, place, view, view.nbytes)
         with blaming(backend.device):
@@ -85,13 +87,14 @@ def queue_copy(
     size: int,
     staging: Callable[[int], Array] | None = None,
 ) -> Backend | None:
-    """Copy after all work queued on `source`, before any queued later on `target`.
+    """Copy after all work queued on `source` and before later work of `target`.
 
-    Return the stream that reads `start` in order with its work, or None where that is done. Where
-    the two know no events of each other, the host waits for `source`; for the target too where it
-    cannot queue transfers. `staging` gives host memory of a number of bytes to a copy between two
-    memories that the host does not see, and keeps them until both streams were waited for; without
-    it such a copy waits for both. Raises Unsupported for memory with a layout of its own.
+    Returns the stream that still reads `start` in order with its work, or None if the bytes have
+    been read. The host waits for `source` if the streams do not accept each other's events, and for
+    `target` too if `target` cannot queue transfers. A copy between two memories that the host
+    cannot access needs `staging`, a function that returns host memory of a given number of bytes
+    and keeps it until both streams were waited for; without `staging` the host waits for both
+    streams. Raises Unsupported for memory with a non-standard layout.
     """
     _check_plain(start, "copy")
     _check_plain(end, "copy")
@@ -138,7 +141,7 @@ def _host_span(place: Place, size: int) -> memoryview:
 
 
 def _tell_of_slow_copy(source: Place, target: Place) -> None:
-    """Say once, for two kinds of memory, that each copy between them is two transfers."""
+    """Log once for each pair of buffer types that copies between them are two transfers."""
     start, end = source.buffer.type, target.buffer.type
     if start.name not in end.slow_sources:
         end.slow_sources.add(start.name)
@@ -152,6 +155,6 @@ def _tell_of_slow_copy(source: Place, target: Place) -> None:
 def _check_plain(place: Place, doing: str) -> None:
     if not place.buffer.type.standard_layout:
         raise Unsupported(
-            f"{place.buffer!r}: {doing} of bytes would pass by its own layout; "
-            f"{doing} tensors with tensorplug.transfer"
+            f"{place.buffer!r}: its layout is not standard, so {doing} of single bytes is not "
+            f"possible; {doing} tensors with tensorplug.transfer"
         )

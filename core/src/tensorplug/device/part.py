@@ -1,4 +1,4 @@
-"""`Part`: what a stream is given to compute, and where its tensors lie."""
+"""`Part`: the nodes that a stream computes, and the places of their tensors."""
 
 import copy
 from collections import Counter
@@ -14,16 +14,17 @@ _NOWHERE = Bindings()
 
 
 class Part:
-    """Immutable: nodes of a graph in the order in which one stream computes them.
+    """Nodes of a graph in the order in which one stream computes them. Immutable.
 
-    What they read from outside are its `leafs`, computed elsewhere or not at all. `bindings` says
-    where every tensor lies.
+    `leafs` are the tensors that the nodes read and that the part does not compute. `bindings` has
+    the place of every tensor.
     """
 
     groups: tuple[Group, ...]
-    """Nodes that are computed together, each group at the place of its last node."""
+    """Fused groups of nodes; each group runs at the position of its last node."""
     stages: tuple[tuple[Tensor | Group, ...], ...]
-    """The work in order where parts of it may run side by side: all that is in one stage."""
+    """The work in stages: nodes and groups of one stage may run in parallel. Empty if the work must
+    run in order."""
 
     def __init__(
         self,
@@ -34,7 +35,7 @@ class Part:
         groups: Iterable[Group] = (),
         stages: Iterable[Sequence[Tensor | Group]] = (),
     ) -> None:
-        """`stages` hold all nodes and groups in the same order."""
+        """`stages` must have all nodes and groups of the part, in the same order."""
         self.nodes = tuple(nodes)
         self.bindings = bindings
         self.outputs = tuple(outputs)
@@ -47,28 +48,29 @@ class Part:
 
     @classmethod
     def of(cls, graph: Graph, bindings: Bindings = _NOWHERE) -> "Part":
-        """All of a graph for one stream."""
+        """A whole graph as the part of one stream."""
         return cls(graph.nodes, bindings, outputs=graph.outputs)
 
     def bind(self, bindings: Bindings) -> "Part":
-        """The same part with its tensors at other places."""
+        """A copy of this part with other bindings."""
         other = copy.copy(self)
         other.bindings = bindings
         return other
 
     @cached_property
     def work(self) -> tuple[Tensor | Group, ...]:
-        """What there is to do, in order: nodes with elements, and groups in place of theirs."""
+        """The work in order: groups, and nodes that are not in a group, not views and not empty."""
         return tuple(filter(_is_work, units(self.nodes, self.groups)))
 
     @cached_property
     def uses(self) -> Mapping[Tensor, int]:
-        """How many times each tensor is a source."""
+        """For each tensor, the number of times that it is a source of a node."""
         return Counter(source for node in self.nodes for source in node.sources)
 
     @cached_property
     def key(self) -> tuple[object, ...]:
-        """What two parts of the same structure have in common: ops, types, layouts, edges."""
+        """The structure of the part: ops, types, layouts, edges, groups. Equal for parts that one
+        plan can compute."""
         index = {t: i for i, t in enumerate((*self.leafs, *self.nodes))}
         return (
             tuple(_leaf_key(t, index) for t in self.leafs),
@@ -79,11 +81,11 @@ class Part:
         )
 
     def has_structure_of(self, other: "Part") -> bool:
-        """Whether a plan of the one can be bound to the other: the same tensors, or equal keys."""
+        """True if a plan of one part can be bound to the other: same tensors, or equal keys."""
         return self.same_tensors(other) or self.key == other.key
 
     def same_tensors(self, other: "Part") -> bool:
-        """Whether both are the same nodes in the same groups and stages; only places may differ."""
+        """True if both have the same nodes, groups and stages; places may differ."""
         mine = (self.nodes, self.outputs, self.groups, self.stages)
         return mine == (other.nodes, other.outputs, other.groups, other.stages)
 
@@ -92,7 +94,7 @@ class Part:
 
 
 def units(nodes: Iterable[Tensor], groups: Iterable[Group]) -> tuple[Tensor | Group, ...]:
-    """`nodes` in their order, each group in place of its last one."""
+    """`nodes` in order, with each group at the position of its last node."""
     ends = {group.last: group for group in groups}
     inside = {node for group in ends.values() for node in group.nodes}
     return tuple(ends.get(n, n) for n in nodes if n in ends or n not in inside)

@@ -1,4 +1,4 @@
-"""Memory for persistent tensors: one by one, or many at a time in as few buffers as fit."""
+"""Memory for persistent tensors: for one tensor, or for many in as few buffers as possible."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -20,7 +20,7 @@ from tensorplug.errors import (
 from tensorplug.graph.tensor import Array, Place, Tensor, leaf
 
 Alloc = Callable[[int, Sequence[Tensor]], Buffer]
-"""Makes a buffer of at least the given size, in bytes, for tensors."""
+"""A function that makes a buffer of at least the given number of bytes for the given tensors."""
 
 
 def align(size: int, alignment: int) -> int:
@@ -29,12 +29,12 @@ def align(size: int, alignment: int) -> int:
 
 
 class LinearAllocator:
-    """Hands out the bytes of one buffer from front to back."""
+    """Places tensors one after another in a buffer."""
 
     def __init__(self, buffer: Buffer) -> None:
         alignment = buffer.type.alignment
         if alignment < 1 or alignment & (alignment - 1):
-            raise ShapeError(f"{buffer.type!r}: alignment {alignment} is no power of two")
+            raise ShapeError(f"{buffer.type!r}: alignment {alignment} is not a power of two")
         self.buffer = buffer
         self.used = 0
 
@@ -54,7 +54,7 @@ class LinearAllocator:
 
 
 def buffer_sizes(tensors: Sequence[Tensor], buffer_type: BufferType) -> list[int]:
-    """Bytes of each buffer that `allocate` would make, without allocating."""
+    """The size in bytes of each buffer that `allocate` would make. Allocates nothing."""
     return [size for size, _ in _batches(_homeless(tensors), buffer_type)]
 
 
@@ -67,9 +67,9 @@ def allocate(
 ) -> tuple[list[Tensor], MultiBuffer]:
     """Return `tensors` (leafs) with places, in order, and the buffers that hold them.
 
-    Those that have a place already keep it. A new buffer starts where the largest size of the type
-    would be passed; `alloc` makes it in place of the buffer type. When one allocation fails, those
-    before it are freed and the error is raised.
+    Tensors that have a place already keep it. The others are placed in order; a new buffer starts
+    when the largest buffer of the type is full. If given, `alloc` makes the buffers instead of
+    `buffer_type.alloc`. If an allocation fails, earlier buffers are freed and the error is raised.
     """
     made: list[Buffer] = []
     placed: dict[Tensor, Tensor] = {}
@@ -96,7 +96,7 @@ def place(
 ) -> Tensor:
     """Return a persistent tensor with a copy of `data` in a buffer of its own.
 
-    Its type is that of `data`, or `dtype`; `host_data` says what each type takes.
+    Its type is `dtype`, by default that of `data`; `host_data` describes the data for each type.
     """
     array = np.asarray(data)
     spec = _spec(name, array, dtype_of(array.dtype if dtype is None else dtype))
@@ -123,8 +123,9 @@ def _spec(name: str, array: Array, kind: DType) -> Tensor:
 def host_data(tensor: Tensor, data: Any) -> Array:
     """Return `data` as the contiguous array that is stored for `tensor`.
 
-    Numbers are converted within their kind (float64 to f32, int64 to i32 when it fits). bf16 takes
-    uint16; block types take uint8 rows of stored bytes. Raises ShapeError, DTypeError.
+    Floats are converted to floats and integers to integers (float64 to f32; int64 to i32 if the
+    values fit). bf16 takes uint16; block types take stored bytes as uint8, with the last size in
+    bytes per row. Raises ShapeError, DTypeError.
     """
     array = np.asarray(data)
     shape, kind = tensor.shape, tensor.dtype.storage
@@ -134,7 +135,7 @@ def host_data(tensor: Tensor, data: Any) -> Array:
         raise ShapeError(f"{tensor}: takes data of shape {shape}, got {array.shape}")
     if array.dtype != kind:
         array = _converted(tensor, array, kind)
-    # Not ascontiguousarray(): that makes a vector of a scalar.
+    # ascontiguousarray() is not used here because it turns a scalar into a vector.
     return np.asarray(array, order="C")
 
 

@@ -1,7 +1,7 @@
-"""Ranges of bytes: which work reads and writes which, and which accesses conflict.
+"""Byte ranges: the bytes that work reads and writes, and conflicts between accesses.
 
-Two accesses conflict when they share a byte and one of them writes. Conflicting accesses of two
-streams, or of a stream and the host, must be ordered; `tensorplug.inspect.sanitizer` checks that.
+Two accesses conflict if they share a byte and one of them is a write. Conflicting accesses of two
+streams, or of a stream and the host, must be ordered. `tensorplug.inspect.sanitizer` checks this.
 """
 
 import enum
@@ -18,14 +18,14 @@ from tensorplug.graph.tensor import Place, Tensor
 
 
 class Host(enum.Enum):
-    """What is no stream and no buffer: the program's own thread, and its memory."""
+    """The host: the thread of the program as an actor, and host memory as an address space."""
 
     THREAD = "the host"
     MEMORY = "host memory"
 
 
 Memory = Buffer | Host | Tensor
-"""What bytes are counted in."""
+"""The address space of a range: a buffer, host memory, or a tensor that has no memory yet."""
 
 
 # --- ranges ------------------------------------------------------------------------------------
@@ -33,10 +33,10 @@ Memory = Buffer | Host | Tensor
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """Bytes `start` to `end` of a buffer, or addresses in host memory.
+    """Bytes `start` to `end` of a buffer or of a tensor, or addresses in host memory.
 
-    With a `stride`, only the first `width` bytes of every `stride` from `start` on. A tensor that
-    has no memory yet stands for its own.
+    With a `stride`, the range has only the first `width` bytes of every `stride` bytes from `start`
+    on.
     """
 
     buffer: "Memory"
@@ -46,7 +46,8 @@ class Range:
     stride: int = 0
 
     def overlaps(self, other: "Range") -> bool:
-        """Whether both may hold a byte. Exact for columns of one layout, else by their spans."""
+        """True if the ranges may share a byte. Exact for columns with one stride; otherwise the
+        test compares only the first and last bytes."""
         if self.buffer is not other.buffer or self.start >= other.end or other.start >= self.end:
             return False
         stride = self.stride or other.stride
@@ -57,7 +58,7 @@ class Range:
         return gap < mine or gap + theirs > stride
 
     def _width(self, stride: int) -> int:
-        """Bytes in each `stride`, or 0 where this does not lie in columns of it."""
+        """The bytes used of each `stride`, or 0 if the range is not made of columns of it."""
         if self.stride:
             return self.width if self.stride == stride else 0
         size = self.end - self.start
@@ -70,12 +71,12 @@ class Range:
 
 
 def range_of(tensor: Tensor, place: Place) -> Range:
-    """The bytes of the elements of `tensor` at `place`: its span, or its columns."""
+    """The bytes of `tensor` at `place`: a contiguous range, or columns."""
     return range_in(place.buffer, place.offset, tensor)
 
 
 def range_in(memory: Memory, offset: int, tensor: Tensor) -> Range:
-    """The bytes of the elements of `tensor` from `offset` of `memory` on."""
+    """The bytes of `tensor` at `offset` of `memory`: a contiguous range, or columns."""
     end = offset + tensor.nbytes
     width, stride = 0, tensor.nb[1]
     if tensor.has_contiguous_rows and tensor.rows > 1:
@@ -99,7 +100,7 @@ def range_at(end: End, size: int) -> Range:
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """Who reads or writes which bytes: `work` says what for, `tensor` whose bytes they are."""
+    """An access to a range of bytes: `work` describes the reader or writer, `tensor` the data."""
 
     range: Range
     tensor: str
@@ -112,10 +113,10 @@ class Access:
 
 
 def accesses(work: Tensor | Group, bindings: Bindings) -> tuple[Access, ...]:
-    """What a node or a fused group reads, and then what it writes, its scratch memory included.
+    """The accesses of a node or a fused group: first reads, then writes, scratch memory included.
 
-    Inner nodes of a group have no memory, nor have nodes that are a plan's own affair. Tensors
-    without elements access nothing.
+    Nodes without memory (inner nodes of a group, nodes private to a plan) and tensors without
+    elements have no accesses.
     """
     name = work.op if isinstance(work, Tensor) else str(work)
     return tuple(
@@ -125,7 +126,7 @@ def accesses(work: Tensor | Group, bindings: Bindings) -> tuple[Access, ...]:
 
 
 def ranges(work: Tensor | Group, bindings: Bindings) -> Iterator[tuple[Tensor, Range, bool]]:
-    """The same as tensors, their bytes, and whether these are written."""
+    """As `accesses`: for each access the tensor, its bytes, and True for a write."""
     for writes, tensors in enumerate(touched(work)):
         for tensor in tensors:
             if tensor.nbytes and bindings.has(tensor):
@@ -134,7 +135,7 @@ def ranges(work: Tensor | Group, bindings: Bindings) -> Iterator[tuple[Tensor, R
 
 def _range(tensor: Tensor, place: Place, *, writes: bool) -> Range:
     if writes and tensor.view_of is None and not tensor.is_leaf:
-        # A kernel's scratch memory lies behind the result and is written with it.
+        # The scratch memory of a kernel lies behind the result and is written with it.
         return range_at(place, place.buffer.type.alloc_size(tensor))
     return range_of(tensor, place)
 
@@ -148,7 +149,7 @@ def touched(work: Tensor | Group) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...
 
 
 def conflicts(first: Iterable[Access], second: Iterable[Access]) -> bool:
-    """Whether the order of two pieces of work matters: a write of one meets bytes of the other."""
+    """True if two pieces of work must be ordered: one writes bytes that the other accesses."""
     theirs = tuple(second)
     return any(clash(a, b) for a in first for b in theirs)
 
@@ -160,7 +161,7 @@ def clash(a: Access, b: Access) -> bool:
 def clash_beside(
     works: Iterable[Tensor | Group], bindings: Bindings
 ) -> tuple[Access, Access] | None:
-    """Two accesses of different pieces of work that must not run side by side, or None."""
+    """Two conflicting accesses of different pieces of work, or None if all may run in parallel."""
     found = [(i, a) for i, work in enumerate(works) for a in accesses(work, bindings)]
     found.sort(key=lambda item: item[1].range.start)
     open_: dict[Memory, list[tuple[int, Access]]] = {}

@@ -1,4 +1,4 @@
-"""Reads ids of rows from memory, and finds the wrong id that made a backend's kernel fail."""
+"""Reads row ids from memory, and finds the wrong id that made a kernel fail."""
 
 from collections.abc import Iterable
 
@@ -12,7 +12,7 @@ from tensorplug.ops.ids import row_ids
 
 
 def stored_ids(ids: Tensor, bindings: Bindings) -> Array:
-    """The values of `ids`. The stream that writes them must have been waited for."""
+    """The values of `ids`. The caller must have waited for the stream that writes them."""
     place = bindings.where(ids)
     span = np.empty(ids.nbytes, np.uint8)
     if ids.size:
@@ -21,19 +21,19 @@ def stored_ids(ids: Tensor, bindings: Bindings) -> Array:
 
 
 def check_stored(node: Tensor, bindings: Bindings) -> None:
-    """Raise GraphError for an id of `node` that names no row."""
+    """Raise GraphError if a source of `node` holds an id that is not a row."""
     for held in row_ids(node):
         if held.ids.size and bindings.has(held.ids):
             held.check(stored_ids(held.ids, bindings))
 
 
 def wrong_id(nodes: Iterable[Tensor], bindings: Bindings) -> GraphError | None:
-    """The error for the first id of `nodes` that names no row; None where all are right."""
+    """The error for the first wrong row id in the sources of `nodes`; None if all are right."""
     for node in nodes:
         try:
             check_stored(node, bindings)
         except GraphError as error:
             return error
         except TensorplugError:
-            continue  # memory that cannot be read says nothing
+            continue  # the memory cannot be read, so its ids cannot be checked
     return None

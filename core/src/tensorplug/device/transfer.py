@@ -1,4 +1,4 @@
-"""Data of tensors: to and from the host, and between any two buffers."""
+"""Transfers of tensor data: to and from the host, and between buffers."""
 
 from collections.abc import Callable
 from typing import Any
@@ -22,10 +22,10 @@ _NOWHERE = Bindings()
 
 
 def write(tensor: Tensor, data: Any, bindings: Bindings = _NOWHERE) -> None:
-    """Copy host `data` of the tensor's shape into its memory; done when this returns.
+    """Copy host `data` of the tensor's shape into its memory, before returning.
 
-    A tensor with gaps takes it row by row and leaves the gaps as they are. Raises ShapeError where
-    the elements of a row have gaps in memory that the host cannot see.
+    A tensor with gaps is written row by row, and the gaps are not changed. Raises ShapeError if
+    there are gaps within rows and the host cannot access the memory.
     """
     place = bindings.where(tensor)
     array = host_data(tensor, data)
@@ -54,7 +54,7 @@ def _write_rows(tensor: Tensor, place: Place, array: Array) -> None:
 
 
 def read(tensor: Tensor, bindings: Bindings = _NOWHERE) -> Array:
-    """Return a copy of the tensor's data, shaped as `Tensor.numpy` shapes it."""
+    """Return a copy of the tensor's data, with the shape and type of `Tensor.numpy`."""
     place = bindings.where(tensor)
     span = np.empty(tensor.nbytes, np.uint8)
     if tensor.size:
@@ -73,11 +73,11 @@ def fill(
 ) -> None:
     """Set `size` bytes of a contiguous tensor from byte `offset` on (by default all) to `value`.
 
-    Raises ShapeError where the tensor has gaps or is too small, Unsupported for a part of one that
-    lies in a layout of its own.
+    Raises ShapeError if the tensor has gaps or is too small, and Unsupported for a part of a tensor
+    in memory with a non-standard layout.
     """
     if not tensor.is_contiguous:
-        raise ShapeError(f"{tensor}: has gaps, which belong to others; write() it")
+        raise ShapeError(f"{tensor}: has gaps, which belong to other tensors; write() it")
     size = tensor.nbytes - offset if size is None else size
     place = _span(tensor, offset, size, "fill", bindings)
     if place.buffer.type.standard_layout:
@@ -94,20 +94,20 @@ def write_bytes(
     offset: int = 0,
     bindings: Bindings = _NOWHERE,
 ) -> None:
-    """Copy stored bytes into the tensor's memory span, from byte `offset` of it on."""
+    """Copy stored bytes into the tensor's memory (gaps included) from byte `offset` on."""
     view = as_bytes(data)
     place = _part(tensor, offset, view.nbytes, "write", bindings)
     place.buffer.write(place.offset, view)
 
 
 def read_bytes(tensor: Tensor, offset: int, size: int, bindings: Bindings = _NOWHERE) -> Array:
-    """Return `size` stored bytes of the tensor's memory span, from byte `offset` of it on."""
+    """Return `size` bytes of the tensor's memory (gaps included) from byte `offset` on."""
     place = _part(tensor, offset, size, "read", bindings)
     return place.buffer.read(place.offset, size)
 
 
 def _part(tensor: Tensor, offset: int, size: int, doing: str, bindings: Bindings) -> Place:
-    """The place of some bytes of `tensor`, in memory where all of its bytes have one."""
+    """The place of some bytes of `tensor`. Raises Unsupported for a non-standard layout."""
     place = _span(tensor, offset, size, doing, bindings)
     if not place.buffer.type.standard_layout:
         raise Unsupported(
@@ -117,7 +117,7 @@ def _part(tensor: Tensor, offset: int, size: int, doing: str, bindings: Bindings
 
 
 def _span(tensor: Tensor, offset: int, size: int, doing: str, bindings: Bindings) -> Place:
-    """The place of `tensor`, of whose bytes `size` from `offset` on are asked for."""
+    """The place of `tensor`. Raises ShapeError if bytes `offset` to `offset + size` are outside."""
     if offset < 0 or size < 0 or offset + size > tensor.nbytes:
         raise ShapeError(
             f"{tensor}: {doing} of bytes {offset} to {offset + size} is out of bounds; it has "
@@ -127,7 +127,7 @@ def _span(tensor: Tensor, offset: int, size: int, doing: str, bindings: Bindings
 
 
 def _check_whole(tensor: Tensor, size: int, place: Place, doing: str) -> None:
-    """Raise Unsupported for a part of a tensor whose bytes lie elsewhere than strides say."""
+    """Raise Unsupported for a part of a tensor in memory with a non-standard layout."""
     if size != tensor.nbytes:
         raise Unsupported(
             f"{tensor}: {place.buffer.type.name} keeps it in a layout of its own; {doing} all of it"
@@ -140,7 +140,7 @@ def copy(
     source_bindings: Bindings = _NOWHERE,
     target_bindings: Bindings = _NOWHERE,
 ) -> None:
-    """Copy between tensors of one layout, any buffers. Raises ShapeError where layouts differ."""
+    """Copy between tensors of equal layout in any buffers. Raises ShapeError for other layouts."""
     _check_layouts(source, target)
     start, end = source_bindings.where(source), target_bindings.where(target)
     if start == end or not source.size:
@@ -152,7 +152,7 @@ def copy(
     elif _has_no_gaps(source):
         copy_bytes(start, end, source.nbytes)
     else:
-        # What lies between the elements of the target is not the source's to write.
+        # Bytes between the elements of the target belong to other tensors and are not written.
         write(target, read(source, source_bindings), target_bindings)
 
 
@@ -173,13 +173,14 @@ def write_async(
     offset: int = 0,
     bindings: Bindings = _NOWHERE,
 ) -> None:
-    """Copy `data` into the tensor's memory span, from byte `offset` of it on, in order with work.
+    """Queue a copy of `data` into the tensor's memory (gaps included) from byte `offset` on.
 
-    `data` is C-contiguous: stored bytes (`bytes`, uint8), or elements of the tensor's type where it
-    has no gaps. It stays alive and unchanged until the next `synchronize()` of `backend`, or until
-    an event recorded behind the transfer is reached. Where the stream cannot queue transfers, or
-    the memory has a layout of its own, this waits for the stream and copies at once. Raises
-    ShapeError, DTypeError, Unsupported (a part of a tensor in a layout of its own).
+    The copy is in order with the work of `backend`. `data` is C-contiguous: stored bytes (`bytes`
+    or uint8), or, for a tensor without gaps, elements of its type. It must stay alive and unchanged
+    until the next `synchronize()` of `backend`, or until an event recorded behind the transfer is
+    reached. If the stream cannot queue transfers, or the memory has a non-standard layout, this
+    function waits for the stream and copies before it returns. Raises ShapeError and DTypeError;
+    Unsupported for a part of a tensor in memory with a non-standard layout.
     """
     view = _stored(tensor, data, "write")
     place = _span(tensor, offset, view.nbytes, "write", bindings)
@@ -199,9 +200,9 @@ def read_async(
     offset: int = 0,
     bindings: Bindings = _NOWHERE,
 ) -> None:
-    """Copy from byte `offset` of the tensor's memory span on to `out`, as many bytes as it holds.
+    """Queue a copy of the tensor's memory (gaps included) from byte `offset` on into all of `out`.
 
-    `out` is what `data` is in `write_async`, and the same waits and errors apply.
+    The same types, lifetimes, waits and errors apply to `out` as to `data` of `write_async`.
     """
     view = _stored(tensor, out, "read")
     place = _span(tensor, offset, view.nbytes, "read", bindings)
@@ -223,15 +224,18 @@ def copy_async(
     target_bindings: Bindings = _NOWHERE,
     staging: Callable[[int], Array] | None = None,
 ) -> Backend | None:
-    """Copy between tensors of one layout, in order with the work of two streams.
+    """Copy between tensors of equal layout, in order with the work of two streams.
 
-    The copy starts after all work queued on `first`, and before any queued later on `second`, the
-    stream of `target`. Return the stream that reads `source` in order with its work, or None where
-    that is done. Where the two know no events of each other, the host waits for `first`; for
-    `second` too where it cannot queue transfers, where a memory has a layout of its own, and where
-    the tensors have gaps. `staging` gives host memory of a number of bytes to a copy between two
-    memories that the host does not see, and keeps it until both streams were waited for; without it
-    such a copy waits for both. Raises ShapeError where layouts differ.
+    The copy starts after all work queued on `first`, and before later work of `second`, the stream
+    of `target`. Returns the stream that still reads `source` in order with its work, or None if the
+    source has been read.
+
+    The host waits for `first` if the streams do not accept each other's events. It waits for
+    `second` too if `second` cannot queue transfers, a memory has a non-standard layout, or the
+    tensors have gaps. A copy between two memories that the host cannot access needs `staging`, a
+    function that returns host memory of a given number of bytes and keeps it until both streams
+    were waited for; without `staging` the host waits for both streams. Raises ShapeError if layouts
+    differ.
     """
     _check_layouts(source, target)
     start, end = source_bindings.where(source), target_bindings.where(target)
@@ -248,12 +252,12 @@ def copy_async(
 
 
 def _has_no_gaps(tensor: Tensor) -> bool:
-    """Whether the elements fill the tensor's memory span, in whatever order."""
+    """True if the elements fill the tensor's memory, in any order of dimensions."""
     return tensor.nbytes == tensor.size // tensor.dtype.block * tensor.dtype.size
 
 
 def _stored(tensor: Tensor, data: memoryview | bytes | bytearray | Array, doing: str) -> memoryview:
-    """`data` as the bytes that are stored. Raises DTypeError, ShapeError."""
+    """The stored bytes of `data`. Raises DTypeError, ShapeError."""
     kind = data.dtype if isinstance(data, np.ndarray) else np.asarray(memoryview(data)).dtype
     if kind != np.uint8:
         if kind != tensor.dtype.storage or tensor.dtype.is_block:
@@ -262,8 +266,8 @@ def _stored(tensor: Tensor, data: memoryview | bytes | bytearray | Array, doing:
             )
         if not tensor.is_contiguous:
             raise ShapeError(
-                f"{tensor}: has gaps, and elements have none; give stored bytes as uint8, or "
-                f"{doing}() it after synchronize()"
+                f"{tensor}: has gaps, but the elements given do not; give stored bytes as uint8, "
+                f"or {doing}() it after synchronize()"
             )
     return as_bytes(data)
 

@@ -1,11 +1,12 @@
-"""Graphs and parts as bytes, for files and for other machines: data by name, never code.
+"""Graphs and parts as bytes, for files and for other machines. The bytes hold data, never code.
 
-The first line says the version, the kind, and the length and CRC-32 of the JSON text behind it. A
-tensor names only tensors before it, so there are no cycles. Nodes are built again by the rules of
-the op table, which check sizes, types and parameters, and must come out as the sender had them.
+The first line has the version, the kind, and the length and CRC-32 of the JSON text that follows. A
+tensor refers only to tensors before it, so there are no cycles. The reader builds nodes by the
+rules of the op table, which check sizes, types and parameters. The results must be equal to what
+the sender had.
 
-Reading bytes from outside raises FormatError and nothing else. Until all is checked, it takes at
-most `EXPANSION` times the bytes it is given, and no memory of devices.
+Bytes from outside raise only FormatError. Until everything is checked, reading takes at most
+`EXPANSION` times the number of given bytes, and no memory of devices.
 """
 
 import json
@@ -30,11 +31,11 @@ from tensorplug.ops.table import OPS, apply, in_place, op
 
 VERSION = 1
 MOST_BYTES = 1 << 28
-"""The longest text that is read."""
+"""The largest JSON text that is read, in bytes."""
 EXPANSION = 128
-"""Bytes of host memory for each byte that is read, at most."""
+"""The most bytes of host memory that reading takes for each given byte."""
 DEEPEST = 4
-"""Tuples within tuples that a parameter may have."""
+"""The deepest nesting of tuples in a parameter."""
 LARGEST = 1 << 62
 """The largest size, stride, offset or count of bytes."""
 
@@ -47,14 +48,17 @@ _ROLES = (*_FLAGS, *_USAGES, "constant")
 T = TypeVar("T")
 Content = dict[str, Any]
 Numbered = Callable[[Buffer], int]
-"""The number under which the reader knows a buffer."""
+"""A function that gives the number by which the reader finds a buffer."""
 
 
 # --- graphs ------------------------------------------------------------------------------------
 
 
 def pack_graph(graph: Graph) -> bytes:
-    """The structure of `graph`; data is left out. Raises GraphError for Python functions."""
+    """Return the structure of `graph` as bytes, without data.
+
+    Raises GraphError if the graph calls Python functions.
+    """
     tensors = _reach(graph.nodes, (*graph.leafs, *graph.nodes))
     index = {tensor: i for i, tensor in enumerate(tensors)}
     return _seal(
@@ -68,10 +72,10 @@ def pack_graph(graph: Graph) -> bytes:
 
 
 def unpack_graph(data: bytes, *, memory: BufferType | None = None, where: str = "wire") -> Graph:
-    """The graph that `pack_graph` packed. Raises FormatError, and OutOfMemory for `memory`.
+    """Return the graph that `pack_graph` packed. Raises FormatError, and OutOfMemory for `memory`.
 
-    Tensors that had memory of their own get memory of the type `memory`, with nothing in it;
-    without that they are leafs like inputs.
+    With `memory`, tensors that had memory of their own get uninitialised memory of this type.
+    Without it they are leafs like inputs.
     """
     reader = _Reader(where, _open("graph", data, where))
     graph = reader.checked(reader.graph)
@@ -94,15 +98,15 @@ def _allocated(reader: "_Reader", memory: BufferType) -> dict[int, Place]:
 
 
 def pack_part(part: Part, number: Numbered) -> bytes:
-    """A part with its groups, stages and places; buffers go by number.
+    """Return a part as bytes, with its groups, stages and places. Buffers are numbers.
 
-    What the part reads from outside becomes a leaf, with the name of the op that computes it there.
-    Raises GraphError for Python functions.
+    A tensor that the part reads from outside becomes a leaf, with the name of its op. Raises
+    GraphError if the part calls Python functions.
     """
     tensors = _tensors_of(part)
     index = {tensor: i for i, tensor in enumerate(tensors)}
     if part.stages and tuple(chain.from_iterable(part.stages)) != part.work:
-        raise GraphError(f"pack {part!r}: its stages are not its work in the same order")
+        raise GraphError(f"pack {part!r}: its stages do not have its work in the same order")
     named = ([(n, index[t]) for n, t in group.tensors.items()] for group in part.groups)
     homes = ((i, part.bindings.where(t)) for t, i in index.items() if t.place is not None)
     return _seal(
@@ -126,17 +130,17 @@ def unpack_part(
     patterns: Iterable[Pattern] = PATTERNS,
     where: str = "wire",
 ) -> Part:
-    """The part that `pack_part` packed, in `buffers` by number. Raises FormatError.
+    """Return the part that `pack_part` packed; `buffers` has the buffers by number.
 
-    Each group must match its pattern again, and each place lie within its buffer. `patterns` are
-    those whose groups may come.
+    `patterns` are the patterns of groups that are accepted. Raises FormatError, also for a group
+    that does not match its pattern and for a place outside its buffer.
     """
     reader = _Reader(where, _open("part", data, where))
     return reader.checked(lambda: reader.part(buffers, {p.name: p for p in patterns}))
 
 
 def pack_places(part: Part, number: Numbered) -> bytes:
-    """Where the tensors of `part` lie, for a reader who has the part already."""
+    """Return the places of the tensors of `part` as bytes, for a reader that has the part."""
     index = {tensor: i for i, tensor in enumerate(_tensors_of(part))}
     return _seal("places", {"places": _places(part, index, number)})
 
@@ -144,7 +148,7 @@ def pack_places(part: Part, number: Numbered) -> bytes:
 def unpack_places(
     data: bytes, part: Part, buffers: Mapping[int, Buffer], *, where: str = "wire"
 ) -> Part:
-    """`part`, which `unpack_part` gave, at the places that `pack_places` packed.
+    """Return `part`, from `unpack_part`, with the places that `pack_places` packed.
 
     Raises FormatError.
     """
@@ -166,7 +170,8 @@ def _places(part: Part, index: Mapping[Tensor, int], number: Numbered) -> list[l
 
 
 def _reach(nodes: Iterable[Tensor], ends: Iterable[Tensor]) -> list[Tensor]:
-    """What `nodes` are built from, sources first; nodes elsewhere are not looked into."""
+    """The tensors that `nodes` are built from, sources first. Sources of nodes that are not among
+    `nodes` are not included."""
     inside, found, waiting = set(nodes), set[Tensor](), list(ends)
     while waiting:
         tensor = waiting.pop()
@@ -197,7 +202,7 @@ def _records(
 
 
 def _facts(tensor: Tensor, index: Mapping[Tensor, int]) -> Content:
-    """The type and layout of a tensor: strides where there are gaps, its root for a view."""
+    """Type and layout of a tensor as data: strides if it has gaps, the root if it is a view."""
     found: Content = {"dtype": tensor.dtype.name, "ne": list(tensor.ne), "rank": tensor.rank}
     if tensor.splits_blocks or tensor.nb != contiguous_nb(tensor.dtype, tensor.ne):
         found["nb"] = list(tensor.nb)
@@ -208,7 +213,7 @@ def _facts(tensor: Tensor, index: Mapping[Tensor, int]) -> Content:
 
 def _node_record(node: Tensor, index: Mapping[Tensor, int]) -> Content:
     if any(map(callable, node.params.values())):
-        raise GraphError(f"pack: {node} calls a Python function, which cannot be data")
+        raise GraphError(f"pack: {node} calls a Python function, which cannot be packed")
     record: Content = {
         "op": node.op,
         "from": [None if t is None else index[t] for t in node.operands],
@@ -229,7 +234,7 @@ def _role(tensor: Tensor) -> str:
 def _seal(kind: str, content: Content) -> bytes:
     text = json.dumps(content, separators=(",", ":")).encode()
     if len(text) > MOST_BYTES:
-        raise GraphError(f"pack {kind}: {len(text)} bytes; at most {MOST_BYTES} are read")
+        raise GraphError(f"pack {kind}: {len(text)} bytes; readers accept at most {MOST_BYTES}")
     return f"tensorplug wire {VERSION} {kind} {len(text)} {zlib.crc32(text):08x}\n".encode() + text
 
 
@@ -247,7 +252,7 @@ def _open(kind: str, data: bytes, where: str) -> Content:
             "pip install --upgrade tensorplug"
         )
     if kind_here != kind:
-        raise FormatError(f"{where}: holds a {kind_here}, no {kind}")
+        raise FormatError(f"{where}: holds a {kind_here}, not a {kind}")
     have = len(data) - found.end()
     if int(size) != have or have > MOST_BYTES:
         raise FormatError(
@@ -267,38 +272,38 @@ def _open(kind: str, data: bytes, where: str) -> Content:
 
 
 class _Reader:
-    """Builds what a packed text describes, and checks all of it on the way."""
+    """Builds the tensors, graph or part of a packed text, and checks everything."""
 
     def __init__(self, where: str, content: Content, tensors: Sequence[Tensor] = ()) -> None:
         self.where = where
         self.content = content
         self.homes: dict[int, Place] = {}
-        """Memory of persistent tensors by their number."""
+        """Places of persistent tensors, by the tensor's number."""
         self.tensors = list(tensors)
         self._index: dict[Tensor, int] = {}
 
     @property
     def records(self) -> list[Content]:
-        """The tensors as the text has them."""
+        """The records of tensors in the text."""
         return self._list(self.content, "tensors")
 
     def checked(self, build: Callable[[], T]) -> T:
-        """What `build` returns; whatever goes wrong in it is a FormatError."""
+        """Return the result of `build`; any error in it becomes a FormatError."""
         try:
             return build()
         except FormatError:
             raise
-        except Exception as error:  # rules of ops meet values that no builder gave
+        except Exception as error:  # rules of ops may fail on values that no builder passes
             raise FormatError(f"{self.where}: {error}") from error
 
     def graph(self) -> Graph:
-        """The graph of the text."""
+        """Return the graph of the text."""
         self._build()
         outputs, effects = (self._picked(self.content, key) for key in ("outputs", "effects"))
         return Graph(outputs, effects=effects)
 
     def part(self, buffers: Mapping[int, Buffer], patterns: Mapping[str, Pattern]) -> Part:
-        """The part of the text."""
+        """Return the part of the text."""
         self._build()
         self.homes = self._placed("homes", buffers)
         if self.homes:
@@ -311,7 +316,7 @@ class _Reader:
         return Part(nodes, part.bindings, outputs=outputs, groups=groups, stages=stages)
 
     def places(self, buffers: Mapping[int, Buffer]) -> dict[Tensor, Place]:
-        """Where the text says that tensors lie."""
+        """Return the places of tensors in the text."""
         return {self.tensors[i]: place for i, place in self._placed("places", buffers).items()}
 
     # --- tensors ---------------------------------------------------------------------------
@@ -321,7 +326,7 @@ class _Reader:
         for number, record in enumerate(self.records):
             what = f"tensor {number}"
             if not isinstance(record, dict):
-                raise self._wrong(f"{what} is {_short(record)}, no object")
+                raise self._wrong(f"{what} is {_short(record)}, not an object")
             tensor = self._tensor(number, record, what)
             root = tensor.view_of
             if root is not None and not 0 <= tensor.view_offset <= root.nbytes - tensor.nbytes:
@@ -334,7 +339,7 @@ class _Reader:
 
     def _tensor(self, number: int, record: Content, what: str) -> Tensor:
         if not isinstance(record.get("name"), str):
-            raise self._wrong(f"{what}: its name is {_short(record.get('name'))}, no text")
+            raise self._wrong(f"{what}: its name is {_short(record.get('name'))}, not a text")
         if "op" in record:
             return self._node(record, what)
         kind = dtype_of(self._text(record, "dtype", what))
@@ -373,7 +378,7 @@ class _Reader:
         ]
         params = record.get("params")
         if not isinstance(params, dict):
-            raise self._wrong(f"{what}: its parameters are {_short(params)}, no object")
+            raise self._wrong(f"{what}: its parameters are {_short(params)}, not an object")
         values = {name: self._value(value, what) for name, value in params.items()}
         if "name" in values:
             raise self._wrong(f"{what}: name is not a parameter")
@@ -385,11 +390,11 @@ class _Reader:
         return node
 
     def _check_facts(self, node: Tensor, record: Content, what: str) -> None:
-        """Nodes must come out as the sender had them: another version may have other rules."""
+        """Raise FormatError if a built node differs from the sender's: its rules may be others."""
         for fact, value in _facts(node, self._index).items():
             if record.get(fact) != value or type(record[fact]) is not type(value):
                 raise self._wrong(
-                    f"{what}, {node}: its {fact} comes out as {value}, and the sender had "
+                    f"{what}, {node}: its {fact} is {value} here, but the sender had "
                     f"{_short(record.get(fact))}; use the same version of tensorplug on both sides"
                 )
         if node.nbytes > LARGEST:
@@ -398,15 +403,15 @@ class _Reader:
     # --- parts -----------------------------------------------------------------------------
 
     def _nodes(self) -> list[Tensor]:
-        """The nodes in the order in which they run: each after what it is computed from."""
+        """The nodes in execution order: each node comes after its sources."""
         nodes = self._picked(self.content, "nodes")
         rank = {node: i for i, node in enumerate(nodes)}
         if len(rank) < len(nodes):
-            raise self._wrong("a node stands twice in the order of nodes")
+            raise self._wrong("a node is twice in the order of nodes")
         packed = {t for t, r in zip(self.tensors, self.records, strict=True) if "op" in r}
         for i, node in enumerate(nodes):
             if node not in packed:
-                raise self._wrong(f"{node} is to be computed, but comes without its sources")
+                raise self._wrong(f"{node} must be computed, but its sources are missing")
             for source in node.sources:
                 if max(rank.get(source, -1), rank.get(source.root, -1)) >= i:
                     raise self._wrong(f"{node} is computed before {source}, which it reads")
@@ -420,7 +425,7 @@ class _Reader:
         readers = readers_of(self.tensors)
         for record in self._list(self.content, "groups"):
             if not isinstance(record, list) or len(record) != 2 or not isinstance(record[1], dict):
-                raise self._wrong(f"a group is {_short(record)}, no name with tensors")
+                raise self._wrong(f"a group is {_short(record)}, not a name with tensors")
             name, named = record
             if not isinstance(name, str) or name not in patterns:
                 raise self._wrong(f"a group of the pattern {_short(name)}, which is not known here")
@@ -476,18 +481,18 @@ class _Reader:
     def _list(self, record: Content, key: str, what: str = "the text") -> list[Any]:
         found = record.get(key)
         if not isinstance(found, list):
-            raise self._wrong(f"{what}: {key} is {_short(found)}, no list")
+            raise self._wrong(f"{what}: {key} is {_short(found)}, not a list")
         return found
 
     def _text(self, record: Content, key: str, what: str) -> str:
         found = record.get(key)
         if not isinstance(found, str):
-            raise self._wrong(f"{what}: {key} is {_short(found)}, no text")
+            raise self._wrong(f"{what}: {key} is {_short(found)}, not a text")
         return found
 
     def _number(self, value: Any, what: str, most: int = LARGEST, least: int = 0) -> int:
         if type(value) is not int or not least <= value <= most:
-            raise self._wrong(f"{what} is {_short(value)}, no number from {least} to {most}")
+            raise self._wrong(f"{what} is {_short(value)}, not a number from {least} to {most}")
         return value
 
     def _four(self, record: Content, key: str, what: str) -> Ne:

@@ -1,4 +1,4 @@
-"""`Bindings`: where the tensors of a graph lie."""
+"""`Bindings`: the places of the tensors of a graph."""
 
 from collections.abc import Mapping
 
@@ -19,7 +19,7 @@ class Bindings:
         self._places = dict(places or {})
 
     def where(self, tensor: Tensor) -> Place:
-        """Buffer and offset of the first byte of `tensor`. Raises NotAllocated."""
+        """The place (buffer and byte offset) of `tensor`. Raises NotAllocated if it has none."""
         here = self._places.get(tensor)
         if here is not None:
             return here
@@ -34,14 +34,14 @@ class Bindings:
         return Place(home.buffer, home.offset + tensor.view_offset)
 
     def has(self, tensor: Tensor) -> bool:
-        """Whether `tensor` lies anywhere."""
+        """True if `tensor` has a place."""
         root = tensor.root
         return tensor in self._places or root in self._places or root.place is not None
 
     def names(self, tensor: Tensor) -> bool:
-        """Whether the table has a place for `tensor` itself, be it a view or not."""
+        """True if the table has an entry for `tensor` itself, whether it is a view or not."""
         return tensor in self._places
 
     def with_places(self, places: Mapping[Tensor, Place]) -> "Bindings":
-        """Return these bindings with `places` before them."""
+        """Return a copy of these bindings in which the entries of `places` take precedence."""
         return Bindings({**self._places, **places})

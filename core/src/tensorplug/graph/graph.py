@@ -1,4 +1,4 @@
-"""`Graph`: what to compute, as an application writes it."""
+"""`Graph`: the tensors that an application wants to be computed."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -9,11 +9,11 @@ from tensorplug.graph.tensor import Tensor
 
 
 class Graph:
-    """Immutable: the tensors that `outputs` and `effects` need, in execution order.
+    """All tensors that `outputs` and `effects` need, in execution order. Immutable.
 
-    Execution order is the order in which tensors were made. So sources come before what uses them,
-    and accesses to the same memory keep the order of the program that built them. `effects` are
-    tensors whose writes must happen though nothing reads them.
+    Execution order is the order in which the tensors were made. So sources come before the nodes
+    that use them, and accesses to the same memory keep the order of the program that built them.
+    `effects` are tensors whose writes must happen even if nothing reads them.
     """
 
     def __init__(
@@ -35,12 +35,12 @@ class Graph:
 
     @cached_property
     def uses(self) -> Mapping[Tensor, int]:
-        """How many times each tensor is a source."""
+        """For each tensor, the number of times that it is a source of a node."""
         return Counter(source for node in self.nodes for source in node.sources)
 
     @cached_property
     def readers(self) -> Mapping[Tensor, Sequence[Tensor]]:
-        """The nodes that have each tensor as a source, views too."""
+        """For each tensor, the nodes that have it as a source, including views of it."""
         return readers_of(self.nodes)
 
     def __repr__(self) -> str:
@@ -51,7 +51,7 @@ class Graph:
 
 
 def readers_of(nodes: Iterable[Tensor]) -> Mapping[Tensor, Sequence[Tensor]]:
-    """Those of `nodes` that have each tensor as a source."""
+    """For each tensor, those of `nodes` that have it as a source."""
     found: dict[Tensor, list[Tensor]] = {}
     for node in nodes:
         for source in dict.fromkeys(node.sources):

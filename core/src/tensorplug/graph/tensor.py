@@ -1,8 +1,9 @@
 """`Tensor`: frozen metadata of one value in a graph.
 
-Sizes are kept twice: `ne` and `nb` (ggml order: fastest dimension first; strides in bytes, four of
-each) and `shape` and `strides` (NumPy order, as many as the tensor has dimensions). Only persistent
-tensors own storage; all others get theirs from the bindings of a schedule.
+Sizes are available in two orders. `ne` and `nb` are in ggml order: four sizes and four strides in
+bytes, the fastest dimension first. `shape` and `strides` are in NumPy order and have one entry for
+each dimension of the tensor. Only persistent tensors (weights, caches) have a place of their own in
+memory; other tensors get a place from the bindings of a schedule.
 """
 
 import enum
@@ -32,7 +33,8 @@ _serials = itertools.count()
 _NO_PARAMS: Mapping[str, Value] = MappingProxyType({})
 
 OPERATORS: dict[str, Callable[..., "Tensor"]] = {}
-"""What `+`, `@`, `[]` and their like build. `tensorplug.ops` fills it: ops stand above tensors."""
+"""Functions for the operators `+`, `@`, `[]` and others. `tensorplug.ops` fills this table, because
+the module of tensors cannot import the ops."""
 
 
 class Flags(enum.Flag):
@@ -47,7 +49,7 @@ class Flags(enum.Flag):
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a persistent tensor lies: `offset` bytes into `buffer`."""
+    """A place in memory: `offset` bytes into `buffer`."""
 
     buffer: "Buffer"
     offset: int
@@ -57,10 +59,10 @@ class Place:
 class Tensor:
     """One value: a leaf (input, constant, weight) or the result of an op. Compared by identity.
 
-    `operands` has one entry for each source of the op, None where an optional one is absent.
-    `view_of` is the tensor whose memory this one shares, never itself a view; `view_offset` is in
-    bytes. `writes` says that computing this tensor writes into that memory, and into that of the
-    operands named in `also_writes`.
+    `operands` has one entry for each source of the op, None for an optional source that is absent.
+    `view_of` is the tensor whose memory this tensor shares; it is never a view itself.
+    `view_offset` is the offset into it, in bytes. With `writes`, computing this tensor writes into
+    the memory of `view_of` and of the operands in `also_writes`.
     """
 
     dtype: DType
@@ -108,7 +110,7 @@ class Tensor:
 
     @property
     def nbytes(self) -> int:
-        """Bytes from the first to the last element, gaps between them included."""
+        """Bytes from the start of the first to the end of the last element, including gaps."""
         if self.size == 0:
             return 0
         if self.splits_blocks:
@@ -119,7 +121,7 @@ class Tensor:
 
     @property
     def is_contiguous(self) -> bool:
-        """Whether the elements lie without gaps, in order; dimensions of size 1 do not count."""
+        """True if elements are in order without gaps; dimensions of size 1 do not matter."""
         if self.size == 0:
             return True
         return not self.splits_blocks and all(
@@ -129,14 +131,14 @@ class Tensor:
 
     @property
     def has_contiguous_rows(self) -> bool:
-        """Whether each row lies without gaps."""
+        """True if there are no gaps within rows."""
         return not self.splits_blocks and (self.nb[0] == self.dtype.size or self.ne[0] == 1)
 
     @property
     def splits_blocks(self) -> bool:
-        """Whether this is a transposed block type: good for `x @ w.T` and for nothing else.
+        """True for a transposed tensor of a block type, which only `x @ w.T` accepts.
 
-        Its rows run across the blocks, which no strides can say.
+        Its rows run across blocks, and strides cannot express that.
         """
         return self.dtype.is_block and self.op == "transpose"
 
@@ -144,37 +146,37 @@ class Tensor:
 
     @property
     def is_leaf(self) -> bool:
-        """Whether nothing computes this tensor."""
+        """True if no op computes this tensor."""
         return self.op == "none"
 
     @property
     def is_view(self) -> bool:
-        """Whether this is another look at some memory, with nothing to compute."""
+        """True for a view: the tensor lies in the memory of another and needs no computation."""
         return self.view_of is not None and not self.writes
 
     @property
     def is_input(self) -> bool:
-        """Whether the user writes this tensor before each run."""
+        """True if the user writes this tensor before each run."""
         return Flags.INPUT in self.flags
 
     @property
     def root(self) -> "Tensor":
-        """The tensor whose memory this one lies in: itself unless it is a view or a write."""
+        """The tensor that has the memory of this one: itself unless it is a view or a write."""
         return self if self.view_of is None else self.view_of
 
     @property
     def written_roots(self) -> tuple["Tensor", ...]:
-        """The roots whose memory computing this tensor changes, itself apart."""
+        """The roots whose memory changes when this tensor is computed, except its own memory."""
         return (self.root, *(t.root for t in self.also_writes)) if self.writes else ()
 
     def same_layout(self, other: "Tensor") -> bool:
-        """Whether type, sizes and strides are equal."""
+        """True if type, sizes and strides of both tensors are equal."""
         return self.dtype is other.dtype and self.ne == other.ne and self.nb == other.nb
 
     def named(self, name: str) -> "Tensor":
-        """Return a copy with another name: another tensor, to be used in place of this one.
+        """Return a copy with another name. The copy is a different tensor; use it instead.
 
-        It keeps the place of this one in execution order.
+        The copy has the position of this tensor in execution order.
         """
         copy = replace(self, name=name)
         object.__setattr__(copy, "serial", self.serial)
@@ -183,16 +185,16 @@ class Tensor:
     # --- data ------------------------------------------------------------------------------
 
     def numpy(self) -> Array:
-        """View host-visible memory as an array of `shape`, without a copy.
+        """Return the memory of this tensor as an array of `shape`, without a copy.
 
-        bf16 comes as uint16; block types come as bytes, the last dimension being bytes per row.
-        Raises NotAllocated where there is no memory, or none that the host can see.
+        Elements of bf16 are uint16. Block types are bytes, and the last size is bytes per row.
+        Raises NotAllocated if the tensor has no memory or the host cannot read its memory.
         """
         home = self._home()
         return array_view(self, home.buffer.host(), home.offset + self.view_offset)
 
     def _shared(self) -> Any:
-        """What other libraries view the memory through; `Buffer.shared` says whose array it is."""
+        """An array through which other libraries can access the memory; see `Buffer.shared`."""
         home = self._home()
         return home.buffer.shared(self, home.offset + self.view_offset)
 
@@ -204,7 +206,7 @@ class Tensor:
             )
         return home
 
-    __array_ufunc__ = None  # NumPy leaves `array + tensor` to us and never reads memory for it
+    __array_ufunc__ = None  # so NumPy leaves `array + tensor` to Tensor and reads no memory
 
     def __array__(self, dtype: "np.dtype[Any] | None" = None, *, copy: bool | None = None) -> Array:
         array = self.numpy()
@@ -227,22 +229,26 @@ class Tensor:
         """A view of a matrix with its two dimensions swapped. Raises ShapeError for other ranks."""
         if self.rank != 2:
             raise ShapeError(
-                f"{self}: .T is for two dimensions, got {self.rank}; .mT swaps the last two, "
-                "permute() puts all in another order, reshape() adds some"
+                f"{self}: .T needs two dimensions, got {self.rank}; .mT swaps the last two, "
+                "permute() reorders all, reshape() adds dimensions"
             )
         return self.mT
 
     @property
     def mT(self) -> "Tensor":  # noqa: N802 - NumPy's spelling
-        """A view with the last two dimensions swapped. Raises ShapeError where there are fewer."""
+        """A view with the last two dimensions swapped. Raises ShapeError for fewer than two."""
         if self.rank < 2:
             raise ShapeError(
-                f"{self}: .mT swaps the last two dimensions, got {self.rank}; reshape() adds some"
+                f"{self}: .mT swaps the last two dimensions, got {self.rank}; reshape() adds "
+                "dimensions"
             )
         return OPERATORS["transpose"](self)
 
     def reshape(self, *shape: int | tuple[int, ...]) -> "Tensor":
-        """A view with other sizes, NumPy order, at most one of them -1; needs contiguous memory."""
+        """A view with other sizes in NumPy order; one may be -1 (inferred).
+
+        Raises ShapeError if this tensor is not contiguous or the number of elements differs.
+        """
         return OPERATORS["reshape"](self, shape)
 
     def __getitem__(self, index: Any) -> "Tensor":
@@ -295,7 +301,7 @@ class Tensor:
 
 
 def contiguous_nb(dtype: DType, ne: Ne) -> Ne:
-    """Strides in bytes of a tensor without gaps. Raises ShapeError for parts of blocks."""
+    """Strides in bytes of a contiguous tensor. Raises ShapeError if a row ends within a block."""
     row = dtype.row_size(ne[0])
     return (dtype.size, row, row * ne[1], row * ne[1] * ne[2])
 
@@ -327,21 +333,22 @@ def leaf(
     flags: Flags = Flags.NONE,
     place: Place | None = None,
 ) -> Tensor:
-    """Return a contiguous tensor that nothing computes; `shape` in NumPy order."""
+    """Return a contiguous tensor that no op computes; `shape` is in NumPy order."""
     ne, rank = ne_of(shape, f"tensor {name!r}")
     kind = dtype_of(dtype)
     return Tensor(kind, ne, contiguous_nb(kind, ne), rank, flags=flags, name=name, place=place)
 
 
 def input(name: str, shape: tuple[int, ...] | list[int], dtype: DTypeLike) -> Tensor:
-    """Return a tensor that the user fills before each run; `shape` in NumPy order."""
+    """Return a tensor that the user gives to each run; `shape` is in NumPy order."""
     return leaf(name, shape, dtype, flags=Flags.INPUT)
 
 
 def array_view(tensor: Tensor, memory: Array, offset: int) -> Array:
-    """View `memory` (uint8) from `offset` on as `tensor` lies in it, without a copy.
+    """Return `tensor`, which lies at `offset` of the uint8 array `memory`, as an array; no copy.
 
-    The shape is `Tensor.shape`; the last dimension of block types counts bytes. Raises ShapeError.
+    The shape is `Tensor.shape`; the last dimension of block types counts bytes. Raises ShapeError
+    if the tensor does not lie in `memory`.
     """
     if tensor.splits_blocks:
         raise ShapeError(

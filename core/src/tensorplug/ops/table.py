@@ -231,7 +231,7 @@ def apply(op: Op, *operands: Tensor | None, name: str = "", **params: Value) -> 
 
 
 def in_place(node: Tensor) -> Tensor:
-    """Return a copy of `node` that is computed over the memory of a source: an effect on it.
+    """Return a copy of `node` that is computed over the memory of a source: an effect.
 
     The source is the first one that the op may replace and that has the layout of the result.
     Raises GraphError if there is none.

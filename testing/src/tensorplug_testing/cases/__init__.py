@@ -59,26 +59,26 @@ _FAMILIES = (
     sparse,
 )
 SMALL: tuple[Case, ...] = tuple(case for family in _FAMILIES for case in family.CASES)
-"""Every op, type and layout, with few elements."""
+"""Small cases of every op, type and layout."""
 
 LARGE: tuple[Case, ...] = tuple(large.CASES)
-"""A few that devices cut into tiles or share out to threads."""
+"""Cases that are large enough to be cut into tiles or distributed over threads."""
 
 TAILS: tuple[Case, ...] = tuple(tails.CASES)
-"""One of each op that is just larger than a tile."""
+"""One case of each op that is slightly larger than a tile."""
 
 _SEEN = frozenset(case.id for case in (*SMALL, *LARGE, *TAILS))
 GRID: tuple[Case, ...] = tuple(case for case in grid.CASES if case.id not in _SEEN)
-"""The same ops over wider grids of shapes, layouts, types and parameters."""
+"""Cases of the same ops over wider grids of shapes, layouts, types and parameters."""
 
 MODELS: tuple[Case, ...] = tuple(models.CASES)
-"""The ops of two real language models, as they are there."""
+"""The nodes of two real language models."""
 
 CASES = (*SMALL, *LARGE, *TAILS, *GRID, *MODELS)
-"""What a device computes, or refuses with a reason of its own."""
+"""All cases that a device may be able to compute."""
 
 REFUSED: tuple[Case, ...] = (*copy.REFUSED, *rows.REFUSED, *elementwise.REFUSED)
-"""What every device refuses so far: encoding to types whose best block must be searched for."""
+"""Cases that no device accepts so far: encoding to types that need a search for the best block."""
 
 __all__ = [
     "CASES",

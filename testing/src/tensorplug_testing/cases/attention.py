@@ -21,7 +21,7 @@ def attention(
     sinks: Arg | None = None,
     **params: float,
 ) -> Case:
-    """Attention, by default with the usual scale."""
+    """A case of attention; the default scale is 1 / sqrt(head size)."""
     scale = params.pop("scale", 1 / math.sqrt(q.ne[0]))
     return Case(
         op="flash_attn_ext",

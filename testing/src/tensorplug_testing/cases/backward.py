@@ -1,4 +1,4 @@
-"""Cases of gradients; those of rope have the parameters of the cases of rope."""
+"""Cases of gradients. Those of `rope_back` use the parameters of the cases of `rope`."""
 
 import itertools
 from collections.abc import Iterator, Mapping
@@ -47,7 +47,7 @@ RMS_NORM = [
         two("rms_norm_back", Arg(ne), Arg(ne), eps=eps)
         for ne in _SHAPES
         for eps in (0.0, 1e-6, 1e-4, 1e-1)
-        if ne != (1, 3)  # the gradient of x / |x| is nothing but rounding errors
+        if ne != (1, 3)  # the gradient of x / |x| consists of rounding errors
     ],
     *[
         two("rms_norm_back", Arg((7, 5, 3, 2), layout=a), Arg((7, 5, 3, 2), layout=b))
@@ -63,7 +63,7 @@ SOFT_MAX = [
         two("soft_max_back", Arg(ne), Arg(ne, data=SHARES), scale=scale)
         for ne in [*_SHAPES[:5], (16, 16, 1, 1), (15, 15, 2, 3), (200, 4)]
         for scale in (1.0, 0.1, -2.5)
-        if ne != (1, 3)  # y is 1 there, and the gradient 0: relative errors mean nothing
+        if ne != (1, 3)  # y is 1 and the gradient 0, so relative errors have no meaning
     ],
     *[
         two("soft_max_back", Arg((7, 5, 3, 2), layout=a), Arg((7, 5, 3, 2), layout=b, data=SHARES))

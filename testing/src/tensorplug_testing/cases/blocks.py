@@ -1,7 +1,4 @@
-"""Random blocks, where any bytes will do: they hold codes that no encoder would choose.
-
-Only scales must be sane.
-"""
+"""Random stored blocks: any codes, also those that no encoder would choose, with sane scales."""
 
 from typing import Any
 
@@ -30,7 +27,7 @@ HALF_SCALES: dict[tp.DType, tuple[int, ...]] = {
     tp.IQ4_NL: (0,),
     tp.IQ4_XS: (0,),
 }
-"""Where in a block an f16 scale lies, in bytes."""
+"""Byte offsets of the f16 scales in a block."""
 
 SCATTERED = frozenset({*HALF_SCALES, tp.Q8_K, tp.NVFP4, tp.IQ1_M})
 """Types whose blocks are drawn by `random_rows`."""
@@ -40,7 +37,7 @@ def random_rows(rng: np.random.Generator, dtype: tp.DType, shape: tuple[int, ...
     """Stored rows of a tensor of `shape` (NumPy order): uint8, the last axis in bytes."""
     count = int(np.prod(shape)) // dtype.block
     blocks = rng.integers(0, 256, (count, dtype.size), np.uint8)
-    # Some scales are so small that an f16 holds a few of their digits only.
+    # Some scales are so small that an f16 stores only a few of their digits (subnormal numbers).
     scales = rng.uniform(0.01, 0.02, (count, 2)) * rng.choice([-1, 1, 1e-4], (count, 2))
     for column, at in enumerate(HALF_SCALES.get(dtype, ())):
         blocks[:, at : at + 2] = scales[:, column : column + 1].astype("<f2").view(np.uint8)
@@ -59,7 +56,7 @@ SCALED: dict[tp.DType, int] = {
     tp.TQ1_0: 52,
     tp.TQ2_0: 64,
 }
-"""Where in a block the f16 lies by which its values are multiplied, of all types that have one."""
+"""Byte offset in a block of the f16 scale that multiplies all its values, for types with one."""
 
 
 def spoil_scale(rng: np.random.Generator, dtype: tp.DType, rows: Array, scale: float) -> None:
@@ -70,7 +67,7 @@ def spoil_scale(rng: np.random.Generator, dtype: tp.DType, rows: Array, scale: f
 
 
 def _scatter_iq1_m_scale(blocks: Array, scales: Array) -> None:
-    """iq1_m keeps its f16 scale in the upper four bits of the four last 16-bit words."""
+    """Store scales of iq1_m: the f16 is in the upper four bits of the last four 16-bit words."""
     bits = scales.astype("<f2").view(np.uint16)
     for word in range(4):
         upper = 48 + 2 * word + 1

@@ -1,4 +1,4 @@
-"""How far an element of a product may be from the exact one, by the sizes of its operands."""
+"""The allowed error of each element of a product, from the sizes of its operands."""
 
 import math
 
@@ -10,24 +10,25 @@ from tensorplug_testing.cases.case import Array, Built
 from tensorplug_testing.cases.expected import kept
 
 SUM = 4 * 2.0**-24
-"""Rounding of f32 sums: times the square root of the number of terms, and the operands' lengths.
+"""The factor of the allowed error of f32 sums. The others are the square root of the number of
+terms, and the lengths of the operands.
 
-The errors of a plain loop are a third of it, those of sums in lanes or tiles much less.
+A plain loop has a third of this error; sums in lanes or tiles have much less.
 """
 SPREAD = 6
-"""Errors of operands are independent and bounded by d: their sum with weights w is farther than
-6 * d * |w| from 0 once in 30 million elements (Hoeffding's inequality)."""
+"""The factor for rounded operands. If the errors of operands are independent and at most d, their
+sum with weights w exceeds 6 * d * |w| in one of 30 million elements (Hoeffding's inequality)."""
 HALF = 2.0**-9
-"""Largest relative error of a number rounded to bf16; that of f16 is smaller."""
+"""The largest relative error of a number rounded to bf16. That of f16 is smaller."""
 BYTE = 1 / 254
-"""Largest error of a number rounded to a byte, as a share of the largest of its group."""
+"""The largest error of a number rounded to a byte, relative to the largest number of its group."""
 
 
 def product_bound(built: Built, rounding: Rounding, *, representable: bool) -> Array:
-    """Allowed distance for each element of a `mul_mat` or `mul_mat_id`, in the node's shape."""
+    """The allowed error of each element of a `mul_mat` or `mul_mat_id`, in the node's shape."""
     lengths_w, peaks_w, lengths_x, peaks_x = kept(built, "sizes", lambda: _sizes(built))
     terms = built.node.sources[0].ne[0]
-    with np.errstate(invalid="ignore"):  # infinite operands: results are not finite either
+    with np.errstate(invalid="ignore"):  # infinite operands give results that are not finite
         bound = SUM * (math.sqrt(terms) + 4) * lengths_w * lengths_x
         if rounding is Rounding.HALVES:
             bound = bound + SPREAD * HALF * (lengths_w * peaks_x + peaks_w * lengths_x)
@@ -37,7 +38,7 @@ def product_bound(built: Built, rounding: Rounding, *, representable: bool) -> A
 
 
 def _sizes(built: Built) -> list[Array]:
-    """Euclidean length and largest magnitude of the rows of w and of x that make each element."""
+    """For each element: Euclidean length and largest magnitude of its row of w and its row of x."""
     w, x, *ids = (_values(built, n) for n in range(len(built.node.sources)))
     sizes_w, sizes_x = (
         [np.sqrt((a * a).sum(axis=-1)), np.abs(a).max(axis=-1, initial=0)] for a in (w, x)
@@ -56,7 +57,7 @@ def _sizes(built: Built) -> list[Array]:
 
 
 def _values(built: Built, index: int) -> Array:
-    """The values of a source, in four dimensions, NumPy order."""
+    """The values of a source, with four dimensions in NumPy order."""
     source, memory = built.node.sources[index], Memory()
     memory.add(source.root)
     slots = memory.window(source.root)

@@ -1,4 +1,4 @@
-"""`Case`: one use of one op, as data; and what turns it into a graph and its inputs."""
+"""`Case`: one use of one op, as data, and functions that make a graph and inputs of it."""
 
 import zlib
 from collections.abc import Callable, Mapping
@@ -20,19 +20,19 @@ Ne = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class Data:
-    """How the values of a leaf are drawn: a tag for the case id, and the function that draws them.
+    """The distribution of the values of a leaf: a tag for the case id, and a function that draws.
 
-    The function takes a generator and a shape in NumPy order, always of four dimensions.
+    The function takes a generator and a shape with four dimensions in NumPy order.
     """
 
     tag: str
     draw: Callable[[np.random.Generator, tuple[int, ...]], Array]
     scale: float | None = None
-    """What one block has for its scale, if that is not finite."""
+    """A scale that is not finite, for one block; None for ordinary values."""
 
 
 def written(value: float) -> str:
-    """`value` as short as it can be read back exactly."""
+    """The shortest text from which `value` can be read back exactly."""
     short = f"{value:g}"
     return short if float(short) == value or value != value else repr(float(value))
 
@@ -45,12 +45,12 @@ def uniform(low: float, high: float) -> Data:
 
 
 def integers(low: int, high: int) -> Data:
-    """Integers from `low` to `high`, that excluded; many equal ones where the range is short."""
+    """Integers from `low` on, below `high`. A short range gives many equal values."""
     return Data(f"int{low}..{high}", lambda rng, shape: rng.integers(low, high, shape))
 
 
 def among(*values: float) -> Data:
-    """Each of `values` at least once where there is room, the rest at random."""
+    """Random choices of `values`, with each value at least once if there are enough elements."""
 
     def draw(rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
         size = int(np.prod(shape))
@@ -61,7 +61,7 @@ def among(*values: float) -> Data:
 
 
 def distinct(below: int) -> Data:
-    """Row numbers less than `below`, no two in a row of the leaf the same."""
+    """Row numbers below `below`, all different within a row of the leaf."""
 
     def draw(rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
         rows = [rng.permutation(below)[: shape[-1]] for _ in range(int(np.prod(shape[:-1])))]
@@ -71,7 +71,7 @@ def distinct(below: int) -> Data:
 
 
 def partly(rows: Data) -> Data:
-    """Row numbers, of which about a third name no row, the first and the last at least."""
+    """Row numbers of which about a third, and at least the first and the last, are -1 (no row)."""
 
     def draw(rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
         ids = np.array(rows.draw(rng, shape))
@@ -84,9 +84,9 @@ def partly(rows: Data) -> Data:
 
 
 def with_one(value: float, at: str = "values") -> Data:
-    """Numbers from -1 to 1 and one `value` among them: an element, or with "scale" that of a block.
+    """Numbers from -1 to 1 with one `value` among them: an element, or the scale of one block.
 
-    The scale of a block is spoiled in what is stored, by `spoil_scale`.
+    With `at="scale"`, `spoil_scale` writes the value over the scale of a stored block.
     """
 
     def draw(rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
@@ -106,15 +106,15 @@ def _bytes(rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
 
 UNIT = uniform(-1, 1)
 BYTES = Data("bytes", _bytes)
-"""Numbers between -1 and 1 that bytes hold without rounding, whatever scales are chosen.
+"""Numbers between -1 and 1 that are not changed by rounding to bytes with scales.
 
-The largest of each 16 is 127 or -127, in units of 1/128.
+They are multiples of 1/128, and the largest of each 16 numbers is 127/128 or -127/128.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Arg:
-    """One source: the sizes and the type that the op sees, the layout, the values."""
+    """One source of a case: sizes and type as the op sees them, layout in memory, values."""
 
     ne: Ne
     dtype: tp.DType = tp.F32
@@ -134,13 +134,13 @@ class Arg:
 class Case:
     """One use of one op.
 
-    `compare` names how results are compared: `near`, `product`, `exact`, `encoded`, `order`, `set`
-    or `not_finite`. For `near`, `limit` bounds the normalised mean square error; with `each` every
-    element must be near too. On streams that declare a `Rounding` for the node, `rounded` takes the
-    place of a smaller `limit`. A `product` is judged element by element, by the sizes of its
-    operands; with `representable` the values of `x` do not change when they are rounded to bytes.
-    Of each `kind` of an op every tier has a case; "" is what all ops have. With `always` the case
-    belongs to tier `ci`, whatever its types and layouts are.
+    `compare` is the method of comparison: `near`, `product`, `exact`, `encoded`, `order`, `set` or
+    `not_finite`. For `near`, `limit` bounds the normalised mean square error; with `each`, every
+    element must be near too. On streams that declare a `Rounding` for the node, `rounded` replaces
+    a smaller `limit`. A `product` is compared element by element, with bounds from the sizes of its
+    operands; `representable` says that rounding to bytes does not change the values of `x`. Every
+    tier has a case of each `kind` of an op; the ordinary kind is "". A case with `always` is in
+    tier `ci`, whatever its types and layouts are.
     """
 
     op: str
@@ -157,7 +157,7 @@ class Case:
 
     @property
     def id(self) -> str:
-        """All that sets this case apart, in one word."""
+        """A unique name made of all properties of the case, without spaces."""
         sources = ["none" if arg is None else str(arg) for arg in self.args]
         params = [
             f"{k}={getattr(v, '__name__', v)}".replace(" ", "") for k, v in self.params.items()
@@ -166,25 +166,25 @@ class Case:
 
     @property
     def types(self) -> tuple[str, ...]:
-        """The types of the sources, and the type asked for where there is one."""
+        """The types of the sources, and the type of the result if the case names one."""
         asked = self.params.get("to")
         named = [arg.dtype.name for arg in self.args if arg is not None]
         return (*named, asked) if isinstance(asked, str) else tuple(named)
 
     @property
     def layouts(self) -> tuple[str, ...]:
-        """How the sources lie in memory."""
+        """The layouts of the sources."""
         return tuple(arg.layout for arg in self.args if arg is not None)
 
     def seed(self, base: int = 0, again: int = 0) -> int:
-        """Seed of the values, the same on every machine; `base` and `again` give others."""
+        """The seed of the values, equal on all machines; it depends on `base` and `again`."""
         text = f"{self.id}#{base}" if base else self.id
         return zlib.crc32(f"{text}+{again}".encode() if again else text.encode())
 
 
 @dataclass(frozen=True, slots=True)
 class Built:
-    """A case as a graph: the node under test and what is stored in the leafs."""
+    """A case as a graph: the node under test, and the stored values of the leafs."""
 
     node: Tensor
     stored: dict[Tensor, Array]
@@ -216,13 +216,14 @@ def build(case: Case, base: int = 0) -> Built:
 
 
 ATTEMPTS = 20
-"""Draws of a leaf until its values differ from those before: short lists of ids often do not."""
+"""The most draws of a leaf until its values differ from the previous ones. Short lists of ids are
+often drawn twice."""
 
 
 def redrawn(case: Case, built: Built, base: int = 0, again: int = 1) -> Built:
-    """Return the same graph with other values in every leaf: numbers, ids, positions, masks.
+    """Return the same graph with different values in every leaf: numbers, ids, positions, masks.
 
-    A leaf keeps its values only where there are no others, such as the ids of a table of one row.
+    A leaf keeps its values only if no others are possible, such as ids for a table of one row.
     """
     seed = case.seed(base, again)
     rng = np.random.default_rng(seed)
@@ -243,7 +244,7 @@ def _other(rng: np.random.Generator, arg: Arg, root: Tensor, before: Array) -> A
 
 
 def node_of(case: Case) -> Tensor:
-    """Only the node under test, without values, to ask a device whether it supports the node."""
+    """The node under test without values, to ask a device whether it supports the node."""
     return _node(case, _operands(case))
 
 
@@ -266,7 +267,7 @@ def _stored(rng: np.random.Generator, arg: Arg, root: Tensor) -> Array:
     return slots.astype(np.float32) if arg.dtype is tp.F32 else slots
 
 
-# --- layouts: a tensor of the wanted sizes, a view of a leaf unless it is plain ----------------
+# --- layouts: each function returns a tensor of the wanted sizes, a leaf or a view of one ------
 
 
 def _plain(arg: Arg) -> Tensor:
@@ -297,7 +298,7 @@ def _columns(arg: Arg) -> Tensor:
 
 
 def _shifted(arg: Arg) -> Tensor:
-    """Without gaps, but one element (or block) off the start of the memory."""
+    """A contiguous view that starts one element (or block) after the start of the memory."""
     size = int(np.prod(arg.ne))
     root = _leaf(arg, (size + arg.dtype.block,))
     wanted = leaf("", arg.ne[::-1], arg.dtype)
@@ -313,7 +314,7 @@ def _every_second_element(arg: Arg) -> Tensor:
 
 
 def _strided(arg: Arg) -> Tensor:
-    """Strides as they are given, in a leaf that just holds them."""
+    """A view with the strides of `arg`, into a leaf that is just large enough."""
     a, b, c, d = pad_ne(arg.nb)
     seen = Tensor(arg.dtype, pad_ne(arg.ne), (a, b, c, d), len(arg.ne))
     root = _leaf(arg, (-(-seen.nbytes // arg.dtype.size) * arg.dtype.block,))

@@ -38,7 +38,7 @@ PLAN_USES: Uses = {
     "rebind": lambda p: p.rebind(p.bound),
     "with": lambda p: p.__enter__(),
 }
-REMEDY = "; close what was made from it first, or use close(force=True)"
+REMEDY = "; close them first, or use close(force=True)"
 
 
 class LifetimeTests(Suite):

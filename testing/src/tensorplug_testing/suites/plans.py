@@ -172,7 +172,7 @@ class PlanTests(Suite):
             planned.plan.rebind(other)
 
         assert str(error.value) == (
-            f"{planned.plan!r}: cannot run {other!r} of another structure; plan it"
+            f"{planned.plan!r}: cannot run {other!r}, which has another structure; plan it"
         )
         np.testing.assert_array_equal(
             planned.compute({x: numbers(100)})[0], work.after(numbers(100), 2)

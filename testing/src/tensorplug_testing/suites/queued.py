@@ -124,7 +124,7 @@ class QueuedTests(Suite):
         with pytest.raises(tp.DTypeError) as error:
             transfer.read_async(stream, tensor, memoryview(out))
 
-        assert "cannot read into memory that is read-only" in str(error.value)
+        assert "cannot read into read-only memory" in str(error.value)
         assert out == bytes(8)
 
     def test_elements_for_a_tensor_with_gaps_are_refused(
@@ -137,7 +137,7 @@ class QueuedTests(Suite):
             transfer.write_async(stream, view, numbers(4, 2))
 
         assert str(error.value) == (
-            f"{view}: has gaps, and elements have none; give stored bytes as uint8, or "
+            f"{view}: has gaps, but the elements given do not; give stored bytes as uint8, or "
             "write() it after synchronize()"
         )
         stream.synchronize()

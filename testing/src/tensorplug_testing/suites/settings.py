@@ -58,7 +58,7 @@ class SettingsTests(Suite):
     @pytest.mark.parametrize("usage", [1, "weights", None, True], ids=repr)
     def test_usage_that_is_none_is_refused(self, work: Work, device: Device, usage: Any) -> None:
         buffer, known = work.alloc(64), "tensorplug.ANY, tensorplug.WEIGHTS, tensorplug.COMPUTE"
-        what = f"usage={usage!r} is no usage of a buffer; give one of {known}"
+        what = f"usage={usage!r} is not a BufferUsage; give one of {known}"
 
         for kind in (device.buffer_type, device.host_buffer_type, *device.extra_buffer_types):
             if kind is not None:
