@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 import tensorplug as tp
-from tensorplug import Backend, DType, Tensor, meta
+from tensorplug import Backend, DType, Tensor
 from tensorplug.device import Resource
 from tensorplug.errors import FormatError, OptionError
 from tensorplug.gguf import (
@@ -25,7 +25,6 @@ from tensorplug_llm.hparams import HParams
 from tensorplug_llm.loader import add_output, check_tensors
 from tensorplug_llm.placement import Placement, place
 from tensorplug_llm.session import Session
-from tensorplug_llm.tensor_split import tensor_policy
 from tensorplug_llm.tokenizer import Tokenizer, load_tokenizer
 
 DEFAULT_CONTEXT = 2048
@@ -150,7 +149,9 @@ def load_model(
             given.append(_open(owned, "best"))
         is_tensor = _check_split(split, layers, ratio)
         if is_tensor:
-            given = [_joined(owned, given, file, hparams, ratio)]
+            from tensorplug_llm.tensor_split import joined  # noqa: PLC0415 - seldom asked for
+
+            given = [joined(owned, given, file, hparams, ratio)]
         streams = list(given)
         if not streams[-1].buffer_type.is_host:
             streams.append(_open(owned, "cpu"))
@@ -194,28 +195,6 @@ def _check_split(
     if split == Split.LAYER and ratio is not None:
         raise OptionError("ratio: goes with the split tensor; give layers instead")
     return split == Split.TENSOR
-
-
-def _joined(
-    owned: list[Resource],
-    given: Sequence[Backend],
-    file: GGUFFile,
-    hparams: HParams,
-    ratio: Sequence[float] | None,
-) -> Backend:
-    """One stream over the devices of `given`, each with the options and threads of its stream."""
-    parts = ratio or [1.0] * len(given)
-    if len(parts) != len(given):
-        names = ", ".join(b.name for b in given)
-        raise OptionError(
-            f"ratio: {', '.join(map(str, parts))} has {len(parts)} parts for {names}; give one for "
-            "each device"
-        )
-    device = meta.device(given, tensor_policy(hparams, parts, file.tensors))
-    owned.append(device)
-    joined = device.open()
-    owned.append(joined)
-    return joined
 
 
 def _load_tokenizer(file: GGUFFile, hparams: HParams) -> Tokenizer:

@@ -202,10 +202,6 @@ def cache_folder() -> Path:
     named = os.environ.get(CACHE_VARIABLE)
     if named:
         return Path(named)
-    home = Path.home()
-    system = {
-        "darwin": home / "Library" / "Caches",
-        "win32": Path(os.environ.get("LOCALAPPDATA", home / "AppData" / "Local")),
-    }
-    base = system.get(sys.platform) or Path(os.environ.get("XDG_CACHE_HOME") or home / ".cache")
-    return base / "tensorplug-llm"
+    import platformdirs  # noqa: PLC0415 - takes 10 ms, and files with paths need none
+
+    return platformdirs.user_cache_path("tensorplug-llm", appauthor=False)

@@ -2,8 +2,10 @@
 
 from collections.abc import Mapping, Sequence
 
-from tensorplug import Tensor
-from tensorplug.gguf import FileTensor
+from tensorplug import Backend, Tensor, meta
+from tensorplug.device import Resource
+from tensorplug.errors import OptionError
+from tensorplug.gguf import FileTensor, GGUFFile
 from tensorplug.meta import Policy, SplitState, cut, deal
 from tensorplug_llm.hparams import HParams
 
@@ -86,3 +88,25 @@ class _Shares:
 
     def _block(self, name: str) -> int:
         return self._tensors[name].dtype.block
+
+
+def joined(
+    owned: list[Resource],
+    given: Sequence[Backend],
+    file: GGUFFile,
+    hparams: HParams,
+    ratio: Sequence[float] | None,
+) -> Backend:
+    """One stream over the devices of `given`, each with the options and threads of its stream."""
+    parts = ratio or [1.0] * len(given)
+    if len(parts) != len(given):
+        names = ", ".join(b.name for b in given)
+        raise OptionError(
+            f"ratio: {', '.join(map(str, parts))} has {len(parts)} parts for {names}; give one for "
+            "each device"
+        )
+    device = meta.device(given, tensor_policy(hparams, parts, file.tensors))
+    owned.append(device)
+    joined = device.open()
+    owned.append(joined)
+    return joined

@@ -28,8 +28,6 @@ def loaded(model: str, loading: Loading) -> Iterator[LanguageModel]:
     try:
         backends.extend(tp.open(spec) for spec in loading.device or ["best"])
         _set_threads(backends, loading.threads)
-        # What start-up made stays: walking through it takes a collection 30 ms.
-        gc.freeze()
         with progress_bar("loading") as bar:
             found = load_model(
                 path,
@@ -41,6 +39,9 @@ def loaded(model: str, loading: Loading) -> Iterator[LanguageModel]:
                 progress=bar,
             )
         with found:
+            # What start-up made stays: collections need not look through it.
+            gc.freeze()
+            gc.enable()
             yield found
     finally:
         for backend in backends:
