@@ -281,6 +281,12 @@ def settling(streams: int) -> Program:
     return tuple(Wait(i, None, Until.DONE) for i in range(streams))
 
 
+def reading(outputs: Iterable[Tensor], where: Choices, streams: int) -> Program:
+    """The host waits for all queued work and reads `outputs`."""
+    reads = (Read(where[t].backend, None, t) for t in dict.fromkeys(outputs))
+    return (*settling(streams), *reads)
+
+
 def run_program(
     splits: Sequence[Split], where: Choices, *, skipped: Sequence[Split] = ()
 ) -> Program:

@@ -53,3 +53,22 @@ def batch_memory(
         arena.give(buffers)
         raise
     return places, buffers
+
+
+def reserve(layout: Layout, arena: Arena, count: int) -> None:
+    """Allocate the memory of a layout and `count` batches of it, and leave it to the arena.
+
+    Raises OutOfMemory, without new memory for batches.
+    """
+    arena.grow(layout.memory.sizes)
+    before, made = arena.free, list[Buffer]()
+    try:
+        for _ in range(count):
+            made += batch_memory(layout, arena, reserve=True)[1]
+    except BaseException:
+        arena.give(made)
+        for buffer in made:
+            if buffer not in before:
+                arena.drop(buffer)
+        raise
+    arena.give(made)

@@ -1,7 +1,6 @@
 """`Attempt`: how far one run came, and the one error that says so where a device breaks it off."""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from itertools import takewhile
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -21,7 +20,8 @@ from tensorplug.errors import (
 from tensorplug.graph.tensor import Tensor
 from tensorplug.planning.program import Copy, Step, Wait, label
 from tensorplug.planning.split import Split
-from tensorplug.running.run import FAILURES, StepFailed, Work
+from tensorplug.running.lost import MemoryLost, persistent
+from tensorplug.running.run import FAILURES, NO_VALUES, StepFailed, Work
 
 if TYPE_CHECKING:
     from tensorplug.running.recovery.restart import Restart
@@ -40,9 +40,10 @@ WITHOUT_IT = "make a scheduler without {names}, or one with on_failure='replan'"
 
 
 class Attempt:
-    """One run, or what else a scheduler asks of its devices. Used with `with`.
+    """One attempt at a run, or at another request of a scheduler to its devices.
 
-    An error of a device leaves as RunFailed, after all streams were waited for that still answer.
+    As a context manager, it turns the error of a device into RunFailed, after it has waited for all
+    streams that still answer.
     """
 
     def __init__(
@@ -50,39 +51,52 @@ class Attempt:
         scheduler: "Scheduler",
         schedule: "Schedule | None" = None,
         kinds: tuple[type[TensorplugError], ...] = FAILURES,
-        index: int | None = None,
+        inputs: Mapping[Tensor, Any] = NO_VALUES,
         *,
         in_flight: bool = False,
-        start: "Restart | None" = None,
     ) -> None:
         self.scheduler = scheduler
         self.schedule = schedule
-        self.index = index
-        """Which batch of the schedule is used; None until that is decided."""
+        self.inputs = inputs
+        """The inputs to upload; the values of all inputs once a run that may be repeated began."""
         self.in_flight = in_flight
-        """Whether others may be queued behind it before it is done."""
-        self.start = start
-        """The boundary from which it goes on; None: from the inputs."""
+        """True if other batches may be queued before this one is complete."""
+        self.index: int | None = None
+        """The index of its batch; None until a batch is chosen."""
+        self.start: Restart | None = None
+        """The boundary from which it resumes; None if it begins with the inputs."""
         self.skipped = 0
-        """How many splits are before that, and do not run."""
+        """The number of splits before `start`, which do not run."""
         self.work = Work()
-        """What its steps share, until it is decided how to go on."""
-        self.inputs: Mapping[Tensor, Any] | None = None
-        """Copies of all inputs, where the run may begin again."""
+        """What its steps share."""
         self.step: Step | None = None
-        """The step at which a device broke it off; None where that was before the first."""
+        """The step at which the failure surfaced; None if it surfaced before the first step."""
         self.serial = 0
-        """The run that was the last when this one failed."""
+        """The number of the last run when this one failed."""
         self.completed = 0
-        """How many splits are known to be done, when it failed."""
+        """The number of splits known to be complete when it failed."""
         self.queued = 0
-        """How many splits had been queued whole by then."""
+        """The number of splits that had been queued completely when it failed."""
         self.failed: tuple[Device, ...] = ()
         self.disturbed: set[Device] = set()
-        """Devices whose queued work is not done, those that failed or that waited for them."""
+        """Devices whose queued work is not complete: they failed, or waited for one that failed."""
         self.failure: RunFailed | None = None
         self._kinds = kinds
         self._waited: dict[int, list[Backend]] = {}
+
+    def next(self, start: "Restart | None") -> "Attempt":
+        """The attempt that follows this one, from `start` or from the inputs."""
+        following = Attempt(
+            self.scheduler, self.schedule, self._kinds, self.inputs, in_flight=self.in_flight
+        )
+        following.index, following.start = self.index, start
+        return following
+
+    def forget_memory(self) -> None:
+        """Drop device memory: a hung device keeps what is referenced, and errors keep frames."""
+        self.work.forget_memory()
+        if not self.scheduler.replans:
+            self.inputs = NO_VALUES
 
     @property
     def split(self) -> int | None:
@@ -136,7 +150,7 @@ class Attempt:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if error is None or isinstance(error, RunFailed):
+        if error is None or isinstance(error, (RunFailed, MemoryLost)):
             return
         if isinstance(error, StepFailed):
             self.step, error = error.step, error.__cause__
@@ -242,21 +256,6 @@ class Attempt:
                 if self.scheduler.place_of(root).buffer.type.device in self.failed:
                     held[root.name or f"#{root.serial}"] = root.nbytes
         return {name: size for name, size in held.items() if size}
-
-
-def persistent(tensors: Iterable[Tensor]) -> list[Tensor]:
-    """The roots among those of `tensors` that have memory of their own, each once."""
-    return [t for t in dict.fromkeys(t.root for t in tensors) if t.place is not None]
-
-
-def hopeless(failure: RunFailed, reason: str, not_later: Sequence[str] = ()) -> RunFailed:
-    """`failure` as it is raised where nothing can be done without the device, and why.
-
-    `not_later` says why the run does not go on from a boundary instead of from its inputs.
-    """
-    remedy = "; ".join((reason, *not_later))
-    text = str(failure).removesuffix(failure.state.remedy) + remedy
-    return RunFailed(text, replace(failure.state, remedy=remedy, not_later=tuple(not_later)))
 
 
 def written(nodes: Iterable[Tensor]) -> list[Tensor]:

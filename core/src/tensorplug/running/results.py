@@ -12,6 +12,7 @@ from tensorplug.planning.program import Read, Until, Wait
 from tensorplug.running.batch import Batch
 from tensorplug.running.failure import Attempt
 from tensorplug.running.run import Work, run
+from tensorplug.running.until import until_done
 
 if TYPE_CHECKING:
     from tensorplug.running.schedule import Schedule
@@ -89,18 +90,17 @@ class InFlight:
         return all(mark.done for mark in self._marks.values())
 
     def wait(self) -> None:
-        """Block until the batch is done; raises what its work raised.
+        """Block until the batch is complete; raise what its work raised.
 
-        Raises SchedulerBusy where another thread uses the scheduler before the batch is done.
+        Raises SchedulerBusy if another thread uses the scheduler before the batch is complete.
         """
-        try:
-            if self._marks:
-                with self._scheduler.turn:
-                    self.reach()
-            self._check()
-        except RunFailed as failure:
-            self._scheduler.rescue.recover(failure)
-            self._check()
+        if self._marks or (self._failure is not None and self._scheduler.replans):
+            until_done(Attempt(self._scheduler), self._complete)
+        self._check()
+
+    def _complete(self, _attempt: Attempt) -> None:
+        self.reach()
+        self._check()
 
     def _check(self) -> None:
         if self._failure is not None:

@@ -5,13 +5,15 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import cached_property, partial
+from itertools import chain
 from typing import TYPE_CHECKING, Any, TypeVar, final
 
 from tensorplug.device.backend import Backend, SupportsNotes
 from tensorplug.device.buffer import Buffer
 from tensorplug.device.lifetime import Resource
 from tensorplug.device.part import Part
-from tensorplug.errors import GraphError, NotAllocated, RunFailed
+from tensorplug.device.placing import host_data
+from tensorplug.errors import GraphError, NotAllocated
 from tensorplug.graph.bindings import Bindings
 from tensorplug.graph.graph import Graph
 from tensorplug.graph.tensor import Array, Tensor
@@ -24,17 +26,20 @@ from tensorplug.planning.program import (
     Value,
     flight_program,
     observed,
+    reading,
     run_program,
 )
 from tensorplug.planning.split import Split
 from tensorplug.running.batch import Batch, batch_memory
 from tensorplug.running.failure import Attempt, written
 from tensorplug.running.ids import check_constants, check_given, given_ids
-from tensorplug.running.recovery.restart import Restart
+from tensorplug.running.lost import MemoryLost
 from tensorplug.running.results import InFlight, Results
 from tensorplug.running.run import Observer, Work, run, shown
+from tensorplug.running.until import until_done
 
 if TYPE_CHECKING:
+    from tensorplug.running.recovery.restart import Restart
     from tensorplug.running.scheduler import Scheduler
 
 T = TypeVar("T")
@@ -68,7 +73,7 @@ class Schedule(Resource):
             self.close()
             raise
 
-    def prepare(self, start: Restart | None = None) -> None:
+    def prepare(self, start: "Restart | None" = None) -> None:
         """Plan for the devices that the scheduler has now, unless that is done.
 
         A split begins where a run goes on from `start`.
@@ -163,7 +168,8 @@ class Schedule(Resource):
         the schedule can then be run again.
         """
         self.scheduler.check_processes()
-        return self._until_done(self._run, self._taken(inputs or {}), observer)
+        attempt = Attempt(self.scheduler, self, inputs=self._taken(inputs or {}))
+        return until_done(attempt, partial(self._queue, observer, self._results))
 
     @final
     def submit(
@@ -175,7 +181,9 @@ class Schedule(Resource):
         in flight and for each node that it looks at.
         """
         self.scheduler.check_processes()
-        return self._until_done(self._submit, self._taken(inputs or {}), observer, in_flight=True)
+        taken = self._taken(inputs or {})
+        attempt = Attempt(self.scheduler, self, inputs=taken, in_flight=True)
+        return until_done(attempt, partial(self._queue, observer, partial(self._flight, observer)))
 
     def _taken(self, inputs: Mapping[Tensor, Any]) -> Mapping[Tensor, Any]:
         """The inputs of a run, which no later attempt finds changed.
@@ -191,95 +199,55 @@ class Schedule(Resource):
             if tensor not in inputs:
                 raise NotAllocated(f"{tensor}: is transient; give it to every run()")
         check_given(self.given_ids, inputs)
-        return self.scheduler.rescue.take(inputs)
-
-    def _until_done(
-        self,
-        queue: Callable[[Attempt, Mapping[Tensor, Any], Observer | None], T],
-        inputs: Mapping[Tensor, Any],
-        observer: Observer | None,
-        index: int | None = None,
-        *,
-        in_flight: bool = False,
-    ) -> T:
-        """Queue a run on the next batch, or that of `index`; again where a device is left out."""
-        scheduler = self.scheduler
-        start: Restart | None = None
-        while True:
-            attempt = Attempt(scheduler, self, index=index, in_flight=in_flight, start=start)
-            try:
-                with scheduler.turn, attempt:
-                    self.check_open()
-                    self.prepare(start)
-                    if not scheduler.rescue.owes:
-                        return queue(attempt, inputs, observer)
-                scheduler.rescue.restore()
-            except RunFailed as failure:
-                start = scheduler.rescue.recover(failure, attempt)
-                inputs, index = attempt.inputs or inputs, attempt.index
-            finally:
-                # A device that hangs may keep its memory, and others ask when it is free.
-                attempt.work.forget_memory()
-
-    def _run(
-        self, attempt: Attempt, inputs: Mapping[Tensor, Any], observer: Observer | None
-    ) -> Results:
-        """Queue one run after all work that is queued was waited for."""
-        scheduler = self.scheduler
-        scheduler.wait(attempt)
-        attempt.work.batch = self.take_batch(attempt)
-        scheduler.fleet.loose = True
-        self._queue(attempt, inputs, self._program(attempt.start), observer)
-        values = scheduler.rescue.finish(attempt, self)
-        return Results(self, attempt.work.batch.bindings, scheduler.runs, values)
-
-    def _submit(
-        self, attempt: Attempt, inputs: Mapping[Tensor, Any], observer: Observer | None
-    ) -> InFlight:
-        """Queue one run and the reading of its outputs, next to batches already in flight."""
-        if self.scheduler.fleet.loose or observer is not None:
-            # What an observer looks at lies elsewhere in the memory that all batches share.
-            self.scheduler.wait(attempt)
-        batch = attempt.work.batch = self.take_batch(attempt)
-        self._queue(attempt, inputs, self._flight_program, observer)
-        batch.pending = InFlight(attempt, partial(self._again, attempt, observer))
-        return batch.pending
-
-    def _again(self, attempt: Attempt, observer: Observer | None) -> Mapping[Tensor, Array]:
-        """The outputs of a batch that was in flight when a device failed."""
-        inputs = self._taken(attempt.inputs or {})
-        results = self._until_done(self._run, inputs, observer, attempt.index)
-        return {output: results[output] for output in self.graph.outputs}
+        if not self.scheduler.replans:
+            return inputs
+        return {t: host_data(t, data).copy() for t, data in inputs.items()}
 
     def _queue(
-        self,
-        attempt: Attempt,
-        inputs: Mapping[Tensor, Any],
-        program: Program,
-        observer: Observer | None,
-    ) -> None:
-        """Upload the inputs of a run, and queue its program."""
+        self, observer: Observer | None, give: Callable[[Attempt], T], attempt: Attempt
+    ) -> T:
+        """Upload the inputs of an attempt and queue its program; return what `give` returns."""
         scheduler, fleet, work = self.scheduler, self.scheduler.fleet, attempt.work
-        calls = fleet.calls
+        self.check_open()
+        if scheduler.lost.owed:
+            raise MemoryLost(self.graph)
+        self.prepare(attempt.start)
+        if fleet.loose or observer is not None or not attempt.in_flight:
+            # An observer looks at nodes in memory that all batches share.
+            scheduler.wait(attempt)
+        work.batch = self.take_batch(attempt)
+        fleet.loose = not attempt.in_flight
+        program, calls = self._program(attempt), fleet.calls
         if observer is not None:
             work.batch = self.unfused(work.batch)
             program, calls = observed(program, observer.wants), shown(observer, calls)
-        if attempt.start is not None:
-            work.begun = attempt.skipped = attempt.start.skips(self.splits)
-            work.kept = attempt.start.values
         scheduler.runs += 1
-        run(self._uploads(attempt, inputs), fleet, work, fleet.calls)
-        for tensor in self.changed:
-            self._note_value(tensor, attempt, new=True)
-        run(program, fleet, work, calls)
+        run(chain(self._uploads(attempt), program), fleet, work, calls)
+        return give(attempt)
 
-    def _uploads(self, attempt: Attempt, inputs: Mapping[Tensor, Any]) -> Iterator[Upload]:
-        """Inputs that are given, and those whose last value lies in another batch.
+    def _results(self, attempt: Attempt) -> Results:
+        work = attempt.work
+        return Results(self, work.batch.bindings, self.scheduler.runs, work.outputs)
 
-        Behind each upload it is noted which batch has the value. Raises NotAllocated.
+    def _flight(self, observer: Observer | None, attempt: Attempt) -> InFlight:
+        flight = InFlight(attempt, partial(self._again, attempt, observer))
+        attempt.work.batch.pending = flight
+        return flight
+
+    def _again(self, attempt: Attempt, observer: Observer | None) -> Mapping[Tensor, Array]:
+        """The outputs of a batch that was in flight when a device failed."""
+        again = Attempt(self.scheduler, self, inputs=self._taken(attempt.inputs))
+        again.index = attempt.index
+        results = until_done(again, partial(self._queue, observer, self._results))
+        return {output: results[output] for output in self.graph.outputs}
+
+    def _uploads(self, attempt: Attempt) -> Iterator[Upload]:
+        """Uploads of inputs that are given, and of those whose last value is in another batch.
+
+        After each upload the new home of the value is noted. Raises NotAllocated.
         """
         work = attempt.work
-        work.given = given = self.scheduler.rescue.keep(attempt, work.batch, inputs)
+        work.given = given = self._kept(attempt) if self.scheduler.replans else attempt.inputs
         if len(given) < len(self.graph.inputs):
             work.last = self._last_batches(work)
         for tensor in given:
@@ -288,6 +256,19 @@ class Schedule(Resource):
         for tensor in work.last:
             yield self._upload(tensor, Value.LAST)
             self._note_value(tensor, attempt, new=False)
+        for tensor in self.changed:
+            self._note_value(tensor, attempt, new=True)
+
+    def _kept(self, attempt: Attempt) -> Mapping[Tensor, Any]:
+        """Keep the values of all inputs, for other attempts; return those to upload."""
+        given = attempt.inputs
+        attempt.inputs = {**self.kept, **given}
+        # An input that the graph changes has another value after the run.
+        self.kept = {t: v for t, v in attempt.inputs.items() if t not in self.changed}
+        batch = attempt.work.batch
+        return {
+            t: v for t, v in attempt.inputs.items() if t in given or not self.is_latest(t, batch)
+        }
 
     def _last_batches(self, work: Work) -> Mapping[Tensor, Batch]:
         """For inputs that are not given: the other batch that has the last value.
@@ -309,21 +290,24 @@ class Schedule(Resource):
         return Upload(self.layout.where[tensor].backend, None, tensor, value)
 
     def _write_programs(self) -> None:
-        """What a run, and a batch next to others in flight, are after their uploads."""
+        """Make the programs of a run, and of a batch in flight, after their uploads."""
         splits, where, outputs = self.splits, self.layout.where, self.graph.outputs
-        sharers = self.scheduler.fleet.sharers
-        self._run_program = run_program(splits, where)
-        self._flight_program = flight_program(splits, where, outputs, sharers)
+        fleet = self.scheduler.fleet
+        self._end = reading(outputs, where, len(fleet.backends)) if self.scheduler.replans else ()
+        self._run_program = (*run_program(splits, where), *self._end)
+        self._flight_program = flight_program(splits, where, outputs, fleet.sharers)
         self._given = {t: self._upload(t, Value.GIVEN) for t in self.graph.inputs}
 
-    def _program(self, start: Restart | None) -> Program:
-        """What a run is after its inputs are uploaded; the rest of it, behind `start`."""
+    def _program(self, attempt: Attempt) -> Program:
+        """The program of an attempt after its uploads; the rest of it, from a boundary on."""
+        start, work = attempt.start, attempt.work
         if start is None:
-            return self._run_program
-        skipped = start.skips(self.splits)
+            return self._flight_program if attempt.in_flight else self._run_program
+        work.begun = attempt.skipped = skipped = start.skips(self.splits)
+        work.kept = start.values
         kept = (self._upload(root, Value.KEPT) for root in start.values)
         rest, done = self.splits[skipped:], self.splits[:skipped]
-        return (*kept, *run_program(rest, self.layout.where, skipped=done))
+        return (*kept, *run_program(rest, self.layout.where, skipped=done), *self._end)
 
     def take_batch(self, attempt: Attempt) -> Batch:
         """The batch of `attempt`, or the next one; bound to the arena as it is now."""
@@ -401,7 +385,7 @@ class Schedule(Resource):
         slots = {t: self.scheduler.arena.place(slot) for t, slot in memory.slots.items()}
         for tensor, place in slots.items():
             place.buffer.init_tensor(tensor, place.offset)
-        moved = self.scheduler.rescue.moved
+        moved = self.scheduler.lost.moved
         batch.bindings = Bindings({**moved, **slots, **batch.places})
         batch.locals = [
             batch.bindings.with_places(

@@ -7,15 +7,23 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack, nullcontext
 from functools import partial
+from typing import TypeVar
 
 from tensorplug.device.backend import Backend, Plan, SupportsOptimize
-from tensorplug.device.buffer import Buffer, BufferType
+from tensorplug.device.buffer import BufferType
 from tensorplug.device.lifetime import Resource, Turnstile
 from tensorplug.device.part import Part
 from tensorplug.device.placing import buffer_sizes
-from tensorplug.errors import GraphError, OptionError, RunFailed, RunState, SchedulerBusy, blaming
+from tensorplug.errors import (
+    DeviceError,
+    GraphError,
+    OptionError,
+    RunFailed,
+    RunState,
+    SchedulerBusy,
+    blaming,
+)
 from tensorplug.fusion.formulas import FUSION
-from tensorplug.graph.bindings import Bindings
 from tensorplug.graph.graph import Graph
 from tensorplug.graph.tensor import Place, Tensor
 from tensorplug.inspect.sanitizer import SANITIZE, Sanitizer
@@ -27,15 +35,19 @@ from tensorplug.planning.layout import Layout, lay_out, private_by_pool
 from tensorplug.planning.split import split
 from tensorplug.planning.stages import CONCURRENCY
 from tensorplug.running.arena import Arena
-from tensorplug.running.batch import batch_memory
+from tensorplug.running.batch import reserve
 from tensorplug.running.failure import Attempt
 from tensorplug.running.fleet import Fleet
 from tensorplug.running.limit import Limit
-from tensorplug.running.recovery.rescue import Restore, Source, policy
+from tensorplug.running.lost import Lost, Restore, Source
+from tensorplug.running.recovery.rescue import POLICIES
 from tensorplug.running.results import InFlight
 from tensorplug.running.run import around, run
 from tensorplug.running.schedule import Schedule
 from tensorplug.running.telling import warn_of_distant_weights
+from tensorplug.running.until import until_done
+
+T = TypeVar("T")
 
 logger = logging.getLogger("tensorplug.running")
 
@@ -87,7 +99,12 @@ class Scheduler(Resource):
             raise OptionError(f"Scheduler: hang_limit={hang_limit}; give seconds, or None for none")
         if ahead is not None and ahead < 0:
             raise OptionError(f"Scheduler: ahead={ahead}; give 0 or more, or None to ask devices")
+        if on_failure not in POLICIES:
+            raise OptionError(
+                f"Scheduler: on_failure={on_failure!r}; choose from {', '.join(POLICIES)}"
+            )
         super().__init__()
+        recovery = POLICIES[on_failure]
         chosen = buffer_types or {}
         pools = [chosen.get(b, b.buffer_type) for b in backends]
         for backend, pool in zip(backends, pools, strict=True):
@@ -110,7 +127,12 @@ class Scheduler(Resource):
         self.stopped: RunFailed | None
         """Why nothing runs any more: a device hangs in memory that runs would use."""
         self.limit = Limit(hang_limit)
-        self.rescue = policy(on_failure)(self)
+        self.recovery = None if recovery is None else recovery(self)
+        self.replans = recovery is not None
+        """True if runs go on after a device was lost: each reads its outputs before it ends."""
+        self.lost = Lost()
+        self.unfinished: list[InFlight] = []
+        """Batches that were in flight when a device failed, oldest first, to be repeated."""
         self.trace = of_process() if trace is None else trace
         if self.trace is not None:
             self.trace.add(*backends)
@@ -139,7 +161,7 @@ class Scheduler(Resource):
         """Compute on `backends` in memory of `pools` from now on; nothing is planned yet."""
         self.stopped = None
         self.fleet = Fleet(backends, pools, self._settle, self._calls)
-        self.field = Field(self.fleet.backends, pools, self.rescue.moved)
+        self.field = Field(self.fleet.backends, pools, self.lost.moved)
 
     @property
     def backends(self) -> tuple[Backend, ...]:
@@ -173,7 +195,7 @@ class Scheduler(Resource):
         self.check_processes()
         plan = partial(self._lay_out, graph, (), pins, tuple(transient), fuse=fuse)
         with nullcontext() if self.trace is None else self.trace.span("schedule"):
-            schedule = self.rescue.plan(partial(self._make, plan))
+            schedule = self._planned(partial(Schedule, self, plan, self._batches))
         if os.environ.get(DEBUG, "0") not in ("", "0"):
             print(f"scheduled {graph!r}:\n{schedule.explain()}", file=sys.stderr)
         if logger.isEnabledFor(logging.DEBUG):
@@ -196,20 +218,8 @@ class Scheduler(Resource):
         closed leaves it to the next one. Not counted is what plans of a backend allocate, and the
         memory in which an observer looks at nodes. Raises OutOfMemory, SchedulerBusy.
         """
-        with self.turn:
-            layout = self._lay_out(what, effects, pins, tuple(transient), fuse=fuse)
-            self.arena.grow(layout.memory.sizes)
-            before, made = self.arena.free, list[Buffer]()
-            try:
-                for _ in range(self._batches):
-                    made += batch_memory(layout, self.arena, reserve=True)[1]
-            except BaseException:
-                self.arena.give(made)
-                for buffer in made:
-                    if buffer not in before:
-                        self.arena.drop(buffer)
-                raise
-            self.arena.give(made)
+        plan = partial(self._lay_out, what, effects, pins, tuple(transient), fuse=fuse)
+        self._planned(lambda: reserve(plan(), self.arena, self._batches))
 
     def sizes(
         self,
@@ -221,8 +231,8 @@ class Scheduler(Resource):
         fuse: bool = True,
     ) -> dict[str, int]:
         """Bytes that `reserve` would allocate at first, by buffer type, without allocating."""
-        with self.turn:
-            layout = self._lay_out(what, effects, pins, tuple(transient), fuse=fuse)
+        plan = partial(self._lay_out, what, effects, pins, tuple(transient), fuse=fuse)
+        layout = self._planned(plan)
         pools = self.arena.pools
         sizes = Counter({pool.name: 0 for pool in pools})
         for i, pool in enumerate(pools):
@@ -265,7 +275,7 @@ class Scheduler(Resource):
 
     def add_sources(self, sources: Mapping[Tensor, Source]) -> None:
         """Say where the bytes of tensors come from that never change, for on_failure="replan"."""
-        self.rescue.sources.update(sources)
+        self.lost.sources.update(sources)
 
     def add_states(self, states: Iterable[Tensor], restore: Restore) -> None:
         """Name tensors that graphs write, and who makes them what they were before a failed run.
@@ -275,11 +285,11 @@ class Scheduler(Resource):
         fails in it, it is called again. Batches in flight are not restored: they raise RunFailed.
         For on_failure="replan".
         """
-        self.rescue.states.update(dict.fromkeys(states, restore))
+        self.lost.states.update(dict.fromkeys(states, restore))
 
-    def place_of(self, tensor: Tensor) -> Place:
-        """Where a persistent tensor lies now: its own place, or where it was brought after that."""
-        return Bindings(self.rescue.moved).where(tensor)
+    def place_of(self, tensor: Tensor) -> Storage:
+        """Where a persistent tensor lies now: its storage, or where it was brought after that."""
+        return self.lost.place_of(tensor)
 
     def note_failure(self, attempt: Attempt, failure: RunFailed) -> None:
         """Let nobody read what `attempt`, or a batch in flight, did not finish."""
@@ -290,14 +300,15 @@ class Scheduler(Resource):
         disturbed = attempt.disturbed
         for flight in tuple(self.flying):
             if not flight.settle(failure, disturbed):
-                self.rescue.unfinished(flight)
+                if self.replans:
+                    self.unfinished.append(flight)
                 # Those behind it may have read what it did not finish.
                 disturbed = {backend.device for backend in self.backends}
 
     def abandon_memory(self) -> None:
         """Let go of all that a hung stream may still use, which is freed when its call returns."""
         schedules = [child for child in self.children if isinstance(child, Schedule)]
-        used = [self.arena, self._plans, self.backends, self.rescue.forget()]
+        used = [self.arena, self._plans, self.backends, self.lost.forget()]
         outputs = [flight.forget() for flight in self.flying]
         self.limit.hold([*used, *outputs, *(schedule.forget() for schedule in schedules)])
         self._plans = {}
@@ -364,9 +375,9 @@ class Scheduler(Resource):
         graph = what if isinstance(what, Graph) else Graph(what, effects=effects)
         if self.stopped is not None:
             raise self.stopped
-        self.rescue.move(graph)
+        self.lost.check(graph)
         self.field.forget()
-        pinned = self.rescue.without_lost(pins or {})
+        pinned = {t: b for t, b in (pins or {}).items() if b not in self.lost.streams}
         fixed = {t: self._index(b) for t, b in pinned.items()}
         where = assign(graph, self.field, fixed, offload=self._offload)
         parts = split(graph, where, self.field, self._optimize, cut)
@@ -374,7 +385,7 @@ class Scheduler(Resource):
         if fuse and os.environ.get(FUSION, "1") != "0":
             parts = fused(graph, parts, self.field)
         if os.environ.get(CONCURRENCY, "1") != "0":
-            parts = arranged(parts, self.backends, self.rescue.moved, self._ahead)
+            parts = arranged(parts, self.backends, self.lost.moved, self._ahead)
         pools = self.arena.pools
         return lay_out(graph, where, parts, pools, transient=transient, batches=self._batches)
 
@@ -386,9 +397,12 @@ class Scheduler(Resource):
         stream = self.backends[backend]
         return stream.optimize(nodes) if isinstance(stream, SupportsOptimize) else nodes
 
-    def _make(self, plan: Callable[..., Layout]) -> Schedule:
+    def _planned(self, make: Callable[[], T]) -> T:
+        """Return what `make` returns; where runs go on after a loss, planning does too."""
+        if self.replans:
+            return until_done(Attempt(self, kinds=(DeviceError,)), lambda _: make())
         with self.turn:
-            return Schedule(self, plan, self._batches)
+            return make()
 
     def _index(self, backend: Backend) -> int:
         if backend not in self.backends:
@@ -403,7 +417,7 @@ class Scheduler(Resource):
         if self.trace is not None:
             self.trace.collect()
         self.give_back()
-        self.rescue.close()
+        self.lost.close()
         self.limit.close()
         # Errors refer to frames, and those to memory that a hung stream was left with.
         self.failed = self.stopped = None

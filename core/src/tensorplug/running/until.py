@@ -1,0 +1,29 @@
+"""`until_done`: repeats an attempt for as long as recovery can go on after a device was lost."""
+
+from collections.abc import Callable
+from typing import TypeVar
+
+from tensorplug.errors import RunFailed
+from tensorplug.running.failure import Attempt
+from tensorplug.running.lost import MemoryLost
+
+T = TypeVar("T")
+
+
+def until_done(attempt: Attempt, do: Callable[[Attempt], T]) -> T:
+    """Return what `do` returns for `attempt`, or for an attempt that follows it after a failure.
+
+    This is the only place that calls recovery. Raises RunFailed where there is none.
+    """
+    scheduler, following = attempt.scheduler, attempt
+    while True:
+        attempt = following
+        try:
+            with scheduler.turn, attempt:
+                return do(attempt)
+        except (RunFailed, MemoryLost) as failure:
+            if scheduler.recovery is None:
+                raise
+            following = scheduler.recovery.go_on(failure, attempt)
+        finally:
+            attempt.forget_memory()
