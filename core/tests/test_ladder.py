@@ -30,12 +30,6 @@ ROOMS = [
 ]
 """The rooms from the top down. `tensorplug/__init__.py` is in none of them; it imports them all."""
 
-AGAINST: dict[str, set[str]] = {
-    "planning.explain": {"inspect"},
-    "running.scheduler": {"inspect"},
-}
-"""Modules that import a room below their own. Remove a module here when it no longer does."""
-
 INSIDE_FUNCTIONS = {"registry.registry"}
 """Modules that import inside functions. Remove a module here when it no longer does."""
 
@@ -138,7 +132,7 @@ def test_room_imports_only_rooms_above_it(room: str) -> None:
         if room_of(module) == room and (below := imports(path).rooms - above)
     }
 
-    assert against == {m: below for m, below in AGAINST.items() if room_of(m) == room}
+    assert against == {}
 
 
 @pytest.mark.parametrize("room", ROOMS)

@@ -1,7 +1,7 @@
 """Runs tensor graphs on all the hardware a machine has, through separately installed backends."""
 
 from importlib import import_module
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tensorplug import ops
 from tensorplug.device import transfer
@@ -32,6 +32,7 @@ from tensorplug.device.device import (
     SupportsHostImport,
     SupportsNuma,
 )
+from tensorplug.device.observing import MAKERS
 from tensorplug.device.part import Part
 from tensorplug.dtypes import (
     BF16,
@@ -164,6 +165,21 @@ def __getattr__(name: str) -> object:
         raise AttributeError(f"module 'tensorplug' has no attribute {name!r}")
     return getattr(import_module(_LATER[name]), name)
 
+
+def _trace(path: str) -> "Trace":
+    return import_module("tensorplug.inspect.trace").of_process(path)  # type: ignore[no-any-return]
+
+
+def _sanitizer(*streams: Backend) -> Any:
+    return import_module("tensorplug.inspect.sanitizer").Sanitizer(*streams)
+
+
+def _page(explanation: "Explanation", title: str) -> str:
+    return import_module("tensorplug.inspect.page").page(explanation, title)  # type: ignore[no-any-return]
+
+
+# Schedulers know what observes them by these makers only: their room is above `inspect`.
+MAKERS.process_trace, MAKERS.sanitizer, MAKERS.page = _trace, _sanitizer, _page
 
 ANY = BufferUsage.ANY
 WEIGHTS = BufferUsage.WEIGHTS

@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from tensorplug.device.buffer import human
+from tensorplug.device.observing import TRACE
 from tensorplug.errors import OptionError, TensorplugError
-from tensorplug.inspect.trace import HOST, VARIABLE
+from tensorplug.inspect.trace import HOST
 from tensorplug.text import ending, table
 
 Event = dict[str, Any]
@@ -119,7 +120,7 @@ def record(command: Sequence[str], path: Path, *, quiet: bool = False) -> Record
 
 def _run(command: Sequence[str], folder: str, *, quiet: bool) -> int:
     """Run the command to its end; return its `Popen.returncode`."""
-    environ = {**os.environ, VARIABLE: folder}
+    environ = {**os.environ, TRACE: folder}
     try:
         process = subprocess.Popen(_found(command), env=environ, stdout=STDERR if quiet else None)
     except OSError as error:

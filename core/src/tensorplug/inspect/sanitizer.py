@@ -28,9 +28,6 @@ from tensorplug.errors import HazardError
 from tensorplug.graph.tensor import Array, Place, Tensor
 from tensorplug.system.forks import in_child
 
-SANITIZE = "TENSORPLUG_SANITIZE"
-"""The environment variable that makes every scheduler check for races when it is 1."""
-
 Stream = Backend | Host
 Clock = dict[Stream, int]
 """For each stream, the number of its pieces of work that happened before."""

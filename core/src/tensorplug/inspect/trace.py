@@ -21,6 +21,7 @@ from typing import Any, Self
 from weakref import WeakKeyDictionary
 
 from tensorplug.device.backend import Backend, SupportsProfiling
+from tensorplug.device.observing import TRACE
 from tensorplug.system.forks import in_child
 from tensorplug.system.wholefile import whole_file
 
@@ -29,8 +30,6 @@ logger = logging.getLogger("tensorplug.inspect.trace")
 HOST = "host"
 """The name of the track of the host: work of the program's own threads."""
 MOST_SPANS = 1_000_000
-VARIABLE = "TENSORPLUG_TRACE"
-"""The environment variable that names the trace file of schedulers without a trace argument."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,16 +216,12 @@ class Trace:
 _starting = threading.Lock()
 
 
-def of_process() -> Trace | None:
-    """The trace of the process if TENSORPLUG_TRACE is set, else None.
+def of_process(path: str) -> Trace:
+    """The trace that all schedulers of the process share; `path` is the value of TENSORPLUG_TRACE.
 
-    All schedulers of the process share the trace. It is written at the end of the process, to the
-    file that the variable names. If the variable names a folder, the file is `PID.json` in it, so
-    that several processes write different files.
+    It is written to the file `path` at the end of the process. If `path` is a folder, the file is
+    `PID.json` in it, so that several processes write different files.
     """
-    path = os.environ.get(VARIABLE)
-    if not path:
-        return None
     with _starting:
         return _started(path)
 
@@ -245,4 +240,4 @@ def _end(trace: Trace, path: Path) -> None:
         with whole_file(target) as part:
             trace.save(part)
     except OSError as error:
-        logger.error("%s=%s: the trace cannot be written: %s", VARIABLE, path, error)
+        logger.error("%s=%s: the trace cannot be written: %s", TRACE, path, error)

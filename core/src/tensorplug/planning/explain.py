@@ -5,8 +5,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from tensorplug.device.buffer import BufferType, human
+from tensorplug.device.observing import MAKERS
 from tensorplug.graph.tensor import Tensor
-from tensorplug.inspect.page import page
 from tensorplug.planning.assign import Field
 from tensorplug.planning.layout import Layout
 from tensorplug.planning.memory import Slot, stage_ends
@@ -131,7 +131,7 @@ class Explanation:
 
     def to_html(self, title: str = "A schedule") -> str:
         """Return a self-contained HTML page: graph, devices, copies, memory over time."""
-        return page(self, title)
+        return MAKERS.page(self, title)
 
     def __str__(self) -> str:
         lines = [

@@ -7,8 +7,9 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack, nullcontext
 from functools import partial
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
+from tensorplug.device import observing
 from tensorplug.device.backend import Backend, Plan, SupportsOptimize
 from tensorplug.device.buffer import BufferType
 from tensorplug.device.lifetime import Resource, Turnstile
@@ -25,9 +26,7 @@ from tensorplug.errors import (
 )
 from tensorplug.fusion.formulas import FUSION
 from tensorplug.graph.graph import Graph
-from tensorplug.graph.tensor import Place, Tensor
-from tensorplug.inspect.sanitizer import SANITIZE, Sanitizer
-from tensorplug.inspect.trace import Trace, of_process
+from tensorplug.graph.tensor import Storage, Tensor
 from tensorplug.planning.arrange import arranged
 from tensorplug.planning.assign import Field, assign
 from tensorplug.planning.fuse import fused
@@ -46,6 +45,9 @@ from tensorplug.running.run import around, run
 from tensorplug.running.schedule import Schedule
 from tensorplug.running.telling import warn_of_distant_weights
 from tensorplug.running.until import until_done
+
+if TYPE_CHECKING:
+    from tensorplug.inspect.trace import Trace
 
 T = TypeVar("T")
 
@@ -83,7 +85,7 @@ class Scheduler(Resource):
         parallel: bool = False,
         offload: bool = True,
         buffer_types: Mapping[Backend, BufferType] | None = None,
-        trace: Trace | None = None,
+        trace: "Trace | None" = None,
         sanitize: bool | None = None,
         on_failure: str = "raise",
         hang_limit: float | None = None,
@@ -133,11 +135,11 @@ class Scheduler(Resource):
         self.lost = Lost()
         self.unfinished: list[InFlight] = []
         """Batches that were in flight when a device failed, oldest first, to be repeated."""
-        self.trace = of_process() if trace is None else trace
+        self.trace = observing.trace_of_process() if trace is None else trace
         if self.trace is not None:
             self.trace.add(*backends)
-        wanted = os.environ.get(SANITIZE) == "1" if sanitize is None else sanitize
-        self.sanitizer = Sanitizer(*backends) if wanted else None
+        wanted = observing.is_sanitizing() if sanitize is None else sanitize
+        self.sanitizer = observing.MAKERS.sanitizer(*backends) if wanted else None
         self._calls = around(self.limit, self.trace, self.sanitizer)
         self._parallel = parallel
         self._offload = offload

@@ -33,9 +33,7 @@ def move_lost(graph: Graph, scheduler: "Scheduler") -> list[Restore]:
         elif root in lost.sources:
             data = np.asarray(lost.sources[root]())
             if data.nbytes != root.nbytes:
-                raise GraphError(
-                    f"{root}: its source gives {data.nbytes} bytes, not {root.nbytes}"
-                )
+                raise GraphError(f"{root}: its source gives {data.nbytes} bytes, not {root.nbytes}")
         else:
             raise DeviceLost(
                 f"{root}: lay on a device that was lost; say with add_sources() where it comes "
