@@ -1,6 +1,7 @@
 """Copies of a graph on other backends, and node-by-node comparison of two backends."""
 
 from collections.abc import Collection, Iterator, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -11,11 +12,18 @@ from tensorplug.device.buffer import MultiBuffer
 from tensorplug.device.lifetime import Resource
 from tensorplug.device.part import Part
 from tensorplug.device.placing import allocate
-from tensorplug.device.transfer import copy, read, write
+from tensorplug.device.transfer import copy, write
 from tensorplug.errors import GraphError
 from tensorplug.graph.bindings import Bindings
 from tensorplug.graph.graph import Graph
-from tensorplug.graph.tensor import Array, Place, Tensor
+from tensorplug.graph.tensor import Array, Storage, Tensor
+from tensorplug.planning.program import Program, Read, Run, To
+from tensorplug.running.batch import Batch
+from tensorplug.running.fleet import Fleet
+from tensorplug.running.run import DO, Work, run_alone
+
+SIDES = (0, 1)
+"""The numbers of the two streams that are compared."""
 
 
 class GraphCopy(Resource):
@@ -88,21 +96,44 @@ def compare_backends(
     GraphError for an input without a value, and for tensors of `only` that are not nodes.
     """
     _check(graph, inputs, only)
-    with GraphCopy(first, graph) as a, GraphCopy(second, graph) as b:
-        for side in (a, b):
+    with GraphCopy(first, graph) as a, GraphCopy(second, graph) as b, ExitStack() as plans:
+        sides = (a, b)
+        batch = Batch(locals=[side.bound.bindings for side in sides])
+        for side in sides:
             for tensor, data in inputs.items():
                 write(tensor, data, side.bound.bindings)
-        if only:
-            first.compute(a.bound)
-            second.compute(b.bound)
-            kept = [n for n in graph.nodes if n in only]
-            yield from (_values(n, a, b) for n in kept)
-            return
-        for node in graph.nodes:
-            if not node.is_view and node.size:
-                first.compute(Part([node], a.bound.bindings))
-                second.compute(Part([node], b.bound.bindings))
-                yield _values(node, a, b)
+            if only:
+                batch.plans.append(plans.enter_context(side.backend.plan(side.bound)))
+        seen: list[Array] = []
+
+        def show(step: Read, fleet: Fleet, work: Work) -> None:
+            seen.append(DO[Read](step, fleet, work))
+
+        pools = [side.backend.buffer_type for side in sides]
+        fleet = Fleet([first, second], pools, lambda: None, {**DO, Read: show})
+        for node, steps in compared(graph, only):
+            run_alone(steps, fleet, Work(batch))
+            if node is not None:
+                yield Comparison(node, *seen)
+            seen.clear()
+
+
+def compared(
+    graph: Graph, only: Collection[Tensor] = ()
+) -> Iterator[tuple[Tensor | None, Program]]:
+    """The program of a comparison in pieces, each with the node that its last steps read.
+
+    The streams 0 and 1, which have the splits 0 and 1, take turns.
+    """
+    if only:
+        yield None, tuple(Run(side, side, graph.nodes, {}) for side in SIDES)
+        for node in (n for n in graph.nodes if n in only):
+            yield node, tuple(Read(side, side, node, To.OBSERVER) for side in SIDES)
+        return
+    for node in graph.nodes:
+        if not node.is_view and node.size:
+            runs = (Run(side, side, (node,), {}, whole=False) for side in SIDES)
+            yield node, (*runs, *(Read(side, side, node, To.OBSERVER) for side in SIDES))
 
 
 def _check(graph: Graph, inputs: Mapping[Tensor, Any], only: Collection[Tensor]) -> None:
@@ -112,7 +143,3 @@ def _check(graph: Graph, inputs: Mapping[Tensor, Any], only: Collection[Tensor])
     strange = [t for t in only if t not in graph.nodes]
     if strange:
         raise GraphError(f"compare: {strange[0]} is not a node of {graph}")
-
-
-def _values(node: Tensor, a: GraphCopy, b: GraphCopy) -> Comparison:
-    return Comparison(node, read(node, a.bound.bindings), read(node, b.bound.bindings))

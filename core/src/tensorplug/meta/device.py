@@ -26,8 +26,9 @@ from tensorplug.meta.opening import Opening
 from tensorplug.meta.plan import MetaPlan, home_of
 from tensorplug.meta.policy import Policy, policy_called
 from tensorplug.meta.state import MOST_DEVICES, WHOLE, SplitState
+from tensorplug.meta.steps import CALLS
 from tensorplug.ops.split import MIRRORED
-from tensorplug.running.arena import Arena
+from tensorplug.running.fleet import Fleet
 
 
 class MetaBackend(Backend):
@@ -42,7 +43,7 @@ class MetaBackend(Backend):
             opened.extend(opening.open() for opening in device.openings)
             self.streams = tuple(opened)
             self.prefers_f16 = all(stream.prefers_f16 for stream in opened)
-            self.arena = Arena(device.buffer_type.kinds, self._synchronize)
+            self.fleet = Fleet(opened, device.buffer_type.kinds, self._synchronize, CALLS)
             self.moved = 0
             """Bytes that devices have received from each other in all runs."""
             # Last: once the device lists this backend, other threads may synchronize with it.
@@ -74,7 +75,7 @@ class MetaBackend(Backend):
             raise errors[0]
 
     def _close(self) -> None:
-        self.arena.close()
+        self.fleet.arena.close()
         for stream in self.streams:
             stream.close(force=True)
 

@@ -9,14 +9,17 @@ from tensorplug.device.buffer import Buffer, BufferUsage, human
 from tensorplug.device.part import Part
 from tensorplug.errors import Unsupported
 from tensorplug.graph.bindings import Bindings
-from tensorplug.graph.tensor import Place, Tensor
-from tensorplug.meta import program as steps
+from tensorplug.graph.tensor import Storage, Tensor
+from tensorplug.meta import program as parts
 from tensorplug.meta.buffer import MetaBuffer
 from tensorplug.meta.build import build
-from tensorplug.meta.exchange import exchange, redeal, sum_up
 from tensorplug.meta.layout import Groups, fused, lay_out
 from tensorplug.meta.state import WHOLE, SplitState
+from tensorplug.meta.steps import plans_of, program_of
 from tensorplug.planning.memory import MemoryMap
+from tensorplug.planning.program import Program
+from tensorplug.running.batch import Batch
+from tensorplug.running.run import Work, run_alone
 
 if TYPE_CHECKING:
     from tensorplug.meta.device import MetaBackend
@@ -29,10 +32,10 @@ class MetaPlan(Plan):
 
     def __init__(self, backend: "MetaBackend", bound: Part) -> None:
         super().__init__(backend, bound)
-        self.program = steps.Program(len(backend.streams))
-        self._plans: dict[steps.Segment, list[Plan]] = {}
+        self.program = parts.Program(len(backend.streams))
+        self.steps: Program = ()
+        self._batch = Batch()
         self._zeros: list[Buffer] = []
-        self._places: list[Bindings] = []
         self._memory: list[MemoryMap] = []
         self._groups: list[Groups] = []
         self._generations = (-1, -1)
@@ -66,35 +69,33 @@ class MetaPlan(Plan):
         """Give every tensor a place, and make the plans of the segments."""
         self._drop()
         backend = self.backend
-        backend.arena.grow([memory.sizes[0] for memory in self._memory])
+        backend.fleet.arena.grow([memory.sizes[0] for memory in self._memory])
         self._zeros = self._make_zeros()
-        self._places = [self._places_of(d) for d in range(len(backend.streams))]
-        for step in steps.flat(self.program.steps):
-            if isinstance(step, steps.Segment):
-                self._plans[step] = [
-                    self._plan_nodes(step, d) for d, nodes in enumerate(step.nodes) if nodes
-                ]
+        places = [self._places_of(d) for d in range(len(backend.streams))]
+        self.steps = program_of(self.program)
+        self._batch.bindings = Bindings({t: p for each in places for t, p in each.items()})
+        of_device = [Bindings(each) for each in places]
+        for segment, d in plans_of(self.program):
+            groups = self._groups[d].get(segment, ())
+            part = Part(segment.nodes[d], of_device[d], groups=groups)
+            self._batch.locals.append(of_device[d])
+            self._batch.plans.append(backend.streams[d].plan(part))
         self._generations = self._now()
 
-    def _plan_nodes(self, segment: steps.Segment, device: int) -> Plan:
-        groups = self._groups[device].get(segment, ())
-        part = Part(segment.nodes[device], self._places[device], groups=groups)
-        return self.backend.streams[device].plan(part)
-
     def _now(self) -> tuple[int, int]:
-        return self.backend.device.generation, self.backend.arena.generation
+        return self.backend.device.generation, self.backend.fleet.arena.generation
 
-    def _places_of(self, device: int) -> Bindings:
-        arena = self.backend.arena
+    def _places_of(self, device: int) -> dict[Tensor, Storage]:
+        arena = self.backend.fleet.arena
         slots = self._memory[device].slots
         places = {t: arena.place(replace(slot, pool=device)) for t, slot in slots.items()}
         for tensor, home in self.program.homes[device].items():
             places[tensor] = self._place_of(home, device)
         for tensor, place in places.items():
             place.buffer.init_tensor(tensor, place.offset)
-        return Bindings(places)
+        return places
 
-    def _place_of(self, home: steps.Home, device: int) -> Place:
+    def _place_of(self, home: parts.Home, device: int) -> Storage:
         if home.of is None:
             return Place(self._zeros[device], 0)
         place = self.bound.bindings.where(home.of)
@@ -126,34 +127,19 @@ class MetaPlan(Plan):
             self._rebind()
         elif self._generations != self._now():
             self._bind()
-        for step in self.program.steps:
-            self._do(step)
+        run_alone(self.steps, self.backend.fleet, Work(self._batch))
         self.backend.moved += self.program.moved
 
-    def _do(self, step: steps.Step) -> None:
-        streams = self.backend.streams
-        if isinstance(step, steps.Segment):
-            for plan in self._plans[step]:
-                plan.run()
-        elif isinstance(step, steps.Exchange):
-            exchange(step, streams, self._places)
-        elif isinstance(step, steps.Redeal):
-            redeal(step, streams, self._places)
-        elif not sum_up(step, streams, self._places):
-            for each in step.steps:
-                self._do(each)
-
     def _drop(self) -> None:
-        for plans in self._plans.values():
-            for plan in plans:
-                plan.close()
+        batch, self._batch = self._batch, Batch()
+        for plan in batch.plans:
+            plan.close()
         for buffer in self._zeros:
             buffer.close()
-        self._plans, self._zeros = {}, []
+        self._zeros = []
 
     def _close(self) -> None:
         self._drop()
-        self._places = []
 
 
 def home_of(root: Tensor, bindings: Bindings) -> SplitState | None:

@@ -124,6 +124,20 @@ def run(program: Iterable[Step], fleet: "Fleet", work: Work, calls: Calls) -> No
             raise StepFailed(number, step) from error
 
 
+def run_alone(program: Iterable[Step], fleet: "Fleet", work: Work) -> None:
+    """`run` for programs that nobody recovers: raises the device's own error.
+
+    A note of the error names the step at which it surfaced.
+    """
+    try:
+        run(program, fleet, work, fleet.calls)
+    except StepFailed as failed:
+        error = failed.__cause__
+        assert error is not None
+        error.add_note(f"at step {failed.number}: {failed.step.title(fleet.names)}")
+        raise error from error.__cause__
+
+
 # --- around each step --------------------------------------------------------------------------
 
 

@@ -1,0 +1,211 @@
+"""The program of a meta device's plan: segments, exchanges and reductions as steps of the one loop.
+
+`tensorplug.running.run` runs them. Streams are numbered like the devices of the meta device, and
+the tensors of each device are its own, so one table of places serves all steps.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from tensorplug.device import transfer
+from tensorplug.device.backend import SupportsCollectives, order_after
+from tensorplug.device.moving import queue_copy
+from tensorplug.graph.tensor import Storage, Tensor, array_view
+from tensorplug.meta import program as parts
+from tensorplug.meta.buffer import put, take
+from tensorplug.meta.local import like
+from tensorplug.planning.program import Program, Run, Step, label
+from tensorplug.running.fleet import Fleet
+from tensorplug.running.run import DO, Calls, Work, run
+
+
+@dataclass(frozen=True, slots=True)
+class MoveBytes(Step):
+    """Bytes of one device's tensor go to another device's tensor, or to another of its own."""
+
+    move: parts.Move
+
+    @property
+    def words(self) -> str:
+        return "copies"
+
+    @property
+    def moved(self) -> Tensor:
+        return self.move.start
+
+    @property
+    def origin(self) -> int:
+        return self.move.source
+
+    @property
+    def reads(self) -> tuple[Tensor, ...]:
+        return (self.move.start,)
+
+    @property
+    def writes(self) -> tuple[Tensor, ...]:
+        return (self.move.end,)
+
+    def title(self, names: Sequence[str]) -> str:
+        move = self.move
+        return (
+            f"move {label(move.start)} from {names[move.source]} to {names[move.target]}: "
+            f"{move.size} B"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ReleaseSources(Step):
+    """Streams whose memory was read by the moves before wait for the streams that read it."""
+
+    @property
+    def words(self) -> str:
+        return "waits for readers"
+
+    def title(self, names: Sequence[str]) -> str:
+        return "wait for readers"
+
+
+@dataclass(frozen=True, slots=True)
+class Regather(Step):
+    """The host gathers a tensor from all devices, and scatters it in another state."""
+
+    redeal: parts.Redeal
+
+    @property
+    def words(self) -> str:
+        return "gathers and scatters"
+
+    @property
+    def moved(self) -> Tensor:
+        return self.redeal.of
+
+    @property
+    def by_host(self) -> bool:
+        return True
+
+    def title(self, names: Sequence[str]) -> str:
+        redeal = self.redeal
+        return f"gather {label(redeal.of)}, {redeal.source.state}, scatter {redeal.target.state}"
+
+
+@dataclass(frozen=True, slots=True)
+class SumUp(Step):
+    """All devices get the sum of their summands: by a collective of theirs, else by `steps`."""
+
+    reduction: parts.AllReduce
+    steps: Program
+
+    @property
+    def words(self) -> str:
+        return "sums up"
+
+    @property
+    def moved(self) -> Tensor:
+        return self.reduction.of
+
+    def title(self, names: Sequence[str]) -> str:
+        return f"sum {label(self.reduction.of)} over {len(names)} devices"
+
+
+# --- the program -------------------------------------------------------------------------------
+
+
+def program_of(program: parts.Program) -> Program:
+    """The steps of a meta device's plan. A run's `split` is the number of its plan."""
+    numbers = iter(range(len(plans_of(program))))
+    return tuple(_steps(program.steps, numbers))
+
+
+def plans_of(program: parts.Program) -> list[tuple[parts.Segment, int]]:
+    """The plans that the program runs, in order: a segment and a device with nodes in it."""
+    return [
+        (step, device)
+        for step in parts.flat(program.steps)
+        if isinstance(step, parts.Segment)
+        for device, nodes in enumerate(step.nodes)
+        if nodes
+    ]
+
+
+def _steps(found: Sequence[parts.Step], numbers: Iterator[int]) -> Iterator[Step]:
+    for step in found:
+        if isinstance(step, parts.Segment):
+            for device, nodes in enumerate(step.nodes):
+                if nodes:
+                    yield Run(device, next(numbers), nodes, {})
+        elif isinstance(step, parts.Exchange):
+            yield from (MoveBytes(m.target, None, m) for m in step.moves if m.size)
+            yield ReleaseSources(0, None)
+        elif isinstance(step, parts.Redeal):
+            yield Regather(0, None, step)
+        else:
+            yield SumUp(0, None, step, tuple(_steps(step.steps, numbers)))
+
+
+# --- what each step does -----------------------------------------------------------------------
+
+
+def _move(step: MoveBytes, fleet: Fleet, work: Work) -> None:
+    move, places = step.move, work.batch.bindings
+    start, end = places.where(move.start), places.where(move.end)
+    target = fleet.backends[move.target]
+    reader = queue_copy(
+        fleet.backends[move.source],
+        target,
+        Storage(start.buffer, start.offset + move.source_offset),
+        Storage(end.buffer, end.offset + move.target_offset),
+        move.size,
+    )
+    if reader is target and move.source != move.target:
+        work.lent.append((move.source, reader))
+
+
+def _release(_step: ReleaseSources, fleet: Fleet, work: Work) -> None:
+    lent, work.lent = work.lent, []
+    for lender, reader in dict.fromkeys(lent):
+        order_after(reader, fleet.backends[lender])
+
+
+def _regather(step: Regather, fleet: Fleet, work: Work) -> None:
+    for stream in fleet.backends:
+        stream.synchronize()
+    places, of = work.batch.bindings, step.redeal.of
+    source, target = step.redeal.source, step.redeal.target
+    count = len(fleet.backends) if source.state.is_cut else 1
+    read = [transfer.read(t, places) if t.size else None for t in source.locals[:count]]
+    whole = np.empty(of.dtype.row_size(of.ne[0]) * of.rows, np.uint8)
+    array = array_view(like(of, of.ne), whole, 0)
+    for d, data in enumerate(read):
+        if data is not None:
+            put(array, source.locals[d], source.state, d, data)
+    for d, local in enumerate(target.locals):
+        if local.size:
+            mine = np.ascontiguousarray(take(array, local, target.state, d))
+            transfer.write(local, mine, places)
+
+
+def _sum_up(step: SumUp, fleet: Fleet, work: Work) -> None:
+    if not _by_collective(step.reduction, fleet, work):
+        run(step.steps, fleet, work, fleet.calls)
+
+
+def _by_collective(reduction: parts.AllReduce, fleet: Fleet, work: Work) -> bool:
+    """Sum by a collective of the devices; False if they have none for this tensor."""
+    device = fleet.backends[0].device
+    if not reduction.everyone or not isinstance(device, SupportsCollectives):
+        return False
+    if any(type(s.device) is not type(device) for s in fleet.backends):
+        return False
+    where = [work.batch.bindings.where(t) for t in reduction.locals]
+    return device.all_reduce(fleet.backends, where, reduction.locals[0])
+
+
+CALLS: Calls = {
+    **DO,
+    MoveBytes: _move,
+    ReleaseSources: _release,
+    Regather: _regather,
+    SumUp: _sum_up,
+}
