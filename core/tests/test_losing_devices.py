@@ -85,7 +85,8 @@ def test_error_says_what_failed_where_what_is_done_and_what_is_held(rig: Any) ->
     assert "'second'" in state.node
     assert str(error.value) == (
         "gpu:1: failed as it runs split 1 of 3 (mul_mat to mul_mat), at "
-        f"{state.node}: gpu:1: compute failed as the test planned; splits done: 0; held there: "
+        f"{state.node}: gpu:1: compute failed as the test planned; surfaced at step 4 of 7 "
+        "(mul_mat to mul_mat); splits done: 0; held there: "
         "gpu:1 128 B, w1 64 B; run again, or make a scheduler without gpu:1, or one with "
         "on_failure='replan'"
     )

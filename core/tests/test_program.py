@@ -150,3 +150,28 @@ def test_an_observer_is_asked_before_anything_runs(streams: list[tp.Backend]) ->
         scheduler.schedule(y, fuse=False).run({x: X}, observer=Observer())
 
     assert events == ["wants scale", "wants relu", "sees scale", "sees relu"]
+
+
+def test_a_failure_names_its_step_as_the_explanation_lists_it(crossing: tp.Schedule) -> None:
+    device = crossing.scheduler.backends[1].device
+    assert isinstance(device, NullDevice)
+    device.fail("compute")
+    (x,) = crossing.graph.inputs
+
+    with pytest.raises(tp.RunFailed) as error:
+        crossing.submit({x: X})
+
+    rows = crossing.explain().steps
+    number, title = error.value.state.step.split(" ", 1)
+    assert f"of {len(rows)} ({rows[int(number)].text})" == title
+
+
+def test_an_explanation_lists_the_uploads_and_then_the_program(crossing: tp.Schedule) -> None:
+    rows = crossing.explain().steps
+
+    assert [(row.device, row.text, row.split) for row in rows[:3]] == [
+        ("cpu:0", "write x", None),
+        ("gpu:0", "wait for earlier batches", 0),
+        ("gpu:0", "copy x", 0),
+    ]
+    assert len(rows) == 1 + len(crossing._flight_program)

@@ -15,11 +15,13 @@ from tensorplug.device.ranges import Access, Host, Range, accesses, conflicts, r
 from tensorplug.errors import HazardError
 from tensorplug.fusion.matching import find_groups
 from tensorplug.graph.bindings import Bindings
-from tensorplug.graph.tensor import Array, Place
-from tensorplug.inspect.sanitizer import Clocks, Sanitizer
+from tensorplug.graph.tensor import Array, Storage
+from tensorplug.inspect.races import Clocks
+from tensorplug.inspect.sanitizer import Sanitizer
 from tensorplug.planning import layout, split
 from tensorplug.planning.memory import plan_memory
-from tensorplug.running import fleet, results, run, scheduler
+from tensorplug.planning.program import Wait
+from tensorplug.running import fleet, results, run, schedule, scheduler
 from tensorplug_testing.anykernel import ALL_KERNELS
 from tensorplug_testing.null import NullDevice
 from tensorplug_testing.timeline import Timeline
@@ -609,6 +611,34 @@ def test_planted_mistake_is_reported(
 
     with pytest.raises(HazardError, match=report):
         program(rig)
+
+
+def drop_waits(patch: pytest.MonkeyPatch, rig: Rig) -> None:
+    made = schedule.flight_program
+
+    def careless(*args: Any) -> Any:
+        return tuple(s for s in made(*args) if not isinstance(s, Wait))
+
+    patch.setattr(schedule, "flight_program", careless)
+
+
+@pytest.mark.parametrize(
+    ("mistake", "program"),
+    [
+        (ignore_split_after, overwritten_state),
+        (reuse_what_is_copied, reused_memory),
+        (drop_waits, generator),
+    ],
+)
+def test_race_in_a_program_is_reported_before_anything_runs(
+    monkeypatch: pytest.MonkeyPatch, rig: Rig, mistake: Mistake, program: Program
+) -> None:
+    mistake(monkeypatch, rig)
+
+    with pytest.raises(HazardError):
+        program(rig)
+
+    assert rig.gpu.computed == []
 
 
 # --- switching it on ---------------------------------------------------------------------------

@@ -249,11 +249,13 @@ def test_stages_with_hazards_are_reported(
         values.append(tp.add(tp.scale(values[-1], 0.5), tp.relu(values[i // 2])))
     monkeypatch.setattr(where, name, mistake)
     device = NullDevice(concurrent=True, host=True)
-    with device, device.open() as stream, tp.Scheduler([stream], sanitize=True) as scheduler:
-        schedule = scheduler.schedule(values[-1], fuse=False)
-
-        with pytest.raises(tp.HazardError, match=r"in parallel .*: a barrier is missing"):
-            schedule.run({x: np.ones((SIDE, SIDE), np.float32)})
+    with (
+        device,
+        device.open() as stream,
+        tp.Scheduler([stream], sanitize=True) as scheduler,
+        pytest.raises(tp.HazardError, match=r"in parallel .*: a barrier is missing"),
+    ):
+        scheduler.schedule(values[-1], fuse=False)
 
 
 def forget_waits(patch: pytest.MonkeyPatch) -> None:

@@ -92,6 +92,9 @@ class RunState:
     cannot resume."""
     not_later: tuple[str, ...] = ()
     """Reasons why the run cannot resume after a later completed split."""
+    step: str = ""
+    """The step at which the failure surfaced, with its number in `Schedule.explain()`; empty before
+    the first step. An earlier step may have queued the work that failed."""
 
 
 class RunFailed(DeviceError):

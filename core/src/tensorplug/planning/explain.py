@@ -10,6 +10,7 @@ from tensorplug.graph.tensor import Tensor
 from tensorplug.planning.assign import Field
 from tensorplug.planning.layout import Layout
 from tensorplug.planning.memory import Slot, stage_ends
+from tensorplug.planning.program import Program
 from tensorplug.planning.split import Split
 from tensorplug.planning.stages import label
 from tensorplug.planning.timeline import kept, timeline
@@ -96,10 +97,23 @@ class PlaceRow:
 
 
 @dataclass(frozen=True, slots=True)
+class StepRow:
+    """One step of the program of a run: what the stream of `device` is asked for.
+
+    `split` is None for steps that belong to the whole run.
+    """
+
+    device: str
+    text: str
+    split: int | None
+
+
+@dataclass(frozen=True, slots=True)
 class Explanation:
     """A schedule as text and data. `memory` is the bytes of compute buffers by buffer type.
 
-    Nodes are numbered in the order of `nodes`. `places` says which tensor lies in which of
+    `steps` are the program of a run, or of a batch in flight if several may be. Nodes are numbered
+    in the order of `nodes`. `places` says which tensor lies in which of
     `buffers`, and when. `stages` holds the stages of splits whose work may run in parallel.
     """
 
@@ -112,6 +126,7 @@ class Explanation:
     buffers: tuple[BufferRow, ...] = ()
     places: tuple[PlaceRow, ...] = ()
     stages: tuple[StageRow, ...] = ()
+    steps: tuple[StepRow, ...] = ()
 
     def stages_of(self, split: int) -> list[StageRow]:
         """The stages of one split, in order."""
@@ -149,13 +164,25 @@ class Explanation:
                 if c.split == i
             ]
             lines += _table([row for row in self.nodes if row.split == i])
+        lines += ["", f"program: {_count(len(self.steps), 'step')}", *self._program()]
         return "\n".join(lines)
+
+    def _program(self) -> Iterator[str]:
+        """A line for each step: its number, its device, its text."""
+        number = len(str(len(self.steps) - 1))
+        device = max((len(row.device) for row in self.steps), default=0)
+        for i, row in enumerate(self.steps):
+            yield f"  {i:{number}}  {row.device:{device}}  {row.text}"
 
 
 def explain(
-    layout: Layout, field: Field, pools: Sequence[BufferType], notes: Mapping[Tensor, str]
+    layout: Layout,
+    program: Program,
+    field: Field,
+    pools: Sequence[BufferType],
+    notes: Mapping[Tensor, str],
 ) -> Explanation:
-    """Put a layout into words, with what plans say of their nodes."""
+    """Describe a layout and its program; `notes` are remarks of plans about their nodes."""
     names = [backend.name for backend in field.backends]
     order = [node for split in layout.splits for node in split.nodes]
     reads = dict(zip(order, _reads(order), strict=True))
@@ -205,8 +232,9 @@ def explain(
     devices = tuple(names[s.backend] for s in layout.splits)
     buffers, places = _memory(layout, order, names, pools)
     stages = tuple(_stages(layout.splits))
+    steps = tuple(StepRow(names[step.stream], step.title(names), step.split) for step in program)
     return Explanation(
-        nodes, copies, devices, memory, unfused, tuple(names), buffers, places, stages
+        nodes, copies, devices, memory, unfused, tuple(names), buffers, places, stages, steps
     )
 
 

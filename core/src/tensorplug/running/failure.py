@@ -18,7 +18,7 @@ from tensorplug.errors import (
     TensorplugError,
 )
 from tensorplug.graph.tensor import Tensor
-from tensorplug.planning.program import Copy, Step, Wait, label
+from tensorplug.planning.program import Copy, Program, Step, Wait, label
 from tensorplug.planning.split import Split
 from tensorplug.running.lost import MemoryLost, persistent
 from tensorplug.running.run import FAILURES, NO_VALUES, StepFailed, Work
@@ -65,6 +65,8 @@ class Attempt:
         """The index of its batch; None until a batch is chosen."""
         self.start: Restart | None = None
         """The boundary from which it resumes; None if it begins with the inputs."""
+        self.program: Program = ()
+        """What it runs after its uploads."""
         self.skipped = 0
         """The number of splits before `start`, which do not run."""
         self.work = Work()
@@ -222,6 +224,7 @@ class Attempt:
             completed=tuple(s.index for s in sound),
             held=self._held(),
             remedy=hint + WITHOUT_IT.format(names=" and ".join(names) or "the device"),
+            step=self._surfaced(),
         )
 
     def _doing(self, splits: Sequence[Split]) -> str:
@@ -236,6 +239,15 @@ class Attempt:
         nodes = splits[step.split].nodes
         split = f"split {step.split} of {len(splits)} ({nodes[0].op} to {nodes[-1].op})"
         return f"{what} {split}" if step.moved is None else f"{what} for {split}"
+
+    def _surfaced(self) -> str:
+        """The step at which the failure surfaced, and its number in the program."""
+        if self.step is None or self.schedule is None:
+            return ""
+        title = self.step.title(self.scheduler.fleet.names)
+        steps = (*self.schedule.uploads, *self.program)
+        number = next((i for i, step in enumerate(steps) if step is self.step), None)
+        return title if number is None else f"{number} of {len(steps)} ({title})"
 
     def _is_done(self, split: Split) -> bool:
         """Whether a split that was queued is known to be done."""
@@ -271,4 +283,5 @@ def _text(state: RunState) -> str:
 def _facts(state: RunState) -> str:
     done = ", ".join(map(str, state.completed)) or "none"
     held = ", ".join(f"{name} {human(size)}" for name, size in state.held.items()) or "nothing"
-    return f"; splits done: {done}; held there: {held}; {state.remedy}"
+    step = f"; surfaced at step {state.step}" if state.step else ""
+    return f"{step}; splits done: {done}; held there: {held}; {state.remedy}"

@@ -1,7 +1,7 @@
 """`Fleet`: streams with the compute memory that they share, and who still uses that memory."""
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from tensorplug.device.backend import Backend
 from tensorplug.device.buffer import BufferType
@@ -11,6 +11,16 @@ from tensorplug.running.arena import Arena
 
 if TYPE_CHECKING:
     from tensorplug.running.run import Calls
+
+
+class Point(Protocol):
+    """The work of a stream up to some moment."""
+
+    stream: Backend
+
+    def order(self, then: Backend) -> None:
+        """Work of `then` from now on starts after that work."""
+        ...
 
 
 class Fleet:
@@ -38,9 +48,9 @@ class Fleet:
             tuple(i for i, other in enumerate(pools) if other is pool) for pool in pools
         )
         """For each stream the indices of all that compute in the same memory, its own too."""
-        self.readers: dict[int, dict[Backend, Mark]] = {}
+        self.readers: dict[int, dict[Backend, Point]] = {}
         """What a stream waits for before it overwrites its memory: other streams that read it."""
-        self.users: dict[BufferType, Mark] = {}
+        self.users: dict[BufferType, Point] = {}
         """Who computed last in memory that several streams share."""
         self.loose = False
         """True after a run that left no marks: the next batch waits for all queued work."""
@@ -54,17 +64,21 @@ class Fleet:
         self.loose = False
         self.forget_marks()
 
+    def mark(self, stream: Backend) -> Point:
+        """The work of `stream` so far."""
+        return Mark(stream)
+
     def hold(self, lent: Iterable[tuple[int, Backend]]) -> None:
         """Let all streams that compute in the memory of a lender wait for its reader as it is now.
 
         Work that the reader is given later delays none of them.
         """
-        marks: dict[Backend, Mark] = {}
+        marks: dict[Backend, Point] = {}
         for lender, reader in lent:
             for i in self.sharers[lender]:
                 if self.backends[i] is not reader:
                     if reader not in marks:
-                        marks[reader] = Mark(reader)
+                        marks[reader] = self.mark(reader)
                     self.readers.setdefault(i, {})[reader] = marks[reader]
 
     def enter(self, stream: int) -> None:
@@ -79,7 +93,7 @@ class Fleet:
     def leave(self, stream: int) -> None:
         """Note that a stream has computed in memory that it may share with others."""
         if len(self.sharers[stream]) > 1:
-            self.users[self.arena.pools[stream]] = Mark(self.backends[stream])
+            self.users[self.arena.pools[stream]] = self.mark(self.backends[stream])
 
     def forget_marks(self) -> None:
         """All queued work was waited for: nobody needs to wait for it again."""

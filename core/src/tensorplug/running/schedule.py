@@ -91,9 +91,18 @@ class Schedule(Resource):
             for _ in range(self.batches):
                 self._batches.append(Batch(*batch_memory(self.layout, self.scheduler.arena)))
             self.ready(self._batches[0])
+            self._check_order()
         except BaseException:
             self.release()
             raise
+
+    def _check_order(self) -> None:
+        """Look for races in the programs, where the sanitizer is on. Raises HazardError."""
+        sanitizer, fleet, batch = self.scheduler.sanitizer, self.scheduler.fleet, self._batches[0]
+        if sanitizer is not None:
+            sanitizer.walk(self._run_program, fleet, batch, 1)
+            if self.batches > 1:
+                sanitizer.walk(self._flight_program, fleet, batch, 2)
 
     def release(self) -> None:
         """Give plans and memory back; they come again with the next run."""
@@ -130,6 +139,17 @@ class Schedule(Resource):
         """Runs of nodes on one backend, in order."""
         return self.layout.splits
 
+    @property
+    def uploads(self) -> Program:
+        """The uploads of all inputs, with which a program begins."""
+        return tuple(self._given.values())
+
+    @property
+    def program(self) -> Program:
+        """All steps of a run; of a batch in flight if several may be."""
+        program = self._flight_program if self.batches > 1 else self._run_program
+        return (*self.uploads, *program)
+
     def backend_of(self, tensor: Tensor) -> str:
         """Name of the device that computes or holds `tensor`."""
         if tensor not in self.layout.where:
@@ -148,7 +168,8 @@ class Schedule(Resource):
         """What runs where, and why: a table with `str()`, data with `.to_json()`."""
         plans = self._batches[0].plans if self._batches else []
         notes = ChainMap(*(dict(p.notes()) for p in plans if isinstance(p, SupportsNotes)))
-        return explain(self.layout, self.scheduler.field, self.scheduler.arena.pools, notes)
+        pools = self.scheduler.arena.pools
+        return explain(self.layout, self.program, self.scheduler.field, pools, notes)
 
     # --- running ---------------------------------------------------------------------------
 
@@ -221,6 +242,7 @@ class Schedule(Resource):
         if observer is not None:
             work.batch = self.unfused(work.batch)
             program, calls = observed(program, observer.wants), shown(observer, calls)
+        attempt.program = program
         scheduler.runs += 1
         run(chain(self._uploads(attempt), program), fleet, work, calls)
         return give(attempt)
