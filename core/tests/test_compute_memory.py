@@ -65,7 +65,7 @@ def chain(scheduler: tp.Scheduler, length: int, rows: int = 4) -> tp.Schedule:
 
 
 def on_device(*schedules: tp.Schedule) -> set[Tensor]:
-    return {t for s in schedules for t, slot in s.layout.memory.slots.items() if slot.pool == 0}
+    return {t for s in schedules for t, slot in s.planned.memory.slots.items() if slot.pool == 0}
 
 
 # --- layout ------------------------------------------------------------------------------------

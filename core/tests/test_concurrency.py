@@ -330,7 +330,7 @@ def test_what_runs_side_by_side_lies_apart(side_by_side: NullDevice) -> None:
     with side_by_side.open() as stream, tp.Scheduler([stream]) as scheduler:
         schedule = scheduler.schedule(y, fuse=False)
         (split,) = schedule.splits
-        slots = schedule.layout.memory.slots
+        slots = schedule.planned.memory.slots
 
     stages = [[slots[n] for n in stage] for stage in split.stages]
     assert all(len({slot.offset for slot in stage}) == len(stage) for stage in stages)

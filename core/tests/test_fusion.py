@@ -453,14 +453,14 @@ def test_inner_nodes_get_no_memory(scheduler) -> None:
 
     fused, plain = scheduler.schedule(y), scheduler.schedule(y, fuse=False)
 
-    assert set(fused.layout.memory.slots) == {y}
-    assert first in plain.layout.memory.slots
-    assert second not in fused.layout.memory.slots
+    assert set(fused.planned.memory.slots) == {y}
+    assert first in plain.planned.memory.slots
+    assert second not in fused.planned.memory.slots
 
 
 def _memory(scheduler, *outputs: Tensor, transient: tuple[Tensor, ...]):
     schedule = scheduler.schedule(list(outputs), transient=transient)
-    return schedule.layout.memory.slots
+    return schedule.planned.memory.slots
 
 
 def test_result_does_not_lie_over_what_the_group_reads(scheduler) -> None:

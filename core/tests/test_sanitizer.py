@@ -18,7 +18,7 @@ from tensorplug.graph.bindings import Bindings
 from tensorplug.graph.tensor import Array, Storage
 from tensorplug.inspect.races import Clocks
 from tensorplug.inspect.sanitizer import Sanitizer
-from tensorplug.planning import layout, split
+from tensorplug.planning import planned, split
 from tensorplug.planning.memory import plan_memory
 from tensorplug.planning.program import Wait
 from tensorplug.running import fleet, results, run, schedule, scheduler
@@ -568,7 +568,7 @@ def reuse_what_is_copied(patch: pytest.MonkeyPatch, rig: Rig) -> None:
     def careless(*args: Any, keep: Any, **options: Any) -> Any:
         return plan_memory(*args, keep=[t for t in keep if t.op != "mul_mat"], **options)
 
-    patch.setattr(layout, "plan_memory", careless)
+    patch.setattr(planned, "plan_memory", careless)
 
 
 Mistake = Callable[[pytest.MonkeyPatch, Rig], None]

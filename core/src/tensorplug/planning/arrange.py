@@ -24,7 +24,7 @@ def arranged(
     """
     wanted = [_wanted(backend) if ahead is None else ahead for backend in backends]
     places = Bindings(moved)
-    return tuple(_arranged(split, wanted[split.backend], places) for split in splits)
+    return tuple(_arranged(split, wanted[split.stream], places) for split in splits)
 
 
 def _wanted(backend: Backend) -> int | None:

@@ -1,7 +1,7 @@
 """Assignment of nodes to backends: pure passes, each of which adds choices with their causes.
 
-A backend is named by its index in the scheduler; a lower index has a higher priority. The last
-backend holds the inputs and is the fallback for nodes that no other backend takes.
+The streams of a scheduler are numbered by priority: 0 has the highest. The last one holds the
+inputs and is the fallback for nodes that no other stream takes.
 """
 
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
@@ -19,9 +19,9 @@ SMALL_WEIGHTS = frozenset({"rope", "flash_attn_ext"})
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The index of the backend that computes or holds a tensor, and why."""
+    """The number of the stream that computes or holds a tensor, and why."""
 
-    backend: int
+    stream: int
     cause: str
 
 
@@ -29,7 +29,7 @@ Choices = dict[Tensor, Choice]
 
 
 class Field:
-    """The backends of a scheduler, with a cache of what they support."""
+    """The streams of a scheduler by number, with a cache of what they support."""
 
     def __init__(
         self,
@@ -46,30 +46,30 @@ class Field:
 
     @property
     def fallback(self) -> int:
-        """Index of the last backend."""
+        """The number of the last stream."""
         return len(self.backends) - 1
 
     def forget(self) -> None:
         """Drop cached answers about the nodes of earlier graphs."""
         self._answers.clear()
 
-    def refusal(self, backend: int, node: Tensor) -> Refusal | None:
-        """Why `backend` cannot compute `node`; None if it can."""
-        key = (backend, node)
+    def answer(self, stream: int, node: Tensor) -> bool | Refusal:
+        """True if `stream` can compute `node`, else the Refusal."""
+        key = (stream, node)
         if key not in self._answers:
             placed = {s: t for s in node.sources if (t := self.placed_type(s)) is not None}
-            self._answers[key] = self.backends[backend].device.refuses(node, placed)
+            self._answers[key] = self.backends[stream].device.supports(node, placed)
         return self._answers[key]
 
-    def can(self, backend: int, node: Tensor) -> bool:
-        """True if `backend` can compute `node`."""
-        return self.refusal(backend, node) is None
+    def can(self, stream: int, node: Tensor) -> bool:
+        """True if `stream` can compute `node`."""
+        return bool(self.answer(stream, node))
 
-    def accepts(self, backend: int, kind: BufferType) -> bool:
-        """True if `backend` reads and writes memory of type `kind` in place."""
-        key = (backend, id(kind))
+    def accepts(self, stream: int, kind: BufferType) -> bool:
+        """True if `stream` reads and writes memory of type `kind` in place."""
+        key = (stream, id(kind))
         if key not in self._accepts:
-            self._accepts[key] = self.backends[backend].device.supports_buffer_type(kind)
+            self._accepts[key] = self.backends[stream].device.supports_buffer_type(kind)
         return self._accepts[key]
 
     def placed_type(self, tensor: Tensor) -> BufferType | None:
@@ -84,12 +84,12 @@ class Field:
         if placed is not None:
             return placed
         choice = where.get(tensor) or where.get(tensor.root)
-        return None if choice is None else self.buffer_types[choice.backend]
+        return None if choice is None else self.buffer_types[choice.stream]
 
-    def reads(self, backend: int, tensor: Tensor, where: Mapping[Tensor, Choice]) -> bool:
-        """True if `backend` can read `tensor` in place, without a copy."""
+    def reads(self, stream: int, tensor: Tensor, where: Mapping[Tensor, Choice]) -> bool:
+        """True if `stream` can read `tensor` in place, without a copy."""
         kind = self.memory_of(tensor, where)
-        return kind is not None and self.accepts(backend, kind)
+        return kind is not None and self.accepts(stream, kind)
 
     def refusals(self, node: Tensor) -> dict[str, str]:
         """The reason of every backend that refuses `node`, by the backend's name."""
@@ -126,14 +126,14 @@ def assign(graph: Graph, field: Field, pins: Mapping[Tensor, int], *, offload: b
 
 def pinned(pins: Mapping[Tensor, int], field: Field) -> Choices:
     """The user's choices, which no later pass changes. Raises Unsupported with the refusal."""
-    for node, backend in pins.items():
-        refusal = field.refusal(backend, node)
-        if refusal is not None:
+    for node, stream in pins.items():
+        answer = field.answer(stream, node)
+        if isinstance(answer, Refusal):
             raise Unsupported(
-                f"{node}: pinned to {field.backends[backend].name}, which refuses it: "
-                f"{refusal.reason}"
+                f"{node}: pinned to {field.backends[stream].name}, which refuses it: "
+                f"{answer.reason}"
             )
-    return {node: Choice(backend, "pinned by the user") for node, backend in pins.items()}
+    return {node: Choice(stream, "pinned by the user") for node, stream in pins.items()}
 
 
 def anchor_placed(tensors: Iterable[Tensor], where: Choices, field: Field) -> Choices:
@@ -186,7 +186,7 @@ def follow_weights(
         if weight is None:
             continue
         choice = _beside(node, weight, field)
-        if choice is not None and choice.backend == field.fallback and offload:
+        if choice is not None and choice.stream == field.fallback and offload:
             choice = _offloaded(node, weight, field) or choice
         if choice is not None:
             found[node] = choice
@@ -230,7 +230,7 @@ def spread(
         if node.is_view:
             continue
         if node in found:
-            current = found[node].backend if found[node].backend in over else None
+            current = found[node].stream if found[node].stream in over else None
         elif current is not None and can(current, node):
             found[node] = Choice(current, "next to other work of its backend")
     return found
@@ -269,7 +269,7 @@ def upgrade(
     for node in nodes:
         if node.is_view or node in fixed:
             continue
-        mine = found[node].backend
+        mine = found[node].stream
         for other in range(mine):
             shares = field.buffer_types[other] is field.buffer_types[mine]
             if (
@@ -288,8 +288,8 @@ def follow_roots(nodes: Iterable[Tensor], where: Choices, field: Field) -> Choic
     for node in nodes:
         if not node.writes or node.root.place is not None or node.root not in found:
             continue
-        home = found[node.root].backend
-        if found[node].backend == home:
+        home = found[node.root].stream
+        if found[node].stream == home:
             continue
         refusal = field.refusal(home, node)
         if refusal is not None:
@@ -310,11 +310,11 @@ def _check_reachable(node: Tensor, tensor: Tensor, where: Choices, field: Field)
 
     `node` writes `tensor` in addition to its own root.
     """
-    here, home, kind = where[node].backend, where.get(tensor.root), field.placed_type(tensor)
+    here, home, kind = where[node].stream, where.get(tensor.root), field.placed_type(tensor)
     if kind is not None:
         reachable, place = field.accepts(here, kind), kind.name
     elif home is not None:
-        reachable, place = home.backend == here, field.backends[home.backend].name
+        reachable, place = home.stream == here, field.backends[home.stream].name
     else:
         return
     if not reachable:
@@ -331,12 +331,12 @@ def follow_neighbours(graph: Graph, where: Choices, field: Field) -> Choices:
         for source in node.sources:
             if source.is_leaf and source not in found:
                 near = found.get(node) or Choice(field.fallback, "")
-                found[source] = Choice(near.backend, "with its first reader")
+                found[source] = Choice(near.stream, "with its first reader")
         if node.is_view and node not in found:
             home = found.get(node.root)
             if home is None:
                 raise GraphError(f"{node}: a view of {node.root}, which is nowhere in the graph")
-            found[node] = Choice(home.backend, "a view")
+            found[node] = Choice(home.stream, "a view")
     for leaf in graph.leafs:
         found.setdefault(leaf, Choice(field.fallback, "unused"))
     return found

@@ -8,8 +8,8 @@ from tensorplug.device.buffer import BufferType, human
 from tensorplug.device.observing import MAKERS
 from tensorplug.graph.tensor import Tensor
 from tensorplug.planning.assign import Field
-from tensorplug.planning.layout import Layout
 from tensorplug.planning.memory import Slot, stage_ends
+from tensorplug.planning.planned import PlannedGraph
 from tensorplug.planning.program import Program
 from tensorplug.planning.split import Split
 from tensorplug.planning.stages import label
@@ -176,19 +176,19 @@ class Explanation:
 
 
 def explain(
-    layout: Layout,
+    planned: PlannedGraph,
     program: Program,
     field: Field,
     pools: Sequence[BufferType],
     notes: Mapping[Tensor, str],
 ) -> Explanation:
-    """Describe a layout and its program; `notes` are remarks of plans about their nodes."""
+    """Describe a planned and its program; `notes` are remarks of plans about their nodes."""
     names = [backend.name for backend in field.backends]
-    order = [node for split in layout.splits for node in split.nodes]
+    order = [node for split in planned.splits for node in split.nodes]
     reads = dict(zip(order, _reads(order), strict=True))
     fused = {
         node: f"{group.pattern.name} ending in {_label(group.last)}"
-        for split in layout.splits
+        for split in planned.splits
         for group in split.groups
         for node in group.nodes
     }
@@ -198,14 +198,14 @@ def explain(
             _label(node),
             node.op,
             f"{node.dtype.name}{list(node.shape)}",
-            names[split.backend],
-            layout.where[node].cause,
+            names[split.stream],
+            planned.where[node].cause,
             field.refusals(node),
             fused.get(node, ""),
             reads[node],
             notes.get(node, ""),
         )
-        for split in layout.splits
+        for split in planned.splits
         for node in split.nodes
     )
     copies = tuple(
@@ -213,25 +213,25 @@ def explain(
             split.index,
             _label(copy.source),
             names[copy.origin],
-            names[split.backend],
+            names[split.stream],
             copy.source.nbytes,
         )
-        for split in layout.splits
+        for split in planned.splits
         for copy in split.copies
     )
     memory = {
-        pool.name: layout.memory.pool_size(i)
+        pool.name: planned.memory.pool_size(i)
         for i, pool in enumerate(pools)
-        if layout.memory.pool_size(i)
+        if planned.memory.pool_size(i)
     }
     unfused = tuple(
         UnfusedRow(split.index, group.pattern.name, tuple(map(_label, group.nodes)), reason)
-        for split in layout.splits
+        for split in planned.splits
         for group, reason in split.refused
     )
-    devices = tuple(names[s.backend] for s in layout.splits)
-    buffers, places = _memory(layout, order, names, pools)
-    stages = tuple(_stages(layout.splits))
+    devices = tuple(names[s.stream] for s in planned.splits)
+    buffers, places = _memory(planned, order, names, pools)
+    stages = tuple(_stages(planned.splits))
     steps = tuple(StepRow(names[step.stream], step.title(names), step.split) for step in program)
     return Explanation(
         nodes, copies, devices, memory, unfused, tuple(names), buffers, places, stages, steps
@@ -261,14 +261,17 @@ def _reads(order: Sequence[Tensor]) -> list[tuple[int, ...]]:
 
 
 def _memory(
-    layout: Layout, order: Sequence[Tensor], names: Sequence[str], pools: Sequence[BufferType]
+    planned: PlannedGraph,
+    order: Sequence[Tensor],
+    names: Sequence[str],
+    pools: Sequence[BufferType],
 ) -> tuple[tuple[BufferRow, ...], tuple[PlaceRow, ...]]:
     """The compute buffers, and the places and lifetimes of the tensors in them."""
-    graph, splits = layout.graph, layout.splits
-    steps = timeline(graph, layout.where, splits, pools, layout.private)
+    graph, splits = planned.graph, planned.splits
+    steps = timeline(graph, planned.where, splits, pools, planned.private)
     numbers = {node: number for number, node in enumerate(order)}
     moments = _moments([numbers.get(step.tensor) for step in steps], len(order))
-    slots = layout.memory.slots
+    slots = planned.memory.slots
     first: dict[Tensor, int] = {}
     last: dict[Tensor, int] = {}
     for moment, end, step in zip(moments, stage_ends(steps), steps, strict=True):
@@ -284,10 +287,11 @@ def _memory(
             last[former] = max(first[tensor] - 1, first[former])
         holders[slots[tensor]] = tensor
     chunks = [
-        (pool, i) for pool, sizes in enumerate(layout.memory.sizes) for i in range(len(sizes))
+        (pool, i) for pool, sizes in enumerate(planned.memory.sizes) for i in range(len(sizes))
     ]
     buffers = tuple(
-        BufferRow(pools[pool].name, names[pool], layout.memory.sizes[pool][i]) for pool, i in chunks
+        BufferRow(pools[pool].name, names[pool], planned.memory.sizes[pool][i])
+        for pool, i in chunks
     )
     index = {chunk: number for number, chunk in enumerate(chunks)}
     places = tuple(

@@ -14,14 +14,14 @@ from tensorplug.planning.split import Split
 
 def fused(graph: Graph, splits: Sequence[Split], field: Field) -> tuple[Split, ...]:
     """Return `splits` with the groups that their devices accept, and the groups refused."""
-    devices = [backend.device for backend in field.backends]
+    devices = [stream.device for stream in field.backends]
     finders = {
         i: Finder(graph, device.fusions)
         for i, device in enumerate(devices)
         if isinstance(device, SupportsFusion)
     }
     return tuple(
-        _fused(split, devices[split.backend], finders.get(split.backend), field) for split in splits
+        _fused(split, devices[split.stream], finders.get(split.stream), field) for split in splits
     )
 
 

@@ -283,7 +283,7 @@ def settling(streams: int) -> Program:
 
 def reading(outputs: Iterable[Tensor], where: Choices, streams: int) -> Program:
     """The host waits for all queued work and reads `outputs`."""
-    reads = (Read(where[t].backend, None, t) for t in dict.fromkeys(outputs))
+    reads = (Read(where[t].stream, None, t) for t in dict.fromkeys(outputs))
     return (*settling(streams), *reads)
 
 
@@ -296,15 +296,15 @@ def run_program(
     """
     used = {target for split in splits for target in split.local.values()}
     steps: list[Step] = [
-        Copy(split.backend, None, copy.source, copy.target, copy.origin)
+        Copy(split.stream, None, copy.source, copy.target, copy.origin)
         for split in skipped
         for copy in split.copies
         if copy.target in used and copy.source.nbytes
     ]
     for split in splits:
-        ends = dict.fromkeys((split.backend, *(copy.origin for copy in split.copies)))
+        ends = dict.fromkeys((split.stream, *(copy.origin for copy in split.copies)))
         steps += _before(split, where)
-        steps.append(Run(split.backend, split.index, split.nodes, split.local, ends=tuple(ends)))
+        steps.append(Run(split.stream, split.index, split.nodes, split.local, ends=tuple(ends)))
     return tuple(steps)
 
 
@@ -319,9 +319,9 @@ def flight_program(
     `sharers` are, for each stream, all that compute in the same memory.
     """
     steps: list[Step] = []
-    busy = {split.backend for split in splits}
+    busy = {split.stream for split in splits}
     for split in splits:
-        own = split.backend
+        own = split.stream
         steps.append(Wait(own, split.index, Until.FREE))
         steps += _before(split, where)
         origins = {copy.origin for copy in split.copies if copy.source.nbytes}
@@ -333,7 +333,7 @@ def flight_program(
             steps.append(Signal(own, split.index, Mark.LENDERS, tuple(sorted(split.after))))
     # Each once: memory that a stream still writes must not be given up for that of a second read.
     for output in dict.fromkeys(outputs):
-        home = where[output].backend
+        home = where[output].stream
         busy.add(home)
         steps.append(Read(home, None, output, To.LATER))
         if len(sharers[home]) > 1 and output.nbytes:
@@ -346,12 +346,12 @@ def flight_program(
 def _before(split: Split, where: Choices) -> Iterator[Step]:
     """What a split waits for, and the copies that it reads."""
     for other in sorted(split.after):
-        yield Wait(split.backend, split.index, Until.OTHER, other)
+        yield Wait(split.stream, split.index, Until.OTHER, other)
     for copy in split.copies:
         if copy.source.nbytes:
-            made = (split.backend, split.index, copy.source, copy.target, copy.origin)
+            made = (split.stream, split.index, copy.source, copy.target, copy.origin)
             ids = _expert_ids(copy, split)
-            chooser = None if ids is None else where[ids.root].backend
+            chooser = None if ids is None else where[ids.root].stream
             yield Copy(*made, None if ids is None else split.nodes[0], chooser)
 
 

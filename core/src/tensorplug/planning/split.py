@@ -1,4 +1,4 @@
-"""Cuts an assigned graph into splits: runs of nodes on one backend, and the copies they need."""
+"""Cuts an assigned graph into splits: runs of nodes on one stream, and the copies they need."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -11,36 +11,36 @@ from tensorplug.planning.assign import Choices, Field, is_weight
 from tensorplug.planning.stages import Stage, check_order
 
 Key = tuple[int, Tensor, int, Ne, Ne, int]
-"""Identity of a copy: backend, root, offset, sizes, strides, and the number of writes so far."""
+"""Identity of a copy: stream, root, offset, sizes, strides, and the number of writes so far."""
 
 Order = Callable[[int, Sequence[Tensor]], Sequence[Tensor]]
-"""Reorders the nodes of one split for the backend with the given index."""
+"""Reorders the nodes of one split for the stream with the given number."""
 
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """A copy of `source` to `target`, in memory of the split's backend, when the split starts."""
+    """A copy of `source` to `target`, in memory of the split's stream, when the split starts."""
 
     source: Tensor
     target: Tensor
     origin: int
-    """Index of the backend that computes or holds `source`."""
+    """The number of the stream that computes or holds `source`."""
     shared: bool = False
     """True if several splits read `target`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """Consecutive nodes that one backend runs. `local` maps tensors of other backends to copies.
+    """Consecutive nodes that one stream runs. `local` maps tensors of other streams to copies.
 
-    The split waits for the backends in `after`: it reads their results in place, or overwrites
+    The split waits for the streams in `after`: it reads their results in place, or overwrites
     memory that they read. One kernel computes each of `groups`; `refused` are groups that the
     device refuses, with its reasons. `stages` hold the nodes and groups in the same order, if the
     device may run the work of one stage in parallel; otherwise `stages` is empty.
     """
 
     index: int
-    backend: int
+    stream: int
     nodes: tuple[Tensor, ...]
     copies: tuple[Copy, ...]
     local: Mapping[Tensor, Tensor]
@@ -51,8 +51,8 @@ class Split:
 
 
 class _Draft:
-    def __init__(self, backend: int) -> None:
-        self.backend = backend
+    def __init__(self, stream: int) -> None:
+        self.stream = stream
         self.nodes: list[Tensor] = []
         self.copies: list[Copy] = []
         self.local: dict[Tensor, Tensor] = {}
@@ -62,7 +62,7 @@ class _Draft:
 def split(
     graph: Graph, where: Choices, field: Field, order: Order, cut: Tensor | None = None
 ) -> tuple[Split, ...]:
-    """Cut `graph` into splits, by the backend that `where` gives each node.
+    """Cut `graph` into splits, by the stream that `where` gives each node.
 
     Views neither start nor end a split. The node `cut`, if given, starts a split in any case.
     `order` may reorder the nodes of a split; an invalid order raises GraphError.
@@ -75,35 +75,35 @@ def split(
     for node in graph.nodes:
         if node.is_view:
             continue
-        backend = where[node].backend
-        foreign = [s for s in node.sources if needs_copy(s, node, backend, where, field)]
+        stream = where[node].stream
+        foreign = [s for s in node.sources if needs_copy(s, node, stream, where, field)]
         if (
             not drafts
-            or drafts[-1].backend != backend
+            or drafts[-1].stream != stream
             or node is cut
             or _frees_weights(foreign, drafts[-1])
         ):
-            drafts.append(_Draft(backend))
-            beside = _beside(backend, drafts, field)
-            drafts[-1].after |= beside | shared.borrowers(backend, *beside)
+            drafts.append(_Draft(stream))
+            beside = _beside(stream, drafts, field)
+            drafts[-1].after |= beside | shared.borrowers(stream, *beside)
         draft = drafts[-1]
-        draft.after |= shared.waits(node, backend, foreign)
+        draft.after |= shared.waits(node, stream, foreign)
         for source in foreign:
-            key = _key(backend, source, versions)
+            key = _key(stream, source, versions)
             if key not in copies:
-                copies[key] = _local_leaf(source, field.backends[backend].name, key[-1])
+                copies[key] = _local_leaf(source, field.backends[stream].name, key[-1])
                 draft.copies.append(Copy(source, copies[key], _origin(source, where)))
-                copying.setdefault(source.root, set()).add(backend)
+                copying.setdefault(source.root, set()).add(stream)
             draft.local[source] = copies[key]
         draft.nodes.append(node)
         for root in node.written_roots:
             versions[root] = versions.get(root, 0) + 1
-            draft.after |= copying.pop(root, set()) - {backend}
+            draft.after |= copying.pop(root, set()) - {stream}
     users = Counter(target for draft in drafts for target in set(draft.local.values()))
     return tuple(
         Split(
             i,
-            d.backend,
+            d.stream,
             _ordered(d, order),
             tuple(replace(c, shared=True) if users[c.target] > 1 else c for c in d.copies),
             d.local,
@@ -114,64 +114,64 @@ def split(
 
 
 class _Shared:
-    """The last writer and the readers since, of memory that several backends use in place."""
+    """The last writer and the readers since, of memory that several streams use in place."""
 
     def __init__(self) -> None:
         self._writers: dict[Tensor, int] = {}
         self._lent: dict[int, set[int]] = {}
         self._readers: dict[Tensor, set[int]] = {}
 
-    def waits(self, node: Tensor, backend: int, foreign: Sequence[Tensor]) -> set[int]:
-        """Other backends for which `node` must wait.
+    def waits(self, node: Tensor, stream: int, foreign: Sequence[Tensor]) -> set[int]:
+        """Other streams for which `node` must wait.
 
         `node` reads their results in place, or overwrites memory that they read or wrote.
         """
         used = [s.root for s in node.sources if s not in foreign]
         owners = {self._writers[r] for r in (*used, *node.written_roots) if r in self._writers}
-        owners.discard(backend)
+        owners.discard(stream)
         for owner in owners:
-            self._lent.setdefault(owner, set()).add(backend)
+            self._lent.setdefault(owner, set()).add(stream)
         late = {r for root in node.written_roots for r in self._readers.pop(root, ())}
         for root in (node.root, *node.written_roots):
-            self._writers[root] = backend
+            self._writers[root] = stream
         for root in used:
-            self._readers.setdefault(root, set()).add(backend)
-        return owners | (late - {backend})
+            self._readers.setdefault(root, set()).add(stream)
+        return owners | (late - {stream})
 
-    def borrowers(self, backend: int, *beside: int) -> set[int]:
-        """Backends that read memory of `backend` or of one of `beside` since the last call.
+    def borrowers(self, stream: int, *beside: int) -> set[int]:
+        """Streams that read memory of `stream` or of one of `beside` since the last call.
 
-        `beside` are backends that compute in the same memory as `backend`.
+        `beside` are streams that compute in the same memory as `stream`.
         """
-        found = {b for owner in (backend, *beside) for b in self._lent.pop(owner, ())}
-        return found - {backend}
+        found = {b for owner in (stream, *beside) for b in self._lent.pop(owner, ())}
+        return found - {stream}
 
 
-def _beside(backend: int, drafts: Sequence[_Draft], field: Field) -> set[int]:
-    """Other backends that compute in the same memory, where each reuses what another has freed."""
+def _beside(stream: int, drafts: Sequence[_Draft], field: Field) -> set[int]:
+    """Other streams that compute in the same memory, where each reuses what another has freed."""
     kinds = field.buffer_types
-    return {d.backend for d in drafts if kinds[d.backend] is kinds[backend]} - {backend}
+    return {d.stream for d in drafts if kinds[d.stream] is kinds[stream]} - {stream}
 
 
-def needs_copy(source: Tensor, node: Tensor, backend: int, where: Choices, field: Field) -> bool:
-    """True if `backend` must read a copy of `source`; False for memory that `node` writes."""
+def needs_copy(source: Tensor, node: Tensor, stream: int, where: Choices, field: Field) -> bool:
+    """True if `stream` must read a copy of `source`; False for memory that `node` writes."""
     if source.root in node.written_roots:
         return False
-    if where[source].backend == backend and field.placed_type(source) is None:
+    if where[source].stream == stream and field.placed_type(source) is None:
         return False
-    return not field.reads(backend, source, where)
+    return not field.reads(stream, source, where)
 
 
 def _origin(source: Tensor, where: Choices) -> int:
-    return where[source.root if source.is_view else source].backend
+    return where[source.root if source.is_view else source].stream
 
 
-def _key(backend: int, source: Tensor, versions: Mapping[Tensor, int]) -> Key:
+def _key(stream: int, source: Tensor, versions: Mapping[Tensor, int]) -> Key:
     version = versions.get(source.root, 0)
-    return (backend, source.root, source.view_offset, source.ne, source.nb, version)
+    return (stream, source.root, source.view_offset, source.ne, source.nb, version)
 
 
-def _local_leaf(source: Tensor, backend: str, version: int) -> Tensor:
+def _local_leaf(source: Tensor, device: str, version: int) -> Tensor:
     suffix = f"#{version}" if version else ""
     return Tensor(
         source.dtype,
@@ -179,7 +179,7 @@ def _local_leaf(source: Tensor, backend: str, version: int) -> Tensor:
         source.nb,
         source.rank,
         flags=Flags.NONE,
-        name=f"{backend}#{source.name or source.serial}{suffix}",
+        name=f"{device}#{source.name or source.serial}{suffix}",
     )
 
 
@@ -189,7 +189,7 @@ def _frees_weights(foreign: Sequence[Tensor], draft: _Draft) -> bool:
 
 
 def _ordered(draft: _Draft, order: Order) -> tuple[Tensor, ...]:
-    wanted = tuple(order(draft.backend, tuple(draft.nodes)))
+    wanted = tuple(order(draft.stream, tuple(draft.nodes)))
     if wanted == tuple(draft.nodes):
         return wanted
     check_order(draft.nodes, wanted)
@@ -197,5 +197,5 @@ def _ordered(draft: _Draft, order: Order) -> tuple[Tensor, ...]:
 
 
 def localised(sources: Iterable[Tensor], local: Mapping[Tensor, Tensor]) -> tuple[Tensor, ...]:
-    """`sources`, with tensors of other backends replaced by their copies in `local`."""
+    """`sources`, with tensors of other streams replaced by their copies in `local`."""
     return tuple(local.get(s, s) for s in sources)

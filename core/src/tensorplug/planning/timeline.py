@@ -27,10 +27,10 @@ def timeline(
     (`BufferType.only_shared`) gets one step for each split, unless `every_node` is set.
     """
     own = frozenset(private)
-    steps = [Step(t, (), where[t].backend) for t in graph.inputs if t not in own]
+    steps = [Step(t, (), where[t].stream) for t in graph.inputs if t not in own]
     for split in splits:
-        steps.extend(Step(c.target, (c.source,), split.backend) for c in split.copies)
-        if pools[split.backend].only_shared and not every_node:
+        steps.extend(Step(c.target, (c.source,), split.stream) for c in split.copies)
+        if pools[split.stream].only_shared and not every_node:
             steps.append(_split_step(split, shared_nodes(graph, splits, split)))
         else:
             steps.extend(node_steps(split))
@@ -60,7 +60,7 @@ def _split_step(split: Split, shared: Sequence[Tensor]) -> Step:
     touched = (*read, *(root for node in split.nodes for root in node.written_roots))
     outside = tuple(t for t in touched if t.root not in split.nodes)
     first = shared[0] if shared else split.nodes[-1]
-    return Step(first, (*outside, *shared), split.backend, tuple(shared[1:]), ())
+    return Step(first, (*outside, *shared), split.stream, tuple(shared[1:]), ())
 
 
 def node_steps(split: Split) -> Iterator[Step]:
@@ -69,9 +69,9 @@ def node_steps(split: Split) -> Iterator[Step]:
     for work in units(split.nodes, split.groups):
         if isinstance(work, Tensor):
             touched = (*localised(work.sources, split.local), *work.written_roots)
-            yield Step(work, touched, split.backend, beside=work in beside)
+            yield Step(work, touched, split.stream, beside=work in beside)
         else:
             touched = (*localised(work.inputs, split.local), *work.last.written_roots)
             also = tuple(t.root for t in work.outputs if t is not work.last)
             over = work.replaceable
-            yield Step(work.last, touched, split.backend, also, over, beside=work.last in beside)
+            yield Step(work.last, touched, split.stream, also, over, beside=work.last in beside)

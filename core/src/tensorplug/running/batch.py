@@ -9,8 +9,8 @@ from tensorplug.device.backend import Plan
 from tensorplug.device.buffer import Buffer
 from tensorplug.device.placing import allocate
 from tensorplug.graph.bindings import Bindings
-from tensorplug.graph.tensor import Array, Place, Tensor
-from tensorplug.planning.layout import Layout, private_by_pool
+from tensorplug.graph.tensor import Array, Storage, Tensor
+from tensorplug.planning.planned import PlannedGraph, private_by_pool
 from tensorplug.running.arena import Arena
 
 if TYPE_CHECKING:
@@ -35,13 +35,13 @@ class Batch:
 
 
 def batch_memory(
-    layout: Layout, arena: Arena, *, reserve: bool = False
-) -> tuple[dict[Tensor, Place], list[Buffer]]:
+    planned: PlannedGraph, arena: Arena, *, reserve: bool = False
+) -> tuple[dict[Tensor, Storage], list[Buffer]]:
     """Memory for one batch: where its tensors lie, and its buffers. Raises OutOfMemory."""
     places: dict[Tensor, Place] = {}
     buffers: list[Buffer] = []
     try:
-        for home, tensors in private_by_pool(layout).items():
+        for home, tensors in private_by_pool(planned).items():
             pool = arena.pools[home]
             take = partial(arena.take, pool, reserve=reserve)
             placed, made = allocate(tensors, pool, alloc=take)
@@ -55,16 +55,16 @@ def batch_memory(
     return places, buffers
 
 
-def reserve(layout: Layout, arena: Arena, count: int) -> None:
-    """Allocate the memory of a layout and `count` batches of it, and leave it to the arena.
+def reserve(planned: PlannedGraph, arena: Arena, count: int) -> None:
+    """Allocate the memory of a planned and `count` batches of it, and leave it to the arena.
 
     Raises OutOfMemory, without new memory for batches.
     """
-    arena.grow(layout.memory.sizes)
+    arena.grow(planned.memory.sizes)
     before, made = arena.free, list[Buffer]()
     try:
         for _ in range(count):
-            made += batch_memory(layout, arena, reserve=True)[1]
+            made += batch_memory(planned, arena, reserve=True)[1]
     except BaseException:
         arena.give(made)
         for buffer in made:

@@ -123,7 +123,7 @@ class Attempt:
         """What may be computed by any of `devices`."""
         splits = () if self.schedule is None else self.schedule.splits[self.skipped : self.begun]
         for split in splits:
-            if self.scheduler.backends[split.backend].device in devices:
+            if self.scheduler.backends[split.stream].device in devices:
                 yield from split.nodes
 
     def uses(self, devices: Collection[Device]) -> bool:
@@ -140,7 +140,7 @@ class Attempt:
 
     def _streams(self, split: Split) -> list[Backend]:
         """Who computes a split, and who has what is copied for it."""
-        indices = dict.fromkeys((split.backend, *(copy.origin for copy in split.copies)))
+        indices = dict.fromkeys((split.stream, *(copy.origin for copy in split.copies)))
         return [self.scheduler.backends[i] for i in indices]
 
     def __enter__(self) -> None:

@@ -168,6 +168,6 @@ def read_now(
 ) -> Mapping[Tensor, Array]:
     """Wait for all queued work, and copy computed `outputs` to the host."""
     attempt.scheduler.wait(attempt)
-    where, fleet = schedule.layout.where, attempt.scheduler.fleet
-    run((Read(where[t].backend, None, t) for t in outputs), fleet, attempt.work, fleet.calls)
+    where, fleet = schedule.planned.where, attempt.scheduler.fleet
+    run((Read(where[t].stream, None, t) for t in outputs), fleet, attempt.work, fleet.calls)
     return attempt.work.outputs

@@ -18,8 +18,8 @@ from tensorplug.graph.bindings import Bindings
 from tensorplug.graph.graph import Graph
 from tensorplug.graph.tensor import Array, Tensor
 from tensorplug.planning.explain import Explanation, explain
-from tensorplug.planning.layout import Layout, plan_splits
 from tensorplug.planning.memory import MemoryMap
+from tensorplug.planning.planned import PlannedGraph, plan_splits
 from tensorplug.planning.program import (
     Program,
     Upload,
@@ -52,7 +52,7 @@ class Schedule(Resource):
     """How many batches may be in flight: 4 with `parallel=True`, else 1."""
 
     def __init__(
-        self, scheduler: "Scheduler", plan_again: Callable[..., Layout], batches: int
+        self, scheduler: "Scheduler", plan_again: Callable[..., PlannedGraph], batches: int
     ) -> None:
         super().__init__(scheduler)
         self.scheduler = scheduler
@@ -83,13 +83,13 @@ class Schedule(Resource):
             return
         self.release()
         self._cut = cut
-        self.layout = self._plan_again(cut=cut)
+        self.planned = self._plan_again(cut=cut)
         self._unfused: MemoryMap | None = None
         self._write_programs()
         try:
-            self.scheduler.arena.grow(self.layout.memory.sizes)
+            self.scheduler.arena.grow(self.planned.memory.sizes)
             for _ in range(self.batches):
-                self._batches.append(Batch(*batch_memory(self.layout, self.scheduler.arena)))
+                self._batches.append(Batch(*batch_memory(self.planned, self.scheduler.arena)))
             self.ready(self._batches[0])
             self._check_order()
         except BaseException:
@@ -115,7 +115,7 @@ class Schedule(Resource):
                 if batch.pending is not None:
                     batch.pending.abandon()
                 for split, plan in zip(self.splits, batch.plans, strict=False):
-                    self.scheduler.give_plan(split.backend, plan)
+                    self.scheduler.give_plan(split.stream, plan)
 
     def _keeps_inputs(self) -> bool:
         """True where the graph changes inputs: planning again would lose their values."""
@@ -132,12 +132,12 @@ class Schedule(Resource):
     @property
     def graph(self) -> Graph:
         """The graph as the user built it."""
-        return self.layout.graph
+        return self.planned.graph
 
     @property
     def splits(self) -> tuple[Split, ...]:
         """Runs of nodes on one backend, in order."""
-        return self.layout.splits
+        return self.planned.splits
 
     @property
     def uploads(self) -> Program:
@@ -152,13 +152,13 @@ class Schedule(Resource):
 
     def backend_of(self, tensor: Tensor) -> str:
         """Name of the device that computes or holds `tensor`."""
-        if tensor not in self.layout.where:
+        if tensor not in self.planned.where:
             raise GraphError(f"{tensor}: is not part of {self!r}")
         return self.home_of(tensor).name
 
     def home_of(self, tensor: Tensor) -> Backend:
         """The backend that computes or holds `tensor`."""
-        return self.scheduler.backends[self.layout.where[tensor].backend]
+        return self.scheduler.backends[self.planned.where[tensor].stream]
 
     def private_buffers(self) -> list[Buffer]:
         """The memory that batches have for themselves."""
@@ -169,7 +169,7 @@ class Schedule(Resource):
         plans = self._batches[0].plans if self._batches else []
         notes = ChainMap(*(dict(p.notes()) for p in plans if isinstance(p, SupportsNotes)))
         pools = self.scheduler.arena.pools
-        return explain(self.layout, self.program, self.scheduler.field, pools, notes)
+        return explain(self.planned, self.program, self.scheduler.field, pools, notes)
 
     # --- running ---------------------------------------------------------------------------
 
@@ -216,7 +216,7 @@ class Schedule(Resource):
             if tensor not in known:
                 names = ", ".join(str(t) for t in known) or "none"
                 raise GraphError(f"{tensor}: is no input of {self.graph}; its inputs: {names}")
-        for tensor in self.layout.transient:
+        for tensor in self.planned.transient:
             if tensor not in inputs:
                 raise NotAllocated(f"{tensor}: is transient; give it to every run()")
         check_given(self.given_ids, inputs)
@@ -309,11 +309,11 @@ class Schedule(Resource):
         return found
 
     def _upload(self, tensor: Tensor, value: Value) -> Upload:
-        return Upload(self.layout.where[tensor].backend, None, tensor, value)
+        return Upload(self.planned.where[tensor].stream, None, tensor, value)
 
     def _write_programs(self) -> None:
         """Make the programs of a run, and of a batch in flight, after their uploads."""
-        splits, where, outputs = self.splits, self.layout.where, self.graph.outputs
+        splits, where, outputs = self.splits, self.planned.where, self.graph.outputs
         fleet = self.scheduler.fleet
         self._end = reading(outputs, where, len(fleet.backends)) if self.scheduler.replans else ()
         self._run_program = (*run_program(splits, where), *self._end)
@@ -329,7 +329,7 @@ class Schedule(Resource):
         work.kept = start.values
         kept = (self._upload(root, Value.KEPT) for root in start.values)
         rest, done = self.splits[skipped:], self.splits[:skipped]
-        return (*kept, *run_program(rest, self.layout.where, skipped=done), *self._end)
+        return (*kept, *run_program(rest, self.planned.where, skipped=done), *self._end)
 
     def take_batch(self, attempt: Attempt) -> Batch:
         """The batch of `attempt`, or the next one; bound to the arena as it is now."""
@@ -345,10 +345,10 @@ class Schedule(Resource):
     def ready(self, batch: Batch) -> None:
         """Bind `batch` to the arena's buffers where they changed."""
         arena = self.scheduler.arena
-        arena.grow(self.layout.memory.sizes)
+        arena.grow(self.planned.memory.sizes)
         if batch.generation == arena.generation:
             return
-        self._bind(batch, self.layout.memory)
+        self._bind(batch, self.planned.memory)
         self._plan(batch)
         batch.generation = arena.generation
 
@@ -383,18 +383,18 @@ class Schedule(Resource):
 
         It has no plans: its splits are computed node by node.
         """
-        arena, layout = self.scheduler.arena, self.layout
-        spares = any(arena.pools[split.backend].only_shared for split in self.splits)
+        arena, planned = self.scheduler.arena, self.planned
+        spares = any(arena.pools[split.stream].only_shared for split in self.splits)
         if not spares and not any(split.groups for split in self.splits):
             return batch
         if self._unfused is None:
             plain = [replace(split, groups=(), stages=()) for split in self.splits]
             self._unfused = plan_splits(
                 self.graph,
-                layout.where,
+                planned.where,
                 plain,
                 arena.pools,
-                layout.private,
+                planned.private,
                 every_node=True,
             )
         arena.grow(self._unfused.sizes)
@@ -422,7 +422,7 @@ class Schedule(Resource):
             if i < len(batch.plans):
                 batch.plans[i].rebind(bound)
             else:
-                batch.plans.append(self.scheduler.take_plan(split.backend, bound))
+                batch.plans.append(self.scheduler.take_plan(split.stream, bound))
 
     def _close(self) -> None:
         self.release()

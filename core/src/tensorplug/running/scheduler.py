@@ -30,7 +30,7 @@ from tensorplug.graph.tensor import Storage, Tensor
 from tensorplug.planning.arrange import arranged
 from tensorplug.planning.assign import Field, assign
 from tensorplug.planning.fuse import fused
-from tensorplug.planning.layout import Layout, lay_out, private_by_pool
+from tensorplug.planning.planned import PlannedGraph, plan_graph, private_by_pool
 from tensorplug.planning.split import split
 from tensorplug.planning.stages import CONCURRENCY
 from tensorplug.running.arena import Arena
@@ -195,7 +195,7 @@ class Scheduler(Resource):
         """
         graph = what if isinstance(what, Graph) else Graph(what, effects=effects)
         self.check_processes()
-        plan = partial(self._lay_out, graph, (), pins, tuple(transient), fuse=fuse)
+        plan = partial(self._plan, graph, (), pins, tuple(transient), fuse=fuse)
         with nullcontext() if self.trace is None else self.trace.span("schedule"):
             schedule = self._planned(partial(Schedule, self, plan, self._batches))
         if os.environ.get(DEBUG, "0") not in ("", "0"):
@@ -220,7 +220,7 @@ class Scheduler(Resource):
         closed leaves it to the next one. Not counted is what plans of a backend allocate, and the
         memory in which an observer looks at nodes. Raises OutOfMemory, SchedulerBusy.
         """
-        plan = partial(self._lay_out, what, effects, pins, tuple(transient), fuse=fuse)
+        plan = partial(self._plan, what, effects, pins, tuple(transient), fuse=fuse)
         self._planned(lambda: reserve(plan(), self.arena, self._batches))
 
     def sizes(
@@ -233,13 +233,13 @@ class Scheduler(Resource):
         fuse: bool = True,
     ) -> dict[str, int]:
         """Bytes that `reserve` would allocate at first, by buffer type, without allocating."""
-        plan = partial(self._lay_out, what, effects, pins, tuple(transient), fuse=fuse)
-        layout = self._planned(plan)
+        plan = partial(self._plan, what, effects, pins, tuple(transient), fuse=fuse)
+        planned = self._planned(plan)
         pools = self.arena.pools
         sizes = Counter({pool.name: 0 for pool in pools})
         for i, pool in enumerate(pools):
-            sizes[pool.name] += layout.memory.pool_size(i)
-        for i, tensors in private_by_pool(layout).items():
+            sizes[pool.name] += planned.memory.pool_size(i)
+        for i, tensors in private_by_pool(planned).items():
             sizes[pools[i].name] += self._batches * sum(buffer_sizes(tensors, pools[i]))
         return {name: size for name, size in sizes.items() if size}
 
@@ -362,7 +362,7 @@ class Scheduler(Resource):
             return
         self._plans.setdefault((backend, plan.bound.key), []).append(plan)
 
-    def _lay_out(
+    def _plan(
         self,
         what: Graph | Tensor | Sequence[Tensor],
         effects: Iterable[Tensor],
@@ -371,7 +371,7 @@ class Scheduler(Resource):
         *,
         fuse: bool = True,
         cut: Tensor | None = None,
-    ) -> Layout:
+    ) -> PlannedGraph:
         self.check_processes()
         self.check_open()
         graph = what if isinstance(what, Graph) else Graph(what, effects=effects)
@@ -389,7 +389,7 @@ class Scheduler(Resource):
         if os.environ.get(CONCURRENCY, "1") != "0":
             parts = arranged(parts, self.backends, self.lost.moved, self._ahead)
         pools = self.arena.pools
-        return lay_out(graph, where, parts, pools, transient=transient, batches=self._batches)
+        return plan_graph(graph, where, parts, pools, transient=transient, batches=self._batches)
 
     @property
     def _batches(self) -> int:

@@ -30,6 +30,6 @@ def warn_of_distant_weights(splits: Sequence[Split], field: Field, warned: set[B
                 label(copy.source),
                 kind.name,
                 human(copy.source.nbytes),
-                field.backends[split.backend].name,
+                field.backends[split.stream].name,
                 kind.device.name,
             )

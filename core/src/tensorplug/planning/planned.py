@@ -1,4 +1,4 @@
-"""`Layout`: what planning found out about a graph, as data."""
+"""`PlannedGraph`: a graph with its choices, splits and memory map, as data."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,8 +13,8 @@ from tensorplug.planning.timeline import kept, timeline
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
-    """What planning found out about a graph: choices, splits and memory map. No memory is held."""
+class PlannedGraph:
+    """A graph with its choices, splits and memory map. It holds no memory."""
 
     graph: Graph
     where: Choices
@@ -26,7 +26,7 @@ class Layout:
     """Inputs that every run must be given."""
 
 
-def lay_out(
+def plan_graph(
     graph: Graph,
     where: Choices,
     splits: tuple[Split, ...],
@@ -34,7 +34,7 @@ def lay_out(
     *,
     transient: Iterable[Tensor],
     batches: int,
-) -> Layout:
+) -> PlannedGraph:
     """Plan the memory of a graph that is cut into `splits`."""
     check_leafs(graph.leafs)
     shared = frozenset(transient)
@@ -43,7 +43,7 @@ def lay_out(
         private.extend(copy.target for split in splits for copy in split.copies)
     memory = plan_splits(graph, where, splits, pools, private)
     every_run = tuple(t for t in graph.inputs if t in shared)
-    return Layout(graph, where, splits, memory, tuple(private), every_run)
+    return PlannedGraph(graph, where, splits, memory, tuple(private), every_run)
 
 
 def plan_splits(
@@ -60,11 +60,11 @@ def plan_splits(
     return plan_memory(steps, pools, keep=kept(graph, splits), placed=private)
 
 
-def private_by_pool(layout: Layout) -> dict[int, list[Tensor]]:
-    """The tensors for which each batch has memory, by the backend in whose memory they lie."""
-    homes = {copy.target: split.backend for split in layout.splits for copy in split.copies}
+def private_by_pool(planned: PlannedGraph) -> dict[int, list[Tensor]]:
+    """The tensors for which each batch has memory, by the stream in whose memory they lie."""
+    homes = {copy.target: split.stream for split in planned.splits for copy in split.copies}
     found: dict[int, list[Tensor]] = {}
-    for tensor in layout.private:
-        home = homes[tensor] if tensor in homes else layout.where[tensor].backend
+    for tensor in planned.private:
+        home = homes[tensor] if tensor in homes else planned.where[tensor].stream
         found.setdefault(home, []).append(tensor)
     return found
