@@ -16,7 +16,7 @@ from tensorplug.device.transfer import copy, write
 from tensorplug.errors import GraphError
 from tensorplug.graph.bindings import Bindings
 from tensorplug.graph.graph import Graph
-from tensorplug.graph.tensor import Array, Storage, Tensor
+from tensorplug.graph.tensor import Array, Place, Tensor
 from tensorplug.planning.program import Program, Read, Run, To
 from tensorplug.running.batch import Batch
 from tensorplug.running.fleet import Fleet

@@ -12,7 +12,7 @@ from tensorplug.device.backend import Backend, End
 from tensorplug.device.marks import Mark
 from tensorplug.device.part import Part
 from tensorplug.device.ranges import Access, Host, Range, range_at
-from tensorplug.graph.tensor import Array, Storage, Tensor
+from tensorplug.graph.tensor import Array, Place, Tensor
 from tensorplug.inspect.races import Clock, Races
 from tensorplug.inspect.walk import walk
 from tensorplug.planning.program import Program

@@ -9,7 +9,7 @@ from tensorplug.device.buffer import Buffer, BufferUsage, human
 from tensorplug.device.part import Part
 from tensorplug.errors import Unsupported
 from tensorplug.graph.bindings import Bindings
-from tensorplug.graph.tensor import Storage, Tensor
+from tensorplug.graph.tensor import Place, Tensor
 from tensorplug.meta import program as parts
 from tensorplug.meta.buffer import MetaBuffer
 from tensorplug.meta.build import build
@@ -85,7 +85,7 @@ class MetaPlan(Plan):
     def _now(self) -> tuple[int, int]:
         return self.backend.device.generation, self.backend.fleet.arena.generation
 
-    def _places_of(self, device: int) -> dict[Tensor, Storage]:
+    def _places_of(self, device: int) -> dict[Tensor, Place]:
         arena = self.backend.fleet.arena
         slots = self._memory[device].slots
         places = {t: arena.place(replace(slot, pool=device)) for t, slot in slots.items()}
@@ -95,7 +95,7 @@ class MetaPlan(Plan):
             place.buffer.init_tensor(tensor, place.offset)
         return places
 
-    def _place_of(self, home: parts.Home, device: int) -> Storage:
+    def _place_of(self, home: parts.Home, device: int) -> Place:
         if home.of is None:
             return Place(self._zeros[device], 0)
         place = self.bound.bindings.where(home.of)

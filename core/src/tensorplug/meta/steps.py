@@ -12,7 +12,7 @@ import numpy as np
 from tensorplug.device import transfer
 from tensorplug.device.backend import SupportsCollectives, order_after
 from tensorplug.device.moving import queue_copy
-from tensorplug.graph.tensor import Storage, Tensor, array_view
+from tensorplug.graph.tensor import Place, Tensor, array_view
 from tensorplug.meta import program as parts
 from tensorplug.meta.buffer import put, take
 from tensorplug.meta.local import like
@@ -154,8 +154,8 @@ def _move(step: MoveBytes, fleet: Fleet, work: Work) -> None:
     reader = queue_copy(
         fleet.backends[move.source],
         target,
-        Storage(start.buffer, start.offset + move.source_offset),
-        Storage(end.buffer, end.offset + move.target_offset),
+        Place(start.buffer, start.offset + move.source_offset),
+        Place(end.buffer, end.offset + move.target_offset),
         move.size,
     )
     if reader is target and move.source != move.target:

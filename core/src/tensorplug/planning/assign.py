@@ -29,7 +29,7 @@ Choices = dict[Tensor, Choice]
 
 
 class Field:
-    """The streams of a scheduler by number, with a cache of what they support."""
+    """The streams of a scheduler by number, with a cache of what they refuse."""
 
     def __init__(
         self,
@@ -53,17 +53,17 @@ class Field:
         """Drop cached answers about the nodes of earlier graphs."""
         self._answers.clear()
 
-    def answer(self, stream: int, node: Tensor) -> bool | Refusal:
-        """True if `stream` can compute `node`, else the Refusal."""
+    def refusal(self, stream: int, node: Tensor) -> Refusal | None:
+        """Why `stream` cannot compute `node`; None if it can."""
         key = (stream, node)
         if key not in self._answers:
             placed = {s: t for s in node.sources if (t := self.placed_type(s)) is not None}
-            self._answers[key] = self.backends[stream].device.supports(node, placed)
+            self._answers[key] = self.backends[stream].device.refuses(node, placed)
         return self._answers[key]
 
     def can(self, stream: int, node: Tensor) -> bool:
         """True if `stream` can compute `node`."""
-        return bool(self.answer(stream, node))
+        return self.refusal(stream, node) is None
 
     def accepts(self, stream: int, kind: BufferType) -> bool:
         """True if `stream` reads and writes memory of type `kind` in place."""
@@ -127,11 +127,11 @@ def assign(graph: Graph, field: Field, pins: Mapping[Tensor, int], *, offload: b
 def pinned(pins: Mapping[Tensor, int], field: Field) -> Choices:
     """The user's choices, which no later pass changes. Raises Unsupported with the refusal."""
     for node, stream in pins.items():
-        answer = field.answer(stream, node)
-        if isinstance(answer, Refusal):
+        refusal = field.refusal(stream, node)
+        if refusal is not None:
             raise Unsupported(
                 f"{node}: pinned to {field.backends[stream].name}, which refuses it: "
-                f"{answer.reason}"
+                f"{refusal.reason}"
             )
     return {node: Choice(stream, "pinned by the user") for node, stream in pins.items()}
 

@@ -9,7 +9,7 @@ from tensorplug.device.backend import Plan
 from tensorplug.device.buffer import Buffer
 from tensorplug.device.placing import allocate
 from tensorplug.graph.bindings import Bindings
-from tensorplug.graph.tensor import Array, Storage, Tensor
+from tensorplug.graph.tensor import Array, Place, Tensor
 from tensorplug.planning.planned import PlannedGraph, private_by_pool
 from tensorplug.running.arena import Arena
 
@@ -36,7 +36,7 @@ class Batch:
 
 def batch_memory(
     planned: PlannedGraph, arena: Arena, *, reserve: bool = False
-) -> tuple[dict[Tensor, Storage], list[Buffer]]:
+) -> tuple[dict[Tensor, Place], list[Buffer]]:
     """Memory for one batch: where its tensors lie, and its buffers. Raises OutOfMemory."""
     places: dict[Tensor, Place] = {}
     buffers: list[Buffer] = []

@@ -8,7 +8,7 @@ from tensorplug.device.buffer import MultiBuffer
 from tensorplug.device.device import Device
 from tensorplug.graph.bindings import Bindings
 from tensorplug.graph.graph import Graph
-from tensorplug.graph.tensor import Storage, Tensor
+from tensorplug.graph.tensor import Place, Tensor
 
 Source = Callable[[], Any]
 """Returns the stored bytes of a tensor that never changes, as an array."""
@@ -32,7 +32,7 @@ class Lost:
         self.streams: list[Backend] = []
         self.spoilt: set[Tensor] = set()
         """Persistent tensors on any device that a hung device may still write."""
-        self.moved: dict[Tensor, Storage] = {}
+        self.moved: dict[Tensor, Place] = {}
         """The new places of persistent tensors whose device was lost."""
         self.buffers: list[MultiBuffer] = []
         """The memory of `moved`."""
@@ -41,7 +41,7 @@ class Lost:
         self.owed: dict[Restore, None] = {}
         """Functions that must restore states before anything runs."""
 
-    def place_of(self, tensor: Tensor) -> Storage:
+    def place_of(self, tensor: Tensor) -> Place:
         """The place of a persistent tensor now: its storage, or its new place."""
         return Bindings(self.moved).where(tensor)
 
@@ -69,4 +69,4 @@ class Lost:
 
 def persistent(tensors: Iterable[Tensor]) -> list[Tensor]:
     """The roots of `tensors` that have their own memory, each once."""
-    return [t for t in dict.fromkeys(t.root for t in tensors) if t.storage is not None]
+    return [t for t in dict.fromkeys(t.root for t in tensors) if t.place is not None]

@@ -26,7 +26,7 @@ from tensorplug.errors import (
 )
 from tensorplug.fusion.formulas import FUSION
 from tensorplug.graph.graph import Graph
-from tensorplug.graph.tensor import Storage, Tensor
+from tensorplug.graph.tensor import Place, Tensor
 from tensorplug.planning.arrange import arranged
 from tensorplug.planning.assign import Field, assign
 from tensorplug.planning.fuse import fused
@@ -289,7 +289,7 @@ class Scheduler(Resource):
         """
         self.lost.states.update(dict.fromkeys(states, restore))
 
-    def place_of(self, tensor: Tensor) -> Storage:
+    def place_of(self, tensor: Tensor) -> Place:
         """Where a persistent tensor lies now: its storage, or where it was brought after that."""
         return self.lost.place_of(tensor)
 

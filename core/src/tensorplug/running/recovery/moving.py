@@ -12,7 +12,7 @@ from tensorplug.device.buffer import as_bytes
 from tensorplug.device.placing import allocate
 from tensorplug.errors import DeviceLost, GraphError, OutOfMemory
 from tensorplug.graph.graph import Graph
-from tensorplug.graph.tensor import Array, Storage, Tensor
+from tensorplug.graph.tensor import Array, Place, Tensor
 from tensorplug.running.lost import Restore, persistent
 
 if TYPE_CHECKING:
@@ -49,36 +49,34 @@ def _move(root: Tensor, data: Array | None, graph: Graph, scheduler: "Scheduler"
         put = partial(place.buffer.fill, 0)
     else:
         content = as_bytes(np.ascontiguousarray(data))
-        moved = replace(root, storage=place)
+        moved = replace(root, place=place)
         put = partial(place.buffer.write_tensor, moved, place.offset, content)
     scheduler.limit.call(put, place.buffer.type.device)
     scheduler.lost.moved[root] = place
     scheduler.lost.spoilt.discard(root)
 
 
-def _room_for(root: Tensor, graph: Graph, scheduler: "Scheduler") -> Storage:
+def _room_for(root: Tensor, graph: Graph, scheduler: "Scheduler") -> Place:
     """Memory of the first backend that has room and runs all nodes of `graph` that read `root`."""
-    spec = replace(root, storage=None)
-    assert root.storage is not None
+    spec = replace(root, place=None)
+    assert root.place is not None
     users = [n for n in graph.nodes if any(s.root is root for s in n.sources)]
     *others, last = scheduler.backends
     for backend in (*(b for b in others if _runs_all(b, users, root)), last):
         try:
-            (placed,), buffer = allocate(
-                [spec], backend.buffer_type, usage=root.storage.buffer.usage
-            )
+            (placed,), buffer = allocate([spec], backend.buffer_type, usage=root.place.buffer.usage)
         except OutOfMemory:
             if backend is last:
                 raise
             continue
         scheduler.lost.buffers.append(buffer)
-        assert placed.storage is not None
-        return placed.storage
+        assert placed.place is not None
+        return placed.place
     raise AssertionError("the last backend gives memory or raises")
 
 
 def _runs_all(backend: Backend, users: Iterable[Tensor], root: Tensor) -> bool:
     kind = backend.buffer_type
-    return kind.supports(root) and all(
-        backend.device.supports(n, {s: kind for s in n.sources if s.root is root}) for n in users
+    return kind.supports(root) and not any(
+        backend.device.refuses(n, {s: kind for s in n.sources if s.root is root}) for n in users
     )

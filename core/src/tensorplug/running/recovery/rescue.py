@@ -124,7 +124,7 @@ class Recovery:
         again += [attempt] if attempt.schedule is not None else []
         if failure.state.cause == "hung":
             theirs = written(node for each in again for node in each.nodes_on(failed))
-            lost.spoilt.update(root for root in theirs if root.storage is not None)
+            lost.spoilt.update(root for root in theirs if root.place is not None)
         not_later: list[str] = []
         if mine is attempt and attempt.completed < attempt.queued:
             not_later.append(f"split {attempt.completed} is not known to be done")
@@ -181,7 +181,7 @@ class Recovery:
                 raise NotFromHere(f"{root} lay there: say with add_states() who restores it")
             elif is_lost and root not in lost.sources:
                 raise NotFromHere(f"{root} lay there: say with add_sources() where it comes from")
-        kept = next((root for root in written(done) if root.storage is not None), None)
+        kept = next((root for root in written(done) if root.place is not None), None)
         if kept is not None and (owed or lost.owed):
             raise NotFromHere(
                 f"{kept} was written before that, and restoring goes back to the inputs"
