@@ -15,7 +15,7 @@ from tensorplug.device.ranges import Access, Host, Range, accesses, conflicts, r
 from tensorplug.errors import HazardError
 from tensorplug.fusion.matching import find_groups
 from tensorplug.graph.bindings import Bindings
-from tensorplug.graph.tensor import Array
+from tensorplug.graph.tensor import Array, Place
 from tensorplug.inspect.races import Clocks
 from tensorplug.inspect.sanitizer import Sanitizer
 from tensorplug.planning import planned, split

@@ -125,7 +125,7 @@ def run(program: Iterable[Step], fleet: "Fleet", work: Work, calls: Calls) -> No
 
 
 def run_alone(program: Iterable[Step], fleet: "Fleet", work: Work) -> None:
-    """`run` for programs that nobody recovers: raises the device's own error.
+    """`run` for programs without recovery: raises the error of the device itself.
 
     A note of the error names the step at which it surfaced.
     """
