@@ -16,6 +16,7 @@ from unittest.mock import patch
 import tensorplug as tp
 from tensorplug.device.buffer import human
 from tensorplug.planning.stages import Concurrency, Stage, Work, label
+from tensorplug.running import Explanation
 from tensorplug_llm import find_model, load_model
 
 AHEAD = (0, 4, 16, 64, 256)
@@ -55,7 +56,7 @@ def graph_of(model: str, backend: tp.Backend, tokens: int) -> Iterator[tp.Graph]
 
 def measured(
     graph: tp.Graph, backend: tp.Backend, ahead: int, *, fuse: bool
-) -> tuple[dict[str, Any], tp.Explanation, list[Stage]]:
+) -> tuple[dict[str, Any], Explanation, list[Stage]]:
     """Counts of the splits of a plan, what explains it, and its stages."""
     with tp.Scheduler([backend], ahead=ahead) as scheduler:
         schedule = scheduler.schedule(graph, fuse=fuse)

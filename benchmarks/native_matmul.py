@@ -21,6 +21,7 @@ from pathlib import Path
 import numpy as np
 
 import tensorplug as tp
+from tensorplug.device import BufferType
 from tensorplug.graph.tensor import leaf
 from tensorplug_cpu.threads import blas_threads
 
@@ -41,7 +42,7 @@ Run = Callable[[], float]
 """Runs once and returns the seconds that it took."""
 
 
-def memory_for(backend: tp.Backend, weights: tp.Tensor, layout: str) -> tp.BufferType:
+def memory_for(backend: tp.Backend, weights: tp.Tensor, layout: str) -> BufferType:
     """Where weights lie best, as loaders choose it; or, with the layout `rows`, as they are."""
     extra = backend.device.extra_buffer_types if layout == "auto" else ()
     best = (kind for kind in extra if kind.prefers(weights))

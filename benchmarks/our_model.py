@@ -9,7 +9,7 @@ import numpy as np
 from model_speeds import arguments_of, context, speeds
 
 import tensorplug as tp
-from tensorplug import SupportsThreads
+from tensorplug.device import SupportsThreads
 from tensorplug_llm import load_model
 from tensorplug_llm.bench import peak_memory
 

@@ -24,6 +24,7 @@ from pathlib import Path
 import numpy as np
 
 import tensorplug as tp
+from tensorplug.device import Plan
 from tensorplug_testing.null import NullDevice
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
@@ -177,7 +178,7 @@ def medians(works: dict[str, Timed], nodes: int) -> dict[str, float]:
     return {name: round(statistics.median(t) / nodes * 1e6, 3) for name, t in times.items()}
 
 
-class Idle(tp.Plan):
+class Idle(Plan):
     """A plan that does nothing, so that all time of a run is the scheduler's."""
 
     def _run(self) -> None:

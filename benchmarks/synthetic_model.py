@@ -20,6 +20,7 @@ import numpy as np
 
 import tensorplug as tp
 from tensorplug import blocks
+from tensorplug.dtypes import IQ4_XS, Q5_K
 from tensorplug.errors import OptionError
 from tensorplug_testing.cases.blocks import HALF_SCALES
 
@@ -35,8 +36,8 @@ class Mix:
 
 TYPES = {
     "q4_K_M": Mix(tp.Q4_K, tp.Q6_K, tp.Q6_K),
-    "q5_K_M": Mix(tp.Q5_K, tp.Q6_K, tp.Q6_K),
-    "iq4_xs": Mix(tp.IQ4_XS, tp.Q6_K, tp.IQ4_XS),
+    "q5_K_M": Mix(Q5_K, tp.Q6_K, tp.Q6_K),
+    "iq4_xs": Mix(IQ4_XS, tp.Q6_K, IQ4_XS),
     **{kind.name: Mix(kind, kind, kind) for kind in (tp.Q6_K, tp.Q8_0, tp.F16, tp.F32)},
 }
 """By name. The mixes ending in `_M` are llama.cpp's."""

@@ -8,7 +8,9 @@ import pytest
 
 import tensorplug as tp
 from tensorplug import transfer
+from tensorplug.device import Plan
 from tensorplug.device.backend import NodePlan
+from tensorplug.errors import ConcurrentUse
 from tensorplug.graph.tensor import Place
 from tensorplug_testing.null import NullDevice
 from tensorplug_testing.timeline import Timeline
@@ -391,8 +393,8 @@ def gate() -> Gate:
 
 
 @pytest.fixture
-def busy(gate: Gate) -> Callable[[tp.Plan], threading.Thread]:
-    def start(plan: tp.Plan) -> threading.Thread:
+def busy(gate: Gate) -> Callable[[Plan], threading.Thread]:
+    def start(plan: Plan) -> threading.Thread:
         thread = threading.Thread(target=plan.run)
         thread.start()
         assert gate.entered.wait(10)
@@ -408,7 +410,7 @@ def test_second_thread_in_a_stream_is_refused(gate: Gate, busy, which: str) -> N
         plan, other = backend.plan(what), backend.plan(what)
         thread = busy(plan)
 
-        with pytest.raises(tp.ConcurrentUse) as error:
+        with pytest.raises(ConcurrentUse) as error:
             (plan if which == "same plan" else other).run()
 
         gate.leave.set()
@@ -425,7 +427,7 @@ def test_plan_is_not_rebound_while_it_runs(gate: Gate, busy) -> None:
         plan = backend.plan(bound(tp.relu(x_(4)), device))
         thread = busy(plan)
 
-        with pytest.raises(tp.ConcurrentUse):
+        with pytest.raises(ConcurrentUse):
             plan.rebind(plan.bound)
 
         gate.leave.set()

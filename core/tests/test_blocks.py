@@ -12,13 +12,14 @@ from tensorplug.blocks import rows
 from tensorplug.blocks.formulas import DECODERS
 from tensorplug.blocks.half import bf16_to_f32, f16_to_f32, f32_to_bf16
 from tensorplug.blocks.rows import can_decode, decode_rows
+from tensorplug.dtypes import DTYPES, IQ4_XS, Q1_0, Q2_0, Q8_1, Q8_K
 from tensorplug_cpu.reference import blocks
 from tensorplug_testing.cases.blocks import SCATTERED, random_rows
 
-UNKNOWN = {tp.Q8_1, tp.Q8_K, tp.Q1_0, tp.Q2_0}
+UNKNOWN = {Q8_1, Q8_K, Q1_0, Q2_0}
 """Types that `gguf` does not decode."""
 
-BLOCKS = [t for t in tp.DTYPES if t.is_block]
+BLOCKS = [t for t in DTYPES if t.is_block]
 OWN = [t for t in DECODERS if t not in UNKNOWN]
 
 
@@ -76,7 +77,7 @@ def test_every_byte_value_in_every_place_decodes_as_in_gguf(dtype):
     np.testing.assert_array_equal(bits(out), bits(gguf.quants.dequantize(raw, theirs(dtype))))
 
 
-@pytest.mark.parametrize("dtype", [tp.Q4_K, tp.IQ4_XS], ids=str)
+@pytest.mark.parametrize("dtype", [tp.Q4_K, IQ4_XS], ids=str)
 def test_rows_with_gaps_between_them_are_decoded(dtype):
     wide = np.random.default_rng(3).integers(0, 60, (8, 2 * dtype.size + 5), dtype=np.uint8)
     raw = wide[::2, : 2 * dtype.size]

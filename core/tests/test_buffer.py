@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 import tensorplug as tp
-from tensorplug.device import MultiBuffer, as_bytes
+from tensorplug.device import BufferType, BufferUsage, HostBuffer, Memory, MultiBuffer, as_bytes
 from tensorplug.device.buffer import human
 from tensorplug.device.moving import copy_bytes
-from tensorplug.errors import ShapeError
+from tensorplug.errors import BufferTooLarge, NotAllocated, ShapeError
 from tensorplug_testing.null import NullBuffer, NullBufferType, NullDevice
 
 
@@ -72,13 +72,13 @@ def test_closed_buffers_make_room() -> None:
 
     device.buffer_type.alloc(100).close()
 
-    assert device.memory() == tp.Memory(free=100, total=100)
+    assert device.memory() == Memory(free=100, total=100)
 
 
 def test_buffer_beyond_the_largest_is_refused_before_the_driver_is_asked() -> None:
     device = NullDevice(max_size=100)
 
-    with pytest.raises(tp.BufferTooLarge) as error:
+    with pytest.raises(BufferTooLarge) as error:
         device.buffer_type.alloc(101)
 
     assert str(error.value) == (
@@ -89,7 +89,7 @@ def test_buffer_beyond_the_largest_is_refused_before_the_driver_is_asked() -> No
 
 
 def test_memory_error_of_a_driver_becomes_out_of_memory() -> None:
-    class Full(tp.BufferType):
+    class Full(BufferType):
         name = "full"
 
         def _alloc(self, size, usage):
@@ -284,18 +284,18 @@ def test_host_memory_is_shared(host: NullDevice) -> None:
 
 
 def test_private_memory_cannot_be_seen(null: NullDevice) -> None:
-    with pytest.raises(tp.NotAllocated, match="the host cannot see null:0 memory"):
+    with pytest.raises(NotAllocated, match="the host cannot see null:0 memory"):
         null.buffer_type.alloc(4).host()
 
 
-class Wrapped(tp.BufferType):
+class Wrapped(BufferType):
     """Host memory that somebody else owns."""
 
     name = "wrapped"
     is_host = True
 
     def _alloc(self, size, usage):
-        return tp.HostBuffer(self, np.zeros(size, np.uint8), usage)
+        return HostBuffer(self, np.zeros(size, np.uint8), usage)
 
 
 def test_host_buffer_reads_writes_fills_and_copies(null: NullDevice) -> None:
@@ -311,7 +311,7 @@ def test_host_buffer_reads_writes_fills_and_copies(null: NullDevice) -> None:
 
 @pytest.mark.parametrize("use", [lambda b: b.write(0, b"1"), lambda b: b.fill(0)])
 def test_read_only_host_memory_is_not_written(null: NullDevice, use) -> None:
-    buffer = tp.HostBuffer(Wrapped(null), np.frombuffer(b"file", np.uint8))
+    buffer = HostBuffer(Wrapped(null), np.frombuffer(b"file", np.uint8))
 
     with pytest.raises(tp.Unsupported, match="is read-only memory"):
         use(buffer)
@@ -348,9 +348,9 @@ def test_multibuffer_resets_every_part(null: NullDevice) -> None:
 
 
 def test_buffer_is_told_when_its_usage_changes(null: NullDevice) -> None:
-    told: list[tp.BufferUsage] = []
+    told: list[BufferUsage] = []
 
-    class Curious(tp.HostBuffer):
+    class Curious(HostBuffer):
         def _usage_changed(self) -> None:
             told.append(self.usage)
 
@@ -366,7 +366,7 @@ def test_buffer_is_told_when_its_usage_changes(null: NullDevice) -> None:
 
 def test_multi_buffer_speaks_for_its_parts(device: NullDevice) -> None:
     parts = [device.buffer_type.alloc(size) for size in (16, 48)]
-    whole = tp.MultiBuffer(parts)
+    whole = MultiBuffer(parts)
 
     whole.usage = tp.WEIGHTS
     whole.fill(3)
@@ -381,7 +381,7 @@ def test_multi_buffer_speaks_for_its_parts(device: NullDevice) -> None:
 
 def test_closing_a_multi_buffer_closes_its_parts(device: NullDevice) -> None:
     parts = [device.buffer_type.alloc(16) for _ in range(2)]
-    whole = tp.MultiBuffer(parts)
+    whole = MultiBuffer(parts)
     parts[0].close()
 
     whole.close()
@@ -393,9 +393,9 @@ def test_closing_a_multi_buffer_closes_its_parts(device: NullDevice) -> None:
 
 def test_multi_buffer_of_nothing_or_of_two_types_is_refused(device: NullDevice) -> None:
     with pytest.raises(tp.ShapeError, match="MultiBuffer: no parts given; at least one is needed"):
-        tp.MultiBuffer([])
+        MultiBuffer([])
     with NullDevice("other:0") as other, pytest.raises(tp.ShapeError, match="of several types"):
-        tp.MultiBuffer([device.buffer_type.alloc(1), other.buffer_type.alloc(1)])
+        MultiBuffer([device.buffer_type.alloc(1), other.buffer_type.alloc(1)])
 
 
 # --- helpers -----------------------------------------------------------------------------------

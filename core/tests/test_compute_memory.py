@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import tensorplug as tp
+from tensorplug.device import BufferUsage
 from tensorplug.graph.tensor import Tensor
 from tensorplug_testing.null import NullBuffer, NullBufferType, NullDevice
 
@@ -38,7 +39,7 @@ class RememberingDevice(NullDevice):
     def told(self) -> set[Tensor]:
         """What its compute buffers remember."""
         buffers = [child for child in self.children if isinstance(child, Remembering)]
-        return {t for b in buffers if b.usage is tp.BufferUsage.COMPUTE for t in b.told}
+        return {t for b in buffers if b.usage is BufferUsage.COMPUTE for t in b.told}
 
 
 @pytest.fixture

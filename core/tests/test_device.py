@@ -7,7 +7,16 @@ import numpy as np
 import pytest
 
 import tensorplug as tp
-from tensorplug.device import Backend
+from tensorplug.device import (
+    Backend,
+    DeviceInfo,
+    Option,
+    SupportsAbort,
+    SupportsAsyncCopy,
+    SupportsAsyncTransfer,
+    SupportsEvents,
+    SupportsThreads,
+)
 from tensorplug.device.device import has_ability
 from tensorplug_testing.null import FAULTS, NullBackend, NullDevice
 
@@ -18,10 +27,10 @@ class Tuned(NullDevice):
     """A device with one option of each kind."""
 
     options = (
-        tp.Option("threads", int, 4, "a number of threads"),
-        tp.Option("scale", float, 1.0, "a factor"),
-        tp.Option("fast", bool, False, "on or off"),
-        tp.Option("mode", str, "auto", "how to run", choices=("auto", "safe")),
+        Option("threads", int, 4, "a number of threads"),
+        Option("scale", float, 1.0, "a factor"),
+        Option("fast", bool, False, "on or off"),
+        Option("mode", str, "auto", "how to run", choices=("auto", "safe")),
     )
 
     def _open(self, options):
@@ -100,9 +109,9 @@ def test_capabilities_are_those_of_the_streams_that_open(events, transfer, copy)
         found, backend = device.capabilities, device.open()
 
         assert (found.events, found.async_transfer, found.async_copy) == (events, transfer, copy)
-        assert isinstance(backend, tp.SupportsEvents) == events
-        assert isinstance(backend, tp.SupportsAsyncTransfer) == transfer
-        assert isinstance(backend, tp.SupportsAsyncCopy) == copy
+        assert isinstance(backend, SupportsEvents) == events
+        assert isinstance(backend, SupportsAsyncTransfer) == transfer
+        assert isinstance(backend, SupportsAsyncCopy) == copy
 
 
 def test_abilities_come_with_asynchronous_work_unless_told_otherwise() -> None:
@@ -134,11 +143,11 @@ def test_ability_of_data_is_seen_where_the_class_declares_or_its_init_assigns_it
     device = NullDevice()
     device.backend_class = Assigned
 
-    assert has_ability(Declared, tp.SupportsThreads)
-    assert has_ability(Assigned, tp.SupportsThreads)
-    assert has_ability(Inherited, tp.SupportsThreads)
-    assert not has_ability(Quiet, tp.SupportsThreads)
-    assert device.capabilities.threads == isinstance(Assigned(device), tp.SupportsThreads)
+    assert has_ability(Declared, SupportsThreads)
+    assert has_ability(Assigned, SupportsThreads)
+    assert has_ability(Inherited, SupportsThreads)
+    assert not has_ability(Quiet, SupportsThreads)
+    assert device.capabilities.threads == isinstance(Assigned(device), SupportsThreads)
 
 
 def test_ability_by_property_or_method_is_seen() -> None:
@@ -149,7 +158,7 @@ def test_ability_by_property_or_method_is_seen() -> None:
 
         def _compute(self, node, bindings) -> None: ...
 
-    assert has_ability(Abortable, tp.SupportsAbort)
+    assert has_ability(Abortable, SupportsAbort)
 
 
 def test_host_memory_and_import_are_seen() -> None:
@@ -180,7 +189,7 @@ def test_info_holds_all_facts_of_the_moment() -> None:
     info = device.info
     buffer.close()
 
-    assert info == tp.DeviceInfo(
+    assert info == DeviceInfo(
         name="gpu:1",
         description="a fake device for tests",
         type=tp.DeviceType.IGPU,
@@ -295,7 +304,7 @@ def test_op_claimed_without_a_kernel_fails_when_it_runs() -> None:
 def test_each_kind_of_call_can_fail(what: str) -> None:
     null = NullDevice(events=True)
     backend = null.open()
-    assert isinstance(backend, tp.SupportsEvents)
+    assert isinstance(backend, SupportsEvents)
     a, b = (backend.place(name, np.zeros(4, np.float32)) for name in "ab")
     graph = tp.Part.of(tp.Graph(tp.in_place(tp.relu(a))), tp.Bindings())
     uses = {

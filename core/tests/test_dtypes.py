@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 import tensorplug as tp
-from tensorplug.dtypes import DTYPES, REMOVED_IDS, dtype
+from tensorplug.dtypes import DTYPES, MXFP4, REMOVED_IDS, dtype
 
 # name, id, elements per block, bytes per block: the format's own numbers, written down once more.
 FORMAT = [
@@ -156,7 +156,7 @@ def test_part_of_a_block_is_refused() -> None:
         (tp.I8, False, False, True, "int8"),
         (tp.I64, False, False, True, "int64"),
         (tp.Q8_0, True, False, False, "uint8"),
-        (tp.MXFP4, True, False, False, "uint8"),
+        (MXFP4, True, False, False, "uint8"),
     ],
 )
 def test_kinds_and_storage(kind, is_block, is_float, is_integer, storage) -> None:

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import tensorplug as tp
+from tensorplug.errors import NotAllocated
 from tensorplug.graph.tensor import Place, leaf
 from tensorplug_testing.null import NullDevice
 
@@ -291,12 +292,12 @@ def test_bindings_are_never_changed(buffer: tp.Buffer) -> None:
     table[y] = Place(buffer, 64)
     bindings.with_places({y: Place(buffer, 64)})
 
-    with pytest.raises(tp.NotAllocated):
+    with pytest.raises(NotAllocated):
         bindings.where(y)
 
 
 def test_tensor_that_lies_nowhere_is_named() -> None:
-    with pytest.raises(tp.NotAllocated) as error:
+    with pytest.raises(NotAllocated) as error:
         tp.Bindings().where(x_(4))
 
     assert str(error.value) == (

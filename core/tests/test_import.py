@@ -1,10 +1,13 @@
 """Importing tensorplug does nothing but import."""
 
+import builtins
 import json
 import subprocess
 import sys
 
 import pytest
+
+import tensorplug as tp
 
 PROGRAM = """
 import json, os, sys, threading
@@ -68,3 +71,23 @@ def test_import_reads_no_metadata_of_installed_distributions(seen: dict) -> None
     metadata = [path for _, path in seen["opened"] if "entry_points.txt" in path]
 
     assert metadata == []
+
+
+# --- names ---------------------------------------------------------------------------------------
+
+
+def test_import_of_all_names_replaces_no_builtin() -> None:
+    names: dict[str, object] = {}
+
+    exec("from tensorplug import *", names)
+
+    assert {name for name in names if hasattr(builtins, name)} == set()
+    assert names["relu"] is tp.relu
+
+
+def test_every_op_and_every_listed_name_is_an_attribute() -> None:
+    assert [name for name in (*tp.__all__, *tp.ops.__all__) if not hasattr(tp, name)] == []
+
+
+def test_there_are_about_sixty_names_besides_the_ops() -> None:
+    assert len(set(tp.__all__) - set(tp.ops.__all__)) <= 60

@@ -8,6 +8,8 @@ import pytest
 
 import tensorplug as tp
 from tensorplug.device import Backend
+from tensorplug.errors import NotAllocated
+from tensorplug.running import InFlight
 from tensorplug_testing.null import NullDevice
 
 W = np.linspace(-1, 1, 16, dtype=np.float32).reshape(4, 4)
@@ -68,7 +70,7 @@ def test_input_that_is_not_given_has_its_last_value(
 ) -> None:
     chance = Random(seed)
     adding = Adding(streams, home, counts=counts, on_failure=on_failure)
-    waiting: list[tuple[tp.InFlight, np.ndarray]] = []
+    waiting: list[tuple[InFlight, np.ndarray]] = []
     for number in range(24):
         given = {
             tensor: np.full((4, 4), chance.randint(-9, 9), np.float32)
@@ -96,7 +98,7 @@ def test_transient_input_must_be_given_to_every_batch(streams: list[Backend]) ->
         for _ in range(5):
             schedule.submit({x: W})
 
-        with pytest.raises(tp.NotAllocated, match=r"'x'.*: is transient; give it to every run\(\)"):
+        with pytest.raises(NotAllocated, match=r"'x'.*: is transient; give it to every run\(\)"):
             schedule.submit()
 
 
@@ -107,5 +109,5 @@ def test_values_are_gone_with_the_memory_that_is_given_back(streams: list[Backen
         schedule.run({x: W})
         scheduler.release()
 
-        with pytest.raises(tp.NotAllocated, match=r"'x'.*: has no value yet; give it to run\(\)"):
+        with pytest.raises(NotAllocated, match=r"'x'.*: has no value yet; give it to run\(\)"):
             schedule.run()

@@ -12,6 +12,7 @@ import pytest
 import tensorplug as tp
 from tensorplug.device import Resource, allocate
 from tensorplug.device.lifetime import Turnstile
+from tensorplug.errors import Closed, ConcurrentUse, LiveChildren, SchedulerBusy
 from tensorplug.graph.tensor import leaf
 from tensorplug_testing.null import NullDevice
 
@@ -56,7 +57,7 @@ def test_parent_with_living_children_refuses_to_close_and_names_them() -> None:
     parent = Thing("parent", [])
     first, second = Thing("first", [], parent), Thing("second", [], parent)
 
-    with pytest.raises(tp.LiveChildren) as error:
+    with pytest.raises(LiveChildren) as error:
         parent.close()
 
     assert str(error.value) == (
@@ -71,7 +72,7 @@ def test_one_living_child_is_counted_in_the_singular() -> None:
     parent = Thing("parent", [])
     child = Thing("child", [], parent)
 
-    with pytest.raises(tp.LiveChildren, match="1 child is open: <Thing child>"):
+    with pytest.raises(LiveChildren, match="1 child is open: <Thing child>"):
         parent.close()
 
     assert not child.closed
@@ -117,7 +118,7 @@ def test_child_of_a_closed_parent_is_refused_and_leaves_no_finalizer_behind() ->
     parent.close()
     diary.clear()
 
-    with pytest.raises(tp.Closed, match=re.escape("<Thing parent>: is closed; make a new one")):
+    with pytest.raises(Closed, match=re.escape("<Thing parent>: is closed; make a new one")):
         Thing("child", diary, parent)
 
     gc.collect()
@@ -128,7 +129,7 @@ def test_entering_a_closed_resource_is_refused() -> None:
     thing = Thing("a", [])
     thing.close()
 
-    with pytest.raises(tp.Closed):
+    with pytest.raises(Closed):
         thing.__enter__()
 
 
@@ -241,7 +242,7 @@ def test_device_names_its_open_streams_and_buffers() -> None:
     backend = device.open()
     buffer = device.buffer_type.alloc(64)
 
-    with pytest.raises(tp.LiveChildren) as error:
+    with pytest.raises(LiveChildren) as error:
         device.close()
 
     assert str(error.value) == (
@@ -270,9 +271,9 @@ def test_closed_things_say_so_and_never_touch_the_device() -> None:
 def test_closed_device_opens_and_allocates_nothing(null: NullDevice) -> None:
     null.close()
 
-    with pytest.raises(tp.Closed):
+    with pytest.raises(Closed):
         null.open()
-    with pytest.raises(tp.Closed):
+    with pytest.raises(Closed):
         null.buffer_type.alloc(1)
 
 
@@ -291,7 +292,7 @@ def test_closed_buffer_cannot_be_used(host: NullDevice, use) -> None:
     buffer = host.buffer_type.alloc(64)
     buffer.close()
 
-    with pytest.raises(tp.Closed, match="<NullBuffer host:0, closed>: is closed"):
+    with pytest.raises(Closed, match="<NullBuffer host:0, closed>: is closed"):
         use(buffer)
 
 
@@ -300,13 +301,13 @@ def test_closed_plan_and_stream_cannot_be_used(null: NullDevice) -> None:
     plan = backend.plan(tp.Part.of(tp.Graph(tp.input("x", (1,), tp.F32)), tp.Bindings()))
     backend.close(force=True)
 
-    with pytest.raises(tp.Closed):
+    with pytest.raises(Closed):
         plan.run()
-    with pytest.raises(tp.Closed):
+    with pytest.raises(Closed):
         plan.rebind(plan.bound)
-    with pytest.raises(tp.Closed):
+    with pytest.raises(Closed):
         backend.synchronize()
-    with pytest.raises(tp.Closed):
+    with pytest.raises(Closed):
         backend.plan(plan.bound)
 
 
@@ -415,7 +416,7 @@ def test_turnstile_lets_one_through_at_a_time() -> None:
 def test_turnstile_raises_for_the_second() -> None:
     turnstile = Turnstile("plan on null:0")
 
-    with turnstile, pytest.raises(tp.ConcurrentUse) as error, turnstile:
+    with turnstile, pytest.raises(ConcurrentUse) as error, turnstile:
         pass
 
     assert str(error.value) == (
@@ -424,9 +425,9 @@ def test_turnstile_raises_for_the_second() -> None:
 
 
 def test_turnstile_raises_the_error_it_was_given() -> None:
-    turnstile = Turnstile("schedule", tp.SchedulerBusy)
+    turnstile = Turnstile("schedule", SchedulerBusy)
 
-    with turnstile, pytest.raises(tp.SchedulerBusy), turnstile:
+    with turnstile, pytest.raises(SchedulerBusy), turnstile:
         pass
 
 

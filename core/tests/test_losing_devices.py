@@ -10,7 +10,7 @@ import pytest
 import tensorplug as tp
 from tensorplug import meta
 from tensorplug.device import Backend
-from tensorplug.errors import DeviceLost, RunFailed
+from tensorplug.errors import DeviceHung, DeviceLost, RunFailed
 from tensorplug.graph.tensor import Tensor
 from tensorplug_testing.null import NullDevice, null_devices
 
@@ -756,7 +756,7 @@ def test_device_that_hangs_is_named_and_its_bytes_stay_held(
 
     assert (error.value.state.devices, error.value.state.cause) == (("gpu:1",), "hung")
     assert error.value.state.held["gpu:1"] > 0
-    assert isinstance(error.value.__cause__, tp.DeviceHung)
+    assert isinstance(error.value.__cause__, DeviceHung)
     assert work.two.live_buffers == before
 
 

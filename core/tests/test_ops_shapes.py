@@ -1,5 +1,6 @@
 """What each builder gives and refuses; the table says everything about an op but its kernel."""
 
+import builtins
 import inspect
 import re
 from pathlib import Path
@@ -39,7 +40,7 @@ def test_every_op_has_a_formula_an_origin_and_a_documented_builder(name: str) ->
     assert inspect.getdoc(build)
     assert getattr(tp, name) is build
     assert name in ops.__all__
-    assert name in tp.__all__
+    assert name in tp.__all__ or hasattr(builtins, name)
 
 
 @pytest.mark.parametrize("name", sorted(BUILDERS))

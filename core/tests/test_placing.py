@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 
 import tensorplug as tp
 from tensorplug import transfer
-from tensorplug.device import allocate, place, place_in
+from tensorplug.device import HostBuffer, allocate, place, place_in
 from tensorplug.device.placing import LinearAllocator, align, buffer_sizes
+from tensorplug.errors import BufferTooLarge
 from tensorplug.graph.tensor import leaf
 from tensorplug_testing.null import NullBufferType, NullDevice
 
@@ -145,7 +146,7 @@ def test_new_buffer_starts_where_the_largest_would_be_passed() -> None:
 def test_tensor_beyond_the_largest_buffer_is_named_and_nothing_is_allocated() -> None:
     device = NullDevice(max_size=256)
 
-    with pytest.raises(tp.BufferTooLarge) as error:
+    with pytest.raises(BufferTooLarge) as error:
         allocate([f32(1), f32(65, "w")], device.buffer_type)
 
     assert str(error.value) == (
@@ -309,7 +310,7 @@ def test_only_leafs_without_memory_are_put_anywhere(null: NullDevice) -> None:
 def test_buffer_is_told_of_each_tensor_and_may_run_out(null: NullDevice) -> None:
     told: list[tuple[str, int]] = []
 
-    class Curious(tp.HostBuffer):
+    class Curious(HostBuffer):
         def init_tensor(self, tensor: tp.Tensor, offset: int) -> None:
             if len(told) == 2:
                 raise tp.OutOfMemory("no room for a descriptor")

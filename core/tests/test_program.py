@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import tensorplug as tp
+from tensorplug.errors import RunFailed
 from tensorplug.graph.tensor import Tensor
 from tensorplug.planning.program import (
     Mark,
@@ -158,7 +159,7 @@ def test_a_failure_names_its_step_as_the_explanation_lists_it(crossing: tp.Sched
     device.fail("compute")
     (x,) = crossing.graph.inputs
 
-    with pytest.raises(tp.RunFailed) as error:
+    with pytest.raises(RunFailed) as error:
         crossing.submit({x: X})
 
     rows = crossing.explain().steps

@@ -11,6 +11,7 @@ import pytest
 import tensorplug as tp
 from tensorplug.device import Backend
 from tensorplug.errors import (
+    Aborted,
     GraphError,
     NotAllocated,
     OptionError,
@@ -554,7 +555,7 @@ def test_observer_that_says_no_cancels_all_splits() -> None:
     y = tp.mul_mat(w, tp.relu(a, name="b"), name="c")
     schedule = rig.scheduler.schedule(y)
 
-    with pytest.raises(tp.Aborted, match=r"'b'.*: the observer cancelled the run here"):
+    with pytest.raises(Aborted, match=r"'b'.*: the observer cancelled the run here"):
         schedule.run({x: X}, observer=Recorder("b", stop_at="b"))
 
     assert rig.gpu.computed == ["mul_mat"]
@@ -596,7 +597,7 @@ def test_observer_that_cancels_a_submitted_batch_leaves_the_schedule_usable() ->
         with tp.Scheduler([stream], parallel=True) as scheduler:
             schedule = scheduler.schedule(y)
 
-            with pytest.raises(tp.Aborted, match=r"'a'.*: the observer cancelled the run here"):
+            with pytest.raises(Aborted, match=r"'a'.*: the observer cancelled the run here"):
                 schedule.submit({x: X}, observer=Recorder("a", stop_at="a"))
 
             for i in range(6):

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 import tensorplug as tp
 from tensorplug.device import Backend
 from tensorplug.device.marks import Mark
-from tensorplug.errors import DeviceError, OutOfMemory
+from tensorplug.errors import DeviceError, HazardError, OutOfMemory, RunFailed
 from tensorplug.graph.tensor import Tensor
 from tensorplug.planning import arrange, memory
 from tensorplug.planning.memory import Step
@@ -253,7 +253,7 @@ def test_stages_with_hazards_are_reported(
         device,
         device.open() as stream,
         tp.Scheduler([stream], sanitize=True) as scheduler,
-        pytest.raises(tp.HazardError, match=r"in parallel .*: a barrier is missing"),
+        pytest.raises(HazardError, match=r"in parallel .*: a barrier is missing"),
     ):
         scheduler.schedule(values[-1], fuse=False)
 
@@ -291,7 +291,7 @@ def test_no_mistake_that_changes_a_value_escapes_the_sanitizer(
                 found = results(recipe, backends, parallel=recipe.parallel, sanitize=True)
         except tp.Unsupported:
             return
-        except tp.HazardError:
+        except HazardError:
             reported += 1
             return
         finally:
@@ -345,7 +345,7 @@ def test_lost_device_is_the_cause_of_the_error() -> None:
         schedule.run({x: np.eye(4)})
         gpu.lose()
 
-        with pytest.raises(tp.RunFailed, match="null:0: the device is gone") as error:
+        with pytest.raises(RunFailed, match="null:0: the device is gone") as error:
             schedule.run({x: np.eye(4)})
 
     assert isinstance(error.value.__cause__, tp.DeviceLost)

@@ -7,6 +7,7 @@ import pytest
 
 import tensorplug as tp
 from tensorplug.device import allocate, place, place_in
+from tensorplug.errors import Closed, NotAllocated
 from tensorplug.graph.tensor import Place, array_view, contiguous_nb, leaf, ne_of, pad_ne
 from tensorplug_testing.null import NullDevice
 
@@ -330,7 +331,7 @@ def test_bf16_is_seen_as_its_bits(host: NullDevice) -> None:
 
 
 def test_tensor_without_memory_cannot_be_seen() -> None:
-    with pytest.raises(tp.NotAllocated) as error:
+    with pytest.raises(NotAllocated) as error:
         x_(2).numpy()
 
     assert str(error.value) == (
@@ -341,7 +342,7 @@ def test_tensor_without_memory_cannot_be_seen() -> None:
 def test_device_memory_cannot_be_seen(null: NullDevice) -> None:
     w = place("w", np.ones(4, np.float32), null.buffer_type)
 
-    with pytest.raises(tp.NotAllocated) as error:
+    with pytest.raises(NotAllocated) as error:
         w.numpy()
 
     assert str(error.value) == (
@@ -352,7 +353,7 @@ def test_device_memory_cannot_be_seen(null: NullDevice) -> None:
 def test_memory_of_a_closed_buffer_cannot_be_seen(persistent: tp.Tensor) -> None:
     persistent.place.buffer.close()
 
-    with pytest.raises(tp.Closed):
+    with pytest.raises(Closed):
         persistent.numpy()
 
 

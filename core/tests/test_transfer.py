@@ -7,8 +7,9 @@ import pytest
 
 import tensorplug as tp
 from tensorplug import transfer
-from tensorplug.device import Layout, order_after, place_in
+from tensorplug.device import BufferType, BufferUsage, Layout, order_after, place_in
 from tensorplug.device.moving import copy_bytes, queue_copy, queue_read, queue_write
+from tensorplug.errors import NotAllocated
 from tensorplug.graph.tensor import Place, leaf
 from tensorplug_testing.null import NullBuffer, NullBufferType, NullDevice
 from tensorplug_testing.timeline import Timeline
@@ -27,7 +28,7 @@ class Mirrored(NullBuffer):
 class MirroredType(NullBufferType):
     layout = Layout.PACKED
 
-    def _alloc(self, size: int, usage: tp.BufferUsage) -> tp.Buffer:
+    def _alloc(self, size: int, usage: BufferUsage) -> tp.Buffer:
         self.device.take(size)
         return Mirrored(self, size, usage)
 
@@ -38,14 +39,14 @@ def mirrored(null: NullDevice) -> MirroredType:
 
 
 @pytest.fixture(params=["private", "host", "mirrored"])
-def memory(request, null: NullDevice, host: NullDevice, mirrored: MirroredType) -> tp.BufferType:
+def memory(request, null: NullDevice, host: NullDevice, mirrored: MirroredType) -> BufferType:
     return {"private": null.buffer_type, "host": host.buffer_type, "mirrored": mirrored}[
         request.param
     ]
 
 
 def placed(
-    shape: tuple[int, ...], memory: tp.BufferType, dtype: tp.DType = tp.F32, *, fill: int = 0
+    shape: tuple[int, ...], memory: BufferType, dtype: tp.DType = tp.F32, *, fill: int = 0
 ) -> tp.Tensor:
     buffer = memory.alloc(1024)
     buffer.fill(fill)
@@ -141,7 +142,7 @@ def test_data_with_gaps_becomes_contiguous() -> None:
 
 
 @pytest.mark.parametrize("shape", [(), (5,), (3, 4), (2, 3, 4, 5), (0, 4)])
-def test_what_is_written_is_read(memory: tp.BufferType, shape) -> None:
+def test_what_is_written_is_read(memory: BufferType, shape) -> None:
     x = placed(shape, memory)
     data = np.random.default_rng(0).standard_normal(shape, np.float32)
 
@@ -150,7 +151,7 @@ def test_what_is_written_is_read(memory: tp.BufferType, shape) -> None:
     np.testing.assert_array_equal(transfer.read(x), data)
 
 
-def test_block_types_are_written_and_read_as_bytes(memory: tp.BufferType) -> None:
+def test_block_types_are_written_and_read_as_bytes(memory: BufferType) -> None:
     w = placed((3, 64), memory, tp.Q4_0)
     rows = np.arange(108, dtype=np.uint8).reshape(3, 36)
 
@@ -250,7 +251,7 @@ def test_tensor_without_memory_is_refused() -> None:
         lambda: transfer.copy(x, x[:]),
         lambda: transfer.write_bytes(x, b"abcd"),
     ):
-        with pytest.raises(tp.NotAllocated):
+        with pytest.raises(NotAllocated):
             use()
 
 

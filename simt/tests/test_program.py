@@ -5,6 +5,7 @@ import pytest
 
 import tensorplug as tp
 from tensorplug.device import Refusal, Tensor
+from tensorplug.dtypes import IQ2_XXS
 from tensorplug.errors import ShapeError
 from tensorplug_simt import families  # noqa: F401 - fills the table of lowerings
 from tensorplug_simt.facts import Facts
@@ -54,7 +55,7 @@ def test_op_without_lowering_is_refused_by_name():
 
 
 def test_type_without_kernel_is_refused_by_name():
-    a, b = (tp.input(name, (4, 256), dtype) for name, dtype in (("a", tp.IQ2_XXS), ("b", tp.F32)))
+    a, b = (tp.input(name, (4, 256), dtype) for name, dtype in (("a", IQ2_XXS), ("b", tp.F32)))
 
     assert lower(tp.add(a, b), GPU) == Refusal("add: no encoder for iq2_xxs")
 

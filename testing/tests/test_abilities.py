@@ -6,6 +6,7 @@ import pkgutil
 import pytest
 
 import tensorplug as tp
+from tensorplug.device import Capabilities
 from tensorplug_testing import suites
 from tensorplug_testing.null import NullDevice
 from tensorplug_testing.suites.abilities import ABILITIES, needs
@@ -22,7 +23,7 @@ class Probe:
 
 
 def test_every_ability_of_a_device_can_be_asked_for() -> None:
-    assert set(ABILITIES) == set(tp.Capabilities.__dataclass_fields__)
+    assert set(ABILITIES) == set(Capabilities.__dataclass_fields__)
 
 
 def test_test_runs_where_the_device_has_the_abilities() -> None:

@@ -14,6 +14,7 @@ import pytest
 
 import tensorplug as tp
 from tensorplug import Backend, Device
+from tensorplug.device import BufferType
 from tensorplug_cpu.device import CPUDevice
 from tensorplug_cpu.memory import CPUBufferType
 from tensorplug_llm import load_model, runner, session
@@ -61,7 +62,7 @@ class WalledDevice(CPUDevice):
         super().__init__("walled:0")
         self._own = WalledType(self)
 
-    def supports_buffer_type(self, buffer_type: tp.BufferType) -> bool:
+    def supports_buffer_type(self, buffer_type: BufferType) -> bool:
         return buffer_type is self._own
 
 

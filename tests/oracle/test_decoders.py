@@ -5,11 +5,11 @@ import pytest
 from oracle.client import Refusal
 from oracle.report import Finding
 
-import tensorplug as tp
+from tensorplug.dtypes import DTYPES
 from tensorplug_cpu import reference
 from tensorplug_testing.cases.blocks import SCATTERED, random_rows
 
-BLOCKS = [dtype for dtype in tp.DTYPES if dtype.is_block]
+BLOCKS = [dtype for dtype in DTYPES if dtype.is_block]
 
 
 def stored(rng, dtype):

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 from oracle.client import Refusal
 
-import tensorplug as tp
 from tensorplug.blocks.rows import decode_rows
+from tensorplug.dtypes import IQ1_M, IQ1_S, IQ2_S, IQ2_XS, IQ2_XXS, IQ3_S, IQ3_XXS
 from tensorplug_cpu.encode import encode_rows
 from tensorplug_cpu.encoders import NEEDS_IMPORTANCE
 
-TYPES = [tp.IQ1_S, tp.IQ1_M, tp.IQ2_XXS, tp.IQ2_XS, tp.IQ2_S, tp.IQ3_XXS, tp.IQ3_S]
+TYPES = [IQ1_S, IQ1_M, IQ2_XXS, IQ2_XS, IQ2_S, IQ3_XXS, IQ3_S]
 SHAPE = (64, 512)
 VALUES = {
     "normal": lambda rng: rng.normal(size=SHAPE),
@@ -73,7 +73,7 @@ def test_iq3_s_loses_less_than_ggml_behind_a_group_of_zeros(recent):
     values = np.random.default_rng(0).normal(size=(4, 256)).astype(np.float32)
     values[:, 32:64] = 0
 
-    theirs = recent.encode(tp.IQ3_S, values)
+    theirs = recent.encode(IQ3_S, values)
 
-    ours = encoded(tp.IQ3_S, values, None)
-    assert lost(tp.IQ3_S, ours, values) < 0.1 * lost(tp.IQ3_S, theirs, values)
+    ours = encoded(IQ3_S, values, None)
+    assert lost(IQ3_S, ours, values) < 0.1 * lost(IQ3_S, theirs, values)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from oracle.client import Refusal
 
-import tensorplug as tp
+from tensorplug.dtypes import Q8_1
 from tensorplug_testing.cases import Arg, Case, build
 
 ADDITION = Case(op="add", args=(Arg((4, 2)), Arg((4, 2))))
@@ -40,7 +40,7 @@ def test_fault_of_the_worker_is_no_refusal(oracle):
 
 
 def test_type_that_ggml_does_not_decode_is_refused(oracle):
-    found = oracle.decode(tp.Q8_1, np.zeros((1, tp.Q8_1.size), np.uint8))
+    found = oracle.decode(Q8_1, np.zeros((1, Q8_1.size), np.uint8))
 
     assert found == Refusal("the type has no decoder")
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from tensorplug import Backend, BufferType, DeviceType, Memory
-from tensorplug.device import Buffer, BufferUsage
+from tensorplug import Backend, DeviceType
+from tensorplug.device import Buffer, BufferType, BufferUsage, Memory
 from tensorplug_cpu.device import CPUDevice
 from tensorplug_cpu.memory import CPUBufferType
 

@@ -8,6 +8,7 @@ import pytest
 
 import tensorplug as tp
 from tensorplug import Backend, Graph, Scheduler
+from tensorplug.device import BufferType
 from tensorplug.errors import Closed, OptionError, OutOfMemory
 from tensorplug_cpu.plan import CPUPlan
 from tensorplug_llm import LanguageModel, Session, load_model
@@ -220,7 +221,7 @@ def test_decoding_builds_schedules_plans_and_allocates_nothing(
                 (Scheduler, "schedule"),
                 (CPUPlan, "__init__"),
                 (CPUPlan, "_rebind"),
-                (tp.BufferType, "alloc"),
+                (BufferType, "alloc"),
             )
         ]
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import tensorplug as tp
 from tensorplug import Backend
+from tensorplug.device import Memory
 from tensorplug.errors import FormatError, OptionError, OutOfMemory
 from tensorplug_llm import LanguageModel, WeightMode, load_model
 
@@ -121,7 +121,7 @@ def test_other_weights_are_expanded_unless_told_otherwise(
 def test_weights_are_mapped_where_expanding_takes_more_than_half_of_free_memory(
     model_file: Write, cpu: Backend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(type(cpu.device), "memory", lambda _: tp.Memory(100_000, 200_000))
+    monkeypatch.setattr(type(cpu.device), "memory", lambda _: Memory(100_000, 200_000))
 
     with load_model(model_file(tensors=HALVES), [cpu]) as model:
         assert set(homes(model).values()) == {"cpu_mapped"}

@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 
 import tensorplug as tp
+from tensorplug.device import BufferUsage
 from tensorplug.errors import RunFailed
 from tensorplug.graph.tensor import Tensor
 from tensorplug.running import failure
@@ -126,7 +127,7 @@ class Program:
             NullDevice("cpu:0", timeline=timeline, kernels=ALL_KERNELS, **host, **flags[-1]),
         ]
 
-    def _place(self, name: str, data: Array, home: int, usage: tp.BufferUsage) -> Tensor:
+    def _place(self, name: str, data: Array, home: int, usage: BufferUsage) -> Tensor:
         stream = self.streams[home % len(self.streams)]
         self.kept.append(stream.place(name, data, usage=usage))
         return self.kept[-1]

@@ -14,8 +14,9 @@ import numpy as np
 import pytest
 
 import tensorplug as tp
+from tensorplug.device import Plan
 from tensorplug.device.lifetime import Turnstile
-from tensorplug.errors import ConcurrentUse, RunFailed, SchedulerBusy
+from tensorplug.errors import Closed, ConcurrentUse, RunFailed, SchedulerBusy, StaleResult
 from tensorplug.graph.tensor import Tensor
 from tensorplug_testing.null import NullDevice, null_devices
 
@@ -168,7 +169,7 @@ def test_scheduler_that_threads_share_gives_right_results_or_says_that_it_is_bus
         for j in range(RUNS):
             try:
                 result = runs[i](X + i + j)
-            except (SchedulerBusy, tp.StaleResult):
+            except (SchedulerBusy, StaleResult):
                 continue
             np.testing.assert_allclose(result, expected(X + i + j), rtol=1e-5)
             done += 1
@@ -265,7 +266,7 @@ def test_run_of_another_thread_before_a_result_is_read_makes_it_stale(
         results = schedule.run({x: X})
         scheduler.turn = Between(lambda: schedule.run({x: X + 1}))
 
-        with pytest.raises(tp.StaleResult):
+        with pytest.raises(StaleResult):
             results[y]
 
 
@@ -338,7 +339,7 @@ def test_schedule_that_another_thread_closes_before_its_turn_does_not_run(
         schedule = scheduler.schedule(tp.relu(x))
         scheduler.turn = Between(schedule.close)
 
-        with pytest.raises(tp.Closed):
+        with pytest.raises(Closed):
             schedule.run({x: X})
 
         assert schedule.private_buffers() == []
@@ -346,7 +347,7 @@ def test_schedule_that_another_thread_closes_before_its_turn_does_not_run(
 
 @pytest.mark.parametrize("call", [lambda plan: plan.run(), lambda plan: plan.rebind(plan.bound)])
 def test_plan_that_another_thread_closes_before_its_turn_does_nothing(
-    call: Callable[[tp.Plan], None], host: NullDevice
+    call: Callable[[Plan], None], host: NullDevice
 ) -> None:
     stream = host.open()
     graph = tp.Graph(tp.relu(stream.place("w", W)))
@@ -354,7 +355,7 @@ def test_plan_that_another_thread_closes_before_its_turn_does_nothing(
     plan = stream.plan(tp.Part.of(graph, tp.Bindings({graph.outputs[0]: place})))
     plan._turn = Between(plan.close)
 
-    with pytest.raises(tp.Closed):
+    with pytest.raises(Closed):
         call(plan)
 
     assert host.computed == []

@@ -9,6 +9,7 @@ import pytest
 
 import tensorplug as tp
 from tensorplug.device import (
+    Capabilities,
     SupportsAbort,
     SupportsHostImport,
     SupportsNuma,
@@ -17,6 +18,7 @@ from tensorplug.device import (
     SupportsThreads,
     place_in,
 )
+from tensorplug.dtypes import IQ1_S, IQ2_XXS
 from tensorplug.graph.tensor import leaf
 from tensorplug_cpu import host, plugin
 from tensorplug_cpu.device import CPUDevice
@@ -56,7 +58,7 @@ def test_abilities_are_those_of_host_threads(device, backend):
     assert all(isinstance(backend, ability) for ability in abilities)
     assert isinstance(device, SupportsHostImport)
     assert isinstance(device, SupportsNuma)
-    assert device.capabilities == tp.Capabilities(
+    assert device.capabilities == Capabilities(
         async_transfer=False,
         async_copy=False,
         events=False,
@@ -233,21 +235,21 @@ def test_op_that_writes_into_read_only_memory_is_refused_when_planned(device, ba
 # --- refusals -------------------------------------------------------------------------------
 
 X, IDS = leaf("x", (2, 256), tp.F32), leaf("ids", (2,), tp.I32)
-CODED, ODD = leaf("coded", (2, 256), tp.Q4_0), leaf("odd", (2, 256), tp.IQ1_S)
+CODED, ODD = leaf("coded", (2, 256), tp.Q4_0), leaf("odd", (2, 256), IQ1_S)
 
 
 @pytest.mark.parametrize(
     ("node", "reason"),
     [
-        (tp.cast(X, tp.IQ2_XXS), "dup: no encoder for iq2_xxs"),
-        (tp.cast(X, tp.IQ1_S), "dup: no encoder for iq1_s"),
+        (tp.cast(X, IQ2_XXS), "dup: no encoder for iq2_xxs"),
+        (tp.cast(X, IQ1_S), "dup: no encoder for iq1_s"),
     ],
 )
 def test_op_on_a_type_without_an_encoder_is_refused_with_its_reason(device, node, reason):
     assert device.refuses(node) == tp.Refusal(f"cpu:0: {reason}")
 
 
-@pytest.mark.parametrize("node", [tp.cont(ODD), tp.cpy(ODD, leaf("y", (2, 256), tp.IQ1_S))])
+@pytest.mark.parametrize("node", [tp.cont(ODD), tp.cpy(ODD, leaf("y", (2, 256), IQ1_S))])
 def test_bytes_of_any_type_can_be_copied(device, node):
     assert device.refuses(node) is None
 

@@ -6,26 +6,43 @@ import pytest
 
 import tensorplug as tp
 from tensorplug.blocks.rows import decode_rows
+from tensorplug.dtypes import (
+    IQ4_NL,
+    IQ4_XS,
+    MXFP4,
+    NVFP4,
+    Q1_0,
+    Q2_0,
+    Q2_K,
+    Q3_K,
+    Q4_1,
+    Q5_0,
+    Q5_1,
+    Q5_K,
+    Q8_1,
+    Q8_K,
+    TQ1_0,
+)
 from tensorplug_cpu.encode import CHUNK, PACKAGED, can_encode, encode_rows
 
 SEARCHED = {
-    tp.Q2_K: 0.09,
-    tp.Q3_K: 0.025,
+    Q2_K: 0.09,
+    Q3_K: 0.025,
     tp.Q4_K: 6e-3,
-    tp.Q5_K: 1.6e-3,
+    Q5_K: 1.6e-3,
     tp.Q6_K: 5e-4,
-    tp.IQ4_NL: 6e-3,
-    tp.IQ4_XS: 7e-3,
-    tp.NVFP4: 1.1e-2,
-    tp.Q2_0: 0.65,
-    tp.Q1_0: 0.37,
-    tp.Q8_1: 3e-5,
-    tp.Q8_K: 5e-5,
+    IQ4_NL: 6e-3,
+    IQ4_XS: 7e-3,
+    NVFP4: 1.1e-2,
+    Q2_0: 0.65,
+    Q1_0: 0.37,
+    Q8_1: 3e-5,
+    Q8_K: 5e-5,
 }
 """Types with encoders of our own, and the largest share of the variance of normal values lost."""
 
 WEIGHTED = [t for t in SEARCHED if "K" in t.name or t.name.startswith("iq4")]
-WEIGHTED = [t for t in WEIGHTED if t is not tp.Q8_K] + [tp.Q4_0, tp.Q4_1, tp.Q5_0, tp.Q5_1]
+WEIGHTED = [t for t in WEIGHTED if t is not Q8_K] + [tp.Q4_0, Q4_1, Q5_0, Q5_1]
 
 
 def encoded(dtype, values, importance=None):
@@ -80,7 +97,7 @@ def test_importance_lowers_the_error_where_it_is_large(dtype):
     assert weighted < 0.95 * plain
 
 
-@pytest.mark.parametrize("dtype", [tp.Q8_0, tp.MXFP4, tp.TQ1_0, tp.Q8_K, tp.NVFP4], ids=str)
+@pytest.mark.parametrize("dtype", [tp.Q8_0, MXFP4, TQ1_0, Q8_K, NVFP4], ids=str)
 def test_types_without_a_search_ignore_importance(dtype):
     values = normal(2, 512)
 
@@ -131,7 +148,7 @@ def test_a_wild_value_spoils_no_other_block(dtype, wild):
     np.testing.assert_array_equal(np.delete(blocks, struck, 0), np.delete(wanted, struck, 0))
 
 
-@pytest.mark.parametrize("dtype", [*SEARCHED, tp.Q4_1], ids=str)
+@pytest.mark.parametrize("dtype", [*SEARCHED, Q4_1], ids=str)
 def test_no_rows_are_encoded_to_nothing(dtype):
     out = encoded(dtype, np.empty((0, 512), np.float32), np.ones(512, np.float32))
 

@@ -5,12 +5,13 @@ import pytest
 
 import tensorplug as tp
 from tensorplug.blocks.rows import decode_rows
+from tensorplug.dtypes import IQ4_NL
 from tensorplug.graph.tensor import leaf
 from tensorplug_cpu.kernels import matmul
 from tensorplug_testing.running import run
 
 RNG = np.random.default_rng(8)
-KINDS = [tp.F32, tp.F16, tp.BF16, tp.F64, tp.Q8_0, tp.Q4_K, tp.IQ4_NL]
+KINDS = [tp.F32, tp.F16, tp.BF16, tp.F64, tp.Q8_0, tp.Q4_K, IQ4_NL]
 
 
 def weights(dtype, rows, row):

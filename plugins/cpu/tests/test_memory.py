@@ -9,11 +9,12 @@ import pytest
 import tensorplug as tp
 from tensorplug import transfer
 from tensorplug.device import allocate, place_in
+from tensorplug.dtypes import DTYPES
 from tensorplug.graph.tensor import leaf
 from tensorplug_testing.running import run
 
 RNG = np.random.default_rng(5)
-EXPANDABLE = [t for t in tp.DTYPES if t in {tp.F32, tp.F16, tp.BF16} or t.is_block]
+EXPANDABLE = [t for t in DTYPES if t in {tp.F32, tp.F16, tp.BF16} or t.is_block]
 
 
 def put(device, dtype, stored, shape, buffer_type=None):
@@ -68,7 +69,7 @@ def test_mapped_memory_cannot_be_allocated(device):
 # --- expanded memory ------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("dtype", tp.DTYPES, ids=str)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_expanded_memory_takes_what_f32_holds_exactly_and_we_can_read(device, dtype):
     spec = leaf("w", (2, 256), dtype)
 

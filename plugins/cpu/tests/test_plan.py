@@ -8,6 +8,7 @@ from threadpoolctl import ThreadpoolController
 
 import tensorplug as tp
 from tensorplug import transfer
+from tensorplug.errors import Aborted
 from tensorplug.graph.tensor import leaf
 from tensorplug_cpu.threads import Workers, blas_threads
 from tensorplug_testing.running import bind, run
@@ -90,7 +91,7 @@ def test_abort_callback_is_asked_before_each_node_and_stops_the_run(device, back
     with backend.plan(tp.Part.of(graph, bindings)) as plan:
         backend.abort_callback = lambda: next(answers)
         try:
-            with pytest.raises(tp.Aborted) as caught:
+            with pytest.raises(Aborted) as caught:
                 plan.run()
         finally:
             backend.abort_callback = None

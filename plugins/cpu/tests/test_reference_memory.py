@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import tensorplug as tp
+from tensorplug.dtypes import MXFP4, NVFP4, Q1_0, Q2_0, Q4_1, Q5_0, Q5_1, Q8_1, Q8_K, TQ1_0, TQ2_0
 from tensorplug.graph.tensor import leaf
 from tensorplug_cpu import reference
 from tensorplug_cpu.reference import blocks
@@ -75,19 +76,19 @@ HAND_MADE_BLOCKS = {
         {0: 3.5, 1: -4, 16: -4, 17: 0, 5: 0},
     ),
     "q8_0": (tp.Q8_0, _half(0.25) + [4, 0xFE] + [0] * 30, {0: 1, 1: -0.5, 31: 0}),
-    "q8_1": (tp.Q8_1, _half(0.25) + _half(9) + [4, 0xFE] + [0] * 30, {0: 1, 1: -0.5, 31: 0}),
-    "q1_0": (tp.Q1_0, _half(1.5) + [0b101] + [0] * 15, {0: 1.5, 1: -1.5, 2: 1.5, 127: -1.5}),
+    "q8_1": (Q8_1, _half(0.25) + _half(9) + [4, 0xFE] + [0] * 30, {0: 1, 1: -0.5, 31: 0}),
+    "q1_0": (Q1_0, _half(1.5) + [0b101] + [0] * 15, {0: 1.5, 1: -1.5, 2: 1.5, 127: -1.5}),
     "q2_0": (
-        tp.Q2_0,
+        Q2_0,
         _half(1.5) + [0b11100100] + [0x55] * 15,
         {0: -1.5, 1: 0, 2: 1.5, 3: 3, 63: 0},
     ),
     "q8_K": (
-        tp.Q8_K,
+        Q8_K,
         np.array([0.25], "<f4").view(np.uint8).tolist() + [4, 0xFE] + [0] * 286,
         {0: 1, 1: -0.5, 255: 0},
     ),
-    "mxfp4": (tp.MXFP4, [128] + [0x21, 0xF9] + [0] * 14, {0: 1, 16: 2, 1: -1, 17: -12, 2: 0}),
+    "mxfp4": (MXFP4, [128] + [0x21, 0xF9] + [0] * 14, {0: 1, 16: 2, 1: -1, 17: -12, 2: 0}),
 }
 
 
@@ -104,17 +105,17 @@ def test_block_made_by_hand_decodes(kind):
 
 STEPS = {
     tp.Q4_0: 1 / 8,
-    tp.Q4_1: 2 / 15,
-    tp.Q5_0: 1 / 16,
-    tp.Q5_1: 2 / 31,
+    Q4_1: 2 / 15,
+    Q5_0: 1 / 16,
+    Q5_1: 2 / 31,
     tp.Q8_0: 1 / 127,
-    tp.TQ1_0: 1,
-    tp.TQ2_0: 1,
-    tp.MXFP4: 1 / 2,
-    tp.NVFP4: 1 / 3,
-    tp.Q8_1: 1 / 127,
-    tp.Q8_K: 1 / 127,
-    tp.Q2_0: 1,
+    TQ1_0: 1,
+    TQ2_0: 1,
+    MXFP4: 1 / 2,
+    NVFP4: 1 / 3,
+    Q8_1: 1 / 127,
+    Q8_K: 1 / 127,
+    Q2_0: 1,
 }
 """Distance of neighbouring values of a block whose values lie between -1 and 1.
 

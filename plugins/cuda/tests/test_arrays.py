@@ -5,7 +5,7 @@ import pytest
 
 import tensorplug as tp
 from tensorplug import transfer
-from tensorplug.device import DeviceError
+from tensorplug.device import DeviceError, Plan
 from tensorplug.errors import DTypeError, NotAllocated, ShapeError
 from tensorplug_emulator import missing
 
@@ -183,7 +183,7 @@ def test_launches_that_meet_in_an_array_imported_twice_are_not_merged(device, th
     ):
         run.run({})
         stream.synchronize()
-        (plan,) = (child for child in stream.children if isinstance(child, tp.Plan))
+        (plan,) = (child for child in stream.children if isinstance(child, Plan))
 
         assert plan.launches == 2
     assert theirs.get().tolist() == [[0, 1, 2, 3]] * 3

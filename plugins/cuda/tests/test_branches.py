@@ -6,7 +6,7 @@ from cublaslt import CublasLt
 from hypothesis import HealthCheck, Phase, given, seed, settings
 
 import tensorplug as tp
-from tensorplug.device import OptionError, SupportsConcurrency
+from tensorplug.device import OptionError, Plan, SupportsConcurrency
 from tensorplug_cpu.reference import decode, encode
 from tensorplug_cuda import branches, graphs, lt, plan
 from tensorplug_emulator import missing
@@ -281,7 +281,7 @@ def test_products_of_a_library_share_its_workspace_and_follow_each_other(device,
         with tp.Scheduler([stream]).schedule(y) as run:
             for _ in range(3):
                 run.run({x: rows})
-            (plan,) = (child for child in stream.children if isinstance(child, tp.Plan))
+            (plan,) = (child for child in stream.children if isinstance(child, Plan))
 
             assert (plan.launches, plan.branches) == (2, 1)
 
@@ -395,7 +395,7 @@ def results(program, device, streams):
         for number in range(4):
             values = run.run(program.stored(graph.leafs, again=number))
             found += [np.array(values[t]) for t in outputs]
-        plans = [child for child in stream.children if isinstance(child, tp.Plan)]
+        plans = [child for child in stream.children if isinstance(child, Plan)]
         return found, max((p.branches for p in plans if p.captured), default=1)
 
 

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import tensorplug as tp
+from tensorplug.device import Plan
 from tensorplug_emulator import missing
 
 pytestmark = pytest.mark.skipif(bool(missing()), reason=missing())
@@ -68,7 +69,7 @@ def test_products_with_the_same_choices_sort_the_rows_once(stream):
 
     with tp.Scheduler([stream]).schedule(y) as run:
         found = run.run(dict(zip(inputs, (x, ids), strict=True)))[y]
-        (plan,) = (child for child in stream.children if isinstance(child, tp.Plan))
+        (plan,) = (child for child in stream.children if isinstance(child, Plan))
         names = [launch.name for launch in plan._ready]
 
     assert names == ["sorted_by_expert", "expert_tiles", "expert_tiles"]

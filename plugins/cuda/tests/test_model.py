@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import tensorplug as tp
+from tensorplug.device import Plan
 from tensorplug_cuda import plan
 from tensorplug_emulator import missing
 from tensorplug_simt.merging import joined
@@ -130,7 +131,7 @@ def test_branches_on_four_streams_change_no_logit(
         ):
             prompt = np.concatenate(list(session.score(ids)))
             found.append(np.stack([*prompt, *(session.decode(id) for id in ids[:TOKENS])]))
-            plans = [p for p in stream.children if isinstance(p, tp.Plan) and p.captured]
+            plans = [p for p in stream.children if isinstance(p, Plan) and p.captured]
             branches.append(max(plan.branches for plan in plans))
 
     np.testing.assert_array_equal(found[0], found[1])

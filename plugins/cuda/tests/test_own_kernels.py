@@ -13,6 +13,7 @@ import pytest
 import tensorplug as tp
 import tensorplug_emulator as emulator
 from tensorplug.device import Group
+from tensorplug.dtypes import IQ2_XXS
 from tensorplug.fusion.matching import find_groups
 from tensorplug_cpu.device import CPUDevice
 from tensorplug_cuda.kernels import GROUPS, LOWERINGS
@@ -223,7 +224,7 @@ WITH_CORES = [name for name in ARCHITECTURES if int(name.removeprefix("sm_")) >=
 on_each_with_cores = pytest.mark.parametrize("architecture", WITH_CORES, indirect=True)
 MANY_COLUMNS = [
     *[product(Arg((320, 130), t), Arg((320, 70))) for t in (tp.F16, tp.BF16, tp.Q8_0)],
-    *[product(Arg((256, 20), t), Arg((256, 20))) for t in (tp.Q4_K, tp.IQ2_XXS)],
+    *[product(Arg((256, 20), t), Arg((256, 20))) for t in (tp.Q4_K, IQ2_XXS)],
     product(Arg((33, 70, 2), tp.F16, "permuted"), Arg((33, 20, 4), tp.BF16, "permuted")),
     *[product(Arg((64, 450), t), Arg((64, 200, 2))) for t in (tp.F16, tp.BF16, tp.Q8_0)],
     product(Arg((64, 40), tp.Q8_0), Arg((64, 40), data=uniform(-1e6, 1e6))),

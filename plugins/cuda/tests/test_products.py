@@ -7,7 +7,7 @@ import pytest
 from cublaslt import CublasLt
 
 import tensorplug as tp
-from tensorplug.device import OptionError, Unsupported
+from tensorplug.device import OptionError, Plan, Unsupported
 from tensorplug_cpu.reference import decode, encode
 from tensorplug_cuda import lt
 from tensorplug_emulator import missing
@@ -96,7 +96,7 @@ def test_columns_of_several_products_are_copied_to_their_type_once(stream, libra
     products = [tp.mul_mat(w, columns) for w in weights]
     with tp.Scheduler([stream]).schedule(products) as run:
         found = run.run({columns: x.astype(np.float32)})
-        (plan,) = (child for child in stream.children if isinstance(child, tp.Plan))
+        (plan,) = (child for child in stream.children if isinstance(child, Plan))
         names = [launch.name for launch in plan._ready]
 
     assert (names[1:], library.products) == (["tiled_product"] * 2, 2)

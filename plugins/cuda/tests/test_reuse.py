@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import tensorplug as tp
+from tensorplug.device import Plan
 from tensorplug_cpu.reference import decode, encode
 from tensorplug_cuda import plan
 from tensorplug_emulator import missing
@@ -173,7 +174,7 @@ def results(stream, weights, seed):
         for number in range(3):
             values = run.run({x: column(number)[None]})
             found += [np.array(values[output]) for output in graph.outputs]
-        plans = [child for child in stream.children if isinstance(child, tp.Plan)]
+        plans = [child for child in stream.children if isinstance(child, Plan)]
         return found, sum(map(rounded, plans))
 
 

@@ -11,6 +11,7 @@ from cupy._machine import ILLEGAL_ADDRESS, OUT_OF_MEMORY, CUDARuntimeError
 
 import tensorplug as tp
 from tensorplug.device import DeviceLost, OptionError, OutOfMemory, Unsupported
+from tensorplug.dtypes import IQ2_XXS, MXFP4
 from tensorplug_cuda import lt, tuning
 from tensorplug_cuda.kernels.ways import PRODUCTS, WAYS, class_of, names_of, program_of
 from tensorplug_emulator import missing
@@ -149,7 +150,7 @@ LONG = [attention(tp.F16), experts(tp.Q4_K)]
 SLOW = [many_columns(t) for t in (tp.F32, tp.BF16, *BLOCKS)]
 SLOW += [attention(t) for t in (tp.BF16, tp.Q8_0, tp.Q4_0)]
 SLOW += [attention(t, 1.0, 0.0) for t in (tp.F16, tp.Q8_0)]
-SLOW += [experts(t) for t in (tp.F16, tp.BF16, tp.MXFP4, tp.IQ2_XXS)]
+SLOW += [experts(t) for t in (tp.F16, tp.BF16, MXFP4, IQ2_XXS)]
 
 
 @pytest.mark.parametrize(

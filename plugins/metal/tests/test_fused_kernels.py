@@ -8,6 +8,7 @@ import pytest
 import tensorplug as tp
 import tensorplug_emulator as emulator
 from tensorplug import transfer
+from tensorplug.dtypes import NVFP4, Q4_1, Q5_0
 from tensorplug.fusion.matching import find_groups
 from tensorplug_emulator import Order, spaces
 from tensorplug_emulator.device import EmulatedDevice
@@ -117,21 +118,19 @@ def scaled_experts(dtype, *, unit=""):
 
 
 CASES = {
-    "mul_mat_scale of nvfp4": lambda: scaled(tp.NVFP4, 1),
+    "mul_mat_scale of nvfp4": lambda: scaled(NVFP4, 1),
     "mul_mat_scale of f16 and 7 columns": lambda: scaled(tp.F16, 7),
     "mul_mat_scale_glu of q8_0": lambda: scaled(tp.Q8_0, 2, unit="swiglu"),
-    "mul_mat_id_scale of nvfp4": lambda: scaled_experts(tp.NVFP4),
+    "mul_mat_id_scale of nvfp4": lambda: scaled_experts(NVFP4),
     "mul_mat_id_scale_glu of bf16": lambda: scaled_experts(tp.BF16, unit="geglu"),
     "mul_mat_add of q4_0": lambda: product(tp.Q4_0, 1),
     "mul_mat_add of f16 and 7 columns": lambda: product(tp.F16, 7),
     "mul_mat_glu of q8_0": lambda: pair("swiglu", tp.Q8_0),
-    "mul_mat_glu of q4_1 and 6 columns with biases": lambda: pair("geglu", tp.Q4_1, 6, bias=True),
+    "mul_mat_glu of q4_1 and 6 columns with biases": lambda: pair("geglu", Q4_1, 6, bias=True),
     "mul_mat_glu of f32 with biases": lambda: pair("swiglu_oai", tp.F32, 2, bias=True),
     "mul_mat_id_add of q8_0": lambda: experts(tp.Q8_0, bias=True),
     "mul_mat_id_glu of bf16": lambda: experts(tp.BF16, unit="swiglu"),
-    "mul_mat_id_glu of q5_0 with biases": lambda: experts(
-        tp.Q5_0, unit="geglu", slots=3, bias=True
-    ),
+    "mul_mat_id_glu of q5_0 with biases": lambda: experts(Q5_0, unit="geglu", slots=3, bias=True),
     "norm_mul of rms_norm": lambda: norm_mul("rms_norm"),
     "norm_mul with bias": lambda: norm_mul("norm", bias=True),
     "norm_mul of odd rows": lambda: norm_mul("rms_norm", bias=True, length=33),

@@ -4,6 +4,8 @@ import numpy as np
 import pytest
 
 import tensorplug as tp
+from tensorplug.device import Plan
+from tensorplug.errors import Aborted
 from tensorplug_emulator import missing
 from tensorplug_metal.plan import FIRST, portions
 
@@ -205,7 +207,7 @@ def test_barriers_stand_between_stages_alone(stream):
 
 def run_plan(stream):
     """The plan that is open on a stream."""
-    (plan,) = (child for child in stream.children if isinstance(child, tp.Plan))
+    (plan,) = (child for child in stream.children if isinstance(child, Plan))
     return plan
 
 
@@ -232,7 +234,7 @@ def test_run_is_stopped_between_command_buffers(stream, machine):
 
     stream.abort_callback = stop
     before = machine.dispatches
-    with pytest.raises(tp.Aborted, match="metal:0: stopped after 128 launches"):
+    with pytest.raises(Aborted, match="metal:0: stopped after 128 launches"):
         chain.plan.run()
 
     # What was queued first is done before the callback is asked again.

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 import tensorplug as tp
-from tensorplug.device import DeviceError, place_in
+from tensorplug.device import DeviceError, Plan, place_in
+from tensorplug.errors import RunFailed
 from tensorplug.graph.tensor import leaf
 from tensorplug_emulator import missing
 
@@ -58,7 +59,7 @@ def test_launches_over_memory_that_was_imported_twice_are_not_merged(stream):
         with tp.Scheduler([stream], ahead=0).schedule(writes[-1], effects=writes[:1]) as run:
             run.run({})
             stream.synchronize()
-            (plan,) = (child for child in stream.children if isinstance(child, tp.Plan))
+            (plan,) = (child for child in stream.children if isinstance(child, Plan))
             launches, barriers = plan.launches, plan.barriers
 
     assert (launches, barriers) == (2, 1)
@@ -160,7 +161,7 @@ def test_write_out_of_bounds_fails_the_command_buffer(stream, monkeypatch, past)
     real = View.offset
     monkeypatch.setattr(View, "offset", lambda self, at: real(self, at) + past)
 
-    with pytest.raises(tp.RunFailed) as error:
+    with pytest.raises(RunFailed) as error:
         steps(stream)
 
     assert "outside" in str(error.value.__cause__)
@@ -195,7 +196,7 @@ def test_recording_that_names_no_pipelines_fails_on_drivers_that_lose_them(
             first = run.run({x: X})[y]
             second = run.run({x: X})
 
-            with pytest.raises(tp.RunFailed) as error:
+            with pytest.raises(RunFailed) as error:
                 second[y]
 
     assert (first == 2 * X).all()

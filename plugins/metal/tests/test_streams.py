@@ -10,6 +10,7 @@ import pytest
 
 import tensorplug as tp
 from tensorplug.device import DeviceError, OutOfMemory, order_after
+from tensorplug.errors import RunFailed
 from tensorplug_emulator import missing
 from tensorplug_testing.suites.events import ForeignEvent
 
@@ -250,7 +251,7 @@ def test_transfers_go_on_after_one_has_failed(device, machine):
 def test_command_buffer_that_metal_does_not_make_is_an_error_and_no_more(stream, machine):
     machine.no_buffers = 1
 
-    with pytest.raises(tp.RunFailed) as error:
+    with pytest.raises(RunFailed) as error:
         doubled(stream)
 
     assert "Metal makes no command buffer" in str(error.value.__cause__)

@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tensorplug as tp
+from tensorplug.dtypes import IQ1_S
 from tensorplug_native.library import library
 from tensorplug_native.program import NO_TYPE, NODE, Code, Layout, address
 from tensorplug_testing.running import bind
@@ -81,7 +82,7 @@ def test_records_of_plans_are_taken(records):
         (Code.MUL_MAT, ("src", 0, "ne", 0), 33),
         (Code.MUL_MAT, ("src", 0, "ne", 0), 96),
         (Code.MUL_MAT, ("src", 0, "ne", 1), 6),
-        (Code.MUL_MAT, ("src", 0, "type"), tp.IQ1_S.id),
+        (Code.MUL_MAT, ("src", 0, "type"), IQ1_S.id),
         (Code.MUL_MAT, ("src", 0, "type"), tp.I32.id),
         (Code.MUL_MAT, ("out", "nb", 1), 258),
         (Code.MUL_MAT, ("src", 0, "layout"), Layout.IN_PANELS),

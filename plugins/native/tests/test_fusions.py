@@ -5,6 +5,7 @@ import pytest
 
 import tensorplug as tp
 from tensorplug import transfer
+from tensorplug.dtypes import IQ1_S
 from tensorplug.fusion.matching import find_groups
 from tensorplug_native.fusions import FUSIONS
 from tensorplug_native.rules.common import READABLE
@@ -174,7 +175,7 @@ REFUSED = {
         tp.mul_mat(leaf("w", 7, 8), leaf("x", 2, 8)) + leaf("b", 2, 7)
     ),
     "mul_mat_add: it takes weights of types that the kernels read as they are": lambda: (
-        tp.mul_mat(leaf("w", 7, 256, dtype=tp.IQ1_S), leaf("x", 1, 256)) + leaf("b", 1, 7)
+        tp.mul_mat(leaf("w", 7, 256, dtype=IQ1_S), leaf("x", 1, 256)) + leaf("b", 1, 7)
     ),
     "rope_set_rows: the rows of the table must be those of tokens": lambda: tp.set_rows(
         leaf("table", 40, 64),

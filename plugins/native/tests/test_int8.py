@@ -5,6 +5,7 @@ import pytest
 
 import tensorplug as tp
 from tensorplug.device import Rounding
+from tensorplug.dtypes import IQ2_XXS, MXFP4, Q2_K, Q3_K, Q4_1, Q5_1, Q5_K
 from tensorplug_native.rules import READABLE
 from tensorplug_testing.cases import LARGE, SMALL
 from tensorplug_testing.cases.laid import lay
@@ -15,11 +16,11 @@ from .streams import LEVELS
 PRODUCTS = [case for case in (*SMALL, *LARGE) if case.op == "mul_mat"]
 TYPES = sorted((t for t in READABLE if t.is_block), key=lambda t: t.id)
 SCALES: dict[tp.DType, tuple[int, ...]] = {
-    **dict.fromkeys((tp.Q4_1, tp.Q5_1, tp.Q4_K, tp.Q5_K), (0, 2)),
-    tp.Q2_K: (80, 82),
-    tp.Q3_K: (108,),
+    **dict.fromkeys((Q4_1, Q5_1, tp.Q4_K, Q5_K), (0, 2)),
+    Q2_K: (80, 82),
+    Q3_K: (108,),
     tp.Q6_K: (208,),
-    tp.MXFP4: (),
+    MXFP4: (),
 }
 """Where in a block an f16 scale lies, in bytes; elsewhere at its beginning."""
 
@@ -47,7 +48,7 @@ def stored(dtype, rows, k):
     blocks = rng.integers(0, 256, (rows * k // dtype.block, dtype.size), dtype=np.uint8)
     for at in SCALES.get(dtype, (0,)):
         blocks[:, at : at + 2] = np.frombuffer(np.float16(0.01).tobytes(), np.uint8)
-    if dtype is tp.MXFP4:
+    if dtype is MXFP4:
         blocks[:, 0] = rng.integers(118, 122, len(blocks))
     return blocks.reshape(rows, -1)
 
@@ -71,7 +72,7 @@ def product(dtype, precision="default", rows=13, k=768, outputs=70):
         ("mul_mat", tp.F32, "default", "int8", Rounding.NONE),
         ("mul_mat", tp.F16, "f32", "int8", Rounding.NONE),
         ("mul_mat", tp.F16, "default", "f32", Rounding.NONE),
-        ("mul_mat", tp.IQ2_XXS, "default", "int8", Rounding.NONE),
+        ("mul_mat", IQ2_XXS, "default", "int8", Rounding.NONE),
     ],
 )
 @pytest.mark.parametrize("level", LEVELS)

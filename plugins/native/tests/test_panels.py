@@ -6,6 +6,7 @@ import pytest
 import tensorplug as tp
 from tensorplug.device import TensorplugError, allocate
 from tensorplug.device.transfer import read
+from tensorplug.dtypes import Q2_K, Q4_1, Q5_0
 from tensorplug.graph.tensor import leaf
 from tensorplug_native.device import VARIABLE, NativeDevice
 from tensorplug_native.program import PANEL_ROWS
@@ -108,12 +109,12 @@ def test_slabs_of_rows_make_the_same_panels_as_the_whole(device, place):
 @pytest.mark.parametrize("second", ["panels", "rows"])
 def test_gated_unit_reads_panels_and_rows_alike(second, device, rounding, place):
     kind = device.panels if second == "panels" else device.buffer_type
-    values = np.random.default_rng(1).normal(size=(1, width(tp.Q4_1))).astype(np.float32)
+    values = np.random.default_rng(1).normal(size=(1, width(Q4_1))).astype(np.float32)
     answers = []
     for kinds in ((device.panels, kind), (device.buffer_type, device.buffer_type)):
         gate, up = (
-            place(dtype, kind=kind, k=width(tp.Q4_1))[0]
-            for dtype, kind in zip((tp.Q4_1, tp.Q5_0), kinds, strict=True)
+            place(dtype, kind=kind, k=width(Q4_1))[0]
+            for dtype, kind in zip((Q4_1, Q5_0), kinds, strict=True)
         )
         x = tp.input("x", values.shape, tp.F32)
         y = tp.swiglu(tp.mul_mat(gate, x), tp.mul_mat(up, x))
@@ -180,7 +181,7 @@ def test_host_does_not_see_panels_as_tensors(device, place):
 
 
 def test_panels_are_preferred_where_rows_are_rounded(monkeypatch):
-    weights = leaf("w", (PANEL_ROWS, 256), tp.Q2_K)
+    weights = leaf("w", (PANEL_ROWS, 256), Q2_K)
     preferred = {}
 
     for activations in ("int8", "f32"):
@@ -192,4 +193,4 @@ def test_panels_are_preferred_where_rows_are_rounded(monkeypatch):
 
 
 def test_weights_that_fill_no_panel_are_not_preferred(device):
-    assert not device.panels.prefers(leaf("w", (PANEL_ROWS + 1, 256), tp.Q2_K))
+    assert not device.panels.prefers(leaf("w", (PANEL_ROWS + 1, 256), Q2_K))

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import tensorplug as tp
+from tensorplug.dtypes import Q5_0
 from tensorplug_testing.running import run
 
 from .streams import numbers
@@ -100,7 +101,7 @@ def test_a_token_that_sees_nothing_gives_zeros(three):
     assert not found.any()
 
 
-@pytest.mark.parametrize("dtype", [tp.F32, tp.F16, tp.Q5_0, tp.Q4_K], ids=str)
+@pytest.mark.parametrize("dtype", [tp.F32, tp.F16, Q5_0, tp.Q4_K], ids=str)
 @pytest.mark.parametrize("rows", [1, 2, 4, 5, 12, 13, 29])
 @pytest.mark.parametrize("outputs", [1, 7, 64, 99])
 def test_product_is_that_of_numpy(numpy, three, dtype, rows, outputs):

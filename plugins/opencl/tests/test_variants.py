@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 
 import tensorplug as tp
+from tensorplug.device import Plan
+from tensorplug.dtypes import Q4_1, Q5_0
 from tensorplug.ops.matmul import WEIGHTS
 from tensorplug_cpu.reference.blocks import decode_rows
 from tensorplug_opencl.kernels import LOWERINGS
@@ -165,10 +167,10 @@ def test_each_matrix_of_weights_serves_several(device, stream, variant):
 @pytest.mark.parametrize("variant", [*MATVECS, "int8", *TILES])
 def test_experts(device, stream, variant, tokens):
     rng = np.random.default_rng(0)
-    stored, w = stored_and_values(rng, tp.Q5_0, 4, 71, 64)
+    stored, w = stored_and_values(rng, Q5_0, 4, 71, 64)
     x = rng.standard_normal((tokens, 1, 64)).astype(np.float32)
     chosen = rng.permuted(np.tile(np.arange(4, dtype=np.int32), (tokens, 1)), axis=1)[:, :2]
-    a, b = tp.input("w", (4, 71, 64), tp.Q5_0), tp.input("x", x.shape, tp.F32)
+    a, b = tp.input("w", (4, 71, 64), Q5_0), tp.input("x", x.shape, tp.F32)
     ids = tp.input("ids", (tokens, 2), tp.I32)
     y = tp.mul_mat_id(a, b, ids)
     choose(device, variant, y)
@@ -244,7 +246,7 @@ def roundings(stream, products, values):
     with tp.Scheduler([stream]) as scheduler, scheduler.schedule(products) as run:
         results = run.run({leaf: values[leaf] for leaf in tp.Graph(products).leafs})
         found = [results[y] for y in products]
-        (plan,) = (child for child in stream.children if isinstance(child, tp.Plan))
+        (plan,) = (child for child in stream.children if isinstance(child, Plan))
         launches = [(launch.kernel.function_name, launch.size) for launch in plan._ready]
     return found, [size for name, size in launches if name.startswith("quantise")]
 
@@ -272,7 +274,7 @@ def test_one_row_rounded_to_bytes_that_is_not_finite_gives_nan(device, stream, o
     x = np.ones((1, 64), np.float32)
     x[0, 40] = odd
 
-    got = multiplied(device, stream, "wide_int8", tp.Q4_1, np.zeros((3, 40), np.uint8), x)
+    got = multiplied(device, stream, "wide_int8", Q4_1, np.zeros((3, 40), np.uint8), x)
 
     assert np.isnan(got).all()
 

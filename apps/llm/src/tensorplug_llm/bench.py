@@ -7,7 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
-from tensorplug import Backend, SupportsThreads
+from tensorplug import Backend
+from tensorplug.device import SupportsThreads
 from tensorplug.errors import OptionError
 from tensorplug_llm.model import LanguageModel
 from tensorplug_llm.session import Session

@@ -4,8 +4,8 @@ import heapq
 from collections.abc import Iterable, Mapping, Sequence
 
 import tensorplug as tp
-from tensorplug import BufferType, DType, MultiBuffer, Tensor
-from tensorplug.device import Resource, allocate
+from tensorplug import DType, Tensor
+from tensorplug.device import BufferType, MultiBuffer, Resource, allocate
 from tensorplug.graph.tensor import leaf
 
 PAGE = 64

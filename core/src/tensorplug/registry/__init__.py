@@ -1,5 +1,30 @@
-"""The registry of backends: finds installed plugins, loads them, and opens their devices."""
+"""The registry of backends: finds installed plugins, loads them, and opens their devices.
 
-from tensorplug.registry.registry import SELECTORS, Registry
+Functions with the names of methods of `Registry` use the registry of the process.
+"""
 
-__all__ = ["SELECTORS", "Registry"]
+from tensorplug.registry.registry import (
+    SELECTORS,
+    Registry,
+    get_proc_address,
+    hardware,
+    init_backend_from_str,
+    observe,
+    open_best,
+    open_by_type,
+    register,
+    register_device,
+)
+
+__all__ = [
+    "SELECTORS",
+    "Registry",
+    "get_proc_address",
+    "hardware",
+    "init_backend_from_str",
+    "observe",
+    "open_best",
+    "open_by_type",
+    "register",
+    "register_device",
+]

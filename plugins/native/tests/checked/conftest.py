@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import tensorplug as tp
+from tensorplug.device import BufferType
 from tensorplug_cpu.plan import looking
 from tensorplug_native.backend import NativeBackend
 from tensorplug_native.device import NativeDevice
@@ -31,7 +32,7 @@ def recordings(
     device: NativeDevice,
     cases: Iterable[Case],
     activations: str = "f32",
-    weights: tp.BufferType | None = None,
+    weights: BufferType | None = None,
 ) -> Iterator[Recording]:
     """What the cases give, as far as they are programs."""
     with device.open(threads=1, activations=activations) as backend:

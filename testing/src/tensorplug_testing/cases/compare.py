@@ -9,6 +9,31 @@ import numpy.typing as npt
 
 import tensorplug as tp
 from tensorplug.device import Rounding
+from tensorplug.dtypes import (
+    IQ1_M,
+    IQ1_S,
+    IQ2_S,
+    IQ2_XS,
+    IQ2_XXS,
+    IQ3_S,
+    IQ3_XXS,
+    IQ4_NL,
+    IQ4_XS,
+    MXFP4,
+    NVFP4,
+    Q1_0,
+    Q2_0,
+    Q2_K,
+    Q3_K,
+    Q4_1,
+    Q5_0,
+    Q5_1,
+    Q5_K,
+    Q8_1,
+    Q8_K,
+    TQ1_0,
+    TQ2_0,
+)
 from tensorplug_cpu.reference import compute
 from tensorplug_testing.cases.bounds import product_bound
 from tensorplug_testing.cases.case import Built, Case
@@ -29,27 +54,27 @@ TINY = 1e-37
 
 STEPS: dict[tp.DType, float] = {
     tp.Q4_0: 1 / 8,
-    tp.Q4_1: 2 / 15,
-    tp.Q5_0: 1 / 16,
-    tp.Q5_1: 2 / 31,
+    Q4_1: 2 / 15,
+    Q5_0: 1 / 16,
+    Q5_1: 2 / 31,
     tp.Q8_0: 1 / 127,
-    tp.TQ1_0: 1,
-    tp.TQ2_0: 1,
-    tp.MXFP4: 1 / 2,
-    tp.NVFP4: 1 / 3,
-    tp.Q8_1: 1 / 127,
-    tp.Q8_K: 1 / 127,
-    tp.Q1_0: 2,
-    tp.Q2_0: 1,
-    tp.Q2_K: 2 / 3,
-    tp.Q3_K: 1 / 3,
+    TQ1_0: 1,
+    TQ2_0: 1,
+    MXFP4: 1 / 2,
+    NVFP4: 1 / 3,
+    Q8_1: 1 / 127,
+    Q8_K: 1 / 127,
+    Q1_0: 2,
+    Q2_0: 1,
+    Q2_K: 2 / 3,
+    Q3_K: 1 / 3,
     tp.Q4_K: 2 / 15,
-    tp.Q5_K: 2 / 31,
+    Q5_K: 2 / 31,
     tp.Q6_K: 1 / 31,
-    tp.IQ4_NL: 24 / 113,
-    tp.IQ4_XS: 24 / 113,
-    **dict.fromkeys((tp.IQ1_S, tp.IQ1_M), 2),
-    **dict.fromkeys((tp.IQ2_XXS, tp.IQ2_XS, tp.IQ2_S, tp.IQ3_XXS, tp.IQ3_S), 2),
+    IQ4_NL: 24 / 113,
+    IQ4_XS: 24 / 113,
+    **dict.fromkeys((IQ1_S, IQ1_M), 2),
+    **dict.fromkeys((IQ2_XXS, IQ2_XS, IQ2_S, IQ3_XXS, IQ3_S), 2),
 }
 """Distance of neighbouring values of a block, as a share of its largest one.
 

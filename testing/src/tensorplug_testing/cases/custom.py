@@ -3,6 +3,7 @@
 from typing import Any
 
 import tensorplug as tp
+from tensorplug.dtypes import IQ2_XXS
 from tensorplug.ops.rules import ANY
 from tensorplug_testing.cases.case import Arg, Case, Data, integers, uniform
 
@@ -117,7 +118,7 @@ CASES = [
             params={"function": same},
             compare="exact",
         )
-        for t in (tp.Q8_0, tp.Q4_0, tp.Q4_K, tp.IQ2_XXS)
+        for t in (tp.Q8_0, tp.Q4_0, tp.Q4_K, IQ2_XXS)
         for layout in ("plain", "rows")
     ],
     *[

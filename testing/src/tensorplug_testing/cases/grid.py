@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 import tensorplug as tp
+from tensorplug.dtypes import IQ2_XXS, MXFP4
 from tensorplug.ops.glu import GLU
 from tensorplug.ops.unary import UNARY
 from tensorplug_cpu.reference.blocks import ENCODED
@@ -273,7 +274,7 @@ def _products() -> Iterable[Case]:
         ((2, 3), (2, 2)),
     ]
     for t, m, (batch, repeats) in itertools.product(
-        (tp.F32, tp.F16, tp.Q8_0, tp.Q4_0, tp.Q4_K, tp.MXFP4, tp.IQ2_XXS), (1, 5), batches
+        (tp.F32, tp.F16, tp.Q8_0, tp.Q4_0, tp.Q4_K, MXFP4, IQ2_XXS), (1, 5), batches
     ):
         yield product(Arg((256, 6, *batch), t), Arg((256, m, *_times(batch, repeats))))
     for t, w, x in itertools.product(

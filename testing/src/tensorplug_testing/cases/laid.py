@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 
 import tensorplug as tp
-from tensorplug.device import Rounding, allocate, transfer
+from tensorplug.device import BufferType, MultiBuffer, Rounding, allocate, transfer
 from tensorplug.graph.tensor import Tensor, leaf
 from tensorplug_cpu import reference
 from tensorplug_testing.cases.case import Built, Case, build, redrawn
@@ -21,8 +21,8 @@ class Laid:
     case: Case
     built: Built
     bindings: tp.Bindings
-    buffers: tp.MultiBuffer
-    apart: tp.BufferType | None = None
+    buffers: MultiBuffer
+    apart: BufferType | None = None
     """Memory of the first leaf, whose bytes are the device's own affair."""
 
     @property
@@ -104,9 +104,9 @@ class Laid:
 
 def lay(
     case: Case,
-    buffer_type: tp.BufferType,
+    buffer_type: BufferType,
     *,
-    weights: tp.BufferType | None = None,
+    weights: BufferType | None = None,
     base: int = 0,
 ) -> Laid:
     """Build `case` and give its tensors memory of `buffer_type`, guarded; leafs are all zero.
@@ -130,12 +130,12 @@ def lay(
     return Laid(case, built, bindings, buffers, weights)
 
 
-def _room(root: Tensor, memory: tp.BufferType) -> int:
+def _room(root: Tensor, memory: BufferType) -> int:
     """Bytes that are the root's to write: kernels may have scratch memory behind a result."""
     return root.nbytes if root.is_leaf else memory.alloc_size(root)
 
 
-def _stand_in(root: Tensor, memory: tp.BufferType) -> Tensor:
+def _stand_in(root: Tensor, memory: BufferType) -> Tensor:
     """A leaf of the size of `root` in `memory`: bytes where that is more than the root's own."""
     room = _room(root, memory)
     return leaf("", (room,), tp.I8) if room > root.nbytes else leaf("", root.shape, root.dtype)

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 import tensorplug as tp
+from tensorplug.dtypes import Q5_0
 from tensorplug_testing.cases.attention import attention
 from tensorplug_testing.cases.case import Arg, Array, Case, Data, among, distinct, integers, uniform
 from tensorplug_testing.cases.copy import cast, cpy
@@ -138,7 +139,7 @@ COPIES = [
     cpy(Arg(_DEEP, layout="permuted"), Arg(_DEEP, tp.BF16, "transposed")),
     cpy(Arg((1024, 150), tp.Q6_K), Arg((1024, 150), layout="rows")),
     get(Arg((1024, 300), tp.F16), Arg((200,), tp.I32, data=integers(0, 300))),
-    get(Arg((1024, 300), tp.Q5_0), Arg((200,), tp.I32, data=integers(0, 300))),
+    get(Arg((1024, 300), Q5_0), Arg((200,), tp.I32, data=integers(0, 300))),
     put(Arg((1024, 300), tp.Q4_0), Arg((1024, 200)), Arg((200,), tp.I64, data=distinct(300))),
     put(Arg((1024, 300), tp.F16), Arg((1024, 200)), Arg((200,), tp.I64, data=distinct(300))),
 ]

@@ -5,6 +5,7 @@ import math
 from collections.abc import Iterator
 
 import tensorplug as tp
+from tensorplug.dtypes import IQ4_XS
 from tensorplug.ops.matmul import WEIGHTS
 from tensorplug_testing.cases.blocks import SCALED
 from tensorplug_testing.cases.case import (
@@ -164,7 +165,7 @@ NO_EXPERT = [
         kind=f"no row for some of {m}",
     )
     for m in (1, 2, 7)
-    for t in (tp.F32, tp.Q4_0, tp.F16, tp.Q8_0, tp.Q6_K, tp.IQ4_XS)
+    for t in (tp.F32, tp.Q4_0, tp.F16, tp.Q8_0, tp.Q6_K, IQ4_XS)
     for x in (1, 2)
 ]
 

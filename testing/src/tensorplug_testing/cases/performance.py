@@ -1,6 +1,7 @@
 """Cases that are worth timing: the shapes of language and image models, one stream's worth each."""
 
 import tensorplug as tp
+from tensorplug.dtypes import Q5_0
 from tensorplug_testing.cases.attention import attention
 from tensorplug_testing.cases.case import Arg, Case, distinct, integers
 from tensorplug_testing.cases.copy import cast, cpy
@@ -63,7 +64,7 @@ COPIES = [
 LOOKUPS = [
     *[
         Case(op="get_rows", args=(Arg((640, 4096), t), Arg((n,), tp.I32, data=integers(0, 4096))))
-        for t in (tp.F32, tp.F16, tp.Q8_0, tp.Q5_0)
+        for t in (tp.F32, tp.F16, tp.Q8_0, Q5_0)
         for n in (1, 512)
     ],
     *[

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 
 import tensorplug as tp
+from tensorplug.dtypes import NVFP4
 from tensorplug.graph.tensor import Tensor
 from tensorplug_testing.suites.drawing import Draw
 from tensorplug_testing.suites.recurrent import kept_states
@@ -568,18 +569,18 @@ GRAPHS: dict[str, WholeGraph] = {
         f"scaled_product_{dtype.name}_{tokens}": WholeGraph(
             partial(scaled_product, dtype=dtype, tokens=tokens, bias=bias), CLOSE
         )
-        for dtype, tokens, bias in ((tp.NVFP4, 1, True), (tp.F16, 3, False))
+        for dtype, tokens, bias in ((NVFP4, 1, True), (tp.F16, 3, False))
     },
     **{
         f"gated_scaled_{dtype.name}_{tokens}": WholeGraph(
             partial(gated_scaled, dtype=dtype, tokens=tokens, bias=bias), CLOSE
         )
-        for dtype, tokens, bias in ((tp.NVFP4, 1, False), (tp.F32, 3, True))
+        for dtype, tokens, bias in ((NVFP4, 1, False), (tp.F32, 3, True))
     },
     "scaled_experts_1": WholeGraph(partial(scaled_experts, tokens=1, bias=False), CLOSE),
     "scaled_experts_4": WholeGraph(partial(scaled_experts, tokens=4, bias=True), CLOSE),
     "gated_scaled_experts_1": WholeGraph(
-        partial(gated_scaled_experts, dtype=tp.NVFP4, tokens=1, bias=False), CLOSE
+        partial(gated_scaled_experts, dtype=NVFP4, tokens=1, bias=False), CLOSE
     ),
     "gated_scaled_experts_3": WholeGraph(
         partial(gated_scaled_experts, dtype=tp.Q8_0, tokens=3, bias=True), CLOSE

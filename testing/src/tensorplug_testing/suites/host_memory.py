@@ -5,6 +5,7 @@ import pytest
 
 import tensorplug as tp
 from tensorplug.device import BufferType, Device, SupportsHostImport, place_in
+from tensorplug.errors import BufferTooLarge, NotAllocated
 from tensorplug.graph.tensor import leaf
 from tensorplug_testing.suites.abilities import needs
 from tensorplug_testing.suites.work import SIZES, Suite, Work, numbers
@@ -34,7 +35,7 @@ class HostMemoryTests(Suite):
         assert tensor.place is not None
         buffer = tensor.place.buffer
 
-        with pytest.raises(tp.NotAllocated) as error:
+        with pytest.raises(NotAllocated) as error:
             tensor.numpy()
 
         assert str(error.value) == (
@@ -75,7 +76,7 @@ class HostMemoryTests(Suite):
     def test_host_buffer_beyond_the_largest_is_refused(self, device: Device) -> None:
         kind = _host_buffers(device)
 
-        with pytest.raises(tp.BufferTooLarge):
+        with pytest.raises(BufferTooLarge):
             kind.alloc(kind.max_size + 1)
 
     @needs("host_import")

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import tensorplug as tp
-from tensorplug.device import Backend, Device, place, transfer
+from tensorplug.device import Backend, BufferUsage, Device, place, transfer
 from tensorplug.graph.tensor import Array, Tensor
 from tensorplug_cpu.device import CPUDevice
 from tensorplug_testing import language
@@ -101,7 +101,7 @@ class Text:
         is_cache = name.endswith((".keys", ".values"))
         if is_cache and not _writes_rows(self._work.device, dtype, language.KV_HEADS):
             home = self._fallback  # a device that writes no rows leaves caches to the one that does
-        usage = tp.BufferUsage.ANY if is_cache else tp.WEIGHTS
+        usage = BufferUsage.ANY if is_cache else tp.WEIGHTS
         tensor = place(name, stored, home.buffer_type, usage=usage, dtype=dtype)
         assert tensor.place is not None
         self._work.keep(tensor.place.buffer)

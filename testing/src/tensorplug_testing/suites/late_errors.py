@@ -4,6 +4,7 @@ import pytest
 
 import tensorplug as tp
 from tensorplug.device import Device, SupportsAbort
+from tensorplug.errors import Aborted
 from tensorplug_testing.suites.abilities import needs
 from tensorplug_testing.suites.relay import Relay
 from tensorplug_testing.suites.work import Suite, Work
@@ -64,7 +65,7 @@ class LateErrorTests(Suite):
         relay.start(0)
 
         stream.abort_callback = lambda: True
-        with pytest.raises(tp.Aborted):
+        with pytest.raises(Aborted):
             _run_and_wait(relay)
         stream.abort_callback = None
         relay.start(1)

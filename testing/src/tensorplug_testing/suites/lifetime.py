@@ -13,6 +13,7 @@ import pytest
 
 import tensorplug as tp
 from tensorplug.device import Device, DeviceType, Resource, transfer
+from tensorplug.errors import Closed, LiveChildren, StateError
 from tensorplug_testing.suites.work import Planned, Suite, Work, numbers
 
 Uses = dict[str, Callable[[Any], Any]]
@@ -58,7 +59,7 @@ class LifetimeTests(Suite):
         backend = work.open()
         plan = work.plan(_one_step(work), backend).plan
 
-        with pytest.raises(tp.LiveChildren) as error:
+        with pytest.raises(LiveChildren) as error:
             backend.close()
 
         assert str(error.value) == f"{backend!r}: 1 child is open: {plan!r}{REMEDY}"
@@ -68,7 +69,7 @@ class LifetimeTests(Suite):
     def test_device_with_open_streams_refuses_to_close(self, work: Work, device: Device) -> None:
         work.open()
 
-        with pytest.raises(tp.LiveChildren) as error:
+        with pytest.raises(LiveChildren) as error:
             device.close()
 
         assert str(error.value).startswith(f"{device!r}: ")
@@ -78,7 +79,7 @@ class LifetimeTests(Suite):
     def test_device_with_open_buffers_refuses_to_close(self, work: Work, device: Device) -> None:
         buffer = work.alloc(64)
 
-        with pytest.raises(tp.LiveChildren):
+        with pytest.raises(LiveChildren):
             device.close()
 
         assert not device.closed
@@ -166,7 +167,7 @@ class LifetimeTests(Suite):
         assert backend.closed
         assert buffer.closed
         for use in (spare_device.open, lambda: spare_device.buffer_type.alloc(64)):
-            with pytest.raises(tp.Closed) as error:
+            with pytest.raises(Closed) as error:
                 use()
             assert str(error.value) == f"{spare_device!r}: is closed; make a new one"
 
@@ -183,7 +184,7 @@ class LifetimeTests(Suite):
         buffer = work.alloc(64)
         buffer.close()
 
-        with pytest.raises(tp.StateError):
+        with pytest.raises(StateError):
             buffer.host()
 
     @pytest.mark.parametrize("use", STREAM_USES)
@@ -206,7 +207,7 @@ class LifetimeTests(Suite):
         tensor.place.buffer.close()
 
         for use in (lambda: transfer.read(tensor), lambda: transfer.write(tensor, numbers(4))):
-            with pytest.raises(tp.Closed):
+            with pytest.raises(Closed):
                 use()
 
     # --- garbage ---------------------------------------------------------------------------
@@ -353,7 +354,7 @@ def _skip_without_step(work: Work) -> None:
 
 
 def _check_closed(resource: Resource, use: Callable[[Any], Any]) -> None:
-    with pytest.raises(tp.Closed) as error:
+    with pytest.raises(Closed) as error:
         use(resource)
 
     assert str(error.value) == f"{resource!r}: is closed; make a new one"

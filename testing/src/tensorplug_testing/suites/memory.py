@@ -16,6 +16,8 @@ from tensorplug.device import (
     transfer,
 )
 from tensorplug.device.placing import LinearAllocator, buffer_sizes
+from tensorplug.dtypes import DTYPES
+from tensorplug.errors import BufferTooLarge
 from tensorplug.graph.tensor import Array, Tensor, leaf
 from tensorplug_testing.suites.host_memory import HostMemoryTests
 from tensorplug_testing.suites.work import SIZES, UNTOUCHED, Work, numbers
@@ -82,7 +84,7 @@ class MemoryTests(HostMemoryTests):
 
     def test_tensor_takes_its_own_bytes_at_least(self, memory: BufferType) -> None:
         tensors = [
-            leaf("x", _in_blocks(shape, dtype), dtype) for dtype in tp.DTYPES for shape in SHAPES
+            leaf("x", _in_blocks(shape, dtype), dtype) for dtype in DTYPES for shape in SHAPES
         ]
 
         for tensor in filter(memory.supports, tensors):
@@ -122,7 +124,7 @@ class MemoryTests(HostMemoryTests):
     # --- limits ----------------------------------------------------------------------------
 
     def test_buffer_beyond_the_largest_is_refused(self, memory: BufferType) -> None:
-        with pytest.raises(tp.BufferTooLarge) as error:
+        with pytest.raises(BufferTooLarge) as error:
             memory.alloc(memory.max_size + 1)
 
         assert str(error.value) == (
@@ -308,7 +310,7 @@ class MemoryTests(HostMemoryTests):
         self, work: Work, device: Device
     ) -> None:
         # As many rows as layouts may want to keep together.
-        specs = [leaf("w", _in_blocks((64, 256), dtype), dtype) for dtype in tp.DTYPES]
+        specs = [leaf("w", _in_blocks((64, 256), dtype), dtype) for dtype in DTYPES]
 
         for kind in device.extra_buffer_types:
             taken = [spec for spec in specs if kind.supports(spec)]

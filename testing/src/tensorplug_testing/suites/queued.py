@@ -8,6 +8,7 @@ import pytest
 import tensorplug as tp
 from tensorplug.device import BufferType, BufferUsage, Device, transfer
 from tensorplug.device.placing import LinearAllocator, align
+from tensorplug.dtypes import DTYPES
 from tensorplug.errors import Unsupported
 from tensorplug.graph.tensor import Array, Tensor, leaf
 from tensorplug_testing.suites.work import UNTOUCHED, Suite, Work, numbers
@@ -193,7 +194,7 @@ class QueuedTests(Suite):
         """A tensor of each type that extra memory takes, and one like it in plain memory."""
         made = []
         for kind in device.extra_buffer_types:
-            for dtype in tp.DTYPES:
+            for dtype in DTYPES:
                 spec = leaf("w", (64, 256 if dtype.is_block else 8), dtype)
                 if kind.supports(spec):
                     made.append((_alone(work, spec, kind), _alone(work, spec, device.buffer_type)))

@@ -8,6 +8,7 @@ import pytest
 
 import tensorplug as tp
 from tensorplug.device import Buffer, BufferType, place_in, transfer
+from tensorplug.dtypes import DTYPES
 from tensorplug.graph.tensor import leaf
 from tensorplug_testing.suites.copies import (
     EDGES,
@@ -221,7 +222,7 @@ class TransferTests(CopyTests, QueuedTests):
 
         np.testing.assert_array_equal(transfer.read(tensor), data)
 
-    @pytest.mark.parametrize("dtype", tp.DTYPES, ids=lambda dtype: dtype.name)
+    @pytest.mark.parametrize("dtype", DTYPES, ids=lambda dtype: dtype.name)
     def test_tensors_of_every_type_come_back_bit_by_bit(
         self, work: Work, memory: BufferType, dtype: tp.DType
     ) -> None:

@@ -8,6 +8,7 @@ import pytest
 
 import tensorplug as tp
 from tensorplug.device import BufferType, Device, SupportsHostImport, place, place_in, transfer
+from tensorplug.dtypes import DTYPES
 from tensorplug.graph.tensor import Array, Tensor, leaf
 from tensorplug_cpu import reference
 from tensorplug_testing.cases.blocks import SCATTERED, random_rows
@@ -15,7 +16,7 @@ from tensorplug_testing.cases.compare import normalised_error
 from tensorplug_testing.suites.abilities import needs
 from tensorplug_testing.suites.work import Planned, Suite, Work
 
-TYPES = [dtype for dtype in tp.DTYPES if dtype.is_block or dtype.is_float]
+TYPES = [dtype for dtype in DTYPES if dtype.is_block or dtype.is_float]
 FEW = [tp.F32, tp.F16, tp.Q4_0, tp.Q6_K]
 """Types at tier smoke."""
 ROW = 256

@@ -6,7 +6,8 @@ from contextlib import contextmanager
 from typing import TypeVar
 
 import tensorplug as tp
-from tensorplug import Backend, SupportsThreads
+from tensorplug import Backend
+from tensorplug.device import SupportsThreads
 from tensorplug.errors import OptionError
 from tensorplug_llm.cli.options import Loading
 from tensorplug_llm.cli.output import progress_bar
