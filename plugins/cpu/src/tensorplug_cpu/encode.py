@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from functools import cache
+from types import ModuleType
 
 import numpy as np
 
@@ -24,7 +25,6 @@ from tensorplug.dtypes import (
     DType,
 )
 from tensorplug.errors import ShapeError
-from tensorplug_cpu.encoders import ENCODERS, NEEDS_IMPORTANCE, ROW_WEIGHTS
 
 CHUNK = 1 << 16
 """Elements that are encoded at a time: a search holds some ten arrays of that length."""
@@ -38,9 +38,10 @@ def can_encode(dtype: DType, *, importance: bool = False) -> bool:
     """Whether f32 values can be turned into `dtype`, by themselves or weighed by `importance`."""
     if not dtype.is_block:
         return dtype.is_float
-    if dtype in NEEDS_IMPORTANCE and not importance:
+    searches = _searches()
+    if dtype in searches.NEEDS_IMPORTANCE and not importance:
         return False
-    return dtype in PACKAGED or dtype in ENCODERS
+    return dtype in PACKAGED or dtype in searches.ENCODERS
 
 
 def encode_rows(dtype: DType, values: Array, out: Array, importance: Array | None = None) -> None:
@@ -61,15 +62,24 @@ def encode_rows(dtype: DType, values: Array, out: Array, importance: Array | Non
             f"cpu: importance of {importance.size} values for rows of {values.shape[1]} elements; "
             "give one value per column"
         )
-    if dtype not in ENCODERS or (dtype in PACKAGED and importance is None):
+    if dtype not in _searches().ENCODERS or (dtype in PACKAGED and importance is None):
         np.copyto(out, gguf_quants().quantize(values, gguf_type(dtype)))
         return
     _search(dtype, values, out, importance)
 
 
+def _searches() -> ModuleType:
+    """The encoders that search for codes."""
+    # Here, because their tables take 20 ms to make, and few programs write block types.
+    from tensorplug_cpu import encoders  # noqa: PLC0415
+
+    return encoders
+
+
 def _search(dtype: DType, values: Array, out: Array, importance: Array | None) -> None:
-    """Encode with `ENCODERS`, some whole rows or a part of one long row at a time."""
-    encoder = ENCODERS[dtype]
+    """Encode with the searches, some whole rows or a part of one long row at a time."""
+    searches = _searches()
+    encoder = searches.ENCODERS[dtype]
     # A wild value, infinite or not a number, spoils its own block only, in silence as in ggml.
     with np.errstate(all="ignore"):
         for rows, part in _pieces(len(values), values.shape[1], dtype.block):
@@ -77,8 +87,8 @@ def _search(dtype: DType, values: Array, out: Array, importance: Array | None) -
             weights = None
             if importance is not None:
                 weights = np.broadcast_to(importance[part].astype(np.float32), chunk.shape)
-                if dtype in ROW_WEIGHTS:
-                    weights = ROW_WEIGHTS[dtype](values[rows], chunk, weights)
+                if dtype in searches.ROW_WEIGHTS:
+                    weights = searches.ROW_WEIGHTS[dtype](values[rows], chunk, weights)
                 weights = weights.reshape(-1, dtype.block)
             blocks = encoder(chunk.reshape(-1, dtype.block), weights)
             start, stop = (place // dtype.block * dtype.size for place in (part.start, part.stop))

@@ -9,7 +9,6 @@ from functools import cache
 from itertools import pairwise
 
 import numpy as np
-from threadpoolctl import ThreadpoolController  # type: ignore[import-untyped]  # has no types
 
 from tensorplug.device import OptionError
 from tensorplug.system.forks import in_child
@@ -133,6 +132,11 @@ class _Blas:
     """The BLAS of the process, whose number of threads all backends share."""
 
     def __init__(self) -> None:
+        # Here, because compiled kernels never need the BLAS, and importing this takes 10 ms.
+        from threadpoolctl import (  # type: ignore[import-untyped]  # noqa: PLC0415 - has no types
+            ThreadpoolController,
+        )
+
         self._libraries = ThreadpoolController().select(user_api="blas").lib_controllers
         self._before = [library.get_num_threads() for library in self._libraries]
         self._users = 0
