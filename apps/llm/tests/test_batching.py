@@ -13,7 +13,7 @@ from tensorplug_llm.batching import Batcher, Pace, Text
 from tensorplug_llm.cache import PAGE
 from tensorplug_llm.generation import generate
 from tensorplug_llm.runner import MIXED
-from tensorplug_llm.sampling import Sampled
+from tensorplug_llm.sampling import Sampled, Sampler
 
 from .gguf_files import write_model
 
@@ -58,7 +58,7 @@ class Lone:
 def text(prompt: Sequence[int], tokens: int, *, priority: int = 0) -> Text:
     """A greedy text of `tokens` tokens; `sink` is a Heard."""
     params = SamplingParams(temperature=0, max_tokens=tokens)
-    return Text(prompt, params, Heard(), limit=len(prompt) + tokens, priority=priority)
+    return Text(prompt, Sampler(params), Heard(), limit=len(prompt) + tokens, priority=priority)
 
 
 def heard(text: Text) -> Heard:
@@ -213,7 +213,9 @@ def test_cancelled_texts_leave_at_once(batcher: Batcher) -> None:
 
 
 def test_text_ends_where_the_context_is_full(batcher: Batcher, lone: Lone) -> None:
-    full = Text(prompt(50, CONTEXT - 3), SamplingParams(temperature=0), Heard(), limit=CONTEXT)
+    full = Text(
+        prompt(50, CONTEXT - 3), Sampler(SamplingParams(temperature=0)), Heard(), limit=CONTEXT
+    )
 
     run(batcher, full)
 
@@ -222,7 +224,7 @@ def test_text_ends_where_the_context_is_full(batcher: Batcher, lone: Lone) -> No
 
 def test_failing_sampler_ends_only_its_text(batcher: Batcher, lone: Lone) -> None:
     params = SamplingParams(temperature=0, logit_bias={100_000: 1.0})
-    bad = Text(prompt(51, 5), params, Heard(), limit=20)
+    bad = Text(prompt(51, 5), Sampler(params), Heard(), limit=20)
     good = text(prompt(52, 5), 10)
 
     run(batcher, bad, good)

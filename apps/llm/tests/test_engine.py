@@ -70,6 +70,20 @@ def test_stream_says_why_it_ended(model: LanguageModel) -> None:
         assert (len(long.result()), long.finish) == (2, "context")
 
 
+def test_text_ends_with_a_stop_string(model: LanguageModel) -> None:
+    with Engine(model) as engine:
+        ids = engine.submit(PROMPTS[1], GREEDY).result()
+        stop = model.tokenizer.decode(ids[4:6])
+        params = SamplingParams(temperature=0, max_tokens=12, stop=[stop])
+
+        stream = engine.submit(PROMPTS[1], params)
+
+        found = model.tokenizer.decode(stream.result())
+        assert stream.finish == "stop"
+        assert found.endswith(stop)
+        assert found.count(stop) == 1
+
+
 def test_cancelled_text_ends_early(model: LanguageModel) -> None:
     with Engine(model) as engine:
         stream = engine.submit(PROMPTS[0], SamplingParams(temperature=0, max_tokens=1000))

@@ -11,8 +11,9 @@ from tensorplug.errors import TensorplugError
 from tensorplug_llm.cache import PAGE, PagePool, pages_of
 from tensorplug_llm.prefixes import Prefixes
 from tensorplug_llm.runner import BATCHES, MIXED, Logits, Runner
-from tensorplug_llm.sampling import Sampled, Sampler, SamplingParams
+from tensorplug_llm.sampling import Sampled, Sampler
 from tensorplug_llm.step import Reading
+from tensorplug_llm.tokenizer import StreamDecoder
 
 if TYPE_CHECKING:
     from tensorplug_llm.model import LanguageModel
@@ -34,17 +35,21 @@ class Text:
     def __init__(
         self,
         prompt: Sequence[int],
-        params: SamplingParams,
+        sampler: Sampler,
         sink: Sink,
         *,
         limit: int,
         priority: int = 0,
-        index: int = 0,
+        decoder: StreamDecoder | None = None,
     ) -> None:
-        """`limit` is the number of tokens after which it ends, the prompt included."""
+        """`limit` is the number of tokens after which it ends, the prompt included.
+
+        A `decoder` ends it where it finds a stop string.
+        """
         self.ids = list(prompt)
-        self.sampler = Sampler(params, index=index)
+        self.sampler = sampler
         self.sink = sink
+        self.decoder = decoder
         self.limit = limit
         self.priority = priority
         self.order = 0
@@ -72,7 +77,7 @@ class Pace:
     def __init__(self, slowdown: float) -> None:
         self._slowdown = slowdown
         self._alone = 0.0
-        self._size = 1
+        self._size = 2
 
     @property
     def tokens(self) -> int:
@@ -274,6 +279,11 @@ class Batcher:
             return
         text.ids.append(sampled.token)
         text.sink.put(sampled)
+        if text.decoder is not None:
+            text.decoder.feed(sampled.token)
+            if text.decoder.stopped:
+                self._end(text, "stop")
+                return
         if len(text.ids) >= text.limit:
             wanted = text.sampler.params.max_tokens
             is_long = wanted is not None and len(text.ids) == text.prompt_tokens + wanted

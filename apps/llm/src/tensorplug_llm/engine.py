@@ -10,7 +10,7 @@ from tensorplug.errors import Closed, OptionError, TensorplugError
 from tensorplug_llm.batching import Batcher, Text
 from tensorplug_llm.cache import PAGE, pages_of
 from tensorplug_llm.model import LanguageModel, context_size
-from tensorplug_llm.sampling import SamplingParams
+from tensorplug_llm.sampling import Grammars, Sampler, SamplingParams
 from tensorplug_llm.stream import Stream
 
 CONTEXTS = 2
@@ -59,6 +59,7 @@ class Engine(Resource):
         )
         super().__init__(model)
         self.model = model
+        self._grammars = Grammars(model.tokenizer)
         self._queue = queue
         self._arrived: list[Text] = []
         self._pending = 0
@@ -81,8 +82,8 @@ class Engine(Resource):
     ) -> Stream:
         """Continue a prompt of token ids; texts of higher `priority` go first.
 
-        `index` numbers results of one prompt: each draws by a seed of its own. Raises OptionError,
-        QueueFull.
+        It ends with the token that completes a stop string. `index` numbers results of one prompt:
+        each draws by a seed of its own. Raises OptionError, QueueFull.
         """
         params = params or SamplingParams()
         self.model.check_ids(prompt)
@@ -95,11 +96,11 @@ class Engine(Resource):
         stream = Stream(prompt, lambda: self._cancel(text))
         text = Text(
             prompt,
-            params,
+            Sampler(params, index=index, constraint=self._grammars.constraint(params)),
             stream,
             limit=min(wanted, self.context),
             priority=priority,
-            index=index,
+            decoder=self.model.tokenizer.stream(stop=params.stop) if params.stop else None,
         )
         with self._changed:
             self._check_serving()

@@ -24,8 +24,10 @@ More tokens need several passes. Fewer are padded to the next size: from 8 token
 eighth at most, below by one token.
 """
 
-MIXED = (16, 32, 64, 128, 256, 512)
+MIXED = (4, 8, 16, 32, 64, 128, 256, 512)
 """Tokens of prompts that one pass computes together with single tokens of other sequences."""
+ENDING = (0, 4, 32, 512)
+"""Prompts that may end in such a pass."""
 
 POWERS = tuple(1 << e for e in range(12))
 
@@ -71,6 +73,7 @@ class Runner(Resource):
         self.plan_seconds = 0.0
         """Time spent on building and planning graphs so far."""
         self._reaches = reaches(self.cache.rows)
+        self._mixed_reaches = self._reaches[::-2][::-1]
         self._steps: dict[Shape, Step] = {}
         self._copy: _Copy | None = None
         self.scheduler.add_sources(model.sources())
@@ -104,16 +107,19 @@ class Runner(Resource):
         joined = sum(len(r.ids) for r in readings if len(r.ids) > 1)
         singles = sum(len(r.ids) == 1 for r in readings)
         highest = max(max(r.pages[: pages_of(r.start + len(r.ids))]) for r in readings)
-        reach = self.reach_for((highest + 1) * PAGE)
+        rows = (highest + 1) * PAGE
+        reach = self.reach_for(rows)
         if not joined:
             return Shape(size_for(singles, BATCHES), 0, 0, reach)
         wanted = sum(r.wanted for r in readings)
         if not singles:
             joined, chosen = size_for(joined, BATCHES), size_for(max(wanted, 1), BATCHES)
             return Shape(0, joined, 0 if chosen >= joined else chosen, reach)
-        # Few shapes: both numbers vary at once.
-        singles, chosen = size_for(singles, POWERS), size_for(wanted, POWERS)
-        return Shape(singles, size_for(joined, MIXED), chosen, reach)
+        # Few shapes, as several numbers vary at once: a pass that is planned delays all texts.
+        chosen = size_for(singles, POWERS) + size_for(wanted - singles, ENDING)
+        joined = size_for(joined, MIXED)
+        singles = size_for(singles, POWERS)
+        return Shape(singles, joined, chosen, size_for(rows, self._mixed_reaches))
 
     def _plan(self, shape: Shape) -> Step:
         model = self.model
