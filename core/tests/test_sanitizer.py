@@ -21,7 +21,7 @@ from tensorplug.inspect.sanitizer import Sanitizer
 from tensorplug.planning import planned, split
 from tensorplug.planning.memory import plan_memory
 from tensorplug.planning.program import Wait
-from tensorplug.running import fleet, results, run, schedule, scheduler
+from tensorplug.running import fleet, results, run, schedule
 from tensorplug_testing.anykernel import ALL_KERNELS
 from tensorplug_testing.null import NullDevice
 from tensorplug_testing.timeline import Timeline
@@ -508,7 +508,7 @@ def ignore_split_after(patch: pytest.MonkeyPatch, rig: Rig) -> None:
     def careless(*args: Any) -> tuple[split.Split, ...]:
         return tuple(replace(s, after=frozenset()) for s in split.split(*args))
 
-    patch.setattr(scheduler, "split", careless)
+    patch.setattr(planned, "split", careless)
 
 
 def forget_readers(patch: pytest.MonkeyPatch, rig: Rig) -> None:

@@ -1,14 +1,21 @@
 """`PlannedGraph`: a graph with its choices, splits and memory map, as data."""
 
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
+from tensorplug.device.backend import SupportsOptimize
 from tensorplug.device.buffer import BufferType
+from tensorplug.fusion.formulas import FUSION
 from tensorplug.graph.graph import Graph
 from tensorplug.graph.tensor import Tensor
-from tensorplug.planning.assign import Choice, Choices
+from tensorplug.planning.arrange import arranged
+from tensorplug.planning.assign import Choice, Choices, Field, assign
+from tensorplug.planning.fuse import fused
 from tensorplug.planning.memory import MemoryMap, check_leafs, plan_memory
-from tensorplug.planning.split import Split
+from tensorplug.planning.split import Split, split
+from tensorplug.planning.stages import CONCURRENCY
 from tensorplug.planning.timeline import kept, timeline
 
 
@@ -26,24 +33,53 @@ class PlannedGraph:
     """Inputs that every run must be given."""
 
 
+@dataclass(frozen=True, slots=True)
+class PlanSettings:
+    """How a scheduler plans all of its graphs."""
+
+    batches: int
+    """How many batches may be in flight."""
+    offload: bool
+    """Devices may take work whose weights lie with the last stream."""
+    ahead: int | None
+    """How many pieces of work `arranged` looks ahead; None to ask each device."""
+
+
 def plan_graph(
     graph: Graph,
-    where: Choices,
-    splits: tuple[Split, ...],
-    pools: Sequence[BufferType],
-    *,
+    field: Field,
+    pins: Mapping[Tensor, int],
     transient: Iterable[Tensor],
-    batches: int,
+    settings: PlanSettings,
+    *,
+    fuse: bool,
+    cut: Tensor | None = None,
 ) -> PlannedGraph:
-    """Plan the memory of a graph that is cut into `splits`."""
+    """Choose a stream for each tensor, cut the graph into splits, and plan their memory.
+
+    A split starts at the node `cut`, if given. TENSORPLUG_FUSION=0 and TENSORPLUG_CONCURRENCY=0
+    leave out groups and stages. Raises Unsupported, GraphError, OutOfMemory.
+    """
+    field.forget()
+    where = assign(graph, field, pins, offload=settings.offload)
+    splits = split(graph, where, field, partial(_optimize, field), cut)
+    if fuse and os.environ.get(FUSION, "1") != "0":
+        splits = fused(graph, splits, field)
+    if os.environ.get(CONCURRENCY, "1") != "0":
+        splits = arranged(splits, field.backends, field.moved, settings.ahead)
     check_leafs(graph.leafs)
-    shared = frozenset(transient)
+    shared, batches, pools = frozenset(transient), settings.batches, field.buffer_types
     private = [t for t in graph.inputs if t not in shared or batches > 1]
     if batches > 1:
         private.extend(copy.target for split in splits for copy in split.copies)
     memory = plan_splits(graph, where, splits, pools, private)
     every_run = tuple(t for t in graph.inputs if t in shared)
     return PlannedGraph(graph, where, splits, memory, tuple(private), every_run)
+
+
+def _optimize(field: Field, stream: int, nodes: Sequence[Tensor]) -> Sequence[Tensor]:
+    backend = field.backends[stream]
+    return backend.optimize(nodes) if isinstance(backend, SupportsOptimize) else nodes
 
 
 def plan_splits(

@@ -8,27 +8,6 @@ from tensorplug.device.transfer import read
 from tensorplug.graph.bindings import Bindings
 from tensorplug.graph.tensor import Place, Tensor
 from tensorplug.ops.ids import NO_ROW, row_ids
-from tensorplug.planning.assign import is_weight
-from tensorplug.planning.split import Copy, Split
-
-
-def uses_few_experts(copy: Copy, split: Split) -> bool:
-    """Whether `copy` brings host weights that only the first node of `split` reads, by expert."""
-    first = split.nodes[0]
-    return (
-        first.op == "mul_mat_id"
-        and first.operands[0] is copy.source
-        and is_weight(copy.source)
-        and not copy.shared
-        and sum(copy.source in node.sources for node in split.nodes) == 1
-    )
-
-
-def expert_ids(split: Split) -> Tensor:
-    """The tensor that says which experts the first node of `split` uses."""
-    ids = split.nodes[0].operands[2]
-    assert ids is not None
-    return ids
 
 
 def copy_used_experts(

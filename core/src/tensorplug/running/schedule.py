@@ -1,10 +1,10 @@
 """`Schedule`: the immutable result of scheduling a graph, and its memory."""
 
 from collections import ChainMap
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
-from functools import cached_property, partial
+from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any, TypeVar, final
 
@@ -31,12 +31,13 @@ from tensorplug.planning.program import (
 )
 from tensorplug.planning.split import Split
 from tensorplug.running.batch import Batch, batch_memory
-from tensorplug.running.failure import Attempt, written
+from tensorplug.running.failure import Attempt
 from tensorplug.running.ids import check_constants, check_given, given_ids
 from tensorplug.running.lost import MemoryLost
 from tensorplug.running.results import InFlight, Results
-from tensorplug.running.run import Observer, Work, run, shown
+from tensorplug.running.run import Observer, run, shown
 from tensorplug.running.until import until_done
+from tensorplug.running.values import Values
 
 if TYPE_CHECKING:
     from tensorplug.running.recovery.restart import Restart
@@ -52,19 +53,21 @@ class Schedule(Resource):
     """How many batches may be in flight: 4 with `parallel=True`, else 1."""
 
     def __init__(
-        self, scheduler: "Scheduler", plan_again: Callable[..., PlannedGraph], batches: int
+        self,
+        scheduler: "Scheduler",
+        graph: Graph,
+        plan_again: Callable[..., PlannedGraph],
+        batches: int,
     ) -> None:
         super().__init__(scheduler)
         self.scheduler = scheduler
         self.batches = batches
-        self.kept: dict[Tensor, Array] = {}
-        """The last values of inputs, where devices may be replaced."""
-        self.latest: dict[Tensor, tuple[int, int]] = {}
-        """For each input the run that had its last value, and the index of that run's batch."""
+        self._graph = graph
         self._plan_again = plan_again
         self._cut: Tensor | None = None
         self._batches: list[Batch] = []
         self._next = 0
+        self.values = Values(graph)
         try:
             self.prepare()
             self.given_ids = given_ids(self.graph)
@@ -79,7 +82,8 @@ class Schedule(Resource):
         A split begins where a run goes on from `start`.
         """
         cut = None if start is None else start.first_of(self.graph)
-        if self._batches and (cut is self._cut or (cut is None and self._keeps_inputs())):
+        # Planning again would lose the values of inputs that the graph changes.
+        if self._batches and (cut is self._cut or (cut is None and self.values.changed)):
             return
         self.release()
         self._cut = cut
@@ -107,24 +111,19 @@ class Schedule(Resource):
     def release(self) -> None:
         """Give plans and memory back; they come again with the next run."""
         batches, self._batches = self._batches, []
-        self.latest = {}
+        self.values.forget()
         self.scheduler.arena.leave(self)
         with ExitStack() as stack:
             for batch in batches:
                 stack.callback(self.scheduler.arena.give, batch.buffers)
                 if batch.pending is not None:
                     batch.pending.abandon()
-                for split, plan in zip(self.splits, batch.plans, strict=False):
-                    self.scheduler.give_plan(split.stream, plan)
-
-    def _keeps_inputs(self) -> bool:
-        """True where the graph changes inputs: planning again would lose their values."""
-        return bool(self.changed)
+                stack.callback(self.scheduler.plans.give, batch.plans, close=self.scheduler.closed)
 
     def forget(self) -> object:
         """Let go of plans and memory without closing them, and return them."""
         forgotten, self._batches = self._batches, []
-        self.latest = {}
+        self.values.forget()
         return forgotten
 
     # --- facts -----------------------------------------------------------------------------
@@ -132,7 +131,7 @@ class Schedule(Resource):
     @property
     def graph(self) -> Graph:
         """The graph as the user built it."""
-        return self.planned.graph
+        return self._graph
 
     @property
     def splits(self) -> tuple[Split, ...]:
@@ -244,7 +243,11 @@ class Schedule(Resource):
             program, calls = observed(program, observer.wants), shown(observer, calls)
         attempt.program = program
         scheduler.runs += 1
-        run(chain(self._uploads(attempt), program), fleet, work, calls)
+        work.given = attempt.inputs
+        if scheduler.replans:
+            self.values.keep(attempt)
+        uploads = self.values.uploads(attempt, self._batches, self._given, scheduler.runs)
+        run(chain(uploads, program), fleet, work, calls)
         return give(attempt)
 
     def _results(self, attempt: Attempt) -> Results:
@@ -262,51 +265,6 @@ class Schedule(Resource):
         again.index = attempt.index
         results = until_done(again, partial(self._queue, observer, self._results))
         return {output: results[output] for output in self.graph.outputs}
-
-    def _uploads(self, attempt: Attempt) -> Iterator[Upload]:
-        """Uploads of inputs that are given, and of those whose last value is in another batch.
-
-        After each upload the new home of the value is noted. Raises NotAllocated.
-        """
-        work = attempt.work
-        work.given = given = self._kept(attempt) if self.scheduler.replans else attempt.inputs
-        if len(given) < len(self.graph.inputs):
-            work.last = self._last_batches(work)
-        for tensor in given:
-            yield self._given[tensor]
-            self._note_value(tensor, attempt, new=True)
-        for tensor in work.last:
-            yield self._upload(tensor, Value.LAST)
-            self._note_value(tensor, attempt, new=False)
-        for tensor in self.changed:
-            self._note_value(tensor, attempt, new=True)
-
-    def _kept(self, attempt: Attempt) -> Mapping[Tensor, Any]:
-        """Keep the values of all inputs, for other attempts; return those to upload."""
-        given = attempt.inputs
-        attempt.inputs = {**self.kept, **given}
-        # An input that the graph changes has another value after the run.
-        self.kept = {t: v for t, v in attempt.inputs.items() if t not in self.changed}
-        batch = attempt.work.batch
-        return {
-            t: v for t, v in attempt.inputs.items() if t in given or not self.is_latest(t, batch)
-        }
-
-    def _last_batches(self, work: Work) -> Mapping[Tensor, Batch]:
-        """For inputs that are not given: the other batch that has the last value.
-
-        Raises NotAllocated.
-        """
-        others = [t for t in self.graph.inputs if t not in work.given]
-        for tensor in others:
-            if tensor not in self.latest:
-                raise NotAllocated(f"{tensor}: has no value yet; give it to run()")
-        found = {t: self.last_batch(t) for t in others if not self.is_latest(t, work.batch)}
-        for tensor, last in found.items():
-            if tensor in self.changed and last.pending is not None:
-                # The value is what the graph makes of it there.
-                last.pending.reach()
-        return found
 
     def _upload(self, tensor: Tensor, value: Value) -> Upload:
         return Upload(self.planned.where[tensor].stream, None, tensor, value)
@@ -351,30 +309,6 @@ class Schedule(Resource):
         self._bind(batch, self.planned.memory)
         self._plan(batch)
         batch.generation = arena.generation
-
-    # --- last values of inputs -------------------------------------------------------------
-
-    @cached_property
-    def changed(self) -> tuple[Tensor, ...]:
-        """Inputs that the graph writes: their last value is what it made of them."""
-        return tuple(root for root in written(self.graph.nodes) if root.is_input)
-
-    def last_batch(self, tensor: Tensor) -> Batch:
-        """The batch of the run that had the last value of an input."""
-        return self._batches[self.latest[tensor][1]]
-
-    def _note_value(self, tensor: Tensor, attempt: Attempt, *, new: bool) -> None:
-        """Note that the batch of `attempt` has the last value of an input, perhaps a `new` one."""
-        batch = attempt.work.batch
-        if tensor in batch.places:
-            if new:
-                assert attempt.index is not None
-                self.latest[tensor] = (self.scheduler.runs, attempt.index)
-            batch.values[tensor] = self.latest[tensor][0]
-
-    def is_latest(self, tensor: Tensor, batch: Batch) -> bool:
-        """Whether `batch` has the last value of an input."""
-        return tensor in self.latest and batch.values.get(tensor) == self.latest[tensor][0]
 
     # --- memory ----------------------------------------------------------------------------
 
@@ -422,7 +356,8 @@ class Schedule(Resource):
             if i < len(batch.plans):
                 batch.plans[i].rebind(bound)
             else:
-                batch.plans.append(self.scheduler.take_plan(split.stream, bound))
+                stream = self.scheduler.backends[split.stream]
+                batch.plans.append(self.scheduler.plans.take(stream, bound))
 
     def _close(self) -> None:
         self.release()

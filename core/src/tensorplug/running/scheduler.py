@@ -7,13 +7,12 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack, nullcontext
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, TypedDict, TypeVar, Unpack
 
 from tensorplug.device import observing
-from tensorplug.device.backend import Backend, Plan, SupportsOptimize
+from tensorplug.device.backend import Backend
 from tensorplug.device.buffer import BufferType
 from tensorplug.device.lifetime import Resource, Turnstile
-from tensorplug.device.part import Part
 from tensorplug.device.placing import buffer_sizes
 from tensorplug.errors import (
     DeviceError,
@@ -24,21 +23,17 @@ from tensorplug.errors import (
     SchedulerBusy,
     blaming,
 )
-from tensorplug.fusion.formulas import FUSION
 from tensorplug.graph.graph import Graph
 from tensorplug.graph.tensor import Place, Tensor
-from tensorplug.planning.arrange import arranged
-from tensorplug.planning.assign import Field, assign
-from tensorplug.planning.fuse import fused
-from tensorplug.planning.planned import PlannedGraph, plan_graph, private_by_pool
-from tensorplug.planning.split import split
-from tensorplug.planning.stages import CONCURRENCY
+from tensorplug.planning.assign import Field
+from tensorplug.planning.planned import PlannedGraph, PlanSettings, plan_graph, private_by_pool
 from tensorplug.running.arena import Arena
 from tensorplug.running.batch import reserve
 from tensorplug.running.failure import Attempt
 from tensorplug.running.fleet import Fleet
 from tensorplug.running.limit import Limit
 from tensorplug.running.lost import Lost, Restore, Source
+from tensorplug.running.plans import Plans
 from tensorplug.running.recovery.rescue import POLICIES
 from tensorplug.running.results import InFlight
 from tensorplug.running.run import around, run
@@ -59,8 +54,15 @@ BATCHES = 4
 """Batches in flight with `parallel=True`."""
 SURVIVED = 64
 """Failures that are remembered."""
-KEPT_PLANS = 32
-"""Plans of closed schedules that wait for a graph of the same structure."""
+
+
+class PlanOptions(TypedDict, total=False):
+    """How a graph is planned: the keyword arguments of `Scheduler.schedule`."""
+
+    effects: Iterable[Tensor]
+    pins: Mapping[Tensor, Backend] | None
+    transient: Iterable[Tensor]
+    fuse: bool
 
 
 class Scheduler(Resource):
@@ -91,33 +93,10 @@ class Scheduler(Resource):
         hang_limit: float | None = None,
         ahead: int | None = None,
     ) -> None:
-        if not backends:
-            raise OptionError(
-                "Scheduler: no backends given; open one, such as tensorplug.open('cpu')"
-            )
-        if len(set(backends)) != len(backends):
-            raise OptionError("Scheduler: a backend is given twice; open one stream for each place")
-        if hang_limit is not None and hang_limit <= 0:
-            raise OptionError(f"Scheduler: hang_limit={hang_limit}; give seconds, or None for none")
-        if ahead is not None and ahead < 0:
-            raise OptionError(f"Scheduler: ahead={ahead}; give 0 or more, or None to ask devices")
-        if on_failure not in POLICIES:
-            raise OptionError(
-                f"Scheduler: on_failure={on_failure!r}; choose from {', '.join(POLICIES)}"
-            )
-        super().__init__()
-        recovery = POLICIES[on_failure]
         chosen = buffer_types or {}
         pools = [chosen.get(b, b.buffer_type) for b in backends]
-        for backend, pool in zip(backends, pools, strict=True):
-            backend.check_open()
-            if not backend.device.supports_buffer_type(pool):
-                raise OptionError(f"Scheduler: {backend.name} cannot compute in {pool.name} memory")
-        if len(backends) > 1 and not pools[-1].is_host:
-            raise OptionError(
-                f"Scheduler: the last backend, {backends[-1].name}, computes in {pools[-1].name}, "
-                "which the host cannot read; end the list with a backend such as cpu"
-            )
+        _check(backends, pools, on_failure, hang_limit, ahead)
+        super().__init__()
         self.turn = Turnstile("scheduler", SchedulerBusy)
         self.runs = 0
         self.flying: list[InFlight] = []
@@ -129,6 +108,7 @@ class Scheduler(Resource):
         self.stopped: RunFailed | None
         """Why nothing runs any more: a device hangs in memory that runs would use."""
         self.limit = Limit(hang_limit)
+        recovery = POLICIES[on_failure]
         self.recovery = None if recovery is None else recovery(self)
         self.replans = recovery is not None
         """True if runs go on after a device was lost: each reads its outputs before it ends."""
@@ -141,12 +121,10 @@ class Scheduler(Resource):
         wanted = observing.is_sanitizing() if sanitize is None else sanitize
         self.sanitizer = observing.MAKERS.sanitizer(*backends) if wanted else None
         self._calls = around(self.limit, self.trace, self.sanitizer)
-        self._parallel = parallel
-        self._offload = offload
-        self._ahead = ahead
+        self._settings = PlanSettings(BATCHES if parallel else 1, offload, ahead)
         self._warned: set[BufferType] = set()
         """Memory of weights that no stream computes in."""
-        self._plans: dict[tuple[int, tuple[object, ...]], list[Plan]] = {}
+        self.plans = Plans()
         self.use(backends, pools)
 
     def _survives_fork(self) -> bool:
@@ -195,9 +173,9 @@ class Scheduler(Resource):
         """
         graph = what if isinstance(what, Graph) else Graph(what, effects=effects)
         self.check_processes()
-        plan = partial(self._plan, graph, (), pins, tuple(transient), fuse=fuse)
+        plan = self._plan_with(graph, pins=pins, transient=transient, fuse=fuse)
         with nullcontext() if self.trace is None else self.trace.span("schedule"):
-            schedule = self._planned(partial(Schedule, self, plan, self._batches))
+            schedule = self._planned(partial(Schedule, self, graph, plan, self._settings.batches))
         if os.environ.get(DEBUG, "0") not in ("", "0"):
             print(f"scheduled {graph!r}:\n{schedule.explain()}", file=sys.stderr)
         if logger.isEnabledFor(logging.DEBUG):
@@ -205,13 +183,7 @@ class Scheduler(Resource):
         return schedule
 
     def reserve(
-        self,
-        what: Graph | Tensor | Sequence[Tensor],
-        *,
-        effects: Iterable[Tensor] = (),
-        pins: Mapping[Tensor, Backend] | None = None,
-        transient: Iterable[Tensor] = (),
-        fuse: bool = True,
+        self, what: Graph | Tensor | Sequence[Tensor], **options: Unpack[PlanOptions]
     ) -> None:
         """Allocate all memory that a schedule of a graph needs, the largest one to come.
 
@@ -220,27 +192,20 @@ class Scheduler(Resource):
         closed leaves it to the next one. Not counted is what plans of a backend allocate, and the
         memory in which an observer looks at nodes. Raises OutOfMemory, SchedulerBusy.
         """
-        plan = partial(self._plan, what, effects, pins, tuple(transient), fuse=fuse)
-        self._planned(lambda: reserve(plan(), self.arena, self._batches))
+        plan = self._plan_with(what, **options)
+        self._planned(lambda: reserve(plan(), self.arena, self._settings.batches))
 
     def sizes(
-        self,
-        what: Graph | Tensor | Sequence[Tensor],
-        *,
-        effects: Iterable[Tensor] = (),
-        pins: Mapping[Tensor, Backend] | None = None,
-        transient: Iterable[Tensor] = (),
-        fuse: bool = True,
+        self, what: Graph | Tensor | Sequence[Tensor], **options: Unpack[PlanOptions]
     ) -> dict[str, int]:
         """Bytes that `reserve` would allocate at first, by buffer type, without allocating."""
-        plan = partial(self._plan, what, effects, pins, tuple(transient), fuse=fuse)
-        planned = self._planned(plan)
+        planned = self._planned(self._plan_with(what, **options))
         pools = self.arena.pools
         sizes = Counter({pool.name: 0 for pool in pools})
         for i, pool in enumerate(pools):
             sizes[pool.name] += planned.memory.pool_size(i)
         for i, tensors in private_by_pool(planned).items():
-            sizes[pools[i].name] += self._batches * sum(buffer_sizes(tensors, pools[i]))
+            sizes[pools[i].name] += self._settings.batches * sum(buffer_sizes(tensors, pools[i]))
         return {name: size for name, size in sizes.items() if size}
 
     def buffer_size(self, backend: Backend) -> int:
@@ -310,10 +275,10 @@ class Scheduler(Resource):
     def abandon_memory(self) -> None:
         """Let go of all that a hung stream may still use, which is freed when its call returns."""
         schedules = [child for child in self.children if isinstance(child, Schedule)]
-        used = [self.arena, self._plans, self.backends, self.lost.forget()]
+        used = [self.arena, self.plans, self.backends, self.lost.forget()]
         outputs = [flight.forget() for flight in self.flying]
         self.limit.hold([*used, *outputs, *(schedule.forget() for schedule in schedules)])
-        self._plans = {}
+        self.plans = Plans()
         self.fleet.abandon_memory()
 
     def release(self) -> None:
@@ -329,75 +294,46 @@ class Scheduler(Resource):
         # All of it is given back, also where one of them raises.
         with ExitStack() as stack:
             stack.callback(self.arena.close)
-            stack.callback(self._close_plans)
+            stack.callback(self.plans.close)
             for child in self.children:
                 if isinstance(child, Schedule):
                     stack.callback(child.release)
 
-    def _close_plans(self) -> None:
-        with ExitStack() as stack:
-            for plans in self._plans.values():
-                for plan in plans:
-                    stack.callback(plan.close)
-            self._plans = {}
+    # --- planning, in steps ----------------------------------------------------------------
 
-    # --- for its schedules -----------------------------------------------------------------
-
-    def take_plan(self, backend: int, bound: Part) -> Plan:
-        """A plan for `bound`: one of the same structure, bound anew, or a new one."""
-        # A key costs as much as a pass over the graph.
-        waiting = self._plans.get((backend, bound.key)) if self._plans else None
-        if not waiting:
-            return self.backends[backend].plan(bound)
-        plan = waiting.pop()
-        plan.rebind(bound)
-        return plan
-
-    def give_plan(self, backend: int, plan: Plan) -> None:
-        """Keep a plan for a later graph of the same structure."""
-        if plan.closed:
-            return
-        if self.closed or sum(map(len, self._plans.values())) >= KEPT_PLANS:
-            plan.close()
-            return
-        self._plans.setdefault((backend, plan.bound.key), []).append(plan)
+    def _plan_with(
+        self,
+        what: Graph | Tensor | Sequence[Tensor],
+        *,
+        effects: Iterable[Tensor] = (),
+        pins: Mapping[Tensor, Backend] | None = None,
+        transient: Iterable[Tensor] = (),
+        fuse: bool = True,
+    ) -> Callable[..., PlannedGraph]:
+        """A function that plans the graph for the devices that there are when it is called."""
+        graph = what if isinstance(what, Graph) else Graph(what, effects=effects)
+        return partial(self._plan, graph, pins or {}, tuple(transient), fuse=fuse)
 
     def _plan(
         self,
-        what: Graph | Tensor | Sequence[Tensor],
-        effects: Iterable[Tensor],
-        pins: Mapping[Tensor, Backend] | None,
+        graph: Graph,
+        pins: Mapping[Tensor, Backend],
         transient: Iterable[Tensor],
         *,
-        fuse: bool = True,
+        fuse: bool,
         cut: Tensor | None = None,
     ) -> PlannedGraph:
         self.check_processes()
         self.check_open()
-        graph = what if isinstance(what, Graph) else Graph(what, effects=effects)
         if self.stopped is not None:
             raise self.stopped
         self.lost.check(graph)
-        self.field.forget()
-        pinned = {t: b for t, b in (pins or {}).items() if b not in self.lost.streams}
-        fixed = {t: self._index(b) for t, b in pinned.items()}
-        where = assign(graph, self.field, fixed, offload=self._offload)
-        parts = split(graph, where, self.field, self._optimize, cut)
-        warn_of_distant_weights(parts, self.field, self._warned)
-        if fuse and os.environ.get(FUSION, "1") != "0":
-            parts = fused(graph, parts, self.field)
-        if os.environ.get(CONCURRENCY, "1") != "0":
-            parts = arranged(parts, self.backends, self.lost.moved, self._ahead)
-        pools = self.arena.pools
-        return plan_graph(graph, where, parts, pools, transient=transient, batches=self._batches)
-
-    @property
-    def _batches(self) -> int:
-        return BATCHES if self._parallel else 1
-
-    def _optimize(self, backend: int, nodes: Sequence[Tensor]) -> Sequence[Tensor]:
-        stream = self.backends[backend]
-        return stream.optimize(nodes) if isinstance(stream, SupportsOptimize) else nodes
+        fixed = {t: self._index(b) for t, b in pins.items() if b not in self.lost.streams}
+        planned = plan_graph(
+            graph, self.field, fixed, transient, self._settings, fuse=fuse, cut=cut
+        )
+        warn_of_distant_weights(planned.splits, self.field, self._warned)
+        return planned
 
     def _planned(self, make: Callable[[], T]) -> T:
         """Return what `make` returns; where runs go on after a loss, planning does too."""
@@ -429,3 +365,34 @@ class Scheduler(Resource):
     def __repr__(self) -> str:
         names = ", ".join(b.name for b in self.backends)
         return f"<Scheduler {names}{', closed' if self.closed else ''}>"
+
+
+def _check(
+    backends: Sequence[Backend],
+    pools: Sequence[BufferType],
+    on_failure: str,
+    hang_limit: float | None,
+    ahead: int | None,
+) -> None:
+    """Raise OptionError for arguments of a scheduler that do not fit."""
+    if not backends:
+        raise OptionError("Scheduler: no backends given; open one, such as tensorplug.open('cpu')")
+    if len(set(backends)) != len(backends):
+        raise OptionError("Scheduler: a backend is given twice; open one stream for each place")
+    if hang_limit is not None and hang_limit <= 0:
+        raise OptionError(f"Scheduler: hang_limit={hang_limit}; give seconds, or None for none")
+    if ahead is not None and ahead < 0:
+        raise OptionError(f"Scheduler: ahead={ahead}; give 0 or more, or None to ask devices")
+    if on_failure not in POLICIES:
+        raise OptionError(
+            f"Scheduler: on_failure={on_failure!r}; choose from {', '.join(POLICIES)}"
+        )
+    for backend, pool in zip(backends, pools, strict=True):
+        backend.check_open()
+        if not backend.device.supports_buffer_type(pool):
+            raise OptionError(f"Scheduler: {backend.name} cannot compute in {pool.name} memory")
+    if len(backends) > 1 and not pools[-1].is_host:
+        raise OptionError(
+            f"Scheduler: the last backend, {backends[-1].name}, computes in {pools[-1].name}, "
+            "which the host cannot read; end the list with a backend such as cpu"
+        )
