@@ -78,7 +78,7 @@ def test_a_batch_ends_with_reads_and_a_mark_for_each_stream(crossing: tp.Schedul
 
     last = [step for step in program if step.split is None]
     assert last[0] == Read(0, None, crossing.graph.outputs[0], To.LATER)
-    assert [s.stream for s in last if isinstance(s, Signal) and s.whom is Mark.BATCH] == [0, 1]
+    assert [s.stream for s in last if isinstance(s, Signal) and s.mark is Mark.BATCH] == [0, 1]
 
 
 def test_each_split_of_a_batch_waits_for_who_still_uses_its_memory(crossing: tp.Schedule) -> None:

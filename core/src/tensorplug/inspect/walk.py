@@ -94,11 +94,11 @@ class Walker:
 
     def signal(self, step: Signal, fleet: Fleet, work: Work) -> None:
         stream = fleet.backends[step.stream]
-        if step.whom is Mark.LENDERS:
+        if step.mark is Mark.LENDERS:
             fleet.hold([(lender, stream) for lender in step.lenders])
             if step.split is not None:
                 fleet.leave(step.stream)
-        elif step.whom is Mark.COPIES:
+        elif step.mark is Mark.COPIES:
             lent, work.lent = work.lent, []
             for lender, reader in lent:
                 if lender in step.lenders and not isinstance(reader, SupportsEvents):

@@ -1,7 +1,7 @@
-"""`Step`s: what the streams of a schedule are asked for, one after another, as data.
+"""`Program`: the steps of a run as data: uploads, waits, copies, runs of plans, marks and reads.
 
-A run, a batch in flight, a run with an observer and one that goes on behind a boundary are
-different programs for the same loop, `tensorplug.running.run`. Streams go by their index.
+A run, a batch in flight, a run with an observer and a run that resumes at a boundary are different
+programs for the same loop, `tensorplug.running.run`. Streams are numbered as in the scheduler.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -21,62 +21,62 @@ def label(tensor: Tensor) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One thing that `stream` is asked for; `split` is the split for which that is done."""
+    """One request to the stream with the number `stream`, for the split `split` if it has one."""
 
     stream: int
     split: int | None
 
     @property
     def words(self) -> str:
-        """What the stream does, in a sentence that begins with its name and ends with `tensor`."""
+        """What the stream does: a verb for errors, after which the tensor or the split follows."""
         raise NotImplementedError
 
     @property
     def moved(self) -> Tensor | None:
-        """The tensor that is copied, if any."""
+        """The tensor that the step copies, if it copies one."""
         return None
 
     @property
     def origin(self) -> int | None:
-        """The stream from whose work a copy comes."""
+        """The stream that sends, if the step is a copy."""
         return None
 
     @property
     def by_host(self) -> bool:
-        """Whether the host does it at once; else it is queued on the stream."""
+        """True if the host does it at once; False if it is queued on the stream."""
         return False
 
     @property
     def reads(self) -> tuple[Tensor, ...]:
-        """What it reads."""
+        """The tensors that the step reads."""
         return ()
 
     @property
     def writes(self) -> tuple[Tensor, ...]:
-        """What it writes."""
+        """The tensors that the step writes."""
         return ()
 
     def title(self, names: Sequence[str]) -> str:
-        """The step in a trace or a listing; `names` are those of the streams."""
+        """The step in a trace or in `explain()`; `names` are the names of the streams."""
         raise NotImplementedError
 
     @property
     def facts(self) -> Mapping[str, int]:
-        """Sizes that a trace shows beside the title."""
+        """Sizes that a trace shows next to the title."""
         return {} if self.moved is None else {"bytes": self.moved.nbytes}
 
 
 class Value(Enum):
-    """Which value of an input is put into the memory of a batch."""
+    """Which value of an input is written to the memory of a batch."""
 
-    GIVEN = "the one that the run was given"
-    LAST = "the last one, which lies in the memory of another batch"
-    KEPT = "the one that an earlier attempt of the run left"
+    GIVEN = "the value that the run was given"
+    LAST = "the last value, in the memory of another batch"
+    KEPT = "the value that an earlier attempt at the run computed"
 
 
 @dataclass(frozen=True, slots=True)
 class Upload(Step):
-    """The host puts a value of `tensor` into the memory of the batch."""
+    """The host writes a value of `tensor` to the memory of the batch."""
 
     tensor: Tensor
     value: Value = Value.GIVEN
@@ -102,17 +102,17 @@ class Upload(Step):
 
 
 class Until(Enum):
-    """What is waited for."""
+    """Which work a Wait waits for."""
 
-    DONE = "the host waits for all that is queued on the stream"
-    BATCH = "the host waits for what the batch queued on the stream"
-    OTHER = "the stream waits for all that is queued on another one so far"
-    FREE = "the stream waits for all who still use its memory for earlier batches"
+    DONE = "the host waits for all work that is queued on the stream"
+    BATCH = "the host waits for the work of the batch on the stream"
+    OTHER = "the stream waits for all work queued on another stream so far"
+    FREE = "the stream waits for the streams that still use its memory for earlier batches"
 
 
 @dataclass(frozen=True, slots=True)
 class Wait(Step):
-    """The host or the stream waits; `other` is the stream that is waited for with Until.OTHER."""
+    """The host or the stream waits; with Until.OTHER the stream waits for the stream `other`."""
 
     until: Until
     other: int | None = None
@@ -139,8 +139,8 @@ class Wait(Step):
 class Copy(Step):
     """`source` is copied to `target`, in memory of the stream.
 
-    Where `expert_user` is given, only the experts go that this node uses; its ids are made on the
-    stream `chooser`.
+    If `expert_user` is given, only the experts that this node uses are copied. The stream `chooser`
+    computes the ids of these experts.
     """
 
     source: Tensor
@@ -175,11 +175,11 @@ class Copy(Step):
 
 @dataclass(frozen=True, slots=True)
 class Run(Step):
-    """The stream computes a split, or the part of it that ends where an observer looks.
+    """The stream computes a split, or a part of it that ends with a node for an observer.
 
-    `local` maps what the nodes read to the copies that they read. A `whole` split has a plan. With
-    the last part of a split all is queued on the streams `ends` that the split needs; empty where
-    nobody asks whether a split is done.
+    `local` maps tensors that the nodes read to copies of them. A `whole` split has a plan. After
+    the last part, all work of the split is queued on the streams `ends`; `ends` is empty if the run
+    does not note which splits are complete.
     """
 
     nodes: tuple[Tensor, ...]
@@ -210,45 +210,45 @@ class Run(Step):
 
 
 class Mark(Enum):
-    """Who waits for a mark."""
+    """Which streams wait for a mark."""
 
-    LENDERS = "all that compute in memory of `lenders`, which the stream has read"
-    COPIES = "all that compute in memory that was copied for the split, by whichever stream"
-    BATCH = "who waits for the batch"
+    LENDERS = "the streams that compute in memory of `lenders`, which the stream has read"
+    COPIES = "the streams that compute in memory from which data was copied for the split"
+    BATCH = "the host, when it waits for the batch"
 
 
 @dataclass(frozen=True, slots=True)
 class Signal(Step):
-    """The stream leaves a mark behind its work so far, for `whom`.
+    """A mark is recorded after the stream's work so far; `mark` says which streams wait for it.
 
-    With Mark.COPIES a reader without events is waited for instead if its lender is one of
-    `lenders`, in whose memory the batch computes. A mark for a batch is left out `if_idle` and the
-    stream turned out to copy nothing.
+    With Mark.COPIES the host waits for readers without events instead, if they read memory of
+    `lenders`, in which the batch computes. With `if_idle` the mark of a batch is left out if the
+    stream has copied nothing for it.
     """
 
-    whom: Mark
+    mark: Mark
     lenders: tuple[int, ...] = ()
     if_idle: bool = False
 
     @property
     def words(self) -> str:
-        return "waits for who reads memory of" if self.whom is Mark.COPIES else "marks work of"
+        return "waits for readers of memory of" if self.mark is Mark.COPIES else "marks work of"
 
     def title(self, names: Sequence[str]) -> str:
         return "mark"
 
 
 class To(Enum):
-    """Who reads a value."""
+    """Where a value goes, and when."""
 
-    HOST = "the host, now: the stream was waited for"
-    LATER = "the host, when it has waited for the batch"
-    OBSERVER = "the observer of the run, now"
+    HOST = "to the host, now: the host has waited for the stream"
+    LATER = "to the host, which has the value when it has waited for the batch"
+    OBSERVER = "to the observer of the run, now"
 
 
 @dataclass(frozen=True, slots=True)
 class Read(Step):
-    """The value of `tensor` goes to the host."""
+    """The value of `tensor` is read to the host."""
 
     tensor: Tensor
     to: To = To.HOST
@@ -290,9 +290,10 @@ def reading(outputs: Iterable[Tensor], where: Choices, streams: int) -> Program:
 def run_program(
     splits: Sequence[Split], where: Choices, *, skipped: Sequence[Split] = ()
 ) -> Program:
-    """One run after which all streams are waited for.
+    """The steps of one run that has all streams for itself.
 
-    Of the `skipped` splits, which were computed before, only copies are made that `splits` read.
+    The `skipped` splits were computed before: only those of their copies are made that `splits`
+    read.
     """
     used = {target for split in splits for target in split.local.values()}
     steps: list[Step] = [
@@ -314,9 +315,9 @@ def flight_program(
     outputs: Iterable[Tensor],
     sharers: Sequence[Sequence[int]],
 ) -> Program:
-    """One batch in flight beside others, and the reading of its outputs.
+    """The steps of one batch in flight next to others, with the reads of its outputs.
 
-    `sharers` are, for each stream, all that compute in the same memory.
+    `sharers` are, for each stream, the streams that compute in the same memory.
     """
     steps: list[Step] = []
     busy = {split.stream for split in splits}
@@ -344,7 +345,7 @@ def flight_program(
 
 
 def _before(split: Split, where: Choices) -> Iterator[Step]:
-    """What a split waits for, and the copies that it reads."""
+    """The waits of a split, and the copies that it reads."""
     for other in sorted(split.after):
         yield Wait(split.stream, split.index, Until.OTHER, other)
     for copy in split.copies:
@@ -356,9 +357,9 @@ def _before(split: Split, where: Choices) -> Iterator[Step]:
 
 
 def _expert_ids(copy: Crossing, split: Split) -> Tensor | None:
-    """The ids of the experts that are used, where `copy` brings host weights by expert.
+    """The ids of the experts to copy, if `copy` copies weights of experts from host memory.
 
-    Only the first node of `split` may read them then.
+    Only the first node of `split` may read such a copy.
     """
     first = split.nodes[0]
     by_expert = (
@@ -372,7 +373,7 @@ def _expert_ids(copy: Crossing, split: Split) -> Tensor | None:
 
 
 def observed(program: Program, wants: Callable[[Tensor], bool]) -> Program:
-    """`program` with each split cut behind the nodes that an observer wants, which it reads."""
+    """`program` with each split cut after the nodes that an observer wants, and reads of them."""
     steps: list[Step] = []
     for step in program:
         if isinstance(step, Run):

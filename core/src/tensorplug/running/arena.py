@@ -18,7 +18,7 @@ class Arena:
     """
 
     def __init__(self, pools: Sequence[BufferType], settle: Callable[[], None]) -> None:
-        """`settle` waits for all who may still read the buffers, before one is freed."""
+        """`settle` waits for all streams that may still read the buffers, before one is freed."""
         self._settle = settle
         self.pools = tuple(pools)
         self.generation = 0
@@ -45,7 +45,7 @@ class Arena:
                     self._renew(pool, chunk, size)
 
     def fits(self, sizes: Sequence[Sequence[int]]) -> bool:
-        """Whether a memory map of these sizes needs no growth."""
+        """True if a memory map of these sizes needs no growth."""
         return all(
             len(wanted) <= len(have)
             and all(b.size >= size for b, size in zip(have, wanted, strict=False))

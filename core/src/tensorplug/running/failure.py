@@ -107,11 +107,11 @@ class Attempt:
 
     @property
     def begun(self) -> int:
-        """How many splits may have changed memory, or were skipped."""
+        """The number of splits that were begun or skipped; only these may have changed memory."""
         return self.work.begun
 
     def nodes(self) -> list[Tensor]:
-        """What may have been computed since the run began from its inputs, in order."""
+        """The nodes that may have been computed since the run began with its inputs, in order."""
         if self.schedule is None:
             return []
         begun = {node for split in self.schedule.splits[: self.begun] for node in split.nodes}
@@ -120,14 +120,14 @@ class Attempt:
         return [node for node in self.schedule.graph.nodes if node in begun]
 
     def nodes_on(self, devices: Collection[Device]) -> Iterator[Tensor]:
-        """What may be computed by any of `devices`."""
+        """The nodes that any of `devices` may have begun."""
         splits = () if self.schedule is None else self.schedule.splits[self.skipped : self.begun]
         for split in splits:
             if self.scheduler.backends[split.stream].device in devices:
                 yield from split.nodes
 
     def uses(self, devices: Collection[Device]) -> bool:
-        """Whether any of `devices` computes, holds or copies anything for it."""
+        """True if any of `devices` computes, holds or copies anything for the attempt."""
         if self.schedule is None:
             return False
         homes = map(self.schedule.home_of, self.schedule.graph.outputs)
@@ -139,7 +139,7 @@ class Attempt:
         return any(stream.device in devices for stream in self._streams(split))
 
     def _streams(self, split: Split) -> list[Backend]:
-        """Who computes a split, and who has what is copied for it."""
+        """The stream that computes a split, and the streams from which it copies."""
         indices = dict.fromkeys((split.stream, *(copy.origin for copy in split.copies)))
         return [self.scheduler.backends[i] for i in indices]
 
@@ -165,7 +165,7 @@ class Attempt:
         if isinstance(error, self._kinds):
             raise self._fail(error, late) from error
         if self.scheduler.limit.stuck:
-            # The program's error goes on; the memory must not.
+            # The error is not the device's, but its memory must not be used any more.
             self._fail(late[0], late)
 
     def _fail(self, error: TensorplugError, late: Sequence[TensorplugError]) -> RunFailed:
@@ -179,7 +179,7 @@ class Attempt:
         return self.failure
 
     def _settle(self) -> list[TensorplugError]:
-        """Wait for what was queued, so that nothing runs behind the caller's back."""
+        """Wait for all queued work; return the errors that devices raise."""
         late: list[TensorplugError] = []
         for backend in self.scheduler.backends:
             try:
@@ -191,7 +191,7 @@ class Attempt:
 
     @property
     def _waits_for_others(self) -> bool:
-        """Whether the stream at work may hang because another one does."""
+        """True if the stream of the present step may hang because another stream does."""
         return isinstance(self.step, Copy | Wait) and not self.step.by_host
 
     def _blamed(
@@ -250,7 +250,7 @@ class Attempt:
         return title if number is None else f"{number} of {len(steps)} ({title})"
 
     def _is_done(self, split: Split) -> bool:
-        """Whether a split that was queued is known to be done."""
+        """True if a split that was queued is known to be complete."""
         waited = self._waited.get(split.index, ())
         return split.index < self.skipped or all(
             stream.device not in self.disturbed or stream in waited
@@ -271,7 +271,7 @@ class Attempt:
 
 
 def written(nodes: Iterable[Tensor]) -> list[Tensor]:
-    """The roots that `nodes` write, which are not their own, each once."""
+    """The roots of other tensors that `nodes` write, each once."""
     return list(dict.fromkeys(root for node in nodes for root in node.written_roots))
 
 

@@ -1,4 +1,4 @@
-"""`Fleet`: streams with the compute memory that they share, and who still uses that memory."""
+"""`Fleet`: streams, the compute memory that they share, and the streams that still use it."""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Protocol
@@ -24,7 +24,7 @@ class Point(Protocol):
 
 
 class Fleet:
-    """The streams of a scheduler at work together. Knows no schedule; streams go by their index."""
+    """The streams of a scheduler, by number. A fleet knows no schedule."""
 
     def __init__(
         self,
@@ -35,7 +35,7 @@ class Fleet:
     ) -> None:
         """`pools` are the memory in which each computes; `settle` waits for all queued work.
 
-        `calls` make steps happen here.
+        `calls` execute steps.
         """
         self.backends = tuple(backends)
         self.names = tuple(backend.name for backend in backends)
@@ -49,9 +49,9 @@ class Fleet:
         )
         """For each stream the indices of all that compute in the same memory, its own too."""
         self.readers: dict[int, dict[Backend, Point]] = {}
-        """What a stream waits for before it overwrites its memory: other streams that read it."""
+        """For each stream, the readers that it waits for before it overwrites its memory."""
         self.users: dict[BufferType, Point] = {}
-        """Who computed last in memory that several streams share."""
+        """For memory that several streams share, the stream that computed in it last."""
         self.loose = False
         """True after a run that left no marks: the next batch waits for all queued work."""
 
@@ -69,9 +69,9 @@ class Fleet:
         return Mark(stream)
 
     def hold(self, lent: Iterable[tuple[int, Backend]]) -> None:
-        """Let all streams that compute in the memory of a lender wait for its reader as it is now.
+        """Let all streams that compute in the memory of a lender wait for its reader's work so far.
 
-        Work that the reader is given later delays none of them.
+        They do not wait for later work of the reader.
         """
         marks: dict[Backend, Point] = {}
         for lender, reader in lent:
@@ -82,7 +82,7 @@ class Fleet:
                     self.readers.setdefault(i, {})[reader] = marks[reader]
 
     def enter(self, stream: int) -> None:
-        """Let a stream wait for all who still use the memory in which it computes."""
+        """Let a stream wait for the streams that still use the memory in which it computes."""
         then = self.backends[stream]
         for mark in self.readers.pop(stream, {}).values():
             mark.order(then)
@@ -96,6 +96,6 @@ class Fleet:
             self.users[self.arena.pools[stream]] = self.mark(self.backends[stream])
 
     def forget_marks(self) -> None:
-        """All queued work was waited for: nobody needs to wait for it again."""
+        """The host has waited for all queued work: no stream needs to wait for it again."""
         self.readers.clear()
         self.users.clear()

@@ -1,4 +1,4 @@
-"""`Limit`: waits for calls of devices no longer than so many seconds."""
+"""`Limit`: a time limit for calls of devices."""
 
 import threading
 from collections.abc import Callable
@@ -14,7 +14,7 @@ Job = tuple[Callable[[], Any], "Future[Any]"]
 
 
 class Worker:
-    """A thread that makes calls for another one, which may leave it behind in one of them."""
+    """A thread that makes calls for another thread, which may give up waiting for one."""
 
     def __init__(self) -> None:
         self._jobs: SimpleQueue[Job | None] = SimpleQueue()

@@ -86,7 +86,7 @@ class InFlight:
 
     @property
     def done(self) -> bool:
-        """Whether waiting would return at once."""
+        """True if waiting would return at once."""
         return all(mark.done for mark in self._marks.values())
 
     def wait(self) -> None:
@@ -107,9 +107,9 @@ class InFlight:
             raise self._failure
 
     def reach(self) -> None:
-        """Block until the batch is done; raises what breaks it off now.
+        """Block until the batch is complete; raise the error of a device that fails now.
 
-        Called by who has the turn of the scheduler.
+        The caller has the turn of the scheduler.
         """
         if not self._marks:
             return
@@ -124,7 +124,7 @@ class InFlight:
         self._scheduler.flying.remove(self)
 
     def run_again(self) -> None:
-        """Get outputs after all, by another run, unless nobody can want them any more."""
+        """Compute the outputs by another run, unless the schedule is closed."""
         if self._attempt.schedule is None or self._attempt.schedule.closed:
             return
         self._outputs = dict(self._again())
@@ -149,7 +149,7 @@ class InFlight:
         return sound
 
     def abandon(self) -> None:
-        """Wait, and let errors of the batch go: nobody will read it."""
+        """Wait, and ignore errors of the batch: its outputs are not read any more."""
         with contextlib.suppress(TensorplugError):
             self.reach()
 

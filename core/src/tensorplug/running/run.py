@@ -46,10 +46,10 @@ if TYPE_CHECKING:
     from tensorplug.running.limit import Limit
 
 FAILURES = (DeviceError, OutOfMemory)
-"""What a device raises that failed; all other errors are the program's."""
+"""Errors of a device that failed; all other errors are mistakes of the program."""
 
 Calls = Mapping[type[Step], Callable[[Any, "Fleet", "Work"], Any]]
-"""By kind of step: what makes it happen on a fleet, for a run."""
+"""For each kind of step, the function that executes it on a fleet, for a run."""
 Call = Callable[[Any, "Fleet", "Work"], Any]
 Marks = dict[int, StreamMark]
 
@@ -58,7 +58,7 @@ class Observer(Protocol):
     """Looks at values while a graph runs; every value it wants costs a synchronisation."""
 
     def wants(self, node: Tensor) -> bool:
-        """Whether to stop after `node` and show it. Asked for all nodes before the run begins."""
+        """True to stop after `node` and show it. Called for all nodes before the run begins."""
         ...
 
     def see(self, node: Tensor, value: Array) -> bool:
@@ -71,7 +71,7 @@ NO_VALUES: Mapping[Tensor, Any] = MappingProxyType({})
 
 
 class Work:
-    """What the steps of one run share: its memory, what it was given, and what comes of it."""
+    """What the steps of one run share: its memory, its inputs and its outputs."""
 
     def __init__(
         self, batch: Batch = NO_MEMORY, *, begun: int = 0, marks: Marks | None = None
@@ -79,34 +79,35 @@ class Work:
         self.batch = batch
         """Its memory."""
         self.begun = begun
-        """How many splits may have changed memory, or need not run."""
+        """The number of splits that were begun or skipped; only these may have changed memory."""
         self.marks: Marks = {} if marks is None else marks
-        """By stream: what is done when all that was queued for the batch is done."""
+        """For each stream, the mark after its last work for the batch."""
         self.given = NO_VALUES
         """Inputs."""
         self.last: Mapping[Tensor, Batch] = NO_VALUES
         """For inputs that are not given: the batch that has the last value."""
         self.kept: Mapping[Tensor, Array] = NO_VALUES
-        """Values that an earlier attempt left."""
+        """Values that an earlier attempt computed."""
         self.ended: dict[int, list[tuple[Backend, int]]] = {}
-        """By split: its streams, each with the moment at which all of it was queued."""
+        """For each split, its streams, each with the moment at which all its work was queued."""
         self.copiers: set[Backend] = set()
         """Streams that copy between devices."""
         self.lent: list[tuple[int, Backend]] = []
-        """Streams whose memory is copied for the split at work, and the streams that read it."""
+        """Pairs of a stream whose memory is copied for the split, and the stream that reads it."""
         self.outputs: dict[Tensor, Array] = {}
-        """Values that were read, or will be there when `marks` are reached."""
+        """Values that were read; those read asynchronously are valid when `marks` are reached."""
 
     def forget_memory(self) -> None:
-        """Let go of memory of devices, and of what was given."""
+        """Drop the references to memory of devices and to inputs."""
         self.batch = NO_MEMORY
         self.given = self.last = self.kept = NO_VALUES
 
 
 class StepFailed(Exception):
-    """A device failed in the middle of a program; its own error is the cause.
+    """A device failed in the middle of a program; the error of the device is the cause.
 
-    `step`, the one with `number`, is where that surfaced: queued work fails later than its step.
+    The failure surfaced at `step`, which has the number `number`. Queued work fails later than its
+    step, so an earlier step may have queued it.
     """
 
     def __init__(self, number: int, step: Step) -> None:
@@ -142,7 +143,7 @@ def run_alone(program: Iterable[Step], fleet: "Fleet", work: Work) -> None:
 
 
 def around(limit: "Limit", trace: "Trace | None", sanitizer: "Sanitizer | None") -> Calls:
-    """How steps are called: as they are where nothing observes them."""
+    """The function for each kind of step, with what observes it; without observers just `DO`."""
     calls = dict(DO)
     if sanitizer is not None:
         calls = {kind: partial(_checked, sanitizer, do) for kind, do in calls.items()}
@@ -155,7 +156,7 @@ def around(limit: "Limit", trace: "Trace | None", sanitizer: "Sanitizer | None")
 
 
 def shown(observer: Observer, calls: Calls) -> Calls:
-    """`calls`, and the observer sees the values that are read for it."""
+    """`calls` with a function for reads that shows values to the observer."""
 
     def show(step: Read, fleet: "Fleet", work: Work) -> None:
         value = calls[Read](step, fleet, work)
@@ -253,7 +254,7 @@ def _copy(step: Copy, fleet: "Fleet", work: Work) -> None:
 
 
 def _staging(work: Work, target: Tensor, size: int) -> Array:
-    """Host memory of a batch, for a copy to `target`: free again when the batch is done."""
+    """Host memory of a batch for a copy to `target`; free again when the batch is complete."""
     staging = work.batch.staging
     if target not in staging:
         staging[target] = np.empty(size, np.uint8)
@@ -277,20 +278,20 @@ def _run(step: Run, fleet: "Fleet", work: Work, checked_by: "Sanitizer | None" =
 
 def _signal(step: Signal, fleet: "Fleet", work: Work) -> None:
     stream = fleet.backends[step.stream]
-    if step.whom is Mark.LENDERS:
+    if step.mark is Mark.LENDERS:
         fleet.hold([(lender, stream) for lender in step.lenders])
         if step.split is not None:
             fleet.leave(step.stream)
-    elif step.whom is Mark.COPIES:
+    elif step.mark is Mark.COPIES:
         fleet.hold(_unsettled(step, work))
     elif stream in work.copiers or not step.if_idle:
         work.marks[step.stream] = StreamMark(stream)
 
 
 def _unsettled(step: Signal, work: Work) -> list[tuple[int, Backend]]:
-    """Wait for readers without events, now that they have only copies; return the others.
+    """Wait for readers without events, and return the others.
 
-    The next batch would wait for all that they are given from now on.
+    They have queued only copies so far. The next batch would also wait for their later work.
     """
     lent, work.lent = work.lent, []
     late = [

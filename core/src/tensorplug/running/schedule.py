@@ -77,9 +77,9 @@ class Schedule(Resource):
             raise
 
     def prepare(self, start: "Restart | None" = None) -> None:
-        """Plan for the devices that the scheduler has now, unless that is done.
+        """Plan for the devices that the scheduler has now, unless a plan is there.
 
-        A split begins where a run goes on from `start`.
+        For a run that resumes from `start`, a split begins there.
         """
         cut = None if start is None else start.first_of(self.graph)
         # Planning again would lose the values of inputs that the graph changes.
@@ -109,7 +109,7 @@ class Schedule(Resource):
                 sanitizer.walk(self._flight_program, fleet, batch, 2)
 
     def release(self) -> None:
-        """Give plans and memory back; they come again with the next run."""
+        """Release plans and memory; the next run plans again."""
         batches, self._batches = self._batches, []
         self.values.forget()
         self.scheduler.arena.leave(self)
@@ -121,7 +121,7 @@ class Schedule(Resource):
                 stack.callback(self.scheduler.plans.give, batch.plans, close=self.scheduler.closed)
 
     def forget(self) -> object:
-        """Let go of plans and memory without closing them, and return them."""
+        """Drop plans and memory without closing them, and return them."""
         forgotten, self._batches = self._batches, []
         self.values.forget()
         return forgotten
@@ -160,7 +160,7 @@ class Schedule(Resource):
         return self.scheduler.backends[self.planned.where[tensor].stream]
 
     def private_buffers(self) -> list[Buffer]:
-        """The memory that batches have for themselves."""
+        """The memory that belongs to single batches."""
         return [buffer for batch in self._batches for buffer in batch.buffers]
 
     def explain(self) -> Explanation:
@@ -313,7 +313,7 @@ class Schedule(Resource):
     # --- memory ----------------------------------------------------------------------------
 
     def unfused(self, batch: Batch) -> Batch:
-        """`batch` with memory for every node, for who looks at them; its inputs are the same.
+        """`batch` with memory for every node, for an observer, and with the same inputs.
 
         It has no plans: its splits are computed node by node.
         """

@@ -100,13 +100,13 @@ class Scheduler(Resource):
         self.turn = Turnstile("scheduler", SchedulerBusy)
         self.runs = 0
         self.flying: list[InFlight] = []
-        """Batches that were submitted and not waited for yet, oldest first."""
+        """Batches that were submitted and that the host has not waited for, oldest first."""
         self.failed: Attempt | None = None
-        """The last run that a device broke off."""
+        """The last run that failed because of a device."""
         self.survived: deque[RunState] = deque(maxlen=SURVIVED)
         """The last failures after which runs went on, and from where."""
         self.stopped: RunFailed | None
-        """Why nothing runs any more: a device hangs in memory that runs would use."""
+        """The failure after which nothing runs: a device hangs, and runs would use its memory."""
         self.limit = Limit(hang_limit)
         recovery = POLICIES[on_failure]
         self.recovery = None if recovery is None else recovery(self)
@@ -232,7 +232,7 @@ class Scheduler(Resource):
             self.wait(attempt)
 
     def wait(self, attempt: Attempt) -> None:
-        """Wait for all queued work as a part of `attempt`, by who has the turn."""
+        """Wait for all queued work as a part of `attempt`; the caller has the turn."""
         run(self.fleet.settling, self.fleet, attempt.work, self.fleet.calls)
         self.fleet.loose = False
         if self.trace is not None:
@@ -241,11 +241,11 @@ class Scheduler(Resource):
     # --- when a device fails ---------------------------------------------------------------
 
     def add_sources(self, sources: Mapping[Tensor, Source]) -> None:
-        """Say where the bytes of tensors come from that never change, for on_failure="replan"."""
+        """Register functions that return the bytes of constant tensors, for on_failure="replan"."""
         self.lost.sources.update(sources)
 
     def add_states(self, states: Iterable[Tensor], restore: Restore) -> None:
-        """Name tensors that graphs write, and who makes them what they were before a failed run.
+        """Register tensors that graphs write, and a function that restores them after a failed run.
 
         Tensors of a lost device are zero in memory of another one when `restore` is called. It may
         run schedules of this scheduler; all that these write must be named. Where another device
@@ -259,7 +259,7 @@ class Scheduler(Resource):
         return self.lost.place_of(tensor)
 
     def note_failure(self, attempt: Attempt, failure: RunFailed) -> None:
-        """Let nobody read what `attempt`, or a batch in flight, did not finish."""
+        """Make outputs that `attempt` or a batch in flight did not complete raise `failure`."""
         self.failed = attempt
         if self.limit.stuck:
             self.stopped = failure
@@ -273,7 +273,7 @@ class Scheduler(Resource):
                 disturbed = {backend.device for backend in self.backends}
 
     def abandon_memory(self) -> None:
-        """Let go of all that a hung stream may still use, which is freed when its call returns."""
+        """Drop all memory that a hung stream may still use; it is freed when its call returns."""
         schedules = [child for child in self.children if isinstance(child, Schedule)]
         used = [self.arena, self.plans, self.backends, self.lost.forget()]
         outputs = [flight.forget() for flight in self.flying]
@@ -282,7 +282,7 @@ class Scheduler(Resource):
         self.fleet.abandon_memory()
 
     def release(self) -> None:
-        """Give back plans and compute memory, which come again with the next run.
+        """Release plans and compute memory; the next run allocates them again.
 
         Raises SchedulerBusy.
         """
@@ -290,7 +290,7 @@ class Scheduler(Resource):
             self.give_back()
 
     def give_back(self) -> None:
-        """`release()` for who has the turn, or closes the scheduler."""
+        """`release()` for a caller that has the turn, or that closes the scheduler."""
         # All of it is given back, also where one of them raises.
         with ExitStack() as stack:
             stack.callback(self.arena.close)

@@ -1,4 +1,4 @@
-"""What a scheduler says in its log."""
+"""Warnings of a scheduler in its log."""
 
 import logging
 from collections.abc import Sequence

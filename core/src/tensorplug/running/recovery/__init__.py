@@ -1,1 +1,1 @@
-"""Goes on after a device was lost. Nothing on the normal path calls it."""
+"""Resumes runs after a device was lost. Only `running.until` enters it, when an attempt failed."""

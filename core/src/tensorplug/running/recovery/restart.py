@@ -1,4 +1,4 @@
-"""`Restart`: from where a run goes on that a device broke off, and the values the rest reads."""
+"""`Restart`: the boundary at which a failed run resumes, and the values that the rest reads."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class NotFromHere(Exception):
-    """Why a run cannot go on from some boundary, in words."""
+    """The reason why a run cannot resume at a boundary."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,14 +135,14 @@ def _places(attempt: Attempt, root: Tensor, after: int) -> Iterator[tuple[Tensor
         for split in splits:
             for copy in split.copies:
                 if copy.source is root:
-                    # It is nobody's any more when the last node has read it, in this split perhaps.
+                    # Its memory is free when the last node has read it, perhaps in this split.
                     yield copy.target, split.index, split.index + 1
 
 
 def _may_be_written(
     span: Range, attempt: Attempt, batch: "Batch", written_from: int, copied_from: int
 ) -> bool:
-    """Whether splits that were queued, or copies for them, touch `span`."""
+    """True if splits that were queued, or copies for them, may write `span`."""
     assert attempt.schedule is not None
     reached = attempt.begun if attempt.split is None else max(attempt.begun, attempt.split + 1)
     splits = attempt.schedule.splits[:reached]
