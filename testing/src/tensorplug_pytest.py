@@ -14,7 +14,7 @@ import pytest
 
 
 def shard_of(text: str) -> tuple[int, int]:
-    """`I/N` as numbers, for argparse."""
+    """Parse `I/N` into two numbers, for argparse."""
     part, slash, parts = text.partition("/")
     if not (slash and part.isdecimal() and parts.isdecimal() and 1 <= int(part) <= int(parts)):
         raise argparse.ArgumentTypeError(f"{text!r} is not a shard; write 2/3")
@@ -65,7 +65,7 @@ def _add(parser: Any, flags: dict[str, str]) -> None:
 
 
 def _is_free(parser: Any, flag: str) -> bool:
-    """Whether no option has this name. pytest checks names within a group only."""
+    """True if no option has this name. pytest checks names only within one group."""
     try:
         _, unknown = parser.parse_known_and_unknown_args([f"{flag}=x"])
     except pytest.UsageError:  # an option of another plugin, which rejects the value x
@@ -88,15 +88,15 @@ def pytest_collection_modifyitems(config: Any, items: list[Any]) -> Iterator[Non
 
 
 def _shared(item: Any) -> tuple[str, str]:
-    """Equal for neighbours with the same parameters: they may share what was long in the making."""
+    """A key that is equal for neighbours with equal parameters, which may share slow fixtures."""
     file, _, name = item.nodeid.partition("::")
     return file, name.partition("[")[2] or name
 
 
 def mark_gaps(items: list[Any]) -> None:
-    """Mark what a class lists in `known_gaps` (pattern: reason) as a strict expected failure.
+    """Mark tests that a class lists in `known_gaps` (pattern: reason) as strict expected failures.
 
-    A pattern without any test of its class is most likely misspelt: it gives a warning.
+    A pattern that matches no test of its class is probably misspelt, and gives a warning.
     """
     for cls in {cls for item in items if (cls := getattr(item, "cls", None)) is not None}:
         for pattern in _gaps(cls):
@@ -115,12 +115,12 @@ def mark_gaps(items: list[Any]) -> None:
 
 
 def _gaps(cls: type | None) -> Mapping[str, str]:
-    """The known gaps of a test class; none for a class that means something else by the name."""
+    """The known gaps of a test class; empty if its attribute of this name is something else."""
     gaps = getattr(cls, "known_gaps", None)
     return gaps if isinstance(gaps, Mapping) else {}
 
 
 def _covers(pattern: str, name: str) -> bool:
-    """Whether a gap is about a test: the bracket before the case stands for itself."""
+    """True if a gap's pattern matches a test. The bracket before the case is a plain character."""
     plain = pattern.replace("[", "[[]")
     return name == pattern or any(fnmatch.fnmatchcase(name, p) for p in (pattern, plain))

@@ -121,11 +121,11 @@ def test_results_that_are_not_near_enough_are_described(case, got, wanted, probl
         ("argsort", {}, "order", [[1, 0, 2, 3]], ""),
         ("argsort", {}, "order", [[1, 2, 0, 3]], ""),
         ("argsort", {}, "order", [[1, 2, 3, 0]], "other values"),
-        ("argsort", {}, "order", [[1, 1, 0, 3]], "some row is no order of its indices"),
+        ("argsort", {}, "order", [[1, 1, 0, 3]], "the indices of some row are not a permutation"),
         ("top_k", {"k": 2}, "set", [[3, 0]], ""),
         ("top_k", {"k": 2}, "set", [[2, 3]], ""),
         ("top_k", {"k": 2}, "set", [[1, 3]], "other values"),
-        ("top_k", {"k": 2}, "set", [[3, 3]], "some row names an index twice, or a negative one"),
+        ("top_k", {"k": 2}, "set", [[3, 3]], "some row has an index twice, or a negative index"),
         ("top_k", {"k": 2}, "set", [[3, 9]], "index 9 in rows of 4"),
     ],
 )

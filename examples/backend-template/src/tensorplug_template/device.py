@@ -1,4 +1,4 @@
-"""The device: its memory, its stream, and which ops it computes."""
+"""The device: its memory, its stream, and the ops that it computes."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -26,11 +26,11 @@ from tensorplug_template import driver
 
 OPS = frozenset({"add", "mul", "scale", "relu", "dup", "mul_mat", "rms_norm"})
 NUMBERS = {"scale": ("scale", "bias"), "rms_norm": ("eps",)}
-"""Parameters that kernels take."""
+"""Parameters of ops that are arguments of kernels."""
 
 
 class TemplateBufferType(BufferType):
-    """Memory of the card."""
+    """The memory of the card."""
 
     def __init__(self, device: "TemplateDevice") -> None:
         super().__init__(device)
@@ -42,7 +42,7 @@ class TemplateBufferType(BufferType):
 
 
 class TemplateBuffer(Buffer):
-    """A range of it; offsets and sizes are checked before these methods are called."""
+    """A buffer on the card. Offsets and sizes are checked before these methods are called."""
 
     def __init__(self, buffer_type: BufferType, size: int, usage: BufferUsage, handle: int) -> None:
         super().__init__(buffer_type, size, usage)
@@ -59,7 +59,7 @@ class TemplateBuffer(Buffer):
 
     def _copy_from(self, source: Buffer, start: int, offset: int, size: int) -> bool:
         if not isinstance(source, TemplateBuffer):
-            return False  # through the host, then
+            return False  # then core copies through the host
         driver.copy(self.handle, offset, source.handle, start, size)
         return True
 
@@ -68,7 +68,7 @@ class TemplateBuffer(Buffer):
 
 
 class TemplateBackend(Backend):
-    """A stream that does its work at once; one that queues it has `_synchronize` too."""
+    """A synchronous stream. A stream that queues work also needs `_synchronize`."""
 
     def _compute(self, node: Tensor, bindings: Bindings) -> None:
         numbers = {name: node.params[name] for name in NUMBERS.get(node.op, ())}
@@ -77,7 +77,7 @@ class TemplateBackend(Backend):
 
 
 def _view(tensor: Tensor, bindings: Bindings) -> Array:
-    """What a kernel is given: four sizes and strides, slowest first, from where the tensor lies."""
+    """The argument of a kernel: the tensor's memory with four sizes and strides, slowest first."""
     place = bindings.where(tensor)
     assert isinstance(place.buffer, TemplateBuffer)
     kind, shape, strides = tensor.dtype.storage, tensor.ne[::-1], tensor.nb[::-1]
@@ -110,7 +110,7 @@ class TemplateDevice(Device):
         return self._memory
 
     def import_host(self, memory: Array, *, largest_tensor: int = 0) -> Buffer:
-        """Compute on memory that somebody else owns; it stays alive with the buffer."""
+        """Return a buffer over host memory of another owner. The buffer keeps it alive."""
         flat = np.frombuffer(as_bytes(memory), np.uint8)
         return TemplateBuffer(self._memory, flat.size, BufferUsage.ANY, driver.wrap(flat))
 

@@ -1,7 +1,7 @@
-"""A stand-in for a driver: put the binding of yours in its place and delete this file.
+"""A stand-in for a driver. Replace it by the binding of your driver and delete this file.
 
-Memory is known by handles that the host cannot look into. Work on them is done at once; where a
-real driver queues it, `Backend._synchronize` waits for it.
+Memory is identified by handles, and the host cannot access it. All work is done before a function
+returns. If a real driver queues work, `Backend._synchronize` must wait for it.
 """
 
 import itertools
@@ -9,28 +9,28 @@ import itertools
 import numpy as np
 
 CAPACITY = 1 << 30
-"""Bytes of memory of each card."""
+"""The memory of each card, in bytes."""
 
 _memory: dict[int, np.ndarray] = {}
 _handles = itertools.count(1)
 
 
 class DriverError(Exception):
-    """What the driver raises."""
+    """The exception that the driver raises."""
 
 
 def count() -> int:
-    """How many cards there are."""
+    """The number of cards."""
     return 1
 
 
 def used() -> int:
-    """Bytes that are taken."""
+    """The number of allocated bytes."""
     return sum(block.nbytes for block in _memory.values())
 
 
 def malloc(size: int) -> int:
-    """Take memory, with anything in it; returns its handle."""
+    """Allocate uninitialised memory; returns its handle."""
     if used() + size > CAPACITY:
         raise DriverError(f"out of memory: {size} bytes wanted, {CAPACITY - used()} free")
     handle = next(_handles)
@@ -39,14 +39,14 @@ def malloc(size: int) -> int:
 
 
 def wrap(memory: np.ndarray) -> int:
-    """Make memory of somebody else's known to the card, without a copy; returns its handle."""
+    """Register host memory with the card, without a copy; returns its handle."""
     handle = next(_handles)
     _memory[handle] = memory
     return handle
 
 
 def free(handle: int) -> None:
-    """Give memory back."""
+    """Free memory."""
     del _memory[handle]
 
 
@@ -61,25 +61,25 @@ def download(handle: int, offset: int, out: memoryview) -> None:
 
 
 def fill(handle: int, offset: int, size: int, value: int) -> None:
-    """Set bytes."""
+    """Set `size` bytes to `value`."""
     _memory[handle][offset : offset + size] = value
 
 
 def copy(target: int, to: int, source: int, start: int, size: int) -> None:
-    """Copy from memory of a card to memory of a card."""
+    """Copy between two memories of cards."""
     _memory[target][to : to + size] = _memory[source][start : start + size].copy()
 
 
 def view(
     handle: int, offset: int, kind: np.dtype, shape: tuple[int, ...], strides: tuple[int, ...]
 ) -> np.ndarray:
-    """Numbers in memory, for kernels only: what a pointer is on a real card."""
+    """The elements in memory as an array, for kernels only. On a real card this is a pointer."""
     return np.ndarray(shape, kind, _memory[handle], offset, strides)
 
 
 def launch(kernel: str, out: np.ndarray, *sources: np.ndarray, **numbers: float) -> None:
     """Run a kernel."""
-    with np.errstate(all="ignore"):  # infinities and NaN are results like others
+    with np.errstate(all="ignore"):  # infinities and NaN are valid results
         _KERNELS[kernel](out, *sources, **numbers)
 
 

@@ -1,4 +1,4 @@
-"""The entry point. It imports no driver: it is read by programs that never use this backend."""
+"""The entry point. It must not import the driver, because all programs import this module."""
 
 from collections.abc import Sequence
 
@@ -10,13 +10,13 @@ api_version = (0, 1)
 
 @tensorplug.hookimpl
 def tensorplug_score() -> int | Refusal:
-    """How well this backend suits the machine; look for the driver here, without loading it."""
+    """The score of this backend on this machine. Look for the driver here without loading it."""
     return 1
 
 
 @tensorplug.hookimpl
 def tensorplug_devices() -> Sequence[Device]:
-    """The devices of this machine; the driver may be imported now."""
+    """The devices of this machine. The driver may be imported here."""
     from tensorplug_template import driver
     from tensorplug_template.device import TemplateDevice
 

@@ -1,4 +1,4 @@
-"""How a result is compared with the reference; each way returns what is wrong, or nothing."""
+"""Comparison of a result with the reference. Each method describes what is wrong, if anything."""
 
 import math
 from collections.abc import Callable
@@ -45,12 +45,12 @@ NEAR: dict[tp.DType, tuple[float, float]] = {
     tp.F16: (2.0**-10, 1e-6),
     tp.BF16: (2.0**-7, 1e-6),
 }
-"""Relative and absolute distance of single elements, where a case asks for `each`."""
+"""Allowed relative and absolute errors of single elements, for cases with `each`."""
 
 OUTLIER = 30
-"""Distance of a single element, in roots of the limit of the mean square error."""
+"""Allowed error of a single element, in units of the root of the mean square limit."""
 TINY = 1e-37
-"""Distance that is nothing: numbers below the normal ones of f32 may be flushed to zero."""
+"""Errors up to this count as zero: subnormal numbers of f32 may be flushed to zero."""
 
 STEPS: dict[tp.DType, float] = {
     tp.Q4_0: 1 / 8,
@@ -76,18 +76,18 @@ STEPS: dict[tp.DType, float] = {
     **dict.fromkeys((IQ1_S, IQ1_M), 2),
     **dict.fromkeys((IQ2_XXS, IQ2_XS, IQ2_S, IQ3_XXS, IQ3_S), 2),
 }
-"""Distance of neighbouring values of a block, as a share of its largest one.
+"""Distance of neighbouring values of a block, relative to the largest value of the block.
 
-Codebooks of signs and magnitudes: a value and its negative.
+For codebooks of signs and magnitudes it is the distance of a value and its negative.
 """
 
 
 def difference(
     case: Case, built: Built, got: Array, wanted: Array, rounding: Rounding = Rounding.NONE
 ) -> str:
-    """What is wrong with the values `got`, in a few words; empty where nothing is.
+    """Describe in a few words what is wrong with the values `got`; empty if they are right.
 
-    `rounding` is what the stream declares for the node.
+    `rounding` is the rounding that the stream declares for the node.
     """
     if got.shape != wanted.shape:
         return f"shape {got.shape}, wanted {wanted.shape}"
@@ -110,14 +110,14 @@ def _near(case: Case, built: Built, got: Array, wanted: Array, rounding: Roundin
         relative, absolute = NEAR[built.node.dtype]
         far = np.abs(got - wanted) > relative * np.abs(wanted) + absolute
         return _first(built, got, wanted, far, "too far") if far.any() else ""
-    # One wrong element of many moves the mean little.
+    # One wrong element among many changes the mean only little, so elements are checked too.
     usual = math.sqrt(float(np.mean(wanted**2))) if wanted.size else 0.0
     far = np.abs(got - wanted) > OUTLIER * math.sqrt(limit) * np.maximum(np.abs(wanted), usual)
     return _first(built, got, wanted, far, "single elements too far") if far.any() else ""
 
 
 def _product(case: Case, built: Built, got: Array, wanted: Array, rounding: Rounding) -> str:
-    """Each element is as near as the rounding of sums and of operands leaves it."""
+    """Compare each element with the error that rounding of sums and operands allows."""
     bound = product_bound(built, rounding, representable=case.representable)
     far = ~(np.abs(got - wanted) <= bound + TINY) & (got != wanted)
     if not far.any():
@@ -127,7 +127,7 @@ def _product(case: Case, built: Built, got: Array, wanted: Array, rounding: Roun
 
 
 def normalised_error(got: Array, wanted: Array) -> float:
-    """Sum of squared differences over the sum of squares wanted."""
+    """The sum of squared differences, divided by the sum of the wanted squares."""
     apart = float(np.sum((got - wanted) ** 2))
     return apart and apart / max(float(np.sum(wanted**2)), 1e-300)
 
@@ -138,7 +138,7 @@ def _exact(_case: Case, built: Built, got: Array, wanted: Array) -> str:
 
 
 def _encoded(_case: Case, built: Built, got: Array, wanted: Array) -> str:
-    """No more than one value off by one step of its block."""
+    """Encoded values may differ by one step of their block, in one value at most."""
     allowed = STEPS[built.node.dtype] * float(np.abs(wanted).max(initial=0))
     apart = float(np.sqrt(np.sum((got - wanted) ** 2)))
     if apart <= allowed:
@@ -147,7 +147,7 @@ def _encoded(_case: Case, built: Built, got: Array, wanted: Array) -> str:
 
 
 def _not_finite(case: Case, built: Built, got: Array, wanted: Array) -> str:
-    """Infinite or NaN where the reference is one of both, near elsewhere."""
+    """The result must be infinite or NaN where the reference is, and near it elsewhere."""
     wanted = _as_stored(built.node.dtype, wanted)
     odd, found = ~np.isfinite(wanted), ~np.isfinite(got)
     if (odd != found).any():
@@ -157,17 +157,17 @@ def _not_finite(case: Case, built: Built, got: Array, wanted: Array) -> str:
 
 
 def _order(_case: Case, built: Built, got: Array, wanted: Array) -> str:
-    """The same values in order; equal ones may have changed places."""
+    """Indices must sort the values; indices of equal values may be swapped."""
     if not np.array_equal(np.sort(got, -1), np.broadcast_to(np.arange(got.shape[-1]), got.shape)):
-        return "some row is no order of its indices"
+        return "the indices of some row are not a permutation"
     return _same_picks(built, got, wanted, sort=False)
 
 
 def _set(_case: Case, built: Built, got: Array, wanted: Array) -> str:
-    """The same values, in any order."""
+    """Indices must pick the same values, in any order."""
     ranks = np.sort(got, -1)
     if (np.diff(ranks, axis=-1) == 0).any() or got.min(initial=0) < 0:
-        return "some row names an index twice, or a negative one"
+        return "some row has an index twice, or a negative index"
     return _same_picks(built, got, wanted, sort=True)
 
 
@@ -183,7 +183,7 @@ def _same_picks(built: Built, got: Array, wanted: Array, *, sort: bool) -> str:
 
 
 def _as_stored(dtype: tp.DType, values: Array) -> Array:
-    """The reference keeps f32 as float64; what an f32 cannot hold it cannot get."""
+    """Round the reference's float64 values to f32, because the result cannot hold more digits."""
     with np.errstate(over="ignore"):
         return values.astype(np.float32).astype(np.float64) if dtype is tp.F32 else values
 
@@ -194,7 +194,7 @@ def _same(got: Array, wanted: Array) -> Array:
 
 
 def _first(built: Built | None, got: Array, wanted: Array, wrong: Array, problem: str) -> str:
-    """The first element that is wrong, with what the sources have in its place."""
+    """Describe the first wrong element, with the elements of the sources at its index."""
     at = tuple(int(i) for i in np.argwhere(wrong)[0])
     count = int(wrong.sum())
     pair = f"{got[at].item()!r}, wanted {wanted[at].item()!r}"
@@ -203,7 +203,7 @@ def _first(built: Built | None, got: Array, wanted: Array, wrong: Array, problem
 
 
 def _given(built: Built, at: tuple[int, ...]) -> str:
-    """The elements of sources of the result's shape at an index, as they can be read back."""
+    """The elements at an index of sources with the shape of the result, with all digits."""
     node = built.node
     if node.view_of is not None:
         return ""

@@ -14,7 +14,7 @@ Slide = dict[str, int]
 
 
 def slides(dims: int, steps: tuple[int, ...], pads: tuple[int, ...]) -> list[Slide]:
-    """Strides and paddings of each dimension in all combinations, dilated by 1 and by 2."""
+    """All combinations of strides and paddings of each dimension, with dilations 1 and 2."""
     names = [f"{letter}{dim}" for letter in "spd" for dim in range(dims)]
     ranges = [steps] * dims + [pads] * dims + [(1, 2)] * dims
     return [dict(zip(names, numbers, strict=True)) for numbers in itertools.product(*ranges)]

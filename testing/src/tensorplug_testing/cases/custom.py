@@ -1,4 +1,4 @@
-"""Cases of functions of the user."""
+"""Cases of ops that call a function of the user."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ def doubled(y: Array, a: Array) -> None:
 
 
 def first_of_two(y: Array, a: Array, b: Array) -> None:
-    """`a`, and the first element of `b` added where it is an integer."""
+    """`a` plus the first element of `b` if that is an integer."""
     y[...] = a + b.flat[0]
 
 
@@ -27,17 +27,17 @@ def chosen(y: Array, a: Array, b: Array, c: Array) -> None:
 
 
 def lengths(y: Array, *sources: Array) -> None:
-    """How many elements each source has."""
+    """The number of elements of each source."""
     y[...] = [source.size for source in sources]
 
 
 def constant(y: Array) -> None:
-    """Seven, from nothing."""
+    """Seven, without sources."""
     y[...] = 7
 
 
 def all_added(y: Array, *sources: Array) -> None:
-    """Each element of each source counts, by its place."""
+    """A sum to which each element of each source contributes, weighted by its position."""
     y[...] = sum(
         float((source * range(1, source.shape[-1] + 1)).sum()) * n
         for n, source in enumerate(sources, 1)
@@ -50,7 +50,7 @@ def same(y: Array, a: Array, *_more: Array) -> None:
 
 
 def tripled(y: Array, a: Array, *, ith: int = 0, nth: int = 1) -> None:
-    """Three times `a`, each part its own rows."""
+    """Three times `a`; each call computes its own rows."""
     y[ith::nth] = a[ith::nth] * 3
 
 

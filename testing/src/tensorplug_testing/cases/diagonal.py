@@ -26,7 +26,7 @@ SYSTEM = Data("system", _well_posed)
 
 def solve(n: int, k: int, batch: tuple[int, ...], a: str = "plain", b: str = "plain") -> Case:
     """A system of `n` equations with `k` right sides."""
-    # Leafs of other layouts are not square, so there is no telling where the diagonal is.
+    # Leafs of other layouts are not square, so their values cannot have a dominant diagonal.
     data = SYSTEM if a == "plain" else uniform(0.5, 1)
     args = (Arg((n, n, *batch), layout=a, data=data), Arg((k, n, *batch), layout=b))
     return Case(op="solve_tri", args=args)

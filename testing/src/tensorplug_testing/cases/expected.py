@@ -1,4 +1,4 @@
-"""What the reference gives for a case, kept on disk where computing it takes long."""
+"""Results of the reference, with a cache on disk for results that take long to compute."""
 
 import contextlib
 import hashlib
@@ -23,10 +23,10 @@ from tensorplug_testing.cases.case import Built
 
 Array = npt.NDArray[Any]
 SLOW = 0.01
-"""Seconds from which on a result is worth a row in the file."""
+"""Results that take at least this many seconds are stored in the cache."""
 CACHE = Cache("reference", ".sqlite")
 KEPT = 8
-"""Files that stay: of environments in use side by side, and of the last few releases."""
+"""The number of cache files that are kept, for several environments and recent releases."""
 
 
 def expected(built: Built, roots: Sequence[Tensor]) -> list[Array]:
@@ -40,9 +40,9 @@ def expected(built: Built, roots: Sequence[Tensor]) -> list[Array]:
 
 
 def kept(built: Built, what: str, compute: Callable[[], list[Array]]) -> list[Array]:
-    """What `compute` returns; where it takes long, from the file the next time.
+    """Return the result of `compute`. If it took long, the next call reads it from the cache.
 
-    `what` tells apart what is kept for one case.
+    `what` distinguishes several results of one case.
     """
     key = f"{built.label}#{built.seed}{what}"
     found = _look_up(key)
@@ -57,7 +57,7 @@ def kept(built: Built, what: str, compute: Callable[[], list[Array]]) -> list[Ar
 
 @cache
 def reference_hash() -> str:
-    """A digest of all that results depend on: the reference, the cases, NumPy's version."""
+    """A digest of everything that results depend on: the reference, the cases, NumPy's version."""
     digest = hashlib.sha256(np.__version__.encode())
     for folder in (Path(reference.__file__).parent, Path(__file__).parent):
         for path in sorted(folder.glob("*.py")):
@@ -67,7 +67,7 @@ def reference_hash() -> str:
 
 @cache
 def _file(_process: int) -> sqlite3.Connection | None:
-    """The file for this very reference, opened once in each process; None where none can be."""
+    """The cache file of this reference, opened once per process; None if it cannot be opened."""
     folder = CACHE.usable()
     if folder is None:
         return None
@@ -77,7 +77,7 @@ def _file(_process: int) -> sqlite3.Connection | None:
             base = _opened(path)
         except sqlite3.OperationalError:  # locked, or no place to write
             raise
-        except sqlite3.DatabaseError:  # no database: a disk was full, or a process was killed
+        except sqlite3.DatabaseError:  # not a database: the disk was full, or a process was killed
             path.unlink()
             base = _opened(path)
         _forget_all_but(path)
@@ -97,8 +97,8 @@ def _opened(path: Path) -> sqlite3.Connection:
 
 
 def _forget_all_but(used: Path) -> None:
-    """Delete the oldest files: each change of the reference begins another."""
-    with contextlib.suppress(OSError):  # not ours to delete, or another process was quicker
+    """Delete the oldest files. Each version of the reference has a file of its own."""
+    with contextlib.suppress(OSError):  # no permission, or another process has deleted it
         others = [path for path in used.parent.glob("reference-*.sqlite") if path != used]
         others.sort(key=lambda path: path.stat().st_mtime)
         for path in others[: 1 - KEPT]:

@@ -23,7 +23,7 @@ def _cases(op: str) -> list[Case]:
         (Arg((7, 5, 3, 2), layout="columns"), Arg((7, 5, 3, 2), layout="rows")),
         (Arg((7, 5)), Arg((7, 5), tp.F16)),
     ]
-    # A gate of 150 lifts the last digit of a small activation above what `each` allows.
+    # A gate of 150 would raise the error of a small activation above the limit of `each`.
     return [
         *[Case(op=op, args=(x,), each=x.data is not _WIDE) for x in joined],
         *[

@@ -1,7 +1,7 @@
-"""The families of the other modules over wider grids: shapes, repetitions, layouts and types.
+"""Cases of all families over wider grids of shapes, repetitions, layouts and types.
 
-They follow what ggml's own test program runs for each op (sizes are smaller where only their number
-matters), so that a device which passes there meets nothing new here.
+The grids follow those of ggml's test program, so a device that passes ggml's tests has seen all
+these kinds of cases. Sizes are smaller where only the number of sizes matters.
 """
 
 import itertools

@@ -1,4 +1,4 @@
-"""Cases of windows laid side by side as rows, and of what is summed back."""
+"""Cases of windows copied into rows, and of the sums back."""
 
 import itertools
 from collections.abc import Mapping
@@ -98,7 +98,7 @@ def _back(
     layout: str = "plain",
     filters: tp.DType = tp.F32,
 ) -> Case:
-    """The gradient that comes back to an image of sizes `ne`."""
+    """The gradient of an image of sizes `ne`."""
     filled = (tp.input("", sizes[::-1], tp.F32) for sizes in (kernel, ne))
     like = tp.apply(tp.ops.op("im2col"), *filled, **slide)
     grad = Arg(like.ne[: like.rank], layout=layout)

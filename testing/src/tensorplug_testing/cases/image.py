@@ -10,7 +10,7 @@ Ne = tuple[int, ...]
 
 
 def resized(x: Ne, ne: Ne, layout: str = "plain", **params: Any) -> Case:
-    """`x` at sizes `ne`."""
+    """`x` resized to sizes `ne`."""
     return Case(op="upscale", args=(Arg(x, layout=layout),), params={"ne": ne, "rank": 4, **params})
 
 
@@ -51,7 +51,7 @@ RESIZED = [
 
 
 def padded(x: Ne, pads: Ne, *, circular: bool = False, layout: str = "plain") -> Case:
-    """`x` with something around it."""
+    """`x` padded by `pads`."""
     return Case(
         op="pad",
         args=(Arg(x, layout=layout),),

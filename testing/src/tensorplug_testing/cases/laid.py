@@ -23,11 +23,11 @@ class Laid:
     bindings: tp.Bindings
     buffers: MultiBuffer
     apart: BufferType | None = None
-    """Memory of the first leaf, whose bytes are the device's own affair."""
+    """The buffer type of the first leaf, if its layout is not standard."""
 
     @property
     def bound(self) -> tp.Part:
-        """What a backend plans."""
+        """The part that a backend plans."""
         return tp.Part.of(self.built.graph, self.bindings)
 
     @property
@@ -36,23 +36,24 @@ class Laid:
         return _roots(self.built.graph)
 
     def write_leafs(self) -> None:
-        """Give the leafs their values."""
+        """Write the values of the leafs."""
         for root, stored in self.built.stored.items():
             transfer.write(root, stored, self.bindings)
 
     @property
     def results(self) -> tuple[Tensor, ...]:
-        """The roots that the node writes; most nodes write one."""
+        """The roots that the node writes: one for most nodes."""
         return self.built.node.written_roots or (self.built.node.root,)
 
     def redrawn(self, base: int = 0, again: int = 1) -> "Laid":
-        """The same memory for other values of every leaf, which `write_leafs` is to write."""
+        """The same memory with other values for every leaf, which `write_leafs` then writes."""
         return replace(self, built=redrawn(self.case, self.built, base, again))
 
     def problem(self, rounding: Rounding = Rounding.NONE) -> str:
-        """What is wrong after a run, with what makes it happen again; empty where nothing is.
+        """Describe what is wrong after a run, with the id and seed to repeat it; empty if all is
+        right.
 
-        `rounding` is what the stream declares for the node.
+        `rounding` is the rounding that the stream declares for the node.
         """
         found = self._wrong_values(rounding) or self.changed_leafs() or self.changed_guards()
         return found and f"{self.case.id} (seed {self.built.seed}): {found}"
@@ -67,7 +68,7 @@ class Laid:
         return ""
 
     def changed_leafs(self) -> str:
-        """Which source was changed; empty where none was."""
+        """Name a source that was changed; empty if none was."""
         for root, stored in self.built.stored.items():
             if root in self.results or self.bindings.where(root).buffer.type is self.apart:
                 continue
@@ -77,7 +78,7 @@ class Laid:
         return ""
 
     def changed_guards(self) -> str:
-        """Which byte outside all tensors was changed; empty where none was."""
+        """Name a changed byte outside all tensors; empty if there is none."""
         for part in self.buffers.parts:
             changed = part.read(0, part.size) != SENTINEL
             for root in self.roots:
@@ -90,7 +91,8 @@ class Laid:
         return ""
 
     def _after(self, part: tp.Buffer, at: int) -> str:
-        """Which tensor ends before byte `at` of `part`, and how far; empty before the first."""
+        """Name the last tensor that ends before byte `at` of `part`, and the distance to its end;
+        empty before the first tensor."""
         ends = [
             (place.offset + root.nbytes, root)
             for root in self.roots
@@ -109,9 +111,9 @@ def lay(
     weights: BufferType | None = None,
     base: int = 0,
 ) -> Laid:
-    """Build `case` and give its tensors memory of `buffer_type`, guarded; leafs are all zero.
+    """Build `case` with its tensors in guarded memory of `buffer_type`; leafs are zero.
 
-    The first leaf lies in memory of the type `weights` if that is given, unguarded.
+    With `weights`, the first leaf is in unguarded memory of that type.
     """
     built = build(case, base)
     roots = _roots(built.graph)
@@ -131,12 +133,12 @@ def lay(
 
 
 def _room(root: Tensor, memory: BufferType) -> int:
-    """Bytes that are the root's to write: kernels may have scratch memory behind a result."""
+    """The bytes that a kernel may write for `root`, including scratch memory behind it."""
     return root.nbytes if root.is_leaf else memory.alloc_size(root)
 
 
 def _stand_in(root: Tensor, memory: BufferType) -> Tensor:
-    """A leaf of the size of `root` in `memory`: bytes where that is more than the root's own."""
+    """A leaf of the size that `root` takes in `memory`; of bytes if that exceeds its own size."""
     room = _room(root, memory)
     return leaf("", (room,), tp.I8) if room > root.nbytes else leaf("", root.shape, root.dtype)
 

@@ -18,7 +18,7 @@ from tensorplug_testing.cases.softmax import MASK, soft_max
 
 
 def _late(rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
-    """A mask in which the first row sees the last columns only, and the last row nothing."""
+    """A mask whose first row sees only the last columns, and whose last row sees nothing."""
     mask = rng.uniform(-1, 1, shape)
     mask[..., 0, :-100] = -np.inf
     mask[..., -1, :] = -np.inf

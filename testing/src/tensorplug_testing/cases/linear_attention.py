@@ -84,9 +84,9 @@ def gated_delta_net(
     params: dict[str, int] | None = None,
     layouts: Layouts = _PLAIN,
 ) -> Case:
-    """`gated_delta_net` of size, heads, tokens, sequences; `gates` gives each element its own.
+    """`gated_delta_net` of size, heads, tokens, sequences; with `gates`, each element has a gate.
 
-    `shared` is how many heads of v use one of q and k, and how many sequences.
+    `shared` has the numbers of heads of v, and of sequences, that share one of q and k.
     """
     size, heads, tokens, sequences = sizes
     few = (size, heads // shared[0], tokens, sequences // shared[1])

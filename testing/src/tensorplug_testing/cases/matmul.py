@@ -22,7 +22,7 @@ from tensorplug_testing.cases.case import (
 from tensorplug_testing.cases.elementwise import REAL
 
 ROUNDED = 5e-4
-"""Normalised mean square error where operands are rounded, of what is not judged as a product."""
+"""Normalised mean square error with rounded operands, for ops not compared as a `product`."""
 BLOCKS = sorted((t for t in WEIGHTS if t.is_block), key=lambda t: t.id)
 DECODED = [*REAL, tp.F64, *BLOCKS]
 
@@ -45,7 +45,7 @@ def product_of_experts(w: Arg, x: Arg, ids: Arg) -> Case:
 
 
 TYPES = [
-    # Bytes hold these x, so errors of a percent in a single block are seen whatever is rounded.
+    # Rounding to bytes does not change x, so an error of a percent in one block is always found.
     *[
         product(Arg((512, 9), t), Arg((512, m), data=BYTES), always=True)
         for t in BLOCKS
@@ -132,11 +132,11 @@ EXPERTS = [
 
 _SPOILED = [t for t in BLOCKS if t in SCALED]
 _MANY = 9
-"""Rows of x, more than kernels for few rows take."""
+"""A number of rows of x that is too large for kernels for few rows."""
 
 
 def _odd_products() -> Iterator[Case]:
-    """NaN and infinity in one row of x, or in one block of w: results of others do not change."""
+    """NaN and infinity in one row of x or one block of w, which must not change other results."""
     for value, m in [(math.nan, 1), (math.nan, 3), (math.nan, _MANY), (math.inf, 3)]:
         compare = "near" if math.isnan(value) else "not_finite"
         spoilt = with_one(value), with_one(value, "scale")

@@ -1,4 +1,4 @@
-"""The ops of real language models, with the sizes and strides that they have there.
+"""Nodes of real language models, with their sizes and strides.
 
 `models.json` is written by `apps/llm/tests/make_op_lists.py` from the graphs of SmolLM2-135M and
 Gemma 3 270M for one, five and sixteen tokens.
@@ -42,7 +42,7 @@ def _arg(source: dict[str, Any], data: Data) -> Arg:
 
 
 def _data(op: str, name: str, sources: list[Any]) -> Data:
-    """Values that mean something to the op: rows that are there, masks."""
+    """Values that are valid for the op: rows that exist, masks."""
     if name == "mask":
         return MASK
     if name == "positions":

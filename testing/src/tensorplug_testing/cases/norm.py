@@ -1,4 +1,4 @@
-"""Cases of rows divided by a statistic of themselves."""
+"""Cases of normalisation."""
 
 from tensorplug_testing.cases.case import Arg, Case, uniform
 

@@ -1,4 +1,4 @@
-"""Cases of steps of an optimizer: three tensors are written by one of them."""
+"""Cases of steps of optimizers. A step of AdamW writes three tensors."""
 
 import numpy as np
 
@@ -17,7 +17,7 @@ _ADAMW, _SGD = Data("adamw", _adamw), uniform(0.01, 0.1)
 
 
 def adamw(ne: tuple[int, ...], x: str = "plain", state: str = "plain") -> Case:
-    """A step of weights and gradients in one layout, with state in another."""
+    """A step with weights and gradients in the layout `x`, and the state in the layout `state`."""
     positive = uniform(0, 1)
     args = (
         Arg(ne, layout=x),
@@ -29,7 +29,7 @@ def adamw(ne: tuple[int, ...], x: str = "plain", state: str = "plain") -> Case:
 
 
 def sgd(ne: tuple[int, ...], x: str = "plain", grad: str = "plain") -> Case:
-    """A step down a gradient."""
+    """A step of gradient descent."""
     args = (Arg(ne, layout=x), Arg(ne, layout=grad), Arg((2,), data=_SGD))
     return Case(op="opt_step_sgd", args=args)
 

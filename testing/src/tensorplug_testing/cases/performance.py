@@ -1,4 +1,4 @@
-"""Cases that are worth timing: the shapes of language and image models, one stream's worth each."""
+"""Cases for measuring speed, with shapes of language and image models."""
 
 import tensorplug as tp
 from tensorplug.dtypes import Q5_0

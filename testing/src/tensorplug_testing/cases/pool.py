@@ -13,7 +13,7 @@ _LAYOUTS = ("plain", "permuted", "transposed", "rows", "columns", "shifted")
 
 
 def pool(op: str, x: Arg, **params: Any) -> Case:
-    """Pooling of `x`; every element counts."""
+    """Pooling of `x`, with every element compared."""
     return Case(op=op, args=(x,), params=params, each=True)
 
 

@@ -11,7 +11,7 @@ from tensorplug_testing.cases.diagonal import masks
 
 
 def _visible(rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
-    """Numbers, and minus infinity for a third of the columns of each row, never for the first."""
+    """Numbers, with minus infinity in a third of the columns of each row, never in the first."""
     mask = np.where(rng.random(shape) < 1 / 3, -np.inf, rng.uniform(-1, 1, shape))
     first = mask[..., :1]
     first[...] = rng.uniform(-1, 1, first.shape)

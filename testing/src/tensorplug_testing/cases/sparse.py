@@ -21,7 +21,7 @@ def indexer(
     layouts: Layouts = _PLAIN,
     **given: Arg,
 ) -> Case:
-    """`lightning_indexer` on keys of type `kind` with `masks` masks; `given` replaces sources.
+    """`lightning_indexer` with keys of type `kind` and `masks` masks; `given` replaces sources.
 
     `sizes` are size, heads, tokens, positions, batch.
     """
@@ -133,7 +133,7 @@ def pre(sizes: tuple[int, int, int], layouts: Layouts = _PLAIN, **params: float)
 
 
 def post(sizes: tuple[int, int, int], layouts: Layouts = _PLAIN, *, mixed: bool = True) -> Case:
-    """`dsv4_hc_post` of size, streams, tokens, with a matrix that mixes or without."""
+    """`dsv4_hc_post` of size, streams, tokens; with `mixed`, with a matrix that mixes streams."""
     size, streams, tokens = sizes
     sources = {
         "x": Arg((size, tokens)),

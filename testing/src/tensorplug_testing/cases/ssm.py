@@ -53,7 +53,7 @@ _PLAIN: Layouts = {}
 
 
 def laid(sources: dict[str, Arg], layouts: Layouts) -> tuple[Arg, ...]:
-    """The sources in order, those that `layouts` names laid out so."""
+    """The sources in order, in the layouts that `layouts` names."""
     return tuple(replace(a, layout=layouts.get(n, a.layout)) for n, a in sources.items())
 
 
@@ -83,7 +83,7 @@ def ssm_scan(
 
 
 def _steps(low: float, high: float) -> Arg:
-    """Steps of time for the sizes that are the default."""
+    """Time steps (dt) for the default sizes, between `low` and `high`."""
     return Arg((4, 5, 2), data=uniform(low, high))
 
 

@@ -1,7 +1,7 @@
-"""A case of each op that is just larger than a tile of 32,768 elements.
+"""A case of each op that is slightly larger than a tile of 32,768 elements.
 
-The source or the result ends in a short tile whose length is not a power of two. Every last element
-matters to the result, so an element that is lost there is seen.
+The source or the result ends in a short tile whose length is not a power of two. The last elements
+change the result, so a kernel that loses elements there fails the case.
 """
 
 from collections.abc import Mapping
@@ -46,14 +46,14 @@ LONG = (361, 93)
 
 
 def _peak_at_the_end(rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
-    """Numbers between -1 and 1, and a larger one as the last of each row."""
+    """Numbers between -1 and 1, with a larger number at the end of each row."""
     values = rng.uniform(-1, 1, shape)
     values[..., -1] = 2
     return values
 
 
 def _share_at_the_end(rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
-    """Rows of positive numbers whose sum is 1, half of it in the last element."""
+    """Rows of positive numbers with the sum 1, whose last element is about a half."""
     shares = rng.uniform(0.5, 1, shape)
     shares[..., -1] = 0
     shares /= 2 * shares.sum(axis=-1, keepdims=True)

@@ -13,13 +13,13 @@ _POSITIVE = uniform(0, 150)
 _HALVES = among(0.5, -0.5, 1.5, -1.5, 2.5, -2.5, 0.49999997, -0.49999997, 8388609.0, 0.0, -0.0)
 _RANGES: dict[str, Data] = {"sqrt": _POSITIVE, "log": _POSITIVE}
 _HALF_RANGES: dict[str, Data] = {"exp": uniform(-10, 10), "expm1": uniform(-10, 10)}
-"""Ranges whose results an f16 holds."""
+"""Ranges for which results fit into f16."""
 
 _FINITE = (0.0, -0.0, 1e-30, -1e-30, 1.0, -1.0, 20.0, 20.1, -20.0, 1e30, -1e30)
 _NO_LIMIT_BELOW = {"gelu", "gelu_quick", "gelu_erf", "silu", "hardswish"}
-"""Their formulas say infinity times zero at minus infinity."""
+"""Ops whose formulas give infinity times zero at minus infinity."""
 _NO_NAN = {"step", "sgn", "relu", "elu", "softplus", "hardswish", "hardsigmoid"}
-"""Their formulas choose by comparison, which leaves open what a NaN gives."""
+"""Ops whose formulas compare, so that their result for NaN is undefined."""
 _PERIODIC = {"sin", "cos"}
 
 

@@ -12,7 +12,7 @@ def part(ne: tuple[int, ...], w: int, layout: str = "plain") -> Case:
 
 
 def unpart(channels: int, wide: int, high: int, w: int, layout: str = "plain") -> Case:
-    """Windows put together."""
+    """An image put together from windows."""
     count = -(-wide // w) * -(-high // w)
     return Case(
         op="win_unpart",

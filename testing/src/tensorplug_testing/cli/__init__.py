@@ -1,1 +1,1 @@
-"""Subcommands of `tensorplug` that this distribution brings."""
+"""Subcommands of `tensorplug` of this distribution."""

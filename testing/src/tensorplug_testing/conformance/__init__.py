@@ -1,1 +1,1 @@
-"""What `pytest --pyargs tensorplug_testing --device NAME` collects."""
+"""The tests that `pytest --pyargs tensorplug_testing --device NAME` collects."""

@@ -13,7 +13,7 @@ WRONG_USE = int(pytest.ExitCode.USAGE_ERROR)
 
 
 class TestDevice(DeviceTests):
-    """Every contract, on one device of this machine."""
+    """Tests of every contract, on one device of this machine."""
 
     @pytest.fixture(scope="class")
     @classmethod
@@ -33,7 +33,7 @@ class TestDevice(DeviceTests):
         try:
             backend = tensorplug.open(spec)
         except TensorplugError as error:
-            # Without its device each of thousands of tests would say the same.
+            # Without the device each of the thousands of tests would fail with the same text.
             pytest.exit(f"--device {spec}: {error}", WRONG_USE)
         with backend:
             yield backend

@@ -1,4 +1,4 @@
-"""`needs`: tests that ask for an optional ability, and are skipped where a device lacks it."""
+"""`needs`: marks tests of an optional ability, which are skipped for devices without it."""
 
 import functools
 import inspect
@@ -15,12 +15,12 @@ ABILITIES = {
     "events": "events",
     "host_buffer": "host buffers",
     "host_import": "import of host memory",
-    "mmap": "wish for mapped files",
-    "threads": "threads to set",
+    "mmap": "preference for mapped files",
+    "threads": "number of threads to set",
     "abort": "abort callback",
     "fusion": "fused groups",
 }
-"""What each field of `Capabilities` is called in a reason."""
+"""The name of each field of `Capabilities` in the reason of a skipped test."""
 
 P = ParamSpec("P")
 
@@ -52,6 +52,6 @@ def needs(*abilities: str) -> Callable[[Callable[P, None]], Callable[P, None]]:
 
 
 def lacking(name: str, capabilities: Capabilities, abilities: tuple[str, ...]) -> str:
-    """Say which of `abilities` a device called `name` lacks; an empty string for none."""
+    """Describe which of `abilities` the device `name` lacks; empty if it has all of them."""
     missing = [ABILITIES[a] for a in abilities if not getattr(capabilities, a)]
     return f"{name} has no {' and no '.join(missing)}" if missing else ""

@@ -1,4 +1,4 @@
-"""`AsyncTests`: the ordering of queued work, line by line as docs/async.md states it."""
+"""`AsyncTests`: the ordering of queued work, with a test for each line of docs/async.md."""
 
 import numpy as np
 

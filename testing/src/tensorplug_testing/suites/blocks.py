@@ -117,7 +117,7 @@ def _group_norm_mul_add(draw: Draw) -> Tensor:
 
 
 def _residuals(draw: Draw) -> list[Tensor]:
-    """Sums that are read again after their norms, and at last an output."""
+    """Sums that later nodes read in addition to their norms; the last sum is an output."""
     x, normed = draw.input(5, 64), draw.input(5, 64)
     for _ in range(3):
         x = x + normed
@@ -141,7 +141,7 @@ def _rms_norm_mul_rope(draw: Draw, mode: str) -> Tensor:
 
 
 def _rms_norm_mul_rope_sections(draw: Draw, mode: str) -> Tensor:
-    """Positions of four kinds, stretched, of heads that the norm saw as rows of one matrix."""
+    """Scaled positions of four kinds; the norm sees the heads as rows of one matrix."""
     heads = tp.rms_norm(draw.input(15, 48)) * draw.scales(48)
     sections = (9, 7, 8, 0)
     return tp.rope(
@@ -157,7 +157,8 @@ def _rms_norm_mul_rope_sections(draw: Draw, mode: str) -> Tensor:
 
 
 def _rms_norm_mul_rope_part(draw: Draw) -> Tensor:
-    """A part of each head turns, as far as factors say; heads lie apart, with weights each."""
+    """Rotation of a part of each head, with factors; there are gaps between heads, and each head
+    has weights of its own."""
     wide = draw.input(2, 5, 3, 70)[..., 2:39]
     heads = tp.rms_norm(wide, eps=1e-3) * draw.input(3, 37)
     factors = draw.input(10, low=1, high=3)
@@ -279,13 +280,13 @@ WIDTH = HEADS * HEAD
 
 
 def _projected(draw: Draw, x: Tensor, heads: int) -> Tensor:
-    """[head size, heads, tokens] of `x`."""
+    """A product with `x`, as [head size, heads, tokens]."""
     w = draw.weights(heads * HEAD, WIDTH)
     return tp.mul_mat(w, x).reshape(x.shape[0], heads, HEAD)
 
 
 def _attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
-    """Attention in single ops, of q, k, v [head size, heads, tokens]: [width, tokens]."""
+    """Attention by single ops, of q, k and v [head size, heads, tokens]: [width, tokens]."""
     q, k = (tp.permute(t, (1, 0, 2)) for t in (q, k))
     probabilities = tp.soft_max(tp.mul_mat(k, q), mask, scale=HEAD**-0.5)
     columns = tp.cont(tp.permute(v, (1, 2, 0)))
@@ -312,7 +313,7 @@ def _flash_attention(draw: Draw, tokens: int, softcap: float = 0.0) -> Tensor:
 
 
 def _cached_attention(draw: Draw, tokens: int, x: Tensor, *, flash: bool) -> list[Tensor]:
-    """New keys and values go to the rows of a cache that `rows` name; then all of it is read."""
+    """Attention over a cache: new keys and values are stored at `rows`, then the cache is read."""
     positions, rows = draw.positions(tokens), draw.rows(tokens, 16)
     q, k = (
         tp.rope(_projected(draw, x, heads), positions, dims=HEAD, mode="neox")
@@ -354,7 +355,10 @@ def _routed(logits: Tensor, kind: str) -> tuple[Tensor, Tensor]:
 
 
 def _routing(draw: Draw, kind: str) -> Tensor:
-    """Each token's experts, by what their rows say: the order among equals is the device's."""
+    """The weighted sum of rows of each token's experts.
+
+    The numbers of the experts are not outputs, because the order of equal scores is undefined.
+    """
     logits = draw.input(9, 64) @ draw.weights(EXPERTS, 64).T
     ids, weights = _routed(logits, kind)
     table = draw.input(9, EXPERTS, 4)
@@ -408,7 +412,7 @@ def _combined(draw: Draw, chosen: int) -> Tensor:
 
 
 def _sorted_routing(draw: Draw, kind: str) -> list[Tensor]:
-    """Experts by a sort of all scores, as most models choose them."""
+    """Routing by a sort of all scores, as most models do it."""
     logits = draw.input(9, EXPERTS, low=-4, high=4)
     score: dict[str, Callable[[Tensor], Tensor]] = {
         "soft_max": tp.soft_max,

@@ -1,4 +1,4 @@
-"""`CopyTests`: bytes and tensors between any two memories, at once or on streams."""
+"""`CopyTests`: copies of bytes and tensors between memories, immediate or queued on streams."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -48,13 +48,13 @@ SCATTERED: dict[str, Callable[[Any], Any]] = {
 
 
 class CopyTests(Suite):
-    """The device's memory, its host buffers, the host's memory and that of another device."""
+    """Copies between the device's memory, its host buffers, host memory and another device."""
 
     # --- copies ----------------------------------------------------------------------------
 
     @pytest.fixture(params=["same", "pinned", "host", "private"])
     def partner(self, request: pytest.FixtureRequest, device: Device) -> Iterator[BufferType]:
-        """Memory to copy to and from: the device's, the host's, and that of another device."""
+        """The other side of copies: the device's memory, host memory, or that of another device."""
         own = {"same": device.buffer_type, "pinned": device.host_buffer_type}
         if request.param in own:
             kind = own[request.param]

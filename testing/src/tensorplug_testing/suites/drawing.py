@@ -13,10 +13,10 @@ from tensorplug_testing.suites.work import Work
 
 
 class Draw:
-    """Makes leafs with random values; `given` and `stored` say what lies in them.
+    """Makes leafs with random values; `given` and `stored` hold these values.
 
-    Shapes are in NumPy order. Inputs are written before each run and differ from run to run;
-    weights lie in the device's memory, caches there or in memory of the type `caches_in`.
+    Shapes are in NumPy order. Inputs get new values before each run. Weights are placed in the
+    device's memory; caches too, or in memory of the type `caches_in`.
     """
 
     def __init__(self, work: Work, seed: int, caches_in: BufferType | None = None) -> None:
@@ -34,38 +34,39 @@ class Draw:
     def input(
         self, *shape: int, dtype: tp.DType = tp.F32, low: float = -1, high: float = 1
     ) -> Tensor:
-        """Numbers between `low` and `high`."""
+        """An input of numbers between `low` and `high`."""
         tensor = tp.input("input", shape, dtype)
         self._spans[tensor] = (low, high)
         return tensor
 
     def rows(self, count: int, below: int, *, partly: bool = False) -> Tensor:
-        """i32 row numbers less than `below`, all different; with `partly` some name no row."""
+        """An input of different i32 row numbers below `below`; with `partly`, some are -1."""
         tensor = tp.input("rows", (count,), tp.I32)
         self._rows[tensor] = (below, partly)
         return tensor
 
     def positions(self, count: int) -> Tensor:
-        """i32 positions in a row."""
+        """An input of consecutive i32 positions."""
         return self._place("positions", np.arange(3, 3 + count, dtype=np.int32), tp.I32)
 
     def mask(self, tokens: int, seen: int, *, dtype: tp.DType = tp.F32) -> Tensor:
-        """A causal mask: the last of `tokens` sees all of `seen`, each one before it one less."""
+        """A causal mask: the last of `tokens` sees `seen` positions, the token before it one less,
+        and so on."""
         tensor = tp.input("mask", (tokens, seen), dtype)
         self._masks[tensor] = seen - tokens
         return tensor
 
     def weights(self, *shape: int, dtype: tp.DType = tp.F32) -> Tensor:
-        """A constant on the device, in any type that has an encoder; rows about of length 1."""
+        """Weights of a type that has an encoder; the length of rows is about 1."""
         limit = (3 / shape[-1]) ** 0.5
         return self._place("weights", encode(dtype, self._uniform(-limit, limit, shape)), dtype)
 
     def scales(self, size: int) -> Tensor:
-        """A constant vector of numbers about 1."""
+        """A vector of weights close to 1."""
         return self._place("scales", self._uniform(0.5, 1.5, (size,)), tp.F32)
 
     def cache(self, *shape: int, dtype: tp.DType = tp.F16) -> Tensor:
-        """Memory that graphs write to, full of numbers at first."""
+        """A cache that graphs write to, with random numbers at the start."""
         data = encode(dtype, self._uniform(-1, 1, shape))
         tensor = self._place("cache", data, dtype, self._cache_type)
         self.caches.append(tensor)

@@ -1,4 +1,4 @@
-"""`EventTests`: marks in a stream, and who waits for them."""
+"""`EventTests`: events in a stream, and waiting for them."""
 
 from typing import cast
 
@@ -12,10 +12,10 @@ from tensorplug_testing.suites.work import Work
 
 
 class ForeignEvent(Event):
-    """A mark in a stream that no device knows."""
+    """An event that belongs to no device."""
 
     def synchronize(self) -> None:
-        """Nothing is behind it."""
+        """Return: no work comes before this event."""
 
     @property
     def done(self) -> bool:
@@ -23,7 +23,7 @@ class ForeignEvent(Event):
 
 
 class EventTests(RelaySuite):
-    """An event is reached once the work before it is done, and streams wait for it."""
+    """Events are reached when the work before them is done, and streams can wait for them."""
 
     @needs("events")
     def test_event_is_reached_once_the_host_has_waited_for_it(

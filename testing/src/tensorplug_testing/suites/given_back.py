@@ -16,15 +16,16 @@ from tensorplug.graph.tensor import Tensor, leaf
 from tensorplug_testing.suites.work import Suite, Work, numbers
 
 SIZE = 40 << 20
-"""Bytes of each buffer, where the device has room."""
+"""The size of each buffer in bytes, if the device has enough memory."""
 TIMES = 4
 LARGE = 32 << 20
-"""Bytes from which on the C library gives memory back to the system; less stays in its heap."""
+"""The smallest allocation in bytes that the C library returns to the system when it is freed;
+smaller ones stay in its heap."""
 _STATM = Path("/proc/self/statm")
 
 
 class GivenBackTests(Suite):
-    """Closed objects are kept while more are made and closed: memory must not grow with them."""
+    """Memory must not grow while objects are made and closed and references to them are kept."""
 
     def test_closed_buffers_hold_no_memory(self, work: Work, device: Device) -> None:
         size = _size(device)
@@ -62,14 +63,15 @@ class GivenBackTests(Suite):
 
 
 def _size(device: Device) -> int:
-    """Bytes of a buffer of which the device has room for many."""
+    """A size in bytes such that the device has memory for many buffers of this size."""
     memory = device.memory()
     room = memory.free // (4 * TIMES) if memory.total else SIZE
     return min(SIZE, device.buffer_type.max_size, room)
 
 
 def _table(work: Work, device: Device, size: int) -> Tensor | None:
-    """Weights of 16 bits of half the size, which a plan may keep in 32; None where none are."""
+    """f16 weights of half of `size` bytes, which a plan might expand to f32; None if the device
+    does not support them."""
     table = leaf("table", (size // 2 // 2048, 1024), tp.F16)
     if not table.size or device.refuses(tp.get_rows(table, tp.input("ids", (1,), tp.I32))):
         return None
@@ -81,7 +83,7 @@ def _table(work: Work, device: Device, size: int) -> Tensor | None:
 
 
 def _run(work: Work, device: Device, backend: Backend, table: Tensor | None, size: int) -> Any:
-    """A plan that wrote into new buffers of `size` bytes each; all of it is closed again."""
+    """Run a plan in new buffers of `size` bytes each, close everything, and return the plan."""
     x, ids = tp.input("x", (100,), tp.F32), tp.input("ids", (1,), tp.I32)
     outputs = [work.chain(x), *([] if table is None else [tp.get_rows(table, ids)])]
     graph = tp.Graph(outputs)
@@ -106,7 +108,8 @@ def _run(work: Work, device: Device, backend: Backend, table: Tensor | None, siz
 
 
 def _check(device: Device, once: Callable[[], Any], size: int) -> None:
-    """Keep what `once` returns; each time must not hold another half of `size` bytes."""
+    """Call `once` repeatedly and keep its results. Each call must hold less than half of `size`
+    bytes."""
     kept = [once() for _ in range(2)]
     with Meter(device, size) as meter:
         kept += [once() for _ in range(TIMES)]
@@ -114,16 +117,16 @@ def _check(device: Device, once: Callable[[], Any], size: int) -> None:
     held = [f"{bytes_ >> 10} KiB {what}" for what, bytes_ in grown.items()]
     assert all(g <= TIMES * size // 2 for g in grown.values()), (
         f"{TIMES} closed objects with {size >> 10} KiB each still hold memory: {', '.join(held)}; "
-        "let go of it in _close()"
+        "release it in _close()"
     )
     assert len(kept) == TIMES + 2
 
 
 class Meter:
-    """Bytes in use by Python and NumPy, by the process, and by a device with memory of its own."""
+    """Measures the memory used by Python and NumPy, by the process, and by the device."""
 
     def __init__(self, device: Device, size: int) -> None:
-        """`size` is that of the buffers."""
+        """`size` is the size of the buffers in bytes."""
         self._device = device
         self._large = size > LARGE
         self._ours = False
@@ -155,7 +158,7 @@ class Meter:
         if self._large and _STATM.exists():
             pages = int(_STATM.read_text(encoding="ascii").split()[1])
             found["of the process"] = pages * os.sysconf("SC_PAGE_SIZE")
-        # What is free of the host's memory changes by itself.
+        # Free host memory is not measured, because other processes change it.
         if self._device.type is DeviceType.GPU:
             found["of the device"] = -self._device.memory().free
         return found

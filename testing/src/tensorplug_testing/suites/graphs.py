@@ -1,4 +1,4 @@
-"""`GraphTests`: whole graphs on the device, with cpu for what it does not do."""
+"""`GraphTests`: whole graphs on the device; the cpu computes the ops that the device refuses."""
 
 import itertools
 import zlib
@@ -22,18 +22,17 @@ RUNS = 3
 
 
 class GraphTests(Suite):
-    """Graphs as models have them, against the float64 reference.
+    """Graphs like those of models, compared with the float64 reference.
 
-    Where the device computes groups of nodes as one, each is run with and without that in turn.
-
-    Four ways each: all that the device does on the device, so that kernels may be fused; the same
-    with every value an output, so that none may; with every second op on cpu, so that values go
-    back and forth; and as the scheduler likes it.
+    Each graph runs in four ways: with all supported ops on the device, so that ops can be fused;
+    with every value as an output, so that no ops can be fused; with every second op on the cpu, so
+    that values are copied in both directions; and as the scheduler chooses. A device with fused
+    groups runs each graph with and without fusion.
     """
 
     @pytest.fixture
     def fallback(self) -> Iterator[Backend]:
-        """A stream of cpu for ops that the device does not do."""
+        """A stream of the cpu, for ops that the device refuses."""
         with CPUDevice("cpu:kit") as cpu, cpu.open() as backend:
             yield backend
 
@@ -71,7 +70,7 @@ class GraphTests(Suite):
 
 
 class Trial:
-    """A graph of GRAPHS with its leafs, and what of it the device does."""
+    """A graph of GRAPHS with its leafs, and the nodes that the device supports."""
 
     def __init__(self, work: Work, fallback: Backend, name: str) -> None:
         self._work, self._fallback = work, fallback
@@ -79,18 +78,18 @@ class Trial:
         self._draw = Draw(work, zlib.crc32(name.encode()))
         self.graph = tp.Graph(GRAPHS[name].build(self._draw))
         if any(work.device.refuses(n) for n in self.graph.nodes if n.writes):
-            # A device that writes no caches leaves them to the one that does.
+            # If the device cannot write caches, they are placed on the cpu, which can.
             self._draw = Draw(work, zlib.crc32(name.encode()), fallback.buffer_type)
             self.graph = tp.Graph(GRAPHS[name].build(self._draw))
         self.backend = work.open()
         ops = [n for n in self.graph.nodes if not n.is_view and not work.device.refuses(n)]
         if not ops:
-            pytest.skip(f"{work.device.name} does no op of this graph")
-        # Writes are done where the memory is, whatever anybody wishes.
+            pytest.skip(f"{work.device.name} supports no op of this graph")
+        # Writes run on the device that has the memory, so they are not pinned.
         self.nodes = [n for n in ops if not n.writes]
 
     def check(self, graph: tp.Graph, pins: Mapping[Tensor, Backend]) -> None:
-        """Run `graph` and compare all its outputs; caches go on from run to run."""
+        """Run `graph` several times and compare all outputs; caches keep their state."""
         scheduler = self._work.keep(tp.Scheduler([self.backend, self._fallback]))
         fusing = isinstance(self._work.device, SupportsFusion)
         schedules = [
@@ -110,12 +109,12 @@ class Trial:
 
 
 def _is_settled(node: Tensor) -> bool:
-    """Whether the definition of the op fixes every element: row numbers may come in any order."""
+    """True if the op defines every element; the order of row numbers may be undefined."""
     return node.op != "top_k"
 
 
 def _stored(slots: Array, tensor: Tensor) -> Array:
-    """What a device holds where the reference holds `slots`."""
+    """The stored values of a device for the values `slots` of the reference."""
     shape = tensor.shape
     if tensor.dtype.is_block:
         shape = (*shape[:-1], tensor.dtype.row_size(tensor.ne[0]))
@@ -123,7 +122,7 @@ def _stored(slots: Array, tensor: Tensor) -> Array:
 
 
 def _difference(found: Array, wanted: Array, node: Tensor, limit: float) -> str:
-    """How `found` differs from the values of `node`; an empty string for not much."""
+    """Describe how `found` differs from the values of `node`; empty if it is within the limit."""
     ours: Any = reference.decode(node.dtype, found).reshape(-1)
     theirs = wanted.reshape(-1)
     finite = np.isfinite(theirs)

@@ -1,4 +1,4 @@
-"""`HostMemoryTests`: memory of a device that the host sees, and the host's that a device sees."""
+"""`HostMemoryTests`: memory that both the device and the host can access."""
 
 import numpy as np
 import pytest
@@ -12,7 +12,7 @@ from tensorplug_testing.suites.work import SIZES, Suite, Work, numbers
 
 
 class HostMemoryTests(Suite):
-    """The same bytes on both sides, and a refusal where there are none."""
+    """Shared memory has the same bytes on both sides; private memory is refused to the host."""
 
     def test_host_shares_memory_that_it_sees(self, work: Work, memory: BufferType) -> None:
         if not memory.is_host:

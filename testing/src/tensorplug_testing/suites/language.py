@@ -1,4 +1,4 @@
-"""`LanguageTests`: a language model writes on the device what it writes by the reference."""
+"""`LanguageTests`: a language model generates the same text as the reference."""
 
 from collections.abc import Iterator, Mapping
 
@@ -19,17 +19,17 @@ ON_CPU: Mapping[str, frozenset[str]] = {
     "first layer on cpu": frozenset({"embedding", "0"}),
     "last layer on cpu": frozenset({"1", "norm", "head"}),
 }
-"""Which parts of the model lie in memory of cpu: layers by number, other weights by name."""
+"""The parts of the model in memory of the cpu: layers by number, other weights by name."""
 REWRITTEN = 8
-"""Tokens that are generated with weights that were written over those of a run."""
+"""The number of tokens that are generated after the weights were overwritten."""
 
 
 class LanguageTests(Suite):
-    """24 tokens step by step with a cache: every run gets other ids, positions and masks."""
+    """Generation of 24 tokens with a cache; each run has other ids, positions and masks."""
 
     @pytest.fixture
     def fallback(self) -> Iterator[Backend]:
-        """A stream of cpu for what the device does not do."""
+        """A stream of the cpu, for ops that the device refuses."""
         with CPUDevice("cpu:kit") as cpu, cpu.open() as backend:
             yield backend
 
@@ -54,7 +54,7 @@ class LanguageTests(Suite):
 
 
 class Text:
-    """A model in memory of the device and of cpu, with schedules for the prompt and for a token."""
+    """A model in memory of the device and the cpu, with schedules for a prompt and for a token."""
 
     def __init__(self, work: Work, fallback: Backend, kind: str, on_cpu: frozenset[str]) -> None:
         self._work, self._kind, self._on_cpu = work, kind, on_cpu
@@ -62,7 +62,7 @@ class Text:
         self._model = Model(KINDS[kind], self._make)
         self._steps = {tokens: self._model.step(tokens) for tokens in (len(PROMPT), 1)}
         if not any(_computes(work.device, n) for n in self._steps[1].graph.nodes):
-            pytest.skip(f"{work.device.name} does no op of a language model")
+            pytest.skip(f"{work.device.name} supports no op of a language model")
 
     def __enter__(self) -> "Text":
         scheduler = self._work.keep(tp.Scheduler([self._device, self._fallback]))
@@ -84,10 +84,10 @@ class Text:
             limit = KINDS[self._kind].limit
             where = f"token {turn + 1} of {tokens}"
             assert error <= limit, f"{where}: logits have NMSE {error:.2e}, more than {limit:g}"
-            assert got == token, f"{where} is {got}, the reference writes {token}"
+            assert got == token, f"{where} is {got}; the reference generates {token}"
 
     def rewrite(self, seed: int) -> None:
-        """Give the weights the values of `seed`, and empty the caches."""
+        """Overwrite the weights with the values of `seed`, and clear the caches."""
         for name, (stored, _) in language.weights(KINDS[self._kind], seed).items():
             transfer.write(self._model.weights[name], stored)
         for cached in self._model.caches.values():
@@ -100,7 +100,7 @@ class Text:
         home = self._fallback if name.partition(".")[0] in self._on_cpu else self._device
         is_cache = name.endswith((".keys", ".values"))
         if is_cache and not _writes_rows(self._work.device, dtype, language.KV_HEADS):
-            home = self._fallback  # a device that writes no rows leaves caches to the one that does
+            home = self._fallback  # the device cannot write rows, so caches are on the cpu
         usage = BufferUsage.ANY if is_cache else tp.WEIGHTS
         tensor = place(name, stored, home.buffer_type, usage=usage, dtype=dtype)
         assert tensor.place is not None

@@ -1,4 +1,4 @@
-"""`LateErrorTests`: queued work that fails or is stopped, and the stream afterwards."""
+"""`LateErrorTests`: queued work that fails or is aborted, and the stream afterwards."""
 
 import pytest
 
@@ -11,12 +11,13 @@ from tensorplug_testing.suites.work import Suite, Work
 
 
 class LateErrorTests(Suite):
-    """An error is raised once, by its own stream, when it is waited for; the stream goes on."""
+    """A wait for a stream raises the error of its work once; then the stream works again."""
 
     def break_next_op(self, device: Device) -> bool:
-        """Make the next op of `device` fail with a TensorplugError; False where nothing can.
+        """Make the next op of `device` fail with a TensorplugError; False if that is not possible.
 
-        Authors who can bring that about replace this; the tests of late errors are skipped else.
+        Override this if your device can fail on request. Otherwise tests of late errors are
+        skipped.
         """
         return False
 

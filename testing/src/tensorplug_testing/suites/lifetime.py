@@ -1,4 +1,4 @@
-"""`LifetimeTests`: closing in order, using what is closed, garbage, and leaks."""
+"""`LifetimeTests`: order of closing, use of closed objects, garbage collection, and leaks."""
 
 import gc
 import itertools
@@ -43,15 +43,15 @@ REMEDY = "; close them first, or use close(force=True)"
 
 
 class LifetimeTests(Suite):
-    """Order of closing, double close, use after close, garbage in any order, leaks."""
+    """Order of closing, double close, use after close, garbage collection in any order, leaks."""
 
     graphs = 1000
-    """How many graphs the tests for leaks make."""
+    """The number of graphs that the tests for leaks make."""
 
     @pytest.fixture
     def spare_device(self) -> Device:
-        """A second object for the same hardware, which a test may close. Replace to have it."""
-        pytest.skip("no device that a test may close; replace the fixture spare_device")
+        """A second Device object for the same hardware, which a test may close. Override it."""
+        pytest.skip("no device that a test may close; override the fixture spare_device")
 
     # --- closing ---------------------------------------------------------------------------
 
@@ -335,7 +335,7 @@ class LifetimeTests(Suite):
 
     @pytest.fixture
     def unraisable(self, quick_collection: None, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-        """What finalizers raise during the test."""
+        """Errors that finalizers raise during the test."""
         seen: list[str] = []
         monkeypatch.setattr(sys, "unraisablehook", lambda args: seen.append(repr(args.exc_value)))
         return seen
@@ -366,7 +366,7 @@ def _open_children(device: Device) -> list[Resource]:
 
 
 def _loose_run(work: Work, device: Device) -> list[Any]:
-    """A stream, a plan that has run, its memory and its result; the only references to them."""
+    """The only references to a stream, a plan that has run, its memory and its result."""
     x = tp.input("x", (1 << 14,), tp.F32)
     y, kind = work.chain(x), device.buffer_type
     places = {t: tp.Place(kind.alloc(kind.alloc_size(t)), 0) for t in (x, y)}
@@ -379,10 +379,10 @@ def _loose_run(work: Work, device: Device) -> list[Any]:
 
 
 def _check_leaks(device: Device, once: Callable[[], None], times: int, *, held: int) -> None:
-    """Do `once` often; `held` are the bytes of device memory that one time uses."""
+    """Call `once` `times` times and check for leaks. One call uses `held` bytes of the device."""
     for _ in range(max(times // 10, 3)):
         once()
-    _objects()  # the first count of a process leaves something in the caches of abstract classes
+    _objects()  # the first count of a process fills caches of abstract classes
     children, objects, free = _open_children(device), _objects(), _free(device)
 
     for _ in range(times):
@@ -397,7 +397,7 @@ def _check_leaks(device: Device, once: Callable[[], None], times: int, *, held: 
 
 
 def _objects() -> Counter[str]:
-    """How many objects of each type there are."""
+    """The number of objects of each type."""
     gc.collect()
     return Counter(f"{type(o).__module__}.{type(o).__qualname__}" for o in gc.get_objects())
 

@@ -1,4 +1,4 @@
-"""`MemoryTests`: what the memory of a device does."""
+"""`MemoryTests`: buffers, limits, filling and layouts of a device's memory."""
 
 import sys
 
@@ -26,10 +26,10 @@ SHAPES = ((), (1,), (3,), (0, 4), (5, 7), (3, 2, 5, 7), (1, 1000))
 
 
 class MemoryTests(HostMemoryTests):
-    """Alignment, sizes, limits, running out, filling, usage, and what the host sees."""
+    """Alignment, sizes, limits, exhaustion, filling, usage, and access by the host."""
 
     most_buffers = 64
-    """How many buffers a test may make to use up the device's memory."""
+    """The most buffers that a test makes to use up the device's memory."""
 
     # --- sizes -----------------------------------------------------------------------------
 
@@ -309,7 +309,7 @@ class MemoryTests(HostMemoryTests):
     def test_extra_memory_takes_tensors_in_bytes_of_its_own(
         self, work: Work, device: Device
     ) -> None:
-        # As many rows as layouts may want to keep together.
+        # Enough rows for layouts that store several rows in one unit.
         specs = [leaf("w", _in_blocks((64, 256), dtype), dtype) for dtype in DTYPES]
 
         for kind in device.extra_buffer_types:
@@ -348,7 +348,7 @@ def _span(start: int, size: int) -> range:
 
 
 def _lower(memory: BufferType, monkeypatch: pytest.MonkeyPatch) -> int:
-    """Make the largest buffer of `memory` 64 KiB for this test, where it is larger."""
+    """Lower the largest buffer of `memory` to 64 KiB for this test."""
     limit = 1 << 16
     if memory.max_size <= limit:
         return memory.max_size
@@ -360,14 +360,14 @@ def _lower(memory: BufferType, monkeypatch: pytest.MonkeyPatch) -> int:
 
 
 def _use_up(work: Work, device: Device, memory: BufferType, most: int) -> None:
-    """Allocate until OutOfMemory is raised. Skips where that cannot be brought about."""
+    """Allocate until OutOfMemory is raised. Skips the test if that does not happen."""
     total = device.memory().total
     wanted = 2 * total if total else sys.maxsize
     if device.type is DeviceType.CPU:
-        # Systems promise more memory than they have, but not the whole address space.
+        # Systems grant more memory than they have, but not the whole address space.
         wanted = sys.maxsize - (1 << 20)
     if memory.max_size >= wanted:
-        # More than the device has, in one go; where it is given, nothing was touched.
+        # One buffer larger than the device's memory. If the driver grants it, no page was touched.
         work.keep(memory.alloc(wanted))
         return
     if memory.is_host or wanted // memory.max_size > most:

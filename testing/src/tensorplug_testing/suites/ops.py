@@ -1,4 +1,4 @@
-"""`OpTests`: every op on a device gives what the reference gives."""
+"""`OpTests`: every op on a device gives the result of the reference."""
 
 from typing import Any
 
@@ -12,14 +12,14 @@ from tensorplug_testing.tiers import select
 
 
 class OpTests:
-    """Each case that the device does not refuse, computed and compared."""
+    """Computes each case that the device accepts and compares the result."""
 
     def pytest_generate_tests(self, metafunc: Any) -> None:
-        """Hand out the cases of the tier that the command line asks for."""
+        """Parametrize tests with the cases of the tier given on the command line."""
         if "case" not in metafunc.fixturenames:
             return
         option = metafunc.config.getoption
-        # Plans are the same code for all cases of an op: one of each type will do.
+        # Plans use the same code for all cases of an op, so one case of each type is enough.
         whole = metafunc.function.__name__ == "test_case"
         tier = option("tensorplug_tier", "ci") if whole else "smoke"
         cases = select(tier, seed=option("tensorplug_kit_seed", 0))

@@ -1,4 +1,4 @@
-"""`PlanTests`: plans that run again, in other memory, with other inputs, and over nothing."""
+"""`PlanTests`: plans that run again, with other memory and inputs, and on empty tensors."""
 
 import gc
 import weakref
@@ -18,7 +18,7 @@ SHAPES = [(1,), (7,), (64,), (3, 5), (2, 3, 4), (2, 1, 3, 5), (1, 1, 1, 1), (100
 
 
 class PlanTests(Suite):
-    """Plans: first and repeated runs, rebinding, unusual graphs, re-use by schedules."""
+    """Plans: first and repeated runs, rebinding, unusual graphs, reuse by schedules."""
 
     # --- running ---------------------------------------------------------------------------
 
@@ -366,20 +366,20 @@ class PlanTests(Suite):
 
 
 def _untouched(buffer: Buffer, start: int, size: int) -> bool:
-    """Whether all but `size` bytes from `start` on are as they were."""
+    """True if all bytes except `size` bytes from `start` on are unchanged."""
     rest = np.delete(buffer.read(0, buffer.size), np.s_[start : start + size])
     return set(rest.tolist()) == {UNTOUCHED}
 
 
 def _bind_loosely(device: Device, node: Tensor) -> tp.Part:
-    """A part with memory to which it holds the only references."""
+    """A part that holds the only references to its memory."""
     graph, kind = tp.Graph(node), device.buffer_type
     places = {t: Place(kind.alloc(kind.alloc_size(t)), 0) for t in (*graph.leafs, *graph.nodes)}
     return tp.Part.of(graph, tp.Bindings(places))
 
 
 def _in_place(work: Work, device: Device, x: Tensor) -> Tensor:
-    """One step over the memory of `x`; skips the test where the device does none."""
+    """One step over the memory of `x`; skips the test if the device refuses it."""
     if not tp.ops.replaceable_sources(work.step.build(x)):
         pytest.skip(f"{device.name}: {work.step.op} does not work in place")
     node = tp.in_place(work.step.build(x))
@@ -389,12 +389,12 @@ def _in_place(work: Work, device: Device, x: Tensor) -> Tensor:
 
 
 def _unknown() -> Tensor:
-    """An op of some other distribution, which this device has never heard of."""
+    """A node with an op of another distribution, which no device supports."""
     return replace(tp.dup(tp.input("x", (4,), tp.F32)), op="kit.nobody_knows_this")
 
 
 def _count_plans(backend: Backend, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """The graphs that `backend` plans from now on."""
+    """A list that collects the parts that `backend` plans from now on."""
     planned: list[Any] = []
     plan = backend._plan
 

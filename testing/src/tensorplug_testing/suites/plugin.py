@@ -1,4 +1,4 @@
-"""`PluginTests`: the entry point of the device's distribution is light."""
+"""`PluginTests`: the entry point of the device's distribution imports no heavy packages."""
 
 import json
 import subprocess
@@ -14,7 +14,7 @@ LIGHT = frozenset(
     {"tensorplug", "numpy", "pluggy", "importlib_metadata", "packaging", "typer", "zipp"}
     | {"tensorplug_testing"}  # plugins of tests offer its fake devices
 )
-"""Packages that are loaded with core anyway, or that it requires, and the kit."""
+"""Packages that core imports or requires, and the kit."""
 TIMEOUT = 120.0
 
 _CHILD = """
@@ -38,7 +38,7 @@ print(json.dumps({"seconds": seconds, "loaded": loaded}))
 
 
 class PluginTests:
-    """Programs that never use the backend import its entry point and ask for its score."""
+    """The entry point is light, because programs that never use the backend import it too."""
 
     def test_score_loads_nothing_but_the_plugin(self, device: Device) -> None:
         plugin = _plugin_of(device)
@@ -66,10 +66,10 @@ def _module(candidate: Candidate) -> str:
 
 
 def heavy_imports(plugin: str) -> str:
-    """What a fresh interpreter loads to import `plugin` and call its score; empty for nothing.
+    """The packages that a new interpreter loads to import `plugin` and call its score, in words.
 
-    Modules of Python, of core and what it requires, of the plugin's own package and of packages
-    that offer backends themselves do not count.
+    Modules of Python, of core and its requirements, of the plugin's own package and of packages
+    with backends do not count. Empty if there are no others.
     """
     command = [sys.executable, "-c", _CHILD, json.dumps(sys.path), plugin]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT, check=False)

@@ -16,7 +16,7 @@ from tensorplug_testing.suites.work import UNTOUCHED, Suite, Work, numbers
 PARTS = [(0, 48), (4, 8), (1, 3), (47, 1), (48, 0), (0, 0)]
 """Offset and size of transfers to a tensor of 48 bytes."""
 OUTSIDE = [(0, 52), (0, 240), (44, 8), (-4, 4), (-4, 8), (48, 4), (96, 4)]
-"""The same, not within it; its neighbours lie there."""
+"""Offset and size of transfers outside a tensor of 48 bytes, where its neighbours lie."""
 WRONG: dict[str, Array] = {
     "i32": np.zeros(3, np.int32),
     "f64": np.zeros(3, np.float64),
@@ -28,11 +28,11 @@ WRONG: dict[str, Array] = {
 
 
 class QueuedTests(Suite):
-    """Bounds, types and layouts of tensors hold on streams too, in every memory of the device."""
+    """Queued transfers check bounds, types and layouts of tensors, in all memory of the device."""
 
     @pytest.fixture(params=["own", "pinned"])
     def plain(self, request: pytest.FixtureRequest, device: Device) -> BufferType:
-        """Memory in which tensors lie as their strides say."""
+        """Memory with the standard layout."""
         kind = device.buffer_type if request.param == "own" else device.host_buffer_type
         if kind is None:
             pytest.skip(f"{device.name} has no host buffers")
@@ -191,7 +191,7 @@ class QueuedTests(Suite):
 
     @pytest.fixture
     def weights(self, work: Work, device: Device) -> list[tuple[Tensor, Tensor]]:
-        """A tensor of each type that extra memory takes, and one like it in plain memory."""
+        """For each type that extra memory accepts, a tensor there and one in plain memory."""
         made = []
         for kind in device.extra_buffer_types:
             for dtype in DTYPES:
@@ -268,7 +268,7 @@ def _three(work: Work, kind: BufferType) -> list[Tensor]:
     linear = LinearAllocator(work.alloc(3 * size, kind))
     placed = [linear.place(spec) for _ in range(3)]
     for tensor in placed:
-        # Memory that deals tensors out gives each its own when it is placed.
+        # Memory of a meta device allocates slices for each tensor when the tensor is placed.
         transfer.fill(tensor, UNTOUCHED)
     return placed
 
@@ -288,7 +288,7 @@ def _doing(doing: str) -> Any:
 
 
 def _stored(tensor: Tensor) -> Array:
-    """Data of the shape and type of `tensor`: bytes of blocks, or small numbers."""
+    """Stored data for `tensor`: bytes of blocks, or small numbers."""
     if tensor.dtype.is_block:
         row = tensor.dtype.row_size(tensor.ne[0])
         return np.random.default_rng(0).integers(0, 64, (tensor.ne[1], row), np.uint8)
@@ -296,7 +296,7 @@ def _stored(tensor: Tensor) -> Array:
 
 
 def _raw(tensor: Tensor) -> Array:
-    """The bytes that the memory of `tensor` holds, whatever they mean."""
+    """The stored bytes of `tensor`."""
     home = tensor.place
     assert home is not None
     return home.buffer.read(home.offset, home.buffer.type.alloc_size(tensor))

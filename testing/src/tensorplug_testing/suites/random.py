@@ -1,4 +1,4 @@
-"""`RandomTests`: random graphs give what the reference gives, on the device with cpu behind it."""
+"""`RandomTests`: random graphs give the reference's results on the device and the cpu together."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -16,21 +16,21 @@ from tensorplug_testing.programs import Program, programs
 
 EXAMPLES = {"smoke": 30, "ci": 100, "full": 1000}
 LIMITS = {True: 1e-8, False: 1e-3}
-"""Normalised square errors: of programs in f32 throughout, and of those that round to less."""
+"""Limits of the normalised square error, by whether all values of the program are in f32."""
 RUNS = 2
 FLOOR = 1e-3
-"""Mean square below which a result is all cancellation: inputs lie between -1 and 1."""
+"""Results with a smaller mean square consist of cancellation errors: inputs are from -1 to 1."""
 
 
 class RandomTests:
-    """Views, writes, ops in place and several types, in any order that is well formed."""
+    """Random programs of views, writes, in-place ops and conversions between types."""
 
     def test_random_graphs_give_what_the_reference_gives(
         self, backend: Backend, kit_seed: int, request: pytest.FixtureRequest
     ) -> None:
         examples = EXAMPLES[request.config.getoption("tensorplug_tier", "ci")]
 
-        # Shrinking is worth its time; explaining is not: the program says it all.
+        # Hypothesis shrinks failures but does not explain them: the printed program is enough.
         @settings(
             max_examples=examples,
             deadline=None,
@@ -48,7 +48,7 @@ class RandomTests:
 
 
 def problem(program: Program, backend: Backend) -> str:
-    """What is wrong with what `backend` makes of a program; empty where nothing is."""
+    """Run a program on `backend` and describe the first wrong tensor; empty if all are right."""
     tensors = program.build()
     outputs = [tensors[i] for i in program.outputs]
     graph = tp.Graph(outputs, effects=[tensors[i] for i in program.writes])
@@ -67,7 +67,7 @@ def problem(program: Program, backend: Backend) -> str:
 def _scheduled(
     graph: tp.Graph, inputs: Sequence[dict[Tensor, Any]], backends: list[Backend]
 ) -> list[list[Any]]:
-    """Outputs of several runs: what a kernel leaves out cannot be right in all of them."""
+    """Outputs of several runs: an element that a kernel does not write is wrong in one of them."""
     pins = _pins(graph, *backends)
     with tp.Scheduler(backends) as scheduler, scheduler.schedule(graph, pins=pins) as schedule:
         found = []

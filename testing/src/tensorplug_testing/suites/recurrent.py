@@ -1,4 +1,4 @@
-"""Recurrent layers whose last states go to a cache: parts of whole graphs."""
+"""Recurrent layers that store their last states in a cache: parts of whole graphs."""
 
 import tensorplug as tp
 from tensorplug.graph.tensor import Tensor
@@ -10,7 +10,7 @@ ROW = SIZE * SIZE * HEADS
 
 
 def kept_states(draw: Draw, slots: int, *, apart: bool = False) -> list[Tensor]:
-    """Results of a gated delta rule, and its last states in a cache, or rounded in rows apart."""
+    """A gated delta rule whose last states go to a cache; with `apart`, to rounded rows."""
     net = _net(draw, slots)
     results = TOKENS * SEQUENCES
     cache = draw.cache(2 * SEQUENCES * slots, ROW + 5 * apart, dtype=tp.F16 if apart else tp.F32)

@@ -1,4 +1,4 @@
-"""`Relay`: plans that hand a vector on from memory to memory, for tests of order."""
+"""`Relay`: a chain of plans that pass a vector from buffer to buffer, for tests of order."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -15,9 +15,9 @@ STEPS = 4
 
 
 class Relay:
-    """Plans that hand a vector on from memory to memory, each on a stream of its own choice.
+    """Plans that pass a vector from buffer to buffer, each on one of `streams`.
 
-    In a `ring` the last plan writes where the first one reads.
+    In a `ring` the last plan writes to the buffer that the first plan reads.
     """
 
     def __init__(
@@ -40,11 +40,11 @@ class Relay:
         return self._work.plan(y, stream, {x: self.place(i), y: self.place(i + 1)})
 
     def place(self, i: int) -> Place:
-        """Where the `i`-th plan reads; the last is where the last one writes."""
+        """The place that plan `i` reads; the last place is the one that the last plan writes."""
         return Place(self._buffers[i], 0)
 
     def start(self, seed: int) -> None:
-        """Put a vector where the first plan reads, and UNTOUCHED everywhere else."""
+        """Write a vector to the first place, and UNTOUCHED to all other places."""
         for buffer in self._buffers:
             buffer.fill(UNTOUCHED)
         self._buffers[0].write(0, numbers(self.elements, seed=seed))
@@ -57,15 +57,15 @@ class Relay:
             planned.plan.run()
 
     def wanted(self, seed: int) -> Array:
-        """What arrives at the end."""
+        """The expected vector at the last place."""
         return self._work.after(numbers(self.elements, seed=seed), STEPS * len(self._plans))
 
     def read(self, i: int = -1) -> Array:
-        """What lies at the end, or elsewhere, now."""
+        """The present content of a place, by default the last one."""
         return self._buffers[i].read(0, 4 * self.elements).view(np.float32)
 
     def check(self, seed: int) -> None:
-        """Wait for the last stream, and compare what arrived."""
+        """Wait for the last stream and compare the vector at the last place."""
         self.streams[-1].synchronize()
         np.testing.assert_array_equal(self.read(), self.wanted(seed))
 
@@ -83,9 +83,9 @@ class Relay:
 
 
 class RelaySuite(Suite):
-    """Order is tried `rounds` times on vectors of `elements` numbers.
+    """Base class of tests of order, which run `rounds` times on vectors of `elements` numbers.
 
-    Where a wait is missing, a stream reads what lay there before.
+    If a wait is missing, a stream reads the old content of a buffer.
     """
 
     rounds = 10

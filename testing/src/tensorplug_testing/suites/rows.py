@@ -1,4 +1,4 @@
-"""`RowIdTests`: ids that name no row are noticed, or do no harm."""
+"""`RowIdTests`: wrong row ids raise an error, or do no harm."""
 
 from contextlib import suppress
 
@@ -21,11 +21,11 @@ ROWS = 5
 """Rows of each table."""
 OUTSIDE = (-2, -3, ROWS, ROWS + 1, 1 << 20, 2**31 - 1, -(2**31))
 FAR = (2**32, 2**32 + 1, -(2**32) + 1, 2**63 - 1, -(2**63))
-"""Ids of 64 bits whose lower 32 bits may name a row."""
+"""64-bit ids whose lower 32 bits may be a valid row."""
 
 
 def _with(wrong: int) -> Data:
-    """Different rows, and `wrong` in the last but one place."""
+    """Different rows, with `wrong` as the second to last id."""
 
     def draw(rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
         ids = np.array(distinct(ROWS).draw(rng, shape), np.int64)
@@ -70,13 +70,13 @@ CASES = [
     *[case for wrong in FAR for case in _cases(wrong, tp.I64)],
 ]
 TARGETS = frozenset({"set_rows", "get_rows_back"})
-"""Ops whose ids say where to write: a wrong one writes nothing, not even NaN."""
+"""Ops whose ids say which row to write: a wrong id writes nothing, not even NaN."""
 
 
 class RowIdTests:
-    """A wrong id raises GraphError, or spoils what depends on it and nothing else.
+    """A wrong id raises GraphError, or changes only results that depend on it.
 
-    Ids that stand for no row are among the cases of their ops.
+    The id -1, which stands for no row, is tested by the cases of the ops.
     """
 
     @pytest.mark.parametrize("misuse", CASES, ids=[case.id for case in CASES])
@@ -92,7 +92,7 @@ class RowIdTests:
             try:
                 backend.compute(laid.bound)
             except GraphError as error:
-                with suppress(GraphError):  # several streams of one device may have noticed it
+                with suppress(GraphError):  # several streams of a meta device may raise it
                     backend.synchronize()
                 problem = _problem_of(error, laid)
             else:
@@ -104,7 +104,7 @@ class RowIdTests:
 
 
 def _problem_of(error: GraphError, laid: Laid) -> str:
-    """What is wrong after a wrong id was noticed: it comes before anything is written."""
+    """Describe what is wrong with an error for a wrong id, or with memory written before it."""
     if "names no row" not in str(error):
         return f"the error does not say what is wrong: {error}"
     for root, stored in laid.built.stored.items():
@@ -114,7 +114,7 @@ def _problem_of(error: GraphError, laid: Laid) -> str:
 
 
 def _harm(laid: Laid) -> str:
-    """What is wrong after a wrong id was not noticed."""
+    """Describe the harm of a wrong id that raised no error; empty if there is none."""
     node = laid.built.node
     (root,) = laid.results
     without, first = (_wanted(laid, instead) for instead in (NO_ROW, 0))
@@ -126,14 +126,14 @@ def _harm(laid: Laid) -> str:
         spoilt |= spoilt.any(-1, keepdims=True)
     good = np.isclose(got, without, rtol=0.05, atol=0.05 * np.abs(without).max(initial=1e-9))
     if not good[~spoilt].all():
-        return f"{np.count_nonzero(~good & ~spoilt)} elements that no wrong id names are wrong"
+        return f"{np.count_nonzero(~good & ~spoilt)} elements that depend on right ids are wrong"
     if not (good | np.isnan(got))[spoilt].all():
-        return "rows of a wrong id hold what is neither NaN nor that of the id -1"
+        return "rows of a wrong id are neither NaN nor equal to those of the id -1"
     return laid.changed_leafs() or laid.changed_guards()
 
 
 def _wanted(laid: Laid, instead: int) -> Array:
-    """The result of the reference with `instead` in place of the wrong ids."""
+    """The result of the reference with `instead` in place of wrong ids."""
     ids = laid.built.node.operands[-1]
     assert ids is not None
     held = laid.built.stored[ids.root]

@@ -1,4 +1,4 @@
-"""`SettingsTests`: what may be set on streams and buffers, and what is refused."""
+"""`SettingsTests`: attributes of streams and buffers that can be set, and refused settings."""
 
 from typing import Any
 
@@ -24,7 +24,7 @@ SETTINGS: dict[str, tuple[Any, Any]] = {
     "profile": (SupportsProfiling, False),
     "ahead": (SupportsConcurrency, 0),
 }
-"""Attributes of streams: the ability they belong to, and a value."""
+"""Attributes of streams, with the ability that they belong to and a value."""
 
 
 class SettingsTests(Suite):

@@ -1,4 +1,4 @@
-"""`TransferTests`: bytes and tensors to and from a device, and between any two memories."""
+"""`TransferTests`: transfers of bytes and tensors between the host, a device and other memory."""
 
 from collections.abc import Callable
 from typing import Any
@@ -46,7 +46,7 @@ REFUSALS: dict[str, tuple[Callable[[Buffer], Any], str, int, int]] = {
 
 
 class TransferTests(CopyTests, QueuedTests):
-    """Every edge of an offset and a size, rows, parts of tensors, types, copies, refusals."""
+    """Extreme offsets and sizes, rows, parts of tensors, types, copies, and refusals."""
 
     # --- bytes -----------------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""`WeightTests`: weights may be written again at any time; the next run reads what is there."""
+"""`WeightTests`: weights can be overwritten between runs, and the next run reads the new data."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -21,12 +21,12 @@ FEW = [tp.F32, tp.F16, tp.Q4_0, tp.Q6_K]
 """Types at tier smoke."""
 ROW = 256
 LIMIT = 5e-4
-"""Normalised square error: devices may round the other source of a product."""
+"""Limit of the normalised square error. Devices may round the other source of a product."""
 
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """An op that reads weights of a shape, with its other source."""
+    """An op that reads weights: their shape, and the op's other source."""
 
     shape: tuple[int, ...]
     build: Callable[[Tensor], Tensor]
@@ -45,11 +45,12 @@ USES = {
     "get_rows": Use((6, ROW), lambda w: tp.get_rows(w, _ids(4))),
     "mul_mat_id": Use((4, 3, ROW), lambda w: tp.mul_mat_id(w, _x(3, 1, ROW), _ids(3, 2))),
 }
-"""Sizes are those of the first case of each type, so that kernels are compiled once for both."""
+"""Uses of weights by op. The sizes are those of the first case of each type, so that kernels are
+compiled only once."""
 
 
 class WeightTests(Suite):
-    """A plan runs, its weights are written over, and it runs again."""
+    """A plan runs, its weights are overwritten, and it runs again."""
 
     @pytest.mark.parametrize("op", USES)
     def test_plan_reads_weights_that_are_written_after_a_run(
@@ -58,7 +59,7 @@ class WeightTests(Suite):
         types = FEW if request.config.getoption("tensorplug_tier", "ci") == "smoke" else TYPES
         memory = [(t, kind) for t in types for kind in _memory(device, op, t)]
         if not memory:
-            pytest.skip(f"{device.name} does no {op}")
+            pytest.skip(f"{device.name} does not support {op}")
 
         for dtype, kind in memory:
             weights, planned = _planned(work, op, dtype, kind)
@@ -107,7 +108,7 @@ class WeightTests(Suite):
 
 
 def _memory(device: Device, op: str, dtype: tp.DType) -> list[BufferType]:
-    """The kinds of memory from which `device` reads weights of this type."""
+    """The buffer types from which `device` reads weights of this type."""
     weights = leaf("w", USES[op].shape, dtype)
     node = USES[op].build(weights)
     kinds = (device.buffer_type, *device.extra_buffer_types)
@@ -115,7 +116,7 @@ def _memory(device: Device, op: str, dtype: tp.DType) -> list[BufferType]:
 
 
 def _planned(work: Work, op: str, dtype: tp.DType, kind: BufferType) -> tuple[Tensor, Planned]:
-    """Weights in memory of `kind`, and a plan that has other inputs already."""
+    """Weights in memory of `kind`, and a plan whose other inputs are written."""
     weights = _placed(work, kind, dtype, USES[op].shape)
     planned = work.plan(USES[op].build(weights))
     rng = np.random.default_rng(9)
@@ -138,7 +139,7 @@ def _placed(
 
 
 def _stored(dtype: tp.DType, shape: tuple[int, ...], seed: int) -> Array:
-    """Stored data of a type, others for each seed."""
+    """Stored data of a type, different for each seed."""
     rng = np.random.default_rng((dtype.id, seed))
     if dtype in SCATTERED:
         return random_rows(rng, dtype, shape)
@@ -158,7 +159,7 @@ def _check(planned: Planned, weights: Tensor, data: Array, when: str) -> None:
 
 
 def _aligned(size: int) -> Array:
-    """Host memory that any device can import: whole pages."""
+    """Host memory of whole pages, which any device can import."""
     page = 1 << 16
     memory = np.zeros(size + 2 * page, np.uint8)
     start = -memory.ctypes.data % page

@@ -1,4 +1,4 @@
-"""`Work`: simple work that nearly every device can do, and the memory for it."""
+"""`Work`: simple work that nearly every device supports, and memory for it."""
 
 import gc
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -21,7 +21,7 @@ UNTOUCHED = 0xA5
 
 
 class Step(NamedTuple):
-    """One op on one tensor, and what it does to an array."""
+    """An op of one tensor, and the same function for arrays."""
 
     op: str
     build: Callable[[Tensor], Tensor]
@@ -32,7 +32,7 @@ STEPS = (
     Step("add", lambda x: tp.add(x, x), lambda a: a + a),
     Step("dup", tp.dup, lambda a: a),
 )
-"""The ops that tests may use to have something computed, the best first."""
+"""The ops that tests can use as work, in order of preference."""
 
 
 def step_of(device: Device) -> Step | None:
@@ -49,12 +49,12 @@ class Planned:
     bound: tp.Part
 
     def write(self, inputs: Mapping[Tensor, Any]) -> None:
-        """Write inputs; done when this returns."""
+        """Write inputs, before returning."""
         for tensor, data in inputs.items():
             transfer.write(tensor, data, self.bound.bindings)
 
     def read(self, tensor: Tensor) -> Array:
-        """Copy the value of `tensor`, once its work is done."""
+        """Return a copy of the value of `tensor`. The caller must have waited for its work."""
         return transfer.read(tensor, self.bound.bindings)
 
     def compute(self, inputs: Mapping[Tensor, Any] | None = None) -> list[Array]:
@@ -66,7 +66,7 @@ class Planned:
 
 
 class Work:
-    """What one test makes on a device; `close()` gives it all back."""
+    """The resources that one test makes on a device; `close()` releases them."""
 
     def __init__(self, device: Device) -> None:
         self.device = device
@@ -98,7 +98,7 @@ class Work:
 
     @property
     def step(self) -> Step:
-        """One op that the device supports; skips the test where there is none."""
+        """A step that the device supports; skips the test if there is none."""
         step = step_of(self.device)
         if step is None:
             names = " nor ".join(step.op for step in STEPS)
@@ -106,13 +106,13 @@ class Work:
         return step
 
     def chain(self, x: Tensor, length: int = 1) -> Tensor:
-        """`length` steps after each other."""
+        """A chain of `length` steps from `x` on."""
         for _ in range(length):
             x = self.step.build(x)
         return x
 
     def after(self, array: Array, length: int = 1) -> Array:
-        """What a chain makes of `array`."""
+        """The result of a chain of `length` steps for `array`."""
         for _ in range(length):
             array = self.step.apply(array)
         return array
@@ -122,7 +122,7 @@ class Work:
         outputs: Tensor | Sequence[Tensor] | tp.Graph | tp.Part,
         places: Mapping[Tensor, tp.Place] | None = None,
     ) -> tp.Part:
-        """A part with a buffer for each tensor that has no memory of its own nor in `places`."""
+        """A part with a new buffer for each tensor without memory of its own or in `places`."""
         part = _part_of(outputs)
         roots = dict.fromkeys(t.root for t in (*part.leafs, *part.nodes))
         given = dict(places or {})
@@ -140,9 +140,9 @@ class Work:
         backend: Backend | None = None,
         places: Mapping[Tensor, tp.Place] | None = None,
     ) -> Planned:
-        """A plan of a part, with memory for all of it, on `backend` or a stream of its own.
+        """A plan with memory for all its tensors, on `backend` or on a new stream.
 
-        Skips the test where the device refuses a node.
+        Skips the test if the device refuses a node.
         """
         bound = self.bind(outputs, places)
         for node in (n for n in bound.nodes if not n.is_view):
@@ -152,33 +152,33 @@ class Work:
         return Planned(self.keep((backend or self.open()).plan(bound)), bound)
 
     def close(self) -> None:
-        """Close what was made, newest first."""
+        """Close all resources, newest first."""
         for resource in reversed(self._made):
             resource.close(force=True)
         self._made.clear()
 
 
 class Suite:
-    """What all suites share. The fixture `device` comes from the class that inherits them."""
+    """Fixtures of all suites. The class that inherits them provides the fixture `device`."""
 
     @pytest.fixture
     def work(self, device: Device) -> Iterator[Work]:
-        """A place to make things in, cleared after the test."""
+        """The resources of the test, which are closed after it."""
         made = Work(device)
         yield made
         made.close()
 
     @pytest.fixture
     def quick_collection(self) -> None:
-        """Keep the garbage collector to what the test makes.
+        """Freeze existing objects, so that the garbage collector sees only those of the test.
 
-        Nothing is thawed after it: each collection from here on would look at all of that again.
+        They stay frozen afterwards, because later collections would examine all of them again.
         """
         gc.freeze()
 
     @pytest.fixture
     def memory(self, device: Device) -> BufferType:
-        """The memory that the device computes in."""
+        """The buffer type that the device computes in."""
         return device.buffer_type
 
 
@@ -189,5 +189,5 @@ def _part_of(outputs: Tensor | Sequence[Tensor] | tp.Graph | tp.Part) -> tp.Part
 
 
 def numbers(*shape: int, seed: int = 0) -> Array:
-    """Random small integers as f32: sums and doubles of them are exact."""
+    """Random small integers as f32, whose sums and doubles are exact."""
     return np.random.default_rng(seed).integers(-99, 100, shape).astype(np.float32)
