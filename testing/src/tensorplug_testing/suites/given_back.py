@@ -63,7 +63,7 @@ class GivenBackTests(Suite):
 
 
 def _size(device: Device) -> int:
-    """A size in bytes such that the device has memory for many buffers of this size."""
+    """A size of buffers in bytes of which the device has memory for many."""
     memory = device.memory()
     room = memory.free // (4 * TIMES) if memory.total else SIZE
     return min(SIZE, device.buffer_type.max_size, room)
