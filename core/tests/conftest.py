@@ -29,7 +29,7 @@ def host() -> Iterator[NullDevice]:
 
 @pytest.fixture
 def late() -> Iterator[NullDevice]:
-    """A device that works only when somebody waits."""
+    """A device that works only when the host waits."""
     with NullDevice("late:0", asynchronous=True) as device:
         yield device
 

@@ -1,4 +1,4 @@
-"""The graph allocator: offsets, reuse, chunks; on plans alone, no memory is touched."""
+"""The graph allocator: offsets, reuse, chunks. It only plans: no memory is allocated."""
 
 import itertools
 

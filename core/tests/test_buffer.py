@@ -289,7 +289,7 @@ def test_private_memory_cannot_be_seen(null: NullDevice) -> None:
 
 
 class Wrapped(BufferType):
-    """Host memory that somebody else owns."""
+    """Host memory of another owner."""
 
     name = "wrapped"
     is_host = True

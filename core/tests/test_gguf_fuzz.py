@@ -1,4 +1,4 @@
-"""Laws of the GGUF reader for files nobody thought of: made at random, or broken at random."""
+"""Properties of the GGUF reader for random files and for randomly damaged files."""
 
 import struct
 import tracemalloc

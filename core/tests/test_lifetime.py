@@ -1,4 +1,4 @@
-"""Who closes what, in which order, and what is left to say afterwards."""
+"""Closing of resources: order, children, and use after close."""
 
 import gc
 import re

@@ -32,7 +32,7 @@ class Clock:
 
 
 class PacedEvent(NullEvent):
-    """A mark that is reached at `time`; who waits for it gets there no earlier."""
+    """A mark that is reached at `time`: a waiting thread continues at that time or later."""
 
     time = 0
     clock: Clock

@@ -390,7 +390,7 @@ def generator(rig: Rig) -> None:
 
 
 def runs(rig: Rig) -> None:
-    """Runs in a row for which nobody waits in between."""
+    """Several runs without a wait between them."""
     z = tp.scale(tp.mul_mat(rig.w, rig.x), 2.0)
     with rig.scheduler(parallel=False) as planner:
         plan = planner.schedule(z, pins={z: rig.slow})

@@ -127,7 +127,7 @@ def results(
             for i, x in enumerate(inputs):
                 run = schedule.run({program.x: x})
                 if i % 2:
-                    continue  # nobody waits for this one: the next run must
+                    continue  # no wait for this run, so the next run must wait for it
                 found.extend(run[y] for y in program.outputs)
         scheduler.synchronize()
         found.append(tp.transfer.read(program.state))

@@ -1,4 +1,4 @@
-"""Other looks at the same memory: bounds, strides, ranks, and what is refused."""
+"""Views: bounds, strides, ranks, and refused views."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""The pytest plugin beside other plugins, and in projects that have options of the same name."""
+"""The pytest plugin with other plugins, and in projects that have options of the same name."""
 
 import os
 import subprocess

@@ -81,7 +81,7 @@ def start(program: str, folder: Path, *, mode: str = "") -> "subprocess.Popen[st
 
 
 def finish(process: "subprocess.Popen[str]") -> Answer:
-    """Its answer; it is no traceback and takes no minute of waiting for a lock."""
+    """The answer of the process, which must not be a traceback nor take a minute."""
     try:
         output, errors = process.communicate(timeout=120)
     finally:

@@ -1,4 +1,4 @@
-"""Processes started beside devices in use: each computes the same, or says at once why not."""
+"""Processes started while devices are in use: each computes the same, or raises at once."""
 
 import os
 import subprocess

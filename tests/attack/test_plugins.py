@@ -1,4 +1,4 @@
-"""Hostile plugins: each is one row with its reason, and a good plugin beside them works."""
+"""Hostile plugins: each is one row with its reason, and a good plugin works in spite of them."""
 
 import json
 import os

@@ -172,7 +172,7 @@ class Program:
         return tp.cpy(tp.scale(self.state, 0.5) + value, self.state)
 
     def _restore(self) -> None:
-        """Compute the state anew by the runs that are done."""
+        """Compute the state again by repeating the completed runs."""
         place = self.scheduler.place_of(self.state)
         place.buffer.fill(0, place.offset, self.state.nbytes)
         for i in range(self.done):
@@ -275,7 +275,7 @@ def attempt(program: Program) -> str:
 
 
 def campaign(first: int, count: int, most: Mapping[str, int]) -> Tally:
-    """Run `count` recipes with faults: of each harm at most so many, at points chosen by chance."""
+    """Run `count` recipes with faults: a limited number of each harm, at random points."""
     tally: Tally = Counter()
     for recipe in recipes(first, count):
         alone = Program(recipe, alone=True)

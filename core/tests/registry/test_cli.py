@@ -16,7 +16,7 @@ CPU = "return [NullDevice('cpu:0', host=True, device_type=tensorplug.DeviceType.
 
 @pytest.fixture
 def run(shelf):
-    """Run a command on the distributions of the shelf alone."""
+    """Run a command with only the distributions of the shelf."""
 
     def invoke(*arguments, **environ):
         everything = {"TENSORPLUG_BACKENDS": "acme", "TENSORPLUG_DISABLE": None, **environ}

@@ -1,4 +1,4 @@
-"""What metadata alone tells: who is there, who is allowed, who fits. Nothing is imported."""
+"""Discovery from metadata: candidates that are installed, allowed and compatible. No imports."""
 
 import sys
 

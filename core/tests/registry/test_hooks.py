@@ -1,4 +1,4 @@
-"""The hooks as such: marked functions, checked signatures, one plugin at a time."""
+"""Hooks: marked functions, checked signatures, one plugin at a time."""
 
 import inspect
 import types

@@ -1,4 +1,4 @@
-"""What can be wrong with a plugin: each fault has its state and its text, and hurts nobody else."""
+"""Faults of plugins: each has a state and a text, and does not affect other plugins."""
 
 import logging
 

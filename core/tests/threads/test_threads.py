@@ -48,7 +48,7 @@ def devices() -> Iterator[list[NullDevice]]:
 
 
 def together(work: Callable[[int], object], count: int = THREADS) -> list[object]:
-    """What `work` gives in so many threads that begin at once; errors are raised."""
+    """The results of `work` in `count` threads that start together; errors are raised."""
     start = threading.Barrier(count)
 
     def begin(i: int) -> object:
