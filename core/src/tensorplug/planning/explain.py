@@ -182,7 +182,7 @@ def explain(
     pools: Sequence[BufferType],
     notes: Mapping[Tensor, str],
 ) -> Explanation:
-    """Describe a planned and its program; `notes` are remarks of plans about their nodes."""
+    """Describe a planned graph and its program; `notes` are remarks of plans about their nodes."""
     names = [backend.name for backend in field.backends]
     order = [node for split in planned.splits for node in split.nodes]
     reads = dict(zip(order, _reads(order), strict=True))
@@ -208,17 +208,7 @@ def explain(
         for split in planned.splits
         for node in split.nodes
     )
-    copies = tuple(
-        CopyRow(
-            split.index,
-            _label(copy.source),
-            names[copy.origin],
-            names[split.stream],
-            copy.source.nbytes,
-        )
-        for split in planned.splits
-        for copy in split.copies
-    )
+    copies = tuple(_copies(planned.splits, names))
     memory = {
         pool.name: planned.memory.pool_size(i)
         for i, pool in enumerate(pools)
@@ -236,6 +226,13 @@ def explain(
     return Explanation(
         nodes, copies, devices, memory, unfused, tuple(names), buffers, places, stages, steps
     )
+
+
+def _copies(splits: Sequence[Split], names: Sequence[str]) -> Iterator[CopyRow]:
+    for split in splits:
+        for copy in split.copies:
+            tensor, origin, target = _label(copy.source), names[copy.origin], names[split.stream]
+            yield CopyRow(split.index, tensor, origin, target, copy.source.nbytes)
 
 
 def _stages(splits: Sequence[Split]) -> Iterator[StageRow]:

@@ -56,7 +56,7 @@ def batch_memory(
 
 
 def reserve(planned: PlannedGraph, arena: Arena, count: int) -> None:
-    """Allocate the memory of a planned and `count` batches of it, and leave it to the arena.
+    """Allocate the memory of a planned graph and `count` batches of it, and leave it to the arena.
 
     Raises OutOfMemory, without new memory for batches.
     """
