@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import tiny_models
 
 from tensorplug_llm.models import find_model
+from tensorplug_llm.testing import tiny_models
+from tensorplug_llm.testing.model_tests import LOGITS
 
 llama: Any = import_module("llama_cpp")  # without types
 
@@ -114,7 +115,7 @@ def tiny(folder: Path) -> None:
         full = expanded(path, folder / f"{name}-f32.gguf")
         ids = tiny_models.prompt(name)
         data[name] = rounded(Oracle(full, outputs=len(ids)).read(ids, all_logits=True))
-    np.savez_compressed(HERE / "llama_cpp_tiny.npz", **data)
+    np.savez_compressed(LOGITS, **data)
 
 
 def real(name: str, folder: Path) -> None:

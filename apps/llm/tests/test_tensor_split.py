@@ -1,41 +1,30 @@
 """Every layer on several devices at once: the tokens of one device, and what is moved for them."""
 
 from contextlib import ExitStack
-from pathlib import Path
 
-import numpy as np
 import pytest
 
 import tensorplug as tp
 from tensorplug.errors import OptionError
 from tensorplug.meta import MetaBackend
 from tensorplug_llm import generate, load_model
+from tensorplug_llm.testing import ModelTests, tiny_models
 
-from . import tiny_models
 from .placements import OPENCL
 
-DATA = Path(__file__).with_name("llama_cpp_tiny.npz")
-LIMITS = {"gemma3": 1e-3}
 
+class TestPartsOfEveryLayer(ModelTests):
+    """Every device has a part of each layer."""
 
-@pytest.mark.parametrize("ratio", [(1, 1), (3, 1), (1, 1, 1), (1, 0, 2)], ids=str)
-@pytest.mark.parametrize("name", tiny_models.TINY_MODELS)
-def test_logits_on_parts_of_every_layer_are_those_of_llama_cpp(name, ratio, walled, tmp_path):
-    path = tmp_path / "model.gguf"
-    tiny_models.write(name, path)
-    ids = tiny_models.prompt(name)
-    expected = np.load(DATA)[name]
-    backends = [walled(f"walled:{i}") for i in range(len(ratio))]
+    steps = 3
 
-    with (
-        load_model(path, backends, split="tensor", ratio=ratio) as model,
-        model.session(128, kv=tp.F32) as session,
-    ):
-        found = np.concatenate(list(session.score(ids[:-3])))
-        rest = [session.decode(id) for id in ids[-3:]]
+    @pytest.fixture(params=[(1, 1), (3, 1), (1, 1, 1), (1, 0, 2)], ids=str)
+    def options(self, request):
+        return {"split": "tensor", "ratio": request.param}
 
-    found = np.concatenate([found, rest])
-    assert np.linalg.norm(found - expected) < LIMITS.get(name, 1e-4) * np.linalg.norm(expected)
+    @pytest.fixture
+    def streams(self, walled, options):
+        return [walled(f"walled:{i}") for i in range(len(options["ratio"]))]
 
 
 @pytest.mark.parametrize("ratio", [None, (2, 1)], ids=str)
