@@ -159,6 +159,7 @@ inline void round_to_bf16(float *row, int64_t k) {
 // f16 as bf16.
 inline void round_to_bf16(const uint16_t *halves, int64_t n, uint16_t *out) {
     int64_t i = 0;
+    for (; i + 2 * W <= n; i += 2 * W) _mm512_storeu_si512(out + i, (__m512i)_mm512_cvtne2ps_pbh(vload16(halves + i + W), vload16(halves + i)));
     for (; i + W <= n; i += W) _mm256_storeu_si256((__m256i *)(out + i), (__m256i)_mm512_cvtneps_pbh(vload16(halves + i)));
     for (; i < n; i++) out[i] = float_to_bf16(half_to_float(halves[i]));
 }

@@ -46,38 +46,13 @@ template <int TYPE> void weave_units8(const byte *const *units, int64_t n, uint8
 
 #if defined(__AVX512VNNI__)
 
-// Sixteen vectors of sixteen words become those of first words, of second words and so on.
-inline void transpose16(vi *v) {
-    vi t[16];
-    for (int i = 0; i < 16; i += 2) {
-        t[i] = _mm512_unpacklo_epi32(v[i], v[i + 1]);
-        t[i + 1] = _mm512_unpackhi_epi32(v[i], v[i + 1]);
-    }
-    for (int i = 0; i < 16; i += 4) {
-        v[i] = _mm512_unpacklo_epi64(t[i], t[i + 2]);
-        v[i + 1] = _mm512_unpackhi_epi64(t[i], t[i + 2]);
-        v[i + 2] = _mm512_unpacklo_epi64(t[i + 1], t[i + 3]);
-        v[i + 3] = _mm512_unpackhi_epi64(t[i + 1], t[i + 3]);
-    }
-    // Now lane l of v[4 j + i] holds word 4 l + i of the vectors 4 j to 4 j + 3.
-    for (int i = 0; i < 4; i++) {
-        const vi a = _mm512_shuffle_i32x4(v[i], v[4 + i], 0x44), b = _mm512_shuffle_i32x4(v[8 + i], v[12 + i], 0x44);
-        const vi c = _mm512_shuffle_i32x4(v[i], v[4 + i], 0xee), d = _mm512_shuffle_i32x4(v[8 + i], v[12 + i], 0xee);
-        t[i] = _mm512_shuffle_i32x4(a, b, 0x88);
-        t[4 + i] = _mm512_shuffle_i32x4(a, b, 0xdd);
-        t[8 + i] = _mm512_shuffle_i32x4(c, d, 0x88);
-        t[12 + i] = _mm512_shuffle_i32x4(c, d, 0xdd);
-    }
-    for (int i = 0; i < 16; i++) v[i] = t[i];
-}
-
 // The same for whole units.
 template <int TYPE> void weave_units8(const byte *const *units, uint8_t *out) {
     static_assert(COLUMNS == 32 && TOGETHER * GROUP == 64, "two transpositions for each vector of codes");
 #pragma GCC unroll 4
     for (int g = 0; g < GROUPS8; g += TOGETHER) {
         for (int half = 0; half < 2; half++) {
-            vi v[16];
+            __m512i v[16];
 #pragma GCC unroll 16
             for (int c = 0; c < 16; c++) v[c] = stored_groups<TYPE>(units[16 * half + c], g);
             transpose16(v);

@@ -105,9 +105,48 @@ inline void interleave(const float *rows, int64_t step, int64_t height, int64_t 
     }
 }
 
+#if defined(__AVX512F__)
+// Sixteen vectors of sixteen words become those of first words, of second words and so on.
+inline void transpose16(__m512i *v) {
+    __m512i t[16];
+    for (int i = 0; i < 16; i += 2) {
+        t[i] = _mm512_unpacklo_epi32(v[i], v[i + 1]);
+        t[i + 1] = _mm512_unpackhi_epi32(v[i], v[i + 1]);
+    }
+    for (int i = 0; i < 16; i += 4) {
+        v[i] = _mm512_unpacklo_epi64(t[i], t[i + 2]);
+        v[i + 1] = _mm512_unpackhi_epi64(t[i], t[i + 2]);
+        v[i + 2] = _mm512_unpacklo_epi64(t[i + 1], t[i + 3]);
+        v[i + 3] = _mm512_unpackhi_epi64(t[i + 1], t[i + 3]);
+    }
+    // Now lane l of v[4 j + i] holds word 4 l + i of the vectors 4 j to 4 j + 3.
+    for (int i = 0; i < 4; i++) {
+        const __m512i a = _mm512_shuffle_i32x4(v[i], v[4 + i], 0x44), b = _mm512_shuffle_i32x4(v[8 + i], v[12 + i], 0x44);
+        const __m512i c = _mm512_shuffle_i32x4(v[i], v[4 + i], 0xee), d = _mm512_shuffle_i32x4(v[8 + i], v[12 + i], 0xee);
+        t[i] = _mm512_shuffle_i32x4(a, b, 0x88);
+        t[4 + i] = _mm512_shuffle_i32x4(a, b, 0xdd);
+        t[8 + i] = _mm512_shuffle_i32x4(c, d, 0x88);
+        t[12 + i] = _mm512_shuffle_i32x4(c, d, 0xdd);
+    }
+    for (int i = 0; i < 16; i++) v[i] = t[i];
+}
+#endif
+
 // panel [n, COLUMNS] = rows [COLUMNS, n] transposed; rows in steps of STEP. Bits are moved, whatever they mean.
 template <int STEP = DEPTH> void transpose(const float *rows, int64_t n, float *panel) {
     int64_t k = 0;
+#if defined(__AVX512F__)
+    for (; k + 16 <= n; k += 16) {
+        for (int c = 0; c < COLUMNS; c += 16) {
+            __m512i v[16];
+#pragma GCC unroll 16
+            for (int i = 0; i < 16; i++) v[i] = _mm512_loadu_si512(rows + (c + i) * STEP + k);
+            transpose16(v);
+#pragma GCC unroll 16
+            for (int i = 0; i < 16; i++) _mm512_storeu_si512(panel + (k + i) * COLUMNS + c, v[i]);
+        }
+    }
+#endif
 #if defined(__AVX2__)
     for (; k + 8 <= n; k += 8) {
         for (int c = 0; c < COLUMNS; c += 8) {
