@@ -25,9 +25,9 @@ from tensorplug.device import (
 )
 from tensorplug.fusion.library import named
 from tensorplug_simt.facts import Facts
+from tensorplug_simt.families.product import declared_rounding
 from tensorplug_simt.lowering import SHARED, GroupLowering, Lowering, lower, lower_group
 from tensorplug_simt.merging import Home
-from tensorplug_simt.own.product import declared_rounding
 from tensorplug_simt.placing import ALIGNMENT, scratch_start
 from tensorplug_simt.program import Launch, Program
 from tensorplug_simt.tuning import Tuner

@@ -16,7 +16,9 @@ EACH = 4
 
 
 def group_size(length: int, facts: Facts) -> int:
-    """Items for a row of `length`: whole warps, a power of two; more where rows are longer."""
+    """Items for a row of `length`: one on wide devices, else whole warps, a power of two."""
+    if facts.wide:
+        return 1
     size, largest = 32, min(LARGEST, facts.max_group)
     while size < largest and size * EACH < length:
         size *= 2

@@ -17,6 +17,9 @@ GroupLowering = Callable[[Group, Facts], Program]
 SHARED: dict[str, Lowering] = {}
 """The shared lowerings by op. A backend's own table comes before it."""
 
+SHARED_GROUPS: dict[str, GroupLowering] = {}
+"""The shared lowerings of groups by fusion pattern."""
+
 LIMIT = 2**31 - 1
 """Counts beyond this do not fit the kernels' integers."""
 
@@ -56,7 +59,9 @@ def lower(node: Tensor, facts: Facts, table: Mapping[str, Lowering] = SHARED) ->
         return Refusal(f"{node.op}: {reason}")
 
 
-def lowers_group(*patterns: str, table: dict[str, GroupLowering]) -> Callable[[G], G]:
+def lowers_group(
+    *patterns: str, table: dict[str, GroupLowering] = SHARED_GROUPS
+) -> Callable[[G], G]:
     """Enter a function into `table` as the lowering of groups of `patterns`."""
 
     def enter(function: G) -> G:

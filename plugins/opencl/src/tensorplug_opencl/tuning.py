@@ -25,8 +25,8 @@ from tensorplug_opencl.plan import bind, queue_all
 from tensorplug_opencl.programs import CACHE
 from tensorplug_simt.choices import ChoiceFile, texts_id
 from tensorplug_simt.facts import Facts
+from tensorplug_simt.families.product import rounding
 from tensorplug_simt.merging import Placed
-from tensorplug_simt.own.product import rounding
 from tensorplug_simt.program import Program
 from tensorplug_simt.trials import first_rows, indices, numbers, some
 from tensorplug_simt.tuning import Preparing, Run, Tuner

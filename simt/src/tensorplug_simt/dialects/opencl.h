@@ -48,3 +48,20 @@ DEVICE float16 load_halves16(GLOBAL const uchar* p) { return vload_half16(0, (GL
 #else
 #define PREFETCH(p)
 #endif
+
+// What an item takes at once of a row that is its own: processors want long vectors.
+#define LANES 16
+typedef float16 lanes;
+DEVICE lanes load_lanes(GLOBAL const float* p) { return vload16(0, p); }
+DEVICE lanes load_lanes_f16(GLOBAL const uchar* p) { return load_halves16(p); }
+DEVICE void store_lanes(lanes v, GLOBAL float* p) { vstore16(v, 0, p); }
+DEVICE float sum_of_lanes(lanes v) {
+  const float8 a = v.lo + v.hi;
+  const float4 b = a.lo + a.hi;
+  return (b.x + b.y) + (b.z + b.w);
+}
+DEVICE float largest_of_lanes(lanes v) {
+  const float8 a = fmax(v.lo, v.hi);
+  const float4 b = fmax(a.lo, a.hi);
+  return fmax(fmax(b.x, b.y), fmax(b.z, b.w));
+}

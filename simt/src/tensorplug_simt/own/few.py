@@ -8,8 +8,8 @@ from tensorplug.device import Group, Tensor
 from tensorplug.dtypes import F32
 from tensorplug_simt.families.elements import TEXT as ELEMENTWISE
 from tensorplug_simt.families.gates import ACTIVATIONS
+from tensorplug_simt.families.product import REPEATS, need_product
 from tensorplug_simt.lowering import NoKernel, need_type, number
-from tensorplug_simt.own.product import REPEATS, need_product
 from tensorplug_simt.program import Kernel, Number
 
 PLAIN = ("w", "x", "ids", "y")

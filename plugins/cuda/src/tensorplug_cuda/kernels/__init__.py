@@ -1,10 +1,10 @@
 """The kernels of this backend: its own, by family, and the shared ones that it adopts."""
 
-from tensorplug_cuda.kernels import attention, matmul, norm, route, softmax, sort
+from tensorplug_cuda.kernels import attention, matmul, route, sort
 from tensorplug_cuda.kernels.columns import ROOMY
 from tensorplug_cuda.kernels.table import GROUPS, OWN
 from tensorplug_simt import families
-from tensorplug_simt.lowering import SHARED
+from tensorplug_simt.lowering import SHARED, SHARED_GROUPS
 from tensorplug_simt.own.chains import CHAINS
 
 __all__ = [
@@ -13,11 +13,9 @@ __all__ = [
     "attention",
     "families",
     "matmul",
-    "norm",
     "route",
-    "softmax",
     "sort",
 ]
 
 LOWERINGS = {**SHARED, **ROOMY, **OWN}
-GROUPS |= CHAINS
+GROUPS |= {**SHARED_GROUPS, **CHAINS}

@@ -8,9 +8,9 @@ from tensorplug_cuda.kernels import cores
 from tensorplug_cuda.kernels.table import OWN
 from tensorplug_cuda.kernels.ways import TENSOR, USUAL, WAYS, Way, Ways, chosen
 from tensorplug_simt.facts import Facts
+from tensorplug_simt.families import attention as shared
+from tensorplug_simt.families.softmax import SLOPE
 from tensorplug_simt.lowering import lowers, number
-from tensorplug_simt.own import attention as shared
-from tensorplug_simt.own.softmax import SLOPE
 from tensorplug_simt.program import Program
 from tensorplug_simt.trials import SIZES
 

@@ -8,6 +8,7 @@ from tensorplug.ops.glu import GLU
 from tensorplug_cuda.kernels import experts
 from tensorplug_cuda.kernels.table import GROUPS
 from tensorplug_simt.facts import Facts
+from tensorplug_simt.families.product import COUNT, PRODUCTS, repeats, rounding
 from tensorplug_simt.lowering import SHARED, Lowering, NoKernel, lowers_group
 from tensorplug_simt.own.few import (
     FOLLOWED,
@@ -19,7 +20,6 @@ from tensorplug_simt.own.few import (
     gated,
     kernels,
 )
-from tensorplug_simt.own.product import COUNT, PRODUCTS, repeats, rounding
 from tensorplug_simt.program import Kernel, Launch, Program, Region, blocks_of, launch, scratch
 from tensorplug_simt.source import BYTES
 

@@ -12,7 +12,7 @@ from tensorplug_cuda.kernels.experts import SIDE, TILE_ITEMS
 from tensorplug_cuda.kernels.ways import are_measured
 from tensorplug_simt.facts import Facts
 from tensorplug_simt.families.copying import copies
-from tensorplug_simt.own.product import REPEATS, may_round, repeats
+from tensorplug_simt.families.product import REPEATS, may_round, repeats
 from tensorplug_simt.program import (
     Kernel,
     Launch,

@@ -8,8 +8,7 @@ from tensorplug_cuda.kernels.columns import TEXT, few, takes_few
 from tensorplug_cuda.kernels.table import OWN
 from tensorplug_cuda.kernels.ways import CUBLASLT, TENSOR, USUAL, WAYS, Way, Ways, chosen
 from tensorplug_simt.facts import Facts
-from tensorplug_simt.lowering import lowers
-from tensorplug_simt.own.product import (
+from tensorplug_simt.families.product import (
     REPEATS,
     expert_kernel,
     expert_product,
@@ -19,6 +18,7 @@ from tensorplug_simt.own.product import (
     product_kernel,
     repeats,
 )
+from tensorplug_simt.lowering import lowers
 from tensorplug_simt.program import Kernel, Program, blocks_of, launch
 from tensorplug_simt.trials import first_rows, some
 

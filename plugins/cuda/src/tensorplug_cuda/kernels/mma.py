@@ -8,7 +8,7 @@ from tensorplug_cuda.kernels.experts import MMA_TEXT, SIDE
 from tensorplug_cuda.kernels.library import MOST_ROOM
 from tensorplug_simt.facts import Facts
 from tensorplug_simt.families.copying import copies
-from tensorplug_simt.own.product import REPEATS, may_round, repeats
+from tensorplug_simt.families.product import REPEATS, may_round, repeats
 from tensorplug_simt.program import (
     Kernel,
     Launch,

@@ -4,7 +4,7 @@ from tensorplug.device import Rounding, Tensor
 from tensorplug_cuda.kernels.columns import takes_few
 from tensorplug_cuda.kernels.ways import USUAL, names_of
 from tensorplug_simt.facts import Facts
-from tensorplug_simt.own.product import PRODUCTS, declared_rounding
+from tensorplug_simt.families.product import PRODUCTS, declared_rounding
 
 
 def declared(node: Tensor, facts: Facts) -> Rounding:

@@ -7,8 +7,8 @@ from tensorplug.dtypes import F32, I32
 from tensorplug_cuda.kernels.table import GROUPS
 from tensorplug_simt.facts import Facts
 from tensorplug_simt.families.elements import TEXT as ELEMENTWISE
+from tensorplug_simt.families.sort import TEXT as SORT
 from tensorplug_simt.lowering import NoKernel, lowers_group, need_type, number
-from tensorplug_simt.own.sort import TEXT as SORT
 from tensorplug_simt.program import Kernel, Program, Region, blocks_of, launch
 
 NUMBERS = ("sharpness", "late", "least", "most", "scale", "shift")

@@ -5,9 +5,9 @@ from dataclasses import replace
 from tensorplug.device import Tensor
 from tensorplug_metal.kernels.table import OWN
 from tensorplug_simt.facts import Facts
+from tensorplug_simt.families import attention as shared
+from tensorplug_simt.families.softmax import SLOPE
 from tensorplug_simt.lowering import lowers
-from tensorplug_simt.own import attention as shared
-from tensorplug_simt.own.softmax import SLOPE
 from tensorplug_simt.program import Program
 
 TEXT = "tensorplug_metal:kernels/attention.metal"

@@ -3,9 +3,9 @@
 from tensorplug.device import Group, Tensor
 from tensorplug_metal.kernels.table import GROUPS, OWN
 from tensorplug_simt.facts import Facts
+from tensorplug_simt.families.product import REPEATS, lower_out_prod, need_product, repeats
 from tensorplug_simt.lowering import NoKernel, lowers, lowers_group
 from tensorplug_simt.own.few import FOLLOWED, GATED, Few, alone, followed, gated, kernels
-from tensorplug_simt.own.product import REPEATS, lower_out_prod, need_product, repeats
 from tensorplug_simt.program import Kernel, Launch, Program, Region, blocks_of, launch
 from tensorplug_simt.source import BYTES
 

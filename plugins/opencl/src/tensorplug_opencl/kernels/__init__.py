@@ -1,19 +1,11 @@
 """The kernels of this backend: its own, by family, and the shared ones that it adopts."""
 
-from tensorplug_opencl.kernels import attention, matmul, norm, softmax, sort
-from tensorplug_opencl.kernels.table import GROUPS, OWN
+from tensorplug_opencl.kernels import attention, matmul, sort
+from tensorplug_opencl.kernels.table import OWN
 from tensorplug_simt import families
-from tensorplug_simt.lowering import SHARED
+from tensorplug_simt.lowering import SHARED, SHARED_GROUPS
 
-__all__ = [
-    "GROUPS",
-    "LOWERINGS",
-    "attention",
-    "families",
-    "matmul",
-    "norm",
-    "softmax",
-    "sort",
-]
+__all__ = ["GROUPS", "LOWERINGS", "attention", "families", "matmul", "sort"]
 
 LOWERINGS = {**SHARED, **OWN}
+GROUPS = SHARED_GROUPS

@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from tensorplug.device import Tensor
 from tensorplug_opencl.kernels.table import OWN
 from tensorplug_simt.facts import Facts
+from tensorplug_simt.families import attention as shared
 from tensorplug_simt.lowering import lowers
-from tensorplug_simt.own import attention as shared
 from tensorplug_simt.program import Program, blocks_of
 
 TEXT = "tensorplug_opencl:kernels/attention.cl"

@@ -6,8 +6,7 @@ from tensorplug_opencl.kernels import variants
 from tensorplug_opencl.kernels.operands import Operands, operands
 from tensorplug_opencl.kernels.table import OWN
 from tensorplug_simt.facts import Facts
-from tensorplug_simt.lowering import lowers
-from tensorplug_simt.own.product import (
+from tensorplug_simt.families.product import (
     expert_kernel,
     expert_product,
     lower_out_prod,
@@ -16,6 +15,7 @@ from tensorplug_simt.own.product import (
     product_kernel,
     rounding,
 )
+from tensorplug_simt.lowering import lowers
 from tensorplug_simt.program import Program
 
 TEXT = "tensorplug_opencl:kernels/product.cl"

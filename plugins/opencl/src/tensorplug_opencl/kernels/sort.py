@@ -4,20 +4,20 @@ from tensorplug.device import Tensor
 from tensorplug.dtypes import F32
 from tensorplug_opencl.kernels.table import OWN
 from tensorplug_simt.facts import Facts
+from tensorplug_simt.families.sort import KEYS, in_parts, is_descending, keys_of
+from tensorplug_simt.families.sort import TEXT as SHARED_TEXT
 from tensorplug_simt.grids import Places, per_row
 from tensorplug_simt.lowering import lowers, need_type, number
-from tensorplug_simt.own.sort import KEYS, in_parts, is_descending, keys_of, part_kernels
 from tensorplug_simt.program import Kernel, Program
 
 TEXT = "tensorplug_opencl:kernels/sort.cl"
-PART = 2048
-"""Elements that are sorted in the memory of a group: 16 KiB."""
 FEW = 64
 """The most elements of top_k that one item keeps in order while it reads the row."""
 
-KERNELS = part_kernels(TEXT)
-SORT_ROW = Kernel("sort_row", TEXT, ("x", *KEYS), KEYS, (("descending", "int"),))
-TOP_FEW = Kernel("top_few", TEXT, ("x", "y"), ("y",))
+SORT_ROW = Kernel(
+    "sort_row", TEXT, ("x", *KEYS), KEYS, (("descending", "int"),), parts=(SHARED_TEXT,)
+)
+TOP_FEW = Kernel("top_few", TEXT, ("x", "y"), ("y",), parts=(SHARED_TEXT,))
 
 
 @lowers("argsort", "top_k", table=OWN)
@@ -26,7 +26,7 @@ def order(node: Tensor, facts: Facts) -> Program:
     (x,) = node.sources
     need_type(x, frozenset({F32}))
     if not facts.wide:
-        return in_parts(KERNELS, node, facts, part=PART, items=facts.flat_group)
+        return in_parts(node, facts)
     if node.op == "top_k" and number(node, "k") <= FEW:
         few = {"MOST": FEW}
         return Program((per_row(TOP_FEW, {"x": x, "y": node}, x.ne[1:], facts, defines=few),))

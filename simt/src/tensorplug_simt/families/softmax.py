@@ -1,24 +1,34 @@
-"""Softmax of rows: what kernels get, however many items they have."""
+"""Softmax of rows."""
 
 from typing import Any
 
 from tensorplug.device import Tensor
 from tensorplug.dtypes import F16, F32
 from tensorplug_simt.facts import Facts
-from tensorplug_simt.grids import per_row
-from tensorplug_simt.lowering import need_types, number
+from tensorplug_simt.grids import group_size, per_row
+from tensorplug_simt.lowering import lowers, need_types, number
 from tensorplug_simt.program import Kernel, Program
 
-TEXT = "tensorplug_simt:kernels/softmax.k"
-"""For devices where a row is the work of a group; `soft_max_of` with KEPT."""
 SLOPE = "tensorplug_simt:kernels/slope.k"
 """A part of its kernel, and of those of attention: `slope_of`."""
+SOFT_MAX = Kernel(
+    "soft_max",
+    "tensorplug_simt:kernels/softmax.k",
+    ("x", "mask", "sinks", "y"),
+    ("y",),
+    (("scale", "float"), ("max_bias", "float"), ("even", "int")),
+    (SLOPE,),
+)
+KEPT = 8
+"""Elements of a row that an item holds in registers; longer rows lie in memory meanwhile."""
 
 
-def soft_max_kernel(text: str, *parts: str) -> Kernel:
-    """The section `soft_max` of `text`."""
-    numbers = (("scale", "float"), ("max_bias", "float"), ("even", "int"))
-    return Kernel("soft_max", text, ("x", "mask", "sinks", "y"), ("y",), numbers, parts)
+@lowers("soft_max")
+def soft_max(node: Tensor, facts: Facts) -> Program:
+    """Softmax of scale * x + slope * mask, sinks in the divisor only."""
+    items = group_size(node.ne[0], facts)
+    kept = KEPT if not facts.wide and node.ne[0] <= KEPT * items else 0
+    return soft_max_of(SOFT_MAX, node, facts, items, KEPT=kept)
 
 
 def soft_max_of(kernel: Kernel, node: Tensor, facts: Facts, items: int, **defines: int) -> Program:

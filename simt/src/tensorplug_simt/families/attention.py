@@ -6,9 +6,9 @@ from typing import Any
 from tensorplug.device import Tensor
 from tensorplug.dtypes import BF16, F16, F32
 from tensorplug_simt.facts import Facts
+from tensorplug_simt.families.softmax import largest_power
 from tensorplug_simt.grids import Places, per_row
 from tensorplug_simt.lowering import NoKernel, need_type, number
-from tensorplug_simt.own.softmax import largest_power
 from tensorplug_simt.program import Kernel, Launch, Program, Region, blocks_of, launch, scratch
 
 JOIN_TEXT = "tensorplug_simt:kernels/attend_join.k"

@@ -1,16 +1,14 @@
-"""Rows divided by a statistic of themselves: what kernels get, however many items they have."""
+"""Rows divided by a statistic of themselves, with what is added before or after."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from tensorplug.device import Group, Tensor
 from tensorplug.dtypes import F32
 from tensorplug_simt.facts import Facts
-from tensorplug_simt.grids import Places, per_row
+from tensorplug_simt.grids import Places, group_size, per_row
 from tensorplug_simt.lowering import (
-    GroupLowering,
-    Lowering,
     NoKernel,
     lowers,
     lowers_group,
@@ -20,8 +18,18 @@ from tensorplug_simt.lowering import (
 )
 from tensorplug_simt.program import Grid, Kernel, Program, Region, blocks_of, region
 
-Items = Callable[[int, Facts], int]
-"""How many items a group has that takes a row of so many elements."""
+TEXT = "tensorplug_simt:kernels/norm.k"
+EPS = ("eps", "float")
+NORM = Kernel("norm", TEXT, ("x", "y"), ("y",), (("centred", "int"), ("whole", "int"), EPS))
+GROUP_NORM = Kernel("group_norm", TEXT, ("x", "y"), ("y",), (("together", "int"), EPS))
+NORM_FUSED = Kernel(
+    "norm_fused",
+    TEXT,
+    ("x", "other", "weight", "bias", "sum", "y"),
+    ("sum", "y"),
+    (("centred", "int"), EPS),
+)
+"""Compiled with ADDED, SCALED and SHIFTED for what is there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,58 +43,38 @@ class _Rows:
     defines: Mapping[str, int] = field(default_factory=dict)
 
 
-def lower_norms(
-    text: str,
-    own: dict[str, Lowering],
-    groups: dict[str, GroupLowering],
-    items: Items | None = None,
-) -> None:
-    """Enter lowerings to the kernels of `text` into a backend's tables.
-
-    `text` has the sections `norm`, `group_norm` and `norm_fused`, with the buffers and numbers that
-    `_kernels` names; `norm_fused` is compiled with ADDED, SCALED and SHIFTED for what is there.
-    Without `items` there are as many as `per_row` takes.
-    """
-    norm, group_norm, norm_fused = _kernels(text)
-
-    def program(kernel: Kernel, made: _Rows, facts: Facts) -> Program:
-        launch = per_row(
-            kernel,
-            made.places,
-            made.rows,
-            facts,
-            items=items(made.length, facts) if items is not None else 0,
-            defines=made.defines,
-            numbers=made.numbers,
-        )
-        return Program((launch,))
-
-    @lowers("norm", "rms_norm", "l2_norm", table=own)
-    def _(node: Tensor, facts: Facts) -> Program:
-        return program(norm, _norm(node), facts)
-
-    @lowers("group_norm", table=own)
-    def _(node: Tensor, facts: Facts) -> Program:
-        return program(group_norm, _group_norm(node), facts)
-
-    @lowers_group("norm_mul", "add_norm", table=groups)
-    def _(group: Group, facts: Facts) -> Program:
-        return program(norm_fused, _fused(group), facts)
+@lowers("norm", "rms_norm", "l2_norm")
+def norm(node: Tensor, facts: Facts) -> Program:
+    """Rows less their mean (norm), over the root of their mean square or over their length."""
+    return _program(NORM, _norm(node), facts)
 
 
-def _kernels(text: str) -> tuple[Kernel, Kernel, Kernel]:
-    """The kernels in a text of a backend: of norms, of groups of channels, of fused groups."""
-    eps = ("eps", "float")
-    fused = ("x", "other", "weight", "bias", "sum", "y")
-    return (
-        Kernel("norm", text, ("x", "y"), ("y",), (("centred", "int"), ("whole", "int"), eps)),
-        Kernel("group_norm", text, ("x", "y"), ("y",), (("together", "int"), eps)),
-        Kernel("norm_fused", text, fused, ("sum", "y"), (("centred", "int"), eps)),
+@lowers("group_norm")
+def group_norm(node: Tensor, facts: Facts) -> Program:
+    """Groups of channels, each normalised as one row."""
+    return _program(GROUP_NORM, _group_norm(node), facts)
+
+
+@lowers_group("norm_mul", "add_norm")
+def norm_fused(group: Group, facts: Facts) -> Program:
+    """A norm with the sum before it, or the factor and the summand after it."""
+    return _program(NORM_FUSED, _fused(group), facts)
+
+
+def _program(kernel: Kernel, made: _Rows, facts: Facts) -> Program:
+    launch = per_row(
+        kernel,
+        made.places,
+        made.rows,
+        facts,
+        items=group_size(made.length, facts),
+        defines=made.defines,
+        numbers=made.numbers,
     )
+    return Program((launch,))
 
 
 def _norm(node: Tensor) -> _Rows:
-    """Rows less their mean (norm), over the root of their mean square or over their length."""
     need_types(node, frozenset({F32}))
     (x,) = node.sources
     numbers = {
@@ -98,7 +86,6 @@ def _norm(node: Tensor) -> _Rows:
 
 
 def _group_norm(node: Tensor) -> _Rows:
-    """Groups of channels, each normalised as one row."""
     need_types(node, frozenset({F32}))
     (x,) = node.sources
     together = blocks_of(node.ne[2], int(number(node, "groups")))
@@ -117,7 +104,6 @@ def _planes(x: Tensor) -> Region:
 
 
 def _fused(group: Group) -> _Rows:
-    """A norm with the sum before it, or the factor and the summand after it."""
     normed = group["normed"]
     if normed.op == "group_norm":
         raise NoKernel("no fused kernel for group_norm")
