@@ -26,6 +26,7 @@ from tensorplug_opencl.facts import (
     device_type,
     facts_of,
     hardware_id,
+    portable_kernels,
     style_forced,
     tuning_wanted,
 )
@@ -41,6 +42,7 @@ from tensorplug_opencl.programs import Programs
 from tensorplug_opencl.tuning import OpenCLTuner, choice_file
 from tensorplug_simt.device import SimtDevice, texts_of
 from tensorplug_simt.dialects.dialect import OPENCL
+from tensorplug_simt.lowering import SHARED, SHARED_GROUPS
 from tensorplug_simt.source import source
 
 
@@ -56,7 +58,9 @@ class OpenCLDevice(SimtDevice):
         self.driver = driver
         self.total = int(driver.global_mem_size)
         self.facts = facts_of(driver)
-        if not style_forced():
+        if portable_kernels():
+            self.lowerings, self.groups = SHARED, SHARED_GROUPS
+        elif not style_forced():
             # A forced style would make choices that nobody wants once it is gone.
             file = choice_file(driver)
             self.facts = replace(self.facts, choices=file.read())

@@ -11,6 +11,9 @@ from tensorplug_simt.facts import Facts
 WIDE = "TENSORPLUG_OPENCL_WIDE"
 """Set to 0, processors get the kernels of GPUs; set to 1, GPUs get those of processors."""
 
+KERNELS = "TENSORPLUG_OPENCL_KERNELS"
+"""Set to `portable`, all ops run on kernels of tensorplug-simt; `own` is the default."""
+
 REQUIRED = "cl_intel_required_subgroup_size"
 
 LIMITS = "TENSORPLUG_OPENCL_LIMITS"
@@ -57,6 +60,11 @@ def version_of(driver: Any) -> tuple[int, int]:
 def style_forced() -> str:
     """`0` or `1` where the user wants the kernels of GPUs or of processors; else empty."""
     return os.environ.get(WIDE, "").strip()
+
+
+def portable_kernels() -> bool:
+    """Whether to leave out the backend's own kernels. Raises OptionError."""
+    return _setting(KERNELS, ("own", "portable")) == "portable"
 
 
 def tuning_wanted() -> bool:

@@ -37,6 +37,8 @@ typedef unsigned int uint;
 #endif
 #define FLAT_INDEX ((uint)(GROUP_X * LOCAL_X + ITEM_X))
 
+// Before loops over arrays that should lie in registers.
+#define UNROLLED _Pragma("unroll")
 #define LOCAL_BARRIER __syncthreads()
 #define FLOAT_BITS(x) __float_as_uint(x)
 #define BITS_FLOAT(x) __uint_as_float(x)

@@ -9,6 +9,8 @@
 #define GROUP_Z ((int)get_group_id(2))
 #define ITEM_X ((int)get_local_id(0))
 #define ITEM_Y ((int)get_local_id(1))
+// Before loops over arrays that should lie in registers.
+#define UNROLLED _Pragma("unroll")
 #define LOCAL_BARRIER barrier(CLK_LOCAL_MEM_FENCE)
 #define FLOAT_BITS(x) as_uint(x)
 #define BITS_FLOAT(x) as_float(x)

@@ -6,33 +6,55 @@ from typing import Any
 from tensorplug.device import Tensor
 from tensorplug.dtypes import BF16, F16, F32
 from tensorplug_simt.facts import Facts
-from tensorplug_simt.families.softmax import largest_power
+from tensorplug_simt.families.softmax import SLOPE, largest_power
 from tensorplug_simt.grids import Places, per_row
-from tensorplug_simt.lowering import NoKernel, need_type, number
+from tensorplug_simt.lowering import NoKernel, lowers, need_type, number
 from tensorplug_simt.program import Kernel, Launch, Program, Region, blocks_of, launch, scratch
 
-JOIN_TEXT = "tensorplug_simt:kernels/attend_join.k"
-"""For devices where a row is the work of a group: `join_kernel`."""
+TEXT = "tensorplug_simt:kernels/attention.k"
+"""Its own kernels, and what those of backends share: places and ends of rows."""
 
 BUFFERS = ("q", "k", "v", "mask", "sinks", "part", "y")
 NUMBERS = (
     *((name, "int") for name in ("tiles", "splits", "share", "even")),
     *((name, "float") for name in ("scale", "softcap", "max_bias")),
 )
+SHORTEST = 256
+"""Positions that are worth a group of their own."""
 GROUPS = 4
 """Groups for each unit of the device, where there are enough positions."""
 LONGEST = 1024
 """The largest head size for which a group's memory holds queries."""
 
 
-def main_kernel(name: str, text: str) -> Kernel:
+def main_kernel(name: str, text: str, *parts: str) -> Kernel:
     """A kernel that computes tiles of rows, or a part of them for a share of the positions."""
-    return Kernel(name, text, BUFFERS, ("part", "y"), NUMBERS)
+    return Kernel(name, text, BUFFERS, ("part", "y"), NUMBERS, parts)
 
 
-def join_kernel(text: str) -> Kernel:
-    """The kernel that makes results of the parts."""
-    return Kernel("attend_join", text, ("part", "sinks", "y"), ("y",))
+ATTEND = main_kernel("attend", TEXT, SLOPE)
+JOIN = Kernel("attend_join", TEXT, ("part", "sinks", "y"), ("y",))
+"""Makes results of the parts."""
+
+
+@lowers("flash_attn_ext")
+def flash_attn_ext(node: Tensor, facts: Facts) -> Program:
+    """Softmax of scaled, capped and masked scores, times values."""
+    check(node)
+    rows, size = rows_of(node), max(t.ne[0] for t in node.sources[1:3])
+    # Queries of this many rows and a tile of keys and scores fit 32 KiB.
+    most = 16 if size <= 256 else 8 if size <= 640 else 4
+    together = min(most, 4 if rows <= 4 else 8 if rows <= 8 else 16)
+    items = 8 * together
+    return attend(
+        ATTEND,
+        node,
+        facts,
+        together=together,
+        items=items,
+        shortest=SHORTEST,
+        defines={"GROUP_SIZE": items},
+    )
 
 
 def check(node: Tensor) -> None:
@@ -58,7 +80,7 @@ def rows_of(node: Tensor) -> int:
 
 
 def attend(
-    kernels: tuple[Kernel, Kernel],
+    kernel: Kernel,
     node: Tensor,
     facts: Facts,
     *,
@@ -67,12 +89,11 @@ def attend(
     shortest: int,
     defines: Mapping[str, int] | None = None,
 ) -> Program:
-    """The program of a node that `check` let pass, with the main kernel and the one that joins.
+    """The program of a node that `check` let pass, with a `main_kernel`.
 
     A group of `items` takes `together` rows; from `shortest` on positions are worth a group.
     """
     q, k, v = node.sources[:3]
-    main, join = kernels
     named = zip(BUFFERS[:5], node.operands, strict=True)
     places: dict[str, Tensor | Region] = {name: t for name, t in named if t is not None}
     tiles = blocks_of(rows_of(node), together)
@@ -80,7 +101,7 @@ def attend(
     splits = max(1, blocks_of(k.ne[1], share))
     part = _parts(node, splits)
     first = launch(
-        main,
+        kernel,
         places | {"part": part, "y": node} if splits > 1 else places | {"y": node},
         groups=(tiles * splits, k.ne[2], q.ne[3]),
         local=(items,),
@@ -93,7 +114,7 @@ def attend(
     )
     if splits == 1:
         return Program((first,))
-    return Program((first, _joined(join, node, part, places, facts)), scratch=part.nbytes)
+    return Program((first, _joined(node, part, places, facts)), scratch=part.nbytes)
 
 
 def _share(positions: int, groups: int, shortest: int, facts: Facts) -> int:
@@ -120,6 +141,6 @@ def _parts(node: Tensor, splits: int) -> Region:
     return scratch(F32, (width + 2, splits, rows, 1), nb)
 
 
-def _joined(kernel: Kernel, node: Tensor, part: Region, places: Places, facts: Facts) -> Launch:
+def _joined(node: Tensor, part: Region, places: Places, facts: Facts) -> Launch:
     sinks = {"sinks": places["sinks"]} if "sinks" in places else {}
-    return per_row(kernel, {"part": part, "y": node, **sinks}, node.ne[1:], facts)
+    return per_row(JOIN, {"part": part, "y": node, **sinks}, node.ne[1:], facts)

@@ -34,7 +34,7 @@ NORM_FUSED = Kernel(
 
 @dataclass(frozen=True, slots=True)
 class _Rows:
-    """A launch but for its kernel and items: a group for each of `rows` of `length` elements."""
+    """A launch except its kernel and items: a group for each of `rows` of `length` elements."""
 
     places: Places
     rows: Grid

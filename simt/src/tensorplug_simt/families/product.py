@@ -1,12 +1,12 @@
-"""Products of matrices with an item for each result: what is left where nothing faster fits."""
+"""Products of matrices with a group for each result: what is left where nothing faster fits."""
 
 from dataclasses import replace
 
 from tensorplug.device import Rounding, Tensor
 from tensorplug.dtypes import F64
 from tensorplug_simt.facts import Facts
-from tensorplug_simt.grids import per_element
-from tensorplug_simt.lowering import Lowering, NoKernel, lowers, need_type
+from tensorplug_simt.grids import group_size, per_element, per_row
+from tensorplug_simt.lowering import NoKernel, lowers, need_type
 from tensorplug_simt.program import Kernel, Program
 
 REPEATS = (("repeat2", "int"), ("repeat3", "int"))
@@ -15,24 +15,32 @@ COUNT = (("count", "uint"),)
 PRODUCTS = ("mul_mat", "mul_mat_id")
 
 
-def product_kernel(text: str) -> Kernel:
-    """The section `product` of `text`."""
-    return Kernel("product", text, ("w", "x", "y"), ("y",), (*COUNT, *REPEATS))
+TEXT = "tensorplug_simt:kernels/product.k"
+PRODUCT = Kernel("product", TEXT, ("w", "x", "ids", "y"), ("y",), REPEATS)
+OUTER_PRODUCT = Kernel("outer_product", TEXT, ("w", "x", "y"), ("y",), (*COUNT, *REPEATS))
 
 
-def expert_kernel(text: str) -> Kernel:
-    """The section `expert_product` of `text`."""
-    return Kernel("expert_product", text, ("w", "x", "ids", "y"), ("y",), COUNT)
+@lowers("mul_mat", "mul_mat_id")
+def product(node: Tensor, facts: Facts) -> Program:
+    """y[n, m] = sum over k of w[k, n] * x[k, m]; ids choose the matrix of w for each row of x."""
+    need_product(node)
+    w, x = node.sources[:2]
+    places = {"w": w, "x": x, "y": node}
+    if node.op == "mul_mat_id":
+        places["ids"] = node.sources[2]
+    numbers = repeats(w, x if node.op == "mul_mat" else w)
+    groups = (node.ne[0], node.ne[1], node.ne[2] * node.ne[3])
+    items = group_size(x.ne[0], facts)
+    return Program((per_row(PRODUCT, places, groups, facts, items=items, numbers=numbers),))
 
 
-def lower_out_prod(text: str, own: dict[str, Lowering]) -> None:
-    """Enter a lowering to the section `outer_product` of `text` into a backend's table."""
-    kernel = Kernel("outer_product", text, ("w", "x", "y"), ("y",), (*COUNT, *REPEATS))
-
-    @lowers("out_prod", table=own)
-    def _(node: Tensor, facts: Facts) -> Program:
-        need_product(node)
-        return product(kernel, node, facts)
+@lowers("out_prod")
+def out_prod(node: Tensor, facts: Facts) -> Program:
+    """y[n, m] = sum over k of w[n, k] * x[m, k]."""
+    need_product(node)
+    w, x = node.sources
+    places = {"w": w, "x": x, "y": node}
+    return Program((per_element(OUTER_PRODUCT, places, node.size, facts, numbers=repeats(w, x)),))
 
 
 def may_round(node: Tensor) -> bool:
@@ -58,20 +66,6 @@ def need_product(node: Tensor) -> None:
     if w.dtype is F64:
         raise NoKernel("no kernel for f64")
     need_type(x)
-
-
-def product(kernel: Kernel, node: Tensor, facts: Facts) -> Program:
-    """Each matrix of `w` serves several of `x`."""
-    w, x = node.sources
-    places = {"w": w, "x": x, "y": node}
-    return Program((per_element(kernel, places, node.size, facts, numbers=repeats(w, x)),))
-
-
-def expert_product(kernel: Kernel, node: Tensor, facts: Facts) -> Program:
-    """Ids choose the matrix of `w` for each row of `x`."""
-    w, x, ids = node.sources
-    places = {"w": w, "x": x, "ids": ids, "y": node}
-    return Program((per_element(kernel, places, node.size, facts),))
 
 
 def repeats(w: Tensor, x: Tensor) -> dict[str, int | float]:

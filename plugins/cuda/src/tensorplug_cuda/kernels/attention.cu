@@ -1,57 +1,4 @@
-// Attention: softmax of scores, times values, tile by tile of positions with the largest score so far.
-// Rows that share keys (tokens of the heads of one group) are numbered token * group + head.
-// A row's part of the positions ends as its largest score, its sum of powers and its DV values.
-
-#define LOWEST (-3.402823466e+38f)
-#define MINUS_INFINITY BITS_FLOAT(0xff800000u)
-
-// Element i of a row of keys or values.
-#if k_block > 1
-#define K_ELEMENT(row, i) decode_k((row) + (i) / k_block * k_bytes, (i) % k_block)
-#else
-#define K_ELEMENT(row, i) load_k((row) + (i) * p.k.nb[0])
-#endif
-#if v_block > 1
-#define V_ELEMENT(row, i) decode_v((row) + (i) / v_block * v_bytes, (i) % v_block)
-#else
-#define V_ELEMENT(row, i) load_v((row) + (i) * p.v.nb[0])
-#endif
-
-// Where a group works: first at the last rows, whose tokens see most. Rows beyond the last compute it
-// again, and are not stored.
-#define PLACE \
-  const int kv_head = GROUP_Y, batch = GROUP_Z; \
-  const int tile = p.tiles - 1 - GROUP_X % p.tiles, split = GROUP_X / p.tiles; \
-  const int group = p.q.ne[2] / p.k.ne[2], kv_batch = batch / (p.q.ne[3] / p.k.ne[3]); \
-  const int rows = group * p.q.ne[1], start = split * p.share; \
-  const int stop = start + p.share < p.k.ne[1] ? start + p.share : p.k.ne[1]; \
-  const int warp = ITEM_X / 32, lane = ITEM_X % 32;
-#define NUMBER(i) (tile * ROWS + (i) < rows ? tile * ROWS + (i) : rows - 1)
-#define TOKEN(i) (NUMBER(i) / group)
-#define HEAD(i) (kv_head * group + NUMBER(i) % group)
-#define MASK_ROW(i) ROW(mask, TOKEN(i), HEAD(i) % p.mask.ne[2], batch % p.mask.ne[3])
-#define SLOPE(i) slope_of(HEAD(i), p.max_bias, p.even)
-
-// The end of row `i` with its largest score and its sum: where its values go, and what they are times.
-#ifdef sinks_bytes
-#define WITH_SINK(i, top, sum, factor) \
-  const float sink_ = load_sinks(AT(sinks, HEAD(i), 0, 0, 0)), larger_ = fmax(top, sink_); \
-  factor = exp(top - larger_); \
-  sum = sum * factor + exp(sink_ - larger_);
-#else
-#define WITH_SINK(i, top, sum, factor)
-#endif
-#define END_OF_ROW(i, top, sum) \
-  float factor = 1.0f; \
-  float* to; \
-  if (p.splits > 1) { \
-    to = (float*)ROW(part, split, (batch * p.q.ne[1] + TOKEN(i)) * p.q.ne[2] + HEAD(i), 0) + 2; \
-  } else { \
-    to = (float*)ROW(y, HEAD(i), TOKEN(i), batch); \
-    WITH_SINK(i, top, sum, factor) \
-    factor = sum == 0.0f ? 0.0f : factor / sum; \
-  } \
-  const int stored = tile * ROWS + (i) < rows;
+// Attention on warps, in f32; places and ends of rows are those of the shared text.
 
 //: attend
 // WARPS warps take ROWS rows, EACH of them alike, and a tile of positions, one for each lane. Keys and
@@ -79,6 +26,7 @@ KERNEL_HEAD {
   __shared__ float kept[32][DEPTH + 1];
   __shared__ float powers[ROWS][32];
   PLACE
+  const int warp = ITEM_X / 32, lane = ITEM_X % 32;
   for (int i = ITEM_X; i < ROWS * DK; i += 32 * WARPS) {
     const int r = i / DK, e = i % DK;
     q[r][e] = p.scale * load_q(AT(q, e, TOKEN(r), HEAD(r), batch));

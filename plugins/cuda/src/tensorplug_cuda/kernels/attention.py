@@ -17,9 +17,8 @@ from tensorplug_simt.trials import SIZES
 TEXT = "tensorplug_cuda:kernels/attention.cu"
 MMA_TEXT = "tensorplug_cuda:kernels/attention_mma.cu"
 
-ATTEND = replace(shared.main_kernel("attend", TEXT), parts=(SLOPE,))
-MMA_ATTEND = replace(shared.main_kernel("mma_attend", MMA_TEXT), parts=(SLOPE, TEXT, cores.CORES))
-JOIN = shared.join_kernel(shared.JOIN_TEXT)
+ATTEND = shared.main_kernel("attend", TEXT, SLOPE, shared.TEXT)
+MMA_ATTEND = shared.main_kernel("mma_attend", MMA_TEXT, SLOPE, shared.TEXT, cores.CORES)
 
 ITEMS = 128
 SHORTEST = 128
@@ -52,7 +51,7 @@ def in_f32(node: Tensor, facts: Facts) -> Program:
     """The program in f32."""
     few = shared.rows_of(node) <= 4 or _head(node) > WIDE_HEAD
     return shared.attend(
-        (ATTEND, JOIN),
+        ATTEND,
         node,
         facts,
         together=4 if few else 16,
@@ -78,7 +77,7 @@ def by_tensor_cores(node: Tensor, facts: Facts) -> Program:
     head = _head(node)
     together, at_once = next(tile for largest, *tile in TILES if head <= largest)
     return shared.attend(
-        (MMA_ATTEND, JOIN),
+        MMA_ATTEND,
         node,
         facts,
         together=together if shared.rows_of(node) > FEW_ROWS else FEW_ROWS,

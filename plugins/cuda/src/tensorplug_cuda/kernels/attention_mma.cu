@@ -15,7 +15,6 @@ DEVICE float added(float slope, float mask) {
 // Matrices of 16 values that a warp has.
 #define MINE ((WV / 16 + SIDES - 1) / SIDES)
 #define LOG2_E 1.44269504f
-#define UNROLLED _Pragma("unroll")
 #define SCOREWISE UNROLLED for (int n = 0; n < AT_ONCE / 8; n++)
 #define VALUEWISE UNROLLED for (int c = 0; c < MINE; c++) if (SIDES == 1 || side * MINE + c < WV / 16)
 
@@ -47,6 +46,7 @@ KERNEL_HEAD {
 #endif
   COPIES
   PLACE
+  const int warp = ITEM_X / 32, lane = ITEM_X % 32;
   const int side = warp % SIDES, own = warp / SIDES * 16, high = lane / 4, low = lane % 4;
   const int k_quads = HAS_QUADS(k), v_quads = HAS_QUADS(v);
   // Queries are multiplied by a power of two with which they fit a half, whatever they are.

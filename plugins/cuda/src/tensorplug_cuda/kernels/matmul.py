@@ -1,4 +1,4 @@
-"""Products of matrices: `mul_mat`, `mul_mat_id`, `out_prod`."""
+"""Products of matrices: `mul_mat`, `mul_mat_id`."""
 
 from dataclasses import replace
 
@@ -10,23 +10,15 @@ from tensorplug_cuda.kernels.ways import CUBLASLT, TENSOR, USUAL, WAYS, Way, Way
 from tensorplug_simt.facts import Facts
 from tensorplug_simt.families.product import (
     REPEATS,
-    expert_kernel,
-    expert_product,
-    lower_out_prod,
     need_product,
     product,
-    product_kernel,
     repeats,
 )
 from tensorplug_simt.lowering import lowers
 from tensorplug_simt.program import Kernel, Program, blocks_of, launch
 from tensorplug_simt.trials import first_rows, some
 
-PRODUCT = product_kernel(TEXT)
-EXPERT_PRODUCT = expert_kernel(TEXT)
 TILED_PRODUCT = Kernel("tiled_product", TEXT, ("w", "x", "y"), ("y",), REPEATS)
-
-lower_out_prod(TEXT, OWN)
 
 
 @lowers("mul_mat", table=OWN)
@@ -35,7 +27,7 @@ def mul_mat(node: Tensor, facts: Facts) -> Program:
     need_product(node)
     if takes_few(node):
         return few(node, facts)
-    return chosen(node, facts) if has_elements(node) else product(PRODUCT, node, facts)
+    return chosen(node, facts) if has_elements(node) else product(node, facts)
 
 
 def has_elements(node: Tensor) -> bool:
@@ -95,7 +87,7 @@ def mul_mat_id(node: Tensor, facts: Facts) -> Program:
     if takes_few(node):
         return few(node, facts)
     if not has_elements(node):
-        return expert_product(EXPERT_PRODUCT, node, facts)
+        return product(node, facts)
     return chosen(node, facts)
 
 

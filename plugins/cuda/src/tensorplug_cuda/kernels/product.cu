@@ -1,14 +1,5 @@
-// Products of matrices of any types and layouts: one item for each result, or tiles of them.
+// Products of matrices of any types and layouts: warps for rows, or tiles.
 
-#define UNFLATTEN_Y \
-  const uint flat = FLAT_INDEX; \
-  if (flat >= p.count) return; \
-  const int i0 = (int)(flat % (uint)p.y.ne[0]); \
-  const uint row_ = flat / (uint)p.y.ne[0]; \
-  const int i1 = (int)(row_ % (uint)p.y.ne[1]); \
-  const uint matrix_ = row_ / (uint)p.y.ne[1]; \
-  const int i2 = (int)(matrix_ % (uint)p.y.ne[2]); \
-  const int i3 = (int)(matrix_ / (uint)p.y.ne[2]);
 
 // Element `k` of the row of `w`, or of `w2` of the same type, at `row`.
 #if w_block > 1
@@ -58,40 +49,6 @@
     for (int i = 0; i < 4; i++) \
       if (row + across + 16 * i < p.y.ne[0] && down + 16 * j < columns) \
         store_f32(Y_ROW(down + 16 * j) + (long)(row + across + 16 * i) * p.y.nb[0], sums[j][i]);
-
-//: product
-KERNEL_HEAD {
-  UNFLATTEN_Y
-  const uchar* w = ROW(w, i0, i2 / p.repeat2, i3 / p.repeat3);
-  const uchar* x = ROW(x, i1, i2, i3);
-  float sum = 0.0f;
-  for (int k = 0; k < p.x.ne[0]; k++) sum += W_AT(w, k) * load_x(x + (long)k * p.x.nb[0]);
-  store_f32(AT(y, i0, i1, i2, i3), sum);
-}
-
-//: expert_product
-// Rows of tokens whose id names no expert get 0.
-KERNEL_HEAD {
-  UNFLATTEN_Y
-  const int expert = *(const int*)AT(ids, i1, i2, 0, 0);
-  float sum = 0.0f;
-  if (expert >= 0 && expert < p.w.ne[2]) {
-    const uchar* w = ROW(w, i0, expert, 0);
-    const uchar* x = ROW(x, i1 % p.x.ne[1], i2, 0);
-    for (int k = 0; k < p.x.ne[0]; k++) sum += W_AT(w, k) * load_x(x + (long)k * p.x.nb[0]);
-  }
-  store_f32(AT(y, i0, i1, i2, i3), sum);
-}
-
-//: outer_product
-KERNEL_HEAD {
-  UNFLATTEN_Y
-  const uchar* w = ROW(w, 0, i2 / p.repeat2, i3 / p.repeat3);
-  const uchar* x = AT(x, i1, 0, i2, i3);
-  float sum = 0.0f;
-  for (int k = 0; k < p.x.ne[1]; k++) sum += W_AT(w + k * p.w.nb[1], i0) * load_x(x + k * p.x.nb[1]);
-  store_f32(AT(y, i0, i1, i2, i3), sum);
-}
 
 //: warp_product
 // A warp for each row of w and COLUMNS rows of x, or EXPERTS: for each row of one expert's matrix and

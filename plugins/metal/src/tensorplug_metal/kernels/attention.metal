@@ -1,64 +1,4 @@
-// Attention: softmax of scores, times values, some positions after the other with the largest score so
-// far. Rows that share keys (tokens of the heads of one group) are numbered token * group + head.
-// A row's part of the positions ends as its largest score, its sum of powers and its DV values.
-
-#define LOWEST (-3.402823466e+38f)
-#define MINUS_INFINITY BITS_FLOAT(0xff800000u)
-
-// Element i of a row of keys or values.
-#if k_block > 1
-#define K_ELEMENT(row, i) decode_k((row) + (i) / k_block * k_bytes, (i) % k_block)
-#else
-#define K_ELEMENT(row, i) load_k((row) + (i) * p.k.nb[0])
-#endif
-#if v_block > 1
-#define V_ELEMENT(row, i) decode_v((row) + (i) / v_block * v_bytes, (i) % v_block)
-#else
-#define V_ELEMENT(row, i) load_v((row) + (i) * p.v.nb[0])
-#endif
-
-// Where a group works. Rows beyond the last compute it again, and are not stored.
-#define PLACE \
-  const int kv_head = GROUP_Y, batch = GROUP_Z; \
-  const int tile = GROUP_X % p.tiles, split = GROUP_X / p.tiles; \
-  const int group = p.q.ne[2] / p.k.ne[2], kv_batch = batch / (p.q.ne[3] / p.k.ne[3]); \
-  const int rows = group * p.q.ne[1], start = split * p.share; \
-  const int stop = start + p.share < p.k.ne[1] ? start + p.share : p.k.ne[1]; \
-  const int simdgroup = ITEM_X / 32, lane = ITEM_X % 32;
-#define NUMBER(i) (tile * ROWS + (i) < rows ? tile * ROWS + (i) : rows - 1)
-#define TOKEN(i) (NUMBER(i) / group)
-#define HEAD(i) (kv_head * group + NUMBER(i) % group)
-
-// What the mask adds to the score of row `i` at a position.
-#ifdef mask_bytes
-#define ADDED(i, at) \
-  (slope_of(HEAD(i), p.max_bias, p.even) * \
-   load_mask(ROW(mask, TOKEN(i), HEAD(i) % p.mask.ne[2], batch % p.mask.ne[3]) + (long)(at) * p.mask.nb[0]))
-#else
-#define ADDED(i, at) 0.0f
-#endif
-#define CAPPED(score) (p.softcap != 0.0f ? p.softcap * tanh(score) : (score))
-
-// The end of row `i` with its largest score and its sum: where its values go, and what they are times.
-#ifdef sinks_bytes
-#define WITH_SINK(i, top, sum, factor) \
-  const float sink = load_sinks(AT(sinks, HEAD(i), 0, 0, 0)); \
-  const float larger_ = fmax(top, sink); \
-  factor = exp(top - larger_); \
-  sum = sum * factor + exp(sink - larger_);
-#else
-#define WITH_SINK(i, top, sum, factor)
-#endif
-#define END_OF_ROW(i, top, sum) \
-  GLOBAL float* to = p.splits > 1 \
-      ? (GLOBAL float*)ROW(part, split, (batch * p.q.ne[1] + TOKEN(i)) * p.q.ne[2] + HEAD(i), 0) + 2 \
-      : (GLOBAL float*)ROW(y, HEAD(i), TOKEN(i), batch); \
-  float factor = 1.0f; \
-  if (p.splits == 1) { \
-    WITH_SINK(i, top, sum, factor) \
-    factor = sum == 0.0f ? 0.0f : factor / sum; \
-  } \
-  const bool stored = tile * ROWS + (i) < rows;
+// Attention on simdgroups; places and ends of rows are those of the shared text.
 
 //: attend
 // Few rows: a simdgroup takes AT_ONCE positions, a lane four elements of every 128; the simdgroups of a
@@ -118,6 +58,7 @@ KERNEL_HEAD {
   LOCAL float totals[SIMDGROUPS][ROWS];
   LOCAL float found[SIMDGROUPS][ROWS][DV];
   PLACE
+  const int simdgroup = ITEM_X / 32, lane = ITEM_X % 32;
 #ifdef K_FOUR
   const bool k_ready = K_READY;
 #endif
@@ -238,6 +179,7 @@ KERNEL_HEAD {
   LOCAL float shrinks[SIMDGROUPS * 64];
   LOCAL int seen[SIMDGROUPS];
   PLACE
+  const int simdgroup = ITEM_X / 32, lane = ITEM_X % 32;
   for (int i = ITEM_X; i < ROWS * WIDTH; i += 32 * SIMDGROUPS) {
     const int r = i / WIDTH, e = i % WIDTH;
     q[i] = e < DK ? p.scale * load_q(AT(q, e, TOKEN(r), HEAD(r), batch)) : 0.0f;

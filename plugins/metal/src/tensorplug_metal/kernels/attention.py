@@ -1,7 +1,5 @@
 """Attention in one op: few rows split their positions over groups, whose parts are then joined."""
 
-from dataclasses import replace
-
 from tensorplug.device import Tensor
 from tensorplug_metal.kernels.table import OWN
 from tensorplug_simt.facts import Facts
@@ -12,9 +10,8 @@ from tensorplug_simt.program import Program
 
 TEXT = "tensorplug_metal:kernels/attention.metal"
 
-ATTEND = replace(shared.main_kernel("attend", TEXT), parts=(SLOPE,))
-ATTEND_TILES = replace(shared.main_kernel("attend_tiles", TEXT), parts=(SLOPE,))
-JOIN = shared.join_kernel(shared.JOIN_TEXT)
+ATTEND = shared.main_kernel("attend", TEXT, SLOPE, shared.TEXT)
+ATTEND_TILES = shared.main_kernel("attend_tiles", TEXT, SLOPE, shared.TEXT)
 
 FEW_ROWS = 4
 """Up to so many rows share positions one by one; more are worth matrices of simdgroups."""
@@ -37,6 +34,4 @@ def flash_attn_ext(node: Tensor, facts: Facts) -> Program:
     elif head <= WIDE_HEAD:
         kernel, together = ATTEND_TILES, 32 if head <= SMALL_HEAD else 16
         items = together // 8 * 32
-    return shared.attend(
-        (kernel, JOIN), node, facts, together=together, items=items, shortest=SHORTEST
-    )
+    return shared.attend(kernel, node, facts, together=together, items=items, shortest=SHORTEST)

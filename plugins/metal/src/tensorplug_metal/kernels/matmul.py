@@ -1,9 +1,9 @@
-"""Products of matrices: `mul_mat`, `mul_mat_id`, `out_prod`."""
+"""Products of matrices: `mul_mat`, `mul_mat_id`."""
 
 from tensorplug.device import Group, Tensor
 from tensorplug_metal.kernels.table import GROUPS, OWN
 from tensorplug_simt.facts import Facts
-from tensorplug_simt.families.product import REPEATS, lower_out_prod, need_product, repeats
+from tensorplug_simt.families.product import REPEATS, need_product, repeats
 from tensorplug_simt.lowering import NoKernel, lowers, lowers_group
 from tensorplug_simt.own.few import FOLLOWED, GATED, Few, alone, followed, gated, kernels
 from tensorplug_simt.program import Kernel, Launch, Program, Region, blocks_of, launch
@@ -25,8 +25,6 @@ ITEMS = 64
 """Of a group of two simdgroups, each with rows of its own."""
 TILE, TILE_ITEMS = (64, 32), 128
 """Results along both sides of a tile, and items of its group."""
-
-lower_out_prod(TEXT, OWN)
 
 
 @lowers("mul_mat", table=OWN)

@@ -1,4 +1,4 @@
-// Products with many columns, by matrices of simdgroups, and outer products.
+// Products with many columns, by matrices of simdgroups.
 
 //: tiled_product
 // A group of four simdgroups for ROWS results along rows of w and COLUMNS along those of x, DEPTH
@@ -87,24 +87,4 @@ KERNEL_HEAD {
       simdgroup_barrier(mem_flags::mem_threadgroup);
     }
   }
-}
-
-//: outer_product
-// An item for each result.
-#if w_block > 1
-#define W_AT(row, k) decode_w((row) + (long)((k) / w_block) * p.w.nb[0], (k) % w_block)
-#else
-#define W_AT(row, k) load_w((row) + (long)(k) * p.w.nb[0])
-#endif
-KERNEL_HEAD {
-  const uint flat = FLAT_INDEX;
-  if (flat >= p.count) return;
-  const uint row = flat / (uint)p.y.ne[0], matrix = row / (uint)p.y.ne[1];
-  const int i0 = (int)(flat % (uint)p.y.ne[0]), i1 = (int)(row % (uint)p.y.ne[1]);
-  const int i2 = (int)(matrix % (uint)p.y.ne[2]), i3 = (int)(matrix / (uint)p.y.ne[2]);
-  GLOBAL const uchar* w = ROW(w, 0, i2 / p.repeat2, i3 / p.repeat3);
-  GLOBAL const uchar* x = AT(x, i1, 0, i2, i3);
-  float sum = 0.0f;
-  for (int k = 0; k < p.x.ne[1]; k++) sum += W_AT(w + k * p.w.nb[1], i0) * load_x(x + k * p.x.nb[1]);
-  store_f32(AT(y, i0, i1, i2, i3), sum);
 }

@@ -1,4 +1,4 @@
-"""Products of matrices: `mul_mat`, `mul_mat_id`, `out_prod`."""
+"""Products of matrices: `mul_mat`, `mul_mat_id`."""
 
 from tensorplug.device import Tensor
 from tensorplug.dtypes import F64
@@ -7,30 +7,19 @@ from tensorplug_opencl.kernels.operands import Operands, operands
 from tensorplug_opencl.kernels.table import OWN
 from tensorplug_simt.facts import Facts
 from tensorplug_simt.families.product import (
-    expert_kernel,
-    expert_product,
-    lower_out_prod,
     need_product,
     product,
-    product_kernel,
     rounding,
 )
 from tensorplug_simt.lowering import lowers
 from tensorplug_simt.program import Program
 
-TEXT = "tensorplug_opencl:kernels/product.cl"
 
-PRODUCT = product_kernel(TEXT)
-EXPERT_PRODUCT = expert_kernel(TEXT)
-
-lower_out_prod(TEXT, OWN)
-
-
-@lowers("mul_mat", table=OWN)
+@lowers("mul_mat", "mul_mat_id", table=OWN)
 def mul_mat(node: Tensor, facts: Facts) -> Program:
-    """y[n, m] = sum over k of w[k, n] * x[k, m]."""
+    """y[n, m] = sum over k of w[k, n] * x[k, m]; ids choose the matrix of w for each row of x."""
     need_product(node)
-    return fast(node, facts) or product(PRODUCT, node, facts)
+    return fast(node, facts) or product(node, facts)
 
 
 def fast(node: Tensor, facts: Facts) -> Program | None:
@@ -44,10 +33,3 @@ def operands_of(node: Tensor) -> Operands | None:
     if node.op not in ("mul_mat", "mul_mat_id") or node.sources[0].dtype is F64:
         return None
     return operands(node) if all(t.size for t in (*node.sources[:2], node)) else None
-
-
-@lowers("mul_mat_id", table=OWN)
-def mul_mat_id(node: Tensor, facts: Facts) -> Program:
-    """y[:, i, t] = w[:, :, ids[i, t]] applied to x[:, i mod ne[1], t]."""
-    need_product(node)
-    return fast(node, facts) or expert_product(EXPERT_PRODUCT, node, facts)

@@ -1,45 +1,4 @@
-// Products of matrices, one item for each result: any types, any layouts.
-
-#define UNFLATTEN_Y \
-  const uint flat = FLAT_INDEX; \
-  if (flat >= p.count) return; \
-  const int i0 = (int)(flat % (uint)p.y.ne[0]); \
-  const uint row_ = flat / (uint)p.y.ne[0]; \
-  const int i1 = (int)(row_ % (uint)p.y.ne[1]); \
-  const uint matrix_ = row_ / (uint)p.y.ne[1]; \
-  const int i2 = (int)(matrix_ % (uint)p.y.ne[2]); \
-  const int i3 = (int)(matrix_ / (uint)p.y.ne[2]);
-
-// Element `k` of the row of `w` at `row`.
-#if w_block > 1
-#define W_AT(row, k) decode_w((row) + (long)((k) / w_block) * p.w.nb[0], (k) % w_block)
-#else
-#define W_AT(row, k) load_w((row) + (long)(k) * p.w.nb[0])
-#endif
-
-//: product
-KERNEL_HEAD {
-  UNFLATTEN_Y
-  GLOBAL const uchar* w = ROW(w, i0, i2 / p.repeat2, i3 / p.repeat3);
-  GLOBAL const uchar* x = ROW(x, i1, i2, i3);
-  float sum = 0.0f;
-  for (int k = 0; k < p.x.ne[0]; k++) sum += W_AT(w, k) * load_x(x + (long)k * p.x.nb[0]);
-  store_f32(AT(y, i0, i1, i2, i3), sum);
-}
-
-//: expert_product
-// Rows of tokens whose id names no expert get 0.
-KERNEL_HEAD {
-  UNFLATTEN_Y
-  const int expert = *(GLOBAL const int*)AT(ids, i1, i2, 0, 0);
-  float sum = 0.0f;
-  if (expert >= 0 && expert < p.w.ne[2]) {
-    GLOBAL const uchar* w = ROW(w, i0, expert, 0);
-    GLOBAL const uchar* x = ROW(x, i1 % p.x.ne[1], i2, 0);
-    for (int k = 0; k < p.x.ne[0]; k++) sum += W_AT(w, k) * load_x(x + (long)k * p.x.nb[0]);
-  }
-  store_f32(AT(y, i0, i1, i2, i3), sum);
-}
+// What products of matrices do before they multiply.
 
 //: expert_lists
 // Which pairs (i, t) of `ids`, as i + t * ne[1] of `y`, each expert serves: where its list starts,
@@ -70,18 +29,6 @@ KERNEL_HEAD {
       }
     }
   }
-}
-
-//: outer_product
-KERNEL_HEAD {
-  UNFLATTEN_Y
-  GLOBAL const uchar* w = ROW(w, 0, i2 / p.repeat2, i3 / p.repeat3);
-  GLOBAL const uchar* x = AT(x, i1, 0, i2, i3);
-  float sum = 0.0f;
-  for (int k = 0; k < p.x.ne[1]; k++) {
-    sum += W_AT(w + k * p.w.nb[1], i0) * load_x(x + k * p.x.nb[1]);
-  }
-  store_f32(AT(y, i0, i1, i2, i3), sum);
 }
 
 //: pack
