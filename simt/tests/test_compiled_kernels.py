@@ -31,6 +31,7 @@ LIMITS = Limits(
     registers=64,
     # Blocks of 256 values, or rows of states, which an item has for itself.
     more_registers={
+        "attend": 255,
         "attend_back_columns": 128,
         "attend_back_rows": 128,
         "blocks_added": 255,
@@ -40,6 +41,7 @@ LIMITS = Limits(
         "gated_delta_net": 255,
         "gated_linear_attn": 255,
         "lightning_indexer": 255,
+        "product": 128,
         "rwkv_wkv6": 255,
         "rwkv_wkv7": 255,
         "ssm_scan": 255,

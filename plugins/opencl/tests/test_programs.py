@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from uuid import uuid4
 
 import numpy as np
 import pyopencl as cl
@@ -163,3 +164,13 @@ def test_machine_without_a_place_to_write_computes_with_one_warning(driver, home
     lines = done.stderr.splitlines()
     assert len(lines) == (0 if has_src_build_cache(driver) else 1)
     assert all("name a folder of your own in TENSORPLUG_CACHE" in line for line in lines)
+
+
+def test_compiler_counts_no_warnings_on_standard_error(device, capfd):
+    name = f"silent_{uuid4().hex}"  # PoCL keeps programs: it compiles new text only
+    text = f"__kernel void {name}(__global int* y) {{ int x = 1.5f; y[0] = x; 0; }}"
+
+    kernel = cl.Kernel(programs.built(cl.Program(device.context, text), "-cl-std=CL1.2"), name)
+
+    assert kernel.num_args == 1
+    assert capfd.readouterr().err == ""

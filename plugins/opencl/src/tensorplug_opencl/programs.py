@@ -96,7 +96,10 @@ class Programs(Built):
 
 
 def built(program: Any, options: str) -> Any:
-    """Compile or link `program`. Raises pyopencl.Error."""
+    """Compile or link `program`, without warnings, which PoCL would count on standard error.
+
+    Raises pyopencl.Error.
+    """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", cl.CompilerWarning)  # drivers log every build
-        return program.build([options], cache_dir=False)
+        return program.build([options, "-w"], cache_dir=False)

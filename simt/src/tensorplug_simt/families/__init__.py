@@ -1,6 +1,7 @@
-"""The shared lowerings, by family. Importing this module fills `SHARED`."""
+"""The shared lowerings, by family. Importing this module fills `SHARED` and `SHARED_GROUPS`."""
 
 from tensorplug_simt.families import (
+    attention,
     attention_back,
     conv,
     copy,
@@ -11,16 +12,20 @@ from tensorplug_simt.families import (
     linear_attention,
     norm,
     pool,
+    product,
     reduce,
     rope,
     rows,
+    softmax,
     solve,
+    sort,
     sparse,
     ssm,
     upscale,
 )
 
 __all__ = [
+    "attention",
     "attention_back",
     "conv",
     "copy",
@@ -31,10 +36,13 @@ __all__ = [
     "linear_attention",
     "norm",
     "pool",
+    "product",
     "reduce",
     "rope",
     "rows",
+    "softmax",
     "solve",
+    "sort",
     "sparse",
     "ssm",
     "upscale",

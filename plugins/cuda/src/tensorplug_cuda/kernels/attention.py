@@ -85,7 +85,7 @@ def by_tensor_cores(node: Tensor, facts: Facts) -> Program:
         shortest=SHORTEST,
         defines={
             **cores.defines(node.sources[1].dtype),
-            **({"CAPPED": 1} if number(node, "softcap") else {}),
+            **({"SOFTCAP": 1} if number(node, "softcap") else {}),
             "AT_ONCE": at_once,
         },
     )

@@ -92,11 +92,11 @@ KERNEL_HEAD {
 #define EXPECT_MASK(at) \
   if (low == 0 && (at) < stop) \
     UNROLLED for (int r = 0; r < 2; r++) EXPECT(mask[r] + (long)(at) * mask_bytes)
-#define ADDED(r, at) added(slope[r], load_mask(mask[r] + (long)(at) * mask_bytes))
+#define ADDED_TO(r, at) added(slope[r], load_mask(mask[r] + (long)(at) * mask_bytes))
 #else
 #define VISIBLE(from) 1
 #define EXPECT_MASK(at)
-#define ADDED(r, at) 0.0f
+#define ADDED_TO(r, at) 0.0f
 #endif
   int first = start;
   while (!__syncthreads_or(VISIBLE(first))) first += AT_ONCE;
@@ -122,10 +122,10 @@ KERNEL_HEAD {
     SCOREWISE UNROLLED for (int i = 0; i < 4; i++) {
       const int at = first + 8 * n + 2 * low + i % 2, r = i / 2;
       float score = scores[n][i] * unit[r];
-#ifdef CAPPED
+#ifdef SOFTCAP
       score = p.softcap * tanh(score);
 #endif
-      scores[n][i] = at < stop ? score * LOG2_E + ADDED(r, at) : MINUS_INFINITY;
+      scores[n][i] = at < stop ? score * LOG2_E + ADDED_TO(r, at) : MINUS_INFINITY;
     }
     UNROLLED for (int r = 0; r < 2; r++) {
       // A maximum without NaN will do: the sum has it.
