@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 import tensorplug as tp
-from tensorplug import SupportsThreads
+from tensorplug.device import SupportsThreads
 from tensorplug_llm import Engine, LanguageModel, SamplingParams, find_model, load_model
 from tensorplug_llm.cache import PAGE, pages_of
 
