@@ -178,16 +178,9 @@ class Cutter:
         User-defined tokens are always cut; control and unknown tokens with `parse_special` only.
         """
         groups = self._all if parse_special else self._user_defined
-        present = [
-            token
-            for prefix, group in groups.items()
-            if prefix in text
-            for token in group
-            if token[0] in text
-        ]
         fragments: list[str | int] = []
         done = 0
-        for start, end, id in _places(text, sorted(present, key=_longest_first)):
+        for start, end, id in _places(text, sorted(_present(groups, text), key=_longest_first)):
             if done < start:
                 fragments.append(text[done:start])
             fragments.append(id)
@@ -195,6 +188,16 @@ class Cutter:
         if done < len(text):
             fragments.append(text[done:])
         return fragments
+
+    def guarded(self, text: str, guard: str) -> str:
+        """Put `guard` behind the first character of each text of a control or unknown token."""
+        for token, _ in _present(self._control, text):
+            text = text.replace(token, token[0] + guard + token[1:])
+        return text
+
+    @cached_property
+    def _control(self) -> Groups:
+        return self._grouped(TokenType.CONTROL, TokenType.UNKNOWN)
 
     @cached_property
     def _user_defined(self) -> Groups:
@@ -210,6 +213,17 @@ class Cutter:
             token = self._tokens[id]
             groups[token[:PREFIX]].append((token, id))
         return groups
+
+
+def _present(groups: Groups, text: str) -> list[tuple[str, int]]:
+    """The tokens that a text has."""
+    return [
+        token
+        for prefix, group in groups.items()
+        if prefix in text
+        for token in group
+        if token[0] in text
+    ]
 
 
 def _longest_first(token: tuple[str, int]) -> int:

@@ -46,13 +46,18 @@ class Tokenizer:
         return self._vocabulary.size
 
     def encode(
-        self, text: str, *, add_special: bool = True, parse_special: bool = False
+        self,
+        text: str,
+        *,
+        add_special: bool = True,
+        parse_special: bool = False,
+        guard: str = "",
     ) -> list[int]:
         """Return the token ids of a text.
 
         `add_special` adds bos and eos where the model wants them; `parse_special` reads the texts
-        of control tokens as these tokens, which texts from outside must not be able to do. Lone
-        surrogates count as U+FFFD.
+        of control tokens as these tokens, which texts from outside must not be able to do: see
+        `guarded`, whose `guard` is removed here. Lone surrogates count as U+FFFD.
         """
         ids = [self.bos] if add_special and self.add_bos and self.bos is not None else []
         after_special = True
@@ -60,12 +65,19 @@ class Tokenizer:
             if isinstance(fragment, int):
                 ids.append(fragment)
                 after_special = True
-            else:
-                ids += self._pieces.encode(fragment, after_special=after_special)
+            elif plain := fragment.replace(guard, "") if guard else fragment:
+                ids += self._pieces.encode(plain, after_special=after_special)
                 after_special = False
         if add_special and self._vocabulary.add_eos and self.eos is not None:
             ids.append(self.eos)
         return ids
+
+    def guarded(self, text: str, guard: str) -> str:
+        """Put a character that the text does not have into its texts of control tokens.
+
+        `encode` with `parse_special` and the same `guard` then reads these as ordinary text.
+        """
+        return self._cutter.guarded(text, guard)
 
     def decode(self, ids: Iterable[int], *, special: bool = False) -> str:
         """Return the text of token ids, control and unknown tokens only with `special`.
