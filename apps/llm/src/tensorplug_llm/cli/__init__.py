@@ -1,4 +1,4 @@
-"""`tensorplug-llm`: generate text, measure speed and perplexity."""
+"""`tensorplug-llm`: generate and serve text, measure speed and perplexity."""
 
 import io
 import json as jsons
@@ -10,13 +10,13 @@ from typing import Annotated
 import typer
 
 from tensorplug.errors import OptionError
-from tensorplug_llm.cli import generating
+from tensorplug_llm.cli import generating, serving
 from tensorplug_llm.cli.loading import loaded
 from tensorplug_llm.cli.options import Choosing, Loading, Model, Output, Remembering, with_groups
 from tensorplug_llm.cli.output import progress_bar, reporting
 
 app = typer.Typer(
-    help="Generate text from GGUF language models, and measure how well and how fast.",
+    help="Generate and serve text of GGUF language models, and measure how well and how fast.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -104,6 +104,9 @@ def perplexity(
     ):
         report = measure(found, _read_text(file), window=window, progress=bar)
         typer.echo(jsons.dumps(asdict(report)) if output.json else report)
+
+
+app.command()(serving.serve)
 
 
 def _read_text(file: Path) -> str:

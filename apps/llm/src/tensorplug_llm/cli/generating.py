@@ -55,7 +55,7 @@ def generate(
     as_json: bool,
 ) -> None:
     """Print the continuation of a prompt, or one JSON object."""
-    kv = _kv_type(remembering.kv)
+    kv = kv_type(remembering.kv)
     with model.session(remembering.context, kv=kv, on_failure=remembering.on_failure) as session:
         ids = _prompt_ids(model, prompt, chat=chat)
         sampler = Sampler(params, constraint=Grammars(model.tokenizer).constraint(params))
@@ -102,7 +102,8 @@ def _prompt_ids(model: LanguageModel, prompt: str, *, chat: bool) -> list[int]:
     return encode_chat(model.tokenizer, template, [{"role": "user", "content": prompt}])
 
 
-def _kv_type(name: str | None) -> tp.DType | None:
+def kv_type(name: str | None) -> tp.DType | None:
+    """The type of the cache that an option names. Raises OptionError."""
     if name is None:
         return None
     if name not in KV_TYPES:

@@ -1,0 +1,91 @@
+"""`serve`: an HTTP server for models."""
+
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tensorplug.errors import OptionError
+from tensorplug_llm.cli.generating import kv_type
+from tensorplug_llm.cli.loading import loaded
+from tensorplug_llm.cli.options import Loading, Output, Remembering, with_groups
+from tensorplug_llm.cli.output import reporting
+from tensorplug_llm.engine import Engine
+from tensorplug_llm.models import MODELS
+from tensorplug_llm.serve.limits import Limits, check_exposure
+
+LIMITS = Limits()
+
+
+@with_groups
+def serve(
+    models: Annotated[
+        list[str],
+        typer.Argument(metavar="MODEL...", help=f"Paths of GGUF files, or {' or '.join(MODELS)}."),
+    ],
+    *,
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[
+        int, typer.Option(min=0, max=65535, help="Port to listen on; 0 takes a free one.")
+    ] = 8080,
+    api_key: Annotated[
+        str | None,
+        typer.Option(
+            envvar="TENSORPLUG_LLM_API_KEY", help="Requests must bring this key, as a bearer token."
+        ),
+    ] = None,
+    insecure: Annotated[
+        bool, typer.Option("--insecure", help="Serve other machines without a key.")
+    ] = False,
+    texts: Annotated[int, typer.Option(min=1, help="Texts generated at the same time.")] = 32,
+    queue: Annotated[
+        int, typer.Option(min=1, help="Texts that may wait; more are refused with 429.")
+    ] = 256,
+    cache: Annotated[
+        int | None,
+        typer.Option(min=1, help="Tokens of all texts in the KV cache; default: two contexts."),
+    ] = None,
+    max_open: Annotated[
+        int, typer.Option(min=1, help="Requests answered at the same time.")
+    ] = LIMITS.open,
+    max_body: Annotated[int, typer.Option(min=1, help="Bytes of a request.")] = LIMITS.body,
+    max_tokens: Annotated[
+        int | None, typer.Option(min=1, help="Largest max_tokens of a request.")
+    ] = LIMITS.tokens,
+    drain: Annotated[
+        int, typer.Option(min=0, help="Seconds that running requests have after SIGTERM.")
+    ] = 30,
+    remembering: Remembering,
+    loading: Loading,
+    output: Output,
+) -> None:
+    """Serve models over HTTP, as OpenAI's API does."""
+    with reporting(traceback=output.traceback), ExitStack() as stack:
+        check_exposure(host, key=api_key, insecure=insecure)
+        try:
+            from tensorplug_llm.serve import running  # noqa: PLC0415 - of an extra
+        except ImportError as error:
+            raise OptionError(
+                f"serve: a library is missing ({error}); run: pip install 'tensorplug-llm[serve]'"
+            ) from error
+        names = [model if model in MODELS else Path(model).stem for model in models]
+        if len({*names}) < len(names):
+            raise OptionError(f"serve: two models are called alike: {', '.join(names)}; rename one")
+        listening = stack.enter_context(running.bound(host, port))
+        served = []
+        for name, model in zip(names, models, strict=True):
+            found = stack.enter_context(loaded(model, loading))
+            engine = Engine(
+                found,
+                context=remembering.context,
+                rows=cache,
+                texts=texts,
+                queue=queue,
+                kv=kv_type(remembering.kv),
+                on_failure=remembering.on_failure,
+            )
+            stack.enter_context(engine)
+            served.append(running.served(name, found, engine))
+        limits = Limits(body=max_body, tokens=max_tokens, open=max_open)
+        running.run(served, listening, limits=limits, key=api_key, drain=drain)

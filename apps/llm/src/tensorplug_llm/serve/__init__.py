@@ -1,0 +1,1 @@
+"""A server that speaks OpenAI's API over HTTP, with one engine for each model."""

@@ -1,0 +1,169 @@
+"""OpenAI's JSON of answers, whole and in parts, from what was generated."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tensorplug_llm.sampling import Sampled
+from tensorplug_llm.serve.texts import Piece
+from tensorplug_llm.tokenizer import Tokenizer
+
+Json = dict[str, Any]
+DONE = b"data: [DONE]\n\n"
+
+
+def event(value: Mapping[str, Any]) -> bytes:
+    """A server-sent event."""
+    return f"data: {json.dumps(value, ensure_ascii=False, separators=(',', ':'))}\n\n".encode()
+
+
+def usage(prompt: int, completion: int) -> Json:
+    """Numbers of tokens."""
+    return {
+        "prompt_tokens": prompt,
+        "completion_tokens": completion,
+        "total_tokens": prompt + completion,
+    }
+
+
+class Result:
+    """One text of an answer that is sent as a whole."""
+
+    def __init__(self) -> None:
+        self.text = ""
+        self.sampled: list[Sampled] = []
+        self.finish: str | None = None
+
+    def add(self, piece: Piece) -> None:
+        """Append what follows."""
+        self.text += piece.text
+        self.finish = piece.finish
+        if piece.sampled is not None:
+            self.sampled.append(piece.sampled)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Head:
+    """What all parts of an answer have in common."""
+
+    id: str
+    created: int
+    model: str
+    tokenizer: Tokenizer
+    logprobs: bool
+
+    def _object(self, kind: str, choices: Sequence[Json], used: Json | None) -> Json:
+        found = {
+            "id": self.id,
+            "object": kind,
+            "created": self.created,
+            "model": self.model,
+            "choices": list(choices),
+        }
+        return found if used is None else {**found, "usage": used}
+
+
+class ChatAnswer(Head):
+    """`/v1/chat/completions`."""
+
+    def whole(self, results: Sequence[Result], used: Json) -> Json:
+        """The answer."""
+        choices = [
+            {
+                "index": index,
+                "message": {"role": "assistant", "content": result.text, "refusal": None},
+                "logprobs": self._logprobs(result.sampled),
+                "finish_reason": result.finish,
+            }
+            for index, result in enumerate(results)
+        ]
+        return self._object("chat.completion", choices, used)
+
+    def first(self, index: int) -> Json:
+        """The part with which a result begins."""
+        return self._part(index, {"role": "assistant", "content": ""}, [], None)
+
+    def part(self, piece: Piece) -> Json:
+        """What follows in a result."""
+        sampled = [] if piece.sampled is None else [piece.sampled]
+        delta = {"content": piece.text} if piece.text or piece.finish is None else {}
+        return self._part(piece.index, delta, sampled, piece.finish)
+
+    def last(self, used: Json) -> Json:
+        """The part with the numbers of tokens."""
+        return self._object("chat.completion.chunk", [], used)
+
+    def _part(
+        self, index: int, delta: Json, sampled: Sequence[Sampled], finish: str | None
+    ) -> Json:
+        choice = {
+            "index": index,
+            "delta": delta,
+            "logprobs": self._logprobs(sampled) if sampled else None,
+            "finish_reason": finish,
+        }
+        return self._object("chat.completion.chunk", [choice], None)
+
+    def _logprobs(self, sampled: Sequence[Sampled]) -> Json | None:
+        if not self.logprobs:
+            return None
+        content = [
+            {
+                **self._token(one.token, one.logprob),
+                "top_logprobs": [self._token(id, value) for id, value in one.top_logprobs],
+            }
+            for one in sampled
+        ]
+        return {"content": content, "refusal": None}
+
+    def _token(self, id: int, logprob: float | None) -> Json:
+        piece = self.tokenizer.piece(id)
+        return {
+            "token": piece.decode(errors="replace"),
+            "logprob": logprob,
+            "bytes": list(piece),
+        }
+
+
+class CompletionAnswer(Head):
+    """`/v1/completions`."""
+
+    def whole(self, results: Sequence[Result], used: Json) -> Json:
+        """The answer."""
+        choices = [
+            self._choice(index, result.text, result.sampled, result.finish)
+            for index, result in enumerate(results)
+        ]
+        return self._object("text_completion", choices, used)
+
+    def first(self, index: int) -> Json | None:
+        """Completions begin with their text."""
+        return None
+
+    def part(self, piece: Piece) -> Json:
+        """What follows in a result."""
+        sampled = [] if piece.sampled is None else [piece.sampled]
+        choice = self._choice(piece.index, piece.text, sampled, piece.finish)
+        return self._object("text_completion", [choice], None)
+
+    def last(self, used: Json) -> Json:
+        """The part with the numbers of tokens."""
+        return self._object("text_completion", [], used)
+
+    def _choice(
+        self, index: int, text: str, sampled: Sequence[Sampled], finish: str | None
+    ) -> Json:
+        logprobs = None
+        if self.logprobs and sampled:
+            logprobs = {
+                "tokens": [self._text(one.token) for one in sampled],
+                "token_logprobs": [one.logprob for one in sampled],
+                "top_logprobs": [
+                    {self._text(id): value for id, value in one.top_logprobs} for one in sampled
+                ],
+            }
+        return {"index": index, "text": text, "logprobs": logprobs, "finish_reason": finish}
+
+    def _text(self, id: int) -> str:
+        return self.tokenizer.piece(id).decode(errors="replace")

@@ -1,0 +1,311 @@
+"""The routes of the server, over models that are loaded."""
+
+import asyncio
+import itertools
+import logging
+import secrets
+import time
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route, Router
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from tensorplug.errors import TensorplugError
+from tensorplug_llm.engine import Engine
+from tensorplug_llm.model import LanguageModel
+from tensorplug_llm.sampling import SamplingParams
+from tensorplug_llm.serve import answers, requests
+from tensorplug_llm.serve.answers import ChatAnswer, CompletionAnswer, Result
+from tensorplug_llm.serve.errors import ServeError
+from tensorplug_llm.serve.events import EventStream, unless_gone
+from tensorplug_llm.serve.guard import RECORD, Guard, Record, refusal_of
+from tensorplug_llm.serve.limits import Key, Limits, read_body
+from tensorplug_llm.serve.logs import log
+from tensorplug_llm.serve.metrics import Metrics
+from tensorplug_llm.serve.prompts import Prompts
+from tensorplug_llm.serve.texts import Piece, Texts
+from tensorplug_llm.stream import Stream
+
+Answer = ChatAnswer | CompletionAnswer
+
+
+@dataclass(slots=True)
+class Served:
+    """A model that answers under a name."""
+
+    name: str
+    model: LanguageModel
+    engine: Engine
+    prompts: Prompts
+    created: int
+    failure: str = ""
+    """Why its engine computes no more."""
+
+
+class Server:
+    """Answers requests for models; `app` is what a server of ASGI runs."""
+
+    def __init__(
+        self, models: Sequence[Served], *, limits: Limits | None = None, key: str | None = None
+    ) -> None:
+        """The first model answers requests that name none."""
+        self._models = {served.name: served for served in models}
+        self._first = models[0]
+        self._limits = limits or Limits()
+        self._metrics = Metrics()
+        routes = Router(
+            [
+                Route("/health", self._health),
+                Route("/metrics", self._show_metrics),
+                Route("/props", self._props),
+                Route("/tokenize", self._tokenize, methods=["POST"]),
+                Route("/v1/models", self._list),
+                Route("/v1/models/{name}", self._describe),
+                Route("/v1/chat/completions", self._chat, methods=["POST"]),
+                Route("/v1/completions", self._complete, methods=["POST"]),
+            ],
+            redirect_slashes=False,
+        )
+        self.app: ASGIApp = Guard(
+            _with_app(routes), limits=self._limits, key=Key(key), metrics=self._metrics
+        )
+
+    # --- what is served ----------------------------------------------------------------------
+
+    async def _health(self, request: Request) -> Response:
+        failed = {s.name: s.failure for s in self._models.values() if s.failure}
+        if failed:
+            return JSONResponse({"status": "failed", "models": failed}, 503)
+        return JSONResponse({"status": "ok"})
+
+    async def _show_metrics(self, request: Request) -> Response:
+        return Response(self._metrics.text(), media_type="text/plain; version=0.0.4")
+
+    async def _props(self, request: Request) -> Response:
+        served = self._find(request.query_params.get("model"))
+        template = served.prompts.template
+        defaults = asdict(SamplingParams())
+        return JSONResponse(
+            {
+                "model": served.name,
+                "architecture": served.model.hparams.architecture,
+                "context": served.engine.context,
+                "vocabulary": served.model.tokenizer.vocab_size,
+                "devices": [backend.name for backend in served.model.backends],
+                "chat_template": None if template is None else template.source,
+                "defaults": {k: v for k, v in defaults.items() if v not in (None, (), {})},
+                "limits": asdict(self._limits),
+            }
+        )
+
+    async def _list(self, request: Request) -> Response:
+        return JSONResponse(
+            {"object": "list", "data": [_description(s) for s in self._models.values()]}
+        )
+
+    async def _describe(self, request: Request) -> Response:
+        return JSONResponse(_description(self._find(request.path_params["name"])))
+
+    async def _tokenize(self, request: Request) -> Response:
+        wanted = requests.tokenize_request(await self._body(request))
+        served = self._find(wanted.model)
+        ids = await asyncio.to_thread(
+            served.prompts.text, wanted.text, add_special=wanted.add_special
+        )
+        return JSONResponse({"tokens": ids})
+
+    # --- what is generated -------------------------------------------------------------------
+
+    async def _chat(self, request: Request) -> Response | EventStream:
+        wanted = requests.chat_request(await self._body(request))
+        served = self._find(wanted.model)
+        params = self._allowed(wanted.params, served)
+        prompt = await asyncio.to_thread(served.prompts.chat, wanted.messages)
+        head = self._head(ChatAnswer, "chatcmpl", served, params)
+        wanted = replace(wanted, params=params)
+        return await self._generate(request, served, [prompt], wanted, head)
+
+    async def _complete(self, request: Request) -> Response | EventStream:
+        wanted = requests.completion_request(await self._body(request))
+        served = self._find(wanted.model)
+        params = self._allowed(wanted.params, served)
+        prompts = [
+            await asyncio.to_thread(served.prompts.text, prompt)
+            if isinstance(prompt, str)
+            else list(prompt)
+            for prompt in wanted.prompts
+        ]
+        head = self._head(CompletionAnswer, "cmpl", served, params)
+        wanted = replace(wanted, params=params)
+        return await self._generate(request, served, prompts, wanted, head)
+
+    async def _generate(
+        self,
+        request: Request,
+        served: Served,
+        prompts: Sequence[Sequence[int]],
+        wanted: requests.Wanted,
+        head: Answer,
+    ) -> Response | EventStream:
+        record: Record = request.scope[RECORD]
+        record.model = served.name
+        record.prompt_tokens = sum(map(len, prompts))
+        # In a thread: a schema is compiled here.
+        streams = await asyncio.to_thread(_submit, served, prompts, wanted.params)
+        self._metrics.prompt_tokens.labels(served.name).inc(record.prompt_tokens)
+        texts = Texts(served.model.tokenizer, streams, wanted.params.stop)
+
+        def close() -> None:
+            texts.cancel()
+            record.tokens = texts.tokens
+            self._count(served, record, streams)
+
+        if wanted.stream:
+            events = _events(texts, head, wanted, served, record.prompt_tokens)
+            return EventStream(events, close, self._limits.seconds)
+        try:
+            results = await unless_gone(request.receive, _results(texts))
+        except Exception as error:
+            _note(served, error)
+            raise
+        finally:
+            close()
+        used = answers.usage(record.prompt_tokens, texts.tokens)
+        return JSONResponse(head.whole(results, used))
+
+    # --- parts -------------------------------------------------------------------------------
+
+    async def _body(self, request: Request) -> dict[str, Any]:
+        return requests.parse(await read_body(request.stream(), self._limits))
+
+    def _find(self, name: str | None) -> Served:
+        if name is None:
+            return self._first
+        if name not in self._models:
+            known = ", ".join(self._models)
+            raise ServeError(
+                404,
+                f"model: {name[:80]!r} is not served here; choose {known}",
+                param="model",
+                code="model_not_found",
+            )
+        return self._models[name]
+
+    def _allowed(self, params: SamplingParams, served: Served) -> SamplingParams:
+        requests.check_biases(params, served.model.tokenizer.vocab_size)
+        return requests.limited(params, self._limits.tokens)
+
+    def _head(
+        self, kind: Callable[..., Answer], prefix: str, served: Served, params: SamplingParams
+    ) -> Answer:
+        return kind(
+            id=f"{prefix}-{secrets.token_hex(12)}",
+            created=int(time.time()),
+            model=served.name,
+            tokenizer=served.model.tokenizer,
+            logprobs=params.logprobs is not None,
+        )
+
+    def _count(self, served: Served, record: Record, streams: Sequence[Stream]) -> None:
+        metrics, name = self._metrics, served.name
+        metrics.tokens.labels(name).inc(record.tokens)
+        for stream in streams:
+            times = list(stream.times)
+            if times:
+                metrics.first_token.labels(name).observe(times[0] - stream.submitted)
+            between = metrics.between_tokens.labels(name)
+            for before, after in itertools.pairwise(times):
+                between.observe(after - before)
+
+
+async def _results(texts: Texts) -> list[Result]:
+    results = [Result() for _ in texts.streams]
+    async for piece in texts:
+        results[piece.index].add(piece)
+    return results
+
+
+async def _events(
+    texts: Texts, head: Answer, wanted: requests.Wanted, served: Served, prompt_tokens: int
+) -> AsyncIterator[bytes]:
+    """The events of an answer; an error is the last one."""
+    begun: set[int] = set()
+    try:
+        async for piece in texts:
+            if piece.index not in begun:
+                begun.add(piece.index)
+                if (first := head.first(piece.index)) is not None:
+                    yield answers.event(first)
+            if _says_something(piece, head):
+                yield answers.event(head.part(piece))
+    except Exception as error:  # noqa: BLE001 - the status was sent: it becomes an event
+        _note(served, error)
+        yield answers.event(refusal_of(error).body())
+        return
+    if wanted.include_usage:
+        yield answers.event(head.last(answers.usage(prompt_tokens, texts.tokens)))
+    yield answers.DONE
+
+
+def _says_something(piece: Piece, head: Answer) -> bool:
+    return bool(piece.text or piece.finish or (head.logprobs and piece.sampled))
+
+
+def _submit(
+    served: Served, prompts: Sequence[Sequence[int]], params: SamplingParams
+) -> list[Stream]:
+    """Submit all results of all prompts, or none."""
+    streams: list[Stream] = []
+    try:
+        for prompt in prompts:
+            _check_room(served, prompt)
+            for index in range(params.n):
+                stream = served.engine.submit(prompt, params, index=index)
+                streams.append(stream)  # those before a failure are cancelled
+    except Exception as error:
+        for stream in streams:
+            stream.cancel()
+        _note(served, error)
+        raise
+    return streams
+
+
+def _check_room(served: Served, prompt: Sequence[int]) -> None:
+    context = served.engine.context
+    if len(prompt) >= context:
+        raise ServeError(
+            400,
+            f"prompt: has {len(prompt)} tokens, and the context of {context} tokens must have room "
+            "for an answer; shorten it",
+            param="messages",
+            code="context_length_exceeded",
+        )
+
+
+def _note(served: Served, error: Exception) -> None:
+    """Remember for `/health` that an engine failed; a bare TensorplugError is one text's own."""
+    is_own = isinstance(error, ServeError) or type(error) is TensorplugError
+    if refusal_of(error).status >= 500 and not is_own:
+        served.failure = type(error).__name__
+        log("engine failed", level=logging.ERROR, model=served.name, error=served.failure)
+
+
+def _description(served: Served) -> Mapping[str, Any]:
+    return {
+        "id": served.name,
+        "object": "model",
+        "created": served.created,
+        "owned_by": "tensorplug-llm",
+    }
+
+
+def _with_app(routes: ASGIApp) -> ASGIApp:
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        scope["app"] = routes  # so that wrong methods raise instead of answering with a text
+        await routes(scope, receive, send)
+
+    return app

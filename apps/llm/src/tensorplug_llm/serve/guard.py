@@ -1,0 +1,173 @@
+"""`Guard`: what holds for every request: the key, limits, refusals as JSON, a line in the log."""
+
+import asyncio
+import json
+import logging
+import time
+import traceback
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from tensorplug.errors import FormatError, OptionError, TensorplugError
+from tensorplug_llm.engine import QueueFull
+from tensorplug_llm.serve.errors import ServeError
+from tensorplug_llm.serve.limits import Key, Limits, check_length
+from tensorplug_llm.serve.logs import log
+from tensorplug_llm.serve.metrics import Metrics
+
+RECORD = "tensorplug_llm.record"
+"""Key in the scope of a request under which its `Record` is."""
+WITHOUT_KEY = "/health"
+GONE = 499
+"""Status in logs of requests whose clients went away."""
+RETRY_AFTER = 1
+"""Seconds that clients shall wait where too much is asked at once."""
+SMALL = 1 << 16
+"""Bytes of a body that is read even if its request is refused, so that the connection lives."""
+LINGER = 1.0
+"""Seconds in which clients of refused requests may go on sending, so that they read the answer."""
+
+
+@dataclass(slots=True)
+class Record:
+    """What the log says of a request."""
+
+    status: int = GONE
+    model: str | None = None
+    prompt_tokens: int = 0
+    tokens: int = 0
+
+
+class Guard:
+    """ASGI middleware around all routes."""
+
+    def __init__(self, app: ASGIApp, *, limits: Limits, key: Key, metrics: Metrics) -> None:
+        self._app = app
+        self._limits = limits
+        self._key = key
+        self._metrics = metrics
+        self._open = 0
+        self._count = 0
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        if scope["type"] != "http":
+            return
+        record = scope[RECORD] = Record()
+        start = time.perf_counter()
+        self._count += 1
+        number = self._count
+        started = False
+
+        async def sending(message: Message) -> None:
+            nonlocal started
+            if message["type"] == "http.response.start":
+                record.status, started = message["status"], True
+            await send(message)
+
+        try:
+            await self._answer(scope, receive, sending)
+        except ClientDisconnect:
+            pass
+        except Exception as error:  # noqa: BLE001 - one broken request must not end the server
+            refusal = refusal_of(error)
+            if refusal.status >= 500:
+                _log_failure(number, error)
+            if not started:
+                await _refuse(refusal, scope, receive, sending)
+        finally:
+            path = scope["path"] if "endpoint" in scope else "other"
+            self._metrics.requests.labels(path, str(record.status)).inc()
+            log(
+                "request",
+                number=number,
+                method=scope["method"],
+                path=path,
+                status=record.status,
+                seconds=round(time.perf_counter() - start, 4),
+                model=record.model,
+                prompt_tokens=record.prompt_tokens,
+                generated_tokens=record.tokens,
+            )
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        headers: Mapping[bytes, bytes] = dict(scope["headers"])
+        if scope["path"] != WITHOUT_KEY:
+            self._key.check(headers.get(b"authorization", b""))
+        if scope["method"] != "POST":
+            await self._app(scope, receive, send)
+            return
+        kind = headers.get(b"content-type", b"").partition(b";")[0].strip().lower()
+        if kind != b"application/json":
+            # Pages of other origins can post other types without asking.
+            raise ServeError(415, "Content-Type: is not application/json; send JSON")
+        check_length(_text(headers.get(b"content-length")), self._limits)
+        if self._open >= self._limits.open:
+            raise ServeError(
+                429,
+                f"server: answers {self._open} requests already; send the request again later",
+                retry_after=RETRY_AFTER,
+            )
+        self._open += 1
+        self._metrics.open.inc()
+        try:
+            await self._app(scope, receive, send)
+        finally:
+            self._open -= 1
+            self._metrics.open.dec()
+
+
+def refusal_of(error: Exception) -> ServeError:
+    """What a client is told of an error."""
+    if isinstance(error, ServeError):
+        return error
+    if isinstance(error, HTTPException):
+        return ServeError(error.status_code, f"server: {error.detail}")
+    if isinstance(error, QueueFull):
+        return ServeError(429, str(error), retry_after=RETRY_AFTER)
+    if isinstance(error, OptionError | FormatError):
+        return ServeError(400, str(error))
+    if isinstance(error, TensorplugError):
+        return ServeError(503, f"server: cannot compute: {error}")
+    return ServeError(500, "server: failed on this request; its log says where")
+
+
+def _log_failure(number: int, error: Exception) -> None:
+    """Log where an error came from; its text may quote a prompt."""
+    where = traceback.format_tb(error.__traceback__)[-3:]
+    log("failure", level=logging.ERROR, number=number, error=type(error).__name__, where=where)
+
+
+async def _refuse(error: ServeError, scope: Scope, receive: Receive, send: Send) -> None:
+    """Answer with an error at once, then read what the client is still sending, for a while."""
+    body = json.dumps(error.body()).encode()
+    headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
+    if error.retry_after is not None:
+        headers.append((b"retry-after", b"%d" % error.retry_after))
+    if error.status == 401:
+        headers.append((b"www-authenticate", b"Bearer"))
+    if not _is_small(dict(scope["headers"])):
+        headers.append((b"connection", b"close"))
+    await send({"type": "http.response.start", "status": error.status, "headers": headers})
+    await send({"type": "http.response.body", "body": body, "more_body": True})
+    try:
+        async with asyncio.timeout(LINGER):
+            while (await receive()).get("more_body"):
+                pass
+    except TimeoutError:
+        pass
+    await send({"type": "http.response.body", "body": b""})
+
+
+def _is_small(headers: Mapping[bytes, bytes]) -> bool:
+    length = headers.get(b"content-length", b"0")
+    is_short = length.isdigit() and len(length) < 9 and int(length) <= SMALL
+    return is_short and b"transfer-encoding" not in headers
+
+
+def _text(header: bytes | None) -> str | None:
+    return None if header is None else header.decode("latin-1")

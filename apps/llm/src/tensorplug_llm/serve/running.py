@@ -1,0 +1,83 @@
+"""Runs a server on a socket until a signal ends it."""
+
+import socket
+import time
+from collections.abc import Sequence
+
+import uvicorn
+
+from tensorplug.errors import FormatError, OptionError
+from tensorplug_llm.chat import ChatTemplate
+from tensorplug_llm.engine import Engine
+from tensorplug_llm.model import LanguageModel
+from tensorplug_llm.serve.app import Served, Server
+from tensorplug_llm.serve.limits import Limits
+from tensorplug_llm.serve.logs import log, write_logs
+from tensorplug_llm.serve.prompts import Prompts
+
+HEADERS = 1 << 15
+"""Bytes of the headers of a request."""
+BACKLOG = 1024
+IDLE = 30
+"""Seconds after which a connection without requests is closed."""
+
+
+def bound(host: str, port: int) -> socket.socket:
+    """A socket at an address; it does not listen yet. Raises OptionError."""
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        bound = socket.socket(family, kind, protocol)
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.bind(address)
+    except OSError as error:
+        raise OptionError(
+            f"serve: cannot listen on {host} port {port}: {error.strerror}; choose another --host "
+            "or --port"
+        ) from error
+    return bound
+
+
+def served(name: str, model: LanguageModel, engine: Engine) -> Served:
+    """A model with its engine, under a name."""
+    try:
+        template = ChatTemplate.from_metadata(model.file.metadata)
+    except FormatError:
+        template = None
+    return Served(name, model, engine, Prompts(model.tokenizer, template), int(time.time()))
+
+
+def run(
+    models: Sequence[Served],
+    listening: socket.socket,
+    *,
+    limits: Limits,
+    key: str | None,
+    drain: int,
+) -> None:
+    """Answer requests until SIGINT or SIGTERM; then end the running ones within `drain` s."""
+    write_logs()
+    server = Server(models, limits=limits, key=key)
+    config = uvicorn.Config(
+        server.app,
+        http="h11",
+        ws="none",
+        lifespan="off",
+        loop="asyncio",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        timeout_keep_alive=IDLE,
+        timeout_graceful_shutdown=drain,
+        h11_max_incomplete_event_size=HEADERS,
+    )
+    listening.listen(BACKLOG)
+    host, port = listening.getsockname()[:2]
+    shown = f"[{host}]" if ":" in host else host
+    log("listening", url=f"http://{shown}:{port}", models=[served.name for served in models])
+    try:
+        uvicorn.Server(config).run(sockets=[listening])
+    finally:  # uvicorn raises the signal again that ended it
+        log("closed")

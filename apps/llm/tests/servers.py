@@ -1,0 +1,86 @@
+"""A server process of its own, for tests."""
+
+import json
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+START = "from tensorplug_llm_console import main; main()"
+PATIENCE = 120
+
+
+class ServerProcess:
+    """`tensorplug-llm serve` on a free port; `logs` are the lines that it wrote so far."""
+
+    def __init__(self, *arguments: str | Path) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", START, "serve", "--port", "0", *map(str, arguments)],
+            stderr=subprocess.PIPE,
+            encoding="utf-8",
+        )
+        self.logs: list[dict[str, Any]] = []
+        self.lines: list[str] = []
+        self._ended = False
+        self._changed = threading.Condition()
+        self._reader = threading.Thread(target=self._read)
+        self._reader.start()
+        try:
+            self.url = str(self.wait_for(event="listening")["url"])
+        except BaseException:
+            self.close()
+            raise
+
+    def _read(self) -> None:
+        assert self.process.stderr is not None
+        for line in self.process.stderr:
+            with self._changed:
+                self.lines.append(line)
+                if line.startswith("{"):
+                    self.logs.append(json.loads(line))
+                self._changed.notify_all()
+        with self._changed:
+            self._ended = True
+            self._changed.notify_all()
+
+    def wait_for(self, **fields: object) -> dict[str, Any]:
+        """The first line of the log with these fields; waits until it comes."""
+
+        def found() -> dict[str, Any] | None:
+            return next((log for log in self.logs if fields.items() <= log.items()), None)
+
+        with self._changed:
+            self._changed.wait_for(lambda: found() is not None or self._ended, PATIENCE)
+            log = found()
+        assert log is not None, "".join(self.lines)
+        return log
+
+    def stop(self, number: int = signal.SIGTERM) -> int:
+        """Send a signal; return the exit status."""
+        self.process.send_signal(number)
+        status = self.process.wait(PATIENCE)
+        self._reader.join()
+        return status
+
+    def __enter__(self) -> "ServerProcess":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the process at once, where it runs."""
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
+        self._reader.join()
+        assert self.process.stderr is not None
+        self.process.stderr.close()
