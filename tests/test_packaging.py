@@ -82,7 +82,7 @@ CONTENTS = {
         [],
     ),
     "tensorplug-llm": (
-        {"tensorplug_llm/py.typed"},
+        {"tensorplug_llm/py.typed", "tensorplug_llm/testing/llama_cpp_tiny.npz"},
         ["[console_scripts]", "tensorplug-llm = tensorplug_llm_console:main"],
     ),
 }

@@ -201,7 +201,7 @@ def test_copies_change_shape_type_and_layout_at_once(backend, source, target):
     x, home = leaf("x", (4, 6, 64), tp.F32), leaf("home", (4, 2, 6, 32), target)
     room = tp.permute(home, (0, 2, 1, 3))
     seen = tp.permute(tp.cast(x, source), (1, 0, 2))
-    zeros = np.zeros((4, 2, 6, target.row_size(32)), np.uint8).view(target.place)
+    zeros = np.zeros((4, 2, 6, target.row_size(32)), np.uint8).view(target.storage)
 
     found = run(backend, tp.cast(tp.cont(tp.cpy(seen, room)), tp.F32), {x: values, home: zeros})
 
