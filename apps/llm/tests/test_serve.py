@@ -329,12 +329,40 @@ def test_too_many_requests_are_told_to_come_again(small: ServerProcess) -> None:
         authorized(small) as http,
         http.stream("POST", "/v1/completions", json=long()) as running,
     ):
-        next(running.iter_lines())
+        lines = running.iter_lines()  # the request ends with it
+        next(lines)
         refused = http.post("/v1/completions", json=long())
 
     assert refused.status_code == 429
     assert refused.headers["retry-after"] == "1"
     assert refused.json()["error"]["type"] == "rate_limit_error"
+
+
+def test_request_beyond_the_open_ones_is_told_to_come_again(path: Path) -> None:
+    with (
+        ServerProcess(path, *CHEAP, "--max-open", "1") as server,
+        httpx.Client(base_url=server.url, timeout=60) as http,
+        http.stream("POST", "/v1/completions", json=long()) as running,
+    ):
+        lines = running.iter_lines()  # the request ends with it
+        next(lines)
+        refused = http.post("/v1/completions", json=long())
+
+        assert (refused.status_code, refused.headers.get("retry-after")) == (429, "1")
+
+
+def test_model_answers_by_its_name(path: Path, tmp_path: Path) -> None:
+    other = write_model(tmp_path / "other.gguf", seed=1)
+    with (
+        ServerProcess(path, other, *CHEAP) as server,
+        httpx.Client(base_url=server.url, timeout=60) as http,
+    ):
+        unnamed, tiny, named = (
+            complete(http, **name) for name in ({}, {"model": "tiny"}, {"model": "other"})
+        )
+
+        assert (unnamed["model"], named["model"]) == ("tiny", "other")
+        assert unnamed["choices"] == tiny["choices"] != named["choices"]
 
 
 # --- clients and signals ---------------------------------------------------------------------
