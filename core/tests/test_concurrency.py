@@ -20,7 +20,7 @@ from tensorplug.graph.bindings import Bindings
 from tensorplug.graph.tensor import Place, Tensor, leaf
 from tensorplug.planning import footprints, stages
 from tensorplug.planning.memory import Step, plan_memory
-from tensorplug.planning.stages import Concurrency, Stage, Work, arrange, check_order, placed
+from tensorplug.planning.stages import Concurrency, Stage, Work, arrange, check_order, stages_of
 from tensorplug_testing.anykernel import ALL_KERNELS
 from tensorplug_testing.null import NullDevice
 from tensorplug_testing.programs import Program, programs
@@ -268,7 +268,7 @@ def test_barriers_by_memory_are_those_that_the_rule_asks_for(
             wanted.append([])
         wanted[-1].append(work)
 
-    found = placed(part)
+    found = stages_of(part)
 
     assert [list(stage) for stage in found.stages] == wanted
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from tensorplug.device import Backend
 from tensorplug.device.backend import NodePlan
 from tensorplug.device.part import Part
-from tensorplug.planning.stages import Work, placed
+from tensorplug.planning.stages import Work, stages_of
 
 
 class SideBySide(NodePlan):
@@ -18,7 +18,7 @@ class SideBySide(NodePlan):
         self._rebind()
 
     def _rebind(self) -> None:
-        self.stages = placed(self.bound).stages
+        self.stages = stages_of(self.bound).stages
 
     def _order(self) -> Iterable[Work]:
         for stage in self.stages:

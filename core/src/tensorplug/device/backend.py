@@ -461,7 +461,7 @@ class SupportsConcurrency(Protocol):
     """A stream that runs independent work in parallel, with barriers between dependent work.
 
     The scheduler puts its work into stages (`Part.stages`) and gives different memory to work of
-    one stage. `tensorplug.planning.stages.placed` finds where barriers are needed.
+    one stage. `tensorplug.planning.stages.stages_of` finds where barriers are needed.
     """
 
     ahead: int

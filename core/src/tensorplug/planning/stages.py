@@ -2,7 +2,7 @@
 
 `arrange` orders nodes and groups in stages before they have memory: work of one stage does not
 depend on other work of the stage, and there is a barrier between two stages. The allocator gives
-the work of one stage separate memory (`Step.beside`). `placed` is the second step: for a bound
+the work of one stage separate memory (`Step.beside`). `stages_of` is the second step: for a bound
 graph in a given order, it inserts barriers by the byte ranges that the work accesses.
 """
 
@@ -211,21 +211,38 @@ def check_order(nodes: Sequence[Tensor], wanted: Sequence[Tensor]) -> None:
 # --- real memory -------------------------------------------------------------------------------
 
 
-def placed(bound: Part) -> Concurrency:
-    """Return the work of `bound` in its own order, with a barrier wherever byte ranges conflict.
+def barriers_of(accesses: Iterable[Iterable[tuple[Range, bool]]]) -> list[bool]:
+    """For each piece of work: whether all earlier pieces must be complete before it starts.
 
-    The barriers are the fewest that this order needs, except where more than MANY accesses to
-    neighbouring bytes are merged. A backend that runs work in parallel calls this function when it
-    makes a plan, and again when the plan is rebound.
+    `accesses` gives the byte ranges of each piece, each with True where the piece writes it. A
+    piece waits if, since the last barrier, another piece wrote what it reads or writes, or read
+    what it writes. These are the fewest barriers that this order needs, except where more than
+    MANY accesses to neighbouring bytes are merged.
     """
     trail = Footprints(max)
-    stages: list[list[Work]] = []
-    for work in bound.work:
-        found = [(span, writes) for _, span, writes in ranges(work, bound.bindings)]
-        if not stages or any(trail.clashes(span, writes=writes) for span, writes in found):
-            stages.append([])
+    found: list[bool] = []
+    for piece in accesses:
+        spans = list(piece)
+        waits = any(trail.clashes(span, writes=writes) for span, writes in spans)
+        if waits:
             trail.clear()
-        for span, writes in found:
+        for span, writes in spans:
             trail.add(span, 0, writes=writes)
+        found.append(waits)
+    return found
+
+
+def stages_of(bound: Part) -> Concurrency:
+    """Return the work of `bound` in its own order, with a barrier wherever byte ranges conflict.
+
+    A backend that runs work in parallel calls this function when it makes a plan, and again when
+    the plan is rebound.
+    """
+    touches = (ranges(work, bound.bindings) for work in bound.work)
+    waits = barriers_of([(span, writes) for _, span, writes in found] for found in touches)
+    stages: list[list[Work]] = []
+    for work, waiting in zip(bound.work, waits, strict=True):
+        if waiting or not stages:
+            stages.append([])
         stages[-1].append(work)
     return Concurrency(tuple(map(tuple, stages)))

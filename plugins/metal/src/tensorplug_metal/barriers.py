@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 
 from tensorplug.device import Buffer
 from tensorplug.device.ranges import Host, Range
-from tensorplug.planning.footprints import Footprints
+from tensorplug.planning.stages import barriers_of
 from tensorplug_simt.merging import Home, Placed
 from tensorplug_simt.ranges import ranges
 
@@ -12,20 +12,9 @@ from tensorplug_simt.ranges import ranges
 def barriers(launches: Iterable[Sequence[Placed]]) -> list[bool]:
     """For each launch, merged or not, whether all earlier ones must be done before it starts.
 
-    A launch joins those since the last barrier unless one of them writes what it reads or writes,
-    or reads what it writes. What `concurrency.placed` says of nodes, this says of their launches.
+    `barriers_of` of core compares the bytes that launches read and write.
     """
-    found: list[bool] = []
-    trail = Footprints(max)
-    for parts in launches:
-        wanted = [touch for part in parts for touch in ranges(part)]
-        waits = any(trail.clashes(span, writes=writes) for span, writes in wanted)
-        if waits:
-            trail.clear()
-        for span, writes in wanted:
-            trail.add(span, 0, writes=writes)
-        found.append(waits)
-    return found
+    return barriers_of([touch for part in parts for touch in ranges(part)] for parts in launches)
 
 
 def home_of(buffer: Buffer) -> Home:
