@@ -1,6 +1,7 @@
 """Gradients: ops that give the gradient of a source from the gradient of a result."""
 
 from collections.abc import Iterable
+from typing import Required, TypedDict, Unpack
 
 from tensorplug.dtypes import F32
 from tensorplug.graph.tensor import Tensor
@@ -162,41 +163,31 @@ def soft_max_back(grad: Tensor, y: Tensor, *, scale: float = 1.0, name: str = ""
     return apply(SOFT_MAX_BACK, grad, y, scale=float(scale), name=name)
 
 
+class Rotation(TypedDict, total=False):
+    """The parameters of `rope`, with its defaults."""
+
+    dims: Required[int]
+    mode: str
+    base: float
+    scale: float
+    original_context: int
+    ext_factor: float
+    attn_factor: float
+    beta_fast: float
+    beta_slow: float
+    sections: tuple[int, ...]
+
+
 def rope_back(
     x: Tensor,
     positions: Tensor,
     factors: Tensor | None = None,
     *,
-    dims: int,
-    mode: str = "normal",
-    base: float = 10000.0,
-    scale: float = 1.0,
-    original_context: int = 0,
-    ext_factor: float = 0.0,
-    attn_factor: float = 1.0,
-    beta_fast: float = 32.0,
-    beta_slow: float = 1.0,
-    sections: tuple[int, ...] = (),
     name: str = "",
+    **rotation: Unpack[Rotation],
 ) -> Tensor:
     """Gradient of `rope` with the same parameters; `x` is the gradient of its result."""
-    return apply(
-        ROPE_BACK,
-        x,
-        positions,
-        factors,
-        dims=dims,
-        mode=mode,
-        base=float(base),
-        scale=float(scale),
-        original_context=original_context,
-        ext_factor=float(ext_factor),
-        attn_factor=float(attn_factor),
-        beta_fast=float(beta_fast),
-        beta_slow=float(beta_slow),
-        sections=tuple(sections),
-        name=name,
-    )
+    return apply(ROPE_BACK, x, positions, factors, name=name, **rotation)
 
 
 def cross_entropy_loss(logits: Tensor, labels: Tensor, *, name: str = "") -> Tensor:
