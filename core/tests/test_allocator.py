@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 import tensorplug as tp
 from tensorplug.errors import GraphError, OutOfMemory
 from tensorplug.graph.tensor import Tensor, leaf
-from tensorplug.planning.memory import MemoryMap, Pool, Slot, Step, graph_steps, plan_memory
+from tensorplug.planning.memory import MemoryMap, Pool, Slot, Step, plan_memory
 from tensorplug_testing.null import NullDevice
 
 
@@ -20,6 +20,12 @@ def pool_of(**options: int) -> Pool:
 
 def x_of(elements: int, name: str = "x") -> Tensor:
     return tp.input(name, (elements,), tp.F32)
+
+
+def graph_steps(graph: tp.Graph) -> list[Step]:
+    """The timeline of a graph on one pool: leafs that need memory first, then the nodes."""
+    leafs = [Step(t, (), 0) for t in graph.leafs if t.place is None]
+    return leafs + [Step(node, node.sources, 0) for node in graph.nodes]
 
 
 def memory_of(*outputs: Tensor, keep_all_inputs: bool = True) -> MemoryMap:

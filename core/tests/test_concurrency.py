@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from itertools import combinations
+from itertools import combinations, product
 
 import numpy as np
 import pytest
@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import tensorplug as tp
 from tensorplug.device import ranges
 from tensorplug.device.part import units
-from tensorplug.device.ranges import Range, accesses, conflicts
+from tensorplug.device.ranges import Range, accesses, clash
 from tensorplug.errors import GraphError
 from tensorplug.fusion.library import PATTERNS
 from tensorplug.fusion.matching import find_groups
@@ -168,7 +168,8 @@ class Drawn:
         self.everything = self.leafs.with_places(nodes)
 
     def clash(self, first: Work, then: Work) -> bool:
-        return conflicts(accesses(first, self.everything), accesses(then, self.everything))
+        before, after = (accesses(work, self.everything) for work in (first, then))
+        return any(clash(a, b) for a, b in product(before, after))
 
     def depths(self) -> list[int]:
         """For each piece of work how many must come before it one after the other."""

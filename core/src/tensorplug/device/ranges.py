@@ -148,13 +148,8 @@ def touched(work: Tensor | Group) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...
     return work.inputs, (*made, *(t for node in made for t in node.also_writes))
 
 
-def conflicts(first: Iterable[Access], second: Iterable[Access]) -> bool:
-    """True if two pieces of work must be ordered: one writes bytes that the other accesses."""
-    theirs = tuple(second)
-    return any(clash(a, b) for a in first for b in theirs)
-
-
 def clash(a: Access, b: Access) -> bool:
+    """True if two accesses must be ordered: one writes bytes that the other reads or writes."""
     return (a.writes or b.writes) and a.range.overlaps(b.range)
 
 

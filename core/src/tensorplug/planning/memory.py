@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from tensorplug.device.buffer import BufferType
 from tensorplug.device.placing import align
 from tensorplug.errors import GraphError, OutOfMemory
-from tensorplug.graph.graph import Graph
 from tensorplug.graph.tensor import Tensor
 from tensorplug.ops.table import replaceable_sources
 
@@ -173,12 +172,6 @@ def plan_memory(
             if dead in slots and dead not in kept and not _taken_over(dead, slots, heir):
                 ready[slots[dead].pool].free(slots[dead])
     return MemoryMap(slots, tuple(pool.sizes for pool in ready))
-
-
-def graph_steps(graph: Graph, pool: int = 0) -> list[Step]:
-    """The timeline of a graph on one pool: leafs that need memory first, then the nodes."""
-    leafs = [Step(t, (), pool) for t in graph.leafs if t.place is None]
-    return leafs + [Step(node, node.sources, pool) for node in graph.nodes]
 
 
 def stage_ends(steps: Sequence[Step]) -> list[int]:
