@@ -12,7 +12,7 @@ import tensorplug
 
 ROOT = Path(tensorplug.__file__).parent
 EQUAL = 10
-"""Lines in a row that may not stand twice."""
+"""Lines in a row that must not stand twice."""
 
 
 def code(text: str) -> Iterator[tuple[int, str]]:
