@@ -1,4 +1,4 @@
-"""Tensors as records of a packed text, and tensors built from such records."""
+"""Tensors as records of a packed text, and the reader that builds tensors from their records."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
