@@ -1,5 +1,6 @@
 """The documents are true: programs run and print what the page says, and links exist."""
 
+import pkgutil
 import re
 import subprocess
 import sys
@@ -33,6 +34,24 @@ COMMANDS = {
     for block in re.findall(r"```console\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
     for command in re.findall(r"(tensorplug(?:-llm)? [a-z-]+)", block)
 }
+NAMED = sorted(
+    (str(page.relative_to(ROOT)), name)
+    for page in PAGES
+    if page.name not in ("CHANGELOG.md", "from-ggml.md", "names.md")
+    for name in set(
+        re.findall(r"\btensorplug\w*(?:\.[A-Za-z_]\w*)+", page.read_text(encoding="utf-8"))
+    )
+)
+"""Dotted names in pages. A changelog and `names.md` have former names, and `from-ggml.md` has a
+test of its own."""
+NOT_MODULES = {"tensorplug.commands", "tensorplug.metal", "tensorplug_acme.plugin"}
+"""A group of entry points, a logger, and the package that an author of a backend writes."""
+SOURCES = [
+    (page, name)
+    for page in PAGES
+    if (page.parent / "src").is_dir() and page.name != "CHANGELOG.md"
+    for name in sorted(set(re.findall(r"`([\w/]+\.py)`", page.read_text(encoding="utf-8"))))
+]
 
 
 @pytest.mark.parametrize(("program", "printed"), PROGRAMS)
@@ -50,6 +69,30 @@ def test_program_runs_and_prints_what_the_page_says(
 @pytest.mark.parametrize(("page", "link"), LINKS)
 def test_link_leads_somewhere(page: Path, link: str) -> None:
     assert (page.parent / link).exists()
+
+
+def test_dotted_names_in_pages_exist() -> None:
+    missing = [(page, n) for page, n in NAMED if n not in NOT_MODULES and not resolves(n)]
+
+    assert missing == []
+
+
+def resolves(name: str) -> bool:
+    try:
+        pkgutil.resolve_name(name)
+    except (ImportError, AttributeError):
+        return False
+    return True
+
+
+def test_source_files_named_by_the_page_of_a_distribution_exist() -> None:
+    missing = [
+        (str(page.relative_to(ROOT)), name)
+        for page, name in SOURCES
+        if not (any(page.parent.rglob(name)) or (ROOT / name).exists())
+    ]
+
+    assert missing == []
 
 
 @pytest.mark.parametrize("command", sorted(COMMANDS))
