@@ -114,11 +114,11 @@ def test_no_installation_of_a_user_has_the_emulator(members):
     assert not any("emulator" in requirement for requirement in required)
 
 
-def files_of(wheel: Path) -> dict[str, str]:
-    """Texts of the files in a wheel."""
+def files_of(wheel: Path) -> dict[str, bytes]:
+    """Contents of the files in a wheel."""
     with zipfile.ZipFile(wheel) as archive:
         names = set(archive.namelist()) - COMPILED
-        return {name: archive.read(name).decode() for name in names}
+        return {name: archive.read(name) for name in names}
 
 
 @pytest.mark.parametrize("name", CONTENTS)
@@ -137,7 +137,11 @@ def test_a_wheel_has_every_module_and_just_the_data_files_of_the_table(wheels, m
 @pytest.mark.parametrize("name", CONTENTS)
 def test_a_wheel_has_its_entry_points_licence_and_readme(wheels, members, name):
     files = files_of(wheels[name])
-    info = {PurePosixPath(f).name: text for f, text in files.items() if ".dist-info/" in f}
+    info = {
+        PurePosixPath(f).name: content.decode()
+        for f, content in files.items()
+        if ".dist-info/" in f
+    }
 
     assert info.get("entry_points.txt", "").rstrip().splitlines() == CONTENTS[name][1]
     assert info["LICENSE"] == (members[name] / "LICENSE").read_text()

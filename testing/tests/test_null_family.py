@@ -79,7 +79,7 @@ def test_device_without_float64_refuses_it_and_nothing_else() -> None:
     device = NullDevice(float64=False)
     x, y = tp.input("x", (4,), tp.F64), tp.input("y", (4,), tp.F32)
 
-    assert device.refuses(tp.dup(x)) == tp.Refusal("null:0: no float64, which dup is asked for")
+    assert device.refuses(tp.dup(x)) == tp.Refusal("null:0: no float64, which this dup needs")
     assert device.refuses(tp.dup(y)) is None
     assert NullDevice().refuses(tp.dup(x)) is None
 
