@@ -134,23 +134,6 @@ def test_angles_follow_positions_that_change_between_runs(device, backend):
     np.testing.assert_allclose(transfer.read(node, bindings), data, rtol=1e-6)
 
 
-def test_angles_follow_positions_that_the_graph_itself_changes(device, backend):
-    x, at = tp.input("x", (4, 2, 8), tp.F32), tp.input("at", (4,), tp.I32)
-    zero = tp.input("zero", (4,), tp.I32)
-    data = np.random.default_rng(0).normal(size=(4, 2, 8)).astype(np.float32)
-    before = tp.rope(x, at, dims=8)
-    written = tp.cpy(zero, at)
-    after = tp.rope(x, at, dims=8)
-    graph = tp.Graph([before, after], effects=[written])
-    values = {x: data, at: np.arange(4, dtype=np.int32), zero: np.zeros(4, np.int32)}
-    bindings = bind(device, graph, values)
-
-    backend.compute(tp.Part.of(graph, bindings))
-
-    assert not np.allclose(transfer.read(before, bindings), data)
-    np.testing.assert_array_equal(transfer.read(after, bindings), data)
-
-
 def test_scratch_memory_is_shared_by_the_nodes_of_a_plan(device, backend):
     x = tp.input("x", (64, 1024), tp.F32)
     node = x

@@ -67,6 +67,21 @@ class PlanTests(Suite):
         assert _untouched(source, 128, 100)
         assert _untouched(result, 256, 100)
 
+    def test_angles_follow_positions_that_the_graph_itself_changes(self, work: Work) -> None:
+        x, at = tp.input("x", (4, 2, 8), tp.F32), tp.input("at", (4,), tp.I32)
+        zero, data = tp.input("zero", (4,), tp.I32), numbers(4, 2, 8)
+        before = tp.rope(x, at, dims=8)
+        written = tp.cpy(zero, at)
+        after = tp.rope(x, at, dims=8)
+        planned = work.plan(tp.Graph([before, after], effects=[written]))
+
+        turned, left = planned.compute(
+            {x: data, at: np.arange(4, dtype=np.int32), zero: np.zeros(4, np.int32)}
+        )
+
+        assert not np.allclose(turned, data, atol=1e-3)
+        np.testing.assert_allclose(left, data, rtol=1e-3, atol=1e-3)
+
     def test_plan_runs_many_times_before_anybody_waits(self, work: Work) -> None:
         x = work.place(numbers(100))
         planned = work.plan(work.chain(x, 2))
