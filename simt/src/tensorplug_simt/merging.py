@@ -4,7 +4,7 @@ A language model multiplies the same rows with several matrices, turns queries a
 and values: the same kernel several times over, and small work costs little more than its launch.
 Where each product rounds its columns first, two kernels take turns, so launches pass one another.
 A merged launch has the groups of all its parts one after the other along x, and a parameter block
-with a part for each; see `source.merged_source`.
+with a part for each; see `source.source`.
 """
 
 from collections.abc import Iterable, Sequence
