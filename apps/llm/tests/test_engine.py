@@ -15,6 +15,8 @@ from tensorplug.errors import Closed, DeviceLost, OptionError, RunFailed
 from tensorplug_llm import Engine, LanguageModel, QueueFull, SamplingParams, load_model
 from tensorplug_llm.cache import PAGE
 from tensorplug_llm.generation import generate
+from tensorplug_llm.sampling import Sampled
+from tensorplug_llm.stream import Stream, Wakes
 
 Write = Callable[..., Path]
 Open = Callable[..., Backend]
@@ -59,6 +61,43 @@ def test_texts_can_be_read_by_asyncio(model: LanguageModel) -> None:
 
     with Engine(model, context=256, kv=tp.F32) as engine:
         assert asyncio.run(all_of_them(engine)) == expected
+
+
+def test_tokens_that_came_meanwhile_are_ready_together(model: LanguageModel) -> None:
+    expected = lone(model)[0]
+
+    async def late(engine: Engine) -> list[list[int]]:
+        stream = engine.submit(PROMPTS[0], GREEDY)
+        while not stream.finish:
+            await asyncio.to_thread(engine.submit(PROMPTS[0], GREEDY).result)
+        return [[sampled.token for sampled in await stream.ready()] for _ in "ab"]
+
+    with Engine(model, context=256, kv=tp.F32, texts=1) as engine:
+        assert asyncio.run(late(engine)) == [expected, []]
+
+
+def test_tokens_of_a_pass_wake_an_event_loop_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    wakes = Wakes()
+    streams = [Stream([1], lambda: None, wakes) for _ in range(3)]
+
+    async def read() -> tuple[list[list[Sampled]], int]:
+        loop = asyncio.get_running_loop()
+        calls: list[object] = []
+        call = loop.call_soon_threadsafe
+        monkeypatch.setattr(
+            loop, "call_soon_threadsafe", lambda *given: calls.append(given) or call(*given)
+        )
+        readers = [asyncio.create_task(stream.ready()) for stream in streams]
+        await asyncio.sleep(0)  # all of them wait now
+        for stream in streams:
+            stream.put(Sampled(7))
+        wakes.send()
+        return [await reader for reader in readers], len(calls)
+
+    found, calls = asyncio.run(read())
+
+    assert found == [[Sampled(7)]] * 3
+    assert calls == 1
 
 
 def test_stream_says_why_it_ended(model: LanguageModel) -> None:

@@ -11,7 +11,7 @@ from tensorplug_llm.batching import Batcher, Text
 from tensorplug_llm.cache import PAGE, pages_of
 from tensorplug_llm.model import LanguageModel, context_size
 from tensorplug_llm.sampling import Grammars, Sampler, SamplingParams
-from tensorplug_llm.stream import Stream
+from tensorplug_llm.stream import Stream, Wakes
 
 CONTEXTS = 2
 """Texts of the whole context that the cache has room for, unless `rows` says otherwise."""
@@ -61,6 +61,7 @@ class Engine(Resource):
         self.model = model
         self._grammars = Grammars(model.tokenizer)
         self._queue = queue
+        self._wakes = Wakes()
         self._arrived: list[Text] = []
         self._pending = 0
         """Texts that wait for their first pass, as of the last one."""
@@ -93,7 +94,7 @@ class Engine(Resource):
                 "tokens; shorten the prompt, or give the engine a larger context or more rows"
             )
         wanted = self.context if params.max_tokens is None else len(prompt) + params.max_tokens
-        stream = Stream(prompt, lambda: self._cancel(text))
+        stream = Stream(prompt, lambda: self._cancel(text), self._wakes)
         text = Text(
             prompt,
             Sampler(params, index=index, constraint=self._grammars.constraint(params)),
@@ -123,6 +124,17 @@ class Engine(Resource):
         """Shapes of passes planned so far; it stops growing when the load repeats."""
         return self._batcher.runner.plans
 
+    @property
+    def failure(self) -> BaseException | None:
+        """The error that ended all texts; the engine takes no more of them then."""
+        return self._failure
+
+    @property
+    def lost(self) -> tuple[str, ...]:
+        """Names of the devices that failed and without which the texts go on."""
+        left = self._batcher.runner.scheduler.backends
+        return tuple(backend.name for backend in self.model.backends if backend not in left)
+
     def _check_serving(self) -> None:
         self.check_open()
         if self._ending:
@@ -141,6 +153,7 @@ class Engine(Resource):
         try:
             while self._take_arrived():
                 batcher.step()
+                self._wakes.send()
         except BaseException as error:  # noqa: BLE001 - streams raise it where they are read
             with self._changed:
                 self._failure = error
@@ -148,6 +161,7 @@ class Engine(Resource):
             arrived, self._arrived = self._arrived, []
         for text in [*batcher.running, *batcher.waiting, *arrived]:
             text.sink.end("cancelled" if self._failure is None else "failed", self._failure)
+        self._wakes.send()
 
     def _take_arrived(self) -> bool:
         """Wait for something to do; return False where the engine ends."""

@@ -10,6 +10,30 @@ from collections.abc import Callable, Sequence
 from tensorplug_llm.sampling import Sampled
 
 
+class Wakes:
+    """Wakes what waits in event loops, by one call for each loop after a pass of the engine."""
+
+    def __init__(self) -> None:
+        self._due: dict[asyncio.AbstractEventLoop, list[asyncio.Future[None]]] = {}
+
+    def add(self, waiter: asyncio.Future[None]) -> None:
+        """Wake `waiter` by the next `send`."""
+        self._due.setdefault(waiter.get_loop(), []).append(waiter)
+
+    def send(self) -> None:
+        """Wake all waiters that were added."""
+        due, self._due = self._due, {}
+        for loop, waiters in due.items():
+            with contextlib.suppress(RuntimeError):  # the loop was closed meanwhile
+                loop.call_soon_threadsafe(_wake, waiters)
+
+
+def _wake(waiters: Sequence[asyncio.Future[None]]) -> None:
+    for waiter in waiters:
+        if not waiter.done():
+            waiter.set_result(None)
+
+
 class Stream:
     """Iterate over the sampled tokens of a text, by `for` or by `async for`, once.
 
@@ -17,8 +41,8 @@ class Stream:
     `max_tokens`), "context", "cancelled" or "failed". Iterating raises what the engine failed with.
     """
 
-    def __init__(self, prompt: Sequence[int], cancel: Callable[[], None]) -> None:
-        """Made by `Engine.submit`."""
+    def __init__(self, prompt: Sequence[int], cancel: Callable[[], None], wakes: Wakes) -> None:
+        """Made by `Engine.submit`; the engine calls `wakes.send` after each pass."""
         self.prompt = tuple(prompt)
         self.ids: list[int] = []
         """The tokens chosen so far."""
@@ -30,7 +54,8 @@ class Stream:
         self._cancel = cancel
         self._items: deque[Sampled] = deque()
         self._changed = threading.Condition()
-        self._waiting: list[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = []
+        self._wakes = wakes
+        self._waiting: list[asyncio.Future[None]] = []
 
     def cancel(self) -> None:
         """End the text as soon as the running pass is over; nothing happens after its end."""
@@ -59,19 +84,32 @@ class Stream:
         return self
 
     async def __anext__(self) -> Sampled:
-        arrived = asyncio.Event()
+        await self._arrival()
+        if self._items:
+            return self._items.popleft()
+        raise StopAsyncIteration
+
+    async def ready(self) -> list[Sampled]:
+        """Wait for tokens; return all that have come, and none at the end of the text."""
+        await self._arrival()
+        found = []
+        while self._items:
+            found.append(self._items.popleft())
+        return found
+
+    async def _arrival(self) -> None:
+        """Wait until there are tokens or the text has ended."""
         while True:
             with self._changed:
                 if self._items:
-                    return self._items.popleft()
+                    return
                 if self.finish:
                     break
-                arrived.clear()
-                self._waiting.append((asyncio.get_running_loop(), arrived))
-            await arrived.wait()
+                waiter = asyncio.get_running_loop().create_future()
+                self._waiting.append(waiter)
+            await waiter
         if self.error is not None:
             raise self.error
-        raise StopAsyncIteration
 
     # --- for the engine ----------------------------------------------------------------------
 
@@ -91,10 +129,9 @@ class Stream:
 
     def _wake(self) -> None:
         self._changed.notify_all()
-        waiting, self._waiting = self._waiting, []
-        for loop, arrived in waiting:
-            with contextlib.suppress(RuntimeError):  # the loop was closed meanwhile
-                loop.call_soon_threadsafe(arrived.set)
+        for waiter in self._waiting:
+            self._wakes.add(waiter)
+        self._waiting.clear()
 
     def __repr__(self) -> str:
         return f"<Stream {len(self.ids)} tokens, {self.finish or 'running'}>"

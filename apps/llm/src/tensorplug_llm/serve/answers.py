@@ -11,11 +11,12 @@ from tensorplug_llm.tokenizer import Tokenizer
 
 Json = dict[str, Any]
 DONE = b"data: [DONE]\n\n"
+_encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 
 def event(value: Mapping[str, Any]) -> bytes:
     """A server-sent event."""
-    return f"data: {json.dumps(value, ensure_ascii=False, separators=(',', ':'))}\n\n".encode()
+    return f"data: {_encode(value)}\n\n".encode()
 
 
 def usage(prompt: int, completion: int) -> Json:
@@ -39,8 +40,7 @@ class Result:
         """Append what follows."""
         self.text += piece.text
         self.finish = piece.finish
-        if piece.sampled is not None:
-            self.sampled.append(piece.sampled)
+        self.sampled += piece.sampled
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,9 +86,8 @@ class ChatAnswer(Head):
 
     def part(self, piece: Piece) -> Json:
         """What follows in a result."""
-        sampled = [] if piece.sampled is None else [piece.sampled]
         delta = {"content": piece.text} if piece.text or piece.finish is None else {}
-        return self._part(piece.index, delta, sampled, piece.finish)
+        return self._part(piece.index, delta, piece.sampled, piece.finish)
 
     def last(self, used: Json) -> Json:
         """The part with the numbers of tokens."""
@@ -143,8 +142,7 @@ class CompletionAnswer(Head):
 
     def part(self, piece: Piece) -> Json:
         """What follows in a result."""
-        sampled = [] if piece.sampled is None else [piece.sampled]
-        choice = self._choice(piece.index, piece.text, sampled, piece.finish)
+        choice = self._choice(piece.index, piece.text, piece.sampled, piece.finish)
         return self._object("text_completion", [choice], None)
 
     def last(self, used: Json) -> Json:

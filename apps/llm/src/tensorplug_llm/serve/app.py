@@ -14,7 +14,6 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route, Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from tensorplug.errors import TensorplugError
 from tensorplug_llm.engine import Engine
 from tensorplug_llm.model import LanguageModel
 from tensorplug_llm.sampling import SamplingParams
@@ -42,8 +41,6 @@ class Served:
     engine: Engine
     prompts: Prompts
     created: int
-    failure: str = ""
-    """Why its engine computes no more."""
 
 
 class Server:
@@ -77,9 +74,14 @@ class Server:
     # --- what is served ----------------------------------------------------------------------
 
     async def _health(self, request: Request) -> Response:
-        failed = {s.name: s.failure for s in self._models.values() if s.failure}
+        models = self._models.values()
+        failures = {s.name: s.engine.failure for s in models}
+        failed = {name: type(error).__name__ for name, error in failures.items() if error}
         if failed:
             return JSONResponse({"status": "failed", "models": failed}, 503)
+        lost = {s.name: s.engine.lost for s in models if s.engine.lost}
+        if lost:
+            return JSONResponse({"status": "degraded", "lost": lost})
         return JSONResponse({"status": "ok"})
 
     async def _show_metrics(self, request: Request) -> Response:
@@ -287,11 +289,10 @@ def _check_room(served: Served, prompt: Sequence[int]) -> None:
 
 
 def _note(served: Served, error: Exception) -> None:
-    """Remember for `/health` that an engine failed; a bare TensorplugError is one text's own."""
-    is_own = isinstance(error, ServeError) or type(error) is TensorplugError
-    if refusal_of(error).status >= 500 and not is_own:
-        served.failure = type(error).__name__
-        log("engine failed", level=logging.ERROR, model=served.name, error=served.failure)
+    """Log an error that ended the engine."""
+    if error is served.engine.failure:
+        kind = type(error).__name__
+        log("engine failed", level=logging.ERROR, model=served.name, error=kind)
 
 
 def _description(served: Served) -> Mapping[str, Any]:

@@ -15,11 +15,11 @@ FINISH = {"stop": "stop", "length": "length", "context": "length"}
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """What follows in a result: text, often none, the token that was chosen, and its end."""
+    """What follows in a result: text, often none, the tokens that were chosen, and its end."""
 
     index: int
     text: str
-    sampled: Sampled | None
+    sampled: Sequence[Sampled] = ()
     finish: str | None = None
 
 
@@ -49,17 +49,20 @@ class Texts:
 
     async def _pieces(self, index: int, stream: Stream) -> AsyncIterator[Piece]:
         decoder = self._tokenizer.stream(stop=self._stop)
-        async for sampled in stream:
-            self.tokens += 1
-            text = decoder.feed(sampled.token)
-            if decoder.stopped:
-                stream.cancel()
-                yield Piece(index, text, sampled, "stop")
-                return
-            yield Piece(index, text, sampled)
+        while ready := await stream.ready():
+            text = ""
+            for count, sampled in enumerate(ready, 1):
+                text += decoder.feed(sampled.token)
+                if decoder.stopped:
+                    self.tokens += count
+                    stream.cancel()
+                    yield Piece(index, text, ready[:count], "stop")
+                    return
+            self.tokens += len(ready)
+            yield Piece(index, text, ready)
         if stream.finish not in FINISH:
             raise ServeError(503, "server: is closing; send the request again")
-        yield Piece(index, decoder.finish(), None, FINISH[stream.finish])
+        yield Piece(index, decoder.finish(), (), FINISH[stream.finish])
 
 
 async def _merged(sources: Sequence[AsyncIterator[Piece]]) -> AsyncIterator[Piece]:
