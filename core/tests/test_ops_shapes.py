@@ -12,6 +12,7 @@ import tensorplug as tp
 from tensorplug import ops
 from tensorplug.graph.tensor import Tensor
 from tensorplug.ops import OPS
+from tensorplug.ops.backward import Rotation
 from tensorplug.ops.glu import GLU
 from tensorplug.ops.table import Op, Param, Source, apply, register_op
 from tensorplug.ops.unary import UNARY
@@ -46,11 +47,12 @@ def test_every_op_has_a_formula_an_origin_and_a_documented_builder(name: str) ->
 @pytest.mark.parametrize("name", sorted(BUILDERS))
 def test_every_builder_takes_the_sources_and_params_of_its_op(name: str) -> None:
     record, taken = OPS[name], set(inspect.signature(BUILDERS[name]).parameters)
-    # What a builder states in another way: NumPy's order, or one window in place of its parts.
+    # What a builder states in another way: NumPy's order, one window in place of its parts, a type.
     several = {s.name for s in record.sources} if "sources" in taken else set()
     restated = {"ne", "rank"} if "shape" in taken else set()
     restated |= {"nb", "nb1", "nb2", "nb3"} if "strides" in taken else set()
     restated |= {"dim"} if "axis" in taken else set()
+    restated |= set(Rotation.__annotations__) if "rotation" in taken else set()
     if "stride" in taken:
         restated |= {p.name for p in record.params if p.name[-1].isdigit() or p.name == "oc"}
     wanted = {s.name for s in record.sources} - several | {p.name for p in record.params}
