@@ -124,8 +124,11 @@ inline void write_mean(const float *sum, float total, int64_t n, float *out) {
 // Rows of a head lie between those of other heads, which processors do not foresee.
 constexpr int64_t ROWS_AHEAD = 32;
 template <int TYPE> constexpr int64_t BYTES = TYPE == F32 ? 4 : 2;
-template <int64_t COUNT> inline void prefetch_bytes(const char *p) {
-    for (int64_t i = 0; i < COUNT; i += 64) __builtin_prefetch(p + i);
+// Fetches COUNT bytes of the row that comes ROWS_AHEAD later. There may be no such row, and the step of a single row
+// may be any number, so the address is computed without a sign, where an overflow is defined.
+template <int64_t COUNT> inline void prefetch_row(const char *p, int64_t step) {
+    const uintptr_t row = (uintptr_t)p + (uintptr_t)ROWS_AHEAD * (uintptr_t)step;
+    for (int64_t i = 0; i < COUNT; i += 64) __builtin_prefetch((const void *)(row + i));
 }
 
 // sum += weights x rows, for `count` rows of `size` values and H heads: each value is read and converted once.
@@ -142,7 +145,7 @@ void add_weighted(const char *rows, int64_t step, const float *weights, int64_t 
         for (int64_t i = 0; i < count; i++) {
             if (H == 1 && weights[i] == 0) continue;
             const char *row = rows + i * step;
-            prefetch_bytes<VECTORS_AT_ONCE * W * BYTES<TYPE>>(row + ROWS_AHEAD * step + j * BYTES<TYPE>);
+            prefetch_row<VECTORS_AT_ONCE * W * BYTES<TYPE>>(row + j * BYTES<TYPE>, step);
             vf value[VECTORS_AT_ONCE];
             for (int v = 0; v < VECTORS_AT_ONCE; v++) value[v] = load_floats<TYPE>(row, j + v * W);
             for (int h = 0; h < H; h++) {
@@ -180,7 +183,7 @@ void score_keys(const char *rows, int64_t step, const char *queries, int64_t que
         for (; j + W <= size; j += W) {
             vf key[AT_ONCE];
             for (int64_t r = 0; r < AT_ONCE; r++) {
-                prefetch_bytes<W * BYTES<TYPE>>(row[r] + ROWS_AHEAD * step + j * BYTES<TYPE>);
+                prefetch_row<W * BYTES<TYPE>>(row[r] + j * BYTES<TYPE>, step);
                 key[r] = load_floats<TYPE>(row[r], j);
             }
             for (int h = 0; h < H; h++) {
