@@ -5,16 +5,18 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import httpx2 as httpx
 import pytest
 
 from tensorplug import Backend
 from tensorplug.errors import RunFailed
 from tensorplug_llm import Engine, SamplingParams, load_model
-from tensorplug_llm.serve.app import Server
-from tensorplug_llm.serve.running import served
 
 from .test_engine import Dying
+
+httpx = pytest.importorskip("httpx2", reason="httpx2 is not installed")
+running = pytest.importorskip(
+    "tensorplug_llm.serve.running", reason="not installed: pip install 'tensorplug-llm[serve]'"
+)
 
 Write = Callable[..., Path]
 Open = Callable[..., Backend]
@@ -24,13 +26,15 @@ GREEDY = SamplingParams(temperature=0, max_tokens=12)
 def health(engine: Engine) -> tuple[int, Any]:
     """Status and body of the answer of a server of one model."""
 
-    async def answer() -> httpx.Response:
-        transport = httpx.ASGITransport(Server([served("tiny", engine.model, engine)]).app)
+    async def answer() -> tuple[int, Any]:
+        transport = httpx.ASGITransport(
+            running.Server([running.served("tiny", engine.model, engine)]).app
+        )
         async with httpx.AsyncClient(transport=transport, base_url="http://server") as client:
-            return await client.get("/health")
+            response = await client.get("/health")
+            return response.status_code, response.json()
 
-    response = asyncio.run(answer())
-    return response.status_code, response.json()
+    return asyncio.run(answer())
 
 
 def test_health_names_a_lost_device_without_which_texts_go_on(
