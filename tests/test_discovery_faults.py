@@ -168,7 +168,7 @@ EXPECTED = {
     ),
     "future": (
         "incompatible",
-        "it needs tensorplug>=9 and this is tensorplug 0.1.0; "
+        "it needs tensorplug>=9 and this is tensorplug 0.2.0; "
         "pip install --upgrade tensorplug future-plugin",
     ),
     "twice-simd 1.0": ("ready", ""),

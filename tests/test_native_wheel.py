@@ -65,7 +65,7 @@ def test_the_wheel_has_the_library_and_says_for_which_platform(wheels):
     wheel = wheels["tensorplug-native"]
 
     assert "tensorplug_native/_native.so" in zipfile.ZipFile(wheel).namelist()
-    assert wheel.name.startswith("tensorplug_native-0.1.0-py3-none-")
+    assert wheel.name.startswith("tensorplug_native-0.2.0-py3-none-")
     assert not wheel.name.endswith("any.whl")
 
 
@@ -88,7 +88,7 @@ def test_without_a_compiler_the_wheel_is_pure_and_numpy_carries_on(environment, 
         "python", "-c", "import tensorplug as tp; tp.load_all(); print(tp.open('cpu'))"
     )
 
-    assert pure.name == "tensorplug_native-0.1.0-py3-none-any.whl"
+    assert pure.name == "tensorplug_native-0.2.0-py3-none-any.whl"
     (native,) = [c for c in info["candidates"] if "native" in c["distribution"]]
     assert (native["state"], native["reason"]) == ("unsupported", "built without a compiler")
     assert used == "<CPUBackend cpu:0>\n"

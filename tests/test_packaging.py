@@ -179,7 +179,7 @@ def test_core_alone_imports_loads_all_and_says_what_to_install(environment, whee
     place, advice = answer.splitlines()
     assert Path(place).is_relative_to(environment.site_packages)
     assert advice == (
-        "no backend is installed; pip install tensorplug-cpu gives one that runs everywhere"
+        "no backend is installed; pip install 'tensorplug[cpu]' gives one that runs everywhere"
     )
     assert json.loads(info)["advice"] == advice
     assert environment.run("tensorplug", "doctor").returncode == 1

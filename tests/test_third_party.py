@@ -16,7 +16,7 @@ name = "acme-tensors"
 version = "2.5"
 description = "Acme boards for tensorplug"
 requires-python = ">=3.11"
-dependencies = ["tensorplug>=0.1,<0.2"]
+dependencies = ["tensorplug>=0.2,<0.3"]
 
 [project.entry-points."tensorplug.backends"]
 acme = "acme_tensors.plugin"
@@ -125,7 +125,7 @@ def test_a_third_party_is_discovered_chosen_explained_and_gone_again(environment
     assert [c["name"] for c in before["candidates"]] == ["cpu"]
     assert [(c["name"], c["distribution"], c["state"]) for c in told["report"]["candidates"]] == [
         ("acme", "acme-tensors 2.5", "available"),
-        ("cpu", "tensorplug-cpu 0.1.0", "available"),
+        ("cpu", "tensorplug-cpu 0.2.0", "available"),
     ]
     assert told["driver imported by load_all"] is False
     assert told["devices"] == ["acme:0", "cpu:0"]
@@ -157,7 +157,7 @@ def test_a_third_party_is_discovered_chosen_explained_and_gone_again(environment
 def test_a_plugin_for_a_later_tensorplug_is_incompatible_and_never_imported(environment, kit, acme):
     environment.install(*kit, acme)
     (metadata,) = environment.site_packages.glob("acme_tensors-*.dist-info/METADATA")
-    metadata.write_text(metadata.read_text().replace("<0.2,>=0.1", ">=7"))
+    metadata.write_text(metadata.read_text().replace("<0.3,>=0.2", ">=7"))
     (environment.site_packages / "acme_tensors" / "plugin.py").write_text("print('imported')")
 
     info = json.loads(environment.output("tensorplug", "info", "--json"))
@@ -165,7 +165,7 @@ def test_a_plugin_for_a_later_tensorplug_is_incompatible_and_never_imported(envi
 
     acme, cpu = info["candidates"]
     reason = (
-        "it needs tensorplug>=7 and this is tensorplug 0.1.0; "
+        "it needs tensorplug>=7 and this is tensorplug 0.2.0; "
         "pip install --upgrade tensorplug acme-tensors"
     )
     assert (acme["state"], acme["reason"]) == ("incompatible", reason)

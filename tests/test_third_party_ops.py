@@ -15,7 +15,7 @@ build-backend = "hatchling.build"
 name = "acme-ops"
 version = "1.2"
 requires-python = ">=3.11"
-dependencies = ["tensorplug>=0.1,<0.2"]
+dependencies = ["tensorplug>=0.2,<0.3"]
 
 [project.entry-points."tensorplug.ops"]
 acme = "acme_ops"

@@ -69,7 +69,7 @@ def test_info_says_which_device_is_meant_by_best(shelf, run, kinds, best):
 def test_info_gives_advice_when_nothing_can_be_used(run):
     result = run("info", TENSORPLUG_BACKENDS="nothing")
 
-    advice = "pip install tensorplug-cpu gives one that runs everywhere"
+    advice = "pip install 'tensorplug[cpu]' gives one that runs everywhere"
     assert advice in result.stdout
     assert json.loads(run("info", "--json", TENSORPLUG_BACKENDS="x").stdout)["advice"].endswith(
         advice

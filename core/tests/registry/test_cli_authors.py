@@ -62,7 +62,7 @@ def test_new_backend_ends_with_a_command_that_pip_takes_for_a_folder(
     [
         (
             ["cpu"],
-            "error: new-backend: cpu is a backend that exists (pip install tensorplug-cpu); ",
+            "error: new-backend: cpu is a backend that exists (pip install 'tensorplug[cpu]'); ",
         ),
         (["acme", "--into", "file"], "error: new-backend: file exists and is not an empty folder"),
         (["gpu"], "error: new-backend: the name 'gpu' must be "),

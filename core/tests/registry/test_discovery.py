@@ -54,19 +54,19 @@ def test_a_registry_scans_once_until_it_is_refreshed(shelf):
         ((), State.FOUND, ""),
         (("numpy>=99",), State.FOUND, ""),
         (("tensorplug",), State.FOUND, ""),
-        (("Tensorplug>=0.1,<0.2",), State.FOUND, ""),
+        (("Tensorplug>=0.2,<0.3",), State.FOUND, ""),
         (("tensorplug>=99; extra == 'test'",), State.FOUND, ""),
         (("tensorplug>=99; python_version < '3'",), State.FOUND, ""),
         (
             ("tensorplug>=99",),
             State.INCOMPATIBLE,
-            "it needs tensorplug>=99 and this is tensorplug 0.1.0; "
+            "it needs tensorplug>=99 and this is tensorplug 0.2.0; "
             "pip install --upgrade tensorplug acme-gpu",
         ),
         (
-            ("numpy", "tensorplug (<0.1) ; python_version > '3'"),
+            ("numpy", "tensorplug (<0.2) ; python_version > '3'"),
             State.INCOMPATIBLE,
-            "it needs tensorplug<0.1 and this is tensorplug 0.1.0; "
+            "it needs tensorplug<0.2 and this is tensorplug 0.2.0; "
             "pip install --upgrade tensorplug acme-gpu",
         ),
         (

@@ -73,23 +73,29 @@ def test_with_nothing_installed_everything_answers(registry):
 
     assert (report.candidates, registry.devices(), registry.backends()) == ((), (), ())
     assert str(report) == (
-        "no backend is installed; pip install tensorplug-cpu gives one that runs everywhere"
+        "no backend is installed; pip install 'tensorplug[cpu]' gives one that runs everywhere"
     )
 
 
 @pytest.mark.parametrize(
     ("spec", "text"),
     [
-        ("cuda", "cuda: no installed backend has this name; pip install tensorplug-cuda"),
-        ("cuda:3", "cuda: no installed backend has this name; pip install tensorplug-cuda"),
+        (
+            "cuda",
+            "cuda: no installed backend has this name; pip install 'tensorplug[cuda13]', or [cuda12] for a driver before CUDA 13",
+        ),
+        (
+            "cuda:3",
+            "cuda: no installed backend has this name; pip install 'tensorplug[cuda13]', or [cuda12] for a driver before CUDA 13",
+        ),
         (
             "cpu",
-            "cpu: there is no device; no backend is installed; pip install tensorplug-cpu gives "
+            "cpu: there is no device; no backend is installed; pip install 'tensorplug[cpu]' gives "
             "one that runs everywhere",
         ),
         (
             "best",
-            "best: there is no device; no backend is installed; pip install tensorplug-cpu gives "
+            "best: there is no device; no backend is installed; pip install 'tensorplug[cpu]' gives "
             "one that runs everywhere",
         ),
         ("pci:c1:00.0", "pci:c1:00.0: no device has this address; see tensorplug info"),
@@ -429,7 +435,7 @@ def test_asking_for_a_kind_points_at_what_was_refused(shelf):
         registry.device("gpu")
 
     assert str(caught.value) == (
-        "gpu: there is no device; no backend can be used; pip install tensorplug-cpu gives one "
+        "gpu: there is no device; no backend can be used; pip install 'tensorplug[cpu]' gives one "
         "that runs everywhere; tensorplug info tells about acme (failed)"
     )
 

@@ -84,12 +84,16 @@ def test_a_pci_address_may_leave_out_its_domain(given, full):
 @pytest.mark.parametrize(
     ("name", "installed", "advice"),
     [
-        ("cuda", ["cpu"], "pip install tensorplug-cuda"),
-        ("native", [], "pip install tensorplug-native, then open 'cpu@tensorplug-native'"),
+        (
+            "cuda",
+            ["cpu"],
+            "pip install 'tensorplug[cuda13]', or [cuda12] for a driver before CUDA 13",
+        ),
+        ("native", [], "pip install 'tensorplug[native]', then open 'cpu@tensorplug-native'"),
         ("acmee", ["acme"], "did you mean 'acme'?"),
         ("bets", [], "did you mean 'best'?"),
-        ("opencll", ["acme"], "did you mean 'opencl'? pip install tensorplug-opencl"),
-        ("xyz", [], "no backend is installed; pip install tensorplug-cpu"),
+        ("opencll", ["acme"], "did you mean 'opencl'? pip install 'tensorplug[opencl]'"),
+        ("xyz", [], "no backend is installed; pip install 'tensorplug[cpu]'"),
         ("xyz", ["cpu", "acme"], "installed backends: acme, cpu"),
     ],
 )

@@ -18,11 +18,11 @@ RESERVED = (BEST, "gpu", "igpu", "accel", "meta", *HARDWARE)
 
 HINTS: Mapping[str, str] = MappingProxyType(
     {
-        "cpu": "pip install tensorplug-cpu",
-        "native": "pip install tensorplug-native, then open 'cpu@tensorplug-native'",
-        "opencl": "pip install tensorplug-opencl",
-        "cuda": "pip install tensorplug-cuda",
-        "metal": "pip install tensorplug-metal",
+        "cpu": "pip install 'tensorplug[cpu]'",
+        "native": "pip install 'tensorplug[native]', then open 'cpu@tensorplug-native'",
+        "opencl": "pip install 'tensorplug[opencl]'",
+        "cuda": "pip install 'tensorplug[cuda13]', or [cuda12] for a driver before CUDA 13",
+        "metal": "pip install 'tensorplug[metal]'",
     }
 )
 """How to install known backends."""
