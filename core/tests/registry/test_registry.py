@@ -82,21 +82,23 @@ def test_with_nothing_installed_everything_answers(registry):
     [
         (
             "cuda",
-            "cuda: no installed backend has this name; pip install 'tensorplug[cuda13]', or [cuda12] for a driver before CUDA 13",
+            "cuda: no installed backend has this name; pip install 'tensorplug[cuda13]', "
+            "or [cuda12] for a driver before CUDA 13",
         ),
         (
             "cuda:3",
-            "cuda: no installed backend has this name; pip install 'tensorplug[cuda13]', or [cuda12] for a driver before CUDA 13",
+            "cuda: no installed backend has this name; pip install 'tensorplug[cuda13]', "
+            "or [cuda12] for a driver before CUDA 13",
         ),
         (
             "cpu",
-            "cpu: there is no device; no backend is installed; pip install 'tensorplug[cpu]' gives "
-            "one that runs everywhere",
+            "cpu: there is no device; no backend is installed; pip install 'tensorplug[cpu]' "
+            "gives one that runs everywhere",
         ),
         (
             "best",
-            "best: there is no device; no backend is installed; pip install 'tensorplug[cpu]' gives "
-            "one that runs everywhere",
+            "best: there is no device; no backend is installed; pip install 'tensorplug[cpu]' "
+            "gives one that runs everywhere",
         ),
         ("pci:c1:00.0", "pci:c1:00.0: no device has this address; see tensorplug info"),
     ],
