@@ -1,7 +1,6 @@
 """`EmulatedDevice`: the lowering and the kernels of a backend, on the processor."""
 
-from collections.abc import Iterable, Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Iterable, Sequence
 from typing import Any, cast
 
 import numpy as np
@@ -20,10 +19,10 @@ from tensorplug_emulator.emulator import Emulator
 from tensorplug_simt.backend import SimtBackend
 from tensorplug_simt.device import SimtBufferType, SimtDevice
 from tensorplug_simt.facts import Facts
-from tensorplug_simt.lowering import SHARED, GroupLowering, Lowering
 from tensorplug_simt.merging import Placed
 from tensorplug_simt.placing import ALIGNMENT
 from tensorplug_simt.program import Program
+from tensorplug_simt.table import PORTABLE, Kernels
 
 CAPACITY = 1 << 30
 """Bytes of a device; no more than a number, since memory is the host's."""
@@ -81,15 +80,13 @@ class EmulatedDevice(SimtDevice):
         *,
         emulator: Emulator | None = None,
         facts: Facts = Facts(wide=False),  # noqa: B008 - frozen
-        lowerings: Mapping[str, Lowering] = SHARED,
-        group_lowerings: Mapping[str, GroupLowering] = MappingProxyType({}),
+        kernels: Kernels = PORTABLE,
     ) -> None:
         super().__init__(name)
         self.emulator = emulator or Emulator()
         self.total = CAPACITY
         self.facts = facts
-        self.lowerings = lowerings
-        self.groups = group_lowerings
+        self.kernels = kernels
         self._memory = EmulatedBufferType(self)
 
     def prepare(self, nodes: Iterable[Tensor]) -> None:

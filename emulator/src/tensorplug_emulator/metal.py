@@ -1,8 +1,6 @@
 """Metal Shading Language for the emulator: what the compiler is given, how kernels are called."""
 
 import re
-from collections.abc import Mapping
-from types import MappingProxyType
 
 from tensorplug_emulator.compiler import preprocessed
 from tensorplug_emulator.device import EmulatedDevice
@@ -11,7 +9,7 @@ from tensorplug_emulator.library import Language
 from tensorplug_emulator.msl import Parameter, heads
 from tensorplug_simt.dialects.dialect import METAL
 from tensorplug_simt.dialects.metal import APPLE
-from tensorplug_simt.lowering import SHARED, GroupLowering, Lowering
+from tensorplug_simt.table import PORTABLE, Kernels
 
 _LIBRARIES = re.compile(r"^[ \t]*#[ \t]*include[ \t]*<metal_\w+>[ \t]*$", re.MULTILINE)
 _SHARED = re.compile(r"\bthreadgroup\b(?=[ \t\n]+[\w:<>, \t\n]+\[)")
@@ -57,15 +55,11 @@ METAL_LANGUAGE = Language(
 """Arguments are 8 bytes for each buffer, by its place: an address."""
 
 
-def emulated_metal(
-    lowerings: Mapping[str, Lowering] = SHARED,
-    groups: Mapping[str, GroupLowering] = MappingProxyType({}),
-) -> EmulatedDevice:
-    """A device that runs the kernels of tables of lowerings as Metal's, on the processor."""
+def emulated_metal(kernels: Kernels = PORTABLE) -> EmulatedDevice:
+    """A device that runs `kernels` as Metal's, on the processor."""
     return EmulatedDevice(
         "emulated-metal:0",
         emulator=Emulator(dialect=METAL, language=METAL_LANGUAGE),
         facts=APPLE,
-        lowerings=lowerings,
-        group_lowerings=groups,
+        kernels=kernels,
     )

@@ -8,5 +8,5 @@ from tensorplug_emulator.device import EmulatedDevice
 class EmulatedGpu(EmulatedDevice):
     """An emulated device that rounds as CUDA devices do."""
 
-    def rounding(self, node: Tensor) -> Rounding:
+    def _rounding(self, node: Tensor) -> Rounding:
         return declared(node, self.facts)

@@ -16,8 +16,8 @@ from tensorplug.device import Group
 from tensorplug.dtypes import IQ2_XXS
 from tensorplug.fusion.matching import find_groups
 from tensorplug_cpu.device import CPUDevice
-from tensorplug_cuda.kernels import GROUPS, LOWERINGS
-from tensorplug_cuda.kernels.table import OWN
+from tensorplug_cuda.kernels import KERNELS
+from tensorplug_cuda.kernels.columns import ROOMY
 from tensorplug_emulator import Order, nvrtc
 from tensorplug_emulator.evidence import (
     ARCHITECTURES,
@@ -58,7 +58,7 @@ in_each_order_at_leisure = pytest.mark.parametrize(
     [pytest.param(order, marks=LONG if order is Order.SHUFFLED else SLOW) for order in Order],
     ids=lambda order: order.name.lower(),
 )
-OPS = sorted(OWN)
+OPS = sorted(KERNELS.own.keys() - ROOMY.keys())
 GPU = Facts(
     wide=False,
     max_group=1024,
@@ -139,7 +139,7 @@ FUSED = {
 
 @pytest.fixture(scope="module")
 def device() -> Iterator[EmulatedGpu]:
-    with EmulatedGpu(facts=GPU, lowerings=LOWERINGS) as device:
+    with EmulatedGpu(facts=GPU, kernels=KERNELS) as device:
         yield device
 
 
@@ -159,7 +159,7 @@ in_two_tiers = pytest.mark.parametrize("tier", ["smoke", pytest.param("full", ma
 @in_turns
 @in_two_tiers
 def test_each_kernel_compiles_for_one_architecture(turn, tier):
-    launches = first_launches(launches_of(select(tier, ops=OPS), GPU, LOWERINGS))
+    launches = first_launches(launches_of(select(tier, ops=OPS), GPU, KERNELS.ops))
 
     assert compile_problems(*turn_of(launches, turn), LIMITS) == []
 
@@ -168,7 +168,7 @@ def test_each_kernel_compiles_for_one_architecture(turn, tier):
 @LONG
 @in_turns
 def test_each_quick_program_compiles_for_one_architecture(turn):
-    launches = launches_of(select("smoke", ops=OPS), GPU, LOWERINGS)
+    launches = launches_of(select("smoke", ops=OPS), GPU, KERNELS.ops)
 
     assert compile_problems(*turn_of(launches, turn), LIMITS) == []
 
@@ -177,7 +177,7 @@ def test_each_quick_program_compiles_for_one_architecture(turn):
 @SLOW
 @in_turns
 def test_every_program_compiles_by_itself_as_a_device_compiles_it(turn):
-    launches = launches_of(select("full", ops=OPS), GPU, LOWERINGS)
+    launches = launches_of(select("full", ops=OPS), GPU, KERNELS.ops)
 
     assert alone_problems(*turn_of(launches, turn), LIMITS) == []
 
@@ -186,7 +186,7 @@ def test_every_program_compiles_by_itself_as_a_device_compiles_it(turn):
 @SLOW
 @on_each_architecture
 def test_every_program_compiles(architecture):
-    launches = launches_of(select("full", ops=OPS), GPU, LOWERINGS)
+    launches = launches_of(select("full", ops=OPS), GPU, KERNELS.ops)
 
     assert compile_problems(launches, architecture, LIMITS) == []
 
@@ -335,7 +335,7 @@ BY_CORES = {
 def test_tensor_cores_compute_what_they_can(what):
     cases, kernels = BY_CORES[what]
 
-    assert {launch.kernel.name for launch in launches_of(cases, TENSOR, LOWERINGS)} == kernels
+    assert {launch.kernel.name for launch in launches_of(cases, TENSOR, KERNELS.ops)} == kernels
 
 
 @needs_nvrtc
@@ -343,7 +343,7 @@ def test_tensor_cores_compute_what_they_can(what):
 @pytest.mark.parametrize("what", ["products", "experts", "attention"])
 @LONG
 def test_kernels_for_tensor_cores_compile(what, architecture):
-    launches = launches_of(BY_CORES[what][0], TENSOR, LOWERINGS)
+    launches = launches_of(BY_CORES[what][0], TENSOR, KERNELS.ops)
 
     assert compile_problems(launches, architecture, LIMITS) == []
 
@@ -353,7 +353,7 @@ def test_kernels_for_tensor_cores_compile(what, architecture):
 @on_each_with_cores
 def test_programs_for_tensor_cores_compile_by_themselves(architecture):
     cases = [case for cases, _ in BY_CORES.values() for case in cases]
-    launches = launches_of([*cases, *MANY_COLUMNS_OF_BLOCKS], TENSOR, LOWERINGS)
+    launches = launches_of([*cases, *MANY_COLUMNS_OF_BLOCKS], TENSOR, KERNELS.ops)
 
     assert alone_problems(launches, architecture, LIMITS) == []
 
@@ -361,7 +361,7 @@ def test_programs_for_tensor_cores_compile_by_themselves(architecture):
 @needs_emulator
 @pytest.mark.slow
 def test_products_of_all_blocks_by_tensor_cores_are_those_of_the_reference():
-    with EmulatedGpu(facts=TENSOR, lowerings=LOWERINGS) as device:
+    with EmulatedGpu(facts=TENSOR, kernels=KERNELS) as device:
         assert emulation_problems(device, MANY_COLUMNS_OF_BLOCKS) == []
 
 
@@ -369,7 +369,7 @@ def test_products_of_all_blocks_by_tensor_cores_are_those_of_the_reference():
 @in_each_order_at_leisure
 @pytest.mark.parametrize("what", BY_CORES)
 def test_results_of_tensor_cores_are_those_of_the_reference(what, order):
-    with EmulatedGpu(facts=TENSOR, lowerings=LOWERINGS) as device:
+    with EmulatedGpu(facts=TENSOR, kernels=KERNELS) as device:
         assert emulation_problems(device, BY_CORES[what][0], order) == []
 
 
@@ -379,7 +379,7 @@ def test_results_of_tensor_cores_are_those_of_the_reference(what, order):
 def test_columns_of_exact_products_are_not_rounded_to_bytes(precision, kernels):
     w, x = tp.input("w", (8, 64), tp.Q8_0), tp.input("x", (3, 64), tp.F32)
 
-    program = lower(tp.mul_mat(w, x, precision=precision), GPU, LOWERINGS)
+    program = lower(tp.mul_mat(w, x, precision=precision), GPU, KERNELS.ops)
 
     assert [launch.kernel.name for launch in program.launches] == kernels
 
@@ -390,7 +390,7 @@ def test_products_without_rounded_activations_are_as_near_as_those_of_floats():
     cases = [replace(case, limit=1e-7) for case in select("smoke", ops=["mul_mat", "mul_mat_id"])]
     facts = replace(GPU, int8_activations=False)
 
-    with EmulatedGpu(facts=facts, lowerings=LOWERINGS) as device:
+    with EmulatedGpu(facts=facts, kernels=KERNELS) as device:
         assert emulation_problems(device, supported(device, cases)) == []
 
 
@@ -398,7 +398,7 @@ def test_products_without_rounded_activations_are_as_near_as_those_of_floats():
 def trial(request) -> Iterator[Trial]:
     """A graph of the kit on an emulated device that fuses."""
     with (
-        EmulatedGpu(facts=GPU, lowerings=LOWERINGS, group_lowerings=GROUPS) as device,
+        EmulatedGpu(facts=GPU, kernels=KERNELS) as device,
         CPUDevice("cpu:kit") as cpu,
         cpu.open() as fallback,
     ):
@@ -448,4 +448,4 @@ def test_fused_kernels_compile(trial, architecture):
 
 
 def test_every_fusion_has_a_graph():
-    assert set(FUSED.values()) == GROUPS.keys()
+    assert set(FUSED.values()) == KERNELS.groups.keys()

@@ -15,7 +15,7 @@ from tensorplug_emulator.device import EmulatedDevice
 from tensorplug_emulator.metal import emulated_metal, expanded
 from tensorplug_emulator.msl_rules import problems
 from tensorplug_emulator.spaces import space_problems
-from tensorplug_metal.kernels import GROUPS, LOWERINGS
+from tensorplug_metal.kernels import KERNELS
 from tensorplug_simt.dialects.metal import metal_source
 from tensorplug_testing.running import bind
 
@@ -156,7 +156,7 @@ CASES = {
 
 @pytest.fixture(scope="module")
 def device() -> Iterator[EmulatedDevice]:
-    with emulated_metal(LOWERINGS, GROUPS) as device:
+    with emulated_metal(KERNELS) as device:
         yield device
 
 
@@ -200,7 +200,7 @@ def test_group_gives_what_its_nodes_give(device, name, order):
 
 
 def test_every_fusion_has_a_case():
-    assert {name.split()[0] for name in CASES} == set(GROUPS)
+    assert {name.split()[0] for name in CASES} == set(KERNELS.groups)
 
 
 @pytest.mark.long

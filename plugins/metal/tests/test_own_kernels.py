@@ -15,8 +15,7 @@ from tensorplug_emulator.evidence import emulation_problems, first_cases, launch
 from tensorplug_emulator.metal import emulated_metal, expanded
 from tensorplug_emulator.msl_rules import problems
 from tensorplug_emulator.spaces import space_problems
-from tensorplug_metal.kernels import LOWERINGS
-from tensorplug_metal.kernels.table import OWN
+from tensorplug_metal.kernels import KERNELS
 from tensorplug_simt.dialects.metal import APPLE, metal_source
 from tensorplug_testing.tiers import select
 
@@ -28,12 +27,12 @@ of_two_tiers = pytest.mark.parametrize(
     [pytest.param("smoke", marks=pytest.mark.long), pytest.param("full", marks=pytest.mark.slow)],
 )
 
-OPS = sorted(OWN)
+OPS = sorted(KERNELS.own)
 
 
 @pytest.fixture(scope="module")
 def device() -> Iterator[EmulatedDevice]:
-    with emulated_metal(LOWERINGS) as device:
+    with emulated_metal(KERNELS) as device:
         yield device
 
 
@@ -72,7 +71,7 @@ def test_products_are_as_near_as_those_of_floats(device):
 
 @of_two_tiers
 def test_no_text_breaks_a_rule_of_apples_compiler(tier):
-    texts = [metal_source(each) for each in launches_of(select(tier, ops=OPS), APPLE, LOWERINGS)]
+    texts = [metal_source(each) for each in launches_of(select(tier, ops=OPS), APPLE, KERNELS.ops)]
 
     assert [line for text in texts for line in problems(expanded(text))] == []
 
@@ -80,6 +79,6 @@ def test_no_text_breaks_a_rule_of_apples_compiler(tier):
 @needs_clang
 @of_two_tiers
 def test_clang_finds_no_wrong_address_space(tier):
-    texts = [metal_source(each) for each in launches_of(select(tier, ops=OPS), APPLE, LOWERINGS)]
+    texts = [metal_source(each) for each in launches_of(select(tier, ops=OPS), APPLE, KERNELS.ops)]
 
     assert [line for text in texts for line in space_problems(text)] == []

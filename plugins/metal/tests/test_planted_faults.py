@@ -9,7 +9,7 @@ from tensorplug_emulator.evidence import emulation_problems, first_cases, launch
 from tensorplug_emulator.metal import emulated_metal, expanded
 from tensorplug_emulator.msl_rules import problems
 from tensorplug_emulator.spaces import space_problems
-from tensorplug_metal.kernels import LOWERINGS
+from tensorplug_metal.kernels import KERNELS
 from tensorplug_simt import source
 from tensorplug_simt.dialects.metal import APPLE, metal_source
 from tensorplug_testing.tiers import select
@@ -58,7 +58,7 @@ def planted(monkeypatch):
 )
 def test_fault_in_a_kernel_is_found(planted, op, before, after, message):
     found = planted(before, after)
-    with emulated_metal(LOWERINGS) as device:
+    with emulated_metal(KERNELS) as device:
         faults = emulation_problems(device, first_cases(device, select("full", ops=[op])))
 
     assert found
@@ -76,7 +76,7 @@ def test_fault_in_a_kernel_is_found(planted, op, before, after, message):
 )
 def test_wrong_address_space_is_found(planted, before, after):
     found = planted(before, after)
-    launches = launches_of(select("full", ops=["mul_mat"]), APPLE, LOWERINGS)
+    launches = launches_of(select("full", ops=["mul_mat"]), APPLE, KERNELS.ops)
     tiled = (each for each in launches if each.kernel.name == "tiled_product")
     text = next(metal_source(each) for each in tiled if each.types["w"] is IQ4_NL)
 

@@ -11,7 +11,7 @@ from tensorplug.device import Plan
 from tensorplug.dtypes import Q4_1, Q5_0
 from tensorplug.ops.matmul import WEIGHTS
 from tensorplug_cpu.reference.blocks import decode_rows
-from tensorplug_opencl.kernels import LOWERINGS
+from tensorplug_opencl.kernels import KERNELS
 from tensorplug_opencl.kernels.matmul import operands_of
 from tensorplug_opencl.kernels.tiled import CODED, COLUMNS, TILES
 from tensorplug_opencl.kernels.variants import variants
@@ -296,6 +296,6 @@ def test_rows_of_exact_products_are_not_rounded(precision, kernels):
     w, x = tp.input("w", (8, 64), tp.Q8_0), tp.input("x", (3, 64), tp.F32)
     facts = Facts(wide=False, int8_activations=True)
 
-    program = lower(tp.mul_mat(w, x, precision=precision), facts, LOWERINGS)
+    program = lower(tp.mul_mat(w, x, precision=precision), facts, KERNELS.ops)
 
     assert [launch.kernel.name for launch in program.launches] == kernels

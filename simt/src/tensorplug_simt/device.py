@@ -8,7 +8,6 @@ import threading
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
-from types import MappingProxyType
 
 from tensorplug.device import (
     Buffer,
@@ -26,10 +25,12 @@ from tensorplug.device import (
 from tensorplug.fusion.library import named
 from tensorplug_simt.facts import Facts
 from tensorplug_simt.families.product import declared_rounding
-from tensorplug_simt.lowering import SHARED, GroupLowering, Lowering, lower, lower_group
+from tensorplug_simt.lowering import lower, lower_group
 from tensorplug_simt.merging import Home
 from tensorplug_simt.placing import ALIGNMENT, scratch_start
 from tensorplug_simt.program import Launch, Program
+from tensorplug_simt.settings import is_portable
+from tensorplug_simt.table import PORTABLE, Kernels
 from tensorplug_simt.tuning import Tuner
 
 
@@ -45,10 +46,8 @@ class SimtDevice(Device):
     facts: Facts
     """What lowerings know of the hardware. Later ones may be lowered to other kernels, as long as
     `scratch` has told a size that suffices for both."""
-    lowerings: Mapping[str, Lowering] = SHARED
-    """By op: `{**SHARED, **OWN}` where a backend has kernels of its own."""
-    groups: Mapping[str, GroupLowering] = MappingProxyType({})
-    """By fusion pattern."""
+    kernels: Kernels = PORTABLE
+    """What it computes with; `PORTABLE` where the user's setting leaves out the backend's own."""
     tuner: Tuner | None = None
     """Who finds out which of several ways to compute a node is fastest, where it may."""
 
@@ -56,6 +55,8 @@ class SimtDevice(Device):
         super().__init__(name)
         self._lock = threading.RLock()
         self._allocated = 0
+        if is_portable(name.partition(":")[0]):
+            self.kernels = PORTABLE
 
     # --- memory ----------------------------------------------------------------------------
 
@@ -91,15 +92,21 @@ class SimtDevice(Device):
 
     @cached_property
     def fusions(self) -> Sequence[Pattern]:
-        """The patterns of its `groups`."""
-        return named(self.groups)
+        """The patterns of groups that have a kernel."""
+        return named(self.kernels.groups)
 
     def rounding(self, node: Tensor) -> Rounding:
+        if self.kernels is PORTABLE:
+            return Rounding.NONE
+        return self._rounding(node)
+
+    def _rounding(self, node: Tensor) -> Rounding:
+        """What the backend's own kernels round the columns of a product to."""
         return declared_rounding(node, self.facts)
 
     def lower(self, node: Tensor) -> Program | Refusal:
         """The launches of a node that is no view, or why there are none."""
-        return lower(node, self.facts, self.lowerings)
+        return lower(node, self.facts, self.kernels.ops)
 
     def lower_work(self, work: Tensor | Group) -> Program | Refusal:
         """The launches of a node or group of nodes that is about to run, or why there are none.
@@ -111,7 +118,7 @@ class SimtDevice(Device):
         return self.lower(work) if isinstance(work, Tensor) else self._lower_group(work)
 
     def _lower_group(self, group: Group) -> Program | Refusal:
-        return lower_group(group, self.facts, self.groups)
+        return lower_group(group, self.facts, self.kernels.groups)
 
     def scratch(self, node: Tensor) -> int:
         """Bytes of scratch memory that the kernels of `node` need, whichever are chosen later."""

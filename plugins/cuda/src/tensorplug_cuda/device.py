@@ -28,7 +28,7 @@ from tensorplug_cuda.errors import driver_errors
 from tensorplug_cuda.facts import Gpu
 from tensorplug_cuda.hostmemory import PinnedBufferType, Registration, import_host
 from tensorplug_cuda.importing import import_array
-from tensorplug_cuda.kernels import GROUPS, LOWERINGS
+from tensorplug_cuda.kernels import KERNELS
 from tensorplug_cuda.kernels.roundings import declared
 from tensorplug_cuda.kernels.ways import are_measured
 from tensorplug_cuda.memory import CudaBuffer, CudaBufferType
@@ -57,8 +57,7 @@ class CudaDevice(SimtDevice):
     """A GPU. With `shares` it is one of so many devices on it, each with its part of the memory."""
 
     backend_class = CudaBackend
-    lowerings = LOWERINGS
-    groups = GROUPS
+    kernels = KERNELS
     options: ClassVar[tuple[Option, ...]] = (
         Option("stream", int, 0, "address of a cudaStream_t of another library to queue work on"),
         Option(
@@ -75,7 +74,7 @@ class CudaDevice(SimtDevice):
         self.gpu = gpu
         self.ordinal = gpu.ordinal
         self.facts = gpu.facts
-        if are_measured(self.facts):
+        if self.kernels is KERNELS and are_measured(self.facts):
             file = choice_file(gpu)
             choices = {**file.read(), **self.facts.choices}
             self.facts = replace(self.facts, choices=choices)
@@ -185,7 +184,7 @@ class CudaDevice(SimtDevice):
     ) -> bool:
         return all_reduce(backends, places, node)
 
-    def rounding(self, node: Tensor) -> Rounding:
+    def _rounding(self, node: Tensor) -> Rounding:
         return declared(node, self.facts)
 
     def _open(self, options: dict[str, Any]) -> Backend:

@@ -1,6 +1,5 @@
 """Facts about a GPU, as its driver tells them."""
 
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -12,6 +11,7 @@ from tensorplug.device import DeviceType, OptionError
 from tensorplug_cuda import lt
 from tensorplug_cuda.kernels import ways
 from tensorplug_simt.facts import Facts
+from tensorplug_simt.settings import setting
 
 WARP = 32
 """Items that exchange values without barriers, on every GPU so far."""
@@ -55,7 +55,7 @@ class Gpu:
     @property
     def facts(self) -> Facts:
         """What lowerings may know of it. Raises OptionError for a setting that means nothing."""
-        bytes_wanted = _setting(ACTIVATIONS, "int8", "f32") == "int8"
+        bytes_wanted = setting(ACTIVATIONS, "int8", "f32") == "int8"
         return Facts(
             wide=False,
             max_group=self.largest_group,
@@ -74,7 +74,7 @@ class Gpu:
     @property
     def _choices(self) -> Mapping[str, str]:
         """Who may compute products with many columns, where it is not said. Raises OptionError."""
-        wanted = _setting(PRODUCTS, MEASURED, ways.USUAL, ways.TENSOR, ways.CUBLASLT)
+        wanted = setting(PRODUCTS, MEASURED, ways.USUAL, ways.TENSOR, ways.CUBLASLT)
         able = self.capability >= TENSOR_CORES
         if wanted == ways.USUAL or (wanted == MEASURED and not able):
             return {}
@@ -108,14 +108,6 @@ def gpu(ordinal: int) -> Gpu:
         integrated=bool(known["integrated"]),
         host_pointers=bool(known.get("canUseHostPointerForRegisteredMem", 0)),
     )
-
-
-def _setting(name: str, *known: str) -> str:
-    """The value of a variable, by default the first known one. Raises OptionError."""
-    value = os.environ.get(name, "").strip() or known[0]
-    if value not in known:
-        raise OptionError(f"{name}={value!r}: choose from {', '.join(known)}")
-    return value
 
 
 def _uuid(raw: bytes) -> str:

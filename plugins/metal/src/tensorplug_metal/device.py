@@ -20,7 +20,7 @@ from tensorplug.device import (
 from tensorplug_metal.backend import COMMAND_BUFFERS, MetalBackend
 from tensorplug_metal.barriers import home_of
 from tensorplug_metal.facts import Gpu
-from tensorplug_metal.kernels import GROUPS, LOWERINGS
+from tensorplug_metal.kernels import KERNELS
 from tensorplug_metal.memory import HostBufferType, MetalBufferType, OnGpu, imported
 from tensorplug_metal.programs import Programs
 from tensorplug_metal.residency import Residency
@@ -34,8 +34,7 @@ class MetalDevice(SimtDevice):
     """A GPU, and `handle`, which is Metal's own object of it."""
 
     backend_class = MetalBackend
-    lowerings = LOWERINGS
-    groups = GROUPS
+    kernels = KERNELS
     options: ClassVar[tuple[Option, ...]] = (
         COMMAND_BUFFERS,
         Option("concurrent", bool, default=True, help="run launches at once that need no barrier"),

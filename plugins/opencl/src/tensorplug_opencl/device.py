@@ -26,11 +26,10 @@ from tensorplug_opencl.facts import (
     device_type,
     facts_of,
     hardware_id,
-    portable_kernels,
     style_forced,
     tuning_wanted,
 )
-from tensorplug_opencl.kernels import GROUPS, LOWERINGS
+from tensorplug_opencl.kernels import KERNELS
 from tensorplug_opencl.memory import (
     ERRORS,
     ImportedBuffer,
@@ -42,7 +41,6 @@ from tensorplug_opencl.programs import Programs
 from tensorplug_opencl.tuning import OpenCLTuner, choice_file
 from tensorplug_simt.device import SimtDevice, texts_of
 from tensorplug_simt.dialects.dialect import OPENCL
-from tensorplug_simt.lowering import SHARED, SHARED_GROUPS
 from tensorplug_simt.source import source
 
 
@@ -50,17 +48,14 @@ class OpenCLDevice(SimtDevice):
     """One device, with a context of its own that is made on first use."""
 
     backend_class = OpenCLBackend
-    lowerings = LOWERINGS
-    groups = GROUPS
+    kernels = KERNELS
 
     def __init__(self, name: str, driver: Any) -> None:
         super().__init__(name)
         self.driver = driver
         self.total = int(driver.global_mem_size)
         self.facts = facts_of(driver)
-        if portable_kernels():
-            self.lowerings, self.groups = SHARED, SHARED_GROUPS
-        elif not style_forced():
+        if self.kernels is KERNELS and not style_forced():
             # A forced style would make choices that nobody wants once it is gone.
             file = choice_file(driver)
             self.facts = replace(self.facts, choices=file.read())

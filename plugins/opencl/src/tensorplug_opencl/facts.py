@@ -5,14 +5,12 @@ from typing import Any
 
 import pyopencl as cl
 
-from tensorplug.device import DeviceType, OptionError
+from tensorplug.device import DeviceType
 from tensorplug_simt.facts import Facts
+from tensorplug_simt.settings import setting
 
 WIDE = "TENSORPLUG_OPENCL_WIDE"
 """Set to 0, processors get the kernels of GPUs; set to 1, GPUs get those of processors."""
-
-KERNELS = "TENSORPLUG_OPENCL_KERNELS"
-"""Set to `portable`, all ops run on kernels of tensorplug-simt; `own` is the default."""
 
 REQUIRED = "cl_intel_required_subgroup_size"
 
@@ -33,7 +31,7 @@ LOCAL_MEMORY = 32 * 1024
 def facts_of(driver: Any) -> Facts:
     """What lowerings may know of a device. Raises OptionError for settings that mean nothing."""
     extensions = driver.extensions.split()
-    lifted = _setting(LIMITS, ("gpu", "device")) == "device"
+    lifted = setting(LIMITS, "gpu", "device") == "device"
     group, memory = int(driver.max_work_group_size), int(driver.local_mem_size)
     style = style_forced()
     newer = version_of(driver) >= (2, 0)
@@ -46,7 +44,7 @@ def facts_of(driver: Any) -> Facts:
         fp16="cl_khr_fp16" in extensions,
         fp64="cl_khr_fp64" in extensions,
         int_dot=newer and "cl_khr_integer_dot_product" in extensions,
-        int8_activations=_setting(ACTIVATIONS, ("f32", "int8")) == "int8",
+        int8_activations=setting(ACTIVATIONS, "f32", "int8") == "int8",
         units=int(driver.max_compute_units),
     )
 
@@ -62,22 +60,9 @@ def style_forced() -> str:
     return os.environ.get(WIDE, "").strip()
 
 
-def portable_kernels() -> bool:
-    """Whether to leave out the backend's own kernels. Raises OptionError."""
-    return _setting(KERNELS, ("own", "portable")) == "portable"
-
-
 def tuning_wanted() -> bool:
     """Whether to time variants. Raises OptionError."""
-    return _setting(TUNE, ("0", "1")) == "1"
-
-
-def _setting(name: str, choices: tuple[str, ...]) -> str:
-    """The value of an environment variable, or the first of `choices`. Raises OptionError."""
-    value = os.environ.get(name, "").strip() or choices[0]
-    if value not in choices:
-        raise OptionError(f"{name}={value!r}: choose from {', '.join(choices)}")
-    return value
+    return setting(TUNE, "0", "1") == "1"
 
 
 def _subgroup(driver: Any, extensions: list[str]) -> int:

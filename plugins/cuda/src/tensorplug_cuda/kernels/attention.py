@@ -5,12 +5,11 @@ from dataclasses import replace
 
 from tensorplug.device import Tensor, contiguous_nb
 from tensorplug_cuda.kernels import cores
-from tensorplug_cuda.kernels.table import OWN
 from tensorplug_cuda.kernels.ways import TENSOR, USUAL, WAYS, Way, Ways, chosen
 from tensorplug_simt.facts import Facts
 from tensorplug_simt.families import attention as shared
 from tensorplug_simt.families.softmax import SLOPE
-from tensorplug_simt.lowering import lowers, number
+from tensorplug_simt.lowering import number
 from tensorplug_simt.program import Program
 from tensorplug_simt.trials import SIZES
 
@@ -35,7 +34,6 @@ LEAST = 2**31
 """Multiplications and additions that are worth measuring: of a layer and some 512 tokens."""
 
 
-@lowers("flash_attn_ext", table=OWN)
 def flash_attn_ext(node: Tensor, facts: Facts) -> Program:
     """Softmax of scaled, capped and masked scores, times values."""
     shared.check(node)

@@ -6,13 +6,10 @@ from tensorplug.device import Group, Tensor
 from tensorplug.dtypes import I32
 from tensorplug.ops.glu import GLU
 from tensorplug_cuda.kernels import experts
-from tensorplug_cuda.kernels.table import GROUPS
 from tensorplug_simt.facts import Facts
 from tensorplug_simt.families.product import COUNT, PRODUCTS, repeats, rounding
-from tensorplug_simt.lowering import SHARED, Lowering, NoKernel, lowers_group
+from tensorplug_simt.lowering import SHARED, Lowering, NoKernel
 from tensorplug_simt.own.few import (
-    FOLLOWED,
-    GATED,
     Few,
     FewKernels,
     alone,
@@ -48,15 +45,15 @@ def few(node: Tensor, facts: Facts) -> Program:
     return _program(alone(node), rounding(facts, node))
 
 
-@lowers_group(*FOLLOWED, table=GROUPS)
-def _(group: Group, facts: Facts) -> Program:
+def follow(group: Group, facts: Facts) -> Program:
+    """A product with few columns with its scale, its bias or both."""
     made = followed(group)
     _need_few(made.product)
     return _program(made, rounding(facts, *group.nodes))
 
 
-@lowers_group(*GATED, table=GROUPS)
-def _(group: Group, facts: Facts) -> Program:
+def gate(group: Group, facts: Facts) -> Program:
+    """Two products of the same few columns, one of them activated, times each other."""
     made = gated(group)
     _need_few(made.product)
     w, w2 = made.product.sources[0], made.more["w2"]

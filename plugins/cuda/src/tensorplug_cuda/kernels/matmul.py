@@ -5,7 +5,6 @@ from dataclasses import replace
 from tensorplug.device import Tensor, contiguous_nb
 from tensorplug_cuda.kernels import experts, library, mma
 from tensorplug_cuda.kernels.columns import TEXT, few, takes_few
-from tensorplug_cuda.kernels.table import OWN
 from tensorplug_cuda.kernels.ways import CUBLASLT, TENSOR, USUAL, WAYS, Way, Ways, chosen
 from tensorplug_simt.facts import Facts
 from tensorplug_simt.families.product import (
@@ -14,14 +13,12 @@ from tensorplug_simt.families.product import (
     product,
     repeats,
 )
-from tensorplug_simt.lowering import lowers
 from tensorplug_simt.program import Kernel, Program, blocks_of, launch
 from tensorplug_simt.trials import first_rows, some
 
 TILED_PRODUCT = Kernel("tiled_product", TEXT, ("w", "x", "y"), ("y",), REPEATS)
 
 
-@lowers("mul_mat", table=OWN)
 def mul_mat(node: Tensor, facts: Facts) -> Program:
     """y[n, m] = sum over k of w[k, n] * x[k, m]."""
     need_product(node)
@@ -80,7 +77,6 @@ WAYS["mul_mat"] = Ways(
 )
 
 
-@lowers("mul_mat_id", table=OWN)
 def mul_mat_id(node: Tensor, facts: Facts) -> Program:
     """y[:, i, t] = w[:, :, ids[i, t]] applied to x[:, i mod ne[1], t]."""
     need_product(node)

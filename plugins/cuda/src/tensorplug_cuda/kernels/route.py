@@ -4,11 +4,10 @@ from math import inf
 
 from tensorplug.device import Group, Tensor, contiguous_nb
 from tensorplug.dtypes import F32, I32
-from tensorplug_cuda.kernels.table import GROUPS
 from tensorplug_simt.facts import Facts
 from tensorplug_simt.families.elements import TEXT as ELEMENTWISE
 from tensorplug_simt.families.sort import TEXT as SORT
-from tensorplug_simt.lowering import NoKernel, lowers_group, need_type, number
+from tensorplug_simt.lowering import NoKernel, need_type, number
 from tensorplug_simt.program import Kernel, Program, Region, blocks_of, launch
 
 NUMBERS = ("sharpness", "late", "least", "most", "scale", "shift")
@@ -25,7 +24,6 @@ KEPT = 16
 """Experts that an item of a warp has at most."""
 
 
-@lowers_group("topk_moe", table=GROUPS)
 def route(group: Group, _facts: Facts) -> Program:
     """Scores of all experts, the best of them, and their scores or their scores' shares."""
     scores = group["scores"]
@@ -43,7 +41,6 @@ def route(group: Group, _facts: Facts) -> Program:
     return _program(group, kind, numbers)
 
 
-@lowers_group("topk_moe_late", table=GROUPS)
 def route_late(group: Group, _facts: Facts) -> Program:
     """The best logits, and a softmax of these alone."""
     return _program(group, {"LATE": 1}, {"late": number(group["weights"], "scale")})

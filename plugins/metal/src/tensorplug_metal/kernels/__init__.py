@@ -1,18 +1,19 @@
-"""The kernels of this backend: its own, by family, and the shared ones that it adopts."""
+"""The kernels of this backend: `KERNELS` names its own; all other ops run on the shared ones."""
 
 from tensorplug_metal.kernels import attention, matmul
-from tensorplug_metal.kernels.table import GROUPS, OWN
-from tensorplug_simt import families
-from tensorplug_simt.lowering import SHARED, SHARED_GROUPS
 from tensorplug_simt.own.chains import CHAINS
+from tensorplug_simt.own.few import FOLLOWED, GATED
+from tensorplug_simt.table import Kernels
 
-__all__ = [
-    "GROUPS",
-    "LOWERINGS",
-    "attention",
-    "families",
-    "matmul",
-]
-
-LOWERINGS = {**SHARED, **OWN}
-GROUPS |= {**SHARED_GROUPS, **CHAINS}
+KERNELS = Kernels(
+    own={
+        "mul_mat": matmul.mul_mat,
+        "mul_mat_id": matmul.mul_mat_id,
+        "flash_attn_ext": attention.flash_attn_ext,
+    },
+    own_groups={
+        **CHAINS,
+        **dict.fromkeys(FOLLOWED, matmul.follow),
+        **dict.fromkeys(GATED, matmul.gate),
+    },
+)

@@ -1,11 +1,9 @@
 """Attention in one op: few rows split their positions over groups, whose parts are then joined."""
 
 from tensorplug.device import Tensor
-from tensorplug_metal.kernels.table import OWN
 from tensorplug_simt.facts import Facts
 from tensorplug_simt.families import attention as shared
 from tensorplug_simt.families.softmax import SLOPE
-from tensorplug_simt.lowering import lowers
 from tensorplug_simt.program import Program
 
 TEXT = "tensorplug_metal:kernels/attention.metal"
@@ -22,7 +20,6 @@ SMALL_HEAD, WIDE_HEAD = 128, 256
 """Head sizes up to which the memory of a group holds 32 queries, and 16."""
 
 
-@lowers("flash_attn_ext", table=OWN)
 def flash_attn_ext(node: Tensor, facts: Facts) -> Program:
     """Softmax of scaled, capped and masked scores, times values."""
     shared.check(node)

@@ -1,11 +1,10 @@
 """Products of matrices: `mul_mat`, `mul_mat_id`."""
 
 from tensorplug.device import Group, Tensor
-from tensorplug_metal.kernels.table import GROUPS, OWN
 from tensorplug_simt.facts import Facts
 from tensorplug_simt.families.product import REPEATS, need_product, repeats
-from tensorplug_simt.lowering import NoKernel, lowers, lowers_group
-from tensorplug_simt.own.few import FOLLOWED, GATED, Few, alone, followed, gated, kernels
+from tensorplug_simt.lowering import NoKernel
+from tensorplug_simt.own.few import Few, alone, followed, gated, kernels
 from tensorplug_simt.program import Kernel, Launch, Program, Region, blocks_of, launch
 from tensorplug_simt.source import BYTES
 
@@ -27,7 +26,6 @@ TILE, TILE_ITEMS = (64, 32), 128
 """Results along both sides of a tile, and items of its group."""
 
 
-@lowers("mul_mat", table=OWN)
 def mul_mat(node: Tensor, _facts: Facts) -> Program:
     """y[n, m] = sum over k of w[k, n] * x[k, m]."""
     w, x = node.sources
@@ -45,20 +43,17 @@ def mul_mat(node: Tensor, _facts: Facts) -> Program:
     return Program((tiled,))
 
 
-@lowers("mul_mat_id", table=OWN)
 def mul_mat_id(node: Tensor, _facts: Facts) -> Program:
     """y[:, i, t] = w[:, :, ids[i, t]] applied to x[:, i mod ne[1], t]."""
     need_product(node)
     return Program((_by_rows(alone(node)),))
 
 
-@lowers_group(*FOLLOWED, table=GROUPS)
 def follow(group: Group, _facts: Facts) -> Program:
     """A product with its scale, its bias or both, for all or for each expert."""
     return Program((_by_rows(followed(group)),))
 
 
-@lowers_group(*GATED, table=GROUPS)
 def gate(group: Group, _facts: Facts) -> Program:
     """Two products of the same columns, one of them activated, times each other."""
     return Program((_by_rows(gated(group)),))

@@ -1,11 +1,14 @@
-"""The kernels of this backend: its own, by family, and the shared ones that it adopts."""
+"""The kernels of this backend: `KERNELS` names its own; all other ops run on the shared ones."""
 
 from tensorplug_opencl.kernels import attention, matmul, sort
-from tensorplug_opencl.kernels.table import OWN
-from tensorplug_simt import families
-from tensorplug_simt.lowering import SHARED, SHARED_GROUPS
+from tensorplug_simt.table import Kernels
 
-__all__ = ["GROUPS", "LOWERINGS", "attention", "families", "matmul", "sort"]
-
-LOWERINGS = {**SHARED, **OWN}
-GROUPS = SHARED_GROUPS
+KERNELS = Kernels(
+    own={
+        "mul_mat": matmul.mul_mat,
+        "mul_mat_id": matmul.mul_mat,
+        "flash_attn_ext": attention.flash_attn_ext,
+        "argsort": sort.order,
+        "top_k": sort.order,
+    }
+)

@@ -1,11 +1,9 @@
 """Attention on processors, in long vectors; GPUs have the shared kernel."""
 
 from tensorplug.device import Tensor
-from tensorplug_opencl.kernels.table import OWN
 from tensorplug_simt.facts import Facts
 from tensorplug_simt.families import attention as shared
 from tensorplug_simt.families.softmax import SLOPE
-from tensorplug_simt.lowering import lowers
 from tensorplug_simt.program import Program, blocks_of
 
 TEXT = "tensorplug_opencl:kernels/attention.cl"
@@ -13,7 +11,6 @@ TEXT = "tensorplug_opencl:kernels/attention.cl"
 ROW = shared.main_kernel("attend_row", TEXT, SLOPE, shared.TEXT)
 
 
-@lowers("flash_attn_ext", table=OWN)
 def flash_attn_ext(node: Tensor, facts: Facts) -> Program:
     """Softmax of scaled, capped and masked scores, times values."""
     if not facts.wide:

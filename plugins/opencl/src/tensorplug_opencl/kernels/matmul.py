@@ -4,18 +4,15 @@ from tensorplug.device import Tensor
 from tensorplug.dtypes import F64
 from tensorplug_opencl.kernels import variants
 from tensorplug_opencl.kernels.operands import Operands, operands
-from tensorplug_opencl.kernels.table import OWN
 from tensorplug_simt.facts import Facts
 from tensorplug_simt.families.product import (
     need_product,
     product,
     rounding,
 )
-from tensorplug_simt.lowering import lowers
 from tensorplug_simt.program import Program
 
 
-@lowers("mul_mat", "mul_mat_id", table=OWN)
 def mul_mat(node: Tensor, facts: Facts) -> Program:
     """y[n, m] = sum over k of w[k, n] * x[k, m]; ids choose the matrix of w for each row of x."""
     need_product(node)

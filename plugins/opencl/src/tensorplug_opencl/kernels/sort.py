@@ -2,12 +2,11 @@
 
 from tensorplug.device import Tensor
 from tensorplug.dtypes import F32
-from tensorplug_opencl.kernels.table import OWN
 from tensorplug_simt.facts import Facts
 from tensorplug_simt.families.sort import KEYS, in_parts, is_descending, keys_of
 from tensorplug_simt.families.sort import TEXT as SHARED_TEXT
 from tensorplug_simt.grids import Places, per_row
-from tensorplug_simt.lowering import lowers, need_type, number
+from tensorplug_simt.lowering import need_type, number
 from tensorplug_simt.program import Kernel, Program
 
 TEXT = "tensorplug_opencl:kernels/sort.cl"
@@ -20,7 +19,6 @@ SORT_ROW = Kernel(
 TOP_FEW = Kernel("top_few", TEXT, ("x", "y"), ("y",), parts=(SHARED_TEXT,))
 
 
-@lowers("argsort", "top_k", table=OWN)
 def order(node: Tensor, facts: Facts) -> Program:
     """Indices of each row in rising or falling order of the elements, or the first k of them."""
     (x,) = node.sources
