@@ -6,12 +6,12 @@ import pytest
 
 import tensorplug as tp
 from tensorplug_emulator.device import EmulatedDevice
-from tensorplug_simt import families  # noqa: F401 - fills the table of lowerings
 from tensorplug_simt.grids import per_row
-from tensorplug_simt.lowering import SHARED, NoKernel
+from tensorplug_simt.lowering import NoKernel
 from tensorplug_simt.merging import joined
 from tensorplug_simt.placing import place
 from tensorplug_simt.program import Kernel, Program, scratch
+from tensorplug_simt.table import Kernels
 from tensorplug_testing.null import NullDevice
 
 SCRATCH = 48
@@ -32,7 +32,7 @@ def lowering(node, facts):
 
 @pytest.fixture
 def device() -> Iterator[EmulatedDevice]:
-    with EmulatedDevice(lowerings={**SHARED, "sum_rows": lowering}) as device:
+    with EmulatedDevice(kernels=Kernels(own={"sum_rows": lowering})) as device:
         yield device
 
 
