@@ -15,7 +15,7 @@ import pytest
 
 from tensorplug import dtypes
 from tensorplug.errors import Closed, FormatError
-from tensorplug.gguf import FileTensor, GGUFFile, open_gguf
+from tensorplug.gguf import FileTensor, GGUFFile, open_gguf, read_beginning
 
 U8, I8, U16, I16, U32, I32, F32, BOOL, STRING, ARRAY, U64, I64, F64 = range(13)
 FETCH = "the file is truncated or damaged: fetch it again"
@@ -311,6 +311,37 @@ def test_the_end_of_long_string_arrays_is_found(
         assert (file.metadata["after"], file.metadata["b"]) == (0, 55)
         expected = [word.decode("utf-8", "surrogateescape") for word in words]
         assert file.metadata["words"] == expected
+
+
+def test_every_beginning_gives_all_records_or_asks_for_more(model: Path) -> None:
+    data = np.frombuffer(model.read_bytes(), np.uint8)
+    with open_gguf(model) as whole:
+        records, keys = dict(whole.tensors), list(whole.metadata)
+    first = min(tensor.offset for tensor in records.values())
+
+    found = [read_beginning(data[:size], model, data.size) for size in range(data.size + 1)]
+
+    enough = next(size for size, file in enumerate(found) if file is not None)
+    assert first - 32 < enough <= first
+    for file in found[enough:]:
+        assert file is not None
+        assert (dict(file.tensors), list(file.metadata)) == (records, keys)
+
+
+def test_long_arrays_of_strings_in_a_beginning_ask_for_more() -> None:
+    strings = b"".join(text(f"word {n}") for n in range(5000))
+    data = np.frombuffer(image((entry("many", ARRAY, array(STRING, 5000, strings)),)), np.uint8)
+
+    for size in (100, 20_000, 50_000, data.size - 32):
+        assert read_beginning(data[:size], Path("m.gguf"), data.size) is None
+    assert read_beginning(data, Path("m.gguf"), data.size) is not None
+
+
+def test_beginning_that_contradicts_the_size_is_refused() -> None:
+    data = np.frombuffer(image(infos=(info("a", (64,)),)), np.uint8)
+
+    with pytest.raises(FormatError, match="needs 256 bytes at offset"):
+        read_beginning(data, Path("m.gguf"), data.size + 255)
 
 
 def test_repr_says_path_counts_and_state(model: Path) -> None:

@@ -23,6 +23,7 @@ from tensorplug.graph.tensor import Array
 from tensorplug_llm.arch import Architecture, architecture_of
 from tensorplug_llm.hparams import HParams
 from tensorplug_llm.loader import add_output, check_tensors
+from tensorplug_llm.models import find_model
 from tensorplug_llm.placement import Placement, place
 from tensorplug_llm.session import Session
 from tensorplug_llm.tokenizer import Tokenizer, load_tokenizer
@@ -130,6 +131,7 @@ def load_model(
 ) -> LanguageModel:
     """Open a GGUF file and load its weights onto `backends`, by default the best one there is.
 
+    `path` is a path, or a string that `find_model` knows, such as `hf:ORG/REPO`.
     `layers` says how many layers each backend takes; without it free memory decides. With `split`
     `tensor` the devices of the backends have parts of every layer, in the proportions of `ratio`,
     by default evenly. A `cpu` backend joins them where the host cannot read the memory of the last
@@ -138,7 +140,7 @@ def load_model(
     """
     start = time.perf_counter()
     owned: list[Resource] = []
-    file = open_gguf(path)
+    file = open_gguf(find_model(path) if isinstance(path, str) else path)
     try:
         architecture = architecture_of(file)
         hparams = architecture.read(file)

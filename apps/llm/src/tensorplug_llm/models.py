@@ -1,4 +1,4 @@
-"""Models by name: files that come with Python packages, and how to install those."""
+"""Models by name: files in Python packages, and files of the Hugging Face Hub."""
 
 import contextlib
 import hashlib
@@ -63,19 +63,43 @@ MODELS = {
 
 
 def find_model(model: str, progress: Progress | None = None) -> Path:
-    """Return the file of a model: a path, or one of MODELS. Raises OptionError.
+    """Return the file of a model: a path, one of MODELS, or `hf:ORG/REPO[:FILE][@REVISION]`.
 
-    Models in parts are put together in the user's cache folder the first time.
+    Models in parts are put together in the user's cache folder the first time. Models of the
+    Hugging Face Hub are downloaded the first time. Raises OptionError, FormatError.
     """
     if model in MODELS:
         return _packaged(MODELS[model], progress)
+    if model.startswith("hf:"):
+        return _on_hub(model, progress)
     path = Path(model)
     if path.exists() or path.suffix == ".gguf" or len(path.parts) > 1:
         return path
     raise OptionError(
         f"model: there is no file {model!r}, and no model of that name; give the path of a "
-        f"GGUF file, or one of {', '.join(MODELS)}"
+        f"GGUF file, one of {', '.join(MODELS)}, or hf:ORG/REPO"
     )
+
+
+def name_of(model: str) -> str:
+    """A short name of a model, by which a server knows it."""
+    if model in MODELS:
+        return model
+    if not model.startswith("hf:"):
+        return Path(model).stem
+    repo, _, file = model.removeprefix("hf:").partition("@")[0].partition(":")
+    return Path(file).stem if file.lower().endswith(".gguf") else Path(repo).name
+
+
+def _on_hub(model: str, progress: Progress | None) -> Path:
+    try:
+        from tensorplug_llm.hub import find_on_hub  # noqa: PLC0415 - of an extra, and takes 0.3 s
+    except ImportError as error:
+        raise OptionError(
+            f"model: {model} needs a library that is missing or too old ({error}); run: "
+            "pip install 'tensorplug-llm[hf]'"
+        ) from error
+    return find_on_hub(model, progress)
 
 
 def _packaged(model: PackagedModel, progress: Progress | None) -> Path:

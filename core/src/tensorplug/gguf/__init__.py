@@ -1,6 +1,6 @@
 """Files of weights: a reader of GGUF files, versions 2 and 3, and the way of tensors to devices."""
 
-from tensorplug.gguf.file import GGUFFile, open_gguf
+from tensorplug.gguf.file import GGUFFile, open_gguf, read_beginning
 from tensorplug.gguf.metadata import Metadata
 from tensorplug.gguf.tensorfile import FileTensor, TensorFile, map_file
 from tensorplug.gguf.weights import Progress, WeightMode, Weights, load_weights
@@ -16,4 +16,5 @@ __all__ = [
     "load_weights",
     "map_file",
     "open_gguf",
+    "read_beginning",
 ]

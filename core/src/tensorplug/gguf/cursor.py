@@ -16,18 +16,23 @@ _U32 = struct.Struct("<I")
 _U64 = struct.Struct("<Q")
 
 
+class BeginningTooShort(Exception):
+    """Only the beginning of a file is in memory, and the parser needs bytes that follow it."""
+
+
 class Cursor:
     """A position in a file. Reading beyond the end raises FormatError; `what` names the data."""
 
-    def __init__(self, memory: Bytes, path: str) -> None:
+    def __init__(self, memory: Bytes, path: str, size: int | None = None) -> None:
+        """`size` is the size of the file where `memory` holds only its beginning.
+
+        Reading beyond that beginning raises BeginningTooShort.
+        """
         self.memory = memory
         self.path = path
-        self.offset = 0
-
-    @property
-    def size(self) -> int:
+        self.size = memory.size if size is None else size
         """Bytes of the file."""
-        return self.memory.size
+        self.offset = 0
 
     @property
     def left(self) -> int:
@@ -44,6 +49,8 @@ class Cursor:
             raise self.error(
                 f"{what} at offset {self.offset} needs {needed} bytes, and {self.left} are left"
             )
+        if self.offset + needed > self.memory.size:
+            raise BeginningTooShort
 
     def skip(self, size: int, what: str) -> int:
         """Skip `size` bytes; return the offset of the first."""
@@ -88,9 +95,13 @@ class Cursor:
         try:
             end = end_of_strings(self.memory, start, count)
         except (struct.error, OverflowError):
+            if self.memory.size < self.size:
+                raise BeginningTooShort from None
             raise too_long from None
         if end > self.size:
             raise too_long
+        if end > self.memory.size:
+            raise BeginningTooShort
         self.offset = end
         return start
 

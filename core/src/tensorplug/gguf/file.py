@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from tensorplug.errors import FormatError
-from tensorplug.gguf.cursor import CONVERT_AGAIN, UPDATE, Cursor, quote
+from tensorplug.gguf.cursor import CONVERT_AGAIN, UPDATE, BeginningTooShort, Cursor, quote
 from tensorplug.gguf.metadata import MIN_ENTRY_SIZE, Metadata, read_metadata
 from tensorplug.gguf.strings import Bytes
 from tensorplug.gguf.tensorfile import TensorFile, map_file
@@ -44,13 +44,16 @@ Kind = TypeVar("Kind")
 class GGUFFile(TensorFile):
     """An open GGUF file, made by `open_gguf`: a `TensorFile` with metadata."""
 
-    def __init__(self, memory: Bytes, path: Path, source: int | None = None) -> None:
+    def __init__(
+        self, memory: Bytes, path: Path, source: int | None = None, *, size: int | None = None
+    ) -> None:
         """Parse the file in `memory`, a read-only uint8 array. Raises FormatError.
 
-        `source` is a descriptor of the same file. This object owns it and closes it.
+        `source` is a descriptor of the same file. This object owns it and closes it. `size` is
+        the size of the file where `memory` holds only its beginning, see `read_beginning`.
         """
         super().__init__(memory, path, source)
-        cursor = Cursor(memory, str(path))
+        cursor = Cursor(memory, str(path), size)
         header = _read_header(cursor)
         self.version = header.version
         self.metadata: Metadata = read_metadata(cursor, header.entries)
@@ -98,6 +101,18 @@ def open_gguf(path: str | os.PathLike[str]) -> GGUFFile:
     size before anything of that size is allocated.
     """
     return GGUFFile(*map_file(Path(path), "GGUF"))
+
+
+def read_beginning(memory: Bytes, path: Path, size: int) -> GGUFFile | None:
+    """Parse metadata and tensor records of a file of `size` bytes from its first bytes.
+
+    Returns None where more bytes are needed. The tensors' data is not there: do not read it.
+    Raises FormatError, as `open_gguf` would for the whole file.
+    """
+    try:
+        return GGUFFile(memory, path, size=size)
+    except BeginningTooShort:
+        return None
 
 
 @dataclass(frozen=True, slots=True)

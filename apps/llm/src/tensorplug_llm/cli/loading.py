@@ -22,7 +22,7 @@ def loaded(model: str, loading: Loading) -> Iterator[LanguageModel]:
     """A model on opened devices; both are closed afterwards."""
     counts = _numbers("--layers", loading.layers, int, "10,20")
     shares = _numbers("--ratio", loading.ratio, float, "3,1")
-    with progress_bar("assembling") as bar:
+    with progress_bar("fetching") as bar:
         path = find_model(model, bar)
     tp.load_all()
     backends: list[Backend] = []

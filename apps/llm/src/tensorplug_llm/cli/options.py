@@ -16,7 +16,9 @@ from tensorplug_llm.sampling import SamplingParams
 
 DEFAULTS = SamplingParams()
 
-Model = Annotated[str, typer.Argument(help=f"Path of a GGUF file, or {' or '.join(MODELS)}.")]
+MODEL = f"Path of a GGUF file, {', '.join(MODELS)}, or hf:ORG/REPO[:FILE][@REVISION]."
+
+Model = Annotated[str, typer.Argument(help=MODEL)]
 
 
 @dataclass(frozen=True, slots=True)

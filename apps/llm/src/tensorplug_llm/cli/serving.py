@@ -1,7 +1,6 @@
 """`serve`: an HTTP server for models."""
 
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -9,10 +8,10 @@ import typer
 from tensorplug.errors import OptionError
 from tensorplug_llm.cli.generating import kv_type
 from tensorplug_llm.cli.loading import loaded
-from tensorplug_llm.cli.options import Loading, Output, Remembering, with_groups
+from tensorplug_llm.cli.options import MODEL, Loading, Output, Remembering, with_groups
 from tensorplug_llm.cli.output import reporting
 from tensorplug_llm.engine import Engine
-from tensorplug_llm.models import MODELS
+from tensorplug_llm.models import name_of
 from tensorplug_llm.serve.limits import Limits, check_exposure
 
 LIMITS = Limits()
@@ -22,7 +21,7 @@ LIMITS = Limits()
 def serve(
     models: Annotated[
         list[str],
-        typer.Argument(metavar="MODEL...", help=f"Paths of GGUF files, or {' or '.join(MODELS)}."),
+        typer.Argument(metavar="MODEL...", help=f"{MODEL} The first one answers by default."),
     ],
     *,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
@@ -69,7 +68,7 @@ def serve(
             raise OptionError(
                 f"serve: a library is missing ({error}); run: pip install 'tensorplug-llm[serve]'"
             ) from error
-        names = [model if model in MODELS else Path(model).stem for model in models]
+        names = [name_of(model) for model in models]
         if len({*names}) < len(names):
             raise OptionError(f"serve: two models are called alike: {', '.join(names)}; rename one")
         listening = stack.enter_context(running.bound(host, port))
