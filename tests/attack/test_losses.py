@@ -17,7 +17,7 @@ from tensorplug import Backend, Device
 from tensorplug.device import BufferType
 from tensorplug_cpu.device import CPUDevice
 from tensorplug_cpu.memory import CPUBufferType
-from tensorplug_llm import load_model, runner, session
+from tensorplug_llm import Session, load_model, shapes
 from tensorplug_llm.generation import generate
 from tensorplug_opencl import drivers
 from tensorplug_opencl.device import OpenCLDevice
@@ -76,11 +76,11 @@ def opencl() -> Device:
 DEVICES: dict[str, Callable[[], Device]] = {"walled": WalledDevice, "opencl": opencl}
 
 
-def generated(session: session.Session, prompt: list[int]) -> list[int]:
+def generated(session: Session, prompt: list[int]) -> list[int]:
     return list(generate(session, prompt, tokens=TOKENS))
 
 
-def scored(session: session.Session, prompt: list[int]) -> list[int]:
+def scored(session: Session, prompt: list[int]) -> list[int]:
     """The likeliest token after each one of the prompt, and of the same prompt read again."""
     first = [int(row.argmax()) for piece in session.score(prompt) for row in piece]
     session.rewind(len(prompt) // 2)
@@ -116,8 +116,8 @@ class Reading:
 def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """Attention graphs of 32 positions and more, and batches of few tokens: many step shapes."""
     monkeypatch.setattr("tensorplug_llm.cache.SMALLEST_REACH", 32)
-    for module in (runner, session):
-        monkeypatch.setattr(module, "BATCHES", (1, 4, 16, 64))
+    monkeypatch.setattr(shapes, "BATCHES", (4, 16, 64))
+    monkeypatch.setattr(shapes, "LEAST_CUT", 2)
     monkeypatch.setenv("TENSORPLUG_OPENCL_ACTIVATIONS", "f32")
 
 

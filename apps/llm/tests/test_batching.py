@@ -12,8 +12,8 @@ from tensorplug_llm import LanguageModel, SamplingParams, load_model
 from tensorplug_llm.batching import Batcher, Pace, Text
 from tensorplug_llm.cache import PAGE
 from tensorplug_llm.generation import generate
-from tensorplug_llm.runner import MIXED
 from tensorplug_llm.sampling import Sampled, Sampler
+from tensorplug_llm.shapes import MIXED
 
 from .gguf_files import write_model
 
@@ -265,6 +265,26 @@ def test_tokens_do_not_depend_on_neighbours(seed: int, batcher: Batcher, lone: L
         assert one.cancelled or heard(one).finish in ("length", "stop")
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_prepared_batcher_plans_nothing_whatever_comes(seed: int, model: LanguageModel) -> None:
+    chance = random.Random(seed)
+    batcher = Batcher(model, 12, most=12, kv=tp.F32)
+    for _ in batcher.runner.prepare():
+        pass
+    plans = batcher.runner.plans
+
+    for _ in range(100):
+        if chance.random() < 0.4:
+            ids = prompt(chance.randint(0, 9), chance.randint(1, CONTEXT // 2))
+            batcher.add(text(ids, chance.randint(1, 60)))
+        batcher.step()
+
+    assert batcher.reused
+    assert batcher.preempted
+    assert batcher.runner.plans == plans
+    batcher.close()
+
+
 def test_pace_grows_while_passes_are_short_and_shrinks_when_they_are_long() -> None:
     pace = Pace(2.0)
     pace.note(0, 1.0)
@@ -272,6 +292,18 @@ def test_pace_grows_while_passes_are_short_and_shrinks_when_they_are_long() -> N
     for _ in range(9):
         pace.note(pace.tokens, 0.5)
     assert pace.tokens == MIXED[-1]
-    for _ in range(9):
+    for _ in range(30):
         pace.note(pace.tokens, 3.0)
     assert pace.tokens == MIXED[0]
+
+
+def test_pace_stays_at_the_largest_size_that_is_short_enough() -> None:
+    pace = Pace(2.0)
+    pace.note(0, 1.0)
+    tokens = []
+
+    for _ in range(200):
+        tokens.append(pace.tokens)
+        pace.note(pace.tokens, 1 + pace.tokens / 40)
+
+    assert tokens[100:].count(32) >= 98

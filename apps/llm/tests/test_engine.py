@@ -10,13 +10,14 @@ import pytest
 
 import tensorplug as tp
 from tensorplug import Backend
-from tensorplug.device import Buffer
-from tensorplug.errors import Closed, DeviceLost, OptionError, RunFailed
+from tensorplug.errors import Closed, OptionError, RunFailed
 from tensorplug_llm import Engine, LanguageModel, QueueFull, SamplingParams, load_model
 from tensorplug_llm.cache import PAGE
 from tensorplug_llm.generation import generate
 from tensorplug_llm.sampling import Sampled
 from tensorplug_llm.stream import Stream, Wakes
+
+from .failing import Dying
 
 Write = Callable[..., Path]
 Open = Callable[..., Backend]
@@ -137,7 +138,9 @@ def test_results_of_one_prompt_draw_by_seeds_of_their_own(model: LanguageModel) 
     params = SamplingParams(temperature=1.5, seed=3, n=3, max_tokens=20)
 
     with Engine(model) as engine:
-        first, second = ([s.result() for s in engine.submit_all(PROMPTS[3], params)] for _ in "ab")
+        first, second = (
+            [s.result() for s in engine.submit_all([PROMPTS[3]], params)] for _ in "ab"
+        )
 
     assert first == second
     assert len({tuple(ids) for ids in first}) == 3
@@ -157,9 +160,46 @@ def test_full_queue_refuses_texts(model: LanguageModel, monkeypatch: pytest.Monk
                 caught = str(error)
         go_on.set()
 
-        assert caught == "engine: 2 texts wait already; submit again when some have ended"
+        assert caught == (
+            "engine: 2 texts wait already, and of 1 more not all fit the queue of 2; submit again "
+            "when some have ended"
+        )
         assert len(taken) < 5
         assert [len(stream.result()) for stream in taken] == [12] * len(taken)
+
+
+def test_results_are_refused_all_together(model: LanguageModel) -> None:
+    params = SamplingParams(max_tokens=1000, n=2)
+    with Engine(model, queue=3) as engine:
+        with pytest.raises(QueueFull):
+            engine.submit_all(PROMPTS[:2], params)
+        with pytest.raises(OptionError):
+            engine.submit_all([PROMPTS[0], []], params)
+
+        assert not engine._batcher.busy
+        assert len(engine.submit_all(PROMPTS[:1], params)) == 2
+
+
+def test_prepared_engine_plans_nothing_for_texts(model: LanguageModel) -> None:
+    with Engine(model, context=256, texts=4) as engine:
+        assert engine.prepare().wait(60)
+        plans = engine.plans
+
+        for stream in [engine.submit(prompt, GREEDY) for prompt in PROMPTS]:
+            stream.result()
+
+        assert engine.plans == plans
+        assert engine.prepare().wait(60)
+        assert engine.plans == plans
+
+
+def test_engine_that_closes_lets_nobody_wait_for_plans(model: LanguageModel) -> None:
+    engine = Engine(model)
+    prepared = engine.prepare()
+
+    engine.close()
+
+    assert prepared.wait(60)
 
 
 def test_idle_engine_makes_no_step(model: LanguageModel, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -200,23 +240,6 @@ def test_closed_engine_ends_its_texts_and_takes_no_more(model: LanguageModel) ->
 
 
 # --- devices that fail ---------------------------------------------------------------------------
-
-
-class Dying:
-    """Lets a stream work for some waits, then never again; its memory is garbage then."""
-
-    def __init__(self, patch: pytest.MonkeyPatch, stream: Backend, waits: int) -> None:
-        self.stream, self.left = stream, waits
-        patch.setattr(stream, "_synchronize", self._wait)
-
-    def _wait(self) -> None:
-        self.left -= 1
-        if self.left >= 0:
-            return
-        for child in self.stream.device.children:
-            if isinstance(child, Buffer):
-                child.fill(0xFF)
-        raise DeviceLost(f"{self.stream.name}: the device is gone")
 
 
 def busy(streams: list[Backend], path: Path, on_failure: str) -> list[list[int]]:

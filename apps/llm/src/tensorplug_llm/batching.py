@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Protocol
 from tensorplug import DType
 from tensorplug.errors import TensorplugError
 from tensorplug_llm.cache import PAGE, PagePool, pages_of
-from tensorplug_llm.prefixes import Prefixes
-from tensorplug_llm.runner import BATCHES, MIXED, Logits, Runner
+from tensorplug_llm.prefixes import Match, Prefixes
+from tensorplug_llm.runner import Logits, Runner
 from tensorplug_llm.sampling import Sampled, Sampler
+from tensorplug_llm.shapes import ENDING, MIXED, batch
 from tensorplug_llm.step import Reading
 from tensorplug_llm.tokenizer import StreamDecoder
 
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 
 LEAST_COPIED = 8
 """Rows of a partly known page that are worth a copy."""
+FORGOTTEN = 0.995
+"""What is left, after each pass, of the time that a larger one took."""
 
 
 class Sink(Protocol):
@@ -71,27 +74,39 @@ class Text:
 class Pace:
     """How many tokens of prompts a pass may read while other texts wait for their next token.
 
-    Passes with them shall take up to `slowdown` times as long as passes without.
+    As many as let it take up to `slowdown` times as long as passes without them. The next size up
+    is tried again after a while, as the texts change.
     """
 
     def __init__(self, slowdown: float) -> None:
         self._slowdown = slowdown
         self._alone = 0.0
-        self._size = 2
+        self._seconds: dict[int, float] = {}
+        """How long passes take, by the tokens of prompts in them."""
+        self._place = 2
 
     @property
     def tokens(self) -> int:
         """Tokens of prompts for the next pass."""
-        return MIXED[self._size]
+        return MIXED[self._place]
 
     def note(self, joined: int, seconds: float) -> None:
         """Learn from a pass with single tokens and `joined` tokens of prompts."""
         if not joined:
             self._alone = 0.8 * self._alone + 0.2 * seconds if self._alone else seconds
         elif self._alone and joined == self.tokens:
-            wanted = self._slowdown * self._alone
-            step = (seconds < wanted / 2) - (seconds > wanted)
-            self._size = min(max(self._size + step, 0), len(MIXED) - 1)
+            self._seconds[joined] = (self._seconds.get(joined, seconds) + seconds) / 2
+            self._adapt(self._slowdown * self._alone)
+
+    def _adapt(self, most: float) -> None:
+        if self._seconds[self.tokens] > most:
+            self._place = max(self._place - 1, 0)
+        elif self._place + 1 < len(MIXED):
+            larger = MIXED[self._place + 1]
+            self._seconds[larger] = FORGOTTEN * self._seconds.get(larger, 0.0)
+            if self._seconds[larger] <= most:
+                del self._seconds[larger]
+                self._place += 1
 
 
 class Batcher:
@@ -113,7 +128,9 @@ class Batcher:
         slowdown: float = 2.0,
     ) -> None:
         """Run up to `most` texts at once in a cache of `pages`. Raises OutOfMemory."""
-        self.runner = Runner(model, pages, kv=kv, on_failure=on_failure, restore=self._restore)
+        self.runner = Runner(
+            model, pages, most=most, kv=kv, on_failure=on_failure, restore=self._restore
+        )
         self.pool = PagePool(pages)
         self.prefixes = Prefixes(self.pool)
         self.waiting: list[Text] = []
@@ -185,7 +202,7 @@ class Batcher:
                 self._preempt(lowest)
                 continue
             heapq.heappop(self.waiting)
-            self._begin(text)
+            self._begin(text, match)
 
     def _is_being_read(self, text: Text, known: int) -> bool:
         """Whether a running text reads a page now that this one will share."""
@@ -194,9 +211,8 @@ class Batcher:
             for other in self.running
         )
 
-    def _begin(self, text: Text) -> None:
+    def _begin(self, text: Text, match: Match) -> None:
         """Let a text run, with the pages that are known of it."""
-        match = self.prefixes.find(text.ids[:-1])
         for known in match.pages:
             self.pool.hold(known)
         text.pages, text.read = match.pages, len(match.pages) * PAGE
@@ -231,17 +247,22 @@ class Batcher:
     def _compose(self) -> list[tuple[Text, Reading]]:
         """The next reading of each running text, within the tokens that a pass may read."""
         self.running.sort()
+        unread = sum(text.unread for text in self.running if text.unread > 1)
         is_mixed = any(text.unread == 1 for text in self.running)
-        left = self._pace.tokens if is_mixed else BATCHES[-1]
-        batch = []
+        left = self._pace.tokens if is_mixed else batch(unread)
+        ending = ENDING if is_mixed else len(self.running)
+        found = []
         for text in list(self.running):
             count = 1 if text.unread == 1 else min(text.unread, left)
+            wanted = int(count == text.unread)
+            if count > 1 and wanted > ending:
+                count, wanted = count - 1, 0  # it ends in the next pass
             if count and text in self.running and self._make_room(text, text.read + count):
-                left -= count if count > 1 else 0
+                if count > 1:
+                    left, ending = left - count, ending - wanted
                 ids = text.ids[text.read : text.read + count]
-                wanted = int(count == text.unread)
-                batch.append((text, Reading(ids, text.read, text.pages, wanted)))
-        return batch
+                found.append((text, Reading(ids, text.read, text.pages, wanted)))
+        return found
 
     def _make_room(self, text: Text, rows: int) -> bool:
         """Take pages for the first `rows` of a text; put later texts back where there are none."""
@@ -299,9 +320,11 @@ class Batcher:
         self._restored += 1
         self.prefixes.clear()
         for text in self.running:
-            for first in range(0, text.read, BATCHES[-1]):
-                ids = text.ids[first : min(first + BATCHES[-1], text.read)]
-                self.runner.run([Reading(ids, first, text.pages, wanted=0)])
+            first = 0
+            while first < text.read:
+                last = first + batch(text.read - first)
+                self.runner.run([Reading(text.ids[first:last], first, text.pages, wanted=0)])
+                first = last
 
     def close(self) -> None:
         """Give back the cache and the plans."""

@@ -1,7 +1,7 @@
 """`bench`: how fast a model reads a prompt and generates, on the devices it was loaded on."""
 
+import math
 import sys
-import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,8 +10,10 @@ import numpy as np
 from tensorplug import Backend
 from tensorplug.device import SupportsThreads
 from tensorplug.errors import OptionError
+from tensorplug_llm.engine import Engine
 from tensorplug_llm.model import LanguageModel
-from tensorplug_llm.session import Session
+from tensorplug_llm.sampling import SamplingParams
+from tensorplug_llm.stream import Stream
 
 WARM_UP = 8
 """Tokens of the text that decoding continues."""
@@ -21,7 +23,7 @@ WARM_UP = 8
 class BenchReport:
     """Medians of the series; the series themselves are in tokens per second.
 
-    `first_token_s` runs from prompt to first token in a new session, planning included; `plan_s` is
+    `first_token_s` runs from prompt to first token in a new engine, planning included; `plan_s` is
     the time spent on all plans. `peak_rss_mib` is None where the system does not tell.
     """
 
@@ -61,58 +63,57 @@ def _spread(series: tuple[float, ...]) -> str:
 def bench(
     model: LanguageModel, *, prompt_tokens: int = 512, tokens: int = 128, repeat: int = 5
 ) -> BenchReport:
-    """Measure; one untimed pass per shape goes before each series. Raises OptionError."""
+    """Measure one text at a time; each series follows an untimed run. Raises OptionError."""
     for name, value in (("prompt tokens", prompt_tokens), ("tokens", tokens), ("repeat", repeat)):
         if value < 1:
             raise OptionError(f"bench: {name} is {value}; give a number of at least 1")
-    needed = max(prompt_tokens, WARM_UP + tokens)
-    with model.session(max(needed, min(model.hparams.context, 512))) as session:
-        prompt = _prompt(prompt_tokens, model.hparams.vocabulary)
-        start = time.perf_counter()
-        int(np.argmax(session.prefill(prompt)))  # reads every logit, as choosing a token does
-        first_token = time.perf_counter() - start
-
-        prefill = tuple(_prefill(session, prompt) for _ in range(repeat))
-        session.prepare(1, WARM_UP + tokens)
-        decode = tuple(_decode(session, prompt, tokens) for _ in range(repeat))
+    needed = max(prompt_tokens + 1, WARM_UP + tokens + 1)
+    context = max(needed, min(model.hparams.context, 512))
+    with Engine(model, context=context, rows=context, texts=1) as engine:
+        first_token = _prefill(engine, prompt_tokens, 0)
+        prefill = tuple(_prefill(engine, prompt_tokens, i + 1) for i in range(repeat))
+        _decode(engine, tokens, 0)
+        decode = tuple(_decode(engine, tokens, i + 1) for i in range(repeat))
         return BenchReport(
             model=model.file.path.name,
             device=device_names(model),
             threads=thread_count(model.backends),
-            context=session.context,
+            context=engine.context,
             prompt_tokens=prompt_tokens,
             tokens=tokens,
             repeat=repeat,
-            prefill_tokens_per_s=float(np.median(prefill)),
-            decode_tokens_per_s=float(np.median(decode)),
+            prefill_tokens_per_s=float(np.median([prompt_tokens / s for s in prefill])),
+            decode_tokens_per_s=float(np.median([tokens / s for s in decode])),
             load_s=model.load_seconds,
-            plan_s=session.runner.plan_seconds,
+            plan_s=engine.plan_seconds,
             first_token_s=first_token,
             peak_rss_mib=peak_memory(),
-            prefill_series=prefill,
-            decode_series=decode,
+            prefill_series=tuple(prompt_tokens / s for s in prefill),
+            decode_series=tuple(tokens / s for s in decode),
         )
 
 
-def _prompt(count: int, vocabulary: int) -> list[int]:
-    """Tokens that differ; which ones does not matter."""
-    return [(7919 * i + 1) % vocabulary for i in range(count)]
+def _prefill(engine: Engine, count: int, number: int) -> float:
+    """Seconds from a prompt of `count` tokens to its first token."""
+    stream = _text(engine, count, 1, number)
+    return stream.times[0] - stream.submitted
 
 
-def _prefill(session: Session, prompt: list[int]) -> float:
-    session.rewind()
-    start = time.perf_counter()
-    session.prefill(prompt)
-    return len(prompt) / (time.perf_counter() - start)
+def _decode(engine: Engine, count: int, number: int) -> float:
+    """Seconds for `count` tokens after the first."""
+    times = _text(engine, WARM_UP, count + 1, number).times
+    return times[-1] - times[0]
 
 
-def _decode(session: Session, prompt: list[int], tokens: int) -> float:
-    session.rewind()
-    chosen = int(np.argmax(session.prefill(prompt[:WARM_UP])))
-    start = time.perf_counter()
-    for _ in range(tokens):
-        chosen = int(np.argmax(session.decode(chosen)))
-    return tokens / (time.perf_counter() - start)
+def _text(engine: Engine, prompt_tokens: int, tokens: int, number: int) -> Stream:
+    """Run one text. Prompts of two numbers differ from the first token on: none is known."""
+    vocabulary = engine.model.hparams.vocabulary
+    prompt = [(7919 * i + 31 * number + 1) % vocabulary for i in range(prompt_tokens)]
+    ends = dict.fromkeys(engine.model.tokenizer.end_of_generation, -math.inf)
+    params = SamplingParams(temperature=0, max_tokens=tokens, logit_bias=ends)
+    stream = engine.submit(prompt, params)
+    stream.result()
+    return stream
 
 
 def device_names(model: LanguageModel) -> str:

@@ -10,7 +10,7 @@ from tensorplug.graph.tensor import leaf
 
 PAGE = 64
 """Rows of a page: kernels skip blocks of this size that no token of theirs sees."""
-SMALLEST_REACH = 256
+SMALLEST_REACH = 512
 """Rows that the smallest attention graph looks at."""
 
 
@@ -20,13 +20,11 @@ def pages_of(tokens: int) -> int:
 
 
 def reaches(rows: int) -> tuple[int, ...]:
-    """How many rows the attention graphs look at: powers of two, and `rows` itself."""
-    found = []
-    reach = SMALLEST_REACH
-    while reach < rows:
-        found.append(reach)
-        reach *= 2
-    return (*found, rows)
+    """How many rows the attention graphs look at: `rows`, a quarter of them, and so on."""
+    found = [rows]
+    while found[-1] // 4 >= SMALLEST_REACH:
+        found.append(pages_of(found[-1] // 4) * PAGE)
+    return tuple(found[::-1])
 
 
 class PagePool:

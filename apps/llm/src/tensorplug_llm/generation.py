@@ -43,6 +43,7 @@ class Generation:
         self.tokens = tokens
         self.sampler = sampler or Sampler(SamplingParams(temperature=0.0))
         self.ids: list[int] = []
+        self._text = list(prompt)
         self.sampled: list[Sampled] = []
         """The ids with their log probabilities, see `SamplingParams.logprobs`."""
         self.finish = ""
@@ -56,13 +57,14 @@ class Generation:
         while len(self.ids) < self.tokens:
             # Embedding tables may have rows to spare, which are no tokens.
             known = logits[: tokenizer.vocab_size]
-            sampled = self.sampler.next(known, [*self.prompt, *self.ids])
+            sampled = self.sampler.next(known, self._text)
             chosen = sampled.token
             self._first = self._first or time.perf_counter() - start
             if chosen in tokenizer.end_of_generation:
                 self.finish = "stop"
                 return
             self.ids.append(chosen)
+            self._text.append(chosen)
             self.sampled.append(sampled)
             yield chosen
             if len(self.ids) == self.tokens:

@@ -109,7 +109,7 @@ class LanguageModel(Resource):
 
 
 def context_size(hparams: HParams, context: int | None) -> int:
-    """Check a wish for a context of so many tokens, or choose one. Raises OptionError."""
+    """Return `context` if the model was trained for it, or a default. Raises OptionError."""
     if context is None:
         return min(DEFAULT_CONTEXT, hparams.context)
     if not 0 < context <= hparams.context:

@@ -2,7 +2,7 @@
 
 import gc
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
@@ -12,33 +12,15 @@ import tensorplug as tp
 from tensorplug import DType, Graph, Scheduler
 from tensorplug.device import Resource
 from tensorplug_llm.arch import Pass
-from tensorplug_llm.cache import PAGE, KVCache, pages_of, reaches
-from tensorplug_llm.step import Reading, Shape, Step
+from tensorplug_llm.cache import PAGE, KVCache
+from tensorplug_llm.shapes import Shapes
+from tensorplug_llm.step import Masks, Reading, Shape, Step
 
 if TYPE_CHECKING:
     from tensorplug_llm.model import LanguageModel
 
-BATCHES = (1, 2, 4, 6, 8, 10, 12, 14, *(n << e for e in range(1, 6) for n in range(8, 16)), 512)
-"""Tokens that one pass computes: even numbers up to 16, then eight sizes for each power of two.
-
-More tokens need several passes. Fewer are padded to the next size: from 8 tokens on by an
-eighth at most, below by one token.
-"""
-
-MIXED = (4, 8, 16, 32, 64, 128, 256, 512)
-"""Tokens of prompts that one pass computes together with single tokens of other sequences."""
-ENDING = (0, 4, 32, 512)
-"""Prompts that may end in such a pass."""
-
-POWERS = tuple(1 << e for e in range(12))
-
 T = TypeVar("T")
 Logits = npt.NDArray[np.float32]
-
-
-def size_for(count: int, sizes: Sequence[int]) -> int:
-    """The smallest of ascending `sizes` that holds `count`, or the largest one."""
-    return next((size for size in sizes if size >= count), sizes[-1])
 
 
 class Runner(Resource):
@@ -52,13 +34,14 @@ class Runner(Resource):
         model: "LanguageModel",
         pages: int,
         *,
+        most: int,
         kv: DType | None,
         on_failure: str,
         restore: Callable[[], None],
     ) -> None:
-        """Allocate a cache of `pages`; `restore` reads all texts again after a device was lost.
+        """Allocate a cache of `pages` for up to `most` texts at once. Raises OutOfMemory.
 
-        Raises OutOfMemory.
+        `restore` reads all texts again after a device was lost.
         """
         hp = model.hparams
         layers = model.placement.layers
@@ -73,8 +56,8 @@ class Runner(Resource):
         """Shapes planned so far."""
         self.plan_seconds = 0.0
         """Time spent on building and planning graphs so far."""
-        self._reaches = reaches(self.cache.rows)
-        self._mixed_reaches = self._reaches[::-2][::-1]
+        self.shapes = Shapes(most, self.cache.rows)
+        self._masks = Masks()
         self._steps: dict[Shape, Step] = {}
         self._copy: _Copy | None = None
         self.scheduler.add_sources(model.sources())
@@ -85,13 +68,11 @@ class Runner(Resource):
 
         The logits are valid until the next call.
         """
-        return self.step(self._shape(readings)).run(readings)
+        return self.step(self.shapes.of(readings)).run(readings)
 
     def copy_rows(self, source: int, target: int, count: int) -> None:
         """Copy the first `count` rows of page `source` to page `target`, in all layers."""
-        if self._copy is None:
-            self._copy = self._timed(lambda: _Copy(self.cache, self.scheduler))
-        self._copy.run(source, target, count)
+        self._planned_copy().run(source, target, count)
 
     def step(self, shape: Shape) -> Step:
         """The planned pass of a shape, planned now where it is new."""
@@ -100,35 +81,26 @@ class Runner(Resource):
             step = self._steps[shape] = self._timed(lambda: self._plan(shape))
         return step
 
-    def reach_for(self, rows: int) -> int:
-        """Rows that the passes look at which must see the first `rows`."""
-        return size_for(rows, self._reaches)
-
-    def _shape(self, readings: Sequence[Reading]) -> Shape:
-        joined = sum(len(r.ids) for r in readings if len(r.ids) > 1)
-        singles = sum(len(r.ids) == 1 for r in readings)
-        highest = max(max(r.pages[: pages_of(r.start + len(r.ids))]) for r in readings)
-        rows = (highest + 1) * PAGE
-        reach = self.reach_for(rows)
-        if not joined:
-            return Shape(size_for(singles, BATCHES), 0, 0, reach)
-        wanted = sum(r.wanted for r in readings)
-        if not singles:
-            joined, chosen = size_for(joined, BATCHES), size_for(max(wanted, 1), BATCHES)
-            return Shape(0, joined, 0 if chosen >= joined else chosen, reach)
-        # Few shapes, as several numbers vary at once: a pass that is planned delays all texts.
-        chosen = size_for(singles, POWERS) + size_for(wanted - singles, ENDING)
-        joined = size_for(joined, MIXED)
-        singles = size_for(singles, POWERS)
-        return Shape(singles, joined, chosen, size_for(rows, self._mixed_reaches))
+    def prepare(self) -> Iterator[None]:
+        """Plan all shapes that readings can need, one each time that the iterator is asked."""
+        self._planned_copy()
+        for shape in self.shapes.all():
+            if shape not in self._steps:
+                self.step(shape).run(())  # buffers are bound when a pass first runs
+                yield
 
     def _plan(self, shape: Shape) -> Step:
         model = self.model
         window = model.hparams.window if model.hparams.local_layers else 0
-        step = Step(shape, window=window, padding_row=self.cache.padding_row)
+        step = Step(shape, self._masks, window=window, padding_row=self.cache.padding_row)
         building = Pass(model.hparams, model.weights.tensors, self.cache, step.inputs, shape.reach)
         step.plan(model.architecture.forward, building, self.scheduler)
         return step
+
+    def _planned_copy(self) -> "_Copy":
+        if self._copy is None:
+            self._copy = self._timed(lambda: _Copy(self.cache, self.scheduler))
+        return self._copy
 
     def _timed(self, plan: Callable[[], T]) -> T:
         start = time.perf_counter()

@@ -3,12 +3,15 @@
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from tensorplug import DType, Graph
 from tensorplug.device import Resource
 from tensorplug.errors import OptionError
-from tensorplug_llm.cache import pages_of, reaches
-from tensorplug_llm.runner import BATCHES, Logits, Runner
-from tensorplug_llm.step import Reading, Shape, Step
+from tensorplug_llm.cache import pages_of
+from tensorplug_llm.runner import Logits, Runner
+from tensorplug_llm.shapes import batch
+from tensorplug_llm.step import Reading
 
 if TYPE_CHECKING:
     from tensorplug_llm.model import LanguageModel
@@ -16,13 +19,7 @@ if TYPE_CHECKING:
 MOST_LOGITS = 1 << 25
 """Logits that one run may give where those of all positions are wanted: 128 MiB."""
 
-
-def pieces(count: int, sizes: Sequence[int]) -> Iterator[int]:
-    """Cut `count` tokens into batches of ascending `sizes`: the last one holds the rest."""
-    while count > 0:
-        size = next((size for size in sizes if size >= count), sizes[-1])
-        yield size
-        count -= size
+NONE = np.zeros((0, 0), np.float32)
 
 
 class Session(Resource):
@@ -33,7 +30,9 @@ class Session(Resource):
     ) -> None:
         """Made by `LanguageModel.session`."""
         pages = pages_of(context)
-        self.runner = Runner(model, pages, kv=kv, on_failure=on_failure, restore=self._read_again)
+        self.runner = Runner(
+            model, pages, most=1, kv=kv, on_failure=on_failure, restore=self._read_again
+        )
         super().__init__(model)
         self.model = model
         self.context = context
@@ -58,9 +57,7 @@ class Session(Resource):
     def prefill(self, ids: Sequence[int]) -> Logits:
         """Read tokens; return the logits [vocabulary] after the last. Raises OptionError."""
         self.check(ids)
-        for size in pieces(len(ids), BATCHES):
-            part, ids = ids[:size], ids[size:]
-            logits: Logits = self._run(part)[0]
+        logits: Logits = self._read(ids)[0]
         return logits
 
     def decode(self, id: int) -> Logits:
@@ -73,8 +70,8 @@ class Session(Resource):
         """Read tokens; yield the logits of all of them, [tokens, vocabulary] piece by piece."""
         self.check(ids)
         most = MOST_LOGITS // self.model.hparams.vocabulary
-        sizes = [size for size in BATCHES if size <= max(most, 1)]
-        for size in pieces(len(ids), sizes):
+        while len(ids):
+            size = min(batch(len(ids)), max(most, 1))
             part, ids = ids[:size], ids[size:]
             yield self._run(part, wanted=len(part))
 
@@ -87,22 +84,20 @@ class Session(Resource):
         self.position = position
         del self._ids[position:]
 
-    def prepare(self, tokens: int, seen: int) -> None:
-        """Plan and try out all graphs that read batches of `tokens` until `seen` are read.
-
-        The cache keeps what it holds: the trial writes padding.
-        """
-        for reach in reaches(self.runner.cache.rows):
-            if reach >= min(tokens, seen):
-                self._step(tokens, reach).run(())
-            if reach >= seen:
-                break
-
     def decode_graph(self) -> Graph:
         """The graph that reads the next token. Raises OptionError where the context is full."""
         if self.position >= self.context:
             raise OptionError(f"the context of {self.context} tokens is full: no step follows")
-        return self._step(1, self.runner.reach_for(self.position + 1)).graph
+        reading = Reading((0,), self.position, self._pages)
+        return self.runner.step(self.runner.shapes.of([reading])).graph
+
+    def _read(self, ids: Sequence[int]) -> Logits:
+        logits = NONE
+        while len(ids):
+            size = batch(len(ids))
+            part, ids = ids[:size], ids[size:]
+            logits = self._run(part)
+        return logits
 
     def _run(self, ids: Sequence[int], wanted: int = 1) -> Logits:
         (logits,) = self.runner.run([Reading(ids, self.position, self._pages, wanted)])
@@ -110,19 +105,12 @@ class Session(Resource):
         self._ids.extend(ids)
         return logits
 
-    def _step(self, tokens: int, reach: int) -> Step:
-        singles = tokens == 1
-        shape = Shape(1, 0, 0, reach) if singles else Shape(0, tokens, 1, reach)
-        return self.runner.step(shape)
-
     def _read_again(self) -> None:
-        """Fill the cache anew with the tokens read so far."""
-        ids = rest = list(self._ids)
+        """Read all tokens again, after a device was lost with a part of the cache."""
+        ids = list(self._ids)
         self.rewind()
         try:
-            for size in pieces(len(ids), BATCHES):
-                part, rest = rest[:size], rest[size:]
-                self._run(part)
+            self._read(ids)
         finally:
             self._ids, self.position = ids, len(ids)
 

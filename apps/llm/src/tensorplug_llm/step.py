@@ -1,5 +1,6 @@
 """`Step`: a forward pass of one shape, built, scheduled and planned once, then only run."""
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -50,10 +51,24 @@ class Reading:
     wanted: int = 1
 
 
+class Masks:
+    """Host memory for the masks of all passes, of which one runs at a time."""
+
+    def __init__(self) -> None:
+        self._arrays = [np.zeros(0, np.float32)] * 2
+
+    def take(self, index: int, shape: tuple[int, ...]) -> Floats:
+        """An array of mask 0 or 1; passes made before it was enlarged keep theirs."""
+        size = math.prod(shape)
+        if self._arrays[index].size < size:
+            self._arrays[index] = np.zeros(size, np.float32)
+        return self._arrays[index][:size].reshape(shape)
+
+
 class Step:
     """A planned pass and the host arrays of its inputs. `window` > 0 gives local layers a mask."""
 
-    def __init__(self, shape: Shape, *, window: int, padding_row: int) -> None:
+    def __init__(self, shape: Shape, masks: Masks, *, window: int, padding_row: int) -> None:
         """Make the inputs; `plan` makes the rest."""
         tokens, pages = shape.tokens, pages_of(shape.reach)
         self.shape = shape
@@ -64,8 +79,9 @@ class Step:
         self._positions = np.zeros(tokens, np.int32)
         self._rows = np.full(tokens, padding_row, np.int32)
         self._chosen = np.zeros(shape.chosen, np.int32)
-        self._mask = np.zeros((tokens, pages, PAGE), np.float32)
-        self._local_mask = np.zeros_like(self._mask) if self._window else self._mask
+        mask = (tokens, pages, PAGE)
+        self._mask = masks.take(0, mask)
+        self._local_mask = masks.take(1, mask) if self._window else self._mask
         self._arrays: dict[Tensor, Array] = {}
         self.inputs = Inputs(
             ids=self._input("ids", self._ids),

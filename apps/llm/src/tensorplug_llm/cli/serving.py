@@ -85,6 +85,7 @@ def serve(
                 on_failure=remembering.on_failure,
             )
             stack.enter_context(engine)
+            engine.prepare()
             served.append(running.served(name, found, engine))
         limits = Limits(body=max_body, tokens=max_tokens, open=max_open)
         running.run(served, listening, limits=limits, key=api_key, drain=drain)

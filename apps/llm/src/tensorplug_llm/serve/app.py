@@ -261,19 +261,13 @@ def _submit(
     served: Served, prompts: Sequence[Sequence[int]], params: SamplingParams
 ) -> list[Stream]:
     """Submit all results of all prompts, or none."""
-    streams: list[Stream] = []
+    for prompt in prompts:
+        _check_room(served, prompt)
     try:
-        for prompt in prompts:
-            _check_room(served, prompt)
-            for index in range(params.n):
-                stream = served.engine.submit(prompt, params, index=index)
-                streams.append(stream)  # those before a failure are cancelled
+        return served.engine.submit_all(prompts, params)
     except Exception as error:
-        for stream in streams:
-            stream.cancel()
         _note(served, error)
         raise
-    return streams
 
 
 def _check_room(served: Served, prompt: Sequence[int]) -> None:
