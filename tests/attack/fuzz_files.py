@@ -4,7 +4,6 @@ folders of `gguf_files` and `gguf_mutations` on the path.
 Arguments: a seed, the numbers of the first mutation and of the one behind the last, a folder.
 """
 
-import itertools
 import json
 import resource
 import signal
@@ -20,7 +19,7 @@ from tensorplug.errors import TensorplugError
 from tensorplug_llm import load_model
 from tensorplug_llm.arch import ARCHITECTURES
 from tensorplug_llm.chat import ChatTemplate, encode_chat
-from tensorplug_llm.generation import Generation
+from tensorplug_llm.generation import generate
 
 COMPUTE, WAIT, MEMORY = 20.0, 300, 6 << 30
 """Most seconds of processor time and of the clock for one file, and bytes."""
@@ -34,7 +33,7 @@ def use(path: Path, backend: tp.Backend) -> None:
         ids = encode_chat(model.tokenizer, ChatTemplate(source, trusted=True), HELLO)
         session.check(ids)
         decoder = model.tokenizer.stream()
-        for id in itertools.islice(Generation(session, ids, tokens=3), 3):
+        for id in generate(session, ids, tokens=3):
             decoder.feed(id)
         decoder.finish()
 

@@ -54,6 +54,17 @@ def test_generate_prints_one_json_object(run: Run) -> None:
     assert result.stderr == ""
 
 
+def test_results_of_a_prompt_draw_by_seeds_that_differ(run: Run) -> None:
+    shared = ("generate", "{model}", "--prompt", "abc", "--tokens", "9", "--seed", "5", *CHEAP)
+
+    report = json.loads(run(*shared, "--n", "3", "--json").stdout)
+
+    texts = [result["text"] for result in report["results"]]
+    assert len({*texts}) == 3
+    assert texts[0] == json.loads(run(*shared, "--json").stdout)["text"]
+    assert run(*shared, "--n", "3").stdout == "".join(f"abc{text}\n" for text in texts)
+
+
 def test_generate_streams_the_text_that_json_reports(run: Run) -> None:
     shared = ("generate", "{model}", "--prompt", "abc", "--tokens", "20", *GREEDY, *CHEAP)
 
@@ -205,8 +216,8 @@ def test_schema_comes_from_the_command_line_or_a_file(run: Run, tmp_path: Path) 
     [
         (
             ("--context", "3"),
-            "prompt: 4 tokens do not fit the context of 3 tokens; shorten the prompt, or ask for a "
-            "larger context: this model can have 1024",
+            "prompt: 4 tokens leave no room in the context of 3 tokens; shorten the prompt, or ask "
+            "for a larger context: this model can have 1024",
         ),
         (("--context", "5000"), "context: 5000 tokens; this model was trained for 1 to 1024"),
         (

@@ -13,6 +13,7 @@ from tensorplug import Backend
 from tensorplug.errors import Closed, OptionError, RunFailed
 from tensorplug_llm import Engine, LanguageModel, QueueFull, SamplingParams, load_model
 from tensorplug_llm.cache import PAGE
+from tensorplug_llm.engine import timings_of
 from tensorplug_llm.generation import generate
 from tensorplug_llm.sampling import Sampled
 from tensorplug_llm.stream import Stream, Wakes
@@ -146,6 +147,33 @@ def test_results_of_one_prompt_draw_by_seeds_of_their_own(model: LanguageModel) 
     assert len({tuple(ids) for ids in first}) == 3
 
 
+def test_timings_say_what_was_done(model: LanguageModel) -> None:
+    params = SamplingParams(temperature=0, n=2, max_tokens=6)
+    with Engine(model) as engine:
+        streams = engine.submit_all([PROMPTS[0]], params)
+        for stream in streams:
+            stream.result()
+
+        timings = timings_of(engine, streams)
+
+    assert (timings.prompt_tokens, timings.generated_tokens) == (6, 12)
+    assert timings.prefill_tokens_per_s == pytest.approx(6 / timings.prefill_s)
+    assert timings.decode_tokens_per_s == pytest.approx(11 / timings.decode_s)
+    assert timings.load_s > 0
+    assert timings.plan_s > 0
+
+
+def test_timings_of_a_text_without_tokens_are_zero(model: LanguageModel) -> None:
+    with Engine(model) as engine:
+        stream = engine.submit(PROMPTS[0], GREEDY)
+        stream.result()
+        stream.times.clear()
+
+        timings = timings_of(engine, [stream])
+
+    assert (timings.prefill_s, timings.decode_s, timings.decode_tokens_per_s) == (0, 0, 0)
+
+
 def test_full_queue_refuses_texts(model: LanguageModel, monkeypatch: pytest.MonkeyPatch) -> None:
     go_on = threading.Event()
     with Engine(model, texts=1, queue=2) as engine:
@@ -222,7 +250,7 @@ def test_prompt_without_room_for_a_token_is_refused(size: int, model: LanguageMo
 
     assert str(caught.value) == (
         f"prompt: {size} tokens leave no room in the context of 64 tokens; shorten the prompt, or "
-        "give the engine a larger context or more rows"
+        "ask for a larger context: this model can have 1024"
     )
 
 

@@ -1,6 +1,5 @@
 """Generation: one id after another until there is a reason to stop."""
 
-import dataclasses
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -9,7 +8,7 @@ import pytest
 
 from tensorplug import Backend
 from tensorplug_llm import LanguageModel, Session, load_model
-from tensorplug_llm.generation import Generation, Timings, generate
+from tensorplug_llm.generation import generate
 from tensorplug_llm.sampling import Sampler, SamplingParams
 
 PROMPT = [40, 41, 42, 43, 44]
@@ -45,10 +44,7 @@ def test_equal_seeds_give_equal_texts_and_others_do_not(session: Session) -> Non
 
 
 def test_generation_ends_after_the_tokens_asked_for(session: Session) -> None:
-    generation = Generation(session, PROMPT, tokens=7)
-
-    assert len(list(generation)) == len(generation.ids) == 7
-    assert generation.finish == "length"
+    assert len(list(generate(session, PROMPT, tokens=7))) == 7
     assert session.position == len(PROMPT) + 6  # nobody needs the logits after the last
 
 
@@ -57,17 +53,14 @@ def test_generation_ends_before_the_token_that_ends_the_text(session: Session) -
     first = next(i for i in range(1, 10) if ids[i] not in ids[:i])
     ends_with(session.model, ids[first])
     session.rewind()
-    generation = Generation(session, PROMPT, tokens=10)
 
-    assert list(generation) == ids[:first]
-    assert generation.finish == "stop"
+    assert list(generate(session, PROMPT, tokens=10)) == ids[:first]
 
 
 def test_generation_ends_where_the_context_is_full(session: Session) -> None:
-    generation = Generation(session, PROMPT * 12, tokens=50)
+    found = list(generate(session, PROMPT * 12, tokens=50))
 
-    assert len(list(generation)) == 5  # four are read again, the fifth finds no room
-    assert generation.finish == "context"
+    assert len(found) == 5  # four are read again, the fifth finds no room
 
 
 def test_generation_continues_what_the_session_has_read(session: Session) -> None:
@@ -85,24 +78,3 @@ def test_spare_rows_of_the_embedding_table_are_never_chosen(session: Session) ->
     ids = list(generate(session, PROMPT, tokens=50, sampler=sampler))
 
     assert session.model.hparams.vocabulary > tokens > max(ids)
-
-
-def test_timings_say_what_was_done(session: Session) -> None:
-    generation = Generation(session, PROMPT, tokens=6)
-
-    list(generation)
-
-    timings = generation.timings
-    assert (timings.prompt_tokens, timings.generated_tokens) == (5, 6)
-    assert timings.decode_tokens_per_s == pytest.approx(5 / timings.decode_s)
-    assert timings.prefill_tokens_per_s == pytest.approx(5 / timings.prefill_s)
-    assert 0 < timings.prefill_s <= timings.first_token_s
-    assert timings.load_s > 0
-    assert timings.plan_s > 0
-
-
-def test_timings_before_anything_ran_are_zero(session: Session) -> None:
-    timings = dataclasses.asdict(Generation(session, PROMPT).timings)
-
-    assert set(timings) == {field.name for field in dataclasses.fields(Timings)}
-    assert {timings[k] for k in timings if k not in ("load_s", "prompt_tokens")} == {0}

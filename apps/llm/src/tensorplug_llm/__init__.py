@@ -2,7 +2,7 @@
 
 from tensorplug.gguf import WeightMode
 from tensorplug_llm.engine import Engine, QueueFull
-from tensorplug_llm.generation import Generation, generate
+from tensorplug_llm.generation import generate
 from tensorplug_llm.model import LanguageModel, load_model
 from tensorplug_llm.models import find_model
 from tensorplug_llm.sampling import Sampler, SamplingParams
@@ -10,7 +10,6 @@ from tensorplug_llm.session import Session
 
 __all__ = [
     "Engine",
-    "Generation",
     "LanguageModel",
     "QueueFull",
     "Sampler",

@@ -3,6 +3,7 @@
 import atexit
 import threading
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from tensorplug import DType
 from tensorplug.device import Resource
@@ -20,6 +21,20 @@ CONTEXTS = 2
 
 class QueueFull(TensorplugError):
     """More texts wait than the engine takes; submit again later."""
+
+
+@dataclass(frozen=True, slots=True)
+class Timings:
+    """Seconds and rates of texts of one prompt; planning counts into what it delayed."""
+
+    load_s: float
+    plan_s: float
+    prompt_tokens: int
+    prefill_s: float
+    generated_tokens: int
+    decode_s: float
+    prefill_tokens_per_s: float
+    decode_tokens_per_s: float
 
 
 class Engine(Resource):
@@ -121,7 +136,8 @@ class Engine(Resource):
         if len(prompt) >= self.context:
             raise OptionError(
                 f"prompt: {len(prompt)} tokens leave no room in the context of {self.context} "
-                "tokens; shorten the prompt, or give the engine a larger context or more rows"
+                "tokens; shorten the prompt, or ask for a larger context: this model can have "
+                f"{self.model.hparams.context}"
             )
         wanted = self.context if params.max_tokens is None else len(prompt) + params.max_tokens
         stream = Stream(prompt, lambda: self._cancel(text), self._wakes)
@@ -233,3 +249,25 @@ class Engine(Resource):
     def __repr__(self) -> str:
         state = "closed" if self.closed else f"{len(self._batcher.running)} texts"
         return f"<Engine {self.model.file.path.name}, {state}>"
+
+
+def timings_of(engine: Engine, streams: Sequence[Stream]) -> Timings:
+    """Timings of texts of one prompt that have ended."""
+    begin = streams[0].submitted
+    times = sorted(time for stream in streams for time in stream.times)
+    first, last = (times[0], times[-1]) if times else (begin, begin)
+    size = len(streams[0].prompt)
+    return Timings(
+        load_s=engine.model.load_seconds,
+        plan_s=engine.plan_seconds,
+        prompt_tokens=size,
+        prefill_s=first - begin,
+        generated_tokens=len(times),
+        decode_s=last - first,
+        prefill_tokens_per_s=_rate(size, first - begin),
+        decode_tokens_per_s=_rate(sum(time > first for time in times), last - first),
+    )
+
+
+def _rate(count: int, seconds: float) -> float:
+    return count / seconds if seconds else 0.0

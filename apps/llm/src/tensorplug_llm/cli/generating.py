@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import typer
@@ -12,9 +12,10 @@ from tensorplug.errors import OptionError
 from tensorplug_llm.bench import device_names, thread_count
 from tensorplug_llm.cli.options import Choosing, Remembering
 from tensorplug_llm.cli.output import write
-from tensorplug_llm.generation import Generation
-from tensorplug_llm.model import LanguageModel
-from tensorplug_llm.sampling import Grammars, Sampled, Sampler, SamplingParams
+from tensorplug_llm.engine import Engine, Timings, timings_of
+from tensorplug_llm.model import LanguageModel, context_size
+from tensorplug_llm.sampling import Sampled, SamplingParams
+from tensorplug_llm.stream import Stream
 from tensorplug_llm.tokenizer import StreamDecoder
 
 KV_TYPES = {"f16": tp.F16, "f32": tp.F32}
@@ -38,6 +39,7 @@ def params_of(choosing: Choosing, tokens: int) -> SamplingParams:
         stop=choosing.stop or (),
         seed=choosing.seed,
         max_tokens=tokens,
+        n=choosing.n,
         logprobs=choosing.logprobs,
         json_schema=_text_or_file("--json-schema", choosing.json_schema),
         grammar=_text_or_file("--grammar", choosing.grammar),
@@ -54,40 +56,61 @@ def generate(
     save_graph: Path | None,
     as_json: bool,
 ) -> None:
-    """Print the continuation of a prompt, or one JSON object."""
-    kv = kv_type(remembering.kv)
-    with model.session(remembering.context, kv=kv, on_failure=remembering.on_failure) as session:
-        ids = _prompt_ids(model, prompt, chat=chat)
-        sampler = Sampler(params, constraint=Grammars(model.tokenizer).constraint(params))
-        tokens = params.max_tokens or model.hparams.context
-        generation = Generation(session, ids, tokens=tokens, sampler=sampler)
-        session.check(ids)
-        if save_graph is not None:
-            from tensorplug.inspect import graphfile  # noqa: PLC0415 - seldom asked for
-
-            graphfile.save(session.decode_graph(), save_graph)
-        if not as_json and not chat:
-            write(prompt)
-        decoder = model.tokenizer.stream(stop=params.stop)
-        text = ""
-        for piece in _pieces(generation, decoder):
-            text += piece
-            if piece and not as_json:
-                write(piece)
+    """Print the continuations of a prompt, or one JSON object."""
+    kv, ids = kv_type(remembering.kv), _prompt_ids(model, prompt, chat=chat)
+    context = context_size(model.hparams, remembering.context)
+    if save_graph is not None:
+        _save_graph(model, save_graph, kv)
+    with Engine(
+        model,
+        context=context,
+        rows=context if params.n == 1 else None,
+        texts=params.n,
+        kv=kv,
+        on_failure=remembering.on_failure,
+    ) as engine:
+        results = [Result(s) for s in engine.submit_all([ids], params)]
+        for result in results:
+            if not as_json and not chat:
+                write(prompt)
+            for piece in result.pieces(model.tokenizer.stream(stop=params.stop)):
+                if piece and not as_json:
+                    write(piece)
+            if not as_json:
+                typer.echo()
+        timings = timings_of(engine, [result.stream for result in results])
     if as_json:
-        typer.echo(json.dumps(_report(generation, text), ensure_ascii=False))
+        typer.echo(json.dumps(_report(ids, results, params, timings), ensure_ascii=False))
     else:
-        typer.echo()
-        _summarise(model, generation)
+        _summarise(model, timings)
 
 
-def _pieces(generation: Generation, decoder: StreamDecoder) -> Iterator[str]:
-    for id in generation:
-        yield decoder.feed(id)
-        if decoder.stopped:
-            generation.finish = "stop"
-            return
-    yield decoder.finish()
+@dataclass(slots=True)
+class Result:
+    """One continuation of the prompt."""
+
+    stream: Stream
+    text: str = ""
+    sampled: list[Sampled] = field(default_factory=list)
+
+    def pieces(self, decoder: StreamDecoder) -> Iterator[str]:
+        """The text, as it comes."""
+        for sampled in self.stream:
+            self.sampled.append(sampled)
+            yield self._added(decoder.feed(sampled.token))
+        if not decoder.stopped:
+            yield self._added(decoder.finish())
+
+    def _added(self, piece: str) -> str:
+        self.text += piece
+        return piece
+
+
+def _save_graph(model: LanguageModel, file: Path, kv: tp.DType | None) -> None:
+    from tensorplug.inspect import graphfile  # noqa: PLC0415 - seldom asked for
+
+    with model.session(kv=kv) as session:
+        graphfile.save(session.decode_graph(), file)
 
 
 def _prompt_ids(model: LanguageModel, prompt: str, *, chat: bool) -> list[int]:
@@ -141,17 +164,21 @@ def _text_or_file(option: str, given: str | None) -> str | None:
     return text
 
 
-def _report(generation: Generation, text: str) -> dict[str, object]:
-    report: dict[str, object] = {
-        "prompt_ids": generation.prompt,
-        "ids": generation.ids,
-        "text": text,
-        "finish": generation.finish,
-        "timings": asdict(generation.timings),
-    }
-    if generation.sampler.params.logprobs is not None:
-        report["logprobs"] = [_logprobs(sampled) for sampled in generation.sampled]
-    return report
+def _report(
+    prompt: list[int], results: list[Result], params: SamplingParams, timings: Timings
+) -> dict[str, object]:
+    """What --json prints; several results are a list."""
+    found = [_result(result, params) for result in results]
+    whole: dict[str, object] = {"results": found} if len(found) > 1 else found[0]
+    return {"prompt_ids": prompt, **whole, "timings": asdict(timings)}
+
+
+def _result(result: Result, params: SamplingParams) -> dict[str, object]:
+    stream = result.stream
+    found: dict[str, object] = {"ids": stream.ids, "text": result.text, "finish": stream.finish}
+    if params.logprobs is not None:
+        found["logprobs"] = [_logprobs(sampled) for sampled in result.sampled]
+    return found
 
 
 def _logprobs(sampled: Sampled) -> dict[str, object]:
@@ -159,8 +186,7 @@ def _logprobs(sampled: Sampled) -> dict[str, object]:
     return {"id": sampled.token, "logprob": sampled.logprob, "top": top}
 
 
-def _summarise(model: LanguageModel, generation: Generation) -> None:
-    t = generation.timings
+def _summarise(model: LanguageModel, t: Timings) -> None:
     typer.echo(
         f"[{t.prompt_tokens} prompt tokens in {t.prefill_s:.2f} s, {t.generated_tokens} tokens at "
         f"{t.decode_tokens_per_s:.1f} per second; {device_names(model)}, "

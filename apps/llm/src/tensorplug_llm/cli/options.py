@@ -135,6 +135,10 @@ class Choosing:
             metavar="TEXT|@FILE", help="The text follows this grammar, in GBNF or in Lark."
         ),
     ] = None
+    n: Annotated[
+        int,
+        typer.Option("--n", min=1, help="Continue the prompt this often, by other seeds."),
+    ] = DEFAULTS.n
     seed: Annotated[
         int | None, typer.Option(help="Equal seeds choose equal tokens; random by default.")
     ] = None
