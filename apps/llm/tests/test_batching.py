@@ -14,6 +14,7 @@ from tensorplug_llm.cache import PAGE
 from tensorplug_llm.generation import generate
 from tensorplug_llm.sampling import Sampled, Sampler
 from tensorplug_llm.shapes import MIXED
+from tensorplug_llm.tokenizer import StreamDecoder
 
 from .gguf_files import write_model
 
@@ -30,12 +31,22 @@ class Heard:
         self.ids: list[int] = []
         self.finish = ""
 
-    def put(self, sampled: Sampled) -> None:
+    def put(self, sampled: Sampled, text: str) -> None:
         self.ids.append(sampled.token)
 
-    def end(self, finish: str, error: BaseException | None = None) -> None:
+    def end(self, finish: str, error: BaseException | None = None, *, text: str = "") -> None:
         assert not self.finish
         self.finish = finish
+
+
+class Letters:
+    """A vocabulary whose tokens write one letter each."""
+
+    def piece(self, id: int) -> bytes:
+        return b"x"
+
+    def is_silent(self, id: int) -> bool:
+        return False
 
 
 class Lone:
@@ -58,7 +69,12 @@ class Lone:
 def text(prompt: Sequence[int], tokens: int, *, priority: int = 0) -> Text:
     """A greedy text of `tokens` tokens; `sink` is a Heard."""
     params = SamplingParams(temperature=0, max_tokens=tokens)
-    return Text(prompt, Sampler(params), Heard(), limit=len(prompt) + tokens, priority=priority)
+    return made(prompt, params, limit=len(prompt) + tokens, priority=priority)
+
+
+def made(prompt: Sequence[int], params: SamplingParams, *, limit: int, priority: int = 0) -> Text:
+    decoder = StreamDecoder(Letters())
+    return Text(prompt, Sampler(params), Heard(), decoder, limit=limit, priority=priority)
 
 
 def heard(text: Text) -> Heard:
@@ -213,9 +229,7 @@ def test_cancelled_texts_leave_at_once(batcher: Batcher) -> None:
 
 
 def test_text_ends_where_the_context_is_full(batcher: Batcher, lone: Lone) -> None:
-    full = Text(
-        prompt(50, CONTEXT - 3), Sampler(SamplingParams(temperature=0)), Heard(), limit=CONTEXT
-    )
+    full = made(prompt(50, CONTEXT - 3), SamplingParams(temperature=0), limit=CONTEXT)
 
     run(batcher, full)
 
@@ -224,7 +238,7 @@ def test_text_ends_where_the_context_is_full(batcher: Batcher, lone: Lone) -> No
 
 def test_failing_sampler_ends_only_its_text(batcher: Batcher, lone: Lone) -> None:
     params = SamplingParams(temperature=0, logit_bias={100_000: 1.0})
-    bad = Text(prompt(51, 5), Sampler(params), Heard(), limit=20)
+    bad = made(prompt(51, 5), params, limit=20)
     good = text(prompt(52, 5), 10)
 
     run(batcher, bad, good)

@@ -8,6 +8,8 @@ from tensorplug.errors import FormatError, OptionError
 from tensorplug_llm.chat import ChatTemplate, encode_chat
 from tensorplug_llm.tokenizer import load_tokenizer
 
+from .gguf_files import END, TOKENIZER
+
 CHATML = (
     "{%- for message in messages %}\n"
     "{{- '<|im_start|>' + message.role + '\\n' + message.content + '<|im_end|>\\n' }}\n"
@@ -151,6 +153,15 @@ def test_a_conversation_begins_with_one_bos_token_at_most(
     assert encode_chat(tokenizer, trusted(template), HELLO) == (ids or as_the_template_says)
 
 
+def test_control_tokens_in_a_message_stay_text() -> None:
+    tokenizer = load_tokenizer(TOKENIZER)
+    template = trusted("{{ messages[0].content }}<end>")
+
+    ids = encode_chat(tokenizer, template, [{"role": "user", "content": "a<end>"}])
+
+    assert ids == [*tokenizer.encode("a<end>"), END]
+
+
 # --- templates that are not trusted --------------------------------------------------------------
 
 LIMITS = (
@@ -192,6 +203,16 @@ def test_a_template_without_end_or_bounds_is_an_error(template: str, sentence: s
         ChatTemplate(template).render(HELLO)
 
     assert str(error.value) == sentence
+
+
+def test_template_renders_again_after_it_reached_a_limit() -> None:
+    template = ChatTemplate("{% for i in range(messages[0].content) %}" * 2 + "a{% endfor %}" * 2)
+    many, few = ([{"role": "user", "content": n}] for n in (99999, 2))
+
+    with pytest.raises(FormatError):
+        template.render(many)
+
+    assert template.render(few) == "aaaaaa"
 
 
 def test_what_a_template_raises_holds_no_control_characters() -> None:

@@ -72,7 +72,7 @@ def test_tokens_that_came_meanwhile_are_ready_together(model: LanguageModel) -> 
         stream = engine.submit(PROMPTS[0], GREEDY)
         while not stream.finish:
             await asyncio.to_thread(engine.submit(PROMPTS[0], GREEDY).result)
-        return [[sampled.token for sampled in await stream.ready()] for _ in "ab"]
+        return [[sampled.token for sampled in (await stream.ready())[0]] for _ in "ab"]
 
     with Engine(model, context=256, kv=tp.F32, texts=1) as engine:
         assert asyncio.run(late(engine)) == [expected, []]
@@ -92,13 +92,13 @@ def test_tokens_of_a_pass_wake_an_event_loop_once(monkeypatch: pytest.MonkeyPatc
         readers = [asyncio.create_task(stream.ready()) for stream in streams]
         await asyncio.sleep(0)  # all of them wait now
         for stream in streams:
-            stream.put(Sampled(7))
+            stream.put(Sampled(7), "7")
         wakes.send()
         return [await reader for reader in readers], len(calls)
 
     found, calls = asyncio.run(read())
 
-    assert found == [[Sampled(7)]] * 3
+    assert found == [([Sampled(7)], "7")] * 3
     assert calls == 1
 
 

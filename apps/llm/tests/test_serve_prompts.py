@@ -2,9 +2,9 @@
 
 import pytest
 
-from tensorplug_llm.chat import ChatTemplate
+from tensorplug_llm.chat import GUARDS, ChatTemplate
 from tensorplug_llm.serve.errors import ServeError
-from tensorplug_llm.serve.prompts import GUARDS, Prompts
+from tensorplug_llm.serve.prompts import Prompts
 from tensorplug_llm.tokenizer import load_tokenizer
 
 from .gguf_files import END, TOKENIZER

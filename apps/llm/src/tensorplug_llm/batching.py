@@ -26,10 +26,10 @@ FORGOTTEN = 0.995
 
 
 class Sink(Protocol):
-    """Receives the tokens of a text and its end."""
+    """Receives the tokens of a text, the characters that they complete, and its end."""
 
-    def put(self, sampled: Sampled) -> None: ...
-    def end(self, finish: str, error: BaseException | None = None) -> None: ...
+    def put(self, sampled: Sampled, text: str) -> None: ...
+    def end(self, finish: str, error: BaseException | None = None, *, text: str = "") -> None: ...
 
 
 class Text:
@@ -40,14 +40,14 @@ class Text:
         prompt: Sequence[int],
         sampler: Sampler,
         sink: Sink,
+        decoder: StreamDecoder,
         *,
         limit: int,
         priority: int = 0,
-        decoder: StreamDecoder | None = None,
     ) -> None:
         """`limit` is the number of tokens after which it ends, the prompt included.
 
-        A `decoder` ends it where it finds a stop string.
+        The `decoder` ends it where it finds a stop string.
         """
         self.ids = list(prompt)
         self.sampler = sampler
@@ -299,12 +299,10 @@ class Batcher:
             self._end(text, "stop")
             return
         text.ids.append(sampled.token)
-        text.sink.put(sampled)
-        if text.decoder is not None:
-            text.decoder.feed(sampled.token)
-            if text.decoder.stopped:
-                self._end(text, "stop")
-                return
+        text.sink.put(sampled, text.decoder.feed(sampled.token))
+        if text.decoder.stopped:
+            self._end(text, "stop")
+            return
         if len(text.ids) >= text.limit:
             wanted = text.sampler.params.max_tokens
             is_long = wanted is not None and len(text.ids) == text.prompt_tokens + wanted
@@ -313,7 +311,7 @@ class Batcher:
     def _end(self, text: Text, finish: str, error: BaseException | None = None) -> None:
         if text in self.running:
             self._leave(text)
-        text.sink.end(finish, error)
+        text.sink.end(finish, error, text=text.decoder.finish())
 
     def _restore(self) -> None:
         """Read all running texts again, after a device was lost with a part of the cache."""

@@ -2,24 +2,20 @@
 
 import hashlib
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from tensorplug.errors import FormatError, OptionError
 from tensorplug_llm import rendering
+from tensorplug_llm.confined import Renderer
 from tensorplug_llm.tokenizer import Tokenizer
 
 KEY = "tokenizer.chat_template"
 
 Message = Mapping[str, Any]
 """`role` and `content`, and whatever else a template may ask for."""
-
-
-PATIENCE = 30.0
-"""Seconds after which a template is stopped that sleeps instead of computing."""
+GUARDS = tuple(map(chr, range(0xFDD0, 0xFDF0)))
+"""Noncharacters of Unicode, which no text has a use for."""
 
 KNOWN = frozenset({"872be49dbb638044ad01b60388f48d469ff2980e5f0dccdc22ec907db54d0788"})
 """SHA-256 of templates that were reviewed: that of smollm2-135m."""
@@ -29,14 +25,15 @@ class ChatTemplate:
     """The Jinja2 template of a model, run in a sandbox.
 
     Templates come with models from anywhere: each runs in a process of its own, limited to 2 s of
-    processor time and 512 MiB. A template that is `trusted`, or among those KNOWN, runs in this
-    process, without limits and 0.2 s faster.
+    processor time for a conversation and to 512 MiB. The process stays for the next conversation.
+    A template that is `trusted`, or among those KNOWN, runs in this process, without limits.
     """
 
     def __init__(self, source: str, *, trusted: bool = False) -> None:
         self.source = source
         digest = hashlib.sha256(source.encode(errors="surrogatepass")).hexdigest()
         self.trusted = trusted or digest in KNOWN
+        self._renderer = Renderer(KEY)
 
     @classmethod
     def from_metadata(cls, metadata: Mapping[str, object]) -> "ChatTemplate":
@@ -72,9 +69,12 @@ class ChatTemplate:
             "add_generation_prompt": add_generation_prompt,
         }
         request = _as_json({"source": self.source, "values": values})
-        answer = rendering.answer(**json.loads(request)) if self.trusted else _confined(request)
+        if self.trusted:
+            answer = rendering.answer(**json.loads(request))
+        else:
+            answer = json.loads(self._renderer.answer(request))
         if "text" in answer:
-            return answer["text"]
+            return str(answer["text"])
         if "refused" in answer:
             raise OptionError(
                 f"{KEY}: refuses these messages: {answer['refused']}; change their roles or order"
@@ -95,60 +95,55 @@ def _as_json(request: Mapping[str, Any]) -> str:
         ) from error
 
 
-def _confined(request: str) -> dict[str, str]:
-    """The answer to a request, from another process. Raises FormatError at its limits."""
-    try:
-        done = subprocess.run(
-            [sys.executable, "-P", rendering.__file__],
-            input=request,
-            env={
-                **os.environ,
-                "PYTHONPATH": os.pathsep.join(sys.path),
-                "PYTHONIOENCODING": "utf-8",
-            },
-            check=False,
-            capture_output=True,
-            encoding="utf-8",
-            errors="replace",
-            timeout=PATIENCE,
-        )
-    except subprocess.TimeoutExpired:
-        done = None
-    if done is not None and done.returncode == 0:
-        answer: dict[str, str] = json.loads(done.stdout)
-        return answer
-    words = done.stderr.splitlines() if done is not None else []
-    if words and words[-1] != "MemoryError":
-        raise FormatError(f"{KEY}: the process that renders it failed: {words[-1]}")
-    limits = f"{rendering.SECONDS} s or {rendering.MEMORY >> 20} MiB"
-    raise FormatError(
-        f"{KEY}: takes more than {limits} on these messages; the model's template is broken or "
-        "malicious, so give a plain prompt"
-    )
-
-
 def encode_chat(
     tokenizer: Tokenizer,
     template: ChatTemplate,
     messages: Iterable[Message],
     *,
     add_generation_prompt: bool = True,
+    variables: Mapping[str, Any] | None = None,
 ) -> list[int]:
     """Return the token ids of a conversation, with one bos token even if the template writes one.
 
-    Texts of control tokens count as these tokens, in messages too: that is how templates work.
-    Raises FormatError and OptionError as `ChatTemplate.render` does.
+    Control tokens are those that the template writes: their texts in messages and in `variables`
+    stay text. Raises FormatError and OptionError as `ChatTemplate.render` does.
     """
+    given = {"messages": [dict(message) for message in messages], "variables": variables or {}}
+    guard = _unused(str(given))
+    guarded = _guarded(given, tokenizer, guard)
     bos, eos = tokenizer.bos, tokenizer.eos
     prompt = template.render(
-        messages,
+        guarded["messages"],
         bos="" if bos is None else tokenizer.decode([bos], special=True),
         eos="" if eos is None else tokenizer.decode([eos], special=True),
         add_generation_prompt=add_generation_prompt,
+        variables=guarded["variables"],
     )
-    ids = tokenizer.encode(prompt, parse_special=True)
+    ids = tokenizer.encode(prompt, parse_special=True, guard=guard)
     twice = tokenizer.add_bos and ids[:2] == [bos, bos]
     return ids[1:] if twice else ids
+
+
+def _unused(text: str) -> str:
+    """A noncharacter that a text does not have."""
+    for guard in GUARDS:
+        if guard not in text and ascii(guard)[1:-1] not in text:
+            return guard
+    raise OptionError("chat: the messages have all noncharacters of Unicode; leave one out")
+
+
+def _guarded(value: Any, tokenizer: Tokenizer, guard: str) -> Any:
+    """A value whose texts do not have control tokens."""
+    if isinstance(value, str):
+        return tokenizer.guarded(value, guard)
+    if isinstance(value, Mapping):
+        return {
+            _guarded(key, tokenizer, guard): _guarded(part, tokenizer, guard)
+            for key, part in value.items()
+        }
+    if isinstance(value, list | tuple):
+        return [_guarded(part, tokenizer, guard) for part in value]
+    return value
 
 
 def _checked(messages: Iterable[Message]) -> Sequence[dict[str, Any]]:

@@ -2,7 +2,7 @@
 
 import atexit
 import threading
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
 
 from tensorplug import DType
@@ -11,7 +11,7 @@ from tensorplug.errors import Closed, OptionError, TensorplugError
 from tensorplug_llm.batching import Batcher, Text
 from tensorplug_llm.cache import PAGE, pages_of
 from tensorplug_llm.model import LanguageModel, context_size
-from tensorplug_llm.sampling import Grammars, Sampler, SamplingParams
+from tensorplug_llm.sampling import Grammars, Sampler, SamplingParams, check_biases
 from tensorplug_llm.stream import Stream, Wakes
 
 DONE = object()
@@ -21,6 +21,10 @@ CONTEXTS = 2
 
 class QueueFull(TensorplugError):
     """More texts wait than the engine takes; submit again later."""
+
+
+class PromptTooLong(OptionError):
+    """A prompt leaves no room for an answer in the context."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,22 +102,31 @@ class Engine(Resource):
         *,
         priority: int = 0,
         index: int = 0,
+        shown: Container[int] = (),
     ) -> Stream:
         """Continue a prompt of token ids; texts of higher `priority` go first.
 
         It ends with the token that completes a stop string. `index` numbers results of one prompt:
-        each draws by a seed of its own. Raises OptionError, QueueFull.
+        each draws by a seed of its own. The text of the stream has control tokens only where they
+        are `shown`. Raises OptionError, PromptTooLong, QueueFull.
         """
-        return self._take([self._text(prompt, params or SamplingParams(), priority, index)])[0]
+        return self._take([self._text(prompt, params or SamplingParams(), priority, index, shown)])[
+            0
+        ]
 
     def submit_all(
-        self, prompts: Sequence[Sequence[int]], params: SamplingParams, *, priority: int = 0
+        self,
+        prompts: Sequence[Sequence[int]],
+        params: SamplingParams,
+        *,
+        priority: int = 0,
+        shown: Container[int] = (),
     ) -> list[Stream]:
         """Continue each prompt `params.n` times, or none of them where one is refused.
 
-        A prompt is read once. Raises OptionError, QueueFull.
+        A prompt is read once. Raises OptionError, PromptTooLong, QueueFull.
         """
-        made = [self._text(p, params, priority, i) for p in prompts for i in range(params.n)]
+        made = [self._text(p, params, priority, i, shown) for p in prompts for i in range(params.n)]
         return self._take(made)
 
     def prepare(self) -> threading.Event:
@@ -129,12 +142,18 @@ class Engine(Resource):
         return done
 
     def _text(
-        self, prompt: Sequence[int], params: SamplingParams, priority: int, index: int
+        self,
+        prompt: Sequence[int],
+        params: SamplingParams,
+        priority: int,
+        index: int,
+        shown: Container[int],
     ) -> tuple[Text, Stream]:
         """A text and its stream, not submitted yet."""
         self.model.check_ids(prompt)
+        check_biases(params, self.model.tokenizer.vocab_size)
         if len(prompt) >= self.context:
-            raise OptionError(
+            raise PromptTooLong(
                 f"prompt: {len(prompt)} tokens leave no room in the context of {self.context} "
                 "tokens; shorten the prompt, or ask for a larger context: this model can have "
                 f"{self.model.hparams.context}"
@@ -145,9 +164,9 @@ class Engine(Resource):
             prompt,
             Sampler(params, index=index, constraint=self._grammars.constraint(params)),
             stream,
+            self.model.tokenizer.stream(stop=params.stop, shown=shown),
             limit=min(wanted, self.context),
             priority=priority,
-            decoder=self.model.tokenizer.stream(stop=params.stop) if params.stop else None,
         )
         return text, stream
 

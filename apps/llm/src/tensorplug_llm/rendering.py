@@ -6,18 +6,20 @@ process of its own. It imports nothing else of the package: that would take long
 """
 
 import json
+import signal
 import sys
 from collections.abc import Mapping
 from datetime import datetime
+from functools import lru_cache
 from typing import Any, NoReturn
 
-from jinja2 import TemplateSyntaxError, nodes
+from jinja2 import Template, TemplateSyntaxError, nodes
 from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 SECONDS = 2
-"""Processor time that rendering may take."""
+"""Processor time that one rendering may take."""
 MEMORY = 512 << 20
 """Bytes of address space that the process may have."""
 MOST_TEXT = 16 << 20
@@ -33,7 +35,7 @@ def answer(source: str, values: Mapping[str, Any]) -> dict[str, str]:
     `failed`: the exception that it raised.
     """
     try:
-        template = _environment().from_string(source)
+        template = _compiled(source)
     except Exception as error:  # noqa: BLE001 - deep nesting and lone surrogates fail in Python's compiler
         line = f"line {error.lineno}: " if isinstance(error, TemplateSyntaxError) else ""
         return {"broken": f"{line}{_quoted(error)}"}
@@ -69,6 +71,11 @@ class _Generation(Extension):
         return parser.parse_statements(("name:endgeneration",), drop_needle=True)
 
 
+@lru_cache(maxsize=8)
+def _compiled(source: str) -> Template:
+    return _environment().from_string(source)
+
+
 def _environment() -> ImmutableSandboxedEnvironment:
     environment = ImmutableSandboxedEnvironment(
         trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols, _Generation]
@@ -93,23 +100,27 @@ def _now(pattern: str) -> str:
 
 
 def main() -> None:
-    """Read a template and values as JSON, write the answer as JSON, under the system's limits."""
+    """Answer requests, a line of JSON each, under the system's limits."""
     try:
         import resource  # noqa: PLC0415 - Windows has none
     except ImportError:
-        pass
+        limited = False
     else:
-        limits = {
-            resource.RLIMIT_AS: MEMORY,
-            resource.RLIMIT_CPU: SECONDS,
-            resource.RLIMIT_CORE: 0,
-        }
-        for what, most in limits.items():
+        limited = True
+        for what, most in ((resource.RLIMIT_AS, MEMORY), (resource.RLIMIT_CORE, 0)):
             hard = resource.getrlimit(what)[1]
             least = most if hard == resource.RLIM_INFINITY else min(most, hard)
             resource.setrlimit(what, (least, least))
-    request = json.load(sys.stdin)
-    sys.stdout.write(json.dumps(answer(request["source"], request["values"])))
+    for line in sys.stdin:
+        request = json.loads(line)
+        if limited:
+            # Its signal ends the process: nothing that a template does can catch it.
+            signal.setitimer(signal.ITIMER_PROF, SECONDS)
+        found = json.dumps(answer(request["source"], request["values"]))
+        if limited:
+            signal.setitimer(signal.ITIMER_PROF, 0)
+        sys.stdout.write(f"{found}\n")
+        sys.stdout.flush()
 
 
 if __name__ == "__main__":

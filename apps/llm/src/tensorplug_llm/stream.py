@@ -53,6 +53,7 @@ class Stream:
         """When each token came, on the clock of `time.perf_counter`."""
         self._cancel = cancel
         self._items: deque[Sampled] = deque()
+        self._texts: list[str] = []
         self._changed = threading.Condition()
         self._wakes = wakes
         self._waiting: list[asyncio.Future[None]] = []
@@ -89,13 +90,17 @@ class Stream:
             return self._items.popleft()
         raise StopAsyncIteration
 
-    async def ready(self) -> list[Sampled]:
-        """Wait for tokens; return all that have come, and none at the end of the text."""
+    async def ready(self) -> tuple[list[Sampled], str]:
+        """Wait for tokens; return all that have come with the characters that they complete.
+
+        There are none at the end of the text, only characters that were held back until then.
+        """
         await self._arrival()
-        found = []
-        while self._items:
-            found.append(self._items.popleft())
-        return found
+        with self._changed:
+            found, text = list(self._items), "".join(self._texts)
+            self._items.clear()
+            self._texts.clear()
+        return found, text
 
     async def _arrival(self) -> None:
         """Wait until there are tokens or the text has ended."""
@@ -113,17 +118,19 @@ class Stream:
 
     # --- for the engine ----------------------------------------------------------------------
 
-    def put(self, sampled: Sampled) -> None:
-        """Add a token."""
+    def put(self, sampled: Sampled, text: str) -> None:
+        """Add a token and the characters that it completes."""
         with self._changed:
+            self._texts.append(text)
             self.ids.append(sampled.token)
             self.times.append(time.perf_counter())
             self._items.append(sampled)
             self._wake()
 
-    def end(self, finish: str, error: BaseException | None = None) -> None:
-        """Say that no more tokens come, and why."""
+    def end(self, finish: str, error: BaseException | None = None, *, text: str = "") -> None:
+        """Say that no more tokens come, and why, with the characters that were held back."""
         with self._changed:
+            self._texts.append(text)
             self.finish, self.error = finish, error
             self._wake()
 

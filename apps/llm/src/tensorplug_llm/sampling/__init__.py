@@ -2,6 +2,6 @@
 
 from tensorplug_llm.sampling.grammar import Grammars
 from tensorplug_llm.sampling.params import SamplingParams
-from tensorplug_llm.sampling.sampler import Sampled, Sampler
+from tensorplug_llm.sampling.sampler import Sampled, Sampler, check_biases
 
-__all__ = ["Grammars", "Sampled", "Sampler", "SamplingParams"]
+__all__ = ["Grammars", "Sampled", "Sampler", "SamplingParams", "check_biases"]

@@ -90,7 +90,7 @@ class Sampler:
         """The logits with bias, penalties and constraint."""
         params = self.params
         if params.logit_bias:
-            _check_bias(params, logits.size)
+            check_biases(params, logits.size)
             logits = rules.add_bias(logits, params.logit_bias)
         if params.penalises and history:
             last = params.repeat_last_n
@@ -156,8 +156,9 @@ def _check_allowed(*, possible: bool) -> None:
         )
 
 
-def _check_bias(params: SamplingParams, size: int) -> None:
-    largest = max(params.logit_bias)
+def check_biases(params: SamplingParams, size: int) -> None:
+    """Refuse a `logit_bias` for tokens that a vocabulary of `size` does not have."""
+    largest = max(params.logit_bias, default=0)
     if largest >= size:
         raise OptionError(
             f"sampling: logit_bias names token {largest}, and this model knows 0 to {size - 1}"

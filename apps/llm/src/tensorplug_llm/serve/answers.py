@@ -1,15 +1,19 @@
 """OpenAI's JSON of answers, whole and in parts, from what was generated."""
 
 import json
+import secrets
+import string
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from tensorplug_llm.sampling import Sampled
+from tensorplug_llm.serve.calls import Call
 from tensorplug_llm.serve.texts import Piece
 from tensorplug_llm.tokenizer import Tokenizer
 
 Json = dict[str, Any]
+ID_LETTERS = string.ascii_letters + string.digits
 DONE = b"data: [DONE]\n\n"
 _encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
@@ -34,6 +38,7 @@ class Result:
     def __init__(self) -> None:
         self.text = ""
         self.sampled: list[Sampled] = []
+        self.calls: list[Call] = []
         self.finish: str | None = None
 
     def add(self, piece: Piece) -> None:
@@ -41,6 +46,7 @@ class Result:
         self.text += piece.text
         self.finish = piece.finish
         self.sampled += piece.sampled
+        self.calls += piece.calls
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +78,7 @@ class ChatAnswer(Head):
         choices = [
             {
                 "index": index,
-                "message": {"role": "assistant", "content": result.text, "refusal": None},
+                "message": _message(result),
                 "logprobs": self._logprobs(result.sampled),
                 "finish_reason": result.finish,
             }
@@ -86,7 +92,14 @@ class ChatAnswer(Head):
 
     def part(self, piece: Piece) -> Json:
         """What follows in a result."""
-        delta = {"content": piece.text} if piece.text or piece.finish is None else {}
+        delta: Json = {}
+        if piece.text or not (piece.finish or piece.calls):
+            delta["content"] = piece.text
+        if piece.calls:
+            delta["tool_calls"] = [
+                {"index": index, **_call(call)}
+                for index, call in enumerate(piece.calls, piece.called)
+            ]
         return self._part(piece.index, delta, piece.sampled, piece.finish)
 
     def last(self, used: Json) -> Json:
@@ -123,6 +136,24 @@ class ChatAnswer(Head):
             "logprob": logprob,
             "bytes": list(piece),
         }
+
+
+def _message(result: Result) -> Json:
+    message: Json = {"role": "assistant", "content": result.text, "refusal": None}
+    if result.calls:
+        message["content"] = result.text or None
+        message["tool_calls"] = list(map(_call, result.calls))
+    return message
+
+
+def _call(call: Call) -> Json:
+    function = {"name": call.name, "arguments": call.arguments}
+    return {"id": _call_id(), "type": "function", "function": function}
+
+
+def _call_id() -> str:
+    """Nine letters and digits, which is what templates of Mistral's models ask for."""
+    return "".join(secrets.choice(ID_LETTERS) for _ in range(9))
 
 
 class CompletionAnswer(Head):

@@ -7,6 +7,7 @@ import secrets
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from typing import Any
 
 from starlette.requests import Request
@@ -19,6 +20,7 @@ from tensorplug_llm.model import LanguageModel
 from tensorplug_llm.sampling import SamplingParams
 from tensorplug_llm.serve import answers, requests
 from tensorplug_llm.serve.answers import ChatAnswer, CompletionAnswer, Result
+from tensorplug_llm.serve.calls import CallReader
 from tensorplug_llm.serve.errors import ServeError
 from tensorplug_llm.serve.events import EventStream, unless_gone
 from tensorplug_llm.serve.guard import RECORD, Guard, Record, refusal_of
@@ -26,7 +28,9 @@ from tensorplug_llm.serve.limits import Key, Limits, read_body
 from tensorplug_llm.serve.logs import log
 from tensorplug_llm.serve.metrics import Metrics
 from tensorplug_llm.serve.prompts import Prompts
+from tensorplug_llm.serve.reading import parse
 from tensorplug_llm.serve.texts import Piece, Texts
+from tensorplug_llm.serve.tools import Tools
 from tensorplug_llm.stream import Stream
 
 Answer = ChatAnswer | CompletionAnswer
@@ -125,8 +129,11 @@ class Server:
     async def _chat(self, request: Request) -> Response | EventStream:
         wanted = requests.chat_request(await self._body(request))
         served = self._find(wanted.model)
-        params = self._allowed(wanted.params, served)
-        prompt = await asyncio.to_thread(served.prompts.chat, wanted.messages)
+        prompts, tools = served.prompts, wanted.tools
+        prompt = await asyncio.to_thread(prompts.chat, wanted.messages, tools)
+        params = requests.limited(wanted.params, self._limits.tokens)
+        if tools is not None and (grammar := prompts.grammar(tools)) is not None:
+            params = replace(params, grammar=grammar)
         head = self._head(ChatAnswer, "chatcmpl", served, params)
         wanted = replace(wanted, params=params)
         return await self._generate(request, served, [prompt], wanted, head)
@@ -134,7 +141,7 @@ class Server:
     async def _complete(self, request: Request) -> Response | EventStream:
         wanted = requests.completion_request(await self._body(request))
         served = self._find(wanted.model)
-        params = self._allowed(wanted.params, served)
+        params = requests.limited(wanted.params, self._limits.tokens)
         prompts = [
             await asyncio.to_thread(served.prompts.text, prompt)
             if isinstance(prompt, str)
@@ -156,10 +163,12 @@ class Server:
         record: Record = request.scope[RECORD]
         record.model = served.name
         record.prompt_tokens = sum(map(len, prompts))
+        tools = wanted.tools if isinstance(wanted, requests.ChatRequest) else None
         # In a thread: a schema is compiled here.
-        streams = await asyncio.to_thread(_submit, served, prompts, wanted.params)
+        streams = await asyncio.to_thread(_submit, served, prompts, wanted.params, tools)
         self._metrics.prompt_tokens.labels(served.name).inc(record.prompt_tokens)
-        texts = Texts(served.model.tokenizer, streams, wanted.params.stop)
+        readers = partial(_call_reader, served, tools) if tools else None
+        texts = Texts(streams, readers)
 
         def close() -> None:
             texts.cancel()
@@ -182,7 +191,7 @@ class Server:
     # --- parts -------------------------------------------------------------------------------
 
     async def _body(self, request: Request) -> dict[str, Any]:
-        return requests.parse(await read_body(request.stream(), self._limits))
+        return parse(await read_body(request.stream(), self._limits))
 
     def _find(self, name: str | None) -> Served:
         if name is None:
@@ -196,10 +205,6 @@ class Server:
                 code="model_not_found",
             )
         return self._models[name]
-
-    def _allowed(self, params: SamplingParams, served: Served) -> SamplingParams:
-        requests.check_biases(params, served.model.tokenizer.vocab_size)
-        return requests.limited(params, self._limits.tokens)
 
     def _head(
         self, kind: Callable[..., Answer], prefix: str, served: Served, params: SamplingParams
@@ -254,32 +259,28 @@ async def _events(
 
 
 def _says_something(piece: Piece, head: Answer) -> bool:
-    return bool(piece.text or piece.finish or (head.logprobs and piece.sampled))
+    return bool(piece.text or piece.finish or piece.calls or (head.logprobs and piece.sampled))
 
 
 def _submit(
-    served: Served, prompts: Sequence[Sequence[int]], params: SamplingParams
+    served: Served,
+    prompts: Sequence[Sequence[int]],
+    params: SamplingParams,
+    tools: Tools | None,
 ) -> list[Stream]:
     """Submit all results of all prompts, or none."""
-    for prompt in prompts:
-        _check_room(served, prompt)
+    shown = served.prompts.shown() if tools else frozenset()
     try:
-        return served.engine.submit_all(prompts, params)
+        return served.engine.submit_all(prompts, params, shown=shown)
     except Exception as error:
         _note(served, error)
         raise
 
 
-def _check_room(served: Served, prompt: Sequence[int]) -> None:
-    context = served.engine.context
-    if len(prompt) >= context:
-        raise ServeError(
-            400,
-            f"prompt: has {len(prompt)} tokens, and the context of {context} tokens must have room "
-            "for an answer; shorten it",
-            param="messages",
-            code="context_length_exceeded",
-        )
+def _call_reader(served: Served, tools: Tools) -> CallReader:
+    assert served.prompts.form is not None, "the prompt was written with a form of calls"
+    names = {tool.name for tool in tools.tools}
+    return CallReader(served.prompts.form, names, parallel=tools.parallel)
 
 
 def _note(served: Served, error: Exception) -> None:

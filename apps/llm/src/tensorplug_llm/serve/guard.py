@@ -3,6 +3,7 @@
 import asyncio
 import json
 import logging
+import re
 import time
 import traceback
 from collections.abc import Mapping
@@ -13,7 +14,7 @@ from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tensorplug.errors import FormatError, OptionError, TensorplugError
-from tensorplug_llm.engine import QueueFull
+from tensorplug_llm.engine import PromptTooLong, QueueFull
 from tensorplug_llm.serve.errors import ServeError
 from tensorplug_llm.serve.limits import Key, Limits, check_length
 from tensorplug_llm.serve.logs import log
@@ -129,8 +130,11 @@ def refusal_of(error: Exception) -> ServeError:
         return ServeError(error.status_code, f"server: {error.detail}")
     if isinstance(error, QueueFull):
         return ServeError(429, str(error), retry_after=RETRY_AFTER)
+    if isinstance(error, PromptTooLong):
+        return ServeError(400, str(error), param="messages", code="context_length_exceeded")
     if isinstance(error, OptionError | FormatError):
-        return ServeError(400, str(error))
+        named = re.match(r"sampling: (\w+)", str(error))
+        return ServeError(400, str(error), param=named and named[1])
     if isinstance(error, TensorplugError):
         return ServeError(503, f"server: cannot compute: {error}")
     return ServeError(500, "server: failed on this request; its log says where")

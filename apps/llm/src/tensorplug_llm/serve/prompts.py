@@ -1,15 +1,14 @@
 """`Prompts`: the token ids of what clients send; their texts cannot write control tokens."""
 
-import threading
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tensorplug_llm.chat import ChatTemplate
+from tensorplug_llm.chat import ChatTemplate, encode_chat
 from tensorplug_llm.serve.errors import ServeError
+from tensorplug_llm.serve.forms import form_of
+from tensorplug_llm.serve.tools import Tools
 from tensorplug_llm.tokenizer import Tokenizer
-
-GUARDS = tuple(map(chr, range(0xFDD0, 0xFDF0)))
-"""Noncharacters of Unicode, which no text has a use for."""
 
 
 class Prompts:
@@ -17,15 +16,15 @@ class Prompts:
 
     def __init__(self, tokenizer: Tokenizer, template: ChatTemplate | None) -> None:
         self.template = template
+        self.form = None if template is None else form_of(template.source)
+        """How the model writes calls; None where it knows no tools."""
         self._tokenizer = tokenizer
-        self._encoding = threading.Lock()
 
     def text(self, text: str, *, add_special: bool = True) -> list[int]:
         """The ids of a text to continue."""
-        with self._encoding:
-            return self._tokenizer.encode(text, add_special=add_special)
+        return self._tokenizer.encode(text, add_special=add_special)
 
-    def chat(self, messages: Sequence[Mapping[str, Any]]) -> list[int]:
+    def chat(self, messages: Sequence[Mapping[str, Any]], tools: Tools | None = None) -> list[int]:
         """The ids of a conversation, by the model's template. Raises FormatError, OptionError."""
         if self.template is None:
             raise ServeError(
@@ -33,33 +32,34 @@ class Prompts:
                 "messages: the model has no chat template; use /v1/completions",
                 param="messages",
             )
-        tokenizer = self._tokenizer
-        guard = _unused(str(messages))
-        prompt = self.template.render(
-            [self._guarded(message, guard) for message in messages],
-            bos=self._shown(tokenizer.bos),
-            eos=self._shown(tokenizer.eos),
-        )
-        with self._encoding:
-            ids = tokenizer.encode(prompt, parse_special=True, guard=guard)
-        twice = tokenizer.add_bos and ids[:2] == [tokenizer.bos, tokenizer.bos]
-        return ids[1:] if twice else ids
+        if self.form is None and (tools or any("tool_calls" in message for message in messages)):
+            raise ServeError(
+                400,
+                "tools: the chat template of this model has no form of calls that this server "
+                "knows; leave them out, or use another model",
+                param="tools",
+                code="unsupported_parameter",
+            )
+        variables = {"tools": [tool.told for tool in tools.tools]} if tools else None
+        return encode_chat(self._tokenizer, self.template, messages, variables=variables)
 
-    def _guarded(self, value: Any, guard: str) -> Any:
-        """A value whose texts do not have control tokens."""
-        if isinstance(value, str):
-            return self._tokenizer.guarded(value, guard)
-        if isinstance(value, Mapping):
-            return {key: self._guarded(part, guard) for key, part in value.items()}
-        return [self._guarded(part, guard) for part in value] if isinstance(value, list) else value
+    def grammar(self, tools: Tools) -> str | None:
+        """What holds an answer to a call, where one is forced."""
+        if self.form is None or not tools.forced:
+            return None
+        return self.form.grammar(tools.forced, self._literal)
 
-    def _shown(self, token: int | None) -> str:
-        return "" if token is None else self._tokenizer.decode([token], special=True)
+    def shown(self) -> frozenset[int]:
+        """Control tokens that calls are written with."""
+        markers = self.form.markers if self.form else ()
+        ids = [token for marker in markers if (token := self._control(marker)) is not None]
+        return frozenset(ids)
 
+    def _literal(self, text: str) -> str:
+        token = self._control(text)
+        return json.dumps(text) if token is None else f"<[{token}]>"
 
-def _unused(text: str) -> str:
-    """A noncharacter that a text does not have."""
-    for guard in GUARDS:
-        if guard not in text and ascii(guard)[1:-1] not in text:
-            return guard
-    raise ServeError(400, "messages: have all noncharacters of Unicode; leave one out")
+    def _control(self, text: str) -> int | None:
+        """The control token with this text."""
+        ids = self._tokenizer.encode(text, add_special=False, parse_special=True)
+        return ids[0] if len(ids) == 1 and self._tokenizer.is_silent(ids[0]) else None

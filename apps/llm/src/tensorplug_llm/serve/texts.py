@@ -1,13 +1,13 @@
 """`Texts`: the results of one request, in pieces as they come."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 
 from tensorplug_llm.sampling import Sampled
+from tensorplug_llm.serve.calls import Call, CallReader
 from tensorplug_llm.serve.errors import ServeError
 from tensorplug_llm.stream import Stream
-from tensorplug_llm.tokenizer import Tokenizer
 
 FINISH = {"stop": "stop", "length": "length", "context": "length"}
 """OpenAI's `finish_reason` of what ended a stream."""
@@ -15,26 +15,28 @@ FINISH = {"stop": "stop", "length": "length", "context": "length"}
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """What follows in a result: text, often none, the tokens that were chosen, and its end."""
+    """What follows in a result: text, often none, calls, the tokens that were chosen, its end."""
 
     index: int
     text: str
     sampled: Sequence[Sampled] = ()
     finish: str | None = None
+    calls: Sequence[Call] = ()
+    called: int = 0
+    """Calls of the result before these."""
 
 
 class Texts:
-    """The results of one request, decoded; iterate once. `cancel` gives back their pages."""
+    """The results of one request; iterate once. `cancel` gives back their pages."""
 
     def __init__(
-        self, tokenizer: Tokenizer, streams: Sequence[Stream], stop: Sequence[str]
+        self, streams: Sequence[Stream], readers: Callable[[], CallReader] | None = None
     ) -> None:
+        """`readers` makes what finds calls in one result."""
         self.streams = streams
-        self.prompt_tokens = 0
         self.tokens = 0
         """Tokens of all results so far."""
-        self._tokenizer = tokenizer
-        self._stop = stop
+        self._readers = readers
 
     def cancel(self) -> None:
         """End all results that are not complete."""
@@ -48,21 +50,24 @@ class Texts:
         return results[0] if len(results) == 1 else _merged(results)
 
     async def _pieces(self, index: int, stream: Stream) -> AsyncIterator[Piece]:
-        decoder = self._tokenizer.stream(stop=self._stop)
-        while ready := await stream.ready():
-            text = ""
-            for count, sampled in enumerate(ready, 1):
-                text += decoder.feed(sampled.token)
-                if decoder.stopped:
-                    self.tokens += count
-                    stream.cancel()
-                    yield Piece(index, text, ready[:count], "stop")
-                    return
-            self.tokens += len(ready)
-            yield Piece(index, text, ready)
-        if stream.finish not in FINISH:
-            raise ServeError(503, "server: is closing; send the request again")
-        yield Piece(index, decoder.finish(), (), FINISH[stream.finish])
+        reader = None if self._readers is None else self._readers()
+        while True:
+            sampled, text = await stream.ready()
+            finish = None if sampled else FINISH.get(stream.finish)
+            if not sampled and finish is None:
+                raise ServeError(503, "server: is closing; send the request again")
+            self.tokens += len(sampled)
+            called, calls = 0, list[Call]()
+            if reader is not None:
+                called = reader.called
+                text, calls = reader.feed(text)
+                if finish is not None:
+                    rest, more = reader.finish()
+                    text, calls = text + rest, calls + more
+                    finish = "tool_calls" if finish == "stop" and reader.called else finish
+            yield Piece(index, text, sampled, finish, calls, called)
+            if finish is not None:
+                return
 
 
 async def _merged(sources: Sequence[AsyncIterator[Piece]]) -> AsyncIterator[Piece]:

@@ -1,7 +1,7 @@
 """`StreamDecoder`: text of tokens that come one by one, up to a stop string."""
 
 import codecs
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from typing import Protocol
 
 
@@ -20,19 +20,28 @@ class StreamDecoder:
     """
 
     def __init__(
-        self, tokenizer: Decodable, *, special: bool = False, stop: Sequence[str] = ()
+        self,
+        tokenizer: Decodable,
+        *,
+        special: bool = False,
+        stop: Sequence[str] = (),
+        shown: Container[int] = (),
     ) -> None:
+        """Control tokens are written with `special`, and those that are `shown`."""
         self.stopped: str | None = None
         """The stop string that ended the text."""
         self._tokenizer = tokenizer
         self._special = special
+        self._shown = shown
         self._stop = tuple(stop)
         self._held = ""
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
     def feed(self, id: int) -> str:
         """Return the characters that this token completes, often none."""
-        if self.stopped or (not self._special and self._tokenizer.is_silent(id)):
+        if self.stopped or not (
+            self._special or not self._tokenizer.is_silent(id) or id in self._shown
+        ):
             return ""
         return self._released(self._decoder.decode(self._tokenizer.piece(id)))
 
@@ -55,12 +64,12 @@ class StreamDecoder:
             end, stop = min(found, key=lambda place: (place[0], -len(place[1])))
             self.stopped, self._held = stop, ""
             return text[: end - len(stop)]
-        kept = max(_overlap(text, stop) for stop in self._stop)
+        kept = max(overlap(text, stop) for stop in self._stop)
         self._held = text[len(text) - kept :]
         return text[: len(text) - kept]
 
 
-def _overlap(text: str, stop: str) -> int:
-    """Characters at the end of a text that a stop string begins with."""
+def overlap(text: str, stop: str) -> int:
+    """Characters at the end of a text that a stop string begins with, less than all of it."""
     longest = min(len(text), len(stop) - 1)
     return next((n for n in range(longest, 0, -1) if text.endswith(stop[:n])), 0)

@@ -1,6 +1,6 @@
 """`Tokenizer`: text to token ids and back, and `load_tokenizer`, which makes one of metadata."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from typing import Protocol
 
 from tensorplug.errors import FormatError, OptionError
@@ -88,9 +88,14 @@ class Tokenizer:
         shown = (id for id in ids if special or not self.is_silent(id))
         return b"".join(map(self.piece, shown)).decode(errors="replace")
 
-    def stream(self, *, special: bool = False, stop: Sequence[str] = ()) -> StreamDecoder:
-        """Return a decoder for ids that come one by one; the text ends before a stop string."""
-        return StreamDecoder(self, special=special, stop=stop)
+    def stream(
+        self, *, special: bool = False, stop: Sequence[str] = (), shown: Container[int] = ()
+    ) -> StreamDecoder:
+        """Return a decoder for ids that come one by one; the text ends before a stop string.
+
+        It writes control tokens with `special`, and those that are `shown`.
+        """
+        return StreamDecoder(self, special=special, stop=stop, shown=shown)
 
     def piece(self, id: int) -> bytes:
         """Return what one token writes, special tokens too. Raises OptionError."""

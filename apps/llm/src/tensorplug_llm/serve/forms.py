@@ -1,0 +1,271 @@
+"""How families of models write calls: found by their templates, read from answers, forced.
+
+| family | a call |
+|---|---|
+| Hermes, Qwen | `<tool_call>{"name": "f", "arguments": {}}</tool_call>` |
+| Llama 3 | `{"name": "f", "parameters": {}}` as the whole answer, also behind `<|python_tag|>` |
+| Mistral | `[TOOL_CALLS][{"name": "f", "arguments": {}}]`, or `[TOOL_CALLS]f[ARGS]{}` |
+| Granite, Phi | `<|tool_call|>[{"name": "f", "arguments": {}}]` |
+| FunctionGemma | `<start_function_call>call:f{a:<escape>text<escape>}<end_function_call>` |
+"""
+
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from tensorplug_llm.sampling.grammar import SPACE
+from tensorplug_llm.serve.calls import Call, NoCall, call_of
+from tensorplug_llm.serve.tools import Tool
+
+Literal = Callable[[str], str]
+"""Writes a text in a grammar, as a token where it is a control token."""
+Calls = tuple[list[Call], int] | None
+"""The calls of a body and where they end; None while more must come."""
+MOST_OPTIONAL = 16
+"""Optional arguments of a function that FunctionGemma may give in a forced call."""
+
+_decode = json.JSONDecoder(strict=False).raw_decode
+"""Reads the JSON at a place of a text; models write line ends in strings."""
+
+
+class Form(Protocol):
+    """How the models of one family write calls."""
+
+    @property
+    def begin(self) -> str:
+        """The text that begins calls."""
+        ...
+
+    @property
+    def bare(self) -> str:
+        """A text that begins calls too where an answer begins with it; it may be empty.
+
+        Semicolons stand between these calls, as in answers of Llama.
+        """
+        ...
+
+    @property
+    def markers(self) -> tuple[str, ...]:
+        """Texts of calls that may be control tokens."""
+        ...
+
+    def read(self, body: str) -> Calls:
+        """The calls behind `begin`. Raises NoCall."""
+        ...
+
+    def grammar(self, tools: Sequence[Tool], literal: Literal) -> str:
+        """A text that calls one of the tools, for llguidance."""
+        ...
+
+
+def form_of(template: str) -> Form | None:
+    """How models with this template write calls; None where the template knows no tools."""
+    if not re.search(r"\btools\b", template):
+        return None
+    if "<start_function_call>" in template:
+        return GemmaForm()
+    if "[TOOL_CALLS]" in template:
+        return NamedForm() if "[ARGS]" in template else JsonForm("[TOOL_CALLS]", listed=True)
+    if "<|tool_call|>" in template:
+        end = "<|/tool_call|>" if "<|/tool_call|>" in template else ""
+        return JsonForm("<|tool_call|>", end, listed=True)
+    if "<tool_call>" in template and "<function=" not in template:
+        return JsonForm("<tool_call>", "</tool_call>", space="\n")
+    if "<|start_header_id|>" in template:
+        return JsonForm("<|python_tag|>", bare="{", arguments="parameters")
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class JsonForm:
+    """Calls in JSON between `begin` and `end`: an object, or a list of them."""
+
+    begin: str
+    end: str = ""
+    bare: str = ""
+    space: str = ""
+    """Stands around the JSON in forced calls."""
+    arguments: str = "arguments"
+    listed: bool = False
+
+    @property
+    def markers(self) -> tuple[str, ...]:
+        """Texts of calls that may be control tokens."""
+        return tuple(filter(None, (self.begin, self.end)))
+
+    def read(self, body: str) -> Calls:
+        """The calls of a body and where they end; None while more must come. Raises NoCall."""
+        start = len(body) - len(body.lstrip())
+        if start == len(body):
+            return None
+        if body[start] not in "[{":
+            raise NoCall
+        try:
+            value, end = _decode(body, start)
+        except (ValueError, RecursionError):
+            return None
+        values = value if isinstance(value, list) else [value]
+        if not values:
+            raise NoCall
+        calls = [call_of(one) for one in values]
+        rest = body[end:].lstrip()
+        if not rest.startswith(self.end):
+            if self.end.startswith(rest):
+                return None
+            raise NoCall
+        return calls, len(body) - len(rest) + len(self.end)
+
+    def grammar(self, tools: Sequence[Tool], literal: Literal) -> str:
+        """A text that calls one of the tools, for llguidance."""
+        opening, closing = ("[", "]") if self.listed else ("", "")
+        space = json.dumps(self.space)
+        begin = "" if self.bare else f"{literal(self.begin)} {space}"
+        end = f"{space} {literal(self.end)}" if self.end else ""
+        return _grammar(
+            f"{begin} call {end}",
+            [
+                json.dumps(f'{opening}{{"name": "{tool.name}", "{self.arguments}": ')
+                + f" arguments_{i} {json.dumps('}' + closing)}"
+                for i, tool in enumerate(tools)
+            ],
+            _schemas(tools),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class NamedForm:
+    """Mistral's newer form: the name of a function, then its arguments in JSON."""
+
+    begin: str = "[TOOL_CALLS]"
+    bare: str = ""
+    markers: tuple[str, ...] = ("[TOOL_CALLS]", "[CALL_ID]", "[ARGS]")
+
+    def read(self, body: str) -> Calls:
+        """The calls of a body and where they end; None while more must come. Raises NoCall."""
+        head = r"\s*([\w-]+)(?:\[CALL_ID\]\w+)?(?:\[ARGS\])?\s*(?=\{)"
+        named = re.match(head, body, re.ASCII)
+        if named is None:
+            if re.fullmatch(r"\s*([\w-]+[\[\]\w]*\s*)?", body, re.ASCII):
+                return None
+            raise NoCall
+        try:
+            arguments, end = _decode(body, named.end())
+        except (ValueError, RecursionError):
+            return None
+        return [call_of({"name": named[1], "arguments": arguments})], end
+
+    def grammar(self, tools: Sequence[Tool], literal: Literal) -> str:
+        """A text that calls one of the tools, for llguidance."""
+        border = literal("[ARGS]")
+        calls = [f'"{tool.name}" {border} arguments_{i}' for i, tool in enumerate(tools)]
+        return _grammar(f"{literal(self.begin)} call", calls, _schemas(tools))
+
+
+@dataclass(frozen=True, slots=True)
+class GemmaForm:
+    """FunctionGemma's own notation: keys without quotes, texts between `<escape>`."""
+
+    begin: str = "<start_function_call>"
+    end: str = "<end_function_call>"
+    bare: str = ""
+    quote: str = "<escape>"
+
+    @property
+    def markers(self) -> tuple[str, ...]:
+        """Texts of calls that may be control tokens."""
+        return (self.begin, self.end, self.quote)
+
+    def read(self, body: str) -> Calls:
+        """The calls of a body and where they end; None while more must come. Raises NoCall."""
+        place = body.find(self.end)
+        if place < 0:
+            return None
+        named = re.fullmatch(r"\s*call:([\w-]+)(\{.*\})\s*", body[:place], re.ASCII | re.DOTALL)
+        if named is None:
+            raise NoCall
+        try:
+            arguments = json.loads(self._as_json(named[2]))
+        except (ValueError, RecursionError):
+            raise NoCall from None
+        call = call_of({"name": named[1], "arguments": arguments})
+        return [call], place + len(self.end)
+
+    def _as_json(self, text: str) -> str:
+        """The notation as JSON: every second part between quotes is a text."""
+        parts = text.split(self.quote)
+        keys = re.compile(r"([{,]\s*)([\w.-]+)(\s*:)", re.ASCII)
+        parts[::2] = [keys.sub(r'\1"\2"\3', part) for part in parts[::2]]
+        parts[1::2] = [json.dumps(part) for part in parts[1::2]]
+        return "".join(parts)
+
+    def grammar(self, tools: Sequence[Tool], literal: Literal) -> str:
+        """A text that calls one of the tools, for llguidance.
+
+        Names of arguments, and types of those that are plain, follow the schema.
+        """
+        quote = literal(self.quote)
+        calls = []
+        for tool in tools:
+            properties = tool.parameters.get("properties")
+            properties = properties if isinstance(properties, Mapping) else {}
+            needed = [name for name in properties if name in tool.parameters.get("required", ())]
+            others = [name for name in properties if name not in needed][:MOST_OPTIONAL]
+            given = _sequence(
+                [_pair(name, properties[name], quote) for name in needed],
+                [_pair(name, properties[name], quote) for name in others],
+            )
+            calls.append(f'"{tool.name}" "{{" {given} "}}"')
+        values = [
+            f"text: {quote} TEXT {quote}",
+            "value: text | NUMBER | BOOLEAN | list | object",
+            'list: "[" (value ("," value)*)? "]"',
+            'object: "{" (KEY ":" value ("," KEY ":" value)*)? "}"',
+            "TEXT: /[^<]+/",
+            "KEY: /[a-zA-Z_][a-zA-Z0-9_]{0,40}/",
+            "INTEGER: /-?(0|[1-9][0-9]{0,15})/",
+            r"NUMBER: /-?(0|[1-9][0-9]{0,15})(\.[0-9]{1,15})?/",
+            'BOOLEAN: "true" | "false"',
+        ]
+        start = f'{literal(self.begin)} "call:" call {literal(self.end)}'
+        return _grammar(start, calls, values)
+
+
+def _grammar(start: str, calls: Sequence[str], rules: Sequence[str]) -> str:
+    """A grammar of one of several calls."""
+    return "\n".join([f"start: {start}", f"call: {' | '.join(calls)}", *rules])
+
+
+def _schemas(tools: Sequence[Tool]) -> list[str]:
+    """The rules `arguments_0` and so on."""
+    space = {"x-guidance": {"whitespace_pattern": SPACE}}
+    return [
+        f"arguments_{i}: %json {json.dumps({**tool.parameters, **space})}"
+        for i, tool in enumerate(tools)
+    ]
+
+
+PLAIN = {"string": "text", "integer": "INTEGER", "number": "NUMBER", "boolean": "BOOLEAN"}
+
+
+def _pair(name: str, schema: Any, quote: str) -> str:
+    """The rule of an argument."""
+    schema = schema if isinstance(schema, Mapping) else {}
+    kind, options = schema.get("type"), schema.get("enum")
+    value = PLAIN.get(kind, "value") if isinstance(kind, str) else "value"
+    if value == "text" and isinstance(options, list) and options:
+        texts = " | ".join(json.dumps(str(option)) for option in options)
+        value = f"{quote} ({texts}) {quote}"
+    return f"{json.dumps(f'{name}:')} {value}"
+
+
+def _sequence(required: Sequence[str], optional: Sequence[str]) -> str:
+    """Arguments with commas between them: all that are required, then any of the others."""
+    if required:
+        return ' "," '.join(required) + "".join(f' ("," {pair})?' for pair in optional)
+    starts = [
+        first + "".join(f' ("," {pair})?' for pair in optional[i:])
+        for i, first in enumerate(optional, 1)
+    ]
+    return f"({' | '.join(starts)})?" if starts else ""

@@ -1,0 +1,309 @@
+"""Calls of tools: what is found in answers, and what forced answers may say, by family."""
+
+import itertools
+import json
+import random
+from typing import Any
+
+import pytest
+
+from tensorplug.errors import TensorplugError
+from tensorplug_llm.chat import ChatTemplate
+from tensorplug_llm.sampling import SamplingParams
+from tensorplug_llm.sampling.grammar import Grammars
+from tensorplug_llm.serve import requests
+from tensorplug_llm.serve.calls import Call, CallReader
+from tensorplug_llm.serve.errors import ServeError
+from tensorplug_llm.serve.forms import form_of
+from tensorplug_llm.serve.prompts import Prompts
+from tensorplug_llm.tokenizer import Tokenizer, load_tokenizer
+
+from .gguf_files import BYTES, TOKENIZER
+from .tool_templates import FAMILIES, HERMES, Family
+
+USER = {"role": "user", "content": "Weather?"}
+WEATHER = {
+    "type": "function",
+    "function": {
+        "name": "weather",
+        "description": "Tells the weather.",
+        "parameters": {
+            "type": "object",
+            "properties": {
+                "city": {"type": "string", "enum": ["Rome", "Oslo"]},
+                "days": {"type": "integer"},
+                "hot": {"type": "boolean"},
+            },
+            "required": ["city"],
+            "additionalProperties": False,
+        },
+    },
+}
+TIME = {"type": "function", "function": {"name": "time"}}
+TWO = [Call("weather", '{"city": "Rome"}'), Call("weather", '{"city": "Oslo"}')]
+every_family = pytest.mark.parametrize("family", FAMILIES.values(), ids=FAMILIES)
+
+
+def chat(**values: Any) -> requests.ChatRequest:
+    return requests.chat_request({"messages": [USER], "tools": [WEATHER, TIME], **values})
+
+
+def tokenizer_of(family: Family) -> Tokenizer:
+    """Single bytes, and the control tokens of a family."""
+    tokens = [*BYTES, "he", "<end>", *family.control]
+    types = [1] * (len(BYTES) + 1) + [3] * (1 + len(family.control))
+    changed = {"tokenizer.ggml.tokens": tokens, "tokenizer.ggml.token_type": types}
+    return load_tokenizer({**TOKENIZER, **changed})
+
+
+def prompts_of(family: Family) -> Prompts:
+    return Prompts(tokenizer_of(family), ChatTemplate(family.template, trusted=True))
+
+
+def parted(reader: CallReader, pieces: list[str]) -> tuple[str, list[Call]]:
+    """All that is said and called in a text that comes in pieces."""
+    said, calls = "", []
+    for more_said, more_calls in [*map(reader.feed, pieces), reader.finish()]:
+        said += more_said
+        calls += more_calls
+    return said, calls
+
+
+def reader_of(template: str, **options: bool) -> CallReader:
+    form = form_of(template)
+    assert form is not None
+    return CallReader(form, {"weather", "time"}, **options)
+
+
+@every_family
+def test_calls_are_found_however_the_answer_is_cut(family: Family) -> None:
+    rng = random.Random(0)
+    for _ in range(50):
+        cuts = sorted(rng.choices(range(len(family.answer)), k=rng.randint(0, 30)))
+        places = [0, *cuts, len(family.answer)]
+        pieces = [family.answer[a:b] for a, b in itertools.pairwise(places)]
+
+        assert parted(reader_of(family.template), pieces) == ("", TWO), pieces
+
+
+@every_family
+def test_half_of_a_call_stays_text(family: Family) -> None:
+    half = family.answer[: family.answer.index("Rome")]
+
+    assert parted(reader_of(family.template), list(half)) == (half, [])
+
+
+@every_family
+def test_answer_without_a_call_is_said_as_it_is(family: Family) -> None:
+    text = " It rains [in Rome], <b> {not} in <tool>Oslo </tool>.\n"
+
+    assert parted(reader_of(family.template), list(text)) == (text, [])
+
+
+@every_family
+def test_call_of_an_unknown_function_stays_text(family: Family) -> None:
+    text = family.answer.replace("weather", "strange")
+
+    assert parted(reader_of(family.template), [text])[1] == []
+
+
+@pytest.mark.parametrize(
+    ("template", "text"),
+    [
+        (HERMES, 'Let me look.\n<tool_call>{"name": "time"}</tool_call>'),
+        (FAMILIES["mistral"].template, 'Let me look. [TOOL_CALLS][{"name": "time"}]'),
+        (
+            FAMILIES["gemma"].template,
+            "Let me look.<start_function_call>call:time{}<end_function_call>",
+        ),
+    ],
+)
+def test_text_before_a_call_is_said(template: str, text: str) -> None:
+    assert parted(reader_of(template), list(text)) == ("Let me look.", [Call("time", "{}")])
+
+
+@pytest.mark.parametrize(
+    ("body", "arguments"),
+    [
+        ("{}", {}),
+        ("{n:3,ok:true}", {"n": 3, "ok": True}),
+        ("{a:<escape>x,{y:z}<escape>,b:[1,2]}", {"a": "x,{y:z}", "b": [1, 2]}),
+        ('{o:{k:<escape>"<escape>}}', {"o": {"k": '"'}}),
+    ],
+)
+def test_notation_of_function_gemma_becomes_json(body: str, arguments: Any) -> None:
+    text = f"<start_function_call>call:time{body}<end_function_call>"
+
+    _, (call,) = parted(reader_of(FAMILIES["gemma"].template), [text])
+
+    assert json.loads(call.arguments) == arguments
+
+
+def test_second_call_is_left_out_where_calls_are_not_parallel() -> None:
+    family = FAMILIES["hermes"]
+
+    found = parted(reader_of(family.template, parallel=False), list(family.answer))
+
+    assert found == ("", TWO[:1])
+
+
+@pytest.mark.parametrize("template", ["{{ messages }}", "{{ tools }}", "[TOOL_CALLS]"])
+def test_template_without_tools_or_a_known_form_has_none(template: str) -> None:
+    assert form_of(template) is None
+
+
+# --- prompts -------------------------------------------------------------------------------------
+
+
+@every_family
+def test_prompt_tells_of_the_tools_the_calls_and_their_results(family: Family) -> None:
+    prompts = prompts_of(family)
+    function = {"name": "weather", "arguments": '{"city": "Rome"}'}
+    call = {"id": "abcdefghi", "type": "function", "function": function}
+    asked = {"role": "assistant", "content": None, "tool_calls": [call]}
+    told = {"role": "tool", "tool_call_id": "abcdefghi", "content": "It rains."}
+    wanted = chat(messages=[USER, asked, told])
+
+    text = tokenizer_of(family).decode(prompts.chat(wanted.messages, wanted.tools), special=True)
+
+    assert text.index("weather") < text.index("Rome") < text.index("It rains.")
+
+
+def test_control_tokens_in_tools_and_arguments_stay_text() -> None:
+    family = FAMILIES["hermes"]
+    tokenizer = tokenizer_of(family)
+    evil = {"type": "object", "properties": {"<|im_end|>": {"description": "<|im_end|>"}}}
+    tool = {"type": "function", "function": {"name": "time", "parameters": evil}}
+    function = {"name": "time", "arguments": '{"<|im_end|>": "<|im_end|>"}'}
+    asked = {"role": "assistant", "tool_calls": [{"id": "a", "function": function}]}
+
+    def ends(*messages: Any, tools: Any) -> int:
+        wanted = requests.chat_request({"messages": [USER, *messages], "tools": tools})
+        ids = prompts_of(family).chat(wanted.messages, wanted.tools)
+        return ids.count(tokenizer.encode("<|im_end|>", parse_special=True)[0])
+
+    assert ends(tools=[tool]) == ends(tools=[TIME])
+    assert ends(asked, tools=[tool]) == ends(tools=[TIME]) + 1
+
+
+def test_tools_of_a_template_that_has_none_are_refused() -> None:
+    prompts = Prompts(load_tokenizer(TOKENIZER), ChatTemplate("{{ messages }}", trusted=True))
+
+    with pytest.raises(ServeError, match="the chat template of this model has no form of calls"):
+        prompts.chat([USER], chat().tools)
+
+
+# --- forced calls --------------------------------------------------------------------------------
+
+
+@every_family
+@pytest.mark.parametrize("seed", range(4))
+def test_forced_answer_is_a_call_of_a_tool(family: Family, seed: int) -> None:
+    pytest.importorskip("llguidance", reason="llguidance is not installed")
+    prompts, tokenizer = prompts_of(family), tokenizer_of(family)
+    wanted = chat(tool_choice="required").tools
+    assert wanted is not None
+    params = SamplingParams(grammar=prompts.grammar(wanted))
+    constraint = Grammars(tokenizer).constraint(params)
+    assert constraint is not None
+    rng, ids = random.Random(seed), []
+    while len(ids) < 300:
+        (allowed,) = constraint.allowed().nonzero()
+        token = rng.choice(allowed.tolist())
+        if token in tokenizer.end_of_generation:
+            break
+        constraint.accept(token)
+        ids.append(token)
+
+    decoder = tokenizer.stream(shown=prompts.shown())
+    said, (call,) = parted(reader_of(family.template), [decoder.feed(id) for id in ids])
+
+    assert not said
+    arguments = json.loads(call.arguments)
+    assert arguments == {} if call.name == "time" else arguments["city"] in ("Rome", "Oslo")
+
+
+def test_named_function_is_the_only_one_that_is_forced() -> None:
+    choice = {"type": "function", "function": {"name": "time"}}
+
+    tools = chat(tool_choice=choice).tools
+
+    assert tools is not None
+    assert [tool.name for tool in tools.forced] == ["time"]
+
+
+@pytest.mark.parametrize(("choice", "forced"), [("auto", 0), (None, 0), ("required", 2)])
+def test_choice_says_how_many_functions_are_forced(choice: Any, forced: int) -> None:
+    tools = chat(tool_choice=choice).tools
+
+    assert tools is not None
+    assert len(tools.forced) == forced
+
+
+def test_tools_without_a_choice_to_call_are_left_out() -> None:
+    assert chat(tool_choice="none").tools is None
+    assert requests.chat_request({"messages": [USER], "tool_choice": "auto"}).tools is None
+
+
+CALL = {"id": "a", "function": {"name": "time", "arguments": "{}"}}
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"tools": {}}, "tools: is empty; give a list of functions"),
+        ({"tools": [TIME] * 2}, "tools: has two functions of one name; rename one"),
+        ({"tools": [TIME] * 129}, "tools: has 129 functions; 128 are allowed"),
+        ({"tools": [{"type": "code"}]}, "tools[0].type: is 'code'; give function"),
+        (
+            {"tools": [{"type": "function", "function": {"name": "a b"}}]},
+            "tools[0].function.name: is 'a b'; give up to 64 letters, digits, _ or -",
+        ),
+        (
+            {"tools": [], "tool_choice": "required"},
+            "tool_choice: is there without tools; give tools",
+        ),
+        (
+            {"tool_choice": "always"},
+            "tool_choice: is 'always'; give none, auto, required or a function's name",
+        ),
+        (
+            {"tool_choice": {"type": "function", "function": {"name": "x"}}},
+            "tool_choice: names 'x'; choose one of the tools",
+        ),
+        (
+            {"response_format": {"type": "json_object"}},
+            "response_format: is there with tools, which have forms of their own; leave one",
+        ),
+        (
+            {"messages": [{"role": "tool", "content": "", "tool_call_id": "a"}]},
+            "messages[0].tool_call_id: is 'a', which no message before it called; send the "
+            "assistant's message with its tool_calls too",
+        ),
+        (
+            {"messages": [{"role": "assistant", "tool_calls": [CALL | {"id": None}]}]},
+            "id: is missing; send it",
+        ),
+        (
+            {"messages": [{"role": "assistant", "tool_calls": "no"}]},
+            "tool_calls: is a text; give a list of calls",
+        ),
+    ],
+)
+def test_wrong_tools_are_refused(values: Any, message: str) -> None:
+    with pytest.raises(ServeError) as caught:
+        chat(**values)
+
+    assert str(caught.value) == message
+
+
+def test_schema_of_a_tool_that_nothing_follows_is_refused() -> None:
+    pytest.importorskip("llguidance", reason="llguidance is not installed")
+    family = FAMILIES["hermes"]
+    strange = {"type": "function", "function": {"name": "f", "parameters": {"type": "strange"}}}
+    tools = chat(tools=[strange], tool_choice="required").tools
+    assert tools is not None
+    params = SamplingParams(grammar=prompts_of(family).grammar(tools))
+
+    with pytest.raises(TensorplugError, match="grammar: "):
+        Grammars(tokenizer_of(family)).constraint(params)
