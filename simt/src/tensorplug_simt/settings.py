@@ -16,6 +16,6 @@ def setting(name: str, *known: str) -> str:
 def is_portable(backend: str) -> bool:
     """Whether the user leaves out the own kernels of `backend`. Raises OptionError.
 
-    `TENSORPLUG_OPENCL_KERNELS=portable` does so for opencl, for example.
+    `TENSORPLUG_OPENCL_KERNELS=portable` leaves out those of opencl, for example.
     """
     return setting(f"TENSORPLUG_{backend.upper()}_KERNELS", "own", "portable") == "portable"
