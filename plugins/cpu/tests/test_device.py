@@ -186,6 +186,13 @@ def test_unknown_numa_strategy_is_refused(device):
 # --- memory of others -----------------------------------------------------------------------
 
 
+def test_new_memory_is_zero_where_other_memory_was_freed(device):
+    for _ in range(3):
+        with device.buffer_type.alloc(5000) as buffer:
+            assert not buffer.host().any()
+            buffer.fill(0xFF)
+
+
 def test_any_host_memory_will_do_and_expanded_memory_of_this_device(device):
     with CPUDevice("cpu:1") as other, NullDevice("null:0") as null:
         assert device.supports_buffer_type(other.buffer_type)

@@ -131,7 +131,8 @@ class KVCache(Resource):
         placed, buffer = allocate(specs, home)
         self._buffers.append(buffer)
         # Attention multiplies masked rows by zero, which must not meet the NaN of fresh memory.
-        buffer.fill(0)
+        if not home.fresh_is_zero:
+            buffer.fill(0)
         self.keys.update(zip(layers, placed[::2], strict=True))
         self.values.update(zip(layers, placed[1::2], strict=True))
 

@@ -1,13 +1,16 @@
 """`Stream`: the tokens of one text as they come, for threads and for asyncio."""
 
-import asyncio
 import contextlib
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from tensorplug_llm.sampling import Sampled
+
+if TYPE_CHECKING:
+    import asyncio
 
 
 class Wakes:
@@ -16,7 +19,7 @@ class Wakes:
     def __init__(self) -> None:
         self._due: dict[asyncio.AbstractEventLoop, list[asyncio.Future[None]]] = {}
 
-    def add(self, waiter: asyncio.Future[None]) -> None:
+    def add(self, waiter: "asyncio.Future[None]") -> None:
         """Wake `waiter` by the next `send`."""
         self._due.setdefault(waiter.get_loop(), []).append(waiter)
 
@@ -28,7 +31,7 @@ class Wakes:
                 loop.call_soon_threadsafe(_wake, waiters)
 
 
-def _wake(waiters: Sequence[asyncio.Future[None]]) -> None:
+def _wake(waiters: "Sequence[asyncio.Future[None]]") -> None:
     for waiter in waiters:
         if not waiter.done():
             waiter.set_result(None)
@@ -104,6 +107,8 @@ class Stream:
 
     async def _arrival(self) -> None:
         """Wait until there are tokens or the text has ended."""
+        import asyncio  # noqa: PLC0415 - takes 20 ms, and threads need none of it
+
         while True:
             with self._changed:
                 if self._items:

@@ -81,6 +81,8 @@ class BufferType(ABC):
     layout: Layout = Layout.STANDARD
     """The layout of tensors. Buffers with a non-standard layout override `write_tensor` and
     `read_tensor`."""
+    fresh_is_zero: bool = False
+    """True if all bytes of new memory are 0."""
     only_shared: bool = False
     """True if plans have memory of their own for nodes that only their own part reads."""
 

@@ -33,7 +33,10 @@ LARGEST = sys.maxsize - ALIGNMENT
 
 def aligned(size: int) -> Array:
     """Return `size` bytes of uninitialised memory that start at a multiple of ALIGNMENT."""
-    memory = np.empty(size + ALIGNMENT, np.uint8)
+    return _aligned(np.empty(size + ALIGNMENT, np.uint8), size)
+
+
+def _aligned(memory: Array, size: int) -> Array:
     start = -memory.ctypes.data % ALIGNMENT
     return memory[start : start + size]
 
@@ -45,9 +48,11 @@ class CPUBufferType(BufferType):
     alignment = ALIGNMENT
     max_size = LARGEST
     is_host = True
+    fresh_is_zero = True
+    """The system hands out zeros; pages that nobody writes take no memory."""
 
     def _alloc(self, size: int, usage: BufferUsage) -> Buffer:
-        return HostBuffer(self, aligned(size), usage)
+        return HostBuffer(self, _aligned(np.zeros(size + ALIGNMENT, np.uint8), size), usage)
 
 
 class MappedBufferType(BufferType):

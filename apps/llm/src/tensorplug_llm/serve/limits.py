@@ -1,6 +1,5 @@
 """What a client may ask for, and how bodies are read within that."""
 
-import asyncio
 import hashlib
 import hmac
 import ipaddress
@@ -37,6 +36,8 @@ def check_length(declared: str | None, limits: Limits) -> None:
 
 async def read_body(chunks: AsyncIterator[bytes], limits: Limits) -> bytes:
     """Join a body. Raises ServeError where it gets too large or takes too long."""
+    import asyncio  # noqa: PLC0415 - commands that do not serve need not wait for it
+
     body = bytearray()
     try:
         async with asyncio.timeout(limits.seconds):
