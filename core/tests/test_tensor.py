@@ -246,7 +246,7 @@ def test_view_of_a_view_names_the_root_and_adds_the_offsets() -> None:
 def test_repr_says_name_op_type_and_shape() -> None:
     assert repr(x_(2, 3)) == "<Tensor 'x', none, f32[2, 3]>"
     node = tp.relu(x_(2))
-    assert repr(node) == f"<Tensor #{node.serial}, relu, f32[2]>"
+    assert repr(node) == f"<Tensor relu #{node.serial}, f32[2]>"
 
 
 # --- data --------------------------------------------------------------------------------------

@@ -466,7 +466,7 @@ def test_explanation_is_a_table_for_people(group):
         "meta(null:0+null:1): 2 nodes, 0 sums over the devices, 1 other exchanges, 120 B moved per "
         "run"
     )
-    assert lines[2].split()[1:6] == ["mul_mat", "f32[5,", "6]", "axis", "0:"]
+    assert lines[2].split()[2:7] == ["mul_mat", "f32[5,", "6]", "axis", "0:"]
 
 
 def test_others_know_of_a_stream_only_when_they_can_wait_for_it(monkeypatch):

@@ -295,9 +295,14 @@ class Tensor:
     def __bool__(self) -> bool:
         raise TypeError(f"{self}: is neither true nor false; compare with None, or read its data")
 
+    @property
+    def label(self) -> str:
+        """What texts call it: its name, or its op and number: `mul_mat #7`, `leaf #3`."""
+        return self.name or f"{'leaf' if self.is_leaf else self.op} #{self.serial}"
+
     def __repr__(self) -> str:
-        label = repr(self.name) if self.name else f"#{self.serial}"
-        return f"<Tensor {label}, {self.op}, {self.dtype.name}{list(self.shape)}>"
+        label = f"{self.name!r}, {self.op}" if self.name else self.label
+        return f"<Tensor {label}, {self.dtype.name}{list(self.shape)}>"
 
 
 def contiguous_nb(dtype: DType, ne: Ne) -> Ne:

@@ -149,9 +149,8 @@ class _Builder:
         self._settle(node, result, home)
         moved = sum(received(s) for s in self._program.steps[before:])
         shape = f"{node.dtype.name}{list(node.shape)}"
-        label = node.name or f"#{node.serial}"
         why = refused if refused and choice.way is None else choice.why
-        self._program.rows[node] = Row(label, node.op, shape, str(result.state), why, moved)
+        self._program.rows[node] = Row(node.label, node.op, shape, str(result.state), why, moved)
 
     def _is_cut_below(self, target: Tensor | None) -> bool:
         """True if the root of `target` is cut, whatever the state of `target` is."""

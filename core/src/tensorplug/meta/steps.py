@@ -16,7 +16,7 @@ from tensorplug.graph.tensor import Place, Tensor, array_view
 from tensorplug.meta import program as parts
 from tensorplug.meta.buffer import put, take
 from tensorplug.meta.local import like
-from tensorplug.planning.program import Program, Run, Step, label
+from tensorplug.planning.program import Program, Run, Step
 from tensorplug.running.fleet import Fleet
 from tensorplug.running.run import DO, Calls, Work, run
 
@@ -50,7 +50,7 @@ class MoveBytes(Step):
     def title(self, names: Sequence[str]) -> str:
         move = self.move
         return (
-            f"move {label(move.start)} from {names[move.source]} to {names[move.target]}: "
+            f"move {move.start.label} from {names[move.source]} to {names[move.target]}: "
             f"{move.size} B"
         )
 
@@ -87,7 +87,7 @@ class Regather(Step):
 
     def title(self, names: Sequence[str]) -> str:
         redeal = self.redeal
-        return f"gather {label(redeal.of)}, {redeal.source.state}, scatter {redeal.target.state}"
+        return f"gather {redeal.of.label}, {redeal.source.state}, scatter {redeal.target.state}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +106,7 @@ class SumUp(Step):
         return self.reduction.of
 
     def title(self, names: Sequence[str]) -> str:
-        return f"sum {label(self.reduction.of)} over {len(names)} devices"
+        return f"sum {self.reduction.of.label} over {len(names)} devices"
 
 
 # --- the program -------------------------------------------------------------------------------

@@ -187,7 +187,7 @@ def explain(
     order = [node for split in planned.splits for node in split.nodes]
     reads = dict(zip(order, _reads(order), strict=True))
     fused = {
-        node: f"{group.pattern.name} ending in {_label(group.last)}"
+        node: f"{group.pattern.name} ending in {group.last.label}"
         for split in planned.splits
         for group in split.groups
         for node in group.nodes
@@ -195,7 +195,7 @@ def explain(
     nodes = tuple(
         NodeRow(
             split.index,
-            _label(node),
+            node.label,
             node.op,
             f"{node.dtype.name}{list(node.shape)}",
             names[split.stream],
@@ -215,7 +215,9 @@ def explain(
         if planned.memory.pool_size(i)
     }
     unfused = tuple(
-        UnfusedRow(split.index, group.pattern.name, tuple(map(_label, group.nodes)), reason)
+        UnfusedRow(
+            split.index, group.pattern.name, tuple(node.label for node in group.nodes), reason
+        )
         for split in planned.splits
         for group, reason in split.refused
     )
@@ -231,7 +233,7 @@ def explain(
 def _copies(splits: Sequence[Split], names: Sequence[str]) -> Iterator[CopyRow]:
     for split in splits:
         for copy in split.copies:
-            tensor, origin, target = _label(copy.source), names[copy.origin], names[split.stream]
+            tensor, origin, target = copy.source.label, names[copy.origin], names[split.stream]
             yield CopyRow(split.index, tensor, origin, target, copy.source.nbytes)
 
 
@@ -293,7 +295,7 @@ def _memory(
     index = {chunk: number for number, chunk in enumerate(chunks)}
     places = tuple(
         PlaceRow(
-            _label(tensor),
+            tensor.label,
             index[slot.pool, slot.chunk],
             slot.offset,
             slot.size,
@@ -316,10 +318,6 @@ def _moments(numbers: Sequence[int | None], count: int) -> list[int]:
 
 def _count(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
-
-
-def _label(tensor: Tensor) -> str:
-    return tensor.name or f"#{tensor.serial}"
 
 
 def _table(rows: Sequence[NodeRow]) -> list[str]:

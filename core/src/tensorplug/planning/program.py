@@ -14,11 +14,6 @@ from tensorplug.planning.split import Copy as Crossing
 from tensorplug.planning.split import Split, localised
 
 
-def label(tensor: Tensor) -> str:
-    """A tensor's name, or its op and number where it has none."""
-    return tensor.name or f"{tensor.op} #{tensor.serial}"
-
-
 @dataclass(frozen=True, slots=True)
 class Step:
     """One request to the stream with the number `stream`, for the split `split` if it has one."""
@@ -98,7 +93,7 @@ class Upload(Step):
         return (self.tensor,)
 
     def title(self, names: Sequence[str]) -> str:
-        return f"{'copy' if self.value is Value.LAST else 'write'} {label(self.tensor)}"
+        return f"{'copy' if self.value is Value.LAST else 'write'} {self.tensor.label}"
 
 
 class Until(Enum):
@@ -170,7 +165,7 @@ class Copy(Step):
         return (self.target,)
 
     def title(self, names: Sequence[str]) -> str:
-        return f"copy {label(self.source)}"
+        return f"copy {self.source.label}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,7 +265,7 @@ class Read(Step):
         return (self.tensor,)
 
     def title(self, names: Sequence[str]) -> str:
-        return f"read {label(self.tensor)}"
+        return f"read {self.tensor.label}"
 
 
 Program = tuple[Step, ...]

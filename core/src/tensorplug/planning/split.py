@@ -179,7 +179,7 @@ def _local_leaf(source: Tensor, device: str, version: int) -> Tensor:
         source.nb,
         source.rank,
         flags=Flags.NONE,
-        name=f"{device}#{source.name or source.serial}{suffix}",
+        name=f"{device}#{source.label}{suffix}",
     )
 
 

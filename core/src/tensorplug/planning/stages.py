@@ -61,10 +61,8 @@ class Concurrency:
 
 
 def label(work: Work) -> str:
-    """The name of a node, or the last node's name and the pattern of a group; `#7` if unnamed."""
-    node = end_of(work)
-    name = node.name or f"#{node.serial}"
-    return name if isinstance(work, Tensor) else f"{name} ({work.pattern.name})"
+    """The label of a node, or the last node's label and the pattern of a group."""
+    return work.label if isinstance(work, Tensor) else f"{work.last.label} ({work.pattern.name})"
 
 
 def end_of(work: Work) -> Tensor:

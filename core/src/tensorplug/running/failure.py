@@ -18,7 +18,7 @@ from tensorplug.errors import (
     TensorplugError,
 )
 from tensorplug.graph.tensor import Tensor
-from tensorplug.planning.program import Copy, Program, Step, Wait, label
+from tensorplug.planning.program import Copy, Program, Step, Wait
 from tensorplug.planning.split import Split
 from tensorplug.running.lost import MemoryLost, persistent
 from tensorplug.running.run import FAILURES, NO_VALUES, StepFailed, Work
@@ -233,7 +233,7 @@ class Attempt:
             return (
                 "finishes the run" if splits and self.begun == len(splits) else "prepares the run"
             )
-        what = step.words if step.moved is None else f"{step.words} {label(step.moved)}"
+        what = step.words if step.moved is None else f"{step.words} {step.moved.label}"
         if step.split is None:
             return what
         nodes = splits[step.split].nodes
@@ -266,7 +266,7 @@ class Attempt:
                     held[buffer.type.name] = held.get(buffer.type.name, 0) + buffer.size
             for root in persistent(self.schedule.graph.leafs):
                 if self.scheduler.place_of(root).buffer.type.device in self.failed:
-                    held[root.name or f"#{root.serial}"] = root.nbytes
+                    held[root.label] = root.nbytes
         return {name: size for name, size in held.items() if size}
 
 

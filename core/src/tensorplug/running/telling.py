@@ -5,7 +5,6 @@ from collections.abc import Sequence
 
 from tensorplug.device.buffer import BufferType, human
 from tensorplug.planning.assign import Field, is_weight
-from tensorplug.planning.program import label
 from tensorplug.planning.split import Split
 
 logger = logging.getLogger("tensorplug.running")
@@ -27,7 +26,7 @@ def warn_of_distant_weights(splits: Sequence[Split], field: Field, warned: set[B
             logger.warning(
                 "weights %s lie in %s, where no stream of this scheduler computes: %s are copied "
                 "to %s in each run; give the scheduler a stream of %s",
-                label(copy.source),
+                copy.source.label,
                 kind.name,
                 human(copy.source.nbytes),
                 field.backends[split.stream].name,
