@@ -1,19 +1,17 @@
 """`MetaDevice`: several devices that act as one, and its streams."""
 
-import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tensorplug.device.backend import (
     Backend,
     Event,
-    SupportsAsyncCopy,
     SupportsAsyncTransfer,
     SupportsEvents,
 )
 from tensorplug.device.buffer import Buffer, BufferType
 from tensorplug.device.device import Device, DeviceType, Memory, Rounding, has_ability
-from tensorplug.device.moving import queue_copy
+from tensorplug.device.moving import queue_copy, queue_read, queue_write
 from tensorplug.device.part import Part
 from tensorplug.errors import OptionError, Refusal, TensorplugError
 from tensorplug.graph.bindings import Bindings
@@ -29,6 +27,9 @@ from tensorplug.meta.state import MOST_DEVICES, WHOLE, SplitState
 from tensorplug.meta.steps import CALLS
 from tensorplug.ops.split import MIRRORED
 from tensorplug.running.fleet import Fleet
+
+ASYNCHRONOUS = (SupportsEvents, SupportsAsyncTransfer)
+"""What the streams of all devices must support for the meta device's streams to be asynchronous."""
 
 
 class MetaBackend(Backend):
@@ -98,7 +99,9 @@ class MetaEvent(Event):
         return all(mark.done for mark in self.marks)
 
 
-class _Events(MetaBackend):
+class AsyncMetaBackend(MetaBackend):
+    """The stream of a meta device whose devices all queue transfers and record events."""
+
     def record(self) -> Event:
         self.check_open()
         return MetaEvent([s.record() for s in self.streams if isinstance(s, SupportsEvents)])
@@ -120,8 +123,6 @@ class _Events(MetaBackend):
                 if isinstance(stream, SupportsEvents):
                     stream.wait(mark)
 
-
-class _AsyncTransfer(MetaBackend):
     def write_async(self, buffer: Buffer, offset: int, data: memoryview) -> None:
         assert isinstance(buffer, MetaBuffer)
         buffer._check(offset, data.nbytes, "write")
@@ -130,8 +131,7 @@ class _AsyncTransfer(MetaBackend):
             buffer.write(offset, data)
             return
         for stream, copy in zip(self.streams, buffer.copies, strict=True):
-            assert isinstance(stream, SupportsAsyncTransfer)
-            stream.write_async(copy, offset, data)
+            queue_write(stream, Place(copy, offset), data)
 
     def read_async(self, buffer: Buffer, offset: int, out: memoryview) -> None:
         assert isinstance(buffer, MetaBuffer)
@@ -140,12 +140,8 @@ class _AsyncTransfer(MetaBackend):
             self._synchronize()
             buffer.read_into(offset, out)
             return
-        stream = self.streams[0]
-        assert isinstance(stream, SupportsAsyncTransfer)
-        stream.read_async(buffer.copies[0], offset, out)
+        queue_read(self.streams[0], Place(buffer.copies[0], offset), out)
 
-
-class _AsyncCopy(MetaBackend):
     def copy_async(self, source: Backend, start: Place, target: Place, size: int) -> bool:
         a, b = start.buffer, target.buffer
         if not (
@@ -168,32 +164,14 @@ class _AsyncCopy(MetaBackend):
         return True
 
 
-_ABILITIES: tuple[tuple[type[MetaBackend], Any], ...] = (
-    (_Events, SupportsEvents),
-    (_AsyncTransfer, SupportsAsyncTransfer),
-    (_AsyncCopy, SupportsAsyncCopy),
-)
-
-
-def _backend_class(flags: tuple[bool, ...]) -> type[MetaBackend]:
-    mixins = tuple(itertools.compress([mixin for mixin, _ in _ABILITIES], flags))
-    return type("MetaBackend", (*mixins, MetaBackend), {}) if mixins else MetaBackend
-
-
-_BACKENDS = {
-    flags: _backend_class(flags)
-    for flags in itertools.product((False, True), repeat=len(_ABILITIES))
-}
-
-
 # --- the device ----------------------------------------------------------------------------------
 
 
 class MetaDevice(Device):
     """Several devices that hold slices of tensors and compute on them in parallel.
 
-    A stream of the meta device has an ability only if the streams of all its devices have it. The
-    meta device does not own its devices: closing it leaves them open.
+    Its streams queue transfers and record events if the streams of all its devices do both. It does
+    not own its devices: closing it leaves them open.
     """
 
     backend_class: type[MetaBackend]
@@ -210,10 +188,8 @@ class MetaDevice(Device):
         self.generation = 0
         """Counts the changes of tensor states in memory after which plans must be made again."""
         self._buffer_type = MetaBufferType(self, [d.buffer_type for d in devices])
-        flags = tuple(
-            all(has_ability(d.backend_class, ability) for d in devices) for _, ability in _ABILITIES
-        )
-        self.backend_class = _BACKENDS[flags]
+        able = all(has_ability(d.backend_class, a) for d in devices for a in ASYNCHRONOUS)
+        self.backend_class = AsyncMetaBackend if able else MetaBackend
 
     def _survives_fork(self) -> bool:
         return all(device._survives_fork() for device in self.devices)
