@@ -47,28 +47,39 @@ from tensorplug.graph.graph import Graph
 from tensorplug.graph.tensor import Place, Tensor
 from tensorplug.graph.tensor import input as input
 from tensorplug.ops import *  # noqa: F403 - every op; the list is tensorplug.ops.__all__
-from tensorplug.registry.registry import (
-    Registry,
-    backends,
-    device,
-    devices,
-    devices_of,
-    features,
-    load,
-    load_all,
-    load_all_from_path,
-    refresh,
-    unload,
-)
-from tensorplug.registry.registry import open as open
 
 if TYPE_CHECKING:
     from tensorplug.inspect.trace import Trace
     from tensorplug.registry.hooks import hookimpl
+    from tensorplug.registry.registry import (
+        Registry,
+        backends,
+        devices,
+        devices_of,
+        features,
+        load,
+        load_all,
+        load_all_from_path,
+        refresh,
+        unload,
+    )
+    from tensorplug.registry.registry import open as open
     from tensorplug.running import Explanation, Results, Schedule, Scheduler
 
+_REGISTRY = "tensorplug.registry.registry"
 _LATER = {
+    "Registry": _REGISTRY,
+    "backends": _REGISTRY,
+    "devices": _REGISTRY,
+    "devices_of": _REGISTRY,
+    "features": _REGISTRY,
     "hookimpl": "tensorplug.registry.hooks",
+    "load": _REGISTRY,
+    "load_all": _REGISTRY,
+    "load_all_from_path": _REGISTRY,
+    "open": _REGISTRY,
+    "refresh": _REGISTRY,
+    "unload": _REGISTRY,
     "Results": "tensorplug.running",
     "Schedule": "tensorplug.running",
     "Scheduler": "tensorplug.running",
@@ -81,6 +92,14 @@ def __getattr__(name: str) -> object:
     if name not in _LATER:
         raise AttributeError(f"module 'tensorplug' has no attribute {name!r}")
     return getattr(import_module(_LATER[name]), name)
+
+
+def device(spec: str) -> Device:
+    """The device that `spec` names: `Registry.device` of the process.
+
+    A function and not a name imported later, because the package `tensorplug.device` has its name.
+    """
+    return import_module(_REGISTRY).device(spec)  # type: ignore[no-any-return]
 
 
 def _trace(path: str) -> "Trace":

@@ -6,14 +6,12 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from tensorplug.device.device import Device
-from tensorplug.errors import BackendUnavailable, LiveChildren, OptionError
+from tensorplug.errors import LiveChildren, OptionError
 from tensorplug.registry.candidate import Candidate, State, describe
-from tensorplug.registry.compat import FEATURES, features_of, shared_symbol
 from tensorplug.registry.discovery import Offer, discover, discover_in
 from tensorplug.registry.guard import Failure, attempt
 from tensorplug.registry.hooks import Plugin
@@ -67,7 +65,6 @@ class Catalog:
         self._damaged: list[Candidate] = []
         self._notes: list[str] = []
         self._op_modules: list[Offer] = []
-        self._observers: list[Plugin] = []
         self._variables = Variables()
         self._scanned = False
 
@@ -265,49 +262,6 @@ class Catalog:
         everything = (*candidates, *self._damaged)
         return Report(everything, self._variables.seen, complaints, tuple(self._notes))
 
-    def features(self, slot: Slot) -> dict[str, str]:
-        """The features that a plugin reports."""
-        found = self._ask(slot, "tensorplug_features") or {}
-        return {str(key): str(value) for key, value in found.items()}
-
-    def extension(self, slot: Slot, symbol: str) -> Any:
-        """The plugin's object called `symbol`, else the shared function of that name, else None."""
-        found = self._ask(slot, "tensorplug_extension", name=symbol)
-        if found is not None:
-            return found
-        if symbol == FEATURES:
-            return features_of(slot.name, partial(self.features, slot))
-        return shared_symbol(symbol, [entry.device for entry in self.enumerate(slot)])
-
-    def _ask(self, slot: Slot, hook: str, **arguments: Any) -> Any:
-        """Call a hook: its result, or None without the hook. Raises BackendUnavailable."""
-        plugin = slot.plugin
-        answer = attempt(lambda: plugin.call(hook, **arguments)) if plugin is not None else None
-        if isinstance(answer, Failure):
-            raise BackendUnavailable(
-                f"{slot.name}: {hook} raised {describe(answer.error)}"
-            ) from answer.error
-        return answer
-
-    # --- observers -------------------------------------------------------------------------
-
-    def observe(self, observer: object) -> None:
-        """Call the hook `tensorplug_loaded` of `observer` too."""
-        self._observers.append(Plugin("observer", observer))
-
-    def announce(self) -> Report:
-        """Pass the report to `tensorplug_loaded` of all plugins and observers; return it."""
-        report = self.report()
-        plugins = [slot.plugin for slot in self.slots() if slot.plugin is not None]
-        for plugin in (*plugins, *self._observers):
-            self._call_safely(plugin, "tensorplug_loaded", report=report)
-        return report
-
-    def _call_safely(self, plugin: Plugin, hook: str, **arguments: Any) -> None:
-        result = attempt(lambda: plugin.call(hook, **arguments))
-        if isinstance(result, Failure):
-            logger.warning("%r: %s raised", plugin, hook, exc_info=result.error)
-
     # --- adding and dropping ---------------------------------------------------------------
 
     def register(self, name: str, given: object) -> Slot:
@@ -382,12 +336,19 @@ class Catalog:
             if isinstance(result, Failure):
                 logger.warning("%r: close raised", entry.device, exc_info=result.error)
         if plugin is not None:
-            self._call_safely(plugin, "tensorplug_unload")
+            call_safely(plugin, "tensorplug_unload")
 
     def _note(self, note: str, level: int = logging.INFO) -> None:
         if note not in self._notes:
             self._notes.append(note)
             logger.log(level, "%s", note)
+
+
+def call_safely(plugin: Plugin, hook: str, **arguments: Any) -> None:
+    """Call a hook and write what it raises to the log."""
+    result = attempt(lambda: plugin.call(hook, **arguments))
+    if isinstance(result, Failure):
+        logger.warning("%r: %s raised", plugin, hook, exc_info=result.error)
 
 
 def _check_name(name: str) -> None:

@@ -4,7 +4,8 @@ import logging
 import os
 import threading
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import Any
 
 from tensorplug.device.backend import Backend
 from tensorplug.device.device import Device, DeviceType, checked_kind
@@ -15,7 +16,14 @@ from tensorplug.errors import (
     StateError,
     TensorplugError,
 )
+from tensorplug.registry.candidate import Candidate, describe
+from tensorplug.registry.catalog import Catalog, Slot, call_safely
+from tensorplug.registry.compat import FEATURES, features_of, shared_symbol
+from tensorplug.registry.guard import Failure, attempt
+from tensorplug.registry.hooks import Plugin
 from tensorplug.registry.joined import Joined, join, joined
+from tensorplug.registry.loading import Enlisted
+from tensorplug.registry.report import Report
 from tensorplug.registry.spec import (
     BEST,
     HARDWARE,
@@ -26,12 +34,6 @@ from tensorplug.registry.spec import (
     parse_spec,
 )
 from tensorplug.system.forks import in_child
-
-if TYPE_CHECKING:
-    from tensorplug.registry.candidate import Candidate
-    from tensorplug.registry.catalog import Catalog, Slot
-    from tensorplug.registry.loading import Enlisted
-    from tensorplug.registry.report import Report
 
 logger = logging.getLogger("tensorplug.registry")
 
@@ -57,9 +59,8 @@ class Registry:
         self, *, path: Sequence[str] | None = None, environ: Mapping[str, str] | None = None
     ) -> None:
         self._lock = threading.RLock()
-        self._path = path
-        self._environ = os.environ if environ is None else environ
-        self._made: Catalog | None = None
+        self._made = Catalog(path, os.environ if environ is None else environ)
+        self._observers: list[Plugin] = []
         self._joined: dict[Joined, Device] = {}
         in_child(self)
 
@@ -68,13 +69,17 @@ class Registry:
 
     # --- what is installed -----------------------------------------------------------------
 
-    def load_all(self) -> "Report":
+    def load_all(self) -> Report:
         """Import and score every allowed backend. Failures are in the report; none is raised."""
         with self._lock:
             self._catalog.load_all()
-            return self._catalog.announce()
+            report = self._catalog.report()
+            plugins = [slot.plugin for slot in self._catalog.slots() if slot.plugin is not None]
+            for plugin in (*plugins, *self._observers):
+                call_safely(plugin, "tensorplug_loaded", report=report)
+            return report
 
-    def load(self, name: str) -> "Candidate":
+    def load(self, name: str) -> Candidate:
         """Load one backend, `name` or `name@distribution`, also after `unload()`.
 
         Raises BackendNotFound, or BackendUnavailable with the cause chained.
@@ -94,7 +99,7 @@ class Registry:
         with self._lock:
             self._catalog.unload(self._slots(spec))
 
-    def load_all_from_path(self, folder: str | os.PathLike[str]) -> "Report":
+    def load_all_from_path(self, folder: str | os.PathLike[str]) -> Report:
         """Load the backends of distributions in `folder` too, and append it to `sys.path`.
 
         A backend fails if its module would be imported from another folder. A folder without
@@ -104,25 +109,25 @@ class Registry:
             self._catalog.add_folder(folder)
             return self.load_all()
 
-    def refresh(self) -> "Report":
+    def refresh(self) -> Report:
         """Search again after an installation or removal, and load new backends."""
         with self._lock:
             self._catalog.rescan()
             return self.load_all()
 
-    def scan(self) -> "Report":
+    def scan(self) -> Report:
         """Return a report from metadata only, without importing plugins."""
         with self._lock:
             return self._catalog.report()
 
-    def backends(self) -> "tuple[Candidate, ...]":
+    def backends(self) -> tuple[Candidate, ...]:
         """The chosen candidate of each backend name, in order of preference."""
         with self._lock:
             self._catalog.load_all()
             chosen = (self._catalog.chosen(name) for name in self._catalog.names())
             return tuple(slot.candidate for slot in chosen if slot is not None)
 
-    def register(self, plugin: object, name: str) -> "Candidate":
+    def register(self, plugin: object, name: str) -> Candidate:
         """Add a plugin that is part of the program. Idempotent. Raises OptionError."""
         with self._lock:
             return self._catalog.register(name, plugin).candidate
@@ -135,7 +140,7 @@ class Registry:
     def observe(self, observer: object) -> None:
         """Call the `tensorplug_loaded` hook of `observer` with the report of every `load_all()`."""
         with self._lock:
-            self._catalog.observe(observer)
+            self._observers.append(Plugin("observer", observer))
 
     # --- devices ---------------------------------------------------------------------------
 
@@ -227,7 +232,9 @@ class Registry:
     def features(self, name: str) -> dict[str, str]:
         """The build options and detected features that a backend reports."""
         with self._lock:
-            return self._catalog.features(self._usable(parse_spec(name))[0])
+            slot = self._usable(parse_spec(name))[0]
+            found = _ask(slot, "tensorplug_features") or {}
+            return {str(key): str(value) for key, value in found.items()}
 
     def get_proc_address(self, name: str, symbol: str) -> Any:
         """The function or object that a backend calls `symbol`, or None.
@@ -237,21 +244,22 @@ class Registry:
         log says what to call.
         """
         with self._lock:
-            return self._catalog.extension(self._usable(parse_spec(name))[0], symbol)
+            slot = self._usable(parse_spec(name))[0]
+            found = _ask(slot, "tensorplug_extension", name=symbol)
+            if found is not None:
+                return found
+            if symbol == FEATURES:
+                return features_of(slot.name, partial(self.features, slot.candidate.spec))
+            return shared_symbol(symbol, [e.device for e in self._catalog.enumerate(slot)])
 
     # --- how -------------------------------------------------------------------------------
 
     @property
-    def _catalog(self) -> "Catalog":
-        if self._made is None:
-            # What reads metadata takes 20 ms to import, and many programs import but never scan.
-            from tensorplug.registry.catalog import Catalog  # noqa: PLC0415
-
-            self._made = Catalog(self._path, self._environ)
+    def _catalog(self) -> Catalog:
         self._made.scan()
         return self._made
 
-    def _slots(self, spec: DeviceSpec) -> "list[Slot]":
+    def _slots(self, spec: DeviceSpec) -> list[Slot]:
         """The candidates that `spec` matches. Raises BackendNotFound."""
         slots = self._catalog.slots(spec.name)
         if spec.distribution:
@@ -267,7 +275,7 @@ class Registry:
         hint = how_to_get(spec.name, self._catalog.names())
         raise BackendNotFound(f"{spec.name}: no installed backend has this name; {hint}")
 
-    def _usable(self, spec: DeviceSpec) -> "list[Slot]":
+    def _usable(self, spec: DeviceSpec) -> list[Slot]:
         """The usable candidates that `spec` matches, the best first. Raises BackendUnavailable."""
         self._slots(spec)
         self._catalog.load(spec.name)
@@ -277,7 +285,7 @@ class Registry:
             raise _unavailable(spec, [slot.candidate for slot in slots])
         return usable
 
-    def _entries(self, spec: DeviceSpec) -> "list[Enlisted]":
+    def _entries(self, spec: DeviceSpec) -> list[Enlisted]:
         """The devices of a backend. Raises BackendNotFound, BackendUnavailable."""
         while True:
             # A candidate that gives no devices is refused; the next iteration tries the next one.
@@ -289,7 +297,7 @@ class Registry:
             if entries := self._catalog.enumerate(slot):
                 return entries
 
-    def _enlisted(self) -> "list[Enlisted]":
+    def _enlisted(self) -> list[Enlisted]:
         """All devices in order of preference."""
         catalog = self._catalog
         ranked = []
@@ -341,6 +349,17 @@ class Registry:
         return BackendNotFound(f"{what}: there is no device; {report.advice}{more}")
 
 
+def _ask(slot: Slot, hook: str, **arguments: Any) -> Any:
+    """Call a hook: its result, or None without the hook. Raises BackendUnavailable."""
+    plugin = slot.plugin
+    answer = attempt(lambda: plugin.call(hook, **arguments)) if plugin is not None else None
+    if isinstance(answer, Failure):
+        raise BackendUnavailable(
+            f"{slot.name}: {hook} raised {describe(answer.error)}"
+        ) from answer.error
+    return answer
+
+
 def _pick(devices: Sequence[Device], spec: DeviceSpec) -> Device:
     full = f"{spec.name}:{spec.rest}"
     for device in devices:
@@ -353,7 +372,7 @@ def _pick(devices: Sequence[Device], spec: DeviceSpec) -> Device:
     raise BackendNotFound(f"{full}: {spec.name} has {count}: {names}")
 
 
-def _unavailable(spec: DeviceSpec, candidates: "Sequence[Candidate]") -> BackendUnavailable:
+def _unavailable(spec: DeviceSpec, candidates: Sequence[Candidate]) -> BackendUnavailable:
     broken = sorted(candidates, key=lambda c: not c.state.broken)
     told = "; ".join(str(candidate) for candidate in broken)
     error = BackendUnavailable(f"{spec.name}: {told}")
