@@ -70,7 +70,7 @@ def possible(tier: str) -> tuple[str, ...]:
 
 @cache
 def selects(expression: str, tier: str) -> bool:
-    """Whether `-m expression` may select a test of a tier, by its tier alone."""
+    """True if `-m expression` may select a test that has no marker except its tier."""
     compiled = Expression.compile(expression)
     known = {name: name == tier for name in TIERS}
     # Of other markers nothing is known: either answer is tried.

@@ -73,7 +73,7 @@ def kit(wheels: dict[str, Path]) -> list[Path]:
 
 @pytest.fixture(scope="session")
 def dependencies(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with everything installed beside this test run, but nothing of tensorplug."""
+    """A folder with everything that this test run has installed, but nothing of tensorplug."""
     folder = tmp_path_factory.mktemp("dependencies")
     for place in {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}:
         for entry in Path(place).iterdir():

@@ -132,7 +132,7 @@ def site(tmp_path_factory):
 
 
 def tensorplug(site: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
-    """Run the command with `site` on the path, beside what is installed."""
+    """Run the command with `site` on the path, in addition to what is installed."""
     return subprocess.run(
         [sys.executable, "-m", "tensorplug", *arguments],
         check=False,

@@ -10,5 +10,5 @@ HEADER = Path(__file__).parents[1] / "plugins" / "native" / "cpp" / "tables.h"
 
 def test_committed_header_is_what_the_tables_give():
     assert HEADER.read_text() == headers.header(), (
-        f"write it anew: python -m tensorplug_native.headers plugins/native/cpp/{HEADER.name}"
+        f"write it again: python -m tensorplug_native.headers plugins/native/cpp/{HEADER.name}"
     )

@@ -86,7 +86,7 @@ CONTENTS = {
         ["[console_scripts]", "tensorplug-llm = tensorplug_llm_console:main"],
     ),
 }
-"""Patterns of all files that are no Python modules, and the lines of the entry points."""
+"""Patterns of all files that are not Python modules, and the lines of the entry points."""
 COMPILED = {"tensorplug_native/_native.so"}
 """Files that are made when a wheel is built."""
 SOURCES = ("src", "tests", "cpp", "checks", "CMakeLists.txt")

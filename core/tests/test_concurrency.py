@@ -345,23 +345,23 @@ def test_negative_look_ahead_is_refused(host: NullDevice) -> None:
 # --- memory and orders of others ---------------------------------------------------------------
 
 
-@pytest.mark.parametrize("beside", [False, True])
-def test_memory_is_not_used_again_before_the_barrier(null: NullDevice, beside: bool) -> None:
+@pytest.mark.parametrize("parallel", [False, True])
+def test_memory_is_not_used_again_before_the_barrier(null: NullDevice, parallel: bool) -> None:
     x = x_in()
     a = tp.relu(x)
     b, c = tp.sum_rows(a), tp.mul_mat(x, x)
-    steps = [Step(a, (), 0), Step(b, (a,), 0), Step(c, (), 0, beside=beside)]
+    steps = [Step(a, (), 0), Step(b, (a,), 0), Step(c, (), 0, parallel=parallel)]
 
     slots = plan_memory(steps, [null.buffer_type]).slots
 
-    assert (slots[c].offset == slots[a].offset) is not beside
+    assert (slots[c].offset == slots[a].offset) is not parallel
 
 
-def test_result_does_not_lie_over_what_is_read_beside_it(null: NullDevice) -> None:
+def test_result_does_not_lie_over_what_work_in_parallel_reads(null: NullDevice) -> None:
     x = x_in()
     a = tp.relu(x)
     b, c = tp.relu(a), tp.scale(a, 2.0)
-    steps = [Step(a, (), 0), Step(b, (a,), 0), Step(c, (a,), 0, beside=True)]
+    steps = [Step(a, (), 0), Step(b, (a,), 0), Step(c, (a,), 0, parallel=True)]
 
     slots = plan_memory(steps, [null.buffer_type]).slots
 

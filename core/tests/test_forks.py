@@ -10,7 +10,7 @@ pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system can
 
 PRELUDE = """
 import gc, os, signal, sys, threading, warnings
-warnings.simplefilter("ignore")  # Python warns of forks beside threads
+warnings.simplefilter("ignore")  # Python warns of forks in a process with threads
 import numpy as np
 import tensorplug as tp
 from tensorplug_testing.null import NullBackend, NullDevice

@@ -78,7 +78,7 @@ REFUSALS = [
     ),
     (
         lambda: tp.solve_tri(t(4, 4), t(3, 2)),
-        "solve_tri: a must be square, with as many rows and the same batch as b; got a [4, 4], b "
+        "solve_tri: a must be square, with the number of rows and the batch of b; got a [4, 4], b "
         "[3, 2]",
     ),
     (

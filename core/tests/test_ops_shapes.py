@@ -360,8 +360,8 @@ REFUSED = {
     "mask of other rows": (
         lambda: tp.soft_max(t(4, 3), t(5, 3)),
         tp.ShapeError,
-        "soft_max: mask must have x's row length and at least as many rows; got x [3, 4], "
-        "mask [3, 5]",
+        "soft_max: mask must have x's row length and at least x's number of rows; got "
+        "x [3, 4], mask [3, 5]",
     ),
     "mask that does not repeat": (
         lambda: tp.soft_max(t(4, 3, 8), t(4, 3, 3)),
@@ -458,7 +458,7 @@ REFUSED = {
         "get_rows: ids must have ne[2] and ne[3] of table as its dimensions 1 and 2; "
         "got table [5, 9, 8], ids [4, 3]",
     ),
-    "row numbers that are no integers": (
+    "row numbers that are not integers": (
         lambda: tp.get_rows(t(8, 9), t(3)),
         tp.DTypeError,
         "get_rows: ids <Tensor 'x', none, f32[3]> has type f32; takes i32",

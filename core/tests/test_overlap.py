@@ -1,6 +1,6 @@
-"""Batches in flight keep two devices busy: who goes on while another has work that is not done.
+"""Batches in flight keep two devices busy: one goes on while the other still has work to do.
 
-Late devices do what somebody waits for and no more, each on a timeline of its own: what they have
+A late device does queued work only when something waits for it. Each has its own timeline: what was
 done after a batch was submitted is what the scheduler waited for.
 """
 

@@ -11,7 +11,7 @@ import tensorplug as tp
 from tensorplug.device import Backend, Buffer, moving, order_after
 from tensorplug.device.marks import Mark
 from tensorplug.device.moving import queue_copy, queue_read, queue_write
-from tensorplug.device.ranges import Access, Host, Range, accesses, clash_beside, range_of
+from tensorplug.device.ranges import Access, Host, Range, accesses, clash_within_stage, range_of
 from tensorplug.errors import HazardError
 from tensorplug.fusion.matching import find_groups
 from tensorplug.graph.bindings import Bindings
@@ -146,7 +146,7 @@ def test_reads_of_the_same_bytes_do_not_conflict(memory: Buffer) -> None:
     y, z = tp.relu(x), tp.sqr(x)
     bound = Bindings({t: Place(memory, 64 * i) for i, t in enumerate((x, y, z))})
 
-    assert clash_beside((y, z), bound) is None
+    assert clash_within_stage((y, z), bound) is None
 
 
 def test_read_of_what_is_written_conflicts_both_ways(memory: Buffer) -> None:
@@ -155,8 +155,8 @@ def test_read_of_what_is_written_conflicts_both_ways(memory: Buffer) -> None:
     z = tp.sqr(y)
     bound = Bindings({t: Place(memory, 64 * i) for i, t in enumerate((x, y, z))})
 
-    assert clash_beside((y, z), bound) is not None
-    assert clash_beside((z, y), bound) is not None
+    assert clash_within_stage((y, z), bound) is not None
+    assert clash_within_stage((z, y), bound) is not None
 
 
 def test_access_says_who_does_what_to_which_bytes(memory: Buffer) -> None:

@@ -191,7 +191,7 @@ FAULTS = {
         device_with(copy_async=copy_refused),
         "test_copy_between_streams_of_the_device_is_queued",
     ),
-    "queued write before the rest, of host memory that somebody computes in": (
+    "queued write before the rest, of host memory in which a stream computes": (
         device_with(write_async=write_before_the_rest),
         "test_copy_from_host_memory_keeps_its_place_among_the_work",
     ),
@@ -199,7 +199,7 @@ FAULTS = {
         device_with(_synchronize=nothing),
         "test_copy_from_host_memory_keeps_its_place_among_the_work",
     ),
-    "queued read at once, to host memory that somebody computes in": (
+    "queued read at once, to host memory in which a stream computes": (
         device_with(read_async=read_at_once),
         "test_copy_to_host_memory_is_there_for_who_computes_in_it",
     ),

@@ -85,7 +85,7 @@ def test_every_fusion_pattern_is_in_some_graph() -> None:
 
 
 class Fused(NodePlan):
-    """Does the two ops of FIRST and THEN at once and leaves the first one's memory alone."""
+    """Computes the ops FIRST and THEN at once and does not write the first one's memory."""
 
     FIRST, THEN = "rms_norm", "mul"
 
@@ -206,7 +206,7 @@ FAULTS = {
         f"{PLAIN} and over_its_source",
     ),
     "bias left out": (with_kernel(scale=scale_without_bias), f"{PLAIN} and scale_add_relu"),
-    "row written beside its place": (
+    "row written next to its place": (
         with_kernel(set_rows=set_the_next_row),
         f"{PLAIN} and rope_set_rows",
     ),

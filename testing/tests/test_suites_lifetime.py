@@ -61,7 +61,7 @@ def keep_memory(self) -> None:
 
 
 def complain(self) -> None:
-    raise TensorplugError("a finalizer has nobody to raise to")
+    raise TensorplugError("no caller receives what a finalizer raises")
 
 
 KEPT = []

@@ -126,7 +126,7 @@ RETURNS: Mapping[str, tuple[str, str, str]] = {
     ),
     "version-none": ("version", "None", "api_version = None is not a (major, minor) pair"),
     "version-text": ("version", "'0.1'", "api_version = '0.1' is not a (major, minor) pair"),
-    "version-bools": ("version", "(False, True)", "api_version = (False, True) is no"),
+    "version-bools": ("version", "(False, True)", "api_version = (False, True) is not a"),
     "version-future": ("version", "(99, 0)", "it speaks plugin interface 99.0"),
     "version-compares": (
         "version",

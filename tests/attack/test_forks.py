@@ -19,7 +19,7 @@ import gc, multiprocessing, sys, threading, warnings
 import numpy as np
 import tensorplug as tp
 
-warnings.simplefilter("ignore")  # Python warns of forks beside threads
+warnings.simplefilter("ignore")  # Python warns of forks in a process with threads
 METHOD, SPEC, MOMENT, WHERE, COUNT = sys.argv[1:]
 x, w = tp.input("x", (64, 256), tp.F32), tp.input("w", (512, 256), tp.F32)
 y = tp.soft_max(x @ w.T)

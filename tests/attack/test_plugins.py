@@ -65,7 +65,7 @@ def shelf(folder: Path, hostile: Sequence[Hostile]) -> Path:
 
 
 def row(report: dict[str, object], plugin: Hostile) -> dict[str, str]:
-    """The only row beside that of the good plugin."""
+    """The only other row than that of the good plugin."""
     candidates = report["candidates"]
     assert isinstance(candidates, list)
     rows = [c for c in candidates if c["name"] != "good"]

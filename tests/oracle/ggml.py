@@ -131,7 +131,7 @@ SIGNATURES = {
     "ggml_backend_cpu_set_n_threads": "-ti",
     "ggml_backend_cpu_set_use_ref": "-tb",
 }
-"""Functions that are no builders of tensors: the result, then the arguments, `-` for void."""
+"""Functions that do not build tensors: the result, then the arguments, `-` for void."""
 
 
 ACTIVATIONS = {9: "quantize_row_q8_1_ref", 15: "quantize_row_q8_K_ref"}
@@ -182,7 +182,7 @@ class Ggml:
 
     @contextmanager
     def opened(self, tensors: int) -> Iterator[None]:
-        """A context with room for so many tensors and a graph; all of it is freed afterwards."""
+        """A context with room for `tensors` tensors and a graph; all of it is freed afterwards."""
         room = tensors * self("ggml_tensor_overhead") + self("ggml_graph_overhead") + 1024
         start = self.typed("ggml_init", "t")
         start.argtypes = [InitParams]

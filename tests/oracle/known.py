@@ -22,7 +22,7 @@ class Known:
 
 
 def reason(case: Case, release: tuple[int, ...]) -> str:
-    """Why the ggml of a version may differ from everybody else on a case; empty if it may not."""
+    """Why the ggml of a version may differ from all others on a case; empty if it must agree."""
     told = [k for k in KNOWN if case.op in k.ops.split() and release < k.before]
     return next((k.reason for k in told if k.applies(case)), "")
 

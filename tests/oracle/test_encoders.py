@@ -54,7 +54,7 @@ NEEDS = {"iq1_s": "recent", "iq1_m": "recent"}
 def compared(oracle, dtype, values, importance, otherwise=""):
     """A finding about the blocks of `values`; its error is the share of blocks that differ.
 
-    Blocks that differ may do so for the reason `otherwise`, as long as we lose less.
+    Blocks may differ for the reason `otherwise`, as long as we lose less.
     """
     theirs = oracle.encode(dtype, values, importance)
     if isinstance(theirs, Refusal):

@@ -1,4 +1,4 @@
-"""Our device and our reference beside direct formulas, where ggml has no kernel or no test."""
+"""Our device and our reference against direct formulas, where ggml has no kernel or no test."""
 
 import pytest
 from oracle.formulas import FORMULAS

@@ -1,4 +1,4 @@
-"""Our device and our reference beside the real ggml: the same graphs, the same inputs."""
+"""Our device and our reference against the real ggml: the same graphs, the same inputs."""
 
 import pytest
 from oracle.builders import BUILDERS

@@ -20,7 +20,7 @@ from tensorplug.errors import TensorplugError
 
 
 def greet(name: str, *, loud: Annotated[bool, typer.Option("--loud", help="Shout.")] = False):
-    \"\"\"Greet somebody.\"\"\"
+    \"\"\"Greet a person.\"\"\"
     typer.echo(f"Hello {name}{'!' if loud else '.'}")
     raise typer.Exit(3)
 """
@@ -75,7 +75,7 @@ def test_foreign_command_has_its_own_help(acme, run):
 
     assert status == 0
     assert "Usage: root greet [OPTIONS]" in out
-    assert "Greet somebody." in out
+    assert "Greet a person." in out
     assert "Shout." in out
 
 

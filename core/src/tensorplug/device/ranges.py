@@ -153,7 +153,7 @@ def clash(a: Access, b: Access) -> bool:
     return (a.writes or b.writes) and a.range.overlaps(b.range)
 
 
-def clash_beside(
+def clash_within_stage(
     works: Iterable[Tensor | Group], bindings: Bindings
 ) -> tuple[Access, Access] | None:
     """Two conflicting accesses of different pieces of work, or None if all may run in parallel."""

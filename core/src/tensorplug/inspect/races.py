@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from tensorplug.device.backend import Backend
 from tensorplug.device.part import Part
-from tensorplug.device.ranges import Access, Host, Memory, accesses, clash, clash_beside
+from tensorplug.device.ranges import Access, Host, Memory, accesses, clash, clash_within_stage
 from tensorplug.errors import HazardError
 
 Stream = Backend | Host
@@ -95,7 +95,7 @@ class Races:
     def compute(self, stream: Backend, part: Part) -> None:
         """`stream` computes `part`; the work of one of its stages runs in parallel."""
         for stage in part.stages:
-            found = clash_beside(stage, part.bindings)
+            found = clash_within_stage(stage, part.bindings)
             if found is not None:
                 raise HazardError(
                     f"{self._name(stream)}: {found[1]}, while in parallel {found[0]}: a barrier is "

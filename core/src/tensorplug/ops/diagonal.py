@@ -66,7 +66,7 @@ TRI = register_op(
 def _solvable(call: Call) -> None:
     a, b = call["a"], call["b"]
     if a.ne[0] != a.ne[1] or a.ne[1] != b.ne[1] or a.ne[2:] != b.ne[2:]:
-        raise call.fail("a must be square, with as many rows and the same batch as b")
+        raise call.fail("a must be square, with the number of rows and the batch of b")
 
 
 SOLVE_TRI = register_op(

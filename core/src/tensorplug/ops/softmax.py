@@ -22,7 +22,7 @@ def _mask_fits(call: Call) -> None:
     x, mask, sinks = call["x"], call.get("mask"), call.get("sinks")
     if mask is not None:
         if mask.ne[0] != x.ne[0] or mask.ne[1] < x.ne[1]:
-            raise call.fail("mask must have x's row length and at least as many rows")
+            raise call.fail("mask must have x's row length and at least x's number of rows")
         if not repeat_over_batch(mask, x):
             raise call.fail("mask does not repeat over dimensions 2 and 3 of x")
     if sinks is not None and sinks.ne != (x.ne[2], 1, 1, 1):

@@ -28,7 +28,7 @@ class Choice:
 Choices = dict[Tensor, Choice]
 
 
-class Field:
+class Streams:
     """The streams of a scheduler by number, with a cache of what they refuse."""
 
     def __init__(
@@ -66,7 +66,7 @@ class Field:
         return self.refusal(stream, node) is None
 
     def accepts(self, stream: int, kind: BufferType) -> bool:
-        """True if `stream` reads and writes memory of type `kind` in place."""
+        """True if `stream` reads and writes memory of type `kind` without copies."""
         key = (stream, id(kind))
         if key not in self._accepts:
             self._accepts[key] = self.backends[stream].device.supports_buffer_type(kind)
@@ -97,81 +97,81 @@ class Field:
         return {name: refusal.reason for name, refusal in answers if refusal is not None}
 
 
-def assign(graph: Graph, field: Field, pins: Mapping[Tensor, int], *, offload: bool) -> Choices:
+def assign(graph: Graph, streams: Streams, pins: Mapping[Tensor, int], *, offload: bool) -> Choices:
     """Choose a backend for every tensor of `graph`.
 
     `pins` are the user's choices. With `offload`, a node whose weights lie with the fallback
     backend may go to another backend, which then copies the weights. Raises Unsupported if no
     backend can compute a node, GraphError for a view whose root is not in the graph.
     """
-    where = pinned(pins, field)
-    where = anchor_placed((*graph.leafs, *graph.nodes), where, field)
-    where = anchor_inputs(graph.inputs, where, field)
-    where = follow_weights(graph.nodes, where, field, offload=offload)
+    where = pinned(pins, streams)
+    where = anchor_placed((*graph.leafs, *graph.nodes), where, streams)
+    where = anchor_inputs(graph.inputs, where, streams)
+    where = follow_weights(graph.nodes, where, streams, offload=offload)
     ahead, back = graph.nodes, graph.nodes[::-1]
-    accelerated = range(field.fallback)
-    everyone = range(len(field.backends))
+    accelerated = range(streams.fallback)
+    everyone = range(len(streams.backends))
     for nodes, over in (
         (ahead, accelerated),
         (back, accelerated),
         (ahead, everyone),
         (back, everyone),
     ):
-        where = spread(nodes, where, field.can, over)
-    where = choose_best(graph.nodes, where, field)
-    where = upgrade(graph.nodes, where, field, frozenset(pins))
-    where = follow_roots(graph.nodes, where, field)
-    return follow_neighbours(graph, where, field)
+        where = spread(nodes, where, streams.can, over)
+    where = choose_best(graph.nodes, where, streams)
+    where = upgrade(graph.nodes, where, streams, frozenset(pins))
+    where = follow_roots(graph.nodes, where, streams)
+    return follow_neighbours(graph, where, streams)
 
 
-def pinned(pins: Mapping[Tensor, int], field: Field) -> Choices:
+def pinned(pins: Mapping[Tensor, int], streams: Streams) -> Choices:
     """The user's choices, which no later pass changes. Raises Unsupported with the refusal."""
     for node, stream in pins.items():
-        refusal = field.refusal(stream, node)
+        refusal = streams.refusal(stream, node)
         if refusal is not None:
             raise Unsupported(
-                f"{node}: pinned to {field.backends[stream].name}, which refuses it: "
+                f"{node}: pinned to {streams.backends[stream].name}, which refuses it: "
                 f"{refusal.reason}"
             )
     return {node: Choice(stream, "pinned by the user") for node, stream in pins.items()}
 
 
-def anchor_placed(tensors: Iterable[Tensor], where: Choices, field: Field) -> Choices:
+def anchor_placed(tensors: Iterable[Tensor], where: Choices, streams: Streams) -> Choices:
     """Assign placed tensors to the first backend that works in their memory and supports them."""
     found = dict(where)
     for tensor in tensors:
-        kind = field.placed_type(tensor)
+        kind = streams.placed_type(tensor)
         if kind is None or tensor in found:
             continue
-        willing = [i for i in range(len(field.backends)) if field.accepts(i, kind)]
-        able = next((i for i in willing if field.can(i, tensor)), None)
+        willing = [i for i in range(len(streams.backends)) if streams.accepts(i, kind)]
+        able = next((i for i in willing if streams.can(i, tensor)), None)
         if able is not None:
             found[tensor] = Choice(able, f"lies in {kind.name}")
         elif tensor.writes or not tensor.is_leaf:
-            raise _stranded(tensor, kind, willing, field)
+            raise _stranded(tensor, kind, willing, streams)
         # A leaf in memory that no backend reads is copied to the backends that need it.
     return found
 
 
 def _stranded(
-    tensor: Tensor, kind: BufferType, willing: Sequence[int], field: Field
+    tensor: Tensor, kind: BufferType, willing: Sequence[int], streams: Streams
 ) -> Unsupported:
-    refusals = field.refusals(tensor)
-    why = "; ".join(refusals[field.backends[i].name] for i in willing)
+    refusals = streams.refusals(tensor)
+    why = "; ".join(refusals[streams.backends[i].name] for i in willing)
     return Unsupported(
         f"{tensor}: its memory is {kind.name}, and no backend that works there can compute it: "
         f"{why or 'no backend of this scheduler uses this memory'}"
     )
 
 
-def anchor_inputs(inputs: Iterable[Tensor], where: Choices, field: Field) -> Choices:
+def anchor_inputs(inputs: Iterable[Tensor], where: Choices, streams: Streams) -> Choices:
     """Assign inputs to the last backend: the user writes them into its memory."""
-    new = {t: Choice(field.fallback, "input") for t in inputs if t not in where}
+    new = {t: Choice(streams.fallback, "input") for t in inputs if t not in where}
     return {**where, **new}
 
 
 def follow_weights(
-    nodes: Iterable[Tensor], where: Choices, field: Field, *, offload: bool
+    nodes: Iterable[Tensor], where: Choices, streams: Streams, *, offload: bool
 ) -> Choices:
     """Assign a node to the backend of its first weight, or, with `offload`, to a higher one.
 
@@ -185,9 +185,9 @@ def follow_weights(
         weight = next((s for s in node.sources if is_weight(s)), None)
         if weight is None:
             continue
-        choice = _beside(node, weight, field)
-        if choice is not None and choice.stream == field.fallback and offload:
-            choice = _offloaded(node, weight, field) or choice
+        choice = _with_weight(node, weight, streams)
+        if choice is not None and choice.stream == streams.fallback and offload:
+            choice = _offloaded(node, weight, streams) or choice
         if choice is not None:
             found[node] = choice
     return found
@@ -199,20 +199,20 @@ def is_weight(tensor: Tensor) -> bool:
     return place is not None and place.buffer.usage is BufferUsage.WEIGHTS
 
 
-def _beside(node: Tensor, weight: Tensor, field: Field) -> Choice | None:
-    kind = field.placed_type(weight)
-    for i in range(len(field.backends)):
-        if kind is not None and field.accepts(i, kind) and field.can(i, node):
+def _with_weight(node: Tensor, weight: Tensor, streams: Streams) -> Choice | None:
+    kind = streams.placed_type(weight)
+    for i in range(len(streams.backends)):
+        if kind is not None and streams.accepts(i, kind) and streams.can(i, node):
             return Choice(i, f"its weights {weight.name or 'are'!s} lie in {kind.name}")
     return None
 
 
-def _offloaded(node: Tensor, weight: Tensor, field: Field) -> Choice | None:
-    kind = field.placed_type(weight)
+def _offloaded(node: Tensor, weight: Tensor, streams: Streams) -> Choice | None:
+    kind = streams.placed_type(weight)
     if kind is None or not kind.is_host:
         return None
-    for i in range(field.fallback):
-        if field.backends[i].device.offload(node) and field.can(i, node):
+    for i in range(streams.fallback):
+        if streams.backends[i].device.offload(node) and streams.can(i, node):
             return Choice(i, "worth copying its weights")
     return None
 
@@ -236,16 +236,16 @@ def spread(
     return found
 
 
-def choose_best(nodes: Iterable[Tensor], where: Choices, field: Field) -> Choices:
+def choose_best(nodes: Iterable[Tensor], where: Choices, streams: Streams) -> Choices:
     """Assign each remaining node to the backend that reads most of its sources in place."""
     found = dict(where)
     for node in nodes:
         if node in found or node.is_view:
             continue
-        able = [i for i in range(len(field.backends)) if field.can(i, node)]
+        able = [i for i in range(len(streams.backends)) if streams.can(i, node)]
         if not able:
-            raise Unsupported(_nobody(node, field))
-        readable = {i: sum(field.reads(i, s, found) for s in node.sources) for i in able}
+            raise Unsupported(_no_backend(node, streams))
+        readable = {i: sum(streams.reads(i, s, found) for s in node.sources) for i in able}
         best = max(able, key=lambda i: (readable[i], -i))
         found[node] = Choice(
             best, f"reads {readable[best]} of {len(node.sources)} sources in place"
@@ -253,8 +253,8 @@ def choose_best(nodes: Iterable[Tensor], where: Choices, field: Field) -> Choice
     return found
 
 
-def _nobody(node: Tensor, field: Field) -> str:
-    reasons = "; ".join(field.refusals(node).values())
+def _no_backend(node: Tensor, streams: Streams) -> str:
+    reasons = "; ".join(streams.refusals(node).values())
     return (
         f"{node}: no backend can compute it: {reasons}; add a backend that can, such as cpu, as "
         "the last one"
@@ -262,7 +262,7 @@ def _nobody(node: Tensor, field: Field) -> str:
 
 
 def upgrade(
-    nodes: Iterable[Tensor], where: Choices, field: Field, fixed: Container[Tensor]
+    nodes: Iterable[Tensor], where: Choices, streams: Streams, fixed: Container[Tensor]
 ) -> Choices:
     """Move a node to a higher-priority backend with the same memory that reads all its sources."""
     found = dict(where)
@@ -271,18 +271,18 @@ def upgrade(
             continue
         mine = found[node].stream
         for other in range(mine):
-            shares = field.buffer_types[other] is field.buffer_types[mine]
+            shares = streams.buffer_types[other] is streams.buffer_types[mine]
             if (
                 shares
-                and field.can(other, node)
-                and all(field.reads(other, s, found) for s in node.sources)
+                and streams.can(other, node)
+                and all(streams.reads(other, s, found) for s in node.sources)
             ):
                 found[node] = Choice(other, "shares memory with a lower backend")
                 break
     return found
 
 
-def follow_roots(nodes: Iterable[Tensor], where: Choices, field: Field) -> Choices:
+def follow_roots(nodes: Iterable[Tensor], where: Choices, streams: Streams) -> Choices:
     """Move each write to the backend whose memory it writes. Raises Unsupported if it refuses."""
     found = dict(where)
     for node in nodes:
@@ -291,46 +291,46 @@ def follow_roots(nodes: Iterable[Tensor], where: Choices, field: Field) -> Choic
         home = found[node.root].stream
         if found[node].stream == home:
             continue
-        refusal = field.refusal(home, node)
+        refusal = streams.refusal(home, node)
         if refusal is not None:
             raise Unsupported(
                 f"{node}: writes into {node.root}, which is computed on "
-                f"{field.backends[home].name}, and that refuses the write: {refusal.reason}; pin "
+                f"{streams.backends[home].name}, and that refuses the write: {refusal.reason}; pin "
                 f"{node.root}"
             )
         found[node] = Choice(home, "writes into memory of this backend")
     for node in nodes:
         for tensor in node.also_writes:
-            _check_reachable(node, tensor, found, field)
+            _check_reachable(node, tensor, found, streams)
     return found
 
 
-def _check_reachable(node: Tensor, tensor: Tensor, where: Choices, field: Field) -> None:
+def _check_reachable(node: Tensor, tensor: Tensor, where: Choices, streams: Streams) -> None:
     """Raise Unsupported unless the backend of `node` reaches the memory of `tensor`.
 
     `node` writes `tensor` in addition to its own root.
     """
-    here, home, kind = where[node].stream, where.get(tensor.root), field.placed_type(tensor)
+    here, home, kind = where[node].stream, where.get(tensor.root), streams.placed_type(tensor)
     if kind is not None:
-        reachable, place = field.accepts(here, kind), kind.name
+        reachable, place = streams.accepts(here, kind), kind.name
     elif home is not None:
-        reachable, place = home.stream == here, field.backends[home.stream].name
+        reachable, place = home.stream == here, streams.backends[home.stream].name
     else:
         return
     if not reachable:
         raise Unsupported(
-            f"{node}: runs on {field.backends[here].name} and writes into {tensor}, which lies in "
-            f"{place}; place both in memory of one device"
+            f"{node}: runs on {streams.backends[here].name} and writes into {tensor}, which lies "
+            f"in {place}; place both in memory of one device"
         )
 
 
-def follow_neighbours(graph: Graph, where: Choices, field: Field) -> Choices:
+def follow_neighbours(graph: Graph, where: Choices, streams: Streams) -> Choices:
     """Assign views to the backend of their root, and leafs to the backend of their first reader."""
     found = dict(where)
     for node in graph.nodes:
         for source in node.sources:
             if source.is_leaf and source not in found:
-                near = found.get(node) or Choice(field.fallback, "")
+                near = found.get(node) or Choice(streams.fallback, "")
                 found[source] = Choice(near.stream, "with its first reader")
         if node.is_view and node not in found:
             home = found.get(node.root)
@@ -338,5 +338,5 @@ def follow_neighbours(graph: Graph, where: Choices, field: Field) -> Choices:
                 raise GraphError(f"{node}: a view of {node.root}, which is nowhere in the graph")
             found[node] = Choice(home.stream, "a view")
     for leaf in graph.leafs:
-        found.setdefault(leaf, Choice(field.fallback, "unused"))
+        found.setdefault(leaf, Choice(streams.fallback, "unused"))
     return found

@@ -7,13 +7,13 @@ from typing import Any
 from tensorplug.device.buffer import BufferType, human
 from tensorplug.device.observing import MAKERS
 from tensorplug.graph.tensor import Tensor
-from tensorplug.planning.assign import Field
+from tensorplug.planning.assign import Streams
 from tensorplug.planning.memory import Slot, stage_ends
 from tensorplug.planning.planned import PlannedGraph
 from tensorplug.planning.program import Program
 from tensorplug.planning.split import Split
 from tensorplug.planning.stages import label
-from tensorplug.planning.timeline import kept, timeline
+from tensorplug.planning.timeline import surviving_tensors, timeline
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,12 +178,12 @@ class Explanation:
 def explain(
     planned: PlannedGraph,
     program: Program,
-    field: Field,
+    streams: Streams,
     pools: Sequence[BufferType],
     notes: Mapping[Tensor, str],
 ) -> Explanation:
     """Describe a planned graph and its program; `notes` are remarks of plans about their nodes."""
-    names = [backend.name for backend in field.backends]
+    names = [backend.name for backend in streams.backends]
     order = [node for split in planned.splits for node in split.nodes]
     reads = dict(zip(order, _reads(order), strict=True))
     fused = {
@@ -200,7 +200,7 @@ def explain(
             f"{node.dtype.name}{list(node.shape)}",
             names[split.stream],
             planned.where[node].cause,
-            field.refusals(node),
+            streams.refusals(node),
             fused.get(node, ""),
             reads[node],
             notes.get(node, ""),
@@ -277,7 +277,7 @@ def _memory(
         for tensor in (step.tensor, *step.also, *step.reads):
             first.setdefault(tensor.root, moment)
             last[tensor.root] = moments[end]
-    last |= {tensor.root: len(order) - 1 for tensor in kept(graph, splits)}
+    last |= {tensor.root: len(order) - 1 for tensor in surviving_tensors(graph, splits)}
     holders: dict[Slot, Tensor] = {}
     for tensor in sorted(slots, key=first.__getitem__):
         former = holders.get(slots[tensor])

@@ -8,30 +8,30 @@ from tensorplug.errors import Refusal
 from tensorplug.fusion.formulas import Group
 from tensorplug.fusion.matching import Finder
 from tensorplug.graph.graph import Graph
-from tensorplug.planning.assign import Field
+from tensorplug.planning.assign import Streams
 from tensorplug.planning.split import Split
 
 
-def fused(graph: Graph, splits: Sequence[Split], field: Field) -> tuple[Split, ...]:
+def fused(graph: Graph, splits: Sequence[Split], streams: Streams) -> tuple[Split, ...]:
     """Return `splits` with the groups that their devices accept, and the groups refused."""
-    devices = [stream.device for stream in field.backends]
+    devices = [stream.device for stream in streams.backends]
     finders = {
         i: Finder(graph, device.fusions)
         for i, device in enumerate(devices)
         if isinstance(device, SupportsFusion)
     }
     return tuple(
-        _fused(split, devices[split.stream], finders.get(split.stream), field) for split in splits
+        _fused(split, devices[split.stream], finders.get(split.stream), streams) for split in splits
     )
 
 
-def _fused(split: Split, device: Device, finder: Finder | None, field: Field) -> Split:
+def _fused(split: Split, device: Device, finder: Finder | None, streams: Streams) -> Split:
     if finder is None or not isinstance(device, SupportsFusion):
         return split
     refused: list[tuple[Group, str]] = []
 
     def refuses(group: Group) -> Refusal | None:
-        placed = {t: kind for t in group.inputs if (kind := field.placed_type(t)) is not None}
+        placed = {t: kind for t in group.inputs if (kind := streams.placed_type(t)) is not None}
         refusal = device.refuses_group(group, placed)
         if refusal is not None:
             refused.append((group, refusal.reason))

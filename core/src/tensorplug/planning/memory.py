@@ -34,8 +34,8 @@ class Step:
     """One moment of a timeline: `tensor` is created or written, `reads` must be in memory.
 
     `also` are created at the same moment. The result may reuse the memory of a tensor in `over`,
-    by default of the sources that the op allows. With `beside`, the step may run in parallel with
-    the step before it.
+    by default of the sources that the op allows. With `parallel`, the step may run in parallel
+    with the step before it.
     """
 
     tensor: Tensor
@@ -43,7 +43,7 @@ class Step:
     pool: int
     also: tuple[Tensor, ...] = ()
     over: tuple[Tensor, ...] | None = None
-    beside: bool = False
+    parallel: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +153,7 @@ def plan_memory(
     ends = stage_ends(steps)
     last = _last_touches(steps)
     kept = {t.root for t in keep}
-    fixed = kept | _shared_beside(steps, ends)
+    fixed = kept | _shared_in_stages(steps, ends)
     outside = set(placed)
     slots: dict[Tensor, Slot] = {}
     expiring = _by_last(last, ends)
@@ -178,15 +178,15 @@ def stage_ends(steps: Sequence[Step]) -> list[int]:
     """For each step, the index of the last step that may run in parallel with it."""
     ends = list(range(len(steps)))
     for now in range(len(steps) - 2, -1, -1):
-        if steps[now + 1].beside:
+        if steps[now + 1].parallel:
             ends[now] = ends[now + 1]
     return ends
 
 
-def _shared_beside(steps: Sequence[Step], ends: Sequence[int]) -> set[Tensor]:
+def _shared_in_stages(steps: Sequence[Step], ends: Sequence[int]) -> set[Tensor]:
     """Roots whose last users run in parallel with each other: no step may reuse their memory."""
     shared: set[Tensor] = set()
-    if not any(step.beside for step in steps):
+    if not any(step.parallel for step in steps):
         return shared
     before: dict[Tensor, int] = {}
     for now, step in enumerate(steps):

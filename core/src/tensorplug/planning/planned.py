@@ -11,12 +11,12 @@ from tensorplug.fusion.formulas import FUSION
 from tensorplug.graph.graph import Graph
 from tensorplug.graph.tensor import Tensor
 from tensorplug.planning.arrange import arranged
-from tensorplug.planning.assign import Choice, Choices, Field, assign
+from tensorplug.planning.assign import Choice, Choices, Streams, assign
 from tensorplug.planning.fuse import fused
 from tensorplug.planning.memory import MemoryMap, check_leafs, plan_memory
 from tensorplug.planning.split import Split, split
 from tensorplug.planning.stages import CONCURRENCY
-from tensorplug.planning.timeline import kept, timeline
+from tensorplug.planning.timeline import surviving_tensors, timeline
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class PlanSettings:
 
 def plan_graph(
     graph: Graph,
-    field: Field,
+    streams: Streams,
     pins: Mapping[Tensor, int],
     transient: Iterable[Tensor],
     settings: PlanSettings,
@@ -60,15 +60,15 @@ def plan_graph(
     A split starts at the node `cut`, if given. TENSORPLUG_FUSION=0 and TENSORPLUG_CONCURRENCY=0
     leave out groups and stages. Raises Unsupported, GraphError, OutOfMemory.
     """
-    field.forget()
-    where = assign(graph, field, pins, offload=settings.offload)
-    splits = split(graph, where, field, partial(_optimize, field), cut)
+    streams.forget()
+    where = assign(graph, streams, pins, offload=settings.offload)
+    splits = split(graph, where, streams, partial(_optimize, streams), cut)
     if fuse and os.environ.get(FUSION, "1") != "0":
-        splits = fused(graph, splits, field)
+        splits = fused(graph, splits, streams)
     if os.environ.get(CONCURRENCY, "1") != "0":
-        splits = arranged(splits, field.backends, field.moved, settings.ahead)
+        splits = arranged(splits, streams.backends, streams.moved, settings.ahead)
     check_leafs(graph.leafs)
-    shared, batches, pools = frozenset(transient), settings.batches, field.buffer_types
+    shared, batches, pools = frozenset(transient), settings.batches, streams.buffer_types
     private = [t for t in graph.inputs if t not in shared or batches > 1]
     if batches > 1:
         private.extend(copy.target for split in splits for copy in split.copies)
@@ -77,8 +77,8 @@ def plan_graph(
     return PlannedGraph(graph, where, splits, memory, tuple(private), every_run)
 
 
-def _optimize(field: Field, stream: int, nodes: Sequence[Tensor]) -> Sequence[Tensor]:
-    backend = field.backends[stream]
+def _optimize(streams: Streams, stream: int, nodes: Sequence[Tensor]) -> Sequence[Tensor]:
+    backend = streams.backends[stream]
     return backend.optimize(nodes) if isinstance(backend, SupportsOptimize) else nodes
 
 
@@ -93,7 +93,7 @@ def plan_splits(
 ) -> MemoryMap:
     """Where each tensor lies that a run brings into being; with `every_node` none is left out."""
     steps = timeline(graph, where, splits, pools, private, every_node=every_node)
-    return plan_memory(steps, pools, keep=kept(graph, splits), placed=private)
+    return plan_memory(steps, pools, keep=surviving_tensors(graph, splits), placed=private)
 
 
 def private_by_pool(planned: PlannedGraph) -> dict[int, list[Tensor]]:

@@ -11,7 +11,7 @@ from enum import Enum
 from tensorplug.graph.tensor import Tensor
 from tensorplug.planning.assign import Choices, is_weight
 from tensorplug.planning.split import Copy as Crossing
-from tensorplug.planning.split import Split, localised
+from tensorplug.planning.split import Split, local_sources
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +189,7 @@ class Run(Step):
     @property
     def reads(self) -> tuple[Tensor, ...]:
         made = set(self.nodes)
-        used = (s for node in self.nodes for s in localised(node.sources, self.local))
+        used = (s for node in self.nodes for s in local_sources(node.sources, self.local))
         return tuple(t for t in dict.fromkeys(used) if t.root not in made)
 
     @property

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from tensorplug.fusion.formulas import Group
 from tensorplug.graph.graph import Graph
 from tensorplug.graph.tensor import Flags, Ne, Tensor
-from tensorplug.planning.assign import Choices, Field, is_weight
+from tensorplug.planning.assign import Choices, Streams, is_weight
 from tensorplug.planning.stages import Stage, check_order
 
 Key = tuple[int, Tensor, int, Ne, Ne, int]
@@ -60,7 +60,7 @@ class _Draft:
 
 
 def split(
-    graph: Graph, where: Choices, field: Field, order: Order, cut: Tensor | None = None
+    graph: Graph, where: Choices, streams: Streams, order: Order, cut: Tensor | None = None
 ) -> tuple[Split, ...]:
     """Cut `graph` into splits, by the stream that `where` gives each node.
 
@@ -76,7 +76,7 @@ def split(
         if node.is_view:
             continue
         stream = where[node].stream
-        foreign = [s for s in node.sources if needs_copy(s, node, stream, where, field)]
+        foreign = [s for s in node.sources if needs_copy(s, node, stream, where, streams)]
         if (
             not drafts
             or drafts[-1].stream != stream
@@ -84,14 +84,14 @@ def split(
             or _frees_weights(foreign, drafts[-1])
         ):
             drafts.append(_Draft(stream))
-            beside = _beside(stream, drafts, field)
-            drafts[-1].after |= beside | shared.borrowers(stream, *beside)
+            partners = _sharing_memory(stream, drafts, streams)
+            drafts[-1].after |= partners | shared.borrowers(stream, *partners)
         draft = drafts[-1]
         draft.after |= shared.waits(node, stream, foreign)
         for source in foreign:
             key = _key(stream, source, versions)
             if key not in copies:
-                copies[key] = _local_leaf(source, field.backends[stream].name, key[-1])
+                copies[key] = _local_leaf(source, streams.backends[stream].name, key[-1])
                 draft.copies.append(Copy(source, copies[key], _origin(source, where)))
                 copying.setdefault(source.root, set()).add(stream)
             draft.local[source] = copies[key]
@@ -138,28 +138,28 @@ class _Shared:
             self._readers.setdefault(root, set()).add(stream)
         return owners | (late - {stream})
 
-    def borrowers(self, stream: int, *beside: int) -> set[int]:
-        """Streams that read memory of `stream` or of one of `beside` since the last call.
+    def borrowers(self, stream: int, *partners: int) -> set[int]:
+        """Streams that read memory of `stream` or of one of `partners` since the last call.
 
-        `beside` are streams that compute in the same memory as `stream`.
+        `partners` are streams that compute in the same memory as `stream`.
         """
-        found = {b for owner in (stream, *beside) for b in self._lent.pop(owner, ())}
+        found = {b for owner in (stream, *partners) for b in self._lent.pop(owner, ())}
         return found - {stream}
 
 
-def _beside(stream: int, drafts: Sequence[_Draft], field: Field) -> set[int]:
+def _sharing_memory(stream: int, drafts: Sequence[_Draft], streams: Streams) -> set[int]:
     """Other streams that compute in the same memory, where each reuses what another has freed."""
-    kinds = field.buffer_types
+    kinds = streams.buffer_types
     return {d.stream for d in drafts if kinds[d.stream] is kinds[stream]} - {stream}
 
 
-def needs_copy(source: Tensor, node: Tensor, stream: int, where: Choices, field: Field) -> bool:
+def needs_copy(source: Tensor, node: Tensor, stream: int, where: Choices, streams: Streams) -> bool:
     """True if `stream` must read a copy of `source`; False for memory that `node` writes."""
     if source.root in node.written_roots:
         return False
-    if where[source].stream == stream and field.placed_type(source) is None:
+    if where[source].stream == stream and streams.placed_type(source) is None:
         return False
-    return not field.reads(stream, source, where)
+    return not streams.reads(stream, source, where)
 
 
 def _origin(source: Tensor, where: Choices) -> int:
@@ -196,6 +196,6 @@ def _ordered(draft: _Draft, order: Order) -> tuple[Tensor, ...]:
     return wanted
 
 
-def localised(sources: Iterable[Tensor], local: Mapping[Tensor, Tensor]) -> tuple[Tensor, ...]:
+def local_sources(sources: Iterable[Tensor], local: Mapping[Tensor, Tensor]) -> tuple[Tensor, ...]:
     """`sources`, with tensors of other streams replaced by their copies in `local`."""
     return tuple(local.get(s, s) for s in sources)

@@ -8,7 +8,7 @@ from tensorplug.graph.graph import Graph
 from tensorplug.graph.tensor import Tensor
 from tensorplug.planning.assign import Choice
 from tensorplug.planning.memory import Step
-from tensorplug.planning.split import Split, localised
+from tensorplug.planning.split import Split, local_sources
 from tensorplug.planning.stages import end_of
 
 
@@ -37,7 +37,7 @@ def timeline(
     return steps
 
 
-def kept(graph: Graph, splits: Sequence[Split]) -> list[Tensor]:
+def surviving_tensors(graph: Graph, splits: Sequence[Split]) -> list[Tensor]:
     """Tensors whose memory must not be reused before the end of a run."""
     # A copy may still be in flight while the device of its source runs on, so sources stay.
     copied = [copy.source for split in splits for copy in split.copies]
@@ -56,7 +56,7 @@ def shared_nodes(graph: Graph, splits: Sequence[Split], split: Split) -> tuple[T
 
 def _split_step(split: Split, shared: Sequence[Tensor]) -> Step:
     """One step for a whole split, for buffer types that only hold what splits share."""
-    read = tuple(s for node in split.nodes for s in localised(node.sources, split.local))
+    read = tuple(s for node in split.nodes for s in local_sources(node.sources, split.local))
     touched = (*read, *(root for node in split.nodes for root in node.written_roots))
     outside = tuple(t for t in touched if t.root not in split.nodes)
     first = shared[0] if shared else split.nodes[-1]
@@ -65,13 +65,13 @@ def _split_step(split: Split, shared: Sequence[Tensor]) -> Step:
 
 def node_steps(split: Split) -> Iterator[Step]:
     """The steps of a split: one for each node, and one for each group at its last node."""
-    beside = {end_of(work) for stage in split.stages for work in stage[1:]}
+    parallel = {end_of(work) for stage in split.stages for work in stage[1:]}
     for work in units(split.nodes, split.groups):
         if isinstance(work, Tensor):
-            touched = (*localised(work.sources, split.local), *work.written_roots)
-            yield Step(work, touched, split.stream, beside=work in beside)
+            touched = (*local_sources(work.sources, split.local), *work.written_roots)
+            yield Step(work, touched, split.stream, parallel=work in parallel)
         else:
-            touched = (*localised(work.inputs, split.local), *work.last.written_roots)
+            touched = (*local_sources(work.inputs, split.local), *work.last.written_roots)
             also = tuple(t.root for t in work.outputs if t is not work.last)
             over = work.replaceable
-            yield Step(work.last, touched, split.stream, also, over, beside=work.last in beside)
+            yield Step(work.last, touched, split.stream, also, over, parallel=work.last in parallel)

@@ -59,7 +59,7 @@ class Arena:
     def enter(self, tenant: object) -> None:
         """Get the buffers ready for tensors of `tenant`, which may lay them out until it leaves."""
         if self._laid_out != self.generation:
-            # All that was laid out is out of date: its schedule lays it out again.
+            # The tensors in the buffers are out of date: their schedules place them again.
             if self._laid_out:
                 self._settle()
             for buffer in (b for chunks in self._chunks for b in chunks):
@@ -135,7 +135,7 @@ class Arena:
     def _renew(self, pool: int, chunk: int, size: int) -> None:
         kind, old = self.pools[pool], self._chunks[pool][chunk]
         former = old.size
-        # Whoever is bound to the old buffer must look again, also when this fails half-way.
+        # Plans bound to the old buffer must be bound again, also if this fails half-way.
         self.generation += 1
         self._settle()
         old.close()

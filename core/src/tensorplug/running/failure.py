@@ -1,4 +1,4 @@
-"""`Attempt`: how far one run came, and the one error that says so where a device breaks it off."""
+"""`Attempt`: how far one run came, and the error that describes it if a device fails."""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import takewhile
@@ -34,7 +34,7 @@ CAUSES: tuple[tuple[type[TensorplugError], str, str], ...] = (
     (OutOfMemory, "out of memory", "use a smaller batch or context, or put layers elsewhere, or "),
     (DeviceError, "failed", "run again, or "),
 )
-"""Kinds of errors, narrow ones first: in a word, and what may help against each."""
+"""Kinds of errors, narrow ones first, each with a word for it and a remedy."""
 
 WITHOUT_IT = "make a scheduler without {names}, or one with on_failure='replan'"
 
@@ -144,7 +144,7 @@ class Attempt:
         return [self.scheduler.backends[i] for i in indices]
 
     def __enter__(self) -> None:
-        """Nothing to do until something fails."""
+        """Does nothing: the work is in `__exit__`."""
 
     def __exit__(
         self,

@@ -77,8 +77,8 @@ class Limit:
         self._worker = None
         self.stuck.append(worker)
         error = DeviceHung(
-            f"{device.name}: hangs: no answer within {self.seconds:g} s; it is left alone, and "
-            "what it may still use stays reserved"
+            f"{device.name}: hangs: no answer within {self.seconds:g} s; it gets no more calls; "
+            "the memory it may still use stays reserved"
         )
         error.devices = (device,)
         raise error

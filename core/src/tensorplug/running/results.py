@@ -1,4 +1,4 @@
-"""What a run gives: `Results`, and `InFlight` for a batch that was submitted."""
+"""What a run returns: `Results`; what `submit` returns: `InFlight`."""
 
 import contextlib
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -46,7 +46,7 @@ class Results:
         attempt = Attempt(scheduler, self._schedule)
         attempt.work = Work(Batch(bindings=self._bindings), begun=len(self._schedule.splits))
         with scheduler.turn:
-            # Only now: until here another thread could begin a run in the same memory.
+            # Before this thread had the turn, another could begin a run in the same memory.
             self._check(output)
             with attempt:
                 return read_now(attempt, self._schedule, (output,))[output]
@@ -59,7 +59,7 @@ class Results:
     def _check(self, output: Tensor) -> None:
         graph, scheduler = self._schedule.graph, self._schedule.scheduler
         if output not in graph.outputs and output not in graph.effects:
-            raise GraphError(f"{output}: is no output of {graph}; name it among the outputs")
+            raise GraphError(f"{output}: is not an output of {graph}; name it among the outputs")
         persistent = output.root.place is not None
         if not persistent and self._serial != scheduler.runs:
             raise StaleResult(
@@ -136,27 +136,27 @@ class InFlight:
         return self._attempt
 
     def forget(self) -> object:
-        """Host memory that streams may still write."""
+        """Return the host memory that streams may still write."""
         return self._outputs
 
     def settle(self, failure: RunFailed, disturbed: Collection[Device]) -> bool:
-        """After a failure, and waiting: whether the batch has nothing to do with `disturbed` ones.
+        """End the batch after a failure; True if no `disturbed` device had a part in it.
 
-        Else it raises `failure` from now on: what it gave is not known.
+        If one had, the outputs are unknown and reading them raises `failure` from now on.
         """
         sound = not self._attempt.uses(disturbed)
         self._land(None if sound else failure)
         return sound
 
     def abandon(self) -> None:
-        """Wait, and ignore errors of the batch: its outputs are not read any more."""
+        """Wait and ignore errors of the batch, whose outputs nothing will read."""
         with contextlib.suppress(TensorplugError):
             self.reach()
 
     def __getitem__(self, output: Tensor) -> Array:
         """Wait, and return the copy of `output` in host memory."""
         if output not in self._outputs:
-            raise GraphError(f"{output}: is no output of the submitted graph")
+            raise GraphError(f"{output}: is not an output of the submitted graph")
         self.wait()
         if self._scheduler.sanitizer is not None:
             self._scheduler.sanitizer.shows(output, self._outputs[output])

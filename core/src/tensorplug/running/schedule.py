@@ -47,7 +47,7 @@ T = TypeVar("T")
 
 
 class Schedule(Resource):
-    """A planned graph: run it as often as you like. Made by `Scheduler.schedule`."""
+    """A planned graph, which can run any number of times. Made by `Scheduler.schedule`."""
 
     batches: int
     """How many batches may be in flight: 4 with `parallel=True`, else 1."""
@@ -77,9 +77,9 @@ class Schedule(Resource):
             raise
 
     def prepare(self, start: "Restart | None" = None) -> None:
-        """Plan for the devices that the scheduler has now, unless a plan is there.
+        """Plan for the present devices of the scheduler, unless a plan for them exists.
 
-        For a run that resumes from `start`, a split begins there.
+        For a run that resumes from `start`, a split begins at its first node.
         """
         cut = None if start is None else start.first_of(self.graph)
         # Planning again would lose the values of inputs that the graph changes.
@@ -168,7 +168,7 @@ class Schedule(Resource):
         plans = self._batches[0].plans if self._batches else []
         notes = ChainMap(*(dict(p.notes()) for p in plans if isinstance(p, SupportsNotes)))
         pools = self.scheduler.arena.pools
-        return explain(self.planned, self.program, self.scheduler.field, pools, notes)
+        return explain(self.planned, self.program, self.scheduler.streams, pools, notes)
 
     # --- running ---------------------------------------------------------------------------
 
@@ -181,11 +181,11 @@ class Schedule(Resource):
     def run(
         self, inputs: Mapping[Tensor, Any] | None = None, *, observer: Observer | None = None
     ) -> Results:
-        """Compute the graph once. Inputs not given keep their last value; transient ones lose it.
+        """Compute the graph once. Inputs that are not given keep the value of the run before.
 
-        The last value is that of the run before, whichever batch that was.
-        Returns when the work is queued; reading a result waits for it. Raises what backends raise;
-        the schedule can then be run again.
+        Transient inputs have no value after a run and must be given. Returns when the work is
+        queued; reading a result waits for it. Raises what backends raise; the schedule can then be
+        run again.
         """
         self.scheduler.check_processes()
         attempt = Attempt(self.scheduler, self, inputs=self._taken(inputs or {}))
@@ -197,8 +197,8 @@ class Schedule(Resource):
     ) -> InFlight:
         """Queue one batch and the reading of its outputs; up to `batches` are in flight at once.
 
-        Waits for the oldest batch where all places are taken; with an `observer`, for all batches
-        in flight and for each node that it looks at.
+        If that many are in flight, it first waits for the oldest. With an `observer` it waits for
+        all batches in flight and for each node that the observer looks at.
         """
         self.scheduler.check_processes()
         taken = self._taken(inputs or {})
@@ -206,7 +206,7 @@ class Schedule(Resource):
         return until_done(attempt, partial(self._queue, observer, partial(self._flight, observer)))
 
     def _taken(self, inputs: Mapping[Tensor, Any]) -> Mapping[Tensor, Any]:
-        """The inputs of a run, which no later attempt finds changed.
+        """Check the inputs of a run; copies of them if a later attempt may need them again.
 
         Raises GraphError, NotAllocated.
         """
@@ -214,7 +214,7 @@ class Schedule(Resource):
         for tensor in inputs:
             if tensor not in known:
                 names = ", ".join(str(t) for t in known) or "none"
-                raise GraphError(f"{tensor}: is no input of {self.graph}; its inputs: {names}")
+                raise GraphError(f"{tensor}: is not an input of {self.graph}; its inputs: {names}")
         for tensor in self.planned.transient:
             if tensor not in inputs:
                 raise NotAllocated(f"{tensor}: is transient; give it to every run()")

@@ -25,7 +25,7 @@ from tensorplug.errors import (
 )
 from tensorplug.graph.graph import Graph
 from tensorplug.graph.tensor import Place, Tensor
-from tensorplug.planning.assign import Field
+from tensorplug.planning.assign import Streams
 from tensorplug.planning.planned import PlannedGraph, PlanSettings, plan_graph, private_by_pool
 from tensorplug.running.arena import Arena
 from tensorplug.running.batch import reserve
@@ -69,15 +69,15 @@ class Scheduler(Resource):
     """Plans graphs over `backends`, the first having the highest priority, and owns compute memory.
 
     The last backend holds the inputs: its memory must be the host's. `buffer_types` replaces the
-    memory in which a backend computes. With `offload` a device may take work whose weights lie in
-    host memory when it finds that worth the copy. What runs is recorded in `trace`, by default in
-    the file that TENSORPLUG_TRACE names. With `sanitize` (by default where TENSORPLUG_SANITIZE is
-    1) all that is queued is checked, slowly: accesses to the same bytes that nothing orders raise
-    HazardError. A device that fails in a run raises RunFailed; with `on_failure` "replan" the run
-    goes on without it. An upload, split, copy or wait that takes longer than `hang_limit`
-    seconds is given up: the device hangs. Work of devices that run some of it side by side is put
-    into stages; with `ahead` that of all devices is, looking so many pieces of it ahead. Belongs to
-    one thread; its schedules never run at once (SchedulerBusy).
+    memory in which a backend computes. With `offload` a device may take nodes whose weights lie in
+    host memory if it expects to gain more than the copy costs. Runs are recorded in `trace`, by
+    default in the file that TENSORPLUG_TRACE names. With `sanitize` (by default if
+    TENSORPLUG_SANITIZE is 1) all queued work is checked for races, slowly: a race raises
+    HazardError. If a device fails, the run raises RunFailed; with `on_failure="replan"` the run
+    goes on without the device. A step that takes longer than `hang_limit` seconds raises
+    DeviceHung. Work of devices that run several nodes in parallel is put into stages; with `ahead`,
+    work of all devices, looking at `ahead` nodes or groups at a time. A scheduler belongs to one
+    thread, and only one of its schedules runs at a time (SchedulerBusy).
     """
 
     def __init__(  # noqa: PLR0913 - a program names only what it wants otherwise
@@ -141,7 +141,7 @@ class Scheduler(Resource):
         """Compute on `backends` in memory of `pools` from now on; nothing is planned yet."""
         self.stopped = None
         self.fleet = Fleet(backends, pools, self._settle, self._calls)
-        self.field = Field(self.fleet.backends, pools, self.lost.moved)
+        self.streams = Streams(self.fleet.backends, pools, self.lost.moved)
 
     @property
     def backends(self) -> tuple[Backend, ...]:
@@ -167,7 +167,7 @@ class Scheduler(Resource):
         """Plan a graph, or the graph of these outputs and `effects`.
 
         `pins` fixes the backend of tensors. `transient` inputs give up their memory once they are
-        read, and must be given to every run. Devices that can do so compute groups of nodes as one
+        read, and must be given to every run. Devices that can fuse compute groups of nodes as one
         unless `fuse` is False or TENSORPLUG_FUSION is 0. TENSORPLUG_SCHED_DEBUG=1 prints what runs
         where, and why, to standard error. Raises Unsupported, OutOfMemory, GraphError.
         """
@@ -185,12 +185,13 @@ class Scheduler(Resource):
     def reserve(
         self, what: Graph | Tensor | Sequence[Tensor], **options: Unpack[PlanOptions]
     ) -> None:
-        """Allocate all memory that a schedule of a graph needs, the largest one to come.
+        """Allocate all memory that a schedule of a graph needs, such as the largest graph to come.
 
-        That is compute memory, which all schedules share, and memory for the inputs of one schedule
+        That is compute memory, which all schedules share, memory for the inputs of one schedule
         and, with `parallel=True`, for what its batches copy between devices. A schedule that is
-        closed leaves it to the next one. Not counted is what plans of a backend allocate, and the
-        memory in which an observer looks at nodes. Raises OutOfMemory, SchedulerBusy.
+        closed leaves its memory to the next one. Memory that plans of a backend allocate, and
+        memory in which an observer looks at nodes, is not counted. Raises OutOfMemory,
+        SchedulerBusy.
         """
         plan = self._plan_with(what, **options)
         self._planned(lambda: reserve(plan(), self.arena, self._settings.batches))
@@ -209,9 +210,9 @@ class Scheduler(Resource):
         return {name: size for name, size in sizes.items() if size}
 
     def buffer_size(self, backend: Backend) -> int:
-        """Bytes allocated for `backend` now; 0 where an earlier one shares the memory.
+        """Bytes allocated for `backend` now, for all schedules, counted as `reserve` counts.
 
-        All that `reserve` counts, for all schedules.
+        0 if an earlier backend of the scheduler computes in the same memory.
         """
         index = self._index(backend)
         pool = self.arena.pools[index]
@@ -255,7 +256,7 @@ class Scheduler(Resource):
         self.lost.states.update(dict.fromkeys(states, restore))
 
     def place_of(self, tensor: Tensor) -> Place:
-        """Where a persistent tensor lies now: its storage, or where it was brought after that."""
+        """The place of a persistent tensor now: its own, or that to which it was moved."""
         return self.lost.place_of(tensor)
 
     def note_failure(self, attempt: Attempt, failure: RunFailed) -> None:
@@ -269,7 +270,7 @@ class Scheduler(Resource):
             if not flight.settle(failure, disturbed):
                 if self.replans:
                     self.unfinished.append(flight)
-                # Those behind it may have read what it did not finish.
+                # Later batches may have read what this one did not finish.
                 disturbed = {backend.device for backend in self.backends}
 
     def abandon_memory(self) -> None:
@@ -291,7 +292,7 @@ class Scheduler(Resource):
 
     def give_back(self) -> None:
         """`release()` for a caller that has the turn, or that closes the scheduler."""
-        # All of it is given back, also where one of them raises.
+        # Also if one of the functions raises, the others are called.
         with ExitStack() as stack:
             stack.callback(self.arena.close)
             stack.callback(self.plans.close)
@@ -310,7 +311,7 @@ class Scheduler(Resource):
         transient: Iterable[Tensor] = (),
         fuse: bool = True,
     ) -> Callable[..., PlannedGraph]:
-        """A function that plans the graph for the devices that there are when it is called."""
+        """A function that plans the graph for the devices of the scheduler when it is called."""
         graph = what if isinstance(what, Graph) else Graph(what, effects=effects)
         return partial(self._plan, graph, pins or {}, tuple(transient), fuse=fuse)
 
@@ -330,13 +331,13 @@ class Scheduler(Resource):
         self.lost.check(graph)
         fixed = {t: self._index(b) for t, b in pins.items() if b not in self.lost.streams}
         planned = plan_graph(
-            graph, self.field, fixed, transient, self._settings, fuse=fuse, cut=cut
+            graph, self.streams, fixed, transient, self._settings, fuse=fuse, cut=cut
         )
-        warn_of_distant_weights(planned.splits, self.field, self._warned)
+        warn_of_distant_weights(planned.splits, self.streams, self._warned)
         return planned
 
     def _planned(self, make: Callable[[], T]) -> T:
-        """Return what `make` returns; where runs go on after a loss, planning does too."""
+        """Return what `make` returns; with on_failure="replan", planning goes on after a loss."""
         if self.replans:
             return until_done(Attempt(self, kinds=(DeviceError,)), lambda _: make())
         with self.turn:
@@ -344,20 +345,20 @@ class Scheduler(Resource):
 
     def _index(self, backend: Backend) -> int:
         if backend not in self.backends:
-            raise GraphError(f"{backend!r}: is no backend of this scheduler")
+            raise GraphError(f"{backend!r}: is not a backend of this scheduler")
         return self.backends.index(backend)
 
     def _close(self) -> None:
         for backend in self.backends:
             if not backend.closed and self.stopped is None:
-                # One device may still read what lies on another, which does not know of it.
+                # A device may still read memory of another device that does not know it.
                 backend.drain()
         if self.trace is not None:
             self.trace.collect()
         self.give_back()
         self.lost.close()
         self.limit.close()
-        # Errors refer to frames, and those to memory that a hung stream was left with.
+        # Errors refer to frames, and frames to memory that a hung stream still has.
         self.failed = self.stopped = None
         if self.sanitizer is not None:
             self.sanitizer.close()

@@ -4,23 +4,25 @@ import logging
 from collections.abc import Sequence
 
 from tensorplug.device.buffer import BufferType, human
-from tensorplug.planning.assign import Field, is_weight
+from tensorplug.planning.assign import Streams, is_weight
 from tensorplug.planning.split import Split
 
 logger = logging.getLogger("tensorplug.running")
 
 
-def warn_of_distant_weights(splits: Sequence[Split], field: Field, warned: set[BufferType]) -> None:
+def warn_of_distant_weights(
+    splits: Sequence[Split], streams: Streams, warned: set[BufferType]
+) -> None:
     """Warn, once for each kind of memory, of weights in memory that no stream computes in.
 
     They are copied to another device in every run.
     """
     for split in splits:
         for copy in split.copies:
-            kind = field.placed_type(copy.source)
+            kind = streams.placed_type(copy.source)
             if kind is None or kind in warned or not is_weight(copy.source):
                 continue
-            if any(field.accepts(i, kind) for i in range(len(field.backends))):
+            if any(streams.accepts(i, kind) for i in range(len(streams.backends))):
                 continue
             warned.add(kind)
             logger.warning(
@@ -29,6 +31,6 @@ def warn_of_distant_weights(splits: Sequence[Split], field: Field, warned: set[B
                 copy.source.label,
                 kind.name,
                 human(copy.source.nbytes),
-                field.backends[split.stream].name,
+                streams.backends[split.stream].name,
                 kind.device.name,
             )

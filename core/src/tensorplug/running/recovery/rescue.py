@@ -88,7 +88,7 @@ class Recovery:
                 failure, f"the last one left, {left[-1].name}, has memory the host cannot read"
             )
         try:
-            start, owed, not_later = self._way_on(attempt, mine, flights, failure)
+            start, owed, not_later = self._resumption(attempt, mine, flights, failure)
         finally:
             if scheduler.limit.stuck:
                 # Another device hung while a value was read; a later step that uses it fails.
@@ -102,16 +102,16 @@ class Recovery:
         scheduler.use(left, pools)
         after = 0 if start is None else start.after
         scheduler.survived.append(replace(failure.state, boundary=after, not_later=not_later))
-        whence = f"from behind split {after - 1}" if after else "from the inputs"
+        origin = f"from behind split {after - 1}" if after else "from the inputs"
         names = ", ".join(b.name for b in left)
         # As text: the error keeps frames, and those memory.
         logger.warning(
-            "%s; going on with %s %s", str(failure), names, "; ".join((whence, *not_later))
+            "%s; going on with %s %s", str(failure), names, "; ".join((origin, *not_later))
         )
         scheduler.failed = None
         return start
 
-    def _way_on(
+    def _resumption(
         self, attempt: Attempt, mine: Attempt, flights: Sequence["InFlight"], failure: RunFailed
     ) -> tuple[Restart | None, list[Restore], tuple[str, ...]]:
         """Where `mine` resumes, which functions restore states first, and why it is not later.
@@ -168,7 +168,7 @@ class Recovery:
             if root in lost.states and (is_lost or changed):
                 if any(attempt.in_flight for attempt in attempts):
                     raise NotFromHere(
-                        f"{root} must be restored, and nobody knows as of which of the batches in "
+                        f"{root} must be restored, and it is unknown to which of the batches in "
                         "flight: run() them one by one"
                     )
                 owed.append(lost.states[root])

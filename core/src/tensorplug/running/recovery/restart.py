@@ -40,7 +40,7 @@ class Restart:
         return next((n for n in graph.nodes if not n.is_view and n not in self.done), None)
 
     def skips(self, splits: Sequence[Split]) -> int:
-        """How many of `splits`, of a plan that was cut here, need not run."""
+        """The number of splits before the boundary in a plan that was cut at it."""
         return sum(split.nodes[0] in self.done for split in splits)
 
 
@@ -124,9 +124,9 @@ def _value(attempt: Attempt, batch: "Batch", root: Tensor, after: int, lost: set
 
 
 def _places(attempt: Attempt, root: Tensor, after: int) -> Iterator[tuple[Tensor, int, int]]:
-    """What holds the value of `root`, and the splits from which on others may use that memory.
+    """Tensors with the value of `root`, each with two numbers of splits.
 
-    Their nodes may from the first one on, copies for them from the second.
+    Nodes may overwrite its memory from the first split on, copies from the second.
     """
     assert attempt.schedule is not None
     yield root, after, after
