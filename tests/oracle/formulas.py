@@ -35,11 +35,12 @@ def _called(params: Mapping[str, Any], sources: list[Array]) -> Array:
     return result
 
 
+STEPS = "complex-step derivative"
 STEP = 1e-30
 """Of a derivative by a complex step there is no cancellation, so it may be this small."""
 
 
-@formula("complex-step derivative", "flash_attn_back")
+@formula(STEPS, "flash_attn_back")
 def _flash_attn_back(params: Mapping[str, Any], sources: list[Array]) -> Array:
     *operands, grad = sources
     found = []

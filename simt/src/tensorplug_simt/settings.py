@@ -14,7 +14,7 @@ def setting(name: str, *known: str) -> str:
 
 
 def is_portable(backend: str) -> bool:
-    """Whether the user leaves out the own kernels of `backend`. Raises OptionError.
+    """True if the user leaves out the own kernels of `backend`. Raises OptionError.
 
     `TENSORPLUG_OPENCL_KERNELS=portable` leaves out those of opencl, for example.
     """
