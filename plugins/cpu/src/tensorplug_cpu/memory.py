@@ -49,7 +49,7 @@ class CPUBufferType(BufferType):
     max_size = LARGEST
     is_host = True
     fresh_is_zero = True
-    """The system hands out zeros; pages that nobody writes take no memory."""
+    """The system hands out zeros; pages that stay unwritten take no memory."""
 
     def _alloc(self, size: int, usage: BufferUsage) -> Buffer:
         return HostBuffer(self, _aligned(np.zeros(size + ALIGNMENT, np.uint8), size), usage)
