@@ -44,8 +44,11 @@ NAMED = sorted(
 )
 """Dotted names in pages. A changelog and `names.md` have former names, and `from-ggml.md` has a
 test of its own."""
-NOT_MODULES = {"tensorplug.commands", "tensorplug.metal", "tensorplug_acme.plugin"}
-"""A group of entry points, a logger, and the package that an author of a backend writes."""
+NOT_MODULES = {
+    *("tensorplug.commands", "tensorplug_llm.architectures"),
+    *("tensorplug.metal", "tensorplug_acme.plugin"),
+}
+"""Groups of entry points, a logger, and the package that an author of a backend writes."""
 SOURCES = [
     (page, name)
     for page in PAGES

@@ -17,7 +17,7 @@ import gguf_mutations
 import tensorplug as tp
 from tensorplug.errors import TensorplugError
 from tensorplug_llm import load_model
-from tensorplug_llm.arch import ARCHITECTURES
+from tensorplug_llm.arch import architecture_names
 from tensorplug_llm.chat import ChatTemplate, encode_chat
 from tensorplug_llm.generation import generate
 
@@ -43,7 +43,7 @@ def main() -> None:
     seed, first, last, folder = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), Path(sys.argv[4])
     path = folder / "mutated.gguf"
     wholes = []
-    for name in ARCHITECTURES:
+    for name in architecture_names():
         whole = gguf_files.write_model(folder / "whole.gguf", name)
         wholes.append(gguf_mutations.parse(whole.read_bytes()))
     tp.load_all()

@@ -1,15 +1,15 @@
 """Small GGUF files with random weights, whole or with one thing wrong."""
 
+import functools
+import tempfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-import gguf
 import numpy as np
 
-from tensorplug_llm.arch import ARCHITECTURES
-from tensorplug_llm.arch.common import Expected
-from tensorplug_llm.hparams import HParams, Rope
+from tensorplug_llm.arch import Expected, architecture
+from tensorplug_llm.testing.random_models import F32, read_hparams, write_file
 
 PRINTABLE = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
 OTHERS = [byte for byte in range(256) if byte not in PRINTABLE]
@@ -31,10 +31,20 @@ SIZES: Mapping[str, Any] = {
     "attention.key_length": 8,
     "attention.value_length": 8,
     "attention.layer_norm_rms_epsilon": 1e-5,
+    "attention.layer_norm_epsilon": 1e-5,
     "rope.freq_base": 10000.0,
 }
+_WINDOW = {"attention.sliding_window": 20, "attention.sliding_window_pattern": 2}
+_EXPERTS = {"expert_count": 4, "expert_used_count": 2, "expert_feed_forward_length": 24}
 MORE: Mapping[str, Mapping[str, Any]] = {
-    "gemma3": {"attention.sliding_window": 20, "attention.sliding_window_pattern": 2}
+    "gemma2": _WINDOW,
+    "gemma3": _WINDOW,
+    "gpt-oss": {**_WINDOW, **_EXPERTS},
+    "granite": {"logit_scale": 2.0},
+    "granitemoe": {"logit_scale": 2.0, **_EXPERTS},
+    "olmoe": _EXPERTS,
+    "qwen2moe": {**_EXPERTS, "expert_shared_feed_forward_length": 16},
+    "qwen3moe": _EXPERTS,
 }
 TOKENIZER: Mapping[str, Any] = {
     "tokenizer.ggml.model": "gpt2",
@@ -57,22 +67,21 @@ def write_model(
     seed: int = 0,
 ) -> Path:
     """Write a model; `metadata` and `tensors` replace entries, or remove those that are None."""
-    sizes = {**SIZES, **MORE.get(architecture, {})}
-    entries = {f"{architecture}.{key}": value for key, value in sizes.items()} | dict(TOKENIZER)
-    entries |= metadata or {}
-    writer = gguf.GGUFWriter(path, architecture)
-    for key, value in entries.items():
-        if value is not None:
-            _add(writer, key, value)
     arrays = {**random_tensors(architecture, seed), **(tensors or {})}
-    for name, array in arrays.items():
-        if array is not None:
-            writer.add_tensor(name, array)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+    entries = usual_metadata(architecture) | dict(metadata or {})
+    write_file(
+        path,
+        architecture,
+        {key: value for key, value in entries.items() if value is not None},
+        ((name, array, F32) for name, array in arrays.items() if array is not None),
+    )
     return path
+
+
+def usual_metadata(architecture: str) -> dict[str, Any]:
+    """What a whole file says."""
+    sizes = {**SIZES, **MORE.get(architecture, {})}
+    return {f"{architecture}.{key}": value for key, value in sizes.items()} | dict(TOKENIZER)
 
 
 def random_tensors(architecture: str, seed: int) -> dict[str, np.ndarray]:
@@ -89,36 +98,10 @@ def random_tensors(architecture: str, seed: int) -> dict[str, np.ndarray]:
     return arrays
 
 
-def wanted_tensors(architecture: str) -> Iterable[Expected]:
+@functools.cache
+def wanted_tensors(name: str) -> Iterable[Expected]:
     """The tensors that a file must have."""
-    rope = Rope(SIZES["attention.key_length"], "normal", 10000.0)
-    hparams = HParams(
-        architecture=architecture,
-        context=SIZES["context_length"],
-        vocabulary=VOCABULARY,
-        embedding=SIZES["embedding_length"],
-        layers=SIZES["block_count"],
-        feed_forward=SIZES["feed_forward_length"],
-        heads=SIZES["attention.head_count"],
-        kv_heads=SIZES["attention.head_count_kv"],
-        key_length=SIZES["attention.key_length"],
-        value_length=SIZES["attention.value_length"],
-        norm_eps=1e-5,
-        rope=rope,
-        local_rope=rope,
-        attention_scale=1.0,
-    )
-    return (t for t in ARCHITECTURES[architecture].tensors(hparams) if not t.optional)
-
-
-def _add(writer: gguf.GGUFWriter, key: str, value: Any) -> None:
-    if isinstance(value, list | tuple):
-        writer.add_array(key, value)
-    elif isinstance(value, str | bytes):
-        writer.add_key_value(key, value, gguf.GGUFValueType.STRING)
-    elif isinstance(value, bool):
-        writer.add_bool(key, value)
-    elif isinstance(value, int):
-        writer.add_int64(key, value) if value < 0 else writer.add_uint64(key, value)
-    else:
-        writer.add_float32(key, value)
+    wanted = architecture(name)
+    with tempfile.TemporaryDirectory() as folder:
+        hparams = read_hparams(Path(folder) / "draft", wanted, usual_metadata(name), VOCABULARY)
+    return [tensor for tensor in wanted.tensors(hparams) if not tensor.optional]

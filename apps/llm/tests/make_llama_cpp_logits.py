@@ -3,10 +3,11 @@
 Weights expanded to F32, F32 keys and values, flash attention off. Needs llama-cpp-python 0.3.36
 beside the test dependencies and the models; F32 copies of the models go to a temporary folder.
 
-    PYTHONPATH=apps/llm/tests:apps/llm/src:core/src python apps/llm/tests/make_llama_cpp_logits.py
+    python apps/llm/tests/make_llama_cpp_logits.py [tiny | smollm2-135m | gemma3-270m]...
 """
 
 import ctypes
+import sys
 import tempfile
 from importlib import import_module
 from pathlib import Path
@@ -107,14 +108,15 @@ def rounded(logits: np.ndarray) -> np.ndarray:
 
 
 def tiny(folder: Path) -> None:
-    """All logits of every tiny model."""
+    """Some logits of every tiny model."""
     data = {}
     for name in tiny_models.TINY_MODELS:
         path = folder / f"{name}.gguf"
         tiny_models.write(name, path)
         full = expanded(path, folder / f"{name}-f32.gguf")
         ids = tiny_models.prompt(name)
-        data[name] = rounded(Oracle(full, outputs=len(ids)).read(ids, all_logits=True))
+        logits = Oracle(full, outputs=len(ids)).read(ids, all_logits=True)
+        data[name] = rounded(logits[list(tiny_models.RECORDED)])
     np.savez_compressed(LOGITS, **data)
 
 
@@ -141,9 +143,11 @@ def real(name: str, folder: Path) -> None:
 
 def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
-        tiny(Path(folder))
-        for name in ("smollm2-135m", "gemma3-270m"):
-            real(name, Path(folder))
+        for name in sys.argv[1:] or ("tiny", "smollm2-135m", "gemma3-270m"):
+            if name == "tiny":
+                tiny(Path(folder))
+            else:
+                real(name, Path(folder))
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ import pytest
 
 from tensorplug.errors import FormatError
 from tensorplug.gguf import open_gguf
-from tensorplug_llm.arch import ARCHITECTURES, architecture_of
+from tensorplug_llm.arch import architecture_names, architecture_of
 from tensorplug_llm.hparams import HParams
 
 Write = Callable[..., Path]
@@ -28,7 +28,7 @@ def refusal(path: Path) -> str:
     return str(caught.value)
 
 
-@pytest.mark.parametrize("name", sorted(ARCHITECTURES))
+@pytest.mark.parametrize("name", architecture_names())
 def test_sizes_come_from_the_file(name: str, model_file: Write) -> None:
     hp = read(model_file(name))
 
@@ -149,15 +149,32 @@ def test_gemma_of_27_billion_scales_attention_by_its_embedding(model_file: Write
         ("rope.freq_base", 0.0, "it must be positive and finite"),
         ("rope.freq_base", math.inf, "it must be positive and finite"),
         ("attention.layer_norm_rms_epsilon", -1.0, "it must be positive and finite"),
-        ("rope.scaling.type", "longrope", "known are none, linear, yarn"),
+        ("rope.scaling.type", "dynamic", "known are none, linear, yarn, longrope"),
         ("rope.scaling.factor", math.nan, "it must be positive and finite"),
-        ("expert_count", 8, "mixtures of experts are not supported"),
+        ("expert_count", -8, "it must be between 1 and 2147483648"),
     ],
 )
 def test_absurd_values_are_named(key: str, value: Any, problem: str, model_file: Write) -> None:
     path = model_file(metadata={f"llama.{key}": value})
 
     assert refusal(path) == f"{path}: metadata 'llama.{key}' is {value!r}, and {problem}{DAMAGED}"
+
+
+def test_experts_of_a_dense_architecture_are_refused(model_file: Write) -> None:
+    path = model_file("qwen3", metadata={"qwen3.expert_count": 8})
+
+    assert refusal(path) == (
+        f"{path}: metadata 'qwen3.expert_count' is 8, and this architecture has no experts{DAMAGED}"
+    )
+
+
+def test_tokens_take_no_more_experts_than_there_are(model_file: Write) -> None:
+    path = model_file("qwen3moe", metadata={"qwen3moe.expert_used_count": 5})
+
+    assert refusal(path) == (
+        f"{path}: metadata 'qwen3moe.expert_used_count' is 5, and it must be between 1 and "
+        f"4{DAMAGED}"
+    )
 
 
 def test_pattern_shorter_than_the_model_is_refused(model_file: Write) -> None:
@@ -187,7 +204,8 @@ def test_unknown_architecture_is_answered_with_the_known_ones(model_file: Write)
         architecture_of(file)
 
     assert str(caught.value) == (
-        f"{path}: architecture 'mamba' is not supported; use a model of gemma3, llama, qwen2, qwen3"
+        f"{path}: architecture 'mamba' is not installed; there are "
+        f"{', '.join(architecture_names())}; docs/adding-an-architecture.md says how to add one"
     )
 
 

@@ -8,6 +8,7 @@ import tensorplug as tp
 from tensorplug.errors import OptionError
 from tensorplug.meta import MetaBackend
 from tensorplug_llm import generate, load_model
+from tensorplug_llm.arch import architecture_names
 from tensorplug_llm.testing import ModelTests, tiny_models
 
 from .placements import OPENCL
@@ -16,6 +17,7 @@ from .placements import OPENCL
 class TestPartsOfEveryLayer(ModelTests):
     """Every device has a part of each layer."""
 
+    models = tiny_models.FIRST
     steps = 3
 
     @pytest.fixture(params=[(1, 1), (3, 1), (1, 1, 1), (1, 0, 2)], ids=str)
@@ -25,6 +27,22 @@ class TestPartsOfEveryLayer(ModelTests):
     @pytest.fixture
     def streams(self, walled, options):
         return [walled(f"walled:{i}") for i in range(len(options["ratio"]))]
+
+
+@pytest.mark.long
+class TestPartsOfEveryArchitecture(ModelTests):
+    """Uneven parts of one model of each other architecture."""
+
+    models = tuple(name for name in architecture_names() if name in tiny_models.OTHERS)
+    steps = 2
+
+    @pytest.fixture
+    def options(self):
+        return {"split": "tensor", "ratio": (2, 1)}
+
+    @pytest.fixture
+    def streams(self, walled):
+        return [walled("walled:0"), walled("walled:1")]
 
 
 @pytest.mark.parametrize("ratio", [None, (2, 1)], ids=str)
@@ -68,7 +86,7 @@ def say(path, ids, backends, **options):
 
 
 def test_token_costs_two_sums_for_each_layer_and_the_logits(walled, tmp_path):
-    path, sizes = tmp_path / "model.gguf", tiny_models.TINY_MODELS["llama"]
+    path, sizes = tmp_path / "model.gguf", tiny_models.TINY_MODELS["llama"].sizes
     tiny_models.write("llama", path)
 
     with (
@@ -82,7 +100,7 @@ def test_token_costs_two_sums_for_each_layer_and_the_logits(walled, tmp_path):
         session.decode(7)
         moved = stream.moved - before
 
-    sums = 2 * sizes.layers * 2 * sizes.embedding
+    sums = 2 * sizes["block_count"] * 2 * sizes["embedding_length"]
     assert moved == 4 * (sums + model.hparams.vocabulary)
 
 

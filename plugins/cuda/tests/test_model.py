@@ -77,7 +77,7 @@ def test_layer_rounds_each_column_once(stream, written, monkeypatch):
         session.decode(case.ids[0])
 
     products = [parts for name, parts in found if name == "matvec"]
-    layers = tiny_models.TINY_MODELS["llama-q8_0"].layers
+    layers = tiny_models.TINY_MODELS["llama-q8_0"].sizes["block_count"]
     # Queries, keys and values; what attention gives; gate and up, which are one; and down.
     assert products == [3, 1, 1, 1] * layers + [1]
     assert [parts for name, parts in found if name == "rounded"] == [1] * len(products)
@@ -109,7 +109,7 @@ def test_rounded_activations_move_logits_by_some_percent(stream, written, name):
     with load_model(case.path, [stream]) as model, model.session(128, kv=tp.F32) as session:
         found = np.stack([session.decode(id) for id in case.ids[:TOKENS]])
 
-    assert 0 < distance(found, case.logits[:TOKENS]) < 0.08
+    assert 0 < case.distance(found) < 0.08
 
 
 @pytest.mark.parametrize(
@@ -151,5 +151,5 @@ def test_model_over_two_devices_gives_the_same(pair, written, split):
         found = np.concatenate(list(session.score(case.ids)))
         taken = [device.memory().free < device.total for device in pair]
 
-    assert distance(found, case.logits) < 1e-4
+    assert case.distance(found) < 1e-4
     assert taken == [True, True]

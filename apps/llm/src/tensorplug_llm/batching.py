@@ -123,13 +123,23 @@ class Batcher:
         pages: int,
         *,
         most: int,
+        context: int | None = None,
         kv: DType | None = None,
         on_failure: str = "raise",
         slowdown: float = 2.0,
     ) -> None:
-        """Run up to `most` texts at once in a cache of `pages`. Raises OutOfMemory."""
+        """Run up to `most` texts at once in a cache of `pages`. Raises OutOfMemory.
+
+        No text is longer than `context` tokens, by default all pages.
+        """
         self.runner = Runner(
-            model, pages, most=most, kv=kv, on_failure=on_failure, restore=self._restore
+            model,
+            pages,
+            most=most,
+            context=context or pages * PAGE,
+            kv=kv,
+            on_failure=on_failure,
+            restore=self._restore,
         )
         self.pool = PagePool(pages)
         self.prefixes = Prefixes(self.pool)

@@ -75,7 +75,13 @@ class Engine(Resource):
                 raise OptionError(f"Engine: {name} must be at least 1")
         self.context = min(self.context, pages * PAGE)
         self._batcher = Batcher(
-            model, pages, most=texts, kv=kv, on_failure=on_failure, slowdown=slowdown
+            model,
+            pages,
+            most=texts,
+            context=self.context,
+            kv=kv,
+            on_failure=on_failure,
+            slowdown=slowdown,
         )
         super().__init__(model)
         self.model = model

@@ -4,10 +4,12 @@ import math
 from dataclasses import dataclass
 from typing import TypeVar
 
+import numpy as np
+
 from tensorplug.errors import FormatError
 from tensorplug.gguf import GGUFFile
 
-SCALING_TYPES = ("none", "linear", "yarn")
+SCALING_TYPES = ("none", "linear", "yarn", "longrope")
 """Ways to stretch rotary positions that are understood."""
 
 MOST_EMBEDDING = 1 << 20
@@ -27,6 +29,23 @@ class Rope:
     original_context: int = 0
     ext_factor: float = 0.0
     attn_factor: float = 1.0
+    beta_fast: float = 32.0
+    beta_slow: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Experts:
+    """A mixture of experts: each token takes the `used` best of `count`, of `feed_forward` rows."""
+
+    count: int
+    used: int
+    feed_forward: int
+    shared_feed_forward: int = 0
+    """Rows of the expert that every token takes, 0 where there is none."""
+    normalized: bool = False
+    """Whether the weights of the experts of a token are divided by their sum."""
+    scale: float = 1.0
+    """Factor of the weights."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,10 +68,19 @@ class HParams:
     local_rope: Rope
     """That of layers with a sliding window."""
     attention_scale: float
+    attention_softcap: float = 0.0
     embedding_scale: float = 1.0
+    residual_scale: float = 1.0
+    """Factor of the result of each block before it joins the stream."""
+    logit_scale: float = 1.0
     logit_softcap: float = 0.0
     window: int = 0
     local_layers: frozenset[int] = frozenset()
+    unturned_layers: frozenset[int] = frozenset()
+    """Layers whose queries and keys know no positions."""
+    norm: str = "rms_norm"
+    """The norm of the stream: `rms_norm`, or `norm` (which subtracts the mean)."""
+    experts: Experts | None = None
 
     @property
     def key_row(self) -> int:
@@ -105,6 +133,17 @@ class HParamsReader:
             raise self.error(name, value, f"known are {', '.join(known)}")
         return value
 
+    def flag(self, name: str, *, default: bool) -> bool:
+        """True or false."""
+        value = self.file.metadata.get(self.key(name), default)
+        if not isinstance(value, bool):
+            raise self.error(name, value, "it must be true or false")
+        return value
+
+    def used_experts(self) -> int:
+        """How many experts each token takes. Raises FormatError for files without experts."""
+        return self.size("expert_used_count", most=self.size("expert_count"))
+
     def has(self, name: str) -> bool:
         """Whether the file has the key."""
         return self.key(name) in self.file.metadata
@@ -126,12 +165,22 @@ class HParamsReader:
         return self.file.require(self.key(name), kind)
 
 
-def read_hparams(file: GGUFFile, architecture: str, rope_mode: str) -> HParams:
-    """What all architectures have in common. Raises FormatError for missing or absurd values."""
+def read_hparams(
+    file: GGUFFile,
+    architecture: str,
+    *,
+    rope_mode: str,
+    norm: str = "rms_norm",
+    has_experts: bool = False,
+) -> HParams:
+    """What all architectures have in common. Raises FormatError for missing or absurd values.
+
+    An architecture that `has_experts` reads them by `read_experts`; others refuse them.
+    """
     read = HParamsReader(file, architecture)
     experts = read.size_or_0("expert_count")
-    if experts:
-        raise read.error("expert_count", experts, "mixtures of experts are not supported")
+    if experts and not has_experts:
+        raise read.error("expert_count", experts, "this architecture has no experts")
     embedding = read.size("embedding_length", most=MOST_EMBEDDING)
     heads = read.size("attention.head_count", most=embedding)
     kv_heads = read.size("attention.head_count_kv", heads, most=heads)
@@ -146,16 +195,50 @@ def read_hparams(file: GGUFFile, architecture: str, rope_mode: str) -> HParams:
         embedding=embedding,
         # A layer without a tensor is no layer: a lie about their number ends here, not in a loop.
         layers=read.size("block_count", most=max(len(file.tensors), 1)),
-        feed_forward=read.size("feed_forward_length", most=MOST_EMBEDDING),
+        feed_forward=read.size(
+            "feed_forward_length",
+            read.size_or_0("expert_feed_forward_length") if has_experts else None,
+            most=MOST_EMBEDDING,
+        ),
         heads=heads,
         kv_heads=kv_heads,
         key_length=key_length,
         value_length=read.size("attention.value_length", embedding // heads, most=MOST_EMBEDDING),
-        norm_eps=read.number("attention.layer_norm_rms_epsilon"),
+        norm=norm,
+        norm_eps=read.number(f"attention.layer_norm_{'rms_' if norm == 'rms_norm' else ''}epsilon"),
         rope=rope,
         local_rope=rope,
         attention_scale=1.0 / math.sqrt(key_length),
     )
+
+
+def read_experts(
+    read: HParamsReader, feed_forward: int, *, normalized: bool, shared_feed_forward: int = 0
+) -> Experts | None:
+    """The experts of a file, of `feed_forward` rows each, or None where it has none."""
+    count = read.size_or_0("expert_count")
+    if not count:
+        return None
+    return Experts(
+        count=count,
+        used=read.size("expert_used_count", most=count),
+        feed_forward=feed_forward,
+        shared_feed_forward=shared_feed_forward,
+        normalized=normalized,
+        scale=read.number_or_0("expert_weights_scale") or 1.0,
+    )
+
+
+def local_layers(read: HParamsReader, layers: int, every: int) -> frozenset[int]:
+    """Layers that look at a window only: all but each `every`-th, or as the file says."""
+    name = "attention.sliding_window_pattern"
+    pattern = read.file.metadata.get(read.key(name))
+    if isinstance(pattern, np.ndarray):
+        if pattern.size < layers:
+            raise read.error(name, pattern.tolist(), f"it must say so for all {layers} layers")
+        return frozenset(np.flatnonzero(pattern[:layers]).tolist())
+    every = read.size(name, every)
+    return frozenset(i for i in range(layers) if i % every < every - 1)
 
 
 def _read_rope(read: HParamsReader, mode: str, key_length: int) -> Rope:
@@ -177,6 +260,8 @@ def _read_rope(read: HParamsReader, mode: str, key_length: int) -> Rope:
         ),
         ext_factor=1.0 if scaling == "yarn" else 0.0,
         attn_factor=read.number("rope.scaling.attn_factor", 1.0),
+        beta_fast=read.number("rope.scaling.yarn_beta_fast", 32.0),
+        beta_slow=read.number("rope.scaling.yarn_beta_slow", 1.0),
     )
 
 

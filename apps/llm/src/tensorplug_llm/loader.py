@@ -26,7 +26,7 @@ def check_tensors(file: GGUFFile, expected: Iterable[Expected]) -> list[FileTens
                 f"{_sizes(entry.ne)} was expected; its metadata and its tensors contradict each "
                 "other: fetch or convert the model again"
             )
-        elif len(entry.ne) == 1 and found.dtype is not tp.F32:
+        elif not entry.is_matrix and found.dtype is not tp.F32:
             raise FormatError(
                 f"{file.path}: tensor {name!r} is {found.dtype.name}, and vectors must be f32; "
                 "convert the model again"

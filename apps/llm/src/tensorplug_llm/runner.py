@@ -35,13 +35,15 @@ class Runner(Resource):
         pages: int,
         *,
         most: int,
+        context: int,
         kv: DType | None,
         on_failure: str,
         restore: Callable[[], None],
     ) -> None:
         """Allocate a cache of `pages` for up to `most` texts at once. Raises OutOfMemory.
 
-        `restore` reads all texts again after a device was lost.
+        No text is longer than `context` tokens. `restore` reads all texts again after a device was
+        lost.
         """
         hp = model.hparams
         layers = model.placement.layers
@@ -52,6 +54,7 @@ class Runner(Resource):
         # The model closes what is made from it: only now is this whole.
         super().__init__(model)
         self.model = model
+        self.context = context
         self.plans = 0
         """Shapes planned so far."""
         self.plan_seconds = 0.0
@@ -93,7 +96,9 @@ class Runner(Resource):
         model = self.model
         window = model.hparams.window if model.hparams.local_layers else 0
         step = Step(shape, self._masks, window=window, padding_row=self.cache.padding_row)
-        building = Pass(model.hparams, model.weights.tensors, self.cache, step.inputs, shape.reach)
+        building = Pass(
+            model.hparams, model.weights.tensors, self.cache, step.inputs, shape.reach, self.context
+        )
         step.plan(model.architecture.forward, building, self.scheduler)
         return step
 

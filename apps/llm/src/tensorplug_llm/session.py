@@ -31,7 +31,13 @@ class Session(Resource):
         """Made by `LanguageModel.session`."""
         pages = pages_of(context)
         self.runner = Runner(
-            model, pages, most=1, kv=kv, on_failure=on_failure, restore=self._read_again
+            model,
+            pages,
+            most=1,
+            context=context,
+            kv=kv,
+            on_failure=on_failure,
+            restore=self._read_again,
         )
         super().__init__(model)
         self.model = model

@@ -10,6 +10,10 @@ from tensorplug.meta import Policy, SplitState, cut, deal
 from tensorplug_llm.hparams import HParams
 
 CACHES = ("cache_k", "cache_v")
+SUMMED = ("attn_output", "ffn_down", "ffn_down_exps", "ffn_down_shexp")
+"""Matrices of which each device has some of the inputs: their results are added up."""
+Segments = tuple[tuple[int, ...], ...]
+"""For each tensor that a fused one consists of, the rows of each device."""
 
 
 def tensor_policy(
@@ -17,9 +21,9 @@ def tensor_policy(
 ) -> Policy:
     """The policy of a meta device for a model, in the proportions of `ratio`.
 
-    Attention is cut by heads, the feed-forward block by its inner rows, the output matrix by
-    tokens of the vocabulary: each block needs one sum over the devices, the logits are gathered.
-    Norms are on every device. `tensors` are those of the file.
+    Attention is cut by heads, a feed-forward block and each expert by inner rows, the output matrix
+    by tokens of the vocabulary: each block needs one sum over the devices, the logits are gathered.
+    Norms and routers are on every device. `tensors` are those of the file.
     """
     shares = _Shares(hparams, ratio, tensors)
 
@@ -41,8 +45,8 @@ class _Shares:
         """The state of a weight or a cache."""
         first, _, rest = name.partition(".")
         if first in CACHES:
-            sizes = self._attention(int(rest)).get("attn_" + first[-1])
-            return cut(0, sizes) if sizes else None
+            rows = self._attention(int(rest)).get("attn_" + first[-1])
+            return cut(0, *rows) if rows else None
         if first in ("output", "token_embd"):
             axis = 0 if rest == "bias" else 1
             return cut(axis, deal(self._hp.vocabulary, self._ratio))
@@ -53,18 +57,19 @@ class _Shares:
         sizes = {**self._attention(int(layer)), **self._feed_forward(int(layer))}.get(block)
         if not sizes:
             return None
-        if block in ("attn_output", "ffn_down"):
+        if block in SUMMED:
             # Their bias is added once, to the sum.
-            return cut(0, sizes) if kind == "weight" else None
-        return cut(1 if kind == "weight" else 0, sizes)
+            return cut(0, *sizes) if kind == "weight" else None
+        # One sink for each head is a vector; other weights have a row for each result.
+        return cut(1 if kind == "weight" and block != "attn_sinks" else 0, *sizes)
 
-    def _attention(self, layer: int) -> dict[str, tuple[int, ...]]:
+    def _attention(self, layer: int) -> dict[str, Segments]:
         """Rows of each device; nothing where heads cannot be cut without cutting blocks."""
         hp, block = self._hp, self._block(f"blk.{layer}.attn_output.weight")
         if hp.kv_heads == 1:
             # All heads share one of keys and values, which every device has.
             heads = self._units(hp.heads, hp.value_length, block)
-            found = {"attn_q": hp.key_length, "attn_output": hp.value_length}
+            found = {"attn_q": hp.key_length, "attn_output": hp.value_length, "attn_sinks": 1}
         else:
             group = hp.heads // hp.kv_heads
             heads = self._units(hp.kv_heads, group * hp.value_length, block)
@@ -73,13 +78,30 @@ class _Shares:
                 "attn_k": hp.key_length,
                 "attn_v": hp.value_length,
                 "attn_output": group * hp.value_length,
+                "attn_sinks": group,
             }
-        return {name: tuple(n * size for n in heads) for name, size in found.items() if heads}
+        rows: dict[str, Segments] = {
+            name: (tuple(n * size for n in heads),) for name, size in found.items() if heads
+        }
+        if "attn_k" in rows:
+            rows["attn_qkv"] = rows["attn_q"] + rows["attn_k"] + rows["attn_v"]
+        elif f"blk.{layer}.attn_qkv.weight" in self._tensors:
+            # Keys and values that all devices have are not cut, and neither is what holds them.
+            return {}
+        return rows
 
-    def _feed_forward(self, layer: int) -> dict[str, tuple[int, ...]]:
-        block = self._block(f"blk.{layer}.ffn_down.weight")
-        rows = deal(self._hp.feed_forward, self._ratio, unit=block)
-        return dict.fromkeys(("ffn_gate", "ffn_up", "ffn_down"), rows)
+    def _feed_forward(self, layer: int) -> dict[str, Segments]:
+        """Rows of each device, of the dense block, of each expert, and of the shared one."""
+        found: dict[str, Segments] = {}
+        for kind in ("", "_exps", "_shexp"):
+            gate, up, down = (f"ffn_{name}{kind}" for name in ("gate", "up", "down"))
+            last = self._tensors.get(f"blk.{layer}.{down}.weight")
+            if last is None:
+                continue
+            rows = (deal(last.ne[0], self._ratio, unit=last.dtype.block),)
+            is_fused = self._tensors[f"blk.{layer}.{up}.weight"].ne[1] == 2 * last.ne[0]
+            found |= {gate: rows, up: rows * 2 if is_fused else rows, down: rows}
+        return found
 
     def _units(self, count: int, size: int, block: int) -> tuple[int, ...]:
         """Deal out `count` things of `size` elements, as many together as fill whole blocks."""

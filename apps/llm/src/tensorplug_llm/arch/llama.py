@@ -1,33 +1,22 @@
-"""Llama and its many descendants: pre-norm blocks, neighbouring pairs turn, SwiGLU."""
+"""Llama and its descendants (Touvron et al. 2023, arXiv:2302.13971), Mixtral's experts too.
 
-import tensorplug as tp
-from tensorplug import Tensor
+Pre-norm blocks; neighbouring pairs turn; SwiGLU. Mixtral (Jiang et al. 2024, arXiv:2401.04088) has
+a mixture of experts, whose weights are a softmax over those that are taken.
+"""
+
+from dataclasses import replace
+
 from tensorplug.gguf import GGUFFile
-from tensorplug_llm.arch.common import (
-    Architecture,
-    Pass,
-    attention,
-    block_tensors,
-    embed,
-    gated,
-    logits,
-    norm,
-)
-from tensorplug_llm.hparams import HParams, read_hparams
+from tensorplug_llm.arch import passes, tables
+from tensorplug_llm.arch.architecture import Architecture
+from tensorplug_llm.hparams import HParams, HParamsReader, read_experts, read_hparams
 
 
 def read(file: GGUFFile) -> HParams:
     """Hyper-parameters of a llama model."""
-    return read_hparams(file, "llama", rope_mode="normal")
+    hp = read_hparams(file, "llama", rope_mode="normal", has_experts=True)
+    more = HParamsReader(file, "llama")
+    return replace(hp, experts=read_experts(more, hp.feed_forward, normalized=True))
 
 
-def forward(p: Pass) -> Tensor:
-    """Pre-norm blocks with SwiGLU; head norms and biases where the file has them."""
-    x = embed(p)
-    for i in range(p.hparams.layers):
-        x = tp.add(attention(p, i, norm(p, x, f"blk.{i}.attn_norm")), x)
-        x = tp.add(gated(p, i, norm(p, x, f"blk.{i}.ffn_norm"), "swiglu"), x, name=f"blk.{i}.out")
-    return logits(p, x)
-
-
-LLAMA = Architecture("llama", read, block_tensors, forward)
+LLAMA = Architecture("llama", read, tables.block_tensors, passes.pre_norm)

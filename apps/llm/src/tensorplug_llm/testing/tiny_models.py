@@ -1,158 +1,308 @@
 """Tiny random language models as GGUF files, the same ones at every call: for tests."""
 
-from collections.abc import Callable
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from fnmatch import fnmatch
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-from gguf import GGMLQuantizationType, GGUFWriter, TokenType, quants
+from gguf import GGMLQuantizationType, TokenType
+
+from tensorplug_llm.arch import Expected, architecture
+from tensorplug_llm.testing.random_models import write_random
 
 BYTES = 256
+POSITIONS = 24
+"""Tokens of the prompt of each model."""
+RECORDED = (0, 1, 3, 7, 15, 23)
+"""Positions whose logits are recorded."""
+
+SIZES: Mapping[str, Any] = {
+    "context_length": 256,
+    "embedding_length": 64,
+    "block_count": 3,
+    "feed_forward_length": 96,
+    "attention.head_count": 4,
+    "attention.head_count_kv": 2,
+    "attention.key_length": 16,
+    "attention.value_length": 16,
+    "attention.layer_norm_rms_epsilon": 1e-6,
+    "rope.dimension_count": 16,
+    "rope.freq_base": 50000.0,
+}
 
 
 @dataclass(frozen=True)
 class TinyModel:
-    """Sizes and habits of one model; `extra` writes the metadata of its architecture."""
+    """A model: metadata of its architecture beyond SIZES, and which optional tensors it has."""
 
     architecture: str
     tokenizer: str = "spm"
-    layers: int = 3
-    embedding: int = 64
-    feed_forward: int = 96
-    heads: int = 4
-    kv_heads: int = 2
-    key_length: int = 16
-    tied: bool = True
-    biases: bool = False
-    head_norms: bool = False
-    post_norms: bool = False
-    rope_factors: bool = False
+    more: Mapping[str, Any] = field(default_factory=dict)
+    has: tuple[str, ...] = ()
+    """Patterns of names of optional tensors."""
     weights: GGMLQuantizationType = GGMLQuantizationType.F32
-    extra: dict[str, int | float] = field(default_factory=dict)
+    """The type of matrices whose name matches `packed`; all others are f32."""
+    packed: str = "*"
 
+    @property
+    def sizes(self) -> dict[str, Any]:
+        """Metadata of the architecture, without its name before the keys."""
+        return {**SIZES, **self.more}
+
+
+def _heads(length: int, heads: int, kv_heads: int, **more: Any) -> dict[str, Any]:
+    """Heads of `length` elements, which fill the stream."""
+    return {
+        "embedding_length": length * heads,
+        "attention.head_count": heads,
+        "attention.head_count_kv": kv_heads,
+        "attention.key_length": length,
+        "attention.value_length": length,
+        "rope.dimension_count": length,
+        **more,
+    }
+
+
+def _wide(length: int) -> dict[str, Any]:
+    """Heads of `length` elements, whatever the stream has."""
+    return {f"{name}_length": length for name in ("attention.key", "attention.value")} | {
+        "rope.dimension_count": length
+    }
+
+
+_ODD = _heads(12, 6, 3, feed_forward_length=88)
+"""Sizes that are multiples of 4 only."""
+_UNTIED = ("output.weight",)
+_BIASED = ("*.attn_[qkv].bias",)
+_ALL_BIASED = ("blk.*.bias",)
+_YARN = {
+    "rope.scaling.type": "yarn",
+    "rope.scaling.factor": 4.0,
+    "rope.scaling.original_context_length": 64,
+}
+_LAYER_NORM = {"attention.layer_norm_epsilon": 1e-5}
+_GEMMA2 = {
+    "block_count": 4,
+    "attention.sliding_window": 8,
+    "attn_logit_softcapping": 5.0,
+    "final_logit_softcapping": 4.0,
+}
+_GRANITE = {
+    "embedding_scale": 3.0,
+    "residual_scale": 0.4,
+    "attention.scale": 0.15,
+    "logit_scale": 2.5,
+}
+_LONG = {
+    "rope.scaling.type": "longrope",
+    "rope.scaling.original_context_length": 64,
+    "rope.scaling.attn_factor": 1.2,
+}
+
+
+def _experts(count: int, used: int, **more: Any) -> dict[str, Any]:
+    return {"expert_count": count, "expert_used_count": used, **more}
+
+
+_GPT_OSS = {
+    "block_count": 4,
+    "attention.sliding_window": 8,
+    "expert_feed_forward_length": 64,
+    **_experts(8, 2),
+    **_YARN,
+}
 
 TINY_MODELS = {
-    "llama": TinyModel("llama", tied=False),
-    "llama-bpe": TinyModel("llama", "bpe", rope_factors=True),
+    "llama": TinyModel("llama", has=_UNTIED),
+    "llama-bpe": TinyModel("llama", "bpe", has=("rope_freqs.weight",)),
     "llama-q8_0": TinyModel("llama", weights=GGMLQuantizationType.Q8_0),
-    "llama-q4_0": TinyModel("llama", "bpe", weights=GGMLQuantizationType.Q4_0, tied=False),
+    "llama-q4_0": TinyModel("llama", "bpe", weights=GGMLQuantizationType.Q4_0, has=_UNTIED),
     "llama-f16": TinyModel("llama", weights=GGMLQuantizationType.F16),
-    "qwen2": TinyModel("qwen2", "bpe", biases=True),
-    "qwen3": TinyModel("qwen3", "bpe", key_length=32, head_norms=True, tied=False),
+    "llama-yarn": TinyModel("llama", more={**_ODD, **_YARN}, has=_ALL_BIASED),
+    "llama-experts": TinyModel("llama", more=_experts(8, 2), has=_UNTIED),
+    "llama-experts-odd": TinyModel("llama", "bpe", more={**_ODD, **_experts(6, 3)}),
+    "command-r": TinyModel("command-r", "bpe", more={**_LAYER_NORM, "logit_scale": 0.25}),
+    "command-r-odd": TinyModel("command-r", "bpe", more={**_ODD, **_LAYER_NORM}),
+    "command-r-plus": TinyModel(
+        "command-r",
+        "bpe",
+        more={
+            **_heads(16, 2, 1, feed_forward_length=32),
+            **_LAYER_NORM,
+            "block_count": 64,
+            "logit_scale": 0.8,
+        },
+    ),
+    "gemma2": TinyModel("gemma2", more={**_GEMMA2, **_wide(32)}),
+    "gemma2-odd": TinyModel("gemma2", more={**_ODD, **_GEMMA2, **_wide(20)}),
     "gemma3": TinyModel(
         "gemma3",
-        layers=8,
-        kv_heads=1,
-        key_length=32,
-        head_norms=True,
-        post_norms=True,
-        extra={"attention.sliding_window": 8},
+        more={
+            "block_count": 8,
+            "attention.head_count_kv": 1,
+            "attention.sliding_window": 8,
+            **_wide(32),
+        },
+    ),
+    "glm4": TinyModel("glm4", "bpe", more={"rope.dimension_count": 8}, has=_BIASED),
+    "glm4-odd": TinyModel("glm4", "bpe", more={**_ODD, "rope.dimension_count": 6}, has=_UNTIED),
+    "gpt-oss": TinyModel(
+        "gpt-oss",
+        "bpe",
+        more=_GPT_OSS,
+        has=(*_ALL_BIASED, *_UNTIED),
+        weights=GGMLQuantizationType.MXFP4,
+        packed="*_exps.weight",
+    ),
+    "gpt-oss-odd": TinyModel(
+        "gpt-oss",
+        "bpe",
+        more={**_ODD, **_GPT_OSS, "expert_feed_forward_length": 40},
+        has=(*_ALL_BIASED, *_UNTIED),
+    ),
+    "granite": TinyModel("granite", "bpe", more=_GRANITE),
+    "granite-odd": TinyModel(
+        "granite",
+        "bpe",
+        more={**_ODD, **_GRANITE, "rope.scaling.finetuned": False},
+        has=_UNTIED,
+    ),
+    "granitemoe": TinyModel("granitemoe", "bpe", more={**_GRANITE, **_experts(8, 3)}),
+    "granitemoe-odd": TinyModel(
+        "granitemoe",
+        "bpe",
+        more={
+            **_ODD,
+            **_GRANITE,
+            **_experts(5, 2, expert_shared_feed_forward_length=36),
+        },
+        has=_UNTIED,
+    ),
+    "olmo2": TinyModel("olmo2", "bpe", has=_UNTIED),
+    "olmo2-local": TinyModel(
+        "olmo2",
+        "bpe",
+        more={**_ODD, "block_count": 5, "attention.sliding_window": 8, **_YARN},
+        has=_UNTIED,
+    ),
+    "olmoe": TinyModel(
+        "olmoe",
+        "bpe",
+        more={"attention.head_count_kv": 4, **_experts(8, 2)},
+        has=_UNTIED,
+    ),
+    "olmoe-odd": TinyModel(
+        "olmoe",
+        "bpe",
+        more={**_ODD, "attention.head_count_kv": 6, **_experts(6, 4)},
+        has=_UNTIED,
+    ),
+    "phi3": TinyModel("phi3"),
+    "phi3-long": TinyModel("phi3", more=_LONG, has=(*_UNTIED, "rope_factors_*")),
+    "phi3-short": TinyModel(
+        "phi3",
+        more={**_ODD, **_LONG, "rope.scaling.original_context_length": 4096},
+        has=("rope_factors_*",),
+    ),
+    "qwen2": TinyModel("qwen2", "bpe", has=_BIASED),
+    "qwen2moe": TinyModel(
+        "qwen2moe",
+        "bpe",
+        more=_experts(8, 3, expert_feed_forward_length=32, expert_shared_feed_forward_length=48),
+        has=(*_BIASED, *_UNTIED),
+    ),
+    "qwen2moe-odd": TinyModel(
+        "qwen2moe",
+        "bpe",
+        more={**_ODD, **_experts(6, 2, expert_shared_feed_forward_length=20)},
+        has=(*_BIASED, *_UNTIED),
+    ),
+    "qwen3": TinyModel("qwen3", "bpe", more=_wide(32), has=_UNTIED),
+    "qwen3moe": TinyModel(
+        "qwen3moe",
+        "bpe",
+        more={**_wide(32), **_experts(64, 8, expert_feed_forward_length=32)},
+    ),
+    "qwen3moe-odd": TinyModel(
+        "qwen3moe",
+        "bpe",
+        more={**_ODD, **_wide(20), **_experts(6, 2, expert_feed_forward_length=28)},
+        has=_UNTIED,
+    ),
+    "smollm3": TinyModel("smollm3", "bpe", more={"block_count": 5}),
+    "smollm3-odd": TinyModel("smollm3", "bpe", more={**_ODD, "block_count": 4}, has=_UNTIED),
+    "starcoder2": TinyModel("starcoder2", "bpe", more=_LAYER_NORM, has=_ALL_BIASED),
+    "starcoder2-odd": TinyModel(
+        "starcoder2",
+        "bpe",
+        more={**_ODD, **_LAYER_NORM},
+        has=(*_ALL_BIASED, *_UNTIED),
     ),
 }
 
 
+FIRST = (
+    *("llama", "llama-bpe", "llama-q8_0", "llama-q4_0", "llama-f16"),
+    *("qwen2", "qwen3", "gemma3"),
+)
+"""Few models, of all kinds of weights."""
+OTHERS = tuple(name for name in TINY_MODELS if name not in FIRST)
+
+
 def prompt(name: str) -> list[int]:
-    """24 token ids, three times the window; the same at every call."""
+    """POSITIONS token ids, three times the window; the same at every call."""
     rng = np.random.default_rng(len(name))
-    return [1, *rng.integers(3, BYTES, 23).tolist()]
+    return [1, *rng.integers(3, BYTES, POSITIONS - 1).tolist()]
 
 
 def write(name: str, path: Path) -> None:
     """Write the model called `name`, a key of TINY_MODELS, to `path`."""
     model = TINY_MODELS[name]
-    writer = GGUFWriter(path, model.architecture)
-    rng = np.random.default_rng(7)
-    tokens = _write_tokenizer(writer, model.tokenizer)
-    _write_sizes(writer, model, tokens)
+    tokenizer = _tokenizer(model.tokenizer)
+    sizes = {**model.sizes, "vocab_size": len(tokenizer["tokenizer.ggml.tokens"])}
 
-    def add(tensor: str, *shape: int, around: float = 0.0, stored: bool = False) -> None:
-        scale = 0.1 if around else 1.5 / np.sqrt(shape[-1])
-        data = (around + scale * rng.standard_normal(shape)).astype(np.float32)
-        _add(writer, tensor, data, model.weights if stored else GGMLQuantizationType.F32)
+    def kind(tensor: Expected) -> GGMLQuantizationType:
+        # Routers stay exact: a rounded score would choose another expert.
+        is_packed = fnmatch(tensor.name, model.packed) and "gate_inp" not in tensor.name
+        return model.weights if is_packed else GGMLQuantizationType.F32
 
-    _add_tensors(add, model, tokens)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-
-
-def _write_sizes(writer: GGUFWriter, model: TinyModel, tokens: int) -> None:
-    writer.add_context_length(256)
-    writer.add_embedding_length(model.embedding)
-    writer.add_block_count(model.layers)
-    writer.add_feed_forward_length(model.feed_forward)
-    writer.add_head_count(model.heads)
-    writer.add_head_count_kv(model.kv_heads)
-    writer.add_key_length(model.key_length)
-    writer.add_value_length(model.key_length)
-    writer.add_rope_dimension_count(model.key_length)
-    writer.add_rope_freq_base(50000.0)
-    writer.add_layer_norm_rms_eps(1e-6)
-    writer.add_vocab_size(tokens)
-    for key, value in model.extra.items():
-        writer.add_uint32(f"{model.architecture}.{key}", int(value))
+    write_random(
+        path,
+        architecture(model.architecture),
+        {**{f"{model.architecture}.{key}": value for key, value in sizes.items()}, **tokenizer},
+        has=lambda tensor: any(fnmatch(tensor, pattern) for pattern in model.has),
+        types=kind,
+    )
 
 
-def _add_tensors(add: Callable[..., None], model: TinyModel, tokens: int) -> None:
-    wide, keys = model.heads * model.key_length, model.kv_heads * model.key_length
-    add("token_embd.weight", tokens, model.embedding, stored=True)
-    add("output_norm.weight", model.embedding, around=1.0)
-    if not model.tied:
-        add("output.weight", tokens, model.embedding, stored=True)
-    if model.rope_factors:
-        add("rope_freqs.weight", model.key_length // 2, around=2.0)
-    for i in range(model.layers):
-        block = f"blk.{i}."
-        add(block + "attn_norm.weight", model.embedding, around=1.0)
-        add(block + "ffn_norm.weight", model.embedding, around=1.0)
-        for name, rows in (("q", wide), ("k", keys), ("v", keys)):
-            add(f"{block}attn_{name}.weight", rows, model.embedding, stored=True)
-            if model.biases:
-                add(f"{block}attn_{name}.bias", rows)
-        add(block + "attn_output.weight", model.embedding, wide, stored=True)
-        for name in ("gate", "up"):
-            add(f"{block}ffn_{name}.weight", model.feed_forward, model.embedding, stored=True)
-        add(block + "ffn_down.weight", model.embedding, model.feed_forward, stored=True)
-        if model.head_norms:
-            add(block + "attn_q_norm.weight", model.key_length, around=1.0)
-            add(block + "attn_k_norm.weight", model.key_length, around=1.0)
-        if model.post_norms:
-            add(block + "post_attention_norm.weight", model.embedding, around=1.0)
-            add(block + "post_ffw_norm.weight", model.embedding, around=1.0)
-
-
-def _add(writer: GGUFWriter, name: str, data: np.ndarray, kind: GGMLQuantizationType) -> None:
-    if kind is GGMLQuantizationType.F32:
-        writer.add_tensor(name, data)
-        return
-    writer.add_tensor(name, quants.quantize(data, kind), raw_dtype=kind)
-
-
-def _write_tokenizer(writer: GGUFWriter, kind: str) -> int:
-    """Write a vocabulary of single bytes and a few words; return its size."""
+def _tokenizer(kind: str) -> dict[str, Any]:
+    """A vocabulary of single bytes and a few words, as metadata."""
+    prefix = "tokenizer.ggml."
     if kind == "spm":
         tokens = ["<unk>", "<s>", "</s>", *(f"<0x{i:02X}>" for i in range(BYTES))]
         words = ["\u2581", "a", "b", "\u2581a", "ab", "\u2581ab"]
         types = [TokenType.UNKNOWN, TokenType.CONTROL, TokenType.CONTROL]
         types += [TokenType.BYTE] * BYTES + [TokenType.NORMAL] * len(words)
-        writer.add_tokenizer_model("llama")
-        writer.add_token_list([*tokens, *words])
-        writer.add_token_scores([0.0] * len(tokens) + [-float(i) for i in range(len(words))])
-        writer.add_token_types(types)
-        writer.add_bos_token_id(1)
-        writer.add_eos_token_id(2)
-        return len(tokens) + len(words)
-    letters = [_letter(i) for i in range(BYTES)]
-    tokens = [*letters, "ab", "abc", "<|endoftext|>"]
-    writer.add_tokenizer_model("gpt2")
-    writer.add_tokenizer_pre("qwen2")
-    writer.add_token_list(tokens)
-    writer.add_token_types([TokenType.NORMAL] * (len(tokens) - 1) + [TokenType.CONTROL])
-    writer.add_token_merges(["a b", "ab c"])
-    writer.add_bos_token_id(len(tokens) - 1)
-    writer.add_eos_token_id(len(tokens) - 1)
-    return len(tokens)
+        return {
+            prefix + "model": "llama",
+            prefix + "tokens": [*tokens, *words],
+            prefix + "scores": [0.0] * len(tokens) + [-float(i) for i in range(len(words))],
+            prefix + "token_type": types,
+            prefix + "bos_token_id": 1,
+            prefix + "eos_token_id": 2,
+        }
+    tokens = [*map(_letter, range(BYTES)), "ab", "abc", "<|endoftext|>"]
+    return {
+        prefix + "model": "gpt2",
+        prefix + "pre": "qwen2",
+        prefix + "tokens": tokens,
+        prefix + "token_type": [TokenType.NORMAL] * (len(tokens) - 1) + [TokenType.CONTROL],
+        prefix + "merges": ["a b", "ab c"],
+        prefix + "bos_token_id": len(tokens) - 1,
+        prefix + "eos_token_id": len(tokens) - 1,
+    }
 
 
 def _letter(byte: int) -> str:

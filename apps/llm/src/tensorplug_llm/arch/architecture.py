@@ -1,0 +1,86 @@
+"""`Architecture`: what sets a family of models apart; `Pass`: what its `forward` sees."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+
+from tensorplug import Tensor
+from tensorplug.gguf import GGUFFile
+from tensorplug_llm.arch.tables import Expected, model_tensors
+from tensorplug_llm.cache import KVCache
+from tensorplug_llm.hparams import HParams
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Tokens of a pass that one attention op takes: `count` of them from `first` on.
+
+    Tokens that are `apart` belong to different sequences and share no keys: each is a batch entry
+    of its own. The masks are f32, 0 where a token sees a row of the cache, else -inf:
+    [rows, tokens], or [rows, 1, 1, tokens] where they are apart. Layers with a window read
+    `local_mask`.
+    """
+
+    first: int
+    count: int
+    apart: bool
+    mask: Tensor
+    local_mask: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Inputs:
+    """What a forward pass reads besides weights and cache: tokens of any sequences.
+
+    `ids`, `positions` and `rows` (of the cache) are i32, one for each token. `chosen` are the
+    tokens whose logits are wanted, i32; without it all are.
+    """
+
+    ids: Tensor
+    positions: Tensor
+    rows: Tensor
+    parts: tuple[Part, ...]
+    chosen: Tensor | None = None
+
+
+@dataclass(slots=True)
+class Pass:
+    """One forward pass while its graph is built; attention sees the first `reach` cache rows."""
+
+    hparams: HParams
+    weights: Mapping[str, Tensor]
+    cache: KVCache
+    inputs: Inputs
+    reach: int
+    context: int
+    """The most tokens that a text may have."""
+    writes: list[Tensor] = field(default_factory=list)
+    """Effects on the cache."""
+
+    @property
+    def tokens(self) -> int:
+        """Tokens in the batch."""
+        return self.inputs.ids.ne[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Architecture:
+    """What sets one family of models apart."""
+
+    name: str
+    """What `general.architecture` of its files says."""
+    read: Callable[[GGUFFile], HParams]
+    """Reads and checks the hyper-parameters. Raises FormatError."""
+    layer_tensors: Callable[[HParams], tuple[Expected, ...]]
+    """Tensors of one layer, named without the `blk.N.` before them."""
+    forward: Callable[[Pass], Tensor]
+    """Builds the logits, f32 [vocabulary, chosen tokens]."""
+    model_tensors: Callable[[HParams], tuple[Expected, ...]] = model_tensors
+    """Tensors outside the layers."""
+
+    def tensors(self, hparams: HParams) -> list[Expected]:
+        """All tensors of the file."""
+        layer = self.layer_tensors(hparams)
+        return [
+            *self.model_tensors(hparams),
+            *(replace(t, name=f"blk.{i}.{t.name}") for i in range(hparams.layers) for t in layer),
+        ]
