@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from tensorplug import DType
 from tensorplug.device import Resource
 from tensorplug.errors import Closed, OptionError, TensorplugError
+from tensorplug.running import Explanation
 from tensorplug_llm.batching import Batcher, Text
 from tensorplug_llm.cache import PAGE, pages_of
 from tensorplug_llm.model import LanguageModel, context_size
@@ -194,6 +195,10 @@ class Engine(Resource):
     def plans(self) -> int:
         """Shapes of passes planned so far; it stops growing when the load repeats."""
         return self._batcher.runner.plans
+
+    def explain(self) -> Explanation | None:
+        """What runs where in the planned pass of the fewest tokens; None before the first one."""
+        return self._batcher.runner.explain()
 
     @property
     def plan_seconds(self) -> float:

@@ -11,6 +11,7 @@ import numpy.typing as npt
 import tensorplug as tp
 from tensorplug import DType, Graph, Scheduler
 from tensorplug.device import Resource
+from tensorplug.running import Explanation
 from tensorplug_llm.arch import Pass
 from tensorplug_llm.cache import PAGE, KVCache
 from tensorplug_llm.shapes import Shapes
@@ -83,6 +84,11 @@ class Runner(Resource):
         if step is None:
             step = self._steps[shape] = self._timed(lambda: self._plan(shape))
         return step
+
+    def explain(self) -> Explanation | None:
+        """What runs where in the planned pass of the fewest tokens; None before the first one."""
+        steps = list(self._steps.values())  # the thread of the runner may be planning one
+        return min(steps, key=lambda step: step.shape.tokens).explain() if steps else None
 
     def prepare(self) -> Iterator[None]:
         """Plan all shapes that readings can need, one each time that the iterator is asked."""

@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 import tensorplug as tp
 from tensorplug import Graph, Scheduler, Tensor
+from tensorplug.running import Explanation
 from tensorplug_llm.arch import Inputs, Part, Pass
 from tensorplug_llm.cache import PAGE, pages_of
 
@@ -116,6 +117,10 @@ class Step:
         self.graph = Graph(self.logits, effects=building.writes)
         self._schedule = scheduler.schedule(self.graph)
         self._feed = {tensor: self._arrays[tensor] for tensor in self.graph.inputs}
+
+    def explain(self) -> Explanation:
+        """What runs where."""
+        return self._schedule.explain()
 
     def run(self, readings: Sequence[Reading]) -> list[Floats]:
         """Compute readings that fit the shape; return the logits [wanted, vocabulary] of each.

@@ -11,14 +11,14 @@ from functools import partial
 from typing import Any
 
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route, Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from tensorplug_llm.engine import Engine
 from tensorplug_llm.model import LanguageModel
 from tensorplug_llm.sampling import SamplingParams
-from tensorplug_llm.serve import answers, requests
+from tensorplug_llm.serve import answers, page, requests
 from tensorplug_llm.serve.answers import ChatAnswer, CompletionAnswer, Result
 from tensorplug_llm.serve.calls import CallReader
 from tensorplug_llm.serve.errors import ServeError
@@ -60,6 +60,8 @@ class Server:
         self._metrics = Metrics()
         routes = Router(
             [
+                *page.routes(),
+                Route("/schedule", self._schedule),
                 Route("/health", self._health),
                 Route("/metrics", self._show_metrics),
                 Route("/props", self._props),
@@ -107,6 +109,14 @@ class Server:
                 "limits": asdict(self._limits),
             }
         )
+
+    async def _schedule(self, request: Request) -> Response:
+        served = self._find(request.query_params.get("model"))
+        told = await asyncio.to_thread(served.engine.explain)
+        if told is None:
+            raise ServeError(404, "schedule: nothing has run yet; send a message first")
+        html = await asyncio.to_thread(told.to_html, f"One token of {served.name}")
+        return HTMLResponse(html, headers=page.headers(page.SCHEDULE_POLICY))
 
     async def _list(self, request: Request) -> Response:
         return JSONResponse(

@@ -19,10 +19,11 @@ from tensorplug_llm.serve.errors import ServeError
 from tensorplug_llm.serve.limits import Key, Limits, check_length
 from tensorplug_llm.serve.logs import log
 from tensorplug_llm.serve.metrics import Metrics
+from tensorplug_llm.serve.page import FOLDER
 
 RECORD = "tensorplug_llm.record"
 """Key in the scope of a request under which its `Record` is."""
-WITHOUT_KEY = "/health"
+WITHOUT_KEY = ("/", "/health")
 GONE = 499
 """Status in logs of requests whose clients went away."""
 RETRY_AFTER = 1
@@ -97,7 +98,7 @@ class Guard:
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers: Mapping[bytes, bytes] = dict(scope["headers"])
-        if scope["path"] != WITHOUT_KEY:
+        if not (scope["path"] in WITHOUT_KEY or scope["path"].startswith(FOLDER)):
             self._key.check(headers.get(b"authorization", b""))
         if scope["method"] != "POST":
             await self._app(scope, receive, send)
