@@ -1,4 +1,4 @@
-"""What all tests of the checkout share: their tiers, their processes, and a collector that waits.
+"""What all tests share: their tiers, their processes, a browser, and a collector that waits.
 
 The tiers stand in `tests/tiers.toml`. A run of whole folders is one of tier T0 unless `-m` says
 otherwise, and uses all processors, each test class or module in one process. Files and tests that
@@ -7,12 +7,13 @@ are named run whether they are in T0 or in T1, in the process of pytest itself.
 
 import gc
 import os
+import shutil
 import tomllib
 from collections.abc import Iterator
 from fnmatch import fnmatchcase
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 from _pytest.mark.expression import Expression
@@ -147,6 +148,25 @@ def processors() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
+
+
+# --- a browser -----------------------------------------------------------------------------------
+
+BROWSERS = ("chromium-headless-shell", "chromium", "google-chrome", "chromium-browser", "chrome")
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    """Chromium of the system without a window, driven by Playwright."""
+    library = pytest.importorskip("playwright.sync_api")
+    path = next((found for name in BROWSERS if (found := shutil.which(name))), None)
+    if path is None:
+        pytest.skip(f"no browser: none of {', '.join(BROWSERS)} is on PATH")
+    # Of one module: while it runs, tests of this process cannot begin an event loop of their own.
+    with library.sync_playwright() as playwright:
+        opened = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        yield opened
+        opened.close()
 
 
 # --- garbage -------------------------------------------------------------------------------------

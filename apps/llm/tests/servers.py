@@ -46,11 +46,11 @@ class ServerProcess:
             self._ended = True
             self._changed.notify_all()
 
-    def wait_for(self, **fields: object) -> dict[str, Any]:
-        """The first line of the log with these fields; waits until it comes."""
+    def wait_for(self, *, after: int = 0, **fields: object) -> dict[str, Any]:
+        """The first of the `logs` from number `after` with these fields; waits until it comes."""
 
         def found() -> dict[str, Any] | None:
-            return next((log for log in self.logs if fields.items() <= log.items()), None)
+            return next((log for log in self.logs[after:] if fields.items() <= log.items()), None)
 
         with self._changed:
             self._changed.wait_for(lambda: found() is not None or self._ended, PATIENCE)

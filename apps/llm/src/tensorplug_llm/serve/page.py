@@ -17,7 +17,7 @@ SCHEDULE_POLICY = (
     "default-src 'none'; script-src 'self' 'unsafe-inline'; style-src 'unsafe-inline'; "
     "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
-"""For pages of schedules, which have their own script and style in them and show no model's text."""
+"""For pages of schedules: their script and style are in them, and no text of a model is."""
 TYPES = {
     ".html": "text/html; charset=utf-8",
     ".js": "text/javascript; charset=utf-8",

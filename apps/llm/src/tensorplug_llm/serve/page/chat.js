@@ -93,7 +93,7 @@ function update(element, message, isLast) {
 function speed({ tokens, seconds, first, finish }) {
   const words = [];
   if (tokens) words.push(`${tokens} ${tokens === 1 ? "token" : "tokens"}`);
-  if (tokens > 1 && seconds > 0) words.push(`${((tokens - 1) / seconds).toFixed(1)} tokens/s`);
+  if (tokens > 1 && seconds >= 0.01) words.push(`${((tokens - 1) / seconds).toFixed(1)} tokens/s`);
   if (first !== undefined) words.push(`first after ${first.toFixed(2)} s`);
   if (finish === "length") words.push("ended at the limit of tokens");
   if (finish === "stopped") words.push("stopped");

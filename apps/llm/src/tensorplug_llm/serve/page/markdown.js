@@ -27,8 +27,12 @@ export function show(container, text) {
 }
 
 function element(name, ...children) {
+  return filled(name, children);
+}
+
+function filled(name, children) {
   const made = document.createElement(name);
-  made.append(...children);
+  for (const child of children) made.append(child); // not spread: there may be too many for a call
   return made;
 }
 
@@ -126,14 +130,14 @@ const MAKERS = {
   },
   heading(lines) {
     const [, marks, text] = lines[0].match(HEADING);
-    return element(`h${Math.min(marks.length + 2, 6)}`, ...inline(text.replace(/ #+ *$/, ""), 0));
+    return filled(`h${Math.min(marks.length + 2, 6)}`, inline(text.replace(/ #+ *$/, ""), 0));
   },
   rule: () => element("hr"),
   quote: (lines, depth) =>
-    element("blockquote", ...all(lines.map((line) => line.replace(QUOTE, "")), depth + 1)),
+    filled("blockquote", all(lines.map((line) => line.replace(QUOTE, "")), depth + 1)),
   list(lines, depth) {
     const ordered = isOrdered(lines[0]);
-    const made = element(ordered ? "ol" : "ul", ...items(lines, ordered).map((own) => item(own, depth)));
+    const made = filled(ordered ? "ol" : "ul", items(lines, ordered).map((own) => item(own, depth)));
     const first = Number.parseInt(lines[0].trimStart(), 10);
     if (ordered && first !== 1) made.start = first;
     return made;
@@ -142,22 +146,33 @@ const MAKERS = {
     const marks = cells(lines[1]);
     const row = (line, name) => {
       const texts = cells(line);
-      return element("tr", ...marks.map((mark, i) => {
-        const cell = element(name, ...inline(texts[i] ?? "", 0));
+      return filled("tr", marks.map((mark, i) => {
+        const cell = filled(name, inline(texts[i] ?? "", 0));
         if (mark.endsWith(":")) cell.className = mark.startsWith(":") ? "middle" : "right";
         return cell;
       }));
     };
     const body = lines.slice(2).map((line) => row(line, "td"));
-    const made = element("table", element("thead", row(lines[0], "th")), element("tbody", ...body));
+    const made = element("table", element("thead", row(lines[0], "th")), filled("tbody", body));
     const around = element("div", made);
     around.className = "table";
     return around;
   },
-  paragraph: (lines) => element("p", ...inline(lines.join("\n"), 0)),
+  paragraph: (lines) => filled("p", inline(lines.join("\n"), 0)),
 };
 
 function code(text, language) {
+  const head = element("div", element("span", language.slice(0, 30) || "text"));
+  head.className = "head";
+  if (navigator.clipboard) head.append(copier(text)); // browsers give it to safe origins only
+  const pre = element("pre", element("code", text));
+  pre.tabIndex = 0; // so that the keyboard can scroll it
+  const made = element("div", head, pre);
+  made.className = "code";
+  return made;
+}
+
+function copier(text) {
   const copy = element("button", "Copy");
   copy.type = "button";
   copy.className = "copy";
@@ -166,13 +181,7 @@ function code(text, language) {
     copy.textContent = "Copied";
     setTimeout(() => { copy.textContent = "Copy"; }, 1500);
   });
-  const head = element("div", element("span", language.slice(0, 30) || "text"), copy);
-  head.className = "head";
-  const pre = element("pre", element("code", text));
-  pre.tabIndex = 0; // so that the keyboard can scroll it
-  const made = element("div", head, pre);
-  made.className = "code";
-  return made;
+  return copy;
 }
 
 /** The lines of each item, without its mark and its indentation. */
@@ -197,7 +206,7 @@ function item(lines, depth) {
     return one.kind === "paragraph" && depth + 1 < DEPTH ? made : [made];
   });
   // The text of an item that is one line or paragraph stands without the space of a paragraph.
-  return element("li", ...parts.flatMap((part, i) => {
+  return filled("li", parts.flatMap((part, i) => {
     if (Array.isArray(part)) return part;
     return i === 0 ? [...part.childNodes] : [part];
   }));
@@ -221,10 +230,14 @@ function inline(text, depth) {
   let plain = "";
   let at = 0;
   const put = (node, end) => {
+    at = end;
+    if (typeof node === "string") {
+      plain += node;
+      return;
+    }
     if (plain) nodes.push(plain);
     plain = "";
     nodes.push(node);
-    at = end;
   };
   while (at < text.length) {
     MARKS.lastIndex = at;
@@ -289,7 +302,7 @@ function span(text, at, depth, none) {
     if (/\s|^$/.test(text[first] ?? "") || (mark[0] === "_" && isWord(text[at - 1]))) continue;
     const end = closing(text, first, mark);
     if (end < 0) none.add(mark);
-    else return [element(name, ...inline(text.slice(first, end), depth + 1)), end + mark.length];
+    else return [filled(name, inline(text.slice(first, end), depth + 1)), end + mark.length];
   }
   let length = 1;
   while (text[at + length] === text[at]) length += 1;
@@ -318,7 +331,7 @@ function link(text, at, depth) {
   if (end < 0) return null;
   const address = near.slice(middle + 2, end).trim().split(/\s/)[0];
   const inside = inline(near.slice(1, middle), DEPTH);
-  return [isSafe(address) ? anchor(address, inside) : element("span", ...inside), at + end + 1];
+  return [isSafe(address) ? anchor(address, inside) : filled("span", inside), at + end + 1];
 }
 
 /** Whether an address leads to the web or to mail, and nowhere else. */
@@ -332,7 +345,7 @@ function isSafe(address) {
 }
 
 function anchor(address, inside) {
-  const made = element("a", ...inside);
+  const made = filled("a", inside);
   made.href = address;
   made.target = "_blank";
   made.rel = "noopener noreferrer nofollow";
