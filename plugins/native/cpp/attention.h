@@ -124,12 +124,8 @@ inline void write_mean(const float *sum, float total, int64_t n, float *out) {
 // Rows of a head lie between those of other heads, which processors do not foresee.
 constexpr int64_t ROWS_AHEAD = 32;
 template <int TYPE> constexpr int64_t BYTES = TYPE == F32 ? 4 : 2;
-// Fetches COUNT bytes of the row that comes ROWS_AHEAD later. There may be no such row, and the step of a single row
-// may be any number, so the address is computed without a sign, where an overflow is defined.
-template <int64_t COUNT> inline void prefetch_row(const char *p, int64_t step) {
-    const uintptr_t row = (uintptr_t)p + (uintptr_t)ROWS_AHEAD * (uintptr_t)step;
-    for (int64_t i = 0; i < COUNT; i += 64) __builtin_prefetch((const void *)(row + i));
-}
+// Fetches COUNT bytes of the row that comes ROWS_AHEAD later.
+template <int64_t COUNT> inline void prefetch_row(const char *p, int64_t step) { prefetch_at<1>(p, ROWS_AHEAD, step, COUNT); }
 
 // sum += weights x rows, for `count` rows of `size` values and H heads: each value is read and converted once.
 template <int TYPE, int H>

@@ -51,21 +51,24 @@ template <int TYPE> void decode(const char *row, int64_t first, int64_t n, float
 
 constexpr int64_t AHEAD = 8192; // bytes: some 200 ns at the speed of the memory
 
+// Fetches `n` bytes that lie `step` bytes, `times` over, behind p, into the first-level cache or the second. Nothing may lie
+// there, and the step of a single row may be any number, so the address is computed without a sign, where an overflow is
+// defined.
+template <int LEVEL> inline void prefetch_at(const char *p, int64_t times, int64_t step, int64_t n) {
+    const uintptr_t there = (uintptr_t)p + (uintptr_t)times * (uintptr_t)step;
+    for (int64_t i = 0; i < n; i += 64) __builtin_prefetch((const void *)(there + (uintptr_t)i), 0, LEVEL == 1 ? 3 : 2);
+}
+
 // Prefetches `n` bytes of a long stream into the second-level cache, AHEAD bytes before they are read. The first level
 // can wait for about 20 cache lines at once: blocks of panels and vectors of plain rows are more, and loads would queue
 // behind them (q6_K in panels: 9 GB/s into the first level, 19 into the second, where the memory gives 20).
-inline void prefetch(const char *p, int64_t n) {
-    for (int64_t i = 0; i < n; i += 64) __builtin_prefetch(p + AHEAD + i, 0, 2);
-}
+inline void prefetch(const char *p, int64_t n) { prefetch_at<2>(p, 1, AHEAD, n); }
 
 // The same for R rows side by side, of which `done` bytes were read: what lies there in the R rows that follow. Such rows make
 // several short streams, which processors do not foresee.
 template <int R> inline void prefetch_rows(const char *rows, int64_t step, int64_t done, int64_t n) {
-    const int64_t ahead = R * step > AHEAD ? R * step : AHEAD;
-    for (int r = 0; r < R; r++) {
-        const char *p = rows + r * step + done + ahead;
-        for (int64_t i = 0; i < n; i += 64) __builtin_prefetch(p + i, 0, 2);
-    }
+    const bool far = step > AHEAD / R;
+    for (int r = 0; r < R; r++) prefetch_at<2>(rows + r * step + done, far ? R : 1, far ? step : AHEAD, n);
 }
 
 // Dot products of R rows, `step` bytes apart, with x. `STREAM` says that what follows the rows will be read next.

@@ -67,10 +67,11 @@ inline void read_row(const Operand &x, const Place &p, float *out) {
     }
 }
 
-// Rows of memory that are wanted soon: `step` bytes apart, of which `each` are asked for with every vector of a row.
+// Rows of memory that are wanted soon: the one that lies `first` steps behind `rows`, and those behind it. `each` bytes of them
+// are asked for with every vector of a row.
 struct Soon {
     const char *rows;
-    int64_t step, each;
+    int64_t first, step, each;
 };
 
 // A vector of a row of plain type as `Held` multiplies it; `some` for the end of a row, the rest being zero.
@@ -94,7 +95,7 @@ template <int R, int M, class Held, int TYPE> void products(const char *w, int64
     int64_t i = 0;
     for (int64_t done = 0; i + W <= k; i += W) {
         if (soon) {
-            for (int r = 0; r < R; r++) __builtin_prefetch(soon->rows + r * soon->step + done);
+            for (int r = 0; r < R; r++) prefetch_at<1>(soon->rows + done, soon->first + r, soon->step, 1);
             done += soon->each;
         }
         vf ws[R];
@@ -228,7 +229,7 @@ template <class Held> void mul_mat_few(const Node &node, Part &part) {
         for (int64_t r = 0; r < count && !few.plain; r++) {
             type->decode(weights + r * w.nb[1], 0, k, decoded + r * row_size);
         }
-        const Soon soon{weights + count * w.nb[1], w.nb[1], W * Held::HELD * type->size / type->block};
+        const Soon soon{weights, count, w.nb[1], W * Held::HELD * type->size / type->block};
         const char *rows = few.plain ? weights : (const char *)decoded;
         const int64_t step = few.plain ? w.nb[1] : row_size * 4;
         (count == 1 ? few.one : few.several)(rows, step, soon, xs, x.nb[1] / 4, m, k / Held::HELD, results, out.nb[1] / 4);

@@ -46,7 +46,7 @@ template <int TYPE, int M> struct Sums8 {
     // The first `groups` of a unit; those behind them are zero in x.
     void add(const byte *unit, const Unit8 *x, int64_t next, int groups = GROUPS8) {
         Eight d[EIGHTS], m[EIGHTS], scales[M][EIGHTS];
-        unit_scales<TYPE>(unit, d, m);
+        unit_scales<TYPE>(unit, d, m, groups);
         for (int j = 0; j < M; j++) {
             for (int e = 0; e < EIGHTS; e++) {
                 const Unit8 &xs = x[j * next];
@@ -57,7 +57,7 @@ template <int TYPE, int M> struct Sums8 {
 #pragma GCC unroll 8
         for (int g = 0; g < GROUPS8; g += TOGETHER) {
             if (g >= groups) break;
-            const auto codes = placed_groups<TYPE>(unit, g);
+            const auto codes = placed_groups<TYPE>(unit, g, groups);
             for (int j = 0; j < M; j++) {
                 vf &sum = sums[j][g / TOGETHER % CHAINS];
                 sum = add_groups<TYPE>(codes, x[j * next], scales[j], g, sum);
@@ -82,12 +82,7 @@ template <int TYPE, int M> void dots8(const char *row, const Unit8 *x, int64_t k
         prefetch((const char *)unit, SIZE);
         sums.add(unit, x + u, units);
     }
-    if (B::GROUPS == 1 && whole < units) {
-        byte last[SIZE] = {};
-        const int64_t groups = k / GROUP - whole * GROUPS8;
-        std::memcpy(last, unit, groups * B::SIZE);
-        sums.add(last, x + whole, units, (int)groups);
-    }
+    if (B::GROUPS == 1 && whole < units) sums.add(unit, x + whole, units, (int)(k / GROUP - whole * GROUPS8));
     for (int j = 0; j < M; j++) out[j * out_step] = sums.total(j);
 }
 

@@ -20,8 +20,18 @@ struct Kernel8 {
 
 #if defined(TP_INT8)
 
+#if defined(__AVX512VNNI__)
+inline bool is_side_by_side(const Node &node) {
+    const int64_t m = node.src[1].ne[1];
+    return in_panels(node.src[0]) && m > 1 && m <= MOST_SIDE_BY_SIDE;
+}
+#endif
+
 template <int TYPE> void multiply8(const Node &node, Part &part) {
     const int64_t m = node.src[1].ne[1];
+#if defined(__AVX512VNNI__)
+    if (is_side_by_side(node)) return mul_side_by_side<TYPE>(node, part);
+#endif
     if (in_panels(node.src[0])) return m == 1 ? mul_panels8<TYPE>(node, part) : mul_many8<TYPE, unfold_panels8<TYPE>>(node, part);
     if (m <= FEW8) return mul_few8<TYPE>(node, part);
     mul_many8<TYPE, read_panel8<TYPE>>(node, part);
@@ -29,6 +39,9 @@ template <int TYPE> void multiply8(const Node &node, Part &part) {
 
 template <int TYPE> int64_t scratch8(const Node &node, int threads) {
     const int64_t k = node.src[1].ne[0], m = node.src[1].ne[1];
+#if defined(__AVX512VNNI__)
+    if (is_side_by_side(node)) return side_packed(node) + threads * side_room(k);
+#endif
     if (in_panels(node.src[0]) && m == 1) return threads * panel_room(k);
     if (!in_panels(node.src[0]) && m <= FEW8) return threads * few8_room(k, m);
     return packed_size(node) + threads * many8_room<TYPE>(k);

@@ -66,6 +66,17 @@ template <class Held> void read_panel(const RowType *type, const char *rows, int
     }
 }
 
+// What is read after the pieces [k0, k0 + depth) of rows of a matrix: the rest of them, or the rows that follow.
+inline Next next_of_panel(const Operand &w, const char *matrix, int64_t column, int64_t columns, int64_t k0, int64_t depth, int64_t turns) {
+    const TypeSize &type = *type_size(w.type);
+    const int64_t k = w.ne[0], from = k0 + depth < k ? k0 + depth : 0, left = k - from < depth ? k - from : depth;
+    const int64_t together = in_panels(w) ? PANEL_ROWS : 1, step = w.nb[1] * together;
+    // Nothing may lie there, and the step of a single row may be any number.
+    const uintptr_t first = (uintptr_t)matrix + (uintptr_t)(from > 0 ? column : column + columns) * (uintptr_t)w.nb[1];
+    const char *rows = (const char *)(first + (uintptr_t)(from / type.block * type.size * together));
+    return Next(rows, step, left / type.block * type.size * together, (columns + together - 1) / together, turns);
+}
+
 template <class Held> void mul_mat_many(const Node &node, Part &part) {
     const Operand &w = node.src[0], &x = node.src[1], &out = node.out;
     const RowType *type = row_type(w.type);
@@ -86,12 +97,13 @@ template <class Held> void mul_mat_many(const Node &node, Part &part) {
         for (int64_t k0 = 0; k0 < k; k0 += PANEL * Held::HELD) {
             const int64_t depth = k - k0 < PANEL * Held::HELD ? k - k0 : PANEL * Held::HELD;
             read_panel<Held>(type, weights, w.nb[1], columns, k0, depth, panel);
+            Next soon = next_of_panel(w, weights, 0, columns, k0, depth, (held_of<Held>(depth) + ASK_EVERY - 1) / ASK_EVERY);
             for (int64_t j = 0; j < m; j += tile) {
                 if (part.stopped()) return;
                 const int64_t height = m - j < tile ? m - j : tile;
                 const float *xs = packed + (matrix * m + j) * held + k0 / Held::HELD * height;
                 float *c = (float *)at(out, j, i2, i3) + column;
-                multiply_part<Held>((int)height, held_of<Held>(depth), xs, panel, COLUMNS, c, out.nb[1] / 4, k0 > 0, columns);
+                multiply_part<Held>((int)height, held_of<Held>(depth), xs, panel, COLUMNS, c, out.nb[1] / 4, k0 > 0, columns, in_panels(w) ? nullptr : &soon);
             }
         }
     }

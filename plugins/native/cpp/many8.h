@@ -23,11 +23,11 @@ template <int PART> struct Panel8 {
     }
 };
 
-// The scales and minima of a unit.
-template <int TYPE> inline void read_scales8(const byte *unit, float *d, float *m) {
+// The scales and minima of the first `groups` of a unit.
+template <int TYPE> inline void read_scales8(const byte *unit, float *d, float *m, int groups = GROUPS8) {
     constexpr int EIGHTS = Block<TYPE>::HALVES ? 2 : 1;
     Eight scales[EIGHTS], minima[EIGHTS];
-    unit_scales<TYPE>(unit, scales, minima);
+    unit_scales<TYPE>(unit, scales, minima, groups);
     for (int e = 0; e < EIGHTS; e++) {
         store_eight(d + 8 * e, scales[e]);
         if (Block<TYPE>::MIN) store_eight(m + 8 * e, minima[e]);
@@ -37,9 +37,10 @@ template <int TYPE> inline void read_scales8(const byte *unit, float *d, float *
 // The first `n` codes of the units of COLUMNS rows, four of each row side by side.
 template <int TYPE> void weave_units8(const byte *const *units, int64_t n, uint8_t *out) {
     alignas(64) uint8_t codes[COLUMNS * DEPTH];
+    const int groups = (int)(n / GROUP);
     for (int64_t c = 0; c < COLUMNS; c++) {
 #pragma GCC unroll 8
-        for (int g = 0; g < GROUPS8; g += TOGETHER) istore(codes + c * DEPTH + g * GROUP, stored_groups<TYPE>(units[c], g));
+        for (int g = 0; g < GROUPS8 && g < groups; g += TOGETHER) istore(codes + c * DEPTH + g * GROUP, stored_groups<TYPE>(units[c], g, groups));
     }
     transpose<DEPTH / 4>((const float *)codes, n / 4, (float *)out);
 }
@@ -77,14 +78,11 @@ template <int TYPE> void read_panel8(const char *matrix, int64_t step, int64_t f
     for (int64_t some = 0; some < depth; some += DEPTH) {
         const int64_t n = depth - some < DEPTH ? depth - some : DEPTH;
         const byte *units[COLUMNS];
-        byte last[COLUMNS * SIZE]; // the ends of rows
-        if (n < DEPTH) std::memset(last, 0, sizeof last);
         for (int64_t c = 0; c < COLUMNS; c++) {
             units[c] = (const byte *)matrix + (first + (c < columns ? c : columns - 1)) * step + (k0 + some) / DEPTH * SIZE;
-            if (n < DEPTH) units[c] = (const byte *)std::memcpy(last + c * SIZE, units[c], n / GROUP * B::SIZE);
             // Rows are read a little at a time, which processors do not foresee.
             for (int64_t i = 0; i < SIZE; i += 64) __builtin_prefetch(units[c] + SIZE + i);
-            read_scales8<TYPE>(units[c], d + c * UNIT_PARTS, m + c * UNIT_PARTS);
+            read_scales8<TYPE>(units[c], d + c * UNIT_PARTS, m + c * UNIT_PARTS, (int)(n / GROUP));
         }
         if (n < DEPTH) weave_units8<TYPE>(units, n, panel.codes + some * COLUMNS);
         else weave_units8<TYPE>(units, panel.codes + some * COLUMNS);
@@ -153,7 +151,7 @@ inline vi four_of(const int8_t *bytes) {
 }
 
 // c [M, COLUMNS] = (or +=) x w.
-template <int M, int PART, bool MIN, bool Signed> void multiply_tile8(int64_t depth, const Packed8 &x, const Panel8<PART> &w, float *c, int64_t ldc, bool add) {
+template <int M, int PART, bool MIN, bool Signed> void multiply_tile8(int64_t depth, const Packed8 &x, const Panel8<PART> &w, float *c, int64_t ldc, bool add, Next &soon) {
     vf sums[M][2];
     for (int i = 0; i < M; i++) {
         sums[i][0] = add ? vload(c + i * ldc) : vset(0);
@@ -162,6 +160,7 @@ template <int M, int PART, bool MIN, bool Signed> void multiply_tile8(int64_t de
     const int8_t *values = x.values;
     const uint8_t *codes = w.codes;
     for (int64_t p = 0; p < depth / PART; p++) {
+        soon.ask();
         vi dots[M][2];
         for (int i = 0; i < M; i++) dots[i][0] = dots[i][1] = iset(x.shifts[p * M + i]);
         for (int s = 0; s < PART / 8; s++, values += 8 * M, codes += 8 * COLUMNS) {
@@ -193,16 +192,16 @@ template <int M, int PART, bool MIN, bool Signed> void multiply_tile8(int64_t de
     }
 }
 
-template <int TYPE> void multiply_part8(int64_t m, int64_t depth, const Packed8 &x, const Panel8<part_of<TYPE>()> &w, float *c, int64_t ldc, bool add, int64_t columns) {
+template <int TYPE> void multiply_part8(int64_t m, int64_t depth, const Packed8 &x, const Panel8<part_of<TYPE>()> &w, float *c, int64_t ldc, bool add, int64_t columns, Next &soon) {
     constexpr int PART = part_of<TYPE>();
     constexpr bool MIN = Block<TYPE>::MIN, S = SIGNED<TYPE>;
     static constexpr decltype(&multiply_tile8<1, PART, MIN, S>) tiles[ROWS8] = {
         multiply_tile8<1, PART, MIN, S>, multiply_tile8<2, PART, MIN, S>, multiply_tile8<3, PART, MIN, S>,
         multiply_tile8<4, PART, MIN, S>, multiply_tile8<5, PART, MIN, S>, multiply_tile8<6, PART, MIN, S>,
     };
-    if (columns == COLUMNS) return tiles[m - 1](depth, x, w, c, ldc, add);
+    if (columns == COLUMNS) return tiles[m - 1](depth, x, w, c, ldc, add, soon);
     float whole[ROWS8 * COLUMNS];
-    tiles[m - 1](depth, x, w, whole, COLUMNS, false);
+    tiles[m - 1](depth, x, w, whole, COLUMNS, false, soon);
     for (int64_t i = 0; i < m; i++) {
         for (int64_t j = 0; j < columns; j++) {
             c[i * ldc + j] = whole[i * COLUMNS + j] + (add ? c[i * ldc + j] : 0.0f);
@@ -239,12 +238,13 @@ void mul_many8(const Node &node, Part &part) {
         for (int64_t k0 = 0; k0 < k; k0 += most) {
             const int64_t depth = k - k0 < most ? k - k0 : most;
             Read(weights, w.nb[1], column, columns, k0, depth, panel);
+            Next soon = next_of_panel(w, weights, column, columns, k0, depth, depth / PART);
             for (int64_t j = 0; j < m; j += tile) {
                 if (part.stopped()) return;
                 const int64_t height = m - j < tile ? m - j : tile, start = matrix * m + j;
                 const int64_t parts = start * (k / PART) + k0 / PART * height;
                 const Packed8 here = {packed.values + start * k + k0 * height, packed.d + parts, packed.sums + parts, packed.shifts + parts};
-                multiply_part8<TYPE>(height, depth, here, panel, (float *)at(out, j, i2, i3) + column, out.nb[1] / 4, k0 > 0, columns);
+                multiply_part8<TYPE>(height, depth, here, panel, (float *)at(out, j, i2, i3) + column, out.nb[1] / 4, k0 > 0, columns, soon);
             }
         }
     }

@@ -17,7 +17,7 @@ struct PanelForm {
     int type, front, words;
 
     int64_t size() const { return type_size(type)->size; }
-    int64_t behind() const { return front + 4 * words; }
+    constexpr int64_t behind() const { return front + 4 * words; }
 };
 
 constexpr PanelForm PANEL_FORMS[] = {
@@ -25,7 +25,7 @@ constexpr PanelForm PANEL_FORMS[] = {
     {MXFP4, 1, 4}, {Q2_K, 0, 20}, {Q3_K, 0, 27}, {Q4_K, 4, 35}, {Q5_K, 4, 43}, {Q6_K, 0, 52},
 };
 
-inline const PanelForm *panel_form(int type) {
+constexpr const PanelForm *panel_form(int type) {
     for (const PanelForm &form : PANEL_FORMS) {
         if (form.type == type) return &form;
     }

@@ -15,6 +15,8 @@ constexpr int ROWS = 4;
 constexpr int COLUMNS = 2 * W; // of a panel
 constexpr int DEPTH = 256;     // of what is read or transposed at once: it stays in the first-level cache
 
+constexpr int64_t ASK_EVERY = 16; // steps of a tile
+
 // What four bytes of a tile or a panel hold, and how their product is added.
 struct Floats {
     static constexpr int HELD = 1;
@@ -27,14 +29,39 @@ struct Bf16Pairs {
 };
 #endif
 
+// Pieces of rows that are read next, of `size` bytes, `step` bytes apart: asked for little by little while others are multiplied,
+// because the memory would be idle then and waited for later.
+class Next {
+  public:
+    // All of them are asked for in `turns`.
+    Next(const char *rows, int64_t step, int64_t size, int64_t count, int64_t turns) : row_(rows), step_(step), size_(size) {
+        if (step == size) size_ = size * count, count = 1;
+        left_ = count, each_ = ((size_ + 63) / 64 * count + turns - 1) / turns * 64;
+    }
+
+    void ask() {
+        if (left_ <= 0) return;
+        prefetch_at<2>(row_, 1, done_, each_);
+        done_ += each_;
+        if (done_ < size_) return;
+        done_ = 0, left_--;
+        row_ = (const char *)((uintptr_t)row_ + (uintptr_t)step_);
+    }
+
+  private:
+    const char *row_;
+    int64_t step_, size_, left_, each_, done_ = 0;
+};
+
 // c [M, COLUMNS] = (or +=) x w: x is packed [depth, M], w [depth, COLUMNS] in steps of `step` floats.
-template <int M, class Held> void multiply_tile(int64_t depth, const float *x, const float *w, int64_t step, float *c, int64_t ldc, bool add) {
+template <int M, class Held> void multiply_tile(int64_t depth, const float *x, const float *w, int64_t step, float *c, int64_t ldc, bool add, Next *soon) {
     vf a[M][2];
     for (int i = 0; i < M; i++) {
         a[i][0] = add ? vload(c + i * ldc) : vset(0);
         a[i][1] = add ? vload(c + i * ldc + W) : vset(0);
     }
     for (int64_t k = 0; k < depth; k++, x += M, w += step) {
+        if (soon != nullptr && k % ASK_EVERY == 0) soon->ask();
         const vf w0 = vload(w), w1 = vload(w + W);
         for (int i = 0; i < M; i++) {
             const vf same = vset(x[i]);
@@ -48,7 +75,7 @@ template <int M, class Held> void multiply_tile(int64_t depth, const float *x, c
     }
 }
 
-typedef void (*Tile)(int64_t depth, const float *x, const float *w, int64_t step, float *c, int64_t ldc, bool add);
+typedef void (*Tile)(int64_t depth, const float *x, const float *w, int64_t step, float *c, int64_t ldc, bool add, Next *soon);
 
 // By number of rows, less one.
 template <class Held> const Tile TILES[ROWS] = {
@@ -63,10 +90,10 @@ template <class Held> const Tile TILES[ROWS] = {
 };
 
 // As multiply_tile, for a panel of which only `columns` are wanted.
-template <class Held = Floats> void multiply_part(int m, int64_t depth, const float *x, const float *w, int64_t step, float *c, int64_t ldc, bool add, int64_t columns) {
-    if (columns == COLUMNS) return TILES<Held>[m - 1](depth, x, w, step, c, ldc, add);
+template <class Held = Floats> void multiply_part(int m, int64_t depth, const float *x, const float *w, int64_t step, float *c, int64_t ldc, bool add, int64_t columns, Next *soon = nullptr) {
+    if (columns == COLUMNS) return TILES<Held>[m - 1](depth, x, w, step, c, ldc, add, soon);
     float whole[ROWS * COLUMNS];
-    TILES<Held>[m - 1](depth, x, w, step, whole, COLUMNS, false);
+    TILES<Held>[m - 1](depth, x, w, step, whole, COLUMNS, false, soon);
     for (int i = 0; i < m; i++) {
         for (int64_t j = 0; j < columns; j++) {
             c[i * ldc + j] = whole[i * COLUMNS + j] + (add ? c[i * ldc + j] : 0.0f);

@@ -89,10 +89,10 @@ inline uint64_t bit_of_two(const byte *p, int bit) {
     return _mm512_test_epi8_mask(_mm512_broadcast_i64x4(load32(p)), bytes_by_group(1 << bit, 2 << bit));
 }
 
-// The stored codes of groups g and g + 1 of a unit, g even.
-template <int TYPE> inline vi stored_groups(const byte *unit, int g) {
+// The stored codes of groups g and g + 1 of a unit, g even; those of g twice where it is the last of `groups`.
+template <int TYPE> inline vi stored_groups(const byte *unit, int g, int groups = GROUPS8) {
     const byte *a = unit, *b = unit;
-    if constexpr (Block<TYPE>::GROUPS == 1) a = unit + g * Block<TYPE>::SIZE, b = a + Block<TYPE>::SIZE;
+    if constexpr (Block<TYPE>::GROUPS == 1) a = unit + g * Block<TYPE>::SIZE, b = a + (g + 1 < groups ? Block<TYPE>::SIZE : 0);
     if constexpr (TYPE == Q4_0) return nibbles_of_two(a + 2, b + 2);
     if constexpr (TYPE == Q4_1) return nibbles_of_two(a + 4, b + 4);
     if constexpr (TYPE == Q5_0) return plus_where(nibbles_of_two(a + 6, b + 6), words(word_at(a + 2), word_at(b + 2)), 16);
@@ -119,8 +119,8 @@ template <int TYPE> constexpr bool APART = TYPE == Q4_K || TYPE == Q5_K;
 template <int TYPE> constexpr int place_of(int g) { return APART<TYPE> && (g % 4 == 1 || g % 4 == 2) ? g ^ 3 : g; }
 
 // The stored codes of the groups at the places g and g + 1, g even.
-template <int TYPE> inline vi placed_groups(const byte *unit, int g) {
-    if constexpr (!APART<TYPE>) return stored_groups<TYPE>(unit, g);
+template <int TYPE> inline vi placed_groups(const byte *unit, int g, int groups = GROUPS8) {
+    if constexpr (!APART<TYPE>) return stored_groups<TYPE>(unit, g, groups);
     const vi both = iload(unit + Block<TYPE>::SIZE - 128 + g / 4 * 64);
     const vi codes = _mm512_and_si512(g % 4 ? _mm512_srli_epi16(both, 4) : both, each_byte(15));
     if constexpr (TYPE == Q4_K) return codes;
@@ -142,12 +142,12 @@ template <int TYPE> inline vf spread_scales(const Eight *scales, int g) {
 
 constexpr int TOGETHER = 1;
 
-template <int TYPE> inline Codes stored_groups(const byte *unit, int g) {
+template <int TYPE> inline Codes stored_groups(const byte *unit, int g, int = GROUPS8) {
     typedef Block<TYPE> B;
     return B::GROUPS == 1 ? stored_codes<TYPE>(unit + g * B::SIZE, 0) : stored_codes<TYPE>(unit, g);
 }
 template <int TYPE> constexpr int place_of(int g) { return g; }
-template <int TYPE> inline Codes placed_groups(const byte *unit, int g) { return stored_groups<TYPE>(unit, g); }
+template <int TYPE> inline Codes placed_groups(const byte *unit, int g, int = GROUPS8) { return stored_groups<TYPE>(unit, g); }
 
 #endif
 
@@ -185,16 +185,18 @@ inline vi chunk_of(const byte *p, int chunk, int size) {
     return left <= 0 ? iset(0) : _mm512_maskz_loadu_epi16((1u << left / 2) - 1, p + 64 * chunk);
 }
 
-// The f16 numbers that begin `first` bytes into eight blocks of SIZE bytes: words are picked out of two vectors at a time.
-template <int SIZE> inline Eight eight_halves(const byte *blocks, int first) {
-    constexpr int STEP = SIZE / 2, ALL = 8 * SIZE, PAIR = 64; // words of a block, bytes, words of two vectors
-    static_assert(SIZE % 2 == 0 && ALL <= 4 * 2 * PAIR, "four vectors hold eight blocks");
+// The f16 numbers that begin `first` bytes into `count` blocks of SIZE bytes, at most eight, the others zero: words are picked
+// out of two vectors at a time.
+template <int SIZE> inline Eight eight_halves(const byte *blocks, int first, int count) {
+    constexpr int STEP = SIZE / 2, PAIR = 64; // words of a block, words of two vectors
+    static_assert(SIZE % 2 == 0 && 8 * SIZE <= 4 * 2 * PAIR, "four vectors hold eight blocks");
+    const int all = count * SIZE;
     const int at = first / 2;
     const vi where = _mm512_castsi128_si512(_mm_add_epi16(_mm_setr_epi16(0, STEP, 2 * STEP, 3 * STEP, 4 * STEP, 5 * STEP, 6 * STEP, 7 * STEP), _mm_set1_epi16((short)at)));
-    vi words = _mm512_permutex2var_epi16(chunk_of(blocks, 0, ALL), where, chunk_of(blocks, 1, ALL));
+    vi words = _mm512_permutex2var_epi16(chunk_of(blocks, 0, all), where, chunk_of(blocks, 1, all));
     if (7 * STEP + at >= PAIR) {
         const int in_first = (PAIR - 1 - at) / STEP + 1;
-        const vi more = _mm512_permutex2var_epi16(chunk_of(blocks, 2, ALL), where, chunk_of(blocks, 3, ALL));
+        const vi more = _mm512_permutex2var_epi16(chunk_of(blocks, 2, all), where, chunk_of(blocks, 3, all));
         words = _mm512_mask_blend_epi16(~0u << in_first, words, more);
     }
     return _mm256_cvtph_ps(_mm512_castsi512_si128(words));
@@ -202,33 +204,33 @@ template <int SIZE> inline Eight eight_halves(const byte *blocks, int first) {
 
 #else
 
-// Eight f16 numbers that begin `first` bytes into blocks of SIZE bytes.
-template <int SIZE> inline Eight eight_halves(const byte *blocks, int first) {
-    short h[8];
-    for (int i = 0; i < 8; i++) std::memcpy(h + i, blocks + i * SIZE + first, 2);
+// The f16 numbers that begin `first` bytes into `count` blocks of SIZE bytes, at most eight, the others zero.
+template <int SIZE> inline Eight eight_halves(const byte *blocks, int first, int count) {
+    short h[8] = {};
+    for (int i = 0; i < count; i++) std::memcpy(h + i, blocks + i * SIZE + first, 2);
     return _mm256_cvtph_ps(_mm_setr_epi16(h[0], h[1], h[2], h[3], h[4], h[5], h[6], h[7]));
 }
 
 #endif
 
-// Eight scales of MXFP4, as `half_of_power` makes them, `step` bytes apart.
-inline Eight eight_powers(const byte *p, int step) {
+// `count` scales of MXFP4, as `half_of_power` makes them, `step` bytes apart.
+inline Eight eight_powers(const byte *p, int step, int count) {
     uint64_t bytes = 0;
-    for (int i = 0; i < 8; i++) bytes |= (uint64_t)p[i * step] << 8 * i;
+    for (int i = 0; i < count; i++) bytes |= (uint64_t)p[i * step] << 8 * i;
     const __m256i e = _mm256_cvtepu8_epi32(_mm_cvtsi64_si128((long long)bytes)), two = _mm256_set1_epi32(2);
     const __m256i normal = _mm256_slli_epi32(_mm256_sub_epi32(e, _mm256_set1_epi32(1)), 23);
     const __m256i small = _mm256_sllv_epi32(_mm256_set1_epi32(0x00200000), e);
     return _mm256_castsi256_ps(_mm256_blendv_epi8(normal, small, _mm256_cmpgt_epi32(two, e)));
 }
 
-// The scales and minima of eight blocks of 32.
-template <int TYPE> inline void eight_scales(const byte *blocks, Eight *d, Eight *m) {
+// The scales and minima of `count` blocks of 32, at most eight.
+template <int TYPE> inline void eight_scales(const byte *blocks, Eight *d, Eight *m, int count) {
     typedef Block<TYPE> B;
     if constexpr (TYPE == MXFP4) {
-        d[0] = eight_powers(blocks, B::SIZE);
+        d[0] = eight_powers(blocks, B::SIZE, count);
     } else {
-        d[0] = eight_halves<B::SIZE>(blocks, 0);
-        if (B::MIN) m[0] = eight_halves<B::SIZE>(blocks, 2);
+        d[0] = eight_halves<B::SIZE>(blocks, 0, count);
+        if (B::MIN) m[0] = eight_halves<B::SIZE>(blocks, 2, count);
     }
 }
 
@@ -252,18 +254,19 @@ inline void sum_fours(const int8_t *codes, int factor, int32_t *out) {
     for (int i = 0; i < 8; i += W) vst1q_s32(out + i, vmulq_n_s32(dot_bytes<true>(iset(0), iload(codes + 4 * i), ones), factor));
 }
 
-template <int TYPE> inline void eight_scales(const byte *blocks, Eight *d, Eight *m) {
-    for (int i = 0; i < 8; i++) Block<TYPE>::scales(blocks + i * Block<TYPE>::SIZE, d->at + i, m->at + i);
+template <int TYPE> inline void eight_scales(const byte *blocks, Eight *d, Eight *m, int count) {
+    *d = *m = eight_zeros();
+    for (int i = 0; i < count; i++) Block<TYPE>::scales(blocks + i * Block<TYPE>::SIZE, d->at + i, m->at + i);
 }
 
 #endif
 
 #if defined(TP_INT8)
 
-// The scales and minima of a unit.
-template <int TYPE> inline void unit_scales(const byte *unit, Eight *d, Eight *m) {
+// The scales and minima of the first `groups` of a unit.
+template <int TYPE> inline void unit_scales(const byte *unit, Eight *d, Eight *m, int groups = GROUPS8) {
     if constexpr (Block<TYPE>::GROUPS > 1) Block<TYPE>::scales(unit, (float *)d, (float *)m);
-    else eight_scales<TYPE>(unit, d, m);
+    else eight_scales<TYPE>(unit, d, m, groups);
 }
 
 #endif

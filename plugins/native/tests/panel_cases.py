@@ -15,7 +15,16 @@ def width(dtype: tp.DType) -> int:
 PRODUCTS = [
     Case(op="mul_mat", args=(Arg((width(dtype), rows), dtype), Arg((width(dtype), *x))))
     for dtype in TYPES
-    for rows, x in ((16, (1,)), (48, (1,)), (48, (3,)), (80, (40,)), (32, (1, 2, 2)))
+    for rows, x in (
+        (16, (1,)),
+        (48, (1,)),
+        (48, (2,)),
+        (48, (3,)),
+        (48, (6,)),
+        (48, (7,)),
+        (80, (40,)),
+        (32, (1, 2, 2)),
+    )
 ]
 IDS = Arg((3,), tp.I32, data=integers(0, 48))
 LOOKUPS = [
