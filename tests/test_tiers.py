@@ -45,8 +45,7 @@ def test_every_folder_of_tests_is_run():
 
     left = [name for name in names if name not in run and Path(name).name.startswith("test_")]
 
-    # The example is run by `tests/test_writing_a_backend.py` in an environment of its own.
-    assert [n for n in left if not n.startswith((*ELSEWHERE, "examples/"))] == []
+    assert [n for n in left if not n.startswith(ELSEWHERE)] == []
 
 
 def test_every_row_decides_about_a_file(table):

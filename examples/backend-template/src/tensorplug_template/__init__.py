@@ -1,1 +1,0 @@
-"""The template backend of tensorplug."""
