@@ -332,7 +332,7 @@ def test_traceback_is_shown_when_asked_for(run: Run) -> None:
 
     assert result.exit_code == 1
     assert result.stderr.startswith("Traceback (most recent call last):")
-    assert "OptionError: prompt: 4 tokens" in result.stderr
+    assert "PromptTooLong: prompt: 4 tokens" in result.stderr
 
 
 def test_interrupt_ends_quietly(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -57,7 +57,7 @@ def tokenizer_of(family: Family) -> Tokenizer:
 
 
 def prompts_of(family: Family) -> Prompts:
-    return Prompts(tokenizer_of(family), ChatTemplate(family.template, trusted=True))
+    return Prompts(tokenizer_of(family), ChatTemplate(family.template, trusted=True), context=64)
 
 
 def parted(reader: CallReader, pieces: list[str]) -> tuple[str, list[Call]]:
@@ -187,7 +187,9 @@ def test_control_tokens_in_tools_and_arguments_stay_text() -> None:
 
 
 def test_tools_of_a_template_that_has_none_are_refused() -> None:
-    prompts = Prompts(load_tokenizer(TOKENIZER), ChatTemplate("{{ messages }}", trusted=True))
+    prompts = Prompts(
+        load_tokenizer(TOKENIZER), ChatTemplate("{{ messages }}", trusted=True), context=64
+    )
 
     with pytest.raises(ServeError, match="the chat template of this model has no form of calls"):
         prompts.chat([USER], chat().tools)

@@ -8,6 +8,7 @@ from typing import Any
 from tensorplug.errors import FormatError, OptionError
 from tensorplug_llm import rendering
 from tensorplug_llm.confined import Renderer
+from tensorplug_llm.errors import PromptTooLong
 from tensorplug_llm.tokenizer import Tokenizer
 
 KEY = "tokenizer.chat_template"
@@ -102,11 +103,13 @@ def encode_chat(
     *,
     add_generation_prompt: bool = True,
     variables: Mapping[str, Any] | None = None,
+    most: int | None = None,
 ) -> list[int]:
     """Return the token ids of a conversation, with one bos token even if the template writes one.
 
     Control tokens are those that the template writes: their texts in messages and in `variables`
-    stay text. Raises FormatError and OptionError as `ChatTemplate.render` does.
+    stay text. Raises FormatError and OptionError as `ChatTemplate.render` does, and PromptTooLong
+    before it encodes what is far longer than `most` tokens.
     """
     given = {"messages": [dict(message) for message in messages], "variables": variables or {}}
     guard = _unused(str(given))
@@ -119,9 +122,20 @@ def encode_chat(
         add_generation_prompt=add_generation_prompt,
         variables=guarded["variables"],
     )
+    if most is not None:
+        check_length(tokenizer, prompt, most)
     ids = tokenizer.encode(prompt, parse_special=True, guard=guard)
     twice = tokenizer.add_bos and ids[:2] == [bos, bos]
     return ids[1:] if twice else ids
+
+
+def check_length(tokenizer: Tokenizer, text: str, most: int) -> None:
+    """Refuse a text that has far more than `most` tokens, without encoding all of it."""
+    if tokenizer.is_longer(text, most):
+        raise PromptTooLong(
+            f"prompt: {len(text)} characters are far more than the context of {most} tokens holds; "
+            "shorten it"
+        )
 
 
 def _unused(text: str) -> str:

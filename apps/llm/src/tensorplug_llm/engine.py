@@ -11,6 +11,7 @@ from tensorplug.errors import Closed, OptionError, TensorplugError
 from tensorplug.running import Explanation
 from tensorplug_llm.batching import Batcher, Text
 from tensorplug_llm.cache import PAGE, pages_of
+from tensorplug_llm.errors import PromptTooLong
 from tensorplug_llm.model import LanguageModel, context_size
 from tensorplug_llm.sampling import Grammars, Sampler, SamplingParams, check_biases
 from tensorplug_llm.stream import Stream, Wakes
@@ -24,8 +25,13 @@ class QueueFull(TensorplugError):
     """More texts wait than the engine takes; submit again later."""
 
 
-class PromptTooLong(OptionError):
-    """A prompt leaves no room for an answer in the context."""
+@dataclass(frozen=True, slots=True)
+class Load:
+    """Texts that run and that wait, and the pages of the cache that the running ones hold."""
+
+    running: int
+    waiting: int
+    pages: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,6 +210,13 @@ class Engine(Resource):
     def plan_seconds(self) -> float:
         """Time spent on these plans."""
         return self._batcher.runner.plan_seconds
+
+    @property
+    def load(self) -> Load:
+        """What runs and waits now."""
+        running = list(self._batcher.running)
+        waiting = len(self._batcher.waiting) + len(self._arrived)
+        return Load(len(running), waiting, len({page for text in running for page in text.pages}))
 
     @property
     def failure(self) -> BaseException | None:

@@ -2,7 +2,6 @@
 
 import asyncio
 import itertools
-import logging
 import secrets
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -23,9 +22,8 @@ from tensorplug_llm.serve.answers import ChatAnswer, CompletionAnswer, Result
 from tensorplug_llm.serve.calls import CallReader
 from tensorplug_llm.serve.errors import ServeError
 from tensorplug_llm.serve.events import EventStream, unless_gone
-from tensorplug_llm.serve.guard import RECORD, Guard, Record, refusal_of
+from tensorplug_llm.serve.guard import RECORD, Guard, Record, log_failure, refusal_of
 from tensorplug_llm.serve.limits import Key, Limits, read_body
-from tensorplug_llm.serve.logs import log
 from tensorplug_llm.serve.metrics import Metrics
 from tensorplug_llm.serve.prompts import Prompts
 from tensorplug_llm.serve.reading import parse
@@ -91,6 +89,11 @@ class Server:
         return JSONResponse({"status": "ok"})
 
     async def _show_metrics(self, request: Request) -> Response:
+        for served in self._models.values():
+            load = served.engine.load
+            self._metrics.running.labels(served.name).set(load.running)
+            self._metrics.waiting.labels(served.name).set(load.waiting)
+            self._metrics.pages.labels(served.name).set(load.pages)
         return Response(self._metrics.text(), media_type="text/plain; version=0.0.4")
 
     async def _props(self, request: Request) -> Response:
@@ -296,8 +299,7 @@ def _call_reader(served: Served, tools: Tools) -> CallReader:
 def _note(served: Served, error: Exception) -> None:
     """Log an error that ended the engine."""
     if error is served.engine.failure:
-        kind = type(error).__name__
-        log("engine failed", level=logging.ERROR, model=served.name, error=kind)
+        log_failure("engine failed", error, model=served.name)
 
 
 def _description(served: Served) -> Mapping[str, Any]:

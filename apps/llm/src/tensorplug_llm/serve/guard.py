@@ -14,7 +14,8 @@ from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tensorplug.errors import FormatError, OptionError, TensorplugError
-from tensorplug_llm.engine import PromptTooLong, QueueFull
+from tensorplug_llm.engine import QueueFull
+from tensorplug_llm.errors import PromptTooLong
 from tensorplug_llm.serve.errors import ServeError
 from tensorplug_llm.serve.limits import Key, Limits, check_length
 from tensorplug_llm.serve.logs import log
@@ -63,7 +64,7 @@ class Guard:
         start = time.perf_counter()
         self._count += 1
         number = self._count
-        started = False
+        started, left = False, scope["method"] == "POST"
 
         async def sending(message: Message) -> None:
             nonlocal started
@@ -71,16 +72,22 @@ class Guard:
                 record.status, started = message["status"], True
             await send(message)
 
+        async def receiving() -> Message:
+            nonlocal left
+            message = await receive()
+            left = left and bool(message.get("more_body"))
+            return message
+
         try:
-            await self._answer(scope, receive, sending)
+            await self._answer(scope, receiving, sending)
         except ClientDisconnect:
             pass
         except Exception as error:  # noqa: BLE001 - one broken request must not end the server
             refusal = refusal_of(error)
             if refusal.status >= 500:
-                _log_failure(number, error)
+                log_failure("failure", error, number=number)
             if not started:
-                await _refuse(refusal, scope, receive, sending)
+                await _refuse(refusal, scope, sending, receive if left else None)
         finally:
             path = scope["path"] if "endpoint" in scope else "other"
             self._metrics.requests.labels(path, str(record.status)).inc()
@@ -141,14 +148,14 @@ def refusal_of(error: Exception) -> ServeError:
     return ServeError(500, "server: failed on this request; its log says where")
 
 
-def _log_failure(number: int, error: Exception) -> None:
+def log_failure(event: str, error: Exception, **fields: object) -> None:
     """Log where an error came from; its text may quote a prompt."""
     where = traceback.format_tb(error.__traceback__)[-3:]
-    log("failure", level=logging.ERROR, number=number, error=type(error).__name__, where=where)
+    log(event, level=logging.ERROR, error=type(error).__name__, where=where, **fields)
 
 
-async def _refuse(error: ServeError, scope: Scope, receive: Receive, send: Send) -> None:
-    """Answer with an error at once, then read what the client is still sending, for a while."""
+async def _refuse(error: ServeError, scope: Scope, send: Send, receive: Receive | None) -> None:
+    """Answer with an error at once, then `receive` for a while what the client still sends."""
     body = json.dumps(error.body()).encode()
     headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
     if error.retry_after is not None:
@@ -158,7 +165,9 @@ async def _refuse(error: ServeError, scope: Scope, receive: Receive, send: Send)
     if not _is_small(dict(scope["headers"])):
         headers.append((b"connection", b"close"))
     await send({"type": "http.response.start", "status": error.status, "headers": headers})
-    await send({"type": "http.response.body", "body": body, "more_body": True})
+    await send({"type": "http.response.body", "body": body, "more_body": receive is not None})
+    if receive is None:
+        return
     try:
         async with asyncio.timeout(LINGER):
             while (await receive()).get("more_body"):

@@ -18,6 +18,14 @@ class Metrics:
         self.open = Gauge(
             f"{NAME}_open_requests", "Requests that are being answered.", registry=own
         )
+        self.running = Gauge(f"{NAME}_running_texts", "Texts that run.", model, registry=own)
+        self.waiting = Gauge(f"{NAME}_waiting_texts", "Texts that wait.", model, registry=own)
+        self.pages = Gauge(
+            f"{NAME}_cache_pages",
+            "Pages of the KV cache that running texts hold.",
+            model,
+            registry=own,
+        )
         self.prompt_tokens = Counter(
             f"{NAME}_prompt_tokens", "Tokens of prompts.", model, registry=own
         )

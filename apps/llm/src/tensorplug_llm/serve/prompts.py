@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tensorplug_llm.chat import ChatTemplate, encode_chat
+from tensorplug_llm.chat import ChatTemplate, check_length, encode_chat
 from tensorplug_llm.serve.errors import ServeError
 from tensorplug_llm.serve.forms import form_of
 from tensorplug_llm.serve.tools import Tools
@@ -14,14 +14,19 @@ from tensorplug_llm.tokenizer import Tokenizer
 class Prompts:
     """Encodes conversations and texts for one model; can be used by several threads."""
 
-    def __init__(self, tokenizer: Tokenizer, template: ChatTemplate | None) -> None:
+    def __init__(
+        self, tokenizer: Tokenizer, template: ChatTemplate | None, *, context: int
+    ) -> None:
+        """Texts that are far longer than `context` tokens are refused before they are encoded."""
         self.template = template
         self.form = None if template is None else form_of(template.source)
         """How the model writes calls; None where it knows no tools."""
         self._tokenizer = tokenizer
+        self._context = context
 
     def text(self, text: str, *, add_special: bool = True) -> list[int]:
-        """The ids of a text to continue."""
+        """The ids of a text to continue. Raises PromptTooLong."""
+        check_length(self._tokenizer, text, self._context)
         return self._tokenizer.encode(text, add_special=add_special)
 
     def chat(self, messages: Sequence[Mapping[str, Any]], tools: Tools | None = None) -> list[int]:
@@ -41,7 +46,9 @@ class Prompts:
                 code="unsupported_parameter",
             )
         variables = {"tools": [tool.told for tool in tools.tools]} if tools else None
-        return encode_chat(self._tokenizer, self.template, messages, variables=variables)
+        return encode_chat(
+            self._tokenizer, self.template, messages, variables=variables, most=self._context
+        )
 
     def grammar(self, tools: Tools) -> str | None:
         """What holds an answer to a call, where one is forced."""

@@ -45,7 +45,8 @@ def served(name: str, model: LanguageModel, engine: Engine) -> Served:
         template = ChatTemplate.from_metadata(model.file.metadata)
     except FormatError:
         template = None
-    return Served(name, model, engine, Prompts(model.tokenizer, template), int(time.time()))
+    prompts = Prompts(model.tokenizer, template, context=engine.context)
+    return Served(name, model, engine, prompts, int(time.time()))
 
 
 def run(
