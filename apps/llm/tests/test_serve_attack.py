@@ -277,7 +277,7 @@ async def refused(target: Target, rng: random.Random, number: int) -> None:
 
 
 async def exploding(target: Target, rng: random.Random, number: int) -> None:
-    """Schemas that nobody can follow are refused; others are followed, as far as tokens go."""
+    """Schemas that no text can follow are refused; others are followed, as far as tokens go."""
     name = rng.choice([*SCHEMAS])
     status, body, taken = await timed(target, schema_of(SCHEMAS[name]))
     assert status in (200, 400), (name, status, body[:200])
@@ -354,7 +354,7 @@ def wait_until_idle(http: httpx.Client) -> None:
         if not any(gauge(http, name) for name in ("running_texts", "waiting_texts")):
             return
         time.sleep(0.01)
-    pytest.fail("texts run that nobody reads")
+    pytest.fail("texts run that no client reads")
 
 
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="reads memory as Linux tells it")

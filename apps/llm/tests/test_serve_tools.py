@@ -10,11 +10,17 @@ import pytest
 
 from .gguf_files import BYTES, END, write_model
 from .servers import ServerProcess
-from .test_serve_calls import WEATHER
 from .tool_templates import FAMILIES, Family
 
 USER = [{"role": "user", "content": "Weather in Rome?"}]
-FORCED = {"tools": [WEATHER], "tool_choice": "required", "temperature": 0, "max_tokens": 200}
+CITY = {"type": "string", "enum": ["Rome", "Oslo"]}
+PARAMETERS = {"type": "object", "properties": {"city": CITY}, "required": ["city"]}
+WEATHER: Any = {
+    "type": "function",
+    # A tiny model that is free to write a number writes digits without end.
+    "function": {"name": "weather", "parameters": {**PARAMETERS, "additionalProperties": False}},
+}
+FORCED: Any = {"tools": [WEATHER], "tool_choice": "required", "temperature": 0, "max_tokens": 200}
 
 
 def write_family(path: Path, family: Family) -> Path:
