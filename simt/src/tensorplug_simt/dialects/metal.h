@@ -51,12 +51,6 @@ DEVICE int atomic_next(GLOBAL int* p) {
   return atomic_fetch_add_explicit((GLOBAL atomic_int*)p, 1, memory_order_relaxed);
 }
 
-DEVICE uint byte_chosen(uint x, uint y, uint at) { return (at & 4u ? y : x) >> 8u * (at & 3u) & 255u; }
-DEVICE uint bytes_chosen(uint x, uint y, uint places) {
-  return byte_chosen(x, y, places) | byte_chosen(x, y, places >> 4) << 8 | byte_chosen(x, y, places >> 8) << 16 |
-         byte_chosen(x, y, places >> 12) << 24;
-}
-#define BYTES_CHOSEN(x, y, places) bytes_chosen(x, y, places)
 #define BYTES_LESS(a, b) as_type<uint>(as_type<uchar4>((uint)(a)) - as_type<uchar4>((uint)(b)))
 #define BITS_SET(x) popcount(x)
 

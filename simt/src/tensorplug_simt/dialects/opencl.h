@@ -24,6 +24,8 @@ DEVICE float load_f16(GLOBAL const uchar* p) { return vload_half(0, (GLOBAL cons
 #endif
 DEVICE void store_f16(GLOBAL uchar* p, float x) { vstore_half_rte(x, 0, (GLOBAL half*)p); }
 DEVICE int atomic_next(GLOBAL int* p) { return atomic_inc(p); }
+#define BYTES_LESS(a, b) as_uint(as_uchar4((uint)(a)) - as_uchar4((uint)(b)))
+#define BITS_SET(x) popcount(x)
 #define LOCAL_X ((int)get_local_size(0))
 // In launches merged into one, groups are counted from the first of their part on.
 #ifdef MERGED
@@ -54,6 +56,8 @@ DEVICE float16 load_halves16(GLOBAL const uchar* p) { return vload_half16(0, (GL
 // What an item takes at once of a row that is its own: processors want long vectors.
 #define LANES 16
 typedef float16 lanes;
+#define LOAD_LANES(p) vload16(0, (p))
+#define STORE_LANES(v, p) vstore16((v), 0, (p))
 DEVICE lanes load_lanes(GLOBAL const float* p) { return vload16(0, p); }
 DEVICE lanes load_lanes_f16(GLOBAL const uchar* p) { return load_halves16(p); }
 DEVICE void store_lanes(lanes v, GLOBAL float* p) { vstore16(v, 0, p); }
