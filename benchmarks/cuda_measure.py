@@ -17,8 +17,8 @@ from tensorplug.device import Backend
 from tensorplug.errors import OptionError
 from tensorplug_cuda import drivers
 
-PRODUCTS = "measured own tensor cublaslt"
-"""Values of TENSORPLUG_CUDA_PRODUCTS; those that this version does not know are not run."""
+PRODUCTS = "auto f32 tensor"
+"""Values of TENSORPLUG_CUDA_PRODUCTS."""
 WARM_UP = 3
 """Runs that are not timed: the first loads kernels, the second captures, the third is launched."""
 ROUNDS = 5

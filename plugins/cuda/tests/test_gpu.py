@@ -8,11 +8,11 @@ import pytest
 
 import tensorplug as tp
 from tensorplug import transfer
-from tensorplug.device import Device
+from tensorplug.device import Device, Rounding
 from tensorplug_cpu.device import CPUDevice
 from tensorplug_cpu.reference import decode, encode
 from tensorplug_cuda import drivers
-from tensorplug_cuda.kernels.ways import names_of
+from tensorplug_cuda.kernels.roundings import declared
 from tensorplug_testing.cases import node_of
 from tensorplug_testing.check import check
 from tensorplug_testing.kit import DeviceTests
@@ -77,8 +77,7 @@ def test_plan_becomes_a_graph_with_the_same_result(gpu):
         assert (place.buffer.read(place.offset, 256).view(np.float32) == 1).all()
 
 
-def test_captured_plan_runs_in_other_memory_without_a_capture(gpu):
-    pytest.importorskip("cuda.bindings.driver")
+def test_captured_plan_runs_in_other_memory(gpu):
     x = tp.input("x", (64,), tp.F32)
     steps = [tp.scale(x, 2.0)]
     steps.append(tp.scale(steps[0], 3.0))
@@ -93,9 +92,10 @@ def test_captured_plan_runs_in_other_memory_without_a_capture(gpu):
         for _ in range(3):
             plan.run()
         plan.rebind(bound(buffers[1]))
-        captured = plan.captured
-        plan.run()
+        for _ in range(3):
+            plan.run()
         stream.synchronize()
+        captured = plan.captured
         found = [buffer.read(512, 256).view(np.float32) for buffer in buffers]
 
     assert captured
@@ -105,7 +105,6 @@ def test_captured_plan_runs_in_other_memory_without_a_capture(gpu):
 
 
 def test_branches_have_the_right_result_in_other_memory_too(gpu):
-    pytest.importorskip("cuda.bindings.driver")
     data = np.arange(1, 1 + (1 << 16), dtype=np.float32)
     x = tp.input("x", data.shape, tp.F32)
     start = tp.scale(x, 2.0)
@@ -118,11 +117,10 @@ def test_branches_have_the_right_result_in_other_memory_too(gpu):
         places = {t: tp.Place(buffer, i * data.nbytes) for i, t in enumerate([x, *nodes])}
         return tp.Part.of(tp.Graph(nodes[-1]), tp.Bindings(places))
 
-    found, captured = [], []
+    found = []
     with gpu.open(streams=3) as stream, stream.plan(bound(buffers[0])) as plan:
         for buffer in buffers:
             plan.rebind(bound(buffer))
-            captured.append(plan.captured)
             for _ in range(20):
                 buffer.fill(0xFF)
                 buffer.write(0, data)
@@ -131,14 +129,13 @@ def test_branches_have_the_right_result_in_other_memory_too(gpu):
                 found.append(buffer.read(6 * data.nbytes, data.nbytes).view(np.float32))
 
         assert (plan.captured, plan.branches, plan.refusal) == (True, 2, "")
-    assert captured == [False, True]
     for each in found:
         np.testing.assert_allclose(each, -4 * data, rtol=1e-5)
     for buffer in buffers:
         buffer.close()
 
 
-@pytest.mark.parametrize("products", ["own", "tensor", "cublaslt"])
+@pytest.mark.parametrize("products", ["f32", "tensor"])
 @pytest.mark.parametrize("dtype", [tp.F16, tp.BF16, tp.Q8_0], ids=lambda dtype: dtype.name)
 def test_products_with_many_columns_are_those_of_numpy(monkeypatch, products, dtype):
     monkeypatch.setenv("TENSORPLUG_CUDA_PRODUCTS", products)
@@ -161,7 +158,7 @@ def test_tensor_cores_compute_the_cases_of_the_kit(monkeypatch, op):
     monkeypatch.setenv("TENSORPLUG_CUDA_PRODUCTS", "tensor")
     with real_devices()[0] as gpu, gpu.open() as stream:
         cases = select("full", ops=[op])
-        fitting = [case for case in cases if names_of(node_of(case), gpu.facts) == ("tensor",)]
+        fitting = [case for case in cases if declared(node_of(case), gpu.facts) is Rounding.HALVES]
         outcomes = [check(case, stream) for case in fitting]
 
     assert outcomes
@@ -169,10 +166,7 @@ def test_tensor_cores_compute_the_cases_of_the_kit(monkeypatch, op):
 
 
 @pytest.mark.parametrize("dtype", [tp.F32, tp.F16, tp.BF16, tp.Q8_0, tp.Q4_K], ids=str)
-def test_measured_products_are_those_of_numpy_and_no_way_is_refused(
-    monkeypatch, tmp_path, caplog, dtype
-):
-    monkeypatch.setenv("TENSORPLUG_CACHE", str(tmp_path))
+def test_large_products_are_those_of_numpy(dtype):
     random = np.random.default_rng(8)
     stored = encode(dtype, random.standard_normal((1024, 1024)))
     columns = random.standard_normal((512, 1024)).astype(np.float32)
@@ -184,7 +178,6 @@ def test_measured_products_are_those_of_numpy_and_no_way_is_refused(
 
     wanted = columns.astype(float) @ decode(dtype, stored).reshape(1024, 1024).T
     assert np.sum((found - wanted) ** 2) < 1e-4 * np.sum(wanted**2)
-    assert caplog.messages == []
 
 
 def test_plan_that_runs_again_costs_the_host_little(gpu):

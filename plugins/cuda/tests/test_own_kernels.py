@@ -219,7 +219,7 @@ def test_kernels_compute_every_case_of_the_kit_in_one_order(device):
     assert emulation_problems(device, cases, Order.SHUFFLED) == []
 
 
-TENSOR = replace(GPU, choices={"products": "tensor"})
+TENSOR = replace(GPU, halves_from=0)
 WITH_CORES = [name for name in ARCHITECTURES if int(name.removeprefix("sm_")) >= 80]
 on_each_with_cores = pytest.mark.parametrize("architecture", WITH_CORES, indirect=True)
 MANY_COLUMNS = [

@@ -20,9 +20,7 @@ from .emulated import EmulatedGpu
 
 pytestmark = pytest.mark.skipif(bool(emulator.missing()), reason=emulator.missing())
 
-TENSOR = Facts(
-    wide=False, max_group=1024, subgroup=32, subgroup_required=True, choices={"products": "tensor"}
-)
+TENSOR = Facts(wide=False, max_group=1024, subgroup=32, subgroup_required=True, halves_from=0)
 
 
 def _last(_rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:

@@ -8,8 +8,8 @@ import pytest
 import tensorplug as tp
 from tensorplug.device import Plan
 from tensorplug_cpu.reference import decode, encode
-from tensorplug_cuda import plan
 from tensorplug_emulator import missing
+from tensorplug_simt import plan
 
 pytestmark = pytest.mark.skipif(bool(missing()), reason=missing())
 

@@ -8,8 +8,8 @@ from tensorplug_cuda.kernels.roundings import declared
 from tensorplug_simt.facts import Facts
 
 BYTES = Facts(wide=False, int_dot=True, int8_activations=True)
-MEASURED = Facts(wide=False, choices={"products": "own tensor cublaslt"})
-TENSOR = Facts(wide=False, choices={"products": "tensor"})
+LARGE = Facts(wide=False, halves_from=2**27)
+TENSOR = Facts(wide=False, halves_from=0)
 
 
 def product(dtype, rows, columns=256, precision="default"):
@@ -28,8 +28,8 @@ def product(dtype, rows, columns=256, precision="default"):
         (TENSOR, product(tp.F16, 64), Rounding.HALVES),
         (TENSOR, product(tp.F16, 64, precision="f32"), Rounding.NONE),
         (TENSOR, product(tp.F32, 64), Rounding.NONE),
-        (MEASURED, product(tp.F16, 64), Rounding.NONE),
-        (MEASURED, product(tp.F16, 2048, 256), Rounding.HALVES),
+        (LARGE, product(tp.F16, 64), Rounding.NONE),
+        (LARGE, product(tp.F16, 2048, 256), Rounding.HALVES),
     ],
 )
 def test_rounding_is_declared_for_what_may_compute_a_product(facts, node, rounds):

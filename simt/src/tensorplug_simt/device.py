@@ -31,7 +31,6 @@ from tensorplug_simt.placing import ALIGNMENT, scratch_start
 from tensorplug_simt.program import Launch, Program
 from tensorplug_simt.settings import is_portable
 from tensorplug_simt.table import PORTABLE, Kernels
-from tensorplug_simt.tuning import Tuner
 
 
 class SimtDevice(Device):
@@ -44,12 +43,9 @@ class SimtDevice(Device):
     total: int
     """Bytes of memory that it may take."""
     facts: Facts
-    """What lowerings know of the hardware. Later ones may be lowered to other kernels, as long as
-    `scratch` has told a size that suffices for both."""
+    """What lowerings know of the hardware."""
     kernels: Kernels = PORTABLE
     """What it computes with; `PORTABLE` where the user's setting leaves out the backend's own."""
-    tuner: Tuner | None = None
-    """Who finds out which of several ways to compute a node is fastest, where it may."""
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
@@ -109,23 +105,16 @@ class SimtDevice(Device):
         return lower(node, self.facts, self.kernels.ops)
 
     def lower_work(self, work: Tensor | Group) -> Program | Refusal:
-        """The launches of a node or group of nodes that is about to run, or why there are none.
-
-        `placing.place` calls it, so this is where the fastest way is found out.
-        """
-        if self.tuner is not None and isinstance(work, Tensor):
-            self.tuner.tune(work)
+        """The launches of a node or group of nodes, or why there are none."""
         return self.lower(work) if isinstance(work, Tensor) else self._lower_group(work)
 
     def _lower_group(self, group: Group) -> Program | Refusal:
         return lower_group(group, self.facts, self.kernels.groups)
 
     def scratch(self, node: Tensor) -> int:
-        """Bytes of scratch memory that the kernels of `node` need, whichever are chosen later."""
+        """Bytes of scratch memory that the kernels of `node` need."""
         program = self.lower(node)
-        if not isinstance(program, Program):
-            return 0
-        return max(program.scratch, self.tuner.scratch(node) if self.tuner is not None else 0)
+        return program.scratch if isinstance(program, Program) else 0
 
     def _refuses(self, node: Tensor, source_types: Mapping[Tensor, BufferType]) -> Refusal | None:
         if not node.size:

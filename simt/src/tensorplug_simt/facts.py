@@ -1,8 +1,7 @@
 """`Facts`: what a lowering may know of a device."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from types import MappingProxyType
+import math
+from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,9 +12,9 @@ class Facts:
     one item's work. On others a row is the work of a group. `subgroup` is the number of items that
     exchange values without barriers, 0 where there is no such thing; a guess unless
     `subgroup_required`. `int_dot` devices multiply vectors of bytes; `int8_activations` allows
-    kernels to round activations to 8 bits for that. `choices` are variants of kernels that were
-    found to be fast, by the class of work that a family of kernels makes up, and which of them the
-    user allows.
+    kernels to round activations to 8 bits for that. `halves_from` is the number of multiplications
+    and additions of a node from which on kernels may round its operands to 16 bits for tensor
+    cores. `variant` names the way to multiply matrices that the user asks for, where it is valid.
     """
 
     wide: bool
@@ -28,7 +27,8 @@ class Facts:
     int_dot: bool = False
     int8_activations: bool = False
     units: int = 1
-    choices: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}), hash=False)
+    halves_from: float = math.inf
+    variant: str = ""
 
     @property
     def row_group(self) -> int:

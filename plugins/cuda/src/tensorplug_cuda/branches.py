@@ -5,10 +5,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cupy.cuda import Event as Mark
 
-from tensorplug.device.ranges import Host, Range
+from tensorplug.device.ranges import Range
 from tensorplug.planning.footprints import Footprints
-from tensorplug_cuda import lt
-from tensorplug_cuda.graphs import newest
 from tensorplug_simt.merging import Placed
 from tensorplug_simt.ranges import ranges
 
@@ -38,12 +36,9 @@ class Branches(NamedTuple):
         return len({turn.stream for turn in self.turns})
 
 
-def touched(parts: Iterable[Placed], function: Any) -> list[Touch]:
-    """What a launch of `parts` touches; products of a library share a workspace too."""
-    found = [touch for part in parts for touch in ranges(part)]
-    if isinstance(function, lt.Product):
-        found.append((Range(Host.MEMORY, *function.workspace), True))
-    return found
+def touched(parts: Iterable[Placed]) -> list[Touch]:
+    """What a launch of `parts` touches."""
+    return [touch for part in parts for touch in ranges(part)]
 
 
 def spread(launches: Iterable[Sequence[Touch]], streams: int) -> Branches:
@@ -65,17 +60,13 @@ def one_by_one(count: int) -> Branches:
     return Branches((Turn(0, ()),) * count, count)
 
 
-def fork(
-    streams: Sequence[Any], launches: Sequence["Ready"], branches: Branches
-) -> list[Any] | None:
+def fork(streams: Sequence[Any], launches: Sequence["Ready"], branches: Branches) -> None:
     """Queue launches on the first stream, which captures, and on others, which join it until all is
-    queued. Returns the node of each in the graph; None where they cannot be told.
-    """
+    queued."""
     begin = streams[0].record(Mark(disable_timing=True))
     joined = {0}
     awaited = {number for turn in branches.turns for number in turn.waits}
     marks: dict[int, Any] = {}
-    nodes: list[Any] = []
     for number, (launch, turn) in enumerate(zip(launches, branches.turns, strict=True)):
         stream = streams[turn.stream]
         if turn.stream not in joined:
@@ -84,12 +75,10 @@ def fork(
         for earlier in turn.waits:
             stream.wait_event(marks[earlier])
         launch.function(launch.groups, launch.local, launch.arguments, stream=stream)
-        nodes.append(newest(stream))
         if number in awaited:
             marks[number] = stream.record(Mark(disable_timing=True))
     for other in joined - {0}:
         streams[0].wait_event(streams[other].record(Mark(disable_timing=True)))
-    return None if any(node is None for node in nodes) else nodes
 
 
 class _Lanes:

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import Any, ClassVar, NamedTuple, cast
 
 from cupy import cuda
@@ -30,10 +29,8 @@ from tensorplug_cuda.hostmemory import PinnedBufferType, Registration, import_ho
 from tensorplug_cuda.importing import import_array
 from tensorplug_cuda.kernels import KERNELS
 from tensorplug_cuda.kernels.roundings import declared
-from tensorplug_cuda.kernels.ways import are_measured
 from tensorplug_cuda.memory import CudaBuffer, CudaBufferType
 from tensorplug_cuda.programs import Programs
-from tensorplug_cuda.tuning import CudaTuner, choice_file
 from tensorplug_simt.device import SimtDevice, texts_of
 from tensorplug_simt.dialects.cuda import cuda_source
 from tensorplug_simt.merging import Home
@@ -74,11 +71,6 @@ class CudaDevice(SimtDevice):
         self.gpu = gpu
         self.ordinal = gpu.ordinal
         self.facts = gpu.facts
-        if self.kernels is KERNELS and are_measured(self.facts):
-            file = choice_file(gpu)
-            choices = {**file.read(), **self.facts.choices}
-            self.facts = replace(self.facts, choices=choices)
-            self.tuner = CudaTuner(self, file)
         self.total = gpu.memory // shares
         self._place = f", part {share + 1} of {shares}" if shares > 1 else ""
         self._shares = shares

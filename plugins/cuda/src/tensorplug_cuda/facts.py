@@ -1,5 +1,6 @@
 """Facts about a GPU, as its driver tells them."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -8,8 +9,6 @@ from uuid import UUID
 from cupy.cuda import runtime
 
 from tensorplug.device import DeviceType, OptionError
-from tensorplug_cuda import lt
-from tensorplug_cuda.kernels import ways
 from tensorplug_simt.facts import Facts
 from tensorplug_simt.settings import setting
 
@@ -19,10 +18,11 @@ INT_DOT = (6, 1)
 """The first compute capability with a product of four bytes."""
 TENSOR_CORES = (8, 0)
 """The first compute capability whose tensor cores take both f16 and bf16."""
+LARGE = 2.0**27
+"""Multiplications and additions that are worth rounding operands: GPUs do fewer in 10 us."""
 PRODUCTS = "TENSORPLUG_CUDA_PRODUCTS"
-"""Who multiplies where there are many columns: the fastest as `measured` on this GPU, which is the
-default, `own` kernels in f32, those for `tensor` cores, or `cublaslt`."""
-MEASURED = "measured"
+"""Who multiplies where there are many columns: `auto`, tensor cores for large nodes; `tensor`, they
+wherever they fit; `f32`, nobody rounds operands."""
 ACTIVATIONS = "TENSORPLUG_CUDA_ACTIVATIONS"
 """Set to `f32`, no product rounds activations to 8 bits; `int8` is the default."""
 
@@ -68,23 +68,22 @@ class Gpu:
             int_dot=bytes_wanted and self.capability >= INT_DOT,
             int8_activations=bytes_wanted,
             units=self.units,
-            choices=self._choices,
+            halves_from=self._halves_from,
         )
 
     @property
-    def _choices(self) -> Mapping[str, str]:
-        """Who may compute products with many columns, where it is not said. Raises OptionError."""
-        wanted = setting(PRODUCTS, MEASURED, ways.USUAL, ways.TENSOR, ways.CUBLASLT)
+    def _halves_from(self) -> float:
+        """See `Facts`; from the user's setting. Raises OptionError."""
+        wanted = setting(PRODUCTS, "auto", "tensor", "f32")
         able = self.capability >= TENSOR_CORES
-        if wanted == ways.USUAL or (wanted == MEASURED and not able):
-            return {}
-        reason = lt.missing() if wanted == ways.CUBLASLT else ""
-        if wanted == ways.TENSOR and not able:
-            reason = f"{self.name} has no tensor cores for f16 and bf16, which sm_80 brought"
-        if reason:
-            raise OptionError(f"{PRODUCTS}={wanted}: {reason}")
-        measured = f"{ways.USUAL} {ways.TENSOR} {ways.CUBLASLT}"
-        return {ways.PRODUCTS: measured if wanted == MEASURED else wanted}
+        if wanted == "tensor" and not able:
+            raise OptionError(
+                f"{PRODUCTS}={wanted}: {self.name} has no tensor cores for f16 and bf16, which "
+                "sm_80 brought"
+            )
+        if wanted == "tensor":
+            return 0.0
+        return LARGE if wanted == "auto" and able else math.inf
 
     def __str__(self) -> str:
         major, minor = self.capability

@@ -4,7 +4,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import Metal
 import numpy as np
@@ -12,7 +12,6 @@ import numpy as np
 from tensorplug.device import (
     Backend,
     Buffer,
-    DeviceError,
     DeviceSpan,
     Event,
     Group,
@@ -27,8 +26,8 @@ from tensorplug_metal.launches import encode, ready
 from tensorplug_metal.memory import Spot, Staged, can_copy, can_move, queue_copy, spot, staging
 from tensorplug_metal.plan import MetalPlan
 from tensorplug_metal.work import WorkQueue
-from tensorplug_simt.backend import SimtBackend
-from tensorplug_simt.merging import Placed
+from tensorplug_simt.backend import QueuedBackend
+from tensorplug_simt.merging import Placed, merged
 
 if TYPE_CHECKING:
     from tensorplug_metal.device import MetalDevice
@@ -50,14 +49,34 @@ class Landing(NamedTuple):
     out: memoryview
 
 
-class MetalBackend(SimtBackend):
-    """Work runs in the order in which it was queued, while the host goes on.
+class Clock:
+    """Command buffers of timed work. Metal's clock is that of `time.perf_counter_ns` on macOS."""
+
+    def __init__(self) -> None:
+        self.timed: list[tuple[str, Any]] = []
+
+    def take(self) -> list[DeviceSpan]:
+        """The spans of what is done, each once."""
+        completed = Metal.MTLCommandBufferStatusCompleted
+        timed, self.timed = self.timed, []
+        self.timed = [(name, each) for name, each in timed if each.status() < completed]
+        return [
+            DeviceSpan(name, round(each.GPUStartTime() * 1e9), round(each.GPUEndTime() * 1e9))
+            for name, each in timed
+            if each.status() == completed
+        ]
+
+
+class MetalBackend(QueuedBackend):
+    """A command queue.
 
     Once the GPU has failed in the middle of work, the stream takes no more; a new one does.
     """
 
     device: "MetalDevice"
     plan_class = MetalPlan
+    event_class = MetalEvent
+    _clock: Clock | None
     ahead = AHEAD
     abort_callback: Callable[[], bool] | None = None
     """Asked before every 64 launches, when all but the 64 before are done."""
@@ -74,7 +93,6 @@ class MetalBackend(SimtBackend):
         self._landings: deque[Landing] = deque()
         self._landing = threading.RLock()
         self._capture: Capture | None = None
-        self._timed: list[tuple[str, Any]] | None = None
         # Whole before other threads may wait for it.
         super().__init__(device)
 
@@ -107,44 +125,21 @@ class MetalBackend(SimtBackend):
             yield
             self.drain()
 
-    @property
-    def profile(self) -> bool:
-        """Whether work queued from now on is timed: launch by launch, without recordings."""
-        return self._timed is not None
-
-    @profile.setter
-    def profile(self, wanted: bool) -> None:
-        if wanted != self.profile:
-            self.drain()
-            self._timed = [] if wanted else None
-
-    def take_spans(self) -> Sequence[DeviceSpan]:
-        """What was timed since the last call; all of it has been waited for.
-
-        Metal's clock is that of `time.perf_counter_ns` on macOS.
-        """
-        if self._timed is None:
-            return ()
-        completed = Metal.MTLCommandBufferStatusCompleted
-        done = [(name, each) for name, each in self._timed if each.status() == completed]
-        self._timed = [(name, each) for name, each in self._timed if each.status() < completed]
-        return [
-            DeviceSpan(name, round(each.GPUStartTime() * 1e9), round(each.GPUEndTime() * 1e9))
-            for name, each in done
-        ]
+    def _new_clock(self, *, wanted: bool) -> Clock | None:
+        return Clock() if wanted else None
 
     @contextmanager
     def queueing(self, name: str) -> Iterator[Any]:
         """A command buffer that is committed at the end, and timed where the stream is profiled."""
         with self.work.commands(name) as commands:
             yield commands
-        if self._timed is not None:
-            self._timed.append((name, commands))
+        if self._clock is not None:
+            self._clock.timed.append((name, commands))
 
     # --- work ------------------------------------------------------------------------------
 
     def _launch(self, work: Tensor | Group, placed: Sequence[Placed]) -> None:
-        launches = ready(self.device, placed, concurrent=self.concurrent)
+        launches = ready(self.device, merged(placed), concurrent=self.concurrent)
         with self.queueing(str(work)) as commands, self.work.compute(commands) as encoder:
             encode(encoder, launches)
 
@@ -163,53 +158,32 @@ class MetalBackend(SimtBackend):
 
     # --- transfers -------------------------------------------------------------------------
 
-    def write_async(self, buffer: Buffer, offset: int, data: memoryview) -> None:
-        """Queue a copy of host bytes to `offset` of `buffer`."""
-        buffer._check(offset, data.nbytes, "write")
-        if not data.nbytes:
-            return
-        if not self._moves(buffer, offset, data.nbytes):
-            self.synchronize()
-            buffer.write(offset, data)
-            return
-        staged = staging(self.device, data.nbytes)
-        staged.memory[:] = data
-        self._queue_copy(staged.spot, spot(buffer, offset, data.nbytes), data.nbytes)
-
-    def read_async(self, buffer: Buffer, offset: int, out: memoryview) -> None:
-        """Queue a copy from `offset` of `buffer` to host bytes."""
-        buffer._check(offset, out.nbytes, "read")
-        if not out.nbytes:
-            return
-        if not self._moves(buffer, offset, out.nbytes):
-            self.synchronize()
-            buffer.read_into(offset, out)
-            return
-        staged = staging(self.device, out.nbytes)
-        commands = self._queue_copy(spot(buffer, offset, out.nbytes), staged.spot, out.nbytes)
-        self._landings.append(Landing(commands, staged, out))
-
-    def copy_async(self, source: Backend, start: Place, target: Place, size: int) -> bool:
-        """Queue a copy within the GPU that starts after all work queued on `source`."""
-        here, there = target.buffer, start.buffer
-        if not isinstance(source, MetalBackend) or source.device is not self.device:
-            return False
-        there._check(start.offset, size, "copy")
-        here._check(target.offset, size, "copy")
-        if not size or not can_copy(there, start.offset, here, target.offset, size):
-            return False
-        if source is not self:
-            self.wait(source.record())
-        self._queue_copy(spot(there, start.offset, size), spot(here, target.offset, size), size)
-        return True
-
     def _moves(self, buffer: Buffer, offset: int, size: int) -> bool:
-        """Whether the GPU moves bytes: where it can, and it is busy or the host cannot."""
+        # The GPU moves bytes where it can, and it is busy or the host cannot.
         if not self.device.reaches(buffer) or not can_move(buffer, offset, size):
             return False
         return not self.work.idle or not buffer.type.is_host
 
-    def _queue_copy(self, source: Spot, target: Spot, size: int) -> Any:
+    def _queue_write(self, buffer: Buffer, offset: int, data: memoryview) -> None:
+        staged = staging(self.device, data.nbytes)
+        staged.memory[:] = data
+        self._copy(staged.spot, spot(buffer, offset, data.nbytes), data.nbytes)
+
+    def _queue_read(self, buffer: Buffer, offset: int, out: memoryview) -> None:
+        staged = staging(self.device, out.nbytes)
+        commands = self._copy(spot(buffer, offset, out.nbytes), staged.spot, out.nbytes)
+        self._landings.append(Landing(commands, staged, out))
+
+    def _can_copy(self, source: Backend, start: Place, target: Place, size: int) -> bool:
+        if source.device is not self.device or not size:
+            return False
+        return can_copy(start.buffer, start.offset, target.buffer, target.offset, size)
+
+    def _queue_copy(self, start: Place, target: Place, size: int) -> None:
+        there, here = (spot(place.buffer, place.offset, size) for place in (start, target))
+        self._copy(there, here, size)
+
+    def _copy(self, source: Spot, target: Spot, size: int) -> Any:
         with self.queueing("copy") as commands, self.work.blit(commands) as encoder:
             queue_copy(encoder, source, target, size)
         return commands
@@ -232,12 +206,5 @@ class MetalBackend(SimtBackend):
         """Mark all work queued so far."""
         return self._signals.record(self._land)
 
-    def accepts(self, event: Event) -> bool:
-        """Whether `wait` can order this stream after `event`: those of every GPU of Metal's."""
-        return isinstance(event, MetalEvent)
-
-    def wait(self, event: Event) -> None:
-        """Start work queued from now on after `event`."""
-        if not isinstance(event, MetalEvent):
-            raise DeviceError(f"{self.name}: cannot wait for {event!r} of another kind")
-        self._signals.wait(event)
+    def _wait(self, event: Event) -> None:
+        self._signals.wait(cast("MetalEvent", event))

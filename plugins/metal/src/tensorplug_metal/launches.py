@@ -10,7 +10,7 @@ from tensorplug.errors import ShapeError
 from tensorplug_metal.barriers import barriers
 from tensorplug_metal.memory import OnGpu
 from tensorplug_metal.pages import View
-from tensorplug_simt.merging import Placed, joined, merged
+from tensorplug_simt.merging import Placed, joined
 
 if TYPE_CHECKING:
     from tensorplug_metal.device import MetalDevice
@@ -31,12 +31,14 @@ class Ready(NamedTuple):
     waits: bool
 
 
-def ready(device: "MetalDevice", placed: Iterable[Placed], *, concurrent: bool) -> list[Ready]:
-    """Launches as they will be queued, neighbours of one kernel merged. Raises ShapeError.
+def ready(
+    device: "MetalDevice", launches: Iterable[tuple[Placed, ...]], *, concurrent: bool
+) -> list[Ready]:
+    """Launches of one or several parts as they will be queued. Raises ShapeError.
 
     Unless `concurrent`, each waits for the one before.
     """
-    together = [kept for parts in merged(placed) for kept in _together(parts)]
+    together = [kept for parts in launches for kept in _together(parts)]
     waits = barriers(together) if concurrent else [True] * len(together)
     return [_ready(device, parts, waits=wait) for parts, wait in zip(together, waits, strict=True)]
 

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 import objc
 
-from tensorplug.device import Aborted, OutOfMemory, Part, Plan, Unsupported
+from tensorplug.device import Aborted, OutOfMemory, Part, Unsupported
 from tensorplug_metal.launches import Ready, encode, ready
 from tensorplug_metal.recording import Recording
-from tensorplug_simt.placing import place
+from tensorplug_simt.merging import Placed
+from tensorplug_simt.plan import SimtPlan
 
 if TYPE_CHECKING:
     from tensorplug_metal.backend import MetalBackend
@@ -27,17 +28,16 @@ TOGETHER = 64
 """Launches in a command buffer where somebody may stop the run between two."""
 
 
-class MetalPlan(Plan):
+class MetalPlan(SimtPlan):
     """Encodes its launches, then records them, then executes the recording."""
 
     backend: "MetalBackend"
 
     def __init__(self, backend: "MetalBackend", bound: Part) -> None:
-        super().__init__(backend, bound)
         self._recording: Recording | None = None
         self.refusal = ""
         """Why the launches cannot be recorded; empty as long as they may be."""
-        self._rebind()
+        super().__init__(backend, bound)
 
     @property
     def recorded(self) -> bool:
@@ -54,12 +54,9 @@ class MetalPlan(Plan):
         """How many launches wait for all earlier ones."""
         return sum(launch.waits for launch in self._ready)
 
-    def _rebind(self) -> None:
-        bound, bindings = self.bound, self.bound.bindings
-        backend = self.backend
+    def _bind(self, launches: Sequence[tuple[Placed, ...]]) -> None:
         self._drop_recording()
-        placed = [part for work in bound.work for part in place(backend.device, work, bindings)]
-        self._ready = ready(backend.device, placed, concurrent=backend.concurrent)
+        self._ready = ready(self.backend.device, launches, concurrent=self.backend.concurrent)
         self._ran = False
 
     def _run(self) -> None:

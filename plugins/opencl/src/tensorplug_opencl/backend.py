@@ -1,16 +1,14 @@
 """`OpenCLBackend`: an in-order queue of a device."""
 
-from collections import deque
 from collections.abc import Sequence
 from time import perf_counter_ns
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pyopencl as cl
 
 from tensorplug.device import (
     Backend,
     Buffer,
-    DeviceError,
     DeviceSpan,
     Event,
     Group,
@@ -20,7 +18,7 @@ from tensorplug.device import (
 )
 from tensorplug_opencl.memory import ERRORS, OpenCLBuffer
 from tensorplug_opencl.plan import OpenCLPlan, bind, enqueue
-from tensorplug_simt.backend import SimtBackend
+from tensorplug_simt.backend import QueuedBackend
 from tensorplug_simt.merging import Placed
 
 if TYPE_CHECKING:
@@ -41,7 +39,7 @@ class OpenCLEvent(Event):
     @property
     def done(self) -> bool:
         status = cl.command_execution_status
-        return bool(self.marker.command_execution_status == status.COMPLETE)
+        return bool(self.marker.command_execution_status <= status.COMPLETE)
 
 
 class Clock:
@@ -67,37 +65,22 @@ class Clock:
         ]
 
 
-class OpenCLBackend(SimtBackend):
-    """Work runs in the order in which it was queued, while the host goes on."""
+class OpenCLBackend(QueuedBackend):
+    """An in-order queue."""
 
     device: "OpenCLDevice"
     plan_class = OpenCLPlan
+    event_class = OpenCLEvent
+    _clock: Clock | None
 
     def __init__(self, device: "OpenCLDevice", queue: Any) -> None:
         self.queue = queue
-        self._held: deque[tuple[Any, memoryview]] = deque()
-        self._clock: Clock | None = None
         # Whole before other threads may wait for it.
         super().__init__(device)
 
-    # --- timing ----------------------------------------------------------------------------
-
-    @property
-    def profile(self) -> bool:
-        """Whether work queued from now on is timed, which makes queueing it slower."""
-        return self._clock is not None
-
-    @profile.setter
-    def profile(self, wanted: bool) -> None:
-        if wanted == self.profile:
-            return
-        self.drain()
+    def _new_clock(self, *, wanted: bool) -> Clock | None:
         self.queue = self.device.queue(timed=wanted)
-        self._clock = Clock(self.queue) if wanted else None
-
-    def take_spans(self) -> Sequence[DeviceSpan]:
-        """What was timed since the last call; all of it has been waited for."""
-        return self._clock.take() if self._clock is not None else ()
+        return Clock(self.queue) if wanted else None
 
     def timed(self, name: str, event: Any) -> None:
         """Remember the event of queued work where work is timed."""
@@ -112,73 +95,46 @@ class OpenCLBackend(SimtBackend):
     def _synchronize(self) -> None:
         with map_driver_errors(ERRORS, self.name):
             self.queue.finish()
-        # Any thread may wait: what another one holds at this moment stays in the old deque.
-        self._held = deque()
+        self._let_go()
 
     def _close(self) -> None:
         self.queue = None
 
     # --- transfers -------------------------------------------------------------------------
 
-    def write_async(self, buffer: Buffer, offset: int, data: memoryview) -> None:
-        """Queue a copy of host bytes to `offset` of `buffer`."""
-        buffer._check(offset, data.nbytes, "write")
-        if not isinstance(buffer, OpenCLBuffer) or buffer._device is not self.device:
-            self.synchronize()
-            buffer.write(offset, data)
-        elif data.nbytes:
-            self._hold(self._copy(buffer.memory, data, dst_offset=offset, is_blocking=False), data)
+    def _moves(self, buffer: Buffer, offset: int, size: int) -> bool:
+        return isinstance(buffer, OpenCLBuffer) and buffer._device is self.device
 
-    def read_async(self, buffer: Buffer, offset: int, out: memoryview) -> None:
-        """Queue a copy from `offset` of `buffer` to host bytes."""
-        buffer._check(offset, out.nbytes, "read")
-        if not isinstance(buffer, OpenCLBuffer) or buffer._device is not self.device:
-            self.synchronize()
-            buffer.read_into(offset, out)
-        elif out.nbytes:
-            self._hold(self._copy(out, buffer.memory, src_offset=offset, is_blocking=False), out)
+    def _queue_write(self, buffer: Buffer, offset: int, data: memoryview) -> None:
+        self._hold(self._copy(_memory(buffer), data, dst_offset=offset, is_blocking=False), data)
 
-    def copy_async(self, source: Backend, start: Place, target: Place, size: int) -> bool:
-        """Queue a copy within the device that starts after all work queued on `source`."""
-        if not isinstance(source, OpenCLBackend) or source.device is not self.device:
-            return False
-        here, there = target.buffer, start.buffer
-        if not isinstance(here, OpenCLBuffer) or not isinstance(there, OpenCLBuffer):
-            return False
-        if here._device is not self.device or there._device is not self.device:
-            return False
+    def _queue_read(self, buffer: Buffer, offset: int, out: memoryview) -> None:
+        self._hold(self._copy(out, _memory(buffer), src_offset=offset, is_blocking=False), out)
+
+    def _can_copy(self, source: Backend, start: Place, target: Place, size: int) -> bool:
         apart = start.offset + size <= target.offset or target.offset + size <= start.offset
-        if here is there and not apart:
-            return False
-        there._check(start.offset, size, "copy")
-        here._check(target.offset, size, "copy")
-        if source is not self:
-            self.wait(source.record())
+        return (
+            source.device is self.device
+            and self._moves(start.buffer, start.offset, size)
+            and self._moves(target.buffer, target.offset, size)
+            and (apart or start.buffer is not target.buffer)
+        )
+
+    def _queue_copy(self, start: Place, target: Place, size: int) -> None:
         self._copy(
-            here.memory,
-            there.memory,
+            _memory(target.buffer),
+            _memory(start.buffer),
             byte_count=size,
             src_offset=start.offset,
             dst_offset=target.offset,
         )
-        return True
 
-    def _copy(self, target: Any, source: Any, **options: Any) -> Any:
+    def _copy(self, target: Any, source: Any, **options: Any) -> OpenCLEvent:
+        # PyOpenCL waits for a transfer of host memory when its event is dropped.
         with map_driver_errors(ERRORS, f"{self.name}: copy"):
             event = cl.enqueue_copy(self.queue, target, source, **options)
         self.timed("copy", event)
-        return event
-
-    def _hold(self, event: Any, data: memoryview) -> None:
-        """Keep the event of a transfer until it is over, and the host memory with it.
-
-        PyOpenCL waits for such a transfer when its event is dropped.
-        """
-        over = cl.command_execution_status.COMPLETE
-        held = self._held
-        while held and held[0][0].command_execution_status <= over:
-            held.popleft()
-        held.append((event, data))
+        return OpenCLEvent(event, self.device)
 
     # --- events ----------------------------------------------------------------------------
 
@@ -196,9 +152,10 @@ class OpenCLBackend(SimtBackend):
         """Whether `wait` can order this queue after `event`: those of the same device."""
         return isinstance(event, OpenCLEvent) and event.device is self.device
 
-    def wait(self, event: Event) -> None:
-        """Start work queued from now on after `event`."""
-        if not isinstance(event, OpenCLEvent):
-            raise DeviceError(f"{self.name}: cannot wait for {event!r} of another kind")
+    def _wait(self, event: Event) -> None:
         with map_driver_errors(ERRORS, f"{self.name}: event"):
-            cl.enqueue_barrier(self.queue, wait_for=[event.marker])
+            cl.enqueue_barrier(self.queue, wait_for=[cast("OpenCLEvent", event).marker])
+
+
+def _memory(buffer: Buffer) -> Any:
+    return cast("OpenCLBuffer", buffer).memory

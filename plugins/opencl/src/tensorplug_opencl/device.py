@@ -1,7 +1,6 @@
 """`OpenCLDevice`: a device of an OpenCL platform."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -26,8 +25,6 @@ from tensorplug_opencl.facts import (
     device_type,
     facts_of,
     hardware_id,
-    style_forced,
-    tuning_wanted,
 )
 from tensorplug_opencl.kernels import KERNELS
 from tensorplug_opencl.memory import (
@@ -38,7 +35,6 @@ from tensorplug_opencl.memory import (
     PinnedBufferType,
 )
 from tensorplug_opencl.programs import Programs
-from tensorplug_opencl.tuning import OpenCLTuner, choice_file
 from tensorplug_simt.device import SimtDevice, texts_of
 from tensorplug_simt.dialects.dialect import OPENCL
 from tensorplug_simt.source import source
@@ -55,11 +51,6 @@ class OpenCLDevice(SimtDevice):
         self.driver = driver
         self.total = int(driver.global_mem_size)
         self.facts = facts_of(driver)
-        if self.kernels is KERNELS and not style_forced():
-            # A forced style would make choices that nobody wants once it is gone.
-            file = choice_file(driver)
-            self.facts = replace(self.facts, choices=file.read())
-            self.tuner = OpenCLTuner(self, file) if tuning_wanted() else None
         self._context: Any = None
         self._transfers: Any = None
         self._programs: Programs | None = None

@@ -6,6 +6,7 @@ from typing import Any
 import pyopencl as cl
 
 from tensorplug.device import DeviceType
+from tensorplug_opencl.kernels.variants import VARIANTS
 from tensorplug_simt.facts import Facts
 from tensorplug_simt.settings import setting
 
@@ -20,8 +21,8 @@ LIMITS = "TENSORPLUG_OPENCL_LIMITS"
 ACTIVATIONS = "TENSORPLUG_OPENCL_ACTIVATIONS"
 """Set to `int8`, products with few rows may round them to 8 bits; `f32` is the default."""
 
-TUNE = "TENSORPLUG_OPENCL_TUNE"
-"""Set to 1, the fastest variant of a product is found by timing all of them, and kept on disk."""
+PRODUCTS = "TENSORPLUG_OPENCL_PRODUCTS"
+"""The variant of a product to take where it is valid; by default the facts choose."""
 
 MAX_GROUP = 256
 LOCAL_MEMORY = 32 * 1024
@@ -46,6 +47,7 @@ def facts_of(driver: Any) -> Facts:
         int_dot=newer and "cl_khr_integer_dot_product" in extensions,
         int8_activations=setting(ACTIVATIONS, "f32", "int8") == "int8",
         units=int(driver.max_compute_units),
+        variant=setting(PRODUCTS, "", *VARIANTS),
     )
 
 
@@ -58,11 +60,6 @@ def version_of(driver: Any) -> tuple[int, int]:
 def style_forced() -> str:
     """`0` or `1` where the user wants the kernels of GPUs or of processors; else empty."""
     return os.environ.get(WIDE, "").strip()
-
-
-def tuning_wanted() -> bool:
-    """Whether to time variants. Raises OptionError."""
-    return setting(TUNE, "0", "1") == "1"
 
 
 def _subgroup(driver: Any, extensions: list[str]) -> int:

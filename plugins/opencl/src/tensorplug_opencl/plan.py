@@ -5,12 +5,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import pyopencl as cl
 
-from tensorplug.device import Part, Plan, map_driver_errors
+from tensorplug.device import Part, map_driver_errors
 from tensorplug_opencl.memory import ERRORS, OpenCLBuffer
-from tensorplug_simt.merging import Placed, joined, merged
-from tensorplug_simt.placing import place
+from tensorplug_simt.merging import Placed, joined
+from tensorplug_simt.plan import SimtPlan
 from tensorplug_simt.program import Grid, Launch
-from tensorplug_simt.reuse import reusing
 
 if TYPE_CHECKING:
     from tensorplug_opencl.backend import OpenCLBackend
@@ -25,22 +24,18 @@ class Ready(NamedTuple):
     local: tuple[int, int, int]
 
 
-class OpenCLPlan(Plan):
-    """Kernels are made once; `rebind` sets their arguments."""
+class OpenCLPlan(SimtPlan):
+    """Kernels are made once; another binding sets their arguments."""
 
     backend: "OpenCLBackend"
 
     def __init__(self, backend: "OpenCLBackend", bound: Part) -> None:
-        super().__init__(backend, bound)
         self._kernels = Kernels(backend.device)
-        self._rebind()
+        super().__init__(backend, bound)
 
-    def _rebind(self) -> None:
-        bound, bindings = self.bound, self.bound.bindings
-        device = self.backend.device
-        launches = list(merged(reusing(place(device, work, bindings) for work in bound.work)))
+    def _bind(self, launches: Sequence[tuple[Placed, ...]]) -> None:
         self._kernels.give_back()
-        self._ready = [bind(device, parts, self._kernels) for parts in launches]
+        self._ready = [bind(self.backend.device, parts, self._kernels) for parts in launches]
 
     def _run(self) -> None:
         enqueue(self.backend, self._ready)
@@ -110,11 +105,5 @@ def enqueue(backend: "OpenCLBackend", launches: Sequence[Ready]) -> None:
             for kernel, size, local in launches:
                 backend.timed(kernel.function_name, put(queue, kernel, size, local))
             return
-        queue_all(queue, launches)
-
-
-def queue_all(queue: Any, launches: Sequence[Ready]) -> None:
-    """Put the launches into a queue."""
-    put = cl.enqueue_nd_range_kernel
-    for kernel, size, local in launches:
-        put(queue, kernel, size, local)
+        for kernel, size, local in launches:
+            put(queue, kernel, size, local)

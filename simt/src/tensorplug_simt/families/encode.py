@@ -3,29 +3,7 @@
 from math import prod
 
 from tensorplug.device import Tensor
-from tensorplug.dtypes import (
-    IQ4_NL,
-    IQ4_XS,
-    MXFP4,
-    NVFP4,
-    Q1_0,
-    Q2_0,
-    Q2_K,
-    Q3_K,
-    Q4_0,
-    Q4_1,
-    Q4_K,
-    Q5_0,
-    Q5_1,
-    Q5_K,
-    Q6_K,
-    Q8_0,
-    Q8_1,
-    Q8_K,
-    TQ1_0,
-    TQ2_0,
-    DType,
-)
+from tensorplug.dtypes import IQ4_NL, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, DType
 from tensorplug_simt.facts import Facts
 from tensorplug_simt.families.copying import reshaped
 from tensorplug_simt.grids import per_element
@@ -37,11 +15,9 @@ TEXT = "tensorplug_simt:kernels/encode.k"
 COPIED = Kernel("blocks_copied", TEXT, ("x", "y"), ("y",), (("count", "uint"),))
 PUT = Kernel("blocks_put", TEXT, ("x", "ids", "y"), ("y",), (("count", "uint"),))
 
-ENCODERS: frozenset[DType] = frozenset(
-    {Q1_0, Q2_0, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q8_1, Q8_K, Q2_K, Q3_K, Q4_K, Q5_K, Q6_K}
-    | {IQ4_NL, IQ4_XS, TQ1_0, TQ2_0, MXFP4, NVFP4}
-)
-"""Block types that the text can write: all but those that search grids."""
+ENCODERS: frozenset[DType] = frozenset({Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, IQ4_NL})
+"""Block types that the text can write: those of caches of keys and values. Others are quantised on
+the processor."""
 
 
 def need_encoder(dtype: DType) -> None:

@@ -1,11 +1,8 @@
 """Products of matrices: `mul_mat`, `mul_mat_id`."""
 
-from dataclasses import replace
-
-from tensorplug.device import Tensor, contiguous_nb
-from tensorplug_cuda.kernels import experts, library, mma
+from tensorplug.device import Tensor
+from tensorplug_cuda.kernels import experts, mma
 from tensorplug_cuda.kernels.columns import TEXT, few, takes_few
-from tensorplug_cuda.kernels.ways import CUBLASLT, TENSOR, USUAL, WAYS, Way, Ways, chosen
 from tensorplug_simt.facts import Facts
 from tensorplug_simt.families.product import (
     REPEATS,
@@ -14,7 +11,6 @@ from tensorplug_simt.families.product import (
     repeats,
 )
 from tensorplug_simt.program import Kernel, Program, blocks_of, launch
-from tensorplug_simt.trials import first_rows, some
 
 TILED_PRODUCT = Kernel("tiled_product", TEXT, ("w", "x", "y"), ("y",), REPEATS)
 
@@ -24,7 +20,9 @@ def mul_mat(node: Tensor, facts: Facts) -> Program:
     need_product(node)
     if takes_few(node):
         return few(node, facts)
-    return chosen(node, facts) if has_elements(node) else product(node, facts)
+    if not has_elements(node):
+        return product(node, facts)
+    return (mma.by_tensor_cores if mma.takes(node, facts) else tiled)(node, facts)
 
 
 def has_elements(node: Tensor) -> bool:
@@ -51,32 +49,6 @@ def tiled(node: Tensor, _facts: Facts) -> Program:
     return Program((made,))
 
 
-def operations(node: Tensor) -> int:
-    """Multiplications and additions of a product."""
-    return 2 * node.sources[0].ne[0] * node.size
-
-
-def cut(node: Tensor, most: int) -> Tensor:
-    """A product with the first rows of weights alone where it has more than `most` operations."""
-    w = node.sources[0]
-    rows = some(w.ne[1], most // (operations(node) // w.ne[1]))
-    ne = (rows, *node.ne[1:])
-    operands = (first_rows(w, rows), *node.operands[1:])
-    return replace(node, ne=ne, nb=contiguous_nb(node.dtype, ne), operands=operands)
-
-
-WAYS["mul_mat"] = Ways(
-    {
-        USUAL: Way(lambda _node, _facts: True, tiled),
-        TENSOR: Way(mma.fits, mma.by_tensor_cores),
-        CUBLASLT: Way(library.fits, library.by_library),
-    },
-    applies=has_tiles,
-    operations=operations,
-    cut=cut,
-)
-
-
 def mul_mat_id(node: Tensor, facts: Facts) -> Program:
     """y[:, i, t] = w[:, :, ids[i, t]] applied to x[:, i mod ne[1], t]."""
     need_product(node)
@@ -84,15 +56,4 @@ def mul_mat_id(node: Tensor, facts: Facts) -> Program:
         return few(node, facts)
     if not has_elements(node):
         return product(node, facts)
-    return chosen(node, facts)
-
-
-WAYS["mul_mat_id"] = Ways(
-    {
-        USUAL: Way(lambda _node, _facts: True, experts.tiles),
-        TENSOR: Way(mma.fits, experts.by_tensor_cores),
-    },
-    applies=has_tiles,
-    operations=operations,
-    cut=cut,
-)
+    return (experts.by_tensor_cores if mma.takes(node, facts) else experts.tiles)(node, facts)

@@ -5,7 +5,6 @@ from tensorplug.dtypes import F32
 from tensorplug_cuda.kernels import cores
 from tensorplug_cuda.kernels.columns import TEXT
 from tensorplug_cuda.kernels.experts import MMA_TEXT, SIDE
-from tensorplug_cuda.kernels.library import MOST_ROOM
 from tensorplug_simt.facts import Facts
 from tensorplug_simt.families.copying import copies
 from tensorplug_simt.families.product import REPEATS, may_round, repeats
@@ -24,9 +23,14 @@ NARROW, LARGE, LARGE_ITEMS = 32, 128, 256
 """Columns of tiles for few; rows and columns of large tiles, and items of a group for one."""
 
 
-def fits(node: Tensor, _facts: Facts) -> bool:
-    """Whether tensor cores compute a product with elements."""
-    return cores.fit(node.sources[0].dtype) and may_round(node)
+MOST_ROOM = 2**28
+"""Bytes for columns that are rounded before; larger ones are rounded in each tile."""
+
+
+def takes(node: Tensor, facts: Facts) -> bool:
+    """Whether tensor cores compute a product with elements and many columns."""
+    large = 2 * node.sources[0].ne[0] * node.size >= facts.halves_from
+    return large and cores.fit(node.sources[0].dtype) and may_round(node)
 
 
 def by_tensor_cores(node: Tensor, facts: Facts) -> Program:

@@ -63,14 +63,13 @@ class Tile(NamedTuple):
 
 TILES: Mapping[str, Tile] = MappingProxyType(
     {
-        "tile256x128": Tile(256, 128, 8, 8),
         "tile128x128": Tile(128, 128, 8, 8),
         "tile128x64": Tile(128, 64, 8, 4),
         "tile64x64": Tile(64, 64, 4, 4),
         "tile64x32": Tile(64, 32, 8, 4),
     }
 )
-"""By name, the largest first. The first one needs more items than GPUs are asked for."""
+"""By name, the largest first."""
 
 
 def best_tile(these: Operands, facts: Facts) -> str:

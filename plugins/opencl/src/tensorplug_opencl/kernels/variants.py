@@ -3,7 +3,7 @@
 Variants are `wide` (processors), `wide_int8` (the same with one row of `x` rounded to 8 bits),
 `subgroup` and `group` (a team of lanes for each row, of a sub-group or a group), `int8` (with `x`
 rounded to 8 bits) and the tiles. The choice is the first valid one by the facts of the device,
-unless its `choices` name another for products of that class.
+unless they name a `variant` that is valid.
 """
 
 from tensorplug_opencl.kernels import tiled, wide
@@ -13,15 +13,16 @@ from tensorplug_simt.program import Program
 
 WIDE, WIDE_INT8 = "wide", "wide_int8"
 SUBGROUP, GROUP, INT8 = "subgroup", "group", "int8"
+VARIANTS = (WIDE, WIDE_INT8, SUBGROUP, GROUP, INT8, *tiled.TILES)
+"""All names."""
 
 
 def product(these: Operands, facts: Facts) -> Program | None:
     """The program of the variant that is chosen; None where there is none."""
     valid = variants(these, facts)
-    chosen = facts.choices.get(class_of(these, facts))
-    if chosen not in valid:
-        chosen = valid[0] if valid else None
-    return program_of(chosen, these, facts) if chosen is not None else None
+    if not valid:
+        return None
+    return program_of(facts.variant if facts.variant in valid else valid[0], these, facts)
 
 
 def few(these: Operands) -> bool:
@@ -61,12 +62,3 @@ def program_of(variant: str, these: Operands, facts: Facts) -> Program:
         return tiled.tiles(these, tile)
     subgroups = variant == SUBGROUP or (variant == INT8 and facts.subgroup > 0)
     return tiled.rows(these, facts, subgroups=subgroups, int8=variant == INT8)
-
-
-def class_of(these: Operands, facts: Facts) -> str:
-    """What products share a choice: types and sizes rounded up to powers of two."""
-    kind = "lists" if "lists" in these.experts else "experts" if these.experts else "matrices"
-    sizes = (these.w.ne[0], these.w.ne[1], these.rows, these.matrices)
-    shape = "x".join(str(1 << max(size - 1, 0).bit_length()) for size in sizes)
-    int8 = " int8" if facts.int8_activations else ""
-    return f"{kind} {these.w.dtype.name} {these.x.dtype.name} {shape}{int8}"

@@ -1,6 +1,6 @@
 """cuBLASLt, called by ctypes: a handle of our own, one workspace for each stream, no allocation.
 
-CuPy's products are no part of a capture, so these go past it. Names and numbers are those of
+CuPy's products are not part of a capture, so these go past it. Names and numbers are those of
 cublasLt.h of CUDA 12 and 13.
 """
 
