@@ -2,11 +2,17 @@
 
 Needs llama-cpp-python 0.3.36, the dependencies of tensorplug-llm, pytest and the models:
 
-    PYTHONPATH=core/src:apps/llm/src python apps/llm/tests/make_llama_cpp_tokens.py
+    python apps/llm/tests/make_llama_cpp_tokens.py [models | vocabularies]...
+
+For the vocabularies the variable LLAMA_CPP_VOCABULARIES names their folder.
 """
 
 import json
+import os
 import runpy
+import struct
+import sys
+import tempfile
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -32,19 +38,47 @@ def tokenize(vocabulary: Any, text: str, *, parse_special: bool) -> list[int]:
     return list(ids[:count])
 
 
+def renamed(data: bytes, pre: str) -> bytes:
+    """A file without tensors that says `pre` where it says llama-bpe."""
+    key = b"tokenizer.ggml.pre" + struct.pack("<I", 8)
+
+    def entry(text: str) -> bytes:
+        return key + struct.pack("<Q", len(text)) + text.encode()
+
+    assert data.count(entry("llama-bpe")) == 1
+    return data.replace(entry("llama-bpe"), entry(pre))
+
+
+def measured(test: dict[str, Any], path: Path) -> dict[str, Any]:
+    """Digests of the ids of the text, and the tokens that end a generation."""
+    text, digest, vocabulary = test["corpus"](), test["digest"], load_vocabulary(path)
+    size = llama_cpp.llama_vocab_n_tokens(vocabulary)
+    return {
+        "text": digest(tokenize(vocabulary, text, parse_special=False)),
+        "parse_special": digest(tokenize(vocabulary, text, parse_special=True)),
+        "end_of_generation": [
+            id for id in range(size) if llama_cpp.llama_vocab_is_eog(vocabulary, id)
+        ],
+    }
+
+
 def main() -> None:
     test = runpy.run_path(str(Path(__file__).with_name("test_tokenizer_llama_cpp.py")))
-    text, digest, stored = test["corpus"](), test["digest"], test["STORED"]
-    for name in test["PACKAGES"]:
-        vocabulary = load_vocabulary(find_model(name))
-        size = llama_cpp.llama_vocab_n_tokens(vocabulary)
-        stored["models"][name] = {
-            "text": digest(tokenize(vocabulary, text, parse_special=False)),
-            "parse_special": digest(tokenize(vocabulary, text, parse_special=True)),
-            "end_of_generation": [
-                id for id in range(size) if llama_cpp.llama_vocab_is_eog(vocabulary, id)
-            ],
-        }
+    stored, wanted = test["STORED"], sys.argv[1:] or ["models", "vocabularies"]
+    if "models" in wanted:
+        stored["models"] = {n: measured(test, find_model(n)) for n in test["PACKAGES"]}
+    if "vocabularies" in wanted:
+        folder = Path(os.environ["LLAMA_CPP_VOCABULARIES"])
+        stored["vocabularies"] = {}
+        for name in test["VOCABULARIES"]:
+            file, _, pre = name.partition(" as ")
+            data = (folder / f"ggml-vocab-{file}.gguf").read_bytes()
+            with tempfile.NamedTemporaryFile() as copy:
+                copy.write(renamed(data, pre) if pre else data)
+                copy.flush()
+                found = measured(test, Path(copy.name))
+            found["ends"] = len(found.pop("end_of_generation"))
+            stored["vocabularies"][name] = found
     written = json.dumps(stored, ensure_ascii=False, indent=1) + "\n"
     test["DATA"].write_text(written, encoding="utf-8")
 

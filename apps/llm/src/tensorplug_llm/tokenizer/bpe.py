@@ -32,6 +32,28 @@ WORDS_3_DIGITS = rf"{_CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}{{1,3}
 WORDS_1_DIGIT = rf"{_CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}|{_AFTER_NUMBERS}"
 """Qwen 2's words: each digit is a word."""
 
+WORDS_WITH_MARKS = (
+    rf"{_CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?[\p{{L}}\p{{M}}]+|\p{{N}}"
+    r"| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+"""Qwen 3.5's words: as Qwen 2's, but combining marks belong to letters."""
+
+
+def _by_case(ending: str, numbers: str) -> str:
+    """Words end before capital letters; as in llama.cpp, only A to Z and a to z have cases."""
+    upper, lower = r"[\p{L}&&[^a-z]]", r"[\p{L}&&[^A-Z]]"
+    before = r"[^\r\n\p{L}\p{N}]?"
+    return (
+        rf"{before}{upper}*{lower}+{ending}|{before}{upper}+{lower}*{ending}|{numbers}"
+        r"| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+    )
+
+
+WORDS_BY_CASE = _by_case(rf"(?:{_CONTRACTIONS})?", r"\p{N}{1,3}")
+"""The words of GPT-4o and gpt-oss."""
+WORDS_BY_CASE_1_DIGIT = _by_case("", r"\p{N}")
+"""The words of Mistral's Tekken."""
+
 
 @dataclass(frozen=True, slots=True)
 class PreType:
@@ -48,11 +70,16 @@ SINGLE_DIGITS = PreType((r"\p{N}", WORDS))
 LLAMA3 = PreType((WORDS_3_DIGITS,), whole_words=True, add_bos=True)
 DBRX = PreType((WORDS_3_DIGITS,))
 QWEN2 = PreType((WORDS_1_DIGIT,))
+FALCON = PreType((r"[\p{P}$+<=>^~|`]+", WORDS, "[0-9][0-9][0-9]"))
 
 PRE_TYPES: Mapping[str, PreType] = {
     "default": DEFAULT,
-    "dbrx": DBRX,
-    "smaug-bpe": DBRX,
+    **dict.fromkeys(("dbrx", "smaug-bpe", "chatglm-bpe"), DBRX),
+    "glm4": PreType((WORDS_3_DIGITS,), whole_words=True),
+    **dict.fromkeys(("gpt-4o", "llama4"), PreType((WORDS_BY_CASE,))),
+    "tekken": PreType((WORDS_BY_CASE_1_DIGIT,), whole_words=True, add_bos=True),
+    "qwen35": PreType((WORDS_WITH_MARKS,)),
+    "falcon": FALCON,
     **dict.fromkeys(("gpt-2", "phi-2", "olmo", "jais", "trillion", "mpt", "exaone4"), GPT2),
     **dict.fromkeys(
         ("smollm", "starcoder", "refact", "command-r", "codeshell", "exaone", "minerva-7b"),
