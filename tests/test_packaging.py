@@ -82,7 +82,10 @@ CONTENTS = {
         [],
     ),
     "tensorplug-llm": (
-        {"tensorplug_llm/py.typed", "tensorplug_llm/testing/llama_cpp_tiny.npz"},
+        {
+            *("tensorplug_llm/py.typed", "tensorplug_llm/testing/llama_cpp_tiny.npz"),
+            *(f"tensorplug_llm/serve/page/*.{kind}" for kind in ("css", "html", "js", "svg")),
+        },
         [
             "[console_scripts]",
             "tensorplug-llm = tensorplug_llm_console:main",
