@@ -1,8 +1,9 @@
 """What the engine does with many texts of a model, as JSON; `batched.py` compares it.
 
 Tokens per second of texts that are continued together, how much sooner the first token of a prompt
-comes whose beginning is known, how long single tokens take while a prompt is read, the share of
-Python in a step, and bytes of the cache. Everything runs once before it is timed.
+comes whose beginning is known, how long single tokens take while a prompt is read (all shapes are
+planned before), the share of Python in a step, and bytes of the cache. Everything runs once before
+it is timed.
 """
 
 import argparse
@@ -73,6 +74,7 @@ def mixed(engine: Engine, repeat: int) -> dict[str, float]:
     """Seconds between tokens of a text: by itself, and while prompts of 512 tokens are read."""
     slow: list[float] = []
     lone: list[float] = []
+    engine.prepare().wait()
     for round in range(repeat + 3):
         stream = engine.submit(prompt(engine.model, 8, 2000 + round), greedy(engine.model, 300))
         for _ in range(40):
@@ -81,7 +83,7 @@ def mixed(engine: Engine, repeat: int) -> dict[str, float]:
         reading.result()
         stream.result()
         during = [t for t in stream.times if reading.submitted <= t <= reading.times[0]]
-        if round > 2:  # shapes are planned, and the pace is found
+        if round > 2:  # the pace is found
             slow += gaps(during)
             lone += gaps(stream.times[8:40])
     p95 = statistics.quantiles(slow, n=20)[-1]

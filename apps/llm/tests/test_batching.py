@@ -2,8 +2,10 @@
 
 import random
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import tensorplug as tp
@@ -12,11 +14,14 @@ from tensorplug_llm import LanguageModel, SamplingParams, load_model
 from tensorplug_llm.batching import Batcher, Pace, Text
 from tensorplug_llm.cache import PAGE
 from tensorplug_llm.generation import generate
+from tensorplug_llm.runner import Runner
 from tensorplug_llm.sampling import Sampled, Sampler
 from tensorplug_llm.shapes import MIXED
+from tensorplug_llm.step import Reading
 from tensorplug_llm.tokenizer import StreamDecoder
 
 from .gguf_files import write_model
+from .placements import PLACEMENTS
 
 Write = Callable[..., Path]
 
@@ -297,6 +302,33 @@ def test_prepared_batcher_plans_nothing_whatever_comes(seed: int, model: Languag
     assert batcher.preempted
     assert batcher.runner.plans == plans
     batcher.close()
+
+
+@pytest.mark.parametrize("devices", PLACEMENTS)
+@pytest.mark.parametrize(("activations", "most"), [("f32", 1e-4), ("int8", 5e-2)])
+def test_logits_in_a_shared_pass_are_those_of_a_lone_one(
+    activations: str, most: float, devices: tuple[str, ...], tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    for name in ("NATIVE", "OPENCL"):
+        monkeypatch.setenv(f"TENSORPLUG_{name}_ACTIVATIONS", activations)
+    path, texts = tmp_path / "m.gguf", [prompt(n, 9 * n + 2) for n in range(5)]
+    write_model(path, "llama")
+    with ExitStack() as stack:
+        backends = [stack.enter_context(tp.open(name)) for name in devices]
+        model = stack.enter_context(load_model(path, backends))
+        runner = Runner(model, 6, most=5, kv=tp.F32, on_failure="raise", restore=lambda: None)
+        stack.enter_context(runner)
+        for page, ids in enumerate(texts):
+            runner.run([Reading(ids[:-1], 0, [page], wanted=0)])
+        last = [Reading(ids[-1:], len(ids) - 1, [page]) for page, ids in enumerate(texts)]
+        lone = [runner.run([reading])[0][0].copy() for reading in last]
+
+        together = runner.run([*last[:3], Reading(prompt(9, 20), 0, [5], wanted=0)])
+        for (found,), expected in zip(together[:3], lone[:3], strict=True):
+            assert np.abs(found - expected).max() <= most * np.abs(expected).max()
+        for (found,), expected in zip(runner.run(last), lone, strict=True):
+            assert np.abs(found - expected).max() <= most * np.abs(expected).max()
 
 
 def test_pace_grows_while_passes_are_short_and_shrinks_when_they_are_long() -> None:

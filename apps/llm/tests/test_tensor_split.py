@@ -7,7 +7,7 @@ import pytest
 import tensorplug as tp
 from tensorplug.errors import OptionError
 from tensorplug.meta import MetaBackend
-from tensorplug_llm import generate, load_model
+from tensorplug_llm import Engine, SamplingParams, generate, load_model
 from tensorplug_llm.arch import architecture_names
 from tensorplug_llm.testing import ModelTests, tiny_models
 
@@ -83,6 +83,23 @@ def test_parts_of_layers_are_computed_with_the_options_of_the_given_streams(spec
 def say(path, ids, backends, **options):
     with load_model(path, backends, **options) as model, model.session(128, kv=tp.F32) as session:
         return list(generate(session, ids, tokens=20))
+
+
+def test_texts_that_share_passes_get_the_tokens_of_lone_runs(walled, tmp_path):
+    path = tmp_path / "model.gguf"
+    tiny_models.write("llama", path)
+    prompts = [[1 + (7 * i * n) % 50 for i in range(3 + 20 * n)] for n in range(5)]
+    devices = [walled("walled:0"), walled("walled:1")]
+    lone = [say(path, ids, devices, split="tensor") for ids in prompts]
+
+    with (
+        load_model(path, devices, split="tensor") as model,
+        Engine(model, context=128, kv=tp.F32) as engine,
+    ):
+        params = SamplingParams(temperature=0, max_tokens=20)
+        found = [stream.result() for stream in [engine.submit(ids, params) for ids in prompts]]
+
+    assert found == lone
 
 
 def test_token_costs_two_sums_for_each_layer_and_the_logits(walled, tmp_path):
