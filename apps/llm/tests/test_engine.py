@@ -52,6 +52,26 @@ def test_texts_of_many_threads_get_their_own_tokens(model: LanguageModel) -> Non
     assert found == expected
 
 
+def test_engine_without_a_thread_computes_where_its_streams_are_read(model: LanguageModel) -> None:
+    expected = lone(model)
+    threads = threading.active_count()
+
+    with Engine(model, context=256, kv=tp.F32, threaded=False) as engine:
+        engine.prepare()
+        plans = engine.plans
+        streams = [engine.submit(prompt, GREEDY) for prompt in PROMPTS]
+        first = [next(streams[-1]).token for _ in range(12)]
+        found = [stream.result() for stream in streams]
+        unread = engine.submit(PROMPTS[0], GREEDY)
+
+        assert threading.active_count() == threads
+        assert engine.plans == plans
+
+    assert first == expected[-1]
+    assert found == expected
+    assert unread.finish == "cancelled"
+
+
 def test_texts_can_be_read_by_asyncio(model: LanguageModel) -> None:
     expected = lone(model)
 

@@ -69,7 +69,7 @@ def bench(
             raise OptionError(f"bench: {name} is {value}; give a number of at least 1")
     needed = max(prompt_tokens + 1, WARM_UP + tokens + 1)
     context = max(needed, min(model.hparams.context, 512))
-    with Engine(model, context=context, rows=context, texts=1) as engine:
+    with Engine(model, context=context, rows=context, texts=1, threaded=False) as engine:
         first_token = _prefill(engine, prompt_tokens, 0)
         prefill = tuple(_prefill(engine, prompt_tokens, i + 1) for i in range(repeat))
         _decode(engine, tokens, 0)

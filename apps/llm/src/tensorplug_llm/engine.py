@@ -56,7 +56,7 @@ class Engine(Resource):
     engine until it is closed.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - a program names only what it wants otherwise
         self,
         model: LanguageModel,
         *,
@@ -67,12 +67,14 @@ class Engine(Resource):
         kv: DType | None = None,
         on_failure: str = "raise",
         slowdown: float = 2.0,
+        threaded: bool = True,
     ) -> None:
         """Run up to `texts` at once, each of up to `context` tokens; up to `queue` more may wait.
 
         The cache holds `rows` tokens of all texts, and its elements are of type `kv`. With
         `on_failure` "replan" all texts go on where a device fails, on those that are left. Prompts
         are read in pieces that let a token of other texts take up to `slowdown` times as long.
+        With `threaded` False whoever reads a stream computes, for programs of one thread.
         Raises OptionError, OutOfMemory.
         """
         self.context = context_size(model.hparams, context)
@@ -103,8 +105,11 @@ class Engine(Resource):
         self._ending = False
         self._failure: BaseException | None = None
         self._changed = threading.Condition()
-        self._thread = threading.Thread(target=self._serve, name="tensorplug-llm", daemon=True)
-        self._thread.start()
+        self._shapes = self._batcher.runner.prepare()
+        self._thread: threading.Thread | None = None
+        if threaded:
+            self._thread = threading.Thread(target=self._serve, name="tensorplug-llm", daemon=True)
+            self._thread.start()
         # A thread must not call a driver while the interpreter ends.
         atexit.register(self.close)
 
@@ -152,6 +157,8 @@ class Engine(Resource):
             self._check_serving()
             self._prepared.append(done)
             self._changed.notify_all()
+        while self._thread is None and not done.is_set():
+            self._turn()
         return done
 
     def _text(
@@ -172,7 +179,8 @@ class Engine(Resource):
                 f"{self.model.hparams.context}"
             )
         wanted = self.context if params.max_tokens is None else len(prompt) + params.max_tokens
-        stream = Stream(prompt, lambda: self._cancel(text), self._wakes)
+        compute = self._turn if self._thread is None else None
+        stream = Stream(prompt, lambda: self._cancel(text), self._wakes, compute)
         text = Text(
             prompt,
             Sampler(params, index=index, constraint=self._grammars.constraint(params)),
@@ -243,21 +251,31 @@ class Engine(Resource):
 
     def _serve(self) -> None:
         """The engine's thread: sleeps while there is nothing to compute."""
-        batcher = self._batcher
         try:
-            shapes = batcher.runner.prepare()
-            while self._take_arrived():
-                if batcher.busy:
-                    batcher.step()
-                    self._wakes.send()
-                elif next(shapes, DONE) is DONE:
-                    self._end_preparing()
+            while self._turn():
+                pass
         except BaseException as error:  # noqa: BLE001 - streams raise it where they are read
             with self._changed:
                 self._failure = error
+        self._end()
+
+    def _turn(self) -> bool:
+        """Wait for something to compute and do a part of it; return False where the engine ends."""
+        if not self._take_arrived():
+            return False
+        if self._batcher.busy:
+            self._batcher.step()
+            self._wakes.send()
+        elif next(self._shapes, DONE) is DONE:
+            self._end_preparing()
+        return True
+
+    def _end(self) -> None:
+        """End all texts, and whoever waits for plans."""
         with self._changed:
             arrived, self._arrived = self._arrived, []
         self._end_preparing()
+        batcher = self._batcher
         for text in [*batcher.running, *batcher.waiting, *arrived]:
             text.sink.end("cancelled" if self._failure is None else "failed", self._failure)
         self._wakes.send()
@@ -284,7 +302,9 @@ class Engine(Resource):
         with self._changed:
             self._ending = True
             self._changed.notify_all()
-        if threading.current_thread() is not self._thread:
+        if self._thread is None:
+            self._end()
+        elif threading.current_thread() is not self._thread:
             self._thread.join()
         atexit.unregister(self.close)
         self._batcher.close()

@@ -44,8 +44,17 @@ class Stream:
     `max_tokens`), "context", "cancelled" or "failed". Iterating raises what the engine failed with.
     """
 
-    def __init__(self, prompt: Sequence[int], cancel: Callable[[], None], wakes: Wakes) -> None:
-        """Made by `Engine.submit`; the engine calls `wakes.send` after each pass."""
+    def __init__(
+        self,
+        prompt: Sequence[int],
+        cancel: Callable[[], None],
+        wakes: Wakes,
+        compute: Callable[[], object] | None = None,
+    ) -> None:
+        """Made by `Engine.submit`; the engine calls `wakes.send` after each pass.
+
+        With `compute` a reader that finds no token calls it, and waits for no other thread.
+        """
         self.prompt = tuple(prompt)
         self.ids: list[int] = []
         """The tokens chosen so far."""
@@ -55,9 +64,11 @@ class Stream:
         self.times: list[float] = []
         """When each token came, on the clock of `time.perf_counter`."""
         self._cancel = cancel
+        self._compute = compute
         self._items: deque[Sampled] = deque()
         self._texts: list[str] = []
         self._changed = threading.Condition()
+        self._ended = threading.Event()
         self._wakes = wakes
         self._waiting: list[asyncio.Future[None]] = []
 
@@ -66,7 +77,12 @@ class Stream:
         self._cancel()
 
     def result(self) -> list[int]:
-        """Wait for the end; return the ids of all tokens."""
+        """Wait for the end; return the ids of all tokens.
+
+        Nothing wakes this thread before, so that it takes no time from those that compute.
+        """
+        if self._compute is None:
+            self._ended.wait()
         for _ in self:
             pass
         return list(self.ids)
@@ -75,6 +91,8 @@ class Stream:
         return self
 
     def __next__(self) -> Sampled:
+        while self._compute is not None and not self._items and not self.finish:
+            self._compute()
         with self._changed:
             while not self._items and not self.finish:
                 self._changed.wait()
@@ -138,6 +156,7 @@ class Stream:
             self._texts.append(text)
             self.finish, self.error = finish, error
             self._wake()
+            self._ended.set()
 
     def _wake(self) -> None:
         self._changed.notify_all()

@@ -68,6 +68,7 @@ def generate(
         texts=params.n,
         kv=kv,
         on_failure=remembering.on_failure,
+        threaded=False,
     ) as engine:
         results = [Result(s) for s in engine.submit_all([ids], params)]
         for result in results:
