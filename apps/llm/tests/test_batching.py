@@ -317,7 +317,9 @@ def test_logits_in_a_shared_pass_are_those_of_a_lone_one(
     with ExitStack() as stack:
         backends = [stack.enter_context(tp.open(name)) for name in devices]
         model = stack.enter_context(load_model(path, backends))
-        runner = Runner(model, 6, most=5, kv=tp.F32, on_failure="raise", restore=lambda: None)
+        runner = Runner(
+            model, 6, most=5, context=PAGE, kv=tp.F32, on_failure="raise", restore=lambda: None
+        )
         stack.enter_context(runner)
         for page, ids in enumerate(texts):
             runner.run([Reading(ids[:-1], 0, [page], wanted=0)])
@@ -329,6 +331,19 @@ def test_logits_in_a_shared_pass_are_those_of_a_lone_one(
             assert np.abs(found - expected).max() <= most * np.abs(expected).max()
         for (found,), expected in zip(runner.run(last), lone, strict=True):
             assert np.abs(found - expected).max() <= most * np.abs(expected).max()
+
+
+def test_pass_in_which_many_prompts_end_reads_no_single_token_of_another(
+    model: LanguageModel, lone: Lone
+) -> None:
+    batcher = Batcher(model, 16, most=16, kv=tp.F32)
+    # A pass reads 64 of these 68 tokens: seven whole prompts, and one token would be left.
+    prompts = [prompt(seed, count) for seed, count in enumerate((9,) * 7 + (5,))]
+
+    found = run(batcher, *(text(ids, 3) for ids in prompts))
+    batcher.close()
+
+    assert found == [lone.ids(ids, 3) for ids in prompts]
 
 
 def test_pace_grows_while_passes_are_short_and_shrinks_when_they_are_long() -> None:

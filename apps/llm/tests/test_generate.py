@@ -49,12 +49,13 @@ def test_generation_ends_after_the_tokens_asked_for(session: Session) -> None:
 
 
 def test_generation_ends_before_the_token_that_ends_the_text(session: Session) -> None:
-    ids = list(generate(session, PROMPT, tokens=10))
+    params = SamplingParams(temperature=1.0, seed=1)
+    ids = list(generate(session, PROMPT, tokens=10, sampler=Sampler(params)))
     first = next(i for i in range(1, 10) if ids[i] not in ids[:i])
     ends_with(session.model, ids[first])
     session.rewind()
 
-    assert list(generate(session, PROMPT, tokens=10)) == ids[:first]
+    assert list(generate(session, PROMPT, tokens=10, sampler=Sampler(params))) == ids[:first]
 
 
 def test_generation_ends_where_the_context_is_full(session: Session) -> None:

@@ -264,6 +264,8 @@ class Batcher:
         found = []
         for text in list(self.running):
             count = 1 if text.unread == 1 else min(text.unread, left)
+            if count == 1 < text.unread:
+                continue  # it would be read as a single token, for which the shape has no place
             wanted = int(count == text.unread)
             if count > 1 and wanted > ending:
                 count, wanted = count - 1, 0  # it ends in the next pass
