@@ -147,7 +147,7 @@ class QueuedBackend(SimtBackend):
             held.popleft()
         held.append((over, data))
 
-    def _let_go(self) -> None:
+    def _release_held(self) -> None:
         """Give up host memory: all work is done."""
         # Any thread may wait: what another one holds at this moment stays in the old deque.
         self._held = deque()

@@ -137,6 +137,7 @@ class Resource:
         if not self._children:
             self._let_go()
 
+    @final
     def _let_go(self) -> None:
         self._closed = True
         try:
@@ -148,6 +149,7 @@ class Resource:
         finally:
             self._leave()
 
+    @final
     def _leave(self) -> None:
         parent = self.parent
         if parent is None:
@@ -156,6 +158,7 @@ class Resource:
         if parent._orphaned and not parent._children and not parent._closed:
             parent._let_go()
 
+    @final
     def _closes_now(self) -> bool:
         with self._closing:
             first, self._closed = not self._closed, True

@@ -116,7 +116,7 @@ class CudaBackend(QueuedBackend):
     def _synchronize(self) -> None:
         with driver_errors(self.name):
             self.stream.synchronize()
-        self._let_go()
+        self._release_held()
 
     def _close(self) -> None:
         self.stream, self.sides = None, ()

@@ -190,7 +190,7 @@ class ReferencePlan(CPUPlan):
     _rooms: Sequence[Buffer] = ()
 
     def _look(self) -> Look:
-        self._leave()
+        self._free_rooms()
         inner = [node for group in self.bound.groups for node in group.inner]
         kind = self.backend.device.buffer_type
         self._rooms = [kind.alloc(kind.alloc_size(node)) for node in inner]
@@ -203,14 +203,14 @@ class ReferencePlan(CPUPlan):
             step()
         super()._run()
 
-    def _leave(self) -> None:
+    def _free_rooms(self) -> None:
         rooms, self._rooms = self._rooms, ()
         for room in rooms:
             room.close()
 
     def _close(self) -> None:
         super()._close()
-        self._leave()
+        self._free_rooms()
 
 
 def _count_writes(nodes: Iterable[Tensor], tools: Tools) -> None:

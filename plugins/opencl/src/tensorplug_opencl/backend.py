@@ -95,7 +95,7 @@ class OpenCLBackend(QueuedBackend):
     def _synchronize(self) -> None:
         with map_driver_errors(ERRORS, self.name):
             self.queue.finish()
-        self._let_go()
+        self._release_held()
 
     def _close(self) -> None:
         self.queue = None
