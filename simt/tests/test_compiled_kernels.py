@@ -42,7 +42,7 @@ LIMITS = Limits(
         "gated_linear_attn": 255,
         "lightning_indexer": 255,
         "product": 128,
-        "product_tile": 128,
+        "product_tile": 160,  # for sm_70
         "rwkv_wkv6": 255,
         "rwkv_wkv7": 255,
         "ssm_scan": 255,

@@ -33,11 +33,9 @@ def compute(stream):
         print(json.dumps(run.run({x: np.ones((3, 64), np.float32)})[y].tolist()))
 """
 OPENCL = """
-from tensorplug_opencl import drivers, facts
+from tensorplug_opencl import drivers
 from tensorplug_opencl.device import OpenCLDevice
-from tensorplug_opencl.tuning import choice_file
-(driver,) = [d for d in drivers.devices() if d.platform.name.startswith(NAME)]
-choice_file(driver).add({"a": "wide"})
+(driver,) = [d for d in drivers.devices() if d.platform.name.startswith('Portable')]
 compute(OpenCLDevice("opencl:0", driver).open())
 """
 EMULATOR = """
@@ -53,8 +51,7 @@ built = build(next(case for case in SMALL if case.op == "soft_max"), 0)
 print(json.dumps(expected.expected(built, [built.node])[0].tolist()))
 """
 PROGRAMS = {
-    "intel": "NAME = 'Intel'" + OPENCL,
-    "pocl": "NAME = 'Portable'" + OPENCL,
+    "pocl": OPENCL,
     "emulator": EMULATOR,
     "reference": REFERENCE,
 }
@@ -204,11 +201,10 @@ def _needs(program: str) -> None:
         missing = pytest.importorskip("tensorplug_emulator").missing()
         if missing:
             pytest.skip(missing)
-    if program in ("intel", "pocl"):
+    if program == "pocl":
         drivers = pytest.importorskip("tensorplug_opencl.drivers")
-        names = {"intel": "Intel", "pocl": "Portable"}
-        if not any(d.platform.name.startswith(names[program]) for d in drivers.devices()):
-            pytest.skip(f"the driver {program} is not installed")
+        if not any(d.platform.name.startswith("Portable") for d in drivers.devices()):
+            pytest.skip("the driver PoCL is not installed")
 
 
 def test_damaged_caches_change_no_result_and_say_one_line_at_most(

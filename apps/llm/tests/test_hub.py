@@ -313,7 +313,7 @@ def test_unknown_architecture_is_refused_before_the_download(
 
     error = refused(tiny, wrong)
 
-    assert error.startswith(f"hf:{REPO}:{FILE}: architecture 'rwkv7' is not supported")
+    assert error.startswith(f"hf:{REPO}:{FILE}: architecture 'rwkv7' is not installed")
 
 
 def test_unknown_tensor_type_is_refused_before_the_download(

@@ -10,6 +10,7 @@ import tensorplug_emulator as emulator
 from tensorplug import transfer
 from tensorplug.dtypes import NVFP4, Q4_1, Q5_0
 from tensorplug.fusion.matching import find_groups
+from tensorplug_cpu.reference import encode
 from tensorplug_emulator import Order, spaces
 from tensorplug_emulator.device import EmulatedDevice
 from tensorplug_emulator.metal import emulated_metal, expanded
@@ -22,8 +23,8 @@ from tensorplug_testing.running import bind
 pytestmark = pytest.mark.skipif(bool(emulator.missing()), reason=emulator.missing())
 
 
-def leaf(name, *shape):
-    return tp.input(name, shape, tp.F32)
+def leaf(name, *shape, dtype=tp.F32):
+    return tp.input(name, shape, dtype)
 
 
 def chain(op, count, length=96):
@@ -70,6 +71,8 @@ def combined(experts=3):
 
 
 def weight(name, *shape, dtype):
+    if dtype is NVFP4:  # nothing on the device encodes it
+        return leaf(name, *shape, dtype=dtype)
     return tp.cast(leaf(name, *shape), dtype) if dtype is not tp.F32 else leaf(name, *shape)
 
 
@@ -171,6 +174,7 @@ def outcome(device, part):
     rng = np.random.default_rng(3)
     leafs = sorted(part.leafs, key=lambda t: t.name)
     values = {t: rng.normal(size=t.shape).astype(np.float32) for t in leafs}
+    values |= {t: encode(t.dtype, v) for t, v in values.items() if t.dtype.is_block}
     ids = np.array([4, 0, 5], np.int32)
     values |= {t: ids.reshape(t.shape) for t in part.leafs if t.dtype is tp.I32}
     bindings = bind(device, part, values)
