@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from tensorplug_cuda.device import CudaDevice
 
 CACHE = Cache("cuda", ".cubin")
-"""Programs by architecture, driver, options and text, and measured choices."""
+"""Programs by architecture, driver, options and text."""
 
 
 class Programs(Built):

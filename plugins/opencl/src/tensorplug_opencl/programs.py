@@ -23,7 +23,7 @@ from tensorplug_simt.program import Launch
 from tensorplug_simt.source import source
 
 CACHE = Cache("opencl", ".bin")
-"""Programs by platform, device, driver, options and text, and timed choices."""
+"""Programs by platform, device, driver, options and text."""
 NEWER = frozenset({"SUBGROUP", "DOT"})
 """Constants of kernels that need more than OpenCL C 1.2, which every device has."""
 
