@@ -50,11 +50,15 @@
   });
 
   const find = document.getElementById("find");
+  // A row is found by what it is, not by what it reads.
+  const texts = new Map(
+    rows.map((row) => [row, row.dataset.tip.replace(/\nreads .*$/, "").toLowerCase()]),
+  );
   let matches = [];
   let next = 0;
   find.addEventListener("input", () => {
     const wanted = find.value.trim().toLowerCase();
-    matches = wanted ? rows.filter((row) => row.dataset.tip.toLowerCase().includes(wanted)) : [];
+    matches = wanted ? rows.filter((row) => texts.get(row).includes(wanted)) : [];
     rows.forEach((row) => row.classList.toggle("dim", wanted !== "" && !matches.includes(row)));
     document.getElementById("found").textContent = wanted ? `${matches.length} of ${rows.length}` : "";
     next = 0;
