@@ -21,6 +21,23 @@ LONG, MANY = 900, 31
 """Tokens and texts of an answer that does not end by itself before a test stops it."""
 BEGUN = ".answer .text > *"
 """What is on the page as soon as an answer has begun."""
+HALVES = """() => {
+  const real = window.fetch;
+  window.fetch = async (...request) => {
+    const answer = new Uint8Array(await (await real(...request)).arrayBuffer());
+    const half = answer.length >> 1;
+    return new Response(new ReadableStream({
+      start(body) {
+        body.enqueue(answer.subarray(0, half));
+        window.finish = () => {
+          body.enqueue(answer.subarray(half));
+          body.close();
+        };
+      },
+    }));
+  };
+}"""
+"""Gives the page one half of the server's answer at once, and the other when `finish` is called."""
 SHOW = """async (text) => {
   const { show } = await import("/page/markdown.js");
   const shown = document.createElement("div");
@@ -167,11 +184,14 @@ def test_files_need_no_key_and_what_they_ask_for_does(locked: ServerProcess) -> 
 
 
 def test_answer_comes_in_parts_with_its_speed(page: Any, server: ServerProcess) -> None:
-    page.evaluate("localStorage['tensorplug.settings'] = '{\"max_tokens\": 300, \"seed\": 1}'")
+    settings = {"max_tokens": 300, "seed": 1, "logit_bias": {END: -100}}
+    page.evaluate("(all) => localStorage['tensorplug.settings'] = all", json.dumps(settings))
+    page.evaluate(HALVES)
 
     ask(page, "hello")
     page.wait_for_selector(BEGUN)
     early = len(page.locator(".answer .text").inner_text())
+    page.evaluate("finish()")
     page.wait_for_selector(".again")
 
     assert len(page.locator(".answer .text").inner_text()) > early
