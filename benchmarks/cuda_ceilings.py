@@ -56,6 +56,9 @@ def limits(bench: Bench) -> dict[str, float]:
         what: [rate for rate in ways.values() if isinstance(rate, float)]
         for what, ways in found.items()
     }
+    if bench.emulated:
+        # A rehearsal tells no number: any will do for what the stand-in for CuPy cannot measure.
+        known = {what: rates or [1.0] for what, rates in known.items()}
     if not any(known.values()):
         raise NotRun(f"no ceiling could be measured: {found}")
     return {what: max(rates) for what, rates in known.items() if rates}
