@@ -110,6 +110,7 @@ CONTENTS = {
             "starcoder2 = tensorplug_llm.arch.starcoder2:STARCODER2",
         ],
     ),
+    "llm-tensorplug": (set(), ["[llm]", "tensorplug = llm_tensorplug"]),
 }
 """Patterns of all files that are not Python modules, and the lines of the entry points."""
 COMPILED = {"tensorplug_native/_native.so"}
