@@ -40,7 +40,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def url() -> Iterator[str]:
     """A server with a key."""
-    options = ("--port", "0", "--device", "cpu?threads=1", "--context", "256", "--api-key", KEY)
+    device = "cpu?threads=1&activations=f32"  # equal prompts get equal answers, cached or not
+    options = ("--port", "0", "--device", device, "--context", "256", "--api-key", KEY)
     command = [sys.executable, "-c", SERVE, "serve", MODEL, *options]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None

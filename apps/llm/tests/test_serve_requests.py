@@ -8,9 +8,12 @@ import pytest
 from tensorplug.errors import OptionError
 from tensorplug_llm.serve import requests
 from tensorplug_llm.serve.errors import ServeError
-from tensorplug_llm.serve.guard import refusal_of
 from tensorplug_llm.serve.limits import Key, Limits, check_exposure, check_length
 from tensorplug_llm.serve.reading import parse
+
+guard = pytest.importorskip(
+    "tensorplug_llm.serve.guard", reason="not installed: pip install 'tensorplug-llm[serve]'"
+)
 
 CHAT: dict[str, Any] = {"messages": [{"role": "user", "content": "hello"}]}
 
@@ -160,7 +163,7 @@ def test_wrong_chat_request_is_refused(values: Any, message: str) -> None:
     with pytest.raises((ServeError, OptionError)) as caught:
         requests.chat_request(values)
 
-    refusal = refusal_of(caught.value)
+    refusal = guard.refusal_of(caught.value)
     assert (str(refusal), refusal.status) == (message, 400)
 
 
