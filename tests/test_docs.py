@@ -27,6 +27,7 @@ LINKS = [
     pytest.param(page, link, id=f"{page.relative_to(ROOT)}-{link}")
     for page in PAGES
     for link in re.findall(r"\]\(([^)#]+)\)", page.read_text(encoding="utf-8"))
+    if "://" not in link
 ]
 COMMANDS = {
     command
