@@ -19,6 +19,8 @@ PATIENCE = 5.0
 """Seconds in which a server must list its models: each command of `llm` asks for them."""
 NO_KEY = "none"
 """Sent to servers without a key: the client of OpenAI's API demands one."""
+NO_LIST = (httpx2.HTTPError, httpx2.InvalidURL, ValueError, KeyError, TypeError)
+"""What `served` raises where there is no server, or something else answers."""
 OWN = ("top_k", "min_p", "typical_p", "repeat_penalty", "repeat_last_n")
 """Options that OpenAI's API does not have."""
 
@@ -86,7 +88,7 @@ def key(explicit: str | None = None) -> str:
 
 
 def served() -> list[str]:
-    """Names of the server's models. Raises httpx2.HTTPError, ValueError, KeyError."""
+    """Names of the server's models. Raises one of `NO_LIST`."""
     headers = {"Authorization": f"Bearer {key()}"}
     answer = httpx2.get(f"{server()}/v1/models", headers=headers, timeout=PATIENCE)
     answer.raise_for_status()
@@ -98,7 +100,7 @@ def register_models(register: Callable[..., None]) -> None:
     """Name the models of the server; none where no server answers."""
     try:
         names = served()
-    except (httpx2.HTTPError, httpx2.InvalidURL, ValueError, KeyError, TypeError):
+    except NO_LIST:
         return  # `llm tensorplug` says why
     for name in names:
         register(ServedModel(name), AsyncServedModel(name))
@@ -113,7 +115,7 @@ def register_commands(cli: click.Group) -> None:
         """List the models of the tensorplug-llm server, or say why there are none."""
         try:
             names = served()
-        except (httpx2.HTTPError, httpx2.InvalidURL, ValueError, KeyError, TypeError) as error:
+        except NO_LIST as error:
             raise click.ClickException(
                 f"{server()}: {error}; start `tensorplug-llm serve MODEL`, name another address in "
                 f"{URL_VARIABLE}, or set the key with `llm keys set {ALIAS}`"

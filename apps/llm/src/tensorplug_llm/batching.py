@@ -175,9 +175,9 @@ class Batcher:
         start, plans = time.perf_counter(), self.runner.plans
         logits = self.runner.run([reading for _, reading in batch])
         seconds = time.perf_counter() - start
-        counts = [len(reading.ids) for _, reading in batch]
-        if 1 in counts and plans == self.runner.plans:
-            self._pace.note(sum(n for n in counts if n > 1), seconds)
+        joined = [len(reading.ids) for _, reading in batch if not reading.is_single]
+        if len(joined) < len(batch) and plans == self.runner.plans:
+            self._pace.note(sum(joined), seconds)
         for (text, reading), rows in zip(batch, logits, strict=True):
             text.read += len(reading.ids)
             if reading.wanted:
@@ -264,13 +264,11 @@ class Batcher:
         found = []
         for text in list(self.running):
             count = 1 if text.unread == 1 else min(text.unread, left)
-            if count == 1 < text.unread:
-                continue  # it would be read as a single token, for which the shape has no place
             wanted = int(count == text.unread)
-            if count > 1 and wanted > ending:
+            if text.unread > 1 and wanted > ending:
                 count, wanted = count - 1, 0  # it ends in the next pass
             if count and text in self.running and self._make_room(text, text.read + count):
-                if count > 1:
+                if text.unread > 1:
                     left, ending = left - count, ending - wanted
                 ids = text.ids[text.read : text.read + count]
                 found.append((text, Reading(ids, text.read, text.pages, wanted)))

@@ -128,9 +128,9 @@ class Engine(Resource):
         each draws by a seed of its own. The text of the stream has control tokens only where they
         are `shown`. Raises OptionError, PromptTooLong, QueueFull.
         """
-        return self._take([self._text(prompt, params or SamplingParams(), priority, index, shown)])[
-            0
-        ]
+        text = self._text(prompt, params or SamplingParams(), priority, index, shown)
+        (stream,) = self._take([text])
+        return stream
 
     def submit_all(
         self,

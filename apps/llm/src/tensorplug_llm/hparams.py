@@ -221,7 +221,7 @@ def read_experts(
         return None
     return Experts(
         count=count,
-        used=read.size("expert_used_count", most=count),
+        used=read.used_experts(),
         feed_forward=feed_forward,
         shared_feed_forward=shared_feed_forward,
         normalized=normalized,

@@ -52,8 +52,8 @@ class Shapes:
 
     def of(self, readings: Sequence[Reading]) -> Shape:
         """The shape of a pass over these readings."""
-        joined = sum(len(r.ids) for r in readings if len(r.ids) > 1)
-        singles = sum(len(r.ids) == 1 for r in readings)
+        joined = sum(len(r.ids) for r in readings if not r.is_single)
+        singles = sum(r.is_single for r in readings)
         highest = max(max(r.pages[: pages_of(r.start + len(r.ids))]) for r in readings)
         rows = (highest + 1) * PAGE
         if not joined:

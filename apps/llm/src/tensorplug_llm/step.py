@@ -23,6 +23,8 @@ _ROWS = np.arange(PAGE, dtype=np.int32)
 class Shape:
     """Tokens of a pass: `singles`, each of another sequence, then `joined` ones of any sequences.
 
+    Singles are all readings that are `is_single`, and only these.
+
     Attention sees the first `reach` cache rows. The logits of `chosen` tokens are computed, or
     those of all tokens where it is 0.
     """
@@ -50,6 +52,11 @@ class Reading:
     start: int
     pages: Sequence[int]
     wanted: int = 1
+
+    @property
+    def is_single(self) -> bool:
+        """Whether it is one token whose logits are wanted, as in texts that are being continued."""
+        return len(self.ids) == 1 and self.wanted == 1
 
 
 class Masks:
@@ -155,7 +162,7 @@ class Step:
         single, joined, firsts = 0, self.shape.singles, []
         for reading in readings:
             count = len(reading.ids)
-            if count == 1 and self.shape.singles:
+            if reading.is_single:
                 firsts.append(single)
                 single += 1
             else:

@@ -91,16 +91,27 @@ class Stream:
         return self
 
     def __next__(self) -> Sampled:
+        self._await()
+        if self._items:
+            return self._items.popleft()
+        raise StopIteration
+
+    def take(self) -> tuple[list[Sampled], str]:
+        """What `ready` returns, for threads."""
+        self._await()
+        return self._taken()
+
+    def _await(self) -> None:
+        """Wait until there are tokens or the text has ended, as `_arrival` does."""
         while self._compute is not None and not self._items and not self.finish:
             self._compute()
         with self._changed:
             while not self._items and not self.finish:
                 self._changed.wait()
             if self._items:
-                return self._items.popleft()
+                return
         if self.error is not None:
             raise self.error
-        raise StopIteration
 
     def __aiter__(self) -> "Stream":
         return self
@@ -117,6 +128,9 @@ class Stream:
         There are none at the end of the text, only characters that were held back until then.
         """
         await self._arrival()
+        return self._taken()
+
+    def _taken(self) -> tuple[list[Sampled], str]:
         with self._changed:
             found, text = list(self._items), "".join(self._texts)
             self._items.clear()

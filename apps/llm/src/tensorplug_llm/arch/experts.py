@@ -2,12 +2,15 @@
 
 import functools
 import math
+from collections.abc import Callable
 
 import tensorplug as tp
 from tensorplug import Tensor
 from tensorplug_llm.arch.architecture import Pass
 from tensorplug_llm.arch.blocks import linear
 
+Gated = Callable[[Tensor, Tensor], Tensor]
+"""An activation of two inputs: the gate, and what it lets through."""
 LEAST_SUM = 2.0**-14
 """Weights of experts are divided by no less: the smallest normal half."""
 
@@ -24,11 +27,7 @@ def mixture(p: Pass, layer: int, x: Tensor) -> Tensor:
     if experts.scale != 1.0:
         weights = tp.scale(weights, experts.scale)
 
-    rows = tp.reshape(x, (p.tokens, 1, x.ne[0]))
-    gate = by_expert(p, rows, ids, f"{block}.ffn_gate_exps")
-    up = by_expert(p, rows, ids, f"{block}.ffn_up_exps")
-    y = by_expert(p, tp.swiglu(gate, up), ids, f"{block}.ffn_down_exps")
-    y = weighted_sum(p, y, weights)
+    y = results(p, block, x, ids, weights, tp.swiglu)
     return tp.add(y, _shared(p, block, x)) if experts.shared_feed_forward else y
 
 
@@ -36,6 +35,15 @@ def picked(p: Pass, scores: Tensor, ids: Tensor) -> Tensor:
     """The scores of the experts `ids` [used, tokens]."""
     table = tp.reshape(scores, (p.tokens, scores.ne[0], 1))
     return tp.reshape(tp.get_rows(table, ids), (p.tokens, ids.ne[0]))
+
+
+def results(p: Pass, block: str, x: Tensor, ids: Tensor, weights: Tensor, gated: Gated) -> Tensor:
+    """Sum of the results of the experts `ids`, each times its weight [used, tokens]."""
+    rows = tp.reshape(x, (p.tokens, 1, x.ne[0]))
+    gate = by_expert(p, rows, ids, f"{block}.ffn_gate_exps")
+    up = by_expert(p, rows, ids, f"{block}.ffn_up_exps")
+    y = by_expert(p, gated(gate, up), ids, f"{block}.ffn_down_exps")
+    return weighted_sum(p, y, weights)
 
 
 def by_expert(p: Pass, x: Tensor, ids: Tensor, name: str) -> Tensor:

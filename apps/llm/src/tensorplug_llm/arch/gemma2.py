@@ -23,19 +23,22 @@ def read(file: GGUFFile) -> HParams:
     """Hyper-parameters of a Gemma 2 model."""
     hp = read_hparams(file, "gemma2", rope_mode="neox")
     more = HParamsReader(file, "gemma2")
-    # Only the 27B model scales by the embedding's share of a head instead of the head's own size.
-    is_27b = hp.layers == LAYERS_OF_27B
-    scaled_by = hp.embedding // hp.heads if is_27b else hp.key_length
     return replace(
         hp,
         embedding_scale=math.sqrt(hp.embedding),
-        attention_scale=1.0 / math.sqrt(scaled_by),
+        attention_scale=attention_scale(hp, LAYERS_OF_27B),
         attention_softcap=more.number("attn_logit_softcapping", SCORE_CAP),
         logit_softcap=more.number("final_logit_softcapping", LOGIT_CAP),
         window=more.size("attention.sliding_window", WINDOW),
         local_layers=local_layers(more, hp.layers, GLOBAL_EVERY),
         local_rope=replace(hp.rope, base=more.number("rope.freq_base_swa", hp.rope.base)),
     )
+
+
+def attention_scale(hp: HParams, layers_of_27b: int) -> float:
+    """Only the 27B model scales by the embedding's share of a head, not by the head's own size."""
+    is_27b = hp.layers == layers_of_27b
+    return 1.0 / math.sqrt(hp.embedding // hp.heads if is_27b else hp.key_length)
 
 
 def layer_tensors(hp: HParams) -> tuple[Expected, ...]:

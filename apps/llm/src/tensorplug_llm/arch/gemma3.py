@@ -6,10 +6,9 @@ Norms before and after each block, GeGLU, and other rotary frequencies in layers
 import math
 from dataclasses import replace
 
-from tensorplug import Tensor
 from tensorplug.gguf import GGUFFile
-from tensorplug_llm.arch import passes
-from tensorplug_llm.arch.architecture import Architecture, Pass
+from tensorplug_llm.arch.architecture import Architecture
+from tensorplug_llm.arch.gemma2 import attention_scale, forward
 from tensorplug_llm.arch.tables import Expected, block_tensors, head_norm_tensors, norm_tensors
 from tensorplug_llm.hparams import HParams, HParamsReader, local_layers, read_hparams
 
@@ -24,13 +23,10 @@ def read(file: GGUFFile) -> HParams:
     hp = read_hparams(file, "gemma3", rope_mode="neox")
     more = HParamsReader(file, "gemma3")
     window = more.size_or_0("attention.sliding_window")
-    # Only the 27B model scales by the embedding's share of a head instead of the head's own size.
-    is_27b = hp.layers == LAYERS_OF_27B
-    scaled_by = hp.embedding // hp.heads if is_27b else hp.key_length
     return replace(
         hp,
         embedding_scale=math.sqrt(hp.embedding),
-        attention_scale=1.0 / math.sqrt(scaled_by),
+        attention_scale=attention_scale(hp, LAYERS_OF_27B),
         logit_softcap=more.number_or_0("final_logit_softcapping"),
         window=window,
         local_layers=local_layers(more, hp.layers, GLOBAL_EVERY) if window else frozenset(),
@@ -45,11 +41,6 @@ def layer_tensors(hp: HParams) -> tuple[Expected, ...]:
         *head_norm_tensors(hp),
         *norm_tensors(hp, "post_attention_norm", "post_ffw_norm"),
     )
-
-
-def forward(p: Pass) -> Tensor:
-    """Blocks with norms on both sides, and GeGLU."""
-    return passes.sandwich(p, "geglu")
 
 
 GEMMA3 = Architecture("gemma3", read, layer_tensors, forward)

@@ -10,7 +10,7 @@ from tensorplug import Tensor
 from tensorplug.gguf import GGUFFile
 from tensorplug_llm.arch.architecture import Architecture, Pass
 from tensorplug_llm.arch.blocks import attention, embed, linear, logits, norm
-from tensorplug_llm.arch.experts import by_expert, picked, weighted_sum
+from tensorplug_llm.arch.experts import picked, results
 from tensorplug_llm.arch.tables import Expected, attention_tensors, expert_tensors, norm_tensors
 from tensorplug_llm.hparams import (
     HParams,
@@ -69,11 +69,7 @@ def _experts(p: Pass, block: str, x: Tensor) -> Tensor:
     scores = linear(p, x, f"{block}.ffn_gate_inp")
     ids = tp.top_k(scores, p.hparams.experts.used, name=f"{block}.ffn_experts")
     weights = tp.soft_max(picked(p, scores, ids))
-    rows = tp.reshape(x, (p.tokens, 1, x.ne[0]))
-    gate = by_expert(p, rows, ids, f"{block}.ffn_gate_exps")
-    up = by_expert(p, rows, ids, f"{block}.ffn_up_exps")
-    y = by_expert(p, tp.swiglu_oai(gate, up), ids, f"{block}.ffn_down_exps")
-    return weighted_sum(p, y, weights)
+    return results(p, block, x, ids, weights, tp.swiglu_oai)
 
 
 GPT_OSS = Architecture(NAME, read, layer_tensors, forward)

@@ -16,7 +16,6 @@ from tensorplug_llm.engine import Engine, Timings, timings_of
 from tensorplug_llm.model import LanguageModel, context_size
 from tensorplug_llm.sampling import Sampled, SamplingParams
 from tensorplug_llm.stream import Stream
-from tensorplug_llm.tokenizer import StreamDecoder
 
 KV_TYPES = {"f16": tp.F16, "f32": tp.F32}
 MOST_GRAMMAR = 1 << 20
@@ -74,7 +73,7 @@ def generate(
         for result in results:
             if not as_json and not chat:
                 write(prompt)
-            for piece in result.pieces(model.tokenizer.stream(stop=params.stop)):
+            for piece in result.pieces():
                 if piece and not as_json:
                     write(piece)
             if not as_json:
@@ -94,17 +93,16 @@ class Result:
     text: str = ""
     sampled: list[Sampled] = field(default_factory=list)
 
-    def pieces(self, decoder: StreamDecoder) -> Iterator[str]:
+    def pieces(self) -> Iterator[str]:
         """The text, as it comes."""
-        for sampled in self.stream:
-            self.sampled.append(sampled)
-            yield self._added(decoder.feed(sampled.token))
-        if not decoder.stopped:
-            yield self._added(decoder.finish())
-
-    def _added(self, piece: str) -> str:
+        sampled, piece = self.stream.take()
+        while sampled:
+            self.sampled += sampled
+            self.text += piece
+            yield piece
+            sampled, piece = self.stream.take()
         self.text += piece
-        return piece
+        yield piece
 
 
 def _save_graph(model: LanguageModel, file: Path, kv: tp.DType | None) -> None:
