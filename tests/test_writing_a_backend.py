@@ -153,3 +153,26 @@ def test_ruff_finds_nothing_in_the_new_backend(written, command):
     )
 
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.long
+def test_types_of_the_page_s_result_hold(author):
+    assert not mypy_in(author.folder)
+
+
+@pytest.mark.long
+def test_types_of_the_new_backend_hold(written):
+    assert not mypy_in(written)
+
+
+def mypy_in(folder: Path) -> str:
+    """What mypy finds in a backend, strictly."""
+    pytest.importorskip("mypy")
+    done = subprocess.run(
+        [sys.executable, "-m", "mypy", "--strict", "--no-error-summary", "src"],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=folder,
+    )
+    return done.stdout + done.stderr

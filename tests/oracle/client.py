@@ -22,8 +22,8 @@ from tensorplug_cpu import reference
 from tensorplug_testing.cases.case import Built
 
 Array = npt.NDArray[Any]
-PATIENCE = 60.0
-"""Seconds for one answer."""
+PATIENCE = 600.0
+"""Seconds for one answer, also where other work stops the machine for minutes."""
 
 SPEECHLESS = "the process ended with status"
 
