@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[1]
 FOLDERS = (
     *(".", "docs", "docs/*", "core", "testing", "simt", "emulator"),
     *("plugins/*", "apps/*", "benchmarks"),
-    "tests",
+    *("tests", "examples", "examples/*"),
 )
 PAGES = sorted(page for folder in FOLDERS for page in ROOT.glob(f"{folder}/*.md"))
 PROGRAM = re.compile(r"```python\n(.*?)```(?:\s*```text\n(.*?)```)?", re.DOTALL)

@@ -9,6 +9,7 @@ from tensorplug.device import transfer
 from tensorplug.device.backend import Backend
 from tensorplug.device.buffer import Buffer, BufferUsage
 from tensorplug.device.device import Device, DeviceType
+from tensorplug.device.importing import from_dlpack
 from tensorplug.device.observing import MAKERS
 from tensorplug.device.part import Part
 from tensorplug.dtypes import (
@@ -171,6 +172,7 @@ __all__ = [
     "devices_of",
     "dtype",
     "features",
+    "from_dlpack",
     "hookimpl",
     "load",
     "load_all",

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from tensorplug.device.buffer import Buffer, BufferType, BufferUsage, MultiBuffer, as_bytes
+from tensorplug.device.foreign import as_host
 from tensorplug.dtypes import DType, DTypeLike
-from tensorplug.dtypes import dtype as dtype_of
 from tensorplug.errors import (
     BufferTooLarge,
     DTypeError,
@@ -96,10 +96,11 @@ def place(
 ) -> Tensor:
     """Return a persistent tensor with a copy of `data` in a buffer of its own.
 
-    Its type is `dtype`, by default that of `data`; `host_data` describes the data for each type.
+    `data` is an array of any library with DLPack, or anything that NumPy makes an array of. The
+    type is `dtype`, by default that of `data`; `host_data` describes the data for each type.
     """
-    array = np.asarray(data)
-    spec = _spec(name, array, dtype_of(array.dtype if dtype is None else dtype))
+    array, kind = as_host(data, dtype)
+    spec = _spec(name, array, kind)
     _check_placeable(spec, buffer_type)
     stored = host_data(spec, array)
     size = align(buffer_type.alloc_size(spec), buffer_type.alignment)
@@ -123,11 +124,12 @@ def _spec(name: str, array: Array, kind: DType) -> Tensor:
 def host_data(tensor: Tensor, data: Any) -> Array:
     """Return `data` as the contiguous array that is stored for `tensor`.
 
-    Floats are converted to floats and integers to integers (float64 to f32; int64 to i32 if the
-    values fit). bf16 takes uint16; block types take stored bytes as uint8, with the last size in
+    `data` may be an array of any library with DLPack (`as_host`). Floats are converted to floats
+    and integers to integers (float64 to f32; int64 to i32 if the values fit). bf16 takes uint16 or
+    an array of bf16; block types take stored bytes as uint8, with the last size in
     bytes per row. Raises ShapeError, DTypeError.
     """
-    array = np.asarray(data)
+    array, _ = as_host(data, tensor.dtype)
     shape, kind = tensor.shape, tensor.dtype.storage
     if tensor.dtype.is_block:
         shape = (*tensor.shape[:-1], tensor.dtype.row_size(tensor.ne[0]))

@@ -2,7 +2,7 @@
 
 import contextlib
 from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tensorplug.device.device import Device
 from tensorplug.errors import GraphError, RunFailed, StaleResult, TensorplugError
@@ -55,6 +55,24 @@ class Results:
         """Where `output` lies on its device, without waiting or copying."""
         self._check(output)
         return self._bindings.where(output)
+
+    def shared(self, output: Tensor) -> Any:
+        """Wait for `output`; return an array with DLPack over its memory, without a copy.
+
+        NumPy's if the host reads the memory, and otherwise the device's (CuPy's for cuda); its
+        bytes change with the next run. Raises NotAllocated where a device shares no memory; then
+        `results[output]` copies. Raises StaleResult, GraphError, RunFailed.
+
+            tensor = torch.from_dlpack(schedule.run({x: batch}).shared(y))
+        """
+        place = self.tensor(output)
+        scheduler = self._schedule.scheduler
+        attempt = Attempt(scheduler, self._schedule)
+        with scheduler.turn:
+            self._check(output)
+            with attempt:
+                scheduler.wait(attempt)
+        return place.buffer.shared(output, place.offset)
 
     def _check(self, output: Tensor) -> None:
         graph, scheduler = self._schedule.graph, self._schedule.scheduler
