@@ -49,7 +49,7 @@ def theirs(model: Path, arguments: argparse.Namespace) -> list[str]:
 
 
 def with_bytecode(folder: str) -> dict[str, str]:
-    """Variables that let Python keep bytecode in a folder, as installers keep it beside modules."""
+    """Variables that let Python keep bytecode in a folder, as installers do."""
     environ = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
     return {**environ, "PYTHONPYCACHEPREFIX": folder}
 

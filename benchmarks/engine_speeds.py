@@ -88,8 +88,14 @@ def mixed(engine: Engine, repeat: int) -> dict[str, float]:
             lone += gaps(stream.times[8:40])
     p95 = statistics.quantiles(slow, n=20)[-1]
     alone = statistics.median(lone)
-    size = engine._batcher._pace.tokens
-    return {"tokens_at_once": size, "lone_s": alone, "mixed_p95_s": p95, "ratio": p95 / alone}
+    return {
+        "tokens_at_once": engine._batcher._pace.tokens,
+        "lone_s": alone,
+        "lone_p95_s": statistics.quantiles(lone, n=20)[-1],
+        "mixed_s": statistics.median(slow),
+        "mixed_p95_s": p95,
+        "ratio": p95 / alone,
+    }
 
 
 def python_share(engine: Engine, count: int) -> float:

@@ -368,3 +368,25 @@ def test_pace_stays_at_the_largest_size_that_is_short_enough() -> None:
         pace.note(pace.tokens, 1 + pace.tokens / 40)
 
     assert tokens[100:].count(32) >= 98
+
+
+def test_pace_is_not_misled_by_passes_that_another_program_held_up() -> None:
+    pace = Pace(2.0)
+    tokens = []
+
+    for number in range(400):
+        held_up = 5 if number % 20 == 0 else 1
+        pace.note(0, held_up * 1.0)
+        pace.note(pace.tokens, held_up * (1 + pace.tokens / 40))
+        tokens.append(pace.tokens)
+
+    assert tokens[100:].count(32) >= 285
+
+
+def test_pace_fits_the_first_size_after_one_pass() -> None:
+    pace = Pace(2.0)
+    pace.note(0, 1.0)
+
+    pace.note(pace.tokens, 1 + pace.tokens / 6)
+
+    assert pace.tokens == 4

@@ -3,7 +3,9 @@
 import heapq
 import itertools
 import time
+from collections import deque
 from collections.abc import Sequence
+from statistics import median
 from typing import TYPE_CHECKING, Protocol
 
 from tensorplug import DType
@@ -12,7 +14,7 @@ from tensorplug_llm.cache import PAGE, PagePool, pages_of
 from tensorplug_llm.prefixes import Match, Prefixes
 from tensorplug_llm.runner import Logits, Runner
 from tensorplug_llm.sampling import Sampled, Sampler
-from tensorplug_llm.shapes import ENDING, MIXED, batch
+from tensorplug_llm.shapes import ENDING, MIXED, batch, size_for
 from tensorplug_llm.step import Reading
 from tensorplug_llm.tokenizer import StreamDecoder
 
@@ -21,6 +23,8 @@ if TYPE_CHECKING:
 
 LEAST_COPIED = 8
 """Rows of a partly known page that are worth a copy."""
+REMEMBERED = 7
+"""Passes of one kind whose times are kept."""
 FORGOTTEN = 0.995
 """What is left, after each pass, of the time that a larger one took."""
 
@@ -74,39 +78,43 @@ class Text:
 class Pace:
     """How many tokens of prompts a pass may read while other texts wait for their next token.
 
-    As many as let it take up to `slowdown` times as long as passes without them. The next size up
-    is tried again after a while, as the texts change.
+    As many as let it take up to `slowdown` times as long as passes without them. What sizes add to
+    a pass is measured; for sizes not measured yet it is taken as proportional to the tokens. The
+    next larger size is tried again after a while. Medians: one pass in 20 or so takes five times
+    as long, because other programs took a processor.
     """
 
     def __init__(self, slowdown: float) -> None:
         self._slowdown = slowdown
-        self._alone = 0.0
-        self._seconds: dict[int, float] = {}
-        """How long passes take, by the tokens of prompts in them."""
-        self._place = 2
-
-    @property
-    def tokens(self) -> int:
+        self._alone = deque[float](maxlen=REMEMBERED)
+        """Seconds of passes without tokens of prompts."""
+        self._added: dict[int, deque[float]] = {}
+        """Seconds that tokens of prompts add to a pass, by size of their part of the shape."""
+        self.tokens = MIXED[2]
         """Tokens of prompts for the next pass."""
-        return MIXED[self._place]
 
     def note(self, joined: int, seconds: float) -> None:
         """Learn from a pass with single tokens and `joined` tokens of prompts."""
         if not joined:
-            self._alone = 0.8 * self._alone + 0.2 * seconds if self._alone else seconds
-        elif self._alone and joined == self.tokens:
-            self._seconds[joined] = (self._seconds.get(joined, seconds) + seconds) / 2
-            self._adapt(self._slowdown * self._alone)
+            self._alone.append(seconds)
+            return
+        if not self._alone:
+            return
+        alone, size = median(self._alone), size_for(joined, MIXED)
+        self._added.setdefault(size, deque(maxlen=REMEMBERED)).append(max(seconds - alone, 0.0))
+        most = (self._slowdown - 1) * alone
+        fitting = [size for size in MIXED if self._estimate(size) <= most]
+        self.tokens = max(fitting, default=MIXED[0])
+        self._forget(next((size for size in MIXED if size > self.tokens), 0))
 
-    def _adapt(self, most: float) -> None:
-        if self._seconds[self.tokens] > most:
-            self._place = max(self._place - 1, 0)
-        elif self._place + 1 < len(MIXED):
-            larger = MIXED[self._place + 1]
-            self._seconds[larger] = FORGOTTEN * self._seconds.get(larger, 0.0)
-            if self._seconds[larger] <= most:
-                del self._seconds[larger]
-                self._place += 1
+    def _estimate(self, size: int) -> float:
+        """Seconds that this many tokens add, by the next smaller size that was measured."""
+        known = max((n for n in self._added if n <= size), default=min(self._added))
+        return median(self._added[known]) * size / known
+
+    def _forget(self, size: int) -> None:
+        if size in self._added:
+            self._added[size] = deque((FORGOTTEN * s for s in self._added[size]), REMEMBERED)
 
 
 class Batcher:
