@@ -16,7 +16,7 @@ import gguf_mutations
 
 import tensorplug as tp
 from tensorplug.errors import TensorplugError
-from tensorplug_llm import load_model
+from tensorplug_llm import LanguageModel, load_model
 from tensorplug_llm.arch import architecture_names
 from tensorplug_llm.chat import ChatTemplate, encode_chat
 from tensorplug_llm.generation import generate
@@ -27,8 +27,17 @@ HELLO = [{"role": "user", "content": "he"}]
 
 
 def use(path: Path, backend: tp.Backend) -> None:
-    """What `generate --chat` does."""
-    with load_model(path, [backend]) as model, model.session(32) as session:
+    """What `generate --chat` does, or `embed`."""
+    with load_model(path, [backend]) as model:
+        if not model.architecture.generates:
+            model.embed(["he", "hello"])
+            return
+        continue_text(model)
+
+
+def continue_text(model: LanguageModel) -> None:
+    """Answer a message."""
+    with model.session(32) as session:
         source = ChatTemplate.from_metadata(model.file.metadata).source
         ids = encode_chat(model.tokenizer, ChatTemplate(source, trusted=True), HELLO)
         session.check(ids)

@@ -54,6 +54,7 @@ TOKENIZER: Mapping[str, Any] = {
     "tokenizer.ggml.merges": ["h e"],
     "tokenizer.ggml.eos_token_id": END,
     "tokenizer.ggml.add_bos_token": False,
+    "tokenizer.ggml.token_type_count": 2,
     "tokenizer.chat_template": CHAT,
 }
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import tensorplug as tp
 from tensorplug_llm import load_model
-from tensorplug_llm.arch import architecture_names
+from tensorplug_llm.arch import architecture, architecture_names
 from tensorplug_llm.testing import TinyCase, tiny_models
 from tensorplug_llm.testing.model_tests import READERS
 
@@ -63,6 +63,8 @@ def main() -> None:
     titles = ["architecture", "models", *COLUMNS, "in a batch"]
     table = f"| {' | '.join(titles)} |\n|{'---|' * len(titles)}\n"
     for name in architecture_names():
+        if not architecture(name).generates:
+            continue
         table += row(name)
         print(table.splitlines()[-1], file=sys.stderr, flush=True)
     before, _, rest = README.read_text(encoding="utf-8").partition(BEGIN)

@@ -24,8 +24,12 @@ HELLO = [{"role": "user", "content": "Hello"}]
 def outcome(path: Path, cpu: Backend, *, chat: bool = False) -> str:
     """Try to use a model: the name of the error, or that it works."""
     try:
-        with load_model(path, [cpu]) as model, model.session(32) as session:
-            session.prefill([1, 2, 3])
+        with load_model(path, [cpu]) as model:
+            if model.architecture.generates:
+                with model.session(32) as session:
+                    session.prefill([1, 2, 3])
+            else:
+                model.embedder().embed([[1, 2, 3]])
             if chat:
                 source = ChatTemplate.from_metadata(model.file.metadata).source
                 encode_chat(model.tokenizer, ChatTemplate(source, trusted=True), HELLO)
@@ -133,7 +137,7 @@ KEYS = {
         *("rope.freq_base", "rope.dimension_count", "rope.scaling.type", "rope.scale_linear"),
         *("rope.scaling.factor", "rope.scaling.original_context_length"),
         *("rope.scaling.attn_factor", "rope.scaling.yarn_beta_fast"),
-        "rope.scaling.yarn_beta_slow",
+        *("rope.scaling.yarn_beta_slow", "attention.causal", "pooling_type"),
     ],
     "gemma3": [
         *("attention.sliding_window", "attention.sliding_window_pattern"),
@@ -152,7 +156,7 @@ KEYS = {
         *("ggml.model", "ggml.pre", "ggml.tokens", "ggml.token_type", "ggml.merges"),
         *("ggml.scores", "ggml.add_bos_token", "ggml.add_eos_token", "ggml.add_space_prefix"),
         *(f"ggml.{key}" for key in SPECIAL_IDS.values()),
-        "chat_template",
+        *("ggml.add_sep_token", "ggml.token_type_count", "chat_template"),
     ],
     "general": ["architecture", "alignment"],
 }

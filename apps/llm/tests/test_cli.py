@@ -13,6 +13,7 @@ from tensorplug import Backend
 from tensorplug.cli import app as tensorplug_app
 from tensorplug_llm.cli import app
 from tensorplug_llm.cli.output import progress_bar
+from tensorplug_llm.testing import tiny_models
 
 Write = Callable[..., Path]
 Run = Callable[..., Result]
@@ -163,6 +164,36 @@ def test_perplexity_reads_a_text(run: Run, tmp_path: Path) -> None:
     assert report["perplexity"] > 1
     assert report["windows"] == 1
     assert run("perplexity", "{model}", str(text), *CHEAP).stdout.startswith("perplexity ")
+
+
+@pytest.fixture
+def encoder(tmp_path: Path) -> Path:
+    tiny_models.write("bert", tmp_path / "bert.gguf")
+    return tmp_path / "bert.gguf"
+
+
+def test_embed_writes_a_line_of_numbers_for_each_line(encoder: Path, tmp_path: Path) -> None:
+    file = tmp_path / "texts"
+    file.write_text("a b\n\nab\n", encoding="utf-8")
+
+    result = CliRunner().invoke(app, ["embed", str(encoder), str(file), *CHEAP])
+
+    lines = result.stdout.splitlines()
+    assert [len(line.split()) for line in lines] == [64, 64]
+    assert sum(float(n) ** 2 for n in lines[0].split()) == pytest.approx(1)
+
+
+def test_embed_reads_stdin_and_writes_one_json_object(encoder: Path) -> None:
+    result = CliRunner().invoke(app, ["embed", str(encoder), "--json", *CHEAP], input="a b\nab\n")
+
+    assert [len(vector) for vector in json.loads(result.stdout)["embeddings"]] == [64, 64]
+
+
+def test_embed_without_a_text_says_so(encoder: Path) -> None:
+    result = CliRunner().invoke(app, ["embed", str(encoder), *CHEAP], input="\n")
+
+    assert result.exit_code == 1
+    assert "-: has no lines with text in them" in result.stderr
 
 
 def test_stop_string_ends_the_text_before_it(run: Run) -> None:

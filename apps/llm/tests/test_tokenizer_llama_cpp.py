@@ -27,8 +27,9 @@ STORED: dict[str, Any] = json.loads(DATA.read_text(encoding="utf-8"))
 SNIPPETS: list[str] = STORED["snippets"]
 
 VOCABULARIES = (
-    *("aquila", "baichuan", "command-r", "falcon", "gpt-2", "gpt-neox", "llama-bpe", "llama-spm"),
-    *("mpt", "phi-3", "qwen2", "qwen35", "refact", "starcoder"),
+    *("aquila", "baichuan", "bert-bge", "command-r", "deepseek-coder", "falcon", "gpt-2"),
+    *("gpt-neox", "llama-bpe", "llama-spm", "mpt", "nomic-bert-moe", "phi-3", "qwen2", "qwen35"),
+    *("refact", "starcoder"),
     *(f"llama-bpe as {pre}" for pre in ("chatglm-bpe", "glm4", "gpt-4o", "llama4", "tekken")),
 )
 """Files `ggml-vocab-*.gguf`; "as" another means that texts are cut into words as there."""

@@ -12,6 +12,9 @@ from tensorplug.gguf import GGUFFile
 SCALING_TYPES = ("none", "linear", "yarn", "longrope")
 """Ways to stretch rotary positions that are understood."""
 
+POOLINGS = ("none", "mean", "cls", "last", "rank")
+"""Ways to make an embedding of the states of tokens, in the order of their numbers in files."""
+
 MOST_EMBEDDING = 1 << 20
 """Elements of the longest row that is taken seriously."""
 
@@ -81,6 +84,14 @@ class HParams:
     norm: str = "rms_norm"
     """The norm of the stream: `rms_norm`, or `norm` (which subtracts the mean)."""
     experts: Experts | None = None
+    causal: bool = True
+    """Whether a token sees none of those after it."""
+    pooling: str = ""
+    """How the states of the tokens of a text become its embedding; "" where the file is silent."""
+    labels: int = 0
+    """Scores that a reranker gives, 0 for other models."""
+    token_types: int = 0
+    """Rows of the table of kinds of tokens, 0 where there is none."""
 
     @property
     def key_row(self) -> int:
@@ -209,6 +220,8 @@ def read_hparams(
         rope=rope,
         local_rope=rope,
         attention_scale=1.0 / math.sqrt(key_length),
+        causal=read.flag("attention.causal", default=True),
+        pooling=_pooling(read),
     )
 
 
@@ -263,6 +276,15 @@ def _read_rope(read: HParamsReader, mode: str, key_length: int) -> Rope:
         beta_fast=read.number("rope.scaling.yarn_beta_fast", 32.0),
         beta_slow=read.number("rope.scaling.yarn_beta_slow", 1.0),
     )
+
+
+def _pooling(read: HParamsReader) -> str:
+    if not read.has("pooling_type"):
+        return ""
+    kind = read.file.require(read.key("pooling_type"), int)
+    if not 0 <= kind < len(POOLINGS):
+        raise read.error("pooling_type", kind, f"known are 0 to {len(POOLINGS) - 1}")
+    return POOLINGS[kind]
 
 
 def _vocabulary(file: GGUFFile) -> int:

@@ -3,7 +3,7 @@
 import enum
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
 import tensorplug as tp
@@ -21,15 +21,21 @@ from tensorplug.gguf import (
 )
 from tensorplug.graph.tensor import Array
 from tensorplug_llm.arch import Architecture, architecture_of
+from tensorplug_llm.embedding import Embedder, normalized
 from tensorplug_llm.hparams import HParams
 from tensorplug_llm.loader import add_output, check_tensors
 from tensorplug_llm.models import find_model
 from tensorplug_llm.placement import Placement, place
 from tensorplug_llm.session import Session
+from tensorplug_llm.step import Floats
 from tensorplug_llm.tokenizer import Tokenizer, load_tokenizer
 
 DEFAULT_CONTEXT = 2048
 """Tokens of context unless asked for otherwise, or the model's own where that is less."""
+
+
+TABLES = ("token_embd.weight", "token_types.weight", "position_embd.weight")
+"""Tensors whose rows are looked up."""
 
 
 class Split(enum.StrEnum):
@@ -65,6 +71,7 @@ class LanguageModel(Resource):
         self.backends = tuple(backends)
         self.load_seconds = 0.0
         self._owned: list[Resource] = []
+        self._embedder: Embedder | None = None
 
     def session(
         self,
@@ -81,6 +88,30 @@ class LanguageModel(Resource):
         """
         self.check_open()
         return Session(self, context_size(self.hparams, context), kv, on_failure)
+
+    def embed(
+        self, texts: Iterable[str], *, truncate: bool = False, normalize: bool = True
+    ) -> Floats:
+        """Embed texts of any lengths: f32 [texts, size], of length 1 each with `normalize`.
+
+        Texts beyond the model's context are cut with `truncate`. Raises OptionError,
+        PromptTooLong.
+        """
+        ids = [self.tokenizer.encode(text) for text in texts]
+        found = self.embedder().embed(ids, truncate=truncate)
+        return normalized(found) if normalize else found
+
+    def rerank(self, query: str, documents: Iterable[str], *, truncate: bool = False) -> Floats:
+        """Score how well each document answers a query: f32 [documents]. Raises OptionError."""
+        ids = [self.tokenizer.pair(query, document) for document in documents]
+        return self.embedder().rank(ids, truncate=truncate)
+
+    def embedder(self) -> "Embedder":
+        """Embeds texts of token ids; made when first asked for."""
+        self.check_open()
+        if self._embedder is None or self._embedder.closed:
+            self._embedder = Embedder(self)
+        return self._embedder
 
     def check_ids(self, ids: Sequence[int]) -> None:
         """Raise OptionError unless these are tokens of the model, at least one."""
@@ -157,7 +188,7 @@ def load_model(
         streams = list(given)
         if not streams[-1].buffer_type.is_host:
             streams.append(_open(owned, "cpu"))
-        tied = "output.weight" not in file.tensors
+        tied = architecture.generates and "output.weight" not in file.tensors
         placement = place(
             _layer_sizes(needed, hparams),
             given,
@@ -169,7 +200,7 @@ def load_model(
             file,
             {t.name: _home(t.name, placement).device for t in needed},
             mode=weights,
-            looked_up=() if tied and not is_tensor else ("token_embd.weight",),
+            looked_up=() if tied and not is_tensor else TABLES,
             progress=progress,
         )
         if tied and is_tensor:
@@ -219,7 +250,7 @@ def _home(name: str, placement: Placement) -> Backend:
     """The backend of a tensor."""
     if name.startswith("blk."):
         return placement.layers[int(name.split(".")[1])]
-    return placement.embedding if name.startswith("token_embd.") else placement.output
+    return placement.embedding if name in TABLES else placement.output
 
 
 def _layer_sizes(tensors: Sequence[FileTensor], hparams: HParams) -> list[int]:

@@ -11,6 +11,7 @@ import numpy.typing as npt
 import tensorplug as tp
 from tensorplug import DType, Graph, Scheduler
 from tensorplug.device import Resource
+from tensorplug.errors import OptionError
 from tensorplug.running import Explanation
 from tensorplug_llm.arch import Pass
 from tensorplug_llm.cache import PAGE, KVCache
@@ -47,6 +48,11 @@ class Runner(Resource):
         lost.
         """
         hp = model.hparams
+        if not (model.architecture.generates and hp.causal):
+            raise OptionError(
+                f"{model.file.path.name}: a model of architecture {hp.architecture} embeds texts "
+                "and continues none; use `LanguageModel.embed` or the command `embed`"
+            )
         layers = model.placement.layers
         homes = [backend.buffer_type for backend in layers]
         types = {b.buffer_type: kv or (tp.F16 if b.prefers_f16 else tp.F32) for b in layers}

@@ -40,6 +40,13 @@ class Inputs:
     rows: Tensor
     parts: tuple[Part, ...]
     chosen: Tensor | None = None
+    texts: int = 0
+    """Texts of equal length that the tokens are of, one after the other, where there is no cache.
+
+    There is one part then, whose mask is f32 [length, length, 1, texts].
+    """
+    types: Tensor | None = None
+    """The kind of each token, i32; for encoders."""
 
 
 @dataclass(slots=True)
@@ -48,7 +55,8 @@ class Pass:
 
     hparams: HParams
     weights: Mapping[str, Tensor]
-    cache: KVCache
+    cache: KVCache | None
+    """None where all tokens of a text are read at once, for embeddings."""
     inputs: Inputs
     reach: int
     context: int
@@ -73,9 +81,15 @@ class Architecture:
     layer_tensors: Callable[[HParams], tuple[Expected, ...]]
     """Tensors of one layer, named without the `blk.N.` before them."""
     forward: Callable[[Pass], Tensor]
-    """Builds the logits, f32 [vocabulary, chosen tokens]."""
+    """Builds the logits, f32 [vocabulary, chosen tokens].
+
+    Without a cache: the states of all tokens, f32 [embedding, tokens], as the last norm leaves
+    them; `blocks.logits` returns them.
+    """
     model_tensors: Callable[[HParams], tuple[Expected, ...]] = model_tensors
     """Tensors outside the layers."""
+    generates: bool = True
+    """Whether a model continues texts; an encoder only embeds them."""
 
     def tensors(self, hparams: HParams) -> list[Expected]:
         """All tensors of the file."""

@@ -51,6 +51,8 @@ def attention(p: Pass, layer: int, x: Tensor) -> Tensor:
     k = _heads(p, k, f"{block}.attn_k", hp.kv_heads)
     if layer not in hp.unturned_layers:
         q, k = (_turned(p, y, f"{block}.attn_{part}", turn) for part, y in (("q", q), ("k", k)))
+    if p.cache is None:
+        return linear(p, _attended_within(p, layer, q, k, v), f"{block}.attn_output")
     writes = p.cache.write(layer, tp.reshape(k, (p.tokens, hp.key_row)), v, p.inputs.rows)
     p.writes.extend(writes)
     keys, values = (by_head(table, hp.kv_heads, p.reach) for table in writes)
@@ -94,6 +96,32 @@ def _attended(p: Pass, layer: int, part: Part, q: Tensor, keys: Tensor, values: 
         name=f"blk.{layer}.attn",
     )
     return tp.reshape(y, (part.count, hp.heads * hp.value_length))
+
+
+def _attended_within(p: Pass, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """What the tokens of each text see of that text: f32 [heads * value length, tokens]."""
+    hp, texts = p.hparams, p.inputs.texts
+    (part,) = p.inputs.parts
+    length = p.tokens // texts
+    q, k, v = (
+        tp.permute(tp.reshape(x, (texts, length, heads, size)), (0, 2, 1, 3))
+        for x, heads, size in (
+            (q, hp.heads, hp.key_length),
+            (k, hp.kv_heads, hp.key_length),
+            (v, hp.kv_heads, hp.value_length),
+        )
+    )
+    y = tp.flash_attn_ext(
+        q,
+        k,
+        v,
+        part.local_mask if layer in hp.local_layers else part.mask,
+        p.weights.get(f"blk.{layer}.attn_sinks.weight"),
+        scale=hp.attention_scale,
+        softcap=hp.attention_softcap,
+        name=f"blk.{layer}.attn",
+    )
+    return tp.reshape(y, (p.tokens, hp.heads * hp.value_length))
 
 
 def _heads(p: Pass, x: Tensor, name: str, heads: int) -> Tensor:
@@ -158,7 +186,12 @@ def gated(p: Pass, layer: int, x: Tensor, activation: str = "swiglu") -> Tensor:
 
 
 def logits(p: Pass, x: Tensor) -> Tensor:
-    """Logits of the chosen tokens; the embedding table serves where there is no output matrix."""
+    """Logits of the chosen tokens; the embedding table serves where there is no output matrix.
+
+    Without a cache, the normed states of all tokens.
+    """
+    if p.cache is None:
+        return norm(p, x, "output_norm")
     chosen = p.inputs.chosen
     if chosen is not None:
         x = tp.get_rows(x, chosen, name="chosen")

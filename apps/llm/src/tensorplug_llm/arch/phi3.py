@@ -11,9 +11,9 @@ from tensorplug_llm.arch.architecture import Architecture
 from tensorplug_llm.arch.tables import (
     Expected,
     fused_gated_tensors,
-    linear_tensors,
     long_context_tensors,
     norm_tensors,
+    packed_attention_tensors,
 )
 from tensorplug_llm.arch.tables import model_tensors as usual_tensors
 from tensorplug_llm.hparams import HParams, read_hparams
@@ -24,11 +24,9 @@ read = partial(read_hparams, architecture="phi3", rope_mode="neox")
 
 def layer_tensors(hp: HParams) -> tuple[Expected, ...]:
     """Tensors of one layer."""
-    rows = hp.heads * hp.key_length + hp.key_row + hp.value_row
     return (
         *norm_tensors(hp, "attn_norm", "ffn_norm"),
-        *linear_tensors("attn_qkv", hp.embedding, rows),
-        *linear_tensors("attn_output", hp.heads * hp.value_length, hp.embedding),
+        *packed_attention_tensors(hp),
         *fused_gated_tensors(hp),
     )
 

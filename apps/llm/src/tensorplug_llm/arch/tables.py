@@ -62,6 +62,15 @@ def attention_tensors(hp: HParams) -> tuple[Expected, ...]:
     )
 
 
+def packed_attention_tensors(hp: HParams) -> tuple[Expected, ...]:
+    """Attention whose matrix `attn_qkv` has the rows of queries, then keys, then values."""
+    rows = hp.heads * hp.key_length + hp.key_row + hp.value_row
+    return (
+        *linear_tensors("attn_qkv", hp.embedding, rows),
+        *linear_tensors("attn_output", hp.heads * hp.value_length, hp.embedding),
+    )
+
+
 def head_norm_tensors(hp: HParams) -> tuple[Expected, ...]:
     """Norms of the queries and keys of each head."""
     return (

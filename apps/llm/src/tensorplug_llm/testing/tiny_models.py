@@ -243,6 +243,40 @@ TINY_MODELS = {
 }
 
 
+_ENCODER = {**_LAYER_NORM, "attention.causal": False}
+_NORM_BIASED = ("*.bias", "token_types.weight")
+MEAN, CLS, LAST, RANK = 1, 2, 3, 4
+
+EMBEDDING_MODELS = {
+    "bert": TinyModel(
+        "bert",
+        "wpm",
+        more={**_ENCODER, "attention.head_count_kv": 4, "pooling_type": MEAN},
+        has=_NORM_BIASED,
+    ),
+    "bert-odd": TinyModel(
+        "bert",
+        "wpm",
+        more={**_ODD, **_ENCODER, "attention.head_count_kv": 6, "pooling_type": CLS},
+        has=_NORM_BIASED,
+    ),
+    "bert-rank": TinyModel(
+        "bert",
+        "wpm",
+        more={**_ENCODER, "attention.head_count_kv": 4, "pooling_type": RANK},
+        has=(*_NORM_BIASED, "cls.weight"),
+    ),
+    "nomic-bert": TinyModel(
+        "nomic-bert",
+        "wpm",
+        more={**_ENCODER, "attention.head_count_kv": 4, "pooling_type": MEAN},
+        has=("*norm.bias", "token_types.weight"),
+    ),
+    "qwen3-last": TinyModel("qwen3", "bpe", more={**_wide(32), "pooling_type": LAST}),
+}
+"""Models that embed texts."""
+
+
 FIRST = (
     *("llama", "llama-bpe", "llama-q8_0", "llama-q4_0", "llama-f16"),
     *("qwen2", "qwen3", "gemma3"),
@@ -257,9 +291,15 @@ def prompt(name: str) -> list[int]:
     return [1, *rng.integers(3, BYTES, POSITIONS - 1).tolist()]
 
 
+def texts(name: str) -> list[list[int]]:
+    """Token ids of three texts of unlike length; the same at every call."""
+    rng = np.random.default_rng(len(name))
+    return [[2, *rng.integers(4, BYTES, count).tolist(), 3] for count in (5, 21, 12)]
+
+
 def write(name: str, path: Path) -> None:
-    """Write the model called `name`, a key of TINY_MODELS, to `path`."""
-    model = TINY_MODELS[name]
+    """Write the model called `name`, of TINY_MODELS or EMBEDDING_MODELS, to `path`."""
+    model = EMBEDDING_MODELS.get(name) or TINY_MODELS[name]
     tokenizer = _tokenizer(model.tokenizer)
     sizes = {**model.sizes, "vocab_size": len(tokenizer["tokenizer.ggml.tokens"])}
 
@@ -292,6 +332,21 @@ def _tokenizer(kind: str) -> dict[str, Any]:
             prefix + "token_type": types,
             prefix + "bos_token_id": 1,
             prefix + "eos_token_id": 2,
+        }
+    if kind == "wpm":
+        special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]"]
+        letters = [chr(code) for code in range(97, 123)]
+        tokens = [*special, *(f"\u2581{letter}" for letter in letters), *letters]
+        tokens += [f"\u2581{a}{b}" for a in letters for b in letters[:8]]
+        return {
+            prefix + "model": "bert",
+            prefix + "tokens": tokens,
+            prefix + "token_type": [TokenType.CONTROL] * 4 + [TokenType.NORMAL] * (len(tokens) - 4),
+            prefix + "token_type_count": 2,
+            prefix + "unknown_token_id": 1,
+            prefix + "bos_token_id": 2,
+            prefix + "seperator_token_id": 3,
+            prefix + "padding_token_id": 0,
         }
     tokens = [*map(_letter, range(BYTES)), "ab", "abc", "<|endoftext|>"]
     return {

@@ -70,6 +70,15 @@ SINGLE_DIGITS = PreType((r"\p{N}", WORDS))
 LLAMA3 = PreType((WORDS_3_DIGITS,), whole_words=True, add_bos=True)
 DBRX = PreType((WORDS_3_DIGITS,))
 QWEN2 = PreType((WORDS_1_DIGIT,))
+DEEPSEEK_CODER = PreType(
+    (
+        r"[\r\n]",
+        r"\s?\p{L}+",
+        r"\s?\p{P}+",
+        "[\u4e00-\u9fa5\u0800-\u4e00\uac00-\ud7ff]+",
+        r"\p{N}",
+    )
+)
 FALCON = PreType((r"[\p{P}$+<=>^~|`]+", WORDS, "[0-9][0-9][0-9]"))
 
 PRE_TYPES: Mapping[str, PreType] = {
@@ -80,6 +89,7 @@ PRE_TYPES: Mapping[str, PreType] = {
     "tekken": PreType((WORDS_BY_CASE_1_DIGIT,), whole_words=True, add_bos=True),
     "qwen35": PreType((WORDS_WITH_MARKS,)),
     "falcon": FALCON,
+    "deepseek-coder": DEEPSEEK_CODER,
     **dict.fromkeys(("gpt-2", "phi-2", "olmo", "jais", "trillion", "mpt", "exaone4"), GPT2),
     **dict.fromkeys(
         ("smollm", "starcoder", "refact", "command-r", "codeshell", "exaone", "minerva-7b"),

@@ -67,6 +67,15 @@ class Fields:
             return np.full(size, default, np.int32)
         return self._numbers(key, size, "iu").astype(np.int32)
 
+    def octets(self, key: str) -> bytes:
+        """Return an array of bytes; nothing when the key is absent."""
+        if key not in self._metadata:
+            return b""
+        values = np.asarray(self._array(key))
+        if values.ndim != 1 or values.dtype not in (np.uint8, np.int8):
+            raise FormatError(f"{key}: must hold bytes, not {values.dtype.name}; {REMEDY}")
+        return values.tobytes()
+
     def _scalar(self, key: str, kind: type[Kind], words: str, default: Kind | None) -> Kind:
         value = self._metadata.get(key, default)
         if value is None:

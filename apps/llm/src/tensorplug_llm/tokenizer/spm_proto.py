@@ -17,9 +17,9 @@ Sizes = npt.NDArray[np.int64]
 # Fields of the model, of its trainer_spec and of its normalizer_spec.
 PIECES, TRAINER, NORMALIZER = 1, 2, 3
 MODEL_TYPE, BYTE_FALLBACK = 3, 35
-NAME, ADD_DUMMY_PREFIX, REMOVE_EXTRA_WHITESPACES, ESCAPE_WHITESPACES = 1, 3, 4, 5
+NAME, CHARSMAP, ADD_DUMMY_PREFIX, REMOVE_EXTRA_WHITESPACES, ESCAPE_WHITESPACES = 1, 2, 3, 4, 5
 
-BPE = 2
+UNIGRAM, BPE = 1, 2
 NORMAL, UNKNOWN, BYTE = 1, 2, 6
 
 NO_TOKEN = "\udcff"
@@ -48,6 +48,30 @@ def model_proto(tokens: Sequence[str], scores: Floats, byte_ids: Sequence[int]) 
         + _number(ESCAPE_WHITESPACES, 1)
     )
     return pieces + _message(TRAINER, trainer) + _message(NORMALIZER, normalizer)
+
+
+def unigram_proto(
+    tokens: Sequence[str],
+    scores: Floats,
+    kinds: Bytes,
+    charsmap: bytes,
+    *,
+    space_prefix: bool,
+    merge_spaces: bool,
+) -> bytes:
+    """Return a serialised unigram model; `kinds` has one UNKNOWN. Raises FormatError."""
+    normalizer = (
+        _message(NAME, b"given")
+        + _message(CHARSMAP, charsmap)
+        + _number(ADD_DUMMY_PREFIX, space_prefix)
+        + _number(REMOVE_EXTRA_WHITESPACES, merge_spaces)
+        + _number(ESCAPE_WHITESPACES, 1)
+    )
+    return (
+        _pieces(tokens, scores, kinds)
+        + _message(TRAINER, _number(MODEL_TYPE, UNIGRAM))
+        + _message(NORMALIZER, normalizer)
+    )
 
 
 def _pieces(tokens: Sequence[str], scores: Floats, kinds: Bytes) -> bytes:

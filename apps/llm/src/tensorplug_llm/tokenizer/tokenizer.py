@@ -4,7 +4,7 @@ from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from typing import Protocol
 
 from tensorplug.errors import FormatError, OptionError
-from tensorplug_llm.tokenizer import bpe, spm
+from tensorplug_llm.tokenizer import bpe, spm, ugm, wpm
 from tensorplug_llm.tokenizer.fields import Fields, Metadata
 from tensorplug_llm.tokenizer.special import Cutter, TokenType
 from tensorplug_llm.tokenizer.stream import StreamDecoder
@@ -76,6 +76,16 @@ class Tokenizer:
             ids.append(self.eos)
         return ids
 
+    def pair(self, first: str, second: str) -> list[int]:
+        """Return the token ids of two texts that a model compares, such as query and document."""
+        vocabulary, ids = self._vocabulary, []
+        if self.add_bos and self.bos is not None:
+            ids.append(self.bos)
+        ends = [self.eos] if vocabulary.add_eos and self.eos is not None else []
+        between = [vocabulary.special["separator"]] if vocabulary.add_separator else []
+        ids += [*self.encode(first, add_special=False), *ends, *between]
+        return [*ids, *self.encode(second, add_special=False), *ends]
+
     def is_longer(self, text: str, most: int) -> bool:
         """Whether a text has more than twice `most` tokens, by its beginning where it is long.
 
@@ -140,7 +150,12 @@ class Tokenizer:
 
 Loader = Callable[[Fields], tuple[Vocabulary, Pieces]]
 
-KINDS: Mapping[str, Loader] = {"gpt2": bpe.load, "llama": spm.load}
+KINDS: Mapping[str, Loader] = {
+    "bert": wpm.load,
+    "gpt2": bpe.load,
+    "llama": spm.load,
+    "t5": ugm.load,
+}
 """`tokenizer.ggml.model`."""
 
 

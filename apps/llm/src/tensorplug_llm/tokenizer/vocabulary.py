@@ -15,6 +15,8 @@ SPECIAL_IDS = {
     "bos": "bos_token_id",
     "eos": "eos_token_id",
     "unknown": "unknown_token_id",
+    "separator": "seperator_token_id",  # the format spells it so
+    "cls": "cls_token_id",
     "eot": "eot_token_id",
     "eom": "eom_token_id",
     "fim_pre": "fim_pre_token_id",
@@ -35,6 +37,7 @@ class Defaults:
     eos: int | None = None
     unknown: int | None = None
     add_bos: bool = False
+    add_eos: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +51,8 @@ class Vocabulary:
     end_of_generation: frozenset[int]
     add_bos: bool
     add_eos: bool
+    add_separator: bool = False
+    """Whether a separator stands between two texts, after the token that ends the first."""
 
     @property
     def size(self) -> int:
@@ -74,7 +79,8 @@ def read_vocabulary(fields: Fields, defaults: Defaults) -> Vocabulary:
         special,
         ends,
         add_bos=_adds(fields, "bos", special, default=defaults.add_bos),
-        add_eos=_adds(fields, "eos", special, default=False),
+        add_eos=_adds(fields, "eos", special, default=defaults.add_eos),
+        add_separator=fields.flag(KEY + "add_sep_token", default=False) and "separator" in special,
     )
 
 

@@ -1,0 +1,69 @@
+"""`embed`: texts of a file as vectors."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+import typer
+
+from tensorplug.errors import OptionError
+from tensorplug_llm.cli.loading import loaded
+from tensorplug_llm.cli.options import Loading, Model, Output, with_groups
+from tensorplug_llm.cli.output import reporting
+from tensorplug_llm.step import Floats
+
+MOST_TEXT = 1 << 26
+"""Bytes of all texts."""
+
+
+@with_groups
+def embed(
+    model: Model,
+    file: Annotated[
+        str, typer.Argument(help="A text in UTF-8, one text to embed in each line; - is stdin.")
+    ] = "-",
+    *,
+    truncate: Annotated[
+        bool, typer.Option("--truncate", help="Cut texts that are longer than the context.")
+    ] = False,
+    raw: Annotated[bool, typer.Option("--raw", help="Do not scale vectors to length 1.")] = False,
+    loading: Loading,
+    output: Output,
+) -> None:
+    """Write the embedding of each line, as a line of numbers."""
+    with reporting(traceback=output.traceback):
+        texts = _lines(file)
+        with loaded(model, loading) as found:
+            vectors = found.embed(texts, truncate=truncate, normalize=not raw)
+        if output.json:
+            typer.echo(json.dumps({"embeddings": [_numbers(vector) for vector in vectors]}))
+        else:
+            for vector in vectors:
+                typer.echo(" ".join(map(str, _numbers(vector))))
+
+
+def _numbers(vector: Floats) -> list[float]:
+    """Numbers as short as they can be read back."""
+    return [float(np.format_float_positional(n, unique=True, trim="-")) for n in vector]
+
+
+def _lines(file: str) -> list[str]:
+    """The lines that are not empty. Raises OptionError."""
+    try:
+        if file == "-":
+            data = sys.stdin.buffer.read(MOST_TEXT + 1)
+        else:
+            with Path(file).open("rb") as source:
+                data = source.read(MOST_TEXT + 1)
+        if len(data) > MOST_TEXT:
+            raise OptionError(f"{file}: has more than {MOST_TEXT} bytes; embed it in parts")
+        lines = [line for line in data.decode().splitlines() if line.strip()]
+    except OSError as error:
+        raise OptionError(f"{file}: {error.strerror}; give a text, or - for stdin") from error
+    except UnicodeDecodeError as error:
+        raise OptionError(f"{file}: is not UTF-8 ({error.reason}); convert it") from error
+    if not lines:
+        raise OptionError(f"{file}: has no lines with text in them; give one text a line")
+    return lines
