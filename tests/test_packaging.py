@@ -63,6 +63,10 @@ CONTENTS = {
         {"tensorplug_metal/py.typed", "tensorplug_metal/kernels/*.metal"},
         ["[tensorplug.backends]", "metal = tensorplug_metal.plugin"],
     ),
+    "tensorplug-ray": (
+        {"tensorplug_ray/py.typed"},
+        ["[tensorplug.backends]", "ray = tensorplug_ray.plugin"],
+    ),
     "tensorplug-simt": (
         {
             "tensorplug_simt/py.typed",
@@ -238,7 +242,7 @@ def test_everything_installed_from_wheels_works_away_from_the_checkout(environme
     )
 
     used = [c for c in info["candidates"] if c["state"] != "superseded"]
-    assert {c["name"] for c in used} == {"cpu", "opencl", "cuda", "metal"}
+    assert {c["name"] for c in used} == {"cpu", "opencl", "cuda", "metal", "ray"}
     # Where there is no compiler, that of tensorplug-native is not.
     assert "ready" in {c["state"] for c in used if c["name"] == "cpu"}
     assert "cpu:0" in [d["name"] for d in info["devices"]]

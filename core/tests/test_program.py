@@ -81,6 +81,23 @@ def test_a_batch_ends_with_reads_and_a_mark_for_each_stream(crossing: tp.Schedul
     assert [s.stream for s in last if isinstance(s, Signal) and s.mark is Mark.BATCH] == [0, 1]
 
 
+def test_results_of_a_remote_device_are_queued_for_reading_before_the_host_waits() -> None:
+    device = NullDevice("far:0", asynchronous=True, async_copy=True, events=True)
+    device.remote = True
+    x = tp.input("x", (4, 4), tp.F32)
+    y = tp.scale(x, 2.0)
+    order: list[str] = []
+    with device.open() as stream, tp.Scheduler([stream]) as scheduler:
+        results = scheduler.schedule(y).run({x: X})
+        queue, wait = stream.read_async, stream._synchronize
+        stream.read_async = lambda *given: (order.append("read"), queue(*given))
+        stream._synchronize = lambda: (order.append("wait"), wait())
+        assert results[y].tolist() == (2 * X).tolist()
+    device.close(force=True)
+
+    assert order[:2] == ["read", "wait"]
+
+
 def test_each_split_of_a_batch_waits_for_who_still_uses_its_memory(crossing: tp.Schedule) -> None:
     program = crossing._flight_program
 

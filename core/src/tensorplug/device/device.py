@@ -150,6 +150,11 @@ class Device(Resource, ABC):
     """The class of streams that `open()` returns. Set it on the class or on the device."""
     options: ClassVar[tuple[Option, ...]] = ()
     """Options of `open()` and of device strings."""
+    remote: ClassVar[bool] = False
+    """True if each request to the device is a message to another process or machine.
+
+    Then the results of a run are queued for reading before the host waits: one round trip in all.
+    """
     candidate: "Candidate | None" = None
     """The registry's record of the plugin that made the device: names of backend and distribution.
 

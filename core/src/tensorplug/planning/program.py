@@ -4,7 +4,7 @@ A run, a batch in flight, a run with an observer and a run that resumes at a bou
 programs for the same loop, `tensorplug.running.run`. Streams are numbered as in the scheduler.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 
@@ -276,10 +276,30 @@ def settling(streams: int) -> Program:
     return tuple(Wait(i, None, Until.DONE) for i in range(streams))
 
 
-def reading(outputs: Iterable[Tensor], where: Choices, streams: int) -> Program:
+def reading(
+    outputs: Iterable[Tensor], where: Choices, streams: int, remote: Collection[int] = ()
+) -> Program:
     """The host waits for all queued work and reads `outputs`."""
-    reads = (Read(where[t].stream, None, t) for t in dict.fromkeys(outputs))
-    return (*settling(streams), *reads)
+    before, after = reads_of(outputs, where, remote)
+    return (*before, *settling(streams), *after)
+
+
+def reads_of(
+    outputs: Iterable[Tensor], where: Choices, remote: Collection[int]
+) -> tuple[Program, Program]:
+    """The reads of `outputs` that are queued before the host waits, and those after it.
+
+    Streams of `remote` devices read before: an answer then brings the values, too.
+    """
+    before: list[Step] = []
+    after: list[Step] = []
+    for output in dict.fromkeys(outputs):
+        stream = where[output].stream
+        if stream in remote and output.is_contiguous:
+            before.append(Read(stream, None, output, To.LATER))
+        else:
+            after.append(Read(stream, None, output))
+    return tuple(before), tuple(after)
 
 
 def run_program(

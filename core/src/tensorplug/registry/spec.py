@@ -23,6 +23,7 @@ HINTS: Mapping[str, str] = MappingProxyType(
         "opencl": "pip install 'tensorplug[opencl]'",
         "cuda": "pip install 'tensorplug[cuda13]', or [cuda12] for a driver before CUDA 13",
         "metal": "pip install 'tensorplug[metal]'",
+        "ray": "pip install 'tensorplug[ray]', and set TENSORPLUG_RAY",
     }
 )
 """How to install known backends."""

@@ -39,6 +39,8 @@ class Fleet:
         """
         self.backends = tuple(backends)
         self.names = tuple(backend.name for backend in backends)
+        self.remote = frozenset(i for i, b in enumerate(self.backends) if b.device.remote)
+        """The numbers of streams of remote devices."""
         self.calls = calls
         self.settling = settling(len(self.backends))
         """The program that waits for all queued work."""

@@ -8,7 +8,7 @@ from tensorplug.device.device import Device
 from tensorplug.errors import GraphError, RunFailed, StaleResult, TensorplugError
 from tensorplug.graph.bindings import Bindings
 from tensorplug.graph.tensor import Array, Place, Tensor
-from tensorplug.planning.program import Read, Until, Wait
+from tensorplug.planning.program import Until, Wait, reads_of
 from tensorplug.running.batch import Batch
 from tensorplug.running.failure import Attempt
 from tensorplug.running.run import Work, run
@@ -185,7 +185,9 @@ def read_now(
     attempt: Attempt, schedule: "Schedule", outputs: Iterable[Tensor]
 ) -> Mapping[Tensor, Array]:
     """Wait for all queued work, and copy computed `outputs` to the host."""
+    fleet = attempt.scheduler.fleet
+    before, after = reads_of(outputs, schedule.planned.where, fleet.remote)
+    run(before, fleet, attempt.work, fleet.calls)
     attempt.scheduler.wait(attempt)
-    where, fleet = schedule.planned.where, attempt.scheduler.fleet
-    run((Read(where[t].stream, None, t) for t in outputs), fleet, attempt.work, fleet.calls)
+    run(after, fleet, attempt.work, fleet.calls)
     return attempt.work.outputs

@@ -273,7 +273,8 @@ class Schedule(Resource):
         """Make the programs of a run, and of a batch in flight, after their uploads."""
         splits, where, outputs = self.splits, self.planned.where, self.graph.outputs
         fleet = self.scheduler.fleet
-        self._end = reading(outputs, where, len(fleet.backends)) if self.scheduler.replans else ()
+        end = reading(outputs, where, len(fleet.backends), fleet.remote)
+        self._end = end if self.scheduler.replans else ()
         self._run_program = (*run_program(splits, where), *self._end)
         self._flight_program = flight_program(splits, where, outputs, fleet.sharers)
         self._given = {t: self._upload(t, Value.GIVEN) for t in self.graph.inputs}

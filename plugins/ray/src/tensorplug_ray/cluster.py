@@ -1,0 +1,51 @@
+"""The connection of this process to a Ray cluster."""
+
+from typing import Any
+
+import ray
+
+from tensorplug.errors import DeviceError, OptionError
+from tensorplug_ray.config import OWN, Config, DeviceEntry
+from tensorplug_ray.worker import Worker
+
+OWN_MEMORY = 256 << 20
+"""Bytes of the object store of a cluster that this process starts."""
+
+
+def connect(config: Config) -> None:
+    """Connect to the cluster, or start one on this machine. Raises DeviceError."""
+    if ray.is_initialized():
+        return
+    own: dict[str, Any] = {}
+    if config.address == OWN:
+        own = {"include_dashboard": False, "object_store_memory": OWN_MEMORY, "num_cpus": 1}
+    try:
+        ray.init(address=config.address, log_to_driver=False, configure_logging=False, **own)
+    except (ConnectionError, RuntimeError, ValueError, OSError) as error:
+        raise DeviceError(
+            f"ray: cannot connect to the cluster at {config.address}: {error}; see `ray status` "
+            "there, and give both machines the same token"
+        ) from error
+
+
+def start_actor(entry: DeviceEntry) -> Any:
+    """Start the actor of a device on its node. Does not wait."""
+    options: dict[str, Any] = {"num_cpus": 0, "num_gpus": entry.gpus}
+    if entry.resources:
+        options["resources"] = dict(entry.resources)
+    if entry.labels:
+        options["label_selector"] = dict(entry.labels)
+    if entry.node:
+        options["resources"] = {**entry.resources, _node_resource(entry.node): 0.001}
+    # What an actor holds dies with its process, so a restarted one would know none of the numbers.
+    return ray.remote(max_restarts=0, max_task_retries=0, **options)(Worker).remote()
+
+
+def _node_resource(name: str) -> str:
+    """The resource that only the node with this host name or address has. Raises OptionError."""
+    nodes = [node for node in ray.nodes() if node["Alive"]]
+    for node in nodes:
+        if name in (node["NodeManagerHostname"], node["NodeManagerAddress"]):
+            return f"node:{node['NodeManagerAddress']}"
+    known = ", ".join(f"{n['NodeManagerHostname']} ({n['NodeManagerAddress']})" for n in nodes)
+    raise OptionError(f"ray: no node is called {name!r}; nodes of the cluster: {known}")

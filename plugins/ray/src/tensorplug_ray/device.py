@@ -1,0 +1,108 @@
+"""`RayDevice`: the device that an actor of a Ray cluster opened."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tensorplug.device import (
+    Backend,
+    BufferType,
+    Device,
+    DeviceType,
+    Group,
+    Memory,
+    Pattern,
+    Refusal,
+    Rounding,
+    Tensor,
+)
+from tensorplug.errors import TensorplugError
+from tensorplug_ray.cluster import connect, start_actor
+from tensorplug_ray.config import Config, DeviceEntry
+from tensorplug_ray.identity import check_alike, identity
+from tensorplug_ray.link import Link
+from tensorplug_ray.memory import RayBufferType
+from tensorplug_ray.patterns import KNOWN
+from tensorplug_ray.questions import Questions
+from tensorplug_ray.stream import RayBackend
+
+
+class RayDevice(Device):
+    """A device of another process, of this machine or of another one."""
+
+    backend_class = RayBackend
+    remote = True
+
+    def __init__(self, name: str, entry: DeviceEntry) -> None:
+        """Start the actor; `open_far` waits for it."""
+        super().__init__(name)
+        self.entry = entry
+        self.link = Link(self, start_actor(entry))
+        self.facts: Mapping[str, Any] = {}
+        self.node = ""
+
+    def open_far(self) -> None:
+        """Compare versions, then let the actor open its device. Raises DeviceError and others."""
+        there, self.node = self.link.call("identify")
+        check_alike(self.name, identity(), there, self.node)
+        self.facts = self.link.call("open", self.entry.open)
+        self._types = [RayBufferType(self, i, t) for i, t in enumerate(self.facts["types"])]
+        self.questions = Questions(self.link.call, self._number)
+        self.fusions: Sequence[Pattern] = [KNOWN[name] for name in self.facts["fusions"]]
+
+    def _number(self, kind: BufferType) -> int | None:
+        own = isinstance(kind, RayBufferType) and kind.device is self
+        return kind.index if own and isinstance(kind, RayBufferType) else None
+
+    @property
+    def description(self) -> str:
+        return f"{self.facts['description']}, as {self.facts['name']} of {self.node} through Ray"
+
+    @property
+    def type(self) -> DeviceType:
+        return DeviceType(self.facts["type"])
+
+    @property
+    def mmap(self) -> bool:
+        return False
+
+    def memory(self) -> Memory:
+        return Memory(*self.link.call("memory"))
+
+    @property
+    def buffer_type(self) -> BufferType:
+        return self._types[0]
+
+    @property
+    def extra_buffer_types(self) -> Sequence[BufferType]:
+        return self._types[1:]
+
+    def rounding(self, node: Tensor) -> Rounding:
+        return Rounding(self.questions.of_node("rounding", node))
+
+    def _open(self, options: dict[str, Any]) -> Backend:
+        return RayBackend(self)
+
+    def _refuses(self, node: Tensor, source_types: Mapping[Tensor, BufferType]) -> Refusal | None:
+        return self.questions.refusal(node, source_types)
+
+    def _refuses_group(
+        self, group: Group, source_types: Mapping[Tensor, BufferType]
+    ) -> Refusal | None:
+        return self.questions.refusal(group, source_types)
+
+    def _close(self) -> None:
+        self.link.kill()
+
+
+def devices_of(config: Config) -> list[RayDevice]:
+    """Connect, and open the devices of a configuration. Raises OptionError, DeviceError."""
+    connect(config)
+    made = [RayDevice(f"ray:{i}", entry) for i, entry in enumerate(config.devices)]
+    try:
+        for device in made:
+            device.open_far()
+    except TensorplugError:
+        for device in made:
+            device.close(force=True)
+        raise
+    return made

@@ -1,0 +1,120 @@
+"""`Link`: the actor of one device, as the driver sees it."""
+
+import itertools
+import threading
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+from weakref import WeakValueDictionary
+
+import ray
+from ray import exceptions
+
+from tensorplug import errors
+from tensorplug.errors import DeviceError, DeviceLost, TensorplugError
+from tensorplug_ray.worker import Failed
+
+if TYPE_CHECKING:
+    from tensorplug_ray.device import RayDevice
+
+MOST_POSTED = 32 << 20
+"""Bytes that may be on their way without an answer."""
+LOCK = threading.RLock()
+"""Held while commands are queued or sent. One for all devices: a stream may send another's."""
+_numbers = itertools.count(1)
+_links: "WeakValueDictionary[str, Link]" = WeakValueDictionary()
+
+
+def next_number() -> int:
+    """A number that no buffer, stream or plan has yet."""
+    return next(_numbers)
+
+
+class Link:
+    """Calls the actor of `device`, and turns what Ray raises into errors of tensorplug."""
+
+    def __init__(self, device: "RayDevice", actor: Any) -> None:
+        self.device = device
+        self.actor = actor
+        self.lost = False
+        self.calls = 0
+        self._posted: list[Any] = []
+        self._posted_bytes = 0
+        _links[actor._actor_id.hex()] = self
+
+    @property
+    def name(self) -> str:
+        """Name of the device."""
+        return self.device.name
+
+    def call(self, method: str, *args: Any, **options: Any) -> Any:
+        """Call and wait. Raises the error of the actor."""
+        (answer,) = self.wait([self.start(method, *args, **options)])
+        return answer
+
+    def start(self, method: str, *args: Any, **options: Any) -> Any:
+        """Call without waiting; returns the reference of the answer. Raises DeviceLost."""
+        self.check()
+        self.calls += 1
+        return getattr(self.actor, method).remote(*args, **options)
+
+    def post(self, method: str, *args: Any, size: int) -> None:
+        """Call without waiting: later calls come after it, and the next wait raises its error."""
+        self._posted.append(self.start(method, *args))
+        self._posted_bytes += size
+        if self._posted_bytes > MOST_POSTED:
+            self.wait(())
+
+    def cast(self, method: str, *args: Any) -> None:
+        """Call without an answer; do nothing if the actor is gone."""
+        if not self.lost and ray.is_initialized():
+            self.calls += 1
+            getattr(self.actor, method).remote(*args)
+
+    def wait(self, references: Sequence[Any]) -> list[Any]:
+        """Wait for answers. Raises the first error among them, and DeviceLost."""
+        posted, self._posted, self._posted_bytes = self._posted, [], 0
+        try:
+            found = ray.get([*posted, *references])
+        except exceptions.RayError as error:
+            raise self._error(error) from error
+        for answer in found:
+            if isinstance(answer, Failed):
+                raise raised(answer)
+        return list(found[len(posted) :])
+
+    def check(self) -> None:
+        """Raise DeviceLost if the actor is gone."""
+        if self.lost or not ray.is_initialized():
+            raise DeviceLost(f"{self.name}: its actor is gone; connect again")
+
+    def _error(self, error: Exception) -> TensorplugError:
+        """The error to raise for Ray's: that of an argument is the error of another actor."""
+        cause = getattr(error, "cause", None)
+        inner = cause if isinstance(cause, exceptions.RayError) else error
+        if isinstance(inner, exceptions.RayActorError):
+            link = _links.get(str(getattr(inner, "actor_id", "") or ""), self)
+            link.lost = True
+            found = DeviceLost(f"{link.name}: its actor is gone: {_first_line(inner)}")
+            found.devices = (link.device,)
+            return found
+        return DeviceError(f"{self.name}: {type(inner).__name__}: {_first_line(inner)}")
+
+    def kill(self) -> None:
+        """End the actor with everything it holds."""
+        if not self.lost and ray.is_initialized():
+            ray.kill(self.actor)
+        self.lost = True
+
+
+def raised(failed: Failed) -> TensorplugError:
+    """The error that an actor told of, of the same class."""
+    kind = getattr(errors, failed.kind, DeviceError)
+    if not (isinstance(kind, type) and issubclass(kind, TensorplugError)):
+        kind = DeviceError
+    error = kind.__new__(kind, failed.text)  # some classes make their own text from other values
+    error.node = failed.node
+    return error
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__

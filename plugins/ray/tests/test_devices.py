@@ -1,0 +1,133 @@
+"""Devices behind actors of a cluster on this machine."""
+
+import threading
+
+import numpy as np
+import pytest
+
+import tensorplug as tp
+from tensorplug.device import Part
+from tensorplug.errors import DeviceError, FormatError, GraphError
+from tensorplug_ray.identity import check_alike, identity
+from tensorplug_ray.stream import RayBackend
+
+
+@pytest.fixture(scope="module")
+def devices(cluster):
+    return cluster("cpu?threads=1", "cpu?threads=1")
+
+
+@pytest.fixture
+def stream(devices):
+    with devices[0].open() as stream:
+        yield stream
+
+
+def layers(rng, *streams):
+    """A line of products, each with its weights on the next of `streams`."""
+    x = tp.input("x", (3, 32), tp.F32)
+    y = x
+    for i in range(6):
+        w = rng.standard_normal((32, 32), dtype=np.float32) / 6
+        home = streams[i * len(streams) // 6]
+        y = tp.relu(y @ home.place(f"w{i}", w, usage=tp.WEIGHTS).T)
+    return x, y
+
+
+def test_numbers_equal_those_of_the_local_device(devices):
+    values = np.random.default_rng(1).standard_normal((3, 32), dtype=np.float32)
+    found = []
+    with devices[0].open() as a, devices[1].open() as b, tp.open("cpu?threads=1") as local:
+        for streams in ((local,), (a,), (a, b)):
+            x, y = layers(np.random.default_rng(2), *streams)
+            with tp.Scheduler(list(dict.fromkeys((*streams, local)))).schedule(y) as run:
+                found.append(run.run({x: values})[y])
+
+    assert np.array_equal(found[0], found[1])
+    assert np.array_equal(found[0], found[2])
+
+
+def test_run_with_its_result_is_one_call(stream):
+    x, y = layers(np.random.default_rng(2), stream)
+    with tp.Scheduler([stream]).schedule(y) as run:
+        run.run({x: np.ones((3, 32), np.float32)})[y]
+        before = stream.device.link.calls
+        run.run()[y]
+
+        assert stream.device.link.calls == before + 1
+
+
+def test_questions_of_equal_structure_are_asked_once(stream):
+    layers_now = layers(np.random.default_rng(2), stream)[1]
+    with tp.Scheduler([stream]).schedule(layers_now):
+        asked = stream.device.questions.asked
+    again = layers(np.random.default_rng(3), stream)[1]
+    with tp.Scheduler([stream]).schedule(again):
+        pass
+
+    assert stream.device.questions.asked == asked
+
+
+def test_function_of_this_process_is_refused_with_the_reason(devices):
+    node = tp.map_custom1(tp.input("x", (4,), tp.F32), lambda a: a)
+
+    refusal = devices[0].refuses(node)
+
+    assert refusal is not None
+    assert "calls a Python function, which cannot be packed" in refusal.reason
+
+
+def test_work_that_nobody_waits_for_is_sent_all_the_same(stream):
+    w = stream.place("w", np.zeros(4, np.float32))
+    sent = threading.Event()
+    stream._send = lambda *args: (RayBackend._send(stream, *args), sent.set())
+
+    tp.transfer.write_async(stream, w, np.ones(4, np.float32))
+
+    assert sent.wait(30)
+    stream.synchronize()
+    assert tp.transfer.read(w).tolist() == [1, 1, 1, 1]
+
+
+def test_error_of_queued_work_is_raised_once_and_the_stream_goes_on(stream):
+    table = stream.place("table", np.ones((4, 8), np.float32))
+    ids = stream.place("ids", np.array([77], np.int32))
+    out = stream.place("out", np.zeros((1, 8), np.float32))
+    rows = tp.get_rows(table, ids)
+    with stream.plan(Part((rows,), tp.Bindings({rows: out.place}))) as plan:
+        plan.run()
+        with pytest.raises(GraphError, match="77"):
+            stream.synchronize()
+        stream.synchronize()
+
+        tp.transfer.write(ids, np.array([3], np.int32))
+        plan.run()
+        stream.synchronize()
+
+    assert tp.transfer.read(out).sum() == 8
+
+
+def test_unlike_versions_are_refused_with_both_named():
+    here = identity()
+
+    with pytest.raises(DeviceError, match=r"box has tensorplug 9\.9, this machine has tensorplug"):
+        check_alike("ray:0", here, {**here, "tensorplug": "9.9"}, "box")
+
+
+def test_unknown_buffer_is_refused_by_the_actor(devices):
+    with pytest.raises(FormatError, match="buffer 12345678 is not open here"):
+        devices[0].link.call("read", 12345678, 0, 4)
+
+
+def test_closing_leaves_nothing_in_the_actor(devices):
+    link = devices[1].link
+    before = link.call("counts")
+    with devices[1].open() as stream:
+        x, y = layers(np.random.default_rng(2), stream)
+        with tp.Scheduler([stream]) as scheduler, scheduler.schedule(y) as run:
+            run.run({x: np.ones((3, 32), np.float32)})[y]
+        for tensor in run.graph.leafs:
+            if tensor.place is not None:
+                tensor.place.buffer.close()
+
+    assert link.call("counts") == before
