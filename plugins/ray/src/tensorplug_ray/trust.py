@@ -15,7 +15,7 @@ _SETTINGS = {
     # Values of up to this number of bytes travel with a call. Through the object store the logits
     # of a token took three times as long.
     "RAY_max_direct_call_object_size": str(1 << 20),
-    # The driver reports a lost actor; Ray would print a trace of each call without a waiting caller.
+    # The driver reports a lost actor; Ray would print each unread error, too.
     "RAY_IGNORE_UNHANDLED_ERRORS": "1",
     # Ray would hide the GPUs of a node from actors that reserve none.
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
