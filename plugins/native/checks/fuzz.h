@@ -71,7 +71,8 @@ void damage(Node &node, int64_t size, Random &random) {
 // Bytes that an operand reaches over, reckoned apart from the library; -1 where it leaves the memory.
 int64_t reach(const Operand &t, int64_t size) {
     const int64_t block = TYPE_SIZES[t.type].block, bytes = TYPE_SIZES[t.type].size, start = (intptr_t)t.data;
-    double elements = 1, last = block == 1 ? (double)(t.ne[0] - 1) * (double)t.nb[0] + (double)bytes : (double)(t.ne[0] / block * bytes);
+    double elements = 1, last = block == 1 ? (double)(t.ne[0] - 1) * (double)t.nb[0] + (double)bytes
+                                           : (double)(t.ne[0] / block * bytes);
     for (int d = 0; d < 4; d++) elements *= (double)t.ne[d];
     for (int d = 1; d < 4; d++) last += (double)(t.ne[d] - 1) * (double)t.nb[d];
     return elements <= LARGE && start >= 0 && (double)start + last <= (double)size ? (int64_t)last : -1;

@@ -39,7 +39,8 @@ int run_all(const std::vector<Program> &programs, const std::vector<std::string>
             const std::string found = run_once(programs[i], (int)level, pool);
             if (found.empty()) continue;
             wrong++;
-            std::fprintf(stderr, "%s: program %zu (op %d): %s\n", levels[level].c_str(), i, programs[i].nodes[0].op, found.c_str());
+            std::fprintf(stderr, "%s: program %zu (op %d): %s\n", levels[level].c_str(), i, programs[i].nodes[0].op,
+                         found.c_str());
         }
         std::printf("%s: %zu programs\n", levels[level].c_str(), programs.size());
     }
@@ -57,6 +58,7 @@ int main(int count, char **arguments) {
     const double number = count > 3 ? std::atof(arguments[3]) : 2;
     if (mode == "run") return run_all(programs, levels, (int)number);
     if (mode == "threads") return run_threads(programs, (int)levels.size(), number);
-    if (mode == "fuzz") return run_fuzz(programs, (int)levels.size(), number, count > 4 ? (unsigned)std::atoi(arguments[4]) : 0);
+    if (mode == "fuzz")
+        return run_fuzz(programs, (int)levels.size(), number, count > 4 ? (unsigned)std::atoi(arguments[4]) : 0);
     return 2;
 }

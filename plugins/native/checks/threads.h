@@ -29,7 +29,8 @@ bool spoil(const std::vector<Node> &nodes) {
     return false;
 }
 
-void stream(const std::vector<Program> &programs, int levels, Pool *shared, double seconds, unsigned seed, Counts &counts) {
+void stream(const std::vector<Program> &programs, int levels, Pool *shared, double seconds, unsigned seed,
+            Counts &counts) {
     std::mt19937 random(seed);
     const auto end = std::chrono::steady_clock::now() + std::chrono::duration<double>(seconds);
     Pool *own = new_pool(2);

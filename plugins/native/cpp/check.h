@@ -77,7 +77,8 @@ inline bool fits_map(const Node &node) {
 
 inline bool fits_join(const Node &node) {
     const Operand &a = node.src[0], &b = node.src[1], &out = node.out;
-    return is_choice(node, JOINS) && is_float(a) && is_float(b) && is_float(out) && same_shape(a, out) && repeats(b, out);
+    return is_choice(node, JOINS) && is_float(a) && is_float(b) && is_float(out) && same_shape(a, out) &&
+           repeats(b, out);
 }
 
 inline bool fits_mask_op(const Node &node) {
@@ -133,7 +134,8 @@ inline bool is_rope_table(const Operand &t) { return dense_f32(t) && t.ne[0] == 
 inline bool fits_rope_table(const Node &node) {
     const Operand &positions = node.src[0], &rates = node.src[1], &factors = node.src[2], &out = node.out;
     return is_rope_table(out) && positions.type == I32 && positions.ne[0] >= out.ne[2] && rates.type == I64 &&
-           dense(rates) && rates.ne[0] >= out.ne[1] && (is_absent(factors) || (is_f32(factors) && factors.ne[0] >= out.ne[1]));
+           dense(rates) && rates.ne[0] >= out.ne[1] &&
+           (is_absent(factors) || (is_f32(factors) && factors.ne[0] >= out.ne[1]));
 }
 
 // Ids that the node itself wrote would not be those that were looked at.
@@ -174,7 +176,9 @@ inline bool fits_add_rows(const Node &node) {
            out.ne[1] <= ids.ne[0] && out.ne[2] <= ids.ne[1];
 }
 
-inline bool fits_copy(const Node &node) { return dense_blocks(node.src[0]) && dense_blocks(node.out) && same_shape(node.src[0], node.out); }
+inline bool fits_copy(const Node &node) {
+    return dense_blocks(node.src[0]) && dense_blocks(node.out) && same_shape(node.src[0], node.out);
+}
 
 inline bool fits_repeat(const Node &node) {
     const Operand &x = node.src[0], &out = node.out;
@@ -203,7 +207,8 @@ inline bool fits_im2col(const Node &node) {
 }
 
 inline bool fits_col2im(const Node &node) {
-    return fits_slide(node) && is_f32(node.src[0]) && dense_f32(node.out) && node.i[6] > 0 && node.src[0].ne[3] >= node.out.ne[2];
+    return fits_slide(node) && is_f32(node.src[0]) && dense_f32(node.out) && node.i[6] > 0 &&
+           node.src[0].ne[3] >= node.out.ne[2];
 }
 
 inline bool fits_conv_dw(const Node &node) {
@@ -228,7 +233,8 @@ inline bool fits_mul_mat(const Node &node) {
 // w [k, n, experts], x [k, 1 or used, tokens], ids [used, tokens], out [n, used, tokens].
 inline bool fits_experts(const Node &node) {
     const Operand &w = node.src[0], &x = node.src[1], &ids = node.src[2], &out = node.out;
-    const bool chosen = ids.ne[0] == out.ne[1] && ids.ne[1] == out.ne[2] && ids.ne[2] == 1 && out.ne[3] == 1 && w.ne[3] == 1;
+    const bool chosen =
+        ids.ne[0] == out.ne[1] && ids.ne[1] == out.ne[2] && ids.ne[2] == 1 && out.ne[3] == 1 && w.ne[3] == 1;
     const bool alone = is_absent(node.src[3]) && is_absent(node.src[4]); // no bias, no second matrix
     return fits_ids(ids, out) && chosen && alone && dense(w) && is_float(x) && dense_f32(out) && w.ne[0] == x.ne[0] &&
            out.ne[0] == w.ne[1] && x.ne[2] >= out.ne[2] && w.ne[0] <= MOST_ELEMENTS / (out.ne[1] * out.ne[2]) &&
@@ -246,8 +252,8 @@ inline bool fits_matvec(const Node &node) {
     const bool chosen = is_absent(ids) ? w.ne[2] == 1 && out.ne[1] == 1 : fits_ids(ids, out) && ids.ne[0] == out.ne[1];
     const bool paired = is_absent(second) ||
                         (dense(second) && same_shape(second, w) && node.i[1] >= 0 && node.i[1] < JOINS);
-    return chosen && paired && dense(w) && is_float(x) && dense_f32(out) && w.ne[0] == x.ne[0] && out.ne[0] == w.ne[1] &&
-           fits_bias(node.src[3], w) && (is_absent(second) || fits_bias(node.src[5], w)) &&
+    return chosen && paired && dense(w) && is_float(x) && dense_f32(out) && w.ne[0] == x.ne[0] &&
+           out.ne[0] == w.ne[1] && fits_bias(node.src[3], w) && (is_absent(second) || fits_bias(node.src[5], w)) &&
            w.ne[0] <= MOST_WORK / elements(out);
 }
 
@@ -264,8 +270,8 @@ inline bool fits_attention(const Node &node) {
 // Whether `t` is a matrix of whole panels.
 inline bool fits_panels(const Operand &t) {
     const PanelForm *form = panel_form(t.type);
-    return form != nullptr && t.layout == IN_PANELS && is_multiple(t.ne[1], PANEL_ROWS) && t.ne[2] == 1 && t.ne[3] == 1 &&
-           t.nb[1] == t.ne[0] / type_size(t.type)->block * form->size();
+    return form != nullptr && t.layout == IN_PANELS && is_multiple(t.ne[1], PANEL_ROWS) && t.ne[2] == 1 &&
+           t.ne[3] == 1 && t.nb[1] == t.ne[0] / type_size(t.type)->block * form->size();
 }
 
 // Whether source `s` of an op may lie in panels.

@@ -14,8 +14,8 @@ inline int64_t id_at(const Operand &ids, int64_t i0, int64_t i1, int64_t i2) {
     return ids.type == I64 ? *(const int64_t *)p : *(const int32_t *)p;
 }
 
-// Whether all ids name rows, or are NO_ROW; ends the run where one does not. Every thread looks at all of them, so that nothing
-// is written before they are known to be right.
+// Whether all ids name rows, or are NO_ROW; ends the run where one does not. Every thread looks at all of them, so that
+// nothing is written before they are known to be right.
 inline bool good_ids(const Operand &ids, int64_t rows, Part &part) {
     for (int64_t i2 = 0; i2 < ids.ne[2]; i2++) {
         for (int64_t i1 = 0; i1 < ids.ne[1]; i1++) {

@@ -51,9 +51,9 @@ template <int TYPE> void decode(const char *row, int64_t first, int64_t n, float
 
 constexpr int64_t AHEAD = 8192; // bytes: some 200 ns at the speed of the memory
 
-// Fetches `n` bytes that lie `step` bytes, `times` over, behind p, into the first-level cache or the second. Nothing may lie
-// there, and the step of a single row may be any number, so the address is computed without a sign, where an overflow is
-// defined.
+// Fetches `n` bytes that lie `step` bytes, `times` over, behind p, into the first-level cache or the second. Nothing
+// may lie there, and the step of a single row may be any number, so the address is computed without a sign, where an
+// overflow is defined.
 template <int LEVEL> inline void prefetch_at(const char *p, int64_t times, int64_t step, int64_t n) {
     const uintptr_t there = (uintptr_t)p + (uintptr_t)times * (uintptr_t)step;
     for (int64_t i = 0; i < n; i += 64) __builtin_prefetch((const void *)(there + (uintptr_t)i), 0, LEVEL == 1 ? 3 : 2);
@@ -64,15 +64,16 @@ template <int LEVEL> inline void prefetch_at(const char *p, int64_t times, int64
 // behind them (q6_K in panels: 9 GB/s into the first level, 19 into the second, where the memory gives 20).
 inline void prefetch(const char *p, int64_t n) { prefetch_at<2>(p, 1, AHEAD, n); }
 
-// The same for R rows side by side, of which `done` bytes were read: what lies there in the R rows that follow. Such rows make
-// several short streams, which processors do not foresee.
+// The same for R rows side by side, of which `done` bytes were read: what lies there in the R rows that follow. Such
+// rows make several short streams, which processors do not foresee.
 template <int R> inline void prefetch_rows(const char *rows, int64_t step, int64_t done, int64_t n) {
     const bool far = step > AHEAD / R;
     for (int r = 0; r < R; r++) prefetch_at<2>(rows + r * step + done, far ? R : 1, far ? step : AHEAD, n);
 }
 
 // Dot products of R rows, `step` bytes apart, with x. `STREAM` says that what follows the rows will be read next.
-template <int TYPE, int R, bool STREAM = (R > 1)> void dots(const char *row, int64_t step, const float *x, int64_t n, float *out) {
+template <int TYPE, int R, bool STREAM = (R > 1)>
+void dots(const char *row, int64_t step, const float *x, int64_t n, float *out) {
     if constexpr (is_plain(TYPE)) {
         constexpr int CHAINS = 4, SIZE = TYPE == F32 ? 4 : 2; // sums that need not wait for each other; bytes
         vf a[R][CHAINS];
@@ -132,8 +133,8 @@ template <int TYPE, int R, bool STREAM = (R > 1)> void dots(const char *row, int
     }
 }
 
-// Dot products of AT_ONCE rows of a plain type. Long rows without gaps, of weights, are read best in one long stream, one
-// row after the other. Short ones, of a cache, go together: then most of the work is to sum up vectors.
+// Dot products of AT_ONCE rows of a plain type. Long rows without gaps, of weights, are read best in one long stream,
+// one row after the other. Short ones, of a cache, go together: then most of the work is to sum up vectors.
 template <int TYPE> void dots_of_plain(const char *row, int64_t step, const float *x, int64_t n, float *out) {
     constexpr int64_t LONG = 512;
     static_assert(AT_ONCE == 4, "vsums takes four");

@@ -75,7 +75,7 @@ template <int BITS> void encode_signed(const float *x, byte *out) {
     constexpr int ZERO = 1 << (BITS - 1);
     const Limits limits = limits_of(x);
     const float ends[] = {limits.low, limits.high};
-    float peak = ends[limits.high > -limits.low]; // no branch that nobody can foresee
+    float peak = ends[limits.high > -limits.low]; // without a branch, which no processor could predict
     if (limits.high == -limits.low) {
         int i = 0;
         while (std::fabs(x[i]) != limits.high) i++;
@@ -121,7 +121,8 @@ inline void encode_iq4_nl(const float *x, byte *out) {
     constexpr int TRIES = 7;
     constexpr float TINY = 1e-15f, FIRST = IQ4_VALUES[0];
     float peak = x[0];
-    for (int i = 1; i < 32; i++) peak = std::fabs(x[i]) > std::fabs(peak) || (x[i] != x[i] && peak == peak) ? x[i] : peak;
+    for (int i = 1; i < 32; i++)
+        peak = std::fabs(x[i]) > std::fabs(peak) || (x[i] != x[i] && peak == peak) ? x[i] : peak;
     float scale = 0, best = 0;
     if (!(std::fabs(peak) < TINY)) {
         float with_x, squared;

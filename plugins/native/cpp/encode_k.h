@@ -1,6 +1,6 @@
-// Values to blocks of 256 whose groups have scales of their own, by the searches of fit.h. First each group is fitted, then the
-// scales of all groups become codes in units of the block, then the codes of values are chosen once more for what became
-// of the scales. Blocks are those of tensorplug_cpu/encoders/k.py, bit by bit.
+// Values to blocks of 256 whose groups have scales of their own, by the searches of fit.h. First each group is fitted,
+// then the scales of all groups become codes in units of the block, then the codes of values are chosen once more for
+// what became of the scales. Blocks are those of tensorplug_cpu/encoders/k.py, bit by bit.
 #pragma once
 
 #include "blocks.h"
@@ -87,7 +87,8 @@ template <int N, int TOP, int LIMIT> struct Affine {
         for (int g = 0; g < LANES; g++) below[g] = -low[g];
         alignas(64) float step[LANES], least[LANES];
         for (int b = 0; b < BLOCKS; b++) {
-            scales[b] = in_units(scale + b * GROUPS, GROUPS, LIMIT), minima[b] = in_units(below + b * GROUPS, GROUPS, LIMIT);
+            scales[b] = in_units(scale + b * GROUPS, GROUPS, LIMIT),
+            minima[b] = in_units(below + b * GROUPS, GROUPS, LIMIT);
             for (int g = 0; g < GROUPS; g++) {
                 step[b * GROUPS + g] = through_half(scales[b].unit) * scales[b].codes[g];
                 least[b * GROUPS + g] = through_half(minima[b].unit) * minima[b].codes[g];
@@ -181,7 +182,8 @@ struct EncodeQ6K {
         const vf zero = vset(0), half = vset(HALF);
         for (int v = 0; v < LANES; v += W) {
             const Ray ray = fit_signed<N>(lanes_from(x, v), lanes_from(weights, v), HALF);
-            vstore(fitted + v, ray.scale), vstore(inverse + v, ray.inverse), vstore(none + v, vselect(ray.none, vset(1), zero));
+            vstore(fitted + v, ray.scale), vstore(inverse + v, ray.inverse),
+                vstore(none + v, vselect(ray.none, vset(1), zero));
         }
         // The scale of the largest magnitude gets the code -128.
         float peak = fitted[0];

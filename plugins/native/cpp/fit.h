@@ -1,6 +1,7 @@
 // Searches for the scale, or scale and minimum, with which codes come nearest to values. They are those of
-// tensorplug_cpu/encoders/fit.py, bit by bit: a search keeps the better of two errors that differ in the last bits. So each
-// group of values has a lane of its own, its sums add one element after the other, and no operation is left out or joined.
+// tensorplug_cpu/encoders/fit.py, bit by bit: a search keeps the better of two errors that differ in the last bits. So
+// each group of values has a lane of its own, its sums add one element after the other, and no operation is left out or
+// joined.
 #pragma once
 
 #include "simd.h"
@@ -37,7 +38,8 @@ inline vf nearest_code(vf x, float least, float most) { return vround(vbound(x, 
 inline vf affine_code(vf x, vf inverse, vf low, float top) { return nearest_code(vmul(vsub(x, low), inverse), 0, top); }
 
 // The weighted error of W groups of N values.
-template <int N, bool ABSOLUTE> vf affine_error(const Lanes *x, const Lanes *weights, const vf *codes, vf scale, vf low) {
+template <int N, bool ABSOLUTE>
+vf affine_error(const Lanes *x, const Lanes *weights, const vf *codes, vf scale, vf low) {
     vf sum = vset(NOTHING);
     for (int i = 0; i < N; i++) {
         const vf missed = vsub(vadd(vmul(codes[i], scale), low), vload(x[i]));
@@ -100,7 +102,9 @@ struct Ray {
     vm none;
 };
 
-inline vf signed_code(vf x, vf inverse, int half) { return nearest_code(vmul(x, inverse), (float)-half, (float)(half - 1)); }
+inline vf signed_code(vf x, vf inverse, int half) {
+    return nearest_code(vmul(x, inverse), (float)-half, (float)(half - 1));
+}
 
 // Sums of weights times values times codes, and times codes squared.
 template <int N> void signed_sums(const Lanes *x, const Lanes *weights, vf inverse, int half, vf &sum_xl, vf &sum_l2) {

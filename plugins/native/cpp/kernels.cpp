@@ -1,12 +1,27 @@
 // All kernels of one instruction-set level: TP_LEVEL is its name in C++, TP_NAME the one for people.
+//
+// op           entry, in its file              layouts and sizes         inner loops
+// MUL_MAT      mul_mat, mul_mat.h              bytes, one or few rows    product_bytes_few.h: dots8
+//                                              bytes, many rows          product_bytes_many.h: multiply_tile8
+//                                              bytes, panels             product_bytes_panels.h: panel_dots, add_block8
+//                                              numbers, few rows         product_floats_few.h: products; decode.h: dots
+//                                              numbers, many rows        product_tile.h: multiply_tile
+// MUL_MAT_ID   mul_mat_id, mul_mat_id.h        rows sorted by expert     those of MUL_MAT
+// MATVEC       matvec, matvec.h                one row; bias and unit    those of MUL_MAT with one row
+// ATTENTION    attention, attention.h          few tokens                attention_rows.h: score_keys, add_weighted
+//                                              many tokens               attention_blocks.h; product_tile.h
+// others       as in KERNELS, file of the op   any; rows                 in the same file
+// Codes and scales by type: blocks.h and superblocks.h; as vectors product_bytes_units.h; in panels panel_codes.h.
 #include "attention.h"
 #include "check.h"
-#include "copy.h"
 #include "conv.h"
+#include "copy.h"
 #include "elementwise.h"
-#include "experts.h"
+#include "mul_mat_id.h"
 #include "norm.h"
+#include "reduce.h"
 #include "rope.h"
+#include "soft_max.h"
 
 namespace {
 
@@ -37,8 +52,8 @@ constexpr Kernel KERNELS[] = {
     {COL2IM, 1, fits_col2im, col2im},
     {CONV_DW, 2, fits_conv_dw, conv_dw},
     {POOL, 1, fits_pool, pool},
-    {MUL_MAT, 2, fits_mul_mat, product},
-    {MUL_MAT_ID, 3, fits_experts, experts},
+    {MUL_MAT, 2, fits_mul_mat, mul_mat},
+    {MUL_MAT_ID, 3, fits_experts, mul_mat_id},
     {MATVEC, 2, fits_matvec, matvec},
     {ATTENTION, 3, fits_attention, attention},
 };
@@ -62,9 +77,9 @@ int64_t scratch(const Node &node, int threads) {
     const Kernel &kernel = KERNELS[node.op];
     if (!has_operands(node, kernel.sources) || !kernel.fits(node)) return -1;
     switch (node.op) {
-    case MUL_MAT: return readable(node.src[0]) ? product_scratch(node, threads) : -1;
+    case MUL_MAT: return readable(node.src[0]) ? mul_mat_scratch(node, threads) : -1;
     case ATTENTION: return readable(node.src[1]) && readable(node.src[2]) ? attention_scratch(node, threads) : -1;
-    case MUL_MAT_ID: return readable(node.src[0]) ? experts_scratch(node, threads) : -1;
+    case MUL_MAT_ID: return readable(node.src[0]) ? mul_mat_id_scratch(node, threads) : -1;
     case MATVEC: {
         const bool second = is_absent(node.src[4]) || readable(node.src[4]);
         return readable(node.src[0]) && second ? matvec_scratch(node, threads) : -1;

@@ -7,7 +7,7 @@
 // The thread's part in a node.
 struct Part {
     Pool &pool;
-    int thread, threads; // those that share this node; one where it is computed alone
+    int thread, threads; // those that share this node; 1 where one thread computes it
     char *scratch;       // shared by all threads, as large as `scratch` of the level says
     int index;           // of the node
     std::atomic<int32_t> *taken; // for each thread, portions of the node taken from its range; 0 at first
@@ -34,7 +34,7 @@ constexpr int64_t AT_ONCE = 4;
 struct Level {
     const char *name;
     void (*compute)(const Node &node, Part &part);
-    int64_t (*scratch)(const Node &node, int threads); // bytes; -1 where there is no such kernel
+    int64_t (*scratch)(const Node &node, int threads); // bytes; -1 where no kernel takes the node
     // Writes `n` values, whole blocks of them, as numbers or blocks of a type; false where nothing does.
     bool (*encode)(int type, const float *values, int64_t n, char *out);
 };

@@ -3,7 +3,7 @@
 #pragma once
 
 #include "copy.h"
-#include "int8.h"
+#include "mul_mat.h"
 
 namespace {
 
@@ -12,12 +12,13 @@ constexpr int64_t ROWS_TOGETHER = 256; // of w, before those of a second: the me
 // A matrix, its bias, and the row of x as its rows need it. Where x stays f32, `room` is for rows out of panels.
 struct Side {
     const Operand &w, &bias;
-    const Kernel8 *rounding; // null where x is not rounded to eight bits
+    const ByteProduct *rounding; // null where x is not rounded to eight bits
     const bool halves;       // whether x is rounded to f16
     char *room;
 
     Side(const Operand &w, const Operand &bias, bool rounds, char *room)
-        : w(w), bias(bias), rounding(rounds ? kernel8_of(w.type) : nullptr), halves(in_halves(w, rounds)), room(room) {}
+        : w(w), bias(bias), rounding(rounds ? byte_product_of(w.type) : nullptr), halves(in_halves(w, rounds)),
+          room(room) {}
 
     static int64_t size(const Operand &w) {
         const int64_t rows = aligned(rounded_size(w.ne[0])), plain = PlainRows::size(w, AT_ONCE);
@@ -88,7 +89,8 @@ inline void matvec(const Node &node, Part &part) {
     float factor = 0, second_factor = 0;
     for (Span turn{0, 0}; !part.stopped() && turns.next(turn);) {
         for (int64_t item = turn.first, count; item < turn.last; item += count) {
-            const int64_t slot = item / n, start = item % n, left = n - start < turn.last - item ? n - start : turn.last - item;
+            const int64_t slot = item / n, start = item % n;
+            const int64_t left = n - start < turn.last - item ? n - start : turn.last - item;
             count = left < ROWS_TOGETHER ? left : ROWS_TOGETHER;
             if (ready != slot % x.ne[1]) {
                 ready = slot % x.ne[1];

@@ -2,8 +2,8 @@
 //
 // A block of each row makes a block of the panel. Its elements (words of four bytes, and halves or single bytes before
 // and behind them) keep their order; where a row has one, the panel has those of all its rows. What lies at byte `o` of
-// the block of row r, `width` bytes wide, lies at o * PANEL_ROWS + r * width of the panel's block, and the rows of a panel
-// take together as much memory as they did, from where the first of them was.
+// the block of row r, `width` bytes wide, lies at o * PANEL_ROWS + r * width of the panel's block, and the rows of a
+// panel take together as much memory as they did, from where the first of them was.
 #pragma once
 
 #include <cstring>
@@ -44,7 +44,8 @@ template <class T> void weave(const char *rows, int64_t step, int64_t count, cha
 }
 
 template <class T> void unweave(const char *panel, int64_t row, int64_t count, char *out) {
-    for (int64_t i = 0; i < count; i++) std::memcpy(out + i * sizeof(T), panel + (i * PANEL_ROWS + row) * sizeof(T), sizeof(T));
+    for (int64_t i = 0; i < count; i++)
+        std::memcpy(out + i * sizeof(T), panel + (i * PANEL_ROWS + row) * sizeof(T), sizeof(T));
 }
 
 // `count` halves; a single byte where the number of bytes is odd.

@@ -39,8 +39,8 @@ constexpr uint32_t VECTORS_OF_256 = 0x06, VECTORS_OF_512 = 0xe6; // the latter w
 
 inline bool runs_avx2() { return keeps(VECTORS_OF_256) && has(FMA) && has(F16C) && has(AVX2_); }
 inline bool runs_avx512() {
-    return runs_avx2() && keeps(VECTORS_OF_512) && has(AVX512_F) && has(AVX512_BW) && has(AVX512_DQ) && has(AVX512_VL) &&
-           has(AVX512_VNNI);
+    return runs_avx2() && keeps(VECTORS_OF_512) && has(AVX512_F) && has(AVX512_BW) && has(AVX512_DQ) &&
+           has(AVX512_VL) && has(AVX512_VNNI);
 }
 inline bool runs_avx512_bf16() { return runs_avx512() && has(AVX512_BF16_); }
 
@@ -60,7 +60,7 @@ inline bool runs_neon_dot() {
 #elif defined(__APPLE__)
     return true; // on every Mac with ARM
 #else
-    return false; // nobody was asked
+    return false; // other systems are not asked
 #endif
 }
 

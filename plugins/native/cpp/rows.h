@@ -16,7 +16,8 @@ inline Span share(int64_t total, const Part &part, int64_t step = 1) {
 class Turns {
   public:
     Turns(int64_t total, int64_t step, int64_t portion, const Part &part)
-        : total_(total), step_(step), portion_(portion > step ? (portion + step - 1) / step * step : step), part_(part) {}
+        : total_(total), step_(step), portion_(portion > step ? (portion + step - 1) / step * step : step),
+          part_(part) {}
 
     // False where nothing is left.
     bool next(Span &span) {

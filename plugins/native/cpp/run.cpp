@@ -111,7 +111,9 @@ struct Run {
 constexpr int64_t LINE = 64;
 
 // Bytes at the front of the scratch where each thread counts the portions that it takes.
-int64_t counters_size(int count, int threads) { return (count * (int64_t)sizeof(int32_t) + LINE - 1) / LINE * LINE * threads; }
+int64_t counters_size(int count, int threads) {
+    return (count * (int64_t)sizeof(int32_t) + LINE - 1) / LINE * LINE * threads;
+}
 
 // While a thread has to wait, it reads ahead into its cache what it will need first of the weights that come next:
 // the memory would have nothing to do.
@@ -143,7 +145,8 @@ class Ahead {
     }
 
   private:
-    static constexpr int64_t BUDGET = 1 << 16, STEP = 1 << 10; // bytes: less than half of a second-level cache; a few hundred ns
+    static constexpr int64_t BUDGET = 1 << 16; // bytes: less than half of a second-level cache
+    static constexpr int64_t STEP = 1 << 10;   // bytes: a few hundred ns
 
     const Run &run_;
     const int thread_, threads_;
@@ -209,7 +212,7 @@ EXPORT int tpn_unpack(int type, const char *packed, int64_t k, int64_t panels, c
     return 1;
 }
 
-// `n` values as numbers or blocks of a type, without gaps; false where no kernel of this level writes such.
+// `n` values as numbers or blocks of a type, without gaps; false where no kernel of this level writes the type.
 EXPORT int tpn_encode(int level, int type, const float *values, int64_t n, char *out) {
     const TypeSize *size = type_size(type);
     if (level < 0 || level >= LEVEL_COUNT || size == nullptr || n < 0 || n % size->block) return 0;
@@ -230,7 +233,7 @@ EXPORT int64_t tpn_prepare(int level, Node *nodes, int count, int threads) {
         most = scratch > most ? scratch : most;
         const bool alone = threads == 1 || is_alone(node);
         const Touched touched(node);
-        // What one thread does alone, one node after the other, needs no waiting.
+        // Nodes that one thread computes, one after the other, need no waiting.
         const bool apart = !open.conflicts(touched) && !(scratch && scratch_used);
         const bool wait = i > 0 && threads > 1 && !(alone && last_alone) && !apart;
         if (wait) open.clear(), scratch_used = false;

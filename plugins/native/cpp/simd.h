@@ -93,7 +93,7 @@ inline float vsum(vf a) {
 }
 inline vf vround(vf x) { return _mm256_round_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
 inline vf vscale2(vf x, vf n) {
-    // In two steps: 2**n alone may be too large or too small for a float.
+    // In two steps: 2**n by itself may be too large or too small for a float.
     const __m256i whole = _mm256_cvtps_epi32(n), half = _mm256_srai_epi32(whole, 1);
     const __m256i rest = _mm256_sub_epi32(whole, half), bias = _mm256_set1_epi32(127);
     const vf a = _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_add_epi32(half, bias), 23));
@@ -144,7 +144,7 @@ inline float vmost(vf a) { return vmaxvq_f32(a); }
 inline float vsum(vf a) { return vaddvq_f32(a); }
 inline vf vround(vf x) { return vrndnq_f32(x); }
 inline vf vscale2(vf x, vf n) {
-    // In two steps: 2**n alone may be too large or too small for a float.
+    // In two steps: 2**n by itself may be too large or too small for a float.
     const int32x4_t whole = vcvtnq_s32_f32(n), half = vshrq_n_s32(whole, 1);
     const int32x4_t rest = vsubq_s32(whole, half), bias = vdupq_n_s32(127);
     const vf a = vreinterpretq_f32_s32(vshlq_n_s32(vaddq_s32(half, bias), 23));

@@ -1,7 +1,8 @@
 // Few rows of x, rounded, against rows of w where they lie.
 #pragma once
 
-#include "units8.h"
+#include "product_bytes_units.h"
+#include "product_floats_few.h"
 
 namespace {
 
@@ -88,15 +89,18 @@ template <int TYPE, int M> void dots8(const char *row, const Unit8 *x, int64_t k
 
 // Products of `count` rows of w, `step` bytes apart, with m rows of x, at most FEW8. They are read in one
 // stream, which was 0.93 to 1.15 times as fast as four of them (one thread of a Zen 5, by type; q8_0 gains most).
-template <int TYPE> void rows_times8(const char *w, int64_t step, int64_t count, const Unit8 *x, int64_t m, int64_t k, float *out, int64_t out_step) {
-    static constexpr decltype(&dots8<TYPE, 1>) SEVERAL[FEW8] = {dots8<TYPE, 1>, dots8<TYPE, 2>, dots8<TYPE, 3>, dots8<TYPE, 4>};
+template <int TYPE>
+void rows_times8(const char *w, int64_t step, int64_t count, const Unit8 *x, int64_t m, int64_t k, float *out,
+                 int64_t out_step) {
+    static constexpr decltype(&dots8<TYPE, 1>) SEVERAL[FEW8] = {dots8<TYPE, 1>, dots8<TYPE, 2>, dots8<TYPE, 3>,
+                                                                dots8<TYPE, 4>};
     for (int64_t r = 0; r < count; r++) SEVERAL[m - 1](w + r * step, x, k, out + r, out_step);
 }
 
 inline int64_t few8_room(int64_t k, int64_t m) { return m * units_of(k) * (int64_t)sizeof(Unit8) + aligned(k * 4); }
 
 // Each thread rounds x for itself: that is quicker than to wait for each other.
-template <int TYPE> void mul_few8(const Node &node, Part &part) {
+template <int TYPE> void mul_mat_bytes_few(const Node &node, Part &part) {
     const Operand &w = node.src[0], &x = node.src[1], &out = node.out;
     const int64_t k = w.ne[0], n = w.ne[1], m = x.ne[1];
     char *room = part.scratch + part.thread * few8_room(k, m);

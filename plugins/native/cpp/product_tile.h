@@ -29,12 +29,13 @@ struct Bf16Pairs {
 };
 #endif
 
-// Pieces of rows that are read next, of `size` bytes, `step` bytes apart: asked for little by little while others are multiplied,
-// because the memory would be idle then and waited for later.
+// Pieces of rows that are read next, of `size` bytes, `step` bytes apart: asked for little by little while others are
+// multiplied, because the memory would be idle then and waited for later.
 class Next {
   public:
     // All of them are asked for in `turns`.
-    Next(const char *rows, int64_t step, int64_t size, int64_t count, int64_t turns) : row_(rows), step_(step), size_(size) {
+    Next(const char *rows, int64_t step, int64_t size, int64_t count, int64_t turns)
+        : row_(rows), step_(step), size_(size) {
         if (step == size) size_ = size * count, count = 1;
         left_ = count, each_ = ((size_ + 63) / 64 * count + turns - 1) / turns * 64;
     }
@@ -54,7 +55,9 @@ class Next {
 };
 
 // c [M, COLUMNS] = (or +=) x w: x is packed [depth, M], w [depth, COLUMNS] in steps of `step` floats.
-template <int M, class Held> void multiply_tile(int64_t depth, const float *x, const float *w, int64_t step, float *c, int64_t ldc, bool add, Next *soon) {
+template <int M, class Held>
+void multiply_tile(int64_t depth, const float *x, const float *w, int64_t step, float *c, int64_t ldc, bool add,
+                   Next *soon) {
     vf a[M][2];
     for (int i = 0; i < M; i++) {
         a[i][0] = add ? vload(c + i * ldc) : vset(0);
@@ -75,7 +78,8 @@ template <int M, class Held> void multiply_tile(int64_t depth, const float *x, c
     }
 }
 
-typedef void (*Tile)(int64_t depth, const float *x, const float *w, int64_t step, float *c, int64_t ldc, bool add, Next *soon);
+typedef void (*Tile)(int64_t depth, const float *x, const float *w, int64_t step, float *c, int64_t ldc, bool add,
+                     Next *soon);
 
 // By number of rows, less one.
 template <class Held> const Tile TILES[ROWS] = {
@@ -90,7 +94,9 @@ template <class Held> const Tile TILES[ROWS] = {
 };
 
 // As multiply_tile, for a panel of which only `columns` are wanted.
-template <class Held = Floats> void multiply_part(int m, int64_t depth, const float *x, const float *w, int64_t step, float *c, int64_t ldc, bool add, int64_t columns, Next *soon = nullptr) {
+template <class Held = Floats>
+void multiply_part(int m, int64_t depth, const float *x, const float *w, int64_t step, float *c, int64_t ldc, bool add,
+                   int64_t columns, Next *soon = nullptr) {
     if (columns == COLUMNS) return TILES<Held>[m - 1](depth, x, w, step, c, ldc, add, soon);
     float whole[ROWS * COLUMNS];
     TILES<Held>[m - 1](depth, x, w, step, whole, COLUMNS, false, soon);
@@ -148,8 +154,10 @@ inline void transpose16(__m512i *v) {
     }
     // Now lane l of v[4 j + i] holds word 4 l + i of the vectors 4 j to 4 j + 3.
     for (int i = 0; i < 4; i++) {
-        const __m512i a = _mm512_shuffle_i32x4(v[i], v[4 + i], 0x44), b = _mm512_shuffle_i32x4(v[8 + i], v[12 + i], 0x44);
-        const __m512i c = _mm512_shuffle_i32x4(v[i], v[4 + i], 0xee), d = _mm512_shuffle_i32x4(v[8 + i], v[12 + i], 0xee);
+        const __m512i a = _mm512_shuffle_i32x4(v[i], v[4 + i], 0x44);
+        const __m512i b = _mm512_shuffle_i32x4(v[8 + i], v[12 + i], 0x44);
+        const __m512i c = _mm512_shuffle_i32x4(v[i], v[4 + i], 0xee);
+        const __m512i d = _mm512_shuffle_i32x4(v[8 + i], v[12 + i], 0xee);
         t[i] = _mm512_shuffle_i32x4(a, b, 0x88);
         t[4 + i] = _mm512_shuffle_i32x4(a, b, 0xdd);
         t[8 + i] = _mm512_shuffle_i32x4(c, d, 0x88);

@@ -48,7 +48,7 @@ inline ExpertRoom expert_room(const Node &node, int threads) {
     int64_t most = 0;
     // One row, as many as dot products serve, and all of them: what lies between needs no more.
     for (const int64_t m : {(int64_t)1, FEW8 < count ? FEW8 : count, FEW < count ? FEW : count, count}) {
-        const int64_t size = product_scratch(expert_product(node, 0, nullptr, nullptr, m), threads);
+        const int64_t size = mul_mat_scratch(expert_product(node, 0, nullptr, nullptr, m), threads);
         most = size > most ? size : most;
     }
     room.order = room.product + aligned(most);
@@ -59,7 +59,7 @@ inline ExpertRoom expert_room(const Node &node, int threads) {
     return room;
 }
 
-inline int64_t experts_scratch(const Node &node, int threads) {
+inline int64_t mul_mat_id_scratch(const Node &node, int threads) {
     if (node.out.ne[2] == 1) return matvec_scratch(node, threads);
     return expert_room(node, threads).size;
 }
@@ -81,7 +81,7 @@ inline void sort_rows(const Operand &ids, int64_t experts, int64_t *starts, int6
 }
 
 // src: w, x, ids; i[0] as for MUL_MAT.
-inline void experts(const Node &node, Part &part) {
+inline void mul_mat_id(const Node &node, Part &part) {
     const Operand &w = node.src[0], &x = node.src[1], &ids = node.src[2], &out = node.out;
     const int64_t used = out.ne[1], count = used * out.ne[2], k = w.ne[0], n = w.ne[1];
     if (out.ne[2] == 1) return matvec(node, part);
@@ -101,7 +101,7 @@ inline void experts(const Node &node, Part &part) {
         const int64_t first = starts[e], m = starts[e + 1] - first;
         if (m == 0) continue;
         Part inner = room.product_part(part, e);
-        product(expert_product(node, e, rows + first * k * 4, results + first * n * 4, m), inner);
+        mul_mat(expert_product(node, e, rows + first * k * 4, results + first * n * 4, m), inner);
         if (!part.barrier()) return;
     }
     for (int64_t i = all.first; i < all.last; i++) {

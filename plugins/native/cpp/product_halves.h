@@ -1,6 +1,6 @@
-// One row of x in f16 beside long rows of weights in f16. As f32 a row of x takes twice the bytes of a row of weights from
-// the first-level cache, and pushes out what was read ahead: with one thread of a Zen 4 the weights came at 17 to 19 GB/s,
-// in f16 at 21 to 23; with two at 28 to 36 and 41 to 43.
+// One row of x in f16 times long rows of weights in f16. As f32 a row of x takes twice the bytes of a row of weights
+// from the first-level cache, and pushes out what was read ahead: with one thread of a Zen 4 the weights came at 17 to
+// 19 GB/s, in f16 at 21 to 23; with two at 28 to 36 and 41 to 43.
 #pragma once
 
 #include "rows.h"
@@ -18,8 +18,8 @@ inline bool in_halves(const Operand &w, bool may_round) {
 
 inline int64_t halves_size(int64_t k) { return (k * 2 + 127) / 64 * 64; }
 
-// x in f16, multiplied by a power of two that makes its largest value 2**14 to 2**15, so that none overflows and few are
-// too small. Returns what sums are multiplied by; 0 where x has infinity or NaN, or is too small to be scaled.
+// x in f16, multiplied by a power of two that makes its largest value 2**14 to 2**15, so that none overflows and few
+// are too small. Returns what sums are multiplied by; 0 where x has infinity or NaN, or is too small to be scaled.
 inline float round_to_halves(const float *x, int64_t k, uint16_t *out) {
     constexpr int TOP = 15, LEAST = -100;
     vf most = vset(0), not_finite = vset(0);
@@ -54,7 +54,8 @@ inline void dots_of_halves(const char *rows, int64_t count, const uint16_t *x, i
         int64_t i = 0;
         for (; i + CHAINS * W <= k; i += CHAINS * W) {
             prefetch(rows + i * 2, CHAINS * W * 2);
-            for (int c = 0; c < CHAINS; c++) a[c] = vfma(load_floats<F16>(rows, i + c * W), vload16(x + i + c * W), a[c]);
+            for (int c = 0; c < CHAINS; c++)
+                a[c] = vfma(load_floats<F16>(rows, i + c * W), vload16(x + i + c * W), a[c]);
         }
         for (; i + W <= k; i += W) a[0] = vfma(load_floats<F16>(rows, i), vload16(x + i), a[0]);
         float sum = vsum(vadd(vadd(a[0], a[1]), vadd(a[2], a[3])));

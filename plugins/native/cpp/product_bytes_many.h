@@ -1,7 +1,8 @@
 // Many rows of x, rounded: panels of codes of w meet all tiles of x.
 #pragma once
 
-#include "units8.h"
+#include "product_bytes_units.h"
+#include "product_floats_many.h"
 
 namespace {
 
@@ -40,7 +41,8 @@ template <int TYPE> void weave_units8(const byte *const *units, int64_t n, uint8
     const int groups = (int)(n / GROUP);
     for (int64_t c = 0; c < COLUMNS; c++) {
 #pragma GCC unroll 8
-        for (int g = 0; g < GROUPS8 && g < groups; g += TOGETHER) istore(codes + c * DEPTH + g * GROUP, stored_groups<TYPE>(units[c], g, groups));
+        for (int g = 0; g < GROUPS8 && g < groups; g += TOGETHER)
+            istore(codes + c * DEPTH + g * GROUP, stored_groups<TYPE>(units[c], g, groups));
     }
     transpose<DEPTH / 4>((const float *)codes, n / 4, (float *)out);
 }
@@ -70,7 +72,9 @@ template <int TYPE> void weave_units8(const byte *const *units, uint8_t *out) { 
 #endif
 
 // `depth` codes from `k0` on of `columns` rows of a matrix from row `first` on.
-template <int TYPE> void read_panel8(const char *matrix, int64_t step, int64_t first, int64_t columns, int64_t k0, int64_t depth, const Panel8<part_of<TYPE>()> &panel) {
+template <int TYPE>
+void read_panel8(const char *matrix, int64_t step, int64_t first, int64_t columns, int64_t k0, int64_t depth,
+                 const Panel8<part_of<TYPE>()> &panel) {
     typedef Block<TYPE> B;
     constexpr int64_t PART = part_of<TYPE>(), UNIT_PARTS = DEPTH / PART, SIZE = UNIT_SIZE<TYPE>;
     static_assert(DEPTH == GROUPS8 * GROUP, "a unit is what is transposed at once");
@@ -79,7 +83,8 @@ template <int TYPE> void read_panel8(const char *matrix, int64_t step, int64_t f
         const int64_t n = depth - some < DEPTH ? depth - some : DEPTH;
         const byte *units[COLUMNS];
         for (int64_t c = 0; c < COLUMNS; c++) {
-            units[c] = (const byte *)matrix + (first + (c < columns ? c : columns - 1)) * step + (k0 + some) / DEPTH * SIZE;
+            units[c] =
+                (const byte *)matrix + (first + (c < columns ? c : columns - 1)) * step + (k0 + some) / DEPTH * SIZE;
             // Rows are read a little at a time, which processors do not foresee.
             for (int64_t i = 0; i < SIZE; i += 64) __builtin_prefetch(units[c] + SIZE + i);
             read_scales8<TYPE>(units[c], d + c * UNIT_PARTS, m + c * UNIT_PARTS, (int)(n / GROUP));
@@ -114,7 +119,9 @@ inline int64_t rows_of_tile8(int64_t m) {
 }
 
 // A row of x as row `lane` of the `width` rows of a tile, which begins after `start` rows.
-template <int PART> void pack_row8(const float *values, int64_t k, const Packed8 &packed, int64_t start, int64_t width, int64_t lane, int zero) {
+template <int PART>
+void pack_row8(const float *values, int64_t k, const Packed8 &packed, int64_t start, int64_t width, int64_t lane,
+               int zero) {
     int8_t *out = packed.values + start * k + lane * 4;
     for (int64_t i = 0; i < k; i += GROUP) {
         alignas(16) int8_t codes[GROUP];
@@ -151,7 +158,9 @@ inline vi four_of(const int8_t *bytes) {
 }
 
 // c [M, COLUMNS] = (or +=) x w.
-template <int M, int PART, bool MIN, bool Signed> void multiply_tile8(int64_t depth, const Packed8 &x, const Panel8<PART> &w, float *c, int64_t ldc, bool add, Next &soon) {
+template <int M, int PART, bool MIN, bool Signed>
+void multiply_tile8(int64_t depth, const Packed8 &x, const Panel8<PART> &w, float *c, int64_t ldc, bool add,
+                    Next &soon) {
     vf sums[M][2];
     for (int i = 0; i < M; i++) {
         sums[i][0] = add ? vload(c + i * ldc) : vset(0);
@@ -192,7 +201,9 @@ template <int M, int PART, bool MIN, bool Signed> void multiply_tile8(int64_t de
     }
 }
 
-template <int TYPE> void multiply_part8(int64_t m, int64_t depth, const Packed8 &x, const Panel8<part_of<TYPE>()> &w, float *c, int64_t ldc, bool add, int64_t columns, Next &soon) {
+template <int TYPE>
+void multiply_part8(int64_t m, int64_t depth, const Packed8 &x, const Panel8<part_of<TYPE>()> &w, float *c, int64_t ldc,
+                    bool add, int64_t columns, Next &soon) {
     constexpr int PART = part_of<TYPE>();
     constexpr bool MIN = Block<TYPE>::MIN, S = SIGNED<TYPE>;
     static constexpr decltype(&multiply_tile8<1, PART, MIN, S>) tiles[ROWS8] = {
@@ -218,8 +229,9 @@ template <int TYPE> int64_t many8_room(int64_t k) {
 }
 
 // `Read` is read_panel8 for rows, or its like for panels.
-template <int TYPE, void (*Read)(const char *, int64_t, int64_t, int64_t, int64_t, int64_t, const Panel8<part_of<TYPE>()> &)>
-void mul_many8(const Node &node, Part &part) {
+template <int TYPE,
+          void (*Read)(const char *, int64_t, int64_t, int64_t, int64_t, int64_t, const Panel8<part_of<TYPE>()> &)>
+void mul_mat_bytes_many(const Node &node, Part &part) {
     constexpr int PART = part_of<TYPE>();
     const Operand &w = node.src[0], &x = node.src[1], &out = node.out;
     const int64_t k = w.ne[0], n = w.ne[1], m = x.ne[1], tile = rows_of_tile8(m);
@@ -243,8 +255,10 @@ void mul_many8(const Node &node, Part &part) {
                 if (part.stopped()) return;
                 const int64_t height = m - j < tile ? m - j : tile, start = matrix * m + j;
                 const int64_t parts = start * (k / PART) + k0 / PART * height;
-                const Packed8 here = {packed.values + start * k + k0 * height, packed.d + parts, packed.sums + parts, packed.shifts + parts};
-                multiply_part8<TYPE>(height, depth, here, panel, (float *)at(out, j, i2, i3) + column, out.nb[1] / 4, k0 > 0, columns, soon);
+                const Packed8 here = {packed.values + start * k + k0 * height, packed.d + parts, packed.sums + parts,
+                                      packed.shifts + parts};
+                multiply_part8<TYPE>(height, depth, here, panel, (float *)at(out, j, i2, i3) + column, out.nb[1] / 4,
+                                     k0 > 0, columns, soon);
             }
         }
     }

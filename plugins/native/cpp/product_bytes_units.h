@@ -1,7 +1,7 @@
 // Units of 256 codes: a block, or eight blocks of 32. Their codes, by as many groups as a vector holds, and scales.
 #pragma once
 
-#include "round8.h"
+#include "product_bytes.h"
 
 namespace {
 
@@ -82,7 +82,8 @@ inline vi plus_where(vi a, uint64_t bits, int more) { return _mm512_mask_add_epi
 
 // 32 bytes for both groups, with bits from `shift` on for the first, and from `next` on for the second.
 inline vi bits_of_two(const byte *p, int shift, int next, int mask) {
-    return _mm512_and_si512(_mm512_srlv_epi32(_mm512_broadcast_i64x4(load32(p)), by_group(shift, next)), each_byte(mask));
+    return _mm512_and_si512(_mm512_srlv_epi32(_mm512_broadcast_i64x4(load32(p)), by_group(shift, next)),
+                            each_byte(mask));
 }
 // Bit `bit` of 32 bytes for the first group, the next one for the second.
 inline uint64_t bit_of_two(const byte *p, int bit) {
@@ -92,17 +93,22 @@ inline uint64_t bit_of_two(const byte *p, int bit) {
 // The stored codes of groups g and g + 1 of a unit, g even; those of g twice where it is the last of `groups`.
 template <int TYPE> inline vi stored_groups(const byte *unit, int g, int groups = GROUPS8) {
     const byte *a = unit, *b = unit;
-    if constexpr (Block<TYPE>::GROUPS == 1) a = unit + g * Block<TYPE>::SIZE, b = a + (g + 1 < groups ? Block<TYPE>::SIZE : 0);
+    if constexpr (Block<TYPE>::GROUPS == 1)
+        a = unit + g * Block<TYPE>::SIZE, b = a + (g + 1 < groups ? Block<TYPE>::SIZE : 0);
     if constexpr (TYPE == Q4_0) return nibbles_of_two(a + 2, b + 2);
     if constexpr (TYPE == Q4_1) return nibbles_of_two(a + 4, b + 4);
-    if constexpr (TYPE == Q5_0) return plus_where(nibbles_of_two(a + 6, b + 6), words(word_at(a + 2), word_at(b + 2)), 16);
-    if constexpr (TYPE == Q5_1) return plus_where(nibbles_of_two(a + 8, b + 8), words(word_at(a + 4), word_at(b + 4)), 16);
+    if constexpr (TYPE == Q5_0)
+        return plus_where(nibbles_of_two(a + 6, b + 6), words(word_at(a + 2), word_at(b + 2)), 16);
+    if constexpr (TYPE == Q5_1)
+        return plus_where(nibbles_of_two(a + 8, b + 8), words(word_at(a + 4), word_at(b + 4)), 16);
     if constexpr (TYPE == IQ4_NL) return _mm512_shuffle_epi8(table_of(IQ4_VALUES, 128), nibbles_of_two(a + 2, b + 2));
     if constexpr (TYPE == MXFP4) return _mm512_shuffle_epi8(table_of(E2M1_VALUES, 12), nibbles_of_two(a + 1, b + 1));
     if constexpr (TYPE == Q2_K) return bits_of_two(a + 16 + g / 4 * 32, g % 4 * 2, g % 4 * 2 + 2, 3);
-    if constexpr (TYPE == Q3_K) return plus_where(bits_of_two(a + 32 + g / 4 * 32, g % 4 * 2, g % 4 * 2 + 2, 3), bit_of_two(a, g), 4);
+    if constexpr (TYPE == Q3_K)
+        return plus_where(bits_of_two(a + 32 + g / 4 * 32, g % 4 * 2, g % 4 * 2 + 2, 3), bit_of_two(a, g), 4);
     if constexpr (TYPE == Q4_K) return bits_of_two(a + 16 + g / 2 * 32, 0, 4, 15);
-    if constexpr (TYPE == Q5_K) return plus_where(bits_of_two(a + 48 + g / 2 * 32, 0, 4, 15), bit_of_two(a + 16, g), 16);
+    if constexpr (TYPE == Q5_K)
+        return plus_where(bits_of_two(a + 48 + g / 2 * 32, 0, 4, 15), bit_of_two(a + 16, g), 16);
     if constexpr (TYPE == Q6_K) {
         const vi both = iload(a + g / 4 * 64);
         const vi low = _mm512_and_si512(g % 4 ? _mm512_srli_epi16(both, 4) : both, each_byte(15));
@@ -113,8 +119,8 @@ template <int TYPE> inline vi stored_groups(const byte *unit, int g, int groups 
     return _mm512_inserti64x4(_mm512_castsi256_si512(stored_codes<TYPE>(a, g)), stored_codes<TYPE>(b, g + 1), 1);
 }
 
-// Of types with the nibbles of two groups in 32 bytes, a vector of the low ones of 64 bytes has groups 0 and 2 of four, one
-// of the high ones 1 and 3. In this order products with a row of x take them, which has its groups in it too.
+// Of types with the nibbles of two groups in 32 bytes, a vector of the low ones of 64 bytes has groups 0 and 2 of four,
+// one of the high ones 1 and 3. In this order products with a row of x take them, which has its groups in it too.
 template <int TYPE> constexpr bool APART = TYPE == Q4_K || TYPE == Q5_K;
 template <int TYPE> constexpr int place_of(int g) { return APART<TYPE> && (g % 4 == 1 || g % 4 == 2) ? g ^ 3 : g; }
 
@@ -134,8 +140,10 @@ template <int TYPE> inline vf spread_scales(const Eight *scales, int g) {
     constexpr bool HALVES = Block<TYPE>::HALVES;
     const vi lane = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
     const int first = HALVES ? 2 * g % 8 : place_of<TYPE>(g);
-    const vi part = APART<TYPE> ? _mm512_slli_epi32(_mm512_srli_epi32(lane, 3), 1) : _mm512_srli_epi32(lane, HALVES ? 2 : 3);
-    return _mm512_permutexvar_ps(_mm512_add_epi32(part, iset(first)), _mm512_castps256_ps512(scales[HALVES ? g / 4 : 0]));
+    const vi part =
+        APART<TYPE> ? _mm512_slli_epi32(_mm512_srli_epi32(lane, 3), 1) : _mm512_srli_epi32(lane, HALVES ? 2 : 3);
+    return _mm512_permutexvar_ps(_mm512_add_epi32(part, iset(first)),
+                                 _mm512_castps256_ps512(scales[HALVES ? g / 4 : 0]));
 }
 
 #elif defined(TP_INT8)
@@ -147,7 +155,9 @@ template <int TYPE> inline Codes stored_groups(const byte *unit, int g, int = GR
     return B::GROUPS == 1 ? stored_codes<TYPE>(unit + g * B::SIZE, 0) : stored_codes<TYPE>(unit, g);
 }
 template <int TYPE> constexpr int place_of(int g) { return g; }
-template <int TYPE> inline Codes placed_groups(const byte *unit, int g, int = GROUPS8) { return stored_groups<TYPE>(unit, g); }
+template <int TYPE> inline Codes placed_groups(const byte *unit, int g, int = GROUPS8) {
+    return stored_groups<TYPE>(unit, g);
+}
 
 #endif
 
@@ -185,14 +195,16 @@ inline vi chunk_of(const byte *p, int chunk, int size) {
     return left <= 0 ? iset(0) : _mm512_maskz_loadu_epi16((1u << left / 2) - 1, p + 64 * chunk);
 }
 
-// The f16 numbers that begin `first` bytes into `count` blocks of SIZE bytes, at most eight, the others zero: words are picked
-// out of two vectors at a time.
+// The f16 numbers that begin `first` bytes into `count` blocks of SIZE bytes, at most eight, the others zero: words are
+// picked out of two vectors at a time.
 template <int SIZE> inline Eight eight_halves(const byte *blocks, int first, int count) {
     constexpr int STEP = SIZE / 2, PAIR = 64; // words of a block, words of two vectors
     static_assert(SIZE % 2 == 0 && 8 * SIZE <= 4 * 2 * PAIR, "four vectors hold eight blocks");
     const int all = count * SIZE;
     const int at = first / 2;
-    const vi where = _mm512_castsi128_si512(_mm_add_epi16(_mm_setr_epi16(0, STEP, 2 * STEP, 3 * STEP, 4 * STEP, 5 * STEP, 6 * STEP, 7 * STEP), _mm_set1_epi16((short)at)));
+    const vi where = _mm512_castsi128_si512(
+        _mm_add_epi16(_mm_setr_epi16(0, STEP, 2 * STEP, 3 * STEP, 4 * STEP, 5 * STEP, 6 * STEP, 7 * STEP),
+                      _mm_set1_epi16((short)at)));
     vi words = _mm512_permutex2var_epi16(chunk_of(blocks, 0, all), where, chunk_of(blocks, 1, all));
     if (7 * STEP + at >= PAIR) {
         const int in_first = (PAIR - 1 - at) / STEP + 1;
@@ -251,7 +263,8 @@ template <int TYPE> inline vf add_groups(const Codes &codes, const Unit8 &x, con
 
 inline void sum_fours(const int8_t *codes, int factor, int32_t *out) {
     const vi ones = vreinterpretq_s32_s8(vdupq_n_s8(1));
-    for (int i = 0; i < 8; i += W) vst1q_s32(out + i, vmulq_n_s32(dot_bytes<true>(iset(0), iload(codes + 4 * i), ones), factor));
+    for (int i = 0; i < 8; i += W)
+        vst1q_s32(out + i, vmulq_n_s32(dot_bytes<true>(iset(0), iload(codes + 4 * i), ones), factor));
 }
 
 template <int TYPE> inline void eight_scales(const byte *blocks, Eight *d, Eight *m, int count) {

@@ -1,7 +1,7 @@
 // Rounding of x to eight bits, 32 values to a scale, and sums of products of bytes: what each level has for them.
 #pragma once
 
-#include "matmul.h"
+#include "superblocks.h"
 
 #if defined(__AVX2__) || defined(TP_NEON_DOT)
 #define TP_INT8 // the level has dot products of bytes
@@ -13,7 +13,7 @@ constexpr int GROUP = 32; // values of x that share a scale
 
 #if defined(TP_INT8)
 
-// Without VNNI, products of bytes are summed in pairs to 16 bits, which codes above 63 could overflow: such types
+// Without VNNI, products of bytes are summed in pairs to 16 bits, which codes above 63 could overflow: these types
 // keep their signed codes, and products are made of magnitudes, with the sign of the code given to x. On ARM they do
 // because both factors are signed.
 #if defined(__AVX512VNNI__)
@@ -92,7 +92,8 @@ inline float round_group(const float *values, int8_t *codes, int *halves) {
     // Magnitudes are compared as integers: the order is the same, and NaN is above infinity.
     const __m256i magnitude = _mm256_set1_epi32(0x7fffffff);
     __m256i most = _mm256_and_si256(magnitude, _mm256_castps_si256(v[0]));
-    for (int i = 1; i < VECTORS8; i++) most = _mm256_max_epi32(most, _mm256_and_si256(magnitude, _mm256_castps_si256(v[i])));
+    for (int i = 1; i < VECTORS8; i++)
+        most = _mm256_max_epi32(most, _mm256_and_si256(magnitude, _mm256_castps_si256(v[i])));
     __m128i m = _mm_max_epi32(_mm256_castsi256_si128(most), _mm256_extracti128_si256(most, 1));
     m = _mm_max_epi32(m, _mm_unpackhi_epi64(m, m));
     const float largest = _mm_cvtss_f32(_mm_castsi128_ps(_mm_max_epi32(m, _mm_shuffle_epi32(m, 1))));
@@ -104,7 +105,8 @@ inline float round_group(const float *values, int8_t *codes, int *halves) {
     const __m256i bytes = _mm256_permutevar8x32_epi32(mixed, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
     _mm256_storeu_si256((__m256i *)codes, bytes);
     // Of the bytes, which are small whatever the values were.
-    const __m256i pairs = _mm256_maddubs_epi16(_mm256_set1_epi8(1), bytes), fours = _mm256_madd_epi16(pairs, _mm256_set1_epi16(1));
+    const __m256i pairs = _mm256_maddubs_epi16(_mm256_set1_epi8(1), bytes),
+                  fours = _mm256_madd_epi16(pairs, _mm256_set1_epi16(1));
     for (int h = 0; h < 2; h++) {
         __m128i s = h ? _mm256_extracti128_si256(fours, 1) : _mm256_castsi256_si128(fours);
         s = _mm_add_epi32(s, _mm_unpackhi_epi64(s, s));

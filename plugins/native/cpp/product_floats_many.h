@@ -1,7 +1,7 @@
 // Products of rows of w with many rows of x: panels of w meet tiles of x.
 #pragma once
 
-#include "few.h"
+#include "product_floats_few.h"
 
 namespace {
 
@@ -12,7 +12,7 @@ constexpr int64_t PANEL = 2048;
 template <class Held> int64_t held_of(int64_t k) { return (k + Held::HELD - 1) / Held::HELD; }
 
 // Bytes of scratch: x packed, and for each thread a panel and a tile of x.
-template <class Held> int64_t many_scratch(const Node &node, int threads) {
+template <class Held> int64_t floats_many_scratch(const Node &node, int threads) {
     const int64_t k = node.src[1].ne[0], held = held_of<Held>(k);
     const int64_t panel = (held < PANEL ? held : PANEL) * COLUMNS * 4;
     const int64_t plain = PlainRows::size(node.src[0], COLUMNS);
@@ -22,8 +22,8 @@ template <class Held> int64_t many_scratch(const Node &node, int threads) {
 // Rows of x side by side, tile by tile: the first four bytes of all rows of a tile, then the next. `room` holds the
 // rows of one tile.
 template <class Held> void pack(const Operand &x, float *packed, float *room, Part &part) {
-    const int64_t k = x.ne[0], held = held_of<Held>(k), m = x.ne[1], tile = rows_of_tile(m), row_size = aligned(k * 4) / 4;
-    const int64_t tiles = (m + tile - 1) / tile;
+    const int64_t k = x.ne[0], held = held_of<Held>(k), row_size = aligned(k * 4) / 4;
+    const int64_t m = x.ne[1], tile = rows_of_tile(m), tiles = (m + tile - 1) / tile;
     const Span all = share(tiles * x.ne[2] * x.ne[3], part);
     for (int64_t item = all.first; item < all.last; item++) {
         const int64_t matrix = item / tiles, i1 = item % tiles * tile, height = m - i1 < tile ? m - i1 : tile;
@@ -48,9 +48,11 @@ template <class Held> void read_some(const RowType *type, const char *row, int64
     std::memcpy(out, row + first * type->size, n * type->size);
 }
 
-// `depth` elements, from `k0` on, of rows of w, `step` bytes apart; past the last row, any row does: nobody looks at
-// the result.
-template <class Held> void read_panel(const RowType *type, const char *rows, int64_t step, int64_t columns, int64_t k0, int64_t depth, float *panel) {
+// `depth` elements, from `k0` on, of rows of w, `step` bytes apart; past the last row, any row does: its results
+// are not stored.
+template <class Held>
+void read_panel(const RowType *type, const char *rows, int64_t step, int64_t columns, int64_t k0, int64_t depth,
+                float *panel) {
     constexpr int64_t SOME = DEPTH * Held::HELD;
     alignas(64) float some[COLUMNS * DEPTH];
     for (int64_t i = 0; i < depth; i += SOME) {
@@ -67,7 +69,8 @@ template <class Held> void read_panel(const RowType *type, const char *rows, int
 }
 
 // What is read after the pieces [k0, k0 + depth) of rows of a matrix: the rest of them, or the rows that follow.
-inline Next next_of_panel(const Operand &w, const char *matrix, int64_t column, int64_t columns, int64_t k0, int64_t depth, int64_t turns) {
+inline Next next_of_panel(const Operand &w, const char *matrix, int64_t column, int64_t columns, int64_t k0,
+                          int64_t depth, int64_t turns) {
     const TypeSize &type = *type_size(w.type);
     const int64_t k = w.ne[0], from = k0 + depth < k ? k0 + depth : 0, left = k - from < depth ? k - from : depth;
     const int64_t together = in_panels(w) ? PANEL_ROWS : 1, step = w.nb[1] * together;
@@ -77,12 +80,12 @@ inline Next next_of_panel(const Operand &w, const char *matrix, int64_t column, 
     return Next(rows, step, left / type.block * type.size * together, (columns + together - 1) / together, turns);
 }
 
-template <class Held> void mul_mat_many(const Node &node, Part &part) {
+template <class Held> void mul_mat_floats_many(const Node &node, Part &part) {
     const Operand &w = node.src[0], &x = node.src[1], &out = node.out;
     const RowType *type = row_type(w.type);
     const int64_t k = w.ne[0], held = held_of<Held>(k), n = w.ne[1], m = x.ne[1], tile = rows_of_tile(m);
     const int64_t all_packed = aligned(row_count(x) * held * 4);
-    const int64_t own = (many_scratch<Held>(node, part.threads) - all_packed) / part.threads;
+    const int64_t own = (floats_many_scratch<Held>(node, part.threads) - all_packed) / part.threads;
     float *packed = (float *)part.scratch;
     float *room = (float *)(part.scratch + all_packed + part.thread * own), *panel = room + ROWS * aligned(k * 4) / 4;
     const PlainRows plain(w, (char *)room + own - PlainRows::size(w, COLUMNS));
@@ -97,13 +100,15 @@ template <class Held> void mul_mat_many(const Node &node, Part &part) {
         for (int64_t k0 = 0; k0 < k; k0 += PANEL * Held::HELD) {
             const int64_t depth = k - k0 < PANEL * Held::HELD ? k - k0 : PANEL * Held::HELD;
             read_panel<Held>(type, weights, w.nb[1], columns, k0, depth, panel);
-            Next soon = next_of_panel(w, weights, 0, columns, k0, depth, (held_of<Held>(depth) + ASK_EVERY - 1) / ASK_EVERY);
+            Next soon =
+                next_of_panel(w, weights, 0, columns, k0, depth, (held_of<Held>(depth) + ASK_EVERY - 1) / ASK_EVERY);
             for (int64_t j = 0; j < m; j += tile) {
                 if (part.stopped()) return;
                 const int64_t height = m - j < tile ? m - j : tile;
                 const float *xs = packed + (matrix * m + j) * held + k0 / Held::HELD * height;
                 float *c = (float *)at(out, j, i2, i3) + column;
-                multiply_part<Held>((int)height, held_of<Held>(depth), xs, panel, COLUMNS, c, out.nb[1] / 4, k0 > 0, columns, in_panels(w) ? nullptr : &soon);
+                multiply_part<Held>((int)height, held_of<Held>(depth), xs, panel, COLUMNS, c, out.nb[1] / 4, k0 > 0,
+                                    columns, in_panels(w) ? nullptr : &soon);
             }
         }
     }

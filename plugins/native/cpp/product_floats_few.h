@@ -1,9 +1,9 @@
 // Products of rows of w, of any type that has a decoder, with few rows of x: dot products in f32.
 #pragma once
 
-#include "halves.h"
+#include "product_halves.h"
 #include "panels.h"
-#include "tile.h"
+#include "product_tile.h"
 
 namespace {
 
@@ -34,7 +34,7 @@ inline int64_t few_room(const Node &node) {
     return first + PlainRows::size(w, AT_ONCE);
 }
 
-template <class Held> int64_t few_scratch(const Node &node, int threads) {
+template <class Held> int64_t floats_few_scratch(const Node &node, int threads) {
     const Operand &x = node.src[1];
     const int64_t copies = Held::HELD > 1 || !is_plain_rows(x) ? packed_size(node) : 0;
     return copies + threads * few_room(node);
@@ -67,8 +67,8 @@ inline void read_row(const Operand &x, const Place &p, float *out) {
     }
 }
 
-// Rows of memory that are wanted soon: the one that lies `first` steps behind `rows`, and those behind it. `each` bytes of them
-// are asked for with every vector of a row.
+// Rows of memory that are wanted soon: the one that lies `first` steps behind `rows`, and those behind it. `each` bytes
+// of them are asked for with every vector of a row.
 struct Soon {
     const char *rows;
     int64_t first, step, each;
@@ -85,9 +85,11 @@ template <class Held, int TYPE> inline vf load_held(const char *row, int64_t i, 
     return vload(values);
 }
 
-// Products of R rows of w, `step` bytes apart, with M rows of x of `k` fours of bytes: out[j * out_step + r]. Memory would
-// be waited for in short bursts, so the next rows of w are asked for meanwhile.
-template <int R, int M, class Held, int TYPE> void products(const char *w, int64_t step, const Soon *soon, const float *x, int64_t x_step, int64_t k, float *out, int64_t out_step) {
+// Products of R rows of w, `step` bytes apart, with M rows of x of `k` fours of bytes: out[j * out_step + r]. Memory
+// would be waited for in short bursts, so the next rows of w are asked for meanwhile.
+template <int R, int M, class Held, int TYPE>
+void products(const char *w, int64_t step, const Soon *soon, const float *x, int64_t x_step, int64_t k, float *out,
+              int64_t out_step) {
     vf sums[R][M];
     for (int r = 0; r < R; r++) {
         for (int j = 0; j < M; j++) sums[r][j] = vset(0);
@@ -108,7 +110,8 @@ template <int R, int M, class Held, int TYPE> void products(const char *w, int64
     const int some = (int)(k - i);
     for (int j = 0; j < M && some; j++) {
         const vf xs = vload(x + j * x_step + i, some);
-        for (int r = 0; r < R; r++) sums[r][j] = Held::add(xs, load_held<Held, TYPE>(w + r * step, i, some), sums[r][j]);
+        for (int r = 0; r < R; r++)
+            sums[r][j] = Held::add(xs, load_held<Held, TYPE>(w + r * step, i, some), sums[r][j]);
     }
     for (int j = 0; j < M; j++) {
         for (int r = 0; r < R; r++) out[j * out_step + r] = vsum(sums[r][j]);
@@ -116,7 +119,9 @@ template <int R, int M, class Held, int TYPE> void products(const char *w, int64
 }
 
 // The same for R rows of w and m rows of x.
-template <int R, class Held, int TYPE> void few_products(const char *w, int64_t step, const Soon &soon, const float *x, int64_t x_step, int64_t m, int64_t k, float *out, int64_t out_step) {
+template <int R, class Held, int TYPE>
+void few_products(const char *w, int64_t step, const Soon &soon, const float *x, int64_t x_step, int64_t m, int64_t k,
+                  float *out, int64_t out_step) {
     constexpr int64_t MOST = 4;
     static constexpr decltype(&products<R, 1, Held, TYPE>) BY_ROWS[MOST] = {
         products<R, 1, Held, TYPE>, products<R, 2, Held, TYPE>, products<R, 3, Held, TYPE>, products<R, 4, Held, TYPE>,
@@ -160,8 +165,10 @@ inline void round_to_bf16(float *row, int64_t k) {
 // f16 as bf16.
 inline void round_to_bf16(const uint16_t *halves, int64_t n, uint16_t *out) {
     int64_t i = 0;
-    for (; i + 2 * W <= n; i += 2 * W) _mm512_storeu_si512(out + i, (__m512i)_mm512_cvtne2ps_pbh(vload16(halves + i + W), vload16(halves + i)));
-    for (; i + W <= n; i += W) _mm256_storeu_si256((__m256i *)(out + i), (__m256i)_mm512_cvtneps_pbh(vload16(halves + i)));
+    for (; i + 2 * W <= n; i += 2 * W)
+        _mm512_storeu_si512(out + i, (__m512i)_mm512_cvtne2ps_pbh(vload16(halves + i + W), vload16(halves + i)));
+    for (; i + W <= n; i += W)
+        _mm256_storeu_si256((__m256i *)(out + i), (__m256i)_mm512_cvtneps_pbh(vload16(halves + i)));
     for (; i < n; i++) out[i] = float_to_bf16(half_to_float(halves[i]));
 }
 #endif
@@ -174,8 +181,21 @@ template <class Held> void read_held(const Operand &x, const Place &p, float *ou
 #endif
 }
 
+// x as rows that `Held` multiplies, without gaps, at `room`: threads share the work. False where the run ends.
+template <class Held> bool copy_x(Operand &x, char *room, Part &part) {
+    const int64_t k = x.ne[0];
+    const Span rows = share(row_count(x), part);
+    for (int64_t row = rows.first; row < rows.last; row++) {
+        read_held<Held>(x, place(x, row), (float *)room + row * k);
+    }
+    if (!part.barrier()) return false;
+    x.data = room, x.nb[0] = 4;
+    for (int d = 1; d < 4; d++) x.nb[d] = x.nb[d - 1] * (d == 1 ? k : x.ne[d - 1]);
+    return true;
+}
+
 // Few rows of x: dot products with the rows of w where they lie, or decoded.
-template <class Held> void mul_mat_few(const Node &node, Part &part) {
+template <class Held> void mul_mat_floats_few(const Node &node, Part &part) {
     const Operand &w = node.src[0], &out = node.out;
     Operand x = node.src[1];
     const RowType *type = row_type(w.type);
@@ -183,13 +203,7 @@ template <class Held> void mul_mat_few(const Node &node, Part &part) {
     const FewProducts few = few_of<Held>(w.type);
     char *room = part.scratch;
     if (Held::HELD > 1 || !is_plain_rows(x)) {
-        const Span rows = share(row_count(x), part);
-        for (int64_t row = rows.first; row < rows.last; row++) {
-            read_held<Held>(x, place(x, row), (float *)room + row * k);
-        }
-        if (!part.barrier()) return;
-        x.data = room, x.nb[0] = 4;
-        for (int d = 1; d < 4; d++) x.nb[d] = x.nb[d - 1] * (d == 1 ? k : x.ne[d - 1]);
+        if (!copy_x<Held>(x, room, part)) return;
         room += packed_size(node);
     }
     room += part.thread * few_room(node);
@@ -207,6 +221,7 @@ template <class Held> void mul_mat_few(const Node &node, Part &part) {
         }
         const int64_t i2 = item / n % x.ne[2], i3 = item / n / x.ne[2];
         const int64_t row = item % n, left = n - row < turn.last - item ? n - row : turn.last - item;
+        // One row of x in f16, rounded once for each matrix.
         if (halves && matrix != item / n) {
             matrix = item / n;
             factor = round_to_halves((const float *)at(x, 0, i2, i3), k, (uint16_t *)room);
@@ -217,6 +232,7 @@ template <class Held> void mul_mat_few(const Node &node, Part &part) {
             item += left;
             continue;
         }
+        // One row of x in f32: dot products with rows of w where they lie.
         const int64_t wanted = m == 1 ? AT_ONCE : DECODED, count = left >= wanted ? wanted : 1;
         const char *weights = plain.get(row, count, i2 / (x.ne[2] / w.ne[2]), i3 / (x.ne[3] / w.ne[3]));
         const float *xs = (const float *)at(x, 0, i2, i3);
@@ -226,13 +242,15 @@ template <class Held> void mul_mat_few(const Node &node, Part &part) {
             item += count;
             continue;
         }
+        // Several rows of x: rows of w that are blocks are decoded once for all of them.
         for (int64_t r = 0; r < count && !few.plain; r++) {
             type->decode(weights + r * w.nb[1], 0, k, decoded + r * row_size);
         }
         const Soon soon{weights, count, w.nb[1], W * Held::HELD * type->size / type->block};
         const char *rows = few.plain ? weights : (const char *)decoded;
         const int64_t step = few.plain ? w.nb[1] : row_size * 4;
-        (count == 1 ? few.one : few.several)(rows, step, soon, xs, x.nb[1] / 4, m, k / Held::HELD, results, out.nb[1] / 4);
+        (count == 1 ? few.one : few.several)(rows, step, soon, xs, x.nb[1] / 4, m, k / Held::HELD, results,
+                                             out.nb[1] / 4);
         item += count;
     }
 }

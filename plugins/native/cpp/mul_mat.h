@@ -1,0 +1,155 @@
+// The products of MUL_MAT: which kernel multiplies, by type of w, its layout and the rows of x.
+//
+//   w                  x as        one row                   few rows                      many rows
+//   blocks in rows     bytes       product_bytes_few.h       the same, up to FEW8          product_bytes_many.h
+//   blocks in panels   bytes       product_bytes_panels.h    the same, MOST_SIDE_BY_SIDE   product_bytes_many.h
+//   f16, bf16          f16, bf16   product_halves.h          product_floats_few.h, FEW     product_floats_many.h
+//   any                f32         product_floats_few.h      the same, up to FEW           product_floats_many.h
+#pragma once
+
+#include "product_bytes_few.h"
+#include "product_bytes_panels.h"
+
+namespace {
+
+// --- sums in f32 of products of f32, or of pairs of bf16 ----------------------------------------
+
+#if defined(__AVX512BF16__)
+// i[0] says that operands may be rounded. With one row of x the time is that of reading w. Weights in f16 are rounded
+// too, which takes as long as what it saves where there are few rows.
+inline bool wants_bf16(const Node &node) {
+    const Operand &w = node.src[0];
+    const int64_t rows = node.src[1].ne[1];
+    const bool in_pairs = w.ne[0] % 2 == 0 && w.nb[1] % 4 == 0;
+    if (!node.i[0] || (w.type != BF16 && w.type != F16)) return false;
+    return rows > FEW || (w.type == BF16 && rows > 1 && in_pairs);
+}
+#endif
+
+template <class Held> void mul_mat_held(const Node &node, Part &part) {
+    node.src[1].ne[1] <= FEW ? mul_mat_floats_few<Held>(node, part) : mul_mat_floats_many<Held>(node, part);
+}
+
+template <class Held> int64_t mul_mat_held_scratch(const Node &node, int threads) {
+    return node.src[1].ne[1] <= FEW ? floats_few_scratch<Held>(node, threads)
+                                    : floats_many_scratch<Held>(node, threads);
+}
+
+inline void mul_mat_floats(const Node &node, Part &part) {
+#if defined(__AVX512BF16__)
+    if (wants_bf16(node)) return mul_mat_held<Bf16Pairs>(node, part);
+#endif
+    mul_mat_held<Floats>(node, part);
+}
+
+inline int64_t mul_mat_floats_scratch(const Node &node, int threads) {
+#if defined(__AVX512BF16__)
+    if (wants_bf16(node)) return mul_mat_held_scratch<Bf16Pairs>(node, threads);
+#endif
+    return mul_mat_held_scratch<Floats>(node, threads);
+}
+
+// --- products of bytes --------------------------------------------------------------------------
+
+// The product for one type of weight, and its bytes of scratch; and for `matvec`, by layout of w, how a row of x is
+// rounded, and the products of it with at most AT_ONCE rows, or with a panel.
+struct ByteProduct {
+    int type;
+    void (*multiply)(const Node &node, Part &part);
+    int64_t (*scratch)(const Node &node, int threads);
+    void (*round)(const float *x, int64_t k, char *rounded);
+    void (*rows)(const char *w, int64_t step, int64_t count, const char *rounded, int64_t k, float *out);
+    void (*round_for_panels)(const float *x, int64_t k, char *rounded);
+    void (*panel)(const char *w, const char *rounded, int64_t k, float *out);
+};
+
+#if defined(TP_INT8)
+
+#if defined(__AVX512VNNI__)
+inline bool is_side_by_side(const Node &node) {
+    const int64_t m = node.src[1].ne[1];
+    return in_panels(node.src[0]) && m > 1 && m <= MOST_SIDE_BY_SIDE;
+}
+#endif
+
+template <int TYPE> void mul_mat_bytes(const Node &node, Part &part) {
+    const int64_t m = node.src[1].ne[1];
+#if defined(__AVX512VNNI__)
+    if (is_side_by_side(node)) return mul_mat_bytes_side_by_side<TYPE>(node, part);
+#endif
+    if (in_panels(node.src[0])) {
+        if (m == 1) return mul_mat_bytes_panels<TYPE>(node, part);
+        return mul_mat_bytes_many<TYPE, unfold_panels8<TYPE>>(node, part);
+    }
+    if (m <= FEW8) return mul_mat_bytes_few<TYPE>(node, part);
+    mul_mat_bytes_many<TYPE, read_panel8<TYPE>>(node, part);
+}
+
+template <int TYPE> int64_t mul_mat_bytes_scratch(const Node &node, int threads) {
+    const int64_t k = node.src[1].ne[0], m = node.src[1].ne[1];
+#if defined(__AVX512VNNI__)
+    if (is_side_by_side(node)) return side_packed(node) + threads * side_room(k);
+#endif
+    if (in_panels(node.src[0]) && m == 1) return threads * panel_room(k);
+    if (!in_panels(node.src[0]) && m <= FEW8) return threads * few8_room(k, m);
+    return packed_size(node) + threads * many8_room<TYPE>(k);
+}
+
+// Bytes of a rounded row of x, for rows or panels.
+inline int64_t rounded_size(int64_t k) {
+    const int64_t units = units_of(k) * (int64_t)sizeof(Unit8);
+    return units > panel_room(k) ? units : panel_room(k);
+}
+
+template <int TYPE> void round8(const float *x, int64_t k, char *rounded) { round_row<TYPE>(x, k, (Unit8 *)rounded); }
+
+template <int TYPE> void rows8(const char *w, int64_t step, int64_t count, const char *rounded, int64_t k, float *out) {
+    rows_times8<TYPE>(w, step, count, (const Unit8 *)rounded, 1, k, out, 0);
+}
+
+template <int TYPE> void panel8(const char *w, const char *rounded, int64_t k, float *out) {
+    panel_dots<TYPE>(w, packed_row8<part_of<TYPE>()>(k, (char *)rounded), k, out);
+}
+
+template <int TYPE> constexpr ByteProduct byte_product() {
+    return {
+        TYPE, mul_mat_bytes<TYPE>, mul_mat_bytes_scratch<TYPE>,
+        round8<TYPE>, rows8<TYPE>, round_for_panels<TYPE>, panel8<TYPE>,
+    };
+}
+
+constexpr ByteProduct BYTE_PRODUCTS[] = {
+    byte_product<Q8_0>(), byte_product<Q4_0>(), byte_product<Q4_1>(), byte_product<Q5_0>(),
+    byte_product<Q5_1>(), byte_product<IQ4_NL>(), byte_product<MXFP4>(), byte_product<Q2_K>(),
+    byte_product<Q3_K>(), byte_product<Q4_K>(), byte_product<Q5_K>(), byte_product<Q6_K>(),
+};
+
+// The products of bytes for a type; null where there are none.
+inline const ByteProduct *byte_product_of(int type) {
+    for (const ByteProduct &known : BYTE_PRODUCTS) {
+        if (known.type == type) return &known;
+    }
+    return nullptr;
+}
+
+#else
+
+inline int64_t rounded_size(int64_t) { return 0; }
+inline const ByteProduct *byte_product_of(int) { return nullptr; }
+
+#endif
+
+// --- the op -------------------------------------------------------------------------------------
+
+// src: w, x; i[0] says that x may be rounded.
+inline void mul_mat(const Node &node, Part &part) {
+    const ByteProduct *bytes = node.i[0] ? byte_product_of(node.src[0].type) : nullptr;
+    bytes != nullptr ? bytes->multiply(node, part) : mul_mat_floats(node, part);
+}
+
+inline int64_t mul_mat_scratch(const Node &node, int threads) {
+    const ByteProduct *bytes = node.i[0] ? byte_product_of(node.src[0].type) : nullptr;
+    return bytes != nullptr ? bytes->scratch(node, threads) : mul_mat_floats_scratch(node, threads);
+}
+
+} // namespace
