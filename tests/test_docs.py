@@ -47,9 +47,10 @@ NAMED = sorted(
 test of its own."""
 NOT_MODULES = {
     *("tensorplug.commands", "tensorplug_llm.architectures"),
-    *("tensorplug.metal", "tensorplug_acme.plugin"),
+    *("tensorplug.metal", "tensorplug_acme.plugin", "tensorplug_acme.kernels"),
+    "tensorplug_acme.memory",
 }
-"""Groups of entry points, a logger, and the package that an author of a backend writes."""
+"""Groups of entry points, a logger, and modules of the package that a page lets authors write."""
 SOURCES = [
     (page, name)
     for page in PAGES

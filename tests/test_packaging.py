@@ -8,12 +8,14 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 
+MODULES = ("__init__.py", "device.py", "driver.py", "plugin.py", "py.typed")
+SIMT_MODULES = ("backend.py", "dialect.py", "memory.py", "programs.py", "template.h")
 TEMPLATE = {
-    f"tensorplug/cli/template/{name}.txt"
+    f"tensorplug/cli/{folder}/{name}.txt"
+    for folder, modules in (("template", MODULES), ("template_simt", MODULES + SIMT_MODULES))
     for name in (
         *("README.md", "pyproject.toml", "tests/test_template.py"),
-        *(f"src/tensorplug_template/{n}.py" for n in ("__init__", "device", "driver", "plugin")),
-        "src/tensorplug_template/py.typed",
+        *(f"src/tensorplug_template/{name}" for name in modules),
     )
 }
 KIT = "tensorplug_testing.cli.commands"

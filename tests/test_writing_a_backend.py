@@ -1,6 +1,7 @@
-"""`docs/writing-a-backend.md`, carried out by the letter in an environment of its own."""
+"""The pages about writing a backend, carried out by the letter in environments of their own."""
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -10,11 +11,28 @@ from pathlib import Path
 import pytest
 
 from tensorplug.cli.scaffold import scaffold
+from tensorplug_emulator import missing
 
 ROOT = Path(__file__).parents[1]
-PAGE = ROOT / "docs" / "writing-a-backend.md"
-BLOCK = re.compile(r"```(console|diff|py)\n(.*?)```", re.DOTALL)
+DOCS = ROOT / "docs"
+PAGE = DOCS / "writing-a-backend.md"
+SIMT_PAGE = DOCS / "writing-a-simt-backend.md"
+BLOCK = re.compile(r"```(console|diff|new|py)\n(.*?)```", re.DOTALL)
 MOST_STEPS = 20
+MOST_LINES = 450
+"""Of the template for SIMT devices."""
+MOST_READ = 1500
+"""Lines that its page asks to read."""
+FEWER = """
+import pytest
+from tensorplug_emulator.smoke import leave_out
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config, items):
+    leave_out(config, items, items[0].path)
+"""
+"""A plugin of pytest. Emulated kernels are compiled one by one."""
+needs_compiler = pytest.mark.skipif(bool(missing()), reason=missing())
 
 
 @dataclass
@@ -33,6 +51,8 @@ class Author:
                 self.type(command)
         elif kind == "diff":
             self.edit(text)
+        elif kind == "new":
+            self.add(text)
         else:
             self.steps += 1
             self.run("python", "-c", text)
@@ -68,6 +88,12 @@ class Author:
         assert content.count(old) == 1, f"{path.name} has no single {old!r}"
         path.write_text(content.replace(old, new))
 
+    def add(self, text: str) -> None:
+        """Write a new file."""
+        self.steps += 1
+        name, _, content = text.partition("\n")
+        (self.folder / name.removeprefix("--- ")).write_text(content)
+
     def run(self, program: str, *arguments: str) -> str:
         done = subprocess.run(
             [str(self.environment.bin / program), *arguments],
@@ -80,18 +106,30 @@ class Author:
         return done.stdout
 
 
-@pytest.fixture(scope="module")
-def author(environment, kit, tmp_path_factory):
-    """The page followed from top to bottom."""
-    environment.install(*kit)
+def followed(page: Path, environment, folder: Path) -> Author:
+    """Someone who has followed a page from top to bottom."""
     for tool in ("pytest", "build"):
         script = environment.bin / tool
         script.write_text(f"#!{environment.python}\nimport runpy\nrunpy.run_module('{tool}')\n")
         script.chmod(0o755)
-    author = Author(environment, tmp_path_factory.mktemp("author"))
-    for kind, text in BLOCK.findall(PAGE.read_text()):
+    author = Author(environment, folder)
+    for kind, text in BLOCK.findall(page.read_text()):
         author.follow(kind, text)
     return author
+
+
+@pytest.fixture(scope="module")
+def author(environment, kit, tmp_path_factory):
+    """The page followed from top to bottom."""
+    environment.install(*kit)
+    return followed(PAGE, environment, tmp_path_factory.mktemp("author"))
+
+
+@pytest.fixture(scope="module")
+def simt_author(environment, kit, wheels, tmp_path_factory):
+    """The page about SIMT devices followed from top to bottom."""
+    environment.install(*kit, wheels["tensorplug-simt"], wheels["tensorplug-emulator"])
+    return followed(SIMT_PAGE, environment, tmp_path_factory.mktemp("author"))
 
 
 @pytest.mark.long
@@ -115,31 +153,94 @@ def test_info_shows_the_device_of_the_new_backend(author):
     assert re.search(r"^acme:0 .*Acme card$", author.printed["tensorplug info"], re.MULTILINE)
 
 
+@pytest.mark.long
+@needs_compiler
+def test_following_the_page_about_simt_devices_leads_to_an_own_kernel(simt_author):
+    (listed,) = (v for k, v in simt_author.printed.items() if k.startswith("tensorplug kernels"))
+    texts = [path.name for path in (simt_author.folder / "texts").iterdir()]
+
+    assert re.search(r"^square +own +\d+ +sqr$", listed, re.MULTILINE)
+    assert "\nsquare(x; uint count) -> y\n" in listed
+    assert {name.rpartition("-")[0] for name in texts} >= {"square-f32", "square-f16"}
+
+
+def test_page_about_simt_devices_names_what_to_read_and_how_long_it_is(simt_written):
+    rows = re.findall(r"^\| ([^|]*`[^|]*) \| (\d+) \|", SIMT_PAGE.read_text(), re.MULTILINE)
+    folder = ""
+    counts = [len(SIMT_PAGE.read_text().splitlines())]
+    for names, said in rows:
+        files = []
+        for name in re.findall(r"`([^`]*)`", names):
+            folder = name.rpartition("/")[0] or folder
+            where = simt_written if folder.startswith("src/") else ROOT / "simt" / "src"
+            if not name.endswith("/"):
+                files.append(where / folder / name.rpartition("/")[2])
+        counts.append(sum(len(file.read_text().splitlines()) for file in files))
+        assert abs(counts[-1] - int(said)) <= 10, (names, counts[-1])
+
+    assert len(rows) > 5
+    assert sum(counts) <= MOST_READ
+
+
+def test_template_for_simt_devices_is_short(simt_written):
+    files = [path for path in simt_written.rglob("*") if path.is_file()]
+
+    assert sum(len(path.read_text().splitlines()) for path in files) <= MOST_LINES
+
+
 @pytest.fixture(scope="module")
 def written(tmp_path_factory) -> Path:
     """The distribution that `tensorplug new-backend template` writes."""
     return scaffold("template", tmp_path_factory.mktemp("new") / "template").folder
 
 
-def test_device_of_the_new_backend_passes_the_kit(written, tmp_path):
+@pytest.fixture(scope="module")
+def simt_written(tmp_path_factory) -> Path:
+    """The distribution that `tensorplug new-backend acme --simt` writes."""
+    folder = tmp_path_factory.mktemp("new") / "acme"
+    return scaffold("acme", folder, template="template_simt").folder
+
+
+def passes_kit(written: Path, folder: Path, *options: str) -> None:
+    """The tests of a distribution pass at tier smoke."""
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--tier", "smoke"]
 
     done = subprocess.run(
-        [*command, str(written / "tests")],
-        env={"PYTHONPATH": str(written / "src"), "PATH": ""},
+        [*command, *options, str(written / "tests")],
+        env={"PYTHONPATH": f"{written / 'src'}:{folder}", "PATH": os.environ["PATH"]},
         capture_output=True,
         text=True,
         check=False,
-        cwd=tmp_path,
+        cwd=folder,
     )
 
     assert done.returncode == 0, done.stdout
 
 
+def test_device_of_the_new_backend_passes_the_kit(written, tmp_path):
+    passes_kit(written, tmp_path)
+
+
+@needs_compiler
+def test_simt_device_of_the_new_backend_computes_every_third_op_and_a_language_model(
+    simt_written, tmp_path
+):
+    (tmp_path / "fewer.py").write_text(FEWER)
+
+    passes_kit(simt_written, tmp_path, "-p", "fewer", "-k", "test_case or language_model")
+
+
+@pytest.mark.slow
+@needs_compiler
+def test_simt_device_of_the_new_backend_passes_the_kit(simt_written, tmp_path):
+    passes_kit(simt_written, tmp_path, "-n", "2")
+
+
+@pytest.mark.parametrize("template", ["written", "simt_written"])
 @pytest.mark.parametrize(
     "command", [("check", "--ignore", "I001"), ("format", "--check")], ids=" ".join
 )
-def test_ruff_finds_nothing_in_the_new_backend(written, command):
+def test_ruff_finds_nothing_in_the_new_backend(template, command, request):
     pytest.importorskip("ruff")
     # Which imports are the distribution's own depends on the folder, so their order is not checked.
     config = ("--config", str(ROOT / "pyproject.toml"))
@@ -149,7 +250,7 @@ def test_ruff_finds_nothing_in_the_new_backend(written, command):
         capture_output=True,
         text=True,
         check=False,
-        cwd=written / "src",
+        cwd=request.getfixturevalue(template) / "src",
     )
 
     assert done.returncode == 0, done.stdout + done.stderr

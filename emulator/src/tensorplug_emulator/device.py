@@ -12,16 +12,17 @@ from tensorplug.device import (
     BufferType,
     BufferUsage,
     DeviceType,
-    Group,
     Tensor,
 )
+from tensorplug.device.backend import NodePlan
 from tensorplug_emulator.emulator import Emulator
 from tensorplug_simt.backend import SimtBackend
 from tensorplug_simt.device import SimtBufferType, SimtDevice
 from tensorplug_simt.facts import Facts
 from tensorplug_simt.merging import Placed
 from tensorplug_simt.placing import ALIGNMENT
-from tensorplug_simt.program import Program
+from tensorplug_simt.program import Launch, Program
+from tensorplug_simt.source import source
 from tensorplug_simt.table import PORTABLE, Kernels
 
 CAPACITY = 1 << 30
@@ -59,11 +60,16 @@ class EmulatedBackend(SimtBackend):
     """Work is done at once."""
 
     device: "EmulatedDevice"
+    plan_class = NodePlan
 
-    def _launch(self, work: Tensor | Group, placed: Sequence[Placed]) -> None:
+    def ready(self, launches: Sequence[Sequence[Placed]]) -> Sequence[Placed]:
+        placed = [part for parts in launches for part in parts]
+        self.device.emulator.prepare(part.launch for part in placed)
+        return placed
+
+    def enqueue(self, launches: Sequence[Placed]) -> None:
         emulator = self.device.emulator
-        emulator.prepare(part.launch for part in placed)
-        for part in placed:
+        for part in launches:
             addresses = [cast("EmulatedBuffer", buffer).address for buffer in part.buffers]
             places = zip(addresses, part.offsets, strict=True)
             emulator.run(part.launch, dict(zip(part.launch.regions, places, strict=True)))
@@ -107,6 +113,9 @@ class EmulatedDevice(SimtDevice):
     @property
     def buffer_type(self) -> BufferType:
         return self._memory
+
+    def text_of(self, launch: Launch) -> str:
+        return source(launch, self.emulator.dialect)
 
     def reaches(self, buffer: Buffer) -> bool:
         return isinstance(buffer, EmulatedBuffer)

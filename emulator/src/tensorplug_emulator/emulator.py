@@ -31,7 +31,7 @@ class Emulator:
         self.watched = watched
         self.order = order
         self.seed = seed
-        self._dialect = dialect
+        self.dialect = dialect
         self._language = language
         self._known: dict[tuple[object, ...], tuple[Library, str]] = {}
 
@@ -41,7 +41,7 @@ class Emulator:
         Raises Unsupported without a compiler, DeviceError with its messages.
         """
         new = [launch for launch in launches if launch.variant not in self._known]
-        found = pieces(new, self._dialect)
+        found = pieces(new, self.dialect)
         for start in range(0, len(found), TOGETHER):
             part = found[start : start + TOGETHER]
             texts = "".join(_exported(piece, self._language) for piece in part)

@@ -34,8 +34,19 @@ def test_complete_source_of_every_variant_is_written(listed, tmp_path):
 
     assert {path.name for path in tmp_path.iterdir()} == variants
     for path in tmp_path.iterdir():
-        name = path.name.rpartition("-")[0]
+        name = path.name.partition("-")[0]
         assert f"#define KERNEL_HEAD __kernel void {name}(" in path.read_text()
+
+
+@needs_driver
+def test_one_op_shows_the_signatures_of_its_kernels_and_files_named_for_types(tmp_path):
+    command = ["kernels", "--device", "opencl:0", "-o", "get_rows", "--dump", str(tmp_path)]
+
+    result = CliRunner().invoke(app, command)
+
+    assert "\nrows_taken(table, ids; int parts) -> y\n" in result.stdout
+    assert len(list(tmp_path.glob("rows_taken-q8_0-*.cl"))) == 1
+    assert len(list(tmp_path.glob("rows_taken-f16-*.cl"))) == 1
 
 
 @needs_driver

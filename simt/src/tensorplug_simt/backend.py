@@ -3,7 +3,7 @@
 from abc import abstractmethod
 from collections import deque
 from collections.abc import Sequence
-from typing import ClassVar, Protocol
+from typing import Any, ClassVar, Protocol
 
 from tensorplug.device import (
     Backend,
@@ -15,17 +15,20 @@ from tensorplug.device import (
     Event,
     Group,
     Place,
+    Plan,
     Tensor,
 )
 from tensorplug_simt.device import SimtDevice
 from tensorplug_simt.merging import Placed
 from tensorplug_simt.placing import place
+from tensorplug_simt.plan import SimtPlan
 
 
 class SimtBackend(Backend):
-    """A stream that queues launches: those of a node and of a group alike."""
+    """A stream that queues launches: those of a node, of a group, and of a plan alike."""
 
     device: SimtDevice
+    plan_class: ClassVar[type[Plan]] = SimtPlan
 
     def __init__(self, device: SimtDevice) -> None:
         super().__init__(device)
@@ -37,9 +40,17 @@ class SimtBackend(Backend):
     def _compute_group(self, group: Group, bindings: Bindings) -> None:
         self._launch(group, place(self.device, group, bindings))
 
-    @abstractmethod
     def _launch(self, work: Tensor | Group, placed: Sequence[Placed]) -> None:
         """Queue the launches of `work`, each on its own."""
+        self.enqueue(self.ready([(part,) for part in placed]))
+
+    @abstractmethod
+    def ready(self, launches: Sequence[Sequence[Placed]]) -> Sequence[Any]:
+        """What the driver needs for launches, each of one or several parts: see `joined`."""
+
+    @abstractmethod
+    def enqueue(self, launches: Sequence[Any]) -> None:
+        """Queue launches that are `ready`, any number of times."""
 
 
 class Clock(Protocol):
@@ -124,9 +135,9 @@ class QueuedBackend(SimtBackend):
         """Whether the queue transfers these bytes; else the host does when all work is done."""
         return self.device.reaches(buffer)
 
-    @abstractmethod
     def _can_copy(self, source: Backend, start: Place, target: Place, size: int) -> bool:
         """Whether the queue copies from memory of `source` to `target`."""
+        return self.device.reaches(start.buffer) and self.device.reaches(target.buffer)
 
     @abstractmethod
     def _queue_write(self, buffer: Buffer, offset: int, data: memoryview) -> None:

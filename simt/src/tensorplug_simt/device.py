@@ -6,12 +6,14 @@ streams and plans ask `placing.place` for launches; what queues them is the back
 
 import threading
 from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
+from typing import Any, ClassVar
 
 from tensorplug.device import (
     Buffer,
     BufferType,
+    BufferUsage,
     Device,
     Group,
     KernelText,
@@ -46,6 +48,8 @@ class SimtDevice(Device):
     """What lowerings know of the hardware."""
     kernels: Kernels = PORTABLE
     """What it computes with; `PORTABLE` where the user's setting leaves out the backend's own."""
+    suffix: ClassVar[str] = ".txt"
+    """The suffix of a file with a kernel's text."""
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
@@ -70,9 +74,9 @@ class SimtDevice(Device):
         if size > free:
             raise OutOfMemory(f"{self.name}: {size} bytes needed, {free} available")
 
-    @abstractmethod
     def reaches(self, buffer: Buffer) -> bool:
         """Whether kernels of this device can work in `buffer`, which may be of any backend."""
+        return isinstance(buffer, SimtBuffer) and buffer.device is self
 
     def home_of(self, buffer: Buffer) -> Home:
         """What the bytes of `buffer` are counted in, and where it starts in that.
@@ -111,6 +115,26 @@ class SimtDevice(Device):
     def _lower_group(self, group: Group) -> Program | Refusal:
         return lower_group(group, self.facts, self.kernels.groups)
 
+    @abstractmethod
+    def text_of(self, launch: Launch) -> str:
+        """The complete text of the kernel of `launch`, as the device's compiler gets it."""
+
+    def kernel_texts(self, node: Tensor) -> Sequence[KernelText]:
+        """The complete texts of the kernels that compute `node`; none where it is refused."""
+        program = self.lower(node)
+        return [
+            KernelText(
+                launch.kernel.name,
+                "shared" if launch.kernel.text.startswith("tensorplug_simt:") else "own",
+                {role: dtype.name for role, dtype in launch.types.items()},
+                dict(launch.defines),
+                launch.kernel.signature,
+                self.text_of(launch),
+                self.suffix,
+            )
+            for launch in (program.launches if isinstance(program, Program) else ())
+        ]
+
     def scratch(self, node: Tensor) -> int:
         """Bytes of scratch memory that the kernels of `node` need."""
         program = self.lower(node)
@@ -145,21 +169,23 @@ class SimtBufferType(BufferType):
         return scratch_start(tensor) + self.device.scratch(tensor)
 
 
-def texts_of(
-    program: Program | Refusal, package: str, text: Callable[[Launch], str], suffix: str
-) -> Sequence[KernelText]:
-    """The kernels of a program, for `kernel_texts`: each as `text` writes it, none of a refusal.
+class SimtBuffer(Buffer):
+    """Memory of such a device, which counts it until the buffer is closed."""
 
-    Those whose text lies in `package` are the backend's own; `suffix` is that of a file of them.
-    """
-    launches = program.launches if isinstance(program, Program) else ()
-    return [
-        KernelText(
-            launch.kernel.name,
-            "own" if launch.kernel.text.startswith(f"{package}:") else "shared",
-            {**{role: t.name for role, t in launch.types.items()}, **launch.defines},
-            text(launch),
-            suffix,
-        )
-        for launch in launches
-    ]
+    type: SimtBufferType
+
+    def __init__(
+        self, buffer_type: SimtBufferType, size: int, usage: BufferUsage, memory: Any
+    ) -> None:
+        super().__init__(buffer_type, size, usage)
+        self.device = buffer_type.device
+        self.memory = memory
+        """What the driver calls it by; None once the buffer is closed."""
+        self._count(size)
+
+    def _count(self, size: int) -> None:
+        self.device.count(size)
+
+    def _close(self) -> None:
+        self._count(-self.size)
+        self.memory = None

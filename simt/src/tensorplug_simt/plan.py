@@ -1,8 +1,7 @@
 """`SimtPlan`: a plan's launches, from its nodes to what the driver is given."""
 
-from abc import abstractmethod
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tensorplug.device import Part, Plan
 from tensorplug_simt.merging import Placed, merged
@@ -14,10 +13,11 @@ if TYPE_CHECKING:
 
 
 class SimtPlan(Plan):
-    """Launches that are placed, left out where their result is there already, and merged, once for
-    each binding. A backend makes them ready for its driver and queues them in `_run`."""
+    """Launches that are placed, left out where their result is there already, merged, and made
+    ready for the driver, once for each binding. A run queues them."""
 
     backend: "SimtBackend"
+    _ready: Sequence[Any] = ()
 
     def __init__(self, backend: "SimtBackend", bound: Part) -> None:
         super().__init__(backend, bound)
@@ -28,6 +28,12 @@ class SimtPlan(Plan):
         programs = (place(device, work, bindings) for work in self.bound.work)
         self._bind(merged(reusing(programs)))
 
-    @abstractmethod
     def _bind(self, launches: Sequence[tuple[Placed, ...]]) -> None:
         """Make ready what `_run` queues from now on: for each launch the parts that it has."""
+        self._ready = self.backend.ready(launches)
+
+    def _run(self) -> None:
+        self.backend.enqueue(self._ready)
+
+    def _close(self) -> None:
+        self._ready = ()

@@ -43,6 +43,14 @@ class Kernel:
     reusable: bool = False
     """Whether it always makes the same of the same bytes, and reads nothing that it writes."""
 
+    @property
+    def signature(self) -> str:
+        """The kernel as people read it: `scale(x; float factor, uint count) -> y`."""
+        read = ", ".join(name for name in self.buffers if name not in self.writes)
+        numbers = ", ".join(f"{kind} {name}" for name, kind in self.numbers)
+        taken = f"{read}; {numbers}" if numbers else read
+        return f"{self.name}({taken}) -> {', '.join(self.writes)}"
+
     @cached_property
     def parameters(self) -> "np.dtype[np.void]":
         """The layout of the parameter block."""

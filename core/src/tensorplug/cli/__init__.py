@@ -145,12 +145,15 @@ def new_backend(
     folder: Annotated[
         Path | None, typer.Option("--into", help="The folder to write; default: tensorplug-NAME.")
     ] = None,
+    simt: Annotated[
+        bool, typer.Option("--simt", help="Use tensorplug-simt: kernels for a GPU API.")
+    ] = False,
     json: Json = False,
     traceback: Traceback = False,
 ) -> None:
     """Write a complete distribution of a new backend from a template."""
     with plain_errors(traceback):
-        show(scaffold(name, folder), json)
+        show(scaffold(name, folder, template="template_simt" if simt else "template"), json)
 
 
 def main() -> None:

@@ -47,8 +47,11 @@ class Scaffold:
         )
 
 
-def scaffold(name: str, folder: Path | None = None) -> Scaffold:
-    """Write the distribution `tensorplug-NAME` into a new folder. Raises OptionError."""
+def scaffold(name: str, folder: Path | None = None, *, template: str = "template") -> Scaffold:
+    """Write the distribution `tensorplug-NAME` into a new folder. Raises OptionError.
+
+    `template` is a folder of this package: `template`, or `template_simt` for a SIMT device.
+    """
     if not is_backend_name(name) or not name.isidentifier() or name != name.lower():
         raise OptionError(
             f"new-backend: the name {name!r} must be lower-case letters, digits and underscores"
@@ -64,7 +67,7 @@ def scaffold(name: str, folder: Path | None = None) -> Scaffold:
         )
     written = [
         _write(source, _renamed(path, name), place, name)
-        for path, source in sorted(_walk(files("tensorplug.cli") / "template"))
+        for path, source in sorted(_walk(files("tensorplug.cli") / template))
     ]
     return Scaffold(name, place, tuple(written))
 

@@ -382,12 +382,15 @@ class KernelText:
     """One compiled variant of a kernel, with its complete source.
 
     `origin` is `own` for a kernel of the plugin and `shared` for a kernel of another distribution.
-    `defines` are the constants that select the variant.
+    `types` (element types by role) and `defines` (constants) select the variant; `signature` names
+    the arguments for readers.
     """
 
     name: str
     origin: str
+    types: Mapping[str, str]
     defines: Mapping[str, Any]
+    signature: str
     source: str
     suffix: str
     """File extension of the source, such as `.cl`."""

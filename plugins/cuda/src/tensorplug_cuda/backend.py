@@ -13,14 +13,12 @@ from tensorplug.device import (
     Buffer,
     DeviceSpan,
     Event,
-    Group,
     Place,
-    Tensor,
 )
 from tensorplug.planning.stages import AHEAD
 from tensorplug_cuda.errors import driver_errors
 from tensorplug_cuda.memory import ANY_WAY, CudaBuffer, address, overlap, queue_copy
-from tensorplug_cuda.plan import CudaPlan, enqueue, ready
+from tensorplug_cuda.plan import CudaPlan, Ready, ready
 from tensorplug_simt.backend import QueuedBackend
 from tensorplug_simt.merging import Placed
 
@@ -109,9 +107,14 @@ class CudaBackend(QueuedBackend):
 
     # --- work ------------------------------------------------------------------------------
 
-    def _launch(self, work: Tensor | Group, placed: Sequence[Placed]) -> None:
+    def ready(self, launches: Sequence[Sequence[Placed]]) -> Sequence[Ready]:
+        return [ready(self, parts) for parts in launches]
+
+    def enqueue(self, launches: Sequence[Ready]) -> None:
         with driver_errors(f"{self.name}: launch"), self.device.current():
-            enqueue(self, [ready(self, [part]) for part in placed])
+            for name, function, groups, local, arguments in launches:
+                with self.timed(name):
+                    function(groups, local, arguments, stream=self.stream)
 
     def _synchronize(self) -> None:
         with driver_errors(self.name):
@@ -122,9 +125,6 @@ class CudaBackend(QueuedBackend):
         self.stream, self.sides = None, ()
 
     # --- transfers -------------------------------------------------------------------------
-
-    def _moves(self, buffer: Buffer, offset: int, size: int) -> bool:
-        return isinstance(buffer, CudaBuffer) and buffer.owner is self.device
 
     def _queue_write(self, buffer: Buffer, offset: int, data: memoryview) -> None:
         with self._queueing("write"):
@@ -142,7 +142,7 @@ class CudaBackend(QueuedBackend):
         here, there = target.buffer, start.buffer
         if not isinstance(there, CudaBuffer) or not isinstance(here, CudaBuffer):
             return False
-        mine = here.owner is self.device
+        mine = here.device is self.device
         return mine and not overlap(there, start.offset, here, target.offset, size)
 
     def _queue_copy(self, start: Place, target: Place, size: int) -> None:

@@ -12,7 +12,6 @@ from tensorplug.device import (
     Buffer,
     BufferType,
     DeviceType,
-    KernelText,
     Memory,
     Option,
     Place,
@@ -31,9 +30,10 @@ from tensorplug_cuda.kernels import KERNELS
 from tensorplug_cuda.kernels.roundings import declared
 from tensorplug_cuda.memory import CudaBuffer, CudaBufferType
 from tensorplug_cuda.programs import Programs
-from tensorplug_simt.device import SimtDevice, texts_of
+from tensorplug_simt.device import SimtDevice
 from tensorplug_simt.dialects.cuda import cuda_source
 from tensorplug_simt.merging import Home
+from tensorplug_simt.program import Launch
 
 ENOUGH_ROWS = 32
 """Rows for which it pays to bring weights from the host over the bus."""
@@ -55,6 +55,7 @@ class CudaDevice(SimtDevice):
 
     backend_class = CudaBackend
     kernels = KERNELS
+    suffix = ".cu"
     options: ClassVar[tuple[Option, ...]] = (
         Option("stream", int, 0, "address of a cudaStream_t of another library to queue work on"),
         Option(
@@ -134,9 +135,6 @@ class CudaDevice(SimtDevice):
     def host_buffer_type(self) -> BufferType | None:
         return self._pinned
 
-    def reaches(self, buffer: Buffer) -> bool:
-        return isinstance(buffer, CudaBuffer) and buffer.owner is self
-
     def home_of(self, buffer: Buffer) -> Home:
         # CUDA's addresses are the same for the host and all GPUs.
         return Host.MEMORY, cast("CudaBuffer", buffer).address
@@ -163,9 +161,8 @@ class CudaDevice(SimtDevice):
 
     # --- work ------------------------------------------------------------------------------
 
-    def kernel_texts(self, node: Tensor) -> Sequence[KernelText]:
-        """The complete sources of the kernels that compute `node`."""
-        return texts_of(self.lower(node), "tensorplug_cuda", cuda_source, ".cu")
+    def text_of(self, launch: Launch) -> str:
+        return cuda_source(launch)
 
     def offload(self, node: Tensor) -> bool:
         axis = ROWS_OF.get(node.op)

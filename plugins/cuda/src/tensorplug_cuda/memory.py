@@ -8,7 +8,7 @@ from cupy.cuda import Memory, MemoryPointer, runtime
 from tensorplug.device import Buffer, BufferUsage, Tensor
 from tensorplug_cuda.arrays import array_of
 from tensorplug_cuda.errors import driver_errors
-from tensorplug_simt.device import SimtBufferType
+from tensorplug_simt.device import SimtBuffer, SimtBufferType
 
 if TYPE_CHECKING:
     from tensorplug_cuda.device import CudaDevice
@@ -41,19 +41,19 @@ class CudaBufferType(SimtBufferType):
         return CudaBuffer(self, size, usage, memory)
 
 
-class CudaBuffer(Buffer):
-    """Memory at an address of the GPU's. Blocking transfers have a stream of their own."""
+class CudaBuffer(SimtBuffer):
+    """Memory at an address of the GPU's. Blocking transfers have a stream of their own.
 
-    type: CudaBufferType
+    An array that views the memory keeps it when the buffer is closed.
+    """
+
+    device: "CudaDevice"
 
     def __init__(
         self, buffer_type: CudaBufferType, size: int, usage: BufferUsage, memory: Any
     ) -> None:
-        super().__init__(buffer_type, size, usage)
-        self.memory = memory
+        super().__init__(buffer_type, size, usage, memory)
         self.address: int = memory.ptr
-        self.owner = buffer_type.device
-        self._count(size)
 
     def _write(self, offset: int, data: memoryview) -> None:
         with self._moving("write", data.nbytes) as stream:
@@ -91,15 +91,7 @@ class CudaBuffer(Buffer):
         return array_of(tensor, self.memory + offset)
 
     def _moving(self, what: str, size: int) -> Any:
-        return self.owner.moving(f"{self!r}: {what} of {size} bytes")
-
-    def _count(self, size: int) -> None:
-        self.owner.count(size)
-
-    def _close(self) -> None:
-        self._count(-self.size)
-        # An array that views the memory keeps it; the buffer itself lets go of it.
-        self.memory = None
+        return self.device.moving(f"{self!r}: {what} of {size} bytes")
 
 
 class ForeignBuffer(CudaBuffer):
@@ -120,7 +112,7 @@ def queue_copy(
 ) -> None:
     """Queue a copy within a GPU or from one to another; through the host where they have no link,
     which the driver sees to."""
-    here, there = target.owner.ordinal, source.owner.ordinal
+    here, there = target.device.ordinal, source.device.ordinal
     to, of = target.address + offset, source.address + start
     if here == there:
         runtime.memcpyAsync(to, of, size, ANY_WAY, stream.ptr)

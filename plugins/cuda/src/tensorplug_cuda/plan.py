@@ -72,7 +72,7 @@ class CudaPlan(SimtPlan):
         return self._branches.longest
 
     def _bind(self, launches: Sequence[tuple[Placed, ...]]) -> None:
-        self._ready = [ready(self.backend, parts) for parts in launches]
+        super()._bind(launches)
         self._branches = self._spread(launches)
         self._drop_graph()
         self._ran, self.refusal = False, ""
@@ -91,7 +91,7 @@ class CudaPlan(SimtPlan):
             if graph is not None:
                 graph.launch(backend.stream)
             else:
-                enqueue(backend, self._ready)
+                super()._run()
         self._ran = True
 
     def _captured(self) -> Any:
@@ -117,7 +117,8 @@ class CudaPlan(SimtPlan):
             self._graph = None
 
     def _close(self) -> None:
-        self._graph, self._ready = None, []
+        super()._close()
+        self._graph = None
 
 
 def ready(backend: "CudaBackend", parts: Sequence[Placed]) -> Ready:
@@ -130,11 +131,3 @@ def ready(backend: "CudaBackend", parts: Sequence[Placed]) -> Ready:
     sizes, more = grid(groups)
     arguments = (*memory, block, *(np.int32(number) for number in more))
     return Ready(launch.kernel.name, function, sizes, launch.local, arguments)
-
-
-def enqueue(backend: "CudaBackend", launches: Sequence[Ready]) -> None:
-    """Queue the launches one by one; each is timed where the stream is profiled."""
-    stream = backend.stream
-    for name, function, groups, local, arguments in launches:
-        with backend.timed(name):
-            function(groups, local, arguments, stream=stream)

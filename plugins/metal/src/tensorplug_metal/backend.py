@@ -22,7 +22,7 @@ from tensorplug.device import (
 from tensorplug.planning.stages import AHEAD
 from tensorplug_metal.capture import Capture
 from tensorplug_metal.events import MetalEvent, Signals
-from tensorplug_metal.launches import encode, ready
+from tensorplug_metal.launches import Ready, encode, ready
 from tensorplug_metal.memory import Spot, Staged, can_copy, can_move, queue_copy, spot, staging
 from tensorplug_metal.plan import MetalPlan
 from tensorplug_metal.work import WorkQueue
@@ -139,8 +139,13 @@ class MetalBackend(QueuedBackend):
     # --- work ------------------------------------------------------------------------------
 
     def _launch(self, work: Tensor | Group, placed: Sequence[Placed]) -> None:
-        launches = ready(self.device, merged(placed), concurrent=self.concurrent)
-        with self.queueing(str(work)) as commands, self.work.compute(commands) as encoder:
+        self.enqueue(self.ready(merged(placed)), str(work))
+
+    def ready(self, launches: Sequence[Sequence[Placed]]) -> Sequence[Ready]:
+        return ready(self.device, launches, concurrent=self.concurrent)
+
+    def enqueue(self, launches: Sequence[Ready], label: str = "graph") -> None:
+        with self.queueing(label) as commands, self.work.compute(commands) as encoder:
             encode(encoder, launches)
 
     def _synchronize(self) -> None:

@@ -11,10 +11,8 @@ from tensorplug.device import (
     Buffer,
     BufferType,
     DeviceType,
-    KernelText,
     Memory,
     Option,
-    Tensor,
     Unsupported,
 )
 from tensorplug_metal.backend import COMMAND_BUFFERS, MetalBackend
@@ -25,9 +23,10 @@ from tensorplug_metal.memory import HostBufferType, MetalBufferType, OnGpu, impo
 from tensorplug_metal.programs import Programs
 from tensorplug_metal.residency import Residency
 from tensorplug_metal.work import WorkQueue
-from tensorplug_simt.device import SimtDevice, texts_of
+from tensorplug_simt.device import SimtDevice
 from tensorplug_simt.dialects.metal import metal_source
 from tensorplug_simt.merging import Home
+from tensorplug_simt.program import Launch
 
 
 class MetalDevice(SimtDevice):
@@ -35,6 +34,7 @@ class MetalDevice(SimtDevice):
 
     backend_class = MetalBackend
     kernels = KERNELS
+    suffix = ".metal"
     options: ClassVar[tuple[Option, ...]] = (
         COMMAND_BUFFERS,
         Option("concurrent", bool, default=True, help="run launches at once that need no barrier"),
@@ -126,9 +126,8 @@ class MetalDevice(SimtDevice):
 
     # --- work ------------------------------------------------------------------------------
 
-    def kernel_texts(self, node: Tensor) -> Sequence[KernelText]:
-        """The complete sources of the kernels that compute `node`."""
-        return texts_of(self.lower(node), "tensorplug_metal", metal_source, ".metal")
+    def text_of(self, launch: Launch) -> str:
+        return metal_source(launch)
 
     def _open(self, options: dict[str, Any]) -> Backend:
         return MetalBackend(self, options)

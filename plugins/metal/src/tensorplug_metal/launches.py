@@ -32,7 +32,7 @@ class Ready(NamedTuple):
 
 
 def ready(
-    device: "MetalDevice", launches: Iterable[tuple[Placed, ...]], *, concurrent: bool
+    device: "MetalDevice", launches: Iterable[Sequence[Placed]], *, concurrent: bool
 ) -> list[Ready]:
     """Launches of one or several parts as they will be queued. Raises ShapeError.
 
@@ -43,7 +43,7 @@ def ready(
     return [_ready(device, parts, waits=wait) for parts, wait in zip(together, waits, strict=True)]
 
 
-def _together(parts: tuple[Placed, ...]) -> list[tuple[Placed, ...]]:
+def _together(parts: Sequence[Placed]) -> list[Sequence[Placed]]:
     """Parts of one launch, or one by one where no views have the memory of all."""
     return [parts] if views_of(parts) is not None else [(part,) for part in parts]
 
@@ -63,7 +63,7 @@ def views_of(parts: Sequence[Placed]) -> list[View] | None:
     return found
 
 
-def _ready(device: "MetalDevice", parts: tuple[Placed, ...], *, waits: bool) -> Ready:
+def _ready(device: "MetalDevice", parts: Sequence[Placed], *, waits: bool) -> Ready:
     views = views_of(parts)
     if views is None:
         raise ShapeError(

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import objc
 
 from tensorplug.device import Aborted, OutOfMemory, Part, Unsupported
-from tensorplug_metal.launches import Ready, encode, ready
+from tensorplug_metal.launches import Ready, encode
 from tensorplug_metal.recording import Recording
 from tensorplug_simt.merging import Placed
 from tensorplug_simt.plan import SimtPlan
@@ -56,7 +56,7 @@ class MetalPlan(SimtPlan):
 
     def _bind(self, launches: Sequence[tuple[Placed, ...]]) -> None:
         self._drop_recording()
-        self._ready = ready(self.backend.device, launches, concurrent=self.backend.concurrent)
+        super()._bind(launches)
         self._ran = False
 
     def _run(self) -> None:
@@ -79,8 +79,7 @@ class MetalPlan(SimtPlan):
         """Queue parts as command buffers, in order; all but the first are encoded by threads."""
         work = self.backend.work
         if len(parts) == 1:
-            with work.commands("graph") as commands, work.compute(commands) as encoder:
-                encode(encoder, parts[0])
+            self.backend.enqueue(parts[0])
             return
         with objc.autorelease_pool():
             made = [work.new(f"graph, part {i + 1} of {len(parts)}") for i in range(len(parts))]
@@ -124,11 +123,7 @@ class MetalPlan(SimtPlan):
     def _time(self) -> None:
         """Queue each launch as a command buffer, which tells when it ran."""
         for launch in self._ready:
-            with (
-                self.backend.queueing(launch.name) as commands,
-                self.backend.work.compute(commands) as encoder,
-            ):
-                encode(encoder, [launch])
+            self.backend.enqueue([launch], launch.name)
 
     # --- recording -------------------------------------------------------------------------
 
@@ -156,8 +151,8 @@ class MetalPlan(SimtPlan):
             self._recording = None
 
     def _close(self) -> None:
+        super()._close()
         self._recording = None
-        self._ready = []
 
 
 def portions(launches: Sequence[Ready], count: int) -> list[Sequence[Ready]]:

@@ -11,13 +11,11 @@ from tensorplug.device import (
     Buffer,
     DeviceSpan,
     Event,
-    Group,
     Place,
-    Tensor,
     map_driver_errors,
 )
 from tensorplug_opencl.memory import ERRORS, OpenCLBuffer
-from tensorplug_opencl.plan import OpenCLPlan, bind, enqueue
+from tensorplug_opencl.plan import OpenCLPlan, Ready, bind
 from tensorplug_simt.backend import QueuedBackend
 from tensorplug_simt.merging import Placed
 
@@ -89,8 +87,18 @@ class OpenCLBackend(QueuedBackend):
 
     # --- work ------------------------------------------------------------------------------
 
-    def _launch(self, work: Tensor | Group, placed: Sequence[Placed]) -> None:
-        enqueue(self, [bind(self.device, [part]) for part in placed])
+    def ready(self, launches: Sequence[Sequence[Placed]]) -> Sequence[Ready]:
+        return [bind(self.device, parts) for parts in launches]
+
+    def enqueue(self, launches: Sequence[Ready]) -> None:
+        queue, put = self.queue, cl.enqueue_nd_range_kernel
+        with map_driver_errors(ERRORS, f"{self.name}: launch"):
+            if self.profile:
+                for kernel, size, local in launches:
+                    self.timed(kernel.function_name, put(queue, kernel, size, local))
+                return
+            for kernel, size, local in launches:
+                put(queue, kernel, size, local)
 
     def _synchronize(self) -> None:
         with map_driver_errors(ERRORS, self.name):
@@ -102,9 +110,6 @@ class OpenCLBackend(QueuedBackend):
 
     # --- transfers -------------------------------------------------------------------------
 
-    def _moves(self, buffer: Buffer, offset: int, size: int) -> bool:
-        return isinstance(buffer, OpenCLBuffer) and buffer._device is self.device
-
     def _queue_write(self, buffer: Buffer, offset: int, data: memoryview) -> None:
         self._hold(self._copy(_memory(buffer), data, dst_offset=offset, is_blocking=False), data)
 
@@ -113,11 +118,8 @@ class OpenCLBackend(QueuedBackend):
 
     def _can_copy(self, source: Backend, start: Place, target: Place, size: int) -> bool:
         apart = start.offset + size <= target.offset or target.offset + size <= start.offset
-        return (
-            source.device is self.device
-            and self._moves(start.buffer, start.offset, size)
-            and self._moves(target.buffer, target.offset, size)
-            and (apart or start.buffer is not target.buffer)
+        return super()._can_copy(source, start, target, size) and (
+            apart or start.buffer is not target.buffer
         )
 
     def _queue_copy(self, start: Place, target: Place, size: int) -> None:

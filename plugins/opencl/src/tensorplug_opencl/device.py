@@ -1,7 +1,5 @@
 """`OpenCLDevice`: a device of an OpenCL platform."""
 
-from collections.abc import Sequence
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,8 +13,6 @@ from tensorplug.device import (
     BufferUsage,
     DeviceLost,
     DeviceType,
-    KernelText,
-    Tensor,
     as_bytes,
     map_driver_errors,
 )
@@ -30,13 +26,13 @@ from tensorplug_opencl.kernels import KERNELS
 from tensorplug_opencl.memory import (
     ERRORS,
     ImportedBuffer,
-    OpenCLBuffer,
     OpenCLBufferType,
     PinnedBufferType,
 )
 from tensorplug_opencl.programs import Programs
-from tensorplug_simt.device import SimtDevice, texts_of
+from tensorplug_simt.device import SimtDevice
 from tensorplug_simt.dialects.dialect import OPENCL
+from tensorplug_simt.program import Launch
 from tensorplug_simt.source import source
 
 
@@ -45,6 +41,7 @@ class OpenCLDevice(SimtDevice):
 
     backend_class = OpenCLBackend
     kernels = KERNELS
+    suffix = ".cl"
 
     def __init__(self, name: str, driver: Any) -> None:
         super().__init__(name)
@@ -117,9 +114,6 @@ class OpenCLDevice(SimtDevice):
     def host_buffer_type(self) -> BufferType | None:
         return self._pinned
 
-    def reaches(self, buffer: Buffer) -> bool:
-        return isinstance(buffer, OpenCLBuffer)
-
     def import_host(self, memory: Array, *, largest_tensor: int = 0) -> Buffer:
         """Compute on host memory: without a copy where the device shares the host's memory."""
         flat = np.frombuffer(as_bytes(memory), np.uint8)
@@ -131,11 +125,8 @@ class OpenCLDevice(SimtDevice):
 
     # --- work ------------------------------------------------------------------------------
 
-    def kernel_texts(self, node: Tensor) -> Sequence[KernelText]:
-        """The complete sources of the kernels that compute `node`."""
-        return texts_of(
-            self.lower(node), "tensorplug_opencl", partial(source, dialect=OPENCL), ".cl"
-        )
+    def text_of(self, launch: Launch) -> str:
+        return source(launch, OPENCL)
 
     def _open(self, options: dict[str, Any]) -> Backend:
         return OpenCLBackend(self, self.queue())

@@ -18,7 +18,7 @@ from tensorplug.device import (
     TensorplugError,
     map_driver_errors,
 )
-from tensorplug_simt.device import SimtBufferType
+from tensorplug_simt.device import SimtBuffer, SimtBufferType
 
 if TYPE_CHECKING:
     from tensorplug_opencl.device import OpenCLDevice
@@ -46,33 +46,23 @@ class OpenCLBufferType(SimtBufferType):
         return OpenCLBuffer(self, size, usage, memory)
 
 
-class OpenCLBuffer(Buffer):
+class OpenCLBuffer(SimtBuffer):
     """A memory object. Kernels get all of it and an offset, so offsets need no alignment."""
 
-    type: OpenCLBufferType
-
-    def __init__(
-        self, buffer_type: OpenCLBufferType, size: int, usage: BufferUsage, memory: Any
-    ) -> None:
-        super().__init__(buffer_type, size, usage)
-        self.memory = memory
-        self._device = buffer_type.device
-        self._device.count(size)
+    device: "OpenCLDevice"
 
     def _write(self, offset: int, data: memoryview) -> None:
         with map_driver_errors(ERRORS, f"{self!r}: write of {data.nbytes} bytes"):
-            cl.enqueue_copy(self._device.transfers, self.memory, data, dst_offset=offset)
+            cl.enqueue_copy(self.device.transfers, self.memory, data, dst_offset=offset)
 
     def _read(self, offset: int, out: memoryview) -> None:
         with map_driver_errors(ERRORS, f"{self!r}: read of {out.nbytes} bytes"):
-            cl.enqueue_copy(self._device.transfers, out, self.memory, src_offset=offset)
+            cl.enqueue_copy(self.device.transfers, out, self.memory, src_offset=offset)
 
     def _fill(self, offset: int, size: int, value: int) -> None:
         with map_driver_errors(ERRORS, f"{self!r}: fill of {size} bytes"):
             pattern = np.full(1, value, np.uint8)
-            cl.enqueue_fill_buffer(
-                self._device.transfers, self.memory, pattern, offset, size
-            ).wait()
+            cl.enqueue_fill_buffer(self.device.transfers, self.memory, pattern, offset, size).wait()
 
     def _write_2d(self, offset: int, data: memoryview, row: int, stride: int) -> None:
         self._copy_2d(self.memory, data, offset, data.nbytes, row, stride)
@@ -85,7 +75,7 @@ class OpenCLBuffer(Buffer):
     ) -> None:
         with map_driver_errors(ERRORS, f"{self!r}: 2D copy of {size} bytes"):
             cl.enqueue_copy(
-                self._device.transfers,
+                self.device.transfers,
                 target,
                 source,
                 buffer_origin=(offset, 0, 0),
@@ -96,13 +86,13 @@ class OpenCLBuffer(Buffer):
             )
 
     def _copy_from(self, source: Buffer, start: int, offset: int, size: int) -> bool:
-        if not isinstance(source, OpenCLBuffer) or source._device is not self._device:
+        if not isinstance(source, OpenCLBuffer) or source.device is not self.device:
             return False
         if source is self and start < offset + size and offset < start + size:
             return False  # copies within one object must not overlap
         with map_driver_errors(ERRORS, f"{self!r}: copy of {size} bytes"):
             cl.enqueue_copy(
-                self._device.transfers,
+                self.device.transfers,
                 self.memory,
                 source.memory,
                 byte_count=size,
@@ -112,8 +102,8 @@ class OpenCLBuffer(Buffer):
         return True
 
     def _close(self) -> None:
-        self._device.count(-self.size)
         self.memory.release()
+        super()._close()
 
 
 class ImportedBuffer(OpenCLBuffer):

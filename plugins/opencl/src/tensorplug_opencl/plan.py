@@ -3,10 +3,8 @@
 from collections.abc import Hashable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
-import pyopencl as cl
-
-from tensorplug.device import Part, map_driver_errors
-from tensorplug_opencl.memory import ERRORS, OpenCLBuffer
+from tensorplug.device import Part
+from tensorplug_opencl.memory import OpenCLBuffer
 from tensorplug_simt.merging import Placed, joined
 from tensorplug_simt.plan import SimtPlan
 from tensorplug_simt.program import Grid, Launch
@@ -37,11 +35,8 @@ class OpenCLPlan(SimtPlan):
         self._kernels.give_back()
         self._ready = [bind(self.backend.device, parts, self._kernels) for parts in launches]
 
-    def _run(self) -> None:
-        enqueue(self.backend, self._ready)
-
     def _close(self) -> None:
-        self._ready = []
+        super()._close()
         self._kernels.forget()
 
 
@@ -95,15 +90,3 @@ def with_arguments(
     x, y, z = groups
     a, b, c = local
     return Ready(kernel, (x * a, y * b, z * c), local)
-
-
-def enqueue(backend: "OpenCLBackend", launches: Sequence[Ready]) -> None:
-    """Queue the launches."""
-    queue, put = backend.queue, cl.enqueue_nd_range_kernel
-    with map_driver_errors(ERRORS, f"{backend.name}: launch"):
-        if backend.profile:
-            for kernel, size, local in launches:
-                backend.timed(kernel.function_name, put(queue, kernel, size, local))
-            return
-        for kernel, size, local in launches:
-            put(queue, kernel, size, local)

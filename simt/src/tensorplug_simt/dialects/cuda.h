@@ -29,13 +29,6 @@ typedef unsigned int uint;
 #define ITEM_X ((int)threadIdx.x)
 #define ITEM_Y ((int)threadIdx.y)
 #define LOCAL_X ((int)blockDim.x)
-// In launches merged into one, groups are counted from the first of their part on.
-#ifdef MERGED
-#define GROUP_X group_
-#else
-#define GROUP_X LAUNCH_GROUP_X
-#endif
-#define FLAT_INDEX ((uint)(GROUP_X * LOCAL_X + ITEM_X))
 
 // Before loops over arrays that should lie in registers.
 #define UNROLLED _Pragma("unroll")
@@ -65,16 +58,10 @@ DEVICE int atomic_next(int* p) { return atomicAdd(p, 1); }
 #define BYTES_LESS(a, b) __vsub4(a, b)
 #define BITS_SET(x) __popc(x)
 
-// Sums and maxima over a warp, for all of its items; a maximum is NaN where there is one.
 #define WARP_SIZE 32
 #define WHOLE_WARP 0xffffffffu
+#define WARP_OTHER(value, distance) __shfl_xor_sync(WHOLE_WARP, value, distance)
 DEVICE float warp_sum(float value) {
-  for (int other = WARP_SIZE / 2; other > 0; other >>= 1) value += __shfl_xor_sync(WHOLE_WARP, value, other);
-  return value;
-}
-DEVICE float larger(float a, float b) { return !(a >= b) && a == a ? b : a; }
-DEVICE float warp_max(float value) {
-  for (int other = WARP_SIZE / 2; other > 0; other >>= 1)
-    value = larger(value, __shfl_xor_sync(WHOLE_WARP, value, other));
+  for (int distance = WARP_SIZE / 2; distance > 0; distance >>= 1) value += WARP_OTHER(value, distance);
   return value;
 }

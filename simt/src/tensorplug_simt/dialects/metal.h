@@ -29,13 +29,6 @@ using namespace metal;
 #define ITEM_X ((int)metal_item.x)
 #define ITEM_Y ((int)metal_item.y)
 #define LOCAL_X ((int)metal_size.x)
-// In launches merged into one, groups are counted from the first of their part on.
-#ifdef MERGED
-#define GROUP_X group_
-#else
-#define GROUP_X LAUNCH_GROUP_X
-#endif
-#define FLAT_INDEX ((uint)(GROUP_X * LOCAL_X + ITEM_X))
 
 #define LOCAL_BARRIER threadgroup_barrier(mem_flags::mem_threadgroup)
 #define FLOAT_BITS(x) as_type<uint>((float)(x))
@@ -73,11 +66,7 @@ DEVICE float erfc_of(float x) {
 }
 #define erfc(x) erfc_of(x)
 
-// Sums and maxima over a simdgroup, for all of its items; a maximum is NaN where there is one.
+// A simdgroup is a warp.
 #define WARP_SIZE 32
+#define WARP_OTHER(value, distance) simd_shuffle_xor(value, (ushort)(distance))
 DEVICE float warp_sum(float value) { return simd_sum(value); }
-DEVICE float larger(float a, float b) { return !(a >= b) && a == a ? b : a; }
-DEVICE float warp_max(float value) {
-  for (ushort other = WARP_SIZE / 2; other > 0; other >>= 1) value = larger(value, simd_shuffle_xor(value, other));
-  return value;
-}

@@ -27,12 +27,7 @@ DEVICE int atomic_next(GLOBAL int* p) { return atomic_inc(p); }
 #define BYTES_LESS(a, b) as_uint(as_uchar4((uint)(a)) - as_uchar4((uint)(b)))
 #define BITS_SET(x) popcount(x)
 #define LOCAL_X ((int)get_local_size(0))
-// In launches merged into one, groups are counted from the first of their part on.
-#ifdef MERGED
-#define GROUP_X group_
-#define FLAT_INDEX ((uint)(GROUP_X * LOCAL_X + ITEM_X))
-#else
-#define GROUP_X LAUNCH_GROUP_X
+#ifndef MERGED
 #define FLAT_INDEX ((uint)get_global_id(0))
 #endif
 

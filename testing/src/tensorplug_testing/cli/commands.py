@@ -15,6 +15,9 @@ from tensorplug_testing.cli.kernels import kernels as kernels_of
 from tensorplug_testing.support import as_markdown
 
 Device = Annotated[str, typer.Option("--device", help="The device: opencl:0, cpu@tensorplug-cpu.")]
+Ops = Annotated[
+    list[str] | None, typer.Option("-o", "--op", help="Only cases of this op; repeatable.")
+]
 Tier = Annotated[str, typer.Option("--tier", help="Which cases: smoke, ci or full.")]
 Seed = Annotated[int, typer.Option("--seed", help="The seed of the random data of all cases.")]
 Jobs = Annotated[
@@ -36,9 +39,7 @@ Traceback = Annotated[
 def run_kit(
     *,
     device: Device,
-    op: Annotated[
-        list[str] | None, typer.Option("-o", "--op", help="Only cases of this op; repeatable.")
-    ] = None,
+    op: Ops = None,
     pattern: Annotated[
         str, typer.Option("-p", "--pattern", help="Only cases whose ids match this regex.")
     ] = "",
@@ -68,6 +69,7 @@ def run_kit(
 def kernels(
     *,
     device: Device,
+    op: Ops = None,
     dump: Annotated[
         Path | None, typer.Option("--dump", help="The folder into which to write the sources.")
     ] = None,
@@ -77,7 +79,7 @@ def kernels(
 ) -> None:
     """List the kernels that a device compiles for the kit's cases, and write their sources."""
     with plain_errors(traceback):
-        found = kernels_of(device, tier)
+        found = kernels_of(device, tier, tuple(op or ()))
         if dump is not None:
             found.dump(dump)
         show(found, json)

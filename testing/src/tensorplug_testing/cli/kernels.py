@@ -1,7 +1,7 @@
 """`tensorplug kernels`: lists the kernels of a device and writes their complete sources."""
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,47 +30,63 @@ class Kernels:
             "kernels": [
                 {
                     "name": name,
-                    "origin": self._origin(name),
+                    "origin": self._first(name).origin,
                     "ops": sorted(self.ops[name]),
-                    "variants": {file: dict(text.defines) for file, text in variants.items()},
+                    "signature": self._first(name).signature,
+                    "variants": {
+                        file: {**text.types, **text.defines} for file, text in variants.items()
+                    },
                 }
                 for name, variants in sorted(self.variants.items())
             ],
         }
 
-    def _origin(self, name: str) -> str:
-        return next(iter(self.variants[name].values())).origin
+    def _first(self, name: str) -> KernelText:
+        return next(iter(self.variants[name].values()))
 
     def __str__(self) -> str:
         rows = [
-            (name, self._origin(name), str(len(variants)), ", ".join(sorted(self.ops[name])))
+            (name, self._first(name).origin, str(len(variants)), ", ".join(sorted(self.ops[name])))
             for name, variants in sorted(self.variants.items())
         ]
         count = sum(len(variants) for variants in self.variants.values())
         total = f"{self.device}: {len(rows)} kernels in {count} variants"
-        return "\n".join([*table(("kernel", "text", "variants", "ops"), rows), "", total])
+        signatures = [text.signature for text in map(self._first, sorted(self.variants))]
+        listed = table(("kernel", "text", "variants", "ops"), rows)
+        return "\n".join([*listed, "", *signatures, "", total])
 
     def dump(self, folder: Path) -> None:
         """Write the source of every variant into `folder`."""
         folder.mkdir(parents=True, exist_ok=True)
         for variants in self.variants.values():
             for name, text in variants.items():
-                defines = " ".join(f"{key}={value}" for key, value in sorted(text.defines.items()))
-                head = f"// {text.name} ({text.origin}): {defines}\n"
+                chosen = {**text.types, **text.defines}
+                defines = " ".join(f"{key}={value}" for key, value in sorted(chosen.items()))
+                head = f"// {text.signature}, {text.origin}: {defines}\n"
                 (folder / name).write_text(head + text.source, encoding="utf-8")
 
 
-def kernels(spec: str, tier: str) -> Kernels:
-    """The kernels that the device uses for the kit's cases. Raises Unsupported if it has none."""
+def kernels(spec: str, tier: str, ops: Sequence[str] = ()) -> Kernels:
+    """The kernels that the device uses for the kit's cases, of `ops` if there are any.
+
+    Raises Unsupported if it has none, OptionError for unknown ops.
+    """
     device = tensorplug.device(spec)
     if not isinstance(device, SupportsKernelTexts):
         raise Unsupported(f"{device.name}: does not compile kernels from texts")
     variants: dict[str, dict[str, KernelText]] = {}
-    ops: dict[str, set[str]] = {}
-    for case in select(tier):
+    used: dict[str, set[str]] = {}
+    for case in select(tier, ops=ops):
         node = build(case).node
         for text in device.kernel_texts(node):
-            digest = hashlib.sha256(text.source.encode()).hexdigest()[:8]
-            variants.setdefault(text.name, {})[f"{text.name}-{digest}{text.suffix}"] = text
-            ops.setdefault(text.name, set()).add(node.op)
-    return Kernels(device.name, variants, {name: frozenset(found) for name, found in ops.items()})
+            variants.setdefault(text.name, {})[_file(text)] = text
+            used.setdefault(text.name, set()).add(node.op)
+    return Kernels(device.name, variants, {name: frozenset(found) for name, found in used.items()})
+
+
+def _file(text: KernelText) -> str:
+    """A file name: `attend_row-q8_0-1a2b3c4d.cl`, with the types other than f32 and i32."""
+    types = dict.fromkeys(text.types.values())
+    named = [name for name in types if name not in ("f32", "i32")] or list(types)[:1]
+    digest = hashlib.sha256(text.source.encode()).hexdigest()[:8]
+    return f"{'-'.join([text.name, *named, digest])}{text.suffix}"
