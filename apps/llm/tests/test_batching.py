@@ -390,3 +390,13 @@ def test_pace_fits_the_first_size_after_one_pass() -> None:
     pace.note(pace.tokens, 1 + pace.tokens / 6)
 
     assert pace.tokens == 4
+
+
+def test_pace_takes_the_pause_that_is_allowed_where_passes_are_short() -> None:
+    pace = Pace(2.0, pause=5.0)
+    pace.note(0, 1.0)
+
+    for _ in range(50):
+        pace.note(pace.tokens, 1 + pace.tokens / 40)
+
+    assert pace.tokens == 128

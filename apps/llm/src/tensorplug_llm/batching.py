@@ -78,14 +78,14 @@ class Text:
 class Pace:
     """How many tokens of prompts a pass may read while other texts wait for their next token.
 
-    As many as let it take up to `slowdown` times as long as passes without them. What sizes add to
-    a pass is measured; for sizes not measured yet it is taken as proportional to the tokens. The
+    As many as let it take up to `slowdown` times as long as passes without them, or up to `pause`
+    seconds where that is more. What sizes add to a pass is measured; for sizes not measured yet it is taken as proportional to the tokens. The
     next larger size is tried again after a while. Medians: one pass in 20 or so takes five times
     as long, because other programs took a processor.
     """
 
-    def __init__(self, slowdown: float) -> None:
-        self._slowdown = slowdown
+    def __init__(self, slowdown: float, pause: float = 0.0) -> None:
+        self._slowdown, self._pause = slowdown, pause
         self._alone = deque[float](maxlen=REMEMBERED)
         """Seconds of passes without tokens of prompts."""
         self._added: dict[int, deque[float]] = {}
@@ -102,7 +102,7 @@ class Pace:
             return
         alone, size = median(self._alone), size_for(joined, MIXED)
         self._added.setdefault(size, deque(maxlen=REMEMBERED)).append(max(seconds - alone, 0.0))
-        most = (self._slowdown - 1) * alone
+        most = max(self._slowdown * alone, self._pause) - alone
         fitting = [size for size in MIXED if self._estimate(size) <= most]
         self.tokens = max(fitting, default=MIXED[0])
         self._forget(next((size for size in MIXED if size > self.tokens), 0))
@@ -135,6 +135,7 @@ class Batcher:
         kv: DType | None = None,
         on_failure: str = "raise",
         slowdown: float = 2.0,
+        pause: float = 0.0,
     ) -> None:
         """Run up to `most` texts at once in a cache of `pages`. Raises OutOfMemory.
 
@@ -159,7 +160,7 @@ class Batcher:
         """Tokens of prompts that were in the cache already."""
         self._most = most
         self._tokenizer = model.tokenizer
-        self._pace = Pace(slowdown)
+        self._pace = Pace(slowdown, pause)
         self._order = itertools.count()
         self._restored = 0
 

@@ -67,13 +67,15 @@ class Engine(Resource):
         kv: DType | None = None,
         on_failure: str = "raise",
         slowdown: float = 2.0,
+        pause: float = 0.0,
         threaded: bool = True,
     ) -> None:
         """Run up to `texts` at once, each of up to `context` tokens; up to `queue` more may wait.
 
         The cache holds `rows` tokens of all texts, and its elements are of type `kv`. With
         `on_failure` "replan" all texts go on where a device fails, on those that are left. Prompts
-        are read in pieces that let a token of other texts take up to `slowdown` times as long.
+        are read in pieces that let a token of other texts take up to `slowdown` times as long, or
+        up to `pause` seconds: larger pieces are faster, and nobody reads 20 tokens a second.
         With `threaded` False whoever reads a stream computes, for programs of one thread.
         Raises OptionError, OutOfMemory.
         """
@@ -91,6 +93,7 @@ class Engine(Resource):
             kv=kv,
             on_failure=on_failure,
             slowdown=slowdown,
+            pause=pause,
         )
         super().__init__(model)
         self.model = model

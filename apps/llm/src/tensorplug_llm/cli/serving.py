@@ -15,6 +15,8 @@ from tensorplug_llm.models import name_of
 from tensorplug_llm.serve.limits import Limits, check_exposure
 
 LIMITS = Limits()
+PAUSE = 0.05
+"""Seconds that a text may stop between two tokens while prompts of other requests are read."""
 
 
 @with_groups
@@ -83,6 +85,7 @@ def serve(
                 queue=queue,
                 kv=kv_type(remembering.kv),
                 on_failure=remembering.on_failure,
+                pause=PAUSE,
             )
             stack.enter_context(engine)
             engine.prepare()
