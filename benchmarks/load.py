@@ -192,6 +192,9 @@ def main() -> None:
     parser.add_argument("--clients", type=int, default=16, help="without --rate")
     parser.add_argument("--requests", type=int, default=300)
     parser.add_argument("--warm-up", type=int, default=16, help="requests before the timed ones")
+    parser.add_argument(
+        "--settle", type=float, default=0.0, help="idle seconds before, for servers that plan then"
+    )
     parser.add_argument("--prompt", type=int, nargs=2, default=(32, 256), metavar=("LEAST", "MOST"))
     parser.add_argument("--answer", type=int, nargs=2, default=(16, 128), metavar=("LEAST", "MOST"))
     parser.add_argument("--seed", type=int, default=1)
@@ -204,6 +207,7 @@ def main() -> None:
     requests = requests_of(given, tokenizer)
     warm = requests_of(argparse.Namespace(**{**vars(given), "seed": 0}), tokenizer)
     with server(given, path) as port:
+        time.sleep(given.settle)
         asyncio.run(in_turns(port, warm[: given.warm_up], given.clients))
         if given.rate:
             asyncio.run(arriving(port, requests, given.rate, given.seed))

@@ -79,9 +79,9 @@ class Pace:
     """How many tokens of prompts a pass may read while other texts wait for their next token.
 
     As many as let it take up to `slowdown` times as long as passes without them, or up to `pause`
-    seconds where that is more. What sizes add to a pass is measured; for sizes not measured yet it is taken as proportional to the tokens. The
-    next larger size is tried again after a while. Medians: one pass in 20 or so takes five times
-    as long, because other programs took a processor.
+    seconds where that is more. What sizes add to a pass is measured; for sizes not measured yet it
+    is taken as proportional to the tokens. The next larger size is tried again after a while.
+    Medians: one pass in 20 or so takes five times as long, because other programs took a processor.
     """
 
     def __init__(self, slowdown: float, pause: float = 0.0) -> None:
