@@ -75,7 +75,7 @@ class Engine(Resource):
         The cache holds `rows` tokens of all texts, and its elements are of type `kv`. With
         `on_failure` "replan" all texts go on where a device fails, on those that are left. Prompts
         are read in pieces that let a token of other texts take up to `slowdown` times as long, or
-        up to `pause` seconds: larger pieces are faster, and nobody reads 20 tokens a second.
+        up to `pause` seconds where that is more: larger pieces are read faster.
         With `threaded` False whoever reads a stream computes, for programs of one thread.
         Raises OptionError, OutOfMemory.
         """
