@@ -51,6 +51,13 @@ NOT_MODULES = {
     "tensorplug_acme.memory",
 }
 """Groups of entry points, a logger, and modules of the package that a page lets authors write."""
+LONGEST = 1500
+"""Words of a page, without its programs, unless it is one of REFERENCES."""
+REFERENCES = {"from-ggml.md", "glossary.md", "names.md", "ops.md"}
+LONG = {"architecture.md": 1786, "async.md": 2165, "kit.md": 1702, "writing-a-backend.md": 2540}
+"""Pages that are longer still, with most words they may have. A number may only fall."""
+COMPOSED = {"TENSORPLUG_CUDA_KERNELS", "TENSORPLUG_METAL_KERNELS"}
+"""Variables whose names the code puts together."""
 SOURCES = [
     (page, name)
     for page in PAGES
@@ -113,6 +120,42 @@ def test_command_of_a_page_exists(command: str) -> None:
     )
 
     assert done.returncode == 0, done.stderr
+
+
+def words(page: Path) -> int:
+    text = re.sub(
+        r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE
+    )
+    return len(text.split())
+
+
+def test_pages_are_short_and_long_ones_get_no_longer() -> None:
+    long = {
+        page.name: words(page)
+        for page in (ROOT / "docs").glob("*.md")
+        if page.name not in REFERENCES and words(page) > LONGEST
+    }
+
+    assert {name: LONG.get(name, LONGEST) for name in long} == {
+        name: max(count, LONG.get(name, 0)) for name, count in long.items()
+    }
+    assert set(LONG) == set(long), "a page became short: take it off the list"
+
+
+def test_page_of_variables_has_those_that_the_code_reads() -> None:
+    code = {
+        name
+        for folder in ("core", "testing", "simt", "plugins/*", "apps/*")
+        for file in ROOT.glob(f"{folder}/src/**/*.py")
+        for name in re.findall(
+            r"\bTENSORPLUG_[A-Z0-9_]*[A-Z0-9]\b", file.read_text(encoding="utf-8")
+        )
+    }
+
+    page = (ROOT / "docs" / "environment.md").read_text(encoding="utf-8")
+    told = set(re.findall(r"\bTENSORPLUG_[A-Z0-9_]*[A-Z0-9]\b", page))
+    assert code - told == set()
+    assert told - code - COMPOSED == set()
 
 
 def test_readme_is_short() -> None:

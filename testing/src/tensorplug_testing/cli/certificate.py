@@ -67,6 +67,19 @@ class Certificate:
         title = f"# {info.name} {verdict} the conformance kit (tier {run.tier})"
         return [title, "", "| | |", "|---|---|", *rows]
 
+    def row(self) -> str:
+        """The row of the device in the table of certified backends, in docs/compatibility.md."""
+        counts = ", ".join(f"{self.run.count(v)} {v}" for v in _VERDICTS)
+        cells = (
+            f"`{self.spec}`",
+            self.origin,
+            self.info.description.replace("|", "/"),
+            f"{counts} (tier {self.run.tier}, seed {self.run.seed})",
+            f"{len(self.run.ops)} of {sum(not op.is_view for op in OPS.values())}",
+            self._environment()["date"],
+        )
+        return f"| {' | '.join(cells)} |"
+
     def _environment(self) -> dict[str, str]:
         names = ("tensorplug", "tensorplug-cpu", "numpy")
         known = [f"{name} {importlib.metadata.version(name)}" for name in names]

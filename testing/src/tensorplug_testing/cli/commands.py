@@ -103,7 +103,8 @@ def certify(
         certificate = certificate_of(device, Choice(tier=tier, seed=seed, jobs=jobs))
         text = json_text.dumps(certificate.to_json(), indent=2)
         page, data = certificate.write(folder, text)
-        typer.echo(text if json else f"{certificate}\n\nwritten to {page} and {data}")
+        row = f"row for docs/compatibility.md:\n{certificate.row()}"
+        typer.echo(text if json else f"{certificate}\n\nwritten to {page} and {data}\n{row}")
         raise typer.Exit(0 if certificate.run.passed else 1)
 
 

@@ -1,0 +1,124 @@
+"""Steps of the site's build: pages from other folders, pages made from code, links to files.
+
+Pages of `docs/` are plain Markdown and link to files anywhere in the checkout. On the site, pages
+of other folders stand under their own paths, and other linked files are copied to `files/`.
+"""
+
+import posixpath
+import re
+from pathlib import Path
+from typing import Any
+
+from mkdocs.structure.files import File, Files
+
+ROOT = Path(__file__).parents[1]
+LINK = re.compile(r"(\]\()([^)\s#:]+)(#[^)\s]*)?(\))")
+
+
+def on_files(files: Files, config: Any) -> Files:
+    """Add the pages of other folders that the navigation names, and the pages made from code."""
+    for path in _paths(config["nav"]):
+        if files.get_file_from_path(path) is None and (ROOT / path).is_file():
+            text = (ROOT / path).read_text(encoding="utf-8")
+            files.append(File.generated(config, path, content=text))
+    for path, text in (("reference/api.md", _api()), ("reference/commands.md", _commands())):
+        files.append(File.generated(config, path, content=text))
+    for path in sorted(_linked(files)):
+        files.append(File.generated(config, f"files/{path}", abs_src_path=str(ROOT / path)))
+    return files
+
+
+def on_page_markdown(markdown: str, *, page: Any, files: Files, **_: Any) -> str:
+    """Let links to files of the checkout lead to their places on the site."""
+    here = _source(page.file.src_uri)
+
+    def lead(link: re.Match[str]) -> str:
+        before, target, anchor, after = link[1], link[2], link[3] or "", link[4]
+        place = _place(posixpath.normpath(posixpath.join(posixpath.dirname(here), target)), files)
+        if place is None:
+            return link[0]
+        relative = posixpath.relpath(place, posixpath.dirname(page.file.src_uri) or ".")
+        return f"{before}{relative}{anchor}{after}"
+
+    return LINK.sub(lead, markdown)
+
+
+def _source(uri: str) -> str:
+    """The path in the checkout of a page of the site."""
+    return f"docs/{uri}" if (ROOT / "docs" / uri).exists() else uri
+
+
+def _place(path: str, files: Files) -> str | None:
+    """Where the file at `path` of the checkout is on the site."""
+    for uri in (path.removeprefix("docs/"), f"files/{path}"):
+        if files.get_file_from_path(uri) is not None:
+            return uri
+    return None
+
+
+def _linked(files: Files) -> set[str]:
+    """Files of the checkout that pages link to and that are on no page."""
+    found = set()
+    for file in files.documentation_pages():
+        here = posixpath.dirname(_source(file.src_uri))
+        for _, target, _, _ in LINK.findall(file.content_string):
+            path = posixpath.normpath(posixpath.join(here, target))
+            if (ROOT / path).is_file() and _place(path, files) is None:
+                found.add(path)
+    return found
+
+
+def _paths(nav: Any) -> list[str]:
+    """All paths in the navigation."""
+    if isinstance(nav, str):
+        return [nav]
+    parts = nav.values() if isinstance(nav, dict) else nav
+    return [path for part in parts for path in _paths(part)]
+
+
+def _api() -> str:
+    """The page of Python's names, from the docstrings."""
+    import tensorplug  # noqa: PLC0415 - only a build of the site needs it
+
+    ops = set(tensorplug.ops.__all__)
+    names = sorted(name for name in tensorplug.__all__ if name not in ops and not name.isupper())
+    lines = [
+        "# Python",
+        "",
+        "`import tensorplug as tp`. Ops are on [a page of their own](../ops.md).",
+    ]
+    for name in names:
+        if isinstance(getattr(tensorplug, name), type(tensorplug)):
+            continue
+        lines += ["", f"::: tensorplug.{name}"]
+    return "\n".join(lines) + "\n"
+
+
+def _commands() -> str:
+    """The page of commands, from typer's descriptions."""
+    from typer.main import get_command  # noqa: PLC0415
+
+    from tensorplug.cli import app as core  # noqa: PLC0415
+    from tensorplug_llm.cli import app as llm  # noqa: PLC0415
+
+    lines = [
+        "# Commands",
+        "",
+        "Every command has `--help`. `tensorplug --install-completion` lets a shell complete them.",
+    ]
+    for name, app in (("tensorplug", core), ("tensorplug-llm", llm)):
+        group = get_command(app)
+        context = group.make_context(name, [], resilient_parsing=True)
+        for command in group.list_commands(context):
+            found = group.get_command(context, command)
+            if found is not None and not found.hidden:
+                inner = found.make_context(f"{name} {command}", [], resilient_parsing=True)
+                lines += ["", f"## {name} {command}", "", "```text", *_help(inner), "```"]
+    return "\n".join(lines) + "\n"
+
+
+def _help(context: Any) -> list[str]:
+    """What `--help` prints."""
+    context.command.rich_markup_mode = None  # plain text, and returned instead of printed
+    context.max_content_width = context.terminal_width = 96
+    return context.get_help().rstrip().splitlines()
