@@ -1,6 +1,6 @@
 """Writes llama.cpp's embeddings of tiny models into the data file of test_embedding.py.
 
-F32 weights, flash attention off. Needs llama-cpp-python 0.3.36 beside the test dependencies.
+F32 weights, flash attention off. Needs llama-cpp-python 0.3.36 next to the test dependencies.
 
     python apps/llm/tests/make_llama_cpp_embeddings.py
 """

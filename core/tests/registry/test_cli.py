@@ -1,6 +1,9 @@
 """The command line: what it prints, where, and with which exit status."""
 
 import json
+import os
+import subprocess
+import sys
 
 import pytest
 from typer.testing import CliRunner
@@ -46,6 +49,54 @@ def test_info_shows_backends_devices_and_variables(shelf, run):
     ]
     assert "TENSORPLUG_BACKENDS=acme" in lines
     assert "not set: TENSORPLUG_DISABLE" in lines
+
+
+@pytest.mark.parametrize(
+    ("devices", "command"),
+    [
+        ("return [NullDevice('acme:0')]", "tensorplug explain --example"),
+        (
+            "return [NullDevice('acme:0'), NullDevice('acme:1')]",
+            "tensorplug explain --example --device acme:0 --device acme:1",
+        ),
+        ("raise OSError('no driver')", "tensorplug doctor"),
+        ("return []", "pip install 'tensorplug[cpu]'"),
+    ],
+)
+def test_info_ends_with_the_next_useful_command(shelf, run, devices, command):
+    shelf.add("acme-gpu", plugin_source(devices=devices))
+
+    assert run("info").stdout.splitlines()[-1] == f"next: {command}"
+
+
+def test_without_a_command_it_says_what_can_be_done_with_what_is_installed(shelf, run):
+    shelf.add("acme-gpu", plugin_source())
+
+    told = run().stdout.splitlines()
+
+    assert told[0] == "installed backends: acme"
+    calls = [line.split("  ")[0] for line in told if line.startswith("tensorplug ")]
+    assert {"tensorplug info", "tensorplug explain --example", "tensorplug doctor"} < set(calls)
+    assert "tensorplug test --device cpu --tier smoke" in calls, "the kit is installed here"
+    assert told[-1] == "tensorplug --help lists all commands"
+
+
+def test_shells_complete_commands() -> None:
+    environment = {"COMP_WORDS": "tensorplug expl", "COMP_CWORD": "1"}
+
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            "import sys; sys.argv = ['tensorplug']; from tensorplug.cli import main; main()",
+        ],
+        env={**os.environ, **environment, "_TENSORPLUG_COMPLETE": "complete_bash"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+
+    assert done.stdout.split() == ["explain"]
 
 
 @pytest.mark.parametrize(

@@ -14,14 +14,15 @@ from tensorplug.cli.output import plain_errors, show
 from tensorplug.cli.scaffold import scaffold
 from tensorplug.cli.survey import survey, survey_safely
 from tensorplug.cli.tracing import NothingRecorded, record
+from tensorplug.cli.welcome import welcome
 from tensorplug.errors import OptionError
 from tensorplug.registry import Registry
 
 app = typer.Typer(
     help="Tensor graphs on all the hardware a machine has: what is installed, what works, and why.",
     cls=Commands,
-    no_args_is_help=True,
-    **SETTINGS,
+    invoke_without_command=True,
+    **{**SETTINGS, "add_completion": True},
 )
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
@@ -32,6 +33,14 @@ Traceback = Annotated[
 Timeout = Annotated[
     float, typer.Option("--timeout", min=0.1, help="Time limit in seconds for each backend.")
 ]
+
+
+@app.callback()
+def without_command(context: typer.Context) -> None:
+    """Tensor graphs on all the hardware a machine has: what is installed, what works, and why."""
+    if context.invoked_subcommand is None:
+        with plain_errors(traceback=False):
+            typer.echo(welcome(Registry()))
 
 
 @app.command()

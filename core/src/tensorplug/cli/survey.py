@@ -6,9 +6,9 @@ from typing import Any
 from tensorplug.cli.isolation import probe
 from tensorplug.cli.probe import device_json
 from tensorplug.device.buffer import human
-from tensorplug.device.device import Device, DeviceInfo
+from tensorplug.device.device import Device, DeviceInfo, DeviceType
 from tensorplug.registry import SELECTORS, Registry
-from tensorplug.registry.candidate import Candidate, describe
+from tensorplug.registry.candidate import Candidate, State, describe
 from tensorplug.registry.guard import Failure, attempt
 from tensorplug.registry.report import Report
 from tensorplug.registry.spec import BEST
@@ -33,7 +33,20 @@ class Survey:
         unset = [name for name, value in self.report.variables.items() if value is None]
         if unset:
             lines += ["", f"not set: {', '.join(unset)}"]
+        lines += ["", f"next: {self._next()}"]
         return "\n".join(lines)
+
+    def _next(self) -> str:
+        """The next useful command."""
+        if any(c.state is State.FAILED for c in self.report.candidates):
+            return "tensorplug doctor"
+        if not self.devices:
+            return "pip install 'tensorplug[cpu]'"
+        if len(self.devices) == 1:
+            return "tensorplug explain --example"
+        last = next((d for d in self.devices if d.type is DeviceType.CPU), self.devices[-1])
+        first = next(d for d in self.devices if d is not last)
+        return f"tensorplug explain --example --device {first.name} --device {last.name}"
 
     def _best(self) -> list[str]:
         """The device of programs that name none; ACCEL devices are used only by name."""
