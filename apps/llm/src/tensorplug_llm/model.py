@@ -89,6 +89,13 @@ class LanguageModel(Resource):
         self.check_open()
         return Session(self, context_size(self.hparams, context), kv, on_failure)
 
+    @property
+    def embeds(self) -> bool:
+        """Whether the model was made to embed texts or to rank them."""
+        hp = self.hparams
+        generates = self.architecture.generates and hp.causal
+        return not generates or hp.pooling not in ("", "none")
+
     def embed(
         self, texts: Iterable[str], *, truncate: bool = False, normalize: bool = True
     ) -> Floats:

@@ -61,11 +61,11 @@ def serve(
     loading: Loading,
     output: Output,
 ) -> None:
-    """Serve models over HTTP, as OpenAI's API does."""
+    """Serve models over HTTP, as OpenAI's API does. Models made to embed texts do only that."""
     with reporting(traceback=output.traceback), ExitStack() as stack:
         check_exposure(host, key=api_key, insecure=insecure)
         try:
-            from tensorplug_llm.serve import running  # noqa: PLC0415 - of an extra
+            from tensorplug_llm.serve import encoders, running  # noqa: PLC0415 - of an extra
         except ImportError as error:
             raise OptionError(
                 f"serve: a library is missing ({error}); run: pip install 'tensorplug-llm[serve]'"
@@ -74,9 +74,14 @@ def serve(
         if len({*names}) < len(names):
             raise OptionError(f"serve: two models are called alike: {', '.join(names)}; rename one")
         listening = stack.enter_context(running.bound(host, port))
-        served = []
+        served, embedding = [], []
         for name, model in zip(names, models, strict=True):
             found = stack.enter_context(loaded(model, loading))
+            if found.embeds:
+                encoder = encoders.EncoderModel(name, found)
+                stack.callback(encoder.close)
+                embedding.append(encoder)
+                continue
             engine = Engine(
                 found,
                 context=remembering.context,
@@ -91,4 +96,4 @@ def serve(
             engine.prepare()
             served.append(running.served(name, found, engine))
         limits = Limits(body=max_body, tokens=max_tokens, open=max_open)
-        running.run(served, listening, limits=limits, key=api_key, drain=drain)
+        running.run(served, embedding, listening, limits=limits, key=api_key, drain=drain)

@@ -20,6 +20,7 @@ from tensorplug_llm.sampling import SamplingParams
 from tensorplug_llm.serve import answers, page, requests
 from tensorplug_llm.serve.answers import ChatAnswer, CompletionAnswer, Result
 from tensorplug_llm.serve.calls import CallReader
+from tensorplug_llm.serve.encoders import EncoderModel, Encoders
 from tensorplug_llm.serve.errors import ServeError
 from tensorplug_llm.serve.events import EventStream, unless_gone
 from tensorplug_llm.serve.guard import RECORD, Guard, Record, log_failure, refusal_of
@@ -49,12 +50,17 @@ class Server:
     """Answers requests for models; `app` is what a server of ASGI runs."""
 
     def __init__(
-        self, models: Sequence[Served], *, limits: Limits | None = None, key: str | None = None
+        self,
+        models: Sequence[Served],
+        encoders: Sequence[EncoderModel] = (),
+        *,
+        limits: Limits | None = None,
+        key: str | None = None,
     ) -> None:
-        """The first model answers requests that name none."""
+        """The first model, and the first encoder, answer requests that name none."""
         self._models = {served.name: served for served in models}
-        self._first = models[0]
         self._limits = limits or Limits()
+        self._encoders = Encoders(encoders, self._limits)
         self._metrics = Metrics()
         routes = Router(
             [
@@ -68,6 +74,7 @@ class Server:
                 Route("/v1/models/{name}", self._describe),
                 Route("/v1/chat/completions", self._chat, methods=["POST"]),
                 Route("/v1/completions", self._complete, methods=["POST"]),
+                *self._encoders.routes(),
             ],
             redirect_slashes=False,
         )
@@ -123,11 +130,15 @@ class Server:
 
     async def _list(self, request: Request) -> Response:
         return JSONResponse(
-            {"object": "list", "data": [_description(s) for s in self._models.values()]}
+            {"object": "list", "data": [_description(s) for s in self._listed().values()]}
         )
 
     async def _describe(self, request: Request) -> Response:
-        return JSONResponse(_description(self._find(request.path_params["name"])))
+        name = request.path_params["name"]
+        return JSONResponse(_description(self._encoders.models.get(name) or self._find(name)))
+
+    def _listed(self) -> Mapping[str, Served | EncoderModel]:
+        return {**self._models, **self._encoders.models}
 
     async def _tokenize(self, request: Request) -> Response:
         wanted = requests.tokenize_request(await self._body(request))
@@ -207,10 +218,11 @@ class Server:
         return parse(await read_body(request.stream(), self._limits))
 
     def _find(self, name: str | None) -> Served:
-        if name is None:
-            return self._first
-        if name not in self._models:
-            known = ", ".join(self._models)
+        if name is None and self._models:
+            return next(iter(self._models.values()))
+        if name is None or name not in self._models:
+            known = ", ".join(self._models) or "none: the models of this server embed texts"
+            name = name or ""
             raise ServeError(
                 404,
                 f"model: {name[:80]!r} is not served here; choose {known}",
@@ -302,7 +314,7 @@ def _note(served: Served, error: Exception) -> None:
         log_failure("engine failed", error, model=served.name)
 
 
-def _description(served: Served) -> Mapping[str, Any]:
+def _description(served: Served | EncoderModel) -> Mapping[str, Any]:
     return {
         "id": served.name,
         "object": "model",

@@ -11,6 +11,7 @@ from tensorplug_llm.chat import ChatTemplate
 from tensorplug_llm.engine import Engine
 from tensorplug_llm.model import LanguageModel
 from tensorplug_llm.serve.app import Served, Server
+from tensorplug_llm.serve.encoders import EncoderModel
 from tensorplug_llm.serve.limits import Limits
 from tensorplug_llm.serve.logs import log, write_logs
 from tensorplug_llm.serve.prompts import Prompts
@@ -51,6 +52,7 @@ def served(name: str, model: LanguageModel, engine: Engine) -> Served:
 
 def run(
     models: Sequence[Served],
+    encoders: Sequence[EncoderModel],
     listening: socket.socket,
     *,
     limits: Limits,
@@ -59,7 +61,8 @@ def run(
 ) -> None:
     """Answer requests until SIGINT or SIGTERM; then end the running ones within `drain` s."""
     write_logs()
-    server = Server(models, limits=limits, key=key)
+    names = [served.name for served in models] + [encoder.name for encoder in encoders]
+    server = Server(models, encoders, limits=limits, key=key)
     config = uvicorn.Config(
         server.app,
         http="h11",
@@ -77,7 +80,11 @@ def run(
     listening.listen(BACKLOG)
     host, port = listening.getsockname()[:2]
     shown = f"[{host}]" if ":" in host else host
-    log("listening", url=f"http://{shown}:{port}", models=[served.name for served in models])
+    log(
+        "listening",
+        url=f"http://{shown}:{port}",
+        models=names,
+    )
     try:
         uvicorn.Server(config).run(sockets=[listening])
     finally:  # uvicorn raises the signal again that ended it
