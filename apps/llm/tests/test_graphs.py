@@ -14,7 +14,8 @@ from tensorplug_cpu.plan import CPUPlan
 from tensorplug_llm import LanguageModel, Session, load_model
 from tensorplug_llm.arch import architecture, architecture_names
 from tensorplug_llm.cache import reaches
-from tensorplug_llm.shapes import BATCHES, batch, size_for
+from tensorplug_llm.shapes import BATCHES, ONE_TEXT, Shapes, batch, size_for
+from tensorplug_llm.step import Reading
 
 from .gguf_files import random_tensors
 
@@ -256,15 +257,25 @@ def test_all_shapes_share_one_arena(llama: LanguageModel, cpu: Backend) -> None:
         assert session.runner.scheduler.arena.size(cpu.buffer_type) == size
 
 
+@pytest.mark.parametrize("sizes", [BATCHES, ONE_TEXT], ids=["several texts", "one text"])
 @pytest.mark.parametrize("count", [1, 2, 15, 16, 17, 31, 32, 33, 64, 65, 100, 300, 512, 513, 2000])
-def test_batches_have_sixteen_tokens_or_an_eighth_of_padding_at_most(count: int) -> None:
+def test_batches_have_sixteen_tokens_or_an_eighth_of_padding_at_most(
+    count: int, sizes: tuple[int, ...]
+) -> None:
     while count:
-        read = batch(count)
-        size = size_for(read, BATCHES)
+        read = batch(count, sizes)
+        size = size_for(read, sizes)
 
         assert 0 < read <= min(count, size)
         assert size - read <= max(16, size // 8)
         count -= read
+
+
+@pytest.mark.parametrize("count", [17, 25, 33, 49, 65, 100, 113])
+def test_a_short_prompt_of_one_text_is_padded_by_a_quarter_at_most(count: int) -> None:
+    shape = Shapes(1, 1024).of([Reading(range(count), 0, range(16))])
+
+    assert count <= shape.joined <= count * 1.25
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,8 @@ TEXTS = (1, 2, 4, 6, 8, 12, *(n << e for e in range(2, 9) for n in range(4, 8)),
 """Single tokens of a pass that reads no prompt; from 16 on four sizes for each power of two."""
 BATCHES = (8, 16, 32, 48, 64, 96, 128, 192, 256, 384, 512)
 """Tokens of prompts of a pass that reads nothing else."""
+ONE_TEXT = (8, *(n << e for e in range(2, 5) for n in range(4, 8)), *BATCHES[6:])
+"""The same where there is one text: more sizes for short prompts, as there are fewer shapes."""
 MIXED = (4, 8, 16, 32, 64, 128, 256, 512)
 """Tokens of prompts of a pass that reads single tokens too."""
 FEW = 8
@@ -24,15 +26,15 @@ def size_for(count: int, sizes: Sequence[int]) -> int:
     return next((size for size in sizes if size >= count), sizes[-1])
 
 
-def batch(count: int) -> int:
+def batch(count: int, sizes: Sequence[int] = BATCHES) -> int:
     """How many of `count` tokens of prompts a pass reads that reads nothing else.
 
     All of them where few tokens, or an eighth of the pass, are padding; else as many as fill it.
     """
-    size = size_for(count, BATCHES)
+    size = size_for(count, sizes)
     if size - count <= max(LEAST_CUT, size // 8):
         return min(count, size)
-    return max((size for size in BATCHES if size <= count), default=count)
+    return max((size for size in sizes if size <= count), default=count)
 
 
 class Shapes:
@@ -44,6 +46,7 @@ class Shapes:
     def __init__(self, most: int, rows: int) -> None:
         sizes = [size for size in TEXTS if size < most]
         self._most = most
+        self._batches = ONE_TEXT if most == 1 else BATCHES
         self._texts = (*sizes, most)
         self._mixed_texts = (*(n for n in (1, FEW) if n < most), most)
         self._reaches = reaches(rows)
@@ -61,7 +64,7 @@ class Shapes:
         reach = size_for(rows, self._prompt_reaches)
         wanted = sum(r.wanted for r in readings)
         if not singles:
-            return Shape(0, *self._batch(size_for(joined, BATCHES), wanted), reach)
+            return Shape(0, *self._batch(size_for(joined, self._batches), wanted), reach)
         texts = size_for(singles, self._mixed_texts)
         ending = ENDING if wanted > singles else 0
         return Shape(texts, size_for(joined, MIXED), texts + ending, reach)
@@ -69,7 +72,7 @@ class Shapes:
     def all(self) -> Iterator[Shape]:
         """All shapes, larger ones first: compute memory that grows makes plans bind again."""
         for reach in reversed(self._prompt_reaches):
-            for joined in self._needed(BATCHES):
+            for joined in self._needed(self._batches):
                 yield from dict.fromkeys(
                     Shape(0, *self._batch(joined, wanted), reach) for wanted in (self._most, 1)
                 )

@@ -360,10 +360,10 @@ def array_view(tensor: Tensor, memory: Array, offset: int) -> Array:
             f"{tensor}: is a transposed block type, whose elements have no addresses; "
             f"use {tensor.sources[0]}"
         )
-    if offset < 0 or offset + tensor.nbytes > memory.size:
+    end = offset + tensor.nbytes
+    if offset < 0 or end > memory.size:
         raise ShapeError(
-            f"{tensor}: needs bytes {offset} to {offset + tensor.nbytes} of a buffer of "
-            f"{memory.size} bytes"
+            f"{tensor}: needs bytes {offset} to {end} of a buffer of {memory.size} bytes"
         )
     if not tensor.dtype.is_block:
         shape, strides, kind = tensor.shape, tensor.strides, tensor.dtype.storage
@@ -372,5 +372,5 @@ def array_view(tensor: Tensor, memory: Array, offset: int) -> Array:
         shape = (*tensor.shape[:-1], row)
         strides = (*tensor.strides[:-1], 1)
         kind = np.dtype(np.uint8)
-    window = memory[offset : offset + tensor.nbytes]
+    window = memory[offset:end]
     return np.ndarray(shape, kind, window, 0, strides)

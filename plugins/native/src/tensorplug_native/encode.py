@@ -1,9 +1,9 @@
 """`Encoder`: nodes as records of a program, by a table of rules; what no rule takes is NumPy's."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from tensorplug.device import Array, Bindings, GraphError, Tensor, wrong_id
+from tensorplug.device import Bindings, GraphError, Tensor, wrong_id
 from tensorplug.ops import OPS
 from tensorplug.ops.ids import row_ids
 from tensorplug_cpu.operand import Operand
@@ -37,14 +37,10 @@ class Draft:
     also: Slot | None = None
     """A second result."""
 
-    def slots(self, record: Array) -> Iterator[tuple[Array, Slot]]:
-        """The operands that are there, each with its part of `record`."""
-        yield record["out"], self.out
-        if self.also is not None:
-            yield record["also"], self.also
-        for target, given in zip(record["src"], self.sources, strict=False):
-            if given is not None:
-                yield target, given
+    @property
+    def operands(self) -> tuple[Slot | None, ...]:
+        """All operands in the order of a NODE; trailing sources may be missing."""
+        return (self.out, self.also, *self.sources)
 
 
 Rule = Callable[[Task], Sequence[Draft]]
@@ -119,10 +115,9 @@ def _apart(node: Tensor) -> bool:
 
 
 def _record(draft: Draft) -> bytes:
-    slots = (draft.out, draft.also, *draft.sources)
     operands = [
         pack_operand(None) if given is None else pack_operand(given.operand, given.row)
-        for given in slots
+        for given in draft.operands
     ]
     return pack_node(draft.code, draft.floats, draft.integers, operands)
 
@@ -150,4 +145,5 @@ def slot(operand: Operand, whole: Operand, tensor: Tensor) -> Slot:
     row = operand.array.shape[3]
     if operand.dtype.is_block:
         row = row // operand.dtype.size * operand.dtype.block
-    return Slot(operand, row, tensor, address(operand.array) - address(whole.array))
+    offset = 0 if operand is whole else address(operand.array) - address(whole.array)
+    return Slot(operand, row, tensor, offset)

@@ -2,6 +2,7 @@
 
 import ctypes
 from collections.abc import Iterable, Sequence
+from functools import cached_property
 from itertools import groupby
 from typing import TYPE_CHECKING
 
@@ -10,6 +11,7 @@ import numpy as np
 from tensorplug.device import (
     Aborted,
     Array,
+    Bindings,
     Buffer,
     GraphError,
     Group,
@@ -19,15 +21,15 @@ from tensorplug.device import (
 )
 from tensorplug.dtypes import DType
 from tensorplug_cpu.memory import aligned
-from tensorplug_cpu.operand import Operand
-from tensorplug_cpu.plan import CPUPlan, Look, looking, prepare
+from tensorplug_cpu.operand import Operand, OwnLayoutBuffer
+from tensorplug_cpu.plan import CPUPlan, Look, looking, prepare, resolve
 from tensorplug_cpu.task import Tools
 from tensorplug_cpu.threads import Step, blas_threads
 from tensorplug_native.encode import Encoded, encode
 from tensorplug_native.fusions import encode_group
 from tensorplug_native.library import Outcome, library
 from tensorplug_native.panels import InRows
-from tensorplug_native.program import NODE, Ending, address
+from tensorplug_native.program import ADDRESSES, NODE, WORD, Ending, address
 from tensorplug_native.rules import ACTIVATIONS, RULES
 
 if TYPE_CHECKING:
@@ -44,12 +46,22 @@ class Program:
         self._prepared: tuple[int, int] | None = None
         self._scratch: Array = aligned(0)
 
-    def move(self, look: Look) -> None:
+    @cached_property
+    def _slots(self) -> Sequence[tuple[int, Tensor, int]]:
+        """For each operand in memory of the graph: its word, its tensor, and the offset in it."""
+        size = NODE.itemsize // WORD
+        return [
+            (index * size + word, slot.tensor, slot.offset)
+            for index, encoded in enumerate(self.encoded)
+            for word, slot in zip(ADDRESSES, encoded.draft.operands, strict=False)
+            if slot is not None and slot.tensor is not None
+        ]
+
+    def move(self, places: "Places") -> None:
         """Take other addresses."""
-        for record, encoded in zip(self._records, self.encoded, strict=True):
-            for target, slot in encoded.draft.slots(record):
-                if slot.tensor is not None:
-                    target["data"] = address(look(slot.tensor).array) + slot.offset
+        words = self._records.view(np.int64)
+        where = [word for word, _, _ in self._slots]
+        words[where] = [places.start(tensor) + offset for _, tensor, offset in self._slots]
         self._prepared = None
 
     def run(self, backend: "NativeBackend") -> Outcome:
@@ -69,6 +81,54 @@ class Program:
             *(backend.watch.poll, ctypes.byref(outcome)),
         )
         return outcome
+
+
+Held = tuple[DType, type[Operand]]
+"""What a tensor lies in memory as: its type, and the kind of its layout."""
+
+
+class Places:
+    """Where the tensors of a plan lie; what is known of one holds while its place is the same."""
+
+    def __init__(self) -> None:
+        self._bindings = Bindings()
+        self._memory: dict[Buffer, tuple[int, int]] = {}
+        self._starts: dict[Tensor, tuple[Place, int]] = {}
+        self._held: dict[Tensor, tuple[Place, Held]] = {}
+
+    def take(self, bindings: Bindings) -> None:
+        """Look at other bindings from now on."""
+        self._bindings = bindings
+        self._memory.clear()
+
+    def held(self, tensor: Tensor, look: Look) -> Held:
+        """What `tensor` lies in memory as: `look` says it of tensors that are new or have moved."""
+        place = self._bindings.where(tensor)
+        known = self._held.get(tensor)
+        if known is None or known[0] is not place:
+            operand = look(tensor)
+            known = self._held[tensor] = place, (operand.dtype, type(operand))
+        return known[1]
+
+    def start(self, tensor: Tensor) -> int:
+        """The address of `tensor`. Raises ShapeError where it is not in its buffer."""
+        place = self._bindings.where(tensor)
+        known = self._starts.get(tensor)
+        if known is None or known[0] is not place:
+            known = self._starts[tensor] = place, self._find(tensor, place)
+        return known[1]
+
+    def _find(self, tensor: Tensor, place: Place) -> int:
+        buffer, offset = place.buffer, place.offset
+        if isinstance(buffer, OwnLayoutBuffer):
+            return address(resolve(tensor, self._bindings).array)
+        if buffer not in self._memory:
+            memory = buffer.host()
+            self._memory[buffer] = address(memory), memory.size
+        start, size = self._memory[buffer]
+        if offset < 0 or offset + tensor.nbytes > size:
+            resolve(tensor, self._bindings)  # raises the error that says what is missing
+        return start + offset
 
 
 Unit = Tensor | Group
@@ -96,7 +156,8 @@ class NativePlan(CPUPlan):
 
     def __init__(self, backend: "NativeBackend", bound: Part) -> None:
         self._stretches: list[Stretch] = []
-        self._planned: tuple[Sequence[Unit], Sequence[tuple[DType, type[Operand]]]] | None = None
+        self._places = Places()
+        self._planned: tuple[Sequence[Unit], Sequence[Held]] | None = None
         super().__init__(backend, bound)
 
     def _rebind(self) -> None:
@@ -104,7 +165,8 @@ class NativePlan(CPUPlan):
         look = looking(bindings)
         # Weights may lie expanded to f32, or in panels: they are not what they seem.
         leafs = (t for t in bound.leafs if t.size and not t.splits_blocks and bindings.has(t))
-        planned = bound.work, [(look(t).dtype, type(look(t))) for t in leafs]
+        self._places.take(bindings)
+        planned = bound.work, [self._places.held(t, look) for t in leafs]
         with np.errstate(all="ignore"):
             if planned == self._planned:
                 self._move(look)
@@ -112,13 +174,13 @@ class NativePlan(CPUPlan):
                 self._stretches, self._planned = self._encode(bound.work, look), planned
 
     def _move(self, look: Look) -> None:
-        """Keep all programs and take the addresses anew."""
+        """Keep all programs and take the new addresses."""
         tools = Tools(self.backend.team, self._scratch)
         for stretch in self._stretches:
             if stretch.program is None:
                 stretch.bind(look, tools)
             else:
-                stretch.program.move(look)
+                stretch.program.move(self._places)
                 _count_writes(stretch.nodes, tools)
 
     def _encode(self, units: Sequence[Unit], look: Look) -> list[Stretch]:

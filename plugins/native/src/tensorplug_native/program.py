@@ -4,8 +4,9 @@ This is the one place for what Python and C++ share: `headers` writes `cpp/table
 """
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from enum import IntEnum
+from typing import Any
 
 import numpy as np
 
@@ -160,6 +161,18 @@ class PanelOperand(Operand):
 
 _OPERAND = struct.Struct("=Q4q4q2i")
 _HEAD = struct.Struct("=2i")
+_fields: Mapping[str, tuple[Any, ...]] = NODE.fields or {}
+WORD = 8
+"""Bytes of an address; each in a NODE lies at a multiple of them."""
+ADDRESSES = tuple(
+    start // WORD
+    for start in (
+        _fields["out"][1],
+        _fields["also"][1],
+        *(_fields["src"][1] + i * OPERAND.itemsize for i in range(SOURCES)),
+    )
+)
+"""Where the addresses of `out`, `also` and the sources lie in a NODE, in words."""
 _ABSENT = _OPERAND.pack(0, *[0] * 8, NO_TYPE, 0)
 
 
@@ -186,10 +199,8 @@ def pack_node(
     Bytes are made at once: a plan has hundreds of records, and NumPy takes a microsecond for each
     field of one.
     """
-    parameters = np.zeros(FLOATS, np.float32)
-    parameters[: len(floats)] = floats
-    numbers = np.zeros(INTEGERS, np.int32)
-    numbers[: len(integers)] = integers
+    parameters = np.array(floats, np.float32).tobytes() if floats else b""
+    head = _HEAD.pack(code, 0), parameters.ljust(4 * FLOATS, b"\0")
+    numbers = struct.pack(f"={len(integers)}i", *integers).ljust(4 * INTEGERS, b"\0")
     absent = [_ABSENT] * (2 + SOURCES - len(operands))
-    head = _HEAD.pack(code, 0), parameters.tobytes(), numbers.tobytes()
-    return b"".join((*head, *operands, *absent))
+    return b"".join((*head, numbers, *operands, *absent))
