@@ -1,10 +1,12 @@
 """A server process of its own, for tests."""
 
 import json
+import os
 import signal
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -57,6 +59,23 @@ class ServerProcess:
             log = found()
         assert log is not None, "".join(self.lines)
         return log
+
+    def processor_seconds(self, seconds: float) -> float:
+        """Time that all processors together give to the server within the next `seconds`."""
+        before = self._processor_time()
+        time.sleep(seconds)
+        return self._processor_time() - before
+
+    def _processor_time(self) -> float:
+        fields = Path(f"/proc/{self.process.pid}/stat").read_text(encoding="ascii")
+        user, system = fields.rpartition(")")[2].split()[11:13]
+        return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
+
+    def wait_until_idle(self) -> None:
+        """Wait until the server has planned all shapes of passes, which it does while idle."""
+        end = time.monotonic() + PATIENCE
+        while self.processor_seconds(0.5) > 0.05:
+            assert time.monotonic() < end, "the server never gets idle"
 
     def stop(self, number: int = signal.SIGTERM) -> int:
         """Send a signal; return the exit status."""

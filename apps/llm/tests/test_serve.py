@@ -312,6 +312,27 @@ def test_large_body_of_unknown_length_is_refused(small: ServerProcess) -> None:
     assert response.status_code == 413
 
 
+@pytest.mark.parametrize(
+    "request_",
+    [
+        b"GET / HTTP/1.1\r\nHost: x\r\nX: " + b"y" * 2_000_000 + b"\r\n\r\n",
+        b"GET /" + b"a" * 2_000_000 + b" HTTP/1.1\r\nHost: x\r\n\r\n",
+    ],
+    ids=["header", "path"],
+)
+def test_answer_to_what_cannot_be_read_arrives(server: ServerProcess, request_: bytes) -> None:
+    place = urlsplit(server.url)
+    with socket.create_connection((place.hostname, place.port), timeout=60) as connection:
+        connection.sendall(request_)
+        answer = b"".join(iter(lambda: connection.recv(1 << 16), b""))
+
+    head, _, body = answer.partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 400 ")
+    assert json.loads(body)["error"]["message"] == (
+        "request: is not HTTP/1.1, or its headers are too long; send a valid request"
+    )
+
+
 def test_max_tokens_above_the_limit_is_refused(small: ServerProcess) -> None:
     with authorized(small) as http:
         response = http.post("/v1/completions", json={"prompt": "a", "max_tokens": 1001})
@@ -363,6 +384,14 @@ def test_model_answers_by_its_name(path: Path, tmp_path: Path) -> None:
 
         assert (unnamed["model"], named["model"]) == ("tiny", "other")
         assert unnamed["choices"] == tiny["choices"] != named["choices"]
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="reads times as Linux tells them")
+def test_idle_server_takes_no_processor_time(server: ServerProcess, http: httpx.Client) -> None:
+    complete(http)
+    server.wait_until_idle()
+
+    assert server.processor_seconds(1.0) <= 0.03
 
 
 # --- clients and signals ---------------------------------------------------------------------

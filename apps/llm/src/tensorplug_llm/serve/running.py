@@ -15,6 +15,7 @@ from tensorplug_llm.serve.encoders import EncoderModel
 from tensorplug_llm.serve.limits import Limits
 from tensorplug_llm.serve.logs import log, write_logs
 from tensorplug_llm.serve.prompts import Prompts
+from tensorplug_llm.serve.protocol import Protocol
 
 HEADERS = 1 << 15
 """Bytes of the headers of a request."""
@@ -65,7 +66,7 @@ def run(
     server = Server(models, encoders, limits=limits, key=key)
     config = uvicorn.Config(
         server.app,
-        http="h11",
+        http=Protocol,
         ws="none",
         lifespan="off",
         loop="asyncio",
