@@ -16,6 +16,8 @@ from tensorplug.cli.survey import survey, survey_safely
 from tensorplug.cli.tracing import NothingRecorded, record
 from tensorplug.cli.welcome import welcome
 from tensorplug.errors import OptionError
+from tensorplug.inspect.simulation.plan import read as read_plan
+from tensorplug.inspect.simulation.report import report as simulated
 from tensorplug.registry import Registry
 
 app = typer.Typer(
@@ -145,6 +147,23 @@ def ops(*, json: Json = False, traceback: Traceback = False) -> None:
     with plain_errors(traceback):
         Registry().load_all()  # distributions may register their own ops
         show(op_list(), json)
+
+
+@app.command()
+def simulate(
+    *,
+    file: Annotated[
+        Path, typer.Argument(metavar="PLAN.toml", help="The machines, as docs/simulate.md says.")
+    ],
+    lose: Annotated[
+        str | None, typer.Option(metavar="DEVICE", help="Also say what is left without a device.")
+    ] = None,
+    json: Json = False,
+    traceback: Traceback = False,
+) -> None:
+    """Say how fast a graph would run on machines that need not exist."""
+    with plain_errors(traceback):
+        show(simulated(read_plan(file), lose), json)
 
 
 @app.command()
