@@ -27,6 +27,10 @@ class DType:
     size: int
     numpy: str | None = None
 
+    def __reduce__(self) -> tuple[object, ...]:
+        """Pickle the name: a type is compared by identity, in another process too."""
+        return dtype, (self.name,)
+
     @property
     def is_block(self) -> bool:
         """True for block types, which store several elements in one unit."""

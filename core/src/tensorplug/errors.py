@@ -18,6 +18,20 @@ class TensorplugError(Exception):
     node: str = ""
     """Name of the node that was being computed; empty if unknown."""
 
+    def __reduce__(self) -> tuple[object, ...]:
+        """Pickle the text and the attributes, without `devices`, which belong to this process."""
+        state = {name: value for name, value in vars(self).items() if name != "devices"}
+        return _unpickled, (type(self), self.args, state)
+
+
+def _unpickled(
+    kind: type[TensorplugError], args: tuple[object, ...], state: Mapping[str, object]
+) -> TensorplugError:
+    """An error with the text of another process; classes with an `__init__` make none again."""
+    error: TensorplugError = BaseException.__new__(kind, *args)
+    vars(error).update(state)
+    return error
+
 
 class ShapeError(TensorplugError, ValueError):
     """Shapes, strides or offsets that an op or a buffer cannot accept."""

@@ -36,6 +36,9 @@ CAUSES: tuple[tuple[type[TensorplugError], str, str], ...] = (
 )
 """Kinds of errors, narrow ones first, each with a word for it and a remedy."""
 
+SHOWN = 4
+"""The number of pieces of memory that the text of a failure names; RunFailed.state has all."""
+
 WITHOUT_IT = "make a scheduler without {names}, or one with on_failure='replan'"
 
 
@@ -282,6 +285,15 @@ def _text(state: RunState) -> str:
 
 def _facts(state: RunState) -> str:
     done = ", ".join(map(str, state.completed)) or "none"
-    held = ", ".join(f"{name} {human(size)}" for name, size in state.held.items()) or "nothing"
+    held = _held(state.held)
     step = f"; surfaced at step {state.step}" if state.step else ""
     return f"{step}; splits done: {done}; held there: {held}; {state.remedy}"
+
+
+def _held(held: Mapping[str, int]) -> str:
+    """The memory that is held, the largest first if there is much of it."""
+    if len(held) <= SHOWN:
+        return ", ".join(f"{name} {human(size)}" for name, size in held.items()) or "nothing"
+    largest = sorted(held.items(), key=lambda item: -item[1])[:SHOWN]
+    named = ", ".join(f"{name} {human(size)}" for name, size in largest)
+    return f"{named} and {len(held) - SHOWN} more, {human(sum(held.values()))} in all"

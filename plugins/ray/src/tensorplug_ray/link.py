@@ -111,7 +111,7 @@ def raised(failed: Failed) -> TensorplugError:
     kind = getattr(errors, failed.kind, DeviceError)
     if not (isinstance(kind, type) and issubclass(kind, TensorplugError)):
         kind = DeviceError
-    error = kind.__new__(kind, failed.text)  # some classes make their own text from other values
+    error = BaseException.__new__(kind, failed.text)  # not __init__, which may make another text
     error.node = failed.node
     return error
 
