@@ -10,6 +10,7 @@ from tensorplug.meta import MetaBackend
 from tensorplug_llm import Engine, SamplingParams, generate, load_model
 from tensorplug_llm.arch import architecture_names
 from tensorplug_llm.testing import ModelTests, tiny_models
+from tensorplug_testing.null import NullDevice
 
 from .placements import OPENCL
 
@@ -172,3 +173,13 @@ def test_splits_that_cannot_be_are_refused(options, message, cpu, model_file):
         load_model(model_file(), [cpu], **options)
 
     assert str(caught.value) == message
+
+
+def test_tensor_split_over_remote_devices_is_refused_with_what_it_would_cost(cpu, model_file):
+    far = NullDevice("far:0")
+    far.remote = True
+    with (
+        far.open() as stream,
+        pytest.raises(OptionError, match="is a message to far:0: 244 messages for a token"),
+    ):
+        load_model(model_file(), [stream, cpu], split="tensor")

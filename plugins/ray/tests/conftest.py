@@ -13,7 +13,10 @@ MISSING = (
 collect_ignore_glob = ["test_*.py"] if MISSING else []
 """The environment of the README's commands has no Ray: `uv sync --group ray`."""
 
-if not MISSING:
+OWN_CLUSTER = "RAY_ADDRESS" not in os.environ
+"""Tests may use a cluster that runs already, with the token of this user: it starts in no time."""
+
+if not MISSING and OWN_CLUSTER:
     os.environ.setdefault("RAY_AUTH_MODE", "token")
     os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
 
@@ -27,7 +30,7 @@ def cluster() -> Iterator[Callable[..., list]]:
     found = []
 
     def open_devices(*specs: str) -> list:
-        config = Config(entries(specs))
+        config = Config(entries(specs), os.environ.get("RAY_ADDRESS", "local"))
         trust.prepare(config)
         from tensorplug_ray.device import devices_of
 

@@ -119,7 +119,17 @@ def joined(
     hparams: HParams,
     ratio: Sequence[float] | None,
 ) -> Backend:
-    """One stream over the devices of `given`, each with the options and threads of its stream."""
+    """One stream over the devices of `given`, each with the options and threads of its stream.
+
+    Raises OptionError.
+    """
+    remote = [backend.name for backend in given if backend.device.remote]
+    if remote:
+        raise OptionError(
+            "split: tensor needs sums over the devices in each layer, and each one is a message "
+            f"to {' and '.join(remote)}: 244 messages for a token of a model with 30 layers, where "
+            "layers need one for each device; leave --split out"
+        )
     parts = ratio or [1.0] * len(given)
     if len(parts) != len(given):
         names = ", ".join(b.name for b in given)

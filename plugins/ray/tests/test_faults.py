@@ -1,0 +1,102 @@
+"""Actors that are killed, arguments that never arrive, and drivers that end."""
+
+import os
+import signal
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import tensorplug as tp
+from tensorplug.errors import DeviceLost, RunFailed
+
+X = np.ones((3, 32), np.float32)
+
+
+@pytest.fixture
+def devices(cluster):
+    return cluster("cpu?threads=1", "cpu?threads=1")
+
+
+def kill(device):
+    """End the actor of a device without warning, as the kernel does for want of memory."""
+    os.kill(device.facts["pid"], signal.SIGKILL)
+
+
+def halves(first, second):
+    """Two products, one on each of two streams; returns their weights too."""
+    rng = np.random.default_rng(7)
+    data = [rng.standard_normal((32, 32), dtype=np.float32) / 6 for _ in range(2)]
+    x = tp.input("x", (3, 32), tp.F32)
+    one = first.place("one", data[0], usage=tp.WEIGHTS)
+    two = second.place("two", data[1], usage=tp.WEIGHTS)
+    y = tp.relu(tp.relu(x @ one.T) @ two.T)
+    wanted = np.maximum(np.maximum(X @ data[0].T, 0) @ data[1].T, 0)
+    return x, y, {one: data[0], two: data[1]}, wanted
+
+
+@pytest.mark.parametrize("lost", [0, 1])
+def test_failure_names_the_device_whose_actor_was_killed(devices, lost):
+    with devices[0].open() as a, devices[1].open() as b, tp.open("cpu") as host:
+        x, y, _, _ = halves(a, b)
+        with tp.Scheduler([a, b, host]) as scheduler, scheduler.schedule(y) as run:
+            run.run({x: X})[y]
+            kill(devices[lost])
+
+            with pytest.raises(RunFailed) as error:
+                run.run({x: X})[y]
+
+    assert error.value.state.devices == (f"ray:{lost}",)
+    assert error.value.state.cause == "gone"
+
+
+def test_run_goes_on_with_the_other_devices(devices):
+    with devices[0].open() as a, devices[1].open() as b, tp.open("cpu") as host:
+        x, y, weights, wanted = halves(a, b)
+        with tp.Scheduler([a, b, host], on_failure="replan") as scheduler:
+            scheduler.add_sources({w: lambda data=data: data for w, data in weights.items()})
+            run = scheduler.schedule(y)
+            run.run({x: X})[y]
+            kill(devices[1])
+
+            found = run.run({x: X})[y]
+
+    np.testing.assert_allclose(found, wanted, rtol=1e-5)
+
+
+def test_stream_of_a_killed_actor_says_that_it_is_gone(devices):
+    with devices[0].open() as stream:
+        w = stream.place("w", np.ones(4, np.float32))
+        kill(devices[0])
+
+        with pytest.raises(DeviceLost, match="ray:0: its actor is gone"):
+            tp.transfer.read(w)
+        with pytest.raises(DeviceLost, match="ray:0: its actor is gone"):
+            devices[0].memory()
+
+
+def test_no_process_is_left_when_the_driver_ends():
+    program = """
+import tensorplug as tp
+with tp.open("ray:0") as stream:
+    print(stream.device.facts["pid"])
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env={**os.environ, "TENSORPLUG_RAY": "cpu?threads=1"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+
+    while exists(int(done.stdout)):
+        pass  # Ray ends the actor when it sees that the driver is gone
+
+
+def exists(pid):
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True

