@@ -291,6 +291,17 @@ REFUSED = {
         tp.ShapeError,
         "mul_mat: w does not repeat over dimensions 2 and 3 of x; got w [0, 5, 8], x [3, 3, 8]",
     ),
+    "hint of no name": (
+        lambda: tp.mul_mat(t(8, 8), t(8, 3), hint="walsh"),
+        tp.ShapeError,
+        "mul_mat: unknown hint 'walsh'; hints are hadamard; got w [8, 8], x [3, 8]",
+    ),
+    "hint for a matrix that is not square": (
+        lambda: tp.mul_mat(t(8, 4), t(8, 3), hint="hadamard"),
+        tp.ShapeError,
+        "mul_mat: hint hadamard: w of (8, 4, 1, 1) is not one square matrix of a power of two; "
+        "got w [4, 8], x [3, 8]",
+    ),
     "precision of no name": (
         lambda: tp.mul_mat(t(8, 5), t(8, 3), precision="f16"),
         tp.ShapeError,
@@ -434,6 +445,12 @@ REFUSED = {
         tp.ShapeError,
         "rope: dims = 63 is not even, positive and at most ne[0] of x; got x [7, 4, 64], "
         "positions [7]",
+    ),
+    "rope of dims beyond the head": (
+        lambda: tp.rope(t(64, 4, 7), t(7, dtype=I32), dims=48, offset=24),
+        tp.ShapeError,
+        "rope: dims 24 to 72 are not among the 64 elements of a head; offset must be 0 to 16; "
+        "got x [7, 4, 64], positions [7]",
     ),
     "rope of other positions": (
         lambda: tp.rope(t(64, 4, 7), t(6, dtype=I32), dims=64),

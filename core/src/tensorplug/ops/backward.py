@@ -176,6 +176,7 @@ class Rotation(TypedDict, total=False):
     beta_fast: float
     beta_slow: float
     sections: tuple[int, ...]
+    offset: int
 
 
 def rope_back(

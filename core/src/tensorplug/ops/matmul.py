@@ -10,6 +10,8 @@ from tensorplug.ops.table import Call, Op, Param, Shape, Source, apply, register
 
 WEIGHTS = ANY - INTEGERS
 PRECISIONS = ("default", "f32")
+HINTS = ("", "hadamard")
+"""What a program may promise of `w`; devices may ignore it."""
 
 
 def _product(call: Call) -> Shape:
@@ -23,13 +25,25 @@ def _product(call: Call) -> Shape:
     if call.params["precision"] not in PRECISIONS:
         wanted = " or ".join(PRECISIONS)
         raise call.fail(f"unknown precision {call.params['precision']!r}; choose {wanted}")
+    _check_hint(call)
     return (w.ne[1], x.ne[1], x.ne[2], x.ne[3]), max(w.rank, x.rank)
 
 
+def _check_hint(call: Call) -> None:
+    w, hint = call["w"], call.params["hint"]
+    if hint not in HINTS:
+        raise call.fail(f"unknown hint {hint!r}; hints are {', '.join(filter(None, HINTS))}")
+    n = w.ne[0]
+    if hint == "hadamard" and (w.ne != (n, n, 1, 1) or n < 1 or n & (n - 1)):
+        raise call.fail(f"hint hadamard: w of {w.ne} is not one square matrix of a power of two")
+
+
 def _product_parts(call: Call) -> Iterable[Way]:
-    yield Way({"w": 1}, 0)
+    # A part of a matrix is not the matrix that a hint promises.
+    if not call.params["hint"]:
+        yield Way({"w": 1}, 0)
+        yield Way({"w": 0, "x": 0}, PARTIAL)
     yield Way({"x": 1}, 1)
-    yield Way({"w": 0, "x": 0}, PARTIAL)
     yield Way({"x": PARTIAL}, PARTIAL)
     for axis in (2, 3):
         # A w that repeats is either cut at the ends of its repetitions, or not cut.
@@ -43,7 +57,7 @@ MUL_MAT = register_op(
     Op(
         "mul_mat",
         sources=(Source("w", WEIGHTS), Source("x", REAL)),
-        params=(Param("precision", str, default="default"),),
+        params=(Param("precision", str, default="default"), Param("hint", str, default="")),
         shape=_product,
         dtype=always(F32),
         split=_product_parts,
@@ -118,7 +132,9 @@ OUT_PROD = register_op(
 )
 
 
-def mul_mat(w: Tensor, x: Tensor, *, precision: str = "default", name: str = "") -> Tensor:
+def mul_mat(
+    w: Tensor, x: Tensor, *, precision: str = "default", hint: str = "", name: str = ""
+) -> Tensor:
     """Dot products of the rows of `x` with the rows of `w`, `x @ w.T` in NumPy: f32 [n, m, c, d].
 
     `w` is [k, n, a, b] of any float or block type, `x` is [k, m, c, d] of f32, f16 or bf16, in `ne`
@@ -129,8 +145,12 @@ def mul_mat(w: Tensor, x: Tensor, *, precision: str = "default", name: str = "")
     has a block type, to 8 bits with scales. With `precision="f32"` it does not round `x`. A result
     is NaN on every device if and only if it depends on a NaN. A result that depends on an infinity
     is infinite or NaN.
+
+    With `hint="hadamard"` the caller promises that `w` is the Walsh-Hadamard matrix of its size (a
+    power of two), in the order of Sylvester, over the root of the size: devices may compute the
+    transform in n log n steps without reading `w`.
     """
-    return apply(MUL_MAT, w, x, precision=precision, name=name)
+    return apply(MUL_MAT, w, x, precision=precision, hint=hint, name=name)
 
 
 def mul_mat_id(w: Tensor, x: Tensor, ids: Tensor, *, name: str = "") -> Tensor:

@@ -15,13 +15,21 @@ first half of the rotated part and element i of the second half are a pair."""
 
 def _fits(call: Call) -> None:
     x, positions, factors = call["x"], call["positions"], call.get("factors")
-    dims, mode = call.int("dims"), call.params["mode"]
+    dims, offset, mode = call.int("dims"), call.int("offset"), call.params["mode"]
     if mode not in MODES:
         raise call.fail(f"unknown mode {mode!r}; modes are {', '.join(MODES)}")
     if dims % 2 or not 0 < dims <= x.ne[0]:
         raise call.fail(f"dims = {dims} is not even, positive and at most ne[0] of x")
-    if mode == "vision" and dims * 2 != x.ne[0]:
-        raise call.fail(f"mode vision rotates whole heads: dims = {dims} is not half of {x.ne[0]}")
+    if not 0 <= offset <= x.ne[0] - dims:
+        raise call.fail(
+            f"dims {offset} to {offset + dims} are not among the {x.ne[0]} elements of a head; "
+            f"offset must be 0 to {x.ne[0] - dims}"
+        )
+    if mode == "vision" and (dims * 2 != x.ne[0] or offset):
+        raise call.fail(
+            f"mode vision rotates whole heads: dims = {dims} is not half of {x.ne[0]}, or offset = "
+            f"{offset} is not 0"
+        )
     sectioned = mode not in MODES[:2]
     if positions.ne != (x.ne[2] * (4 if sectioned else 1), 1, 1, 1):
         raise call.fail(
@@ -73,13 +81,14 @@ ROPE = register_op(
             Param("beta_fast", float, default=32.0),
             Param("beta_slow", float, default=1.0),
             Param("sections", tuple, default=()),
+            Param("offset", int, default=0),
         ),
         shape=same_shape_as("x"),
         dtype=same_type_as("x"),
         check=(_fits,),
         in_place=("x",),
         split=_parts,
-        formula="pairs i of the first dims elements turn by position * scale * base**(-2i/dims)",
+        formula="pairs i of dims elements from offset turn by position * scale * base**(-2i/dims)",
         origin="Su et al. 2021, arXiv:2104.09864; Peng et al. 2023, arXiv:2309.00071 (YaRN)",
     )
 )
@@ -100,11 +109,13 @@ def rope(
     beta_fast: float = 32.0,
     beta_slow: float = 1.0,
     sections: tuple[int, ...] = (),
+    offset: int = 0,
     name: str = "",
 ) -> Tensor:
     """Rotate pairs of elements of `x` [head size, heads, tokens, batch] by angles of the position.
 
-    `x` is f32 or f16; the first `dims` elements of each head are rotated. `positions` is i32
+    `x` is f32 or f16; elements `offset` to `offset + dims` of each head are rotated, the others
+    copied. `positions` is i32
     [tokens]; for mrope, imrope and vision it has four positions for each token, [4 * tokens], and
     `sections` gives the number of pairs for each kind of position. `factors` [dims / 2] divides
     the frequencies. `ext_factor`, `attn_factor`, `beta_fast`, `beta_slow` and `original_context`
@@ -125,5 +136,6 @@ def rope(
         beta_fast=float(beta_fast),
         beta_slow=float(beta_slow),
         sections=tuple(sections),
+        offset=offset,
         name=name,
     )

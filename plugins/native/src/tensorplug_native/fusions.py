@@ -109,6 +109,8 @@ def _turn_refusal(group: Group) -> str:
     first = group["x"]
     if turned.params["mode"] not in ("normal", "neox"):
         return f"no kernel for rope of mode {turned.params['mode']}"
+    if turned.params["offset"]:
+        return "no kernel for rope with an offset"
     if not _plain_rows(first, weight, turned.operands[2]) or turned.dtype is not F32:
         return "it takes f32 in rows without gaps"
     if weight is not None and (weight.ne != (x.ne[0], 1, 1, 1) or x.ne[0] > LONGEST_HEAD):

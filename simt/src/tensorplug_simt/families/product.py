@@ -20,6 +20,9 @@ TEXT = "tensorplug_simt:kernels/product.k"
 PRODUCT = Kernel("product", TEXT, ("w", "x", "ids", "y"), ("y",), REPEATS, (BYTES,))
 PANEL = Kernel("product_panel", TEXT, ("w", "x", "y"), ("y",), REPEATS, (BYTES,))
 TILE = Kernel("product_tile", TEXT, ("w", "x", "y"), ("y",), REPEATS, (BYTES,))
+HADAMARD = Kernel(
+    "hadamard", "tensorplug_simt:kernels/hadamard.k", ("x", "y"), ("y",), (("scale", "float"),)
+)
 OUTER_PRODUCT = Kernel("outer_product", TEXT, ("w", "x", "y"), ("y",), (*COUNT, *REPEATS), (BYTES,))
 
 TILE_ROWS, TILE_COLUMNS, OF_ITEM = 64, 32, 16
@@ -34,6 +37,8 @@ FEW = 4
 def product(node: Tensor, facts: Facts) -> Program:
     """y[n, m] = sum over k of w[k, n] * x[k, m]; ids choose the matrix of w for each row of x."""
     need_product(node)
+    if transform := hadamard(node, facts):
+        return transform
     w, x = node.sources[:2]
     in_order = w.nb[0] == w.dtype.size or w.ne[0] == w.dtype.block
     many = node.op == "mul_mat" and node.size and x.ne[1] >= FEW
@@ -48,6 +53,21 @@ def product(node: Tensor, facts: Facts) -> Program:
     groups = (node.ne[0], node.ne[1], node.ne[2] * node.ne[3])
     items = group_size(x.ne[0], facts)
     return Program((per_row(PRODUCT, places, groups, facts, items=items, numbers=numbers),))
+
+
+def hadamard(node: Tensor, facts: Facts) -> Program | None:
+    """The transform that the hint of a product promises; None where there is no hint or no room."""
+    n = node.ne[0]
+    room = n * F32.size <= facts.local_memory
+    if node.params.get("hint") != "hadamard" or not (room and node.size):
+        return None
+    places = {"x": node.sources[1], "y": node}
+    rows = (node.ne[1], node.ne[2], node.ne[3])
+    items, length = group_size(n, facts), {"LENGTH": n}
+    scale = {"scale": n**-0.5}
+    return Program(
+        (per_row(HADAMARD, places, rows, facts, items=items, defines=length, numbers=scale),)
+    )
 
 
 def _tiles(kernel: Kernel, node: Tensor, sides: tuple[int, int], of_item: int = 0) -> Launch:

@@ -14,7 +14,7 @@ from tensorplug_simt.program import Kernel, Program, Region, blocks_of, launch, 
 RUNGS = 12
 """Bits of the number of a pair."""
 
-_INTEGERS = ("pairs", "heads", "sectioned", "interleaved", "restart")
+_INTEGERS = ("offset", "pairs", "heads", "sectioned", "interleaved", "restart")
 _SIZES = ("size0", "size1", "size2", "size3")
 _FLOATS = ("scale", "ext_factor", "low", "width", "size", "way")
 _LADDER = tuple(f"rung{i}" for i in range(RUNGS))
@@ -40,7 +40,7 @@ _HEADS = 4
 
 @lowers("rope", "rope_back")
 def rope(node: Tensor, facts: Facts) -> Program:
-    """Turn the first pairs of each head, copy what is left."""
+    """Turn the pairs of each head, copy what is left."""
     x, pairs = node.sources[0], _pairs(node)
     lanes, together = (_LANES, 1) if facts.wide else (1, _TOGETHER)
     turned = launch(
@@ -124,6 +124,7 @@ def _defines(rows: Iterable[Tensor | Region], node: Tensor, lanes: int) -> dict[
 def _numbers(node: Tensor, facts: Facts) -> dict[str, Any]:
     pairs = _pairs(node)
     return {
+        "offset": int(number(node, "offset")),
         "pairs": pairs,
         "heads": _heads_together(node, facts),
         "way": -1.0 if node.op == "rope_back" else 1.0,

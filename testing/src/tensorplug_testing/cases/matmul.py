@@ -3,6 +3,9 @@
 import itertools
 import math
 from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
 
 import tensorplug as tp
 from tensorplug.dtypes import IQ4_XS
@@ -11,7 +14,9 @@ from tensorplug_testing.cases.blocks import SCALED
 from tensorplug_testing.cases.case import (
     BYTES,
     Arg,
+    Array,
     Case,
+    Data,
     among,
     distinct,
     integers,
@@ -222,4 +227,31 @@ OUTER = [
     *[outer(Arg((m, k), t), Arg((n, k))) for t in REAL for m, n, k in [(9, 5, 0), (9, 0, 3)]],
 ]
 
-CASES = [*OUTER, *TYPES, *SHAPES, *LAYOUTS, *EXPERTS, *ODD, *NO_EXPERT]
+
+def _walsh_hadamard(_: np.random.Generator, shape: tuple[int, ...]) -> Array:
+    """Signs by the parity of the bits that row and column share, over the root of the size."""
+    i = np.arange(shape[-1])
+    shared = i[:, None] & i
+    odd = np.array([n.bit_count() & 1 for n in range(shape[-1])])[shared]
+    matrix: Array = ((1 - 2 * odd) / math.sqrt(shape[-1])).reshape(shape)
+    return matrix
+
+
+WALSH_HADAMARD = Data("hadamard", _walsh_hadamard)
+HINTS = [
+    replace(
+        product(Arg((n, n), w, data=WALSH_HADAMARD), Arg((n, *rest), x, layout)),
+        params={"hint": "hadamard"},
+    )
+    for n, rest, w, x, layout in [
+        (1, (3,), tp.F32, tp.F32, "plain"),
+        (2, (3, 2), tp.F32, tp.F32, "plain"),
+        (64, (5, 3, 2), tp.F32, tp.F32, "permuted"),
+        (64, (3,), tp.F16, tp.F32, "plain"),
+        (128, (7, 2), tp.F32, tp.F32, "shifted"),
+        (128, (4,), tp.F32, tp.F16, "plain"),
+        (512, (2,), tp.F32, tp.F32, "plain"),
+    ]
+]
+
+CASES = [*OUTER, *TYPES, *SHAPES, *LAYOUTS, *EXPERTS, *ODD, *NO_EXPERT, *HINTS]

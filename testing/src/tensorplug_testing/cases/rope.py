@@ -107,4 +107,16 @@ _MORE = [
     rope(Arg((32, 3, 5), layout="spaced"), dims=32, mode="neox", factors=True, layout="spaced"),
 ]
 
-CASES = [*_PLAIN_MODES, *_SCALED, *_SECTIONED, *_MORE]
+_OFFSET = [
+    rope(Arg((40, 3, 5, 2), dtype, layout), mode=mode, dims=dims, offset=offset, **more)
+    for mode in ("normal", "neox")
+    for dtype, layout, dims, offset, more in [
+        (tp.F32, "plain", 16, 24, _NO_YARN),
+        (tp.F32, "permuted", 20, 7, _NO_YARN),
+        (tp.F16, "plain", 24, 8, _YARN),
+        (tp.F32, "shifted", 16, 12, {"factors": True, "in_place": True}),
+    ]
+]
+_OFFSET.append(rope(Arg((40, 3, 5)), mode="mrope", dims=24, offset=16, sections=(3, 3, 3, 3)))
+
+CASES = [*_PLAIN_MODES, *_SCALED, *_SECTIONED, *_MORE, *_OFFSET]

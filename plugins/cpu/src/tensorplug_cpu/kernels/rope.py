@@ -138,21 +138,23 @@ def _angles(task: Task, *, back: bool) -> tuple[Angles, Sequence[Step]]:
 
 @kernel("rope")
 def rope(task: Task) -> Sequence[Step]:
-    """Turn the first pairs of each head, copy what is left."""
+    """Turn the pairs of each head, copy what is left."""
     return turned(task)
 
 
 def turned(task: Task, *, back: bool = False) -> Sequence[Step]:
     """Steps that turn pairs, or turn them back, and copy what is left of each head."""
     angles, steps = _angles(task, back=back)
-    width = 2 * angles.pairs
-    x = Operand(task["x"].array[..., :width], task["x"].dtype)
-    out = Operand(task.out.array[..., :width], task.out.dtype)
+    first = task.integer("offset")
+    end = first + 2 * angles.pairs
+    x = Operand(task["x"].array[..., first:end], task["x"].dtype)
+    out = Operand(task.out.array[..., first:end], task.out.dtype)
     kind = _neighbours if len(angles.turns) == 1 else _halves
     result = [*steps, *kind(task, angles, x, out)]
-    if width < task.node.ne[0]:
-        rest = slice(width, None)
-        result.append(partial(np.copyto, task.out.array[..., rest], task["x"].array[..., rest]))
+    for rest in (slice(first), slice(end, None)):
+        if task.out.array[..., rest].size:
+            copied = task["x"].array[..., rest]
+            result.append(partial(np.copyto, task.out.array[..., rest], copied))
     return result
 
 

@@ -26,8 +26,10 @@ def rope(p: Params, x: Array, positions: Array, factors: Array | None) -> Array:
 
 def pairs(p: Params) -> tuple[Array, Array]:
     """Indices of the elements that turn together."""
-    i = np.arange(_count(p))
-    return (2 * i, 2 * i + 1) if p["mode"] == "normal" else (i, i + len(i))
+    i, first = np.arange(_count(p)), p["offset"]
+    if p["mode"] == "normal":
+        return first + 2 * i, first + 2 * i + 1
+    return first + i, first + i + len(i)
 
 
 def angles(p: Params, positions: Array, tokens: int, factors: Array | None) -> Array:

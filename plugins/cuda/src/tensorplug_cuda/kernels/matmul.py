@@ -6,6 +6,7 @@ from tensorplug_cuda.kernels.columns import TEXT, few, takes_few
 from tensorplug_simt.facts import Facts
 from tensorplug_simt.families.product import (
     REPEATS,
+    hadamard,
     need_product,
     product,
     repeats,
@@ -18,6 +19,8 @@ TILED_PRODUCT = Kernel("tiled_product", TEXT, ("w", "x", "y"), ("y",), REPEATS)
 def mul_mat(node: Tensor, facts: Facts) -> Program:
     """y[n, m] = sum over k of w[k, n] * x[k, m]."""
     need_product(node)
+    if transform := hadamard(node, facts):
+        return transform
     if takes_few(node):
         return few(node, facts)
     if not has_elements(node):

@@ -2,7 +2,7 @@
 
 from tensorplug.device import Group, Tensor
 from tensorplug_simt.facts import Facts
-from tensorplug_simt.families.product import REPEATS, need_product, repeats
+from tensorplug_simt.families.product import REPEATS, hadamard, need_product, repeats
 from tensorplug_simt.lowering import NoKernel
 from tensorplug_simt.own.few import Few, alone, followed, gated, kernels
 from tensorplug_simt.program import Kernel, Launch, Program, Region, blocks_of, launch
@@ -26,10 +26,12 @@ TILE, TILE_ITEMS = (64, 32), 128
 """Results along both sides of a tile, and items of its group."""
 
 
-def mul_mat(node: Tensor, _facts: Facts) -> Program:
+def mul_mat(node: Tensor, facts: Facts) -> Program:
     """y[n, m] = sum over k of w[k, n] * x[k, m]."""
     w, x = node.sources
     need_product(node)
+    if transform := hadamard(node, facts):
+        return transform
     if x.ne[1] <= FEW_COLUMNS or not _has_rows(w):
         return Program((_by_rows(alone(node)),))
     groups = (*map(blocks_of, node.ne[:2], TILE), node.ne[2] * node.ne[3])

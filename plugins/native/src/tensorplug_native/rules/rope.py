@@ -18,7 +18,9 @@ from tensorplug_native.rules.common import dense_f32, own
 def rope(task: Task) -> Sequence[Draft]:
     """Pairs turn by a table that nodes with the same positions and parameters share."""
     params = task.node.params
-    if params["mode"] not in ("normal", "neox") or not dense_f32(task, "x", "factors"):
+    if params["mode"] not in ("normal", "neox") or params["offset"]:
+        return []
+    if not dense_f32(task, "x", "factors"):
         return []
     table, drafts = turning(task)
     halves = int(params["mode"] == "neox")

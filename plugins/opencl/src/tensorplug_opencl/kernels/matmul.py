@@ -6,6 +6,7 @@ from tensorplug_opencl.kernels import variants
 from tensorplug_opencl.kernels.operands import Operands, operands
 from tensorplug_simt.facts import Facts
 from tensorplug_simt.families.product import (
+    hadamard,
     need_product,
     product,
     rounding,
@@ -16,7 +17,7 @@ from tensorplug_simt.program import Program
 def mul_mat(node: Tensor, facts: Facts) -> Program:
     """y[n, m] = sum over k of w[k, n] * x[k, m]; ids choose the matrix of w for each row of x."""
     need_product(node)
-    return fast(node, facts) or product(node, facts)
+    return hadamard(node, facts) or fast(node, facts) or product(node, facts)
 
 
 def fast(node: Tensor, facts: Facts) -> Program | None:
