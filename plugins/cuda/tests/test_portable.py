@@ -2,12 +2,9 @@
 
 import pytest
 
-from tensorplug.device import Rounding
 from tensorplug_cuda.kernels import KERNELS
 from tensorplug_emulator import missing
-from tensorplug_testing.cases import node_of
-from tensorplug_testing.check import check
-from tensorplug_testing.tiers import select
+from tensorplug_emulator.portable import PortableTests
 
 pytest.importorskip("tensorplug_llm")
 from tensorplug_llm.testing import ModelTests
@@ -16,7 +13,7 @@ pytestmark = pytest.mark.skipif(bool(missing()), reason=missing())
 
 
 @pytest.fixture
-def portable(machine, monkeypatch):
+def shared_only(machine, monkeypatch):
     """A device with the shared kernels only."""
     from tensorplug_cuda.enumeration import devices
 
@@ -26,23 +23,14 @@ def portable(machine, monkeypatch):
         yield device
 
 
-def test_no_kernel_of_the_backend_is_left(portable):
-    nodes = [node for case in select("smoke") if not portable.refuses(node := node_of(case))]
-    texts = [text for node in nodes for text in portable.kernel_texts(node)]
+class TestKernels(PortableTests):
+    """Kernels of all ops."""
 
-    assert {text.origin for text in texts} == {"shared"}
-    assert {portable.rounding(node) for node in nodes} == {Rounding.NONE}
+    kernels = KERNELS
 
-
-@pytest.mark.parametrize("op", sorted(KERNELS.own))
-def test_shared_kernels_compute_the_ops_that_have_own_kernels(portable, op):
-    cases = [c for c in select("smoke") if c.op == op and not portable.refuses(node_of(c))]
-
-    with portable.open() as stream:
-        outcomes = [check(case, stream) for case in cases]
-
-    assert outcomes
-    assert [f"{o.case}: {o.detail}" for o in outcomes if o.verdict != "passed"] == []
+    @pytest.fixture
+    def portable(self, shared_only):
+        return shared_only
 
 
 class TestLogits(ModelTests):
@@ -52,6 +40,6 @@ class TestLogits(ModelTests):
     steps = 3
 
     @pytest.fixture
-    def streams(self, portable):
-        with portable.open() as stream:
+    def streams(self, shared_only):
+        with shared_only.open() as stream:
             yield [stream]
