@@ -23,7 +23,7 @@ bool spoil(const std::vector<Node> &nodes) {
         const bool third = node.op == MUL_MAT_ID || node.op == ADD_ROWS || node.op == MATVEC;
         const Operand *ids = second ? &node.src[1] : third ? &node.src[2] : node.op == ROPE ? &node.src[3] : nullptr;
         if (ids == nullptr || ids->type == NO_TYPE) continue;
-        std::memset(ids->data, 0xff, ids->type == I64 ? 8 : 4);
+        std::memset(ids->data, 0x7f, ids->type == I64 ? 8 : 4); // large; -1 would be NO_ROW, which is allowed
         return true;
     }
     return false;

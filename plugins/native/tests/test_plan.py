@@ -12,7 +12,7 @@ import pytest
 import tensorplug as tp
 from tensorplug import transfer
 from tensorplug.dtypes import IQ4_XS
-from tensorplug.errors import Aborted
+from tensorplug.errors import Aborted, Closed
 from tensorplug_native.pool import Pool
 from tensorplug_testing.running import bind, run
 
@@ -121,6 +121,47 @@ def test_binding_anew_changes_addresses_and_keeps_the_program(device, backend):
 
         assert [stretch.program for stretch in plan._stretches] == programs
     np.testing.assert_allclose(transfer.read(node, second), 3 * X + 3, rtol=1e-6)
+
+
+def test_binding_again_moves_some_tensors_and_keeps_the_others(device, backend):
+    x, y = (tp.input(name, (4, 64), tp.F32) for name in "xy")
+    node = x + y
+    graph = tp.Graph(node)
+    first = bind(device, graph, {x: X, y: 5 * X})
+    other = bind(device, graph, {x: 2 * X})
+    second = first.with_places({x: other.where(x)})
+    third = second.with_places({y: first.where(x)})
+    results = []
+    with backend.plan(tp.Part.of(graph, first)) as plan:
+        for bindings in (second, third, first):
+            plan.rebind(tp.Part.of(graph, bindings))
+            plan.run()
+            results.append(transfer.read(node, bindings))
+
+    np.testing.assert_allclose(results, [7 * X, 3 * X, 6 * X], rtol=1e-6)
+
+
+def test_binding_again_refuses_memory_that_ends_before_a_tensor_does(device, backend):
+    x, node = chain(1)
+    graph = tp.Graph(node)
+    bindings = bind(device, graph, {x: X})
+    short = device.buffer_type.alloc(x.nbytes - 4)
+    with backend.plan(tp.Part.of(graph, bindings)) as plan, pytest.raises(tp.ShapeError):
+        plan.rebind(tp.Part.of(graph, bindings.with_places({x: tp.Place(short, 0)})))
+    short.close()
+
+
+def test_binding_again_refuses_weights_that_were_closed(device, backend):
+    w, x = tp.input("w", (4, 64), tp.F32), tp.input("x", (4, 64), tp.F32)
+    graph = tp.Graph(x + w)
+    bindings = bind(device, graph, {x: X})
+    home = device.buffer_type.alloc(w.nbytes)
+    first = bindings.with_places({w: tp.Place(home, 0)})
+    moved = first.with_places({x: bind(device, graph, {x: X}).where(x)})
+    with backend.plan(tp.Part.of(graph, first)) as plan:
+        home.close()
+        with pytest.raises(Closed):
+            plan.rebind(tp.Part.of(graph, moved))
 
 
 def test_weights_that_lie_expanded_in_new_memory_are_encoded_anew(device, backend):

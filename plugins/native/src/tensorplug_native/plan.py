@@ -92,14 +92,14 @@ class Places:
 
     def __init__(self) -> None:
         self._bindings = Bindings()
-        self._memory: dict[Buffer, tuple[int, int]] = {}
+        self._open: set[Buffer] = set()
         self._starts: dict[Tensor, tuple[Place, int]] = {}
         self._held: dict[Tensor, tuple[Place, Held]] = {}
 
     def take(self, bindings: Bindings) -> None:
         """Look at other bindings from now on."""
         self._bindings = bindings
-        self._memory.clear()
+        self._open.clear()
 
     def held(self, tensor: Tensor, look: Look) -> Held:
         """What `tensor` lies in memory as: `look` says it of tensors that are new or have moved."""
@@ -111,8 +111,11 @@ class Places:
         return known[1]
 
     def start(self, tensor: Tensor) -> int:
-        """The address of `tensor`. Raises ShapeError where it is not in its buffer."""
+        """The address of `tensor`. Raises ShapeError, or Closed where its buffer is closed."""
         place = self._bindings.where(tensor)
+        if place.buffer not in self._open:
+            place.buffer.check_open()
+            self._open.add(place.buffer)
         known = self._starts.get(tensor)
         if known is None or known[0] is not place:
             known = self._starts[tensor] = place, self._find(tensor, place)
@@ -122,13 +125,10 @@ class Places:
         buffer, offset = place.buffer, place.offset
         if isinstance(buffer, OwnLayoutBuffer):
             return address(resolve(tensor, self._bindings).array)
-        if buffer not in self._memory:
-            memory = buffer.host()
-            self._memory[buffer] = address(memory), memory.size
-        start, size = self._memory[buffer]
-        if offset < 0 or offset + tensor.nbytes > size:
+        memory = buffer.host()
+        if offset < 0 or offset + tensor.nbytes > memory.size:
             resolve(tensor, self._bindings)  # raises the error that says what is missing
-        return start + offset
+        return address(memory) + offset
 
 
 Unit = Tensor | Group
@@ -242,7 +242,7 @@ class NativePlan(CPUPlan):
         )
 
     def _close(self) -> None:
-        self._stretches = []
+        self._stretches, self._places = [], Places()
         super()._close()
 
 
