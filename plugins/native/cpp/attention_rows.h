@@ -19,11 +19,16 @@ inline int64_t parts_of_group(const Node &node, int threads) {
 // Bytes of what a part of a row gives: its largest score, its total, and the weighted sum of its values.
 inline int64_t partial_size(const Node &node) { return aligned((2 + node.src[2].ne[0]) * 4); }
 
-// Bytes for one thread: scores of all positions for each head of a group, and a decoded block of keys or values.
+// Blocks of positions, at most: those at both ends may be parts of one.
+inline int64_t most_blocks(const Node &node) { return node.src[1].ne[1] / BLOCK + 2; }
+
+// Bytes for one thread: scores of all positions for each head of a group, a decoded block of keys or values, and the
+// blocks that the group sees.
 inline int64_t attention_rows_room(const Node &node) {
     const Operand &k = node.src[1], &v = node.src[2];
     const int64_t longest = k.ne[0] > v.ne[0] ? k.ne[0] : v.ne[0];
-    return sharing(node).heads * aligned(k.ne[1] * 4) + aligned(BLOCK * longest * 4);
+    const int64_t blocks = aligned(most_blocks(node) * (int64_t)sizeof(Span));
+    return sharing(node).heads * aligned(k.ne[1] * 4) + aligned(BLOCK * longest * 4) + blocks;
 }
 
 // Bytes of the parts of all rows, and of the room of each thread.
@@ -213,6 +218,40 @@ inline Span seen_by(const Group &group) {
     return {first, last};
 }
 
+// Blocks of positions, of which a group attends to the part that is its thread's.
+struct Blocks {
+    Span *spans;
+    int64_t number = 0, positions = 0;
+
+    void add(Span span) { spans[number++] = span, positions += span.last - span.first; }
+
+    // Keeps the positions from `first` to `last`, as they are counted over all blocks.
+    void cut(int64_t first, int64_t last) {
+        const int64_t all = number;
+        int64_t before = 0;
+        number = positions = 0;
+        for (int64_t i = 0; i < all; i++) {
+            const Span span = spans[i];
+            const int64_t size = span.last - span.first;
+            const int64_t from = first > before ? first - before : 0, to = last - before < size ? last - before : size;
+            if (from < to) add({span.first + from, span.first + to});
+            before += size;
+        }
+    }
+};
+
+// The blocks that some head of a group sees. Texts whose pages are far apart see few of the blocks between.
+inline Blocks blocks_seen_by(const Group &group, Span *room) {
+    Blocks blocks{room};
+    const Span seen = seen_by(group);
+    for (int64_t first = seen.first, last; first < seen.last; first = last) {
+        last = (first / BLOCK + 1) * BLOCK;
+        if (last > seen.last) last = seen.last;
+        if (!hidden_from(group, first, last - first)) blocks.add({first, last});
+    }
+    return blocks;
+}
+
 // Calls `work` with the first head and the number of heads of each portion of a group.
 template <class Work> void by_heads(int64_t heads, Work work) {
     const int64_t portions = (heads + HEADS_AT_ONCE - 1) / HEADS_AT_ONCE;
@@ -230,48 +269,46 @@ inline bool has_zero(const float *weights, int64_t step, int64_t heads, int64_t 
     return zero != 0;
 }
 
-// For each row of a group the largest score of positions [first, last), the total of what they weigh relative to it,
+// For each row of a group the largest score of the positions in `blocks`, the total of what they weigh relative to it,
 // and the weighted sum of their values. `partials` has those of all rows, `scores` room for those of a group.
-inline void attend(const Group &group, int64_t first, int64_t last, float *scores, int64_t scores_step, float *decoded,
+inline void attend(const Group &group, const Blocks &blocks, float *scores, int64_t scores_step, float *decoded,
                    char *partials, int64_t partials_step) {
     const Node &node = group.node;
     const Operand &q = node.src[0], &k = node.src[1], &v = node.src[2], &mask = node.src[3];
-    const int64_t count = last - first, element = mask.type == F16 ? 2 : 4;
+    const int64_t element = mask.type == F16 ? 2 : 4;
     const int64_t head_step = group.index_of(1) - group.index_of(0);
     const Row any = group.row(0); // its keys and values are those of all
-    // Score all keys, block by block; hidden blocks are not read.
-    for (int64_t block = first; block < last; block += BLOCK) {
-        const int64_t some = last - block < BLOCK ? last - block : BLOCK;
-        float *here = scores + block - first;
-        if (hidden_from(group, block, some)) {
-            for (int64_t h = 0; h < group.heads; h++) std::memset(here + h * scores_step, 0, some * 4);
-            continue;
-        }
-        const BlockRows keys(k, any.keys + block * k.nb[1], some, decoded);
+    // Score the keys, block by block, then scale and mask the scores; those of the blocks lie one after the other.
+    float *here = scores;
+    for (const Span *block = blocks.spans; block < blocks.spans + blocks.number; block++) {
+        const int64_t some = block->last - block->first;
+        const BlockRows keys(k, any.keys + block->first * k.nb[1], some, decoded);
         by_heads(group.heads, [&](int64_t h, int heads) {
             const char *queries = (const char *)any.query + h * q.nb[2];
             heads_kernel(keys.type, heads)
                 .score(keys.rows, keys.step, queries, q.nb[2], some, k.ne[0], here + h * scores_step, scores_step);
         });
+        for (int64_t h = 0; h < group.heads; h++) {
+            const Row row = group.row(h);
+            const char *bias = row.bias ? row.bias + block->first * element : nullptr;
+            finish_scores(node, here + h * scores_step, some, bias, slope(row.head, node.src[0].ne[2], node.f[1]));
+        }
+        here += some;
     }
-    // For each head: scale and mask its scores, find the largest, and turn them into weights and their total.
+    // For each head: find the largest score, and turn scores into weights and their total.
     for (int64_t h = 0; h < group.heads; h++) {
-        const Row row = group.row(h);
         float *own = scores + h * scores_step, *partial = (float *)(partials + group.index_of(h) * partials_step);
-        const char *bias = row.bias ? row.bias + first * element : nullptr;
-        finish_scores(node, own, count, bias, slope(row.head, node.src[0].ne[2], node.f[1]));
-        partial[0] = largest(own, count, LOWEST);
-        partial[1] = exponentials(own, count, partial[0]);
+        partial[0] = largest(own, blocks.positions, LOWEST);
+        partial[1] = exponentials(own, blocks.positions, partial[0]);
         for (int64_t j = 0; j < v.ne[0]; j++) partial[2 + j] = 0;
     }
     // Add up the values by these weights.
     float *sums = (float *)(partials + group.index_of(0) * partials_step) + 2;
     const int64_t sums_step = head_step * partials_step / 4;
-    for (int64_t block = first; block < last; block += BLOCK) {
-        const int64_t some = last - block < BLOCK ? last - block : BLOCK;
-        if (hidden_from(group, block, some)) continue;
-        const BlockRows values(v, any.values + block * v.nb[1], some, decoded);
-        const float *weights = scores + block - first;
+    const float *weights = scores;
+    for (const Span *block = blocks.spans; block < blocks.spans + blocks.number; block++) {
+        const int64_t some = block->last - block->first;
+        const BlockRows values(v, any.values + block->first * v.nb[1], some, decoded);
         // A value with weight 0 must not count, even where it is NaN or infinite: then heads go one by one.
         const bool apart = has_zero(weights, scores_step, group.heads, some);
         by_heads(group.heads, [&](int64_t h, int heads) {
@@ -282,6 +319,7 @@ inline void attend(const Group &group, int64_t first, int64_t last, float *score
                          sums + h * sums_step, sums_step);
             }
         });
+        weights += some;
     }
 }
 
@@ -314,15 +352,16 @@ inline void attention_by_rows(const Node &node, Part &part) {
     const int64_t rows = row_count(node.src[0]), size = partial_size(node), step = parts * size;
     Room room{part.scratch + rows * step + part.thread * attention_rows_room(node)};
     const int64_t scores_step = aligned(node.src[1].ne[1] * 4) / 4;
-    float *scores = room.floats(sharing(node).heads * scores_step), *decoded = (float *)room.next;
+    const int64_t longest = node.src[1].ne[0] > node.src[2].ne[0] ? node.src[1].ne[0] : node.src[2].ne[0];
+    float *scores = room.floats(sharing(node).heads * scores_step), *decoded = room.floats(BLOCK * longest);
+    Span *spans = (Span *)room.next;
     Turns turns(groups * parts, 1, 1, part);
     for (Span turn; !part.stopped() && turns.next(turn);) {
         const Group group(node, turn.first / parts);
         const int64_t p = turn.first % parts;
-        const Span seen = seen_by(group);
-        const int64_t positions = seen.last - seen.first;
-        attend(group, seen.first + positions * p / parts, seen.first + positions * (p + 1) / parts, scores, scores_step,
-               decoded, part.scratch + p * size, step);
+        Blocks blocks = blocks_seen_by(group, spans);
+        if (parts > 1) blocks.cut(blocks.positions * p / parts, blocks.positions * (p + 1) / parts);
+        attend(group, blocks, scores, scores_step, decoded, part.scratch + p * size, step);
         for (int64_t h = 0; parts == 1 && h < group.heads; h++) {
             join_parts(node, group.row(h), part.scratch + group.index_of(h) * step, 1);
         }

@@ -125,3 +125,24 @@ def test_rows_without_multiples_of_a_vector(numpy, three, dtype, row):
     found = run(three, node, values)
 
     np.testing.assert_allclose(found, run(numpy, node, values), rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("kv", [tp.F32, tp.F16], ids=str)
+@pytest.mark.parametrize(("tokens", "heads", "kv_heads"), [(1, 4, 2), (3, 3, 1), (4, 2, 2)])
+def test_attention_to_blocks_far_apart_is_that_of_numpy(numpy, three, tokens, heads, kv_heads, kv):
+    size, positions = 32, 1000
+    mask = np.full((tokens, positions), -np.inf, np.float32)
+    for token in range(tokens):  # a token of each text sees other blocks, the last one in part
+        for block in (0, 5 + token, 9, 15):
+            mask[token, 64 * block : 64 * block + 64 - 11 * (block == 15) * token] = 0
+    q = tp.input("q", (heads, tokens, size), tp.F32)
+    k, v = (tp.input(name, (kv_heads, positions, size), tp.F32) for name in "kv")
+    seen = tp.input("mask", mask.shape, tp.F32)
+    table = [tp.cast(t, kv) if kv is not tp.F32 else t for t in (k, v)]
+    node = tp.flash_attn_ext(q, *table, seen, scale=0.1)
+    values = {t: numbers(*t.shape, seed=i) for i, t in enumerate((q, k, v))}
+    values[seen] = mask
+
+    found = run(three, node, values)
+
+    np.testing.assert_allclose(found, run(numpy, node, values), rtol=1e-4, atol=1e-5)
