@@ -9,7 +9,7 @@ import pytest
 
 import tensorplug as tp
 from tensorplug import meta, transfer
-from tensorplug.device import Layout
+from tensorplug.device import FileRange, Layout
 from tensorplug.errors import FormatError, OptionError
 from tensorplug.gguf import FileTensor, TensorFile, load_weights, map_file
 from tensorplug.gguf.weights import SLAB_ROWS
@@ -186,3 +186,27 @@ def test_unknown_mode_lists_the_known_ones(stored: MakeFile, null: NullDevice) -
         load_weights(file, {"table": null}, mode="small")
 
     assert str(caught.value) == "weights: 'small' is unknown; choose auto, f32, packed, mapped"
+
+
+def test_remote_device_reads_weights_from_its_own_file(stored: MakeFile) -> None:
+    seen: list[tuple[str, int, int]] = []
+
+    class FarBuffer(NullBuffer):
+        def read_file(self, tensor: tp.Tensor, offset: int, source: FileRange) -> bool:
+            seen.append((tensor.name, source.offset, source.size))
+            return tensor.name != "bias"
+
+    class FarType(NullBufferType):
+        buffer_class = FarBuffer
+
+    class FarDevice(NullDevice):
+        buffer_type_class = FarType
+        remote = True
+
+    device = FarDevice("far:0")
+    file = stored(ARRAYS)
+    with load_weights(file, dict.fromkeys(ARRAYS, device)) as weights:
+        bias = transfer.read(weights.tensors["bias"])
+
+    assert seen == [(name, file.find(name).offset, file.find(name).nbytes) for name in ARRAYS]
+    assert bias.tolist() == ARRAYS["bias"].tolist()

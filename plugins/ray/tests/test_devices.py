@@ -1,5 +1,6 @@
 """Devices behind actors of a cluster on this machine."""
 
+import gc
 import threading
 
 import numpy as np
@@ -8,6 +9,7 @@ import pytest
 import tensorplug as tp
 from tensorplug.device import Part
 from tensorplug.errors import DeviceError, FormatError, GraphError
+from tensorplug.gguf import FileTensor, TensorFile, load_weights, map_file
 from tensorplug_ray.identity import check_alike, identity
 from tensorplug_ray.stream import RayBackend
 
@@ -107,6 +109,41 @@ def test_error_of_queued_work_is_raised_once_and_the_stream_goes_on(stream):
     assert tp.transfer.read(out).sum() == 8
 
 
+@pytest.fixture
+def stored(tmp_path):
+    """A file with one tensor, and what is in it."""
+    data = np.random.default_rng(5).standard_normal((64, 32), dtype=np.float32)
+    path = tmp_path / "model.raw"
+    path.write_bytes(bytes(64) + data.tobytes())
+    file = TensorFile(*map_file(path, "raw"))
+    file.tensors = {"w": FileTensor("w", tp.F32, (32, 64, 1, 1), 2, 64, data.nbytes)}
+    with file:
+        yield file, data
+
+
+def test_weights_are_read_by_the_actor_from_its_own_file(devices, stored):
+    file, data = stored
+    posted = []
+    link = devices[0].link
+    link.post = lambda *args, **options: posted.append(args)
+    try:
+        with load_weights(file, {"w": devices[0]}) as weights:
+            found = tp.transfer.read(weights.tensors["w"])
+    finally:
+        del link.post
+
+    assert np.array_equal(found, data)
+    assert posted == []
+
+
+def test_weights_are_sent_where_the_node_has_no_such_file(devices, stored, tmp_path):
+    file, data = stored
+    (tmp_path / "model.raw").unlink()
+
+    with load_weights(file, {"w": devices[0]}) as weights:
+        assert np.array_equal(tp.transfer.read(weights.tensors["w"]), data)
+
+
 def test_unlike_versions_are_refused_with_both_named():
     here = identity()
 
@@ -121,6 +158,7 @@ def test_unknown_buffer_is_refused_by_the_actor(devices):
 
 def test_closing_leaves_nothing_in_the_actor(devices):
     link = devices[1].link
+    gc.collect()  # memory of earlier tests
     before = link.call("counts")
     with devices[1].open() as stream:
         x, y = layers(np.random.default_rng(2), stream)

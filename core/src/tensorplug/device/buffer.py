@@ -4,7 +4,8 @@ import enum
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, final
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, final
 
 import numpy as np
 
@@ -66,6 +67,26 @@ def human(size: int) -> str:
             return f"{amount:.0f} B" if unit == "B" else f"{amount:.1f} {unit}"
         amount /= 1024
     return f"{amount:.1f} TiB"
+
+
+@dataclass(frozen=True, slots=True)
+class FileRange:
+    """Stored bytes of a tensor in a file, for a device whose machine may have the same file.
+
+    Two files are taken for the same if they have `file_size` bytes, `head` is the SHA-256 of the
+    first `head_size` bytes, which hold the table of tensors, and `ends` that of the first and the
+    last `END` bytes of the range.
+    """
+
+    END: ClassVar[int] = 4096
+
+    path: str
+    offset: int
+    size: int
+    file_size: int
+    head_size: int
+    head: str
+    ends: str
 
 
 class BufferType(ABC):
@@ -263,6 +284,15 @@ class Buffer(Resource, ABC):
     def read_tensor(self, tensor: Tensor, offset: int, out: memoryview) -> None:
         """Read all bytes of `tensor` at `offset` in the standard layout, gaps included."""
         self.read_into(offset, out)
+
+    def read_file(self, tensor: Tensor, offset: int, source: FileRange) -> bool:
+        """Read all of contiguous `tensor` from a file of the device's own machine; True if done.
+
+        False, the default, means that the caller writes the tensor. A device of another machine
+        overrides this, so that weights need not pass the network. Raises FormatError for a file
+        that is not the same.
+        """
+        return False
 
     def reset(self) -> None:
         """Drop everything that `init_tensor` stored.

@@ -5,10 +5,12 @@ import os
 import stat
 from collections.abc import Mapping
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
 
 import numpy as np
 
+from tensorplug.device.buffer import FileRange
 from tensorplug.device.lifetime import Resource
 from tensorplug.dtypes import DType
 from tensorplug.errors import Closed, FormatError
@@ -57,6 +59,7 @@ class TensorFile(Resource):
         self.path = path
         self._memory: Bytes | None = memory
         self._source = source
+        self._head = ""
 
     @property
     def memory(self) -> Bytes:
@@ -93,6 +96,23 @@ class TensorFile(Resource):
                 raise self._shortened()
             done += got
         return out
+
+    def range_of(self, name: str) -> FileRange:
+        """Where the bytes of a tensor are, for a machine with the same file. Raises FormatError."""
+        tensor = self.find(name)
+        head_size = min(t.offset for t in self.tensors.values())
+        if not self._head:
+            self._head = sha256(self.memory[:head_size].data).hexdigest()
+        data, end = self.tensor_bytes(name), FileRange.END
+        return FileRange(
+            str(self.path.resolve()),
+            tensor.offset,
+            tensor.nbytes,
+            self.memory.size,
+            head_size,
+            self._head,
+            sha256(bytes(data[:end]) + bytes(data[-end:])).hexdigest(),
+        )
 
     def check_size(self) -> None:
         """Raise FormatError if the file was shortened since it was opened."""

@@ -197,13 +197,21 @@ class _Loading:
         with_memory, buffer = allocate(specs, group.memory, usage=BufferUsage.WEIGHTS)
         self.buffers.append(buffer)
         for entry, tensor in zip(group.tensors, with_memory, strict=True):
-            if group.memory.layout is Layout.PACKED and entry.rank == 2:
+            if group.device.remote and self._read_there(entry, tensor):
+                self._report(entry.nbytes)
+            elif group.memory.layout is Layout.PACKED and entry.rank == 2:
                 self._write_in_slabs(entry, tensor)
             else:
                 self._write(entry, tensor)
             self.placed[entry.name] = tensor
         # Small tensors leave the pages in memory that they lie in, and those next to them.
         self._file.release(0, self._file.memory.size)
+
+    def _read_there(self, entry: FileTensor, tensor: Tensor) -> bool:
+        """Let the device read the tensor from its own machine's copy of the file, if it has one."""
+        home = tensor.place
+        assert home is not None
+        return home.buffer.read_file(tensor, home.offset, self._file.range_of(entry.name))
 
     def _write(self, entry: FileTensor, tensor: Tensor) -> None:
         home = tensor.place

@@ -32,9 +32,10 @@ class RayDevice(Device):
     backend_class = RayBackend
     remote = True
 
-    def __init__(self, name: str, entry: DeviceEntry) -> None:
-        """Start the actor; `open_far` waits for it."""
+    def __init__(self, name: str, entry: DeviceEntry, models: str = "") -> None:
+        """Start the actor; `open_far` waits for it. `models` is the folder of models there."""
         super().__init__(name)
+        self.models = models
         self.entry = entry
         self.link = Link(self, start_actor(entry))
         self.facts: Mapping[str, Any] = {}
@@ -97,7 +98,7 @@ class RayDevice(Device):
 def devices_of(config: Config) -> list[RayDevice]:
     """Connect, and open the devices of a configuration. Raises OptionError, DeviceError."""
     connect(config)
-    made = [RayDevice(f"ray:{i}", entry) for i, entry in enumerate(config.devices)]
+    made = [RayDevice(f"ray:{i}", entry, config.models) for i, entry in enumerate(config.devices)]
     try:
         for device in made:
             device.open_far()

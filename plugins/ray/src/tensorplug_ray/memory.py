@@ -1,10 +1,12 @@
 """Memory of a device behind an actor."""
 
+from dataclasses import astuple, replace
+from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tensorplug.device import Buffer, BufferType, BufferUsage, Layout, as_bytes
+from tensorplug.device import Buffer, BufferType, BufferUsage, FileRange, Layout, as_bytes
 from tensorplug.graph.tensor import Tensor
 from tensorplug_ray.link import next_number
 
@@ -60,6 +62,14 @@ class RayBuffer(Buffer):
         facts = (tensor.name, tensor.shape, tensor.dtype.name)
         array = _array(data)
         self.link.post("write_tensor", self.number, offset, *facts, array, size=data.nbytes)
+
+    def read_file(self, tensor: Tensor, offset: int, source: FileRange) -> bool:
+        path = source.path
+        if self.type.device.models:
+            path = f"{self.type.device.models}/{PurePath(path).name}"
+        facts = (tensor.name, tensor.shape, tensor.dtype.name)
+        there = replace(source, path=path)
+        return bool(self.link.call("read_file", self.number, offset, *facts, astuple(there)))
 
     def read_tensor(self, tensor: Tensor, offset: int, out: memoryview) -> None:
         if self.type.standard_layout:

@@ -9,11 +9,12 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import wraps
+from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from tensorplug.device import Backend, Buffer, BufferUsage
+from tensorplug.device import Backend, Buffer, BufferUsage, FileRange
 from tensorplug.device.buffer import as_bytes
 from tensorplug.device.device import DeviceType
 from tensorplug.device.moving import copy_bytes, queue_copy, queue_read, queue_write
@@ -21,6 +22,7 @@ from tensorplug.device.wire import unpack_part, unpack_places
 from tensorplug.errors import DeviceError, FormatError, OptionError, OutOfMemory, TensorplugError
 from tensorplug.graph.tensor import Array, Place, leaf
 from tensorplug.registry.registry import Registry
+from tensorplug_ray.files import Files
 from tensorplug_ray.identity import Identity, identity
 from tensorplug_ray.patterns import KNOWN
 from tensorplug_ray.questions import Answers
@@ -92,6 +94,7 @@ class Worker:
         self._buffers: dict[int, Buffer] = {}
         self._streams: dict[int, _Stream] = {}
         self._plans: dict[int, Any] = {}
+        self._files = Files()
 
     def identify(self) -> tuple[Identity, str]:
         """The versions here, and the name of the node."""
@@ -205,6 +208,30 @@ class Worker:
         buffer, tensor = self._buffer(number), leaf(name, tuple(shape), kind)
         self._check_whole(buffer, tensor, offset)
         buffer.write_tensor(tensor, offset, as_bytes(data))
+
+    @answering
+    def read_file(
+        self,
+        number: int,
+        offset: int,
+        name: str,
+        shape: Sequence[int],
+        kind: str,
+        source: tuple[Any, ...],
+    ) -> bool:
+        """Read a whole tensor from a file here; False if there is no such file."""
+        buffer, tensor, there = (
+            self._buffer(number),
+            leaf(name, tuple(shape), kind),
+            FileRange(*source),
+        )
+        self._check_whole(buffer, tensor, offset)
+        path = Path(there.path)
+        if not path.is_file():
+            return False
+        data = self._files.read(path, there, tensor.nbytes)
+        buffer.write_tensor(tensor, offset, as_bytes(data))
+        return True
 
     @answering
     def read_tensor(
