@@ -120,5 +120,5 @@ def _commands() -> str:
 def _help(context: Any) -> list[str]:
     """What `--help` prints."""
     context.command.rich_markup_mode = None  # plain text, and returned instead of printed
-    context.max_content_width = context.terminal_width = 96
+    context.max_content_width = context.terminal_width = 80
     return context.get_help().rstrip().splitlines()
