@@ -1,4 +1,4 @@
-"""Makes terminal.svg, a recording of commands and what they print: python docs/pictures/record.py."""
+"""Makes terminal.svg, a recording of commands: python docs/pictures/record.py."""
 
 import io
 import os
@@ -10,7 +10,8 @@ from rich.console import Console
 from rich.text import Text
 
 COMMANDS = (
-    "tensorplug-llm generate smollm2-135m --prompt 'Once upon a time, there was a little girl' --tokens 24",
+    "tensorplug-llm generate smollm2-135m --tokens 24 "
+    "--prompt 'Once upon a time, there was a little girl'",
     "tensorplug explain --example --device opencl:0 --device cpu",
 )
 FOLDER = Path(__file__).parent
