@@ -1,11 +1,11 @@
 """`KVCache`: keys and values of tokens in pages of rows; `PagePool`: which pages are in use."""
 
 import heapq
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import tensorplug as tp
-from tensorplug import DType, Tensor
-from tensorplug.device import BufferType, MultiBuffer, Resource, allocate
+from tensorplug import Backend, DType, Tensor
+from tensorplug.device import Buffer, BufferType, MultiBuffer, Resource, allocate
 from tensorplug.graph.tensor import leaf
 
 PAGE = 64
@@ -25,6 +25,11 @@ def reaches(rows: int) -> tuple[int, ...]:
     while found[-1] // 4 >= SMALLEST_REACH:
         found.append(pages_of(found[-1] // 4) * PAGE)
     return tuple(found[::-1])
+
+
+def cache_types(layers: Iterable[Backend], kv: DType | None) -> dict[BufferType, DType]:
+    """The type of the cache in each kind of memory: `kv`, or what the backend prefers."""
+    return {b.buffer_type: kv or (tp.F16 if b.prefers_f16 else tp.F32) for b in layers}
 
 
 class PagePool:
@@ -78,13 +83,18 @@ class KVCache(Resource):
         pages: int,
         homes: Sequence[BufferType],
         dtypes: Mapping[BufferType, DType],
+        make: Callable[[BufferType, int], Buffer] | None = None,
     ) -> None:
-        """Allocate zeros; `rows` are elements of a token's keys and values. Raises OutOfMemory."""
+        """Allocate zeros; `rows` are elements of a token's keys and values. Raises OutOfMemory.
+
+        `make` makes the buffers, if given.
+        """
         super().__init__()
         self.pages = pages
         self.rows = pages * PAGE
         self.padding_row = self.rows
         self._buffers: list[MultiBuffer] = []
+        self._make = make
         self.keys: dict[int, Tensor] = {}
         self.values: dict[int, Tensor] = {}
         try:
@@ -118,7 +128,12 @@ class KVCache(Resource):
     @property
     def nbytes(self) -> int:
         """Bytes of all layers."""
-        return sum(buffer.size for buffer in self._buffers)
+        return sum(self.sizes.values())
+
+    @property
+    def sizes(self) -> dict[BufferType, int]:
+        """Bytes of the layers in each kind of memory."""
+        return {buffer.type: buffer.size for buffer in self._buffers}
 
     def _allocate(
         self, layers: Sequence[int], rows: tuple[int, int], home: BufferType, dtype: DType
@@ -128,7 +143,9 @@ class KVCache(Resource):
             for i in layers
             for kind, size in zip("kv", rows, strict=True)
         ]
-        placed, buffer = allocate(specs, home)
+        make = self._make
+        alloc = None if make is None else lambda size, _tensors: make(home, size)
+        placed, buffer = allocate(specs, home, alloc=alloc)
         self._buffers.append(buffer)
         # Attention multiplies masked rows by zero, which must not meet the NaN of fresh memory.
         if not home.fresh_is_zero:

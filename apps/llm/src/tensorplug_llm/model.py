@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
 import tensorplug as tp
-from tensorplug import Backend, DType, Tensor
+from tensorplug import Backend, Device, DType, Tensor
 from tensorplug.device import Resource
 from tensorplug.errors import FormatError, OptionError
 from tensorplug.gguf import (
@@ -157,6 +157,47 @@ def context_size(hparams: HParams, context: int | None) -> int:
     return context
 
 
+class Blueprint:
+    """What a file holds, and where its tensors go, before anything is allocated."""
+
+    placement: Placement
+
+    def __init__(self, file: GGUFFile) -> None:
+        """Raises FormatError for the first thing in the file that is wrong."""
+        self.architecture = architecture_of(file)
+        self.hparams = self.architecture.read(file)
+        self._needed = check_tensors(file, self.architecture.tensors(self.hparams))
+        self.tied = self.architecture.generates and "output.weight" not in file.tensors
+        """Whether the embedding table is the output matrix too."""
+        self._is_looked_up = True
+
+    def place(
+        self,
+        backends: Sequence[Backend],
+        host: Backend,
+        *,
+        counts: Sequence[int] | None = None,
+        tied: bool | None = None,
+        rows: int | None = None,
+    ) -> None:
+        """Give each layer a backend, with room for `rows` of the cache.
+
+        With `tied` the table is used in one place for both.
+        """
+        tied = self.tied if tied is None else tied
+        sizes = _layer_sizes(self._needed, self.hparams, rows or context_size(self.hparams, None))
+        self.placement = place(sizes, backends, host, counts=counts, tied=tied)
+        self._is_looked_up = not tied
+
+    def homes(self) -> dict[str, Device]:
+        """The device of each tensor."""
+        return {t.name: _home(t.name, self.placement).device for t in self._needed}
+
+    def looked_up(self) -> tuple[str, ...]:
+        """Tensors of which only rows are read."""
+        return TABLES if self._is_looked_up else ()
+
+
 def load_model(
     path: str | os.PathLike[str],
     backends: Sequence[Backend] | None = None,
@@ -165,12 +206,14 @@ def load_model(
     split: Split | str = Split.LAYER,
     ratio: Sequence[float] | None = None,
     weights: WeightMode | str = WeightMode.AUTO,
+    context: int | None = None,
     progress: Progress | None = None,
 ) -> LanguageModel:
     """Open a GGUF file and load its weights onto `backends`, by default the best one there is.
 
     `path` is a path, or a string that `find_model` knows, such as `hf:ORG/REPO`.
-    `layers` says how many layers each backend takes; without it free memory decides. With `split`
+    `layers` says how many layers each backend takes; without it free memory decides, with room
+    for the cache of `context` tokens. With `split`
     `tensor` the devices of the backends have parts of every layer, in the proportions of `ratio`,
     by default evenly. A `cpu` backend joins them where the host cannot read the memory of the last
     one. Backends that were given stay open when the model is closed. Raises FormatError,
@@ -180,10 +223,8 @@ def load_model(
     owned: list[Resource] = []
     file = open_gguf(find_model(path) if isinstance(path, str) else path)
     try:
-        architecture = architecture_of(file)
-        hparams = architecture.read(file)
-        needed = check_tensors(file, architecture.tensors(hparams))
-        tokenizer = _load_tokenizer(file, hparams)
+        plan = Blueprint(file)
+        tokenizer = _load_tokenizer(file, plan.hparams)
         given = list(backends or ())
         if not given:
             given.append(_open(owned, "best"))
@@ -191,29 +232,26 @@ def load_model(
         if is_tensor:
             from tensorplug_llm.tensor_split import joined  # noqa: PLC0415 - seldom asked for
 
-            given = [joined(owned, given, file, hparams, ratio)]
+            given = [joined(owned, given, file, plan.hparams, ratio)]
         streams = list(given)
         if not streams[-1].buffer_type.is_host:
             streams.append(_open(owned, "cpu"))
-        tied = architecture.generates and "output.weight" not in file.tensors
-        placement = place(
-            _layer_sizes(needed, hparams),
-            given,
-            streams[-1],
-            counts=layers,
-            tied=tied and not is_tensor,
+        plan.place(
+            given, streams[-1], counts=layers, tied=plan.tied and not is_tensor, rows=context
         )
         loaded = load_weights(
             file,
-            {t.name: _home(t.name, placement).device for t in needed},
+            plan.homes(),
             mode=weights,
-            looked_up=() if tied and not is_tensor else TABLES,
+            looked_up=plan.looked_up(),
             progress=progress,
         )
-        if tied and is_tensor:
+        if plan.tied and is_tensor:
             # The host looks rows up; the devices have the same table cut for the logits.
-            add_output(file, loaded, placement.output.device)
-        model = LanguageModel(file, architecture, hparams, tokenizer, loaded, placement, streams)
+            add_output(file, loaded, plan.placement.output.device)
+        model = LanguageModel(
+            file, plan.architecture, plan.hparams, tokenizer, loaded, plan.placement, streams
+        )
     except BaseException:
         file.close()
         for resource in reversed(owned):
@@ -260,10 +298,9 @@ def _home(name: str, placement: Placement) -> Backend:
     return placement.embedding if name in TABLES else placement.output
 
 
-def _layer_sizes(tensors: Sequence[FileTensor], hparams: HParams) -> list[int]:
-    """Bytes of each layer: its weights, and its part of a cache of f32 of the default context."""
-    rows = context_size(hparams, None) * 4
-    sizes = [rows * (hparams.key_row + hparams.value_row)] * hparams.layers
+def _layer_sizes(tensors: Sequence[FileTensor], hparams: HParams, rows: int) -> list[int]:
+    """Bytes of each layer: its weights, and its part of a cache of f32."""
+    sizes = [4 * rows * (hparams.key_row + hparams.value_row)] * hparams.layers
     for tensor in tensors:
         if tensor.name.startswith("blk."):
             sizes[int(tensor.name.split(".")[1])] += tensor.nbytes

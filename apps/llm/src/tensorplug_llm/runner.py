@@ -14,7 +14,7 @@ from tensorplug.device import Resource
 from tensorplug.errors import OptionError
 from tensorplug.running import Explanation
 from tensorplug_llm.arch import Pass
-from tensorplug_llm.cache import PAGE, KVCache
+from tensorplug_llm.cache import PAGE, KVCache, cache_types
 from tensorplug_llm.shapes import Shapes
 from tensorplug_llm.step import Masks, Reading, Shape, Step
 
@@ -55,7 +55,7 @@ class Runner(Resource):
             )
         layers = model.placement.layers
         homes = [backend.buffer_type for backend in layers]
-        types = {b.buffer_type: kv or (tp.F16 if b.prefers_f16 else tp.F32) for b in layers}
+        types = cache_types(layers, kv)
         self.scheduler = Scheduler(model.backends, on_failure=on_failure)
         self.cache = KVCache((hp.key_row, hp.value_row), pages, homes, types)
         # The model closes what is made from it: only now is this whole.

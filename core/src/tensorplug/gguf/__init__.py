@@ -3,7 +3,14 @@
 from tensorplug.gguf.file import GGUFFile, open_gguf, read_beginning
 from tensorplug.gguf.metadata import Metadata
 from tensorplug.gguf.tensorfile import FileTensor, TensorFile, map_file
-from tensorplug.gguf.weights import Progress, WeightMode, Weights, load_weights
+from tensorplug.gguf.weights import (
+    Progress,
+    WeightMemory,
+    WeightMode,
+    Weights,
+    load_weights,
+    weight_memory,
+)
 
 __all__ = [
     "FileTensor",
@@ -11,10 +18,12 @@ __all__ = [
     "Metadata",
     "Progress",
     "TensorFile",
+    "WeightMemory",
     "WeightMode",
     "Weights",
     "load_weights",
     "map_file",
     "open_gguf",
     "read_beginning",
+    "weight_memory",
 ]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from tensorplug.device.buffer import Buffer, BufferType, BufferUsage, Layout, MultiBuffer
 from tensorplug.device.device import Device, SupportsHostImport
 from tensorplug.device.lifetime import Resource
-from tensorplug.device.placing import allocate, place_in
+from tensorplug.device.placing import allocate, buffer_sizes, place_in
 from tensorplug.dtypes import F32
 from tensorplug.errors import OptionError
 from tensorplug.gguf.tensorfile import FileTensor, TensorFile
@@ -76,13 +76,7 @@ def load_weights(
     read row by row: they are never expanded or packed. Raises FormatError, OutOfMemory,
     OptionError.
     """
-    devices = list(dict.fromkeys(homes.values()))
-    wanted = _checked(mode, devices)
-    few_rows = frozenset(looked_up)
-    groups = []
-    for device in devices:
-        tensors = [file.find(name) for name, home in homes.items() if home is device]
-        groups += _group(device, tensors, wanted, few_rows)
+    groups = _groups(file, homes, mode, looked_up)
     loading = _Loading(file, groups, progress)
     try:
         for group in groups:
@@ -93,6 +87,37 @@ def load_weights(
             buffer.close()
         raise
     return Weights(loading.placed, loading.buffers)
+
+
+@dataclass(frozen=True, slots=True)
+class WeightMemory:
+    """Tensors that `load_weights` would bring to one kind of memory of a device."""
+
+    memory: BufferType
+    tensors: tuple[Tensor, ...]
+    size: int
+    """Bytes: of the buffers that it would allocate, or of the file where it maps."""
+    mapped: bool
+
+
+def weight_memory(
+    file: TensorFile,
+    homes: Mapping[str, Device],
+    *,
+    mode: WeightMode | str = WeightMode.AUTO,
+    looked_up: Iterable[str] = (),
+) -> list[WeightMemory]:
+    """What `load_weights` would do with the same arguments; nothing is allocated.
+
+    Raises OptionError.
+    """
+    found = []
+    for group in _groups(file, homes, mode, looked_up):
+        specs = tuple(_spec(t) for t in group.tensors)
+        sizes = [t.nbytes for t in group.tensors]
+        size = sum(sizes if group.mapped else buffer_sizes(specs, group.memory))
+        found.append(WeightMemory(group.memory, specs, size, group.mapped))
+    return found
 
 
 # --- which memory --------------------------------------------------------------------------------
@@ -106,6 +131,22 @@ class _Group:
     memory: BufferType
     tensors: Sequence[FileTensor]
     mapped: bool = False
+
+
+def _groups(
+    file: TensorFile,
+    homes: Mapping[str, Device],
+    mode: WeightMode | str,
+    looked_up: Iterable[str],
+) -> list[_Group]:
+    devices = list(dict.fromkeys(homes.values()))
+    wanted = _checked(mode, devices)
+    few_rows = frozenset(looked_up)
+    groups = []
+    for device in devices:
+        tensors = [file.find(name) for name, home in homes.items() if home is device]
+        groups += _group(device, tensors, wanted, few_rows)
+    return groups
 
 
 def _checked(mode: WeightMode | str, devices: Sequence[Device]) -> WeightMode:

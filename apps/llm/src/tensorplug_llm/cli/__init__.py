@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from tensorplug.errors import OptionError
-from tensorplug_llm.cli import embedding, generating, serving
+from tensorplug_llm.cli import embedding, fitting, generating, serving
 from tensorplug_llm.cli.loading import loaded
 from tensorplug_llm.cli.options import Choosing, Loading, Model, Output, Remembering, with_groups
 from tensorplug_llm.cli.output import progress_bar, reporting
@@ -53,7 +53,7 @@ def generate(
     """Continue a prompt."""
     with reporting(traceback=output.traceback):
         params = generating.params_of(choosing, tokens)
-        with loaded(model, loading) as found:
+        with loaded(model, loading, context=remembering.context) as found:
             generating.generate(
                 found,
                 prompt,
@@ -107,6 +107,7 @@ def perplexity(
 
 
 app.command()(embedding.embed)
+app.command()(fitting.fit)
 app.command()(serving.serve)
 
 

@@ -18,10 +18,13 @@ N = TypeVar("N", int, float)
 
 
 @contextmanager
-def loaded(model: str, loading: Loading) -> Iterator[LanguageModel]:
-    """A model on opened devices; both are closed afterwards."""
-    counts = _numbers("--layers", loading.layers, int, "10,20")
-    shares = _numbers("--ratio", loading.ratio, float, "3,1")
+def loaded(model: str, loading: Loading, *, context: int | None = None) -> Iterator[LanguageModel]:
+    """A model on opened devices; both are closed afterwards.
+
+    Layers are placed so that there is room for a `context` of this many tokens.
+    """
+    counts = numbers("--layers", loading.layers, int, "10,20")
+    shares = numbers("--ratio", loading.ratio, float, "3,1")
     with progress_bar("fetching") as bar:
         path = find_model(model, bar)
     tp.load_all()
@@ -37,6 +40,7 @@ def loaded(model: str, loading: Loading) -> Iterator[LanguageModel]:
                 split=loading.split,
                 ratio=shares,
                 weights=loading.weights,
+                context=context,
                 progress=bar,
             )
         with found:
@@ -49,7 +53,8 @@ def loaded(model: str, loading: Loading) -> Iterator[LanguageModel]:
             backend.close(force=True)
 
 
-def _numbers(option: str, text: str | None, kind: type[N], example: str) -> list[N] | None:
+def numbers(option: str, text: str | None, kind: type[N], example: str) -> list[N] | None:
+    """The numbers of an option, with commas between them. Raises OptionError."""
     if text is None:
         return None
     try:

@@ -76,7 +76,7 @@ def serve(
         listening = stack.enter_context(running.bound(host, port))
         served, embedding = [], []
         for name, model in zip(names, models, strict=True):
-            found = stack.enter_context(loaded(model, loading))
+            found = stack.enter_context(loaded(model, loading, context=cache))
             if found.embeds:
                 encoder = encoders.EncoderModel(name, found)
                 stack.callback(encoder.close)

@@ -1,0 +1,81 @@
+"""`fit`: whether a model fits devices, before it is loaded."""
+
+import json
+from contextlib import ExitStack
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+
+import tensorplug as tp
+from tensorplug.errors import OptionError
+from tensorplug_llm.cli.generating import kv_type
+from tensorplug_llm.cli.loading import numbers
+from tensorplug_llm.cli.options import Loading, Model, Output, with_groups
+from tensorplug_llm.cli.output import reporting
+from tensorplug_llm.fit import DeviceNeed, Fit
+from tensorplug_llm.fit import fit as measure
+from tensorplug_llm.model import Split
+
+MIB = 1 << 20
+
+
+@with_groups
+def fit(
+    model: Model,
+    *,
+    context: Annotated[
+        int | None, typer.Option(min=1, help="Largest number of tokens of prompt and text.")
+    ] = None,
+    sequences: Annotated[int, typer.Option(min=1, help="Texts at the same time.")] = 1,
+    kv: Annotated[
+        str | None, typer.Option(help="Element type of the KV cache: f16 or f32.")
+    ] = None,
+    loading: Loading,
+    output: Output,
+) -> None:
+    """Say what a model would take on each device; exit with 1 where it does not fit."""
+    with reporting(traceback=output.traceback), ExitStack() as stack:
+        if loading.split is not Split.LAYER:
+            raise OptionError("--split: only whole layers can be sized; leave the option out")
+        tp.load_all()
+        backends = [stack.enter_context(tp.open(spec)) for spec in loading.device or ["best"]]
+        found = measure(
+            model,
+            backends,
+            context=context,
+            sequences=sequences,
+            kv=kv_type(kv),
+            layers=numbers("--layers", loading.layers, int, "10,20"),
+            weights=loading.weights,
+        )
+        typer.echo(json.dumps(_report(found)) if output.json else _text(found))
+        if not found.fits:
+            raise typer.Exit(1)
+
+
+def _report(found: Fit) -> dict[str, object]:
+    devices = [{**asdict(need), "total": need.total, "fits": need.fits} for need in found.devices]
+    return {**asdict(found), "fits": found.fits, "devices": devices}
+
+
+def _text(found: Fit) -> str:
+    lines = [
+        f"{found.model}: {found.sequences} x {found.context} tokens "
+        f"{'fit' if found.fits else 'do not fit'}; the largest context that fits is "
+        f"{found.largest_context}"
+    ]
+    return "\n".join([*lines, *map(_line, found.devices)])
+
+
+def _line(need: DeviceNeed) -> str:
+    parts = {
+        "weights": need.weights,
+        "in the file": need.mapped,
+        "cache": need.cache,
+        "compute": need.compute,
+    }
+    sizes = ", ".join(f"{name} {size / MIB:.1f}" for name, size in parts.items())
+    free = f"{need.free / MIB:.0f} MiB free" if need.free else "free memory unknown"
+    total = f"{need.total / MIB:.1f} MiB"
+    return f"{need.device}: {need.layers} layers, {total} ({sizes}); {free}"

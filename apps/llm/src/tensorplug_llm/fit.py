@@ -1,0 +1,221 @@
+"""`fit`: the memory that a model would take on devices, before anything is allocated."""
+
+import os
+from collections import Counter
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+
+import tensorplug as tp
+from tensorplug import Backend, DType, Graph, Scheduler, Tensor
+from tensorplug.device import Buffer, BufferType, BufferUsage, allocate
+from tensorplug.errors import Closed, OptionError, OutOfMemory
+from tensorplug.gguf import WeightMemory, WeightMode, open_gguf, weight_memory
+from tensorplug_llm.arch import Pass
+from tensorplug_llm.cache import PAGE, KVCache, cache_types, pages_of
+from tensorplug_llm.model import Blueprint, context_size
+from tensorplug_llm.models import find_model
+from tensorplug_llm.placement import SHARE
+from tensorplug_llm.shapes import Shapes
+from tensorplug_llm.step import Masks, Shape, Step
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceNeed:
+    """Bytes that a device would hold, and what it has; `free` is 0 where it does not say."""
+
+    device: str
+    layers: int
+    free: int
+    weights: int
+    mapped: int
+    """Weights that stay in the file, which is mapped."""
+    cache: int
+    compute: int
+    """Intermediate results and inputs of the largest pass."""
+
+    @property
+    def total(self) -> int:
+        """All of these."""
+        return self.weights + self.mapped + self.cache + self.compute
+
+    @property
+    def fits(self) -> bool:
+        """Whether that is at most SHARE of the free memory."""
+        return not self.free or self.total <= SHARE * self.free
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """What a model would take with a context."""
+
+    model: str
+    context: int
+    sequences: int
+    largest_context: int
+    """The largest context that fits, 0 if none does."""
+    devices: tuple[DeviceNeed, ...]
+
+    @property
+    def fits(self) -> bool:
+        """Whether every device has room."""
+        return all(need.fits for need in self.devices)
+
+
+def fit(
+    path: str | os.PathLike[str],
+    backends: Sequence[Backend],
+    *,
+    context: int | None = None,
+    sequences: int = 1,
+    kv: DType | None = None,
+    layers: Sequence[int] | None = None,
+    weights: WeightMode | str = WeightMode.AUTO,
+) -> Fit:
+    """Say what an engine for `sequences` texts of `context` tokens each would allocate.
+
+    Devices take whole layers, as `load_model` would place them. Sizes are those of buffers; what
+    drivers and libraries allocate is not counted. Raises FormatError, OptionError.
+    """
+    if sequences < 1:
+        raise OptionError(f"sequences: {sequences} texts; give at least 1")
+    with ExitStack() as stack:
+        file = stack.enter_context(open_gguf(find_model(path) if isinstance(path, str) else path))
+        streams = list(backends)
+        if not streams[-1].buffer_type.is_host:
+            streams.append(stack.enter_context(tp.open("cpu")))
+        plan = Blueprint(file)
+        hp = plan.hparams
+        if not plan.architecture.generates:
+            raise OptionError(f"{file.path.name}: an encoder has no context to fit")
+        wanted = context_size(hp, context)
+        plan.place(backends, streams[-1], counts=layers, rows=wanted * sequences)
+        memory = weight_memory(file, plan.homes(), mode=weights, looked_up=plan.looked_up())
+        sizing = _Sizing(plan, streams, memory, sequences, kv)
+        needs = sizing.needs(wanted)
+        return Fit(file.path.name, wanted, sequences, _largest(sizing, hp.context), needs)
+
+
+def _largest(sizing: "_Sizing", most: int) -> int:
+    """The largest context, a multiple of PAGE or `most`, with which every device has room."""
+
+    def fits(context: int) -> bool:
+        try:
+            return all(need.fits for need in sizing.needs(context))
+        except OutOfMemory:
+            return False
+
+    if fits(most):
+        return most
+    low, high = 0, pages_of(most)
+    while high - low > max(low // 16, 1):
+        middle = (low + high) // 2
+        low, high = (middle, high) if fits(middle * PAGE) else (low, middle)
+    return low * PAGE
+
+
+class Unallocated(Buffer):
+    """A buffer without memory: tensors in it can be planned with, and never computed."""
+
+    def _write(self, offset: int, data: memoryview) -> None:
+        raise Closed("a buffer that was only planned has no memory")
+
+    def _read(self, offset: int, out: memoryview) -> None:
+        raise Closed("a buffer that was only planned has no memory")
+
+    def _fill(self, offset: int, size: int, value: int) -> None:
+        """There is nothing to fill."""
+
+
+def _unallocated(memory: BufferType) -> Callable[[int, Sequence[Tensor]], Buffer]:
+    """Makes buffers of weights for `allocate`."""
+
+    def make(size: int, _tensors: Sequence[Tensor]) -> Buffer:
+        return Unallocated(memory, size, BufferUsage.WEIGHTS)
+
+    return make
+
+
+class _Sizing:
+    """Computes sizes for contexts."""
+
+    def __init__(
+        self,
+        plan: Blueprint,
+        streams: Sequence[Backend],
+        memory: Sequence[WeightMemory],
+        sequences: int,
+        kv: DType | None,
+    ) -> None:
+        self._plan = plan
+        self._streams = streams
+        self._memory = memory
+        self._sequences = sequences
+        self._kv = kv
+
+    def needs(self, context: int) -> tuple[DeviceNeed, ...]:
+        """What each device would hold."""
+        placement = self._plan.placement
+        pages = pages_of(context * self._sequences)
+        held: dict[str, Counter[str]] = {b.device.name: Counter() for b in self._streams}
+        for group in self._memory:
+            kind = "mapped" if group.mapped else "weights"
+            held[group.memory.device.name][kind] += group.size
+        with self._cache(pages) as cache:
+            for memory, size in cache.sizes.items():
+                held[memory.device.name]["cache"] += size
+            compute = self._compute(cache, pages, context)
+        kinds = {b.buffer_type.name: b.device.name for b in self._streams}
+        for name, size in compute.items():
+            held[kinds[name]]["compute"] += size
+        return tuple(
+            DeviceNeed(
+                device=name,
+                layers=sum(b.device.name == name for b in placement.layers),
+                free=self._device(name).device.memory().free,
+                weights=sizes["weights"],
+                mapped=sizes["mapped"],
+                cache=sizes["cache"],
+                compute=sizes["compute"],
+            )
+            for name, sizes in held.items()
+        )
+
+    def _device(self, name: str) -> Backend:
+        return next(b for b in self._streams if b.device.name == name)
+
+    def _cache(self, pages: int) -> KVCache:
+        """The cache, without memory."""
+        hp, layers = self._plan.hparams, self._plan.placement.layers
+        homes = [backend.buffer_type for backend in layers]
+        types = cache_types(layers, self._kv)
+        return KVCache((hp.key_row, hp.value_row), pages, homes, types, Unallocated)
+
+    def _compute(self, cache: KVCache, pages: int, context: int) -> dict[str, int]:
+        """Bytes of compute memory by buffer type: those of the pass with the most tokens."""
+        shape = max(Shapes(self._sequences, pages * PAGE).all(), key=extent)
+        with ExitStack() as stack:
+            weights: dict[str, Tensor] = {}
+            for group in self._memory:
+                placed, buffer = allocate(
+                    group.tensors, group.memory, alloc=_unallocated(group.memory)
+                )
+                stack.callback(buffer.close)
+                weights |= {tensor.name: tensor for tensor in placed}
+            scheduler = stack.enter_context(Scheduler(self._streams))
+            return scheduler.sizes(self._graph(shape, weights, cache, context))
+
+    def _graph(
+        self, shape: Shape, weights: dict[str, Tensor], cache: KVCache, context: int
+    ) -> Graph:
+        hp = self._plan.hparams
+        window = hp.window if hp.local_layers else 0
+        step = Step(shape, Masks(), window=window, padding_row=cache.padding_row)
+        building = Pass(hp, weights, cache, step.inputs, shape.reach, context)
+        logits = self._plan.architecture.forward(building)
+        return Graph(logits, effects=building.writes)
+
+
+def extent(shape: Shape) -> tuple[int, int, int]:
+    """Orders shapes by the memory that their passes take."""
+    return shape.tokens, shape.reach, shape.chosen or shape.tokens

@@ -1,0 +1,110 @@
+"""`fit`: says before loading what loading allocates."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+import tensorplug as tp
+from tensorplug import Backend
+from tensorplug.errors import OptionError
+from tensorplug_llm import LanguageModel, load_model
+from tensorplug_llm.cli import app
+from tensorplug_llm.fit import Unallocated, extent, fit
+from tensorplug_llm.testing import tiny_models
+
+Write = Callable[..., Path]
+Open = Callable[..., Backend]
+
+
+def weights_on(model: LanguageModel, backend: Backend) -> int:
+    return sum(b.size for b in model.weights.buffers if b.type.device is backend.device)
+
+
+@pytest.mark.parametrize("kv", [tp.F16, tp.F32], ids=str)
+@pytest.mark.parametrize("name", ["llama", "gemma3", "qwen3moe", "phi3"])
+def test_sizes_are_those_that_are_allocated(
+    name: str, kv: tp.DType, model_file: Write, walled: Open, cpu: Backend
+) -> None:
+    path, streams = model_file(name), [walled("walled:0"), walled("walled:1"), cpu]
+
+    found = fit(path, streams, context=500, kv=kv, layers=[1, 1, 0])
+
+    with (
+        load_model(path, streams, layers=[1, 1, 0]) as model,
+        model.session(500, kv=kv) as session,
+    ):
+        runner = session.runner
+        runner.step(max(runner.shapes.all(), key=extent)).run(())
+        for need, backend in zip(found.devices, streams, strict=True):
+            assert need.cache == runner.cache.sizes.get(backend.buffer_type, 0)
+            assert need.compute == runner.scheduler.buffer_size(backend)
+        for need, backend in zip(found.devices[:2], streams, strict=False):
+            assert (need.layers, need.weights, need.mapped) == (1, weights_on(model, backend), 0)
+
+
+def test_the_largest_context_fits_and_a_larger_one_does_not(
+    model_file: Write, walled: Open, cpu: Backend
+) -> None:
+    path = model_file()
+    small = fit(path, [walled("walled:0"), cpu], context=128, layers=[2, 0]).devices[0]
+    streams = [walled("walled:1", free=int(small.total * 1.3)), cpu]
+
+    largest = fit(path, streams, layers=[2, 0]).largest_context
+
+    assert 0 < largest < 1024
+    assert fit(path, streams, context=largest, layers=[2, 0]).fits
+    assert not fit(path, streams, context=1024, layers=[2, 0]).fits
+
+
+def test_layers_leave_room_for_the_context(model_file: Write, walled: Open, cpu: Backend) -> None:
+    path = model_file(metadata={"llama.context_length": 1 << 16})
+    streams = [walled("walled:0", free=1 << 20), cpu]
+
+    few, many = (fit(path, streams, context=context).devices[0] for context in (64, 1 << 16))
+
+    assert (few.layers, many.layers) == (2, 0)
+
+
+def test_texts_at_the_same_time_have_caches_of_their_own(model_file: Write, cpu: Backend) -> None:
+    one, four = (fit(model_file(), [cpu], context=128, sequences=n) for n in (1, 4))
+
+    row = one.devices[0].cache // (128 + 1)
+    assert four.devices[0].cache == pytest.approx(row * (4 * 128 + 1), rel=0.02)
+
+
+def test_planned_buffers_cannot_be_read(cpu: Backend) -> None:
+    with Unallocated(cpu.buffer_type, 64) as buffer, pytest.raises(tp.errors.Closed):
+        buffer.read(0, 8)
+
+
+def test_an_encoder_has_no_context(tmp_path: Path, cpu: Backend) -> None:
+    tiny_models.write("bert", tmp_path / "bert.gguf")
+
+    with pytest.raises(OptionError, match="an encoder has no context"):
+        fit(tmp_path / "bert.gguf", [cpu])
+
+
+def test_command_reports_devices_as_json(model_file: Write) -> None:
+    result = CliRunner().invoke(
+        app, ["fit", str(model_file()), "--context", "256", "--device", "cpu?threads=1", "--json"]
+    )
+
+    report = json.loads(result.stdout)
+    assert (report["fits"], report["context"], report["largest_context"]) == (True, 256, 1024)
+    (device,) = report["devices"]
+    parts = ("weights", "mapped", "cache", "compute")
+    assert device["total"] == sum(device[part] for part in parts) > 0
+
+
+def test_command_exits_with_1_where_a_model_does_not_fit(
+    model_file: Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tensorplug_llm.fit.SHARE", 1e-9)
+
+    result = CliRunner().invoke(app, ["fit", str(model_file()), "--device", "cpu?threads=1"])
+
+    assert result.exit_code == 1
+    assert "do not fit; the largest context that fits is 0" in result.stdout
