@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from tensorplug.errors import OptionError
-from tensorplug_llm.cli import embedding, fitting, generating, serving
+from tensorplug_llm.cli import chatting, embedding, fitting, generating, serving
 from tensorplug_llm.cli.loading import loaded
 from tensorplug_llm.cli.options import Choosing, Loading, Model, Output, Remembering, with_groups
 from tensorplug_llm.cli.output import progress_bar, reporting
@@ -106,6 +106,7 @@ def perplexity(
         typer.echo(jsons.dumps(asdict(report)) if output.json else report)
 
 
+app.command()(chatting.chat)
 app.command()(embedding.embed)
 app.command()(fitting.fit)
 app.command()(serving.serve)

@@ -1,0 +1,197 @@
+"""`chat`: a conversation with a model on the terminal."""
+
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tensorplug.errors import OptionError, TensorplugError
+from tensorplug_llm.cli.generating import kv_type, params_of
+from tensorplug_llm.cli.loading import loaded
+from tensorplug_llm.cli.options import Choosing, Loading, Model, Output, Remembering, with_groups
+from tensorplug_llm.cli.output import reporting, write
+from tensorplug_llm.engine import Engine
+from tensorplug_llm.model import context_size
+from tensorplug_llm.sampling import SamplingParams
+
+if TYPE_CHECKING:
+    from tensorplug_llm.chat import ChatTemplate
+
+Message = Mapping[str, Any]
+PROMPT = "> "
+HELP = """\
+/help          these commands
+/clear         begin a new conversation
+/undo          forget the last question and its answer
+/retry         answer the last question again
+/system TEXT   begin a new conversation with an instruction
+/history       the conversation so far
+/save FILE     write the conversation as text
+/quit          end, as Ctrl-D does
+Ctrl-C stops an answer."""
+
+
+class Ended(Exception):
+    """The conversation is over."""
+
+
+@dataclass(slots=True)
+class Conversation:
+    """Messages so far, and how the model answers them."""
+
+    engine: Engine
+    template: "ChatTemplate"
+    params: SamplingParams
+    messages: list[Message] = field(default_factory=list)
+
+    def take(self, line: str) -> None:
+        """Do what a line says: a command, or a message to answer. Raises Ended, OptionError."""
+        if not line.startswith("/"):
+            self._ask(line)
+            return
+        name, _, rest = line.partition(" ")
+        command = COMMANDS.get(name)
+        if command is None:
+            raise OptionError(f"{name}: is not a command; /help lists them")
+        command(self, rest.strip())
+
+    def _ask(self, text: str) -> None:
+        self.messages.append({"role": "user", "content": text})
+        try:
+            self._answer()
+        except TensorplugError:
+            self.messages.pop()
+            raise
+
+    def _answer(self) -> None:
+        """Stream an answer to the last message; what Ctrl-C cuts off stays in the conversation."""
+        from tensorplug_llm.chat import encode_chat  # noqa: PLC0415 - takes a while to import
+
+        model = self.engine.model
+        ids = encode_chat(model.tokenizer, self.template, self.messages, most=self.engine.context)
+        stream = self.engine.submit(ids, self.params)
+        parts: list[str] = []
+        try:
+            sampled, piece = stream.take()
+            while sampled:
+                parts.append(piece)
+                write(piece)
+                sampled, piece = stream.take()
+            parts.append(piece)
+            write(piece)
+        except KeyboardInterrupt:
+            stream.cancel()
+            write(" [stopped]")
+        typer.echo()
+        if stream.finish == "context":
+            typer.echo("[the context is full: /undo or /clear]", err=True)
+        self.messages.append({"role": "assistant", "content": "".join(parts)})
+
+    def _help(self, _rest: str) -> None:
+        typer.echo(HELP)
+
+    def _clear(self, _rest: str) -> None:
+        self.messages = [m for m in self.messages[:1] if m["role"] == "system"]
+
+    def _undo(self, _rest: str) -> None:
+        self._forget()
+
+    def _forget(self) -> str:
+        """Take the last question out, and all that came of it; return it."""
+        asked = [i for i, m in enumerate(self.messages) if m["role"] == "user"]
+        if not asked:
+            raise OptionError("there is no question yet; ask one")
+        question = str(self.messages[asked[-1]]["content"])
+        del self.messages[asked[-1] :]
+        return question
+
+    def _retry(self, _rest: str) -> None:
+        self._ask(self._forget())
+
+    def _system(self, rest: str) -> None:
+        self.messages = [{"role": "system", "content": rest}] if rest else []
+
+    def _history(self, _rest: str) -> None:
+        typer.echo(self._text())
+
+    def _save(self, rest: str) -> None:
+        if not rest:
+            raise OptionError("/save: names no file; give one")
+        try:
+            Path(rest).write_text(self._text() + "\n", encoding="utf-8")
+        except OSError as error:
+            raise OptionError(f"/save: {rest}: {error.strerror}; give another file") from error
+
+    def _text(self) -> str:
+        return "\n\n".join(f"{m['role']}: {m['content']}" for m in self.messages)
+
+    def _quit(self, _rest: str) -> None:
+        raise Ended
+
+
+COMMANDS: Mapping[str, Callable[[Conversation, str], None]] = {
+    f"/{name}": getattr(Conversation, f"_{name}")
+    for name in ("help", "clear", "undo", "retry", "system", "history", "save", "quit")
+}
+
+
+def converse(conversation: Conversation, read: Callable[[], str]) -> None:
+    """Take lines from `read` until the conversation ends."""
+    while True:
+        try:
+            if line := read().strip():
+                conversation.take(line)
+        except (EOFError, Ended):
+            return
+        except KeyboardInterrupt:
+            typer.echo("\n[/quit or Ctrl-D ends]", err=True)
+        except (OptionError, TensorplugError) as error:
+            if conversation.engine.failure is not None:
+                raise
+            typer.echo(f"[{error}]", err=True)
+
+
+def reader() -> Callable[[], str]:
+    """Reads a line of the terminal, which may be edited where the system has readline."""
+    if sys.stdin.isatty() and find_spec("readline") is not None:
+        import readline  # noqa: F401, PLC0415 - `input` uses it once it is imported
+    return lambda: input(PROMPT if sys.stdin.isatty() else "")
+
+
+@with_groups
+def chat(
+    model: Model,
+    *,
+    system: Annotated[str | None, typer.Option(help="Instruction that begins it.")] = None,
+    tokens: Annotated[
+        int, typer.Option(min=1, help="Largest number of tokens of an answer.")
+    ] = 1024,
+    choosing: Choosing,
+    remembering: Remembering,
+    loading: Loading,
+    output: Output,
+) -> None:
+    """Talk with a model on the terminal; /help lists commands."""
+    from tensorplug_llm.chat import ChatTemplate  # noqa: PLC0415 - takes a while to import
+
+    with reporting(traceback=output.traceback):
+        params = replace(params_of(choosing, tokens), n=1)
+        with loaded(model, loading, context=remembering.context) as found:
+            template = ChatTemplate.from_metadata(found.file.metadata)
+            context = context_size(found.hparams, remembering.context)
+            with Engine(
+                found,
+                context=context,
+                rows=context,
+                texts=1,
+                kv=kv_type(remembering.kv),
+                on_failure=remembering.on_failure,
+            ) as engine:  # its thread computes, so that Ctrl-C interrupts no pass
+                conversation = Conversation(engine, template, params)
+                if system:
+                    conversation.messages.append({"role": "system", "content": system})
+                converse(conversation, reader())

@@ -1,0 +1,154 @@
+"""`chat`: messages, commands, and Ctrl-C, which stops an answer and not the program."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from tensorplug import Backend
+from tensorplug.errors import OptionError
+from tensorplug_llm import Engine, SamplingParams, load_model
+from tensorplug_llm.chat import ChatTemplate
+from tensorplug_llm.cli import app, chatting
+from tensorplug_llm.cli.chatting import Conversation, converse
+
+from .gguf_files import CHAT
+
+Write = Callable[..., Path]
+
+
+@pytest.fixture
+def conversation(model_file: Write, cpu: Backend) -> Iterator[Conversation]:
+    with (
+        load_model(model_file(), [cpu]) as model,
+        Engine(model, context=256, rows=256, texts=1) as engine,
+    ):
+        params = SamplingParams(temperature=0, max_tokens=4)
+        yield Conversation(engine, ChatTemplate(CHAT, trusted=True), params)
+
+
+def lines(*texts: str) -> Callable[[], str]:
+    left = iter(texts)
+
+    def read() -> str:
+        try:
+            return next(left)
+        except StopIteration:
+            raise EOFError from None
+
+    return read
+
+
+def roles(conversation: Conversation) -> list[object]:
+    return [message["role"] for message in conversation.messages]
+
+
+def test_answers_follow_their_questions(conversation: Conversation) -> None:
+    converse(conversation, lines("he", "", "hello"))
+
+    assert roles(conversation) == ["user", "assistant", "user", "assistant"]
+
+
+def test_an_answer_is_printed_as_the_conversation_has_it(
+    conversation: Conversation, capsys: pytest.CaptureFixture[str]
+) -> None:
+    conversation.take("he")
+
+    assert capsys.readouterr().out == f"{conversation.messages[-1]['content']}\n"
+
+
+def test_the_last_question_is_answered_again(conversation: Conversation) -> None:
+    conversation.take("he")
+    before = list(conversation.messages)
+
+    conversation.take("/retry")
+
+    assert conversation.messages == before
+
+
+def test_the_last_question_is_forgotten(conversation: Conversation) -> None:
+    converse(conversation, lines("/system be", "he", "hello", "/undo"))
+
+    assert roles(conversation) == ["system", "user", "assistant"]
+
+
+def test_a_new_conversation_keeps_its_instruction(conversation: Conversation) -> None:
+    converse(conversation, lines("/system be", "he", "/clear"))
+
+    assert conversation.messages == [{"role": "system", "content": "be"}]
+
+
+def test_a_conversation_is_saved(conversation: Conversation, tmp_path: Path) -> None:
+    conversation.take("/system be")
+
+    conversation.take(f"/save {tmp_path / 'text'}")
+
+    assert (tmp_path / "text").read_text(encoding="utf-8") == "system: be\n"
+
+
+@pytest.mark.parametrize("line", ["/colour", "/undo", "/retry", "/save"])
+def test_what_cannot_be_done_is_said_and_the_program_goes_on(
+    line: str, conversation: Conversation, capsys: pytest.CaptureFixture[str]
+) -> None:
+    converse(conversation, lines(line, "he"))
+
+    assert capsys.readouterr().err.startswith("[")
+    assert roles(conversation) == ["user", "assistant"]
+
+
+def test_quit_ends_before_what_follows(conversation: Conversation) -> None:
+    converse(conversation, lines("/quit", "he"))
+
+    assert conversation.messages == []
+
+
+def test_an_interrupt_stops_the_answer_and_not_the_program(
+    conversation: Conversation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written: list[str] = []
+
+    def write(text: str) -> None:
+        written.append(text)
+        if len(written) == 2:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(chatting, "write", write)
+
+    converse(conversation, lines("he", "hello"))
+
+    assert written[2] == " [stopped]"
+    assert roles(conversation) == ["user", "assistant", "user", "assistant"]
+    assert conversation.engine.load.running == 0
+
+
+def test_an_interrupt_at_the_prompt_does_not_end_the_program(conversation: Conversation) -> None:
+    interrupts = iter([KeyboardInterrupt()])
+    others = lines("he")
+
+    def read() -> str:
+        for interrupt in interrupts:
+            raise interrupt
+        return others()
+
+    converse(conversation, read)
+
+    assert roles(conversation) == ["user", "assistant"]
+
+
+def test_a_message_beyond_the_context_is_refused_and_forgotten(
+    conversation: Conversation,
+) -> None:
+    with pytest.raises(OptionError, match="context of 256 tokens"):
+        conversation.take("a" * 400)
+
+    assert conversation.messages == []
+
+
+def test_command_answers_lines_of_stdin(model_file: Write) -> None:
+    arguments = ["chat", str(model_file()), "--device", "cpu?threads=1", "--tokens", "3"]
+
+    result = CliRunner().invoke(app, [*arguments, "--temperature", "0"], input="he\n/history\n")
+
+    assert result.exit_code == 0
+    assert "user: he" in result.stdout
