@@ -97,52 +97,16 @@ def test_there_are_about_sixty_names_besides_the_ops() -> None:
 
 # --- docstrings ----------------------------------------------------------------------------------
 
-WITHOUT_USE = set(
-    [
-        "BackendNotFound",
-        "Buffer",
-        "Backend",
-        "DTypeError",
-        "DeviceError",
-        "DeviceLost",
-        "DeviceType",
-        "FormatError",
-        "GraphError",
-        "OptionError",
-        "OutOfMemory",
-        "Refusal",
-        "Results",
-        "ShapeError",
-        "TensorplugError",
-        "Unsupported",
-        "backends",
-        "features",
-        "load_all",
-        "refresh",
-        "Call",
-        "ceil",
-        "cos",
-        "elu",
-        "exp",
-        "expm1",
-        "floor",
-        "gelu",
-        "gelu_erf",
-        "gelu_quick",
-        "log",
-        "neg",
-        "relu",
-        "sgn",
-        "sigmoid",
-        "silu",
-        "sin",
-        "sqr",
-        "sqrt",
-        "step",
-        "tanh",
-        "trunc",
-    ]
-)
+# fmt: off
+WITHOUT_USE = {
+    "BackendNotFound", "Buffer", "Backend", "DTypeError", "DeviceError", "DeviceLost",
+    "DeviceType", "FormatError", "GraphError", "OptionError", "OutOfMemory", "Refusal",
+    "Results", "ShapeError", "TensorplugError", "Unsupported", "backends", "features",
+    "load_all", "refresh", "Call", "ceil", "cos", "elu", "exp", "expm1", "floor", "gelu",
+    "gelu_erf", "gelu_quick", "log", "neg", "relu", "sgn", "sigmoid", "silu", "sin", "sqr",
+    "sqrt", "step", "tanh", "trunc",
+}
+# fmt: on
 """Names whose docstring has no example and no line of use. The list may only get shorter."""
 VALUES = (tp.DType, type(tp.WEIGHTS))
 DOCUMENTED = {
