@@ -84,6 +84,12 @@ def _steps(node: Tensor, dims: int) -> dict[str, int]:
     }
 
 
+def _walk(node: Tensor, dims: int) -> dict[str, int]:
+    """Sizes of a filter and of `x`, and the steps of the filter over `x`."""
+    f, x = node.sources
+    return {**_sizes("filter", f.ne[:dims]), **_sizes("x", x.ne[:dims]), **_steps(node, dims)}
+
+
 def _sizes(what: str, ne: tuple[int, ...]) -> dict[str, int]:
     wide, high, deep = (*ne, 1, 1)[:3]
     return {f"{what}_wide": wide, f"{what}_high": high, f"{what}_deep": deep}
@@ -140,12 +146,7 @@ def _filtered(
         deep=deep,
         filters=counts[0],
         channels=counts[1],
-        numbers={
-            **_sizes("filter", f.ne[:dims]),
-            **_sizes("x", x.ne[:dims]),
-            **_steps(node, dims),
-            **strides,
-        },
+        numbers=_walk(node, dims) | strides,
     )
     return Program((launch,))
 
@@ -199,19 +200,14 @@ def im2col_3d(node: Tensor, facts: Facts) -> Program:
 def _windows(
     node: Tensor, facts: Facts, dims: int, y: Region, strides: dict[str, int], deep: int
 ) -> Program:
-    f, x = node.sources
+    x = node.sources[1]
     launch = per_element(
         WINDOWS,
         {"x": x, "y": y},
         node.size,
         facts,
         deep=deep,
-        numbers={
-            **_sizes("filter", f.ne[:dims]),
-            **_sizes("x", x.ne[:dims]),
-            **_steps(node, dims),
-            **strides,
-        },
+        numbers=_walk(node, dims) | strides,
     )
     return Program((launch,))
 

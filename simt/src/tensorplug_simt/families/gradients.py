@@ -5,7 +5,7 @@ from math import prod
 from tensorplug.device import Tensor
 from tensorplug_simt.facts import Facts
 from tensorplug_simt.families.elements import COUNT, steps
-from tensorplug_simt.families.reduce import parts, row_sums
+from tensorplug_simt.families.reduce import SUMS, parts, row_sums
 from tensorplug_simt.grids import per_element, per_row
 from tensorplug_simt.lowering import lowers, need_types, number
 from tensorplug_simt.program import Kernel, Program, Region, region
@@ -14,12 +14,11 @@ TEXT = "tensorplug_simt:kernels/gradients.k"
 STEPS = "tensorplug_simt:kernels/optimizer.k"
 
 _Y = ("y",)
-SOFT_MAX_BACK = Kernel("soft_max_back", TEXT, ("grad", "share", "y"), _Y, (("scale", "float"),))
-RMS_NORM_BACK = Kernel("rms_norm_back", TEXT, ("grad", "x", "y"), _Y, (("eps", "float"),))
-LOSSES = Kernel("losses", TEXT, ("logits", "labels", "y"), _Y)
-LOSSES_BACK = Kernel(
-    "losses_back", TEXT, ("grad", "logits", "labels", "y"), _Y, (("rows", "float"),)
-)
+_SCALE, _EPS, _ROWS = ((name, "float") for name in ("scale", "eps", "rows"))
+SOFT_MAX_BACK = Kernel("soft_max_back", TEXT, ("grad", "share", "y"), _Y, (_SCALE,), SUMS)
+RMS_NORM_BACK = Kernel("rms_norm_back", TEXT, ("grad", "x", "y"), _Y, (_EPS,), SUMS)
+LOSSES = Kernel("losses", TEXT, ("logits", "labels", "y"), _Y, parts=SUMS)
+LOSSES_BACK = Kernel("losses_back", TEXT, ("grad", "logits", "labels", "y"), _Y, (_ROWS,), SUMS)
 _CHANGED = ("m", "v", "y")
 ADAMW = Kernel("adamw", STEPS, ("grad", "m", "v", "settings", "y"), _CHANGED, (COUNT,))
 SGD = Kernel("sgd", STEPS, ("grad", "settings", "y"), _Y, (COUNT,))

@@ -21,14 +21,16 @@ from tensorplug_simt.program import (
 )
 
 TEXT = "tensorplug_simt:kernels/reduce.k"
+SUMS = ("tensorplug_simt:kernels/sums.k",)
+"""A part of kernels that sum over rows."""
 
 _XY, _Y = ("x", "y"), ("y",)
-SUMMED_ROWS = Kernel("summed_rows", TEXT, _XY, _Y, (("factor", "float"),))
-SUMMED = Kernel("summed", TEXT, _XY, _Y, (COUNT, ("rows", "uint"), ("length", "int")))
-CUMULATED = Kernel("cumulated", TEXT, _XY, _Y)
-LARGEST = Kernel("largest", TEXT, _XY, _Y)
-COUNTED = Kernel("counted", TEXT, ("a", "b", "y"), _Y, (COUNT,))
-SUMMED_BACK = Kernel("summed_back", TEXT, _XY, _Y, (COUNT,))
+SUMMED_ROWS = Kernel("summed_rows", TEXT, _XY, _Y, (("factor", "float"),), SUMS)
+SUMMED = Kernel("summed", TEXT, _XY, _Y, (COUNT, ("rows", "uint"), ("length", "int")), SUMS)
+CUMULATED = Kernel("cumulated", TEXT, _XY, _Y, parts=SUMS)
+LARGEST = Kernel("largest", TEXT, _XY, _Y, parts=SUMS)
+COUNTED = Kernel("counted", TEXT, ("a", "b", "y"), _Y, (COUNT,), SUMS)
+SUMMED_BACK = Kernel("summed_back", TEXT, _XY, _Y, (COUNT,), SUMS)
 
 MOST_PARTS = 256
 """Groups that share a sum of all elements."""

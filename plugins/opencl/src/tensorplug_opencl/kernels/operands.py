@@ -10,6 +10,8 @@ from tensorplug_simt.grids import per_element
 from tensorplug_simt.program import Kernel, Launch, Program, Region, launch, region, scratch
 
 TEXT = "tensorplug_opencl:kernels/product.cl"
+ROWS_OF = ("tensorplug_opencl:kernels/rows.cl",)
+"""A part of kernels that multiply: which rows they have."""
 PACK = Kernel("pack", TEXT, ("x", "y"), ("y",), (("count", "uint"),), reusable=True)
 QUANTISE = Kernel("quantise", TEXT, ("x", "y"), ("y",), (("count", "uint"),), reusable=True)
 LISTS = Kernel("expert_lists", TEXT, ("ids", "lists", "y"), ("lists", "y"), (("experts", "int"),))

@@ -167,21 +167,6 @@ DEVICE void words(bytes b, int n, int j, const head* h, uint16* low, uint16* hig
 #define HIGH_FACTORS LOW_FACTORS
 #endif
 
-#ifdef EXPERTS
-#define W_ROW(n) ROW(w, n, expert, 0)
-#define X_ROW ROW(x, GROUP_Z % p.y.ne[1] % p.x.ne[1], GROUP_Z / p.y.ne[1], 0)
-#define Y_ROW ROW(y, GROUP_Z % p.y.ne[1], GROUP_Z / p.y.ne[1], 0)
-#else
-#define W_ROW(n) ROW(w, n, i2 / p.repeat2, i3 / p.repeat3)
-#define X_ROW ROW(x, 0, i2, i3)
-#define Y_ROW ROW(y, 0, i2, i3)
-#endif
-
-DEVICE float sum16(float16 v) {
-  const float8 a = v.lo + v.hi;
-  const float4 b = a.lo + a.hi;
-  return (b.x + b.y) + (b.z + b.w);
-}
 
 //: stream
 // An item reads its rows as AT_ONCE streams: those that are far apart are fetched ahead. Processors
@@ -252,7 +237,7 @@ DEVICE void prepare(const float16* low, const float16* high, LOCAL float16* to) 
   const float4 most4 = fmax(most8.lo, most8.hi);
   const float largest = fmax(fmax(most4.x, most4.y), fmax(most4.z, most4.w));
   // Numbers so small that their inverse is none count as 0.
-  const float scale = largest / 127.0f + sum16(odd);
+  const float scale = largest / 127.0f + sum_of_lanes(odd);
   const float inverse = largest > 1e-30f ? 127.0f / largest : 0.0f;
   round_half(low, scale, inverse, to);
   round_half(high, scale, inverse, to + 1);
@@ -333,17 +318,13 @@ DEVICE void add(bytes b, int n, int j, const head* h, LOCAL const float16* x, fl
 KERNEL_HEAD {
   LOCAL float16 prepared[DEPTH / 128 * PREPARED];
   const int first = GROUP_X * p.rows, last = min(first + p.rows, p.w.ne[1]);
-#ifdef EXPERTS
-  const int expert = *(GLOBAL const int*)AT(ids, GROUP_Z % p.y.ne[1], GROUP_Z / p.y.ne[1], 0, 0);
-  if (expert < 0 || expert >= p.w.ne[2]) {
-    for (int row = first; row < last; row++) ((GLOBAL float*)Y_ROW)[row] = 0.0f;
+  MATRIX
+  if (!IS_EXPERT) {
+    for (int row = first; row < last; row++) ((GLOBAL float*)Y_ROW(0))[row] = 0.0f;
     return;
   }
-#else
-  const int i2 = GROUP_Z % p.x.ne[2], i3 = GROUP_Z / p.x.ne[2];
-#endif
-  GLOBAL const float* x = (GLOBAL const float*)X_ROW;
-  GLOBAL float* y = (GLOBAL float*)Y_ROW;
+  GLOBAL const float* x = (GLOBAL const float*)X_ROW(0);
+  GLOBAL float* y = (GLOBAL float*)Y_ROW(0);
   const int span = (last - first + AT_ONCE - 1) / AT_ONCE;
   for (int start = 0; start < p.w.ne[0]; start += DEPTH, x += DEPTH) {
     const int depth = min(p.w.ne[0] - start, DEPTH);
@@ -372,7 +353,7 @@ KERNEL_HEAD {
 #endif
       EVERY(r, AT_ONCE) {
         const int n = row + r * span;
-        const float sum = sum16(sums[r][0] + sums[r][1]);
+        const float sum = sum_of_lanes(sums[r][0] + sums[r][1]);
         if (n < last) y[n] = start ? y[n] + sum : sum;
       }
     }

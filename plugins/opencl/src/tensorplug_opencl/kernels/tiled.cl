@@ -134,17 +134,6 @@ DEVICE float4 read4(bytes p) {
 }
 #endif
 
-// With EXPERTS, row `m` of `x` and `y` is that of a pair (i, t) of `ids`, and `w` that of an expert.
-#ifdef EXPERTS
-#define W_ROW(n) ROW(w, n, expert, 0)
-#define X_ROW(m) ROW(x, PAIR(m) % p.y.ne[1] % p.x.ne[1], PAIR(m) / p.y.ne[1], 0)
-#define Y_ROW(m) ROW(y, PAIR(m) % p.y.ne[1], PAIR(m) / p.y.ne[1], 0)
-#else
-#define W_ROW(n) ROW(w, n, i2 / p.repeat2, i3 / p.repeat3)
-#define X_ROW(m) ROW(x, m, i2, i3)
-#define Y_ROW(m) ROW(y, m, i2, i3)
-#endif
-
 //: row_product
 // Teams of lanes take ROWS rows of `w` at a time, and their lanes parts of them in turn, which they
 // multiply with COLS rows of `x`. A team is a sub-group, whatever its size, or else the group.
@@ -209,18 +198,11 @@ KERNEL_HEAD {
 #endif
   const int n = p.w.ne[1], length = p.w.ne[0];
   const int first = GROUP_X * GROUP_ROWS, last = min(first + GROUP_ROWS, n);
-#ifdef EXPERTS
-#define PAIR(m) GROUP_Z
-  const int columns = 1;
-  const int expert = *(GLOBAL const int*)AT(ids, PAIR(0) % p.y.ne[1], PAIR(0) / p.y.ne[1], 0, 0);
-  if (expert < 0 || expert >= p.w.ne[2]) {
+  MATRIX
+  if (!IS_EXPERT) {
     for (int i = first + ITEM_X; i < last; i += LOCAL_X) ((GLOBAL float*)Y_ROW(0))[i] = 0.0f;
     return;
   }
-#else
-  const int columns = p.x.ne[1];
-  const int i2 = GROUP_Z % p.x.ne[2], i3 = GROUP_Z / p.x.ne[2];
-#endif
   bytes x[COLS];
   EVERY(c, COLS) x[c] = X_ROW(min(c, columns - 1));
   for (int row = first + TEAM * ROWS; row < last; row += TEAMS * ROWS) {
@@ -265,17 +247,9 @@ KERNEL_HEAD {
   LOCAL float ws[DEPTH * W_STEP];
   LOCAL float xs[DEPTH * X_STEP];
   const int n = p.w.ne[1], length = p.w.ne[0], item = ITEM_X;
-#ifdef EXPERTS
-#define LIST(i) *(GLOBAL const int*)AT(lists, i, 0, 0, 0)
-#undef PAIR
-#define PAIR(m) LIST(p.w.ne[2] + 1 + start + (m))
-  const int expert = GROUP_Z, start = LIST(expert), rows = LIST(expert + 1) - start;
-#else
-  const int rows = p.x.ne[1];
-  const int i2 = GROUP_Z % p.x.ne[2], i3 = GROUP_Z / p.x.ne[2];
-#endif
+  MATRIX
   const int n0 = GROUP_X * TILE_N, m0 = GROUP_Y * TILE_M;
-  if (m0 >= rows) return;
+  if (m0 >= columns) return;
   const int a = item % ACROSS, b = item / ACROSS;
   float sums[ITEM_M][ITEM_N];
   EVERY(j, ITEM_M) EVERY(i, ITEM_N) sums[j][i] = 0.0f;
@@ -302,7 +276,7 @@ KERNEL_HEAD {
 #endif
     for (int u = item; u < TILE_M * DEPTH; u += ITEMS) {
       const int k = u % DEPTH, line = u / DEPTH;
-      bytes x = X_ROW(min(m0 + line, rows - 1));
+      bytes x = X_ROW(min(m0 + line, columns - 1));
       xs[k * X_STEP + line] = k0 + k < length ? load_x(x + (long)(k0 + k) * p.x.nb[0]) : 0.0f;
     }
     LOCAL_BARRIER;
@@ -317,7 +291,7 @@ KERNEL_HEAD {
   }
   EVERY(j, ITEM_M) {
     const int m = m0 + b + j * DOWN;
-    if (m < rows) {
+    if (m < columns) {
       GLOBAL float* y = (GLOBAL float*)Y_ROW(m);
       EVERY(i, ITEM_N) {
         const int at = n0 + a + i * ACROSS;

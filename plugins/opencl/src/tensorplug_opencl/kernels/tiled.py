@@ -6,15 +6,15 @@ from typing import NamedTuple
 
 from tensorplug import dtypes
 from tensorplug.dtypes import DType
-from tensorplug_opencl.kernels.operands import Operands, packed, quantised
+from tensorplug_opencl.kernels.operands import ROWS_OF, Operands, packed, quantised
 from tensorplug_simt.facts import Facts
 from tensorplug_simt.program import Kernel, Launch, Program, blocks_of, launch
 
 TEXT = "tensorplug_opencl:kernels/tiled.cl"
 REPEATS = (("repeat2", "int"), ("repeat3", "int"))
 
-ROW_PRODUCT = Kernel("row_product", TEXT, ("w", "x", "ids", "y"), ("y",), REPEATS)
-TILE_PRODUCT = Kernel("tile_product", TEXT, ("w", "x", "lists", "y"), ("y",), REPEATS)
+ROW_PRODUCT = Kernel("row_product", TEXT, ("w", "x", "ids", "y"), ("y",), REPEATS, ROWS_OF)
+TILE_PRODUCT = Kernel("tile_product", TEXT, ("w", "x", "lists", "y"), ("y",), REPEATS, ROWS_OF)
 
 COLUMNS = (1, 2, 4, 8)
 """How many rows of `x` may meet a row of `w` at once."""

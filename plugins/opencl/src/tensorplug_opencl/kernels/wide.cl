@@ -234,23 +234,6 @@ DEVICE void part(bytes b, const head* h, int j, float16* lo, float16* hi) {
 #define REST_AT(row, k) load_w((row) + (long)(k) * w_bytes)
 #endif
 
-// With EXPERTS, row `m` of `x` and `y` is that of a pair (i, t) of `ids`, and `w` that of an expert.
-#ifdef EXPERTS
-#define W_ROW(n) ROW(w, n, expert, 0)
-#define X_ROW(m) ROW(x, PAIR(m) % p.y.ne[1] % p.x.ne[1], PAIR(m) / p.y.ne[1], 0)
-#define Y_ROW(m) ROW(y, PAIR(m) % p.y.ne[1], PAIR(m) / p.y.ne[1], 0)
-#else
-#define W_ROW(n) ROW(w, n, i2 / p.repeat2, i3 / p.repeat3)
-#define X_ROW(m) ROW(x, m, i2, i3)
-#define Y_ROW(m) ROW(y, m, i2, i3)
-#endif
-
-DEVICE float sum16(float16 v) {
-  const float8 a = v.lo + v.hi;
-  const float4 b = a.lo + a.hi;
-  return (b.x + b.y) + (b.z + b.w);
-}
-
 //: matvec
 // Up to COLS rows of `x` against `p.rows` rows of `w`, which an item reads from one end to the other
 // as AT_ONCE streams: decoding takes its time, and streams that are far apart are fetched ahead.
@@ -301,18 +284,11 @@ KERNEL_HEAD {
   const int last = min(first + p.rows, p.w.ne[1]);
   const int blocks = p.w.ne[0] / (32 * PARTS);
   GLOBAL const float* x[COLS];
-#ifdef EXPERTS
-#define PAIR(m) GROUP_Z
-  const int columns = 1;
-  const int expert = *(GLOBAL const int*)AT(ids, PAIR(0) % p.y.ne[1], PAIR(0) / p.y.ne[1], 0, 0);
-  if (expert < 0 || expert >= p.w.ne[2]) {
+  MATRIX
+  if (!IS_EXPERT) {
     for (int row = first; row < last; row++) ((GLOBAL float*)Y_ROW(0))[row] = 0.0f;
     return;
   }
-#else
-  const int columns = p.x.ne[1];
-  const int i2 = GROUP_Z % p.x.ne[2], i3 = GROUP_Z / p.x.ne[2];
-#endif
   EVERY(c, COLS) x[c] = (GLOBAL const float*)X_ROW(min(c, columns - 1));
   const int span = (last - first + AT_ONCE - 1) / AT_ONCE;
   for (int row = first; row < first + span; row++) {
@@ -332,7 +308,7 @@ KERNEL_HEAD {
       EVERY(c, COLS) {
         float16 all = sums[r][c][0];
         for (int i = 1; i < SUMS; i++) all += sums[r][c][i];
-        float sum = sum16(all);
+        float sum = sum_of_lanes(all);
         for (int rest = 0; k + rest < p.w.ne[0]; rest++) sum += REST_AT(w[r], rest) * x[c][k + rest];
         if (row + r * span < last && c < columns) ((GLOBAL float*)Y_ROW(c))[row + r * span] = sum;
       }
@@ -387,16 +363,8 @@ DEVICE void fill(LOCAL float* panel, bytes w, long step, int rows, int k0, int d
 KERNEL_HEAD {
   LOCAL float panel[DEPTH * 32];
   const int n = p.w.ne[1], length = p.w.ne[0];
-#ifdef EXPERTS
-#define LIST(i) *(GLOBAL const int*)AT(lists, i, 0, 0, 0)
-#undef PAIR
-#define PAIR(m) LIST(p.w.ne[2] + 1 + start + (m))
-  const int expert = GROUP_Z, start = LIST(expert), rows = LIST(expert + 1) - start;
-#else
-  const int rows = p.x.ne[1];
-  const int i2 = GROUP_Z % p.x.ne[2], i3 = GROUP_Z / p.x.ne[2];
-#endif
-  const int first = GROUP_Y * p.rows, last = min(first + p.rows, rows);
+  MATRIX
+  const int first = GROUP_Y * p.rows, last = min(first + p.rows, columns);
   const int end = min((GROUP_X + 1) * p.panels * 32, n);
   if (first >= last) return;
   for (int n0 = GROUP_X * p.panels * 32; n0 < end; n0 += 32) {
@@ -410,7 +378,7 @@ KERNEL_HEAD {
       }
       for (int m = first; m < last; m += ROWS) {
 #define START(i) \
-  GLOBAL const float* x##i = (GLOBAL const float*)X_ROW(min(m + i, rows - 1)) + k0; \
+  GLOBAL const float* x##i = (GLOBAL const float*)X_ROW(min(m + i, columns - 1)) + k0; \
   float16 a##i = 0.0f, b##i = 0.0f;
         EACH(START)
         for (int k = 0; k < depth; k++) {

@@ -1,8 +1,10 @@
 """Products of matrices on processors: items stream rows of weights."""
 
+from dataclasses import replace
+
 from tensorplug import dtypes
 from tensorplug.dtypes import DType
-from tensorplug_opencl.kernels.operands import Operands, packed
+from tensorplug_opencl.kernels.operands import ROWS_OF, Operands, packed
 from tensorplug_simt.facts import Facts
 from tensorplug_simt.program import Kernel, Launch, Program, blocks_of, launch
 
@@ -10,10 +12,11 @@ TEXT = "tensorplug_opencl:kernels/wide.cl"
 STREAM_TEXT = "tensorplug_opencl:kernels/stream.cl"
 REPEATS = (("repeat2", "int"), ("repeat3", "int"))
 
-MATVEC = Kernel("matvec", TEXT, ("w", "x", "ids", "y"), ("y",), (*REPEATS, ("rows", "int")))
-STREAM = Kernel("stream", STREAM_TEXT, MATVEC.buffers, MATVEC.writes, MATVEC.numbers)
+_ROWS = (*REPEATS, ("rows", "int"))
+MATVEC = Kernel("matvec", TEXT, ("w", "x", "ids", "y"), ("y",), _ROWS, ROWS_OF)
+STREAM = replace(MATVEC, name="stream", text=STREAM_TEXT)
 MATMUL = Kernel(
-    "matmul", TEXT, ("w", "x", "lists", "y"), ("y",), (*REPEATS, ("rows", "int"), ("panels", "int"))
+    "matmul", TEXT, ("w", "x", "lists", "y"), ("y",), (*_ROWS, ("panels", "int")), ROWS_OF
 )
 
 STREAMED: frozenset[DType] = frozenset(
