@@ -389,3 +389,11 @@ def test_place_in_a_closed_buffer_is_refused(null: NullDevice) -> None:
 
     with pytest.raises(FormatError, match="lies in buffer 3, which is not open here"):
         unpack_part(data, {3: buffer})
+
+
+def test_place_in_a_buffer_without_a_number_is_left_out(null: NullDevice) -> None:
+    (x,), _ = allocate([leaf("x", (4,), tp.F32)], null.buffer_type)
+
+    (found,) = unpack_part(pack_part(Part([tp.relu(x)]), lambda _: None), {}).leafs
+
+    assert found.place is None

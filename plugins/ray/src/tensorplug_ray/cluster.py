@@ -6,6 +6,7 @@ import ray
 
 from tensorplug.errors import DeviceError, OptionError
 from tensorplug_ray.config import OWN, Config, DeviceEntry
+from tensorplug_ray.link import first_line
 from tensorplug_ray.worker import Worker
 
 OWN_MEMORY = 256 << 20
@@ -23,8 +24,8 @@ def connect(config: Config) -> None:
         ray.init(address=config.address, log_to_driver=False, configure_logging=False, **own)
     except (ConnectionError, RuntimeError, ValueError, OSError) as error:
         raise DeviceError(
-            f"ray: cannot connect to the cluster at {config.address}: {error}; see `ray status` "
-            "there, and give both machines the same token"
+            f"ray: cannot connect to the cluster at {config.address}: {first_line(error)}; see "
+            "`ray status` there, and give both machines the same token and version of Ray"
         ) from error
 
 

@@ -5,6 +5,7 @@ from typing import Any
 
 from tensorplug.device import (
     Backend,
+    Buffer,
     BufferType,
     Device,
     DeviceType,
@@ -20,7 +21,7 @@ from tensorplug_ray.cluster import connect, start_actor
 from tensorplug_ray.config import Config, DeviceEntry
 from tensorplug_ray.identity import check_alike, identity
 from tensorplug_ray.link import Link
-from tensorplug_ray.memory import RayBufferType
+from tensorplug_ray.memory import RayBuffer, RayBufferType
 from tensorplug_ray.patterns import KNOWN
 from tensorplug_ray.questions import Questions
 from tensorplug_ray.stream import RayBackend
@@ -51,8 +52,15 @@ class RayDevice(Device):
         self.fusions: Sequence[Pattern] = [KNOWN[name] for name in self.facts["fusions"]]
 
     def _number(self, kind: BufferType) -> int | None:
-        own = isinstance(kind, RayBufferType) and kind.device is self
-        return kind.index if own and isinstance(kind, RayBufferType) else None
+        if isinstance(kind, RayBufferType) and kind.device is self:
+            return kind.index
+        return None
+
+    def number(self, buffer: Buffer) -> int | None:
+        """The number of a buffer of this device; None for other memory."""
+        if isinstance(buffer, RayBuffer) and buffer.link is self.link:
+            return buffer.number
+        return None
 
     @property
     def description(self) -> str:

@@ -46,16 +46,16 @@ class Link:
         """Name of the device."""
         return self.device.name
 
-    def call(self, method: str, *args: Any, **options: Any) -> Any:
+    def call(self, method: str, *args: Any) -> Any:
         """Call and wait. Raises the error of the actor."""
-        (answer,) = self.wait([self.start(method, *args, **options)])
+        (answer,) = self.wait([self.start(method, *args)])
         return answer
 
-    def start(self, method: str, *args: Any, **options: Any) -> Any:
+    def start(self, method: str, *args: Any) -> Any:
         """Call without waiting; returns the reference of the answer. Raises DeviceLost."""
         self.check()
         self.calls += 1
-        return getattr(self.actor, method).remote(*args, **options)
+        return getattr(self.actor, method).remote(*args)
 
     def post(self, method: str, *args: Any, size: int) -> None:
         """Call without waiting: later calls come after it, and the next wait raises its error."""
@@ -94,10 +94,10 @@ class Link:
         if isinstance(inner, exceptions.RayActorError):
             link = _links.get(str(getattr(inner, "actor_id", "") or ""), self)
             link.lost = True
-            found = DeviceLost(f"{link.name}: its actor is gone: {_first_line(inner)}")
+            found = DeviceLost(f"{link.name}: its actor is gone: {first_line(inner)}")
             found.devices = (link.device,)
             return found
-        return DeviceError(f"{self.name}: {type(inner).__name__}: {_first_line(inner)}")
+        return DeviceError(f"{self.name}: {type(inner).__name__}: {first_line(inner)}")
 
     def kill(self) -> None:
         """End the actor with everything it holds."""
@@ -116,5 +116,6 @@ def raised(failed: Failed) -> TensorplugError:
     return error
 
 
-def _first_line(error: Exception) -> str:
+def first_line(error: Exception) -> str:
+    """The first line of an error's text: Ray adds traces."""
     return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__

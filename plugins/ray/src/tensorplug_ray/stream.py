@@ -34,18 +34,21 @@ class RayPlan(Plan):
     def __init__(self, backend: "RayBackend", bound: Part) -> None:
         self.number = next_number()
         self._sent = bound
-        backend.device.link.call("plan", self.number, backend.number, pack_part(bound, _number))
+        data = pack_part(bound, backend.device.number)
+        backend.device.link.call("plan", self.number, backend.number, data)
         super().__init__(backend, bound)
 
     def _run(self) -> None:
         self.backend.queue("run", self.number)
 
     def _rebind(self) -> None:
-        whole = not self.bound.same_tensors(self._sent)
-        data = (pack_part if whole else pack_places)(self.bound, _number)
+        link, number = self.backend.device.link, self.backend.device.number
         self.backend.flush()
-        self.backend.device.link.call("rebind", self.number, data, whole=whole)
-        self._sent = self.bound
+        if self.bound.same_tensors(self._sent):
+            link.call("move", self.number, pack_places(self.bound, number))
+        else:
+            link.call("rebind", self.number, pack_part(self.bound, number))
+            self._sent = self.bound
 
     def _close(self) -> None:
         self.backend.device.link.cast("drop", self.number)

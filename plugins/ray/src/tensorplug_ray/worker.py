@@ -273,13 +273,16 @@ class Worker:
         self._plans[number] = self._open_stream(stream).backend.plan(part)
 
     @answering
-    def rebind(self, number: int, data: bytes, *, whole: bool) -> None:
-        """Use a plan for other places, or for another part of the same structure."""
+    def rebind(self, number: int, data: bytes) -> None:
+        """Use a plan for another part of the same structure."""
+        part = unpack_part(data, self._buffers, patterns=KNOWN.values())
+        self._plan(number).rebind(part)
+
+    @answering
+    def move(self, number: int, data: bytes) -> None:
+        """Use a plan for other places."""
         plan = self._plan(number)
-        if whole:
-            plan.rebind(unpack_part(data, self._buffers, patterns=KNOWN.values()))
-        else:
-            plan.rebind(unpack_places(data, plan.bound, self._buffers))
+        plan.rebind(unpack_places(data, plan.bound, self._buffers))
 
     @answering
     def drop(self, number: int) -> None:

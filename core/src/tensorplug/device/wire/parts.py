@@ -16,8 +16,11 @@ from tensorplug.graph.bindings import Bindings
 from tensorplug.graph.graph import readers_of
 from tensorplug.graph.tensor import Place, Tensor
 
-Numbered = Callable[[Buffer], int]
-"""A function that gives the number by which the reader finds a buffer."""
+Numbered = Callable[[Buffer], int | None]
+"""A function that gives the number by which the reader finds a buffer, None if the reader has none.
+
+A tensor in a buffer without a number has no place for the reader, and the work must not read it.
+"""
 
 
 def pack_part(part: Part, number: Numbered) -> bytes:
@@ -40,7 +43,7 @@ def pack_part(part: Part, number: Numbered) -> bytes:
             "outputs": [index[t] for t in part.outputs],
             "groups": [[g.pattern.name, dict(n)] for g, n in zip(part.groups, named, strict=True)],
             "stages": [len(stage) for stage in part.stages],
-            "homes": [[i, number(home.buffer), home.offset] for i, home in homes],
+            "homes": _numbered(homes, number),
             "places": _places(part, index, number),
         },
     )
@@ -86,7 +89,12 @@ def _tensors_of(part: Part) -> list[Tensor]:
 
 def _places(part: Part, index: Mapping[Tensor, int], number: Numbered) -> list[list[int]]:
     named = ((i, part.bindings.where(t)) for t, i in index.items() if part.bindings.names(t))
-    return [[i, number(place.buffer), place.offset] for i, place in named]
+    return _numbered(named, number)
+
+
+def _numbered(places: Iterable[tuple[int, Place]], number: Numbered) -> list[list[int]]:
+    found = ((i, number(place.buffer), place.offset) for i, place in places)
+    return [[i, buffer, offset] for i, buffer, offset in found if buffer is not None]
 
 
 class _Reader(TensorReader):
