@@ -482,9 +482,9 @@ KNOWN = ", ".join(sorted(PRE_TYPES))
         (bpe, change("model", 3), f"model: must be a string, not int; {DAMAGED}"),
         (
             bpe,
-            change("model", "bert"),
-            "model: 'bert' is an unknown kind of tokenizer; known are gpt2, llama; use a model "
-            "with one of these",
+            change("model", "rwkv"),
+            "model: 'rwkv' is an unknown kind of tokenizer; known are bert, gpt2, llama, t5; use a "
+            "model with one of these",
         ),
         (
             bpe,
