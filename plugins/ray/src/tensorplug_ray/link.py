@@ -37,6 +37,7 @@ class Link:
         self.actor = actor
         self.lost = False
         self.calls = 0
+        self._posting = threading.Lock()
         self._posted: list[Any] = []
         self._posted_bytes = 0
         _links[actor._actor_id.hex()] = self
@@ -59,8 +60,10 @@ class Link:
 
     def post(self, method: str, *args: Any, size: int) -> None:
         """Call without waiting: later calls come after it, and the next wait raises its error."""
-        self._posted.append(self.start(method, *args))
-        self._posted_bytes += size
+        reference = self.start(method, *args)
+        with self._posting:
+            self._posted.append(reference)
+            self._posted_bytes += size
         if self._posted_bytes > MOST_POSTED:
             self.wait(())
 
@@ -72,7 +75,8 @@ class Link:
 
     def wait(self, references: Sequence[Any]) -> list[Any]:
         """Wait for answers. Raises the first error among them, and DeviceLost."""
-        posted, self._posted, self._posted_bytes = self._posted, [], 0
+        with self._posting:
+            posted, self._posted, self._posted_bytes = self._posted, [], 0
         try:
             found = ray.get([*posted, *references])
         except exceptions.RayError as error:

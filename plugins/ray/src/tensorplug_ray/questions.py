@@ -13,7 +13,7 @@ from tensorplug.device.wire import pack_part, unpack_part
 from tensorplug.errors import FormatError, GraphError, Refusal, Unsupported
 from tensorplug.fusion.formulas import Group
 from tensorplug.graph.bindings import Bindings
-from tensorplug.graph.tensor import Place, Tensor
+from tensorplug.graph.tensor import Place, Tensor, leaf
 from tensorplug_ray.patterns import KNOWN
 
 ELSEWHERE = 0
@@ -55,7 +55,7 @@ class Questions:
         """The reason why the device does not compute a node or a group."""
         try:
             reason = self._answer("refuses", _part_of(work), source_types)
-        except GraphError as error:
+        except (GraphError, FormatError) as error:  # a function, or an op that is unknown there
             return Refusal(str(error))
         return None if reason is None else Refusal(reason)
 
@@ -68,8 +68,9 @@ class Questions:
         made = Part(() if tensor.is_leaf or tensor.is_view else (tensor,), outputs=(tensor,))
         try:
             return self._answer(what, made, {}, memory)
-        except GraphError:  # it calls a Python function: only its layout matters
-            return self._answer(what, Part((), outputs=(tensor,)), {}, memory)
+        except (GraphError, FormatError):  # as in `refusal`; its sizes are known all the same
+            plain = leaf(tensor.name, tensor.shape, tensor.dtype)
+            return self._answer(what, Part((), outputs=(plain,)), {}, memory)
 
     def _answer(
         self, what: str, part: Part, source_types: Mapping[Tensor, BufferType], memory: int = 0

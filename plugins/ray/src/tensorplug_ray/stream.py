@@ -33,7 +33,7 @@ class RayPlan(Plan):
 
     def __init__(self, backend: "RayBackend", bound: Part) -> None:
         self.number = next_number()
-        self._sent = bound
+        self._sent = bound.bind(Bindings())  # its memory may be closed
         data = pack_part(bound, backend.device.number)
         backend.device.link.call("plan", self.number, backend.number, data)
         super().__init__(backend, bound)
@@ -48,7 +48,7 @@ class RayPlan(Plan):
             link.call("move", self.number, pack_places(self.bound, number))
         else:
             link.call("rebind", self.number, pack_part(self.bound, number))
-            self._sent = self.bound
+            self._sent = self.bound.bind(Bindings())
 
     def _close(self) -> None:
         self.backend.device.link.cast("drop", self.number)
@@ -302,10 +302,14 @@ class _Flusher:
         while self._wake.wait():
             self._wake.clear()
             time.sleep(TICK)
-            with LOCK:
-                streams, self._streams = self._streams, WeakSet()
-                for stream in streams:
-                    stream.flush()
+            self._flush()
+
+    def _flush(self) -> None:
+        """Send now. A call of its own: between ticks the thread must keep no stream alive."""
+        with LOCK:
+            streams, self._streams = self._streams, WeakSet()
+            for stream in streams:
+                stream.flush()
 
 
 FLUSHER = _Flusher()
