@@ -18,7 +18,7 @@ from tensorplug_llm.stream import Stream
 STATUS = Path("/proc/self/status")
 REQUESTS, WARM = 5000, 2500
 """Texts of the whole test, and those after which memory is measured first."""
-GROWTH = 2 << 20
+GROWTH = 8 << 20
 """Bytes that may come after that; a page of each text would be 80 MB."""
 AT_ONCE = 20
 KINDS = 40
