@@ -88,26 +88,38 @@ Held = tuple[DType, type[Operand]]
 
 
 class Places:
-    """Where the tensors of a plan lie; what is known of one holds while its place is the same."""
+    """Where the tensors of a plan lie; what is known of one holds while its place is the same.
+
+    Known are only tensors of the last bindings, so that a plan keeps no earlier graph alive.
+    """
 
     def __init__(self) -> None:
         self._bindings = Bindings()
         self._open: set[Buffer] = set()
         self._starts: dict[Tensor, tuple[Place, int]] = {}
         self._held: dict[Tensor, tuple[Place, Held]] = {}
+        self._last_starts = self._starts
+        self._last_held = self._held
 
-    def take(self, bindings: Bindings) -> None:
+    def begin(self, bindings: Bindings) -> None:
         """Look at other bindings from now on."""
         self._bindings = bindings
         self._open.clear()
+        self._last_starts, self._starts = self._starts, {}
+        self._last_held, self._held = self._held, {}
+
+    def end(self) -> None:
+        """Forget the tensors that were not asked for since `begin`."""
+        self._last_starts, self._last_held = self._starts, self._held
 
     def held(self, tensor: Tensor, look: Look) -> Held:
         """What `tensor` lies in memory as: `look` says it of tensors that are new or have moved."""
         place = self._bindings.where(tensor)
-        known = self._held.get(tensor)
+        known = self._last_held.get(tensor)
         if known is None or known[0] is not place:
             operand = look(tensor)
-            known = self._held[tensor] = place, (operand.dtype, type(operand))
+            known = place, (operand.dtype, type(operand))
+        self._held[tensor] = known
         return known[1]
 
     def start(self, tensor: Tensor) -> int:
@@ -116,9 +128,10 @@ class Places:
         if place.buffer not in self._open:
             place.buffer.check_open()
             self._open.add(place.buffer)
-        known = self._starts.get(tensor)
+        known = self._starts.get(tensor) or self._last_starts.get(tensor)
         if known is None or known[0] is not place:
-            known = self._starts[tensor] = place, self._find(tensor, place)
+            known = place, self._find(tensor, place)
+        self._starts[tensor] = known
         return known[1]
 
     def _find(self, tensor: Tensor, place: Place) -> int:
@@ -165,13 +178,14 @@ class NativePlan(CPUPlan):
         look = looking(bindings)
         # Weights may lie expanded to f32, or in panels: they are not what they seem.
         leafs = (t for t in bound.leafs if t.size and not t.splits_blocks and bindings.has(t))
-        self._places.take(bindings)
+        self._places.begin(bindings)
         planned = bound.work, [self._places.held(t, look) for t in leafs]
         with np.errstate(all="ignore"):
             if planned == self._planned:
                 self._move(look)
             else:
                 self._stretches, self._planned = self._encode(bound.work, look), planned
+        self._places.end()
 
     def _move(self, look: Look) -> None:
         """Keep all programs and take the new addresses."""
