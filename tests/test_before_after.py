@@ -172,6 +172,7 @@ def test_other_checkout_is_removed(script, monkeypatch):
     assert len(git(script.ROOT, "worktree", "list").splitlines()) == 1
 
 
+@pytest.mark.skipif(shutil.which("uv") is None, reason="uv is not on PATH")
 def test_unknown_commit_is_named(script):
     with (
         pytest.raises(SystemExit, match="before_after: there is no commit 'nowhere': fatal"),

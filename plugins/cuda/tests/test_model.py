@@ -122,7 +122,7 @@ def test_rounded_activations_move_logits_by_some_percent(stream, written, name):
 def test_tensor_cores_say_the_same_tokens(devices, written, monkeypatch, name):
     monkeypatch.setenv("TENSORPLUG_CUDA_ACTIVATIONS", "f32")
     # The limit below was set for two batches of 16 tokens; llama-q8_0 in one of 24 is 0.0146 away.
-    monkeypatch.setattr("tensorplug_llm.shapes.BATCHES", (16,))
+    monkeypatch.setattr("tensorplug_llm.shapes.ONE_TEXT", (16,))
     case, found = written(name), {}
     for way in ("f32", "tensor"):
         monkeypatch.setenv("TENSORPLUG_CUDA_PRODUCTS", way)

@@ -14,7 +14,7 @@ from tensorplug_llm.cache import PAGE, PagePool, pages_of
 from tensorplug_llm.prefixes import Match, Prefixes
 from tensorplug_llm.runner import Logits, Runner
 from tensorplug_llm.sampling import Sampled, Sampler
-from tensorplug_llm.shapes import ENDING, MIXED, batch, size_for
+from tensorplug_llm.shapes import ENDING, MIXED, size_for
 from tensorplug_llm.step import Reading
 from tensorplug_llm.tokenizer import StreamDecoder
 
@@ -268,7 +268,7 @@ class Batcher:
         self.running.sort()
         unread = sum(text.unread for text in self.running if text.unread > 1)
         is_mixed = any(text.unread == 1 for text in self.running)
-        left = self._pace.tokens if is_mixed else batch(unread)
+        left = self._pace.tokens if is_mixed else self.runner.shapes.batch(unread)
         ending = ENDING if is_mixed else len(self.running)
         found = []
         for text in list(self.running):
@@ -339,7 +339,7 @@ class Batcher:
         for text in self.running:
             first = 0
             while first < text.read:
-                last = first + batch(text.read - first)
+                last = first + self.runner.shapes.batch(text.read - first)
                 self.runner.run([Reading(text.ids[first:last], first, text.pages, wanted=0)])
                 first = last
 

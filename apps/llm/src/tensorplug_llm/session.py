@@ -10,7 +10,6 @@ from tensorplug.device import Resource
 from tensorplug.errors import OptionError
 from tensorplug_llm.cache import pages_of
 from tensorplug_llm.runner import Logits, Runner
-from tensorplug_llm.shapes import ONE_TEXT, batch
 from tensorplug_llm.step import Reading
 
 if TYPE_CHECKING:
@@ -77,7 +76,7 @@ class Session(Resource):
         self.check(ids)
         most = MOST_LOGITS // self.model.hparams.vocabulary
         while len(ids):
-            size = min(batch(len(ids), ONE_TEXT), max(most, 1))
+            size = min(self.runner.shapes.batch(len(ids)), max(most, 1))
             part, ids = ids[:size], ids[size:]
             yield self._run(part, wanted=len(part))
 
@@ -100,7 +99,7 @@ class Session(Resource):
     def _read(self, ids: Sequence[int]) -> Logits:
         logits = NONE
         while len(ids):
-            size = batch(len(ids), ONE_TEXT)
+            size = self.runner.shapes.batch(len(ids))
             part, ids = ids[:size], ids[size:]
             logits = self._run(part)
         return logits

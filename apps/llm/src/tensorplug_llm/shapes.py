@@ -26,8 +26,8 @@ def size_for(count: int, sizes: Sequence[int]) -> int:
     return next((size for size in sizes if size >= count), sizes[-1])
 
 
-def batch(count: int, sizes: Sequence[int] = BATCHES) -> int:
-    """How many of `count` tokens of prompts a pass reads that reads nothing else.
+def batch(count: int, sizes: Sequence[int]) -> int:
+    """How many of `count` tokens of prompts a pass of one of `sizes` reads.
 
     All of them where few tokens, or an eighth of the pass, are padding; else as many as fill it.
     """
@@ -52,6 +52,10 @@ class Shapes:
         self._reaches = reaches(rows)
         self._prompt_reaches = self._reaches[::-2][::-1]
         self._rows = rows
+
+    def batch(self, count: int) -> int:
+        """How many of `count` tokens of prompts a pass reads that reads nothing else."""
+        return batch(count, self._batches)
 
     def of(self, readings: Sequence[Reading]) -> Shape:
         """The shape of a pass over these readings."""
