@@ -501,6 +501,19 @@ def test_an_unloaded_backend_is_gone_until_it_is_loaded_again(shelf):
     assert registry.device("acme") is not old
 
 
+def test_load_asks_a_backend_again_that_was_not_supported(registry):
+    answers = iter([tp.Refusal("no driver"), 1])
+    plugin = plugin_of(Kind("acme:0"))
+    plugin.tensorplug_score = tp.hookimpl(lambda: next(answers))
+    registry.register(plugin, "acme")
+    (before,) = registry.load_all().candidates
+    assert before.state is State.UNSUPPORTED
+
+    found = registry.load("acme")
+
+    assert (found.state, found.reason) == (State.AVAILABLE, "")
+
+
 def test_unloading_one_variant_lets_the_next_stand_for_the_name(shelf):
     offer(shelf, "acme-plain", 5)
     offer(shelf, "acme-simd", 20)

@@ -100,3 +100,25 @@ def exists(pid):
     except ProcessLookupError:
         return False
     return True
+
+
+CONNECTING = """
+import tensorplug as tp, tensorplug_ray
+tp.load_all()
+(first,) = tensorplug_ray.connect(devices=["cpu?threads=1"])
+with first.open():
+    try:
+        tensorplug_ray.connect(devices=["cpu?threads=2"])
+    except tp.errors.LiveChildren:
+        print("open")
+second, third = tensorplug_ray.connect(devices=["cpu?threads=1", "cpu?threads=2"])
+print(first.closed, second.closed, tp.devices_of("ray") == (second, third))
+"""
+
+
+def test_program_may_connect_after_it_loaded_all_and_connect_again():
+    done = subprocess.run(
+        [sys.executable, "-c", CONNECTING], capture_output=True, text=True, check=True
+    )
+
+    assert done.stdout.splitlines() == ["open", "True False True"]

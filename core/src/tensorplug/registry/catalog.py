@@ -167,10 +167,10 @@ class Catalog:
                 self._note(f"{found.distribution}: its ops, {module}, are missing: {why}")
 
     def reload(self, name: str) -> None:
-        """Like `load`, and load again what the program unloaded."""
+        """Like `load`, and load again what the program unloaded and what was not supported."""
         self.scan()
         for slot in self.slots(name):
-            if slot.unloaded:
+            if slot.unloaded or slot.candidate.state is State.UNSUPPORTED:
                 slot.unloaded = False
                 slot.candidate = replace(slot.candidate, state=State.FOUND, reason="")
         self.load(name)

@@ -82,6 +82,7 @@ class Registry:
     def load(self, name: str) -> Candidate:
         """Load one backend, `name` or `name@distribution`, also after `unload()`.
 
+        A backend that was not supported is asked again: a driver or a setting may be there now.
         Raises BackendNotFound, or BackendUnavailable with the cause chained.
         """
         spec = parse_spec(name)

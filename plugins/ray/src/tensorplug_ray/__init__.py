@@ -21,8 +21,11 @@ def connect(
     """Connect to a cluster and return its devices, which `tensorplug.open("ray:0")` finds too.
 
     Each of `devices` is a device string, or a table as in a configuration file: `open`, and `node`,
-    `resources`, `labels` or `gpus`. Raises OptionError, BackendUnavailable.
+    `resources`, `labels` or `gpus`. Devices of an earlier call are closed. Raises OptionError,
+    BackendUnavailable, and LiveChildren while streams or memory of such devices are open.
     """
-    config.choose(Config(config.entries(devices, "connect"), address, insecure, models))
+    chosen = Config(config.entries(devices, "connect"), address, insecure, models)
+    tensorplug.unload("ray")
+    config.choose(chosen)
     tensorplug.load("ray")
     return tensorplug.devices_of("ray")
