@@ -22,7 +22,7 @@ def connect(
 
     Each of `devices` is a device string, or a table as in a configuration file: `open`, and `node`,
     `resources`, `labels` or `gpus`. Devices of an earlier call are closed. Raises OptionError,
-    BackendUnavailable, and LiveChildren while streams or memory of such devices are open.
+    BackendUnavailable, and LiveChildren while streams or memory of theirs are open.
     """
     chosen = Config(config.entries(devices, "connect"), address, insecure, models)
     tensorplug.unload("ray")
