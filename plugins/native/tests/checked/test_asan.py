@@ -45,7 +45,9 @@ def run(built: Path, level: str, *arguments: str) -> None:
 
 @pytest.mark.parametrize("level", library().levels)
 def test_kit_touches_no_memory_of_others(built, level):
-    run(built, level, *KIT, "-m", "not slow and not long", "--tensorplug-tier=smoke")
+    # AddressSanitizer holds freed memory for a while, to watch it.
+    chosen = ("-m", "not slow and not long", "-k", "not hold_no_memory")
+    run(built, level, *KIT, *chosen, "--tensorplug-tier=smoke")
 
 
 @pytest.mark.parametrize(
