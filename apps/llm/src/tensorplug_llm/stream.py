@@ -4,7 +4,7 @@ import contextlib
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from tensorplug_llm.sampling import Sampled
@@ -100,6 +100,14 @@ class Stream:
         """What `ready` returns, for threads."""
         self._await()
         return self._taken()
+
+    def pieces(self) -> Iterator[tuple[list[Sampled], str]]:
+        """What `take` returns, until the text has ended."""
+        sampled, piece = self.take()
+        while sampled:
+            yield sampled, piece
+            sampled, piece = self.take()
+        yield [], piece
 
     def _await(self) -> None:
         """Wait until there are tokens or the text has ended, as `_arrival` does."""

@@ -76,13 +76,9 @@ class Conversation:
         stream = self.engine.submit(ids, self.params)
         parts: list[str] = []
         try:
-            sampled, piece = stream.take()
-            while sampled:
+            for _, piece in stream.pieces():
                 parts.append(piece)
                 write(piece)
-                sampled, piece = stream.take()
-            parts.append(piece)
-            write(piece)
         except KeyboardInterrupt:
             stream.cancel()
             write(" [stopped]")

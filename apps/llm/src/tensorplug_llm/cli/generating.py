@@ -95,14 +95,10 @@ class Result:
 
     def pieces(self) -> Iterator[str]:
         """The text, as it comes."""
-        sampled, piece = self.stream.take()
-        while sampled:
+        for sampled, piece in self.stream.pieces():
             self.sampled += sampled
             self.text += piece
             yield piece
-            sampled, piece = self.stream.take()
-        self.text += piece
-        yield piece
 
 
 def _save_graph(model: LanguageModel, file: Path, kv: tp.DType | None) -> None:
