@@ -226,11 +226,10 @@ def _busy(pieces: Sequence[Work]) -> Mapping[Place, float]:
 class _Text:
     """The work of one text: what is still to be done in its present round."""
 
-    def __init__(self, pieces: Sequence[Work]) -> None:
+    def __init__(self, pieces: Sequence[Work], followers: Sequence[Sequence[int]]) -> None:
         self.pieces = pieces
         self.rounds = 0
-        self._followers = _followers(pieces)
-        self.begin(0.0)
+        self._followers = followers
 
     def begin(self, now: float) -> list[tuple[float, int]]:
         """Start a round; returns the work that is ready, each with its time."""
@@ -262,7 +261,9 @@ class _Text:
 
 def _served(programs: Sequence[Sequence[Work]], rounds: int) -> list[float]:
     """The seconds at which the texts have done each of their rounds."""
-    texts = [_Text(pieces) for pieces in programs]
+    unlike = {id(pieces): pieces for pieces in programs}
+    followers = {key: _followers(pieces) for key, pieces in unlike.items()}
+    texts = [_Text(pieces, followers[id(pieces)]) for pieces in programs]
     order = count()
     queue = [(now, next(order), t, i) for t in texts for now, i in t.begin(0.0)]
     free: dict[Place, float] = {}
