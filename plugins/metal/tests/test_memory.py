@@ -140,7 +140,10 @@ def test_tensor_that_fits_no_part_is_refused():
 def test_tensors_of_a_region_beyond_the_largest_buffer_are_computed_on(devices, machine):
     machine.gpus[0].max_buffer = 4 * PAGE
     (device,) = devices()
-    data = np.arange(10 * PAGE // 4, dtype=np.float32)
+    raw = np.empty(12 * PAGE, np.uint8)
+    begin = -raw.ctypes.data % PAGE + 64  # not at a page: one more buffer is needed
+    data = raw[begin : begin + 10 * PAGE].view(np.float32)
+    data[:] = np.arange(data.size)
     count = PAGE // 4
     with device, device.open() as stream, device.import_host(data, largest_tensor=PAGE) as buffer:
         views = len(buffer.views)
