@@ -4,7 +4,15 @@ import numpy as np
 import pytest
 
 import tensorplug as tp
-from tensorplug.device import BufferType, BufferUsage, HostBuffer, Memory, MultiBuffer, as_bytes
+from tensorplug.device import (
+    BufferType,
+    BufferUsage,
+    HostBuffer,
+    Memory,
+    MultiBuffer,
+    UnallocatedBuffer,
+    as_bytes,
+)
 from tensorplug.device.buffer import human
 from tensorplug.device.moving import copy_bytes
 from tensorplug.errors import BufferTooLarge, NotAllocated, ShapeError
@@ -317,6 +325,14 @@ def test_read_only_host_memory_is_not_written(null: NullDevice, use) -> None:
         use(buffer)
 
     assert buffer.read(0, 4).tobytes() == b"file"
+
+
+def test_a_buffer_without_memory_can_be_filled_and_not_read(null: NullDevice) -> None:
+    with UnallocatedBuffer(null.buffer_type, 64) as buffer:
+        buffer.fill(0)
+
+        with pytest.raises(NotAllocated, match="nothing can be read from it"):
+            buffer.read(0, 8)
 
 
 def test_arrays_of_a_closed_host_buffer_stay_valid(null: NullDevice) -> None:

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 import tensorplug as tp
 from tensorplug.cli import app
 from tensorplug.device import Tensor, allocate
-from tensorplug.errors import FormatError, OptionError, OutOfMemory
+from tensorplug.errors import FormatError, NotAllocated, OptionError, OutOfMemory
 from tensorplug.graph.tensor import leaf
 from tensorplug.inspect import graphfile
 from tensorplug.inspect.simulation.devices import PaperDevice
@@ -349,5 +349,5 @@ def test_devices_of_one_machine_need_no_link(model):
 def test_values_of_paper_memory_cannot_be_read():
     buffer = PaperDevice("p").buffer_type.alloc(64)
 
-    with pytest.raises(tp.Unsupported, match="memory on paper has no bytes"):
+    with pytest.raises(NotAllocated, match="only stands for memory"):
         buffer.write(0, np.zeros(4, np.uint8))

@@ -12,7 +12,7 @@ from tensorplug import Backend
 from tensorplug.errors import OptionError
 from tensorplug_llm import LanguageModel, load_model
 from tensorplug_llm.cli import app
-from tensorplug_llm.fit import Unallocated, extent, fit
+from tensorplug_llm.fit import extent, fit
 from tensorplug_llm.testing import tiny_models
 
 Write = Callable[..., Path]
@@ -73,11 +73,6 @@ def test_texts_at_the_same_time_have_caches_of_their_own(model_file: Write, cpu:
 
     row = one.devices[0].cache // (128 + 1)
     assert four.devices[0].cache == pytest.approx(row * (4 * 128 + 1), rel=0.02)
-
-
-def test_planned_buffers_cannot_be_read(cpu: Backend) -> None:
-    with Unallocated(cpu.buffer_type, 64) as buffer, pytest.raises(tp.errors.Closed):
-        buffer.read(0, 8)
 
 
 def test_an_encoder_has_no_context(tmp_path: Path, cpu: Backend) -> None:

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 import tensorplug as tp
 from tensorplug import Backend, DType, Graph, Scheduler, Tensor
-from tensorplug.device import Buffer, BufferType, BufferUsage, allocate
-from tensorplug.errors import Closed, OptionError, OutOfMemory
+from tensorplug.device import Buffer, BufferType, BufferUsage, UnallocatedBuffer, allocate
+from tensorplug.errors import OptionError, OutOfMemory
 from tensorplug.gguf import WeightMemory, WeightMode, open_gguf, weight_memory
 from tensorplug_llm.arch import Pass
 from tensorplug_llm.cache import PAGE, KVCache, cache_types, pages_of
@@ -114,24 +114,11 @@ def _largest(sizing: "_Sizing", most: int) -> int:
     return low * PAGE
 
 
-class Unallocated(Buffer):
-    """A buffer without memory: tensors in it can be planned with, and never computed."""
-
-    def _write(self, offset: int, data: memoryview) -> None:
-        raise Closed("a buffer that was only planned has no memory")
-
-    def _read(self, offset: int, out: memoryview) -> None:
-        raise Closed("a buffer that was only planned has no memory")
-
-    def _fill(self, offset: int, size: int, value: int) -> None:
-        """There is nothing to fill."""
-
-
 def _unallocated(memory: BufferType) -> Callable[[int, Sequence[Tensor]], Buffer]:
     """Makes buffers of weights for `allocate`."""
 
     def make(size: int, _tensors: Sequence[Tensor]) -> Buffer:
-        return Unallocated(memory, size, BufferUsage.WEIGHTS)
+        return UnallocatedBuffer(memory, size, BufferUsage.WEIGHTS)
 
     return make
 
@@ -189,7 +176,7 @@ class _Sizing:
         hp, layers = self._plan.hparams, self._plan.placement.layers
         homes = [backend.buffer_type for backend in layers]
         types = cache_types(layers, self._kv)
-        return KVCache((hp.key_row, hp.value_row), pages, homes, types, Unallocated)
+        return KVCache((hp.key_row, hp.value_row), pages, homes, types, UnallocatedBuffer)
 
     def _compute(self, cache: KVCache, pages: int, context: int) -> dict[str, int]:
         """Bytes of compute memory by buffer type: those of the pass with the most tokens."""

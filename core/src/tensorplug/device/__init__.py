@@ -33,6 +33,7 @@ from tensorplug.device.buffer import (
     HostBuffer,
     Layout,
     MultiBuffer,
+    UnallocatedBuffer,
     as_bytes,
 )
 from tensorplug.device.device import (
@@ -124,6 +125,7 @@ __all__ = [
     "SupportsThreads",
     "Tensor",
     "TensorplugError",
+    "UnallocatedBuffer",
     "Unsupported",
     "Watch",
     "allocate",

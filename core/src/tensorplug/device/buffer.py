@@ -354,6 +354,22 @@ class Buffer(Resource, ABC):
         return f"<{type(self).__name__} {self.type.name}, {state}>"
 
 
+class UnallocatedBuffer(Buffer):
+    """A buffer without memory: graphs whose tensors lie in it can be planned, and never run."""
+
+    def _write(self, offset: int, data: memoryview) -> None:
+        raise NotAllocated(f"{self!r}: only stands for memory; nothing can be written to it")
+
+    def _read(self, offset: int, out: memoryview) -> None:
+        raise NotAllocated(f"{self!r}: only stands for memory; nothing can be read from it")
+
+    def _fill(self, offset: int, size: int, value: int) -> None:
+        """There is nothing to fill."""
+
+    def _finish(self) -> None:
+        """No work uses it."""
+
+
 class ArrayBuffer(Buffer):
     """A buffer whose bytes are in a NumPy array of uint8, accessible only by transfers."""
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
-from tensorplug.device.buffer import Buffer, BufferType, BufferUsage
+from tensorplug.device.buffer import Buffer, BufferType, BufferUsage, UnallocatedBuffer
 from tensorplug.device.part import Part
 from tensorplug.device.wire import pack_part, unpack_part
 from tensorplug.errors import FormatError, GraphError, Refusal, Unsupported
@@ -125,32 +125,16 @@ class _Elsewhere(BufferType):
         raise Unsupported(f"{self.name}: is not here")
 
 
-class _StandIn(Buffer):
-    """A buffer that only says of which type it is."""
-
-    def _write(self, offset: int, data: memoryview) -> None:
-        raise Unsupported(f"{self!r}: has no memory")
-
-    def _read(self, offset: int, out: memoryview) -> None:
-        raise Unsupported(f"{self!r}: has no memory")
-
-    def _fill(self, offset: int, size: int, value: int) -> None:
-        raise Unsupported(f"{self!r}: has no memory")
-
-    def _finish(self) -> None:
-        """Do nothing: no work uses it."""
-
-
 class Answers:
     """Answers questions about a device; `stream` is a stream of it."""
 
     def __init__(self, stream: Any, types: Sequence[BufferType]) -> None:
         self._stream = stream
         self._types = types
-        self._standins: dict[int, Buffer] = {ELSEWHERE: _StandIn(_Elsewhere(), _HUGE)}
+        self._standins: dict[int, Buffer] = {ELSEWHERE: UnallocatedBuffer(_Elsewhere(), _HUGE)}
         for i, kind in enumerate(types):
             for usage in BufferUsage:
-                self._standins[number_of(i, usage)] = _StandIn(kind, _HUGE, usage)
+                self._standins[number_of(i, usage)] = UnallocatedBuffer(kind, _HUGE, usage)
 
     def answer(self, what: str, data: bytes, memory: int) -> Any:
         """Answer a question. Raises FormatError."""

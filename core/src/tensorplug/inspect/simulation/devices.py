@@ -15,6 +15,7 @@ from tensorplug.device import (
     Memory,
     Refusal,
     Tensor,
+    UnallocatedBuffer,
     Unsupported,
 )
 
@@ -24,22 +25,6 @@ class PaperBackend(Backend):
 
     def _compute(self, node: Tensor, bindings: Bindings) -> None:
         raise Unsupported(f"{self.name}: a device on paper computes nothing")
-
-
-class PaperBuffer(Buffer):
-    """A buffer without bytes."""
-
-    def _write(self, offset: int, data: memoryview) -> None:
-        raise Unsupported(f"{self.type.name}: memory on paper has no bytes")
-
-    def _read(self, offset: int, out: memoryview) -> None:
-        raise Unsupported(f"{self.type.name}: memory on paper has no bytes")
-
-    def _fill(self, offset: int, size: int, value: int) -> None:
-        raise Unsupported(f"{self.type.name}: memory on paper has no bytes")
-
-    def _close(self) -> None:
-        """Do nothing: there is nothing to free."""
 
 
 class PaperMemory(BufferType):
@@ -53,7 +38,7 @@ class PaperMemory(BufferType):
         self.is_host = is_host
 
     def _alloc(self, size: int, usage: BufferUsage) -> Buffer:
-        return PaperBuffer(self, size, usage)
+        return UnallocatedBuffer(self, size, usage)
 
 
 class PaperDevice(Device):
