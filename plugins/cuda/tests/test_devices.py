@@ -149,12 +149,13 @@ def test_stream_of_another_library_stays_open(device, machine):
     assert theirs.ptr in machine.queues
 
 
-def test_complete_sources_of_kernels_are_told_with_whose_they_are(device):
+def test_complete_sources_of_kernels_are_told_with_their_files(device):
     x = tp.input("x", (4, 64), tp.F32)
 
     (shared,) = device.kernel_texts(tp.scale(x, 2.0))
     (own,) = device.kernel_texts(tp.mul_mat(x, x))
 
-    assert (shared.name, shared.origin, shared.suffix) == ("scale", "shared", ".cu")
-    assert (own.name, own.origin) == ("warp_product", "own")
+    assert (shared.name, shared.suffix) == ("scale", ".cu")
+    assert shared.file == "tensorplug_simt/kernels/elementwise.k"
+    assert (own.name, own.file) == ("warp_product", "tensorplug_cuda/kernels/product.cu")
     assert 'extern "C" __global__ void tp_warp_product(' in own.source

@@ -10,7 +10,13 @@
 // MATVEC       matvec, matvec.h                one row; bias and unit    those of MUL_MAT with one row
 // ATTENTION    attention, attention.h          few tokens                attention_rows.h: score_keys, add_weighted
 //                                              many tokens               attention_blocks.h; product_tile.h
-// others       as in KERNELS, file of the op   any; rows                 in the same file
+// MAP JOIN MASK                             elements                  elementwise.h: map, join, mask
+// NORM REDUCE ORDER                         rows                      norm.h: norm; reduce.h: reduce, order
+// SOFT_MAX ROPE ROPE_TABLE                  rows                      soft_max.h: soft_max; rope.h: rope, rope_table
+// COPY REPEAT GET_ROWS                      elements, rows            copy.h: copy, repeat, get_rows
+// SET_ROWS ADD_ROWS                         rows                      copy.h: set_rows, add_rows
+// IM2COL COL2IM CONV_DW                     pixels                    conv.h: im2col, col2im, conv_dw
+// POOL                                      pixels                    conv.h: pool
 // Codes and scales by type: blocks.h and superblocks.h; as vectors product_bytes_units.h; in panels panel_codes.h.
 #include "attention.h"
 #include "check.h"

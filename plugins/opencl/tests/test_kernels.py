@@ -1,4 +1,4 @@
-"""The kernels as people see them: whose text, for which ops, and the complete sources."""
+"""The kernels as people see them: their files, their ops, and the complete sources."""
 
 import json
 
@@ -20,11 +20,11 @@ def listed(tmp_path) -> dict:
 
 
 @needs_driver
-def test_kernel_is_listed_with_its_ops_and_whose_text_it_is(listed):
+def test_kernel_is_listed_with_its_ops_and_its_file(listed):
     kernels = {kernel["name"]: kernel for kernel in listed["kernels"]}
 
-    assert kernels["matvec"]["origin"] == "own"
-    assert kernels["norm"]["origin"] == "shared"
+    assert kernels["matvec"]["file"] == "tensorplug_opencl/kernels/wide.cl"
+    assert kernels["norm"]["file"] == "tensorplug_simt/kernels/norm.k"
     assert kernels["norm"]["ops"] == ["l2_norm", "norm", "rms_norm"]
 
 
@@ -44,7 +44,10 @@ def test_one_op_shows_the_signatures_of_its_kernels_and_files_named_for_types(tm
 
     result = CliRunner().invoke(app, command)
 
-    assert "\nrows_taken(table, ids; int parts) -> y\n" in result.stdout
+    assert (
+        "\nrows_taken(table, ids; int parts) -> y\n  chosen by tensorplug_simt.families.rows."
+        in result.stdout
+    )
     assert len(list(tmp_path.glob("rows_taken-q8_0-*.cl"))) == 1
     assert len(list(tmp_path.glob("rows_taken-f16-*.cl"))) == 1
 

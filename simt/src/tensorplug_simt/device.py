@@ -122,10 +122,12 @@ class SimtDevice(Device):
     def kernel_texts(self, node: Tensor) -> Sequence[KernelText]:
         """The complete texts of the kernels that compute `node`; none where it is refused."""
         program = self.lower(node)
+        lowering = self.kernels.ops.get(node.op)
         return [
             KernelText(
                 launch.kernel.name,
-                "shared" if launch.kernel.text.startswith("tensorplug_simt:") else "own",
+                launch.kernel.file,
+                f"{lowering.__module__}.{lowering.__qualname__}" if lowering else "",
                 {role: dtype.name for role, dtype in launch.types.items()},
                 dict(launch.defines),
                 launch.kernel.signature,

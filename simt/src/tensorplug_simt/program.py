@@ -51,6 +51,11 @@ class Kernel:
         taken = f"{read}; {numbers}" if numbers else read
         return f"{self.name}({taken}) -> {', '.join(self.writes)}"
 
+    @property
+    def file(self) -> str:
+        """Where the text lies: `tensorplug_simt/kernels/norm.k`."""
+        return self.text.replace(":", "/")
+
     @cached_property
     def parameters(self) -> "np.dtype[np.void]":
         """The layout of the parameter block."""

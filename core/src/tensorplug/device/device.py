@@ -381,13 +381,14 @@ class SupportsHostImport(Protocol):
 class KernelText:
     """One compiled variant of a kernel, with its complete source.
 
-    `origin` is `own` for a kernel of the plugin and `shared` for a kernel of another distribution.
+    `file` is the text it is made from, `package/path`; `lowering` is the function that chose it.
     `types` (element types by role) and `defines` (constants) select the variant; `signature` names
     the arguments for readers.
     """
 
     name: str
-    origin: str
+    file: str
+    lowering: str
     types: Mapping[str, str]
     defines: Mapping[str, Any]
     signature: str

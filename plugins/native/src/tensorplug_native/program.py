@@ -74,7 +74,7 @@ class Layout(IntEnum):
 
 
 class Map(IntEnum):
-    """Functions of one element; `cpp/elementwise.h` has them in the same order."""
+    """Functions of one element; `MAPPINGS` of `cpp/functions.h` has them in the same order."""
 
     SQR = 0
     SQRT = 1

@@ -30,7 +30,8 @@ class Kernels:
             "kernels": [
                 {
                     "name": name,
-                    "origin": self._first(name).origin,
+                    "file": self._first(name).file,
+                    "lowering": self._first(name).lowering,
                     "ops": sorted(self.ops[name]),
                     "signature": self._first(name).signature,
                     "variants": {
@@ -46,14 +47,15 @@ class Kernels:
 
     def __str__(self) -> str:
         rows = [
-            (name, self._first(name).origin, str(len(variants)), ", ".join(sorted(self.ops[name])))
+            (name, self._first(name).file, str(len(variants)), ", ".join(sorted(self.ops[name])))
             for name, variants in sorted(self.variants.items())
         ]
         count = sum(len(variants) for variants in self.variants.values())
         total = f"{self.device}: {len(rows)} kernels in {count} variants"
-        signatures = [text.signature for text in map(self._first, sorted(self.variants))]
-        listed = table(("kernel", "text", "variants", "ops"), rows)
-        return "\n".join([*listed, "", *signatures, "", total])
+        texts = [self._first(name) for name in sorted(self.variants)]
+        chosen = [f"{text.signature}\n  chosen by {text.lowering}" for text in texts]
+        listed = table(("kernel", "file", "variants", "ops"), rows)
+        return "\n".join([*listed, "", *chosen, "", total])
 
     def dump(self, folder: Path) -> None:
         """Write the source of every variant into `folder`."""
@@ -62,7 +64,7 @@ class Kernels:
             for name, text in variants.items():
                 chosen = {**text.types, **text.defines}
                 defines = " ".join(f"{key}={value}" for key, value in sorted(chosen.items()))
-                head = f"// {text.signature}, {text.origin}: {defines}\n"
+                head = f"// {text.signature}, {text.file}: {defines}\n"
                 (folder / name).write_text(head + text.source, encoding="utf-8")
 
 

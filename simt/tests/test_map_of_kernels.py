@@ -1,0 +1,63 @@
+"""The map of README.md, "Find a kernel", is that of the code.
+
+`python simt/tests/test_map_of_kernels.py` writes it anew.
+"""
+
+import sys
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from tensorplug import Tensor
+from tensorplug_simt.facts import Facts
+from tensorplug_simt.lowering import SHARED, lower
+from tensorplug_simt.program import Kernel, Program
+from tensorplug_testing.cases import build
+from tensorplug_testing.tiers import select
+
+README = Path(__file__).parents[1] / "README.md"
+FIRST, LAST = "<!-- map of kernels -->\n", "<!-- end of the map -->\n"
+
+
+def mapped() -> str:
+    """The map as Markdown: families with their ops, and the sections of texts that they launch."""
+    ops, kernels = defaultdict(set), defaultdict(set)
+    for op, lowering in SHARED.items():
+        ops[lowering.__module__].add(op)
+    for module in ops:  # kernels that only other cases launch than those of the smoke tier
+        kernels[module] |= {v for v in vars(sys.modules[module]).values() if isinstance(v, Kernel)}
+    for node in (build(case).node for case in select("smoke", ops=sorted(SHARED))):
+        for wide in (False, True):
+            kernels[SHARED[node.op].__module__] |= launched(node, Facts(wide=wide))
+    lines = ["| ops | `families/` | `kernels/`: sections |\n", "|---|---|---|\n"]
+    for module in sorted(ops):
+        family = module.rpartition(".")[2]
+        texts = "; ".join(sections(kernels[module]))
+        lines.append(f"| {', '.join(sorted(ops[module]))} | `{family}.py` | {texts} |\n")
+    return "".join(lines)
+
+
+def launched(node: Tensor, facts: Facts) -> set[Kernel]:
+    program = lower(node, facts)
+    return {each.kernel for each in program.launches} if isinstance(program, Program) else set()
+
+
+def sections(kernels: Iterable[Kernel]) -> Iterator[str]:
+    """The sections by text: `sort.k: merge_parts, sort_part`."""
+    named = defaultdict(set)
+    for kernel in kernels:
+        named[Path(kernel.file).name].add(kernel.name)
+    for text, names in sorted(named.items()):
+        yield f"`{text}`: {', '.join(sorted(names))}"
+
+
+def test_map_of_kernels_is_that_of_the_code() -> None:
+    text = README.read_text(encoding="utf-8")
+
+    assert text.partition(FIRST)[2].partition(LAST)[0] == mapped(), f"run python {__file__}"
+
+
+if __name__ == "__main__":
+    before, _, rest = README.read_text(encoding="utf-8").partition(FIRST)
+    after = rest.partition(LAST)[2]
+    README.write_text(f"{before}{FIRST}{mapped()}{LAST}{after}", encoding="utf-8")
