@@ -11,7 +11,7 @@ import tensorplug as tp
 from tensorplug import meta, transfer
 from tensorplug.device import FileRange, Layout
 from tensorplug.errors import FormatError, OptionError
-from tensorplug.gguf import FileTensor, TensorFile, load_weights, map_file
+from tensorplug.gguf import FileTensor, TensorFile, load_weights, map_file, weight_memory
 from tensorplug.gguf.weights import SLAB_ROWS
 from tensorplug_testing.null import NullBuffer, NullBufferType, NullDevice
 
@@ -210,3 +210,53 @@ def test_remote_device_reads_weights_from_its_own_file(stored: MakeFile) -> None
 
     assert seen == [(name, file.find(name).offset, file.find(name).nbytes) for name in ARRAYS]
     assert bias.tolist() == ARRAYS["bias"].tolist()
+
+
+class Parts(TensorFile):
+    """Tensors of several files under one roof; those of `made` are made when they are read."""
+
+    def __init__(self, files: list[TensorFile], made: frozenset[str] = frozenset()) -> None:
+        super().__init__(np.empty(0, np.uint8), files[0].path)
+        self.files = {name: file for file in files for name in file.tensors}
+        self.tensors = {name: file.tensors[name] for name, file in self.files.items()}
+        self.made = made
+
+    def memory_of(self, name: str) -> np.ndarray[Any, Any] | None:
+        return None if name in self.made else self.files[name].memory
+
+    def tensor_bytes(self, name: str) -> np.ndarray[Any, Any]:
+        return self.files[name].tensor_bytes(name)
+
+    def release(self, name: str | None = None, start: int = 0, size: int = 0) -> None:
+        for file in self.files.values():
+            file.release()
+
+
+def test_tensors_of_several_files_are_mapped_from_each(stored: MakeFile, tmp_path: Path) -> None:
+    one = stored({"table": ARRAYS["table"]})
+    one.path.rename(tmp_path / "one.raw")
+    other = stored({"halves": ARRAYS["halves"], "bias": ARRAYS["bias"]})
+    cpu = tp.device("cpu")
+
+    with load_weights(Parts([one, other]), dict.fromkeys(ARRAYS, cpu), mode="mapped") as weights:
+        assert len(weights.buffers) == 2
+        for name, array in ARRAYS.items():
+            np.testing.assert_array_equal(transfer.read(weights.tensors[name]), array)
+            place = weights.tensors[name].place
+            assert place is not None
+            source = (one if name == "table" else other).memory
+            assert place.buffer.size == source.size
+
+
+def test_tensor_that_no_file_holds_as_it_is_is_copied_and_counted_so(stored: MakeFile) -> None:
+    file = Parts([stored(ARRAYS)], made=frozenset({"table"}))
+    homes = dict.fromkeys(ARRAYS, tp.device("cpu"))
+
+    planned = weight_memory(file, homes, mode="mapped")
+
+    assert [(group.mapped, [t.name for t in group.tensors]) for group in planned] == [
+        (True, ["halves", "bias"]),
+        (False, ["table"]),
+    ]
+    with load_weights(file, homes, mode="mapped") as weights:
+        np.testing.assert_array_equal(transfer.read(weights.tensors["table"]), ARRAYS["table"])

@@ -7,7 +7,7 @@ from typing import TypeVar
 import numpy as np
 
 from tensorplug.errors import FormatError
-from tensorplug.gguf import GGUFFile
+from tensorplug.gguf import ModelFile
 
 SCALING_TYPES = ("none", "linear", "yarn", "longrope")
 """Ways to stretch rotary positions that are understood."""
@@ -107,7 +107,7 @@ class HParams:
 class HParamsReader:
     """Reads metadata under `architecture.` and raises FormatErrors that name key and value."""
 
-    def __init__(self, file: GGUFFile, architecture: str) -> None:
+    def __init__(self, file: ModelFile, architecture: str) -> None:
         self.file = file
         self.architecture = architecture
 
@@ -177,7 +177,7 @@ class HParamsReader:
 
 
 def read_hparams(
-    file: GGUFFile,
+    file: ModelFile,
     architecture: str,
     *,
     rope_mode: str,
@@ -287,7 +287,7 @@ def _pooling(read: HParamsReader) -> str:
     return POOLINGS[kind]
 
 
-def _vocabulary(file: GGUFFile) -> int:
+def _vocabulary(file: ModelFile) -> int:
     table = file.tensors.get("token_embd.weight")
     if table is None:
         raise FormatError(

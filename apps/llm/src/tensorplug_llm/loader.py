@@ -5,11 +5,11 @@ from collections.abc import Iterable, Sequence
 import tensorplug as tp
 from tensorplug import Device
 from tensorplug.errors import FormatError
-from tensorplug.gguf import FileTensor, GGUFFile, Weights, load_weights
+from tensorplug.gguf import FileTensor, ModelFile, Weights, load_weights
 from tensorplug_llm.arch import Expected
 
 
-def check_tensors(file: GGUFFile, expected: Iterable[Expected]) -> list[FileTensor]:
+def check_tensors(file: ModelFile, expected: Iterable[Expected]) -> list[FileTensor]:
     """The tensors of the file that the model needs. Raises FormatError for the first wrong one."""
     wanted = {e.name: e for e in expected}
     for name, entry in wanted.items():
@@ -49,7 +49,7 @@ def _sizes(ne: Sequence[int]) -> str:
     return " x ".join(map(str, ne))
 
 
-def add_output(file: GGUFFile, weights: Weights, device: Device) -> None:
+def add_output(file: ModelFile, weights: Weights, device: Device) -> None:
     """Place the embedding table once more, on `device`, as the output matrix."""
     table = load_weights(file, {"token_embd.weight": device})
     weights.adopt(table, {"token_embd.weight": "output.weight"})

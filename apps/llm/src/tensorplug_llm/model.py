@@ -12,7 +12,7 @@ from tensorplug.device import Resource
 from tensorplug.errors import FormatError, OptionError
 from tensorplug.gguf import (
     FileTensor,
-    GGUFFile,
+    ModelFile,
     Progress,
     WeightMode,
     Weights,
@@ -52,7 +52,7 @@ class LanguageModel(Resource):
 
     def __init__(
         self,
-        file: GGUFFile,
+        file: ModelFile,
         architecture: Architecture,
         hparams: HParams,
         tokenizer: Tokenizer,
@@ -162,7 +162,7 @@ class Blueprint:
 
     placement: Placement
 
-    def __init__(self, file: GGUFFile) -> None:
+    def __init__(self, file: ModelFile) -> None:
         """Raises FormatError for the first thing in the file that is wrong."""
         self.architecture = architecture_of(file)
         self.hparams = self.architecture.read(file)
@@ -275,7 +275,7 @@ def _check_split(
     return split == Split.TENSOR
 
 
-def _load_tokenizer(file: GGUFFile, hparams: HParams) -> Tokenizer:
+def _load_tokenizer(file: ModelFile, hparams: HParams) -> Tokenizer:
     tokenizer = load_tokenizer(file.metadata)
     if tokenizer.vocab_size > hparams.vocabulary:
         raise FormatError(

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from tensorplug import Backend, Tensor, meta
 from tensorplug.device import Resource
 from tensorplug.errors import OptionError
-from tensorplug.gguf import FileTensor, GGUFFile
+from tensorplug.gguf import FileTensor, ModelFile
 from tensorplug.meta import Policy, SplitState, cut, deal
 from tensorplug_llm.hparams import HParams
 
@@ -115,7 +115,7 @@ class _Shares:
 def joined(
     owned: list[Resource],
     given: Sequence[Backend],
-    file: GGUFFile,
+    file: ModelFile,
     hparams: HParams,
     ratio: Sequence[float] | None,
 ) -> Backend:

@@ -2,6 +2,7 @@
 
 from tensorplug.gguf.file import GGUFFile, open_gguf, read_beginning
 from tensorplug.gguf.metadata import Metadata
+from tensorplug.gguf.modelfile import ModelFile
 from tensorplug.gguf.tensorfile import FileTensor, TensorFile, map_file
 from tensorplug.gguf.weights import (
     Progress,
@@ -16,6 +17,7 @@ __all__ = [
     "FileTensor",
     "GGUFFile",
     "Metadata",
+    "ModelFile",
     "Progress",
     "TensorFile",
     "WeightMemory",

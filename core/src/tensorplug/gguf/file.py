@@ -3,15 +3,13 @@
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
-
-import numpy as np
 
 from tensorplug.errors import FormatError
 from tensorplug.gguf.cursor import CONVERT_AGAIN, UPDATE, BeginningTooShort, Cursor, quote
 from tensorplug.gguf.metadata import MIN_ENTRY_SIZE, Metadata, read_metadata
+from tensorplug.gguf.modelfile import ModelFile
 from tensorplug.gguf.strings import Bytes
-from tensorplug.gguf.tensorfile import TensorFile, map_file
+from tensorplug.gguf.tensorfile import map_file
 from tensorplug.gguf.tensors import MIN_INFO_SIZE, read_tensors
 
 MAGIC = b"GGUF"
@@ -28,21 +26,9 @@ LOOKALIKES = {
 }
 """First bytes of files that are often mistaken for GGUF, with a description and the remedy."""
 
-KINDS: dict[type, str] = {
-    int: "an integer",
-    float: "a number",
-    bool: "a bool",
-    str: "a string",
-    list: "an array of strings",
-    np.ndarray: "an array of numbers",
-}
-"""The types that `require` accepts, in words for error texts."""
 
-Kind = TypeVar("Kind")
-
-
-class GGUFFile(TensorFile):
-    """An open GGUF file, made by `open_gguf`: a `TensorFile` with metadata."""
+class GGUFFile(ModelFile):
+    """An open GGUF file, made by `open_gguf`."""
 
     def __init__(
         self, memory: Bytes, path: Path, source: int | None = None, *, size: int | None = None
@@ -56,35 +42,10 @@ class GGUFFile(TensorFile):
         cursor = Cursor(memory, str(path), size)
         header = _read_header(cursor)
         self.version = header.version
-        self.metadata: Metadata = read_metadata(cursor, header.entries)
-        """Key-value pairs; an array is decoded at each access."""
+        self.metadata = read_metadata(cursor, header.entries)
         self.alignment = _alignment(cursor, self.metadata)
         """Alignment of tensor data in bytes."""
         self.tensors = read_tensors(cursor, header.tensors, self.alignment)
-
-    def require(self, key: str, kind: type[Kind]) -> Kind:
-        """Return the metadata value of `key`, of a type in KINDS; `float` accepts integers too.
-
-        Raises FormatError if it is missing or of another type, Closed for arrays of closed files.
-        """
-        if key not in self.metadata:
-            raise FormatError(
-                f"{self.path}: metadata {quote(key)}, {KINDS[kind]}, is missing; the model is "
-                f"incomplete: use another file, or {CONVERT_AGAIN}"
-            )
-        value: Any = self.metadata[key]
-        if kind is float and type(value) is int:
-            value = float(value)
-        if isinstance(value, kind) and isinstance(value, bool) == (kind is bool):
-            return value
-        raise FormatError(
-            f"{self.path}: metadata {quote(key)} is {self.metadata.describe(key)}, and "
-            f"{KINDS[kind]} is needed; use another file, or {CONVERT_AGAIN}"
-        )
-
-    def _close(self) -> None:
-        super()._close()
-        self.metadata.close()
 
     def __repr__(self) -> str:
         state = "closed" if self.closed else "open"

@@ -73,11 +73,12 @@ class NumberArray:
         return np.frombuffer(raw.tobytes(), storage)
 
 
-Stored = int | float | bool | str | StringArray | NumberArray
+Stored = int | float | bool | str | StringArray | NumberArray | list[str] | npt.NDArray[Any]
+"""A value, or where an array lies in the file."""
 
 
 class Metadata(Mapping[str, object]):
-    """Key-value pairs of a GGUF file, read-only, in the order of the file.
+    """Key-value pairs of a model, named as in GGUF files; read-only, in the order of the file.
 
     Values are int, float, bool, str, list[str] or a read-only NumPy array that is a copy. An array
     is decoded at every access (262,144 strings: 80 ms), so callers should keep the result. Strings
@@ -85,9 +86,10 @@ class Metadata(Mapping[str, object]):
     of the file. After the file is closed, arrays raise Closed; other values stay readable.
     """
 
-    def __init__(self, stored: Mapping[str, Stored], memory: Bytes, path: str) -> None:
+    def __init__(self, stored: Mapping[str, Stored], memory: Bytes | None, path: str) -> None:
+        """`memory` is the file; None where `stored` holds the arrays themselves."""
         self._stored = stored
-        self._memory: Bytes | None = memory
+        self._memory = memory
         self._path = path
 
     def __getitem__(self, key: str) -> object:
@@ -121,6 +123,10 @@ class Metadata(Mapping[str, object]):
             return f"an array of {stored.count} strings"
         if isinstance(stored, NumberArray):
             return f"an array of {stored.count} {stored.type.name}"
+        if isinstance(stored, list):
+            return f"an array of {len(stored)} strings"
+        if isinstance(stored, np.ndarray):
+            return f"an array of {stored.size} {stored.dtype.name}"
         return quote(stored)
 
     def close(self) -> None:

@@ -68,6 +68,14 @@ class TensorFile(Resource):
             raise Closed(f"{self.path}: is closed; open it again")
         return self._memory
 
+    def memory_of(self, name: str) -> Bytes | None:
+        """Return the mapped bytes in which the offset of a tensor counts.
+
+        None where the file does not hold the tensor as it is: its bytes are made when they are
+        read. Raises Closed.
+        """
+        return self.memory
+
     def tensor_bytes(self, name: str) -> Bytes:
         """Return the stored bytes of a tensor, read-only uint8, without a copy.
 
@@ -76,6 +84,13 @@ class TensorFile(Resource):
         tensor = self.find(name)
         self.check_size()
         return self.memory[tensor.offset : tensor.end]
+
+    def part_of(self, name: str, start: int, size: int) -> Bytes:
+        """Return `size` stored bytes of a tensor from `start`; a view where they are mapped.
+
+        Raises as `tensor_bytes` does.
+        """
+        return self.tensor_bytes(name)[start : start + size]
 
     def read_tensor(self, name: str, start: int = 0, size: int | None = None) -> Bytes:
         """Return a copy of `size` stored bytes of a tensor from `start`, by default all of them.
@@ -97,8 +112,11 @@ class TensorFile(Resource):
             done += got
         return out
 
-    def range_of(self, name: str) -> FileRange:
-        """Where the bytes of a tensor are, for a machine with the same file. Raises FormatError."""
+    def range_of(self, name: str) -> FileRange | None:
+        """Where the bytes of a tensor are, for a machine with the same file. Raises FormatError.
+
+        None where the file does not hold the tensor as it is.
+        """
         tensor = self.find(name)
         head_size = min(t.offset for t in self.tensors.values())
         if not self._head:
@@ -121,18 +139,16 @@ class TensorFile(Resource):
         if os.fstat(self._source).st_size < self.memory.size:
             raise self._shortened()
 
-    def release(self, offset: int, size: int) -> None:
-        """Tell the operating system to free the pages of a part of the mapping, in bytes.
+    def release(self, name: str | None = None, start: int = 0, size: int = 0) -> None:
+        """Tell the operating system to free the mapped pages of `size` bytes of a tensor.
 
-        The bytes stay readable; the next access loads them from the page cache or from disk.
+        Without a name those of the whole file. The bytes stay readable; the next access loads them
+        from the page cache or from disk.
         """
-        mapped = getattr(self.memory.base, "obj", None)  # NumPy keeps a memoryview of the mmap
-        if not isinstance(mapped, mmap.mmap) or not hasattr(mmap, "MADV_DONTNEED"):
-            return  # not a mapped file, or a system without madvise
-        first = -(-offset // mmap.PAGESIZE) * mmap.PAGESIZE
-        last = min(offset + size, len(mapped)) // mmap.PAGESIZE * mmap.PAGESIZE
-        if first < last:
-            mapped.madvise(mmap.MADV_DONTNEED, first, last - first)
+        if name is None:
+            release_pages(self.memory, 0, self.memory.size)
+        else:
+            release_pages(self.memory, self.find(name).offset + start, size)
 
     def find(self, name: str) -> FileTensor:
         """Return the record of a tensor. Raises FormatError if there is no tensor `name`."""
@@ -164,6 +180,17 @@ class TensorFile(Resource):
     def __repr__(self) -> str:
         state = "closed" if self.closed else "open"
         return f"<{type(self).__name__} {self.path}, {len(self.tensors)} tensors, {state}>"
+
+
+def release_pages(memory: Bytes, offset: int, size: int) -> None:
+    """Free the whole pages between these bytes of a mapped file."""
+    mapped = getattr(memory.base, "obj", None)  # NumPy keeps a memoryview of the mmap
+    if not isinstance(mapped, mmap.mmap) or not hasattr(mmap, "MADV_DONTNEED"):
+        return  # not a mapped file, or a system without madvise
+    first = -(-offset // mmap.PAGESIZE) * mmap.PAGESIZE
+    last = min(offset + size, len(mapped)) // mmap.PAGESIZE * mmap.PAGESIZE
+    if first < last:
+        mapped.madvise(mmap.MADV_DONTNEED, first, last - first)
 
 
 def map_file(path: Path, kind: str) -> tuple[Bytes, Path, int]:

@@ -10,6 +10,7 @@ from tensorplug.device.lifetime import Resource
 from tensorplug.device.placing import allocate, buffer_sizes, place_in
 from tensorplug.dtypes import F32
 from tensorplug.errors import OptionError
+from tensorplug.gguf.strings import Bytes
 from tensorplug.gguf.tensorfile import FileTensor, TensorFile
 from tensorplug.graph.tensor import Tensor, leaf
 
@@ -145,7 +146,7 @@ def _groups(
     groups = []
     for device in devices:
         tensors = [file.find(name) for name, home in homes.items() if home is device]
-        groups += _group(device, tensors, wanted, few_rows)
+        groups += _group(file, device, tensors, wanted, few_rows)
     return groups
 
 
@@ -168,7 +169,11 @@ def _checked(mode: WeightMode | str, devices: Sequence[Device]) -> WeightMode:
 
 
 def _group(
-    device: Device, tensors: Sequence[FileTensor], mode: WeightMode, looked_up: frozenset[str]
+    file: TensorFile,
+    device: Device,
+    tensors: Sequence[FileTensor],
+    mode: WeightMode,
+    looked_up: frozenset[str],
 ) -> list[_Group]:
     """Decide for each tensor of one device: expanded, packed, mapped or copied."""
     mappable = device.buffer_type.is_host and isinstance(device, SupportsHostImport)
@@ -188,7 +193,9 @@ def _group(
             groups.append(_Group(device, device.buffer_type, [t for t in computed if t.rank == 1]))
     moved = {t.name for group in groups for t in group.tensors}
     rest = [t for t in tensors if t.name not in moved]
-    groups.append(_Group(device, device.buffer_type, rest, mapped=mappable))
+    there = [t for t in rest if mappable and file.memory_of(t.name) is not None]
+    groups.append(_Group(device, device.buffer_type, there, mapped=True))
+    groups.append(_Group(device, device.buffer_type, [t for t in rest if t not in there]))
     return [group for group in groups if group.tensors]
 
 
@@ -217,20 +224,32 @@ class _Loading:
         self._done = 0
 
     def map(self, group: _Group) -> None:
-        """Use the file's memory; tensors that do not lie as the device needs them are copied."""
-        device = group.device
-        assert isinstance(device, SupportsHostImport)
-        largest = max(t.nbytes for t in group.tensors)
-        buffer = device.import_host(self._file.memory, largest_tensor=largest)
-        buffer.usage = BufferUsage.WEIGHTS
-        self.buffers.append(buffer)
-        misaligned = [t for t in group.tensors if t.offset % buffer.type.alignment]
-        for tensor in group.tensors:
-            if tensor not in misaligned:
-                self.placed[tensor.name] = place_in(_spec(tensor), buffer, tensor.offset)
+        """Use the memory of files; tensors that do not lie as the device needs them are copied."""
+        misaligned = []
+        for memory, tensors in self._by_file(group.tensors):
+            device = group.device
+            assert isinstance(device, SupportsHostImport)
+            largest = max(t.nbytes for t in tensors)
+            buffer = device.import_host(memory, largest_tensor=largest)
+            buffer.usage = BufferUsage.WEIGHTS
+            self.buffers.append(buffer)
+            for tensor in tensors:
+                if tensor.offset % buffer.type.alignment:
+                    misaligned.append(tensor)
+                else:
+                    self.placed[tensor.name] = place_in(_spec(tensor), buffer, tensor.offset)
         if misaligned:
             self._total += sum(t.nbytes for t in misaligned)
-            self.copy(_Group(device, device.buffer_type, misaligned))
+            self.copy(_Group(group.device, group.device.buffer_type, misaligned))
+
+    def _by_file(self, tensors: Iterable[FileTensor]) -> list[tuple[Bytes, list[FileTensor]]]:
+        """Tensors with the memory of the file that each lies in."""
+        found: dict[int, tuple[Bytes, list[FileTensor]]] = {}
+        for tensor in tensors:
+            memory = self._file.memory_of(tensor.name)
+            assert memory is not None
+            found.setdefault(id(memory), (memory, []))[1].append(tensor)
+        return list(found.values())
 
     def copy(self, group: _Group) -> None:
         """Write the tensors into memory of their own; the file's pages are released."""
@@ -246,13 +265,14 @@ class _Loading:
                 self._write(entry, tensor)
             self.placed[entry.name] = tensor
         # Small tensors leave the pages in memory that they lie in, and those next to them.
-        self._file.release(0, self._file.memory.size)
+        self._file.release()
 
     def _read_there(self, entry: FileTensor, tensor: Tensor) -> bool:
         """Let the device read the tensor from its own machine's copy of the file, if it has one."""
         home = tensor.place
         assert home is not None
-        return home.buffer.read_file(tensor, home.offset, self._file.range_of(entry.name))
+        where = self._file.range_of(entry.name)
+        return where is not None and home.buffer.read_file(tensor, home.offset, where)
 
     def _write(self, entry: FileTensor, tensor: Tensor) -> None:
         home = tensor.place
@@ -264,7 +284,6 @@ class _Loading:
         """Write a matrix some rows at a time, so that file and copy are never both in memory."""
         home = tensor.place
         assert home is not None
-        data = self._file.tensor_bytes(entry.name).data
         rows, width = entry.shape
         size = entry.dtype.row_size(width)
         step = max(SLAB // size // SLAB_ROWS, 1) * SLAB_ROWS
@@ -273,8 +292,9 @@ class _Loading:
             start, stop = first * size, (first + count) * size
             self._file.check_size()
             slab = leaf(entry.name, (count, width), entry.dtype)
-            home.buffer.write_tensor(slab, home.offset + start, data[start:stop])
-            self._file.release(entry.offset + start, stop - start)
+            data = self._file.part_of(entry.name, start, stop - start).data
+            home.buffer.write_tensor(slab, home.offset + start, data)
+            self._file.release(entry.name, start, stop - start)
             self._report(stop - start)
 
     def _report(self, size: int) -> None:

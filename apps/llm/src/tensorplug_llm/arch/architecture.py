@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 from tensorplug import Tensor
-from tensorplug.gguf import GGUFFile
+from tensorplug.gguf import ModelFile
 from tensorplug_llm.arch.tables import Expected, model_tensors
 from tensorplug_llm.cache import KVCache
 from tensorplug_llm.hparams import HParams
@@ -76,7 +76,7 @@ class Architecture:
 
     name: str
     """What `general.architecture` of its files says."""
-    read: Callable[[GGUFFile], HParams]
+    read: Callable[[ModelFile], HParams]
     """Reads and checks the hyper-parameters. Raises FormatError."""
     layer_tensors: Callable[[HParams], tuple[Expected, ...]]
     """Tensors of one layer, named without the `blk.N.` before them."""

@@ -11,7 +11,7 @@ from functools import partial
 import tensorplug as tp
 from tensorplug import Tensor
 from tensorplug.errors import FormatError
-from tensorplug.gguf import GGUFFile
+from tensorplug.gguf import ModelFile
 from tensorplug_llm.arch.architecture import Architecture, Pass
 from tensorplug_llm.arch.blocks import attention, embed, gated, linear, norm
 from tensorplug_llm.arch.tables import (
@@ -26,7 +26,7 @@ from tensorplug_llm.hparams import MOST_EMBEDDING, HParams, HParamsReader, read_
 TYPES = "tokenizer.ggml.token_type_count"
 
 
-def read(file: GGUFFile, architecture: str) -> HParams:
+def read(file: ModelFile, architecture: str) -> HParams:
     """Hyper-parameters of an encoder."""
     hp = read_hparams(file, architecture, rope_mode="neox", norm="norm")
     has_positions = architecture == "bert"
@@ -39,13 +39,13 @@ def read(file: GGUFFile, architecture: str) -> HParams:
     )
 
 
-def _labels(file: GGUFFile, architecture: str) -> int:
+def _labels(file: ModelFile, architecture: str) -> int:
     """Scores of a reranker: as many as the file names, or one."""
     names = file.metadata.get(f"{architecture}.classifier.output_labels", ())
     return len(names) if isinstance(names, list | tuple) and names else 1
 
 
-def _token_types(file: GGUFFile) -> int:
+def _token_types(file: ModelFile) -> int:
     count = file.require(TYPES, int)
     if not 0 < count <= MOST_EMBEDDING:
         raise FormatError(

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import tensorplug as tp
 from tensorplug import Tensor
-from tensorplug.gguf import GGUFFile
+from tensorplug.gguf import ModelFile
 from tensorplug_llm.arch.architecture import Architecture, Pass
 from tensorplug_llm.arch.blocks import attention, embed, gated, logits, norm
 from tensorplug_llm.arch.tables import Expected, attention_tensors, gated_tensors, norm_tensors
@@ -17,7 +17,7 @@ NORMS_HEADS = 64
 """Models of at least 64 layers norm the heads of queries and keys, each by its own weights."""
 
 
-def read(file: GGUFFile) -> HParams:
+def read(file: ModelFile) -> HParams:
     """Hyper-parameters of a Command R model."""
     hp = read_hparams(file, "command-r", rope_mode="normal", norm="norm")
     scale = HParamsReader(file, "command-r").number_or_0("logit_scale") or 1.0

@@ -7,7 +7,7 @@ import math
 from dataclasses import replace
 
 from tensorplug import Tensor
-from tensorplug.gguf import GGUFFile
+from tensorplug.gguf import ModelFile
 from tensorplug_llm.arch import passes
 from tensorplug_llm.arch.architecture import Architecture, Pass
 from tensorplug_llm.arch.tables import Expected, block_tensors, norm_tensors
@@ -19,7 +19,7 @@ SCORE_CAP, LOGIT_CAP = 50.0, 30.0
 LAYERS_OF_27B = 46
 
 
-def read(file: GGUFFile) -> HParams:
+def read(file: ModelFile) -> HParams:
     """Hyper-parameters of a Gemma 2 model."""
     hp = read_hparams(file, "gemma2", rope_mode="neox")
     more = HParamsReader(file, "gemma2")

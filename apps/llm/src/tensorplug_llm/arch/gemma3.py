@@ -6,7 +6,7 @@ Norms before and after each block, GeGLU, and other rotary frequencies in layers
 import math
 from dataclasses import replace
 
-from tensorplug.gguf import GGUFFile
+from tensorplug.gguf import ModelFile
 from tensorplug_llm.arch.architecture import Architecture
 from tensorplug_llm.arch.gemma2 import attention_scale, forward
 from tensorplug_llm.arch.tables import Expected, block_tensors, head_norm_tensors, norm_tensors
@@ -18,7 +18,7 @@ LOCAL_BASE = 10000.0
 LAYERS_OF_27B = 62
 
 
-def read(file: GGUFFile) -> HParams:
+def read(file: ModelFile) -> HParams:
     """Hyper-parameters of a Gemma 3 text model."""
     hp = read_hparams(file, "gemma3", rope_mode="neox")
     more = HParamsReader(file, "gemma3")

@@ -6,7 +6,7 @@ A part of each head turns, by neighbouring pairs; gate and up are one matrix.
 import numpy as np
 
 from tensorplug import Tensor
-from tensorplug.gguf import GGUFFile
+from tensorplug.gguf import ModelFile
 from tensorplug_llm.arch import passes
 from tensorplug_llm.arch.architecture import Architecture, Pass
 from tensorplug_llm.arch.tables import (
@@ -18,7 +18,7 @@ from tensorplug_llm.arch.tables import (
 from tensorplug_llm.hparams import HParams, HParamsReader, read_hparams
 
 
-def read(file: GGUFFile) -> HParams:
+def read(file: ModelFile) -> HParams:
     """Hyper-parameters of a GLM-4 text model."""
     more = HParamsReader(file, "glm4")
     for name in ("rope.dimension_sections", "nextn_predict_layers"):

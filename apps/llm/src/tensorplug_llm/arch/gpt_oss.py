@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import tensorplug as tp
 from tensorplug import Tensor
-from tensorplug.gguf import GGUFFile
+from tensorplug.gguf import ModelFile
 from tensorplug_llm.arch.architecture import Architecture, Pass
 from tensorplug_llm.arch.blocks import attention, embed, linear, logits, norm
 from tensorplug_llm.arch.experts import picked, results
@@ -24,7 +24,7 @@ NAME = "gpt-oss"
 GLOBAL_EVERY = 2
 
 
-def read(file: GGUFFile) -> HParams:
+def read(file: ModelFile) -> HParams:
     """Hyper-parameters of a gpt-oss model."""
     hp = read_hparams(file, NAME, rope_mode="neox", has_experts=True)
     more = HParamsReader(file, NAME)

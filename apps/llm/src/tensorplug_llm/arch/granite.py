@@ -6,13 +6,13 @@ nothing (`rope.scaling.finetuned` is false).
 
 from dataclasses import replace
 
-from tensorplug.gguf import GGUFFile
+from tensorplug.gguf import ModelFile
 from tensorplug_llm.arch import passes, tables
 from tensorplug_llm.arch.architecture import Architecture
 from tensorplug_llm.hparams import HParams, HParamsReader, read_experts, read_hparams
 
 
-def read_granite(file: GGUFFile, architecture: str) -> HParams:
+def read_granite(file: ModelFile, architecture: str) -> HParams:
     """Hyper-parameters of a Granite model, dense or with experts."""
     hp = read_hparams(file, architecture, rope_mode="normal", has_experts=True)
     more = HParamsReader(file, architecture)
@@ -29,7 +29,7 @@ def read_granite(file: GGUFFile, architecture: str) -> HParams:
     )
 
 
-def read(file: GGUFFile) -> HParams:
+def read(file: ModelFile) -> HParams:
     """Hyper-parameters of a dense Granite model."""
     return read_granite(file, "granite")
 

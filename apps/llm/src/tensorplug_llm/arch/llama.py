@@ -6,13 +6,13 @@ a mixture of experts, whose weights are a softmax over those that are taken.
 
 from dataclasses import replace
 
-from tensorplug.gguf import GGUFFile
+from tensorplug.gguf import ModelFile
 from tensorplug_llm.arch import passes, tables
 from tensorplug_llm.arch.architecture import Architecture
 from tensorplug_llm.hparams import HParams, HParamsReader, read_experts, read_hparams
 
 
-def read(file: GGUFFile) -> HParams:
+def read(file: ModelFile) -> HParams:
     """Hyper-parameters of a llama model."""
     hp = read_hparams(file, "llama", rope_mode="normal", has_experts=True)
     more = HParamsReader(file, "llama")

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import tensorplug as tp
 from tensorplug import Tensor
-from tensorplug.gguf import GGUFFile
+from tensorplug.gguf import ModelFile
 from tensorplug_llm.arch.architecture import Architecture, Pass
 from tensorplug_llm.arch.blocks import attention, embed, gated, logits, norm
 from tensorplug_llm.arch.tables import (
@@ -22,7 +22,7 @@ from tensorplug_llm.hparams import HParams, HParamsReader, local_layers, read_hp
 GLOBAL_EVERY = 4
 
 
-def read(file: GGUFFile) -> HParams:
+def read(file: ModelFile) -> HParams:
     """Hyper-parameters of an OLMo 2 or 3 model."""
     hp = read_hparams(file, "olmo2", rope_mode="neox")
     more = HParamsReader(file, "olmo2")

@@ -5,14 +5,14 @@ As Qwen 2, but the weights of experts are not divided by their sum.
 
 from dataclasses import replace
 
-from tensorplug.gguf import GGUFFile
+from tensorplug.gguf import ModelFile
 from tensorplug_llm.arch import passes
 from tensorplug_llm.arch.architecture import Architecture
 from tensorplug_llm.arch.tables import Expected, block_tensors
 from tensorplug_llm.hparams import HParams, HParamsReader, read_experts, read_hparams
 
 
-def read(file: GGUFFile) -> HParams:
+def read(file: ModelFile) -> HParams:
     """Hyper-parameters of a Qwen 2 model with experts."""
     hp = read_hparams(file, "qwen2moe", rope_mode="neox", has_experts=True)
     more = HParamsReader(file, "qwen2moe")

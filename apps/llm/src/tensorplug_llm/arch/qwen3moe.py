@@ -2,14 +2,14 @@
 
 from dataclasses import replace
 
-from tensorplug.gguf import GGUFFile
+from tensorplug.gguf import ModelFile
 from tensorplug_llm.arch import passes
 from tensorplug_llm.arch.architecture import Architecture
 from tensorplug_llm.arch.tables import Expected, block_tensors, head_norm_tensors
 from tensorplug_llm.hparams import HParams, HParamsReader, read_experts, read_hparams
 
 
-def read(file: GGUFFile) -> HParams:
+def read(file: ModelFile) -> HParams:
     """Hyper-parameters of a Qwen 3 model with experts."""
     hp = read_hparams(file, "qwen3moe", rope_mode="neox", has_experts=True)
     more = HParamsReader(file, "qwen3moe")

@@ -3,7 +3,7 @@
 import functools
 
 from tensorplug.errors import FormatError
-from tensorplug.gguf import GGUFFile
+from tensorplug.gguf import ModelFile
 from tensorplug.registry.discovery import Offer, offers
 from tensorplug.registry.guard import Failure, attempt
 from tensorplug_llm.arch.architecture import Architecture
@@ -57,7 +57,7 @@ def architecture(name: str) -> Architecture:
     return loaded
 
 
-def architecture_of(file: GGUFFile) -> Architecture:
+def architecture_of(file: ModelFile) -> Architecture:
     """The architecture of an open file. Raises FormatError."""
     name = file.require("general.architecture", str)
     try:

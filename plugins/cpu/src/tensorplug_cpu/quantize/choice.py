@@ -41,7 +41,7 @@ from tensorplug.dtypes import (
     TQ2_0,
     DType,
 )
-from tensorplug.gguf import FileTensor, GGUFFile
+from tensorplug.gguf import FileTensor, ModelFile
 from tensorplug_cpu.encode import can_encode
 from tensorplug_cpu.encoders import NEEDS_IMPORTANCE
 
@@ -103,7 +103,7 @@ def check_type(dtype: DType, *, importance: bool) -> None:
 
 
 def choose(
-    file: GGUFFile, wanted: DType, *, known: Container[str], pure: bool = False
+    file: ModelFile, wanted: DType, *, known: Container[str], pure: bool = False
 ) -> Iterator[Choice]:
     """Yield a choice for each tensor; importance is `known` for some. `pure`: no better logits."""
     logits = LOGITS if LOGITS in file.tensors else EMBEDDING

@@ -10,7 +10,7 @@ from tensorplug.blocks.rows import decode_rows
 from tensorplug.device import Array
 from tensorplug.dtypes import DType
 from tensorplug.errors import BackendNotFound, FormatError
-from tensorplug.gguf import GGUFFile
+from tensorplug.gguf import ModelFile
 from tensorplug_cpu.device import CPUDevice
 from tensorplug_cpu.encode import encode_rows
 from tensorplug_cpu.quantize.choice import Choice
@@ -34,7 +34,7 @@ def installed_encoder() -> Encode:
 
 
 def converted(
-    file: GGUFFile,
+    file: ModelFile,
     choice: Choice,
     importance: Array | None,
     encode: Encode,
