@@ -42,6 +42,13 @@ MORE: Mapping[str, Mapping[str, Any]] = {
     "gpt-oss": {**_WINDOW, **_EXPERTS},
     "granite": {"logit_scale": 2.0},
     "granitemoe": {"logit_scale": 2.0, **_EXPERTS},
+    "mamba2": {
+        "ssm.conv_kernel": 4,
+        "ssm.inner_size": 64,
+        "ssm.state_size": 8,
+        "ssm.time_step_rank": 4,
+        "ssm.group_count": 2,
+    },
     "olmoe": _EXPERTS,
     "qwen2moe": {**_EXPERTS, "expert_shared_feed_forward_length": 16},
     "qwen3moe": _EXPERTS,
@@ -95,7 +102,9 @@ def random_tensors(architecture: str, seed: int) -> dict[str, np.ndarray]:
             arrays[tensor.name] = (1 + 0.1 * random.standard_normal(shape)).astype(np.float32)
         else:
             scaled = random.standard_normal(shape) / np.sqrt(shape[-1])
-            arrays[tensor.name] = scaled.astype(np.float32)
+            # States decay at rates that are below zero.
+            drawn = -np.abs(scaled) if tensor.name.endswith("ssm_a") else scaled
+            arrays[tensor.name] = drawn.astype(np.float32)
     return arrays
 
 

@@ -33,10 +33,33 @@ def test_sizes_come_from_the_file(name: str, model_file: Write) -> None:
     hp = read(model_file(name))
 
     assert (hp.architecture, hp.context, hp.vocabulary) == (name, 1024, 272)
-    assert (hp.embedding, hp.layers, hp.feed_forward) == (32, 2, 48)
+    assert (hp.embedding, hp.layers) == (32, 2)
+    assert hp.norm_eps == pytest.approx(1e-5)
+
+
+@pytest.mark.parametrize("name", [name for name in architecture_names() if name != "mamba2"])
+def test_sizes_of_attention_come_from_the_file(name: str, model_file: Write) -> None:
+    hp = read(model_file(name))
+
+    assert hp.feed_forward == 48
     assert (hp.heads, hp.kv_heads, hp.key_length, hp.value_length) == (4, 2, 8, 8)
     assert (hp.key_row, hp.value_row) == (16, 16)
-    assert hp.norm_eps == pytest.approx(1e-5)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "problem"),
+    [
+        ("ssm.conv_kernel", 1, "it must be at least 2"),
+        ("ssm.time_step_rank", 5, "it must divide 64"),
+        ("ssm.group_count", 3, "it must divide 4"),
+    ],
+)
+def test_sizes_of_states_that_cannot_be_right_are_refused(
+    key: str, value: int, problem: str, model_file: Write
+) -> None:
+    path = model_file("mamba2", metadata={f"mamba2.{key}": value})
+
+    assert refusal(path) == f"{path}: metadata 'mamba2.{key}' is {value}, and {problem}{DAMAGED}"
 
 
 def test_absent_values_have_defaults(model_file: Write) -> None:

@@ -63,6 +63,8 @@ class Text:
         self.prompt_tokens = len(self.ids)
         self.read = 0
         self.pages: list[int] = []
+        self.slot = -1
+        """Where recurrent layers keep their states of the text while it runs."""
         self.cancelled = False
 
     @property
@@ -121,7 +123,8 @@ class Batcher:
     """Continuous batching: texts join and leave between passes. Belongs to one thread.
 
     Each pass reads the last token of every text that is being continued, and pieces of prompts.
-    Equal beginnings share pages. Where pages run out, prefixes that no text uses are given up, then
+    Equal beginnings share pages, but not in models with recurrent layers: these would need their
+    states at that token. Where pages run out, prefixes that no text uses are given up, then
     the text of the lowest priority that came last is put back and read again later.
     """
 
@@ -159,6 +162,9 @@ class Batcher:
         self.reused = 0
         """Tokens of prompts that were in the cache already."""
         self._most = most
+        self._shares = model.hparams.recurrence is None
+        self._slots = list(range(most))
+        """Those that no text has."""
         self._tokenizer = model.tokenizer
         self._pace = Pace(slowdown, pause)
         self._order = itertools.count()
@@ -209,7 +215,7 @@ class Batcher:
         while self.waiting:
             text = self.waiting[0]
             match = self.prefixes.find(text.ids[:-1])
-            if self._is_being_read(text, match.tokens):
+            if self._shares and self._is_being_read(text, match.tokens):
                 return
             needed = pages_of(len(text.ids) + 1) - len(match.pages)
             reused = sum(self.pool.holders[page] == 1 for page in match.pages)
@@ -235,6 +241,7 @@ class Batcher:
         for known in match.pages:
             self.pool.hold(known)
         text.pages, text.read = match.pages, len(match.pages) * PAGE
+        text.slot = self._slots.pop()
         self.running.append(text)
         if match.count >= LEAST_COPIED:
             self.pool.hold(match.partial)  # taking a page may give this one up
@@ -257,7 +264,8 @@ class Batcher:
     def _leave(self, text: Text) -> None:
         """Take a running text out of the batch and its pages."""
         self.running.remove(text)
-        self.prefixes.insert(text.ids[: text.read], text.pages)
+        self._slots.append(text.slot)
+        self._know(text, text.read)
         self.pool.give(text.pages)
         text.pages, text.read = [], 0
 
@@ -280,7 +288,7 @@ class Batcher:
                 if text.unread > 1:
                     left, ending = left - count, ending - wanted
                 ids = text.ids[text.read : text.read + count]
-                found.append((text, Reading(ids, text.read, text.pages, wanted)))
+                found.append((text, Reading(ids, text.read, text.pages, wanted, text.slot)))
         return found
 
     def _make_room(self, text: Text, rows: int) -> bool:
@@ -306,7 +314,7 @@ class Batcher:
     def _continue(self, text: Text, logits: Logits) -> None:
         """Choose the next token of a text that was read."""
         if text.read == text.prompt_tokens:
-            self.prefixes.insert(text.ids, text.pages)
+            self._know(text, text.read)
         # Embedding tables may have more rows than there are tokens.
         known = logits[: self._tokenizer.vocab_size]
         try:
@@ -340,8 +348,14 @@ class Batcher:
             first = 0
             while first < text.read:
                 last = first + self.runner.shapes.batch(text.read - first)
-                self.runner.run([Reading(text.ids[first:last], first, text.pages, wanted=0)])
+                ids = text.ids[first:last]
+                self.runner.run([Reading(ids, first, text.pages, wanted=0, slot=text.slot)])
                 first = last
+
+    def _know(self, text: Text, tokens: int) -> None:
+        """Let other texts use the rows of the first `tokens` of a text."""
+        if self._shares:
+            self.prefixes.insert(text.ids[:tokens], text.pages)
 
     def close(self) -> None:
         """Give back the cache and the plans."""

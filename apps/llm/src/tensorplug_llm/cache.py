@@ -1,4 +1,7 @@
-"""`KVCache`: keys and values of tokens in pages of rows; `PagePool`: which pages are in use."""
+"""`KVCache`: keys and values of tokens in pages of rows; `PagePool`: which pages are in use.
+
+`States`: what recurrent layers keep of texts.
+"""
 
 import heapq
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -7,6 +10,7 @@ import tensorplug as tp
 from tensorplug import Backend, DType, Tensor
 from tensorplug.device import Buffer, BufferType, MultiBuffer, Resource, allocate
 from tensorplug.graph.tensor import leaf
+from tensorplug_llm.hparams import Recurrence
 
 PAGE = 64
 """Rows of a page: kernels skip blocks of this size that no token of theirs sees."""
@@ -70,18 +74,56 @@ class PagePool:
                 heapq.heappush(self._free, page)
 
 
-class KVCache(Resource):
-    """Keys and values of each layer in `pages` pages of PAGE rows, one row per token.
+class Tables(Resource):
+    """Tensors of layers that passes read and write; zeros at first.
+
+    `make` makes their buffers, if given.
+    """
+
+    def __init__(self, make: Callable[[BufferType, int], Buffer] | None = None) -> None:
+        super().__init__()
+        self._buffers: list[MultiBuffer] = []
+        self._make = make
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all layers."""
+        return sum(self.sizes.values())
+
+    @property
+    def sizes(self) -> dict[BufferType, int]:
+        """Bytes of the layers in each kind of memory."""
+        return {buffer.type: buffer.size for buffer in self._buffers}
+
+    def _place(self, specs: Sequence[Tensor], home: BufferType) -> Sequence[Tensor]:
+        """Allocate tensors in `home`. Raises OutOfMemory."""
+        make = self._make
+        alloc = None if make is None else lambda size, _tensors: make(home, size)
+        placed, buffer = allocate(specs, home, alloc=alloc)
+        self._buffers.append(buffer)
+        # Attention multiplies masked rows by zero, which must not meet the NaN of fresh memory.
+        if not home.fresh_is_zero:
+            buffer.fill(0)
+        return placed
+
+    def _close(self) -> None:
+        for buffer in self._buffers:
+            buffer.close()
+        self._buffers = []
+
+
+class KVCache(Tables):
+    """Keys and values of layers in `pages` pages of PAGE rows, one row per token.
 
     One more row takes what the padding of a batch writes; no token sees it. `homes` gives the
-    memory of each layer and `dtypes` the element type in it.
+    memory of each layer that has keys and values, and `dtypes` the element type in it.
     """
 
     def __init__(
         self,
         rows: tuple[int, int],
         pages: int,
-        homes: Sequence[BufferType],
+        homes: Mapping[int, BufferType],
         dtypes: Mapping[BufferType, DType],
         make: Callable[[BufferType, int], Buffer] | None = None,
     ) -> None:
@@ -89,17 +131,14 @@ class KVCache(Resource):
 
         `make` makes the buffers, if given.
         """
-        super().__init__()
+        super().__init__(make)
         self.pages = pages
         self.rows = pages * PAGE
         self.padding_row = self.rows
-        self._buffers: list[MultiBuffer] = []
-        self._make = make
         self.keys: dict[int, Tensor] = {}
         self.values: dict[int, Tensor] = {}
         try:
-            for home in dict.fromkeys(homes):
-                layers = [i for i, h in enumerate(homes) if h is home]
+            for home, layers in by_home(homes).items():
                 self._allocate(layers, rows, home, dtypes[home])
         except BaseException:
             self.close()
@@ -125,16 +164,6 @@ class KVCache(Resource):
         """Keys and values of all layers."""
         return (*self.keys.values(), *self.values.values())
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes of all layers."""
-        return sum(self.sizes.values())
-
-    @property
-    def sizes(self) -> dict[BufferType, int]:
-        """Bytes of the layers in each kind of memory."""
-        return {buffer.type: buffer.size for buffer in self._buffers}
-
     def _allocate(
         self, layers: Sequence[int], rows: tuple[int, int], home: BufferType, dtype: DType
     ) -> None:
@@ -143,24 +172,65 @@ class KVCache(Resource):
             for i in layers
             for kind, size in zip("kv", rows, strict=True)
         ]
-        make = self._make
-        alloc = None if make is None else lambda size, _tensors: make(home, size)
-        placed, buffer = allocate(specs, home, alloc=alloc)
-        self._buffers.append(buffer)
-        # Attention multiplies masked rows by zero, which must not meet the NaN of fresh memory.
-        if not home.fresh_is_zero:
-            buffer.fill(0)
+        placed = self._place(specs, home)
         self.keys.update(zip(layers, placed[::2], strict=True))
         self.values.update(zip(layers, placed[1::2], strict=True))
-
-    def _close(self) -> None:
-        for buffer in self._buffers:
-            buffer.close()
-        self._buffers = []
 
     def __repr__(self) -> str:
         state = "closed" if self.closed else f"{len(self.keys)} layers of {self.pages} pages"
         return f"<KVCache {state}>"
+
+
+class States(Tables):
+    """What recurrent layers keep of up to `texts` texts: a row of f32, its slot, for each.
+
+    A state is that after the last token read: no part of a text can be forgotten or shared, so a
+    text whose slot was given up is read again from its beginning.
+    """
+
+    def __init__(
+        self,
+        recurrence: Recurrence,
+        texts: int,
+        homes: Mapping[int, BufferType],
+        make: Callable[[BufferType, int], Buffer] | None = None,
+    ) -> None:
+        """Allocate the slots of layers, whose memory is in `homes`. Raises OutOfMemory."""
+        super().__init__(make)
+        self.texts = texts
+        self.past: dict[int, Tensor] = {}
+        """The last inputs of the convolutions, [channels * past, texts]."""
+        self.states: dict[int, Tensor] = {}
+        """The states after the last tokens, [elements, texts]."""
+        sizes = {"past": recurrence.past * recurrence.channels, "state": recurrence.state}
+        kinds = [(kind, size) for kind, size in sizes.items() if size]
+        try:
+            for home, layers in by_home(homes).items():
+                specs = [
+                    leaf(f"cache_{kind}.{i}", (texts, size), tp.F32)
+                    for kind, size in kinds
+                    for i in layers
+                ]
+                placed = self._place(specs, home)
+                self.past.update(zip(layers, placed, strict=False))
+                self.states.update(zip(layers, placed[len(layers) :], strict=False))
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        """All tensors of all layers."""
+        return (*self.past.values(), *self.states.values())
+
+    def __repr__(self) -> str:
+        state = "closed" if self.closed else f"{len(self.past)} layers of {self.texts} texts"
+        return f"<States {state}>"
+
+
+def by_home(homes: Mapping[int, BufferType]) -> dict[BufferType, list[int]]:
+    """The layers in each kind of memory."""
+    return {home: [i for i in homes if homes[i] is home] for home in homes.values()}
 
 
 def by_head(table: Tensor, heads: int, reach: int) -> Tensor:

@@ -51,6 +51,11 @@ class Embedder(Resource):
         Without one, encoders take the mean of the states, other models the last state.
         """
         hp = model.hparams
+        if hp.recurrence:
+            raise OptionError(
+                f"{model.file.path.name}: a model of architecture {hp.architecture} has recurrent "
+                "layers, and embedding texts with these is not written; use an encoder"
+            )
         self.pooling = pooling or hp.pooling or ("last" if hp.causal else "mean")
         if self.pooling not in POOLINGS:
             raise OptionError(

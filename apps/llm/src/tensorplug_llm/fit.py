@@ -12,10 +12,11 @@ from tensorplug.device import Buffer, BufferType, BufferUsage, UnallocatedBuffer
 from tensorplug.errors import OptionError, OutOfMemory
 from tensorplug.gguf import WeightMemory, WeightMode, open_gguf, weight_memory
 from tensorplug_llm.arch import Pass
-from tensorplug_llm.cache import PAGE, KVCache, cache_types, pages_of
+from tensorplug_llm.cache import PAGE, KVCache, States, pages_of
 from tensorplug_llm.model import Blueprint, context_size
 from tensorplug_llm.models import find_model
 from tensorplug_llm.placement import SHARE
+from tensorplug_llm.runner import tables
 from tensorplug_llm.shapes import Shapes
 from tensorplug_llm.step import Masks, Shape, Step
 
@@ -148,10 +149,14 @@ class _Sizing:
         for group in self._memory:
             kind = "mapped" if group.mapped else "weights"
             held[group.memory.device.name][kind] += group.size
-        with self._cache(pages) as cache:
-            for memory, size in cache.sizes.items():
-                held[memory.device.name]["cache"] += size
-            compute = self._compute(cache, pages, context)
+        with ExitStack() as stack:
+            cache, states = self._tables(pages)
+            for table in (cache, states):
+                if table is not None:
+                    stack.callback(table.close)
+                    for memory, size in table.sizes.items():
+                        held[memory.device.name]["cache"] += size
+            compute = self._compute(cache, states, pages, context)
         kinds = {b.buffer_type.name: b.device.name for b in self._streams}
         for name, size in compute.items():
             held[kinds[name]]["compute"] += size
@@ -171,14 +176,16 @@ class _Sizing:
     def _device(self, name: str) -> Backend:
         return next(b for b in self._streams if b.device.name == name)
 
-    def _cache(self, pages: int) -> KVCache:
-        """The cache, without memory."""
-        hp, layers = self._plan.hparams, self._plan.placement.layers
-        homes = [backend.buffer_type for backend in layers]
-        types = cache_types(layers, self._kv)
-        return KVCache((hp.key_row, hp.value_row), pages, homes, types, UnallocatedBuffer)
+    def _tables(self, pages: int) -> tuple[KVCache, States | None]:
+        """The cache and what recurrent layers keep, without memory."""
+        layers = self._plan.placement.layers
+        return tables(
+            self._plan.hparams, layers, pages, self._kv, self._sequences, UnallocatedBuffer
+        )
 
-    def _compute(self, cache: KVCache, pages: int, context: int) -> dict[str, int]:
+    def _compute(
+        self, cache: KVCache, states: States | None, pages: int, context: int
+    ) -> dict[str, int]:
         """Bytes of compute memory by buffer type: those of the pass with the most tokens."""
         shape = max(Shapes(self._sequences, pages * PAGE).all(), key=extent)
         with ExitStack() as stack:
@@ -190,15 +197,19 @@ class _Sizing:
                 stack.callback(buffer.close)
                 weights |= {tensor.name: tensor for tensor in placed}
             scheduler = stack.enter_context(Scheduler(self._streams))
-            return scheduler.sizes(self._graph(shape, weights, cache, context))
+            return scheduler.sizes(self._graph(shape, weights, cache, states, context))
 
     def _graph(
-        self, shape: Shape, weights: dict[str, Tensor], cache: KVCache, context: int
+        self,
+        shape: Shape,
+        weights: dict[str, Tensor],
+        cache: KVCache,
+        states: States | None,
+        context: int,
     ) -> Graph:
         hp = self._plan.hparams
-        window = hp.window if hp.local_layers else 0
-        step = Step(shape, Masks(), window=window, padding_row=cache.padding_row)
-        building = Pass(hp, weights, cache, step.inputs, shape.reach, context)
+        step = Step(shape, Masks(), hp, padding_row=cache.padding_row)
+        building = Pass(hp, weights, cache, step.inputs, shape.reach, context, states)
         logits = self._plan.architecture.forward(building)
         return Graph(logits, effects=building.writes)
 

@@ -18,6 +18,9 @@ POOLINGS = ("none", "mean", "cls", "last", "rank")
 MOST_EMBEDDING = 1 << 20
 """Elements of the longest row that is taken seriously."""
 
+MOST_KERNEL = 1 << 10
+"""Tokens of the longest convolution that is taken seriously."""
+
 Kind = TypeVar("Kind", int, float, str)
 
 
@@ -49,6 +52,27 @@ class Experts:
     """Whether the weights of the experts of a token are divided by their sum."""
     scale: float = 1.0
     """Factor of the weights."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recurrence:
+    """Layers that keep a state of fixed size for each text, where others keep keys and values.
+
+    Each has a convolution over time and, unless `state` is 0, a state that every token changes.
+    """
+
+    layers: frozenset[int]
+    channels: int
+    """Those of the convolution."""
+    past: int
+    """Tokens before a token that the convolution reads."""
+    state: int = 0
+    """Elements of the state of a text."""
+
+    @property
+    def kept(self) -> int:
+        """Elements that a layer keeps for a text."""
+        return self.past * self.channels + self.state
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,6 +108,7 @@ class HParams:
     norm: str = "rms_norm"
     """The norm of the stream: `rms_norm`, or `norm` (which subtracts the mean)."""
     experts: Experts | None = None
+    recurrence: Recurrence | None = None
     causal: bool = True
     """Whether a token sees none of those after it."""
     pooling: str = ""
@@ -102,6 +127,12 @@ class HParams:
     def value_row(self) -> int:
         """Elements that one token adds to the values of a layer."""
         return self.kv_heads * self.value_length
+
+    @property
+    def attention_layers(self) -> list[int]:
+        """Layers that keep keys and values."""
+        others = self.recurrence.layers if self.recurrence else ()
+        return [i for i in range(self.layers) if i not in others]
 
 
 class HParamsReader:
@@ -151,6 +182,13 @@ class HParamsReader:
             raise self.error(name, value, "it must be true or false")
         return value
 
+    def kernel(self, name: str) -> int:
+        """The number of tokens that a convolution over time reads: at least 2."""
+        value = self.size(name, most=MOST_KERNEL)
+        if value < 2:
+            raise self.error(name, value, "it must be at least 2")
+        return value
+
     def used_experts(self) -> int:
         """How many experts each token takes. Raises FormatError for files without experts."""
         return self.size("expert_used_count", most=self.size("expert_count"))
@@ -183,10 +221,12 @@ def read_hparams(
     rope_mode: str,
     norm: str = "rms_norm",
     has_experts: bool = False,
+    kv_heads: int | None = None,
 ) -> HParams:
     """What all architectures have in common. Raises FormatError for missing or absurd values.
 
-    An architecture that `has_experts` reads them by `read_experts`; others refuse them.
+    An architecture that `has_experts` reads them by `read_experts`; others refuse them. `kv_heads`
+    is given where files have a number for each layer.
     """
     read = HParamsReader(file, architecture)
     experts = read.size_or_0("expert_count")
@@ -194,7 +234,8 @@ def read_hparams(
         raise read.error("expert_count", experts, "this architecture has no experts")
     embedding = read.size("embedding_length", most=MOST_EMBEDDING)
     heads = read.size("attention.head_count", most=embedding)
-    kv_heads = read.size("attention.head_count_kv", heads, most=heads)
+    if kv_heads is None:
+        kv_heads = read.size("attention.head_count_kv", heads, most=heads)
     if heads % kv_heads:
         raise read.error("attention.head_count_kv", kv_heads, f"it must divide the {heads} heads")
     key_length = read.size("attention.key_length", embedding // heads, most=MOST_EMBEDDING)
@@ -202,10 +243,9 @@ def read_hparams(
     return HParams(
         architecture=architecture,
         context=read.size("context_length"),
-        vocabulary=_vocabulary(file),
+        vocabulary=vocabulary(file),
         embedding=embedding,
-        # A layer without a tensor is no layer: a lie about their number ends here, not in a loop.
-        layers=read.size("block_count", most=max(len(file.tensors), 1)),
+        layers=layer_count(read),
         feed_forward=read.size(
             "feed_forward_length",
             read.size_or_0("expert_feed_forward_length") if has_experts else None,
@@ -223,6 +263,11 @@ def read_hparams(
         causal=read.flag("attention.causal", default=True),
         pooling=_pooling(read),
     )
+
+
+def layer_count(read: HParamsReader) -> int:
+    """The number of layers: at most as many as there are tensors, or a lie would cost a loop."""
+    return read.size("block_count", most=max(len(read.file.tensors), 1))
 
 
 def read_experts(
@@ -287,7 +332,8 @@ def _pooling(read: HParamsReader) -> str:
     return POOLINGS[kind]
 
 
-def _vocabulary(file: ModelFile) -> int:
+def vocabulary(file: ModelFile) -> int:
+    """Rows of the embedding table."""
     table = file.tensors.get("token_embd.weight")
     if table is None:
         raise FormatError(

@@ -299,8 +299,11 @@ def _home(name: str, placement: Placement) -> Backend:
 
 
 def _layer_sizes(tensors: Sequence[FileTensor], hparams: HParams, rows: int) -> list[int]:
-    """Bytes of each layer: its weights, and its part of a cache of f32."""
+    """Bytes of each layer: its weights, and its part of a cache of f32 or of a text's states."""
     sizes = [4 * rows * (hparams.key_row + hparams.value_row)] * hparams.layers
+    if hparams.recurrence:
+        for layer in hparams.recurrence.layers:
+            sizes[layer] = 4 * hparams.recurrence.kept
     for tensor in tensors:
         if tensor.name.startswith("blk."):
             sizes[int(tensor.name.split(".")[1])] += tensor.nbytes

@@ -9,12 +9,13 @@ import numpy as np
 import numpy.typing as npt
 
 import tensorplug as tp
-from tensorplug import DType, Graph, Scheduler
-from tensorplug.device import Resource
+from tensorplug import Backend, DType, Graph, Scheduler
+from tensorplug.device import Buffer, BufferType, Resource
 from tensorplug.errors import OptionError
 from tensorplug.running import Explanation
 from tensorplug_llm.arch import Pass
-from tensorplug_llm.cache import PAGE, KVCache, cache_types
+from tensorplug_llm.cache import PAGE, KVCache, States, cache_types
+from tensorplug_llm.hparams import HParams
 from tensorplug_llm.shapes import Shapes
 from tensorplug_llm.step import Masks, Reading, Shape, Step
 
@@ -54,10 +55,8 @@ class Runner(Resource):
                 "and continues none; use `LanguageModel.embed` or the command `embed`"
             )
         layers = model.placement.layers
-        homes = [backend.buffer_type for backend in layers]
-        types = cache_types(layers, kv)
         self.scheduler = Scheduler(model.backends, on_failure=on_failure)
-        self.cache = KVCache((hp.key_row, hp.value_row), pages, homes, types)
+        self.cache, self.states = tables(hp, layers, pages, kv, most)
         # The model closes what is made from it: only now is this whole.
         super().__init__(model)
         self.model = model
@@ -71,14 +70,22 @@ class Runner(Resource):
         self._steps: dict[Shape, Step] = {}
         self._copy: _Copy | None = None
         self.scheduler.add_sources(model.sources())
-        self.scheduler.add_states(self.cache.tensors, restore)
+        kept = self.states.tensors if self.states else ()
+        self.scheduler.add_states((*self.cache.tensors, *kept), restore)
 
     def run(self, readings: Sequence[Reading]) -> list[Logits]:
         """Read tokens; return for each reading the logits [wanted, vocabulary] that it wants.
 
         The logits are valid until the next call.
         """
-        return self.step(self.shapes.of(readings)).run(readings)
+        if self.states is None:
+            return self.step(self.shapes.of(readings)).run(readings)
+        found: dict[int, Logits] = {}
+        for numbers in one_prompt_each(readings):
+            part = [readings[i] for i in numbers]
+            logits = self.step(self.shapes.of(part)).run(part)
+            found |= {i: rows.copy() for i, rows in zip(numbers, logits, strict=True)}
+        return [found[i] for i in range(len(readings))]
 
     def copy_rows(self, source: int, target: int, count: int) -> None:
         """Copy the first `count` rows of page `source` to page `target`, in all layers."""
@@ -106,10 +113,15 @@ class Runner(Resource):
 
     def _plan(self, shape: Shape) -> Step:
         model = self.model
-        window = model.hparams.window if model.hparams.local_layers else 0
-        step = Step(shape, self._masks, window=window, padding_row=self.cache.padding_row)
+        step = Step(shape, self._masks, model.hparams, padding_row=self.cache.padding_row)
         building = Pass(
-            model.hparams, model.weights.tensors, self.cache, step.inputs, shape.reach, self.context
+            model.hparams,
+            model.weights.tensors,
+            self.cache,
+            step.inputs,
+            shape.reach,
+            self.context,
+            self.states,
         )
         step.plan(model.architecture.forward, building, self.scheduler)
         return step
@@ -137,10 +149,45 @@ class Runner(Resource):
         self._steps.clear()
         self.scheduler.close(force=True)
         self.cache.close()
+        if self.states is not None:
+            self.states.close()
 
     def __repr__(self) -> str:
         state = "closed" if self.closed else f"{self.cache.pages} pages, {self.plans} plans"
         return f"<Runner {self.model.file.path.name}, {state}>"
+
+
+def tables(
+    hp: HParams,
+    layers: Sequence[Backend],
+    pages: int,
+    kv: DType | None,
+    texts: int,
+    make: Callable[[BufferType, int], Buffer] | None = None,
+) -> tuple[KVCache, States | None]:
+    """The cache of `pages`, and what recurrent layers keep of `texts`. Raises OutOfMemory."""
+    homes = {i: layers[i].buffer_type for i in range(hp.layers)}
+    attending = {i: homes[i] for i in hp.attention_layers}
+    types = cache_types(layers, kv)
+    cache = KVCache((hp.key_row, hp.value_row), pages, attending, types, make)
+    if hp.recurrence is None:
+        return cache, None
+    try:
+        recurrent = {i: homes[i] for i in sorted(hp.recurrence.layers)}
+        return cache, States(hp.recurrence, texts, recurrent, make)
+    except BaseException:
+        cache.close()
+        raise
+
+
+def one_prompt_each(readings: Sequence[Reading]) -> list[list[int]]:
+    """The numbers of readings by pass, where a pass has single tokens and one piece of a prompt.
+
+    Recurrent layers take texts of equal length: pieces of several prompts are read in turn.
+    """
+    singles = [i for i, reading in enumerate(readings) if reading.is_single]
+    prompts = [i for i, reading in enumerate(readings) if not reading.is_single]
+    return [[*singles, *prompts[:1]], *([i] for i in prompts[1:])]
 
 
 class _Copy:

@@ -81,13 +81,21 @@ class Session(Resource):
             yield self._run(part, wanted=len(part))
 
     def rewind(self, position: int = 0) -> None:
-        """Forget all tokens from `position` on."""
+        """Forget all tokens from `position` on.
+
+        Recurrent layers know their state after the last token only: a model that has some reads the
+        tokens before `position` again.
+        """
         if not 0 <= position <= self.position:
             raise OptionError(
                 f"rewind: position {position} is not among the {self.position} tokens read"
             )
-        self.position = position
-        del self._ids[position:]
+        kept = self._ids[:position]
+        is_state_known = self.runner.states is None or position == self.position
+        self.position = position if is_state_known else 0
+        del self._ids[self.position :]
+        if not is_state_known:
+            self._read(kept)
 
     def decode_graph(self) -> Graph:
         """The graph that reads the next token. Raises OptionError where the context is full."""

@@ -9,9 +9,11 @@ import numpy.typing as npt
 
 import tensorplug as tp
 from tensorplug import Graph, Scheduler, Tensor
+from tensorplug.ops.ids import NO_ROW
 from tensorplug.running import Explanation
-from tensorplug_llm.arch import Inputs, Part, Pass
+from tensorplug_llm.arch import Inputs, Part, Pass, Slots
 from tensorplug_llm.cache import PAGE, pages_of
+from tensorplug_llm.hparams import HParams
 
 Array = npt.NDArray[np.generic]
 Floats = npt.NDArray[np.float32]
@@ -45,13 +47,14 @@ class Reading:
     """Tokens of one sequence to be read: `ids`, the first of them at position `start`.
 
     `pages` hold the rows of the sequence, those of `ids` among them. Logits are wanted of the last
-    `wanted` tokens.
+    `wanted` tokens. `slot` is where recurrent layers keep their states of the sequence.
     """
 
     ids: Sequence[int]
     start: int
     pages: Sequence[int]
     wanted: int = 1
+    slot: int = 0
 
     @property
     def is_single(self) -> bool:
@@ -73,11 +76,36 @@ class Masks:
         return self._arrays[index][:size].reshape(shape)
 
 
-class Step:
-    """A planned pass and the host arrays of its inputs. `window` > 0 gives local layers a mask."""
+class _SlotArrays:
+    """The values of `Slots` for `texts`; `tokens` are those of one text, 0 for single ones."""
 
-    def __init__(self, shape: Shape, masks: Masks, *, window: int, padding_row: int) -> None:
+    def __init__(self, texts: int, past: int, tokens: int) -> None:
+        self.reads = np.full(texts, NO_ROW, np.int32)
+        self.writes = np.full(texts, NO_ROW, np.int32)
+        self.last = np.zeros((texts, past), np.int32)
+        self.real = np.zeros((tokens, 1), np.float32)
+        self._order = np.arange(past, dtype=np.int32)
+
+    def clear(self) -> None:
+        """Let all be padding."""
+        self.reads.fill(NO_ROW)
+        self.writes.fill(NO_ROW)
+
+    def fill(self, text: int, reading: Reading) -> None:
+        """Let text number `text` be this reading."""
+        self.reads[text] = reading.slot if reading.start else NO_ROW
+        self.writes[text] = reading.slot
+        self.last[text] = self._order + len(reading.ids)
+        self.real[:] = 0
+        self.real[: len(reading.ids)] = 1
+
+
+class Step:
+    """A planned pass and the host arrays of its inputs."""
+
+    def __init__(self, shape: Shape, masks: Masks, hparams: HParams, *, padding_row: int) -> None:
         """Make the inputs; `plan` makes the rest."""
+        window = hparams.window if hparams.local_layers else 0
         tokens, pages = shape.tokens, pages_of(shape.reach)
         self.shape = shape
         self._padding_row = padding_row
@@ -91,6 +119,8 @@ class Step:
         self._mask = masks.take(0, mask)
         self._local_mask = masks.take(1, mask) if self._window else self._mask
         self._arrays: dict[Tensor, Array] = {}
+        self._past = hparams.recurrence.past if hparams.recurrence else 0
+        self._slots: list[_SlotArrays] = []
         self.inputs = Inputs(
             ids=self._input("ids", self._ids),
             positions=self._input("positions", self._positions),
@@ -111,7 +141,19 @@ class Step:
         if self._window:
             array = self._local_mask[first : first + count].reshape(shape)
             local = self._input(f"{name}local_mask", array)
-        return Part(first, count, apart, mask, local)
+        return Part(first, count, apart, mask, local, self._slots_of(name, count, apart))
+
+    def _slots_of(self, name: str, count: int, apart: bool) -> Slots | None:  # noqa: FBT001
+        if not self._past:
+            return None
+        arrays = _SlotArrays(count if apart else 1, self._past, 0 if apart else count)
+        self._slots.append(arrays)
+        return Slots(
+            reads=self._input(f"{name}slots_read", arrays.reads),
+            writes=self._input(f"{name}slots_written", arrays.writes),
+            last=self._input(f"{name}slots_last", arrays.last),
+            real=self._input(f"{name}real", arrays.real) if arrays.real.size else None,
+        )
 
     def _input(self, name: str, array: Array) -> Tensor:
         tensor = tp.input(name, array.shape, array.dtype)
@@ -138,6 +180,8 @@ class Step:
         self._positions.fill(0)
         self._rows.fill(self._padding_row)
         firsts = self._firsts(readings)
+        if self._past:
+            self._fill_slots(readings, firsts)
         rows: list[slice] = []
         chosen = 0
         for reading, first in zip(readings, firsts, strict=True):
@@ -169,6 +213,14 @@ class Step:
                 firsts.append(joined)
                 joined += count
         return firsts
+
+    def _fill_slots(self, readings: Sequence[Reading], firsts: Sequence[int]) -> None:
+        """Let each sequence go on from its state; one that begins has none, padding leaves none."""
+        for arrays in self._slots:
+            arrays.clear()
+        for reading, first in zip(readings, firsts, strict=True):
+            arrays = self._slots[0 if reading.is_single else -1]
+            arrays.fill(first if reading.is_single else 0, reading)
 
     def _fill_masks(self, readings: Sequence[Reading], firsts: Sequence[int]) -> None:
         """Let a token see itself and what its sequence has before it, in local layers its window.

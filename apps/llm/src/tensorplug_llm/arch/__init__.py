@@ -4,7 +4,7 @@ One file for each, found by the entry points of `tensorplug_llm.architectures` a
 file needs it. An author of another imports what is exported here.
 """
 
-from tensorplug_llm.arch.architecture import Architecture, Inputs, Part, Pass
+from tensorplug_llm.arch.architecture import Architecture, Inputs, Part, Pass, Slots
 from tensorplug_llm.arch.registry import architecture, architecture_names, architecture_of
 from tensorplug_llm.arch.tables import Expected
 
@@ -14,6 +14,7 @@ __all__ = [
     "Inputs",
     "Part",
     "Pass",
+    "Slots",
     "architecture",
     "architecture_names",
     "architecture_of",

@@ -6,8 +6,29 @@ from dataclasses import dataclass, field, replace
 from tensorplug import Tensor
 from tensorplug.gguf import ModelFile
 from tensorplug_llm.arch.tables import Expected, model_tensors
-from tensorplug_llm.cache import KVCache
+from tensorplug_llm.cache import KVCache, States
 from tensorplug_llm.hparams import HParams
+
+
+@dataclass(frozen=True, slots=True)
+class Slots:
+    """Where recurrent layers find, and leave, what they keep of the texts of a part.
+
+    `reads` and `writes` are i32 rows of `States`, one for each text; -1 reads zeros, and writes
+    nothing. Of each text the convolution sees `past` earlier inputs, then those of its tokens;
+    `last` numbers the ones that stay for the next pass, i32 [past, texts].
+    """
+
+    reads: Tensor
+    writes: Tensor
+    last: Tensor
+    real: Tensor | None
+    """f32 [1, tokens]: 1 for a token, 0 for padding. None where padding is whole texts."""
+
+    @property
+    def texts(self) -> int:
+        """The number of texts; all have equally many tokens, padding included."""
+        return self.reads.ne[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +46,8 @@ class Part:
     apart: bool
     mask: Tensor
     local_mask: Tensor
+    slots: Slots | None = None
+    """For recurrent layers; tokens that are not apart are then all of one text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +84,10 @@ class Pass:
     reach: int
     context: int
     """The most tokens that a text may have."""
+    states: States | None = None
+    """What recurrent layers keep, where the model has some."""
     writes: list[Tensor] = field(default_factory=list)
-    """Effects on the cache."""
+    """Effects on the cache and the states."""
 
     @property
     def tokens(self) -> int:
@@ -88,13 +113,17 @@ class Architecture:
     """
     model_tensors: Callable[[HParams], tuple[Expected, ...]] = model_tensors
     """Tensors outside the layers."""
+    recurrent_tensors: Callable[[HParams], tuple[Expected, ...]] | None = None
+    """Tensors of a recurrent layer where others have those of `layer_tensors`."""
     generates: bool = True
     """Whether a model continues texts; an encoder only embeds them."""
 
     def tensors(self, hparams: HParams) -> list[Expected]:
         """All tensors of the file."""
-        layer = self.layer_tensors(hparams)
+        kinds = dict.fromkeys(range(hparams.layers), self.layer_tensors(hparams))
+        if hparams.recurrence and self.recurrent_tensors:
+            kinds |= dict.fromkeys(hparams.recurrence.layers, self.recurrent_tensors(hparams))
         return [
             *self.model_tensors(hparams),
-            *(replace(t, name=f"blk.{i}.{t.name}") for i in range(hparams.layers) for t in layer),
+            *(replace(t, name=f"blk.{i}.{t.name}") for i in kinds for t in kinds[i]),
         ]

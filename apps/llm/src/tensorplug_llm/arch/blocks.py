@@ -43,23 +43,30 @@ def join(p: Pass, y: Tensor, x: Tensor, name: str = "") -> Tensor:
 
 def attention(p: Pass, layer: int, x: Tensor) -> Tensor:
     """Attention of the tokens to the cache and to themselves, which it writes there."""
+    y = attended(p, layer, *_projections(p, layer, x))
+    return linear(p, y, f"blk.{layer}.attn_output")
+
+
+def attended(p: Pass, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """What queries find, by rows of queries, keys and values that know no positions yet.
+
+    f32 [heads * value length, tokens]. Keys and values are written to the cache.
+    """
     hp, block = p.hparams, f"blk.{layer}"
     turn = hp.local_rope if layer in hp.local_layers else hp.rope
 
-    q, k, v = _projections(p, layer, x)
     q = _heads(p, q, f"{block}.attn_q", hp.heads)
     k = _heads(p, k, f"{block}.attn_k", hp.kv_heads)
     if layer not in hp.unturned_layers:
         q, k = (_turned(p, y, f"{block}.attn_{part}", turn) for part, y in (("q", q), ("k", k)))
     if p.cache is None:
-        return linear(p, _attended_within(p, layer, q, k, v), f"{block}.attn_output")
+        return _attended_within(p, layer, q, k, v)
     writes = p.cache.write(layer, tp.reshape(k, (p.tokens, hp.key_row)), v, p.inputs.rows)
     p.writes.extend(writes)
     keys, values = (by_head(table, hp.kv_heads, p.reach) for table in writes)
 
     seen = [_attended(p, layer, part, q, keys, values) for part in p.inputs.parts]
-    y = seen[0] if len(seen) == 1 else tp.concat(*seen, axis=0)
-    return linear(p, y, f"{block}.attn_output")
+    return seen[0] if len(seen) == 1 else tp.concat(*seen, axis=0)
 
 
 def _projections(p: Pass, layer: int, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -185,17 +192,17 @@ def gated(p: Pass, layer: int, x: Tensor, activation: str = "swiglu") -> Tensor:
     return linear(p, y, f"{block}.ffn_down")
 
 
-def logits(p: Pass, x: Tensor) -> Tensor:
+def logits(p: Pass, x: Tensor, last_norm: str = "output_norm") -> Tensor:
     """Logits of the chosen tokens; the embedding table serves where there is no output matrix.
 
     Without a cache, the normed states of all tokens.
     """
     if p.cache is None:
-        return norm(p, x, "output_norm")
+        return norm(p, x, last_norm)
     chosen = p.inputs.chosen
     if chosen is not None:
         x = tp.get_rows(x, chosen, name="chosen")
-    x = norm(p, x, "output_norm")
+    x = norm(p, x, last_norm)
     if "output.weight" in p.weights:
         y = linear(p, x, "output")
     else:

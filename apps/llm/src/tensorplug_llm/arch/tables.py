@@ -12,11 +12,14 @@ class Expected:
     name: str
     ne: tuple[int, ...]
     optional: bool = False
+    exact: bool = False
+    """Whether an op other than a product reads it, such as a convolution over time."""
 
     @property
     def is_matrix(self) -> bool:
-        """Whether products read the tensor. All others are added or multiplied, and must be f32."""
-        return len(self.ne) > 1 and self.name.endswith(".weight") and "_norm" not in self.name
+        """Whether products read the tensor. All others must be f32."""
+        is_weight = self.name.endswith(".weight") and "_norm" not in self.name
+        return len(self.ne) > 1 and is_weight and not self.exact
 
 
 def model_tensors(hp: HParams) -> tuple[Expected, ...]:

@@ -87,11 +87,12 @@ def read_among_others(model: LanguageModel, ids: Sequence[int]) -> Array:
         restore=lambda: None,
     ) as runner:
         for step, (start, end) in enumerate(itertools.pairwise(edges)):
-            mine = Reading(ids[start:end], start, [len(others)], wanted=end - start)
+            last = len(others)
+            mine = Reading(ids[start:end], start, [last], wanted=end - start, slot=last)
             theirs = [
-                Reading([60 + step], len(other) + step - 1, [page])
+                Reading([60 + step], len(other) + step - 1, [page], slot=page)
                 if step
-                else Reading(other, 0, [page])
+                else Reading(other, 0, [page], slot=page)
                 for page, other in enumerate(others)
             ]
             found.append(runner.run([mine, *theirs])[0].copy())

@@ -81,7 +81,9 @@ def write_random(
             tensor.name.startswith("rope_factors")
         )
         center, scale = (1.0, 0.1) if is_factor else (0.0, 1.5 / np.sqrt(shape[-1]))
-        return (center + scale * rng.standard_normal(shape)).astype(np.float32)
+        drawn = (center + scale * rng.standard_normal(shape)).astype(np.float32)
+        # States decay at rates that are below zero.
+        return -np.abs(drawn) if tensor.name.endswith("ssm_a") else drawn
 
     write_file(
         path,

@@ -114,6 +114,17 @@ _GPT_OSS = {
     **_YARN,
 }
 
+_MAMBA2 = {
+    "attention.head_count": 0,
+    "attention.head_count_kv": 0,
+    "feed_forward_length": 0,
+    "ssm.conv_kernel": 4,
+    "ssm.inner_size": 128,
+    "ssm.state_size": 16,
+    "ssm.time_step_rank": 8,
+    "ssm.group_count": 1,
+}
+
 TINY_MODELS = {
     "llama": TinyModel("llama", has=_UNTIED),
     "llama-bpe": TinyModel("llama", "bpe", has=("rope_freqs.weight",)),
@@ -177,6 +188,21 @@ TINY_MODELS = {
             **_ODD,
             **_GRANITE,
             **_experts(5, 2, expert_shared_feed_forward_length=36),
+        },
+        has=_UNTIED,
+    ),
+    "mamba2": TinyModel("mamba2", "bpe", more=_MAMBA2),
+    "mamba2-odd": TinyModel(
+        "mamba2",
+        "bpe",
+        more={
+            **_MAMBA2,
+            "embedding_length": 60,
+            "ssm.conv_kernel": 3,
+            "ssm.inner_size": 120,
+            "ssm.state_size": 12,
+            "ssm.time_step_rank": 6,
+            "ssm.group_count": 2,
         },
         has=_UNTIED,
     ),

@@ -1,0 +1,150 @@
+"""Recurrent layers: a text has its own states, whatever comes, goes and fails around it."""
+
+import random
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import tensorplug as tp
+from tensorplug import Backend
+from tensorplug.errors import OptionError
+from tensorplug_llm import Engine, LanguageModel, SamplingParams, load_model
+from tensorplug_llm.batching import Batcher, Text
+from tensorplug_llm.cache import PAGE
+from tensorplug_llm.fit import extent, fit
+from tensorplug_llm.testing import distance, tiny_models
+
+from .failing import Dying
+from .test_batching import Lone, heard, prompt, run, text
+
+Open = Callable[..., Backend]
+
+MODELS = [name for name in tiny_models.TINY_MODELS if name in ("mamba2", "lfm2", "qwen3next")]
+
+
+@pytest.fixture(scope="module", params=MODELS)
+def path(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("model") / "m.gguf"
+    tiny_models.write(request.param, path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def model(path: Path) -> Iterator[LanguageModel]:
+    with tp.open("cpu@tensorplug-cpu?threads=1") as cpu, load_model(path, [cpu]) as model:
+        yield model
+
+
+@pytest.fixture(scope="module")
+def lone(model: LanguageModel) -> Lone:
+    return Lone(model)
+
+
+@pytest.fixture
+def batcher(model: LanguageModel) -> Iterator[Batcher]:
+    """Room for five pages: texts are put back for want of them."""
+    batcher = Batcher(model, 5, most=6, kv=tp.F32)
+    yield batcher
+    assert not batcher.pool.used
+    assert sorted(batcher._slots) == list(range(6))
+    batcher.close()
+
+
+def test_prompts_and_continued_texts_of_one_pass_keep_their_states(
+    batcher: Batcher, lone: Lone
+) -> None:
+    first = text(prompt(1, 30), 30)
+    batcher.add(first)
+    for _ in range(5):
+        batcher.step()
+    prompts = [prompt(seed, count) for seed, count in enumerate((5, 70, 1, 33), 2)]
+
+    found = run(batcher, *(text(p, 20) for p in prompts))
+
+    assert found == [lone.ids(p, 20) for p in prompts]
+    assert heard(first).ids == lone.ids(first.ids[:30], 30)
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_tokens_do_not_depend_on_neighbours(seed: int, batcher: Batcher, lone: Lone) -> None:
+    chance = random.Random(seed)
+    begin = prompt(seed, 2 * PAGE)
+    texts: list[Text] = []
+    while len(texts) < 10 or batcher.busy:
+        if len(texts) < 10 and chance.random() < 0.3:
+            ids = [*begin[: chance.randint(1, 2 * PAGE)], *prompt(len(texts), 5)]
+            texts.append(text(ids, chance.randint(1, 60), priority=chance.randint(0, 1)))
+            batcher.add(texts[-1])
+        batcher.step()
+
+    assert batcher.preempted
+    for one in texts:
+        ids = heard(one).ids
+        assert ids == lone.ids(one.ids[: one.prompt_tokens], max(len(ids), 1))[: len(ids)]
+
+
+def test_equal_beginnings_are_read_again(batcher: Batcher, lone: Lone) -> None:
+    same = prompt(9, 2 * PAGE)
+
+    found = run(batcher, *(text(same, 5) for _ in range(2))) + run(batcher, text(same, 5))
+
+    assert not batcher.reused
+    assert found == 3 * [lone.ids(same, 5)]
+
+
+def test_rewound_session_goes_on_from_the_position(model: LanguageModel) -> None:
+    ids = prompt(3, 40)
+    with model.session(256, kv=tp.F32) as session:
+        expected = np.concatenate(list(session.score(ids)))
+        session.rewind(17)
+        assert session.position == 17
+
+        found = np.concatenate(list(session.score(ids[17:])))
+
+    assert distance(found, expected[17:]) < 1e-5
+
+
+def test_texts_go_on_when_a_device_dies(
+    path: Path, walled: Open, cpu: Backend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prompts = [prompt(seed, count) for seed, count in enumerate((70, 5, 20))]
+    params = SamplingParams(temperature=0, max_tokens=12)
+
+    def texts(streams: list[Backend], on_failure: str) -> list[list[int]]:
+        with (
+            load_model(path, streams, layers=[2]) as model,
+            Engine(model, context=128, kv=tp.F32, on_failure=on_failure, threaded=False) as engine,
+        ):
+            return [stream.result() for stream in engine.submit_all(prompts, params)]
+
+    expected = texts([walled("walled:0"), cpu], "raise")
+    streams = [walled("walled:1"), cpu]
+    dying = Dying(monkeypatch, streams[0], waits=30)
+
+    assert texts(streams, "replan") == expected
+    assert dying.left < 0
+
+
+def test_sizes_are_those_that_are_allocated(path: Path, walled: Open, cpu: Backend) -> None:
+    streams = [walled("walled:0"), cpu]
+
+    found = fit(path, streams, context=250, layers=[2], kv=tp.F32)
+
+    with (
+        load_model(path, streams, layers=[2]) as model,
+        model.session(250, kv=tp.F32) as session,
+    ):
+        runner = session.runner
+        assert runner.states is not None
+        runner.step(max(runner.shapes.all(), key=extent)).run(())
+        for need, backend in zip(found.devices, streams, strict=True):
+            kinds = (runner.cache.sizes, runner.states.sizes)
+            assert need.cache == sum(sizes.get(backend.buffer_type, 0) for sizes in kinds)
+            assert need.compute == runner.scheduler.buffer_size(backend)
+
+
+def test_embedding_is_refused(model: LanguageModel) -> None:
+    with pytest.raises(OptionError, match="has recurrent layers"):
+        model.embed(["a"])
