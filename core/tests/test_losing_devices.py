@@ -43,6 +43,13 @@ class Rig:
         second = tp.mul_mat(self.weight(1, "w1"), first, name="second")
         return tp.relu(second, name="last")
 
+    def again(self, name: str) -> NullDevice:
+        """Take a new device back in the place of a lost one."""
+        device = NullDevice(name)
+        self.devices.append(device)
+        self.scheduler.take_back(device.open())
+        return device
+
     def close(self) -> None:
         self.scheduler.close(force=True)
         for device in self.devices:
@@ -542,6 +549,77 @@ def test_what_lies_on_a_lost_device_and_nobody_gives_again_is_an_error_at_planni
 
     with pytest.raises((RunFailed, DeviceLost), match=r"'orphan'.*lay on a device that was lost"):
         work.scheduler.schedule(tp.relu(orphan))
+
+
+# --- taking a device back ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["gpu:0", "gpu:1"])
+def test_device_that_was_taken_back_has_its_weights_and_its_work_again(rig: Any, name: str) -> None:
+    work = rig()
+    y = work.chain()
+    schedule = work.scheduler.schedule(y)
+    planned = schedule.explain().to_json()
+    next(d for d in work.devices if d.name == name).lose("compute")
+    schedule.run({work.x: X})
+
+    device = work.again(name)
+    result = schedule.run({work.x: X})[y]
+
+    np.testing.assert_allclose(result, CHAIN, rtol=1e-6)
+    assert [b.name for b in work.scheduler.backends] == ["gpu:0", "gpu:1", "cpu:0"]
+    assert schedule.explain().to_json() == planned
+    (weight,) = (t for t in schedule.graph.leafs if t.name == f"w{name[-1]}")
+    assert work.scheduler.place_of(weight).buffer.type.device is device
+
+
+def test_state_is_what_it_was_on_a_device_that_was_taken_back(rig: Any) -> None:
+    work = rig()
+    state, grown, y = counting(work, 1)
+    sums = [np.zeros((4, 4), np.float32)]
+
+    def restore() -> None:
+        place = work.scheduler.place_of(state)
+        place.buffer.write(place.offset, sums[-1])
+
+    work.scheduler.add_states([state], restore)
+    schedule = work.scheduler.schedule(y, effects=[grown])
+    work.two.lose("compute")
+    schedule.run({work.x: X})
+
+    device = work.again("gpu:1")
+    result = schedule.run({work.x: X + 1})[y]
+
+    np.testing.assert_allclose(result, (X @ W.T + (X + 1) @ W.T) @ W.T, rtol=1e-5)
+    assert work.scheduler.place_of(state).buffer.type.device is device
+
+
+def test_device_may_be_lost_and_taken_back_again(rig: Any) -> None:
+    work = rig()
+    y = work.chain()
+    schedule = work.scheduler.schedule(y, pins={y: work.streams[1]})
+    work.two.lose("compute")
+    for _ in range(3):
+        schedule.run({work.x: X})
+        device = work.again("gpu:1")
+        found = schedule.run({work.x: X})[y]
+        assert schedule.backend_of(y) == "gpu:1"
+        device.lose("compute")
+
+        np.testing.assert_allclose(found, CHAIN, rtol=1e-6)
+        np.testing.assert_allclose(schedule.run({work.x: X})[y], CHAIN, rtol=1e-6)
+
+
+def test_only_a_new_device_of_the_name_of_a_lost_one_is_taken_back(rig: Any) -> None:
+    work = rig()
+    schedule = work.scheduler.schedule(work.chain())
+    with pytest.raises(tp.OptionError, match="no stream called gpu:1 was lost; lost are none"):
+        work.scheduler.take_back(work.streams[1])
+    work.two.lose("compute")
+    schedule.run({work.x: X})
+
+    with pytest.raises(tp.OptionError, match="of the device that was lost; open a new device"):
+        work.scheduler.take_back(work.streams[1])
 
 
 # --- boundaries ----------------------------------------------------------------------------------

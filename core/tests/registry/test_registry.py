@@ -876,6 +876,19 @@ def test_two_devices_of_one_name_are_refused(registry):
     assert str(caught.value) == ("register <Kind acme:0>: there is another acme:0; rename it")
 
 
+def test_device_takes_the_place_of_one_that_was_lost(registry):
+    lost, later = Kind("acme:0"), Kind("acme:0")
+    registry.register(plugin_of(lost, Kind("acme:1")), "acme")
+    with pytest.raises(OptionError, match="is not listed"):
+        registry.replace_device(lost, later)
+
+    registry.devices()
+    registry.replace_device(lost, later)
+
+    assert registry.device("acme:0") is later
+    assert names(registry.devices()) == ["acme:0", "acme:1"]
+
+
 def test_observers_and_plugins_hear_of_every_report(registry):
     told = []
     registry.observe(plugin_of(extra={"tensorplug_loaded": lambda: told.append("observer")}))

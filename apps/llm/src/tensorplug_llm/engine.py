@@ -3,9 +3,10 @@
 import atexit
 import threading
 from collections.abc import Container, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 
-from tensorplug import DType
+from tensorplug import Backend, DType
 from tensorplug.device import Resource
 from tensorplug.errors import Closed, OptionError, TensorplugError
 from tensorplug.running import Explanation
@@ -101,6 +102,8 @@ class Engine(Resource):
         self._queue = queue
         self._wakes = Wakes()
         self._arrived: list[Text] = []
+        self._returning: list[tuple[Backend, Future[None]]] = []
+        """Streams to take back, see `take_back`."""
         self._prepared: list[threading.Event] = []
         """To be set when all shapes are planned."""
         self._pending = 0
@@ -237,8 +240,20 @@ class Engine(Resource):
     @property
     def lost(self) -> tuple[str, ...]:
         """Names of the devices that failed and without which the texts go on."""
-        left = self._batcher.runner.scheduler.backends
-        return tuple(backend.name for backend in self.model.backends if backend not in left)
+        left = [backend.name for backend in self._batcher.runner.scheduler.backends]
+        return tuple(b.name for b in self.model.backends if b.name not in left)
+
+    def take_back(self, backend: Backend) -> "Future[None]":
+        """Compute on `backend` too, a new stream in place of a lost one of its name.
+
+        It happens between two passes, as `Scheduler.take_back` describes; the future ends then.
+        """
+        done: Future[None] = Future()
+        with self._changed:
+            self._check_serving()
+            self._returning.append((backend, done))
+            self._changed.notify_all()
+        return done
 
     def _check_serving(self) -> None:
         self.check_open()
@@ -266,6 +281,14 @@ class Engine(Resource):
         """Wait for something to compute and do a part of it; return False where the engine ends."""
         if not self._take_arrived():
             return False
+        while self._returning:
+            backend, done = self._returning.pop(0)
+            try:
+                self._batcher.runner.scheduler.take_back(backend)
+            except TensorplugError as error:
+                done.set_exception(error)
+            else:
+                done.set_result(None)
         if self._batcher.busy:
             self._batcher.step()
             self._wakes.send()
@@ -277,6 +300,9 @@ class Engine(Resource):
         """End all texts, and whoever waits for plans."""
         with self._changed:
             arrived, self._arrived = self._arrived, []
+            returning, self._returning = self._returning, []
+        for _, done in returning:
+            done.cancel()
         self._end_preparing()
         batcher = self._batcher
         for text in [*batcher.running, *batcher.waiting, *arrived]:
@@ -293,7 +319,13 @@ class Engine(Resource):
         """Wait for something to do; return False where the engine ends."""
         with self._changed:
             self._pending = len(self._batcher.waiting)
-            while not (self._ending or self._arrived or self._prepared or self._batcher.busy):
+            while not (
+                self._ending
+                or self._arrived
+                or self._prepared
+                or self._returning
+                or self._batcher.busy
+            ):
                 self._changed.wait()
             for text in self._arrived:
                 self._batcher.add(text)

@@ -3,14 +3,14 @@
 import enum
 import os
 import time
-from collections.abc import Callable, Iterable, Sequence
-from functools import partial
+from collections.abc import Iterable, Sequence
 
 import tensorplug as tp
 from tensorplug import Backend, Device, DType, Tensor
 from tensorplug.device import Resource
 from tensorplug.errors import FormatError, OptionError
 from tensorplug.gguf import (
+    FileSource,
     FileTensor,
     ModelFile,
     Progress,
@@ -19,7 +19,6 @@ from tensorplug.gguf import (
     load_weights,
     open_gguf,
 )
-from tensorplug.graph.tensor import Array
 from tensorplug_llm.arch import Architecture, architecture_of
 from tensorplug_llm.embedding import Embedder, normalized
 from tensorplug_llm.hparams import HParams
@@ -131,9 +130,9 @@ class LanguageModel(Resource):
                 f"{size - 1}"
             )
 
-    def sources(self) -> dict[Tensor, Callable[[], Array]]:
+    def sources(self) -> dict[Tensor, FileSource]:
         """Where each weight can be read again."""
-        return {t: partial(self.file.tensor_bytes, t.name) for t in self.weights.tensors.values()}
+        return {t: FileSource(self.file, t.name) for t in self.weights.tensors.values()}
 
     def _close(self) -> None:
         self.weights.close()

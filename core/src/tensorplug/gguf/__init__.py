@@ -3,7 +3,7 @@
 from tensorplug.gguf.file import GGUFFile, open_gguf, read_beginning
 from tensorplug.gguf.metadata import Metadata
 from tensorplug.gguf.modelfile import ModelFile
-from tensorplug.gguf.tensorfile import FileTensor, TensorFile, map_file
+from tensorplug.gguf.tensorfile import FileSource, FileTensor, TensorFile, map_file
 from tensorplug.gguf.weights import (
     Progress,
     WeightMemory,
@@ -14,6 +14,7 @@ from tensorplug.gguf.weights import (
 )
 
 __all__ = [
+    "FileSource",
     "FileTensor",
     "GGUFFile",
     "Metadata",

@@ -193,6 +193,22 @@ def release_pages(memory: Bytes, offset: int, size: int) -> None:
         mapped.madvise(mmap.MADV_DONTNEED, first, last - first)
 
 
+@dataclass(frozen=True, slots=True)
+class FileSource:
+    """Where the stored bytes of a tensor come from: a source for `Scheduler.add_sources`."""
+
+    file: TensorFile
+    name: str
+
+    def __call__(self) -> Bytes:
+        """The bytes. Raises FormatError, Closed."""
+        return self.file.tensor_bytes(self.name)
+
+    def range(self) -> FileRange | None:
+        """Where they are in the file; None where the file has them in another form."""
+        return self.file.range_of(self.name)
+
+
 def map_file(path: Path, kind: str) -> tuple[Bytes, Path, int]:
     """Map a file: return its bytes, its path and a descriptor, the arguments of `TensorFile`.
 

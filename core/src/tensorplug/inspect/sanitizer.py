@@ -35,11 +35,15 @@ class Sanitizer:
         self._subject = ""
         self._lock = threading.RLock()
         self._names: dict[Backend, str] = {}
+        self.add(*streams)
+        in_child(self)
+
+    def add(self, *streams: Backend) -> None:
+        """Observe more streams."""
         for stream in streams:
             same = sum(stream.name == other.name for other in self._names)
             self._names[stream] = f"{stream.name} stream {same + 1}" if same else stream.name
             stream.watches = (*stream.watches, self)
-        in_child(self)
 
     def _renew_after_fork(self) -> None:
         self._lock = threading.RLock()

@@ -14,6 +14,7 @@ from tensorplug.registry.registry import (
     open_by_type,
     register,
     register_device,
+    replace_device,
 )
 
 __all__ = [
@@ -27,4 +28,5 @@ __all__ = [
     "open_by_type",
     "register",
     "register_device",
+    "replace_device",
 ]

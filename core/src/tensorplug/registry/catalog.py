@@ -298,6 +298,16 @@ class Catalog:
             return
         self._slots.append(Slot(device.candidate, devices=[enlist(device)]))
 
+    def replace_device(self, lost: Device, device: Device) -> None:
+        """List `device` in the place of one of the same name that was lost. Raises OptionError."""
+        for slot in self._slots:
+            for i, entry in enumerate(slot.devices or ()):
+                if entry.device is lost and slot.devices:
+                    device.candidate = slot.candidate
+                    slot.devices[i] = enlist(device)
+                    return
+        raise OptionError(f"replace {lost!r}: is not listed")
+
     def unload(self, slots: Sequence[Slot]) -> None:
         """Close the devices of `slots` and release their plugins.
 

@@ -138,6 +138,11 @@ class Registry:
         with self._lock:
             self._catalog.register_device(device)
 
+    def replace_device(self, lost: Device, device: Device) -> None:
+        """List `device` in the place of one of the same name that was lost. Raises OptionError."""
+        with self._lock:
+            self._catalog.replace_device(lost, device)
+
     def observe(self, observer: object) -> None:
         """Call the `tensorplug_loaded` hook of `observer` with the report of every `load_all()`."""
         with self._lock:
@@ -390,6 +395,7 @@ refresh = _default.refresh
 backends = _default.backends
 register = _default.register
 register_device = _default.register_device
+replace_device = _default.replace_device
 observe = _default.observe
 devices = _default.devices
 devices_of = _default.devices_of

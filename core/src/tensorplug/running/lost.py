@@ -1,10 +1,10 @@
 """`Lost`: what a scheduler lost with its devices, and the memory that takes its place."""
 
 from collections.abc import Callable, Collection, Iterable
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 from tensorplug.device.backend import Backend
-from tensorplug.device.buffer import MultiBuffer
+from tensorplug.device.buffer import BufferType, FileRange, MultiBuffer
 from tensorplug.device.device import Device
 from tensorplug.graph.bindings import Bindings
 from tensorplug.graph.graph import Graph
@@ -12,6 +12,15 @@ from tensorplug.graph.tensor import Place, Tensor
 
 Source = Callable[[], Any]
 """Returns the stored bytes of a tensor that never changes, as an array."""
+
+
+@runtime_checkable
+class SupportsFileRange(Protocol):
+    """A source that may know a file with its bytes: a remote device reads its own copy of it."""
+
+    def range(self) -> FileRange | None: ...
+
+
 Restore = Callable[[], None]
 """Gives states the values that they had before the run that failed; may run schedules."""
 
@@ -29,12 +38,15 @@ class Lost:
 
     def __init__(self) -> None:
         self.devices: set[Device] = set()
-        self.streams: list[Backend] = []
+        self.streams: dict[Backend, BufferType] = {}
+        """Streams that are out of use, each with the memory in which it computed."""
+        self.successors: dict[Backend, Backend] = {}
+        """Streams that were taken back, by the lost stream whose place they took."""
         self.spoilt: set[Tensor] = set()
         """Persistent tensors on any device that a hung device may still write."""
         self.moved: dict[Tensor, Place] = {}
         """The new places of persistent tensors whose device was lost."""
-        self.buffers: list[MultiBuffer] = []
+        self.buffers: dict[Tensor, MultiBuffer] = {}
         """The memory of `moved`."""
         self.sources: dict[Tensor, Source] = {}
         self.states: dict[Tensor, Restore] = {}
@@ -57,14 +69,20 @@ class Lost:
 
     def forget(self) -> object:
         """Drop the memory of moved tensors without closing it, and return it."""
-        forgotten, self.buffers = self.buffers, []
+        forgotten, self.buffers = self.buffers, {}
         return forgotten
+
+    def successor(self, stream: Backend) -> Backend | None:
+        """The stream that stands for `stream` now, which may be itself; None if it is lost."""
+        while stream in self.successors:
+            stream = self.successors[stream]
+        return None if stream in self.streams else stream
 
     def close(self) -> None:
         """Release the memory of moved tensors."""
-        for buffer in self.buffers:
+        for buffer in self.buffers.values():
             buffer.close()
-        self.buffers = []
+        self.buffers = {}
 
 
 def persistent(tensors: Iterable[Tensor]) -> list[Tensor]:

@@ -34,7 +34,7 @@ from tensorplug.running.fleet import Fleet
 from tensorplug.running.limit import Limit
 from tensorplug.running.lost import Lost, Restore, Source
 from tensorplug.running.plans import Plans
-from tensorplug.running.recovery.rescue import POLICIES
+from tensorplug.running.recovery.rescue import POLICIES, take_back
 from tensorplug.running.results import InFlight
 from tensorplug.running.run import around, run
 from tensorplug.running.schedule import Schedule
@@ -125,6 +125,8 @@ class Scheduler(Resource):
         self._warned: set[BufferType] = set()
         """Memory of weights that no stream computes in."""
         self.plans = Plans()
+        self.order = tuple(backend.name for backend in backends)
+        """The names of all streams, lost ones too, the one of the highest priority first."""
         self.use(backends, pools)
 
     def _survives_fork(self) -> bool:
@@ -255,6 +257,17 @@ class Scheduler(Resource):
         """
         self.lost.states.update(dict.fromkeys(states, restore))
 
+    def take_back(self, backend: Backend) -> None:
+        """Compute on `backend` too, a stream of a device that takes the place of a lost one.
+
+        It has the name of the lost stream. Tensors that lay on the lost device lie on this one
+        again: constants are read from their sources, states copied from where they are. Schedules
+        are planned again when they run. Raises OptionError, OutOfMemory, RunFailed, SchedulerBusy.
+        """
+        with self.turn:
+            self._settle()
+            take_back(backend, self)
+
     def place_of(self, tensor: Tensor) -> Place:
         """The place of a persistent tensor now: its own, or that to which it was moved."""
         return self.lost.place_of(tensor)
@@ -329,7 +342,8 @@ class Scheduler(Resource):
         if self.stopped is not None:
             raise self.stopped
         self.lost.check(graph)
-        fixed = {t: self._index(b) for t, b in pins.items() if b not in self.lost.streams}
+        now = ((t, self.lost.successor(b)) for t, b in pins.items())
+        fixed = {t: self._index(b) for t, b in now if b is not None}
         planned = plan_graph(
             graph, self.streams, fixed, transient, self._settings, fuse=fuse, cut=cut
         )

@@ -5,10 +5,12 @@ from typing import Any
 
 import tensorplug
 from tensorplug.device import Device
+from tensorplug.errors import OptionError
+from tensorplug.registry import replace_device
 from tensorplug_ray import config
 from tensorplug_ray.config import Config, DeviceEntry
 
-__all__ = ["Config", "DeviceEntry", "connect"]
+__all__ = ["Config", "DeviceEntry", "connect", "restart"]
 
 
 def connect(
@@ -29,3 +31,18 @@ def connect(
     config.choose(chosen)
     tensorplug.load("ray")
     return tensorplug.devices_of("ray")
+
+
+def restart(lost: Device) -> Device:
+    """Start the actor of a device again, and return a new device of the same name and place.
+
+    What the old one held is lost. `tensorplug.open` finds the new one from now on, and
+    `Scheduler.take_back` gives it the work of the old one. Raises OptionError, DeviceError.
+    """
+    from tensorplug_ray.device import RayDevice  # noqa: PLC0415 - imports Ray
+
+    if not isinstance(lost, RayDevice):
+        raise OptionError(f"restart {lost!r}: is not a device of Ray")
+    device = lost.restarted()
+    replace_device(lost, device)
+    return device

@@ -51,6 +51,17 @@ class RayDevice(Device):
         self.questions = Questions(self.link.call, self._number)
         self.fusions: Sequence[Pattern] = [KNOWN[name] for name in self.facts["fusions"]]
 
+    def restarted(self) -> "RayDevice":
+        """Another device of this name and place, with a new actor; the old actor is ended."""
+        self.link.kill()
+        device = RayDevice(self.name, self.entry, self.models)
+        try:
+            device.open_far()
+        except TensorplugError:
+            device.close(force=True)
+            raise
+        return device
+
     def _number(self, kind: BufferType) -> int | None:
         if isinstance(kind, RayBufferType) and kind.device is self:
             return kind.index

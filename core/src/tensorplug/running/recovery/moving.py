@@ -1,5 +1,6 @@
-"""Moves persistent tensors of lost devices to memory of the devices that are left."""
+"""Moves persistent tensors of lost devices to devices that are left, and home again."""
 
+import contextlib
 from collections.abc import Iterable
 from dataclasses import replace
 from functools import partial
@@ -8,12 +9,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tensorplug.device.backend import Backend
-from tensorplug.device.buffer import as_bytes
+from tensorplug.device.buffer import BufferType, MultiBuffer, as_bytes
+from tensorplug.device.device import Device
 from tensorplug.device.placing import allocate
-from tensorplug.errors import DeviceLost, GraphError, OutOfMemory
+from tensorplug.errors import DeviceLost, GraphError, OutOfMemory, TensorplugError
 from tensorplug.graph.graph import Graph
 from tensorplug.graph.tensor import Array, Place, Tensor
-from tensorplug.running.lost import Restore, persistent
+from tensorplug.running.lost import Restore, SupportsFileRange, persistent
 
 if TYPE_CHECKING:
     from tensorplug.running.scheduler import Scheduler
@@ -27,52 +29,112 @@ def move_lost(graph: Graph, scheduler: "Scheduler") -> list[Restore]:
     """
     lost, owed = scheduler.lost, list[Restore]()
     for root in filter(lost.has, persistent(graph.leafs)):
-        data: Array | None = None
         if root in lost.states:
             owed.append(lost.states[root])
-        elif root in lost.sources:
-            data = np.asarray(lost.sources[root]())
-            if data.nbytes != root.nbytes:
-                raise GraphError(f"{root}: its source gives {data.nbytes} bytes, not {root.nbytes}")
-        else:
+        elif root not in lost.sources:
             raise DeviceLost(
                 f"{root}: lay on a device that was lost; say with add_sources() where it comes "
                 "from, or with add_states() who restores it"
             )
-        _move(root, data, graph, scheduler)
+        place, buffer = _room_for(root, graph, scheduler)
+        if root in lost.states:
+            scheduler.limit.call(partial(place.buffer.fill, 0), place.buffer.type.device)
+        else:
+            _put(root, lost.sources[root], place, scheduler)
+        _settle_at(root, place, buffer, scheduler)
     return owed
 
 
-def _move(root: Tensor, data: Array | None, graph: Graph, scheduler: "Scheduler") -> None:
-    place = _room_for(root, graph, scheduler)
-    if data is None:
-        put = partial(place.buffer.fill, 0)
-    else:
-        content = as_bytes(np.ascontiguousarray(data))
+def move_home(backend: Backend, scheduler: "Scheduler") -> None:
+    """Move tensors that lay on a lost device back to `backend`, which took its place.
+
+    Constants come from their sources, states from where they are now. Raises OutOfMemory.
+    """
+    lost = scheduler.lost
+    for root, present in list(lost.moved.items()):
+        assert root.place is not None
+        kind = counterpart(root.place.buffer.type, backend.device)
+        if kind is None:
+            continue
+        (placed,), buffer = _allocate(root, kind)
+        place = placed.place
+        assert place is not None
+        if root in lost.sources:
+            _put(root, lost.sources[root], place, scheduler)
+        else:
+            data = np.empty(root.nbytes, np.uint8)
+            take = partial(present.buffer.read_tensor, root, present.offset, as_bytes(data))
+            scheduler.limit.call(take, present.buffer.type.device)
+            _write(root, data, place, scheduler)
+        _settle_at(root, place, buffer, scheduler)
+
+
+def _put(root: Tensor, source: object, place: Place, scheduler: "Scheduler") -> None:
+    """Write the bytes of a source to a place; a remote device reads its own file if it has one."""
+    device = place.buffer.type.device
+    there = source.range() if device.remote and isinstance(source, SupportsFileRange) else None
+    if there is not None:
         moved = replace(root, place=place)
-        put = partial(place.buffer.write_tensor, moved, place.offset, content)
+        read = partial(place.buffer.read_file, moved, place.offset, there)
+        if scheduler.limit.call(read, device):
+            return
+    data = np.asarray(scheduler.lost.sources[root]())
+    if data.nbytes != root.nbytes:
+        raise GraphError(f"{root}: its source gives {data.nbytes} bytes, not {root.nbytes}")
+    _write(root, data, place, scheduler)
+
+
+def _write(root: Tensor, data: Array, place: Place, scheduler: "Scheduler") -> None:
+    content = as_bytes(np.ascontiguousarray(data))
+    moved = replace(root, place=place)
+    put = partial(place.buffer.write_tensor, moved, place.offset, content)
     scheduler.limit.call(put, place.buffer.type.device)
-    scheduler.lost.moved[root] = place
-    scheduler.lost.spoilt.discard(root)
 
 
-def _room_for(root: Tensor, graph: Graph, scheduler: "Scheduler") -> Place:
-    """Memory of the first backend that has room and runs all nodes of `graph` that read `root`."""
-    spec = replace(root, place=None)
+def _settle_at(root: Tensor, place: Place, buffer: MultiBuffer, scheduler: "Scheduler") -> None:
+    """`root` lies at `place` of `buffer` from now on."""
+    lost = scheduler.lost
+    before = lost.buffers.pop(root, None)
+    lost.moved[root], lost.buffers[root] = place, buffer
+    lost.spoilt.discard(root)
+    if before is not None:
+        with contextlib.suppress(TensorplugError):  # its device may be lost too
+            before.close()
+
+
+def _room_for(root: Tensor, graph: Graph, scheduler: "Scheduler") -> tuple[Place, MultiBuffer]:
+    """Memory of the first backend that has room and runs all nodes of `graph` that read `root`.
+
+    A device that was taken back comes first for what lay there.
+    """
     assert root.place is not None
     users = [n for n in graph.nodes if any(s.root is root for s in n.sources)]
     *others, last = scheduler.backends
-    for backend in (*(b for b in others if _runs_all(b, users, root)), last):
+    kinds = [b.buffer_type for b in others if _runs_all(b, users, root)]
+    homes = [counterpart(root.place.buffer.type, b.device) for b in scheduler.backends]
+    for kind in (*filter(None, homes), *kinds, last.buffer_type):
         try:
-            (placed,), buffer = allocate([spec], backend.buffer_type, usage=root.place.buffer.usage)
+            (placed,), buffer = _allocate(root, kind)
         except OutOfMemory:
-            if backend is last:
+            if kind is last.buffer_type:
                 raise
             continue
-        scheduler.lost.buffers.append(buffer)
         assert placed.place is not None
-        return placed.place
+        return placed.place, buffer
     raise AssertionError("the last backend gives memory or raises")
+
+
+def _allocate(root: Tensor, kind: BufferType) -> tuple[list[Tensor], MultiBuffer]:
+    assert root.place is not None
+    return allocate([replace(root, place=None)], kind, usage=root.place.buffer.usage)
+
+
+def counterpart(kind: BufferType, device: Device) -> BufferType | None:
+    """The buffer type of `device` that is what `kind` was on a device of the same name."""
+    if kind.device is device or kind.device.name != device.name:
+        return None
+    kinds = (device.buffer_type, *device.extra_buffer_types)
+    return next((k for k in kinds if k.name == kind.name), device.buffer_type)
 
 
 def _runs_all(backend: Backend, users: Iterable[Tensor], root: Tensor) -> bool:

@@ -6,14 +6,15 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from tensorplug.device.backend import Backend
 from tensorplug.device.device import Device
-from tensorplug.errors import RunFailed, TensorplugError
+from tensorplug.errors import OptionError, RunFailed, TensorplugError
 from tensorplug.graph.graph import Graph
 from tensorplug.graph.tensor import Tensor
 from tensorplug.ops.table import OPS
 from tensorplug.running.failure import Attempt, written
 from tensorplug.running.lost import MemoryLost, Restore, persistent
-from tensorplug.running.recovery.moving import move_lost
+from tensorplug.running.recovery.moving import counterpart, move_home, move_lost
 from tensorplug.running.recovery.restart import NotFromHere, Restart, boundaries, with_values
 
 if TYPE_CHECKING:
@@ -95,7 +96,8 @@ class Recovery:
                 scheduler.abandon_memory()
         lost.owed.update(dict.fromkeys(owed))
         lost.devices.update(attempt.failed)
-        lost.streams.extend(b for b in scheduler.backends if b not in left)
+        gone = (i for i, b in enumerate(scheduler.backends) if b not in left)
+        lost.streams.update((scheduler.backends[i], scheduler.arena.pools[i]) for i in gone)
         with contextlib.suppress(TensorplugError):
             # A lost device may raise even when its memory is released.
             scheduler.give_back()
@@ -215,6 +217,37 @@ class Recovery:
 
 POLICIES: Mapping[str, type[Recovery] | None] = {"raise": None, "replan": Recovery}
 """Values of `on_failure`."""
+
+
+def take_back(backend: Backend, scheduler: "Scheduler") -> None:
+    """Use `backend` in the place of a lost stream of its name. Nothing is queued.
+
+    The caller has the turn. Raises OptionError, OutOfMemory, DeviceError.
+    """
+    lost = scheduler.lost
+    backend.check_open()
+    old = next((stream for stream in lost.streams if stream.name == backend.name), None)
+    if old is None:
+        names = ", ".join(stream.name for stream in lost.streams) or "none"
+        raise OptionError(f"take_back: no stream called {backend.name} was lost; lost are {names}")
+    if backend.device in lost.devices:
+        raise OptionError(
+            f"take_back: {backend!r} is a stream of the device that was lost; open a new device"
+        )
+    pool = counterpart(lost.streams[old], backend.device) or backend.buffer_type
+    fleet = scheduler.fleet
+    both = [*zip(fleet.backends, fleet.arena.pools, strict=True), (backend, pool)]
+    both.sort(key=lambda pair: scheduler.order.index(pair[0].name))
+    scheduler.give_back()
+    scheduler.use(*zip(*both, strict=True))
+    if scheduler.trace is not None:
+        scheduler.trace.add(backend)
+    if scheduler.sanitizer is not None:
+        scheduler.sanitizer.add(backend)
+    del lost.streams[old]
+    lost.successors[old] = backend
+    move_home(backend, scheduler)
+    logger.info("%s: is used again", backend.name)
 
 
 def hopeless(failure: RunFailed, reason: str, not_later: Sequence[str] = ()) -> RunFailed:
