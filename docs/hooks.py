@@ -21,7 +21,12 @@ def on_files(files: Files, config: Any) -> Files:
         if files.get_file_from_path(path) is None and (ROOT / path).is_file():
             text = (ROOT / path).read_text(encoding="utf-8")
             files.append(File.generated(config, path, content=text))
-    for path, text in (("reference/api.md", _api()), ("reference/commands.md", _commands())):
+    pages = {
+        "reference/api.md": _api(),
+        "reference/functions.md": _functions(),
+        "reference/commands.md": _commands(),
+    }
+    for path, text in pages.items():
         files.append(File.generated(config, path, content=text))
     for path in sorted(_linked(files)):
         files.append(File.generated(config, f"files/{path}", abs_src_path=str(ROOT / path)))
@@ -85,12 +90,30 @@ def _api() -> str:
     lines = [
         "# Python",
         "",
-        "`import tensorplug as tp`. Ops are on [a page of their own](../ops.md).",
+        "Examples take `import numpy as np` and `import tensorplug as tp` for granted. Functions of"
+        " ops are on [a page of their own](functions.md).",
     ]
     for name in names:
         if isinstance(getattr(tensorplug, name), type(tensorplug)):
             continue
         lines += ["", f"::: tensorplug.{name}"]
+    return "\n".join(lines) + "\n"
+
+
+def _functions() -> str:
+    """The page of the functions that make nodes, from the docstrings."""
+    from tensorplug import ops  # noqa: PLC0415
+
+    lines = [
+        "# Functions of ops",
+        "",
+        "Each function adds a node to a graph and returns its result as a tensor. Examples take"
+        " `import numpy as np` and `import tensorplug as tp` for granted. [Ops](../ops.md) has the"
+        " formulas, and the types that each backend takes.",
+    ]
+    for name in sorted(ops.__all__):
+        if callable(getattr(ops, name)):
+            lines += ["", f"::: tensorplug.ops.{name}"]
     return "\n".join(lines) + "\n"
 
 

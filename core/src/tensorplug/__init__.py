@@ -99,6 +99,9 @@ def device(spec: str) -> Device:
     """The device that `spec` names: `Registry.device` of the process.
 
     A function and not a name imported later, because the package `tensorplug.device` has its name.
+
+    >>> tp.device("cpu:0").type.value
+    'cpu'
     """
     return import_module(_REGISTRY).device(spec)  # type: ignore[no-any-return]
 

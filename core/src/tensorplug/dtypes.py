@@ -19,6 +19,9 @@ class DType:
 
     `size` is bytes per block of `block` elements. `numpy` is the name of the NumPy type that stores
     one element, or None for block types and bf16, which NumPy cannot compute with.
+
+    >>> tp.Q4_0.block, tp.Q4_0.size
+    (32, 18)
     """
 
     name: str
@@ -125,6 +128,9 @@ def dtype(what: DTypeLike) -> DType:
     """Return the type of a name, ours or NumPy's (any case), a GGUF type id or a NumPy type.
 
     Raises DTypeError.
+
+    >>> tp.dtype("Q8_0") is tp.Q8_0 and tp.dtype(np.float16) is tp.F16
+    True
     """
     if isinstance(what, DType):
         return what

@@ -11,7 +11,14 @@ if TYPE_CHECKING:
 
 
 class TensorplugError(Exception):
-    """Root of every error that tensorplug raises on purpose."""
+    """Root of every error that tensorplug raises on purpose.
+
+    >>> try:
+    ...     tp.open("vulkan")
+    ... except tp.TensorplugError as error:
+    ...     print(type(error).__name__)
+    BackendNotFound
+    """
 
     devices: "tuple[Device, ...]" = ()
     """The devices whose calls raised or passed on the error, innermost first; may be empty."""
@@ -34,27 +41,60 @@ def _unpickled(
 
 
 class ShapeError(TensorplugError, ValueError):
-    """Shapes, strides or offsets that an op or a buffer cannot accept."""
+    """Shapes, strides or offsets that an op or a buffer cannot accept.
+
+    >>> tp.input("x", (2, 3), tp.F32).reshape(4, 2)
+    Traceback (most recent call last):
+    tensorplug.errors.ShapeError: reshape: 6 elements do not fill sizes (2, 4, 1, 1); got x [2, 3]
+    """
 
 
 class DTypeError(TensorplugError, TypeError):
-    """An element type that an op, a device or a conversion cannot accept."""
+    """An element type that an op, a device or a conversion cannot accept.
+
+    >>> tp.dtype(str)
+    Traceback (most recent call last):
+    tensorplug.errors.DTypeError: ...
+    """
 
 
 class GraphError(TensorplugError, ValueError):
-    """A graph, a binding or a schedule that contradicts itself."""
+    """A graph, a binding or a schedule that contradicts itself.
+
+    >>> tp.op("mulmat")
+    Traceback (most recent call last):
+    tensorplug.errors.GraphError: op: unknown op 'mulmat'; did you mean 'mul_mat'?
+    """
 
 
 class OptionError(TensorplugError, ValueError):
-    """A device string, an environment variable or an option that cannot be understood."""
+    """A device string, an environment variable or an option that cannot be understood.
+
+    >>> tp.open("cpu?cores=2")
+    Traceback (most recent call last):
+    tensorplug.errors.OptionError: cpu:0: unknown option 'cores'; known options: threads...
+    """
 
 
 class FormatError(TensorplugError, ValueError):
-    """A file or its metadata is damaged, truncated or of an unknown kind."""
+    """A file or its metadata is damaged, truncated or of an unknown kind.
+
+    >>> from tensorplug.gguf import open_gguf
+    >>> open_gguf("missing.gguf")
+    Traceback (most recent call last):
+    tensorplug.errors.FormatError: missing.gguf: No such file or directory; give ...
+    """
 
 
 class OutOfMemory(TensorplugError, MemoryError):
-    """A device or the host cannot give the memory asked for."""
+    """A device or the host cannot give the memory asked for.
+
+    >>> from tensorplug_testing.null import NullDevice
+    >>> with NullDevice("card:0", memory=1024) as card, card.open() as stream:
+    ...     stream.place("w", np.zeros(1024, np.float32))
+    Traceback (most recent call last):
+    tensorplug.errors.OutOfMemory: card:0: no room for a buffer of ... bytes: ...
+    """
 
 
 class BufferTooLarge(OutOfMemory):
@@ -68,11 +108,23 @@ class BufferTooLarge(OutOfMemory):
 
 
 class DeviceError(TensorplugError, RuntimeError):
-    """A device or its driver failed."""
+    """A device or its driver failed.
+
+    >>> issubclass(tp.DeviceLost, tp.DeviceError)
+    True
+    """
 
 
 class DeviceLost(DeviceError):
-    """A device is gone: nothing on it can be reached any more."""
+    """A device is gone: nothing on it can be reached any more.
+
+    >>> from tensorplug_testing.null import NullDevice
+    >>> with NullDevice("card:0") as card, card.open() as stream:
+    ...     card.lose()
+    ...     stream.place("w", np.zeros(4, np.float32))
+    Traceback (most recent call last):
+    tensorplug.errors.DeviceLost: ...
+    """
 
 
 class DeviceHung(DeviceError):
@@ -123,15 +175,40 @@ class RunFailed(DeviceError):
 
 
 class Unsupported(TensorplugError, RuntimeError):
-    """None of the given backends can run an op, or a backend lacks an ability."""
+    """None of the given backends can run an op, or a backend lacks an ability.
+
+    >>> with tp.open("cpu") as cpu:
+    ...     tp.from_dlpack(np.ones((4, 4), np.float32)[:, ::2], cpu, copy=False)
+    Traceback (most recent call last):
+    tensorplug.errors.Unsupported: ...
+    """
 
 
 class BackendNotFound(TensorplugError, LookupError):
-    """No installed backend or device has the given name."""
+    """No installed backend or device has the given name.
+
+    >>> tp.open("vulkan")
+    Traceback (most recent call last):
+    tensorplug.errors.BackendNotFound: vulkan: no installed backend has this name; ...
+    """
 
 
 class BackendUnavailable(TensorplugError, RuntimeError):
-    """An installed backend cannot be used on this machine; `__cause__` says why."""
+    """An installed backend cannot be used on this machine; `__cause__` says why.
+
+    >>> class Plugin:
+    ...     api_version = (0, 1)
+    ...
+    ...     @tp.hookimpl
+    ...     def tensorplug_score(self):
+    ...         return tp.Refusal("no card in this machine")
+    >>> registry = tp.Registry()
+    >>> registry.register(Plugin(), "acme").name
+    'acme'
+    >>> registry.open("acme")
+    Traceback (most recent call last):
+    tensorplug.errors.BackendUnavailable: ...
+    """
 
 
 class StateError(TensorplugError, RuntimeError):
@@ -212,6 +289,12 @@ class blaming:  # noqa: N801 - reads as what it does: `with blaming(device)`
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """The reason why a device does not run a node or a group."""
+    """The reason why a device does not run a node or a group.
+
+    >>> from tensorplug_testing.null import NullDevice
+    >>> with NullDevice("card:0") as card:
+    ...     card.refuses(tp.gelu(tp.input("x", (2, 3), tp.F32)))
+    Refusal(reason='card:0: no kernel for gelu')
+    """
 
     reason: str

@@ -183,7 +183,12 @@ class NodePlan(Plan):
 
 
 class Backend(Resource, ABC):
-    """One in-order stream of a device. Only one thread may use it at a time."""
+    """One in-order stream of a device. Only one thread may use it at a time.
+
+    >>> with tp.open("cpu") as stream:
+    ...     stream.device.name
+    'cpu:0'
+    """
 
     plan_class: ClassVar[type[Plan]] = NodePlan
     """The class of plans; called with the stream and a part that the device supports.

@@ -28,7 +28,12 @@ if TYPE_CHECKING:
 
 
 class BufferUsage(enum.Enum):
-    """What a buffer is used for. Schedulers run ops on the device that has their weights."""
+    """What a buffer is used for. Schedulers run ops on the device that has their weights.
+
+    >>> with tp.open("cpu") as cpu:
+    ...     cpu.place("w", np.ones(4, np.float32), usage=tp.WEIGHTS).place.buffer.usage
+    <BufferUsage.WEIGHTS: 'weights'>
+    """
 
     ANY = "any"
     WEIGHTS = "weights"
@@ -176,7 +181,13 @@ class BufferType(ABC):
 
 
 class Buffer(Resource, ABC):
-    """A range of memory of one buffer type. Offsets and sizes are bytes."""
+    """A range of memory of one buffer type. Offsets and sizes are bytes.
+
+    >>> with tp.open("cpu") as cpu, cpu.buffer_type.alloc(16) as buffer:
+    ...     buffer.write(0, np.arange(4, dtype=np.float32))
+    ...     buffer.read(8, 4).view(np.float32)
+    array([2.], dtype=float32)
+    """
 
     def __init__(
         self, buffer_type: BufferType, size: int, usage: BufferUsage = BufferUsage.ANY

@@ -28,7 +28,11 @@ if TYPE_CHECKING:
 
 
 class DeviceType(enum.Enum):
-    """The kind of hardware of a device, in order of preference."""
+    """The kind of hardware of a device, in order of preference.
+
+    >>> tp.device("cpu").type
+    <DeviceType.CPU: 'cpu'>
+    """
 
     GPU = "gpu"
     """A GPU with memory of its own."""
@@ -144,7 +148,12 @@ def _parse_bool(value: Any) -> bool:
 
 
 class Device(Resource, ABC):
-    """A piece of hardware. Thread-safe. `name` is `plugin:index`, such as `opencl:0`."""
+    """A piece of hardware. Thread-safe. `name` is `plugin:index`, such as `opencl:0`.
+
+    >>> device = tp.device("cpu")
+    >>> device.refuses(tp.relu(tp.input("x", (2, 3), tp.F32))) is None
+    True
+    """
 
     backend_class: type[Backend]
     """The class of streams that `open()` returns. Set it on the class or on the device."""

@@ -31,6 +31,10 @@ def from_dlpack(
     raises Unsupported instead.
 
         w = tp.from_dlpack(torch.ones(3, 4), cpu, name="w")
+
+    >>> with tp.open("cpu") as cpu:
+    ...     tp.from_dlpack(np.ones((3, 4), np.float32), cpu, name="w").shape
+    (3, 4)
     """
     label = name or "from_dlpack()"
     if copy:

@@ -18,6 +18,11 @@ class Part:
 
     `leafs` are the tensors that the nodes read and that the part does not compute. `bindings` has
     the place of every tensor.
+
+    >>> x = tp.input("x", (2, 3), tp.F32)
+    >>> part = tp.Part.of(tp.Graph(tp.relu(x, name="y")))
+    >>> [node.label for node in part.nodes], part.leafs == (x,)
+    (['y'], True)
     """
 
     groups: tuple[Group, ...]

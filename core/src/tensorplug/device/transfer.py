@@ -1,4 +1,11 @@
-"""Transfers of tensor data: to and from the host, and between buffers."""
+"""Transfers of tensor data: to and from the host, and between buffers.
+
+>>> with tp.open("cpu") as cpu:
+...     w = cpu.place("w", np.zeros(3, np.float32))
+...     tp.transfer.write(w, np.arange(3))
+...     tp.transfer.read(w)
+array([0., 1., 2.], dtype=float32)
+"""
 
 from collections.abc import Callable
 from typing import Any

@@ -11,6 +11,11 @@ class Bindings:
 
     A tensor that is in the table lies at the place named there. Otherwise a view or a write lies in
     the memory of its root, and a persistent tensor lies at its own place.
+
+    >>> with tp.open("cpu") as cpu:
+    ...     w = cpu.place("w", np.ones(4, np.float32))
+    ...     tp.Bindings().where(w) == w.place
+    True
     """
 
     __slots__ = ("_places",)

@@ -14,6 +14,10 @@ class Graph:
     Execution order is the order in which the tensors were made. So sources come before the nodes
     that use them, and accesses to the same memory keep the order of the program that built them.
     `effects` are tensors whose writes must happen even if nothing reads them.
+
+    >>> x = tp.input("x", (2, 3), tp.F32)
+    >>> tp.Graph(tp.relu(x) + x)
+    <Graph 2 nodes, 1 leafs, 1 outputs, 0 effects>
     """
 
     def __init__(

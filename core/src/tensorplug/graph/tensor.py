@@ -49,7 +49,12 @@ class Flags(enum.Flag):
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A place in memory: `offset` bytes into `buffer`."""
+    """A place in memory: `offset` bytes into `buffer`.
+
+    >>> with tp.open("cpu") as cpu:
+    ...     cpu.place("w", np.ones(4, np.float32)).place.offset
+    0
+    """
 
     buffer: "Buffer"
     offset: int
@@ -63,6 +68,11 @@ class Tensor:
     `view_of` is the tensor whose memory this tensor shares; it is never a view itself.
     `view_offset` is the offset into it, in bytes. With `writes`, computing this tensor writes into
     the memory of `view_of` and of the operands in `also_writes`.
+
+    >>> x = tp.input("x", (2, 3), tp.F32)
+    >>> y = x.T @ x + 1
+    >>> y.shape, y.dtype.name, y.op
+    ((3, 3), 'f32', 'scale')
     """
 
     dtype: DType
@@ -345,7 +355,11 @@ def leaf(
 
 
 def input(name: str, shape: tuple[int, ...] | list[int], dtype: DTypeLike) -> Tensor:
-    """Return a tensor that the user gives to each run; `shape` is in NumPy order."""
+    """Return a tensor that the user gives to each run; `shape` is in NumPy order.
+
+    >>> tp.input("x", (2, 3), tp.F32)
+    <Tensor 'x', none, f32[2, 3]>
+    """
     return leaf(name, shape, dtype, flags=Flags.INPUT)
 
 

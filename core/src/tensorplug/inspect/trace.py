@@ -58,6 +58,13 @@ class Trace:
     (SupportsProfiling) show the time on the device. For other streams the trace shows the host's
     time in the call, which for asynchronous streams is only the time of queueing. At most `limit`
     spans are kept; the file says how many were dropped. Thread-safe.
+
+    >>> x = tp.input("x", (4,), tp.F32)
+    >>> trace = tp.Trace()
+    >>> with tp.open("cpu") as cpu, tp.Scheduler([cpu], trace=trace) as scheduler:
+    ...     results = scheduler.schedule(x * 2).run({x: np.ones(4)})
+    >>> len(trace.spans) > 0
+    True
     """
 
     def __init__(self, path: str | Path | None = None, *, limit: int = MOST_SPANS) -> None:

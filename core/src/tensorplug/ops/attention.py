@@ -98,6 +98,12 @@ def flash_attn_ext(
     head (ALiBi). `sinks` [heads] adds a term to the divisor of each head. `softcap` limits scores.
     The result is f32 [e, heads, tokens, batch]: heads and tokens are swapped. A token whose mask is
     -inf everywhere gives zeros. Raises ShapeError.
+
+    >>> q = tp.input("q", (8, 5, 64), tp.F32)
+    >>> k = tp.input("k", (2, 20, 64), tp.F32)
+    >>> v = tp.input("v", (2, 20, 64), tp.F32)
+    >>> tp.flash_attn_ext(q, k, v, scale=64**-0.5).shape
+    (5, 8, 64)
     """
     return apply(
         FLASH_ATTN_EXT,

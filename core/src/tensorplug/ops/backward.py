@@ -149,17 +149,35 @@ FLASH_ATTN_BACK = register_op(
 
 
 def silu_back(grad: Tensor, x: Tensor, *, name: str = "") -> Tensor:
-    """Gradient of `silu(x)`, in the shape and type of `grad`; f32, f16, bf16."""
+    """Gradient of `silu(x)`, in the shape and type of `grad`; f32, f16, bf16.
+
+    >>> grad = tp.input("grad", (2, 8), tp.F32)
+    >>> x = tp.input("x", (2, 8), tp.F32)
+    >>> tp.silu_back(grad, x).shape
+    (2, 8)
+    """
     return apply(SILU_BACK, grad, x, name=name)
 
 
 def rms_norm_back(grad: Tensor, x: Tensor, *, eps: float = 1e-6, name: str = "") -> Tensor:
-    """Gradient of `rms_norm(x, eps)`, of the shape of both; f32."""
+    """Gradient of `rms_norm(x, eps)`, of the shape of both; f32.
+
+    >>> grad = tp.input("grad", (2, 8), tp.F32)
+    >>> x = tp.input("x", (2, 8), tp.F32)
+    >>> tp.rms_norm_back(grad, x).shape
+    (2, 8)
+    """
     return apply(RMS_NORM_BACK, grad, x, eps=float(eps), name=name)
 
 
 def soft_max_back(grad: Tensor, y: Tensor, *, scale: float = 1.0, name: str = "") -> Tensor:
-    """Gradient of `y = soft_max(x, scale=scale)`, of the shape of both; f32."""
+    """Gradient of `y = soft_max(x, scale=scale)`, of the shape of both; f32.
+
+    >>> grad = tp.input("grad", (2, 8), tp.F32)
+    >>> y = tp.input("y", (2, 8), tp.F32)
+    >>> tp.soft_max_back(grad, y).shape
+    (2, 8)
+    """
     return apply(SOFT_MAX_BACK, grad, y, scale=float(scale), name=name)
 
 
@@ -187,7 +205,13 @@ def rope_back(
     name: str = "",
     **rotation: Unpack[Rotation],
 ) -> Tensor:
-    """Gradient of `rope` with the same parameters; `x` is the gradient of its result."""
+    """Gradient of `rope` with the same parameters; `x` is the gradient of its result.
+
+    >>> grad = tp.input("grad", (5, 8, 64), tp.F32)
+    >>> positions = tp.input("positions", (5,), tp.I32)
+    >>> tp.rope_back(grad, positions, dims=64).shape
+    (5, 8, 64)
+    """
     return apply(ROPE_BACK, x, positions, factors, name=name, **rotation)
 
 
@@ -195,6 +219,11 @@ def cross_entropy_loss(logits: Tensor, labels: Tensor, *, name: str = "") -> Ten
     """Cross entropy of `labels` and softmax(`logits`), mean over rows: one f32 element.
 
     Both are f32 of one shape; each row of `labels` sums to 1.
+
+    >>> logits = tp.input("logits", (2, 8), tp.F32)
+    >>> labels = tp.input("labels", (2, 8), tp.F32)
+    >>> tp.cross_entropy_loss(logits, labels).shape
+    ()
     """
     return apply(CROSS_ENTROPY_LOSS, logits, labels, name=name)
 
@@ -202,7 +231,14 @@ def cross_entropy_loss(logits: Tensor, labels: Tensor, *, name: str = "") -> Ten
 def cross_entropy_loss_back(
     grad: Tensor, logits: Tensor, labels: Tensor, *, name: str = ""
 ) -> Tensor:
-    """Gradient of `cross_entropy_loss` with respect to `logits`; `grad` is that of the loss [1]."""
+    """Gradient of `cross_entropy_loss` with respect to `logits`; `grad` is that of the loss [1].
+
+    >>> grad = tp.input("grad", (1,), tp.F32)
+    >>> logits = tp.input("logits", (2, 8), tp.F32)
+    >>> labels = tp.input("labels", (2, 8), tp.F32)
+    >>> tp.cross_entropy_loss_back(grad, logits, labels).shape
+    (2, 8)
+    """
     return apply(CROSS_ENTROPY_LOSS_BACK, grad, logits, labels, name=name)
 
 
@@ -216,5 +252,12 @@ def flash_attn_back(
     value size, kv heads, b], and `grad`, the gradient of the result, [value size, tokens, heads,
     batch]. Consecutive heads of `q` share a head of `k`. Scores are scaled by 1 / sqrt(size). With
     `masked`, token i attends to the positions up to i + positions - tokens. Raises ShapeError.
+
+    >>> q = tp.input("q", (8, 5, 64), tp.F32)
+    >>> k = tp.input("k", (2, 20, 64), tp.F32)
+    >>> v = tp.input("v", (2, 64, 20), tp.F32)
+    >>> grad = tp.input("grad", (8, 5, 64), tp.F32)
+    >>> tp.flash_attn_back(q, k, v, grad).shape
+    (7680,)
     """
     return apply(FLASH_ATTN_BACK, q, k, v, grad, masked=masked, name=name)

@@ -49,6 +49,11 @@ def conv_2d(
 
     `kernel` is [filters, channels, kh, kw], f32, f16 or bf16. `stride`, `padding` (zeros on both
     sides) and `dilation` are numbers for both axes or pairs (height, width). Raises ShapeError.
+
+    >>> kernel = tp.input("kernel", (8, 3, 5, 5), tp.F32)
+    >>> x = tp.input("x", (1, 3, 28, 28), tp.F32)
+    >>> tp.conv_2d(kernel, x, stride=2, padding=2).shape
+    (1, 8, 14, 14)
     """
     slide = window("conv_2d", 2, stride=stride, padding=padding, dilation=dilation)
     return apply(CONV_2D, kernel, x, **slide, name=name)
@@ -89,6 +94,11 @@ def conv_2d_dw(
 
     `kernel` is [channels, 1, kh, kw], f32, f16 or bf16; `x` is f32 [n, channels, h, w]. `stride`,
     `padding` and `dilation` are as in `conv_2d`. Raises ShapeError.
+
+    >>> kernel = tp.input("kernel", (3, 1, 5, 5), tp.F32)
+    >>> x = tp.input("x", (1, 3, 28, 28), tp.F32)
+    >>> tp.conv_2d_dw(kernel, x, padding=2).shape
+    (1, 3, 28, 28)
     """
     slide = window("conv_2d_dw", 2, stride=stride, padding=padding, dilation=dilation)
     return apply(CONV_2D_DW, kernel, x, **slide, name=name)
@@ -146,6 +156,11 @@ def conv_3d(
     `x` is f32 [n * channels, d, h, w]. `kernel` is [filters * channels, kd, kh, kw], f32, f16 or
     bf16; the channels of one filter are consecutive. `stride`, `padding` and `dilation` are numbers
     or triples (depth, height, width). Raises ShapeError.
+
+    >>> kernel = tp.input("kernel", (24, 3, 3, 3), tp.F32)
+    >>> x = tp.input("x", (3, 8, 16, 16), tp.F32)
+    >>> tp.conv_3d(kernel, x, n_channels=3, n_channels_out=8).shape
+    (8, 6, 14, 14)
     """
     slide = window("conv_3d", 3, stride=stride, padding=padding, dilation=dilation)
     return apply(
@@ -205,6 +220,11 @@ def conv_transpose_1d(
 
     `kernel` is [channels, filters, k], f32, f16 or bf16. `out l` is (l - 1) * stride + (k - 1) *
     dilation + 1 - 2 * padding: `padding` elements are cropped from each end. Raises ShapeError.
+
+    >>> kernel = tp.input("kernel", (4, 2, 3), tp.F32)
+    >>> x = tp.input("x", (4, 10), tp.F32)
+    >>> tp.conv_transpose_1d(kernel, x, stride=2).shape
+    (2, 21)
     """
     slide = window("conv_transpose_1d", 1, stride=stride, padding=padding, dilation=dilation)
     return apply(CONV_TRANSPOSE_1D, kernel, x, **slide, name=name)
@@ -247,6 +267,11 @@ def conv_transpose_2d(kernel: Tensor, x: Tensor, *, stride: Along = 1, name: str
     `kernel` is [channels, filters, kh, kw], f32, f16 or bf16. `stride` is one number, or (down,
     across). `out h` is (h - 1) * down + kh and `out w` is (w - 1) * across + kw; there is no
     padding. Raises ShapeError.
+
+    >>> kernel = tp.input("kernel", (4, 2, 3, 3), tp.F32)
+    >>> x = tp.input("x", (1, 4, 10, 10), tp.F32)
+    >>> tp.conv_transpose_2d(kernel, x, stride=2).shape
+    (1, 2, 21, 21)
     """
     strides = by_dim("conv_transpose_2d", "stride", "s", stride, 2)
     return apply(CONV_TRANSPOSE_2D, kernel, x, **strides, name=name)

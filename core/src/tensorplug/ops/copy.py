@@ -205,12 +205,22 @@ SET = _into_part("set", "y = a; view(y, nb1, nb2, nb3, offset) = part")
 
 
 def dup(x: Tensor, *, to: DTypeLike | None = None, name: str = "") -> Tensor:
-    """A contiguous copy of `x`, of any type; converted if `to` names another type."""
+    """A contiguous copy of `x`, of any type; converted if `to` names another type.
+
+    >>> x = tp.input("x", (2, 3), tp.F32)
+    >>> tp.dup(x, to="f16").dtype.name
+    'f16'
+    """
     return apply(DUP, x, to="" if to is None else dtype_of(to).name, name=name)
 
 
 def cont(x: Tensor, shape: tuple[int, ...] | None = None, *, name: str = "") -> Tensor:
-    """A contiguous copy of `x`, of any type; with `shape` (NumPy order) also reshaped."""
+    """A contiguous copy of `x`, of any type; with `shape` (NumPy order) also reshaped.
+
+    >>> x = tp.input("x", (2, 3), tp.F32)
+    >>> tp.cont(x.T, (6,)).shape
+    (6,)
+    """
     if shape is None:
         return apply(CONT, x, name=name)
     ne, rank = ne_of(shape, "cont")
@@ -223,23 +233,45 @@ def cpy(x: Tensor, target: Tensor, *, name: str = "") -> Tensor:
     Elements are copied in order; the shapes may differ, but not the number of elements. The result
     is `target` after the write. If `x` and `target` overlap, `x` is copied to other memory first:
     the source and target that a backend gets never overlap, except if a tensor is copied to itself.
+
+    >>> with tp.open("cpu") as cpu:
+    ...     target = cpu.place("target", np.zeros((2, 3), np.float16))
+    ...     kept = tp.cpy(tp.input("x", (2, 3), tp.F32), target)
+    >>> kept.dtype.name
+    'f16'
     """
     return apply(CPY, cont(x) if overlap(x, target) else x, target, name=name)
 
 
 def cast(x: Tensor, to: DTypeLike, *, name: str = "") -> Tensor:
-    """`x` converted to the type `to`, contiguous: the op `dup`."""
+    """`x` converted to the type `to`, contiguous: the op `dup`.
+
+    >>> x = tp.input("x", (2, 3), tp.F32)
+    >>> tp.cast(x, tp.F16).dtype.name
+    'f16'
+    """
     return dup(x, to=dtype_of(to), name=name)
 
 
 def concat(a: Tensor, b: Tensor, *, axis: int = 0, name: str = "") -> Tensor:
-    """Concatenate `a` and `b`, of one type, along `axis`. Raises ShapeError."""
+    """Concatenate `a` and `b`, of one type, along `axis`. Raises ShapeError.
+
+    >>> a = tp.input("a", (2, 3), tp.F32)
+    >>> b = tp.input("b", (5, 3), tp.F32)
+    >>> tp.concat(a, b).shape
+    (7, 3)
+    """
     longer = a if a.rank >= b.rank else b
     return apply(CONCAT, a, b, dim=dim_of(longer, axis, "concat"), name=name)
 
 
 def repeat(x: Tensor, shape: tuple[int, ...], *, name: str = "") -> Tensor:
-    """Tile `x` to `shape` (NumPy order); each size must be a multiple of the same size of `x`."""
+    """Tile `x` to `shape` (NumPy order); each size must be a multiple of the same size of `x`.
+
+    >>> x = tp.input("x", (2, 3), tp.F32)
+    >>> tp.repeat(x, (4, 6)).shape
+    (4, 6)
+    """
     ne, rank = ne_of(shape, "repeat")
     return apply(REPEAT, x, ne=ne, rank=rank, name=name)
 
@@ -256,6 +288,11 @@ def acc(
 
     The view is `view(a, part.shape, strides=strides, offset=offset)`, with 4 bytes as the last
     stride. Raises ShapeError if it would reach outside `a`.
+
+    >>> a = tp.input("a", (4, 3), tp.F32)
+    >>> part = tp.input("part", (2, 3), tp.F32)
+    >>> tp.acc(a, part, offset=12).shape  # rows 1 and 2
+    (4, 3)
     """
     return apply(ACC, a, part, **_window("acc", a, part, strides), offset=offset, name=name)
 
@@ -272,6 +309,11 @@ def set(
 
     The view is `view(a, part.shape, strides=strides, offset=offset)`, with 4 bytes as the last
     stride. Raises ShapeError if it would reach outside `a`.
+
+    >>> a = tp.input("a", (4, 3), tp.F32)
+    >>> part = tp.input("part", (2, 3), tp.F32)
+    >>> tp.set(a, part, offset=12).shape  # rows 1 and 2
+    (4, 3)
     """
     return apply(SET, a, part, **_window("set", a, part, strides), offset=offset, name=name)
 

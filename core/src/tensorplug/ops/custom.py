@@ -120,6 +120,11 @@ def map_custom1(a: Tensor, function: Function, *, n_tasks: int = 0, name: str = 
     calls `nth` as keywords, and computes its part of the result. An exception of the function makes
     the run raise GraphError with the name of the node. The function must be hashable. A graph that
     calls a function cannot be saved.
+
+    >>> def doubled(y, x):
+    ...     y[...] = 2 * x
+    >>> tp.map_custom1(tp.input("x", (2, 3), tp.F32), doubled).shape
+    (2, 3)
     """
     return apply(MAP_CUSTOM1, a, function=function, n_tasks=n_tasks, name=name)
 
@@ -127,14 +132,30 @@ def map_custom1(a: Tensor, function: Function, *, n_tasks: int = 0, name: str = 
 def map_custom2(
     a: Tensor, b: Tensor, function: Function, *, n_tasks: int = 0, name: str = ""
 ) -> Tensor:
-    """Call `function(y, a, b)` to fill a result like `a`; see `map_custom1`."""
+    """Call `function(y, a, b)` to fill a result like `a`; see `map_custom1`.
+
+    >>> def larger(y, a, b):
+    ...     np.maximum(a, b, out=y)
+    >>> a = tp.input("a", (2, 3), tp.F32)
+    >>> tp.map_custom2(a, tp.input("b", (2, 3), tp.F32), larger).shape
+    (2, 3)
+    """
     return apply(MAP_CUSTOM2, a, b, function=function, n_tasks=n_tasks, name=name)
 
 
 def map_custom3(
     a: Tensor, b: Tensor, c: Tensor, function: Function, *, n_tasks: int = 0, name: str = ""
 ) -> Tensor:
-    """Call `function(y, a, b, c)` to fill a result like `a`; see `map_custom1`."""
+    """Call `function(y, a, b, c)` to fill a result like `a`; see `map_custom1`.
+
+    >>> def chosen(y, a, b, c):
+    ...     y[...] = np.where(a > 0, b, c)
+    >>> a = tp.input("a", (2, 3), tp.F32)
+    >>> b = tp.input("b", (2, 3), tp.F32)
+    >>> c = tp.input("c", (2, 3), tp.F32)
+    >>> tp.map_custom3(a, b, c, chosen).shape
+    (2, 3)
+    """
     return apply(MAP_CUSTOM3, a, b, c, function=function, n_tasks=n_tasks, name=name)
 
 
@@ -150,6 +171,12 @@ def custom(
     """Call `function(y, *sources)` to fill a result of `shape` (NumPy order) and the type `to`.
 
     Takes up to ten sources; otherwise as `map_custom1`. Raises GraphError, ShapeError.
+
+    >>> def doubled(y, x):
+    ...     y[...] = 2 * x
+    >>> x = tp.input("x", (2, 3), tp.F32)
+    >>> tp.custom([x], doubled, x.shape).shape
+    (2, 3)
     """
     if len(sources) > MOST_SOURCES:
         raise GraphError(f"custom: {len(sources)} sources given; it takes at most {MOST_SOURCES}")

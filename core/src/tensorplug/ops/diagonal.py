@@ -83,17 +83,32 @@ SOLVE_TRI = register_op(
 
 
 def diag(x: Tensor, *, name: str = "") -> Tensor:
-    """Matrices with the f32 vectors `x` [n, 1, ...] on their diagonals: [n, n, ...]."""
+    """Matrices with the f32 vectors `x` [n, 1, ...] on their diagonals: [n, n, ...].
+
+    >>> x = tp.input("x", (1, 4), tp.F32)
+    >>> tp.diag(x).shape
+    (4, 4)
+    """
     return apply(DIAG, x, name=name)
 
 
 def diag_mask_zero(x: Tensor, *, n_past: int = 0, name: str = "") -> Tensor:
-    """f32, f16 or bf16 `x` with 0 in each row j right of column `n_past` + j."""
+    """f32, f16 or bf16 `x` with 0 in each row j right of column `n_past` + j.
+
+    >>> x = tp.input("x", (4, 6), tp.F32)
+    >>> tp.diag_mask_zero(x, n_past=2).shape
+    (4, 6)
+    """
     return apply(DIAG_MASK_ZERO, x, n_past=n_past, name=name)
 
 
 def tri(x: Tensor, kind: str, *, name: str = "") -> Tensor:
-    """f32 square matrices `x` with 0 outside the triangle `kind`, one of TRIANGLES."""
+    """f32 square matrices `x` with 0 outside the triangle `kind`, one of TRIANGLES.
+
+    >>> x = tp.input("x", (4, 4), tp.F32)
+    >>> tp.tri(x, "lower").shape
+    (4, 4)
+    """
     return apply(TRI, x, kind=kind, name=name)
 
 
@@ -101,5 +116,10 @@ def solve_tri(a: Tensor, b: Tensor, *, name: str = "") -> Tensor:
     """Solve a x = b for f32 `a` [n, n, ...], lower triangular, and `b` [k, n, ...].
 
     Elements above the diagonal of `a` are not read. Zeros on the diagonal give infinities or NaN.
+
+    >>> a = tp.input("a", (4, 4), tp.F32)
+    >>> b = tp.input("b", (4, 2), tp.F32)
+    >>> tp.solve_tri(a, b).shape
+    (4, 2)
     """
     return apply(SOLVE_TRI, a, b, name=name)

@@ -199,6 +199,11 @@ def add(a: Tensor, b: Tensor, *, to: DTypeLike | None = None, name: str = "") ->
 
     The result has the type `to` (f32, f16 or bf16), by default the type of `a`. If that is a block
     type, `a` is decoded and the sum is encoded again.
+
+    >>> a = tp.input("a", (2, 3), tp.F32)
+    >>> b = tp.input("b", (3,), tp.F32)
+    >>> tp.add(a, b).shape
+    (2, 3)
     """
     return apply(ADD, a, b, to="" if to is None else dtype_of(to).name, name=name)
 
@@ -207,22 +212,45 @@ def add1(a: Tensor, b: Tensor, *, name: str = "") -> Tensor:
     """Add the only element of `b` (f32, f16 or bf16) to each element of `a`.
 
     The result has the type of `a`, which may be a block type.
+
+    >>> a = tp.input("a", (2, 3), tp.F32)
+    >>> b = tp.input("b", (1,), tp.F32)
+    >>> tp.add1(a, b).shape
+    (2, 3)
     """
     return apply(ADD1, a, b, name=name)
 
 
 def sub(a: Tensor, b: Tensor, *, name: str = "") -> Tensor:
-    """Difference of `a` and `b`, f32, f16 or bf16; `b` is tiled to `a`. The type is that of `a`."""
+    """Difference of `a` and `b`, f32, f16 or bf16; `b` is tiled to `a`. The type is that of `a`.
+
+    >>> a = tp.input("a", (2, 3), tp.F32)
+    >>> b = tp.input("b", (3,), tp.F32)
+    >>> tp.sub(a, b).shape
+    (2, 3)
+    """
     return apply(SUB, a, b, name=name)
 
 
 def mul(a: Tensor, b: Tensor, *, name: str = "") -> Tensor:
-    """Product of `a` and `b`, f32, f16 or bf16; `b` is tiled to `a`. The type is that of `a`."""
+    """Product of `a` and `b`, f32, f16 or bf16; `b` is tiled to `a`. The type is that of `a`.
+
+    >>> a = tp.input("a", (2, 3), tp.F32)
+    >>> b = tp.input("b", (3,), tp.F32)
+    >>> tp.mul(a, b).shape
+    (2, 3)
+    """
     return apply(MUL, a, b, name=name)
 
 
 def div(a: Tensor, b: Tensor, *, name: str = "") -> Tensor:
-    """Quotient of `a` and `b`, f32, f16 or bf16; `b` is tiled to `a`. The type is that of `a`."""
+    """Quotient of `a` and `b`, f32, f16 or bf16; `b` is tiled to `a`. The type is that of `a`.
+
+    >>> a = tp.input("a", (2, 3), tp.F32)
+    >>> b = tp.input("b", (3,), tp.F32)
+    >>> tp.div(a, b).shape
+    (2, 3)
+    """
     return apply(DIV, a, b, name=name)
 
 
@@ -231,30 +259,60 @@ def add_id(a: Tensor, b: Tensor, ids: Tensor, *, name: str = "") -> Tensor:
 
     The i32 `ids` [used, tokens] number the rows of `b`. The id -1 adds nothing. Any other id
     outside `b` is an error; `tensorplug.ops.ids` says when it is raised. Sizes are in `ne` order.
+
+    >>> a = tp.input("a", (5, 2, 8), tp.F32)
+    >>> b = tp.input("b", (4, 8), tp.F32)
+    >>> ids = tp.input("ids", (5, 2), tp.I32)
+    >>> tp.add_id(a, b, ids).shape
+    (5, 2, 8)
     """
     return apply(ADD_ID, a, b, ids, name=name)
 
 
 def scale(x: Tensor, scale: float, *, bias: float = 0.0, name: str = "") -> Tensor:
-    """`scale * x + bias`; `x` is f32, f16 or bf16, and the result has its type."""
+    """`scale * x + bias`; `x` is f32, f16 or bf16, and the result has its type.
+
+    >>> x = tp.input("x", (2, 3), tp.F32)
+    >>> tp.scale(x, 0.5, bias=1).shape
+    (2, 3)
+    """
     return apply(SCALE, x, scale=float(scale), bias=float(bias), name=name)
 
 
 def clamp(x: Tensor, min: float, max: float, *, name: str = "") -> Tensor:
-    """`x` limited to the range from `min` to `max`; f32, f16 or bf16."""
+    """`x` limited to the range from `min` to `max`; f32, f16 or bf16.
+
+    >>> x = tp.input("x", (2, 3), tp.F32)
+    >>> tp.clamp(x, -1, 1).shape
+    (2, 3)
+    """
     return apply(CLAMP, x, min=float(min), max=float(max), name=name)
 
 
 def leaky_relu(x: Tensor, *, slope: float = 0.01, name: str = "") -> Tensor:
-    """`x` where it is positive, `slope * x` elsewhere; f32, f16 or bf16."""
+    """`x` where it is positive, `slope * x` elsewhere; f32, f16 or bf16.
+
+    >>> x = tp.input("x", (2, 3), tp.F32)
+    >>> tp.leaky_relu(x, slope=0.1).shape
+    (2, 3)
+    """
     return apply(LEAKY_RELU, x, slope=float(slope), name=name)
 
 
 def fill(x: Tensor, value: float, *, name: str = "") -> Tensor:
-    """A tensor of the shape and type of `x` with `value` in every element."""
+    """A tensor of the shape and type of `x` with `value` in every element.
+
+    >>> x = tp.input("x", (2, 3), tp.F32)
+    >>> tp.fill(x, 7).shape
+    (2, 3)
+    """
     return apply(FILL, x, value=float(value), name=name)
 
 
 def arange(start: float, stop: float, step: float = 1.0, *, name: str = "") -> Tensor:
-    """An f32 vector of `start`, `start + step`, and so on, without `stop`. Raises ShapeError."""
+    """An f32 vector of `start`, `start + step`, and so on, without `stop`. Raises ShapeError.
+
+    >>> tp.arange(0, 10, 2).shape
+    (5,)
+    """
     return apply(ARANGE, start=float(start), stop=float(stop), step=float(step), name=name)

@@ -62,42 +62,77 @@ SWIGLU_OAI = _glu(
 def glu(
     op: str, x: Tensor, gate: Tensor | None = None, *, swapped: bool = False, name: str = ""
 ) -> Tensor:
-    """The gated linear unit called `op`, a key of `GLU`."""
+    """The gated linear unit called `op`, a key of `GLU`.
+
+    >>> x = tp.input("x", (2, 16), tp.F32)
+    >>> tp.glu("swiglu", x).shape  # the first half of a row, gated by the second
+    (2, 8)
+    """
     return apply(GLU[op], x, gate, swapped=swapped, name=name)
 
 
 def reglu(
     x: Tensor, gate: Tensor | None = None, *, swapped: bool = False, name: str = ""
 ) -> Tensor:
-    """`relu(x) * gate`."""
+    """`relu(x) * gate`.
+
+    >>> x = tp.input("x", (2, 8), tp.F32)
+    >>> gate = tp.input("gate", (2, 8), tp.F32)
+    >>> tp.reglu(x, gate).shape
+    (2, 8)
+    """
     return glu("reglu", x, gate, swapped=swapped, name=name)
 
 
 def geglu(
     x: Tensor, gate: Tensor | None = None, *, swapped: bool = False, name: str = ""
 ) -> Tensor:
-    """`gelu(x) * gate`."""
+    """`gelu(x) * gate`.
+
+    >>> x = tp.input("x", (2, 8), tp.F32)
+    >>> gate = tp.input("gate", (2, 8), tp.F32)
+    >>> tp.geglu(x, gate).shape
+    (2, 8)
+    """
     return glu("geglu", x, gate, swapped=swapped, name=name)
 
 
 def swiglu(
     x: Tensor, gate: Tensor | None = None, *, swapped: bool = False, name: str = ""
 ) -> Tensor:
-    """`silu(x) * gate`."""
+    """`silu(x) * gate`.
+
+    >>> x = tp.input("x", (2, 8), tp.F32)
+    >>> gate = tp.input("gate", (2, 8), tp.F32)
+    >>> tp.swiglu(x, gate).shape
+    (2, 8)
+    """
     return glu("swiglu", x, gate, swapped=swapped, name=name)
 
 
 def geglu_erf(
     x: Tensor, gate: Tensor | None = None, *, swapped: bool = False, name: str = ""
 ) -> Tensor:
-    """`gelu_erf(x) * gate`."""
+    """`gelu_erf(x) * gate`.
+
+    >>> x = tp.input("x", (2, 8), tp.F32)
+    >>> gate = tp.input("gate", (2, 8), tp.F32)
+    >>> tp.geglu_erf(x, gate).shape
+    (2, 8)
+    """
     return glu("geglu_erf", x, gate, swapped=swapped, name=name)
 
 
 def geglu_quick(
     x: Tensor, gate: Tensor | None = None, *, swapped: bool = False, name: str = ""
 ) -> Tensor:
-    """`gelu_quick(x) * gate`."""
+    """`gelu_quick(x) * gate`.
+
+    >>> x = tp.input("x", (2, 8), tp.F32)
+    >>> gate = tp.input("gate", (2, 8), tp.F32)
+    >>> tp.geglu_quick(x, gate).shape
+    (2, 8)
+    """
     return glu("geglu_quick", x, gate, swapped=swapped, name=name)
 
 
@@ -113,6 +148,11 @@ def swiglu_oai(
     """`swiglu` as in OpenAI's gpt-oss: `a / (1 + exp(-alpha * a)) * (b + 1)`.
 
     `a` is `x` clamped to at most `limit`, `b` is `gate` clamped to -`limit` to `limit`.
+
+    >>> x = tp.input("x", (2, 8), tp.F32)
+    >>> gate = tp.input("gate", (2, 8), tp.F32)
+    >>> tp.swiglu_oai(x, gate).shape
+    (2, 8)
     """
     return apply(
         SWIGLU_OAI, x, gate, swapped=swapped, alpha=float(alpha), limit=float(limit), name=name

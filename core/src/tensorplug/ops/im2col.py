@@ -175,6 +175,11 @@ def im2col(
     out w, channels * kh * kw]. Without `is_2d`, `kernel` [any, channels, k] and `x` [n, channels,
     l] give [n, out l, channels * k]. `stride`, `padding` and `dilation` are numbers for all axes or
     one for each axis. The result has the type `to`: f32, f16 or bf16. Raises ShapeError.
+
+    >>> kernel = tp.input("kernel", (8, 3, 5, 5), tp.F32)
+    >>> x = tp.input("x", (1, 3, 28, 28), tp.F32)
+    >>> tp.im2col(kernel, x).shape
+    (1, 24, 24, 75)
     """
     slide = _slide("im2col", is_2d=is_2d, stride=stride, padding=padding, dilation=dilation)
     return apply(IM2COL, kernel, x, **slide, is_2d=is_2d, to=dtype_of(to).name, name=name)
@@ -195,6 +200,11 @@ def im2col_back(
 
     `grad` is the gradient of the result of `im2col` with the same `kernel` and parameters. Raises
     ShapeError.
+
+    >>> grad = tp.input("grad", (1, 24, 24, 75), tp.F32)
+    >>> kernel = tp.input("kernel", (8, 3, 5, 5), tp.F32)
+    >>> tp.im2col_back(grad, kernel, (1, 3, 28, 28)).shape
+    (1, 3, 28, 28)
     """
     slide = _slide("im2col_back", is_2d=is_2d, stride=stride, padding=padding, dilation=dilation)
     ne = tuple(reversed(shape))
@@ -216,6 +226,11 @@ def im2col_3d(
 
     `kernel` [any * channels, kd, kh, kw] and `x` [n * channels, d, h, w], f32 or f16, give
     [n * out d, out h, out w, row] of type `to`: f32, f16 or bf16. Raises ShapeError.
+
+    >>> kernel = tp.input("kernel", (24, 3, 3, 3), tp.F32)
+    >>> x = tp.input("x", (3, 8, 16, 16), tp.F32)
+    >>> tp.im2col_3d(kernel, x, 3).shape
+    (6, 14, 14, 81)
     """
     slide = window("im2col_3d", 3, stride=stride, padding=padding, dilation=dilation)
     return apply(
@@ -237,6 +252,10 @@ def col2im_1d(
     `x` [t, channels * k] holds `t` pieces of `k` elements for each channel; piece i starts at
     element i * `stride`. The result is [channels, (t - 1) * stride + k - 2 * padding]: `padding`
     elements are cropped at both ends. Raises ShapeError.
+
+    >>> x = tp.input("x", (10, 8), tp.F32)
+    >>> tp.col2im_1d(x, channels=2, stride=2).shape
+    (2, 22)
     """
     return apply(COL2IM_1D, x, s0=stride, oc=channels, p0=padding, name=name)
 

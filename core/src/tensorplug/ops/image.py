@@ -184,6 +184,10 @@ def upscale(
     nearest element is taken. `align_corners` aligns the centres of the corner elements; by default
     the outer edges of the corner elements are aligned. `antialias` widens the bilinear filter when
     the size shrinks. Raises ShapeError.
+
+    >>> x = tp.input("x", (1, 3, 8, 8), tp.F32)
+    >>> tp.upscale(x, (1, 3, 16, 16), mode="bilinear").shape
+    (1, 3, 16, 16)
     """
     ne, rank = ne_of(shape, "upscale")
     return apply(
@@ -204,6 +208,10 @@ def pad(
     """Pad f32 `x` by `pads`, one pair (before, after) for each axis, as in `numpy.pad`.
 
     The padding is zeros; with `circular` it repeats `x` periodically. Raises ShapeError.
+
+    >>> x = tp.input("x", (2, 3), tp.F32)
+    >>> tp.pad(x, [(0, 0), (1, 2)]).shape
+    (2, 6)
     """
     pairs = tuple(tuple(pair) for pair in pads)
     if len(pairs) != x.rank or any(len(pair) != 2 for pair in pairs):
@@ -218,12 +226,21 @@ def pad_reflect_1d(x: Tensor, p0: int, p1: int, *, name: str = "") -> Tensor:
     """Pad the last axis of f32 `x` by `p0` and `p1` elements that mirror its ends.
 
     `p0` and `p1` must be less than the size of the axis. Raises ShapeError.
+
+    >>> x = tp.input("x", (2, 3), tp.F32)
+    >>> tp.pad_reflect_1d(x, 1, 2).shape
+    (2, 6)
     """
     return apply(PAD_REFLECT_1D, x, p0=p0, p1=p1, name=name)
 
 
 def roll(x: Tensor, shifts: Axes, axis: Axes, *, name: str = "") -> Tensor:
-    """Shift f32 `x` cyclically along each `axis`, as `numpy.roll`. Raises ShapeError."""
+    """Shift f32 `x` cyclically along each `axis`, as `numpy.roll`. Raises ShapeError.
+
+    >>> x = tp.input("x", (2, 3), tp.F32)
+    >>> tp.roll(x, 1, axis=-1).shape
+    (2, 3)
+    """
     axes = axes_of(x, axis, "roll")
     given = (shifts,) * len(axes) if isinstance(shifts, int) else tuple(shifts)
     if len(given) != len(axes):
@@ -240,5 +257,9 @@ def timestep_embedding(x: Tensor, dim: int, *, max_period: int = 10000, name: st
     """Embed f32 times `x` [n] as cosines and sines: f32 [dim, n] in `ne` order.
 
     The last row of an odd `dim` is 0. Raises ShapeError.
+
+    >>> x = tp.input("x", (2,), tp.F32)
+    >>> tp.timestep_embedding(x, 320).shape
+    (2, 320)
     """
     return apply(TIMESTEP_EMBEDDING, x, dim=dim, max_period=max_period, name=name)

@@ -119,6 +119,15 @@ def rwkv_wkv6(
     consecutive. `tf` is [size, heads]. `state` is [size * size * heads, sequences]; the state of a
     head is [size of v, size of k]. The result is [size * heads, tokens + size * sequences]: a row
     for each token, then the final states as rows. Raises ShapeError.
+
+    >>> k = tp.input("k", (5, 4, 8), tp.F32)
+    >>> v = tp.input("v", (5, 4, 8), tp.F32)
+    >>> r = tp.input("r", (5, 4, 8), tp.F32)
+    >>> tf = tp.input("tf", (4, 8), tp.F32)
+    >>> td = tp.input("td", (5, 4, 8), tp.F32)
+    >>> state = tp.input("state", (1, 256), tp.F32)
+    >>> tp.rwkv_wkv6(k, v, r, tf, td, state).shape
+    (13, 32)
     """
     return apply(RWKV_WKV6, k, v, r, tf, td, state, name=name)
 
@@ -140,6 +149,16 @@ def rwkv_wkv7(
     consecutive. `state` is [size * size * heads, sequences]; the state of a head is [size of k,
     size of v], the transpose of that of `rwkv_wkv6`. The result is [size * heads, tokens + size *
     sequences]: a row for each token, then the final states as rows. Raises ShapeError.
+
+    >>> r = tp.input("r", (5, 4, 8), tp.F32)
+    >>> w = tp.input("w", (5, 4, 8), tp.F32)
+    >>> k = tp.input("k", (5, 4, 8), tp.F32)
+    >>> v = tp.input("v", (5, 4, 8), tp.F32)
+    >>> a = tp.input("a", (5, 4, 8), tp.F32)
+    >>> b = tp.input("b", (5, 4, 8), tp.F32)
+    >>> state = tp.input("state", (1, 256), tp.F32)
+    >>> tp.rwkv_wkv7(r, w, k, v, a, b, state).shape
+    (13, 32)
     """
     return apply(RWKV_WKV7, r, w, k, v, a, b, state, name=name)
 
@@ -160,6 +179,14 @@ def gated_linear_attn(
     `state` is [size * size * heads, sequences]; the state of a head is [size of v, size of k]. The
     result is [size * heads, tokens + size * sequences]: a row for each token, then the final states
     as rows. Raises ShapeError.
+
+    >>> k = tp.input("k", (5, 4, 8), tp.F32)
+    >>> v = tp.input("v", (5, 4, 8), tp.F32)
+    >>> q = tp.input("q", (5, 4, 8), tp.F32)
+    >>> g = tp.input("g", (5, 4, 8), tp.F32)
+    >>> state = tp.input("state", (1, 256), tp.F32)
+    >>> tp.gated_linear_attn(k, v, q, g, state).shape
+    (13, 32)
     """
     return apply(GATED_LINEAR_ATTN, k, v, q, g, state, scale=float(scale), name=name)
 
@@ -184,5 +211,14 @@ def gated_delta_net(
     The result is [size * heads, rows]: a row for each token, then the rows of `K` states: those
     after the last token, after the token before it, and so on. States from before the first token
     are zero. Raises ShapeError.
+
+    >>> q = tp.input("q", (5, 4, 8), tp.F32)
+    >>> k = tp.input("k", (5, 4, 8), tp.F32)
+    >>> v = tp.input("v", (5, 4, 8), tp.F32)
+    >>> g = tp.input("g", (5, 4, 1), tp.F32)
+    >>> beta = tp.input("beta", (5, 4, 1), tp.F32)
+    >>> state = tp.input("state", (4, 8, 8), tp.F32)
+    >>> tp.gated_delta_net(q, k, v, g, beta, state).shape
+    (13, 32)
     """
     return apply(GATED_DELTA_NET, q, k, v, g, beta, state, K=K, name=name)

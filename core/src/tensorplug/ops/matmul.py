@@ -149,6 +149,11 @@ def mul_mat(
     With `hint="hadamard"` the caller promises that `w` is the Walsh-Hadamard matrix of its size (a
     power of two), in the order of Sylvester, over the root of the size: devices may compute the
     transform in n log n steps without reading `w`.
+
+    >>> w = tp.input("w", (3, 4), tp.F32)
+    >>> x = tp.input("x", (2, 4), tp.F32)
+    >>> tp.mul_mat(w, x).shape  # x @ w.T
+    (2, 3)
     """
     return apply(MUL_MAT, w, x, precision=precision, hint=hint, name=name)
 
@@ -159,6 +164,12 @@ def mul_mat_id(w: Tensor, x: Tensor, ids: Tensor, *, name: str = "") -> Tensor:
     `w` is [k, n, experts], `x` is [k, used or 1, tokens], `ids` is i32 [used, tokens], in `ne`
     order. The id -1 gives a row of zeros. Any other id that is not an expert is an error;
     `tensorplug.ops.ids` says when it is raised.
+
+    >>> w = tp.input("w", (8, 3, 4), tp.F32)
+    >>> x = tp.input("x", (5, 2, 4), tp.F32)
+    >>> ids = tp.input("ids", (5, 2), tp.I32)
+    >>> tp.mul_mat_id(w, x, ids).shape
+    (5, 2, 3)
     """
     return apply(MUL_MAT_ID, w, x, ids, name=name)
 
@@ -168,5 +179,10 @@ def out_prod(a: Tensor, b: Tensor, *, name: str = "") -> Tensor:
 
     `a` has any float or block type, `b` is f32; sizes are in `ne` order. Consecutive batches of `b`
     share a batch of `a`, as those of `x` share one of `w` in `mul_mat`. Raises ShapeError.
+
+    >>> a = tp.input("a", (5, 3), tp.F32)
+    >>> b = tp.input("b", (5, 2), tp.F32)
+    >>> tp.out_prod(a, b).shape
+    (2, 3)
     """
     return apply(OUT_PROD, a, b, name=name)

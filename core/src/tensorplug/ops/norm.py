@@ -59,20 +59,40 @@ GROUP_NORM = register_op(
 
 
 def norm(x: Tensor, *, eps: float = 1e-5, name: str = "") -> Tensor:
-    """Layer normalisation of each row of f32 `x`, without weight and bias."""
+    """Layer normalisation of each row of f32 `x`, without weight and bias.
+
+    >>> x = tp.input("x", (2, 3), tp.F32)
+    >>> tp.norm(x).shape
+    (2, 3)
+    """
     return apply(NORM, x, eps=float(eps), name=name)
 
 
 def rms_norm(x: Tensor, *, eps: float = 1e-6, name: str = "") -> Tensor:
-    """Each row of f32 `x` divided by its root mean square."""
+    """Each row of f32 `x` divided by its root mean square.
+
+    >>> x = tp.input("x", (2, 3), tp.F32)
+    >>> tp.rms_norm(x).shape
+    (2, 3)
+    """
     return apply(RMS_NORM, x, eps=float(eps), name=name)
 
 
 def l2_norm(x: Tensor, *, eps: float = 1e-12, name: str = "") -> Tensor:
-    """Each row of f32 `x` divided by its Euclidean length, or by `eps` if that is larger."""
+    """Each row of f32 `x` divided by its Euclidean length, or by `eps` if that is larger.
+
+    >>> x = tp.input("x", (2, 3), tp.F32)
+    >>> tp.l2_norm(x).shape
+    (2, 3)
+    """
     return apply(L2_NORM, x, eps=float(eps), name=name)
 
 
 def group_norm(x: Tensor, groups: int, *, eps: float = 1e-6, name: str = "") -> Tensor:
-    """Normalise f32 images `x` [w, h, channels, n] over groups of consecutive channels."""
+    """Normalise f32 images `x` [w, h, channels, n] over groups of consecutive channels.
+
+    >>> x = tp.input("x", (1, 8, 16, 16), tp.F32)
+    >>> tp.group_norm(x, 4).shape
+    (1, 8, 16, 16)
+    """
     return apply(GROUP_NORM, x, groups=groups, eps=float(eps), name=name)

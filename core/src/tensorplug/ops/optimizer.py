@@ -58,6 +58,13 @@ def opt_step_adamw(
     `x`, `grad`, `m` and `v` are f32 of one shape. `settings` is f32 [7]: rate, b1, b2, eps, decay,
     and the corrections c1 = 1 / (1 - b1**t) and c2 = 1 / (1 - b2**t) of step t. The result is `x`
     after the step. Raises ShapeError.
+
+    >>> with tp.open("cpu") as cpu:
+    ...     w, m, v = (cpu.place(name, np.zeros((2, 3), np.float32)) for name in "wmv")
+    ...     grad, settings = tp.input("grad", (2, 3), tp.F32), tp.input("settings", (7,), tp.F32)
+    ...     stepped = tp.opt_step_adamw(w, grad, m, v, settings)
+    >>> stepped.shape
+    (2, 3)
     """
     return apply(OPT_STEP_ADAMW, x, grad, m, v, settings, name=name)
 
@@ -66,5 +73,12 @@ def opt_step_sgd(x: Tensor, grad: Tensor, settings: Tensor, *, name: str = "") -
     """One step of gradient descent: an effect that writes `x`.
 
     `x` and `grad` are f32 of one shape; `settings` is f32 [2]: rate and decay. Raises ShapeError.
+
+    >>> with tp.open("cpu") as cpu:
+    ...     w = cpu.place("w", np.zeros((2, 3), np.float32))
+    ...     grad, settings = tp.input("grad", (2, 3), tp.F32), tp.input("settings", (2,), tp.F32)
+    ...     stepped = tp.opt_step_sgd(w, grad, settings)
+    >>> stepped.shape
+    (2, 3)
     """
     return apply(OPT_STEP_SGD, x, grad, settings, name=name)

@@ -140,6 +140,10 @@ def pool_1d(
     `x` is f32 or f16 [..., n]; the result is f32 [..., (n + 2 * padding - size) // stride + 1].
     Windows may reach `padding` elements beyond the ends of `x`; only elements inside count. A
     window without elements gives the lowest f32 (`max`) or 0 (`avg`). Raises ShapeError.
+
+    >>> x = tp.input("x", (2, 8), tp.F32)
+    >>> tp.pool_1d(x, 2, stride=2).shape
+    (2, 4)
     """
     return apply(POOL_1D, x, kind=kind, k0=size, s0=stride, p0=padding, name=name)
 
@@ -158,6 +162,10 @@ def pool_2d(
     `x` is f32 or f16. `size`, `stride` and `padding` are numbers for both axes or pairs (height,
     width). Elements beyond the edges are ignored by `max` and count as 0 in `avg` (in `pool_1d`
     they do not count). A padding of 0.5 is one element at the end only. Raises ShapeError.
+
+    >>> x = tp.input("x", (1, 3, 28, 28), tp.F32)
+    >>> tp.pool_2d(x, 2, kind="avg", stride=2).shape
+    (1, 3, 14, 14)
     """
     window = _image_window("pool_2d", size, stride, padding)
     return apply(POOL_2D, x, kind=kind, **window, name=name)
@@ -177,6 +185,11 @@ def pool_2d_back(
 
     `grad` is the gradient of the result. If several elements of a window are equally large, the
     first of them gets the whole gradient of the window. Raises ShapeError.
+
+    >>> grad = tp.input("grad", (1, 3, 14, 14), tp.F32)
+    >>> x = tp.input("x", (1, 3, 28, 28), tp.F32)
+    >>> tp.pool_2d_back(grad, x, 2, stride=2).shape
+    (1, 3, 28, 28)
     """
     window = _image_window("pool_2d_back", size, stride, padding)
     return apply(POOL_2D_BACK, grad, x, kind=kind, **window, name=name)

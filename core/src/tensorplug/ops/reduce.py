@@ -134,6 +134,10 @@ def sum(x: Tensor, axis: Axes | None = None, *, keepdims: bool = False, name: st
 
     `x` is f32; if all elements are summed, also f16 or bf16. `keepdims` keeps the axes in the
     shape, with size 1. Raises ShapeError, DTypeError.
+
+    >>> x = tp.input("x", (2, 3), tp.F32)
+    >>> tp.sum(x, axis=1, keepdims=True).shape
+    (2, 1)
     """
     if axis is not None:
         return _over_axes(SUM_ROWS, x, axis, keepdims=keepdims, name=name)
@@ -143,18 +147,33 @@ def sum(x: Tensor, axis: Axes | None = None, *, keepdims: bool = False, name: st
 
 
 def sum_rows(x: Tensor, *, name: str = "") -> Tensor:
-    """Sum of each row: `sum(x, axis=-1, keepdims=True)`; f32."""
+    """Sum of each row: `sum(x, axis=-1, keepdims=True)`; f32.
+
+    >>> x = tp.input("x", (2, 3), tp.F32)
+    >>> tp.sum_rows(x).shape
+    (2, 1)
+    """
     return apply(SUM_ROWS, x, name=name)
 
 
 def mean(x: Tensor, axis: Axes | None = None, *, keepdims: bool = False, name: str = "") -> Tensor:
-    """Mean over `axis`, or over all elements, as `numpy.mean`; f32. Raises ShapeError."""
+    """Mean over `axis`, or over all elements, as `numpy.mean`; f32. Raises ShapeError.
+
+    >>> x = tp.input("x", (2, 3), tp.F32)
+    >>> tp.mean(x, axis=0).shape
+    (3,)
+    """
     every = tuple(range(x.rank)) if axis is None else axis
     return _over_axes(MEAN, x, every, keepdims=keepdims, name=name)
 
 
 def cumsum(x: Tensor, axis: int = -1, *, name: str = "") -> Tensor:
-    """Running sum along `axis`; f32. Raises ShapeError."""
+    """Running sum along `axis`; f32. Raises ShapeError.
+
+    >>> x = tp.input("x", (2, 3), tp.F32)
+    >>> tp.cumsum(x).shape
+    (2, 3)
+    """
     return _along(CUMSUM, x, axis, name=name)
 
 
@@ -162,6 +181,10 @@ def argmax(x: Tensor, axis: int | None = None, *, keepdims: bool = False, name: 
     """i32 index of the first largest element along `axis`, or in flattened `x`, as `numpy.argmax`.
 
     `x` is f32. Raises ShapeError.
+
+    >>> x = tp.input("x", (2, 3), tp.F32)
+    >>> tp.argmax(x, axis=1).shape
+    (2,)
     """
     over = tuple(range(x.rank)) if axis is None else axes_of(x, axis, "argmax")
     if axis is not None and x.rank == 2 and over == (1,) and not keepdims:
@@ -175,6 +198,10 @@ def argsort(x: Tensor, axis: int = -1, *, descending: bool = False, name: str = 
     """i32 indices that sort f32 `x` along `axis`; equal elements in any order.
 
     Raises ShapeError.
+
+    >>> x = tp.input("x", (2, 3), tp.F32)
+    >>> tp.argsort(x, descending=True).shape
+    (2, 3)
     """
     return _along(ARGSORT, x, axis, descending=descending, name=name)
 
@@ -221,10 +248,21 @@ def _reduced(x: Tensor, over: Iterable[int], *, keepdims: bool) -> tuple[int, ..
 
 
 def top_k(x: Tensor, k: int, *, name: str = "") -> Tensor:
-    """i32 indices of the `k` largest elements of each row of f32 `x`, in any order."""
+    """i32 indices of the `k` largest elements of each row of f32 `x`, in any order.
+
+    >>> x = tp.input("x", (2, 50), tp.F32)
+    >>> tp.top_k(x, 5).shape
+    (2, 5)
+    """
     return apply(TOP_K, x, k=k, name=name)
 
 
 def count_equal(a: Tensor, b: Tensor, *, name: str = "") -> Tensor:
-    """The number of elements that are equal in i32 `a` and `b`, of one shape: an i64 scalar."""
+    """The number of elements that are equal in i32 `a` and `b`, of one shape: an i64 scalar.
+
+    >>> a = tp.input("a", (5,), tp.I32)
+    >>> b = tp.input("b", (5,), tp.I32)
+    >>> tp.count_equal(a, b).dtype.name
+    'i64'
+    """
     return apply(COUNT_EQUAL, a, b, name=name)

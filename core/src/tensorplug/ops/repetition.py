@@ -40,6 +40,11 @@ REPEAT_BACK = register_op(
 
 
 def repeat_back(x: Tensor, shape: tuple[int, ...], *, name: str = "") -> Tensor:
-    """Sum the repetitions in f32 or f16 `x` to `shape`, whose sizes divide those of `x`."""
+    """Sum the repetitions in f32 or f16 `x` to `shape`, whose sizes divide those of `x`.
+
+    >>> x = tp.input("x", (4, 6), tp.F32)
+    >>> tp.repeat_back(x, (2, 3)).shape
+    (2, 3)
+    """
     ne, rank = ne_of(shape, "repeat_back")
     return apply(REPEAT_BACK, x, ne=ne, rank=rank, name=name)

@@ -120,6 +120,11 @@ def rope(
     `sections` gives the number of pairs for each kind of position. `factors` [dims / 2] divides
     the frequencies. `ext_factor`, `attn_factor`, `beta_fast`, `beta_slow` and `original_context`
     are parameters of YaRN. Raises ShapeError.
+
+    >>> x = tp.input("x", (5, 8, 64), tp.F32)
+    >>> positions = tp.input("positions", (5,), tp.I32)
+    >>> tp.rope(x, positions, dims=64).shape
+    (5, 8, 64)
     """
     return apply(
         ROPE,

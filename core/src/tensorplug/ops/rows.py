@@ -115,6 +115,11 @@ def get_rows(table: Tensor, ids: Tensor, *, name: str = "") -> Tensor:
 
     A table of i32 gives i32. The id -1 gives a row of zeros. Any other id outside the table is an
     error; `tensorplug.ops.ids` says when it is raised. Sizes are in `ne` order.
+
+    >>> table = tp.input("table", (1000, 64), tp.Q8_0)
+    >>> ids = tp.input("ids", (5,), tp.I32)
+    >>> tp.get_rows(table, ids).shape
+    (5, 64)
     """
     return apply(GET_ROWS, table, ids, name=name)
 
@@ -126,6 +131,13 @@ def set_rows(table: Tensor, rows: Tensor, ids: Tensor, *, name: str = "") -> Ten
     equal, one of their rows is stored. The id -1 writes nothing. Any other id outside the table is
     an error; `tensorplug.ops.ids` says when it is raised. Nothing outside the table is ever
     written. Sizes are in `ne` order.
+
+    >>> with tp.open("cpu") as cpu:
+    ...     table = cpu.place("table", np.zeros((10, 4), np.float32))
+    ...     rows, ids = tp.input("rows", (2, 4), tp.F32), tp.input("ids", (2,), tp.I64)
+    ...     kept = tp.set_rows(table, rows, ids)
+    >>> kept.shape
+    (10, 4)
     """
     return apply(SET_ROWS, table, cont(rows) if overlap(rows, table) else rows, ids, name=name)
 
@@ -135,6 +147,11 @@ def get_rows_back(grad: Tensor, ids: Tensor, shape: tuple[int, int], *, name: st
 
     `grad` is f32 or f16 [n, m], `ids` i32 [m], in `ne` order. The id -1 adds nothing. Any other id
     outside the table is an error; `tensorplug.ops.ids` says when it is raised.
+
+    >>> grad = tp.input("grad", (5, 64), tp.F32)
+    >>> ids = tp.input("ids", (5,), tp.I32)
+    >>> tp.get_rows_back(grad, ids, (1000, 64)).shape
+    (1000, 64)
     """
     ne, _ = ne_of(shape, "get_rows_back")
     return apply(GET_ROWS_BACK, grad, ids, ne=ne, name=name)

@@ -92,10 +92,20 @@ def soft_max(
     i use mask i modulo the number of masks. `max_bias` above 0 scales the mask by a slope for each
     head (ALiBi). `sinks` [heads] adds one term per head to the divisor. A row of only -inf gives
     NaN. Raises ShapeError.
+
+    >>> x = tp.input("x", (4, 6), tp.F32)
+    >>> mask = tp.input("mask", (4, 6), tp.F32)
+    >>> tp.soft_max(x, mask, scale=0.125).shape
+    (4, 6)
     """
     return apply(SOFT_MAX, x, mask, sinks, scale=float(scale), max_bias=float(max_bias), name=name)
 
 
 def diag_mask_inf(x: Tensor, *, n_past: int = 0, name: str = "") -> Tensor:
-    """f32 `x` with -inf in each row j right of column `n_past` + j."""
+    """f32 `x` with -inf in each row j right of column `n_past` + j.
+
+    >>> x = tp.input("x", (4, 6), tp.F32)
+    >>> tp.diag_mask_inf(x, n_past=2).shape
+    (4, 6)
+    """
     return apply(DIAG_MASK_INF, x, n_past=n_past, name=name)

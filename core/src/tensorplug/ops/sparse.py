@@ -180,6 +180,13 @@ def lightning_indexer(
     f32 [heads, tokens, 1, batch] with all scales already applied, `mask` f16 or f32 [positions,
     tokens, 1, b] where b divides batch: entry i of the batch uses mask i modulo b. The result is
     f32 [positions, tokens, 1, batch]. Raises ShapeError.
+
+    >>> q = tp.input("q", (5, 4, 64), tp.F32)
+    >>> k = tp.input("k", (20, 1, 64), tp.F32)
+    >>> weights = tp.input("weights", (5, 4), tp.F32)
+    >>> mask = tp.input("mask", (5, 20), tp.F32)
+    >>> tp.lightning_indexer(q, k, weights, mask).shape
+    (5, 20)
     """
     return apply(LIGHTNING_INDEXER, q, k, weights, mask, name=name)
 
@@ -192,6 +199,12 @@ def dsv4_hc_comb(
     `mixes` is f32 [(2 + n) * n, tokens]; the matrix of a token is made of all but its first 2 n
     elements. `scale` is [at least 3], and its third element is used; `base` is [(2 + n) * n]. The
     result is [n of the result, n of the source, tokens], for `dsv4_hc_post`. Raises ShapeError.
+
+    >>> mixes = tp.input("mixes", (5, 24), tp.F32)
+    >>> scale = tp.input("scale", (3,), tp.F32)
+    >>> base = tp.input("base", (24,), tp.F32)
+    >>> tp.dsv4_hc_comb(mixes, scale, base, eps=1e-6, n_iter=20).shape
+    (5, 4, 4)
     """
     return apply(DSV4_HC_COMB, mixes, scale, base, eps=float(eps), n_iter=n_iter, name=name)
 
@@ -203,6 +216,11 @@ def dsv4_hc_pre(
 
     `weights` is f32 [streams, tokens]. With `gated` it has the shape of `x`, and the weights are
     its sigmoid. The result is `scale` times the sum: [size, tokens]. Raises ShapeError.
+
+    >>> x = tp.input("x", (5, 4, 64), tp.F32)
+    >>> weights = tp.input("weights", (5, 4), tp.F32)
+    >>> tp.dsv4_hc_pre(x, weights).shape
+    (5, 64)
     """
     return apply(DSV4_HC_PRE, x, weights, gated=gated, scale=float(scale), name=name)
 
@@ -215,5 +233,11 @@ def dsv4_hc_post(
     `post` is f32 [streams, tokens], the factor of `x` for each stream. `comb` is [streams of the
     result, streams of the source, tokens]; without `comb` the streams are not mixed. The result has
     the shape of `residual`. Raises ShapeError.
+
+    >>> x = tp.input("x", (5, 64), tp.F32)
+    >>> residual = tp.input("residual", (5, 4, 64), tp.F32)
+    >>> post = tp.input("post", (5, 4), tp.F32)
+    >>> tp.dsv4_hc_post(x, residual, post).shape
+    (5, 4, 64)
     """
     return apply(DSV4_HC_POST, x, residual, post, comb, name=name)

@@ -95,6 +95,11 @@ def ssm_conv(x: Tensor, kernel: Tensor, *, name: str = "") -> Tensor:
     `x` is f32 [d - 1 + tokens, channels, sequences] and starts with the last d - 1 steps before the
     tokens; `kernel` is f32 [d, channels]. The result is [channels, tokens, sequences]: time and
     channels are swapped. Raises ShapeError.
+
+    >>> x = tp.input("x", (1, 16, 8), tp.F32)
+    >>> kernel = tp.input("kernel", (16, 4), tp.F32)
+    >>> tp.ssm_conv(x, kernel).shape
+    (1, 5, 16)
     """
     return apply(SSM_CONV, x, kernel, name=name)
 
@@ -120,5 +125,15 @@ def ssm_scan(
     is raised. The result is a vector: outputs like `x`, then `K` states [n, dim, heads, sequences]:
     the states after the last token, after the token before it, and so on. States from before the
     first token are zero. Raises ShapeError.
+
+    >>> s = tp.input("s", (3, 4, 8, 16), tp.F32)
+    >>> x = tp.input("x", (2, 5, 4, 8), tp.F32)
+    >>> dt = tp.input("dt", (2, 5, 4), tp.F32)
+    >>> a = tp.input("a", (4, 1), tp.F32)
+    >>> b = tp.input("b", (2, 5, 1, 16), tp.F32)
+    >>> c = tp.input("c", (2, 5, 1, 16), tp.F32)
+    >>> ids = tp.input("ids", (2,), tp.I32)
+    >>> tp.ssm_scan(s, x, dt, a, b, c, ids).shape
+    (1344,)
     """
     return apply(SSM_SCAN, s, x, dt, a, b, c, ids, K=K, name=name)

@@ -1,4 +1,8 @@
-"""The op table: one record for each op, with everything about the op except its kernels."""
+"""The op table: one record for each op, with everything about the op except its kernels.
+
+>>> tp.ops.OPS["relu"].formula
+'y = max(x, 0)'
+"""
 
 import difflib
 import numbers
@@ -19,6 +23,9 @@ class Source:
 
     For a source that holds row ids, `rows_of` names the table of rows (another source, or "" for
     the result) and the dimension that the ids number. `tensorplug.ops.ids` checks ids.
+
+    >>> [source.name for source in tp.op("mul_mat").sources]
+    ['w', 'x']
     """
 
     name: str
@@ -29,7 +36,11 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Param:
-    """One parameter of an op. A parameter that is `required` has no default."""
+    """One parameter of an op. A parameter that is `required` has no default.
+
+    >>> tp.op("scale").params[1]
+    Param(name='bias', kind=<class 'float'>, default=0.0, required=False)
+    """
 
     name: str
     kind: type
@@ -39,7 +50,13 @@ class Param:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """The arguments of one use of an op, by name. The rules of an op take a Call."""
+    """The arguments of one use of an op, by name. The rules of an op take a Call.
+
+    >>> node = tp.scale(tp.input("x", (2, 3), tp.F32), 2)
+    >>> call = tp.Call(tp.op(node.op), node.operands, node.params)
+    >>> call["x"].shape, call.params["scale"]
+    ((2, 3), 2.0)
+    """
 
     op: "Op"
     operands: tuple[Tensor | None, ...]
@@ -112,6 +129,10 @@ class Op:
     An op of another distribution brings its own `reference`, which the cpu device runs if it has no
     kernel, and `cases`, a function that returns cases for the conformance kit. References and cases
     of the ops of this table are in tensorplug-cpu and in `tensorplug_testing.cases`.
+
+    >>> scale = tp.op("scale")
+    >>> scale.formula, [param.name for param in scale.params]
+    ('y = scale * x + bias', ['scale', 'bias'])
     """
 
     name: str
@@ -154,6 +175,11 @@ def register_op(op: Op) -> Op:
     """Add `op` to the table. Names of ops of other distributions have a prefix: `acme.foo`.
 
     Raises GraphError if the record contradicts itself or the name exists.
+
+    >>> pieces = {"sources": (tp.Source("x", frozenset({tp.F32})),), "formula": "y = x + 1"}
+    >>> more = tp.Op("acme.more", shape=tp.op("neg").shape, dtype=tp.op("neg").dtype, **pieces)
+    >>> tp.apply(tp.register_op(more), tp.input("x", (2, 3), tp.F32)).shape
+    (2, 3)
     """
     if op.name in OPS:
         raise GraphError(
@@ -184,7 +210,11 @@ def register_op(op: Op) -> Op:
 
 
 def op(name: str) -> Op:
-    """Return the op called `name`. Raises GraphError, which suggests the nearest name."""
+    """Return the op called `name`. Raises GraphError, which suggests the nearest name.
+
+    >>> tp.op("mul_mat").formula
+    'y[n, m] = sum over k of w[k, n] * x[k, m]'
+    """
     if name in OPS:
         return OPS[name]
     close = difflib.get_close_matches(name, OPS, n=1)
@@ -196,6 +226,10 @@ def apply(op: Op, *operands: Tensor | None, name: str = "", **params: Value) -> 
     """Return the tensor that `op` computes from `operands` and `params`.
 
     Raises ShapeError, DTypeError, OptionError, GraphError.
+
+    >>> x = tp.input("x", (2, 3), tp.F32)
+    >>> tp.apply(tp.op("scale"), x, scale=2.0, bias=1.0).shape
+    (2, 3)
     """
     call = Call(op, _bind_sources(op, operands), _bind_params(op, params))
     for check in op.check:
@@ -235,6 +269,12 @@ def in_place(node: Tensor) -> Tensor:
 
     The source is the first one that the op may replace and that has the layout of the result.
     Raises GraphError if there is none.
+
+    >>> with tp.open("cpu") as cpu:
+    ...     total = cpu.place("total", np.zeros(3, np.float32))
+    ...     kept = tp.in_place(total + tp.input("x", (3,), tp.F32))
+    >>> kept.op, kept.writes
+    ('add', True)
     """
     record = op(node.op)
     target = next((t for t in _replaceable(record, node) if t.same_layout(node)), None)
@@ -258,7 +298,12 @@ def in_place(node: Tensor) -> Tensor:
 
 
 def replaceable_sources(node: Tensor) -> tuple[Tensor, ...]:
-    """The sources whose memory the result of `node` may reuse, in order of preference."""
+    """The sources whose memory the result of `node` may reuse, in order of preference.
+
+    >>> x = tp.input("x", (2, 3), tp.F32)
+    >>> tp.replaceable_sources(tp.relu(x)) == (x,)
+    True
+    """
     record = OPS.get(node.op)
     return () if record is None or record.alias is not None else tuple(_replaceable(record, node))
 

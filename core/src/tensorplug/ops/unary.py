@@ -67,137 +67,272 @@ XIELU = register_op(
 
 
 def unary(op: str, x: Tensor, *, name: str = "") -> Tensor:
-    """Apply the function called `op` (a key of `UNARY`) to each element of `x`."""
+    """Apply the function called `op` (a key of `UNARY`) to each element of `x`.
+
+    >>> x = tp.input("x", (2, 3), tp.F32)
+    >>> tp.unary("relu", x).shape
+    (2, 3)
+    """
     return apply(UNARY[op], x, name=name)
 
 
 def sqr(x: Tensor, *, name: str = "") -> Tensor:
-    """Square of each element."""
+    """Square of each element.
+
+    >>> x = tp.input("x", (2, 3), tp.F32)
+    >>> tp.sqr(x).shape
+    (2, 3)
+    """
     return apply(UNARY["sqr"], x, name=name)
 
 
 def sqrt(x: Tensor, *, name: str = "") -> Tensor:
-    """Square root of each element."""
+    """Square root of each element.
+
+    >>> x = tp.input("x", (2, 3), tp.F32)
+    >>> tp.sqrt(x).shape
+    (2, 3)
+    """
     return apply(UNARY["sqrt"], x, name=name)
 
 
 def log(x: Tensor, *, name: str = "") -> Tensor:
-    """Natural logarithm of each element."""
+    """Natural logarithm of each element.
+
+    >>> x = tp.input("x", (2, 3), tp.F32)
+    >>> tp.log(x).shape
+    (2, 3)
+    """
     return apply(UNARY["log"], x, name=name)
 
 
 def sin(x: Tensor, *, name: str = "") -> Tensor:
-    """Sine of each element."""
+    """Sine of each element.
+
+    >>> x = tp.input("x", (2, 3), tp.F32)
+    >>> tp.sin(x).shape
+    (2, 3)
+    """
     return apply(UNARY["sin"], x, name=name)
 
 
 def cos(x: Tensor, *, name: str = "") -> Tensor:
-    """Cosine of each element."""
+    """Cosine of each element.
+
+    >>> x = tp.input("x", (2, 3), tp.F32)
+    >>> tp.cos(x).shape
+    (2, 3)
+    """
     return apply(UNARY["cos"], x, name=name)
 
 
 def abs(x: Tensor, *, name: str = "") -> Tensor:
-    """Absolute value of each element."""
+    """Absolute value of each element.
+
+    >>> x = tp.input("x", (2, 3), tp.F32)
+    >>> tp.abs(x).shape
+    (2, 3)
+    """
     return apply(UNARY["abs"], x, name=name)
 
 
 def sgn(x: Tensor, *, name: str = "") -> Tensor:
-    """Sign of each element, 0 at 0."""
+    """Sign of each element, 0 at 0.
+
+    >>> x = tp.input("x", (2, 3), tp.F32)
+    >>> tp.sgn(x).shape
+    (2, 3)
+    """
     return apply(UNARY["sgn"], x, name=name)
 
 
 def neg(x: Tensor, *, name: str = "") -> Tensor:
-    """Negative of each element."""
+    """Negative of each element.
+
+    >>> x = tp.input("x", (2, 3), tp.F32)
+    >>> tp.neg(x).shape
+    (2, 3)
+    """
     return apply(UNARY["neg"], x, name=name)
 
 
 def step(x: Tensor, *, name: str = "") -> Tensor:
-    """1 where an element is positive, else 0."""
+    """1 where an element is positive, else 0.
+
+    >>> x = tp.input("x", (2, 3), tp.F32)
+    >>> tp.step(x).shape
+    (2, 3)
+    """
     return apply(UNARY["step"], x, name=name)
 
 
 def tanh(x: Tensor, *, name: str = "") -> Tensor:
-    """Hyperbolic tangent of each element."""
+    """Hyperbolic tangent of each element.
+
+    >>> x = tp.input("x", (2, 3), tp.F32)
+    >>> tp.tanh(x).shape
+    (2, 3)
+    """
     return apply(UNARY["tanh"], x, name=name)
 
 
 def elu(x: Tensor, *, name: str = "") -> Tensor:
-    """Exponential linear unit of each element."""
+    """Exponential linear unit of each element.
+
+    >>> x = tp.input("x", (2, 3), tp.F32)
+    >>> tp.elu(x).shape
+    (2, 3)
+    """
     return apply(UNARY["elu"], x, name=name)
 
 
 def relu(x: Tensor, *, name: str = "") -> Tensor:
-    """Rectified linear unit of each element."""
+    """Rectified linear unit of each element.
+
+    >>> x = tp.input("x", (2, 3), tp.F32)
+    >>> tp.relu(x).shape
+    (2, 3)
+    """
     return apply(UNARY["relu"], x, name=name)
 
 
 def sigmoid(x: Tensor, *, name: str = "") -> Tensor:
-    """Logistic function of each element."""
+    """Logistic function of each element.
+
+    >>> x = tp.input("x", (2, 3), tp.F32)
+    >>> tp.sigmoid(x).shape
+    (2, 3)
+    """
     return apply(UNARY["sigmoid"], x, name=name)
 
 
 def gelu(x: Tensor, *, name: str = "") -> Tensor:
-    """Gaussian error linear unit of each element, approximated by tanh."""
+    """Gaussian error linear unit of each element, approximated by tanh.
+
+    >>> x = tp.input("x", (2, 3), tp.F32)
+    >>> tp.gelu(x).shape
+    (2, 3)
+    """
     return apply(UNARY["gelu"], x, name=name)
 
 
 def gelu_quick(x: Tensor, *, name: str = "") -> Tensor:
-    """Gaussian error linear unit of each element, approximated by the logistic function."""
+    """Gaussian error linear unit of each element, approximated by the logistic function.
+
+    >>> x = tp.input("x", (2, 3), tp.F32)
+    >>> tp.gelu_quick(x).shape
+    (2, 3)
+    """
     return apply(UNARY["gelu_quick"], x, name=name)
 
 
 def gelu_erf(x: Tensor, *, name: str = "") -> Tensor:
-    """Gaussian error linear unit of each element, by the exact erf formula."""
+    """Gaussian error linear unit of each element, by the exact erf formula.
+
+    >>> x = tp.input("x", (2, 3), tp.F32)
+    >>> tp.gelu_erf(x).shape
+    (2, 3)
+    """
     return apply(UNARY["gelu_erf"], x, name=name)
 
 
 def silu(x: Tensor, *, name: str = "") -> Tensor:
-    """Sigmoid linear unit of each element."""
+    """Sigmoid linear unit of each element.
+
+    >>> x = tp.input("x", (2, 3), tp.F32)
+    >>> tp.silu(x).shape
+    (2, 3)
+    """
     return apply(UNARY["silu"], x, name=name)
 
 
 def hardswish(x: Tensor, *, name: str = "") -> Tensor:
-    """Hard swish of each element: `x * clamp((x + 3) / 6, 0, 1)`."""
+    """Hard swish of each element: `x * clamp((x + 3) / 6, 0, 1)`.
+
+    >>> x = tp.input("x", (2, 3), tp.F32)
+    >>> tp.hardswish(x).shape
+    (2, 3)
+    """
     return apply(UNARY["hardswish"], x, name=name)
 
 
 def hardsigmoid(x: Tensor, *, name: str = "") -> Tensor:
-    """Hard sigmoid of each element: `clamp((x + 3) / 6, 0, 1)`."""
+    """Hard sigmoid of each element: `clamp((x + 3) / 6, 0, 1)`.
+
+    >>> x = tp.input("x", (2, 3), tp.F32)
+    >>> tp.hardsigmoid(x).shape
+    (2, 3)
+    """
     return apply(UNARY["hardsigmoid"], x, name=name)
 
 
 def exp(x: Tensor, *, name: str = "") -> Tensor:
-    """Exponential of each element."""
+    """Exponential of each element.
+
+    >>> x = tp.input("x", (2, 3), tp.F32)
+    >>> tp.exp(x).shape
+    (2, 3)
+    """
     return apply(UNARY["exp"], x, name=name)
 
 
 def expm1(x: Tensor, *, name: str = "") -> Tensor:
-    """Exponential minus 1 of each element."""
+    """Exponential minus 1 of each element.
+
+    >>> x = tp.input("x", (2, 3), tp.F32)
+    >>> tp.expm1(x).shape
+    (2, 3)
+    """
     return apply(UNARY["expm1"], x, name=name)
 
 
 def softplus(x: Tensor, *, name: str = "") -> Tensor:
-    """`ln(1 + exp(x))` of each element; `x` itself above 20."""
+    """`ln(1 + exp(x))` of each element; `x` itself above 20.
+
+    >>> x = tp.input("x", (2, 3), tp.F32)
+    >>> tp.softplus(x).shape
+    (2, 3)
+    """
     return apply(UNARY["softplus"], x, name=name)
 
 
 def floor(x: Tensor, *, name: str = "") -> Tensor:
-    """Largest integer not above each element."""
+    """Largest integer not above each element.
+
+    >>> x = tp.input("x", (2, 3), tp.F32)
+    >>> tp.floor(x).shape
+    (2, 3)
+    """
     return apply(UNARY["floor"], x, name=name)
 
 
 def ceil(x: Tensor, *, name: str = "") -> Tensor:
-    """Smallest integer not below each element."""
+    """Smallest integer not below each element.
+
+    >>> x = tp.input("x", (2, 3), tp.F32)
+    >>> tp.ceil(x).shape
+    (2, 3)
+    """
     return apply(UNARY["ceil"], x, name=name)
 
 
 def round(x: Tensor, *, name: str = "") -> Tensor:
-    """Nearest integer of each element; halves are rounded away from zero."""
+    """Nearest integer of each element; halves are rounded away from zero.
+
+    >>> x = tp.input("x", (2, 3), tp.F32)
+    >>> tp.round(x).shape
+    (2, 3)
+    """
     return apply(UNARY["round"], x, name=name)
 
 
 def trunc(x: Tensor, *, name: str = "") -> Tensor:
-    """Integer part of each element: rounded toward zero."""
+    """Integer part of each element: rounded toward zero.
+
+    >>> x = tp.input("x", (2, 3), tp.F32)
+    >>> tp.trunc(x).shape
+    (2, 3)
+    """
     return apply(UNARY["trunc"], x, name=name)
 
 
@@ -208,6 +343,10 @@ def xielu(
 
     `alpha_n` and `alpha_p` are used as given: the softplus of the paper is already applied. Source:
     Huang and Schlag 2024, arXiv:2411.13010.
+
+    >>> x = tp.input("x", (2, 3), tp.F32)
+    >>> tp.xielu(x, alpha_n=0.8, alpha_p=0.8, beta=0.5, eps=-1e-6).shape
+    (2, 3)
     """
     return apply(
         XIELU,

@@ -223,7 +223,12 @@ TRANSPOSE = register_op(
 
 
 def reshape(x: Tensor, shape: tuple[int, ...], *, name: str = "") -> Tensor:
-    """A view of contiguous `x` with other sizes in NumPy order; one size may be -1 (inferred)."""
+    """A view of contiguous `x` with other sizes in NumPy order; one size may be -1 (inferred).
+
+    >>> x = tp.input("x", (2, 6), tp.F32)
+    >>> tp.reshape(x, (3, -1)).shape
+    (3, 4)
+    """
     if shape.count(-1) > 1:
         raise ShapeError(f"reshape: {shape} has more than one size -1")
     known = math.prod(n for n in shape if n >= 0)
@@ -247,6 +252,10 @@ def view(
 
     There is one stride for each axis; by default they are the strides of the last axes of `x`.
     Raises ShapeError if the view would reach outside `x`.
+
+    >>> x = tp.input("x", (4, 6), tp.F32)
+    >>> tp.view(x, (2, 6), offset=24).shape  # rows 1 and 2
+    (2, 6)
     """
     ne, rank = ne_of(tuple(shape), "view")
     nb = x.nb[:rank] if strides is None else nb_of(strides, rank, "view")
@@ -263,12 +272,22 @@ def nb_of(strides: Sequence[int], rank: int, where: str) -> tuple[int, ...]:
 
 
 def permute(x: Tensor, axes: Sequence[int], *, name: str = "") -> Tensor:
-    """A view of `x` whose axis `i` is axis `axes[i]` of `x`, as in `numpy.transpose`."""
+    """A view of `x` whose axis `i` is axis `axes[i]` of `x`, as in `numpy.transpose`.
+
+    >>> x = tp.input("x", (2, 3, 4), tp.F32)
+    >>> tp.permute(x, (2, 0, 1)).shape
+    (4, 2, 3)
+    """
     return apply(PERMUTE, x, axes=moves_of(x, axes, "permute"), name=name)
 
 
 def transpose(x: Tensor, *, name: str = "") -> Tensor:
-    """A view of `x` with its two fastest dimensions swapped."""
+    """A view of `x` with its two fastest dimensions swapped.
+
+    >>> x = tp.input("x", (2, 3), tp.F32)
+    >>> tp.transpose(x).shape
+    (3, 2)
+    """
     if x.splits_blocks:
         return x.sources[0]
     return apply(TRANSPOSE, x, name=name)
@@ -281,6 +300,10 @@ def view_ne(
 
     Missing sizes are 1; missing strides are those of contiguous memory. `rank` is the number of
     dimensions. Raises ShapeError.
+
+    >>> x = tp.input("x", (4, 6), tp.F32)
+    >>> tp.view_ne(x, (3, 4), (4, 24), rank=2, offset=12).shape
+    (4, 3)
     """
     sizes, steps = pad_ne(ne), [*nb] or [x.nb[0]]
     if len(steps) == 1:

@@ -104,6 +104,10 @@ def win_part(x: Tensor, w: int, *, name: str = "") -> Tensor:
     """Cut an f32 image `x` [channels, width, height] into windows [channels, w, w, windows].
 
     Windows go along the width first; those at the right and lower edge are filled up with zeros.
+
+    >>> x = tp.input("x", (10, 12, 16), tp.F32)
+    >>> tp.win_part(x, 5).shape
+    (6, 5, 5, 16)
     """
     return apply(WIN_PART, x, w=w, name=name)
 
@@ -112,6 +116,10 @@ def win_unpart(x: Tensor, w0: int, h0: int, w: int, *, name: str = "") -> Tensor
     """Put f32 windows [channels, w, w, n] together into an image [channels, w0, h0].
 
     This is the inverse of `win_part`. Raises ShapeError.
+
+    >>> x = tp.input("x", (6, 5, 5, 16), tp.F32)
+    >>> tp.win_unpart(x, 12, 10, 5).shape
+    (10, 12, 16)
     """
     return apply(WIN_UNPART, x, w0=w0, h0=h0, w=w, name=name)
 
@@ -120,6 +128,10 @@ def get_rel_pos(x: Tensor, qh: int, kh: int, *, name: str = "") -> Tensor:
     """Rows of `x` [channels, 2 * qh - 1] by the distance of query and key: [channels, kh, qh].
 
     `qh` and `kh` must be equal; `x` is f32, f16 or bf16, in `ne` order. Raises ShapeError.
+
+    >>> x = tp.input("x", (7, 16), tp.F32)
+    >>> tp.get_rel_pos(x, 4, 4).shape
+    (4, 4, 16)
     """
     return apply(GET_REL_POS, x, qh=qh, kh=kh, name=name)
 
@@ -129,5 +141,11 @@ def add_rel_pos(x: Tensor, pw: Tensor, ph: Tensor, *, name: str = "") -> Tensor:
 
     `pw` has the terms for the column of a key and `ph` those for its row: [n, width, height, heads]
     for n * n keys and width * height queries. Raises ShapeError.
+
+    >>> x = tp.input("x", (2, 16, 16), tp.F32)
+    >>> pw = tp.input("pw", (2, 4, 4, 4), tp.F32)
+    >>> ph = tp.input("ph", (2, 4, 4, 4), tp.F32)
+    >>> tp.add_rel_pos(x, pw, ph).shape
+    (2, 16, 16)
     """
     return apply(ADD_REL_POS, x, pw, ph, name=name)

@@ -3,6 +3,15 @@
 A plugin is a module or an object with `api_version = (major, minor)` and functions marked with
 `tensorplug.hookimpl`. A function may leave out arguments it does not need. Only
 `tensorplug_devices` is required.
+
+>>> class Plugin:
+...     api_version = (0, 1)
+...
+...     @tp.hookimpl
+...     def tensorplug_devices(self):
+...         return [tp.device("cpu")]
+>>> tp.Registry().register(Plugin(), "acme").name
+'acme'
 """
 
 import difflib

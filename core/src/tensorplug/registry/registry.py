@@ -53,6 +53,10 @@ class Registry:
 
     Distributions are searched on `path`, by default `sys.path`. `environ` holds the environment
     variables, by default those of the process. Both are read at the first use and by `refresh()`.
+
+    >>> registry = tp.Registry(environ={"TENSORPLUG_BACKENDS": "cpu"})
+    >>> [candidate.name for candidate in registry.backends()]
+    ['cpu']
     """
 
     def __init__(
@@ -70,7 +74,12 @@ class Registry:
     # --- what is installed -----------------------------------------------------------------
 
     def load_all(self) -> Report:
-        """Import and score every allowed backend. Failures are in the report; none is raised."""
+        """Import and score every allowed backend. Failures are in the report; none is raised.
+
+        >>> report = tp.load_all()
+        >>> "cpu" in {candidate.name for candidate in report.candidates}
+        True
+        """
         with self._lock:
             self._catalog.load_all()
             report = self._catalog.report()
@@ -84,6 +93,9 @@ class Registry:
 
         A backend that was not supported is asked again: a driver or a setting may be there now.
         Raises BackendNotFound, or BackendUnavailable with the cause chained.
+
+        >>> tp.load("cpu@tensorplug-cpu").name
+        'cpu'
         """
         spec = parse_spec(name)
         with self._lock:
@@ -95,6 +107,11 @@ class Registry:
 
         After `unload("name@distribution")` the next distribution that offers `name` takes over.
         Raises LiveChildren while buffers or backends of the devices are open.
+
+        >>> registry = tp.Registry()
+        >>> registry.unload("cpu@tensorplug-cpu")
+        >>> registry.load("cpu@tensorplug-cpu").name  # again
+        'cpu'
         """
         spec = parse_spec(name)
         with self._lock:
@@ -105,13 +122,21 @@ class Registry:
 
         A backend fails if its module would be imported from another folder. A folder without
         metadata of a backend gives a note in the report and a warning. Raises OptionError.
+
+        >>> tp.Registry().load_all_from_path("no-such-folder")
+        Traceback (most recent call last):
+        tensorplug.errors.OptionError: ...
         """
         with self._lock:
             self._catalog.add_folder(folder)
             return self.load_all()
 
     def refresh(self) -> Report:
-        """Search again after an installation or removal, and load new backends."""
+        """Search again after an installation or removal, and load new backends.
+
+        >>> "cpu" in {candidate.name for candidate in tp.Registry().refresh().candidates}
+        True
+        """
         with self._lock:
             self._catalog.rescan()
             return self.load_all()
@@ -122,7 +147,11 @@ class Registry:
             return self._catalog.report()
 
     def backends(self) -> tuple[Candidate, ...]:
-        """The chosen candidate of each backend name, in order of preference."""
+        """The chosen candidate of each backend name, in order of preference.
+
+        >>> "cpu" in {candidate.name for candidate in tp.backends()}
+        True
+        """
         with self._lock:
             self._catalog.load_all()
             chosen = (self._catalog.chosen(name) for name in self._catalog.names())
@@ -155,6 +184,9 @@ class Registry:
 
         The order is: TENSORPLUG_BACKENDS, then type (GPU, IGPU, ACCEL, CPU), then free memory at
         the first enumeration (not for CPU devices), then name. Raises OptionError.
+
+        >>> [device.name for device in tp.devices(tp.DeviceType.CPU)][:1]
+        ['cpu:0']
         """
         wanted = [checked_kind(kind, "devices") for kind in kinds]
         with self._lock:
@@ -165,6 +197,9 @@ class Registry:
         """The devices of one backend, `name` or `name@distribution`, in the plugin's order.
 
         Raises BackendNotFound, BackendUnavailable.
+
+        >>> [device.name for device in tp.devices_of("cpu")]
+        ['cpu:0']
         """
         with self._lock:
             return tuple(entry.device for entry in self._entries(parse_spec(name)))
@@ -183,6 +218,9 @@ class Registry:
 
         `meta:cpu+opencl:0?split=rows&ratio=3,1` is one device made of several, `split` being one of
         `meta.POLICIES`, by default `rows`.
+
+        >>> tp.device("cpu:0").name
+        'cpu:0'
         """
         parsed = parse_spec(spec)
         if parsed.options and joined(parsed) is None:
@@ -194,6 +232,10 @@ class Registry:
 
         `options` override options in the string. Raises BackendNotFound, BackendUnavailable,
         OptionError.
+
+        >>> with tp.open("cpu?threads=1") as stream:
+        ...     stream.options["threads"]
+        1
         """
         parsed = parse_spec(spec)
         if joined(parsed) is not None:
@@ -236,7 +278,11 @@ class Registry:
     # --- extras ----------------------------------------------------------------------------
 
     def features(self, name: str) -> dict[str, str]:
-        """The build options and detected features that a backend reports."""
+        """The build options and detected features that a backend reports.
+
+        >>> sorted(tp.features("cpu@tensorplug-cpu"))
+        ['blas', 'numpy', 'simd']
+        """
         with self._lock:
             slot = self._usable(parse_spec(name))[0]
             found = _ask(slot, "tensorplug_features") or {}

@@ -19,7 +19,15 @@ if TYPE_CHECKING:
 
 
 class Results:
-    """The outputs of one run. Valid until the scheduler runs anything again."""
+    """The outputs of one run. Valid until the scheduler runs anything again.
+
+    >>> x = tp.input("x", (4,), tp.F32)
+    >>> y = x * 2
+    >>> with tp.open("cpu") as cpu, tp.Scheduler([cpu]) as scheduler:
+    ...     run = scheduler.schedule(y)
+    ...     run.run({x: np.arange(4)})[y]
+    array([0., 2., 4., 6.], dtype=float32)
+    """
 
     def __init__(
         self,

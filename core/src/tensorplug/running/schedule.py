@@ -47,7 +47,15 @@ T = TypeVar("T")
 
 
 class Schedule(Resource):
-    """A planned graph, which can run any number of times. Made by `Scheduler.schedule`."""
+    """A planned graph, which can run any number of times. Made by `Scheduler.schedule`.
+
+    >>> x = tp.input("x", (4,), tp.F32)
+    >>> y = x * 2
+    >>> with tp.open("cpu") as cpu, tp.Scheduler([cpu]) as scheduler:
+    ...     run = scheduler.schedule(y)
+    ...     [run.run({x: np.full(4, n)})[y][0].item() for n in range(3)]
+    [0.0, 2.0, 4.0]
+    """
 
     batches: int
     """How many batches may be in flight: 4 with `parallel=True`, else 1."""

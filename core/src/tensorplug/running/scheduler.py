@@ -78,6 +78,13 @@ class Scheduler(Resource):
     DeviceHung. Work of devices that run several nodes in parallel is put into stages; with `ahead`,
     work of all devices, looking at `ahead` nodes or groups at a time. A scheduler belongs to one
     thread, and only one of its schedules runs at a time (SchedulerBusy).
+
+    >>> x = tp.input("x", (4,), tp.F32)
+    >>> y = x * 2
+    >>> with tp.open("cpu") as cpu, tp.Scheduler([cpu]) as scheduler:
+    ...     run = scheduler.schedule(y)
+    ...     [row.device for row in run.explain().nodes]
+    ['cpu:0']
     """
 
     def __init__(  # noqa: PLR0913 - a program names only what it wants otherwise
