@@ -12,6 +12,9 @@ from tensorplug_testing.cases import Case
 from tensorplug_testing.check import located, refusal
 from tensorplug_testing.run import as_csv
 
+FEW = 4
+"""How many partly supported types a cell of the table names."""
+
 
 @dataclass(frozen=True, slots=True)
 class Answer:
@@ -36,13 +39,18 @@ class Support:
     answers: tuple[Answer, ...]
 
     def cell(self, op: str) -> str:
-        """The supported types of the first source of `op`, partly supported ones in parentheses."""
+        """The supported types of the first source of `op`, partly supported ones in parentheses.
+
+        More than FEW types that are partly supported are counted, not named.
+        """
         of_type: dict[str, list[bool]] = {}
         for answer in self.answers:
             if answer.op == op:
                 of_type.setdefault(answer.types.partition(",")[0], []).append(answer.supported)
         whole = [name for name, yes in of_type.items() if all(yes)]
         part = [f"({name})" for name, yes in of_type.items() if any(yes) and not all(yes)]
+        if len(part) > FEW:
+            part = [f"({len(part)} more)"]
         none = [name for name, yes in of_type.items() if not any(yes)]
         if len(whole) == len(of_type):
             return "all" if whole else ""
