@@ -14,7 +14,7 @@ from pathlib import Path
 import tensorplug as tp
 from tensorplug.device import Device
 from tensorplug_testing.cases import REFUSED
-from tensorplug_testing.support import Support, ask, as_markdown
+from tensorplug_testing.support import Support, as_markdown, ask
 from tensorplug_testing.tiers import all_cases
 
 ROOT = Path(__file__).parents[1]

@@ -16,9 +16,11 @@ from tensorplug_emulator import missing
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 PAGE = DOCS / "writing-a-backend.md"
+METHODS_PAGE = DOCS / "backend-methods.md"
 SIMT_PAGE = DOCS / "writing-a-simt-backend.md"
 BLOCK = re.compile(r"```(console|diff|new|py)\n(.*?)```", re.DOTALL)
 MOST_STEPS = 20
+"""Of the page from an empty folder to a certified wheel."""
 MOST_LINES = 450
 """Of the template for SIMT devices."""
 MOST_READ = 1500
@@ -106,13 +108,17 @@ class Author:
         return done.stdout
 
 
-def followed(page: Path, environment, folder: Path) -> Author:
-    """Someone who has followed a page from top to bottom."""
+def begun(environment, folder: Path) -> Author:
+    """Someone with an empty folder, and the programs that pages take for granted."""
     for tool in ("pytest", "build"):
         script = environment.bin / tool
         script.write_text(f"#!{environment.python}\nimport runpy\nrunpy.run_module('{tool}')\n")
         script.chmod(0o755)
-    author = Author(environment, folder)
+    return Author(environment, folder)
+
+
+def followed(page: Path, author: Author) -> Author:
+    """`author`, after the page was followed from top to bottom."""
     for kind, text in BLOCK.findall(page.read_text()):
         author.follow(kind, text)
     return author
@@ -122,14 +128,14 @@ def followed(page: Path, environment, folder: Path) -> Author:
 def author(environment, kit, tmp_path_factory):
     """The page followed from top to bottom."""
     environment.install(*kit)
-    return followed(PAGE, environment, tmp_path_factory.mktemp("author"))
+    return followed(PAGE, begun(environment, tmp_path_factory.mktemp("author")))
 
 
 @pytest.fixture(scope="module")
 def simt_author(environment, kit, wheels, tmp_path_factory):
     """The page about SIMT devices followed from top to bottom."""
     environment.install(*kit, wheels["tensorplug-simt"], wheels["tensorplug-emulator"])
-    return followed(SIMT_PAGE, environment, tmp_path_factory.mktemp("author"))
+    return followed(SIMT_PAGE, begun(environment, tmp_path_factory.mktemp("author")))
 
 
 @pytest.mark.long
@@ -257,8 +263,11 @@ def test_ruff_finds_nothing_in_the_new_backend(template, command, request):
 
 
 @pytest.mark.long
-def test_types_of_the_page_s_result_hold(author):
-    assert not mypy_in(author.folder)
+def test_page_of_methods_goes_on_with_the_backend(author):
+    followed(METHODS_PAGE, author)
+
+    assert "tensorplug test --device acme --tier ci -o rms_norm -o mul" in author.printed
+    assert not mypy_in(author.folder), "its types hold"
 
 
 @pytest.mark.long

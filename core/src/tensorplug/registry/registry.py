@@ -123,7 +123,7 @@ class Registry:
         A backend fails if its module would be imported from another folder. A folder without
         metadata of a backend gives a note in the report and a warning. Raises OptionError.
 
-        >>> tp.Registry().load_all_from_path("no-such-folder")
+        >>> tp.Registry().load_all_from_path("missing-folder")
         Traceback (most recent call last):
         tensorplug.errors.OptionError: ...
         """
