@@ -2,10 +2,8 @@
 
 import builtins
 import json
-import re
 import subprocess
 import sys
-import types
 
 import pytest
 
@@ -93,36 +91,3 @@ def test_every_op_and_every_listed_name_is_an_attribute() -> None:
 
 def test_there_are_about_sixty_names_besides_the_ops() -> None:
     assert len(set(tp.__all__) - set(tp.ops.__all__)) <= 60
-
-
-# --- docstrings ----------------------------------------------------------------------------------
-
-# fmt: off
-WITHOUT_USE = {
-    "BackendNotFound", "Buffer", "Backend", "DTypeError", "DeviceError", "DeviceLost",
-    "DeviceType", "FormatError", "GraphError", "OptionError", "OutOfMemory", "Refusal",
-    "Results", "ShapeError", "TensorplugError", "Unsupported", "backends", "features",
-    "load_all", "refresh", "Call", "ceil", "cos", "elu", "exp", "expm1", "floor", "gelu",
-    "gelu_erf", "gelu_quick", "log", "neg", "relu", "sgn", "sigmoid", "silu", "sin", "sqr",
-    "sqrt", "step", "tanh", "trunc",
-}
-# fmt: on
-"""Names whose docstring has no example and no line of use. The list may only get shorter."""
-VALUES = (tp.DType, type(tp.WEIGHTS))
-DOCUMENTED = {
-    name: getattr(tp, name).__doc__ or ""
-    for name in tp.__all__
-    if not isinstance(getattr(tp, name), (*VALUES, types.ModuleType))
-}
-
-
-def test_every_public_name_has_a_docstring() -> None:
-    assert [name for name, text in DOCUMENTED.items() if not text.strip()] == []
-
-
-def test_docstrings_show_how_a_name_is_used() -> None:
-    without = {
-        name for name, text in DOCUMENTED.items() if not re.search(r"`[^`]+`|^ {4,}\S", text, re.M)
-    }
-
-    assert without == WITHOUT_USE

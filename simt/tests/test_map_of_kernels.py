@@ -1,6 +1,6 @@
 """The map of README.md, "Find a kernel", is that of the code.
 
-`python simt/tests/test_map_of_kernels.py` writes it anew.
+`python simt/tests/test_map_of_kernels.py` writes it again.
 """
 
 import sys
