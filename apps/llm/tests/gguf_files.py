@@ -42,6 +42,7 @@ MORE: Mapping[str, Mapping[str, Any]] = {
     "gpt-oss": {**_WINDOW, **_EXPERTS},
     "granite": {"logit_scale": 2.0},
     "granitemoe": {"logit_scale": 2.0, **_EXPERTS},
+    "lfm2": {"attention.head_count_kv": [0, 2], "shortconv.l_cache": 3},
     "mamba2": {
         "ssm.conv_kernel": 4,
         "ssm.inner_size": 64,
@@ -52,6 +53,16 @@ MORE: Mapping[str, Mapping[str, Any]] = {
     "olmoe": _EXPERTS,
     "qwen2moe": {**_EXPERTS, "expert_shared_feed_forward_length": 16},
     "qwen3moe": _EXPERTS,
+    "qwen3next": {
+        **_EXPERTS,
+        "expert_shared_feed_forward_length": 16,
+        "full_attention_interval": 2,
+        "ssm.conv_kernel": 4,
+        "ssm.inner_size": 32,
+        "ssm.state_size": 8,
+        "ssm.time_step_rank": 4,
+        "ssm.group_count": 2,
+    },
 }
 TOKENIZER: Mapping[str, Any] = {
     "tokenizer.ggml.model": "gpt2",

@@ -150,10 +150,12 @@ KEYS = {
         *("rope.scaling.finetuned", "expert_used_count", "expert_weights_scale"),
         "expert_shared_feed_forward_length",
     ],
+    "lfm2": ["shortconv.l_cache"],
     "mamba2": [
         *("ssm.conv_kernel", "ssm.inner_size", "ssm.state_size", "ssm.time_step_rank"),
         "ssm.group_count",
     ],
+    "qwen3next": ["attention.recurrent_layers", "full_attention_interval"],
     "qwen2moe": ["expert_feed_forward_length"],
     "starcoder2": ["attention.layer_norm_epsilon"],
     "tokenizer": [

@@ -62,6 +62,27 @@ def test_sizes_of_states_that_cannot_be_right_are_refused(
     assert refusal(path) == f"{path}: metadata 'mamba2.{key}' is {value}, and {problem}{DAMAGED}"
 
 
+@pytest.mark.parametrize("counts", [2, [0, 0], [0, 3], [1, 2], [0, 2, 2], [0, -2]], ids=str)
+def test_heads_of_layers_that_cannot_be_right_are_refused(
+    counts: object, model_file: Write
+) -> None:
+    path = model_file("lfm2", metadata={"lfm2.attention.head_count_kv": counts})
+
+    assert f"metadata 'lfm2.attention.head_count_kv' is {counts!r}, and " in refusal(path)
+
+
+@pytest.mark.parametrize(
+    ("listed", "recurrent"), [(None, {0}), ([True, False], {0}), ([False, True], {1})], ids=str
+)
+def test_recurrent_layers_are_those_of_the_file(
+    listed: list[bool] | None, recurrent: set[int], model_file: Write
+) -> None:
+    hp = read(model_file("qwen3next", metadata={"qwen3next.attention.recurrent_layers": listed}))
+
+    assert hp.recurrence is not None
+    assert hp.recurrence.layers == recurrent
+
+
 def test_absent_values_have_defaults(model_file: Write) -> None:
     absent = (
         "attention.head_count_kv",

@@ -58,7 +58,7 @@ class Experts:
 class Recurrence:
     """Layers that keep a state of fixed size for each text, where others keep keys and values.
 
-    Each has a convolution over time and, unless `state` is 0, a state that every token changes.
+    Each has a convolution over time and, unless `inner` is 0, a state that every token changes.
     """
 
     layers: frozenset[int]
@@ -66,8 +66,18 @@ class Recurrence:
     """Those of the convolution."""
     past: int
     """Tokens before a token that the convolution reads."""
-    state: int = 0
-    """Elements of the state of a text."""
+    inner: int = 0
+    """Elements of a token that change the state, in `heads`."""
+    heads: int = 0
+    groups: int = 0
+    """Heads of a group share how their states are written and read."""
+    size: int = 0
+    """Numbers of the state for each of the `inner` elements."""
+
+    @property
+    def state(self) -> int:
+        """Elements of the state of a text."""
+        return self.inner * self.size
 
     @property
     def kept(self) -> int:
@@ -262,6 +272,29 @@ def read_hparams(
         attention_scale=1.0 / math.sqrt(key_length),
         causal=read.flag("attention.causal", default=True),
         pooling=_pooling(read),
+    )
+
+
+def read_recurrence(read: HParamsReader, layers: frozenset[int]) -> Recurrence:
+    """The states of `layers`, by the keys `ssm`. Raises FormatError."""
+    inner = read.size("ssm.inner_size", most=MOST_EMBEDDING)
+    heads = read.size("ssm.time_step_rank", most=inner)
+    groups = read.size("ssm.group_count", most=heads)
+    size = read.size("ssm.state_size", most=MOST_EMBEDDING)
+    for name, value, whole in (
+        ("ssm.time_step_rank", heads, inner),
+        ("ssm.group_count", groups, heads),
+    ):
+        if whole % value:
+            raise read.error(name, value, f"it must divide {whole}")
+    return Recurrence(
+        layers=layers,
+        channels=inner + 2 * groups * size,
+        past=read.kernel("ssm.conv_kernel") - 1,
+        inner=inner,
+        heads=heads,
+        groups=groups,
+        size=size,
     )
 
 

@@ -64,8 +64,15 @@ class _Shares:
         return cut(1 if kind == "weight" and block != "attn_sinks" else 0, *sizes)
 
     def _attention(self, layer: int) -> dict[str, Segments]:
-        """Rows of each device; nothing where heads cannot be cut without cutting blocks."""
-        hp, block = self._hp, self._block(f"blk.{layer}.attn_output.weight")
+        """Rows of each device; nothing where heads cannot be cut without cutting blocks.
+
+        Recurrent layers, and queries with gates, are whole on every device.
+        """
+        hp, queries = self._hp, self._tensors.get(f"blk.{layer}.attn_q.weight")
+        is_gated = queries is not None and queries.ne[1] != hp.heads * hp.key_length
+        if layer not in hp.attention_layers or is_gated:
+            return {}
+        block = self._block(f"blk.{layer}.attn_output.weight")
         if hp.kv_heads == 1:
             # All heads share one of keys and values, which every device has.
             heads = self._units(hp.heads, hp.value_length, block)

@@ -5,9 +5,16 @@ from collections.abc import Callable
 import tensorplug as tp
 from tensorplug import Tensor
 from tensorplug_llm.arch.architecture import Part, Pass, Slots
+from tensorplug_llm.hparams import HParams, Recurrence
 
 LARGE = 1e4
 """Before a softplus, as good as infinite."""
+
+
+def recurrence_of(hp: HParams) -> Recurrence:
+    """The recurrent layers of a model that has some."""
+    assert hp.recurrence is not None
+    return hp.recurrence
 
 
 def by_part(p: Pass, x: Tensor, block: Callable[[Part, Tensor], Tensor]) -> Tensor:

@@ -125,6 +125,22 @@ _MAMBA2 = {
     "ssm.group_count": 1,
 }
 
+_LFM2 = {
+    "block_count": 5,
+    "attention.head_count_kv": [0, 0, 2, 0, 2],
+    "shortconv.l_cache": 3,
+}
+_QWEN3NEXT = {
+    "block_count": 4,
+    "rope.dimension_count": 4,
+    "ssm.conv_kernel": 4,
+    "ssm.inner_size": 64,
+    "ssm.state_size": 16,
+    "ssm.time_step_rank": 4,
+    "ssm.group_count": 2,
+    **_experts(8, 2, expert_feed_forward_length=32, expert_shared_feed_forward_length=48),
+}
+
 TINY_MODELS = {
     "llama": TinyModel("llama", has=_UNTIED),
     "llama-bpe": TinyModel("llama", "bpe", has=("rope_freqs.weight",)),
@@ -188,6 +204,18 @@ TINY_MODELS = {
             **_ODD,
             **_GRANITE,
             **_experts(5, 2, expert_shared_feed_forward_length=36),
+        },
+        has=_UNTIED,
+    ),
+    "lfm2": TinyModel("lfm2", "bpe", more=_LFM2),
+    "lfm2-odd": TinyModel(
+        "lfm2",
+        "bpe",
+        more={
+            **_ODD,
+            **_LFM2,
+            "attention.head_count_kv": [0, 3, 0, 3, 0],
+            "shortconv.l_cache": 4,
         },
         has=_UNTIED,
     ),
@@ -256,6 +284,24 @@ TINY_MODELS = {
         "bpe",
         more={**_ODD, **_wide(20), **_experts(6, 2, expert_feed_forward_length=28)},
         has=_UNTIED,
+    ),
+    "qwen3next": TinyModel("qwen3next", "bpe", more=_QWEN3NEXT, has=_UNTIED),
+    "qwen3next-odd": TinyModel(
+        "qwen3next",
+        "bpe",
+        more={
+            **_wide(20),
+            **_QWEN3NEXT,
+            "block_count": 3,
+            "embedding_length": 60,
+            "full_attention_interval": 3,
+            "ssm.conv_kernel": 3,
+            "ssm.inner_size": 72,
+            "ssm.state_size": 12,
+            "ssm.time_step_rank": 6,
+            "ssm.group_count": 3,
+            **_experts(6, 3, expert_feed_forward_length=28, expert_shared_feed_forward_length=20),
+        },
     ),
     "smollm3": TinyModel("smollm3", "bpe", more={"block_count": 5}),
     "smollm3-odd": TinyModel("smollm3", "bpe", more={**_ODD, "block_count": 4}, has=_UNTIED),
