@@ -237,7 +237,7 @@ def test_unknown_name_is_answered_with_the_known_ones() -> None:
 
     assert str(caught.value) == (
         "model: there is no file 'gpt5', and no model of that name; give the path of a GGUF "
-        "file, one of smollm2-135m, gemma3-270m, or hf:ORG/REPO"
+        "file or of a folder, one of smollm2-135m, gemma3-270m, or hf:ORG/REPO"
     )
 
 

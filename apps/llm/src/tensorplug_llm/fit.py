@@ -10,11 +10,11 @@ import tensorplug as tp
 from tensorplug import Backend, DType, Graph, Scheduler, Tensor
 from tensorplug.device import Buffer, BufferType, BufferUsage, UnallocatedBuffer, allocate
 from tensorplug.errors import OptionError, OutOfMemory
-from tensorplug.gguf import WeightMemory, WeightMode, open_gguf, weight_memory
+from tensorplug.gguf import WeightMemory, WeightMode, weight_memory
 from tensorplug_llm.arch import Pass
 from tensorplug_llm.cache import PAGE, KVCache, States, pages_of
 from tensorplug_llm.model import Blueprint, context_size
-from tensorplug_llm.models import find_model
+from tensorplug_llm.opening import open_model
 from tensorplug_llm.placement import SHARE
 from tensorplug_llm.runner import tables
 from tensorplug_llm.shapes import Shapes
@@ -81,7 +81,7 @@ def fit(
     if sequences < 1:
         raise OptionError(f"sequences: {sequences} texts; give at least 1")
     with ExitStack() as stack:
-        file = stack.enter_context(open_gguf(find_model(path) if isinstance(path, str) else path))
+        file = stack.enter_context(open_model(path))
         streams = list(backends)
         if not streams[-1].buffer_type.is_host:
             streams.append(stack.enter_context(tp.open("cpu")))

@@ -1,4 +1,4 @@
-"""`LanguageModel` and `load_model`: a GGUF file with its weights on the devices."""
+"""`LanguageModel` and `load_model`: a model with its weights on the devices."""
 
 import enum
 import os
@@ -17,13 +17,12 @@ from tensorplug.gguf import (
     WeightMode,
     Weights,
     load_weights,
-    open_gguf,
 )
 from tensorplug_llm.arch import Architecture, architecture_of
 from tensorplug_llm.embedding import Embedder, normalized
 from tensorplug_llm.hparams import HParams
 from tensorplug_llm.loader import add_output, check_tensors
-from tensorplug_llm.models import find_model
+from tensorplug_llm.opening import open_model
 from tensorplug_llm.placement import Placement, place
 from tensorplug_llm.session import Session
 from tensorplug_llm.step import Floats
@@ -208,9 +207,10 @@ def load_model(
     context: int | None = None,
     progress: Progress | None = None,
 ) -> LanguageModel:
-    """Open a GGUF file and load its weights onto `backends`, by default the best one there is.
+    """Open a model and load its weights onto `backends`, by default the best one there is.
 
-    `path` is a path, or a string that `find_model` knows, such as `hf:ORG/REPO`.
+    `path` is that of a GGUF file or of a folder of Hugging Face, or a string that `find_model`
+    knows, such as `hf:ORG/REPO`.
     `layers` says how many layers each backend takes; without it free memory decides, with room
     for the cache of `context` tokens. With `split`
     `tensor` the devices of the backends have parts of every layer, in the proportions of `ratio`,
@@ -220,7 +220,7 @@ def load_model(
     """
     start = time.perf_counter()
     owned: list[Resource] = []
-    file = open_gguf(find_model(path) if isinstance(path, str) else path)
+    file = open_model(path)
     try:
         plan = Blueprint(file)
         tokenizer = _load_tokenizer(file, plan.hparams)

@@ -63,7 +63,7 @@ MODELS = {
 
 
 def find_model(model: str, progress: Progress | None = None) -> Path:
-    """Return the file of a model: a path, one of MODELS, or `hf:ORG/REPO[:FILE][@REVISION]`.
+    """Return the path of a model: its own, of MODELS, or of `hf:ORG/REPO[:FILE][@REVISION]`.
 
     Models in parts are put together in the user's cache folder the first time. Models of the
     Hugging Face Hub are downloaded the first time. Raises OptionError, FormatError.
@@ -77,7 +77,7 @@ def find_model(model: str, progress: Progress | None = None) -> Path:
         return path
     raise OptionError(
         f"model: there is no file {model!r}, and no model of that name; give the path of a "
-        f"GGUF file, one of {', '.join(MODELS)}, or hf:ORG/REPO"
+        f"GGUF file or of a folder, one of {', '.join(MODELS)}, or hf:ORG/REPO"
     )
 
 
@@ -86,7 +86,8 @@ def name_of(model: str) -> str:
     if model in MODELS:
         return model
     if not model.startswith("hf:"):
-        return Path(model).stem
+        path = Path(model)
+        return path.resolve().name if path.is_dir() else path.stem
     repo, _, file = model.removeprefix("hf:").partition("@")[0].partition(":")
     return Path(file).stem if file.lower().endswith(".gguf") else Path(repo).name
 

@@ -68,6 +68,10 @@ class TensorFile(Resource):
             raise Closed(f"{self.path}: is closed; open it again")
         return self._memory
 
+    def called(self, name: str) -> str:
+        """Return the name of a tensor in the files, for error texts, where a reader renames it."""
+        return name
+
     def memory_of(self, name: str) -> Bytes | None:
         """Return the mapped bytes in which the offset of a tensor counts.
 
