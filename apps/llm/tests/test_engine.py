@@ -1,6 +1,7 @@
 """The engine: a thread of its own serves texts from threads and from asyncio."""
 
 import asyncio
+import gc
 import math
 import threading
 from collections.abc import Callable, Iterator
@@ -16,7 +17,7 @@ from tensorplug_llm import Engine, LanguageModel, QueueFull, SamplingParams, loa
 from tensorplug_llm.cache import PAGE
 from tensorplug_llm.engine import timings_of
 from tensorplug_llm.generation import generate
-from tensorplug_llm.sampling import Sampled
+from tensorplug_llm.sampling import Sampled, Sampler
 from tensorplug_llm.stream import Stream, Wakes
 
 from .failing import Dying
@@ -154,6 +155,23 @@ def test_cancelled_text_ends_early(model: LanguageModel) -> None:
 
         assert len(stream.result()) < 1000
         assert stream.finish == "cancelled"
+
+
+def test_ended_text_is_forgotten_though_its_stream_is_kept(model: LanguageModel) -> None:
+    params = SamplingParams(temperature=0, max_tokens=3)
+
+    with Engine(model, context=256, threaded=False) as engine:
+        gc.disable()
+        try:
+            streams = [engine.submit(prompt, params) for prompt in PROMPTS]
+            streams[0].cancel()
+            results = [stream.result() for stream in streams]
+            left = [o for o in gc.get_objects() if isinstance(o, Sampler) and o.params is params]
+        finally:
+            gc.enable()
+
+    assert list(map(len, results)) == [0, 3, 3, 3, 3, 3]
+    assert not left
 
 
 def test_results_of_one_prompt_draw_by_seeds_of_their_own(model: LanguageModel) -> None:

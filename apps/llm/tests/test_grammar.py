@@ -12,7 +12,7 @@ import pytest
 from tensorplug.errors import OptionError, TensorplugError
 from tensorplug.gguf import open_gguf
 from tensorplug_llm import find_model
-from tensorplug_llm.sampling import Grammars, Sampler, SamplingParams
+from tensorplug_llm.sampling import MOST_CONSTRAINT, Grammars, Sampler, SamplingParams
 from tensorplug_llm.tokenizer import Tokenizer, load_tokenizer
 
 needs_smollm2 = pytest.mark.skipif(
@@ -109,7 +109,9 @@ def test_two_texts_of_one_grammar_do_not_disturb_each_other(
     tokenizer: Tokenizer, grammars: Grammars
 ) -> None:
     params = SamplingParams(temperature=0, grammar='root ::= "yes" | "no"')
-    first, second = (Sampler(params, constraint=grammars.constraint(params)) for _ in range(2))
+    constraint = grammars.constraint(params)
+    assert constraint is not None
+    first, second = (Sampler(params, constraint=one) for one in (constraint.copy(), constraint))
     (yes,), (no,) = (tokenizer.encode(text, add_special=False) for text in ("yes", "no"))
     logits = np.zeros(tokenizer.vocab_size, np.float32)
 
@@ -211,6 +213,14 @@ def test_sampler_without_its_constraint_is_refused() -> None:
         (
             {"json_schema": "[1]"},
             'sampling: json_schema is [1]; give an object, such as {"type": "object"}',
+        ),
+        (
+            {"json_schema": {"enum": ["x" * MOST_CONSTRAINT]}},
+            "sampling: json_schema has 65550 characters, and 65536 are allowed; simplify it",
+        ),
+        (
+            {"grammar": "x" * (MOST_CONSTRAINT + 1)},
+            "sampling: grammar has 65537 characters, and 65536 are allowed; simplify it",
         ),
     ],
 )

@@ -31,9 +31,9 @@ HUGE = 500_000_000
 CACHE = 2048
 """Tokens in the cache: fewer than sixteen texts may have, so that some are put back."""
 OPTIONS = ("--device", "cpu?threads=1", "--cache", str(CACHE), "--texts", str(CLIENTS))
-NOT_MORE = 64 << 20
+NOT_MORE = 24 << 20
 """Bytes by which memory may grow in the second half of an attack; all shapes of passes are planned
-before the first. 2,000 requests made it grow by 44 MB."""
+before the first. 2,000 requests made it grow by 14 MB."""
 
 Answer = tuple[int, bytes]
 

@@ -14,7 +14,13 @@ from tensorplug_llm.batching import Batcher, Text
 from tensorplug_llm.cache import PAGE, pages_of
 from tensorplug_llm.errors import PromptTooLong
 from tensorplug_llm.model import LanguageModel, context_size
-from tensorplug_llm.sampling import Grammars, Sampler, SamplingParams, check_biases
+from tensorplug_llm.sampling import (
+    GrammarConstraint,
+    Grammars,
+    Sampler,
+    SamplingParams,
+    check_biases,
+)
 from tensorplug_llm.stream import Stream, Wakes
 
 DONE = object()
@@ -134,8 +140,9 @@ class Engine(Resource):
         each draws by a seed of its own. The text of the stream has control tokens only where they
         are `shown`. Raises OptionError, PromptTooLong, QueueFull.
         """
-        text = self._text(prompt, params or SamplingParams(), priority, index, shown)
-        (stream,) = self._take([text])
+        params = params or SamplingParams()
+        constraint = self._grammars.constraint(params)
+        (stream,) = self._take([self._text(prompt, params, constraint, priority, index, shown)])
         return stream
 
     def submit_all(
@@ -150,8 +157,16 @@ class Engine(Resource):
 
         A prompt is read once. Raises OptionError, PromptTooLong, QueueFull.
         """
-        made = [self._text(p, params, priority, i, shown) for p in prompts for i in range(params.n)]
-        return self._take(made)
+        constraint = self._grammars.constraint(params)
+        return self._take(
+            [
+                self._text(
+                    prompt, params, constraint and constraint.copy(), priority, index, shown
+                )
+                for prompt in prompts
+                for index in range(params.n)
+            ]
+        )
 
     def prepare(self) -> threading.Event:
         """Plan all shapes of passes while no text runs; return what is set when that is done.
@@ -171,6 +186,7 @@ class Engine(Resource):
         self,
         prompt: Sequence[int],
         params: SamplingParams,
+        constraint: GrammarConstraint | None,
         priority: int,
         index: int,
         shown: Container[int],
@@ -189,7 +205,7 @@ class Engine(Resource):
         stream = Stream(prompt, lambda: self._cancel(text), self._wakes, compute)
         text = Text(
             prompt,
-            Sampler(params, index=index, constraint=self._grammars.constraint(params)),
+            Sampler(params, index=index, constraint=constraint),
             stream,
             self.model.tokenizer.stream(stop=params.stop, shown=shown),
             limit=min(wanted, self.context),

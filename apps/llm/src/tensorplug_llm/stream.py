@@ -31,6 +31,10 @@ class Wakes:
                 loop.call_soon_threadsafe(_wake, waiters)
 
 
+def _nothing() -> None:
+    pass
+
+
 def _wake(waiters: "Sequence[asyncio.Future[None]]") -> None:
     for waiter in waiters:
         if not waiter.done():
@@ -177,6 +181,7 @@ class Stream:
         with self._changed:
             self._texts.append(text)
             self.finish, self.error = finish, error
+            self._cancel = _nothing  # the text and what it follows are not needed any more
             self._wake()
             self._ended.set()
 

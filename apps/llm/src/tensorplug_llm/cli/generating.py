@@ -14,12 +14,10 @@ from tensorplug_llm.cli.options import Choosing, Remembering
 from tensorplug_llm.cli.output import write
 from tensorplug_llm.engine import Engine, Timings, timings_of
 from tensorplug_llm.model import LanguageModel, context_size
-from tensorplug_llm.sampling import Sampled, SamplingParams
+from tensorplug_llm.sampling import MOST_CONSTRAINT, Sampled, SamplingParams
 from tensorplug_llm.stream import Stream
 
 KV_TYPES = {"f16": tp.F16, "f32": tp.F32}
-MOST_GRAMMAR = 1 << 20
-"""Characters of the longest schema or grammar that a file may hold."""
 
 
 def params_of(choosing: Choosing, tokens: int) -> SamplingParams:
@@ -150,12 +148,14 @@ def _text_or_file(option: str, given: str | None) -> str | None:
         return given
     try:
         with Path(given[1:]).open(encoding="utf-8") as source:
-            text = source.read(MOST_GRAMMAR + 1)
+            text = source.read(MOST_CONSTRAINT + 1)
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
         raise OptionError(f"{option}: {given[1:]}: {reason}; give @ and a text file") from error
-    if len(text) > MOST_GRAMMAR:
-        raise OptionError(f"{option}: {given[1:]} has more than {MOST_GRAMMAR} characters")
+    if len(text) > MOST_CONSTRAINT:
+        raise OptionError(
+            f"{option}: {given[1:]} has more than {MOST_CONSTRAINT} characters; simplify it"
+        )
     return text
 
 

@@ -1,7 +1,6 @@
 """`Grammars`: texts that follow a JSON schema or a grammar, by llguidance."""
 
 import importlib
-import json
 import threading
 from collections.abc import Sequence
 from types import ModuleType
@@ -52,12 +51,13 @@ class Grammars:
         if params.json_schema is None and params.grammar is None:
             return None
         name = "grammar" if params.json_schema is None else "json_schema"
+        source = params.constraint
         library = _library(name)
         with self._lock:
             if self._prepared is None:
                 self._prepared = _prepared(library, self._tokenizer)
         try:
-            text = _grammar(library, params)
+            text = _grammar(library, name, source)
         except ValueError as error:
             raise OptionError(f"sampling: {name}: {_line(str(error))}; correct it") from error
         matcher = library.LLMatcher(self._prepared, text, log_level=0)
@@ -88,6 +88,10 @@ class GrammarConstraint:
         """Go on behind a token. Raises TensorplugError."""
         self._matcher.consume_token(token)
         self._check()
+
+    def copy(self) -> "GrammarConstraint":
+        """The same constraint for another text; what was compiled is shared."""
+        return GrammarConstraint(self._matcher.deep_copy(), self._size)
 
     def _check(self) -> None:
         if self._matcher.is_error():
@@ -140,12 +144,11 @@ class _Source:
         return self._tokenizer.encode(text.decode(errors="replace"), add_special=False)
 
 
-def _grammar(library: ModuleType, params: SamplingParams) -> str:
+def _grammar(library: ModuleType, name: str, source: str) -> str:
     """A grammar in llguidance's own form. Raises ValueError."""
-    if params.json_schema is None:
-        grammar: str = library.grammar_from("gbnf", params.grammar)
+    if name == "grammar":
+        grammar: str = library.grammar_from("gbnf", source)
         return grammar
-    matcher = library.LLMatcher
     overrides = {"whitespace_pattern": SPACE}
-    schema: str = matcher.grammar_from_json_schema(json.dumps(params.json_schema), None, overrides)
+    schema: str = library.LLMatcher.grammar_from_json_schema(source, None, overrides)
     return schema

@@ -8,6 +8,10 @@ from typing import Any
 
 from tensorplug.errors import OptionError
 
+MOST_CONSTRAINT = 1 << 16
+"""Characters of a schema or grammar. One of this size takes up to 22 MiB and half a second; both
+grow faster than the size."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingParams:
@@ -75,6 +79,15 @@ class SamplingParams:
             if self.grammar is not None:
                 raise OptionError("sampling: json_schema and grammar exclude each other; give one")
             object.__setattr__(self, "json_schema", _schema(self.json_schema))
+        elif self.grammar is not None:
+            _check_size("grammar", self.grammar)
+
+    @property
+    def constraint(self) -> str:
+        """The schema or grammar as text; empty where a text may be anything."""
+        if self.json_schema is not None:
+            return json.dumps(self.json_schema)
+        return self.grammar or ""
 
     @property
     def penalises(self) -> bool:
@@ -130,12 +143,22 @@ def _check_integer(name: str, value: float | None) -> None:
         raise OptionError(f"sampling: {name} is {value}; give a whole number")
 
 
+def _check_size(name: str, text: str) -> None:
+    if len(text) > MOST_CONSTRAINT:
+        raise OptionError(
+            f"sampling: {name} has {len(text)} characters, and {MOST_CONSTRAINT} are allowed; "
+            "simplify it"
+        )
+
+
 def _schema(schema: Mapping[str, Any] | str) -> dict[str, Any]:
     """The schema as an object."""
     try:
-        value = json.loads(schema if isinstance(schema, str) else json.dumps(schema))
+        text = schema if isinstance(schema, str) else json.dumps(schema)
+        value = json.loads(text)
     except (TypeError, ValueError, RecursionError) as error:
         raise OptionError(f"sampling: json_schema is not JSON: {error}; correct it") from error
+    _check_size("json_schema", text)
     if not isinstance(value, dict):
         raise OptionError(
             f"sampling: json_schema is {json.dumps(value)[:40]}; give an object, such as "

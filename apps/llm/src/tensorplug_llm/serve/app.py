@@ -16,7 +16,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from tensorplug_llm.engine import Engine
 from tensorplug_llm.model import LanguageModel
-from tensorplug_llm.sampling import SamplingParams
+from tensorplug_llm.sampling import MOST_CONSTRAINT, SamplingParams
 from tensorplug_llm.serve import answers, page, requests
 from tensorplug_llm.serve.answers import ChatAnswer, CompletionAnswer, Result
 from tensorplug_llm.serve.calls import CallReader
@@ -25,6 +25,7 @@ from tensorplug_llm.serve.errors import ServeError
 from tensorplug_llm.serve.events import EventStream, unless_gone
 from tensorplug_llm.serve.guard import RECORD, Guard, Record, log_failure, refusal_of
 from tensorplug_llm.serve.limits import Key, Limits, read_body
+from tensorplug_llm.serve.memory import Room
 from tensorplug_llm.serve.metrics import Metrics
 from tensorplug_llm.serve.prompts import Prompts
 from tensorplug_llm.serve.reading import parse
@@ -33,6 +34,8 @@ from tensorplug_llm.serve.tools import Tools
 from tensorplug_llm.stream import Stream
 
 Answer = ChatAnswer | CompletionAnswer
+SCHEMAS = 2 * MOST_CONSTRAINT
+"""Characters of the schemas and grammars that are followed at once; further ones wait."""
 
 
 @dataclass(slots=True)
@@ -62,6 +65,7 @@ class Server:
         self._limits = limits or Limits()
         self._encoders = Encoders(encoders, self._limits)
         self._metrics = Metrics()
+        self._schemas = Room(SCHEMAS)
         routes = Router(
             [
                 *page.routes(),
@@ -188,14 +192,21 @@ class Server:
         record.model = served.name
         record.prompt_tokens = sum(map(len, prompts))
         tools = wanted.tools if isinstance(wanted, requests.ChatRequest) else None
-        # In a thread: a schema is compiled here.
-        streams = await asyncio.to_thread(_submit, served, prompts, wanted.params, tools)
+        schema = len(wanted.params.constraint)
+        await unless_gone(request.receive, self._schemas.take(schema))
+        try:
+            # In a thread: a schema is compiled here.
+            streams = await asyncio.to_thread(_submit, served, prompts, wanted.params, tools)
+        except BaseException:
+            self._schemas.give(schema)
+            raise
         self._metrics.prompt_tokens.labels(served.name).inc(record.prompt_tokens)
         readers = partial(_call_reader, served, tools) if tools else None
         texts = Texts(streams, readers)
 
         def close() -> None:
             texts.cancel()
+            self._schemas.give(schema)
             record.tokens = texts.tokens
             self._count(served, record, streams)
 
