@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 import tensorplug as tp
 from tensorplug import Backend
 from tensorplug.errors import OptionError
-from tensorplug_llm import LanguageModel, load_model
+from tensorplug_llm import Engine, LanguageModel, load_model
 from tensorplug_llm.cli import app
 from tensorplug_llm.fit import extent, fit
 from tensorplug_llm.testing import tiny_models
@@ -66,6 +66,87 @@ def test_layers_leave_room_for_the_context(model_file: Write, walled: Open, cpu:
     few, many = (fit(path, streams, context=context).devices[0] for context in (64, 1 << 16))
 
     assert (few.layers, many.layers) == (2, 0)
+
+
+def test_auto_context_is_the_largest_that_fits(
+    model_file: Write, walled: Open, cpu: Backend
+) -> None:
+    path = model_file()
+    small = fit(path, [walled("walled:0"), cpu], context=128, layers=[2, 0]).devices[0]
+    streams = [walled("walled:1", free=int(small.total * 1.3)), cpu]
+
+    found = fit(path, streams, context="auto", layers=[2, 0])
+
+    assert 0 < found.context == found.largest_context < 1024
+    assert found.fits
+    with (
+        load_model(path, streams, layers=found.layers, context=found.context) as model,
+        Engine(model, rows=found.context, texts=1, threaded=False) as engine,
+    ):
+        assert engine.context == found.context
+
+
+def test_auto_context_without_room_says_what_each_device_would_hold(
+    model_file: Write, walled: Open, cpu: Backend
+) -> None:
+    streams = [walled("walled:0", free=1000), cpu]
+
+    with pytest.raises(OptionError, match=r"^context: none fits: walled:0: 2 layers, 0\.. MiB"):
+        fit(model_file(), streams, context="auto", layers=[2, 0])
+
+
+def test_auto_layers_leave_room_for_the_largest_pass(
+    model_file: Write, walled: Open, cpu: Backend
+) -> None:
+    path = model_file()
+    every = fit(path, [walled("walled:0"), cpu], layers=[2, 0]).devices[0]
+    free = int((every.total - every.compute) * 1.2)
+
+    plain, auto = (
+        fit(path, [walled(f"walled:{i}", free=free), cpu], layers=layers)
+        for i, layers in ((1, None), (2, "auto"))
+    )
+
+    assert (plain.layers, plain.fits) == ((2, 0), False)
+    assert (auto.layers[0] < 2, sum(auto.layers), auto.fits) == (True, 2, True)
+
+
+def test_engine_s_cache_has_room_for_fewer_texts_than_run(model_file: Write, cpu: Backend) -> None:
+    path = model_file()
+
+    found = fit(path, [cpu], context=256, sequences=8, contexts=2).devices[0]
+
+    with (
+        load_model(path, [cpu], context=256) as model,
+        Engine(model, texts=8, threaded=False) as engine,
+    ):
+        runner = engine._batcher.runner
+        runner.step(max(runner.shapes.all(), key=extent)).run(())
+        assert found.cache == runner.cache.nbytes
+        assert found.compute == runner.scheduler.buffer_size(model.backends[0])
+
+
+@pytest.mark.parametrize("command", ["generate", "fit"])
+def test_commands_take_the_context_that_fits(
+    command: str, model_file: Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tensorplug_llm.fit._largest", lambda sizing, most: 64)
+    given = [command, str(model_file()), "--device", "cpu?threads=1", "--context", "auto"]
+    prompt = ["--prompt", "x" * 100] if command == "generate" else []
+
+    result = CliRunner().invoke(app, given + prompt)
+
+    assert "64 tokens" in result.output
+
+
+@pytest.mark.parametrize("context", ["0", "-1", "many", "1.5"])
+def test_context_that_is_no_number_is_refused(context: str, model_file: Write) -> None:
+    result = CliRunner().invoke(
+        app, ["generate", str(model_file()), "--prompt", "x", "--context", context]
+    )
+
+    assert result.exit_code == 1
+    assert "is not a number of tokens; give one, or auto" in " ".join(result.output.split())
 
 
 def test_texts_at_the_same_time_have_caches_of_their_own(model_file: Write, cpu: Backend) -> None:

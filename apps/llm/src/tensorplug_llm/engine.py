@@ -13,7 +13,7 @@ from tensorplug.running import Explanation
 from tensorplug_llm.batching import Batcher, Text
 from tensorplug_llm.cache import PAGE, pages_of
 from tensorplug_llm.errors import PromptTooLong
-from tensorplug_llm.model import LanguageModel, context_size
+from tensorplug_llm.model import LanguageModel
 from tensorplug_llm.sampling import (
     GrammarConstraint,
     Grammars,
@@ -86,7 +86,7 @@ class Engine(Resource):
         With `threaded` False whoever reads a stream computes, for programs of one thread.
         Raises OptionError, OutOfMemory.
         """
-        self.context = context_size(model.hparams, context)
+        self.context = model.context_of(context)
         pages = pages_of(CONTEXTS * self.context if rows is None else rows)
         for name, value in (("rows", pages), ("texts", texts), ("queue", queue)):
             if value < 1:
@@ -160,9 +160,7 @@ class Engine(Resource):
         constraint = self._grammars.constraint(params)
         return self._take(
             [
-                self._text(
-                    prompt, params, constraint and constraint.copy(), priority, index, shown
-                )
+                self._text(prompt, params, constraint and constraint.copy(), priority, index, shown)
                 for prompt in prompts
                 for index in range(params.n)
             ]

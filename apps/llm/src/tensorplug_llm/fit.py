@@ -5,9 +5,10 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from typing import Literal
 
 import tensorplug as tp
-from tensorplug import Backend, DType, Graph, Scheduler, Tensor
+from tensorplug import Backend, DeviceType, DType, Graph, Scheduler, Tensor
 from tensorplug.device import Buffer, BufferType, BufferUsage, UnallocatedBuffer, allocate
 from tensorplug.errors import OptionError, OutOfMemory
 from tensorplug.gguf import WeightMemory, WeightMode, weight_memory
@@ -19,6 +20,11 @@ from tensorplug_llm.placement import SHARE
 from tensorplug_llm.runner import tables
 from tensorplug_llm.shapes import Shapes
 from tensorplug_llm.step import Masks, Shape, Step
+
+AUTO: Literal["auto"] = "auto"
+"""The layers, or the context, that fit."""
+Auto = Literal["auto"]
+MIB = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +51,18 @@ class DeviceNeed:
         """Whether that is at most SHARE of the free memory."""
         return not self.free or self.total <= SHARE * self.free
 
+    def __str__(self) -> str:
+        parts = {
+            "weights": self.weights,
+            "in the file": self.mapped,
+            "cache": self.cache,
+            "compute": self.compute,
+        }
+        sizes = ", ".join(f"{name} {size / MIB:.1f}" for name, size in parts.items())
+        free = f"{self.free / MIB:.0f} MiB free" if self.free else "free memory unknown"
+        total = f"{self.total / MIB:.1f} MiB"
+        return f"{self.device}: {self.layers} layers, {total} ({sizes}); {free}"
+
 
 @dataclass(frozen=True, slots=True)
 class Fit:
@@ -55,6 +73,8 @@ class Fit:
     sequences: int
     largest_context: int
     """The largest context that fits, 0 if none does."""
+    layers: tuple[int, ...]
+    """Layers of each backend."""
     devices: tuple[DeviceNeed, ...]
 
     @property
@@ -67,19 +87,25 @@ def fit(
     path: str | os.PathLike[str],
     backends: Sequence[Backend],
     *,
-    context: int | None = None,
+    context: int | Auto | None = None,
     sequences: int = 1,
+    contexts: int | None = None,
     kv: DType | None = None,
-    layers: Sequence[int] | None = None,
+    layers: Sequence[int] | Auto | None = None,
     weights: WeightMode | str = WeightMode.AUTO,
 ) -> Fit:
-    """Say what an engine for `sequences` texts of `context` tokens each would allocate.
+    """Say what an engine for `sequences` texts of up to `context` tokens each would allocate.
 
-    Devices take whole layers, as `load_model` would place them. Sizes are those of buffers; what
-    drivers and libraries allocate is not counted. Raises FormatError, OptionError.
+    Its cache has room for `contexts` of these texts, by default for all. Devices take whole layers,
+    as `load_model` would place them; with `layers` "auto" accelerators give a processor layers
+    until they have room for all that they would hold. With `context` "auto" the largest context
+    that fits is taken. Sizes are those of buffers; what drivers and libraries allocate is not
+    counted. Raises FormatError, OptionError.
     """
-    if sequences < 1:
-        raise OptionError(f"sequences: {sequences} texts; give at least 1")
+    contexts = sequences if contexts is None else contexts
+    for name, value in (("sequences", sequences), ("contexts", contexts)):
+        if value < 1:
+            raise OptionError(f"{name}: {value}; give at least 1")
     with ExitStack() as stack:
         file = stack.enter_context(open_model(path))
         streams = list(backends)
@@ -89,12 +115,48 @@ def fit(
         hp = plan.hparams
         if not plan.architecture.generates:
             raise OptionError(f"{file.path.name}: an encoder has no context to fit")
-        wanted = context_size(hp, context)
-        plan.place(backends, streams[-1], counts=layers, rows=wanted * sequences)
-        memory = weight_memory(file, plan.homes(), mode=weights, looked_up=plan.looked_up())
-        sizing = _Sizing(plan, streams, memory, sequences, kv)
-        needs = sizing.needs(wanted)
-        return Fit(file.path.name, wanted, sequences, _largest(sizing, hp.context), needs)
+        wanted = context_size(hp, None if context == AUTO else context)
+        counts = None if layers == AUTO else layers
+
+        def place(counts: Sequence[int] | None) -> _Sizing:
+            plan.place(backends, streams[-1], counts=counts, rows=wanted * contexts)
+            memory = weight_memory(file, plan.homes(), mode=weights, looked_up=plan.looked_up())
+            return _Sizing(plan, streams, memory, sequences, contexts, kv)
+
+        sizing = place(counts)
+        while layers == AUTO:
+            fewer = _fewer(sizing.needs(wanted), plan.counts(backends), backends)
+            if fewer is None:
+                break
+            sizing = place(fewer)
+        largest = _largest(sizing, hp.context)
+        if context == AUTO:
+            if not largest:
+                raise OptionError(
+                    f"context: none fits: {'; '.join(map(str, sizing.needs(PAGE)))}; choose other "
+                    "devices, fewer layers on them, or weights of fewer bits"
+                )
+            wanted = largest
+        return Fit(
+            file.path.name,
+            wanted,
+            sequences,
+            largest,
+            plan.counts(backends),
+            sizing.needs(wanted),
+        )
+
+
+def _fewer(
+    needs: Sequence[DeviceNeed], counts: Sequence[int], backends: Sequence[Backend]
+) -> list[int] | None:
+    """The layers of each backend with one layer less on an accelerator without room, if any."""
+    full = {need.device for need in needs if not need.fits}
+    hosts = [i for i, b in enumerate(backends) if b.device.type is DeviceType.CPU]
+    for i, backend in enumerate(backends):
+        if backend.device.name in full and counts[i] and hosts and i not in hosts:
+            return [n - (j == i) + (j == hosts[0]) for j, n in enumerate(counts)]
+    return None
 
 
 def _largest(sizing: "_Sizing", most: int) -> int:
@@ -133,18 +195,20 @@ class _Sizing:
         streams: Sequence[Backend],
         memory: Sequence[WeightMemory],
         sequences: int,
+        contexts: int,
         kv: DType | None,
     ) -> None:
         self._plan = plan
         self._streams = streams
         self._memory = memory
         self._sequences = sequences
+        self._contexts = contexts
         self._kv = kv
 
     def needs(self, context: int) -> tuple[DeviceNeed, ...]:
         """What each device would hold."""
         placement = self._plan.placement
-        pages = pages_of(context * self._sequences)
+        pages = pages_of(context * self._contexts)
         held: dict[str, Counter[str]] = {b.device.name: Counter() for b in self._streams}
         for group in self._memory:
             kind = "mapped" if group.mapped else "weights"

@@ -68,6 +68,8 @@ class LanguageModel(Resource):
         self.placement = placement
         self.backends = tuple(backends)
         self.load_seconds = 0.0
+        self.context = context_size(hparams, None)
+        """Tokens of sessions and engines that ask for no other number."""
         self._owned: list[Resource] = []
         self._embedder: Embedder | None = None
 
@@ -85,7 +87,11 @@ class LanguageModel(Resource):
         device fails, on those that are left.
         """
         self.check_open()
-        return Session(self, context_size(self.hparams, context), kv, on_failure)
+        return Session(self, self.context_of(context), kv, on_failure)
+
+    def context_of(self, context: int | None) -> int:
+        """Return `context`, or the model's own for None. Raises OptionError."""
+        return self.context if context is None else context_size(self.hparams, context)
 
     @property
     def embeds(self) -> bool:
@@ -187,6 +193,10 @@ class Blueprint:
         self.placement = place(sizes, backends, host, counts=counts, tied=tied)
         self._is_looked_up = not tied
 
+    def counts(self, backends: Sequence[Backend]) -> tuple[int, ...]:
+        """The layers of each of the backends that they were placed on."""
+        return tuple(map(self.placement.layers.count, backends))
+
     def homes(self) -> dict[str, Device]:
         """The device of each tensor."""
         return {t.name: _home(t.name, self.placement).device for t in self._needed}
@@ -196,7 +206,7 @@ class Blueprint:
         return TABLES if self._is_looked_up else ()
 
 
-def load_model(
+def load_model(  # noqa: PLR0913 - a program names only what it wants otherwise
     path: str | os.PathLike[str],
     backends: Sequence[Backend] | None = None,
     *,
@@ -205,6 +215,7 @@ def load_model(
     ratio: Sequence[float] | None = None,
     weights: WeightMode | str = WeightMode.AUTO,
     context: int | None = None,
+    rows: int | None = None,
     progress: Progress | None = None,
 ) -> LanguageModel:
     """Open a model and load its weights onto `backends`, by default the best one there is.
@@ -212,11 +223,12 @@ def load_model(
     `path` is that of a GGUF file or of a folder of Hugging Face, or a string that `find_model`
     knows, such as `hf:ORG/REPO`.
     `layers` says how many layers each backend takes; without it free memory decides, with room
-    for the cache of `context` tokens. With `split`
-    `tensor` the devices of the backends have parts of every layer, in the proportions of `ratio`,
-    by default evenly. A `cpu` backend joins them where the host cannot read the memory of the last
-    one. Backends that were given stay open when the model is closed. Raises FormatError,
-    OptionError, OutOfMemory, BackendNotFound.
+    for a cache of `rows` tokens, by default one context. Sessions and engines of the model have a
+    `context` of this many tokens unless they ask for another. With `split` `tensor` the devices
+    of the backends have parts of every layer, in the proportions of `ratio`, by default evenly. A
+    `cpu` backend joins them where the host cannot read the memory of the last one. Backends that
+    were given stay open when the model is closed. Raises FormatError, OptionError, OutOfMemory,
+    BackendNotFound.
     """
     start = time.perf_counter()
     owned: list[Resource] = []
@@ -224,6 +236,7 @@ def load_model(
     try:
         plan = Blueprint(file)
         tokenizer = _load_tokenizer(file, plan.hparams)
+        context = context_size(plan.hparams, context)
         given = list(backends or ())
         if not given:
             given.append(_open(owned, "best"))
@@ -236,7 +249,11 @@ def load_model(
         if not streams[-1].buffer_type.is_host:
             streams.append(_open(owned, "cpu"))
         plan.place(
-            given, streams[-1], counts=layers, tied=plan.tied and not is_tensor, rows=context
+            given,
+            streams[-1],
+            counts=layers,
+            tied=plan.tied and not is_tensor,
+            rows=context if rows is None else rows,
         )
         loaded = load_weights(
             file,
@@ -256,6 +273,7 @@ def load_model(
         for resource in reversed(owned):
             resource.close(force=True)
         raise
+    model.context = context
     model._owned = owned
     model.load_seconds = time.perf_counter() - start
     return model

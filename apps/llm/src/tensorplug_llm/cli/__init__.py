@@ -53,7 +53,8 @@ def generate(
     """Continue a prompt."""
     with reporting(traceback=output.traceback):
         params = generating.params_of(choosing, tokens)
-        with loaded(model, loading, context=remembering.context) as found:
+        contexts = generating.contexts_of(params)
+        with loaded(model, loading, remembering, texts=params.n, contexts=contexts) as found:
             generating.generate(
                 found,
                 prompt,

@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tensorplug.errors import OptionError, TensorplugError
-from tensorplug_llm.cli.generating import kv_type, params_of
-from tensorplug_llm.cli.loading import loaded
+from tensorplug_llm.cli.generating import params_of
+from tensorplug_llm.cli.loading import kv_type, loaded
 from tensorplug_llm.cli.options import Choosing, Loading, Model, Output, Remembering, with_groups
 from tensorplug_llm.cli.output import reporting, write
 from tensorplug_llm.engine import Engine
-from tensorplug_llm.model import context_size
 from tensorplug_llm.sampling import SamplingParams
 
 if TYPE_CHECKING:
@@ -176,13 +175,11 @@ def chat(
 
     with reporting(traceback=output.traceback):
         params = replace(params_of(choosing, tokens), n=1)
-        with loaded(model, loading, context=remembering.context) as found:
+        with loaded(model, loading, remembering) as found:
             template = ChatTemplate.from_metadata(found.file.metadata)
-            context = context_size(found.hparams, remembering.context)
             with Engine(
                 found,
-                context=context,
-                rows=context,
+                rows=found.context,
                 texts=1,
                 kv=kv_type(remembering.kv),
                 on_failure=remembering.on_failure,

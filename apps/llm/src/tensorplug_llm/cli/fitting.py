@@ -9,24 +9,19 @@ import typer
 
 import tensorplug as tp
 from tensorplug.errors import OptionError
-from tensorplug_llm.cli.generating import kv_type
-from tensorplug_llm.cli.loading import numbers
-from tensorplug_llm.cli.options import Loading, Model, Output, with_groups
+from tensorplug_llm.cli.loading import context_wanted, kv_type, layers_wanted
+from tensorplug_llm.cli.options import Context, Loading, Model, Output, with_groups
 from tensorplug_llm.cli.output import reporting
-from tensorplug_llm.fit import DeviceNeed, Fit
+from tensorplug_llm.fit import Fit
 from tensorplug_llm.fit import fit as measure
 from tensorplug_llm.model import Split
-
-MIB = 1 << 20
 
 
 @with_groups
 def fit(
     model: Model,
     *,
-    context: Annotated[
-        int | None, typer.Option(min=1, help="Largest number of tokens of prompt and text.")
-    ] = None,
+    context: Context = None,
     sequences: Annotated[int, typer.Option(min=1, help="Texts at the same time.")] = 1,
     kv: Annotated[
         str | None, typer.Option(help="Element type of the KV cache: f16 or f32.")
@@ -43,10 +38,10 @@ def fit(
         found = measure(
             model,
             backends,
-            context=context,
+            context=context_wanted(context),
             sequences=sequences,
             kv=kv_type(kv),
-            layers=numbers("--layers", loading.layers, int, "10,20"),
+            layers=layers_wanted(loading.layers),
             weights=loading.weights,
         )
         typer.echo(json.dumps(_report(found)) if output.json else _text(found))
@@ -65,17 +60,4 @@ def _text(found: Fit) -> str:
         f"{'fit' if found.fits else 'do not fit'}; the largest context that fits is "
         f"{found.largest_context}"
     ]
-    return "\n".join([*lines, *map(_line, found.devices)])
-
-
-def _line(need: DeviceNeed) -> str:
-    parts = {
-        "weights": need.weights,
-        "in the file": need.mapped,
-        "cache": need.cache,
-        "compute": need.compute,
-    }
-    sizes = ", ".join(f"{name} {size / MIB:.1f}" for name, size in parts.items())
-    free = f"{need.free / MIB:.0f} MiB free" if need.free else "free memory unknown"
-    total = f"{need.total / MIB:.1f} MiB"
-    return f"{need.device}: {need.layers} layers, {total} ({sizes}); {free}"
+    return "\n".join([*lines, *map(str, found.devices)])

@@ -10,14 +10,18 @@ import typer
 import tensorplug as tp
 from tensorplug.errors import OptionError
 from tensorplug_llm.bench import device_names, thread_count
+from tensorplug_llm.cli.loading import kv_type
 from tensorplug_llm.cli.options import Choosing, Remembering
 from tensorplug_llm.cli.output import write
-from tensorplug_llm.engine import Engine, Timings, timings_of
-from tensorplug_llm.model import LanguageModel, context_size
+from tensorplug_llm.engine import CONTEXTS, Engine, Timings, timings_of
+from tensorplug_llm.model import LanguageModel
 from tensorplug_llm.sampling import MOST_CONSTRAINT, Sampled, SamplingParams
 from tensorplug_llm.stream import Stream
 
-KV_TYPES = {"f16": tp.F16, "f32": tp.F32}
+
+def contexts_of(params: SamplingParams) -> int:
+    """Contexts that the cache of a command has room for, for one prompt."""
+    return min(params.n, CONTEXTS)
 
 
 def params_of(choosing: Choosing, tokens: int) -> SamplingParams:
@@ -55,13 +59,11 @@ def generate(
 ) -> None:
     """Print the continuations of a prompt, or one JSON object."""
     kv, ids = kv_type(remembering.kv), _prompt_ids(model, prompt, chat=chat)
-    context = context_size(model.hparams, remembering.context)
     if save_graph is not None:
         _save_graph(model, save_graph, kv)
     with Engine(
         model,
-        context=context,
-        rows=context if params.n == 1 else None,
+        rows=model.context * contexts_of(params),
         texts=params.n,
         kv=kv,
         on_failure=remembering.on_failure,
@@ -116,17 +118,6 @@ def _prompt_ids(model: LanguageModel, prompt: str, *, chat: bool) -> list[int]:
 
     template = ChatTemplate.from_metadata(model.file.metadata)
     return encode_chat(model.tokenizer, template, [{"role": "user", "content": prompt}])
-
-
-def kv_type(name: str | None) -> tp.DType | None:
-    """The type of the cache that an option names. Raises OptionError."""
-    if name is None:
-        return None
-    if name not in KV_TYPES:
-        raise OptionError(
-            f"--kv: {name!r} is not a type of the cache; choose {' or '.join(KV_TYPES)}"
-        )
-    return KV_TYPES[name]
 
 
 def _bias(text: str) -> tuple[int, float]:

@@ -1,7 +1,7 @@
 """The model of a command, on the devices that its options name."""
 
 import gc
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TypeVar
 
@@ -9,21 +9,35 @@ import tensorplug as tp
 from tensorplug import Backend
 from tensorplug.device import SupportsThreads
 from tensorplug.errors import OptionError
-from tensorplug_llm.cli.options import Loading
+from tensorplug_llm.cli.options import Loading, Remembering
 from tensorplug_llm.cli.output import progress_bar
-from tensorplug_llm.model import LanguageModel, load_model
+from tensorplug_llm.fit import AUTO, Auto, fit
+from tensorplug_llm.model import LanguageModel, Split, load_model
 from tensorplug_llm.models import find_model
 
 N = TypeVar("N", int, float)
 
 
+KV_TYPES = {"f16": tp.F16, "f32": tp.F32}
+
+
 @contextmanager
-def loaded(model: str, loading: Loading, *, context: int | None = None) -> Iterator[LanguageModel]:
+def loaded(
+    model: str,
+    loading: Loading,
+    remembering: Remembering | None = None,
+    *,
+    texts: int = 1,
+    contexts: int = 1,
+    rows: int | None = None,
+) -> Iterator[LanguageModel]:
     """A model on opened devices; both are closed afterwards.
 
-    Layers are placed so that there is room for a `context` of this many tokens.
+    There is room for an engine that runs `texts`, with a cache of `contexts` or of `rows` tokens.
     """
-    counts = numbers("--layers", loading.layers, int, "10,20")
+    remembering = remembering or Remembering()
+    context = context_wanted(remembering.context)
+    layers = layers_wanted(loading.layers)
     shares = numbers("--ratio", loading.ratio, float, "3,1")
     with progress_bar("fetching") as bar:
         path = find_model(model, bar)
@@ -32,17 +46,34 @@ def loaded(model: str, loading: Loading, *, context: int | None = None) -> Itera
     try:
         backends.extend(tp.open(spec) for spec in loading.device or ["best"])
         _set_threads(backends, loading.threads)
+        if layers == AUTO or (context == AUTO and rows is None):
+            if loading.split is not Split.LAYER:
+                raise OptionError("--context, --layers: auto sizes whole layers; leave --split out")
+            sized = fit(
+                path,
+                backends,
+                context=context,
+                sequences=texts,
+                contexts=contexts,
+                kv=kv_type(remembering.kv),
+                layers=layers,
+                weights=loading.weights,
+            )
+            context, layers = sized.context, sized.layers
         with progress_bar("loading") as bar:
             found = load_model(
                 path,
                 backends,
-                layers=counts,
+                layers=layers,
                 split=loading.split,
                 ratio=shares,
                 weights=loading.weights,
-                context=context,
+                context=None if context == AUTO else context,
+                rows=rows,
                 progress=bar,
             )
+        if context == AUTO and rows is not None:
+            found.context = min(found.hparams.context, rows)
         with found:
             # What start-up made stays: collections need not look through it.
             gc.freeze()
@@ -51,6 +82,31 @@ def loaded(model: str, loading: Loading, *, context: int | None = None) -> Itera
     finally:
         for backend in backends:
             backend.close(force=True)
+
+
+def context_wanted(text: str | None) -> int | Auto | None:
+    """The number of `--context`. Raises OptionError."""
+    if text is None or text == AUTO:
+        return AUTO if text else None
+    if not (text.isascii() and text.isdigit() and int(text[:12])):
+        raise OptionError(f"--context: {text!r} is not a number of tokens; give one, or auto")
+    return int(text[:12])
+
+
+def layers_wanted(text: str | None) -> Sequence[int] | Auto | None:
+    """The numbers of `--layers`. Raises OptionError."""
+    return AUTO if text == AUTO else numbers("--layers", text, int, "10,20")
+
+
+def kv_type(name: str | None) -> tp.DType | None:
+    """The type of the cache that an option names. Raises OptionError."""
+    if name is None:
+        return None
+    if name not in KV_TYPES:
+        raise OptionError(
+            f"--kv: {name!r} is not a type of the cache; choose {' or '.join(KV_TYPES)}"
+        )
+    return KV_TYPES[name]
 
 
 def numbers(option: str, text: str | None, kind: type[N], example: str) -> list[N] | None:

@@ -19,6 +19,13 @@ DEFAULTS = SamplingParams()
 MODEL = f"Path of a GGUF file, {', '.join(MODELS)}, or hf:ORG/REPO[:FILE][@REVISION]."
 
 Model = Annotated[str, typer.Argument(help=MODEL)]
+Context = Annotated[
+    str | None,
+    typer.Option(
+        metavar="N|auto",
+        help="Largest number of tokens of prompt and text; auto takes as many as fit.",
+    ),
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +38,10 @@ class Loading:
     ] = None
     layers: Annotated[
         str | None,
-        typer.Option(help="Layers for each device, such as 10,20; by default free memory decides."),
+        typer.Option(
+            help="Layers for each device, such as 10,20; by default free memory decides, and auto "
+            "counts all that a pass takes too."
+        ),
     ] = None
     split: Annotated[
         Split, typer.Option(help="Devices take whole layers, or a shard of every layer (tensor).")
@@ -56,9 +66,7 @@ class Loading:
 class Remembering:
     """The context of a text."""
 
-    context: Annotated[
-        int | None, typer.Option(min=1, help="Largest number of tokens of prompt and text.")
-    ] = None
+    context: Context = None
     kv: Annotated[str | None, typer.Option(help="Element type of the KV cache: f16 or f32.")] = None
     on_failure: Annotated[
         str,

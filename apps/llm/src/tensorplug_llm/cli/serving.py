@@ -6,11 +6,10 @@ from typing import Annotated
 import typer
 
 from tensorplug.errors import OptionError
-from tensorplug_llm.cli.generating import kv_type
-from tensorplug_llm.cli.loading import loaded
+from tensorplug_llm.cli.loading import kv_type, loaded
 from tensorplug_llm.cli.options import MODEL, Loading, Output, Remembering, with_groups
 from tensorplug_llm.cli.output import reporting
-from tensorplug_llm.engine import Engine
+from tensorplug_llm.engine import CONTEXTS, Engine
 from tensorplug_llm.models import name_of
 from tensorplug_llm.serve.limits import Limits, check_exposure
 
@@ -76,7 +75,9 @@ def serve(
         listening = stack.enter_context(running.bound(host, port))
         served, embedding = [], []
         for name, model in zip(names, models, strict=True):
-            found = stack.enter_context(loaded(model, loading, context=cache))
+            found = stack.enter_context(
+                loaded(model, loading, remembering, texts=texts, contexts=CONTEXTS, rows=cache)
+            )
             if found.embeds:
                 encoder = encoders.EncoderModel(name, found)
                 stack.callback(encoder.close)
@@ -84,7 +85,6 @@ def serve(
                 continue
             engine = Engine(
                 found,
-                context=remembering.context,
                 rows=cache,
                 texts=texts,
                 queue=queue,
