@@ -39,6 +39,7 @@ _EXPERTS = {"expert_count": 4, "expert_used_count": 2, "expert_feed_forward_leng
 MORE: Mapping[str, Mapping[str, Any]] = {
     "gemma2": _WINDOW,
     "gemma3": _WINDOW,
+    "gemma-embedding": _WINDOW,
     "gpt-oss": {**_WINDOW, **_EXPERTS},
     "granite": {"logit_scale": 2.0},
     "granitemoe": {"logit_scale": 2.0, **_EXPERTS},
@@ -50,6 +51,7 @@ MORE: Mapping[str, Mapping[str, Any]] = {
         "ssm.time_step_rank": 4,
         "ssm.group_count": 2,
     },
+    "modern-bert": _WINDOW,
     "olmoe": _EXPERTS,
     "qwen2moe": {**_EXPERTS, "expert_shared_feed_forward_length": 16},
     "qwen3moe": _EXPERTS,

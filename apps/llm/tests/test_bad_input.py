@@ -150,6 +150,8 @@ KEYS = {
         *("rope.scaling.finetuned", "expert_used_count", "expert_weights_scale"),
         "expert_shared_feed_forward_length",
     ],
+    "gemma-embedding": ["dense_2_feat_out"],
+    "modern-bert": ["hidden_activation"],
     "lfm2": ["shortconv.l_cache"],
     "mamba2": [
         *("ssm.conv_kernel", "ssm.inner_size", "ssm.state_size", "ssm.time_step_rank"),

@@ -13,17 +13,19 @@ from tensorplug import Backend
 from tensorplug.errors import FormatError, OptionError
 from tensorplug.gguf import open_gguf
 from tensorplug_llm import LanguageModel, load_model
+from tensorplug_llm.arch import architecture
 from tensorplug_llm.embedding import TOKENS, groups, normalized
 from tensorplug_llm.errors import PromptTooLong
 from tensorplug_llm.testing import distance, tiny_models
+from tensorplug_llm.testing.random_models import write_random
 from tensorplug_llm.tokenizer import load_tokenizer
 
 from .placements import FEW
 
 DATA = Path(__file__).with_name("llama_cpp_embeddings.npz")
 """`make_llama_cpp_embeddings.py` writes it."""
-LIMITS = {"nomic-bert": 1e-5, "qwen3-last": 1e-5}
-"""llama.cpp takes BERT's GELU by its approximation with tanh, in a table of halves."""
+LIMITS = dict.fromkeys(("modern-bert-odd", "nomic-bert", "qwen3-last", "qwen3-rank"), 1e-5)
+"""llama.cpp takes all GELUs by the approximation with tanh, in a table of halves."""
 LIMIT = 1e-3
 
 DEVICES = [FEW[0], *(pytest.param(names, marks=pytest.mark.long) for names in FEW[1:2])]
@@ -159,6 +161,25 @@ def test_a_reranker_scores_documents_by_pairs(tmp_path: Path, cpu: Backend) -> N
 
     assert scores.shape == (2,)
     np.testing.assert_allclose(scores[0], alone[0, 0], rtol=1e-5)
+
+
+def test_a_causal_reranker_reads_pairs_by_its_template(tmp_path: Path, cpu: Backend) -> None:
+    path, sizes = tmp_path / "m.gguf", tiny_models.EMBEDDING_MODELS["qwen3-rank"].sizes
+    metadata = {f"qwen3.{key}": value for key, value in sizes.items()} | tiny_models.tokenizer(
+        "bpe"
+    )
+    metadata["tokenizer.chat_template.rerank"] = "<|endoftext|>{query}-{document}?"
+    write_random(path, architecture("qwen3"), metadata)
+
+    with load_model(path, [cpu]) as model:
+        pair = model.pair("a{document}<|endoftext|>", "b")
+        score = model.rerank("ab", ["c"])
+        plain = model.tokenizer.encode("a{document}<|endoftext|>-b?", add_special=False)
+        end = model.tokenizer.eos
+
+    assert pair == [end, *plain]
+    assert end not in plain
+    assert 0 < score[0] < 1
 
 
 def test_a_model_without_a_head_ranks_nothing(bert: LanguageModel) -> None:

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -127,6 +128,18 @@ def encode_chat(
     ids = tokenizer.encode(prompt, parse_special=True, guard=guard)
     twice = tokenizer.add_bos and ids[:2] == [bos, bos]
     return ids[1:] if twice else ids
+
+
+def encode_pair(tokenizer: Tokenizer, template: str, query: str, document: str) -> list[int]:
+    """Return the token ids of a template for rerankers; control tokens are only its own."""
+    guard = _unused(query + document)
+    # Pieces of the template: a query that contains "{document}" stays as it is.
+    values = {"{query}": query, "{document}": document}
+    pieces = re.split(r"(\{query\}|\{document\})", template)
+    text = "".join(
+        tokenizer.guarded(values[piece], guard) if piece in values else piece for piece in pieces
+    )
+    return tokenizer.encode(text, parse_special=True, guard=guard)
 
 
 def check_length(tokenizer: Tokenizer, text: str, most: int) -> None:

@@ -176,8 +176,12 @@ class _Plan:
         scheduler: Scheduler,
     ) -> None:
         hp, tokens = model.hparams, shape.texts * shape.length
-        self._shape, self._causal, self._is_last = shape, hp.causal, pooling == "last"
-        self._window = hp.window if hp.local_layers and hp.window < shape.length else 0
+        self._shape, self._causal = shape, hp.causal
+        # The last token of a causal model is the only one that saw both texts of a pair.
+        self._is_last = pooling == "last" or (pooling == "rank" and hp.causal)
+        # Where texts are seen in both directions, the window has its token in the middle.
+        reach = hp.window - 1 if hp.causal else hp.window // 2
+        self._window = hp.window if hp.local_layers and reach < shape.length - 1 else 0
         self._arrays: dict[Tensor, Array] = {}
         mask = (shape.texts, 1, shape.length, shape.length)
         self._ids = np.zeros(tokens, np.int32)
@@ -198,7 +202,7 @@ class _Plan:
         )
         building = Pass(hp, model.weights.tensors, None, inputs, shape.length, hp.context)
         states = model.architecture.forward(building)
-        self._result = POOLINGS[pooling](self, building, states)
+        self._result = dense(building, POOLINGS[pooling](self, building, states))
         graph = Graph(self._result)
         self._schedule = scheduler.schedule(graph)
         self._feed = {tensor: self._arrays[tensor] for tensor in graph.inputs}
@@ -214,11 +218,15 @@ class _Plan:
         return tp.get_rows(states, self._input("chosen", self._chosen))
 
     def ranked(self, p: Pass, states: Tensor) -> Tensor:
-        """What the classification head makes of the state of the first token."""
+        """What the classification head makes of the state of one token.
+
+        Causal models answer yes or no, with these probabilities.
+        """
         x = self.picked(p, states)
         if "cls.weight" in p.weights:
             x = tp.tanh(linear(p, x, "cls"))
-        return linear(p, x, "cls.output")
+        scores = linear(p, x, "cls.output")
+        return tp.soft_max(scores) if self._causal else scores
 
     def _input(self, name: str, array: Array) -> Tensor:
         tensor = tp.input(name, array.shape, array.dtype)
@@ -241,7 +249,6 @@ class _Plan:
                 is_seen = is_seen & (ahead <= 0)
             self._mask[i, 0] = np.where(is_seen, np.float32(0), -np.inf)
             if self._window:
-                # Where texts are seen in both directions, the window has its token in the middle.
                 is_near = -ahead < self._window if self._causal else abs(ahead) <= self._window // 2
                 self._local_mask[i, 0] = np.where(is_seen & is_near, np.float32(0), -np.inf)
             self._chosen[i] = i * length + (count - 1 if self._is_last else 0)
@@ -250,6 +257,14 @@ class _Plan:
     def close(self) -> None:
         """Give the plan back."""
         self._schedule.close()
+
+
+def dense(p: Pass, x: Tensor) -> Tensor:
+    """What the matrices that follow the pooling make of vectors, where a model has some."""
+    for name in ("dense_2", "dense_3"):
+        if f"{name}.weight" in p.weights:
+            x = linear(p, x, name)
+    return x
 
 
 POOLINGS: Mapping[str, Callable[[_Plan, Pass, Tensor], Tensor]] = {

@@ -123,6 +123,10 @@ class HParams:
     """Whether a token sees none of those after it."""
     pooling: str = ""
     """How the states of the tokens of a text become its embedding; "" where the file is silent."""
+    activation: str = ""
+    """One of `tensorplug.glu`, where files of the architecture say which."""
+    dense: int = 0
+    """Rows of the first of two matrices that follow the pooling, 0 where there are none."""
     labels: int = 0
     """Scores that a reranker gives, 0 for other models."""
     token_types: int = 0
@@ -354,6 +358,12 @@ def _read_rope(read: HParamsReader, mode: str, key_length: int) -> Rope:
         beta_fast=read.number("rope.scaling.yarn_beta_fast", 32.0),
         beta_slow=read.number("rope.scaling.yarn_beta_slow", 1.0),
     )
+
+
+def read_labels(read: HParamsReader) -> int:
+    """Scores of a reranker: as many as the file names, or one."""
+    names = read.file.metadata.get(read.key("classifier.output_labels"), ())
+    return len(names) if isinstance(names, list | tuple) and names else 1
 
 
 def _pooling(read: HParamsReader) -> str:

@@ -19,6 +19,7 @@ from tensorplug.gguf import (
     load_weights,
 )
 from tensorplug_llm.arch import Architecture, architecture_of
+from tensorplug_llm.chat import encode_pair
 from tensorplug_llm.embedding import Embedder, normalized
 from tensorplug_llm.hparams import HParams
 from tensorplug_llm.loader import add_output, check_tensors
@@ -34,6 +35,10 @@ DEFAULT_CONTEXT = 2048
 
 TABLES = ("token_embd.weight", "token_types.weight", "position_embd.weight")
 """Tensors whose rows are looked up."""
+
+
+RERANK_TEMPLATE = "tokenizer.chat_template.rerank"
+"""What a causal reranker reads, with `{query}` and `{document}` in it."""
 
 
 class Split(enum.StrEnum):
@@ -114,8 +119,15 @@ class LanguageModel(Resource):
 
     def rerank(self, query: str, documents: Iterable[str], *, truncate: bool = False) -> Floats:
         """Score how well each document answers a query: f32 [documents]. Raises OptionError."""
-        ids = [self.tokenizer.pair(query, document) for document in documents]
+        ids = [self.pair(query, document) for document in documents]
         return self.embedder().rank(ids, truncate=truncate)
+
+    def pair(self, query: str, document: str) -> list[int]:
+        """Token ids that a reranker scores, by the template of its file if there is one."""
+        template = self.file.metadata.get(RERANK_TEMPLATE)
+        if not isinstance(template, str):
+            return self.tokenizer.pair(query, document)
+        return encode_pair(self.tokenizer, template, query, document)
 
     def embedder(self) -> "Embedder":
         """Embeds texts of token ids; made when first asked for."""

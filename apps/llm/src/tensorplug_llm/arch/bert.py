@@ -21,7 +21,13 @@ from tensorplug_llm.arch.tables import (
     linear_tensors,
     packed_attention_tensors,
 )
-from tensorplug_llm.hparams import MOST_EMBEDDING, HParams, HParamsReader, read_hparams
+from tensorplug_llm.hparams import (
+    MOST_EMBEDDING,
+    HParams,
+    HParamsReader,
+    read_hparams,
+    read_labels,
+)
 
 TYPES = "tokenizer.ggml.token_type_count"
 
@@ -34,15 +40,9 @@ def read(file: ModelFile, architecture: str) -> HParams:
         hp,
         causal=HParamsReader(file, architecture).flag("attention.causal", default=False),
         unturned_layers=frozenset(range(hp.layers)) if has_positions else frozenset(),
-        labels=_labels(file, architecture) if hp.pooling == "rank" else 0,
+        labels=read_labels(HParamsReader(file, architecture)) if hp.pooling == "rank" else 0,
         token_types=_token_types(file),
     )
-
-
-def _labels(file: ModelFile, architecture: str) -> int:
-    """Scores of a reranker: as many as the file names, or one."""
-    names = file.metadata.get(f"{architecture}.classifier.output_labels", ())
-    return len(names) if isinstance(names, list | tuple) and names else 1
 
 
 def _token_types(file: ModelFile) -> int:

@@ -100,7 +100,7 @@ class Encoders:
             refuse("top_n", f"is {most}; give at least 1")
 
         def compute() -> tuple[Floats, int]:
-            ids = [served.model.tokenizer.pair(query, document) for document in documents]
+            ids = [served.model.pair(query, document) for document in documents]
             return served.model.embedder().rank(ids), sum(map(len, ids))
 
         scores, tokens = await served.run(compute)

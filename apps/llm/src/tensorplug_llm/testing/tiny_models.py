@@ -317,6 +317,12 @@ TINY_MODELS = {
 
 _ENCODER = {**_LAYER_NORM, "attention.causal": False}
 _NORM_BIASED = ("*.bias", "token_types.weight")
+_MODERN_BERT = {
+    **_ENCODER,
+    "block_count": 5,
+    "attention.sliding_window": 8,
+    "rope.scaling.type": "none",
+}
 MEAN, CLS, LAST, RANK = 1, 2, 3, 4
 
 EMBEDDING_MODELS = {
@@ -344,7 +350,59 @@ EMBEDDING_MODELS = {
         more={**_ENCODER, "attention.head_count_kv": 4, "pooling_type": MEAN},
         has=("*norm.bias", "token_types.weight"),
     ),
+    "gemma-embedding": TinyModel(
+        "gemma-embedding",
+        more={
+            **_wide(32),
+            "block_count": 7,
+            "attention.sliding_window": 8,
+            "pooling_type": MEAN,
+            "dense_2_feat_in": 64,
+            "dense_2_feat_out": 96,
+            "dense_3_feat_in": 96,
+            "dense_3_feat_out": 64,
+        },
+        has=("dense_?.weight",),
+    ),
+    "gemma-embedding-odd": TinyModel(
+        "gemma-embedding",
+        more={
+            **_ODD,
+            **_wide(20),
+            "block_count": 6,
+            "attention.sliding_window": 6,
+            "pooling_type": MEAN,
+        },
+    ),
+    "modern-bert": TinyModel(
+        "modern-bert",
+        "bpe",
+        more={**_MODERN_BERT, "attention.head_count_kv": 4, "pooling_type": CLS},
+        has=("blk.[1-9].attn_norm.weight",),
+    ),
+    "modern-bert-odd": TinyModel(
+        "modern-bert",
+        "bpe",
+        more={
+            **_ODD,
+            **_MODERN_BERT,
+            "attention.head_count_kv": 6,
+            "hidden_activation": "silu",
+            "rope.freq_base_swa": 500.0,
+            "pooling_type": MEAN,
+        },
+        has=("blk.[1-9].attn_norm.weight",),
+    ),
     "qwen3-last": TinyModel("qwen3", "bpe", more={**_wide(32), "pooling_type": LAST}),
+    "qwen3-rank": TinyModel(
+        "qwen3",
+        "bpe",
+        more={
+            **_wide(32),
+            "pooling_type": RANK,
+            "classifier.output_labels": ["yes", "no"],
+        },
+    ),
 }
 """Models that embed texts."""
 
@@ -372,8 +430,8 @@ def texts(name: str) -> list[list[int]]:
 def write(name: str, path: Path) -> None:
     """Write the model called `name`, of TINY_MODELS or EMBEDDING_MODELS, to `path`."""
     model = EMBEDDING_MODELS.get(name) or TINY_MODELS[name]
-    tokenizer = _tokenizer(model.tokenizer)
-    sizes = {**model.sizes, "vocab_size": len(tokenizer["tokenizer.ggml.tokens"])}
+    words = tokenizer(model.tokenizer)
+    sizes = {**model.sizes, "vocab_size": len(words["tokenizer.ggml.tokens"])}
 
     def kind(tensor: Expected) -> GGMLQuantizationType:
         # Routers stay exact: a rounded score would choose another expert.
@@ -383,13 +441,13 @@ def write(name: str, path: Path) -> None:
     write_random(
         path,
         architecture(model.architecture),
-        {**{f"{model.architecture}.{key}": value for key, value in sizes.items()}, **tokenizer},
+        {**{f"{model.architecture}.{key}": value for key, value in sizes.items()}, **words},
         has=lambda tensor: any(fnmatch(tensor, pattern) for pattern in model.has),
         types=kind,
     )
 
 
-def _tokenizer(kind: str) -> dict[str, Any]:
+def tokenizer(kind: str) -> dict[str, Any]:
     """A vocabulary of single bytes and a few words, as metadata."""
     prefix = "tokenizer.ggml."
     if kind == "spm":
