@@ -18,6 +18,7 @@ from tensorplug.device.buffer import human
 from tensorplug.planning.stages import Concurrency, Stage, Work, label
 from tensorplug.running import Explanation
 from tensorplug_llm import find_model, load_model
+from tensorplug_llm.testing import LoneText
 
 AHEAD = (0, 4, 16, 64, 256)
 CONTEXT = 256
@@ -47,10 +48,10 @@ def graph_of(model: str, backend: tp.Backend, tokens: int) -> Iterator[tp.Graph]
 
     with (
         load_model(find_model(model), [backend], weights="mapped") as loaded,
-        loaded.session(CONTEXT) as session,
+        LoneText(loaded, CONTEXT) as text,
     ):
         with patch.object(tp.Scheduler, "schedule", recorded):
-            session.prefill([1] * tokens)
+            text.prefill([1] * tokens)
         yield found[-1]
 
 

@@ -19,6 +19,7 @@ from tensorplug.gguf import open_gguf
 from tensorplug_cuda.plan import CudaPlan
 from tensorplug_llm import LanguageModel, find_model, load_model
 from tensorplug_llm.bench import bench as measured
+from tensorplug_llm.testing import LoneText
 
 REPEAT = 3
 MORE = 8
@@ -101,12 +102,12 @@ def in_layers(path: Path) -> int:
 
 def launches(model: LanguageModel) -> float:
     """Launches of kernels for each decoded token, were none captured."""
-    with model.session(MORE + COUNTED) as session:
+    with LoneText(model, MORE + COUNTED) as text:
         for _ in range(MORE):
-            session.decode(1)
+            text.decode(1)
         with counted() as runs:
             for _ in range(COUNTED):
-                session.decode(1)
+                text.decode(1)
     return sum(runs) / COUNTED
 
 
@@ -172,10 +173,10 @@ def greedy(
     texts = []
     with load_model(path, backends) as model:
         for prompt in PROMPTS:
-            with model.session(256, kv=kv) as session:
-                tokens = [int(np.argmax(session.prefill(model.tokenizer.encode(prompt))))]
+            with LoneText(model, 256, kv=kv) as text:
+                tokens = [int(np.argmax(text.prefill(model.tokenizer.encode(prompt))))]
                 while len(tokens) < bench.sizes.greedy:
-                    tokens.append(int(np.argmax(session.decode(tokens[-1]))))
+                    tokens.append(int(np.argmax(text.decode(tokens[-1]))))
             texts.append(tokens)
     return texts
 

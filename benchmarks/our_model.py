@@ -12,6 +12,7 @@ import tensorplug as tp
 from tensorplug.device import SupportsThreads
 from tensorplug_llm import load_model
 from tensorplug_llm.bench import peak_memory
+from tensorplug_llm.testing import LoneText
 
 
 def main() -> None:
@@ -25,13 +26,13 @@ def main() -> None:
         gc.freeze()
         with (
             load_model(Path(given.model), [backend]) as model,
-            model.session(context(given)) as session,
+            LoneText(model, context(given)) as text,
         ):
 
             def read(ids: Sequence[int]) -> int:
-                return int(np.argmax(session.prefill(ids)))
+                return int(np.argmax(text.prefill(ids)))
 
-            figures = speeds(read, session.rewind, model.hparams.vocabulary, given)
+            figures = speeds(read, text.rewind, model.hparams.vocabulary, given)
             figures["load_s"] = model.load_seconds
             figures["peak_rss_mib"] = peak_memory() or 0.0
     print(json.dumps(figures))

@@ -16,10 +16,9 @@ import gguf_mutations
 
 import tensorplug as tp
 from tensorplug.errors import TensorplugError
-from tensorplug_llm import LanguageModel, load_model
+from tensorplug_llm import Engine, LanguageModel, SamplingParams, load_model
 from tensorplug_llm.arch import architecture_names
 from tensorplug_llm.chat import ChatTemplate, encode_chat
-from tensorplug_llm.generation import generate
 
 COMPUTE, WAIT, MEMORY = 20.0, 300, 6 << 30
 """Most seconds of processor time and of the clock for one file, and bytes."""
@@ -37,14 +36,11 @@ def use(path: Path, backend: tp.Backend) -> None:
 
 def continue_text(model: LanguageModel) -> None:
     """Answer a message."""
-    with model.session(32) as session:
+    with Engine(model, context=32, texts=1, threaded=False) as engine:
         source = ChatTemplate.from_metadata(model.file.metadata).source
         ids = encode_chat(model.tokenizer, ChatTemplate(source, trusted=True), HELLO)
-        session.check(ids)
-        decoder = model.tokenizer.stream()
-        for id in generate(session, ids, tokens=3):
-            decoder.feed(id)
-        decoder.finish()
+        for _ in engine.submit(ids, SamplingParams(temperature=0, max_tokens=3)).pieces():
+            pass
 
 
 def main() -> None:

@@ -15,6 +15,7 @@ from unittest.mock import patch
 
 import tensorplug as tp
 from tensorplug_llm import find_model, load_model
+from tensorplug_llm.testing import LoneText
 
 MODELS = ("smollm2-135m", "gemma3-270m")
 LENGTHS = (1, 16)
@@ -38,9 +39,9 @@ def graphs_of(name: str) -> list[tp.Graph]:
         load_model(path, [backend], weights="mapped") as model,
     ):
         for length in LENGTHS:
-            with model.session(64, kv=tp.F32) as session:
-                session.prefill([1] * length)
-                session.decode(1)
+            with LoneText(model, 64, kv=tp.F32) as text:
+                text.prefill([1] * length)
+                text.decode(1)
     return found
 
 

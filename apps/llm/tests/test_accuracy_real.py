@@ -14,6 +14,7 @@ from tensorplug import Backend
 from tensorplug.gguf import open_gguf
 from tensorplug_llm import find_model, load_model
 from tensorplug_llm.arch import architecture_of
+from tensorplug_llm.testing import LoneText
 
 from .placements import OPENCL, SLOW_PLACEMENTS
 
@@ -66,8 +67,8 @@ def follow(model, data, texts: int) -> Distance:
     relative, divergence, wrong, same = [], [], [], []
     for i in range(texts):
         top, values, log_sum = (data[f"{key}{i}"] for key in ("top", "values", "log_sum"))
-        with model.session(1024) as session:
-            logits = session.prefill(data[f"ids{i}"].tolist())
+        with LoneText(model, 1024) as text:
+            logits = text.prefill(data[f"ids{i}"].tolist())
             for step in range(len(top)):
                 mine = logits[top[step]]
                 relative.append(np.linalg.norm(mine - values[step]) / np.linalg.norm(values[step]))
@@ -77,7 +78,7 @@ def follow(model, data, texts: int) -> Distance:
                 if clear and not same[-1]:
                     wrong.append(step)
                 if step < len(top) - 1:
-                    logits = session.decode(int(top[step][0]))
+                    logits = text.decode(int(top[step][0]))
     return Distance(np.array(relative), np.array(divergence), wrong, float(np.mean(same)))
 
 

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from tensorplug import Backend
 from tensorplug.errors import FormatError, OutOfMemory, TensorplugError
 from tensorplug.gguf.metadata import Metadata
-from tensorplug_llm import load_model
+from tensorplug_llm import Engine, load_model
 from tensorplug_llm.arch import architecture_names
 from tensorplug_llm.chat import ChatTemplate, encode_chat
 from tensorplug_llm.cli import app
@@ -26,8 +26,8 @@ def outcome(path: Path, cpu: Backend, *, chat: bool = False) -> str:
     try:
         with load_model(path, [cpu]) as model:
             if model.architecture.generates:
-                with model.session(32) as session:
-                    session.prefill([1, 2, 3])
+                with Engine(model, context=32, texts=1, threaded=False) as engine:
+                    engine.score([1, 2, 3])
             else:
                 model.embedder().embed([[1, 2, 3]])
             if chat:

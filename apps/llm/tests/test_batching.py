@@ -13,11 +13,11 @@ from tensorplug import Backend
 from tensorplug_llm import LanguageModel, SamplingParams, load_model
 from tensorplug_llm.batching import Batcher, Pace, Text
 from tensorplug_llm.cache import PAGE
-from tensorplug_llm.generation import generate
 from tensorplug_llm.runner import Runner
 from tensorplug_llm.sampling import Sampled, Sampler
 from tensorplug_llm.shapes import MIXED
 from tensorplug_llm.step import Reading
+from tensorplug_llm.testing import LoneText
 from tensorplug_llm.tokenizer import StreamDecoder
 
 from .gguf_files import write_model
@@ -58,15 +58,15 @@ class Lone:
     """Greedy tokens of texts that run by themselves."""
 
     def __init__(self, model: LanguageModel) -> None:
-        self._session = model.session(CONTEXT, kv=tp.F32)
+        self._lone = LoneText(model, CONTEXT, kv=tp.F32)
         self._known: dict[tuple[int, ...], list[int]] = {}
 
     def ids(self, prompt: Sequence[int], count: int) -> list[int]:
         """Up to `count` tokens that continue a prompt."""
         known = self._known.get(tuple(prompt), [])
         if len(known) < count:
-            self._session.rewind()
-            known = list(generate(self._session, prompt, tokens=count))
+            self._lone.rewind()
+            known = self._lone.continued(prompt, count)
             self._known[tuple(prompt)] = known
         return known[:count]
 

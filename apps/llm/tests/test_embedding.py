@@ -16,7 +16,7 @@ from tensorplug_llm import LanguageModel, load_model
 from tensorplug_llm.arch import architecture
 from tensorplug_llm.embedding import TOKENS, groups, normalized
 from tensorplug_llm.errors import PromptTooLong
-from tensorplug_llm.testing import distance, tiny_models
+from tensorplug_llm.testing import LoneText, distance, tiny_models
 from tensorplug_llm.testing.random_models import write_random
 from tensorplug_llm.tokenizer import load_tokenizer
 
@@ -189,7 +189,7 @@ def test_a_model_without_a_head_ranks_nothing(bert: LanguageModel) -> None:
 
 def test_an_encoder_continues_no_text(bert: LanguageModel) -> None:
     with pytest.raises(OptionError, match="embeds texts and continues none"):
-        bert.session()
+        LoneText(bert)
 
 
 def test_every_text_is_in_one_pass_that_holds_it() -> None:

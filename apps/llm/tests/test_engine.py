@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import tensorplug as tp
@@ -16,9 +17,10 @@ from tensorplug.errors import Closed, OptionError, RunFailed
 from tensorplug_llm import Engine, LanguageModel, QueueFull, SamplingParams, load_model
 from tensorplug_llm.cache import PAGE
 from tensorplug_llm.engine import timings_of
-from tensorplug_llm.generation import generate
+from tensorplug_llm.errors import PromptTooLong
 from tensorplug_llm.sampling import Sampled, Sampler
 from tensorplug_llm.stream import Stream, Wakes
+from tensorplug_llm.testing import LoneText
 
 from .failing import Dying
 
@@ -38,10 +40,10 @@ def model(model_file: Write, cpu: Backend) -> Iterator[LanguageModel]:
 def lone(model: LanguageModel, tokens: int = 12) -> list[list[int]]:
     """The tokens of each prompt by itself."""
     found = []
-    with model.session(256, kv=tp.F32) as session:
+    with LoneText(model, 256, kv=tp.F32) as text:
         for prompt in PROMPTS:
-            session.rewind()
-            found.append(list(generate(session, prompt, tokens=tokens)))
+            text.rewind()
+            found.append(text.continued(prompt, tokens))
     return found
 
 
@@ -122,6 +124,61 @@ def test_tokens_of_a_pass_wake_an_event_loop_once(monkeypatch: pytest.MonkeyPatc
 
     assert found == [([Sampled(7)], "7")] * 3
     assert calls == 1
+
+
+@pytest.mark.parametrize("most", [1, 7, 1000])
+def test_scores_of_a_prompt_are_those_of_a_lone_text(
+    most: int, model: LanguageModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ids = [(7 * i + 3) % 250 for i in range(3 * PAGE)]
+    with LoneText(model, 256, kv=tp.F32) as text:
+        logits = text.score(ids).astype(np.float64)
+    sums = np.log(np.exp(logits).sum(axis=1))
+    expected = [row[id] - total for row, id, total in zip(logits, ids[1:], sums, strict=False)]
+    monkeypatch.setattr("tensorplug_llm.batching.MOST_LOGITS", most * model.hparams.vocabulary)
+
+    with Engine(model, context=256, kv=tp.F32, threaded=False) as engine:
+        others = [engine.submit(prompt, GREEDY) for prompt in PROMPTS]
+        first = next(others[0])  # the last two thirds are read while texts are continued
+        found = engine.score(ids)
+        again = engine.score(ids)
+
+        assert [first.token, *others[0].result()[1:]] == lone(model)[0]
+
+    assert found == pytest.approx(expected, abs=1e-4)
+    assert again == pytest.approx(expected, abs=1e-4)
+
+
+def test_closed_engine_gives_no_scores(
+    model: LanguageModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = Engine(model, threaded=False)
+    monkeypatch.setattr(engine._batcher, "step", engine.close)
+
+    with pytest.raises(Closed, match="was closed before the prompt was read"):
+        engine.score(PROMPTS[0])
+
+
+def test_text_ends_before_the_token_that_ends_texts(model: LanguageModel) -> None:
+    expected = lone(model)[3]
+    number = next(i for i in range(1, 12) if expected[i] not in expected[:i])
+    model.tokenizer.end_of_generation = frozenset({expected[number]})
+
+    with Engine(model, context=256, kv=tp.F32) as engine:
+        stream = engine.submit(PROMPTS[3], GREEDY)
+
+        assert stream.result() == expected[:number]
+        assert stream.finish == "stop"
+
+
+def test_spare_rows_of_the_embedding_table_are_never_chosen(model: LanguageModel) -> None:
+    tokens = model.tokenizer.vocab_size
+    params = SamplingParams(temperature=100.0, top_k=0, top_p=1, min_p=0, seed=3, max_tokens=50)
+
+    with Engine(model) as engine:
+        ids = engine.submit(PROMPTS[0], params).result()
+
+    assert model.hparams.vocabulary > tokens > max(ids)
 
 
 def test_stream_says_why_it_ended(model: LanguageModel) -> None:
@@ -291,6 +348,13 @@ def test_prompt_without_room_for_a_token_is_refused(size: int, model: LanguageMo
         f"prompt: {size} tokens leave no room in the context of 64 tokens; shorten the prompt, or "
         "ask for a larger context: this model can have 1024"
     )
+
+
+def test_prompt_that_fills_the_context_can_be_scored(model: LanguageModel) -> None:
+    with Engine(model, context=PAGE) as engine:
+        assert len(engine.score([40] * PAGE)) == PAGE - 1
+        with pytest.raises(PromptTooLong):
+            engine.score([40] * (PAGE + 1))
 
 
 def test_closed_engine_ends_its_texts_and_takes_no_more(model: LanguageModel) -> None:

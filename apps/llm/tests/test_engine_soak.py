@@ -12,8 +12,8 @@ from tensorplug import Backend
 from tensorplug.errors import DeviceError
 from tensorplug_llm import Engine, LanguageModel, SamplingParams, load_model
 from tensorplug_llm.cache import PAGE
-from tensorplug_llm.generation import generate
 from tensorplug_llm.stream import Stream
+from tensorplug_llm.testing import LoneText
 
 STATUS = Path("/proc/self/status")
 REQUESTS, WARM = 5000, 2500
@@ -80,10 +80,10 @@ def serve(engine: Engine, expected: dict[int, list[int]], count: int, seed: int)
 
 def lone(model: LanguageModel) -> dict[int, list[int]]:
     found = {}
-    with model.session(4 * PAGE, kv=tp.F32) as session:
+    with LoneText(model, 4 * PAGE, kv=tp.F32) as text:
         for kind, ids in enumerate(prompts()):
-            session.rewind()
-            found[kind] = list(generate(session, ids, tokens=24))
+            text.rewind()
+            found[kind] = text.continued(ids, 24)
     return found
 
 

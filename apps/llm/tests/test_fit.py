@@ -13,7 +13,7 @@ from tensorplug.errors import OptionError
 from tensorplug_llm import Engine, LanguageModel, load_model
 from tensorplug_llm.cli import app
 from tensorplug_llm.fit import extent, fit
-from tensorplug_llm.testing import tiny_models
+from tensorplug_llm.testing import LoneText, tiny_models
 
 Write = Callable[..., Path]
 Open = Callable[..., Backend]
@@ -34,9 +34,9 @@ def test_sizes_are_those_that_are_allocated(
 
     with (
         load_model(path, streams, layers=[1, 1, 0]) as model,
-        model.session(500, kv=kv) as session,
+        LoneText(model, 500, kv=kv) as text,
     ):
-        runner = session.runner
+        runner = text.runner
         runner.step(max(runner.shapes.all(), key=extent)).run(())
         for need, backend in zip(found.devices, streams, strict=True):
             assert need.cache == runner.cache.sizes.get(backend.buffer_type, 0)

@@ -14,6 +14,7 @@ from tensorplug_llm import load_model
 from tensorplug_llm.cli import app
 from tensorplug_llm.folders import open_folder
 from tensorplug_llm.models import name_of
+from tensorplug_llm.testing import LoneText
 
 from . import hf_folders
 from .test_cli import CHEAP
@@ -30,9 +31,9 @@ def test_logits_of_a_folder_equal_those_of_mlx_lm(name: str, tmp_path: Path) -> 
     with (
         tp.open("cpu?activations=f32") as cpu,
         load_model(path, [cpu]) as model,
-        model.session(kv=tp.F32) as session,
+        LoneText(model, kv=tp.F32) as lone,
     ):
-        found = np.vstack(list(session.score(hf_folders.prompt(name))))[list(hf_folders.RECORDED)]
+        found = lone.score(hf_folders.prompt(name))[list(hf_folders.RECORDED)]
 
     wanted = LOGITS[name]
     assert np.linalg.norm(found - wanted) < LIMITS.get(name, 1e-4) * np.linalg.norm(wanted)
@@ -153,9 +154,9 @@ def test_text_part_of_a_model_with_images_is_read(tmp_path: Path) -> None:
     hf_folders.write_weights(text, entries, 1)
     (text / "config.json").write_text(json.dumps({"model_type": "gemma3", "text_config": config}))
 
-    with load_model(text) as model, model.session() as session:
+    with load_model(text) as model, LoneText(model) as lone:
         assert model.hparams.architecture == "gemma3"
-        assert np.isfinite(session.prefill([1, 5])).all()
+        assert np.isfinite(lone.prefill([1, 5])).all()
 
 
 def test_folder_stands_where_a_model_does_in_commands(folder: Path) -> None:

@@ -1,4 +1,4 @@
-"""Sessions: every way to read a text gives the same logits, and decoding only runs plans."""
+"""Passes: every way to read a text gives the same logits, and decoding only runs plans."""
 
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -11,11 +11,12 @@ from tensorplug import Backend, Graph, Scheduler
 from tensorplug.device import BufferType
 from tensorplug.errors import Closed, OptionError, OutOfMemory
 from tensorplug_cpu.plan import CPUPlan
-from tensorplug_llm import LanguageModel, Session, load_model
+from tensorplug_llm import Engine, LanguageModel, load_model
 from tensorplug_llm.arch import architecture, architecture_names
 from tensorplug_llm.cache import reaches
 from tensorplug_llm.shapes import BATCHES, ONE_TEXT, Shapes, batch, size_for
 from tensorplug_llm.step import Reading
+from tensorplug_llm.testing import LoneText
 
 from .gguf_files import random_tensors
 
@@ -35,9 +36,9 @@ def llama(model_file: Write, cpu: Backend) -> Iterator[LanguageModel]:
         yield model
 
 
-def all_logits(session: Session, ids: Sequence[int]) -> np.ndarray:
-    session.rewind()
-    return np.concatenate(list(session.score(ids)))
+def all_logits(text: LoneText, ids: Sequence[int]) -> np.ndarray:
+    text.rewind()
+    return text.score(ids)
 
 
 # --- equal ways to read --------------------------------------------------------------------------
@@ -49,10 +50,10 @@ def test_one_by_one_and_all_at_once_give_equal_logits(
 ) -> None:
     ids = LONG[:60]
 
-    with load_model(model_file(name), [cpu]) as model, model.session() as session:
-        expected = all_logits(session, ids)
-        session.rewind()
-        found = np.stack([session.decode(id) for id in ids])
+    with load_model(model_file(name), [cpu]) as model, LoneText(model) as text:
+        expected = all_logits(text, ids)
+        text.rewind()
+        found = np.stack([text.decode(id) for id in ids])
 
     np.testing.assert_allclose(found, expected, **CLOSE)
 
@@ -62,26 +63,26 @@ def test_one_by_one_and_all_at_once_give_equal_logits(
 def test_prompts_of_any_length_end_in_the_logits_of_their_last_token(
     count: int, name: str, model_file: Write, cpu: Backend
 ) -> None:
-    with load_model(model_file(name), [cpu]) as model, model.session() as session:
-        expected = all_logits(session, LONG[:count])[-1]
-        session.rewind()
+    with load_model(model_file(name), [cpu]) as model, LoneText(model) as text:
+        expected = all_logits(text, LONG[:count])[-1]
+        text.rewind()
 
-        np.testing.assert_allclose(session.prefill(LONG[:count]), expected, **CLOSE)
-        assert session.position == count
+        np.testing.assert_allclose(text.prefill(LONG[:count]), expected, **CLOSE)
+        assert text.position == count
 
 
 def test_crossing_to_a_longer_reach_changes_nothing(llama: LanguageModel) -> None:
-    with llama.session() as session:
-        expected = all_logits(session, LONG[:262])
-        session.rewind()
-        session.prefill(LONG[:252])
-        found = np.stack([session.decode(id) for id in LONG[252:262]])
+    with LoneText(llama) as text:
+        expected = all_logits(text, LONG[:262])
+        text.rewind()
+        text.prefill(LONG[:252])
+        found = np.stack([text.decode(id) for id in LONG[252:262]])
 
     np.testing.assert_allclose(found, expected[252:], **CLOSE)
 
 
 def test_padding_may_pass_the_end_of_the_context(llama: LanguageModel) -> None:
-    with llama.session(context=20) as small, llama.session() as large:
+    with LoneText(llama, 20) as small, LoneText(llama) as large:
         expected = all_logits(large, LONG[:20])
 
         small.prefill(LONG[:17])
@@ -91,16 +92,16 @@ def test_padding_may_pass_the_end_of_the_context(llama: LanguageModel) -> None:
 
 
 def test_rewound_text_leaves_no_trace(llama: LanguageModel) -> None:
-    with llama.session() as session:
-        expected = session.prefill(LONG[:40])
-        session.prefill(LONG[100:400])
-        session.rewind(30)
+    with LoneText(llama) as text:
+        expected = text.prefill(LONG[:40])
+        text.prefill(LONG[100:400])
+        text.rewind(30)
 
-        np.testing.assert_allclose(session.prefill(LONG[30:40]), expected, **CLOSE)
+        np.testing.assert_allclose(text.prefill(LONG[30:40]), expected, **CLOSE)
 
 
-def test_sessions_of_one_model_do_not_disturb_each_other(llama: LanguageModel) -> None:
-    with llama.session() as one, llama.session() as other:
+def test_texts_of_one_model_do_not_disturb_each_other(llama: LanguageModel) -> None:
+    with LoneText(llama) as one, LoneText(llama) as other:
         one.prefill(LONG[:30])
         other.prefill(LONG[200:280])
         found = one.decode(LONG[30])
@@ -113,12 +114,12 @@ def test_local_layers_forget_what_left_their_window(model_file: Write, cpu: Back
     path = model_file("gemma3", metadata={"gemma3.attention.sliding_window_pattern": [True, True]})
     kept = LONG[100:139]  # two layers that see 20 tokens each: 39 tokens decide
 
-    with load_model(path, [cpu]) as model, model.session() as session:
-        first = session.prefill([*LONG[:61], *kept])
-        session.rewind()
-        second = session.prefill([*LONG[300:361], *kept])
-        session.rewind()
-        other = session.prefill([*LONG[300:361], 9, *kept[1:]])
+    with load_model(path, [cpu]) as model, LoneText(model) as text:
+        first = text.prefill([*LONG[:61], *kept])
+        text.rewind()
+        second = text.prefill([*LONG[300:361], *kept])
+        text.rewind()
+        other = text.prefill([*LONG[300:361], 9, *kept[1:]])
 
     np.testing.assert_allclose(first, second, **CLOSE)
     assert np.abs(first - other).max() > 1e-3
@@ -126,12 +127,12 @@ def test_local_layers_forget_what_left_their_window(model_file: Write, cpu: Back
 
 def test_untied_output_matrix_is_used(model_file: Write, cpu: Backend) -> None:
     doubled = 2 * random_tensors("llama", 0)["token_embd.weight"]
-    with load_model(model_file(), [cpu]) as model, model.session() as session:
-        expected = session.prefill(LONG[:5])
+    with load_model(model_file(), [cpu]) as model, LoneText(model) as text:
+        expected = text.prefill(LONG[:5])
 
     path = model_file(tensors={"output.weight": doubled})
-    with load_model(path, [cpu]) as model, model.session() as session:
-        np.testing.assert_allclose(session.prefill(LONG[:5]), 2 * expected, **CLOSE)
+    with load_model(path, [cpu]) as model, LoneText(model) as text:
+        np.testing.assert_allclose(text.prefill(LONG[:5]), 2 * expected, **CLOSE)
 
 
 # --- devices -------------------------------------------------------------------------------------
@@ -142,15 +143,15 @@ def test_layers_on_two_devices_give_the_logits_of_one(
     name: str, model_file: Write, walled: Open, cpu: Backend
 ) -> None:
     path = model_file(name)
-    with load_model(path, [cpu]) as model, model.session() as session:
-        expected = [session.prefill(LONG[:30]), session.decode(7)]
+    with load_model(path, [cpu]) as model, LoneText(model) as text:
+        expected = [text.prefill(LONG[:30]), text.decode(7)]
 
     backends = [walled("walled:0"), walled("walled:1")]
     with (
         load_model(path, backends, layers=[1, 1]) as model,
-        model.session(kv=tp.F32) as session,
+        LoneText(model, kv=tp.F32) as text,
     ):
-        found = [session.prefill(LONG[:30]), session.decode(7)]
+        found = [text.prefill(LONG[:30]), text.decode(7)]
 
     np.testing.assert_allclose(found, expected, **CLOSE)
 
@@ -161,9 +162,9 @@ def test_layers_on_two_devices_give_the_logits_of_one(
 def test_cache_has_the_type_asked_for(
     kind: tp.DType | None, size: int, llama: LanguageModel
 ) -> None:
-    with llama.session(context=100, kv=kind) as session:
-        assert session.runner.cache.nbytes == 2 * 2 * align64(129 * 16 * size)
-        assert np.isfinite(session.prefill(LONG[:20])).all()
+    with LoneText(llama, 100, kv=kind) as text:
+        assert text.runner.cache.nbytes == 2 * 2 * align64(129 * 16 * size)
+        assert np.isfinite(text.prefill(LONG[:20])).all()
 
 
 def align64(size: int) -> int:
@@ -177,8 +178,8 @@ def test_cache_has_the_type_that_the_stream_prefers(
     stream = walled()
     stream.prefers_f16 = prefers
 
-    with load_model(model_file(), [stream]) as model, model.session() as session:
-        assert session.runner.cache.keys[0].dtype is dtype
+    with load_model(model_file(), [stream]) as model, LoneText(model) as text:
+        assert text.runner.cache.keys[0].dtype is dtype
 
 
 def test_context_too_large_for_the_device_is_an_error_that_names_it(
@@ -186,10 +187,10 @@ def test_context_too_large_for_the_device_is_an_error_that_names_it(
 ) -> None:
     with load_model(model_file(), [walled(limit=100_000)]) as model:
         with pytest.raises(OutOfMemory, match=r"^walled:0: .* bytes asked for, 100000 left"):
-            model.session(context=1024)
+            LoneText(model, 1024)
 
-        with model.session(context=64) as session:
-            assert np.isfinite(session.prefill(LONG[:20])).all()
+        with LoneText(model, 64) as text:
+            assert np.isfinite(text.prefill(LONG[:20])).all()
 
 
 # --- planned once --------------------------------------------------------------------------------
@@ -212,9 +213,9 @@ class Spy:
 def test_decoding_builds_schedules_plans_and_allocates_nothing(
     llama: LanguageModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with llama.session() as session:
-        session.prefill(LONG[:5])
-        session.decode(1)
+    with LoneText(llama) as text:
+        text.prefill(LONG[:5])
+        text.decode(1)
         spies = [
             Spy(monkeypatch, kind, name)
             for kind, name in (
@@ -228,7 +229,7 @@ def test_decoding_builds_schedules_plans_and_allocates_nothing(
         ]
 
         for id in LONG[:100]:
-            session.decode(id)
+            text.decode(id)
 
         assert [spy.calls for spy in spies] == [0] * len(spies)
 
@@ -236,25 +237,25 @@ def test_decoding_builds_schedules_plans_and_allocates_nothing(
 def test_each_shape_is_planned_once(llama: LanguageModel, monkeypatch: pytest.MonkeyPatch) -> None:
     scheduled = Spy(monkeypatch, Scheduler, "schedule")
 
-    with llama.session() as session:
+    with LoneText(llama) as text:
         for _ in range(3):
-            session.rewind()
-            session.prefill(LONG[:600])
+            text.rewind()
+            text.prefill(LONG[:600])
             for id in LONG[600:610]:
-                session.decode(id)
+                text.decode(id)
 
     # 512 tokens, 88 tokens, then one.
     assert scheduled.calls == 3
 
 
 def test_all_shapes_share_one_arena(llama: LanguageModel, cpu: Backend) -> None:
-    with llama.session() as session:
-        session.prefill(LONG[:512])
-        size = session.runner.scheduler.arena.size(cpu.buffer_type)
-        session.prefill(LONG[:60])
-        session.decode(1)
+    with LoneText(llama) as text:
+        text.prefill(LONG[:512])
+        size = text.runner.scheduler.arena.size(cpu.buffer_type)
+        text.prefill(LONG[:60])
+        text.decode(1)
 
-        assert session.runner.scheduler.arena.size(cpu.buffer_type) == size
+        assert text.runner.scheduler.arena.size(cpu.buffer_type) == size
 
 
 @pytest.mark.parametrize("sizes", [BATCHES, ONE_TEXT], ids=["several texts", "one text"])
@@ -297,51 +298,29 @@ def refusal(call: Callable[[], object]) -> str:
     return str(caught.value)
 
 
-def test_prompt_longer_than_the_context_is_refused(llama: LanguageModel) -> None:
-    with llama.session(context=10) as session:
-        assert refusal(lambda: session.prefill(LONG[:11])) == (
-            "prompt: 11 tokens do not fit the context of 10 tokens; shorten the prompt, or ask for "
-            "a larger context: this model can have 1024"
-        )
-        session.prefill(LONG[:10])
-        assert refusal(lambda: session.decode(1)) == (
-            "prompt: 1 tokens do not fit the context of 10 tokens, of which 10 are used; shorten "
-            "the prompt, or ask for a larger context: this model can have 1024"
-        )
-
-
 @pytest.mark.parametrize("ids", [[-1, 5], [5, 272]])
 def test_ids_outside_the_vocabulary_are_refused(ids: list[int], llama: LanguageModel) -> None:
-    with llama.session() as session:
-        assert refusal(lambda: session.prefill(ids)) == (
+    with Engine(llama) as engine:
+        assert refusal(lambda: engine.submit(ids)) == (
             f"prompt: has token ids from {min(ids)} to {max(ids)}, and this model knows 0 to 271"
         )
 
 
 def test_empty_prompt_is_refused(llama: LanguageModel) -> None:
-    with llama.session() as session:
-        assert refusal(lambda: session.prefill([])) == "prompt: has no tokens; give at least one"
+    with Engine(llama) as engine:
+        assert refusal(lambda: engine.submit([])) == "prompt: has no tokens; give at least one"
 
 
 @pytest.mark.parametrize("context", [0, -5, 1025])
 def test_context_beyond_the_training_is_refused(context: int, llama: LanguageModel) -> None:
-    assert refusal(lambda: llama.session(context)) == (
+    assert refusal(lambda: Engine(llama, context=context)) == (
         f"context: {context} tokens; this model was trained for 1 to 1024"
     )
 
 
-def test_rewinding_forward_is_refused(llama: LanguageModel) -> None:
-    with llama.session() as session:
-        session.prefill(LONG[:5])
-
-        assert refusal(lambda: session.rewind(6)) == (
-            "rewind: position 6 is not among the 5 tokens read"
-        )
-
-
-def test_closed_session_says_so(llama: LanguageModel) -> None:
-    session = llama.session()
-    session.close()
+def test_closed_text_says_so(llama: LanguageModel) -> None:
+    text = LoneText(llama)
+    text.close()
 
     with pytest.raises(Closed):
-        session.decode(1)
+        text.decode(1)

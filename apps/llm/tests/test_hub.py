@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from tensorplug.errors import FormatError, OptionError
-from tensorplug_llm import load_model
+from tensorplug_llm import Engine, load_model
 from tensorplug_llm.models import find_model, name_of
 
 from .gguf_files import write_model
@@ -433,8 +433,8 @@ def test_library_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_load_model_takes_the_name(tiny: Hub, cpu: Any) -> None:
-    with load_model(f"hf:{REPO}", [cpu]) as model, model.session() as session:
-        assert np.isfinite(session.prefill([1, 2, 3])).all()
+    with load_model(f"hf:{REPO}", [cpu]) as model, Engine(model) as engine:
+        assert np.isfinite(engine.score([1, 2, 3])).all()
 
 
 def test_commands_take_the_name_and_the_variables_of_the_library(tiny: Hub, tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from tensorplug import Backend
 from tensorplug.device import Memory
 from tensorplug.errors import FormatError, OptionError, OutOfMemory
 from tensorplug_llm import LanguageModel, WeightMode, load_model
+from tensorplug_llm.testing import LoneText
 
 from .gguf_files import VOCABULARY, random_tensors
 
@@ -139,11 +140,11 @@ def test_tensors_at_crooked_offsets_are_copied(model_file: Write, cpu: Backend) 
     odd = {"blk.0.attn_norm.weight": np.ones(32, np.float32)}
     path = model_file(metadata={"general.alignment": 4}, tensors=odd)
 
-    with load_model(path, [cpu]) as model, model.session() as session:
+    with load_model(path, [cpu]) as model, LoneText(model) as text:
         kinds = set(homes(model).values())
 
         assert kinds <= {"cpu", "cpu_mapped"}
-        assert np.isfinite(session.prefill([1, 2, 3])).all()
+        assert np.isfinite(text.prefill([1, 2, 3])).all()
 
 
 def test_devices_with_their_own_memory_get_copies_and_report_progress(
@@ -195,12 +196,12 @@ def test_closing_the_model_frees_weights_and_leaves_given_backends_open(
     model_file: Write, cpu: Backend
 ) -> None:
     model = load_model(model_file(tensors=HALVES), [cpu])
-    session = model.session()
+    text = LoneText(model)
 
     model.close(force=True)
 
     assert model.closed
-    assert session.closed
+    assert text.closed
     assert model.file.closed
     assert all(buffer.closed for buffer in model.weights.buffers)
     assert not cpu.closed

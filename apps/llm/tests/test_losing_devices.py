@@ -8,9 +8,8 @@ import pytest
 import tensorplug as tp
 from tensorplug import Backend
 from tensorplug.errors import RunFailed
-from tensorplug_llm import load_model
+from tensorplug_llm import Engine, SamplingParams, load_model
 from tensorplug_llm.arch import architecture, architecture_names
-from tensorplug_llm.generation import generate
 
 from .failing import Dying
 
@@ -22,9 +21,11 @@ PROMPT = list(range(40, 70))
 def text(streams: list[Backend], path: Path, on_failure: str) -> list[int]:
     with (
         load_model(path, streams, layers=[1, 1, 0]) as model,
-        model.session(64, kv=tp.F32, on_failure=on_failure) as session,
+        Engine(
+            model, context=64, texts=1, kv=tp.F32, on_failure=on_failure, threaded=False
+        ) as engine,
     ):
-        return list(generate(session, PROMPT, tokens=12))
+        return engine.submit(PROMPT, SamplingParams(temperature=0, max_tokens=12)).result()
 
 
 @pytest.mark.parametrize("name", [n for n in architecture_names() if architecture(n).generates])

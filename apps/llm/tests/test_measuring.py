@@ -12,6 +12,7 @@ from tensorplug.errors import OptionError
 from tensorplug_llm import LanguageModel, load_model
 from tensorplug_llm.bench import bench, peak_memory
 from tensorplug_llm.perplexity import perplexity
+from tensorplug_llm.testing import LoneText
 
 from .gguf_files import random_tensors
 
@@ -84,10 +85,10 @@ def test_perplexity_counts_predictions_of_the_second_half_of_each_window(
 ) -> None:
     ids = model.tokenizer.encode(TEXT)
     losses = []
-    with model.session() as session:
+    with LoneText(model) as text:
         for begin in range(0, len(ids) - 31, 32):
-            session.rewind()
-            logits = np.concatenate(list(session.score(ids[begin : begin + 32])))
+            text.rewind()
+            logits = text.score(ids[begin : begin + 32])
             wide = logits.astype(np.float64)
             log_p = wide - np.log(np.exp(wide).sum(axis=1, keepdims=True))
             losses += [-log_p[n, ids[begin + n + 1]] for n in range(16, 31)]

@@ -4,7 +4,6 @@ import random
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 import tensorplug as tp
@@ -14,7 +13,7 @@ from tensorplug_llm import Engine, LanguageModel, SamplingParams, load_model
 from tensorplug_llm.batching import Batcher, Text
 from tensorplug_llm.cache import PAGE
 from tensorplug_llm.fit import extent, fit
-from tensorplug_llm.testing import distance, tiny_models
+from tensorplug_llm.testing import LoneText, distance, tiny_models
 
 from .failing import Dying
 from .test_batching import Lone, heard, prompt, run, text
@@ -94,14 +93,14 @@ def test_equal_beginnings_are_read_again(batcher: Batcher, lone: Lone) -> None:
     assert found == 3 * [lone.ids(same, 5)]
 
 
-def test_rewound_session_goes_on_from_the_position(model: LanguageModel) -> None:
+def test_rewound_text_goes_on_from_the_position(model: LanguageModel) -> None:
     ids = prompt(3, 40)
-    with model.session(256, kv=tp.F32) as session:
-        expected = np.concatenate(list(session.score(ids)))
-        session.rewind(17)
-        assert session.position == 17
+    with LoneText(model, 256, kv=tp.F32) as alone:
+        expected = alone.score(ids)
+        alone.rewind(17)
+        assert alone.position == 17
 
-        found = np.concatenate(list(session.score(ids[17:])))
+        found = alone.score(ids[17:])
 
     assert distance(found, expected[17:]) < 1e-5
 
@@ -134,9 +133,9 @@ def test_sizes_are_those_that_are_allocated(path: Path, walled: Open, cpu: Backe
 
     with (
         load_model(path, streams, layers=[2]) as model,
-        model.session(250, kv=tp.F32) as session,
+        LoneText(model, 250, kv=tp.F32) as alone,
     ):
-        runner = session.runner
+        runner = alone.runner
         assert runner.states is not None
         runner.step(max(runner.shapes.all(), key=extent)).run(())
         for need, backend in zip(found.devices, streams, strict=True):

@@ -14,6 +14,7 @@ from tensorplug.errors import OptionError
 from tensorplug.gguf import open_gguf
 from tensorplug_llm import load_model
 from tensorplug_llm.bench import bench
+from tensorplug_llm.testing import LoneText
 
 BENCHMARKS = Path(__file__).parents[3] / "benchmarks"
 
@@ -35,8 +36,8 @@ def test_model_of_a_wanted_size_is_measured_and_gives_finite_logits(synthetic, t
 
     with tp.open("cpu") as cpu, load_model(path, [cpu]) as model:
         report = bench(model, prompt_tokens=20, tokens=3, repeat=1)
-        with model.session(64) as session:
-            logits = session.prefill(model.tokenizer.encode("What is random says nothing."))
+        with LoneText(model, 64) as text:
+            logits = text.prefill(model.tokenizer.encode("What is random says nothing."))
 
     assert 1.2e6 < path.stat().st_size < 2.05e6
     assert report.decode_tokens_per_s > 0

@@ -7,9 +7,9 @@ import pytest
 import tensorplug as tp
 from tensorplug.errors import OptionError
 from tensorplug.meta import MetaBackend
-from tensorplug_llm import Engine, SamplingParams, generate, load_model
+from tensorplug_llm import Engine, SamplingParams, load_model
 from tensorplug_llm.arch import architecture_names
-from tensorplug_llm.testing import ModelTests, tiny_models
+from tensorplug_llm.testing import LoneText, ModelTests, tiny_models
 from tensorplug_testing.null import NullDevice
 
 from .placements import OPENCL
@@ -82,8 +82,8 @@ def test_parts_of_layers_are_computed_with_the_options_of_the_given_streams(spec
 
 
 def say(path, ids, backends, **options):
-    with load_model(path, backends, **options) as model, model.session(128, kv=tp.F32) as session:
-        return list(generate(session, ids, tokens=20))
+    with load_model(path, backends, **options) as model, LoneText(model, 128, kv=tp.F32) as text:
+        return text.continued(ids, 20)
 
 
 def test_texts_that_share_passes_get_the_tokens_of_lone_runs(walled, tmp_path):
@@ -109,13 +109,13 @@ def test_token_costs_two_sums_for_each_layer_and_the_logits(walled, tmp_path):
 
     with (
         load_model(path, [walled("walled:0"), walled("walled:1")], split="tensor") as model,
-        model.session(128) as session,
+        LoneText(model, 128) as text,
     ):
-        session.prefill([1, 5, 9])
+        text.prefill([1, 5, 9])
         stream = model.placement.output
         assert isinstance(stream, MetaBackend)
         before = stream.moved
-        session.decode(7)
+        text.decode(7)
         moved = stream.moved - before
 
     sums = 2 * sizes["block_count"] * 2 * sizes["embedding_length"]
@@ -128,14 +128,14 @@ def test_devices_have_their_part_of_weights_and_caches(walled, tmp_path):
 
     with (
         load_model(path, [walled("walled:0"), walled("walled:1")], split="tensor") as model,
-        model.session(128) as session,
+        LoneText(model, 128) as text,
     ):
         weights = model.weights.tensors
         found = {
             name: state_of(weights[f"blk.2.{name}.weight"])
             for name in ("attn_q", "attn_k", "attn_output", "ffn_down", "ffn_norm")
         }
-        found["cache"] = state_of(session.runner.cache.values[2])
+        found["cache"] = state_of(text.runner.cache.values[2])
 
     assert found == {
         "attn_q": "axis 1: 32+32",

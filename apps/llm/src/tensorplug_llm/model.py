@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterable, Sequence
 
 import tensorplug as tp
-from tensorplug import Backend, Device, DType, Tensor
+from tensorplug import Backend, Device, Tensor
 from tensorplug.device import Resource
 from tensorplug.errors import FormatError, OptionError
 from tensorplug.gguf import (
@@ -25,7 +25,6 @@ from tensorplug_llm.hparams import HParams
 from tensorplug_llm.loader import add_output, check_tensors
 from tensorplug_llm.opening import open_model
 from tensorplug_llm.placement import Placement, place
-from tensorplug_llm.session import Session
 from tensorplug_llm.step import Floats
 from tensorplug_llm.tokenizer import Tokenizer, load_tokenizer
 
@@ -51,7 +50,7 @@ class Split(enum.StrEnum):
 
 
 class LanguageModel(Resource):
-    """A model whose weights are loaded. Sessions of one model share its backends: one thread."""
+    """A model whose weights are loaded. What is made of it shares its backends: one thread."""
 
     def __init__(
         self,
@@ -62,8 +61,9 @@ class LanguageModel(Resource):
         weights: Weights,
         placement: Placement,
         backends: Sequence[Backend],
+        owned: Sequence[Resource],
     ) -> None:
-        """Made by `load_model`."""
+        """Made by `load_model`. What is `owned` closes with the model."""
         super().__init__()
         self.file = file
         self.architecture = architecture
@@ -74,25 +74,9 @@ class LanguageModel(Resource):
         self.backends = tuple(backends)
         self.load_seconds = 0.0
         self.context = context_size(hparams, None)
-        """Tokens of sessions and engines that ask for no other number."""
-        self._owned: list[Resource] = []
+        """Tokens of the texts of engines that ask for no other number."""
+        self._owned = tuple(owned)
         self._embedder: Embedder | None = None
-
-    def session(
-        self,
-        context: int | None = None,
-        *,
-        kv: DType | None = None,
-        on_failure: str = "raise",
-    ) -> Session:
-        """Begin a text of up to `context` tokens. Raises OptionError, OutOfMemory.
-
-        `kv` is the element type of the cache: by default f16 where the stream prefers it
-        (`Backend.prefers_f16`), else f32. With `on_failure` "replan" the text goes on where a
-        device fails, on those that are left.
-        """
-        self.check_open()
-        return Session(self, self.context_of(context), kv, on_failure)
 
     def context_of(self, context: int | None) -> int:
         """Return `context`, or the model's own for None. Raises OptionError."""
@@ -278,7 +262,7 @@ def load_model(  # noqa: PLR0913 - a program names only what it wants otherwise
             # The host looks rows up; the devices have the same table cut for the logits.
             add_output(file, loaded, plan.placement.output.device)
         model = LanguageModel(
-            file, plan.architecture, plan.hparams, tokenizer, loaded, plan.placement, streams
+            file, plan.architecture, plan.hparams, tokenizer, loaded, plan.placement, streams, owned
         )
     except BaseException:
         file.close()
@@ -286,7 +270,6 @@ def load_model(  # noqa: PLR0913 - a program names only what it wants otherwise
             resource.close(force=True)
         raise
     model.context = context
-    model._owned = owned
     model.load_seconds = time.perf_counter() - start
     return model
 

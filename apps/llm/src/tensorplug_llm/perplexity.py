@@ -2,15 +2,14 @@
 
 import math
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from tensorplug.errors import OptionError
+from tensorplug_llm.engine import Engine
 from tensorplug_llm.model import LanguageModel
-from tensorplug_llm.runner import Logits
 
 WINDOW = 512
 """Tokens that are read at a time; predictions count in the second half of each window."""
@@ -55,14 +54,13 @@ def perplexity(
             f"perplexity: {len(ids)} tokens of text in windows of {window}; at least 4 are needed"
         )
     windows = [ids[i : i + size] for i in range(0, len(ids) - size + 1, size)]
-    losses: list[npt.NDArray[np.float64]] = []
-    with model.session(size) as session:
+    losses: list[float] = []
+    with Engine(model, context=size, rows=size, texts=1, threaded=False) as engine:
         for done, part in enumerate(windows, start=1):
-            session.rewind()
-            losses.append(_losses(session.score(_begun(model, part)), part))
+            losses += (-score for score in engine.score(_begun(model, part))[size // 2 :])
             if progress is not None:
                 progress(done, len(windows))
-    loss = np.concatenate(losses)
+    loss = np.array(losses)
     value = math.exp(loss.mean())
     return PerplexityReport(
         model=model.file.path.name,
@@ -80,19 +78,3 @@ def _begun(model: LanguageModel, part: Sequence[int]) -> list[int]:
     """The window as the model reads it: bos takes the place of the first token."""
     bos = model.tokenizer.bos
     return [bos, *part[1:]] if model.tokenizer.add_bos and bos is not None else list(part)
-
-
-def _losses(pieces: Iterable[Logits], part: Sequence[int]) -> npt.NDArray[np.float64]:
-    """Negative log-likelihood of each token of the second half of a window."""
-    found, position, first = [], 0, len(part) // 2
-    for logits in pieces:
-        for row in logits:
-            position += 1
-            if first < position < len(part):
-                found.append(_loss(row, part[position]))
-    return np.array(found)
-
-
-def _loss(logits: Logits, token: int) -> float:
-    shifted = logits.astype(np.float64) - float(logits.max())
-    return float(np.log(np.exp(shifted).sum()) - shifted[token])

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import typer
 
-import tensorplug as tp
 from tensorplug.errors import OptionError
 from tensorplug_llm.bench import device_names, thread_count
 from tensorplug_llm.cli.loading import kv_type
@@ -59,8 +58,6 @@ def generate(
 ) -> None:
     """Print the continuations of a prompt, or one JSON object."""
     kv, ids = kv_type(remembering.kv), _prompt_ids(model, prompt, chat=chat)
-    if save_graph is not None:
-        _save_graph(model, save_graph, kv)
     with Engine(
         model,
         rows=model.context * contexts_of(params),
@@ -69,6 +66,8 @@ def generate(
         on_failure=remembering.on_failure,
         threaded=False,
     ) as engine:
+        if save_graph is not None:
+            _save_graph(engine, save_graph)
         results = [Result(s) for s in engine.submit_all([ids], params)]
         for result in results:
             if not as_json and not chat:
@@ -101,11 +100,10 @@ class Result:
             yield piece
 
 
-def _save_graph(model: LanguageModel, file: Path, kv: tp.DType | None) -> None:
+def _save_graph(engine: Engine, file: Path) -> None:
     from tensorplug.inspect import graphfile  # noqa: PLC0415 - seldom asked for
 
-    with model.session(kv=kv) as session:
-        graphfile.save(session.decode_graph(), file)
+    graphfile.save(engine.decode_graph(), file)
 
 
 def _prompt_ids(model: LanguageModel, prompt: str, *, chat: bool) -> list[int]:

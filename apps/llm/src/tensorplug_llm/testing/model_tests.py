@@ -15,6 +15,7 @@ from tensorplug_llm import LanguageModel, load_model
 from tensorplug_llm.runner import Runner
 from tensorplug_llm.step import Reading
 from tensorplug_llm.testing import tiny_models
+from tensorplug_llm.testing.lone import LoneText
 
 LOGITS = Path(__file__).with_name("llama_cpp_tiny.npz")
 """What llama.cpp computes in F32 for each tiny model: `apps/llm/tests/make_llama_cpp_logits.py`."""
@@ -58,14 +59,14 @@ def distance(found: Array, expected: Array) -> float:
 
 def read_at_once(model: LanguageModel, ids: Sequence[int]) -> Array:
     """Logits of all positions of a text that is one prompt."""
-    with model.session(128, kv=F32) as session:
-        return np.concatenate(list(session.score(ids)))
+    with LoneText(model, 128, kv=F32) as text:
+        return text.score(ids)
 
 
 def read_one_by_one(model: LanguageModel, ids: Sequence[int]) -> Array:
     """Logits of all positions of a text that is read token by token."""
-    with model.session(128, kv=F32) as session:
-        return np.stack([session.decode(token) for token in ids])
+    with LoneText(model, 128, kv=F32) as text:
+        return np.stack([text.decode(token) for token in ids])
 
 
 def read_among_others(model: LanguageModel, ids: Sequence[int]) -> Array:
