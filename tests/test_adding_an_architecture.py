@@ -57,6 +57,17 @@ print([name for name in sys.modules if name.startswith("tensorplug_llm.arch.gemm
     assert run(program, tmp_path).stdout == "True False\n[]\n"
 
 
+def test_importing_the_package_imports_no_architecture(tmp_path):
+    program = """
+from importlib.metadata import entry_points
+import tensorplug_llm
+found = entry_points(group="tensorplug_llm.architectures")
+print(len(found) > 20, [entry.name for entry in found if entry.module in sys.modules])
+"""
+
+    assert run(program, tmp_path).stdout == "True []\n"
+
+
 @pytest.mark.parametrize(
     ("offers", "message"),
     [

@@ -4,11 +4,12 @@ from typing import Any
 
 import pytest
 
-from tensorplug_llm.chat import GUARDS, ChatTemplate
+from tensorplug_llm.chat import ChatTemplate
 from tensorplug_llm.errors import PromptTooLong
 from tensorplug_llm.serve.errors import ServeError
 from tensorplug_llm.serve.prompts import Prompts
 from tensorplug_llm.tokenizer import Tokenizer, load_tokenizer
+from tensorplug_llm.tokenizer.special import GUARDS
 
 from .gguf_files import END, TOKENIZER
 

@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -11,13 +10,12 @@ from tensorplug_llm import rendering
 from tensorplug_llm.confined import Renderer
 from tensorplug_llm.errors import PromptTooLong
 from tensorplug_llm.tokenizer import Tokenizer
+from tensorplug_llm.tokenizer.special import unused
 
 KEY = "tokenizer.chat_template"
 
 Message = Mapping[str, Any]
 """`role` and `content`, and whatever else a template may ask for."""
-GUARDS = tuple(map(chr, range(0xFDD0, 0xFDF0)))
-"""Noncharacters of Unicode, which no text has a use for."""
 
 KNOWN = frozenset({"872be49dbb638044ad01b60388f48d469ff2980e5f0dccdc22ec907db54d0788"})
 """SHA-256 of templates that were reviewed: that of smollm2-135m."""
@@ -113,7 +111,7 @@ def encode_chat(
     before it encodes what is far longer than `most` tokens.
     """
     given = {"messages": [dict(message) for message in messages], "variables": variables or {}}
-    guard = _unused(str(given))
+    guard = unused(str(given))
     guarded = _guarded(given, tokenizer, guard)
     bos, eos = tokenizer.bos, tokenizer.eos
     prompt = template.render(
@@ -130,18 +128,6 @@ def encode_chat(
     return ids[1:] if twice else ids
 
 
-def encode_pair(tokenizer: Tokenizer, template: str, query: str, document: str) -> list[int]:
-    """Return the token ids of a template for rerankers; control tokens are only its own."""
-    guard = _unused(query + document)
-    # Pieces of the template: a query that contains "{document}" stays as it is.
-    values = {"{query}": query, "{document}": document}
-    pieces = re.split(r"(\{query\}|\{document\})", template)
-    text = "".join(
-        tokenizer.guarded(values[piece], guard) if piece in values else piece for piece in pieces
-    )
-    return tokenizer.encode(text, parse_special=True, guard=guard)
-
-
 def check_length(tokenizer: Tokenizer, text: str, most: int) -> None:
     """Refuse a text that has far more than `most` tokens, without encoding all of it."""
     if tokenizer.is_longer(text, most):
@@ -149,14 +135,6 @@ def check_length(tokenizer: Tokenizer, text: str, most: int) -> None:
             f"prompt: {len(text)} characters are far more than the context of {most} tokens holds; "
             "shorten it"
         )
-
-
-def _unused(text: str) -> str:
-    """A noncharacter that a text does not have."""
-    for guard in GUARDS:
-        if guard not in text and ascii(guard)[1:-1] not in text:
-            return guard
-    raise OptionError("chat: the messages have all noncharacters of Unicode; leave one out")
 
 
 def _guarded(value: Any, tokenizer: Tokenizer, guard: str) -> Any:

@@ -19,7 +19,6 @@ from tensorplug.gguf import (
     load_weights,
 )
 from tensorplug_llm.arch import Architecture, architecture_of
-from tensorplug_llm.chat import encode_pair
 from tensorplug_llm.embedding import Embedder, normalized
 from tensorplug_llm.hparams import HParams
 from tensorplug_llm.loader import add_output, check_tensors
@@ -109,9 +108,9 @@ class LanguageModel(Resource):
     def pair(self, query: str, document: str) -> list[int]:
         """Token ids that a reranker scores, by the template of its file if there is one."""
         template = self.file.metadata.get(RERANK_TEMPLATE)
-        if not isinstance(template, str):
-            return self.tokenizer.pair(query, document)
-        return encode_pair(self.tokenizer, template, query, document)
+        if isinstance(template, str):
+            return self.tokenizer.filled(template, {"{query}": query, "{document}": document})
+        return self.tokenizer.pair(query, document)
 
     def embedder(self) -> "Embedder":
         """Embeds texts of token ids; made when first asked for."""

@@ -11,7 +11,19 @@ from functools import cached_property
 
 import numpy as np
 
+from tensorplug.errors import OptionError
 from tensorplug_llm.tokenizer.fields import Ints
+
+GUARDS = tuple(map(chr, range(0xFDD0, 0xFDF0)))
+"""Noncharacters of Unicode, which no text has a use for."""
+
+
+def unused(text: str) -> str:
+    """A noncharacter that a text does not have. Raises OptionError."""
+    for guard in GUARDS:
+        if guard not in text and ascii(guard)[1:-1] not in text:
+            return guard
+    raise OptionError("chat: the messages have all noncharacters of Unicode; leave one out")
 
 
 class TokenType(IntEnum):

@@ -1,12 +1,13 @@
 """`Tokenizer`: text to token ids and back, and `load_tokenizer`, which makes one of metadata."""
 
+import re
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from typing import Protocol
 
 from tensorplug.errors import FormatError, OptionError
 from tensorplug_llm.tokenizer import bpe, spm, ugm, wpm
 from tensorplug_llm.tokenizer.fields import Fields, Metadata
-from tensorplug_llm.tokenizer.special import Cutter, TokenType
+from tensorplug_llm.tokenizer.special import Cutter, TokenType, unused
 from tensorplug_llm.tokenizer.stream import StreamDecoder
 from tensorplug_llm.tokenizer.vocabulary import KEY, Vocabulary, byte_value
 
@@ -85,6 +86,17 @@ class Tokenizer:
         between = [vocabulary.special["separator"]] if vocabulary.add_separator else []
         ids += [*self.encode(first, add_special=False), *ends, *between]
         return [*ids, *self.encode(second, add_special=False), *ends]
+
+    def filled(self, template: str, values: Mapping[str, str]) -> list[int]:
+        """Return the token ids of a template with `values` in the place of their names.
+
+        Control tokens are those of the template. Raises OptionError.
+        """
+        guard = unused("".join(values.values()))
+        # Cut first: a value that contains a name stays as it is.
+        pieces = re.split(f"({'|'.join(map(re.escape, values))})", template)
+        text = "".join(self.guarded(values[p], guard) if p in values else p for p in pieces)
+        return self.encode(text, parse_special=True, guard=guard)
 
     def is_longer(self, text: str, most: int) -> bool:
         """Whether a text has more than twice `most` tokens, by its beginning where it is long.
