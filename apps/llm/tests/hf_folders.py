@@ -308,7 +308,12 @@ FOLDERS = {
     "gemma3_text": TinyFolder(
         "gemma3_text",
         _gemma3,
-        {**_GEMMA, "sliding_window_pattern": 2, "rope_local_base_freq": 700.0},
+        {
+            **_GEMMA,
+            "sliding_window_pattern": 2,  # which mlx-lm reads
+            "layer_types": ["sliding_attention", "full_attention"] * 2,
+            "rope_local_base_freq": 700.0,
+        },
         tokenizer="pieces",
     ),
     "olmo2": TinyFolder("olmo2", _olmo2),
@@ -437,7 +442,7 @@ QWEN2_WORDS = (
 
 def write_tokenizer(path: Path, kind: str) -> None:
     """Write tokenizer.json and tokenizer_config.json: of bytes, or of pieces with bytes."""
-    special = ["<unk>", "<s>", "</s>"] if kind == "pieces" else ["<|endoftext|>"]
+    special = ["<|endoftext|>"] + (["<unk>", "<s>", "</s>"] if kind == "pieces" else [])
     whole, config = _pieces() if kind == "pieces" else _bytes()
     whole["added_tokens"] = [
         {"id": whole["model"]["vocab"][text], "content": text, "special": True} for text in special
@@ -450,6 +455,7 @@ def _pieces() -> tuple[dict[str, Any], dict[str, Any]]:
     space = "\u2581"
     tokens = ["<unk>", "<s>", "</s>", *(f"<0x{i:02X}>" for i in range(256))]
     tokens += [space, "a", "b", "c", space + "a", "ab", space + "ab", "abc"]
+    tokens.append("<|endoftext|>")  # which llama.cpp expects of phi3
     merges = [(space, "a"), ("a", "b"), (space, "ab"), (space + "a", "b"), ("ab", "c")]
     model = {
         "type": "BPE",

@@ -206,7 +206,7 @@ def test_template_in_a_file_of_its_own_comes_first(tmp_path: Path) -> None:
 def test_scores_follow_the_order_of_merges(tmp_path: Path) -> None:
     hf_folders.write_tokenizer(tmp_path, "pieces")
 
-    stored = read_tokenizer(tmp_path, NO_CONFIG, 267)
+    stored = read_tokenizer(tmp_path, NO_CONFIG, 268)
 
     scores = dict(
         zip(stored["tokenizer.ggml.tokens"], stored["tokenizer.ggml.scores"], strict=True)

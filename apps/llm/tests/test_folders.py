@@ -15,6 +15,7 @@ from tensorplug_llm.cli import app
 from tensorplug_llm.folders import open_folder
 from tensorplug_llm.models import name_of
 from tensorplug_llm.testing import LoneText
+from tensorplug_llm.testing.model_tests import read_at_once
 
 from . import hf_folders
 from .test_cli import CHEAP
@@ -22,6 +23,12 @@ from .test_cli import CHEAP
 LOGITS = np.load(Path(__file__).with_name("folder_logits.npz"))
 LIMITS = {"starcoder2": 3e-4}
 """mlx-lm computes the exact GELU there, and config.json wants that by tanh; others 1e-4."""
+
+
+def logits(path: Path, ids: list[int]) -> np.ndarray[Any, Any]:
+    """Logits of each token, in f32."""
+    with tp.open("cpu?activations=f32") as cpu, load_model(path, [cpu]) as model:
+        return read_at_once(model, ids)
 
 
 @pytest.mark.parametrize("name", hf_folders.FOLDERS)

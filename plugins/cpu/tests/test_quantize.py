@@ -275,7 +275,10 @@ def test_type_that_the_package_does_not_know_is_refused(model, tmp_path):
 def test_source_that_is_missing_is_refused(run, tmp_path):
     status, _, err = run(tmp_path / "none.gguf", "--type", "Q4_K")
 
-    assert (status, err) == (2, f"error: quantize: there is no file {tmp_path / 'none.gguf'}\n")
+    assert (status, err) == (
+        2,
+        f"error: quantize: there is no file or folder {tmp_path / 'none.gguf'}\n",
+    )
 
 
 def test_folder_that_is_missing_is_refused(model, run, tmp_path):

@@ -9,6 +9,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 from tensorplug_llm.folders.jsonfile import Fields
 
 Numbers = dict[str, Any]
@@ -93,7 +95,8 @@ def _pattern(config: Fields) -> Numbers:
         kinds = config.array("layer_types")
         if not set(map(str, kinds)) <= {"sliding_attention", "full_attention"}:
             raise config.error("layer_types", "known are sliding_attention and full_attention")
-        return {"attention.sliding_window_pattern": [k == "sliding_attention" for k in kinds]}
+        is_local = np.array([kind == "sliding_attention" for kind in kinds])
+        return {"attention.sliding_window_pattern": is_local}
     if config.has("sliding_window_pattern"):
         return {"attention.sliding_window_pattern": config.size("sliding_window_pattern")}
     return {}

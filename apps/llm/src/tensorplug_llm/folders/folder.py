@@ -35,8 +35,8 @@ IMAGES = ("vision_tower.", "multi_modal_projector.")
 LEFT_OUT = re.compile(r".*\.rotary_emb\.inv_freq|.*\.attn\.(bias|masked_bias)")
 """Tensors that old versions stored, and that follow from the sizes."""
 
-ROW = "ffn_gate_inp_shexp"
-"""A matrix of one row in the files, and a vector in GGUF."""
+ROUTERS = "ffn_gate_inp"
+"""Weights that choose experts, which GGUF files have in f32; one of a shared expert is a vector."""
 
 _NOTHING = np.empty(0, np.uint8)
 
@@ -136,7 +136,7 @@ class Folder(ModelFile):
     def _made(self, name: str, file: SafetensorsFile, entry: FileTensor, half: str) -> Source:
         """How one tensor is read."""
         order = self._order(name, entry)
-        if entry.rank == 1 or "norm" in name or ROW in name:
+        if entry.rank == 1 or "norm" in name or ROUTERS in name:
             plus = self._config.family.norm_plus if "norm" in name else 0.0
             return Values(name, file, entry, plus=plus, order=order)
         if order is not None and entry.rank > 2:

@@ -1,4 +1,4 @@
-"""The command `tensorplug quantize`: a copy of a GGUF file with its weights in another type."""
+"""The command `tensorplug quantize`: a GGUF file of a model with its weights in another type."""
 
 import os
 import sys
@@ -17,10 +17,10 @@ from tensorplug.cli.output import plain_errors, show
 from tensorplug.device.buffer import human
 from tensorplug.dtypes import DTYPES, DType, dtype
 from tensorplug.errors import DTypeError, OptionError
-from tensorplug.gguf import open_gguf
 from tensorplug.text import printable, table
 from tensorplug_cpu.quantize.choice import Choice, check_type, choose
 from tensorplug_cpu.quantize.importance import read_importance
+from tensorplug_cpu.quantize.source import open_source
 from tensorplug_cpu.quantize.write import check_source, loss_of, write
 
 Done = Callable[[Choice, int], None]
@@ -87,7 +87,9 @@ class Quantized:
 
 
 def quantize(
-    source: Annotated[Path, typer.Argument(metavar="IN", help="A model in f32, f16 or bf16.")],
+    source: Annotated[
+        Path, typer.Argument(metavar="IN", help="A GGUF file or a folder of Hugging Face.")
+    ],
     target: Annotated[Path, typer.Argument(metavar="OUT", help="The file to write.")],
     *,
     wanted: Annotated[str, typer.Option("--type", help="Type of the weights: Q4_K, Q6_K, Q8_0.")],
@@ -116,7 +118,7 @@ def quantize(
         ),
     ] = False,
 ) -> None:
-    """Write a copy of a GGUF file with its weights in another type."""
+    """Write a GGUF file of a model, with its weights in another type."""
     with plain_errors(traceback):
         _check_paths(source, target, force=force)
         job = Job(
@@ -151,7 +153,7 @@ def run(job: Job) -> Quantized:
     check_type(job.dtype, importance=job.importance is not None)
     known = read_importance(job.importance) if job.importance else {}
     begin = time.perf_counter()
-    with open_gguf(job.source) as file:
+    with open_source(job.source) as file:
         check_source(file, requantize=job.requantize)
         choices = tuple(choose(file, job.dtype, known=known, pure=job.pure))
         threads = job.threads or os.cpu_count() or 1
@@ -185,8 +187,8 @@ def _type_named(name: str) -> DType:
 
 def _check_paths(source: Path, target: Path, *, force: bool) -> None:
     """Raise OptionError where a file is missing or in the way."""
-    if not source.is_file():
-        raise OptionError(f"quantize: there is no file {source}")
+    if not source.exists():
+        raise OptionError(f"quantize: there is no file or folder {source}")
     if not target.parent.is_dir():
         raise OptionError(f"quantize: there is no folder {target.parent} to write into; make it")
     if target.is_dir():

@@ -12,7 +12,7 @@ import numpy as np
 from tensorplug.device import Array, TensorplugError
 from tensorplug.dtypes import DType
 from tensorplug.errors import FormatError
-from tensorplug.gguf import GGUFFile
+from tensorplug.gguf import GGUFFile, ModelFile
 from tensorplug.system.wholefile import whole_file
 from tensorplug_cpu.quantize.choice import Choice
 from tensorplug_cpu.quantize.rows import converted, installed_encoder
@@ -24,7 +24,7 @@ REPLACED = frozenset(
 
 
 def write(
-    file: GGUFFile,
+    file: ModelFile,
     target: Path,
     dtype: DType,
     choices: Sequence[Choice],
@@ -103,8 +103,35 @@ def _temporary(target: Path) -> Iterator[Path]:
         raise TensorplugError(f"quantize: cannot write {target}: {error}") from error
 
 
-def _describe(writer: gguf.GGUFWriter, file: GGUFFile, dtype: DType) -> None:
+def _describe(writer: gguf.GGUFWriter, file: ModelFile, dtype: DType) -> None:
     """Copy metadata; say what the file is now."""
+    if isinstance(file, GGUFFile):
+        _copy_fields(writer, file)
+    else:
+        _write_values(writer, file)
+    writer.add_file_type(file_type(dtype))
+    writer.add_quantization_version(gguf.GGML_QUANT_VERSION)
+
+
+def _write_values(writer: gguf.GGUFWriter, file: ModelFile) -> None:
+    """Write metadata that is in no GGUF file yet, in the types that llama.cpp reads."""
+    kinds = gguf.GGUFValueType
+    arrays = {"b": kinds.BOOL, "f": kinds.FLOAT32, "i": kinds.INT32}
+    scalars = {bool: kinds.BOOL, float: kinds.FLOAT32, int: kinds.UINT32, str: kinds.STRING}
+    for key, value in file.metadata.items():
+        if key in REPLACED:
+            continue
+        if isinstance(value, np.ndarray):
+            writer.add_key_value(key, value.tolist(), kinds.ARRAY, arrays[value.dtype.kind])
+        elif isinstance(value, list):
+            if value:  # the package cannot write an empty array
+                writer.add_key_value(key, value, kinds.ARRAY, kinds.STRING)
+        else:
+            writer.add_key_value(key, value, scalars[type(value)])
+
+
+def _copy_fields(writer: gguf.GGUFWriter, file: GGUFFile) -> None:
+    """Copy metadata with the types that it has."""
     for key, field in gguf.GGUFReader(file.path).fields.items():
         if key in REPLACED or key.startswith("GGUF."):
             continue
@@ -113,8 +140,6 @@ def _describe(writer: gguf.GGUFWriter, file: GGUFFile, dtype: DType) -> None:
             writer.add_key_value(key, value, field.types[0], field.types[-1])
     if file.alignment != gguf.GGUF_DEFAULT_ALIGNMENT:
         writer.add_custom_alignment(file.alignment)
-    writer.add_file_type(file_type(dtype))
-    writer.add_quantization_version(gguf.GGML_QUANT_VERSION)
 
 
 def _value(field: gguf.ReaderField) -> Any:
@@ -148,7 +173,7 @@ def _announce(writer: gguf.GGUFWriter, choice: Choice) -> None:
     )
 
 
-def check_source(file: GGUFFile, *, requantize: bool) -> None:
+def check_source(file: ModelFile, *, requantize: bool) -> None:
     """Raise FormatError for a part of a model, and for one that was quantised before."""
     parts = file.metadata.get("split.count", 1)
     if isinstance(parts, int) and parts > 1:
