@@ -296,7 +296,7 @@ def test_prepared_batcher_plans_nothing_whatever_comes(seed: int, model: Languag
         pass
     plans = batcher.runner.plans
 
-    for _ in range(100):
+    for _ in range(300):
         if chance.random() < 0.4:
             ids = prompt(chance.randint(0, 9), chance.randint(1, CONTEXT // 2))
             batcher.add(text(ids, chance.randint(1, 60)))

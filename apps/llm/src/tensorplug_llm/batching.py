@@ -150,7 +150,7 @@ class Batcher:
         context: int | None = None,
         kv: DType | None = None,
         on_failure: str = "raise",
-        slowdown: float = 2.0,
+        slowdown: float = 1.75,
         pause: float = 0.0,
     ) -> None:
         """Run up to `most` texts at once in a cache of `pages`. Raises OutOfMemory.

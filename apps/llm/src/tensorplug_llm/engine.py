@@ -73,7 +73,7 @@ class Engine(Resource):
         queue: int = 1024,
         kv: DType | None = None,
         on_failure: str = "raise",
-        slowdown: float = 2.0,
+        slowdown: float = 1.75,
         pause: float = 0.0,
         threaded: bool = True,
     ) -> None:

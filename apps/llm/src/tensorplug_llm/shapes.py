@@ -11,7 +11,7 @@ BATCHES = (8, 16, 32, 48, 64, 96, 128, 192, 256, 384, 512)
 """Tokens of prompts of a pass that reads nothing else."""
 ONE_TEXT = (8, *(n << e for e in range(2, 5) for n in range(4, 8)), *BATCHES[6:])
 """The same where there is one text: more sizes for short prompts, as there are fewer shapes."""
-MIXED = (4, 8, 16, 32, 64, 128, 256, 512)
+MIXED = (2, 4, 8, 16, 32, 64, 128, 256, 512)
 """Tokens of prompts of a pass that reads single tokens too."""
 FEW = 8
 """Single tokens of such a pass: 1, this many, or as many as there can be."""
