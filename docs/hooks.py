@@ -36,6 +36,8 @@ def on_files(files: Files, config: Any) -> Files:
 def on_page_markdown(markdown: str, *, page: Any, files: Files, **_: Any) -> str:
     """Let links to files of the checkout lead to their places on the site."""
     here = _source(page.file.src_uri)
+    if here.startswith("examples/"):
+        markdown = _with_programs(markdown, ROOT / posixpath.dirname(here))
 
     def lead(link: re.Match[str]) -> str:
         before, target, anchor, after = link[1], link[2], link[3] or "", link[4]
@@ -46,6 +48,32 @@ def on_page_markdown(markdown: str, *, page: Any, files: Files, **_: Any) -> str
         return f"{before}{relative}{anchor}{after}"
 
     return LINK.sub(lead, markdown)
+
+
+COMMAND = re.compile(r"^```console\npython (\S+)", re.MULTILINE)
+ROW = re.compile(r"^\| `(\w+\.\w+)` \|", re.MULTILINE)
+
+
+def _with_programs(markdown: str, folder: Path) -> str:
+    """A page of examples with the text of each program.
+
+    It stands before the command that runs it, or at the end of a page that lists files in a table.
+    """
+
+    def text(path: Path) -> str:
+        language = {".py": "python", ".sh": "sh"}.get(path.suffix, "c")
+        program = path.read_text(encoding="utf-8")
+        return f'```{language} title="{path.relative_to(folder)}"\n{program}```\n\n'
+
+    def shown(command: re.Match[str]) -> str:
+        program = folder / command[1]
+        if program.parent == folder:
+            return text(program) + command[0]
+        parts = sorted(path for path in program.parent.rglob("*") if path.suffix in (".py", ".k"))
+        return "".join(map(text, parts)) + command[0]
+
+    listed = "".join(f"\n## {name}\n\n{text(folder / name)}" for name in ROW.findall(markdown))
+    return COMMAND.sub(shown, markdown) + listed
 
 
 def _source(uri: str) -> str:

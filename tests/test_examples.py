@@ -2,6 +2,8 @@
 
 import os
 import re
+import secrets
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -14,12 +16,17 @@ from tensorplug_llm import find_model
 FOLDER = Path(__file__).parents[1] / "examples"
 PAGE = (FOLDER / "README.md").read_text(encoding="utf-8")
 EXAMPLES = re.findall(r"```console\npython (.*?)\n```\n\n```text\n(.*?)```", PAGE, re.DOTALL)
+NOTES = {
+    "bread.txt": "Bread is baked from flour, water and salt.\n\nA bicycle has two wheels.",
+    "sky.txt": "The sun is a star, and planets go around it.\n\nRain falls from clouds.",
+}
 SAID = {"chat.py": "What is the capital of France?\n\n"}
 PROGRAMS = sorted(
     str(path.relative_to(FOLDER))
     for path in FOLDER.rglob("*.py")
     if "llm-clients" not in path.parts
 )
+RAY_TOKEN = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
 HAS_OPENCL = any(device.name == "opencl:0" for device in tp.devices())
 
 
@@ -35,14 +42,19 @@ def pattern(printed: str) -> str:
 
 @pytest.mark.parametrize(("command", "printed"), EXAMPLES, ids=[c for c, _ in EXAMPLES])
 def test_example_prints_what_its_page_says(command: str, printed: str, tmp_path: Path) -> None:
-    name, *arguments = command.split()
+    name, *arguments = shlex.split(command)
+    if name == "two_machines.py":
+        pytest.importorskip("ray")
+    (tmp_path / "notes").mkdir()
+    for note, text in NOTES.items():
+        (tmp_path / "notes" / note).write_text(text, encoding="utf-8")
     (tmp_path / "other.gguf").symlink_to(find_model("smollm2-135m"))
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
 
     done = subprocess.run(
         [sys.executable, str(FOLDER / name), *arguments],
         cwd=tmp_path,
-        env={**os.environ, "PATH": path},
+        env={**RAY_TOKEN, **os.environ, "PATH": path},
         input=SAID.get(name, ""),
         capture_output=True,
         text=True,
