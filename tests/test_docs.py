@@ -1,14 +1,21 @@
 """The documents are true: programs run and print what the page says, and links exist."""
 
+import datetime
 import pkgutil
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 import tensorplug
+from tensorplug.ops.table import OPS
+from tensorplug_testing.check import Outcome
+from tensorplug_testing.cli.certificate import Certificate
+from tensorplug_testing.run import Run
+from tensorplug_testing.tiers import all_cases
 
 ROOT = Path(__file__).parents[1]
 FOLDERS = (
@@ -162,13 +169,38 @@ def test_figures_of_the_readme_are_those_of_the_measurements() -> None:
 
 
 def test_counts_of_cases_in_the_readme_are_true() -> None:
-    from tensorplug.ops.table import OPS
-    from tensorplug_testing.tiers import all_cases
-
     ours = [op for op in OPS.values() if not op.is_view and "." not in op.name]
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     assert f"the {len(ours)} ops that compute" in readme
     assert len(list(all_cases())) > 11_000
+
+
+CERTIFIED = re.findall(
+    r"^(\| `(\S+)` \| (.+?) \| (.+?) \| (\d+) passed, (\d+) failed, (\d+) refused "
+    r"\(tier (\w+), seed (\d+)\) \| (\d+) of \d+ \| ([\d-]+) \|)$",
+    (ROOT / "docs" / "compatibility.md").read_text(encoding="utf-8"),
+    re.MULTILINE,
+)
+
+
+def test_own_backends_are_in_the_table_of_certified_ones() -> None:
+    assert {"cpu", "cpu@tensorplug-cpu"} <= {spec for _, spec, *_ in CERTIFIED}
+
+
+@pytest.mark.parametrize("cells", CERTIFIED, ids=[row[1] for row in CERTIFIED])
+def test_row_of_a_certified_backend_is_one_that_certify_writes(cells: tuple[str, ...]) -> None:
+    row, spec, origin, hardware, passed, failed, refused, tier, seed, ops, date = cells
+    names = [name for name, op in OPS.items() if not op.is_view][: int(ops)]
+    done = [Outcome("", names[i % len(names)], "passed", "", 0, 0.0) for i in range(int(passed))]
+    done += [Outcome("", "", "refused", "", 0, 0.0)] * int(refused)
+    with tensorplug.open("cpu") as stream:
+        info = replace(stream.device.info, description=hardware)
+
+    written = Certificate(Run(spec, tier, int(seed), tuple(done)), spec, info, origin).row()
+
+    assert int(failed) == 0
+    assert written.rpartition(" | ")[0] == row.rpartition(" | ")[0]
+    assert datetime.date.fromisoformat(date) <= datetime.datetime.now(datetime.UTC).date()
 
 
 def test_readme_is_short() -> None:

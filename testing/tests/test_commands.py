@@ -182,6 +182,14 @@ def test_support_prints_a_column_for_each_device(run):
     assert [row.split("`")[1] for row in rows] == list(tp.OPS)
 
 
+def test_support_gives_every_answer_as_json(run):
+    _, out, _ = run("support", "--device", "cpu@tensorplug-cpu", "--json")
+
+    (told,) = json.loads(out)
+    assert told["summary"]["device"] == "cpu:0"
+    assert told["summary"]["supported"] > 11_000
+
+
 def test_support_needs_a_device(run):
     status, _, err = run("support")
 

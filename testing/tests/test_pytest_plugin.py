@@ -1,6 +1,7 @@
 """The pytest plugin with other plugins, and in projects that have options of the same name."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -116,3 +117,19 @@ def test_suites_run_without_the_plugins_and_options_of_the_user(monkeypatch):
 
     assert {outcome.verdict for outcome in outcomes} <= {"passed", "refused"}
     assert os.environ["PYTEST_ADDOPTS"] == "--no-such-option"
+
+
+PAGE = Path(__file__).parents[2] / "docs" / "pytest.md"
+
+
+@pytest.mark.skipif(not PAGE.exists(), reason="the documents are not here")
+def test_classes_of_the_page_are_collected_and_pass(tmp_path):
+    whole, part = re.findall(r"```py\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+    (tmp_path / "test_whole.py").write_text(whole)
+    (tmp_path / "test_part.py").write_text(part)
+
+    status, said = run_pytest(tmp_path, "--tier", "smoke", "test_whole.py", "-k", "case and sqr-")
+    assert status == 0, said
+
+    status, said = run_pytest(tmp_path, "test_part.py")
+    assert status == 0, said

@@ -36,6 +36,14 @@ def test_bench_reports_medians_of_as_many_runs_as_asked_for(model: LanguageModel
     assert min(report.load_s, report.plan_s, report.first_token_s) > 0
 
 
+def test_bench_tells_how_many_runs_are_done(model: LanguageModel) -> None:
+    told = []
+
+    bench(model, prompt_tokens=5, tokens=2, repeat=2, progress=lambda *done: told.append(done))
+
+    assert told == [(i, 6) for i in range(1, 7)]
+
+
 def test_bench_prints_what_it_found(model: LanguageModel) -> None:
     lines = str(bench(model, prompt_tokens=5, tokens=2, repeat=1)).splitlines()
 

@@ -2,6 +2,7 @@
 
 import math
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -61,19 +62,33 @@ def _spread(series: tuple[float, ...]) -> str:
 
 
 def bench(
-    model: LanguageModel, *, prompt_tokens: int = 512, tokens: int = 128, repeat: int = 5
+    model: LanguageModel,
+    *,
+    prompt_tokens: int = 512,
+    tokens: int = 128,
+    repeat: int = 5,
+    progress: Callable[[int, int], None] | None = None,
 ) -> BenchReport:
-    """Measure one text at a time; each series follows an untimed run. Raises OptionError."""
+    """Measure one text at a time; each series follows an untimed run. Raises OptionError.
+
+    `progress` is called after each run with the number of runs that are done, and of all.
+    """
     for name, value in (("prompt tokens", prompt_tokens), ("tokens", tokens), ("repeat", repeat)):
         if value < 1:
             raise OptionError(f"bench: {name} is {value}; give a number of at least 1")
     needed = max(prompt_tokens + 1, WARM_UP + tokens + 1)
     context = max(needed, min(model.hparams.context, 512))
     with Engine(model, context=context, rows=context, texts=1, threaded=False) as engine:
-        first_token = _prefill(engine, prompt_tokens, 0)
-        prefill = tuple(_prefill(engine, prompt_tokens, i + 1) for i in range(repeat))
-        _decode(engine, tokens, 0)
-        decode = tuple(_decode(engine, tokens, i + 1) for i in range(repeat))
+        runs = 2 * (repeat + 1)
+        seconds = []
+        for done in range(runs):
+            series, number = divmod(done, repeat + 1)
+            timed, count = ((_prefill, prompt_tokens), (_decode, tokens))[series]
+            seconds.append(timed(engine, count, number))
+            if progress is not None:
+                progress(done + 1, runs)
+        first_token, *prefill = seconds[: repeat + 1]
+        _, *decode = seconds[repeat + 1 :]
         return BenchReport(
             model=model.file.path.name,
             device=device_names(model),

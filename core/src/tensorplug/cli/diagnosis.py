@@ -1,5 +1,6 @@
 """`Diagnosis`: the report of `tensorplug doctor`."""
 
+import sys
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -67,7 +68,11 @@ def diagnose(registry: Registry, timeout: float) -> Diagnosis:
     `timeout` is the time limit in seconds for each candidate.
     """
     report = registry.scan()
-    probes = [probe(candidate, timeout, work=True) for candidate in report.candidates]
+    probes = []
+    for candidate in report.candidates:
+        if sys.stderr.isatty():  # a driver may take the whole time limit
+            typer.echo(f"probing {candidate.distribution}: {candidate.name}", err=True)
+        probes.append(probe(candidate, timeout, work=True))
     settled = settle([p.candidate for p in probes])
     return Diagnosis(
         replace(report, candidates=tuple(settled)),

@@ -113,9 +113,12 @@ def support(
     device: Annotated[
         list[str], typer.Option("--device", help="A column of the table; repeat for more.")
     ],
+    json: Json = False,
     traceback: Traceback = False,
 ) -> None:
     """Print a Markdown table of the types that devices support for each op."""
     with plain_errors(traceback):
         everything = Choice(tier="full")
-        typer.echo(as_markdown([support_of(spec, everything) for spec in device]))
+        found = [support_of(spec, everything) for spec in device]
+        text = json_text.dumps([column.to_json() for column in found]) if json else None
+        typer.echo(text or as_markdown(found))

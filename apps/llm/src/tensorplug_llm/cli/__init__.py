@@ -80,8 +80,14 @@ def bench(
     """Measure how fast a model reads prompts and generates text."""
     from tensorplug_llm.bench import bench as measure  # noqa: PLC0415 - only this command's
 
-    with reporting(traceback=output.traceback), loaded(model, loading) as found:
-        report = measure(found, prompt_tokens=prompt_tokens, tokens=tokens, repeat=repeat)
+    with (
+        reporting(traceback=output.traceback),
+        loaded(model, loading) as found,
+        progress_bar("runs", "") as bar,
+    ):
+        report = measure(
+            found, prompt_tokens=prompt_tokens, tokens=tokens, repeat=repeat, progress=bar
+        )
         typer.echo(jsons.dumps(asdict(report)) if output.json else report)
 
 
