@@ -9,8 +9,8 @@ namespace {
 constexpr int GROUPS8 = 8; // of a unit
 template <int TYPE> constexpr int64_t UNIT_SIZE = Block<TYPE>::SIZE * (GROUPS8 / Block<TYPE>::GROUPS);
 
-// 256 values of a row of x, rounded: codes; what is taken off the sums of each group, by fours of codes; and for each
-// part of w its scale and its scaled sum.
+// 256 values of a row of x, rounded to eight bits. `shifts`: w's codes are stored without a sign, so each sum of four
+// products is too large by this. Then, for each part of w, the scale and the scaled sum of x.
 struct alignas(64) Unit8 {
     int8_t codes[GROUPS8 * GROUP];
     int32_t shifts[GROUPS8 * 8];
@@ -119,8 +119,8 @@ template <int TYPE> inline vi stored_groups(const byte *unit, int g, int groups 
     return _mm512_inserti64x4(_mm512_castsi256_si512(stored_codes<TYPE>(a, g)), stored_codes<TYPE>(b, g + 1), 1);
 }
 
-// Of types with the nibbles of two groups in 32 bytes, a vector of the low ones of 64 bytes has groups 0 and 2 of four,
-// one of the high ones 1 and 3. In this order products with a row of x take them, which has its groups in it too.
+// q4_K and q5_K keep the nibbles of two groups in 32 bytes. So the low nibbles of 64 bytes are groups 0 and 2 of four,
+// the high ones are groups 1 and 3. Products take groups in this order, and x is stored in it.
 template <int TYPE> constexpr bool APART = TYPE == Q4_K || TYPE == Q5_K;
 template <int TYPE> constexpr int place_of(int g) { return APART<TYPE> && (g % 4 == 1 || g % 4 == 2) ? g ^ 3 : g; }
 

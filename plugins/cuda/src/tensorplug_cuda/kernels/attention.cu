@@ -1,7 +1,7 @@
 // Attention on warps, in f32; places and ends of rows are those of the shared text.
 
 //: attend
-// WARPS warps take ROWS rows, EACH of them alike, and a tile of positions, one for each lane. Keys and
+// WARPS warps take ROWS rows, each warp EACH of them, and a tile of positions, one for each lane. Keys and
 // values go through local memory DEPTH elements at a time; a lane has every 32nd value of a result.
 #define WARPS 4
 #define EACH (ROWS / WARPS)
@@ -38,6 +38,7 @@ KERNEL_HEAD {
     VALUEWISE y[r][c] = 0.0f;
   }
   for (int first = start; first < stop; first += 32) {
+    // What masks add. Positions that no row sees are left out.
     float scores[EACH], added[EACH];
     int visible = 0;
     ROWWISE {
@@ -54,6 +55,7 @@ KERNEL_HEAD {
       visible |= added[r] != MINUS_INFINITY;
     }
     if (!__syncthreads_or(visible)) continue;
+    // Scores: products of queries and keys.
     for (int d = 0; d < DK; d += DEPTH) {
       KEEP(K_ELEMENT, k, DK)
       const int depth = DEPTH < DK - d ? DEPTH : DK - d;
@@ -62,6 +64,7 @@ KERNEL_HEAD {
         ROWWISE scores[r] += q[warp * EACH + r][d + e] * key;
       }
     }
+    // The running maximum and sum; results shrink where the maximum has grown.
     ROWWISE {
       float score = scores[r];
       if (p.softcap != 0.0f) score = p.softcap * tanh(score);
@@ -76,6 +79,7 @@ KERNEL_HEAD {
       VALUEWISE y[r][c] *= shrink;
       powers[warp * EACH + r][lane] = power;
     }
+    // Powers times values.
     _Pragma("unroll") for (int d = 0; d < DV; d += DEPTH) {
       KEEP(V_ELEMENT, v, DV)
       for (int i = 0; i < 32; i++) {

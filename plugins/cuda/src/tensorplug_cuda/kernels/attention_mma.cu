@@ -2,8 +2,8 @@
 // registers; SIDES warps have the same rows, and each a part of the values.
 
 //: mma_attend
-// What is finite stays so, times a slope with LOG2_E in it too: a row with nothing but the lowest number
-// in its mask has the mean of all values.
+// slope * mask, never less than LOWEST where the mask is finite: a row whose mask is the lowest number
+// everywhere has the mean of all values.
 DEVICE float added(float slope, float mask) {
   const float value = slope * mask;
   return value < LOWEST && mask >= LOWEST ? LOWEST : value;
@@ -98,14 +98,18 @@ KERNEL_HEAD {
 #define EXPECT_MASK(at)
 #define ADDED_TO(r, at) 0.0f
 #endif
+  // Tiles that no row sees are left out. Keys of the first tile are fetched before the loop, those of the
+  // next tile while values are multiplied.
   int first = start;
   while (!__syncthreads_or(VISIBLE(first))) first += AT_ONCE;
   if (first < stop) KEEP(k, K_ELEMENT, ks, first, DK, k_quads)
   while (first < stop) {
+    // Keys are there; values are fetched while scores are computed.
     COPIED;
     LOCAL_BARRIER;
     KEEP(v, V_ELEMENT, vs, first, DV, v_quads)
     EXPECT_MASK(first + AT_ONCE);
+    // Scores: products of queries and keys.
     float scores[AT_ONCE / 8][4];
     SCOREWISE UNROLLED for (int i = 0; i < 4; i++) scores[n][i] = 0.0f;
     UNROLLED for (int e = 0; e < WK; e += 16) {
@@ -118,7 +122,7 @@ KERNEL_HEAD {
         multiply(scores[n + 1], a, b + 2);
       }
     }
-    // From here on scores are powers of two.
+    // Scores are multiplied by LOG2_E, so that their powers are powers of two.
     SCOREWISE UNROLLED for (int i = 0; i < 4; i++) {
       const int at = first + 8 * n + 2 * low + i % 2, r = i / 2;
       float score = scores[n][i] * unit[r];
@@ -127,6 +131,7 @@ KERNEL_HEAD {
 #endif
       scores[n][i] = at < stop ? score * LOG2_E + ADDED_TO(r, at) : MINUS_INFINITY;
     }
+    // The running maximum and sum; results shrink where the maximum has grown.
     UNROLLED for (int r = 0; r < 2; r++) {
       // A maximum without NaN will do: the sum has it.
       float most = top[r], sum = 0.0f;
@@ -143,10 +148,12 @@ KERNEL_HEAD {
       UNROLLED for (int c = 0; c < 2 * MINE; c++)
         UNROLLED for (int i = 2 * r; i < 2 * r + 2; i++) y[c][i] *= shrink;
     }
+    // Values are there; the next keys are fetched.
     first += AT_ONCE;
     COPIED;
     while (!__syncthreads_or(VISIBLE(first))) first += AT_ONCE;
     if (first < stop) KEEP(k, K_ELEMENT, ks, first, DK, k_quads)
+    // Powers times values.
     UNROLLED for (int k = 0; k < AT_ONCE / 16; k++) {
       uint a[4];
       UNROLLED for (int i = 0; i < 4; i++)
@@ -160,7 +167,7 @@ KERNEL_HEAD {
     }
   }
   UNROLLED for (int r = 0; r < 2; r++) {
-    // Back to what others count in.
+    // The maximum without LOG2_E, as `attend_join` expects it.
     const float most = top[r] / LOG2_E;
     float sum = total[r];
     sum += __shfl_xor_sync(WHOLE_WARP, sum, 1);

@@ -83,7 +83,7 @@ def _program(made: Few, facts: Facts) -> Program:
     if not _is_bytewise(w, facts):
         return Program((_by_columns(WARP_PRODUCT, made, x, ITEMS // 32, {}),))
     codes, lanes = _codes(x), _lanes(w.ne[0])
-    multiplied = _by_columns(MATVEC, made, codes, ITEMS // lanes, {"LANES": lanes})
+    multiplied = _by_columns(MATVEC, made, codes, ITEMS // lanes, {"PER_ROW": lanes})
     return Program((_rounded(x, codes, facts), multiplied), scratch=codes.nbytes)
 
 

@@ -1,4 +1,4 @@
-// Products with few columns of x, by which weights of blocks go through once: LANES items of a warp
+// Products with few columns of x, by which weights of blocks go through once: PER_ROW items of a warp
 // for each row of w. Columns are rounded to bytes with a scale for each 32 of them, so that four
 // products are one instruction.
 
@@ -51,7 +51,7 @@ DEVICE float dot(const int* q, const float* s, const float* o, const uchar* code
 }
 
 KERNEL_HEAD {
-  const int lane = ITEM_X % LANES, i0 = (GROUP_X * LOCAL_X + ITEM_X) / LANES;
+  const int lane = ITEM_X % PER_ROW, i0 = (GROUP_X * LOCAL_X + ITEM_X) / PER_ROW;
   // Items of rows beyond the last help to exchange sums.
   const int row = i0 < p.w.ne[1] ? i0 : p.w.ne[1] - 1;
   PLACE_COLUMNS
@@ -71,9 +71,9 @@ KERNEL_HEAD {
     } \
   }
   const int parts = p.w.ne[0] / 32;
-  for (int at = lane; at < parts; at += LANES) {
+  for (int at = lane; at < parts; at += PER_ROW) {
     ADD_PART(w, sums)
     WITH_GATE(ADD_PART(w2, sums2))
   }
-  FINISH(LANES)
+  FINISH(PER_ROW)
 }

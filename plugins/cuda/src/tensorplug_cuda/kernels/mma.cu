@@ -79,7 +79,7 @@ KERNEL_HEAD {
 }
 
 //: mma_experts
-// Tiles of rows that have one expert: 0 where there is none.
+// Tiles of rows that have one expert; those without rows have 0 columns.
 KERNEL_HEAD {
   __shared__ int numbers[WIDTH];
   const int4 tile = *(const int4*)ROW(tiles, GROUP_Y, 0, 0);

@@ -23,6 +23,7 @@
   for (int j = 0; j < WIDTH / 16; j++) \
     for (int i = 0; i < 4; i++) sums[j][i] = 0.0f; \
   for (int start = 0; start < depth; start += DEPTH) { \
+    /* DEPTH elements of both sides. */ \
     const int k = start + across, inside = k < depth; \
     for (int i = down; i < SIDE; i += 16) { \
       float value = 0.0f; \
@@ -35,6 +36,7 @@
       xs[across][j] = value; \
     } \
     LOCAL_BARRIER; \
+    /* Their products. */ \
     for (int l = 0; l < DEPTH; l++) { \
       float a[4]; \
       for (int i = 0; i < 4; i++) a[i] = ws[l][across + 16 * i]; \
@@ -162,7 +164,7 @@ KERNEL_HEAD {
 }
 
 //: expert_tiles
-// Tiles of rows that have one expert: 0 where there is none.
+// Tiles of rows that have one expert; those without rows have 0 columns.
 KERNEL_HEAD {
   LOCAL int numbers[WIDTH];
   const int4 tile = *(const int4*)ROW(tiles, GROUP_Y, 0, 0);

@@ -10,6 +10,7 @@ KERNEL_HEAD {
   float scores[KEPT];
   ulong keys[KEPT];
   float top = MINUS_INFINITY, total = 0.0f;
+  // Scores of all experts, as probabilities or by a function of each.
   EACH {
     scores[j] = EXPERT(j) < n ? p.sharpness * load_logits(AT(logits, EXPERT(j), token, 0, 0)) : MINUS_INFINITY;
     top = larger(top, scores[j]);
@@ -28,6 +29,7 @@ KERNEL_HEAD {
 #ifdef ROOTED
   EACH scores[j] = sqrt(scores[j]);
 #endif
+  // Keys in the order of ranks: a bias counts for the choice and not for the weight.
   EACH {
     float rank = scores[j];
 #ifdef bias_bytes
@@ -54,6 +56,7 @@ KERNEL_HEAD {
     if (ITEM_X == choice) weight = score;
     if (ITEM_X == 0) *(int*)AT(ids, choice, token, 0, 0) = expert;
   }
+  // Weights of the chosen experts: a softmax of them only, or shares of their sum.
   const int chosen = ITEM_X < p.ids.ne[0];
 #if defined(LATE)
   weight = chosen ? p.late * weight : MINUS_INFINITY;

@@ -39,18 +39,18 @@ DEVICE float4 eight_bits(GLOBAL const uchar* block, int i) {
 #define V_READY true
 #endif
 // Up to four elements one by one, zeros beyond the last.
-#define EACH_OF_FOUR(ELEMENT, row, e, size) \
+#define UP_TO_FOUR(ELEMENT, row, e, size) \
   float4((e) < (size) ? ELEMENT(row, (e)) : 0.0f, (e) + 1 < (size) ? ELEMENT(row, (e) + 1) : 0.0f, \
          (e) + 2 < (size) ? ELEMENT(row, (e) + 2) : 0.0f, (e) + 3 < (size) ? ELEMENT(row, (e) + 3) : 0.0f)
 #ifdef K_FOUR
-#define KEY(row, e) (k_ready && (e) + 4 <= DK ? K_FOUR(row, e) : EACH_OF_FOUR(K_ELEMENT, row, e, DK))
+#define KEY(row, e) (k_ready && (e) + 4 <= DK ? K_FOUR(row, e) : UP_TO_FOUR(K_ELEMENT, row, e, DK))
 #else
-#define KEY(row, e) EACH_OF_FOUR(K_ELEMENT, row, e, DK)
+#define KEY(row, e) UP_TO_FOUR(K_ELEMENT, row, e, DK)
 #endif
 #ifdef V_FOUR
-#define VALUE(row, e) (v_ready && (e) + 4 <= DV ? V_FOUR(row, e) : EACH_OF_FOUR(V_ELEMENT, row, e, DV))
+#define VALUE(row, e) (v_ready && (e) + 4 <= DV ? V_FOUR(row, e) : UP_TO_FOUR(V_ELEMENT, row, e, DV))
 #else
-#define VALUE(row, e) EACH_OF_FOUR(V_ELEMENT, row, e, DV)
+#define VALUE(row, e) UP_TO_FOUR(V_ELEMENT, row, e, DV)
 #endif
 
 KERNEL_HEAD {
@@ -75,10 +75,11 @@ KERNEL_HEAD {
     UNROLLED for (int c = 0; c < KEYS; c++) {
       const int e = 128 * c + 4 * lane;
 #define Q_ELEMENT(row, i) (p.scale * load_q((row) + (i) * p.q.nb[0]))
-      q[r][c] = EACH_OF_FOUR(Q_ELEMENT, from, e, DK);
+      q[r][c] = UP_TO_FOUR(Q_ELEMENT, from, e, DK);
     }
   }
   for (int first = start + simdgroup * AT_ONCE; first < stop; first += SIMDGROUPS * AT_ONCE) {
+    // Masks, and scores of the positions that a row sees: products of queries and keys.
     float scores[ROWS][AT_ONCE];
     bool visible[AT_ONCE];
     UNROLLED for (int i = 0; i < AT_ONCE; i++) {
@@ -99,6 +100,7 @@ KERNEL_HEAD {
         scores[r][i] += CAPPED(score);
       }
     }
+    // The running maximum and sum; results shrink where the maximum has grown.
     UNROLLED for (int r = 0; r < ROWS; r++) {
       // A maximum without NaN will do: the sum has it.
       float most = top[r];
@@ -112,6 +114,7 @@ KERNEL_HEAD {
       }
       UNROLLED for (int c = 0; c < VALUES; c++) y[r][c] *= shrink;
     }
+    // Powers times values.
     UNROLLED for (int i = 0; i < AT_ONCE; i++) {
       if (!visible[i]) continue;
       GLOBAL const uchar* row = ROW(v, first + i, kv_head, kv_batch);
@@ -121,6 +124,7 @@ KERNEL_HEAD {
       }
     }
   }
+  // The simdgroups' results are added, each shrunk to the largest maximum.
   UNROLLED for (int r = 0; r < ROWS; r++) {
     if (lane == 0) {
       tops[simdgroup][r] = top[r];
@@ -197,6 +201,7 @@ KERNEL_HEAD {
     total[r] = 0.0f;
   }
   for (int first = start; first < stop; first += 32) {
+    // What masks add. Positions that no row of the group sees are left out.
     float added[8];
     bool visible = false;
     ROWWISE {
@@ -210,6 +215,7 @@ KERNEL_HEAD {
     int all = 0;
     for (int s = 0; s < SIMDGROUPS; s++) all |= seen[s];
     if (!all) continue;
+    // Scores: products of queries and keys.
     simdgroup_float8x8 scores[4];
     UNROLLED for (int b = 0; b < 4; b++) scores[b] = make_filled_simdgroup_matrix<float, 8, 8>(0.0f);
     for (int d = 0; d < WIDTH; d += DEPTH) {
@@ -225,6 +231,7 @@ KERNEL_HEAD {
     }
     UNROLLED for (int b = 0; b < 4; b++) simdgroup_store(scores[b], mine + 8 * b, 32);
     simdgroup_barrier(mem_flags::mem_threadgroup);
+    // The running maximum and sum; powers in the place of scores, and by how much results shrink.
     ROWWISE {
       const float score = CAPPED(mine[32 * r + lane]) + added[r];
       // A maximum without NaN will do: the sum has it.
@@ -236,6 +243,7 @@ KERNEL_HEAD {
       if (lane == 0) diagonal[9 * r] = shrink;
     }
     simdgroup_barrier(mem_flags::mem_threadgroup);
+    // Results shrink by a product with a diagonal matrix; then powers times values.
     simdgroup_float8x8 less, share[4];
     simdgroup_load(less, diagonal, 8);
     UNROLLED for (int b = 0; b < 4; b++) simdgroup_load(share[b], mine + 8 * b, 32);

@@ -1,11 +1,12 @@
-// Attention on processors; elements and slopes are those of the shared text.
+// Attention on processors. LOWEST and slope_of are those of the shared texts.
 
 //: attend_row
 // One item takes ROWS rows that share keys, and 16 positions at a time, so each key is loaded once.
 
 #define KEYS ((DK + 15) / 16)
 #define VALUES ((DV + 15) / 16)
-// Sums stay in registers only where the loops over them are unrolled.
+// Sums stay in registers only where the loops over them are unrolled; VALUES times ROWS vectors of
+// results are too many for that.
 #define ROWWISE _Pragma("unroll") for (int r = 0; r < ROWS; r++)
 #define KEYWISE _Pragma("unroll") for (int c = 0; c < KEYS; c++)
 #define VALUEWISE for (int c = 0; c < VALUES; c++)
@@ -107,6 +108,7 @@ KERNEL_HEAD {
     VALUEWISE y[r][c] = 0.0f;
   }
   for (int first = start; first < stop; first += 16) {
+    // The masks of 16 positions. Positions that no row sees are left out.
     const int count = min(16, stop - first);
     float16 added[ROWS];
 #ifdef mask_bytes
@@ -126,6 +128,7 @@ KERNEL_HEAD {
     for (int i = 0; i < 16; i++) t[i] = i < count ? 0.0f : -INFINITY;
     ROWWISE added[r] = vload16(0, t);
 #endif
+    // Scores: products of queries and keys.
     float scores[ROWS][16];
     for (int i = 0; i < 16; i++)
       ROWWISE scores[r][i] = 0.0f;
@@ -140,6 +143,7 @@ KERNEL_HEAD {
       }
       ROWWISE scores[r][i] = sum_of_lanes(sums[r]);
     }
+    // The running maximum and sum; powers in the place of scores.
     ROWWISE {
       float16 score = vload16(0, scores[r]);
       if (p.softcap != 0.0f) score = p.softcap * tanh(score);
@@ -153,6 +157,7 @@ KERNEL_HEAD {
       top[r] = larger;
       vstore16(powers[r], 0, scores[r]);
     }
+    // Powers times values, 16 values of all positions at a time.
     GLOBAL const uchar* values = ROW(v, first, kv_head, kv_batch);
     VALUEWISE {
       float16 sums[ROWS];
@@ -164,6 +169,7 @@ KERNEL_HEAD {
       ROWWISE y[r][c] = sums[r];
     }
   }
+  // Divided by the sum, or left for `attend_join` where positions are split.
   ROWWISE {
     if (tile * ROWS + r >= rows) return;
     float factor = 1.0f;

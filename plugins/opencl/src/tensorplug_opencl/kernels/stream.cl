@@ -8,7 +8,7 @@
 // how the codes of a unit lie (`words`): GROUP neighbouring elements in the low halves of the bytes
 // and the next GROUP in the high ones (NIBBLES), or in bytes of two vectors of words. SCALES (and
 // MINIMA) are those of the words, for low codes and high ones. SUMS multiplies the sums of `x` that
-// minima meet; without minima, it is what all codes are moved by.
+// minima are multiplied with; without minima it is what is taken off all codes, such as 8 of q4_0.
 //
 // With INT8, `x` becomes bytes, and codes meet it as integers.
 
@@ -24,7 +24,7 @@ typedef float16 number16 __attribute__((aligned(4)));
 #define WORDS8(p) *(GLOBAL const word8*)(p)
 #define WORDS16(p) *(GLOBAL const word16*)(p)
 
-#define LANES (uint16)(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15)
+#define NUMBERS_0_TO_15 (uint16)(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15)
 #define FOURS 0x0f0f0f0fu
 #define TWICE(v) (uint16)((v), (v))
 #define SHIFTS(a, b) (uint16)((uint8)(a), (uint8)(b))
@@ -50,7 +50,7 @@ DEVICE float8 halves8(short8 halves) { return vload_half8(0, (const half*)&halve
   (uint16)(WORDS4(PLACE(0, at)), WORDS4(PLACE(1, at)), WORDS4(PLACE(2, at)), WORDS4(PLACE(3, at)))
 #define FIRST(v) (v).s000044448888cccc
 #define SECOND(v) (v).s111155559999dddd
-#define COUNTED(v) (n < 4 ? select((float16)(0.0f), (v), as_int16(LANES) < 4 * n) : (v))
+#define COUNTED(v) (n < 4 ? select((float16)(0.0f), (v), as_int16(NUMBERS_0_TO_15) < 4 * n) : (v))
 #define SCALES(h, i) (h)->d
 typedef struct {
   uint16 start;
@@ -94,7 +94,7 @@ DEVICE void words(bytes b, int n, int j, const head* h, uint16* low, uint16* hig
 #endif
 #define MASK 0x1fu
 // Four bits for each word, each to bit 4 of its byte by a product without carries.
-#define SPREAD(bits, from) (((bits) >> (4 * (LANES & 3u) + (from)) & 15u) * 0x02040810u & ~FOURS)
+#define SPREAD(bits, from) (((bits) >> (4 * (NUMBERS_0_TO_15 & 3u) + (from)) & 15u) * 0x02040810u & ~FOURS)
 DEVICE void words(bytes b, int n, int j, const head* h, uint16* low, uint16* high) {
   const uint16 codes = FROM_EACH(CODES);
   *low = (codes & FOURS) | LOW_FIFTHS(h->start);

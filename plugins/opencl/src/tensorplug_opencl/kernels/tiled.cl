@@ -140,13 +140,13 @@ DEVICE float4 read4(bytes p) {
 #ifdef SUBGROUP
 #pragma OPENCL EXTENSION cl_khr_subgroups : enable
 #define LANE ((int)get_sub_group_local_id())
-#define LANES ((int)get_sub_group_size())
+#define TEAM_SIZE ((int)get_sub_group_size())
 #define TEAM ((int)get_sub_group_id())
 #define TEAMS ((int)get_num_sub_groups())
 #define TEAM_SUM(value) sub_group_reduce_add(value)
 #else
 #define LANE ITEM_X
-#define LANES GROUP_SIZE
+#define TEAM_SIZE GROUP_SIZE
 #define TEAM 0
 #define TEAMS 1
 #define TEAM_SUM(value) GROUP_SUM(value, room)
@@ -212,7 +212,7 @@ KERNEL_HEAD {
       w[r] = W_ROW(min(row + r, n - 1));
       EVERY(c, COLS) sums[r][c] = 0.0f;
     }
-    for (int part = LANE; part < length / PART; part += LANES) {
+    for (int part = LANE; part < length / PART; part += TEAM_SIZE) {
       EVERY(r, ROWS) {
         weights v;
         READ_WEIGHTS(v, w[r], part * PART);
@@ -220,7 +220,7 @@ KERNEL_HEAD {
       }
     }
 #if w_block == 1
-    for (int k = length / PART * PART + LANE; k < length; k += LANES) {
+    for (int k = length / PART * PART + LANE; k < length; k += TEAM_SIZE) {
       EVERY(r, ROWS) {
         EVERY(c, COLS) sums[r][c] += W_AT(w[r], k) * ((GLOBAL const float*)x[c])[k];
       }

@@ -22,12 +22,12 @@ typedef GLOBAL const uchar* bytes;
 #define SECOND16(q) as_uchar16((q).hi)
 #define WORDS16(p) convert_uint16(BYTES16(p))
 #define TIMES(a, b, c) fma((a), (float16)(b), (float16)(c))
-#define LANES (uint16)(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15)
+#define NUMBERS_0_TO_15 (uint16)(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15)
 
 // d * q + m of the codes q in the low four bits of 16 words: looked up where that is one instruction.
 #if defined(__AVX512F__) && defined(__clang__)
 typedef float16 line;
-#define LINE(d, m) TIMES(convert_float16(LANES), d, m)
+#define LINE(d, m) TIMES(convert_float16(NUMBERS_0_TO_15), d, m)
 DEVICE float16 ON_LINE(line l, uint16 q) { return __builtin_ia32_permvarsf512(l, as_int16(q)); }
 #define ON_TABLE(t, q) ON_LINE(convert_float16(vload16(0, t)), q)
 #else
@@ -106,7 +106,7 @@ DEVICE head begin(bytes b) {
 }
 #endif
 // Bit `first` of the fifth bits to bit 4 of the first word, the next to that of the second.
-#define FIFTH(bits, first) (rotate((uint16)(bits), (36u - first) - LANES) & 16u)
+#define FIFTH(bits, first) (rotate((uint16)(bits), (36u - first) - NUMBERS_0_TO_15) & 16u)
 DEVICE void part(bytes b, const head* h, int j, float16* lo, float16* hi) {
   const uint16 q = WORDS16(b + CODES);
   *lo = TIMES(convert_float16(as_int16((q & 15u) | FIFTH(h->fifth, 0))), h->d, h->m);
@@ -249,7 +249,7 @@ DEVICE void part(bytes b, const head* h, int j, float16* lo, float16* hi) {
 #define AT_ONCE 1
 #define SUMS (8 / COLS)
 #endif
-#define UNROLLED (SUMS > 2 * PARTS ? SUMS / (2 * PARTS) : 1)
+#define BLOCKS_AT_ONCE (SUMS > 2 * PARTS ? SUMS / (2 * PARTS) : 1)
 
 // Processors fetch ahead within a page by themselves; what is AHEAD bytes on may be on the next.
 #define AHEAD 2048
@@ -299,11 +299,13 @@ KERNEL_HEAD {
       w[r] = W_ROW(min(row + r * span, last - 1));
       EVERY(c, COLS) EVERY(i, SUMS) sums[r][c][i] = 0.0f;
     }
+    // Whole blocks, several at a time, then one by one.
     int k = 0, block = 0;
-    for (; block + UNROLLED <= blocks; block += UNROLLED) BLOCKS(UNROLLED)
+    for (; block + BLOCKS_AT_ONCE <= blocks; block += BLOCKS_AT_ONCE) BLOCKS(BLOCKS_AT_ONCE)
 #if w_block <= 128
     for (; block < blocks; block++) BLOCKS(1)
 #endif
+    // The sums of lanes, and the elements after the last whole block.
     EVERY(r, AT_ONCE) {
       EVERY(c, COLS) {
         float16 all = sums[r][c][0];
@@ -371,11 +373,13 @@ KERNEL_HEAD {
     bytes w = W_ROW(n0);
     const int count = min(n - n0, 32);
     for (int k0 = 0; k0 < length; k0 += DEPTH) {
+      // Decode a panel: DEPTH elements of 32 rows of w.
       const int depth = min(length - k0, DEPTH);
       for (int half_ = 0; half_ < 32; half_ += 16) {
         const int from = min(half_, count - 1);
         fill(panel + half_, w + from * p.w.nb[1], p.w.nb[1], count - from, k0, depth);
       }
+      // Multiply it by 8 rows of x at a time; results of earlier panels are added.
       for (int m = first; m < last; m += ROWS) {
 #define START(i) \
   GLOBAL const float* x##i = (GLOBAL const float*)X_ROW(min(m + i, columns - 1)) + k0; \
