@@ -10,8 +10,9 @@ from pathlib import Path
 
 from tensorplug import Tensor
 from tensorplug_simt.facts import Facts
-from tensorplug_simt.lowering import SHARED, lower
+from tensorplug_simt.lowering import lower
 from tensorplug_simt.program import Kernel, Program
+from tensorplug_simt.table import PORTABLE
 from tensorplug_testing.cases import build
 from tensorplug_testing.tiers import select
 
@@ -22,13 +23,13 @@ FIRST, LAST = "<!-- map of kernels -->\n", "<!-- end of the map -->\n"
 def mapped() -> str:
     """The map as Markdown: families with their ops, and the sections of texts that they launch."""
     ops, kernels = defaultdict(set), defaultdict(set)
-    for op, lowering in SHARED.items():
+    for op, lowering in PORTABLE.ops.items():
         ops[lowering.__module__].add(op)
     for module in ops:  # kernels that only other cases launch than those of the smoke tier
         kernels[module] |= {v for v in vars(sys.modules[module]).values() if isinstance(v, Kernel)}
-    for node in (build(case).node for case in select("smoke", ops=sorted(SHARED))):
+    for node in (build(case).node for case in select("smoke", ops=sorted(PORTABLE.ops))):
         for wide in (False, True):
-            kernels[SHARED[node.op].__module__] |= launched(node, Facts(wide=wide))
+            kernels[PORTABLE.ops[node.op].__module__] |= launched(node, Facts(wide=wide))
     lines = ["| ops | `families/` | `kernels/`: sections |\n", "|---|---|---|\n"]
     for module in sorted(ops):
         family = module.rpartition(".")[2]
