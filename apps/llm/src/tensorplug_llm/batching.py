@@ -5,17 +5,19 @@ import itertools
 import time
 from collections import deque
 from collections.abc import Sequence
+from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Protocol
 
 from tensorplug import DType, Graph
-from tensorplug.errors import TensorplugError
+from tensorplug.errors import FormatError, OptionError, TensorplugError
 from tensorplug_llm.cache import PAGE, PagePool, pages_of
 from tensorplug_llm.prefixes import Match, Prefixes
 from tensorplug_llm.runner import Logits, Runner
 from tensorplug_llm.sampling import Sampled, Sampler
 from tensorplug_llm.sampling.rules import log_sum
 from tensorplug_llm.shapes import ENDING, MIXED, size_for
+from tensorplug_llm.state import StateFile, fingerprint
 from tensorplug_llm.step import Reading
 from tensorplug_llm.tokenizer import StreamDecoder
 
@@ -386,6 +388,39 @@ class Batcher:
         """Let other texts use the rows of the first `tokens` of a text."""
         if self._shares:
             self.prefixes.insert(text.ids[:tokens], text.pages)
+
+    def state(self, path: Path) -> StateFile:
+        """A file for rows of the cache. Raises OptionError."""
+        model = self.runner.model
+        if not self._shares:
+            raise OptionError(
+                f"state: layers of {model.hparams.architecture} keep states that are not saved; "
+                "leave the option out"
+            )
+        tables = self.runner.cache.tensors
+        return StateFile(path, fingerprint(model.file), tables, self.runner.scheduler)
+
+    def save(self, state: StateFile, ids: Sequence[int]) -> int:
+        """Write the rows that are known of a text's beginning; return how many."""
+        match = self.prefixes.find(ids)
+        if match.tokens:
+            partial = [match.partial] if match.count else []
+            state.save(ids[: match.tokens], [*match.pages, *partial])
+        return match.tokens
+
+    def load(self, state: StateFile) -> int:
+        """Know the rows of a file, as far as there are pages for them; return how many."""
+        ids = state.ids()
+        count = min(len(ids), self.pool.free * PAGE)
+        if max(ids) >= self.runner.model.hparams.vocabulary or min(ids) < 0:
+            raise FormatError(f"{state.path}: has tokens that the model does not know; delete it")
+        pages = [self.pool.take() for _ in range(pages_of(count))]
+        try:
+            state.load(len(ids), count, pages)
+            self.prefixes.insert(ids[:count], pages)
+        finally:
+            self.pool.give(pages)
+        return count
 
     def close(self) -> None:
         """Give back the cache and the plans."""

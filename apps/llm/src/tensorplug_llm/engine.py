@@ -1,10 +1,12 @@
 """`Engine`: many texts of one model at once, from any threads; one thread of its own computes."""
 
 import atexit
+import os
 import threading
 from collections.abc import Container, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
+from pathlib import Path
 
 from tensorplug import Backend, DType, Graph
 from tensorplug.device import Resource
@@ -21,6 +23,7 @@ from tensorplug_llm.sampling import (
     SamplingParams,
     check_biases,
 )
+from tensorplug_llm.state import StateFile
 from tensorplug_llm.stream import Stream, Wakes
 
 DONE = object()
@@ -249,6 +252,28 @@ class Engine(Resource):
     def plans(self) -> int:
         """Shapes of passes planned so far; it stops growing when the load repeats."""
         return self._batcher.runner.plans
+
+    def save_state(self, path: str | os.PathLike[str], ids: Sequence[int]) -> int:
+        """Write keys and values of a text that was read to a file; return its number of tokens.
+
+        That is the beginning of `ids` that is still in the cache; nothing is written where it is
+        empty. For engines without a thread of their own. Raises OptionError.
+        """
+        return self._batcher.save(self._state(path), ids)
+
+    def load_state(self, path: str | os.PathLike[str]) -> int:
+        """Let prompts that begin as the text of `save_state` read only the rest.
+
+        Returns the number of tokens that the cache has room for. For engines without a thread of
+        their own. Raises FormatError for a damaged file and for one of another model, OptionError.
+        """
+        return self._batcher.load(self._state(path))
+
+    def _state(self, path: str | os.PathLike[str]) -> StateFile:
+        self._check_serving()
+        if self._thread is not None:
+            raise OptionError("Engine: states are saved and loaded where threaded=False")
+        return self._batcher.state(Path(path))
 
     def explain(self) -> Explanation | None:
         """What runs where in the planned pass of the fewest tokens; None before the first one."""

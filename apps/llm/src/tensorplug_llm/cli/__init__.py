@@ -45,6 +45,13 @@ def generate(
         Path | None,
         typer.Option(help="Write the graph of a token, for `tensorplug explain FILE`."),
     ] = None,
+    state: Annotated[
+        Path | None,
+        typer.Option(
+            help="Keys and values of the text: read where the file exists, and written at the end. "
+            "The beginning of a prompt that is in it need not be read again."
+        ),
+    ] = None,
     choosing: Choosing,
     remembering: Remembering,
     loading: Loading,
@@ -62,6 +69,7 @@ def generate(
                 remembering,
                 chat=chat,
                 save_graph=save_graph,
+                state=state,
                 as_json=output.json,
             )
 

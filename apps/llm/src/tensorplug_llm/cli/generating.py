@@ -54,6 +54,7 @@ def generate(
     *,
     chat: bool,
     save_graph: Path | None,
+    state: Path | None,
     as_json: bool,
 ) -> None:
     """Print the continuations of a prompt, or one JSON object."""
@@ -68,6 +69,8 @@ def generate(
     ) as engine:
         if save_graph is not None:
             _save_graph(engine, save_graph)
+        if state is not None and state.exists():
+            engine.load_state(state)
         results = [Result(s) for s in engine.submit_all([ids], params)]
         for result in results:
             if not as_json and not chat:
@@ -78,6 +81,8 @@ def generate(
             if not as_json:
                 typer.echo()
         timings = timings_of(engine, [result.stream for result in results])
+        if state is not None:
+            engine.save_state(state, [*ids, *results[0].stream.ids])
     if as_json:
         typer.echo(json.dumps(_report(ids, results, params, timings), ensure_ascii=False))
     else:

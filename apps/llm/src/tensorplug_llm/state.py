@@ -1,0 +1,173 @@
+"""Saved states: keys and values of a text's tokens in a file, so that a long prompt is read once.
+
+| part | bytes |
+|---|---|
+| `TPSTATE`, a line end, the version, size of the header | 8, u32, u32 |
+| header in JSON: the model, the number of tokens, name, type and bytes of a row of each table | |
+| tokens | i32 each |
+| the rows of each table | |
+| BLAKE2b of all that | 32 |
+"""
+
+import hashlib
+import json
+import os
+import struct
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+
+from tensorplug import Scheduler, Tensor
+from tensorplug.errors import FormatError, OptionError
+from tensorplug.gguf.tensorfile import TensorFile
+from tensorplug_llm.cache import PAGE, pages_of
+
+MAGIC = b"TPSTATE\n"
+VERSION = 1
+HEAD = struct.Struct("<8sII")
+DIGEST = 32
+SAMPLE = 4096
+"""Bytes of each weight that tell one model from another of the same shape."""
+
+
+def fingerprint(file: TensorFile) -> str:
+    """Tells the model of a file from others, by its table of tensors and a part of each."""
+    digest = hashlib.blake2b(digest_size=DIGEST)
+    for tensor in file.tensors.values():
+        digest.update(f"{tensor.name} {tensor.dtype} {tensor.ne}\n".encode())
+        digest.update(file.tensor_bytes(tensor.name)[:SAMPLE].tobytes())
+    return digest.hexdigest()
+
+
+class StateFile:
+    """Reads and writes rows of the tables of a cache. Belongs to the thread of the scheduler."""
+
+    def __init__(
+        self, path: Path, model: str, tables: Sequence[Tensor], scheduler: Scheduler
+    ) -> None:
+        """`model` is a `fingerprint`."""
+        self.path = path
+        self._tokens_at = 0
+        """Where the tokens begin in the file, once it was checked."""
+        self._model = model
+        self._tables = tables
+        self._scheduler = scheduler
+
+    def save(self, ids: Sequence[int], pages: Sequence[int]) -> None:
+        """Write the rows of tokens, which lie in `pages`. Raises OptionError."""
+        header = json.dumps(self._header(len(ids))).encode()
+        digest = hashlib.blake2b(digest_size=DIGEST)
+        unfinished = self.path.with_name(self.path.name + ".part")
+        self._scheduler.synchronize()
+        try:
+            with unfinished.open("wb") as file:
+
+                def write(data: bytes) -> None:
+                    digest.update(data)
+                    file.write(data)
+
+                write(HEAD.pack(MAGIC, VERSION, len(header)) + header)
+                write(np.asarray(ids, "<i4").tobytes())
+                for table in self._tables:
+                    place = self._scheduler.place_of(table)
+                    for offset, size in _ranges(table, len(ids), pages):
+                        write(place.buffer.read(place.offset + offset, size).tobytes())
+                file.write(digest.digest())
+            unfinished.replace(self.path)
+        except OSError as error:
+            raise OptionError(f"{self.path}: {error.strerror}; give another file") from error
+
+    def ids(self) -> list[int]:
+        """The tokens of the file, which is checked as a whole. Raises FormatError."""
+        try:
+            with self.path.open("rb") as file:
+                return self._checked(file)
+        except OSError as error:
+            raise FormatError(f"{self.path}: {error.strerror}; give another file") from error
+
+    def load(self, total: int, count: int, pages: Sequence[int]) -> None:
+        """Fill `pages` with the rows of the first `count` of `total` tokens, which `ids` gave.
+
+        Raises FormatError.
+        """
+        with self.path.open("rb") as file:
+            at = self._tokens_at + 4 * total
+            for table in self._tables:
+                place, row = self._scheduler.place_of(table), table.nb[1]
+                file.seek(at)
+                for offset, size in _ranges(table, count, pages):
+                    data = file.read(size)
+                    if len(data) != size:
+                        raise self._damaged("changed while it was read")
+                    place.buffer.write(place.offset + offset, np.frombuffer(data, np.uint8))
+                at += total * row
+
+    def _checked(self, file: BinaryIO) -> list[int]:
+        """The tokens of a file that is whole and of this model; the file stands behind them."""
+        size = os.fstat(file.fileno()).st_size
+        start = file.read(HEAD.size)
+        if len(start) < HEAD.size or start[: len(MAGIC)] != MAGIC:
+            raise FormatError(f"{self.path}: is not a saved state; give another file")
+        _, version, length = HEAD.unpack(start)
+        if version != VERSION:
+            raise FormatError(
+                f"{self.path}: has version {version} of saved states, and this program reads "
+                f"{VERSION}; delete it"
+            )
+        if length > size:
+            raise self._damaged("is too short")
+        head = file.read(length)
+        begin = file.tell()
+        digest = hashlib.blake2b(start + head, digest_size=DIGEST)
+        left = size - begin - DIGEST
+        while left > 0 and (data := file.read(min(left, 1 << 20))):
+            digest.update(data)
+            left -= len(data)
+        if left or file.read() != digest.digest():
+            raise self._damaged("its checksum is wrong")
+        tokens = self._tokens(head)
+        row = sum(table.nb[1] for table in self._tables)
+        if size != begin + tokens * (4 + row) + DIGEST:
+            raise self._damaged(f"has {size} bytes, which are not those of {tokens} tokens")
+        file.seek(begin)
+        self._tokens_at = begin
+        return list(np.frombuffer(file.read(4 * tokens), "<i4").tolist())
+
+    def _tokens(self, head: bytes) -> int:
+        """The number of tokens in a header that is this model's otherwise."""
+        try:
+            header = json.loads(head)
+            tokens = header["tokens"]
+        except (ValueError, KeyError, TypeError, RecursionError):
+            raise self._damaged("its header cannot be read") from None
+        if not isinstance(tokens, int) or isinstance(tokens, bool) or not 0 < tokens < 1 << 31:
+            raise self._damaged("its header has no number of tokens")
+        mine = self._header(tokens)
+        if header == mine:
+            return tokens
+        if header.get("model") != mine["model"]:
+            raise FormatError(
+                f"{self.path}: was saved by another model; give another file, or delete it"
+            )
+        raise FormatError(
+            f"{self.path}: was saved from a cache of other types; give the same --kv and devices, "
+            "or delete it"
+        )
+
+    def _header(self, tokens: int) -> Mapping[str, object]:
+        tables = [[table.name, table.dtype.name, table.nb[1]] for table in self._tables]
+        return {"model": self._model, "tokens": tokens, "tables": tables}
+
+    def _damaged(self, why: str) -> FormatError:
+        return FormatError(f"{self.path}: is damaged: {why}; delete it")
+
+
+def _ranges(table: Tensor, tokens: int, pages: Sequence[int]) -> list[tuple[int, int]]:
+    """Offsets and sizes of the rows of tokens in their pages."""
+    row = table.nb[1]
+    return [
+        (page * PAGE * row, min(PAGE, tokens - number * PAGE) * row)
+        for number, page in enumerate(pages[: pages_of(tokens)])
+    ]

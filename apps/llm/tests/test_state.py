@@ -1,0 +1,154 @@
+"""Saved states: a text's keys and values in a file. tests/attack damages such files."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+import tensorplug as tp
+from tensorplug import Backend
+from tensorplug.errors import FormatError, OptionError
+from tensorplug_llm import Engine, LanguageModel, SamplingParams, load_model
+from tensorplug_llm.cli import app
+from tensorplug_llm.testing import tiny_models
+
+Write = Callable[..., Path]
+
+PROMPT = [40 + (7 * i) % 60 for i in range(150)]
+GREEDY = SamplingParams(temperature=0, max_tokens=6)
+
+
+@pytest.fixture
+def model(model_file: Write, cpu: Backend) -> Iterator[LanguageModel]:
+    with load_model(model_file(), [cpu]) as model:
+        yield model
+
+
+def engine_of(model: LanguageModel, **options: object) -> Engine:
+    return Engine(model, context=256, texts=1, threaded=False, **options)
+
+
+def saved(model: LanguageModel, path: Path, **options: object) -> list[int]:
+    """Save the state of the prompt; return the tokens that follow it."""
+    with engine_of(model, **options) as engine:
+        said = engine.submit(PROMPT, GREEDY).result()
+        engine.save_state(path, PROMPT)
+    return said
+
+
+@pytest.mark.parametrize("kv", [tp.F16, tp.F32], ids=str)
+def test_restored_prompt_is_not_read_again(
+    kv: tp.DType, model: LanguageModel, tmp_path: Path
+) -> None:
+    said = saved(model, tmp_path / "state", kv=kv)
+
+    with engine_of(model, kv=kv) as engine:
+        assert engine.load_state(tmp_path / "state") == len(PROMPT)
+        assert engine.submit(PROMPT, GREEDY).result() == said
+        assert engine._batcher.reused == len(PROMPT) - 1
+
+
+def test_prompt_that_goes_another_way_reads_the_rest(model: LanguageModel, tmp_path: Path) -> None:
+    saved(model, tmp_path / "state")
+    other = [*PROMPT[:100], *range(90, 60, -1)]
+    with engine_of(model) as engine:
+        said = engine.submit(other, GREEDY).result()
+
+    with engine_of(model) as engine:
+        engine.load_state(tmp_path / "state")
+        assert engine.submit(other, GREEDY).result() == said
+        assert engine._batcher.reused == 100
+
+
+def test_smaller_cache_takes_the_beginning(model: LanguageModel, tmp_path: Path) -> None:
+    said = saved(model, tmp_path / "state")
+
+    with Engine(model, context=256, rows=192, texts=1, threaded=False) as engine:
+        assert engine.load_state(tmp_path / "state") == 150
+    with Engine(model, context=128, rows=128, texts=1, threaded=False) as engine:
+        assert engine.load_state(tmp_path / "state") == 128
+        assert engine.submit(PROMPT[:100], GREEDY).result()
+    assert len(said) == 6
+
+
+def test_state_on_devices_with_memory_of_their_own_is_the_same(
+    model_file: Write, walled: Callable[..., Backend], cpu: Backend, tmp_path: Path
+) -> None:
+    with load_model(model_file(), [cpu]) as model:
+        said = saved(model, tmp_path / "state", kv=tp.F32)
+    with load_model(model_file(), [walled(), cpu], layers=[1, 1]) as model:
+        saved(model, tmp_path / "other", kv=tp.F32)
+        with engine_of(model, kv=tp.F32) as engine:
+            engine.load_state(tmp_path / "state")
+            assert engine.submit(PROMPT, GREEDY).result() == said
+
+
+def test_state_of_another_model_is_refused(
+    model_file: Write, model: LanguageModel, cpu: Backend, tmp_path: Path
+) -> None:
+    saved(model, tmp_path / "state")
+    other = tmp_path / "other.gguf"
+    tiny_models.write("llama", other)
+
+    with (
+        load_model(other, [cpu]) as second,
+        engine_of(second) as engine,
+        pytest.raises(FormatError, match=r"state: was saved by another model; give another file"),
+    ):
+        engine.load_state(tmp_path / "state")
+
+
+def test_state_of_a_cache_of_another_type_is_refused(model: LanguageModel, tmp_path: Path) -> None:
+    saved(model, tmp_path / "state", kv=tp.F16)
+
+    with (
+        engine_of(model, kv=tp.F32) as engine,
+        pytest.raises(FormatError, match=r"was saved from a cache of other types; give the same"),
+    ):
+        engine.load_state(tmp_path / "state")
+
+
+@pytest.mark.parametrize("content", [b"", b"TPSTATE", b"GGUF" + bytes(100)], ids=repr)
+def test_file_of_another_kind_is_refused(
+    content: bytes, model: LanguageModel, tmp_path: Path
+) -> None:
+    (tmp_path / "state").write_bytes(content)
+
+    with engine_of(model) as engine, pytest.raises(FormatError, match="is not a saved state"):
+        engine.load_state(tmp_path / "state")
+
+
+def test_newer_version_is_named(model: LanguageModel, tmp_path: Path) -> None:
+    saved(model, tmp_path / "state")
+    data = bytearray((tmp_path / "state").read_bytes())
+    data[8] = 9
+    (tmp_path / "state").write_bytes(data)
+
+    with engine_of(model) as engine, pytest.raises(FormatError, match="has version 9 of saved"):
+        engine.load_state(tmp_path / "state")
+
+
+def test_engine_with_a_thread_saves_nothing(model: LanguageModel, tmp_path: Path) -> None:
+    with Engine(model, context=256) as engine, pytest.raises(OptionError, match="threaded=False"):
+        engine.save_state(tmp_path / "state", PROMPT)
+
+
+def test_folder_that_is_not_there_is_named(model: LanguageModel, tmp_path: Path) -> None:
+    with pytest.raises(OptionError, match=r"none/state: No such file or directory; give another"):
+        saved(model, tmp_path / "none" / "state")
+
+
+def test_command_saves_the_state_and_reads_it(model_file: Write, tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    given = ["generate", str(model_file()), "--device", "cpu?threads=1", "--temp", "0"]
+    given += ["--prompt", "a long prompt", "--tokens", "8", "--state", str(state), "--json"]
+
+    first = CliRunner().invoke(app, given)
+    size = state.stat().st_size
+    second = CliRunner().invoke(app, given)
+
+    assert first.exit_code == second.exit_code == 0, second.output
+    assert size == state.stat().st_size
+    texts = [run.stdout.partition('"timings"')[0] for run in (first, second)]
+    assert texts[0] == texts[1]
