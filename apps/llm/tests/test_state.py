@@ -1,4 +1,4 @@
-"""Saved states: a text's keys and values in a file. tests/attack damages such files."""
+"""Saved states: a text's keys and values in a file. tests/attack damages them."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
