@@ -1,9 +1,9 @@
 """Writes the table of architectures into README.md: how far logits are from llama.cpp's in F32.
 
 Every tiny model is read on each kind of device, on two by layers and by parts of layers, and in
-each way of `READERS`. Takes minutes.
+each way of `READERS`. Takes minutes. Where architectures are named, the rows of others stay.
 
-    python apps/llm/tests/make_architecture_table.py
+    python apps/llm/tests/make_architecture_table.py [ARCHITECTURE]...
 """
 
 import os
@@ -62,13 +62,15 @@ def main() -> None:
     os.environ.update(TENSORPLUG_NATIVE_ACTIVATIONS="f32", TENSORPLUG_OPENCL_ACTIVATIONS="f32")
     titles = ["architecture", "models", *COLUMNS, "in a batch"]
     table = f"| {' | '.join(titles)} |\n|{'---|' * len(titles)}\n"
+    before, _, rest = README.read_text(encoding="utf-8").partition(BEGIN)
+    written, _, after = rest.partition(END)
+    known = {line.split("`")[1]: line for line in written.splitlines(keepends=True)[2:]}
     for name in architecture_names():
         if not architecture(name).generates:
             continue
-        table += row(name)
+        stays = bool(sys.argv[1:]) and name not in sys.argv[1:]
+        table += known[name] if stays else row(name)
         print(table.splitlines()[-1], file=sys.stderr, flush=True)
-    before, _, rest = README.read_text(encoding="utf-8").partition(BEGIN)
-    after = rest.partition(END)[2]
     README.write_text(before + BEGIN + table + END + after, encoding="utf-8")
 
 
