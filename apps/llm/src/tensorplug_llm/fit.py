@@ -15,7 +15,7 @@ from tensorplug.gguf import WeightMemory, WeightMode, weight_memory
 from tensorplug_llm.arch import Pass
 from tensorplug_llm.cache import PAGE, KVCache, States, pages_of
 from tensorplug_llm.model import Blueprint, context_size
-from tensorplug_llm.opening import open_model
+from tensorplug_llm.opening import LoRA, open_model
 from tensorplug_llm.placement import SHARE
 from tensorplug_llm.runner import tables
 from tensorplug_llm.shapes import Shapes
@@ -83,7 +83,7 @@ class Fit:
         return all(need.fits for need in self.devices)
 
 
-def fit(
+def fit(  # noqa: PLR0913 - a program names only what it wants otherwise
     path: str | os.PathLike[str],
     backends: Sequence[Backend],
     *,
@@ -93,6 +93,7 @@ def fit(
     kv: DType | None = None,
     layers: Sequence[int] | Auto | None = None,
     weights: WeightMode | str = WeightMode.AUTO,
+    lora: Sequence[LoRA] = (),
 ) -> Fit:
     """Say what an engine for `sequences` texts of up to `context` tokens each would allocate.
 
@@ -107,7 +108,7 @@ def fit(
         if value < 1:
             raise OptionError(f"{name}: {value}; give at least 1")
     with ExitStack() as stack:
-        file = stack.enter_context(open_model(path))
+        file = stack.enter_context(open_model(path, lora))
         streams = list(backends)
         if not streams[-1].buffer_type.is_host:
             streams.append(stack.enter_context(tp.open("cpu")))

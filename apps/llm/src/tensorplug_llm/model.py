@@ -22,7 +22,7 @@ from tensorplug_llm.arch import Architecture, architecture_of
 from tensorplug_llm.embedding import Embedder, normalized
 from tensorplug_llm.hparams import HParams
 from tensorplug_llm.loader import add_output, check_tensors
-from tensorplug_llm.opening import open_model
+from tensorplug_llm.opening import LoRA, open_model
 from tensorplug_llm.placement import Placement, place
 from tensorplug_llm.step import Floats
 from tensorplug_llm.tokenizer import Tokenizer, load_tokenizer
@@ -211,12 +211,13 @@ def load_model(  # noqa: PLR0913 - a program names only what it wants otherwise
     weights: WeightMode | str = WeightMode.AUTO,
     context: int | None = None,
     rows: int | None = None,
+    lora: Sequence[LoRA] = (),
     progress: Progress | None = None,
 ) -> LanguageModel:
     """Open a model and load its weights onto `backends`, by default the best one there is.
 
     `path` is that of a GGUF file or of a folder of Hugging Face, or a string that `find_model`
-    knows, such as `hf:ORG/REPO`.
+    knows, such as `hf:ORG/REPO`. Adapters, `lora`, are merged into the weights.
     `layers` says how many layers each backend takes; without it free memory decides, with room
     for a cache of `rows` tokens, by default one context. Sessions and engines of the model have a
     `context` of this many tokens unless they ask for another. With `split` `tensor` the devices
@@ -227,7 +228,7 @@ def load_model(  # noqa: PLR0913 - a program names only what it wants otherwise
     """
     start = time.perf_counter()
     owned: list[Resource] = []
-    file = open_model(path)
+    file = open_model(path, lora)
     try:
         plan = Blueprint(file)
         tokenizer = _load_tokenizer(file, plan.hparams)

@@ -9,7 +9,7 @@ import typer
 
 import tensorplug as tp
 from tensorplug.errors import OptionError
-from tensorplug_llm.cli.loading import context_wanted, kv_type, layers_wanted
+from tensorplug_llm.cli.loading import adapters, context_wanted, kv_type, layers_wanted
 from tensorplug_llm.cli.options import Context, Loading, Model, Output, with_groups
 from tensorplug_llm.cli.output import reporting
 from tensorplug_llm.fit import Fit
@@ -43,6 +43,7 @@ def fit(
             kv=kv_type(kv),
             layers=layers_wanted(loading.layers),
             weights=loading.weights,
+            lora=adapters(loading.lora),
         )
         typer.echo(json.dumps(_report(found)) if output.json else _text(found))
         if not found.fits:

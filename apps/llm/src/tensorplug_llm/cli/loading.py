@@ -14,6 +14,7 @@ from tensorplug_llm.cli.output import progress_bar
 from tensorplug_llm.fit import AUTO, Auto, fit
 from tensorplug_llm.model import LanguageModel, Split, load_model
 from tensorplug_llm.models import find_model
+from tensorplug_llm.opening import LoRA
 
 N = TypeVar("N", int, float)
 
@@ -38,6 +39,7 @@ def loaded(
     remembering = remembering or Remembering()
     context = context_wanted(remembering.context)
     layers = layers_wanted(loading.layers)
+    lora = adapters(loading.lora)
     shares = numbers("--ratio", loading.ratio, float, "3,1")
     with progress_bar("fetching") as bar:
         path = find_model(model, bar)
@@ -58,6 +60,7 @@ def loaded(
                 kv=kv_type(remembering.kv),
                 layers=layers,
                 weights=loading.weights,
+                lora=lora,
             )
             context, layers = sized.context, sized.layers
         with progress_bar("loading") as bar:
@@ -68,6 +71,7 @@ def loaded(
                 split=loading.split,
                 ratio=shares,
                 weights=loading.weights,
+                lora=lora,
                 context=None if context == AUTO else context,
                 rows=rows,
                 progress=bar,
@@ -120,6 +124,11 @@ def numbers(option: str, text: str | None, kind: type[N], example: str) -> list[
             f"{option}: {text!r} is not a list of numbers; give one for each device, such as "
             f"{example}"
         ) from None
+
+
+def adapters(given: list[str] | None) -> list[LoRA]:
+    """The adapters of `--lora`. Raises OptionError."""
+    return [LoRA.parse(text) for text in given or ()]
 
 
 def _set_threads(backends: list[Backend], threads: int | None) -> None:

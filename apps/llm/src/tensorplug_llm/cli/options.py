@@ -60,6 +60,13 @@ class Loading:
             "mapped uses the file as it is."
         ),
     ] = WeightMode.AUTO
+    lora: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="FILE[:SCALE]",
+            help="Adapter to merge into the weights, GGUF or a folder of PEFT; repeat for several.",
+        ),
+    ] = None
 
 
 @dataclass(frozen=True, slots=True)
