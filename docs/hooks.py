@@ -4,6 +4,7 @@ Pages of `docs/` are plain Markdown and link to files anywhere in the checkout. 
 of other folders stand under their own paths, and other linked files are copied to `files/`.
 """
 
+import ast
 import posixpath
 import re
 from pathlib import Path
@@ -25,6 +26,7 @@ def on_files(files: Files, config: Any) -> Files:
         "reference/api.md": _api(),
         "reference/functions.md": _functions(),
         "reference/commands.md": _commands(),
+        "reference/errors.md": _errors(),
     }
     for path, text in pages.items():
         files.append(File.generated(config, path, content=text))
@@ -143,6 +145,50 @@ def _functions() -> str:
         if callable(getattr(ops, name)):
             lines += ["", f"::: tensorplug.ops.{name}"]
     return "\n".join(lines) + "\n"
+
+
+SOURCES = ("core", "testing", "simt", "plugins/*", "apps/*")
+
+
+def _errors() -> str:
+    """The page of all texts of errors and refusals, from the code that raises them."""
+    from tensorplug import errors  # noqa: PLC0415
+
+    kinds = {name for name, found in vars(errors).items() if isinstance(found, type)}
+    found: dict[str, set[tuple[str, str]]] = {}
+    for folder in SOURCES:
+        for path in sorted(ROOT.glob(f"{folder}/src/**/*.py")):
+            parts = path.relative_to(ROOT).parts
+            where = parts[parts.index("src") + 1].removesuffix(".py")
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+                if isinstance(node, ast.Call) and node.args:
+                    kind = getattr(node.func, "id", getattr(node.func, "attr", ""))
+                    text = _literal(node.args[0]) if kind in kinds else ""
+                    if len(re.sub(r"\W|…", "", text)) > 8:
+                        found.setdefault(kind, set()).add((text, where))
+    lines = [
+        "# Texts of errors",
+        "",
+        "Every text of an error or a refusal that stands in the code, by class; `…` names the"
+        " tensor, the device or the sizes. [Troubleshooting](../troubleshooting.md) explains the"
+        " common ones with programs.",
+    ]
+    for kind in sorted(found):
+        lines += ["", f"## {kind}", "", "| text | package |", "|---|---|"]
+        for text, where in sorted(found[kind]):
+            cell = text.replace("|", "\\|").replace("`", "'").replace("\n", " ").strip()
+            lines.append(f"| `{cell}` | {where} |")
+    return "\n".join(lines) + "\n"
+
+
+def _literal(node: ast.expr) -> str:
+    """The text of a string, with `…` for what is put in; empty for another expression."""
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        return node.value
+    if isinstance(node, ast.JoinedStr):
+        parts = [v.value if isinstance(v, ast.Constant) else "…" for v in node.values]
+        return "".join(map(str, parts))
+    return ""
 
 
 def _commands() -> str:

@@ -93,6 +93,18 @@ def test_options_that_mean_nothing_are_refused(tuned: Tuned, given, message: str
     assert tuned.children == []
 
 
+def test_option_checked_by_a_function_is_refused_with_its_text() -> None:
+    def even(value: str) -> int:
+        if int(value) % 2:
+            raise ValueError(f"{value} is odd")
+        return int(value)
+
+    with pytest.raises(
+        tp.OptionError, match=r"^acme:0: option lanes='3': 3 is odd; lanes of a card$"
+    ):
+        Option("lanes", even, 2, "lanes of a card").parse("3", "acme:0")
+
+
 def test_device_without_options_says_so(null: NullDevice) -> None:
     with pytest.raises(tp.OptionError) as error:
         null.open(threads=2)

@@ -41,7 +41,7 @@ class Scaffold:
                 f"wrote {self.folder}:",
                 *lines,
                 "",
-                f"pip install 'tensorplug[testing]' {self._requirement}"
+                f"pip install 'tensorplug[testing]' --editable {self._requirement}"
                 f" && tensorplug test --device {self.name}",
             ]
         )

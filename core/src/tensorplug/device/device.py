@@ -3,7 +3,7 @@
 import enum
 import inspect
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, final, runtime_checkable
@@ -117,10 +117,14 @@ class Memory:
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """One option of a device, which a device string can set: `cpu?threads=2`."""
+    """One option of a device, which a device string can set: `cpu?threads=2`.
+
+    `kind` is a type, or a function that returns the value, or raises TypeError or ValueError with a
+    text for the user. `choices` are the values that it may have.
+    """
 
     name: str
-    kind: type
+    kind: Callable[[Any], Any]
     default: Any
     help: str
     choices: tuple[Any, ...] = ()
@@ -130,8 +134,10 @@ class Option:
         try:
             parsed = _parse_bool(value) if self.kind is bool else self.kind(value)
         except (TypeError, ValueError) as error:
+            kind = self.kind
+            wrong = f" must be {kind.__name__}" if isinstance(kind, type) else f": {error}"
             raise OptionError(
-                f"{where}: option {self.name}={value!r} must be {self.kind.__name__}; {self.help}"
+                f"{where}: option {self.name}={value!r}{wrong}; {self.help}"
             ) from error
         if self.choices and parsed not in self.choices:
             known = ", ".join(str(c) for c in self.choices)
