@@ -104,7 +104,7 @@ def as_markdown(supports: Sequence[Support]) -> str:
         else:
             cells = [_types(op), *(support.cell(op.name) or "-" for support in supports)]
         formula = op.formula.replace("|", "\\|")
-        lines.append(f"| `{op.name}` | {formula} | {' | '.join(cells)} |")
+        lines.append(f"| `{op.name}` | `{formula}` | {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
