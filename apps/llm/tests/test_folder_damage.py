@@ -1,0 +1,95 @@
+"""Folders damaged at random: an error that names the file, or a model; never anything else.
+
+`FOLDER_DAMAGES` says how many there are, `FOLDER_DAMAGE_SEED` which.
+"""
+
+import os
+import random
+import tracemalloc
+from pathlib import Path
+
+import pytest
+
+from tensorplug.errors import FormatError
+from tensorplug_llm.folders import open_folder
+from tensorplug_llm.model import Blueprint
+from tensorplug_llm.tokenizer import load_tokenizer
+
+from . import hf_folders
+
+COUNT = int(os.environ.get("FOLDER_DAMAGES", "300"))
+SEED = int(os.environ.get("FOLDER_DAMAGE_SEED", "1"))
+FILES = ("model.safetensors", "config.json", "tokenizer.json")
+NUMBERS = (b"-1", b"0", b"1e999", b"18446744073709551616", b"null", b'"a"', b"[]", b"{}", b"true")
+MEASURED = 10
+"""The memory of each tenth read is measured, which makes it many times slower."""
+MOST = 8 << 20
+"""Bytes that reading may take: a few times the size of the JSON files, and of a table of ids."""
+
+
+def damaged(raw: bytes, rng: random.Random) -> bytes:
+    """Bytes with one to three things wrong near their beginning, or anywhere."""
+    out = bytearray(raw)
+    for _ in range(rng.randint(1, 3)):
+        end = max(1, min(len(out), 4096) if rng.random() < 0.7 else len(out))
+        place = rng.randrange(end)
+        match rng.randrange(6):
+            case 0:
+                out[place : place + 1] = bytes([rng.randrange(256)])
+            case 1:
+                del out[place : place + rng.randint(1, 64)]
+            case 2:
+                out[place:place] = out[place : place + rng.randint(1, 64)]
+            case 3:
+                del out[place:]
+            case 4:
+                digits = [i for i in range(end) if 0x30 <= out[i : i + 1][0] <= 0x39]
+                if digits:
+                    start = rng.choice(digits)
+                    out[start : start + 1] = rng.choice(NUMBERS)
+            case _:
+                other = rng.randrange(end)
+                size = rng.randint(1, 64)
+                out[place : place + size] = out[other : other + size]
+        if not out:
+            break
+    return bytes(out)
+
+
+def read(folder: Path) -> None:
+    """Read all of a model but its weights' values."""
+    with open_folder(folder) as file:
+        plan = Blueprint(file)
+        tokenizer = load_tokenizer(file.metadata)
+        tokenizer.encode("ab abc")
+        for tensor in file.tensors.values():
+            assert file.tensor_bytes(tensor.name).nbytes == tensor.nbytes
+        assert plan.hparams.layers
+
+
+@pytest.mark.parametrize("name", ["llama-bf16", "qwen2_moe"])
+@pytest.mark.parametrize("which", FILES)
+def test_damaged_file_is_an_error_and_takes_little_memory(
+    name: str, which: str, tmp_path: Path
+) -> None:
+    print("seed", SEED)
+    folder = hf_folders.write(name, tmp_path / "tiny")
+    whole = (folder / which).read_bytes()
+    read(folder)
+    texts: list[str] = []
+    for i in range(COUNT // 6):
+        (folder / which).write_bytes(damaged(whole, random.Random(f"{SEED} {which} {i}")))
+        if i % MEASURED == 0:
+            tracemalloc.start()
+        try:
+            read(folder)
+        except FormatError as error:
+            texts.append(str(error))
+        finally:
+            peak = tracemalloc.get_traced_memory()[1]
+            tracemalloc.stop()
+        assert peak < MOST, i
+    assert len(texts) > COUNT // 6 // 4
+    for text in texts:
+        assert str(folder) in text or text.startswith("tokenizer."), text
+        assert len(text) < 1500
