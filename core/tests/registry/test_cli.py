@@ -229,6 +229,27 @@ def test_doctor_makes_every_device_work(shelf, run):
     ]
 
 
+def test_doctor_of_one_device_makes_only_that_one_work(shelf, run):
+    shelf.add(
+        "acme-gpu", plugin_source(devices="return [NullDevice('acme:0'), NullDevice('acme:1')]")
+    )
+    shelf.add("zeta-gpu", name="zeta")
+
+    lines = run("doctor", "--device", "acme:1").stdout.splitlines()
+
+    assert len(lines) == 3
+    assert lines[1].endswith("  acme:1: open, memory, compute, close ok")
+
+
+def test_doctor_of_a_device_that_is_missing_says_which_there_are(shelf, run):
+    shelf.add("acme-gpu")
+
+    result = run("doctor", "--device", "acme:7")
+
+    assert result.exit_code == 1
+    assert "acme:7: find: there is no such device; devices: acme:0" in result.stdout
+
+
 def test_doctor_in_words(shelf, run):
     shelf.add("acme-gpu")
 

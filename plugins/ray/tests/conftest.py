@@ -29,8 +29,8 @@ def cluster() -> Iterator[Callable[..., list]]:
 
     found = []
 
-    def open_devices(*specs: str) -> list:
-        config = Config(entries(specs), os.environ.get("RAY_ADDRESS", "local"))
+    def open_devices(*specs: str, limit: float = 0) -> list:
+        config = Config(entries(specs), os.environ.get("RAY_ADDRESS", "local"), limit=limit)
         trust.prepare(config)
         from tensorplug_ray.device import devices_of
 

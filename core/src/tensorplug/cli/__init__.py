@@ -62,10 +62,18 @@ def info(
 
 
 @app.command()
-def doctor(*, timeout: Timeout = 30.0, json: Json = False, traceback: Traceback = False) -> None:
+def doctor(
+    *,
+    device: Annotated[
+        str | None, typer.Option("--device", help="Probe only this device, such as ray:0.")
+    ] = None,
+    timeout: Timeout = 30.0,
+    json: Json = False,
+    traceback: Traceback = False,
+) -> None:
     """Probe every backend in a separate process; exit with status 1 if something is wrong."""
     with plain_errors(traceback):
-        diagnosis = diagnose(Registry(), timeout)
+        diagnosis = diagnose(Registry(), timeout, device)
         show(diagnosis, json)
         raise typer.Exit(0 if diagnosis.healthy else 1)
 

@@ -11,6 +11,7 @@ from tensorplug.cli.probe import device_json
 from tensorplug.cli.survey import settle
 from tensorplug.registry import Registry
 from tensorplug.registry.report import Report
+from tensorplug.registry.spec import parse_spec
 from tensorplug.text import table
 
 
@@ -62,22 +63,41 @@ class Diagnosis:
         return "\n".join([*lines, *notes, self.report.advice or verdict])
 
 
-def diagnose(registry: Registry, timeout: float) -> Diagnosis:
-    """Probe every candidate that is not refused by metadata or variables.
+def diagnose(registry: Registry, timeout: float, device: str | None = None) -> Diagnosis:
+    """Probe every candidate that is not refused by metadata or variables, or only one `device`.
 
-    `timeout` is the time limit in seconds for each candidate.
+    `timeout` is the time limit in seconds for each candidate. Raises BackendNotFound where no
+    backend has the name of `device`.
     """
-    report = registry.scan()
+    report, name = registry.scan(), None
+    if device is not None:
+        wanted = parse_spec(device)
+        name = f"{wanted.name}:{wanted.rest or 0}"
+        found = tuple(c for c in report.candidates if c.name.lower() == wanted.name)
+        if not found:
+            registry.device(device)  # says which names there are
+        report = replace(report, candidates=found)
     probes = []
     for candidate in report.candidates:
         if sys.stderr.isatty():  # a driver may take the whole time limit
             typer.echo(f"probing {candidate.distribution}: {candidate.name}", err=True)
-        probes.append(probe(candidate, timeout, work=True))
+        probes.append(probe(candidate, timeout, work=True, device=name))
+    if name is not None:
+        probes = [_with_missing(found, name) for found in probes]
     settled = settle([p.candidate for p in probes])
     return Diagnosis(
         replace(report, candidates=tuple(settled)),
         tuple(replace(p, candidate=c) for p, c in zip(probes, settled, strict=True)),
     )
+
+
+def _with_missing(probe: Probe, device: str) -> Probe:
+    """The probe, with a problem where the candidate does not have the device."""
+    if any(check.device == device for check in probe.checks):
+        return probe
+    names = ", ".join(d.name for d in probe.devices) or "none"
+    why = probe.candidate.reason or f"there is no such device; devices: {names}"
+    return replace(probe, checks=(*probe.checks, Check(device, "find", why)))
 
 
 def _results(probe: Probe) -> list[str]:

@@ -43,17 +43,17 @@ class Probe:
         return not self.candidate.state.broken and not any(c.problem for c in self.checks)
 
 
-def probe(candidate: Candidate, timeout: float, *, work: bool) -> Probe:
+def probe(candidate: Candidate, timeout: float, *, work: bool, device: str | None = None) -> Probe:
     """Load a candidate in a child process and list its devices, within `timeout` seconds.
 
-    With `work`, the child also runs the checks on each device. A candidate that metadata or a
-    variable refuses is not started.
+    With `work`, the child also runs the checks on each device, or only on `device`. A candidate
+    that metadata or a variable refuses is not started.
     """
     if candidate.state.refused:
         return Probe(candidate)
     with tempfile.TemporaryDirectory(prefix="tensorplug-") as folder:
         answer, errors = Path(folder, "answer"), Path(folder, "errors")
-        request = {"spec": candidate.spec, "answer": str(answer), "work": work}
+        request = {"spec": candidate.spec, "answer": str(answer), "work": work, "device": device}
         status = _run([json.dumps(sys.path), json.dumps(request)], errors, timeout)
         lines = [json.loads(line) for line in _lines(answer)]
         if not any("done" in line for line in lines):

@@ -40,10 +40,11 @@ def main() -> None:
             answer.write(json.dumps(line) + "\n")
             answer.flush()
 
-        devices = list_devices(request["spec"], say)
+        devices, only = list_devices(request["spec"], say), request["device"]
         if request["work"]:
             for device in devices:
-                try_out(device, say)
+                if only in (None, device.name.lower()):
+                    try_out(device, say)
         say({"done": True})
     # `_exit`: threads that a plugin left running must not keep the process alive.
     os._exit(0)

@@ -19,14 +19,16 @@ def connect(
     devices: Iterable[str | Mapping[str, Any] | DeviceEntry],
     insecure: bool = False,
     models: str = "",
+    limit: float = config.LIMIT,
 ) -> tuple[Device, ...]:
     """Connect to a cluster and return its devices, which `tensorplug.open("ray:0")` finds too.
 
     Each of `devices` is a device string, or a table as in a configuration file: `open`, and `node`,
-    `resources`, `labels` or `gpus`. Devices of an earlier call are closed. Raises OptionError,
+    `resources`, `labels` or `gpus`. An actor that does not answer within `limit` seconds counts as
+    lost; 0 waits for ever. Devices of an earlier call are closed. Raises OptionError,
     BackendUnavailable, and LiveChildren while streams or memory of theirs are open.
     """
-    chosen = Config(config.entries(devices, "connect"), address, insecure, models)
+    chosen = Config(config.entries(devices, "connect"), address, insecure, models, limit)
     tensorplug.unload("ray")
     config.choose(chosen)
     tensorplug.load("ray")

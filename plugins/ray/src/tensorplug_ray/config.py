@@ -15,8 +15,11 @@ ADDRESS = "RAY_ADDRESS"
 OWN = "local"
 """The address that starts a cluster on this machine, which ends with the process."""
 
+LIMIT = 600.0
+"""Seconds after which an actor that does not answer counts as lost."""
+
 _ENTRY = {"open": str, "node": str, "resources": dict, "labels": dict, "gpus": (int, float)}
-_FILE = {"address": str, "insecure": bool, "models": str, "devices": list}
+_FILE = {"address": str, "insecure": bool, "models": str, "limit": (int, float), "devices": list}
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,12 +42,14 @@ class Config:
     """A cluster, and the devices to use there, `ray:0` first.
 
     `models` is the folder with model files on the nodes; empty: paths are those of this machine.
+    An actor that does not answer within `limit` seconds counts as lost; 0 waits for ever.
     """
 
     devices: tuple[DeviceEntry, ...]
     address: str = OWN
     insecure: bool = False
     models: str = ""
+    limit: float = LIMIT
 
 
 def from_environment(environ: Mapping[str, str]) -> Config | None:

@@ -26,6 +26,9 @@ from tensorplug_ray.patterns import KNOWN
 from tensorplug_ray.questions import Questions
 from tensorplug_ray.stream import RayBackend
 
+START = 120.0
+"""Seconds in which an actor must start and open its device, at the least."""
+
 
 class RayDevice(Device):
     """A device of another process, of this machine or of another one."""
@@ -33,12 +36,14 @@ class RayDevice(Device):
     backend_class = RayBackend
     remote = True
 
-    def __init__(self, name: str, entry: DeviceEntry, models: str = "") -> None:
-        """Start the actor; `open_far` waits for it. `models` is the folder of models there."""
+    def __init__(self, name: str, entry: DeviceEntry, config: Config) -> None:
+        """Start the actor; `open_far` waits for it."""
         super().__init__(name)
-        self.models = models
+        self.models = config.models
         self.entry = entry
+        self._config = config
         self.link = Link(self, start_actor(entry))
+        self.link.limit = max(config.limit, START) if config.limit else None
         self.facts: Mapping[str, Any] = {}
         self.node = ""
 
@@ -47,6 +52,7 @@ class RayDevice(Device):
         there, self.node = self.link.call("identify")
         check_alike(self.name, identity(), there, self.node)
         self.facts = self.link.call("open", self.entry.open)
+        self.link.limit = self._config.limit or None
         self._types = [RayBufferType(self, i, t) for i, t in enumerate(self.facts["types"])]
         self.questions = Questions(self.link.call, self._number)
         self.fusions: Sequence[Pattern] = [KNOWN[name] for name in self.facts["fusions"]]
@@ -54,7 +60,7 @@ class RayDevice(Device):
     def restarted(self) -> "RayDevice":
         """Another device of this name and place, with a new actor; the old actor is ended."""
         self.link.kill()
-        device = RayDevice(self.name, self.entry, self.models)
+        device = RayDevice(self.name, self.entry, self._config)
         try:
             device.open_far()
         except TensorplugError:
@@ -117,7 +123,7 @@ class RayDevice(Device):
 def devices_of(config: Config) -> list[RayDevice]:
     """Connect, and open the devices of a configuration. Raises OptionError, DeviceError."""
     connect(config)
-    made = [RayDevice(f"ray:{i}", entry, config.models) for i, entry in enumerate(config.devices)]
+    made = [RayDevice(f"ray:{i}", entry, config) for i, entry in enumerate(config.devices)]
     try:
         for device in made:
             device.open_far()

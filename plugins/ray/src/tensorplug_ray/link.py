@@ -24,6 +24,10 @@ _numbers = itertools.count(1)
 _links: "WeakValueDictionary[str, Link]" = WeakValueDictionary()
 
 
+Need = tuple[Any, "Link"]
+"""The reference of an answer, and the link of the actor that gives it."""
+
+
 def next_number() -> int:
     """A number that no buffer, stream or plan has yet."""
     return next(_numbers)
@@ -35,6 +39,8 @@ class Link:
     def __init__(self, device: "RayDevice", actor: Any) -> None:
         self.device = device
         self.actor = actor
+        self.limit: float | None = None
+        """Seconds after which an actor that does not answer counts as lost; None waits."""
         self.lost = False
         self.calls = 0
         self._posting = threading.Lock()
@@ -55,8 +61,13 @@ class Link:
     def start(self, method: str, *args: Any) -> Any:
         """Call without waiting; returns the reference of the answer. Raises DeviceLost."""
         self.check()
+        return self.send(method, *args)
+
+    def send(self, method: str, *args: Any, values: int = 1) -> Any:
+        """Call without waiting; returns the reference, or those of several `values`."""
         self.calls += 1
-        return getattr(self.actor, method).remote(*args)
+        called = getattr(self.actor, method)
+        return (called if values == 1 else called.options(num_returns=values)).remote(*args)
 
     def post(self, method: str, *args: Any, size: int) -> None:
         """Call without waiting: later calls come after it, and the next wait raises its error."""
@@ -70,15 +81,20 @@ class Link:
     def cast(self, method: str, *args: Any) -> None:
         """Call without an answer; do nothing if the actor is gone."""
         if not self.lost and ray.is_initialized():
-            self.calls += 1
-            getattr(self.actor, method).remote(*args)
+            self.send(method, *args)
 
-    def wait(self, references: Sequence[Any]) -> list[Any]:
-        """Wait for answers. Raises the first error among them, and DeviceLost."""
+    def wait(self, references: Sequence[Any], needs: Sequence[Need] = ()) -> list[Any]:
+        """Wait for answers. Raises the first error among them, and DeviceLost.
+
+        `needs` are answers of other actors without which this one cannot answer.
+        """
         with self._posting:
             posted, self._posted, self._posted_bytes = self._posted, [], 0
         try:
-            found = ray.get([*posted, *references])
+            found = ray.get([*posted, *references], timeout=self.limit)
+        except exceptions.GetTimeoutError as error:
+            late = next((link for reference, link in needs if not is_ready(reference)), self)
+            raise late.lose(f"no answer within {self.limit:g} s") from error
         except exceptions.RayError as error:
             raise self._error(error) from error
         for answer in found:
@@ -97,17 +113,27 @@ class Link:
         inner = cause if isinstance(cause, exceptions.RayError) else error
         if isinstance(inner, exceptions.RayActorError):
             link = _links.get(str(getattr(inner, "actor_id", "") or ""), self)
-            link.lost = True
-            found = DeviceLost(f"{link.name}: its actor is gone: {first_line(inner)}")
-            found.devices = (link.device,)
-            return found
+            return link.lose(first_line(inner))
         return DeviceError(f"{self.name}: {type(inner).__name__}: {first_line(inner)}")
+
+    def lose(self, why: str) -> DeviceLost:
+        """Give the actor up, and return the error that says why."""
+        self.kill()  # it may live where only the connection failed: it would keep its memory
+        found = DeviceLost(f"{self.name}: its actor is gone: {why}")
+        found.devices = (self.device,)
+        return found
 
     def kill(self) -> None:
         """End the actor with everything it holds."""
         if not self.lost and ray.is_initialized():
             ray.kill(self.actor)
         self.lost = True
+
+
+def is_ready(reference: Any) -> bool:
+    """True if an answer is there."""
+    ready, _ = ray.wait([reference], timeout=0, fetch_local=False)
+    return bool(ready)
 
 
 def raised(failed: Failed) -> TensorplugError:

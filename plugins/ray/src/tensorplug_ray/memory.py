@@ -102,7 +102,8 @@ class RayBuffer(Buffer):
             self.link.post("copy", source.number, start, self.number, offset, size, size=0)
         else:  # the reference goes through this process, large data from node to node
             data = source.link.start("read", source.number, start, size)
-            self.link.call("write", self.number, offset, data)
+            written = self.link.start("write", self.number, offset, data)
+            self.link.wait([written], [(data, source.link)])
         return True
 
     def _usage_changed(self) -> None:

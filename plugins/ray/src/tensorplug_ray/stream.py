@@ -7,15 +7,13 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import WeakSet
 
-import ray
-
 from tensorplug.device import Backend, Buffer, Event, Part, Plan, Rounding
 from tensorplug.device.buffer import as_bytes
 from tensorplug.device.wire import pack_part, pack_places
 from tensorplug.errors import TensorplugError, Unsupported
 from tensorplug.graph.bindings import Bindings
 from tensorplug.graph.tensor import Place, Tensor
-from tensorplug_ray.link import LOCK, next_number, raised
+from tensorplug_ray.link import LOCK, Link, Need, is_ready, next_number, raised
 from tensorplug_ray.memory import RayBuffer
 from tensorplug_ray.worker import Command
 
@@ -67,6 +65,15 @@ class RayEvent(Event):
         self.stream = stream
         self.reference = reference
 
+    @property
+    def link(self) -> Link:
+        """The link of the stream."""
+        return self.stream.device.link
+
+    def take(self) -> Any:
+        """The reference."""
+        return self.reference
+
     def synchronize(self) -> None:
         if self.reference is not None:
             self.stream.settle(self.reference)
@@ -74,8 +81,7 @@ class RayEvent(Event):
     @property
     def done(self) -> bool:
         if self.reference is not None:
-            ready, _ = ray.wait([self.reference], timeout=0, fetch_local=False)
-            if not ready:
+            if not is_ready(self.reference):
                 return False
             self.synchronize()
         return True
@@ -88,6 +94,11 @@ class Slot:
         self._stream = stream
         self.reference: Any = None
 
+    @property
+    def link(self) -> Link:
+        """The link of the sender."""
+        return self._stream.device.link
+
     def take(self) -> Any:
         """The reference; the sender's commands are sent first."""
         if self.reference is None:
@@ -96,10 +107,11 @@ class Slot:
 
 
 class _Flight(NamedTuple):
-    """A call that is not answered yet, and the host memory for what it reads."""
+    """A call that is not answered yet, the host memory for what it reads, and what it waits for."""
 
     references: Sequence[Any]
     outs: Sequence[memoryview]
+    needs: Sequence[Need]
 
 
 class RayBackend(Backend):
@@ -112,7 +124,7 @@ class RayBackend(Backend):
         self.prefers_f16 = device.facts["prefers_f16"]
         self.number = next_number()
         self._commands: list[Command] = []
-        self._arguments: list[Any] = []
+        self._arguments: list[Slot | RayEvent] = []
         self._outs: list[memoryview] = []
         self._slots: list[Slot] = []
         self._flying: deque[_Flight] = deque()
@@ -147,28 +159,27 @@ class RayBackend(Backend):
             outs, self._outs = self._outs, []
             slots, self._slots = self._slots, []
             try:
-                given = [a.take() if isinstance(a, Slot) else a for a in arguments]
-                self._send(commands, given, outs, slots)
+                needs = [(argument.take(), argument.link) for argument in arguments]
+                self._send(commands, needs, outs, slots)
             except TensorplugError as error:
                 self._error = self._error or error
 
     def _send(
         self,
         commands: Sequence[Command],
-        given: Sequence[Any],
+        needs: Sequence[Need],
         outs: Sequence[memoryview],
         slots: Sequence[Slot],
     ) -> None:
         link = self.device.link
         link.check()
-        link.calls += 1
         answers = (len(outs), len(slots))
         values = 1 + bool(outs) + len(slots)
-        method = link.actor.do if values == 1 else link.actor.do.options(num_returns=values)
-        made = method.remote(self.number, commands, answers, *given)
+        given = (reference for reference, _ in needs)
+        made = link.send("do", self.number, commands, answers, *given, values=values)
         references = [made] if values == 1 else list(made)
         self._last = references[0]
-        self._flying.append(_Flight(references[: 1 + bool(outs)], outs))
+        self._flying.append(_Flight(references[: 1 + bool(outs)], outs, needs))
         for slot, reference in zip(slots, references[values - len(slots) :], strict=True):
             slot.reference = reference
 
@@ -178,7 +189,7 @@ class RayBackend(Backend):
             while self._flying:
                 flight = self._flying[0]
                 try:
-                    status, *read = self.device.link.wait(flight.references)
+                    status, *read = self.device.link.wait(flight.references, flight.needs)
                     if status.error is not None:
                         raise raised(status.error)
                     for out, data in zip(flight.outs, read[0] if read else (), strict=True):
@@ -270,11 +281,11 @@ class RayBackend(Backend):
         """Let the next call of this stream begin after `event`."""
         if not isinstance(event, RayEvent):
             raise Unsupported(f"{self.name}: cannot wait for {event!r}")
-        if event.reference is None or event.stream.device.link is self.device.link:
+        if event.reference is None or event.link is self.device.link:
             return  # an actor does its calls one after the other
         with LOCK:
             self.flush()
-            self._arguments.append(event.reference)
+            self._arguments.append(event)
 
     def _close(self) -> None:
         self.device.link.cast("close_stream", self.number)

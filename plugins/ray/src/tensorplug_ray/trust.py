@@ -17,6 +17,8 @@ _SETTINGS = {
     "RAY_max_direct_call_object_size": str(1 << 20),
     # The driver reports a lost actor; Ray would print each unread error, too.
     "RAY_IGNORE_UNHANDLED_ERRORS": "1",
+    # Actors compute as a local device does: Ray's would let every other program go first.
+    "RAY_worker_niceness": "0",
     # Ray would hide the GPUs of a node from actors that reserve none.
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
 }

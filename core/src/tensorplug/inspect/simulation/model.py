@@ -5,7 +5,8 @@ A pure function. What it counts:
 * A device computes one split at a time. A split takes `overhead` and, for each node, the longer of
   its arithmetic at `flops` and its bytes at `bandwidth`.
 * A link carries the bytes of one copy at a time; a copy arrives `latency` later.
-* The driver, which asks the devices for each split, takes `call` for each request, one at a time.
+* The driver, which asks the devices for each split, takes `call` for each request, one at a time;
+  a request arrives `latency` of the link later.
 * A text asks for its next token when it has read the one before. Devices, links and the driver
   serve all texts in the order in which work becomes ready.
 
@@ -103,9 +104,11 @@ def works(program: Program, machines: Machines, tokens: int = 1) -> tuple[Work, 
         work = _work(step, machines, tokens, after)
         if work is None:
             continue
-        if isinstance(step, Run) and machines.call:
-            found.append(Work(DRIVER, machines.call, 0.0, ()))
-            work = Work(work.place, work.busy, work.later, (*work.after, len(found) - 1))
+        if isinstance(step, Run):
+            way = machines.link(len(machines.speeds) - 1, step.stream)
+            if machines.call or way.latency:
+                found.append(Work(DRIVER, machines.call, way.latency, ()))
+                work = Work(work.place, work.busy, work.later, (*work.after, len(found) - 1))
         for tensor in step.writes:
             made[tensor.root] = len(found)
         found.append(work)

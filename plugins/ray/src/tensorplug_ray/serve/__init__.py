@@ -1,0 +1,1 @@
+"""Replicas of the server of tensorplug-llm on Ray Serve: `python -m tensorplug_ray.serve MODEL`."""

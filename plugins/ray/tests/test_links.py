@@ -1,0 +1,122 @@
+"""Actors behind links that sleep: what `simulate` predicts, and stages at the same time."""
+
+import statistics
+import time
+
+import numpy as np
+import pytest
+
+import tensorplug as tp
+from tensorplug.inspect.simulation.model import Link, Machines, Speed, simulate
+from tensorplug_ray import cluster as actors
+from tensorplug_ray.worker import Worker
+
+X = np.ones((4, 64), np.float32)
+RUNS = 15
+ENDLESS = 1e24
+"""Operations or bytes per second of what takes no time."""
+
+
+@pytest.fixture
+def far(cluster, monkeypatch):
+    """A function that opens devices whose requests and answers take `latency` each."""
+
+    def open_devices(count, latency):
+        class Far(Worker):
+            def do(self, number, commands, *args):
+                if any(name == "run" for name, *_ in commands):
+                    time.sleep(latency)  # when all that it needs has arrived
+                return super().do(number, commands, *args)
+
+        monkeypatch.setattr(actors, "Worker", Far)
+        devices = cluster(*["cpu?threads=1"] * count)
+        for device in devices:
+            wait = device.link.wait
+
+            def late(references, needs=(), wait=wait):
+                found = wait(references, needs)
+                if len(found) > 1:  # a status, and what was read
+                    time.sleep(latency)
+                return found
+
+            device.answer_late = lambda link=device.link, late=late: setattr(link, "wait", late)
+        return devices
+
+    return open_devices
+
+
+def line(streams):
+    """A product on each stream, the next of the last."""
+    rng = np.random.default_rng(3)
+    x = y = tp.input("x", X.shape, tp.F32)
+    for i, stream in enumerate(streams):
+        w = rng.standard_normal((64, 64), dtype=np.float32) / 8
+        y = tp.relu(y @ stream.place(f"w{i}", w, usage=tp.WEIGHTS).T)
+    return x, y
+
+
+def seconds(schedule, x, y):
+    """The median time of a run with its result."""
+    found = []
+    for _ in range(RUNS):
+        start = time.perf_counter()
+        schedule.run({x: X})[y]
+        found.append(time.perf_counter() - start)
+    return statistics.median(found[3:])
+
+
+def measured(devices):
+    """The schedule of a line through all devices, and its seconds."""
+    streams = [device.open() for device in devices]
+    host = tp.open("cpu?threads=1")
+    x, y = line(streams)
+    # With "replan" the program reads its results.
+    with (
+        tp.Scheduler([*streams, host], on_failure="replan") as scheduler,
+        scheduler.schedule(y) as schedule,
+    ):
+        schedule.run({x: X})[y]
+        for device in devices:
+            device.answer_late()
+        found = schedule.program, seconds(schedule, x, y)
+    for stream in (*streams, host):
+        stream.close(force=True)
+    for device in devices:
+        device.close(force=True)
+    return found
+
+
+@pytest.mark.parametrize(("count", "latency"), [(1, 0.01), (1, 0.04), (2, 0.04)])
+def test_simulated_time_of_a_run_is_that_of_actors_behind_a_link(far, count, latency):
+    _, near = measured(far(count, 0.0))  # what devices and messages cost on this machine now
+    program, found = measured(far(count, latency))
+
+    speeds = [*[Speed(ENDLESS, ENDLESS, near / count)] * count, Speed(ENDLESS, ENDLESS)]
+    way = Link(latency, ENDLESS)
+    machines = Machines(speeds, lambda one, other: Link() if one == other else way)
+    predicted = simulate(program, machines).token_seconds
+
+    assert found == pytest.approx(predicted, rel=0.1)
+
+
+def test_batches_in_flight_keep_two_stages_busy(far):
+    devices = far(2, 0.08)
+    streams = [device.open() for device in devices]
+    host = tp.open("cpu?threads=1")
+    x, y = line(streams)
+    with tp.Scheduler([*streams, host], parallel=True) as scheduler, scheduler.schedule(y) as plan:
+        plan.submit({x: X})[y]
+        start = time.perf_counter()
+        for _ in range(8):
+            plan.submit({x: X})[y]
+        one_by_one = time.perf_counter() - start
+        start = time.perf_counter()
+        flights = [plan.submit({x: X}) for _ in range(8)]
+        found = [flight[y] for flight in flights]
+        together = time.perf_counter() - start
+    for stream in (*streams, host):
+        stream.close(force=True)
+
+    assert one_by_one / together >= 1.6  # 16 steps against 9: 1.78 where messages cost nothing
+    for each in found:
+        np.testing.assert_array_equal(each, found[0])

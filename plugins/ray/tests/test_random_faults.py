@@ -1,0 +1,231 @@
+"""Random faults between this process and actors: right tokens or a typed error, and nothing left.
+
+A program generates texts over two actors. It runs once undisturbed, and the calls that each actor
+gets are counted; then it runs again and again with one fault at a random call.
+"""
+
+import contextlib
+import gc
+import os
+import random
+import signal
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+import tensorplug as tp
+from tensorplug.errors import DeviceError, OutOfMemory, TensorplugError
+from tensorplug_ray.worker import Status, failed
+
+llm = pytest.importorskip("tensorplug_llm")
+tiny_models = pytest.importorskip("tensorplug_llm.testing.tiny_models")
+ray = pytest.importorskip("ray")
+
+COUNT = int(os.environ.get("TENSORPLUG_RAY_FAULTS", "10"))
+SEED = int(os.environ.get("TENSORPLUG_RAY_SEED", "1"))
+CPU = "cpu@tensorplug-cpu?threads=1"
+"""Its tokens do not depend on how many are read at once, as those of products in int8 do."""
+LIMIT = 5.0
+"""Seconds after which an actor that does not answer counts as lost."""
+PATIENCE = 60.0
+"""Seconds in which a process must end."""
+PROMPTS = [[1, *range(10, 10 + size)] for size in (3, 11, 6)]
+CASTS = frozenset({"free", "drop", "close_stream", "use_for"})
+"""Calls whose answer no caller reads. They are always sent: else their memory would be left."""
+KINDS = ("killed", "killed later", "cut", "refused", "slow", "full", "failing")
+
+
+class Stuck:
+    """An actor that gives no answer before it is ended: the other end of a link that was cut."""
+
+    def wait(self, *_args):
+        while True:
+            time.sleep(1)
+
+
+class Boundary:
+    """Stands for `send` of a link: passes calls on, except for a fault from one call on."""
+
+    def __init__(self, device):
+        self._send = device.link.send
+        self._pid = device.facts["pid"]
+        self._others = []
+        self.calls = 0
+        self.kind, self.at = "", -1
+        device.link.send = self
+
+    def __call__(self, method, *args, values=1):
+        self.calls += 1
+        if self.calls < self.at or not self.kind or method in CASTS:
+            return self._send(method, *args, values=values)
+        return getattr(self, self.kind.replace(" ", "_"))(method, args, values)
+
+    def end(self):
+        """No faults from now on."""
+        self.kind = ""
+        for other in self._others:
+            ray.kill(other)
+        self._others = []
+
+    def killed(self, method, args, values):
+        self.kind = ""
+        os.kill(self._pid, signal.SIGKILL)
+        return self._send(method, *args, values=values)
+
+    def killed_later(self, method, args, values):
+        self.kind = ""
+        made = self._send(method, *args, values=values)
+        os.kill(self._pid, signal.SIGKILL)
+        return made
+
+    def cut(self, _method, _args, values):
+        return self._other().wait.options(num_returns=values).remote()
+
+    def refused(self, _method, _args, values):
+        other = self._other()
+        ray.kill(other)
+        return other.wait.options(num_returns=values).remote()
+
+    def slow(self, method, args, values):
+        self.kind = ""
+        time.sleep(0.2)
+        return self._send(method, *args, values=values)
+
+    def full(self, method, _args, values):
+        return self._failed(OutOfMemory("no memory is left, as the test planned"), method, values)
+
+    def failing(self, method, _args, values):
+        return self._failed(DeviceError("fails as the test planned"), method, values)
+
+    def _failed(self, error, method, values):
+        self.kind = ""
+        answer = Status(failed(error)) if method == "do" else failed(error)
+        made = [ray.put(answer), *(ray.put(None) for _ in range(values - 1))]
+        return made[0] if values == 1 else made
+
+    def _other(self):
+        self._others.append(ray.remote(num_cpus=0)(Stuck).remote())
+        return self._others[-1]
+
+
+@pytest.fixture
+def file(tmp_path):
+    path = tmp_path / "llama.gguf"
+    tiny_models.write("llama", path)
+    return path
+
+
+def texts(streams, file, *, together, on_failure="replan", meanwhile=lambda engine: None):
+    """Tokens of texts, one after the other, or together by an engine with a thread."""
+    params = llm.SamplingParams(temperature=0, max_tokens=8)
+    with (
+        llm.load_model(file, streams) as model,
+        llm.Engine(
+            model, context=64, texts=3, rows=192, threaded=together, on_failure=on_failure
+        ) as engine,
+    ):
+        made = [engine.submit(prompt, params) for prompt in PROMPTS]
+        found = []
+        for stream in made:
+            found.append([sampled.token for sampled in stream])
+            meanwhile(engine)
+        return found
+
+
+def outcome(devices, file, wanted, **options):
+    """How a program ended, in words. Raises AssertionError for wrong tokens."""
+    again = []
+
+    def take_back(engine):
+        for name in engine.lost:
+            device = next(device for device in devices if device.name == name)
+            again.append(device.restarted())
+            engine.take_back(again[-1].open())
+            break
+
+    streams = []
+    try:
+        streams += [device.open() for device in devices]
+        found = texts(streams, file, **options, meanwhile=take_back)
+        assert found == wanted
+        return "right, taken back" if again else "right"
+    except TensorplugError as error:
+        return type(error).__name__
+    finally:
+        for stream in streams:
+            stream.close(force=True)
+        for device in again:
+            device.close(force=True)
+
+
+def ends(pid):
+    """True if a process ends in time."""
+    until = time.monotonic() + PATIENCE
+    while time.monotonic() < until:
+        try:
+            os.kill(pid, 0)
+        except ProcessLookupError:
+            return True
+        time.sleep(0.05)
+    return False
+
+
+def resident():
+    """Bytes of memory of this process."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
+
+
+def test_random_faults_give_right_tokens_or_a_typed_error_and_leave_nothing(
+    cluster, file, record_property
+):
+    devices = cluster(CPU, CPU, limit=LIMIT)
+    with tp.open(CPU) as local:
+        wanted = texts([local], file, together=False)
+    calls = {}
+    for device in devices:
+        Boundary(device)
+        device.link.limit = None  # nothing fails yet, however slow the machine is
+    for together in (False, True):
+        before = [device.link.send.calls for device in devices]
+        assert outcome(devices, file, wanted, together=together) == "right"
+        now = [device.link.send.calls for device in devices]
+        calls[together] = [b - a for a, b in zip(before, now, strict=True)]
+
+    for device in devices:
+        device.link.limit = LIMIT
+    tally, sizes = Counter(), []
+    for seed in range(SEED, SEED + COUNT):
+        rng = random.Random(seed)
+        kind, which, together = rng.choice(KINDS), rng.randrange(2), rng.random() < 0.5
+        on_failure = rng.choice(("replan", "replan", "raise"))
+        boundary = devices[which].link.send
+        at = rng.randrange(calls[together][which])
+        case = f"seed {seed}: ray:{which} {kind} at call {at}, {together=}, {on_failure}"
+        print(case)
+        boundary.at, boundary.kind = boundary.calls + at, kind
+
+        ended = outcome(devices, file, wanted, together=together, on_failure=on_failure)
+        boundary.end()
+        tally[f"{kind}: {ended}"] += 1
+
+        for i, device in enumerate(devices):
+            if not device.link.lost:
+                with contextlib.suppress(DeviceError):  # killed by its last call
+                    assert device.link.call("counts") == (0, 0, 0), case
+            if device.link.lost:
+                assert ends(device.facts["pid"]), case
+                devices[i] = device.restarted()
+                Boundary(devices[i])
+                device.close(force=True)
+        gc.collect()
+        sizes.append(resident())
+
+    print(*(f"{what}: {count}" for what, count in sorted(tally.items())), sep="\n")
+    record_property("attempts", COUNT)
+    for device in devices:
+        device.close(force=True)
+    assert COUNT < 100 or sizes[-1] - sizes[COUNT // 5] < 64 << 20
+    left = ray._private.worker.global_worker.core_worker.get_all_reference_counts()
+    assert len(left) <= 8

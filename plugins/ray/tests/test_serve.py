@@ -1,0 +1,103 @@
+"""Replicas of the server on Ray Serve."""
+
+import importlib.util
+import json
+import os
+import socket
+import threading
+import urllib.error
+import urllib.request
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+pytest.importorskip("tensorplug_llm.serve.app")
+tiny_models = pytest.importorskip("tensorplug_llm.testing.tiny_models")
+ray = pytest.importorskip("ray")
+pytestmark = [
+    pytest.mark.skipif(
+        importlib.util.find_spec("fastapi") is None, reason="tensorplug-ray[serve] is not installed"
+    ),
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),  # Ray Serve's own
+]
+
+CPU = "cpu@tensorplug-cpu?threads=1"
+
+
+@pytest.fixture(scope="module")
+def url(tmp_path_factory):
+    """The address of two replicas of a tiny model."""
+    from tensorplug_ray.serve.replica import Settings
+    from tensorplug_ray.serve.running import end, serve
+
+    path = tmp_path_factory.mktemp("model") / "llama.gguf"
+    tiny_models.write("llama", path)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    address = os.environ.get("RAY_ADDRESS", "local")
+    serve(Settings(str(path), (CPU,), context=64), replicas=2, address=address, port=port)
+    yield f"http://127.0.0.1:{port}"
+    end()
+
+
+def asked(url, number, **more):
+    """The status and the body of a completion of one of four prompts."""
+    body = {"prompt": [1, 10 + number % 4, 11], "max_tokens": 30, "temperature": 0, **more}
+    request = urllib.request.Request(
+        f"{url}/v1/completions", json.dumps(body).encode(), {"content-type": "application/json"}
+    )
+    try:
+        with urllib.request.urlopen(request, timeout=120) as answer:
+            return answer.status, answer.read()
+    except urllib.error.HTTPError as error:
+        return error.code, error.read()
+
+
+def text_of(answer):
+    status, body = answer
+    assert status == 200, body
+    return json.loads(body)["choices"][0]["text"]
+
+
+def replicas():
+    """The names of the actors that are replicas of the model."""
+    named = ray.util.list_named_actors(all_namespaces=True)
+    return sorted(a["name"] for a in named if "#replica#" in a["name"])
+
+
+def test_streamed_answer_has_the_text_of_a_whole_one(url):
+    whole = text_of(asked(url, 1))
+
+    status, body = asked(url, 1, stream=True)
+
+    events = [line[6:] for line in body.decode().splitlines() if line.startswith("data: {")]
+    assert status == 200
+    assert "".join(json.loads(e)["choices"][0]["text"] for e in events) == whole
+
+
+def test_refusal_of_a_replica_is_the_answer(url):
+    status, body = asked(url, 1, max_tokens=-1)
+
+    assert status == 400
+    assert "max_tokens" in json.loads(body)["error"]["message"]
+
+
+def test_replica_killed_under_load_loses_no_request(url):
+    wanted = [text_of(asked(url, number)) for number in range(4)]
+    victim, *others = replicas()
+    assert others
+    begun = threading.Event()
+
+    def ask(number):
+        if number == 12:
+            begun.set()
+        return text_of(asked(url, number))
+
+    with ThreadPoolExecutor(6) as threads:
+        found = [threads.submit(ask, number) for number in range(48)]
+        assert begun.wait(60)
+        ray.kill(ray.get_actor(victim, namespace="serve"))
+        texts = [future.result() for future in found]
+
+    assert texts == [wanted[number % 4] for number in range(48)]
