@@ -125,6 +125,15 @@ def test_certify_prints_the_page_that_it_writes(run, tmp_path):
 
 
 @pytest.mark.long
+def test_certificate_names_the_options_of_the_device(run, tmp_path):
+    run("certify", "--device", "cpu?threads=1", "--tier", "smoke", "-O", tmp_path)
+
+    page = (tmp_path / "certificate-cpu-0-threads-1.md").read_text()
+    assert page.startswith("# cpu:0?threads=1 passes the conformance kit")
+    assert "`tensorplug certify --device 'cpu?threads=1' --tier smoke --seed 0`" in page
+
+
+@pytest.mark.long
 def test_certify_writes_a_page_and_its_data(run, tmp_path):
     device = "cpu@tensorplug-cpu"
     arguments = ("certify", "--device", device, "--tier", "smoke", "-O", tmp_path, "--json")

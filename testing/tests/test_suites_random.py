@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 from hypothesis import find, settings
 
+from tensorplug.device import Rounding
 from tensorplug_cpu import kernels
 from tensorplug_cpu.device import CPUDevice
-from tensorplug_testing.programs import programs
+from tensorplug_testing.programs import Program, programs
 from tensorplug_testing.suites.random import problem
 
 
@@ -72,3 +73,25 @@ def test_printed_program_builds_the_graph_that_failed():
     built = program.build()
     assert [t.op for t in known["graph"].outputs] == [built[i].op for i in program.outputs]
     assert len(known["graph"].effects) == len(program.writes)
+
+
+def rounded(task):
+    """A kernel for `mul_mat` of two matrices that rounds both to f16."""
+    w, x = task["w"].array[0, 0], task["x"].array[0, 0]
+
+    def step():
+        a, b = (each.astype(np.float16).astype(np.float32) for each in (w, x))
+        task.out.array[0, 0] = b @ a.T
+
+    return [step]
+
+
+@pytest.mark.parametrize(("declared", "right"), [(Rounding.HALVES, True), (Rounding.NONE, False)])
+def test_products_may_be_rounded_where_the_stream_says_so(backend, monkeypatch, declared, right):
+    monkeypatch.setitem(kernels.KERNELS, "mul_mat", rounded)
+    monkeypatch.setattr(type(backend), "rounding", lambda self, node: declared)
+    lines = ('tp.input("w", (2, 8), tp.F32)', 'tp.input("x", (2, 8), tp.F32)', "tp.mul_mat(t0, t1)")
+
+    found = problem(Program(lines, outputs=(2,), seed=0), backend)
+
+    assert (found == "") == right

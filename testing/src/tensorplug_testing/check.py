@@ -9,6 +9,7 @@ from typing import Any
 
 from tensorplug.device import Backend, Device, Plan
 from tensorplug_testing.cases import Case, node_of
+from tensorplug_testing.cases.bounds import rounding_of
 from tensorplug_testing.cases.laid import Laid, lay
 
 
@@ -101,7 +102,7 @@ def _run(plan: Plan, laid: Laid) -> str:
     laid.write_leafs()
     plan.run()
     plan.backend.synchronize()
-    return laid.problem(plan.backend.rounding(laid.built.node))
+    return laid.problem(rounding_of(plan.backend, laid.built.node))
 
 
 def check(case: Case, backend: Backend, *, base: int = 0) -> Outcome:

@@ -80,6 +80,9 @@ def run_suites(
         arguments += [f"--tensorplug-{name}", value]
     with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed), _alone():
         status = pytest.main([*arguments, *conformance.__path__], plugins=[recorder])
+    if status == pytest.ExitCode.INTERRUPTED:
+        count = len(recorder.outcomes)
+        raise TensorplugError(f"{spec}: interrupted after {count} tests; nothing was written")
     if status not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
         raise TensorplugError(f"{spec}: pytest could not run the suites: {printed.getvalue()}")
     return recorder.outcomes

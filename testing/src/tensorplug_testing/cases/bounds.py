@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 
-from tensorplug.device import Rounding
+from tensorplug.device import Backend, Rounding, Tensor
 from tensorplug_cpu.reference import Memory
 from tensorplug_testing.cases.case import Array, Built
 from tensorplug_testing.cases.expected import kept
@@ -22,6 +22,15 @@ HALF = 2.0**-9
 """The largest relative error of a number rounded to bf16. That of f16 is smaller."""
 BYTE = 1 / 254
 """The largest error of a number rounded to a byte, relative to the largest number of its group."""
+
+
+ROUNDED = frozenset({"mul_mat", "mul_mat_id", "flash_attn_ext"})
+"""Ops of which a stream may round the operands."""
+
+
+def rounding_of(backend: Backend, node: Tensor) -> Rounding:
+    """The rounding that a stream declares for a node; only products may have some."""
+    return backend.rounding(node) if node.op in ROUNDED else Rounding.NONE
 
 
 def product_bound(built: Built, rounding: Rounding, *, representable: bool) -> Array:

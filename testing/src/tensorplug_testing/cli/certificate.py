@@ -2,6 +2,8 @@
 
 import importlib.metadata
 import platform
+import re
+import shlex
 from collections import Counter
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
@@ -40,11 +42,17 @@ class Certificate:
 
     def write(self, folder: Path, text: str) -> tuple[Path, Path]:
         """Write both reports into `folder`; `text` is the JSON one. Returns their paths."""
-        stem = f"certificate-{self.info.name.replace(':', '-')}"
+        stem = re.sub(r"[^\w.-]+", "-", f"certificate-{self._name}")
         page, data = folder / f"{stem}.md", folder / f"{stem}.json"
         page.write_text(f"{self}\n", encoding="utf-8")
         data.write_text(text + "\n", encoding="utf-8")
         return page, data
+
+    @property
+    def _name(self) -> str:
+        """The device's name, with its options if there are any: `opencl:0?profile=1`."""
+        options = self.spec.partition("?")[2]
+        return f"{self.info.name}?{options}" if options else self.info.name
 
     def __str__(self) -> str:
         return "\n".join([*self._head(), *self._ops(), *self._failures(), *self._refusals()])
@@ -52,7 +60,8 @@ class Certificate:
     def _head(self) -> list[str]:
         run, info = self.run, self.info
         verdict = "passes" if run.passed else "does not pass"
-        again = f"tensorplug certify --device {self.spec} --tier {run.tier} --seed {run.seed}"
+        device = shlex.quote(self.spec)
+        again = f"tensorplug certify --device {device} --tier {run.tier} --seed {run.seed}"
         facts = {
             "device": f"{info.description} ({info.type.value}, {human(info.memory_total)})",
             "cases and tests": ", ".join(
@@ -64,7 +73,7 @@ class Certificate:
             "again": f"`{again}`",
         }
         rows = [f"| {name} | {value} |" for name, value in facts.items()]
-        title = f"# {info.name} {verdict} the conformance kit (tier {run.tier})"
+        title = f"# {self._name} {verdict} the conformance kit (tier {run.tier})"
         return [title, "", "| | |", "|---|---|", *rows]
 
     def row(self) -> str:

@@ -6,6 +6,7 @@ import pytest
 
 from tensorplug.device import Backend, Device
 from tensorplug_testing.cases import Case, node_of
+from tensorplug_testing.cases.bounds import rounding_of
 from tensorplug_testing.cases.laid import lay
 from tensorplug_testing.check import problem, refusal
 from tensorplug_testing.tiers import select
@@ -45,7 +46,7 @@ class OpTests:
                 backend.synchronize()
 
         for laid in (first, second):
-            wrong = laid.problem(backend.rounding(laid.built.node))
+            wrong = laid.problem(rounding_of(backend, laid.built.node))
             assert not wrong, wrong
 
     def test_leaf_and_view_are_never_refused(self, device: Device) -> None:
