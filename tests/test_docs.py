@@ -55,10 +55,10 @@ test of its own."""
 NOT_MODULES = {
     *("tensorplug.commands", "tensorplug_llm.architectures"),
     *("tensorplug.metal", "tensorplug_acme.plugin", "tensorplug_acme.kernels"),
-    *("tensorplug_acme.memory", "tensorplug_ray.restart"),
+    *("tensorplug_acme.memory", "tensorplug_ray.restart", "tensorplug_ray.serve"),
 }
-"""Groups of entry points, a logger, modules of the package that a page lets authors write, and a
-function of a distribution that need not be installed."""
+"""Groups of entry points, a logger, modules of the package that a page lets authors write, and
+names that need a package that need not be installed."""
 LONGEST = 1500
 """Words of a page, without its programs, unless it is one of REFERENCES."""
 REFERENCES = {
