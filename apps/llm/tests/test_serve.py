@@ -262,6 +262,13 @@ def test_wrong_request_gets_an_error_of_openai(
     assert response.json()["error"].keys() == {"message", "type", "param", "code"}
 
 
+def test_path_without_its_version_is_told_what_paths_begin_with(http: httpx.Client) -> None:
+    response = http.post("/chat/completions", json={"messages": []})
+
+    assert response.status_code == 404
+    assert response.json()["error"]["message"].endswith("begin with /v1")
+
+
 def test_prompt_beyond_the_context_is_refused(client: openai.OpenAI) -> None:
     with pytest.raises(openai.BadRequestError) as caught:
         client.completions.create(model="tiny", prompt="a" * 1024)

@@ -134,6 +134,8 @@ def refusal_of(error: Exception) -> ServeError:
     """What a client is told of an error."""
     if isinstance(error, ServeError):
         return error
+    if isinstance(error, HTTPException) and error.status_code == 404:
+        return ServeError(404, "server: has no such path; those of OpenAI's API begin with /v1")
     if isinstance(error, HTTPException):
         return ServeError(error.status_code, f"server: {error.detail}")
     if isinstance(error, QueueFull):
