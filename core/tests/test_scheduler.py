@@ -134,6 +134,15 @@ def test_node_that_nobody_computes_lists_every_refusal(rig: Rig) -> None:
         rig.scheduler.schedule(y)
 
 
+def test_weights_of_a_device_without_a_stream_are_said_to_come_from_there(rig: Rig) -> None:
+    w = rig.fast.place("w", np.eye(4, dtype=np.float32), usage=tp.WEIGHTS)
+
+    with tp.Scheduler([rig.slow]) as scheduler:
+        (copy,) = scheduler.schedule(tp.mul_mat(w, x_in())).explain().copies
+
+    assert (copy.tensor, copy.origin, copy.target) == ("w", "gpu:0", "cpu:0")
+
+
 def test_work_on_host_weights_is_offloaded_where_the_device_wants_it() -> None:
     rig = made(offloads={"mul_mat"})
     w = rig.slow.place("w", np.eye(4, dtype=np.float32), usage=tp.WEIGHTS)

@@ -158,9 +158,11 @@ def _stranded(
 ) -> Unsupported:
     refusals = streams.refusals(tensor)
     why = "; ".join(refusals[streams.backends[i].name] for i in willing)
+    placed = "" if tensor.root is tensor else f" of {tensor.root.label}"
+    missing = f"the scheduler has no stream of {kind.device.name}; give it one"
     return Unsupported(
-        f"{tensor}: its memory is {kind.name}, and no backend that works there can compute it: "
-        f"{why or 'no backend of this scheduler uses this memory'}"
+        f"{tensor}{placed}: its memory is {kind.name}, and no backend that works there can compute "
+        f"it: {why or missing}"
     )
 
 

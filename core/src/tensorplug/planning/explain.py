@@ -233,7 +233,10 @@ def explain(
 def _copies(splits: Sequence[Split], names: Sequence[str]) -> Iterator[CopyRow]:
     for split in splits:
         for copy in split.copies:
-            tensor, origin, target = copy.source.label, names[copy.origin], names[split.stream]
+            place = copy.source.root.place
+            # A placed tensor may lie where no stream of the scheduler computes.
+            origin = place.buffer.type.device.name if place else names[copy.origin]
+            tensor, target = copy.source.label, names[split.stream]
             yield CopyRow(split.index, tensor, origin, target, copy.source.nbytes)
 
 
