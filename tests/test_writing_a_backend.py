@@ -165,7 +165,7 @@ def test_following_the_page_about_simt_devices_leads_to_an_own_kernel(simt_autho
     (listed,) = (v for k, v in simt_author.printed.items() if k.startswith("tensorplug kernels"))
     texts = [path.name for path in (simt_author.folder / "texts").iterdir()]
 
-    assert re.search(r"^square +own +\d+ +sqr$", listed, re.MULTILINE)
+    assert re.search(r"^square +tensorplug_acme/square\.k +\d+ +sqr$", listed, re.MULTILINE)
     assert "\nsquare(x; uint count) -> y\n" in listed
     assert {name.rpartition("-")[0] for name in texts} >= {"square-f32", "square-f16"}
 

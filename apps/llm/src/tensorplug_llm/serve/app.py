@@ -193,7 +193,8 @@ class Server:
         record.prompt_tokens = sum(map(len, prompts))
         tools = wanted.tools if isinstance(wanted, requests.ChatRequest) else None
         schema = len(wanted.params.constraint)
-        await unless_gone(request.receive, self._schemas.take(schema))
+        if schema:
+            await unless_gone(request.receive, self._schemas.take(schema))
         try:
             # In a thread: a schema is compiled here.
             streams = await asyncio.to_thread(_submit, served, prompts, wanted.params, tools)
