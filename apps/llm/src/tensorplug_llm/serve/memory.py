@@ -13,7 +13,7 @@ class Room:
 
     async def take(self, size: int) -> None:
         """Take a part of the room, which must be at most all of it, as soon as there is."""
-        if size <= self._left and not self._waiting:
+        if not size or (size <= self._left and not self._waiting):
             self._left -= size
             return
         turn = (size, asyncio.get_running_loop().create_future())
