@@ -134,6 +134,27 @@ def test_node_that_nobody_computes_lists_every_refusal(rig: Rig) -> None:
         rig.scheduler.schedule(y)
 
 
+@pytest.mark.parametrize(
+    ("backends", "message"),
+    [
+        ("cpu", "Scheduler: backends='cpu'; give a list of streams: [tensorplug.open('cpu')]"),
+        (["cpu"], "Scheduler: 'cpu' is not a stream; open one, such as tensorplug.open('cpu')"),
+    ],
+)
+def test_what_is_no_list_of_streams_is_refused(backends, message: str) -> None:
+    with pytest.raises(tp.OptionError) as error:
+        tp.Scheduler(backends)
+
+    assert str(error.value) == message
+
+
+def test_pin_of_a_name_is_refused(rig: Rig) -> None:
+    y = tp.relu(x_in(), name="y")
+
+    with pytest.raises(tp.OptionError, match="pins has 'y'; its keys are tensors"):
+        rig.scheduler.schedule(y, pins={"y": rig.slow})
+
+
 def test_weights_of_a_device_without_a_stream_are_said_to_come_from_there(rig: Rig) -> None:
     w = rig.fast.place("w", np.eye(4, dtype=np.float32), usage=tp.WEIGHTS)
 

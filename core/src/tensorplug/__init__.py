@@ -1,6 +1,7 @@
 """Runs tensor graphs on all the hardware a machine has, through separately installed backends."""
 
 import builtins
+import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -91,7 +92,8 @@ _LATER = {
 
 def __getattr__(name: str) -> object:
     if name not in _LATER:
-        raise AttributeError(f"module 'tensorplug' has no attribute {name!r}")
+        text = f"module 'tensorplug' has no attribute {name!r}"
+        raise AttributeError(text, name=name, obj=sys.modules[__name__])  # Python suggests a name
     return getattr(import_module(_LATER[name]), name)
 
 

@@ -335,9 +335,15 @@ def ne_of(shape: tuple[int, ...] | list[int], where: str) -> tuple[Ne, int]:
         raise ShapeError(
             f"{where}: {len(shape)} dimensions {tuple(shape)}; at most {MAX_RANK} are possible"
         )
-    if any(n < 0 for n in shape):
+    try:
+        ne = tuple(operator.index(n) for n in reversed(shape))
+    except TypeError as error:
+        raise ShapeError(
+            f"{where}: shape {tuple(shape)}; sizes are integers, and a graph is made for one shape"
+        ) from error
+    if any(n < 0 for n in ne):
         raise ShapeError(f"{where}: negative size in shape {tuple(shape)}")
-    return pad_ne(tuple(operator.index(n) for n in reversed(shape))), len(shape)
+    return pad_ne(ne), len(shape)
 
 
 def leaf(

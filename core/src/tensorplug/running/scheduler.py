@@ -100,6 +100,7 @@ class Scheduler(Resource):
         hang_limit: float | None = None,
         ahead: int | None = None,
     ) -> None:
+        _check_streams(backends)
         chosen = buffer_types or {}
         pools = [chosen.get(b, b.buffer_type) for b in backends]
         _check(backends, pools, on_failure, hang_limit, ahead)
@@ -181,6 +182,9 @@ class Scheduler(Resource):
         where, and why, to standard error. Raises Unsupported, OutOfMemory, GraphError.
         """
         graph = what if isinstance(what, Graph) else Graph(what, effects=effects)
+        for tensor in pins or ():
+            if not isinstance(tensor, Tensor):
+                raise OptionError(f"schedule: pins has {tensor!r}; its keys are tensors")
         self.check_processes()
         plan = self._plan_with(graph, pins=pins, transient=transient, fuse=fuse)
         with nullcontext() if self.trace is None else self.trace.span("schedule"):
@@ -387,6 +391,19 @@ class Scheduler(Resource):
     def __repr__(self) -> str:
         names = ", ".join(b.name for b in self.backends)
         return f"<Scheduler {names}{', closed' if self.closed else ''}>"
+
+
+def _check_streams(backends: object) -> None:
+    """Raise OptionError unless `backends` is a sequence of streams."""
+    if not isinstance(backends, Sequence) or isinstance(backends, str):
+        raise OptionError(
+            f"Scheduler: backends={backends!r}; give a list of streams: [tensorplug.open('cpu')]"
+        )
+    for backend in backends:
+        if not isinstance(backend, Backend):
+            raise OptionError(
+                f"Scheduler: {backend!r} is not a stream; open one, such as tensorplug.open('cpu')"
+            )
 
 
 def _check(
