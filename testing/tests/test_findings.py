@@ -11,6 +11,7 @@ from tensorplug_testing.cases import Arg, Case
 from tensorplug_testing.cases.case import among
 from tensorplug_testing.cases.laid import lay
 from tensorplug_testing.check import Outcome, check
+from tensorplug_testing.cli.certificate import Certificate
 from tensorplug_testing.null import NullDevice
 from tensorplug_testing.run import SHOWN, Run
 from tensorplug_testing.support import ask
@@ -62,6 +63,16 @@ def test_many_failures_of_one_kind_are_counted(op, what):
 
     shown = [f"  no. {i}" for i in range(SHOWN)]
     assert lines[first + 1 : -1] == [*shown, "  2 more; --csv has all"]
+
+
+def test_a_certificate_counts_failures_of_one_kind_too():
+    failures = [outcome(f"add[{i}]", "add", "failed", f"no. {i}") for i in range(SHOWN + 2)]
+    with NullDevice("acme:0") as device:
+        page = str(Certificate(Run("acme:0", "ci", 0, failures), "acme", device.info, "acme 1.0"))
+
+    head = [f"## {SHOWN + 2} failures", "", "```text", f"FAILED {SHOWN + 2} x add"]
+    assert "\n".join(head) in page
+    assert "\n  2 more; the JSON report has all\n```" in page
 
 
 def test_failures_are_grouped_by_cause_over_ops_the_commonest_first():

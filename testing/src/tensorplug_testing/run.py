@@ -62,15 +62,16 @@ class Run:
         names = dict.fromkeys(o.op or "suites" for o in self.outcomes)
         verdicts = ("passed", "failed", "refused")
         rows = [[name, *(str(counts[name, v] or "-") for v in verdicts)] for name in names]
-        lines = [*table(("op", *verdicts), rows), "", *self._failures()]
+        lines = [*table(("op", *verdicts), rows), "", *self.failures("--csv has all")]
         total = ", ".join(f"{self.count(v)} {v}" for v in verdicts)
         lines.append(f"{self.device}: {total}, {len(self.ops)} ops; {self._again()}")
         return "\n".join([*lines, *self._nothing_passed()])
 
-    def _failures(self) -> list[str]:
+    def failures(self, rest: str) -> list[str]:
         """Lines of the failures, grouped by cause, because one mistake can fail a hundred cases.
 
         The most frequent cause comes first; for each cause the first SHOWN failures are printed.
+        `rest` says where the others are.
         """
         by_cause: dict[str, list[Outcome]] = {}
         for outcome in self.outcomes:
@@ -87,7 +88,7 @@ class Run:
             lines.append(f"FAILED {len(failed)} x {cause}{of}")
             lines += [f"  {outcome.detail}" for outcome in failed[:SHOWN]]
             if len(failed) > SHOWN:
-                lines.append(f"  {len(failed) - SHOWN} more; --csv has all")
+                lines.append(f"  {len(failed) - SHOWN} more; {rest}")
         return lines
 
     def _nothing_passed(self) -> list[str]:

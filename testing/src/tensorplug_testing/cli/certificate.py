@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from tensorplug_testing.run import Run
 
 LONGEST = 20
-"""The most failures and reasons on the page; the JSON file has all."""
+"""The most reasons on the page; the JSON file has all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,23 +111,18 @@ class Certificate:
         return [*lines, "", f"Some cases: {', '.join(part)}."] if part else lines
 
     def _failures(self) -> list[str]:
-        failed = [o.detail for o in self.run.outcomes if o.verdict == "failed"]
-        if not failed:
-            return []
-        shown = [f"- `{detail}`" for detail in failed[:LONGEST]]
-        return ["", f"## {len(failed)} failures", "", *shown, *_more(failed)]
+        lines = self.run.failures("the JSON report has all")
+        count = self.run.count("failed")
+        return ["", f"## {count} failures", "", "```text", *lines, "```"] if lines else []
 
     def _refusals(self) -> list[str]:
         reasons = Counter(o.detail for o in self.run.outcomes if o.verdict == "refused")
         if not reasons:
             return []
         shown = [f"- {count} x {reason}" for reason, count in reasons.most_common(LONGEST)]
-        return ["", "## Refusals", "", *shown, *_more(reasons)]
+        rest = len(reasons) - LONGEST
+        more = [f"- and {rest} more, in the JSON report"] if rest > 0 else []
+        return ["", "## Refusals", "", *shown, *more]
 
 
 _VERDICTS = ("passed", "failed", "refused")
-
-
-def _more(entries: Any) -> list[str]:
-    rest = len(entries) - LONGEST
-    return [f"- and {rest} more, in the JSON report"] if rest > 0 else []
