@@ -22,7 +22,7 @@ from tensorplug.gguf.strings import Bytes
 from tensorplug.graph.tensor import Array
 from tensorplug_llm.folders.families import FAMILIES
 from tensorplug_llm.folders.jsonfile import Fields, read_object
-from tensorplug_llm.folders.made import decode, decoded, neighbours
+from tensorplug_llm.folders.made import MadeFile, decode, decoded, neighbours
 from tensorplug_llm.folders.safetensors import open_safetensors
 from tensorplug_llm.opening import LoRA
 
@@ -50,12 +50,12 @@ class _Delta:
         return found
 
 
-class Adapted(ModelFile):
+class Adapted(MadeFile):
     """A model with adapters. Closing it closes the model's file."""
 
     def __init__(self, base: ModelFile, adapters: Sequence[LoRA]) -> None:
         """Raises FormatError, where an adapter is damaged or of another model."""
-        super().__init__(np.empty(0, np.uint8), base.path)
+        super().__init__(base.path)
         self._base = base
         self.metadata = base.metadata
         self._deltas: dict[str, list[_Delta]] = {}
@@ -99,10 +99,6 @@ class Adapted(ModelFile):
         self.find(name)
         return None if name in self._deltas else self._base.memory_of(name)
 
-    def tensor_bytes(self, name: str) -> Bytes:
-        """The bytes of a tensor, computed where it is adapted."""
-        return self.part_of(name, 0, self.find(name).nbytes)
-
     def part_of(self, name: str, start: int, size: int) -> Bytes:
         """`size` bytes from `start`, computed where the tensor is adapted."""
         tensor = self.find(name)
@@ -126,11 +122,6 @@ class Adapted(ModelFile):
                 f"are not numbers up to {MOST_F16}, as f16 has them; use a smaller scale"
             )
         return values if tensor.dtype is F32 else values.astype(np.float16)
-
-    def read_tensor(self, name: str, start: int = 0, size: int | None = None) -> Bytes:
-        """A copy of `size` bytes from `start`, by default all of them."""
-        size = self.find(name).nbytes - start if size is None else size
-        return self.part_of(name, start, size).copy()
 
     def range_of(self, name: str) -> FileRange | None:
         """Where a tensor that is not adapted is in the model's file."""

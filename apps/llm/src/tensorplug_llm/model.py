@@ -219,7 +219,7 @@ def load_model(  # noqa: PLR0913 - a program names only what it wants otherwise
     `path` is that of a GGUF file or of a folder of Hugging Face, or a string that `find_model`
     knows, such as `hf:ORG/REPO`. Adapters, `lora`, are merged into the weights.
     `layers` says how many layers each backend takes; without it free memory decides, with room
-    for a cache of `rows` tokens, by default one context. Sessions and engines of the model have a
+    for a cache of `rows` tokens, by default one context. Engines of the model have a
     `context` of this many tokens unless they ask for another. With `split` `tensor` the devices
     of the backends have parts of every layer, in the proportions of `ratio`, by default evenly. A
     `cpu` backend joins them where the host cannot read the memory of the last one. Backends that

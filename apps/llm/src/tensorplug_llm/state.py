@@ -37,7 +37,8 @@ def fingerprint(file: TensorFile) -> str:
     digest = hashlib.blake2b(digest_size=DIGEST)
     for tensor in file.tensors.values():
         digest.update(f"{tensor.name} {tensor.dtype} {tensor.ne}\n".encode())
-        digest.update(file.tensor_bytes(tensor.name)[:SAMPLE].tobytes())
+        sample = file.part_of(tensor.name, 0, min(SAMPLE, tensor.nbytes))
+        digest.update(sample.tobytes())
     return digest.hexdigest()
 
 

@@ -78,6 +78,13 @@ class Streams:
         place = self.moved.get(root, root.place) if self.moved else root.place
         return None if place is None else place.buffer.type
 
+    def distant_type(self, tensor: Tensor) -> BufferType | None:
+        """As `placed_type`, but None where a stream computes in that memory."""
+        kind = self.placed_type(tensor)
+        if kind is None or any(self.accepts(i, kind) for i in range(len(self.backends))):
+            return None
+        return kind
+
     def memory_of(self, tensor: Tensor, where: Mapping[Tensor, Choice]) -> BufferType | None:
         """The type of the memory that `tensor` has or will get; None if not decided yet."""
         placed = self.placed_type(tensor)

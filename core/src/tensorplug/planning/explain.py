@@ -208,7 +208,7 @@ def explain(
         for split in planned.splits
         for node in split.nodes
     )
-    copies = tuple(_copies(planned.splits, names))
+    copies = tuple(_copies(planned.splits, names, streams))
     memory = {
         pool.name: planned.memory.pool_size(i)
         for i, pool in enumerate(pools)
@@ -230,12 +230,11 @@ def explain(
     )
 
 
-def _copies(splits: Sequence[Split], names: Sequence[str]) -> Iterator[CopyRow]:
+def _copies(splits: Sequence[Split], names: Sequence[str], streams: Streams) -> Iterator[CopyRow]:
     for split in splits:
         for copy in split.copies:
-            place = copy.source.root.place
-            # A placed tensor may lie where no stream of the scheduler computes.
-            origin = place.buffer.type.device.name if place else names[copy.origin]
+            distant = streams.distant_type(copy.source)
+            origin = distant.device.name if distant else names[copy.origin]
             tensor, target = copy.source.label, names[split.stream]
             yield CopyRow(split.index, tensor, origin, target, copy.source.nbytes)
 

@@ -19,10 +19,10 @@ def warn_of_distant_weights(
     """
     for split in splits:
         for copy in split.copies:
-            kind = streams.placed_type(copy.source)
-            if kind is None or kind in warned or not is_weight(copy.source):
+            if not is_weight(copy.source):
                 continue
-            if any(streams.accepts(i, kind) for i in range(len(streams.backends))):
+            kind = streams.distant_type(copy.source)
+            if kind is None or kind in warned:
                 continue
             warned.add(kind)
             logger.warning(

@@ -7,17 +7,16 @@ from contextlib import ExitStack
 from pathlib import Path
 from types import MappingProxyType
 
-import numpy as np
-
 from tensorplug.device.buffer import FileRange
-from tensorplug.errors import Closed, FormatError
-from tensorplug.gguf import FileTensor, Metadata, ModelFile
+from tensorplug.errors import FormatError
+from tensorplug.gguf import FileTensor, Metadata
 from tensorplug.gguf.cursor import CONVERT_AGAIN, FETCH_AGAIN, quote
 from tensorplug.gguf.strings import Bytes
 from tensorplug_llm.folders.config import Config, read_config
 from tensorplug_llm.folders.jsonfile import Fields, read_object
 from tensorplug_llm.folders.made import (
     Given,
+    MadeFile,
     Order,
     Piece,
     Rows,
@@ -38,17 +37,15 @@ LEFT_OUT = re.compile(r".*\.rotary_emb\.inv_freq|.*\.attn\.(bias|masked_bias)")
 ROUTERS = "ffn_gate_inp"
 """Weights that choose experts, which GGUF files have in f32; one of a shared expert is a vector."""
 
-_NOTHING = np.empty(0, np.uint8)
-
 Found = tuple[SafetensorsFile, FileTensor]
 
 
-class Folder(ModelFile):
+class Folder(MadeFile):
     """An open folder, made by `open_folder`. Tensors are mapped, or made when they are read."""
 
     def __init__(self, path: Path) -> None:
         """Raises FormatError for the first thing that is wrong."""
-        super().__init__(_NOTHING, path)
+        super().__init__(path)
         config = read_config(path / CONFIG)
         self.architecture = config.family.architecture
         with ExitStack() as stack:
@@ -187,31 +184,15 @@ class Folder(ModelFile):
         """The name in the files of what is called `name` in GGUF."""
         return self._called.get(name, name)
 
-    @property
-    def memory(self) -> Bytes:
-        """There is no one file. Raises Closed where the folder is closed."""
-        if self.closed:
-            raise Closed(f"{self.path}: is closed; open it again")
-        return _NOTHING
-
     def memory_of(self, name: str) -> Bytes | None:
         """The mapped shard of a tensor; None where it is made when it is read."""
         self.find(name)
         return self._sources[name].memory
 
-    def tensor_bytes(self, name: str) -> Bytes:
-        """The bytes of a tensor: a view, or a copy where they are made."""
-        return self.part_of(name, 0, self.find(name).nbytes)
-
     def part_of(self, name: str, start: int, size: int) -> Bytes:
         """`size` bytes from `start`: a view, or a copy where they are made."""
         self.find(name)
         return self._sources[name].part(start, size)
-
-    def read_tensor(self, name: str, start: int = 0, size: int | None = None) -> Bytes:
-        """A copy of `size` bytes from `start`, by default all of them."""
-        size = self.find(name).nbytes - start if size is None else size
-        return self.part_of(name, start, size).copy()
 
     def range_of(self, name: str) -> FileRange | None:
         """None: another machine would have to read the folder itself."""

@@ -3,6 +3,7 @@
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -10,12 +11,29 @@ import numpy.typing as npt
 from tensorplug.blocks.rows import decode_rows
 from tensorplug.dtypes import F32, DType
 from tensorplug.errors import FormatError
-from tensorplug.gguf import FileTensor, TensorFile
+from tensorplug.gguf import FileTensor, ModelFile, TensorFile
 from tensorplug.gguf.cursor import quote
 from tensorplug.gguf.strings import Bytes
 from tensorplug.graph.tensor import Array
 
 Order = npt.NDArray[np.int64]
+
+
+class MadeFile(ModelFile):
+    """A model of which some tensors are made when they are read. Override `part_of`."""
+
+    def __init__(self, path: Path) -> None:
+        """No one file holds all of it, so `memory` is empty."""
+        super().__init__(np.empty(0, np.uint8), path)
+
+    def tensor_bytes(self, name: str) -> Bytes:
+        """The bytes of a tensor: a view, or a copy where they are made."""
+        return self.part_of(name, 0, self.find(name).nbytes)
+
+    def read_tensor(self, name: str, start: int = 0, size: int | None = None) -> Bytes:
+        """A copy of `size` bytes from `start`, by default all of them."""
+        size = self.find(name).nbytes - start if size is None else size
+        return self.part_of(name, start, size).copy()
 
 
 class Source(ABC):
