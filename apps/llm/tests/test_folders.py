@@ -124,8 +124,15 @@ def test_missing_files_are_named(folder: Path) -> None:
     with pytest.raises(FormatError, match=r"tokenizer\.json: No such file or directory; fetch"):
         open_folder(folder)
     (folder / "config.json").unlink()
-    with pytest.raises(FormatError, match=r"config\.json: No such file or directory; fetch"):
+    with pytest.raises(FormatError, match=r"has no config\.json, so it is not a model; give"):
         open_folder(folder)
+
+
+def test_a_folder_of_gguf_files_is_no_model_and_the_error_names_a_file(tmp_path: Path) -> None:
+    (tmp_path / "b.gguf").touch()
+    (tmp_path / "a.gguf").touch()
+    with pytest.raises(FormatError, match=r"give a GGUF file, such as .*/a\.gguf$"):
+        open_folder(tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -46,6 +46,12 @@ class Folder(MadeFile):
     def __init__(self, path: Path) -> None:
         """Raises FormatError for the first thing that is wrong."""
         super().__init__(path)
+        if not (path / CONFIG).exists():
+            gguf = min((file.name for file in path.glob("*.gguf")), default="")
+            remedy = f"such as {path / gguf}" if gguf else "or the folder of a Hugging Face model"
+            raise FormatError(
+                f"{path}: has no {CONFIG}, so it is not a model; give a GGUF file, {remedy}"
+            )
         config = read_config(path / CONFIG)
         self.architecture = config.family.architecture
         with ExitStack() as stack:
