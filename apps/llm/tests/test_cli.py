@@ -12,7 +12,6 @@ from typer.testing import CliRunner, Result
 from tensorplug import Backend
 from tensorplug.cli import app as tensorplug_app
 from tensorplug_llm.cli import app
-from tensorplug_llm.cli.output import progress_bar
 from tensorplug_llm.testing import tiny_models
 
 Write = Callable[..., Path]
@@ -389,30 +388,6 @@ def test_full_device_is_one_paragraph(
     assert result.stderr.startswith("tensorplug-llm: walled:0: ")
     assert result.stderr.endswith(" bytes asked for, 1000 left\n")
     assert result.stderr.count("\n") == 1
-
-
-@pytest.mark.parametrize(
-    ("is_terminal", "seconds", "shown"),
-    [(True, 0.5, False), (True, 1.5, True), (False, 1.5, False)],
-)
-def test_progress_shows_on_terminals_after_a_second(
-    is_terminal: bool,
-    seconds: float,
-    shown: bool,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    now = [100.0]
-    monkeypatch.setattr("tensorplug_llm.cli.output.monotonic", lambda: now[0])
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: is_terminal, raising=False)
-
-    with progress_bar("loading") as update:
-        now[0] += seconds
-        update(1 << 20, 2 << 20)
-
-    written = capsys.readouterr().err
-    assert ("loading" in written) is shown
-    assert shown or written == ""
 
 
 def test_one_device_may_be_given_twice(run: Run) -> None:

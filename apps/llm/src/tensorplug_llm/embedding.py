@@ -30,6 +30,7 @@ LONG = 128
 SHORTEST = 0.75
 """A text joins longer ones only if it has this share of their tokens."""
 SMALLEST = np.finfo(np.float32).tiny
+Progress = Callable[[int, int], None]
 PLANS = 64
 """Shapes whose plans are kept."""
 
@@ -84,18 +85,29 @@ class Embedder(Resource):
         """Shapes that are planned."""
         return len(self._plans)
 
-    def embed(self, texts: Sequence[Sequence[int]], *, truncate: bool = False) -> Floats:
+    def embed(
+        self,
+        texts: Sequence[Sequence[int]],
+        *,
+        truncate: bool = False,
+        progress: Progress | None = None,
+    ) -> Floats:
         """Vectors [texts, size] of texts of token ids, not normalized.
 
-        Raises OptionError, and PromptTooLong for one beyond the model's context unless
-        `truncate` cuts it.
+        `progress` is called after each pass with the number of texts that are done, and of all.
+        Raises OptionError, and PromptTooLong for one beyond the model's context unless `truncate`
+        cuts it.
         """
         self.check_open()
         ids = [self._fitting(text, truncate=truncate) for text in texts]
         found = np.empty((len(ids), self.size), np.float32)
         order = sorted(range(len(ids)), key=lambda i: len(ids[i]), reverse=True)
+        done = 0
         for group, shape in groups(order, [len(text) for text in ids]):
             found[group] = self._plan(shape).run([ids[i] for i in group])
+            done += len(group)
+            if progress is not None:
+                progress(done, len(ids))
         return found
 
     def rank(self, pairs: Sequence[Sequence[int]], *, truncate: bool = False) -> Floats:

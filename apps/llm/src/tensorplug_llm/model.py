@@ -89,15 +89,20 @@ class LanguageModel(Resource):
         return not generates or hp.pooling not in ("", "none")
 
     def embed(
-        self, texts: Iterable[str], *, truncate: bool = False, normalize: bool = True
+        self,
+        texts: Iterable[str],
+        *,
+        truncate: bool = False,
+        normalize: bool = True,
+        progress: Progress | None = None,
     ) -> Floats:
         """Embed texts of any lengths: f32 [texts, size], of length 1 each with `normalize`.
 
-        Texts beyond the model's context are cut with `truncate`. Raises OptionError,
-        PromptTooLong.
+        Texts beyond the model's context are cut with `truncate`. `progress` is called after each
+        pass with the number of texts that are done, and of all. Raises OptionError, PromptTooLong.
         """
         ids = [self.tokenizer.encode(text) for text in texts]
-        found = self.embedder().embed(ids, truncate=truncate)
+        found = self.embedder().embed(ids, truncate=truncate, progress=progress)
         return normalized(found) if normalize else found
 
     def rerank(self, query: str, documents: Iterable[str], *, truncate: bool = False) -> Floats:

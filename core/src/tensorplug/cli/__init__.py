@@ -11,6 +11,7 @@ from tensorplug.cli.diagnosis import diagnose
 from tensorplug.cli.explain import explain as explain_graph
 from tensorplug.cli.ops import op_list
 from tensorplug.cli.output import plain_errors, show
+from tensorplug.cli.progress import showing_progress
 from tensorplug.cli.scaffold import scaffold
 from tensorplug.cli.survey import survey, survey_safely
 from tensorplug.cli.tracing import NothingRecorded, record
@@ -171,7 +172,11 @@ def simulate(
 ) -> None:
     """Say how fast a graph would run on machines that need not exist."""
     with plain_errors(traceback):
-        show(simulated(read_plan(file), lose), json)
+        plan = read_plan(file)
+        total = len(plan.texts) * (1 if lose is None else 2)
+        with showing_progress("simulating", "numbers of texts") as shown:
+            found = simulated(plan, lose, lambda: shown.one_more(total))
+        show(found, json)
 
 
 @app.command()

@@ -11,6 +11,7 @@ import typer
 
 import tensorplug as tp
 from tensorplug.cli.output import plain_errors, show
+from tensorplug.cli.progress import showing_progress
 from tensorplug.device import Backend, BufferType
 from tensorplug.dtypes import DType
 from tensorplug.errors import OptionError
@@ -103,18 +104,29 @@ def bench(
     with plain_errors(traceback):
         tp.load_all()
         with tp.open(device) as backend:
-            show(measure(backend), json)
+            with showing_progress("measuring", "types") as done:
+                found = measure(backend, progress=done)
+            show(found, json)
 
 
-def measure(backend: Backend, *, size: int = SIZE) -> Measured:
-    """Measure all types that can be packed, and remember the answer. Raises OptionError."""
+def measure(
+    backend: Backend, *, size: int = SIZE, progress: Callable[[int, int], None] | None = None
+) -> Measured:
+    """Measure all types that can be packed, and remember the answer. Raises OptionError.
+
+    `progress` is called after each type with the number of types that are done, and of all.
+    """
     if not isinstance(backend, NativeBackend) or backend.level.name not in INT8_LEVELS:
         raise OptionError(
             f"bench: {backend.name} reads weights in one layout only, so that there is nothing to "
             "measure"
         )
     kinds = sorted(BLOCKS, key=lambda kind: kind.id)
-    speeds = [_speed(backend, kind, size) for kind in kinds]
+    speeds: list[Speed] = []
+    for kind in kinds:
+        speeds.append(_speed(backend, kind, size))
+        if progress is not None:
+            progress(len(speeds), len(kinds))
     level = backend.level.name
     kept = write_measured(level, frozenset(s.dtype for s in speeds if s.packs))
     return Measured(processor(), level, backend.threads, speeds, kept)

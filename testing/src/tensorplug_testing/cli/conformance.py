@@ -1,14 +1,11 @@
 """`tensorplug test` and `tensorplug certify`: run the kit and report."""
 
-import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from tqdm import tqdm
-
 import tensorplug
+from tensorplug.cli.progress import Progress, showing_progress
 from tensorplug.errors import OptionError
 from tensorplug.registry.candidate import Candidate, State
 from tensorplug.registry.spec import parse_spec
@@ -76,10 +73,12 @@ def run_mode(mode: str, spec: str, choice: Choice) -> Result:
 def judge(spec: str, choice: Choice) -> Run:
     """Run the selected cases, and the suites if no ops or cases were selected."""
     cases = choice.cases()
-    with _progress("cases", len(cases)) as done:
+    with showing_progress("running", "cases") as shown:
+        done = _counting(shown, len(cases))
         outcomes = run_cases(spec, cases, seed=choice.seed, jobs=choice.jobs, progress=done)
     if choice.everything:
-        with _progress("suites", None) as done:
+        with showing_progress("running", "tests of suites") as shown:
+            done = _counting(shown, None)
             outcomes += run_suites(spec, tier=choice.tier, seed=choice.seed, progress=done)
     return Run(_device_name(spec), choice.tier, choice.seed, tuple(outcomes))
 
@@ -89,10 +88,10 @@ def time(spec: str, choice: Choice) -> Figures:
     if choice.jobs > 1:
         raise OptionError("mode perf times one case after another; leave -j out")
     cases, figures = choice.performance(), []
-    with tensorplug.open(spec) as backend, _progress("timed", len(cases)) as done:
+    with tensorplug.open(spec) as backend, showing_progress("timing", "cases") as done:
         for case in cases:
             figures.append(measure(case, backend, base=choice.seed))
-            done(figures[-1])
+            done.one_more(len(cases))
     return Figures(_device_name(spec), tuple(figures))
 
 
@@ -133,15 +132,12 @@ def _device_name(spec: str) -> str:
         return backend.device.name
 
 
-@contextmanager
-def _progress(what: str, total: int | None) -> Iterator[Callable[[Any], None]]:
-    """A progress bar on stderr, if that is a terminal; failures are printed as they come."""
-    shown = sys.stderr.isatty()
-    with tqdm(desc=what, total=total, leave=False, disable=not shown) as bar:
+def _counting(shown: Progress, total: int | None) -> Callable[[Outcome], None]:
+    """Counts outcomes for a progress; on a terminal failures are printed as they come."""
 
-        def done(result: Any) -> None:
-            bar.update()
-            if shown and isinstance(result, Outcome) and result.verdict == "failed":
-                bar.write(f"FAILED {result.detail}", file=sys.stderr)
+    def done(outcome: Outcome) -> None:
+        shown.one_more(total)
+        if outcome.verdict == "failed" and shown.is_terminal:
+            shown.say(f"FAILED {outcome.detail}")
 
-        yield done
+    return done

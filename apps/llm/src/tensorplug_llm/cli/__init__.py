@@ -9,11 +9,12 @@ from typing import Annotated
 
 import typer
 
+from tensorplug.cli.progress import showing_progress
 from tensorplug.errors import OptionError
 from tensorplug_llm.cli import chatting, embedding, fitting, generating, serving
 from tensorplug_llm.cli.loading import loaded
 from tensorplug_llm.cli.options import Choosing, Loading, Model, Output, Remembering, with_groups
-from tensorplug_llm.cli.output import progress_bar, reporting
+from tensorplug_llm.cli.output import reporting
 
 app = typer.Typer(
     help="Generate and serve text of GGUF language models, and measure how well and how fast.",
@@ -91,7 +92,7 @@ def bench(
     with (
         reporting(traceback=output.traceback),
         loaded(model, loading) as found,
-        progress_bar("runs", "") as bar,
+        showing_progress("measuring", "runs") as bar,
     ):
         report = measure(
             found, prompt_tokens=prompt_tokens, tokens=tokens, repeat=repeat, progress=bar
@@ -115,7 +116,7 @@ def perplexity(
     with (
         reporting(traceback=output.traceback),
         loaded(model, loading) as found,
-        progress_bar("windows", "") as bar,
+        showing_progress("reading", "windows") as bar,
     ):
         report = measure(found, _read_text(file), window=window, progress=bar)
         typer.echo(jsons.dumps(asdict(report)) if output.json else report)

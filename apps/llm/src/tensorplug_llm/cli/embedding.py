@@ -8,6 +8,7 @@ from typing import Annotated
 import numpy as np
 import typer
 
+from tensorplug.cli.progress import showing_progress
 from tensorplug.errors import OptionError
 from tensorplug_llm.cli.loading import loaded
 from tensorplug_llm.cli.options import Loading, Model, Output, with_groups
@@ -35,8 +36,8 @@ def embed(
     """Write the embedding of each line, as a line of numbers."""
     with reporting(traceback=output.traceback):
         texts = _lines(file)
-        with loaded(model, loading) as found:
-            vectors = found.embed(texts, truncate=truncate, normalize=not raw)
+        with loaded(model, loading) as found, showing_progress("embedding", "texts") as done:
+            vectors = found.embed(texts, truncate=truncate, normalize=not raw, progress=done)
         if output.json:
             typer.echo(json.dumps({"embeddings": [_numbers(vector) for vector in vectors]}))
         else:

@@ -7,10 +7,10 @@ from typing import TypeVar
 
 import tensorplug as tp
 from tensorplug import Backend
+from tensorplug.cli.progress import showing_progress
 from tensorplug.device import SupportsThreads
 from tensorplug.errors import OptionError
 from tensorplug_llm.cli.options import Loading, Remembering
-from tensorplug_llm.cli.output import progress_bar
 from tensorplug_llm.fit import AUTO, Auto, fit
 from tensorplug_llm.model import LanguageModel, Split, load_model
 from tensorplug_llm.models import find_model
@@ -41,7 +41,7 @@ def loaded(
     layers = layers_wanted(loading.layers)
     lora = adapters(loading.lora)
     shares = numbers("--ratio", loading.ratio, float, "3,1")
-    with progress_bar("fetching") as bar:
+    with showing_progress("fetching", "B") as bar:
         path = find_model(model, bar)
     tp.load_all()
     backends: list[Backend] = []
@@ -63,7 +63,7 @@ def loaded(
                 lora=lora,
             )
             context, layers = sized.context, sized.layers
-        with progress_bar("loading") as bar:
+        with showing_progress("loading", "B") as bar:
             found = load_model(
                 path,
                 backends,

@@ -1,6 +1,6 @@
 """The plan of a graph over devices on paper, simulated, as a report for people and programs."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -121,16 +121,19 @@ def _loss(loss: Loss) -> list[str]:
     return [f"without {loss.device}: {found}; {human(loss.read_again)} are read again"]
 
 
-def report(plan: Plan, lost: str | None = None) -> Report:
+def report(
+    plan: Plan, lost: str | None = None, done: Callable[[], object] = lambda: None
+) -> Report:
     """Simulate a plan file, and what is left without the device `lost`.
 
-    Raises OptionError, FormatError, OutOfMemory.
+    `done` is called for each number of texts, of the plan and of what is left. Raises OptionError,
+    FormatError, OutOfMemory.
     """
     names = [device.name for device in plan.devices]
     if lost is not None and lost not in names:
         raise OptionError(f"--lose {lost}: is not a device of the plan: {', '.join(names[:16])}")
     whole = Placed(plan, plan.devices)
-    rates = whole.rates(plan)
+    rates = whole.rates(plan, done)
     if lost is None:
         return Report(rates, None, plan.prompt)
     left = tuple(device for device in plan.devices if device.name != lost)
@@ -143,7 +146,7 @@ def report(plan: Plan, lost: str | None = None) -> Report:
         for size, before, now in zip(whole.sizes, whole.homes, rest.homes, strict=True)
         if before != now
     )
-    return Report(rates, Loss(lost, rest.rates(plan), again), plan.prompt)
+    return Report(rates, Loss(lost, rest.rates(plan, done), again), plan.prompt)
 
 
 class Placed:
@@ -176,13 +179,16 @@ class Placed:
         outputs = reading(self.graph.outputs, planned.where, len(backends))
         return (*run_program(planned.splits, planned.where), *outputs)
 
-    def rates(self, plan: Plan) -> Rates:
+    def rates(self, plan: Plan, done: Callable[[], object]) -> Rates:
         """What the program would do on the machines of the plan."""
         ends = (*self.devices, None)
         speeds = [*(device.speed for device in self.devices), DRIVER]
         machines = Machines(speeds, lambda a, b: plan.way(ends[a], ends[b]), plan.call)
         program = self.program()
-        found = tuple(simulate(program, machines, texts) for texts in plan.texts)
+        found = []
+        for texts in plan.texts:
+            found.append(simulate(program, machines, texts))
+            done()
         used = [0] * len(self.devices)
         for size, number in zip(self.sizes, self._numbers, strict=True):
             used[number] += size
@@ -197,4 +203,4 @@ class Placed:
             for i, device in enumerate(self.devices)
         )
         first = first_token(program, machines, plan.prompt, plan.chunk)
-        return Rates(found, first, moved(program), rows)
+        return Rates(tuple(found), first, moved(program), rows)

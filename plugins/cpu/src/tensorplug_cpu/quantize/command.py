@@ -1,19 +1,17 @@
 """The command `tensorplug quantize`: a GGUF file of a model with its weights in another type."""
 
 import os
-import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from tqdm import tqdm
 
 from tensorplug.cli.output import plain_errors, show
+from tensorplug.cli.progress import Progress, showing_progress
 from tensorplug.device.buffer import human
 from tensorplug.dtypes import DTYPES, DType, dtype
 from tensorplug.errors import DTypeError, OptionError
@@ -157,7 +155,8 @@ def run(job: Job) -> Quantized:
         check_source(file, requantize=job.requantize)
         choices = tuple(choose(file, job.dtype, known=known, pure=job.pure))
         threads = job.threads or os.cpu_count() or 1
-        with _progress(choices) as done:
+        with showing_progress(f"to {job.dtype}", "weights") as shown:
+            done = _counted(shown, choices) if shown.is_terminal else _lines(choices)
             lost = write(
                 file,
                 job.target,
@@ -201,20 +200,16 @@ def _check_paths(source: Path, target: Path, *, force: bool) -> None:
         raise OptionError(f"quantize: {target} is there already; give --force to replace it")
 
 
-@contextmanager
-def _progress(choices: Sequence[Choice]) -> Iterator[Done]:
-    """A progress bar on a terminal; elsewhere a line on stderr for each tensor."""
-    shown = sys.stderr.isatty()
-    if not shown:
-        yield _lines(choices)
-        return
-    with tqdm(total=sum(map(_elements, choices)), unit="el", unit_scale=True, leave=False) as bar:
+def _counted(shown: Progress, choices: Sequence[Choice]) -> Done:
+    """Counts elements of all tensors for a progress."""
+    total, so_far = sum(map(_elements, choices)), 0
 
-        def done(choice: Choice, elements: int) -> None:
-            bar.set_description_str(f"{choice.tensor.name} -> {choice.dtype}", refresh=False)
-            bar.update(elements)
+    def done(_choice: Choice, elements: int) -> None:
+        nonlocal so_far
+        so_far += elements
+        shown(so_far, total)
 
-        yield done
+    return done
 
 
 def _lines(choices: Sequence[Choice]) -> Done:
