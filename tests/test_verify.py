@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import platform
 import subprocess
 import sys
 from importlib.machinery import SourceFileLoader
@@ -218,6 +219,37 @@ def test_strict_stale_exits_with_1_if_something_is_stale(verify, monkeypatch, fa
     write(verify, "1/1", commit, failed)
 
     assert call(verify, monkeypatch, "--stale", "--strict") == wanted
+
+
+def test_suite_for_a_new_debian_says_what_it_needs(verify, monkeypatch, capsys):
+    suite = verify.Suite(("code",), ("code",), debian="unstable")
+    monkeypatch.setattr(verify, "SUITES", {"small": suite})
+    monkeypatch.setattr(verify.shutil, "which", lambda *_arguments, **_options: None)
+
+    status = call(verify, monkeypatch, "small")
+
+    assert status == 2
+    assert "install debootstrap, unshare, git, or use this Python" in capsys.readouterr().err
+    assert records(verify) == []
+
+
+def test_suite_for_a_new_debian_runs_with_this_python_on_request(verify, monkeypatch):
+    suite = verify.Suite(("code",), ("code",), debian="unstable")
+    monkeypatch.setattr(verify, "SUITES", {"small": suite})
+
+    status = call(verify, monkeypatch, "small", "--here")
+
+    (record,) = records(verify)
+    assert (status, record["passed"]) == (0, 3)
+    assert f", Python {platform.python_version()}, " in record["versions"]
+
+
+def test_copy_of_a_checkout_has_its_changes(verify, tmp_path):
+    (verify.ROOT / "code" / "test_a.py").write_text("changed")
+
+    copy = verify.copied(tmp_path / "copy")
+
+    assert (copy / "code" / "test_a.py").read_text() == "changed"
 
 
 def test_page_on_verification_has_a_row_for_each_suite(monkeypatch):

@@ -1,5 +1,6 @@
 """`NullDevice`: a fake device with limited memory, planned faults and asynchronous streams."""
 
+import builtins
 import itertools
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
@@ -213,7 +214,7 @@ class NullDevice(Device):
     before the colon accept each other's events and copies.
     """
 
-    buffer_type_class: ClassVar[type[NullBufferType]] = NullBufferType
+    buffer_type_class: ClassVar[builtins.type[NullBufferType]] = NullBufferType
 
     def __init__(  # noqa: PLR0913 - a test names only what it is about
         self,

@@ -1,5 +1,6 @@
 """`Device`: a piece of hardware that opens backends and owns kinds of memory."""
 
+import builtins
 import enum
 import inspect
 from abc import ABC, abstractmethod
@@ -161,7 +162,7 @@ class Device(Resource, ABC):
     True
     """
 
-    backend_class: type[Backend]
+    backend_class: builtins.type[Backend]  # `type` is a member here
     """The class of streams that `open()` returns. Set it on the class or on the device."""
     options: ClassVar[tuple[Option, ...]] = ()
     """Options of `open()` and of device strings."""

@@ -1,5 +1,6 @@
 """`MetaDevice`: several devices that act as one, and its streams."""
 
+import builtins
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -174,7 +175,7 @@ class MetaDevice(Device):
     not own its devices: closing it leaves them open.
     """
 
-    backend_class: type[MetaBackend]
+    backend_class: builtins.type[MetaBackend]
 
     def __init__(self, openings: Sequence[Opening], policy: Policy) -> None:
         """Applications call `meta.device` instead."""

@@ -4,6 +4,7 @@
 'y = max(x, 0)'
 """
 
+import builtins
 import difflib
 import numbers
 from collections.abc import Callable, Iterable, Mapping
@@ -72,7 +73,7 @@ class Call:
         """The source called `name`, or None if it is absent."""
         return self.operands[self.op.positions[name]]
 
-    def int(self, name: str) -> int:
+    def int(self, name: str) -> builtins.int:
         """The integer parameter `name`."""
         value = self.params[name]
         if not isinstance(value, int):
