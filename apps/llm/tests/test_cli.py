@@ -259,7 +259,10 @@ def test_schema_comes_from_the_command_line_or_a_file(run: Run, tmp_path: Path) 
             ("--layers", "one"),
             "--layers: 'one' is not a list of numbers; give one for each device, such as 10,20",
         ),
-        (("--kv", "q8"), "--kv: 'q8' is not a type of the cache; choose f16 or f32"),
+        (
+            ("--kv", "q8"),
+            "kv: 'q8' is not a type of the cache; choose f16, f32, q8_0, q5_1, q4_0 or iq4_nl",
+        ),
         (
             ("--logit-bias", "15"),
             "--logit-bias: '15' is not a token and a number; give them as in 15043+1 or 15043-inf",

@@ -9,9 +9,11 @@ from typer.testing import CliRunner
 import tensorplug as tp
 from tensorplug import Backend
 from tensorplug.errors import FormatError, OptionError
-from tensorplug_llm import Engine, LanguageModel, SamplingParams, load_model
+from tensorplug_llm import Engine, LanguageModel, LoRA, SamplingParams, load_model
 from tensorplug_llm.cli import app
 from tensorplug_llm.testing import tiny_models
+
+from . import hf_folders, lora_files
 
 Write = Callable[..., Path]
 
@@ -94,6 +96,26 @@ def test_state_of_another_model_is_refused(
     with (
         load_model(other, [cpu]) as second,
         engine_of(second) as engine,
+        pytest.raises(FormatError, match=r"state: was saved by another model; give another file"),
+    ):
+        engine.load_state(tmp_path / "state")
+
+
+@pytest.mark.parametrize("saved_by", ["with", "without"])
+def test_state_of_a_model_with_an_adapter_is_not_that_of_one_without(
+    saved_by: str, cpu: Backend, tmp_path: Path
+) -> None:
+    folder = hf_folders.write("llama-f16", tmp_path / "model")
+    adapters = [LoRA(lora_files.write_folder(tmp_path / "adapter"))]
+    ways = {"with": adapters, "without": []}
+    with load_model(folder, [cpu], lora=ways.pop(saved_by)) as model:
+        saved(model, tmp_path / "state")
+        with engine_of(model) as engine:
+            assert engine.load_state(tmp_path / "state") == len(PROMPT)
+
+    with (
+        load_model(folder, [cpu], lora=next(iter(ways.values()))) as model,
+        engine_of(model) as engine,
         pytest.raises(FormatError, match=r"state: was saved by another model; give another file"),
     ):
         engine.load_state(tmp_path / "state")

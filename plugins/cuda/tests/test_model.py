@@ -10,7 +10,14 @@ from tensorplug_emulator import missing
 from tensorplug_simt.merging import joined
 
 load_model = pytest.importorskip("tensorplug_llm").load_model
-from tensorplug_llm.testing import LoneText, ModelTests, TinyCase, distance, tiny_models  # noqa: E402
+from tensorplug_llm.testing import (  # noqa: E402
+    CacheTests,
+    LoneText,
+    ModelTests,
+    TinyCase,
+    distance,
+    tiny_models,
+)
 
 NAMES = ("llama", "llama-q4_0", "qwen3", "gemma3")
 TOKENS = 6
@@ -41,6 +48,16 @@ class TestLogits(ModelTests):
         yield [stream]
         if "one_by_one" in request.node.name:
             assert machine.graph_launches >= TOKENS - 2
+
+
+class TestCaches(CacheTests):
+    """Keys and values in blocks."""
+
+    steps = 2
+
+    @pytest.fixture
+    def streams(self, exact, stream):
+        return [stream]
 
 
 def kind(parts):

@@ -7,7 +7,7 @@ import tensorplug as tp
 from tensorplug_emulator import missing
 
 load_model = pytest.importorskip("tensorplug_llm").load_model
-from tensorplug_llm.testing import LoneText, ModelTests, TinyCase  # noqa: E402
+from tensorplug_llm.testing import CacheTests, LoneText, ModelTests, TinyCase  # noqa: E402
 
 NAMES = ("llama", "llama-q4_0", "qwen3", "gemma3")
 TOKENS = 6
@@ -20,6 +20,16 @@ class TestLogits(ModelTests):
 
     models = NAMES
     steps = TOKENS
+
+    @pytest.fixture
+    def streams(self, stream):
+        return [stream]
+
+
+class TestCaches(CacheTests):
+    """Keys and values in blocks."""
+
+    steps = 2
 
     @pytest.fixture
     def streams(self, stream):

@@ -264,7 +264,7 @@ class Batcher:
         text.pages, text.read = match.pages, len(match.pages) * PAGE
         text.slot = self._slots.pop()
         self.running.append(text)
-        if match.count >= LEAST_COPIED:
+        if match.count >= LEAST_COPIED and self.runner.cache.copies_exactly:
             self.pool.hold(match.partial)  # taking a page may give this one up
             page = self._take()
             if page is not None:
@@ -410,13 +410,14 @@ class Batcher:
 
     def load(self, state: StateFile) -> int:
         """Know the rows of a file, as far as there are pages for them; return how many."""
-        ids = state.ids()
+        saved = state.saved()
+        ids = saved.ids
         count = min(len(ids), self.pool.free * PAGE)
         if max(ids) >= self.runner.model.hparams.vocabulary or min(ids) < 0:
             raise FormatError(f"{state.path}: has tokens that the model does not know; delete it")
         pages = [self.pool.take() for _ in range(pages_of(count))]
         try:
-            state.load(len(ids), count, pages)
+            state.load(saved, count, pages)
             self.prefixes.insert(ids[:count], pages)
         finally:
             self.pool.give(pages)

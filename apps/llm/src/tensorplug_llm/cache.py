@@ -5,17 +5,23 @@
 
 import heapq
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 
 import tensorplug as tp
 from tensorplug import Backend, DType, Tensor
-from tensorplug.device import Buffer, BufferType, MultiBuffer, Resource, allocate
+from tensorplug.device import Buffer, BufferType, MultiBuffer, Resource, allocate, as_bytes
+from tensorplug.dtypes import F16, F32, IQ4_NL, Q4_0, Q5_1, Q8_0
+from tensorplug.errors import OptionError
 from tensorplug.graph.tensor import leaf
-from tensorplug_llm.hparams import Recurrence
+from tensorplug_llm.hparams import HParams, Recurrence
+from tensorplug_llm.rotation import Floats, Rotation, hadamard, rotated_together
 
 PAGE = 64
 """Rows of a page: kernels skip blocks of this size that no token of theirs sees."""
 SMALLEST_REACH = 512
 """Rows that the smallest attention graph looks at."""
+KV_TYPES = {t.name: t for t in (F16, F32, Q8_0, Q5_1, Q4_0, IQ4_NL)}
+"""Types of keys and values."""
 
 
 def pages_of(tokens: int) -> int:
@@ -31,9 +37,32 @@ def reaches(rows: int) -> tuple[int, ...]:
     return tuple(found[::-1])
 
 
-def cache_types(layers: Iterable[Backend], kv: DType | None) -> dict[BufferType, DType]:
-    """The type of the cache in each kind of memory: `kv`, or what the backend prefers."""
-    return {b.buffer_type: kv or (tp.F16 if b.prefers_f16 else tp.F32) for b in layers}
+def kv_type(name: str) -> DType:
+    """The type of keys and values of this name. Raises OptionError."""
+    if name not in KV_TYPES:
+        *others, last = KV_TYPES
+        raise OptionError(
+            f"kv: {name!r} is not a type of the cache; choose {', '.join(others)} or {last}"
+        )
+    return KV_TYPES[name]
+
+
+def cache_types(
+    hp: HParams, layers: Iterable[Backend], kv: DType | None
+) -> dict[BufferType, DType]:
+    """The type of the cache in each kind of memory: `kv`, or what the backend prefers.
+
+    Raises OptionError for a `kv` whose blocks do not make whole heads.
+    """
+    if kv is not None and hp.attention_layers:
+        kv_type(kv.name)
+        for kind, length in (("keys", hp.key_length), ("values", hp.value_length)):
+            if length % kv.block:
+                raise OptionError(
+                    f"kv: {kv.name} has blocks of {kv.block} elements, and heads of {kind} of this "
+                    f"model have {length}, which do not divide into blocks; choose f16 or f32"
+                )
+    return {b.buffer_type: kv or (F16 if b.prefers_f16 else F32) for b in layers}
 
 
 class PagePool:
@@ -116,30 +145,31 @@ class KVCache(Tables):
     """Keys and values of layers in `pages` pages of PAGE rows, one row per token.
 
     One more row takes what the padding of a batch writes; no token sees it. `homes` gives the
-    memory of each layer that has keys and values, and `dtypes` the element type in it.
+    memory of each layer that has keys and values, and `dtypes` the element type in it. Where that
+    is one of blocks, heads lie in the cache rotated.
     """
 
     def __init__(
         self,
-        rows: tuple[int, int],
+        hp: HParams,
         pages: int,
         homes: Mapping[int, BufferType],
         dtypes: Mapping[BufferType, DType],
         make: Callable[[BufferType, int], Buffer] | None = None,
     ) -> None:
-        """Allocate zeros; `rows` are elements of a token's keys and values. Raises OutOfMemory.
-
-        `make` makes the buffers, if given.
-        """
+        """Allocate zeros. Raises OutOfMemory. `make` makes buffers without data, if given."""
         super().__init__(make)
+        self._heads = (hp.key_length, hp.value_length)
         self.pages = pages
         self.rows = pages * PAGE
         self.padding_row = self.rows
         self.keys: dict[int, Tensor] = {}
         self.values: dict[int, Tensor] = {}
+        self.rotations: dict[int, Rotation] = {}
+        """How heads of a layer are rotated, where they are."""
         try:
             for home, layers in by_home(homes).items():
-                self._allocate(layers, rows, home, dtypes[home])
+                self._allocate(layers, (hp.key_row, hp.value_row), home, dtypes[home])
         except BaseException:
             self.close()
             raise
@@ -160,6 +190,19 @@ class KVCache(Tables):
         ]
 
     @property
+    def copies_exactly(self) -> bool:
+        """Whether `copies` leaves the same bytes: rows are decoded and encoded again.
+
+        A block of iq4_nl may get another scale.
+        """
+        return all(table.dtype is not IQ4_NL for table in self.tensors)
+
+    def sources(self) -> dict[Tensor, Callable[[], Floats]]:
+        """The data of the constant tensors."""
+        matrices = {m for r in self.rotations.values() for m in (r.keys, r.values)}
+        return {matrix: partial(hadamard, matrix.ne[0]) for matrix in matrices}
+
+    @property
     def tensors(self) -> tuple[Tensor, ...]:
         """Keys and values of all layers."""
         return (*self.keys.values(), *self.values.values())
@@ -172,9 +215,22 @@ class KVCache(Tables):
             for i in layers
             for kind, size in zip("kv", rows, strict=True)
         ]
-        placed = self._place(specs, home)
-        self.keys.update(zip(layers, placed[::2], strict=True))
-        self.values.update(zip(layers, placed[1::2], strict=True))
+        sizes = dict.fromkeys(map(rotated_together, self._heads)) if dtype.is_block else ()
+        extra = [leaf(f"hadamard.{size}", (size, size), F32) for size in sizes]
+        placed = self._place([*specs, *extra], home)
+        tables, matrices = placed[: len(specs)], placed[len(specs) :]
+        self.keys.update(zip(layers, tables[::2], strict=True))
+        self.values.update(zip(layers, tables[1::2], strict=True))
+        if matrices:
+            self._fill(matrices)
+            self.rotations |= dict.fromkeys(layers, Rotation(matrices[0], matrices[-1]))
+
+    def _fill(self, matrices: Iterable[Tensor]) -> None:
+        """Write what `sources` says, where there is memory."""
+        for matrix in matrices if self._make is None else ():
+            assert matrix.place is not None
+            content = as_bytes(hadamard(matrix.ne[0]))
+            matrix.place.buffer.write_tensor(matrix, matrix.place.offset, content)
 
     def __repr__(self) -> str:
         state = "closed" if self.closed else f"{len(self.keys)} layers of {self.pages} pages"
@@ -207,7 +263,7 @@ class States(Tables):
         try:
             for home, layers in by_home(homes).items():
                 specs = [
-                    leaf(f"cache_{kind}.{i}", (texts, size), tp.F32)
+                    leaf(f"cache_{kind}.{i}", (texts, size), F32)
                     for kind, size in kinds
                     for i in layers
                 ]

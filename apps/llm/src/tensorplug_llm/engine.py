@@ -82,7 +82,7 @@ class Engine(Resource):
     ) -> None:
         """Run up to `texts` at once, each of up to `context` tokens; up to `queue` more may wait.
 
-        The cache holds `rows` tokens of all texts, and its elements are of type `kv`. With
+        The cache holds `rows` tokens of all texts, as type `kv`, one of `cache.KV_TYPES`. With
         `on_failure` "replan" all texts go on where a device fails, on those that are left. Prompts
         are read in pieces that let a token of other texts take up to `slowdown` times as long, or
         up to `pause` seconds where that is more: larger pieces are read faster.

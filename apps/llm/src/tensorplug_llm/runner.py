@@ -69,7 +69,7 @@ class Runner(Resource):
         self._masks = Masks()
         self._steps: dict[Shape, Step] = {}
         self._copy: _Copy | None = None
-        self.scheduler.add_sources(model.sources())
+        self.scheduler.add_sources({**model.sources(), **self.cache.sources()})
         kept = self.states.tensors if self.states else ()
         self.scheduler.add_states((*self.cache.tensors, *kept), restore)
 
@@ -165,11 +165,13 @@ def tables(
     texts: int,
     make: Callable[[BufferType, int], Buffer] | None = None,
 ) -> tuple[KVCache, States | None]:
-    """The cache of `pages`, and what recurrent layers keep of `texts`. Raises OutOfMemory."""
+    """The cache of `pages`, and what recurrent layers keep of `texts`.
+
+    Raises OptionError, OutOfMemory.
+    """
     homes = {i: layers[i].buffer_type for i in range(hp.layers)}
     attending = {i: homes[i] for i in hp.attention_layers}
-    types = cache_types(layers, kv)
-    cache = KVCache((hp.key_row, hp.value_row), pages, attending, types, make)
+    cache = KVCache(hp, pages, attending, cache_types(hp, layers, kv), make)
     if hp.recurrence is None:
         return cache, None
     try:

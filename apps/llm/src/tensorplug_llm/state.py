@@ -14,6 +14,7 @@ import json
 import os
 import struct
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
@@ -42,6 +43,14 @@ def fingerprint(file: TensorFile) -> str:
     return digest.hexdigest()
 
 
+@dataclass(frozen=True, slots=True)
+class SavedText:
+    """What a file holds that was checked: its tokens, and where their rows begin."""
+
+    ids: Sequence[int]
+    rows_at: int
+
+
 class StateFile:
     """Reads and writes rows of the tables of a cache. Belongs to the thread of the scheduler."""
 
@@ -50,8 +59,6 @@ class StateFile:
     ) -> None:
         """`model` is a `fingerprint`."""
         self.path = path
-        self._tokens_at = 0
-        """Where the tokens begin in the file, once it was checked."""
         self._model = model
         self._tables = tables
         self._scheduler = scheduler
@@ -80,21 +87,21 @@ class StateFile:
         except OSError as error:
             raise OptionError(f"{self.path}: {error.strerror}; give another file") from error
 
-    def ids(self) -> list[int]:
-        """The tokens of the file, which is checked as a whole. Raises FormatError."""
+    def saved(self) -> SavedText:
+        """Check the whole file; return what is in it. Raises FormatError."""
         try:
             with self.path.open("rb") as file:
                 return self._checked(file)
         except OSError as error:
             raise FormatError(f"{self.path}: {error.strerror}; give another file") from error
 
-    def load(self, total: int, count: int, pages: Sequence[int]) -> None:
-        """Fill `pages` with the rows of the first `count` of `total` tokens, which `ids` gave.
+    def load(self, text: SavedText, count: int, pages: Sequence[int]) -> None:
+        """Fill `pages` with the rows of the first `count` tokens of a text, which `saved` gave.
 
         Raises FormatError.
         """
         with self.path.open("rb") as file:
-            at = self._tokens_at + 4 * total
+            at = text.rows_at
             for table in self._tables:
                 place, row = self._scheduler.place_of(table), table.nb[1]
                 file.seek(at)
@@ -103,10 +110,10 @@ class StateFile:
                     if len(data) != size:
                         raise self._damaged("changed while it was read")
                     place.buffer.write(place.offset + offset, np.frombuffer(data, np.uint8))
-                at += total * row
+                at += len(text.ids) * row
 
-    def _checked(self, file: BinaryIO) -> list[int]:
-        """The tokens of a file that is whole and of this model; the file stands behind them."""
+    def _checked(self, file: BinaryIO) -> SavedText:
+        """The text of a file that is whole and of this model."""
         size = os.fstat(file.fileno()).st_size
         start = file.read(HEAD.size)
         if len(start) < HEAD.size or start[: len(MAGIC)] != MAGIC:
@@ -133,8 +140,8 @@ class StateFile:
         if size != begin + tokens * (4 + row) + DIGEST:
             raise self._damaged(f"has {size} bytes, which are not those of {tokens} tokens")
         file.seek(begin)
-        self._tokens_at = begin
-        return list(np.frombuffer(file.read(4 * tokens), "<i4").tolist())
+        ids = np.frombuffer(file.read(4 * tokens), "<i4").tolist()
+        return SavedText(ids, file.tell())
 
     def _tokens(self, head: bytes) -> int:
         """The number of tokens in a header that is this model's otherwise."""

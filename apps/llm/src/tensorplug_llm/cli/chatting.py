@@ -11,7 +11,7 @@ import typer
 
 from tensorplug.errors import OptionError, TensorplugError
 from tensorplug_llm.cli.generating import params_of
-from tensorplug_llm.cli.loading import kv_type, loaded
+from tensorplug_llm.cli.loading import loaded
 from tensorplug_llm.cli.options import Choosing, Loading, Model, Output, Remembering, with_groups
 from tensorplug_llm.cli.output import reporting, write
 from tensorplug_llm.engine import Engine
@@ -181,7 +181,7 @@ def chat(
                 found,
                 rows=found.context,
                 texts=1,
-                kv=kv_type(remembering.kv),
+                kv=remembering.kv_type,
                 on_failure=remembering.on_failure,
             ) as engine:  # its thread computes, so that Ctrl-C interrupts no pass
                 conversation = Conversation(engine, template, params)

@@ -9,8 +9,9 @@ import typer
 
 import tensorplug as tp
 from tensorplug.errors import OptionError
-from tensorplug_llm.cli.loading import adapters, context_wanted, kv_type, layers_wanted
-from tensorplug_llm.cli.options import Context, Loading, Model, Output, with_groups
+from tensorplug_llm.cache import kv_type
+from tensorplug_llm.cli.loading import adapters, context_wanted, layers_wanted
+from tensorplug_llm.cli.options import CacheType, Context, Loading, Model, Output, with_groups
 from tensorplug_llm.cli.output import reporting
 from tensorplug_llm.fit import Fit
 from tensorplug_llm.fit import fit as measure
@@ -23,9 +24,7 @@ def fit(
     *,
     context: Context = None,
     sequences: Annotated[int, typer.Option(min=1, help="Texts at the same time.")] = 1,
-    kv: Annotated[
-        str | None, typer.Option(help="Element type of the KV cache: f16 or f32.")
-    ] = None,
+    kv: CacheType = None,
     loading: Loading,
     output: Output,
 ) -> None:
@@ -40,7 +39,7 @@ def fit(
             backends,
             context=context_wanted(context),
             sequences=sequences,
-            kv=kv_type(kv),
+            kv=None if kv is None else kv_type(kv),
             layers=layers_wanted(loading.layers),
             weights=loading.weights,
             lora=adapters(loading.lora),

@@ -9,7 +9,6 @@ import typer
 
 from tensorplug.errors import OptionError
 from tensorplug_llm.bench import device_names, thread_count
-from tensorplug_llm.cli.loading import kv_type
 from tensorplug_llm.cli.options import Choosing, Remembering
 from tensorplug_llm.cli.output import write
 from tensorplug_llm.engine import CONTEXTS, Engine, Timings, timings_of
@@ -58,7 +57,7 @@ def generate(
     as_json: bool,
 ) -> None:
     """Print the continuations of a prompt, or one JSON object."""
-    kv, ids = kv_type(remembering.kv), _prompt_ids(model, prompt, chat=chat)
+    kv, ids = remembering.kv_type, _prompt_ids(model, prompt, chat=chat)
     with Engine(
         model,
         rows=model.context * contexts_of(params),

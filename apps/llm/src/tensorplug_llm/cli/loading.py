@@ -19,9 +19,6 @@ from tensorplug_llm.opening import LoRA
 N = TypeVar("N", int, float)
 
 
-KV_TYPES = {"f16": tp.F16, "f32": tp.F32}
-
-
 @contextmanager
 def loaded(
     model: str,
@@ -57,7 +54,7 @@ def loaded(
                 context=context,
                 sequences=texts,
                 contexts=contexts,
-                kv=kv_type(remembering.kv),
+                kv=remembering.kv_type,
                 layers=layers,
                 weights=loading.weights,
                 lora=lora,
@@ -100,17 +97,6 @@ def context_wanted(text: str | None) -> int | Auto | None:
 def layers_wanted(text: str | None) -> Sequence[int] | Auto | None:
     """The numbers of `--layers`. Raises OptionError."""
     return AUTO if text == AUTO else numbers("--layers", text, int, "10,20")
-
-
-def kv_type(name: str | None) -> tp.DType | None:
-    """The type of the cache that an option names. Raises OptionError."""
-    if name is None:
-        return None
-    if name not in KV_TYPES:
-        raise OptionError(
-            f"--kv: {name!r} is not a type of the cache; choose {' or '.join(KV_TYPES)}"
-        )
-    return KV_TYPES[name]
 
 
 def numbers(option: str, text: str | None, kind: type[N], example: str) -> list[N] | None:

@@ -9,7 +9,9 @@ from typing import Annotated, Any, get_type_hints
 
 import typer
 
+from tensorplug import DType
 from tensorplug.gguf import WeightMode
+from tensorplug_llm.cache import KV_TYPES, kv_type
 from tensorplug_llm.model import Split
 from tensorplug_llm.models import MODELS
 from tensorplug_llm.sampling import SamplingParams
@@ -25,6 +27,10 @@ Context = Annotated[
         metavar="N|auto",
         help="Largest number of tokens of prompt and text; auto takes as many as fit.",
     ),
+]
+
+CacheType = Annotated[
+    str | None, typer.Option(metavar="TYPE", help=f"Type of the KV cache: {', '.join(KV_TYPES)}.")
 ]
 
 
@@ -74,11 +80,16 @@ class Remembering:
     """The context of a text."""
 
     context: Context = None
-    kv: Annotated[str | None, typer.Option(help="Element type of the KV cache: f16 or f32.")] = None
+    kv: CacheType = None
     on_failure: Annotated[
         str,
         typer.Option(help="When a device fails: raise, or replan onto the remaining devices."),
     ] = "raise"
+
+    @property
+    def kv_type(self) -> DType | None:
+        """The type that `--kv` names. Raises OptionError."""
+        return None if self.kv is None else kv_type(self.kv)
 
 
 @dataclass(frozen=True, slots=True)

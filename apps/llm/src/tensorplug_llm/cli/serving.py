@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from tensorplug.errors import OptionError
-from tensorplug_llm.cli.loading import kv_type, loaded
+from tensorplug_llm.cli.loading import loaded
 from tensorplug_llm.cli.options import MODEL, Loading, Output, Remembering, with_groups
 from tensorplug_llm.cli.output import reporting
 from tensorplug_llm.engine import CONTEXTS, Engine
@@ -88,7 +88,7 @@ def serve(
                 rows=cache,
                 texts=texts,
                 queue=queue,
-                kv=kv_type(remembering.kv),
+                kv=remembering.kv_type,
                 on_failure=remembering.on_failure,
                 pause=PAUSE,
             )

@@ -1,6 +1,9 @@
-"""Tests of language models for plugins: inherit `ModelTests`. Needs `tensorplug-llm[testing]`."""
+"""Tests of language models for plugins: inherit `ModelTests` and `CacheTests`.
+
+Needs `tensorplug-llm[testing]`.
+"""
 
 from tensorplug_llm.testing.lone import LoneText
-from tensorplug_llm.testing.model_tests import ModelTests, TinyCase, distance
+from tensorplug_llm.testing.model_tests import CacheTests, ModelTests, TinyCase, distance
 
-__all__ = ["LoneText", "ModelTests", "TinyCase", "distance"]
+__all__ = ["CacheTests", "LoneText", "ModelTests", "TinyCase", "distance"]

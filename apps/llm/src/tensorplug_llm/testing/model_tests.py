@@ -9,9 +9,10 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 
-from tensorplug import F32, Backend
+from tensorplug import F32, Backend, DType
 from tensorplug.graph.tensor import Array
 from tensorplug_llm import LanguageModel, load_model
+from tensorplug_llm.cache import KV_TYPES
 from tensorplug_llm.runner import Runner
 from tensorplug_llm.step import Reading
 from tensorplug_llm.testing import tiny_models
@@ -21,6 +22,8 @@ LOGITS = Path(__file__).with_name("llama_cpp_tiny.npz")
 """What llama.cpp computes in F32 for each tiny model: `apps/llm/tests/make_llama_cpp_logits.py`."""
 LIMITS = dict.fromkeys(("gemma2", "gemma3", "starcoder2"), 1e-3)
 """llama.cpp takes GELU from a table of halves; everything else is plain F32."""
+BLOCK_LIMITS = {"q8_0": 0.03, "q5_1": 0.1, "q4_0": 0.2, "iq4_nl": 0.2}
+"""How far a cache in blocks may take logits from those of an F32 cache."""
 
 
 @dataclass(frozen=True)
@@ -157,3 +160,32 @@ class ModelTests:
             found = read_among_others(model, tiny.ids[: max(self.steps, 9)])
 
         assert tiny.distance(found) < tiny.limit
+
+
+class CacheTests:
+    """Tests of caches in blocks on the streams of the fixture `streams`, as for `ModelTests`."""
+
+    steps: ClassVar[int] = 6
+    """The tokens that are read one by one, after a prompt."""
+
+    @pytest.fixture
+    def options(self) -> Mapping[str, Any]:
+        """Arguments of `load_model`."""
+        return {}
+
+    @pytest.mark.parametrize("name", BLOCK_LIMITS)
+    def test_cache_in_blocks_gives_logits_near_those_of_an_f32_cache(
+        self, name: str, tmp_path: Path, streams: Sequence[Backend], options: Mapping[str, Any]
+    ) -> None:
+        tiny = TinyCase.written("qwen3", tmp_path)
+        ids = tiny.ids[: 8 + self.steps]
+        with load_model(tiny.path, streams, **options) as model:
+            expected, found = (_continued(model, ids, kv) for kv in (F32, KV_TYPES[name]))
+
+        assert 0 < distance(found, expected) < BLOCK_LIMITS[name]
+
+
+def _continued(model: LanguageModel, ids: Sequence[int], kv: DType) -> Array:
+    """Logits of all positions, where the first eight are a prompt."""
+    with LoneText(model, 128, kv=kv) as text:
+        return np.stack([*text.score(ids[:8]), *(text.decode(token) for token in ids[8:])])
