@@ -1,7 +1,6 @@
 """Embeddings and scores of rerankers: equal to llama.cpp's and to float64 arithmetic."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from math import erf
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +19,7 @@ from tensorplug_llm.testing import LoneText, distance, tiny_models
 from tensorplug_llm.testing.random_models import write_random
 from tensorplug_llm.tokenizer import load_tokenizer
 
+from .bert_in_doubles import in_double_precision
 from .placements import FEW
 
 DATA = Path(__file__).with_name("llama_cpp_embeddings.npz")
@@ -88,34 +88,6 @@ def test_embeddings_are_those_of_double_precision(name: str, tmp_path: Path, cpu
 
 def _first(states: Doubles, axis: int) -> Doubles:
     return states.take(0, axis)
-
-
-def in_double_precision(weights: Mapping[str, Doubles], ids: Sequence[int], heads: int) -> Doubles:
-    """The states that BERT gives the tokens of one text."""
-
-    def linear(x: Doubles, name: str) -> Doubles:
-        return x @ weights[f"{name}.weight"].T + weights[f"{name}.bias"]
-
-    def norm(x: Doubles, name: str) -> Doubles:
-        x = x - x.mean(-1, keepdims=True)
-        x = x / np.sqrt((x**2).mean(-1, keepdims=True) + 1e-5)
-        return x * weights[f"{name}.weight"] + weights[f"{name}.bias"]
-
-    x = weights["token_embd.weight"][list(ids)] + weights["position_embd.weight"][: len(ids)]
-    x = norm(x + weights["token_types.weight"][0], "token_embd_norm")
-    for i in range(3):
-        q, k, v = (
-            linear(x, f"blk.{i}.attn_{part}").reshape(len(ids), heads, -1).swapaxes(0, 1)
-            for part in "qkv"
-        )
-        scores = q @ k.swapaxes(1, 2) / np.sqrt(q.shape[-1])
-        shares = np.exp(scores - scores.max(-1, keepdims=True))
-        y = (shares / shares.sum(-1, keepdims=True) @ v).swapaxes(0, 1).reshape(x.shape)
-        x = norm(x + linear(y, f"blk.{i}.attn_output"), f"blk.{i}.attn_output_norm")
-        y = linear(x, f"blk.{i}.ffn_up")
-        y = y * (1 + np.vectorize(erf)(y / np.sqrt(2))) / 2
-        x = norm(x + linear(y, f"blk.{i}.ffn_down"), f"blk.{i}.layer_output_norm")
-    return x
 
 
 def test_a_text_has_the_embedding_that_it_has_alone(bert: LanguageModel) -> None:
