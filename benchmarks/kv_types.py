@@ -1,6 +1,6 @@
 """What each type of the KV cache costs and saves, as JSON.
 
-Errors are those of the logits of a text with exact activations, beside a cache of f32: relative L2,
+Errors are those of the logits of a text with exact activations next to a cache of f32: relative L2,
 mean KL divergence, share of equal first choices, and the perplexity; `plain` is the same without
 rotation. Speeds are those of one text with the default activations, in turns: each round decodes
 tokens with every type, `decode` is the median of the rounds' ratios to f16.
@@ -64,7 +64,7 @@ def errors(model: LanguageModel, ids: list[int]) -> dict[str, dict[str, object]]
 
 
 def speeds(model: LanguageModel, ids: list[int], rounds: int, tokens: int) -> dict[str, float]:
-    """Tokens per second of each type beside those of f16."""
+    """Tokens per second of each type as a share of those of f16."""
     texts = {name: LoneText(model, len(ids) + 512, kv=kv) for name, kv in KV_TYPES.items()}
     for text in texts.values():
         text.prefill(ids)
