@@ -483,8 +483,8 @@ KNOWN = ", ".join(sorted(PRE_TYPES))
         (
             bpe,
             change("model", "rwkv"),
-            "model: 'rwkv' is an unknown kind of tokenizer; known are bert, gpt2, llama, t5; use a "
-            "model with one of these",
+            "model: 'rwkv' is an unknown kind of tokenizer; known are bert, gemma4, gpt2, llama, "
+            "t5; use a model with one of these",
         ),
         (
             bpe,

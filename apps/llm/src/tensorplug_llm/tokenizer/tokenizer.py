@@ -5,7 +5,7 @@ from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from typing import Protocol
 
 from tensorplug.errors import FormatError, OptionError
-from tensorplug_llm.tokenizer import bpe, spm, ugm, wpm
+from tensorplug_llm.tokenizer import bpe, gemma4, spm, ugm, wpm
 from tensorplug_llm.tokenizer.fields import Fields, Metadata
 from tensorplug_llm.tokenizer.special import Cutter, TokenType, unused
 from tensorplug_llm.tokenizer.stream import StreamDecoder
@@ -164,6 +164,7 @@ Loader = Callable[[Fields], tuple[Vocabulary, Pieces]]
 
 KINDS: Mapping[str, Loader] = {
     "bert": wpm.load,
+    "gemma4": gemma4.load,
     "gpt2": bpe.load,
     "llama": spm.load,
     "t5": ugm.load,
