@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 from tensorplug import DType, Graph
 from tensorplug.errors import FormatError, OptionError, TensorplugError
 from tensorplug_llm.cache import PAGE, PagePool, pages_of
+from tensorplug_llm.lookup import MOST_DRAFTED, PromptLookup, sizes_up_to
 from tensorplug_llm.prefixes import Match, Prefixes
 from tensorplug_llm.runner import Logits, Runner
 from tensorplug_llm.sampling import Sampled, Sampler
@@ -75,6 +76,8 @@ class Text:
         self.scores = [0.0] * (len(self.ids) - 1) if scored else None
         """Log probability of each token after the first, by the tokens before it."""
         self.cancelled = False
+        self.lookup: PromptLookup | None = None
+        """Drafts tokens of the text, where the batcher wants drafts."""
 
     @property
     def unread(self) -> int:
@@ -141,9 +144,12 @@ class Batcher:
     Equal beginnings share pages, but not in models with recurrent layers: these would need their
     states at that token. Where pages run out, prefixes that no text uses are given up, then
     the text of the lowest priority that came last is put back and read again later.
+
+    While one text runs, a pass may also read tokens that `PromptLookup` drafts. The rows of wrong
+    ones are hidden from all tokens, until the tokens that take their positions overwrite them.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - those of the engine
         self,
         model: "LanguageModel",
         pages: int,
@@ -154,11 +160,14 @@ class Batcher:
         on_failure: str = "raise",
         slowdown: float = 1.75,
         pause: float = 0.0,
+        prompt_lookup: int = 0,
     ) -> None:
-        """Run up to `most` texts at once in a cache of `pages`. Raises OutOfMemory.
+        """Run up to `most` texts at once in a cache of `pages`. Raises OptionError, OutOfMemory.
 
         No text is longer than `context` tokens, by default all pages.
         """
+        _check_lookup(prompt_lookup, model)
+        self._draft_sizes = sizes_up_to(prompt_lookup)
         self.runner = Runner(
             model,
             pages,
@@ -167,6 +176,7 @@ class Batcher:
             kv=kv,
             on_failure=on_failure,
             restore=self._restore,
+            drafts=self._draft_sizes,
         )
         self.pool = PagePool(pages)
         self.prefixes = Prefixes(self.pool)
@@ -176,6 +186,10 @@ class Batcher:
         """How often a text was put back."""
         self.reused = 0
         """Tokens of prompts that were in the cache already."""
+        self.drafted = 0
+        """Tokens that passes read as drafts."""
+        self.accepted = 0
+        """Those of them that were right: each saved a pass."""
         self._most = most
         self._shares = model.hparams.recurrence is None
         self._slots = list(range(most))
@@ -189,6 +203,8 @@ class Batcher:
     def add(self, text: Text) -> None:
         """Let a text wait for its turn."""
         text.order = next(self._order)
+        if self._draft_sizes:
+            text.lookup = PromptLookup(self._draft_sizes)
         heapq.heappush(self.waiting, text)
 
     @property
@@ -210,13 +226,14 @@ class Batcher:
         if len(joined) < len(batch) and plans == self.runner.plans:
             self._pace.note(sum(joined), seconds)
         for (text, reading), rows in zip(batch, logits, strict=True):
-            text.read += len(reading.ids)
+            drafted = reading.ids[text.unread :]
+            text.read += len(reading.ids) - len(drafted)
             if text.scores is not None:
                 text.score(reading.start, rows)
                 if not text.unread:
                     self._end(text, "length")
             elif reading.wanted:
-                self._continue(text, rows[-1])
+                self._continue(text, rows, drafted)
 
     # --- who runs ----------------------------------------------------------------------------
 
@@ -319,9 +336,23 @@ class Batcher:
                 if text.unread > 1:
                     left, ending = left - count, ending - wanted
                     joined += count
-                ids = text.ids[text.read : text.read + count]
+                drafted = self._draft(text)
+                ids = [*text.ids[text.read : text.read + count], *drafted]
+                wanted += len(drafted)
                 found.append((text, Reading(ids, text.read, text.pages, wanted, text.slot)))
         return found
+
+    def _draft(self, text: Text) -> list[int]:
+        """Tokens that may follow a text, if it runs by itself and its last token is to be read.
+
+        They take pages that are free, but none from prefixes.
+        """
+        if text.lookup is None or len(self.running) > 1 or text.unread > 1:
+            return []
+        rows = (len(text.pages) + self.pool.free) * PAGE
+        drafted = text.lookup.draft(text.ids, min(text.limit - 1, rows) - len(text.ids))
+        self._make_room(text, len(text.ids) + len(drafted))
+        return drafted
 
     def _make_room(self, text: Text, rows: int) -> bool:
         """Take pages for the first `rows` of a text; put later texts back where there are none."""
@@ -343,29 +374,44 @@ class Batcher:
 
     # --- what comes of it --------------------------------------------------------------------
 
-    def _continue(self, text: Text, logits: Logits) -> None:
-        """Choose the next token of a text that was read."""
+    def _continue(self, text: Text, logits: Logits, drafted: Sequence[int]) -> None:
+        """Choose the next tokens of a text: one, and another behind each that was drafted."""
         if text.read == text.prompt_tokens:
             self._know(text, text.read)
+        right = 0
+        while (token := self._choose(text, logits[right])) is not None:
+            if right == len(drafted) or token != drafted[right]:
+                break
+            text.read += 1
+            right += 1
+        if text.lookup is not None and drafted:
+            text.lookup.judge(len(drafted), right)
+            self.drafted += len(drafted)
+            self.accepted += right
+
+    def _choose(self, text: Text, logits: Logits) -> int | None:
+        """The next token of a text; None where the text ends with it or before it."""
         # Embedding tables may have more rows than there are tokens.
         known = logits[: self._tokenizer.vocab_size]
         try:
             sampled = text.sampler.next(known, text.ids)
         except TensorplugError as error:
             self._end(text, "failed", error)
-            return
+            return None
         if sampled.token in self._tokenizer.end_of_generation:
             self._end(text, "stop")
-            return
+            return None
         text.ids.append(sampled.token)
         text.sink.put(sampled, text.decoder.feed(sampled.token))
         if text.decoder.stopped:
             self._end(text, "stop")
-            return
+            return None
         if len(text.ids) >= text.limit:
             wanted = text.sampler.params.max_tokens
             is_long = wanted is not None and len(text.ids) == text.prompt_tokens + wanted
             self._end(text, "length" if is_long else "context")
+            return None
+        return sampled.token
 
     def _end(self, text: Text, finish: str, error: BaseException | None = None) -> None:
         if text in self.running:
@@ -426,6 +472,18 @@ class Batcher:
     def close(self) -> None:
         """Give back the cache and the plans."""
         self.runner.close()
+
+
+def _check_lookup(prompt_lookup: int, model: "LanguageModel") -> None:
+    if not 0 <= prompt_lookup <= MOST_DRAFTED:
+        raise OptionError(
+            f"prompt_lookup is {prompt_lookup}; give a number of tokens from 0 to {MOST_DRAFTED}"
+        )
+    if prompt_lookup and model.hparams.recurrence is not None:
+        raise OptionError(
+            f"prompt_lookup: layers of {model.hparams.architecture} keep a state that cannot go "
+            "back before a token that was drafted wrong; leave the option out"
+        )
 
 
 def _shared(a: Sequence[int], b: Sequence[int]) -> int:

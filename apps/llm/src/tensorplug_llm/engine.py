@@ -78,6 +78,7 @@ class Engine(Resource):
         on_failure: str = "raise",
         slowdown: float = 1.75,
         pause: float = 0.0,
+        prompt_lookup: int = 0,
         threaded: bool = True,
     ) -> None:
         """Run up to `texts` at once, each of up to `context` tokens; up to `queue` more may wait.
@@ -86,6 +87,8 @@ class Engine(Resource):
         `on_failure` "replan" all texts go on where a device fails, on those that are left. Prompts
         are read in pieces that let a token of other texts take up to `slowdown` times as long, or
         up to `pause` seconds where that is more: larger pieces are read faster.
+        A text that runs by itself reads up to `prompt_lookup` tokens in advance that it repeats:
+        the same tokens in fewer passes, but models with recurrent layers refuse it.
         With `threaded` False whoever reads a stream computes, for programs of one thread.
         Raises OptionError, OutOfMemory.
         """
@@ -104,6 +107,7 @@ class Engine(Resource):
             on_failure=on_failure,
             slowdown=slowdown,
             pause=pause,
+            prompt_lookup=prompt_lookup,
         )
         super().__init__(model)
         self.model = model

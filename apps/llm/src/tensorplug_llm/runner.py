@@ -42,11 +42,12 @@ class Runner(Resource):
         kv: DType | None,
         on_failure: str,
         restore: Callable[[], None],
+        drafts: Sequence[int] = (),
     ) -> None:
         """Allocate a cache of `pages` for up to `most` texts at once. Raises OutOfMemory.
 
         No text is longer than `context` tokens. `restore` reads all texts again after a device was
-        lost.
+        lost. `drafts` are numbers of tokens read behind the last one of a text.
         """
         hp = model.hparams
         if not (model.architecture.generates and hp.causal):
@@ -65,7 +66,7 @@ class Runner(Resource):
         """Shapes planned so far."""
         self.plan_seconds = 0.0
         """Time spent on building and planning graphs so far."""
-        self.shapes = Shapes(most, self.cache.rows)
+        self.shapes = Shapes(most, self.cache.rows, drafts)
         self._masks = Masks()
         self._steps: dict[Shape, Step] = {}
         self._copy: _Copy | None = None

@@ -40,10 +40,11 @@ def batch(count: int, sizes: Sequence[int]) -> int:
 class Shapes:
     """Shapes for up to `most` texts at once, in a cache of `rows`.
 
-    Passes over prompts take every second reach: rows that no token sees cost them little.
+    With `drafts` one text may read as many tokens behind its last one, and the logits of all are
+    wanted. Passes over prompts take every second reach: rows that no token sees cost them little.
     """
 
-    def __init__(self, most: int, rows: int) -> None:
+    def __init__(self, most: int, rows: int, drafts: Sequence[int] = ()) -> None:
         sizes = [size for size in TEXTS if size < most]
         self._most = most
         self._batches = ONE_TEXT if most == 1 else BATCHES
@@ -52,6 +53,8 @@ class Shapes:
         self._reaches = reaches(rows)
         self._prompt_reaches = self._reaches[::-2][::-1]
         self._rows = rows
+        self._drafted = frozenset(size + 1 for size in drafts)
+        """Tokens of a pass with drafts."""
 
     def batch(self, count: int) -> int:
         """How many of `count` tokens of prompts a pass reads that reads nothing else."""
@@ -67,6 +70,8 @@ class Shapes:
             return Shape(size_for(singles, self._texts), 0, 0, size_for(rows, self._reaches))
         reach = size_for(rows, self._prompt_reaches)
         wanted = sum(r.wanted for r in readings)
+        if not singles and joined in self._drafted and wanted == joined:
+            return Shape(0, joined, 0, reach)
         if not singles:
             return Shape(0, *self._batch(size_for(joined, self._batches), wanted), reach)
         texts = size_for(singles, self._mixed_texts)
@@ -84,6 +89,8 @@ class Shapes:
                 for joined in self._needed(MIXED):
                     for ending in (ENDING, 0):
                         yield Shape(texts, joined, texts + ending, reach)
+            for drafted in sorted(self._drafted, reverse=True):
+                yield Shape(0, drafted, 0, reach)
         for reach in reversed(self._reaches):
             for texts in reversed(self._texts):
                 yield Shape(texts, 0, 0, reach)

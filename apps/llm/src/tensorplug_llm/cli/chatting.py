@@ -183,6 +183,7 @@ def chat(
                 texts=1,
                 kv=remembering.kv_type,
                 on_failure=remembering.on_failure,
+                prompt_lookup=remembering.prompt_lookup,
             ) as engine:  # its thread computes, so that Ctrl-C interrupts no pass
                 conversation = Conversation(engine, template, params)
                 if system:

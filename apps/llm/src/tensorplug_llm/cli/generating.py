@@ -64,6 +64,7 @@ def generate(
         texts=params.n,
         kv=kv,
         on_failure=remembering.on_failure,
+        prompt_lookup=remembering.prompt_lookup,
         threaded=False,
     ) as engine:
         if save_graph is not None:

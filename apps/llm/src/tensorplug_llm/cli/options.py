@@ -85,6 +85,15 @@ class Remembering:
         str,
         typer.Option(help="When a device fails: raise, or replan onto the remaining devices."),
     ] = "raise"
+    prompt_lookup: Annotated[
+        int,
+        typer.Option(
+            metavar="N",
+            help="Guess up to N tokens from what followed the last ones earlier in the text, and "
+            "check them in one pass: the same tokens sooner where a text repeats its prompt. Only "
+            "while one text is generated; not for models with recurrent layers.",
+        ),
+    ] = 0
 
     @property
     def kv_type(self) -> DType | None:

@@ -90,6 +90,7 @@ def serve(
                 queue=queue,
                 kv=remembering.kv_type,
                 on_failure=remembering.on_failure,
+                prompt_lookup=remembering.prompt_lookup,
                 pause=PAUSE,
             )
             stack.enter_context(engine)

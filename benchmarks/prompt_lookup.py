@@ -1,0 +1,151 @@
+"""Tokens per second with drafts by prompt lookup and without, in turns, as JSON.
+
+SmolLM2 (or MODEL) rewrites short texts, so that answers repeat their prompts, and answers questions
+with texts that repeat little. Both engines share the loaded weights. Everything runs once before it
+is timed. `equal` says whether the tokens with drafts were those without.
+"""
+
+import argparse
+import json
+import statistics
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import tensorplug as tp
+from tensorplug.device import SupportsThreads
+from tensorplug_llm import Engine, LanguageModel, SamplingParams, find_model, load_model
+from tensorplug_llm.chat import ChatTemplate, encode_chat
+
+LETTER = """Dear Ms Huber, thank you for your letter of 3 March. The machine that you ordered will
+leave our works on Monday and should reach your workshop in Linz by Thursday. Two fitters will come
+with it. They need about four hours to set it up, a socket for 400 volts and a flat floor of three
+by four metres. Please tell us at least one day before if the floor is not ready, so that they
+can take another date. The invoice follows when the machine runs to your satisfaction."""
+
+CODE = """def read_rows(path):
+    rows = []
+    with open(path) as source:
+        for number, line in enumerate(source, 1):
+            if not line.strip() or line.startswith("#"):
+                continue
+            fields = line.rstrip().split(",")
+            if len(fields) != 3:
+                raise ValueError(f"{path}:{number}: {len(fields)} fields")
+            rows.append((fields[0], int(fields[1]), float(fields[2])))
+    return rows"""
+
+LIST = """apples 3 kg, pears 2 kg, plums 5 kg, cherries 1 kg, quinces 4 kg, walnuts 2 kg,
+hazelnuts 1 kg, chestnuts 6 kg, medlars 1 kg, mulberries 2 kg, currants 3 kg, grapes 7 kg"""
+
+TASKS = {
+    "letter": f"Repeat this letter, with the day Monday replaced by Tuesday:\n\n{LETTER}",
+    "code": f"Rewrite this function so that it is called load_rows:\n\n{CODE}",
+    "list": f"Write this list again, one line for each fruit:\n\n{LIST}",
+}
+STORIES = {
+    "story": "Tell a story about a lighthouse keeper who finds a letter in a bottle.",
+    "advice": "Explain how bread is baked, from the flour to the oven.",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """Medians over the rounds of one prompt."""
+
+    prompt_tokens: int
+    tokens: int
+    plain_tokens_per_s: float
+    lookup_tokens_per_s: float
+    ratio: float
+    ratios: list[float]
+    drafted: int
+    accepted: int
+    equal: bool
+
+
+def rate(engine: Engine, ids: Sequence[int], params: SamplingParams) -> tuple[list[int], float]:
+    """The tokens of a text, and how many came in a second after the first one."""
+    stream = engine.submit(ids, params)
+    found = stream.result()
+    return found, (len(found) - 1) / (stream.times[-1] - stream.times[0])
+
+
+def measured(
+    engines: Sequence[Engine], ids: Sequence[int], params: SamplingParams, rounds: int
+) -> Row:
+    """Rates of both engines in turns, of which the first goes first in every second round."""
+    rates: list[list[float]] = [[], []]
+    texts: list[list[int]] = [[], []]
+    batcher = engines[1]._batcher
+    for round in range(-1, rounds):
+        drafted, accepted = batcher.drafted, batcher.accepted
+        for side in (0, 1) if round % 2 else (1, 0):
+            texts[side], found = rate(engines[side], ids, params)
+            if round >= 0:
+                rates[side].append(found)
+    ratios = [b / a for a, b in zip(*rates, strict=True)]
+    return Row(
+        len(ids),
+        len(texts[0]),
+        statistics.median(rates[0]),
+        statistics.median(rates[1]),
+        statistics.median(ratios),
+        ratios,
+        batcher.drafted - drafted,
+        batcher.accepted - accepted,
+        texts[0] == texts[1],
+    )
+
+
+def report(model: LanguageModel, drafts: int, rounds: int, tokens: int) -> dict[str, object]:
+    """Rows of all prompts, by greedy tokens and by sampled ones."""
+    template = ChatTemplate.from_metadata(model.file.metadata)
+    kinds = {
+        "greedy": SamplingParams(temperature=0, max_tokens=tokens),
+        "sampled": SamplingParams(seed=1, max_tokens=tokens),
+    }
+    with (
+        Engine(model, texts=1, rows=model.context, threaded=False) as plain,
+        Engine(
+            model, texts=1, rows=model.context, prompt_lookup=drafts, threaded=False
+        ) as drafting,
+    ):
+        return {
+            f"{name}, {kind}": asdict(
+                measured(
+                    (plain, drafting),
+                    encode_chat(model.tokenizer, template, [{"role": "user", "content": text}]),
+                    params,
+                    rounds,
+                )
+            )
+            for kind, params in kinds.items()
+            for name, text in {**TASKS, **STORIES}.items()
+        }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("model", nargs="?", default="smollm2-135m")
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--drafts", type=int, default=15, help="tokens drafted at most")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--tokens", type=int, default=200)
+    parser.add_argument("--out", type=Path)
+    given = parser.parse_args()
+    with tp.open(given.device) as backend:
+        if isinstance(backend, SupportsThreads):
+            backend.threads = given.threads
+        with load_model(find_model(given.model), [backend]) as model:
+            found = report(model, given.drafts, given.rounds, given.tokens)
+    whole = {"model": given.model, "device": given.device, "threads": given.threads}
+    text = json.dumps({**whole, "drafts": given.drafts, "prompts": found}, indent=1)
+    print(text)
+    if given.out is not None:
+        given.out.write_text(text + "\n")
+
+
+if __name__ == "__main__":
+    main()
