@@ -45,6 +45,60 @@ def test_page_adds_an_architecture_that_runs(tmp_path):
     assert (done.stdout, done.stderr) == (PRINTED, "")
 
 
+FOLDER = """
+import json, struct
+from tensorplug.gguf import open_gguf
+from tensorplug_llm.folders.families import MODEL
+
+layer = architecture("acme").families["acme"].layer
+names = {**MODEL}
+names |= {f"blk.{i}.{ours}": f"model.layers.{i}.{n}" for i in (0, 1) for ours, n in layer.items()}
+table, data = {}, b""
+with open_gguf(path) as file:
+    for name, tensor in file.tensors.items():
+        stem, kind = name.rsplit(".", 1)
+        raw = file.tensor_bytes(name).tobytes()
+        shape = tensor.ne[:tensor.rank][::-1]
+        places = [len(data), len(data) + len(raw)]
+        table[f"{names[stem]}.{kind}"] = {"dtype": "F32", "shape": shape, "data_offsets": places}
+        data += raw
+header = json.dumps(table).encode()
+folder = Path("acme")
+folder.mkdir()
+(folder / "model.safetensors").write_bytes(struct.pack("<Q", len(header)) + header + data)
+config = dict(
+    model_type="acme", hidden_act="relu2", max_position_embeddings=256, hidden_size=60,
+    num_hidden_layers=2, intermediate_size=84, num_attention_heads=5, rms_norm_eps=1e-5,
+)
+(folder / "config.json").write_text(json.dumps(config))
+texts = tokenizer["tokenizer.ggml.tokens"]
+ids_of = {text: id for id, text in enumerate(texts)}
+words = {"type": "BPE", "vocab": ids_of, "merges": [], "byte_fallback": True}
+spaces = {"type": "Replace", "pattern": {"String": " "}, "content": "\u2581"}
+(folder / "tokenizer.json").write_text(json.dumps({"model": words, "normalizer": spaces}))
+
+with tp.open("cpu") as cpu, load_model(folder, [cpu]) as model, LoneText(model, kv=tp.F32) as text:
+    print(distance(text.score(ids), at_once) < 1e-6)
+(folder / "config.json").write_text(json.dumps({**config, "model_type": "acne"}))
+try:
+    load_model(folder, [])
+except tp.errors.FormatError as error:
+    print(error)
+"""
+
+
+def test_folder_of_the_page_gives_the_same_logits(tmp_path):
+    project = tomllib.loads(PROJECT)["project"]
+    write(tmp_path, project["name"], project["entry-points"][GROUP])
+
+    done = run(PROOF + FOLDER, tmp_path)
+
+    assert done.stderr == ""
+    same, refused = done.stdout.removeprefix(PRINTED).splitlines()
+    assert same == "True"
+    assert "'model_type' is 'acne', and known are acme, cohere" in refused
+
+
 def test_opening_a_file_imports_its_architecture_only(tmp_path):
     write(tmp_path, "acme", {"acme": "acme_llm:ACME"}, "raise SystemExit('imported')")
     program = """

@@ -2,12 +2,16 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 from tensorplug import Tensor
 from tensorplug.gguf import ModelFile
 from tensorplug_llm.arch.tables import Expected, model_tensors
 from tensorplug_llm.cache import KVCache, States
 from tensorplug_llm.hparams import HParams
+
+if TYPE_CHECKING:
+    from tensorplug_llm.folders.families import Family
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +121,8 @@ class Architecture:
     """Tensors of a recurrent layer where others have those of `layer_tensors`."""
     generates: bool = True
     """Whether a model continues texts; an encoder only embeds them."""
+    families: "Mapping[str, Family]" = field(default_factory=dict)
+    """Folders of Hugging Face with such a model, by the `model_type` of their config.json."""
 
     def tensors(self, hparams: HParams) -> list[Expected]:
         """All tensors of the file."""

@@ -8,6 +8,7 @@ from tensorplug.registry.discovery import Offer, offers
 from tensorplug.registry.guard import Failure, attempt
 from tensorplug_llm.arch.architecture import Architecture
 
+OWN = "tensorplug-llm"
 GROUP = "tensorplug_llm.architectures"
 """Entry points of this group are named as `general.architecture` of the files that they read."""
 
@@ -24,6 +25,12 @@ def _installed() -> dict[str, tuple[Offer, ...]]:
 def architecture_names() -> list[str]:
     """The names of all installed architectures, sorted."""
     return sorted(_installed())
+
+
+def architectures_of_others() -> list[Architecture]:
+    """Import the architectures of distributions other than tensorplug-llm. Raises FormatError."""
+    found = _installed().items()
+    return [architecture(name) for name, offers in found if offers[0].project != OWN]
 
 
 def architecture(name: str) -> Architecture:

@@ -9,6 +9,7 @@ import numpy as np
 
 from tensorplug.errors import FormatError
 from tensorplug.graph.tensor import Array
+from tensorplug_llm.arch.registry import architectures_of_others
 from tensorplug_llm.folders.families import FAMILIES, Family, Numbers
 from tensorplug_llm.folders.jsonfile import Fields, read_object
 
@@ -37,17 +38,29 @@ def read_config(path: Path) -> Config:
     kind, prefix = fields.text("model_type"), ""
     if kind in COMPOSITES:
         fields, kind, prefix = fields.section("text_config"), COMPOSITES[kind], "language_model."
-    family = FAMILIES.get(kind)
-    if family is None:
-        raise fields.error(
-            "model_type",
-            f"known are {', '.join(sorted({*FAMILIES, *COMPOSITES}))}; use a model of these, or a "
-            "GGUF file of this one",
-        )
+    family = _family(fields, kind)
     _check_activation(fields, family)
     numbers = _sizes(fields, family) | family.read(fields)
     rope, factors = _rope(fields, numbers)
     return Config(fields, family, prefix, numbers | rope, factors)
+
+
+def _family(fields: Fields, kind: str) -> Family:
+    """The family of a `model_type`: one from here, or one of an architecture of others."""
+    if kind in FAMILIES:
+        return FAMILIES[kind]
+    others = {
+        name: family
+        for architecture in architectures_of_others()
+        for name, family in architecture.families.items()
+    }
+    if kind in others:
+        return others[kind]
+    raise fields.error(
+        "model_type",
+        f"known are {', '.join(sorted({*FAMILIES, *COMPOSITES, *others}))}; use a model of these, "
+        "or a GGUF file of this one",
+    )
 
 
 def _refuse_quantized(fields: Fields) -> None:
