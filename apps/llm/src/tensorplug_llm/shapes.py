@@ -41,7 +41,8 @@ class Shapes:
     """Shapes for up to `most` texts at once, in a cache of `rows`.
 
     `drafts` are numbers of tokens that a text by itself reads behind its last one, and then the
-    logits of all are wanted. Passes over prompts take every second reach: rows that no token sees cost them little.
+    logits of all are wanted. Passes over prompts take every second reach: rows that no token sees
+    cost them little.
     """
 
     def __init__(self, most: int, rows: int, drafts: Sequence[int] = ()) -> None:
