@@ -459,6 +459,34 @@ def test_state_of_batches_in_flight_is_not_restored(rig: Any) -> None:
 
 
 @pytest.mark.parametrize("asynchronous", [False, True])
+def test_batches_in_flight_run_again_on_a_state_that_takes_it(rig: Any, asynchronous: bool) -> None:
+    work = rig(asynchronous=asynchronous)
+    table = work.streams[1].place("table", np.zeros((12, 4), np.float32))
+    ids = tp.input("ids", (4,), tp.I32)
+    write = tp.set_rows(table, tp.mul_mat(work.weight(0), work.x), ids)
+    y = tp.cont(write)
+    wanted = np.concatenate([(X + i) @ W.T for i in range(3)])
+
+    def restore() -> None:
+        place = work.scheduler.place_of(table)
+        place.buffer.write(place.offset, np.zeros((12, 4), np.float32))
+
+    with tp.Scheduler(work.streams, parallel=True, on_failure="replan") as scheduler:
+        work.scheduler = scheduler
+        scheduler.add_sources({t: lambda: W for t in tp.Graph(y).leafs if t.name in ("w", "w0")})
+        scheduler.add_states([table], restore, repeats=True)
+        schedule = scheduler.schedule(y, effects=[write])
+        work.two.lose("compute", at=2)
+        flights = [
+            schedule.submit({work.x: X + i, ids: np.arange(4 * i, 4 * i + 4)}) for i in range(3)
+        ]
+
+        for i, flight in enumerate(flights):
+            rows = slice(4 * i, 4 * i + 4)
+            np.testing.assert_allclose(flight[y][rows], wanted[rows], rtol=1e-5)
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
 def test_batches_in_flight_are_right_without_a_device_that_is_lost(
     rig: Any, asynchronous: bool
 ) -> None:

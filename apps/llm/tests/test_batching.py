@@ -269,6 +269,26 @@ def test_same_load_plans_nothing_the_second_time(
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_tokens_do_not_depend_on_neighbours(seed: int, batcher: Batcher, lone: Lone) -> None:
+    check_random_texts(seed, batcher, lone)
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_tokens_do_not_depend_on_passes_in_flight(
+    seed: int, model: LanguageModel, lone: Lone
+) -> None:
+    """As over devices of other processes, which also send few logits."""
+    batcher = Batcher(model, 8, most=6, kv=tp.F32)
+    runner = batcher.runner
+    runner._flies, runner.lanes, runner.kept = True, 3, 16
+
+    check_random_texts(seed, batcher, lone)
+
+    assert batcher.prefixes.evictable == batcher.pool.used
+    batcher.close()
+
+
+def check_random_texts(seed: int, batcher: Batcher, lone: Lone) -> None:
+    """Run texts that come and are cancelled at random; compare each with a lone run."""
     chance = random.Random(seed)
     begins = [prompt(seed + n, chance.randint(1, 2 * PAGE)) for n in range(3)]
     texts: list[Text] = []

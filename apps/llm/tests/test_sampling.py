@@ -49,6 +49,40 @@ def test_of_equal_logits_the_lowest_id_is_the_most_likely() -> None:
 
 
 @pytest.mark.parametrize(
+    "settings",
+    [
+        {"temperature": 0},
+        {"temperature": 0, "typical_p": 0.5, "top_k": 20},
+        {"top_k": 40, "seed": 3},
+        {"top_k": 64, "top_p": 0.9, "min_p": 0.05, "seed": 4},
+    ],
+)
+def test_greatest_logits_in_any_order_give_the_token_that_all_give(
+    settings: dict[str, Any],
+) -> None:
+    few, whole = sampler(**settings), sampler(**settings)
+    ids = np.random.default_rng(5).permutation(rules.greatest(LARGE, 64)).astype(np.int32)
+
+    found = [few.choose(ids, LARGE[ids]) for _ in range(5)]
+
+    assert 0 < few.needed <= 64
+    assert found == [whole.next(LARGE) for _ in range(5)]
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"top_k": 40, "logprobs": 0},
+        {"top_k": 40, "logit_bias": {1: 1.0}},
+        {"temperature": 0, "repeat_penalty": 1.1},
+    ],
+)
+def test_what_reads_other_logits_needs_all(settings: dict[str, Any]) -> None:
+    assert sampler(**settings).needed == 0
+
+
+@pytest.mark.parametrize(
     ("settings", "ids"),
     [
         ({}, [0, 1, 2, 3, 4]),

@@ -4,10 +4,10 @@ import heapq
 import itertools
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from tensorplug import DType, Graph
 from tensorplug.errors import FormatError, OptionError, TensorplugError
@@ -19,7 +19,7 @@ from tensorplug_llm.sampling import Sampled, Sampler
 from tensorplug_llm.sampling.rules import log_sum
 from tensorplug_llm.shapes import ENDING, MIXED, size_for
 from tensorplug_llm.state import StateFile, fingerprint
-from tensorplug_llm.step import Reading
+from tensorplug_llm.step import Greatest, Reading
 from tensorplug_llm.tokenizer import StreamDecoder
 
 if TYPE_CHECKING:
@@ -31,6 +31,8 @@ REMEMBERED = 7
 """Passes of one kind whose times are kept."""
 FORGOTTEN = 0.995
 """What is left, after each pass, of the time that a larger one took."""
+CHUNK = 64
+"""Tokens of prompts of a pass where several passes are in flight: pieces of one prompt, too."""
 MOST_LOGITS = 1 << 25
 """Logits of a pass that scores a prompt: 128 MiB."""
 
@@ -75,13 +77,15 @@ class Text:
         """Where recurrent layers keep their states of the text while it runs."""
         self.scores = [0.0] * (len(self.ids) - 1) if scored else None
         """Log probability of each token after the first, by the tokens before it."""
+        self.stay = 0
+        """How often it has left the batch."""
         self.cancelled = False
         self.lookup: PromptLookup | None = None
         """Drafts tokens of the text, where the batcher wants drafts."""
 
     @property
     def unread(self) -> int:
-        """Tokens that must be read before the next one can be chosen."""
+        """Tokens that must be read before the next one can be chosen, those in flight apart."""
         return len(self.ids) - self.read
 
     def score(self, start: int, logits: Logits) -> None:
@@ -135,6 +139,18 @@ class Pace:
     def _forget(self, size: int) -> None:
         if size in self._added:
             self._added[size] = deque((FORGOTTEN * s for s in self._added[size]), REMEMBERED)
+
+
+class _Flight(NamedTuple):
+    """A pass that was begun: its readings, and what is to be done when it ends."""
+
+    batch: Sequence[tuple[Text, Reading]]
+    stays: Sequence[int]
+    """The `stay` of each text: it is another one where the text left the batch meanwhile."""
+    logits: Callable[[], Sequence[Logits | Greatest]]
+    start: float
+    joined: int | None
+    """Tokens of prompts beside single ones; None if its time tells nothing of the pace."""
 
 
 class Batcher:
@@ -199,6 +215,10 @@ class Batcher:
         self._pace = Pace(slowdown, pause)
         self._order = itertools.count()
         self._restored = 0
+        self._flights: deque[_Flight] = deque()
+        """Passes that were begun, the oldest first."""
+        self._landed = 0.0
+        """When the last pass ended."""
 
     def add(self, text: Text) -> None:
         """Let a text wait for its turn."""
@@ -210,30 +230,51 @@ class Batcher:
     @property
     def busy(self) -> bool:
         """Whether a text is not finished."""
-        return bool(self.waiting or self.running)
+        return bool(self.waiting or self.running or self._flights)
 
     def step(self) -> None:
-        """Admit texts, run one pass, choose tokens and end the texts that are complete."""
+        """Admit texts, run one pass, choose tokens and end the texts that are complete.
+
+        With several lanes the pass is queued, and the oldest one in flight is waited for.
+        """
         self._drop_cancelled()
         self._admit()
         batch = self._compose()
-        if not batch:
-            return
+        if batch:
+            self._flights.append(self._begin(batch))
+        if self._flights and (len(self._flights) >= self.runner.lanes or not batch):
+            self._land(self._flights.popleft())
+
+    def _begin(self, batch: list[tuple[Text, Reading]]) -> "_Flight":
+        """Run a pass, or queue it."""
         start, plans = time.perf_counter(), self.runner.plans
-        logits = self.runner.run([reading for _, reading in batch])
-        seconds = time.perf_counter() - start
+        logits = self.runner.submit([reading for _, reading in batch], _needed(batch))
+        for text, reading in batch:
+            text.read += min(len(reading.ids), text.unread)  # what is drafted comes behind
+            if text.read == text.prompt_tokens and text.scores is None:
+                self._know(text, text.read)
         joined = [len(reading.ids) for _, reading in batch if not reading.is_single]
-        if len(joined) < len(batch) and plans == self.runner.plans:
-            self._pace.note(sum(joined), seconds)
-        for (text, reading), rows in zip(batch, logits, strict=True):
-            drafted = reading.ids[text.unread :]
-            text.read += len(reading.ids) - len(drafted)
+        is_paced = len(joined) < len(batch) and plans == self.runner.plans
+        stays = [text.stay for text, _ in batch]
+        return _Flight(batch, stays, logits, start, sum(joined) if is_paced else None)
+
+    def _land(self, flight: "_Flight") -> None:
+        """Wait for a pass and continue its texts."""
+        logits = flight.logits()
+        now = time.perf_counter()
+        if flight.joined is not None:
+            self._pace.note(flight.joined, now - max(flight.start, self._landed))
+        self._landed = now
+        for (text, reading), stay, rows in zip(flight.batch, flight.stays, logits, strict=True):
+            if text.stay != stay:
+                continue  # it was cancelled or put back meanwhile
             if text.scores is not None:
+                assert not isinstance(rows, Greatest)
                 text.score(reading.start, rows)
-                if not text.unread:
+                if reading.start + len(reading.ids) == len(text.ids):
                     self._end(text, "length")
             elif reading.wanted:
-                self._continue(text, rows, drafted)
+                self._continue(text, rows, reading.ids[len(text.ids) - reading.start :])
 
     # --- who runs ----------------------------------------------------------------------------
 
@@ -265,7 +306,7 @@ class Batcher:
                 self._preempt(lowest)
                 continue
             heapq.heappop(self.waiting)
-            self._begin(text, match)
+            self._start(text, match)
 
     def _is_being_read(self, text: Text, known: int) -> bool:
         """Whether a running text reads a page now that this one will share."""
@@ -274,7 +315,7 @@ class Batcher:
             for other in self.running
         )
 
-    def _begin(self, text: Text, match: Match) -> None:
+    def _start(self, text: Text, match: Match) -> None:
         """Let a text run, with the pages that are known of it."""
         for known in match.pages:
             self.pool.hold(known)
@@ -302,6 +343,7 @@ class Batcher:
     def _leave(self, text: Text) -> None:
         """Take a running text out of the batch and its pages."""
         self.running.remove(text)
+        text.stay += 1
         self._slots.append(text.slot)
         self._know(text, text.read)
         self.pool.give(text.pages)
@@ -318,11 +360,18 @@ class Batcher:
         """The next reading of each running text, within the tokens that a pass may read."""
         self.running.sort()
         unread = sum(text.unread for text in self.running if text.unread > 1)
+        if self.runner.lanes > 1:
+            unread = min(unread, CHUNK)
         is_mixed = any(text.unread == 1 for text in self.running)
         left = self._pace.tokens if is_mixed else self.runner.shapes.batch(unread)
         ending = ENDING if is_mixed else len(self.running)
         found, joined = [], 0
+        singles = -(-len(self.running) // self.runner.lanes)
         for text in list(self.running):
+            if text.unread == 1:
+                singles -= 1
+                if singles < 0:
+                    continue  # the next pass reads it while this one is in flight
             count = 1 if text.unread == 1 else min(text.unread, left)
             wanted = int(count == text.unread)
             if text.scores is not None and text.unread > 1:
@@ -374,12 +423,10 @@ class Batcher:
 
     # --- what comes of it --------------------------------------------------------------------
 
-    def _continue(self, text: Text, logits: Logits, drafted: Sequence[int]) -> None:
+    def _continue(self, text: Text, rows: Logits | Greatest, drafted: Sequence[int]) -> None:
         """Choose the next tokens of a text: one, and another behind each that was drafted."""
-        if text.read == text.prompt_tokens:
-            self._know(text, text.read)
         right = 0
-        while (token := self._choose(text, logits[right])) is not None:
+        while (token := self._choose(text, rows, right)) is not None:
             if right == len(drafted) or token != drafted[right]:
                 break
             text.read += 1
@@ -389,12 +436,15 @@ class Batcher:
             self.drafted += len(drafted)
             self.accepted += right
 
-    def _choose(self, text: Text, logits: Logits) -> int | None:
+    def _choose(self, text: Text, rows: Logits | Greatest, row: int) -> int | None:
         """The next token of a text; None where the text ends with it or before it."""
-        # Embedding tables may have more rows than there are tokens.
-        known = logits[: self._tokenizer.vocab_size]
         try:
-            sampled = text.sampler.next(known, text.ids)
+            if isinstance(rows, Greatest):
+                sampled = text.sampler.choose(rows.ids[row], rows.logits[row])
+            else:
+                # Embedding tables may have more rows than there are tokens.
+                known = rows[row, : self._tokenizer.vocab_size]
+                sampled = text.sampler.next(known, text.ids)
         except TensorplugError as error:
             self._end(text, "failed", error)
             return None
@@ -484,6 +534,13 @@ def _check_lookup(prompt_lookup: int, model: "LanguageModel") -> None:
             f"prompt_lookup: layers of {model.hparams.architecture} keep a state that cannot go "
             "back before a token that was drafted wrong; leave the option out"
         )
+
+
+def _needed(batch: Sequence[tuple[Text, Reading]]) -> int:
+    """How many of the greatest logits all texts of a pass need; 0: they need all."""
+    wanting = [text for text, reading in batch if reading.wanted]
+    needs = [0 if text.scores is not None else text.sampler.needed for text in wanting]
+    return max(needs, default=1) if all(needs) else 0
 
 
 def _shared(a: Sequence[int], b: Sequence[int]) -> int:

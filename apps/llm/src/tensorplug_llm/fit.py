@@ -4,7 +4,7 @@ import os
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import tensorplug as tp
@@ -14,6 +14,7 @@ from tensorplug.errors import OptionError, OutOfMemory
 from tensorplug.gguf import WeightMemory, WeightMode, weight_memory
 from tensorplug_llm.arch import Pass
 from tensorplug_llm.cache import PAGE, KVCache, States, pages_of
+from tensorplug_llm.loader import OUTPUT, TABLE
 from tensorplug_llm.model import Blueprint, context_size
 from tensorplug_llm.opening import LoRA, open_model
 from tensorplug_llm.placement import SHARE
@@ -122,6 +123,9 @@ def fit(  # noqa: PLR0913 - a program names only what it wants otherwise
         def place(counts: Sequence[int] | None) -> _Sizing:
             plan.place(backends, streams[-1], counts=counts, rows=wanted * contexts)
             memory = weight_memory(file, plan.homes(), mode=weights, looked_up=plan.looked_up())
+            if plan.lies_twice:
+                (table,) = weight_memory(file, {TABLE: plan.placement.output.device})
+                memory.append(replace(table, tensors=(table.tensors[0].named(OUTPUT),)))
             return _Sizing(plan, streams, memory, sequences, contexts, kv)
 
         sizing = place(counts)

@@ -8,6 +8,11 @@ from tensorplug.errors import FormatError
 from tensorplug.gguf import FileTensor, ModelFile, Weights, load_weights
 from tensorplug_llm.arch import Expected
 
+TABLE = "token_embd.weight"
+"""The embedding table."""
+OUTPUT = "output.weight"
+"""The matrix that gives logits."""
+
 
 def check_tensors(file: ModelFile, expected: Iterable[Expected]) -> list[FileTensor]:
     """The tensors of the file that the model needs. Raises FormatError for the first wrong one."""
@@ -51,5 +56,5 @@ def _sizes(ne: Sequence[int]) -> str:
 
 def add_output(file: ModelFile, weights: Weights, device: Device) -> None:
     """Place the embedding table once more, on `device`, as the output matrix."""
-    table = load_weights(file, {"token_embd.weight": device})
-    weights.adopt(table, {"token_embd.weight": "output.weight"})
+    table = load_weights(file, {TABLE: device})
+    weights.adopt(table, {TABLE: OUTPUT})

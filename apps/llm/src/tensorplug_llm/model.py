@@ -191,7 +191,7 @@ class Blueprint:
         tied = self.tied if tied is None else tied
         sizes = _layer_sizes(self._needed, self.hparams, rows or context_size(self.hparams, None))
         self.placement = place(sizes, backends, host, counts=counts, tied=tied)
-        self._is_looked_up = not tied
+        self._is_looked_up = not (tied and self.placement.embedding is self.placement.output)
 
     def counts(self, backends: Sequence[Backend]) -> tuple[int, ...]:
         """The layers of each of the backends that they were placed on."""
@@ -204,6 +204,11 @@ class Blueprint:
     def looked_up(self) -> tuple[str, ...]:
         """Tensors of which only rows are read."""
         return TABLES if self._is_looked_up else ()
+
+    @property
+    def lies_twice(self) -> bool:
+        """Whether the output matrix is a second copy of the embedding table."""
+        return self.tied and self._is_looked_up
 
 
 def load_model(  # noqa: PLR0913 - a program names only what it wants otherwise
@@ -263,8 +268,9 @@ def load_model(  # noqa: PLR0913 - a program names only what it wants otherwise
             looked_up=plan.looked_up(),
             progress=progress,
         )
-        if plan.tied and is_tensor:
-            # The host looks rows up; the devices have the same table cut for the logits.
+        if plan.lies_twice:
+            # The host looks rows up; a device has the same table, or devices parts of it, for the
+            # logits.
             add_output(file, loaded, plan.placement.output.device)
         model = LanguageModel(
             file, plan.architecture, plan.hparams, tokenizer, loaded, plan.placement, streams, owned

@@ -86,8 +86,11 @@ def place(
     """Distribute layers of `sizes` bytes over `backends`, in order.
 
     The output matrix follows the last layer. The embedding table is the same tensor where the two
-    are `tied`; else `host` looks it up, so that only the rows of a batch travel.
+    are `tied`, except between machines, where the first layer would wait for the last device. Else
+    `host` looks it up, so that only the rows of a batch travel.
     """
     each = check_counts(counts, len(sizes), backends) if counts else distribute(sizes, backends)
     homes = tuple(b for b, n in zip(backends, each, strict=True) for _ in range(n))
-    return Placement(homes, homes[-1] if tied else host, homes[-1])
+    first, last = homes[0], homes[-1]
+    is_one = tied and (first is last or not last.device.remote)
+    return Placement(homes, last if is_one else host, last)

@@ -3,6 +3,7 @@
 import gc
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
@@ -17,13 +18,16 @@ from tensorplug_llm.arch import Pass
 from tensorplug_llm.cache import PAGE, KVCache, States, cache_types
 from tensorplug_llm.hparams import HParams
 from tensorplug_llm.shapes import Shapes
-from tensorplug_llm.step import Masks, Reading, Shape, Step
+from tensorplug_llm.step import Greatest, Masks, Reading, Shape, Step
 
 if TYPE_CHECKING:
     from tensorplug_llm.model import LanguageModel
 
 T = TypeVar("T")
 Logits = npt.NDArray[np.float32]
+
+KEPT = 64
+"""Logits of a token that devices of other processes send where no more are needed."""
 
 
 class Runner(Resource):
@@ -56,7 +60,19 @@ class Runner(Resource):
                 "and continues none; use `LanguageModel.embed` or the command `embed`"
             )
         layers = model.placement.layers
-        self.scheduler = Scheduler(model.backends, on_failure=on_failure)
+        stages = dict.fromkeys(layers)
+        # A text's states after a pass cannot be told from those before it.
+        self._flies = hp.recurrence is None and all(s.device.remote for s in stages)
+        self.lanes = len(stages) + 1 if self._flies and len(stages) > 1 else 1
+        """Passes to have in flight over devices of other processes, so that all of them compute.
+
+        One more than there are devices: it waits where another one ends.
+        """
+        sends = self._flies and model.tokenizer.vocab_size > KEPT
+        self.kept = KEPT if sends else 0
+        """How many of the greatest logits can be read in place of all; 0: only all."""
+        parallel = self.lanes > 1
+        self.scheduler = Scheduler(model.backends, on_failure=on_failure, parallel=parallel)
         self.cache, self.states = tables(hp, layers, pages, kv, most)
         # The model closes what is made from it: only now is this whole.
         super().__init__(model)
@@ -72,7 +88,9 @@ class Runner(Resource):
         self._copy: _Copy | None = None
         self.scheduler.add_sources({**model.sources(), **self.cache.sources()})
         kept = self.states.tensors if self.states else ()
-        self.scheduler.add_states((*self.cache.tensors, *kept), restore)
+        # A pass writes rows before it reads them, except where it goes on from states.
+        repeats = self.states is None
+        self.scheduler.add_states((*self.cache.tensors, *kept), restore, repeats=repeats)
 
     def run(self, readings: Sequence[Reading]) -> list[Logits]:
         """Read tokens; return for each reading the logits [wanted, vocabulary] that it wants.
@@ -87,6 +105,20 @@ class Runner(Resource):
             logits = self.step(self.shapes.of(part)).run(part)
             found |= {i: rows.copy() for i, rows in zip(numbers, logits, strict=True)}
         return [found[i] for i in range(len(readings))]
+
+    def submit(
+        self, readings: Sequence[Reading], needed: int = 0
+    ) -> Callable[[], Sequence[Logits | Greatest]]:
+        """Do what `run` does; where devices are those of other processes, queue it.
+
+        Returns a function that waits for the logits, which are valid until the next call. Where the
+        `needed` greatest are enough, the rest may be left out.
+        """
+        if self._flies:
+            kept = self.kept if 0 < needed <= self.kept else 0
+            return self.step(replace(self.shapes.of(readings), kept=kept)).submit(readings)
+        logits = self.run(readings)
+        return lambda: logits
 
     def copy_rows(self, source: int, target: int, count: int) -> None:
         """Copy the first `count` rows of page `source` to page `target`, in all layers."""
@@ -108,9 +140,10 @@ class Runner(Resource):
         """Plan all shapes that readings can need, one each time that the iterator is asked."""
         self._planned_copy()
         for shape in self.shapes.all():
-            if shape not in self._steps:
-                self.step(shape).run(())  # buffers are bound when a pass first runs
-                yield
+            for each in dict.fromkeys((replace(shape, kept=self.kept), shape)):
+                if each not in self._steps:
+                    self.step(each).run(())  # buffers are bound when a pass first runs
+                    yield
 
     def _plan(self, shape: Shape) -> Step:
         model = self.model
@@ -124,7 +157,8 @@ class Runner(Resource):
             self.context,
             self.states,
         )
-        step.plan(model.architecture.forward, building, self.scheduler)
+        vocabulary = model.tokenizer.vocab_size
+        step.plan(model.architecture.forward, building, self.scheduler, vocabulary)
         return step
 
     def _planned_copy(self) -> "_Copy":

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -28,18 +29,27 @@ class Shape:
     Singles are all readings that are `is_single`, and only these.
 
     Attention sees the first `reach` cache rows. The logits of `chosen` tokens are computed, or
-    those of all tokens where it is 0.
+    those of all tokens where it is 0. The `kept` greatest of each token are read, or all where it
+    is 0.
     """
 
     singles: int
     joined: int
     chosen: int
     reach: int
+    kept: int = 0
 
     @property
     def tokens(self) -> int:
         """Tokens of both kinds."""
         return self.singles + self.joined
+
+
+class Greatest(NamedTuple):
+    """The greatest logits of tokens and their ids, in any order: two arrays [wanted, kept]."""
+
+    ids: npt.NDArray[np.int32]
+    logits: Floats
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +73,7 @@ class Reading:
 
 
 class Masks:
-    """Host memory for the masks of all passes, of which one runs at a time."""
+    """Host memory for the masks of all passes, of which one is filled at a time."""
 
     def __init__(self) -> None:
         self._arrays = [np.zeros(0, np.float32)] * 2
@@ -160,10 +170,21 @@ class Step:
         self._arrays[tensor] = array
         return tensor
 
-    def plan(self, forward: Callable[[Pass], Tensor], building: Pass, scheduler: Scheduler) -> None:
-        """Build the graph, schedule it and plan it. Raises Unsupported, OutOfMemory."""
-        self.logits = forward(building)
-        self.graph = Graph(self.logits, effects=building.writes)
+    def plan(
+        self,
+        forward: Callable[[Pass], Tensor],
+        building: Pass,
+        scheduler: Scheduler,
+        vocabulary: int,
+    ) -> None:
+        """Build the graph, schedule it and plan it. Raises Unsupported, OutOfMemory.
+
+        Logits beyond the `vocabulary` of the tokenizer, which embedding tables may have, are not
+        among the greatest ones.
+        """
+        logits, kept = forward(building), self.shape.kept
+        outputs = _greatest(logits, kept, vocabulary) if kept else (logits,)
+        self.graph = Graph(outputs, effects=building.writes)
         self._schedule = scheduler.schedule(self.graph)
         self._feed = {tensor: self._arrays[tensor] for tensor in self.graph.inputs}
 
@@ -176,6 +197,31 @@ class Step:
 
         Tokens beyond them are padding. The logits are valid until the next run.
         """
+        rows = self._fill(readings)
+        logits = self._schedule.run(self._feed)[self.graph.outputs[0]]
+        return [logits[part] for part in rows]
+
+    def submit(
+        self, readings: Sequence[Reading]
+    ) -> Callable[[], Sequence[Floats] | Sequence[Greatest]]:
+        """Queue what `run` does, and return a function that waits for the logits.
+
+        The inputs are copied before it returns, so the next pass may fill the arrays.
+        """
+        rows = self._fill(readings)
+        flight = self._schedule.submit(self._feed)
+
+        def logits() -> Sequence[Floats] | Sequence[Greatest]:
+            first, *more = [flight[output] for output in self.graph.outputs]
+            if not self.shape.kept:
+                return [first[part] for part in rows]
+            (greatest,) = more
+            return [Greatest(first[part], greatest[part, :, 0]) for part in rows]
+
+        return logits
+
+    def _fill(self, readings: Sequence[Reading]) -> list[slice]:
+        """Write the inputs of a pass; return the rows of its logits that each reading wants."""
         self._ids.fill(0)
         self._positions.fill(0)
         self._rows.fill(self._padding_row)
@@ -198,8 +244,7 @@ class Step:
             else:
                 rows.append(slice(end - reading.wanted, end))
         self._fill_masks(readings, firsts)
-        logits = self._schedule.run(self._feed)[self.logits]
-        return [logits[part] for part in rows]
+        return rows
 
     def _firsts(self, readings: Sequence[Reading]) -> list[int]:
         """The first token of each reading: single tokens come before those of longer readings."""
@@ -249,3 +294,11 @@ class Step:
     def close(self) -> None:
         """Give the plan back."""
         self._schedule.close()
+
+
+def _greatest(logits: Tensor, count: int, vocabulary: int) -> tuple[Tensor, Tensor]:
+    """The ids of the greatest logits of each row, and these logits."""
+    if vocabulary < logits.shape[-1]:
+        logits = tp.cont(logits[:, :vocabulary])
+    ids = tp.top_k(logits, count)
+    return ids, tp.get_rows(tp.reshape(logits, (*logits.shape, 1)), ids)

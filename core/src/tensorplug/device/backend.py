@@ -201,6 +201,12 @@ class Backend(Resource, ABC):
 
     Applications use this to choose types, such as that of the KV cache of a language model.
     """
+    holds_sources: bool = True
+    """False if later work may overwrite the source of a queued copy at once.
+
+    Then `write_async` has taken the bytes when it returns, and what `copy_async` reads is ordered
+    with the work of the source's stream.
+    """
     watches: "tuple[Watch, ...]" = ()
     """Listeners that are told of every request to this stream."""
     options: Mapping[str, Any] = MappingProxyType({})

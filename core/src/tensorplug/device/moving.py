@@ -89,12 +89,13 @@ def queue_copy(
 ) -> Backend | None:
     """Copy after all work queued on `source` and before later work of `target`.
 
-    Returns the stream that still reads `start` in order with its work, or None if the bytes have
-    been read. The host waits for `source` if the streams do not accept each other's events, and for
-    `target` too if `target` cannot queue transfers. A copy between two memories that the host
-    cannot access needs `staging`, a function that returns host memory of a given number of bytes
-    and keeps it until both streams were waited for; without `staging` the host waits for both
-    streams. Raises Unsupported for memory with a non-standard layout.
+    Returns the stream that still reads `start` in order with its work, or None if later work of
+    `source` may overwrite the bytes at once. The host waits for `source` if the streams do not
+    accept each other's events, and for `target` too if `target` cannot queue transfers. A copy
+    between two memories that the host cannot access needs `staging`, a function that returns host
+    memory of a given number of bytes and keeps it until both streams were waited for; without
+    `staging` the host waits for both streams. Raises Unsupported for memory with a non-standard
+    layout.
     """
     _check_plain(start, "copy")
     _check_plain(end, "copy")
@@ -106,7 +107,7 @@ def queue_copy(
         for watch in target.watches:
             watch.ordered(source, target)
         tell_of_move(target, target, start, end, size)
-        return target
+        return _reader(target, source)
     start.buffer._check(start.offset, size, "copy")
     end.buffer._check(end.offset, size, "copy")
     if isinstance(target, SupportsAsyncTransfer) and start.buffer.type.is_host:
@@ -114,7 +115,7 @@ def queue_copy(
         tell_of_move(target, target, start, end, size)
         with blaming(target.device):
             target.write_async(end.buffer, end.offset, _host_span(start, size))
-        return target
+        return _reader(target, source)
     if isinstance(target, SupportsAsyncTransfer) and staging is not None:
         _tell_of_slow_copy(start, end)
         between = staging(size)
@@ -133,6 +134,15 @@ def queue_copy(
     target.synchronize()
     tell_of_move(target, None, start, end, size)
     copy_bytes(start, end, size)
+    return None
+
+
+def _reader(target: Backend, source: Backend) -> Backend | None:
+    """The stream for which later work of `source` must wait after a copy to `target`."""
+    if target.holds_sources:
+        return target
+    for watch in target.watches:
+        watch.ordered(target, source)
     return None
 
 

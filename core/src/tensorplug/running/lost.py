@@ -50,6 +50,8 @@ class Lost:
         """The memory of `moved`."""
         self.sources: dict[Tensor, Source] = {}
         self.states: dict[Tensor, Restore] = {}
+        self.repeats: set[Restore] = set()
+        """Functions after which batches in flight are repeated."""
         self.owed: dict[Restore, None] = {}
         """Functions that must restore states before anything runs."""
 

@@ -258,15 +258,20 @@ class Scheduler(Resource):
         """Register functions that return the bytes of constant tensors, for on_failure="replan"."""
         self.lost.sources.update(sources)
 
-    def add_states(self, states: Iterable[Tensor], restore: Restore) -> None:
+    def add_states(
+        self, states: Iterable[Tensor], restore: Restore, *, repeats: bool = False
+    ) -> None:
         """Register tensors that graphs write, and a function that restores them after a failed run.
 
         Tensors of a lost device are zero in memory of another one when `restore` is called. It may
         run schedules of this scheduler; all that these write must be named. Where another device
-        fails in it, it is called again. Batches in flight are not restored: they raise RunFailed.
-        For on_failure="replan".
+        fails in it, it is called again. Batches in flight raise RunFailed, unless `repeats` says
+        that they can run again, in their order, on what `restore` gives: what they write is then
+        there already, or is not read before. For on_failure="replan".
         """
         self.lost.states.update(dict.fromkeys(states, restore))
+        if repeats:
+            self.lost.repeats.add(restore)
 
     def take_back(self, backend: Backend) -> None:
         """Compute on `backend` too, a stream of a device that takes the place of a lost one.

@@ -37,21 +37,24 @@ class RayDevice(Device):
     remote = True
 
     def __init__(self, name: str, entry: DeviceEntry, config: Config) -> None:
-        """Start the actor; `open_far` waits for it."""
+        """Start the actor and let it open its device; `open_far` waits for both."""
         super().__init__(name)
         self.models = config.models
         self.entry = entry
         self._config = config
         self.link = Link(self, start_actor(entry))
         self.link.limit = max(config.limit, START) if config.limit else None
+        self._asked = [self.link.start("identify"), self.link.start("open", entry.open)]
         self.facts: Mapping[str, Any] = {}
         self.node = ""
 
     def open_far(self) -> None:
-        """Compare versions, then let the actor open its device. Raises DeviceError and others."""
-        there, self.node = self.link.call("identify")
+        """Wait for the actor, and compare versions first. Raises DeviceError and others."""
+        identified, opened = self._asked
+        ((there, self.node),) = self.link.wait([identified])
         check_alike(self.name, identity(), there, self.node)
-        self.facts = self.link.call("open", self.entry.open)
+        (self.facts,) = self.link.wait([opened])
+        self._asked = []
         self.link.limit = self._config.limit or None
         self._types = [RayBufferType(self, i, t) for i, t in enumerate(self.facts["types"])]
         self.questions = Questions(self.link.call, self._number)

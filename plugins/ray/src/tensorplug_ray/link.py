@@ -18,6 +18,13 @@ if TYPE_CHECKING:
 
 MOST_POSTED = 32 << 20
 """Bytes that may be on their way without an answer."""
+GONE = (
+    exceptions.RayActorError,
+    exceptions.OutOfMemoryError,
+    exceptions.NodeDiedError,
+    exceptions.ObjectLostError,
+)
+"""Errors of Ray after which an actor, or what it sent, does not come back."""
 LOCK = threading.RLock()
 """Held while commands are queued or sent. One for all devices: a stream may send another's."""
 _numbers = itertools.count(1)
@@ -43,6 +50,7 @@ class Link:
         """Seconds after which an actor that does not answer counts as lost; None waits."""
         self.lost = False
         self.calls = 0
+        self._methods: dict[tuple[str, int], Any] = {}
         self._posting = threading.Lock()
         self._posted: list[Any] = []
         self._posted_bytes = 0
@@ -66,8 +74,11 @@ class Link:
     def send(self, method: str, *args: Any, values: int = 1) -> Any:
         """Call without waiting; returns the reference, or those of several `values`."""
         self.calls += 1
-        called = getattr(self.actor, method)
-        return (called if values == 1 else called.options(num_returns=values)).remote(*args)
+        called = self._methods.get((method, values))
+        if called is None:
+            called = getattr(self.actor, method).options(num_returns=values)
+            self._methods[method, values] = called
+        return called.remote(*args)
 
     def post(self, method: str, *args: Any, size: int) -> None:
         """Call without waiting: later calls come after it, and the next wait raises its error."""
@@ -96,7 +107,7 @@ class Link:
             late = next((link for reference, link in needs if not is_ready(reference)), self)
             raise late.lose(f"no answer within {self.limit:g} s") from error
         except exceptions.RayError as error:
-            raise self._error(error) from error
+            raise self._error(error, needs) from error
         for answer in found:
             if isinstance(answer, Failed):
                 raise raised(answer)
@@ -107,14 +118,16 @@ class Link:
         if self.lost or not ray.is_initialized():
             raise DeviceLost(f"{self.name}: its actor is gone; connect again")
 
-    def _error(self, error: Exception) -> TensorplugError:
+    def _error(self, error: Exception, needs: Sequence[Need]) -> TensorplugError:
         """The error to raise for Ray's: that of an argument is the error of another actor."""
         cause = getattr(error, "cause", None)
         inner = cause if isinstance(cause, exceptions.RayError) else error
-        if isinstance(inner, exceptions.RayActorError):
-            link = _links.get(str(getattr(inner, "actor_id", "") or ""), self)
-            return link.lose(first_line(inner))
-        return DeviceError(f"{self.name}: {type(inner).__name__}: {first_line(inner)}")
+        if not isinstance(inner, GONE):
+            return DeviceError(f"{self.name}: {type(inner).__name__}: {first_line(inner)}")
+        link = _links.get(str(getattr(inner, "actor_id", "") or ""))
+        if link is None:  # Ray names no actor that it ended for want of memory
+            link = next((link for reference, link in needs if _failed(reference)), self)
+        return link.lose(first_line(inner))
 
     def lose(self, why: str) -> DeviceLost:
         """Give the actor up, and return the error that says why."""
@@ -134,6 +147,17 @@ def is_ready(reference: Any) -> bool:
     """True if an answer is there."""
     ready, _ = ray.wait([reference], timeout=0, fetch_local=False)
     return bool(ready)
+
+
+def _failed(reference: Any) -> bool:
+    """True if an answer is there, and is an error of Ray."""
+    try:
+        ray.get(reference, timeout=0)
+    except exceptions.GetTimeoutError:
+        return False
+    except exceptions.RayError:
+        return True
+    return False
 
 
 def raised(failed: Failed) -> TensorplugError:

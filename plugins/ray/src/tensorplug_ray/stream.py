@@ -109,7 +109,7 @@ class Slot:
 class _Flight(NamedTuple):
     """A call that is not answered yet, the host memory for what it reads, and what it waits for."""
 
-    references: Sequence[Any]
+    reference: Any
     outs: Sequence[memoryview]
     needs: Sequence[Need]
 
@@ -119,6 +119,7 @@ class RayBackend(Backend):
 
     device: "RayDevice"
     plan_class = RayPlan
+    holds_sources = False
 
     def __init__(self, device: "RayDevice") -> None:
         self.prefers_f16 = device.facts["prefers_f16"]
@@ -173,14 +174,12 @@ class RayBackend(Backend):
     ) -> None:
         link = self.device.link
         link.check()
-        answers = (len(outs), len(slots))
-        values = 1 + bool(outs) + len(slots)
         given = (reference for reference, _ in needs)
-        made = link.send("do", self.number, commands, answers, *given, values=values)
-        references = [made] if values == 1 else list(made)
-        self._last = references[0]
-        self._flying.append(_Flight(references[: 1 + bool(outs)], outs, needs))
-        for slot, reference in zip(slots, references[values - len(slots) :], strict=True):
+        sends = len(slots)
+        made = link.send("do", self.number, commands, sends, *given, values=1 + sends)
+        self._last, *sent = made if sends else [made]
+        self._flying.append(_Flight(self._last, outs, needs))
+        for slot, reference in zip(slots, sent, strict=True):
             slot.reference = reference
 
     def settle(self, until: Any = None) -> None:
@@ -189,15 +188,15 @@ class RayBackend(Backend):
             while self._flying:
                 flight = self._flying[0]
                 try:
-                    status, *read = self.device.link.wait(flight.references, flight.needs)
+                    (status,) = self.device.link.wait([flight.reference], flight.needs)
                     if status.error is not None:
                         raise raised(status.error)
-                    for out, data in zip(flight.outs, read[0] if read else (), strict=True):
+                    for out, data in zip(flight.outs, status.read, strict=True):
                         out[:] = as_bytes(data)
                 except TensorplugError as error:
                     self._error = self._error or error
                 self._flying.popleft()
-                if flight.references[0] is until:
+                if flight.reference is until:
                     return
 
     def _synchronize(self) -> None:

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 
 from tensorplug.device import Backend, Buffer, BufferUsage, FileRange
+from tensorplug.device.backend import order_after
 from tensorplug.device.buffer import as_bytes
 from tensorplug.device.device import DeviceType
 from tensorplug.device.moving import copy_bytes, queue_copy, queue_read, queue_write
@@ -40,9 +41,10 @@ class Failed(NamedTuple):
 
 
 class Status(NamedTuple):
-    """How the commands of a call ended."""
+    """How the commands of a call ended, and the bytes that they read."""
 
     error: Failed | None
+    read: Sequence[Array] = ()
 
 
 def failed(error: Exception) -> Failed:
@@ -291,29 +293,21 @@ class Worker:
         if plan is not None:
             plan.close()
 
-    def do(
-        self, number: int, commands: Sequence[Command], answers: Sequence[int], *arrived: Any
-    ) -> Any:
+    def do(self, number: int, commands: Sequence[Command], sends: int, *arrived: Any) -> Any:
         """Do the commands of a stream in order.
 
-        `answers` are the numbers of values that are read and sent. Returns the status, then the
-        list of what was read if anything was, then what was sent, each one by itself.
+        Returns the status, then what was sent in `sends` values, each one by itself.
         """
-        reads, sends = answers
         try:
             call = _Call(self, self._open_stream(number), arrived)
         except TensorplugError as error:
-            return self._returned(failed(error), [], [], reads, sends)
+            return self._returned(Status(failed(error)), [], sends)
         call.do(commands)
-        return self._returned(call.error, call.reads, call.sent, reads, sends)
+        return self._returned(Status(call.error, call.reads), call.sent, sends)
 
     @staticmethod
-    def _returned(
-        error: Failed | None, read: list[Any], sent: list[Any], reads: int, sends: int
-    ) -> Any:
-        missing = [None] * (sends - len(sent))
-        found = (Status(error), *([read] if reads else ()), *sent, *missing)
-        return found[0] if len(found) == 1 else found
+    def _returned(status: Status, sent: list[Any], sends: int) -> Any:
+        return (status, *sent, *[None] * (sends - len(sent))) if sends else status
 
     # --- by number -------------------------------------------------------------------------
 
@@ -413,8 +407,11 @@ class _Call:
         begin = self._worker._checked(source, start, size, "copy")
         end = self._worker._checked(target, offset, size, "copy")
         sender = self._worker._open_stream(other).backend
-        if queue_copy(sender, self._stream.backend, begin, end, size) is sender:
+        reader = queue_copy(sender, self._stream.backend, begin, end, size)
+        if reader is sender:
             sender.synchronize()
+        elif reader is not None:
+            order_after(reader, sender)  # whose later work may overwrite the source
 
     def _mark(self) -> None:
         """Do nothing: the call waits at its end, so what it returns is an event."""

@@ -68,22 +68,49 @@ class Sampler:
         """
         _check(logits)
         changed = self._changed(logits, history)
-        if self.params.temperature == 0 and self.params.typical_p >= 1:
+        if self._is_greedy:
             token = int(changed.argmax())
             _check_allowed(possible=bool(changed[token] > -np.inf))
         else:
-            found, weights = self._distribution(changed)
+            found, weights = self._distribution(rules.keep_top_k(changed, self.params.top_k))
             token = int(found.ids[self._draw(weights)])
         if self._constraint is not None:
             self._constraint.accept(token)
         return self._report(logits, token)
+
+    @property
+    def needed(self) -> int:
+        """How many of the greatest logits are enough for `choose`; 0: `next` needs all."""
+        params = self.params
+        changes = params.logit_bias or params.penalises or self._constraint is not None
+        if changes or params.logprobs is not None:
+            return 0
+        return 1 if self._is_greedy else params.top_k
+
+    def choose(self, ids: npt.NDArray[np.integer], logits: Logits) -> Sampled:
+        """Do what `next` does, by the greatest logits and their ids in any order.
+
+        There are at least as many as `needed`. Raises TensorplugError.
+        """
+        _check(logits)
+        order = np.lexsort((ids, -logits))[: self.needed]
+        found = rules.Candidates(ids[order].astype(np.intp), logits[order].astype(np.float64))
+        if self._is_greedy:
+            return Sampled(int(found.ids[0]))
+        found, weights = self._distribution(found.at(np.flatnonzero(found.logits > -np.inf)))
+        return Sampled(int(found.ids[self._draw(weights)]))
+
+    @property
+    def _is_greedy(self) -> bool:
+        return self.params.temperature == 0 and self.params.typical_p >= 1
 
     def distribution(
         self, logits: Logits, history: Sequence[int] = ()
     ) -> tuple[list[int], list[float]]:
         """The ids that `next` may choose and their probabilities; otherwise like `next`."""
         _check(logits)
-        found, weights = self._distribution(self._changed(logits, history))
+        changed = self._changed(logits, history)
+        found, weights = self._distribution(rules.keep_top_k(changed, self.params.top_k))
         return found.ids.tolist(), weights.tolist()
 
     def _changed(self, logits: Logits, history: Sequence[int]) -> Logits:
@@ -105,9 +132,9 @@ class Sampler:
             logits = rules.forbid(logits, self._constraint.allowed())
         return logits
 
-    def _distribution(self, logits: Logits) -> tuple[Candidates, Floats]:
+    def _distribution(self, found: Candidates) -> tuple[Candidates, Floats]:
+        """What is left of the most likely tokens, and their probabilities."""
         params = self.params
-        found = rules.keep_top_k(logits, params.top_k)
         found = rules.keep_typical(found, params.typical_p)
         found = rules.keep_top_p(found, params.top_p)
         found = rules.keep_min_p(found, params.min_p)

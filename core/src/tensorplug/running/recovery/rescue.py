@@ -168,7 +168,8 @@ class Recovery:
         for root in persistent(leaf for graph in graphs for leaf in graph.leafs):
             is_lost, changed = lost.has(root, failed), not repeatable(begun, root)
             if root in lost.states and (is_lost or changed):
-                if any(attempt.in_flight for attempt in attempts):
+                in_flight = any(attempt.in_flight for attempt in attempts)
+                if in_flight and lost.states[root] not in lost.repeats:
                     raise NotFromHere(
                         f"{root} must be restored, and it is unknown to which of the batches in "
                         "flight: run() them one by one"
