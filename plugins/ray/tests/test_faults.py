@@ -1,9 +1,11 @@
 """Actors that are killed, arguments that never arrive, and drivers that end."""
 
+import contextlib
 import os
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -76,30 +78,76 @@ def test_stream_of_a_killed_actor_says_that_it_is_gone(devices):
             devices[0].memory()
 
 
-def test_no_process_is_left_when_the_driver_ends():
-    program = """
+DRIVING = """
+import os, signal, sys
 import tensorplug as tp
 with tp.open("ray:0") as stream:
-    print(stream.device.facts["pid"])
+    print(stream.device.facts["pid"], flush=True)
+    sys.stdin.readline()
+    if sys.argv[1] == "killed":
+        os.kill(os.getpid(), signal.SIGKILL)
 """
-    done = subprocess.run(
-        [sys.executable, "-c", program],
+
+
+@pytest.mark.parametrize("how", ["ends"])
+def test_no_process_is_left_when_the_driver_is_gone(how):
+    driver = subprocess.Popen(
+        [sys.executable, "-c", DRIVING, how],
         env={**os.environ, "TENSORPLUG_RAY": "cpu?threads=1"},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    pids = {int(driver.stdout.readline()), *descendants(driver.pid)}
+    driver.communicate("\n")
+
+    assert len(pids) >= 2
+    while any(exists(pid) for pid in pids):
+        pass  # Ray ends the actor when it sees that the driver is gone
+
+
+def descendants(pid):
+    """Processes that a process started, and those that these started."""
+    found = []
+    for task in Path(f"/proc/{pid}/task").glob("*/children"):
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it has ended
+            for child in task.read_text().split():
+                found += [int(child), *descendants(child)]
+    return found
+
+
+def exists(pid):
+    """True if a process runs; one whose parent has not noticed its end does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+FILLED = """
+import tensorplug as tp, tensorplug_ray
+try:
+    (device,) = tensorplug_ray.connect(devices=["cpu?threads=1"])
+    while True:
+        device.memory()
+except tp.errors.TensorplugError as error:
+    print(error)
+"""
+
+
+def test_actor_that_ray_ends_for_want_of_memory_is_lost():
+    settings = {"RAY_memory_usage_threshold": "0.01", "RAY_memory_monitor_refresh_ms": "100"}
+    done = subprocess.run(
+        [sys.executable, "-c", FILLED],
+        env={**os.environ, **settings},
         capture_output=True,
         text=True,
         check=True,
     )
 
-    while exists(int(done.stdout)):
-        pass  # Ray ends the actor when it sees that the driver is gone
-
-
-def exists(pid):
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return True
+    lost, _, why = done.stdout.partition("ray:0: its actor is gone: ")
+    assert "DeviceLost" in lost or not lost
+    assert "memory" in why
 
 
 CONNECTING = """
