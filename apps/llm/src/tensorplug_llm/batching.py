@@ -150,7 +150,7 @@ class _Flight(NamedTuple):
     logits: Callable[[], Sequence[Logits | Greatest]]
     start: float
     joined: int | None
-    """Tokens of prompts beside single ones; None if its time tells nothing of the pace."""
+    """Tokens of prompts, in addition to single ones; None if its time tells nothing of the pace."""
 
 
 class Batcher:
