@@ -252,6 +252,18 @@ def test_failing_sampler_ends_only_its_text(batcher: Batcher, lone: Lone) -> Non
     assert heard(good).ids == lone.ids(good.ids[:5], 10)
 
 
+def test_decoder_with_a_bug_ends_only_its_text(
+    batcher: Batcher, lone: Lone, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bad, good = text(prompt(53, 5), 10), text(prompt(54, 5), 10)
+    monkeypatch.setattr(bad.decoder, "feed", lambda token: [][token])
+
+    run(batcher, bad, good)
+
+    assert heard(bad).finish == "failed"
+    assert heard(good).ids == lone.ids(good.ids[:5], 10)
+
+
 def test_same_load_plans_nothing_the_second_time(
     batcher: Batcher, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -4,6 +4,7 @@ import asyncio
 import gc
 import math
 import threading
+import traceback
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -17,7 +18,7 @@ from tensorplug.errors import Closed, OptionError, RunFailed
 from tensorplug_llm import Engine, LanguageModel, QueueFull, SamplingParams, load_model
 from tensorplug_llm.cache import PAGE
 from tensorplug_llm.engine import timings_of
-from tensorplug_llm.errors import PromptTooLong
+from tensorplug_llm.errors import EngineFailed, PromptTooLong
 from tensorplug_llm.sampling import Sampled, Sampler
 from tensorplug_llm.stream import Stream, Wakes
 from tensorplug_llm.testing import LoneText
@@ -451,3 +452,44 @@ def test_lost_device_ends_all_texts_where_none_may_go_on(
 
     with pytest.raises(RunFailed, match="walled:1: gone"):
         busy(streams, model_file(), "raise")
+
+
+@pytest.fixture
+def dying(
+    model_file: Write, walled: Open, cpu: Backend, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[LanguageModel]:
+    """A model one of whose devices dies."""
+    streams = [walled("walled:0"), walled("walled:1"), cpu]
+    with load_model(model_file(), streams, layers=[1, 1, 0]) as model:
+        Dying(monkeypatch, streams[1], 20)
+        yield model
+
+
+def test_failed_engine_without_a_thread_ends_all_its_texts(dying: LanguageModel) -> None:
+    with Engine(dying, context=64, threaded=False) as engine:
+        read, waiting = engine.submit(PROMPTS[0], GREEDY), engine.submit(PROMPTS[1], GREEDY)
+
+        with pytest.raises(RunFailed, match="walled:1: gone"):
+            read.result()
+
+        assert waiting.finish == "failed"
+        assert engine.failure is waiting.error
+
+
+def test_error_of_a_failed_engine_does_not_grow_with_what_is_asked_of_it(
+    dying: LanguageModel,
+) -> None:
+    with Engine(dying, context=64) as engine:
+        stream = engine.submit(PROMPTS[0], GREEDY)
+        with pytest.raises(RunFailed):
+            stream.result()
+        assert engine.failure is not None
+        before = len(traceback.format_tb(engine.failure.__traceback__))
+
+        for _ in range(3):
+            with pytest.raises(EngineFailed, match=r"earlier text: .*walled:1: gone.*; make"):
+                engine.submit(PROMPTS[0], GREEDY)
+            with pytest.raises(RunFailed):
+                stream.result()
+
+        assert len(traceback.format_tb(engine.failure.__traceback__)) == before

@@ -18,7 +18,7 @@ from tensorplug_llm.shapes import BATCHES, ONE_TEXT, Shapes, batch, size_for
 from tensorplug_llm.step import Reading
 from tensorplug_llm.testing import LoneText
 
-from .gguf_files import random_tensors
+from .gguf_files import END, random_tensors
 
 GENERATING = [name for name in architecture_names() if architecture(name).generates]
 
@@ -298,11 +298,11 @@ def refusal(call: Callable[[], object]) -> str:
     return str(caught.value)
 
 
-@pytest.mark.parametrize("ids", [[-1, 5], [5, 272]])
+@pytest.mark.parametrize("ids", [[-1, 5], [5, END + 1]])
 def test_ids_outside_the_vocabulary_are_refused(ids: list[int], llama: LanguageModel) -> None:
     with Engine(llama) as engine:
         assert refusal(lambda: engine.submit(ids)) == (
-            f"prompt: has token ids from {min(ids)} to {max(ids)}, and this model knows 0 to 271"
+            f"prompt: has token ids from {min(ids)} to {max(ids)}, and this model knows 0 to {END}"
         )
 
 

@@ -147,3 +147,12 @@ def test_sizes_are_those_that_are_allocated(path: Path, walled: Open, cpu: Backe
 def test_embedding_is_refused(model: LanguageModel) -> None:
     with pytest.raises(OptionError, match="has recurrent layers"):
         model.embed(["a"])
+
+
+def test_engine_plans_all_shapes_before_the_first_text(model: LanguageModel) -> None:
+    with Engine(model, context=64, threaded=False) as engine:
+        engine.prepare()
+        plans = engine.plans
+        engine.submit([40, 41, 42], SamplingParams(temperature=0, max_tokens=3)).result()
+
+    assert engine.plans == plans > 0

@@ -65,3 +65,21 @@ def test_health_knows_a_failed_engine_before_a_request_meets_it(
             engine.submit([40, 41, 42], GREEDY).result()
 
         assert health(engine) == (503, {"status": "failed", "models": {"tiny": "RunFailed"}})
+
+
+def test_metrics_do_not_grow_with_the_names_that_clients_ask_for(
+    model_file: Write, cpu: Backend
+) -> None:
+    async def metrics(app: Any) -> str:
+        transport = httpx.ASGITransport(app)
+        async with httpx.AsyncClient(transport=transport, base_url="http://server") as client:
+            for name in ("stranger", "foreigner"):
+                assert (await client.get(f"/v1/models/{name}")).status_code == 404
+            return str((await client.get("/metrics")).text)
+
+    with load_model(model_file(), [cpu]) as model, Engine(model, context=64) as engine:
+        server = running.Server([running.served("tiny", model, engine)])
+        found = asyncio.run(metrics(server.app))
+
+    assert 'requests_total{route="/v1/models/{name}",status="404"} 2.0' in found
+    assert "stranger" not in found

@@ -10,7 +10,7 @@ from statistics import median
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from tensorplug import DType, Graph
-from tensorplug.errors import FormatError, OptionError, TensorplugError
+from tensorplug.errors import FormatError, OptionError
 from tensorplug_llm.cache import PAGE, PagePool, pages_of
 from tensorplug_llm.lookup import MOST_DRAFTED, PromptLookup, sizes_up_to
 from tensorplug_llm.prefixes import Match, Prefixes
@@ -445,14 +445,16 @@ class Batcher:
                 # Embedding tables may have more rows than there are tokens.
                 known = rows[row, : self._tokenizer.vocab_size]
                 sampled = text.sampler.next(known, text.ids)
-        except TensorplugError as error:
+            ends = sampled.token in self._tokenizer.end_of_generation
+            piece = "" if ends else text.decoder.feed(sampled.token)
+        except Exception as error:  # noqa: BLE001 - an error of one text must not end the others
             self._end(text, "failed", error)
             return None
-        if sampled.token in self._tokenizer.end_of_generation:
+        if ends:
             self._end(text, "stop")
             return None
         text.ids.append(sampled.token)
-        text.sink.put(sampled, text.decoder.feed(sampled.token))
+        text.sink.put(sampled, piece)
         if text.decoder.stopped:
             self._end(text, "stop")
             return None
@@ -509,7 +511,7 @@ class Batcher:
         saved = state.saved()
         ids = saved.ids
         count = min(len(ids), self.pool.free * PAGE)
-        if max(ids) >= self.runner.model.hparams.vocabulary or min(ids) < 0:
+        if max(ids) >= self._tokenizer.vocab_size or min(ids) < 0:
             raise FormatError(f"{state.path}: has tokens that the model does not know; delete it")
         pages = [self.pool.take() for _ in range(pages_of(count))]
         try:

@@ -122,7 +122,7 @@ def _decode(engine: Engine, count: int, number: int) -> float:
 
 def _text(engine: Engine, prompt_tokens: int, tokens: int, number: int) -> Stream:
     """Run one text. Prompts of two numbers differ from the first token on: none is known."""
-    vocabulary = engine.model.hparams.vocabulary
+    vocabulary = engine.model.tokenizer.vocab_size
     prompt = [(7919 * i + 31 * number + 1) % vocabulary for i in range(prompt_tokens)]
     ends = dict.fromkeys(engine.model.tokenizer.end_of_generation, -math.inf)
     params = SamplingParams(temperature=0, max_tokens=tokens, logit_bias=ends)

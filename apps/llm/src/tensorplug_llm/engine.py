@@ -1,6 +1,7 @@
 """`Engine`: many texts of one model at once, from any threads; one thread of its own computes."""
 
 import atexit
+import contextlib
 import os
 import threading
 from collections.abc import Container, Sequence
@@ -14,7 +15,7 @@ from tensorplug.errors import Closed, OptionError, TensorplugError
 from tensorplug.running import Explanation
 from tensorplug_llm.batching import Batcher, Text
 from tensorplug_llm.cache import PAGE, pages_of
-from tensorplug_llm.errors import PromptTooLong
+from tensorplug_llm.errors import EngineFailed, PromptTooLong
 from tensorplug_llm.model import LanguageModel
 from tensorplug_llm.sampling import (
     GrammarConstraint,
@@ -323,7 +324,10 @@ class Engine(Resource):
         if self._ending:
             raise Closed(f"{self!r}: is closed; make a new one")
         if self._failure is not None:
-            raise self._failure
+            raise EngineFailed(
+                f"engine: failed on an earlier text: {self._failure}; make a new one, or start the "
+                "server again"
+            ) from self._failure
 
     def _cancel(self, text: Text) -> None:
         with self._changed:
@@ -332,15 +336,22 @@ class Engine(Resource):
 
     def _serve(self) -> None:
         """The engine's thread: sleeps while there is nothing to compute."""
-        try:
+        with contextlib.suppress(Exception):  # streams raise it where they are read
             while self._turn():
                 pass
-        except BaseException as error:  # noqa: BLE001 - streams raise it where they are read
-            with self._changed:
-                self._failure = error
         self._end()
 
     def _turn(self) -> bool:
+        """What `_compute` does; an error of it ends all texts."""
+        try:
+            return self._compute()
+        except Exception as error:
+            with self._changed:
+                self._failure = error
+            self._end()
+            raise
+
+    def _compute(self) -> bool:
         """Wait for something to compute and do a part of it; return False where the engine ends."""
         if not self._take_arrived():
             return False

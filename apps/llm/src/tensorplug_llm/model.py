@@ -128,7 +128,7 @@ class LanguageModel(Resource):
         """Raise OptionError unless these are tokens of the model, at least one."""
         if not len(ids):
             raise OptionError("prompt: has no tokens; give at least one")
-        size = self.hparams.vocabulary
+        size = self.tokenizer.vocab_size
         if min(ids) < 0 or max(ids) >= size:
             raise OptionError(
                 f"prompt: has token ids from {min(ids)} to {max(ids)}, and this model knows 0 to "

@@ -138,7 +138,8 @@ class Runner(Resource):
 
     def prepare(self) -> Iterator[None]:
         """Plan all shapes that readings can need, one each time that the iterator is asked."""
-        self._planned_copy()
+        if self.states is None:  # rows of texts with recurrent states are never copied
+            self._planned_copy()
         for shape in self.shapes.all():
             for each in dict.fromkeys((replace(shape, kept=self.kept), shape)):
                 if each not in self._steps:

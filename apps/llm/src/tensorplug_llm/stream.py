@@ -5,6 +5,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from types import TracebackType
 from typing import TYPE_CHECKING
 
 from tensorplug_llm.sampling import Sampled
@@ -64,6 +65,7 @@ class Stream:
         """The tokens chosen so far."""
         self.finish = ""
         self.error: BaseException | None = None
+        self._origin: TracebackType | None = None
         self.submitted = time.perf_counter()
         self.times: list[float] = []
         """When each token came, on the clock of `time.perf_counter`."""
@@ -122,8 +124,12 @@ class Stream:
                 self._changed.wait()
             if self._items:
                 return
+        self._check()
+
+    def _check(self) -> None:
+        """Raise what the text failed with, without the frames of those who raised it before."""
         if self.error is not None:
-            raise self.error
+            raise self.error.with_traceback(self._origin)
 
     def __aiter__(self) -> "Stream":
         return self
@@ -162,8 +168,7 @@ class Stream:
                 waiter = asyncio.get_running_loop().create_future()
                 self._waiting.append(waiter)
             await waiter
-        if self.error is not None:
-            raise self.error
+        self._check()
 
     # --- for the engine ----------------------------------------------------------------------
 
@@ -181,6 +186,7 @@ class Stream:
         with self._changed:
             self._texts.append(text)
             self.finish, self.error = finish, error
+            self._origin = None if error is None else error.__traceback__
             self._cancel = _nothing  # the text and what it follows are not needed any more
             self._wake()
             self._ended.set()

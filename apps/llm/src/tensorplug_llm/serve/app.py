@@ -34,6 +34,7 @@ from tensorplug_llm.serve.tools import Tools
 from tensorplug_llm.stream import Stream
 
 Answer = ChatAnswer | CompletionAnswer
+MODELS = "/v1/models"
 SCHEMAS = 2 * MOST_CONSTRAINT
 """Characters of the schemas and grammars that are followed at once; further ones wait."""
 
@@ -74,8 +75,8 @@ class Server:
                 Route("/metrics", self._show_metrics),
                 Route("/props", self._props),
                 Route("/tokenize", self._tokenize, methods=["POST"]),
-                Route("/v1/models", self._list),
-                Route("/v1/models/{name}", self._describe),
+                Route(MODELS, self._list),
+                Route(f"{MODELS}/{{name}}", self._describe),
                 Route("/v1/chat/completions", self._chat, methods=["POST"]),
                 Route("/v1/completions", self._complete, methods=["POST"]),
                 *self._encoders.routes(),
@@ -139,6 +140,7 @@ class Server:
 
     async def _describe(self, request: Request) -> Response:
         name = request.path_params["name"]
+        request.scope[RECORD].route = f"{MODELS}/{{name}}"
         return JSONResponse(_description(self._encoders.models.get(name) or self._find(name)))
 
     def _listed(self) -> Mapping[str, Served | EncoderModel]:
@@ -216,9 +218,6 @@ class Server:
             return EventStream(events, close, self._limits.seconds)
         try:
             results = await unless_gone(request.receive, _results(texts))
-        except Exception as error:
-            _note(served, error)
-            raise
         finally:
             close()
         used = answers.usage(record.prompt_tokens, texts.tokens)
@@ -287,8 +286,10 @@ async def _events(
             if _says_something(piece, head):
                 yield answers.event(head.part(piece))
     except Exception as error:  # noqa: BLE001 - the status was sent: it becomes an event
-        _note(served, error)
-        yield answers.event(refusal_of(error).body())
+        refusal = refusal_of(error)
+        if refusal.status >= 500:
+            log_failure("failure", error, model=served.name)
+        yield answers.event(refusal.body())
         return
     if wanted.include_usage:
         yield answers.event(head.last(answers.usage(prompt_tokens, texts.tokens)))
@@ -307,23 +308,13 @@ def _submit(
 ) -> list[Stream]:
     """Submit all results of all prompts, or none."""
     shown = served.prompts.shown() if tools else frozenset()
-    try:
-        return served.engine.submit_all(prompts, params, shown=shown)
-    except Exception as error:
-        _note(served, error)
-        raise
+    return served.engine.submit_all(prompts, params, shown=shown)
 
 
 def _call_reader(served: Served, tools: Tools) -> CallReader:
     assert served.prompts.form is not None, "the prompt was written with a form of calls"
     names = {tool.name for tool in tools.tools}
     return CallReader(served.prompts.form, names, parallel=tools.parallel)
-
-
-def _note(served: Served, error: Exception) -> None:
-    """Log an error that ended the engine."""
-    if error is served.engine.failure:
-        log_failure("engine failed", error, model=served.name)
 
 
 def _description(served: Served | EncoderModel) -> Mapping[str, Any]:

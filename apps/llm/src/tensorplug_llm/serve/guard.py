@@ -40,6 +40,8 @@ class Record:
     """What the log says of a request."""
 
     status: int = GONE
+    route: str | None = None
+    """What stands for the path where the path has parts that clients choose."""
     model: str | None = None
     prompt_tokens: int = 0
     tokens: int = 0
@@ -89,7 +91,7 @@ class Guard:
             if not started:
                 await _refuse(refusal, scope, sending, receive if left else None)
         finally:
-            path = scope["path"] if "endpoint" in scope else "other"
+            path = record.route or (scope["path"] if "endpoint" in scope else "other")
             self._metrics.requests.labels(path, str(record.status)).inc()
             log(
                 "request",
@@ -151,9 +153,10 @@ def refusal_of(error: Exception) -> ServeError:
 
 
 def log_failure(event: str, error: Exception, **fields: object) -> None:
-    """Log where an error came from; its text may quote a prompt."""
-    where = traceback.format_tb(error.__traceback__)[-3:]
-    log(event, level=logging.ERROR, error=type(error).__name__, where=where, **fields)
+    """Log where an error, or its cause, came from; its text may quote a prompt."""
+    first = error.__cause__ or error
+    where = traceback.format_tb(first.__traceback__)[-3:]
+    log(event, level=logging.ERROR, error=type(first).__name__, where=where, **fields)
 
 
 async def _refuse(error: ServeError, scope: Scope, send: Send, receive: Receive | None) -> None:
