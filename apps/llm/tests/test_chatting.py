@@ -122,6 +122,20 @@ def test_an_interrupt_stops_the_answer_and_not_the_program(
     assert conversation.engine.load.running == 0
 
 
+def test_a_question_whose_answer_was_interrupted_before_it_began_is_forgotten(
+    conversation: Conversation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def submit(*_: object) -> None:
+        monkeypatch.undo()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(conversation.engine, "submit", submit)
+
+    converse(conversation, lines("he", "hello"))
+
+    assert roles(conversation) == ["user", "assistant"]
+
+
 def test_an_interrupt_at_the_prompt_does_not_end_the_program(conversation: Conversation) -> None:
     interrupts = iter([KeyboardInterrupt()])
     others = lines("he")

@@ -18,7 +18,7 @@ from tensorplug_llm.shapes import BATCHES, ONE_TEXT, Shapes, batch, size_for
 from tensorplug_llm.step import Reading
 from tensorplug_llm.testing import LoneText
 
-from .gguf_files import END, random_tensors
+from .gguf_files import END, VOCABULARY, random_tensors
 
 GENERATING = [name for name in architecture_names() if architecture(name).generates]
 
@@ -133,6 +133,16 @@ def test_untied_output_matrix_is_used(model_file: Write, cpu: Backend) -> None:
     path = model_file(tensors={"output.weight": doubled})
     with load_model(path, [cpu]) as model, LoneText(model) as text:
         np.testing.assert_allclose(text.prefill(LONG[:5]), 2 * expected, **CLOSE)
+
+
+def test_bias_beside_a_tied_table_counts(model_file: Write, cpu: Backend) -> None:
+    bias = np.linspace(-9, 9, VOCABULARY, dtype=np.float32)
+    with load_model(model_file(), [cpu]) as model, LoneText(model) as text:
+        expected = text.prefill(LONG[:5]) + bias
+
+    path = model_file(tensors={"output.bias": bias})
+    with load_model(path, [cpu]) as model, LoneText(model) as text:
+        np.testing.assert_allclose(text.prefill(LONG[:5]), expected, **CLOSE)
 
 
 # --- devices -------------------------------------------------------------------------------------

@@ -225,6 +225,19 @@ def test_forced_answer_is_a_call_of_a_tool(family: Family, seed: int) -> None:
     assert arguments == {} if call.name == "time" else arguments["city"] in ("Rome", "Oslo")
 
 
+@every_family
+@pytest.mark.parametrize("required", [None, 7, "days"], ids=repr)
+def test_function_whose_schema_has_no_list_of_required_arguments_is_forced(
+    family: Family, required: Any
+) -> None:
+    parameters = {**WEATHER["function"]["parameters"], "required": required}
+    function = {**WEATHER["function"], "parameters": parameters}
+    tools = chat(tools=[{"type": "function", "function": function}], tool_choice="required").tools
+    assert tools is not None
+
+    assert prompts_of(family).grammar(tools)
+
+
 def test_named_function_is_the_only_one_that_is_forced() -> None:
     choice = {"type": "function", "function": {"name": "time"}}
 

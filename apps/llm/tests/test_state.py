@@ -174,3 +174,46 @@ def test_command_saves_the_state_and_reads_it(model_file: Write, tmp_path: Path)
     assert size == state.stat().st_size
     texts = [run.stdout.partition('"timings"')[0] for run in (first, second)]
     assert texts[0] == texts[1]
+
+
+def test_state_of_a_model_with_another_rope_base_is_refused(
+    model_file: Write, model: LanguageModel, cpu: Backend, tmp_path: Path
+) -> None:
+    saved(model, tmp_path / "state")
+    other = model_file(metadata={"llama.rope.freq_base": 20000.0})
+
+    with (
+        load_model(other, [cpu]) as second,
+        engine_of(second) as engine,
+        pytest.raises(FormatError, match=r"state: was saved by another model; give another file"),
+    ):
+        engine.load_state(tmp_path / "state")
+
+
+def test_state_of_a_context_with_other_rope_factors_is_refused(
+    cpu: Backend, tmp_path: Path
+) -> None:
+    tiny_models.write("phi3-long", tmp_path / "m.gguf")
+    with load_model(tmp_path / "m.gguf", [cpu]) as model:
+        assert 32 < model.hparams.rope.original_context < 256
+        with Engine(model, context=32, texts=1, threaded=False) as engine:
+            engine.submit(PROMPT[:20], GREEDY).result()
+            engine.save_state(tmp_path / "state", PROMPT[:20])
+
+        with (
+            engine_of(model) as engine,
+            pytest.raises(FormatError, match=r"\(rope_factors_long.weight now\); give the same"),
+        ):
+            engine.load_state(tmp_path / "state")
+
+
+def test_command_refuses_a_state_that_cannot_be_written_before_it_generates(
+    model_file: Write, tmp_path: Path
+) -> None:
+    given = ["generate", str(model_file()), "--device", "cpu?threads=1", "--prompt", "a prompt"]
+
+    found = CliRunner().invoke(app, [*given, "--state", str(tmp_path / "none" / "state")])
+
+    assert found.exit_code == 1
+    assert "No such file or directory; give another file" in found.stderr
+    assert found.stdout == ""

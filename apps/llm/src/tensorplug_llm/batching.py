@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from tensorplug import DType, Graph
 from tensorplug.errors import FormatError, OptionError
+from tensorplug_llm.arch.blocks import rope_factors
 from tensorplug_llm.cache import PAGE, PagePool, pages_of
 from tensorplug_llm.lookup import MOST_DRAFTED, PromptLookup, sizes_up_to
 from tensorplug_llm.prefixes import Match, Prefixes
@@ -496,7 +497,9 @@ class Batcher:
                 "leave the option out"
             )
         tables = self.runner.cache.tensors
-        return StateFile(path, fingerprint(model.file), tables, self.runner.scheduler)
+        turn = rope_factors(model.weights.tensors, model.hparams.rope, self.runner.context)
+        known = fingerprint(model.file, model.hparams)
+        return StateFile(path, known, turn, tables, self.runner.scheduler)
 
     def save(self, state: StateFile, ids: Sequence[int]) -> int:
         """Write the rows that are known of a text's beginning; return how many."""

@@ -266,6 +266,10 @@ class Engine(Resource):
         """
         return self._batcher.save(self._state(path), ids)
 
+    def check_state(self, path: str | os.PathLike[str]) -> None:
+        """Raise OptionError where `save_state` would refuse the file, before a text is read."""
+        self._state(path).check()
+
     def load_state(self, path: str | os.PathLike[str]) -> int:
         """Let prompts that begin as the text of `save_state` read only the rest.
 

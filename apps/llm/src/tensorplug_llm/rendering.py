@@ -111,6 +111,8 @@ def main() -> None:
             hard = resource.getrlimit(what)[1]
             least = most if hard == resource.RLIM_INFINITY else min(most, hard)
             resource.setrlimit(what, (least, least))
+    # A terminal sends Ctrl-C to all its processes, and this one must answer the next message.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     for line in sys.stdin:
         request = json.loads(line)
         if limited:

@@ -9,11 +9,12 @@
 | BLAKE2b of all that | 32 |
 """
 
+import contextlib
 import hashlib
 import json
 import os
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
@@ -24,6 +25,7 @@ from tensorplug import Scheduler, Tensor
 from tensorplug.errors import FormatError, OptionError
 from tensorplug.gguf.tensorfile import TensorFile
 from tensorplug_llm.cache import PAGE, pages_of
+from tensorplug_llm.hparams import HParams
 
 MAGIC = b"TPSTATE\n"
 VERSION = 1
@@ -33,9 +35,9 @@ SAMPLE = 4096
 """Bytes of each weight that tell one model from another of the same shape."""
 
 
-def fingerprint(file: TensorFile) -> str:
-    """Tells the model of a file from others, by its table of tensors and a part of each."""
-    digest = hashlib.blake2b(digest_size=DIGEST)
+def fingerprint(file: TensorFile, hparams: HParams) -> str:
+    """Tells a model from others: by its constants, its table of tensors and a part of each."""
+    digest = hashlib.blake2b(repr(hparams).encode(), digest_size=DIGEST)
     for tensor in file.tensors.values():
         digest.update(f"{tensor.name} {tensor.dtype} {tensor.ne}\n".encode())
         sample = file.part_of(tensor.name, 0, min(SAMPLE, tensor.nbytes))
@@ -55,22 +57,29 @@ class StateFile:
     """Reads and writes rows of the tables of a cache. Belongs to the thread of the scheduler."""
 
     def __init__(
-        self, path: Path, model: str, tables: Sequence[Tensor], scheduler: Scheduler
+        self, path: Path, model: str, turn: str, tables: Sequence[Tensor], scheduler: Scheduler
     ) -> None:
-        """`model` is a `fingerprint`."""
+        """`model` is a `fingerprint`, `turn` names the factors of rotary frequencies."""
         self.path = path
+        self._unfinished = path.with_name(path.name + ".part")
         self._model = model
+        self._turn = turn
         self._tables = tables
         self._scheduler = scheduler
+
+    def check(self) -> None:
+        """Raise OptionError where the file cannot be written."""
+        with self._naming():
+            self._unfinished.touch()
+            self._unfinished.unlink()
 
     def save(self, ids: Sequence[int], pages: Sequence[int]) -> None:
         """Write the rows of tokens, which lie in `pages`. Raises OptionError."""
         header = json.dumps(self._header(len(ids))).encode()
         digest = hashlib.blake2b(digest_size=DIGEST)
-        unfinished = self.path.with_name(self.path.name + ".part")
         self._scheduler.synchronize()
-        try:
-            with unfinished.open("wb") as file:
+        with self._naming():
+            with self._unfinished.open("wb") as file:
 
                 def write(data: bytes) -> None:
                     digest.update(data)
@@ -83,7 +92,13 @@ class StateFile:
                     for offset, size in _ranges(table, len(ids), pages):
                         write(place.buffer.read(place.offset + offset, size).tobytes())
                 file.write(digest.digest())
-            unfinished.replace(self.path)
+            self._unfinished.replace(self.path)
+
+    @contextlib.contextmanager
+    def _naming(self) -> Iterator[None]:
+        """Errors of the system name the file."""
+        try:
+            yield
         except OSError as error:
             raise OptionError(f"{self.path}: {error.strerror}; give another file") from error
 
@@ -159,6 +174,11 @@ class StateFile:
             raise FormatError(
                 f"{self.path}: was saved by another model; give another file, or delete it"
             )
+        if header.get("turn") != mine["turn"]:
+            raise FormatError(
+                f"{self.path}: was saved in a context for which this model turns keys otherwise "
+                f"({self._turn} now); give the same --context, or delete it"
+            )
         raise FormatError(
             f"{self.path}: was saved from a cache of other types; give the same --kv and devices, "
             "or delete it"
@@ -166,7 +186,7 @@ class StateFile:
 
     def _header(self, tokens: int) -> Mapping[str, object]:
         tables = [[table.name, table.dtype.name, table.nb[1]] for table in self._tables]
-        return {"model": self._model, "tokens": tokens, "tables": tables}
+        return {"model": self._model, "turn": self._turn, "tokens": tokens, "tables": tables}
 
     def _damaged(self, why: str) -> FormatError:
         return FormatError(f"{self.path}: is damaged: {why}; delete it")

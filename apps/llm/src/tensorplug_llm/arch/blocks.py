@@ -1,6 +1,7 @@
 """Blocks of a forward pass that the architectures share."""
 
 import itertools
+from collections.abc import Container
 
 import tensorplug as tp
 from tensorplug import Tensor
@@ -156,7 +157,7 @@ def _turned(p: Pass, x: Tensor, name: str, turn: Rope) -> Tensor:
     return tp.rope(
         x,
         p.inputs.positions,
-        p.weights.get(_factors(p)),
+        p.weights.get(rope_factors(p.weights, p.hparams.rope, p.context)),
         dims=turn.dims,
         mode=turn.mode,
         base=turn.base,
@@ -170,12 +171,11 @@ def _turned(p: Pass, x: Tensor, name: str, turn: Rope) -> Tensor:
     )
 
 
-def _factors(p: Pass) -> str:
-    """The name of the factors of rotary frequencies, if the file has some."""
-    if "rope_freqs.weight" in p.weights:
-        return "rope_freqs.weight"
-    is_long = p.context > p.hparams.rope.original_context
-    return f"rope_factors_{'long' if is_long else 'short'}.weight"
+def rope_factors(weights: Container[str], rope: Rope, context: int) -> str:
+    """The name of the factors of rotary frequencies; "" where the file has none."""
+    kind = "long" if context > rope.original_context else "short"
+    names = ("rope_freqs.weight", f"rope_factors_{kind}.weight")
+    return next((name for name in names if name in weights), "")
 
 
 # --- feed-forward blocks and results -----------------------------------------------------------
@@ -209,10 +209,11 @@ def logits(p: Pass, x: Tensor, last_norm: str = "output_norm") -> Tensor:
     if chosen is not None:
         x = tp.get_rows(x, chosen, name="chosen")
     x = norm(p, x, last_norm)
-    if "output.weight" in p.weights:
-        y = linear(p, x, "output")
-    else:
-        y = tp.mul_mat(p.weights["token_embd.weight"], x, name="output")
+    table = p.weights.get("output.weight", p.weights["token_embd.weight"])
+    y = tp.mul_mat(table, x, name="output")
+    bias = p.weights.get("output.bias")
+    if bias is not None:
+        y = tp.add(y, bias)
     if p.hparams.logit_scale != 1.0:
         y = tp.scale(y, p.hparams.logit_scale)
     cap = p.hparams.logit_softcap

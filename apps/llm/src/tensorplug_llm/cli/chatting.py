@@ -62,7 +62,7 @@ class Conversation:
         self.messages.append({"role": "user", "content": text})
         try:
             self._answer()
-        except TensorplugError:
+        except BaseException:  # Ctrl-C before the first token too
             self.messages.pop()
             raise
 

@@ -69,8 +69,10 @@ def generate(
     ) as engine:
         if save_graph is not None:
             _save_graph(engine, save_graph)
-        if state is not None and state.exists():
-            engine.load_state(state)
+        if state is not None:
+            engine.check_state(state)
+            if state.exists():
+                engine.load_state(state)
         results = [Result(s) for s in engine.submit_all([ids], params)]
         for result in results:
             if not as_json and not chat:
@@ -81,12 +83,12 @@ def generate(
             if not as_json:
                 typer.echo()
         timings = timings_of(engine, [result.stream for result in results])
+        if as_json:
+            typer.echo(json.dumps(_report(ids, results, params, timings), ensure_ascii=False))
+        else:
+            _summarise(model, timings)
         if state is not None:
             engine.save_state(state, [*ids, *results[0].stream.ids])
-    if as_json:
-        typer.echo(json.dumps(_report(ids, results, params, timings), ensure_ascii=False))
-    else:
-        _summarise(model, timings)
 
 
 @dataclass(slots=True)

@@ -210,7 +210,9 @@ class GemmaForm:
         for tool in tools:
             properties = tool.parameters.get("properties")
             properties = properties if isinstance(properties, Mapping) else {}
-            needed = [name for name in properties if name in tool.parameters.get("required", ())]
+            required = tool.parameters.get("required")
+            required = required if isinstance(required, list) else ()
+            needed = [name for name in properties if name in required]
             others = [name for name in properties if name not in needed][:MOST_OPTIONAL]
             given = _sequence(
                 [_pair(name, properties[name], quote) for name in needed],
