@@ -112,6 +112,7 @@ def assign(graph: Graph, streams: Streams, pins: Mapping[Tensor, int], *, offloa
     backend can compute a node, GraphError for a view whose root is not in the graph.
     """
     where = pinned(pins, streams)
+    fixed = frozenset(where)
     where = anchor_placed((*graph.leafs, *graph.nodes), where, streams)
     where = anchor_inputs(graph.inputs, where, streams)
     where = follow_weights(graph.nodes, where, streams, offload=offload)
@@ -126,21 +127,34 @@ def assign(graph: Graph, streams: Streams, pins: Mapping[Tensor, int], *, offloa
     ):
         where = spread(nodes, where, streams.can, over)
     where = choose_best(graph.nodes, where, streams)
-    where = upgrade(graph.nodes, where, streams, frozenset(pins))
-    where = follow_roots(graph.nodes, where, streams)
+    where = upgrade(graph.nodes, where, streams, fixed)
+    where = follow_roots(graph.nodes, where, streams, fixed)
     return follow_neighbours(graph, where, streams)
 
 
 def pinned(pins: Mapping[Tensor, int], streams: Streams) -> Choices:
-    """The user's choices, which no later pass changes. Raises Unsupported with the refusal."""
-    for node, stream in pins.items():
+    """The user's choices, which no later pass changes. The pin of a view is one of its root.
+
+    Raises Unsupported with the refusal, GraphError if a view and its root have different pins.
+    """
+    chosen: dict[Tensor, int] = {}
+    for tensor, stream in pins.items():
+        node = tensor.root if tensor.is_view else tensor
+        if node is not tensor and node.is_leaf:
+            continue
+        if chosen.setdefault(node, stream) != stream:
+            raise GraphError(
+                f"{tensor}: is pinned to {streams.backends[stream].name}, and {node}, in the same "
+                f"memory, to {streams.backends[chosen[node]].name}; pin {node} only"
+            )
+    for node, stream in chosen.items():
         refusal = streams.refusal(stream, node)
         if refusal is not None:
             raise Unsupported(
                 f"{node}: pinned to {streams.backends[stream].name}, which refuses it: "
                 f"{refusal.reason}"
             )
-    return {node: Choice(stream, "pinned by the user") for node, stream in pins.items()}
+    return {node: Choice(stream, "pinned by the user") for node, stream in chosen.items()}
 
 
 def anchor_placed(tensors: Iterable[Tensor], where: Choices, streams: Streams) -> Choices:
@@ -291,8 +305,13 @@ def upgrade(
     return found
 
 
-def follow_roots(nodes: Iterable[Tensor], where: Choices, streams: Streams) -> Choices:
-    """Move each write to the backend whose memory it writes. Raises Unsupported if it refuses."""
+def follow_roots(
+    nodes: Iterable[Tensor], where: Choices, streams: Streams, fixed: Container[Tensor]
+) -> Choices:
+    """Move each write to the backend whose memory it writes.
+
+    Raises Unsupported if that refuses, or if a write in `fixed` does not reach the memory.
+    """
     found = dict(where)
     for node in nodes:
         if not node.writes or node.root.place is not None or node.root not in found:
@@ -300,6 +319,12 @@ def follow_roots(nodes: Iterable[Tensor], where: Choices, streams: Streams) -> C
         home = found[node.root].stream
         if found[node].stream == home:
             continue
+        if node in fixed:
+            pin, computed = (streams.backends[i].name for i in (found[node].stream, home))
+            raise Unsupported(
+                f"{node}: pinned to {pin}, but it writes into {node.root}, which is computed on "
+                f"{computed}; pin both to one"
+            )
         refusal = streams.refusal(home, node)
         if refusal is not None:
             raise Unsupported(
@@ -309,7 +334,8 @@ def follow_roots(nodes: Iterable[Tensor], where: Choices, streams: Streams) -> C
             )
         found[node] = Choice(home, "writes into memory of this backend")
     for node in nodes:
-        for tensor in node.also_writes:
+        own = (node.root,) if node in fixed and node.writes else ()
+        for tensor in (*own, *node.also_writes):
             _check_reachable(node, tensor, found, streams)
     return found
 

@@ -11,12 +11,21 @@ from tensorplug.fusion.formulas import FUSION
 from tensorplug.graph.graph import Graph
 from tensorplug.graph.tensor import Tensor
 from tensorplug.planning.arrange import arranged
-from tensorplug.planning.assign import Choice, Choices, Streams, assign
+from tensorplug.planning.assign import Choice, Choices, Streams, assign, is_weight
 from tensorplug.planning.fuse import fused
 from tensorplug.planning.memory import MemoryMap, check_leafs, plan_memory
-from tensorplug.planning.split import Split, split
+from tensorplug.planning.split import Split, homes_of, split
 from tensorplug.planning.stages import CONCURRENCY
 from tensorplug.planning.timeline import surviving_tensors, timeline
+
+
+@dataclass(frozen=True, slots=True)
+class Touched:
+    """How a graph uses a tensor that keeps its value between runs."""
+
+    streams: frozenset[int]
+    """The streams that use it or hold it."""
+    written: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +35,10 @@ class PlannedGraph:
     graph: Graph
     where: Choices
     splits: tuple[Split, ...]
+    homes: Mapping[Tensor, int]
+    """For each output and effect the stream that computes it, wrote it last, or else holds it."""
+    touched: Mapping[Tensor, Touched]
+    """Of placed tensors that no usage declares constant, how the graph uses them."""
     memory: MemoryMap
     private: tuple[Tensor, ...]
     """Leafs whose memory belongs to one batch: inputs, and with several batches the copies too."""
@@ -74,7 +87,26 @@ def plan_graph(
         private.extend(copy.target for split in splits for copy in split.copies)
     memory = plan_splits(graph, where, splits, pools, private)
     every_run = tuple(t for t in graph.inputs if t in shared)
-    return PlannedGraph(graph, where, splits, memory, tuple(private), every_run)
+    homes = homes_of((*graph.outputs, *graph.effects), splits, where)
+    touched = _touched(splits, homes, where)
+    return PlannedGraph(graph, where, splits, homes, touched, memory, tuple(private), every_run)
+
+
+def _touched(
+    splits: Iterable[Split], homes: Mapping[Tensor, int], where: Choices
+) -> dict[Tensor, Touched]:
+    """How `splits` and the reads of outputs use each placed tensor that may be written."""
+    uses = [(output.root, home) for output, home in homes.items()]
+    written: set[Tensor] = set()
+    for piece in splits:
+        for node in piece.nodes:
+            written.update(node.written_roots)
+            uses += ((tensor.root, piece.stream) for tensor in (*node.sources, *node.written_roots))
+    streams: dict[Tensor, set[int]] = {}
+    for root, stream in uses:
+        if root.place is not None and not is_weight(root):
+            streams.setdefault(root, {where[root].stream}).add(stream)
+    return {root: Touched(frozenset(s), root in written) for root, s in streams.items()}
 
 
 def _optimize(streams: Streams, stream: int, nodes: Sequence[Tensor]) -> Sequence[Tensor]:

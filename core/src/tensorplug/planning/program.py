@@ -4,14 +4,14 @@ A run, a batch in flight, a run with an observer and a run that resumes at a bou
 programs for the same loop, `tensorplug.running.run`. Streams are numbered as in the scheduler.
 """
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 
 from tensorplug.graph.tensor import Tensor
 from tensorplug.planning.assign import Choices, is_weight
 from tensorplug.planning.split import Copy as Crossing
-from tensorplug.planning.split import Split, local_sources
+from tensorplug.planning.split import Split, homes_of, local_sources
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,25 +276,21 @@ def settling(streams: int) -> Program:
     return tuple(Wait(i, None, Until.DONE) for i in range(streams))
 
 
-def reading(
-    outputs: Iterable[Tensor], where: Choices, streams: int, remote: Collection[int] = ()
-) -> Program:
-    """The host waits for all queued work and reads `outputs`."""
-    before, after = reads_of(outputs, where, remote)
+def reading(homes: Mapping[Tensor, int], streams: int, remote: Collection[int] = ()) -> Program:
+    """The host waits for all queued work and reads outputs; `homes` are their streams."""
+    before, after = reads_of(homes, remote)
     return (*before, *settling(streams), *after)
 
 
-def reads_of(
-    outputs: Iterable[Tensor], where: Choices, remote: Collection[int]
-) -> tuple[Program, Program]:
-    """The reads of `outputs` that are queued before the host waits, and those after it.
+def reads_of(homes: Mapping[Tensor, int], remote: Collection[int]) -> tuple[Program, Program]:
+    """The reads of outputs that are queued before the host waits, and those after it.
 
-    Streams of `remote` devices read before: an answer then brings the values, too.
+    `homes` are the streams of the outputs. Streams of `remote` devices read before: an answer then
+    brings the values, too.
     """
     before: list[Step] = []
     after: list[Step] = []
-    for output in dict.fromkeys(outputs):
-        stream = where[output].stream
+    for output, stream in homes.items():
         if stream in remote and output.is_contiguous:
             before.append(Read(stream, None, output, To.LATER))
         else:
@@ -319,7 +315,7 @@ def run_program(
     ]
     for split in splits:
         ends = dict.fromkeys((split.stream, *(copy.origin for copy in split.copies)))
-        steps += _before(split, where)
+        steps += _before(split, (*skipped, *splits), where)
         steps.append(Run(split.stream, split.index, split.nodes, split.local, ends=tuple(ends)))
     return tuple(steps)
 
@@ -327,19 +323,20 @@ def run_program(
 def flight_program(
     splits: Sequence[Split],
     where: Choices,
-    outputs: Iterable[Tensor],
+    homes: Mapping[Tensor, int],
     sharers: Sequence[Sequence[int]],
 ) -> Program:
     """The steps of one batch in flight next to others, with the reads of its outputs.
 
-    `sharers` are, for each stream, the streams that compute in the same memory.
+    `homes` are the streams of the outputs. `sharers` are, for each stream, the streams that compute
+    in the same memory.
     """
     steps: list[Step] = []
     busy = {split.stream for split in splits}
     for split in splits:
         own = split.stream
         steps.append(Wait(own, split.index, Until.FREE))
-        steps += _before(split, where)
+        steps += _before(split, splits, where)
         origins = {copy.origin for copy in split.copies if copy.source.nbytes}
         if origins:
             lenders = tuple(i for i in sorted(origins) if busy.intersection(sharers[i]))
@@ -347,9 +344,7 @@ def flight_program(
         steps.append(Run(own, split.index, split.nodes, split.local))
         if split.after or len(sharers[own]) > 1:
             steps.append(Signal(own, split.index, Mark.LENDERS, tuple(sorted(split.after))))
-    # Each once: memory that a stream still writes must not be given up for that of a second read.
-    for output in dict.fromkeys(outputs):
-        home = where[output].stream
+    for output, home in homes.items():
         busy.add(home)
         steps.append(Read(home, None, output, To.LATER))
         if len(sharers[home]) > 1 and output.nbytes:
@@ -359,16 +354,19 @@ def flight_program(
     return tuple(steps)
 
 
-def _before(split: Split, where: Choices) -> Iterator[Step]:
-    """The waits of a split, and the copies that it reads."""
+def _before(split: Split, splits: Sequence[Split], where: Choices) -> Iterator[Step]:
+    """The waits of a split of `splits`, and the copies that it reads."""
     for other in sorted(split.after):
         yield Wait(split.stream, split.index, Until.OTHER, other)
     for copy in split.copies:
         if copy.source.nbytes:
             made = (split.stream, split.index, copy.source, copy.target, copy.origin)
             ids = _expert_ids(copy, split)
-            chooser = None if ids is None else where[ids.root].stream
-            yield Copy(*made, None if ids is None else split.nodes[0], chooser)
+            if ids is None:
+                yield Copy(*made)
+            else:
+                earlier = [other for other in splits if other.index < split.index]
+                yield Copy(*made, split.nodes[0], homes_of((ids,), earlier, where)[ids])
 
 
 def _expert_ids(copy: Crossing, split: Split) -> Tensor | None:

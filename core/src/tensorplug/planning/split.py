@@ -92,7 +92,8 @@ def split(
             key = _key(stream, source, versions)
             if key not in copies:
                 copies[key] = _local_leaf(source, streams.backends[stream].name, key[-1])
-                draft.copies.append(Copy(source, copies[key], _origin(source, where)))
+                origin = shared.writer(source.root, where)
+                draft.copies.append(Copy(source, copies[key], origin))
                 copying.setdefault(source.root, set()).add(stream)
             draft.local[source] = copies[key]
         draft.nodes.append(node)
@@ -138,6 +139,10 @@ class _Shared:
             self._readers.setdefault(root, set()).add(stream)
         return owners | (late - {stream})
 
+    def writer(self, root: Tensor, where: Choices) -> int:
+        """The stream that wrote `root` last, or that holds it."""
+        return self._writers.get(root, where[root].stream)
+
     def borrowers(self, stream: int, *partners: int) -> set[int]:
         """Streams that read memory of `stream` or of one of `partners` since the last call.
 
@@ -160,10 +165,6 @@ def needs_copy(source: Tensor, node: Tensor, stream: int, where: Choices, stream
     if where[source].stream == stream and streams.placed_type(source) is None:
         return False
     return not streams.reads(stream, source, where)
-
-
-def _origin(source: Tensor, where: Choices) -> int:
-    return where[source.root if source.is_view else source].stream
 
 
 def _key(stream: int, source: Tensor, versions: Mapping[Tensor, int]) -> Key:
@@ -194,6 +195,19 @@ def _ordered(draft: _Draft, order: Order) -> tuple[Tensor, ...]:
         return wanted
     check_order(draft.nodes, wanted)
     return wanted
+
+
+def homes_of(
+    tensors: Iterable[Tensor], splits: Sequence[Split], where: Choices
+) -> dict[Tensor, int]:
+    """For each of `tensors` the stream that computes it, wrote it last, or else holds it."""
+    last = {
+        root: split.stream
+        for split in splits
+        for node in split.nodes
+        for root in (node.root, *node.written_roots)
+    }
+    return {t: last.get(t.root, where[t.root].stream) for t in tensors}
 
 
 def local_sources(sources: Iterable[Tensor], local: Mapping[Tensor, Tensor]) -> tuple[Tensor, ...]:

@@ -194,7 +194,8 @@ def read_now(
 ) -> Mapping[Tensor, Array]:
     """Wait for all queued work, and copy computed `outputs` to the host."""
     fleet = attempt.scheduler.fleet
-    before, after = reads_of(outputs, schedule.planned.where, fleet.remote)
+    homes = {output: schedule.planned.homes[output] for output in outputs}
+    before, after = reads_of(homes, fleet.remote)
     run(before, fleet, attempt.work, fleet.calls)
     attempt.scheduler.wait(attempt)
     run(after, fleet, attempt.work, fleet.calls)

@@ -240,8 +240,15 @@ class Schedule(Resource):
         if scheduler.lost.owed:
             raise MemoryLost(self.graph)
         self.prepare(attempt.start)
-        if fleet.loose or observer is not None or not attempt.in_flight:
-            # An observer looks at nodes in memory that all batches share.
+        if (
+            fleet.loose
+            or not attempt.in_flight
+            # An observer looks at nodes in memory that all batches share,
+            or observer is not None
+            # in which transient inputs lie if each schedule has one batch.
+            or (self.batches == 1 and self.planned.transient)
+            or any(self._clashes(flight.attempt.schedule) for flight in scheduler.flying)
+        ):
             scheduler.wait(attempt)
         work.batch = self.take_batch(attempt)
         fleet.loose = not attempt.in_flight
@@ -257,6 +264,17 @@ class Schedule(Resource):
         uploads = self.values.uploads(attempt, self._batches, self._given, scheduler.runs)
         run(chain(uploads, program), fleet, work, calls)
         return give(attempt)
+
+    def _clashes(self, other: "Schedule | None") -> bool:
+        """True if another schedule writes tensors that this one uses on another stream, or reverse.
+
+        Marks order the batches of one schedule; between schedules only the order of a stream does.
+        """
+        if other is None or other is self:
+            return False
+        shared = self.planned.touched.keys() & other.planned.touched.keys()
+        touched = ((self.planned.touched[root], other.planned.touched[root]) for root in shared)
+        return any((a.written or b.written) and len(a.streams | b.streams) > 1 for a, b in touched)
 
     def _results(self, attempt: Attempt) -> Results:
         work = attempt.work
@@ -279,12 +297,12 @@ class Schedule(Resource):
 
     def _write_programs(self) -> None:
         """Make the programs of a run, and of a batch in flight, after their uploads."""
-        splits, where, outputs = self.splits, self.planned.where, self.graph.outputs
-        fleet = self.scheduler.fleet
-        end = reading(outputs, where, len(fleet.backends), fleet.remote)
+        splits, where, fleet = self.splits, self.planned.where, self.scheduler.fleet
+        homes = {output: self.planned.homes[output] for output in self.graph.outputs}
+        end = reading(homes, len(fleet.backends), fleet.remote)
         self._end = end if self.scheduler.replans else ()
         self._run_program = (*run_program(splits, where), *self._end)
-        self._flight_program = flight_program(splits, where, outputs, fleet.sharers)
+        self._flight_program = flight_program(splits, where, homes, fleet.sharers)
         self._given = {t: self._upload(t, Value.GIVEN) for t in self.graph.inputs}
 
     def _program(self, attempt: Attempt) -> Program:

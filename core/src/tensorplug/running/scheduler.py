@@ -102,6 +102,9 @@ class Scheduler(Resource):
     ) -> None:
         _check_streams(backends)
         chosen = buffer_types or {}
+        for backend in chosen:
+            if backend not in backends:
+                raise OptionError(f"Scheduler: buffer_types has {backend!r}, not among its streams")
         pools = [chosen.get(b, b.buffer_type) for b in backends]
         _check(backends, pools, on_failure, hang_limit, ahead)
         super().__init__()
@@ -181,11 +184,8 @@ class Scheduler(Resource):
         unless `fuse` is False or TENSORPLUG_FUSION is 0. TENSORPLUG_SCHED_DEBUG=1 prints what runs
         where, and why, to standard error. Raises Unsupported, OutOfMemory, GraphError.
         """
-        graph = what if isinstance(what, Graph) else Graph(what, effects=effects)
-        for tensor in pins or ():
-            if not isinstance(tensor, Tensor):
-                raise OptionError(f"schedule: pins has {tensor!r}; its keys are tensors")
         self.check_processes()
+        graph = _graph_of(what, effects)
         plan = self._plan_with(graph, pins=pins, transient=transient, fuse=fuse)
         with nullcontext() if self.trace is None else self.trace.span("schedule"):
             schedule = self._planned(partial(Schedule, self, graph, plan, self._settings.batches))
@@ -341,8 +341,14 @@ class Scheduler(Resource):
         fuse: bool = True,
     ) -> Callable[..., PlannedGraph]:
         """A function that plans the graph for the devices of the scheduler when it is called."""
-        graph = what if isinstance(what, Graph) else Graph(what, effects=effects)
-        return partial(self._plan, graph, pins or {}, tuple(transient), fuse=fuse)
+        graph, shared = _graph_of(what, effects), tuple(transient)
+        for tensor in pins or ():
+            if not isinstance(tensor, Tensor):
+                raise OptionError(f"Scheduler: pins has {tensor!r}; its keys are tensors")
+        for tensor in shared:
+            if tensor not in graph.inputs:
+                raise OptionError(f"Scheduler: transient has {tensor}, not an input of {graph!r}")
+        return partial(self._plan, graph, pins or {}, shared, fuse=fuse)
 
     def _plan(
         self,
@@ -398,6 +404,15 @@ class Scheduler(Resource):
         return f"<Scheduler {names}{', closed' if self.closed else ''}>"
 
 
+def _graph_of(what: Graph | Tensor | Sequence[Tensor], effects: Iterable[Tensor]) -> Graph:
+    """The graph to plan. Raises OptionError for the effects of a finished graph."""
+    if not isinstance(what, Graph):
+        return Graph(what, effects=effects)
+    if tuple(effects):
+        raise OptionError(f"Scheduler: {what!r} has its effects; give them to Graph(...) instead")
+    return what
+
+
 def _check_streams(backends: object) -> None:
     """Raise OptionError unless `backends` is a sequence of streams."""
     if not isinstance(backends, Sequence) or isinstance(backends, str):
@@ -423,8 +438,8 @@ def _check(
         raise OptionError("Scheduler: no backends given; open one, such as tensorplug.open('cpu')")
     if len(set(backends)) != len(backends):
         raise OptionError("Scheduler: a backend is given twice; open one stream for each place")
-    if hang_limit is not None and hang_limit <= 0:
-        raise OptionError(f"Scheduler: hang_limit={hang_limit}; give seconds, or None for none")
+    if hang_limit is not None and not (isinstance(hang_limit, int | float) and hang_limit > 0):
+        raise OptionError(f"Scheduler: hang_limit={hang_limit!r}; give seconds, or None for none")
     if ahead is not None and ahead < 0:
         raise OptionError(f"Scheduler: ahead={ahead}; give 0 or more, or None to ask devices")
     if on_failure not in POLICIES:
