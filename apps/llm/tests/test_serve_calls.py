@@ -139,6 +139,49 @@ def test_notation_of_function_gemma_becomes_json(body: str, arguments: Any) -> N
     assert json.loads(call.arguments) == arguments
 
 
+@pytest.mark.parametrize(
+    ("body", "arguments"),
+    [
+        ("[time()]", {}),
+        ("time(a=-3, b=True, c=null, d=[1.5, {'k': \"it's\"}])", None),
+        ("[time(a='x)]', b=\"[\")]", {"a": "x)]", "b": "["}),
+    ],
+)
+def test_calls_of_python_become_json(body: str, arguments: Any) -> None:
+    text = f"<|tool_call_start|>{body}<|tool_call_end|>"
+
+    _, (call,) = parted(reader_of(FAMILIES["lfm2"].template), [text])
+
+    expected = {"a": -3, "b": True, "c": None, "d": [1.5, {"k": "it's"}]}
+    assert json.loads(call.arguments) == (expected if arguments is None else arguments)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        *("time", "time(1)", "time(a=b)", "time(**{})", "time(a=1e999)", "a.time()", "[]", "time("),
+        *("time(a=f'{1}')", "[" * 5000, "time(a=2j)", "time(a=time())", "time(a=...)"),
+    ],
+)
+def test_python_that_is_no_call_of_constants_stays_text(body: str) -> None:
+    text = f"<|tool_call_start|>{body}<|tool_call_end|>"
+
+    assert parted(reader_of(FAMILIES["lfm2"].template), [text]) == (text, [])
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        *("<|channel|>commentary <|constrain|>json", "<|channel|>commentary json"),
+        *(" <|constrain|>json", "<|channel|>commentary", ""),
+    ],
+)
+def test_heads_of_calls_of_gpt_oss_are_known(head: str) -> None:
+    text = f"to=functions.time{head}<|message|>{{}}"
+
+    assert parted(reader_of(FAMILIES["harmony"].template), list(text)) == ("", [Call("time", "{}")])
+
+
 def test_second_call_is_left_out_where_calls_are_not_parallel() -> None:
     family = FAMILIES["hermes"]
 

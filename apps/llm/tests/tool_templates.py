@@ -75,6 +75,34 @@ GEMMA = """\
 }<end_function_call>{% endfor %}<end_of_turn>
 {% endif %}{% endfor %}"""
 
+COHERE = """\
+{%- if tools %}<|START_OF_TURN_TOKEN|>{{ tools | tojson }}<|END_OF_TURN_TOKEN|>{% endif %}
+{%- for m in messages %}<|START_OF_TURN_TOKEN|>{{ m.role }}: {{ m.content }}
+{%- if m.tool_calls %}<|START_ACTION|>[
+{%- for call in m.tool_calls -%}
+{"tool_call_id": "{{ loop.index0 }}", "tool_name": "{{ call.function.name }}", "parameters":
+{{- call.function.arguments | tojson }}}{{ ', ' if not loop.last }}{% endfor -%}
+]<|END_ACTION|>{% endif %}<|END_OF_TURN_TOKEN|>{% endfor %}"""
+
+LFM2 = """\
+{%- if tools %}List of tools: <|tool_list_start|>{{ tools | tojson }}<|tool_list_end|>{% endif %}
+{%- for m in messages %}<|im_start|>{{ m.role }}
+{{ m.content }}
+{%- if m.tool_calls %}<|tool_call_start|>[
+{%- for call in m.tool_calls %}{{ call.function.name }}(
+{%- for key, value in call.function.arguments.items() -%}
+{{ key }}={{ value | tojson }}{{ ', ' if not loop.last }}{% endfor -%}
+){{ ', ' if not loop.last }}{% endfor -%}
+]<|tool_call_end|>{% endif %}<|im_end|>
+{% endfor %}"""
+
+HARMONY = """\
+{%- if tools %}<|start|>developer<|message|>{{ tools | tojson }}<|end|>{% endif %}
+{%- for m in messages %}<|start|>{{ m.role }}
+{%- for call in m.tool_calls or [] %} to=functions.{{ call.function.name -}}
+<|channel|>commentary json<|message|>{{ call.function.arguments | tojson }}<|call|>
+{%- else %}<|message|>{{ m.content }}<|end|>{% endfor %}{% endfor %}"""
+
 
 @dataclass(frozen=True)
 class Family:
@@ -128,5 +156,23 @@ FAMILIES: Mapping[str, Family] = {
         ),
         "<start_function_call>call:weather{city:<escape>Rome<escape>}<end_function_call>"
         "<start_function_call>call:weather{city:<escape>Oslo<escape>}<end_function_call>",
+    ),
+    "cohere": Family(
+        COHERE,
+        ("<|START_OF_TURN_TOKEN|>", "<|END_OF_TURN_TOKEN|>", "<|START_ACTION|>", "<|END_ACTION|>"),
+        '<|START_ACTION|>[\n    {"tool_call_id": "0", "tool_name": "weather", "parameters": '
+        '{"city": "Rome"}},\n    {"tool_call_id": "1", "tool_name": "weather", "parameters": '
+        '{"city": "Oslo"}}\n]<|END_ACTION|>',
+    ),
+    "lfm2": Family(
+        LFM2,
+        ("<|im_start|>", "<|im_end|>", "<|tool_call_start|>", "<|tool_call_end|>"),
+        "<|tool_call_start|>[weather(city=\"Rome\"), weather(city='Oslo')]<|tool_call_end|>",
+    ),
+    "harmony": Family(
+        HARMONY,
+        ("<|start|>", "<|channel|>", "<|message|>", "<|end|>", "<|call|>", "<|constrain|>"),
+        'to=functions.weather<|channel|>commentary json<|message|>{"city": "Rome"}'
+        'to=functions.weather <|constrain|>json<|message|>{"city": "Oslo"}',
     ),
 }

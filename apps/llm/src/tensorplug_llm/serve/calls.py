@@ -26,7 +26,8 @@ class Call:
 
 def call_of(value: Any) -> Call:
     """The call that a JSON value describes. Raises NoCall."""
-    if not isinstance(value, Mapping) or not isinstance(value.get("name"), str):
+    name = value.get("name", value.get("tool_name")) if isinstance(value, Mapping) else None
+    if not isinstance(name, str):
         raise NoCall
     arguments = value.get("arguments", value.get("parameters", {}))
     if isinstance(arguments, str):
@@ -36,7 +37,7 @@ def call_of(value: Any) -> Call:
             raise NoCall from None
     if not isinstance(arguments, Mapping):
         raise NoCall
-    return Call(value["name"], json.dumps(arguments, ensure_ascii=False))
+    return Call(name, json.dumps(arguments, ensure_ascii=False))
 
 
 class CallReader:

@@ -6,10 +6,16 @@
 | Llama 3 | `{"name": "f", "parameters": {}}` as the whole answer, also behind `<|python_tag|>` |
 | Mistral | `[TOOL_CALLS][{"name": "f", "arguments": {}}]`, or `[TOOL_CALLS]f[ARGS]{}` |
 | Granite, Phi | `<|tool_call|>[{"name": "f", "arguments": {}}]` |
+| Command R7B | `<|START_ACTION|>[{"tool_name": "f", "parameters": {}}]<|END_ACTION|>` |
+| Command R+ | the same behind `Action:` in a block of Markdown |
+| LFM2 | `<|tool_call_start|>[f(a="text")]<|tool_call_end|>` |
+| gpt-oss | `to=functions.f<|channel|>commentary json<|message|>{}` |
 | FunctionGemma | `<start_function_call>call:f{a:<escape>text<escape>}<end_function_call>` |
 """
 
+import ast
 import json
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -24,7 +30,9 @@ Literal = Callable[[str], str]
 Calls = tuple[list[Call], int] | None
 """The calls of a body and where they end; None while more must come."""
 MOST_OPTIONAL = 16
-"""Optional arguments of a function that FunctionGemma may give in a forced call."""
+"""Optional arguments of a function that a forced call of FunctionGemma or LFM2 may give."""
+MOST_HEAD = 200
+"""Characters between the beginning of a call of gpt-oss and its arguments."""
 
 _decode = json.JSONDecoder(strict=False).raw_decode
 """Reads the JSON at a place of a text; models write line ends in strings."""
@@ -71,7 +79,18 @@ def form_of(template: str) -> Form | None:
     if "<|tool_call|>" in template:
         end = "<|/tool_call|>" if "<|/tool_call|>" in template else ""
         return JsonForm("<|tool_call|>", end, listed=True)
-    if "<tool_call>" in template and "<function=" not in template:
+    if "<|START_ACTION|>" in template:
+        end, keys = "<|END_ACTION|>", {"arguments": "parameters", "name": "tool_name"}
+        return JsonForm("<|START_ACTION|>", end, listed=True, **keys)
+    if "Action:" in template and "tool_name" in template:
+        keys = {"arguments": "parameters", "name": "tool_name"}
+        return JsonForm("Action:\n```json\n", "```", listed=True, **keys)
+    if "<|tool_list_start|>" in template or "List of tools: [" in template:
+        return PythonForm()
+    if "to=functions." in template:
+        return HarmonyForm()
+    has_other_calls = "<function=" in template or "<arg_key>" in template
+    if "<tool_call>" in template and not has_other_calls:
         return JsonForm("<tool_call>", "</tool_call>", space="\n")
     if "<|start_header_id|>" in template:
         return JsonForm("<|python_tag|>", bare="{", arguments="parameters")
@@ -88,6 +107,7 @@ class JsonForm:
     space: str = ""
     """Stands around the JSON in forced calls."""
     arguments: str = "arguments"
+    name: str = "name"
     listed: bool = False
 
     @property
@@ -126,7 +146,7 @@ class JsonForm:
         return _grammar(
             f"{begin} call {end}",
             [
-                json.dumps(f'{opening}{{"name": "{tool.name}", "{self.arguments}": ')
+                json.dumps(f'{opening}{{"{self.name}": "{tool.name}", "{self.arguments}": ')
                 + f" arguments_{i} {json.dumps('}' + closing)}"
                 for i, tool in enumerate(tools)
             ],
@@ -161,6 +181,119 @@ class NamedForm:
         border = literal("[ARGS]")
         calls = [f'"{tool.name}" {border} arguments_{i}' for i, tool in enumerate(tools)]
         return _grammar(f"{literal(self.begin)} call", calls, _schemas(tools))
+
+
+@dataclass(frozen=True, slots=True)
+class HarmonyForm:
+    """OpenAI's harmony: a message to a function, whose channel says that it is JSON."""
+
+    begin: str = "to=functions."
+    bare: str = ""
+    markers: tuple[str, ...] = ("<|channel|>", "<|constrain|>", "<|message|>")
+
+    def read(self, body: str) -> Calls:
+        """The calls of a body and where they end; None while more must come. Raises NoCall."""
+        head, message, rest = body.partition("<|message|>")
+        pattern = (
+            r"([\w-]+)\s*(?:<\|channel\|>\s*commentary)?\s*(?:<\|constrain\|>)?\s*(?:json)?\s*"
+        )
+        named = re.fullmatch(pattern, head, re.ASCII)
+        if not message:
+            if len(head) < MOST_HEAD:
+                return None
+            raise NoCall
+        if named is None:
+            raise NoCall
+        try:
+            arguments, end = _decode(rest, len(rest) - len(rest.lstrip()))
+        except (ValueError, RecursionError):
+            return None
+        call = call_of({"name": named[1], "arguments": arguments})
+        return [call], len(head) + len(message) + end
+
+    def grammar(self, tools: Sequence[Tool], literal: Literal) -> str:
+        """A text that calls one of the tools, for llguidance."""
+        between = f'{literal("<|channel|>")} "commentary json" {literal("<|message|>")}'
+        calls = [f'"{tool.name}" {between} arguments_{i}' for i, tool in enumerate(tools)]
+        return _grammar(f'" {self.begin}" call', calls, _schemas(tools))
+
+
+@dataclass(frozen=True, slots=True)
+class PythonForm:
+    """LFM2's notation: calls of Python, with arguments by name."""
+
+    begin: str = "<|tool_call_start|>"
+    end: str = "<|tool_call_end|>"
+    bare: str = ""
+
+    @property
+    def markers(self) -> tuple[str, ...]:
+        """Texts of calls that may be control tokens."""
+        return (self.begin, self.end)
+
+    def read(self, body: str) -> Calls:
+        """The calls of a body and where they end; None while more must come. Raises NoCall."""
+        place = body.find(self.end)
+        if place < 0:
+            return None
+        try:
+            tree = ast.parse(body[:place].strip(), mode="eval").body
+        except (SyntaxError, ValueError, RecursionError, MemoryError):
+            raise NoCall from None
+        calls = tree.elts if isinstance(tree, ast.List) else [tree]
+        if not calls:
+            raise NoCall
+        return [_python_call(call) for call in calls], place + len(self.end)
+
+    def grammar(self, tools: Sequence[Tool], literal: Literal) -> str:
+        """A text that calls one of the tools, for llguidance. Values are those of JSON."""
+        calls, rules = [], list[str]()
+        for i, tool in enumerate(tools):
+            properties = tool.parameters.get("properties")
+            properties = properties if isinstance(properties, Mapping) else {}
+            pairs = {}
+            for j, (name, schema) in enumerate(properties.items()):
+                pairs[name] = f"{json.dumps(f'{name}=')} value_{i}_{j}"
+                rules.append(f"value_{i}_{j}: %json {json.dumps(schema)}")
+            needed = [name for name in pairs if name in tool.parameters.get("required", ())]
+            others = [name for name in pairs if name not in needed][:MOST_OPTIONAL]
+            given = _sequence([pairs[n] for n in needed], [pairs[n] for n in others])
+            calls.append(f'"{tool.name}(" {given} ")"')
+        return _grammar(f'{literal(self.begin)} "[" call "]" {literal(self.end)}', calls, rules)
+
+
+CONSTANTS = {"true": True, "false": False, "null": None}
+"""Names that models write for those of Python."""
+
+
+def _python_call(node: ast.expr) -> Call:
+    """The call of a function by its name. Raises NoCall."""
+    if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name) or node.args:
+        raise NoCall
+    arguments = {keyword.arg: _value(keyword.value) for keyword in node.keywords}
+    if None in arguments:
+        raise NoCall
+    return call_of({"name": node.func.id, "arguments": arguments})
+
+
+def _value(node: ast.expr) -> Any:
+    """What an expression of constants says. Raises NoCall."""
+    match node:
+        case ast.Name(id=name) if name in CONSTANTS:
+            return CONSTANTS[name]
+        case ast.Constant(value=float() as value) if not math.isfinite(value):
+            raise NoCall
+        case ast.Constant(value=str() | int() | float() | bool() | None as value):
+            return value
+        case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int() | float() as value)):
+            return -value
+        case ast.List(elts=parts):
+            return [_value(part) for part in parts]
+        case ast.Dict(keys=keys, values=values) if all(isinstance(k, ast.Constant) for k in keys):
+            pairs = zip(keys, values, strict=True)
+            return {str(key.value): _value(part) for key, part in pairs}
+        case _:
+            raise NoCall
 
 
 @dataclass(frozen=True, slots=True)
