@@ -8,14 +8,18 @@ is timed. `equal` says whether the tokens with drafts were those without.
 import argparse
 import json
 import statistics
+import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import tensorplug as tp
 from tensorplug.device import SupportsThreads
 from tensorplug_llm import Engine, LanguageModel, SamplingParams, find_model, load_model
 from tensorplug_llm.chat import ChatTemplate, encode_chat
+
+Rows = dict[str, dict[str, Any]]
 
 LETTER = """Dear Ms Huber, thank you for your letter of 3 March. The machine that you ordered will
 leave our works on Monday and should reach your workshop in Linz by Thursday. Two fitters will come
@@ -43,7 +47,7 @@ TASKS = {
     "code": f"Rewrite this function so that it is called load_rows:\n\n{CODE}",
     "list": f"Write this list again, one line for each fruit:\n\n{LIST}",
 }
-STORIES = {
+QUESTIONS = {
     "story": "Tell a story about a lighthouse keeper who finds a letter in a bottle.",
     "advice": "Explain how bread is baked, from the flour to the oven.",
 }
@@ -98,31 +102,20 @@ def measured(
     )
 
 
-def report(model: LanguageModel, drafts: int, rounds: int, tokens: int) -> dict[str, object]:
-    """Rows of all prompts, by greedy tokens and by sampled ones."""
+def report(model: LanguageModel, params: SamplingParams, drafts: int, rounds: int) -> Rows:
+    """Rows of all prompts."""
     template = ChatTemplate.from_metadata(model.file.metadata)
-    kinds = {
-        "greedy": SamplingParams(temperature=0, max_tokens=tokens),
-        "sampled": SamplingParams(seed=1, max_tokens=tokens),
-    }
+    options = {"texts": 1, "rows": model.context, "threaded": False}
     with (
-        Engine(model, texts=1, rows=model.context, threaded=False) as plain,
-        Engine(
-            model, texts=1, rows=model.context, prompt_lookup=drafts, threaded=False
-        ) as drafting,
+        Engine(model, **options) as plain,
+        Engine(model, prompt_lookup=drafts, **options) as drafting,
     ):
-        return {
-            f"{name}, {kind}": asdict(
-                measured(
-                    (plain, drafting),
-                    encode_chat(model.tokenizer, template, [{"role": "user", "content": text}]),
-                    params,
-                    rounds,
-                )
-            )
-            for kind, params in kinds.items()
-            for name, text in {**TASKS, **STORIES}.items()
-        }
+        found: Rows = {}
+        for name, text in {**TASKS, **QUESTIONS}.items():
+            ids = encode_chat(model.tokenizer, template, [{"role": "user", "content": text}])
+            found[name] = asdict(measured((plain, drafting), ids, params, rounds))
+            print(name, found[name]["ratio"], file=sys.stderr)
+        return found
 
 
 def main() -> None:
@@ -133,15 +126,18 @@ def main() -> None:
     parser.add_argument("--drafts", type=int, default=15, help="tokens drafted at most")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--tokens", type=int, default=200)
+    parser.add_argument("--temperature", type=float, default=0.0, help="0: greedy; seed 1")
     parser.add_argument("--out", type=Path)
     given = parser.parse_args()
     with tp.open(given.device) as backend:
         if isinstance(backend, SupportsThreads):
             backend.threads = given.threads
         with load_model(find_model(given.model), [backend]) as model:
-            found = report(model, given.drafts, given.rounds, given.tokens)
-    whole = {"model": given.model, "device": given.device, "threads": given.threads}
-    text = json.dumps({**whole, "drafts": given.drafts, "prompts": found}, indent=1)
+            params = SamplingParams(temperature=given.temperature, seed=1, max_tokens=given.tokens)
+            found = report(model, params, given.drafts, given.rounds)
+    names = ("model", "device", "threads", "drafts", "temperature")
+    whole = {**{name: getattr(given, name) for name in names}, "prompts": found}
+    text = json.dumps(whole, indent=1)
     print(text)
     if given.out is not None:
         given.out.write_text(text + "\n")

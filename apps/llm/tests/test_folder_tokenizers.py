@@ -1,12 +1,21 @@
 """tokenizer.json: ids equal those of the package `tokenizers`, for each way to cut words."""
 
 import json
+import unicodedata
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers, trainers
+from tokenizers import (
+    Regex,
+    Tokenizer,
+    models,
+    normalizers,
+    pre_tokenizers,
+    processors,
+    trainers,
+)
 
 from tensorplug.errors import FormatError
 from tensorplug_llm.folders.cutting import WAYS
@@ -126,10 +135,115 @@ def test_ids_of_pieces_equal_those_of_tokenizers_and_of_sentencepiece(tmp_path: 
         assert ours.decode(ids) == " " + text.replace("\u2581", " ")
 
 
+def saved(theirs: Tokenizer, folder: Path) -> Any:
+    """Our tokenizer of the file of another."""
+    theirs.save(str(folder / "tokenizer.json"))
+    return load_tokenizer(read_tokenizer(folder, NO_CONFIG, theirs.get_vocab_size()))
+
+
+@pytest.mark.parametrize("lowercase", [True, False])
+@pytest.mark.parametrize("strip_accents", [None, True, False])
+def test_ids_of_word_pieces_equal_those_of_tokenizers(
+    lowercase: bool, strip_accents: bool | None, tmp_path: Path
+) -> None:
+    theirs = Tokenizer(models.WordPiece(unk_token="[UNK]"))
+    theirs.normalizer = normalizers.BertNormalizer(lowercase=lowercase, strip_accents=strip_accents)
+    theirs.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    theirs.train_from_iterator(
+        SNIPPETS * 3,
+        trainers.WordPieceTrainer(
+            vocab_size=1500,
+            special_tokens=["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"],
+            show_progress=False,
+        ),
+    )
+    theirs.post_processor = processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
+
+    ours = saved(theirs, tmp_path)
+
+    assert ours.encode("") == [2, 3]
+    compared = 0
+    for text in SNIPPETS:
+        # As llama.cpp: of a Hangul syllable the first letter stays, joiners and marks vanish, and
+        # a letter becomes one small letter.
+        others = ("Lo", "Mn", "Mc", "Cf", "So")
+        if not any(unicodedata.category(c) in others or len(c.lower()) > 1 for c in text):
+            assert ours.encode(text, parse_special=True) == theirs.encode(text).ids, text
+            compared += 1
+    assert compared > 15
+
+
+def test_ids_of_unigrams_equal_those_of_tokenizers_and_of_sentencepiece(tmp_path: Path) -> None:
+    import sentencepiece
+
+    (tmp_path / "text").write_text("\n".join(SNIPPETS * 3))
+    sentencepiece.SentencePieceTrainer.train(
+        input=str(tmp_path / "text"),
+        model_prefix=str(tmp_path / "m"),
+        model_type="unigram",
+        vocab_size=560,
+        character_coverage=0.99,
+        bos_id=0,
+        pad_id=1,
+        eos_id=2,
+        unk_id=3,
+        minloglevel=2,
+    )
+    pieces = sentencepiece.SentencePieceProcessor(model_file=str(tmp_path / "m.model"))
+    rules = charsmap((tmp_path / "m.model").read_bytes())
+    vocabulary = [(pieces.id_to_piece(i), pieces.get_score(i)) for i in range(len(pieces))]
+    theirs = Tokenizer(models.Unigram(vocabulary, unk_id=3))
+    theirs.normalizer = normalizers.Precompiled(rules)
+    theirs.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Metaspace()]
+    )
+    theirs.add_special_tokens(["<s>", "<pad>", "</s>", "<unk>", "<mask>"])
+    theirs.post_processor = processors.RobertaProcessing(("</s>", 2), ("<s>", 0))
+
+    ours = saved(theirs, tmp_path)
+
+    for text in (*SNIPPETS[:-3], "  a \n  b\t", "\U0001f999"):
+        found = ours.encode(text)
+        assert found == [0, *pieces.encode(text), 2], text
+        assert found == theirs.encode(text).ids, text
+
+
+def charsmap(model: bytes) -> bytes:
+    """The rules of normalization in a model of SentencePiece, which is a protocol buffer."""
+    return messages(messages(model)[3])[2]
+
+
+def messages(data: bytes) -> dict[int, bytes]:
+    """The last value of each field that has a length."""
+    found, place = {}, 0
+
+    def number() -> int:
+        nonlocal place
+        value = shift = 0
+        while True:
+            byte = data[place]
+            place, value, shift = place + 1, value | (byte & 0x7F) << shift, shift + 7
+            if byte < 0x80:
+                return value
+
+    while place < len(data):
+        key = number()
+        size = {0: 0, 1: 8, 5: 4}.get(key & 7)
+        if key & 7 == 0:
+            number()
+        if size is None:
+            size = number()
+            found[key >> 3] = data[place : place + size]
+        place += size
+    return found
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda t: t["model"].update(type="Unigram"), "'type' is 'Unigram', and known is BPE"),
+        (lambda t: t["model"].update(type="WordLevel"), "'type' is 'WordLevel', and known are BPE"),
+        (lambda t: t["model"].update(type="WordPiece"), "'type' is 'NFC', and with WordPiece Bert"),
+        (lambda t: t["model"].update(type="Unigram"), "'type' is 'NFC', and known are Precompiled"),
         (lambda t: t["model"].update(dropout=0.1), "'dropout' is 0.1, and it is not supported"),
         (lambda t: t["model"]["vocab"].update(x=9), "' and 'x' are both token 9"),
         (lambda t: t["model"]["vocab"].update(x=9999), "the token id 9999, and the embedding"),

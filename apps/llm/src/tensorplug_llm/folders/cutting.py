@@ -1,19 +1,30 @@
 """How a tokenizer.json cuts text: which of the kinds in GGUF files that is."""
 
+import base64
+import binascii
 import itertools
+import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from tensorplug.errors import FormatError
+from tensorplug.gguf.cursor import FETCH_AGAIN, quote
 from tensorplug_llm.folders.jsonfile import Fields
 from tensorplug_llm.tokenizer.bpe import PRE_TYPES, WORDS
 from tensorplug_llm.tokenizer.spm import SPACE
+from tensorplug_llm.tokenizer.ugm import RULES
 from tensorplug_llm.tokenizer.vocabulary import KEY
+from tensorplug_llm.tokenizer.wpm import START
 
 Merges = list[tuple[str, str]]
+
+PART = "##"
+"""What tokens of WordPiece begin with that continue a word."""
+UNLIKELY = -10000.0
+"""The score of a row without a token."""
 
 _ENDINGS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 _TAIL = r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -54,6 +65,10 @@ class Cutting:
     merges: Merges
     pre: str = ""
     space_prefix: bool = False
+    scores: Mapping[int, float] = field(default_factory=dict)
+    """Of unigrams, by token."""
+    more: Mapping[str, Any] = field(default_factory=dict)
+    """Metadata of encoders' kinds."""
 
     @property
     def has_bytes(self) -> bool:
@@ -65,11 +80,22 @@ class Cutting:
         if self.model == "gpt2":
             merges = [f"{left} {right}" for left, right in self.merges]
             return {KEY + "pre": self.pre, KEY + "merges": merges}
-        return {
-            KEY + "pre": "default",
-            KEY + "scores": _scores(tokens, self.merges),
-            KEY + "add_space_prefix": self.space_prefix,
-        }
+        if self.model == "llama":
+            return {
+                KEY + "pre": "default",
+                KEY + "scores": _scores(tokens, self.merges),
+                KEY + "add_space_prefix": self.space_prefix,
+            }
+        if self.model == "t5":
+            scores = [self.scores.get(id, UNLIKELY) for id in range(len(tokens))]
+            return {KEY + "scores": np.array(scores, np.float32), **self.more}
+        return dict(self.more)
+
+    def written(self, token: str) -> str:
+        """A token as GGUF files have it: of WordPiece, beginnings of words are marked."""
+        if self.model != "bert" or (token[:1] == "[" and token[-1:] == "]"):
+            return token
+        return token[2:] if token.startswith(PART) else START + token
 
 
 def byte_level(file: Fields, model: Fields, merges: Merges) -> Cutting:
@@ -118,6 +144,85 @@ def sentence_pieces(file: Fields, model: Fields, merges: Merges) -> Cutting:
         )
     _check_order(model, merges)
     return Cutting("llama", merges, space_prefix=prefix)
+
+
+def word_pieces(file: Fields, model: Fields) -> Cutting:
+    """WordPiece, as BERT has it. Raises FormatError."""
+    prefix = model.text("continuing_subword_prefix", PART)
+    if prefix != PART:
+        raise model.error("continuing_subword_prefix", f"known is {PART}")
+    normalizer = file.section("normalizer")
+    if normalizer.text("type", "") != "BertNormalizer":
+        raise normalizer.error("type", "with WordPiece BertNormalizer is known")
+    for key in ("clean_text", "handle_chinese_chars"):
+        if not normalizer.flag(key, default=True):
+            raise normalizer.error(key, "only true is supported")
+    cutter = file.section("pre_tokenizer")
+    if cutter.text("type", "") != "BertPreTokenizer":
+        raise cutter.error("type", "with WordPiece BertPreTokenizer is known")
+    lowercase = normalizer.flag("lowercase", default=True)
+    more = {
+        KEY + "normalizer.lowercase": lowercase,
+        KEY + "normalizer.strip_accents": normalizer.flag("strip_accents", default=lowercase),
+    }
+    return Cutting("bert", [], more=more)
+
+
+def unigrams(file: Fields, model: Fields) -> Cutting:
+    """SentencePiece's unigram model. Raises FormatError."""
+    rules, merges_spaces, prefix = b"", False, False
+    for step in _steps(file, "normalizer", "normalizers"):
+        kind = step.text("type")
+        if kind == "Precompiled":
+            rules = _octets(step, "precompiled_charsmap")
+        elif kind == "Replace" and step.section("pattern").text("Regex", "") == " {2,}":
+            merges_spaces = True
+        else:
+            raise step.error("type", "known are Precompiled and Replace of several spaces by one")
+    for step in _steps(file, "pre_tokenizer", "pretokenizers"):
+        kind = step.text("type")
+        if kind == "WhitespaceSplit":
+            merges_spaces = True
+        elif kind == "Metaspace" and step.text("replacement") == SPACE:
+            old = "always" if step.flag("add_prefix_space", default=True) else "never"
+            prefix = step.text("prepend_scheme", old) != "never"
+        else:
+            raise step.error("type", "with unigrams WhitespaceSplit and Metaspace are known")
+    more = {
+        RULES: np.frombuffer(rules, np.uint8),
+        KEY + "add_space_prefix": prefix,
+        KEY + "remove_extra_whitespaces": merges_spaces,
+    }
+    if not rules:
+        del more[RULES]
+    scores = {id: score for id, (_, score) in enumerate(scored(model))}
+    return Cutting("t5", [], scores=scores, more=more)
+
+
+def scored(model: Fields) -> list[tuple[str, float]]:
+    """Tokens of unigrams and their scores. Raises FormatError."""
+    found = []
+    for entry in model.array("vocab"):
+        text, score = entry if isinstance(entry, list) and len(entry) == 2 else (None, None)
+        if not isinstance(text, str) or type(score) not in (int, float) or not _is_score(score):
+            raise FormatError(
+                f"{model.what}: 'vocab' has {quote(entry)}, and a text with a score is needed; "
+                f"{FETCH_AGAIN}"
+            )
+        found.append((text, float(score)))
+    return found
+
+
+def _is_score(score: float) -> bool:
+    # Compared, not converted: an integer may be too large for a float.
+    return -1e30 < score < 1e30 and not math.isnan(score)
+
+
+def _octets(step: Fields, key: str) -> bytes:
+    try:
+        return base64.b64decode(step.text(key), validate=True)
+    except (binascii.Error, ValueError):
+        raise step.error(key, f"it is not base64; {FETCH_AGAIN}") from None
 
 
 def _steps(file: Fields, key: str, several: str) -> list[Fields]:

@@ -1,7 +1,7 @@
 """tokenizer.json and what goes with it as metadata of a GGUF file."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -10,10 +10,17 @@ import numpy as np
 
 from tensorplug.errors import FormatError
 from tensorplug.gguf.cursor import FETCH_AGAIN, quote
-from tensorplug_llm.folders.cutting import Cutting, byte_level, sentence_pieces
+from tensorplug_llm.folders.cutting import (
+    Cutting,
+    byte_level,
+    scored,
+    sentence_pieces,
+    unigrams,
+    word_pieces,
+)
 from tensorplug_llm.folders.jsonfile import MOST, Fields, read_object
 from tensorplug_llm.tokenizer.special import ENDINGS, ROLES, TokenType
-from tensorplug_llm.tokenizer.vocabulary import KEY
+from tensorplug_llm.tokenizer.vocabulary import KEY, SPECIAL_IDS
 
 Stored = dict[str, Any]
 
@@ -42,31 +49,47 @@ def read_tokenizer(folder: Path, config: Fields, rows: int) -> Stored:
     """Metadata of the tokenizer for a table of `rows` embeddings. Raises FormatError."""
     file = Fields(read_object(folder / TOKENIZER), str(folder / TOKENIZER))
     model = file.section("model")
-    kind = model.text("type", "BPE")
-    if kind != "BPE":
-        raise model.error("type", "known is BPE; use a GGUF file of this model")
-    for key in ("dropout", "continuing_subword_prefix", "end_of_word_suffix"):
-        if model.values.get(key):
-            raise model.error(key, "it is not supported; use a GGUF file of this model")
+    cutting = _cutting(file, model)
     tokens = _read_tokens(file, model, rows)
-    merges = _merges(model)
-    cutting = (
-        sentence_pieces(file, model, merges)
-        if model.flag("byte_fallback", default=False)
-        else byte_level(file, model, merges)
-    )
     _mark_bytes_and_unknown(tokens, model, cutting)
     more = _optional(folder / TOKENIZER_CONFIG)
     special = _special(more, config, _optional(folder / GENERATION), tokens)
+    added = _added(file, more, special, tokens)
+    if cutting.model == "t5":
+        special["unknown_token_id"] = model.values["unk_id"]
+    if cutting.model == "bert":
+        special |= _of_words(model, special, tokens)
     return {
         KEY + "model": cutting.model,
-        KEY + "tokens": tokens.texts,
+        KEY + "tokens": [cutting.written(text) for text in tokens.texts],
         KEY + "token_type": np.array(tokens.types, np.int32),
         **cutting.stored(tokens.texts),
-        **_added(file, more, special, tokens),
+        **added,
         **{KEY + key: id for key, id in special.items()},
         **_templates(folder, more),
     }
+
+
+def _cutting(file: Fields, model: Fields) -> Cutting:
+    """How text is cut. Raises FormatError."""
+    kind = model.text("type", "BPE")
+    if kind == "WordPiece":
+        return word_pieces(file, model)
+    unwanted = ("dropout", "continuing_subword_prefix", "end_of_word_suffix")
+    for key in unwanted:
+        if model.values.get(key):
+            raise model.error(key, "it is not supported; use a GGUF file of this model")
+    has_bytes = model.flag("byte_fallback", default=False)
+    if kind == "Unigram" and not has_bytes:
+        return unigrams(file, model)
+    if kind != "BPE":
+        raise model.error(
+            "type",
+            "known are BPE, Unigram without bytes for unknown characters, and WordPiece; use a "
+            "GGUF file of this model",
+        )
+    merges = _merges(model)
+    return sentence_pieces(file, model, merges) if has_bytes else byte_level(file, model, merges)
 
 
 def _optional(path: Path) -> Fields:
@@ -77,10 +100,15 @@ def _read_tokens(file: Fields, model: Fields, rows: int) -> _Tokens:
     """The vocabulary and the tokens that were added to it, filled up to `rows`."""
     texts: dict[int, str] = {}
     types: dict[int, int] = {}
-    vocabulary = model.section("vocab").values
+    is_list = model.text("type", "BPE") == "Unigram"
+    vocabulary: Collection[tuple[str, object]] = (
+        [(text, id) for id, (text, _) in enumerate(scored(model))]
+        if is_list
+        else model.section("vocab").values.items()
+    )
     if not vocabulary:
         raise model.error("vocab", f"it is empty; {FETCH_AGAIN}")
-    for text, value in vocabulary.items():
+    for text, value in vocabulary:
         id = _checked(model, "vocab", value, rows)
         if texts.setdefault(id, text) != text:
             raise FormatError(
@@ -147,6 +175,11 @@ def _merges(model: Fields) -> list[tuple[str, str]]:
 
 
 def _mark_bytes_and_unknown(tokens: _Tokens, model: Fields, cutting: Cutting) -> None:
+    if cutting.model == "t5":
+        unknown_id = model.values.get("unk_id")
+        if type(unknown_id) is not int or not 0 <= unknown_id < len(tokens.types):
+            raise model.error("unk_id", "the id of a token is needed")
+        tokens.types[unknown_id] = TokenType.UNKNOWN
     if not cutting.has_bytes:
         return
     for id, text in enumerate(tokens.texts):
@@ -175,6 +208,17 @@ def _special(more: Fields, config: Fields, generation: Fields, tokens: _Tokens) 
     # What else ends a generation, and is not known by its text.
     found |= dict(zip(("eot_token_id", "eom_token_id"), others, strict=False))
     return found
+
+
+def _of_words(model: Fields, special: Mapping[str, int], tokens: _Tokens) -> dict[str, int]:
+    """Ids of tokens that WordPiece needs. Raises FormatError."""
+    unknown = tokens.ids.get(model.text("unk_token", "[UNK]"))
+    if unknown is None or "eos_token_id" not in special:
+        raise model.error("unk_token", "it and the tokens around a text must be tokens")
+    return {
+        "unknown_token_id": unknown,
+        SPECIAL_IDS["separator"]: special["eos_token_id"],
+    }
 
 
 def _content(fields: Fields, key: str) -> str:
@@ -225,9 +269,20 @@ def _template(file: Fields) -> tuple[list[str], list[str]]:
                     place = after
                 else:
                     place.append(item.section("SpecialToken").text("id"))
+        elif kind in ("BertProcessing", "RobertaProcessing"):
+            before.append(_named(step, "cls"))
+            after.append(_named(step, "sep"))
         elif kind not in ("none", "ByteLevel"):
             raise step.error("type", "known are ByteLevel and TemplateProcessing")
     return before, after
+
+
+def _named(step: Fields, key: str) -> str:
+    """The text of a token that is given with its id."""
+    found = step.array(key)
+    if not found or not isinstance(found[0], str):
+        raise step.error(key, "the text of a token and its id are needed")
+    return found[0]
 
 
 def _templates(folder: Path, more: Fields) -> Stored:
