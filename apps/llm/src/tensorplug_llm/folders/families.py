@@ -6,7 +6,7 @@ GGUF are those of the tables of tensors in `arch/`. What the numbers of config.j
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -66,6 +66,14 @@ class Family:
     """Metadata beyond that of all families."""
     model: Mapping[str, str] = field(default_factory=lambda: MODEL)
     """Names of tensors outside the layers."""
+    layers: str = "model.layers"
+    """What stands before the number of a layer."""
+    prefixes: tuple[str, ...] = ("",)
+    """What may stand before all names: models saved with other heads have more."""
+    left_out: str = r"(?!)"
+    """A pattern of names of tensors that nothing is computed with."""
+    first_rows: Mapping[str, int] = field(default_factory=dict)
+    """Rows of tables that come before the first one in GGUF."""
     turns_halves: bool = True
     """Whether the architecture turns halves of heads, as Hugging Face does.
 
@@ -224,12 +232,51 @@ def _cohere(config: Fields) -> Numbers:
     return {"logit_scale": config.number("logit_scale", 0.0625)}
 
 
+def _bert(config: Fields) -> Numbers:
+    fixed(config, "position_embedding_type", "absolute", "absolute")
+    fixed(config, "is_decoder", expected=False, default=False)
+    return {"attention.causal": False}
+
+
+def _xlm_roberta(config: Fields) -> Numbers:
+    """Positions begin behind the padding token: its row and those before it are not used."""
+    fixed(config, "pad_token_id", 1, 1)
+    return {**_bert(config), "context_length": config.size("max_position_embeddings") - 2}
+
+
+_BERT = Family(
+    architecture="bert",
+    model={
+        "token_embd": "embeddings.word_embeddings",
+        "position_embd": "embeddings.position_embeddings",
+        "token_types": "embeddings.token_type_embeddings",
+        "token_embd_norm": "embeddings.LayerNorm",
+    },
+    layers="encoder.layer",
+    layer={
+        "attn_q": "attention.self.query",
+        "attn_k": "attention.self.key",
+        "attn_v": "attention.self.value",
+        "attn_output": "attention.output.dense",
+        "attn_output_norm": "attention.output.LayerNorm",
+        "ffn_up": "intermediate.dense",
+        "ffn_down": "output.dense",
+        "layer_output_norm": "output.LayerNorm",
+    },
+    prefixes=("", "bert.", "roberta."),
+    left_out=r"embeddings\.position_ids|pooler\.dense\.(weight|bias)",
+    norm_eps="layer_norm_eps",
+    activations=("gelu",),
+    read=_bert,
+)
 _LLAMA = Family(
     architecture="llama", layer={**BLOCK, **GATED}, turns_halves=False, read=_within_window
 )
 _GEMMA_GELU = ("gelu_pytorch_tanh", "gelu_tanh")
 
 FAMILIES: Mapping[str, Family] = {
+    "bert": _BERT,
+    "xlm-roberta": replace(_BERT, read=_xlm_roberta, first_rows={"position_embd": 2}),
     "llama": _LLAMA,
     "mistral": _LLAMA,
     "mixtral": Family(

@@ -13,7 +13,8 @@ from tensorplug.gguf import FileTensor, Metadata
 from tensorplug.gguf.cursor import CONVERT_AGAIN, FETCH_AGAIN, quote
 from tensorplug.gguf.strings import Bytes
 from tensorplug_llm.folders.config import Config, read_config
-from tensorplug_llm.folders.jsonfile import Fields, read_object
+from tensorplug_llm.folders.families import Family
+from tensorplug_llm.folders.jsonfile import Fields, read_list, read_object
 from tensorplug_llm.folders.made import (
     Given,
     MadeFile,
@@ -27,11 +28,18 @@ from tensorplug_llm.folders.made import (
 )
 from tensorplug_llm.folders.safetensors import SafetensorsFile, open_safetensors
 from tensorplug_llm.folders.tokens import read_tokenizer
+from tensorplug_llm.hparams import POOLINGS
 
+MODULES = "modules.json"
+POOLING_MODES = {
+    "pooling_mode_cls_token": "cls",
+    "pooling_mode_mean_tokens": "mean",
+    "pooling_mode_lasttoken": "last",
+}
 CONFIG, INDEX, SINGLE = "config.json", "model.safetensors.index.json", "model.safetensors"
 IMAGES = ("vision_tower.", "multi_modal_projector.")
 """Beginnings of names of tensors that read images, which are left out."""
-LEFT_OUT = re.compile(r".*\.rotary_emb\.inv_freq|.*\.attn\.(bias|masked_bias)")
+LEFT_OUT = r".*\.rotary_emb\.inv_freq|.*\.attn\.(bias|masked_bias)"
 """Tensors that old versions stored, and that follow from the sizes."""
 
 ROUTERS = "ffn_gate_inp"
@@ -79,11 +87,43 @@ class Folder(MadeFile):
             **numbers,
             f"{self.architecture}.vocab_size": rows,
             **read_tokenizer(self.path, config.fields, rows),
+            **self._read_pooling(),
         }
+        if config.fields.has("type_vocab_size"):
+            stored["tokenizer.ggml.token_type_count"] = config.fields.size("type_vocab_size")
         return Metadata(stored, None, str(self.path))
 
+    def _read_pooling(self) -> dict[str, int]:
+        """How sentence-transformers make a vector of a text, where the folder is of one."""
+        if not (self.path / MODULES).exists():
+            return {}
+        modules = read_list(self.path / MODULES)
+        folder = ""
+        for module in modules:
+            kind = module.text("type").rpartition(".")[2]
+            if kind == "Pooling":
+                folder = module.text("path")
+            elif kind not in ("Transformer", "Normalize"):
+                raise module.error("type", "known are Transformer, Pooling and Normalize")
+        if not folder or Path(folder).name != folder:
+            return {}
+        path = self.path / folder / CONFIG
+        pooling = Fields(read_object(path), str(path))
+        chosen = [
+            key
+            for key, value in pooling.values.items()
+            if key.startswith("pooling_mode_") and value is True
+        ]
+        if len(chosen) != 1 or chosen[0] not in POOLING_MODES:
+            raise FormatError(
+                f"{path}: has the modes {', '.join(chosen)[:200]!r}; known is one of "
+                f"{', '.join(POOLING_MODES)}"
+            )
+        return {f"{self.architecture}.pooling_type": POOLINGS.index(POOLING_MODES[chosen[0]])}
+
     def _read_tensors(self) -> Iterator[Source]:
-        family, prefix = self._config.family, self._config.prefix
+        family = self._config.family
+        prefix = self._config.prefix or self._prefix(family)
         left = dict.fromkeys(self._shards)
         tied = self._config.fields.flag("tie_word_embeddings", default=False)
         for name, theirs in family.model.items():
@@ -95,17 +135,24 @@ class Folder(MadeFile):
         layers = min(self._config.numbers["block_count"], len(self._shards))
         for i in range(layers):
             for name, theirs in family.layer.items():
-                whole = f"{prefix}model.layers.{i}.{theirs}"
+                whole = f"{prefix}{family.layers}.{i}.{theirs}"
                 yield from self._with_bias(f"blk.{i}.{name}", whole, left)
         for name, values in self._config.factors.items():
             yield Given(name, values)
+        left_out = re.compile(f"{LEFT_OUT}|{re.escape(prefix)}({family.left_out})")
         for name in left:
-            if not (name.startswith(IMAGES) or LEFT_OUT.fullmatch(name)):
+            if not (name.startswith(IMAGES) or left_out.fullmatch(name)):
                 raise FormatError(
                     f"{self.path}: tensor {quote(name)} has no place in the architecture "
                     f"{self.architecture}, and leaving it out would give wrong answers; use a "
                     "newer tensorplug-llm"
                 )
+
+    def _prefix(self, family: Family) -> str:
+        """What stands before all names."""
+        table = f"{family.model['token_embd']}.weight"
+        found = (prefix for prefix in family.prefixes if prefix + table in self._shards)
+        return next(found, family.prefixes[0])
 
     def _with_bias(self, name: str, theirs: str, left: dict[str, None]) -> Iterator[Source]:
         """Weight and bias, those that there are."""
@@ -146,6 +193,12 @@ class Folder(MadeFile):
             raise self._wrong_rows(entry, "one matrix")
         if half:
             return self._half(name, file, entry, first=half.startswith("0"))
+        first = self._config.family.first_rows.get(name.removesuffix(".weight"), 0)
+        if first:
+            if entry.rank != 2 or entry.ne[1] <= first:
+                raise self._wrong_rows(entry, f"a number above {first}")
+            count = entry.ne[1] - first
+            return Rows(name, [Piece(file, entry, first, count)], (count,))
         if order is not None:
             return Rows(name, [Piece(file, entry, 0, _rows(entry), order)], (entry.ne[1],))
         return Stored(name, file, entry)

@@ -17,14 +17,18 @@ MOST = 1 << 28
 
 def parse_object(raw: bytes, what: str) -> dict[str, Any]:
     """Parse a JSON object without keys that stand twice. Raises FormatError, which names `what`."""
-    try:
-        value = json.loads(raw.decode(), object_pairs_hook=_unique, parse_constant=_no_number)
-    except (ValueError, RecursionError) as error:
-        reason = "too deep" if isinstance(error, RecursionError) else error
-        raise FormatError(f"{what}: is not valid JSON ({reason!s:.120}); {FETCH_AGAIN}") from error
+    value = _parse(raw, what)
     if not isinstance(value, dict):
         raise FormatError(f"{what}: is not a JSON object; {FETCH_AGAIN}")
     return value
+
+
+def _parse(raw: bytes, what: str) -> Any:
+    try:
+        return json.loads(raw.decode(), object_pairs_hook=_unique, parse_constant=_no_number)
+    except (ValueError, RecursionError) as error:
+        reason = "too deep" if isinstance(error, RecursionError) else error
+        raise FormatError(f"{what}: is not valid JSON ({reason!s:.120}); {FETCH_AGAIN}") from error
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -41,6 +45,15 @@ def _no_number(text: str) -> NoReturn:
 
 def read_object(path: Path) -> dict[str, Any]:
     """Read the JSON object in a file. Raises FormatError."""
+    return parse_object(_read(path), str(path))
+
+
+def read_list(path: Path) -> "list[Fields]":
+    """Read the objects in a JSON list in a file. Raises FormatError."""
+    return Fields({"": _parse(_read(path), str(path))}, str(path)).sections("")
+
+
+def _read(path: Path) -> bytes:
     try:
         # Checked before opening, because opening a pipe blocks until there is a writer.
         if not stat.S_ISREG(path.stat().st_mode):
@@ -50,10 +63,9 @@ def read_object(path: Path) -> dict[str, Any]:
                 raise FormatError(
                     f"{path}: has {size} bytes, and at most {MOST} are read; {FETCH_AGAIN}"
                 )
-            raw = file.read(size)
+            return file.read(size)
     except OSError as error:
         raise FormatError(f"{path}: {error.strerror}; fetch the model again") from error
-    return parse_object(raw, str(path))
 
 
 class Fields:
