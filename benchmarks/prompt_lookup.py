@@ -27,25 +27,20 @@ with it. They need about four hours to set it up, a socket for 400 volts and a f
 by four metres. Please tell us at least one day before if the floor is not ready, so that they
 can take another date. The invoice follows when the machine runs to your satisfaction."""
 
-CODE = """def read_rows(path):
-    rows = []
-    with open(path) as source:
-        for number, line in enumerate(source, 1):
-            if not line.strip() or line.startswith("#"):
-                continue
-            fields = line.rstrip().split(",")
-            if len(fields) != 3:
-                raise ValueError(f"{path}:{number}: {len(fields)} fields")
-            rows.append((fields[0], int(fields[1]), float(fields[2])))
-    return rows"""
+NOTICE = """The libary opens at nine in the morning and closes at six in the evning. Books may be kept
+for four weeks, and films for one week. Who brings a book back late pays twenty cents for each day.
+Children under twelve need a card that there parents have signed. The reading room on the second
+floor is quiet, so plese leave your telephone at the entrance. On Sundays only the coffee house is
+open."""
 
-LIST = """apples 3 kg, pears 2 kg, plums 5 kg, cherries 1 kg, quinces 4 kg, walnuts 2 kg,
-hazelnuts 1 kg, chestnuts 6 kg, medlars 1 kg, mulberries 2 kg, currants 3 kg, grapes 7 kg"""
+BAKER = """She gets up at five, before the sun, and she lights the oven. Then she mixes flour, water and
+salt, and she lets the dough rest for an hour. While it rests she sweeps the floor and she opens the
+shutters. At seven she sells the first loaves, and by noon she has sold them all."""
 
 TASKS = {
     "letter": f"Repeat this letter, with the day Monday replaced by Tuesday:\n\n{LETTER}",
-    "code": f"Rewrite this function so that it is called load_rows:\n\n{CODE}",
-    "list": f"Write this list again, one line for each fruit:\n\n{LIST}",
+    "notice": f"Correct the spelling of this text:\n\n{NOTICE}",
+    "baker": f"Rewrite this text, with every she replaced by he:\n\n{BAKER}",
 }
 QUESTIONS = {
     "story": "Tell a story about a lighthouse keeper who finds a letter in a bottle.",

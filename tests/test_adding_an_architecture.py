@@ -96,7 +96,7 @@ def test_folder_of_the_page_gives_the_same_logits(tmp_path):
     assert done.stderr == ""
     same, refused = done.stdout.removeprefix(PRINTED).splitlines()
     assert same == "True"
-    assert "'model_type' is 'acne', and known are acme, cohere" in refused
+    assert "'model_type' is 'acne', and known are acme, bert, cohere" in refused
 
 
 def test_opening_a_file_imports_its_architecture_only(tmp_path):
