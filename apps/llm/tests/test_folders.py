@@ -87,7 +87,7 @@ def test_parts_of_every_tensor_make_the_whole(name: str, tmp_path: Path) -> None
     [
         (
             {"model_type": "bloom"},
-            "'model_type' is 'bloom', and known are cohere, gemma2, ",
+            "'model_type' is 'bloom', and known are bert, cohere, gemma2, ",
         ),
         ({"model_type": None}, "'model_type' is missing"),
         ({"hidden_size": "64"}, "'hidden_size' is '64', and a positive integer is needed"),
