@@ -28,14 +28,15 @@ by four metres. Please tell us at least one day before if the floor is not ready
 can take another date. The invoice follows when the machine runs to your satisfaction."""
 
 NOTICE = """The libary opens at nine in the morning and closes at six in the evning. Books may be
-kept for four weeks, and films for one week. Who brings a book back late pays twenty cents for each day.
-Children under twelve need a card that there parents have signed. The reading room on the second
-floor is quiet, so plese leave your telephone at the entrance. On Sundays only the coffee house is
-open."""
+kept for four weeks, and films for one week. A book that comes back late costs twenty cents for
+each day. Children under twelve need a card that there parents have signed. The reading room on
+the second floor is quiet, so plese leave your telephone at the entrance. On Sundays only the
+coffee house is open."""
 
-BAKER = """She gets up at five, before the sun, and she lights the oven. Then she mixes flour, water
-and salt, and she lets the dough rest for an hour. While it rests she sweeps the floor and she opens the
-shutters. At seven she sells the first loaves, and by noon she has sold them all."""
+BAKER = """She gets up at five, before the sun, and she lights the oven. Then she mixes flour,
+water and salt, and she lets the dough rest for an hour. While it rests she sweeps the floor and
+she opens the shutters. At seven she sells the first loaves, and by noon she has sold them
+all."""
 
 TASKS = {
     "letter": f"Repeat this letter, with the day Monday replaced by Tuesday:\n\n{LETTER}",
