@@ -3,7 +3,6 @@
 import base64
 import binascii
 import itertools
-import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -203,19 +202,19 @@ def scored(model: Fields) -> list[tuple[str, float]]:
     """Tokens of unigrams and their scores. Raises FormatError."""
     found = []
     for entry in model.array("vocab"):
-        text, score = entry if isinstance(entry, list) and len(entry) == 2 else (None, None)
-        if not isinstance(text, str) or type(score) not in (int, float) or not _is_score(score):
+        is_pair = isinstance(entry, list) and len(entry) == 2
+        if not is_pair or not isinstance(entry[0], str) or not _is_score(entry[1]):
             raise FormatError(
                 f"{model.what}: 'vocab' has {quote(entry)}, and a text with a score is needed; "
                 f"{FETCH_AGAIN}"
             )
-        found.append((text, float(score)))
+        found.append((entry[0], float(entry[1])))
     return found
 
 
-def _is_score(score: float) -> bool:
-    # Compared, not converted: an integer may be too large for a float.
-    return -1e30 < score < 1e30 and not math.isnan(score)
+def _is_score(value: Any) -> bool:
+    # Compared, not converted: an integer may be too large for a float. NaN is in no range.
+    return type(value) in (int, float) and -1e30 < value < 1e30
 
 
 def _octets(step: Fields, key: str) -> bytes:

@@ -289,9 +289,11 @@ def _value(node: ast.expr) -> Any:
             return -value
         case ast.List(elts=parts):
             return [_value(part) for part in parts]
-        case ast.Dict(keys=keys, values=values) if all(isinstance(k, ast.Constant) for k in keys):
-            pairs = zip(keys, values, strict=True)
-            return {str(key.value): _value(part) for key, part in pairs}
+        case ast.Dict(keys=keys, values=values):
+            names = [key.value for key in keys if isinstance(key, ast.Constant)]
+            if len(names) < len(keys):
+                raise NoCall
+            return {str(name): _value(part) for name, part in zip(names, values, strict=True)}
         case _:
             raise NoCall
 
