@@ -251,6 +251,10 @@ def test_schema_comes_from_the_command_line_or_a_file(run: Run, tmp_path: Path) 
         ),
         (("--context", "5000"), "context: 5000 tokens; this model was trained for 1 to 1024"),
         (
+            ("--context", "1234567890123"),
+            "context: 1234567890123 tokens; this model was trained for 1 to 1024",
+        ),
+        (
             ("--layers", "7"),
             "layers: 7 do not distribute 2 layers over cpu:0; give at most one number for each "
             "device, none negative",

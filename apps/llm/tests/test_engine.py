@@ -293,9 +293,19 @@ def test_full_queue_refuses_texts(model: LanguageModel, monkeypatch: pytest.Monk
         assert [len(stream.result()) for stream in taken] == [12] * len(taken)
 
 
+def test_idle_engine_takes_what_it_can_run_besides_its_queue(model: LanguageModel) -> None:
+    with Engine(model, texts=3, queue=1) as engine:
+        with pytest.raises(QueueFull):
+            engine.submit_all(PROMPTS[:5], GREEDY)
+
+        streams = engine.submit_all(PROMPTS[:4], GREEDY)
+
+        assert [len(stream.result()) for stream in streams] == [12] * 4
+
+
 def test_results_are_refused_all_together(model: LanguageModel) -> None:
     params = SamplingParams(max_tokens=1000, n=2)
-    with Engine(model, queue=3) as engine:
+    with Engine(model, texts=1, queue=2) as engine:
         with pytest.raises(QueueFull):
             engine.submit_all(PROMPTS[:2], params)
         with pytest.raises(OptionError):

@@ -67,7 +67,10 @@ def test_bench_of_more_than_the_context_is_refused(model: LanguageModel) -> None
     with pytest.raises(OptionError) as caught:
         bench(model, prompt_tokens=2000)
 
-    assert str(caught.value) == "context: 2001 tokens; this model was trained for 1 to 1024"
+    assert str(caught.value) == (
+        "bench: a prompt of 2000 tokens, and 128 that are generated, need a context of 2001, and "
+        "this model was trained for 1024; give fewer"
+    )
 
 
 def test_peak_memory_is_that_of_a_python_process() -> None:

@@ -340,11 +340,11 @@ CALL = {"id": "a", "function": {"name": "time", "arguments": "{}"}}
         ),
         (
             {"messages": [{"role": "assistant", "tool_calls": [CALL | {"id": None}]}]},
-            "id: is missing; send it",
+            "messages[0].tool_calls[0].id: is missing; send it",
         ),
         (
             {"messages": [{"role": "assistant", "tool_calls": "no"}]},
-            "tool_calls: is a text; give a list of calls",
+            "messages[0].tool_calls: is a text; give a list of calls",
         ),
     ],
 )

@@ -83,3 +83,15 @@ def test_metrics_do_not_grow_with_the_names_that_clients_ask_for(
 
     assert 'requests_total{route="/v1/models/{name}",status="404"} 2.0' in found
     assert "stranger" not in found
+
+
+def test_wrong_method_is_told_the_right_ones(model_file: Write, cpu: Backend) -> None:
+    async def answer(app: Any) -> Any:
+        transport = httpx.ASGITransport(app)
+        async with httpx.AsyncClient(transport=transport, base_url="http://server") as client:
+            return await client.get("/v1/chat/completions")
+
+    with load_model(model_file(), [cpu]) as model, Engine(model, context=64) as engine:
+        found = asyncio.run(answer(running.Server([running.served("tiny", model, engine)]).app))
+
+    assert (found.status_code, found.headers["allow"]) == (405, "POST")

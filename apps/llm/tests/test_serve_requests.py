@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from tensorplug.errors import OptionError
+from tensorplug_llm.errors import PromptTooLong
 from tensorplug_llm.serve import requests
 from tensorplug_llm.serve.errors import ServeError
 from tensorplug_llm.serve.limits import Key, Limits, check_exposure, check_length
@@ -115,10 +116,10 @@ def user(content: Any) -> dict[str, Any]:
             "messages[0].role: is 'god'; give one of system, user, assistant, tool, developer",
         ),
         (user(None), "messages[0].content: is missing; give a text"),
-        (user(7), "content: is 7; give a text or a list of parts"),
+        (user(7), "messages[0].content: is 7; give a text or a list of parts"),
         (
             user([{"type": "image_url"}]),
-            "content: has a part of the type 'image_url'; this server reads text only",
+            "messages[0].content: has a part of the type 'image_url'; this server reads text only",
         ),
         (CHAT | {"temperature": "hot"}, "temperature: is a text; give a number up to 1e30"),
         (CHAT | {"temperature": True}, "temperature: is True; give a number up to 1e30"),
@@ -134,12 +135,20 @@ def user(content: Any) -> dict[str, Any]:
         ),
         (
             CHAT | {"logprobs": True, "top_logprobs": 99},
-            "logprobs: asks for 99 tokens; give 0 to 20",
+            "top_logprobs: asks for 99 tokens; give 0 to 20",
         ),
         (CHAT | {"top_p": 2}, "sampling: top_p is 2.0; give a number from 0 to 1"),
         (
             CHAT | {"max_tokens": 0},
-            "sampling: max_tokens is 0; give a number of at least 1",
+            "max_tokens: is 0; give a number of at least 1",
+        ),
+        (
+            CHAT | {"max_completion_tokens": 0},
+            "max_completion_tokens: is 0; give a number of at least 1",
+        ),
+        (
+            CHAT | {"modalities": ["text", "audio"]},
+            'modalities: has others than "text"; leave it out',
         ),
         (
             CHAT | {"response_format": {"type": "xml"}},
@@ -147,7 +156,7 @@ def user(content: Any) -> dict[str, Any]:
         ),
         (
             CHAT | {"response_format": {"type": "json_schema", "json_schema": {}}},
-            "schema: is missing; send it",
+            "response_format.json_schema.schema: is missing; send it",
         ),
         (
             CHAT | {"functions": [{}]},
@@ -246,7 +255,55 @@ def test_own_machine_is_served_without_a_key(host: str) -> None:
 
 
 def test_limit_of_tokens_holds_where_a_request_names_none() -> None:
-    params = requests.SamplingParams()
+    wanted = requests.chat_request(CHAT)
 
-    assert requests.limited(params, 5).max_tokens == 5
-    assert requests.limited(params, None).max_tokens is None
+    assert requests.limited(wanted, 5).max_tokens == 5
+    assert requests.limited(wanted, None).max_tokens is None
+
+
+@pytest.mark.parametrize("name", ["max_tokens", "max_completion_tokens"])
+def test_request_for_more_tokens_than_the_limit_names_its_parameter(name: str) -> None:
+    with pytest.raises(ServeError, match=f"^{name}: is 6, and this server allows 5$"):
+        requests.limited(requests.chat_request(CHAT | {name: 6}), 5)
+
+
+def test_parameters_that_change_no_token_are_taken() -> None:
+    options = {"include_obfuscation": False, "include_usage": True}
+
+    found = requests.chat_request(CHAT | {"modalities": ["text"], "stream_options": options})
+
+    assert found == requests.chat_request(CHAT | {"stream_options": {"include_usage": True}})
+
+
+@pytest.mark.parametrize("seed", [-1, -(1 << 62), 0, 1 << 62])
+def test_any_seed_of_64_bits_is_taken(seed: int) -> None:
+    assert requests.chat_request(CHAT | {"seed": seed}).params.seed == seed % (1 << 64)
+
+
+@pytest.mark.parametrize(
+    ("path", "param"),
+    [
+        ("/v1/chat/completions", "messages"),
+        ("/v1/completions", "prompt"),
+        ("/tokenize", "content"),
+        ("/v1/embeddings", "input"),
+    ],
+)
+def test_prompt_that_is_too_long_names_the_parameter_of_its_path(path: str, param: str) -> None:
+    assert guard.refusal_of(PromptTooLong("prompt: is too long"), path).param == param
+
+
+@pytest.mark.parametrize(
+    ("given", "message", "param"),
+    [
+        ("json_schema: bad; correct it", "response_format: bad; correct it", "response_format"),
+        ("grammar has 9 characters", "tools has 9 characters", "tools"),
+        ("top_p is 2", "sampling: top_p is 2", "top_p"),
+    ],
+)
+def test_error_of_sampling_names_the_parameter_of_the_request(
+    given: str, message: str, param: str
+) -> None:
+    refusal = guard.refusal_of(OptionError(f"sampling: {given}"))
+
+    assert (str(refusal), refusal.param) == (message, param)

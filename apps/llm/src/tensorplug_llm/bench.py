@@ -77,6 +77,12 @@ def bench(
         if value < 1:
             raise OptionError(f"bench: {name} is {value}; give a number of at least 1")
     needed = max(prompt_tokens + 1, WARM_UP + tokens + 1)
+    if needed > model.hparams.context:
+        raise OptionError(
+            f"bench: a prompt of {prompt_tokens} tokens, and {tokens} that are generated, need a "
+            f"context of {needed}, and this model was trained for {model.hparams.context}; give "
+            "fewer"
+        )
     context = max(needed, min(model.hparams.context, 512))
     with Engine(model, context=context, rows=context, texts=1, threaded=False) as engine:
         runs = 2 * (repeat + 1)

@@ -113,6 +113,7 @@ class Engine(Resource):
         super().__init__(model)
         self.model = model
         self._grammars = Grammars(model.tokenizer)
+        self._most = texts
         self._queue = queue
         self._wakes = Wakes()
         self._arrived: list[Text] = []
@@ -120,8 +121,6 @@ class Engine(Resource):
         """Streams to take back, see `take_back`."""
         self._prepared: list[threading.Event] = []
         """To be set when all shapes are planned."""
-        self._pending = 0
-        """Texts that wait for their first pass, as of the last one."""
         self._ending = False
         self._failure: BaseException | None = None
         self._changed = threading.Condition()
@@ -243,8 +242,9 @@ class Engine(Resource):
         """Let texts wait for their turn. Raises QueueFull unless there is room for all."""
         with self._changed:
             self._check_serving()
-            waiting = self._pending + len(self._arrived)
-            if waiting + len(made) > self._queue:
+            load = self.load
+            waiting = max(load.running + load.waiting - self._most, 0)
+            if load.running + load.waiting + len(made) > self._most + self._queue:
                 raise QueueFull(
                     f"engine: {waiting} texts wait already, and of {len(made)} more not all fit "
                     f"the queue of {self._queue}; submit again when some have ended"
@@ -396,7 +396,6 @@ class Engine(Resource):
     def _take_arrived(self) -> bool:
         """Wait for something to do; return False where the engine ends."""
         with self._changed:
-            self._pending = len(self._batcher.waiting)
             while not (
                 self._ending
                 or self._arrived
@@ -407,7 +406,6 @@ class Engine(Resource):
                 self._changed.wait()
             for text in self._arrived:
                 self._batcher.add(text)
-            self._pending += len(self._arrived)
             self._arrived = []
             return not self._ending
 

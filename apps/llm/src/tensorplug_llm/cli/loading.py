@@ -89,9 +89,9 @@ def context_wanted(text: str | None) -> int | Auto | None:
     """The number of `--context`. Raises OptionError."""
     if text is None or text == AUTO:
         return AUTO if text else None
-    if not (text.isascii() and text.isdigit() and int(text[:12])):
+    if not (text.isascii() and text.isdigit() and len(text) < 19 and int(text)):
         raise OptionError(f"--context: {text!r} is not a number of tokens; give one, or auto")
-    return int(text[:12])
+    return int(text)
 
 
 def layers_wanted(text: str | None) -> Sequence[int] | Auto | None:

@@ -4,7 +4,7 @@ import json
 import secrets
 import string
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from tensorplug_llm.sampling import Sampled
@@ -156,8 +156,12 @@ def _call_id() -> str:
     return "".join(secrets.choice(ID_LETTERS) for _ in range(9))
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CompletionAnswer(Head):
     """`/v1/completions`."""
+
+    _ends: dict[int, int] = field(default_factory=dict)
+    """Characters of each result so far."""
 
     def whole(self, results: Sequence[Result], used: Json) -> Json:
         """The answer."""
@@ -187,6 +191,7 @@ class CompletionAnswer(Head):
         if self.logprobs and sampled:
             logprobs = {
                 "tokens": [self._text(one.token) for one in sampled],
+                "text_offset": [self._offset(index, one.token) for one in sampled],
                 "token_logprobs": [one.logprob for one in sampled],
                 "top_logprobs": [
                     {self._text(id): value for id, value in one.top_logprobs} for one in sampled
@@ -194,5 +199,17 @@ class CompletionAnswer(Head):
             }
         return {"index": index, "text": text, "logprobs": logprobs, "finish_reason": finish}
 
+    def _offset(self, index: int, id: int) -> int:
+        """Characters before the next token of a result; one that is cut counts in its first."""
+        before = self._ends.get(index, 0)
+        piece = b"" if self.tokenizer.is_silent(id) else self.tokenizer.piece(id)
+        self._ends[index] = before + sum(byte & 0xC0 != 0x80 for byte in piece)
+        return before
+
     def _text(self, id: int) -> str:
-        return self.tokenizer.piece(id).decode(errors="replace")
+        """A token; by its bytes where it is a part of a character, as in OpenAI's API."""
+        piece = self.tokenizer.piece(id)
+        try:
+            return piece.decode()
+        except UnicodeDecodeError:
+            return "bytes:" + "".join(f"\\x{byte:02x}" for byte in piece)

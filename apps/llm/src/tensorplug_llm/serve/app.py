@@ -161,7 +161,7 @@ class Server:
         served = self._find(wanted.model)
         prompts, tools = served.prompts, wanted.tools
         prompt = await asyncio.to_thread(prompts.chat, wanted.messages, tools)
-        params = requests.limited(wanted.params, self._limits.tokens)
+        params = requests.limited(wanted, self._limits.tokens)
         if tools is not None and (grammar := prompts.grammar(tools)) is not None:
             params = replace(params, grammar=grammar)
         head = self._head(ChatAnswer, "chatcmpl", served, params)
@@ -171,7 +171,7 @@ class Server:
     async def _complete(self, request: Request) -> Response | EventStream:
         wanted = requests.completion_request(await self._body(request))
         served = self._find(wanted.model)
-        params = requests.limited(wanted.params, self._limits.tokens)
+        params = requests.limited(wanted, self._limits.tokens)
         prompts = [
             await asyncio.to_thread(served.prompts.text, prompt)
             if isinstance(prompt, str)

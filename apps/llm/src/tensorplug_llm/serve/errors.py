@@ -1,5 +1,7 @@
 """`ServeError`: a request that is refused, with the status of its answer."""
 
+from collections.abc import Mapping
+
 from tensorplug.errors import TensorplugError
 
 KINDS = {401: "authentication_error", 404: "not_found_error", 429: "rate_limit_error"}
@@ -17,12 +19,14 @@ class ServeError(TensorplugError):
         param: str | None = None,
         code: str | None = None,
         retry_after: int | None = None,
+        headers: Mapping[str, str] | None = None,
     ) -> None:
         super().__init__(message)
         self.status = status
         self.param = param
         self.code = code
         self.retry_after = retry_after
+        self.headers = headers or {}
 
     def body(self) -> dict[str, object]:
         """OpenAI's JSON of this error."""

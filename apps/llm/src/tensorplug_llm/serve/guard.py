@@ -25,6 +25,16 @@ from tensorplug_llm.serve.page import FOLDER
 RECORD = "tensorplug_llm.record"
 """Key in the scope of a request under which its `Record` is."""
 WITHOUT_KEY = ("/", "/health")
+PROMPTS = {
+    "/v1/chat/completions": "messages",
+    "/v1/completions": "prompt",
+    "/tokenize": "content",
+    "/v1/embeddings": "input",
+    "/v1/rerank": "documents",
+}
+"""Parameters that can have too many tokens, by path."""
+CONSTRAINTS = {"json_schema": "response_format", "grammar": "tools"}
+"""Parameters of requests by those of sampling that are made of them."""
 GONE = 499
 """Status in logs of requests whose clients went away."""
 RETRY_AFTER = 1
@@ -85,7 +95,7 @@ class Guard:
         except ClientDisconnect:
             pass
         except Exception as error:  # noqa: BLE001 - one broken request must not end the server
-            refusal = refusal_of(error)
+            refusal = refusal_of(error, scope["path"])
             if refusal.status >= 500:
                 log_failure("failure", error, number=number)
             if not started:
@@ -132,21 +142,25 @@ class Guard:
             self._metrics.open.dec()
 
 
-def refusal_of(error: Exception) -> ServeError:
-    """What a client is told of an error."""
+def refusal_of(error: Exception, path: str = "") -> ServeError:
+    """What a client of a path is told of an error."""
     if isinstance(error, ServeError):
         return error
     if isinstance(error, HTTPException) and error.status_code == 404:
         return ServeError(404, "server: has no such path; those of OpenAI's API begin with /v1")
     if isinstance(error, HTTPException):
-        return ServeError(error.status_code, f"server: {error.detail}")
+        return ServeError(error.status_code, f"server: {error.detail}", headers=error.headers)
     if isinstance(error, QueueFull):
         return ServeError(429, str(error), retry_after=RETRY_AFTER)
     if isinstance(error, PromptTooLong):
-        return ServeError(400, str(error), param="messages", code="context_length_exceeded")
+        param = PROMPTS.get(path)
+        return ServeError(400, str(error), param=param, code="context_length_exceeded")
     if isinstance(error, OptionError | FormatError):
         named = re.match(r"sampling: (\w+)", str(error))
-        return ServeError(400, str(error), param=named and named[1])
+        param = named and CONSTRAINTS.get(named[1], named[1])
+        is_ours = named is not None and param == named[1]
+        text = str(error) if named is None or is_ours else f"{param}{str(error)[named.end() :]}"
+        return ServeError(400, text, param=param)
     if isinstance(error, TensorplugError):
         return ServeError(503, f"server: cannot compute: {error}")
     return ServeError(500, "server: failed on this request; its log says where")
@@ -165,6 +179,7 @@ async def _refuse(error: ServeError, scope: Scope, send: Send, receive: Receive 
     headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
     if error.retry_after is not None:
         headers.append((b"retry-after", b"%d" % error.retry_after))
+    headers += [(k.lower().encode(), v.encode()) for k, v in error.headers.items()]
     if error.status == 401:
         headers.append((b"www-authenticate", b"Bearer"))
     if not _is_small(dict(scope["headers"])):

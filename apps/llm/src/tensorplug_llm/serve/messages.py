@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tensorplug_llm.serve import reading
-from tensorplug_llm.serve.reading import Fields, kind, refuse, shown, unsupported
+from tensorplug_llm.serve.reading import kind, refuse, shown, unsupported
 
 ROLES = {r: r for r in ("system", "user", "assistant", "tool")} | {"developer": "system"}
 
@@ -31,7 +31,7 @@ def messages(name: str, value: Any) -> tuple[dict[str, Any], ...]:
 
 
 def _message(name: str, value: Any) -> dict[str, Any]:
-    fields = Fields(reading.json_object(name, value))
+    fields = reading.fields(name, value)
     role = fields.take("role", reading.text)
     if role not in ROLES:
         refuse(f"{name}.role", f"is {shown(role)}; give one of {', '.join(ROLES)}")
@@ -75,11 +75,11 @@ def _calls(name: str, value: Any) -> list[dict[str, Any]]:
 
 
 def _call(name: str, value: Any) -> dict[str, Any]:
-    fields = Fields(reading.json_object(name, value))
+    fields = reading.fields(name, value)
     call = {"id": fields.given("id", reading.text), "type": "function"}
     if (sort := fields.take("type", reading.text)) not in (None, "function"):
         refuse(f"{name}.type", f"is {shown(sort)}; give function")
-    function = Fields(fields.given("function", reading.json_object))
+    function = fields.given("function", reading.fields)
     fields.take("index", reading.integer)  # of parts of streams that were joined
     fields.check_empty()
     called = {

@@ -37,18 +37,21 @@ def parse(body: bytes) -> dict[str, Any]:
 class Fields:
     """The fields of an object; each is taken once, and none may be left."""
 
-    def __init__(self, values: Object) -> None:
+    def __init__(self, values: Object, within: str = "") -> None:
+        """`within` is the name of the object, where it is part of another."""
         self._left = dict(values)
+        self._within = f"{within}." if within else ""
 
     def take(self, name: str, read: Callable[[str, Any], T]) -> T | None:
         """The value of a field, or None where it is not there or null."""
         value = self._left.pop(name, None)
-        return None if value is None else read(name, value)
+        return None if value is None else read(self._within + name, value)
 
     def given(self, name: str, read: Callable[[str, Any], T]) -> T:
         """The value of a field that must be there."""
         value = self.take(name, read)
         if value is None:
+            name = self._within + name
             raise ServeError(
                 400, f"{name}: is missing; send it", param=name, code="missing_required_parameter"
             )
@@ -57,6 +60,7 @@ class Fields:
     def check_empty(self) -> None:
         """Refuse fields that nothing has taken."""
         for name in self._left.keys() - IGNORED:
+            name = self._within + name
             raise ServeError(
                 400,
                 f"{shown(name)}: this server does not know the parameter; leave it out",
@@ -103,6 +107,11 @@ def json_object(name: str, value: Any) -> Object:
     if not isinstance(value, dict):
         refuse(name, f"is {kind(value)}; give an object")
     return value
+
+
+def fields(name: str, value: Any) -> Fields:
+    """The fields of an object."""
+    return Fields(json_object(name, value), name)
 
 
 def refuse(name: str, why: str) -> NoReturn:

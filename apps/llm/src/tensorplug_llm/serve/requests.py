@@ -30,6 +30,8 @@ class Wanted:
     params: SamplingParams
     stream: bool
     include_usage: bool
+    longest: str = "max_tokens"
+    """The parameter that is `max_tokens` of `params`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,31 +62,30 @@ def chat_request(values: Object) -> ChatRequest:
     """Read a request for `/v1/chat/completions`."""
     fields = Fields(values)
     conversation = fields.given("messages", messages)
-    longest = fields.take("max_completion_tokens", reading.integer)
-    if longest is None:
-        longest = fields.take("max_tokens", reading.integer)
-    else:
-        fields.take("max_tokens", reading.integer)
-    top = fields.take("top_logprobs", reading.integer)
+    given = {n: fields.take(n, _tokens) for n in ("max_completion_tokens", "max_tokens")}
+    longest = next((name for name, tokens in given.items() if tokens is not None), "max_tokens")
+    top = fields.take("top_logprobs", _logprobs)
     logprobs = (top or 0) if fields.take("logprobs", reading.boolean) else None
     if top is not None and logprobs is None:
         refuse("top_logprobs", "is there without logprobs; set logprobs to true")
     for name in ("functions", "function_call"):
         if fields.take(name, reading.anything):
             unsupported(name)
+    if fields.take("modalities", reading.anything) not in (None, ["text"]):
+        refuse("modalities", 'has others than "text"; leave it out')
     tools = tools_of(fields)
-    common = _wanted(fields, longest, logprobs, prompts=1)
+    common = _wanted(fields, given[longest], logprobs, prompts=1)
     if tools is not None and common["params"].json_schema is not None:
         refuse("response_format", "is there with tools, which have forms of their own; leave one")
-    return ChatRequest(messages=conversation, tools=tools, **common)
+    return ChatRequest(messages=conversation, tools=tools, longest=longest, **common)
 
 
 def completion_request(values: Object) -> CompletionRequest:
     """Read a request for `/v1/completions`."""
     fields = Fields(values)
     prompts = fields.given("prompt", _prompts)
-    longest = fields.take("max_tokens", reading.integer)
-    logprobs = fields.take("logprobs", reading.integer)
+    longest = fields.take("max_tokens", _tokens)
+    logprobs = fields.take("logprobs", _logprobs)
     for name in ("echo", "suffix"):
         if fields.take(name, reading.anything):
             unsupported(name)
@@ -109,14 +110,15 @@ def tokenize_request(values: Object) -> TokenizeRequest:
     return request
 
 
-def limited(params: SamplingParams, most: int | None) -> SamplingParams:
+def limited(wanted: Wanted, most: int | None) -> SamplingParams:
     """The parameters with the server's limit of tokens; a larger `max_tokens` is refused."""
+    params = wanted.params
     if most is None:
         return params
     if params.max_tokens is None:
         return replace(params, max_tokens=most)
     if params.max_tokens > most:
-        refuse("max_tokens", f"is {params.max_tokens}, and this server allows {most}")
+        refuse(wanted.longest, f"is {params.max_tokens}, and this server allows {most}")
     return params
 
 
@@ -127,8 +129,6 @@ def _wanted(
     fields: Fields, max_tokens: int | None, logprobs: int | None, *, prompts: int
 ) -> dict[str, Any]:
     """The arguments of `Wanted`; all other fields must have been taken."""
-    if logprobs is not None and not 0 <= logprobs <= MOST_LOGPROBS:
-        refuse("logprobs", f"asks for {logprobs} tokens; give 0 to {MOST_LOGPROBS}")
     given: dict[str, Any] = {
         name: value
         for name, read in _SAMPLING.items()
@@ -136,8 +136,9 @@ def _wanted(
     }
     schema = fields.take("response_format", _schema)
     stream = fields.take("stream", reading.boolean) or False
-    options = Fields(fields.take("stream_options", reading.json_object) or {})
+    options = fields.take("stream_options", reading.fields) or Fields({})
     include_usage = options.take("include_usage", reading.boolean) or False
+    options.take("include_obfuscation", reading.boolean)  # bytes that say nothing
     model = fields.take("model", reading.text)
     options.check_empty()
     fields.check_empty()
@@ -150,6 +151,25 @@ def _wanted(
         "stream": stream,
         "include_usage": include_usage,
     }
+
+
+def _tokens(name: str, value: Any) -> int:
+    tokens = reading.integer(name, value)
+    if tokens < 1:
+        refuse(name, f"is {tokens}; give a number of at least 1")
+    return tokens
+
+
+def _logprobs(name: str, value: Any) -> int:
+    tokens = reading.integer(name, value)
+    if not 0 <= tokens <= MOST_LOGPROBS:
+        refuse(name, f"asks for {tokens} tokens; give 0 to {MOST_LOGPROBS}")
+    return tokens
+
+
+def _seed(name: str, value: Any) -> int:
+    """Any number of 64 bits; ours begin at 0."""
+    return reading.integer(name, value) % (1 << 64)
 
 
 def _prompts(name: str, value: Any) -> tuple[str | tuple[int, ...], ...]:
@@ -184,11 +204,11 @@ def _biases(name: str, value: Any) -> dict[int, float]:
 
 def _schema(name: str, value: Any) -> Object | None:
     """The schema of a `response_format`."""
-    fields = Fields(reading.json_object(name, value))
+    fields = reading.fields(name, value)
     kind = fields.given("type", reading.text)
     schema = None
     if kind == "json_schema":
-        form = Fields(fields.given("json_schema", reading.json_object))
+        form = fields.given("json_schema", reading.fields)
         schema = form.given("schema", reading.json_object)
         form.take("name", reading.text)
         form.take("description", reading.text)
@@ -203,11 +223,12 @@ def _schema(name: str, value: Any) -> Object | None:
 
 
 _SAMPLING: Mapping[str, Callable[[str, Any], Any]] = {
-    **dict.fromkeys(("n", "seed", "top_k", "repeat_last_n"), reading.integer),
+    **dict.fromkeys(("n", "top_k", "repeat_last_n"), reading.integer),
     **dict.fromkeys(
         ("temperature", "top_p", "min_p", "typical_p", "repeat_penalty"), reading.number
     ),
     **dict.fromkeys(("presence_penalty", "frequency_penalty"), reading.number),
+    "seed": _seed,
     "stop": _stop,
     "logit_bias": _biases,
 }

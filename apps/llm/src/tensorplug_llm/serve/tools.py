@@ -54,10 +54,10 @@ def tools_of(fields: Fields) -> Tools | None:
 
 
 def _chosen(choice: Object) -> str:
-    fields = Fields(choice)
+    fields = reading.fields("tool_choice", choice)
     if fields.take("type", reading.text) != "function":
         refuse("tool_choice", "has another type than function; name a function")
-    function = Fields(fields.given("function", reading.json_object))
+    function = fields.given("function", reading.fields)
     fields.check_empty()
     name = function.given("name", reading.text)
     function.check_empty()
@@ -73,10 +73,10 @@ def _tools(name: str, value: Any) -> tuple[Tool, ...]:
 
 
 def _tool(where: str, value: Any) -> Tool:
-    fields = Fields(reading.json_object(where, value))
+    fields = reading.fields(where, value)
     if (sort := fields.take("type", reading.text)) != "function":
         refuse(f"{where}.type", f"is {shown(sort)}; give function")
-    function = Fields(fields.given("function", reading.json_object))
+    function = fields.given("function", reading.fields)
     fields.check_empty()
     name = function.given("name", reading.text)
     if not re.fullmatch(r"[\w-]{1,64}", name, re.ASCII):
