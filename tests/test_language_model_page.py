@@ -11,6 +11,8 @@ import pytest
 from tensorplug.cli.scaffold import scaffold
 from tensorplug_testing.distributions import write_distribution
 
+from .pages import add, edit
+
 PAGE = Path(__file__).parents[1] / "docs" / "language-model-on-your-backend.md"
 BLOCKS = re.findall(r"```(console|diff|new|py|text)\n(.*?)```", PAGE.read_text(), re.DOTALL)
 DONE_HERE = ("pip install", "tensorplug new-backend")
@@ -48,20 +50,6 @@ class Author:
             program, *arguments = command.split()
             self.run(str(Path(sys.executable).with_name(program)), *arguments)
 
-    def edit(self, text: str) -> None:
-        """Replace the lines with a minus by those with a plus; a last line may be cut short."""
-        name, *lines = text.splitlines()
-        path = self.distribution / name.removeprefix("--- ")
-        old, new = ("\n".join(line[1:] for line in lines if line[0] == sign) for sign in "-+")
-        content = path.read_text()
-        assert content.count(old) == 1, f"{path.name} has no single {old!r}"
-        path.write_text(content.replace(old, new))
-
-    def add(self, text: str) -> None:
-        """Write a new file."""
-        name, _, content = text.partition("\n")
-        (self.distribution / name.removeprefix("--- ")).write_text(content)
-
 
 @pytest.fixture(scope="module")
 def outputs(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[str, str]]:
@@ -76,7 +64,7 @@ def outputs(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[str, str]]:
         elif kind == "text":
             found.append((printed, text))
         else:
-            (author.edit if kind == "diff" else author.add)(text)
+            (edit if kind == "diff" else add)(author.distribution, text)
     return found
 
 

@@ -13,6 +13,8 @@ import pytest
 from tensorplug.cli.scaffold import scaffold
 from tensorplug_emulator import missing
 
+from .pages import add, edit
+
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 PAGE = DOCS / "writing-a-backend.md"
@@ -51,12 +53,13 @@ class Author:
         if kind == "console":
             for command in text.splitlines():
                 self.type(command)
-        elif kind == "diff":
-            self.edit(text)
+            return
+        self.steps += 1
+        if kind == "diff":
+            edit(self.folder, text)
         elif kind == "new":
-            self.add(text)
+            add(self.folder, text)
         else:
-            self.steps += 1
             self.run("python", "-c", text)
 
     def type(self, command: str) -> None:
@@ -79,22 +82,6 @@ class Author:
             self.environment.pip(
                 *("install", "--no-index", "--no-deps", "--no-build-isolation"), *options, *places
             )
-
-    def edit(self, text: str) -> None:
-        """Replace the lines with a minus by those with a plus; a last line may be cut short."""
-        self.steps += 1
-        name, *lines = text.splitlines()
-        path = self.folder / name.removeprefix("--- ")
-        old, new = ("\n".join(line[1:] for line in lines if line[0] == sign) for sign in "-+")
-        content = path.read_text()
-        assert content.count(old) == 1, f"{path.name} has no single {old!r}"
-        path.write_text(content.replace(old, new))
-
-    def add(self, text: str) -> None:
-        """Write a new file."""
-        self.steps += 1
-        name, _, content = text.partition("\n")
-        (self.folder / name.removeprefix("--- ")).write_text(content)
 
     def run(self, program: str, *arguments: str) -> str:
         done = subprocess.run(
