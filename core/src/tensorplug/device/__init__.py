@@ -69,7 +69,7 @@ from tensorplug.errors import (
 from tensorplug.fusion.formulas import Group, Pattern
 from tensorplug.graph.bindings import Bindings
 from tensorplug.graph.graph import Graph
-from tensorplug.graph.tensor import Array, Place, Tensor, array_view, contiguous_nb
+from tensorplug.graph.tensor import Array, Place, Tensor, array_view, contiguous_nb, leaf
 
 __all__ = [
     "Aborted",
@@ -133,6 +133,7 @@ __all__ = [
     "as_bytes",
     "contiguous_nb",
     "host_data",
+    "leaf",
     "map_driver_errors",
     "order_after",
     "place",
