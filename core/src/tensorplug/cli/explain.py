@@ -29,18 +29,21 @@ def explain(
     """
     with ExitStack() as stack:
         backends = [stack.enter_context(b) for b in _open(registry, specs)]
-        graph = example(backends[0]) if path is None else load(path, memory=backends[0].buffer_type)
+        graph = example(backends) if path is None else load(path, memory=backends[0].buffer_type)
         scheduler = stack.enter_context(Scheduler(backends, ahead=ahead))
         with scheduler.schedule(graph) as schedule:
             return schedule.explain()
 
 
-def example(backend: Backend) -> Graph:
-    """A small network block with weights in the memory of `backend`."""
+def example(backends: Sequence[Backend]) -> Graph:
+    """A small network block, with weights in the memory of the first device and of the last."""
     random = np.random.default_rng(0)
     up, down = (
         backend.place(name, random.normal(size=shape).astype(np.float32), usage=BufferUsage.WEIGHTS)
-        for name, shape in (("up", (256, 64)), ("down", (64, 256)))
+        for backend, name, shape in (
+            (backends[0], "up", (256, 64)),
+            (backends[-1], "down", (64, 256)),
+        )
     )
     x = input("x", (8, 64), F32)
     hidden = relu(x @ up.T).named("hidden")
