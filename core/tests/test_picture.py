@@ -225,3 +225,15 @@ def test_what_may_run_side_by_side_has_a_band_and_barriers_are_counted() -> None
     assert [row["id"] for row in page.by_class["barrier"]] == ["n2", "n3"]
     assert "split 0 on host:0: 2 barriers among 4 pieces of work" in str(told)
     assert told.to_json()["stages"][0] == {"split": 0, "work": ("a", "b"), "first": 0, "last": 1}
+
+
+def test_page_has_a_lane_for_a_device_whose_memory_is_only_read() -> None:
+    far, near = NullDevice("far:0"), NullDevice("near:0")
+    with far, near, NullDevice("host:9", host=True) as host:
+        weights = far.open().place("w", np.ones((4, 4)), usage=tp.WEIGHTS)
+        y = tp.input("x", (2, 4), tp.F32) @ weights.T
+        with tp.Scheduler([near.open(), host.open()]) as scheduler:
+            told = scheduler.schedule(y).explain()
+
+    assert ("w", "far:0") in [(copy.tensor, copy.origin) for copy in told.copies]
+    assert "far:0" in told.to_html()

@@ -12,6 +12,7 @@ import tensorplug as tp
 from tensorplug.device import Backend
 from tensorplug.errors import (
     Aborted,
+    DeviceError,
     GraphError,
     NotAllocated,
     OptionError,
@@ -21,6 +22,7 @@ from tensorplug.errors import (
     Unsupported,
 )
 from tensorplug.graph.tensor import Tensor
+from tensorplug.running.arena import Arena
 from tensorplug_testing.null import NullDevice
 
 
@@ -443,6 +445,32 @@ def test_out_of_memory_leaves_earlier_schedules_usable() -> None:
     rig.close()
 
 
+def test_compute_memory_that_a_device_failed_to_grow_can_be_used_as_before() -> None:
+    device = NullDevice("cpu:0", device_type=tp.DeviceType.CPU, host=True)
+    with device.open() as backend, tp.Scheduler([backend]) as scheduler:
+        x, z = x_in(), tp.input("z", (30, 30), tp.F32)
+        y = tp.relu(x)
+        schedule = scheduler.schedule(y)
+        device.fail("alloc", error=DeviceError("cpu:0: hiccup"))
+
+        with pytest.raises(DeviceError):
+            scheduler.schedule(tp.relu(z))
+
+        np.testing.assert_array_equal(schedule.run({x: X})[y], np.maximum(X, 0))
+
+
+def test_later_chunks_stay_when_an_earlier_one_cannot_grow() -> None:
+    device = NullDevice("cpu:0", device_type=tp.DeviceType.CPU, host=True, memory=10_000)
+    arena = Arena([device.buffer_type], lambda: None)
+    arena.grow([[1000, 2000, 3000]])
+
+    with pytest.raises(OutOfMemory, match="cannot grow from 1000 to 9000 bytes"):
+        arena.grow([[9000, 2000, 3000]])
+
+    assert arena.size(device.buffer_type) == device.used == 6000
+    arena.close()
+
+
 def test_growing_past_the_limit_names_sizes_and_remedy() -> None:
     device = NullDevice("cpu:0", device_type=tp.DeviceType.CPU, host=True, memory=6000)
     with device.open() as backend, tp.Scheduler([backend]) as scheduler:
@@ -722,3 +750,30 @@ def test_report_of_a_refusal_names_the_device_once() -> None:
 
     assert "; refused by gpu:0: does not do relu" in report
     rig.close()
+
+
+def test_effects_of_a_finished_graph_are_refused(rig: Rig) -> None:
+    x = tp.input("x", (4,), tp.F32)
+    with pytest.raises(tp.OptionError, match=r"has its effects; give them to Graph\(...\) instead"):
+        rig.scheduler.schedule(tp.Graph(x * 2), effects=[tp.relu(x)])
+
+
+def test_transient_tensors_are_inputs_of_the_graph(rig: Rig) -> None:
+    x, other = tp.input("x", (4,), tp.F32), tp.input("other", (4,), tp.F32)
+    with pytest.raises(tp.OptionError, match=r"transient has .*'other'.*, not an input of"):
+        rig.scheduler.schedule(x * 2, transient=[other])
+
+
+def test_buffer_types_are_of_streams_of_the_scheduler(rig: Rig) -> None:
+    gpu, cpu = rig.fast, rig.slow
+    with pytest.raises(tp.OptionError, match=r"buffer_types has .*, not among its streams"):
+        tp.Scheduler([cpu], buffer_types={gpu: cpu.buffer_type})
+
+
+def test_a_pinned_write_stays_on_its_stream_or_is_refused(rig: Rig) -> None:
+    gpu, cpu = rig.fast, rig.slow
+    x = tp.input("x", (4,), tp.F32)
+    y = tp.relu(x)
+    write = tp.in_place(y * 2)
+    with pytest.raises(tp.Unsupported, match=r"pinned to gpu:0, but it writes into .*; pin both"):
+        rig.scheduler.schedule(y, effects=[write], pins={y: cpu, write: gpu})

@@ -28,9 +28,11 @@ from tensorplug.inspect.simulation.model import (
     traffic,
     works,
 )
+from tensorplug.inspect.simulation.placement import blocks_of
 from tensorplug.inspect.simulation.plan import read
 from tensorplug.inspect.simulation.report import Placed, report
 from tensorplug.planning.program import Run
+from tensorplug_testing.null import NullDevice
 
 WIDE = 64
 BLOCKS = 6
@@ -344,6 +346,19 @@ def test_devices_of_one_machine_need_no_link(model):
     plan = read(written(model.parent, TWO.replace("[[devices]]", '[[devices]]\nmachine = "m"')))
 
     assert plan.way(*plan.devices) == Link()
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_what_comes_before_the_first_block_goes_with_it(count):
+    with NullDevice("null:0", host=True) as device, device.open() as stream:
+        names = ["embedding", *(f"blk.{i}.w" for i in range(count))]
+        weights = [stream.place(n, np.ones((4, 4)), usage=tp.WEIGHTS) for n in names]
+        y = tp.input("x", (4, 4), tp.F32)
+        for weight in weights:
+            y = y @ weight.T
+        blocks = [[tensor.name for tensor in block.tensors] for block in blocks_of(tp.Graph(y))]
+
+    assert blocks == [names[:2], *([name] for name in names[2:])]
 
 
 def test_values_of_paper_memory_cannot_be_read():

@@ -234,3 +234,18 @@ def test_what_a_stream_timed_is_kept_when_it_closes() -> None:
     trace.close()
 
     assert names(trace, "host:0") == ["add"]
+
+
+def test_a_scheduler_takes_no_spans_of_streams_that_it_did_not_wait_for(timed) -> None:
+    trace = tp.Trace()
+    x = tp.input("x", (4,), tp.F32)
+    last = timed[-1]
+    mine = tp.Scheduler([last], trace=trace)
+    with NullDevice("null:9", host=True) as device, device.open() as other:
+        schedule = mine.schedule(x * 2)
+        schedule.run({x: np.ones(4)})
+        last.synchronize()
+        tp.Scheduler([other], trace=trace).synchronize()
+        before = names(trace, last.name)
+        mine.synchronize()
+        assert len(names(trace, last.name)) > len(before)

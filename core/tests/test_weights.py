@@ -260,3 +260,11 @@ def test_tensor_that_no_file_holds_as_it_is_is_copied_and_counted_so(stored: Mak
     ]
     with load_weights(file, homes, mode="mapped") as weights:
         np.testing.assert_array_equal(transfer.read(weights.tensors["table"]), ARRAYS["table"])
+
+
+@pytest.mark.parametrize(("start", "size"), [(-1, 4), (16, 8), (24, None), (0, 21), (4, -8)])
+def test_bytes_beyond_a_tensor_are_not_those_of_the_next(
+    stored: MakeFile, start: int, size: int | None
+) -> None:
+    with stored(ARRAYS) as file, pytest.raises(tp.FormatError, match="'bias' were asked for, and"):
+        file.read_tensor("bias", start, size)

@@ -117,6 +117,15 @@ def test_info_says_which_device_is_meant_by_best(shelf, run, kinds, best):
     assert best in run("info", TENSORPLUG_BACKENDS="acme").stdout.splitlines()
 
 
+def test_info_says_the_best_device_in_the_order_of_the_variable(shelf, run):
+    top = "from tensorplug.device.device import DeviceType"
+    for name, kind in (("far", "GPU"), ("near", "CPU")):
+        devices = f"return [NullDevice('{name}:0', device_type=DeviceType.{kind})]"
+        shelf.add(f"acme-{name}", plugin_source(top=top, devices=devices), name=name)
+
+    assert "best is near:0" in run("info", TENSORPLUG_BACKENDS="near,far").stdout.splitlines()
+
+
 def test_info_gives_advice_when_nothing_can_be_used(run):
     result = run("info", TENSORPLUG_BACKENDS="nothing")
 

@@ -733,6 +733,24 @@ def test_a_folder_brings_its_backends_and_joins_the_end_of_the_path(shelf, tmp_p
     assert sys.path[-1] == str(folder)
 
 
+def test_a_refresh_keeps_the_backends_of_a_folder(shelf, tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    write_distribution(
+        tmp_path / "more",
+        "acme-far",
+        entry_points={"acme": "acme_far"},
+        modules={"acme_far.py": plugin_source()},
+    )
+    registry = Registry(environ={"TENSORPLUG_BACKENDS": "acme"})
+    registry.load_all_from_path(tmp_path / "more")
+    device = registry.device("acme:0")
+
+    registry.refresh()
+
+    assert registry.device("acme:0") is device
+    assert [c.state for c in registry.scan().candidates if c.name == "acme"] == [State.READY]
+
+
 def test_a_module_that_comes_from_elsewhere_is_shadowed(shelf, tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "path", [*sys.path])
     folder = tmp_path / "more"

@@ -17,6 +17,7 @@ from tensorplug.device import (
     Place,
     Plan,
     Tensor,
+    order_after,
 )
 from tensorplug_simt.device import SimtDevice
 from tensorplug_simt.merging import Placed
@@ -126,8 +127,7 @@ class QueuedBackend(SimtBackend):
             return False
         start.buffer._check(start.offset, size, "copy")
         target.buffer._check(target.offset, size, "copy")
-        if source is not self:
-            self.wait(source.record())
+        order_after(source, self)
         self._queue_copy(start, target, size)
         return True
 

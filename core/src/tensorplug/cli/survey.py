@@ -50,11 +50,15 @@ class Survey:
 
     def _best(self) -> list[str]:
         """The device of programs that name none; ACCEL devices are used only by name."""
-        for kind in SELECTORS[BEST]:
-            for device in self.devices:
-                if device.type is kind:
-                    return ["", f"{BEST} is {device.name}"]
-        return ["", f"{BEST} is none of these: name one"]
+        kinds = SELECTORS[BEST]
+        able = [device for device in self.devices if device.type in kinds]
+        if not able:
+            return ["", f"{BEST} is none of these: name one"]
+        ranks = {c.name: c.rank for c in self.report.candidates if not c.state.refused}
+        best = min(
+            able, key=lambda d: (ranks.get(d.name.partition(":")[0], 0), kinds.index(d.type))
+        )
+        return ["", f"{BEST} is {best.name}"]
 
 
 def survey(registry: Registry) -> Survey:

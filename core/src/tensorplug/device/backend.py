@@ -431,6 +431,7 @@ class SupportsAsyncCopy(Protocol):
     def copy_async(self, source: Backend, start: Place, target: Place, size: int) -> bool:
         """Queue a copy that starts after all work queued on `source`; False if it cannot be done.
 
+        Wait for `source` by `order_after(source, self)`, which blames `source` for its own errors.
         Later work of this stream starts after the copy. Later work of `source` may start before it:
         a caller that overwrites the copied memory must call `order_after` first.
         """

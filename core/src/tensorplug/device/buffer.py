@@ -256,7 +256,8 @@ class Buffer(Resource, ABC):
         view = as_bytes(data)
         self._check(offset, self._span(view.nbytes, row, stride), "2D write")
         if view.nbytes:
-            self._write_2d(offset, view, row, stride)
+            with blaming(self.type.device):
+                self._write_2d(offset, view, row, stride)
 
     @final
     def read_2d(self, offset: int, rows: int, *, row: int, stride: int) -> Array:
@@ -264,7 +265,8 @@ class Buffer(Resource, ABC):
         self._check(offset, self._span(rows * row, row, stride), "2D read")
         out = np.empty((rows, row), np.uint8)
         if out.size:
-            self._read_2d(offset, as_bytes(out), row, stride)
+            with blaming(self.type.device):
+                self._read_2d(offset, as_bytes(out), row, stride)
         return out
 
     def host(self) -> Array:

@@ -103,8 +103,13 @@ class TensorFile(Resource):
         """
         tensor = self.find(name)
         size = tensor.nbytes - start if size is None else size
+        if not 0 <= start <= start + size <= tensor.nbytes:
+            raise FormatError(
+                f"{self.path}: bytes {start} to {start + size} of tensor {quote(name)} were asked "
+                f"for, and it has {tensor.nbytes}"
+            )
         first = tensor.offset + start
-        if self._source is None or not hasattr(os, "pread"):
+        if self._source is None or not hasattr(os, "preadv"):
             self.check_size()
             return self.memory[first : first + size].copy()
         out = np.empty(size, np.uint8)

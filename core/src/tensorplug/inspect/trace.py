@@ -125,9 +125,13 @@ class Trace:
             arrow = None if source is None else Arrow(self._streams[source], made)
             self._keep(made, arrow)
 
-    def collect(self) -> None:
-        """Take over the spans of streams that time their own work; synchronize them before."""
-        for backend, track in list(self._streams.items()):
+    def collect(self, *backends: Backend) -> None:
+        """Take over the spans of those of `backends` that time their own work, by default of all.
+
+        Synchronize them before.
+        """
+        for backend in backends or tuple(self._streams):
+            track = self._streams[backend]
             if isinstance(backend, SupportsProfiling):
                 for done in backend.take_spans():
                     self._keep(Span(track, done.name, done.start, done.end))

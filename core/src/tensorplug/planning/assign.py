@@ -42,7 +42,7 @@ class Streams:
         self.buffer_types = buffer_types
         self.moved = moved
         self._answers: dict[tuple[int, Tensor], Refusal | None] = {}
-        self._accepts: dict[tuple[int, int], bool] = {}
+        self._accepts: dict[tuple[int, BufferType], bool] = {}
 
     @property
     def fallback(self) -> int:
@@ -67,7 +67,7 @@ class Streams:
 
     def accepts(self, stream: int, kind: BufferType) -> bool:
         """True if `stream` reads and writes memory of type `kind` without copies."""
-        key = (stream, id(kind))
+        key = (stream, kind)
         if key not in self._accepts:
             self._accepts[key] = self.backends[stream].device.supports_buffer_type(kind)
         return self._accepts[key]

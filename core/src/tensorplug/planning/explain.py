@@ -225,8 +225,9 @@ def explain(
     buffers, places = _memory(planned, order, names, pools)
     stages = tuple(_stages(planned.splits))
     steps = tuple(StepRow(names[step.stream], step.title(names), step.split) for step in program)
+    lanes = tuple(dict.fromkeys((*names, *(copy.origin for copy in copies))))
     return Explanation(
-        nodes, copies, devices, memory, unfused, tuple(names), buffers, places, stages, steps
+        nodes, copies, devices, memory, unfused, lanes, buffers, places, stages, steps
     )
 
 

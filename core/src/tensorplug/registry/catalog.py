@@ -82,9 +82,10 @@ class Catalog:
         self._scanned = True
         self._variables = Variables.read(self._environ)
         self._op_modules = []
-        found = discover(self._path, self._op_modules)
+        path = sys.path if self._path is None else self._path
+        found = discover([p for p in path if p not in self._folders], self._op_modules)
         for folder in self._folders:
-            found += discover_in(folder)
+            found += discover_in(folder, self._op_modules)
         before, self._slots, self._damaged = self._slots, [], []
         self._admit(found, before)
         for slot in before:
@@ -109,7 +110,7 @@ class Catalog:
         if folder not in sys.path:
             sys.path.append(folder)
         importlib.invalidate_caches()
-        found = discover_in(folder)
+        found = discover_in(folder, self._op_modules)
         if not found:
             self._note(
                 f"load_all_from_path: no distribution in {folder} offers a backend; plugins are "

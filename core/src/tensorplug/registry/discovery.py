@@ -75,9 +75,9 @@ def discover(path: Sequence[str] | None = None, ops: list[Offer] | None = None) 
     return [*found.values(), *damaged]
 
 
-def discover_in(folder: str) -> list[Candidate]:
+def discover_in(folder: str, ops: list[Offer] | None = None) -> list[Candidate]:
     """Like `discover`, for one folder; modules of these candidates must come from the folder."""
-    return [replace(candidate, folder=folder) for candidate in discover([folder])]
+    return [replace(candidate, folder=folder) for candidate in discover([folder], ops)]
 
 
 def offers(group: str, path: Sequence[str] | None = None) -> list[Offer]:

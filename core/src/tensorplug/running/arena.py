@@ -141,10 +141,24 @@ class Arena:
         old.close()
         try:
             self._chunks[pool][chunk] = kind.alloc(size, BufferUsage.COMPUTE)
-        except OutOfMemory as error:
-            del self._chunks[pool][chunk:]
-            self._chunks[pool].append(kind.alloc(former, BufferUsage.COMPUTE))
+        except BaseException as error:
+            self._restore(pool, chunk, former)
+            if not isinstance(error, OutOfMemory):
+                raise
             raise OutOfMemory(
                 f"{kind.name}: the compute buffer cannot grow from {former} to {size} bytes "
                 f"({error}); use a smaller batch or context, or put layers on another device"
             ) from error
+
+    def _restore(self, pool: int, chunk: int, size: int) -> None:
+        """Allocate a closed chunk again; drop it and all later ones if that fails, too."""
+        chunks = self._chunks[pool]
+        try:
+            chunks[chunk] = self.pools[pool].alloc(size, BufferUsage.COMPUTE)
+        except BaseException:
+            later = chunks[chunk + 1 :]
+            del chunks[chunk:]
+            with ExitStack() as stack:
+                for buffer in later:
+                    stack.callback(buffer.close)
+            raise

@@ -169,7 +169,8 @@ class Attempt:
             raise self._fail(error, late) from error
         if self.scheduler.limit.stuck:
             # The error is not the device's, but its memory must not be used any more.
-            self._fail(late[0], late)
+            hung = next(e for e in late if isinstance(e, DeviceHung))
+            self._fail(hung, late)
 
     def _fail(self, error: TensorplugError, late: Sequence[TensorplugError]) -> RunFailed:
         self.failed = self._blamed(error, late)

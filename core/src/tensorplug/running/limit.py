@@ -73,7 +73,7 @@ class Limit:
             return future.result(self.seconds)
         except TimeoutError:
             if future.done():
-                raise
+                return future.result()
         self._worker = None
         self.stuck.append(worker)
         error = DeviceHung(

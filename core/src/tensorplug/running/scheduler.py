@@ -250,7 +250,7 @@ class Scheduler(Resource):
         run(self.fleet.settling, self.fleet, attempt.work, self.fleet.calls)
         self.fleet.loose = False
         if self.trace is not None:
-            self.trace.collect()
+            self.trace.collect(*self.backends)
 
     # --- when a device fails ---------------------------------------------------------------
 
@@ -390,7 +390,7 @@ class Scheduler(Resource):
                 # A device may still read memory of another device that does not know it.
                 backend.drain()
         if self.trace is not None:
-            self.trace.collect()
+            self.trace.collect(*self.backends)
         self.give_back()
         self.lost.close()
         self.limit.close()

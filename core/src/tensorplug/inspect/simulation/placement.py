@@ -44,7 +44,8 @@ def blocks_of(graph: Graph) -> list[Block]:
             found.setdefault(last, Block()).tensors.append(root)
     blocks = list(found.values())
     if "" in found and len(blocks) > 1:  # what comes before the first block goes with it
-        blocks[1].tensors[:0] = blocks.pop(0).tensors
+        first = blocks.pop(0)
+        blocks[0].tensors[:0] = first.tensors
     return blocks
 
 
