@@ -15,7 +15,7 @@ from unittest.mock import patch
 
 import tensorplug as tp
 from tensorplug.device.buffer import human
-from tensorplug.planning.stages import Concurrency, Stage, Work, label
+from tensorplug.planning.stages import Stage, Work, label, nodes_of
 from tensorplug.running import Explanation
 from tensorplug_llm import find_model, load_model
 from tensorplug_llm.testing import LoneText
@@ -61,20 +61,22 @@ def measured(
     """Counts of the splits of a plan, what explains it, and its stages."""
     with tp.Scheduler([backend], ahead=ahead) as scheduler:
         schedule = scheduler.schedule(graph, fuse=fuse)
-        parts = [Concurrency(split.stages) for split in schedule.splits]
+        parts = [split.stages for split in schedule.splits if split.stages]
         told = schedule.explain()
-    nodes, barriers = (sum(getattr(p, name) for p in parts) for name in ("nodes", "barriers"))
+    stages = [stage for part in parts for stage in part]
+    nodes = sum(len(nodes_of(work)) for stage in stages for work in stage)
+    barriers = len(stages) - len(parts)
     found = {
         "fused": fuse,
         "ahead": ahead,
         "nodes": nodes,
-        "work": sum(part.work for part in parts),
+        "work": sum(map(len, stages)),
         "barriers": barriers,
         "barriers_per_node": round(barriers / nodes, 3),
-        "widest": max(len(stage) for part in parts for stage in part.stages),
+        "widest": max(map(len, stages)),
         "compute_memory": human(sum(told.memory.values())),
     }
-    return found, told, [stage for part in parts for stage in part.stages]
+    return found, told, stages
 
 
 def picture(stages: Sequence[Stage], title: str) -> str:

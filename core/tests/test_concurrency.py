@@ -20,7 +20,7 @@ from tensorplug.graph.bindings import Bindings
 from tensorplug.graph.tensor import Place, Tensor, leaf
 from tensorplug.planning import footprints, stages
 from tensorplug.planning.memory import Step, plan_memory
-from tensorplug.planning.stages import Concurrency, Stage, Work, arrange, check_order, stages_of
+from tensorplug.planning.stages import Stage, Work, arrange, check_order, label, stages_of
 from tensorplug_testing.anykernel import ALL_KERNELS
 from tensorplug_testing.null import NullDevice
 from tensorplug_testing.programs import Program, programs
@@ -33,7 +33,7 @@ def x_in(name: str = "x") -> Tensor:
 
 
 def names(stages: Sequence[Stage]) -> tuple[tuple[str, ...], ...]:
-    return Concurrency(tuple(stages)).names()
+    return tuple(tuple(map(label, stage)) for stage in stages)
 
 
 # --- the order ---------------------------------------------------------------------------------
@@ -124,20 +124,6 @@ def test_fused_groups_are_moved_as_one() -> None:
     stages = arrange(units(graph.nodes, groups))
 
     assert names(stages) == (("first", "y (norm_mul)"),)
-
-
-def test_concurrency_counts_work_nodes_and_barriers() -> None:
-    x, w = x_in(), x_in("w")
-    y = tp.mul(tp.rms_norm(x), w, name="y")
-    z = tp.relu(y, name="z")
-    graph = tp.Graph(z)
-
-    found = Concurrency(arrange(units(graph.nodes, find_groups(graph, PATTERNS))))
-
-    assert (found.work, found.nodes, found.barriers) == (2, 3, 1)
-    assert str(found) == (
-        "1 barrier among 2 pieces of work, 3 nodes\nstage 0: y (norm_mul)\nstage 1: z"
-    )
 
 
 # --- random graphs -----------------------------------------------------------------------------
@@ -271,7 +257,7 @@ def test_barriers_by_memory_are_those_that_the_rule_asks_for(
 
     found = stages_of(part)
 
-    assert [list(stage) for stage in found.stages] == wanted
+    assert list(map(list, found)) == wanted
 
 
 # --- in a schedule -----------------------------------------------------------------------------

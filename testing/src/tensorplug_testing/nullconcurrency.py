@@ -18,7 +18,7 @@ class SideBySide(NodePlan):
         self._rebind()
 
     def _rebind(self) -> None:
-        self.stages = stages_of(self.bound).stages
+        self.stages = stages_of(self.bound)
 
     def _order(self) -> Iterable[Work]:
         for stage in self.stages:

@@ -7,7 +7,6 @@ graph in a given order, it inserts barriers by the byte ranges that the work acc
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 
 from tensorplug.device.part import Part
@@ -26,38 +25,6 @@ AHEAD = 64
 Work = Tensor | Group
 Stage = tuple[Work, ...]
 """Pieces of work that may run in any order or in parallel."""
-
-
-@dataclass(frozen=True, slots=True)
-class Concurrency:
-    """The work of a graph in stages, with a barrier between two stages; `str()` lists them."""
-
-    stages: tuple[Stage, ...]
-
-    @property
-    def work(self) -> int:
-        """The number of pieces of work: single nodes and fused groups."""
-        return sum(map(len, self.stages))
-
-    @property
-    def nodes(self) -> int:
-        """The number of nodes that are computed, including the nodes of groups."""
-        return sum(len(nodes_of(work)) for stage in self.stages for work in stage)
-
-    @property
-    def barriers(self) -> int:
-        """The number of barriers."""
-        return max(len(self.stages) - 1, 0)
-
-    def names(self) -> tuple[tuple[str, ...], ...]:
-        """The labels of the work of each stage."""
-        return tuple(tuple(map(label, stage)) for stage in self.stages)
-
-    def __str__(self) -> str:
-        barriers = "1 barrier" if self.barriers == 1 else f"{self.barriers} barriers"
-        lines = [f"{barriers} among {self.work} pieces of work, {self.nodes} nodes"]
-        lines += [f"stage {i}: {', '.join(names)}" for i, names in enumerate(self.names())]
-        return "\n".join(lines)
 
 
 def label(work: Work) -> str:
@@ -230,8 +197,8 @@ def barriers_of(accesses: Iterable[Iterable[tuple[Range, bool]]]) -> list[bool]:
     return found
 
 
-def stages_of(bound: Part) -> Concurrency:
-    """Return the work of `bound` in its own order, with a barrier wherever byte ranges conflict.
+def stages_of(bound: Part) -> tuple[Stage, ...]:
+    """Return the work of `bound` in its own order: a stage ends wherever byte ranges conflict.
 
     A backend that runs work in parallel calls this function when it makes a plan, and again when
     the plan is rebound.
@@ -243,4 +210,4 @@ def stages_of(bound: Part) -> Concurrency:
         if waiting or not stages:
             stages.append([])
         stages[-1].append(work)
-    return Concurrency(tuple(map(tuple, stages)))
+    return tuple(map(tuple, stages))
