@@ -86,6 +86,7 @@ def test_expression_with_a_marker_of_a_plugin_leaves_no_file_out(table):
     assert all(table.selects("somebodys_marker", tier) for tier in table.TIERS)
 
 
+@pytest.mark.long
 def test_marker_of_a_single_test_raises_its_tier():
     file = "core/tests/test_concurrency.py"
 

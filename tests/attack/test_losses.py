@@ -131,7 +131,8 @@ def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     ("device", "use", "few", "every"),
     [
         *(("walled", "generate", 40, 900), ("walled", "score", 20, 500)),
-        *(("opencl", "generate", 4, 120), ("opencl", "score", 2, 80)),
+        pytest.param("opencl", "generate", 4, 120, marks=pytest.mark.long),
+        pytest.param("opencl", "score", 2, 80, marks=pytest.mark.long),
     ],
 )
 def test_text_is_the_same_whenever_a_device_is_lost(

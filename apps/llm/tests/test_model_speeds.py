@@ -69,6 +69,7 @@ def test_context_has_room_for_the_longest_text(load):
     assert load("model_speeds").context(given) == 3016
 
 
+@pytest.mark.long
 def test_our_model_prints_speeds_load_and_memory(load, tmp_path):
     path = load("synthetic_model").write_model(tmp_path / "model.gguf", 3e5, "q8_0")
 
