@@ -1,5 +1,7 @@
 """`chat`: messages, commands, and Ctrl-C, which stops an answer and not the program."""
 
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -11,7 +13,7 @@ from tensorplug.errors import OptionError
 from tensorplug_llm import Engine, SamplingParams, load_model
 from tensorplug_llm.chat import ChatTemplate
 from tensorplug_llm.cli import app, chatting
-from tensorplug_llm.cli.chatting import Conversation, converse
+from tensorplug_llm.cli.chatting import Conversation, Stopped, converse
 
 from .gguf_files import CHAT
 
@@ -111,7 +113,7 @@ def test_an_interrupt_stops_the_answer_and_not_the_program(
     def write(text: str) -> None:
         written.append(text)
         if len(written) == 2:
-            raise KeyboardInterrupt
+            raise Stopped
 
     monkeypatch.setattr(chatting, "write", write)
 
@@ -127,7 +129,7 @@ def test_a_question_whose_answer_was_interrupted_before_it_began_is_forgotten(
 ) -> None:
     def submit(*_: object) -> None:
         monkeypatch.undo()
-        raise KeyboardInterrupt
+        raise Stopped
 
     monkeypatch.setattr(conversation.engine, "submit", submit)
 
@@ -137,7 +139,7 @@ def test_a_question_whose_answer_was_interrupted_before_it_began_is_forgotten(
 
 
 def test_an_interrupt_at_the_prompt_does_not_end_the_program(conversation: Conversation) -> None:
-    interrupts = iter([KeyboardInterrupt()])
+    interrupts = iter([Stopped()])
     others = lines("he")
 
     def read() -> str:
@@ -166,3 +168,38 @@ def test_command_answers_lines_of_stdin(model_file: Write) -> None:
 
     assert result.exit_code == 0
     assert "user: he" in result.stdout
+
+
+PRESSED = """
+import os, signal
+from tensorplug_llm.cli.chatting import Stopped, interruptible
+
+def main():
+    with interruptible():
+        for _ in range(3):
+            try:
+                os.kill(os.getpid(), signal.SIGINT)
+            except Stopped:
+                print("stopped", flush=True)
+        os.kill(os.getpid(), signal.{})
+        print("goes on")
+"""
+
+
+@pytest.mark.long
+@pytest.mark.skipif(sys.platform == "win32", reason="needs signals of POSIX")
+@pytest.mark.parametrize(
+    ("last", "status", "more"), [("SIGTERM", 143, ""), ("SIGCONT", 0, "goes on\n")]
+)
+def test_each_interrupt_stops_an_answer_and_another_signal_the_program(
+    last: str, status: int, more: str, tmp_path: Path
+) -> None:
+    (tmp_path / "pressed.py").write_text(PRESSED.format(last))
+    program = f"import sys; sys.path.insert(0, {str(tmp_path)!r})\n"
+    program += "from tensorplug_console import run; run('pressed')"
+
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False
+    )
+
+    assert (done.returncode, done.stdout) == (status, 3 * "stopped\n" + more)

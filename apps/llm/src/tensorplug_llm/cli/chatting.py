@@ -1,10 +1,13 @@
 """`chat`: a conversation with a model on the terminal."""
 
+import signal
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -32,6 +35,10 @@ HELP = """\
 /save FILE     write the conversation as text
 /quit          end, as Ctrl-D does
 Ctrl-C stops an answer."""
+
+
+class Stopped(KeyboardInterrupt):
+    """Ctrl-C was pressed. Other signals end the program."""
 
 
 class Ended(Exception):
@@ -78,7 +85,7 @@ class Conversation:
             for _, piece in stream.pieces():
                 parts.append(piece)
                 write(piece)
-        except KeyboardInterrupt:
+        except Stopped:
             stream.cancel()
             write(" [stopped]")
         typer.echo()
@@ -142,12 +149,26 @@ def converse(conversation: Conversation, read: Callable[[], str]) -> None:
                 conversation.take(line)
         except (EOFError, Ended):
             return
-        except KeyboardInterrupt:
+        except Stopped:
             typer.echo("\n[/quit or Ctrl-D ends]", err=True)
         except (OptionError, TensorplugError) as error:
             if conversation.engine.failure is not None:
                 raise
             typer.echo(f"[{error}]", err=True)
+
+
+@contextmanager
+def interruptible() -> Iterator[None]:
+    """Let each Ctrl-C raise Stopped: elsewhere the second one ends the process."""
+
+    def stop(_number: int, _frame: FrameType | None) -> None:
+        raise Stopped
+
+    before = signal.signal(signal.SIGINT, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def reader() -> Callable[[], str]:
@@ -188,4 +209,5 @@ def chat(
                 conversation = Conversation(engine, template, params)
                 if system:
                     conversation.messages.append({"role": "system", "content": system})
-                converse(conversation, reader())
+                with interruptible():
+                    converse(conversation, reader())
