@@ -16,6 +16,8 @@ import pytest
 
 from tensorplug_llm import rendering
 from tensorplug_llm.chat import ChatTemplate
+from tensorplug_llm.serve.calls import Call, CallReader
+from tensorplug_llm.serve.forms import form_of
 
 DATA = Path(__file__).with_name("llama_cpp_templates.json")
 STORED: dict[str, Any] = json.loads(DATA.read_text(encoding="utf-8"))
@@ -95,19 +97,25 @@ class Recorded(datetime.datetime):
         return cls.fromisoformat(STORED["date"]).replace(tzinfo=tz)
 
 
+@pytest.fixture
+def folder() -> Path:
+    """The folder of the templates."""
+    name = os.environ.get("LLAMA_CPP_TEMPLATES")
+    if not name:
+        pytest.skip("LLAMA_CPP_TEMPLATES names no folder with the templates")
+    return Path(name)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "kind"), [(n, kind) for n in NAMES for kind in STORED["prompts"].get(n, ())]
 )
 def test_prompts_of_a_real_template_equal_those_of_llama_cpp(
-    name: str, kind: str, monkeypatch: pytest.MonkeyPatch
+    name: str, kind: str, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder = os.environ.get("LLAMA_CPP_TEMPLATES")
-    if not folder:
-        pytest.skip("LLAMA_CPP_TEMPLATES names no folder with the templates")
     expected = STORED["prompts"][name][kind]
     monkeypatch.setattr(rendering, "datetime", Recorded)
-    template = ChatTemplate((Path(folder) / f"{name}.jinja").read_text("utf-8"), trusted=True)
+    template = ChatTemplate((folder / f"{name}.jinja").read_text("utf-8"), trusted=True)
     messages = {"plain": PLAIN, "system": SYSTEM, "tools": called({"city": "Oslo"})}[kind]
     tools = {"tools": [TOOL]} if kind == "tools" else {}
 
@@ -115,3 +123,29 @@ def test_prompts_of_a_real_template_equal_those_of_llama_cpp(
 
     # llama.cpp leaves out a first bos, which its tokenizer adds.
     assert expected in (digest(found), digest(found.removeprefix(BOS)))
+
+
+WITHOUT_CALLS = (
+    *("google-gemma-2-2b-it", "microsoft-Phi-3.5-mini-instruct", "HuggingFaceTB-SmolLM3-3B"),
+    *("GLM-4.6", "LFM2-8B-A1B", "LFM2.5-Instruct", "ibm-granite-granite-3.3-2B-Instruct"),
+)
+"""Templates without tools, without a form that is known, or that leave out calls of answers."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name in NAMES if name not in WITHOUT_CALLS])
+def test_calls_that_a_real_template_writes_are_read_back(name: str, folder: Path) -> None:
+    source = (folder / f"{name}.jinja").read_text("utf-8")
+    variables = {**VARIABLES, "tools": [TOOL]}
+
+    prompt = ChatTemplate(source, trusted=True).render(
+        called({"city": "Oslo"}), bos=BOS, eos=EOS, variables=variables
+    )
+
+    form = form_of(source)
+    assert form is not None
+    answer = prompt[prompt.rindex("Weather in Oslo?") + len("Weather in Oslo?") :]
+    if form.bare:  # calls of Llama stand where an answer begins
+        answer = answer[answer.index(form.bare) :]
+    _, calls = CallReader(form, {"weather"}).feed(answer)
+    assert calls == [Call("weather", '{"city": "Oslo"}')]

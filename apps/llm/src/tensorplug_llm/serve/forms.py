@@ -87,7 +87,7 @@ def form_of(template: str) -> Form | None:
         return JsonForm("Action:\n```json\n", "```", listed=True, **keys)
     if "<|tool_list_start|>" in template or "List of tools: [" in template:
         return PythonForm()
-    if "to=functions." in template:
+    if "<|channel|>" in template and "functions" in template:
         return HarmonyForm()
     has_other_calls = "<function=" in template or "<arg_key>" in template
     if "<tool_call>" in template and not has_other_calls:
