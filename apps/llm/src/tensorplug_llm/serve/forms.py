@@ -249,13 +249,12 @@ class PythonForm:
         """A text that calls one of the tools, for llguidance. Values are those of JSON."""
         calls, rules = [], list[str]()
         for i, tool in enumerate(tools):
-            properties = tool.parameters.get("properties")
-            properties = properties if isinstance(properties, Mapping) else {}
+            properties, required = _arguments(tool)
             pairs = {}
             for j, (name, schema) in enumerate(properties.items()):
                 pairs[name] = f"{json.dumps(f'{name}=')} value_{i}_{j}"
                 rules.append(f"value_{i}_{j}: %json {json.dumps(schema)}")
-            needed = [name for name in pairs if name in tool.parameters.get("required", ())]
+            needed = [name for name in pairs if name in required]
             others = [name for name in pairs if name not in needed][:MOST_OPTIONAL]
             given = _sequence([pairs[n] for n in needed], [pairs[n] for n in others])
             calls.append(f'"{tool.name}(" {given} ")"')
@@ -343,10 +342,7 @@ class GemmaForm:
         quote = literal(self.quote)
         calls = []
         for tool in tools:
-            properties = tool.parameters.get("properties")
-            properties = properties if isinstance(properties, Mapping) else {}
-            required = tool.parameters.get("required")
-            required = required if isinstance(required, list) else ()
+            properties, required = _arguments(tool)
             needed = [name for name in properties if name in required]
             others = [name for name in properties if name not in needed][:MOST_OPTIONAL]
             given = _sequence(
@@ -395,6 +391,15 @@ def _pair(name: str, schema: Any, quote: str) -> str:
         texts = " | ".join(json.dumps(str(option)) for option in options)
         value = f"{quote} ({texts}) {quote}"
     return f"{json.dumps(f'{name}:')} {value}"
+
+
+def _arguments(tool: Tool) -> tuple[Mapping[str, Any], list[Any]]:
+    """The schemas of a function's arguments, and which of them must be there."""
+    properties, required = (tool.parameters.get(key) for key in ("properties", "required"))
+    return (
+        properties if isinstance(properties, Mapping) else {},
+        required if isinstance(required, list) else [],
+    )
 
 
 def _sequence(required: Sequence[str], optional: Sequence[str]) -> str:
