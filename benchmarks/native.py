@@ -179,7 +179,7 @@ def bars(results: dict[str, Any]) -> Iterator[tuple[str, float]]:
 ENDS = ((min, math.floor), (max, math.ceil))
 LEFT, OCTAVE, STEP, TOP = 270, 110, 18, 52
 """Pixels of labels, of a factor of two, of a bar and of the head."""
-TITLE = "Compiled kernels beside llama.cpp and ggml: times as fast, or times less taken"
+TITLE = "Compiled kernels next to llama.cpp and ggml: times as fast, or times less taken"
 
 
 def picture(results: dict[str, Any]) -> str:
