@@ -50,6 +50,15 @@ def test_metadata_says_what_a_distribution_is_for(name):
     assert (project["readme"], project["license-files"]) == ("README.md", ["LICENSE"])
 
 
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.parent.name)
+def test_changes_of_a_distribution_begin_with_its_version(file):
+    log = file.with_name("CHANGELOG.md").read_text(encoding="utf-8")
+
+    headings = [line for line in log.splitlines() if line.startswith("## ")]
+
+    assert headings[0].startswith(f"## {CORE['version']}")
+
+
 def test_extra_all_installs_the_application_and_the_backends_of_any_linux_machine():
     (requirement,) = CORE["optional-dependencies"]["all"]
 
