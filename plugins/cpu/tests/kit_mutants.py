@@ -269,6 +269,11 @@ def to_f16(values: Array) -> None:
             values[...] = values.astype(np.float16)
 
 
+def without_tiny(values: Array) -> None:
+    """Numbers nearer to 0 than 1e-6 become 0."""
+    values[np.abs(values) < 1e-6] = 0
+
+
 def by(factor: float) -> Change:
     """Numbers are a little larger."""
 
@@ -439,6 +444,8 @@ _ROUNDING = [
     ("add", "results kept in f16", result(to_f16)),
     ("rms_norm", "results cut to bf16", result(to_bf16)),
     ("soft_max", "results 0.2 % too large", result(by(1.002))),
+    ("silu", "results below 1e-6 are 0", result(without_tiny)),
+    ("swiglu", "results below 1e-6 are 0", result(without_tiny)),
     ("group_norm", "a single element 2 % too large", result(single(1.02))),
     ("flash_attn_ext", "a single element 2 % too large", result(single(1.02))),
 ]

@@ -136,7 +136,8 @@ class Case:
 
     `compare` is the method of comparison: `near`, `product`, `exact`, `encoded`, `order`, `set` or
     `not_finite`. For `near`, `limit` bounds the normalised mean square error; with `each`, every
-    element must be near too. On streams that declare a `Rounding` for the node, `rounded` replaces
+    element must be near too, and with `relative` its error is judged by its own size, however small
+    that is. On streams that declare a `Rounding` for the node, `rounded` replaces
     a smaller `limit`. A `product` is compared element by element, with bounds from the sizes of its
     operands; `representable` says that rounding to bytes does not change the values of `x`. Every
     tier has a case of each `kind` of an op; the ordinary kind is "". A case with `always` is in
@@ -150,6 +151,7 @@ class Case:
     rounded: float = 0
     representable: bool = False
     each: bool = False
+    relative: bool = False
     compare: str = "near"
     in_place: bool = False
     kind: str = ""

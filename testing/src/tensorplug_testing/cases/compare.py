@@ -108,6 +108,8 @@ def _near(case: Case, built: Built, got: Array, wanted: Array, rounding: Roundin
         return _first(built, got, wanted, got != wanted, f"error {error:.3g} > {limit:g}")
     if case.each:
         relative, absolute = NEAR[built.node.dtype]
+        if case.relative:
+            absolute = TINY
         far = np.abs(got - wanted) > relative * np.abs(wanted) + absolute
         return _first(built, got, wanted, far, "too far") if far.any() else ""
     # One wrong element among many changes the mean only little, so elements are checked too.

@@ -34,8 +34,15 @@ def _cases(op: str) -> list[Case]:
     ]
 
 
+_BELOW = Arg((7, 5, 3, 2), data=uniform(-40, -10))
+"""Of the gate: activations that are tiny."""
+
 CASES = [
     *[case for op in _OPS for case in _cases(op)],
+    *[
+        Case(op=op, args=(_BELOW, Arg(_BELOW.ne)), each=True, relative=True, always=True)
+        for op in ("swiglu", "geglu_quick")
+    ],
     Case(
         op="swiglu_oai",
         args=(Arg((14, 5), data=uniform(-10, 10)),),

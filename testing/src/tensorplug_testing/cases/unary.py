@@ -20,6 +20,23 @@ _NO_LIMIT_BELOW = {"gelu", "gelu_quick", "gelu_erf", "silu", "hardswish"}
 """Ops whose formulas give infinity times zero at minus infinity."""
 _NO_NAN = {"step", "sgn", "relu", "elu", "softplus", "hardswish", "hardsigmoid"}
 """Ops whose formulas compare, so that their result for NaN is undefined."""
+_BELOW = uniform(-40, -10)
+_FADING = ("exp", "sigmoid", "silu", "gelu_quick")
+"""Ops whose results below are tiny, and right to the last digits by their usual formulas."""
+_SMALL = uniform(-1e-3, 1e-3)
+_STEADY = (
+    "silu",
+    "gelu",
+    "gelu_quick",
+    "gelu_erf",
+    "hardswish",
+    "sqr",
+    "sin",
+    "tanh",
+    "expm1",
+    "elu",
+)
+"""Ops whose results near 0 are in proportion to a power of x."""
 _PERIODIC = {"sin", "cos"}
 
 
@@ -60,5 +77,11 @@ CASES = [
         for layout, data in [("plain", _WIDE), ("transposed", uniform(-4, 4))]
     ],
     Case(op="xielu", args=(Arg(_NE, layout="shifted"),), params=_XIELU, each=True, in_place=True),
+    *[
+        Case(op=op, args=(Arg(_NE, dtype, data=data),), each=True, relative=True, always=True)
+        for ops, data in ((_FADING, _BELOW), (_STEADY, _SMALL))
+        for op in ops
+        for dtype in (tp.F32, tp.BF16)
+    ],
     Case(op="exp", args=(Arg((3, 0)),)),
 ]
