@@ -1,9 +1,10 @@
 """What each type of the KV cache costs and saves, as JSON.
 
 Errors are those of the logits of a text with exact activations next to a cache of f32: relative L2,
-mean KL divergence, share of equal first choices, and the perplexity; `plain` is the same without
-rotation. Speeds are those of one text with the default activations, in turns: each round decodes
-tokens with every type, `decode` is the median of the rounds' ratios to f16.
+mean KL divergence, share of equal first choices, and the perplexity; `plain` is the relative L2
+without rotation, `heads` that with whole heads rotated in the place of blocks. Speeds are those of
+one text with the default activations, in turns: each round decodes tokens with every type, `decode`
+is the median of the rounds' ratios to f16.
 """
 
 import argparse
@@ -17,6 +18,7 @@ import numpy as np
 import tensorplug as tp
 from tensorplug_llm import LanguageModel, load_model
 from tensorplug_llm.cache import KV_TYPES
+from tensorplug_llm.rotation import hadamard
 from tensorplug_llm.testing import LoneText, distance
 
 TEXT = Path(__file__).parents[1] / "docs" / "architecture.md"
@@ -29,12 +31,15 @@ def log_probabilities(logits: np.ndarray) -> np.ndarray:
 
 
 def scored(
-    model: LanguageModel, ids: list[int], kv: tp.DType, *, rotated: bool = True
+    model: LanguageModel, ids: list[int], kv: tp.DType, matrix: tp.Tensor | str = ""
 ) -> tuple[np.ndarray, int]:
-    """Logits of all positions, and the bytes of the cache."""
+    """Logits of all positions, and the bytes of the cache; `matrix` takes the place of its own."""
     with LoneText(model, len(ids), kv=kv) as text:
-        if not rotated:
-            text.runner.cache.rotations.clear()
+        rotations = text.runner.cache.rotations
+        if matrix == "none":
+            rotations.clear()
+        elif isinstance(matrix, tp.Tensor):
+            rotations |= dict.fromkeys(rotations, matrix)
         logits = text.score(ids)[:, : model.tokenizer.vocab_size]
         return logits, text.runner.cache.nbytes
 
@@ -53,13 +58,16 @@ def error(found: np.ndarray, exact: np.ndarray, ids: list[int]) -> dict[str, flo
 def errors(model: LanguageModel, ids: list[int]) -> dict[str, dict[str, object]]:
     """The errors and bytes of each type."""
     exact, _ = scored(model, ids, tp.F32)
+    head = model.hparams.key_length & -model.hparams.key_length
+    matrix = model.backends[0].place("heads", hadamard(head))
     report: dict[str, dict[str, object]] = {}
     for name, kv in KV_TYPES.items():
         logits, size = scored(model, ids, kv)
         report[name] = {"bytes": size, **error(logits, exact, ids)}
         if kv.is_block:
-            plain, _ = scored(model, ids, kv, rotated=False)
-            report[name]["plain"] = error(plain, exact, ids)
+            for way, other in (("plain", "none"), ("heads", matrix)):
+                found, _ = scored(model, ids, kv, other)
+                report[name][way] = float(f"{distance(found, exact):.2g}")
     return report
 
 

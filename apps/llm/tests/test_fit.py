@@ -1,7 +1,7 @@
 """`fit`: says before loading what loading allocates."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -9,6 +9,7 @@ from typer.testing import CliRunner
 
 import tensorplug as tp
 from tensorplug import Backend
+from tensorplug.device import Buffer
 from tensorplug.errors import OptionError
 from tensorplug_llm import Engine, LanguageModel, load_model
 from tensorplug_llm.cli import app
@@ -43,6 +44,63 @@ def test_sizes_are_those_that_are_allocated(
             assert need.compute == runner.scheduler.buffer_size(backend)
         for need, backend in zip(found.devices[:2], streams, strict=False):
             assert (need.layers, need.weights, need.mapped) == (1, weights_on(model, backend), 0)
+
+
+@pytest.mark.parametrize("ratio", [None, (3, 1), (0, 1)], ids=str)
+@pytest.mark.parametrize("name", ["llama", "llama-q4_0", "gemma3", "qwen3moe", "qwen3next"])
+def test_parts_of_layers_take_the_memory_that_is_allocated(
+    name: str, ratio: Sequence[float] | None, tmp_path: Path, walled: Open, cpu: Backend
+) -> None:
+    path = tmp_path / "model.gguf"
+    tiny_models.write(name, path)
+    devices = [walled("walled:0"), walled("walled:1")]
+
+    found = fit(path, devices, context=200, split="tensor", ratio=ratio)
+
+    before = [held_by(stream) for stream in devices]
+    with (
+        load_model(path, devices, split="tensor", ratio=ratio) as model,
+        LoneText(model, 200) as text,
+    ):
+        stored = [held_by(stream) for stream in devices]
+        shapes = text.runner.shapes
+        text.runner.step(max(shapes.all(), key=extent)).run(())
+        held = [held_by(stream) for stream in devices]
+    needs = found.devices[:2]
+    assert before == [0, 0]
+    assert [need.device for need in needs] == ["walled:0", "walled:1"]
+    assert [need.weights + need.cache for need in needs] == stored
+    assert [need.total for need in needs] == held
+    assert {need.layers for need in needs} == {model.hparams.layers}
+
+
+def test_auto_shares_are_those_of_the_free_memory(
+    model_file: Write, walled: Open, cpu: Backend
+) -> None:
+    devices = [walled("walled:0", free=3 << 20), walled("walled:1", free=1 << 20)]
+
+    found = fit(model_file(), devices, context="auto", layers="auto", split="tensor")
+
+    assert found.ratio == (3 << 20, 1 << 20)
+    assert found.layers is None
+    first, second = found.devices[:2]
+    assert first.weights > second.weights
+    assert 0 < found.context == found.largest_context
+    assert all(need.fits for need in found.devices)
+
+
+def test_auto_context_of_parts_is_used_by_the_command(model_file: Write) -> None:
+    given = ["generate", str(model_file()), "--prompt", "a", "--tokens", "1", "--context", "auto"]
+    given += ["--device", "cpu?threads=1", "--device", "cpu@tensorplug-cpu?threads=1"]
+
+    found = CliRunner().invoke(app, [*given, "--split", "tensor", "--layers", "auto"])
+
+    assert found.exit_code == 0, found.output
+
+
+def held_by(stream: Backend) -> int:
+    """Bytes of all buffers in the memory of the stream's device."""
+    return sum(child.size for child in stream.device.children if isinstance(child, Buffer))
 
 
 def test_the_largest_context_fits_and_a_larger_one_does_not(

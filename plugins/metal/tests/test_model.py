@@ -29,6 +29,7 @@ class TestLogits(ModelTests):
 class TestCaches(CacheTests):
     """Keys and values in blocks."""
 
+    types = ("q8_0", "iq4_nl")
     steps = 2
 
     @pytest.fixture

@@ -4,6 +4,7 @@
 """
 
 import heapq
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 
@@ -14,7 +15,7 @@ from tensorplug.dtypes import F16, F32, IQ4_NL, Q4_0, Q5_1, Q8_0
 from tensorplug.errors import OptionError
 from tensorplug.graph.tensor import leaf
 from tensorplug_llm.hparams import HParams, Recurrence
-from tensorplug_llm.rotation import Floats, Rotation, hadamard, rotated_together
+from tensorplug_llm.rotation import Floats, hadamard
 
 PAGE = 64
 """Rows of a page: kernels skip blocks of this size that no token of theirs sees."""
@@ -122,7 +123,10 @@ class Tables(Resource):
     @property
     def sizes(self) -> dict[BufferType, int]:
         """Bytes of the layers in each kind of memory."""
-        return {buffer.type: buffer.size for buffer in self._buffers}
+        found = Counter[BufferType]()
+        for buffer in self._buffers:
+            found.update(buffer.held)
+        return found
 
     def _place(self, specs: Sequence[Tensor], home: BufferType) -> Sequence[Tensor]:
         """Allocate tensors in `home`. Raises OutOfMemory."""
@@ -146,7 +150,7 @@ class KVCache(Tables):
 
     One more row takes what the padding of a batch writes; no token sees it. `homes` gives the
     memory of each layer that has keys and values, and `dtypes` the element type in it. Where that
-    is one of blocks, heads lie in the cache rotated.
+    is one of blocks, these lie in the cache rotated.
     """
 
     def __init__(
@@ -159,14 +163,13 @@ class KVCache(Tables):
     ) -> None:
         """Allocate zeros. Raises OutOfMemory. `make` makes buffers without data, if given."""
         super().__init__(make)
-        self._heads = (hp.key_length, hp.value_length)
         self.pages = pages
         self.rows = pages * PAGE
         self.padding_row = self.rows
         self.keys: dict[int, Tensor] = {}
         self.values: dict[int, Tensor] = {}
-        self.rotations: dict[int, Rotation] = {}
-        """How heads of a layer are rotated, where they are."""
+        self.rotations: dict[int, Tensor] = {}
+        """For each layer in blocks, the matrix by which they are rotated, see `rotation`."""
         try:
             for home, layers in by_home(homes).items():
                 self._allocate(layers, (hp.key_row, hp.value_row), home, dtypes[home])
@@ -199,8 +202,7 @@ class KVCache(Tables):
 
     def sources(self) -> dict[Tensor, Callable[[], Floats]]:
         """The data of the constant tensors."""
-        matrices = {m for r in self.rotations.values() for m in (r.keys, r.values)}
-        return {matrix: partial(hadamard, matrix.ne[0]) for matrix in matrices}
+        return {matrix: partial(hadamard, matrix.ne[0]) for matrix in self.rotations.values()}
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:
@@ -215,22 +217,17 @@ class KVCache(Tables):
             for i in layers
             for kind, size in zip("kv", rows, strict=True)
         ]
-        sizes = dict.fromkeys(map(rotated_together, self._heads)) if dtype.is_block else ()
-        extra = [leaf(f"hadamard.{size}", (size, size), F32) for size in sizes]
-        placed = self._place([*specs, *extra], home)
-        tables, matrices = placed[: len(specs)], placed[len(specs) :]
-        self.keys.update(zip(layers, tables[::2], strict=True))
-        self.values.update(zip(layers, tables[1::2], strict=True))
-        if matrices:
-            self._fill(matrices)
-            self.rotations |= dict.fromkeys(layers, Rotation(matrices[0], matrices[-1]))
-
-    def _fill(self, matrices: Iterable[Tensor]) -> None:
-        """Write what `sources` says, where there is memory."""
-        for matrix in matrices if self._make is None else ():
-            assert matrix.place is not None
-            content = as_bytes(hadamard(matrix.ne[0]))
-            matrix.place.buffer.write_tensor(matrix, matrix.place.offset, content)
+        size = dtype.block
+        matrix = [leaf(f"hadamard.{size}", (size, size), F32)] if dtype.is_block else []
+        placed = self._place([*specs, *matrix], home)
+        self.keys.update(zip(layers, placed[: len(specs) : 2], strict=True))
+        self.values.update(zip(layers, placed[1 : len(specs) : 2], strict=True))
+        for tensor in placed[len(specs) :]:
+            self.rotations |= dict.fromkeys(layers, tensor)
+            if self._make is None:
+                assert tensor.place is not None
+                content = as_bytes(hadamard(size))
+                tensor.place.buffer.write_tensor(tensor, tensor.place.offset, content)
 
     def __repr__(self) -> str:
         state = "closed" if self.closed else f"{len(self.keys)} layers of {self.pages} pages"

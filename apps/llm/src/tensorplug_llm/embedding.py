@@ -216,7 +216,7 @@ class _Plan:
         states = model.architecture.forward(building)
         self._result = dense(building, POOLINGS[pooling](self, building, states))
         graph = Graph(self._result)
-        self._schedule = scheduler.schedule(graph)
+        self._schedule = scheduler.schedule(graph, transient=graph.inputs)
         self._feed = {tensor: self._arrays[tensor] for tensor in graph.inputs}
 
     def mean(self, p: Pass, states: Tensor) -> Tensor:

@@ -2,29 +2,25 @@
 
 import os
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from typing import Literal
+from functools import partial
 
-import tensorplug as tp
-from tensorplug import Backend, DeviceType, DType, Graph, Scheduler, Tensor
-from tensorplug.device import Buffer, BufferType, BufferUsage, UnallocatedBuffer, allocate
+from tensorplug import Backend, Device, DeviceType, DType, Graph, Scheduler, Tensor
+from tensorplug.device import Buffer, BufferType, BufferUsage, Resource, allocate
 from tensorplug.errors import OptionError, OutOfMemory
 from tensorplug.gguf import WeightMemory, WeightMode, weight_memory
 from tensorplug_llm.arch import Pass
 from tensorplug_llm.cache import PAGE, KVCache, States, pages_of
 from tensorplug_llm.loader import OUTPUT, TABLE
-from tensorplug_llm.model import Blueprint, context_size
+from tensorplug_llm.model import AUTO, Auto, Blueprint, Split, check_split, context_size
 from tensorplug_llm.opening import LoRA, open_model
 from tensorplug_llm.placement import SHARE
 from tensorplug_llm.runner import tables
 from tensorplug_llm.shapes import Shapes
 from tensorplug_llm.step import Masks, Shape, Step
 
-AUTO: Literal["auto"] = "auto"
-"""The layers, or the context, that fit."""
-Auto = Literal["auto"]
 MIB = 1 << 20
 
 
@@ -74,8 +70,10 @@ class Fit:
     sequences: int
     largest_context: int
     """The largest context that fits, 0 if none does."""
-    layers: tuple[int, ...]
-    """Layers of each backend."""
+    layers: tuple[int, ...] | None
+    """Layers of each backend; None where every device has a part of each layer."""
+    ratio: tuple[float, ...] | None
+    """The shares of the devices then, if they are not even."""
     devices: tuple[DeviceNeed, ...]
 
     @property
@@ -93,44 +91,51 @@ def fit(  # noqa: PLR0913 - a program names only what it wants otherwise
     contexts: int | None = None,
     kv: DType | None = None,
     layers: Sequence[int] | Auto | None = None,
+    split: Split | str = Split.LAYER,
+    ratio: Sequence[float] | None = None,
     weights: WeightMode | str = WeightMode.AUTO,
     lora: Sequence[LoRA] = (),
 ) -> Fit:
     """Say what an engine for `sequences` texts of up to `context` tokens each would allocate.
 
-    Its cache has room for `contexts` of these texts, by default for all. Devices take whole layers,
-    as `load_model` would place them; with `layers` "auto" accelerators give a processor layers
-    until they have room for all that they would hold. With `context` "auto" the largest context
-    that fits is taken. Sizes are those of buffers; what drivers and libraries allocate is not
+    Its cache has room for `contexts` of these texts, by default for all. Devices take layers, or
+    parts of every layer, as `load_model` would place them; with `layers` "auto" accelerators give a
+    processor layers until they have room for all that they would hold, and with `split` "tensor"
+    shares are those of the free memory. With `context` "auto" the largest context that fits is
+    taken. Sizes are those of buffers; what drivers and libraries allocate is not
     counted. Raises FormatError, OptionError.
     """
     contexts = sequences if contexts is None else contexts
     for name, value in (("sequences", sequences), ("contexts", contexts)):
         if value < 1:
             raise OptionError(f"{name}: {value}; give at least 1")
+    is_cut, is_auto = split == Split.TENSOR, layers == AUTO
+    if is_cut and is_auto and ratio is None:
+        ratio = _free_shares(backends)
+    counts = None if layers == AUTO else layers
+    check_split(split, counts, ratio)
     with ExitStack() as stack:
         file = stack.enter_context(open_model(path, lora))
-        streams = list(backends)
-        if not streams[-1].buffer_type.is_host:
-            streams.append(stack.enter_context(tp.open("cpu")))
         plan = Blueprint(file)
         hp = plan.hparams
         if not plan.architecture.generates:
             raise OptionError(f"{file.path.name}: an encoder has no context to fit")
         wanted = context_size(hp, None if context == AUTO else context)
-        counts = None if layers == AUTO else layers
+        owned: list[Resource] = []
+        stack.callback(_close, owned)
+        plan.open(owned, backends, split=split, ratio=ratio)
 
         def place(counts: Sequence[int] | None) -> _Sizing:
-            plan.place(backends, streams[-1], counts=counts, rows=wanted * contexts)
+            plan.place(rows=wanted * contexts, counts=counts)
             memory = weight_memory(file, plan.homes(), mode=weights, looked_up=plan.looked_up())
             if plan.lies_twice:
                 (table,) = weight_memory(file, {TABLE: plan.placement.output.device})
                 memory.append(replace(table, tensors=(table.tensors[0].named(OUTPUT),)))
-            return _Sizing(plan, streams, memory, sequences, contexts, kv)
+            return _Sizing(plan, memory, sequences, contexts, kv)
 
         sizing = place(counts)
-        while layers == AUTO:
-            fewer = _fewer(sizing.needs(wanted), plan.counts(backends), backends)
+        while is_auto and not is_cut:
+            fewer = _fewer(sizing.needs(wanted), plan.counts(), backends)
             if fewer is None:
                 break
             sizing = place(fewer)
@@ -147,9 +152,21 @@ def fit(  # noqa: PLR0913 - a program names only what it wants otherwise
             wanted,
             sequences,
             largest,
-            plan.counts(backends),
+            None if is_cut else plan.counts(),
+            None if ratio is None else tuple(ratio),
             sizing.needs(wanted),
         )
+
+
+def _free_shares(backends: Sequence[Backend]) -> list[float] | None:
+    """The free memory of each device; None where one does not say."""
+    free = [float(backend.device.memory().free) for backend in backends]
+    return free if all(free) else None
+
+
+def _close(owned: Sequence[Resource]) -> None:
+    for resource in reversed(owned):
+        resource.close(force=True)
 
 
 def _fewer(
@@ -182,13 +199,14 @@ def _largest(sizing: "_Sizing", most: int) -> int:
     return low * PAGE
 
 
-def _unallocated(memory: BufferType) -> Callable[[int, Sequence[Tensor]], Buffer]:
-    """Makes buffers of weights for `allocate`."""
+def _stand_in(memory: BufferType, size: int) -> Buffer:
+    """A buffer without memory."""
+    return memory.unallocated(size)
 
-    def make(size: int, _tensors: Sequence[Tensor]) -> Buffer:
-        return UnallocatedBuffer(memory, size, BufferUsage.WEIGHTS)
 
-    return make
+def _weights_stand_in(memory: BufferType, size: int, _tensors: Sequence[Tensor]) -> Buffer:
+    """The same for weights, which decide where nodes run."""
+    return memory.unallocated(size, BufferUsage.WEIGHTS)
 
 
 class _Sizing:
@@ -197,14 +215,12 @@ class _Sizing:
     def __init__(
         self,
         plan: Blueprint,
-        streams: Sequence[Backend],
         memory: Sequence[WeightMemory],
         sequences: int,
         contexts: int,
         kv: DType | None,
     ) -> None:
         self._plan = plan
-        self._streams = streams
         self._memory = memory
         self._sequences = sequences
         self._contexts = contexts
@@ -212,61 +228,66 @@ class _Sizing:
 
     def needs(self, context: int) -> tuple[DeviceNeed, ...]:
         """What each device would hold."""
-        placement = self._plan.placement
         pages = pages_of(context * self._contexts)
-        held: dict[str, Counter[str]] = {b.device.name: Counter() for b in self._streams}
-        for group in self._memory:
-            kind = "mapped" if group.mapped else "weights"
-            held[group.memory.device.name][kind] += group.size
+        kinds = [kind for b in self._plan.streams for kind in b.buffer_type.parts]
+        held: dict[Device, Counter[str]] = {kind.device: Counter() for kind in kinds}
         with ExitStack() as stack:
+            weights: dict[str, Tensor] = {}
+            for group in self._memory:
+                memory = group.memory
+                placed, buffer = allocate(
+                    group.tensors,
+                    memory,
+                    alloc=partial(_weights_stand_in, memory),
+                )
+                stack.callback(buffer.close)
+                weights |= {tensor.name: tensor for tensor in placed}
+                if group.mapped:
+                    held[memory.device]["mapped"] += group.size
+                    continue
+                for kind, size in buffer.held.items():
+                    held[kind.device]["weights"] += size
             cache, states = self._tables(pages)
             for table in (cache, states):
                 if table is not None:
                     stack.callback(table.close)
-                    for memory, size in table.sizes.items():
-                        held[memory.device.name]["cache"] += size
-            compute = self._compute(cache, states, pages, context)
-        kinds = {b.buffer_type.name: b.device.name for b in self._streams}
+                    for kind, size in table.sizes.items():
+                        held[kind.device]["cache"] += size
+            compute = self._compute(weights, cache, states, pages, context)
+        devices = {kind.name: kind.device for kind in kinds}
         for name, size in compute.items():
-            held[kinds[name]]["compute"] += size
+            held[devices[name]]["compute"] += size
         return tuple(
             DeviceNeed(
-                device=name,
-                layers=sum(b.device.name == name for b in placement.layers),
-                free=self._device(name).device.memory().free,
+                device=device.name,
+                layers=sum(_has(b, device) for b in self._plan.placement.layers),
+                free=device.memory().free,
                 weights=sizes["weights"],
                 mapped=sizes["mapped"],
                 cache=sizes["cache"],
                 compute=sizes["compute"],
             )
-            for name, sizes in held.items()
+            for device, sizes in held.items()
         )
-
-    def _device(self, name: str) -> Backend:
-        return next(b for b in self._streams if b.device.name == name)
 
     def _tables(self, pages: int) -> tuple[KVCache, States | None]:
         """The cache and what recurrent layers keep, without memory."""
         layers = self._plan.placement.layers
-        return tables(
-            self._plan.hparams, layers, pages, self._kv, self._sequences, UnallocatedBuffer
-        )
+        return tables(self._plan.hparams, layers, pages, self._kv, self._sequences, _stand_in)
 
     def _compute(
-        self, cache: KVCache, states: States | None, pages: int, context: int
+        self,
+        weights: dict[str, Tensor],
+        cache: KVCache,
+        states: States | None,
+        pages: int,
+        context: int,
     ) -> dict[str, int]:
         """Bytes of compute memory by buffer type: those of the pass with the most tokens."""
         shape = max(Shapes(self._sequences, pages * PAGE).all(), key=extent)
-        with ExitStack() as stack:
-            weights: dict[str, Tensor] = {}
-            for group in self._memory:
-                placed, buffer = allocate(
-                    group.tensors, group.memory, alloc=_unallocated(group.memory)
-                )
-                stack.callback(buffer.close)
-                weights |= {tensor.name: tensor for tensor in placed}
-            scheduler = stack.enter_context(Scheduler(self._streams))
-            return scheduler.sizes(self._graph(shape, weights, cache, states, context))
+        graph = self._graph(shape, weights, cache, states, context)
+        with Scheduler(self._plan.streams) as scheduler:
+            return scheduler.sizes(graph, transient=graph.inputs)
 
     def _graph(
         self,
@@ -281,6 +302,11 @@ class _Sizing:
         building = Pass(hp, weights, cache, step.inputs, shape.reach, context, states)
         logits = self._plan.architecture.forward(building)
         return Graph(logits, effects=building.writes)
+
+
+def _has(backend: Backend, device: Device) -> bool:
+    """Whether the stream computes on the device, perhaps among others."""
+    return any(kind.device is device for kind in backend.buffer_type.parts)
 
 
 def extent(shape: Shape) -> tuple[int, int, int]:

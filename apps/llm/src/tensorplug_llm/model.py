@@ -4,6 +4,7 @@ import enum
 import os
 import time
 from collections.abc import Iterable, Sequence
+from typing import Literal
 
 import tensorplug as tp
 from tensorplug import Backend, Device, Tensor
@@ -18,7 +19,7 @@ from tensorplug.gguf import (
     Weights,
     load_weights,
 )
-from tensorplug_llm.arch import Architecture, architecture_of
+from tensorplug_llm.arch import architecture_of
 from tensorplug_llm.embedding import Embedder, normalized
 from tensorplug_llm.hparams import HParams
 from tensorplug_llm.loader import add_output, check_tensors
@@ -27,6 +28,9 @@ from tensorplug_llm.placement import Placement, place
 from tensorplug_llm.step import Floats
 from tensorplug_llm.tokenizer import Tokenizer, load_tokenizer
 
+AUTO: Literal["auto"] = "auto"
+"""The layers, or the context, that fit."""
+Auto = Literal["auto"]
 DEFAULT_CONTEXT = 2048
 """Tokens of context unless asked for otherwise, or the model's own where that is less."""
 
@@ -54,25 +58,26 @@ class LanguageModel(Resource):
     def __init__(
         self,
         file: ModelFile,
-        architecture: Architecture,
-        hparams: HParams,
+        plan: "Blueprint",
         tokenizer: Tokenizer,
         weights: Weights,
-        placement: Placement,
         backends: Sequence[Backend],
         owned: Sequence[Resource],
+        *,
+        context: int,
+        load_seconds: float,
     ) -> None:
         """Made by `load_model`. What is `owned` closes with the model."""
         super().__init__()
         self.file = file
-        self.architecture = architecture
-        self.hparams = hparams
+        self.architecture = plan.architecture
+        self.hparams = plan.hparams
         self.tokenizer = tokenizer
         self.weights = weights
-        self.placement = placement
+        self.placement = plan.placement
         self.backends = tuple(backends)
-        self.load_seconds = 0.0
-        self.context = context_size(hparams, None)
+        self.load_seconds = load_seconds
+        self.context = context
         """Tokens of the texts of engines that ask for no other number."""
         self._owned = tuple(owned)
         self._embedder: Embedder | None = None
@@ -164,38 +169,53 @@ def context_size(hparams: HParams, context: int | None) -> int:
 class Blueprint:
     """What a file holds, and where its tensors go, before anything is allocated."""
 
+    given: list[Backend]
+    """The streams that have layers."""
+    streams: list[Backend]
+    """All streams that compute."""
     placement: Placement
 
     def __init__(self, file: ModelFile) -> None:
         """Raises FormatError for the first thing in the file that is wrong."""
         self.architecture = architecture_of(file)
         self.hparams = self.architecture.read(file)
+        self._file = file
         self._needed = check_tensors(file, self.architecture.tensors(self.hparams))
-        self.tied = self.architecture.generates and "output.weight" not in file.tensors
+        self._is_tied = self.architecture.generates and "output.weight" not in file.tensors
         """Whether the embedding table is the output matrix too."""
-        self._is_looked_up = True
+        self._is_cut = False
 
-    def place(
+    def open(
         self,
+        owned: list[Resource],
         backends: Sequence[Backend],
-        host: Backend,
         *,
-        counts: Sequence[int] | None = None,
-        tied: bool | None = None,
-        rows: int | None = None,
+        split: Split | str = Split.LAYER,
+        ratio: Sequence[float] | None = None,
     ) -> None:
-        """Give each layer a backend, with room for `rows` of the cache.
+        """Open streams that compute beside `backends`, or over all of them, and append to `owned`.
 
-        With `tied` the table is used in one place for both.
+        Raises OptionError.
         """
-        tied = self.tied if tied is None else tied
-        sizes = _layer_sizes(self._needed, self.hparams, rows or context_size(self.hparams, None))
-        self.placement = place(sizes, backends, host, counts=counts, tied=tied)
-        self._is_looked_up = not (tied and self.placement.embedding is self.placement.output)
+        self._is_cut = split == Split.TENSOR
+        self.given = list(backends)
+        if self._is_cut:
+            from tensorplug_llm.tensor_split import joined  # noqa: PLC0415 - seldom asked for
 
-    def counts(self, backends: Sequence[Backend]) -> tuple[int, ...]:
-        """The layers of each of the backends that they were placed on."""
-        return tuple(map(self.placement.layers.count, backends))
+            self.given = [joined(owned, backends, self._file, self.hparams, ratio)]
+        self.streams = list(self.given)
+        if not self.streams[-1].buffer_type.is_host:
+            self.streams.append(_open(owned, "cpu"))
+
+    def place(self, *, rows: int, counts: Sequence[int] | None = None) -> None:
+        """Give each layer one of the streams `given`, with room for `rows` of the cache."""
+        sizes = _layer_sizes(self._needed, self.hparams, rows)
+        tied = self._is_tied and not self._is_cut
+        self.placement = place(sizes, self.given, self.streams[-1], counts=counts, tied=tied)
+
+    def counts(self) -> tuple[int, ...]:
+        """The layers of each of the streams `given`."""
+        return tuple(map(self.placement.layers.count, self.given))
 
     def homes(self) -> dict[str, Device]:
         """The device of each tensor."""
@@ -203,12 +223,12 @@ class Blueprint:
 
     def looked_up(self) -> tuple[str, ...]:
         """Tensors of which only rows are read."""
-        return TABLES if self._is_looked_up else ()
+        return TABLES if self.lies_twice or not self._is_tied else ()
 
     @property
     def lies_twice(self) -> bool:
         """Whether the output matrix is a second copy of the embedding table."""
-        return self.tied and self._is_looked_up
+        return self._is_tied and self.placement.embedding is not self.placement.output
 
 
 def load_model(  # noqa: PLR0913 - a program names only what it wants otherwise
@@ -219,7 +239,7 @@ def load_model(  # noqa: PLR0913 - a program names only what it wants otherwise
     split: Split | str = Split.LAYER,
     ratio: Sequence[float] | None = None,
     weights: WeightMode | str = WeightMode.AUTO,
-    context: int | None = None,
+    context: int | Auto | None = None,
     rows: int | None = None,
     lora: Sequence[LoRA] = (),
     progress: Progress | None = None,
@@ -230,7 +250,8 @@ def load_model(  # noqa: PLR0913 - a program names only what it wants otherwise
     knows, such as `hf:ORG/REPO`. Adapters, `lora`, are merged into the weights.
     `layers` says how many layers each backend takes; without it free memory decides, with room
     for a cache of `rows` tokens, by default one context. Engines of the model have a
-    `context` of this many tokens unless they ask for another. With `split` `tensor` the devices
+    `context` of this many tokens unless they ask for another; "auto" is the largest that the model
+    was trained for and `rows` hold. With `split` `tensor` the devices
     of the backends have parts of every layer, in the proportions of `ratio`, by default evenly. A
     `cpu` backend joins them where the host cannot read the memory of the last one. Backends that
     were given stay open when the model is closed. Raises FormatError, OptionError, OutOfMemory,
@@ -242,25 +263,14 @@ def load_model(  # noqa: PLR0913 - a program names only what it wants otherwise
     try:
         plan = Blueprint(file)
         tokenizer = _load_tokenizer(file, plan.hparams)
+        if context == AUTO:
+            trained = plan.hparams.context
+            context = trained if rows is None else min(trained, rows)
         context = context_size(plan.hparams, context)
-        given = list(backends or ())
-        if not given:
-            given.append(_open(owned, "best"))
-        is_tensor = _check_split(split, layers, ratio)
-        if is_tensor:
-            from tensorplug_llm.tensor_split import joined  # noqa: PLC0415 - seldom asked for
-
-            given = [joined(owned, given, file, plan.hparams, ratio)]
-        streams = list(given)
-        if not streams[-1].buffer_type.is_host:
-            streams.append(_open(owned, "cpu"))
-        plan.place(
-            given,
-            streams[-1],
-            counts=layers,
-            tied=plan.tied and not is_tensor,
-            rows=context if rows is None else rows,
-        )
+        check_split(split, layers, ratio)
+        given = backends or [_open(owned, "best")]
+        plan.open(owned, given, split=split, ratio=ratio)
+        plan.place(rows=context if rows is None else rows, counts=layers)
         loaded = load_weights(
             file,
             plan.homes(),
@@ -272,30 +282,33 @@ def load_model(  # noqa: PLR0913 - a program names only what it wants otherwise
             # The host looks rows up; a device has the same table, or devices parts of it, for the
             # logits.
             add_output(file, loaded, plan.placement.output.device)
-        model = LanguageModel(
-            file, plan.architecture, plan.hparams, tokenizer, loaded, plan.placement, streams, owned
+        return LanguageModel(
+            file,
+            plan,
+            tokenizer,
+            loaded,
+            plan.streams,
+            owned,
+            context=context,
+            load_seconds=time.perf_counter() - start,
         )
     except BaseException:
         file.close()
         for resource in reversed(owned):
             resource.close(force=True)
         raise
-    model.context = context
-    model.load_seconds = time.perf_counter() - start
-    return model
 
 
-def _check_split(
+def check_split(
     split: Split | str, layers: Sequence[int] | None, ratio: Sequence[float] | None
-) -> bool:
-    """Whether every layer is cut. Raises OptionError."""
+) -> None:
+    """Raises OptionError for what does not go together."""
     if split not in list(Split):
         raise OptionError(f"split: {split!r} is unknown; choose {' or '.join(Split)}")
     if split == Split.TENSOR and layers is not None:
         raise OptionError("layers: every device has a part of each layer; give a ratio instead")
     if split == Split.LAYER and ratio is not None:
         raise OptionError("ratio: goes with the split tensor; give layers instead")
-    return split == Split.TENSOR
 
 
 def _load_tokenizer(file: ModelFile, hparams: HParams) -> Tokenizer:

@@ -527,6 +527,15 @@ class SupportsNotes(Protocol):
 
 
 @runtime_checkable
+class SupportsSizes(Protocol):
+    """A stream whose plans allocate memory that all its plans share."""
+
+    def plan_sizes(self, parts: Iterable[Part]) -> Mapping[BufferType, int]:
+        """Bytes that plans of these parts would allocate in all, without allocating."""
+        ...
+
+
+@runtime_checkable
 class SupportsCollectives(Protocol):
     """A device that sums tensors over several devices of its kind."""
 

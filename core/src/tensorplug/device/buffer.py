@@ -3,7 +3,8 @@
 import enum
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, final
 
@@ -117,6 +118,15 @@ class BufferType(ABC):
         self.slow_sources: set[str] = set()
         """Names of buffer types from which copies to this one were found to go through the host."""
 
+    @property
+    def parts(self) -> Sequence["BufferType"]:
+        """The kinds of memory that a buffer consists of; several on a device made of several."""
+        return (self,)
+
+    def unallocated(self, size: int, usage: BufferUsage = BufferUsage.ANY) -> "Buffer":
+        """A buffer that only stands for memory, see `UnallocatedBuffer`."""
+        return UnallocatedBuffer(self, size, usage)
+
     @final
     def alloc(
         self,
@@ -196,6 +206,11 @@ class Buffer(Resource, ABC):
         self.type = buffer_type
         self.size = size
         self._usage = usage
+
+    @property
+    def held(self) -> Mapping[BufferType, int]:
+        """Bytes of each kind of memory."""
+        return {self.type: self.size}
 
     @property
     def usage(self) -> BufferUsage:
@@ -443,6 +458,14 @@ class MultiBuffer(Resource):
     def size(self) -> int:
         """Bytes of all parts."""
         return sum(part.size for part in self.parts)
+
+    @property
+    def held(self) -> Mapping[BufferType, int]:
+        """Bytes of each kind of memory."""
+        found = Counter[BufferType]()
+        for part in self.parts:
+            found.update(part.held)
+        return found
 
     @property
     def usage(self) -> BufferUsage:

@@ -1,7 +1,8 @@
 """Buffers of a meta device: memory of several devices that holds copies or slices of tensors."""
 
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import TYPE_CHECKING
@@ -102,6 +103,13 @@ class MetaBufferType(BufferType):
     def supports(self, tensor: Tensor) -> bool:
         return all(kind.supports(tensor) for kind in self.kinds)
 
+    @property
+    def parts(self) -> Sequence[BufferType]:
+        return self.kinds
+
+    def unallocated(self, size: int, usage: BufferUsage = BufferUsage.ANY) -> Buffer:
+        return MetaBuffer(self, size, usage, None, make=BufferType.unallocated)
+
     def _alloc(self, size: int, usage: BufferUsage) -> Buffer:
         return MetaBuffer(self, size, usage, alloc_all(self.kinds, size, usage))
 
@@ -114,11 +122,17 @@ class MetaBufferType(BufferType):
         return max(kind.alloc_size(tensor) for kind in self.kinds)
 
 
-def alloc_all(kinds: Sequence[BufferType], size: int, usage: BufferUsage) -> tuple[Buffer, ...]:
+Make = Callable[[BufferType, int, BufferUsage], Buffer]
+"""Makes a buffer of a kind."""
+
+
+def alloc_all(
+    kinds: Sequence[BufferType], size: int, usage: BufferUsage, make: Make = BufferType.alloc
+) -> tuple[Buffer, ...]:
     """Allocate a buffer of each type. An error, such as OutOfMemory, frees those already made."""
     made: list[Buffer] = []
     try:
-        made.extend(kind.alloc(size, usage) for kind in kinds)
+        made.extend(make(kind, size, usage) for kind in kinds)
     except BaseException:
         for buffer in made:
             buffer.close()
@@ -141,8 +155,11 @@ class MetaBuffer(Buffer):
         size: int,
         usage: BufferUsage,
         copies: tuple[Buffer, ...] | None,
+        *,
+        make: Make = BufferType.alloc,
     ) -> None:
         super().__init__(buffer_type, size, usage)
+        self._make = make
         self._meta = buffer_type.device
         self._copies = copies
         self._regions: list[Region] = []
@@ -150,13 +167,20 @@ class MetaBuffer(Buffer):
         self._gap_value = 0
         """The value of mirrored bytes while they have no memory."""
 
+    @property
+    def held(self) -> Mapping[BufferType, int]:
+        found = Counter[BufferType]()
+        for buffer in (*(self._copies or ()), *self._owned):
+            found[buffer.type] += buffer.size
+        return found
+
     # --- where things lie --------------------------------------------------------------------
 
     @property
     def copies(self) -> tuple[Buffer, ...]:
         """The buffers of the mirrored bytes, one for each device; allocated on first access."""
         if self._copies is None:
-            self._copies = alloc_all(self.type.kinds, self.size, self.usage)
+            self._copies = alloc_all(self.type.kinds, self.size, self.usage, self._make)
             for copy in self._copies:
                 copy.fill(self._gap_value)
         return self._copies
@@ -189,7 +213,8 @@ class MetaBuffer(Buffer):
         slices = []
         for d, kind in enumerate(self.type.kinds):
             part = like(tensor, local_ne(tensor, state, d))
-            buffer = kind.alloc(align(max(kind.alloc_size(part), 1), kind.alignment), self.usage)
+            size = align(max(kind.alloc_size(part), 1), kind.alignment)
+            buffer = self._make(kind, size, self.usage)
             self._owned.append(buffer)
             slices.append(_placed(part, buffer))
         region = Region(offset, offset + tensor.nbytes, tensor, state, tuple(slices))

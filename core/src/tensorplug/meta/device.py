@@ -1,7 +1,7 @@
 """`MetaDevice`: several devices that act as one, and its streams."""
 
 import builtins
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from tensorplug.device.backend import (
@@ -22,7 +22,7 @@ from tensorplug.meta.buffer import MetaBuffer, MetaBufferType
 from tensorplug.meta.build import build
 from tensorplug.meta.explain import SplitTable, table_of
 from tensorplug.meta.opening import Opening
-from tensorplug.meta.plan import MetaPlan, home_of
+from tensorplug.meta.plan import MetaPlan, home_of, plan_sizes
 from tensorplug.meta.policy import Policy, policy_called
 from tensorplug.meta.state import MOST_DEVICES, WHOLE, SplitState
 from tensorplug.meta.steps import CALLS
@@ -58,6 +58,10 @@ class MetaBackend(Backend):
     def rounding(self, node: Tensor) -> Rounding:
         """The coarsest rounding of the streams."""
         return max(stream.rounding(node) for stream in self.streams)
+
+    def plan_sizes(self, parts: Iterable[Part]) -> Mapping[BufferType, int]:
+        """Bytes on each device that plans of these parts would allocate in all."""
+        return plan_sizes(self.device, parts)
 
     def _compute(self, node: Tensor, bindings: Bindings) -> None:
         with MetaPlan(self, Part([node], bindings)) as plan:

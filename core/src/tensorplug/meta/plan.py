@@ -1,11 +1,12 @@
 """`MetaPlan`: a program with memory, and one plan for each segment and device."""
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from tensorplug.device.backend import Plan
-from tensorplug.device.buffer import Buffer, BufferUsage, human
+from tensorplug.device.buffer import Buffer, BufferType, BufferUsage, human
 from tensorplug.device.part import Part
 from tensorplug.errors import Unsupported
 from tensorplug.graph.bindings import Bindings
@@ -22,7 +23,7 @@ from tensorplug.running.batch import Batch
 from tensorplug.running.run import Work, run_alone
 
 if TYPE_CHECKING:
-    from tensorplug.meta.device import MetaBackend
+    from tensorplug.meta.device import MetaBackend, MetaDevice
 
 
 class MetaPlan(Plan):
@@ -51,18 +52,8 @@ class MetaPlan(Plan):
     # --- planning ----------------------------------------------------------------------------
 
     def _rebind(self) -> None:
-        device, bindings = self.backend.device, self.bound.bindings
-        self.program = build(
-            self.bound.nodes,
-            device.devices,
-            lambda root: home_of(root, bindings),
-            bindings.names,
-        )
-        self._groups = [fused(self.program, d, each) for d, each in enumerate(device.devices)]
-        self._memory = [
-            lay_out(self.program, d, kind, self._groups[d])
-            for d, kind in enumerate(device.buffer_type.kinds)
-        ]
+        self.program = _program(self.bound, self.backend.device)
+        self._groups, self._memory = _laid_out(self.program, self.backend.device)
         self._bind()
 
     def _bind(self) -> None:
@@ -108,15 +99,10 @@ class MetaPlan(Plan):
         return found
 
     def _make_zeros(self) -> list[Buffer]:
-        sizes = [
-            [t.nbytes for t, home in homes.items() if home.of is None]
-            for homes in self.program.homes
-        ]
-        if not any(sizes):
-            return []
+        kinds = self.backend.device.buffer_type.kinds
         made = []
-        for kind, wanted in zip(self.backend.device.buffer_type.kinds, sizes, strict=True):
-            made.append(kind.alloc(max([64, *wanted]), BufferUsage.COMPUTE))
+        for kind, size in zip(kinds, _zeros(self.program), strict=False):
+            made.append(kind.alloc(size, BufferUsage.COMPUTE))
             made[-1].fill(0)
         return made
 
@@ -140,6 +126,39 @@ class MetaPlan(Plan):
 
     def _close(self) -> None:
         self._drop()
+
+
+def plan_sizes(device: "MetaDevice", bound: Iterable[Part]) -> Mapping[BufferType, int]:
+    """Bytes on each device of plans of these parts: memory that they share, and zeros of each."""
+    kinds, found = device.buffer_type.kinds, Counter[BufferType]()
+    largest = [0] * len(kinds)
+    for part in bound:
+        program = _program(part, device)
+        _, memory = _laid_out(program, device)
+        largest = [max(n, sum(m.sizes[0])) for n, m in zip(largest, memory, strict=True)]
+        for kind, size in zip(kinds, _zeros(program), strict=False):
+            found[kind] += size
+    for kind, size in zip(kinds, largest, strict=True):
+        found[kind] += size
+    return found
+
+
+def _program(bound: Part, device: "MetaDevice") -> parts.Program:
+    bindings = bound.bindings
+    return build(bound.nodes, device.devices, lambda root: home_of(root, bindings), bindings.names)
+
+
+def _laid_out(program: parts.Program, device: "MetaDevice") -> tuple[list[Groups], list[MemoryMap]]:
+    """What each device fuses, and its memory for tensors without a home."""
+    groups = [fused(program, d, each) for d, each in enumerate(device.devices)]
+    kinds = enumerate(device.buffer_type.kinds)
+    return groups, [lay_out(program, d, kind, groups[d]) for d, kind in kinds]
+
+
+def _zeros(program: parts.Program) -> list[int]:
+    """Bytes of zeros that each device needs; none where no device needs some."""
+    sizes = [[t.nbytes for t, home in homes.items() if home.of is None] for homes in program.homes]
+    return [max([64, *wanted]) for wanted in sizes] if any(sizes) else []
 
 
 def home_of(root: Tensor, bindings: Bindings) -> SplitState | None:

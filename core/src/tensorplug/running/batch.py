@@ -1,16 +1,19 @@
 """`Batch`: what one batch in flight has for itself."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
 from tensorplug.device.backend import Plan
-from tensorplug.device.buffer import Buffer
+from tensorplug.device.buffer import Buffer, BufferType, BufferUsage
+from tensorplug.device.part import Part
 from tensorplug.device.placing import allocate
 from tensorplug.graph.bindings import Bindings
 from tensorplug.graph.tensor import Array, Place, Tensor
 from tensorplug.planning.planned import PlannedGraph, private_by_pool
+from tensorplug.planning.split import Split
 from tensorplug.running.arena import Arena
 
 if TYPE_CHECKING:
@@ -53,6 +56,37 @@ def batch_memory(
         arena.give(buffers)
         raise
     return places, buffers
+
+
+@contextmanager
+def unallocated(planned: PlannedGraph, pools: Sequence[BufferType]) -> Iterator[Sequence[Part]]:
+    """The part of each split, bound to buffers that only stand for memory."""
+    with ExitStack() as stack:
+
+        def make(pool: BufferType, size: int) -> Buffer:
+            return stack.enter_context(pool.unallocated(size, BufferUsage.COMPUTE))
+
+        chunks = [
+            [make(pool, size) for size in sizes]
+            for pool, sizes in zip(pools, planned.memory.sizes, strict=True)
+        ]
+        places = {
+            tensor: Place(chunks[slot.pool][slot.chunk], slot.offset)
+            for tensor, slot in planned.memory.slots.items()
+        }
+        for i, tensors in private_by_pool(planned).items():
+            places |= {tensor: Place(make(pools[i], tensor.nbytes), 0) for tensor in tensors}
+        bindings = Bindings(places)
+        here = [bindings.with_places(copied_to(split, bindings)) for split in planned.splits]
+        yield [
+            Part(split.nodes, local, groups=split.groups, stages=split.stages)
+            for split, local in zip(planned.splits, here, strict=True)
+        ]
+
+
+def copied_to(split: Split, bindings: Bindings) -> dict[Tensor, Place]:
+    """Where the copies lie that a split reads in the place of tensors of other devices."""
+    return {source: bindings.where(copy) for source, copy in split.local.items()}
 
 
 def reserve(planned: PlannedGraph, arena: Arena, count: int) -> None:

@@ -30,7 +30,7 @@ from tensorplug.planning.program import (
     run_program,
 )
 from tensorplug.planning.split import Split
-from tensorplug.running.batch import Batch, batch_memory
+from tensorplug.running.batch import Batch, batch_memory, copied_to
 from tensorplug.running.failure import Attempt
 from tensorplug.running.ids import check_constants, check_given, given_ids
 from tensorplug.running.lost import MemoryLost
@@ -371,10 +371,7 @@ class Schedule(Resource):
         moved = self.scheduler.lost.moved
         batch.bindings = Bindings({**moved, **slots, **batch.places})
         batch.locals = [
-            batch.bindings.with_places(
-                {source: batch.bindings.where(copy) for source, copy in split.local.items()}
-            )
-            for split in self.splits
+            batch.bindings.with_places(copied_to(split, batch.bindings)) for split in self.splits
         ]
 
     def _plan(self, batch: Batch) -> None:

@@ -10,7 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, TypedDict, TypeVar, Unpack
 
 from tensorplug.device import observing
-from tensorplug.device.backend import Backend
+from tensorplug.device.backend import Backend, SupportsSizes
 from tensorplug.device.buffer import BufferType
 from tensorplug.device.lifetime import Resource, Turnstile
 from tensorplug.device.placing import buffer_sizes
@@ -28,7 +28,7 @@ from tensorplug.graph.tensor import Place, Tensor
 from tensorplug.planning.assign import Streams
 from tensorplug.planning.planned import PlannedGraph, PlanSettings, plan_graph, private_by_pool
 from tensorplug.running.arena import Arena
-from tensorplug.running.batch import reserve
+from tensorplug.running.batch import reserve, unallocated
 from tensorplug.running.failure import Attempt
 from tensorplug.running.fleet import Fleet
 from tensorplug.running.limit import Limit
@@ -212,14 +212,23 @@ class Scheduler(Resource):
     def sizes(
         self, what: Graph | Tensor | Sequence[Tensor], **options: Unpack[PlanOptions]
     ) -> dict[str, int]:
-        """Bytes that `reserve` would allocate at first, by buffer type, without allocating."""
+        """Bytes that `reserve` would allocate at first, by buffer type, without allocating.
+
+        Devices made of several count as those of which they are made, with the memory of plans.
+        """
         planned = self._planned(self._plan_with(what, **options))
-        pools = self.arena.pools
-        sizes = Counter({pool.name: 0 for pool in pools})
-        for i, pool in enumerate(pools):
-            sizes[pool.name] += planned.memory.pool_size(i)
-        for i, tensors in private_by_pool(planned).items():
-            sizes[pools[i].name] += self._settings.batches * sum(buffer_sizes(tensors, pools[i]))
+        sizes, private = Counter[str](), private_by_pool(planned)
+        for i, pool in enumerate(self.arena.pools):
+            own = sum(buffer_sizes(private.get(i, ()), pool))
+            for part in pool.parts:
+                sizes[part.name] += planned.memory.pool_size(i) + self._settings.batches * own
+        with unallocated(planned, self.arena.pools) as parts:
+            for i, backend in enumerate(self.backends):
+                if isinstance(backend, SupportsSizes):
+                    pairs = zip(planned.splits, parts, strict=True)
+                    mine = [part for split, part in pairs if split.stream == i]
+                    for kind, size in backend.plan_sizes(mine).items():
+                        sizes[kind.name] += size
         return {name: size for name, size in sizes.items() if size}
 
     def buffer_size(self, backend: Backend) -> int:

@@ -3,8 +3,9 @@
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from tensorplug.device import OptionError, Part, Plan, Rounding, Tensor
+from tensorplug.device import Array, OptionError, Part, Plan, Rounding, Tensor
 from tensorplug_cpu.backend import CPUBackend
+from tensorplug_cpu.memory import aligned
 from tensorplug_cpu.threads import Workers
 from tensorplug_native.library import Level, Poll
 from tensorplug_native.plan import NativePlan, ReferencePlan
@@ -31,12 +32,19 @@ class NativeBackend(CPUBackend):
         self.prefers_f16 = activations == "int8" and level.name in INT8_LEVELS
         self.watch = Watch()
         self._own = self._present = Pool(threads, processors)
+        self._scratch = aligned(0)
         super().__init__(device, threads)
 
     @property
     def pool(self) -> Pool:
         """The threads of the moment."""
         return self._present
+
+    def scratch(self, size: int) -> Array:
+        """At least `size` bytes for the program that runs; all plans of the stream share them."""
+        if self._scratch.size < size:
+            self._scratch = aligned(size)
+        return self._scratch
 
     def rounding(self, node: Tensor) -> Rounding:
         """What the product `node` rounds to, by the options of the stream."""

@@ -10,7 +10,6 @@ import numpy as np
 
 from tensorplug.device import (
     Aborted,
-    Array,
     Bindings,
     Buffer,
     GraphError,
@@ -20,7 +19,6 @@ from tensorplug.device import (
     Tensor,
 )
 from tensorplug.dtypes import DType
-from tensorplug_cpu.memory import aligned
 from tensorplug_cpu.operand import Operand, OwnLayoutBuffer
 from tensorplug_cpu.plan import CPUPlan, Look, looking, prepare, resolve
 from tensorplug_cpu.task import Tools
@@ -44,7 +42,8 @@ class Program:
         self._records = np.frombuffer(bytearray().join(e.record for e in self.encoded), NODE)
         self._start = address(self._records)
         self._prepared: tuple[int, int] | None = None
-        self._scratch: Array = aligned(0)
+        self._scratch = 0
+        """Bytes that the kernels want."""
 
     @cached_property
     def _slots(self) -> Sequence[tuple[int, Tensor, int]]:
@@ -73,11 +72,11 @@ class Program:
             if size < 0:
                 node = self.encoded[-1 - size].node
                 raise GraphError(f"{backend.name}: {node}: its record has no kernel")
-            self._scratch = aligned(size)
+            self._scratch = size
             self._prepared = (level, pool.count)
         outcome = Outcome()
         functions.run(
-            *(level, pool.handle, self._start, count, address(self._scratch)),
+            *(level, pool.handle, self._start, count, address(backend.scratch(self._scratch))),
             *(backend.watch.poll, ctypes.byref(outcome)),
         )
         return outcome

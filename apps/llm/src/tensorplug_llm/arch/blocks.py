@@ -8,6 +8,7 @@ from tensorplug import Tensor
 from tensorplug_llm.arch.architecture import Part, Pass
 from tensorplug_llm.cache import by_head
 from tensorplug_llm.hparams import Rope
+from tensorplug_llm.rotation import rotated
 
 
 def embed(p: Pass) -> Tensor:
@@ -62,18 +63,17 @@ def attended(p: Pass, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         q, k = (_turned(p, y, f"{block}.attn_{part}", turn) for part, y in (("q", q), ("k", k)))
     if p.cache is None:
         return _attended_within(p, layer, q, k, v)
-    rotation = p.cache.rotations.get(layer)
-    if rotation is not None:
-        q = rotation.of_keys(q, f"{block}.attn_q_rotated")
-        k = rotation.of_keys(k, f"{block}.attn_k_rotated")
-        v = rotation.of_values(v, f"{block}.attn_v_rotated")
+    matrix = p.cache.rotations.get(layer)
+    if matrix is not None:
+        parts = ((q, "q"), (k, "k"), (v, "v"))
+        q, k, v = (rotated(matrix, x, f"{block}.attn_{name}_rotated") for x, name in parts)
     writes = p.cache.write(layer, tp.reshape(k, (p.tokens, hp.key_row)), v, p.inputs.rows)
     p.writes.extend(writes)
     keys, values = (by_head(table, hp.kv_heads, p.reach) for table in writes)
 
     seen = [_attended(p, layer, part, q, keys, values) for part in p.inputs.parts]
     y = seen[0] if len(seen) == 1 else tp.concat(*seen, axis=0)
-    return y if rotation is None else rotation.of_values(y, f"{block}.attn_rotated_back")
+    return y if matrix is None else rotated(matrix, y, f"{block}.attn_rotated_back")
 
 
 def _projections(p: Pass, layer: int, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:

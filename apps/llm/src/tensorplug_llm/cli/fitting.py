@@ -8,14 +8,12 @@ from typing import Annotated
 import typer
 
 import tensorplug as tp
-from tensorplug.errors import OptionError
 from tensorplug_llm.cache import kv_type
-from tensorplug_llm.cli.loading import adapters, context_wanted, layers_wanted
+from tensorplug_llm.cli.loading import adapters, context_wanted, layers_wanted, shares_wanted
 from tensorplug_llm.cli.options import CacheType, Context, Loading, Model, Output, with_groups
 from tensorplug_llm.cli.output import reporting
 from tensorplug_llm.fit import Fit
 from tensorplug_llm.fit import fit as measure
-from tensorplug_llm.model import Split
 
 
 @with_groups
@@ -30,8 +28,6 @@ def fit(
 ) -> None:
     """Say what a model would take on each device; exit with 1 where it does not fit."""
     with reporting(traceback=output.traceback), ExitStack() as stack:
-        if loading.split is not Split.LAYER:
-            raise OptionError("--split: only whole layers can be sized; leave the option out")
         tp.load_all()
         backends = [stack.enter_context(tp.open(spec)) for spec in loading.device or ["best"]]
         found = measure(
@@ -41,6 +37,8 @@ def fit(
             sequences=sequences,
             kv=None if kv is None else kv_type(kv),
             layers=layers_wanted(loading.layers),
+            split=loading.split,
+            ratio=shares_wanted(loading.ratio),
             weights=loading.weights,
             lora=adapters(loading.lora),
         )

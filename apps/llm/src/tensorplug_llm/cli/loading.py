@@ -11,8 +11,8 @@ from tensorplug.cli.progress import showing_progress
 from tensorplug.device import SupportsThreads
 from tensorplug.errors import OptionError
 from tensorplug_llm.cli.options import Loading, Remembering
-from tensorplug_llm.fit import AUTO, Auto, fit
-from tensorplug_llm.model import LanguageModel, Split, load_model
+from tensorplug_llm.fit import fit
+from tensorplug_llm.model import AUTO, Auto, LanguageModel, load_model
 from tensorplug_llm.models import find_model
 from tensorplug_llm.opening import LoRA
 
@@ -37,7 +37,7 @@ def loaded(
     context = context_wanted(remembering.context)
     layers = layers_wanted(loading.layers)
     lora = adapters(loading.lora)
-    shares = numbers("--ratio", loading.ratio, float, "3,1")
+    shares = shares_wanted(loading.ratio)
     with showing_progress("fetching", "B") as bar:
         path = find_model(model, bar)
     tp.load_all()
@@ -46,8 +46,6 @@ def loaded(
         backends.extend(tp.open(spec) for spec in loading.device or ["best"])
         _set_threads(backends, loading.threads)
         if layers == AUTO or (context == AUTO and rows is None):
-            if loading.split is not Split.LAYER:
-                raise OptionError("--context, --layers: auto sizes whole layers; leave --split out")
             sized = fit(
                 path,
                 backends,
@@ -56,10 +54,12 @@ def loaded(
                 contexts=contexts,
                 kv=remembering.kv_type,
                 layers=layers,
+                split=loading.split,
+                ratio=shares,
                 weights=loading.weights,
                 lora=lora,
             )
-            context, layers = sized.context, sized.layers
+            context, layers, shares = sized.context, sized.layers, sized.ratio
         with showing_progress("loading", "B") as bar:
             found = load_model(
                 path,
@@ -69,12 +69,10 @@ def loaded(
                 ratio=shares,
                 weights=loading.weights,
                 lora=lora,
-                context=None if context == AUTO else context,
+                context=context,
                 rows=rows,
                 progress=bar,
             )
-        if context == AUTO and rows is not None:
-            found.context = min(found.hparams.context, rows)
         with found:
             # What start-up made stays: collections need not look through it.
             gc.freeze()
@@ -97,6 +95,11 @@ def context_wanted(text: str | None) -> int | Auto | None:
 def layers_wanted(text: str | None) -> Sequence[int] | Auto | None:
     """The numbers of `--layers`. Raises OptionError."""
     return AUTO if text == AUTO else numbers("--layers", text, int, "10,20")
+
+
+def shares_wanted(text: str | None) -> Sequence[float] | None:
+    """The numbers of `--ratio`. Raises OptionError."""
+    return numbers("--ratio", text, float, "3,1")
 
 
 def numbers(option: str, text: str | None, kind: type[N], example: str) -> list[N] | None:

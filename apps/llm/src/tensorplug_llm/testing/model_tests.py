@@ -165,15 +165,21 @@ class ModelTests:
 class CacheTests:
     """Tests of caches in blocks on the streams of the fixture `streams`, as for `ModelTests`."""
 
+    types: ClassVar[Sequence[str]] = tuple(BLOCK_LIMITS)
+    """The types of caches to test."""
     steps: ClassVar[int] = 6
     """The tokens that are read one by one, after a prompt."""
+
+    def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
+        """Run each test that takes `name` with all types."""
+        if "name" in metafunc.fixturenames:
+            metafunc.parametrize("name", self.types)
 
     @pytest.fixture
     def options(self) -> Mapping[str, Any]:
         """Arguments of `load_model`."""
         return {}
 
-    @pytest.mark.parametrize("name", BLOCK_LIMITS)
     def test_cache_in_blocks_gives_logits_near_those_of_an_f32_cache(
         self, name: str, tmp_path: Path, streams: Sequence[Backend], options: Mapping[str, Any]
     ) -> None:
