@@ -193,7 +193,7 @@ class Blueprint:
         split: Split | str = Split.LAYER,
         ratio: Sequence[float] | None = None,
     ) -> None:
-        """Open streams that compute beside `backends`, or over all of them, and append to `owned`.
+        """Open the streams that compute with `backends`, or over all of them; append to `owned`.
 
         Raises OptionError.
         """
