@@ -24,7 +24,7 @@ class Touched:
     """How a graph uses a tensor that keeps its value between runs."""
 
     streams: frozenset[int]
-    """The streams that use it or hold it."""
+    """The streams that read, write or copy it."""
     written: bool
 
 
@@ -88,24 +88,23 @@ def plan_graph(
     memory = plan_splits(graph, where, splits, pools, private)
     every_run = tuple(t for t in graph.inputs if t in shared)
     homes = homes_of((*graph.outputs, *graph.effects), splits, where)
-    touched = _touched(splits, homes, where)
+    touched = _touched(splits, homes)
     return PlannedGraph(graph, where, splits, homes, touched, memory, tuple(private), every_run)
 
 
-def _touched(
-    splits: Iterable[Split], homes: Mapping[Tensor, int], where: Choices
-) -> dict[Tensor, Touched]:
+def _touched(splits: Iterable[Split], homes: Mapping[Tensor, int]) -> dict[Tensor, Touched]:
     """How `splits` and the reads of outputs use each placed tensor that may be written."""
     uses = [(output.root, home) for output, home in homes.items()]
     written: set[Tensor] = set()
     for piece in splits:
+        uses += ((copy.source.root, copy.origin) for copy in piece.copies)
         for node in piece.nodes:
             written.update(node.written_roots)
             uses += ((tensor.root, piece.stream) for tensor in (*node.sources, *node.written_roots))
     streams: dict[Tensor, set[int]] = {}
     for root, stream in uses:
         if root.place is not None and not is_weight(root):
-            streams.setdefault(root, {where[root].stream}).add(stream)
+            streams.setdefault(root, set()).add(stream)
     return {root: Touched(frozenset(s), root in written) for root, s in streams.items()}
 
 
