@@ -139,10 +139,13 @@ def test_batches_of_two_schedules_that_only_read_do_not_wait_for_each_other() ->
     assert not flight.done
 
 
+@pytest.mark.parametrize("sanitize", [False, True])
 @pytest.mark.parametrize("seed", range(25))
-def test_random_graphs_over_two_kept_tensors_give_what_one_stream_gives(seed: int) -> None:
+def test_random_graphs_over_two_kept_tensors_give_what_one_stream_gives(
+    seed: int, sanitize: bool
+) -> None:
     kept_alone, alone = _play(seed, lambda _: [tp.open("cpu@tensorplug-cpu")])
-    kept_late, found = _play(seed, _late_streams)
+    kept_late, found = _play(seed, _late_streams, sanitize=sanitize)
     for a, b in zip(alone + kept_alone, found + kept_late, strict=True):
         np.testing.assert_array_equal(b, a)
 
@@ -168,15 +171,15 @@ def _late_streams(seed: int) -> list[Backend]:
 
 
 def _play(
-    seed: int, streams_of: Callable[[int], list[Backend]]
+    seed: int, streams_of: Callable[[int], list[Backend]], *, sanitize: bool = False
 ) -> tuple[list[np.ndarray], list[np.ndarray]]:
     """Run and submit two random graphs six times; return the kept tensors and all results."""
     streams, rng = streams_of(seed), random.Random(seed)
     homes = random.Random(f"homes {seed}")
     kept = [zeros(homes.choice(streams), f"k{i}") for i in range(2)]
     graphs = [_random_graph(rng, kept) for _ in range(2)]
-    scheduler = tp.Scheduler(streams, parallel=homes.random() < 0.5)
-    schedules = [scheduler.schedule(graph) for graph in graphs]
+    scheduler = tp.Scheduler(streams, parallel=homes.random() < 0.5, sanitize=sanitize)
+    schedules = [_planned(scheduler, graph, homes) for graph in graphs]
     results, flights = [], []
     for _ in range(6):
         schedule = rng.choice(schedules)
@@ -191,6 +194,16 @@ def _play(
         results[i] = [flight[y].copy() for y in outputs]
     scheduler.synchronize()
     return [tp.transfer.read(k) for k in kept], [y for run in results for y in run]
+
+
+def _planned(scheduler: tp.Scheduler, graph: Graph, rng: random.Random) -> tp.Schedule:
+    """The schedule with some nodes pinned, where that can be done, and some inputs transient."""
+    transient = [x for x in graph.inputs if rng.random() < 0.3]
+    pins = {node: rng.choice(scheduler.backends) for node in graph.nodes if rng.random() < 0.3}
+    try:
+        return scheduler.schedule(graph, pins=pins, transient=transient)
+    except (tp.GraphError, tp.Unsupported):
+        return scheduler.schedule(graph, transient=transient)
 
 
 def _random_graph(rng: random.Random, kept: list[tp.Tensor]) -> Graph:

@@ -75,18 +75,19 @@ def plan_graph(
     """
     streams.forget()
     where = assign(graph, streams, pins, offload=settings.offload)
-    splits = split(graph, where, streams, partial(_optimize, streams), cut)
+    shared, batches, pools = frozenset(transient), settings.batches, streams.buffer_types
+    every_run = tuple(t for t in graph.inputs if t in shared)
+    reused = every_run if batches == 1 else ()
+    splits = split(graph, where, streams, partial(_optimize, streams), cut, reused)
     if fuse and os.environ.get(FUSION, "1") != "0":
         splits = fused(graph, splits, streams)
     if os.environ.get(CONCURRENCY, "1") != "0":
         splits = arranged(splits, streams.backends, streams.moved, settings.ahead)
     check_leafs(graph.leafs)
-    shared, batches, pools = frozenset(transient), settings.batches, streams.buffer_types
     private = [t for t in graph.inputs if t not in shared or batches > 1]
     if batches > 1:
         private.extend(copy.target for split in splits for copy in split.copies)
     memory = plan_splits(graph, where, splits, pools, private)
-    every_run = tuple(t for t in graph.inputs if t in shared)
     homes = homes_of((*graph.outputs, *graph.effects), splits, where)
     touched = _touched(splits, homes)
     return PlannedGraph(graph, where, splits, homes, touched, memory, tuple(private), every_run)

@@ -324,12 +324,13 @@ def flight_program(
     splits: Sequence[Split],
     where: Choices,
     homes: Mapping[Tensor, int],
+    writers: Mapping[Tensor, frozenset[int]],
     sharers: Sequence[Sequence[int]],
 ) -> Program:
     """The steps of one batch in flight next to others, with the reads of its outputs.
 
-    `homes` are the streams of the outputs. `sharers` are, for each stream, the streams that compute
-    in the same memory.
+    `homes` are the streams of the outputs, `writers` the streams that use placed tensors which the
+    graph writes. `sharers` are, for each stream, the streams that compute in the same memory.
     """
     steps: list[Step] = []
     busy = {split.stream for split in splits}
@@ -347,8 +348,11 @@ def flight_program(
     for output, home in homes.items():
         busy.add(home)
         steps.append(Read(home, None, output, To.LATER))
-        if len(sharers[home]) > 1 and output.nbytes:
-            steps.append(Signal(home, None, Mark.LENDERS, (home,)))
+        waiting = set(writers.get(output.root, ())) - {home}
+        if len(sharers[home]) > 1:
+            waiting.add(home)
+        if waiting and output.nbytes:
+            steps.append(Signal(home, None, Mark.LENDERS, tuple(sorted(waiting))))
     copying = {copy.origin for split in splits for copy in split.copies}
     steps += (Signal(i, None, Mark.BATCH, if_idle=i not in busy) for i in sorted(busy | copying))
     return tuple(steps)

@@ -60,18 +60,24 @@ class _Draft:
 
 
 def split(
-    graph: Graph, where: Choices, streams: Streams, order: Order, cut: Tensor | None = None
+    graph: Graph,
+    where: Choices,
+    streams: Streams,
+    order: Order,
+    cut: Tensor | None = None,
+    reused: Iterable[Tensor] = (),
 ) -> tuple[Split, ...]:
     """Cut `graph` into splits, by the stream that `where` gives each node.
 
     Views neither start nor end a split. The node `cut`, if given, starts a split in any case.
-    `order` may reorder the nodes of a split; an invalid order raises GraphError.
+    `order` may reorder the nodes of a split; an invalid order raises GraphError. `reused` are
+    inputs whose memory later nodes may get, as they get that of results.
     """
     drafts: list[_Draft] = []
     copies: dict[Key, Tensor] = {}
     versions: dict[Tensor, int] = {}
     copying: dict[Tensor, set[int]] = {}
-    shared = _Shared()
+    shared = _Shared({tensor: where[tensor].stream for tensor in reused})
     for node in graph.nodes:
         if node.is_view:
             continue
@@ -117,8 +123,8 @@ def split(
 class _Shared:
     """The last writer and the readers since, of memory that several streams use in place."""
 
-    def __init__(self) -> None:
-        self._writers: dict[Tensor, int] = {}
+    def __init__(self, writers: dict[Tensor, int]) -> None:
+        self._writers = writers
         self._lent: dict[int, set[int]] = {}
         self._readers: dict[Tensor, set[int]] = {}
 

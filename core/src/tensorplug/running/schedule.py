@@ -302,7 +302,8 @@ class Schedule(Resource):
         end = reading(homes, len(fleet.backends), fleet.remote)
         self._end = end if self.scheduler.replans else ()
         self._run_program = (*run_program(splits, where), *self._end)
-        self._flight_program = flight_program(splits, where, homes, fleet.sharers)
+        writers = {t: found.streams for t, found in self.planned.touched.items() if found.written}
+        self._flight_program = flight_program(splits, where, homes, writers, fleet.sharers)
         self._given = {t: self._upload(t, Value.GIVEN) for t in self.graph.inputs}
 
     def _program(self, attempt: Attempt) -> Program:
