@@ -6,22 +6,25 @@
 import sys
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
+from importlib import import_module
 from pathlib import Path
 
 from tensorplug import Tensor
 from tensorplug_simt.facts import Facts
 from tensorplug_simt.lowering import lower
 from tensorplug_simt.program import Kernel, Program
-from tensorplug_simt.table import PORTABLE
+from tensorplug_simt.table import PORTABLE, Kernels
 from tensorplug_testing.cases import build
 from tensorplug_testing.tiers import select
 
+BACKENDS = ("opencl", "cuda", "metal")
 README = Path(__file__).parents[1] / "README.md"
 FIRST, LAST = "<!-- map of kernels -->\n", "<!-- end of the map -->\n"
 
 
 def mapped() -> str:
-    """The map as Markdown: families with their ops, and the sections of texts that they launch."""
+    """The map as Markdown: families with their ops, the sections of texts that they launch, and the
+    backends that have lowerings of their own for some of the ops."""
     ops, kernels = defaultdict(set), defaultdict(set)
     for op, lowering in PORTABLE.ops.items():
         ops[lowering.__module__].add(op)
@@ -30,12 +33,22 @@ def mapped() -> str:
     for node in (build(case).node for case in select("smoke", ops=sorted(PORTABLE.ops))):
         for wide in (False, True):
             kernels[PORTABLE.ops[node.op].__module__] |= launched(node, Facts(wide=wide))
-    lines = ["| ops | `families/` | `kernels/`: sections |\n", "|---|---|---|\n"]
+    lines = [
+        "| ops | `families/` | `kernels/`: sections | own kernels |\n",
+        "|---|---|---|---|\n",
+    ]
     for module in sorted(ops):
         family = module.rpartition(".")[2]
         texts = "; ".join(sections(kernels[module]))
-        lines.append(f"| {', '.join(sorted(ops[module]))} | `{family}.py` | {texts} |\n")
+        own = ", ".join(name for name in BACKENDS if not ops[module].isdisjoint(own_ops(name)))
+        lines.append(f"| {', '.join(sorted(ops[module]))} | `{family}.py` | {texts} | {own} |\n")
     return "".join(lines)
+
+
+def own_ops(backend: str) -> Iterable[str]:
+    """The ops for which the package of a backend has kernels."""
+    kernels: Kernels = import_module(f"tensorplug_{backend}.kernels").KERNELS
+    return kernels.own
 
 
 def launched(node: Tensor, facts: Facts) -> set[Kernel]:

@@ -78,7 +78,7 @@ class Emulator:
 
 def _memory(launch: Launch, name: str, first: int) -> Memory:
     """What a launch may reach of the buffer `name`, whose first element is at `first`."""
-    low, high = launch.regions[name].span
+    low, high = launch.regions[name].bounds
     return Memory(name, first + low, high - low, name in launch.kernel.writes)
 
 

@@ -17,7 +17,6 @@ from tensorplug.dtypes import IQ2_XXS
 from tensorplug.fusion.matching import find_groups
 from tensorplug_cpu.device import CPUDevice
 from tensorplug_cuda.kernels import KERNELS
-from tensorplug_cuda.kernels.columns import ROOMY
 from tensorplug_emulator import Order, nvrtc
 from tensorplug_emulator.evidence import (
     ARCHITECTURES,
@@ -58,7 +57,7 @@ in_each_order_at_leisure = pytest.mark.parametrize(
     [pytest.param(order, marks=LONG if order is Order.SHUFFLED else SLOW) for order in Order],
     ids=lambda order: order.name.lower(),
 )
-OPS = sorted(KERNELS.own.keys() - ROOMY.keys())
+OPS = sorted(KERNELS.own)
 GPU = Facts(
     wide=False,
     max_group=1024,

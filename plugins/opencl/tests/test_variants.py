@@ -12,14 +12,17 @@ from tensorplug.ops.matmul import WEIGHTS
 from tensorplug_cpu.reference.blocks import decode_rows
 from tensorplug_opencl.kernels import KERNELS
 from tensorplug_opencl.kernels.matmul import operands_of
-from tensorplug_opencl.kernels.tiled import CODED, COLUMNS, TILES
+from tensorplug_opencl.kernels.tiled import COLUMNS, TILES
 from tensorplug_opencl.kernels.variants import variants
 from tensorplug_opencl.kernels.wide import STREAMED
 from tensorplug_simt.facts import Facts
 from tensorplug_simt.lowering import lower
 
 TYPES = sorted(set(WEIGHTS) - {tp.F64}, key=lambda t: t.id)
-BYTES = sorted(CODED, key=lambda t: t.id)
+OFTEN = {tp.Q4_0, tp.Q2_K, tp.Q6_K}
+BLOCKS = [
+    pytest.param(t, marks=() if t in OFTEN else pytest.mark.long) for t in TYPES if t.is_block
+]
 MATVECS = ("wide", "subgroup", "group")
 SOME = (tp.F32, tp.F16, tp.Q4_0, tp.Q6_K)
 ROUNDED = {"int8": 16, "wide_int8": 128}
@@ -98,7 +101,7 @@ def test_teams_of_lanes_multiply_every_type(device, stream, variant, dtype):
     product(device, stream, variant, dtype, 7, 3, 768 if dtype.is_block else 259)
 
 
-@pytest.mark.parametrize("dtype", BYTES, ids=lambda t: t.name)
+@pytest.mark.parametrize("dtype", BLOCKS, ids=lambda t: t.name)
 def test_bytes_times_bytes_is_exact_but_for_the_rounding_of_x(device, stream, dtype):
     product(device, stream, "int8", dtype, 7, 3, 768)
 

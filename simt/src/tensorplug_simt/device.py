@@ -138,9 +138,11 @@ class SimtDevice(Device):
         ]
 
     def scratch(self, node: Tensor) -> int:
-        """Bytes of scratch memory that the kernels of `node` need."""
+        """Bytes of scratch memory that the kernels of `node` need, or of a group that it ends."""
         program = self.lower(node)
-        return program.scratch if isinstance(program, Program) else 0
+        if isinstance(program, Refusal):
+            return 0
+        return max(program.scratch, self.kernels.group_scratch(node, self.facts))
 
     def _refuses(self, node: Tensor, source_types: Mapping[Tensor, BufferType]) -> Refusal | None:
         if not node.size:

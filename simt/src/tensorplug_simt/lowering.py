@@ -12,7 +12,7 @@ Lowering = Callable[[Tensor, Facts], Program]
 """From a node to launches. Raises NoKernel where there is no kernel for it."""
 
 GroupLowering = Callable[[Group, Facts], Program]
-"""From a group of nodes to launches, which may not need scratch memory. Raises NoKernel."""
+"""From a group of nodes to launches. Raises NoKernel."""
 
 SHARED: dict[str, Lowering] = {}
 """The shared lowerings by op. A backend's own table comes before it."""

@@ -7,14 +7,14 @@ A merged launch has the groups of all its parts one after the other along x, and
 with a part for each; see `source.source`.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 
 from tensorplug.device import Buffer
-from tensorplug.device.ranges import Memory
+from tensorplug.device.ranges import Memory, Range
 from tensorplug_simt.program import Grid, Kernel, Launch
 
 LARGEST_BLOCK = 960
@@ -24,7 +24,6 @@ MOST_PARTS = 4
 BEHIND = 2
 """Launches that the next one may join: the last one, or the one before, which means to pass it."""
 
-Span = tuple[int, int]
 Home = tuple[Memory, int]
 """What the bytes of a buffer are counted in, and where the buffer starts in that."""
 Block = np.ndarray[tuple[int], np.dtype[np.void]]
@@ -48,31 +47,38 @@ class Placed:
         return dict(zip(self.launch.regions, self.offsets, strict=True))
 
     @cached_property
-    def spans(self) -> tuple[tuple[int, ...], tuple[tuple[Memory, Span], ...]]:
-        """Which of the regions are written, and the bytes of each where its buffer lies."""
-        regions = self.launch.regions
-        written = tuple(i for i, name in enumerate(regions) if name in self.launch.kernel.writes)
+    def written(self) -> tuple[int, ...]:
+        """Which of the regions are written."""
+        writes = self.launch.kernel.writes
+        return tuple(i for i, name in enumerate(self.launch.regions) if name in writes)
+
+    @cached_property
+    def ranges(self) -> tuple[Range, ...]:
+        """The bytes of each region, where its buffer lies."""
         homes = self.homes or tuple((buffer, 0) for buffer in self.buffers)
-        places = zip(homes, self.offsets, (r.span for r in regions.values()), strict=True)
-        return written, tuple(
-            (memory, (start + at + low, start + at + high))
-            for (memory, start), at, (low, high) in places
+        places = zip(homes, self.offsets, self.launch.regions.values(), strict=True)
+        return tuple(
+            Range(memory, *(start + at + edge for edge in region.bounds))
+            for (memory, start), at, region in places
         )
+
+    @property
+    def touched(self) -> Iterator[tuple[Range, bool]]:
+        """The bytes that the launch reads or writes, and whether it writes them.
+
+        Scratch memory and bytes before first elements are among them.
+        """
+        for i, range_ in enumerate(self.ranges):
+            if range_.start < range_.end:
+                yield range_, i in self.written
 
     def writes_into(self, other: "Placed") -> bool:
         """Whether this writes what the other reads or writes."""
-        written, mine = self.spans
-        return any(overlap(mine[i], theirs) for i in written for theirs in other.spans[1])
+        return any(self.ranges[i].overlaps(theirs) for i in self.written for theirs in other.ranges)
 
     def disturbs(self, other: "Placed") -> bool:
         """Whether one of the two writes what the other reads or writes."""
         return self.writes_into(other) or other.writes_into(self)
-
-
-def overlap(one: tuple[Memory, Span], other: tuple[Memory, Span]) -> bool:
-    """Whether bytes of two regions are the same."""
-    (memory, (first, end)), (theirs, (start, stop)) = one, other
-    return memory is theirs and first < stop and start < end
 
 
 def most_parts(kernel: Kernel) -> int:

@@ -51,6 +51,6 @@ def _check(device: "SimtDevice", place: Place, region: Region, offset: int) -> N
     what = region.tensor if region.tensor is not None else "scratch memory"
     if not device.reaches(buffer):
         raise Unsupported(f"{what}: lies in {buffer!r}, which kernels cannot reach")
-    first, end = (offset + edge for edge in region.span)
+    first, end = (offset + edge for edge in region.bounds)
     if first < 0 or end > buffer.size:
         raise ShapeError(f"{what}: bytes {first} to {end} are beyond {buffer!r}")

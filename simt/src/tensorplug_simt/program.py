@@ -88,7 +88,7 @@ class Region:
         return row + (n1 - 1) * b1 + (n2 - 1) * b2 + (n3 - 1) * b3
 
     @property
-    def span(self) -> tuple[int, int]:
+    def bounds(self) -> tuple[int, int]:
         """The lowest of its bytes and the end of the highest, counted from its first element.
 
         Elements lie before the first one where strides are negative.

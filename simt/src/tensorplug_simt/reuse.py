@@ -6,7 +6,7 @@ made serves the others for as long as nobody has written over it or over what it
 
 from collections.abc import Iterable, Sequence
 
-from tensorplug_simt.merging import Placed, overlap
+from tensorplug_simt.merging import Placed
 
 FARTHEST = 32
 """How many launches before an equal one may be: the time is linear in them, as all since count."""
@@ -50,12 +50,11 @@ def _is_reusable(placed: Placed) -> bool:
 
 
 def _key(placed: Placed) -> Key:
-    launch, (written, spans) = placed.launch, placed.spans
+    launch = placed.launch
+    pairs = zip(launch.regions.values(), placed.ranges, strict=True)
     places = tuple(
-        (region.ne, region.nb, None if i in written else (id(memory), span))
-        for i, (region, (memory, span)) in enumerate(
-            zip(launch.regions.values(), spans, strict=True)
-        )
+        (region.ne, region.nb, None if i in placed.written else (id(at.buffer), at.start, at.end))
+        for i, (region, at) in enumerate(pairs)
     )
     numbers = tuple(launch.numbers.items())
     return (id(launch.kernel), launch.variant, numbers, launch.groups, launch.local, places)
@@ -70,9 +69,12 @@ def _is_whole(launches: Sequence[Placed]) -> bool:
 
 
 def _is_in_place(placed: Placed) -> bool:
-    written, spans = placed.spans
-    read = [span for i, span in enumerate(spans) if i not in written]
-    return any(overlap(spans[i], span) for i in written for span in read)
+    return any(
+        placed.ranges[i].overlaps(range_)
+        for range_, writes in placed.touched
+        if not writes
+        for i in placed.written
+    )
 
 
 def _moved(rest: Sequence[Placed], gone: Placed, made: Placed) -> list[Placed] | None:
@@ -83,14 +85,12 @@ def _moved(rest: Sequence[Placed], gone: Placed, made: Placed) -> list[Placed] |
     found = []
     for placed in rest:
         buffers, offsets, homes = list(placed.buffers), list(placed.offsets), list(placed.homes)
-        written, spans = placed.spans
-        for i, place in enumerate(spans):
-            for j in gone.spans[0]:
-                result = gone.spans[1][j]
-                if not overlap(place, result):
+        for i, range_ in enumerate(placed.ranges):
+            for j in gone.written:
+                result = gone.ranges[j]
+                if not range_.overlaps(result):
                     continue
-                (_, (first, end)), (_, (start, stop)) = place, result
-                if i in written or first < start or stop < end:
+                if i in placed.written or range_.start < result.start or result.end < range_.end:
                     return None
                 buffers[i] = made.buffers[j]
                 offsets[i] += made.offsets[j] - gone.offsets[j]

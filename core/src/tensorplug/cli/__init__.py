@@ -10,7 +10,7 @@ from tensorplug.cli.commands import SETTINGS, Commands
 from tensorplug.cli.diagnosis import diagnose
 from tensorplug.cli.explain import explain as explain_graph
 from tensorplug.cli.ops import op_list
-from tensorplug.cli.output import plain_errors, show
+from tensorplug.cli.output import Json, Traceback, plain_errors, show
 from tensorplug.cli.progress import showing_progress
 from tensorplug.cli.scaffold import scaffold
 from tensorplug.cli.survey import survey, survey_safely
@@ -28,11 +28,6 @@ app = typer.Typer(
     **{**SETTINGS, "add_completion": True},
 )
 
-Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-Traceback = Annotated[
-    bool,
-    typer.Option("--traceback", envvar="TENSORPLUG_TRACEBACK", help="Show the Python traceback."),
-]
 Timeout = Annotated[
     float, typer.Option("--timeout", min=0.1, help="Time limit in seconds for each backend.")
 ]

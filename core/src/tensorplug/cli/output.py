@@ -5,7 +5,7 @@ import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import Annotated, Any, Protocol
 
 import typer
 
@@ -13,6 +13,12 @@ from tensorplug.errors import OptionError, TensorplugError
 from tensorplug.registry.candidate import describe
 from tensorplug.registry.guard import Failure, attempt
 from tensorplug.text import one_line, printable
+
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Traceback = Annotated[
+    bool,
+    typer.Option("--traceback", envvar="TENSORPLUG_TRACEBACK", help="Show the Python traceback."),
+]
 
 _STYLE = re.compile("(\x1b\\[(?:31|0)m)")
 """The escape codes that `typer.style` writes around red text."""

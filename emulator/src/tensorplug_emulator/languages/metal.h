@@ -109,14 +109,7 @@ SIMT_VECTOR_OP(/)
   typedef simt_vec<T, 2> T##2; \
   typedef simt_vec<T, 3> T##3; \
   typedef simt_vec<T, 4> T##4;
-SIMT_VECTORS(float)
-SIMT_VECTORS(half)
-SIMT_VECTORS(int)
-SIMT_VECTORS(uint)
-SIMT_VECTORS(ulong)
-SIMT_VECTORS(short)
-SIMT_VECTORS(ushort)
-SIMT_VECTORS(uchar)
+SIMT_OF_VECTORS(SIMT_VECTORS)
 typedef simt_vec<char, 2> char2;
 typedef simt_vec<char, 4> char4;
 
@@ -125,29 +118,9 @@ namespace metal {
 // --- functions -------------------------------------------------------------------------------------
 
 #define SIMT_MATH_1(name) SIMT_INLINE float name(float x) { return __builtin_##name##f(x); }
-SIMT_MATH_1(exp)
-SIMT_MATH_1(exp2)
-SIMT_MATH_1(exp10)
-SIMT_MATH_1(log)
-SIMT_MATH_1(log2)
-SIMT_MATH_1(log10)
-SIMT_MATH_1(sqrt)
-SIMT_MATH_1(sin)
-SIMT_MATH_1(cos)
-SIMT_MATH_1(tan)
-SIMT_MATH_1(tanh)
-SIMT_MATH_1(fabs)
-SIMT_MATH_1(floor)
-SIMT_MATH_1(ceil)
-SIMT_MATH_1(round)
-SIMT_MATH_1(trunc)
-SIMT_MATH_1(rint)
+SIMT_OF_ONE_NUMBER(SIMT_MATH_1)
 #define SIMT_MATH_2(name) SIMT_INLINE float name(float x, float y) { return __builtin_##name##f(x, y); }
-SIMT_MATH_2(fmin)
-SIMT_MATH_2(fmax)
-SIMT_MATH_2(fmod)
-SIMT_MATH_2(pow)
-SIMT_MATH_2(copysign)
+SIMT_OF_TWO_NUMBERS(SIMT_MATH_2)
 SIMT_INLINE float rsqrt(float x) { return 1.0f / __builtin_sqrtf(x); }
 SIMT_INLINE float fma(float x, float y, float z) { return __builtin_fmaf(x, y, z); }
 SIMT_INLINE bool isnan(float x) { return x != x; }

@@ -15,14 +15,7 @@ typedef _Float16 half;
   typedef T T##2 __attribute__((ext_vector_type(2))); \
   typedef T T##3 __attribute__((ext_vector_type(3))); \
   typedef T T##4 __attribute__((ext_vector_type(4)));
-SIMT_VECTORS(float)
-SIMT_VECTORS(half)
-SIMT_VECTORS(int)
-SIMT_VECTORS(uint)
-SIMT_VECTORS(ulong)
-SIMT_VECTORS(short)
-SIMT_VECTORS(ushort)
-SIMT_VECTORS(uchar)
+SIMT_OF_VECTORS(SIMT_VECTORS)
 typedef char char2 __attribute__((ext_vector_type(2)));
 typedef char char4 __attribute__((ext_vector_type(4)));
 // Clang has no constructors of vectors; these stand for float4(a, b, c, d) and float4(other).
@@ -41,30 +34,10 @@ template <class To, class From> To as_type(From from);
 namespace metal {
 
 #define SIMT_MATH_1(name) float name(float x);
-SIMT_MATH_1(exp)
-SIMT_MATH_1(exp2)
-SIMT_MATH_1(exp10)
-SIMT_MATH_1(log)
-SIMT_MATH_1(log2)
-SIMT_MATH_1(log10)
-SIMT_MATH_1(sqrt)
+SIMT_OF_ONE_NUMBER(SIMT_MATH_1)
 SIMT_MATH_1(rsqrt)
-SIMT_MATH_1(sin)
-SIMT_MATH_1(cos)
-SIMT_MATH_1(tan)
-SIMT_MATH_1(tanh)
-SIMT_MATH_1(fabs)
-SIMT_MATH_1(floor)
-SIMT_MATH_1(ceil)
-SIMT_MATH_1(round)
-SIMT_MATH_1(trunc)
-SIMT_MATH_1(rint)
 #define SIMT_MATH_2(name) float name(float x, float y);
-SIMT_MATH_2(fmin)
-SIMT_MATH_2(fmax)
-SIMT_MATH_2(fmod)
-SIMT_MATH_2(pow)
-SIMT_MATH_2(copysign)
+SIMT_OF_TWO_NUMBERS(SIMT_MATH_2)
 float fma(float x, float y, float z);
 bool isnan(float x);
 bool isinf(float x);

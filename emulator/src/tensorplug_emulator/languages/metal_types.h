@@ -1,4 +1,5 @@
-// What both headers of the Metal Shading Language begin with: its version and its integers.
+// What both headers of the Metal Shading Language begin with: its version, its integers,
+// and lists of names that each makes something of.
 #pragma once
 
 #define TENSORPLUG_EMULATED 1
@@ -19,3 +20,10 @@ typedef int int32_t;
 typedef unsigned int uint32_t;
 // A plain char has a sign there.
 #define char signed char
+
+#define SIMT_OF_VECTORS(make) \
+  make(float) make(half) make(int) make(uint) make(ulong) make(short) make(ushort) make(uchar)
+#define SIMT_OF_ONE_NUMBER(make) \
+  make(exp) make(exp2) make(exp10) make(log) make(log2) make(log10) make(sqrt) make(sin) make(cos) make(tan) \
+  make(tanh) make(fabs) make(floor) make(ceil) make(round) make(trunc) make(rint)
+#define SIMT_OF_TWO_NUMBERS(make) make(fmin) make(fmax) make(fmod) make(pow) make(copysign)

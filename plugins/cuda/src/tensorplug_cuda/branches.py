@@ -8,7 +8,6 @@ from cupy.cuda import Event as Mark
 from tensorplug.device.ranges import Range
 from tensorplug.planning.footprints import Footprints
 from tensorplug_simt.merging import Placed
-from tensorplug_simt.ranges import ranges
 
 if TYPE_CHECKING:
     from tensorplug_cuda.plan import Ready
@@ -38,7 +37,7 @@ class Branches(NamedTuple):
 
 def touched(parts: Iterable[Placed]) -> list[Touch]:
     """What a launch of `parts` touches."""
-    return [touch for part in parts for touch in ranges(part)]
+    return [touch for part in parts for touch in part.touched]
 
 
 def spread(launches: Iterable[Sequence[Touch]], streams: int) -> Branches:
@@ -49,9 +48,9 @@ def spread(launches: Iterable[Sequence[Touch]], streams: int) -> Branches:
     lanes = _Lanes(streams)
     trail = Footprints(lanes.join)
     for number, found in enumerate(launches):
-        lanes.put(who for span, writes in found for who in trail.clashes(span, writes=writes))
-        for span, writes in found:
-            trail.add(span, number, writes=writes)
+        lanes.put(who for range_, writes in found for who in trail.clashes(range_, writes=writes))
+        for range_, writes in found:
+            trail.add(range_, number, writes=writes)
     return Branches(tuple(lanes.turns), max(lanes.depths, default=0))
 
 

@@ -6,7 +6,6 @@ from tensorplug.device import Buffer
 from tensorplug.device.ranges import Host, Range
 from tensorplug.planning.stages import barriers_of
 from tensorplug_simt.merging import Home, Placed
-from tensorplug_simt.ranges import ranges
 
 
 def barriers(launches: Iterable[Sequence[Placed]]) -> list[bool]:
@@ -14,7 +13,7 @@ def barriers(launches: Iterable[Sequence[Placed]]) -> list[bool]:
 
     `barriers_of` of core compares the bytes that launches read and write.
     """
-    return barriers_of([touch for part in parts for touch in ranges(part)] for parts in launches)
+    return barriers_of([touch for part in parts for touch in part.touched] for parts in launches)
 
 
 def home_of(buffer: Buffer) -> Home:

@@ -52,10 +52,10 @@ def views_of(parts: Sequence[Placed]) -> list[View] | None:
     """For each buffer of the kernel a view with what all parts reach; None where none has it."""
     found = []
     for i, buffer in enumerate(parts[0].buffers):
-        spans = [part.spans[1][i][1] for part in parts]
+        ranges = [part.ranges[i] for part in parts]
         assert isinstance(buffer, OnGpu)
         _, start = parts[0].homes[i]
-        first, end = min(low for low, _ in spans) - start, max(high for _, high in spans) - start
+        first, end = min(r.start for r in ranges) - start, max(r.end for r in ranges) - start
         view = buffer.view(min(first, end), end)
         if view is None:
             return None

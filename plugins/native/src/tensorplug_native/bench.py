@@ -10,7 +10,7 @@ import numpy as np
 import typer
 
 import tensorplug as tp
-from tensorplug.cli.output import plain_errors, show
+from tensorplug.cli.output import Json, Traceback, plain_errors, show
 from tensorplug.cli.progress import showing_progress
 from tensorplug.device import Backend, BufferType
 from tensorplug.dtypes import DType
@@ -92,13 +92,8 @@ class Measured:
 def bench(
     *,
     device: Annotated[str, typer.Option("--device", help="The device to measure.")] = "cpu",
-    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-    traceback: Annotated[
-        bool,
-        typer.Option(
-            "--traceback", envvar="TENSORPLUG_TRACEBACK", help="Show where an error is from."
-        ),
-    ] = False,
+    json: Json = False,
+    traceback: Traceback = False,
 ) -> None:
     """Measure which layout of weights is faster on this processor; loading uses the answer."""
     with plain_errors(traceback):

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from tensorplug.cli.output import plain_errors, show
+from tensorplug.cli.output import Json, Traceback, plain_errors, show
 from tensorplug.errors import OptionError
 from tensorplug_testing.cli.conformance import Choice, run_mode
 from tensorplug_testing.cli.conformance import certify as certificate_of
@@ -28,11 +28,6 @@ Jobs = Annotated[
         min=1,
         help="Number of worker processes; with 2 or more, a crash fails only its own case.",
     ),
-]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-Traceback = Annotated[
-    bool,
-    typer.Option("--traceback", envvar="TENSORPLUG_TRACEBACK", help="Show the Python traceback."),
 ]
 
 

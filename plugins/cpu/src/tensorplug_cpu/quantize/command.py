@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from tensorplug.cli.output import plain_errors, show
+from tensorplug.cli.output import Json, Traceback, plain_errors, show
 from tensorplug.cli.progress import Progress, showing_progress
 from tensorplug.device.buffer import human
 from tensorplug.dtypes import DTYPES, DType, dtype
@@ -108,13 +108,8 @@ def quantize(
     threads: Annotated[
         int, typer.Option("--threads", min=0, help="Threads; 0 for one per processor.")
     ] = 0,
-    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-    traceback: Annotated[
-        bool,
-        typer.Option(
-            "--traceback", envvar="TENSORPLUG_TRACEBACK", help="Show where an error is from."
-        ),
-    ] = False,
+    json: Json = False,
+    traceback: Traceback = False,
 ) -> None:
     """Write a GGUF file of a model, with its weights in another type."""
     with plain_errors(traceback):

@@ -10,7 +10,6 @@ KERNELS = Kernels(
         "mul_mat": matmul.mul_mat,
         "mul_mat_id": matmul.mul_mat_id,
         "flash_attn_ext": attention.flash_attn_ext,
-        **columns.ROOMY,
     },
     own_groups={
         **CHAINS,
@@ -19,4 +18,5 @@ KERNELS = Kernels(
         "topk_moe": route.route,
         "topk_moe_late": route.route_late,
     },
+    group_scratch=columns.group_scratch,
 )

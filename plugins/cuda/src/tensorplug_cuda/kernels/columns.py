@@ -1,14 +1,12 @@
 """Products with few columns, by which weights go through once: alone, scaled, biased or gated."""
 
-from dataclasses import replace
-
 from tensorplug.device import Group, Tensor
 from tensorplug.dtypes import I32
 from tensorplug.ops.glu import GLU
 from tensorplug_cuda.kernels import experts
 from tensorplug_simt.facts import Facts
 from tensorplug_simt.families.product import COUNT, PRODUCTS, repeats, rounding
-from tensorplug_simt.lowering import SHARED, Lowering, NoKernel
+from tensorplug_simt.lowering import NoKernel
 from tensorplug_simt.own.few import (
     Few,
     FewKernels,
@@ -153,30 +151,19 @@ def _power(count: int) -> int:
     return 1 << (count - 1).bit_length()
 
 
-# --- room for columns behind the last node of a group ------------------------------------------
-
-
-def _with_room(shared: Lowering) -> Lowering:
-    def lowering(node: Tensor, facts: Facts) -> Program:
-        program = shared(node, facts)
-        return replace(program, scratch=max(program.scratch, _room(node, facts)))
-
-    return lowering
-
-
-def _room(node: Tensor, facts: Facts) -> int:
-    """Bytes for the rounded columns of products that `node` may be the end of a group with."""
-    found = 0
-    for source in node.sources:
-        if AFTER.get(source.op, END) < AFTER[node.op]:
-            found = max(found, _room(source, facts))
-        elif source.op in PRODUCTS and takes_few(source) and _is_bytewise(source.sources[0], facts):
-            found = max(found, _codes(source.sources[1]).nbytes)
-    return found
-
+# --- scratch memory of groups --------------------------------------------------------------------
 
 END = 3
 AFTER = {"mul": 1, "add": 2, "add_id": 2, **dict.fromkeys((*GLU, "swiglu_oai"), END)}
 """Ops that may follow a product in a group, in their order."""
-ROOMY: dict[str, Lowering] = {op: _with_room(SHARED[op]) for op in AFTER}
-"""Lowerings of nodes that may be the last of a group, by op: with scratch memory for the group."""
+
+
+def group_scratch(node: Tensor, facts: Facts) -> int:
+    """Bytes for the rounded columns of products that `node` may be the end of a group with."""
+    found = 0
+    for source in node.sources if node.op in AFTER else ():
+        if AFTER.get(source.op, END) < AFTER[node.op]:
+            found = max(found, group_scratch(source, facts))
+        elif source.op in PRODUCTS and takes_few(source) and _is_bytewise(source.sources[0], facts):
+            found = max(found, _codes(source.sources[1]).nbytes)
+    return found

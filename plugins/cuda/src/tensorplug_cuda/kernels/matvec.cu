@@ -10,9 +10,9 @@
 KERNEL_HEAD {
   const uint flat = (uint)(GROUP_X * (LOCAL_X / 32) + ITEM_X / 32);
   if (flat >= p.count) return;
-  const uint parts = (uint)p.x.ne[0] / 32u, row = flat / parts, matrix = row / (uint)p.x.ne[1];
-  const int i0 = (int)(flat % parts) * 32 + ITEM_X % 32, i1 = (int)(row % (uint)p.x.ne[1]);
-  const int i2 = (int)(matrix % (uint)p.x.ne[2]), i3 = (int)(matrix / (uint)p.x.ne[2]);
+  const uint parts = (uint)p.x.ne[0] / 32u, row = flat / parts;
+  const int i0 = (int)(flat % parts) * 32 + ITEM_X % 32;
+  UNFLATTEN_ROW(x, row, i1, i2, i3)
   const float value = load_x(AT(x, i0, i1, i2, i3));
   float largest = fabs(value), odd = value * 0.0f;
   for (int other = 16; other > 0; other >>= 1) {

@@ -81,16 +81,12 @@ KERNEL_HEAD {
 //: mma_experts
 // Tiles of rows that have one expert; those without rows have 0 columns.
 KERNEL_HEAD {
-  __shared__ int numbers[WIDTH];
+  LOCAL int numbers[WIDTH];
   const int4 tile = *(const int4*)ROW(tiles, GROUP_Y, 0, 0);
   const int expert = tile.x, columns = tile.z, row = GROUP_X * TALL, down = p.w.ne[1] - row;
   if (columns == 0) return;
-  for (int i = ITEM_X; i < WIDTH && i < columns; i += ITEMS)
-    numbers[i] = ((const int*)ROW(rows, 0, 0, 0))[tile.y + i];
-  LOCAL_BARRIER;
+  take_numbers(numbers, (const int*)ROW(rows, 0, 0, 0) + tile.y, min(columns, WIDTH), ITEMS);
   const int depth = expert < p.w.ne[2] ? p.x.ne[0] : 0;
-#define SLOT(j) (numbers[j] % p.y.ne[1])
-#define TOKEN(j) (numbers[j] / p.y.ne[1])
 #define W_ROW(i) ROW(w, row + (i), expert, 0)
 #define X_ROW(j) ROW(x, SLOT(j) % p.x.ne[1], TOKEN(j), 0)
 #define Y_ROW(j) ROW(y, SLOT(j), TOKEN(j), 0)

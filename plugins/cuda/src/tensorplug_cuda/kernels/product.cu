@@ -1,6 +1,5 @@
 // Products of matrices of any types and layouts: warps for rows, or tiles.
 
-
 // Element `k` of the row of `w`, or of `w2` of the same type, at `row`.
 #if w_block > 1
 #define VALUE_AT(row, k, name) decode_w((row) + (long)((k) / w_block) * p.name.nb[0], (k) % w_block)
@@ -51,6 +50,14 @@
     for (int i = 0; i < 4; i++) \
       if (row + across + 16 * i < p.y.ne[0] && down + 16 * j < columns) \
         store_f32(Y_ROW(down + 16 * j) + (long)(row + across + 16 * i) * p.y.nb[0], sums[j][i]);
+
+// In products of experts, which rows of y a tile has: numbers[j] counts the slots of all tokens.
+#define SLOT(j) (numbers[j] % p.y.ne[1])
+#define TOKEN(j) (numbers[j] / p.y.ne[1])
+DEVICE void take_numbers(int* numbers, const int* from, int count, int items) {
+  for (int i = ITEM_X; i < count; i += items) numbers[i] = from[i];
+  LOCAL_BARRIER;
+}
 
 //: warp_product
 // A warp for each row of w and COLUMNS rows of x, or EXPERTS: for each row of one expert's matrix and
@@ -170,12 +177,8 @@ KERNEL_HEAD {
   const int4 tile = *(const int4*)ROW(tiles, GROUP_Y, 0, 0);
   const int expert = tile.x, columns = tile.z, row = GROUP_X * SIDE;
   if (columns == 0) return;
-  for (int i = ITEM_X; i < WIDTH && i < columns; i += 256)
-    numbers[i] = ((const int*)ROW(rows, 0, 0, 0))[tile.y + i];
-  LOCAL_BARRIER;
+  take_numbers(numbers, (const int*)ROW(rows, 0, 0, 0) + tile.y, min(columns, WIDTH), 256);
   const int depth = expert < p.w.ne[2] ? p.x.ne[0] : 0;
-#define SLOT(j) (numbers[j] % p.y.ne[1])
-#define TOKEN(j) (numbers[j] / p.y.ne[1])
 #define W_ROW(i) ROW(w, row + (i), expert, 0)
 #define X_ROW(j) ROW(x, SLOT(j) % p.x.ne[1], TOKEN(j), 0)
 #define Y_ROW(j) ROW(y, SLOT(j), TOKEN(j), 0)

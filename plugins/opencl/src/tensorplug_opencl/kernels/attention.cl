@@ -1,4 +1,5 @@
-// Attention on processors. LOWEST and slope_of are those of the shared texts.
+// Attention on processors, for heads of DK and DV elements, any numbers: 80 is five vectors of 16, and a rest is filled
+// up with zeros (PART). LOWEST and slope_of are those of the shared texts.
 
 //: attend_row
 // One item takes ROWS rows that share keys, and 16 positions at a time, so each key is loaded once.

@@ -34,8 +34,10 @@ KERNEL_HEAD {
 //: pack
 // Rows of f32 without gaps.
 KERNEL_HEAD {
-  UNFLATTEN_Y
-  store_f32(y_base + p.y.off + 4 * (long)flat, load_x(AT(x, i0, i1, i2, i3)));
+  const uint index = FLAT_INDEX;
+  if (index >= p.count) return;
+  UNFLATTEN(y, index, i0, i1, i2, i3)
+  store_f32(y_base + p.y.off + 4 * (long)index, load_x(AT(x, i0, i1, i2, i3)));
 }
 
 //: quantise
@@ -44,9 +46,8 @@ KERNEL_HEAD {
 KERNEL_HEAD {
   const uint flat = FLAT_INDEX;
   if (flat >= p.count) return;
-  const uint parts = (uint)p.x.ne[0] / 16u, row = flat / parts, matrix = row / (uint)p.x.ne[1];
-  const int i1 = (int)(row % (uint)p.x.ne[1]);
-  const int i2 = (int)(matrix % (uint)p.x.ne[2]), i3 = (int)(matrix / (uint)p.x.ne[2]);
+  const uint parts = (uint)p.x.ne[0] / 16u;
+  UNFLATTEN_ROW(x, flat / parts, i1, i2, i3)
   GLOBAL const uchar* x = AT(x, 16 * (long)(flat % parts), i1, i2, i3);
   float values[16], largest = 0.0f, odd = 0.0f;
   for (int i = 0; i < 16; i++) {

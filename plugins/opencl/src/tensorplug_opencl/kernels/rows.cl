@@ -1,5 +1,5 @@
-// The rows that a product has. MATRIX says which matrices meet in a group, and how many `columns` (rows of
-// `x`) they have.
+// The rows that a product has. MATRIX says which matrices meet in a group (`i2` and `i3`, or `expert` and `start`, where
+// its list begins), and how many `columns` (rows of `x`) they have.
 // With EXPERTS, row `m` of `x` and `y` is that of a pair (i, t) of `ids`, and `w` that of an expert:
 // with `lists` all pairs of an expert, else one pair.
 #ifdef EXPERTS

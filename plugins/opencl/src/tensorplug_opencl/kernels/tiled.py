@@ -4,17 +4,17 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
-from tensorplug import dtypes
-from tensorplug.dtypes import DType
 from tensorplug_opencl.kernels.operands import ROWS_OF, Operands, packed, quantised
 from tensorplug_simt.facts import Facts
 from tensorplug_simt.program import Kernel, Launch, Program, blocks_of, launch
+from tensorplug_simt.source import BYTES
 
 TEXT = "tensorplug_opencl:kernels/tiled.cl"
 REPEATS = (("repeat2", "int"), ("repeat3", "int"))
+PARTS = (*ROWS_OF, BYTES)
 
-ROW_PRODUCT = Kernel("row_product", TEXT, ("w", "x", "ids", "y"), ("y",), REPEATS, ROWS_OF)
-TILE_PRODUCT = Kernel("tile_product", TEXT, ("w", "x", "lists", "y"), ("y",), REPEATS, ROWS_OF)
+ROW_PRODUCT = Kernel("row_product", TEXT, ("w", "x", "ids", "y"), ("y",), REPEATS, PARTS)
+TILE_PRODUCT = Kernel("tile_product", TEXT, ("w", "x", "lists", "y"), ("y",), REPEATS, PARTS)
 
 COLUMNS = (1, 2, 4, 8)
 """How many rows of `x` may meet a row of `w` at once."""
@@ -25,11 +25,8 @@ TEAMS = 4
 GROUP = 64
 """Items of a group that is a team."""
 
-CODED: frozenset[DType] = frozenset(
-    getattr(dtypes, name)
-    for name in ("Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q4_K", "Q5_K", "Q6_K", "Q2_K", "Q3_K")
-)
-"""Types whose elements are bytes on a line, which integer dot products multiply."""
+PART = 32
+"""Elements of a block that are read at once, as deep as a tile of them is."""
 
 
 class Tile(NamedTuple):
@@ -48,8 +45,8 @@ class Tile(NamedTuple):
 
     @property
     def local_memory(self) -> int:
-        """Bytes of local memory."""
-        return (self.n + self.m + 2) * self.depth * 4
+        """Bytes of local memory, at most."""
+        return ((self.n + 1) * PART + (self.m + 1) * self.depth) * 4
 
     def fits(self, facts: Facts) -> bool:
         """Whether a group may be so large."""

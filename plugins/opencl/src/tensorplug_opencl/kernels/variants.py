@@ -43,7 +43,7 @@ def _streams(these: Operands, facts: Facts) -> list[str]:
 
 
 def _matvecs(these: Operands, facts: Facts) -> list[str]:
-    rounded = [INT8] if facts.int8_activations and these.w.dtype in tiled.CODED else []
+    rounded = [INT8] if facts.int8_activations and these.w.dtype.is_block else []
     return [*rounded, *([SUBGROUP] if facts.subgroup else []), GROUP]
 
 

@@ -7,16 +7,18 @@ from tensorplug.dtypes import DType
 from tensorplug_opencl.kernels.operands import ROWS_OF, Operands, packed
 from tensorplug_simt.facts import Facts
 from tensorplug_simt.program import Kernel, Launch, Program, blocks_of, launch
+from tensorplug_simt.source import BYTES
 
 TEXT = "tensorplug_opencl:kernels/wide.cl"
 STREAM_TEXT = "tensorplug_opencl:kernels/stream.cl"
 REPEATS = (("repeat2", "int"), ("repeat3", "int"))
 
 _ROWS = (*REPEATS, ("rows", "int"))
-MATVEC = Kernel("matvec", TEXT, ("w", "x", "ids", "y"), ("y",), _ROWS, ROWS_OF)
-STREAM = replace(MATVEC, name="stream", text=STREAM_TEXT)
+PARTS = (*ROWS_OF, BYTES)
+MATVEC = Kernel("matvec", TEXT, ("w", "x", "ids", "y"), ("y",), _ROWS, PARTS)
+STREAM = replace(MATVEC, name="stream", text=STREAM_TEXT, parts=ROWS_OF)
 MATMUL = Kernel(
-    "matmul", TEXT, ("w", "x", "lists", "y"), ("y",), (*_ROWS, ("panels", "int")), ROWS_OF
+    "matmul", TEXT, ("w", "x", "lists", "y"), ("y",), (*_ROWS, ("panels", "int")), PARTS
 )
 
 STREAMED: frozenset[DType] = frozenset(
