@@ -7,7 +7,7 @@ import pytest
 
 import tensorplug as tp
 from tensorplug.device import Plan
-from tensorplug.dtypes import Q4_1, Q5_0
+from tensorplug.dtypes import Q2_K, Q4_1, Q5_0
 from tensorplug.ops.matmul import WEIGHTS
 from tensorplug_cpu.reference.blocks import decode_rows
 from tensorplug_opencl.kernels import KERNELS
@@ -19,7 +19,7 @@ from tensorplug_simt.facts import Facts
 from tensorplug_simt.lowering import lower
 
 TYPES = sorted(set(WEIGHTS) - {tp.F64}, key=lambda t: t.id)
-OFTEN = {tp.Q4_0, tp.Q2_K, tp.Q6_K}
+OFTEN = {tp.Q4_0, Q2_K, tp.Q6_K}
 BLOCKS = [
     pytest.param(t, marks=() if t in OFTEN else pytest.mark.long) for t in TYPES if t.is_block
 ]
