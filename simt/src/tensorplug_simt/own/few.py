@@ -9,7 +9,8 @@ from tensorplug.dtypes import F32
 from tensorplug_simt.families.elements import TEXT as ELEMENTWISE
 from tensorplug_simt.families.gates import ACTIVATIONS
 from tensorplug_simt.families.product import REPEATS, need_product
-from tensorplug_simt.lowering import NoKernel, need_type, number
+from tensorplug_simt.lowering import GroupLowering, NoKernel, need_type, number
+from tensorplug_simt.own.chains import CHAINS
 from tensorplug_simt.program import Kernel, Number
 
 PLAIN = ("w", "x", "ids", "y")
@@ -29,6 +30,11 @@ _OF_A_PAIR = {
     "bias2": "up_bias",
 }
 """Names in groups by buffers."""
+
+
+def groups(follow: GroupLowering, gate: GroupLowering) -> dict[str, GroupLowering]:
+    """A backend's lowerings of groups with a product of few columns, beside those of `CHAINS`."""
+    return {**CHAINS, **dict.fromkeys(FOLLOWED, follow), **dict.fromkeys(GATED, gate)}
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,7 @@
 """The kernels of this backend: `KERNELS` names its own; all other ops run on the shared ones."""
 
 from tensorplug_cuda.kernels import attention, columns, matmul, route
-from tensorplug_simt.own.chains import CHAINS
-from tensorplug_simt.own.few import FOLLOWED, GATED
+from tensorplug_simt.own.few import groups
 from tensorplug_simt.table import Kernels
 
 KERNELS = Kernels(
@@ -12,9 +11,7 @@ KERNELS = Kernels(
         "flash_attn_ext": attention.flash_attn_ext,
     },
     own_groups={
-        **CHAINS,
-        **dict.fromkeys(FOLLOWED, columns.follow),
-        **dict.fromkeys(GATED, columns.gate),
+        **groups(columns.follow, columns.gate),
         "topk_moe": route.route,
         "topk_moe_late": route.route_late,
     },

@@ -1,8 +1,7 @@
 """The kernels of this backend: `KERNELS` names its own; all other ops run on the shared ones."""
 
 from tensorplug_metal.kernels import attention, matmul
-from tensorplug_simt.own.chains import CHAINS
-from tensorplug_simt.own.few import FOLLOWED, GATED
+from tensorplug_simt.own.few import groups
 from tensorplug_simt.table import Kernels
 
 KERNELS = Kernels(
@@ -11,9 +10,5 @@ KERNELS = Kernels(
         "mul_mat_id": matmul.mul_mat_id,
         "flash_attn_ext": attention.flash_attn_ext,
     },
-    own_groups={
-        **CHAINS,
-        **dict.fromkeys(FOLLOWED, matmul.follow),
-        **dict.fromkeys(GATED, matmul.gate),
-    },
+    own_groups=groups(matmul.follow, matmul.gate),
 )

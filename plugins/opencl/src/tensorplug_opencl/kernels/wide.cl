@@ -2,7 +2,7 @@
 //
 // A type says how many bytes hold a BLOCK (PARTS times 32 elements), what is read once of it
 // (`begin`), and how 32 of its elements become floats (`part`; `j` counts them within the block).
-// Block types do so by `unpack` of bytes.k. Those that have a section here take less time with vectors of 16:
+// Block types are unpacked by `unpack` of bytes.k. Those that have a section here take less time with vectors of 16:
 // on PoCL, with 2 rows of `x`, 0.5 of that of `unpack` (q4_K), 0.4 (q2_K), 0.2 (q6_K, iq4_xs), 0.15 (q5_1).
 
 #if w_block < 32
