@@ -33,7 +33,7 @@ _OF_A_PAIR = {
 
 
 def groups(follow: GroupLowering, gate: GroupLowering) -> dict[str, GroupLowering]:
-    """A backend's lowerings of groups with a product of few columns, beside those of `CHAINS`."""
+    """A backend's lowerings of groups with a product of few columns, and `CHAINS`."""
     return {**CHAINS, **dict.fromkeys(FOLLOWED, follow), **dict.fromkeys(GATED, gate)}
 
 
