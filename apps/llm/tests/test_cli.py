@@ -454,3 +454,18 @@ def test_policy_for_failures_is_passed_on(run: Run) -> None:
 
     assert careful.stdout == usual.stdout
     assert "choose from raise, replan" in run(*shared, "--on-failure", "retry").stderr
+
+
+@pytest.mark.parametrize(
+    ("command", "option"),
+    [
+        *(("chat", option) for option in ("--json", "--n=1", "--logprobs=1")),
+        ("fit", "--threads=1"),
+        ("serve", "--json"),
+    ],
+)
+def test_option_that_would_do_nothing_is_unknown(command: str, option: str) -> None:
+    result = CliRunner().invoke(app, [command, "none.gguf", option])
+
+    assert result.exit_code == 2
+    assert "No such option" in result.stderr

@@ -12,6 +12,7 @@ from tensorplug import Backend
 from tensorplug.device import Buffer
 from tensorplug.errors import OptionError
 from tensorplug_llm import Engine, LanguageModel, load_model
+from tensorplug_llm.cache import PAGE
 from tensorplug_llm.cli import app
 from tensorplug_llm.fit import extent, fit
 from tensorplug_llm.testing import LoneText, tiny_models
@@ -103,18 +104,18 @@ def held_by(stream: Backend) -> int:
     return sum(child.size for child in stream.device.children if isinstance(child, Buffer))
 
 
-def test_the_largest_context_fits_and_a_larger_one_does_not(
+def test_the_largest_context_fits_and_one_of_a_page_more_does_not(
     model_file: Write, walled: Open, cpu: Backend
 ) -> None:
-    path = model_file()
-    small = fit(path, [walled("walled:0"), cpu], context=128, layers=[2, 0]).devices[0]
+    path = model_file(metadata={"llama.context_length": 1 << 14})
+    small = fit(path, [walled("walled:0"), cpu], context=6400, layers=[2, 0]).devices[0]
     streams = [walled("walled:1", free=int(small.total * 1.3)), cpu]
 
     largest = fit(path, streams, layers=[2, 0]).largest_context
 
-    assert 0 < largest < 1024
+    assert 6400 < largest < 1 << 14
     assert fit(path, streams, context=largest, layers=[2, 0]).fits
-    assert not fit(path, streams, context=1024, layers=[2, 0]).fits
+    assert not fit(path, streams, context=largest + PAGE, layers=[2, 0]).fits
 
 
 def test_layers_leave_room_for_the_context(model_file: Write, walled: Open, cpu: Backend) -> None:

@@ -3,13 +3,15 @@
 import asyncio
 import base64
 import contextlib
+import threading
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import pytest
 
 import tensorplug as tp
+from tensorplug.errors import DeviceLost
 from tensorplug_llm import LanguageModel, load_model
 from tensorplug_llm.testing import tiny_models
 
@@ -130,3 +132,36 @@ def test_what_cannot_be_answered_is_refused(
 
     assert answer.status_code == status, answer.text
     assert words in answer.json()["error"]["message"]
+
+
+def test_health_names_an_encoder_whose_last_request_failed(
+    server: Server, models: dict[str, LanguageModel], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def embedder() -> NoReturn:
+        raise DeviceLost("gone")
+
+    healths = []
+    with monkeypatch.context() as patch:
+        patch.setattr(models["bert"], "embedder", embedder)
+        for texts in ("a b", 7):  # what a client does wrong says nothing of the model
+            assert ask(server, "/v1/embeddings", {"input": texts}).status_code in (503, 400)
+            answer = ask(server, "/health")
+            healths.append((answer.status_code, answer.json()))
+    assert ask(server, "/v1/embeddings", {"input": "a b"}).status_code == 200
+
+    assert healths == [(503, {"status": "failed", "models": {"bert": "DeviceLost"}})] * 2
+    assert ask(server, "/health").json() == {"status": "ok"}
+
+
+def test_all_that_embeds_is_made_by_the_thread_of_the_model(
+    server: Server, models: dict[str, LanguageModel], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, threads = models["bert"].embedder, set()
+    monkeypatch.setattr(
+        models["bert"], "embedder", lambda: threads.add(threading.get_ident()) or made()
+    )
+
+    assert ask(server, "/v1/embeddings", {"input": "a b"}).status_code == 200
+
+    assert threads
+    assert threading.get_ident() not in threads

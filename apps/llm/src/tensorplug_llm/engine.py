@@ -63,8 +63,8 @@ class Engine(Resource):
     """Generates many texts together; `submit` one and iterate over its tokens.
 
     The texts share the forward passes, the rows of the cache and the pages of equal beginnings.
-    A text's tokens do not depend on the others. Devices of the model belong to the thread of the
-    engine until it is closed.
+    Other texts change the logits of a text by roundings of the kernels only. Devices of the model
+    belong to the thread of the engine until it is closed.
     """
 
     def __init__(  # noqa: PLR0913 - a program names only what it wants otherwise

@@ -193,7 +193,7 @@ def _largest(sizing: "_Sizing", most: int) -> int:
     if fits(most):
         return most
     low, high = 0, pages_of(most)
-    while high - low > max(low // 16, 1):
+    while high - low > 1:
         middle = (low + high) // 2
         low, high = (middle, high) if fits(middle * PAGE) else (low, middle)
     return low * PAGE

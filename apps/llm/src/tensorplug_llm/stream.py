@@ -45,8 +45,9 @@ def _wake(waiters: "Sequence[asyncio.Future[None]]") -> None:
 class Stream:
     """Iterate over the sampled tokens of a text, by `for` or by `async for`, once.
 
-    `finish` is "" until the text ends: then "stop" (by a token that ends texts), "length" (by
-    `max_tokens`), "context", "cancelled" or "failed". Iterating raises what the engine failed with.
+    `finish` is "" until the text ends: then "stop" (by a token that ends texts or a stop string),
+    "length" (by `max_tokens`), "context", "cancelled" or "failed". Iterating raises what the engine
+    failed with.
     """
 
     def __init__(

@@ -3,7 +3,7 @@
 import io
 import json as jsons
 import sys
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated
 
@@ -13,7 +13,7 @@ from tensorplug.cli.progress import showing_progress
 from tensorplug.errors import OptionError
 from tensorplug_llm.cli import chatting, embedding, fitting, generating, serving
 from tensorplug_llm.cli.loading import loaded
-from tensorplug_llm.cli.options import Choosing, Loading, Model, Output, Remembering, with_groups
+from tensorplug_llm.cli.options import Loading, Model, Output, Remembering, Repeating, with_groups
 from tensorplug_llm.cli.output import reporting
 
 app = typer.Typer(
@@ -36,11 +36,7 @@ def generate(
     tokens: Annotated[int, typer.Option(min=1, help="Largest number of tokens to generate.")] = 128,
     chat: Annotated[
         bool,
-        typer.Option(
-            "--chat",
-            help="Answer by the chat template. Texts of control tokens in the prompt, such as "
-            "<|im_end|>, count as these tokens.",
-        ),
+        typer.Option("--chat", help="Answer by the chat template."),
     ] = False,
     save_graph: Annotated[
         Path | None,
@@ -53,7 +49,7 @@ def generate(
             "The beginning of a prompt that is in it need not be read again."
         ),
     ] = None,
-    choosing: Choosing,
+    choosing: Repeating,
     remembering: Remembering,
     loading: Loading,
     output: Output,
@@ -61,6 +57,7 @@ def generate(
     """Continue a prompt."""
     with reporting(traceback=output.traceback):
         params = generating.params_of(choosing, tokens)
+        params = replace(params, n=choosing.n, logprobs=choosing.logprobs)
         contexts = generating.contexts_of(params)
         with loaded(model, loading, remembering, texts=params.n, contexts=contexts) as found:
             generating.generate(

@@ -4,7 +4,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 from types import FrameType
@@ -15,7 +15,7 @@ import typer
 from tensorplug.errors import OptionError, TensorplugError
 from tensorplug_llm.cli.generating import params_of
 from tensorplug_llm.cli.loading import loaded
-from tensorplug_llm.cli.options import Choosing, Loading, Model, Output, Remembering, with_groups
+from tensorplug_llm.cli.options import Choosing, Failing, Loading, Model, Remembering, with_groups
 from tensorplug_llm.cli.output import reporting, write
 from tensorplug_llm.engine import Engine
 from tensorplug_llm.sampling import SamplingParams
@@ -189,13 +189,13 @@ def chat(
     choosing: Choosing,
     remembering: Remembering,
     loading: Loading,
-    output: Output,
+    failing: Failing,
 ) -> None:
     """Talk with a model on the terminal; /help lists commands."""
     from tensorplug_llm.chat import ChatTemplate  # noqa: PLC0415 - takes a while to import
 
-    with reporting(traceback=output.traceback):
-        params = replace(params_of(choosing, tokens), n=1)
+    with reporting(traceback=failing.traceback):
+        params = params_of(choosing, tokens)
         with loaded(model, loading, remembering) as found:
             template = ChatTemplate.from_metadata(found.file.metadata)
             with Engine(

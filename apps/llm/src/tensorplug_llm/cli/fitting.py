@@ -10,7 +10,7 @@ import typer
 import tensorplug as tp
 from tensorplug_llm.cache import kv_type
 from tensorplug_llm.cli.loading import adapters, context_wanted, layers_wanted, shares_wanted
-from tensorplug_llm.cli.options import CacheType, Context, Loading, Model, Output, with_groups
+from tensorplug_llm.cli.options import CacheType, Context, Model, Output, Placing, with_groups
 from tensorplug_llm.cli.output import reporting
 from tensorplug_llm.fit import Fit
 from tensorplug_llm.fit import fit as measure
@@ -23,24 +23,24 @@ def fit(
     context: Context = None,
     sequences: Annotated[int, typer.Option(min=1, help="Texts at the same time.")] = 1,
     kv: CacheType = None,
-    loading: Loading,
+    placing: Placing,
     output: Output,
 ) -> None:
     """Say what a model would take on each device; exit with 1 where it does not fit."""
     with reporting(traceback=output.traceback), ExitStack() as stack:
         tp.load_all()
-        backends = [stack.enter_context(tp.open(spec)) for spec in loading.device or ["best"]]
+        backends = [stack.enter_context(tp.open(spec)) for spec in placing.device or ["best"]]
         found = measure(
             model,
             backends,
             context=context_wanted(context),
             sequences=sequences,
             kv=None if kv is None else kv_type(kv),
-            layers=layers_wanted(loading.layers),
-            split=loading.split,
-            ratio=shares_wanted(loading.ratio),
-            weights=loading.weights,
-            lora=adapters(loading.lora),
+            layers=layers_wanted(placing.layers),
+            split=placing.split,
+            ratio=shares_wanted(placing.ratio),
+            weights=placing.weights,
+            lora=adapters(placing.lora),
         )
         typer.echo(json.dumps(_report(found)) if output.json else _text(found))
         if not found.fits:

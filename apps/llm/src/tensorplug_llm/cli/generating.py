@@ -38,8 +38,6 @@ def params_of(choosing: Choosing, tokens: int) -> SamplingParams:
         stop=choosing.stop or (),
         seed=choosing.seed,
         max_tokens=tokens,
-        n=choosing.n,
-        logprobs=choosing.logprobs,
         json_schema=_text_or_file("--json-schema", choosing.json_schema),
         grammar=_text_or_file("--grammar", choosing.grammar),
     )

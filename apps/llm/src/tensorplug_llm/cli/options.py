@@ -18,7 +18,10 @@ from tensorplug_llm.sampling import SamplingParams
 
 DEFAULTS = SamplingParams()
 
-MODEL = f"Path of a GGUF file, {', '.join(MODELS)}, or hf:ORG/REPO[:FILE][@REVISION]."
+MODEL = (
+    f"Path of a GGUF file or of a folder of Hugging Face, {', '.join(MODELS)}, or "
+    "hf:ORG/REPO[:FILE][@REVISION]."
+)
 
 Model = Annotated[str, typer.Argument(help=MODEL)]
 Context = Annotated[
@@ -35,8 +38,8 @@ CacheType = Annotated[
 
 
 @dataclass(frozen=True, slots=True)
-class Loading:
-    """Where a model computes, and how its weights are stored there."""
+class Placing:
+    """Which devices have the layers of a model, and how its weights are stored there."""
 
     device: Annotated[
         list[str] | None,
@@ -56,9 +59,6 @@ class Loading:
         str | None,
         typer.Option(help="With --split tensor, the share of each device, such as 3,1."),
     ] = None
-    threads: Annotated[
-        int | None, typer.Option(min=1, help="CPU threads per device (cpu and native backends).")
-    ] = None
     weights: Annotated[
         WeightMode,
         typer.Option(
@@ -72,6 +72,15 @@ class Loading:
             metavar="FILE[:SCALE]",
             help="Adapter to merge into the weights, GGUF or a folder of PEFT; repeat for several.",
         ),
+    ] = None
+
+
+@dataclass(frozen=True, slots=True)
+class Loading(Placing):
+    """Where a model computes."""
+
+    threads: Annotated[
+        int | None, typer.Option(min=1, help="CPU threads per device (cpu and native backends).")
     ] = None
 
 
@@ -103,7 +112,7 @@ class Remembering:
 
 @dataclass(frozen=True, slots=True)
 class Choosing:
-    """How tokens are chosen: the fields of `SamplingParams`."""
+    """How the tokens of a text are chosen: fields of `SamplingParams`."""
 
     temperature: Annotated[
         float,
@@ -170,13 +179,19 @@ class Choosing:
             metavar="TEXT|@FILE", help="The text follows this grammar, in GBNF or in Lark."
         ),
     ] = None
+    seed: Annotated[
+        int | None, typer.Option(help="Equal seeds choose equal tokens; random by default.")
+    ] = None
+
+
+@dataclass(frozen=True, slots=True)
+class Repeating(Choosing):
+    """How the tokens of several results are chosen, and what is said of them."""
+
     n: Annotated[
         int,
         typer.Option("--n", min=1, help="Continue the prompt this often, by other seeds."),
     ] = DEFAULTS.n
-    seed: Annotated[
-        int | None, typer.Option(help="Equal seeds choose equal tokens; random by default.")
-    ] = None
     logprobs: Annotated[
         int | None,
         typer.Option(
@@ -186,13 +201,19 @@ class Choosing:
 
 
 @dataclass(frozen=True, slots=True)
-class Output:
-    """How a command answers."""
+class Failing:
+    """How a command tells errors."""
 
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False
     traceback: Annotated[bool, typer.Option("--traceback", help="Show where errors come from.")] = (
         False
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Output(Failing):
+    """How a command answers."""
+
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False
 
 
 def with_groups(command: Callable[..., None]) -> Callable[..., None]:

@@ -7,7 +7,7 @@ import typer
 
 from tensorplug.errors import OptionError
 from tensorplug_llm.cli.loading import loaded
-from tensorplug_llm.cli.options import MODEL, Loading, Output, Remembering, with_groups
+from tensorplug_llm.cli.options import MODEL, Failing, Loading, Remembering, with_groups
 from tensorplug_llm.cli.output import reporting
 from tensorplug_llm.engine import CONTEXTS, Engine
 from tensorplug_llm.models import name_of
@@ -58,10 +58,10 @@ def serve(
     ] = 30,
     remembering: Remembering,
     loading: Loading,
-    output: Output,
+    failing: Failing,
 ) -> None:
     """Serve models over HTTP, as OpenAI's API does. Models made to embed texts do only that."""
-    with reporting(traceback=output.traceback), ExitStack() as stack:
+    with reporting(traceback=failing.traceback), ExitStack() as stack:
         check_exposure(host, key=api_key, insecure=insecure)
         try:
             from tensorplug_llm.serve import encoders, running  # noqa: PLC0415 - of an extra

@@ -91,7 +91,8 @@ class Server:
 
     async def _health(self, request: Request) -> Response:
         models = self._models.values()
-        failures = {s.name: s.engine.failure for s in models}
+        failures: dict[str, BaseException | None] = {s.name: s.engine.failure for s in models}
+        failures |= {s.name: s.failure for s in self._encoders.models.values()}
         failed = {name: type(error).__name__ for name, error in failures.items() if error}
         if failed:
             return JSONResponse({"status": "failed", "models": failed}, 503)

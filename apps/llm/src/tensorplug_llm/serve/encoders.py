@@ -13,6 +13,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from tensorplug.errors import FormatError, OptionError, TensorplugError
 from tensorplug_llm.embedding import normalized
 from tensorplug_llm.model import LanguageModel
 from tensorplug_llm.serve import reading
@@ -27,7 +28,7 @@ MOST_TEXTS = 2048
 """Texts of one request, as in OpenAI's API."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class EncoderModel:
     """A model that embeds under a name; one thread of its own computes."""
 
@@ -35,10 +36,20 @@ class EncoderModel:
     model: LanguageModel
     created: int = field(default_factory=lambda: int(time.time()))
     thread: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1))
+    failure: TensorplugError | None = None
+    """Why the last request could not be computed; None where it was."""
 
     async def run(self, compute: Callable[[], T]) -> T:
         """What the thread computes."""
-        return await asyncio.get_running_loop().run_in_executor(self.thread, compute)
+        try:
+            found = await asyncio.get_running_loop().run_in_executor(self.thread, compute)
+        except (OptionError, FormatError, ServeError):  # of what the client sent
+            raise
+        except TensorplugError as error:
+            self.failure = error
+            raise
+        self.failure = None
+        return found
 
     def close(self) -> None:
         """End the thread after what it computes."""
@@ -68,15 +79,16 @@ class Encoders:
         fields.check_empty()
         if form not in FORMS:
             refuse("encoding_format", f"is {reading.shown(form)}; give {' or '.join(FORMS)}")
-        embedder = served.model.embedder()
-        if embedder.pooling == "rank":
-            raise ServeError(400, f"model: {served.name} ranks documents; ask /v1/rerank")
-        if size is not None and size != embedder.size:
-            refuse(
-                "dimensions", f"is {size}, and {served.name} gives {embedder.size}; leave it out"
-            )
 
         def compute() -> tuple[Floats, int]:
+            embedder = served.model.embedder()
+            if embedder.pooling == "rank":
+                raise ServeError(400, f"model: {served.name} ranks documents; ask /v1/rerank")
+            if size is not None and size != embedder.size:
+                refuse(
+                    "dimensions",
+                    f"is {size}, and {served.name} gives {embedder.size}; leave it out",
+                )
             encode = served.model.tokenizer.encode
             ids = [encode(text) if isinstance(text, str) else list(text) for text in texts]
             return normalized(embedder.embed(ids)), sum(map(len, ids))
