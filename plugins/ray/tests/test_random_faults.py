@@ -25,6 +25,8 @@ ray = pytest.importorskip("ray")
 
 COUNT = int(os.environ.get("TENSORPLUG_RAY_FAULTS", "10"))
 SEED = int(os.environ.get("TENSORPLUG_RAY_SEED", "1"))
+BLOCK = 50
+"""Faults of a test: shards of `./verify ray` take some of the tests each."""
 CPU = "cpu@tensorplug-cpu?threads=1"
 """Its tokens do not depend on how many are read at once, as those of products in int8 do."""
 LIMIT = 5.0
@@ -177,9 +179,11 @@ def resident():
     return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
 
 
+@pytest.mark.parametrize("start", range(0, COUNT, BLOCK))
 def test_random_faults_give_right_tokens_or_a_typed_error_and_leave_nothing(
-    cluster, file, record_property
+    cluster, file, record_property, start
 ):
+    seeds = range(SEED + start, SEED + min(start + BLOCK, COUNT))
     devices = cluster(CPU, CPU, limit=LIMIT)
     with tp.open(CPU) as local:
         wanted = texts([local], file, together=False)
@@ -196,7 +200,7 @@ def test_random_faults_give_right_tokens_or_a_typed_error_and_leave_nothing(
     for device in devices:
         device.link.limit = LIMIT
     tally, sizes = Counter(), []
-    for seed in range(SEED, SEED + COUNT):
+    for seed in seeds:
         rng = random.Random(seed)
         kind, which, together = rng.choice(KINDS), rng.randrange(2), rng.random() < 0.5
         on_failure = rng.choice(("replan", "replan", "raise"))
@@ -223,9 +227,9 @@ def test_random_faults_give_right_tokens_or_a_typed_error_and_leave_nothing(
         sizes.append(resident())
 
     print(*(f"{what}: {count}" for what, count in sorted(tally.items())), sep="\n")
-    record_property("attempts", COUNT)
+    record_property("attempts", len(seeds))
     for device in devices:
         device.close(force=True)
-    assert COUNT < 100 or sizes[-1] - sizes[COUNT // 5] < 64 << 20
+    assert len(seeds) < BLOCK or sizes[-1] - sizes[BLOCK // 5] < 64 << 20
     left = ray._private.worker.global_worker.core_worker.get_all_reference_counts()
     assert len(left) <= 8
