@@ -8,6 +8,7 @@ import pytest
 from tensorplug import Backend
 from tensorplug.errors import OptionError
 from tensorplug_llm import load_model
+from tensorplug_llm.fit import fit
 from tensorplug_llm.placement import check_counts, distribute
 
 from .gguf_files import VOCABULARY, random_tensors
@@ -84,6 +85,31 @@ def test_tied_embedding_lies_once_with_the_last_layer(
         assert model.placement.layers == (first, last)
         assert model.placement.embedding is model.placement.output is last
         assert model.placement.counts == {"walled:0": 1, "walled:1": 1}
+
+
+def test_tied_embedding_of_devices_of_other_processes_lies_on_the_host_too(
+    model_file: Callable[..., Path], walled: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, streams = model_file(), [walled("walled:0"), walled("walled:1")]
+    here = weights_by_device(path, streams)
+    for stream in streams:
+        monkeypatch.setattr(stream.device, "remote", True)
+
+    with load_model(path, streams, layers=[1, 1]) as model:
+        assert model.placement.embedding.name == "cpu:0"
+        output = model.weights.tensors["output.weight"]
+        assert output.place is not None
+        assert output.place.buffer.type.device is streams[1].device
+    there = weights_by_device(path, streams)
+    assert there.pop("cpu:0")
+    assert not here.pop("cpu:0", 0)
+    assert there == here
+
+
+def weights_by_device(path: Path, streams: Sequence[Backend]) -> dict[str, int]:
+    """Bytes of weights, those that stay in the file too, that `fit` finds for each device."""
+    needs = fit(path, streams, layers=[1, 1]).devices
+    return {need.device: need.weights + need.mapped for need in needs}
 
 
 def test_untied_embedding_is_looked_up_by_the_host(
