@@ -229,3 +229,14 @@ def test_output_that_is_named_twice_is_read_once(late: NullDevice) -> None:
 
     np.testing.assert_array_equal(result, np.ones((4, 4)))
     assert [entry.what for entry in late.log].count("read") == 1
+
+
+def test_batch_that_was_waited_for_is_used_again_before_another_is_planned() -> None:
+    x = tp.input("x", (4, 4), tp.F32)
+    y = x * 2
+    with tp.open("cpu") as cpu, tp.Scheduler([cpu], parallel=True) as scheduler:
+        plan = scheduler.schedule(y)
+        for i in range(3):
+            plan.submit({x: np.full((4, 4), i, np.float32)})[y]
+
+        assert [bool(batch.plans) for batch in plan._batches] == [True, False, False, False]

@@ -367,7 +367,7 @@ class Batcher:
         left = self._pace.tokens if is_mixed else self.runner.shapes.batch(unread)
         ending = ENDING if is_mixed else len(self.running)
         found, joined = [], 0
-        singles = -(-len(self.running) // self.runner.lanes)
+        singles = -(-len(self.running) // self.runner.stages)
         for text in list(self.running):
             if text.unread == 1:
                 singles -= 1

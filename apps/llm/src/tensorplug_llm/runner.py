@@ -63,15 +63,12 @@ class Runner(Resource):
         stages = dict.fromkeys(layers)
         # A text's states after a pass cannot be told from those before it.
         self._flies = hp.recurrence is None and all(s.device.remote for s in stages)
-        self.lanes = len(stages) + 1 if self._flies and len(stages) > 1 else 1
-        """Passes to have in flight over devices of other processes, so that all of them compute.
-
-        One more than there are devices: it waits where another one ends.
-        """
+        self.stages = len(stages) if self._flies else 1
+        """Devices in a row that can compute at the same time, each for another pass."""
         sends = self._flies and model.tokenizer.vocab_size > KEPT
         self.kept = KEPT if sends else 0
         """How many of the greatest logits can be read in place of all; 0: only all."""
-        parallel = self.lanes > 1
+        parallel = self.stages > 1
         self.scheduler = Scheduler(model.backends, on_failure=on_failure, parallel=parallel)
         self.cache, self.states = tables(hp, layers, pages, kv, most)
         # The model closes what is made from it: only now is this whole.
@@ -91,6 +88,11 @@ class Runner(Resource):
         # A pass writes rows before it reads them, except where it goes on from states.
         repeats = self.states is None
         self.scheduler.add_states((*self.cache.tensors, *kept), restore, repeats=repeats)
+
+    @property
+    def lanes(self) -> int:
+        """Passes to have in flight: one for each stage, and one that waits where another ends."""
+        return self.stages + 1 if self.stages > 1 else 1
 
     def run(self, readings: Sequence[Reading]) -> list[Logits]:
         """Read tokens; return for each reading the logits [wanted, vocabulary] that it wants.
@@ -116,8 +118,18 @@ class Runner(Resource):
         """
         if self._flies:
             kept = self.kept if 0 < needed <= self.kept else 0
-            return self.step(replace(self.shapes.of(readings), kept=kept)).submit(readings)
+            return self._begin(replace(self.shapes.of(readings), kept=kept), readings)
         logits = self.run(readings)
+        return lambda: logits
+
+    def _begin(
+        self, shape: Shape, readings: Sequence[Reading]
+    ) -> Callable[[], Sequence[Logits | Greatest]]:
+        """Queue a pass of a shape, or run it."""
+        step = self.step(shape)
+        if self._flies:
+            return step.submit(readings)
+        logits = step.run(readings)
         return lambda: logits
 
     def copy_rows(self, source: int, target: int, count: int) -> None:
@@ -143,7 +155,9 @@ class Runner(Resource):
         for shape in self.shapes.all():
             for each in dict.fromkeys((replace(shape, kept=self.kept), shape)):
                 if each not in self._steps:
-                    self.step(each).run(())  # buffers are bound when a pass first runs
+                    # Buffers are bound when a pass first runs, for each of those in flight.
+                    for logits in [self._begin(each, ()) for _ in range(self.lanes)]:
+                        logits()
                     yield
 
     def _plan(self, shape: Shape) -> Step:

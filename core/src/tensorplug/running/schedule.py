@@ -74,7 +74,6 @@ class Schedule(Resource):
         self._plan_again = plan_again
         self._cut: Tensor | None = None
         self._batches: list[Batch] = []
-        self._next = 0
         self.values = Values(graph)
         try:
             self.prepare()
@@ -320,13 +319,18 @@ class Schedule(Resource):
     def take_batch(self, attempt: Attempt) -> Batch:
         """The batch of `attempt`, or the next one; bound to the arena as it is now."""
         if attempt.index is None:
-            attempt.index = self._next
-            self._next = (self._next + 1) % len(self._batches)
+            attempt.index = self._next_batch()
         batch = self._batches[attempt.index]
         if batch.pending is not None:
             batch.pending.reach()
         self.ready(batch)
         return batch
+
+    def _next_batch(self) -> int:
+        """The first batch that is not in flight, whose plans may exist; else the oldest one."""
+        flying = self.scheduler.flying
+        ages = [flying.index(b.pending) if b.pending in flying else -1 for b in self._batches]
+        return ages.index(min(ages))
 
     def ready(self, batch: Batch) -> None:
         """Bind `batch` to the arena's buffers where they changed."""
