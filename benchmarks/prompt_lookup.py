@@ -47,6 +47,7 @@ QUESTIONS = {
     "story": "Tell a story about a lighthouse keeper who finds a letter in a bottle.",
     "advice": "Explain how bread is baked, from the flour to the oven.",
 }
+PROMPTS = {**TASKS, **QUESTIONS}
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,8 +99,10 @@ def measured(
     )
 
 
-def report(model: LanguageModel, params: SamplingParams, drafts: int, rounds: int) -> Rows:
-    """Rows of all prompts."""
+def report(
+    model: LanguageModel, params: SamplingParams, prompts: Sequence[str], drafts: int, rounds: int
+) -> Rows:
+    """Rows of prompts."""
     template = ChatTemplate.from_metadata(model.file.metadata)
     options = {"texts": 1, "rows": model.context, "threaded": False}
     with (
@@ -107,8 +110,9 @@ def report(model: LanguageModel, params: SamplingParams, drafts: int, rounds: in
         Engine(model, prompt_lookup=drafts, **options) as drafting,
     ):
         found: Rows = {}
-        for name, text in {**TASKS, **QUESTIONS}.items():
-            ids = encode_chat(model.tokenizer, template, [{"role": "user", "content": text}])
+        for name in prompts:
+            message = {"role": "user", "content": PROMPTS[name]}
+            ids = encode_chat(model.tokenizer, template, [message])
             found[name] = asdict(measured((plain, drafting), ids, params, rounds))
             print(name, found[name]["ratio"], file=sys.stderr)
         return found
@@ -123,6 +127,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--tokens", type=int, default=200)
     parser.add_argument("--temperature", type=float, default=0.0, help="0: greedy; seed 1")
+    parser.add_argument("--prompts", nargs="+", choices=[*PROMPTS], default=[*PROMPTS])
     parser.add_argument("--out", type=Path)
     given = parser.parse_args()
     with tp.open(given.device) as backend:
@@ -130,7 +135,7 @@ def main() -> None:
             backend.threads = given.threads
         with load_model(find_model(given.model), [backend]) as model:
             params = SamplingParams(temperature=given.temperature, seed=1, max_tokens=given.tokens)
-            found = report(model, params, given.drafts, given.rounds)
+            found = report(model, params, given.prompts, given.drafts, given.rounds)
     names = ("model", "device", "threads", "drafts", "temperature")
     whole = {**{name: getattr(given, name) for name in names}, "prompts": found}
     text = json.dumps(whole, indent=1)

@@ -89,7 +89,7 @@ class Engine(Resource):
         are read in pieces that let a token of other texts take up to `slowdown` times as long, or
         up to `pause` seconds where that is more: larger pieces are read faster.
         A text that runs by itself reads up to `prompt_lookup` tokens in advance that it repeats:
-        the same tokens in fewer passes, but models with recurrent layers refuse it.
+        fewer passes, chosen by the same sampler. Models with recurrent layers refuse it.
         With `threaded` False whoever reads a stream computes, for programs of one thread.
         Raises OptionError, OutOfMemory.
         """

@@ -99,7 +99,8 @@ class Remembering:
         typer.Option(
             metavar="N",
             help="Guess up to N tokens from what followed the last ones earlier in the text, and "
-            "check them in one pass: the same tokens sooner where a text repeats its prompt. Only "
+            "check them in one pass: sooner where a text repeats its prompt. Tokens stay the same "
+            "with activations=f32; where a device rounds, longer passes round otherwise. Only "
             "while one text is generated; not for models with recurrent layers.",
         ),
     ] = 0
