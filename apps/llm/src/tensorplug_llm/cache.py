@@ -74,6 +74,10 @@ class PagePool:
 
     def __init__(self, pages: int) -> None:
         self.holders = [0] * pages
+        self.spare = 0
+        """Pages that only a prefix holds."""
+        self._known = [False] * pages
+        """Whether a prefix holds each page."""
         self._free = list(range(pages))
 
     @property
@@ -94,12 +98,25 @@ class PagePool:
 
     def hold(self, page: int) -> None:
         """Let one more hold a page in use."""
+        self.spare -= self._known[page] and self.holders[page] == 1
         self.holders[page] += 1
+
+    def know(self, page: int) -> None:
+        """Let a prefix hold a page in use."""
+        self.hold(page)
+        self._known[page] = True
+
+    def forget(self, page: int) -> None:
+        """Let the prefix of a page hold it no more."""
+        self.spare -= self.holders[page] == 1
+        self._known[page] = False
+        self.give((page,))
 
     def give(self, pages: Iterable[int]) -> None:
         """Let one fewer hold each of these pages."""
         for page in pages:
             self.holders[page] -= 1
+            self.spare += self._known[page] and self.holders[page] == 1
             if not self.holders[page]:
                 heapq.heappush(self._free, page)
 
