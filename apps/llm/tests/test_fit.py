@@ -104,6 +104,21 @@ def held_by(stream: Backend) -> int:
     return sum(child.size for child in stream.device.children if isinstance(child, Buffer))
 
 
+@pytest.mark.parametrize(
+    ("name", "more"), [("llama", {"contexts": 100}), ("mamba2", {"texts": 1000})]
+)
+def test_layers_leave_room_for_all_that_an_engine_keeps(
+    name: str, more: dict[str, int], model_file: Write, walled: Open, cpu: Backend
+) -> None:
+    counts = []
+    for given in ({}, more):
+        streams = [walled(f"walled:{len(counts)}", free=1 << 20), cpu]
+        with load_model(model_file(name), streams, **given) as model:
+            counts.append(model.placement.counts.get(streams[0].name, 0))
+
+    assert counts == [2, 0]
+
+
 def test_the_largest_context_fits_and_one_of_a_page_more_does_not(
     model_file: Write, walled: Open, cpu: Backend
 ) -> None:

@@ -126,7 +126,7 @@ def fit(  # noqa: PLR0913 - a program names only what it wants otherwise
         plan.open(owned, backends, split=split, ratio=ratio)
 
         def place(counts: Sequence[int] | None) -> _Sizing:
-            plan.place(rows=wanted * contexts, counts=counts)
+            plan.place(rows=wanted * contexts, texts=sequences, counts=counts)
             memory = weight_memory(file, plan.homes(), mode=weights, looked_up=plan.looked_up())
             if plan.lies_twice:
                 (table,) = weight_memory(file, {TABLE: plan.placement.output.device})

@@ -207,9 +207,12 @@ class Blueprint:
         if not self.streams[-1].buffer_type.is_host:
             self.streams.append(_open(owned, "cpu"))
 
-    def place(self, *, rows: int, counts: Sequence[int] | None = None) -> None:
-        """Give each layer one of the streams `given`, with room for `rows` of the cache."""
-        sizes = _layer_sizes(self._needed, self.hparams, rows)
+    def place(self, *, rows: int, texts: int, counts: Sequence[int] | None = None) -> None:
+        """Give each layer one of the streams `given`.
+
+        There is room for `rows` of the cache and for the states of `texts`.
+        """
+        sizes = _layer_sizes(self._needed, self.hparams, rows, texts)
         tied = self._is_tied and not self._is_cut
         self.placement = place(sizes, self.given, self.streams[-1], counts=counts, tied=tied)
 
@@ -241,6 +244,8 @@ def load_model(  # noqa: PLR0913 - a program names only what it wants otherwise
     weights: WeightMode | str = WeightMode.AUTO,
     context: int | Auto | None = None,
     rows: int | None = None,
+    contexts: int = 1,
+    texts: int = 1,
     lora: Sequence[LoRA] = (),
     progress: Progress | None = None,
 ) -> LanguageModel:
@@ -249,12 +254,12 @@ def load_model(  # noqa: PLR0913 - a program names only what it wants otherwise
     `path` is that of a GGUF file or of a folder of Hugging Face, or a string that `find_model`
     knows, such as `hf:ORG/REPO`. Adapters, `lora`, are merged into the weights.
     `layers` says how many layers each backend takes; without it free memory decides, with room
-    for a cache of `rows` tokens, by default one context. Engines of the model have a
-    `context` of this many tokens unless they ask for another; "auto" is the largest that the model
-    was trained for and `rows` hold. With `split` `tensor` the devices
-    of the backends have parts of every layer, in the proportions of `ratio`, by default evenly. A
-    `cpu` backend joins them where the host cannot read the memory of the last one. Backends that
-    were given stay open when the model is closed. Raises FormatError, OptionError, OutOfMemory,
+    for a cache of `rows` tokens, by default of `contexts`, and for `texts` at once. Engines of the
+    model have a `context` of this many tokens unless they ask for another; "auto" is the largest
+    that the model was trained for and `rows` hold. With `split` `tensor` the devices of the
+    backends have parts of every layer, in the proportions of `ratio`, by default evenly. A `cpu`
+    backend joins them where the host cannot read the memory of the last one. Backends that were
+    given stay open when the model is closed. Raises FormatError, OptionError, OutOfMemory,
     BackendNotFound.
     """
     start = time.perf_counter()
@@ -270,7 +275,7 @@ def load_model(  # noqa: PLR0913 - a program names only what it wants otherwise
         check_split(split, layers, ratio)
         given = backends or [_open(owned, "best")]
         plan.open(owned, given, split=split, ratio=ratio)
-        plan.place(rows=context if rows is None else rows, counts=layers)
+        plan.place(rows=contexts * context if rows is None else rows, texts=texts, counts=layers)
         loaded = load_weights(
             file,
             plan.homes(),
@@ -334,12 +339,14 @@ def _home(name: str, placement: Placement) -> Backend:
     return placement.embedding if name in TABLES else placement.output
 
 
-def _layer_sizes(tensors: Sequence[FileTensor], hparams: HParams, rows: int) -> list[int]:
-    """Bytes of each layer: its weights, and its part of a cache of f32 or of a text's states."""
+def _layer_sizes(
+    tensors: Sequence[FileTensor], hparams: HParams, rows: int, texts: int
+) -> list[int]:
+    """Bytes of each layer: its weights, and its part of a cache of f32 or of the texts' states."""
     sizes = [4 * rows * (hparams.key_row + hparams.value_row)] * hparams.layers
     if hparams.recurrence:
         for layer in hparams.recurrence.layers:
-            sizes[layer] = 4 * hparams.recurrence.kept
+            sizes[layer] = 4 * texts * hparams.recurrence.kept
     for tensor in tensors:
         if tensor.name.startswith("blk."):
             sizes[int(tensor.name.split(".")[1])] += tensor.nbytes

@@ -71,6 +71,8 @@ def loaded(
                 lora=lora,
                 context=context,
                 rows=rows,
+                contexts=contexts,
+                texts=texts,
                 progress=bar,
             )
         with found:
