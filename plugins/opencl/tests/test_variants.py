@@ -21,7 +21,7 @@ from tensorplug_simt.lowering import lower
 TYPES = sorted(set(WEIGHTS) - {tp.F64}, key=lambda t: t.id)
 OFTEN = {tp.Q4_0, Q2_K, tp.Q6_K}
 BLOCKS = [
-    pytest.param(t, marks=() if t in OFTEN else pytest.mark.long) for t in TYPES if t.is_block
+    pytest.param(t, marks=() if t in OFTEN else pytest.mark.slow) for t in TYPES if t.is_block
 ]
 MATVECS = ("wide", "subgroup", "group")
 SOME = (tp.F32, tp.F16, tp.Q4_0, tp.Q6_K)
