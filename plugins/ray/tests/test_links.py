@@ -113,7 +113,8 @@ def test_batches_in_flight_keep_two_stages_busy(far):
     host = tp.open("cpu?threads=1")
     x, y = line(streams)
     with tp.Scheduler([*streams, host], parallel=True) as scheduler, scheduler.schedule(y) as plan:
-        plan.submit({x: X})[y]
+        for flight in [plan.submit({x: X}) for _ in range(4)]:  # each of the four is planned
+            flight[y]
         start = time.perf_counter()
         for _ in range(8):
             plan.submit({x: X})[y]
