@@ -6,7 +6,7 @@ import os
 import threading
 from collections.abc import Container, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tensorplug import Backend, DType, Graph
@@ -138,18 +138,15 @@ class Engine(Resource):
         params: SamplingParams | None = None,
         *,
         priority: int = 0,
-        index: int = 0,
         shown: Container[int] = (),
     ) -> Stream:
-        """Continue a prompt of token ids; texts of higher `priority` go first.
+        """Continue a prompt of token ids once; texts of higher `priority` go first.
 
-        It ends with the token that completes a stop string. `index` numbers results of one prompt:
-        each draws by a seed of its own. The text of the stream has control tokens only where they
-        are `shown`. Raises OptionError, PromptTooLong, QueueFull.
+        It ends with the token that completes a stop string. The text of the stream has control
+        tokens only where they are `shown`. Raises OptionError, PromptTooLong, QueueFull.
         """
-        params = params or SamplingParams()
-        constraint = self._grammars.constraint(params)
-        (stream,) = self._take([self._text(prompt, params, constraint, priority, index, shown)])
+        once = replace(params or SamplingParams(), n=1)
+        (stream,) = self.submit_all([prompt], once, priority=priority, shown=shown)
         return stream
 
     def submit_all(
