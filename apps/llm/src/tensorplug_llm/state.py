@@ -3,7 +3,7 @@
 | part | bytes |
 |---|---|
 | `TPSTATE`, a line end, the version, size of the header | 8, u32, u32 |
-| header in JSON: the model, the number of tokens, name, type and bytes of a row of each table | |
+| header in JSON: model, rope factors, number of tokens, name, type and row bytes of each table | |
 | tokens | i32 each |
 | the rows of each table | |
 | BLAKE2b of all that | 32 |
