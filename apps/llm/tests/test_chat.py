@@ -249,3 +249,21 @@ def test_messages_that_json_cannot_hold_are_refused() -> None:
         "chat: messages and variables must be plain data that JSON can hold, and Object of type "
         "object is not JSON serializable; give texts, numbers, lists and dictionaries"
     )
+
+
+def test_answer_of_an_interrupted_request_is_not_that_of_the_next(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    template = ChatTemplate("{% for m in messages %}{{ m.content }}{% endfor %}")
+
+    def interrupted(process: Any, request: str) -> str:
+        process._process.stdin.write(f"{request}\n")
+        process._process.stdin.flush()
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("tensorplug_llm.confined._Process.ask", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            template.render([{"role": "user", "content": "first"}])
+
+    assert template.render([{"role": "user", "content": "second"}]) == "second"

@@ -137,6 +137,15 @@ def test_a_text_that_repeats_itself_takes_fewer_passes(model: LanguageModel, pla
         assert len(found) // 2 < batcher.accepted <= batcher.drafted
 
 
+def test_texts_that_are_scored_draft_nothing(model: LanguageModel, plain: Engine) -> None:
+    # The last pass of 64 + 1 tokens reads one token, behind which a generated text would draft.
+    ids = prompt(3, 13) * 5
+
+    with engine(model) as drafting:
+        assert drafting.score(ids) == pytest.approx(plain.score(ids), abs=1e-4)
+        assert not drafting._batcher.drafted
+
+
 @pytest.mark.parametrize("place", [PAGE - 3, PAGE - 1, PAGE])
 def test_drafts_cross_the_end_of_a_page(
     place: int, model: LanguageModel, plain: Engine, monkeypatch: pytest.MonkeyPatch

@@ -397,7 +397,8 @@ class Batcher:
 
         They take pages that are free, but none from prefixes.
         """
-        if text.lookup is None or len(self.running) > 1 or text.unread > 1:
+        lone = len(self.running) == 1 and text.unread == 1
+        if text.lookup is None or text.scores is not None or not lone:
             return []
         rows = (len(text.pages) + self.pool.free) * PAGE
         drafted = text.lookup.draft(text.ids, min(text.limit - 1, rows) - len(text.ids))

@@ -55,8 +55,9 @@ def cache_types(
 
     Raises OptionError for a `kv` whose blocks do not make whole heads.
     """
-    if kv is not None and hp.attention_layers:
+    if kv is not None:
         kv_type(kv.name)
+    if kv is not None and hp.attention_layers:
         for kind, length in (("keys", hp.key_length), ("values", hp.value_length)):
             if length % kv.block:
                 raise OptionError(

@@ -32,7 +32,13 @@ class Renderer:
         """The answer of `rendering.answer` to a request, both as JSON. Raises FormatError."""
         with self._one_at_a_time:
             process = self._process = self._process or _Process()
-            answer = process.ask(request)
+            try:
+                answer = process.ask(request)
+            except BaseException:
+                # The answer comes later, and must not be that of the next request.
+                self._process = None
+                process.end()
+                raise
             if answer.endswith("\n"):
                 return answer
             self._process = None
@@ -62,7 +68,8 @@ class _Process:
             encoding="utf-8",
             errors="replace",
         )
-        self._end = weakref.finalize(self, _end, self._process, self._errors)
+        self.end = weakref.finalize(self, _end, self._process, self._errors)
+        """Ends it, if it has not ended."""
 
     def ask(self, request: str) -> str:
         """A line that answers a line; without its end where the process ended instead."""
@@ -84,7 +91,7 @@ class _Process:
         self._process.wait()
         self._errors.seek(0)
         words = self._errors.read().splitlines()
-        self._end()
+        self.end()
         return words
 
 

@@ -87,7 +87,14 @@ class Runner(Resource):
         kept = self.states.tensors if self.states else ()
         # A pass writes rows before it reads them, except where it goes on from states.
         repeats = self.states is None
-        self.scheduler.add_states((*self.cache.tensors, *kept), restore, repeats=repeats)
+        self.scheduler.add_states((*self.cache.tensors, *kept), self._note_loss, repeats=repeats)
+        self._restore = restore
+        self._restored = 0
+        """How often the cache and the states were restored after a loss."""
+
+    def _note_loss(self) -> None:
+        self._restored += 1
+        self._restore()
 
     @property
     def lanes(self) -> int:
@@ -101,12 +108,18 @@ class Runner(Resource):
         """
         if self.states is None:
             return self.step(self.shapes.of(readings)).run(readings)
-        found: dict[int, Logits] = {}
-        for numbers in one_prompt_each(readings):
-            part = [readings[i] for i in numbers]
-            logits = self.step(self.shapes.of(part)).run(part)
-            found |= {i: rows.copy() for i, rows in zip(numbers, logits, strict=True)}
-        return [found[i] for i in range(len(readings))]
+        groups = one_prompt_each(readings)
+        while True:
+            before = self._restored
+            found: dict[int, Logits] = {}
+            for numbers in groups:
+                part = [readings[i] for i in numbers]
+                logits = self.step(self.shapes.of(part)).run(part)
+                found |= {i: rows.copy() for i, rows in zip(numbers, logits, strict=True)}
+            if len(groups) == 1 or self._restored == before:
+                return [found[i] for i in range(len(readings))]
+            # The states are those before the step, but of what was read since a device was lost.
+            self._restore()
 
     def submit(
         self, readings: Sequence[Reading], needed: int = 0

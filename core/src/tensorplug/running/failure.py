@@ -169,8 +169,9 @@ class Attempt:
             raise self._fail(error, late) from error
         if self.scheduler.limit.stuck:
             # The error is not the device's, but its memory must not be used any more.
-            hung = next(e for e in late if isinstance(e, DeviceHung))
-            self._fail(hung, late)
+            hung = next((e for e in late if isinstance(e, DeviceHung)), None)
+            if hung is not None:
+                self._fail(hung, late)
 
     def _fail(self, error: TensorplugError, late: Sequence[TensorplugError]) -> RunFailed:
         self.failed = self._blamed(error, late)

@@ -79,15 +79,16 @@ class Conversation:
 
         model = self.engine.model
         ids = encode_chat(model.tokenizer, self.template, self.messages, most=self.engine.context)
-        stream = self.engine.submit(ids, self.params)
         parts: list[str] = []
+        stream = self.engine.submit(ids, self.params)
         try:
             for _, piece in stream.pieces():
                 parts.append(piece)
                 write(piece)
         except Stopped:
-            stream.cancel()
             write(" [stopped]")
+        finally:
+            stream.cancel()
         typer.echo()
         if stream.finish == "context":
             typer.echo("[the context is full: /undo or /clear]", err=True)

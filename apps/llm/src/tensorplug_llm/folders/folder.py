@@ -102,10 +102,12 @@ class Folder(MadeFile):
         for module in modules:
             kind = module.text("type").rpartition(".")[2]
             if kind == "Pooling":
-                folder = module.text("path")
+                folder = module.text("path").rstrip("/")
+                if not folder or Path(folder).name != folder:
+                    raise module.error("path", "give the name of a folder")
             elif kind not in ("Transformer", "Normalize"):
                 raise module.error("type", "known are Transformer, Pooling and Normalize")
-        if not folder or Path(folder).name != folder:
+        if not folder:
             return {}
         path = self.path / folder / CONFIG
         pooling = Fields(read_object(path), str(path))
