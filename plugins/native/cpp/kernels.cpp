@@ -3,7 +3,8 @@
 // op           entry, in its file              layouts and sizes         inner loops
 // MUL_MAT      mul_mat, mul_mat.h              bytes, one or few rows    product_bytes_few.h: dots8
 //                                              bytes, many rows          product_bytes_many.h: multiply_tile8
-//                                              bytes, panels             product_bytes_panels.h: panel_dots, add_block8
+//                                              bytes, panels, one row    product_bytes_panels.h: panel_dots
+//                                              bytes, panels, few rows   product_bytes_side_by_side.h: add_block8
 //                                              numbers, few rows         product_floats_few.h: products; decode.h: dots
 //                                              numbers, many rows        product_tile.h: multiply_tile
 // MUL_MAT_ID   mul_mat_id, mul_mat_id.h        rows sorted by expert     those of MUL_MAT

@@ -2,13 +2,15 @@
 //
 //   w                  x as        one row                   few rows                      many rows
 //   blocks in rows     bytes       product_bytes_few.h       the same, up to FEW8          product_bytes_many.h
-//   blocks in panels   bytes       product_bytes_panels.h    the same, MOST_SIDE_BY_SIDE   product_bytes_many.h
+//     AVX-512, MOST_WOVEN                                    product_bytes_side_by_side.h
+//   blocks in panels   bytes       product_bytes_panels.h                                  product_bytes_many.h
+//     AVX2, AVX-512                                          product_bytes_side_by_side.h
 //   f16, bf16          f16, bf16   product_halves.h          product_floats_few.h, FEW     product_floats_many.h
 //   any                f32         product_floats_few.h      the same, up to FEW           product_floats_many.h
 #pragma once
 
 #include "product_bytes_few.h"
-#include "product_bytes_panels.h"
+#include "product_bytes_side_by_side.h"
 
 namespace {
 
@@ -65,17 +67,17 @@ struct ByteProduct {
 
 #if defined(TP_INT8)
 
-#if defined(__AVX512VNNI__)
-inline bool is_side_by_side(const Node &node) {
+#if defined(__AVX2__)
+template <int TYPE> bool is_side_by_side(const Node &node) {
     const int64_t m = node.src[1].ne[1];
-    return in_panels(node.src[0]) && m > 1 && m <= MOST_SIDE_BY_SIDE;
+    return m > 1 && m <= (in_panels(node.src[0]) ? MOST_SIDE_BY_SIDE : MOST_WOVEN<TYPE>);
 }
 #endif
 
 template <int TYPE> void mul_mat_bytes(const Node &node, Part &part) {
     const int64_t m = node.src[1].ne[1];
-#if defined(__AVX512VNNI__)
-    if (is_side_by_side(node)) return mul_mat_bytes_side_by_side<TYPE>(node, part);
+#if defined(__AVX2__)
+    if (is_side_by_side<TYPE>(node)) return mul_mat_bytes_side_by_side<TYPE>(node, part);
 #endif
     if (in_panels(node.src[0])) {
         if (m == 1) return mul_mat_bytes_panels<TYPE>(node, part);
@@ -87,8 +89,8 @@ template <int TYPE> void mul_mat_bytes(const Node &node, Part &part) {
 
 template <int TYPE> int64_t mul_mat_bytes_scratch(const Node &node, int threads) {
     const int64_t k = node.src[1].ne[0], m = node.src[1].ne[1];
-#if defined(__AVX512VNNI__)
-    if (is_side_by_side(node)) return side_packed(node) + threads * side_room(k);
+#if defined(__AVX2__)
+    if (is_side_by_side<TYPE>(node)) return side_packed(node) + threads * side_room(k);
 #endif
     if (in_panels(node.src[0]) && m == 1) return threads * panel_room(k);
     if (!in_panels(node.src[0]) && m <= FEW8) return threads * few8_room(k, m);

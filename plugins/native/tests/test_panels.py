@@ -12,6 +12,7 @@ from tensorplug_native.device import VARIABLE, NativeDevice
 from tensorplug_native.program import PANEL_ROWS
 from tensorplug_native.rules.products import INT8_LEVELS
 from tensorplug_testing.cases.laid import lay
+from tensorplug_testing.running import run
 
 from .panel_cases import LOOKUPS, PRODUCTS, TYPES, width
 from .streams import EACH_LEVEL, LEVELS
@@ -67,6 +68,21 @@ def test_products_with_rounded_rows_are_those_of_weights_in_rows(case, rounding)
         found.append(read(laid.results[0], laid.bindings))
 
     np.testing.assert_allclose(found[1], found[0], rtol=0, atol=2e-6 * np.abs(found[0]).max())
+
+
+@pytest.mark.parametrize("level", [level for level in LEVELS if level in INT8_LEVELS])
+@pytest.mark.parametrize("dtype", [tp.Q8_0, Q5_0, tp.Q4_K, tp.Q6_K], ids=str)
+def test_a_row_of_x_has_the_same_product_beside_one_other_and_many(dtype, level, device, place):
+    w, _ = place(dtype)
+    values = np.random.default_rng(7).normal(size=(33, width(dtype))).astype(np.float32)
+    found = []
+    with device.open(threads=3, level=level, activations="int8") as stream:
+        for rows in (2, 8, 13, 33):
+            x = tp.input("x", (rows, width(dtype)), tp.F32)
+            found.append(run(stream, tp.mul_mat(w, x), {x: values[:rows]})[:2])
+
+    for some in found[1:]:
+        np.testing.assert_array_equal(some, found[0])
 
 
 @pytest.mark.parametrize("dtype", TYPES, ids=str)
