@@ -9,8 +9,13 @@ TEXTS = (1, 2, 4, 6, 8, 12, *(n << e for e in range(2, 9) for n in range(4, 8)),
 """Single tokens of a pass that reads no prompt; from 16 on four sizes for each power of two."""
 BATCHES = (8, 16, 32, 48, 64, 96, 128, 192, 256, 384, 512)
 """Tokens of prompts of a pass that reads nothing else."""
-ONE_TEXT = (8, *(n << e for e in range(2, 5) for n in range(4, 8)), *BATCHES[6:])
-"""The same where there is one text: more sizes for short prompts, as there are fewer shapes."""
+ONE_TEXT = (
+    8,
+    *(n << e for e in (1, 2) for n in range(8, 16)),
+    *(n << e for e in (4, 5, 6) for n in range(4, 8)),
+    512,
+)
+"""The same where there is one text: eight sizes for a power of two from 16 on, four from 64 on."""
 MIXED = (2, 4, 8, 16, 32, 64, 128, 256, 512)
 """Tokens of prompts of a pass that reads single tokens too."""
 FEW = 8
