@@ -66,6 +66,7 @@ def test_another_seed_draws_other_values(run):
     assert all(a["seed"] != b["seed"] for a, b in zip(first, second, strict=True))
 
 
+@pytest.mark.long
 def test_several_processes_give_the_same_records_in_the_same_order(run):
     options = ("test", "--device", "cpu", "-o", "add", "-o", "scale", "--json")
 

@@ -209,6 +209,7 @@ def test_a_template_without_end_or_bounds_is_an_error(template: str, sentence: s
     assert str(error.value) == sentence
 
 
+@pytest.mark.long
 def test_template_renders_again_after_it_reached_a_limit() -> None:
     template = ChatTemplate("{% for i in range(messages[0].content) %}" * 2 + "a{% endfor %}" * 2)
     many, few = ([{"role": "user", "content": n}] for n in (99999, 2))

@@ -46,9 +46,15 @@ class TestPartsOfEveryArchitecture(ModelTests):
         return [walled("walled:0"), walled("walled:1")]
 
 
-@pytest.mark.parametrize("ratio", [None, (2, 1)], ids=str)
 @pytest.mark.parametrize(
-    "devices", [("cpu", "cpu"), *(("cpu", name) for name in OPENCL[:1])], ids="+".join
+    ("devices", "ratio"),
+    [
+        (("cpu", "cpu"), None),
+        (("cpu", "cpu"), (2, 1)),
+        *((("cpu", name), (2, 1)) for name in OPENCL[:1]),
+        *(pytest.param(("cpu", n), None, marks=pytest.mark.long) for n in OPENCL[:1]),
+    ],
+    ids=str,
 )
 def test_devices_of_any_kind_say_the_tokens_that_one_says(devices, ratio, tmp_path):
     path = tmp_path / "model.gguf"

@@ -364,6 +364,7 @@ def compare(device, examples):
     return max(most)
 
 
+@pytest.mark.long
 def test_random_graphs_give_what_one_stream_gives(device):
     assert compare(device, examples=15) > 1
 
