@@ -145,6 +145,12 @@ def test_notation_of_function_gemma_becomes_json(body: str, arguments: Any) -> N
         ("[time()]", {}),
         ("time(a=-3, b=True, c=null, d=[1.5, {'k': \"it's\"}])", None),
         ("[time(a='x)]', b=\"[\")]", {"a": "x)]", "b": "["}),
+        ("[time(from='x', user-id=1)]", {"from": "x", "user-id": 1}),
+        (
+            r'[time(a="\/tmp", b="\ud83d\ude00", c="\x41")]',
+            {"a": "/tmp", "b": "\U0001f600", "c": "A"},
+        ),
+        (r'[time(a="\ud83d")]', {"a": "\ud83d"}),
     ],
 )
 def test_calls_of_python_become_json(body: str, arguments: Any) -> None:
@@ -153,7 +159,7 @@ def test_calls_of_python_become_json(body: str, arguments: Any) -> None:
     _, (call,) = parted(reader_of(FAMILIES["lfm2"].template), [text])
 
     expected = {"a": -3, "b": True, "c": None, "d": [1.5, {"k": "it's"}]}
-    assert json.loads(call.arguments) == (expected if arguments is None else arguments)
+    assert json.loads(call.arguments.encode()) == (expected if arguments is None else arguments)
 
 
 @pytest.mark.parametrize(
@@ -161,6 +167,7 @@ def test_calls_of_python_become_json(body: str, arguments: Any) -> None:
     [
         *("time", "time(1)", "time(a=b)", "time(**{})", "time(a=1e999)", "a.time()", "[]", "time("),
         *("time(a=f'{1}')", "[" * 5000, "time(a=2j)", "time(a=time())", "time(a=...)"),
+        *("time(a=1, a=2)", f"time(a=0x{'f' * 4000})", "time#\n(a=1)"),
     ],
 )
 def test_python_that_is_no_call_of_constants_stays_text(body: str) -> None:

@@ -37,7 +37,19 @@ def call_of(value: Any) -> Call:
             raise NoCall from None
     if not isinstance(arguments, Mapping):
         raise NoCall
-    return Call(name, json.dumps(arguments, ensure_ascii=False))
+    return Call(name, _json(arguments))
+
+
+def _json(value: Any) -> str:
+    """JSON in UTF-8; halves of characters, which UTF-8 has not, as escapes. Raises NoCall."""
+    try:
+        text = json.dumps(value, ensure_ascii=False)
+        text.encode()
+    except UnicodeEncodeError:
+        return json.dumps(value)
+    except ValueError:  # a number of thousands of digits
+        raise NoCall from None
+    return text
 
 
 class CallReader:

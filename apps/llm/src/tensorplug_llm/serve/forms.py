@@ -19,6 +19,7 @@ import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
 from tensorplug_llm.sampling.grammar import SPACE
@@ -236,14 +237,16 @@ class PythonForm:
         place = body.find(self.end)
         if place < 0:
             return None
+        names: dict[str, str] = {}
+        text = _PARTS.sub(partial(_as_python, names), body[:place].strip())
         try:
-            tree = ast.parse(body[:place].strip(), mode="eval").body
+            tree = ast.parse(text, mode="eval").body
         except (SyntaxError, ValueError, RecursionError, MemoryError):
             raise NoCall from None
         calls = tree.elts if isinstance(tree, ast.List) else [tree]
         if not calls:
             raise NoCall
-        return [_python_call(call) for call in calls], place + len(self.end)
+        return [_python_call(call, names) for call in calls], place + len(self.end)
 
     def grammar(self, tools: Sequence[Tool], literal: Literal) -> str:
         """A text that calls one of the tools, for llguidance. Values are those of JSON."""
@@ -265,14 +268,33 @@ CONSTANTS = {"true": True, "false": False, "null": None}
 """Names that models write for those of Python."""
 
 
-def _python_call(node: ast.expr) -> Call:
+_PARTS = re.compile(
+    r"""("(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*')|([\w-]+)(?=\s*[(=])""", re.ASCII | re.DOTALL
+)
+"""Texts in quotes; names of functions and arguments, which need not be names of Python."""
+
+
+def _as_python(names: dict[str, str], found: re.Match[str]) -> str:
+    """A text as Python writes it, if JSON can read it; for a name a new one, noted in `names`."""
+    text, name = found.groups()
+    if text is None:
+        names[made := f"n{len(names)}"] = name
+        return made
+    try:
+        return repr(json.loads(text))
+    except ValueError:
+        return str(text)
+
+
+def _python_call(node: ast.expr, names: Mapping[str, str]) -> Call:
     """The call of a function by its name. Raises NoCall."""
     if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name) or node.args:
         raise NoCall
-    arguments = {keyword.arg: _value(keyword.value) for keyword in node.keywords}
-    if None in arguments:
+    name = names.get(node.func.id)
+    given = {names.get(pair.arg or ""): _value(pair.value) for pair in node.keywords}
+    if name is None or None in given or len(given) < len(node.keywords):
         raise NoCall
-    return call_of({"name": node.func.id, "arguments": arguments})
+    return call_of({"name": name, "arguments": given})
 
 
 def _value(node: ast.expr) -> Any:
