@@ -110,6 +110,23 @@ def test_transient_inputs_of_two_schedules_do_not_share_memory_in_use(seed: int)
     np.testing.assert_array_equal(second[u], X * 5)
 
 
+def test_transient_inputs_wait_for_nothing_after_a_batch_that_was_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    stream = late("b:1", Timeline(0), host=True).open()
+    scheduler = tp.Scheduler([stream])
+    x = vector()
+    y = tp.relu(x * 2)
+    schedule = scheduler.schedule(y, transient=[x])
+    schedule.submit({x: X}).wait()
+    monkeypatch.setattr(stream, "synchronize", lambda: pytest.fail("waits for all work"))
+
+    flight = schedule.submit({x: X})
+
+    monkeypatch.undo()
+    np.testing.assert_array_equal(flight[y], X * 2)
+
+
 @pytest.mark.parametrize("seed", ORDERS)
 @pytest.mark.parametrize("writes_first", [True, False])
 def test_batches_of_two_schedules_keep_the_order_of_a_write_and_a_read(

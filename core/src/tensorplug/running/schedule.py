@@ -245,7 +245,7 @@ class Schedule(Resource):
             # An observer looks at nodes in memory that all batches share,
             or observer is not None
             # in which transient inputs lie if each schedule has one batch.
-            or (self.batches == 1 and self.planned.transient)
+            or (scheduler.flying and self.batches == 1 and self.planned.transient)
             or any(self._clashes(flight.attempt.schedule) for flight in scheduler.flying)
         ):
             scheduler.wait(attempt)
