@@ -82,9 +82,12 @@ class Hub:
     # --- answers ---------------------------------------------------------------------------------
 
     def answer(self, to: BaseHTTPRequestHandler, *, with_body: bool) -> None:
+        path = to.path.partition("?")[0]
+        if path == "/api/agent-harnesses":  # asked by the first request of a process, for no model
+            _send(to, 404, {})
+            return
         self.requests.append((to.command, to.path, to.headers.get("Range")))
         self.keys.append((to.headers["Host"], to.headers.get("Authorization")))
-        path = to.path.partition("?")[0]
         if listed := re.fullmatch(r"/api/models/([^/]+/[^/]+)/revision/(.+)", path):
             self._list(to, listed[1], listed[2].replace("%2F", "/"))
         elif placed := re.fullmatch(r"/([^/]+/[^/]+)/resolve/([^/]+)/(.+)", path):
