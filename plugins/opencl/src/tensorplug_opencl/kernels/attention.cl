@@ -1,5 +1,6 @@
 // Attention on processors, for heads of DK and DV elements, any numbers: 80 is five vectors of 16, and a rest is filled
-// up with zeros (PART). PLACE, END_OF_ROW and slope_of are those of the shared texts.
+// up with zeros (PART). families/attention.py of tensorplug-simt sets DK and DV; PLACE, END_OF_ROW and attend_join, which
+// joins long texts' parts, are in its attention.k, slope_of in its slope.k.
 
 //: attend_row
 // One item takes ROWS rows that share keys, and 16 positions at a time, so each key is loaded once.

@@ -9,6 +9,9 @@ from tensorplug_simt.program import Program, blocks_of
 TEXT = "tensorplug_opencl:kernels/attention.cl"
 
 ROW = shared.main_kernel("attend_row", TEXT, SLOPE, shared.TEXT)
+SHORTEST = 512
+"""Positions that are worth a group of their own: those of a model with a short text are not, most
+of which no token sees, and joining parts is one more launch."""
 
 
 def flash_attn_ext(node: Tensor, facts: Facts) -> Program:
@@ -24,7 +27,7 @@ def flash_attn_ext(node: Tensor, facts: Facts) -> Program:
         facts,
         together=_rows(max(shared.rows_of(node), 1), k.ne[2] * q.ne[3], facts),
         items=1,
-        shortest=shared.SHORTEST,
+        shortest=SHORTEST,
         defines={name: 1 for name, t in packed.items() if t.nb[0] == t.dtype.size},
     )
 
