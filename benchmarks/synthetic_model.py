@@ -59,7 +59,7 @@ SEEN = 1 << 10
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """Elements; those of a model but for its number of layers."""
+    """Elements; those of a model but for its number of layers. `used` of `experts` per token."""
 
     embedding: int
     feed_forward: int
@@ -67,6 +67,8 @@ class Sizes:
     kv_heads: int
     key_length: int
     vocabulary: int
+    experts: int = 0
+    used: int = 0
 
 
 WIDTHS = (
@@ -78,8 +80,10 @@ WIDTHS = (
 )
 """Wide ones first."""
 
-SHAPES = {"1g": (WIDTHS[1], 22), "7g": (WIDTHS[0], 32)}
-"""Sizes and layers of models that have a name: 1.1 and 7.2 G weights."""
+EXPERTS = Sizes(2048, 768, 16, 4, 128, 32000, experts=64, used=8)
+SHAPES = {"1g": (WIDTHS[1], 22), "7g": (WIDTHS[0], 32), "moe": (EXPERTS, 8)}
+"""Sizes and layers of models that have a name: 1.1 and 7.2 G weights; 2.6 G, most of them in 64
+experts, of which a token uses 8 (0.5 G weights)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,20 +118,23 @@ def layer(sizes: Sizes, mix: Mix, number: int, *, more: bool = False) -> Iterato
     """The tensors of one layer; with `more` bits in some of them."""
     width, wide = sizes.embedding, sizes.heads * sizes.key_length
     keys = sizes.kv_heads * sizes.key_length
-    shapes: Mapping[str, tuple[int, ...]] = {
+    shapes: dict[str, tuple[int, ...]] = {
         "attn_norm": (width,),
         "attn_q": (width, wide),
         "attn_k": (width, keys),
         "attn_v": (width, keys),
         "attn_output": (wide, width),
         "ffn_norm": (width,),
-        "ffn_gate": (width, sizes.feed_forward),
-        "ffn_up": (width, sizes.feed_forward),
-        "ffn_down": (sizes.feed_forward, width),
     }
+    end, each = ("_exps", (sizes.experts,)) if sizes.experts else ("", ())
+    if sizes.experts:
+        shapes["ffn_gate_inp"] = (width, sizes.experts)
+    shapes[f"ffn_gate{end}"] = shapes[f"ffn_up{end}"] = (width, sizes.feed_forward, *each)
+    shapes[f"ffn_down{end}"] = (sizes.feed_forward, width, *each)
     for name, ne in shapes.items():
-        matrix = mix.more if more and name in MORE else mix.usual
-        yield Entry(f"blk.{number}.{name}.weight", matrix if len(ne) > 1 else tp.F32, ne)
+        matrix = mix.more if more and name.removesuffix("_exps") in MORE else mix.usual
+        plain = len(ne) == 1 or name == "ffn_gate_inp"
+        yield Entry(f"blk.{number}.{name}.weight", tp.F32 if plain else matrix, ne)
 
 
 def all_layers(sizes: Sizes, mix: Mix, layers: int) -> list[Entry]:
@@ -204,6 +211,8 @@ def metadata(sizes: Sizes, layers: int) -> dict[str, bytes]:
         "rope.dimension_count": sizes.key_length,
         "vocab_size": sizes.vocabulary,
     }
+    if sizes.experts:
+        lengths |= {"expert_count": sizes.experts, "expert_used_count": sizes.used}
     return {
         "general.architecture": struct.pack("<I", 8) + text("llama"),
         "general.alignment": number(4, "I", ALIGNMENT),

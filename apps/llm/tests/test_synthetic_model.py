@@ -45,6 +45,19 @@ def test_model_of_a_wanted_size_is_measured_and_gives_finite_logits(synthetic, t
     assert 0.1 < logits.std() < 10
 
 
+def test_model_with_experts_gives_finite_logits(synthetic, tmp_path, monkeypatch):
+    sizes = synthetic.Sizes(256, 256, 4, 2, 64, 512, experts=4, used=2)
+    monkeypatch.setitem(synthetic.SHAPES, "few", (sizes, 2))
+    path = synthetic.write_model(tmp_path / "model.gguf", "few", "q4_K_M")
+
+    with tp.open("cpu") as cpu, load_model(path, [cpu]) as model, LoneText(model, 16) as text:
+        logits = text.prefill([5, 6, 7])
+
+    assert (model.hparams.experts.count, model.hparams.experts.used) == (4, 2)
+    assert np.isfinite(logits).all()
+    assert 0.1 < logits.std() < 10
+
+
 def test_same_sizes_give_the_same_bytes(synthetic, tmp_path):
     first, second = (
         synthetic.write_model(tmp_path / name, 3e5, "q8_0").read_bytes() for name in ("a", "b")
@@ -112,6 +125,7 @@ def test_mix_gives_the_output_and_half_of_two_matrices_more_bits(synthetic):
         ("1g", "q4_K_M", 1.12e9, 0.68e9),
         ("1g", "f16", 1.12e9, 2.25e9),
         ("7g", "q8_0", 7.24e9, 7.7e9),
+        ("moe", "q4_K_M", 2.62e9, 1.6e9),
     ],
 )
 def test_shape_has_as_many_weights_as_its_name_says(synthetic, shape, kind, weights, size):
