@@ -52,7 +52,22 @@ inline Codes looked_up(Codes a, const int8_t *table) {
     return _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *)table)), a);
 }
 inline Codes merge(Codes a, Codes b) { return _mm256_or_si256(a, b); }
+inline Codes plus(Codes a, Codes b) { return _mm256_add_epi8(a, b); }
 inline Codes minus(Codes a, char b) { return _mm256_sub_epi8(a, _mm256_set1_epi8(b)); }
+inline Codes each_code(char a) { return _mm256_set1_epi8(a); }
+inline Codes twice16(const byte *p) {
+    return _mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *)p));
+}
+// The first half of a, the second of b.
+inline Codes halves16(Codes a, Codes b) { return _mm256_blend_epi32(a, b, 0xf0); }
+inline Codes eights(uint64_t a, uint64_t b, uint64_t c, uint64_t d) {
+    return _mm256_setr_epi64x((long long)a, (long long)b, (long long)c, (long long)d);
+}
+inline Codes fours(uint32_t a, uint32_t b, uint32_t c, uint32_t d, uint32_t e, uint32_t f, uint32_t g, uint32_t h) {
+    return _mm256_setr_epi32((int)a, (int)b, (int)c, (int)d, (int)e, (int)f, (int)g, (int)h);
+}
+// `signs` are 1 and -1.
+inline Codes with_signs(Codes a, Codes signs) { return _mm256_sign_epi8(a, signs); }
 #if defined(__AVX512F__)
 inline vf codes_at(Codes c, int i) {
     const __m128i part = i ? _mm256_extracti128_si256(c, 1) : _mm256_castsi256_si128(c);
@@ -82,7 +97,20 @@ inline Codes pairs(const byte *p, int shift) { EACH(p[i] >> shift & 3); }
 inline Codes times16(Codes a) { EACH(a.at[i] << 4); }
 inline Codes looked_up(Codes a, const int8_t *table) { EACH(table[a.at[i]]); }
 inline Codes merge(Codes a, Codes b) { EACH(a.at[i] | b.at[i]); }
+inline Codes plus(Codes a, Codes b) { EACH(a.at[i] + b.at[i]); }
 inline Codes minus(Codes a, char b) { EACH(a.at[i] - b); }
+inline Codes each_code(char a) { EACH(a); }
+inline Codes twice16(const byte *p) { EACH(p[i % 16]); }
+inline Codes halves16(Codes a, Codes b) { EACH(i < 16 ? a.at[i] : b.at[i]); }
+inline Codes eights(uint64_t a, uint64_t b, uint64_t c, uint64_t d) {
+    const uint64_t all[4] = {a, b, c, d};
+    EACH(all[i / 8] >> i % 8 * 8);
+}
+inline Codes fours(uint32_t a, uint32_t b, uint32_t c, uint32_t d, uint32_t e, uint32_t f, uint32_t g, uint32_t h) {
+    const uint32_t all[8] = {a, b, c, d, e, f, g, h};
+    EACH(all[i / 4] >> i % 4 * 8);
+}
+inline Codes with_signs(Codes a, Codes signs) { EACH(a.at[i] * signs.at[i]); }
 #undef EACH
 inline vf codes_at(Codes c, int i) {
     float lanes[W];

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "level.h"
-#include "superblocks.h"
+#include "grid_blocks.h"
 
 namespace {
 
@@ -155,6 +155,29 @@ template <int TYPE> void dots_of_plain(const char *row, int64_t step, const floa
     }
 }
 
+// Dot products of R rows of blocks that are decoded before they are multiplied: less to compile.
+constexpr int64_t DECODED_BEFORE = 256;
+template <int R>
+void dots_of_decoded(void (*decode)(const char *, int64_t, int64_t, float *), const char *row, int64_t step,
+                     const float *x, int64_t n, float *out) {
+    alignas(64) float values[DECODED_BEFORE];
+    for (int r = 0; r < R; r++) {
+        vf sums[2] = {vset(0), vset(0)};
+        for (int64_t i = 0; i < n; i += DECODED_BEFORE) {
+            const int64_t some = n - i < DECODED_BEFORE ? n - i : DECODED_BEFORE;
+            decode(row + r * step, i, some, values);
+            for (int64_t j = 0; j < some; j += 2 * W) {
+                sums[0] = vfma(vload(values + j), vload(x + i + j), sums[0]);
+                sums[1] = vfma(vload(values + j + W), vload(x + i + j + W), sums[1]);
+            }
+        }
+        out[r] = vsum(vadd(sums[0], sums[1]));
+    }
+}
+template <int TYPE, int R> void decoded_dots(const char *row, int64_t step, const float *x, int64_t n, float *out) {
+    dots_of_decoded<R>(decode<TYPE>, row, step, x, n, out);
+}
+
 // What the kernels do with rows of one type.
 struct RowType {
     int type, block, size; // elements and bytes of a block
@@ -163,9 +186,12 @@ struct RowType {
     void (*dot4)(const char *row, int64_t step, const float *x, int64_t n, float *out);
 };
 
-template <int TYPE> constexpr RowType block_type() {
-    static_assert(32 * Block<TYPE>::GROUPS == type_size(TYPE)->block && Block<TYPE>::SIZE == type_size(TYPE)->size);
-    return {TYPE, 32 * Block<TYPE>::GROUPS, Block<TYPE>::SIZE, decode<TYPE>, dots<TYPE, 1>, dots<TYPE, 4>};
+// `FUSED`: codes are multiplied as they are decoded.
+template <int TYPE, bool FUSED = true> constexpr RowType block_type() {
+    constexpr int BLOCK = 32 * Block<TYPE>::GROUPS, SIZE = Block<TYPE>::SIZE;
+    static_assert(BLOCK == type_size(TYPE)->block && SIZE == type_size(TYPE)->size);
+    if constexpr (FUSED) return {TYPE, BLOCK, SIZE, decode<TYPE>, dots<TYPE, 1>, dots<TYPE, AT_ONCE>};
+    else return {TYPE, BLOCK, SIZE, decode<TYPE>, decoded_dots<TYPE, 1>, decoded_dots<TYPE, AT_ONCE>};
 }
 
 const RowType ROW_TYPES[] = {
@@ -184,6 +210,9 @@ const RowType ROW_TYPES[] = {
     block_type<Q4_K>(),
     block_type<Q5_K>(),
     block_type<Q6_K>(),
+#define OF_ROWS(TYPE) block_type<TYPE, false>(),
+    TYPES_IN_ROWS(OF_ROWS)
+#undef OF_ROWS
 };
 
 // The functions for a type; null where there are none.

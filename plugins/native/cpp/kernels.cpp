@@ -4,7 +4,7 @@
 // MUL_MAT      mul_mat, mul_mat.h              bytes, one or few rows    product_bytes_few.h: dots8
 //                                              bytes, many rows          product_bytes_many.h: multiply_tile8
 //                                              bytes, panels, one row    product_bytes_panels.h: panel_dots
-//                                              bytes, panels, few rows   product_bytes_side_by_side.h: add_block8
+//                                              bytes, panels, few rows   product_bytes_panels.h: add_block8
 //                                              numbers, few rows         product_floats_few.h: products; decode.h: dots
 //                                              numbers, many rows        product_tile.h: multiply_tile
 // MUL_MAT_ID   mul_mat_id, mul_mat_id.h        rows sorted by expert     those of MUL_MAT
@@ -18,7 +18,9 @@
 // SET_ROWS ADD_ROWS                         rows                      copy.h: set_rows, add_rows
 // IM2COL COL2IM CONV_DW                     pixels                    conv.h: im2col, col2im, conv_dw
 // POOL                                      pixels                    conv.h: pool
-// Codes and scales by type: blocks.h and superblocks.h; as vectors product_bytes_units.h; in panels panel_codes.h.
+// Layouts are those of the weights: panels are sixteen rows side by side, all else are rows; layouts.py chooses.
+// Codes and scales by type: blocks.h and superblocks.h and small_blocks.h and grid_blocks.h; as vectors
+// product_bytes_units.h; in panels panel_codes.h; unfolded for several rows of x product_bytes_unfolded.h.
 #include "attention.h"
 #include "check.h"
 #include "conv.h"

@@ -68,7 +68,7 @@ inline Turns turns_of_matvec(const Node &node, int64_t slots, const Part &part) 
     const Operand &w = node.src[0], &other = node.src[4];
     const bool paired = other.type != NO_TYPE;
     const int64_t step = paired && in_panels(other) ? PANEL_ROWS : rows_at_once(w);
-    return turns_of_rows(w.ne[1] * slots, w.nb[1] + (paired ? other.nb[1] : 0), step, part);
+    return turns_of_rows(w.ne[1] * slots, row_step(w) + (paired ? row_step(other) : 0), step, part);
 }
 
 // src: w, x, ids, bias, second w, its bias; i[0] as for MUL_MAT, i[1] the unit and f its parameters. Without ids there

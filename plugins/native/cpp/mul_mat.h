@@ -5,6 +5,7 @@
 //     AVX-512, MOST_WOVEN                                    product_bytes_side_by_side.h
 //   blocks in panels   bytes       product_bytes_panels.h                                  product_bytes_many.h
 //     AVX2, AVX-512                                          product_bytes_side_by_side.h
+//   blocks, unfolded   bytes       product_bytes_few.h       the same, up to FEW8          product_bytes_many.h
 //   f16, bf16          f16, bf16   product_halves.h          product_floats_few.h, FEW     product_floats_many.h
 //   any                f32         product_floats_few.h      the same, up to FEW           product_floats_many.h
 #pragma once
@@ -83,7 +84,7 @@ template <int TYPE> void mul_mat_bytes(const Node &node, Part &part) {
         if (m == 1) return mul_mat_bytes_panels<TYPE>(node, part);
         return mul_mat_bytes_many<TYPE, unfold_panels8<TYPE>>(node, part);
     }
-    if (m <= FEW8) return mul_mat_bytes_few<TYPE>(node, part);
+    if (m <= FEW8) return mul_mat_bytes_few(node, few_bytes<TYPE>(), part);
     mul_mat_bytes_many<TYPE, read_panel8<TYPE>>(node, part);
 }
 
@@ -95,6 +96,20 @@ template <int TYPE> int64_t mul_mat_bytes_scratch(const Node &node, int threads)
     if (in_panels(node.src[0]) && m == 1) return threads * panel_room(k);
     if (!in_panels(node.src[0]) && m <= FEW8) return threads * few8_room(k, m);
     return packed_size(node) + threads * many8_room<TYPE>(k);
+}
+
+// The same for types that are unfolded, which lie in rows.
+template <int TYPE> void mul_mat_unfolded(const Node &node, Part &part) {
+    constexpr int KIND = kind_of<TYPE>();
+    const int64_t m = node.src[1].ne[1];
+    if (m > FEW8) return mul_mat_bytes_many<KIND, read_panel8<KIND>>(node, part);
+    mul_mat_bytes_few(node, m == 1 ? one_row_bytes<TYPE>() : several_rows_bytes<TYPE>(), part);
+}
+
+template <int KIND> int64_t mul_mat_unfolded_scratch(const Node &node, int threads) {
+    const int64_t k = node.src[1].ne[0], m = node.src[1].ne[1];
+    if (m <= FEW8) return threads * few8_room(k, m);
+    return packed_size(node) + threads * many8_room<KIND>(k);
 }
 
 // Bytes of a rounded row of x, for rows or panels.
@@ -120,10 +135,25 @@ template <int TYPE> constexpr ByteProduct byte_product() {
     };
 }
 
+template <int TYPE>
+void one_row8(const char *w, int64_t step, int64_t count, const char *rounded, int64_t k, float *out) {
+    one_row8<TYPE>(w, step, count, (const Unit8 *)rounded, 1, k, out, 0);
+}
+
+template <int TYPE> constexpr ByteProduct unfolded_product() {
+    return {
+        TYPE, mul_mat_unfolded<TYPE>, mul_mat_unfolded_scratch<kind_of<TYPE>()>,
+        round8<TYPE>, one_row8<TYPE>, nullptr, nullptr,
+    };
+}
+
 constexpr ByteProduct BYTE_PRODUCTS[] = {
     byte_product<Q8_0>(), byte_product<Q4_0>(), byte_product<Q4_1>(), byte_product<Q5_0>(),
     byte_product<Q5_1>(), byte_product<IQ4_NL>(), byte_product<MXFP4>(), byte_product<Q2_K>(),
     byte_product<Q3_K>(), byte_product<Q4_K>(), byte_product<Q5_K>(), byte_product<Q6_K>(),
+#define PRODUCT(TYPE) unfolded_product<TYPE>(),
+    TYPES_IN_ROWS(PRODUCT)
+#undef PRODUCT
 };
 
 // The products of bytes for a type; null where there are none.

@@ -1,7 +1,7 @@
 // Rounding of x to eight bits, 32 values to a scale, and sums of products of bytes: what each level has for them.
 #pragma once
 
-#include "superblocks.h"
+#include "grid_blocks.h"
 
 #if defined(__AVX2__) || defined(TP_NEON_DOT)
 #define TP_INT8 // the level has dot products of bytes
@@ -22,12 +22,38 @@ template <int TYPE> constexpr bool SIGNED = false;
 template <int TYPE> constexpr bool SIGNED = Block<TYPE>::ZERO == 128;
 #endif
 
+template <int TYPE> constexpr int part_of() { return Block<TYPE>::HALVES ? 16 : 32; } // codes of w that share a scale
+
 // What stored codes are larger by than the codes.
 template <int TYPE> constexpr int EXCESS = SIGNED<TYPE> ? 0 : Block<TYPE>::ZERO;
 template <int TYPE> inline Codes stored_codes(const byte *b, int g) {
     if constexpr (SIGNED<TYPE>) return Block<TYPE>::codes(b, g);
     else return Block<TYPE>::raw(b, g);
 }
+
+#if defined(__AVX2__) && !defined(__AVX512VNNI__)
+#define TP_PAIRS // products of bytes are summed in pairs to 16 bits
+#endif
+
+#if defined(TP_PAIRS)
+// The largest magnitude of a code; of stored ones where nothing is said.
+template <int TYPE>
+constexpr int LARGEST = TYPE == Q2_K ? 3 : TYPE == Q3_K ? 4 : TYPE == Q4_0 ? 8 : TYPE == MXFP4 ? 12
+                        : TYPE == Q4_1 || TYPE == Q4_K ? 15 : TYPE == Q5_0 ? 16
+                        : TYPE == Q5_1 || TYPE == Q5_K ? 31 : TYPE == Q6_K ? 32 : 63;
+
+// How many vectors of products, each in pairs, a sum of 16 bits holds: sums on the way may overflow, because that does
+// not change the last bits. None where codes are signed.
+template <int TYPE> constexpr int chain_of() {
+    constexpr int PAIR = 2 * 127 * LARGEST<TYPE>, FOURS = part_of<TYPE>() / 4, MOST = INT16_MAX / PAIR;
+    return SIGNED<TYPE> ? 0 : MOST < FOURS ? MOST : FOURS;
+}
+#else
+template <int TYPE> constexpr int chain_of() { return SIGNED<TYPE> ? 0 : 2; }
+#endif
+
+// Whether such a sum holds a whole part: what is taken off for stored codes, too, is two numbers of 16 bits then.
+template <int PART, int CHAIN> constexpr bool WHOLE = CHAIN * 4 == PART;
 
 #if defined(__AVX512VNNI__)
 
@@ -51,17 +77,31 @@ inline void istore(void *p, vi a) { _mm256_storeu_si256((__m256i *)p, a); }
 inline vi iset(int32_t a) { return _mm256_set1_epi32(a); }
 inline vf ifloat(vi a) { return _mm256_cvtepi32_ps(a); }
 inline vi pairs_to_fours(vi a) { return _mm256_madd_epi16(a, _mm256_set1_epi16(1)); }
+// Sums as the compiler cannot see them: GCC would add up in an order of its own, for which more sums and products are
+// there than registers, and they would wait in memory.
+inline vi add16(vi a, vi b) {
+    vi sum;
+    asm("vpaddw %2, %1, %0" : "=x"(sum) : "x"(a), "x"(b));
+    return sum;
+}
+inline vi add32(vi a, vi b) {
+    vi sum;
+    asm("vpaddd %2, %1, %0" : "=x"(sum) : "x"(a), "x"(b));
+    return sum;
+}
+// Adds products of bytes in pairs, in 16 bits.
+inline vi add_pairs(vi from, vi w, vi x) { return add16(from, _mm256_maddubs_epi16(w, x)); }
 
 template <bool Signed> inline vi dot_bytes(vi from, vi w, vi x) {
     if (Signed) x = _mm256_sign_epi8(x, w), w = _mm256_abs_epi8(w);
-    return _mm256_add_epi32(from, pairs_to_fours(_mm256_maddubs_epi16(w, x)));
+    return add32(from, pairs_to_fours(_mm256_maddubs_epi16(w, x)));
 }
 
 template <bool Signed> inline vi dot_bytes(vi from, vi w0, vi x0, vi w1, vi x1) {
     if (Signed) return dot_bytes<Signed>(dot_bytes<Signed>(from, w0, x0), w1, x1);
     // 16 bits hold four products of codes up to 63.
     const vi products = _mm256_add_epi16(_mm256_maddubs_epi16(w0, x0), _mm256_maddubs_epi16(w1, x1));
-    return _mm256_add_epi32(from, pairs_to_fours(products));
+    return add32(from, pairs_to_fours(products));
 }
 
 #else
@@ -138,8 +178,6 @@ inline float round_group(const float *values, int8_t *codes, int *halves) {
     return largest / 127;
 }
 #endif
-
-template <int TYPE> constexpr int part_of() { return Block<TYPE>::HALVES ? 16 : 32; } // codes of w that share a scale
 
 #endif
 

@@ -1,7 +1,7 @@
 // Few rows of x, rounded, against rows of w where they lie.
 #pragma once
 
-#include "product_bytes_units.h"
+#include "product_bytes_unfolded.h"
 #include "product_floats_few.h"
 
 namespace {
@@ -33,7 +33,8 @@ template <int TYPE> void round_row(const float *values, int64_t k, Unit8 *units)
 template <int TYPE, int M> struct Sums8 {
     typedef Block<TYPE> B;
     static constexpr int EIGHTS = B::HALVES ? 2 : 1;
-    static constexpr int CHAINS = M == 1 ? 2 : 1; // so that additions need not wait for each other
+    static constexpr bool SHIFTS = M == 1 && shifts_by_sums<TYPE>();
+    static constexpr int CHAINS = SHIFTS ? 4 : M == 1 ? 2 : 1; // so that additions need not wait for each other
     vf sums[M][CHAINS];
     Eight least[M];
 
@@ -53,21 +54,29 @@ template <int TYPE, int M> struct Sums8 {
                 const Unit8 &xs = x[j * next];
                 scales[j][e] = times(d[e], load_eight(xs.d + 8 * e));
                 if (B::MIN) least[j] = plus_product(m[e], load_eight(xs.sums + 8 * e), least[j]);
+                if (SHIFTS) least[j] = plus_product(d[e], load_eight(xs.sums + 8 * e), least[j]);
             }
+#if defined(__AVX2__)
+            if (M == 1) in_memory(scales[j]);
+#endif
         }
+        const Found<TYPE> source(unit);
 #pragma GCC unroll 8
         for (int g = 0; g < GROUPS8; g += TOGETHER) {
             if (g >= groups) break;
-            const auto codes = placed_groups<TYPE>(unit, g, groups);
+            const auto codes = placed_groups<TYPE>(source, g, groups);
             for (int j = 0; j < M; j++) {
                 vf &sum = sums[j][g / TOGETHER % CHAINS];
-                sum = add_groups<TYPE>(codes, x[j * next], scales[j], g, sum);
+                sum = add_groups<TYPE, !SHIFTS>(codes, x[j * next], scales[j], g, sum);
             }
         }
     }
 
     float total(int j) const {
-        const float sum = vsum(CHAINS == 1 ? sums[j][0] : vadd(sums[j][0], sums[j][1 % CHAINS]));
+        vf all = CHAINS == 1 ? sums[j][0] : vadd(sums[j][0], sums[j][1 % CHAINS]);
+        if (CHAINS == 4) all = vadd(all, vadd(sums[j][2 % CHAINS], sums[j][3 % CHAINS]));
+        const float sum = vsum(all);
+        if (SHIFTS) return sum - (float)EXCESS<TYPE> * sum_of(least[j]);
         return B::MIN ? sum + sum_of(least[j]) : sum;
     }
 };
@@ -83,7 +92,7 @@ template <int TYPE, int M> void dots8(const char *row, const Unit8 *x, int64_t k
         prefetch((const char *)unit, SIZE);
         sums.add(unit, x + u, units);
     }
-    if (B::GROUPS == 1 && whole < units) sums.add(unit, x + whole, units, (int)(k / GROUP - whole * GROUPS8));
+    if (B::GROUPS < GROUPS8 && whole < units) sums.add(unit, x + whole, units, (int)(k / GROUP - whole * GROUPS8));
     for (int j = 0; j < M; j++) out[j * out_step] = sums.total(j);
 }
 
@@ -97,10 +106,58 @@ void rows_times8(const char *w, int64_t step, int64_t count, const Unit8 *x, int
     for (int64_t r = 0; r < count; r++) SEVERAL[m - 1](w + r * step, x, k, out + r, out_step);
 }
 
+// Products of a row of w with M rows of x, unit by unit of KIND.
+template <int KIND, int M>
+void unfolded_dots8(const Unfolding &how, const char *row, const Unit8 *x, int64_t k, float *out, int64_t out_step) {
+    alignas(64) byte room[UNIT_SIZE<KIND>];
+    const int64_t units = units_of(k);
+    Sums8<KIND, M> sums;
+    for (int64_t u = 0; u < units; u++, row += how.size) {
+        const int64_t left = k / GROUP - u * GROUPS8;
+        const int groups = left < GROUPS8 ? (int)left : GROUPS8;
+        prefetch(row, how.size);
+        how.unfold((const byte *)row, groups, room);
+        sums.add(room, x + u, units, groups);
+    }
+    for (int j = 0; j < M; j++) out[j * out_step] = sums.total(j);
+}
+
+template <int KIND>
+void unfolded_times8(const Unfolding &how, const char *w, int64_t step, int64_t count, const Unit8 *x, int64_t m,
+                     int64_t k, float *out, int64_t out_step) {
+    static constexpr decltype(&unfolded_dots8<KIND, 2>) SEVERAL[FEW8 - 1] = {
+        unfolded_dots8<KIND, 2>, unfolded_dots8<KIND, 3>, unfolded_dots8<KIND, 4>};
+    for (int64_t r = 0; r < count; r++) SEVERAL[m - 2](how, w + r * step, x, k, out + r, out_step);
+}
+
+// What few rows of x want for a type of w: how a row of x is rounded, and the products of some rows of w with m of x.
+struct FewBytes {
+    void (*round)(const float *values, int64_t k, Unit8 *units);
+    void (*times)(const char *w, int64_t step, int64_t count, const Unit8 *x, int64_t m, int64_t k, float *out,
+                  int64_t out_step);
+};
+
+template <int TYPE> constexpr FewBytes few_bytes() { return {round_row<TYPE>, rows_times8<TYPE>}; }
+
+// The same for types that are unfolded: one row of x meets codes where they lie.
+template <int TYPE>
+void one_row8(const char *w, int64_t step, int64_t count, const Unit8 *x, int64_t, int64_t k, float *out, int64_t) {
+    for (int64_t r = 0; r < count; r++) dots8<TYPE, 1>(w + r * step, x, k, out + r, 0);
+}
+template <int TYPE>
+void several_rows8(const char *w, int64_t step, int64_t count, const Unit8 *x, int64_t m, int64_t k, float *out,
+                   int64_t out_step) {
+    unfolded_times8<kind_of<TYPE>()>(unfolding<TYPE>(), w, step, count, x, m, k, out, out_step);
+}
+template <int TYPE> constexpr FewBytes one_row_bytes() { return {round_row<TYPE>, one_row8<TYPE>}; }
+template <int TYPE> constexpr FewBytes several_rows_bytes() {
+    return {round_row<kind_of<TYPE>()>, several_rows8<TYPE>};
+}
+
 inline int64_t few8_room(int64_t k, int64_t m) { return m * units_of(k) * (int64_t)sizeof(Unit8) + aligned(k * 4); }
 
 // Each thread rounds x for itself: that is quicker than to wait for each other.
-template <int TYPE> void mul_mat_bytes_few(const Node &node, Part &part) {
+inline void mul_mat_bytes_few(const Node &node, const FewBytes &few, Part &part) {
     const Operand &w = node.src[0], &x = node.src[1], &out = node.out;
     const int64_t k = w.ne[0], n = w.ne[1], m = x.ne[1];
     char *room = part.scratch + part.thread * few8_room(k, m);
@@ -119,12 +176,12 @@ template <int TYPE> void mul_mat_bytes_few(const Node &node, Part &part) {
             matrix = item / n;
             for (int64_t j = 0; j < m; j++) {
                 read_row(x, {j, i2, i3}, copy);
-                round_row<TYPE>(copy, k, rounded + j * units_of(k));
+                few.round(copy, k, rounded + j * units_of(k));
             }
         }
         const int64_t row = item % n, left = n - row < turn.last - item ? n - row : turn.last - item;
         const char *weights = at(w, row, i2 / (x.ne[2] / w.ne[2]), i3 / (x.ne[3] / w.ne[3]));
-        rows_times8<TYPE>(weights, w.nb[1], left, rounded, m, k, (float *)at(out, 0, i2, i3) + row, out.nb[1] / 4);
+        few.times(weights, w.nb[1], left, rounded, m, k, (float *)at(out, 0, i2, i3) + row, out.nb[1] / 4);
         item += left;
     }
 }

@@ -1,7 +1,7 @@
 // Many rows of x, rounded: panels of codes of w meet all tiles of x.
 #pragma once
 
-#include "product_bytes_units.h"
+#include "product_bytes_unfolded.h"
 #include "product_floats_many.h"
 
 namespace {
@@ -73,20 +73,28 @@ template <int TYPE> void weave_units8(const byte *const *units, uint8_t *out) { 
 
 // `depth` codes from `k0` on of `columns` rows of a matrix from row `first` on.
 template <int TYPE>
-void read_panel8(const char *matrix, int64_t step, int64_t first, int64_t columns, int64_t k0, int64_t depth,
+void read_panel8(const Operand &w, const char *matrix, int64_t first, int64_t columns, int64_t k0, int64_t depth,
                  const Panel8<part_of<TYPE>()> &panel) {
     typedef Block<TYPE> B;
-    constexpr int64_t PART = part_of<TYPE>(), UNIT_PARTS = DEPTH / PART, SIZE = UNIT_SIZE<TYPE>;
+    constexpr int64_t PART = part_of<TYPE>(), UNIT_PARTS = DEPTH / PART;
     static_assert(DEPTH == GROUPS8 * GROUP, "a unit is what is transposed at once");
+    const Unfolding *const how = is_unfolded(TYPE) ? unfolding_of(w.type) : nullptr;
+    const int64_t size = is_unfolded(TYPE) ? how->size : UNIT_SIZE<TYPE>;
+    alignas(64) byte unfolded[is_unfolded(TYPE) ? COLUMNS * UNIT_SIZE<TYPE> : 1];
     alignas(64) float d[COLUMNS * UNIT_PARTS], m[COLUMNS * UNIT_PARTS];
     for (int64_t some = 0; some < depth; some += DEPTH) {
         const int64_t n = depth - some < DEPTH ? depth - some : DEPTH;
         const byte *units[COLUMNS];
         for (int64_t c = 0; c < COLUMNS; c++) {
             units[c] =
-                (const byte *)matrix + (first + (c < columns ? c : columns - 1)) * step + (k0 + some) / DEPTH * SIZE;
+                (const byte *)matrix + (first + (c < columns ? c : columns - 1)) * w.nb[1] + (k0 + some) / DEPTH * size;
             // Rows are read a little at a time, which processors do not foresee.
-            for (int64_t i = 0; i < SIZE; i += 64) __builtin_prefetch(units[c] + SIZE + i);
+            for (int64_t i = 0; i < size; i += 64) __builtin_prefetch(units[c] + size + i);
+            if (is_unfolded(TYPE)) {
+                byte *const room = unfolded + c * UNIT_SIZE<TYPE>;
+                how->unfold(units[c], (int)(n / GROUP), room);
+                units[c] = room;
+            }
             read_scales8<TYPE>(units[c], d + c * UNIT_PARTS, m + c * UNIT_PARTS, (int)(n / GROUP));
         }
         if (n < DEPTH) weave_units8<TYPE>(units, n, panel.codes + some * COLUMNS);
@@ -100,7 +108,9 @@ void read_panel8(const char *matrix, int64_t step, int64_t first, int64_t column
 struct Packed8 {
     int8_t *values;
     float *d, *sums;
-    int32_t *shifts; // what the stored codes of w are too large by, times the sum of a part, to be taken off
+    // What the stored codes of w are too large by, times the sum of a part, to be taken off: with `WHOLE` the sums of
+    // its first, third and further pairs of codes in the lower half of a number, those of the others in the upper.
+    int32_t *shifts;
 };
 
 template <int PART> Packed8 packed8(const Operand &x, char *room) {
@@ -118,8 +128,48 @@ inline int64_t rows_of_tile8(int64_t m) {
     return (m + tiles - 1) / tiles;
 }
 
+#if defined(TP_PAIRS)
+// Sums of 16 codes each: of their first, third and further pairs in the lower half of a number, of the others in the
+// upper, all times `factor`.
+inline void sum_pairs(const int8_t *codes, int factor, __m128i *halves) {
+    const __m256i bytes = _mm256_loadu_si256((const __m256i *)codes);
+    const __m256i pairs = _mm256_maddubs_epi16(_mm256_set1_epi8(1), bytes);
+    const __m256i fours = _mm256_add_epi16(pairs, _mm256_unpackhi_epi64(pairs, pairs));
+    const __m256i eights = _mm256_add_epi16(fours, _mm256_shuffle_epi32(fours, 1));
+    const __m256i sums = _mm256_mullo_epi16(eights, _mm256_set1_epi16((short)factor));
+    halves[0] = _mm256_castsi256_si128(sums), halves[1] = _mm256_extracti128_si256(sums, 1);
+}
+
+// The sum of the first 16 of 32 codes in the lower half of a number, that of the others in the upper.
+inline int32_t sums_of_halves(const int8_t *codes) {
+    const __m256i bytes = _mm256_loadu_si256((const __m256i *)codes);
+    const __m256i fours = pairs_to_fours(_mm256_maddubs_epi16(_mm256_set1_epi8(1), bytes));
+    const __m256i eights = _mm256_add_epi32(fours, _mm256_unpackhi_epi64(fours, fours));
+    const __m256i sums = _mm256_add_epi32(eights, _mm256_shuffle_epi32(eights, 1));
+    const int first = _mm256_extract_epi32(sums, 0), second = _mm256_extract_epi32(sums, 4);
+    return (int32_t)(((uint32_t)first & 0xffff) | (uint32_t)second << 16);
+}
+#endif
+
+// The shifts of the parts of 32 codes, `step` apart; `halves` has the sums of 16 codes each.
+template <int PART, bool PAIRS>
+void store_shifts(const int8_t *codes, const int *halves, int zero, int32_t *shifts, int64_t step) {
+#if defined(TP_PAIRS)
+    if (PAIRS) {
+        __m128i sums[2];
+        sum_pairs(codes, -zero, sums);
+        if (PART == 32) sums[0] = _mm_add_epi16(sums[0], sums[1]);
+        for (int h = 0; h < GROUP / PART; h++) shifts[h * step] = _mm_cvtsi128_si32(sums[h]);
+        return;
+    }
+#endif
+    (void)codes;
+    for (int h = 0; h < GROUP / PART; h++)
+        shifts[h * step] = -zero * (PART == 16 ? halves[h] : halves[0] + halves[1]);
+}
+
 // A row of x as row `lane` of the `width` rows of a tile, which begins after `start` rows.
-template <int PART>
+template <int PART, bool PAIRS>
 void pack_row8(const float *values, int64_t k, const Packed8 &packed, int64_t start, int64_t width, int64_t lane,
                int zero) {
     int8_t *out = packed.values + start * k + lane * 4;
@@ -133,12 +183,14 @@ void pack_row8(const float *values, int64_t k, const Packed8 &packed, int64_t st
             const int64_t at = start * (k / PART) + (i / PART + h) * width + lane;
             packed.d[at] = d;
             packed.sums[at] = d * (float)sum;
-            packed.shifts[at] = -zero * sum;
         }
+        const int64_t first = start * (k / PART) + i / PART * width + lane;
+        store_shifts<PART, PAIRS>(codes, halves, zero, packed.shifts + first, width);
     }
 }
 
-template <int PART> void pack8(const Operand &x, const Packed8 &packed, int zero, float *row, Part &part) {
+template <int PART, bool PAIRS>
+void pack8(const Operand &x, const Packed8 &packed, int zero, float *row, Part &part) {
     const int64_t m = x.ne[1], tile = rows_of_tile8(m);
     const Span rows = share(row_count(x), part);
     for (int64_t r = rows.first; r < rows.last; r++) {
@@ -146,7 +198,7 @@ template <int PART> void pack8(const Operand &x, const Packed8 &packed, int zero
         const float *values = (const float *)at(x, p);
         if (!is_plain_rows(x)) read_row(x, p, row), values = row;
         const int64_t first = p.i1 / tile * tile, width = m - first < tile ? m - first : tile;
-        pack_row8<PART>(values, x.ne[0], packed, r - p.i1 + first, width, p.i1 - first, zero);
+        pack_row8<PART, PAIRS>(values, x.ne[0], packed, r - p.i1 + first, width, p.i1 - first, zero);
     }
 }
 
@@ -157,8 +209,50 @@ inline vi four_of(const int8_t *bytes) {
     return iset(four);
 }
 
+// Dot products of a part of the columns of a panel with M rows of x.
+template <int M, int PART, int CHAIN>
+inline __attribute__((always_inline)) void part_dots8(const int8_t *values, const uint8_t *codes, const int32_t *shifts,
+                                                      vi (&dots)[M][2]) {
+#if defined(TP_PAIRS)
+    if constexpr (CHAIN > 0) {
+        constexpr bool ALL = WHOLE<PART, CHAIN>;
+        for (int i = 0; i < M && !ALL; i++) dots[i][0] = dots[i][1] = iset(shifts[i]);
+        for (int done = 0; done < PART / 4; done += CHAIN) {
+            vi pairs[M][2];
+            for (int i = 0; i < M; i++) pairs[i][0] = pairs[i][1] = iset(ALL ? shifts[i] : 0);
+#pragma GCC unroll 2
+            for (int s = 0; s < CHAIN; s++, values += 4 * M, codes += 4 * COLUMNS) {
+                const vi w0 = iload(codes), w1 = iload(codes + 4 * W);
+                for (int i = 0; i < M; i++) {
+                    const vi same = four_of(values + 4 * i);
+                    pairs[i][0] = add_pairs(pairs[i][0], w0, same);
+                    pairs[i][1] = add_pairs(pairs[i][1], w1, same);
+                }
+            }
+            for (int i = 0; i < M; i++) {
+                for (int j = 0; j < 2; j++) {
+                    const vi fours = pairs_to_fours(pairs[i][j]);
+                    dots[i][j] = ALL ? fours : _mm256_add_epi32(dots[i][j], fours);
+                }
+            }
+        }
+        return;
+    }
+#endif
+    for (int i = 0; i < M; i++) dots[i][0] = dots[i][1] = iset(shifts[i]);
+    for (int s = 0; s < PART / 8; s++, values += 8 * M, codes += 8 * COLUMNS) {
+        const vi w0 = iload(codes), w1 = iload(codes + 4 * W);
+        const vi next0 = iload(codes + 4 * COLUMNS), next1 = iload(codes + 4 * COLUMNS + 4 * W);
+        for (int i = 0; i < M; i++) {
+            const vi same = four_of(values + 4 * i), next = four_of(values + 4 * M + 4 * i);
+            dots[i][0] = dot_bytes<CHAIN == 0>(dots[i][0], w0, same, next0, next);
+            dots[i][1] = dot_bytes<CHAIN == 0>(dots[i][1], w1, same, next1, next);
+        }
+    }
+}
+
 // c [M, COLUMNS] = (or +=) x w.
-template <int M, int PART, bool MIN, bool Signed>
+template <int M, int PART, bool MIN, int CHAIN>
 void multiply_tile8(int64_t depth, const Packed8 &x, const Panel8<PART> &w, float *c, int64_t ldc, bool add,
                     Next &soon) {
     vf sums[M][2];
@@ -166,21 +260,10 @@ void multiply_tile8(int64_t depth, const Packed8 &x, const Panel8<PART> &w, floa
         sums[i][0] = add ? vload(c + i * ldc) : vset(0);
         sums[i][1] = add ? vload(c + i * ldc + W) : vset(0);
     }
-    const int8_t *values = x.values;
-    const uint8_t *codes = w.codes;
     for (int64_t p = 0; p < depth / PART; p++) {
         soon.ask();
         vi dots[M][2];
-        for (int i = 0; i < M; i++) dots[i][0] = dots[i][1] = iset(x.shifts[p * M + i]);
-        for (int s = 0; s < PART / 8; s++, values += 8 * M, codes += 8 * COLUMNS) {
-            const vi w0 = iload(codes), w1 = iload(codes + 4 * W);
-            const vi next0 = iload(codes + 4 * COLUMNS), next1 = iload(codes + 4 * COLUMNS + 4 * W);
-            for (int i = 0; i < M; i++) {
-                const vi same = four_of(values + 4 * i), next = four_of(values + 4 * M + 4 * i);
-                dots[i][0] = dot_bytes<Signed>(dots[i][0], w0, same, next0, next);
-                dots[i][1] = dot_bytes<Signed>(dots[i][1], w1, same, next1, next);
-            }
-        }
+        part_dots8<M, PART, CHAIN>(x.values + p * PART * M, w.codes + p * PART * COLUMNS, x.shifts + p * M, dots);
         const vf d0 = vload(w.d + p * COLUMNS), d1 = vload(w.d + p * COLUMNS + W);
         for (int i = 0; i < M; i++) {
             const vf d = vset(x.d[p * M + i]);
@@ -205,10 +288,11 @@ template <int TYPE>
 void multiply_part8(int64_t m, int64_t depth, const Packed8 &x, const Panel8<part_of<TYPE>()> &w, float *c, int64_t ldc,
                     bool add, int64_t columns, Next &soon) {
     constexpr int PART = part_of<TYPE>();
-    constexpr bool MIN = Block<TYPE>::MIN, S = SIGNED<TYPE>;
-    static constexpr decltype(&multiply_tile8<1, PART, MIN, S>) tiles[ROWS8] = {
-        multiply_tile8<1, PART, MIN, S>, multiply_tile8<2, PART, MIN, S>, multiply_tile8<3, PART, MIN, S>,
-        multiply_tile8<4, PART, MIN, S>, multiply_tile8<5, PART, MIN, S>, multiply_tile8<6, PART, MIN, S>,
+    constexpr bool MIN = Block<TYPE>::MIN;
+    constexpr int C = chain_of<TYPE>();
+    static constexpr decltype(&multiply_tile8<1, PART, MIN, C>) tiles[ROWS8] = {
+        multiply_tile8<1, PART, MIN, C>, multiply_tile8<2, PART, MIN, C>, multiply_tile8<3, PART, MIN, C>,
+        multiply_tile8<4, PART, MIN, C>, multiply_tile8<5, PART, MIN, C>, multiply_tile8<6, PART, MIN, C>,
     };
     if (columns == COLUMNS) return tiles[m - 1](depth, x, w, c, ldc, add, soon);
     float whole[ROWS8 * COLUMNS];
@@ -230,14 +314,15 @@ template <int TYPE> int64_t many8_room(int64_t k) {
 
 // `Read` is read_panel8 for rows, or its like for panels.
 template <int TYPE,
-          void (*Read)(const char *, int64_t, int64_t, int64_t, int64_t, int64_t, const Panel8<part_of<TYPE>()> &)>
+          void (*Read)(const Operand &, const char *, int64_t, int64_t, int64_t, int64_t,
+                       const Panel8<part_of<TYPE>()> &)>
 void mul_mat_bytes_many(const Node &node, Part &part) {
     constexpr int PART = part_of<TYPE>();
     const Operand &w = node.src[0], &x = node.src[1], &out = node.out;
     const int64_t k = w.ne[0], n = w.ne[1], m = x.ne[1], tile = rows_of_tile8(m);
     const Packed8 packed = packed8<PART>(x, part.scratch);
     char *room = part.scratch + packed_size(node) + part.thread * many8_room<TYPE>(k);
-    pack8<PART>(x, packed, EXCESS<TYPE>, (float *)room, part);
+    pack8<PART, WHOLE<PART, chain_of<TYPE>()>>(x, packed, EXCESS<TYPE>, (float *)room, part);
     if (!part.barrier()) return;
     const int64_t most = panel_depth8(k);
     const Panel8<PART> panel(room + aligned(k * 4), most);
@@ -249,7 +334,7 @@ void mul_mat_bytes_many(const Node &node, Part &part) {
         const char *weights = at(w, 0, i2 / (x.ne[2] / w.ne[2]), i3 / (x.ne[3] / w.ne[3]));
         for (int64_t k0 = 0; k0 < k; k0 += most) {
             const int64_t depth = k - k0 < most ? k - k0 : most;
-            Read(weights, w.nb[1], column, columns, k0, depth, panel);
+            Read(w, weights, column, columns, k0, depth, panel);
             Next soon = next_of_panel(w, weights, column, columns, k0, depth, depth / PART);
             for (int64_t j = 0; j < m; j += tile) {
                 if (part.stopped()) return;

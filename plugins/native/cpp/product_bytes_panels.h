@@ -15,8 +15,116 @@ template <int PART> Packed8 packed_row8(int64_t k, char *room) {
 }
 
 template <int TYPE> void round_for_panels(const float *x, int64_t k, char *room) {
-    pack_row8<part_of<TYPE>()>(x, k, packed_row8<part_of<TYPE>()>(k, room), 0, 1, 0, EXCESS<TYPE>);
+    constexpr int PART = part_of<TYPE>();
+    const Packed8 packed = packed_row8<PART>(k, room);
+    pack_row8<PART, WHOLE<PART, chain_of<TYPE>()>>(x, k, packed, 0, 1, 0, EXCESS<TYPE>);
+#if defined(TP_PAIRS)
+    // `super_block_times8` takes off minima by sums of two parts side by side.
+    for (int64_t i = 0; TYPE == Q2_K && i < k; i += GROUP) {
+        packed.shifts[i / PART] = sums_of_halves(packed.values + i);
+    }
+#endif
 }
+
+// Dot products of part `p` of a slice of a block of sixteen rows with M rows of x.
+template <int TYPE, int M>
+inline __attribute__((always_inline)) void part_dots8(const byte *block, int p, int slice, const int8_t *values,
+                                                      const int32_t *shifts, vi (&dots)[M]) {
+    constexpr int FOURS = part_of<TYPE>() / 4;
+#if defined(TP_PAIRS)
+    constexpr int CHAIN = chain_of<TYPE>();
+    if constexpr (CHAIN > 0) {
+        constexpr bool ALL = CHAIN == FOURS;
+        for (int j = 0; j < M && !ALL; j++) dots[j] = iset(EXCESS<TYPE> ? shifts[j] : 0);
+#pragma GCC unroll 4
+        for (int first = 0; first < FOURS; first += CHAIN) {
+            vi pairs[M];
+            for (int j = 0; j < M; j++) pairs[j] = iset(ALL && EXCESS<TYPE> ? shifts[j] : 0);
+#pragma GCC unroll 8
+            for (int v = first; v < first + CHAIN; v++) {
+                const int code = p * FOURS + v;
+                const vi codes = panel_codes<TYPE>(block, code / 8, code % 8, slice);
+                for (int j = 0; j < M; j++) pairs[j] = add_pairs(pairs[j], codes, four_of(values + 4 * (v * M + j)));
+            }
+            for (int j = 0; j < M; j++) {
+                const vi fours = pairs_to_fours(pairs[j]);
+                dots[j] = ALL ? fours : iadd(dots[j], fours);
+            }
+        }
+        return;
+    }
+#endif
+    for (int j = 0; j < M; j++) dots[j] = iset(EXCESS<TYPE> ? shifts[j] : 0);
+#pragma GCC unroll 8
+    for (int v = 0; v < FOURS; v += 2, values += 8 * M) {
+        const int code = p * FOURS + v;
+        const vi codes = panel_codes<TYPE>(block, code / 8, code % 8, slice);
+        const vi next = panel_codes<TYPE>(block, code / 8, code % 8 + 1, slice);
+        for (int j = 0; j < M; j++)
+            dots[j] = dot_bytes<SIGNED<TYPE>>(dots[j], codes, four_of(values + 4 * j), next,
+                                              four_of(values + 4 * M + 4 * j));
+    }
+}
+
+// Adds the products of a slice of a block of sixteen rows, which is code `i` and those behind it, with M rows of x.
+template <int TYPE, int M>
+inline __attribute__((always_inline)) void add_block8(const byte *block, int slice, int64_t i, const Packed8 &x,
+                                                      vf (&sums)[M]) {
+    typedef Block<TYPE> B;
+    constexpr int PART = part_of<TYPE>(), PARTS = GROUP / PART * B::GROUPS;
+#pragma GCC unroll 16
+    for (int p = 0; p < PARTS; p++) {
+        const int64_t at = (i / PART + p) * M;
+        const int8_t *values = x.values + (i + p * PART) * M;
+        vi dots[M];
+        part_dots8<TYPE>(block, p, slice, values, x.shifts + at, dots);
+        vf d, m;
+        panel_scale<TYPE>(block, p, slice, d, m);
+        for (int j = 0; j < M; j++) sums[j] = vfma(ifloat(dots[j]), vmul(d, vset(x.d[at + j])), sums[j]);
+        for (int j = 0; B::MIN && j < M; j++) sums[j] = vfma(m, vset(x.sums[at + j]), sums[j]);
+    }
+}
+
+#if defined(TP_PAIRS)
+
+// Adds the products of a slice of a block of 256 codes with one row of x, from code `i` on. Scales of the block's parts
+// are whole numbers, and so are the sums until the scale of x counts; those of a group are below 2**24.
+template <int TYPE>
+inline __attribute__((always_inline)) void super_block_times8(const byte *block, int slice, int64_t i, const Packed8 &x,
+                                                              vf &sum) {
+    typedef Block<TYPE> B;
+    constexpr int PART = part_of<TYPE>(), EACH = GROUP / PART, FOURS = PART / 4, CHAIN = chain_of<TYPE>();
+    static_assert(FOURS % CHAIN == 0 && (EXCESS<TYPE> == 0 || CHAIN == FOURS), "sums begin with what is taken off");
+    const int8_t *values = x.values + i;
+    const float *d = x.d + i / PART, *sums = x.sums + i / PART;
+    const int32_t *shifts = x.shifts + i / PART;
+    vf total = vset(0), low = vset(0);
+#pragma GCC unroll 8
+    for (int g = 0; g < B::GROUPS; g++) {
+        vi dots = iset(0);
+#pragma GCC unroll 8
+        for (int c = 0; c < 8 / CHAIN; c++) {
+            const int p = g * EACH + c * CHAIN / FOURS;
+            vi pairs = iset(EXCESS<TYPE> ? shifts[p] : 0);
+#pragma GCC unroll 8
+            for (int v = c * CHAIN; v < (c + 1) * CHAIN; v++)
+                pairs = add_pairs(pairs, panel_codes<TYPE>(block, g, v, slice), four_of(values + g * GROUP + 4 * v));
+            const vi scaled = _mm256_madd_epi16(pairs, panel_factors<TYPE>(block, p, slice));
+            dots = c ? iadd(dots, scaled) : scaled;
+        }
+        const vf scale = vset(d[g * EACH]);
+        total = vfma(ifloat(dots), scale, total);
+        if constexpr (TYPE == Q2_K) {
+            low = vfma(ifloat(_mm256_madd_epi16(panel_minima<TYPE>(block, g, slice), iset(shifts[2 * g]))), scale, low);
+        } else if (B::MIN) {
+            low = vfma(ifloat(panel_minima<TYPE>(block, g, slice)), vset(sums[g]), low);
+        }
+    }
+    sum = vfma(halves_at(block, FACTORS_AT<TYPE>, slice), total, sum);
+    if (B::MIN) sum = vfma(vsub(vset(0), halves_at(block, FACTORS_AT<TYPE> + 2, slice)), low, sum);
+}
+
+#endif
 
 // Products of the rows of a panel with one row of x.
 template <int TYPE> void panel_dots(const char *panel, const Packed8 &x, int64_t k, float *out) {
@@ -24,9 +132,24 @@ template <int TYPE> void panel_dots(const char *panel, const Packed8 &x, int64_t
     constexpr int PART = part_of<TYPE>(), EACH = GROUP / PART;
     constexpr int64_t SIZE = B::SIZE * PANEL_ROWS;
     constexpr bool S = SIGNED<TYPE>;
+    const byte *block = (const byte *)panel;
+#if defined(TP_PAIRS)
+    if constexpr (chain_of<TYPE>() > 0) {
+        vf sums[SLICES][1];
+        for (int s = 0; s < SLICES; s++) sums[s][0] = vset(0);
+        for (int64_t i = 0; i < k; i += GROUP * B::GROUPS, block += SIZE) {
+            prefetch((const char *)block, SIZE);
+            for (int s = 0; s < SLICES; s++) {
+                if constexpr (FACTORS_AT<TYPE> >= 0) super_block_times8<TYPE>(block, s, i, x, sums[s][0]);
+                else add_block8<TYPE>(block, s, i, x, sums[s]);
+            }
+        }
+        for (int s = 0; s < SLICES; s++) vstore(out + s * W, sums[s][0]);
+        return;
+    }
+#endif
     vf sums[SLICES][2], least[SLICES];
     for (int s = 0; s < SLICES; s++) sums[s][0] = sums[s][1] = least[s] = vset(0);
-    const byte *block = (const byte *)panel;
     for (int64_t i = 0; i < k; i += GROUP * B::GROUPS, block += SIZE) {
         prefetch((const char *)block, SIZE);
 #pragma GCC unroll 8
@@ -86,7 +209,7 @@ inline void unfold_block8(const byte *block, int64_t i, int64_t lane, int slice,
 
 // The codes, scales and minima of a part of two panels, or of one: as `read_panel8`.
 template <int TYPE>
-void unfold_panels8(const char *matrix, int64_t row, int64_t first, int64_t columns, int64_t k0, int64_t depth,
+void unfold_panels8(const Operand &w, const char *matrix, int64_t first, int64_t columns, int64_t k0, int64_t depth,
                     const Panel8<part_of<TYPE>()> &out) {
     typedef Block<TYPE> B;
     constexpr int WIDE = GROUP * B::GROUPS;
@@ -95,7 +218,7 @@ void unfold_panels8(const char *matrix, int64_t row, int64_t first, int64_t colu
         // Past the last row, any row does.
         const int64_t row0 = first + (column < columns ? column : 0);
         const int slice = TAKEN < PANEL_ROWS ? (int)(row0 % PANEL_ROWS) / W : 0;
-        const char *panel = matrix + (row0 - slice * W) * row;
+        const char *panel = matrix + (row0 - slice * W) * w.nb[1];
         const byte *block = (const byte *)panel + k0 / WIDE * B::SIZE * PANEL_ROWS;
         for (int64_t i = 0; i < depth; i += WIDE, block += B::SIZE * PANEL_ROWS) {
             prefetch((const char *)block, B::SIZE * PANEL_ROWS);

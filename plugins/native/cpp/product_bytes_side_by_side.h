@@ -85,34 +85,6 @@ template <int> constexpr int MOST_WOVEN = 0;
 
 #endif
 
-// Adds the products of a slice of a block of sixteen rows, which is code `i` and those behind it, with M rows of x.
-template <int TYPE, int M>
-inline __attribute__((always_inline)) void add_block8(const byte *block, int slice, int64_t i, const Packed8 &x,
-                                                      vf (&sums)[M]) {
-    typedef Block<TYPE> B;
-    constexpr int PART = part_of<TYPE>(), PARTS = GROUP / PART * B::GROUPS;
-#pragma GCC unroll 16
-    for (int p = 0; p < PARTS; p++) {
-        const int64_t at = (i / PART + p) * M;
-        const int8_t *values = x.values + (i + p * PART) * M;
-        vi dots[M];
-        for (int j = 0; j < M; j++) dots[j] = iset(EXCESS<TYPE> ? x.shifts[at + j] : 0);
-#pragma GCC unroll 8
-        for (int v = 0; v < PART / 4; v += 2, values += 8 * M) {
-            const int code = p * PART / 4 + v;
-            const vi codes = panel_codes<TYPE>(block, code / 8, code % 8, slice);
-            const vi next = panel_codes<TYPE>(block, code / 8, code % 8 + 1, slice);
-            for (int j = 0; j < M; j++)
-                dots[j] = dot_bytes<SIGNED<TYPE>>(dots[j], codes, four_of(values + 4 * j), next,
-                                                  four_of(values + 4 * M + 4 * j));
-        }
-        vf d, m;
-        panel_scale<TYPE>(block, p, slice, d, m);
-        for (int j = 0; j < M; j++) sums[j] = vfma(ifloat(dots[j]), vmul(d, vset(x.d[at + j])), sums[j]);
-        for (int j = 0; B::MIN && j < M; j++) sums[j] = vfma(m, vset(x.sums[at + j]), sums[j]);
-    }
-}
-
 // The products of a slice of a panel of w with M rows of x. The slices of long rows are read from the cache again.
 template <int TYPE, int M> void panel_times8(const char *panel, int slice, int64_t k, const Packed8 &x, vf *out) {
     constexpr int64_t SIZE = Block<TYPE>::SIZE * PANEL_ROWS, WIDE = GROUP * Block<TYPE>::GROUPS;
@@ -178,7 +150,7 @@ inline int64_t side_room(int64_t k) { return aligned(k * 4); }
 template <int TYPE, int M> void mul_mat_bytes_side_by_side(const Node &node, Part &part) {
     constexpr int PART = part_of<TYPE>();
     const Operand &w = node.src[0], &x = node.src[1], &out = node.out;
-    const int64_t k = w.ne[0], n = w.ne[1], m = x.ne[1], matrices = x.ne[2] * x.ne[3], step = w.nb[1];
+    const int64_t k = w.ne[0], n = w.ne[1], m = x.ne[1], matrices = x.ne[2] * x.ne[3];
     const int64_t turns_of_x = side_turns(m), all = turns_of_x * M;
     Operand padded = x;
     padded.ne[1] = all;
@@ -189,12 +161,12 @@ template <int TYPE, int M> void mul_mat_bytes_side_by_side(const Node &node, Par
         const int64_t j = row % all, matrix = row / all;
         if (j < m) read_row(x, {j, matrix % x.ne[2], matrix / x.ne[2]}, copy);
         else std::memset(copy, 0, k * 4);
-        pack_row8<PART>(copy, k, packed, row / M * M, M, row % M, EXCESS<TYPE>);
+        pack_row8<PART, WHOLE<PART, chain_of<TYPE>()>>(copy, k, packed, row / M * M, M, row % M, EXCESS<TYPE>);
     }
     if (!part.barrier()) return;
     // Sixteen rows of w at a time; the last of a matrix may be fewer.
     const int64_t sixteens = (n + PANEL_ROWS - 1) / PANEL_ROWS;
-    Turns turns = turns_of_rows(sixteens * matrices, step * PANEL_ROWS, 1, part);
+    Turns turns = turns_of_rows(sixteens * matrices, row_step(w) * PANEL_ROWS, 1, part);
     Span turn{0, 0};
     for (int64_t item = 0;; item++) {
         if (item == turn.last) {

@@ -1,4 +1,4 @@
-// Units of 256 codes: a block, or eight blocks of 32. Their codes, by as many groups as a vector holds, and scales.
+// Units of 256 codes: a block, or several smaller ones. Their codes, by as many groups as a vector holds, and scales.
 #pragma once
 
 #include "product_bytes.h"
@@ -17,6 +17,16 @@ struct alignas(64) Unit8 {
     float d[16], sums[16];
 };
 #endif
+
+// Types of few bits for which it pays to take off what stored codes are larger by once for a unit, by sums of x.
+template <int TYPE> constexpr bool shifts_by_sums() {
+#if defined(TP_PAIRS)
+    return TYPE == IQ1_S || TYPE == IQ1_M || TYPE == TQ1_0 || TYPE == TQ2_0 || TYPE == NVFP4 || TYPE == Q1_0 ||
+           TYPE == Q2_0;
+#else
+    return false;
+#endif
+}
 
 // Eight floats, for scales and minima.
 #if defined(__AVX2__)
@@ -93,8 +103,9 @@ inline uint64_t bit_of_two(const byte *p, int bit) {
 // The stored codes of groups g and g + 1 of a unit, g even; those of g twice where it is the last of `groups`.
 template <int TYPE> inline vi stored_groups(const byte *unit, int g, int groups = GROUPS8) {
     const byte *a = unit, *b = unit;
-    if constexpr (Block<TYPE>::GROUPS == 1)
-        a = unit + g * Block<TYPE>::SIZE, b = a + (g + 1 < groups ? Block<TYPE>::SIZE : 0);
+    constexpr int GROUPS = Block<TYPE>::GROUPS; // 1, or even
+    if constexpr (GROUPS == 1) a = unit + g * Block<TYPE>::SIZE, b = a + (g + 1 < groups ? Block<TYPE>::SIZE : 0);
+    else a = b = unit + g / GROUPS * Block<TYPE>::SIZE;
     if constexpr (TYPE == Q4_0) return nibbles_of_two(a + 2, b + 2);
     if constexpr (TYPE == Q4_1) return nibbles_of_two(a + 4, b + 4);
     if constexpr (TYPE == Q5_0)
@@ -116,7 +127,8 @@ template <int TYPE> inline vi stored_groups(const byte *unit, int g, int groups 
         const vi high = g % 4 ? _mm512_srlv_epi32(twos, by_group(0, 2)) : _mm512_sllv_epi32(twos, by_group(4, 2));
         return _mm512_ternarylogic_epi32(high, each_byte(0x30), low, 0xea); // (high & 0x30) | low
     }
-    return _mm512_inserti64x4(_mm512_castsi256_si512(stored_codes<TYPE>(a, g)), stored_codes<TYPE>(b, g + 1), 1);
+    const Codes first = stored_codes<TYPE>(a, g % GROUPS), second = stored_codes<TYPE>(b, (g + 1) % GROUPS);
+    return _mm512_inserti64x4(_mm512_castsi256_si512(first), second, 1);
 }
 
 // q4_K and q5_K keep the nibbles of two groups in 32 bytes. So the low nibbles of 64 bytes are groups 0 and 2 of four,
@@ -135,6 +147,15 @@ template <int TYPE> inline vi placed_groups(const byte *unit, int g, int groups 
     return plus_where(codes, _mm512_test_epi8_mask(fifths, bytes_by_group(1 << first, 4 << first)), 16);
 }
 
+template <int TYPE> inline vi placed_groups(const Found<TYPE> &found, int g, int groups = GROUPS8) {
+    if constexpr (is_of_grid(TYPE)) {
+        const vi both = _mm512_inserti64x4(_mm512_castsi256_si512(found.codes(g)), found.codes(g + 1), 1);
+        return _mm512_add_epi8(both, each_byte(EXCESS<TYPE>));
+    } else {
+        return placed_groups<TYPE>(found.unit, g, groups);
+    }
+}
+
 // The scale of each lane.
 template <int TYPE> inline vf spread_scales(const Eight *scales, int g) {
     constexpr bool HALVES = Block<TYPE>::HALVES;
@@ -150,13 +171,28 @@ template <int TYPE> inline vf spread_scales(const Eight *scales, int g) {
 
 constexpr int TOGETHER = 1;
 
+#if defined(__AVX2__)
+// Codes of which it is known what the instructions want: sizes to multiply by, and signs that x takes.
+struct SizesAndSigns {
+    Codes sizes, signs;
+};
+#endif
+
 template <int TYPE> inline Codes stored_groups(const byte *unit, int g, int = GROUPS8) {
     typedef Block<TYPE> B;
-    return B::GROUPS == 1 ? stored_codes<TYPE>(unit + g * B::SIZE, 0) : stored_codes<TYPE>(unit, g);
+    return stored_codes<TYPE>(unit + g / B::GROUPS * B::SIZE, g % B::GROUPS);
 }
 template <int TYPE> constexpr int place_of(int g) { return g; }
 template <int TYPE> inline Codes placed_groups(const byte *unit, int g, int = GROUPS8) {
     return stored_groups<TYPE>(unit, g);
+}
+template <int TYPE> inline auto placed_groups(const Found<TYPE> &found, int g, int groups = GROUPS8) {
+#if defined(__AVX2__)
+    if constexpr (tells_signs(TYPE)) return SizesAndSigns{found.sizes(g), found.signs(g)};
+    else if constexpr (is_of_grid(TYPE)) return found.raw(g);
+    else
+#endif
+        return placed_groups<TYPE>(found.unit, g, groups);
 }
 
 #endif
@@ -172,12 +208,22 @@ template <int TYPE> inline vf spread_scales(const Eight *scales, int g) {
 }
 #endif
 
-// `sum` and the products of the stored codes of the groups at the place g with those of x, scaled.
-template <int TYPE> inline vf add_groups(vi codes, const Unit8 &x, const Eight *scales, int g, vf sum) {
-    const vi start = EXCESS<TYPE> ? iload(x.shifts + 8 * g) : iset(0);
+// `sum` and the products of the stored codes of the groups at the place g with those of x, scaled. `SHIFTS`: what
+// stored codes are larger by is taken off.
+template <int TYPE, bool SHIFTS> inline vf add_groups(vi codes, const Unit8 &x, const Eight *scales, int g, vf sum) {
+    const vi start = SHIFTS && EXCESS<TYPE> ? iload(x.shifts + 8 * g) : iset(0);
     const vf dot = ifloat(dot_bytes<SIGNED<TYPE>>(start, codes, iload(x.codes + g * GROUP)));
     return vfma(dot, spread_scales<TYPE>(scales, g), sum);
 }
+
+#if !defined(__AVX512VNNI__)
+template <int TYPE, bool>
+inline vf add_groups(const SizesAndSigns &codes, const Unit8 &x, const Eight *scales, int g, vf sum) {
+    const vi xs = _mm256_sign_epi8(iload(x.codes + g * GROUP), codes.signs);
+    const vf dot = ifloat(pairs_to_fours(_mm256_maddubs_epi16(codes.sizes, xs)));
+    return vfma(dot, spread_scales<TYPE>(scales, g), sum);
+}
+#endif
 
 // Sums of each four of 32 codes, times `factor`.
 inline void sum_fours(const int8_t *codes, int factor, int32_t *out) {
@@ -250,10 +296,11 @@ template <int TYPE> inline void eight_scales(const byte *blocks, Eight *d, Eight
 
 inline void istore(void *p, const Codes &codes) { std::memcpy(p, codes.at, sizeof codes.at); }
 
-template <int TYPE> inline vf add_groups(const Codes &codes, const Unit8 &x, const Eight *scales, int g, vf sum) {
+template <int TYPE, bool SHIFTS>
+inline vf add_groups(const Codes &codes, const Unit8 &x, const Eight *scales, int g, vf sum) {
     vi dots[2];
     for (int h = 0; h < 2; h++) {
-        const vi start = EXCESS<TYPE> ? iload(x.shifts + 8 * g + 4 * h) : iset(0);
+        const vi start = SHIFTS && EXCESS<TYPE> ? iload(x.shifts + 8 * g + 4 * h) : iset(0);
         dots[h] = dot_bytes<SIGNED<TYPE>>(start, iload(codes.at + 16 * h), iload(x.codes + g * GROUP + 16 * h));
     }
     if (!Block<TYPE>::HALVES) return vfma(ifloat(vaddq_s32(dots[0], dots[1])), vset(scales[0].at[g]), sum);
@@ -278,8 +325,17 @@ template <int TYPE> inline void eight_scales(const byte *blocks, Eight *d, Eight
 
 // The scales and minima of the first `groups` of a unit.
 template <int TYPE> inline void unit_scales(const byte *unit, Eight *d, Eight *m, int groups = GROUPS8) {
-    if constexpr (Block<TYPE>::GROUPS > 1) Block<TYPE>::scales(unit, (float *)d, (float *)m);
-    else eight_scales<TYPE>(unit, d, m, groups);
+    typedef Block<TYPE> B;
+    if constexpr (B::GROUPS == GROUPS8) {
+        B::scales(unit, (float *)d, (float *)m);
+    } else if constexpr (B::GROUPS > 1) {
+        constexpr int EACH = B::HALVES ? 2 * B::GROUPS : B::GROUPS;
+        for (int e = 0; groups < GROUPS8 && e < (B::HALVES ? 2 : 1); e++) d[e] = eight_zeros();
+        for (int i = 0; i < GROUPS8 / B::GROUPS && i * B::GROUPS < groups; i++)
+            B::scales(unit + i * B::SIZE, (float *)d + i * EACH, nullptr);
+    } else {
+        eight_scales<TYPE>(unit, d, m, groups);
+    }
 }
 
 #endif

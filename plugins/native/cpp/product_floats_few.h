@@ -43,18 +43,24 @@ template <class Held> int64_t floats_few_scratch(const Node &node, int threads) 
 // Rows of w that a thread takes at least.
 inline int64_t rows_at_once(const Operand &w) { return in_panels(w) ? PANEL_ROWS : AT_ONCE; }
 
+constexpr int64_t LEAST_PORTION = 1 << 13, MOST_PORTION = 1 << 17; // bytes
+
+// Bytes between rows of w, up to what is more than a portion: the stride of a single row may be any number.
+inline int64_t row_step(const Operand &w) {
+    return w.nb[1] < 1 ? 1 : w.nb[1] > MOST_PORTION ? MOST_PORTION + 1 : w.nb[1];
+}
+
 // `total` rows of weights, each of `row` bytes, in portions: some for each thread, neither tiny nor huge.
 inline Turns turns_of_rows(int64_t total, int64_t row, int64_t step, const Part &part) {
-    constexpr int64_t LEAST = 1 << 13, MOST = 1 << 17; // bytes
-    row = row > 0 ? row : 1;
     const int64_t bytes = total * row / part.threads / PORTIONS;
-    return Turns(total, step, (bytes < LEAST ? LEAST : bytes > MOST ? MOST : bytes) / row + 1, part);
+    const int64_t portion = bytes < LEAST_PORTION ? LEAST_PORTION : bytes > MOST_PORTION ? MOST_PORTION : bytes;
+    return Turns(total, step, portion / row + 1, part);
 }
 
 // Rows of w for all rows of x alike.
 inline Turns turns_of_few(const Node &node, const Part &part) {
     const Operand &w = node.src[0], &x = node.src[1];
-    return turns_of_rows(w.ne[1] * x.ne[2] * x.ne[3], w.nb[1], rows_at_once(w), part);
+    return turns_of_rows(w.ne[1] * x.ne[2] * x.ne[3], row_step(w), rows_at_once(w), part);
 }
 
 inline void read_row(const Operand &x, const Place &p, float *out) {

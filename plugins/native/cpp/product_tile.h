@@ -63,13 +63,17 @@ void multiply_tile(int64_t depth, const float *x, const float *w, int64_t step, 
         a[i][0] = add ? vload(c + i * ldc) : vset(0);
         a[i][1] = add ? vload(c + i * ldc + W) : vset(0);
     }
-    for (int64_t k = 0; k < depth; k++, x += M, w += step) {
-        if (soon != nullptr && k % ASK_EVERY == 0) soon->ask();
-        const vf w0 = vload(w), w1 = vload(w + W);
-        for (int i = 0; i < M; i++) {
-            const vf same = vset(x[i]);
-            a[i][0] = Held::add(same, w0, a[i][0]);
-            a[i][1] = Held::add(same, w1, a[i][1]);
+    for (int64_t k = 0; k < depth; k += ASK_EVERY) {
+        if (soon != nullptr) soon->ask();
+        const int64_t steps = depth - k < ASK_EVERY ? depth - k : ASK_EVERY;
+#pragma GCC unroll 4
+        for (int64_t s = 0; s < steps; s++, x += M, w += step) {
+            const vf w0 = vload(w), w1 = vload(w + W);
+            for (int i = 0; i < M; i++) {
+                const vf same = vset(x[i]);
+                a[i][0] = Held::add(same, w0, a[i][0]);
+                a[i][1] = Held::add(same, w1, a[i][1]);
+            }
         }
     }
     for (int i = 0; i < M; i++) {

@@ -1,10 +1,10 @@
 """Cases of the ops that read weights in panels, for all types: one row of `x`, few, many."""
 
 import tensorplug as tp
-from tensorplug_native.rules import BLOCKS
+from tensorplug_native.rules import PACKABLE
 from tensorplug_testing.cases.case import Arg, Case, integers
 
-TYPES = sorted(BLOCKS, key=lambda dtype: dtype.id)
+TYPES = sorted(PACKABLE, key=lambda dtype: dtype.id)
 
 
 def width(dtype: tp.DType) -> int:

@@ -6,10 +6,12 @@ import numpy as np
 import pytest
 
 from tensorplug.device import Array, Backend
+from tensorplug.dtypes import IQ1_S, IQ2_XS, IQ2_XXS
 from tensorplug_cpu.device import CPUDevice
 from tensorplug_native.backend import NativeBackend
 from tensorplug_native.device import NativeDevice
 from tensorplug_native.library import library
+from tensorplug_native.rules import READABLE
 
 LEVELS = tuple(library().levels)
 """What this processor runs, slowest first."""
@@ -17,6 +19,9 @@ EACH_LEVEL = [
     pytest.param(level, marks=[] if level == LEVELS[-1] else pytest.mark.long) for level in LEVELS
 ]
 """The same for tests of which there are thousands: all but the best can wait."""
+
+CAST = READABLE - {IQ1_S, IQ2_XS, IQ2_XXS}
+"""Types that f32 can be cast to; the encoders of the others want importance."""
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ from tensorplug_native.bench import Measured, Speed, measure
 from tensorplug_native.device import NativeDevice
 from tensorplug_native.library import AUTO, library
 from tensorplug_native.program import PANEL_ROWS
-from tensorplug_native.rules import BLOCKS
+from tensorplug_native.rules import PACKABLE
 from tensorplug_native.rules.products import INT8_LEVELS
 
 LEVEL = library().level(AUTO).name
@@ -46,10 +46,10 @@ def test_measuring_names_every_type_and_remembers_the_faster_layout(device):
     with device.open() as stream:
         found = measure(stream, size=1 << 16)
 
-    assert {s.dtype for s in found.speeds} == BLOCKS
+    assert {s.dtype for s in found.speeds} == PACKABLE
     assert found.kept
     assert layouts.read_measured(LEVEL) == {s.dtype for s in found.speeds if s.packs}
-    assert set(json.loads(json.dumps(found.to_json()))["types"]) == {k.name for k in BLOCKS}
+    assert set(json.loads(json.dumps(found.to_json()))["types"]) == {k.name for k in PACKABLE}
 
 
 def test_the_report_has_a_line_for_each_type():
@@ -69,8 +69,8 @@ def test_panels_must_be_clearly_faster_to_be_worth_packing():
 
 
 def test_without_a_measurement_a_table_decides():
-    assert layouts.packed_types("avx512") == BLOCKS - layouts.IN_ROWS["avx512"]
-    assert layouts.packed_types("neon_dot") == BLOCKS
+    assert layouts.packed_types("avx512") == PACKABLE - layouts.IN_ROWS["avx512"]
+    assert layouts.packed_types("neon_dot") == PACKABLE
 
 
 def test_a_measurement_of_another_processor_is_not_used(monkeypatch):

@@ -5,13 +5,12 @@ import pytest
 
 import tensorplug as tp
 from tensorplug import transfer
-from tensorplug.dtypes import IQ1_S
+from tensorplug.dtypes import Q8_K
 from tensorplug.fusion.matching import find_groups
 from tensorplug_native.fusions import FUSIONS
-from tensorplug_native.rules.common import READABLE
 from tensorplug_testing.running import bind
 
-from .streams import LEVELS
+from .streams import CAST, LEVELS
 
 NE = 96
 IDS = np.array([7, 3, 39, 0, 11], np.int64)
@@ -83,7 +82,7 @@ CASES = {
     "mul_mat_add": product,
     **{
         f"mul_mat_add of {t}": lambda t=t: product(t)
-        for t in sorted(READABLE - {tp.Q8_0}, key=lambda t: t.id)
+        for t in sorted(CAST - {tp.Q8_0}, key=lambda t: t.id)
     },
     "mul_mat_glu": lambda: pair("swiglu"),
     "mul_mat_glu of two types": lambda: pair("geglu", (tp.Q4_0, tp.F16)),
@@ -175,7 +174,7 @@ REFUSED = {
         tp.mul_mat(leaf("w", 7, 8), leaf("x", 2, 8)) + leaf("b", 2, 7)
     ),
     "mul_mat_add: it takes weights of types that the kernels read as they are": lambda: (
-        tp.mul_mat(leaf("w", 7, 256, dtype=IQ1_S), leaf("x", 1, 256)) + leaf("b", 1, 7)
+        tp.mul_mat(leaf("w", 7, 256, dtype=Q8_K), leaf("x", 1, 256)) + leaf("b", 1, 7)
     ),
     "rope_set_rows: the rows of the table must be those of tokens": lambda: tp.set_rows(
         leaf("table", 40, 64),
@@ -219,7 +218,7 @@ ROUNDED = [
     name for name in CASES if name.split()[0].startswith("mul_mat") and " of " not in name
 ] + [
     f"mul_mat_add of {t}"
-    for t in sorted(READABLE, key=lambda t: t.id)
+    for t in sorted(CAST, key=lambda t: t.id)
     if t.is_block and t is not tp.Q8_0
 ]
 

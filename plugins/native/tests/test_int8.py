@@ -5,9 +5,25 @@ import pytest
 
 import tensorplug as tp
 from tensorplug.device import Rounding
-from tensorplug.dtypes import IQ2_XXS, MXFP4, Q2_K, Q3_K, Q4_1, Q5_1, Q5_K
+from tensorplug.dtypes import (
+    IQ1_M,
+    IQ2_XXS,
+    MXFP4,
+    NVFP4,
+    Q1_0,
+    Q2_0,
+    Q2_K,
+    Q3_K,
+    Q4_1,
+    Q5_1,
+    Q5_K,
+    Q8_1,
+    TQ1_0,
+    TQ2_0,
+)
 from tensorplug_native.rules import READABLE
 from tensorplug_testing.cases import LARGE, SMALL
+from tensorplug_testing.cases.blocks import random_rows
 from tensorplug_testing.cases.laid import lay
 from tensorplug_testing.running import run
 
@@ -21,6 +37,8 @@ SCALES: dict[tp.DType, tuple[int, ...]] = {
     Q3_K: (108,),
     tp.Q6_K: (208,),
     MXFP4: (),
+    TQ1_0: (52,),
+    TQ2_0: (64,),
 }
 """Where in a block an f16 scale lies, in bytes; elsewhere at its beginning."""
 
@@ -45,6 +63,8 @@ def test_product_is_as_near_as_the_kit_asks(case, device, rounding):
 def stored(dtype, rows, k):
     """Rows of random blocks with scales that are about one hundredth."""
     rng = np.random.default_rng(3)
+    if dtype in (IQ1_M, NVFP4):
+        return random_rows(rng, dtype, (rows, k))
     blocks = rng.integers(0, 256, (rows * k // dtype.block, dtype.size), dtype=np.uint8)
     for at in SCALES.get(dtype, (0,)):
         blocks[:, at : at + 2] = np.frombuffer(np.float16(0.01).tobytes(), np.uint8)
@@ -72,7 +92,8 @@ def product(dtype, precision="default", rows=13, k=768, outputs=70):
         ("mul_mat", tp.F32, "default", "int8", Rounding.NONE),
         ("mul_mat", tp.F16, "f32", "int8", Rounding.NONE),
         ("mul_mat", tp.F16, "default", "f32", Rounding.NONE),
-        ("mul_mat", IQ2_XXS, "default", "int8", Rounding.NONE),
+        ("mul_mat", IQ2_XXS, "default", "int8", Rounding.BYTES),
+        ("mul_mat", Q8_1, "default", "int8", Rounding.NONE),
     ],
 )
 @pytest.mark.parametrize("level", LEVELS)
@@ -257,6 +278,19 @@ def test_weights_in_f16_keep_what_is_not_finite(numpy, rounding, bad, at):
     found = run(rounding, node, values)
 
     np.testing.assert_array_equal(found, run(numpy, node, values))
+
+
+@pytest.mark.parametrize("rows", [1, 2, 4, 5, 33])
+@pytest.mark.parametrize("blocks", [3, 5])
+@pytest.mark.parametrize("dtype", [NVFP4, Q1_0, Q2_0], ids=str)
+def test_rows_of_small_blocks_may_end_within_256_codes(numpy, rounding, dtype, blocks, rows):
+    node, values = product(dtype, rows=rows, k=blocks * dtype.block, outputs=7)
+    w, x = values
+    seen = {w: values[w], x: as_rounded(values[x])}
+
+    found = run(rounding, node, values)
+
+    assert distance(found, run(numpy, node, seen)) < 1e-4
 
 
 @pytest.mark.parametrize("rows", [1, 2, 5, 33])

@@ -8,15 +8,16 @@ import pytest
 
 import tensorplug as tp
 from tensorplug import transfer
+from tensorplug.ops.unary import UNARY
 from tensorplug_native.program import Join, Map
 from tensorplug_native.rules import RULES
-from tensorplug_native.rules.common import READABLE, WRITABLE
+from tensorplug_native.rules.common import WRITABLE
 from tensorplug_testing.running import bind, run
 
-from .streams import numbers
+from .streams import CAST, numbers
 
 README = Path(__file__).parents[1] / "README.md"
-BLOCKS = sorted((t for t in READABLE if t.is_block), key=lambda t: t.id)
+BLOCKS = sorted((t for t in CAST if t.is_block), key=lambda t: t.id)
 WRITTEN = sorted((t for t in WRITABLE if t.is_block), key=lambda t: t.id)
 
 
@@ -36,6 +37,10 @@ def test_readme_names_the_ops_that_have_kernels():
     first = "".join(line.split("|")[1] for line in section.splitlines() if "|" in line)
 
     assert sorted(re.findall(r"`(\w+)`", first)) == sorted(RULES)
+
+
+def test_functions_of_one_element_are_all_compiled():
+    assert UNARY.keys() <= RULES.keys()
 
 
 # --- experts --------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ import pytest
 
 import tensorplug as tp
 from tensorplug import transfer
-from tensorplug.dtypes import IQ4_XS
+from tensorplug.dtypes import Q8_K
 from tensorplug.errors import Aborted, Closed
 from tensorplug_native.pool import Pool
 from tensorplug_testing.running import bind, run
@@ -60,7 +60,7 @@ def test_nodes_with_kernels_are_one_program_and_numpy_computes_the_others(device
     [
         (lambda x: tp.rope(x, tp.input("at", (3,), tp.I32), dims=8, mode="mrope"), "rope"),
         (lambda x: tp.add(tp.cast(x, tp.Q8_0), x), "add"),
-        (lambda x: tp.mul_mat(tp.input("w", (5, 256), IQ4_XS), x), "mul_mat"),
+        (lambda x: tp.mul_mat(tp.input("w", (5, 256), Q8_K), x), "mul_mat"),
         (lambda x: tp.rms_norm(x.T), "rms_norm"),
     ],
     ids=["mode", "type", "weights", "layout"],
@@ -165,10 +165,10 @@ def test_binding_again_refuses_weights_that_were_closed(device, backend):
 
 
 def test_weights_that_lie_expanded_in_new_memory_are_encoded_anew(device, backend):
-    w, x = tp.input("w", (5, 256), IQ4_XS), tp.input("x", (1, 256), tp.F32)
+    w, x = tp.input("w", (5, 256), Q8_K), tp.input("x", (1, 256), tp.F32)
     node = tp.mul_mat(w, x)
     graph = tp.Graph(node)
-    data = np.zeros((5, IQ4_XS.row_size(256)), np.uint8)
+    data = np.zeros((5, Q8_K.row_size(256)), np.uint8)
     plain = bind(device, graph, {x: np.ones((1, 256), np.float32), w: data})
     home = device.expanded.alloc(5 * 256 * 4)
     expanded = plain.with_places({w: tp.Place(home, 0)})

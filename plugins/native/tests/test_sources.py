@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from tensorplug_native import grids
+
 CPP = Path(__file__).parents[1] / "cpp"
 WIDTH = 120
 
@@ -14,6 +16,10 @@ def test_lines_have_at_most_120_characters(file):
     lines = file.read_text().splitlines()
 
     assert [n for n, line in enumerate(lines, 1) if len(line) > WIDTH] == []
+
+
+def test_grids_are_those_that_core_decodes_with():
+    assert (CPP / "grids.h").read_text() == grids.header()
 
 
 def test_the_map_names_functions_where_they_are():

@@ -20,7 +20,7 @@ from tensorplug_native.backend import NativeBackend
 from tensorplug_native.device import NativeDevice
 from tensorplug_native.layouts import processor, write_measured
 from tensorplug_native.program import PANEL_ROWS
-from tensorplug_native.rules import BLOCKS
+from tensorplug_native.rules import PACKABLE
 from tensorplug_native.rules.products import INT8_LEVELS
 
 WIDTH = 2048
@@ -116,7 +116,7 @@ def measure(
             f"bench: {backend.name} reads weights in one layout only, so that there is nothing to "
             "measure"
         )
-    kinds = sorted(BLOCKS, key=lambda kind: kind.id)
+    kinds = sorted(PACKABLE, key=lambda kind: kind.id)
     speeds: list[Speed] = []
     for kind in kinds:
         speeds.append(_speed(backend, kind, size))

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from tensorplug.dtypes import Q4_K, Q5_K, Q6_K, Q8_0, DType
 from tensorplug.system.cache import Cache
-from tensorplug_native.rules import BLOCKS
+from tensorplug_native.rules import PACKABLE
 
 _WIDE = frozenset({Q8_0, Q4_K, Q5_K, Q6_K})
 IN_ROWS: Mapping[str, frozenset[DType]] = {
@@ -28,7 +28,7 @@ MEASURED = Cache("native", ".json")
 def packed_types(level: str) -> frozenset[DType]:
     """Types that loaders pack for products at `level`."""
     measured = read_measured(level)
-    return BLOCKS - IN_ROWS.get(level, frozenset()) if measured is None else measured
+    return PACKABLE - IN_ROWS.get(level, frozenset()) if measured is None else measured
 
 
 @cache
@@ -38,7 +38,7 @@ def read_measured(level: str) -> frozenset[DType] | None:
         found = json.loads(MEASURED.read(_file(level)) or b"")
         if isinstance(found, dict) and found.get("for") == _identity(level):
             packed = found.get("packed", ())
-            return frozenset(kind for kind in BLOCKS if kind.name in packed)
+            return frozenset(kind for kind in PACKABLE if kind.name in packed)
     return None
 
 

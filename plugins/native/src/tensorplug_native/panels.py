@@ -25,7 +25,7 @@ from tensorplug_cpu.support import memory_of
 from tensorplug_cpu.threads import Step, Workers, split
 from tensorplug_native.library import library
 from tensorplug_native.program import PANEL_ROWS, PanelOperand, address
-from tensorplug_native.rules import BLOCKS
+from tensorplug_native.rules import PACKABLE
 
 if TYPE_CHECKING:
     from tensorplug.device import Device
@@ -60,7 +60,7 @@ class PanelBufferType(BufferType):
 
     def supports(self, tensor: Tensor) -> bool:
         is_matrix = tensor.is_leaf and tensor.is_contiguous and tensor.ne[2:] == (1, 1)
-        return is_matrix and tensor.dtype in BLOCKS and tensor.ne[1] % PANEL_ROWS == 0
+        return is_matrix and tensor.dtype in PACKABLE and tensor.ne[1] % PANEL_ROWS == 0
 
     def _alloc(self, size: int, usage: BufferUsage) -> Buffer:
         return PanelBuffer(self, in_small_pages(size), usage)

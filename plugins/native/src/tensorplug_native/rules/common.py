@@ -8,8 +8,19 @@ from tensorplug.dtypes import (
     BF16,
     F16,
     F32,
+    IQ1_M,
+    IQ1_S,
+    IQ2_S,
+    IQ2_XS,
+    IQ2_XXS,
+    IQ3_S,
+    IQ3_XXS,
     IQ4_NL,
+    IQ4_XS,
     MXFP4,
+    NVFP4,
+    Q1_0,
+    Q2_0,
     Q2_K,
     Q3_K,
     Q4_0,
@@ -20,6 +31,8 @@ from tensorplug.dtypes import (
     Q5_K,
     Q6_K,
     Q8_0,
+    TQ1_0,
+    TQ2_0,
     DType,
 )
 from tensorplug_cpu.memory import aligned
@@ -28,8 +41,11 @@ from tensorplug_cpu.task import Task
 from tensorplug_native.encode import Slot
 
 PLAIN = frozenset({F32, F16, BF16})
-BLOCKS = frozenset({Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, IQ4_NL, MXFP4, Q2_K, Q3_K, Q4_K, Q5_K, Q6_K})
-"""Block types whose rows the kernels decode, also out of panels."""
+PACKABLE = frozenset({Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, IQ4_NL, MXFP4, Q2_K, Q3_K, Q4_K, Q5_K, Q6_K})
+"""Block types that the kernels read out of panels too."""
+_GRIDS = {IQ3_S, IQ3_XXS, IQ2_S, IQ2_XS, IQ2_XXS, IQ1_S, IQ1_M}
+BLOCKS = PACKABLE | _GRIDS | {IQ4_XS, TQ1_0, TQ2_0, NVFP4, Q1_0, Q2_0}
+"""Block types whose rows the kernels decode."""
 READABLE = PLAIN | BLOCKS
 """Types whose rows the kernels decode."""
 WRITABLE = PLAIN | {Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, IQ4_NL, Q2_K, Q4_K, Q5_K, Q6_K}

@@ -1,0 +1,72 @@
+// Types whose codes take long to find: with several rows of x, a unit of w is unfolded to bytes first, by a function
+// that is chosen at run time. What follows is compiled for four kinds of unfolded units, not for each of the types.
+#pragma once
+
+#include "product_bytes_units.h"
+
+namespace {
+
+#if defined(TP_INT8)
+
+// Kinds stand where others have types. FINE: each 16 codes have a scale. LARGE: codes are stored with their signs,
+// because they do not fit into six bits.
+constexpr int UNFOLDED = 1024, FINE = 1, LARGE = 2;
+constexpr bool is_unfolded(int type) { return type >= UNFOLDED; }
+
+template <int KIND> struct UnfoldedBlock {
+    static constexpr int CODES = GROUPS8 * GROUP;
+    static constexpr int SIZE = CODES + 64, GROUPS = GROUPS8, ZERO = KIND & LARGE ? 128 : 31;
+    static constexpr bool MIN = false, HALVES = KIND & FINE;
+    static void scales(const byte *b, float *d, float *) { std::memcpy(d, b + CODES, HALVES ? 64 : 32); }
+    static Codes raw(const byte *b, int g) { return load32(b + GROUP * g); }
+    static Codes codes(const byte *b, int g) { return load32(b + GROUP * g); }
+};
+template <> struct Block<UNFOLDED> : UnfoldedBlock<UNFOLDED> {};
+template <> struct Block<UNFOLDED + FINE> : UnfoldedBlock<UNFOLDED + FINE> {};
+template <> struct Block<UNFOLDED + LARGE> : UnfoldedBlock<UNFOLDED + LARGE> {};
+template <> struct Block<UNFOLDED + LARGE + FINE> : UnfoldedBlock<UNFOLDED + LARGE + FINE> {};
+
+template <int TYPE> constexpr int kind_of() {
+    return UNFOLDED + (Block<TYPE>::MOST > 31 ? LARGE : 0) + (Block<TYPE>::HALVES ? FINE : 0);
+}
+
+// The first `groups` of a unit, and scales for all.
+template <int TYPE> void unfold(const byte *unit, int groups, byte *out) {
+    constexpr int EXCESS8 = EXCESS<kind_of<TYPE>()>;
+    Eight d[2], m[1];
+    d[1] = eight_zeros();
+    unit_scales<TYPE>(unit, d, m, groups);
+    for (int e = 0; e < 2; e++) store_eight((float *)(out + GROUPS8 * GROUP) + 8 * e, d[e]);
+    const Found<TYPE> source(unit);
+#pragma GCC unroll 8
+    for (int g = 0; g < GROUPS8; g++) {
+        if (g >= groups) break;
+        const Codes codes = minus(source.codes(g), (char)-EXCESS8);
+        std::memcpy(out + GROUP * g, &codes, GROUP);
+    }
+}
+
+struct Unfolding {
+    int type;
+    int64_t size; // of a unit
+    void (*unfold)(const byte *unit, int groups, byte *out);
+};
+template <int TYPE> constexpr Unfolding unfolding() { return {TYPE, UNIT_SIZE<TYPE>, unfold<TYPE>}; }
+
+constexpr Unfolding UNFOLDINGS[] = {
+#define UNFOLDING(TYPE) unfolding<TYPE>(),
+    TYPES_IN_ROWS(UNFOLDING)
+#undef UNFOLDING
+};
+
+// Null for types that are not unfolded.
+inline const Unfolding *unfolding_of(int type) {
+    for (const Unfolding &known : UNFOLDINGS) {
+        if (known.type == type) return &known;
+    }
+    return nullptr;
+}
+
+#endif
+
+} // namespace
