@@ -13,9 +13,9 @@ from tensorplug.device import (
     UnallocatedBuffer,
     as_bytes,
 )
-from tensorplug.device.buffer import human
 from tensorplug.device.moving import copy_bytes
 from tensorplug.errors import BufferTooLarge, NotAllocated, ShapeError
+from tensorplug.text import human
 from tensorplug_testing.null import NullBuffer, NullBufferType, NullDevice
 
 

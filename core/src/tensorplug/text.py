@@ -1,4 +1,4 @@
-"""Text for people: tables, counts, escapes of control characters, exit statuses in words."""
+"""Text for people: tables, counts, sizes, escapes of control characters, exit statuses in words."""
 
 import contextlib
 import re
@@ -23,6 +23,16 @@ def one_line(text: str) -> str:
 def counted(number: int, noun: str) -> str:
     """`1 node`, `2 nodes`."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def human(size: int) -> str:
+    """Format a size in bytes for people: `278.0 MiB`."""
+    amount = float(size)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if amount < 1024:
+            return f"{amount:.0f} B" if unit == "B" else f"{amount:.1f} {unit}"
+        amount /= 1024
+    return f"{amount:.1f} TiB"
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:

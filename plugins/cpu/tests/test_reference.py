@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import tensorplug as tp
+from tensorplug.ops.unary import UNARY
 from tensorplug_cpu import reference
 
 from .leafs import f32, i32, value
@@ -70,6 +71,10 @@ SCALARS = {
     "ceil": math.ceil,
     "trunc": math.trunc,
 }
+
+
+def test_every_function_of_one_element_has_a_formula_or_a_test_here():
+    assert UNARY.keys() - SCALARS.keys() == {"sqrt", "log", "round"}
 
 
 @pytest.mark.parametrize("op", sorted(SCALARS))

@@ -8,7 +8,7 @@ from typing import Any
 
 import typer
 
-from tensorplug.device.buffer import human
+from tensorplug.text import human
 
 BAR_DELAY = 1.0
 """Seconds after which a bar appears: short tasks leave the terminal as it is."""

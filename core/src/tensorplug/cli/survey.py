@@ -5,14 +5,13 @@ from typing import Any
 
 from tensorplug.cli.isolation import probe
 from tensorplug.cli.probe import device_json
-from tensorplug.device.buffer import human
 from tensorplug.device.device import Device, DeviceInfo, DeviceType
 from tensorplug.registry import SELECTORS, Registry
 from tensorplug.registry.candidate import State, describe, settled
 from tensorplug.registry.guard import Failure, attempt
 from tensorplug.registry.report import Report
 from tensorplug.registry.spec import BEST
-from tensorplug.text import table
+from tensorplug.text import human, table
 
 
 @dataclass(frozen=True, slots=True)

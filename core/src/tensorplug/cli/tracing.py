@@ -12,11 +12,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from tensorplug.device.buffer import human
 from tensorplug.device.observing import TRACE
 from tensorplug.errors import OptionError, TensorplugError
 from tensorplug.inspect.trace import HOST
-from tensorplug.text import ending, table
+from tensorplug.text import ending, human, table
 
 Event = dict[str, Any]
 Times = tuple[float, float]

@@ -23,6 +23,7 @@ from tensorplug.errors import (
     map_driver_errors,
 )
 from tensorplug.graph.tensor import Array, Tensor, array_view
+from tensorplug.text import human
 
 if TYPE_CHECKING:
     from tensorplug.device.device import Device
@@ -63,16 +64,6 @@ def checked_usage(usage: object, where: str) -> BufferUsage:
         return usage
     known = ", ".join(f"tensorplug.{each.name}" for each in BufferUsage)
     raise OptionError(f"{where}: usage={usage!r} is not a BufferUsage; give one of {known}")
-
-
-def human(size: int) -> str:
-    """Format a size in bytes for people: `278.0 MiB`."""
-    amount = float(size)
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if amount < 1024:
-            return f"{amount:.0f} B" if unit == "B" else f"{amount:.1f} {unit}"
-        amount /= 1024
-    return f"{amount:.1f} TiB"
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from html import escape
 from typing import TYPE_CHECKING
 
-from tensorplug.device.buffer import human
+from tensorplug.text import human
 
 if TYPE_CHECKING:
     from tensorplug.planning.explain import BufferRow, CopyRow, Explanation

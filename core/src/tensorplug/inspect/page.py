@@ -6,10 +6,9 @@ from pathlib import Path
 from string import Template
 from typing import TYPE_CHECKING
 
-from tensorplug.device.buffer import human
 from tensorplug.inspect import lanes
 from tensorplug.inspect.chart import chart
-from tensorplug.text import counted
+from tensorplug.text import counted, human
 
 if TYPE_CHECKING:
     from tensorplug.planning.explain import CopyRow, Explanation, NodeRow

@@ -3,9 +3,8 @@
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from tensorplug.device.buffer import human
 from tensorplug.meta.program import AllReduce, Exchange, MetaProgram, Redeal, Row
-from tensorplug.text import table
+from tensorplug.text import human, table
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from tensorplug.device.backend import Plan
-from tensorplug.device.buffer import BufferType, human
+from tensorplug.device.buffer import BufferType
 from tensorplug.device.part import Part
 from tensorplug.errors import Unsupported
 from tensorplug.graph.bindings import Bindings
@@ -21,6 +21,7 @@ from tensorplug.planning.memory import MemoryMap, Slot
 from tensorplug.planning.program import Program
 from tensorplug.running.batch import Batch
 from tensorplug.running.run import RunContext, run_alone
+from tensorplug.text import human
 
 if TYPE_CHECKING:
     from tensorplug.meta.device import MetaBackend, MetaDevice

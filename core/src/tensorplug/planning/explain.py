@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from tensorplug.device.buffer import BufferType, human
+from tensorplug.device.buffer import BufferType
 from tensorplug.device.observing import MAKERS
 from tensorplug.graph.tensor import Tensor
 from tensorplug.planning.assign import Streams
@@ -14,7 +14,7 @@ from tensorplug.planning.program import Program
 from tensorplug.planning.split import Split
 from tensorplug.planning.stages import label
 from tensorplug.planning.timeline import surviving_tensors, timeline
-from tensorplug.text import counted
+from tensorplug.text import counted, human
 
 
 @dataclass(frozen=True, slots=True)

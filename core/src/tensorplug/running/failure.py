@@ -6,7 +6,6 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from tensorplug.device.backend import Backend
-from tensorplug.device.buffer import human
 from tensorplug.device.device import Device
 from tensorplug.errors import (
     DeviceError,
@@ -22,6 +21,7 @@ from tensorplug.planning.program import Copy, Program, Step, Wait
 from tensorplug.planning.split import Split
 from tensorplug.running.lost import MemoryLost, persistent
 from tensorplug.running.run import FAILURES, NO_VALUES, RunContext, StepFailed
+from tensorplug.text import human
 
 if TYPE_CHECKING:
     from tensorplug.running.recovery.restart import Restart

@@ -3,9 +3,10 @@
 import logging
 from collections.abc import Sequence
 
-from tensorplug.device.buffer import BufferType, human
+from tensorplug.device.buffer import BufferType
 from tensorplug.planning.assign import Streams, is_weight
 from tensorplug.planning.split import Split
+from tensorplug.text import human
 
 logger = logging.getLogger("tensorplug.running")
 

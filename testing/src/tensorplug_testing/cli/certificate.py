@@ -10,9 +10,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tensorplug.device.buffer import human
 from tensorplug.device.device import DeviceInfo
 from tensorplug.ops.table import OPS
+from tensorplug.text import human
 
 if TYPE_CHECKING:
     from tensorplug_testing.run import Run

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from tensorplug.device import OutOfMemory, Tensor
-from tensorplug.device.buffer import human
 from tensorplug.graph.graph import Graph
+from tensorplug.text import human
 from tensorplug_llm.simulation.plan import PlannedDevice
 
 _BLOCK = re.compile(r"\d+")

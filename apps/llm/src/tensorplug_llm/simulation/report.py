@@ -4,13 +4,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from tensorplug.device.buffer import human
 from tensorplug.errors import OptionError, OutOfMemory
 from tensorplug.graph.tensor import Place, Tensor
 from tensorplug.inspect.graphfile import load
 from tensorplug.planning.assign import Streams
 from tensorplug.planning.planned import PlanSettings, plan_graph
 from tensorplug.planning.program import Program, reading, run_program
+from tensorplug.text import human
 from tensorplug_llm.simulation.devices import PaperDevice
 from tensorplug_llm.simulation.model import (
     Machines,

@@ -12,10 +12,9 @@ import typer
 
 from tensorplug.cli.output import Json, Traceback, plain_errors, show
 from tensorplug.cli.progress import Progress, showing_progress
-from tensorplug.device.buffer import human
 from tensorplug.dtypes import DTYPES, DType, dtype
 from tensorplug.errors import DTypeError, OptionError
-from tensorplug.text import printable, table
+from tensorplug.text import human, printable, table
 from tensorplug_cpu.quantize.choice import Choice, check_type, choose
 from tensorplug_cpu.quantize.importance import read_importance
 from tensorplug_cpu.quantize.source import open_source
