@@ -10,6 +10,7 @@ from importlib import import_module
 from pathlib import Path
 
 from tensorplug import Tensor
+from tensorplug_simt import families
 from tensorplug_simt.facts import Facts
 from tensorplug_simt.lowering import lower
 from tensorplug_simt.program import Kernel, Program
@@ -19,12 +20,13 @@ from tensorplug_testing.tiers import select
 
 BACKENDS = ("opencl", "cuda", "metal")
 README = Path(__file__).parents[1] / "README.md"
+TEXTS = Path(families.__file__).parents[1] / "kernels"
 FIRST, LAST = "<!-- map of kernels -->\n", "<!-- end of the map -->\n"
 
 
 def mapped() -> str:
-    """The map as Markdown: families with their ops, the sections of texts that they launch, and the
-    backends that have lowerings of their own for some of the ops."""
+    """The map as Markdown: families with their ops, the sections of texts that they launch, and of
+    each backend with kernels of its own for some of the ops the files that choose them."""
     ops, kernels = defaultdict(set), defaultdict(set)
     for op, lowering in PORTABLE.ops.items():
         ops[lowering.__module__].add(op)
@@ -40,15 +42,18 @@ def mapped() -> str:
     for module in sorted(ops):
         family = module.rpartition(".")[2]
         texts = "; ".join(sections(kernels[module]))
-        own = ", ".join(name for name in BACKENDS if not ops[module].isdisjoint(own_ops(name)))
+        own = ", ".join(filter(None, (own_files(name, ops[module]) for name in BACKENDS)))
         lines.append(f"| {', '.join(sorted(ops[module]))} | `{family}.py` | {texts} | {own} |\n")
     return "".join(lines)
 
 
-def own_ops(backend: str) -> Iterable[str]:
-    """The ops for which the package of a backend has kernels."""
-    kernels: Kernels = import_module(f"tensorplug_{backend}.kernels").KERNELS
-    return kernels.own
+def own_files(backend: str, ops: Iterable[str]) -> str:
+    """Links to the files of a backend that choose kernels for some of `ops`; each has its name."""
+    package = import_module(f"tensorplug_{backend}.kernels")
+    kernels: Kernels = package.KERNELS
+    names = {kernels.own[op].__module__.rpartition(".")[2] for op in ops if op in kernels.own}
+    folder = f"../plugins/{backend}/src/tensorplug_{backend}/kernels"
+    return ", ".join(f"[{backend}]({folder}/{name}.py)" for name in sorted(names))
 
 
 def launched(node: Tensor, facts: Facts) -> set[Kernel]:
@@ -57,12 +62,14 @@ def launched(node: Tensor, facts: Facts) -> set[Kernel]:
 
 
 def sections(kernels: Iterable[Kernel]) -> Iterator[str]:
-    """The sections by text: `sort.k: merge_parts, sort_part`."""
+    """The sections by text, in the text's order: `sort.k: sort_part, merge_parts`."""
     named = defaultdict(set)
     for kernel in kernels:
         named[Path(kernel.file).name].add(kernel.name)
     for text, names in sorted(named.items()):
-        yield f"`{text}`: {', '.join(sorted(names))}"
+        begins = (TEXTS / text).read_text(encoding="utf-8").index
+        ordered = sorted(names, key=lambda name: begins(f"//: {name}\n"))
+        yield f"`{text}`: {', '.join(ordered)}"
 
 
 def test_map_of_kernels_is_that_of_the_code() -> None:

@@ -6,7 +6,7 @@ import pytest
 
 import tensorplug as tp
 from tensorplug.device import DeviceError, DeviceType
-from tensorplug.device.buffer import human
+from tensorplug.text import human
 from tensorplug_emulator import missing
 
 pytestmark = pytest.mark.skipif(bool(missing()), reason=missing())

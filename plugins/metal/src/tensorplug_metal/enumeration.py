@@ -9,7 +9,7 @@ import numpy as np
 
 import tensorplug
 from tensorplug.device import DeviceError, Part, Place, TensorplugError
-from tensorplug.device.buffer import human
+from tensorplug.text import human
 from tensorplug_metal import system
 from tensorplug_metal.device import MetalDevice
 from tensorplug_metal.facts import OLDEST, gpu
