@@ -14,9 +14,9 @@ from typing import Any
 from unittest.mock import patch
 
 import tensorplug as tp
-from tensorplug.device.buffer import human
 from tensorplug.planning.stages import Stage, Work, label, nodes_of
 from tensorplug.running import Explanation
+from tensorplug.text import human
 from tensorplug_llm import find_model, load_model
 from tensorplug_llm.testing import LoneText
 

@@ -91,7 +91,8 @@ class Peer:
         size = dtype.row_size(rows.shape[1])
         if dtype is tp.F32:
             return rows.tobytes()
-        return self.ggml.encoded(dtype.id, rows.tobytes(), rows.shape[1], size, None)
+        alike = np.ones(rows.shape[1], np.float32).tobytes()  # types of grids want importance
+        return self.ggml.encoded(dtype.id, rows.tobytes(), rows.shape[1], size, alike)
 
     @contextmanager
     def _weights(

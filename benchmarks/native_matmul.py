@@ -176,7 +176,7 @@ def table(records: list[dict[str, object]]) -> Iterator[str]:
         yield "".join(f"{line.get(name, ''):>10}" for name in names)
     for rows in sorted({str(line["n"]) for line in records}, key=int):
         ratios = [float(str(r["ratio"])) for r in records if str(r["n"]) == rows]
-        mean = statistics.geometric_mean(ratios)
+        mean = statistics.geometric_mean(max(ratio, 0.01) for ratio in ratios)
         yield f"n={rows}: geometric mean {mean:.2f}, least {min(ratios):.2f}"
 
 
