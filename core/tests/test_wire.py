@@ -378,6 +378,23 @@ def test_place_outside_its_buffer_is_refused(null: NullDevice, offset: int, prob
         unpack_part(pack_part(part, lambda _: 3), {3: buffer})
 
 
+def test_tensor_computed_by_other_work_needs_only_its_bytes(
+    null: NullDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = tp.input("a", (4,), tp.F32) + tp.input("b", (4,), tp.F32)
+    buffer = null.buffer_type.alloc(16)
+    part = Part([tp.relu(made)], tp.Bindings({made: Place(buffer, 0)}))
+
+    def with_scratch(tensor: Tensor) -> int:
+        return tensor.nbytes + tensor.sources[0].nbytes
+
+    monkeypatch.setattr(null.buffer_type, "_alloc_size", with_scratch)
+
+    again = unpack_part(pack_part(part, lambda _: 3), {3: buffer})
+
+    assert again.bindings.where(again.nodes[0].sources[0]) == Place(buffer, 0)
+
+
 def test_place_in_a_closed_buffer_is_refused(null: NullDevice) -> None:
     (x,), memory = allocate([leaf("x", (4,), tp.F32)], null.buffer_type)
     data = pack_part(Part([tp.relu(x)]), lambda _: 3)

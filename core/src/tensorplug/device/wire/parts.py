@@ -15,6 +15,7 @@ from tensorplug.fusion.matching import group_of
 from tensorplug.graph.bindings import Bindings
 from tensorplug.graph.graph import readers_of
 from tensorplug.graph.tensor import Place, Tensor
+from tensorplug.ops.table import OPS
 
 Numbered = Callable[[Buffer], int | None]
 """A function that gives the number by which the reader finds a buffer, None if the reader has none.
@@ -174,7 +175,9 @@ class _Reader(TensorReader):
                 raise self._wrong(f"{tensor} lies in buffer {record[1]}, which is not open here")
             memory = buffer.type
             whole = tensor.view_of is None
-            size = memory.alloc_size(tensor) if whole else tensor.nbytes
+            # A tensor that other work computes has no sources here, of which its size may follow.
+            outside = not tensor.is_leaf and OPS[tensor.op].sources and not tensor.sources
+            size = memory.alloc_size(tensor) if whole and not outside else tensor.nbytes
             if offset + size > buffer.size or (whole and offset % memory.alignment):
                 raise self._wrong(
                     f"{tensor} cannot lie at byte {offset} of {buffer!r}: it needs {size} bytes at "
