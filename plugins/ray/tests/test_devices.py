@@ -8,11 +8,12 @@ import pytest
 
 import tensorplug as tp
 from tensorplug.device import Part
+from tensorplug.device.moving import copy_bytes
 from tensorplug.errors import DeviceError, FormatError, GraphError
 from tensorplug.gguf import FileTensor, TensorFile, load_weights, map_file
 from tensorplug_ray.identity import check_alike, identity
 from tensorplug_ray.stream import RayBackend
-from tensorplug_ray.worker import SMALL, unpacked
+from tensorplug_ray.worker import SMALL, packed, unpacked
 
 
 @pytest.fixture(scope="module")
@@ -48,6 +49,22 @@ def test_numbers_equal_those_of_the_local_device(devices):
 
     assert np.array_equal(found[0], found[1])
     assert np.array_equal(found[0], found[2])
+
+
+def test_run_whose_memory_was_freed_is_an_error_and_ends_no_actor(stream):
+    x = tp.input("x", (64,), tp.F32)
+    y = tp.relu(x)
+    kind = stream.device.buffer_type
+    with kind.alloc(256) as source, kind.alloc(256) as result:
+        places = {x: tp.Place(source, 0), y: tp.Place(result, 0)}
+        with stream.plan(Part.of(tp.Graph(y), tp.Bindings(places))) as plan:
+            stream.device.link.call("free", result.number)  # `close` would wait for the stream
+
+            plan.run()
+
+            with pytest.raises(FormatError, match="which it uses, was freed"):
+                stream.synchronize()
+            assert not stream.device.link.lost
 
 
 def test_run_with_its_result_is_one_call(stream):
@@ -114,7 +131,10 @@ def test_few_bytes_and_many_are_read_in_order(stream, count):
     np.testing.assert_array_equal(outs, data)
 
 
-@pytest.mark.parametrize("order", [b"\xc1", b"\x01", b"\x93\x01"])
+@pytest.mark.parametrize(
+    "order",
+    [b"\xc1", b"\x01", b"\x93\x01", packed(1, [7], 0), packed(1, [()], 0), packed(1, [], 1 << 40)],
+)
 def test_damaged_commands_are_refused(order):
     with pytest.raises(FormatError, match=f"commands of {len(order)} bytes: are damaged"):
         unpacked(order)
@@ -178,6 +198,16 @@ def test_unlike_versions_are_refused_with_both_named():
 
     with pytest.raises(DeviceError, match=r"box has tensorplug 9\.9, this machine has tensorplug"):
         check_alike("ray:0", here, {**here, "tensorplug": "9.9"}, "box")
+
+
+def test_error_of_a_copy_between_actors_is_that_of_the_end_that_failed(devices):
+    with devices[0].buffer_type.alloc(64) as here, devices[1].buffer_type.alloc(64) as there:
+        devices[0].link.call("free", here.number)
+
+        with pytest.raises(FormatError, match=r"buffer .* is not open here") as caught:
+            copy_bytes(tp.Place(here, 0), tp.Place(there, 0), 64)
+
+        assert caught.value.devices[0] is devices[0]
 
 
 def test_unknown_buffer_is_refused_by_the_actor(devices):

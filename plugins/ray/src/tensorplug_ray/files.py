@@ -3,12 +3,16 @@
 import os
 from hashlib import sha256
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 
 from tensorplug.device import FileRange
 from tensorplug.errors import FormatError
 from tensorplug.graph.tensor import Array
+
+PIECE = 1 << 20
+"""Bytes that are read at once to be hashed."""
 
 
 class Files:
@@ -31,7 +35,7 @@ class Files:
                 raise FormatError(f"{path}: has no table of {wanted.head_size} bytes")
             key = (str(path), found.st_size, found.st_mtime_ns, wanted.head_size)
             if key not in self._known:
-                self._known[key] = sha256(file.read(wanted.head_size)).hexdigest()
+                self._known[key] = _hash_of(file, wanted.head_size)
             self._check("table", path, wanted.head, self._known[key])
             data = np.fromfile(file, np.uint8, size, offset=wanted.offset - file.tell())
         ends = bytes(data[: wanted.END]) + bytes(data[-wanted.END :])
@@ -44,3 +48,12 @@ class Files:
                 f"{path} on {os.uname().nodename} is not the driver's file: its {what} differs; "
                 "copy the driver's there, or remove this one"
             )
+
+
+def _hash_of(file: BinaryIO, size: int) -> str:
+    """The SHA-256 of the next `size` bytes, read in pieces."""
+    found = sha256()
+    while size and (piece := file.read(min(size, PIECE))):
+        found.update(piece)
+        size -= len(piece)
+    return found.hexdigest()

@@ -3,6 +3,7 @@
 import itertools
 import threading
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
@@ -72,13 +73,19 @@ class Link:
         return self.send(method, *args)
 
     def send(self, method: str, *args: Any, values: int = 1) -> Any:
-        """Call without waiting; returns the reference, or those of several `values`."""
+        """Call without waiting; returns the reference, or those of several `values`.
+
+        Raises DeviceError if Ray cannot send, as with a full object store.
+        """
         self.calls += 1
         called = self._methods.get((method, values))
         if called is None:
             called = getattr(self.actor, method).options(num_returns=values)
             self._methods[method, values] = called
-        return called.remote(*args)
+        try:
+            return called.remote(*args)
+        except exceptions.RayError as error:
+            raise self._error(error, ()) from error
 
     def post(self, method: str, *args: Any, size: int) -> None:
         """Call without waiting: later calls come after it, and the next wait raises its error."""
@@ -92,7 +99,8 @@ class Link:
     def cast(self, method: str, *args: Any) -> None:
         """Call without an answer; do nothing if the actor is gone."""
         if not self.lost and ray.is_initialized():
-            self.send(method, *args)
+            with suppress(DeviceLost):
+                self.send(method, *args)
 
     def wait(self, references: Sequence[Any], needs: Sequence[Need] = ()) -> list[Any]:
         """Wait for answers. Raises the first error among them, and DeviceLost.

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tensorplug.device import Buffer, BufferType, BufferUsage, FileRange, Layout, as_bytes
+from tensorplug.errors import TensorplugError, blaming
 from tensorplug.graph.tensor import Tensor
 from tensorplug_ray.link import next_number
 
@@ -103,7 +104,12 @@ class RayBuffer(Buffer):
         else:  # the reference goes through this process, large data from node to node
             data = source.link.start("read", source.number, start, size)
             written = self.link.start("write", self.number, offset, data)
-            self.link.wait([written], [(data, source.link)])
+            try:
+                self.link.wait([written], [(data, source.link)])
+            except TensorplugError:
+                with blaming(source.type.device):  # an error of the read made that of the write
+                    source.link.wait([data])
+                raise
         return True
 
     def _usage_changed(self) -> None:

@@ -192,7 +192,8 @@ class RayBackend(Backend):
         order = packed(self.number, commands, sends)
         made = link.send("do", order, *given, values=1 + sends)
         self._last, *sent = made if sends else [made]
-        self._flying.append(_Flight(self._last, outs, needs))
+        made_by_others = [need for need in needs if need[0] is not None]
+        self._flying.append(_Flight(self._last, outs, made_by_others))
         for parcel, reference in zip(parcels, sent, strict=True):
             parcel.reference = reference
 

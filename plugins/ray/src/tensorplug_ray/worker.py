@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, TypeVar
 import msgpack
 import numpy as np
 
-from tensorplug.device import Backend, Buffer, BufferUsage, FileRange
+from tensorplug.device import Backend, Buffer, BufferUsage, FileRange, Part, Plan
 from tensorplug.device.backend import order_after
 from tensorplug.device.buffer import as_bytes
 from tensorplug.device.device import DeviceType
@@ -55,6 +55,10 @@ def unpacked(order: bytes) -> tuple[int, Sequence[Command], int]:
     """The arguments of `packed`. Raises FormatError."""
     try:
         number, commands, sends = msgpack.unpackb(order, use_list=False)
+        if not all(isinstance(command, tuple) and command for command in commands):
+            raise ValueError("a command is not a name with arguments")
+        if sends not in range(len(commands) + 1):
+            raise ValueError(f"{sends!r} answers for {len(commands)} commands")
     except (ValueError, TypeError) as error:
         raise FormatError(f"commands of {len(order)} bytes: are damaged: {error}") from error
     return number, commands, sends
@@ -98,6 +102,27 @@ class _Stream:
         self.held.clear()
 
 
+@dataclass
+class _Prepared:
+    """A plan, and the buffers that its work reads and writes."""
+
+    plan: Plan
+    memory: Sequence[Buffer]
+
+    def run(self) -> None:
+        """Run the plan. Raises FormatError if its memory was freed: kernels would not notice."""
+        for buffer in self.memory:
+            if buffer.closed:
+                raise FormatError(f"{self.plan!r}: {buffer!r}, which it uses, was freed")
+        self.plan.run()
+
+
+def _memory_of(part: Part) -> Sequence[Buffer]:
+    """The buffers of a part's tensors, each one once."""
+    tensors, bindings = (*part.leafs, *part.nodes), part.bindings
+    return list(dict.fromkeys(bindings.where(t).buffer for t in tensors if bindings.has(t)))
+
+
 class Worker:
     """Opens one device of its node and holds its memory, streams and plans by number."""
 
@@ -108,7 +133,7 @@ class Worker:
         self._registry = Registry()
         self._buffers: dict[int, Buffer] = {}
         self._streams: dict[int, _Stream] = {}
-        self._plans: dict[int, Any] = {}
+        self._plans: dict[int, _Prepared] = {}
         self._files = Files()
 
     def identify(self) -> tuple[Identity, str]:
@@ -279,39 +304,50 @@ class Worker:
         """Close a stream with its plans."""
         stream = self._streams.pop(number, None)
         if stream is not None:
+            kept = self._plans.items()
+            self._plans = {n: p for n, p in kept if p.plan.backend is not stream.backend}
             stream.backend.close(force=True)
 
     @answering
     def plan(self, number: int, stream: int, data: bytes) -> None:
         """Prepare a part."""
         part = unpack_part(data, self._buffers, patterns=KNOWN.values())
-        self._plans[number] = self._open_stream(stream).backend.plan(part)
+        plan = self._open_stream(stream).backend.plan(part)
+        self._plans[number] = _Prepared(plan, _memory_of(part))
 
     @answering
     def rebind(self, number: int, data: bytes) -> None:
         """Use a plan for another part of the same structure."""
-        part = unpack_part(data, self._buffers, patterns=KNOWN.values())
-        self._plan(number).rebind(part)
+        self._rebind(number, unpack_part(data, self._buffers, patterns=KNOWN.values()))
 
     @answering
     def move(self, number: int, data: bytes) -> None:
         """Use a plan for other places."""
-        plan = self._plan(number)
-        plan.rebind(unpack_places(data, plan.bound, self._buffers))
+        here = self._plan(number).plan.bound
+        self._rebind(number, unpack_places(data, here, self._buffers))
+
+    def _rebind(self, number: int, part: Part) -> None:
+        prepared = self._plan(number)
+        prepared.plan.rebind(part)
+        prepared.memory = _memory_of(part)
 
     @answering
     def drop(self, number: int) -> None:
         """Close a plan."""
-        plan = self._plans.pop(number, None)
-        if plan is not None:
-            plan.close()
+        prepared = self._plans.pop(number, None)
+        if prepared is not None:
+            prepared.plan.close()
 
     def do(self, order: bytes, *arrived: Bytes | None) -> Any:
         """Do the commands of a stream in order.
 
         Returns the answer, then what was sent in `sends` values, each one by itself.
         """
-        return self._do(*unpacked(order), *arrived)
+        try:
+            number, commands, sends = unpacked(order)
+        except FormatError as error:
+            return failed(error)
+        return self._do(number, commands, sends, *arrived)
 
     def _do(
         self, number: int, commands: Sequence[Command], sends: int, *arrived: Bytes | None
@@ -335,7 +371,7 @@ class Worker:
     def _open_stream(self, number: int) -> _Stream:
         return self._of(self._streams, number, "stream")
 
-    def _plan(self, number: int) -> Any:
+    def _plan(self, number: int) -> _Prepared:
         return self._of(self._plans, number, "plan")
 
     def _of(self, table: Mapping[int, T], number: int, what: str) -> T:
@@ -438,12 +474,12 @@ class _Call:
     ) -> None:
         begin = self._worker._checked(source, start, size, "copy")
         end = self._worker._checked(target, offset, size, "copy")
-        sender = self._worker._open_stream(other).backend
-        reader = queue_copy(sender, self._stream.backend, begin, end, size)
-        if reader is sender:
-            sender.synchronize()
+        sender = self._worker._open_stream(other)
+        reader = queue_copy(sender.backend, self._stream.backend, begin, end, size)
+        if reader is sender.backend:
+            sender.settle()
         elif reader is not None:
-            order_after(reader, sender)  # whose later work may overwrite the source
+            order_after(reader, sender.backend)  # whose later work may overwrite the source
 
     def _mark(self) -> None:
         """Do nothing: the call waits at its end, so what it returns is an event."""
