@@ -158,10 +158,10 @@ class QueuedBackend(SimtBackend):
 
     def _hold(self, over: Event, data: memoryview) -> None:
         """Keep host memory until its transfer is over."""
-        held = self._held
-        while held and held[0][0].done:
-            held.popleft()
-        held.append((over, data))
+        with self._holding:
+            while self._held and self._held[0][0].done:
+                self._held.popleft()
+            self._held.append((over, data))
 
     @contextmanager
     def _giving_up_held(self) -> Iterator[None]:

@@ -42,6 +42,8 @@ class Kernel:
     """Resources that others share: what they say for all kernels is put before the section."""
     reusable: bool = False
     """Whether it always makes the same of the same bytes, and reads nothing that it writes."""
+    rounds_each_step: bool = False
+    """Whether `a * b + c` must round twice; where the language cannot say so, an option does."""
 
     @property
     def signature(self) -> str:

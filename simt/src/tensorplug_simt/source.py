@@ -33,12 +33,6 @@ def source(launch: Launch, dialect: Dialect, *, parts: int = 0) -> str:
     return "\n".join(piece for piece in pieces if piece)
 
 
-def rounds_each_step(launch: Launch) -> bool:
-    """Whether the text forbids to round a product and a sum together; not all languages can say
-    so in the text itself."""
-    return "FP_CONTRACT OFF" in sections(launch.kernel.text)[""]
-
-
 @cache
 def sections(text: str) -> dict[str, str]:
     """The sections of a text by name; what stands before the first has the name ''."""

@@ -2,7 +2,7 @@
 
 from tensorplug_simt.dialects.dialect import CUDA
 from tensorplug_simt.program import Grid, Launch
-from tensorplug_simt.source import rounds_each_step, source
+from tensorplug_simt.source import source
 
 LONGEST = 65535
 """Groups along y and along z that a launch may have; along x it is 2**31 - 1."""
@@ -41,4 +41,4 @@ def cuda_source(launch: Launch, *, parts: int = 0, folded: bool = False) -> str:
 
 def cuda_options(launch: Launch) -> tuple[str, ...]:
     """Options of NVRTC for `cuda_source`, besides the architecture."""
-    return ("--std=c++17", *(["--fmad=false"] if rounds_each_step(launch) else []))
+    return ("--std=c++17", *(["--fmad=false"] if launch.kernel.rounds_each_step else []))

@@ -4,7 +4,7 @@ from tensorplug_simt.dialects.cuda import symbol
 from tensorplug_simt.dialects.dialect import METAL
 from tensorplug_simt.facts import Facts
 from tensorplug_simt.program import Launch
-from tensorplug_simt.source import rounds_each_step, source
+from tensorplug_simt.source import source
 
 MOST_BUFFERS = 31
 """Places for buffers that a kernel has."""
@@ -45,7 +45,7 @@ def metal_source(launch: Launch, *, parts: int = 0) -> str:
     """
     text = source(launch, METAL, parts=parts)
     text = text.replace(f"void {launch.kernel.name}(", f"void {symbol(launch)}(", 1)
-    return _ROUNDED + text if rounds_each_step(launch) else text
+    return _ROUNDED + text if launch.kernel.rounds_each_step else text
 
 
 __all__ = [

@@ -12,8 +12,9 @@ from tensorplug_simt.program import Kernel, Launch, Region
 
 TEXT = "tensorplug_simt:kernels/encode.k"
 
-COPIED = Kernel("blocks_copied", TEXT, ("x", "y"), ("y",), (("count", "uint"),))
-PUT = Kernel("blocks_put", TEXT, ("x", "ids", "y"), ("y",), (("count", "uint"),))
+_NUMBERS = (("count", "uint"),)
+COPIED = Kernel("blocks_copied", TEXT, ("x", "y"), ("y",), _NUMBERS, rounds_each_step=True)
+PUT = Kernel("blocks_put", TEXT, ("x", "ids", "y"), ("y",), _NUMBERS, rounds_each_step=True)
 
 ENCODERS: frozenset[DType] = frozenset({Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, IQ4_NL})
 """Block types that the text can write: those of caches of keys and values. Others are quantised on
