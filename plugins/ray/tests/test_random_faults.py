@@ -6,11 +6,16 @@ gets are counted; then it runs again and again with one fault at a random call.
 
 import contextlib
 import gc
+import json
 import os
 import random
 import signal
+import threading
 import time
+import urllib.error
+import urllib.request
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -22,6 +27,10 @@ from tensorplug_ray.worker import failed
 llm = pytest.importorskip("tensorplug_llm")
 tiny_models = pytest.importorskip("tensorplug_llm.testing.tiny_models")
 ray = pytest.importorskip("ray")
+uvicorn = pytest.importorskip("uvicorn")
+from tensorplug_llm.serve.app import Server  # noqa: E402 - they need uvicorn
+from tensorplug_llm.serve.limits import Limits  # noqa: E402
+from tensorplug_llm.serve.running import bound, served  # noqa: E402
 
 COUNT = int(os.environ.get("TENSORPLUG_RAY_FAULTS", "10"))
 SEED = int(os.environ.get("TENSORPLUG_RAY_SEED", "1"))
@@ -33,6 +42,8 @@ LIMIT = 5.0
 """Seconds after which an actor that does not answer counts as lost."""
 PATIENCE = 60.0
 """Seconds in which a process must end."""
+WAYS = ("one by one", "together", "served")
+TOKENS = 8
 PROMPTS = [[1, *range(10, 10 + size)] for size in (3, 11, 6)]
 CASTS = frozenset({"free", "drop", "close_stream", "use_for"})
 """Calls whose answer no caller reads. They are always sent: else their memory would be left."""
@@ -118,21 +129,72 @@ def file(tmp_path):
     return path
 
 
-def texts(streams, file, *, together, on_failure="replan", meanwhile=lambda engine: None):
-    """Tokens of texts, one after the other, or together by an engine with a thread."""
-    params = llm.SamplingParams(temperature=0, max_tokens=8)
+def texts(streams, file, *, way, on_failure="replan", meanwhile=lambda engine: None):
+    """Tokens of texts: one after the other, together by an engine with a thread, or as text by a
+    server."""
     with (
         llm.load_model(file, streams) as model,
         llm.Engine(
-            model, context=64, texts=3, rows=192, threaded=together, on_failure=on_failure
+            model,
+            context=64,
+            texts=3,
+            rows=192,
+            threaded=way != "one by one",
+            on_failure=on_failure,
         ) as engine,
     ):
+        if way == "served":
+            return answers(model, engine, meanwhile)
+        params = llm.SamplingParams(temperature=0, max_tokens=TOKENS)
         made = [engine.submit(prompt, params) for prompt in PROMPTS]
         found = []
         for stream in made:
             found.append([sampled.token for sampled in stream])
             meanwhile(engine)
         return found
+
+
+def answers(model, engine, meanwhile):
+    """The texts that a server answers with. Raises DeviceError where it answers with its error."""
+    with serving(model, engine) as url, ThreadPoolExecutor(len(PROMPTS)) as pool:
+        found = []
+        for status, answer in pool.map(lambda prompt: asked(url, prompt), PROMPTS):
+            meanwhile(engine)
+            found.append((status, answer))
+    for status, answer in found:
+        if status != 200:
+            assert answer["error"]["type"] == "server_error", answer
+            raise DeviceError(answer["error"]["message"])
+    return [answer["choices"][0]["text"] for _, answer in found]
+
+
+@contextlib.contextmanager
+def serving(model, engine):
+    """The address of a server of the engine."""
+    app = Server([served("tiny", model, engine)], limits=Limits()).app
+    config = uvicorn.Config(app, ws="none", lifespan="off", log_level="critical")
+    server, listening = uvicorn.Server(config), bound("127.0.0.1", 0)
+    listening.listen()  # requests wait until the server runs
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{listening.getsockname()[1]}"
+    finally:
+        server.should_exit = True
+        thread.join()
+
+
+def asked(url, prompt):
+    """Status and body of a completion."""
+    body = {"prompt": prompt, "max_tokens": TOKENS, "temperature": 0}
+    request = urllib.request.Request(
+        f"{url}/v1/completions", json.dumps(body).encode(), {"content-type": "application/json"}
+    )
+    try:
+        with urllib.request.urlopen(request, timeout=PATIENCE) as answer:
+            return answer.status, json.load(answer)
+    except urllib.error.HTTPError as error:
+        return error.code, json.load(error)
 
 
 def outcome(devices, file, wanted, **options):
@@ -185,31 +247,31 @@ def test_random_faults_give_right_tokens_or_a_typed_error_and_leave_nothing(
     seeds = range(SEED + start, SEED + min(start + BLOCK, COUNT))
     devices = cluster(CPU, CPU, limit=LIMIT)
     with tp.open(CPU) as local:
-        wanted = texts([local], file, together=False)
+        wanted = {way: texts([local], file, way=way) for way in WAYS}
     calls = {}
     for device in devices:
         Boundary(device)
         device.link.limit = None  # nothing fails yet, however slow the machine is
-    for together in (False, True):
+    for way in WAYS:
         before = [device.link.send.calls for device in devices]
-        assert outcome(devices, file, wanted, together=together) == "right"
+        assert outcome(devices, file, wanted[way], way=way) == "right"
         now = [device.link.send.calls for device in devices]
-        calls[together] = [b - a for a, b in zip(before, now, strict=True)]
+        calls[way] = [b - a for a, b in zip(before, now, strict=True)]
 
     for device in devices:
         device.link.limit = LIMIT
     tally, sizes = Counter(), []
     for seed in seeds:
         rng = random.Random(seed)
-        kind, which, together = rng.choice(KINDS), rng.randrange(2), rng.random() < 0.5
+        kind, which, way = rng.choice(KINDS), rng.randrange(2), rng.choice(WAYS)
         on_failure = rng.choice(("replan", "replan", "raise"))
         boundary = devices[which].link.send
-        at = rng.randrange(calls[together][which])
-        case = f"seed {seed}: ray:{which} {kind} at call {at}, {together=}, {on_failure}"
+        at = rng.randrange(calls[way][which])
+        case = f"seed {seed}: ray:{which} {kind} at call {at}, {way}, {on_failure}"
         print(case)
         boundary.at, boundary.kind = boundary.calls + at, kind
 
-        ended = outcome(devices, file, wanted, together=together, on_failure=on_failure)
+        ended = outcome(devices, file, wanted[way], way=way, on_failure=on_failure)
         boundary.end()
         tally[f"{kind}: {ended}"] += 1
 

@@ -5,9 +5,11 @@ import json
 import os
 import socket
 import threading
+import time
 import urllib.error
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import pytest
 
@@ -123,3 +125,19 @@ def test_replica_killed_under_load_loses_no_request(url):
         texts = [future.result() for future in found]
 
     assert texts == [wanted[number % 4] for number in range(48)]
+
+
+def test_more_replicas_start_while_requests_wait(url, file):
+    from tensorplug_ray.serve.replica import Settings
+    from tensorplug_ray.serve.running import serve
+
+    address, port = os.environ.get("RAY_ADDRESS", "local"), int(url.rpartition(":")[2])
+    one_text = Settings(str(file), (CPU,), context=64, texts=1)
+    serve(one_text, replicas=1, most=3, address=address, port=port)
+
+    until = time.monotonic() + 180
+    with ThreadPoolExecutor(9) as pool:
+        while len(replicas()) < 3 and time.monotonic() < until:
+            assert {status for status, _ in pool.map(partial(asked, url), range(18))} == {200}
+
+    assert len(replicas()) == 3
