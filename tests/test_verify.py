@@ -204,6 +204,19 @@ def test_stale_names_suites_whose_record_is_old_or_had_failures(
     assert (status, capsys.readouterr().out) == (0, said.format(commit=at))
 
 
+def test_record_is_not_old_where_every_change_was_taken_back(verify, monkeypatch, capsys):
+    write(verify, "1/1", git(verify.ROOT, "rev-parse", "--short", "HEAD"), 0)
+    changed = verify.ROOT / "code" / "test_d.py"
+    changed.write_text("")
+    commit(verify.ROOT)
+    changed.unlink()
+    commit(verify.ROOT)
+
+    call(verify, monkeypatch, "--stale")
+
+    assert capsys.readouterr().out == ""
+
+
 def test_stale_says_where_a_record_is_of_an_unknown_commit(verify, monkeypatch, capsys):
     write(verify, "1/1", "abcdef1", 0)
 
