@@ -123,6 +123,28 @@ def test_batch_whose_turn_comes_again_is_waited_for(line: MakeLine) -> None:
     work.second.release()
 
 
+def test_schedule_over_more_than_four_streams_has_a_batch_for_each() -> None:
+    devices = [late(f"late:{i}") for i in range(5)]
+    host = NullDevice("cpu:0", device_type=tp.DeviceType.CPU, host=True)
+    streams = [device.open() for device in (*devices, host)]
+    x = tp.input("x", (2, 4), tp.F32)
+    nodes = [x]
+    for _ in devices:
+        nodes.append(tp.scale(nodes[-1], 2.0))
+    pins = dict(zip(nodes[1:], streams[:-1], strict=True))
+    with tp.Scheduler(streams, parallel=True) as scheduler:
+        plan = scheduler.schedule(nodes[-1], pins=pins)
+        devices[-1].hang(limit=0)
+
+        flying = [plan.submit({x: X + i}) for i in range(6)]
+
+        devices[-1].release()
+        for i, batch in enumerate(flying):
+            np.testing.assert_array_equal(batch[nodes[-1]], 32 * (X + i))
+    for device in (*devices, host):
+        device.close(force=True)
+
+
 def test_device_goes_on_once_its_memory_is_copied(line: MakeLine) -> None:
     work = line(late("late:0"), late("late:1"))
     work.submit(2)

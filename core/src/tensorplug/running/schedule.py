@@ -58,7 +58,7 @@ class Schedule(Resource):
     """
 
     batches: int
-    """How many batches may be in flight: 4 with `parallel=True`, else 1."""
+    """How many batches may be in flight: 1, or with `parallel=True` 4 or one for each stream."""
 
     def __init__(
         self,

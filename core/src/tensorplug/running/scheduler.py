@@ -51,7 +51,7 @@ logger = logging.getLogger("tensorplug.running")
 DEBUG = "TENSORPLUG_SCHED_DEBUG"
 """The environment variable that prints what every schedule runs where, unless it is 0."""
 BATCHES = 4
-"""Batches in flight with `parallel=True`."""
+"""The fewest batches in flight with `parallel=True`; with more streams, one for each."""
 SURVIVED = 64
 """Failures that are remembered."""
 
@@ -132,7 +132,9 @@ class Scheduler(Resource):
         wanted = observing.is_sanitizing() if sanitize is None else sanitize
         self.sanitizer = observing.MAKERS.sanitizer(*backends) if wanted else None
         self._calls = around(self.limit, self.trace, self.sanitizer)
-        self._settings = PlanSettings(BATCHES if parallel else 1, offload, ahead)
+        # Of the batch for each stream, the host writes or reads one while the devices compute.
+        batches = max(BATCHES, len(backends)) if parallel else 1
+        self._settings = PlanSettings(batches, offload, ahead)
         self._warned: set[BufferType] = set()
         """Memory of weights that no stream computes in."""
         self.plans = Plans()
