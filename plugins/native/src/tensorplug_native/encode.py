@@ -13,7 +13,7 @@ from tensorplug_native.program import Code, address, pack_node, pack_operand
 
 
 @dataclass(frozen=True, slots=True)
-class Slot:
+class Argument:
     """One operand of a record: memory that starts `offset` bytes into `tensor`.
 
     Without a tensor it is memory of the plan's own. `row` is the number of elements of a row.
@@ -30,15 +30,15 @@ class Draft:
     """What a rule makes of a node."""
 
     code: Code
-    out: Slot
-    sources: tuple[Slot | None, ...]
+    out: Argument
+    sources: tuple[Argument | None, ...]
     floats: tuple[float, ...] = ()
     integers: tuple[int, ...] = ()
-    also: Slot | None = None
+    also: Argument | None = None
     """A second result."""
 
     @property
-    def operands(self) -> tuple[Slot | None, ...]:
+    def operands(self) -> tuple[Argument | None, ...]:
         """All operands in the order of a NODE; trailing sources may be missing."""
         return (self.out, self.also, *self.sources)
 
@@ -125,25 +125,25 @@ def _record(draft: Draft) -> bytes:
 # --- what rules are written with -----------------------------------------------------------------
 
 
-def result(task: Task, operand: Operand | None = None) -> Slot:
+def result(task: Task, operand: Operand | None = None) -> Argument:
     """The result of the node, or a look at it that starts where it does."""
-    return slot(operand or task.out, task.out, task.node)
+    return argument(operand or task.out, task.out, task.node)
 
 
-def source(task: Task, name: str, operand: Operand | None = None) -> Slot:
+def source(task: Task, name: str, operand: Operand | None = None) -> Argument:
     """The source called `name`, or `operand`, which is a part of it."""
-    return slot(operand or task[name], task[name], task.source(name))
+    return argument(operand or task[name], task[name], task.source(name))
 
 
-def optional(task: Task, name: str) -> Slot | None:
+def optional(task: Task, name: str) -> Argument | None:
     """The source called `name`, or None where it is absent."""
     return None if task.get(name) is None else source(task, name)
 
 
-def slot(operand: Operand, whole: Operand, tensor: Tensor) -> Slot:
+def argument(operand: Operand, whole: Operand, tensor: Tensor) -> Argument:
     """`operand`, which is `tensor`, whole, or a part of it."""
     row = operand.array.shape[3]
     if operand.dtype.is_block:
         row = row // operand.dtype.size * operand.dtype.block
     offset = 0 if operand is whole else address(operand.array) - address(whole.array)
-    return Slot(operand, row, tensor, offset)
+    return Argument(operand, row, tensor, offset)

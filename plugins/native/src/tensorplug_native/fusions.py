@@ -8,7 +8,7 @@ from tensorplug.dtypes import F32, I32, I64
 from tensorplug.fusion import library
 from tensorplug_cpu.plan import Look
 from tensorplug_cpu.task import Task, Tools
-from tensorplug_native.encode import Draft, Encoded, Slot, encoded, slot
+from tensorplug_native.encode import Argument, Draft, Encoded, argument, encoded
 from tensorplug_native.program import Code, Join
 from tensorplug_native.rules.common import ACTIVATIONS, PLAIN, READABLE, WRITABLE
 from tensorplug_native.rules.rope import turning
@@ -26,15 +26,15 @@ class GroupTask:
     look: Look
     tools: Tools
 
-    def slot(self, name: str) -> Slot | None:
+    def argument(self, name: str) -> Argument | None:
         """The tensor called `name`; None where this variant of the pattern has none."""
         tensor = self.group.get(name)
         return None if tensor is None else self.at(tensor)
 
-    def at(self, tensor: Tensor) -> Slot:
+    def at(self, tensor: Tensor) -> Argument:
         """A tensor that has memory."""
         whole = self.look(tensor)
-        return slot(whole, whole, tensor)
+        return argument(whole, whole, tensor)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,9 +93,9 @@ def _norm(task: GroupTask) -> Sequence[Draft]:
     normed = group["normed"]
     eps = normed.params["eps"]
     assert isinstance(eps, float)
-    x, addend = (task.slot("a"), task.slot("b")) if adds else (task.slot("x"), None)
-    sources = (x, task.slot("weight"), task.slot("bias"), addend)
-    also = task.slot("sum") if adds else None
+    x, addend = (task.argument("a"), task.argument("b")) if adds else (task.argument("x"), None)
+    sources = (x, task.argument("weight"), task.argument("bias"), addend)
+    also = task.argument("sum") if adds else None
     kind = NORMS[normed.op]
     return [Draft(Code.NORM, task.at(group.last), sources, (eps,), (kind,), also)]
 
@@ -147,7 +147,7 @@ def _turn(task: GroupTask) -> Sequence[Draft]:
     norm = group.get("normed")
     eps = 0.0 if norm is None else norm.params["eps"]
     assert isinstance(eps, float)
-    sources = (task.slot("x"), table, task.slot("weight"), task.slot("ids"))
+    sources = (task.argument("x"), table, task.argument("weight"), task.argument("ids"))
     halves = int(turned.params["mode"] == "neox")
     out = task.at(group.last)
     integers = (halves, int(norm is not None))
@@ -195,12 +195,12 @@ def _product(task: GroupTask) -> Sequence[Draft]:
     rounds = int(may_round and task.tools.shared.get(ACTIVATIONS) == "int8")
     paired = "gate" in group
     sources = (
-        task.slot("w_gate" if paired else "w"),
-        task.slot("x"),
-        task.slot("ids"),
-        task.slot("gate_bias" if paired else "bias"),
-        task.slot("w_up"),
-        task.slot("up_bias"),
+        task.argument("w_gate" if paired else "w"),
+        task.argument("x"),
+        task.argument("ids"),
+        task.argument("gate_bias" if paired else "bias"),
+        task.argument("w_up"),
+        task.argument("up_bias"),
     )
     floats = tuple(unit.params[name] for name in _UNIT_PARAMS.get(unit.op, ()))
     integers = (rounds, Join[unit.op.upper()]) if paired else (rounds,)

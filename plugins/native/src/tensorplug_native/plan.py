@@ -50,10 +50,10 @@ class Program:
         """For each operand in memory of the graph: its word, its tensor, and the offset in it."""
         size = NODE.itemsize // WORD
         return [
-            (index * size + word, slot.tensor, slot.offset)
+            (index * size + word, argument.tensor, argument.offset)
             for index, encoded in enumerate(self.encoded)
-            for word, slot in zip(ADDRESSES, encoded.draft.operands, strict=False)
-            if slot is not None and slot.tensor is not None
+            for word, argument in zip(ADDRESSES, encoded.draft.operands, strict=False)
+            if argument is not None and argument.tensor is not None
         ]
 
     def move(self, places: "Places") -> None:

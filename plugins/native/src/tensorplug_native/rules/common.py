@@ -38,7 +38,7 @@ from tensorplug.dtypes import (
 from tensorplug_cpu.memory import aligned
 from tensorplug_cpu.operand import Operand
 from tensorplug_cpu.task import Task
-from tensorplug_native.encode import Slot
+from tensorplug_native.encode import Argument
 
 PLAIN = frozenset({F32, F16, BF16})
 PACKABLE = frozenset({Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, IQ4_NL, MXFP4, Q2_K, Q3_K, Q4_K, Q5_K, Q6_K})
@@ -81,7 +81,7 @@ def flat(*operands: Operand) -> list[Operand]:
     return [Operand(o.array.reshape(1, 1, 1, -1), o.dtype) for o in operands]
 
 
-def own(shape: tuple[int, ...]) -> Slot:
+def own(shape: tuple[int, ...]) -> Argument:
     """f32 memory of the plan's own."""
     size = 4 * math.prod(shape)
-    return Slot(Operand(aligned(size).view(np.float32).reshape(shape), F32), shape[-1])
+    return Argument(Operand(aligned(size).view(np.float32).reshape(shape), F32), shape[-1])

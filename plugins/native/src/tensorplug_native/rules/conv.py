@@ -7,7 +7,7 @@ from tensorplug.device import Array
 from tensorplug.dtypes import F32
 from tensorplug_cpu.operand import Operand
 from tensorplug_cpu.task import Task
-from tensorplug_native.encode import Draft, Slot, result, rule, source
+from tensorplug_native.encode import Argument, Draft, result, rule, source
 from tensorplug_native.program import Code
 from tensorplug_native.rules.common import dense, dense_f32, own, plain
 
@@ -68,9 +68,9 @@ def conv_2d(task: Task) -> Sequence[Draft]:
     return drafts
 
 
-def _part(slot: Slot, array: Array) -> Slot:
+def _part(argument: Argument, array: Array) -> Argument:
     """The start of memory of the plan's own."""
-    return Slot(Operand(array, slot.operand.dtype), array.shape[3])
+    return Argument(Operand(array, argument.operand.dtype), array.shape[3])
 
 
 @rule("conv_2d_dw")

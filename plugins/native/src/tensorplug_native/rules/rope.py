@@ -9,7 +9,7 @@ from tensorplug.device import Array
 from tensorplug.dtypes import I64
 from tensorplug_cpu.operand import Operand
 from tensorplug_cpu.task import Task
-from tensorplug_native.encode import Draft, Slot, optional, result, rule, source
+from tensorplug_native.encode import Argument, Draft, optional, result, rule, source
 from tensorplug_native.program import Code
 from tensorplug_native.rules.common import dense_f32, own
 
@@ -28,7 +28,7 @@ def rope(task: Task) -> Sequence[Draft]:
     return [*drafts, Draft(Code.ROPE, result(task), sources, integers=(halves,))]
 
 
-def turning(task: Task) -> tuple[Slot, list[Draft]]:
+def turning(task: Task) -> tuple[Argument, list[Draft]]:
     """The table of turns of a rope, and what computes it where no node before it does."""
     factors = task.source("factors") if task.get("factors") is not None else None
     key = (
@@ -45,10 +45,10 @@ def turning(task: Task) -> tuple[Slot, list[Draft]]:
     return table, drafts
 
 
-def _rope_table(task: Task) -> tuple[Slot, Draft]:
+def _rope_table(task: Task) -> tuple[Argument, Draft]:
     rates, size = _rope_rates(task)
     table = own((1, task.node.ne[2], len(rates), 2))
-    sources = (source(task, "positions"), _slot_of(rates), optional(task, "factors"))
+    sources = (source(task, "positions"), _argument_of(rates), optional(task, "factors"))
     return table, Draft(Code.ROPE_TABLE, table, sources, (size,))
 
 
@@ -71,6 +71,6 @@ def _rope_rates(task: Task) -> tuple[Array, float]:
     return rates * (scale * (1 - mix) + mix), size * (1 + 0.1 * math.log(1 / scale))
 
 
-def _slot_of(numbers: Array) -> Slot:
+def _argument_of(numbers: Array) -> Argument:
     """f64 numbers that the plan keeps."""
-    return Slot(Operand(numbers.reshape(1, 1, 1, -1), I64), len(numbers))
+    return Argument(Operand(numbers.reshape(1, 1, 1, -1), I64), len(numbers))
