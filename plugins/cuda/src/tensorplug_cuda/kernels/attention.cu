@@ -7,8 +7,8 @@
 #define EACH (ROWS / WARPS)
 #define DEPTH 64
 #define VALUES ((DV + 31) / 32)
-#define ROWWISE _Pragma("unroll") for (int r = 0; r < EACH; r++)
-#define VALUEWISE _Pragma("unroll") for (int c = 0; c < VALUES; c++)
+#define ROWWISE(r) _Pragma("unroll") for (int r = 0; r < EACH; r++)
+#define VALUEWISE(c) _Pragma("unroll") for (int c = 0; c < VALUES; c++)
 
 // DEPTH elements from `d` on of 32 positions, zeros where there are none.
 #define KEEP(ELEMENT, name, size) \
@@ -25,23 +25,23 @@ KERNEL_HEAD {
   __shared__ float q[ROWS][DK];
   __shared__ float kept[32][DEPTH + 1];
   __shared__ float powers[ROWS][32];
-  PLACE
+  PLACE  // declares batch, kv_head, kv_batch, group, tile, split, rows, start, stop
   const int warp = ITEM_X / 32, lane = ITEM_X % 32;
-  for (int i = ITEM_X; i < ROWS * DK; i += 32 * WARPS) {
+  for (int i = ITEM_X; i < ROWS * DK; i += 32 * WARPS) {  // queries times the scale
     const int r = i / DK, e = i % DK;
     q[r][e] = p.scale * load_q(AT(q, e, TOKEN(r), HEAD(r), batch));
   }
   float y[EACH][VALUES], top[EACH], total[EACH];
-  ROWWISE {
+  ROWWISE(r) {
     top[r] = LOWEST;
     total[r] = 0.0f;
-    VALUEWISE y[r][c] = 0.0f;
+    VALUEWISE(c) y[r][c] = 0.0f;
   }
   for (int first = start; first < stop; first += 32) {
     // What masks add. Positions that no row sees are left out.
     float scores[EACH], added[EACH];
     int visible = 0;
-    ROWWISE {
+    ROWWISE(r) {
       scores[r] = 0.0f;
       added[r] = MINUS_INFINITY;
       if (first + lane < stop) {
@@ -61,11 +61,11 @@ KERNEL_HEAD {
       const int depth = DEPTH < DK - d ? DEPTH : DK - d;
       for (int e = 0; e < depth; e++) {
         const float key = kept[lane][e];
-        ROWWISE scores[r] += q[warp * EACH + r][d + e] * key;
+        ROWWISE(r) scores[r] += q[warp * EACH + r][d + e] * key;
       }
     }
     // The running maximum and sum; results shrink where the maximum has grown.
-    ROWWISE {
+    ROWWISE(r) {
       float score = scores[r];
       if (p.softcap != 0.0f) score = p.softcap * tanh(score);
       score += added[r];
@@ -76,14 +76,14 @@ KERNEL_HEAD {
       const float shrink = exp(top[r] - larger), power = exp(score - larger);
       top[r] = larger;
       total[r] = total[r] * shrink + power;
-      VALUEWISE y[r][c] *= shrink;
+      VALUEWISE(c) y[r][c] *= shrink;
       powers[warp * EACH + r][lane] = power;
     }
     // Powers times values.
     _Pragma("unroll") for (int d = 0; d < DV; d += DEPTH) {
       KEEP(V_ELEMENT, v, DV)
       for (int i = 0; i < 32; i++) {
-        ROWWISE {
+        ROWWISE(r) {
           const float power = powers[warp * EACH + r][i];
           _Pragma("unroll") for (int c = 0; c < DEPTH / 32; c++)
             if (d / 32 + c < VALUES) y[r][d / 32 + c] += power * kept[i][lane + 32 * c];
@@ -91,15 +91,15 @@ KERNEL_HEAD {
       }
     }
   }
-  ROWWISE {
+  ROWWISE(r) {
     float sum = warp_sum(total[r]);
-    END_OF_ROW(warp * EACH + r, top[r], sum)
+    END_OF_ROW(warp * EACH + r, top[r], sum)  // declares to, factor, stored
     if (stored) {
       if (p.splits > 1 && lane == 0) {
         to[-2] = top[r];
         to[-1] = sum;
       }
-      VALUEWISE if (lane + 32 * c < DV) to[lane + 32 * c] = y[r][c] * factor;
+      VALUEWISE(c) if (lane + 32 * c < DV) to[lane + 32 * c] = y[r][c] * factor;
     }
   }
 }

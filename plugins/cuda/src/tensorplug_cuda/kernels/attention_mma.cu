@@ -15,8 +15,8 @@ DEVICE float added(float slope, float mask) {
 // Matrices of 16 values that a warp has.
 #define MINE ((WV / 16 + SIDES - 1) / SIDES)
 #define LOG2_E 1.44269504f
-#define SCOREWISE UNROLLED for (int n = 0; n < AT_ONCE / 8; n++)
-#define VALUEWISE UNROLLED for (int c = 0; c < MINE; c++) if (SIDES == 1 || side * MINE + c < WV / 16)
+#define SCOREWISE(n) UNROLLED for (int n = 0; n < AT_ONCE / 8; n++)
+#define VALUEWISE(c) UNROLLED for (int c = 0; c < MINE; c++) if (SIDES == 1 || side * MINE + c < WV / 16)
 
 // Positions from `from` on: quads as they are or made of single elements, zeros where there are none.
 #define KEEP(name, ELEMENT, kept, from, size, quads) \
@@ -44,8 +44,8 @@ KERNEL_HEAD {
 #define qs ks
 #define QUERIES(e) UNROLLED for (int i = 0; i < 4; i++) a[i] = q[(e) / 16][i];
 #endif
-  COPIES
-  PLACE
+  COPIES  // declares what COPY_QUAD and COPIED use
+  PLACE  // declares batch, kv_head, kv_batch, group, tile, split, rows, start, stop
   const int warp = ITEM_X / 32, lane = ITEM_X % 32;
   const int side = warp % SIDES, own = warp / SIDES * 16, high = lane / 4, low = lane % 4;
   const int k_quads = HAS_QUADS(k), v_quads = HAS_QUADS(v);
@@ -111,7 +111,7 @@ KERNEL_HEAD {
     EXPECT_MASK(first + AT_ONCE);
     // Scores: products of queries and keys.
     float scores[AT_ONCE / 8][4];
-    SCOREWISE UNROLLED for (int i = 0; i < 4; i++) scores[n][i] = 0.0f;
+    SCOREWISE(n) UNROLLED for (int i = 0; i < 4; i++) scores[n][i] = 0.0f;
     UNROLLED for (int e = 0; e < WK; e += 16) {
       uint a[4];
       QUERIES(e)
@@ -123,7 +123,7 @@ KERNEL_HEAD {
       }
     }
     // Scores are multiplied by LOG2_E, so that their powers are powers of two.
-    SCOREWISE UNROLLED for (int i = 0; i < 4; i++) {
+    SCOREWISE(n) UNROLLED for (int i = 0; i < 4; i++) {
       const int at = first + 8 * n + 2 * low + i % 2, r = i / 2;
       float score = scores[n][i] * unit[r];
 #ifdef SOFTCAP
@@ -135,12 +135,12 @@ KERNEL_HEAD {
     UNROLLED for (int r = 0; r < 2; r++) {
       // A maximum without NaN will do: the sum has it.
       float most = top[r], sum = 0.0f;
-      SCOREWISE most = fmax(most, fmax(scores[n][2 * r], scores[n][2 * r + 1]));
+      SCOREWISE(n) most = fmax(most, fmax(scores[n][2 * r], scores[n][2 * r + 1]));
       most = fmax(most, __shfl_xor_sync(WHOLE_WARP, most, 1));
       most = fmax(most, __shfl_xor_sync(WHOLE_WARP, most, 2));
       const float shrink = exp2(top[r] - most);
       top[r] = most;
-      SCOREWISE UNROLLED for (int i = 2 * r; i < 2 * r + 2; i++) {
+      SCOREWISE(n) UNROLLED for (int i = 2 * r; i < 2 * r + 2; i++) {
         scores[n][i] = exp2(scores[n][i] - most);
         sum += scores[n][i];
       }
@@ -158,7 +158,7 @@ KERNEL_HEAD {
       uint a[4];
       UNROLLED for (int i = 0; i < 4; i++)
         a[i] = pair(scores[2 * k + i / 2][i % 2 * 2], scores[2 * k + i / 2][i % 2 * 2 + 1]);
-      VALUEWISE {
+      VALUEWISE(c) {
         uint b[4];
         four_transposed(b, ROW_OF_B(vs, 16 * k, 2 * (side * MINE + c)));
         multiply(y[2 * c], a, b);
@@ -172,13 +172,13 @@ KERNEL_HEAD {
     float sum = total[r];
     sum += __shfl_xor_sync(WHOLE_WARP, sum, 1);
     sum += __shfl_xor_sync(WHOLE_WARP, sum, 2);
-    END_OF_ROW(own + high + 8 * r, most, sum)
+    END_OF_ROW(own + high + 8 * r, most, sum)  // declares to, factor, stored
     if (!stored) continue;
     if (p.splits > 1 && side == 0 && low == 0) {
       to[-2] = most;
       to[-1] = sum;
     }
-    VALUEWISE UNROLLED for (int i = 0; i < 4; i++) {
+    VALUEWISE(c) UNROLLED for (int i = 0; i < 4; i++) {
       const int d = 16 * (side * MINE + c) + i / 2 * 8 + 2 * low + i % 2;
       if (d < DV) to[d] = y[2 * c + i / 2][2 * r + i % 2] * factor;
     }

@@ -14,7 +14,7 @@ KERNEL_HEAD {
   const int i0 = (int)(flat % parts) * 32 + ITEM_X % 32;
   UNFLATTEN_ROW(x, row, i1, i2, i3)
   const float value = load_x(AT(x, i0, i1, i2, i3));
-  float largest = fabs(value), odd = value * 0.0f;
+  float largest = fabs(value), odd = value * 0.0f;  // odd: NaN where a value is not finite
   for (int other = 16; other > 0; other >>= 1) {
     largest = fmax(largest, __shfl_xor_sync(WARP, largest, other));
     odd += __shfl_xor_sync(WARP, odd, other);
@@ -54,7 +54,7 @@ KERNEL_HEAD {
   const int lane = ITEM_X % PER_ROW, i0 = (GROUP_X * LOCAL_X + ITEM_X) / PER_ROW;
   // Items of rows beyond the last help to exchange sums.
   const int row = i0 < p.w.ne[1] ? i0 : p.w.ne[1] - 1;
-  PLACE_COLUMNS
+  PLACE_COLUMNS  // declares first, i2, i3; with EXPERTS expert
   const uchar* w = MATRIX(w);
   float sums[COLUMNS];
   for (int c = 0; c < COLUMNS; c++) sums[c] = 0.0f;
@@ -71,9 +71,9 @@ KERNEL_HEAD {
     } \
   }
   const int parts = p.w.ne[0] / 32;
-  for (int at = lane; at < parts; at += PER_ROW) {
+  for (int at = lane; at < parts; at += PER_ROW) {  // items take parts of 32 elements in turn
     ADD_PART(w, sums)
     WITH_GATE(ADD_PART(w2, sums2))
   }
-  FINISH(PER_ROW)
+  FINISH(PER_ROW)  // adds up sums of PER_ROW items, stores them
 }

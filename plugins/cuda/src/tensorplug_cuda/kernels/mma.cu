@@ -7,7 +7,7 @@
 #define DOWN (WIDTH > 64 ? 64 : WIDTH > 32 ? 32 : 16)
 #define ACROSS (WIDTH > 32 ? 32 : WIDTH)
 #define ITEMS (TALL / DOWN * (WIDTH / ACROSS) * 32)
-#define TILEWISE UNROLLED for (int m = 0; m < DOWN / 16; m++) UNROLLED for (int n = 0; n < ACROSS / 8; n++)
+#define TILEWISE(m, n) UNROLLED for (int m = 0; m < DOWN / 16; m++) UNROLLED for (int n = 0; n < ACROSS / 8; n++)
 #define X_ELEMENT(row, e) load_x((row) + (long)(e) * p.x.nb[0])
 #define PAIRS_OF(a, b) make_uint4(pair(a.x, a.y), pair(a.z, a.w), pair(b.x, b.y), pair(b.z, b.w))
 
@@ -47,21 +47,22 @@
   const int w_quads = HAS_QUADS(w), x_quads = X_QUADS, x_fours = HAS_FOURS(x); \
   COPIES \
   float sums[DOWN / 16][ACROSS / 8][4]; \
-  TILEWISE UNROLLED for (int i = 0; i < 4; i++) sums[m][n][i] = 0.0f; \
+  TILEWISE(m, n) UNROLLED for (int i = 0; i < 4; i++) sums[m][n][i] = 0.0f; \
   LOAD_BOTH(0, 0) \
   for (int start = 0, turn = 0; start < depth; start += DEEP, turn ^= 1) { \
     COPIED; \
     LOCAL_BARRIER; \
+    /* Load the next part of both sides while this one is multiplied. */ \
     if (start + DEEP < depth) { LOAD_BOTH(start + DEEP, turn ^ 1) } \
     UNROLLED for (int k = 0; k < DEEP / 8; k += 2) { \
       uint a[DOWN / 16][4], b[ACROSS / 16][4]; \
       UNROLLED for (int m = 0; m < DOWN / 16; m++) four_matrices(a[m], ROW_OF_A(ws[turn], own + 16 * m, k)); \
       UNROLLED for (int n = 0; n < ACROSS / 16; n++) \
         four_matrices(b[n], ROW_OF_COLUMNS(xs[turn], other + 16 * n, k)); \
-      TILEWISE multiply(sums[m][n], a[m], b[n / 2] + n % 2 * 2); \
+      TILEWISE(m, n) multiply(sums[m][n], a[m], b[n / 2] + n % 2 * 2); \
     } \
   } \
-  TILEWISE UNROLLED for (int i = 0; i < 4; i++) { \
+  TILEWISE(m, n) UNROLLED for (int i = 0; i < 4; i++) { \
     const int i0 = own + 16 * m + high + i / 2 * 8, j = other + 8 * n + 2 * low + i % 2; \
     if (i0 < down && j < columns) store_f32(Y_ROW(j) + (long)(row + i0) * p.y.nb[0], sums[m][n][i]); \
   }
@@ -75,7 +76,7 @@ KERNEL_HEAD {
 #define W_ROW(i) ROW(w, row + (i), i2 / p.repeat2, i3 / p.repeat3)
 #define X_ROW(j) ROW(x, column + (j), i2, i3)
 #define Y_ROW(j) ROW(y, column + (j), i2, i3)
-  MATRIX_TILE
+  MATRIX_TILE  // reads W_ROW, X_ROW, Y_ROW, row, down, columns, depth; stores its results
 }
 
 //: mma_experts
@@ -90,5 +91,5 @@ KERNEL_HEAD {
 #define W_ROW(i) ROW(w, row + (i), expert, 0)
 #define X_ROW(j) ROW(x, SLOT(j) % p.x.ne[1], TOKEN(j), 0)
 #define Y_ROW(j) ROW(y, SLOT(j), TOKEN(j), 0)
-  MATRIX_TILE
+  MATRIX_TILE  // reads W_ROW, X_ROW, Y_ROW, row, down, columns, depth; stores its results
 }

@@ -46,7 +46,7 @@
     } \
     LOCAL_BARRIER; \
   } \
-  for (int j = 0; j < WIDTH / 16; j++) \
+  for (int j = 0; j < WIDTH / 16; j++) /* Store the results that are within y. */ \
     for (int i = 0; i < 4; i++) \
       if (row + across + 16 * i < p.y.ne[0] && down + 16 * j < columns) \
         store_f32(Y_ROW(down + 16 * j) + (long)(row + across + 16 * i) * p.y.nb[0], sums[j][i]);
@@ -83,7 +83,7 @@ DEVICE float4 four_of(const uchar* w) {
 KERNEL_HEAD {
   const int lane = ITEM_X % 32, i0 = GROUP_X * (LOCAL_X / 32) + ITEM_X / 32, row = i0;
   if (i0 >= p.w.ne[1]) return;
-  PLACE_COLUMNS
+  PLACE_COLUMNS  // declares first, i2, i3; with EXPERTS expert
   const uchar* w = MATRIX(w);
   float sums[COLUMNS];
   for (int c = 0; c < COLUMNS; c++) sums[c] = 0.0f;
@@ -106,7 +106,7 @@ KERNEL_HEAD {
     }
   }
 #endif
-  for (int k = start + lane; k < p.w.ne[0]; k += 32) {
+  for (int k = start + lane; k < p.w.ne[0]; k += 32) {  // remaining elements, one by one
     const float value = W_AT(w, k);
     WITH_GATE(const float value2 = W2_AT(w2, k);)
     for (int c = 0; c < COLUMNS; c++) {
@@ -115,7 +115,7 @@ KERNEL_HEAD {
       WITH_GATE(sums2[c] += value2 * other;)
     }
   }
-  FINISH(32)
+  FINISH(32)  // adds up sums of 32 items, stores them
 }
 
 //: tiled_product
@@ -128,7 +128,7 @@ KERNEL_HEAD {
 #define W_ROW(i) ROW(w, row + (i), i2 / p.repeat2, i3 / p.repeat3)
 #define X_ROW(j) ROW(x, column + (j), i2, i3)
 #define Y_ROW(j) ROW(y, column + (j), i2, i3)
-  TILE
+  TILE  // reads W_ROW, X_ROW, Y_ROW, row, columns, depth; stores its results
 }
 
 //: sorted_by_expert
@@ -141,7 +141,7 @@ KERNEL_HEAD {
   const int expert = GROUP_X, experts = p.experts, rows = p.ids.ne[0] * p.ids.ne[1];
   const int each = (rows + GROUP_SIZE - 1) / GROUP_SIZE, first = ITEM_X * each;
   const int last = first + each < rows ? first + each : rows;
-  int lower = 0, equal = 0;
+  int lower = 0, equal = 0;  // count this item's rows of experts before, and of this one
   for (int row = first; row < last; row++) {
     const int id = *(const int*)AT(ids, row % p.ids.ne[0], row / p.ids.ne[0], 0, 0);
     const int known = id >= 0 && id < experts ? id : experts;
@@ -151,18 +151,18 @@ KERNEL_HEAD {
   before[ITEM_X] = lower;
   mine[ITEM_X] = equal;
   LOCAL_BARRIER;
-  int start = 0, count = 0, place = 0;
+  int start = 0, count = 0, place = 0;  // the expert's first row and their number; this item's place
   for (int i = 0; i < GROUP_SIZE; i++) {
     start += before[i];
     if (i == ITEM_X) place = count;
     count += mine[i];
   }
   int* to = (int*)ROW(rows, 0, 0, 0) + start + place;
-  for (int row = first; row < last; row++) {
+  for (int row = first; row < last; row++) {  // list the expert's rows in order
     const int id = *(const int*)AT(ids, row % p.ids.ne[0], row / p.ids.ne[0], 0, 0);
     if ((id >= 0 && id < experts ? id : experts) == expert) *to++ = row;
   }
-  const int tile = start / WIDTH + expert;
+  const int tile = start / WIDTH + expert;  // the expert's tiles; those left over are empty
   const int next = expert < experts ? (start + count) / WIDTH + expert + 1 : p.tiles.ne[1];
   for (int i = ITEM_X; tile + i < next; i += GROUP_SIZE) {
     const int left = count - i * WIDTH;
@@ -182,5 +182,5 @@ KERNEL_HEAD {
 #define W_ROW(i) ROW(w, row + (i), expert, 0)
 #define X_ROW(j) ROW(x, SLOT(j) % p.x.ne[1], TOKEN(j), 0)
 #define Y_ROW(j) ROW(y, SLOT(j), TOKEN(j), 0)
-  TILE
+  TILE  // reads W_ROW, X_ROW, Y_ROW, row, columns, depth; stores its results
 }

@@ -1,6 +1,6 @@
 // The experts of a token and their weights: a warp for each token, KEPT experts for each of its items.
 
-#define EACH _Pragma("unroll") for (int j = 0; j < KEPT; j++)
+#define EACH(j) _Pragma("unroll") for (int j = 0; j < KEPT; j++)
 #define EXPERT(j) (32 * (j) + ITEM_X)
 #define MINUS_INFINITY BITS_FLOAT(0xff800000u)
 
@@ -11,26 +11,26 @@ KERNEL_HEAD {
   ulong keys[KEPT];
   float top = MINUS_INFINITY, total = 0.0f;
   // Scores of all experts, as probabilities or by a function of each.
-  EACH {
+  EACH(j) {
     scores[j] = EXPERT(j) < n ? p.sharpness * load_logits(AT(logits, EXPERT(j), token, 0, 0)) : MINUS_INFINITY;
     top = larger(top, scores[j]);
   }
 #if defined(SOFT_MAX)
   top = warp_max(top);
-  EACH {
+  EACH(j) {
     scores[j] = exp(scores[j] - top);
     total += scores[j];
   }
   total = warp_sum(total);
-  EACH scores[j] /= total;
+  EACH(j) scores[j] /= total;
 #elif defined(FUNCTION)
-  EACH scores[j] = FUNCTION(scores[j]);
+  EACH(j) scores[j] = FUNCTION(scores[j]);
 #endif
 #ifdef ROOTED
-  EACH scores[j] = sqrt(scores[j]);
+  EACH(j) scores[j] = sqrt(scores[j]);
 #endif
   // Keys in the order of ranks: a bias counts for the choice and not for the weight.
-  EACH {
+  EACH(j) {
     float rank = scores[j];
 #ifdef bias_bytes
     if (EXPERT(j) < n) rank += load_bias(AT(bias, EXPERT(j), token % p.bias.ne[1], 0, 0));
@@ -41,13 +41,13 @@ KERNEL_HEAD {
   float weight = 0.0f;
   for (int choice = 0; choice < p.ids.ne[0]; choice++) {
     ulong best = ~(ulong)0;
-    EACH if (keys[j] < best) best = keys[j];
+    EACH(j) if (keys[j] < best) best = keys[j];
     for (int other = 16; other > 0; other >>= 1) {
       const ulong theirs = __shfl_xor_sync(WHOLE_WARP, best, other);
       if (theirs < best) best = theirs;
     }
     float score = 0.0f;
-    EACH if (keys[j] == best) {
+    EACH(j) if (keys[j] == best) {
       score = scores[j];
       keys[j] = ~(ulong)0;
     }

@@ -57,7 +57,7 @@ KERNEL_HEAD {
   LOCAL float tops[SIMDGROUPS][ROWS];
   LOCAL float totals[SIMDGROUPS][ROWS];
   LOCAL float found[SIMDGROUPS][ROWS][DV];
-  PLACE
+  PLACE  // declares batch, kv_head, kv_batch, group, tile, split, rows, start, stop
   const int simdgroup = ITEM_X / 32, lane = ITEM_X % 32;
 #ifdef K_FOUR
   const bool k_ready = K_READY;
@@ -142,7 +142,7 @@ KERNEL_HEAD {
       shares[s] = exp(tops[s][r] - most);
       sum += totals[s][r] * shares[s];
     }
-    END_OF_ROW(r, most, sum)
+    END_OF_ROW(r, most, sum)  // declares to, factor, stored
     if (!stored) continue;
     if (p.splits > 1 && ITEM_X == 0) {
       to[-2] = most;
@@ -163,7 +163,7 @@ KERNEL_HEAD {
 #define DEPTH 32
 #define VALUES ((DV + 7) / 8)
 #define WIDTH ((DK + 7) / 8 * 8)
-#define ROWWISE UNROLLED for (int r = 0; r < 8; r++)
+#define ROWWISE(r) UNROLLED for (int r = 0; r < 8; r++)
 
 // DEPTH elements from `d` on of 32 positions, zeros where there are none.
 #define KEEP(ELEMENT, name, size) \
@@ -182,9 +182,9 @@ KERNEL_HEAD {
   LOCAL float powers[ROWS * 32];
   LOCAL float shrinks[SIMDGROUPS * 64];
   LOCAL int seen[SIMDGROUPS];
-  PLACE
+  PLACE  // declares batch, kv_head, kv_batch, group, tile, split, rows, start, stop
   const int simdgroup = ITEM_X / 32, lane = ITEM_X % 32;
-  for (int i = ITEM_X; i < ROWS * WIDTH; i += 32 * SIMDGROUPS) {
+  for (int i = ITEM_X; i < ROWS * WIDTH; i += 32 * SIMDGROUPS) {  // queries times the scale
     const int r = i / WIDTH, e = i % WIDTH;
     q[i] = e < DK ? p.scale * load_q(AT(q, e, TOKEN(r), HEAD(r), batch)) : 0.0f;
   }
@@ -196,7 +196,7 @@ KERNEL_HEAD {
   simdgroup_float8x8 y[VALUES];
   UNROLLED for (int c = 0; c < VALUES; c++) y[c] = make_filled_simdgroup_matrix<float, 8, 8>(0.0f);
   float top[8], total[8];
-  ROWWISE {
+  ROWWISE(r) {
     top[r] = LOWEST;
     total[r] = 0.0f;
   }
@@ -204,7 +204,7 @@ KERNEL_HEAD {
     // What masks add. Positions that no row of the group sees are left out.
     float added[8];
     bool visible = false;
-    ROWWISE {
+    ROWWISE(r) {
       added[r] = first + lane < stop ? ADDED(own + r, first + lane) : MINUS_INFINITY;
       visible = visible || added[r] != MINUS_INFINITY;
     }
@@ -232,7 +232,7 @@ KERNEL_HEAD {
     UNROLLED for (int b = 0; b < 4; b++) simdgroup_store(scores[b], mine + 8 * b, 32);
     simdgroup_barrier(mem_flags::mem_threadgroup);
     // The running maximum and sum; powers in the place of scores, and by how much results shrink.
-    ROWWISE {
+    ROWWISE(r) {
       const float score = CAPPED(mine[32 * r + lane]) + added[r];
       // A maximum without NaN will do: the sum has it.
       const float most = fmax(top[r], simd_max(score == score ? score : LOWEST));
@@ -266,9 +266,9 @@ KERNEL_HEAD {
   UNROLLED for (int c = 0; c < VALUES; c++) {
     simdgroup_store(y[c], mine, 8);
     simdgroup_barrier(mem_flags::mem_threadgroup);
-    ROWWISE {
+    ROWWISE(r) {
       float sum = simd_sum(total[r]);
-      END_OF_ROW(own + r, top[r], sum)
+      END_OF_ROW(own + r, top[r], sum)  // declares to, factor, stored
       if (stored && p.splits > 1 && lane == 0 && c == 0) {
         to[-2] = top[r];
         to[-1] = sum;

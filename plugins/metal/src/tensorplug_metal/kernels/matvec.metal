@@ -82,19 +82,19 @@ DEVICE float part_product(PRIVATE const int* q, PRIVATE const float* s, PRIVATE 
 }
 
 KERNEL_HEAD {
-  PLACE
+  PLACE  // declares lane, first_row, last, first, i2, i3, w, sums; with a gate w2, sums2; with EXPERTS expert, known
   const bool in_order = IN_ORDER(x);
   const int parts = p.w.ne[0] / 32;
-  for (int at = lane; at < parts; at += 32) {
+  for (int at = lane; at < parts; at += 32) {  // lanes take parts of 32 elements in turn
     const long block = (long)(at / (w_block / 32)) * w_bytes;
     const int part = at % (w_block / 32);
     float4 v[8];
-    float ones[2];
+    float ones[2];  // sums of x, which offsets are multiplied by
 #if COLUMNS == 1
     load_part(AT(x, 32 * at, COLUMN(0), i2, i3), p.x.nb[0], in_order, v, ones);
 #endif
     UNROLLED for (int r = 0; r < ROWS; r++) {
-      int q[8];
+      int q[8];  // decode the part of row r
       float s[2], o[2];
       unpack(ROW_OF(w, r) + block, part, q, s, o);
 #ifdef w2_bytes
@@ -111,7 +111,7 @@ KERNEL_HEAD {
       }
     }
   }
-  FINISH
+  FINISH  // adds up sums of all lanes, stores them
 }
 
 //: row_product
@@ -137,10 +137,10 @@ DEVICE float4 load_four(GLOBAL const uchar* w) {
 #endif
 
 KERNEL_HEAD {
-  PLACE
+  PLACE  // declares lane, first_row, last, first, i2, i3, w, sums; with a gate w2, sums2; with EXPERTS expert, known
   int start = 0;
 #ifdef FOURS
-  if (IN_ORDER(w) && GATE_IN_ORDER && IN_ORDER(x)) {
+  if (IN_ORDER(w) && GATE_IN_ORDER && IN_ORDER(x)) {  // four elements at a time
     start = p.w.ne[0] / 4 * 4;
     for (int k = 4 * lane; k < start; k += 128) {
       float4 v[COLUMNS];
@@ -156,7 +156,7 @@ KERNEL_HEAD {
     }
   }
 #endif
-  for (int k = start + lane; k < p.w.ne[0]; k += 32) {
+  for (int k = start + lane; k < p.w.ne[0]; k += 32) {  // remaining elements, one by one
     UNROLLED for (int r = 0; r < ROWS; r++) {
       const float value = load_w(ROW_OF(w, r) + (long)k * p.w.nb[0]);
       WITH_GATE(const float value2 = load_w2(ROW_OF(w2, r) + (long)k * p.w2.nb[0]);)
@@ -167,5 +167,5 @@ KERNEL_HEAD {
       }
     }
   }
-  FINISH
+  FINISH  // adds up sums of all lanes, stores them
 }

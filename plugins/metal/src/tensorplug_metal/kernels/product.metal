@@ -41,7 +41,7 @@ KERNEL_HEAD {
 #define FIRST_OF_X (ITEM_X - ROWS)
 #define ITEMS_OF_X 64
 #else
-    for (int i = ITEM_X; i < ROWS * DEPTH; i += LOCAL_X) {
+    for (int i = ITEM_X; i < ROWS * DEPTH; i += LOCAL_X) {  // load the tile of w
       const int k = start + i % DEPTH, i1 = row + i / DEPTH;
       const bool inside = k < p.w.ne[0] && i1 < p.w.ne[1];
       ws[i] = inside ? (WEIGHT)load_w(AT(w, k, i1, i2 / p.repeat2, i3 / p.repeat3)) : (WEIGHT)0.0f;
@@ -50,14 +50,14 @@ KERNEL_HEAD {
 #define FIRST_OF_X ITEM_X
 #define ITEMS_OF_X LOCAL_X
 #endif
-      for (int i = FIRST_OF_X; i < COLUMNS * DEPTH; i += ITEMS_OF_X) {
+      for (int i = FIRST_OF_X; i < COLUMNS * DEPTH; i += ITEMS_OF_X) {  // load the tile of x
         const int k = start + i % DEPTH, i1 = column + i / DEPTH;
         const bool inside = k < p.x.ne[0] && i1 < p.x.ne[1];
         xs[i] = inside ? load_x(AT(x, k, i1, i2, i3)) : 0.0f;
       }
     }
     LOCAL_BARRIER;
-    for (int k = 0; k < DEPTH; k += 8) {
+    for (int k = 0; k < DEPTH; k += 8) {  // multiply both tiles, 8 elements at a time
       simdgroup_matrix<WEIGHT, 8, 8> w[4];
       simdgroup_float8x8 x;
       UNROLLED for (int i = 0; i < 4; i++) simdgroup_load(w[i], ws + (down + 8 * i) * DEPTH + k, DEPTH, ulong2(0, 0), true);

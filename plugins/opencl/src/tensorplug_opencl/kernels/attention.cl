@@ -1,6 +1,6 @@
 // Attention on processors, for heads of DK and DV elements, any numbers: 80 is five vectors of 16, and a rest is filled
-// up with zeros (PART). families/attention.py of tensorplug-simt sets DK and DV; PLACE, END_OF_ROW and attend_join, which
-// joins long texts' parts, are in its attention.k, slope_of in its slope.k.
+// up with zeros (PART). families/attention.py of tensorplug-simt sets DK and DV; PLACE, END_OF_ROW and attend_join,
+// which joins long texts' parts, are in its attention.k, slope_of in its slope.k.
 
 //: attend_row
 // One item takes ROWS rows that share keys, and 16 positions at a time, so each key is loaded once.
@@ -9,9 +9,9 @@
 #define VALUES ((DV + 15) / 16)
 // Sums stay in registers only where the loops over them are unrolled; VALUES times ROWS vectors of
 // results are too many for that.
-#define ROWWISE _Pragma("unroll") for (int r = 0; r < ROWS; r++)
-#define KEYWISE _Pragma("unroll") for (int c = 0; c < KEYS; c++)
-#define VALUEWISE for (int c = 0; c < VALUES; c++)
+#define ROWWISE(r) _Pragma("unroll") for (int r = 0; r < ROWS; r++)
+#define KEYWISE(c) _Pragma("unroll") for (int c = 0; c < KEYS; c++)
+#define VALUEWISE(c) for (int c = 0; c < VALUES; c++)
 
 // Elements 16 c to 16 c + 15 of a row, zeros beyond its end.
 #define PART(role, ROLE, size) \
@@ -84,24 +84,24 @@ PART(v, V_AT, DV)
   }
 
 KERNEL_HEAD {
-  PLACE
+  PLACE  // declares batch, kv_head, kv_batch, group, tile, split, rows, start, stop
   int token[ROWS], head[ROWS];
   float16 q[ROWS][KEYS], y[ROWS][VALUES], powers[ROWS];
   float top[ROWS], total[ROWS], slope[ROWS];
-  ROWWISE {
+  ROWWISE(r) {
     token[r] = TOKEN(r);
     head[r] = HEAD(r);
     top[r] = LOWEST;
     total[r] = 0.0f;
     slope[r] = slope_of(head[r], p.max_bias, p.even);
     GLOBAL const uchar* from = ROW(q, token[r], head[r], batch);
-    KEYWISE {
+    KEYWISE(c) {  // queries times the scale, zeros beyond DK
       float t[16];
       for (int i = 0; i < 16; i++)
         t[i] = 16 * c + i < DK ? p.scale * load_q(from + (16 * c + i) * p.q.nb[0]) : 0.0f;
       q[r][c] = vload16(0, t);
     }
-    VALUEWISE y[r][c] = 0.0f;
+    VALUEWISE(c) y[r][c] = 0.0f;
   }
   for (int first = start; first < stop; first += 16) {
     // The masks of 16 positions. Positions that no row sees are left out; a mask of NaN counts as seen.
@@ -109,7 +109,7 @@ KERNEL_HEAD {
     float16 added[ROWS];
 #ifdef mask_bytes
     int16 seen = 0;
-    ROWWISE {
+    ROWWISE(r) {
       GLOBAL const uchar* mask = ROW(mask, token[r], head[r] % p.mask.ne[2], batch % p.mask.ne[3]);
       float t[16];
       for (int i = 0; i < 16; i++)
@@ -122,25 +122,25 @@ KERNEL_HEAD {
 #else
     float t[16];
     for (int i = 0; i < 16; i++) t[i] = i < count ? 0.0f : -INFINITY;
-    ROWWISE added[r] = vload16(0, t);
+    ROWWISE(r) added[r] = vload16(0, t);
 #endif
     // Scores: products of queries and keys.
     float scores[ROWS][16];
     for (int i = 0; i < 16; i++)
-      ROWWISE scores[r][i] = 0.0f;
+      ROWWISE(r) scores[r][i] = 0.0f;
     FETCH_AHEAD
     for (int i = 0; i < count; i++) {
       GLOBAL const uchar* row = ROW(k, first + i, kv_head, kv_batch);
       float16 sums[ROWS];
-      ROWWISE sums[r] = 0.0f;
-      KEYWISE {
+      ROWWISE(r) sums[r] = 0.0f;
+      KEYWISE(c) {
         const float16 part = K16(row, c);
-        ROWWISE sums[r] += q[r][c] * part;
+        ROWWISE(r) sums[r] += q[r][c] * part;
       }
-      ROWWISE scores[r][i] = sum_of_lanes(sums[r]);
+      ROWWISE(r) scores[r][i] = sum_of_lanes(sums[r]);
     }
     // The running maximum and sum; powers in the place of scores.
-    ROWWISE {
+    ROWWISE(r) {
       float16 score = vload16(0, scores[r]);
       if (p.softcap != 0.0f) score = p.softcap * tanh(score);
       score += added[r];
@@ -149,31 +149,31 @@ KERNEL_HEAD {
       powers[r] = exp(score - larger);
       total[r] = total[r] * shrink + sum_of_lanes(powers[r]);
       if (larger > top[r])
-        VALUEWISE y[r][c] *= shrink;
+        VALUEWISE(c) y[r][c] *= shrink;
       top[r] = larger;
       vstore16(powers[r], 0, scores[r]);
     }
     // Powers times values, 16 values of all positions at a time.
     GLOBAL const uchar* values = ROW(v, first, kv_head, kv_batch);
-    VALUEWISE {
+    VALUEWISE(c) {
       float16 sums[ROWS];
-      ROWWISE sums[r] = y[r][c];
+      ROWWISE(r) sums[r] = y[r][c];
       for (int i = 0; i < count; i++) {
         const float16 part = V16(values + i * p.v.nb[1], c);
-        ROWWISE sums[r] += scores[r][i] * part;
+        ROWWISE(r) sums[r] += scores[r][i] * part;
       }
-      ROWWISE y[r][c] = sums[r];
+      ROWWISE(r) y[r][c] = sums[r];
     }
   }
   // Divided by the sum, or left for `attend_join` where positions are split.
-  ROWWISE {
-    END_OF_ROW(r, top[r], total[r])
+  ROWWISE(r) {
+    END_OF_ROW(r, top[r], total[r])  // declares to, factor, stored
     if (!stored) return;
     if (p.splits > 1) {
       to[-2] = top[r];
       to[-1] = total[r];
     }
-    VALUEWISE {
+    VALUEWISE(c) {
       const float16 value = y[r][c] * factor;
       if (DV % 16 == 0 || 16 * c + 16 <= DV) {
         vstore16(value, c, to);

@@ -6,7 +6,7 @@ KERNEL_HEAD {
   const int row = GROUP_X, n = p.x.ne[0];
   GLOBAL ulong* from = KEYS(0, ROW_NUMBER(x));
   GLOBAL ulong* to = KEYS(1, ROW_NUMBER(x));
-  for (int start = 0; start < n; start += 16)
+  for (int start = 0; start < n; start += 16)  // insertion sort of runs of 16
     for (int i = start; i < min(start + 16, n); i++) {
       const ulong key =
           key_of(*(GLOBAL const float*)AT(x, i, row, GROUP_Y, GROUP_Z), i, p.descending);
@@ -14,7 +14,7 @@ KERNEL_HEAD {
       for (; at > start && from[at - 1] > key; at--) from[at] = from[at - 1];
       from[at] = key;
     }
-  for (int run = 16; run < n; run *= 2) {
+  for (int run = 16; run < n; run *= 2) {  // merge pairs of runs
     for (int start = 0; start < n; start += 2 * run) {
       const int middle = min(start + run, n), end = min(start + 2 * run, n);
       int a = start, b = middle;

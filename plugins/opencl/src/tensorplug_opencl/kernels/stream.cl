@@ -318,8 +318,8 @@ DEVICE void add(bytes b, int n, int j, const head* h, LOCAL const float16* x, fl
 KERNEL_HEAD {
   LOCAL float16 prepared[DEPTH / 128 * PREPARED];
   const int first = GROUP_X * p.rows, last = min(first + p.rows, p.w.ne[1]);
-  MATRIX
-  if (!IS_EXPERT) {
+  MATRIX  // declares columns; i2, i3 or expert, start, read by W_ROW, X_ROW, Y_ROW
+  if (!IS_EXPERT) {  // no expert: zeros
     for (int row = first; row < last; row++) ((GLOBAL float*)Y_ROW(0))[row] = 0.0f;
     return;
   }
@@ -328,7 +328,7 @@ KERNEL_HEAD {
   const int span = (last - first + AT_ONCE - 1) / AT_ONCE;
   for (int start = 0; start < p.w.ne[0]; start += DEPTH, x += DEPTH) {
     const int depth = min(p.w.ne[0] - start, DEPTH);
-    for (int k = 0; k < depth; k += 128) {
+    for (int k = 0; k < depth; k += 128) {  // prepare DEPTH elements of x in local memory
       float16 low[4], high[4];
       EVERY(i, 4) {
         const int at = k + 16 * i / GROUP * 2 * GROUP + 16 * i % GROUP;
@@ -337,7 +337,7 @@ KERNEL_HEAD {
       }
       prepare(low, high, prepared + k / 128 * PREPARED);
     }
-    for (int row = first; row < first + span; row++) {
+    for (int row = first; row < first + span; row++) {  // AT_ONCE rows, `span` apart
       bytes w[AT_ONCE];
       float16 sums[AT_ONCE][2];
       EVERY(r, AT_ONCE) {
@@ -347,13 +347,13 @@ KERNEL_HEAD {
       }
       LOCAL const float16* here = prepared;
       int k = 0;
-      for (; k + 128 * UNITS <= depth; k += 128 * UNITS) BLOCK(4)
+      for (; k + 128 * UNITS <= depth; k += 128 * UNITS) BLOCK(4)  // adds to sums; moves w and here on
 #if UNITS == 1
       if (k < depth) BLOCK((depth - k) / 32)
 #endif
       EVERY(r, AT_ONCE) {
         const int n = row + r * span;
-        const float sum = sum_of_lanes(sums[r][0] + sums[r][1]);
+        const float sum = sum_of_lanes(sums[r][0] + sums[r][1]);  // add up the lanes
         if (n < last) y[n] = start ? y[n] + sum : sum;
       }
     }

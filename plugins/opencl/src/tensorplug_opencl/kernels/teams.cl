@@ -111,8 +111,8 @@ KERNEL_HEAD {
 #endif
   const int n = p.w.ne[1], length = p.w.ne[0];
   const int first = GROUP_X * GROUP_ROWS, last = min(first + GROUP_ROWS, n);
-  MATRIX
-  if (!IS_EXPERT) {
+  MATRIX  // declares columns; i2, i3 or expert, start, read by W_ROW, X_ROW, Y_ROW
+  if (!IS_EXPERT) {  // no expert: zeros
     for (int i = first + ITEM_X; i < last; i += LOCAL_X) ((GLOBAL float*)Y_ROW(0))[i] = 0.0f;
     return;
   }
@@ -125,7 +125,7 @@ KERNEL_HEAD {
       w[r] = W_ROW(min(row + r, n - 1));
       EVERY(c, COLS) sums[r][c] = 0.0f;
     }
-    for (int part = LANE; part < length / PART; part += TEAM_SIZE) {
+    for (int part = LANE; part < length / PART; part += TEAM_SIZE) {  // lanes take parts in turn
       EVERY(r, ROWS) {
         operand v;
         READ_OPERAND(v, w[r], part * PART);
@@ -133,7 +133,7 @@ KERNEL_HEAD {
       }
     }
 #if w_block == 1
-    for (int k = length / PART * PART + LANE; k < length; k += TEAM_SIZE) {
+    for (int k = length / PART * PART + LANE; k < length; k += TEAM_SIZE) {  // elements after the last whole part
       EVERY(r, ROWS) {
         EVERY(c, COLS) sums[r][c] += W_AT(w[r], k) * ((GLOBAL const float*)x[c])[k];
       }
@@ -141,7 +141,7 @@ KERNEL_HEAD {
 #endif
     EVERY(r, ROWS) {
       EVERY(c, COLS) {
-        const float sum = TEAM_SUM(sums[r][c]);
+        const float sum = TEAM_SUM(sums[r][c]);  // add up the lanes of the team
         if (LANE == 0 && c < columns && row + r < last) ((GLOBAL float*)Y_ROW(c))[row + r] = sum;
       }
     }

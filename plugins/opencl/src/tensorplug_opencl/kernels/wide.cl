@@ -232,7 +232,7 @@ DEVICE void part(bytes b, const head* h, int j, float16* lo, float16* hi) {
     head h[AT_ONCE]; \
     EVERY(r, AT_ONCE) FETCH_AHEAD(w[r] + u * BLOCK_BYTES) \
     EVERY(r, AT_ONCE) h[r] = begin(w[r] + u * BLOCK_BYTES); \
-    EVERY(j, PARTS) { \
+    EVERY(j, PARTS) { /* Decode 32 elements, multiply them with COLS rows of x. */ \
       const int t = u * PARTS + j, a = 2 * t % SUMS, b = (2 * t + 1) % SUMS; \
       EVERY(r, AT_ONCE) { \
         float16 lo, hi; \
@@ -253,8 +253,8 @@ KERNEL_HEAD {
   const int last = min(first + p.rows, p.w.ne[1]);
   const int blocks = p.w.ne[0] / (32 * PARTS);
   GLOBAL const float* x[COLS];
-  MATRIX
-  if (!IS_EXPERT) {
+  MATRIX  // declares columns; i2, i3 or expert, start, read by W_ROW, X_ROW, Y_ROW
+  if (!IS_EXPERT) {  // no expert: zeros
     for (int row = first; row < last; row++) ((GLOBAL float*)Y_ROW(0))[row] = 0.0f;
     return;
   }
@@ -334,7 +334,7 @@ DEVICE void fill(LOCAL float* panel, bytes w, long step, int rows, int k0, int d
 KERNEL_HEAD {
   LOCAL float panel[DEPTH * 32];
   const int n = p.w.ne[1], length = p.w.ne[0];
-  MATRIX
+  MATRIX  // declares columns; i2, i3 or expert, start, read by W_ROW, X_ROW, Y_ROW
   const int first = GROUP_Y * p.rows, last = min(first + p.rows, columns);
   const int end = min((GROUP_X + 1) * p.panels * 32, n);
   if (first >= last) return;
@@ -353,7 +353,7 @@ KERNEL_HEAD {
 #define START(i) \
   GLOBAL const float* x##i = (GLOBAL const float*)X_ROW(min(m + i, columns - 1)) + k0; \
   float16 a##i = 0.0f, b##i = 0.0f;
-        EACH(START)
+        EACH(START)  // declares x0 to x7, sums a0 to a7 and b0 to b7
         for (int k = 0; k < depth; k++) {
           const float16 left = vload16(2 * k, panel), right = vload16(2 * k + 1, panel);
 #define STEP(i) a##i = fma((float16)x##i[k], left, a##i); b##i = fma((float16)x##i[k], right, b##i);
@@ -373,7 +373,7 @@ KERNEL_HEAD {
       for (int c = 0; c < count; c++) y[c] = ends[c] + (k0 ? y[c] : 0.0f); \
     } \
   }
-        EACH(FINISH)
+        EACH(FINISH)  // store, or add to what is stored
       }
     }
   }
