@@ -11,9 +11,10 @@ from tensorplug.device import Part
 from tensorplug.device.moving import copy_bytes
 from tensorplug.errors import DeviceError, FormatError, GraphError
 from tensorplug.gguf import FileTensor, TensorFile, load_weights, map_file
+from tensorplug_ray import cluster as actors
 from tensorplug_ray.identity import check_alike, identity
 from tensorplug_ray.stream import RayBackend
-from tensorplug_ray.worker import SMALL, packed, unpacked
+from tensorplug_ray.worker import SMALL, Worker, packed, unpacked
 
 
 @pytest.fixture(scope="module")
@@ -198,6 +199,25 @@ def test_unlike_versions_are_refused_with_both_named():
 
     with pytest.raises(DeviceError, match=r"box has tensorplug 9\.9, this machine has tensorplug"):
         check_alike("ray:0", here, {**here, "tensorplug": "9.9"}, "box")
+
+
+def test_actor_with_other_versions_opens_no_device(cluster, monkeypatch, tmp_path):
+    opened = tmp_path / "opened"
+
+    class Old(Worker):
+        def identify(self):
+            found, node = super().identify()
+            return {**found, "tensorplug": "0.1"}, node
+
+        def open(self, spec):
+            opened.touch()
+            return super().open(spec)
+
+    monkeypatch.setattr(actors, "Worker", Old)
+
+    with pytest.raises(DeviceError, match=r"ray:0: .* has tensorplug 0\.1, this machine"):
+        cluster("cpu?threads=1")
+    assert not opened.exists()
 
 
 def test_error_of_a_copy_between_actors_is_that_of_the_end_that_failed(devices):

@@ -103,8 +103,8 @@ def test_no_process_is_left_when_the_driver_is_gone(how):
     driver.communicate("\n")
 
     assert len(pids) >= 2
-    while any(exists(pid) for pid in pids):
-        time.sleep(0.1)  # Ray's agents see after up to a minute that the driver is gone
+    # Ray's agents see after up to a minute that the driver is gone.
+    wait_until(lambda: not any(exists(pid) for pid in pids))
 
 
 def descendants(pid):
@@ -115,6 +115,14 @@ def descendants(pid):
             for child in task.read_text().split():
                 found += [int(child), *descendants(child)]
     return found
+
+
+def wait_until(holds, seconds=180):
+    """Wait until a condition holds; fail after a time."""
+    end = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < end, f"not within {seconds} s"
+        time.sleep(0.1)
 
 
 def exists(pid):
@@ -174,8 +182,7 @@ def test_killed_driver_leaves_no_actor_and_no_object_in_a_running_cluster(runnin
     assert driver.returncode == -signal.SIGKILL
     assert len(pids) == 2
     assert during >= before + 2
-    while any(exists(pid) for pid in pids) or stored(running) > before:
-        time.sleep(0.1)  # until Ray sees that the driver is gone
+    wait_until(lambda: not any(exists(pid) for pid in pids) and stored(running) <= before)
 
 
 FILLED = """

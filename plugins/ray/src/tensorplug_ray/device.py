@@ -37,24 +37,29 @@ class RayDevice(Device):
     remote = True
 
     def __init__(self, name: str, entry: DeviceEntry, config: Config) -> None:
-        """Start the actor and let it open its device; `open_far` waits for both."""
+        """Start the actor, which opens nothing yet: `start_far` and `open_far` come next."""
         super().__init__(name)
         self.models = config.models
         self.entry = entry
         self._config = config
         self.link = Link(self, start_actor(entry))
         self.link.limit = max(config.limit, START) if config.limit else None
-        self._asked = [self.link.start("identify"), self.link.start("open", entry.open)]
+        self._asked = self.link.start("identify")
         self.facts: Mapping[str, Any] = {}
         self.node = ""
 
-    def open_far(self) -> None:
-        """Wait for the actor, and compare versions first. Raises DeviceError and others."""
-        identified, opened = self._asked
-        ((there, self.node),) = self.link.wait([identified])
+    def start_far(self) -> None:
+        """Wait for the actor, compare versions, and let it open its device.
+
+        Raises DeviceError if the versions are unlike, and DeviceLost.
+        """
+        ((there, self.node),) = self.link.wait([self._asked])
         check_alike(self.name, identity(), there, self.node)
-        (self.facts,) = self.link.wait([opened])
-        self._asked = []
+        self._asked = self.link.start("open", self.entry.open)
+
+    def open_far(self) -> None:
+        """Wait until the actor has opened its device. Raises its error."""
+        (self.facts,) = self.link.wait([self._asked])
         self.link.limit = self._config.limit or None
         self._types = [RayBufferType(self, i, t) for i, t in enumerate(self.facts["types"])]
         self.questions = Questions(self.link.call, self._number)
@@ -63,12 +68,7 @@ class RayDevice(Device):
     def restarted(self) -> "RayDevice":
         """Another device of this name and place, with a new actor; the old actor is ended."""
         self.link.kill()
-        device = RayDevice(self.name, self.entry, self._config)
-        try:
-            device.open_far()
-        except TensorplugError:
-            device.close(force=True)
-            raise
+        (device,) = _opened([RayDevice(self.name, self.entry, self._config)])
         return device
 
     def _number(self, kind: BufferType) -> int | None:
@@ -126,12 +126,18 @@ class RayDevice(Device):
 def devices_of(config: Config) -> list[RayDevice]:
     """Connect, and open the devices of a configuration. Raises OptionError, DeviceError."""
     connect(config)
-    made = [RayDevice(f"ray:{i}", entry, config) for i, entry in enumerate(config.devices)]
+    return _opened([RayDevice(f"ray:{i}", e, config) for i, e in enumerate(config.devices)])
+
+
+def _opened(devices: list[RayDevice]) -> list[RayDevice]:
+    """The devices when all are open, at the same time; after an error all are closed."""
     try:
-        for device in made:
+        for device in devices:
+            device.start_far()
+        for device in devices:
             device.open_far()
     except TensorplugError:
-        for device in made:
+        for device in devices:
             device.close(force=True)
         raise
-    return made
+    return devices

@@ -63,7 +63,13 @@ class Replica:
             raise RuntimeError(f"unhealthy: the engine failed: {self._engine.failure}")
 
     async def answer(self, asked: Asked) -> AsyncIterator[Message]:
-        """The messages of the app's answer, as ASGI sends them."""
+        """The messages of the app's answer, as ASGI sends them.
+
+        With an engine that has failed the process ends: the front asks another replica, and Ray
+        Serve starts one in its place without waiting for a check.
+        """
+        if self._engine.failure is not None:
+            os._exit(1)
         messages: asyncio.Queue[Message | None] = asyncio.Queue()
         gone, body = asyncio.Event(), [asked.body]
 
