@@ -92,7 +92,11 @@ template <int TYPE, int M> void dots8(const char *row, const Unit8 *x, int64_t k
         prefetch((const char *)unit, SIZE);
         sums.add(unit, x + u, units);
     }
-    if (B::GROUPS < GROUPS8 && whole < units) sums.add(unit, x + whole, units, (int)(k / GROUP - whole * GROUPS8));
+    if (B::GROUPS < GROUPS8 && whole < units) {
+        const int64_t groups = k / GROUP - whole * GROUPS8;
+        prefetch((const char *)unit, SIZE * groups / GROUPS8);
+        sums.add(unit, x + whole, units, (int)groups);
+    }
     for (int j = 0; j < M; j++) out[j * out_step] = sums.total(j);
 }
 

@@ -264,9 +264,13 @@ template <int SIZE> inline Eight eight_halves(const byte *blocks, int first, int
 
 // The f16 numbers that begin `first` bytes into `count` blocks of SIZE bytes, at most eight, the others zero.
 template <int SIZE> inline Eight eight_halves(const byte *blocks, int first, int count) {
-    short h[8] = {};
-    for (int i = 0; i < count; i++) std::memcpy(h + i, blocks + i * SIZE + first, 2);
-    return _mm256_cvtph_ps(_mm_setr_epi16(h[0], h[1], h[2], h[3], h[4], h[5], h[6], h[7]));
+    const auto half = [=](int i) { // not through memory: a load of eight would wait for the stores of each
+        short h = 0;
+        if (i < count) std::memcpy(&h, blocks + i * SIZE + first, 2);
+        return h;
+    };
+    return _mm256_cvtph_ps(
+        _mm_setr_epi16(half(0), half(1), half(2), half(3), half(4), half(5), half(6), half(7)));
 }
 
 #endif
