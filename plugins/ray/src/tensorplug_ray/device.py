@@ -1,6 +1,7 @@
 """`RayDevice`: the device that an actor of a Ray cluster opened."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, suppress
 from typing import Any
 
 from tensorplug.device import (
@@ -16,8 +17,8 @@ from tensorplug.device import (
     Rounding,
     Tensor,
 )
-from tensorplug.errors import TensorplugError
-from tensorplug_ray.cluster import connect, start_actor
+from tensorplug.errors import DeviceError, DeviceLost
+from tensorplug_ray.cluster import check_cluster, connect, start_actor
 from tensorplug_ray.config import Config, DeviceEntry
 from tensorplug_ray.identity import check_alike, identity
 from tensorplug_ray.link import Link
@@ -44,7 +45,7 @@ class RayDevice(Device):
         self._config = config
         self.link = Link(self, start_actor(entry))
         self.link.limit = max(config.limit, START) if config.limit else None
-        self._asked = self.link.start("identify")
+        self._asked: Any = self.link.start("identify")
         self.facts: Mapping[str, Any] = {}
         self.node = ""
 
@@ -60,6 +61,7 @@ class RayDevice(Device):
     def open_far(self) -> None:
         """Wait until the actor has opened its device. Raises its error."""
         (self.facts,) = self.link.wait([self._asked])
+        self._asked = None  # a reference is kept in the cluster
         self.link.limit = self._config.limit or None
         self._types = [RayBufferType(self, i, t) for i, t in enumerate(self.facts["types"])]
         self.questions = Questions(self.link.call, self._number)
@@ -68,7 +70,7 @@ class RayDevice(Device):
     def restarted(self) -> "RayDevice":
         """Another device of this name and place, with a new actor; the old actor is ended."""
         self.link.kill()
-        (device,) = _opened([RayDevice(self.name, self.entry, self._config)])
+        (device,) = _opened({self.name: self.entry}, self._config)
         return device
 
     def _number(self, kind: BufferType) -> int | None:
@@ -126,18 +128,25 @@ class RayDevice(Device):
 def devices_of(config: Config) -> list[RayDevice]:
     """Connect, and open the devices of a configuration. Raises OptionError, DeviceError."""
     connect(config)
-    return _opened([RayDevice(f"ray:{i}", e, config) for i, e in enumerate(config.devices)])
+    return _opened({f"ray:{i}": entry for i, entry in enumerate(config.devices)}, config)
 
 
-def _opened(devices: list[RayDevice]) -> list[RayDevice]:
-    """The devices when all are open, at the same time; after an error all are closed."""
-    try:
-        for device in devices:
-            device.start_far()
+def _opened(entries: Mapping[str, DeviceEntry], config: Config) -> list[RayDevice]:
+    """Devices by name, when all are open, at the same time; after an error all are closed."""
+    with ExitStack() as started:
+        devices = []
+        for name, entry in entries.items():
+            devices.append(RayDevice(name, entry, config))
+            started.callback(devices[-1].close, force=True)
+        try:
+            for device in devices:
+                device.start_far()
+        except DeviceLost:
+            # A cluster that asks for no token ends actors of a driver that has one.
+            with suppress(DeviceError):
+                check_cluster(config)
+            raise
         for device in devices:
             device.open_far()
-    except TensorplugError:
-        for device in devices:
-            device.close(force=True)
-        raise
+        started.pop_all()
     return devices

@@ -35,7 +35,7 @@ def prepare(config: Config) -> None:
         return
     if _MODE not in os.environ and "ray" not in sys.modules:
         os.environ[_MODE] = "token"
-    mode = os.environ.get(_MODE, "disabled")
+    mode = authentication()
     if mode != "token":
         raise OptionError(
             f"ray: {_MODE} is {mode}: whoever reaches the cluster can run programs on it; set it "
@@ -45,6 +45,11 @@ def prepare(config: Config) -> None:
         _check_token(
             Path(os.environ.get(_TOKEN_PATH) or Path.home() / ".ray" / "auth_token"), config
         )
+
+
+def authentication() -> str:
+    """How the cluster of this process authenticates: `token`, or `disabled`."""
+    return os.environ.get(_MODE, "disabled")
 
 
 def _check_token(path: Path, config: Config) -> None:

@@ -63,12 +63,11 @@ def main(  # noqa: PLR0913 - options of a command
             insecure=insecure,
             resources={"num_gpus": gpus} if gpus else None,
         )
+        typer.echo(f"listening on http://{host}:{port}")
+        signal.sigwait({signal.SIGINT, signal.SIGTERM})
     except TensorplugError as error:
         typer.echo(str(error), err=True)
         raise typer.Exit(1) from error
-    typer.echo(f"listening on http://{host}:{port}")
-    try:
-        signal.sigwait({signal.SIGINT, signal.SIGTERM})
     finally:
         end()
 

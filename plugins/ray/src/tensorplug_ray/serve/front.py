@@ -1,19 +1,23 @@
 """`Front`: the ASGI app before the replicas. A request whose replica dies goes to another one."""
 
+import asyncio
 import json
 import logging
+import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 from ray import exceptions
 
-from tensorplug_ray.serve.replica import Asked, Message
+from tensorplug_ray.serve.replica import FAILED, Asked, Message
 
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 
 ATTEMPTS = 4
-"""Replicas that are asked, one after the other, before a request fails."""
+"""Replicas that may die, one after the other, before a request fails."""
+PATIENCE, PAUSE = 60.0, 0.5
+"""Seconds for which a request asks again where engines have failed, and between two attempts."""
 LARGEST = 4 << 20
 """Bytes of a request."""
 KEPT = ("type", "http_version", "method", "scheme", "path", "query_string", "headers")
@@ -26,7 +30,8 @@ class Front:
     """Sends each request to a replica, and to another one where that dies before it answers.
 
     Until the first byte of an answer's body is sent nothing is lost by asking again. An answer that
-    was begun ends with an error.
+    was begun ends with an error. A request that comes after a replica's engine failed goes to
+    another replica; the one on which it failed does not, as it may be the reason.
     """
 
     def __init__(self, replicas: Any) -> None:
@@ -41,24 +46,40 @@ class Front:
             await _refuse(send, 413, f"body: is larger than {LARGEST} bytes; send less")
             return
         asked = Asked({name: scope[name] for name in KEPT if name in scope}, body)
-        begun = False
-        for attempt in range(1, ATTEMPTS + 1):
-            held: list[Message] = []
+        deaths, until = 0, time.monotonic() + PATIENCE
+        while deaths < ATTEMPTS and time.monotonic() < until:
             try:
-                async for message in self._answer.remote(asked):
-                    # The status waits for the first bytes: it cannot be taken back.
-                    held.append(message)
-                    if message["type"] == "http.response.body":
-                        begun = True
-                        for each in held:
-                            await send(each)
-                        held = []
-                return
+                if await self._answered(asked, send):
+                    return
+                await asyncio.sleep(PAUSE)  # Ray Serve replaces a replica whose engine failed
             except exceptions.RayActorError as error:
-                logger.warning("a replica died at attempt %d: %s", attempt, error)
-                if begun:
-                    raise
-        await _refuse(send, 503, f"{ATTEMPTS} replicas died one after the other; ask again later")
+                deaths += 1
+                logger.warning("replica %d of this request died: %s", deaths, error)
+        await _refuse(send, 503, "all replicas that were asked have failed; ask again later")
+
+    async def _answered(self, asked: Asked, send: Send) -> bool:
+        """Send what a replica answers; False where its engine failed before.
+
+        Raises RayActorError where it died and nothing of the body was sent, else RuntimeError.
+        """
+        held: list[Message] = []
+        begun = False
+        try:
+            async for message in self._answer.remote(asked):
+                if message["type"] == FAILED:
+                    return False
+                # The status waits for the first bytes: it cannot be taken back.
+                held.append(message)
+                if message["type"] == "http.response.body":
+                    begun = True
+                    for each in held:
+                        await send(each)
+                    held = []
+        except exceptions.RayActorError as error:
+            if begun:
+                raise RuntimeError("the replica died while it answered") from error
+            raise
+        return True
 
 
 async def _body(receive: Receive) -> bytes | None:

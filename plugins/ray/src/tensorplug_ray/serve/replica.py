@@ -17,6 +17,10 @@ from tensorplug_llm.serve.running import served
 Message = MutableMapping[str, Any]
 
 
+FAILED = "tensorplug.failed"
+"""The type of the message in place of an answer where the engine failed on an earlier request."""
+
+
 class Asked(NamedTuple):
     """A request of HTTP."""
 
@@ -65,11 +69,11 @@ class Replica:
     async def answer(self, asked: Asked) -> AsyncIterator[Message]:
         """The messages of the app's answer, as ASGI sends them.
 
-        With an engine that has failed the process ends: the front asks another replica, and Ray
-        Serve starts one in its place without waiting for a check.
+        With an engine that has failed it is one message, FAILED: the front asks another replica.
         """
         if self._engine.failure is not None:
-            os._exit(1)
+            yield {"type": FAILED}
+            return
         messages: asyncio.Queue[Message | None] = asyncio.Queue()
         gone, body = asyncio.Event(), [asked.body]
 

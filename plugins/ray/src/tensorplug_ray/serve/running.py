@@ -7,6 +7,7 @@ from typing import Any
 import ray
 from ray import serve as ray_serve
 
+from tensorplug.errors import DeviceError
 from tensorplug_ray import cluster, trust
 from tensorplug_ray.config import OWN, Config
 from tensorplug_ray.serve.front import Front
@@ -15,6 +16,8 @@ from tensorplug_ray.serve.replica import Replica, Settings
 NAME = "tensorplug"
 DRAIN = 30.0
 """Seconds that running requests have when a replica is ended."""
+CHECKS = 2.0
+"""Seconds between two checks of a replica; Ray Serve replaces it after three that failed."""
 
 
 def serve(
@@ -40,6 +43,7 @@ def serve(
         "RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S", "60"
     )  # 5 s kill a slow machine's
     cluster.connect(config)
+    cluster.check_cluster(config)
     ray_serve.start(http_options={"host": host, "port": port})
     options: dict[str, Any] = {"num_replicas": replicas}
     if most is not None:
@@ -55,6 +59,7 @@ def serve(
         name="replica",
         max_ongoing_requests=settings.texts + settings.queue,
         graceful_shutdown_timeout_s=DRAIN,
+        health_check_period_s=CHECKS,
         ray_actor_options={"num_cpus": 0, **(resources or {})},
         **options,
     ).bind(settings)
@@ -62,9 +67,24 @@ def serve(
         ray_serve.ingress(made_front)(),
         name="front",
         max_ongoing_requests=10_000,
+        graceful_shutdown_timeout_s=2 * DRAIN,  # it passes on what the replicas answer
         ray_actor_options={"num_cpus": 0},
     ).bind(engines)
-    ray_serve.run(front, name=NAME, route_prefix="/")
+    try:
+        ray_serve.run(front, name=NAME, route_prefix="/")
+    except RuntimeError as error:
+        raise DeviceError(
+            f"serve: no replica of {settings.model} starts on {', '.join(settings.devices)}: "
+            f"{reason(ray_serve.status())}"
+        ) from error
+
+
+def reason(status: Any) -> str:
+    """What Ray Serve says of the replicas that do not start; the last line has the error."""
+    told = [str(found.message) for found in status.applications[NAME].deployments.values()]
+    lines = [line.strip() for text in told for line in text.splitlines() if line.strip()]
+    errors = [line for line in lines if "Error" in line or "Unsupported" in line]
+    return (errors or lines or ["no reason given"])[-1]
 
 
 def made_front() -> Front:
@@ -74,6 +94,8 @@ def made_front() -> Front:
 
 def end() -> None:
     """End the replicas when they have answered, and the cluster if this process started it."""
+    if not ray.is_initialized():
+        return
     ray_serve.delete(NAME)
     ray_serve.shutdown()
     ray.shutdown()
