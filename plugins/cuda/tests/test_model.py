@@ -127,10 +127,14 @@ def test_branches_on_four_streams_change_no_logit(device, written, monkeypatch, 
 
 
 @pytest.fixture
-def idle(monkeypatch):
-    """The machine compiles and computes nothing: memory stays as it is."""
+def idle(machine, devices, monkeypatch):
+    """A stream of a machine of 1 GiB that compiles and computes nothing: memory stays as it is."""
     monkeypatch.setattr("cupy._kernels.compiled", lambda code: None)
     monkeypatch.setattr("cupy._kernels.Launch.__call__", lambda launch: None)
+    machine.reset(memory=1 << 30)
+    (device,) = devices()
+    with device, device.open() as stream:
+        yield stream
 
 
 @pytest.mark.slow
@@ -144,7 +148,7 @@ def idle(monkeypatch):
     ],
 )
 def test_token_takes_as_many_launches_as_the_readme_says(
-    idle, stream, monkeypatch, name, position, launches
+    idle, monkeypatch, name, position, launches
 ):
     try:
         find_model(name)
@@ -156,7 +160,7 @@ def test_token_takes_as_many_launches_as_the_readme_says(
         found.append(self.launches)
         run(self)
 
-    with load_model(name, [stream]) as model, LoneText(model, position + 1) as text:
+    with load_model(name, [idle]) as model, LoneText(model, position + 1) as text:
         text.prefill([1] * position)
         monkeypatch.setattr(plan.CudaPlan, "_run", counted)
         text.decode(1)
