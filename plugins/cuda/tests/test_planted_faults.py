@@ -55,7 +55,7 @@ FAULTS = [
     ("attention", "ITEM_X % 8 + ITEM_X % 32 / 16 * 8", "ITEM_X % 16"),
     ("attention", "lane % 4 * 2 + 1)", "lane % 4 * 2)"),
     ("product", "COPIED; \\\n    LOCAL_BARRIER;", "LOCAL_BARRIER;"),
-    ("product", "LOCAL_BARRIER; \\\n    if (start", "if (start"),
+    ("product", "LOCAL_BARRIER; \\\n    /* Load the next", "/* Load the next"),
     ("product", "start + DEEP, turn ^ 1", "start + DEEP, turn"),
     ("product", "if (i0 < down && j < columns)", ""),
     ("product", "ITEM_X % 32 / 16]", "ITEM_X / 8 % 2]"),
