@@ -2,6 +2,7 @@
 
 import gc
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ import pytest
 import tensorplug as tp
 from tensorplug.device import Part
 from tensorplug.device.moving import copy_bytes
+from tensorplug.dtypes import IQ1_S
 from tensorplug.errors import DeviceError, FormatError, GraphError
 from tensorplug.gguf import FileTensor, TensorFile, load_weights, map_file
 from tensorplug_ray import cluster as actors
@@ -96,6 +98,33 @@ def test_function_of_this_process_is_refused_with_the_reason(devices):
 
     assert refusal is not None
     assert "calls a Python function, which cannot be packed" in refusal.reason
+
+
+def test_refusal_of_the_far_device_has_its_reason(devices):
+    node = tp.cast(tp.input("x", (2, 256), tp.F32), IQ1_S)
+
+    assert devices[0].refuses(node).reason == "ray:0: cpu:0: dup: no encoder for iq1_s"
+
+
+def test_thread_that_sends_late_work_goes_on_after_an_error_of_any_kind(stream):
+    w = stream.place("w", np.zeros(4, np.float32))
+    sent = threading.Event()
+
+    def fails(*args):
+        sent.set()
+        raise ValueError("as the test planned")
+
+    stream._send = fails
+    tp.transfer.write_async(stream, w, np.ones(4, np.float32))
+    assert sent.wait(30)
+    with pytest.raises(ValueError, match="as the test planned"):
+        stream.synchronize()
+
+    sent.clear()
+    stream._send = lambda *args: (RayBackend._send(stream, *args), sent.set())
+    tp.transfer.write_async(stream, w, np.ones(4, np.float32))
+
+    assert sent.wait(30)
 
 
 def test_work_that_nobody_waits_for_is_sent_all_the_same(stream):
@@ -218,6 +247,25 @@ def test_actor_with_other_versions_opens_no_device(cluster, monkeypatch, tmp_pat
     with pytest.raises(DeviceError, match=r"ray:0: .* has tensorplug 0\.1, this machine"):
         cluster("cpu?threads=1")
     assert not opened.exists()
+
+
+def test_device_that_does_not_open_leaves_no_actor_of_the_others(cluster):
+    before = alive()
+
+    with pytest.raises(DeviceError, match=r"ray:1: .* cannot open 'attic:0': .* no installed"):
+        cluster("cpu?threads=1", "attic:0")
+
+    until = time.monotonic() + 60  # Ray ends them when it comes to it
+    while alive() != before:
+        assert time.monotonic() < until
+
+
+def alive():
+    """The ids of the actors that run in the cluster."""
+    import ray
+
+    actors = ray._private.state.actors().items()
+    return {name for name, actor in actors if actor["State"] == "ALIVE"}
 
 
 def test_error_of_a_copy_between_actors_is_that_of_the_end_that_failed(devices):

@@ -1,19 +1,18 @@
 """Actors that are killed, arguments that never arrive, and drivers that end."""
 
-import contextlib
 import os
 import signal
 import socket
 import subprocess
 import sys
-import time
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 import tensorplug as tp
 from tensorplug.errors import DeviceLost, RunFailed
+
+from .processes import descendants, exists, wait_until
 
 X = np.ones((3, 32), np.float32)
 
@@ -106,32 +105,6 @@ def test_no_process_is_left_when_the_driver_is_gone(how):
     assert len(pids) >= 2
     # Ray's agents see after up to a minute that the driver is gone.
     wait_until(lambda: not any(exists(pid) for pid in pids))
-
-
-def descendants(pid):
-    """Processes that a process started, and those that these started."""
-    found = []
-    for task in Path(f"/proc/{pid}/task").glob("*/children"):
-        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it has ended
-            for child in task.read_text().split():
-                found += [int(child), *descendants(child)]
-    return found
-
-
-def wait_until(holds, seconds=180):
-    """Wait until a condition holds; fail after a time."""
-    end = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < end, f"not within {seconds} s"
-        time.sleep(0.1)
-
-
-def exists(pid):
-    """True if a process runs; one whose parent has not noticed its end does not."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except (FileNotFoundError, ProcessLookupError):
-        return False
 
 
 HOLDING = """

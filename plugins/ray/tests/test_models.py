@@ -1,6 +1,7 @@
 """A language model on devices behind actors."""
 
 import importlib.util
+from dataclasses import replace
 
 import pytest
 
@@ -47,6 +48,31 @@ def test_tokens_equal_those_of_the_local_device(devices, count, name, params):
 
     assert len(wanted) == 16
     assert found == wanted
+
+
+@pytest.mark.parametrize(
+    ("params", "size"),
+    [(GREEDY, 64 * 8), (SAMPLED, 64 * 8), (replace(SAMPLED, top_k=100), 49_152 * 4)],
+)
+def test_logits_that_the_sampler_does_not_need_stay_in_the_actor(
+    devices, monkeypatch, params, size
+):
+    with (
+        devices[0].open() as stream,
+        llm.load_model("smollm2-135m", [stream]) as model,
+        llm.Engine(model, context=64, texts=1, threaded=False) as engine,
+    ):
+        tokens = engine.submit(model.tokenizer.encode(PROMPT), params)
+        next(tokens)
+        read, sizes = stream.read_async, []
+        monkeypatch.setattr(
+            stream,
+            "read_async",
+            lambda buffer, offset, out: (sizes.append(out.nbytes), read(buffer, offset, out)),
+        )
+        next(tokens)
+
+    assert sum(sizes) == size
 
 
 def test_token_is_one_call_for_each_device(devices):

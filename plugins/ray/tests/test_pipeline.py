@@ -1,9 +1,10 @@
-"""An engine over two actors: pieces of a prompt in flight together, so that both compute."""
+"""An engine over two actors: pieces of a prompt, and groups of texts, let both compute."""
 
 import time
 
 import pytest
 
+from tensorplug.errors import OptionError
 from tensorplug_ray import cluster as actors
 from tensorplug_ray.worker import Worker
 
@@ -18,12 +19,22 @@ TOKENS = 12
 
 
 class Sleeping(Worker):
-    """Sleeps in each call that computes."""
+    """Sleeps in each call that computes, and notes when."""
+
+    def __init__(self, *args):
+        super().__init__(*args)
+        self._slept = []
 
     def _do(self, number, commands, *args):
         if any(name == "run" for name, *_ in commands):
+            start = time.perf_counter()
             time.sleep(STEP)
+            self._slept.append((start, time.perf_counter()))
         return super()._do(number, commands, *args)
+
+    def slept(self):
+        """When it slept, on the clock of all processes of this machine."""
+        return self._slept
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +58,7 @@ def prompts(count, size):
     ]
 
 
-def texts(file, streams, rounds, rows):
+def texts(file, streams, rounds, rows, groups=1):
     """The streams of the last round of prompts; plans are made in the one before.
 
     The cache has `rows` for one round only: the next takes the same ones.
@@ -55,7 +66,7 @@ def texts(file, streams, rounds, rows):
     params = llm.SamplingParams(temperature=0, max_tokens=TOKENS)
     with (
         llm.load_model(file, streams) as model,
-        llm.Engine(model, context=256, rows=rows) as engine,
+        llm.Engine(model, context=256, rows=rows, groups=groups) as engine,
     ):
         for wanted in rounds:
             made = engine.submit_all(wanted, params)
@@ -72,5 +83,34 @@ def test_pieces_of_a_prompt_go_through_the_stages_together(devices, file, monkey
 
     passes = 6  # pieces of 32
     assert 2 * passes * STEP / (text.times[0] - text.submitted) >= 1.3
+    for stream in streams:
+        stream.close()
+
+
+def test_groups_of_running_texts_keep_two_stages_busy(devices, file):
+    streams = [device.open() for device in devices]
+
+    alone = texts(file, streams, prompts(16, 4), 1024)
+    grouped = texts(file, streams, prompts(16, 4), 1024, groups=2)
+
+    assert [text.result() for text in grouped] == [text.result() for text in alone]
+    begin = max(text.times[0] for text in grouped)
+    end = max(text.times[-1] for text in grouped)
+    for device in devices:
+        slept = device.link.call("slept")
+        busy = sum(max(min(b, end) - max(a, begin), 0) for a, b in slept)
+        assert busy / (end - begin) >= 0.7
+    for stream in streams:
+        stream.close()
+
+
+@pytest.mark.parametrize("groups", [0, 3])
+def test_groups_that_the_devices_cannot_take_are_refused(devices, file, groups):
+    streams = [device.open() for device in devices]
+    with (
+        llm.load_model(file, streams) as model,
+        pytest.raises(OptionError, match=f"groups is {groups}, and llama.gguf here takes 1 to 2"),
+    ):
+        llm.Engine(model, context=64, groups=groups)
     for stream in streams:
         stream.close()

@@ -15,7 +15,7 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from collections import Counter
+from collections import Counter, defaultdict
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -239,9 +239,12 @@ def ends(pid):
     return False
 
 
-def resident():
-    """Bytes of memory of this process."""
-    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
+def resident(pid="self"):
+    """Bytes of memory of a process; 0 where it has ended."""
+    try:
+        return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * 4096
+    except FileNotFoundError:
+        return 0
 
 
 @pytest.mark.parametrize("start", range(0, COUNT, BLOCK))
@@ -264,7 +267,7 @@ def test_random_faults_give_right_tokens_or_a_typed_error_and_leave_nothing(
 
     for device in devices:
         device.link.limit = LIMIT
-    tally, sizes = Counter(), []
+    tally, sizes = Counter(), defaultdict(list)
     for seed in seeds:
         rng = random.Random(seed)
         kind, which, way = rng.choice(KINDS), rng.randrange(2), rng.choice(WAYS)
@@ -289,12 +292,17 @@ def test_random_faults_give_right_tokens_or_a_typed_error_and_leave_nothing(
                 Boundary(devices[i])
                 device.close(force=True)
         gc.collect()
-        sizes.append(resident())
+        for pid in ("self", *(device.facts["pid"] for device in devices)):
+            sizes[pid].append(resident(pid))
 
     print(*(f"{what}: {count}" for what, count in sorted(tally.items())), sep="\n")
     record_property("attempts", len(seeds))
     for device in devices:
         device.close(force=True)
-    assert len(seeds) < BLOCK or sizes[-1] - sizes[BLOCK // 5] < 64 << 20
+    for found in sizes.values():  # an actor that was ended has few
+        early = BLOCK // 5
+        assert len(found) <= early or found[-1] - found[early] < 64 << 20
+    ways = {what.partition(": ")[2] for what in tally}
+    assert len(seeds) < BLOCK or ways > {"right", "right, taken back"}  # and errors
     left = ray._private.worker.global_worker.core_worker.get_all_reference_counts()
     assert len(left) <= 8

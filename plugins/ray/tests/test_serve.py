@@ -4,6 +4,7 @@ import asyncio
 import importlib.util
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -17,6 +18,8 @@ from functools import partial
 import pytest
 
 from tensorplug.errors import DeviceLost
+
+from .processes import descendants, exists, wait_until
 
 pytest.importorskip("tensorplug_llm.serve.app")
 tiny_models = pytest.importorskip("tensorplug_llm.testing.tiny_models")
@@ -193,6 +196,34 @@ def test_model_that_does_not_load_ends_the_command_with_one_line(tmp_path):
 
 
 @pytest.mark.slow
+def test_command_answers_until_it_is_asked_to_end_and_leaves_no_process(file):
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = [sys.executable, "-m", "tensorplug_ray.serve", str(file), "--device", CPU]
+    process = subprocess.Popen(
+        [*command, "--context", "64", "--port", str(port)],
+        env={name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        line = process.stdout.readline()
+        answer = asked(f"http://127.0.0.1:{port}", 1)
+        pids = descendants(process.pid)
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=180)
+    finally:
+        process.kill()
+
+    assert f"http://127.0.0.1:{port}" in line
+    assert text_of(answer)
+    assert process.returncode == 0
+    assert pids
+    wait_until(lambda: not any(exists(pid) for pid in pids))
+
+
+@pytest.mark.slow
 def test_replica_that_is_replaced_ends_its_answers_first(url, file, monkeypatch, tmp_path):
     from tensorplug_ray.serve.replica import Replica
 
@@ -227,14 +258,6 @@ def test_replica_that_is_replaced_ends_its_answers_first(url, file, monkeypatch,
 
     assert found == wanted
     assert before not in replicas()
-
-
-def wait_until(holds, seconds=120):
-    """Wait until a condition holds; fail after a time."""
-    end = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < end, f"not within {seconds} s"
-        time.sleep(0.1)
 
 
 @pytest.mark.slow

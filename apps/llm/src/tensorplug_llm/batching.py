@@ -10,7 +10,7 @@ from statistics import median
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from tensorplug import DType, Graph
-from tensorplug.errors import FormatError
+from tensorplug.errors import FormatError, OptionError
 from tensorplug_llm.arch.blocks import rope_factors
 from tensorplug_llm.cache import PAGE, PagePool, pages_of
 from tensorplug_llm.lookup import PromptLookup, draft_sizes
@@ -180,6 +180,7 @@ class Batcher:
         slowdown: float = 1.75,
         pause: float = 0.0,
         prompt_lookup: int = 0,
+        groups: int = 1,
     ) -> None:
         """Run up to `most` texts at once in a cache of `pages`. Raises OptionError, OutOfMemory.
 
@@ -196,6 +197,15 @@ class Batcher:
             restore=self._restore,
             drafts=self._draft_sizes,
         )
+        most_groups = max(self.runner.lanes - 1, 1)
+        if not 1 <= groups <= most_groups:
+            self.runner.close()
+            raise OptionError(
+                f"groups is {groups}, and {model.file.path.name} here takes 1 to {most_groups}: as "
+                "many as it has devices of other processes, or 1 with recurrent layers"
+            )
+        self._groups = groups
+        """Groups of running texts, each of which has a pass in flight."""
         self.pool = PagePool(pages)
         self.prefixes = Prefixes(self.pool)
         self.waiting: list[Text] = []
@@ -383,8 +393,13 @@ class Batcher:
         left = self._pace.tokens if is_mixed else self.runner.shapes.batch(unread)
         ending = ENDING if is_mixed else len(self.running)
         found, joined = [], 0
+        singles = -(-len(self.running) // self._groups)
         for text in list(self.running):
-            count = 1 if text.unread == 1 else min(text.unread, left)
+            if text.unread == 1:
+                count = min(singles, 1)
+                singles -= count
+            else:
+                count = min(text.unread, left)
             wanted = int(count == text.unread)
             if text.scores is not None and text.unread > 1:
                 # No other prompt shares the pass, which gives the logits of all tokens.

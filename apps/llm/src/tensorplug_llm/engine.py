@@ -80,6 +80,7 @@ class Engine(Resource):
         slowdown: float = 1.75,
         pause: float = 0.0,
         prompt_lookup: int = 0,
+        groups: int = 1,
         threaded: bool = True,
     ) -> None:
         """Run up to `texts` at once, each of up to `context` tokens; up to `queue` more may wait.
@@ -90,6 +91,8 @@ class Engine(Resource):
         up to `pause` seconds where that is more: larger pieces are read faster.
         A text that runs by itself reads up to `prompt_lookup` tokens in advance that it repeats:
         fewer passes, chosen by the same sampler. Models with recurrent layers refuse it.
+        Running texts go through several devices of other processes in `groups` that follow each
+        other, so that all these devices have work: at most as many groups as devices.
         With `threaded` False whoever reads a stream computes, for programs of one thread.
         Raises OptionError, OutOfMemory.
         """
@@ -109,6 +112,7 @@ class Engine(Resource):
             slowdown=slowdown,
             pause=pause,
             prompt_lookup=prompt_lookup,
+            groups=groups,
         )
         super().__init__(model)
         self.model = model

@@ -17,7 +17,7 @@ from tensorplug.device import (
     Rounding,
     Tensor,
 )
-from tensorplug.errors import DeviceError, DeviceLost
+from tensorplug.errors import DeviceError, DeviceLost, TensorplugError
 from tensorplug_ray.cluster import check_cluster, connect, start_actor
 from tensorplug_ray.config import Config, DeviceEntry
 from tensorplug_ray.identity import check_alike, identity
@@ -59,8 +59,14 @@ class RayDevice(Device):
         self._asked = self.link.start("open", self.entry.open)
 
     def open_far(self) -> None:
-        """Wait until the actor has opened its device. Raises its error."""
-        (self.facts,) = self.link.wait([self._asked])
+        """Wait until the actor has opened its device. Raises DeviceError."""
+        try:
+            (self.facts,) = self.link.wait([self._asked])
+        except DeviceLost:
+            raise
+        except TensorplugError as error:
+            why = f"{self.name}: {self.node} cannot open {self.entry.open!r}: {error}"
+            raise DeviceError(why) from error
         self._asked = None  # a reference is kept in the cluster
         self.link.limit = self._config.limit or None
         self._types = [RayBufferType(self, i, t) for i, t in enumerate(self.facts["types"])]

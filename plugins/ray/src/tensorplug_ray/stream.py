@@ -146,7 +146,7 @@ class RayBackend(Backend):
         self._last: Any = None
         self._synced = True
         self._marked = True
-        self._error: TensorplugError | None = None
+        self._error: Exception | None = None
         device.link.call("open_stream", self.number)
         super().__init__(device)
 
@@ -175,7 +175,7 @@ class RayBackend(Backend):
             try:
                 needs = [(argument.take(), argument.link) for argument in arguments]
                 self._send(commands, needs, outs, parcels)
-            except TensorplugError as error:
+            except Exception as error:  # noqa: BLE001 - the thread that sends late work goes on
                 self._error = self._error or error
 
     def _send(

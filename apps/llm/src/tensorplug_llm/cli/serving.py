@@ -42,6 +42,10 @@ def serve(
     queue: Annotated[
         int, typer.Option(min=1, help="Texts that may wait; more are refused with 429.")
     ] = 256,
+    groups: Annotated[
+        int,
+        typer.Option(min=1, help="Groups of texts that follow each other through remote devices."),
+    ] = 1,
     cache: Annotated[
         int | None,
         typer.Option(min=1, help="Tokens of all texts in the KV cache; default: two contexts."),
@@ -91,6 +95,7 @@ def serve(
                 kv=remembering.kv_type,
                 on_failure=remembering.on_failure,
                 prompt_lookup=remembering.prompt_lookup,
+                groups=groups,
                 pause=PAUSE,
             )
             stack.enter_context(engine)
