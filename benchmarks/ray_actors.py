@@ -165,7 +165,7 @@ def start(given: argparse.Namespace) -> Report:
     import ray  # noqa: PLC0415 - reads RAY_AUTH_MODE when it is imported
 
     if given.address == "local":
-        ray.init(include_dashboard=False, logging_level="error")
+        ray.init(address="local", include_dashboard=False, logging_level="error")
         os.environ["RAY_ADDRESS"] = ray.get_runtime_context().gcs_address
     found = defaultdict[str, list[float]](list)
     for _ in range(given.rounds):
