@@ -26,7 +26,8 @@ FIRST, LAST = "<!-- map of kernels -->\n", "<!-- end of the map -->\n"
 
 def mapped() -> str:
     """The map as Markdown: families with their ops, the sections of texts that they launch, and of
-    each backend with kernels of its own for some of the ops the files that choose them."""
+    each backend with kernels of its own for some of the ops the files that choose them, with the
+    texts that these choose from."""
     ops, kernels = defaultdict(set), defaultdict(set)
     for op, lowering in PORTABLE.ops.items():
         ops[lowering.__module__].add(op)
@@ -42,18 +43,36 @@ def mapped() -> str:
     for module in sorted(ops):
         family = module.rpartition(".")[2]
         texts = "; ".join(sections(kernels[module]))
-        own = ", ".join(filter(None, (own_files(name, ops[module]) for name in BACKENDS)))
+        own = "; ".join(filter(None, (own_files(name, ops[module]) for name in BACKENDS)))
         lines.append(f"| {', '.join(sorted(ops[module]))} | `{family}.py` | {texts} | {own} |\n")
     return "".join(lines)
 
 
 def own_files(backend: str, ops: Iterable[str]) -> str:
-    """Links to the files of a backend that choose kernels for some of `ops`; each has its name."""
+    """Links to the files of a backend that choose kernels for some of `ops`, and to their texts."""
     package = import_module(f"tensorplug_{backend}.kernels")
     kernels: Kernels = package.KERNELS
-    names = {kernels.own[op].__module__.rpartition(".")[2] for op in ops if op in kernels.own}
+    modules = sorted({kernels.own[op].__module__ for op in ops if op in kernels.own})
     folder = f"../plugins/{backend}/src/tensorplug_{backend}/kernels"
-    return ", ".join(f"[{backend}]({folder}/{name}.py)" for name in sorted(names))
+    if not modules:
+        return ""
+    files = [f"{name.rpartition('.')[2]}.py" for name in modules]
+    texts = {text for name in modules for text in texts_of(name, package.__name__, set())}
+    links = (f"[{name}]({folder}/{name})" for name in (*files, *sorted(texts)))
+    return f"{backend}: {', '.join(links)}"
+
+
+def texts_of(module: str, package: str, seen: set[str]) -> set[str]:
+    """The names of a backend's texts that a module, or one that it takes something from, has."""
+    seen.add(module)
+    found = set()
+    for value in vars(sys.modules[module]).values():
+        if isinstance(value, str) and value.startswith(f"{package.partition('.')[0]}:kernels/"):
+            found.add(Path(value).name)
+        source = getattr(value, "__module__", None) or getattr(value, "__name__", "")
+        if str(source).startswith(f"{package}.") and source not in seen:
+            found |= texts_of(source, package, seen)
+    return found
 
 
 def launched(node: Tensor, facts: Facts) -> set[Kernel]:
