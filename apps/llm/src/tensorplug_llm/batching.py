@@ -201,8 +201,8 @@ class Batcher:
         if not 1 <= groups <= most_groups:
             self.runner.close()
             raise OptionError(
-                f"groups is {groups}, and {model.file.path.name} here takes 1 to {most_groups}: as "
-                "many as it has devices of other processes, or 1 with recurrent layers"
+                f"groups is {groups}; give at least 1, and at most {most_groups} here: as many as "
+                f"{model.file.path.name} has devices of other processes, or 1 with recurrent layers"
             )
         self._groups = groups
         """Groups of running texts, each of which has a pass in flight."""

@@ -169,6 +169,7 @@ DEVICE void words(bytes b, int n, int j, const head* h, uint16* low, uint16* hig
 
 
 //: stream
+// A group is one item, so its local memory needs no barrier.
 // An item reads its rows as AT_ONCE streams: those that are far apart are fetched ahead. Processors
 // do that within a page by themselves; what is AHEAD bytes on may be on the next.
 #define AT_ONCE 2
