@@ -323,13 +323,13 @@ def check_random_texts(seed: int, batcher: Batcher, lone: Lone) -> None:
 @pytest.mark.parametrize("seed", [0, *(pytest.param(n, marks=pytest.mark.long) for n in (1, 2))])
 def test_prepared_batcher_plans_nothing_whatever_comes(seed: int, model: LanguageModel) -> None:
     chance = random.Random(seed)
-    batcher = Batcher(model, 12, most=12, kv=tp.F32)
+    batcher = Batcher(model, 9, most=12, kv=tp.F32)
     for _ in batcher.runner.prepare():
         pass
     plans = batcher.runner.plans
 
     for _ in range(300):
-        if chance.random() < 0.4:
+        if chance.random() < 0.7:
             ids = prompt(chance.randint(0, 9), chance.randint(1, CONTEXT // 2))
             batcher.add(text(ids, chance.randint(1, 60)))
         batcher.step()

@@ -42,6 +42,7 @@ def test_commands_parse() -> None:
 
 
 def test_every_option_of_the_table_exists() -> None:
-    known = {name for p in get_command(app).commands["generate"].params for name in p.opts}
+    commands = (get_command(app).commands[name] for name in ("generate", "serve"))
+    known = {name for command in commands for p in command.params for name in p.opts}
 
     assert set(re.findall(r"^\| `(--[a-z-]+)", README, flags=re.MULTILINE)) <= known
