@@ -3,6 +3,9 @@
 from oracle.builders.table import Use, builds, direct
 from oracle.ggml import Ggml, Refused, counts
 
+HINTS = {"hadamard": 1}
+"""`GGML_HINT_*`."""
+
 direct("mul_mat_id")
 direct("out_prod")
 
@@ -11,7 +14,10 @@ direct("out_prod")
 def _mul_mat(ggml: Ggml, use: Use) -> int:
     if use.params["precision"] != "default":
         raise Refused("precisions of ggml are others")
-    return ggml.build("ggml_mul_mat", "tt", *use.sources)
+    node = ggml.build("ggml_mul_mat", "tt", *use.sources)
+    if hint := use.params["hint"]:
+        ggml.typed("ggml_mul_mat_set_hint", "-ti")(node, HINTS[hint])
+    return node
 
 
 @builds("soft_max")
@@ -55,7 +61,11 @@ def _turned(ggml: Ggml, use: Use, way: str) -> int:
     context = params["original_context"]
     if mode < ROPE_MODES["mrope"]:
         ints = (params["dims"], mode, context)
-        return ggml.build(f"ggml_rope_ext{way}", "tttiiiffffff", *use.sources, *ints, *numbers)
-    sections = counts([*params["sections"], 0, 0, 0][:4])
-    ints = (params["dims"], sections, mode, context)
-    return ggml.build(f"ggml_rope_multi{way}", "tttitiiffffff", *use.sources, *ints, *numbers)
+        node = ggml.build(f"ggml_rope_ext{way}", "tttiiiffffff", *use.sources, *ints, *numbers)
+    else:
+        sections = counts([*params["sections"], 0, 0, 0][:4])
+        ints = (params["dims"], sections, mode, context)
+        node = ggml.build(f"ggml_rope_multi{way}", "tttitiiffffff", *use.sources, *ints, *numbers)
+    if offset := params["offset"]:
+        ggml.typed("ggml_rope_set_offset", "tti")(node, offset)
+    return node
