@@ -233,6 +233,27 @@ def test_graph_fits_devices_of_the_sizes_it_is_said_to_need_and_no_smaller_ones(
     each.scheduler.schedule(each.graph, **each.options).run(each.feed())
 
 
+def test_batches_of_all_schedules_share_memory_for_transient_inputs_and_copies(
+    remembering: RememberingDevice, host: NullDevice
+) -> None:
+    streams = [remembering.open(), host.open()]
+    with tp.Scheduler(streams, parallel=True) as scheduler:
+
+        def schedule(rows: int) -> tp.Schedule:
+            x = tp.input("x", (rows, 4), tp.F32)
+            y = tp.relu(x)
+            pins = {x: streams[1], y: streams[0]}
+            return scheduler.schedule(y, pins=pins, transient=[x])
+
+        largest = schedule(16)
+        size = [scheduler.buffer_size(stream) for stream in streams]
+        others = [schedule(rows) for rows in (1, 3, 5, 16)]
+        for run in (*others, largest):
+            run.submit({run.graph.inputs[0]: np.ones(run.graph.inputs[0].shape)})
+
+        assert [scheduler.buffer_size(stream) for stream in streams] == size
+
+
 @pytest.mark.parametrize("order", [1, -1])
 def test_smaller_graphs_fit_what_is_reserved_for_the_largest(
     order: int, remembering: RememberingDevice, host: NullDevice

@@ -284,14 +284,14 @@ def test_tokens_do_not_depend_on_neighbours(seed: int, batcher: Batcher, lone: L
     check_random_texts(seed, batcher, lone)
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize(("seed", "groups", "drafts"), [(0, 1, 0), (1, 2, 7), (2, 3, 0), (3, 2, 0)])
 def test_tokens_do_not_depend_on_passes_in_flight(
-    seed: int, model: LanguageModel, lone: Lone
+    seed: int, groups: int, drafts: int, model: LanguageModel, lone: Lone
 ) -> None:
     """As over devices of other processes, which also send few logits."""
-    batcher = Batcher(model, 8, most=6, kv=tp.F32)
+    batcher = Batcher(model, 8, most=6, kv=tp.F32, prompt_lookup=drafts)
     runner = batcher.runner
-    runner._flies, runner.lanes, runner.kept = True, 3, 16
+    runner._flies, runner.lanes, runner.kept, batcher._groups = True, 4, 16, groups
 
     check_random_texts(seed, batcher, lone)
 

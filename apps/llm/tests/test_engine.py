@@ -503,3 +503,19 @@ def test_error_of_a_failed_engine_does_not_grow_with_what_is_asked_of_it(
                 stream.result()
 
         assert len(traceback.format_tb(engine.failure.__traceback__)) == before
+
+
+@pytest.mark.parametrize(("remote", "groups"), [(2, 0), (2, 3), (2, 1.5), (1, 2)])
+def test_groups_that_the_devices_cannot_take_are_refused_before_memory_is_taken(
+    remote: int, groups: int, walled: Open, model_file: Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    streams = [walled(f"walled:{i}") for i in range(2)]
+    for stream in streams[:remote]:
+        monkeypatch.setattr(stream.device, "remote", True)
+    most = 2 if remote == 2 else 1
+
+    with (
+        load_model(model_file(), streams) as model,
+        pytest.raises(OptionError, match=f"groups is {groups}; give 1 to {most} here"),
+    ):
+        Engine(model, context=60, rows=1 << 50, groups=groups)

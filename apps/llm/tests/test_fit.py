@@ -67,6 +67,24 @@ def test_engine_with_all_passes_takes_what_was_said(
     assert [need.total for need in found.devices[:2]] == held
 
 
+def test_engine_over_devices_of_other_processes_takes_what_was_said(
+    model_file: Write, walled: Open, cpu: Backend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, devices = model_file(), [walled("walled:0"), walled("walled:1")]
+    for backend in devices:
+        monkeypatch.setattr(backend.device, "remote", True)
+
+    found = fit(path, devices, context=60, kv=tp.F32, sequences=4, contexts=1)
+
+    with (
+        load_model(path, devices) as model,
+        Engine(model, context=60, rows=60, texts=4, kv=tp.F32, threaded=False) as engine,
+    ):
+        engine.prepare()
+        held = [held_by(device) for device in devices]
+    assert [need.total for need in found.devices[:2]] == held
+
+
 def test_logits_of_drafts_are_counted_where_devices_have_parts_of_layers(
     model_file: Write, walled: Open, cpu: Backend
 ) -> None:

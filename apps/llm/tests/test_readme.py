@@ -42,7 +42,13 @@ def test_commands_parse() -> None:
 
 
 def test_every_option_of_the_table_exists() -> None:
-    commands = (get_command(app).commands[name] for name in ("generate", "serve"))
-    known = {name for command in commands for p in command.params for name in p.opts}
+    """In the commands that its row begins with, else in `generate`."""
+    rows = re.findall(
+        r"^\| `(--[a-z-]+)[^|]*(?:\\\|[^|]*)*\|[^|]*\| (?:\((.*?)\))?", README, re.MULTILINE
+    )
 
-    assert set(re.findall(r"^\| `(--[a-z-]+)", README, flags=re.MULTILINE)) <= known
+    assert len(rows) == len(re.findall(r"^\| `--", README, re.MULTILINE))
+    for option, named in rows:
+        for name in re.findall(r"`(\w+)`", named) or ["generate"]:
+            command = get_command(app).commands[name]
+            assert option in [known for p in command.params for known in p.opts], (name, option)

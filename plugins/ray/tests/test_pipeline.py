@@ -109,9 +109,7 @@ def test_groups_that_the_devices_cannot_take_are_refused(devices, file, groups):
     streams = [device.open() for device in devices]
     with (
         llm.load_model(file, streams) as model,
-        pytest.raises(
-            OptionError, match=f"groups is {groups}; give at least 1, and at most 2 here"
-        ),
+        pytest.raises(OptionError, match=f"groups is {groups}; give 1 to 2 here"),
     ):
         llm.Engine(model, context=64, groups=groups)
     for stream in streams:

@@ -16,7 +16,7 @@ from tensorplug_llm.cache import PAGE, PagePool, pages_of
 from tensorplug_llm.lookup import PromptLookup, draft_sizes
 from tensorplug_llm.prefixes import Match, Prefixes
 from tensorplug_llm.resting import Rest, RestingTexts
-from tensorplug_llm.runner import Logits, Runner
+from tensorplug_llm.runner import Logits, Runner, lanes_for
 from tensorplug_llm.sampling import Sampled, Sampler
 from tensorplug_llm.sampling.rules import log_sum
 from tensorplug_llm.shapes import ENDING, MIXED, size_for
@@ -187,6 +187,16 @@ class Batcher:
         No text is longer than `context` tokens, by default all pages.
         """
         self._draft_sizes = draft_sizes(prompt_lookup, model.hparams)
+        most_groups = max(lanes_for(model.hparams, model.placement.layers) - 1, 1)
+        if not isinstance(groups, int) or not 1 <= groups <= most_groups:
+            needs = (
+                "for each device one"
+                if most_groups > 1
+                else (
+                    "more need all layers on several devices of other processes, and none recurrent"
+                )
+            )
+            raise OptionError(f"groups is {groups}; give 1 to {most_groups} here: {needs}")
         self.runner = Runner(
             model,
             pages,
@@ -197,13 +207,6 @@ class Batcher:
             restore=self._restore,
             drafts=self._draft_sizes,
         )
-        most_groups = max(self.runner.lanes - 1, 1)
-        if not 1 <= groups <= most_groups:
-            self.runner.close()
-            raise OptionError(
-                f"groups is {groups}; give at least 1, and at most {most_groups} here: as many as "
-                f"{model.file.path.name} has devices of other processes, or 1 with recurrent layers"
-            )
         self._groups = groups
         """Groups of running texts, each of which has a pass in flight."""
         self.pool = PagePool(pages)

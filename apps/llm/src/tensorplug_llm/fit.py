@@ -18,7 +18,7 @@ from tensorplug_llm.lookup import draft_sizes
 from tensorplug_llm.model import AUTO, Auto, Blueprint, Split, check_split, context_size
 from tensorplug_llm.opening import LoRA, open_model
 from tensorplug_llm.placement import SHARE
-from tensorplug_llm.runner import tables
+from tensorplug_llm.runner import lanes_for, tables
 from tensorplug_llm.shapes import Shapes
 from tensorplug_llm.step import Masks, Shape, Step
 
@@ -292,9 +292,10 @@ class _Sizing:
         """Bytes of compute memory by buffer type: those of the largest passes."""
         shapes = list(Shapes(self._sequences, pages * PAGE, self._drafts).all())
         found = dict[str, int]()
+        parallel = lanes_for(self._plan.hparams, self._plan.placement.layers) > 1
         for shape in {max(shapes, key=extent), max(shapes, key=logits_extent)}:
             graph = self._graph(shape, weights, cache, states, context)
-            with Scheduler(self._plan.streams) as scheduler:
+            with Scheduler(self._plan.streams, parallel=parallel) as scheduler:
                 for name, size in scheduler.sizes(graph, transient=graph.inputs).items():
                     found[name] = max(found.get(name, 0), size)
         return found

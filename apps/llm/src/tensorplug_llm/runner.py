@@ -2,7 +2,7 @@
 
 import gc
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
@@ -60,15 +60,13 @@ class Runner(Resource):
                 "and continues none; use `LanguageModel.embed` or the command `embed`"
             )
         layers = model.placement.layers
-        stages = dict.fromkeys(layers)
-        # A text's states after a pass cannot be told from those before it.
-        self._flies = hp.recurrence is None and all(s.device.remote for s in stages)
-        parallel = self._flies and len(stages) > 1
-        self.lanes = len(stages) + 1 if parallel else 1
-        """Passes to have in flight: one for each stage, and one that waits where another ends."""
+        self._flies = _flies(hp, layers)
+        self.lanes = lanes_for(hp, layers)
+        """Passes to have in flight."""
         sends = self._flies and model.tokenizer.vocab_size > KEPT
         self.kept = KEPT if sends else 0
         """How many of the greatest logits can be read in place of all; 0: only all."""
+        parallel = self.lanes > 1
         self.scheduler = Scheduler(model.backends, on_failure=on_failure, parallel=parallel)
         self.cache, self.states = tables(hp, layers, pages, kv, most)
         # The model closes what is made from it: only now is this whole.
@@ -214,6 +212,21 @@ class Runner(Resource):
     def __repr__(self) -> str:
         state = "closed" if self.closed else f"{self.cache.pages} pages, {self.plans} plans"
         return f"<Runner {self.model.file.path.name}, {state}>"
+
+
+def _flies(hp: HParams, layers: Iterable[Backend]) -> bool:
+    """Whether passes are queued: all layers are on devices of other processes."""
+    # A text's states after a pass cannot be told from those before it.
+    return hp.recurrence is None and all(backend.device.remote for backend in layers)
+
+
+def lanes_for(hp: HParams, layers: Iterable[Backend]) -> int:
+    """Passes to have in flight: one for each stage, and one that waits where another ends.
+
+    1 where passes are not queued, or where one device has all `layers`.
+    """
+    stages = dict.fromkeys(layers)
+    return len(stages) + 1 if len(stages) > 1 and _flies(hp, stages) else 1
 
 
 def tables(

@@ -276,7 +276,7 @@ def _memory(
 ) -> tuple[tuple[BufferRow, ...], tuple[PlaceRow, ...]]:
     """The compute buffers, and the places and lifetimes of the tensors in them."""
     graph, splits = planned.graph, planned.splits
-    moments = timeline(graph, planned.where, splits, pools, planned.private)
+    moments = timeline(graph, planned.where, splits, pools, planned.outside)
     numbers = {node: number for number, node in enumerate(order)}
     starts = _numbered([numbers.get(moment.tensor) for moment in moments], len(order))
     slots = planned.memory.slots

@@ -13,7 +13,7 @@ from tensorplug.graph.tensor import Tensor
 from tensorplug.planning.arrange import arranged
 from tensorplug.planning.assign import Choice, Choices, Streams, assign, is_weight
 from tensorplug.planning.fuse import fused
-from tensorplug.planning.memory import MemoryMap, check_leafs, plan_memory
+from tensorplug.planning.memory import MemoryMap, Moment, check_leafs, plan_memory
 from tensorplug.planning.split import Split, homes_of, split
 from tensorplug.planning.stages import CONCURRENCY
 from tensorplug.planning.timeline import surviving_tensors, timeline
@@ -41,7 +41,11 @@ class PlannedGraph:
     """Of placed tensors that no usage declares constant, how the graph uses them."""
     memory: MemoryMap
     private: tuple[Tensor, ...]
-    """Leafs whose memory belongs to one batch: inputs, and with several batches the copies too."""
+    """Inputs that keep their values between runs: each batch has memory of its own for them."""
+    lane: MemoryMap
+    """Where transient inputs and copies lie in the memory of a lane, if there are several batches.
+
+    With one batch they lie with the nodes."""
     transient: tuple[Tensor, ...]
     """Inputs that every run must be given."""
 
@@ -49,6 +53,11 @@ class PlannedGraph:
     def output_homes(self) -> dict[Tensor, int]:
         """`homes`, of the outputs only."""
         return {output: self.homes[output] for output in self.graph.outputs}
+
+    @property
+    def outside(self) -> tuple[Tensor, ...]:
+        """The leafs that `memory` has no places for."""
+        return (*self.private, *self.lane.slots)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,13 +98,15 @@ def plan_graph(
     if os.environ.get(CONCURRENCY, "1") != "0":
         splits = arranged(splits, streams.backends, streams.moved, settings.ahead)
     check_leafs(graph.leafs)
-    private = [t for t in graph.inputs if t not in reused]
+    private = tuple(t for t in graph.inputs if t not in shared)
+    passing = [] if batches == 1 else [Moment(t, (), where[t].stream) for t in every_run]
     if batches > 1:
-        private.extend(copy.target for split in splits for copy in split.copies)
-    memory = plan_splits(graph, where, splits, pools, private)
+        passing += (Moment(c.target, (), piece.stream) for piece in splits for c in piece.copies)
+    lane = plan_memory(passing, pools, keep=[moment.tensor for moment in passing])
+    memory = plan_splits(graph, where, splits, pools, (*private, *lane.slots))
     homes = homes_of((*graph.outputs, *graph.effects), splits, where)
     touched = _touched(splits, homes)
-    return PlannedGraph(graph, where, splits, homes, touched, memory, tuple(private), every_run)
+    return PlannedGraph(graph, where, splits, homes, touched, memory, private, lane, every_run)
 
 
 def _touched(splits: Iterable[Split], homes: Mapping[Tensor, int]) -> dict[Tensor, Touched]:
@@ -134,10 +145,8 @@ def plan_splits(
 
 
 def private_by_pool(planned: PlannedGraph) -> dict[int, list[Tensor]]:
-    """The tensors for which each batch has memory, by the stream in whose memory they lie."""
-    homes = {copy.target: split.stream for split in planned.splits for copy in split.copies}
+    """The inputs for which each batch has memory, by the stream in whose memory they lie."""
     found: dict[int, list[Tensor]] = {}
     for tensor in planned.private:
-        home = homes[tensor] if tensor in homes else planned.where[tensor].stream
-        found.setdefault(home, []).append(tensor)
+        found.setdefault(planned.where[tensor].stream, []).append(tensor)
     return found

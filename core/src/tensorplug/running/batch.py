@@ -1,4 +1,4 @@
-"""`Batch`: what one batch in flight has for itself."""
+"""`Batch`: what one batch in flight has for itself; `Lane`: what batches of all schedules share."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -21,11 +21,26 @@ if TYPE_CHECKING:
 
 
 @dataclass(slots=True, eq=False)
-class Batch:
-    """What one batch in flight has for itself: private memory, bindings and plans."""
+class Lane:
+    """What all batches with the same number share, of which one is in flight."""
 
-    places: Mapping[Tensor, Place] = field(default_factory=dict)
+    arena: Arena = field(default_factory=lambda: Arena((), lambda: None))
+    """The memory of their transient inputs, and of what is copied between devices."""
+    pending: "InFlight | None" = None
+    """The batch in flight."""
+
+
+@dataclass(slots=True, eq=False)
+class Batch:
+    """What one batch in flight has for itself: inputs with lasting values, bindings and plans."""
+
+    lane: Lane = field(default_factory=Lane)
+    own: Mapping[Tensor, Place] = field(default_factory=dict)
+    """Where inputs lie that keep their values between runs."""
     buffers: Sequence[Buffer] = ()
+    """The memory of these inputs."""
+    places: Mapping[Tensor, Place] = field(default_factory=dict)
+    """`own`, and the places in the memory of the lane."""
     bindings: Bindings = field(default_factory=Bindings)
     locals: list[Bindings] = field(default_factory=list)
     plans: list[Plan] = field(default_factory=list)
@@ -33,14 +48,14 @@ class Batch:
     """For each input the run from which its value here is."""
     staging: dict[Tensor, Array] = field(default_factory=dict)
     """Host memory through which copies go from device to device."""
-    generation: int = -1
-    pending: "InFlight | None" = None
+    generations: tuple[int, int] = (-1, -1)
+    """Those of the compute memory and of the memory of the lane, to which plans are bound."""
 
 
 def batch_memory(
     planned: PlannedGraph, arena: Arena, *, reserve: bool = False
 ) -> tuple[dict[Tensor, Place], list[Buffer]]:
-    """Memory for one batch: where its tensors lie, and its buffers. Raises OutOfMemory."""
+    """Memory for the inputs of one batch: their places, and buffers. Raises OutOfMemory."""
     places: dict[Tensor, Place] = {}
     buffers: list[Buffer] = []
     try:
@@ -66,14 +81,14 @@ def unallocated(planned: PlannedGraph, pools: Sequence[BufferType]) -> Iterator[
         def make(pool: BufferType, size: int) -> Buffer:
             return stack.enter_context(pool.unallocated(size, BufferUsage.COMPUTE))
 
-        chunks = [
-            [make(pool, size) for size in sizes]
-            for pool, sizes in zip(pools, planned.memory.sizes, strict=True)
-        ]
-        places = {
-            tensor: Place(chunks[slot.pool][slot.chunk], slot.offset)
-            for tensor, slot in planned.memory.slots.items()
-        }
+        places: dict[Tensor, Place] = {}
+        for memory in (planned.memory, planned.lane):
+            chunks = [
+                [make(pool, size) for size in sizes]
+                for pool, sizes in zip(pools, memory.sizes, strict=True)
+            ]
+            for tensor, slot in memory.slots.items():
+                places[tensor] = Place(chunks[slot.pool][slot.chunk], slot.offset)
         for i, tensors in private_by_pool(planned).items():
             places |= {tensor: Place(make(pools[i], tensor.nbytes), 0) for tensor in tensors}
         bindings = Bindings(places)
@@ -89,15 +104,16 @@ def copied_to(split: Split, bindings: Bindings) -> dict[Tensor, Place]:
     return {source: bindings.where(copy) for source, copy in split.local.items()}
 
 
-def reserve(planned: PlannedGraph, arena: Arena, count: int) -> None:
-    """Allocate the memory of a planned graph and `count` batches of it, and leave it to the arena.
+def reserve(planned: PlannedGraph, arena: Arena, lanes: Sequence[Lane]) -> None:
+    """Allocate the memory of a planned graph and of a batch of it in each lane, to be used later.
 
-    Raises OutOfMemory, without new memory for batches.
+    Raises OutOfMemory, without new memory for inputs.
     """
     arena.grow(planned.memory.sizes)
     before, made = arena.free, list[Buffer]()
     try:
-        for _ in range(count):
+        for lane in lanes:
+            lane.arena.grow(planned.lane.sizes)
             made += batch_memory(planned, arena, reserve=True)[1]
     except BaseException:
         arena.give(made)

@@ -263,8 +263,8 @@ class Attempt:
         )
 
     def _held(self) -> dict[str, int]:
-        arena = self.scheduler.arena
-        held = {pool.name: arena.size(pool) for pool in arena.pools if pool.device in self.failed}
+        pools = [p for p in self.scheduler.arena.pools if p.device in self.failed]
+        held = {pool.name: self.scheduler.memory_size(pool) for pool in pools}
         if self.schedule is not None:
             for buffer in self.schedule.private_buffers():
                 if buffer.type.device in self.failed:

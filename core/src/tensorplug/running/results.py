@@ -110,6 +110,8 @@ class InFlight:
         self._again = again
         self._scheduler = attempt.scheduler
         self._failure: RunFailed | None = None
+        self._lane = attempt.context.batch.lane
+        self._lane.pending = self
         self._scheduler.flying.append(self)
 
     @property
@@ -150,6 +152,7 @@ class InFlight:
     def _land(self, failure: RunFailed | None = None) -> None:
         self._marks, self._failure = {}, failure
         self._scheduler.flying.remove(self)
+        self._lane.pending = None
 
     def run_again(self) -> None:
         """Compute the outputs by another run, unless the schedule is closed."""

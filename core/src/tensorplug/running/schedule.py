@@ -16,7 +16,7 @@ from tensorplug.device.placing import host_data
 from tensorplug.errors import GraphError, NotAllocated
 from tensorplug.graph.bindings import Bindings
 from tensorplug.graph.graph import Graph
-from tensorplug.graph.tensor import Array, Tensor
+from tensorplug.graph.tensor import Array, Place, Tensor
 from tensorplug.planning.explain import Explanation, explain
 from tensorplug.planning.memory import MemoryMap
 from tensorplug.planning.planned import PlannedGraph, plan_splits
@@ -30,6 +30,7 @@ from tensorplug.planning.program import (
     run_program,
 )
 from tensorplug.planning.split import Split
+from tensorplug.running.arena import Arena
 from tensorplug.running.batch import Batch, batch_memory, copied_to
 from tensorplug.running.failure import Attempt
 from tensorplug.running.ids import check_constants, check_given, given_ids
@@ -98,9 +99,11 @@ class Schedule(Resource):
         self._unfused: MemoryMap | None = None
         self._write_programs()
         try:
-            self.scheduler.arena.grow(self.planned.memory.sizes)
-            for _ in range(self.batches):
-                self._batches.append(Batch(*batch_memory(self.planned, self.scheduler.arena)))
+            arena, planned = self.scheduler.arena, self.planned
+            arena.grow(planned.memory.sizes)
+            for lane in self.scheduler.lanes():
+                lane.arena.grow(planned.lane.sizes)
+                self._batches.append(Batch(lane, *batch_memory(planned, arena)))
             self.ready(self._batches[0])
         except BaseException:
             self.release()
@@ -112,10 +115,12 @@ class Schedule(Resource):
         self.values.forget()
         self.scheduler.arena.leave(self)
         with ExitStack() as stack:
+            for flight in tuple(self.scheduler.flying):
+                if flight.attempt.schedule is self:
+                    flight.abandon()
             for batch in batches:
+                batch.lane.arena.leave(self)
                 stack.callback(self.scheduler.arena.give, batch.buffers)
-                if batch.pending is not None:
-                    batch.pending.abandon()
                 stack.callback(self.scheduler.plans.give, batch.plans, close=self.scheduler.closed)
 
     def forget(self) -> object:
@@ -158,7 +163,7 @@ class Schedule(Resource):
         return self.scheduler.backends[self.planned.where[tensor].stream]
 
     def private_buffers(self) -> list[Buffer]:
-        """The memory that belongs to single batches."""
+        """The memory of inputs that keep their values between runs, of each batch."""
         return [buffer for batch in self._batches for buffer in batch.buffers]
 
     def explain(self) -> Explanation:
@@ -271,9 +276,7 @@ class Schedule(Resource):
         return Results(self, context.batch.bindings, self.scheduler.runs, context.outputs)
 
     def _flight(self, observer: Observer | None, attempt: Attempt) -> InFlight:
-        flight = InFlight(attempt, partial(self._again, attempt, observer))
-        attempt.context.batch.pending = flight
-        return flight
+        return InFlight(attempt, partial(self._again, attempt, observer))
 
     def _again(self, attempt: Attempt, observer: Observer | None) -> Mapping[Tensor, Array]:
         """The outputs of a batch that was in flight when a device failed."""
@@ -312,26 +315,27 @@ class Schedule(Resource):
         if attempt.index is None:
             attempt.index = self._next_batch()
         batch = self._batches[attempt.index]
-        if batch.pending is not None:
-            batch.pending.reach()
+        if batch.lane.pending is not None:
+            batch.lane.pending.reach()
         self.ready(batch)
         return batch
 
     def _next_batch(self) -> int:
-        """The first batch that is not in flight, whose plans may exist; else the oldest one."""
-        flying = self.scheduler.flying
-        ages = [flying.index(b.pending) if b.pending in flying else -1 for b in self._batches]
+        """The first batch whose lane is free, whose plans may exist; else that of the oldest."""
+        flying, pending = self.scheduler.flying, [batch.lane.pending for batch in self._batches]
+        ages = [-1 if flight is None else flying.index(flight) for flight in pending]
         return ages.index(min(ages))
 
     def ready(self, batch: Batch) -> None:
-        """Bind `batch` to the arena's buffers where they changed."""
-        arena = self.scheduler.arena
+        """Bind `batch` to the buffers of the arena and of its lane where they changed."""
+        arena, lane = self.scheduler.arena, batch.lane.arena
         arena.grow(self.planned.memory.sizes)
-        if batch.generation == arena.generation:
+        lane.grow(self.planned.lane.sizes)
+        if batch.generations == (arena.generation, lane.generation):
             return
         self._bind(batch, self.planned.memory)
         self._plan(batch)
-        batch.generation = arena.generation
+        batch.generations = (arena.generation, lane.generation)
 
     # --- memory ----------------------------------------------------------------------------
 
@@ -351,7 +355,7 @@ class Schedule(Resource):
                 planned.where,
                 plain,
                 arena.pools,
-                planned.private,
+                planned.outside,
                 every_node=True,
             )
         arena.grow(self._unfused.sizes)
@@ -360,15 +364,21 @@ class Schedule(Resource):
         return spread
 
     def _bind(self, batch: Batch, memory: MemoryMap) -> None:
-        self.scheduler.arena.enter(self)
-        slots = {t: self.scheduler.arena.place(slot) for t, slot in memory.slots.items()}
-        for tensor, place in slots.items():
-            place.buffer.init_tensor(tensor, place.offset)
+        slots = self._placed(memory, self.scheduler.arena)
+        batch.places = {**batch.own, **self._placed(self.planned.lane, batch.lane.arena)}
         moved = self.scheduler.lost.moved
         batch.bindings = Bindings({**moved, **slots, **batch.places})
         batch.locals = [
             batch.bindings.with_places(copied_to(split, batch.bindings)) for split in self.splits
         ]
+
+    def _placed(self, memory: MemoryMap, arena: Arena) -> dict[Tensor, Place]:
+        """The places that `memory` plans, in the buffers of `arena`."""
+        arena.enter(self)
+        places = {tensor: arena.place(slot) for tensor, slot in memory.slots.items()}
+        for tensor, place in places.items():
+            place.buffer.init_tensor(tensor, place.offset)
+        return places
 
     def _plan(self, batch: Batch) -> None:
         for i, (split, bindings) in enumerate(zip(self.splits, batch.locals, strict=True)):

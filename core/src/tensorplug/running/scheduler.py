@@ -28,7 +28,7 @@ from tensorplug.graph.tensor import Place, Tensor
 from tensorplug.planning.assign import Streams
 from tensorplug.planning.planned import PlannedGraph, PlanSettings, plan_graph, private_by_pool
 from tensorplug.running.arena import Arena
-from tensorplug.running.batch import reserve, unallocated
+from tensorplug.running.batch import Lane, reserve, unallocated
 from tensorplug.running.failure import Attempt
 from tensorplug.running.fleet import Fleet
 from tensorplug.running.limit import Limit
@@ -156,6 +156,7 @@ class Scheduler(Resource):
         """Compute on `backends` in memory of `pools` from now on; nothing is planned yet."""
         self.stopped = None
         self.fleet = Fleet(backends, pools, self._settle, self._calls)
+        self._lanes = self._new_lanes()
         self.streams = Streams(self.fleet.backends, pools, self.lost.moved)
 
     @property
@@ -167,6 +168,17 @@ class Scheduler(Resource):
     def arena(self) -> Arena:
         """The compute memory."""
         return self.fleet.arena
+
+    def lanes(self) -> Sequence[Lane]:
+        """A lane for each batch in flight of a schedule, shared by all schedules if parallel."""
+        return self._lanes or [self._new_lane()]
+
+    def _new_lane(self) -> Lane:
+        return Lane(Arena(self.fleet.arena.pools, self._settle))
+
+    def _new_lanes(self) -> Sequence[Lane]:
+        count = self._settings.batches
+        return [self._new_lane() for _ in range(count)] if count > 1 else []
 
     # --- planning --------------------------------------------------------------------------
 
@@ -202,14 +214,14 @@ class Scheduler(Resource):
     ) -> None:
         """Allocate all memory that a schedule of a graph needs, such as the largest graph to come.
 
-        That is compute memory, which all schedules share, memory for the inputs of one schedule
-        and, with `parallel=True`, for what its batches copy between devices. A schedule that is
-        closed leaves its memory to the next one. Memory that plans of a backend allocate, and
-        memory in which an observer looks at nodes, is not counted. Raises OutOfMemory,
-        SchedulerBusy.
+        That is compute memory and, with `parallel=True`, memory for transient inputs and for what
+        batches copy between devices, which all schedules share; and memory for the other inputs of
+        one schedule, which it leaves to the next one when it is closed. Memory that plans of a
+        backend allocate, and memory in which an observer looks at nodes, is not counted. Raises
+        OutOfMemory, SchedulerBusy.
         """
         plan = self._plan_with(what, **options)
-        self._planned(lambda: reserve(plan(), self.arena, self._settings.batches))
+        self._planned(lambda: reserve(plan(), self.arena, self.lanes()))
 
     def sizes(
         self, what: Graph | Tensor | Sequence[Tensor], **options: Unpack[PlanOptions]
@@ -221,7 +233,7 @@ class Scheduler(Resource):
         planned = self._planned(self._plan_with(what, **options))
         sizes, private = Counter[str](), private_by_pool(planned)
         for i, pool in enumerate(self.arena.pools):
-            own = sum(buffer_sizes(private.get(i, ()), pool))
+            own = sum(buffer_sizes(private.get(i, ()), pool)) + planned.lane.pool_size(i)
             for part in pool.parts:
                 sizes[part.name] += planned.memory.pool_size(i) + self._settings.batches * own
         with unallocated(planned, self.arena.pools) as parts:
@@ -244,7 +256,14 @@ class Scheduler(Resource):
             return 0
         schedules = [child for child in self.children if isinstance(child, Schedule)]
         private = [b for schedule in schedules for b in schedule.private_buffers()]
-        return self.arena.size(pool) + sum(b.size for b in private if b.type is pool)
+        return self.memory_size(pool) + sum(b.size for b in private if b.type is pool)
+
+    def memory_size(self, pool: BufferType) -> int:
+        """Bytes of one buffer type that all schedules share."""
+        return sum(arena.size(pool) for arena in self._arenas())
+
+    def _arenas(self) -> list[Arena]:
+        return [self.arena, *(lane.arena for lane in self._lanes)]
 
     def synchronize(self) -> None:
         """Wait for all queued work of all backends. Raises RunFailed, SchedulerBusy."""
@@ -316,11 +335,12 @@ class Scheduler(Resource):
     def abandon_memory(self) -> None:
         """Drop all memory that a hung stream may still use; it is freed when its call returns."""
         schedules = [child for child in self.children if isinstance(child, Schedule)]
-        used = [self.arena, self.plans, self.backends, self.lost.forget()]
+        used = [self._arenas(), self.plans, self.backends, self.lost.forget()]
         outputs = [flight.forget() for flight in self.flying]
         self.limit.hold([*used, *outputs, *(schedule.forget() for schedule in schedules)])
         self.plans = Plans()
         self.fleet.abandon_memory()
+        self._lanes = self._new_lanes()
 
     def release(self) -> None:
         """Release plans and compute memory; the next run allocates them again.
@@ -334,7 +354,8 @@ class Scheduler(Resource):
         """`release()` for a caller that has the turn, or that closes the scheduler."""
         # Also if one of the functions raises, the others are called.
         with ExitStack() as stack:
-            stack.callback(self.arena.close)
+            for arena in self._arenas():
+                stack.callback(arena.close)
             stack.callback(self.plans.close)
             for child in self.children:
                 if isinstance(child, Schedule):

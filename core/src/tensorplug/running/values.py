@@ -69,9 +69,9 @@ class Values:
                 raise NotAllocated(f"{tensor}: has no value yet; give it to run()")
         found = {t: batches[self._latest[t][1]] for t in others if not self._is_latest(t, batch)}
         for tensor, last in found.items():
-            if tensor in self.changed and last.pending is not None:
+            if tensor in self.changed and last.lane.pending is not None:
                 # The graph computes the value in that batch.
-                last.pending.reach()
+                last.lane.pending.reach()
         return found
 
     def _note(self, tensor: Tensor, attempt: Attempt, run: int | None = None) -> None:
