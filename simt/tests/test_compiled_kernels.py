@@ -32,8 +32,8 @@ LIMITS = Limits(
     # Blocks of 256 values, or rows of states, which an item has for itself.
     more_registers={
         "attend": 255,
-        "attend_back_columns": 128,
-        "attend_back_rows": 128,
+        "attend_back_columns": 255,
+        "attend_back_rows": 255,
         "blocks_added": 255,
         "blocks_copied": 255,
         "blocks_put": 255,
@@ -48,6 +48,8 @@ LIMITS = Limits(
         "ssm_scan": 255,
     },
     spilled={
+        "attend_back_columns": 640,  # heads of 61 elements
+        "attend_back_rows": 128,
         "blocks_put": 256,
         "blocks_copied": 256,
         "lightning_indexer": 256,
