@@ -14,6 +14,7 @@ import urllib.error
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from types import SimpleNamespace
 
 import pytest
 
@@ -136,6 +137,58 @@ def test_replica_killed_under_load_loses_no_request(url):
         texts = [future.result() for future in found]
 
     assert texts == [wanted[number % 4] for number in range(48)]
+
+
+class Scripted:
+    """The handle of replicas that do in order what a script says, each for some seconds."""
+
+    def __init__(self, clock, script):
+        self._clock = clock
+        self.script = script
+        self.answer = SimpleNamespace(remote=self._remote)
+
+    def options(self, stream):
+        return self
+
+    async def _remote(self, asked):
+        seconds, what = self.script.pop(0)
+        self._clock.now += seconds
+        if what == "dies":
+            raise ray.exceptions.RayActorError
+        if what == "failed":
+            yield {"type": "tensorplug.failed"}
+            return
+        yield {"type": "http.response.start", "status": 200, "headers": []}
+        yield {"type": "http.response.body", "body": b"text"}
+
+
+@pytest.mark.parametrize(
+    ("script", "status", "left"),
+    [
+        pytest.param([(70, "dies"), (1, "answers")], 200, 0, id="died after a minute"),
+        pytest.param([(70, "failed"), (1, "answers")], 200, 0, id="failed after a minute"),
+        pytest.param([(1, "dies")] * 5, 503, 1, id="too many died"),
+        pytest.param([(0, "failed"), (61, "failed"), (0, "answers")], 503, 1, id="none comes"),
+    ],
+)
+def test_request_is_asked_again_however_long_an_attempt_computed(monkeypatch, script, status, left):
+    from tensorplug_ray.serve import front
+
+    clock = SimpleNamespace(now=0.0, monotonic=lambda: clock.now)
+    monkeypatch.setattr(front, "time", clock)
+    monkeypatch.setattr(front, "PAUSE", 0)
+    handle, sent = Scripted(clock, list(script)), []
+
+    async def receive():
+        return {"type": "http.request", "body": b"{}"}
+
+    async def send(message):
+        sent.append(message)
+
+    asyncio.run(front.Front(handle)({"type": "http"}, receive, send))
+
+    assert sent[0]["status"] == status
+    assert len(handle.script) == left
 
 
 def deploy(url, replica, monkeypatch, file, **settings):
