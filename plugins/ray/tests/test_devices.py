@@ -117,7 +117,7 @@ def test_thread_that_sends_late_work_goes_on_after_an_error_of_any_kind(stream):
     stream._send = fails
     tp.transfer.write_async(stream, w, np.ones(4, np.float32))
     assert sent.wait(30)
-    with pytest.raises(ValueError, match="as the test planned"):
+    with pytest.raises(DeviceError, match="ray:0: ValueError: as the test planned"):
         stream.synchronize()
 
     sent.clear()
@@ -125,6 +125,20 @@ def test_thread_that_sends_late_work_goes_on_after_an_error_of_any_kind(stream):
     tp.transfer.write_async(stream, w, np.ones(4, np.float32))
 
     assert sent.wait(30)
+
+
+def test_stream_goes_on_after_an_answer_that_does_not_fit(stream):
+    w = stream.place("w", np.ones(4, np.float32))
+    out = np.zeros(4, np.float32)
+    tp.transfer.read_async(stream, w, out)
+    stream._outs.append(memoryview(bytearray(4)))  # host memory for more than the actor sends
+
+    with pytest.raises(DeviceError, match="ray:0: ValueError: "):
+        stream.synchronize()
+
+    tp.transfer.read_async(stream, w, out)
+    stream.synchronize()
+    assert out.tolist() == [1, 1, 1, 1]
 
 
 def test_work_that_nobody_waits_for_is_sent_all_the_same(stream):

@@ -178,6 +178,15 @@ def raised(failed: Failed) -> TensorplugError:
     return error
 
 
+def typed(name: str, error: Exception) -> TensorplugError:
+    """The error, as a DeviceError of the device `name` where it is not one of tensorplug."""
+    if isinstance(error, TensorplugError):
+        return error
+    found = DeviceError(f"{name}: {type(error).__name__}: {error}")
+    found.__cause__ = error
+    return found
+
+
 def first_line(error: Exception) -> str:
     """The first line of an error's text: Ray adds traces."""
     return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
