@@ -263,6 +263,21 @@ def test_actor_with_other_versions_opens_no_device(cluster, monkeypatch, tmp_pat
     assert not opened.exists()
 
 
+@pytest.mark.parametrize("where", ["__init__", "identify"])
+def test_error_that_ray_tells_of_is_the_line_that_says_what_is_wrong(cluster, monkeypatch, where):
+    class Broken(Worker):
+        """An actor of a node on which a module is missing."""
+
+    def fails(self):
+        raise ModuleNotFoundError("No module named 'attic'")
+
+    setattr(Broken, where, fails)
+    monkeypatch.setattr(actors, "Worker", Broken)
+
+    with pytest.raises(DeviceError, match=r"ray:0: .*NotFoundError: No module named 'attic'$"):
+        cluster("cpu?threads=1")
+
+
 def test_device_that_does_not_open_leaves_no_actor_of_the_others(cluster):
     before = alive()
 

@@ -229,12 +229,17 @@ def test_request_for_an_engine_that_failed_is_answered_by_the_next_replica(
 
 
 @pytest.mark.slow
-def test_model_that_does_not_load_ends_the_command_with_one_line(tmp_path):
+@pytest.mark.parametrize(
+    ("device", "reason"),
+    [(CPU, "FormatError: "), ("attic", "BackendNotFound: attic: no installed")],
+    ids=["broken model", "unknown device"],
+)
+def test_replica_that_does_not_start_ends_the_command_with_one_line(tmp_path, device, reason):
     file = tmp_path / "broken.gguf"
     file.write_bytes(b"GGUF" + bytes(60))
 
     done = subprocess.run(
-        [sys.executable, "-m", "tensorplug_ray.serve", str(file), "--device", CPU],
+        [sys.executable, "-m", "tensorplug_ray.serve", str(file), "--device", device],
         env={name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"},
         capture_output=True,
         text=True,
@@ -245,7 +250,8 @@ def test_model_that_does_not_load_ends_the_command_with_one_line(tmp_path):
     assert done.returncode == 1
     assert "Traceback" not in done.stderr
     (line,) = [line for line in done.stderr.splitlines() if line.startswith("serve: no replica of")]
-    assert "broken.gguf" in line
+    assert f"broken.gguf starts on {device}: " in line
+    assert reason in line
 
 
 @pytest.mark.slow

@@ -7,7 +7,7 @@ from ray.exceptions import GetTimeoutError, RayError
 
 from tensorplug.errors import DeviceError, OptionError
 from tensorplug_ray.config import OWN, Config, DeviceEntry
-from tensorplug_ray.link import first_line
+from tensorplug_ray.link import line_of
 from tensorplug_ray.trust import authentication
 from tensorplug_ray.worker import Worker
 
@@ -38,7 +38,7 @@ def connect(config: Config) -> None:
         ray.init(address=config.address, log_to_driver=False, configure_logging=False, **own)
     except (ConnectionError, RuntimeError, ValueError, OSError) as error:
         raise DeviceError(
-            f"ray: cannot connect to the cluster at {config.address}: {first_line(error)}; see "
+            f"ray: cannot connect to the cluster at {config.address}: {line_of(error)}; see "
             "`ray status` there, and give both machines the same token and version of Ray"
         ) from error
     _connected = config.address
@@ -54,7 +54,7 @@ def check_cluster(config: Config) -> None:
     try:
         mode = ray.get(ray.remote(num_cpus=0)(authentication).remote(), timeout=CHECK)
     except (RayError, GetTimeoutError) as error:
-        raise DeviceError(f"ray: the cluster at {config.address}: {first_line(error)}") from error
+        raise DeviceError(f"ray: the cluster at {config.address}: {line_of(error)}") from error
     if mode != "token":
         raise OptionError(
             f"ray: the cluster at {config.address} asks for no token (RAY_AUTH_MODE is {mode} "

@@ -10,6 +10,7 @@ from ray import serve as ray_serve
 from tensorplug.errors import DeviceError
 from tensorplug_ray import cluster, trust
 from tensorplug_ray.config import OWN, Config
+from tensorplug_ray.link import last_error
 from tensorplug_ray.serve.front import Front
 from tensorplug_ray.serve.replica import Replica, Settings
 
@@ -80,11 +81,9 @@ def serve(
 
 
 def reason(status: Any) -> str:
-    """What Ray Serve says of the replicas that do not start; the last line has the error."""
+    """What Ray Serve says of the replicas that do not start."""
     told = [str(found.message) for found in status.applications[NAME].deployments.values()]
-    lines = [line.strip() for text in told for line in text.splitlines() if line.strip()]
-    errors = [line for line in lines if "Error" in line or "Unsupported" in line]
-    return (errors or lines or ["no reason given"])[-1]
+    return last_error("\n".join(told))
 
 
 def made_front() -> Front:
