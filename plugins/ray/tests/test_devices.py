@@ -11,7 +11,7 @@ import tensorplug as tp
 from tensorplug.device import Part
 from tensorplug.device.moving import copy_bytes
 from tensorplug.dtypes import IQ1_S
-from tensorplug.errors import DeviceError, FormatError, GraphError
+from tensorplug.errors import DeviceError, FormatError, GraphError, OptionError
 from tensorplug.gguf import FileTensor, TensorFile, load_weights, map_file
 from tensorplug_ray import cluster as actors
 from tensorplug_ray.identity import check_alike, identity
@@ -242,6 +242,18 @@ def test_unlike_versions_are_refused_with_both_named():
 
     with pytest.raises(DeviceError, match=r"box has tensorplug 9\.9, this machine has tensorplug"):
         check_alike("ray:0", here, {**here, "tensorplug": "9.9"}, "box")
+
+
+def test_actor_of_a_node_without_a_token_is_refused(cluster, monkeypatch):
+    class Open(Worker):
+        def identify(self):
+            found, node = super().identify()
+            return {**found, "authentication": "disabled"}, node
+
+    monkeypatch.setattr(actors, "Worker", Open)
+
+    with pytest.raises(OptionError, match=r"asks for no token \(RAY_AUTH_MODE is disabled there"):
+        cluster("cpu?threads=1")
 
 
 def test_actor_with_other_versions_opens_no_device(cluster, monkeypatch, tmp_path):

@@ -55,7 +55,12 @@ def check_cluster(config: Config) -> None:
         mode = ray.get(ray.remote(num_cpus=0)(authentication).remote(), timeout=CHECK)
     except (RayError, GetTimeoutError) as error:
         raise DeviceError(f"ray: the cluster at {config.address}: {line_of(error)}") from error
-    if mode != "token":
+    check_mode(mode, config)
+
+
+def check_mode(mode: str, config: Config) -> None:
+    """Raise OptionError if a node's mode of authentication is not one that is allowed."""
+    if mode != "token" and not config.insecure:
         raise OptionError(
             f"ray: the cluster at {config.address} asks for no token (RAY_AUTH_MODE is {mode} "
             "there): whoever reaches it can run programs on it; start it with RAY_AUTH_MODE=token, "
