@@ -129,7 +129,7 @@ def stored(address):
     return get_memory_info_reply(get_state_from_address(address)).store_stats.num_local_objects
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def running():
     """The address of a cluster that programs connect to."""
     from ray.cluster_utils import Cluster
@@ -157,6 +157,68 @@ def test_killed_driver_leaves_no_actor_and_no_object_in_a_running_cluster(runnin
     assert len(pids) == 2
     assert during >= before + 2
     wait_until(lambda: not any(exists(pid) for pid in pids) and stored(running) <= before)
+
+
+ASKING = """
+import os, sys
+import ray
+from tensorplug.errors import OptionError
+from tensorplug_ray import cluster
+from tensorplug_ray.config import Config
+
+def ask(address):
+    try:
+        cluster.connect(Config((), address))
+        print("taken")
+    except OptionError as error:
+        print(error)
+
+address = sys.argv[1]
+if sys.argv[2] == "another after the own one":
+    ask("local")
+    ask(address)
+    ray.shutdown()
+    ray.init(address=address)
+    ask(address)
+elif sys.argv[2] == "one with several names":
+    ask(address)
+    ask("localhost:" + address.rpartition(":")[2])
+    os.environ["RAY_ADDRESS"] = address
+    ask("auto")
+    ask("local")
+else:
+    ray.init(address=address)
+    ask("local")
+    ask(address)
+    ask("192.0.2.99:6379")
+"""
+
+
+@pytest.mark.parametrize(
+    ("case", "answers"),
+    [
+        ("another after the own one", ["taken", "not HERE", "taken"]),
+        ("one with several names", ["taken", "taken", "taken", "not local"]),
+        ("one of the program", ["taken", "taken", "not 192.0.2.99:6379"]),
+    ],
+)
+def test_process_uses_one_cluster_whatever_it_is_called(running, case, answers):
+    done = subprocess.run(
+        [sys.executable, "-c", ASKING, running, case],
+        env={name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+
+    remedy = "; call ray.shutdown() before it uses another one"
+    wanted = [answer.replace("HERE", running) for answer in answers]
+    for said, answer in zip(done.stdout.splitlines(), wanted, strict=True):
+        if answer == "taken":
+            assert said == answer
+        else:
+            assert said.startswith("ray: this process uses the cluster at ")
+            assert said.endswith(answer + remedy)
 
 
 OPEN = """
