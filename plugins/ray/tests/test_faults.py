@@ -222,17 +222,19 @@ def test_process_uses_one_cluster_whatever_it_is_called(running, case, answers):
 
 
 OPEN = """
-import os, sys
+import sys
 import tensorplug as tp, tensorplug_ray
-os.environ["RAY_AUTH_MODE"], os.environ["RAY_AUTH_TOKEN"] = "token", "0" * 64
 try:
     tensorplug_ray.connect(sys.argv[1], devices=["cpu?threads=1"])
 except tp.errors.TensorplugError as error:
-    print(error)
+    sys.exit(str(error))
 """
+SERVE = ["-m", "tensorplug_ray.serve", "model.gguf", "--address"]
 
 
-def test_cluster_that_asks_for_no_token_is_refused_by_a_driver_that_has_one():
+@pytest.fixture(scope="module")
+def asks_for_no_token():
+    """The address of a cluster whose nodes ask for no token."""
     settings = {**os.environ, "RAY_AUTH_MODE": "disabled"}
     ray = [sys.executable, "-m", "ray.scripts.scripts"]
     with socket.socket() as free:
@@ -245,18 +247,32 @@ def test_cluster_that_asks_for_no_token_is_refused_by_a_driver_that_has_one():
     )
     try:
         assert any("runtime started" in line for line in head.stdout)
-        done = subprocess.run(
-            [sys.executable, "-c", OPEN, address],
-            capture_output=True,
-            text=True,
-            timeout=180,
-            check=True,
-        )
+        yield address
     finally:
         head.terminate()
         head.communicate(timeout=60)
 
-    assert "asks for no token (RAY_AUTH_MODE is disabled there)" in done.stdout
+
+@pytest.mark.parametrize("program", [["-c", OPEN], SERVE], ids=["devices", "replicas"])
+def test_cluster_that_asks_for_no_token_is_refused_by_a_driver_that_has_one(
+    asks_for_no_token, program
+):
+    if program is SERVE:
+        pytest.importorskip("tensorplug_llm.serve.app")
+        pytest.importorskip("fastapi")
+
+    done = subprocess.run(
+        [sys.executable, *program, asks_for_no_token],
+        env={**os.environ, "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "0" * 64},
+        capture_output=True,
+        text=True,
+        timeout=180,
+        check=False,
+    )
+
+    assert done.returncode == 1
+    assert "asks for no token (RAY_AUTH_MODE is disabled there)" in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 FILLED = """

@@ -42,17 +42,24 @@ def file(tmp_path_factory):
     return path
 
 
+def serve_two(file, port):
+    """Serve a tiny model by two replicas."""
+    from tensorplug_ray.serve.replica import Settings
+    from tensorplug_ray.serve.running import serve
+
+    address = os.environ.get("RAY_ADDRESS", "local")
+    serve(Settings(str(file), (CPU,), context=64), replicas=2, address=address, port=port)
+
+
 @pytest.fixture(scope="module")
 def url(file):
     """The address of two replicas of a tiny model."""
-    from tensorplug_ray.serve.replica import Settings
-    from tensorplug_ray.serve.running import end, serve
+    from tensorplug_ray.serve.running import end
 
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    address = os.environ.get("RAY_ADDRESS", "local")
-    serve(Settings(str(file), (CPU,), context=64), replicas=2, address=address, port=port)
+    serve_two(file, port)
     yield f"http://127.0.0.1:{port}"
     end()
 
@@ -137,6 +144,26 @@ def test_replica_killed_under_load_loses_no_request(url):
         texts = [future.result() for future in found]
 
     assert texts == [wanted[number % 4] for number in range(48)]
+
+
+def test_ray_is_left_although_replicas_do_not_end_in_time(monkeypatch):
+    from tensorplug_ray.serve import running
+
+    ended = []
+
+    def delete(name):
+        raise TimeoutError(f"{name} was not deleted")
+
+    monkeypatch.setattr(running._Made, "app", True)
+    monkeypatch.setattr(running._Made, "serve", True)
+    monkeypatch.setattr(running.ray_serve, "delete", delete)
+    monkeypatch.setattr(running.ray_serve, "shutdown", lambda: ended.append("Ray Serve"))
+    monkeypatch.setattr(running.ray, "is_initialized", lambda: True)
+    monkeypatch.setattr(running.ray, "shutdown", lambda: ended.append("Ray"))
+
+    running.end()
+
+    assert ended == ["Ray Serve", "Ray"]
 
 
 class Scripted:
@@ -252,6 +279,46 @@ def test_replica_that_does_not_start_ends_the_command_with_one_line(tmp_path, de
     (line,) = [line for line in done.stderr.splitlines() if line.startswith("serve: no replica of")]
     assert f"broken.gguf starts on {device}: " in line
     assert reason in line
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("other_port", "reason"),
+    [(1, "give --host 127.0.0.1 --port "), (0, "no-model.gguf: No such file")],
+    ids=["another port", "no model"],
+)
+def test_command_that_fails_leaves_what_other_processes_serve(url, file, other_port, reason):
+    from ray import serve as ray_serve
+
+    @ray_serve.deployment(ray_actor_options={"num_cpus": 0})
+    class Other:
+        def answer(self):
+            return 7
+
+    handle = ray_serve.run(Other.bind(), name="other", route_prefix="/other")
+    port = int(url.rpartition(":")[2])
+    address = ray.get_runtime_context().gcs_address
+    ray_serve.delete("tensorplug")
+    command = [sys.executable, "-m", "tensorplug_ray.serve", "no-model.gguf", "--device", CPU]
+    try:
+        done = subprocess.run(
+            [*command, "--address", address, "--port", str(port + other_port)],
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=False,
+        )
+        left = set(ray_serve.status().applications)
+        answer = handle.answer.remote().result(timeout_s=60)
+    finally:
+        ray_serve.delete("other")
+        serve_two(file, port)
+
+    assert done.returncode == 1
+    assert reason in done.stderr
+    assert "Traceback" not in done.stderr
+    assert left == {"other"}
+    assert answer == 7
 
 
 @pytest.mark.slow
