@@ -129,7 +129,7 @@ def stored(address):
     return get_memory_info_reply(get_state_from_address(address)).store_stats.num_local_objects
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def running():
     """The address of a cluster that programs connect to."""
     from ray.cluster_utils import Cluster
@@ -159,18 +159,82 @@ def test_killed_driver_leaves_no_actor_and_no_object_in_a_running_cluster(runnin
     wait_until(lambda: not any(exists(pid) for pid in pids) and stored(running) <= before)
 
 
-OPEN = """
+ASKING = """
 import os, sys
-import tensorplug as tp, tensorplug_ray
-os.environ["RAY_AUTH_MODE"], os.environ["RAY_AUTH_TOKEN"] = "token", "0" * 64
-try:
-    tensorplug_ray.connect(sys.argv[1], devices=["cpu?threads=1"])
-except tp.errors.TensorplugError as error:
-    print(error)
+import ray
+from tensorplug.errors import OptionError
+from tensorplug_ray import cluster
+from tensorplug_ray.config import Config
+
+def ask(address):
+    try:
+        cluster.connect(Config((), address))
+        print("taken")
+    except OptionError as error:
+        print(error)
+
+address = sys.argv[1]
+if sys.argv[2] == "another after the own one":
+    ask("local")
+    ask(address)
+    ray.shutdown()
+    ray.init(address=address)
+    ask(address)
+elif sys.argv[2] == "one with several names":
+    ask(address)
+    ask("localhost:" + address.rpartition(":")[2])
+    os.environ["RAY_ADDRESS"] = address
+    ask("auto")
+    ask("local")
+else:
+    ray.init(address=address)
+    ask("local")
+    ask(address)
+    ask("192.0.2.99:6379")
 """
 
 
-def test_cluster_that_asks_for_no_token_is_refused_by_a_driver_that_has_one():
+@pytest.mark.parametrize(
+    ("case", "answers"),
+    [
+        ("another after the own one", ["taken", "not HERE", "taken"]),
+        ("one with several names", ["taken", "taken", "taken", "not local"]),
+        ("one of the program", ["taken", "taken", "not 192.0.2.99:6379"]),
+    ],
+)
+def test_process_uses_one_cluster_whatever_it_is_called(running, case, answers):
+    done = subprocess.run(
+        [sys.executable, "-c", ASKING, running, case],
+        env={name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+
+    remedy = "; call ray.shutdown() before it uses another one"
+    wanted = [answer.replace("HERE", running) for answer in answers]
+    for said, answer in zip(done.stdout.splitlines(), wanted, strict=True):
+        if answer == "taken":
+            assert said == answer
+        else:
+            assert said.startswith("ray: this process uses the cluster at ")
+            assert said.endswith(answer + remedy)
+
+
+OPEN = """
+import sys
+import tensorplug as tp, tensorplug_ray
+try:
+    tensorplug_ray.connect(sys.argv[1], devices=["cpu?threads=1"])
+except tp.errors.TensorplugError as error:
+    sys.exit(str(error))
+"""
+SERVE = ["-m", "tensorplug_ray.serve", "model.gguf", "--address"]
+
+
+@pytest.fixture(scope="module")
+def asks_for_no_token():
+    """The address of a cluster whose nodes ask for no token."""
     settings = {**os.environ, "RAY_AUTH_MODE": "disabled"}
     ray = [sys.executable, "-m", "ray.scripts.scripts"]
     with socket.socket() as free:
@@ -183,18 +247,32 @@ def test_cluster_that_asks_for_no_token_is_refused_by_a_driver_that_has_one():
     )
     try:
         assert any("runtime started" in line for line in head.stdout)
-        done = subprocess.run(
-            [sys.executable, "-c", OPEN, address],
-            capture_output=True,
-            text=True,
-            timeout=180,
-            check=True,
-        )
+        yield address
     finally:
         head.terminate()
         head.communicate(timeout=60)
 
-    assert "asks for no token (RAY_AUTH_MODE is disabled there)" in done.stdout
+
+@pytest.mark.parametrize("program", [["-c", OPEN], SERVE], ids=["devices", "replicas"])
+def test_cluster_that_asks_for_no_token_is_refused_by_a_driver_that_has_one(
+    asks_for_no_token, program
+):
+    if program is SERVE:
+        pytest.importorskip("tensorplug_llm.serve.app")
+        pytest.importorskip("fastapi")
+
+    done = subprocess.run(
+        [sys.executable, *program, asks_for_no_token],
+        env={**os.environ, "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "0" * 64},
+        capture_output=True,
+        text=True,
+        timeout=180,
+        check=False,
+    )
+
+    assert done.returncode == 1
+    assert "asks for no token (RAY_AUTH_MODE is disabled there)" in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 FILLED = """

@@ -14,6 +14,7 @@ import urllib.error
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from types import SimpleNamespace
 
 import pytest
 
@@ -41,17 +42,24 @@ def file(tmp_path_factory):
     return path
 
 
+def serve_two(file, port):
+    """Serve a tiny model by two replicas."""
+    from tensorplug_ray.serve.replica import Settings
+    from tensorplug_ray.serve.running import serve
+
+    address = os.environ.get("RAY_ADDRESS", "local")
+    serve(Settings(str(file), (CPU,), context=64), replicas=2, address=address, port=port)
+
+
 @pytest.fixture(scope="module")
 def url(file):
     """The address of two replicas of a tiny model."""
-    from tensorplug_ray.serve.replica import Settings
-    from tensorplug_ray.serve.running import end, serve
+    from tensorplug_ray.serve.running import end
 
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    address = os.environ.get("RAY_ADDRESS", "local")
-    serve(Settings(str(file), (CPU,), context=64), replicas=2, address=address, port=port)
+    serve_two(file, port)
     yield f"http://127.0.0.1:{port}"
     end()
 
@@ -138,6 +146,78 @@ def test_replica_killed_under_load_loses_no_request(url):
     assert texts == [wanted[number % 4] for number in range(48)]
 
 
+def test_ray_is_left_although_replicas_do_not_end_in_time(monkeypatch):
+    from tensorplug_ray.serve import running
+
+    ended = []
+
+    def delete(name):
+        raise TimeoutError(f"{name} was not deleted")
+
+    monkeypatch.setattr(running._Made, "app", True)
+    monkeypatch.setattr(running._Made, "serve", True)
+    monkeypatch.setattr(running.ray_serve, "delete", delete)
+    monkeypatch.setattr(running.ray_serve, "shutdown", lambda: ended.append("Ray Serve"))
+    monkeypatch.setattr(running.ray, "is_initialized", lambda: True)
+    monkeypatch.setattr(running.ray, "shutdown", lambda: ended.append("Ray"))
+
+    running.end()
+
+    assert ended == ["Ray Serve", "Ray"]
+
+
+class Scripted:
+    """The handle of replicas that do in order what a script says, each for some seconds."""
+
+    def __init__(self, clock, script):
+        self._clock = clock
+        self.script = script
+        self.answer = SimpleNamespace(remote=self._remote)
+
+    def options(self, stream):
+        return self
+
+    async def _remote(self, asked):
+        seconds, what = self.script.pop(0)
+        self._clock.now += seconds
+        if what == "dies":
+            raise ray.exceptions.RayActorError
+        if what == "failed":
+            yield {"type": "tensorplug.failed"}
+            return
+        yield {"type": "http.response.start", "status": 200, "headers": []}
+        yield {"type": "http.response.body", "body": b"text"}
+
+
+@pytest.mark.parametrize(
+    ("script", "status", "left"),
+    [
+        pytest.param([(70, "dies"), (1, "answers")], 200, 0, id="died after a minute"),
+        pytest.param([(70, "failed"), (1, "answers")], 200, 0, id="failed after a minute"),
+        pytest.param([(1, "dies")] * 5, 503, 1, id="too many died"),
+        pytest.param([(0, "failed"), (61, "failed"), (0, "answers")], 503, 1, id="none comes"),
+    ],
+)
+def test_request_is_asked_again_however_long_an_attempt_computed(monkeypatch, script, status, left):
+    from tensorplug_ray.serve import front
+
+    clock = SimpleNamespace(now=0.0, monotonic=lambda: clock.now)
+    monkeypatch.setattr(front, "time", clock)
+    monkeypatch.setattr(front, "PAUSE", 0)
+    handle, sent = Scripted(clock, list(script)), []
+
+    async def receive():
+        return {"type": "http.request", "body": b"{}"}
+
+    async def send(message):
+        sent.append(message)
+
+    asyncio.run(front.Front(handle)({"type": "http"}, receive, send))
+
+    assert sent[0]["status"] == status
+    assert len(handle.script) == left
+
+
 def deploy(url, replica, monkeypatch, file, **settings):
     """Replace the replicas by one of another class, with three texts or other settings."""
     from tensorplug_ray.serve import running
@@ -171,17 +251,22 @@ def test_request_for_an_engine_that_failed_is_answered_by_the_next_replica(
     trap.touch()
 
     assert text_of(asked(url, 1)) == wanted
-    (after,) = replicas()
-    assert after != before
+    wait_until(lambda: before not in replicas())  # it ends while the next one answers
+    assert replicas()
 
 
 @pytest.mark.slow
-def test_model_that_does_not_load_ends_the_command_with_one_line(tmp_path):
+@pytest.mark.parametrize(
+    ("device", "reason"),
+    [(CPU, "FormatError: "), ("attic", "BackendNotFound: attic: no installed")],
+    ids=["broken model", "unknown device"],
+)
+def test_replica_that_does_not_start_ends_the_command_with_one_line(tmp_path, device, reason):
     file = tmp_path / "broken.gguf"
     file.write_bytes(b"GGUF" + bytes(60))
 
     done = subprocess.run(
-        [sys.executable, "-m", "tensorplug_ray.serve", str(file), "--device", CPU],
+        [sys.executable, "-m", "tensorplug_ray.serve", str(file), "--device", device],
         env={name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"},
         capture_output=True,
         text=True,
@@ -192,7 +277,48 @@ def test_model_that_does_not_load_ends_the_command_with_one_line(tmp_path):
     assert done.returncode == 1
     assert "Traceback" not in done.stderr
     (line,) = [line for line in done.stderr.splitlines() if line.startswith("serve: no replica of")]
-    assert "broken.gguf" in line
+    assert f"broken.gguf starts on {device}: " in line
+    assert reason in line
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("other_port", "reason"),
+    [(1, "give --host 127.0.0.1 --port "), (0, "no-model.gguf: No such file")],
+    ids=["another port", "no model"],
+)
+def test_command_that_fails_leaves_what_other_processes_serve(url, file, other_port, reason):
+    from ray import serve as ray_serve
+
+    @ray_serve.deployment(ray_actor_options={"num_cpus": 0})
+    class Other:
+        def answer(self):
+            return 7
+
+    handle = ray_serve.run(Other.bind(), name="other", route_prefix="/other")
+    port = int(url.rpartition(":")[2])
+    address = ray.get_runtime_context().gcs_address
+    ray_serve.delete("tensorplug")
+    command = [sys.executable, "-m", "tensorplug_ray.serve", "no-model.gguf", "--device", CPU]
+    try:
+        done = subprocess.run(
+            [*command, "--address", address, "--port", str(port + other_port)],
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=False,
+        )
+        left = set(ray_serve.status().applications)
+        answer = handle.answer.remote().result(timeout_s=60)
+    finally:
+        ray_serve.delete("other")
+        serve_two(file, port)
+
+    assert done.returncode == 1
+    assert reason in done.stderr
+    assert "Traceback" not in done.stderr
+    assert left == {"other"}
+    assert answer == 7
 
 
 @pytest.mark.slow

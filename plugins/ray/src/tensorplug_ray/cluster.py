@@ -1,13 +1,15 @@
 """The connection of this process to a Ray cluster."""
 
+import socket
 from typing import Any
 
 import ray
+from ray._private.services import canonicalize_bootstrap_address
 from ray.exceptions import GetTimeoutError, RayError
 
 from tensorplug.errors import DeviceError, OptionError
 from tensorplug_ray.config import OWN, Config, DeviceEntry
-from tensorplug_ray.link import first_line
+from tensorplug_ray.link import line_of
 from tensorplug_ray.trust import authentication
 from tensorplug_ray.worker import Worker
 
@@ -17,19 +19,18 @@ OWN_MEMORY = 256 << 20
 
 CHECK = 60.0
 """Seconds in which a cluster must run a task, a new process of Python at first."""
-_connected = ""
-"""The address of the cluster that this process connected to last."""
+_connected = ("", "")
+"""What this process asked for when it connected last, and the address of the cluster it got."""
 
 
 def connect(config: Config) -> None:
-    """Connect to the cluster, or start one on this machine. Raises DeviceError, OptionError."""
+    """Connect to the cluster, or start one on this machine. Raises DeviceError, OptionError.
+
+    A program that has called ray.init() itself, and names no cluster here, goes on with that one.
+    """
     global _connected  # noqa: PLW0603 - as Ray, a process has one cluster
     if ray.is_initialized():
-        if _connected not in ("", config.address):
-            raise OptionError(
-                f"ray: this process uses the cluster at {_connected}, not {config.address}; call "
-                "ray.shutdown() before it uses another one"
-            )
+        _check_same(config.address)
         return
     own: dict[str, Any] = {}
     if config.address == OWN:
@@ -38,10 +39,32 @@ def connect(config: Config) -> None:
         ray.init(address=config.address, log_to_driver=False, configure_logging=False, **own)
     except (ConnectionError, RuntimeError, ValueError, OSError) as error:
         raise DeviceError(
-            f"ray: cannot connect to the cluster at {config.address}: {first_line(error)}; see "
+            f"ray: cannot connect to the cluster at {config.address}: {line_of(error)}; see "
             "`ray status` there, and give both machines the same token and version of Ray"
         ) from error
-    _connected = config.address
+    _connected = (config.address, ray.get_runtime_context().gcs_address)
+
+
+def _check_same(address: str) -> None:
+    """Raise OptionError unless the cluster of this process is the one at `address`."""
+    here = ray.get_runtime_context().gcs_address
+    asked, got = _connected
+    # A cluster that the program connected to by ray.init() was not asked for here.
+    known = asked if got == here else OWN
+    if address != known and _place_of(address) != _place_of(here):
+        raise OptionError(
+            f"ray: this process uses the cluster at {here}, not {address}; call "
+            "ray.shutdown() before it uses another one"
+        )
+
+
+def _place_of(address: str) -> str:
+    """An address of a cluster with the number of its machine, or as it is if that is not found."""
+    try:
+        host, _, port = (canonicalize_bootstrap_address(address) or address).rpartition(":")
+        return f"{socket.gethostbyname(host)}:{port}"
+    except (ValueError, OSError):
+        return address
 
 
 def check_cluster(config: Config) -> None:
@@ -54,8 +77,13 @@ def check_cluster(config: Config) -> None:
     try:
         mode = ray.get(ray.remote(num_cpus=0)(authentication).remote(), timeout=CHECK)
     except (RayError, GetTimeoutError) as error:
-        raise DeviceError(f"ray: the cluster at {config.address}: {first_line(error)}") from error
-    if mode != "token":
+        raise DeviceError(f"ray: the cluster at {config.address}: {line_of(error)}") from error
+    check_mode(mode, config)
+
+
+def check_mode(mode: str, config: Config) -> None:
+    """Raise OptionError if a node's mode of authentication is not one that is allowed."""
+    if mode != "token" and not config.insecure:
         raise OptionError(
             f"ray: the cluster at {config.address} asks for no token (RAY_AUTH_MODE is {mode} "
             "there): whoever reaches it can run programs on it; start it with RAY_AUTH_MODE=token, "

@@ -18,7 +18,7 @@ from tensorplug.device import (
     Tensor,
 )
 from tensorplug.errors import DeviceError, DeviceLost, TensorplugError
-from tensorplug_ray.cluster import check_cluster, connect, start_actor
+from tensorplug_ray.cluster import check_cluster, check_mode, connect, start_actor
 from tensorplug_ray.config import Config, DeviceEntry
 from tensorplug_ray.identity import check_alike, identity
 from tensorplug_ray.link import Link
@@ -52,10 +52,12 @@ class RayDevice(Device):
     def start_far(self) -> None:
         """Wait for the actor, compare versions, and let it open its device.
 
-        Raises DeviceError if the versions are unlike, and DeviceLost.
+        Raises DeviceError if the versions are unlike, OptionError if its node asks for no token,
+        and DeviceLost.
         """
         ((there, self.node),) = self.link.wait([self._asked])
         check_alike(self.name, identity(), there, self.node)
+        check_mode(there["authentication"], self._config)
         self._asked = self.link.start("open", self.entry.open)
 
     def open_far(self) -> None:

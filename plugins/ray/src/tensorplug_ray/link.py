@@ -1,6 +1,7 @@
 """`Link`: the actor of one device, as the driver sees it."""
 
 import itertools
+import re
 import threading
 from collections.abc import Sequence
 from contextlib import suppress
@@ -26,6 +27,7 @@ GONE = (
     exceptions.ObjectLostError,
 )
 """Errors of Ray after which an actor, or what it sent, does not come back."""
+TRACE = "Traceback (most recent call last):"
 LOCK = threading.RLock()
 """Held while commands are queued or sent. One for all devices: a stream may send another's."""
 _numbers = itertools.count(1)
@@ -131,11 +133,11 @@ class Link:
         cause = getattr(error, "cause", None)
         inner = cause if isinstance(cause, exceptions.RayError) else error
         if not isinstance(inner, GONE):
-            return DeviceError(f"{self.name}: {type(inner).__name__}: {first_line(inner)}")
+            return DeviceError(f"{self.name}: {type(inner).__name__}: {line_of(inner)}")
         link = _links.get(str(getattr(inner, "actor_id", "") or ""))
         if link is None:  # Ray names no actor that it ended for want of memory
             link = next((link for reference, link in needs if _failed(reference)), self)
-        return link.lose(first_line(inner))
+        return link.lose(line_of(inner))
 
     def lose(self, why: str) -> DeviceLost:
         """Give the actor up, and return the error that says why."""
@@ -178,6 +180,26 @@ def raised(failed: Failed) -> TensorplugError:
     return error
 
 
-def first_line(error: Exception) -> str:
-    """The first line of an error's text: Ray adds traces."""
-    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+def typed(name: str, error: Exception) -> TensorplugError:
+    """The error, as a DeviceError of the device `name` where it is not one of tensorplug."""
+    if isinstance(error, TensorplugError):
+        return error
+    found = DeviceError(f"{name}: {type(error).__name__}: {error}")
+    found.__cause__ = error
+    return found
+
+
+def line_of(error: Exception) -> str:
+    """The line of an error's text that says what is wrong: Ray adds traces."""
+    text = str(error).strip()
+    unmade = getattr(error, "actor_init_failed", False)
+    if unmade or isinstance(error, exceptions.RayTaskError):
+        return last_error(text)
+    return text.splitlines()[0] if text else type(error).__name__
+
+
+def last_error(text: str) -> str:
+    """The last line of a text with traces that is as `Name: what is wrong`, else its last line."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    errors = [line for line in lines if re.match(r"[\w.]+: .", line) and not line.endswith(TRACE)]
+    return (errors or lines or ["no reason given"])[-1]

@@ -13,7 +13,7 @@ from tensorplug.device.wire import pack_part, pack_places
 from tensorplug.errors import TensorplugError, Unsupported
 from tensorplug.graph.bindings import Bindings
 from tensorplug.graph.tensor import Array, Place, Tensor
-from tensorplug_ray.link import LOCK, Link, Need, is_ready, next_number
+from tensorplug_ray.link import LOCK, Link, Need, is_ready, next_number, typed
 from tensorplug_ray.memory import RayBuffer
 from tensorplug_ray.worker import Command, packed
 
@@ -146,7 +146,7 @@ class RayBackend(Backend):
         self._last: Any = None
         self._synced = True
         self._marked = True
-        self._error: Exception | None = None
+        self._error: TensorplugError | None = None
         device.link.call("open_stream", self.number)
         super().__init__(device)
 
@@ -176,7 +176,7 @@ class RayBackend(Backend):
                 needs = [(argument.take(), argument.link) for argument in arguments]
                 self._send(commands, needs, outs, parcels)
             except Exception as error:  # noqa: BLE001 - the thread that sends late work goes on
-                self._error = self._error or error
+                self._error = self._error or typed(self.device.name, error)
 
     def _send(
         self,
@@ -205,8 +205,8 @@ class RayBackend(Backend):
                 try:
                     (answer,) = self.device.link.wait([flight.reference], flight.needs)
                     flight.take(answer)
-                except TensorplugError as error:
-                    self._error = self._error or error
+                except Exception as error:  # noqa: BLE001 - a flight that failed must not stay
+                    self._error = self._error or typed(self.device.name, error)
                 self._flying.popleft()
                 if flight.reference is until:
                     return

@@ -28,6 +28,7 @@ from tensorplug_ray.files import Files
 from tensorplug_ray.identity import Identity, identity
 from tensorplug_ray.patterns import KNOWN
 from tensorplug_ray.questions import Answers
+from tensorplug_ray.trust import authentication
 
 Command = tuple[Any, ...]
 T = TypeVar("T")
@@ -137,8 +138,8 @@ class Worker:
         self._files = Files()
 
     def identify(self) -> tuple[Identity, str]:
-        """The versions here, and the name of the node."""
-        return identity(), os.uname().nodename
+        """The versions here with the mode of authentication, and the name of the node."""
+        return {**identity(), "authentication": authentication()}, os.uname().nodename
 
     @answering
     def open(self, spec: str) -> Mapping[str, Any]:

@@ -17,7 +17,7 @@ Send = Callable[[Message], Awaitable[None]]
 ATTEMPTS = 4
 """Replicas that may die, one after the other, before a request fails."""
 PATIENCE, PAUSE = 60.0, 0.5
-"""Seconds for which a request asks again where engines have failed, and between two attempts."""
+"""Seconds for which a request asks again after the first failed engine, and between attempts."""
 LARGEST = 4 << 20
 """Bytes of a request."""
 KEPT = ("type", "http_version", "method", "scheme", "path", "query_string", "headers")
@@ -46,15 +46,19 @@ class Front:
             await _refuse(send, 413, f"body: is larger than {LARGEST} bytes; send less")
             return
         asked = Asked({name: scope[name] for name in KEPT if name in scope}, body)
-        deaths, until = 0, time.monotonic() + PATIENCE
-        while deaths < ATTEMPTS and time.monotonic() < until:
+        deaths, until = 0, float("inf")
+        while deaths < ATTEMPTS:
             try:
                 if await self._answered(asked, send):
                     return
-                await asyncio.sleep(PAUSE)  # Ray Serve replaces a replica whose engine failed
             except exceptions.RayActorError as error:
                 deaths += 1
                 logger.warning("replica %d of this request died: %s", deaths, error)
+                continue
+            until = min(until, time.monotonic() + PATIENCE)
+            if time.monotonic() >= until:
+                break
+            await asyncio.sleep(PAUSE)  # Ray Serve replaces a replica whose engine failed
         await _refuse(send, 503, "all replicas that were asked have failed; ask again later")
 
     async def _answered(self, asked: Asked, send: Send) -> bool:

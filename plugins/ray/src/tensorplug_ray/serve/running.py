@@ -1,15 +1,20 @@
 """`serve`: deploys replicas of a model, and the front before them, on Ray Serve."""
 
+import logging
 import os
 from collections.abc import Mapping
 from typing import Any
 
 import ray
 from ray import serve as ray_serve
+from ray.exceptions import RayError
+from ray.serve.context import _get_global_client
+from ray.serve.exceptions import RayServeException
 
-from tensorplug.errors import DeviceError
+from tensorplug.errors import DeviceError, OptionError
 from tensorplug_ray import cluster, trust
 from tensorplug_ray.config import OWN, Config
+from tensorplug_ray.link import last_error, line_of
 from tensorplug_ray.serve.front import Front
 from tensorplug_ray.serve.replica import Replica, Settings
 
@@ -18,6 +23,17 @@ DRAIN = 30.0
 """Seconds that running requests have when a replica is ended."""
 CHECKS = 2.0
 """Seconds between two checks of a replica; Ray Serve replaces it after three that failed."""
+ERRORS = (RayError, RayServeException, RuntimeError, ValueError, TimeoutError)
+"""What Ray Serve raises."""
+
+logger = logging.getLogger("tensorplug_ray.serve")
+
+
+class _Made:
+    """What this process made in its cluster, which `end` takes away."""
+
+    serve = False
+    app = False
 
 
 def serve(
@@ -34,8 +50,8 @@ def serve(
     """Start `replicas` of a model behind one HTTP address, and return when they answer.
 
     With `most` their number follows the requests that wait and run, up to that. `resources` are
-    options of Ray for each replica, such as `{"num_gpus": 1}`. Ends with `ray.serve.shutdown()`,
-    and with the process where it started the cluster. Raises OptionError, DeviceError.
+    options of Ray for each replica, such as `{"num_gpus": 1}`. `end` ends what this made, also
+    after an error. Raises OptionError, DeviceError.
     """
     config = Config((), address, insecure)
     trust.prepare(config)
@@ -44,7 +60,7 @@ def serve(
     )  # 5 s kill a slow machine's
     cluster.connect(config)
     cluster.check_cluster(config)
-    ray_serve.start(http_options={"host": host, "port": port})
+    _start(host, port)
     options: dict[str, Any] = {"num_replicas": replicas}
     if most is not None:
         options = {
@@ -67,24 +83,45 @@ def serve(
         ray_serve.ingress(made_front)(),
         name="front",
         max_ongoing_requests=10_000,
-        graceful_shutdown_timeout_s=2 * DRAIN,  # it passes on what the replicas answer
+        # It passes on what the replicas answer; `ray_serve.delete` waits for 60 s.
+        graceful_shutdown_timeout_s=DRAIN + 10,
         ray_actor_options={"num_cpus": 0},
     ).bind(engines)
+    _Made.app = _Made.app or NAME not in ray_serve.status().applications
     try:
         ray_serve.run(front, name=NAME, route_prefix="/")
-    except RuntimeError as error:
+    except ERRORS as error:
         raise DeviceError(
             f"serve: no replica of {settings.model} starts on {', '.join(settings.devices)}: "
-            f"{reason(ray_serve.status())}"
+            f"{reason(ray_serve.status(), error)}"
         ) from error
+    _Made.app = True
 
 
-def reason(status: Any) -> str:
-    """What Ray Serve says of the replicas that do not start; the last line has the error."""
-    told = [str(found.message) for found in status.applications[NAME].deployments.values()]
-    lines = [line.strip() for text in told for line in text.splitlines() if line.strip()]
-    errors = [line for line in lines if "Error" in line or "Unsupported" in line]
-    return (errors or lines or ["no reason given"])[-1]
+def _start(host: str, port: int) -> None:
+    """Start Ray Serve unless the cluster runs it. Raises OptionError, DeviceError."""
+    try:
+        if _get_global_client(raise_if_no_controller_running=False) is None:
+            _Made.serve = True
+        ray_serve.start(http_options={"host": host, "port": port})
+        found = _get_global_client().http_config
+    except ERRORS as error:
+        raise DeviceError(
+            f"serve: Ray Serve does not start on {host}:{port}: {line_of(error)}"
+        ) from error
+    if (found.host, found.port) != (host, port):
+        raise OptionError(
+            f"serve: Ray Serve of this cluster listens on {found.host}:{found.port}, not on "
+            f"{host}:{port}; give --host {found.host} --port {found.port}, or end all that it "
+            "serves: `serve shutdown` of Ray"
+        )
+
+
+def reason(status: Any, error: Exception) -> str:
+    """What Ray Serve says of the replicas that do not start, or of the error that came before."""
+    found = status.applications.get(NAME)
+    told = [str(part.message) for part in found.deployments.values()] if found else [str(error)]
+    return last_error("\n".join(told))
 
 
 def made_front() -> Front:
@@ -93,9 +130,18 @@ def made_front() -> Front:
 
 
 def end() -> None:
-    """End the replicas when they have answered, and the cluster if this process started it."""
+    """End what this process made: replicas when they have answered, Ray Serve, and the cluster.
+
+    An app that another process deployed, or another's Ray Serve, goes on.
+    """
     if not ray.is_initialized():
         return
-    ray_serve.delete(NAME)
-    ray_serve.shutdown()
+    if _Made.app:
+        try:
+            ray_serve.delete(NAME)
+        except ERRORS as error:
+            logger.warning("the replicas have not ended: %s", line_of(error))
+    if _Made.serve:
+        ray_serve.shutdown()
+    _Made.app = _Made.serve = False
     ray.shutdown()
