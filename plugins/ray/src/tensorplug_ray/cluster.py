@@ -4,7 +4,6 @@ import socket
 from typing import Any
 
 import ray
-from ray._private.services import canonicalize_bootstrap_address
 from ray.exceptions import GetTimeoutError, RayError
 
 from tensorplug.errors import DeviceError, OptionError
@@ -17,6 +16,8 @@ OWN_MEMORY = 256 << 20
 """Bytes of the object store of a cluster that this process starts."""
 
 
+ANY = "auto"
+"""The address of whichever cluster Ray finds."""
 CHECK = 60.0
 """Seconds in which a cluster must run a task, a new process of Python at first."""
 _connected = ("", "")
@@ -51,7 +52,7 @@ def _check_same(address: str) -> None:
     asked, got = _connected
     # A cluster that the program connected to by ray.init() was not asked for here.
     known = asked if got == here else OWN
-    if address != known and _place_of(address) != _place_of(here):
+    if address not in (known, ANY) and _place_of(address) != _place_of(here):
         raise OptionError(
             f"ray: this process uses the cluster at {here}, not {address}; call "
             "ray.shutdown() before it uses another one"
@@ -61,9 +62,9 @@ def _check_same(address: str) -> None:
 def _place_of(address: str) -> str:
     """An address of a cluster with the number of its machine, or as it is if that is not found."""
     try:
-        host, _, port = (canonicalize_bootstrap_address(address) or address).rpartition(":")
+        host, _, port = address.rpartition(":")
         return f"{socket.gethostbyname(host)}:{port}"
-    except (ValueError, OSError):
+    except OSError:
         return address
 
 
