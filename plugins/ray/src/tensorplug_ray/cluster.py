@@ -63,7 +63,10 @@ def _place_of(address: str) -> str:
     """An address of a cluster with the number of its machine, or as it is if that is not found."""
     try:
         host, _, port = address.rpartition(":")
-        return f"{socket.gethostbyname(host)}:{port}"
+        number = socket.gethostbyname(host)
+        if number.startswith("127."):
+            number = ray.util.get_node_ip_address()
+        return f"{number}:{port}"
     except OSError:
         return address
 
