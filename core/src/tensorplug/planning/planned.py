@@ -111,17 +111,23 @@ def plan_graph(
 
 def _touched(splits: Iterable[Split], homes: Mapping[Tensor, int]) -> dict[Tensor, Touched]:
     """How `splits` and the reads of outputs use each placed tensor that may be written."""
-    uses = [(output.root, home) for output, home in homes.items()]
-    written: set[Tensor] = set()
-    for piece in splits:
-        uses += ((copy.source.root, copy.origin) for copy in piece.copies)
-        for node in piece.nodes:
-            written.update(node.written_roots)
-            uses += ((tensor.root, piece.stream) for tensor in (*node.sources, *node.written_roots))
     streams: dict[Tensor, set[int]] = {}
-    for root, stream in uses:
+
+    def note(tensor: Tensor, stream: int) -> None:
+        root = tensor.root
         if root.place is not None and not is_weight(root):
             streams.setdefault(root, set()).add(stream)
+
+    written: set[Tensor] = set()
+    for output, home in homes.items():
+        note(output, home)
+    for piece in splits:
+        for copy in piece.copies:
+            note(copy.source, copy.origin)
+        for node in piece.nodes:
+            written.update(node.written_roots)
+            for tensor in (*node.sources, *node.written_roots):
+                note(tensor, piece.stream)
     return {root: Touched(frozenset(s), root in written) for root, s in streams.items()}
 
 

@@ -1,6 +1,6 @@
 """Cuts an assigned graph into splits: runs of nodes on one stream, and the copies they need."""
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -93,7 +93,8 @@ def split(
             partners = _sharing_memory(stream, drafts, streams)
             drafts[-1].after |= partners | shared.borrowers(stream, *partners)
         draft = drafts[-1]
-        draft.after |= shared.waits(node, stream, foreign)
+        if len(streams.backends) > 1:
+            draft.after |= shared.waits(node, stream, foreign)
         for source in foreign:
             key = _key(stream, source, versions)
             if key not in copies:
@@ -126,7 +127,7 @@ class _Shared:
     def __init__(self, writers: dict[Tensor, int]) -> None:
         self._writers = writers
         self._lent: dict[int, set[int]] = {}
-        self._readers: dict[Tensor, set[int]] = {}
+        self._readers: defaultdict[Tensor, set[int]] = defaultdict(set)
 
     def waits(self, node: Tensor, stream: int, foreign: Sequence[Tensor]) -> set[int]:
         """Other streams for which `node` must wait.
@@ -134,16 +135,19 @@ class _Shared:
         `node` reads their results in place, or overwrites memory that they read or wrote.
         """
         used = [s.root for s in node.sources if s not in foreign]
-        owners = {self._writers[r] for r in (*used, *node.written_roots) if r in self._writers}
-        owners.discard(stream)
-        for owner in owners:
+        written, writers, readers = node.written_roots, self._writers, self._readers
+        found = {writers[root] for root in (*used, *written) if root in writers}
+        found.discard(stream)
+        for owner in found:
             self._lent.setdefault(owner, set()).add(stream)
-        late = {r for root in node.written_roots for r in self._readers.pop(root, ())}
-        for root in (node.root, *node.written_roots):
-            self._writers[root] = stream
+        for root in written:
+            found.update(readers.pop(root, ()))
+            writers[root] = stream
+        found.discard(stream)
+        writers[node.root] = stream
         for root in used:
-            self._readers.setdefault(root, set()).add(stream)
-        return owners | (late - {stream})
+            readers[root].add(stream)
+        return found
 
     def writer(self, root: Tensor, where: Choices) -> int:
         """The stream that wrote `root` last, or that holds it."""
@@ -166,9 +170,9 @@ def _sharing_memory(stream: int, drafts: Sequence[_Draft], streams: Streams) -> 
 
 def needs_copy(source: Tensor, node: Tensor, stream: int, where: Choices, streams: Streams) -> bool:
     """True if `stream` must read a copy of `source`; False for memory that `node` writes."""
-    if source.root in node.written_roots:
-        return False
     if where[source].stream == stream and streams.placed_type(source) is None:
+        return False
+    if source.root in node.written_roots:
         return False
     return not streams.reads(stream, source, where)
 
