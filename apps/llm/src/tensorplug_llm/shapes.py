@@ -12,10 +12,10 @@ BATCHES = (8, 16, 32, 48, 64, 96, 128, 192, 256, 384, 512)
 ONE_TEXT = (
     8,
     *range(16, 64, 2),
-    *(n << e for e in (4, 5, 6) for n in range(4, 8)),
+    *(n << e for e in (3, 4, 5) for n in range(8, 16)),
     512,
 )
-"""The same where there is one text: two tokens apart below 64, then four for a power of two."""
+"""The same where there is one text: two tokens apart below 64, then eight for a power of two."""
 MIXED = (2, 4, 8, 16, 32, 64, 128, 256, 512)
 """Tokens of prompts of a pass that reads single tokens too."""
 FEW = 8
