@@ -40,18 +40,9 @@ def _laid(*layouts: str) -> Callable[[Case], bool]:
     return lambda case: not set(layouts).isdisjoint(case.layouts)
 
 
-def _huge(case: Case) -> bool:
-    """Some value lies beyond the range of f16."""
-    return any(arg is not None and "1e+30" in arg.data.tag for arg in case.args)
-
-
-def _small_results(case: Case) -> bool:
-    """Values so far below zero that f16 has no number for the results."""
-    return any(arg is not None and "-40..-10" in arg.data.tag for arg in case.args)
-
-
-def _with_nan(case: Case) -> bool:
-    return any(arg is not None and "nan" in arg.data.tag for arg in case.args)
+def _filled(values: str) -> Callable[[Case], bool]:
+    """Some source is filled with these values."""
+    return lambda case: any(arg is not None and values in arg.data.tag for arg in case.args)
 
 
 def _odd_against_blocks(case: Case) -> bool:
@@ -124,7 +115,7 @@ KNOWN = (
         _mixed,
         "ggml reads both sources as of one type and does not check it",
     ),
-    Known("pool_1d pool_2d", _with_nan, "a maximum of ggml forgets NaN"),
+    Known("pool_1d pool_2d", _filled("nan"), "a maximum of ggml forgets NaN"),
     Known("rms_norm_back", _single, "nearly all cancels in a row of one; f32 of ggml keeps less"),
     Known(
         "mul_mat mul_mat_id",
@@ -145,8 +136,8 @@ KNOWN = (
     Known("pad", _far, "ggml goes round once only, and then reads elsewhere"),
     Known("count_equal", _deep, "ggml finds its way through matrices only"),
     Known("get_rel_pos", lambda case: case.types[0] == "bf16", "ggml calls the result f16"),
-    Known("gelu_quick geglu_quick", _huge, "the table of ggml ends where f16 does"),
-    Known("gelu_quick geglu_quick", _small_results, "small results vanish in ggml's table of f16"),
+    Known("gelu_quick geglu_quick", _filled("1e+30"), "the table of ggml ends where f16 does"),
+    Known("gelu_quick geglu_quick", _filled("-40..-10"), "small results vanish in ggml's table of f16"),
     Known(
         "dup cpy set_rows add add1",
         lambda case: "iq4_nl" in case.types,

@@ -189,13 +189,9 @@ class Batcher:
         self._draft_sizes = draft_sizes(prompt_lookup, model.hparams)
         most_groups = max(lanes_for(model.hparams, model.placement.layers) - 1, 1)
         if not isinstance(groups, int) or not 1 <= groups <= most_groups:
-            needs = (
-                "for each device one"
-                if most_groups > 1
-                else (
-                    "more need all layers on several devices of other processes, and none recurrent"
-                )
-            )
+            needs = "more need all layers on several devices of other processes, and none recurrent"
+            if most_groups > 1:
+                needs = "for each device one"
             raise OptionError(f"groups is {groups}; give 1 to {most_groups} here: {needs}")
         self.runner = Runner(
             model,

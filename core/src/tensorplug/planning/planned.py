@@ -99,8 +99,9 @@ def plan_graph(
         splits = arranged(splits, streams.backends, streams.moved, settings.ahead)
     check_leafs(graph.leafs)
     private = tuple(t for t in graph.inputs if t not in shared)
-    passing = [] if batches == 1 else [Moment(t, (), where[t].stream) for t in every_run]
+    passing: list[Moment] = []
     if batches > 1:
+        passing += (Moment(t, (), where[t].stream) for t in every_run)
         passing += (Moment(c.target, (), piece.stream) for piece in splits for c in piece.copies)
     lane = plan_memory(passing, pools, keep=[moment.tensor for moment in passing])
     memory = plan_splits(graph, where, splits, pools, (*private, *lane.slots))

@@ -1,0 +1,99 @@
+"""Seconds to read a prompt, by its length, next to the line through the lengths that are best: JSON.
+
+The line goes from one best length to the next, and all others lie above it: the lower convex hull
+of the lengths and their times. A length that is padded or read in an uneven way lies far above.
+Times are the least of the rounds, in which all lengths take turns in one process.
+"""
+
+import argparse
+import gc
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+from model_speeds import numbers, prompt, timed
+from tqdm import tqdm
+
+import tensorplug as tp
+from tensorplug.device import SupportsThreads
+from tensorplug_llm import load_model
+from tensorplug_llm.models import find_model
+from tensorplug_llm.testing import LoneText
+
+LENGTHS = (
+    "2 3 4 5 6 7 8 10 12 14 16 17 20 24 28 32 33 40 48 56 64 65 72 80 96 100 112 128 130 "
+    "144 160 192 200 224 256 257 300 320 384 400 448 512 513 600 700 768 900 1024"
+)
+
+Times = Mapping[int, float]
+"""Seconds by number of tokens."""
+
+
+def hull(times: Times) -> list[int]:
+    """The lengths that are best: corners of the lower convex hull."""
+    corners: list[int] = []
+    for n in sorted(times):
+        while len(corners) > 1:
+            a, b = corners[-2:]
+            if (times[b] - times[a]) * (n - a) < (times[n] - times[a]) * (b - a):
+                break
+            corners.pop()
+        corners.append(n)
+    return corners
+
+
+def ratios(times: Times) -> dict[int, float]:
+    """How many times as long as by the line each length takes."""
+    corners = hull(times)
+    line = np.interp(list(times), corners, [times[n] for n in corners])
+    return {n: times[n] / float(at) for n, at in zip(times, line, strict=True)}
+
+
+def measured(text: LoneText, vocabulary: int, lengths: Sequence[int], rounds: int) -> Times:
+    """The least seconds of `rounds` reads of each length, after one that plans."""
+    least = dict.fromkeys(lengths, float("inf"))
+    for turn in tqdm(range(rounds + 1), disable=not sys.stderr.isatty()):
+        for n in lengths:
+            text.rewind(0)
+            ids = prompt(n, vocabulary)
+            seconds = timed(lambda ids=ids: text.prefill(ids))
+            if turn:
+                least[n] = min(least[n], seconds)
+    return least
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("model", help="name or path of a model")
+    parser.add_argument("--lengths", default=LENGTHS, help="tokens of prompts, in one string")
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--device", default="cpu")
+    given = parser.parse_args()
+    lengths = numbers(given.lengths)
+    tp.load_all()
+    path = Path(given.model)
+    with tp.open(given.device) as backend:
+        if isinstance(backend, SupportsThreads):
+            backend.threads = given.threads
+        gc.freeze()
+        with (
+            load_model(path if path.exists() else find_model(given.model), [backend]) as model,
+            LoneText(model, max(lengths) + 1) as text,
+        ):
+            times = measured(text, model.hparams.vocabulary, lengths, given.rounds)
+    report = {
+        "model": given.model,
+        "threads": given.threads,
+        "best lengths": hull(times),
+        "times as long as by the line": {n: round(r, 3) for n, r in ratios(times).items()},
+        "ms": {n: round(1e3 * t, 2) for n, t in times.items()},
+        "worst": round(max(ratios(times).values()), 3),
+    }
+    print(json.dumps(report, indent=1))
+
+
+if __name__ == "__main__":
+    main()
