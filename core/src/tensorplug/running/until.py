@@ -13,7 +13,7 @@ T = TypeVar("T")
 def until_done(attempt: Attempt, do: Callable[[Attempt], T]) -> T:
     """Return what `do` returns for `attempt`, or for an attempt that follows it after a failure.
 
-    This is the only place that calls recovery. Raises RunFailed where there is none.
+    Runs reach recovery only here. Raises RunFailed where a scheduler has none.
     """
     scheduler, following = attempt.scheduler, attempt
     while True:
