@@ -464,7 +464,7 @@ def test_later_chunks_stay_when_an_earlier_one_cannot_grow() -> None:
         arena.grow([[9000, 2000, 3000]])
 
     assert arena.size(device.buffer_type) == device.used == 6000
-    arena.close()
+    arena.release()
 
 
 def test_growing_past_the_limit_names_sizes_and_remedy() -> None:

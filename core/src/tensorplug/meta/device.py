@@ -94,8 +94,8 @@ class MetaBackend(Backend):
             raise errors[0]
 
     def _close(self) -> None:
-        self.fleet.arena.close()
-        self.zeros.close()
+        self.fleet.arena.release()
+        self.zeros.release()
         for stream in self.streams:
             stream.close(force=True)
 

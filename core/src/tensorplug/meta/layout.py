@@ -8,17 +8,25 @@ from tensorplug.fusion.formulas import Group
 from tensorplug.fusion.matching import find_groups
 from tensorplug.graph.graph import Graph
 from tensorplug.graph.tensor import Tensor
-from tensorplug.meta import program as steps
+from tensorplug.meta.program import (
+    AllReduce,
+    Exchange,
+    MetaProgram,
+    MetaStep,
+    Redeal,
+    Segment,
+    flat,
+)
 from tensorplug.planning.memory import MemoryMap, Moment, plan_memory
 from tensorplug.planning.split import Split
 from tensorplug.planning.timeline import node_moments
 
-Groups = Mapping[steps.Segment, tuple[Group, ...]]
+Groups = Mapping[Segment, tuple[Group, ...]]
 
 
-def fused(program: steps.MetaProgram, index: int, device: Device) -> Groups:
+def fused(program: MetaProgram, index: int, device: Device) -> Groups:
     """The groups of each segment that `device` computes with one kernel."""
-    segments = [s for s in steps.flat(program.steps) if isinstance(s, steps.Segment)]
+    segments = [s for s in flat(program.steps) if isinstance(s, Segment)]
     nodes = [node for segment in segments for node in segment.nodes[index]]
     if not isinstance(device, SupportsFusion) or not nodes:
         return {}
@@ -39,36 +47,36 @@ def fused(program: steps.MetaProgram, index: int, device: Device) -> Groups:
     }
 
 
-def _exchanged(program: steps.MetaProgram, index: int) -> Iterator[Tensor]:
+def _exchanged(program: MetaProgram, index: int) -> Iterator[Tensor]:
     """Tensors of a device that exchanges read or write, or that reductions change."""
-    for step in steps.flat(program.steps):
-        if isinstance(step, steps.Exchange):
+    for step in flat(program.steps):
+        if isinstance(step, Exchange):
             yield from (m.start for m in step.moves if m.source == index)
             yield from (m.end for m in step.moves if m.stream == index)
-        elif isinstance(step, steps.Redeal):
+        elif isinstance(step, Redeal):
             yield step.source.locals[index]
     for step in program.steps:
-        if isinstance(step, steps.AllReduce):
+        if isinstance(step, AllReduce):
             yield step.locals[index]
 
 
-def lay_out(program: steps.MetaProgram, index: int, kind: BufferType, groups: Groups) -> MemoryMap:
+def lay_out(program: MetaProgram, index: int, kind: BufferType, groups: Groups) -> MemoryMap:
     """Plan the memory of one device, for tensors without a home."""
     timeline: list[Moment] = []
-    for step in steps.flat(program.steps):
+    for step in flat(program.steps):
         timeline.extend(_moments(step, index, groups))
     return plan_memory(timeline, [kind], placed=program.homes[index])
 
 
-def _moments(step: steps.MetaStep, index: int, groups: Groups) -> Sequence[Moment]:
-    if isinstance(step, steps.Segment):
+def _moments(step: MetaStep, index: int, groups: Groups) -> Sequence[Moment]:
+    if isinstance(step, Segment):
         nodes, found = step.nodes[index], groups.get(step, ())
         return list(node_moments(Split(0, 0, nodes, (), {}, frozenset(), found)))
-    if isinstance(step, steps.Exchange):
+    if isinstance(step, Exchange):
         read = [m.start for m in step.moves if m.source == index]
         made = [m.end for m in step.moves if m.stream == index]
     else:
-        assert isinstance(step, steps.Redeal)
+        assert isinstance(step, Redeal)
         read, made = [step.source.locals[index]], [step.target.locals[index]]
     touched = [*made, *read]
     if not touched:

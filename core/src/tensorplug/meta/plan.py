@@ -11,10 +11,10 @@ from tensorplug.device.part import Part
 from tensorplug.errors import Unsupported
 from tensorplug.graph.bindings import Bindings
 from tensorplug.graph.tensor import Place, Tensor
-from tensorplug.meta import program as parts
 from tensorplug.meta.buffer import MetaBuffer
 from tensorplug.meta.build import build
 from tensorplug.meta.layout import Groups, fused, lay_out
+from tensorplug.meta.program import Home, MetaProgram
 from tensorplug.meta.state import WHOLE, SplitState
 from tensorplug.meta.steps import plans_of, program_of
 from tensorplug.planning.memory import MemoryMap, Slot
@@ -34,7 +34,7 @@ class MetaPlan(Plan):
 
     def __init__(self, backend: "MetaBackend", bound: Part) -> None:
         super().__init__(backend, bound)
-        self.program = parts.MetaProgram(len(backend.streams))
+        self.program = MetaProgram(len(backend.streams))
         self.steps: Program = ()
         self._batch = Batch()
         self._memory: list[MemoryMap] = []
@@ -87,7 +87,7 @@ class MetaPlan(Plan):
             place.buffer.init_tensor(tensor, place.offset)
         return places
 
-    def _place_of(self, home: parts.Home, device: int) -> Place:
+    def _place_of(self, home: Home, device: int) -> Place:
         if home.of is None:
             return self.backend.zeros.place(Slot(device, 0, 0, 0))
         place = self.bound.bindings.where(home.of)
@@ -132,21 +132,19 @@ def plan_sizes(device: "MetaDevice", bound: Iterable[Part]) -> Mapping[BufferTyp
     return found
 
 
-def _program(bound: Part, device: "MetaDevice") -> parts.MetaProgram:
+def _program(bound: Part, device: "MetaDevice") -> MetaProgram:
     bindings = bound.bindings
     return build(bound.nodes, device.devices, lambda root: home_of(root, bindings), bindings.names)
 
 
-def _laid_out(
-    program: parts.MetaProgram, device: "MetaDevice"
-) -> tuple[list[Groups], list[MemoryMap]]:
+def _laid_out(program: MetaProgram, device: "MetaDevice") -> tuple[list[Groups], list[MemoryMap]]:
     """What each device fuses, and its memory for tensors without a home."""
     groups = [fused(program, d, each) for d, each in enumerate(device.devices)]
     kinds = enumerate(device.buffer_type.kinds)
     return groups, [lay_out(program, d, kind, groups[d]) for d, kind in kinds]
 
 
-def _zeros(program: parts.MetaProgram) -> list[int]:
+def _zeros(program: MetaProgram) -> list[int]:
     """Bytes of zeros that each device needs; none where no device needs some."""
     sizes = [[t.nbytes for t, home in homes.items() if home.of is None] for homes in program.homes]
     return [max([64, *wanted]) for wanted in sizes] if any(sizes) else []

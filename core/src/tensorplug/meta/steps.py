@@ -13,9 +13,18 @@ from tensorplug.device import transfer
 from tensorplug.device.backend import SupportsCollectives, order_after
 from tensorplug.device.moving import queue_copy
 from tensorplug.graph.tensor import Place, Tensor, array_view
-from tensorplug.meta import program as parts
 from tensorplug.meta.buffer import put, take
 from tensorplug.meta.local import like
+from tensorplug.meta.program import (
+    AllReduce,
+    Exchange,
+    MetaProgram,
+    MetaStep,
+    Move,
+    Redeal,
+    Segment,
+    flat,
+)
 from tensorplug.planning.program import Program, Run, Step
 from tensorplug.running.fleet import Fleet
 from tensorplug.running.run import DO, Calls, RunContext, run
@@ -37,7 +46,7 @@ class ReleaseSources(Step):
 class SumUp(Step):
     """All devices get the sum of their summands: by a collective of theirs, else by `steps`."""
 
-    reduction: parts.AllReduce
+    reduction: AllReduce
     steps: Program
 
     @property
@@ -55,33 +64,33 @@ class SumUp(Step):
 # --- the program -------------------------------------------------------------------------------
 
 
-def program_of(program: parts.MetaProgram) -> Program:
+def program_of(program: MetaProgram) -> Program:
     """The steps of a meta device's plan. A run's `split` is the number of its plan."""
     numbers = iter(range(len(plans_of(program))))
     return tuple(_steps(program.steps, numbers))
 
 
-def plans_of(program: parts.MetaProgram) -> list[tuple[parts.Segment, int]]:
+def plans_of(program: MetaProgram) -> list[tuple[Segment, int]]:
     """The plans that the program runs, in order: a segment and a device with nodes in it."""
     return [
         (step, device)
-        for step in parts.flat(program.steps)
-        if isinstance(step, parts.Segment)
+        for step in flat(program.steps)
+        if isinstance(step, Segment)
         for device, nodes in enumerate(step.nodes)
         if nodes
     ]
 
 
-def _steps(found: Sequence[parts.MetaStep], numbers: Iterator[int]) -> Iterator[Step]:
+def _steps(found: Sequence[MetaStep], numbers: Iterator[int]) -> Iterator[Step]:
     for step in found:
-        if isinstance(step, parts.Segment):
+        if isinstance(step, Segment):
             for device, nodes in enumerate(step.nodes):
                 if nodes:
                     yield Run(device, next(numbers), nodes, {})
-        elif isinstance(step, parts.Exchange):
+        elif isinstance(step, Exchange):
             yield from (move for move in step.moves if move.size)
             yield ReleaseSources(0, None)
-        elif isinstance(step, parts.Redeal):
+        elif isinstance(step, Redeal):
             yield step
         else:
             yield SumUp(0, None, step, tuple(_steps(step.steps, numbers)))
@@ -90,7 +99,7 @@ def _steps(found: Sequence[parts.MetaStep], numbers: Iterator[int]) -> Iterator[
 # --- what each step does -----------------------------------------------------------------------
 
 
-def _move(move: parts.Move, fleet: Fleet, context: RunContext) -> None:
+def _move(move: Move, fleet: Fleet, context: RunContext) -> None:
     places = context.batch.bindings
     start, end = places.where(move.start), places.where(move.end)
     target = fleet.backends[move.stream]
@@ -111,7 +120,7 @@ def _release(_step: ReleaseSources, fleet: Fleet, context: RunContext) -> None:
         order_after(reader, fleet.backends[lender])
 
 
-def _redeal(step: parts.Redeal, fleet: Fleet, context: RunContext) -> None:
+def _redeal(step: Redeal, fleet: Fleet, context: RunContext) -> None:
     for stream in fleet.backends:
         stream.synchronize()
     places, of, source, target = context.batch.bindings, step.of, step.source, step.target
@@ -133,7 +142,7 @@ def _sum_up(step: SumUp, fleet: Fleet, context: RunContext) -> None:
         run(step.steps, fleet, context, fleet.calls)
 
 
-def _by_collective(reduction: parts.AllReduce, fleet: Fleet, context: RunContext) -> bool:
+def _by_collective(reduction: AllReduce, fleet: Fleet, context: RunContext) -> bool:
     """Sum by a collective of the devices; False if they have none for this tensor."""
     device = fleet.backends[0].device
     if not reduction.everyone or not isinstance(device, SupportsCollectives):
@@ -146,8 +155,8 @@ def _by_collective(reduction: parts.AllReduce, fleet: Fleet, context: RunContext
 
 CALLS: Calls = {
     **DO,
-    parts.Move: _move,
+    Move: _move,
     ReleaseSources: _release,
-    parts.Redeal: _redeal,
+    Redeal: _redeal,
     SumUp: _sum_up,
 }

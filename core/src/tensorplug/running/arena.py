@@ -93,7 +93,7 @@ class Arena:
             fitting.reset()
             return fitting
         if waiting:
-            self.drop(waiting[-1])
+            self.release_spare(waiting[-1])
         made = kind.alloc(size, tensors=tensors)
         if reserve or waiting:
             self._reserved.add(made)
@@ -108,13 +108,13 @@ class Arena:
                 else:
                     stack.callback(buffer.close)
 
-    def drop(self, buffer: Buffer) -> None:
-        """Free a reserved buffer that no batch uses."""
+    def release_spare(self, buffer: Buffer) -> None:
+        """Release a reserved buffer that no batch uses."""
         self._free.remove(buffer)
         buffer.close()
 
-    def close(self) -> None:
-        """Free everything."""
+    def release(self) -> None:
+        """Release all buffers."""
         free, self._free = self._free, []
         with ExitStack() as stack:
             for buffer in free:

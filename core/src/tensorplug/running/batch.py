@@ -119,6 +119,6 @@ def reserve(planned: PlannedGraph, arena: Arena, lanes: Sequence[Lane]) -> None:
         arena.give(made)
         for buffer in made:
             if buffer not in before:
-                arena.drop(buffer)
+                arena.release_spare(buffer)
         raise
     arena.give(made)

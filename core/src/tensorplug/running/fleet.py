@@ -47,7 +47,7 @@ class Fleet:
         self.loose = False
         """True after a run that left no marks: the next batch waits for all queued work."""
 
-    def abandon_memory(self) -> None:
+    def forget_memory(self) -> None:
         """Drop the compute memory, which calls in progress may still hold, and begin with none.
 
         Errors of a run refer to its frames, and those to the fleet, which must not keep it alive.
@@ -56,7 +56,7 @@ class Fleet:
         self.loose = False
         self.forget_marks()
 
-    def hold(self, lent: Iterable[tuple[int, Backend]]) -> None:
+    def add_readers(self, lent: Iterable[tuple[int, Backend]]) -> None:
         """Let all streams that compute in the memory of a lender wait for its reader's work so far.
 
         They do not wait for later work of the reader.

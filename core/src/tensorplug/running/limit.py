@@ -32,7 +32,7 @@ class Worker:
         self._held.extend(things)
         self._jobs.put(None)
 
-    def end(self) -> None:
+    def close(self) -> None:
         """Take no more calls."""
         self._jobs.put(None)
 
@@ -92,5 +92,5 @@ class Limit:
     def close(self) -> None:
         """End the thread."""
         if self._worker is not None:
-            self._worker.end()
+            self._worker.close()
             self._worker = None

@@ -56,7 +56,7 @@ class Lost:
         """Functions that must restore states before anything runs."""
 
     def place_of(self, tensor: Tensor) -> Place:
-        """The place of a persistent tensor now: its storage, or its new place."""
+        """The place of a persistent tensor now: its own, or its new place."""
         return Bindings(self.moved).where(tensor)
 
     def has(self, root: Tensor, failed: Collection[Device] = ()) -> bool:
@@ -80,7 +80,7 @@ class Lost:
             stream = self.successors[stream]
         return None if stream in self.streams else stream
 
-    def close(self) -> None:
+    def release(self) -> None:
         """Release the memory of moved tensors."""
         for buffer in self.buffers.values():
             buffer.close()

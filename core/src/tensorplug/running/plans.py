@@ -37,8 +37,8 @@ class Plans:
                 else:
                     self._kept.setdefault((plan.backend, plan.bound.key), []).append(plan)
 
-    def close(self) -> None:
-        """Close all plans."""
+    def release(self) -> None:
+        """Close all plans; later ones may be kept again."""
         kept, self._kept = self._kept, {}
         with ExitStack() as stack:
             for plans in kept.values():

@@ -179,7 +179,7 @@ class InFlight:
         self._land(None if sound else failure)
         return sound
 
-    def abandon(self) -> None:
+    def drain(self) -> None:
         """Wait and ignore errors of the batch, whose outputs nothing will read."""
         with contextlib.suppress(TensorplugError):
             self.reach()

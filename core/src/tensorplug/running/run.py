@@ -283,11 +283,11 @@ def _run(
 def _signal(step: Signal, fleet: "Fleet", context: RunContext) -> None:
     stream = fleet.backends[step.stream]
     if step.waiters is Waiters.LENDERS:
-        fleet.hold([(lender, stream) for lender in step.lenders])
+        fleet.add_readers([(lender, stream) for lender in step.lenders])
         if step.split is not None:
             fleet.leave(step.stream)
     elif step.waiters is Waiters.COPIES:
-        fleet.hold(_unsettled(step, context))
+        fleet.add_readers(_unsettled(step, context))
     elif stream in context.copiers or not step.if_idle:
         context.marks[step.stream] = Mark(stream)
 

@@ -117,7 +117,7 @@ class Schedule(Resource):
         with ExitStack() as stack:
             for flight in tuple(self.scheduler.flying):
                 if flight.attempt.schedule is self:
-                    flight.abandon()
+                    flight.drain()
             for batch in batches:
                 batch.lane.arena.leave(self)
                 stack.callback(self.scheduler.arena.give, batch.buffers)

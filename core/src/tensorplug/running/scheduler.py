@@ -323,7 +323,7 @@ class Scheduler(Resource):
         self.failed = attempt
         if self.limit.stuck:
             self.stopped = failure
-            self.abandon_memory()
+            self.forget_memory()
         disturbed = attempt.disturbed
         for flight in tuple(self.flying):
             if not flight.settle(failure, disturbed):
@@ -332,14 +332,14 @@ class Scheduler(Resource):
                 # Later batches may have read what this one did not finish.
                 disturbed = {backend.device for backend in self.backends}
 
-    def abandon_memory(self) -> None:
+    def forget_memory(self) -> None:
         """Drop all memory that a hung stream may still use; it is freed when its call returns."""
         schedules = [child for child in self.children if isinstance(child, Schedule)]
         used = [self._arenas(), self.plans, self.backends, self.lost.forget()]
         outputs = [flight.forget() for flight in self.flying]
         self.limit.hold([*used, *outputs, *(schedule.forget() for schedule in schedules)])
         self.plans = Plans()
-        self.fleet.abandon_memory()
+        self.fleet.forget_memory()
         self._lanes = self._new_lanes()
 
     def release(self) -> None:
@@ -355,8 +355,8 @@ class Scheduler(Resource):
         # Also if one of the functions raises, the others are called.
         with ExitStack() as stack:
             for arena in self._arenas():
-                stack.callback(arena.close)
-            stack.callback(self.plans.close)
+                stack.callback(arena.release)
+            stack.callback(self.plans.release)
             for child in self.children:
                 if isinstance(child, Schedule):
                     stack.callback(child.release)
@@ -424,7 +424,7 @@ class Scheduler(Resource):
         if self.trace is not None:
             self.trace.collect(*self.backends)
         self.give_back()
-        self.lost.close()
+        self.lost.release()
         self.limit.close()
         # Errors refer to frames, and frames to memory that a hung stream still has.
         self.failed = self.stopped = None

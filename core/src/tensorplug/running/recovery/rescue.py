@@ -93,7 +93,7 @@ class Recovery:
         finally:
             if scheduler.limit.stuck:
                 # Another device hung while a value was read; a later step that uses it fails.
-                scheduler.abandon_memory()
+                scheduler.forget_memory()
         lost.owed.update(dict.fromkeys(owed))
         lost.devices.update(attempt.failed)
         gone = (i for i, b in enumerate(scheduler.backends) if b not in left)
