@@ -15,7 +15,6 @@ import tensorplug as tp
 from tensorplug.device import allocate, transfer
 from tensorplug.device.part import Part, units
 from tensorplug.device.wire import (
-    EXPANSION,
     pack_graph,
     pack_part,
     pack_places,
@@ -220,7 +219,7 @@ def read(data: bytes) -> str:
     finally:
         peak = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
-        assert peak <= EXPANSION * len(data) + MiB
+        assert peak <= 128 * len(data) + MiB
 
 
 EXAMPLE = example()

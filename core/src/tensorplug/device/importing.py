@@ -19,7 +19,6 @@ def from_dlpack(
     stream: Backend,
     *,
     name: str = "",
-    usage: BufferUsage = BufferUsage.WEIGHTS,
     copy: bool | None = None,
 ) -> Tensor:
     """Return a persistent tensor over the memory of `array`, for the device of `stream`.
@@ -38,9 +37,9 @@ def from_dlpack(
     """
     label = name or "from_dlpack()"
     if copy:
-        return place(name, array, stream.buffer_type, usage=usage)
+        return place(name, array, stream.buffer_type, usage=BufferUsage.WEIGHTS)
     try:
-        return _imported(array, stream, name, usage)
+        return _imported(array, stream, name)
     except (Unsupported, ShapeError) as error:
         if copy is False:
             raise Unsupported(
@@ -48,10 +47,10 @@ def from_dlpack(
                 "leave out copy=False"
             ) from error
         log.debug("%s: copied to %s: %s", label, stream.device.name, error)
-        return place(name, array, stream.buffer_type, usage=usage)
+        return place(name, array, stream.buffer_type, usage=BufferUsage.WEIGHTS)
 
 
-def _imported(array: Any, stream: Backend, name: str, usage: BufferUsage) -> Tensor:
+def _imported(array: Any, stream: Backend, name: str) -> Tensor:
     """A tensor in imported memory. Raises Unsupported, ShapeError."""
     device = stream.device
     if not is_on_host(array):
@@ -65,7 +64,7 @@ def _imported(array: Any, stream: Backend, name: str, usage: BufferUsage) -> Ten
     try:
         if data.ctypes.data % buffer.type.alignment:
             raise Unsupported(f"it does not start at a multiple of {buffer.type.alignment} bytes")
-        buffer.usage = usage
+        buffer.usage = BufferUsage.WEIGHTS
         return place_in(leaf(name, data.shape, kind), buffer, 0)
     except TensorplugError:
         buffer.close()

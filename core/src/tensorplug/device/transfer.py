@@ -7,7 +7,6 @@
 array([0., 1., 2.], dtype=float32)
 """
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -79,40 +78,36 @@ def fill(
     if place.buffer.type.standard_layout:
         place.buffer.fill(value, place.offset + offset, size)
         return
-    _check_whole(tensor, size, place, "fill")
+    if size != tensor.nbytes:
+        raise _only_whole(tensor, place, "fill")
     check_byte(value, repr(tensor))
     place.buffer.write_tensor(tensor, place.offset, as_bytes(np.full(size, value, np.uint8)))
 
 
-def write_bytes(
-    tensor: Tensor,
-    data: memoryview | bytes | Array,
-    offset: int = 0,
-    bindings: Bindings = NOWHERE,
-) -> None:
+def write_bytes(tensor: Tensor, data: memoryview | bytes | Array, offset: int = 0) -> None:
     """Copy stored bytes into the tensor's memory (gaps included) from byte `offset` on."""
     view = as_bytes(data)
-    place = _part(tensor, offset, view.nbytes, "write", bindings)
+    place = _part(tensor, offset, view.nbytes, "write")
     place.buffer.write(place.offset, view)
 
 
-def read_bytes(tensor: Tensor, offset: int, size: int, bindings: Bindings = NOWHERE) -> Array:
+def read_bytes(tensor: Tensor, offset: int, size: int) -> Array:
     """Return `size` bytes of the tensor's memory (gaps included) from byte `offset` on."""
-    place = _part(tensor, offset, size, "read", bindings)
+    place = _part(tensor, offset, size, "read")
     return place.buffer.read(place.offset, size)
 
 
-def _part(tensor: Tensor, offset: int, size: int, doing: str, bindings: Bindings) -> Place:
+def _part(tensor: Tensor, offset: int, size: int, doing: str) -> Place:
     """The place of some bytes of `tensor`. Raises Unsupported for a non-standard layout."""
-    place = _span(tensor, offset, size, doing, bindings)
+    place = _span(tensor, offset, size, doing)
     if not place.buffer.type.standard_layout:
-        raise Unsupported(
-            f"{tensor}: {place.buffer.type.name} keeps it in a layout of its own; {doing} all of it"
-        )
+        raise _only_whole(tensor, place, doing)
     return Place(place.buffer, place.offset + offset)
 
 
-def _span(tensor: Tensor, offset: int, size: int, doing: str, bindings: Bindings) -> Place:
+def _span(
+    tensor: Tensor, offset: int, size: int, doing: str, bindings: Bindings = NOWHERE
+) -> Place:
     """The place of `tensor`. Raises ShapeError if bytes `offset` to `offset + size` are outside."""
     if offset < 0 or size < 0 or offset + size > tensor.nbytes:
         raise ShapeError(
@@ -122,12 +117,11 @@ def _span(tensor: Tensor, offset: int, size: int, doing: str, bindings: Bindings
     return bindings.where(tensor)
 
 
-def _check_whole(tensor: Tensor, size: int, place: Place, doing: str) -> None:
-    """Raise Unsupported for a part of a tensor in memory with a non-standard layout."""
-    if size != tensor.nbytes:
-        raise Unsupported(
-            f"{tensor}: {place.buffer.type.name} keeps it in a layout of its own; {doing} all of it"
-        )
+def _only_whole(tensor: Tensor, place: Place, doing: str) -> Unsupported:
+    """The error for a part of a tensor in memory with a non-standard layout."""
+    return Unsupported(
+        f"{tensor}: {place.buffer.type.name} keeps it in a layout of its own; {doing} all of it"
+    )
 
 
 def copy(
@@ -163,11 +157,7 @@ def _check_layouts(source: Tensor, target: Tensor) -> None:
 
 
 def write_async(
-    backend: Backend,
-    tensor: Tensor,
-    data: memoryview | bytes | Array,
-    offset: int = 0,
-    bindings: Bindings = NOWHERE,
+    backend: Backend, tensor: Tensor, data: memoryview | bytes | Array, offset: int = 0
 ) -> None:
     """Queue a copy of `data` into the tensor's memory (gaps included) from byte `offset` on.
 
@@ -179,11 +169,12 @@ def write_async(
     Unsupported for a part of a tensor in memory with a non-standard layout.
     """
     view = _stored(tensor, data, "write")
-    place = _span(tensor, offset, view.nbytes, "write", bindings)
+    place = _span(tensor, offset, view.nbytes, "write")
     if place.buffer.type.standard_layout:
         queue_write(backend, Place(place.buffer, place.offset + offset), view)
         return
-    _check_whole(tensor, view.nbytes, place, "write")
+    if view.nbytes != tensor.nbytes:
+        raise _only_whole(tensor, place, "write")
     backend.synchronize()
     tell_of_move(backend, None, view, place, view.nbytes)
     place.buffer.write_tensor(tensor, place.offset, view)
@@ -205,21 +196,14 @@ def read_async(
     if place.buffer.type.standard_layout:
         queue_read(backend, Place(place.buffer, place.offset + offset), view)
         return
-    _check_whole(tensor, view.nbytes, place, "read")
+    if view.nbytes != tensor.nbytes:
+        raise _only_whole(tensor, place, "read")
     backend.synchronize()
     tell_of_move(backend, None, place, view, view.nbytes)
     place.buffer.read_tensor(tensor, place.offset, view)
 
 
-def copy_async(
-    first: Backend,
-    second: Backend,
-    source: Tensor,
-    target: Tensor,
-    source_bindings: Bindings = NOWHERE,
-    target_bindings: Bindings = NOWHERE,
-    staging: Callable[[int], Array] | None = None,
-) -> Backend | None:
+def copy_async(first: Backend, second: Backend, source: Tensor, target: Tensor) -> Backend | None:
     """Copy between tensors of equal layout, in order with the work of two streams.
 
     The copy starts after all work queued on `first`, and before later work of `second`, the stream
@@ -227,23 +211,20 @@ def copy_async(
     source has been read.
 
     The host waits for `first` if the streams do not accept each other's events. It waits for
-    `second` too if `second` cannot queue transfers, a memory has a non-standard layout, or the
-    tensors have gaps. A copy between two memories that the host cannot access needs `staging`, a
-    function that returns host memory of a given number of bytes and keeps it until both streams
-    were waited for; without `staging` the host waits for both streams. Raises ShapeError if layouts
-    differ.
+    `second` too if `second` cannot queue transfers, a memory has a non-standard layout, the host
+    cannot access either memory, or the tensors have gaps. Raises ShapeError if layouts differ.
     """
     _check_layouts(source, target)
-    start, end = source_bindings.where(source), target_bindings.where(target)
+    start, end = NOWHERE.where(source), NOWHERE.where(target)
     if start == end or not source.size:
         return None
     plain = start.buffer.type.standard_layout and end.buffer.type.standard_layout
     if plain and _has_no_gaps(source):
-        return queue_copy(first, second, start, end, source.nbytes, staging)
+        return queue_copy(first, second, start, end, source.nbytes)
     first.synchronize()
     second.synchronize()
     tell_of_move(second, None, start, end, source.nbytes)
-    copy(source, target, source_bindings, target_bindings)
+    copy(source, target)
     return None
 
 

@@ -5,8 +5,8 @@ tensor refers only to tensors before it, so there are no cycles. The reader buil
 rules of the op table, which check sizes, types and parameters. The results must be equal to what
 the sender had.
 
-Bytes from outside raise only FormatError. Until everything is checked, reading takes at most
-`EXPANSION` times the number of given bytes, and no memory of devices.
+Bytes from outside raise only FormatError. Until everything is checked, reading takes at most 128
+times the number of given bytes, and no memory of devices.
 """
 
 from tensorplug.device.wire.graphs import pack_graph, unpack_graph
@@ -14,7 +14,6 @@ from tensorplug.device.wire.parts import pack_part, pack_places, unpack_part, un
 from tensorplug.device.wire.sealing import MOST_BYTES
 
 __all__ = [
-    "EXPANSION",
     "MOST_BYTES",
     "pack_graph",
     "pack_part",
@@ -23,6 +22,3 @@ __all__ = [
     "unpack_part",
     "unpack_places",
 ]
-
-EXPANSION = 128
-"""The most bytes of host memory that reading takes for each given byte."""
