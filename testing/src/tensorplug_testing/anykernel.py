@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from tensorplug.graph.tensor import Array, Tensor
+from tensorplug.device import Array, Tensor
 from tensorplug_cpu.reference import REFERENCE, Memory, decode, encode
 from tensorplug_testing.arithmetic import KERNELS, Kernel
 

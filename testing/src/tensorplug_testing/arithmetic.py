@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from tensorplug.graph.tensor import Array, Tensor
+from tensorplug.device import Array, Tensor
 from tensorplug.ops.ids import NO_ROW, row_ids
 
 Kernel = Callable[..., None]

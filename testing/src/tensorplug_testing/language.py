@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 import tensorplug as tp
-from tensorplug.graph.tensor import Array, Tensor
+from tensorplug.device import Array, Tensor
 from tensorplug_cpu import reference
 
 WIDTH, HIDDEN, VOCAB, LAYERS = 128, 192, 96, 2

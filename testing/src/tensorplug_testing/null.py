@@ -10,17 +10,24 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from tensorplug.device import (
+    Array,
     Backend,
+    Bindings,
     Buffer,
     BufferType,
     Device,
     DeviceSpan,
     DeviceType,
     Event,
+    Group,
     Memory,
+    Part,
+    Pattern,
+    Place,
     Plan,
+    Tensor,
+    array_view,
 )
-from tensorplug.device.part import Part
 from tensorplug.dtypes import F64
 from tensorplug.errors import (
     DeviceError,
@@ -30,10 +37,7 @@ from tensorplug.errors import (
     Unsupported,
     blaming,
 )
-from tensorplug.fusion.formulas import Group, Pattern
 from tensorplug.fusion.library import PATTERNS
-from tensorplug.graph.bindings import Bindings
-from tensorplug.graph.tensor import Array, Place, Tensor, array_view
 from tensorplug.planning.stages import AHEAD
 from tensorplug_testing.arithmetic import KERNELS, Kernel
 from tensorplug_testing.faults import FAULTS, Faults

@@ -3,9 +3,8 @@
 import random
 from collections.abc import Iterable
 
-from tensorplug.device import Backend
+from tensorplug.device import Backend, Part
 from tensorplug.device.backend import NodePlan
-from tensorplug.device.part import Part
 from tensorplug.planning.stages import Work, stages_of
 
 

@@ -4,8 +4,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from tensorplug.device import ArrayBuffer, Buffer, BufferType, BufferUsage
-from tensorplug.graph.tensor import Array
+from tensorplug.device import Array, ArrayBuffer, Buffer, BufferType, BufferUsage
 
 if TYPE_CHECKING:
     from tensorplug_testing.null import NullDevice

@@ -7,8 +7,7 @@ from dataclasses import asdict, dataclass, fields
 from math import prod
 from typing import Any
 
-from tensorplug.device import Backend
-from tensorplug.graph.tensor import Tensor
+from tensorplug.device import Backend, Tensor
 from tensorplug.text import table
 from tensorplug_testing.cases import Case
 from tensorplug_testing.cases.laid import lay

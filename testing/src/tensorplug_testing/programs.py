@@ -12,7 +12,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 import tensorplug as tp
-from tensorplug.graph.tensor import Tensor, contiguous_nb
+from tensorplug.device import Tensor, contiguous_nb
 from tensorplug_cpu.reference import encode
 
 SIZES = (1, 2, 3, 4, 8)

@@ -4,8 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import tensorplug as tp
-from tensorplug.device import allocate, transfer
-from tensorplug.graph.tensor import Array, Tensor, leaf
+from tensorplug.device import Array, Tensor, allocate, leaf, transfer
 
 
 def bind(

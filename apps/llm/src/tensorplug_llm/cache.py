@@ -10,10 +10,9 @@ from functools import partial
 
 import tensorplug as tp
 from tensorplug import Backend, DType, Tensor
-from tensorplug.device import Buffer, BufferType, MultiBuffer, Resource, allocate, as_bytes
+from tensorplug.device import Buffer, BufferType, MultiBuffer, Resource, allocate, as_bytes, leaf
 from tensorplug.dtypes import F16, F32, IQ4_NL, Q4_0, Q5_1, Q8_0
 from tensorplug.errors import OptionError
-from tensorplug.graph.tensor import leaf
 from tensorplug_llm.hparams import HParams, Recurrence
 from tensorplug_llm.rotation import Floats, hadamard
 

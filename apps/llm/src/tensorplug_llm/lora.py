@@ -13,13 +13,12 @@ from types import MappingProxyType
 
 import numpy as np
 
-from tensorplug.device.buffer import FileRange
+from tensorplug.device import Array, FileRange
 from tensorplug.dtypes import F16, F32
 from tensorplug.errors import FormatError, OptionError
 from tensorplug.gguf import FileTensor, ModelFile, TensorFile, open_gguf
 from tensorplug.gguf.cursor import quote
 from tensorplug.gguf.strings import Bytes
-from tensorplug.graph.tensor import Array
 from tensorplug_llm.folders.families import FAMILIES
 from tensorplug_llm.folders.jsonfile import Fields, read_object
 from tensorplug_llm.folders.made import MadeFile, decode, decoded, neighbours

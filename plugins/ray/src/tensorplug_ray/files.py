@@ -7,9 +7,8 @@ from typing import BinaryIO
 
 import numpy as np
 
-from tensorplug.device import FileRange
+from tensorplug.device import Array, FileRange
 from tensorplug.errors import FormatError
-from tensorplug.graph.tensor import Array
 
 PIECE = 1 << 20
 """Bytes that are read at once to be hashed."""

@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tensorplug.device import Buffer, BufferType, BufferUsage, FileRange, Layout, as_bytes
+from tensorplug.device import Buffer, BufferType, BufferUsage, FileRange, Layout, Tensor, as_bytes
 from tensorplug.errors import TensorplugError, blaming
-from tensorplug.graph.tensor import Tensor
 from tensorplug_ray.link import next_number
 
 if TYPE_CHECKING:

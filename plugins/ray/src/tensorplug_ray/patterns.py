@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from tensorplug.fusion.formulas import Pattern
+from tensorplug.device import Pattern
 from tensorplug.fusion.library import PATTERNS
 
 KNOWN: Mapping[str, Pattern] = {pattern.name: pattern for pattern in PATTERNS}

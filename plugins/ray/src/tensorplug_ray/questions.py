@@ -7,13 +7,20 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
-from tensorplug.device.buffer import Buffer, BufferType, BufferUsage, UnallocatedBuffer
-from tensorplug.device.part import Part
+from tensorplug.device import (
+    Bindings,
+    Buffer,
+    BufferType,
+    BufferUsage,
+    Group,
+    Part,
+    Place,
+    Tensor,
+    UnallocatedBuffer,
+    leaf,
+)
 from tensorplug.device.wire import pack_part, unpack_part
 from tensorplug.errors import FormatError, GraphError, Refusal, Unsupported
-from tensorplug.fusion.formulas import Group
-from tensorplug.graph.bindings import Bindings
-from tensorplug.graph.tensor import Place, Tensor, leaf
 from tensorplug_ray.patterns import KNOWN
 
 ELSEWHERE = 0

@@ -7,12 +7,21 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import WeakSet
 
-from tensorplug.device import Backend, Buffer, Event, Part, Plan, Rounding
-from tensorplug.device.buffer import as_bytes
+from tensorplug.device import (
+    Array,
+    Backend,
+    Bindings,
+    Buffer,
+    Event,
+    Part,
+    Place,
+    Plan,
+    Rounding,
+    Tensor,
+    as_bytes,
+)
 from tensorplug.device.wire import pack_part, pack_places
 from tensorplug.errors import TensorplugError, Unsupported
-from tensorplug.graph.bindings import Bindings
-from tensorplug.graph.tensor import Array, Place, Tensor
 from tensorplug_ray.link import LOCK, Link, Need, is_ready, next_number, typed
 from tensorplug_ray.memory import RayBuffer
 from tensorplug_ray.worker import Command, packed

@@ -15,14 +15,23 @@ from typing import Any, NamedTuple, TypeVar
 import msgpack
 import numpy as np
 
-from tensorplug.device import Backend, Buffer, BufferUsage, FileRange, Part, Plan
-from tensorplug.device.backend import order_after
-from tensorplug.device.buffer import as_bytes
-from tensorplug.device.device import DeviceType
+from tensorplug.device import (
+    Array,
+    Backend,
+    Buffer,
+    BufferUsage,
+    DeviceType,
+    FileRange,
+    Part,
+    Place,
+    Plan,
+    as_bytes,
+    leaf,
+    order_after,
+)
 from tensorplug.device.moving import copy_bytes, queue_copy, queue_read, queue_write
 from tensorplug.device.wire import unpack_part, unpack_places
 from tensorplug.errors import DeviceError, FormatError, OptionError, OutOfMemory, TensorplugError
-from tensorplug.graph.tensor import Array, Place, leaf
 from tensorplug.registry.registry import Registry
 from tensorplug_ray.files import Files
 from tensorplug_ray.identity import Identity, identity

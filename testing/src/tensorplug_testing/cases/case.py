@@ -9,7 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 import tensorplug as tp
-from tensorplug.graph.tensor import Tensor, leaf, pad_ne
+from tensorplug.device import Tensor, leaf
+from tensorplug.graph.tensor import pad_ne
 from tensorplug.ops.ids import NO_ROW
 from tensorplug_cpu.reference import compute, encode
 from tensorplug_testing.cases.blocks import SCATTERED, random_rows, spoil_scale

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tensorplug.graph.tensor import Tensor
+from tensorplug.device import Tensor
 from tensorplug.system.cache import Cache
 from tensorplug_cpu import reference
 from tensorplug_testing.cases.case import Built

@@ -3,8 +3,7 @@
 from dataclasses import dataclass, replace
 
 import tensorplug as tp
-from tensorplug.device import BufferType, MultiBuffer, Rounding, allocate, transfer
-from tensorplug.graph.tensor import Tensor, leaf
+from tensorplug.device import BufferType, MultiBuffer, Rounding, Tensor, allocate, leaf, transfer
 from tensorplug_cpu import reference
 from tensorplug_testing.cases.case import Built, Case, build, redrawn
 from tensorplug_testing.cases.compare import difference

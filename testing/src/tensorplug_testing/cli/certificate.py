@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tensorplug.device.device import DeviceInfo
+from tensorplug.device import DeviceInfo
 from tensorplug.ops.table import OPS
 from tensorplug.text import human
 

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import tensorplug
-from tensorplug.device.device import KernelText, SupportsKernelTexts
+from tensorplug.device import KernelText
+from tensorplug.device.device import SupportsKernelTexts
 from tensorplug.errors import BackendUnavailable, Unsupported
 from tensorplug.text import table
 from tensorplug_testing.cases import build

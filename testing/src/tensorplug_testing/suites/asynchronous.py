@@ -4,14 +4,15 @@ import numpy as np
 
 import tensorplug as tp
 from tensorplug.device import (
+    Array,
     Device,
+    Place,
     SupportsAsyncCopy,
     SupportsAsyncTransfer,
     SupportsEvents,
     order_after,
 )
 from tensorplug.device.moving import queue_copy, queue_read, queue_write
-from tensorplug.graph.tensor import Array, Place
 from tensorplug_testing.null import NullDevice
 from tensorplug_testing.suites.abilities import needs
 from tensorplug_testing.suites.events import EventTests

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from functools import partial
 
 import tensorplug as tp
+from tensorplug.device import Tensor
 from tensorplug.dtypes import NVFP4
-from tensorplug.graph.tensor import Tensor
 from tensorplug_testing.suites.drawing import Draw
 from tensorplug_testing.suites.recurrent import kept_states
 from tensorplug_testing.suites.scaled import (

@@ -7,9 +7,18 @@ import numpy as np
 import pytest
 
 import tensorplug as tp
-from tensorplug.device import Buffer, BufferType, Device, place_in, transfer
+from tensorplug.device import (
+    Array,
+    Buffer,
+    BufferType,
+    Device,
+    Place,
+    Tensor,
+    leaf,
+    place_in,
+    transfer,
+)
 from tensorplug.device.moving import copy_bytes, queue_copy, queue_read, queue_write
-from tensorplug.graph.tensor import Array, Place, Tensor, leaf
 from tensorplug_testing.null import NullDevice
 from tensorplug_testing.suites.abilities import needs
 from tensorplug_testing.suites.work import UNTOUCHED, Rig, Suite, numbers

@@ -5,8 +5,7 @@ from typing import Any
 import numpy as np
 
 import tensorplug as tp
-from tensorplug.device import BufferType, BufferUsage, place
-from tensorplug.graph.tensor import Array, Tensor
+from tensorplug.device import Array, BufferType, BufferUsage, Tensor, place
 from tensorplug.ops.ids import NO_ROW
 from tensorplug_cpu.reference import encode
 from tensorplug_testing.suites.work import Rig

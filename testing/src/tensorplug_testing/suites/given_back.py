@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 
 import tensorplug as tp
-from tensorplug.device import Backend, Device, DeviceType, place_in, transfer
-from tensorplug.graph.tensor import Tensor, leaf
+from tensorplug.device import Backend, Device, DeviceType, Tensor, leaf, place_in, transfer
 from tensorplug_testing.suites.work import Rig, Suite, numbers
 
 SIZE = 40 << 20

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 import tensorplug as tp
-from tensorplug.device import Backend, Device, SupportsFusion
-from tensorplug.graph.tensor import Array, Tensor
+from tensorplug.device import Array, Backend, Device, SupportsFusion, Tensor
 from tensorplug_cpu import reference
 from tensorplug_cpu.device import CPUDevice
 from tensorplug_testing.suites.blocks import GRAPHS

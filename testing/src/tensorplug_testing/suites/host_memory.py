@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 
 import tensorplug as tp
-from tensorplug.device import BufferType, Device, SupportsHostImport, place_in
+from tensorplug.device import BufferType, Device, SupportsHostImport, leaf, place_in
 from tensorplug.errors import BufferTooLarge, NotAllocated
-from tensorplug.graph.tensor import leaf
 from tensorplug_testing.suites.abilities import needs
 from tensorplug_testing.suites.work import SIZES, Rig, Suite, numbers
 

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 import tensorplug as tp
-from tensorplug.device import Backend, BufferUsage, Device, place, transfer
-from tensorplug.graph.tensor import Array, Tensor
+from tensorplug.device import Array, Backend, BufferUsage, Device, Tensor, place, transfer
 from tensorplug_cpu.device import CPUDevice
 from tensorplug_testing import language
 from tensorplug_testing.cases.compare import normalised_error

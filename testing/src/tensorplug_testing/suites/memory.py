@@ -7,18 +7,20 @@ import pytest
 
 import tensorplug as tp
 from tensorplug.device import (
+    Array,
     BufferType,
     BufferUsage,
     Device,
     DeviceType,
     MultiBuffer,
+    Tensor,
     allocate,
+    leaf,
     transfer,
 )
 from tensorplug.device.placing import LinearAllocator, buffer_sizes
 from tensorplug.dtypes import DTYPES
 from tensorplug.errors import BufferTooLarge
-from tensorplug.graph.tensor import Array, Tensor, leaf
 from tensorplug_testing.suites.host_memory import HostMemoryTests
 from tensorplug_testing.suites.work import SIZES, UNTOUCHED, Rig, numbers
 

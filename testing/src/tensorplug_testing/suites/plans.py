@@ -9,8 +9,16 @@ import numpy as np
 import pytest
 
 import tensorplug as tp
-from tensorplug.device import Backend, Buffer, Device, Plan, SupportsThreads, transfer
-from tensorplug.graph.tensor import Place, Tensor
+from tensorplug.device import (
+    Backend,
+    Buffer,
+    Device,
+    Place,
+    Plan,
+    SupportsThreads,
+    Tensor,
+    transfer,
+)
 from tensorplug_testing.suites.abilities import needs
 from tensorplug_testing.suites.work import UNTOUCHED, Rig, Suite, numbers
 

@@ -6,11 +6,10 @@ import numpy as np
 import pytest
 
 import tensorplug as tp
-from tensorplug.device import BufferType, BufferUsage, Device, transfer
+from tensorplug.device import Array, BufferType, BufferUsage, Device, Tensor, leaf, transfer
 from tensorplug.device.placing import LinearAllocator, align
 from tensorplug.dtypes import DTYPES
 from tensorplug.errors import Unsupported
-from tensorplug.graph.tensor import Array, Tensor, leaf
 from tensorplug_testing.suites.work import UNTOUCHED, Rig, Suite, numbers
 
 PARTS = [(0, 48), (4, 8), (1, 3), (47, 1), (48, 0), (0, 0)]

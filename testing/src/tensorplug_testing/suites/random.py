@@ -8,8 +8,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, seed, settings
 
 import tensorplug as tp
-from tensorplug.device import Backend, Rounding
-from tensorplug.graph.tensor import Tensor
+from tensorplug.device import Backend, Rounding, Tensor
 from tensorplug_cpu import reference
 from tensorplug_cpu.device import CPUDevice
 from tensorplug_testing.cases.bounds import rounding_of

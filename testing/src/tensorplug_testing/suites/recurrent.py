@@ -1,7 +1,7 @@
 """Recurrent layers that store their last states in a cache: parts of whole graphs."""
 
 import tensorplug as tp
-from tensorplug.graph.tensor import Tensor
+from tensorplug.device import Tensor
 from tensorplug_testing.suites.drawing import Draw
 
 SIZE, HEADS, TOKENS, SEQUENCES = 16, 3, 4, 2

@@ -6,8 +6,7 @@ from typing import Any
 import numpy as np
 
 import tensorplug as tp
-from tensorplug.device import Backend
-from tensorplug.graph.tensor import Array, Place
+from tensorplug.device import Array, Backend, Place
 from tensorplug_testing.suites.work import UNTOUCHED, Planned, Rig, Suite, numbers
 
 STEPS = 4

@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 
 import tensorplug as tp
-from tensorplug.device import Backend, Device, transfer
+from tensorplug.device import Array, Backend, Device, Tensor, transfer
 from tensorplug.errors import GraphError
-from tensorplug.graph.tensor import Array, Tensor
 from tensorplug.ops.ids import NO_ROW
 from tensorplug_cpu import reference
 from tensorplug_testing.cases import Case

@@ -1,7 +1,7 @@
 """Parts of graphs: products whose weights have a separate scale for each matrix."""
 
 import tensorplug as tp
-from tensorplug.graph.tensor import Tensor
+from tensorplug.device import Tensor
 from tensorplug_testing.suites.drawing import Draw
 
 EXPERTS, CHOSEN = 8, 2

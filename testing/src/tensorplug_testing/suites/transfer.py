@@ -7,9 +7,8 @@ import numpy as np
 import pytest
 
 import tensorplug as tp
-from tensorplug.device import Buffer, BufferType, place_in, transfer
+from tensorplug.device import Buffer, BufferType, leaf, place_in, transfer
 from tensorplug.dtypes import DTYPES
-from tensorplug.graph.tensor import leaf
 from tensorplug_testing.suites.copies import (
     EDGES,
     SCATTERED,

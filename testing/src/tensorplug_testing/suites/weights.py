@@ -7,9 +7,18 @@ import numpy as np
 import pytest
 
 import tensorplug as tp
-from tensorplug.device import BufferType, Device, SupportsHostImport, place, place_in, transfer
+from tensorplug.device import (
+    Array,
+    BufferType,
+    Device,
+    SupportsHostImport,
+    Tensor,
+    leaf,
+    place,
+    place_in,
+    transfer,
+)
 from tensorplug.dtypes import DTYPES
-from tensorplug.graph.tensor import Array, Tensor, leaf
 from tensorplug_cpu import reference
 from tensorplug_testing.cases.blocks import SCATTERED, random_rows
 from tensorplug_testing.cases.compare import normalised_error

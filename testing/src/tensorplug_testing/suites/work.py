@@ -9,8 +9,18 @@ import numpy as np
 import pytest
 
 import tensorplug as tp
-from tensorplug.device import Backend, Buffer, BufferType, Device, Plan, Resource, place, transfer
-from tensorplug.graph.tensor import Array, Tensor
+from tensorplug.device import (
+    Array,
+    Backend,
+    Buffer,
+    BufferType,
+    Device,
+    Plan,
+    Resource,
+    Tensor,
+    place,
+    transfer,
+)
 
 T = TypeVar("T", bound=Resource)
 

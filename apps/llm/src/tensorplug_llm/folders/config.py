@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from tensorplug.device import Array
 from tensorplug.errors import FormatError
-from tensorplug.graph.tensor import Array
 from tensorplug_llm.arch.registry import architectures_of_others
 from tensorplug_llm.folders.families import FAMILIES
 from tensorplug_llm.folders.family import Family, Numbers

@@ -9,7 +9,7 @@ from types import MappingProxyType
 
 import numpy as np
 
-from tensorplug.device.buffer import FileRange
+from tensorplug.device import FileRange
 from tensorplug.errors import FormatError
 from tensorplug.gguf import FileTensor, Metadata
 from tensorplug.gguf.cursor import CONVERT_AGAIN, FETCH_AGAIN, quote

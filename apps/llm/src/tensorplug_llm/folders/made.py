@@ -10,12 +10,12 @@ import numpy as np
 import numpy.typing as npt
 
 from tensorplug.blocks.rows import decode_rows
+from tensorplug.device import Array
 from tensorplug.dtypes import F32, MXFP4, DType
 from tensorplug.errors import FormatError
 from tensorplug.gguf import FileTensor, ModelFile, TensorFile
 from tensorplug.gguf.cursor import quote
 from tensorplug.gguf.strings import Bytes
-from tensorplug.graph.tensor import Array
 
 Order = npt.NDArray[np.int64]
 Change = Callable[[Array], Array]

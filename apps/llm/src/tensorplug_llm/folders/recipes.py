@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from tensorplug.device import Array
 from tensorplug.errors import FormatError
 from tensorplug.gguf import FileTensor
 from tensorplug.gguf.cursor import FETCH_AGAIN, quote
-from tensorplug.graph.tensor import Array
 from tensorplug_llm.folders.made import (
     Columns,
     Fours,

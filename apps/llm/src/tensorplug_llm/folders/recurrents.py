@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from tensorplug.device import Array
 from tensorplug.gguf.cursor import FETCH_AGAIN
-from tensorplug.graph.tensor import Array
 from tensorplug_llm.folders.family import (
     ATTENTION,
     EXPERTS,

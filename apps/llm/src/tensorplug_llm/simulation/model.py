@@ -20,8 +20,8 @@ from dataclasses import dataclass
 from itertools import count
 from math import inf, prod
 
+from tensorplug.device import Tensor
 from tensorplug.errors import OptionError
-from tensorplug.graph.tensor import Tensor
 from tensorplug.planning.program import Copy, Program, Read, Run, Step
 
 ROUNDS = 4

@@ -4,8 +4,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from tensorplug.device import OutOfMemory, Tensor
-from tensorplug.graph.graph import Graph
+from tensorplug.device import Graph, OutOfMemory, Tensor
 from tensorplug.text import human
 from tensorplug_llm.simulation.plan import PlannedDevice
 

@@ -4,8 +4,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from tensorplug.device import Place, Tensor
 from tensorplug.errors import OptionError, OutOfMemory
-from tensorplug.graph.tensor import Place, Tensor
 from tensorplug.inspect.graphfile import load
 from tensorplug.planning.assign import Streams
 from tensorplug.planning.planned import PlanSettings, plan_graph

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 from gguf import GGMLQuantizationType, GGUFValueType, GGUFWriter, quants
 
+from tensorplug.device import Array
 from tensorplug.gguf import open_gguf
-from tensorplug.graph.tensor import Array
 from tensorplug_llm.arch import Architecture, Expected
 from tensorplug_llm.hparams import HParams
 
