@@ -130,6 +130,10 @@ def test_minus_is_neg() -> None:
     assert (-x_(2)).op == "neg"
 
 
+def test_absolute_value_is_abs() -> None:
+    assert abs(x_(2)).op == "abs"
+
+
 @pytest.mark.parametrize("sign", SIGNS)
 @pytest.mark.parametrize("other", [np.ones(3, np.float32), "2", None, [1, 2]], ids=str)
 def test_other_things_than_tensors_and_numbers_are_refused(sign: str, other) -> None:
@@ -297,6 +301,12 @@ def test_mt_of_fewer_than_two_dimensions_names_the_remedy(shape) -> None:
 def test_a_power_that_has_no_op_names_the_remedy(exponent: float) -> None:
     with pytest.raises(tp.OptionError, match=r"exp\(log\(x\) \* exponent\)"):
         x_(3) ** exponent
+
+
+@pytest.mark.parametrize("base", [2, x_(3)], ids=["number", "tensor"])
+def test_a_tensor_as_exponent_names_the_remedy(base) -> None:
+    with pytest.raises(TypeError, match=r"exp\(log\(base\) \* exponent\) takes tensors"):
+        base ** x_(3)
 
 
 def test_transposing_a_block_type_twice_gives_it_back() -> None:

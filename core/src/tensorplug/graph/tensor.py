@@ -294,6 +294,12 @@ class Tensor:
     def __pow__(self, exponent: float) -> "Tensor":
         return OPERATORS["pow"](self, exponent)
 
+    def __rpow__(self, base: float) -> "Tensor":
+        return OPERATORS["rpow"](self, base)
+
+    def __abs__(self) -> "Tensor":
+        return OPERATORS["abs"](self)
+
     def __neg__(self) -> "Tensor":
         return OPERATORS["neg"](self)
 

@@ -95,6 +95,8 @@ def _rdiv(a: Tensor, b: Any) -> Tensor:
 
 def _pow(x: Tensor, exponent: Any) -> Tensor:
     """`x` to a whole power up to MOST, by products as NumPy computes it, or to the power 0.5."""
+    if isinstance(exponent, Tensor):
+        return _rpow(exponent, x)
     power = _number(exponent, "**")
     if power < 0:
         return _rdiv(_pow(x, -power), 1.0)
@@ -106,6 +108,13 @@ def _pow(x: Tensor, exponent: Any) -> Tensor:
             "x > 0, exp(log(x) * exponent) takes any"
         )
     return _power(x, int(power))
+
+
+def _rpow(exponent: Tensor, base: Any) -> Tensor:
+    raise TypeError(
+        f"**: {base} to the power of {exponent}; takes numbers as exponents; for a base > 0, "
+        "exp(log(base) * exponent) takes tensors"
+    )
 
 
 MOST = 64
@@ -249,6 +258,8 @@ OPERATORS.update(
         "div": _div,
         "rdiv": _rdiv,
         "pow": _pow,
+        "rpow": _rpow,
         "neg": unary.neg,
+        "abs": unary.abs,
     }
 )
