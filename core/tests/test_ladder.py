@@ -30,6 +30,14 @@ ROOMS = [
 ]
 """The rooms from the top down. `tensorplug/__init__.py` is in none of them; it imports them all."""
 
+TYPES_FROM_BELOW = {
+    "errors": {"device"},  # the devices that an error blames
+    "graph.tensor": {"device"},  # the buffer that holds a tensor
+    "device.device": {"registry"},  # the candidate that a device comes from
+    "device.observing": {"planning"},  # the explanation that a page shows
+}
+"""Modules that import types from rooms below them, for type checkers only. May only shrink."""
+
 INSIDE_FUNCTIONS: set[str] = {"cli.progress"}
 """Modules that import inside functions: here tqdm, once a task takes longer than a second."""
 
@@ -49,12 +57,19 @@ class Imports(ast.NodeVisitor):
 
     def __init__(self) -> None:
         self.rooms: set[str] = set()
+        self.types: set[str] = set()
+        """The rooms that it imports for type checkers only."""
         self.late: list[int] = []
         self._depth = 0
 
     def visit_If(self, node: ast.If) -> None:
-        for part in node.orelse if ast.unparse(node.test) == "TYPE_CHECKING" else [node]:
-            self.generic_visit(part)
+        typed = Imports()
+        hidden = node.body if ast.unparse(node.test) == "TYPE_CHECKING" else []
+        for statement in hidden:
+            typed.visit(statement)
+        self.types |= typed.rooms
+        for statement in node.orelse if hidden else [*node.body, *node.orelse]:
+            self.visit(statement)
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> None:
         self._depth += 1
@@ -135,6 +150,16 @@ def test_room_imports_only_rooms_above_it(room: str) -> None:
     assert against == {}
 
 
+def test_types_come_from_rooms_below_only_where_it_is_listed() -> None:
+    below = {
+        module: types
+        for module, path in MODULES.items()
+        if (types := imports(path).types & {*ROOMS[ROOMS.index(room_of(module)) + 1 :]})
+    }
+
+    assert below == TYPES_FROM_BELOW
+
+
 @pytest.mark.parametrize("room", ROOMS)
 def test_room_imports_nothing_inside_functions(room: str) -> None:
     late = {m for m, path in MODULES.items() if room_of(m) == room and imports(path).late}
@@ -155,6 +180,7 @@ def test_import_inside_a_function_or_from_below_is_seen() -> None:
     )
 
     assert found.rooms == {"graph", "ops", "registry"}
+    assert found.types == {"device"}
     assert found.late == [7]
 
 

@@ -1,12 +1,13 @@
 """Ids of rows, checked before the work that uses them: given ids always, others by a sanitizer."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from tensorplug.device.backend import Plan
 from tensorplug.device.buffer import BufferUsage
+from tensorplug.device.observing import RaceDetector
 from tensorplug.device.part import Part
 from tensorplug.device.placing import host_data, read
 from tensorplug.device.rowids import check_stored
@@ -15,9 +16,6 @@ from tensorplug.graph.bindings import Bindings
 from tensorplug.graph.graph import Graph
 from tensorplug.graph.tensor import Tensor, array_view
 from tensorplug.ops.ids import RowIds, row_ids
-
-if TYPE_CHECKING:
-    from tensorplug.inspect.sanitizer import Sanitizer
 
 GivenIds = Mapping[Tensor, Sequence[RowIds]]
 """By input of a graph: which sources of nodes read ids from it."""
@@ -69,7 +67,7 @@ def _held(nodes: Iterable[Tensor]) -> Iterator[RowIds]:
 
 
 def run_checked(
-    sanitizer: "Sanitizer",
+    sanitizer: RaceDetector,
     nodes: Sequence[Tensor],
     plan: Plan,
     bindings: Bindings,

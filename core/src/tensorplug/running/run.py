@@ -15,6 +15,7 @@ from tensorplug.device.backend import Backend, SupportsEvents, order_after, tell
 from tensorplug.device.buffer import as_bytes
 from tensorplug.device.marks import Mark
 from tensorplug.device.moving import queue_copy
+from tensorplug.device.observing import RaceDetector, Tracer
 from tensorplug.device.part import Part
 from tensorplug.device.placing import host_data
 from tensorplug.device.transfer import copy as copy_tensor
@@ -40,8 +41,6 @@ from tensorplug.running.experts import copy_used_experts
 from tensorplug.running.ids import run_checked
 
 if TYPE_CHECKING:
-    from tensorplug.inspect.sanitizer import Sanitizer
-    from tensorplug.inspect.trace import Trace
     from tensorplug.running.fleet import Fleet
     from tensorplug.running.limit import Limit
 
@@ -142,7 +141,7 @@ def run_alone(program: Iterable[Step], fleet: "Fleet", context: RunContext) -> N
 # --- around each step --------------------------------------------------------------------------
 
 
-def around(limit: "Limit", trace: "Trace | None", sanitizer: "Sanitizer | None") -> Calls:
+def around(limit: "Limit", trace: Tracer | None, sanitizer: RaceDetector | None) -> Calls:
     """The function for each kind of step, with what observes it; without observers just `DO`."""
     calls = dict(DO)
     if sanitizer is not None:
@@ -166,7 +165,7 @@ def shown(observer: Observer, calls: Calls) -> Calls:
     return {**calls, Read: show}
 
 
-def _traced(trace: "Trace", call: Call, step: Step, fleet: "Fleet", context: RunContext) -> Any:
+def _traced(trace: Tracer, call: Call, step: Step, fleet: "Fleet", context: RunContext) -> Any:
     stream = None if step.by_host else fleet.backends[step.stream]
     origin = None if step.origin is None else fleet.backends[step.origin]
     with trace.span(step.title(fleet.names), stream, origin, **step.facts):
@@ -178,7 +177,7 @@ def _limited(limit: "Limit", call: Call, step: Step, fleet: "Fleet", context: Ru
 
 
 def _checked(
-    sanitizer: "Sanitizer", call: Call, step: Step, fleet: "Fleet", context: RunContext
+    sanitizer: RaceDetector, call: Call, step: Step, fleet: "Fleet", context: RunContext
 ) -> Any:
     if not step.by_host:
         if step.moved is not None:
@@ -264,7 +263,7 @@ def _staging(context: RunContext, target: Tensor, size: int) -> Array:
 
 
 def _run(
-    step: Run, fleet: "Fleet", context: RunContext, checked_by: "Sanitizer | None" = None
+    step: Run, fleet: "Fleet", context: RunContext, checked_by: RaceDetector | None = None
 ) -> None:
     batch, split = context.batch, step.split
     assert split is not None

@@ -7,7 +7,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack, nullcontext
 from functools import partial
-from typing import TYPE_CHECKING, TypedDict, TypeVar, Unpack
+from typing import TypedDict, TypeVar, Unpack
 
 from tensorplug.device import observing
 from tensorplug.device.backend import Backend, SupportsSizes
@@ -40,9 +40,6 @@ from tensorplug.running.run import around, run
 from tensorplug.running.schedule import Schedule
 from tensorplug.running.telling import warn_of_distant_weights
 from tensorplug.running.until import until_done
-
-if TYPE_CHECKING:
-    from tensorplug.inspect.trace import Trace
 
 T = TypeVar("T")
 
@@ -94,7 +91,7 @@ class Scheduler(Resource):
         parallel: bool = False,
         offload: bool = True,
         buffer_types: Mapping[Backend, BufferType] | None = None,
-        trace: "Trace | None" = None,
+        trace: observing.Tracer | None = None,
         sanitize: bool | None = None,
         on_failure: str = "raise",
         hang_limit: float | None = None,
