@@ -9,7 +9,7 @@ import pytest
 import tensorplug as tp
 from tensorplug import transfer
 from tensorplug.device import Plan
-from tensorplug.device.backend import NodePlan
+from tensorplug.device.plan import NodePlan
 from tensorplug.errors import ConcurrentUse
 from tensorplug.graph.tensor import Place
 from tensorplug_testing.null import NullDevice

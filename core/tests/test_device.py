@@ -17,7 +17,7 @@ from tensorplug.device import (
     SupportsEvents,
     SupportsThreads,
 )
-from tensorplug.device.device import has_ability
+from tensorplug.device.abilities import has_ability
 from tensorplug_testing.null import FAULTS, NullBackend, NullDevice
 
 ABILITIES = list(itertools.product([False, True], repeat=3))

@@ -4,6 +4,7 @@
 """
 
 import ast
+import re
 from pathlib import Path
 
 import pytest
@@ -132,6 +133,19 @@ def test_picture_of_the_rooms_in_the_documents_is_current() -> None:
     drawn, _, _ = rest.partition(END)
 
     assert drawn == picture(), "draw it again: python core/tests/test_ladder.py"
+
+
+def test_page_names_each_module_of_the_rooms_of_which_it_lists_modules() -> None:
+    listed = {*ROOMS} - {"ops", "blocks", "gguf", "cli"}
+    rows = PAGE.read_text(encoding="utf-8").partition(START)[0]
+    missing = {
+        module
+        for module, path in MODULES.items()
+        if room_of(module) in listed and path.stem != "__init__"
+        if not re.search(rf"`{module.split('.')[:2][-1]}[/`]", rows)
+    }
+
+    assert missing == set()
 
 
 def test_every_module_lies_in_a_room() -> None:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import tensorplug as tp
-from tensorplug.device.backend import NodePlan
+from tensorplug.device.plan import NodePlan
 from tensorplug.errors import GraphError
 from tensorplug.graph.tensor import leaf
 from tensorplug.ops.ids import row_ids

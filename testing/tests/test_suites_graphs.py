@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import tensorplug as tp
-from tensorplug.device.backend import NodePlan
+from tensorplug.device.plan import NodePlan
 from tensorplug.fusion.library import PATTERNS
 from tensorplug.fusion.matching import find_groups
 from tensorplug_cpu.device import CPUDevice

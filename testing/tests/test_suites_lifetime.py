@@ -2,7 +2,7 @@
 
 import pytest
 
-from tensorplug.device.backend import NodePlan
+from tensorplug.device.plan import NodePlan
 from tensorplug.errors import TensorplugError
 from tensorplug_testing.null import NullBuffer, NullBufferType, NullDevice
 from tensorplug_testing.suites.lifetime import LifetimeTests

@@ -3,7 +3,7 @@
 import pytest
 
 import tensorplug as tp
-from tensorplug.device.backend import NodePlan
+from tensorplug.device.plan import NodePlan
 from tensorplug_testing.null import NullDevice
 from tensorplug_testing.suites.plans import PlanTests
 

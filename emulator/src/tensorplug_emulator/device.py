@@ -14,7 +14,7 @@ from tensorplug.device import (
     DeviceType,
     Tensor,
 )
-from tensorplug.device.backend import NodePlan
+from tensorplug.device.plan import NodePlan
 from tensorplug_emulator.emulator import Emulator
 from tensorplug_simt.backend import SimtBackend
 from tensorplug_simt.device import SimtBufferType, SimtDevice

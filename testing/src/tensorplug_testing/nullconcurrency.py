@@ -4,7 +4,7 @@ import random
 from collections.abc import Iterable
 
 from tensorplug.device import Backend, Part
-from tensorplug.device.backend import NodePlan
+from tensorplug.device.plan import NodePlan
 from tensorplug.planning.stages import Work, stages_of
 
 

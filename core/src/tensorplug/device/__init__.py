@@ -1,29 +1,29 @@
 """Devices: the classes that the author of a backend implements, and the functions they call.
 
 All names can be imported from `tensorplug.device`. Read the modules in this order: `lifetime`,
-`buffer`, `placing`, `part`, `backend`, `device`, `transfer`, `ranges`.
+`buffer`, `placing`, `part`, `event`, `plan`, `backend`, `device`, `abilities`, `transfer`,
+`ranges`.
 """
 
-from tensorplug.device.backend import (
-    Backend,
+from tensorplug.device.abilities import (
     DeviceSpan,
-    End,
-    Event,
-    Plan,
+    KernelText,
     SupportsAbort,
     SupportsAsyncCopy,
     SupportsAsyncTransfer,
     SupportsCollectives,
     SupportsConcurrency,
     SupportsEvents,
+    SupportsFusion,
+    SupportsHostImport,
+    SupportsNuma,
     SupportsOptimize,
     SupportsProfiling,
     SupportsReference,
     SupportsThreadPool,
     SupportsThreads,
-    Watch,
-    order_after,
 )
+from tensorplug.device.backend import Backend, End, Watch, order_after
 from tensorplug.device.buffer import (
     ArrayBuffer,
     Buffer,
@@ -41,17 +41,15 @@ from tensorplug.device.device import (
     Device,
     DeviceInfo,
     DeviceType,
-    KernelText,
     Memory,
     Option,
     Rounding,
-    SupportsFusion,
-    SupportsHostImport,
-    SupportsNuma,
 )
+from tensorplug.device.event import Event
 from tensorplug.device.lifetime import Resource
 from tensorplug.device.part import Part
 from tensorplug.device.placing import allocate, host_data, place, place_in
+from tensorplug.device.plan import Plan
 from tensorplug.device.rowids import wrong_id
 from tensorplug.errors import (
     Aborted,

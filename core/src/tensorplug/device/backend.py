@@ -1,25 +1,27 @@
-"""`Backend`: an in-order stream of a device. `Plan`: a prepared part. `Event`: a stream's mark."""
+"""`Backend`: an in-order stream of a device."""
 
-import dis
-import inspect
 import itertools
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cache
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeGuard, final, runtime_checkable
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeGuard, final
 
-from tensorplug.device.buffer import Buffer, BufferType, BufferUsage
+from tensorplug.device.abilities import (
+    SETTABLE,
+    SupportsAsyncCopy,
+    SupportsAsyncTransfer,
+    SupportsEvents,
+    members,
+)
+from tensorplug.device.buffer import BufferType, BufferUsage
 from tensorplug.device.lifetime import Resource, Turnstile
 from tensorplug.device.part import Part
 from tensorplug.device.placing import place
-from tensorplug.device.rowids import wrong_id
+from tensorplug.device.plan import NodePlan, Plan
 from tensorplug.dtypes import DTypeLike
-from tensorplug.errors import GraphError, Refusal, TensorplugError, Unsupported, blaming
+from tensorplug.errors import Refusal, TensorplugError, Unsupported, blaming
 from tensorplug.graph.bindings import Bindings
 from tensorplug.graph.tensor import Array, Place, Tensor
-from tensorplug.ops.ids import row_ids
 
 if TYPE_CHECKING:
     from tensorplug.device.device import Device, Rounding
@@ -60,126 +62,6 @@ class Watch(Protocol):
     def reached(self, mark: "Mark", then: "Backend | None") -> None:
         """Work queued on `then` from now on starts after `mark`; None: the host waited for it."""
         ...
-
-
-class Event(ABC):
-    """A mark in a stream. An event that was never recorded counts as reached."""
-
-    @abstractmethod
-    def synchronize(self) -> None:
-        """Block the host until the mark is reached."""
-
-    @property
-    @abstractmethod
-    def done(self) -> bool:
-        """True if the mark is reached."""
-
-
-class Plan(Resource, ABC):
-    """A part that is prepared for one stream: `run()` only queues it."""
-
-    def __init__(self, backend: "Backend", bound: Part) -> None:
-        super().__init__(backend)
-        self.backend = backend
-        self.bound = bound
-        self._turn = Turnstile(f"plan on {backend.name}")
-
-    @final
-    def run(self) -> None:
-        """Queue the whole part. An asynchronous backend returns before the work is done."""
-        with self._turn, self.backend._turn, blaming(self.backend.device):
-            self.check_open()
-            for watch in self.backend.watches:
-                watch.runs(self.backend, self.bound)
-            try:
-                self._run()
-            except TensorplugError as error:
-                error.node = error.node or self._only_work()
-                raise
-            except Exception as error:
-                wrong = self._wrong_id()
-                if wrong is None:
-                    raise
-                raise wrong from error
-
-    def _wrong_id(self) -> GraphError | None:
-        """The error for a wrong row id, if one may be the reason why a kernel failed.
-
-        Ids that the part computes may have been overwritten since then.
-        """
-        nodes = (n for n in self.bound.nodes if not n.is_view)
-        given = (n for n in nodes if all(held.ids.root.is_leaf for held in row_ids(n)))
-        return wrong_id(given, self.bound.bindings)
-
-    @final
-    def rebind(self, bound: Part) -> None:
-        """Use this plan for other places, or for another part with the same key. Raises GraphError.
-
-        This is cheaper than a new plan: the device is not asked again, and a backend keeps compiled
-        programs, kernel objects and captured graphs if it has any.
-        """
-        with self._turn, blaming(self.backend.device):
-            self.check_open()
-            if not bound.has_structure_of(self.bound):
-                raise GraphError(
-                    f"{self!r}: cannot run {bound!r}, which has another structure; plan it"
-                )
-            self.bound = bound
-            self._rebind()
-
-    @abstractmethod
-    def _run(self) -> None:
-        """Queue the work. The values of leafs, also of weights and ids, can change between runs.
-
-        A TensorplugError should have the text of the current node in `error.node`, for reports.
-        `NodePlan` sets it. The plan of a single node need not set it.
-        """
-
-    @abstractmethod
-    def _rebind(self) -> None:
-        """Resolve addresses again, after `self.bound` has changed."""
-
-    def _only_work(self) -> str:
-        """The text of the only node or group of the part; empty if there are several."""
-        work = self.bound.work
-        return str(work[0]) if len(work) == 1 else ""
-
-    def _finish(self) -> None:
-        self.backend.drain()
-
-    def __repr__(self) -> str:
-        state = "closed" if self.closed else f"{len(self.bound.nodes)} nodes"
-        return f"<{type(self).__name__} {self.backend.name}, {state}>"
-
-
-class NodePlan(Plan):
-    """The default plan: a loop that calls the backend for each node and group."""
-
-    def _run(self) -> None:
-        bindings = self.bound.bindings
-        work: Tensor | Group | None = None
-        try:
-            for work in self._order():
-                if isinstance(work, Tensor):
-                    self.backend._compute(work, bindings)
-                else:
-                    self.backend._compute_group(work, bindings)
-        except TensorplugError as error:
-            error.node = error.node or str(work)
-            raise
-        except Exception as error:
-            nodes = (work,) if isinstance(work, Tensor) else ()
-            wrong = wrong_id(nodes, bindings)
-            if wrong is None:
-                raise
-            raise wrong from error
-
-    def _order(self) -> "Iterable[Tensor | Group]":
-        """The nodes and groups in the order in which they are queued."""
-        return self.bound.work
-
-    def _rebind(self) -> None:
-        """Do nothing: addresses are looked up in each run."""
 
 
 class Backend(Resource, ABC):
@@ -370,194 +252,6 @@ class Backend(Resource, ABC):
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name}{', closed' if self.closed else ''}>"
-
-
-@cache
-def members(kind: type) -> frozenset[str]:
-    """Names that a class defines, annotates, or assigns in `__init__`."""
-    found: set[str] = set()
-    for base in kind.__mro__:
-        found |= {*vars(base), *inspect.get_annotations(base)}
-        start = vars(base).get("__init__")
-        if inspect.isfunction(start):
-            steps = dis.get_instructions(start)
-            found |= {str(step.argval) for step in steps if step.opname == "STORE_ATTR"}
-    return frozenset(found)
-
-
-@runtime_checkable
-class SupportsEvents(Protocol):
-    """A stream that can be marked and can wait for another stream's mark."""
-
-    def record(self) -> Event:
-        """Return an event behind all work queued so far."""
-        ...
-
-    def accepts(self, event: Event) -> bool:
-        """True if `wait` can order this stream after `event`."""
-        ...
-
-    def wait(self, event: Event) -> None:
-        """Start work queued from now on after `event`."""
-        ...
-
-
-@runtime_checkable
-class SupportsAsyncTransfer(Protocol):
-    """A stream that copies between host and device in order with its other work.
-
-    Core calls these methods, which take bytes of a buffer. Programs call
-    `tensorplug.transfer.write_async` and `read_async`, which take tensors. Host memory must stay
-    alive and unchanged until the next `synchronize()`, or until an event recorded behind the
-    transfer is reached.
-    """
-
-    def write_async(self, buffer: Buffer, offset: int, data: memoryview) -> None:
-        """Queue a copy of host bytes to `offset` of `buffer`."""
-        ...
-
-    def read_async(self, buffer: Buffer, offset: int, out: memoryview) -> None:
-        """Queue a copy from `offset` of `buffer` to host bytes."""
-        ...
-
-
-@runtime_checkable
-class SupportsAsyncCopy(Protocol):
-    """A stream that copies from memory of another stream.
-
-    Core calls this method. Programs call `tensorplug.transfer.copy_async`.
-    """
-
-    def copy_async(self, source: Backend, start: Place, target: Place, size: int) -> bool:
-        """Queue a copy that starts after all work queued on `source`; False if it cannot be done.
-
-        Wait for `source` by `order_after(source, self)`, which blames `source` for its own errors.
-        Later work of this stream starts after the copy. Later work of `source` may start before it:
-        a caller that overwrites the copied memory must call `order_after` first.
-        """
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class DeviceSpan:
-    """Work of a stream from `start` to `end`, in nanoseconds of `time.perf_counter_ns`."""
-
-    name: str
-    start: int
-    end: int
-
-
-@runtime_checkable
-class SupportsProfiling(Protocol):
-    """A stream that can time its own work."""
-
-    profile: bool
-    """True if work queued from now on is timed."""
-
-    def take_spans(self) -> Sequence[DeviceSpan]:
-        """The spans of timed work that is done, in order. Each span is returned once."""
-        ...
-
-
-@runtime_checkable
-class SupportsOptimize(Protocol):
-    """A backend that reorders the nodes of its splits."""
-
-    def optimize(self, nodes: Sequence[Tensor]) -> Sequence[Tensor]:
-        """Return the same nodes in an order that keeps every dependency."""
-        ...
-
-
-@runtime_checkable
-class SupportsConcurrency(Protocol):
-    """A stream that runs independent work in parallel, with barriers between dependent work.
-
-    The scheduler puts its work into stages (`Part.stages`) and gives different memory to work of
-    one stage. `tensorplug.planning.stages.stages_of` finds where barriers are needed.
-    """
-
-    ahead: int
-    """The number of nodes and groups by which work may move ahead into an earlier stage; 0 keeps
-    the order."""
-
-
-@runtime_checkable
-class SupportsThreads(Protocol):
-    """A backend whose work is done by a number of host threads.
-
-    Programs set the attribute on an open stream. If the device has an option `threads`, for device
-    strings such as `acme?threads=2`, `Device._open` must set the attribute from it.
-    """
-
-    threads: int
-    """The number of threads, at least 1. A new number applies to work that is queued later."""
-
-
-@runtime_checkable
-class SupportsAbort(Protocol):
-    """A backend that calls a function between nodes, which can stop the run."""
-
-    abort_callback: Callable[[], bool] | None
-    """A function that returns True to stop; the run then raises Aborted."""
-
-
-@runtime_checkable
-class SupportsReference(Protocol):
-    """A backend that can use plain reference kernels instead of its fast kernels."""
-
-    use_reference: bool
-
-
-@runtime_checkable
-class SupportsThreadPool(Protocol):
-    """A backend that can share a thread pool with other streams."""
-
-    def set_thread_pool(self, pool: object | None) -> None:
-        """Use `pool`, which the same distribution made; None: use the stream's own pool again."""
-        ...
-
-
-@runtime_checkable
-class SupportsNotes(Protocol):
-    """A plan that adds notes on its nodes to `Schedule.explain`."""
-
-    def notes(self) -> Mapping[Tensor, str]:
-        """A short text for each node that has a note."""
-        ...
-
-
-@runtime_checkable
-class SupportsSizes(Protocol):
-    """A stream whose plans allocate memory that all its plans share."""
-
-    def plan_sizes(self, parts: Iterable[Part]) -> Mapping[BufferType, int]:
-        """Bytes that plans of these parts would allocate in all, without allocating."""
-        ...
-
-
-@runtime_checkable
-class SupportsCollectives(Protocol):
-    """A device that sums tensors over several devices of its kind."""
-
-    def all_reduce(
-        self, backends: Sequence[Backend], places: Sequence[Place], node: Tensor
-    ) -> bool:
-        """Replace each copy of `node` at `places` by their sum; False if that is not possible."""
-        ...
-
-
-SETTABLE: Mapping[str, type] = {
-    name: ability
-    for ability in (
-        SupportsThreads,
-        SupportsAbort,
-        SupportsReference,
-        SupportsProfiling,
-        SupportsConcurrency,
-    )
-    for name in inspect.get_annotations(ability)
-}
-"""Attributes that only streams with an ability have, and the ability; other streams refuse them."""
 
 
 if TYPE_CHECKING:

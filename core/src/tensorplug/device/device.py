@@ -2,27 +2,28 @@
 
 import builtins
 import enum
-import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, final, runtime_checkable
+from typing import TYPE_CHECKING, Any, ClassVar, final
 
-from tensorplug.device.backend import (
-    Backend,
+from tensorplug.device.abilities import (
     SupportsAbort,
     SupportsAsyncCopy,
     SupportsAsyncTransfer,
     SupportsEvents,
+    SupportsFusion,
+    SupportsHostImport,
     SupportsThreads,
-    members,
+    has_ability,
 )
-from tensorplug.device.buffer import Buffer, BufferType
+from tensorplug.device.backend import Backend
+from tensorplug.device.buffer import BufferType
 from tensorplug.device.lifetime import Resource
 from tensorplug.errors import OptionError, Refusal
-from tensorplug.fusion.formulas import Group, Pattern
-from tensorplug.graph.tensor import Array, Tensor
+from tensorplug.fusion.formulas import Group
+from tensorplug.graph.tensor import Tensor
 
 if TYPE_CHECKING:
     from tensorplug.registry.candidate import Candidate
@@ -360,87 +361,3 @@ class Device(Resource, ABC):
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name}{', closed' if self.closed else ''}>"
-
-
-@runtime_checkable
-class SupportsFusion(Protocol):
-    """A device that computes groups of nodes with one kernel.
-
-    Its plans find groups in `Part.work`, or its streams have `_compute_group`.
-    """
-
-    fusions: Sequence[Pattern]
-    """The patterns that the device has kernels for."""
-
-    def refuses_group(
-        self, group: Group, source_types: Mapping[Tensor, BufferType] | None = None
-    ) -> Refusal | None:
-        """Return the reason not to compute `group` as one, or None. `Device` implements this."""
-        ...
-
-
-@runtime_checkable
-class SupportsHostImport(Protocol):
-    """A device that computes on host memory without copying it."""
-
-    def import_host(self, memory: Array, *, largest_tensor: int = 0) -> Buffer:
-        """Return a buffer over contiguous host memory. The buffer keeps `memory` alive.
-
-        The owner may change the bytes between runs without notice: each run reads them again. A
-        device with a limit on the size of buffers maps larger memory as overlapping parts, so that
-        a tensor of `largest_tensor` bytes is in one part.
-        """
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class KernelText:
-    """One compiled variant of a kernel, with its complete source.
-
-    `file` is the text it is made from, `package/path`; `lowering` is the function that chose it.
-    `types` (element types by role) and `defines` (constants) select the variant; `signature` names
-    the arguments for readers.
-    """
-
-    name: str
-    file: str
-    lowering: str
-    types: Mapping[str, str]
-    defines: Mapping[str, Any]
-    signature: str
-    source: str
-    suffix: str
-    """File extension of the source, such as `.cl`."""
-
-
-@runtime_checkable
-class SupportsKernelTexts(Protocol):
-    """A device that compiles its kernels from source texts."""
-
-    def kernel_texts(self, node: Tensor) -> Sequence[KernelText]:
-        """The kernels that compute `node`, in order; empty if the device refuses it."""
-        ...
-
-
-@runtime_checkable
-class SupportsNuma(Protocol):
-    """A device that can spread its memory and threads over the nodes of a NUMA machine."""
-
-    def init_numa(self, strategy: str) -> None:
-        """Set the NUMA strategy: `disabled`, `distribute`, `isolate`, `numactl` or `mirror`."""
-        ...
-
-    @property
-    def is_numa(self) -> bool:
-        """True if the machine has more than one NUMA node."""
-        ...
-
-
-def has_ability(kind: type, ability: Any) -> bool:
-    """True if instances of the class `kind` have all members of a `Supports*` protocol.
-
-    A class has a member if it defines or annotates it, or if its `__init__` assigns it.
-    """
-    wanted = [name for name in vars(ability) if not name.startswith("_")]
-    wanted += [name for name in inspect.get_annotations(ability) if name not in wanted]
-    return set(wanted) <= members(kind)

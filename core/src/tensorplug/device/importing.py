@@ -3,9 +3,9 @@
 import logging
 from typing import Any
 
+from tensorplug.device.abilities import SupportsHostImport
 from tensorplug.device.backend import Backend
 from tensorplug.device.buffer import BufferUsage
-from tensorplug.device.device import SupportsHostImport
 from tensorplug.device.foreign import as_host, is_on_host
 from tensorplug.device.placing import place, place_in
 from tensorplug.errors import ShapeError, TensorplugError, Unsupported

@@ -1,6 +1,7 @@
 """`Mark`: a point in the work of a stream for which the host or another stream can wait."""
 
-from tensorplug.device.backend import Backend, Event, has_events
+from tensorplug.device.backend import Backend, has_events
+from tensorplug.device.event import Event
 from tensorplug.errors import blaming
 
 

@@ -4,8 +4,9 @@ import enum
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from tensorplug.device.abilities import SupportsHostImport
 from tensorplug.device.buffer import Buffer, BufferType, BufferUsage, Layout, MultiBuffer
-from tensorplug.device.device import Device, SupportsHostImport
+from tensorplug.device.device import Device
 from tensorplug.device.lifetime import Resource
 from tensorplug.device.placing import allocate, buffer_sizes, place_in
 from tensorplug.dtypes import F32

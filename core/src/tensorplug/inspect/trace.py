@@ -20,7 +20,8 @@ from types import TracebackType
 from typing import Any, Self
 from weakref import WeakKeyDictionary
 
-from tensorplug.device.backend import Backend, SupportsProfiling
+from tensorplug.device.abilities import SupportsProfiling
+from tensorplug.device.backend import Backend
 from tensorplug.device.observing import TRACE
 from tensorplug.system.forks import in_child
 from tensorplug.system.wholefile import whole_file

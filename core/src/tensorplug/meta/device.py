@@ -4,14 +4,11 @@ import builtins
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from tensorplug.device.backend import (
-    Backend,
-    Event,
-    SupportsAsyncTransfer,
-    SupportsEvents,
-)
+from tensorplug.device.abilities import SupportsAsyncTransfer, SupportsEvents, has_ability
+from tensorplug.device.backend import Backend
 from tensorplug.device.buffer import Buffer, BufferType
-from tensorplug.device.device import Device, DeviceType, Memory, Rounding, has_ability
+from tensorplug.device.device import Device, DeviceType, Memory, Rounding
+from tensorplug.device.event import Event
 from tensorplug.device.moving import queue_copy, queue_read, queue_write
 from tensorplug.device.part import Part
 from tensorplug.errors import OptionError, Refusal, TensorplugError

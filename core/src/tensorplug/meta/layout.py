@@ -2,8 +2,9 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 
+from tensorplug.device.abilities import SupportsFusion
 from tensorplug.device.buffer import BufferType
-from tensorplug.device.device import Device, SupportsFusion
+from tensorplug.device.device import Device
 from tensorplug.fusion.formulas import Group
 from tensorplug.fusion.matching import find_groups
 from tensorplug.graph.graph import Graph

@@ -4,13 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from tensorplug.device.backend import (
-    SETTABLE,
-    Backend,
-    SupportsAbort,
-    SupportsReference,
-    SupportsThreads,
-)
+from tensorplug.device.abilities import SETTABLE, SupportsAbort, SupportsReference, SupportsThreads
+from tensorplug.device.backend import Backend
 from tensorplug.device.device import Device
 
 COPIED = (SupportsThreads, SupportsAbort, SupportsReference)

@@ -5,9 +5,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from tensorplug.device.backend import Plan
 from tensorplug.device.buffer import BufferType
 from tensorplug.device.part import Part
+from tensorplug.device.plan import Plan
 from tensorplug.errors import Unsupported
 from tensorplug.graph.bindings import Bindings
 from tensorplug.graph.tensor import Place, Tensor

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from tensorplug.device import transfer
-from tensorplug.device.backend import SupportsCollectives, order_after
+from tensorplug.device.abilities import SupportsCollectives
+from tensorplug.device.backend import order_after
 from tensorplug.device.moving import queue_copy
 from tensorplug.graph.tensor import Place, Tensor, array_view
 from tensorplug.meta.buffer import put, take

@@ -3,7 +3,8 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from tensorplug.device.backend import Backend, SupportsConcurrency
+from tensorplug.device.abilities import SupportsConcurrency
+from tensorplug.device.backend import Backend
 from tensorplug.device.part import units
 from tensorplug.graph.bindings import Bindings
 from tensorplug.graph.tensor import Place, Tensor

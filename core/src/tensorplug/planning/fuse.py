@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from tensorplug.device.device import Device, SupportsFusion
+from tensorplug.device.abilities import SupportsFusion
+from tensorplug.device.device import Device
 from tensorplug.errors import Refusal
 from tensorplug.fusion.formulas import Group
 from tensorplug.fusion.matching import Finder

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from tensorplug.device.backend import SupportsOptimize
+from tensorplug.device.abilities import SupportsOptimize
 from tensorplug.device.buffer import BufferType
 from tensorplug.fusion.formulas import FUSION
 from tensorplug.graph.graph import Graph

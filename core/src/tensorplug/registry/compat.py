@@ -5,13 +5,15 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
-from tensorplug.device.backend import (
+from tensorplug.device.abilities import (
     SupportsAbort,
+    SupportsNuma,
     SupportsReference,
     SupportsThreadPool,
     SupportsThreads,
+    has_ability,
 )
-from tensorplug.device.device import Device, SupportsNuma, has_ability
+from tensorplug.device.device import Device
 from tensorplug.errors import OptionError
 
 logger = logging.getLogger("tensorplug.registry")

@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
-from tensorplug.device.backend import Plan
 from tensorplug.device.buffer import Buffer, BufferType, BufferUsage
 from tensorplug.device.part import Part
 from tensorplug.device.placing import allocate
+from tensorplug.device.plan import Plan
 from tensorplug.graph.bindings import Bindings
 from tensorplug.graph.tensor import Array, Place, Tensor
 from tensorplug.planning.planned import PlannedGraph, private_by_pool

@@ -5,11 +5,11 @@ from typing import Any
 
 import numpy as np
 
-from tensorplug.device.backend import Plan
 from tensorplug.device.buffer import BufferUsage
 from tensorplug.device.observing import RaceDetector
 from tensorplug.device.part import Part
 from tensorplug.device.placing import host_data, read
+from tensorplug.device.plan import Plan
 from tensorplug.device.rowids import check_stored
 from tensorplug.fusion.formulas import Group
 from tensorplug.graph.bindings import Bindings

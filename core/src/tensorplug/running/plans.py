@@ -3,8 +3,9 @@
 from collections.abc import Sequence
 from contextlib import ExitStack
 
-from tensorplug.device.backend import Backend, Plan
+from tensorplug.device.backend import Backend
 from tensorplug.device.part import Part
+from tensorplug.device.plan import Plan
 
 MOST = 32
 """The most plans that are kept."""

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from tensorplug.device.backend import Backend, SupportsEvents, order_after, tell_of_move
+from tensorplug.device.abilities import SupportsEvents
+from tensorplug.device.backend import Backend, order_after, tell_of_move
 from tensorplug.device.buffer import as_bytes
 from tensorplug.device.marks import Mark
 from tensorplug.device.moving import queue_copy

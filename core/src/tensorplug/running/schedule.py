@@ -8,7 +8,8 @@ from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any, TypeVar, final
 
-from tensorplug.device.backend import Backend, SupportsNotes
+from tensorplug.device.abilities import SupportsNotes
+from tensorplug.device.backend import Backend
 from tensorplug.device.buffer import Buffer
 from tensorplug.device.lifetime import Resource
 from tensorplug.device.part import Part

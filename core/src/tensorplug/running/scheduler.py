@@ -10,7 +10,8 @@ from functools import partial
 from typing import TypedDict, TypeVar, Unpack
 
 from tensorplug.device import observing
-from tensorplug.device.backend import Backend, SupportsSizes
+from tensorplug.device.abilities import SupportsSizes
+from tensorplug.device.backend import Backend
 from tensorplug.device.buffer import BufferType
 from tensorplug.device.lifetime import Resource, Turnstile
 from tensorplug.device.placing import buffer_sizes

@@ -8,7 +8,7 @@ from typing import Any
 
 import tensorplug
 from tensorplug.device import KernelText
-from tensorplug.device.device import SupportsKernelTexts
+from tensorplug.device.abilities import SupportsKernelTexts
 from tensorplug.errors import BackendUnavailable, Unsupported
 from tensorplug.text import table
 from tensorplug_testing.cases import build

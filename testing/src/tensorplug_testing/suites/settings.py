@@ -13,7 +13,7 @@ from tensorplug.device import (
     SupportsReference,
     SupportsThreads,
 )
-from tensorplug.device.device import has_ability
+from tensorplug.device.abilities import has_ability
 from tensorplug.errors import OptionError, Unsupported
 from tensorplug_testing.suites.work import Rig, Suite
 
