@@ -119,7 +119,7 @@ device.backend_class = Surviving
 stream = Surviving(device)
 scheduler = tp.Scheduler([stream])
 run = scheduler.schedule(y)
-locks = [stream._turn._lock, scheduler.turn._lock, device._closing]
+locks = [stream._turn._lock, scheduler._runs.turn._lock, device._closing]
 def hold():
     for lock in locks:
         lock.acquire()

@@ -124,7 +124,7 @@ def test_an_observed_split_is_cut_behind_the_nodes_that_are_wanted(streams: list
 
 def test_a_device_that_fails_stops_the_loop_at_the_step(streams: list[tp.Backend]) -> None:
     with tp.Scheduler(streams) as scheduler:
-        fleet = scheduler.fleet
+        fleet = scheduler._runs.fleet
         streams[1].device.lose()
         program = settling(2)
 
@@ -143,14 +143,14 @@ def test_an_error_of_the_program_leaves_the_loop_as_it_is(streams: list[tp.Backe
         raise tp.GraphError("no")
 
     with tp.Scheduler(streams) as scheduler, pytest.raises(tp.GraphError, match="no"):
-        run(settling(2), scheduler.fleet, RunContext(), {**DO, Wait: refuse})
+        run(settling(2), scheduler._runs.fleet, RunContext(), {**DO, Wait: refuse})
 
 
 def test_steps_are_called_as_they_are_where_nothing_observes(streams: list[tp.Backend]) -> None:
     with tp.Scheduler(streams) as scheduler:
-        assert scheduler.fleet.calls == DO
+        assert scheduler._runs.fleet.calls == DO
     with tp.Scheduler(streams, trace=tp.Trace()) as scheduler:
-        assert scheduler.fleet.calls != DO
+        assert scheduler._runs.fleet.calls != DO
 
 
 def test_an_observer_is_asked_before_anything_runs(streams: list[tp.Backend]) -> None:
@@ -174,7 +174,7 @@ def test_an_observer_is_asked_before_anything_runs(streams: list[tp.Backend]) ->
 
 
 def test_a_failure_names_its_step_as_the_explanation_lists_it(crossing: tp.Schedule) -> None:
-    device = crossing.scheduler.backends[1].device
+    device = crossing.runs.fleet.backends[1].device
     assert isinstance(device, NullDevice)
     device.fail("compute")
     (x,) = crossing.graph.inputs

@@ -22,6 +22,7 @@ from tensorplug.planning import planned, split
 from tensorplug.planning.memory import plan_memory
 from tensorplug.planning.program import Wait
 from tensorplug.running import fleet, results, run, schedule
+from tensorplug.running.runs import Runs
 from tensorplug_testing.anykernel import ALL_KERNELS
 from tensorplug_testing.null import NullDevice
 from tensorplug_testing.timeline import Timeline
@@ -520,7 +521,7 @@ def forget_readers(patch: pytest.MonkeyPatch, rig: Rig) -> None:
 
     def init(self: tp.Scheduler, *args: Any, **options: Any) -> None:
         made(self, *args, **options)
-        self.fleet.readers = Forgetful()
+        self._runs.fleet.readers = Forgetful()
 
     patch.setattr(tp.Scheduler, "__init__", init)
 
@@ -561,7 +562,7 @@ def mark_one_stream_only(patch: pytest.MonkeyPatch, rig: Rig) -> None:
 
 
 def run_without_waiting(patch: pytest.MonkeyPatch, rig: Rig) -> None:
-    patch.setattr(tp.Scheduler, "wait", nothing)
+    patch.setattr(Runs, "wait", nothing)
 
 
 def reuse_what_is_copied(patch: pytest.MonkeyPatch, rig: Rig) -> None:
@@ -628,7 +629,7 @@ def test_planted_mistake_is_reported(
 
 def test_sanitizer_is_off_by_default(rig: Rig) -> None:
     with tp.Scheduler([rig.fast, rig.slow]) as planner:
-        assert planner.sanitizer is None
+        assert planner._runs.sanitizer is None
         assert rig.fast.watches == ()
 
 
@@ -636,9 +637,9 @@ def test_environment_switches_it_on(rig: Rig, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setenv("TENSORPLUG_SANITIZE", "1")
 
     with tp.Scheduler([rig.fast, rig.slow]) as planner:
-        assert planner.sanitizer is not None
+        assert planner._runs.sanitizer is not None
     with tp.Scheduler([rig.fast, rig.slow], sanitize=False) as planner:
-        assert planner.sanitizer is None
+        assert planner._runs.sanitizer is None
 
 
 def test_closed_scheduler_watches_no_stream(rig: Rig) -> None:

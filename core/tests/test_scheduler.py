@@ -383,7 +383,7 @@ def test_schedules_share_one_arena(rig: Rig) -> None:
     (a, small), (b, large) = deep(16), deep(64)
     first = rig.scheduler.schedule(small)
     second = rig.scheduler.schedule(large)
-    after_both = rig.scheduler.arena.size(rig.cpu.buffer_type)
+    after_both = rig.scheduler._runs.memory_size(rig.cpu.buffer_type)
 
     assert after_both < 64 * 64 * 4 * 2
     np.testing.assert_array_equal(first.run({a: np.ones((16, 16))})[small], np.full((16, 1), 32))

@@ -18,6 +18,7 @@ from tensorplug.planning.memory import Moment
 from tensorplug.planning.stages import Stage, Work
 from tensorplug.running import results as results_of
 from tensorplug.running import run
+from tensorplug.running.runs import Runs
 from tensorplug_testing.anykernel import ALL_KERNELS
 from tensorplug_testing.null import NullDevice
 from tensorplug_testing.timeline import Timeline
@@ -268,7 +269,7 @@ def forget_batches(patch: pytest.MonkeyPatch) -> None:
 
 
 def forget_runs(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(tp.Scheduler, "wait", lambda *_: None)
+    patch.setattr(Runs, "wait", lambda *_: None)
 
 
 @pytest.mark.parametrize(

@@ -261,11 +261,11 @@ def test_each_shape_is_planned_once(llama: LanguageModel, monkeypatch: pytest.Mo
 def test_all_shapes_share_one_arena(llama: LanguageModel, cpu: Backend) -> None:
     with LoneText(llama) as text:
         text.prefill(LONG[:512])
-        size = text.runner.scheduler.arena.size(cpu.buffer_type)
+        size = text.runner.scheduler._runs.memory_size(cpu.buffer_type)
         text.prefill(LONG[:60])
         text.decode(1)
 
-        assert text.runner.scheduler.arena.size(cpu.buffer_type) == size
+        assert text.runner.scheduler._runs.memory_size(cpu.buffer_type) == size
 
 
 @pytest.mark.parametrize("sizes", [BATCHES, ONE_TEXT], ids=["several texts", "one text"])

@@ -147,7 +147,7 @@ def test_batches_in_flight_are_right_without_a_device_that_is_lost(
     work = rig(asynchronous=asynchronous)
     y = work.chain()
     with tp.Scheduler(work.streams, parallel=True, on_failure="replan") as scheduler:
-        scheduler.add_sources(work.scheduler.lost.sources)
+        scheduler.add_sources(work.scheduler._runs.lost.sources)
         schedule = scheduler.schedule(y)
         work.two.lose("compute", at=3)
 

@@ -264,7 +264,7 @@ def test_run_of_another_thread_before_a_result_is_read_makes_it_stale(
     with tp.Scheduler(streams) as scheduler:
         schedule = scheduler.schedule(y)
         results = schedule.run({x: X})
-        scheduler.turn = Between(lambda: schedule.run({x: X + 1}))
+        scheduler._runs.turn = Between(lambda: schedule.run({x: X + 1}))
 
         with pytest.raises(StaleResult):
             results[y]
@@ -302,7 +302,7 @@ def test_batch_that_another_thread_waits_for_meanwhile_is_right_or_refused(
 
         found.append(flight[y])
 
-        assert scheduler.flying == []
+        assert scheduler._runs.flying == []
     for each in found:
         np.testing.assert_array_equal(each, np.maximum(X, 0))
 
@@ -337,7 +337,7 @@ def test_schedule_that_another_thread_closes_before_its_turn_does_not_run(
     x = tp.input("x", (4, 4), tp.F32)
     with tp.Scheduler(streams) as scheduler:
         schedule = scheduler.schedule(tp.relu(x))
-        scheduler.turn = Between(schedule.close)
+        scheduler._runs.turn = Between(schedule.close)
 
         with pytest.raises(Closed):
             schedule.run({x: X})

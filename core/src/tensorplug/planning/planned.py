@@ -2,10 +2,11 @@
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 
 from tensorplug.device.abilities import SupportsOptimize
+from tensorplug.device.backend import Backend
 from tensorplug.device.buffer import BufferType
 from tensorplug.fusion.formulas import FUSION
 from tensorplug.graph.graph import Graph
@@ -72,28 +73,39 @@ class PlanSettings:
     """How many pieces of work `arranged` looks ahead; None to ask each device."""
 
 
+@dataclass(frozen=True, slots=True)
+class PlanRequest:
+    """What is planned, for the streams of one time and again for those of another."""
+
+    graph: Graph
+    pins: Mapping[Tensor, Backend] = field(default_factory=dict)
+    """The stream of some tensors, chosen by the user."""
+    transient: tuple[Tensor, ...] = ()
+    """Inputs that give up their memory once they are read."""
+    fuse: bool = True
+
+
 def plan_graph(
-    graph: Graph,
+    request: PlanRequest,
     streams: Streams,
     pins: Mapping[Tensor, int],
-    transient: Iterable[Tensor],
     settings: PlanSettings,
-    *,
-    fuse: bool,
     cut: Tensor | None = None,
 ) -> PlannedGraph:
     """Choose a stream for each tensor, cut the graph into splits, and plan their memory.
 
-    A split starts at the node `cut`, if given. TENSORPLUG_FUSION=0 and TENSORPLUG_CONCURRENCY=0
-    leave out groups and stages. Raises Unsupported, GraphError, OutOfMemory.
+    `pins` are those of the request as numbers of streams. A split starts at the node `cut`, if
+    given. TENSORPLUG_FUSION=0 and TENSORPLUG_CONCURRENCY=0 leave out groups and stages. Raises
+    Unsupported, GraphError, OutOfMemory.
     """
     streams.forget()
+    graph = request.graph
     where = assign(graph, streams, pins, offload=settings.offload)
-    shared, batches, pools = frozenset(transient), settings.batches, streams.buffer_types
+    shared, batches, pools = frozenset(request.transient), settings.batches, streams.buffer_types
     every_run = tuple(t for t in graph.inputs if t in shared)
     reused = every_run if batches == 1 else ()
     splits = split(graph, where, streams, partial(_optimize, streams), cut, reused)
-    if fuse and os.environ.get(FUSION, "1") != "0":
+    if request.fuse and os.environ.get(FUSION, "1") != "0":
         splits = fused(graph, splits, streams)
     if os.environ.get(CONCURRENCY, "1") != "0":
         splits = arranged(splits, streams.backends, streams.moved, settings.ahead)

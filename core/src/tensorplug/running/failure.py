@@ -1,6 +1,7 @@
 """`Attempt`: how far one run came, and the error that describes it if a device fails."""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import takewhile
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -25,8 +26,8 @@ from tensorplug.text import human
 
 if TYPE_CHECKING:
     from tensorplug.running.recovery.restart import Restart
+    from tensorplug.running.runs import Runs
     from tensorplug.running.schedule import Schedule
-    from tensorplug.running.scheduler import Scheduler
 
 CAUSES: tuple[tuple[type[TensorplugError], str, str], ...] = (
     (DeviceLost, "gone", ""),
@@ -42,6 +43,7 @@ SHOWN = 4
 WITHOUT_IT = "make a scheduler without {names}, or one with on_failure='replan'"
 
 
+@dataclass(eq=False, repr=False, slots=True)
 class Attempt:
     """One attempt at a run, or at another request of a scheduler to its devices.
 
@@ -49,58 +51,48 @@ class Attempt:
     streams that still answer.
     """
 
-    def __init__(
-        self,
-        scheduler: "Scheduler",
-        schedule: "Schedule | None" = None,
-        kinds: tuple[type[TensorplugError], ...] = FAILURES,
-        inputs: Mapping[Tensor, Any] = NO_VALUES,
-        *,
-        in_flight: bool = False,
-    ) -> None:
-        self.scheduler = scheduler
-        self.schedule = schedule
-        self.inputs = inputs
-        """The inputs to upload; the values of all inputs once a run that may be repeated began."""
-        self.in_flight = in_flight
-        """True if other batches may be queued before this one is complete."""
-        self.index: int | None = None
-        """The index of its batch; None until a batch is chosen."""
-        self.start: Restart | None = None
-        """The boundary from which it resumes; None if it begins with the inputs."""
-        self.program: Program = ()
-        """What it runs after its uploads."""
-        self.skipped = 0
-        """The number of splits before `start`, which do not run."""
-        self.context = RunContext()
-        """What its steps share."""
-        self.step: Step | None = None
-        """The step at which the failure surfaced; None if it surfaced before the first step."""
-        self.serial = 0
-        """The number of the last run when this one failed."""
-        self.completed = 0
-        """The number of splits known to be complete when it failed."""
-        self.queued = 0
-        """The number of splits that had been queued completely when it failed."""
-        self.failed: tuple[Device, ...] = ()
-        self.disturbed: set[Device] = set()
-        """Devices whose queued work is not complete: they failed, or waited for one that failed."""
-        self.failure: RunFailed | None = None
-        self._kinds = kinds
-        self._waited: dict[int, list[Backend]] = {}
+    runs: "Runs"
+    schedule: "Schedule | None" = None
+    kinds: tuple[type[TensorplugError], ...] = FAILURES
+    """The errors that become RunFailed."""
+    inputs: Mapping[Tensor, Any] = field(default_factory=dict)
+    """The inputs to upload; the values of all inputs once a run that may be repeated began."""
+    in_flight: bool = False
+    """True if other batches may be queued before this one is complete."""
+    index: int | None = None
+    """The index of its batch; None until a batch is chosen."""
+    start: "Restart | None" = None
+    """The boundary from which it resumes; None if it begins with the inputs."""
+    program: Program = ()
+    """What it runs after its uploads."""
+    skipped: int = 0
+    """The number of splits before `start`, which do not run."""
+    context: RunContext = field(default_factory=RunContext)
+    """What its steps share."""
+    step: Step | None = None
+    """The step at which the failure surfaced; None if it surfaced before the first step."""
+    serial: int = 0
+    """The number of the last run when this one failed."""
+    completed: int = 0
+    """The number of splits known to be complete when it failed."""
+    queued: int = 0
+    """The number of splits that had been queued completely when it failed."""
+    failed: tuple[Device, ...] = ()
+    disturbed: set[Device] = field(default_factory=set)
+    """Devices whose queued work is not complete: they failed, or waited for one that failed."""
+    failure: RunFailed | None = None
+    _waited: Mapping[int, list[Backend]] = field(default_factory=dict)
 
     def next(self, start: "Restart | None") -> "Attempt":
         """The attempt that follows this one, from `start` or from the inputs."""
-        following = Attempt(
-            self.scheduler, self.schedule, self._kinds, self.inputs, in_flight=self.in_flight
+        return Attempt(
+            self.runs, self.schedule, self.kinds, self.inputs, self.in_flight, self.index, start
         )
-        following.index, following.start = self.index, start
-        return following
 
     def forget_memory(self) -> None:
         """Drop device memory: a hung device keeps what is referenced, and errors keep frames."""
         self.context.forget_memory()
-        if not self.scheduler.replans:
+        if self.runs.recovery is None:
             self.inputs = NO_VALUES
 
     @property
@@ -126,7 +118,7 @@ class Attempt:
         """The nodes that any of `devices` may have begun."""
         splits = () if self.schedule is None else self.schedule.splits[self.skipped : self.begun]
         for split in splits:
-            if self.scheduler.backends[split.stream].device in devices:
+            if self.runs.fleet.backends[split.stream].device in devices:
                 yield from split.nodes
 
     def uses(self, devices: Collection[Device]) -> bool:
@@ -144,7 +136,7 @@ class Attempt:
     def _streams(self, split: Split) -> list[Backend]:
         """The stream that computes a split, and the streams from which it copies."""
         indices = dict.fromkeys((split.stream, *(copy.origin for copy in split.copies)))
-        return [self.scheduler.backends[i] for i in indices]
+        return [self.runs.fleet.backends[i] for i in indices]
 
     def __enter__(self) -> None:
         """Does nothing: the work is in `__exit__`."""
@@ -165,9 +157,9 @@ class Attempt:
             for index, streams in self.context.ended.items()
         }
         late = self._settle()
-        if isinstance(error, self._kinds):
+        if isinstance(error, self.kinds):
             raise self._fail(error, late) from error
-        if self.scheduler.limit.stuck:
+        if self.runs.limit.stuck:
             # The error is not the device's, but its memory must not be used any more.
             hung = next((e for e in late if isinstance(e, DeviceHung)), None)
             if hung is not None:
@@ -179,19 +171,19 @@ class Attempt:
         self.disturbed.update(self.failed)
         state = self._state(error)
         self.failure = RunFailed(f"{_text(state)}: {error}{_facts(state)}", state)
-        self.serial = self.scheduler.runs
-        self.scheduler.note_failure(self, self.failure)
+        self.serial = self.runs.count
+        self.runs.note_failure(self, self.failure)
         return self.failure
 
     def _settle(self) -> list[TensorplugError]:
         """Wait for all queued work; return the errors that devices raise."""
         late: list[TensorplugError] = []
-        for backend in self.scheduler.backends:
+        for backend in self.runs.fleet.backends:
             try:
-                self.scheduler.limit.call(backend.synchronize, backend.device)
+                self.runs.limit.call(backend.synchronize, backend.device)
             except TensorplugError as error:
                 late.append(error)
-        self.scheduler.fleet.forget_marks()
+        self.runs.fleet.forget_marks()
         return late
 
     @property
@@ -202,7 +194,7 @@ class Attempt:
     def _blamed(
         self, error: TensorplugError, late: Iterable[TensorplugError]
     ) -> tuple[Device, ...]:
-        ours = [backend.device for backend in self.scheduler.backends]
+        ours = [backend.device for backend in self.runs.fleet.backends]
         errors = [error, *(e for e in late if isinstance(e, FAILURES))]
         if isinstance(error, DeviceHung) and self._waits_for_others and len(errors) > 1:
             del errors[0]
@@ -210,7 +202,7 @@ class Attempt:
         found = tuple(dict.fromkeys(device for device in firsts if device is not None))
         if found or self.step is None:
             return found
-        return (self.scheduler.backends[self.step.stream].device,)
+        return (self.runs.fleet.backends[self.step.stream].device,)
 
     def _state(self, error: TensorplugError) -> RunState:
         splits = () if self.schedule is None else self.schedule.splits
@@ -249,7 +241,7 @@ class Attempt:
         """The step at which the failure surfaced, and its number in the program."""
         if self.step is None or self.schedule is None:
             return ""
-        title = self.step.title(self.scheduler.fleet.names)
+        title = self.step.title(self.runs.fleet.names)
         steps = (*self.schedule.uploads, *self.program)
         number = next((i for i, step in enumerate(steps) if step is self.step), None)
         return title if number is None else f"{number} of {len(steps)} ({title})"
@@ -263,14 +255,14 @@ class Attempt:
         )
 
     def _held(self) -> dict[str, int]:
-        pools = [p for p in self.scheduler.arena.pools if p.device in self.failed]
-        held = {pool.name: self.scheduler.memory_size(pool) for pool in pools}
+        pools = [p for p in self.runs.fleet.arena.pools if p.device in self.failed]
+        held = {pool.name: self.runs.memory_size(pool) for pool in pools}
         if self.schedule is not None:
             for buffer in self.schedule.private_buffers():
                 if buffer.type.device in self.failed:
                     held[buffer.type.name] = held.get(buffer.type.name, 0) + buffer.size
             for root in persistent(self.schedule.graph.leafs):
-                if self.scheduler.place_of(root).buffer.type.device in self.failed:
+                if self.runs.lost.place_of(root).buffer.type.device in self.failed:
                     held[root.label] = root.nbytes
         return {name: size for name, size in held.items() if size}
 

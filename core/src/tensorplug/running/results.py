@@ -30,17 +30,13 @@ class Results:
     """
 
     def __init__(
-        self,
-        schedule: "Schedule",
-        bindings: Bindings,
-        serial: int,
-        values: Mapping[Tensor, Array] | None = None,
+        self, schedule: "Schedule", bindings: Bindings, serial: int, values: Mapping[Tensor, Array]
     ) -> None:
         """`values` are outputs that were read already."""
         self._schedule = schedule
         self._bindings = bindings
         self._serial = serial
-        self._values = values or {}
+        self._values = values
 
     def __getitem__(self, output: Tensor) -> Array:
         """Wait for `output` and copy it to the host. Raises StaleResult, GraphError, RunFailed.
@@ -50,12 +46,11 @@ class Results:
         if output in self._values:
             self._check(output)
             return self._values[output]
-        scheduler = self._schedule.scheduler
-        attempt = Attempt(scheduler, self._schedule)
+        attempt = Attempt(self._schedule.runs, self._schedule)
         attempt.context = RunContext(
             Batch(bindings=self._bindings), begun=len(self._schedule.splits)
         )
-        with scheduler.turn:
+        with attempt.runs.turn:
             # Before this thread had the turn, another could begin a run in the same memory.
             self._check(output)
             with attempt:
@@ -76,25 +71,24 @@ class Results:
             tensor = torch.from_dlpack(schedule.run({x: batch}).shared(y))
         """
         place = self.tensor(output)
-        scheduler = self._schedule.scheduler
-        attempt = Attempt(scheduler, self._schedule)
-        with scheduler.turn:
+        attempt = Attempt(self._schedule.runs, self._schedule)
+        with attempt.runs.turn:
             self._check(output)
             with attempt:
-                scheduler.wait(attempt)
+                attempt.runs.wait(attempt)
         return place.buffer.shared(output, place.offset)
 
     def _check(self, output: Tensor) -> None:
-        graph, scheduler = self._schedule.graph, self._schedule.scheduler
+        graph, runs = self._schedule.graph, self._schedule.runs
         if output not in graph.outputs and output not in graph.effects:
             raise GraphError(f"{output}: is not an output of {graph}; name it among the outputs")
         persistent = output.root.place is not None
-        if not persistent and self._serial != scheduler.runs:
+        if not persistent and self._serial != runs.count:
             raise StaleResult(
                 f"{output}: its memory was used by a later run of the same scheduler; read it "
                 "before that"
             )
-        failed = scheduler.failed
+        failed = runs.failed
         if failed is not None and failed.failure is not None and failed.serial == self._serial:
             raise failed.failure
 
@@ -106,13 +100,14 @@ class InFlight:
         """`again` runs the batch once more, after a failure."""
         self._outputs = attempt.context.outputs
         self._marks = attempt.context.marks
-        self._attempt = attempt
+        self.attempt = attempt
+        """The run that made it."""
         self._again = again
-        self._scheduler = attempt.scheduler
+        self._runs = attempt.runs
         self._failure: RunFailed | None = None
         self._lane = attempt.context.batch.lane
         self._lane.pending = self
-        self._scheduler.flying.append(self)
+        self._runs.flying.append(self)
 
     @property
     def done(self) -> bool:
@@ -124,8 +119,8 @@ class InFlight:
 
         Raises SchedulerBusy if another thread uses the scheduler before the batch is complete.
         """
-        if self._marks or (self._failure is not None and self._scheduler.replans):
-            until_done(Attempt(self._scheduler), self._complete)
+        if self._marks or (self._failure is not None and self._runs.recovery is not None):
+            until_done(Attempt(self._runs), self._complete)
         self._check()
 
     def _complete(self, _attempt: Attempt) -> None:
@@ -144,27 +139,22 @@ class InFlight:
         if not self._marks:
             return
         waits = (Wait(stream, None, Until.BATCH) for stream in self._marks)
-        with self._attempt:
-            fleet = self._scheduler.fleet
+        with self.attempt:
+            fleet = self._runs.fleet
             run(waits, fleet, RunContext(marks=self._marks), fleet.calls)
         self._land()
 
     def _land(self, failure: RunFailed | None = None) -> None:
         self._marks, self._failure = {}, failure
-        self._scheduler.flying.remove(self)
+        self._runs.flying.remove(self)
         self._lane.pending = None
 
     def run_again(self) -> None:
         """Compute the outputs by another run, unless the schedule is closed."""
-        if self._attempt.schedule is None or self._attempt.schedule.closed:
+        if self.attempt.schedule is None or self.attempt.schedule.closed:
             return
         self._outputs = dict(self._again())
         self._failure = None
-
-    @property
-    def attempt(self) -> Attempt:
-        """The run that made it."""
-        return self._attempt
 
     def forget(self) -> object:
         """Return the host memory that streams may still write."""
@@ -175,7 +165,7 @@ class InFlight:
 
         If one had, the outputs are unknown and reading them raises `failure` from now on.
         """
-        sound = not self._attempt.uses(disturbed)
+        sound = not self.attempt.uses(disturbed)
         self._land(None if sound else failure)
         return sound
 
@@ -189,8 +179,8 @@ class InFlight:
         if output not in self._outputs:
             raise GraphError(f"{output}: is not an output of the submitted graph")
         self.wait()
-        if self._scheduler.sanitizer is not None:
-            self._scheduler.sanitizer.shows(output, self._outputs[output])
+        if self._runs.sanitizer is not None:
+            self._runs.sanitizer.shows(output, self._outputs[output])
         return self._outputs[output]
 
 
@@ -198,10 +188,10 @@ def read_now(
     attempt: Attempt, schedule: "Schedule", outputs: Iterable[Tensor]
 ) -> Mapping[Tensor, Array]:
     """Wait for all queued work, and copy computed `outputs` to the host."""
-    fleet = attempt.scheduler.fleet
+    fleet = attempt.runs.fleet
     homes = {output: schedule.planned.homes[output] for output in outputs}
     before, after = reads_of(homes, fleet.remote)
     run(before, fleet, attempt.context, fleet.calls)
-    attempt.scheduler.wait(attempt)
+    attempt.runs.wait(attempt)
     run(after, fleet, attempt.context, fleet.calls)
     return attempt.context.outputs

@@ -20,7 +20,7 @@ from tensorplug.graph.graph import Graph
 from tensorplug.graph.tensor import Array, Place, Tensor
 from tensorplug.planning.explain import Explanation, explain
 from tensorplug.planning.memory import MemoryMap
-from tensorplug.planning.planned import PlannedGraph, plan_splits
+from tensorplug.planning.planned import PlanRequest, plan_splits
 from tensorplug.planning.program import (
     Program,
     Upload,
@@ -43,7 +43,7 @@ from tensorplug.running.values import Values
 
 if TYPE_CHECKING:
     from tensorplug.running.recovery.restart import Restart
-    from tensorplug.running.scheduler import Scheduler
+    from tensorplug.running.runs import Runs
 
 T = TypeVar("T")
 
@@ -61,22 +61,18 @@ class Schedule(Resource):
 
     batches: int
     """How many batches may be in flight: 1, or with `parallel=True` 4 or one for each stream."""
+    graph: Graph
+    """The graph as the user built it."""
 
-    def __init__(
-        self,
-        scheduler: "Scheduler",
-        graph: Graph,
-        plan_again: Callable[..., PlannedGraph],
-        batches: int,
-    ) -> None:
-        super().__init__(scheduler)
-        self.scheduler = scheduler
-        self.batches = batches
-        self._graph = graph
-        self._plan_again = plan_again
+    def __init__(self, runs: "Runs", request: PlanRequest) -> None:
+        super().__init__(runs.scheduler)
+        self.runs = runs
+        self.batches = runs.settings.batches
+        self.graph = request.graph
+        self._request = request
         self._cut: Tensor | None = None
         self._batches: list[Batch] = []
-        self.values = Values(graph)
+        self.values = Values(self.graph)
         try:
             self.prepare()
             self.given_ids = given_ids(self.graph)
@@ -96,13 +92,13 @@ class Schedule(Resource):
             return
         self.release()
         self._cut = cut
-        self.planned = self._plan_again(cut=cut)
+        self.planned = self.runs.plan(self._request, cut)
         self._unfused: MemoryMap | None = None
         self._write_programs()
         try:
-            arena, planned = self.scheduler.arena, self.planned
+            arena, planned = self.runs.fleet.arena, self.planned
             arena.grow(planned.memory.sizes)
-            for lane in self.scheduler.lanes():
+            for lane in self.runs.lanes():
                 lane.arena.grow(planned.lane.sizes)
                 self._batches.append(Batch(lane, *batch_memory(planned, arena)))
             self.ready(self._batches[0])
@@ -114,15 +110,15 @@ class Schedule(Resource):
         """Release plans and memory; the next run plans again."""
         batches, self._batches = self._batches, []
         self.values.forget()
-        self.scheduler.arena.leave(self)
+        self.runs.fleet.arena.leave(self)
         with ExitStack() as stack:
-            for flight in tuple(self.scheduler.flying):
+            for flight in tuple(self.runs.flying):
                 if flight.attempt.schedule is self:
                     flight.drain()
             for batch in batches:
                 batch.lane.arena.leave(self)
-                stack.callback(self.scheduler.arena.give, batch.buffers)
-                stack.callback(self.scheduler.plans.give, batch.plans, close=self.scheduler.closed)
+                stack.callback(self.runs.fleet.arena.give, batch.buffers)
+                stack.callback(self.runs.plans.give, batch.plans, close=self.runs.scheduler.closed)
 
     def forget(self) -> object:
         """Drop plans and memory without closing them, and return them."""
@@ -131,11 +127,6 @@ class Schedule(Resource):
         return forgotten
 
     # --- facts -----------------------------------------------------------------------------
-
-    @property
-    def graph(self) -> Graph:
-        """The graph as the user built it."""
-        return self._graph
 
     @property
     def splits(self) -> tuple[Split, ...]:
@@ -161,7 +152,7 @@ class Schedule(Resource):
 
     def home_of(self, tensor: Tensor) -> Backend:
         """The backend that computes or holds `tensor`."""
-        return self.scheduler.backends[self.planned.where[tensor].stream]
+        return self.runs.fleet.backends[self.planned.where[tensor].stream]
 
     def private_buffers(self) -> list[Buffer]:
         """The memory of inputs that keep their values between runs, of each batch."""
@@ -171,8 +162,8 @@ class Schedule(Resource):
         """What runs where, and why: a table with `str()`, data with `.to_json()`."""
         plans = self._batches[0].plans if self._batches else []
         notes = ChainMap(*(dict(p.notes()) for p in plans if isinstance(p, SupportsNotes)))
-        pools = self.scheduler.arena.pools
-        return explain(self.planned, self.program, self.scheduler.streams, pools, notes)
+        pools = self.runs.fleet.arena.pools
+        return explain(self.planned, self.program, self.runs.streams, pools, notes)
 
     # --- running ---------------------------------------------------------------------------
 
@@ -191,8 +182,8 @@ class Schedule(Resource):
         queued; reading a result waits for it. Raises what backends raise; the schedule can then be
         run again.
         """
-        self.scheduler.check_processes()
-        attempt = Attempt(self.scheduler, self, inputs=self._taken(inputs or {}))
+        self.runs.check_processes()
+        attempt = Attempt(self.runs, self, inputs=self._taken(inputs or {}))
         return until_done(attempt, partial(self._queue, observer, self._results))
 
     @final
@@ -204,9 +195,9 @@ class Schedule(Resource):
         If that many are in flight, it first waits for the oldest. With an `observer` it waits for
         all batches in flight and for each node that the observer looks at.
         """
-        self.scheduler.check_processes()
+        self.runs.check_processes()
         taken = self._taken(inputs or {})
-        attempt = Attempt(self.scheduler, self, inputs=taken, in_flight=True)
+        attempt = Attempt(self.runs, self, inputs=taken, in_flight=True)
         return until_done(attempt, partial(self._queue, observer, partial(self._flight, observer)))
 
     def _taken(self, inputs: Mapping[Tensor, Any]) -> Mapping[Tensor, Any]:
@@ -223,7 +214,7 @@ class Schedule(Resource):
             if tensor not in inputs:
                 raise NotAllocated(f"{tensor}: is transient; give it to every run()")
         check_given(self.given_ids, inputs)
-        if not self.scheduler.replans:
+        if self.runs.recovery is None:
             return inputs
         return {t: host_data(t, data).copy() for t, data in inputs.items()}
 
@@ -231,9 +222,9 @@ class Schedule(Resource):
         self, observer: Observer | None, give: Callable[[Attempt], T], attempt: Attempt
     ) -> T:
         """Upload the inputs of an attempt and queue its program; return what `give` returns."""
-        scheduler, fleet, context = self.scheduler, self.scheduler.fleet, attempt.context
+        runs, fleet, context = self.runs, self.runs.fleet, attempt.context
         self.check_open()
-        if scheduler.lost.owed:
+        if runs.lost.owed:
             raise MemoryLost(self.graph)
         self.prepare(attempt.start)
         if (
@@ -242,10 +233,10 @@ class Schedule(Resource):
             # An observer looks at nodes in memory that all batches share,
             or observer is not None
             # in which transient inputs lie if each schedule has one batch.
-            or (scheduler.flying and self.batches == 1 and self.planned.transient)
-            or any(self._clashes(flight.attempt.schedule) for flight in scheduler.flying)
+            or (runs.flying and self.batches == 1 and self.planned.transient)
+            or any(self._clashes(flight.attempt.schedule) for flight in runs.flying)
         ):
-            scheduler.wait(attempt)
+            runs.wait(attempt)
         context.batch = self.take_batch(attempt)
         fleet.loose = not attempt.in_flight
         program, calls = self._program(attempt), fleet.calls
@@ -253,11 +244,11 @@ class Schedule(Resource):
             context.batch = self.unfused(context.batch)
             program, calls = observed(program, observer.wants), shown(observer, calls)
         attempt.program = program
-        scheduler.runs += 1
+        runs.count += 1
         context.given = attempt.inputs
-        if scheduler.replans:
+        if runs.recovery is not None:
             self.values.keep(attempt)
-        uploads = self.values.uploads(attempt, self._batches, self._given, scheduler.runs)
+        uploads = self.values.uploads(attempt, self._batches, self._given, runs.count)
         run(chain(uploads, program), fleet, context, calls)
         return give(attempt)
 
@@ -274,14 +265,14 @@ class Schedule(Resource):
 
     def _results(self, attempt: Attempt) -> Results:
         context = attempt.context
-        return Results(self, context.batch.bindings, self.scheduler.runs, context.outputs)
+        return Results(self, context.batch.bindings, self.runs.count, context.outputs)
 
     def _flight(self, observer: Observer | None, attempt: Attempt) -> InFlight:
         return InFlight(attempt, partial(self._again, attempt, observer))
 
     def _again(self, attempt: Attempt, observer: Observer | None) -> Mapping[Tensor, Array]:
         """The outputs of a batch that was in flight when a device failed."""
-        again = Attempt(self.scheduler, self, inputs=self._taken(attempt.inputs))
+        again = Attempt(self.runs, self, inputs=self._taken(attempt.inputs))
         again.index = attempt.index
         results = until_done(again, partial(self._queue, observer, self._results))
         return {output: results[output] for output in self.graph.outputs}
@@ -291,10 +282,10 @@ class Schedule(Resource):
 
     def _write_programs(self) -> None:
         """Make the programs of a run, and of a batch in flight, after their uploads."""
-        splits, where, fleet = self.splits, self.planned.where, self.scheduler.fleet
+        splits, where, fleet = self.splits, self.planned.where, self.runs.fleet
         homes = self.planned.output_homes
         end = reading(homes, len(fleet.backends), fleet.remote)
-        self._end = end if self.scheduler.replans else ()
+        self._end = () if self.runs.recovery is None else end
         self._run_program = (*run_program(splits, where), *self._end)
         writers = {t: found.streams for t, found in self.planned.touched.items() if found.written}
         self._flight_program = flight_program(splits, where, homes, writers, fleet.sharers)
@@ -323,13 +314,13 @@ class Schedule(Resource):
 
     def _next_batch(self) -> int:
         """The first batch whose lane is free, whose plans may exist; else that of the oldest."""
-        flying, pending = self.scheduler.flying, [batch.lane.pending for batch in self._batches]
+        flying, pending = self.runs.flying, [batch.lane.pending for batch in self._batches]
         ages = [-1 if flight is None else flying.index(flight) for flight in pending]
         return ages.index(min(ages))
 
     def ready(self, batch: Batch) -> None:
         """Bind `batch` to the buffers of the arena and of its lane where they changed."""
-        arena, lane = self.scheduler.arena, batch.lane.arena
+        arena, lane = self.runs.fleet.arena, batch.lane.arena
         arena.grow(self.planned.memory.sizes)
         lane.grow(self.planned.lane.sizes)
         if batch.generations == (arena.generation, lane.generation):
@@ -345,7 +336,7 @@ class Schedule(Resource):
 
         It has no plans: its splits are computed node by node.
         """
-        arena, planned = self.scheduler.arena, self.planned
+        arena, planned = self.runs.fleet.arena, self.planned
         spares = any(arena.pools[split.stream].only_shared for split in self.splits)
         if not spares and not any(split.groups for split in self.splits):
             return batch
@@ -365,9 +356,9 @@ class Schedule(Resource):
         return spread
 
     def _bind(self, batch: Batch, memory: MemoryMap) -> None:
-        slots = self._placed(memory, self.scheduler.arena)
+        slots = self._placed(memory, self.runs.fleet.arena)
         batch.places = {**batch.own, **self._placed(self.planned.lane, batch.lane.arena)}
-        moved = self.scheduler.lost.moved
+        moved = self.runs.lost.moved
         batch.bindings = Bindings({**moved, **slots, **batch.places})
         batch.locals = [
             batch.bindings.with_places(copied_to(split, batch.bindings)) for split in self.splits
@@ -387,8 +378,8 @@ class Schedule(Resource):
             if i < len(batch.plans):
                 batch.plans[i].rebind(bound)
             else:
-                stream = self.scheduler.backends[split.stream]
-                batch.plans.append(self.scheduler.plans.take(stream, bound))
+                stream = self.runs.fleet.backends[split.stream]
+                batch.plans.append(self.runs.plans.take(stream, bound))
 
     def _close(self) -> None:
         self.release()

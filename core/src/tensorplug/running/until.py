@@ -13,17 +13,17 @@ T = TypeVar("T")
 def until_done(attempt: Attempt, do: Callable[[Attempt], T]) -> T:
     """Return what `do` returns for `attempt`, or for an attempt that follows it after a failure.
 
-    Runs reach recovery only here. Raises RunFailed where a scheduler has none.
+    Runs reach recovery only here. Raises RunFailed where there is none.
     """
-    scheduler, following = attempt.scheduler, attempt
+    runs, following = attempt.runs, attempt
     while True:
         attempt = following
         try:
-            with scheduler.turn, attempt:
+            with runs.turn, attempt:
                 return do(attempt)
         except (RunFailed, MemoryLost) as failure:
-            if scheduler.recovery is None:
+            if runs.recovery is None:
                 raise
-            following = scheduler.recovery.go_on(failure, attempt)
+            following = runs.recovery.go_on(failure, attempt)
         finally:
             attempt.forget_memory()

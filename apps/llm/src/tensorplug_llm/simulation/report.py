@@ -8,7 +8,7 @@ from tensorplug.device import Place, Tensor
 from tensorplug.errors import OptionError, OutOfMemory
 from tensorplug.inspect.graphfile import load
 from tensorplug.planning.assign import Streams
-from tensorplug.planning.planned import PlanSettings, plan_graph
+from tensorplug.planning.planned import PlanRequest, PlanSettings, plan_graph
 from tensorplug.planning.program import Program, reading, run_program
 from tensorplug.text import human
 from tensorplug_llm.simulation.devices import PaperDevice
@@ -175,7 +175,7 @@ class Placed:
         backends = [device.open() for device in self._streams]
         pools = [backend.buffer_type for backend in backends]
         streams = Streams(backends, pools, self._moved)
-        planned = plan_graph(self.graph, streams, {}, (), SETTINGS, fuse=False)
+        planned = plan_graph(PlanRequest(self.graph, fuse=False), streams, {}, SETTINGS)
         outputs = reading(planned.output_homes, len(backends))
         return (*run_program(planned.splits, planned.where), *outputs)
 

@@ -18,16 +18,16 @@ from tensorplug.graph.tensor import Array, Place, Tensor
 from tensorplug.running.lost import Restore, SupportsFileRange, persistent
 
 if TYPE_CHECKING:
-    from tensorplug.running.scheduler import Scheduler
+    from tensorplug.running.runs import Runs
 
 
-def move_lost(graph: Graph, scheduler: "Scheduler") -> list[Restore]:
+def move_lost(graph: Graph, runs: "Runs") -> list[Restore]:
     """Give lost tensors of `graph` new memory; return the functions that restore the states of it.
 
     Tensors with a source get their bytes, states zeros. Raises DeviceLost for a tensor with
     neither, GraphError for a source of the wrong size, OutOfMemory.
     """
-    lost, owed = scheduler.lost, list[Restore]()
+    lost, owed = runs.lost, list[Restore]()
     for root in filter(lost.has, persistent(graph.leafs)):
         if root in lost.states:
             owed.append(lost.states[root])
@@ -36,21 +36,21 @@ def move_lost(graph: Graph, scheduler: "Scheduler") -> list[Restore]:
                 f"{root}: lay on a device that was lost; say with add_sources() where it comes "
                 "from, or with add_states() who restores it"
             )
-        place, buffer = _room_for(root, graph, scheduler)
+        place, buffer = _room_for(root, graph, runs)
         if root in lost.states:
-            scheduler.limit.call(partial(place.buffer.fill, 0), place.buffer.type.device)
+            runs.limit.call(partial(place.buffer.fill, 0), place.buffer.type.device)
         else:
-            _put(root, lost.sources[root], place, scheduler)
-        _settle_at(root, place, buffer, scheduler)
+            _put(root, lost.sources[root], place, runs)
+        _settle_at(root, place, buffer, runs)
     return owed
 
 
-def move_home(backend: Backend, scheduler: "Scheduler") -> None:
+def move_home(backend: Backend, runs: "Runs") -> None:
     """Move tensors that lay on a lost device back to `backend`, which took its place.
 
     Constants come from their sources, states from where they are now. Raises OutOfMemory.
     """
-    lost = scheduler.lost
+    lost = runs.lost
     for root, present in list(lost.moved.items()):
         assert root.place is not None
         kind = counterpart(root.place.buffer.type, backend.device)
@@ -60,40 +60,40 @@ def move_home(backend: Backend, scheduler: "Scheduler") -> None:
         place = placed.place
         assert place is not None
         if root in lost.sources:
-            _put(root, lost.sources[root], place, scheduler)
+            _put(root, lost.sources[root], place, runs)
         else:
             data = np.empty(root.nbytes, np.uint8)
             take = partial(present.buffer.read_tensor, root, present.offset, as_bytes(data))
-            scheduler.limit.call(take, present.buffer.type.device)
-            _write(root, data, place, scheduler)
-        _settle_at(root, place, buffer, scheduler)
+            runs.limit.call(take, present.buffer.type.device)
+            _write(root, data, place, runs)
+        _settle_at(root, place, buffer, runs)
 
 
-def _put(root: Tensor, source: object, place: Place, scheduler: "Scheduler") -> None:
+def _put(root: Tensor, source: object, place: Place, runs: "Runs") -> None:
     """Write the bytes of a source to a place; a remote device reads its own file if it has one."""
     device = place.buffer.type.device
     there = source.range() if device.remote and isinstance(source, SupportsFileRange) else None
     if there is not None:
         moved = replace(root, place=place)
         read = partial(place.buffer.read_file, moved, place.offset, there)
-        if scheduler.limit.call(read, device):
+        if runs.limit.call(read, device):
             return
-    data = np.asarray(scheduler.lost.sources[root]())
+    data = np.asarray(runs.lost.sources[root]())
     if data.nbytes != root.nbytes:
         raise GraphError(f"{root}: its source gives {data.nbytes} bytes, not {root.nbytes}")
-    _write(root, data, place, scheduler)
+    _write(root, data, place, runs)
 
 
-def _write(root: Tensor, data: Array, place: Place, scheduler: "Scheduler") -> None:
+def _write(root: Tensor, data: Array, place: Place, runs: "Runs") -> None:
     content = as_bytes(np.ascontiguousarray(data))
     moved = replace(root, place=place)
     put = partial(place.buffer.write_tensor, moved, place.offset, content)
-    scheduler.limit.call(put, place.buffer.type.device)
+    runs.limit.call(put, place.buffer.type.device)
 
 
-def _settle_at(root: Tensor, place: Place, buffer: MultiBuffer, scheduler: "Scheduler") -> None:
+def _settle_at(root: Tensor, place: Place, buffer: MultiBuffer, runs: "Runs") -> None:
     """`root` lies at `place` of `buffer` from now on."""
-    lost = scheduler.lost
+    lost = runs.lost
     before = lost.buffers.pop(root, None)
     lost.moved[root], lost.buffers[root] = place, buffer
     lost.spoilt.discard(root)
@@ -102,16 +102,16 @@ def _settle_at(root: Tensor, place: Place, buffer: MultiBuffer, scheduler: "Sche
             before.close()
 
 
-def _room_for(root: Tensor, graph: Graph, scheduler: "Scheduler") -> tuple[Place, MultiBuffer]:
+def _room_for(root: Tensor, graph: Graph, runs: "Runs") -> tuple[Place, MultiBuffer]:
     """Memory of the first backend that has room and runs all nodes of `graph` that read `root`.
 
     A device that was taken back comes first for what lay there.
     """
     assert root.place is not None
     users = [n for n in graph.nodes if any(s.root is root for s in n.sources)]
-    *others, last = scheduler.backends
+    *others, last = runs.fleet.backends
     kinds = [b.buffer_type for b in others if _runs_all(b, users, root)]
-    homes = [counterpart(root.place.buffer.type, b.device) for b in scheduler.backends]
+    homes = [counterpart(root.place.buffer.type, b.device) for b in runs.fleet.backends]
     for kind in (*filter(None, homes), *kinds, last.buffer_type):
         try:
             (placed,), buffer = _allocate(root, kind)

@@ -2,13 +2,14 @@
 
 import contextlib
 import logging
+from collections import deque
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from tensorplug.device.backend import Backend
 from tensorplug.device.device import Device
-from tensorplug.errors import OptionError, RunFailed, TensorplugError
+from tensorplug.errors import OptionError, RunFailed, RunState, TensorplugError
 from tensorplug.graph.graph import Graph
 from tensorplug.graph.tensor import Tensor
 from tensorplug.ops.table import OPS
@@ -19,10 +20,12 @@ from tensorplug.running.recovery.restart import NotFromHere, Restart, boundaries
 
 if TYPE_CHECKING:
     from tensorplug.running.results import InFlight
-    from tensorplug.running.scheduler import Scheduler
+    from tensorplug.running.runs import Runs
 
 logger = logging.getLogger("tensorplug.running")
 
+SURVIVED = 64
+"""Failures that are remembered."""
 OVERWRITES = {"cpy": "target", "set_rows": "table"}
 """Ops that write into a source without reading it: a second time changes nothing."""
 
@@ -33,8 +36,14 @@ class Recovery:
     A run resumes from the last boundary between splits that is possible, otherwise from its inputs.
     """
 
-    def __init__(self, scheduler: "Scheduler") -> None:
-        self.scheduler = scheduler
+    def __init__(self, runs: "Runs") -> None:
+        self.runs = runs
+        self.order = runs.fleet.names
+        """The names of all streams, lost ones too, the one of the highest priority first."""
+        self.survived: deque[RunState] = deque(maxlen=SURVIVED)
+        """The last failures after which runs went on, and from where."""
+        self.unfinished: list[InFlight] = []
+        """Batches that were in flight when a device failed, oldest first, to be repeated."""
         self._restoring = False
 
     def go_on(self, failure: RunFailed | MemoryLost, mine: Attempt) -> Attempt:
@@ -62,10 +71,9 @@ class Recovery:
         if self._restoring:
             # States are restored again from the beginning, for the run that needs them.
             raise failure
-        scheduler = self.scheduler
-        graphs = [a.schedule.graph for a in (mine, scheduler.failed) if a and a.schedule]
-        with scheduler.turn:
-            flights, scheduler.unfinished = scheduler.unfinished, []
+        graphs = [a.schedule.graph for a in (mine, self.runs.failed) if a and a.schedule]
+        with self.runs.turn:
+            flights, self.unfinished = self.unfinished, []
             start = self._leave_out(failure, mine, flights)
         for flight in flights:
             flight.run_again()
@@ -77,11 +85,12 @@ class Recovery:
         self, failure: RunFailed, mine: Attempt, flights: Sequence["InFlight"]
     ) -> Restart | None:
         """Let the scheduler use the devices that are left; return from where `mine` resumes."""
-        attempt, scheduler, lost = self.scheduler.failed, self.scheduler, self.scheduler.lost
+        attempt, runs, lost = self.runs.failed, self.runs, self.runs.lost
         if attempt is None or attempt.failure is not failure or not attempt.failed:
             raise failure
-        left = [b for b in scheduler.backends if b.device not in attempt.failed]
-        pools = [scheduler.arena.pools[scheduler.backends.index(b)] for b in left]
+        present = dict(zip(runs.fleet.backends, runs.fleet.arena.pools, strict=True))
+        left = [b for b in present if b.device not in attempt.failed]
+        pools = [present[b] for b in left]
         if not left:
             raise hopeless(failure, "no device is left: open one and make a new scheduler")
         if len(left) > 1 and not pools[-1].is_host:
@@ -91,26 +100,25 @@ class Recovery:
         try:
             start, owed, not_later = self._resumption(attempt, mine, flights, failure)
         finally:
-            if scheduler.limit.stuck:
+            if runs.limit.stuck:
                 # Another device hung while a value was read; a later step that uses it fails.
-                scheduler.forget_memory()
+                runs.forget_memory()
         lost.owed.update(dict.fromkeys(owed))
         lost.devices.update(attempt.failed)
-        gone = (i for i, b in enumerate(scheduler.backends) if b not in left)
-        lost.streams.update((scheduler.backends[i], scheduler.arena.pools[i]) for i in gone)
+        lost.streams.update((b, pool) for b, pool in present.items() if b not in left)
         with contextlib.suppress(TensorplugError):
             # A lost device may raise even when its memory is released.
-            scheduler.give_back()
-        scheduler.use(left, pools)
+            runs.release()
+        runs.use(left, pools)
         after = 0 if start is None else start.after
-        scheduler.survived.append(replace(failure.state, boundary=after, not_later=not_later))
+        self.survived.append(replace(failure.state, boundary=after, not_later=not_later))
         origin = f"from behind split {after - 1}" if after else "from the inputs"
         names = ", ".join(b.name for b in left)
         # As text: the error keeps frames, and those memory.
         logger.warning(
             "%s; going on with %s %s", str(failure), names, "; ".join((origin, *not_later))
         )
-        scheduler.failed = None
+        runs.failed = None
         return start
 
     def _resumption(
@@ -121,7 +129,7 @@ class Recovery:
         `attempt` is the one that failed. Batches in flight, and other runs than `mine`, are
         repeated from their inputs. Raises RunFailed.
         """
-        failed, lost = attempt.failed, self.scheduler.lost
+        failed, lost = attempt.failed, self.runs.lost
         again = [a for flight in flights if (a := flight.attempt) is not attempt]
         again += [attempt] if attempt.schedule is not None else []
         if failure.state.cause == "hung":
@@ -159,7 +167,7 @@ class Recovery:
 
         Raises NotFromHere if that is impossible.
         """
-        lost = self.scheduler.lost
+        lost = self.runs.lost
         done = frozenset[Tensor]() if restart is None else restart.done
         begun = [node for attempt in attempts for node in attempt.nodes() if node not in done]
         graphs = [a.schedule.graph for a in attempts if a.schedule is not None]
@@ -192,14 +200,13 @@ class Recovery:
         return owed
 
     def _move(self, graphs: Sequence[Graph]) -> None:
-        scheduler = self.scheduler
-        with scheduler.turn, Attempt(scheduler):
+        with self.runs.turn, Attempt(self.runs):
             for graph in graphs:
-                scheduler.lost.owed.update(dict.fromkeys(move_lost(graph, scheduler)))
+                self.runs.lost.owed.update(dict.fromkeys(move_lost(graph, self.runs)))
 
     def _restore(self) -> None:
         """Restore states; the functions may run schedules, so nothing has the turn meanwhile."""
-        owed, before = self.scheduler.lost.owed, self._restoring
+        owed, before = self.runs.lost.owed, self._restoring
         self._restoring = True
         try:
             while owed:
@@ -207,7 +214,7 @@ class Recovery:
                 # Runs in `restore` need no restoring; it is owed again if it does not end.
                 del owed[restore]
                 try:
-                    with Attempt(self.scheduler):
+                    with Attempt(self.runs):
                         restore()
                 except BaseException:
                     owed[restore] = None
@@ -220,12 +227,12 @@ POLICIES: Mapping[str, type[Recovery] | None] = {"raise": None, "replan": Recove
 """Values of `on_failure`."""
 
 
-def take_back(backend: Backend, scheduler: "Scheduler") -> None:
+def take_back(backend: Backend, runs: "Runs") -> None:
     """Use `backend` in the place of a lost stream of its name. Nothing is queued.
 
     The caller has the turn. Raises OptionError, OutOfMemory, DeviceError.
     """
-    lost = scheduler.lost
+    lost = runs.lost
     backend.check_open()
     old = next((stream for stream in lost.streams if stream.name == backend.name), None)
     if old is None:
@@ -236,18 +243,16 @@ def take_back(backend: Backend, scheduler: "Scheduler") -> None:
             f"take_back: {backend!r} is a stream of the device that was lost; open a new device"
         )
     pool = counterpart(lost.streams[old], backend.device) or backend.buffer_type
-    fleet = scheduler.fleet
+    assert runs.recovery is not None, "nothing is lost without recovery"
+    order, fleet = runs.recovery.order, runs.fleet
     both = [*zip(fleet.backends, fleet.arena.pools, strict=True), (backend, pool)]
-    both.sort(key=lambda pair: scheduler.order.index(pair[0].name))
-    scheduler.give_back()
-    scheduler.use(*zip(*both, strict=True))
-    if scheduler.trace is not None:
-        scheduler.trace.add(backend)
-    if scheduler.sanitizer is not None:
-        scheduler.sanitizer.add(backend)
+    both.sort(key=lambda pair: order.index(pair[0].name))
+    runs.release()
+    runs.use(*zip(*both, strict=True))
+    runs.observe(backend)
     del lost.streams[old]
     lost.successors[old] = backend
-    move_home(backend, scheduler)
+    move_home(backend, runs)
     logger.info("%s: is used again", backend.name)
 
 

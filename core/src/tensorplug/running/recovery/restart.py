@@ -116,7 +116,7 @@ def _value(attempt: Attempt, batch: "Batch", root: Tensor, after: int, lost: set
         else:
             try:
                 get = partial(read, tensor, batch.bindings)
-                return attempt.scheduler.limit.call(get, device)
+                return attempt.runs.limit.call(get, device)
             except (DeviceError, OutOfMemory) as error:
                 lost.update((device,) if isinstance(error, DeviceHung) else ())
                 reasons.append(f"{root} cannot be read: {error}")
