@@ -9,7 +9,7 @@
 //                                         numbers, one row         decode.h: dots; product_halves.h: dots_of_halves
 //                                         numbers, few rows        product_floats_few.h: products
 //                                         numbers, many rows       product_tile.h: multiply_tile
-// MUL_MAT_ID, MATVEC                      by expert; one row       mul_mat_id.h, matvec.h: those of MUL_MAT
+// MUL_MAT_ID, MATVEC                      by expert; one row       mul_mat_id.h, matvec.h; those of MUL_MAT
 // ATTENTION (attention.h)                 few tokens               attention_rows.h: score_keys, add_weighted
 //                                         many tokens              attention_blocks.h; product_tile.h: multiply_tile
 // MAP JOIN MASK                           elements                 elementwise.h

@@ -21,6 +21,13 @@ template <int TYPE> void round_row(const float *values, int64_t k, Unit8 *units)
         float d = 0;
         if (g < k / GROUP) d = round_group(values + g * GROUP, codes, halves);
         else std::memset(codes, 0, GROUP);
+#if defined(__AVX512VNNI__)
+        if (APART<TYPE>) {
+            unit.d[scale_at((int)at)] = d;
+            unit.d[scale_at((int)at) + 4] = -d * (float)(halves[0] + halves[1]);
+            continue;
+        }
+#endif
         for (int h = 0; h < EACH; h++) {
             unit.d[at * EACH + h] = d;
             unit.sums[at * EACH + h] = d * (float)(EACH == 2 ? halves[h] : halves[0] + halves[1]);
@@ -30,7 +37,7 @@ template <int TYPE> void round_row(const float *values, int64_t k, Unit8 *units)
 }
 
 // Sums of a row of w with M rows of x, `next` units apart.
-template <int TYPE, int M> struct Sums8 {
+template <int TYPE, int M, bool = APART<TYPE>> struct Sums8 {
     typedef Block<TYPE> B;
     static constexpr int EIGHTS = B::HALVES ? 2 : 1;
     static constexpr bool SHIFTS = M == 1 && shifts_by_sums<TYPE>();
@@ -69,7 +76,7 @@ template <int TYPE, int M> struct Sums8 {
 #if defined(__AVX512VNNI__)
         if constexpr (M == 1 && FOLDS<TYPE>) {
             if (folds) {
-                sums[0][0] = add_unit<TYPE>(source, *x, scales[0], sums[0][0]);
+                sums[0][0] = vfma(dots_of_unit<TYPE>(source, *x), folded_scales<TYPE>(scales[0]), sums[0][0]);
                 return;
             }
         }
@@ -93,6 +100,32 @@ template <int TYPE, int M> struct Sums8 {
         return B::MIN ? sum + sum_of(least[j]) : sum;
     }
 };
+
+#if defined(__AVX512VNNI__)
+
+// The same for q4_K and q5_K.
+template <int TYPE, int M> struct Sums8<TYPE, M, true> {
+    vf sums[M], least[M];
+
+    Sums8() {
+        for (int j = 0; j < M; j++) sums[j] = least[j] = vset(0);
+    }
+
+    void add(const byte *unit, const Unit8 *x, int64_t next, int = GROUPS8) {
+        const vf scales = scales_and_minima(unit);
+        const Found<TYPE> source(unit);
+        for (int j = 0; j < M; j++) {
+            const Unit8 &xs = x[j * next];
+            const vf both = vmul(scales, vload(xs.d));
+            least[j] = _mm512_mask_add_ps(least[j], MINIMA, least[j], both);
+            sums[j] = vfma(dots_of_unit<TYPE>(source, xs), folded_scales(both), sums[j]);
+        }
+    }
+
+    float total(int j) const { return vsum(vadd(sums[j], least[j])); }
+};
+
+#endif
 
 // Products of a row of w with M rows of x: out[j * out_step].
 template <int TYPE, int M>
