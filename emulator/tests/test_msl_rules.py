@@ -62,7 +62,7 @@ def test_sound_text_has_no_problems():
         (" [[buffer(1)]]", "", "kernel f: parameter 'device uchar* y_base' has no attribute"),
         ("tile[8][16]", "tile[32][128]", "33792 bytes of threadgroup memory, at most 32768"),
         ("half4 tile[8]", "given tile[8]", "array tile: the size of given is not known"),
-        ("tile[8][16]", "tile[8][n]", "threadgroup array tile: its length 'n' is no number"),
+        ("tile[8][16]", "tile[8][n]", "threadgroup array tile: its length 'n' is not a number"),
         ("half4 tile[8][16]", "int t[1] = {1}", "array t: it must not have a first value"),
         ("constant const uchar", "const uchar", "codes: a variable of the program that is not"),
         ("kernel void", "void", "the text has no kernel"),

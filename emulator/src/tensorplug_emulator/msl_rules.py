@@ -84,7 +84,7 @@ def _number(expression: str, what: str) -> int:
     try:
         return _value(ast.parse(expression.strip(), mode="eval").body)
     except (SyntaxError, KeyError, ValueError) as error:
-        raise ValueError(f"{what}: its length {expression!r} is no number") from error
+        raise ValueError(f"{what}: its length {expression!r} is not a number") from error
 
 
 def _value(node: ast.expr) -> int:

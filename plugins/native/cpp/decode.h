@@ -65,8 +65,8 @@ template <int LEVEL> inline void prefetch_at(const char *p, int64_t times, int64
 // behind them (q6_K in panels: 9 GB/s into the first level, 19 into the second, where the memory gives 20).
 inline void prefetch(const char *p, int64_t n) { prefetch_at<2>(p, 1, AHEAD, n); }
 
-// The same for R rows side by side, of which `done` bytes were read: what lies there in the R rows that follow. Such
-// rows make several short streams, which processors do not foresee.
+// The same for R rows side by side, of which `done` bytes were read: fetches the bytes at this place of the next R
+// rows. Processors do not foresee several short streams.
 template <int R> inline void prefetch_rows(const char *rows, int64_t step, int64_t done, int64_t n) {
     const bool far = step > AHEAD / R;
     for (int r = 0; r < R; r++) prefetch_at<2>(rows + r * step + done, far ? R : 1, far ? step : AHEAD, n);

@@ -191,7 +191,7 @@ KERNEL_HEAD {
     const int r = i / WIDTH, e = i % WIDTH;
     q[i] = e < DK ? p.scale * load_q(AT(q, e, TOKEN(r), HEAD(r), batch)) : 0.0f;
   }
-  // What this simdgroup alone sees of local memory.
+  // The parts of local memory that only this simdgroup uses.
   const int own = 8 * simdgroup;
   LOCAL_POINTER float* mine = powers + own * 32;
   LOCAL_POINTER float* diagonal = shrinks + 64 * simdgroup;
