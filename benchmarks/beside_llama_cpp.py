@@ -1,9 +1,9 @@
-"""tensorplug on a device beside llama.cpp on the processor, on one machine in one run, as JSON.
+"""tensorplug on a device and llama.cpp on the processor of the same machine, compared: JSON.
 
 Each round measures both in fresh processes, one after the other; ratios are medians of the rounds'
 ratios, so that what the machine does to both cancels. `models` are read and continued as
-`tensorplug-llm bench` does; `products` are those of `opencl_matmul.py` and `ggml_matmul.py`, f32
-beside NumPy. llama.cpp comes from llama-cpp-python, in the Python that `--peer` names.
+`tensorplug-llm bench` does; `products` are those of `opencl_matmul.py` and `ggml_matmul.py`; f32
+is compared with NumPy. llama.cpp comes from llama-cpp-python, in the Python that `--peer` names.
 """
 
 import argparse
@@ -48,7 +48,7 @@ def models_round(model: str, path: Path, arguments: argparse.Namespace) -> tuple
 
 
 def products_round(arguments: argparse.Namespace) -> tuple[Figures, Figures]:
-    """GB/s of matvecs that walk weights, and GFLOP/s of f32 beside NumPy's."""
+    """GB/s of GEMVs with weights from memory, and GFLOP/s of f32 GEMMs; then those of the peers."""
     measure = [sys.executable, HERE / "opencl_matmul.py", "--device", arguments.device]
     ours = output([*measure, "--types", MATVEC, "--cold", "2048x2048", "--shapes", ""])
     peer = output([sys.executable, HERE / "ggml_matmul.py", "--threads", arguments.threads])

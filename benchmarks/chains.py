@@ -23,7 +23,7 @@ STEPS: Sequence[Callable[[Tensor, int], Tensor]] = (
 
 @contextmanager
 def planned(stream: Backend, nodes: int, chains: int = 1) -> Iterator[Any]:
-    """A plan of chains of so many nodes."""
+    """A plan of `chains` independent chains, each of `nodes` nodes."""
     ends = [stream.place("x", np.ones(STEP // 4, np.float32))] * chains
     steps = []
     for i in range(nodes):

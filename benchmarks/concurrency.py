@@ -1,8 +1,8 @@
-"""How many barriers a model's graphs need where work may run side by side, against their nodes.
+"""How many barriers a model's graphs need, per node, on a device that runs nodes in parallel.
 
-The graph of one decoded token, or with `--tokens` of a prompt, planned for `--device` with what it
-fuses: in the order of the program (0 ahead), and with a look ahead. Lines of JSON; `--html FILE`
-explains the last one, with its stages as bands, and `--svg FILE` draws its stages alone.
+The graph of one decoded token, or with `--tokens` of a prompt, is planned for `--device`, with and
+without fusion: in the order of the program (0 ahead), and with a look ahead. Lines of JSON;
+`--html FILE` explains the last plan, with its stages as bands; `--svg FILE` draws only the stages.
 """
 
 import argparse
@@ -38,7 +38,7 @@ KINDS = {
 
 @contextmanager
 def graph_of(model: str, backend: tp.Backend, tokens: int) -> Iterator[tp.Graph]:
-    """The graph that a model plans for so many tokens; its weights and cache are there."""
+    """The graph that a model plans for a prompt of `tokens` tokens, with its weights and cache."""
     found: list[tp.Graph] = []
     schedule = tp.Scheduler.schedule
 

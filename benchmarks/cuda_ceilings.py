@@ -1,6 +1,7 @@
-"""What a GPU gives at most, for shares of it: bandwidth, products of matrices, transfers.
+"""The highest rates that a GPU reaches: bandwidth, products of matrices, transfers.
 
-All but the product of bf16 is CuPy's alone; that one, which CuPy does not have, is cuBLASLt's.
+Other results are given as shares of them. All are measured with CuPy, and products also with
+cuBLASLt: CuPy does not multiply bf16.
 """
 
 from collections.abc import Callable, Iterator
@@ -31,7 +32,7 @@ class Memories:
         self._random = np.random.default_rng(1)
 
     def filled(self, size: int, dtype: Any = np.float32) -> Any:
-        """Random numbers around 0; bits of bf16 for uint16. Nobody measures on zeros."""
+        """Random numbers around 0; bits of bf16 for uint16. A GPU is faster with zeros."""
         block = self._random.standard_normal(min(size, BLOCK) // 4, np.float32)
         if dtype == np.uint16:
             block = (block.view(np.uint32) >> 16).astype(np.uint16)
@@ -65,9 +66,9 @@ def limits(bench: Bench) -> dict[str, float]:
 
 
 def section(bench: Bench) -> dict[str, Any]:
-    """All ceilings, each with its reason where it fails; those that shares are taken of come again.
+    """All ceilings, or why one could not be measured, and the `used` ones that shares refer to.
 
-    They are measured anew here; how far they are from the first ones tells what moved.
+    Those were measured earlier in the run: a difference shows how much the GPU's speed changed.
     """
     unit = {**dict.fromkeys(BANDWIDTHS, "GB/s"), **dict.fromkeys(RATES, "TFLOP/s")}
     unit |= dict.fromkeys(TRANSFERS, "GB/s")
@@ -126,7 +127,7 @@ def triad(bench: Bench) -> float:
 
 
 def read(bench: Bench) -> float:
-    """GB/s of a sum of CuPy's, which reads alone."""
+    """GB/s of a sum by CuPy, which reads memory and writes almost nothing."""
     bench.only_on_a_gpu("sums")
     size, memories = bench.sizes.transfer, Memories()
     numbers = cupy.ndarray((size // 4,), np.float32, memories.filled(size))

@@ -1,4 +1,4 @@
-"""The cuda backend on an NVIDIA GPU, each figure beside what the GPU gives in the same run: JSON.
+"""Speed of the cuda backend, as JSON: figures, and their shares of what the GPU reaches at most.
 
 Sections run one by one; `--only` chooses some, and a section that fails does not stop the others.
 `--out` is written after each section, so that a time limit loses nothing that was measured. Without
@@ -160,7 +160,7 @@ def as_json(bench: Bench, value: object) -> Any:
     """A figure as JSON has it."""
     if isinstance(value, Figure):
         return bench.told(value)
-    raise TypeError(f"{value!r} is no JSON")
+    raise TypeError(f"{value!r} cannot be written as JSON")
 
 
 if __name__ == "__main__":

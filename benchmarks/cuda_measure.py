@@ -133,7 +133,7 @@ class Bench:
     @cached_property
     def emulated(self) -> bool:
         """Whether this is a rehearsal over the stand-in for CuPy, which knows no speed."""
-        import cupy  # noqa: PLC0415 - may not be there
+        import cupy  # noqa: PLC0415 - might not be installed
 
         return hasattr(cupy, "EMULATED")
 
@@ -208,7 +208,7 @@ class Bench:
 def streams(count: int = 1, *, branches: int = 1, **settings: str) -> Iterator[list[Backend]]:
     """Streams on the first devices, made with variables TENSORPLUG_CUDA_* as given.
 
-    Each has so many streams of CUDA's for `branches` of captured plans.
+    Each runs captured plans on up to `branches` streams of CUDA's.
     Raises NotRun where this version or this machine does not know a setting.
     """
     from tensorplug_cuda.enumeration import devices  # noqa: PLC0415 - imports CuPy

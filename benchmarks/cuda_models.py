@@ -1,4 +1,4 @@
-"""Language models on a GPU: a synthetic one of some GB, and Gemma beside the cpu device."""
+"""Language models on a GPU: a synthetic one of some GB, and Gemma compared with the cpu device."""
 
 import gc
 from collections.abc import Iterator, Sequence
@@ -88,7 +88,7 @@ def speeds(bench: Bench, model: LanguageModel) -> dict[str, Any]:
 
 
 def in_layers(path: Path) -> int:
-    """Multiplications for each token of a prompt: those of logits are for the last one alone."""
+    """Multiplications for each token of a prompt, without logits: only the last token has them."""
     with open_gguf(path) as file:
         return sum(
             int(np.prod(t.ne))

@@ -68,7 +68,7 @@ def allocation(bench: Bench) -> dict[str, Any]:
             found[name] = {"not run": str(reason)}
             continue
         times = {size: timed(bench, name, allocate, size) for size in bench.sizes.allocated}
-        # Nobody has any of it any more: what is missing, the pool keeps.
+        # All of it was freed, so what the GPU still lacks is what the pool keeps.
         found[name] = {"sizes": times, "kept": bench.figure(f"{name} keeps", kept(), "bytes")}
         give_back()
     return found

@@ -36,7 +36,7 @@ def rows(dtype: tp.DType, length: int) -> Any:
     if dtype not in HALF_SCALES:
         drawn = random.standard_normal((SEVERAL, length)).astype(np.float32)
         return encode(dtype, drawn * size).reshape(SEVERAL, -1)
-    # These are slow to encode, or nothing can; any bytes will do but for the scales.
+    # These are slow or impossible to encode: random bytes will do, with scales of the right size.
     stored = random_rows(random, dtype, (SEVERAL, length))
     factor = size / np.std(decode(dtype, stored))
     blocks = stored.reshape(-1, dtype.size)
@@ -50,7 +50,7 @@ def rows(dtype: tp.DType, length: int) -> Any:
 def chain(
     stream: Backend, dtype: tp.DType, side: int, count: int, columns: int, *, walks: int = 1
 ) -> Iterator[tp.Schedule]:
-    """`count` square matrices, each times what the one before gave: none runs beside another.
+    """Products with `count` square matrices in a row: each needs the one before, none overlap.
 
     A run goes through all of them `walks` times.
     """
@@ -97,7 +97,7 @@ def matvec(bench: Bench) -> dict[str, Any]:
 def one_column(bench: Bench, stream: Backend, dtype: tp.DType) -> Figure:
     """Speed of one type; on a GPU its matrices together are larger than the L2 cache.
 
-    A run begins with a wait, which is a small part of so many walks.
+    A run begins with a wait; `walks` walks in a run make it a small part of the time.
     """
     sizes = bench.sizes
     with chain(stream, dtype, sizes.side, sizes.chain, 1, walks=sizes.walks) as schedule:

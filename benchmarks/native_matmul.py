@@ -1,10 +1,10 @@
-"""Products by the compiled kernels beside ggml's, by type of weight, in turns in one process.
+"""Products by the compiled kernels and by ggml's, by type of weight, in turns in one process.
 
 With few rows of x a walk over matrices that together exceed the caches, for one row as GB of stored
 weights per second and as a share of what the threads read in the same run; with many rows one
 matrix. All but one row: GFLOP per second. A figure is the median of the rounds, a ratio that of the
-rounds' ratios: `ratio` compares with ggml's plain kernels and `repacked` with those whose weights
-it lays out anew, where it has such. ggml is found as `ggml_matmul.py` finds it.
+rounds' ratios: `ratio` compares with ggml's plain kernels and `repacked` with those for
+repacked weights, where ggml has them for the type. ggml is found as `ggml_matmul.py` finds it.
 """
 
 import argparse
@@ -34,7 +34,7 @@ TYPES = "f32 f16 bf16 q8_0 q4_0 q4_1 q5_0 q5_1 q2_K q3_K q4_K q5_K q6_K iq4_nl m
 PAUSE = 0.02
 """Seconds until the threads of what ran before are asleep."""
 MANY = 128
-"""Rows of x from which on one product takes long enough to be measured alone."""
+"""Rows of x from which on a single product takes long enough to be measured."""
 READ = 1 << 28
 """Bytes that are read to find the speed of the memory."""
 
@@ -100,7 +100,7 @@ def reader(threads: int) -> Iterator[Run]:
 
 
 def seconds(run: Run, repeats: int) -> float:
-    """The best of `repeats` runs, after one that nobody counts."""
+    """The best of `repeats` runs, after one that is not counted."""
     time.sleep(PAUSE)
     run()
     return min(run() for _ in range(repeats))

@@ -1,4 +1,4 @@
-"""A graph of tiny sums by the compiled kernels beside ggml's, in turns in one process, as JSON.
+"""A graph of tiny sums by the compiled kernels and by ggml's, in turns in one process, as JSON.
 
 Nanoseconds per node, medians of the rounds; `ratio` is the median of the rounds' ratios, ggml's
 time over ours. ggml is found as `ggml_matmul.py` finds it.

@@ -1,9 +1,9 @@
-"""Products of matrices on an OpenCL device, each beside NumPy's product of the same shape in f32.
+"""Products of matrices on an OpenCL device, each compared with NumPy's of the same shape in f32.
 
 `matvec` walks matrices that together exceed the caches, one row of x: GB of stored weights per
 second. `matmul` multiplies one matrix with many rows of x: GFLOP per second. NumPy's times are
 taken right after the device's, so that both see the same machine; `ratio` is NumPy's time by ours.
-Shapes whose rows are no whole blocks of a type are left out.
+Shapes are left out where a row is not a multiple of the type's block.
 """
 
 import argparse

@@ -1,10 +1,10 @@
-"""What planning costs per node: building, scheduling with memory, running again; beside ggml's.
+"""What planning costs per node, in tensorplug and in ggml: building, scheduling, running again.
 
 A chain of tiny sums; with several devices every 100 nodes are pinned to the next one, each with
-memory of its own, so that there are copies. ggml is found as `ggml_matmul.py` finds it. For fake
-devices of its own `--ggml-source` names the folder with its headers (`include`, `src`) of the same
-version, and `cc` compiles `ggml_fake.c`; without it our part runs alone. Microseconds per node,
-medians of rounds in turns; `--out FILE` writes them.
+memory of its own, so that there are copies. ggml is found as `ggml_matmul.py` finds it. Its fake
+devices are `ggml_fake.c`, compiled by `cc` with ggml's headers of the same version, which
+`--ggml-source FOLDER` names (`include`, `src`); without it only tensorplug is measured.
+Microseconds per node, medians of rounds in turns; `--out FILE` writes them.
 """
 
 import argparse
@@ -47,7 +47,7 @@ SCHEDULER = {
     "ggml_set_input": "-t",
     "ggml_set_output": "-t",
 }
-"""Functions of ggml beside those that the oracle uses, with their types as it writes them."""
+"""Functions of ggml that the oracle does not declare, with their types as it writes them."""
 
 Timed = Callable[[], float]
 """Does the work once and returns the seconds that it took."""
@@ -115,7 +115,7 @@ class Peer:
         self._fakes.fake_stream.restype = Pointer
 
     def streams(self, devices: int) -> list[int]:
-        """So many devices, the last of which is the processor."""
+        """`devices` streams, the last of which is of the processor."""
         return [*(self._fakes.fake_stream(i) for i in range(devices - 1)), self.ggml.backend]
 
 

@@ -59,7 +59,7 @@ SEEN = 1 << 10
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """Elements; those of a model but for its number of layers. `used` of `experts` per token."""
+    """Sizes of a model, without its number of layers; a token uses `used` of `experts`."""
 
     embedding: int
     feed_forward: int
@@ -288,7 +288,7 @@ class Weights:
     def _blocks(self, dtype: tp.DType, count: int, size: float) -> Any:
         """Blocks of random bits whose scales, f16, give values the standard deviation `size`.
 
-        Where a block has a second scale, that of what is subtracted, it brings the mean to 0.
+        A second scale, of what is subtracted, is chosen so that the mean of the values is 0.
         """
         drawn = self._random.integers(0, 256, (count, dtype.size), np.uint8)
         # Where none is listed, the scale comes first.

@@ -1,4 +1,4 @@
-"""Speeds of a language model on a device, tokens a second; a reason where one is not there."""
+"""Tokens a second of a language model on a device, or why the model or device is missing."""
 
 import argparse
 import json
@@ -13,7 +13,7 @@ LENGTHS = ("--prompt-tokens", "256", "--tokens", "64", "--repeat", "3")
 
 
 def model_file(name: str) -> Path:
-    """The file of a model: of installed packages, or put together from such before."""
+    """The file of a model: of an installed package, or one that was assembled from it earlier."""
     try:
         return find_model(name)
     except tensorplug.OptionError:

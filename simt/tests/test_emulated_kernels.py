@@ -1,4 +1,4 @@
-"""The shared kernels in CUDA C++, emulated on the processor, beside the float64 reference.
+"""The shared kernels in CUDA C++, emulated, compared with the float64 reference.
 
 All their accesses are checked, in three orders of their items. Nothing here ran on a GPU.
 """

@@ -1,4 +1,4 @@
-"""The shared kernels in Metal Shading Language, emulated beside the float64 reference.
+"""The shared kernels in Metal Shading Language, emulated, compared with the float64 reference.
 
 All their accesses are checked, in three orders of their items. Nothing here ran on a GPU, and
 nothing was compiled by Apple's compiler.

@@ -83,7 +83,7 @@ def shared_memory():
 
 
 FAULTS = {
-    "alignment that is no power of two": (
+    "alignment that is not a power of two": (
         with_memory(of_type={"alignment": 48}),
         "test_alignment_is_a_power_of_two",
     ),

@@ -1,7 +1,7 @@
 """Writes llama.cpp's logits into the data files of test_accuracy_tiny.py and test_accuracy_real.py.
 
-Weights expanded to F32, F32 keys and values, flash attention off. Needs llama-cpp-python 0.3.36
-beside the test dependencies and the models; F32 copies of the models go to a temporary folder.
+Weights expanded to F32, F32 keys and values, flash attention off. Needs llama-cpp-python 0.3.36,
+the test dependencies and the models; F32 copies of the models go to a temporary folder.
 
     python apps/llm/tests/make_llama_cpp_logits.py [tiny | smollm2-135m | gemma3-270m]...
 """

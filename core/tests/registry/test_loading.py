@@ -80,7 +80,7 @@ FAULTS = {
         "failed",
         f"tensorplug_score raised SystemExit; {REMEDY}",
     ),
-    "score is no number": (
+    "score is not a number": (
         plugin_source(score="return 'high'"),
         "failed",
         f"tensorplug_score gave 'high', not an integer of 0 or more; {REMEDY}",

@@ -26,7 +26,7 @@ _INCLUDE = re.compile(r'^#include "([\w./]+)"', re.MULTILINE)
 
 COMMON = ("-std=c++17", "-O1", "-fPIC", "-fvisibility=hidden", f"-I{HERE}")
 CHECKED = (
-    # A function of the runtime is called before each access to memory that is no plain variable.
+    # A function of the runtime is called before each access to memory, except plain variables.
     "-fsanitize=kernel-address",
     *("--param", "asan-instrumentation-with-call-threshold=0"),
     *("--param", "asan-stack=0"),

@@ -29,7 +29,7 @@ class Head:
 
 
 def heads(text: str) -> list[Head]:
-    """The heads of all kernels of a text. Raises ValueError for what is no head of a kernel."""
+    """The heads of all kernels of a text. Raises ValueError for a head that is not valid."""
     macros = dict(_MACRO.findall(text))
     found = ((match[1], _between(text, match.end())) for match in _HEAD.finditer(text))
     return [Head(name, tuple(_parameters(name, inner, macros))) for name, inner in found]

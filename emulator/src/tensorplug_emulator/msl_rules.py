@@ -84,7 +84,7 @@ def _number(expression: str, what: str) -> int:
     try:
         return _value(ast.parse(expression.strip(), mode="eval").body)
     except (SyntaxError, KeyError, ValueError) as error:
-        raise ValueError(f"{what}: its length {expression!r} is no number") from error
+        raise ValueError(f"{what}: its length {expression!r} is not a number") from error
 
 
 def _value(node: ast.expr) -> int:
@@ -183,7 +183,7 @@ def _kernels(text: str) -> Iterator[str]:
 
 
 def _local(text: str) -> Iterator[str]:
-    """Arrays of a group: of kernels alone, without values, within what there is."""
+    """Threadgroup arrays: only in kernels, without first values, within the memory of a group."""
     try:
         total = local_bytes(text)
         if total > MOST_LOCAL:
@@ -193,9 +193,9 @@ def _local(text: str) -> Iterator[str]:
     for function in functions(text):
         for _, name, _, value in _ARRAY.findall(function.body):
             if not function.is_kernel:
-                yield f"threadgroup array {name}: {function.name} is no kernel"
+                yield f"threadgroup array {name}: {function.name} is not a kernel"
             if value:
-                yield f"threadgroup array {name}: it may have no value at first"
+                yield f"threadgroup array {name}: it must not have a first value"
 
 
 def _globals(text: str) -> Iterator[str]:

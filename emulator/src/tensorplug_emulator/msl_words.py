@@ -23,10 +23,10 @@ FORBIDDEN: Mapping[str, str] = {
     **dict.fromkeys(("thread_local", "register", "asm", "wchar_t"), "C++ that is left out"),
     **dict.fromkeys(("__global", "__local", "__shared__", "__device__"), "another language"),
 }
-"""Words that may not stand anywhere, and why."""
+"""Words that must not occur in a text, and why."""
 
 KEYWORDS = frozenset((*SPACES, "kernel", "vertex", "fragment", "half", "bfloat", "sampler"))
-"""Words that name nothing of a text's own, besides those of C++ and the types above."""
+"""Words that a text must not use as names, besides those of C++ and the types above."""
 
 ATTRIBUTES = frozenset(
     (

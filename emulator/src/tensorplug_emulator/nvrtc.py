@@ -24,7 +24,7 @@ _LOCAL = re.compile(r"(\d+) bytes smem")
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What one kernel takes on one architecture. Sizes are bytes, of one item but for `local`."""
+    """What one kernel needs on one architecture. Sizes are bytes of one item, except `local`."""
 
     name: str
     architecture: str

@@ -46,7 +46,7 @@ struct Span {
   uintptr_t start, end;
 };
 
-// Who reached four bytes: an item, and how often its warp had met by then.
+// An access to four bytes: the item, and how often its warp had met by then.
 struct Access {
   unsigned long epoch;
   unsigned item, met;
@@ -57,12 +57,12 @@ struct Word {
   bool read_by_groups;
 };
 
-// Memory in which it is watched who reaches what. An epoch ends where a barrier orders accesses to it.
+// Memory that is checked for races. An epoch ends where a barrier orders accesses to it.
 struct Watched {
   bool lasts;                  // from group to group
   unsigned long epoch, first;  // of all groups; the first of the group that runs
   std::vector<Word> words;
-  // Whether an item of another group was there, which nothing orders.
+  // Whether an item of another group made the access: nothing orders the two.
   bool by_others(const Access& access) const { return lasts && access.epoch && access.epoch < first; }
 };
 
@@ -132,7 +132,7 @@ Fiber* take_fiber() {
   return fiber;
 }
 
-// Forgets items that will not go on: their fibers start anew.
+// Drops items that have not ended, after a failure: their fibers are free for other items.
 void drop_items() {
   for (Item& item : items) {
     if (!item.fiber) continue;
@@ -435,12 +435,12 @@ void simt_group_barrier_of(unsigned kinds) {
   at_barrier = 0;
   if (ordered & SIMT_ORDERS_LOCAL) local_memory.epoch++;
   if (ordered & SIMT_ORDERS_BUFFERS) buffers.epoch++;
-  // Everybody has read the other one before coming here.
+  // All items have read the other flag before they come here.
   turn ^= 1;
   any_of[turn] = 0;
   for (Item& item : items)
     if (item.state == AT_BARRIER) item.state = READY;
-  // Who comes last does not go on first: it waits for its turn.
+  // The item that comes last does not go on first: it waits for its turn.
   wait_as(READY);
 }
 

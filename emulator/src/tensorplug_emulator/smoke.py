@@ -1,4 +1,4 @@
-"""What is left out of the conformance kit at tier smoke where kernels are emulated: for `conftest`.
+"""For `conftest`: leaves out cases of the conformance kit at tier smoke, for emulated kernels.
 
 A compiler takes half a second for each kernel. The kernels of all cases run in tests that compile
 many at once: `evidence`.
@@ -11,11 +11,11 @@ if TYPE_CHECKING:
     import pytest
 
 EACH = 3
-"""One op of so many has a case."""
+"""One op of three has a case."""
 
 
 def leave_out(config: "pytest.Config", items: "list[pytest.Item]", kit: Path) -> None:
-    """Deselect cases of the test module `kit`, but for the first one of every third op."""
+    """Deselect cases of the test module `kit`, except the first one of every third op."""
     if config.getoption("tensorplug_tier") != "smoke":
         return
     cases = [item for item in items if item.path == kit and _op(item)]

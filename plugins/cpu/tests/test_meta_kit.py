@@ -1,4 +1,4 @@
-"""The kit on several processors that act as one; every byte that they share is the same on each."""
+"""The kit on several cpu devices that act as one; mirrored bytes must be equal on all of them."""
 
 from collections.abc import Iterator
 
@@ -89,7 +89,7 @@ class TestTwoMirrored(DeviceTests):
 
 @pytest.mark.long
 class TestThreeThatWorkLate(DeviceTests):
-    """Streams with events, asynchronous transfers and copies, in an order that nobody knows."""
+    """Streams with events, asynchronous transfers and copies, that finish in any order."""
 
     @pytest.fixture(scope="class")
     @classmethod

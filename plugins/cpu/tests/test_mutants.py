@@ -1,7 +1,7 @@
 """Mistakes in single lines of kernels: each is made, caught by the cases, and undone.
 
-A mutant is a line of the text of a family, as it is and as it is wrongly; the op named is one whose
-cases must notice. Where a kernel is written anew, take a line of the new text.
+A mutant names an op, a line of its kernel's family, and the same line with a mistake; the cases of
+the op must notice the mistake. Where a kernel is rewritten, take a line of its new text.
 """
 
 # ruff: noqa: E501 - lines of kernels, as they are there

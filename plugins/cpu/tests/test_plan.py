@@ -1,4 +1,4 @@
-"""Plans: prepared once, run and bound anew as often as needed, stopped between nodes."""
+"""Plans: prepared once, run and bound again as often as needed, stopped between nodes."""
 
 import threading
 
@@ -185,7 +185,7 @@ def test_something_else_than_a_thread_pool_is_refused(backend):
         backend.set_thread_pool("all of them")
 
     assert str(caught.value) == (
-        "cpu:0: 'all of them' is no thread pool of tensorplug-cpu; give a Workers object"
+        "cpu:0: 'all of them' is not a thread pool of tensorplug-cpu; give a Workers object"
     )
 
 

@@ -185,7 +185,7 @@ def test_each_tensor_is_a_line_where_there_is_no_terminal(model, run):
     lines = err.splitlines()
     assert len(lines) == len(TENSORS)
     assert lines[3] == (
-        "[4/9] blk.0.attn_output.weight: f32 -> q5_0 (rows of 96 are no whole blocks of q4_K)"
+        "[4/9] blk.0.attn_output.weight: f32 -> q5_0 (rows of 96 are not whole blocks of q4_K)"
     )
 
 
@@ -244,8 +244,8 @@ def test_force_replaces_the_file_that_is_there(model, run, tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--type", "Q8_K"], "q8_K is no type for weights; try q4_K, q6_K or q8_0"),
-        (["--type", "i32"], "i32 is no type for weights; try q4_K, q6_K or q8_0"),
+        (["--type", "Q8_K"], "q8_K is not a type for weights; try q4_K, q6_K or q8_0"),
+        (["--type", "i32"], "i32 is not a type for weights; try q4_K, q6_K or q8_0"),
         (["--type", "Q4_K_M"], "Q4_K_M is a mix of several types; give Q4_K\n"),
         (["--type", "Q9"], "dtype: unknown type 'Q9'"),
     ],

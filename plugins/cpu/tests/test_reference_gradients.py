@@ -1,4 +1,4 @@
-"""The reference of every gradient beside differences of the reference of what it is that of."""
+"""The reference of every gradient op, compared with finite differences of the op it belongs to."""
 
 import numpy as np
 import pytest

@@ -24,7 +24,7 @@ STANDIN = HERE / "standin"
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Choose who `cupy` is, before anything imports it."""
+    """Choose which `cupy` is imported, before anything imports it."""
     if config.option.markexpr != "gpu":
         sys.path.insert(0, str(STANDIN))
 
@@ -37,7 +37,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.fixture
 def machine() -> Iterator[object]:
-    """A new emulated machine with one GPU; nothing wrote where it may not when the test ends."""
+    """A new emulated machine with one GPU; the test fails if anything wrote out of bounds."""
     from cupy._machine import machine
 
     machine.reset()

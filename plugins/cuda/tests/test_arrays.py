@@ -39,7 +39,7 @@ class Exchanged:
 
 @pytest.fixture
 def theirs(cupy, device):
-    """An array [3, 4] of somebody else's on the GPU."""
+    """An array [3, 4] of another library on the GPU."""
     with device.current():
         made = cupy.empty((3, 4), np.float32)
     made.set(np.arange(12, dtype=np.float32).reshape(3, 4))
@@ -90,7 +90,7 @@ def test_bytes_can_be_another_type(cupy, device):
 
 
 def test_type_that_the_elements_are_not_is_refused(device, theirs):
-    with pytest.raises(DTypeError, match="cuda:0: array 'x': elements of float32 are no bf16"):
+    with pytest.raises(DTypeError, match="cuda:0: array 'x': elements of float32 are not bf16"):
         device.import_array("x", theirs, dtype=tp.BF16)
 
 
@@ -98,7 +98,7 @@ def test_rows_that_are_no_blocks_are_refused(cupy, device):
     with device.current():
         rows = cupy.empty((5, 70), np.uint8)
 
-    with pytest.raises(ShapeError, match="its rows are no blocks of 34 bytes of q8_0"):
+    with pytest.raises(ShapeError, match="its rows are not blocks of 34 bytes of q8_0"):
         device.import_array("x", rows, dtype=tp.Q8_0)
 
 

@@ -23,7 +23,7 @@ pytestmark = [
 
 @pytest.fixture
 def load(monkeypatch):
-    """What imports a benchmark, anew."""
+    """A function that imports a benchmark; no test sees a module of an earlier one."""
     pytest.importorskip("tensorplug_llm")
     monkeypatch.syspath_prepend(str(BENCHMARKS))
     names = [path.stem for path in BENCHMARKS.glob("*.py")]

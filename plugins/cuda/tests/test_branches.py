@@ -26,7 +26,7 @@ def stream(device):
 
 
 class Diamond:
-    """Two branches of two launches each, which come from one launch and end in another."""
+    """Two branches of two launches each, with one launch before both and one after both."""
 
     def __init__(self, stream):
         self.stream = stream
@@ -40,7 +40,7 @@ class Diamond:
         self.plan = stream.plan(self.bound())
 
     def bound(self, elsewhere=None):
-        """The graph in new memory, in slots in its order but for some `elsewhere`."""
+        """The graph in new memory: tensors lie in execution order, except those in `elsewhere`."""
         self.buffers.append(self.stream.device.buffer_type.alloc(7 * SIZE))
         slots = {**self.slots, **(elsewhere or {})}
         places = {t: tp.Place(self.buffers[-1], SIZE * at) for t, at in slots.items()}

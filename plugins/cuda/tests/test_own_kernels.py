@@ -1,4 +1,4 @@
-"""The kernels of this backend alone: compiled for four generations of GPUs, and emulated.
+"""The kernels that only this backend has: compiled for four generations of GPUs, and emulated.
 
 Nothing here ran on a GPU, and none of it needs CuPy.
 """
@@ -229,7 +229,7 @@ MANY_COLUMNS = [
     product(Arg((64, 40), tp.Q8_0), Arg((64, 40), data=uniform(-1e6, 1e6))),
     product(Arg((48, 20)), Arg((48, 20))),
 ]
-"""Products that tensor cores compute where they may, but for the last one."""
+"""Products that tensor cores compute where they may, except the last one."""
 MANY_COLUMNS_OF_BLOCKS = [product(Arg((256, 20), t), Arg((256, 20))) for t in BLOCKS]
 EXPERTS = [
     product_of_experts(
@@ -243,7 +243,7 @@ EXPERTS = [
         (tp.F32, (40, 20, 2), (40, 2, 9), UNIT),
     ]
 ]
-"""Tiles of 16, 32 and 64 rows of experts for tensor cores, but for the last one."""
+"""Tiles of 16, 32 and 64 rows of experts for tensor cores, except the last one."""
 
 
 def _causal(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""Plans: launches one by one, captured, bound anew; emulated."""
+"""Plans: launches one by one, captured, bound again; emulated."""
 
 import gc
 from threading import Thread

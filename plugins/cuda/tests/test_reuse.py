@@ -1,4 +1,4 @@
-"""Columns that several products round: once, as long as nobody has written over them; emulated."""
+"""Columns of several products are rounded once, unless they were overwritten; emulated."""
 
 from itertools import chain
 

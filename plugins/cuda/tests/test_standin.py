@@ -146,7 +146,7 @@ CAPTURED = {
     "looking at a captured event": lambda cuda, queue, event: queue.record().done,
     "waiting for a captured event": lambda cuda, queue, event: queue.record().synchronize(),
     "another capture": lambda cuda, queue, event: capturing(cuda).wait_event(queue.record()),
-    "an end by who joined": lambda cuda, queue, event: joined(cuda, queue).end_capture(),
+    "an end by a stream that joined": lambda cuda, queue, event: joined(cuda, queue).end_capture(),
 }
 
 

@@ -1,6 +1,6 @@
 """Streams, events, and copies from GPU to GPU; emulated.
 
-Emulated streams do nothing until somebody waits for them, so what nobody ordered is seen.
+Emulated streams do nothing until something waits for them, so that missing waits are noticed.
 """
 
 import gc

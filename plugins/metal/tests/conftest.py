@@ -1,4 +1,4 @@
-"""GPUs of Macs for the tests: emulated ones, since nothing else is to be had where tests run.
+"""GPUs of Macs for the tests: emulated ones, since the tests run on machines without a Mac GPU.
 
 `Metal`, `objc` and `Foundation` are the stand-ins in `standin`, on every system.
 """

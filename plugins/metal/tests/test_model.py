@@ -1,4 +1,4 @@
-"""Tiny language models from file to tokens, beside llama.cpp's logits and the cpu's; emulated."""
+"""Tiny language models, their logits compared with llama.cpp's and the cpu's; emulated."""
 
 import numpy as np
 import pytest

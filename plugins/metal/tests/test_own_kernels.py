@@ -1,4 +1,4 @@
-"""The kernels of this backend alone: emulated beside the float64 reference, and checked as text.
+"""The kernels that only this backend has: emulated against the float64 reference; their texts.
 
 Nothing here ran on a GPU, nothing was compiled by Apple's compiler, and none of it needs PyObjC.
 """

@@ -1,4 +1,4 @@
-"""Plans: encoded, in parts, recorded, bound anew, stopped; emulated."""
+"""Plans: encoded, in parts, recorded, bound again, stopped; emulated."""
 
 import numpy as np
 import pytest

@@ -1,6 +1,6 @@
 """Streams, events, failures and captures; emulated.
 
-Emulated queues do nothing until somebody waits for them, so what nobody ordered is seen.
+Emulated queues do nothing until something waits for them, so that missing waits are noticed.
 """
 
 from collections import deque
@@ -34,7 +34,7 @@ def filled(request, device):
 
 
 def keep_busy(stream):
-    """Queue work that is done when somebody waits."""
+    """Queue work that is not done until something waits for it."""
     other = stream.device.private.alloc(16)
     stream.write_async(other, 0, DATA.data)
     return other

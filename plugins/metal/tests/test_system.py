@@ -1,4 +1,4 @@
-"""What is said on machines that are no Macs, and on Macs where something is missing."""
+"""Messages on machines that are not Macs, and on Macs where something is missing."""
 
 import os
 import subprocess

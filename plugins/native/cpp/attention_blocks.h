@@ -91,12 +91,14 @@ class Shared {
         for (int64_t column = 0; column < count; column += COLUMNS) {
             const int64_t columns = count - column < COLUMNS ? count - column : COLUMNS;
             for (int64_t k0 = 0; k0 < size; k0 += DEPTH) {
+                // Decode part of COLUMNS keys into a panel; the last key fills it up.
                 const int64_t depth = size - k0 < DEPTH ? size - k0 : DEPTH;
                 for (int64_t c = 0; c < COLUMNS; c++) {
                     const int64_t position = column + (c < columns ? c : columns - 1);
                     type->decode(keys + position * k.nb[1], k0, depth, rows + c * DEPTH);
                 }
                 transpose(rows, depth, panel);
+                // Multiply the queries with it, tile by tile, adding to the scores of the parts before.
                 for (int64_t row = 0; row < rows_; row += tile_) {
                     const int64_t m = height(row);
                     float *scores = scores_ + row * BLOCK + column;

@@ -52,11 +52,13 @@ void add_weighted(const char *rows, int64_t step, const float *weights, int64_t 
     constexpr int64_t VECTORS_AT_ONCE = 4;
     int64_t j = 0;
     for (; j + VECTORS_AT_ONCE * W <= size; j += VECTORS_AT_ONCE * W) {
+        // Sums of four vectors for each head stay in registers while all rows pass.
         vf a[H][VECTORS_AT_ONCE];
         for (int h = 0; h < H; h++) {
             for (int v = 0; v < VECTORS_AT_ONCE; v++) a[h][v] = vload(sums + h * sums_step + j + v * W);
         }
         for (int64_t i = 0; i < count; i++) {
+            // With weight 0 not even NaN counts; `attend` passes heads one by one where a weight is 0.
             if (H == 1 && weights[i] == 0) continue;
             const char *row = rows + i * step;
             prefetch_row<VECTORS_AT_ONCE * W * BYTES<TYPE>>(row + j * BYTES<TYPE>, step);
@@ -71,6 +73,7 @@ void add_weighted(const char *rows, int64_t step, const float *weights, int64_t 
             for (int v = 0; v < VECTORS_AT_ONCE; v++) vstore(sums + h * sums_step + j + v * W, a[h][v]);
         }
     }
+    // The last values of the rows, one by one.
     for (; j < size; j++) {
         for (int h = 0; h < H; h++) {
             for (int64_t i = 0; i < count; i++) {
@@ -87,12 +90,14 @@ void score_keys(const char *rows, int64_t step, const char *queries, int64_t que
                 float *scores, int64_t scores_step) {
     for (int64_t i = 0; i < count; i += AT_ONCE) {
         const int64_t some = count - i < AT_ONCE ? count - i : AT_ONCE;
+        // The last key stands in for keys beyond it.
         const char *row[AT_ONCE];
         for (int64_t r = 0; r < AT_ONCE; r++) row[r] = rows + (i + (r < some ? r : some - 1)) * step;
         vf a[H][AT_ONCE];
         for (int h = 0; h < H; h++) {
             for (int64_t r = 0; r < AT_ONCE; r++) a[h][r] = vset(0);
         }
+        // Products of each key with each query, added up by lane.
         int64_t j = 0;
         for (; j + W <= size; j += W) {
             vf key[AT_ONCE];
@@ -105,6 +110,7 @@ void score_keys(const char *rows, int64_t step, const char *queries, int64_t que
                 for (int64_t r = 0; r < AT_ONCE; r++) a[h][r] = vfma(key[r], query, a[h][r]);
             }
         }
+        // Add up the lanes, and the products of the last elements.
         for (int h = 0; h < H; h++) {
             float sums[AT_ONCE];
             vsums(a[h], sums);
@@ -350,11 +356,13 @@ inline void join_parts(const Node &node, const Row &row, char *partials, int64_t
 inline void attention_by_rows(const Node &node, Part &part) {
     const int64_t groups = groups_of(node), parts = parts_of_group(node, part.threads);
     const int64_t rows = row_count(node.src[0]), size = partial_size(node), step = parts * size;
+    // Scratch memory: the partial results of all rows, then a room for each thread.
     Room room{part.scratch + rows * step + part.thread * attention_rows_room(node)};
     const int64_t scores_step = aligned(node.src[1].ne[1] * 4) / 4;
     const int64_t longest = node.src[1].ne[0] > node.src[2].ne[0] ? node.src[1].ne[0] : node.src[2].ne[0];
     float *scores = room.floats(sharing(node).heads * scores_step), *decoded = room.floats(BLOCK * longest);
     Span *spans = (Span *)room.next;
+    // Each turn is a part of the positions of a group. A group of one part is complete after it.
     Turns turns(groups * parts, 1, 1, part);
     for (Span turn; !part.stopped() && turns.next(turn);) {
         const Group group(node, turn.first / parts);
@@ -366,6 +374,7 @@ inline void attention_by_rows(const Node &node, Part &part) {
             join_parts(node, group.row(h), part.scratch + group.index_of(h) * step, 1);
         }
     }
+    // Join the parts of each row, once all threads have written theirs.
     if (parts == 1 || !part.barrier()) return;
     const Span own = share(groups, part);
     for (int64_t g = own.first; g < own.last; g++) {

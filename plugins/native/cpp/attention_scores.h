@@ -38,12 +38,14 @@ struct Room {
 
 // Scores as they are compared: scaled, capped, and masked. src: q, k, v, mask, sinks; f: scale, max_bias, cap.
 inline void finish_scores(const Node &node, float *scores, int64_t n, const char *bias, float factor) {
+    // Scale, and cap by tanh where the node has a softcap.
     if (node.f[2] == 0) {
         multiply(scores, n, node.f[0]);
     } else {
         for (int64_t i = 0; i < n; i++) scores[i] = node.f[2] * std::tanh(scores[i] * node.f[0] / node.f[2]);
     }
     if (bias == nullptr) return;
+    // Add the mask, times the factor of the head (ALiBi).
     if (node.src[3].type == F32) {
         const vf f = vset(factor);
         const float *mask = (const float *)bias;

@@ -32,8 +32,10 @@ inline void im2col(const Node &node, Part &part) {
         if (give_up(part, row)) return;
         const Place p = place(out, row);
         const int64_t window = node.i[9] + p.i1 + p.i2 * out.ne[1];
+        // The image element that the first tap of the window meets; it may lie in the padding.
         const int64_t left = window % beside * slide.s0 - slide.p0, top = window / beside * slide.s1 - slide.p1;
         char *to = at(out, p);
+        // Copy the taps of all channels, row by row, TILE at a time; padding is zero.
         for (int64_t c = 0; c < x.ne[2]; c++) {
             for (int64_t j = 0; j < high; j++) {
                 const int64_t y = top + j * slide.d1;
@@ -74,9 +76,11 @@ inline void col2im(const Node &node, Part &part) {
         float *z = (float *)at(out, p);
         for (int64_t i = 0; i < out.ne[0]; i++) z[i] = 0;
         for (int64_t j = 0; j < x.ne[2]; j++) {
+            // The row v of places whose taps j lie in this row of the result, if there is one.
             const int64_t from = p.i1 + slide.p1 - j * slide.d1, v = from / slide.s1;
             if (from < 0 || from % slide.s1 || v >= rows_of_places) continue;
             for (int64_t i = 0; i < x.ne[1]; i++) {
+                // Add tap i of the places in that row, where it lies inside the result.
                 const char *values = at(x, i, j, p.i2) + v * beside * x.nb[0];
                 const int64_t offset = i * slide.d0 - slide.p0;
                 const Span seen = inside(slide.s0, offset, out.ne[0], beside);
@@ -96,10 +100,12 @@ inline void conv_dw(const Node &node, Part &part) {
         float *z = (float *)at(node.out, p) + first;
         for (int64_t u = 0; u < n; u++) z[u] = 0;
         for (int64_t j = 0; j < filters.ne[1]; j++) {
+            // The row of the image that row j of the filter meets; padding adds nothing.
             const int64_t y = p.i1 * slide.s1 + j * slide.d1 - slide.p1;
             if (y < 0 || y >= x.ne[1]) continue;
             const float *row = (const float *)at(x, y, p.i2, p.i3);
             for (int64_t i = 0; i < filters.ne[0]; i++) {
+                // Add the products of tap i with the elements that it meets inside the image.
                 const float factor = number_at(filters.type, at(filters, j, 0, p.i2) + i * filters.nb[0]);
                 const int64_t offset = first * slide.s0 + i * slide.d0 - slide.p0, step = slide.s0;
                 const Span seen = inside(step, offset, x.ne[0], n);
@@ -124,9 +130,11 @@ inline void pool(const Node &node, Part &part) {
         float *z = (float *)at(node.out, p) + first;
         const int64_t top = p.i1 * slide.s1 - slide.p1;
         for (int64_t u = 0; u < n; u++) {
+            // The columns of the window, cut off at the end of the image.
             const int64_t left = (first + u) * slide.s0 - slide.p0;
             const int64_t end = left + wide < x.ne[0] ? left + wide : x.ne[0];
             float value = largest ? -3.40282347e38f : 0.0f;
+            // The largest element or the sum of what is inside the image; NaN counts as largest.
             for (int64_t y = top < 0 ? 0 : top; y < top + high && y < x.ne[1]; y++) {
                 const float *row = (const float *)at(x, y, p.i2, p.i3);
                 for (int64_t i = left < 0 ? 0 : left; i < end; i++) {
@@ -134,6 +142,7 @@ inline void pool(const Node &node, Part &part) {
                     else value += row[i];
                 }
             }
+            // A mean divides by the size of the window, or by the number of its columns in the image.
             const int64_t start = left < 0 ? 0 : left, there = end > start ? end - start : 1;
             z[u] = largest ? value : value / (float)(node.i[9] ? there : wide * high);
         }

@@ -50,6 +50,7 @@ inline void get_rows(const Node &node, Part &part) {
             std::memset(at(out, p), 0, (size_t)bytes_of(out.type, out.ne[0]));
             continue;
         }
+        // Copy the row, out of its panel if need be, or decode it.
         const char *from = plain.get(id, 1, p.i2, p.i3);
         if (out.type == table.type) {
             std::memcpy(at(out, p), from, (size_t)bytes_of(out.type, out.ne[0]));
@@ -114,6 +115,7 @@ inline void copy(const Node &node, Part &part) {
         } else if (x.type == out.type) {
             copy_numbers(from + first * x.nb[0], x.nb[0], to + first * out.nb[0], out.nb[0], n, size.size);
         } else {
+            // To f32, then to the type of the result; numbers may have gaps, blocks have none.
             float room[TILE];
             const float *values = room;
             if (is_plain(x.type)) values = some_of_row(x, from, first, n, room);

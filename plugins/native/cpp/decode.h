@@ -34,6 +34,7 @@ template <int TYPE> void decode(const char *row, int64_t first, int64_t n, float
         const byte *block = (const byte *)row + first / (32 * B::GROUPS) * B::SIZE;
         float d[PARTS<B>], m[PARTS<B>];
         for (int64_t i = 0; i < n; i += 32 * B::GROUPS, block += B::SIZE) {
+            // Read the scales, then codes group by group: code * scale, plus the minimum where the type has one.
             B::scales(block, d, m);
             for (int g = 0; g < B::GROUPS; g++) {
                 vf codes[VECTORS];
@@ -64,8 +65,8 @@ template <int LEVEL> inline void prefetch_at(const char *p, int64_t times, int64
 // behind them (q6_K in panels: 9 GB/s into the first level, 19 into the second, where the memory gives 20).
 inline void prefetch(const char *p, int64_t n) { prefetch_at<2>(p, 1, AHEAD, n); }
 
-// The same for R rows side by side, of which `done` bytes were read: what lies there in the R rows that follow. Such
-// rows make several short streams, which processors do not foresee.
+// The same for R rows side by side, of which `done` bytes were read: fetches the bytes at this place of the next R
+// rows. Processors do not foresee several short streams.
 template <int R> inline void prefetch_rows(const char *rows, int64_t step, int64_t done, int64_t n) {
     const bool far = step > AHEAD / R;
     for (int r = 0; r < R; r++) prefetch_at<2>(rows + r * step + done, far ? R : 1, far ? step : AHEAD, n);
@@ -80,6 +81,7 @@ void dots(const char *row, int64_t step, const float *x, int64_t n, float *out) 
         for (int r = 0; r < R; r++) {
             for (int c = 0; c < CHAINS; c++) a[r][c] = vset(0);
         }
+        // CHAINS vectors at a time, then one, then single elements.
         int64_t i = 0;
         for (; i + CHAINS * W <= n; i += CHAINS * W) {
             for (int r = 0; STREAM && r < R; r++) prefetch(row + r * step + i * SIZE, CHAINS * W * SIZE);
@@ -110,6 +112,7 @@ void dots(const char *row, int64_t step, const float *x, int64_t n, float *out) 
                 const float *xg = x + i + 32 * g;
                 vf xs[VECTORS];
                 for (int v = 0; v < VECTORS; v++) xs[v] = vload(xg + v * W);
+                // Minima are multiplied by the sums of x, which are the same for all rows.
                 constexpr int HALF = VECTORS / (B::HALVES ? 2 : 1), COUNT = VECTORS / HALF;
                 vf totals[COUNT];
                 for (int h = 0; B::MIN && h < COUNT; h++) {
@@ -117,6 +120,7 @@ void dots(const char *row, int64_t step, const float *x, int64_t n, float *out) 
                     for (int v = 1; v < HALF; v++) totals[h] = vadd(totals[h], xs[h * HALF + v]);
                 }
                 for (int r = 0; r < R; r++) {
+                    // Scale the sum of products of a group, or of each half of it, and add what the minimum gives.
                     vf codes[VECTORS];
                     B::floats(block + r * step, g, codes);
                     for (int h = 0; h < COUNT; h++) {

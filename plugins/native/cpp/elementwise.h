@@ -60,10 +60,12 @@ inline void join(const Node &node, Part &part) {
         const float *xs = some_of_row(a, at(a, p), first, n, left);
         const char *row = at_repeated(b, p);
         if (period == 1) {
+            // One number for the whole row.
             const float same = number_at(b.type, row);
             for (int64_t i = 0; i < n; i++) right[i] = same;
             function(xs, right, n, node.f, target.values);
         } else {
+            // Pieces of the row of b: up to its end, then from its beginning again.
             for (int64_t done = 0, count; done < n; done += count) {
                 const int64_t start = (first + done) % period;
                 count = period - start < n - done ? period - start : n - done;

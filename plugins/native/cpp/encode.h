@@ -120,11 +120,13 @@ inline void sums_iq4(const float *x, float inverse, float &with_x, float &square
 inline void encode_iq4_nl(const float *x, byte *out) {
     constexpr int TRIES = 7;
     constexpr float TINY = 1e-15f, FIRST = IQ4_VALUES[0];
+    // The value of the largest magnitude, or NaN.
     float peak = x[0];
     for (int i = 1; i < 32; i++)
         peak = std::fabs(x[i]) > std::fabs(peak) || (x[i] != x[i] && peak == peak) ? x[i] : peak;
     float scale = 0, best = 0;
     if (!(std::fabs(peak) < TINY)) {
+        // Scales by least squares for codes of some inverses; the best has the largest scale * with_x.
         float with_x, squared;
         sums_iq4(x, 1 / (-peak / FIRST), with_x, squared);
         scale = squared == 0 ? 0 : with_x / squared, best = scale * with_x;
@@ -133,6 +135,7 @@ inline void encode_iq4_nl(const float *x, byte *out) {
             if (squared > 0 && with_x * with_x > best * squared) scale = with_x / squared, best = scale * with_x;
         }
     }
+    // Codes for the best scale.
     const float id = inverse(scale);
     float codes[32];
     for (int i = 0; i < 32; i++) codes[i] = (float)nearest_iq4(x[i] * id);

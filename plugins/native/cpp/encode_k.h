@@ -159,9 +159,11 @@ template <int N, int TOP, int LIMIT> struct Affine {
         alignas(64) Lanes x[N], weights[N];
         alignas(64) float scale[LANES], low[LANES], below[LANES], inverse[LANES], from[LANES], sums[LANES];
         side_by_side<N>(values, x);
+        // What an error of each value costs.
         if (importance) grown_weights<N>(values, x, importance, spread, weights);
         else plain_weights<N, ABSOLUTE>(x, weights);
         for (int v = 0; v < LANES; v += W) {
+            // Fit the groups, a vector of them at a time. Their sums of weights are the weights of their scales.
             const Lanes *here = lanes_from(x, v), *counted = lanes_from(weights, v);
             const Line line = importance ? fit_affine<N, false>(here, counted, weighed)
                                          : fit_affine<N, ABSOLUTE>(here, counted, plain);
@@ -171,6 +173,7 @@ template <int N, int TOP, int LIMIT> struct Affine {
             for (int i = 0; i < N; i++) sum = vadd(sum, vload(counted[i]));
             vstore(sums + v, sum);
         }
+        // Scales and minima become codes in units of the block; `step` and `least` are what decoders make of them.
         for (int g = 0; g < LANES; g++) below[g] = -low[g];
         alignas(64) float step[LANES], least[LANES];
         for (int b = 0; b < BLOCKS; b++) {
@@ -184,6 +187,7 @@ template <int N, int TOP, int LIMIT> struct Affine {
                 least[b * GROUPS + g] = through_half(minima[b].unit) * minima[b].codes[g];
             }
         }
+        // Choose the codes again for these; groups whose scale became 0 keep the codes of the fit.
         for (int i = 0; i < N; i++) {
             for (int v = 0; v < LANES; v += W) {
                 const vf value = vload(x[i] + v), d = vload(step + v), zero = vset(0);

@@ -52,6 +52,7 @@ vf affine_error(const Lanes *x, const Lanes *weights, const vf *codes, vf scale,
 // Codes from 0 on with a scale and a minimum that is not positive, for W groups of N values.
 template <int N, bool ABSOLUTE> Line fit_affine(const Lanes *x, const Lanes *weights, const Trials &trials) {
     const vf zero = vset(0), one = vset(1), top = vset(trials.top);
+    // The range of each group, from 0 or less on, and NaN where any value is. Sums of weights, and of weighted values.
     vf low = vload(x[0]), high = low, not_a_number = zero, sum_w = vset(NOTHING), sum_x = sum_w;
     for (int i = 0; i < N; i++) {
         const vf value = vload(x[i]), weight = vload(weights[i]);
@@ -61,14 +62,17 @@ template <int N, bool ABSOLUTE> Line fit_affine(const Lanes *x, const Lanes *wei
     }
     const vm known = vless_equal(not_a_number, not_a_number);
     low = vmin(zero, vselect(known, low, not_a_number)), high = vselect(known, high, not_a_number);
+    // Groups of a single value, 0 or less, get a range of 1 to divide by. Their scale becomes 0 at the end.
     const vm flat = vless_equal(high, low);
     high = vselect(flat, vadd(low, one), high);
 
+    // The first line spreads the codes over the whole range.
     vf codes[N], inverse = vdiv(top, vsub(high, low)), scale = vdiv(one, inverse);
     for (int i = 0; i < N; i++) codes[i] = affine_code(vload(x[i]), inverse, low, trials.top);
     vf error = affine_error<N, ABSOLUTE>(x, weights, codes, scale, low);
     Line best{scale, low, inverse, low};
     for (int trial = 0; trial <= trials.steps; trial++) {
+        // Codes for another spread, from the best minimum so far.
         const float spread = trials.first + trials.step * (float)trial;
         low = best.low, inverse = vdiv(vset(spread + trials.top), vsub(high, low));
         vf sum_l = vset(NOTHING), sum_xl = sum_l, sum_l2 = sum_l;
@@ -80,12 +84,13 @@ template <int N, bool ABSOLUTE> Line fit_affine(const Lanes *x, const Lanes *wei
             sum_xl = vadd(sum_xl, vmul(weighted, value));
             sum_l2 = vadd(sum_l2, vmul(weighted, codes[i]));
         }
-        // Least squares.
+        // The line through these codes by least squares; with an offset above 0, the one through 0.
         const vf determinant = vsub(vmul(sum_w, sum_l2), vmul(sum_l, sum_l));
         vf slope = vdiv(vsub(vmul(sum_w, sum_xl), vmul(sum_x, sum_l)), determinant);
         vf offset = vdiv(vsub(vmul(sum_l2, sum_x), vmul(sum_l, sum_xl)), determinant);
         const vm positive = vless(zero, offset);
         slope = vselect(positive, vdiv(sum_xl, sum_l2), slope), offset = vselect(positive, zero, offset);
+        // Keep it where its error is smaller.
         const vf missed = affine_error<N, ABSOLUTE>(x, weights, codes, slope, offset);
         const vm better = vboth(vless(zero, determinant), vless(missed, error));
         error = vselect(better, missed, error);
@@ -121,6 +126,7 @@ constexpr float LEAST_PEAK = 1e-15f; // groups whose largest magnitude is below 
 // Codes -half to half - 1 with a scale that may be negative, for W groups of N values.
 template <int N> Ray fit_signed(const Lanes *x, const Lanes *weights, int half) {
     const vf zero = vset(0), one = vset(1);
+    // The value of the largest magnitude of each group, or NaN.
     vf peak = vload(x[0]), not_a_number = zero;
     for (int i = 0; i < N; i++) {
         const vf value = vload(x[i]);
@@ -131,12 +137,14 @@ template <int N> Ray fit_signed(const Lanes *x, const Lanes *weights, int half) 
     const vm none = vless(vabs(peak), vset(LEAST_PEAK));
     peak = vselect(none, one, peak);
 
+    // The first inverse gives it the code -half. The scale is that of least squares.
     Ray best{zero, vdiv(vset((float)-half), peak), none};
     vf sum_xl, sum_l2;
     signed_sums<N>(x, weights, best.inverse, half, sum_xl, sum_l2);
     const vf quotient = vdiv(sum_xl, sum_l2);
     best.scale = vselect(vless_equal(vabs(sum_l2), zero), zero, quotient);
     vf gain = vmul(best.scale, sum_xl);
+    // Try inverses around it. The squared error is less where sum_xl**2 / sum_l2, the gain, is larger.
     for (int step = -9; step <= 9; step++) {
         if (step == 0) continue;
         const vf inverse = vdiv(vset(-((float)half + 0.1f * (float)step)), peak);

@@ -1,26 +1,25 @@
 // All kernels of one instruction-set level: TP_LEVEL is its name in C++, TP_NAME the one for people.
+// The entry of an op is the function of its name in lower case.
 //
-// op           entry, in its file              layouts and sizes         inner loops
-// MUL_MAT      mul_mat, mul_mat.h              bytes, one or few rows    product_bytes_few.h: dots8
-//                                              bytes, many rows          product_bytes_many.h: multiply_tile8
-//                                              bytes, panels, one row    product_bytes_panels.h: panel_dots
-//                                              bytes, panels, few rows   product_bytes_panels.h: add_block8
-//                                              numbers, few rows         product_floats_few.h: products; decode.h: dots
-//                                              numbers, many rows        product_tile.h: multiply_tile
-// MUL_MAT_ID   mul_mat_id, mul_mat_id.h        rows sorted by expert     those of MUL_MAT
-// MATVEC       matvec, matvec.h                one row; bias and unit    those of MUL_MAT with one row
-// ATTENTION    attention, attention.h          few tokens                attention_rows.h: score_keys, add_weighted
-//                                              many tokens               attention_blocks.h; product_tile.h
-// MAP JOIN MASK                             elements                  elementwise.h: map, join, mask
-// NORM REDUCE ORDER                         rows                      norm.h: norm; reduce.h: reduce, order
-// SOFT_MAX ROPE ROPE_TABLE                  rows                      soft_max.h: soft_max; rope.h: rope, rope_table
-// COPY REPEAT GET_ROWS                      elements, rows            copy.h: copy, repeat, get_rows
-// SET_ROWS ADD_ROWS                         rows                      copy.h: set_rows, add_rows
-// IM2COL COL2IM CONV_DW                     pixels                    conv.h: im2col, col2im, conv_dw
-// POOL                                      pixels                    conv.h: pool
-// Layouts are those of the weights: panels are sixteen rows side by side, all else are rows; layouts.py chooses.
-// Codes and scales by type: blocks.h and superblocks.h and small_blocks.h and grid_blocks.h; as vectors
-// product_bytes_units.h; in panels panel_codes.h; unfolded for several rows of x product_bytes_unfolded.h.
+// op                                      layouts and sizes        inner loops
+// MUL_MAT (mul_mat.h)                     bytes, one or few rows   product_bytes_few.h: dots8
+//                                         bytes, many rows         product_bytes_many.h: multiply_tile8
+//                                         bytes, panels, one row   product_bytes_panels.h: panel_dots
+//                                         bytes, panels, few rows  product_bytes_panels.h: add_block8
+//                                         numbers, one row         decode.h: dots; product_halves.h: dots_of_halves
+//                                         numbers, few rows        product_floats_few.h: products
+//                                         numbers, many rows       product_tile.h: multiply_tile
+// MUL_MAT_ID, MATVEC                      by expert; one row       mul_mat_id.h, matvec.h; those of MUL_MAT
+// ATTENTION (attention.h)                 few tokens               attention_rows.h: score_keys, add_weighted
+//                                         many tokens              attention_blocks.h; product_tile.h: multiply_tile
+// MAP JOIN MASK                           elements                 elementwise.h
+// NORM SOFT_MAX ROPE ROPE_TABLE           rows                     norm.h, soft_max.h, rope.h
+// REDUCE ORDER                            rows                     reduce.h
+// COPY REPEAT GET_ROWS SET_ROWS ADD_ROWS  elements, rows           copy.h
+// IM2COL COL2IM CONV_DW POOL              pixels                   conv.h
+// Panels are sixteen rows of weights side by side, all else are rows (layouts.py chooses). Codes and scales by type:
+// blocks.h, superblocks.h, small_blocks.h, grid_blocks.h; as vectors product_bytes_units.h; in panels panel_codes.h;
+// unfolded for several rows of x product_bytes_unfolded.h.
 #include "attention.h"
 #include "check.h"
 #include "conv.h"

@@ -35,6 +35,7 @@ struct Side {
     // out = rows [first, first + count) of matrix `e`, times x, plus the bias; zeros without a matrix.
     void multiply(const float *x, float factor, int64_t e, int64_t first, int64_t count, float *out) const {
         if (e == NO_ROW) return (void)std::memset(out, 0, (size_t)count * 4);
+        // Panels with x in bytes; rows with x in f16; rows, taken out of panels if need be, with x in bytes or f32.
         const int64_t k = w.ne[0], step = w.nb[1];
         if (rounding != nullptr && in_panels(w)) {
             for (int64_t r = 0; r < count; r += PANEL_ROWS) rounding->panel(at(w, first + r, e, 0), room, k, out + r);
@@ -92,12 +93,14 @@ inline void matvec(const Node &node, Part &part) {
             const int64_t slot = item / n, start = item % n;
             const int64_t left = n - start < turn.last - item ? n - start : turn.last - item;
             count = left < ROWS_TOGETHER ? left : ROWS_TOGETHER;
+            // Prepare the row of x of this slot, unless the slot before has prepared it.
             if (ready != slot % x.ne[1]) {
                 ready = slot % x.ne[1];
                 read_row(x, {ready, 0, 0}, row);
                 factor = first.prepare(row);
                 if (paired) second_factor = alike ? factor : second.prepare(row);
             }
+            // Products with the rows of w, then with those of the second matrix; the gated unit joins them.
             const int64_t e = chosen ? id_at(ids, slot, 0, 0) : 0;
             float a[ROWS_TOGETHER], b[ROWS_TOGETHER];
             first.multiply(row, factor, e, start, count, a);

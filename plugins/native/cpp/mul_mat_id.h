@@ -86,6 +86,7 @@ inline void mul_mat_id(const Node &node, Part &part) {
     const int64_t used = out.ne[1], count = used * out.ne[2], k = w.ne[0], n = w.ne[1];
     if (out.ne[2] == 1) return matvec(node, part);
     if (!good_ids(ids, w.ne[2], part)) return;
+    // Sort the rows by expert, and gather this thread's share of them.
     const ExpertRoom room = expert_room(node, part.threads);
     room.clear_counters(part);
     int64_t *starts = room.order_of(part), *order = starts + w.ne[2] + 1;
@@ -97,6 +98,7 @@ inline void mul_mat_id(const Node &node, Part &part) {
         read_row(x, {order[i] % used % x.ne[1], order[i] / used, 0}, (float *)rows + i * k);
     }
     if (!part.barrier()) return;
+    // Multiply: all threads together, expert by expert.
     for (int64_t e = 0; e < w.ne[2]; e++) {
         const int64_t first = starts[e], m = starts[e + 1] - first;
         if (m == 0) continue;
@@ -104,6 +106,7 @@ inline void mul_mat_id(const Node &node, Part &part) {
         mul_mat(expert_product(node, e, rows + first * k * 4, results + first * n * 4, m), inner);
         if (!part.barrier()) return;
     }
+    // Scatter the results; rows without an expert are zeros.
     for (int64_t i = all.first; i < all.last; i++) {
         char *to = at(out, order[i] % used, order[i] / used, 0);
         if (i < starts[w.ne[2]]) std::memcpy(to, results + i * n * 4, (size_t)n * 4);

@@ -38,6 +38,7 @@ inline void norm(const Node &node, Part &part) {
         const Place p = place(out, row);
         const float *from = (const float *)at(x, p);
         float *z = (float *)at(out, p);
+        // Add the addend; the sum is the second result.
         if (addend.type != NO_TYPE) {
             const float *more = (const float *)at_repeated(addend, p);
             float *sum = (float *)at(node.also, p);
@@ -47,6 +48,7 @@ inline void norm(const Node &node, Part &part) {
             from = sum;
         }
         const Statistic s = statistic(node.i[0], from, n, node.f[0]);
+        // Normalise, multiply by the weight, add the bias.
         const float *factors = weight.type == NO_TYPE ? nullptr : (const float *)at_repeated(weight, p);
         const float *shifts = bias.type == NO_TYPE ? nullptr : (const float *)at_repeated(bias, p);
         const vf mean = vset(s.mean), divisor = vset(s.divisor);

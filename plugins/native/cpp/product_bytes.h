@@ -35,13 +35,13 @@ template <int TYPE> inline Codes stored_codes(const byte *b, int g) {
 #define TP_PAIRS // products of bytes are summed in pairs to 16 bits
 #endif
 
-#if defined(TP_PAIRS)
 // The largest magnitude of a code; of stored ones where nothing is said.
 template <int TYPE>
 constexpr int LARGEST = TYPE == Q2_K ? 3 : TYPE == Q3_K ? 4 : TYPE == Q4_0 ? 8 : TYPE == MXFP4 ? 12
                         : TYPE == Q4_1 || TYPE == Q4_K ? 15 : TYPE == Q5_0 ? 16
                         : TYPE == Q5_1 || TYPE == Q5_K ? 31 : TYPE == Q6_K ? 32 : 63;
 
+#if defined(TP_PAIRS)
 // How many vectors of products, each in pairs, a sum of 16 bits holds: sums on the way may overflow, because that does
 // not change the last bits. None where codes are signed.
 template <int TYPE> constexpr int chain_of() {

@@ -21,6 +21,13 @@ template <int TYPE> void round_row(const float *values, int64_t k, Unit8 *units)
         float d = 0;
         if (g < k / GROUP) d = round_group(values + g * GROUP, codes, halves);
         else std::memset(codes, 0, GROUP);
+#if defined(__AVX512VNNI__)
+        if (APART<TYPE>) {
+            unit.d[scale_at((int)at)] = d;
+            unit.d[scale_at((int)at) + 4] = -d * (float)(halves[0] + halves[1]);
+            continue;
+        }
+#endif
         for (int h = 0; h < EACH; h++) {
             unit.d[at * EACH + h] = d;
             unit.sums[at * EACH + h] = d * (float)(EACH == 2 ? halves[h] : halves[0] + halves[1]);
@@ -30,7 +37,7 @@ template <int TYPE> void round_row(const float *values, int64_t k, Unit8 *units)
 }
 
 // Sums of a row of w with M rows of x, `next` units apart.
-template <int TYPE, int M> struct Sums8 {
+template <int TYPE, int M, bool = APART<TYPE>> struct Sums8 {
     typedef Block<TYPE> B;
     static constexpr int EIGHTS = B::HALVES ? 2 : 1;
     static constexpr bool SHIFTS = M == 1 && shifts_by_sums<TYPE>();
@@ -47,6 +54,11 @@ template <int TYPE, int M> struct Sums8 {
 
     // The first `groups` of a unit; those behind them are zero in x.
     void add(const byte *unit, const Unit8 *x, int64_t next, int groups = GROUPS8) {
+#if defined(__AVX512VNNI__)
+        const bool folds = M == 1 && FOLDS<TYPE> && groups == GROUPS8;
+#else
+        constexpr bool folds = false;
+#endif
         Eight d[EIGHTS], m[EIGHTS], scales[M][EIGHTS];
         unit_scales<TYPE>(unit, d, m, groups);
         for (int j = 0; j < M; j++) {
@@ -57,10 +69,18 @@ template <int TYPE, int M> struct Sums8 {
                 if (SHIFTS) least[j] = plus_product(d[e], load_eight(xs.sums + 8 * e), least[j]);
             }
 #if defined(__AVX2__)
-            if (M == 1) in_memory(scales[j]);
+            if (M == 1 && !folds) in_memory(scales[j]);
 #endif
         }
         const Found<TYPE> source(unit);
+#if defined(__AVX512VNNI__)
+        if constexpr (M == 1 && FOLDS<TYPE>) {
+            if (folds) {
+                sums[0][0] = vfma(dots_of_unit<TYPE>(source, *x), folded_scales<TYPE>(scales[0]), sums[0][0]);
+                return;
+            }
+        }
+#endif
 #pragma GCC unroll 8
         for (int g = 0; g < GROUPS8; g += TOGETHER) {
             if (g >= groups) break;
@@ -81,8 +101,36 @@ template <int TYPE, int M> struct Sums8 {
     }
 };
 
+#if defined(__AVX512VNNI__)
+
+// The same for q4_K and q5_K.
+template <int TYPE, int M> struct Sums8<TYPE, M, true> {
+    vf sums[M], least[M];
+
+    Sums8() {
+        for (int j = 0; j < M; j++) sums[j] = least[j] = vset(0);
+    }
+
+    void add(const byte *unit, const Unit8 *x, int64_t next, int = GROUPS8) {
+        const vf scales = scales_and_minima(unit);
+        const Found<TYPE> source(unit);
+        for (int j = 0; j < M; j++) {
+            const Unit8 &xs = x[j * next];
+            const vf both = vmul(scales, vload(xs.d));
+            least[j] = _mm512_mask_add_ps(least[j], MINIMA, least[j], both);
+            sums[j] = vfma(dots_of_unit<TYPE>(source, xs), folded_scales(both), sums[j]);
+        }
+    }
+
+    float total(int j) const { return vsum(vadd(sums[j], least[j])); }
+};
+
+#endif
+
 // Products of a row of w with M rows of x: out[j * out_step].
-template <int TYPE, int M> void dots8(const char *row, const Unit8 *x, int64_t k, float *out, int64_t out_step) {
+template <int TYPE, int M>
+inline __attribute__((always_inline)) void dots8(const char *row, const Unit8 *x, int64_t k, float *out,
+                                                 int64_t out_step) {
     typedef Block<TYPE> B;
     constexpr int64_t SIZE = UNIT_SIZE<TYPE>;
     const int64_t units = units_of(k), whole = k / (GROUP * GROUPS8);
@@ -102,12 +150,16 @@ template <int TYPE, int M> void dots8(const char *row, const Unit8 *x, int64_t k
 
 // Products of `count` rows of w, `step` bytes apart, with m rows of x, at most FEW8. They are read in one
 // stream, which was 0.93 to 1.15 times as fast as four of them (one thread of a Zen 5, by type; q8_0 gains most).
+template <int TYPE, int M>
+void rows_times8(const char *w, int64_t step, int64_t count, const Unit8 *x, int64_t k, float *out, int64_t out_step) {
+    for (int64_t r = 0; r < count; r++) dots8<TYPE, M>(w + r * step, x, k, out + r, out_step);
+}
 template <int TYPE>
 void rows_times8(const char *w, int64_t step, int64_t count, const Unit8 *x, int64_t m, int64_t k, float *out,
                  int64_t out_step) {
-    static constexpr decltype(&dots8<TYPE, 1>) SEVERAL[FEW8] = {dots8<TYPE, 1>, dots8<TYPE, 2>, dots8<TYPE, 3>,
-                                                                dots8<TYPE, 4>};
-    for (int64_t r = 0; r < count; r++) SEVERAL[m - 1](w + r * step, x, k, out + r, out_step);
+    static constexpr decltype(&rows_times8<TYPE, 1>) SEVERAL[FEW8] = {rows_times8<TYPE, 1>, rows_times8<TYPE, 2>,
+                                                                      rows_times8<TYPE, 3>, rows_times8<TYPE, 4>};
+    SEVERAL[m - 1](w, step, count, x, k, out, out_step);
 }
 
 // Products of a row of w with M rows of x, unit by unit of KIND.

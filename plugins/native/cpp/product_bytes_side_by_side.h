@@ -156,6 +156,7 @@ template <int TYPE, int M> void mul_mat_bytes_side_by_side(const Node &node, Par
     padded.ne[1] = all;
     const Packed8 packed = packed8<PART>(padded, part.scratch);
     float *copy = (float *)(part.scratch + side_packed(node) + part.thread * side_room(k));
+    // Round and pack the rows of x; those past the last are zeros.
     const Span rows = share(all * matrices, part);
     for (int64_t row = rows.first; row < rows.last; row++) {
         const int64_t j = row % all, matrix = row / all;
@@ -176,6 +177,7 @@ template <int TYPE, int M> void mul_mat_bytes_side_by_side(const Node &node, Par
         const int64_t matrix = item / sixteens, i2 = matrix % x.ne[2], i3 = matrix / x.ne[2];
         const int64_t first = item % sixteens * PANEL_ROWS, count = n - first < PANEL_ROWS ? n - first : PANEL_ROWS;
         const char *weights = at(w, first, i2 / (x.ne[2] / w.ne[2]), i3 / (x.ne[3] / w.ne[3]));
+        // They meet M rows of x in each turn.
         for (int64_t j0 = 0; j0 < all; j0 += M) {
             const int64_t start = matrix * all + j0, parts = start * (k / PART);
             const Packed8 xs = {packed.values + start * k, packed.d + parts, packed.sums + parts,

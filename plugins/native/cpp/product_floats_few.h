@@ -11,7 +11,7 @@ constexpr int64_t PORTIONS = 4; // of each thread, so that one that is done help
 constexpr int64_t FEW = 16;     // rows of x up to which dot products are faster than tiles
 constexpr int64_t FEW8 = 4;     // the same where x is rounded to eight bits
 
-// x as f32 rows without gaps: itself, or a copy at `room`.
+// Whether x is read where it lies: f32 without gaps inside its rows.
 inline bool is_plain_rows(const Operand &x) { return x.type == F32 && x.nb[0] == 4; }
 
 inline int64_t aligned(int64_t bytes) { return (bytes + 63) / 64 * 64; }
@@ -106,6 +106,7 @@ void products(const char *w, int64_t step, const Soon *soon, const float *x, int
             for (int r = 0; r < R; r++) prefetch_at<1>(soon->rows + done, soon->first + r, soon->step, 1);
             done += soon->each;
         }
+        // A vector of each row of w meets one of each row of x: R + M loads for R * M products.
         vf ws[R];
         for (int r = 0; r < R; r++) ws[r] = load_held<Held, TYPE>(w + r * step, i);
         for (int j = 0; j < M; j++) {
@@ -113,6 +114,7 @@ void products(const char *w, int64_t step, const Soon *soon, const float *x, int
             for (int r = 0; r < R; r++) sums[r][j] = Held::add(xs, ws[r], sums[r][j]);
         }
     }
+    // The ends of the rows, filled up with zeros.
     const int some = (int)(k - i);
     for (int j = 0; j < M && some; j++) {
         const vf xs = vload(x + j * x_step + i, some);

@@ -24,6 +24,7 @@ inline int64_t halves_size(int64_t k) { return (k * 2 + 127) / 64 * 64; }
 inline float round_to_halves(int type, const float *x, int64_t k, uint16_t *out) {
     constexpr int LEAST = -100;
     const int top = type == F16 ? 15 : 0;
+    // Find the largest magnitude. x * 0 is NaN for infinity and NaN, and 0 else.
     vf most = vset(0), not_finite = vset(0);
     int64_t i = 0;
     for (; i + W <= k; i += W) {
@@ -38,10 +39,12 @@ inline float round_to_halves(int type, const float *x, int64_t k, uint16_t *out)
         largest = std::fabs(x[i]) > largest ? std::fabs(x[i]) : largest;
         zero += x[i] * 0;
     }
+    // The power of two that brings the largest value to 2**(top - 1) or more, below 2**top.
     int exponent = 0;
     std::frexp(largest, &exponent);
     if (zero != 0 || exponent < LEAST) return 0;
     const float scale = std::ldexp(1.0f, top - exponent);
+    // Scale and round.
     for (i = 0; i + W <= k; i += W) vstore16(out + i, vmul(vload(x + i), vset(scale)));
     for (; i < k; i++) out[i] = float_to_half(x[i] * scale);
     return std::ldexp(1.0f, exponent - top);

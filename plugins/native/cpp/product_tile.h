@@ -59,10 +59,12 @@ template <int M, class Held>
 void multiply_tile(int64_t depth, const float *x, const float *w, int64_t step, float *c, int64_t ldc, bool add,
                    Next *soon) {
     vf a[M][2];
+    // Start from zeros, or from the sums in c.
     for (int i = 0; i < M; i++) {
         a[i][0] = add ? vload(c + i * ldc) : vset(0);
         a[i][1] = add ? vload(c + i * ldc + W) : vset(0);
     }
+    // For each step of depth, add the outer product of M elements of x and a row of the panel.
     for (int64_t k = 0; k < depth; k += ASK_EVERY) {
         if (soon != nullptr) soon->ask();
         const int64_t steps = depth - k < ASK_EVERY ? depth - k : ASK_EVERY;
@@ -121,6 +123,7 @@ inline int64_t rows_of_tile(int64_t m) {
 inline void interleave(const float *rows, int64_t step, int64_t height, int64_t n, float *out) {
     int64_t r = 0;
 #if defined(__AVX2__)
+    // Four rows at a time: squares of 4 x 4, then the last columns.
     for (; r + 4 <= height; r += 4) {
         const float *from = rows + r * step;
         int64_t i = 0;
@@ -137,6 +140,7 @@ inline void interleave(const float *rows, int64_t step, int64_t height, int64_t 
         }
     }
 #endif
+    // The other rows, element by element.
     for (; r < height; r++) {
         for (int64_t i = 0; i < n; i++) out[i * height + r] = rows[r * step + i];
     }
@@ -175,6 +179,7 @@ inline void transpose16(__m512i *v) {
 template <int STEP = DEPTH> void transpose(const float *rows, int64_t n, float *panel) {
     int64_t k = 0;
 #if defined(__AVX512F__)
+    // Squares of 16 x 16.
     for (; k + 16 <= n; k += 16) {
         for (int c = 0; c < COLUMNS; c += 16) {
             __m512i v[16];
@@ -187,6 +192,7 @@ template <int STEP = DEPTH> void transpose(const float *rows, int64_t n, float *
     }
 #endif
 #if defined(__AVX2__)
+    // Squares of 8 x 8: interleave pairs of rows, then fours, then exchange halves of vectors.
     for (; k + 8 <= n; k += 8) {
         for (int c = 0; c < COLUMNS; c += 8) {
             const float *from = rows + c * STEP + k;
@@ -209,6 +215,7 @@ template <int STEP = DEPTH> void transpose(const float *rows, int64_t n, float *
         }
     }
 #endif
+    // The other elements of the rows.
     for (; k < n; k++) {
         for (int c = 0; c < COLUMNS; c++) panel[k * COLUMNS + c] = rows[c * STEP + k];
     }

@@ -19,7 +19,7 @@ struct Outcome {
 
 namespace {
 
-// Elements and bytes of a block; null for numbers that are no type.
+// Elements and bytes of a block; null for numbers that do not name a type.
 constexpr const TypeSize *type_size(int type) {
     constexpr int COUNT = sizeof(TYPE_SIZES) / sizeof(TYPE_SIZES[0]);
     return type >= 0 && type < COUNT && TYPE_SIZES[type].block ? &TYPE_SIZES[type] : nullptr;

@@ -241,7 +241,7 @@ EXPORT int64_t tpn_prepare(int level, Node *nodes, int count, int threads) {
         const bool wait = i > 0 && threads > 1 && !(alone && last_alone) && !apart;
         if (wait) open.clear(), scratch_used = false;
         open.add(touched);
-        // Alone among nodes that all share, it still has to be waited for by those that read it.
+        // A node of one thread among nodes that all threads share: nodes that read its result still wait.
         last_alone = (wait || i == 0) ? alone : last_alone && alone;
         scratch_used = scratch_used || scratch > 0;
         node.flags = (wait ? WAIT : 0) | (alone && threads > 1 ? ALONE : 0);

@@ -65,6 +65,7 @@ inline void soft_max(const Node &node, Part &part) {
         const Place p = place(out, row);
         const float *from = (const float *)at(x, p);
         float *z = (float *)at(out, p);
+        // Scale, and add the mask times the slope of the head.
         if (mask.type == NO_TYPE) {
             for (int64_t i = 0; i < n; i++) z[i] = from[i] * node.f[0];
         } else {
@@ -72,11 +73,13 @@ inline void soft_max(const Node &node, Part &part) {
             const float factor = slope(p.i2, out.ne[2], node.f[1]);
             for (int64_t i = 0; i < n; i++) z[i] = from[i] * node.f[0] + factor * mask_at(mask, bias, i);
         }
+        // The maximum, the sink included.
         float top = largest(z, n, -INFINITY), sink = 0;
         if (sinks.type != NO_TYPE) {
             sink = ((const float *)sinks.data)[p.i2];
             top = sink > top ? sink : top;
         }
+        // Exponentials, divided by their sum, to which the sink adds.
         float total = exponentials(z, n, top);
         if (sinks.type != NO_TYPE) total += std::exp(sink - top);
         const vf divisor = vset(total);

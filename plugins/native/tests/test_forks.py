@@ -10,7 +10,7 @@ pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system can
 
 PROGRAM = """
 import gc, os, signal, sys, warnings
-warnings.simplefilter("ignore")  # Python warns of forks beside threads
+warnings.simplefilter("ignore")  # Python warns of forks while threads run
 import numpy as np
 import tensorplug as tp
 

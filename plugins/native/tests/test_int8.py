@@ -220,7 +220,7 @@ def test_weights_in_bf16_meet_values_rounded_to_bf16_at_most(numpy, rounding, ro
 
 
 def half_product(k, scale=1.0):
-    """One row beside weights in f16, and values."""
+    """A product of weights in f16 with one row of x, and the values of both."""
     w, x = tp.input("w", (37, k), tp.F16), tp.input("x", (1, k), tp.F32)
     rng = np.random.default_rng(5)
     values = {t: rng.normal(size=t.shape).astype(np.float32) for t in (w, x)}

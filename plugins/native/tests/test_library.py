@@ -60,7 +60,7 @@ def test_a_library_of_another_build_is_refused(monkeypatch):
 
     assert str(caught.value) == (
         f"tensorplug-native: {path} is of another build: interface {interface()} with nodes of "
-        f"{NODE.itemsize} bytes, wanted 0 with {NODE.itemsize}; install the distribution anew"
+        f"{NODE.itemsize} bytes, wanted 0 with {NODE.itemsize}; install the distribution again"
     )
 
 
@@ -87,7 +87,7 @@ def where_threads_are(backend):
 
 @pytest.mark.parametrize("text", ["a", "1-", "-1", "0,x", "2-1", "0-9999999999", "9" * 5000])
 def test_an_affinity_that_names_no_processors_is_refused(device, text):
-    with pytest.raises(tp.OptionError, match=r"is no processor; give numbers such as 0,2 or 4-7"):
+    with pytest.raises(tp.OptionError, match="is not a processor; give numbers such as 0,2 or 4-7"):
         device.open(affinity=text)
 
 

@@ -1,4 +1,4 @@
-"""Plans: one program where all nodes have kernels, NumPy in between, bound anew, stopped."""
+"""Plans: one program where all nodes have kernels, NumPy in between, bound again, stopped."""
 
 import gc
 import signal
@@ -107,7 +107,7 @@ def test_a_wrong_row_is_found_before_anything_is_written(device, backend):
     assert not transfer.read(table, bindings).any()
 
 
-# --- binding anew ---------------------------------------------------------------------------
+# --- binding again --------------------------------------------------------------------------
 
 
 def test_binding_anew_changes_addresses_and_keeps_the_program(device, backend):
@@ -266,7 +266,7 @@ def test_a_pool_of_another_kind_is_refused(backend):
     with pytest.raises(tp.OptionError) as caught:
         backend.set_thread_pool(object())
 
-    assert "is no thread pool of tensorplug-native; give a Pool object" in str(caught.value)
+    assert "is not a thread pool of tensorplug-native; give a Pool object" in str(caught.value)
 
 
 # --- stopping -------------------------------------------------------------------------------

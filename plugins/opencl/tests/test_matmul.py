@@ -8,7 +8,7 @@ import tensorplug as tp
 EXPERTS, ROWS, LENGTH = 3, 5, 64
 
 
-@pytest.mark.parametrize("tokens", [1, 9], ids=["each alone", "sorted"])
+@pytest.mark.parametrize("tokens", [1, 9], ids=["one by one", "sorted"])
 @pytest.mark.parametrize("stray", [-1, EXPERTS, 2**31 - 1, -(2**31)])
 def test_ids_that_name_no_expert_give_rows_of_zeros(stream, tokens, stray):
     rng = np.random.default_rng(0)

@@ -1,7 +1,7 @@
-"""Batches are queued for a device that cannot begin yet: nobody waits for it.
+"""Batches are queued for a device that cannot begin yet, without waiting for it.
 
-An event of the user's holds the device up. A timer lets it go where somebody waits all the same, so
-that such a fault fails the test and does not hang it.
+An event of the user's holds the device up. A timer releases it if the host waits all the same, so
+that this fault fails the test and does not hang it.
 """
 
 import threading
@@ -15,7 +15,7 @@ import tensorplug as tp
 from tensorplug_testing.null import NullDevice
 
 LIMIT = 20.0
-"""Seconds after which a device that somebody waits for is let go."""
+"""Seconds after which the timer releases the device."""
 X = np.arange(8, dtype=np.float32).reshape(2, 4)
 
 
@@ -31,7 +31,7 @@ class Gate:
         self._timer.start()
 
     def open(self, by: str = "the test") -> None:
-        """Let the stream go on; the first who calls this is remembered."""
+        """Let the stream go on; the first caller is remembered."""
         self._timer.cancel()
         with self._lock:
             if not self.opened_by:

@@ -1,4 +1,4 @@
-"""Plans: what binding them again costs, and that it leaves queued work alone."""
+"""Plans: what binding them again costs, and that it does not change queued work."""
 
 import numpy as np
 import pytest

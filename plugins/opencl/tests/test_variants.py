@@ -148,7 +148,7 @@ def test_each_matrix_of_weights_serves_several(device, stream, variant):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("tokens", [2, 40], ids=["each alone", "sorted"])
+@pytest.mark.parametrize("tokens", [2, 40], ids=["one by one", "sorted"])
 @pytest.mark.parametrize("variant", [*MATVECS, "int8", *TILES])
 def test_experts(device, stream, variant, tokens):
     rng = np.random.default_rng(0)
@@ -186,7 +186,7 @@ def test_products_of_the_same_rows_side_by_side(device, stream, variant):
 
 
 def programs_after(device, stream, rows, prompts):
-    """How many programs there are after each product of so many rows with a prompt of a length."""
+    """The number of programs after each product of `rows` rows of weights with a prompt."""
     w = stream.place("w", np.ones((rows, 64), np.float32))
     for tokens in prompts:
         x = tp.input("x", (tokens, 64), tp.F32)

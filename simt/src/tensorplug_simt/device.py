@@ -129,7 +129,7 @@ class SimtDevice(Device):
         return declared_rounding(node, self.facts)
 
     def lower(self, node: Tensor) -> Program | Refusal:
-        """The launches of a node that is no view, or why there are none."""
+        """The launches of a node that is not a view, or why there are none."""
         return lower(node, self.facts, self.kernels.ops)
 
     def lower_work(self, work: Tensor | Group) -> Program | Refusal:

@@ -50,7 +50,7 @@ def lowers(*ops: str, table: dict[str, Lowering] = SHARED) -> Callable[[F], F]:
 
 
 def lower(node: Tensor, facts: Facts, table: Mapping[str, Lowering] = SHARED) -> Program | Refusal:
-    """The program of one node that is no view, or the reason why there is none."""
+    """The program of one node that is not a view, or why there is none."""
     if not node.size:
         return Program(())
     lowering = table.get(node.op)

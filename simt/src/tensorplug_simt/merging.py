@@ -20,12 +20,12 @@ from tensorplug_simt.program import Grid, Kernel, Launch
 LARGEST_BLOCK = 960
 """Bytes of a merged parameter block: OpenCL promises 1024 for all arguments of a kernel."""
 MOST_PARTS = 4
-"""Launches in one."""
+"""The most launches in a merged one."""
 BEHIND = 2
-"""Launches that the next one may join: the last one, or the one before, which means to pass it."""
+"""Candidates for merging: the last launch, or the one before if the next commutes with the last."""
 
 Home = tuple[Memory, int]
-"""What the bytes of a buffer are counted in, and where the buffer starts in that."""
+"""The memory in which a buffer lies, and the byte at which it starts there."""
 Block = np.ndarray[tuple[int], np.dtype[np.void]]
 
 
@@ -88,7 +88,7 @@ def most_parts(kernel: Kernel) -> int:
 
 
 def merged(placed: Iterable[Placed]) -> list[tuple[Placed, ...]]:
-    """All launches, close ones that may be one launch together; who depends on whom keeps order."""
+    """All launches, with close ones merged where possible; dependent launches keep their order."""
     found: list[tuple[Placed, ...]] = []
     for next_ in placed:
         at = _joined_by(found, next_)
@@ -100,7 +100,7 @@ def merged(placed: Iterable[Placed]) -> list[tuple[Placed, ...]]:
 
 
 def _joined_by(found: Sequence[tuple[Placed, ...]], next_: Placed) -> int | None:
-    """The place of the launch that `next_` joins; None where it has to be one of its own."""
+    """The index of the launch that `next_` joins; None where it stays a launch of its own."""
     for at in range(len(found) - 1, max(len(found) - 1 - BEHIND, -1), -1):
         if _may_join(found[at], next_):
             return at

@@ -41,7 +41,7 @@ class Kernel:
     parts: tuple[str, ...] = ()
     """Resources that others share: what they say for all kernels is put before the section."""
     reusable: bool = False
-    """Whether it always makes the same of the same bytes, and reads nothing that it writes."""
+    """Whether the kernel is deterministic and does not read what it writes (safe to run twice)."""
     rounds_each_step: bool = False
     """Whether `a * b + c` must round twice; where the language cannot say so, an option does."""
 

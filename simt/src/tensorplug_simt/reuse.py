@@ -1,7 +1,7 @@
-"""Launches whose result an equal one has left in scratch memory: they are left out.
+"""Leaves out launches whose result an equal launch has left in scratch memory.
 
-Products of the same rows with several matrices round these rows, each for itself. What one of them
-made serves the others for as long as nobody has written over it or over what it was made from.
+Several products with the same rows each round these rows first. The rounded rows of the first one
+serve the others until these rows, or the rows that they were made from, are overwritten.
 """
 
 from collections.abc import Iterable, Sequence
@@ -9,18 +9,18 @@ from collections.abc import Iterable, Sequence
 from tensorplug_simt.merging import Placed
 
 FARTHEST = 32
-"""How many launches before an equal one may be: the time is linear in them, as all since count."""
+"""How many launches back an equal one may be: all of these are checked, which takes time."""
 
 Key = tuple[object, ...]
-"""What two launches have in common that make the same of the same bytes."""
+"""Equal for two launches that compute the same result from the same bytes."""
 
 
 def reusing(programs: Iterable[Sequence[Placed]]) -> list[Placed]:
     """The launches of `programs`, in their order, without those whose result is there already.
 
-    A program is all launches of one node or group: nobody else reads its scratch memory. What of it
-    reads the result of a launch that is left out reads the earlier one's. Between two launches
-    nobody but these may write memory that they touch, as it is with those of one plan.
+    A program is all launches of one node or group: no other program reads its scratch memory. Where
+    a launch is left out, the rest of its program reads the result of the earlier equal one. Nothing
+    except these launches may write the memory that they touch, as in a plan.
     """
     kept: list[Placed] = []
     last: dict[Key, int] = {}
@@ -61,10 +61,10 @@ def _key(placed: Placed) -> Key:
 
 
 def _is_whole(launches: Sequence[Placed]) -> bool:
-    """Whether nobody wrote what the first launch touched: neither itself what it reads, nor the
-    others, which are all since to the end of a program, anything of it."""
+    """Whether the result of the first launch is intact: it does not write what it reads, and none
+    of the others, up to the end of a program, writes what it touched."""
     made, *since = launches
-    # Where numbers are new, one of the last launches wrote them.
+    # Where something was overwritten, one of the last launches usually did it.
     return not (_is_in_place(made) or any(each.writes_into(made) for each in reversed(since)))
 
 
@@ -80,7 +80,7 @@ def _is_in_place(placed: Placed) -> bool:
 def _moved(rest: Sequence[Placed], gone: Placed, made: Placed) -> list[Placed] | None:
     """The rest of a program, reading what `made` wrote in place of what `gone` would have written.
 
-    None where some of it does other than read that.
+    None where one of them writes that memory, or reads more than it.
     """
     found = []
     for placed in rest:

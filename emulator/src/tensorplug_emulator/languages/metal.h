@@ -171,8 +171,8 @@ template <class T> SIMT_INLINE T atomic_fetch_add_explicit(atomic<T>* p, T given
 
 // --- matrices of a simdgroup -------------------------------------------------------------------------
 
-// Item i has two elements of a matrix of 8 * 8: of row i / 4, from column 2 * (i % 4) on. Which those
-// are on a GPU is nobody's business, so texts cannot ask.
+// Item i has two elements of a matrix of 8 * 8: of row i / 4, from column 2 * (i % 4) on. Which elements
+// an item has on a GPU is not specified, so kernels cannot reach them.
 template <class T, int Columns, int Rows> struct simdgroup_matrix {
   static_assert(Columns == 8 && Rows == 8, "simdgroup matrices have 8 * 8 elements");
   T own_[2];
@@ -258,5 +258,5 @@ SIMT_INLINE simt_place simt_thread_index_in_threadgroup() { return {simt_index()
 SIMT_INLINE simt_place simt_thread_index_in_simdgroup() { return {simt_lane, 0, 0}; }
 SIMT_INLINE simt_place simt_simdgroup_index_in_threadgroup() { return {simt_index() / SIMT_WARP, 0, 0}; }
 
-// A buffer is an address; the array of addresses is no memory of the kernel's.
+// A buffer is an address. The array of addresses does not belong to the kernel, so it is not checked.
 template <class T> __attribute__((no_sanitize_address)) T* simt_buffer(void** p, int place) { return *(T**)p[place]; }

@@ -46,7 +46,8 @@ class CPUBackend(Backend):
         """Share `pool`, a `Workers`, with other backends; None for threads of one's own again."""
         if pool is not None and not isinstance(pool, Workers):
             raise OptionError(
-                f"{self.name}: {pool!r} is no thread pool of tensorplug-cpu; give a Workers object"
+                f"{self.name}: {pool!r} is not a thread pool of tensorplug-cpu; give a Workers "
+                "object"
             )
         self.team.share(pool)
 

@@ -47,8 +47,8 @@ def can_encode(dtype: DType, *, importance: bool = False) -> bool:
 def encode_rows(dtype: DType, values: Array, out: Array, importance: Array | None = None) -> None:
     """Encode f32 [rows, elements] into stored rows: uint8 [rows, bytes], or numbers of `dtype`.
 
-    `importance`, f32 [elements], weighs the errors of each column; formats whose blocks follow
-    from their values alone ignore it. Raises Unsupported, and ShapeError for an importance of
+    `importance`, f32 [elements], weighs the errors of each column; formats whose blocks depend
+    only on their values ignore it. Raises Unsupported, and ShapeError for an importance of
     another length.
     """
     simple = _PLAIN.get(dtype)

@@ -41,7 +41,7 @@ def _mac_processor() -> str:
 
 
 def memory() -> Memory:
-    """Bytes that can be had without swapping, and bytes in all; zeros where nobody says."""
+    """Bytes that are available without swapping, and bytes in all; zeros where both are unknown."""
     ask = {"linux": _linux_memory, "win32": _windows_memory}.get(sys.platform, _posix_memory)
     return ask()
 

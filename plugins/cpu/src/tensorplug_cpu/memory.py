@@ -56,11 +56,11 @@ class CPUBufferType(BufferType):
 
 
 class MappedBufferType(BufferType):
-    """Memory that somebody else made, such as a mapped file; used where it lies."""
+    """Memory that others allocated, such as a mapped file; it is used in place."""
 
     name = "cpu_mapped"
     alignment = 8
-    """What every file format keeps to; kernels take any."""
+    """The alignment that every file format keeps; kernels accept any."""
     is_host = True
 
     def _alloc(self, size: int, usage: BufferUsage) -> Buffer:

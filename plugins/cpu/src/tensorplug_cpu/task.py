@@ -110,7 +110,7 @@ KERNELS: dict[str, Kernel] = {}
 
 
 def kernel(*names: str) -> Callable[[Kernel], Kernel]:
-    """Register a kernel for ops; other distributions may do so for ops of their own."""
+    """Register a kernel for ops; other distributions may add kernels for ops of their own."""
 
     def register(function: Kernel) -> Kernel:
         for name in names:

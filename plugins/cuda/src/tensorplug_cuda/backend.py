@@ -88,13 +88,13 @@ class CudaBackend(QueuedBackend):
     event_class = CudaEvent
     _clock: Clock | None
     ahead: int
-    """Only of streams with others beside them: these want memory of work side by side kept apart
-    (`SupportsConcurrency`)."""
+    """Set only where a plan may have branches: the scheduler then keeps the memory of parallel work
+    apart (`SupportsConcurrency`)."""
 
     def __init__(self, device: "CudaDevice", stream: Any, sides: Sequence[Any]) -> None:
         self.stream = stream
         self.sides = tuple(sides)
-        """Streams for captures alone, as many as a plan may have branches."""
+        """Streams that only captures use, one for each branch that a plan may have."""
         if len(sides) > 1:
             self.ahead = AHEAD
         # Whole before other threads may wait for it.

@@ -19,14 +19,14 @@ Touch = tuple[Range, bool]
 
 
 class Turn(NamedTuple):
-    """Where a launch stands: behind the one before on `stream`, and behind the launches `waits`."""
+    """The place of a launch: after the last one on `stream`, and after the launches in `waits`."""
 
     stream: int
     waits: tuple[int, ...]
 
 
 class Branches(NamedTuple):
-    """The turns of all launches, and how many of these follow each other at most."""
+    """The turns of all launches, and the length of the longest chain of them."""
 
     turns: tuple[Turn, ...]
     longest: int
@@ -43,10 +43,10 @@ def touched(parts: Iterable[Placed]) -> list[Touch]:
 
 
 def spread(launches: Iterable[Sequence[Touch]], streams: int) -> Branches:
-    """Put launches, in an order that is right, on so many streams.
+    """Distribute launches, given in a valid order, over `streams` streams.
 
-    Each comes after all earlier ones whose writes it meets or whose bytes it writes: on the stream
-    of one that it waits for anyway, else where it causes no wait, else where least has been done.
+    A launch waits for all earlier ones that wrote what it touches or touched what it writes. It
+    goes to the stream of one of them, else where it causes no wait, else to the shortest chain.
     """
     turns: list[Turn] = []
     depths: list[int] = []  # how many launches follow each other up to each
@@ -77,7 +77,7 @@ def _union(sets: Iterable[int]) -> int:
 
 
 def _last_of(launches: int, behind: Sequence[int]) -> list[int]:
-    """Those of a set of launches that no other one of it comes after."""
+    """The launches of a set that no other launch of the set waits for."""
     found = []
     while launches:
         found.append(launches.bit_length() - 1)
@@ -86,7 +86,7 @@ def _last_of(launches: int, behind: Sequence[int]) -> list[int]:
 
 
 def one_by_one(count: int) -> Branches:
-    """So many launches, each behind the one before."""
+    """`count` launches, each after the one before."""
     return Branches((Turn(0, ()),) * count, count)
 
 

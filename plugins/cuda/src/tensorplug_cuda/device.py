@@ -53,7 +53,7 @@ class Theirs(NamedTuple):
 
 
 class CudaDevice(SimtDevice):
-    """A GPU. With `shares` it is one of so many devices on it, each with its part of the memory."""
+    """A GPU, or one of `shares` devices on the same GPU, each with its share of the memory."""
 
     backend_class = CudaBackend
     kernels = KERNELS
@@ -70,7 +70,7 @@ class CudaDevice(SimtDevice):
             "streams",
             int,
             1,
-            "so many at most for the branches of plans that run again",
+            "the most streams that the branches of a captured plan use",
             choices=tuple(range(1, 9)),
         ),
     )

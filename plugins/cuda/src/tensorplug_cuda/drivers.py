@@ -1,7 +1,7 @@
 """What is missing on a machine. Loads the driver's library at most, and never starts it.
 
-A process that has started the driver cannot fork any more, so that must wait until somebody uses a
-GPU: asking for versions needs no start.
+A process that has started the driver cannot fork any more, so the driver starts when a GPU is first
+used: asking for versions does not start it.
 """
 
 import ctypes

@@ -11,7 +11,7 @@ OUT_OF_MEMORY = 2
 """The status of an allocation that failed, in both of CUDA's interfaces."""
 LOST = frozenset({4, 46, 100, 101, 214, 700, 702, 709, 710, 714, 715, 716, 717, 718, 719})
 """Statuses after which every call on the device fails: it went away, or a kernel of this process
-made an access that nobody recovers from."""
+made an illegal access, after which CUDA cannot go on."""
 
 
 @contextmanager

@@ -21,8 +21,8 @@ TENSOR_CORES = (8, 0)
 LARGE = 2.0**27
 """Multiplications and additions that are worth rounding operands: GPUs do fewer in 10 us."""
 PRODUCTS = "TENSORPLUG_CUDA_PRODUCTS"
-"""Who multiplies where there are many columns: `auto`, tensor cores for large nodes; `tensor`, they
-wherever they fit; `f32`, nobody rounds operands."""
+"""How products with many columns are computed: `auto`, by tensor cores where the node is large;
+`tensor`, by tensor cores wherever they fit; `f32`, without rounded operands."""
 ACTIVATIONS = "TENSORPLUG_CUDA_ACTIVATIONS"
 """Set to `f32`, no product rounds activations to 8 bits; `int8` is the default."""
 

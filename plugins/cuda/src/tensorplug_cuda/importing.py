@@ -14,7 +14,7 @@ from tensorplug_cuda.errors import driver_errors
 from tensorplug_cuda.memory import CudaBufferType, ForeignBuffer
 
 ALIGNMENT = 16
-"""Bytes that an array starts at a multiple of: kernels load as many at once."""
+"""An array starts at a multiple of this: kernels load 16 bytes at once."""
 
 
 def import_array(
@@ -48,13 +48,13 @@ def _described(where: str, name: str, theirs: Any, kind: DType) -> Tensor:
     size = kind.size if kind.is_block else kind.storage.itemsize
     unit = 1 if kind.is_block else size
     if theirs.dtype.itemsize != unit:
-        raise DTypeError(f"{where}: elements of {theirs.dtype} are no {kind.name}")
+        raise DTypeError(f"{where}: elements of {theirs.dtype} are not {kind.name}")
     shape, strides = tuple(theirs.shape), tuple(theirs.strides)
     if any(stride < 0 for stride in strides):
         raise ShapeError(f"{where}: runs backwards in memory, strides {strides}; copy it")
     if kind.is_block:
         if not shape or shape[-1] % size or strides[-1] != 1:
-            raise ShapeError(f"{where}: its rows are no blocks of {size} bytes of {kind.name}")
+            raise ShapeError(f"{where}: its rows are not blocks of {size} bytes of {kind.name}")
         shape, strides = (*shape[:-1], shape[-1] // size * kind.block), (*strides[:-1], size)
     ne, rank = ne_of(shape, where)
     rest = contiguous_nb(kind, ne)[rank:]

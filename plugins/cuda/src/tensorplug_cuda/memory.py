@@ -95,10 +95,10 @@ class CudaBuffer(SimtBuffer):
 
 
 class ForeignBuffer(CudaBuffer):
-    """Memory of somebody else, who lives as long as the buffer."""
+    """Memory of another library; the buffer keeps its owner alive."""
 
     def _count(self, size: int) -> None:
-        """What others allocate is theirs to count."""
+        """Nothing is counted: the library that allocated the memory counts it."""
 
 
 def overlap(source: CudaBuffer, start: int, target: CudaBuffer, offset: int, size: int) -> bool:

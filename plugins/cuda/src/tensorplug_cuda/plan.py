@@ -2,8 +2,8 @@
 
 The first run queues them one by one: kernels are loaded by their first launch, which must not fall
 into a capture. The second run captures them, and from then on a run is one launch. Captures have
-streams of their own: memory that is freed meanwhile waits for the backend's, and nobody may wait
-for one that captures. Where there are several, launches that need not follow each other are
+streams of their own: memory that is freed meanwhile waits for the backend's stream, and CUDA
+forbids waits for a stream that captures. With several of these streams, independent launches are
 branches of the graph.
 """
 

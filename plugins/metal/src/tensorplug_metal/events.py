@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 class MetalEvent(Event):
     """A command buffer, and the number that it gives its stream's shared event at its end.
 
-    The host waits for the one and other queues for the other. Without a command buffer there was
-    nothing to wait for. `land` gives the host the bytes that were queued to be read before.
+    The host waits for the command buffer, other queues wait for the number. Without a command
+    buffer there was nothing to wait for. `land` gives the host the bytes of reads queued before.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class MetalEvent(Event):
         return True
 
     def settle(self) -> None:
-        """Wait for the mark, and let go of who waits for it where its work has failed."""
+        """Wait for the mark; where its work has failed, release the queues that wait for it."""
         if self.commands is None:
             return
         self.signals.settle()

@@ -44,7 +44,7 @@ class Gpu:
 
     @property
     def keeps_pipelines(self) -> bool:
-        """Whether indirect commands need not have their pipelines set beside them."""
+        """Whether a recording of indirect commands runs without setting their pipelines first."""
         return self.family >= KEEPS_PIPELINES
 
     def __str__(self) -> str:

@@ -121,7 +121,7 @@ class SharedBuffer(HostBuffer, OnGpu):
 
 
 class PrivateBuffer(Buffer, OnGpu):
-    """Memory of the GPU alone: bytes go through shared memory, moved by the GPU."""
+    """Memory that only the GPU reaches: the GPU copies bytes to it from shared memory, and back."""
 
     type: MetalBufferType
 
@@ -135,7 +135,7 @@ class PrivateBuffer(Buffer, OnGpu):
         start, end = _words(offset, data.nbytes)
         staged = staging(self.owner, end - start)
         if (start, end) != (offset, offset + data.nbytes):
-            # Bytes beside them in their words stay what they are.
+            # The GPU copies whole words: bytes of theirs that are not written keep their values.
             self._move(start, staged)
         staged.memory[offset - start :][: data.nbytes] = data
         with self.owner.moving(f"{self!r}: write") as encoder:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 FIRST = 64
 """Launches, or a tenth of them, that the GPU gets before the rest is encoded."""
 TOGETHER = 64
-"""Launches in a command buffer where somebody may stop the run between two."""
+"""Launches in a command buffer where a run may be aborted: it stops between two of these."""
 
 
 class MetalPlan(RecordedPlan):

@@ -48,7 +48,7 @@ class Programs(Built):
         wanted = Metal.MTLComputePipelineDescriptor.alloc().init()
         wanted.setLabel_(name)
         wanted.setComputeFunction_(library.newFunctionWithName_(name))
-        # Else the compiler may take registers that leave no room for so many items.
+        # Without this limit the compiler may use too many registers for a group of this size.
         wanted.setMaxTotalThreadsPerThreadgroup_(-(-items // SIMDGROUP) * SIMDGROUP)
         wanted.setSupportIndirectCommandBuffers_(True)
         pipeline = made(

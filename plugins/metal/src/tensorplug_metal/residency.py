@@ -13,7 +13,7 @@ from tensorplug_metal.facts import has_residency_sets
 class Residency:
     """The residency set of a device: all of its buffers. Does nothing on older systems.
 
-    Without it the driver looks after the memory of each command buffer anew, and may page out
+    Without it the driver makes memory resident again for each command buffer, and may page out
     weights that were not used for some seconds. Thread-safe.
     """
 

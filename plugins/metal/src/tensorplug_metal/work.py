@@ -1,4 +1,4 @@
-"""`WorkQueue`: a command queue of Metal's, in order, and what becomes of its command buffers."""
+"""`WorkQueue`: a command queue of Metal's, in order, with the state of its command buffers."""
 
 import threading
 from collections import deque
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from tensorplug_metal.device import MetalDevice
 
 MANY = 32
-"""Command buffers that are remembered before those that are done are looked for."""
+"""With more command buffers than this in memory, those that are done are removed."""
 
 
 class WorkQueue:
@@ -43,7 +43,7 @@ class WorkQueue:
 
     @property
     def has_failed(self) -> bool:
-        """Whether work that nobody has waited for yet has failed."""
+        """Whether work that was not waited for yet has failed."""
         failing = Metal.MTLCommandBufferStatusError
         with self._lock:
             return any(commands.status() == failing for commands in self._flying)

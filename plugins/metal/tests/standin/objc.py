@@ -8,7 +8,7 @@ from Metal._machine import machine
 
 @contextmanager
 def autorelease_pool() -> Iterator[None]:
-    """What is made inside goes at the end, unless somebody holds it."""
+    """A pool: objects made inside are released at the end, unless a reference to them is left."""
     machine.pools.depth = machine.depth + 1
     try:
         yield

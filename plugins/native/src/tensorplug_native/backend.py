@@ -64,7 +64,8 @@ class NativeBackend(CPUBackend):
             self.team.share(pool)
         elif not isinstance(pool, Pool):
             raise OptionError(
-                f"{self.name}: {pool!r} is no thread pool of tensorplug-native; give a Pool object"
+                f"{self.name}: {pool!r} is not a thread pool of tensorplug-native; give a Pool "
+                "object"
             )
         if pool is None or isinstance(pool, Pool):
             self._own.close()
@@ -79,9 +80,9 @@ class NativeBackend(CPUBackend):
 
 
 class Watch:
-    """What a running program asks every few milliseconds: whether to go on.
+    """A running program asks it every few milliseconds whether to go on.
 
-    Being asked is also when Python sees Ctrl-C: the error waits here until the run has ended.
+    Python also sees Ctrl-C at these times: the error waits here until the run has ended.
     """
 
     def __init__(self) -> None:
@@ -103,7 +104,7 @@ class Watch:
 
     def _answers(self) -> Iterator[int]:
         # No error can pass through the library. Python raises KeyboardInterrupt when a function
-        # starts, before its first `try`; in a generator that goes on, it does so within the `try`.
+        # starts, before its first `try`; in a generator that continues, within the `try`.
         answer = 0
         while True:
             try:

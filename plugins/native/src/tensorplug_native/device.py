@@ -36,7 +36,7 @@ ACTIVATIONS = ("int8", "f32")
 
 
 class UnreadBufferType(ExpandedBufferType):
-    """Weights expanded to f32, of those types alone that the kernels cannot read as they are."""
+    """Weights expanded to f32, only of types that the kernels cannot read as they are."""
 
     def supports(self, tensor: Tensor) -> bool:
         return tensor.dtype not in READABLE and super().supports(tensor)

@@ -70,7 +70,7 @@ class Library:
             raise BackendUnavailable(
                 f"tensorplug-native: {path} is of another build: interface {abi} with nodes of "
                 f"{size} bytes, wanted {interface()} with {NODE.itemsize}; install the "
-                f"distribution anew"
+                f"distribution again"
             )
 
     @staticmethod
@@ -111,7 +111,7 @@ def _function(loaded: ctypes.CDLL, name: str, result: Any, *arguments: Any) -> C
 
 def location() -> str | None:
     """The path of the library; None where the distribution was built without a compiler."""
-    # Named as an extension module, so that editable installs find it too; it is none.
+    # It has the name of an extension module, so that editable installs find it; it is not one.
     found = importlib.util.find_spec("tensorplug_native._native")
     return None if found is None else found.origin
 
@@ -123,6 +123,6 @@ def library() -> Library:
     if path is None:
         raise BackendUnavailable(
             "tensorplug-native: built without a compiler: the wheel holds no kernels; install a "
-            "C++ compiler and build it anew, or use cpu@tensorplug-cpu"
+            "C++ compiler and build it again, or use cpu@tensorplug-cpu"
         )
     return Library(path)

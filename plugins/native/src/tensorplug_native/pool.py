@@ -32,7 +32,7 @@ def parse_processors(text: str) -> tuple[int, ...]:
         named = range(int(match[1]), int(match[2] or match[1]) + 1) if match else ()
         if not named:
             raise OptionError(
-                f"affinity={text}: {part.strip()!r} is no processor; "
+                f"affinity={text}: {part.strip()!r} is not a processor; "
                 "give numbers such as 0,2 or 4-7"
             )
         found += named
@@ -80,7 +80,7 @@ class Pool:
                 )
                 self._handle = handle
                 self._end = weakref.finalize(self, library().pool_delete, handle)
-                # When the process ends its threads do so too; waiting for them could only hang.
+                # Threads end with the process; waiting for them at that time could only hang.
                 self._end.atexit = False
             return self._handle
 

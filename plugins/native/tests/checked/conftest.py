@@ -1,4 +1,4 @@
-"""Recorded programs of the kit's cases: each alone, and several in one."""
+"""Recorded programs of the kit's cases: one by one, and several in one program."""
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path

@@ -142,8 +142,8 @@ class OpenCLBackend(QueuedBackend):
     def record(self) -> Event:
         """Mark all work queued so far."""
         with map_driver_errors(ERRORS, f"{self.name}: event"):
-            # In a queue in order a barrier marks as much as a marker. Who waits for a marker of
-            # Intel's driver waits for what was queued behind it too (seen with 2026.22.10).
+            # In an in-order queue a barrier does what a marker does. A wait for a marker of Intel's
+            # driver also waits for work that was queued after it (seen with 2026.22.10).
             marker = cl.enqueue_barrier(self.queue)
             # Another queue may wait for the mark only once it is on its way.
             self.queue.flush()

@@ -1,8 +1,8 @@
 """Drivers: where they are, what is missing, and the devices that they have.
 
 The loader inside PyOpenCL reads the files `*.icd` of `/etc/OpenCL/vendors`, each with the path of a
-driver. A driver that pip installed has no file there, so it gets one in a folder of its own beside
-links to the system's, which the loader is told of before it first looks.
+driver. A driver that pip installed has no file there: a new folder gets a file for it, and links to
+the system's files, and the loader is told of this folder before it first looks.
 """
 
 import atexit

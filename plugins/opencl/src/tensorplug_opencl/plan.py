@@ -83,7 +83,7 @@ def bind(device: "OpenCLDevice", parts: Sequence[Placed], kernels: Kernels | Non
 def with_arguments(
     kernel: Any, memory: Iterable[Any], block: Any, groups: Grid, local: Grid
 ) -> Ready:
-    """`kernel` with its memory and its parameter block, for so many groups."""
+    """`kernel` with its memory and its parameter block set, and the sizes of its launch."""
     arguments = (*memory, block)
     for i, argument in enumerate(arguments):
         kernel.set_arg(i, argument)

@@ -14,7 +14,7 @@ typedef unsigned int uint;
 // Not constant memory: items read a table at different places, one after the other there.
 #define TABLE static __device__
 
-// Grids that are longer along y or z than a launch may be lie along x alone; see `cuda.grid`.
+// A grid that exceeds the limits of a launch along y or z is folded into x; see `cuda.grid`.
 #ifdef FOLDED
 #define FOLDS , const int fold_x, const int fold_y
 #define LAUNCH_GROUP_X ((int)(blockIdx.x % (uint)fold_x))

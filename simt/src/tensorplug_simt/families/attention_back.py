@@ -13,7 +13,7 @@ TEXT = "tensorplug_simt:kernels/attention_back.k"
 LARGEST = 512
 """The largest head that an item can hold."""
 UNIT = 4
-"""Each of the gradients starts at a multiple of so many elements."""
+"""Each of the gradients starts at a multiple of 4 elements."""
 
 _NUMBERS = (("count", "uint"), ("scale", "float"), ("masked", "int"))
 _SOURCES = ("q", "k", "v", "grad")
@@ -23,7 +23,7 @@ COLUMNS = Kernel("attend_back_columns", TEXT, (*_SOURCES, "known", "y", "z"), ("
 
 @lowers("flash_attn_back")
 def flash_attn_back(node: Tensor, facts: Facts) -> Program:
-    """Queries row by row, which leaves what keys and values need, position by position."""
+    """`ROWS` gives gradients of queries, and what `COLUMNS` needs for those of keys and values."""
     need_types(node, frozenset({F32}))
     q, k, v, _ = node.sources
     size, width = q.ne[0], v.ne[1]

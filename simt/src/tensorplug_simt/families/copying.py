@@ -22,7 +22,7 @@ ANY = Kernel("copied", TEXT, _XY, _Y, (("count", "uint"),), reusable=True)
 
 UNITS: dict[int, DType] = {1: I8, 2: I16, 4: I32, 8: I64}
 TILE_TYPES: dict[DType, str] = {I8: "char", I16: "short", I32: "int", I64: "long"}
-"""Integers that stand for units of so many bytes."""
+"""Integers that stand for units of 1, 2, 4 and 8 bytes, and their names in kernels."""
 
 PART = 2048
 """Elements of a row that one group copies: long rows keep several busy."""
@@ -56,12 +56,12 @@ def reshaped(place: Region, ne: Ne) -> Region | None:
 
 
 def _through_integers(x: DType, y: DType) -> bool:
-    """Whether f32 would be too narrow, or is not meant."""
+    """Whether elements are copied without f32 in between: equal types, or integers and f64."""
     return x is y or (not x.is_block and {x, y} <= INTEGERS | {F64})
 
 
 def copies(x: Region, y: Region, facts: Facts) -> tuple[Launch, ...]:
-    """Launches that copy `x` to `y`, of as many elements; only `x` may hold blocks unless both do.
+    """Launches that copy `x` to `y`, equal in size; blocks lie in `x`, in both or in neither.
 
     Equal types keep their bits.
     """

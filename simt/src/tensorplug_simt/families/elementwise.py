@@ -75,7 +75,7 @@ def xielu(node: Tensor, facts: Facts) -> Program:
 
 @lowers(*OPERATORS)
 def binary(node: Tensor, facts: Facts) -> Program:
-    """y = a op repeat(b); a sum may be of blocks, which are encoded anew."""
+    """y = a op repeat(b); a sum may be of blocks, which are encoded again."""
     a, b = node.sources
     need_type(b)
     if a.splits_blocks:

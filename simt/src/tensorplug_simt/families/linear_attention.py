@@ -15,9 +15,9 @@ TEXT = "tensorplug_simt:kernels/linear_attention.k"
 LARGEST = 256
 """The largest head whose column an item can hold."""
 _TOGETHER = 32
-"""Items of a group that have a column each."""
+"""Items of a group where each of them has one column."""
 _LANES = 16
-"""Columns of an item that is alone in its group."""
+"""Columns of an item where a group is one item."""
 
 
 def _kernel(name: str, sources: tuple[str, ...], numbers: tuple[tuple[str, str], ...]) -> Kernel:

@@ -26,7 +26,7 @@ POOL_BACK = Kernel(
 
 
 def _window(node: Tensor, dims: int) -> dict[str, int]:
-    """Lengths, steps and paddings; a fraction of a padding is one at the end alone."""
+    """Lengths, steps and paddings; the fraction of a padding pads only the end."""
     names = [f"{letter}{dim}" for letter in "ksp" for dim in range(2)]
     return {
         name: int(number(node, name)) if name[1] == "0" or dims == 2 else int(name[0] != "p")

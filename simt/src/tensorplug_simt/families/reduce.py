@@ -39,7 +39,7 @@ PART_ROW = 1024
 
 
 def parts(count: int) -> Region:
-    """Scratch memory for so many results of groups."""
+    """Scratch memory for the results of `count` groups."""
     return scratch(F32, (count, 1, 1, 1))
 
 

@@ -31,9 +31,9 @@ NORM_ROPE = Kernel("rope", TEXT, ("x", "weight", *_PLACES), ("y",), (*_NUMBERS, 
 """The same after a norm of each head."""
 
 _TOGETHER = 32
-"""Items of a group that have a pair each."""
+"""Items of a group where each of them has one pair."""
 _LANES = 16
-"""Pairs of an item that is alone in its group."""
+"""Pairs of an item where a group is one item."""
 _HEADS = 4
 """Heads that one item turns where there are many items: they share the work for the angle."""
 

@@ -11,7 +11,7 @@ TEXT = "tensorplug_simt:kernels/ssm.k"
 LARGEST = 256
 """The most states that an item can hold."""
 _LANES = 16
-"""States that an item updates at a time where it is alone in its group."""
+"""States that an item updates at a time where a group is one item."""
 
 SSM_CONV = Kernel("ssm_conv", TEXT, ("x", "weights", "y"), ("y",), (("count", "uint"),))
 SSM_SCAN = Kernel(

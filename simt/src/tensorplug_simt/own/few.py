@@ -21,7 +21,7 @@ FOLLOWED = tuple(f"mul_mat{id_}_{after}" for id_ in ("", "_id") for after in ("a
 GATED = tuple(f"mul_mat{id_}{scale}_glu" for id_ in ("", "_id") for scale in ("", "_scale"))
 """Patterns that `followed` and `gated` are for."""
 TEXT = "tensorplug_simt:kernels/few.k"
-"""A part of such kernels: what becomes of a sum."""
+"""A part of kernels for few columns: scales, biases and gates after a sum."""
 _LIMITS = (("alpha", "float"), ("limit", "float"))
 _OF_A_PAIR = {
     "scale": "gate_scale",
@@ -39,7 +39,7 @@ def groups(follow: GroupLowering, gate: GroupLowering) -> dict[str, GroupLowerin
 
 @dataclass(frozen=True, slots=True)
 class Few:
-    """A product and its result, which is that of the last node; `more` are places beside its own.
+    """A product, and `y`, the result of its group; `more` are the further places of the kernel.
 
     `defines` say how a gate is activated.
     """
@@ -51,7 +51,7 @@ class Few:
 
     @property
     def numbers(self) -> dict[str, Number]:
-        """Those of a fused kernel beside REPEATS."""
+        """The numbers of a fused kernel in addition to REPEATS."""
         oai = "OAI" in self.defines
         return {name: number(self.y, name) if oai else 0.0 for name, _ in _LIMITS}
 
@@ -99,7 +99,7 @@ def gated(group: Group) -> Few:
     w, w2 = group["w_gate"], group["w_up"]
     need_product(gate)
     if (w.dtype, w.ne) != (w2.dtype, w2.ne) or gate.ne != up.ne or up.ne != y.ne:
-        raise NoKernel(f"no kernel for {w} beside {w2}")
+        raise NoKernel(f"no kernel for the pair of weights {w} and {w2}")
     places = {"w2": w2} | _floats(group, _OF_A_PAIR)
     return Few(gate, y, places, {"OAI": 1} if y.op == "swiglu_oai" else _activation(y))
 

@@ -110,7 +110,7 @@ class Folder(MadeFile):
                 yield from self._with_bias(name, prefix + theirs, left)
             else:
                 left.pop(f"{prefix}{theirs}.weight", None)
-        # A layer without a tensor is no layer: a lie about their number ends here.
+        # Layers without a tensor do not count, so a wrong number of layers ends here.
         layers = min(self._config.numbers["block_count"], len(self._shards))
         for i in range(layers):
             stem = f"{prefix}{family.layers}.{i}."

@@ -29,7 +29,7 @@ def first_scale(x: Array, weights: Array) -> tuple[Array, Array]:
     """The best scale of magnitudes [elements, groups] for levels 0 to 4, and three times that.
 
     A magnitude below zero (its sign was flipped) takes level -1, which the format of the levels,
-    a byte, turns into 255 until it is chosen anew; ggml does so, and so do we.
+    a byte, turns into 255 until another level is chosen for it. ggml does the same.
     """
     largest = np.where(x.max(axis=0) > 0, x.max(axis=0), ONE)
     inverse = _best_start(x, weights, largest)

@@ -164,7 +164,7 @@ def _tried(problem: Problem, how: Search, scale: Array, reach: Array) -> tuple[A
 def _refined(
     problem: Problem, how: Search, kept: Array, on_grid: Array, scale: Array
 ) -> tuple[Array, Array]:
-    """Place tuples anew at the scale that was found, and fit the scale to them once more."""
+    """Choose the tuples again at the scale that was found, and fit the scale to them once more."""
     where = _AGAIN[how.again](~on_grid) & (scale > 0)
     tuples = problem.rounded(divided(ONE, scale))
     numbers = np.where(where, problem.placed(tuples, scale, where), kept)
@@ -194,7 +194,7 @@ def weighed(values: Array, importance: Array, spread_of_block: Array) -> Array:
 
 
 def own_weights(values: Array, importance: Array | None) -> Array:
-    """Weights of squared errors, from the values alone where no importance is known."""
+    """Weights of squared errors; without an importance they are the squares of the values."""
     if importance is None:
         squares: Array = np.square(values)
         return squares
@@ -214,7 +214,7 @@ def needed(dtype: DType, importance: Array | None) -> Array:
 def quantised(scale: Array, codes: int) -> tuple[Array, Array]:
     """Scales [blocks, groups] as codes below `codes`, uint8, of odd multiples of a unit [blocks].
 
-    The unit is such that the largest scale takes the last code.
+    The largest scale of a block takes the last code, which decides the unit.
     """
     unit = scale.max(axis=1) / np.float32(2 * codes - 1)
     odd = divided(ONE, unit)[:, None] * scale

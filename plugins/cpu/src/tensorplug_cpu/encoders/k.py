@@ -1,7 +1,7 @@
 """K formats: 256 values in groups of 16 or 32, whose scales are codes in units of the block.
 
-First each group is fitted alone, then the scales of all groups are, then the codes are chosen once
-more for what became of the scales.
+Each group is fitted by itself, then the scales of all groups are encoded, then the codes of the
+values are chosen again for the encoded scales.
 """
 
 from dataclasses import dataclass

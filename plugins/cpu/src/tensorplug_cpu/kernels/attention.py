@@ -20,7 +20,7 @@ from tensorplug_cpu.tiles import Temporaries, load, tiled
 SCORES = 1 << 20
 """Scores that are held at a time: 4 MiB."""
 DECODED = 1 << 21
-"""Elements of keys, and as many of values, that are decoded at a time."""
+"""Elements of keys that are decoded at a time; and of values."""
 
 _LOWEST = np.finfo(np.float32).min
 """What the largest score of a row starts from. A row that is masked throughout stays at zero."""

@@ -67,7 +67,7 @@ def cross_entropy_loss_back(_: Params, grad: Array, logits: Array, labels: Array
 
 @whole("flash_attn_back")
 def flash_attn_back(p: Params, q: Array, k: Array, v: Array, grad: Array) -> Array:
-    """Gradients of q, k and v in a row; scores are computed anew."""
+    """Gradients of q, k and v in a row; scores are computed again."""
     if not k.shape[2]:
         return _packed(np.zeros_like(q), k, v)
     # Axes are [batch of k, its copies in q, heads of k, their copies in q, rows, columns].

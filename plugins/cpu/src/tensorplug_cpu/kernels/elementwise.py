@@ -32,7 +32,7 @@ def arithmetic(task: Task) -> Sequence[Step]:
 
 
 def encoded_sum(task: Task) -> Sequence[Step]:
-    """Blocks are decoded, added to, and encoded anew."""
+    """The sum of blocks and floats: blocks are decoded, added to, and encoded again."""
     read_a, read_b, shape = reader(task["a"]), reader(task["b"]), task.node.ne[::-1]
 
     def step() -> None:

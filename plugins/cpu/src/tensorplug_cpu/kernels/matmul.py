@@ -70,7 +70,7 @@ def _grouped(array: Array, batch: int, heads: int) -> Array:
 
 
 def product(x: Array, w: Array, out: Array) -> Step:
-    """`x @ w`, with as many rows in one matrix as the layouts of `x` and `out` allow."""
+    """`x @ w`; dimensions of `x` are joined to one matrix where its layout and `out`'s allow it."""
     k, n = w.shape[-2:]
     if 0 < w.size == k * n and x.flags.c_contiguous and out.flags.c_contiguous:
         return partial(np.matmul, x.reshape(-1, k), w.reshape(k, n), out.reshape(-1, n))

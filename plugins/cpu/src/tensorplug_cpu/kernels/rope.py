@@ -105,7 +105,7 @@ def _pairs(task: Task) -> tuple[Array, Array]:
     kinds = np.searchsorted(edges, sector, side="right")
     if mode == "mrope":
         return kinds, np.arange(count, dtype=np.float64)
-    # vision: frequencies start anew in each section
+    # vision: frequencies restart in each section
     starts = np.array([0, *edges])
     return kinds, (sector - starts[kinds]).astype(np.float64)
 

@@ -38,7 +38,7 @@ def get_rows(task: Task) -> Sequence[Step]:
 
 
 def _chunks(task: Task, table: Operand, row: int, count: int) -> Iterator[tuple[slice, Array]]:
-    """Ranges of `count` rows, few enough for the cache, and room for so many stored rows."""
+    """Ranges of `count` rows that fit the cache, each with scratch for its stored rows."""
     at_once = min(count, rows_per_chunk(row))
     stored = task.scratch((at_once, table.array.shape[3]), table.array.dtype)
     for start in range(0, count, at_once):

@@ -15,7 +15,7 @@ from tensorplug_cpu.tiles import Temporaries, tiled
 
 
 def sum_of_products(task: Task, pairs: Sequence[tuple[Array, Array]], out: Array) -> list[Step]:
-    """Steps for `out = a0 * b0 + a1 * b1 + ...`. All arrays are f32, of as many dimensions."""
+    """Steps for `out = a0 * b0 + a1 * b1 + ...`. All arrays are f32 of the same rank."""
     sources = [Operand(array, F32) for array in chain.from_iterable(pairs)]
     return tiled(task, _tile, sources, out=Operand(out, F32))
 

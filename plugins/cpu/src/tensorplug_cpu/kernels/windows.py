@@ -37,7 +37,7 @@ class Slide:
         return tuple(n + 2 * pad for n, pad in zip(sizes, self.pads, strict=True))
 
     def inside(self, array: Array) -> Array:
-        """The part of a padded array that is no padding."""
+        """A padded array without its padding."""
         last = array.shape[-len(self.pads) :]
         part: Array = array[
             along_last([slice(p, n - p) for p, n in zip(self.pads, last, strict=True)])

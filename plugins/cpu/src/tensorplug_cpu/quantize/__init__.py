@@ -1,1 +1,1 @@
-"""GGUF files written anew with weights in another type: what `tensorplug quantize` does."""
+"""Copies of models as GGUF files, with weights in another type: `tensorplug quantize`."""

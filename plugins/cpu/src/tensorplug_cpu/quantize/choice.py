@@ -2,8 +2,8 @@
 
 Weights of two or more dimensions take the wanted type. What is small or delicate stays as it is:
 norms and biases, the tables of positions and token types, routers of experts, the kernels of short
-convolutions. So do blocks in a folder of Hugging Face: its makers chose them. Rows that are no
-whole blocks take a type with shorter blocks.
+convolutions. So do blocks in a folder of Hugging Face: its makers chose them. Where the
+length of a row is not a multiple of the block, the tensor takes a type with shorter blocks.
 """
 
 from collections.abc import Container, Iterator
@@ -95,10 +95,12 @@ class Choice:
 def check_type(dtype: DType, *, importance: bool) -> None:
     """Raise OptionError where files cannot be stored in `dtype`."""
     if dtype in (Q8_1, Q8_K) or dtype is F64 or not can_encode(dtype, importance=True):
-        raise OptionError(f"quantize: {dtype.name} is no type for weights; try q4_K, q6_K or q8_0")
+        raise OptionError(
+            f"quantize: {dtype.name} is not a type for weights; try q4_K, q6_K or q8_0"
+        )
     if dtype in NEEDS_IMPORTANCE and not importance:
         raise OptionError(
-            f"quantize: {dtype.name} is of use only where it is known what matters; give "
+            f"quantize: {dtype.name} needs the importance of each column of weights; give "
             "--importance FILE"
         )
 
@@ -150,7 +152,7 @@ def _fitting(tensor: FileTensor, aim: DType, why: str) -> Choice:
         if row % dtype.block == 0:
             break
     if dtype is not aim:
-        why = f"rows of {row} are no whole blocks of {aim.name}"
+        why = f"rows of {row} are not whole blocks of {aim.name}"
     return Choice(tensor, dtype, why)
 
 

@@ -34,12 +34,13 @@ def _means(file: GGUFFile, name: str) -> Array:
     counts = counts.reshape(-1, 1)
     if len(counts) != len(sums):
         raise FormatError(
-            f"{file.path}: {len(counts)} counts for {len(sums)} matrices of {name!r}; write it anew"
+            f"{file.path}: {len(counts)} counts for {len(sums)} matrices of {name!r}; write it "
+            "again"
         )
     means = np.where(counts > 0, sums / np.maximum(counts, 1), 1).astype(np.float32)
     if not (np.isfinite(means).all() and (means >= 0).all()):
         raise FormatError(
-            f"{file.path}: importance of {name!r} is negative or not finite; write it anew"
+            f"{file.path}: importance of {name!r} is negative or not finite; write it again"
         )
     return means
 
@@ -50,6 +51,6 @@ def _numbers(file: GGUFFile, name: str) -> Array:
     tensor = file.tensors[name]
     if tensor.dtype is not F32:
         raise FormatError(
-            f"{file.path}: {name!r} is {tensor.dtype.name}, and f32 is needed; write it anew"
+            f"{file.path}: {name!r} is {tensor.dtype.name}, and f32 is needed; write it again"
         )
     return raw.view(np.float32).reshape(-1, tensor.ne[0])

@@ -60,14 +60,14 @@ def converted(
 
     def convert(part: slice) -> tuple[int, int]:
         count = part.stop - part.start
-        # Read, not mapped: a file that somebody shortens meanwhile is an error, not the end.
+        # Read, not mapped: if the file is shortened meanwhile, a read fails; a mapping would crash.
         raw = file.read_tensor(tensor.name, part.start * stored, count * stored)
         values = np.empty((count, columns), np.float32)
         decode_rows(tensor.dtype, raw.reshape(count, stored), values)
         if not np.isfinite(values).all():
             raise FormatError(
                 f"{file.path}: tensor {tensor.name!r} holds values that are infinite or not a "
-                "number; convert the model anew"
+                "number; convert the model again"
             )
         weights = None
         if importance is not None:

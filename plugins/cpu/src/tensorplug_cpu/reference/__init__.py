@@ -1,7 +1,7 @@
 """What every op means, in NumPy and float64: the plain text that fast kernels are compared with.
 
-`compute` evaluates a whole graph in execution order. Its scheme is small. Every tensor that is no
-view has memory of its own, laid out by its byte strides, and views and writes are windows on that
+`compute` evaluates a whole graph in execution order. Its scheme is small. Every tensor that is not
+a view has memory of its own, laid out by its byte strides, and views and writes are windows on that
 memory, so permuted, sliced and overlapping views, `set_rows`, `cpy` and ops in place act as on a
 device. A slot holds what a device would hold (f16 and bf16 rounded to nearest even, integers cut
 toward zero, blocks encoded), with one exception: a slot of f32 holds a float64, so that nothing is

@@ -10,7 +10,8 @@
 #define ROWWISE(r) _Pragma("unroll") for (int r = 0; r < EACH; r++)
 #define VALUEWISE(c) _Pragma("unroll") for (int c = 0; c < VALUES; c++)
 
-// DEPTH elements from `d` on of 32 positions, zeros where there are none.
+// Fills `kept` with DEPTH elements from `d` on of 32 positions from `first` on, zeros from `stop` and `size` on. Reads
+// kv_head and kv_batch, too.
 #define KEEP(ELEMENT, name, size) \
   LOCAL_BARRIER; \
   for (int i = ITEM_X; i < 32 * DEPTH; i += 32 * WARPS) { \

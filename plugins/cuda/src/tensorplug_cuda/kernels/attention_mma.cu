@@ -18,7 +18,8 @@ DEVICE float added(float slope, float mask) {
 #define SCOREWISE(n) UNROLLED for (int n = 0; n < AT_ONCE / 8; n++)
 #define VALUEWISE(c) UNROLLED for (int c = 0; c < MINE; c++) if (SIDES == 1 || side * MINE + c < WV / 16)
 
-// Positions from `from` on: quads as they are or made of single elements, zeros where there are none.
+// Fills `kept` with AT_ONCE positions from `from` on: quads as they are or made of single elements, zeros from `stop`
+// and `size` on. Reads kv_head and kv_batch; COPY_QUAD needs COPIES before and COPIED after it.
 #define KEEP(name, ELEMENT, kept, from, size, quads) \
   for (uint i = ITEM_X; i < AT_ONCE * (UP_TO_16(size) / 8); i += 128) { \
     const uint at = from + i / (UP_TO_16(size) / 8), e = i % (UP_TO_16(size) / 8) * 8; \
@@ -53,18 +54,22 @@ KERNEL_HEAD {
   for (int i = warp; i < ROWS; i += 4) {
     const uchar* from = ROW(q, TOKEN(i), HEAD(i), batch);
 #define Q_ELEMENT(row, e) (load_q((row) + (long)(e) * p.q.nb[0]) * fitting)
+    // The exponent of the largest one of the row, within those whose power has a normal inverse.
     float most = 0.0f, fitting = 1.0f;
     for (int e = lane; e < DK; e += 32) most = larger(most, fabs(Q_ELEMENT(from, e)));
     const int exponent = FLOAT_BITS(warp_max(most)) >> 23 & 255u, bounded = min(max(exponent, 1), 253);
     fitting = BITS_FLOAT((uint)(254 - bounded) << 23);
+    // `units` has the power that takes the multiplication back.
     if (lane == 0) units[i] = BITS_FLOAT((uint)bounded << 23);
     for (int e = 2 * lane; e < WK; e += 64) ((uint*)qs[i])[e / 2] = TWO_OF(Q_ELEMENT, from, e, DK);
   }
   LOCAL_BARRIER;
 #if ROWS <= AT_ONCE
+  // Queries go to registers before keys take their memory.
   uint q[WK / 16][4];
   UNROLLED for (int e = 0; e < WK; e += 16) four_matrices(q[e / 16], ROW_OF_A(qs, own, e / 8));
 #endif
+  // The results so far of the two rows of this lane: values, largest scores, sums of powers.
   float y[2 * MINE][4], top[2], total[2], unit[2];
   UNROLLED for (int r = 0; r < 2; r++) {
     top[r] = LOWEST;

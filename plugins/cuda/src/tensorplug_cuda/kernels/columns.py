@@ -1,4 +1,4 @@
-"""Products with few columns, by which weights go through once: alone, scaled, biased or gated."""
+"""Products with few columns, which read weights once: plain, scaled, biased or gated."""
 
 from tensorplug.device import Group, Tensor
 from tensorplug.dtypes import I32

@@ -45,6 +45,7 @@ DEVICE void copy_quad(uint4* to, const uchar* from) {
 }
 // Bytes that will be read soon.
 #define EXPECT(from) asm volatile("prefetch.global.L1 [%0];" :: "l"(__cvta_generic_to_global(from)))
+// A kernel with COPY_QUAD has COPIES first, which declares nothing here, and COPIED before the bytes are read.
 #define COPIES
 #define COPY_QUAD(to, from) copy_quad(to, from)
 #define COPIED asm volatile("cp.async.wait_all;" ::: "memory")
@@ -86,7 +87,8 @@ DEVICE uint pair(float first, float second) {
   return both;
 }
 #define EXPECT(from) (void)*(from)
-// A copy is done when it is waited for, which is as late as it may be.
+// A copy is done when it is waited for, which is as late as it may be. COPIES declares copies_, the copies that have
+// not been done, and copying_, their number.
 #define COPIES \
   struct { uint4* to; const uchar* from; } copies_[32]; \
   int copying_ = 0;

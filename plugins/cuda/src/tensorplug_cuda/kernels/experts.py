@@ -37,7 +37,7 @@ RECORD = 4
 
 
 def are_many(node: Tensor) -> bool:
-    """Whether experts have so many rows that these are worth tiles."""
+    """Whether experts have enough rows on average for tiles to pay off."""
     return node.ne[1] * node.ne[2] >= SHARED_BY * node.sources[0].ne[2]
 
 

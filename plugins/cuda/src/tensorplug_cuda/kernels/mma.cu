@@ -37,8 +37,9 @@
   LOAD(ws, TALL, down, from, turn, W_ROW, w_quads, 0, W_AT) \
   LOAD(xs, WIDTH, columns, from, turn, X_ROW, x_quads, x_fours, X_ELEMENT)
 
-// A group for rows of w (W_ROW) and columns of x (X_ROW), with `down` and `columns` of them left,
-// `depth` elements each.
+// A group for rows of w (W_ROW) from `row` on and columns of x (X_ROW), with `down` and `columns` of them left, `depth`
+// elements each. Both pass through local memory (`ws`, `xs`); a warp has results (`sums`) for rows from `own` on and
+// columns from `other` on, and stores them (Y_ROW).
 #define MATRIX_TILE \
   __shared__ uint4 ws[2][TALL][PITCH(DEEP)]; \
   __shared__ uint4 xs[2][WIDTH][PITCH(DEEP)]; \

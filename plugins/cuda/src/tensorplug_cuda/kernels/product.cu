@@ -9,9 +9,10 @@
 #define W_AT(row, k) VALUE_AT(row, k, w)
 #define W2_AT(row, k) VALUE_AT(row, k, w2)
 
-// A group of 256 items for SIDE rows of w (W_ROW) and WIDTH columns of x (X_ROW) from `row` on, with
-// `columns` of them left: each item has 4 * WIDTH / 16 results, to which both come DEPTH elements of
-// `depth` at a time. Neighbours load neighbouring elements of a row.
+// A group of 256 items for SIDE rows of w (W_ROW) from `row` on and WIDTH columns of x (X_ROW), of which `columns`
+// are left. Each item has 4 * WIDTH / 16 results (`sums`), for rows `across` + 16 i and columns `down` + 16 j, which
+// it stores (Y_ROW). DEPTH elements of `depth` at a time pass through local memory (`ws`, `xs`); neighbours load
+// neighbouring elements of a row.
 #define SIDE 64
 #define DEPTH 16
 #define TILE \

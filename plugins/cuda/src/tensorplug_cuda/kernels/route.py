@@ -42,7 +42,7 @@ def route(group: Group, _facts: Facts) -> Program:
 
 
 def route_late(group: Group, _facts: Facts) -> Program:
-    """The best logits, and a softmax of these alone."""
+    """The best logits, and a softmax over only these."""
     return _program(group, {"LATE": 1}, {"late": number(group["weights"], "scale")})
 
 

@@ -57,11 +57,11 @@ class ndarray:
         return (2, self.device.id)
 
     def get(self) -> Any:
-        """A copy on the host of the bytes as they are, waiting for nobody."""
+        """A copy on the host of the bytes as they are now, without waiting for streams."""
         return self._window().copy()
 
     def set(self, array: Any) -> None:
-        """Take the bytes of an array of the host, waiting for nobody."""
+        """Take the bytes of an array of the host, without waiting for streams."""
         self._window()[...] = array
 
     def _window(self) -> Any:

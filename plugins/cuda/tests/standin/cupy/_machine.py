@@ -1,9 +1,9 @@
-"""Machines with GPUs that are not there: who has which memory, what streams still have to do.
+"""Emulated machines with GPUs: the memory of each, and the work that is queued on streams.
 
 Memory of a GPU is memory of this process behind a wall: every address that is given to CUDA is
-looked up. Work that is queued waits until somebody waits for it, so that whoever forgets to wait
-sees old bytes. What a real GPU would do on its own time happens bit by bit when an event is looked
-at.
+looked up. Work that is queued is done only when something waits for it, so that code which forgets
+to wait sees old bytes. What a real GPU would do in the meantime is done step by step, one step each
+time that an event is queried.
 """
 
 import bisect
@@ -19,10 +19,10 @@ from typing import Any
 import numpy as np
 
 GUARD = 256
-"""Bytes around each allocation that nobody may write; also what its address is a multiple of."""
+"""Bytes around each allocation that must not be written; also the alignment of its address."""
 PATTERN = 0xA5
 UNWRITTEN = 0xFF
-"""What new memory holds: floats of it are no numbers."""
+"""What new memory holds: as floats, these bytes are NaN."""
 TICK = 1e-3
 """Milliseconds that work takes by the clock of its stream, unless a test says otherwise."""
 
@@ -176,7 +176,7 @@ class Queue:
                 self.done += 1
 
     def forbid(self, what: str) -> None:
-        """Fail for what may not be done while this stream captures, which ends the capture."""
+        """Fail for a call that is forbidden while this stream captures; that ends the capture."""
         if self.capture is not None:
             self.spoil(CAPTURE_UNSUPPORTED, what)
 
@@ -206,7 +206,7 @@ class Machine:
         self.reset()
 
     def reset(self, gpus: int = 1, memory: int = 1 << 28) -> None:
-        """A machine with so many GPUs of so many bytes, on which nothing was done yet."""
+        """A new machine with `gpus` GPUs, each with `memory` bytes."""
         self.gpus = [Gpu(memory, properties=_properties(i, memory)) for i in range(gpus)]
         self.starts: list[int] = []
         self.allocations: dict[int, Allocation] = {}
@@ -346,10 +346,10 @@ class Machine:
             return queue
 
     def retire(self, queue: Queue) -> None:
-        """Forget a stream that nobody holds any more, once its work is done."""
+        """Forget a stream that was garbage-collected, once its work is done."""
         with self.lock:
             queue.retired = True
-            # One of a machine that is no more may have had the same handle.
+            # A stream of an earlier machine may have had the same handle.
             if not queue.jobs and self.queues.get(queue.ptr) is queue:
                 del self.queues[queue.ptr]
 
@@ -360,13 +360,13 @@ class Machine:
         return self.queues[ptr]
 
     def new_handle(self) -> int:
-        """What nothing else is known by; the next number is free too."""
+        """A new handle; the next number is free too."""
         with self.lock:
             self.next_stream += 16
             return self.next_stream
 
     def no_capture(self, what: str) -> None:
-        """Fail for what a plan may not do while any stream captures.
+        """Fail for a call that a plan must not make while any stream captures.
 
         CUDA allows some of it in relaxed mode; our own code has to do without.
         """

@@ -59,12 +59,14 @@ KERNEL_HEAD {
   LOCAL float found[SIMDGROUPS][ROWS][DV];
   PLACE  // declares batch, kv_head, kv_batch, group, tile, split, rows, start, stop
   const int simdgroup = ITEM_X / 32, lane = ITEM_X % 32;
+  // Whether the layout lets a lane read four elements at once.
 #ifdef K_FOUR
   const bool k_ready = K_READY;
 #endif
 #ifdef V_FOUR
   const bool v_ready = V_READY;
 #endif
+  // Queries times the scale, and the results so far: values, largest scores, sums of powers.
   float4 q[ROWS][KEYS], y[ROWS][VALUES];
   float top[ROWS], total[ROWS];
   UNROLLED for (int r = 0; r < ROWS; r++) {
@@ -165,7 +167,8 @@ KERNEL_HEAD {
 #define WIDTH ((DK + 7) / 8 * 8)
 #define ROWWISE(r) UNROLLED for (int r = 0; r < 8; r++)
 
-// DEPTH elements from `d` on of 32 positions, zeros where there are none.
+// Fills `kept` with DEPTH elements from `d` on of 32 positions from `first` on, zeros from `stop` and `size` on. Reads
+// kv_head and kv_batch, too.
 #define KEEP(ELEMENT, name, size) \
   LOCAL_BARRIER; \
   for (int i = ITEM_X; i < 32 * DEPTH; i += 32 * SIMDGROUPS) { \
@@ -188,7 +191,7 @@ KERNEL_HEAD {
     const int r = i / WIDTH, e = i % WIDTH;
     q[i] = e < DK ? p.scale * load_q(AT(q, e, TOKEN(r), HEAD(r), batch)) : 0.0f;
   }
-  // What this simdgroup alone sees of local memory.
+  // The parts of local memory that only this simdgroup uses.
   const int own = 8 * simdgroup;
   LOCAL_POINTER float* mine = powers + own * 32;
   LOCAL_POINTER float* diagonal = shrinks + 64 * simdgroup;

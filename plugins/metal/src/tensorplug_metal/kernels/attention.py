@@ -12,7 +12,7 @@ ATTEND = shared.main_kernel("attend", TEXT, SLOPE, shared.TEXT)
 ATTEND_TILES = shared.main_kernel("attend_tiles", TEXT, SLOPE, shared.TEXT)
 
 FEW_ROWS = 4
-"""Up to so many rows share positions one by one; more are worth matrices of simdgroups."""
+"""Up to 4 rows share positions one by one; more are worth matrices of simdgroups."""
 ITEMS = 128
 SHORTEST = 128
 """Positions that are worth a group of their own."""

@@ -17,9 +17,9 @@ TILED_BLOCKS = Kernel("tiled_product", TEXT, ("w", "x", "y"), ("y",), REPEATS, (
 TILED_PRODUCT = Kernel("tiled_product", TEXT, ("w", "x", "y"), ("y",), REPEATS)
 
 FEW_COLUMNS = 8
-"""More columns are worth tiles; as many go through weights at once."""
+"""More columns are worth tiles; up to 8 share one pass over the weights."""
 GATED_COLUMNS = 4
-"""The same where two matrices go through at once."""
+"""Columns that share one pass over the weights of two matrices."""
 ITEMS = 64
 """Of a group of two simdgroups, each with rows of its own."""
 TILE, TILE_ITEMS = (64, 32), 128

@@ -1,6 +1,6 @@
 // Products with few columns of x, by which weights go through once: a simdgroup takes ROWS rows of w
 // and COLUMNS columns of x. With EXPERTS ids name the matrix, and there is one column.
-// Rows of 16 bytes in order are read 16 bytes at a time; buffers begin at such places.
+// Rows in order are read 16 bytes at a time, where they begin at multiples of 16 bytes; buffers do.
 
 #define IN_ORDER(role) \
   (p.role.nb[0] == role##_bytes && ((p.role.off | p.role.nb[1] | p.role.nb[2] | p.role.nb[3]) & 15) == 0)
@@ -115,7 +115,7 @@ KERNEL_HEAD {
 }
 
 //: row_product
-// Weights that are no blocks, in any order: four at a time where they and x lie in order.
+// Weights of plain types (not in blocks), with any strides: four at a time where they and x lie in order.
 #if defined(x_is_f32) && (defined(w_is_f32) || defined(w_is_f16) || defined(w_is_bf16))
 #define FOURS 1
 #ifdef w2_bytes

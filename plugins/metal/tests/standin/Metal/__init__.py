@@ -1,7 +1,7 @@
 """A stand-in for PyObjC's `Metal` where there is no Mac: the calls that the metal backend makes.
 
-Results that come of it are *emulated*. Names, arguments and answers are PyObjC's: who asks for an
-object and an error gets both as a tuple. It is stricter than Metal is: see `_machine`.
+Its results are *emulated*. Names, arguments and results are PyObjC's: a call that gives an object
+and an error returns both as a tuple. It is stricter than Metal is: see `_machine`.
 """
 
 from typing import Any
@@ -149,7 +149,7 @@ class Device:
     def newBufferWithBytesNoCopy_length_options_deallocator_(
         self, pages: Any, length: int, options: int, deallocator: Any
     ) -> Buffer | None:
-        need(deallocator is None, "a deallocator, which nobody would call")
+        need(deallocator is None, "a deallocator, which the stand-in does not call")
         return wrapped(self._gpu, pages, length, options)
 
     def newCommandQueue(self) -> Queue:
@@ -182,7 +182,7 @@ class Device:
         self, wanted: MTLIndirectCommandBufferDescriptor, count: int, options: int
     ) -> IndirectCommands:
         need(wanted.types == MTLIndirectCommandTypeConcurrentDispatch, "other types of commands")
-        need(not any(wanted.inherits.values()), "commands that inherit what nobody sets")
+        need(not any(wanted.inherits.values()), "commands that inherit state that is not set")
         return IndirectCommands(wanted.most_buffers, count)
 
     def newResidencySetWithDescriptor_error_(

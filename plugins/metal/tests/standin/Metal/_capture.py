@@ -27,7 +27,7 @@ class MTLCaptureDescriptor:
         self.destination = destination
 
     def setOutputURL_(self, url: NSURL) -> None:
-        need(isinstance(url, NSURL), f"{url!r} is no NSURL")
+        need(isinstance(url, NSURL), f"{url!r} is not an NSURL")
         self.url = url
 
 

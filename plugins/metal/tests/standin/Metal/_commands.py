@@ -1,4 +1,4 @@
-"""Queues, command buffers, events and fences: who waits for whom, and when work is done."""
+"""Queues, command buffers, events and fences: what waits for what, and when work is done."""
 
 from collections import deque
 from collections.abc import Callable
@@ -113,9 +113,9 @@ class CommandBuffer:
         need(self.state >= COMMITTED, "waiting for what was not committed never ends")
 
     def status(self) -> int:
-        """Some of the queue's work is done each time somebody asks, except from within that work.
+        """The state. A call also does one step of the queue's work, unless a step makes the call.
 
-        A step can collect garbage, whose finalizers ask.
+        A step can collect garbage, whose finalizers ask for the state.
         """
         with machine.lock:
             if COMMITTED <= self.state < COMPLETED and not self.queue.stepping:

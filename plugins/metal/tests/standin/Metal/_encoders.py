@@ -66,7 +66,7 @@ def checked(
 
 def bound(buffer: Any, offset: int, index: int) -> tuple[Buffer, int]:
     """A buffer as it may be bound."""
-    need(isinstance(buffer, Buffer), f"{buffer!r} is no MTLBuffer")
+    need(isinstance(buffer, Buffer), f"{buffer!r} is not an MTLBuffer")
     need(0 <= index < MOST_BUFFERS, f"buffer {index}, of {MOST_BUFFERS}")
     need(0 <= offset < buffer.size and offset % 4 == 0, f"offset {offset} of {buffer.size} bytes")
     return buffer, offset
@@ -275,7 +275,7 @@ class IndirectCommand:
         self, gpu: Any, resources: set[int], pipelines: set[int], *, first: bool
     ) -> Dispatch:
         """The command as a dispatch, where the GPU has what it names."""
-        need(self._sizes is not None, "an indirect command that nobody encoded")
+        need(self._sizes is not None, "an indirect command that was not encoded")
         dispatch = checked(self._pipeline, self._buffers, *self._sizes, gpu)
         hidden = any(id(buffer) not in resources for buffer in dispatch.memory)
         lost = gpu.generation < OLD_DRIVERS and id(self._pipeline) not in pipelines

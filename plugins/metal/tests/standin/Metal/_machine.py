@@ -1,6 +1,6 @@
-"""A Mac that is not there: its GPUs, what their queues still have to do, and what went wrong.
+"""An emulated Mac: its GPUs, the work that their queues still have, and faults that were found.
 
-Committed work waits until somebody waits for it, so that whoever forgets to wait sees old bytes.
+Committed work is done only when something waits for it: code that forgets to wait sees old bytes.
 Where Metal's validation layer would stop the process, `Misuse` is raised; what it cannot see, but
 a GPU would do wrong, is noted in `faults`.
 """
@@ -14,10 +14,10 @@ if TYPE_CHECKING:
     from Metal._commands import Queue
 
 UNWRITTEN = 0xFF
-"""What new memory holds: floats of it are no numbers."""
+"""What new memory holds: as floats, these bytes are NaN."""
 GUARD = 256
 PATTERN = 0xA5
-"""Bytes around each allocation that nobody may write."""
+"""What the guards around each allocation hold, which must not be written."""
 
 INTERNAL, PAGE_FAULT, OUT_OF_MEMORY, INVALID_RESOURCE, REMOVED = 1, 3, 8, 9, 11
 
@@ -90,7 +90,7 @@ class Machine:
         self.reset()
 
     def reset(self, gpus: int = 1) -> None:
-        """A Mac with so many GPUs, on which nothing was done yet."""
+        """A new Mac with `gpus` GPUs."""
         self.gpus = [Gpu(0x100000300 + i) for i in range(gpus)]
         self.devices: list[Any] = []
         self.queues: WeakSet[Queue] = WeakSet()
@@ -101,11 +101,11 @@ class Machine:
         self.items: Any = 0
         """The emulator's order of items in a group."""
         self.compare_orders = False
-        """Do such dispatches in both directions, and note where the results differ."""
+        """Run dispatches that no barrier divides in both orders, and note different results."""
         self.fail_next = 0
         """A code with which the next command buffer that has work fails."""
         self.no_buffers = 0
-        """So many command buffers are refused: `commandBuffer` answers nil."""
+        """How many of the next command buffers are refused: `commandBuffer` returns nil."""
         self.compilations = self.dispatches = self.barriers = self.commits = 0
         self.executions = 0
         """Of indirect command buffers."""
@@ -122,7 +122,7 @@ class Machine:
             self.faults.append(what)
 
     def short_lived(self, what: str) -> None:
-        """Note an object that nobody releases: one that Metal gives to a pool that is not there."""
+        """Note an object that is never released, because Metal has no pool to put it in."""
         if not self.depth:
             self.fault(f"{what} was made outside of an autorelease pool and stays for good")
 

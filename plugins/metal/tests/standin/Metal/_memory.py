@@ -1,4 +1,4 @@
-"""Buffers: memory of this process behind a wall, or somebody else's pages."""
+"""Buffers: memory of this process between guards, or pages that the caller owns."""
 
 import ctypes
 import mmap

@@ -4,8 +4,8 @@
 // without shifts: as codes times powers of two, by which `x` is divided beforehand. `x` is sorted
 // as the codes lie, and scales multiply sums of products. Elements below 2^-98 lose bits by that.
 //
-// A type says how many bytes hold a BLOCK of so many UNITS, what is read once of it (`begin`), and
-// how the codes of a unit lie (`words`): GROUP neighbouring elements in the low halves of the bytes
+// A type says how many UNITS a BLOCK has and how many bytes hold it, what is read once of it (`begin`),
+// and how the codes of a unit lie (`words`): GROUP neighbouring elements in the low halves of the bytes
 // and the next GROUP in the high ones (NIBBLES), or in bytes of two vectors of words. SCALES (and
 // MINIMA) are those of the words, for low codes and high ones. SUMS multiplies the sums of `x` that
 // minima are multiplied with; without minima it is what is taken off all codes, such as 8 of q4_0.
@@ -15,7 +15,7 @@
 #define EVERY(name, count) _Pragma("unroll") for (int name = 0; name < count; name++)
 typedef GLOBAL const uchar* bytes;
 
-// Drivers load bytes in pieces where they may be anywhere, but such vectors at once.
+// Drivers load a vector of bytes at an unknown address in pieces, and a vector of one of these types at once.
 typedef uint4 word4 __attribute__((aligned(1)));
 typedef uint8 word8 __attribute__((aligned(1)));
 typedef uint16 word16 __attribute__((aligned(1)));
@@ -342,7 +342,7 @@ KERNEL_HEAD {
       bytes w[AT_ONCE];
       float16 sums[AT_ONCE][2];
       EVERY(r, AT_ONCE) {
-        // Rows beyond the last are copies of it, whose results nobody stores.
+        // Rows beyond the last compute the last one again, and their results are not stored.
         w[r] = W_ROW(min(row + r * span, last - 1)) + (long)(start / (128 * UNITS)) * BLOCK_BYTES;
         sums[r][0] = sums[r][1] = 0.0f;
       }

@@ -31,7 +31,7 @@ def few(these: Operands) -> bool:
 
 
 def variants(these: Operands, facts: Facts) -> list[str]:
-    """The valid variants; the first one is best by facts alone."""
+    """The valid variants; by the facts of the device the first one is best."""
     grouped = _matvecs(these, facts) if few(these) else _tiles(these, facts)
     return _streams(these, facts) + grouped
 

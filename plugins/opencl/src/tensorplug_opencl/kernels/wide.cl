@@ -172,7 +172,7 @@ typedef struct { float d; } head;
 DEVICE head begin(bytes b) { head h = {HALF(b)}; return h; }
 #else
 #define VALUES values_fp4
-// Values are doubled, so the scale is halved: 2^-128 and 2^-127 are no normal numbers.
+// Values are doubled, so the scale is halved: 2^-128 and 2^-127 are below the smallest normal float.
 DEVICE head begin(bytes b) {
   const uint e = b[0];
   head h = {BITS_FLOAT(e > 1u ? (e - 1u) << 23 : 0x200000u << e)};
@@ -264,7 +264,7 @@ KERNEL_HEAD {
     bytes w[AT_ONCE];
     float16 sums[AT_ONCE][COLS][SUMS];
     EVERY(r, AT_ONCE) {
-      // Rows beyond the last are copies of it, whose results nobody stores.
+      // Rows beyond the last compute the last one again, and their results are not stored.
       w[r] = W_ROW(min(row + r * span, last - 1));
       EVERY(c, COLS) EVERY(i, SUMS) sums[r][c][i] = 0.0f;
     }
@@ -310,7 +310,7 @@ DEVICE void turn(float16* rows, LOCAL float* to) {
 }
 
 // Elements k0 to k0 + depth of 16 rows as `depth` groups of 16. Rows beyond the last are copies of
-// it, whose results nobody stores.
+// it, whose results are not stored.
 DEVICE void fill(LOCAL float* panel, bytes w, long step, int rows, int k0, int depth) {
   int k = 0;
   for (; k + 32 * PARTS <= depth; k += 32 * PARTS) {

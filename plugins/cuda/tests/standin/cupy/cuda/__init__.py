@@ -75,7 +75,7 @@ class Event:
         machine.events[self.ptr] = self
 
     def forbid(self, what: str) -> None:
-        """Fail for what may not be done with an event that is part of a capture."""
+        """Fail for a call that is forbidden with an event that is part of a capture."""
         if self.captured is not None:
             self.captured[0].invalid = True
             raise CUDARuntimeError(CAPTURED_EVENT, what)
@@ -180,12 +180,12 @@ class _Stream:
 
 
 class Stream(_Stream):
-    """A stream of the current GPU, or somebody else's, who keeps it."""
+    """A stream of the current GPU, or one that another library made and keeps."""
 
     _theirs: Any = None
 
     def __init__(self, null: bool = False, non_blocking: bool = False) -> None:
-        assert non_blocking, "the backend's streams wait for nobody's default stream"
+        assert non_blocking, "the backend's streams do not wait for the default stream"
         self.queue = machine.new_queue()
 
     @classmethod

@@ -27,7 +27,7 @@ class Memory:
 
 
 class UnownedMemory:
-    """Memory that somebody else owns."""
+    """Memory that another library owns."""
 
     def __init__(self, ptr: int, size: int, owner: object, device_id: int = -1) -> None:
         self.ptr = ptr

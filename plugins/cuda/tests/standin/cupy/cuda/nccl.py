@@ -64,7 +64,7 @@ class NcclCommunicator:
         if not _groups:
             raise NcclError(INVALID_USAGE, "one thread sums over several GPUs outside of a group")
         if (datatype, op) != (NCCL_FLOAT32, NCCL_SUM):
-            raise NcclError(INVALID_ARGUMENT, "the stand-in sums f32 alone")
+            raise NcclError(INVALID_ARGUMENT, "the stand-in sums only f32")
         queue, ordinal = machine.queue(stream), self._clique.ordinals[self._rank]
         if queue.ordinal != ordinal:
             raise NcclError(INVALID_USAGE, f"a stream of GPU {queue.ordinal} for GPU {ordinal}")
