@@ -1,4 +1,4 @@
-"""Seconds to read a prompt, by its length, next to the line through the lengths that are best: JSON.
+"""Seconds to read a prompt, by its length, next to the line through the best lengths: JSON.
 
 The line goes from one best length to the next, and all others lie above it: the lower convex hull
 of the lengths and their times. A length that is padded or read in an uneven way lies far above.

@@ -137,7 +137,9 @@ KNOWN = (
     Known("count_equal", _deep, "ggml finds its way through matrices only"),
     Known("get_rel_pos", lambda case: case.types[0] == "bf16", "ggml calls the result f16"),
     Known("gelu_quick geglu_quick", _filled("1e+30"), "the table of ggml ends where f16 does"),
-    Known("gelu_quick geglu_quick", _filled("-40..-10"), "small results vanish in ggml's table of f16"),
+    Known(
+        "gelu_quick geglu_quick", _filled("-40..-10"), "small results vanish in ggml's table of f16"
+    ),
     Known(
         "dup cpy set_rows add add1",
         lambda case: "iq4_nl" in case.types,
