@@ -8,10 +8,12 @@ from tensorplug.device import Refusal, Tensor
 from tensorplug.dtypes import IQ2_XXS
 from tensorplug.errors import ShapeError
 from tensorplug_simt import families  # noqa: F401 - fills the table of lowerings
+from tensorplug_simt.dialects.dialect import OPENCL
 from tensorplug_simt.facts import Facts
 from tensorplug_simt.families.elementwise import SCALE
 from tensorplug_simt.lowering import lower
 from tensorplug_simt.program import launch, region
+from tensorplug_simt.source import source
 
 GPU = Facts(wide=False)
 
@@ -30,6 +32,21 @@ def test_parameter_block_holds_places_then_numbers():
     assert block["x"]["ne"].tolist() == [32, 4, 1, 1]
     assert block["x"]["nb"].tolist() == [4, 128, 512, 512]
     assert (block["count"], block["scale"], block["bias"]) == (128, 2.0, 1.0)
+
+
+@pytest.mark.parametrize("op", ["cast", "set_rows", "add"])
+def test_kernels_that_write_blocks_round_each_step(op):
+    x, blocks = tp.input("x", (4, 32), tp.F32), tp.input("blocks", (4, 32), tp.Q4_0)
+    node = {
+        "cast": lambda: tp.cast(x, tp.Q4_0),
+        "set_rows": lambda: tp.set_rows(blocks, x, tp.input("ids", (4,), tp.I64)),
+        "add": lambda: tp.add(blocks, x),
+    }[op]()
+
+    (encoded,), (plain,) = (lower(each, GPU).launches for each in (node, scaled()))
+
+    assert source(encoded, OPENCL).startswith("#define ROUNDS_EACH_STEP 1\n")
+    assert "#define ROUNDS_EACH_STEP" not in source(plain, OPENCL)
 
 
 def test_sizes_of_tensors_are_no_part_of_a_variant():

@@ -99,6 +99,7 @@ def test_perf_mode_gives_times_and_rates(run):
     [
         (["-o", "ropee"], "error: no case of op 'ropee'; did you mean 'rope'?\n"),
         (["-o", "MUL_MAT"], "error: no case of op 'MUL_MAT'; did you mean 'mul_mat'?\n"),
+        (["-o", "sort"], "error: no case of op 'sort'; did you mean 'argsort'?\n"),
         (["-o", "qqqq"], "error: no case of op 'qqqq'; `tensorplug ops` lists the ops\n"),
         (["-o", "reshape"], "error: no case of op 'reshape'; it is a view and computes nothing; "),
         (["-o", "neg", "--mode", "perf"], "error: no case of op 'neg'; here are those of add, "),

@@ -18,6 +18,7 @@ from tensorplug.fusion.matching import find_groups
 from tensorplug_cpu.device import CPUDevice
 from tensorplug_cuda.kernels import KERNELS
 from tensorplug_emulator import Order, nvrtc
+from tensorplug_emulator.device import EmulatedDevice
 from tensorplug_emulator.evidence import (
     ARCHITECTURES,
     Limits,
@@ -41,8 +42,6 @@ from tensorplug_testing.cases.softmax import MASK
 from tensorplug_testing.suites.graphs import Trial
 from tensorplug_testing.suites.work import Rig
 from tensorplug_testing.tiers import select
-
-from .emulated import EmulatedGpu
 
 needs_nvrtc = pytest.mark.skipif(bool(nvrtc.missing()), reason=nvrtc.missing())
 needs_emulator = pytest.mark.skipif(bool(emulator.missing()), reason=emulator.missing())
@@ -137,8 +136,8 @@ FUSED = {
 
 
 @pytest.fixture(scope="module")
-def device() -> Iterator[EmulatedGpu]:
-    with EmulatedGpu(facts=GPU, kernels=KERNELS) as device:
+def device() -> Iterator[EmulatedDevice]:
+    with EmulatedDevice(facts=GPU, kernels=KERNELS) as device:
         yield device
 
 
@@ -360,7 +359,7 @@ def test_programs_for_tensor_cores_compile_by_themselves(architecture):
 @needs_emulator
 @pytest.mark.slow
 def test_products_of_all_blocks_by_tensor_cores_are_those_of_the_reference():
-    with EmulatedGpu(facts=TENSOR, kernels=KERNELS) as device:
+    with EmulatedDevice(facts=TENSOR, kernels=KERNELS) as device:
         assert emulation_problems(device, MANY_COLUMNS_OF_BLOCKS) == []
 
 
@@ -368,7 +367,7 @@ def test_products_of_all_blocks_by_tensor_cores_are_those_of_the_reference():
 @in_each_order_at_leisure
 @pytest.mark.parametrize("what", BY_CORES)
 def test_results_of_tensor_cores_are_those_of_the_reference(what, order):
-    with EmulatedGpu(facts=TENSOR, kernels=KERNELS) as device:
+    with EmulatedDevice(facts=TENSOR, kernels=KERNELS) as device:
         assert emulation_problems(device, BY_CORES[what][0], order) == []
 
 
@@ -389,7 +388,7 @@ def test_products_without_rounded_activations_are_as_near_as_those_of_floats():
     cases = [replace(case, limit=1e-7) for case in select("smoke", ops=["mul_mat", "mul_mat_id"])]
     facts = replace(GPU, int8_activations=False)
 
-    with EmulatedGpu(facts=facts, kernels=KERNELS) as device:
+    with EmulatedDevice(facts=facts, kernels=KERNELS) as device:
         assert emulation_problems(device, supported(device, cases)) == []
 
 
@@ -397,7 +396,7 @@ def test_products_without_rounded_activations_are_as_near_as_those_of_floats():
 def trial(request) -> Iterator[Trial]:
     """A graph of the kit on an emulated device that fuses."""
     with (
-        EmulatedGpu(facts=GPU, kernels=KERNELS) as device,
+        EmulatedDevice(facts=GPU, kernels=KERNELS) as device,
         CPUDevice("cpu:kit") as cpu,
         cpu.open() as fallback,
     ):

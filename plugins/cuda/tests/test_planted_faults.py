@@ -8,6 +8,7 @@ import pytest
 import tensorplug as tp
 import tensorplug_emulator as emulator
 from tensorplug_cuda.kernels import KERNELS
+from tensorplug_emulator.device import EmulatedDevice
 from tensorplug_emulator.evidence import emulation_problems
 from tensorplug_simt import source
 from tensorplug_simt.facts import Facts
@@ -15,8 +16,6 @@ from tensorplug_testing.cases import Arg
 from tensorplug_testing.cases.attention import attention
 from tensorplug_testing.cases.case import Data, integers, uniform
 from tensorplug_testing.cases.matmul import product, product_of_experts
-
-from .emulated import EmulatedGpu
 
 pytestmark = pytest.mark.skipif(bool(emulator.missing()), reason=emulator.missing())
 
@@ -76,7 +75,7 @@ def test_fault_in_a_kernel_for_tensor_cores_is_found(monkeypatch, what, before, 
     monkeypatch.setattr(source, "read_resource", changed)
     source.sections.cache_clear()
     try:
-        with EmulatedGpu(facts=TENSOR, kernels=KERNELS) as device:
+        with EmulatedDevice(facts=TENSOR, kernels=KERNELS) as device:
             problems = emulation_problems(device, CASES[what])
     finally:
         source.sections.cache_clear()
@@ -86,7 +85,7 @@ def test_fault_in_a_kernel_for_tensor_cores_is_found(monkeypatch, what, before, 
 
 
 def test_without_a_fault_there_is_no_problem():
-    with EmulatedGpu(facts=TENSOR, kernels=KERNELS) as device:
+    with EmulatedDevice(facts=TENSOR, kernels=KERNELS) as device:
         assert (
             emulation_problems(device, [case for cases in CASES.values() for case in cases]) == []
         )

@@ -28,7 +28,6 @@ from tensorplug.device import (
 )
 from tensorplug.fusion.library import named
 from tensorplug_simt.facts import Facts
-from tensorplug_simt.families.product import declared_rounding
 from tensorplug_simt.lowering import lower, lower_group
 from tensorplug_simt.merging import Home
 from tensorplug_simt.placing import ALIGNMENT, scratch_start
@@ -120,13 +119,7 @@ class SimtDevice(Device):
         return named(self.kernels.groups)
 
     def rounding(self, node: Tensor) -> Rounding:
-        if self.kernels is PORTABLE:
-            return Rounding.NONE
-        return self._rounding(node)
-
-    def _rounding(self, node: Tensor) -> Rounding:
-        """What the backend's own kernels round the columns of a product to."""
-        return declared_rounding(node, self.facts)
+        return self.kernels.rounding(node, self.facts)
 
     def lower(self, node: Tensor) -> Program | Refusal:
         """The launches of a node that is not a view, or why there are none."""

@@ -43,7 +43,7 @@ class Kernel:
     reusable: bool = False
     """Whether the kernel is deterministic and does not read what it writes (safe to run twice)."""
     rounds_each_step: bool = False
-    """Whether `a * b + c` must round twice; where the language cannot say so, an option does."""
+    """Whether `a * b + c` must round twice: a pragma of the header says so, for CUDA an option."""
 
     @property
     def signature(self) -> str:

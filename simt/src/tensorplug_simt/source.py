@@ -19,6 +19,7 @@ def source(launch: Launch, dialect: Dialect, *, parts: int = 0) -> str:
     kernel = launch.kernel
     body = section(kernel.text, kernel.name)
     pieces = [
+        "#define ROUNDS_EACH_STEP 1\n" if kernel.rounds_each_step else "",
         "#define MERGED 1\n" if parts else "",
         read_resource(dialect.header),
         "".join(f"#define {name} {value}\n" for name, value in sorted(launch.defines.items())),

@@ -51,7 +51,9 @@ def _check_ops(ops: Iterable[str], known: set[str]) -> None:
     if strange is None:
         return
     if strange not in OPS:
-        remedy = did_you_mean(strange, known) or "`tensorplug ops` lists the ops"
+        longer = [name for name in sorted(sorted(known), key=len) if strange.lower() in name]
+        hint = did_you_mean(strange, known) or "`tensorplug ops` lists the ops"
+        remedy = f"did you mean {longer[0]!r}?" if longer else hint
     elif OPS[strange].is_view:
         remedy = "it is a view and computes nothing; other ops are tested on views"
     else:

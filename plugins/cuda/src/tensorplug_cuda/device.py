@@ -15,7 +15,6 @@ from tensorplug.device import (
     Memory,
     Option,
     Place,
-    Rounding,
     Tensor,
 )
 from tensorplug.device.ranges import Host
@@ -27,7 +26,6 @@ from tensorplug_cuda.facts import Gpu
 from tensorplug_cuda.hostmemory import PinnedBufferType, Registration, import_host
 from tensorplug_cuda.importing import import_array
 from tensorplug_cuda.kernels import KERNELS
-from tensorplug_cuda.kernels.roundings import declared
 from tensorplug_cuda.memory import CudaBuffer, CudaBufferType
 from tensorplug_cuda.programs import Programs
 from tensorplug_simt.device import SimtDevice
@@ -180,9 +178,6 @@ class CudaDevice(SimtDevice):
         self, backends: Sequence[CudaBackend], places: Sequence[Place], node: Tensor
     ) -> bool:
         return all_reduce(backends, places, node)
-
-    def _rounding(self, node: Tensor) -> Rounding:
-        return declared(node, self.facts)
 
     def _open(self, options: dict[str, Any]) -> Backend:
         with driver_errors(f"{self.name}: stream"), self.current():

@@ -1,10 +1,17 @@
 // Metal Shading Language 2.3 or later, for Apple's GPUs, whose simdgroups have 32 items.
 // Comparisons that find NaN and infinity need safe mathematics; before 3.2 the options of the
-// compiler say so, see `metal.metal_options`.
+// compiler say so, see FAST_MATH in metal.py.
 #include <metal_stdlib>
 #include <metal_simdgroup_matrix>
 #if defined(__METAL_VERSION__) && __METAL_VERSION__ >= 320
 #pragma METAL fp math_mode(safe)
+#endif
+#if defined(__METAL_VERSION__) && defined(ROUNDS_EACH_STEP)
+#if __METAL_VERSION__ >= 320
+#pragma METAL fp contract(off)
+#else
+#pragma clang fp contract(off)
+#endif
 #endif
 using namespace metal;
 

@@ -28,14 +28,6 @@ APPLE = Facts(
 FAST_MATH = False
 """What `setFastMathEnabled_` gets, or `setMathMode_` safe from macOS 15 on: texts look for NaN."""
 
-_ROUNDED = """\
-#if defined(__METAL_VERSION__) && __METAL_VERSION__ >= 320
-#pragma METAL fp contract(off)
-#elif defined(__METAL_VERSION__)
-#pragma clang fp contract(off)
-#endif
-"""
-
 
 def metal_source(launch: Launch, *, parts: int = 0) -> str:
     """The complete Metal Shading Language of the kernel of `launch`, under its `symbol`.
@@ -44,8 +36,7 @@ def metal_source(launch: Launch, *, parts: int = 0) -> str:
     own after them, `setBytes` or any other. With `parts` it is that of launches merged into one.
     """
     text = source(launch, METAL, parts=parts)
-    text = text.replace(f"void {launch.kernel.name}(", f"void {symbol(launch)}(", 1)
-    return _ROUNDED + text if launch.kernel.rounds_each_step else text
+    return text.replace(f"void {launch.kernel.name}(", f"void {symbol(launch)}(", 1)
 
 
 __all__ = [

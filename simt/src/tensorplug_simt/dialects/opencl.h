@@ -1,4 +1,7 @@
 // OpenCL C 1.2. Halves are only loaded and stored, which every device can do.
+#ifdef ROUNDS_EACH_STEP
+#pragma OPENCL FP_CONTRACT OFF
+#endif
 #define DEVICE static inline
 #define GLOBAL __global
 #define LOCAL __local

@@ -20,7 +20,7 @@ CONSTANT = Kernel("with_constants", TEXT, _XY, _Y, (COUNT, ("c0", "float"), ("c1
 XIELU_NUMBERS = ("alpha_n", "alpha_p", "beta", "eps")
 XIELU = Kernel("xielu", TEXT, _XY, _Y, (COUNT, *((name, "float") for name in XIELU_NUMBERS)))
 BINARY = Kernel("binary", TEXT, ("a", "b", "y"), _Y, (COUNT,))
-BLOCKS_ADDED = Kernel("blocks_added", BLOCKS, ("a", "b", "y"), _Y, (COUNT,))
+BLOCKS_ADDED = Kernel("blocks_added", BLOCKS, ("a", "b", "y"), _Y, (COUNT,), rounds_each_step=True)
 EXPERTS_ADDED = Kernel("experts_added", TEXT, ("a", "b", "ids", "y"), _Y, (COUNT,))
 ARANGE = Kernel("arange", TEXT, _Y, _Y, (COUNT, ("start", "float"), ("step", "float")))
 MASKED_INF = Kernel("masked_inf", TEXT, _XY, _Y, (COUNT, ("n_past", "int")))

@@ -17,8 +17,8 @@ COPIED = Kernel("blocks_copied", TEXT, ("x", "y"), ("y",), _NUMBERS, rounds_each
 PUT = Kernel("blocks_put", TEXT, ("x", "ids", "y"), ("y",), _NUMBERS, rounds_each_step=True)
 
 ENCODERS: frozenset[DType] = frozenset({Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, IQ4_NL})
-"""Block types that the text can write: those of caches of keys and values. Others are quantised on
-the processor."""
+"""Block types that the text can write: those of caches of keys and values, and q4_1 and q5_0, whose
+code is that of q4_0 and q5_1. Other types are encoded on the processor."""
 
 
 def need_encoder(dtype: DType) -> None:

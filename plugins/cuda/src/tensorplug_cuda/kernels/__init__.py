@@ -1,6 +1,6 @@
 """The kernels of this backend: `KERNELS` names its own; all other ops run on the shared ones."""
 
-from tensorplug_cuda.kernels import attention, columns, matmul, route
+from tensorplug_cuda.kernels import attention, columns, matmul, roundings, route
 from tensorplug_simt.own.few import groups
 from tensorplug_simt.table import Kernels
 
@@ -16,4 +16,5 @@ KERNELS = Kernels(
         "topk_moe_late": route.route_late,
     },
     group_scratch=columns.group_scratch,
+    rounding=roundings.declared,
 )

@@ -5,6 +5,7 @@
 #define MINUS_INFINITY BITS_FLOAT(0xff800000u)
 
 //: route
+// Scores of all experts, the `p.ids.ne[0]` experts of the highest ranks, and their weights.
 KERNEL_HEAD {
   const int token = GROUP_X, n = p.logits.ne[0];
   float scores[KEPT];

@@ -1,6 +1,7 @@
 """The kernels of this backend: `KERNELS` names its own; all other ops run on the shared ones."""
 
 from tensorplug_opencl.kernels import attention, matmul, sort
+from tensorplug_simt.families.product import declared_rounding
 from tensorplug_simt.table import Kernels
 
 KERNELS = Kernels(
@@ -10,5 +11,6 @@ KERNELS = Kernels(
         "flash_attn_ext": attention.flash_attn_ext,
         "argsort": sort.order,
         "top_k": sort.order,
-    }
+    },
+    rounding=declared_rounding,
 )

@@ -1,6 +1,6 @@
 // Attention on processors, for heads of DK and DV elements, any numbers: 80 is five vectors of 16, and a rest is filled
-// up with zeros (PART). families/attention.py of tensorplug-simt sets DK and DV; PLACE, END_OF_ROW and attend_join,
-// which joins long texts' parts, are in its attention.k, slope_of in its slope.k.
+// up with zeros (PART). families/attention.py of tensorplug-simt sets DK and DV; K_AT, V_AT, PLACE, END_OF_ROW and
+// attend_join, which joins long texts' parts, are in its attention.k, slope_of in its slope.k.
 
 //: attend_row
 // One item takes ROWS rows that share keys, and 16 positions at a time, so each key is loaded once.
@@ -17,7 +17,7 @@
 #define PART(role, ROLE, size) \
   float16 role##_part(GLOBAL const uchar* row, int c, long step) { \
     float t[16]; \
-    for (int i = 0; i < 16; i++) t[i] = (size) % 16 == 0 || 16 * c + i < (size) ? ROLE(row, 16 * c + i) : 0.0f; \
+    for (int i = 0; i < 16; i++) t[i] = (size) % 16 == 0 || 16 * c + i < (size) ? ROLE(row, 16 * c + i, step) : 0.0f; \
     return vload16(0, t); \
   }
 #define FLOATS16(row, c) vload16((c), (GLOBAL const float*)(row))
@@ -36,16 +36,6 @@ float16 nibbles_part(GLOBAL const uchar* block, int upper) {
   return load_f16(block) * (convert_float16(upper ? both >> (uchar16)4 : both & (uchar16)15) - 8.0f);
 }
 
-#if k_block > 1
-#define K_AT(row, i) decode_k((row) + (i) / k_block * k_bytes, (i) % k_block)
-#else
-#define K_AT(row, i) load_k((row) + (i) * step)
-#endif
-#if v_block > 1
-#define V_AT(row, i) decode_v((row) + (i) / v_block * v_bytes, (i) % v_block)
-#else
-#define V_AT(row, i) load_v((row) + (i) * step)
-#endif
 #if defined(K_PACKED) && DK % 16 == 0 && defined(k_is_f32)
 #define K16(row, c) FLOATS16(row, c)
 #elif defined(K_PACKED) && DK % 16 == 0 && defined(k_is_f16)
