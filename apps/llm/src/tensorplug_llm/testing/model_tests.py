@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from tensorplug import F32, Backend, DType
-from tensorplug.device import Array
+from tensorplug.graph.tensor import Array
 from tensorplug_llm import LanguageModel, load_model
 from tensorplug_llm.cache import KV_TYPES
 from tensorplug_llm.runner import Runner
