@@ -7,14 +7,15 @@ from collections.abc import Iterator
 
 import pytest
 
-from tensorplug_emulator import Order, missing
+from tensorplug_emulator import missing
 from tensorplug_emulator.device import EmulatedDevice
-from tensorplug_emulator.evidence import emulation_problems, first_cases, supported
+from tensorplug_emulator.evidence import emulation_problems, first_cases
 from tensorplug_simt import families  # noqa: F401 - fills the table of lowerings
 from tensorplug_testing.tiers import select
 
+from .emulated import KitTests, in_each_order
+
 pytestmark = pytest.mark.skipif(bool(missing()), reason=missing())
-in_each_order = pytest.mark.parametrize("order", Order, ids=lambda order: order.name.lower())
 
 
 @pytest.fixture(scope="module")
@@ -31,16 +32,5 @@ def test_each_kernel_computes_its_first_case(device, order):
     assert emulation_problems(device, cases, order) == []
 
 
-@pytest.mark.parametrize(
-    ("tier", "count"),
-    [
-        pytest.param("smoke", 440, marks=pytest.mark.long),
-        pytest.param("full", 8000, marks=pytest.mark.slow),
-    ],
-)
-@in_each_order
-def test_kernels_compute_the_cases_of_the_kit(device, order, tier, count):
-    cases = supported(device, select(tier))
-
-    assert len(cases) > count
-    assert emulation_problems(device, cases, order) == []
+class TestKit(KitTests):
+    """The conformance kit."""

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tensorplug_emulator import Order, missing, spaces
+from tensorplug_emulator import missing, spaces
 from tensorplug_emulator.device import EmulatedDevice
 from tensorplug_emulator.evidence import emulation_problems, first_cases, launches_of, supported
 from tensorplug_emulator.metal import emulated_metal
@@ -18,8 +18,9 @@ from tensorplug_simt.dialects.metal import APPLE, metal_source
 from tensorplug_simt.lowering import SHARED
 from tensorplug_testing.tiers import select
 
+from .emulated import KitTests, in_each_order
+
 pytestmark = pytest.mark.skipif(bool(missing()), reason=missing())
-in_each_order = pytest.mark.parametrize("order", Order, ids=lambda order: order.name.lower())
 
 
 @pytest.fixture(scope="module")
@@ -35,19 +36,8 @@ def test_kernels_here_and_there_compute_their_first_case(device, order):
     assert emulation_problems(device, cases, order) == []
 
 
-@pytest.mark.parametrize(
-    ("tier", "count"),
-    [
-        pytest.param("smoke", 440, marks=pytest.mark.long),
-        pytest.param("full", 8000, marks=pytest.mark.slow),
-    ],
-)
-@in_each_order
-def test_kernels_compute_the_cases_of_the_kit(device, order, tier, count):
-    cases = supported(device, select(tier))
-
-    assert len(cases) > count
-    assert emulation_problems(device, cases, order) == []
+class TestKit(KitTests):
+    """The conformance kit."""
 
 
 @pytest.mark.slow

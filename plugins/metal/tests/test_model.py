@@ -21,20 +21,12 @@ class TestLogits(ModelTests):
     models = NAMES
     steps = TOKENS
 
-    @pytest.fixture
-    def streams(self, stream):
-        return [stream]
-
 
 class TestCaches(CacheTests):
     """Keys and values in blocks."""
 
     types = ("q8_0", "iq4_nl")
     steps = 2
-
-    @pytest.fixture
-    def streams(self, stream):
-        return [stream]
 
 
 def greedy(path, stream, ids, count):

@@ -12,15 +12,10 @@ from tensorplug_llm.testing import ModelTests
 pytestmark = pytest.mark.skipif(bool(missing()), reason=missing())
 
 
-@pytest.fixture
-def shared_only(machine, monkeypatch):
-    """A device with the shared kernels only."""
-    from tensorplug_metal.enumeration import devices
-
+@pytest.fixture(autouse=True)
+def setting(monkeypatch):
+    """Devices have the shared kernels only."""
     monkeypatch.setenv("TENSORPLUG_METAL_KERNELS", "portable")
-    (device,) = devices()
-    with device:
-        yield device
 
 
 class TestKernels(PortableTests):
@@ -28,18 +23,9 @@ class TestKernels(PortableTests):
 
     kernels = KERNELS
 
-    @pytest.fixture
-    def portable(self, shared_only):
-        return shared_only
-
 
 class TestLogits(ModelTests):
     """Language models without an own kernel."""
 
     models = ("llama-q4_0", "gemma3")
     steps = 3
-
-    @pytest.fixture
-    def streams(self, shared_only):
-        with shared_only.open() as stream:
-            yield [stream]

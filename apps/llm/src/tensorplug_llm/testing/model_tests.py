@@ -111,11 +111,22 @@ READERS: Mapping[str, Callable[[LanguageModel, Sequence[int]], Array]] = {
 """Ways to read a text."""
 
 
-class ModelTests:
-    """Tests of language models on the streams of the fixture `streams`, which a subclass defines.
+class _OnStreams:
+    """Fixtures of tests on streams, which a subclass may override."""
 
-    A subclass may narrow `models`, and may override the fixture `options` of `load_model`.
-    """
+    @pytest.fixture
+    def streams(self, stream: Backend) -> Sequence[Backend]:
+        """The streams to load on; without another definition the fixture `stream`."""
+        return [stream]
+
+    @pytest.fixture
+    def options(self) -> Mapping[str, Any]:
+        """Arguments of `load_model`."""
+        return {}
+
+
+class ModelTests(_OnStreams):
+    """Tests of language models on `streams`. A subclass may narrow `models`."""
 
     models: ClassVar[Sequence[str]] = tuple(tiny_models.TINY_MODELS)
     """The tiny models to test."""
@@ -131,11 +142,6 @@ class ModelTests:
     def tiny(self, request: pytest.FixtureRequest, tmp_path: Path) -> TinyCase:
         """The model of this test."""
         return TinyCase.written(request.param, tmp_path)
-
-    @pytest.fixture
-    def options(self) -> Mapping[str, Any]:
-        """Arguments of `load_model`."""
-        return {}
 
     def test_logits_of_a_prompt_are_those_of_llama_cpp(
         self, tiny: TinyCase, streams: Sequence[Backend], options: Mapping[str, Any]
@@ -162,8 +168,8 @@ class ModelTests:
         assert tiny.distance(found) < tiny.limit
 
 
-class CacheTests:
-    """Tests of caches in blocks on the streams of the fixture `streams`, as for `ModelTests`."""
+class CacheTests(_OnStreams):
+    """Tests of caches in blocks on `streams`."""
 
     types: ClassVar[Sequence[str]] = tuple(BLOCK_LIMITS)
     """The types of caches to test."""
@@ -174,11 +180,6 @@ class CacheTests:
         """Run each test that takes `name` with all types."""
         if "name" in metafunc.fixturenames:
             metafunc.parametrize("name", self.types)
-
-    @pytest.fixture
-    def options(self) -> Mapping[str, Any]:
-        """Arguments of `load_model`."""
-        return {}
 
     def test_cache_in_blocks_gives_logits_near_those_of_an_f32_cache(
         self, name: str, tmp_path: Path, streams: Sequence[Backend], options: Mapping[str, Any]
