@@ -160,11 +160,8 @@ template <int TYPE> inline vi placed_groups(const Found<TYPE> &found, int g, int
 template <int TYPE> inline vf spread_scales(const Eight *scales, int g) {
     constexpr bool HALVES = Block<TYPE>::HALVES;
     const vi lane = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
-    const int first = HALVES ? 2 * g % 8 : place_of<TYPE>(g);
-    const vi part =
-        APART<TYPE> ? _mm512_slli_epi32(_mm512_srli_epi32(lane, 3), 1) : _mm512_srli_epi32(lane, HALVES ? 2 : 3);
-    return _mm512_permutexvar_ps(_mm512_add_epi32(part, iset(first)),
-                                 _mm512_castps256_ps512(scales[HALVES ? g / 4 : 0]));
+    const vi part = _mm512_add_epi32(_mm512_srli_epi32(lane, HALVES ? 2 : 3), iset(HALVES ? 2 * g % 8 : g));
+    return _mm512_permutexvar_ps(part, _mm512_castps256_ps512(scales[HALVES ? g / 4 : 0]));
 }
 
 // Whether sums of eight products fit into 16 bits: then those of a unit with one row of x are folded before they are
@@ -226,6 +223,7 @@ inline vf folded_scales(vf both) {
 
 constexpr int TOGETHER = 1;
 template <int TYPE> constexpr bool APART = false;
+template <int TYPE> constexpr bool FOLDS = false;
 
 #if defined(__AVX2__)
 // Codes of which it is known what the instructions want: sizes to multiply by, and signs that x takes.
