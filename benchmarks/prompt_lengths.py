@@ -6,20 +6,15 @@ Times are the least of the rounds, in which all lengths take turns in one proces
 """
 
 import argparse
-import gc
 import json
 import sys
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 import numpy as np
 from model_speeds import numbers, prompt, timed
+from our_model import opened
 from tqdm import tqdm
 
-import tensorplug as tp
-from tensorplug.device import SupportsThreads
-from tensorplug_llm import load_model
-from tensorplug_llm.models import find_model
 from tensorplug_llm.testing import LoneText
 
 LENGTHS = (
@@ -44,20 +39,19 @@ def hull(times: Times) -> list[int]:
     return corners
 
 
-def ratios(times: Times) -> dict[int, float]:
-    """How many times as long as by the line each length takes."""
-    corners = hull(times)
+def ratios(times: Times, corners: Sequence[int]) -> dict[int, float]:
+    """How many times as long as by the line through `corners` each length takes."""
     line = np.interp(list(times), corners, [times[n] for n in corners])
     return {n: times[n] / float(at) for n, at in zip(times, line, strict=True)}
 
 
-def measured(text: LoneText, vocabulary: int, lengths: Sequence[int], rounds: int) -> Times:
+def measured(text: LoneText, lengths: Sequence[int], rounds: int) -> Times:
     """The least seconds of `rounds` reads of each length, after one that plans."""
     least = dict.fromkeys(lengths, float("inf"))
     for turn in tqdm(range(rounds + 1), disable=not sys.stderr.isatty()):
         for n in lengths:
             text.rewind(0)
-            ids = prompt(n, vocabulary)
+            ids = prompt(n, text.model.hparams.vocabulary)
             seconds = timed(lambda ids=ids: text.prefill(ids))
             if turn:
                 least[n] = min(least[n], seconds)
@@ -73,24 +67,17 @@ def main() -> None:
     parser.add_argument("--device", default="cpu")
     given = parser.parse_args()
     lengths = numbers(given.lengths)
-    tp.load_all()
-    path = Path(given.model)
-    with tp.open(given.device) as backend:
-        if isinstance(backend, SupportsThreads):
-            backend.threads = given.threads
-        gc.freeze()
-        with (
-            load_model(path if path.exists() else find_model(given.model), [backend]) as model,
-            LoneText(model, max(lengths) + 1) as text,
-        ):
-            times = measured(text, model.hparams.vocabulary, lengths, given.rounds)
+    with opened(given.model, given.device, given.threads, max(lengths) + 1) as text:
+        times = measured(text, lengths, given.rounds)
+    best = hull(times)
+    above = ratios(times, best)
     report = {
         "model": given.model,
         "threads": given.threads,
-        "best lengths": hull(times),
-        "times as long as by the line": {n: round(r, 3) for n, r in ratios(times).items()},
+        "best lengths": best,
+        "times as long as by the line": {n: round(r, 3) for n, r in above.items()},
         "ms": {n: round(1e3 * t, 2) for n, t in times.items()},
-        "worst": round(max(ratios(times).values()), 3),
+        "worst": round(max(above.values()), 3),
     }
     print(json.dumps(report, indent=1))
 
