@@ -67,8 +67,10 @@ def texts_of(module: str, package: str, seen: set[str]) -> set[str]:
     seen.add(module)
     found = set()
     for value in vars(sys.modules[module]).values():
-        if isinstance(value, str) and value.startswith(f"{package.partition('.')[0]}:kernels/"):
-            found.add(Path(value).name)
+        texts = (value.text, *value.parts) if isinstance(value, Kernel) else (value,)
+        for text in texts:
+            if isinstance(text, str) and text.startswith(f"{package.partition('.')[0]}:kernels/"):
+                found.add(Path(text).name)
         source = getattr(value, "__module__", None) or getattr(value, "__name__", "")
         if str(source).startswith(f"{package}.") and source not in seen:
             found |= texts_of(source, package, seen)

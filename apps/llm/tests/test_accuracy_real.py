@@ -3,7 +3,7 @@
 import importlib.util
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -147,11 +147,19 @@ def test_choices_and_logits_are_the_same_however_the_model_is_split(
 
 
 @pytest.mark.long
-def test_rounded_activations_are_no_farther_from_the_reference_than_llama_cpp_is(name: str) -> None:
-    if not any(option.name == "activations" for option in tp.device("cpu").options):
+@pytest.mark.parametrize("device", ["cpu?activations=int8", "opencl:0"])
+def test_rounded_activations_are_no_farther_from_the_reference_than_llama_cpp_is(
+    device: str, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if device == "opencl:0":
+        if not OPENCL:
+            pytest.skip("no OpenCL device")
+        found = tp.device(device)
+        monkeypatch.setattr(found, "facts", replace(found.facts, int8_activations=True))
+    elif not any(option.name == "activations" for option in tp.device("cpu").options):
         pytest.skip("tensorplug-native is not installed")
 
-    distance = measure(name, ("cpu?activations=int8",))
+    distance = measure(name, (device,))
 
     # llama.cpp, which rounds likewise: 0.0035 and 0.94 with Gemma 3 270M.
     assert distance.divergence.mean() <= 0.0035

@@ -23,7 +23,7 @@ def listed(tmp_path) -> dict:
 def test_kernel_is_listed_with_its_ops_and_its_file(listed):
     kernels = {kernel["name"]: kernel for kernel in listed["kernels"]}
 
-    assert kernels["matvec"]["file"] == "tensorplug_opencl/kernels/wide.cl"
+    assert kernels["matvec"]["file"] == "tensorplug_opencl/kernels/matvec.cl"
     assert kernels["norm"]["file"] == "tensorplug_simt/kernels/norm.k"
     assert kernels["norm"]["ops"] == ["l2_norm", "norm", "rms_norm"]
 

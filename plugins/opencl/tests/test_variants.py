@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import tensorplug as tp
-from tensorplug.device import Plan
-from tensorplug.dtypes import Q2_K, Q4_1, Q5_0
+from tensorplug.device import Plan, Rounding
+from tensorplug.dtypes import Q2_K, Q4_1, Q5_0, Q5_K
 from tensorplug.ops.matmul import WEIGHTS
 from tensorplug_cpu.reference.blocks import decode_rows
 from tensorplug_opencl.kernels import KERNELS
@@ -25,8 +25,10 @@ BLOCKS = [
 ]
 MATVECS = ("wide", "subgroup", "group")
 SOME = (tp.F32, tp.F16, tp.Q4_0, tp.Q6_K)
-ROUNDED = {"int8": 16, "wide_int8": 128}
-"""Elements of `x` for each scale where a variant rounds them to bytes."""
+ROUNDED = ("int8", "wide_int8")
+"""Variants that round `x` to bytes, with a scale for each 16 elements."""
+WORDS = {tp.Q4_K: 32, Q5_K: 32, tp.Q6_K: 64}
+"""How many elements of a block lie in low codes before those of high codes; 16 for other types."""
 NEAR = 2e-5
 """Error of sums of floats, as a share of the sum of the magnitudes."""
 
@@ -81,17 +83,28 @@ def product(device, stream, variant, dtype, n, m, k):
     got = multiplied(device, stream, variant, dtype, stored, x)
 
     exact = x.astype(np.float64)
-    check(got, w, rounded(x, ROUNDED[variant]) if variant in ROUNDED else exact)
+    if variant == "wide_int8" and m == 1:
+        check(got, w, rounded_in_pairs(x, WORDS.get(dtype, 16)))
+    else:
+        check(got, w, rounded(x) if variant in ROUNDED else exact)
 
 
-def rounded(x, size=16):
-    """`x` as the kernels round it to bytes: a scale for each `size` elements."""
-    length = x.shape[-1]
-    x = np.pad(x, [*[(0, 0)] * (x.ndim - 1), (0, -length % size)])
-    parts = x.reshape(*x.shape[:-1], -1, size)
-    largest = np.abs(parts).max(-1, keepdims=True)
+def rounded(x):
+    """`x` as the kernels round it to bytes: a scale for each 16 elements."""
+    return bytes_of(x.reshape(*x.shape[:-1], -1, 16), -1).reshape(x.shape)
+
+
+def rounded_in_pairs(x, apart):
+    """The same where 16 elements and those `apart` elements behind have one scale."""
+    parts = x.reshape(-1, 2, apart // 16, 16)
+    return bytes_of(parts, (1, 3)).reshape(x.shape)
+
+
+def bytes_of(parts, axes):
+    """Numbers as bytes times the scale that those along `axes` share."""
+    largest = np.abs(parts).max(axes, keepdims=True)
     codes = np.rint(parts * (np.float32(127) / largest)).astype(np.float64)
-    return (codes * (largest / np.float32(127))).reshape(x.shape)[..., :length]
+    return codes * (largest / np.float32(127))
 
 
 @pytest.mark.long
@@ -119,6 +132,13 @@ def test_few_rows_of_odd_sizes(device, stream, variant, dtype, n, m):
 @pytest.mark.parametrize("variant", ["wide", "wide_int8"])
 def test_one_row_of_any_length(device, stream, variant, dtype, length):
     product(device, stream, variant, dtype, 5, 1, -(-length // dtype.block) * dtype.block)
+
+
+@pytest.mark.parametrize("dtype", sorted(STREAMED, key=lambda t: t.id), ids=lambda t: t.name)
+@pytest.mark.parametrize("length", [32, 6144 + 96], ids=["a block", "many panels"])
+@pytest.mark.parametrize(("n", "m"), [(3, 9), (67, 41)])
+def test_many_rows_rounded_to_bytes_of_odd_sizes(device, stream, dtype, length, n, m):
+    product(device, stream, "wide_int8", dtype, n, m, -(-length // dtype.block) * dtype.block)
 
 
 @pytest.mark.parametrize("guess", [8, 32, 64])
@@ -149,7 +169,7 @@ def test_each_matrix_of_weights_serves_several(device, stream, variant):
 
 @pytest.mark.long
 @pytest.mark.parametrize("tokens", [2, 40], ids=["one by one", "sorted"])
-@pytest.mark.parametrize("variant", [*MATVECS, "int8", *TILES])
+@pytest.mark.parametrize("variant", [*MATVECS, "int8", "wide_int8", *TILES])
 def test_experts(device, stream, variant, tokens):
     rng = np.random.default_rng(0)
     stored, w = stored_and_values(rng, Q5_0, 4, 71, 64)
@@ -163,7 +183,10 @@ def test_experts(device, stream, variant, tokens):
     with tp.Scheduler([stream]).schedule(y) as run:
         got = run.run({a: stored, b: x, ids: chosen})[y]
 
-    exact = rounded(x) if variant == "int8" else x.astype(np.float64)
+    if variant == "wide_int8" and tokens == 2:
+        exact = rounded_in_pairs(x, 16)
+    else:
+        exact = rounded(x) if variant in ROUNDED else x.astype(np.float64)
     check(got[:, :, None], w[chosen], exact[:, :, None])
 
 
@@ -265,13 +288,14 @@ def test_one_row_rounded_to_bytes_that_is_not_finite_gives_nan(device, stream, o
 
 
 @pytest.mark.parametrize("odd", [np.inf, -np.inf, np.nan])
-def test_rows_rounded_to_bytes_that_are_not_finite_give_nan(device, stream, odd):
-    x = np.ones((2, 64), np.float32)
+@pytest.mark.parametrize(("variant", "rows"), [("int8", 2), ("wide_int8", 9)])
+def test_rows_rounded_to_bytes_that_are_not_finite_give_nan(device, stream, variant, rows, odd):
+    x = np.ones((rows, 64), np.float32)
     x[1, 7] = odd
 
-    got = multiplied(device, stream, "int8", tp.Q8_0, np.zeros((3, 68), np.uint8), x)
+    got = multiplied(device, stream, variant, Q4_1, np.zeros((3, 40), np.uint8), x)
 
-    assert np.isnan(got).all(axis=1).tolist() == [False, True]
+    assert np.isnan(got).all(axis=1).tolist() == [False, True, *[False] * (rows - 2)]
 
 
 @pytest.mark.parametrize(
@@ -284,6 +308,22 @@ def test_rows_of_exact_products_are_not_rounded(precision, kernels):
     program = lower(tp.mul_mat(w, x, precision=precision), facts, KERNELS.ops)
 
     assert [launch.kernel.name for launch in program.launches] == kernels
+
+
+@pytest.mark.parametrize(
+    ("dtype", "rows", "declared"),
+    [
+        (tp.Q4_K, 1, Rounding.BYTES),
+        (tp.Q4_K, 8, Rounding.NONE),
+        (tp.Q4_K, 9, Rounding.BYTES),
+        (tp.Q8_0, 1, Rounding.NONE),
+    ],
+)
+def test_processors_declare_which_products_they_round(dtype, rows, declared):
+    w, x = tp.input("w", (8, 256), dtype), tp.input("x", (rows, 256), tp.F32)
+    facts = Facts(wide=True, int8_activations=True)
+
+    assert KERNELS.rounding(tp.mul_mat(w, x), facts) is declared
 
 
 def test_a_mask_of_nan_hides_no_position(stream):

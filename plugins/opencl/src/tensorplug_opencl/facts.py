@@ -1,6 +1,7 @@
 """Facts about a device, as its driver tells them."""
 
 import os
+from platform import machine
 from typing import Any
 
 import pyopencl as cl
@@ -19,7 +20,8 @@ LIMITS = "TENSORPLUG_OPENCL_LIMITS"
 """Set to `device`, kernels may take as many items and as much local memory as the device grants."""
 
 ACTIVATIONS = "TENSORPLUG_OPENCL_ACTIVATIONS"
-"""Set to `int8`, products with few rows may round them to 8 bits; `f32` is the default."""
+"""Whether products may round rows of `x` to 8 bits: `int8` or `f32`; `rounds` is the default."""
+POCL = "Portable Computing Language"
 
 PRODUCTS = "TENSORPLUG_OPENCL_PRODUCTS"
 """The variant of a product to take where it is valid; by default the facts choose."""
@@ -38,9 +40,11 @@ def facts_of(driver: Any) -> Facts:
     group = 1 << int(driver.max_work_group_size).bit_length() - 1
     memory = int(driver.local_mem_size)
     style = style_forced()
+    wide = style == "1" if style else group < SMALLEST or bool(driver.type & cl.device_type.CPU)
+    activations = ("int8", "f32") if wide and rounds(driver) else ("f32", "int8")
     newer = version_of(driver) >= (2, 0)
     return Facts(
-        wide=style == "1" if style else group < SMALLEST or bool(driver.type & cl.device_type.CPU),
+        wide=wide,
         max_group=group if lifted else min(group, MAX_GROUP),
         local_memory=memory if lifted else min(memory, LOCAL_MEMORY),
         subgroup=_subgroup(driver, extensions) if newer else 0,
@@ -48,10 +52,19 @@ def facts_of(driver: Any) -> Facts:
         fp16="cl_khr_fp16" in extensions,
         fp64="cl_khr_fp64" in extensions,
         int_dot=newer and "cl_khr_integer_dot_product" in extensions,
-        int8_activations=setting(ACTIVATIONS, "f32", "int8") == "int8",
+        int8_activations=setting(ACTIVATIONS, *activations) == "int8",
         units=int(driver.max_compute_units),
         variant=setting(PRODUCTS, "", *VARIANTS),
     )
+
+
+def rounds(driver: Any) -> bool:
+    """Whether products with rows of bytes are faster on a processor than those with floats.
+
+    They are where the driver's compiler has the instructions of x86-64 that multiply bytes. That of
+    Intel's has not.
+    """
+    return driver.platform.name == POCL and machine() in ("x86_64", "AMD64")
 
 
 def version_of(driver: Any) -> tuple[int, int]:

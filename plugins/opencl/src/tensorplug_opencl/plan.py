@@ -72,12 +72,20 @@ class Kernels:
 
 def bind(device: "OpenCLDevice", parts: Sequence[Placed], kernels: Kernels | None = None) -> Ready:
     """One launch for `parts`, with its arguments set; its kernel object is one of `kernels`."""
+    if device.facts.wide:
+        # PoCL gives half of all groups to one thread: not all of the largest part.
+        parts = sorted(parts, key=_bytes)
     first = parts[0]
     count, block, groups = joined(parts)
     make = device.programs.kernel if kernels is None else kernels.take
     kernel = make(first.launch, count)
     memory = [cast("OpenCLBuffer", buffer).memory for buffer in first.buffers]
     return with_arguments(kernel, memory, block, groups, first.launch.local)
+
+
+def _bytes(part: Placed) -> int:
+    """What a launch reads and writes."""
+    return sum(range_.end - range_.start for range_ in part.ranges)
 
 
 def with_arguments(

@@ -1,7 +1,6 @@
 """The kernels of this backend: `KERNELS` names its own; all other ops run on the shared ones."""
 
 from tensorplug_opencl.kernels import attention, matmul, sort
-from tensorplug_simt.families.product import declared_rounding
 from tensorplug_simt.table import Kernels
 
 KERNELS = Kernels(
@@ -12,5 +11,5 @@ KERNELS = Kernels(
         "argsort": sort.order,
         "top_k": sort.order,
     },
-    rounding=declared_rounding,
+    rounding=matmul.rounding_of,
 )

@@ -65,6 +65,13 @@ PART(v, V_AT, DV)
 #define V16(row, c) v_part(row, c, p.v.nb[0])
 #endif
 
+// 16 elements of a mask, which is of F32 or F16.
+#if defined(mask_is_f32)
+#define MASK16(row) FLOATS16(row, 0)
+#else
+#define MASK16(row) HALVES16(row, 0)
+#endif
+
 // The rows of a head lie apart, where processors do not look ahead.
 #define FETCH(at, bytes) for (int l = 0; l < (bytes); l += 64) { PREFETCH((at) + l); }
 #define FETCH_AHEAD \
@@ -101,10 +108,14 @@ KERNEL_HEAD {
     int16 seen = 0;
     ROWWISE(r) {
       GLOBAL const uchar* mask = ROW(mask, token[r], head[r] % p.mask.ne[2], batch % p.mask.ne[3]);
-      float t[16];
-      for (int i = 0; i < 16; i++)
-        t[i] = i < count ? load_mask(mask + (first + i) * p.mask.nb[0]) : -INFINITY;
-      added[r] = vload16(0, t);
+      if (count == 16 && p.mask.nb[0] == mask_bytes) {
+        added[r] = MASK16(mask + (long)first * mask_bytes);
+      } else {
+        float t[16];
+        for (int i = 0; i < 16; i++)
+          t[i] = i < count ? load_mask(mask + (first + i) * p.mask.nb[0]) : -INFINITY;
+        added[r] = vload16(0, t);
+      }
       seen |= added[r] != -INFINITY;
       added[r] *= slope[r];
     }

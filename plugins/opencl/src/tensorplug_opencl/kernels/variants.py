@@ -1,8 +1,8 @@
 """Ways to compute a product of matrices, which of them are valid, and which one is taken.
 
-Variants are `wide` (processors), `wide_int8` (the same with one row of `x` rounded to 8 bits),
-`subgroup` and `group` (a team of lanes for each row, of a sub-group or a group), `int8` (with `x`
-rounded to 8 bits) and the tiles. The choice is the first valid one by the facts of the device,
+Variants are `wide` (processors), `wide_int8` (the same with `x` rounded to 8 bits), `subgroup` and
+`group` (a team of lanes for each row, of a sub-group or a group), `int8` (with `x` rounded to 8
+bits) and the tiles. The choice is the first valid one by the facts of the device,
 unless they name a `variant` that is valid.
 """
 
@@ -15,14 +15,20 @@ WIDE, WIDE_INT8 = "wide", "wide_int8"
 SUBGROUP, GROUP, INT8 = "subgroup", "group", "int8"
 VARIANTS = (WIDE, WIDE_INT8, SUBGROUP, GROUP, INT8, *tiled.TILES)
 """All names."""
+ROUNDING = (WIDE_INT8, INT8)
+"""Those that round `x` to bytes."""
 
 
 def product(these: Operands, facts: Facts) -> Program | None:
     """The program of the variant that is chosen; None where there is none."""
+    variant = chosen(these, facts)
+    return None if variant is None else program_of(variant, these, facts)
+
+
+def chosen(these: Operands, facts: Facts) -> str | None:
+    """The first valid variant, or the one that the facts name if it is valid."""
     valid = variants(these, facts)
-    if not valid:
-        return None
-    return program_of(facts.variant if facts.variant in valid else valid[0], these, facts)
+    return facts.variant if facts.variant in valid else next(iter(valid), None)
 
 
 def few(these: Operands) -> bool:
@@ -39,7 +45,7 @@ def variants(these: Operands, facts: Facts) -> list[str]:
 def _streams(these: Operands, facts: Facts) -> list[str]:
     if not (facts.wide and rows_in_order(these.w)):
         return []
-    return [WIDE_INT8, WIDE] if facts.int8_activations and wide.streams(these) else [WIDE]
+    return [WIDE_INT8, WIDE] if facts.int8_activations and wide.takes_bytes(these) else [WIDE]
 
 
 def _matvecs(these: Operands, facts: Facts) -> list[str]:

@@ -4,26 +4,36 @@ from dataclasses import replace
 
 from tensorplug import dtypes
 from tensorplug.dtypes import DType
-from tensorplug_opencl.kernels.operands import Operands, packed
+from tensorplug_opencl.kernels.operands import Operands, packed, quantised
 from tensorplug_simt.facts import Facts
 from tensorplug_simt.families.product import REPEATS, ROWS_OF
 from tensorplug_simt.program import Kernel, Launch, Program, blocks_of, launch
 from tensorplug_simt.source import BYTES
 
-TEXT = "tensorplug_opencl:kernels/wide.cl"
-STREAM_TEXT = "tensorplug_opencl:kernels/stream.cl"
+LANES = "tensorplug_opencl:kernels/lanes.cl"
+FLOATS = (ROWS_OF, BYTES, LANES, "tensorplug_opencl:kernels/floats.cl")
+"""What decodes weights of any type to floats."""
+CODES = (ROWS_OF, LANES, "tensorplug_opencl:kernels/codes.cl")
+"""What leaves weights of 4 to 6 bits as codes."""
+
+_BUFFERS = ("w", "x", "ids", "y")
 _ROWS = (*REPEATS, ("rows", "int"))
-PARTS = (ROWS_OF, BYTES)
-MATVEC = Kernel("matvec", TEXT, ("w", "x", "ids", "y"), ("y",), _ROWS, PARTS)
-STREAM = replace(MATVEC, name="stream", text=STREAM_TEXT, parts=(ROWS_OF,))
+MATVEC = Kernel("matvec", "tensorplug_opencl:kernels/matvec.cl", _BUFFERS, ("y",), _ROWS, FLOATS)
+STREAM = Kernel("stream", "tensorplug_opencl:kernels/stream.cl", _BUFFERS, ("y",), _ROWS, CODES)
 MATMUL = Kernel(
-    "matmul", TEXT, ("w", "x", "lists", "y"), ("y",), (*_ROWS, ("panels", "int")), PARTS
+    "matmul",
+    "tensorplug_opencl:kernels/matmul.cl",
+    ("w", "x", "lists", "y"),
+    ("y",),
+    (*_ROWS, ("panels", "int")),
+    (*FLOATS, "tensorplug_opencl:kernels/panels_f32.cl"),
 )
+MATMUL_INT8 = replace(MATMUL, parts=(*CODES, "tensorplug_opencl:kernels/panels_int8.cl"))
 
 STREAMED: frozenset[DType] = frozenset(
     getattr(dtypes, name) for name in ("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q4_K", "Q5_K", "Q6_K")
 )
-"""Types of which one row of `x` meets codes before scales, in a kernel of its own."""
+"""Types whose codes meet `x` before their scales: one row of floats, or rows of bytes."""
 COLUMNS = (1, 2, 4, 8)
 """How many rows of `x` a matvec may take at once."""
 SHARES = 4
@@ -39,11 +49,23 @@ def streams(these: Operands) -> bool:
     return "lists" not in these.experts and these.rows == 1 and these.w.dtype in STREAMED
 
 
+def many(these: Operands) -> bool:
+    """Whether rows of `x` meet panels of `w` that are decoded once for all of them."""
+    return "lists" in these.experts or these.rows > COLUMNS[-1]
+
+
+def takes_bytes(these: Operands) -> bool:
+    """Whether rows of `x` may be rounded to bytes."""
+    return these.w.dtype in STREAMED and (streams(these) or many(these))
+
+
 def product(these: Operands, facts: Facts, *, int8: bool = False) -> Program:
-    """A matvec for few rows of `x`, a blocked product for many; `int8` where `streams` holds."""
-    ready = packed(these, facts)
-    many = "lists" in ready.experts or ready.rows > COLUMNS[-1]
-    return ready.program(matmul(ready, facts) if many else matvec(ready, facts, int8=int8))
+    """A matvec for few rows of `x`, a blocked product for many; `int8` if `takes_bytes` holds."""
+    if not many(these):
+        ready = packed(these, facts)
+        return ready.program(matvec(ready, facts, int8=int8))
+    ready = quantised(these, facts) if int8 else packed(these, facts)
+    return ready.program(matmul(ready, facts, int8=int8))
 
 
 def matvec(these: Operands, facts: Facts, *, int8: bool) -> Launch:
@@ -52,7 +74,7 @@ def matvec(these: Operands, facts: Facts, *, int8: bool) -> Launch:
     rows = blocks_of(n, max(SHARES * facts.units // these.matrices, 1))
     stream = streams(these)
     columns = {"COLS": next(c for c in COLUMNS if c >= these.rows)}
-    kind = ({"INT8": 1} if int8 else {}) if stream else columns
+    kind = _style(int8=int8) if stream else columns
     return launch(
         STREAM if stream else MATVEC,
         these.places,
@@ -63,7 +85,7 @@ def matvec(these: Operands, facts: Facts, *, int8: bool) -> Launch:
     )
 
 
-def matmul(these: Operands, facts: Facts) -> Launch:
+def matmul(these: Operands, facts: Facts, *, int8: bool) -> Launch:
     """Each item decodes panels of `w` and multiplies them with the rows of `x`, or a share."""
     panels = blocks_of(these.w.ne[1], PANEL)
     each = blocks_of(panels, max(SHARES * facts.units // these.matrices, 1))
@@ -71,11 +93,15 @@ def matmul(these: Operands, facts: Facts) -> Launch:
     parts = min(blocks_of(2 * facts.units, items), blocks_of(these.rows, STEP))
     rows = blocks_of(blocks_of(these.rows, parts), STEP) * STEP
     return launch(
-        MATMUL,
+        MATMUL_INT8 if int8 else MATMUL,
         these.places,
         groups=(blocks_of(panels, each), blocks_of(these.rows, rows), these.matrices),
-        defines=these.defines,
+        defines={**_style(int8=int8), **these.defines},
         numbers=these.repeats,
         rows=rows,
         panels=each,
     )
+
+
+def _style(*, int8: bool) -> dict[str, int]:
+    return {"INT8": 1} if int8 else {}
