@@ -79,7 +79,6 @@ LIMITS = Limits(
         "mma_attend": 176,  # over q8_0, and with a cap; else 168, of which three groups fit
         "mma_experts": 128,
         "mma_product": 128,
-        "tiled_product": 128,
         "warp_product": 128,
     },
 )
@@ -321,7 +320,7 @@ OTHER_ATTENTION = [
 ]
 """Types finer or wider than f16 or mixed, masks with gaps, few rows, heads that do not fit."""
 BY_CORES = {
-    "products": (MANY_COLUMNS, {"mma_product", "copied_flat", "tiled_product"}),
+    "products": (MANY_COLUMNS, {"mma_product", "copied_flat", "product_tile"}),
     "experts": (EXPERTS, {"sorted_by_expert", "mma_experts", "expert_tiles"}),
     "attention": (ATTENTION, {"mma_attend", "attend_join"}),
     "other attention": (OTHER_ATTENTION, {"attend"}),

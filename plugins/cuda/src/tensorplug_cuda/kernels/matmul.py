@@ -2,18 +2,10 @@
 
 from tensorplug.device import Tensor
 from tensorplug_cuda.kernels import experts, mma
-from tensorplug_cuda.kernels.columns import TEXT, few, takes_few
+from tensorplug_cuda.kernels.columns import few, takes_few
 from tensorplug_simt.facts import Facts
-from tensorplug_simt.families.product import (
-    REPEATS,
-    hadamard,
-    need_product,
-    product,
-    repeats,
-)
-from tensorplug_simt.program import Kernel, Program, blocks_of, launch
-
-TILED_PRODUCT = Kernel("tiled_product", TEXT, ("w", "x", "y"), ("y",), REPEATS)
+from tensorplug_simt.families.product import hadamard, need_product, product
+from tensorplug_simt.program import Program
 
 
 def mul_mat(node: Tensor, facts: Facts) -> Program:
@@ -23,9 +15,8 @@ def mul_mat(node: Tensor, facts: Facts) -> Program:
         return transform
     if takes_few(node):
         return few(node, facts)
-    if not has_elements(node):
-        return product(node, facts)
-    return (mma.by_tensor_cores if mma.takes(node, facts) else tiled)(node, facts)
+    by_cores = has_elements(node) and mma.takes(node, facts)
+    return (mma.by_tensor_cores if by_cores else product)(node, facts)
 
 
 def has_elements(node: Tensor) -> bool:
@@ -36,20 +27,6 @@ def has_elements(node: Tensor) -> bool:
 def has_tiles(node: Tensor) -> bool:
     """Whether a product is computed in tiles, one way or the other."""
     return has_elements(node) and not takes_few(node)
-
-
-def tiled(node: Tensor, _facts: Facts) -> Program:
-    """The program of a `mul_mat` with elements, in tiles in f32."""
-    w, x = node.sources
-    side = experts.SIDE
-    made = launch(
-        TILED_PRODUCT,
-        {"w": w, "x": x, "y": node},
-        groups=(blocks_of(w.ne[1], side), blocks_of(x.ne[1], side), node.ne[2] * node.ne[3]),
-        local=(experts.TILE_ITEMS,),
-        numbers=repeats(w, x),
-    )
-    return Program((made,))
 
 
 def mul_mat_id(node: Tensor, facts: Facts) -> Program:

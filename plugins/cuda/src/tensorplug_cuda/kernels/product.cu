@@ -1,4 +1,4 @@
-// Products of matrices of any types and layouts: warps for rows, or tiles.
+// Products of matrices of any types and layouts: warps for rows, and tiles of rows that have one expert.
 
 // Element `k` of the row of `w`, or of `w2` of the same type, at `row`.
 #if w_block > 1
@@ -8,49 +8,6 @@
 #endif
 #define W_AT(row, k) VALUE_AT(row, k, w)
 #define W2_AT(row, k) VALUE_AT(row, k, w2)
-
-// A group of 256 items for SIDE rows of w (W_ROW) from `row` on and WIDTH columns of x (X_ROW), of which `columns`
-// are left. Each item has 4 * WIDTH / 16 results (`sums`), for rows `across` + 16 i and columns `down` + 16 j, which
-// it stores (Y_ROW). DEPTH elements of `depth` at a time pass through local memory (`ws`, `xs`); neighbours load
-// neighbouring elements of a row.
-#define SIDE 64
-#define DEPTH 16
-#define TILE \
-  __shared__ float ws[DEPTH][SIDE + 4]; \
-  __shared__ float xs[DEPTH][WIDTH + 4]; \
-  const int across = ITEM_X % 16, down = ITEM_X / 16; \
-  float sums[WIDTH / 16][4]; \
-  for (int j = 0; j < WIDTH / 16; j++) \
-    for (int i = 0; i < 4; i++) sums[j][i] = 0.0f; \
-  for (int start = 0; start < depth; start += DEPTH) { \
-    /* DEPTH elements of both sides. */ \
-    const int k = start + across, inside = k < depth; \
-    for (int i = down; i < SIDE; i += 16) { \
-      float value = 0.0f; \
-      if (inside && row + i < p.w.ne[1]) value = W_AT(W_ROW(i), k); \
-      ws[across][i] = value; \
-    } \
-    for (int j = down; j < WIDTH; j += 16) { \
-      float value = 0.0f; \
-      if (inside && j < columns) value = load_x(X_ROW(j) + (long)k * p.x.nb[0]); \
-      xs[across][j] = value; \
-    } \
-    LOCAL_BARRIER; \
-    /* Their products. */ \
-    for (int l = 0; l < DEPTH; l++) { \
-      float a[4]; \
-      for (int i = 0; i < 4; i++) a[i] = ws[l][across + 16 * i]; \
-      for (int j = 0; j < WIDTH / 16; j++) { \
-        const float b = xs[l][down + 16 * j]; \
-        for (int i = 0; i < 4; i++) sums[j][i] += a[i] * b; \
-      } \
-    } \
-    LOCAL_BARRIER; \
-  } \
-  for (int j = 0; j < WIDTH / 16; j++) /* Store the results that are within y. */ \
-    for (int i = 0; i < 4; i++) \
-      if (row + across + 16 * i < p.y.ne[0] && down + 16 * j < columns) \
-        store_f32(Y_ROW(down + 16 * j) + (long)(row + across + 16 * i) * p.y.nb[0], sums[j][i]);
 
 // In products of experts, which rows of y a tile has: numbers[j] counts the slots of all tokens.
 #define SLOT(j) (numbers[j] % p.y.ne[1])
@@ -119,19 +76,6 @@ KERNEL_HEAD {
   FINISH(32)  // adds up sums of 32 items, stores them
 }
 
-//: tiled_product
-// Tiles of matrices.
-#define WIDTH 64
-KERNEL_HEAD {
-  const int row = GROUP_X * SIDE, column = GROUP_Y * WIDTH, columns = p.x.ne[1] - column;
-  const int i2 = GROUP_Z % p.y.ne[2], i3 = GROUP_Z / p.y.ne[2];
-  const int depth = p.x.ne[0];
-#define W_ROW(i) ROW(w, row + (i), i2 / p.repeat2, i3 / p.repeat3)
-#define X_ROW(j) ROW(x, column + (j), i2, i3)
-#define Y_ROW(j) ROW(y, column + (j), i2, i3)
-  TILE  // reads W_ROW, X_ROW, Y_ROW, row, columns, depth; stores its results
-}
-
 //: sorted_by_expert
 // A group for each expert, and one for ids that name none: the numbers of its rows of y in order,
 // which begin behind those of experts before it, and the tiles of up to WIDTH of them. An expert's
@@ -172,16 +116,51 @@ KERNEL_HEAD {
 }
 
 //: expert_tiles
-// Tiles of rows that have one expert; those without rows have 0 columns.
+// A group of 256 items for SIDE rows of w and up to WIDTH rows of x that have one expert; tiles without rows have 0
+// `columns`. Each item has 4 * WIDTH / 16 results, for rows `across` + 16 i and columns `down` + 16 j. DEPTH elements
+// at a time pass through local memory; neighbours load neighbouring elements of a row.
+#define SIDE 64
+#define DEPTH 16
+#define W_ROW(i) ROW(w, row + (i), expert, 0)
+#define X_ROW(j) ROW(x, SLOT(j) % p.x.ne[1], TOKEN(j), 0)
+#define Y_ROW(j) ROW(y, SLOT(j), TOKEN(j), 0)
 KERNEL_HEAD {
   LOCAL int numbers[WIDTH];
+  LOCAL float ws[DEPTH][SIDE + 4], xs[DEPTH][WIDTH + 4];
   const int4 tile = *(const int4*)ROW(tiles, GROUP_Y, 0, 0);
   const int expert = tile.x, columns = tile.z, row = GROUP_X * SIDE;
   if (columns == 0) return;
   take_numbers(numbers, (const int*)ROW(rows, 0, 0, 0) + tile.y, min(columns, WIDTH), 256);
   const int depth = expert < p.w.ne[2] ? p.x.ne[0] : 0;
-#define W_ROW(i) ROW(w, row + (i), expert, 0)
-#define X_ROW(j) ROW(x, SLOT(j) % p.x.ne[1], TOKEN(j), 0)
-#define Y_ROW(j) ROW(y, SLOT(j), TOKEN(j), 0)
-  TILE  // reads W_ROW, X_ROW, Y_ROW, row, columns, depth; stores its results
+  const int across = ITEM_X % 16, down = ITEM_X / 16;
+  float sums[WIDTH / 16][4];
+  for (int j = 0; j < WIDTH / 16; j++)
+    for (int i = 0; i < 4; i++) sums[j][i] = 0.0f;
+  for (int start = 0; start < depth; start += DEPTH) {
+    const int k = start + across, inside = k < depth;
+    for (int i = down; i < SIDE; i += 16) {  // DEPTH elements of both sides
+      float value = 0.0f;
+      if (inside && row + i < p.w.ne[1]) value = W_AT(W_ROW(i), k);
+      ws[across][i] = value;
+    }
+    for (int j = down; j < WIDTH; j += 16) {
+      float value = 0.0f;
+      if (inside && j < columns) value = load_x(X_ROW(j) + (long)k * p.x.nb[0]);
+      xs[across][j] = value;
+    }
+    LOCAL_BARRIER;
+    for (int l = 0; l < DEPTH; l++) {  // their products
+      float a[4];
+      for (int i = 0; i < 4; i++) a[i] = ws[l][across + 16 * i];
+      for (int j = 0; j < WIDTH / 16; j++) {
+        const float b = xs[l][down + 16 * j];
+        for (int i = 0; i < 4; i++) sums[j][i] += a[i] * b;
+      }
+    }
+    LOCAL_BARRIER;
+  }
+  for (int j = 0; j < WIDTH / 16; j++)  // store the results that are within y
+    for (int i = 0; i < 4; i++)
+      if (row + across + 16 * i < p.y.ne[0] && down + 16 * j < columns)
+        store_f32(Y_ROW(down + 16 * j) + (long)(row + across + 16 * i) * p.y.nb[0], sums[j][i]);
 }
