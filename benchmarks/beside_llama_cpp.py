@@ -36,15 +36,19 @@ def output(command: Sequence[object]) -> list[Any]:
     return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
 
 
-def models_round(model: str, path: Path, arguments: argparse.Namespace) -> tuple[Figures, Figures]:
+def models_round(path: Path, arguments: argparse.Namespace) -> tuple[Figures, Figures]:
     """Tokens per second of ours and of llama.cpp."""
     repeat = ("--repeat", arguments.repeat)
-    command = ("tensorplug-llm", "bench", model, "--json")
+    prompt = arguments.prompt
+    command = ("tensorplug-llm", "bench", path, "--json", "--prompt-tokens", prompt)
     (ours,) = output([*command, "--device", arguments.device, *repeat])
     threads = ("--threads", arguments.threads)
-    (peer,) = output([arguments.peer, HERE / "llama_cpp_model.py", path, *threads, *repeat])
+    prompts = ("--prompts", prompt)
+    (peer,) = output(
+        [arguments.peer, HERE / "llama_cpp_model.py", path, *threads, *prompts, *repeat]
+    )
     mine = {name: ours[f"{name}_tokens_per_s"] for name in ("prefill", "decode")}
-    return mine, {"prefill": peer["prefill 512"], "decode": peer[f"decode at {START}"]}
+    return mine, {"prefill": peer[f"prefill {prompt}"], "decode": peer[f"decode at {START}"]}
 
 
 def products_round(arguments: argparse.Namespace) -> tuple[Figures, Figures]:
@@ -75,11 +79,11 @@ def summary(rounds: Sequence[tuple[Figures, Figures]]) -> dict[str, Figures]:
 
 def compare(arguments: argparse.Namespace) -> dict[str, Any]:
     """All comparisons, round by round."""
-    paths = {name: find_model(name) for name in arguments.models.split()}
+    paths = {Path(name).stem: find_model(name) for name in arguments.models.split()}
     results: dict[str, list[tuple[Figures, Figures]]] = {}
     for _ in range(arguments.rounds):
         for name, path in paths.items():
-            results.setdefault(name, []).append(models_round(name, path, arguments))
+            results.setdefault(name, []).append(models_round(path, arguments))
             print(json.dumps({name: results[name][-1]}), file=sys.stderr, flush=True)
         if arguments.products:
             results.setdefault("products", []).append(products_round(arguments))
@@ -120,6 +124,7 @@ def report(results: dict[str, Any], out: Path | None) -> None:
 def main() -> None:
     parser = parser_of(__doc__, "opencl:0")
     parser.add_argument("--threads", type=int, default=os.cpu_count())
+    parser.add_argument("--prompt", type=int, default=512, help="tokens of the prompt")
     arguments = parser.parse_args()
     report(compare(arguments), arguments.out)
 

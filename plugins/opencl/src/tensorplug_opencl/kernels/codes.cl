@@ -24,6 +24,13 @@ typedef float16 number16 __attribute__((aligned(4)));
 // Words of `v` by their numbers, for low codes and high ones of the first unit and the second.
 #define NTH(i, v, a, b, c, d) \
   ((i) == 0 ? (v).s##a : (i) == 1 ? (v).s##b : (i) == 2 ? (v).s##c : (v).s##d)
+// The same of 16 shorts, each as often as its number is in a list of 32.
+#define X8(n) n, n, n, n, n, n, n, n
+#define X16(n) X8(n), X8(n)
+#define NUMBERS_OF(...) __VA_ARGS__
+#define SHORTS_OF(v, list) __builtin_shufflevector(v, v, NUMBERS_OF list)
+#define NTH_OF(i, v, a, b, c, d) \
+  ((i) == 0 ? SHORTS_OF(v, a) : (i) == 1 ? SHORTS_OF(v, b) : (i) == 2 ? SHORTS_OF(v, c) : SHORTS_OF(v, d))
 
 // 8 halves as floats.
 #if defined(__F16C__) && defined(__clang__)
@@ -102,18 +109,25 @@ DEVICE void words(bytes b, int n, int j, const head* h, uint16* low, uint16* hig
 #define BLOCK_BYTES w_bytes
 #define SUMS -1.0f
 // Eight scales, then eight minima.
-typedef struct { float16 both; } head;
+typedef struct {
+  float d;
+  short16 codes;
+  float16 both;
+} head;
 DEVICE head begin(bytes b, int n) {
   const uint six = 0x3f3f3f3fu, four = FOURS, two = 0x30303030u;
   const uint4 v = WORDS4(b);
   const uint4 low = v.ywzw >> (uint4)(0, 0, 0, 4) & (uint4)(six, four, six, four);
   const uint4 high = v.yyzz >> (uint4)(2) & (uint4)(0, two, 0, two);
   const float8 dm = halves8(as_short8(v));
-  head h = {dm.s0000000011111111 * convert_float16(as_uchar16(low | high))};
+  const uchar16 codes = as_uchar16((uint4)(low | high));
+  head h = {dm.s0, convert_short16(codes), dm.s0000000011111111 * convert_float16(codes)};
   return h;
 }
 #define SCALES(h, i) \
   NTH(i, (h)->both, 0000000022222222, 1111111133333333, 4444444466666666, 5555555577777777)
+#define CODES_OF_SCALES(h, i) \
+  NTH_OF(i, (h)->codes, (X16(0), X16(2)), (X16(1), X16(3)), (X16(4), X16(6)), (X16(5), X16(7)))
 #define SPAN 32
 #define FACTORS(h, unit, to) vstore16((h).both, 0, (to));
 #define MINIMA(h, i) \
@@ -138,15 +152,24 @@ DEVICE void words(bytes b, int n, int j, const head* h, uint16* low, uint16* hig
 #define BLOCK_BYTES w_bytes
 #define SUMS -32.0f
 #define MASK 0x3fu
-typedef struct { float16 d; } head;
+typedef struct {
+  float d;
+  short16 codes;
+  float16 both;
+} head;
 DEVICE head begin(bytes b, int n) {
-  head h = {load_f16(b + 208) * convert_float16(vload16(0, (GLOBAL const char*)(b + 192)))};
+  const float d = load_f16(b + 208);
+  const char16 codes = vload16(0, (GLOBAL const char*)(b + 192));
+  head h = {d, convert_short16(codes), d * convert_float16(codes)};
   return h;
 }
 #define SCALES(h, i) \
-  NTH(i, (h)->d, 0000111122223333, 4444555566667777, 88889999aaaabbbb, ccccddddeeeeffff)
+  NTH(i, (h)->both, 0000111122223333, 4444555566667777, 88889999aaaabbbb, ccccddddeeeeffff)
+#define CODES_OF_SCALES(h, i) \
+  NTH_OF(i, (h)->codes, (X8(0), X8(1), X8(2), X8(3)), (X8(4), X8(5), X8(6), X8(7)), \
+         (X8(8), X8(9), X8(10), X8(11)), (X8(12), X8(13), X8(14), X8(15)))
 #define SPAN 16
-#define FACTORS(h, unit, to) vstore16((h).d, 0, (to));
+#define FACTORS(h, unit, to) vstore16((h).both, 0, (to));
 DEVICE void words(bytes b, int n, int j, const head* h, uint16* low, uint16* high) {
   const uint16 codes = WORDS16(b + 64 * j), two = TWICE(WORDS8(b + 128 + 32 * j));
   *low = (codes & FOURS) | (two << SHIFTS(4, 2) & ~FOURS);
@@ -164,31 +187,32 @@ DEVICE void words(bytes b, int n, int j, const head* h, uint16* low, uint16* hig
 #endif
 
 // Products of codes below 64 and signed bytes: the sums of two neighbours (`pairs`), and then of two
-// of those (`join`).
+// of those times shorts (`join`).
 typedef short short32 __attribute__((ext_vector_type(32)));
 typedef char char64 __attribute__((ext_vector_type(64)));
 typedef char char32 __attribute__((ext_vector_type(32)));
+#define ONES (short32)(1)
 #if defined(__AVX512BW__)
 DEVICE short32 pairs(uint16 codes, uint16 x) {
   return __builtin_ia32_pmaddubsw512(__builtin_astype(codes, char64), __builtin_astype(x, char64));
 }
-DEVICE int16 join(short32 sums) { return __builtin_ia32_pmaddwd512(sums, (short32)(1)); }
+DEVICE int16 join(short32 sums, short32 by) { return __builtin_ia32_pmaddwd512(sums, by); }
 #elif defined(__AVX2__)
 #define PAIRS8(codes, x) \
   __builtin_ia32_pmaddubsw256(__builtin_astype(codes, char32), __builtin_astype(x, char32))
 DEVICE short32 pairs(uint16 codes, uint16 x) {
   return (short32)(PAIRS8(codes.lo, x.lo), PAIRS8(codes.hi, x.hi));
 }
-DEVICE int16 join(short32 sums) {
-  return (int16)(__builtin_ia32_pmaddwd256(sums.lo, (short16)(1)), __builtin_ia32_pmaddwd256(sums.hi, (short16)(1)));
+DEVICE int16 join(short32 sums, short32 by) {
+  return (int16)(__builtin_ia32_pmaddwd256(sums.lo, by.lo), __builtin_ia32_pmaddwd256(sums.hi, by.hi));
 }
 #else
 DEVICE short32 pairs(uint16 codes, uint16 x) {
   const short32 c = __builtin_astype(codes, short32), s = __builtin_astype(x, short32);
   return (c & (short)255) * (s << (short)8 >> (short)8) + (c >> (short)8) * (s >> (short)8);
 }
-DEVICE int16 join(short32 sums) {
-  const int16 both = __builtin_astype(sums, int16);
-  return (both << 16 >> 16) + (both >> 16);
+DEVICE int16 join(short32 sums, short32 by) {
+  const int16 s = __builtin_astype(sums, int16), b = __builtin_astype(by, int16);
+  return (s << 16 >> 16) * (b << 16 >> 16) + (s >> 16) * (b >> 16);
 }
 #endif

@@ -67,10 +67,10 @@ DEVICE void fill(LOCAL panel* to, int half_, bytes w, long step, int rows, int k
 #define PAIRS(i, half_) pairs(codes[2 * (i) + half_], (uint16)(record[i]))
 #if defined(MASK) && MASK > 31
 #define PRODUCTS(half_) \
-  (join(PAIRS(0, half_) + PAIRS(1, half_)) + join(PAIRS(2, half_) + PAIRS(3, half_)))
+  (join(PAIRS(0, half_) + PAIRS(1, half_), ONES) + join(PAIRS(2, half_) + PAIRS(3, half_), ONES))
 #else
 #define PRODUCTS(half_) \
-  join((PAIRS(0, half_) + PAIRS(1, half_)) + (PAIRS(2, half_) + PAIRS(3, half_)))
+  join((PAIRS(0, half_) + PAIRS(1, half_)) + (PAIRS(2, half_) + PAIRS(3, half_)), ONES)
 #endif
 
 // Adds elements k to k + 15 of row `x` times those of the panel.

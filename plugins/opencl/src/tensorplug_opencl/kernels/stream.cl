@@ -26,15 +26,6 @@
 // Elements of `x` that are prepared at once, in local memory.
 #define DEPTH 6144
 
-// Adds products of low codes, and of high ones.
-#if w_block == 32
-#define ADD(factors, a, b) sums[0] = fma(factors(h, 0), (a) + (b), sums[0]);
-#else
-#define ADD(factors, a, b) \
-  sums[0] = fma(factors(h, 2 * j), (a), sums[0]); \
-  sums[1] = fma(factors(h, 2 * j + 1), (b), sums[1]);
-#endif
-
 // 64 elements by their places in words: the first of each of 16 words, the second and so on.
 DEVICE void sort(const float16* in, float16* to) {
   const float16 a = (float16)(in[0].even, in[1].even), b = (float16)(in[2].even, in[3].even);
@@ -48,10 +39,15 @@ DEVICE void sort(const float16* in, float16* to) {
 #ifdef INT8
 // `x` as bytes. Four words meet 16 neighbours by their low codes and 16 by their high ones, which have
 // one scale; it is NaN where one of them is not finite. Vectors of a unit: the bytes that meet low
-// codes, those for high codes, the sums of both, the scales.
-#define PREPARED 5
-// 64 elements as the bytes of words, and what is added to the products of their codes.
-DEVICE void round_words(const float16* x, float16 scale, float16 inverse, LOCAL float16* to, LOCAL float16* added) {
+// codes, those for high codes, `added`, the scales.
+//
+// What is added: for blocks of 32 the sums of both, for minima or times what is taken off all codes.
+// For blocks of 256 it stands in the first unit and is multiplied with all factors of the block: the
+// sums for minima behind zeros for scales, or times what is taken off for scales.
+#define PREPARED 4
+
+// 64 elements as the bytes of words; their sums.
+DEVICE int16 round_words(const float16* x, float16 inverse, LOCAL float16* to) {
   uint16 all = 0;
   int16 sums = 0;
   EVERY(i, 4) {
@@ -60,14 +56,10 @@ DEVICE void round_words(const float16* x, float16 scale, float16 inverse, LOCAL 
     all |= (as_uint16(rounded) & 255u) << 8 * i;
   }
   *to = as_float16(all);
-#ifdef MINIMA
-  *added = SUMS * scale * convert_float16(sums);
-#else
-  *added = as_float16(sums * (int)SUMS);
-#endif
+  return sums;
 }
 
-DEVICE void prepare(const float16* low, const float16* high, LOCAL float16* to) {
+DEVICE void prepare(const float16* low, const float16* high, int unit, LOCAL float16* to) {
   float16 a[4], b[4], largest = 0.0f, odd = 0.0f;
   sort(low, a);
   sort(high, b);
@@ -80,29 +72,57 @@ DEVICE void prepare(const float16* low, const float16* high, LOCAL float16* to) 
   // Numbers so small that their inverse is none count as 0.
   const float16 scale = largest / 127.0f + odd;
   const float16 inverse = select((float16)(0.0f), 127.0f / largest, largest > 1e-30f);
-  round_words(a, scale, inverse, to, to + 2);
-  round_words(b, scale, inverse, to + 1, to + 3);
-  to[4] = scale;
+  const int16 lows = round_words(a, inverse, to), highs = round_words(b, inverse, to + 1);
+  to[3] = scale;
+#if UNITS == 2
+  float sums[32];
+  vstore16(SUMS * scale * convert_float16(lows), 0, sums);
+  vstore16(SUMS * scale * convert_float16(highs), 1, sums);
+  LOCAL float* added = (LOCAL float*)(to + 2 - PREPARED * unit);
+  EVERY(i, 128 / SPAN) {  // sums of SPAN elements, in their order
+#ifdef MINIMA
+    const float* from = sums + 16 * (i % 2) + 8 * (i / 2);
+    added[4 * unit + i] = 0.0f;
+    added[8 + 4 * unit + i] = from[0] + from[1] + from[2] + from[3] + from[4] + from[5] + from[6] + from[7];
+#else
+    const float* from = sums + 4 * i;
+    added[8 * unit + i] = from[0] + from[1] + from[2] + from[3];
+#endif
+  }
+#elif defined(MINIMA)
+  to[2] = SUMS * scale * convert_float16(lows + highs);
+#else
+  to[2] = as_float16((lows + highs) * (int)SUMS);
+#endif
 }
 
-#ifdef MINIMA
-#define START(i) 0
-#else
-#define START(i) as_int16(x[i])
-#endif
 DEVICE void add(bytes b, int n, int j, const head* h, LOCAL const float16* x, float16* sums) {
   uint16 low, high;
   words(b, n, j, h, &low, &high);
-  const int16 lows = join(pairs(LOW_BYTES, as_uint16(x[0]))) + START(2);
-  const int16 highs = join(pairs(HIGH_BYTES, as_uint16(x[1]))) + START(3);
-  ADD(SCALES, x[4] * convert_float16(lows), x[4] * convert_float16(highs))
-#ifdef MINIMA
-  ADD(MINIMA, x[2], x[3])
+  const short32 lows = pairs(LOW_BYTES, as_uint16(x[0])), highs = pairs(HIGH_BYTES, as_uint16(x[1]));
+#if UNITS == 2
+  const int16 all = join(lows, CODES_OF_SCALES(h, 2 * j)) + join(highs, CODES_OF_SCALES(h, 2 * j + 1));
+  sums[0] = fma(h->d, x[3] * convert_float16(all), sums[0]);
+  if (j == 0) sums[1] = fma(h->both, x[2], sums[1]);
+#elif defined(MINIMA)
+  sums[0] = fma(h->d, x[3] * convert_float16(join(lows + highs, ONES)), sums[0]);
+  sums[1] = fma(h->m, x[2], sums[1]);
+#else
+  sums[0] = fma(h->d, x[3] * convert_float16(join(lows + highs, ONES) + as_int16(x[2])), sums[0]);
 #endif
 }
 #else
 // Vectors of a unit: what meets low codes 0 to 3 and the sum of it, then high codes.
 #define PREPARED 10
+
+// Adds products of low codes, and of high ones.
+#if w_block == 32
+#define ADD(factors, a, b) sums[0] = fma(factors(h, 0), (a) + (b), sums[0]);
+#else
+#define ADD(factors, a, b) \
+  sums[0] = fma(factors(h, 2 * j), (a), sums[0]); \
+  sums[1] = fma(factors(h, 2 * j + 1), (b), sums[1]);
+#endif
 
 // 64 elements as they meet codes, and their sums.
 DEVICE void divide(const float16* in, float4 factors, LOCAL float16* to) {
@@ -115,7 +135,7 @@ DEVICE void divide(const float16* in, float4 factors, LOCAL float16* to) {
   to[4] = SUMS * ((x[0] + x[1]) + (x[2] + x[3]));
 }
 
-DEVICE void prepare(const float16* low, const float16* high, LOCAL float16* to) {
+DEVICE void prepare(const float16* low, const float16* high, int unit, LOCAL float16* to) {
   divide(low, LOW_FACTORS, to);
   divide(high, HIGH_FACTORS, to + 5);
 }
@@ -174,7 +194,7 @@ KERNEL_HEAD {
         low[i] = at < depth ? *(GLOBAL const number16*)(x + at) : (float16)(0.0f);
         high[i] = at < depth ? *(GLOBAL const number16*)(x + at + GROUP) : (float16)(0.0f);
       }
-      prepare(low, high, prepared + k / 128 * PREPARED);
+      prepare(low, high, k / 128 % UNITS, prepared + k / 128 * PREPARED);
     }
     for (int row = first; row < first + span; row++) {  // AT_ONCE rows, `span` apart
       bytes w[AT_ONCE];
