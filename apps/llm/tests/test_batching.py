@@ -21,7 +21,7 @@ from tensorplug_llm.testing import LoneText
 from tensorplug_llm.tokenizer import StreamDecoder
 
 from .gguf_files import write_model
-from .placements import PLACEMENTS
+from .placements import PLACEMENTS, set_activations
 
 Write = Callable[..., Path]
 
@@ -346,8 +346,7 @@ def test_logits_in_a_shared_pass_are_those_of_a_lone_one(
     activations: str, most: float, devices: tuple[str, ...], tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    for name in ("NATIVE", "OPENCL"):
-        monkeypatch.setenv(f"TENSORPLUG_{name}_ACTIVATIONS", activations)
+    set_activations(monkeypatch, activations)
     path, texts = tmp_path / "m.gguf", [prompt(n, 9 * n + 2) for n in range(5)]
     write_model(path, "llama")
     with ExitStack() as stack:

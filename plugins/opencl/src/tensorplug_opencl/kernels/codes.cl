@@ -6,7 +6,8 @@
 // and the next GROUP in the high ones (NIBBLES), or in bytes of two vectors of words. SCALES (and
 // MINIMA) are those of the words, for low codes and high ones. SUMS multiplies the sums of `x` that
 // minima are multiplied with; without minima it is what is taken off all codes, such as 8 of q4_0.
-// FACTORS stores the scale of each SPAN of 256 elements and then the minima.
+// FACTORS stores the scale of each SPAN of 256 elements and then the minima. CODES_OF_SCALES are those of
+// the words as they lie in a block of 256, to be multiplied with its `d`.
 
 // Drivers load a vector of bytes at an unknown address in pieces, and a vector of one of these types at once.
 typedef uint4 word4 __attribute__((aligned(1)));

@@ -15,7 +15,7 @@ typedef struct {
   float16 scales[DEPTH / 16 * 2], minima[DEPTH / 16 * 2];
 } panel;
 
-// Processors do not look ahead in rows that are read in pieces: the next DEPTH elements.
+// Bytes to the next DEPTH elements. Processors do not look ahead in rows that are read in pieces.
 #define NEXT_DEPTH (DEPTH / (128 * UNITS) * BLOCK_BYTES)
 
 // Where word `i` of a unit's low codes lies among words in the order of elements; the high one
