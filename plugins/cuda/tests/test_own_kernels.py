@@ -79,6 +79,7 @@ LIMITS = Limits(
         "mma_attend": 176,  # over q8_0, and with a cap; else 168, of which three groups fit
         "mma_experts": 128,
         "mma_product": 128,
+        "product_tile": 160,  # of tensorplug-simt, for sm_70
         "warp_product": 128,
     },
 )

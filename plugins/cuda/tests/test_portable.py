@@ -7,7 +7,7 @@ from tensorplug_emulator import missing
 from tensorplug_emulator.portable import PortableTests
 
 pytest.importorskip("tensorplug_llm")
-from tensorplug_llm.testing import ModelTests
+from tensorplug_llm.testing import ModelTests, RealModelTests
 
 pytestmark = pytest.mark.skipif(bool(missing()), reason=missing())
 
@@ -29,3 +29,7 @@ class TestLogits(ModelTests):
 
     models = ("llama-q4_0", "gemma3")
     steps = 3
+
+
+class TestTokens(RealModelTests):
+    """Real language models without an own kernel."""

@@ -1,4 +1,7 @@
-"""`ModelTests`: tiny models of every architecture give llama.cpp's logits on any streams."""
+"""`ModelTests`: tiny models of every architecture give llama.cpp's logits on any streams.
+
+`RealModelTests` has real ones.
+"""
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
@@ -9,10 +12,12 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 
-from tensorplug import F32, Backend, DType
+import tensorplug as tp
+from tensorplug import F32, Backend, DType, OptionError
 from tensorplug.graph.tensor import Array
 from tensorplug_llm import LanguageModel, load_model
 from tensorplug_llm.cache import KV_TYPES
+from tensorplug_llm.models import MODELS, find_model
 from tensorplug_llm.runner import Runner
 from tensorplug_llm.step import Reading
 from tensorplug_llm.testing import tiny_models
@@ -166,6 +171,40 @@ class ModelTests(_OnStreams):
             found = read_among_others(model, tiny.ids[: max(self.steps, 9)])
 
         assert tiny.distance(found) < tiny.limit
+
+
+class RealModelTests(_OnStreams):
+    """Tests of real models on `streams`, of those that are installed. For slow devices."""
+
+    tokens: ClassVar[int] = 4
+    """How many tokens are generated."""
+
+    @pytest.mark.slow
+    @pytest.mark.parametrize("name", sorted(MODELS))
+    def test_greedy_tokens_are_those_of_the_reference_kernels(
+        self, name: str, streams: Sequence[Backend], options: Mapping[str, Any]
+    ) -> None:
+        try:
+            path = find_model(name)
+        except OptionError as error:
+            pytest.skip(str(error))
+
+        with (
+            tp.open("cpu@tensorplug-cpu") as cpu,
+            load_model(path, [cpu]) as expected,
+            load_model(path, streams, **options) as found,
+        ):
+            assert self._continued(found) == self._continued(expected)
+
+    def _continued(self, model: LanguageModel) -> list[int]:
+        """The most probable tokens after a prompt, each given those before it."""
+        with LoneText(model, 64) as text:
+            ids = model.tokenizer.encode("Once upon a time, there was a little")
+            logits, found = text.prefill(ids), list[int]()
+            for _ in range(self.tokens):
+                found.append(int(logits.argmax()))
+                logits = text.decode(found[-1])
+            return found
 
 
 class CacheTests(_OnStreams):
