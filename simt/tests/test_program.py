@@ -1,5 +1,7 @@
 """Launches and programs as data."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -13,7 +15,7 @@ from tensorplug_simt.facts import Facts
 from tensorplug_simt.families.elementwise import SCALE
 from tensorplug_simt.lowering import lower
 from tensorplug_simt.program import launch, region
-from tensorplug_simt.source import source
+from tensorplug_simt.source import BYTES, source
 
 GPU = Facts(wide=False)
 
@@ -53,6 +55,13 @@ def test_sizes_of_tensors_are_no_part_of_a_variant():
     small, large = (lower(scaled(shape), GPU).launches[0] for shape in ((1, 32), (7, 64)))
 
     assert small.variant == large.variant
+
+
+def test_parts_of_a_text_are_part_of_a_variant():
+    (launch,) = lower(scaled(), GPU).launches
+    other = replace(launch, kernel=replace(launch.kernel, parts=(BYTES,)))
+
+    assert launch.variant != other.variant
 
 
 def test_types_of_tensors_are_part_of_a_variant():

@@ -130,6 +130,7 @@ class Launch:
         return (
             self.kernel.text,
             self.kernel.name,
+            self.kernel.parts,
             tuple(sorted((role, t.name) for role, t in self.types.items())),
             tuple(sorted(self.defines.items())),
         )

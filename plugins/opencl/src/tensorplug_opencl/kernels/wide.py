@@ -56,7 +56,7 @@ def many(these: Operands) -> bool:
 
 def takes_bytes(these: Operands) -> bool:
     """Whether rows of `x` may be rounded to bytes."""
-    return these.w.dtype in STREAMED and (streams(these) or many(these))
+    return these.w.dtype in STREAMED and (these.rows == 1 or many(these))
 
 
 def product(these: Operands, facts: Facts, *, int8: bool = False) -> Program:
@@ -74,7 +74,7 @@ def matvec(these: Operands, facts: Facts, *, int8: bool) -> Launch:
     rows = blocks_of(n, max(SHARES * facts.units // these.matrices, 1))
     stream = streams(these)
     columns = {"COLS": next(c for c in COLUMNS if c >= these.rows)}
-    kind = _style(int8=int8) if stream else columns
+    kind = ({"INT8": 1} if int8 else {}) if stream else columns
     return launch(
         STREAM if stream else MATVEC,
         these.places,
@@ -96,12 +96,8 @@ def matmul(these: Operands, facts: Facts, *, int8: bool) -> Launch:
         MATMUL_INT8 if int8 else MATMUL,
         these.places,
         groups=(blocks_of(panels, each), blocks_of(these.rows, rows), these.matrices),
-        defines={**_style(int8=int8), **these.defines},
+        defines=these.defines,
         numbers=these.repeats,
         rows=rows,
         panels=each,
     )
-
-
-def _style(*, int8: bool) -> dict[str, int]:
-    return {"INT8": 1} if int8 else {}
